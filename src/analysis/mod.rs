@@ -1,0 +1,1 @@
+//! Pure folds over a profile: what a report says, before it is drawn.

@@ -1,0 +1,1 @@
+//! The command line: arguments, plans, progress and the subcommands.

@@ -1,0 +1,23 @@
+//! torchspy: a sampling profiler for PyTorch trainers.
+//!
+//! ```text
+//! target's memory ──capture──▶ RawSample ──unwind+merge──▶ Sample(StackId) ──▶ recording (file)
+//!                                                                ▼
+//!                               resolve: symbolize · classify ──▶ Profile ──▶ analysis ──▶ report
+//! ```
+//!
+//! Imports point one way: `cli → report, analysis → resolve → torch → recording → model`, and
+//! `cli → sampling → python, native, os → memory → model`.
+
+pub mod analysis;
+pub mod cli;
+pub mod memory;
+pub mod model;
+pub mod native;
+pub mod os;
+pub mod python;
+pub mod recording;
+pub mod report;
+pub mod resolve;
+pub mod sampling;
+pub mod torch;

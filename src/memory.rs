@@ -1,0 +1,211 @@
+//! Reading another process's memory, or a copy of it: bounded, typed, never blocking on the target.
+
+use std::cell::RefCell;
+
+/// Why memory could not be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    /// Nothing is mapped there, or only part of the range is.
+    #[error("unreadable memory at {0:#x}")]
+    Unmapped(u64),
+    /// The kernel denies it.
+    #[error("permission denied reading memory")]
+    PermissionDenied,
+    /// The process is gone.
+    #[error("the process is gone")]
+    Gone,
+}
+
+/// One range of a vectored read.
+#[derive(Debug)]
+pub struct ReadRequest<'a> {
+    /// Where to read.
+    pub address: u64,
+    /// Where to put it; its length is how much to read.
+    pub buffer: &'a mut [u8],
+    /// What came of it.
+    pub result: Result<(), ReadError>,
+}
+
+/// Memory of a process: live, a snapshot, or faulty on purpose.
+pub trait Memory {
+    /// Fills `buffer` from `address`, wholly or not at all.
+    ///
+    /// # Errors
+    /// [`ReadError`]; the buffer's content is then unspecified.
+    fn read_exact(&self, address: u64, buffer: &mut [u8]) -> Result<(), ReadError>;
+
+    /// Reads many ranges, each with a result of its own. Live memory does it in one system call where it can.
+    fn read_many(&self, requests: &mut [ReadRequest<'_>]) {
+        for request in requests {
+            request.result = self.read_exact(request.address, request.buffer);
+        }
+    }
+
+    /// A little-endian u64, or a pointer.
+    ///
+    /// # Errors
+    /// As [`Memory::read_exact`].
+    fn read_u64(&self, address: u64) -> Result<u64, ReadError> {
+        let mut bytes = [0; 8];
+        self.read_exact(address, &mut bytes)?;
+        Ok(u64::from_le_bytes(bytes))
+    }
+
+    /// A little-endian u32.
+    ///
+    /// # Errors
+    /// As [`Memory::read_exact`].
+    fn read_u32(&self, address: u64) -> Result<u32, ReadError> {
+        let mut bytes = [0; 4];
+        self.read_exact(address, &mut bytes)?;
+        Ok(u32::from_le_bytes(bytes))
+    }
+
+    /// A little-endian i32.
+    ///
+    /// # Errors
+    /// As [`Memory::read_exact`].
+    fn read_i32(&self, address: u64) -> Result<i32, ReadError> {
+        Ok(self.read_u32(address)? as i32)
+    }
+
+    /// A byte.
+    ///
+    /// # Errors
+    /// As [`Memory::read_exact`].
+    fn read_u8(&self, address: u64) -> Result<u8, ReadError> {
+        let mut bytes = [0; 1];
+        self.read_exact(address, &mut bytes)?;
+        Ok(bytes[0])
+    }
+
+    /// `length` bytes. The caller bounds the length: it comes from the target.
+    ///
+    /// # Errors
+    /// As [`Memory::read_exact`].
+    fn read_bytes(&self, address: u64, length: usize) -> Result<Vec<u8>, ReadError> {
+        let mut bytes = vec![0; length];
+        self.read_exact(address, &mut bytes)?;
+        Ok(bytes)
+    }
+}
+
+impl<M: Memory + ?Sized> Memory for &M {
+    fn read_exact(&self, address: u64, buffer: &mut [u8]) -> Result<(), ReadError> {
+        (**self).read_exact(address, buffer)
+    }
+    fn read_many(&self, requests: &mut [ReadRequest<'_>]) {
+        (**self).read_many(requests);
+    }
+}
+
+/// Copied ranges of a process's memory.
+#[derive(Clone, Debug, Default)]
+pub struct SnapshotMemory {
+    ranges: Vec<(u64, Vec<u8>)>,
+}
+
+impl SnapshotMemory {
+    /// Adds a copied range. Later ranges win where two overlap only in that lookups try the newest first.
+    pub fn insert(&mut self, address: u64, bytes: Vec<u8>) {
+        self.ranges.push((address, bytes));
+    }
+
+    /// The copied ranges: start and bytes.
+    pub fn ranges(&self) -> &[(u64, Vec<u8>)] {
+        &self.ranges
+    }
+
+    /// Forgets all ranges and hands their buffers back for reuse.
+    pub fn drain(&mut self) -> impl Iterator<Item = Vec<u8>> + '_ {
+        self.ranges.drain(..).map(|(_, bytes)| bytes)
+    }
+}
+
+impl Memory for SnapshotMemory {
+    fn read_exact(&self, address: u64, buffer: &mut [u8]) -> Result<(), ReadError> {
+        for (start, bytes) in self.ranges.iter().rev() {
+            if let Some(offset) = address.checked_sub(*start)
+                && let Ok(offset) = usize::try_from(offset)
+                && let Some(end) = offset.checked_add(buffer.len())
+                && let Some(source) = bytes.get(offset..end)
+            {
+                buffer.copy_from_slice(source);
+                return Ok(());
+            }
+        }
+        Err(ReadError::Unmapped(address))
+    }
+}
+
+/// A snapshot in front of other memory; remembers what the snapshot lacked, so that the next snapshot can hold it.
+#[derive(Debug)]
+pub struct LayeredMemory<'a, M: ?Sized> {
+    snapshot: &'a SnapshotMemory,
+    behind: &'a M,
+    missed: RefCell<Vec<(u64, usize)>>,
+}
+
+impl<'a, M: Memory + ?Sized> LayeredMemory<'a, M> {
+    /// Reads `snapshot` first, then `behind`.
+    pub fn new(snapshot: &'a SnapshotMemory, behind: &'a M) -> Self {
+        Self {
+            snapshot,
+            behind,
+            missed: RefCell::new(Vec::new()),
+        }
+    }
+
+    /// Ranges that were read from behind: address and length.
+    pub fn into_missed(self) -> Vec<(u64, usize)> {
+        self.missed.into_inner()
+    }
+}
+
+impl<M: Memory + ?Sized> Memory for LayeredMemory<'_, M> {
+    fn read_exact(&self, address: u64, buffer: &mut [u8]) -> Result<(), ReadError> {
+        if self.snapshot.read_exact(address, buffer).is_ok() {
+            return Ok(());
+        }
+        self.missed.borrow_mut().push((address, buffer.len()));
+        self.behind.read_exact(address, buffer)
+    }
+}
+
+/// Memory whose reads fail on demand: for tests that a failure is survived, and that it was reached.
+#[derive(Debug)]
+pub struct FaultyMemory<M> {
+    inner: M,
+    fail_from: u64,
+    fail_to: u64,
+    reached: std::cell::Cell<u64>,
+}
+
+impl<M: Memory> FaultyMemory<M> {
+    /// Reads that touch `from..to` fail.
+    pub fn new(inner: M, from: u64, to: u64) -> Self {
+        Self {
+            inner,
+            fail_from: from,
+            fail_to: to,
+            reached: std::cell::Cell::new(0),
+        }
+    }
+
+    /// How many reads failed on purpose.
+    pub fn reached(&self) -> u64 {
+        self.reached.get()
+    }
+}
+
+impl<M: Memory> Memory for FaultyMemory<M> {
+    fn read_exact(&self, address: u64, buffer: &mut [u8]) -> Result<(), ReadError> {
+        let end = address.saturating_add(buffer.len() as u64);
+        if address < self.fail_to && end > self.fail_from {
+            self.reached.set(self.reached.get() + 1);
+            return Err(ReadError::Unmapped(address));
+        }
+        self.inner.read_exact(address, buffer)
+    }
+}

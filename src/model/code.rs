@@ -1,0 +1,40 @@
+//! Python code objects, by content.
+
+use serde::{Deserialize, Serialize};
+
+/// Major and minor version of CPython, which decide every layout and the form of line tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct PythonVersion {
+    /// 3.
+    pub major: u8,
+    /// 10 for 3.10.
+    pub minor: u8,
+}
+
+impl PythonVersion {
+    /// `PythonVersion::new(3, 11)`.
+    pub const fn new(major: u8, minor: u8) -> Self {
+        Self { major, minor }
+    }
+}
+
+impl std::fmt::Display for PythonVersion {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{}.{}", self.major, self.minor)
+    }
+}
+
+/// What is kept of a code object: enough to name a frame later, on another machine. Lines stand in the frames.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct CodeInfo {
+    /// `co_qualname` where there is one (3.11 on), else `co_name`.
+    pub name: String,
+    /// `co_filename`.
+    pub file: String,
+    /// `co_firstlineno`.
+    pub first_line: u32,
+    /// The interpreter's version.
+    pub version: PythonVersion,
+    /// A hash of the bytecode's length and the line table: it tells two lambdas on one line apart.
+    pub content_hash: u64,
+}

@@ -1,0 +1,55 @@
+//! Small integers that stand for interned things. An id means something only together with the table that gave it.
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(pub u32);
+
+        impl $name {
+            /// The id as an index into its table.
+            pub fn index(self) -> usize {
+                self.0 as usize
+            }
+
+            /// The id of the element at `index`.
+            ///
+            /// Saturates: no table here grows to 2^32 elements, and one that would is full long before.
+            pub fn from_index(index: usize) -> Self {
+                Self(u32::try_from(index).unwrap_or(u32::MAX))
+            }
+        }
+    };
+}
+
+id!(
+    /// A process of the recording (not a pid, which the kernel reuses).
+    ProcessId
+);
+id!(
+    /// A thread of the recording (not a tid, which the kernel reuses).
+    ThreadId
+);
+id!(
+    /// An ELF file, the vDSO, or memory without a file, of which code was seen.
+    ModuleId
+);
+id!(
+    /// A Python code object, by content.
+    CodeId
+);
+id!(
+    /// A frame of a [`StackTable`](super::stack_table::StackTable).
+    FrameId
+);
+id!(
+    /// A stack of a [`StackTable`](super::stack_table::StackTable).
+    StackId
+);
+id!(
+    /// A function of a [`Profile`](super::profile::Profile).
+    FunctionId
+);

@@ -1,0 +1,16 @@
+//! Plain data that every stage shares. Nothing here does I/O, knows an operating system, or blocks.
+
+pub mod address;
+pub mod category;
+pub mod code;
+pub mod frame;
+pub mod ids;
+pub mod module;
+pub mod process;
+pub mod profile;
+pub mod quality;
+pub mod registers;
+pub mod run;
+pub mod sample;
+pub mod segment;
+pub mod stack_table;

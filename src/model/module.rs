@@ -1,0 +1,39 @@
+//! Native modules: what code was loaded, and the names that were found in it.
+
+use super::ids::ModuleId;
+use serde::{Deserialize, Serialize};
+
+/// What a module is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum ModuleKind {
+    /// An ELF file.
+    File,
+    /// The kernel's vDSO.
+    Vdso,
+    /// Executable memory without a file: code made at run time.
+    Anonymous,
+}
+
+/// A module of which code was seen.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ModuleInfo {
+    /// What it is.
+    pub kind: ModuleKind,
+    /// Its path as the target sees it; `[vdso]` or `[anonymous]` where there is no file.
+    pub path: String,
+    /// The GNU build-id; empty where it has none.
+    pub build_id: Vec<u8>,
+}
+
+/// A native symbol: the addresses `start..end` of `module` belong to `name`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct SymbolInfo {
+    /// The module.
+    pub module: ModuleId,
+    /// First address, in the file's own virtual addresses.
+    pub start: u64,
+    /// First address after it.
+    pub end: u64,
+    /// The name as it stands in the symbol table, mangled.
+    pub name: String,
+}

@@ -1,0 +1,58 @@
+//! Processes and threads, as facts; roles and ranks are derived from them when a recording is read.
+
+use super::ids::ProcessId;
+use serde::{Deserialize, Serialize};
+
+/// A process that was sampled, or seen and passed over.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessInfo {
+    /// The pid as torchspy sees it.
+    pub pid: i32,
+    /// Start time in clock ticks since boot (`/proc/PID/stat`, field 22): with the pid it names one process.
+    pub start_ticks: u64,
+    /// The parent's pid; 0 where unknown.
+    pub parent_pid: i32,
+    /// The executable's path.
+    pub exe: String,
+    /// The command line, without secrets.
+    pub command: Vec<String>,
+    /// The allow-listed part of its environment (RANK, WORLD_SIZE, CUDA_VISIBLE_DEVICES, …), live where it was readable.
+    pub environment: Vec<(String, String)>,
+    /// Interpreter version, such as `3.11.7`; empty where it is no Python or none was found.
+    pub python: String,
+    /// Torch version; empty where torch is not loaded or its version could not be read.
+    pub torch: String,
+    /// libtorch is mapped.
+    pub has_torch: bool,
+    /// libcuda is mapped.
+    pub has_cuda: bool,
+    /// What is missing of this process and why, for people: `not a Python process`, `free-threaded 3.14: …`. Empty if nothing.
+    pub note: String,
+    /// First and last moment at which it was seen, CLOCK_MONOTONIC.
+    pub first_seen_ns: u64,
+    /// See `first_seen_ns`.
+    pub last_seen_ns: u64,
+    /// CPU time of the whole process over the recording so far, ns.
+    pub cpu_ns: u64,
+    /// Whether its end was seen.
+    pub exited: bool,
+}
+
+/// A thread that was sampled.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ThreadInfo {
+    /// Its process.
+    pub process: ProcessId,
+    /// The tid as torchspy sees it. Equal to the pid: the main thread.
+    pub tid: i32,
+    /// Start time in clock ticks since boot, where it was read: with the tid it names one thread.
+    pub start_ticks: u64,
+    /// `comm`. Unnamed threads inherit their creator's.
+    pub name: String,
+    /// Whether the interpreter has a thread state for it.
+    pub is_python: bool,
+    /// First and last moment at which it was seen, CLOCK_MONOTONIC.
+    pub first_seen_ns: u64,
+    /// See `first_seen_ns`.
+    pub last_seen_ns: u64,
+}

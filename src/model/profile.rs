@@ -1,0 +1,136 @@
+//! A recording, symbolized and classified: the only input of analysis and reports.
+
+use super::category::{Activity, FrameKind, Phase, SummaryRow};
+use super::frame::{Partial, Trust};
+use super::ids::{FunctionId, ProcessId, StackId, ThreadId};
+use super::process::{ProcessInfo, ThreadInfo};
+use super::quality::Quality;
+use super::run::{ClockPair, Loss, RunInfo};
+use super::sample::{Capture, Gil, ThreadState};
+use super::stack_table::StackTable;
+
+/// What a process is in a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Role {
+    /// Starts and watches ranks: torchrun.
+    Launcher,
+    /// A trainer: one of the ranks, or the only one.
+    Trainer {
+        /// Its rank, where the environment names one.
+        rank: Option<u32>,
+        /// Ranks in the job, where the environment says.
+        world_size: Option<u32>,
+        /// Its rank on this node.
+        local_rank: Option<u32>,
+    },
+    /// A DataLoader worker.
+    DataLoaderWorker {
+        /// Counts from 0 within its trainer, by order of start.
+        number: u32,
+        /// The trainer that feeds on it.
+        trainer: Option<ProcessId>,
+    },
+    /// Anything else.
+    Other,
+}
+
+/// A process with its role.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ProfileProcess {
+    /// The facts.
+    pub info: ProcessInfo,
+    /// The role.
+    pub role: Role,
+    /// The thread whose wall time the summary is of: the one that runs the training loop. `None` without Python threads.
+    pub training_thread: Option<ThreadId>,
+}
+
+/// What a function is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Function {
+    /// Python: qualified name. Native: demangled name, or `module+0xaddress` without a symbol. Markers: the reason.
+    pub name: String,
+    /// A short form for reading: template arguments and namespaces of long C++ names left out. Equal to `name` if short.
+    pub short_name: String,
+    /// Python: source file. Native: the module's path.
+    pub file: String,
+    /// First line of a Python function; 0 for others.
+    pub first_line: u32,
+    /// What kind of code it is.
+    pub kind: FrameKind,
+    /// Whether flamegraphs fold it away unless `--plumbing` asks for it.
+    pub plumbing: bool,
+    /// Whether it is a Python function.
+    pub is_python: bool,
+}
+
+/// A frame, symbolized.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ProfileFrame {
+    /// The function.
+    pub function: FunctionId,
+    /// Source line, 0 where unknown.
+    pub line: u32,
+    /// How the unwinder came here; `None` for Python frames and markers.
+    pub trust: Option<Trust>,
+    /// The reason, where this is a truncation marker.
+    pub partial: Option<Partial>,
+}
+
+/// A sample, classified.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ProfileSample {
+    /// The thread.
+    pub thread: ThreadId,
+    /// Its stack; `None` where nothing was read.
+    pub stack: Option<StackId>,
+    /// Start of the stretch, CLOCK_MONOTONIC.
+    pub start_ns: u64,
+    /// Length of the stretch.
+    pub weight_ns: u64,
+    /// The part of the stretch in which the thread could have run but had no CPU; never more than `weight_ns`.
+    pub queue_ns: u64,
+    /// Ticks that it stands for.
+    pub ticks: u32,
+    /// How the stack was come by.
+    pub capture: Capture,
+    /// The thread's state.
+    pub state: ThreadState,
+    /// Whether it held the GIL.
+    pub gil: Gil,
+    /// The phase.
+    pub phase: Phase,
+    /// The activity of the part that is not `queue_ns`.
+    pub activity: Activity,
+    /// The summary's row of the part that is not `queue_ns`.
+    pub row: SummaryRow,
+}
+
+/// A recording, ready to be summed up and drawn.
+#[derive(Clone, Debug, Default)]
+pub struct Profile {
+    /// The head of the recording.
+    pub run: RunInfo,
+    /// First and last moment sampled, CLOCK_MONOTONIC.
+    pub start_ns: u64,
+    /// See `start_ns`.
+    pub end_ns: u64,
+    /// What is missing of the recording (its end, corrupt segments), for people. Empty if nothing.
+    pub missing: Vec<String>,
+    /// Processes by [`ProcessId`].
+    pub processes: Vec<ProfileProcess>,
+    /// Threads by [`ThreadId`].
+    pub threads: Vec<ThreadInfo>,
+    /// Functions by [`FunctionId`].
+    pub functions: Vec<Function>,
+    /// Frames and stacks.
+    pub stacks: StackTable<ProfileFrame>,
+    /// Samples by thread and start.
+    pub samples: Vec<ProfileSample>,
+    /// The sampler's figures.
+    pub quality: Quality,
+    /// Clock pairs.
+    pub clocks: Vec<ClockPair>,
+    /// What was lost.
+    pub losses: Vec<Loss>,
+}

@@ -1,0 +1,137 @@
+//! The sampler's own figures. Values of two stretches of time add up.
+
+use serde::{Deserialize, Serialize};
+
+/// A histogram of durations: 16 buckets an octave, so a percentile is right within 5 %.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DurationHistogram {
+    /// Counts by bucket, sparse tail left off.
+    counts: Vec<u32>,
+    /// Longest duration, ns.
+    max_ns: u64,
+    /// Sum of all durations, ns.
+    total_ns: u64,
+}
+
+impl DurationHistogram {
+    const SUB_BITS: u32 = 4;
+
+    fn bucket(ns: u64) -> usize {
+        let sub = 1_u64 << Self::SUB_BITS;
+        if ns < sub {
+            return ns as usize;
+        }
+        let octave = ns.ilog2() - Self::SUB_BITS;
+        ((u64::from(octave) + 1) * sub + ((ns >> octave) - sub)) as usize
+    }
+
+    fn bucket_end(bucket: usize) -> u64 {
+        let sub = 1_u64 << Self::SUB_BITS;
+        let bucket = bucket as u64;
+        if bucket < sub {
+            return bucket;
+        }
+        let octave = bucket / sub - 1;
+        ((sub + bucket % sub + 1) << octave) - 1
+    }
+
+    /// Adds one duration.
+    pub fn record(&mut self, ns: u64) {
+        let bucket = Self::bucket(ns);
+        if self.counts.len() <= bucket {
+            self.counts.resize(bucket + 1, 0);
+        }
+        self.counts[bucket] = self.counts[bucket].saturating_add(1);
+        self.max_ns = self.max_ns.max(ns);
+        self.total_ns = self.total_ns.saturating_add(ns);
+    }
+
+    /// Adds all durations of `other`. Buckets past the 64th octave, which no duration has, are dropped.
+    pub fn merge(&mut self, other: &Self) {
+        let wanted = other.counts.len().min(Self::bucket(u64::MAX) + 1);
+        if self.counts.len() < wanted {
+            self.counts.resize(wanted, 0);
+        }
+        for (mine, theirs) in self.counts.iter_mut().zip(&other.counts) {
+            *mine = mine.saturating_add(*theirs);
+        }
+        self.max_ns = self.max_ns.max(other.max_ns);
+        self.total_ns = self.total_ns.saturating_add(other.total_ns);
+    }
+
+    /// How many durations.
+    pub fn count(&self) -> u64 {
+        self.counts.iter().map(|&count| u64::from(count)).sum()
+    }
+
+    /// Their sum, ns.
+    pub fn total_ns(&self) -> u64 {
+        self.total_ns
+    }
+
+    /// The longest, ns.
+    pub fn max_ns(&self) -> u64 {
+        self.max_ns
+    }
+
+    /// The duration that a share of `quantile` (0 to 1) does not exceed, ns; `None` without any.
+    pub fn quantile_ns(&self, quantile: f64) -> Option<u64> {
+        let count = self.count();
+        if count == 0 {
+            return None;
+        }
+        let wanted = ((quantile * count as f64).ceil() as u64).clamp(1, count);
+        let mut seen = 0;
+        for (bucket, &here) in self.counts.iter().enumerate() {
+            seen += u64::from(here);
+            if seen >= wanted {
+                return Some(Self::bucket_end(bucket).min(self.max_ns));
+            }
+        }
+        Some(self.max_ns)
+    }
+}
+
+/// What the sampler did over a stretch of time. How many stacks were rooted and merged is told by the samples themselves.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Quality {
+    /// Ticks of the schedule that were carried out.
+    pub ticks: u64,
+    /// Ticks that began later than half a period after their time.
+    pub late_ticks: u64,
+    /// Ticks that were left out because the one before took too long.
+    pub missed_ticks: u64,
+    /// Stops of the target's threads, by how long the thread stood (from the interrupt to the resume).
+    pub stops: DurationHistogram,
+    /// CPU time of all sampled threads: what the stops are a share of, ns.
+    pub target_run_ns: u64,
+    /// Running threads that were passed over to stay within `--max-stopped`.
+    pub skipped_for_budget: u64,
+    /// Threads that did not stop by the deadline.
+    pub stop_timeouts: u64,
+    /// Thread captures tried again because the thread ran while it was read.
+    pub torn_retries: u64,
+    /// torchspy's own CPU time, ns.
+    pub own_cpu_ns: u64,
+    /// torchspy's own time in the run queue, ns.
+    pub own_queue_ns: u64,
+    /// Seconds by which the target's cgroup was throttled, ns; 0 where it has no quota.
+    pub throttled_ns: u64,
+}
+
+impl Quality {
+    /// Adds a later stretch.
+    pub fn merge(&mut self, other: &Self) {
+        self.ticks += other.ticks;
+        self.late_ticks += other.late_ticks;
+        self.missed_ticks += other.missed_ticks;
+        self.stops.merge(&other.stops);
+        self.target_run_ns += other.target_run_ns;
+        self.skipped_for_budget += other.skipped_for_budget;
+        self.stop_timeouts += other.stop_timeouts;
+        self.torn_retries += other.torn_retries;
+        self.own_cpu_ns += other.own_cpu_ns;
+        self.own_queue_ns += other.own_queue_ns;
+        self.throttled_ns += other.throttled_ns;
+    }
+}

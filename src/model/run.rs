@@ -1,0 +1,62 @@
+//! What a recording is of: the header, clocks and losses.
+
+use serde::{Deserialize, Serialize};
+
+/// The head of a recording, written once, before the first sample.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RunInfo {
+    /// Version of the torchspy that wrote it.
+    pub torchspy: String,
+    /// Host name.
+    pub host: String,
+    /// Kernel release.
+    pub kernel: String,
+    /// `x86_64` or `aarch64`.
+    pub architecture: String,
+    /// CPUs that torchspy saw.
+    pub cpus: u32,
+    /// The root process's command line, without secrets.
+    pub command: Vec<String>,
+    /// The root process's pid.
+    pub pid: i32,
+    /// Whether torchspy started the target (`--`), or attached to it (`--pid`).
+    pub launched: bool,
+    /// Sampling rate that was asked for.
+    pub rate_hz: f64,
+    /// Whether native frames were asked for.
+    pub native: bool,
+    /// Whether stops were forbidden.
+    pub nonblocking: bool,
+    /// Whether only holders of the GIL were sampled.
+    pub gil_only: bool,
+    /// Thread filter, where one was given.
+    pub threads: Option<String>,
+    /// Share of a running thread's time that stops may take, 0 to 1.
+    pub max_stopped: f64,
+    /// CLOCK_MONOTONIC at the start.
+    pub started_ns: u64,
+    /// Wall clock at the start, ns since 1970.
+    pub started_wall_ns: u64,
+    /// Free-text facts that reports print: `cgroup quota 4.0 CPUs`.
+    pub notes: Vec<String>,
+}
+
+/// The same moment on both clocks. Ranks on several hosts are aligned by these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClockPair {
+    /// CLOCK_MONOTONIC.
+    pub monotonic_ns: u64,
+    /// CLOCK_REALTIME, since 1970.
+    pub wall_ns: u64,
+}
+
+/// Something that was lost while recording.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Loss {
+    /// When, CLOCK_MONOTONIC.
+    pub time_ns: u64,
+    /// Samples whose stack was lost (their time is kept under `Truncated(Overflow)`).
+    pub samples: u64,
+    /// Why, for people.
+    pub reason: String,
+}

@@ -1,0 +1,99 @@
+//! Stacks as integers: each stack is its parent stack, nearer to the root, and one frame.
+
+use super::ids::{FrameId, StackId};
+use rustc_hash::FxHashMap;
+use std::hash::Hash;
+
+/// Interned frames of type `F` and the stacks made of them.
+#[derive(Clone, Debug)]
+pub struct StackTable<F> {
+    frames: Vec<F>,
+    frame_ids: FxHashMap<F, FrameId>,
+    stacks: Vec<(Option<StackId>, FrameId)>,
+    stack_ids: FxHashMap<(Option<StackId>, FrameId), StackId>,
+}
+
+impl<F> Default for StackTable<F> {
+    fn default() -> Self {
+        Self {
+            frames: Vec::new(),
+            frame_ids: FxHashMap::default(),
+            stacks: Vec::new(),
+            stack_ids: FxHashMap::default(),
+        }
+    }
+}
+
+impl<F: Clone + Eq + Hash> StackTable<F> {
+    /// The id of `frame`, new or known.
+    pub fn intern_frame(&mut self, frame: F) -> FrameId {
+        if let Some(&id) = self.frame_ids.get(&frame) {
+            return id;
+        }
+        let id = FrameId::from_index(self.frames.len());
+        self.frames.push(frame.clone());
+        self.frame_ids.insert(frame, id);
+        id
+    }
+
+    /// The id of the stack that has `frame` above `parent`; `None` as parent makes a root.
+    pub fn intern_stack(&mut self, parent: Option<StackId>, frame: FrameId) -> StackId {
+        if let Some(&id) = self.stack_ids.get(&(parent, frame)) {
+            return id;
+        }
+        let id = StackId::from_index(self.stacks.len());
+        self.stacks.push((parent, frame));
+        self.stack_ids.insert((parent, frame), id);
+        id
+    }
+
+    /// The id of the stack of `frames`, root first; `None` for an empty stack.
+    pub fn intern(&mut self, frames: impl IntoIterator<Item = F>) -> Option<StackId> {
+        let mut stack = None;
+        for frame in frames {
+            let frame = self.intern_frame(frame);
+            stack = Some(self.intern_stack(stack, frame));
+        }
+        stack
+    }
+
+    /// Frames by id.
+    pub fn frames(&self) -> &[F] {
+        &self.frames
+    }
+
+    /// Stacks by id: parent and frame. A parent always has a smaller id than its child.
+    pub fn stacks(&self) -> &[(Option<StackId>, FrameId)] {
+        &self.stacks
+    }
+
+    /// The frame with this id.
+    pub fn frame(&self, id: FrameId) -> &F {
+        &self.frames[id.index()]
+    }
+
+    /// The frames of `stack`, leaf first.
+    pub fn leaf_to_root(&self, stack: Option<StackId>) -> impl Iterator<Item = FrameId> + '_ {
+        let mut next = stack;
+        std::iter::from_fn(move || {
+            let (parent, frame) = self.stacks[next?.index()];
+            next = parent;
+            Some(frame)
+        })
+    }
+
+    /// The frames of `stack`, root first.
+    pub fn root_to_leaf(&self, stack: Option<StackId>) -> Vec<FrameId> {
+        let mut frames: Vec<FrameId> = self.leaf_to_root(stack).collect();
+        frames.reverse();
+        frames
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.frames.clear();
+        self.frame_ids.clear();
+        self.stacks.clear();
+        self.stack_ids.clear();
+    }
+}

@@ -1,0 +1,1 @@
+//! Native code: modules, unwinding, symbols. Pure: handed memory and bytes.

@@ -1,0 +1,1 @@
+//! The operating system: the only home of libc, unsafe code and /proc.

@@ -1,0 +1,1 @@
+//! CPython, read from outside: pure over a [`Memory`](crate::memory::Memory).

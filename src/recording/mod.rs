@@ -1,0 +1,1 @@
+//! The recording file: writing, reading, and its text form.

@@ -1,0 +1,1 @@
+//! Formats: a profile in, bytes out.
