@@ -1,0 +1,228 @@
+//! Stopping a thread for as short as can be: seize, interrupt, read, detach. No lasting attachment.
+//!
+//! A thread that was asked to stop and one that stands are two types: only what stands has registers, and only what stands
+//! can be detached (ptrace(2): the tracee must be in ptrace-stop). Both let go of the thread when they are dropped; if
+//! torchspy is killed the kernel does it (`exit_ptrace`).
+#![allow(unsafe_code)]
+
+use super::clock::{monotonic_ns, timespec};
+use crate::model::registers::Registers;
+use nix::errno::Errno;
+use nix::libc;
+use std::marker::PhantomData;
+use std::time::Duration;
+
+/// Why a thread could not be asked to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StopError {
+    /// Another tracer has it, or it is a zombie, or the kernel denies it: EPERM says no more.
+    #[error("the kernel refuses to trace the thread")]
+    Refused,
+    /// The thread is gone.
+    #[error("the thread is gone")]
+    Gone,
+}
+
+/// Everything that the ptrace calls of one thread of torchspy share: a tracee answers only to the thread that seized it.
+type NotSend = PhantomData<*const ()>;
+
+/// A thread that was asked to stop, and may or may not stand yet.
+#[derive(Debug)]
+#[must_use]
+pub struct Interrupting {
+    tid: i32,
+    /// CLOCK_MONOTONIC of the interrupt, or of the last look that found it not standing: it stopped after this.
+    not_before_ns: u64,
+    /// The leader of a process that torchspy itself started: its exit status belongs to whoever waits for the program.
+    is_own_child: bool,
+    not_send: NotSend,
+}
+
+/// What a look at an interrupted thread found.
+#[derive(Debug)]
+pub enum Collected {
+    /// It stands.
+    Stopped(StoppedThread),
+    /// Not yet.
+    Pending(Interrupting),
+    /// It ended.
+    Gone,
+}
+
+impl Interrupting {
+    /// Seizes `tid` and asks it to stop.
+    ///
+    /// # Errors
+    /// [`StopError`]; nothing is attached then.
+    pub fn request(tid: i32, is_own_child: bool) -> Result<Self, StopError> {
+        ptrace(libc::PTRACE_SEIZE, tid, 0).map_err(|errno| match errno {
+            Errno::ESRCH => StopError::Gone,
+            _ => StopError::Refused,
+        })?;
+        let interrupting = Self {
+            tid,
+            not_before_ns: monotonic_ns(),
+            is_own_child,
+            not_send: PhantomData,
+        };
+        // Fails only where the thread is gone or dying, which collecting it finds out.
+        let _ = ptrace(libc::PTRACE_INTERRUPT, tid, 0);
+        Ok(interrupting)
+    }
+
+    /// The thread.
+    pub fn tid(&self) -> i32 {
+        self.tid
+    }
+
+    /// Looks whether it stands by now; never blocks.
+    pub fn collect(mut self) -> Collected {
+        let looked_ns = monotonic_ns();
+        match wait_for_stop(self.tid, self.is_own_child) {
+            Ok(Some(Event::Stopped { signal })) => {
+                let stopped = StoppedThread {
+                    tid: self.tid,
+                    signal,
+                    not_before_ns: self.not_before_ns,
+                    detached: false,
+                    not_send: PhantomData,
+                };
+                Collected::Stopped(stopped)
+            }
+            Ok(None) => {
+                self.not_before_ns = looked_ns;
+                Collected::Pending(self)
+            }
+            Ok(Some(Event::Ended)) | Err(_) => Collected::Gone,
+        }
+    }
+}
+
+/// A thread that stands. Dropping it lets it run on, with the signal that it was about to receive.
+#[derive(Debug)]
+#[must_use]
+pub struct StoppedThread {
+    tid: i32,
+    /// The signal of a signal-delivery-stop: it is handed on, or it would be lost.
+    signal: i32,
+    not_before_ns: u64,
+    detached: bool,
+    not_send: NotSend,
+}
+
+impl StoppedThread {
+    /// The thread.
+    pub fn tid(&self) -> i32 {
+        self.tid
+    }
+
+    /// Its registers; `None` if it was killed meanwhile.
+    pub fn registers(&self) -> Option<Registers> {
+        read_registers(self.tid)
+    }
+
+    /// Lets it run on; tells for how long it stood at most, ns: from the last look that found it running.
+    pub fn resume(mut self) -> u64 {
+        self.detach();
+        monotonic_ns().saturating_sub(self.not_before_ns)
+    }
+
+    fn detach(&mut self) {
+        if !self.detached {
+            self.detached = true;
+            // Fails only if the thread was killed while it stood.
+            let _ = ptrace(libc::PTRACE_DETACH, self.tid, self.signal as u64);
+        }
+    }
+}
+
+impl Drop for StoppedThread {
+    fn drop(&mut self) {
+        self.detach();
+    }
+}
+
+/// Blocks SIGCHLD for the calling thread, so that [`wait_for_any_stop`] can wait for it. Call it before other threads start.
+pub fn block_child_signals() {
+    // SAFETY: the set is initialised by sigemptyset before use; pthread_sigmask changes only the calling thread's mask.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, libc::SIGCHLD);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+    }
+}
+
+/// Sleeps until some interrupted thread stops (SIGCHLD arrives), for `timeout` at most.
+pub fn wait_for_any_stop(timeout: Duration) {
+    let time = timespec(timeout);
+    // SAFETY: the set is initialised by sigemptyset before use, `time` is a valid timespec, no siginfo is asked for.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, libc::SIGCHLD);
+        libc::sigtimedwait(&set, std::ptr::null_mut(), &time);
+    }
+}
+
+fn ptrace(request: libc::c_uint, tid: i32, data: u64) -> Result<(), Errno> {
+    // SAFETY: the requests used here (SEIZE, INTERRUPT, DETACH) take integers and write to no memory of ours.
+    let result = unsafe { libc::ptrace(request, tid, 0_usize, data as usize) };
+    if result == -1 { Err(Errno::last()) } else { Ok(()) }
+}
+
+enum Event {
+    Stopped { signal: i32 },
+    Ended,
+}
+
+/// Waits, without blocking, for a stop of `tid`.
+///
+/// Exits are taken only of what is not our own child: a thread that ends while it is traced stays a zombie until its tracer
+/// has waited for it, but the exit status of the program that torchspy started belongs to the launcher.
+fn wait_for_stop(tid: i32, is_own_child: bool) -> Result<Option<Event>, Errno> {
+    let exits = if is_own_child { 0 } else { libc::WEXITED };
+    // SAFETY: `info` is a valid siginfo for the kernel to fill; zeroed is a valid value of it.
+    let info = unsafe {
+        let mut info: libc::siginfo_t = std::mem::zeroed();
+        let options = libc::WSTOPPED | exits | libc::WNOHANG | libc::__WALL | libc::__WNOTHREAD;
+        if libc::waitid(libc::P_PID, tid as libc::id_t, &mut info, options) == -1 {
+            return Err(Errno::last());
+        }
+        info
+    };
+    // SAFETY: waitid fills the child fields of siginfo; both are 0 where nothing was to be had.
+    let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
+    if pid == 0 {
+        return Ok(None);
+    }
+    Ok(Some(match info.si_code {
+        libc::CLD_EXITED | libc::CLD_KILLED | libc::CLD_DUMPED => Event::Ended,
+        _ => Event::Stopped {
+            // An event stop (our interrupt, or a group stop) carries the event above the signal and delivers nothing; a
+            // plain one is a signal on its way to the thread (ptrace(2), signal-delivery-stop).
+            signal: if status >> 8 == 0 { status & 0xff } else { 0 },
+        },
+    }))
+}
+
+#[cfg(target_arch = "x86_64")]
+fn read_registers(tid: i32) -> Option<Registers> {
+    // SAFETY: GETREGS fills one user_regs_struct, which `user` is; zeroed is a valid value of it.
+    let user: libc::user_regs_struct = unsafe {
+        let mut user = std::mem::zeroed();
+        if libc::ptrace(libc::PTRACE_GETREGS, tid, 0_usize, &mut user) == -1 {
+            return None;
+        }
+        user
+    };
+    let values = [
+        user.rax, user.rdx, user.rcx, user.rbx, user.rsi, user.rdi, user.rbp, user.rsp, user.r8, user.r9, user.r10,
+        user.r11, user.r12, user.r13, user.r14, user.r15, user.rip,
+    ];
+    let mut registers = Registers::unknown();
+    for (number, value) in values.into_iter().enumerate() {
+        registers.set(number, value);
+    }
+    Some(registers)
+}

@@ -1,0 +1,301 @@
+//! What the kernel tells of a process's threads without touching them.
+
+use crate::model::registers::Registers;
+use crate::model::sample::ThreadState;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+
+/// The fields of `/proc/PID/task/TID/schedstat`: they move only when the thread is scheduled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SchedStat {
+    /// Time on a CPU, ns. Of a thread that is on a CPU it moves only with the scheduler's tick.
+    pub run_ns: u64,
+    /// Time in the run queue, ns.
+    pub queue_ns: u64,
+    /// How often it was put on a CPU.
+    pub slices: u64,
+}
+
+impl SchedStat {
+    /// Whether the kernel keeps these at all: without CONFIG_SCHED_INFO all are 0.
+    pub fn is_kept(&self) -> bool {
+        self.slices != 0
+    }
+}
+
+/// Where `/proc/PID/task/TID/syscall` finds a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whereabouts {
+    /// On a CPU, or waiting for one.
+    Running,
+    /// Off the CPU in a system call.
+    InSyscall {
+        /// Its number.
+        number: u32,
+        /// Its arguments.
+        arguments: [u64; 6],
+        /// User stack pointer.
+        stack_pointer: u64,
+        /// User instruction pointer.
+        instruction_pointer: u64,
+    },
+    /// Off the CPU, but not in a system call: a page fault, say.
+    Blocked {
+        /// User stack pointer.
+        stack_pointer: u64,
+        /// User instruction pointer.
+        instruction_pointer: u64,
+    },
+}
+
+impl Whereabouts {
+    /// The two registers that are known without a stop.
+    pub fn registers(&self) -> Option<Registers> {
+        match *self {
+            Whereabouts::Running => None,
+            Whereabouts::InSyscall { stack_pointer, instruction_pointer, .. }
+            | Whereabouts::Blocked { stack_pointer, instruction_pointer } => {
+                Some(Registers::of_sleeper(stack_pointer, instruction_pointer))
+            }
+        }
+    }
+
+    /// The system call's number.
+    pub fn syscall(&self) -> Option<u32> {
+        match *self {
+            Whereabouts::InSyscall { number, .. } => Some(number),
+            _ => None,
+        }
+    }
+}
+
+/// A file of procfs that is kept open and read from its start each time; opened anew each time where no descriptor is left.
+#[derive(Debug)]
+struct ProcFile {
+    path: String,
+    file: Option<File>,
+}
+
+impl ProcFile {
+    fn new(path: String) -> Self {
+        let file = File::open(&path).ok();
+        Self { path, file }
+    }
+
+    fn read<'b>(&self, buffer: &'b mut [u8]) -> io::Result<&'b [u8]> {
+        let length = match &self.file {
+            Some(file) => file.read_at(buffer, 0)?,
+            None => File::open(&self.path)?.read_at(buffer, 0)?,
+        };
+        Ok(&buffer[..length])
+    }
+}
+
+/// The files of one thread.
+#[derive(Debug)]
+pub struct ThreadFiles {
+    directory: String,
+    schedstat: ProcFile,
+    syscall: ProcFile,
+}
+
+impl ThreadFiles {
+    /// Opens the files of thread `tid` of process `pid`. Never fails: reads do.
+    pub fn open(pid: i32, tid: i32) -> Self {
+        let directory = format!("/proc/{pid}/task/{tid}");
+        Self {
+            schedstat: ProcFile::new(format!("{directory}/schedstat")),
+            syscall: ProcFile::new(format!("{directory}/syscall")),
+            directory,
+        }
+    }
+
+    /// How often, and how long, the thread ran. About 1 µs.
+    ///
+    /// # Errors
+    /// ESRCH or ENOENT once the thread is gone.
+    pub fn schedstat(&self) -> io::Result<SchedStat> {
+        let mut buffer = [0; 96];
+        Ok(parse_schedstat(self.schedstat.read(&mut buffer)?))
+    }
+
+    /// Whether the thread runs, or in which system call it sleeps, and where. About 2 µs.
+    ///
+    /// # Errors
+    /// EPERM without permission to trace it; ESRCH or ENOENT once it is gone.
+    pub fn whereabouts(&self) -> io::Result<Whereabouts> {
+        let mut buffer = [0; 256];
+        parse_syscall(self.syscall.read(&mut buffer)?)
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "unknown form of /proc/PID/task/TID/syscall"))
+    }
+
+    /// State and start time (clock ticks since boot). About 4 µs.
+    ///
+    /// # Errors
+    /// As [`ThreadFiles::schedstat`].
+    pub fn stat(&self) -> io::Result<(ThreadState, u64)> {
+        let mut buffer = [0; 1024];
+        let length = File::open(format!("{}/stat", self.directory))?.read_at(&mut buffer, 0)?;
+        Ok(parse_stat(&buffer[..length]))
+    }
+
+    /// The thread's name.
+    ///
+    /// # Errors
+    /// As [`ThreadFiles::schedstat`].
+    pub fn name(&self) -> io::Result<String> {
+        let name = std::fs::read(format!("{}/comm", self.directory))?;
+        Ok(String::from_utf8_lossy(&name).trim_end_matches('\n').to_owned())
+    }
+
+    /// The pid of whoever traces the thread, 0 for nobody; `None` where it cannot be read.
+    pub fn tracer_pid(&self) -> Option<i32> {
+        let status = std::fs::read_to_string(format!("{}/status", self.directory)).ok()?;
+        status.lines().find_map(|line| line.strip_prefix("TracerPid:"))?.trim().parse().ok()
+    }
+
+    /// The tid as the thread itself sees it: the last of `NSpid` (inner pid namespaces); `None` where the kernel has none.
+    pub fn inner_tid(&self) -> Option<i32> {
+        let status = std::fs::read_to_string(format!("{}/status", self.directory)).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+        line.split_ascii_whitespace().last()?.parse().ok()
+    }
+}
+
+/// The `task` directory of a process.
+#[derive(Debug)]
+pub struct TaskDirectory {
+    path: String,
+}
+
+impl TaskDirectory {
+    /// Of process `pid`.
+    pub fn new(pid: i32) -> Self {
+        Self { path: format!("/proc/{pid}/task") }
+    }
+
+    /// A number that changes when the number of threads does: the directory's link count, 1.5 µs.
+    ///
+    /// # Errors
+    /// ENOENT once the process is gone.
+    pub fn link_count(&self) -> io::Result<u64> {
+        Ok(std::fs::metadata(&self.path)?.nlink())
+    }
+
+    /// The tids of all threads.
+    ///
+    /// # Errors
+    /// ENOENT once the process is gone.
+    pub fn list(&self) -> io::Result<Vec<i32>> {
+        let mut tids = Vec::new();
+        for entry in std::fs::read_dir(&self.path)? {
+            if let Ok(tid) = entry?.file_name().to_string_lossy().parse() {
+                tids.push(tid);
+            }
+        }
+        Ok(tids)
+    }
+}
+
+fn parse_schedstat(text: &[u8]) -> SchedStat {
+    let mut fields = text.split(|byte| byte.is_ascii_whitespace()).filter_map(parse_decimal);
+    SchedStat {
+        run_ns: fields.next().unwrap_or(0),
+        queue_ns: fields.next().unwrap_or(0),
+        slices: fields.next().unwrap_or(0),
+    }
+}
+
+fn parse_decimal(field: &[u8]) -> Option<u64> {
+    std::str::from_utf8(field).ok()?.parse().ok()
+}
+
+fn parse_hex(field: &str) -> Option<u64> {
+    u64::from_str_radix(field.strip_prefix("0x")?, 16).ok()
+}
+
+fn parse_syscall(text: &[u8]) -> Option<Whereabouts> {
+    let text = std::str::from_utf8(text).ok()?.trim_end();
+    if text == "running" {
+        return Some(Whereabouts::Running);
+    }
+    let mut fields = text.split(' ');
+    let number: i64 = fields.next()?.parse().ok()?;
+    if number < 0 {
+        return Some(Whereabouts::Blocked {
+            stack_pointer: parse_hex(fields.next()?)?,
+            instruction_pointer: parse_hex(fields.next()?)?,
+        });
+    }
+    let mut arguments = [0; 6];
+    for argument in &mut arguments {
+        *argument = parse_hex(fields.next()?)?;
+    }
+    Some(Whereabouts::InSyscall {
+        number: u32::try_from(number).ok()?,
+        arguments,
+        stack_pointer: parse_hex(fields.next()?)?,
+        instruction_pointer: parse_hex(fields.next()?)?,
+    })
+}
+
+/// State and start time out of a `stat` line. The name may hold spaces and parentheses: fields count from the last `)`.
+fn parse_stat(text: &[u8]) -> (ThreadState, u64) {
+    let after_name = text
+        .iter()
+        .rposition(|&byte| byte == b')')
+        .map_or(&text[..0], |position| &text[position + 1..]);
+    let mut fields = after_name.split(|byte| byte.is_ascii_whitespace()).filter(|field| !field.is_empty());
+    let state = match fields.next().and_then(|field| field.first()) {
+        Some(b'R') => ThreadState::Running,
+        Some(b'S' | b'I') => ThreadState::Sleeping,
+        Some(b'D') => ThreadState::Uninterruptible,
+        Some(b'T' | b't') => ThreadState::Stopped,
+        _ => ThreadState::Unknown,
+    };
+    // Field 22 of the line; the state is field 3.
+    let start = fields.nth(18).and_then(parse_decimal).unwrap_or(0);
+    (state, start)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parses_what_the_kernel_prints() {
+        assert_eq!(
+            parse_schedstat(b"1234 56 7\n"),
+            SchedStat { run_ns: 1234, queue_ns: 56, slices: 7 }
+        );
+        assert!(!parse_schedstat(b"0 0 0\n").is_kept());
+        assert_eq!(parse_syscall(b"running\n"), Some(Whereabouts::Running));
+        assert_eq!(
+            parse_syscall(b"-1 0x7f0 0x55\n"),
+            Some(Whereabouts::Blocked { stack_pointer: 0x7f0, instruction_pointer: 0x55 })
+        );
+        let asleep = parse_syscall(b"202 0x1 0x2 0x3 0x4 0x5 0x6 0x7ffc 0x7f1\n");
+        assert_eq!(asleep.and_then(|whereabouts| whereabouts.syscall()), Some(202));
+        assert_eq!(parse_syscall(b"202 0x1"), None);
+        assert_eq!(parse_syscall(b""), None);
+    }
+
+    #[test]
+    fn stat_survives_names_with_parentheses() {
+        let line = b"42 (a) R (b) S 1 42 42 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 98765 1 1 1\n";
+        assert_eq!(parse_stat(line), (ThreadState::Sleeping, 98765));
+        assert_eq!(parse_stat(b""), (ThreadState::Unknown, 0));
+    }
+
+    #[test]
+    fn reads_this_very_thread() {
+        let pid = std::process::id() as i32;
+        let tids = TaskDirectory::new(pid).list().expect("own task directory");
+        assert!(tids.contains(&nix::unistd::gettid().as_raw()));
+        let files = ThreadFiles::open(pid, nix::unistd::gettid().as_raw());
+        assert_eq!(files.whereabouts().expect("own syscall file"), Whereabouts::Running);
+        assert!(files.stat().expect("own stat").1 > 0);
+        assert_eq!(files.inner_tid(), Some(nix::unistd::gettid().as_raw()));
+    }
+}

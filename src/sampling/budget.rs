@@ -1,0 +1,140 @@
+//! How many running threads may be stopped in a tick: the share of their time that stops may take is bounded.
+
+/// A controller that keeps the stopped share of running threads below a bound.
+#[derive(Debug)]
+pub struct Budget {
+    /// Bound, 0 to 1; infinite where it is off.
+    max_share: f64,
+    /// Share of running threads that is stopped in a tick.
+    fraction: f64,
+    /// Fractions of a thread that are left from the ticks before.
+    carried: f64,
+    /// Which thread is next, among the running ones.
+    turn: usize,
+    window_stopped_ns: u64,
+    window_run_ns: u64,
+    backed_off: bool,
+}
+
+/// A stop is taken to last this long before any was measured, ns.
+const EXPECTED_STOP_NS: f64 = 150_000.0;
+/// Time of running threads after which the controller looks at what it measured, ns.
+const WINDOW_NS: u64 = 250_000_000;
+
+impl Budget {
+    /// At most `max_share` of the time of running threads, at one tick every `period_ns`.
+    pub fn new(max_share: f64, period_ns: u64) -> Self {
+        let expected = EXPECTED_STOP_NS / period_ns as f64;
+        Self {
+            max_share,
+            fraction: (max_share / expected).clamp(0.01, 1.0),
+            carried: 1.0,
+            turn: 0,
+            window_stopped_ns: 0,
+            window_run_ns: 0,
+            backed_off: false,
+        }
+    }
+
+    /// Which of `running` threads to stop now: indices that take turns from tick to tick.
+    pub fn choose(&mut self, running: usize) -> impl Iterator<Item = usize> + use<> {
+        let wanted = if self.max_share.is_finite() {
+            self.carried = (self.carried + self.fraction * running as f64).min(running as f64);
+            self.carried.floor()
+        } else {
+            running as f64
+        };
+        if self.max_share.is_finite() {
+            self.carried -= wanted;
+        }
+        let first = self.turn;
+        let count = wanted as usize;
+        self.turn = self.turn.wrapping_add(count);
+        (0..count.min(running)).map(move |offset| (first.wrapping_add(offset)) % running.max(1))
+    }
+
+    /// Tells what the last tick's stops took, of how much time of running threads.
+    pub fn account(&mut self, stopped_ns: u64, run_ns: u64) {
+        self.window_stopped_ns += stopped_ns;
+        self.window_run_ns += run_ns;
+        if self.window_run_ns < WINDOW_NS || !self.max_share.is_finite() {
+            return;
+        }
+        let share = self.window_stopped_ns as f64 / self.window_run_ns as f64;
+        // Aims a little below the bound, moves down at once and up slowly.
+        let aim = 0.85 * self.max_share;
+        if share > aim {
+            self.fraction = (self.fraction * aim / share).max(0.001);
+            self.backed_off = true;
+        } else {
+            let room = if share > 0.0 { aim / share } else { 1.25 };
+            self.fraction = (self.fraction * room.min(1.25)).min(1.0);
+        }
+        self.window_stopped_ns = 0;
+        self.window_run_ns = 0;
+    }
+
+    /// Whether fewer threads are stopped than run.
+    pub fn is_limiting(&self) -> bool {
+        self.max_share.is_finite() && self.fraction < 1.0
+    }
+
+    /// Whether it ever had to stop fewer threads than it wanted to.
+    pub fn has_backed_off(&self) -> bool {
+        self.backed_off
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Simulates a second of ticks in which each stop takes `stop_ns`; gives the share of running time that was stopped.
+    fn share(budget: &mut Budget, running: usize, period_ns: u64, stop_ns: u64, ticks: usize) -> f64 {
+        let mut stopped = 0;
+        for _ in 0..ticks {
+            let here = budget.choose(running).count() as u64 * stop_ns;
+            stopped += here;
+            budget.account(here, running as u64 * period_ns);
+        }
+        stopped as f64 / (ticks * running) as f64 / period_ns as f64
+    }
+
+    #[test]
+    fn everything_is_stopped_while_it_is_cheap() {
+        let mut budget = Budget::new(0.02, 10_000_000);
+        assert!(share(&mut budget, 8, 10_000_000, 60_000, 500) > 0.0055);
+        assert!(!budget.has_backed_off());
+    }
+
+    #[test]
+    fn dear_stops_are_kept_within_the_bound() {
+        for (running, stop_ns) in [(1, 300_000), (8, 900_000), (64, 2_000_000)] {
+            let mut budget = Budget::new(0.02, 1_000_000);
+            share(&mut budget, running, 1_000_000, stop_ns, 3_000);
+            assert!(share(&mut budget, running, 1_000_000, stop_ns, 3_000) < 0.02);
+        }
+    }
+
+    #[test]
+    fn every_thread_gets_its_turn() {
+        let mut budget = Budget::new(0.02, 1_000_000);
+        let mut stops = [0; 7];
+        for _ in 0..10_000 {
+            for index in budget.choose(stops.len()) {
+                stops[index] += 1;
+            }
+            budget.account(100_000, 7_000_000);
+        }
+        let (least, most) = (stops.iter().min(), stops.iter().max());
+        assert!(least.zip(most).is_some_and(|(least, most)| most - least <= 1), "{stops:?}");
+    }
+
+    #[test]
+    fn no_bound_stops_everything() {
+        let mut budget = Budget::new(f64::INFINITY, 1_000_000);
+        assert_eq!(budget.choose(5).count(), 5);
+        budget.account(u64::MAX / 2, 1);
+        assert_eq!(budget.choose(5).count(), 5);
+    }
+}

@@ -1,0 +1,236 @@
+//! One thread, read once: its state, its Python data stack and its native stack, in one vectored read.
+
+use super::raw::RawSample;
+use crate::memory::{LayeredMemory, Memory, ReadError};
+use crate::model::frame::Partial;
+use crate::model::registers::Registers;
+use crate::os::vm_read::ProcessMemory;
+use crate::python::discover::Interpreter;
+use crate::python::frames::{FrameError, data_stack_range, read_stack, state_range};
+use std::io::IoSliceMut;
+
+/// Stack that is copied while the root's place is not known yet.
+const UNKNOWN_STACK_BYTES: usize = 64 << 10;
+/// Most stack that is ever copied: deeper stacks are cut, and say so.
+const MAX_STACK_BYTES: usize = 1 << 20;
+/// Most of the Python data stack that is copied beforehand.
+const MAX_DATA_STACK_BYTES: usize = 256 << 10;
+/// Pieces that the last walk had to fetch and the next will find copied.
+const MAX_EXTRAS: usize = 80;
+const PAGE: u64 = 4096;
+
+/// What the last captures of a thread teach about where the next will have to read.
+#[derive(Debug, Default)]
+pub(super) struct ReadPlan {
+    /// The Python thread state, where the thread has one.
+    pub(super) state_address: Option<u64>,
+    /// The root's stack pointer; 0 while it is unknown.
+    pub(super) root_stack_pointer: u64,
+    data_stack: Option<(u64, usize)>,
+    extras: Vec<(u64, usize)>,
+    stack_bytes: usize,
+}
+
+impl ReadPlan {
+    /// Forgets everything about Python: the thread has another state, or another program runs.
+    pub(super) fn set_state(&mut self, state_address: Option<u64>) {
+        if self.state_address != state_address {
+            self.state_address = state_address;
+            self.data_stack = None;
+            self.extras.clear();
+        }
+    }
+}
+
+/// Buffers that go round between the tracer and the worker.
+#[derive(Debug, Default)]
+pub(super) struct Buffers {
+    free: Vec<Vec<u8>>,
+}
+
+impl Buffers {
+    /// Takes the buffers out of a sample that is done with.
+    pub(super) fn reclaim(&mut self, sample: &mut RawSample) {
+        for buffer in sample.snapshot.drain() {
+            // A large stack's buffer is let go, so that memory stays bounded by the usual case.
+            if self.free.len() < 256 && buffer.capacity() <= 256 << 10 {
+                self.free.push(buffer);
+            }
+        }
+    }
+
+    fn take(&mut self, length: usize) -> Vec<u8> {
+        let mut buffer = self.free.pop().unwrap_or_default();
+        buffer.resize(length, 0);
+        buffer
+    }
+
+    /// Makes sure that a capture like the last one finds its memory ready: page faults in our own buffers would be paid
+    /// while the target stands.
+    pub(super) fn prepare(&mut self, plan: &ReadPlan) -> Vec<u8> {
+        self.take(plan.stack_bytes + 8192)
+    }
+}
+
+/// Reads what `plan` says and walks the Python frames. The thread stands, or sleeps and is checked afterwards.
+///
+/// `stack_buffer` comes from [`Buffers::prepare`].
+pub(super) fn capture(
+    memory: &ProcessMemory,
+    interpreter: Option<&Interpreter>,
+    registers: Option<&Registers>,
+    native: bool,
+    plan: &mut ReadPlan,
+    stack_buffer: Vec<u8>,
+    buffers: &mut Buffers,
+    sample: &mut RawSample,
+) -> Result<(), ReadError> {
+    read_ranges(memory, interpreter, registers, native, plan, stack_buffer, buffers, sample)?;
+    if let (Some(interpreter), Some(state)) = (interpreter, plan.state_address) {
+        let layered = LayeredMemory::new(&sample.snapshot, memory);
+        let walked = read_stack(interpreter, state, &layered, &mut sample.python);
+        sample.python_partial = walked.err().map(|error| match error {
+            FrameError::TooDeep => Partial::TooDeep,
+            _ => Partial::PythonUnreadable,
+        });
+        plan.data_stack = data_stack_range(interpreter, state, &layered);
+        let missed = layered.into_missed();
+        learn(&mut plan.extras, &missed, plan.data_stack);
+    }
+    Ok(())
+}
+
+fn read_ranges(
+    memory: &ProcessMemory,
+    interpreter: Option<&Interpreter>,
+    registers: Option<&Registers>,
+    native: bool,
+    plan: &mut ReadPlan,
+    mut stack_buffer: Vec<u8>,
+    buffers: &mut Buffers,
+    sample: &mut RawSample,
+) -> Result<(), ReadError> {
+    let mut ranges: Vec<(u64, Vec<u8>)> = Vec::with_capacity(4 + plan.extras.len());
+    if let (Some(interpreter), Some(state)) = (interpreter, plan.state_address) {
+        let (start, length) = state_range(interpreter, state);
+        ranges.push((start, buffers.take(length)));
+        if let Some((start, used)) = plan.data_stack {
+            let end = (start.saturating_add(used as u64)).next_multiple_of(PAGE);
+            let length = (end.saturating_sub(start) as usize).min(MAX_DATA_STACK_BYTES);
+            ranges.push((start, buffers.take(length)));
+        }
+    }
+    // Whatever may fail comes last: the kernel stops at the first page that is not there.
+    let stack_pointer = registers.filter(|_| native).and_then(Registers::stack_pointer);
+    if let Some(stack_pointer) = stack_pointer {
+        let root = plan.root_stack_pointer;
+        let known = root.checked_sub(stack_pointer).filter(|&length| length <= MAX_STACK_BYTES as u64);
+        let length = match known {
+            Some(length) => length as usize,
+            None if root == 0 => UNKNOWN_STACK_BYTES,
+            None => MAX_STACK_BYTES,
+        };
+        stack_buffer.resize(length, 0);
+        if known.is_some() {
+            ranges.push((stack_pointer, stack_buffer));
+            ranges.extend(plan.extras.iter().map(|&(address, length)| (address, buffers.take(length))));
+        } else {
+            ranges.push((stack_pointer, stack_buffer));
+        }
+    } else {
+        buffers.free.push(stack_buffer);
+        ranges.extend(plan.extras.iter().map(|&(address, length)| (address, buffers.take(length))));
+    }
+    if ranges.is_empty() {
+        return Ok(());
+    }
+    let addresses: Vec<u64> = ranges.iter().map(|(address, _)| *address).collect();
+    let mut slices: Vec<IoSliceMut<'_>> = ranges.iter_mut().map(|(_, buffer)| IoSliceMut::new(buffer)).collect();
+    let mut available = memory.read_vector(&addresses, &mut slices)?;
+    drop(slices);
+    let mut stack_bytes = 0;
+    for (address, mut buffer) in ranges {
+        let here = available.min(buffer.len());
+        available -= here;
+        // The stack may end before what was asked for; of other ranges a part is of no use.
+        if Some(address) == stack_pointer && here > 0 {
+            buffer.truncate(here);
+            stack_bytes = here;
+        } else if here < buffer.len() {
+            buffers.free.push(buffer);
+            continue;
+        }
+        sample.snapshot.insert(address, buffer);
+    }
+    if stack_pointer.is_some() {
+        plan.stack_bytes = stack_bytes.min(128 << 10);
+        if stack_bytes == 0 {
+            // An unreadable state or data stack must not cost the native stack.
+            retry_stack(memory, stack_pointer.unwrap_or(0), buffers, sample);
+        }
+    }
+    Ok(())
+}
+
+fn retry_stack(memory: &ProcessMemory, stack_pointer: u64, buffers: &mut Buffers, sample: &mut RawSample) {
+    let mut buffer = buffers.take(UNKNOWN_STACK_BYTES);
+    let read = memory.read_vector(&[stack_pointer], &mut [IoSliceMut::new(&mut buffer)]);
+    if let Ok(length) = read {
+        buffer.truncate(length);
+        sample.snapshot.insert(stack_pointer, buffer);
+    }
+}
+
+/// Remembers what was missed, newest last, each once; what lies in the data stack is copied anyway.
+fn learn(extras: &mut Vec<(u64, usize)>, missed: &[(u64, usize)], data_stack: Option<(u64, usize)>) {
+    for &(address, length) in missed {
+        let covered = data_stack.is_some_and(|(start, used)| address >= start && address - start < used as u64);
+        if covered || length > 4096 || extras.iter().any(|extra| extra.0 == address && extra.1 >= length) {
+            continue;
+        }
+        if extras.len() >= MAX_EXTRAS {
+            extras.remove(0);
+        }
+        extras.push((address, length));
+    }
+}
+
+/// Reads Python frames of a thread that may be running, twice, until two reads agree.
+///
+/// Gives whether they did; if not, what they have in common at the root end is kept and the leaf says `Torn`.
+pub(super) fn capture_unstopped(
+    memory: &ProcessMemory,
+    interpreter: &Interpreter,
+    plan: &mut ReadPlan,
+    buffers: &mut Buffers,
+    sample: &mut RawSample,
+) -> Result<bool, ReadError> {
+    const TRIES: usize = 4;
+    let mut before: Option<Vec<(u64, u64)>> = None;
+    for _ in 0..TRIES {
+        buffers.reclaim(sample);
+        sample.python.clear();
+        let spare = buffers.take(0);
+        capture(memory, Some(interpreter), None, false, plan, spare, buffers, sample)?;
+        let here: Vec<(u64, u64)> = sample
+            .python
+            .frames
+            .iter()
+            .map(|frame| (frame.frame_address, frame.code_address))
+            .collect();
+        if let Some(before) = &before
+            && *before == here
+            && sample.python_partial.is_none()
+        {
+            return Ok(true);
+        }
+        before = Some(here);
+    }
+    sample.python_partial = Some(Partial::Torn);
+    Ok(false)
+}
+
+/// Whether the process's memory can be read at all.
+pub(super) fn is_readable(memory: &ProcessMemory, address: u64) -> Result<(), ReadError> {
+    memory.read_u8(address).map(|_| ())
+}

@@ -1,0 +1,103 @@
+//! What the session tells the tracer, and what the tracer shows of itself, without locks.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+/// Flags and figures that the threads of a session share.
+#[derive(Debug, Default)]
+pub(super) struct Control {
+    stop: AtomicBool,
+    pause: AtomicBool,
+    paused: AtomicBool,
+    tree_gone: AtomicBool,
+    finished: AtomicBool,
+    ticks: AtomicU64,
+    samples: AtomicU64,
+    threads: AtomicUsize,
+    processes: AtomicUsize,
+    stopped_ns: AtomicU64,
+    run_ns: AtomicU64,
+    limiting: AtomicBool,
+}
+
+/// The figures at one moment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shown {
+    pub(super) ticks: u64,
+    pub(super) samples: u64,
+    pub(super) threads: usize,
+    pub(super) processes: usize,
+    pub(super) stopped_share: f64,
+    pub(super) limiting: bool,
+}
+
+impl Control {
+    pub(super) fn request_stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn stop_requested(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_pause(&self, pause: bool) {
+        self.paused.store(false, Ordering::SeqCst);
+        self.pause.store(pause, Ordering::SeqCst);
+    }
+
+    pub(super) fn pause_requested(&self) -> bool {
+        self.pause.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn confirm_pause(&self) {
+        self.paused.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn is_paused(&self) -> bool {
+        self.paused.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn set_tree_gone(&self) {
+        self.tree_gone.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn tree_is_gone(&self) -> bool {
+        self.tree_gone.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn set_finished(&self) {
+        self.finished.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn is_finished(&self) -> bool {
+        self.finished.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn show_tick(&self, processes: usize, threads: usize, limiting: bool) {
+        self.ticks.fetch_add(1, Ordering::Relaxed);
+        self.processes.store(processes, Ordering::Relaxed);
+        self.threads.store(threads, Ordering::Relaxed);
+        self.limiting.store(limiting, Ordering::Relaxed);
+    }
+
+    pub(super) fn show_sample(&self) {
+        self.samples.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn show_stops(&self, stopped_ns: u64, run_ns: u64) {
+        self.stopped_ns.fetch_add(stopped_ns, Ordering::Relaxed);
+        self.run_ns.fetch_add(run_ns, Ordering::Relaxed);
+    }
+
+    pub(super) fn shown(&self) -> Shown {
+        let run_ns = self.run_ns.load(Ordering::Relaxed);
+        let stopped_ns = self.stopped_ns.load(Ordering::Relaxed);
+        Shown {
+            ticks: self.ticks.load(Ordering::Relaxed),
+            samples: self.samples.load(Ordering::Relaxed),
+            threads: self.threads.load(Ordering::Relaxed),
+            processes: self.processes.load(Ordering::Relaxed),
+            stopped_share: if run_ns == 0 { 0.0 } else { stopped_ns as f64 / run_ns as f64 },
+            limiting: self.limiting.load(Ordering::Relaxed),
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! The program that one process runs: its modules, its unwinder, its interpreter and code objects.
+
+use super::maps_reader::MapsReader;
+use crate::memory::Memory;
+use crate::native::elf::ModuleBytes;
+use crate::native::loaded::{LoadedModules, ModuleOpener};
+use crate::native::modules::{Module, ModuleStore};
+use crate::native::unwind::Unwinder;
+use crate::os::clock::monotonic_ns;
+use crate::os::elf_file::ElfFile;
+use crate::os::maps::Mapping;
+use crate::os::vm_read::ProcessMemory;
+use crate::python::code_object::CodeCache;
+use crate::python::discover::{DiscoverError, Interpreter, PythonImage, could_be_python, discover};
+use std::sync::Arc;
+
+/// Maps are read again at most this often, longer each time that it brought nothing.
+const FIRST_REFRESH_NS: u64 = 20_000_000;
+const SLOWEST_REFRESH_NS: u64 = 10_000_000_000;
+/// While an interpreter starts it is looked for this often, and after that whenever the modules change.
+const DISCOVERY_NS: u64 = 5_000_000;
+const DISCOVERY_PATIENCE_NS: u64 = 10_000_000_000;
+
+struct Opener {
+    pid: i32,
+}
+
+impl ModuleOpener for Opener {
+    fn open(&self, mapping: &Mapping) -> Option<ModuleBytes> {
+        let file = ElfFile::open(self.pid, &mapping.path).ok()?;
+        Some(file.bytes())
+    }
+
+    fn open_mapped(&self, mapping: &Mapping) -> Option<ModuleBytes> {
+        Some(ElfFile::open_mapped(self.pid, mapping).ok()?.bytes())
+    }
+}
+
+/// What was found out about the interpreter.
+#[derive(Debug)]
+pub(super) enum Python {
+    /// Not looked for yet, or still starting.
+    Pending,
+    /// Found.
+    Found(Arc<Interpreter>),
+    /// None, or none that can be read, and why. A version that only the fallback reads says so.
+    None(DiscoverError),
+}
+
+/// One process's program.
+pub(super) struct ProcessImage {
+    pid: i32,
+    pub(super) memory: ProcessMemory,
+    pub(super) modules: LoadedModules,
+    pub(super) unwinder: Unwinder,
+    pub(super) codes: Option<CodeCache>,
+    pub(super) python: Python,
+    maps: MapsReader,
+    born_ns: u64,
+    next_discovery_ns: u64,
+    next_refresh_ns: u64,
+    refresh_pause_ns: u64,
+}
+
+impl ProcessImage {
+    pub(super) fn new(pid: i32, store: Arc<ModuleStore>) -> Self {
+        let now_ns = monotonic_ns();
+        Self {
+            pid,
+            memory: ProcessMemory::new(pid),
+            modules: LoadedModules::new(store),
+            unwinder: Unwinder::new(),
+            codes: None,
+            python: Python::Pending,
+            maps: MapsReader::new(pid),
+            born_ns: now_ns,
+            next_discovery_ns: 0,
+            next_refresh_ns: 0,
+            refresh_pause_ns: FIRST_REFRESH_NS,
+        }
+    }
+
+    /// Reads the maps again if it is time. Tells whether executable memory changed.
+    pub(super) fn refresh(&mut self, now_ns: u64) -> bool {
+        if now_ns < self.next_refresh_ns {
+            return false;
+        }
+        let Some(mappings) = self.maps.read() else {
+            self.next_refresh_ns = now_ns + self.refresh_pause_ns;
+            return false;
+        };
+        let changed = self.modules.refresh(&mappings, &Opener { pid: self.pid }, &self.memory);
+        // Whoever maps code all the time is followed with a delay; a torch that is still importing closely.
+        self.refresh_pause_ns = if changed {
+            FIRST_REFRESH_NS
+        } else {
+            (self.refresh_pause_ns * 2).min(SLOWEST_REFRESH_NS)
+        };
+        self.next_refresh_ns = monotonic_ns() + self.refresh_pause_ns;
+        changed
+    }
+
+    /// Whether the interpreter should be looked for now.
+    pub(super) fn discovery_due(&self, now_ns: u64) -> bool {
+        matches!(self.python, Python::Pending) && now_ns >= self.next_discovery_ns
+    }
+
+    /// Whether an interpreter may still turn up soon.
+    pub(super) fn is_starting(&self) -> bool {
+        matches!(self.python, Python::Pending)
+    }
+
+    /// Looks for the interpreter. Tells whether its state changed.
+    pub(super) fn discover(&mut self, now_ns: u64) -> bool {
+        self.next_refresh_ns = 0;
+        let changed = self.refresh(now_ns);
+        self.next_discovery_ns = monotonic_ns() + DISCOVERY_NS;
+        match find_interpreter(&self.modules, &self.memory) {
+            Ok(interpreter) => {
+                self.codes = Some(CodeCache::new(&interpreter));
+                self.python = Python::Found(Arc::new(interpreter));
+                true
+            }
+            // A process that has just been forked or has just started has not mapped everything yet.
+            Err(DiscoverError::NotPython) if changed || now_ns < self.born_ns + 200_000_000 => false,
+            Err(DiscoverError::NotYetInitialised | DiscoverError::Unreadable)
+                if now_ns < self.born_ns + DISCOVERY_PATIENCE_NS =>
+            {
+                false
+            }
+            Err(error) => {
+                self.python = Python::None(error);
+                true
+            }
+        }
+    }
+
+    /// Looks for an interpreter again: a program may load Python when it has long been running.
+    pub(super) fn modules_changed(&mut self) {
+        if matches!(self.python, Python::None(DiscoverError::NotPython | DiscoverError::NotYetInitialised)) {
+            let has_python = self.modules.modules().any(|(module, _)| could_be_python(&module.info.path));
+            if has_python {
+                self.python = Python::Pending;
+                self.next_discovery_ns = 0;
+            }
+        }
+    }
+
+    /// The path of the module whose path ends with `suffix`, if it is loaded.
+    pub(super) fn module_path(&self, is_it: impl Fn(&Module) -> bool) -> Option<String> {
+        self.modules
+            .modules()
+            .find(|(module, _)| is_it(module))
+            .map(|(module, _)| module.info.path.clone())
+    }
+}
+
+/// The interpreter among the modules: those that are named like Python first, the program itself whatever its name.
+fn find_interpreter(modules: &LoadedModules, memory: &dyn Memory) -> Result<Interpreter, DiscoverError> {
+    let mut images = Vec::new();
+    for (position, (module, bias)) in modules.modules().enumerate() {
+        let Some(image) = module.image() else { continue };
+        // The program is mapped before any library.
+        if position == 0 || could_be_python(&module.info.path) {
+            images.push(PythonImage {
+                path: &module.info.path,
+                load_bias: bias,
+                bytes: image.bytes(),
+            });
+        }
+    }
+    discover(&images, memory)
+}
+
+/// torch's version by its own `version.py`, next to the library that was found at `library`.
+pub(super) fn torch_version(pid: i32, library: &str) -> Option<String> {
+    const LONGEST: usize = 64 << 10;
+    let package = library.rsplit_once("/lib/")?.0;
+    let file = ElfFile::open(pid, &format!("{package}/version.py")).ok()?;
+    let bytes = file.bytes();
+    let bytes = (*bytes).as_ref();
+    let text = String::from_utf8_lossy(bytes.get(..LONGEST.min(bytes.len()))?);
+    let line = text.lines().find_map(|line| line.strip_prefix("__version__"))?;
+    line.split(['\'', '"']).nth(1).map(str::to_owned)
+}

@@ -1,0 +1,62 @@
+//! Reading `/proc/PID/maps` without ever waiting for it for long: the kernel takes the target's mmap lock for it, which a
+//! thread in a driver may hold for seconds.
+
+use crate::os::maps::{Mapping, parse_maps};
+use crossbeam_channel::{Receiver, bounded};
+use std::io::Read;
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_millis(250);
+/// A CUDA process has tens of thousands of mappings, of about 100 bytes each; this is far above any.
+const MAX_MAPS_BYTES: u64 = 64 << 20;
+
+/// Reads the maps of one process, each time on a thread of its own that may be left behind.
+#[derive(Debug)]
+pub(super) struct MapsReader {
+    pid: i32,
+    outstanding: Option<Receiver<Option<Vec<Mapping>>>>,
+}
+
+impl MapsReader {
+    pub(super) fn new(pid: i32) -> Self {
+        Self { pid, outstanding: None }
+    }
+
+    /// The mappings; `None` if they cannot be had now.
+    pub(super) fn read(&mut self) -> Option<Vec<Mapping>> {
+        let receiver = match self.outstanding.take() {
+            // The last read has not come back yet: no second one is begun.
+            Some(receiver) => receiver,
+            None => self.begin()?,
+        };
+        match receiver.recv_timeout(PATIENCE) {
+            Ok(mappings) => mappings,
+            Err(crossbeam_channel::RecvTimeoutError::Timeout) => {
+                self.outstanding = Some(receiver);
+                None
+            }
+            Err(crossbeam_channel::RecvTimeoutError::Disconnected) => None,
+        }
+    }
+
+    fn begin(&self) -> Option<Receiver<Option<Vec<Mapping>>>> {
+        let (sender, receiver) = bounded(1);
+        let pid = self.pid;
+        std::thread::Builder::new()
+            .name("torchspy-maps".to_owned())
+            .spawn(move || {
+                // Nobody may be waiting any more.
+                let _ = sender.send(read_maps(pid));
+            })
+            .ok()?;
+        Some(receiver)
+    }
+}
+
+fn read_maps(pid: i32) -> Option<Vec<Mapping>> {
+    let mut text = Vec::new();
+    let file = std::fs::File::open(format!("/proc/{pid}/maps")).ok()?;
+    file.take(MAX_MAPS_BYTES).read_to_end(&mut text).ok()?;
+    // A zombie's maps are empty, and so are those of a process that is just being replaced.
+    (!text.is_empty()).then(|| parse_maps(&text))
+}

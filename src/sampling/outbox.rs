@@ -1,0 +1,117 @@
+//! The tracer's way to the worker: never blocks, and what does not fit is counted.
+
+use super::raw::{Message, RawSample, Stretch};
+use crate::model::frame::Partial;
+use crate::model::run::Loss;
+use crate::os::clock::monotonic_ns;
+use crossbeam_channel::{Receiver, Sender, TrySendError};
+use std::collections::VecDeque;
+
+/// Messages that wait while the worker is behind. Past it even the time of samples is given up, and said so.
+const MAX_BACKLOG: usize = 50_000;
+
+/// Sends messages in order. A stack that finds the queue full gives way to its time; facts wait in a backlog.
+#[derive(Debug)]
+pub(super) struct Outbox {
+    sender: Sender<Message>,
+    recycled: Receiver<Box<RawSample>>,
+    backlog: VecDeque<Message>,
+    lost_stacks: u64,
+    lost_stretches: u64,
+}
+
+impl Outbox {
+    pub(super) fn new(sender: Sender<Message>, recycled: Receiver<Box<RawSample>>) -> Self {
+        Self {
+            sender,
+            recycled,
+            backlog: VecDeque::new(),
+            lost_stacks: 0,
+            lost_stretches: 0,
+        }
+    }
+
+    /// A sample that the worker is done with, for its buffers.
+    pub(super) fn recycled(&self) -> Option<Box<RawSample>> {
+        self.recycled.try_recv().ok()
+    }
+
+    /// Sends `message`, now or later. Gives back the sample of a stack that was dropped.
+    pub(super) fn send(&mut self, message: Message) -> Option<Box<RawSample>> {
+        self.drain();
+        if self.backlog.is_empty() {
+            match self.sender.try_send(message) {
+                Ok(()) | Err(TrySendError::Disconnected(_)) => return None,
+                Err(TrySendError::Full(message)) => return self.keep(message),
+            }
+        }
+        self.keep(message)
+    }
+
+    fn keep(&mut self, message: Message) -> Option<Box<RawSample>> {
+        let (message, sample) = match message {
+            Message::Sample(sample) => {
+                self.lost_stacks += 1;
+                (Message::Span(sample.stretch, Some(Partial::Overflow)), Some(sample))
+            }
+            message => (message, None),
+        };
+        if self.backlog.len() >= MAX_BACKLOG && matches!(message, Message::Span(..) | Message::Named(..)) {
+            self.lost_stretches += 1;
+        } else {
+            self.backlog.push_back(message);
+        }
+        sample
+    }
+
+    /// Sends a stretch of time.
+    pub(super) fn span(&mut self, stretch: Stretch, why: Option<Partial>) {
+        self.send(Message::Span(stretch, why));
+    }
+
+    fn drain(&mut self) {
+        while let Some(message) = self.backlog.pop_front() {
+            match self.sender.try_send(message) {
+                Ok(()) => {}
+                Err(TrySendError::Full(message)) => {
+                    self.backlog.push_front(message);
+                    return;
+                }
+                Err(TrySendError::Disconnected(_)) => {
+                    self.backlog.clear();
+                    return;
+                }
+            }
+        }
+    }
+
+    /// What was lost since the last call.
+    pub(super) fn take_losses(&mut self) -> Vec<Loss> {
+        let time_ns = monotonic_ns();
+        let mut losses = Vec::new();
+        if self.lost_stacks > 0 {
+            losses.push(Loss {
+                time_ns,
+                samples: std::mem::take(&mut self.lost_stacks),
+                reason: "stacks dropped: samples came faster than they could be unwound".to_owned(),
+            });
+        }
+        if self.lost_stretches > 0 {
+            losses.push(Loss {
+                time_ns,
+                samples: std::mem::take(&mut self.lost_stretches),
+                reason: "samples dropped whole: the worker stood still for too long".to_owned(),
+            });
+        }
+        losses
+    }
+
+    /// Sends the whole backlog, waiting for room: at the end of a session only.
+    pub(super) fn finish(mut self) {
+        for message in self.backlog.drain(..) {
+            if self.sender.send(message).is_err() {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! What the tracer hands on: copies of memory, and facts about threads, with nothing worked out yet.
+
+use crate::memory::SnapshotMemory;
+use crate::model::frame::Partial;
+use crate::model::ids::{ProcessId, ThreadId};
+use crate::model::process::{ProcessInfo, ThreadInfo};
+use crate::model::quality::Quality;
+use crate::model::registers::Registers;
+use crate::model::run::Loss;
+use crate::model::sample::{Capture, Gil, ThreadState};
+use crate::python::discover::Interpreter;
+use crate::python::frames::PythonStack;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+/// What the tracer and the worker both know of a thread.
+#[derive(Debug, Default)]
+pub struct ThreadShared {
+    /// Highest stack address that unwinding needed: the root's. 0 while it is unknown.
+    pub root_stack_pointer: AtomicU64,
+    /// Time slices of the sleep in which unwinding lacked a register that only a stop can give. 0: none.
+    pub registers_wanted: AtomicU64,
+}
+
+/// A stretch of a thread's time, less its stack.
+#[derive(Clone, Copy, Debug)]
+pub struct Stretch {
+    /// The thread.
+    pub thread: ThreadId,
+    /// Start, CLOCK_MONOTONIC.
+    pub start_ns: u64,
+    /// Length.
+    pub weight_ns: u64,
+    /// Ticks that it stands for.
+    pub ticks: u32,
+    /// How the stack was come by.
+    pub capture: Capture,
+    /// The thread's state.
+    pub state: ThreadState,
+    /// The system call that it slept in.
+    pub syscall: Option<u32>,
+    /// Whether it held the GIL.
+    pub gil: Gil,
+    /// Who held it.
+    pub gil_holder: Option<ThreadId>,
+    /// CPU time.
+    pub run_ns: u64,
+    /// Time in the run queue.
+    pub queue_ns: u64,
+}
+
+/// A fresh capture.
+#[derive(Debug)]
+pub struct RawSample {
+    /// Its time.
+    pub stretch: Stretch,
+    /// The process.
+    pub process: ProcessId,
+    /// What it shares with the tracer.
+    pub shared: Arc<ThreadShared>,
+    /// Time slices that the thread had had (schedstat).
+    pub slices: u64,
+    /// Registers; all of them where it was stopped, two where it slept, none where native frames were not read.
+    pub registers: Option<Registers>,
+    /// Copied memory: its stack, and Python state.
+    pub snapshot: SnapshotMemory,
+    /// Python frames, leaf first, as addresses.
+    pub python: PythonStack,
+    /// Why the Python frames end early, if they do.
+    pub python_partial: Option<Partial>,
+    /// Why nothing was read, if nothing was.
+    pub failure: Option<Partial>,
+}
+
+/// A Python stack that another library read whole: Pythons older than 3.10.
+#[derive(Debug)]
+pub struct NamedStack {
+    /// Function, file and line, leaf first.
+    pub frames: Vec<(String, String, u32)>,
+}
+
+/// From the tracer to the worker, in order.
+#[derive(Debug)]
+pub enum Message {
+    /// A process is seen for the first time, or its facts changed. Ids count up from 0.
+    Process(ProcessId, Box<ProcessInfo>),
+    /// The process runs another program now (exec), or its interpreter was found: caches about it are void.
+    Image(ProcessId, Option<Arc<Interpreter>>),
+    /// A thread is seen for the first time, or its facts changed. Ids count up from 0.
+    Thread(ThreadId, Box<ThreadInfo>),
+    /// A fresh capture.
+    Sample(Box<RawSample>),
+    /// A stack without native frames that was read by name.
+    Named(Stretch, Box<NamedStack>),
+    /// Time in which the thread kept the stack of its last capture, or was not read.
+    Span(Stretch, Option<Partial>),
+    /// The thread is gone: its last stack is not needed any more.
+    ThreadGone(ThreadId),
+    /// The process is gone.
+    ProcessGone(ProcessId),
+    /// A second is over: write it down.
+    Flush(Box<FlushFacts>),
+}
+
+/// What belongs to a segment and is no sample.
+#[derive(Debug)]
+pub struct FlushFacts {
+    /// First moment of the segment.
+    pub start_ns: u64,
+    /// Last moment of the segment.
+    pub end_ns: u64,
+    /// The sampler's figures over it.
+    pub quality: Quality,
+    /// What was lost in it.
+    pub losses: Vec<Loss>,
+    /// Whether it is the last one.
+    pub last: bool,
+}

@@ -1,0 +1,94 @@
+//! Which OS thread each Python thread state belongs to.
+
+use crate::python::threads::PythonThread;
+use rustc_hash::FxHashMap;
+
+/// What is known of an OS thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OsThread {
+    /// Its tid as torchspy sees it.
+    pub tid: i32,
+    /// Its tid as it sees itself (the innermost pid namespace).
+    pub inner_tid: i32,
+    /// Its stack pointer when it was last seen; 0 while unknown.
+    pub stack_pointer: u64,
+}
+
+/// A thread's own block (`pthread_self`) lies at the top of the stack that glibc maps for it, so it is the first block above
+/// the stack pointer. Stacks are not larger than this.
+const MAX_STACK_BYTES: u64 = 1 << 30;
+
+/// Thread state address by tid. By `native_thread_id` where the interpreter keeps it (3.11 on); else by where the stacks lie,
+/// and the one that is left is the main thread, whose block is not on its stack.
+pub fn match_threads(python: &[PythonThread], os: &[OsThread], pid: i32) -> FxHashMap<i32, u64> {
+    let by_inner: FxHashMap<u64, i32> = os.iter().map(|thread| (thread.inner_tid as u64, thread.tid)).collect();
+    let mut matched = FxHashMap::default();
+    let mut left = Vec::new();
+    for thread in python {
+        match thread.native_thread_id {
+            Some(id) => {
+                // A thread that has more than one state (subinterpreters) shows its main interpreter's: the first.
+                if let Some(&tid) = by_inner.get(&id) {
+                    matched.entry(tid).or_insert(thread.state_address);
+                }
+            }
+            None => left.push(thread),
+        }
+    }
+    left.retain(|thread| {
+        let nearest = os
+            .iter()
+            .filter(|os| os.tid != pid && os.stack_pointer != 0 && !matched.contains_key(&os.tid))
+            .filter_map(|os| Some((thread.pthread.checked_sub(os.stack_pointer)?, os.tid)))
+            .filter(|&(distance, _)| distance < MAX_STACK_BYTES)
+            .min();
+        // Another thread's block between the two says that this stack is the other's.
+        let own = nearest.filter(|&(distance, _)| {
+            !python.iter().any(|other| {
+                other.pthread < thread.pthread && other.pthread > thread.pthread - distance
+            })
+        });
+        if let Some((_, tid)) = own {
+            matched.insert(tid, thread.state_address);
+        }
+        own.is_none()
+    });
+    if let [only] = left[..]
+        && os.iter().any(|thread| thread.tid == pid)
+    {
+        matched.entry(pid).or_insert(only.state_address);
+    }
+    matched
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state(state_address: u64, native_thread_id: Option<u64>, pthread: u64) -> PythonThread {
+        PythonThread { state_address, native_thread_id, pthread, interpreter: 1 }
+    }
+
+    fn os(tid: i32, inner_tid: i32, stack_pointer: u64) -> OsThread {
+        OsThread { tid, inner_tid, stack_pointer }
+    }
+
+    #[test]
+    fn by_the_id_that_the_target_sees() {
+        let python = [state(10, Some(1), 0), state(20, Some(9), 0)];
+        let matched = match_threads(&python, &[os(500, 1, 0), os(509, 9, 0), os(510, 10, 0)], 500);
+        assert_eq!(matched.get(&500), Some(&10));
+        assert_eq!(matched.get(&509), Some(&20));
+        assert_eq!(matched.len(), 2);
+    }
+
+    #[test]
+    fn by_stacks_and_the_rest_is_the_main_thread() {
+        let python = [state(10, None, 0x7000_0000), state(20, None, 0x9000_0000), state(30, None, 0xa000_0000)];
+        let threads = [os(1, 1, 0xfff0_0000), os(2, 2, 0x8fff_0000), os(3, 3, 0x9fff_0000)];
+        let matched = match_threads(&python, &threads, 1);
+        assert_eq!(matched.get(&2), Some(&20));
+        assert_eq!(matched.get(&3), Some(&30));
+        assert_eq!(matched.get(&1), Some(&10));
+    }
+}
