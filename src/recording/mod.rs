@@ -9,10 +9,10 @@ mod container;
 mod format_v1;
 mod merge;
 pub mod reader;
-//T pub mod text;
+pub mod text;
 pub mod writer;
 
 pub use compact::{SegmentFacts, SessionTables, segment_of};
 pub use reader::{OpenError, Recording, SymbolTable};
-//T pub use text::{InspectOptions, render_text};
+pub use text::{InspectOptions, render_text};
 pub use writer::{RecordingWriter, WriteError};

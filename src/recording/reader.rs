@@ -166,7 +166,7 @@ impl Recording {
 }
 
 /// Memory that any recording may take, and how many bytes more for each byte of the file.
-const FREE_BYTES: usize = 256 << 20;
+const FREE_BYTES: usize = 64 << 20;
 const BYTES_PER_BYTE: usize = 256;
 
 fn read_from(source: impl Read) -> Result<Recording, OpenError> {

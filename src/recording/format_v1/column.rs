@@ -50,6 +50,11 @@ impl ColumnWriter {
         self.bytes.extend_from_slice(&value.to_le_bytes());
     }
 
+    /// Appends one byte.
+    pub(crate) fn put_byte(&mut self, value: u8) {
+        self.bytes.push(value);
+    }
+
     fn put_bytes(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
@@ -125,6 +130,16 @@ impl<'a> ColumnReader<'a> {
             .ok_or(Corrupt("a column ends too early"))?;
         self.bytes = rest;
         Ok(u64::from_le_bytes(*value))
+    }
+
+    /// The next byte.
+    pub(crate) fn get_byte(&mut self) -> Result<u8, Corrupt> {
+        let (value, rest) = self
+            .bytes
+            .split_first()
+            .ok_or(Corrupt("a column ends too early"))?;
+        self.bytes = rest;
+        Ok(*value)
     }
 
     fn get_bytes(&mut self, length: usize) -> Result<&'a [u8], Corrupt> {

@@ -1,28 +1,33 @@
 //! Version 1 of the format: what stands in the header block and in a segment's payload.
 //!
-//! The payload is zstd over postcard over columns. Everything in it is hostile input when it is read: sizes are
+//! The payload is zstd over postcard over columns, each column of a table in a run of its own. Everything in it is hostile input when it is read: sizes are
 //! bounded before they are believed, and ids are checked once, here, so that nobody else has to.
 
 mod codes;
 mod column;
+mod compress;
 mod rows;
 mod samples;
 mod stacks;
 mod tables;
 mod validate;
 
+#[cfg(test)]
+mod tests;
+
 pub(super) use column::Corrupt;
 
 use crate::model::run::RunInfo;
 use crate::model::segment::Segment;
 use column::{ColumnReader, ColumnWriter};
+use compress::Compressor;
 use rows::{
     RowBytes, Rows, WireModule, WireProcess, WireQuality, WireRun, clock_of, loss_of, wire_clock,
     wire_loss,
 };
 use samples::SampleColumns;
 use serde::{Deserialize, Serialize};
-use stacks::{FrameColumns, StackColumns};
+use stacks::{FrameColumns, Named, StackColumns};
 use tables::{CodeColumns, SymbolColumns, ThreadColumns};
 
 /// Most bytes of a segment's payload, before compression and after.
@@ -31,9 +36,6 @@ pub(super) const MAX_PAYLOAD: usize = 64 << 20;
 /// No segment compresses better than this, past [`RATIO_FREE`] bytes: a bound on the work that a small file can cause.
 const MAX_RATIO: usize = 512;
 const RATIO_FREE: usize = 64 << 10;
-
-/// How hard zstd works. Measured with segments of a torch process of 160 threads.
-const LEVEL: i32 = 9;
 
 #[derive(Serialize, Deserialize)]
 struct WireSegment<C, B> {
@@ -54,6 +56,11 @@ struct WireSegment<C, B> {
     losses: Rows<B>,
 }
 
+/// The most bytes that a payload of `compressed` bytes may become.
+fn believable_length(compressed: usize) -> usize {
+    MAX_PAYLOAD.min(compressed.saturating_mul(MAX_RATIO).saturating_add(RATIO_FREE))
+}
+
 /// The header block of `run`.
 pub(super) fn encode_run(run: &RunInfo) -> Result<Vec<u8>, Corrupt> {
     postcard::to_stdvec(&WireRun::of(run)).map_err(|_| Corrupt("the header cannot be written"))
@@ -66,10 +73,9 @@ pub(super) fn decode_run(block: &[u8]) -> Result<RunInfo, Corrupt> {
     Ok(run.model())
 }
 
-/// Compresses segments one after another, with buffers that are kept.
+/// Encodes segments one after another, with buffers that are kept.
 pub(super) struct Encoder {
-    compressor: zstd::bulk::Compressor<'static>,
-    raw: Vec<u8>,
+    compressor: Compressor,
 }
 
 impl Encoder {
@@ -77,26 +83,17 @@ impl Encoder {
     /// Where zstd gets no memory.
     pub(super) fn new() -> std::io::Result<Self> {
         Ok(Self {
-            compressor: zstd::bulk::Compressor::new(LEVEL)?,
-            raw: Vec::new(),
+            compressor: Compressor::new()?,
         })
     }
 
     /// Appends the compressed payload of `segment` to `out`; returns its length before compression.
     pub(super) fn encode(&mut self, segment: &Segment, out: &mut Vec<u8>) -> Result<usize, Corrupt> {
         validate::validate(segment)?;
-        let wire = wire_of(segment)?;
-        let mut raw = std::mem::take(&mut self.raw);
-        raw.clear();
-        raw = postcard::to_extend(&wire, raw).map_err(|_| Corrupt("it cannot be written"))?;
-        let length = raw.len();
         let start = out.len();
-        out.resize(start + zstd::zstd_safe::compress_bound(length), 0);
-        let compressed = self.compressor.compress_to_buffer(&raw, &mut out[start..]);
-        self.raw = raw;
-        let compressed = compressed.map_err(|_| Corrupt("it cannot be compressed"))?;
-        out.truncate(start + compressed);
-        if length > MAX_PAYLOAD || compressed > MAX_PAYLOAD {
+        let length = self.compressor.append(&wire_of(segment)?, out)?;
+        let compressed = out.len() - start;
+        if compressed > MAX_PAYLOAD || length > believable_length(compressed) {
             return Err(Corrupt("it is too large"));
         }
         Ok(length)
@@ -114,8 +111,14 @@ fn wire_of(segment: &Segment) -> Result<WireSegment<ColumnWriter, RowBytes>, Cor
         modules: Rows::encode(&segment.modules, WireModule::of)?,
         symbols: SymbolColumns::encode(&segment.symbols)?,
         codes: CodeColumns::encode(&segment.codes)?,
-        frames: FrameColumns::encode(&segment.frames, &segment.codes)?,
-        stacks: StackColumns::encode(&segment.stacks, segment.frames.len())?,
+        frames: FrameColumns::encode(
+            &segment.frames,
+            Named {
+                codes: &segment.codes,
+                symbols: &segment.symbols,
+            },
+        )?,
+        stacks: StackColumns::encode(&segment.stacks)?,
         samples: SampleColumns::encode(&segment.samples, segment.start_ns)?,
         quality: Rows::encode(std::slice::from_ref(&segment.quality), WireQuality::of)?,
         clocks: Rows::encode(&segment.clocks, wire_clock)?,
@@ -141,8 +144,7 @@ impl Decoder {
 
     /// The segment of a payload that declares to be `raw_length` bytes once decompressed. Valid in all its ids.
     pub(super) fn decode(&mut self, payload: &[u8], raw_length: usize) -> Result<Segment, Corrupt> {
-        let believable = payload.len().saturating_mul(MAX_RATIO) + RATIO_FREE;
-        if raw_length > MAX_PAYLOAD.min(believable) {
+        if raw_length > believable_length(payload.len()) {
             return Err(Corrupt("it declares an absurd length"));
         }
         if self.raw.len() < raw_length {
@@ -163,7 +165,11 @@ impl Decoder {
 
 fn segment_of(wire: WireSegment<ColumnReader<'_>, &[u8]>) -> Result<Segment, Corrupt> {
     let codes = wire.codes.decode()?;
-    let frames = wire.frames.decode(&codes)?;
+    let symbols = wire.symbols.decode()?;
+    let frames = wire.frames.decode(Named {
+        codes: &codes,
+        symbols: &symbols,
+    })?;
     Ok(Segment {
         index: wire.index,
         start_ns: wire.start_ns,
@@ -171,7 +177,6 @@ fn segment_of(wire: WireSegment<ColumnReader<'_>, &[u8]>) -> Result<Segment, Cor
         processes: wire.processes.decode(WireProcess::model)?,
         threads: wire.threads.decode(wire.end_ns)?,
         modules: wire.modules.decode(WireModule::model)?,
-        symbols: wire.symbols.decode()?,
         stacks: wire.stacks.decode(frames.len())?,
         samples: wire.samples.decode(wire.start_ns)?,
         quality: wire
@@ -182,6 +187,7 @@ fn segment_of(wire: WireSegment<ColumnReader<'_>, &[u8]>) -> Result<Segment, Cor
         clocks: wire.clocks.decode(clock_of)?,
         losses: wire.losses.decode(loss_of)?,
         last: wire.last,
+        symbols,
         codes,
         frames,
     })

@@ -7,6 +7,8 @@ use crate::model::address::CodeAddress;
 use crate::model::code::CodeInfo;
 use crate::model::frame::Frame;
 use crate::model::ids::{CodeId, FrameId, ModuleId, StackId};
+use crate::model::module::SymbolInfo;
+use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
 /// Most stacks of a segment.
@@ -17,7 +19,7 @@ const TRUNCATED: u64 = 1;
 /// From here on: native, twice the trust, plus one for a return address.
 const NATIVE: u64 = 2;
 
-/// [`Frame`]s in a file: smallest where they are sorted.
+/// [`Frame`]s in a file: smallest where they are sorted, and the symbols too.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct FrameColumns<C> {
     count: u32,
@@ -25,22 +27,50 @@ pub(super) struct FrameColumns<C> {
     code: C,
     instruction: C,
     line: C,
+    /// How many symbols further on the frame's symbol is, plus one; 0 where it is none of them.
+    symbol: C,
+    /// From the start of the symbol.
+    offset: C,
+    /// Of frames without symbol.
     module: C,
+    /// Of frames without symbol.
     address: C,
     partial: C,
 }
 
-/// The line that a frame's line is written as a difference to. Frames with a wrong id are found by validation.
-fn base_line(codes: &[CodeInfo], code: CodeId) -> u64 {
-    codes.get(code.index()).map_or(0, |code| u64::from(code.first_line))
+/// What frames are written as differences to. Frames with a wrong id are found by validation.
+#[derive(Clone, Copy)]
+pub(super) struct Named<'t> {
+    pub(super) codes: &'t [CodeInfo],
+    pub(super) symbols: &'t [SymbolInfo],
+}
+
+impl Named<'_> {
+    fn first_line(self, code: CodeId) -> u64 {
+        let code = self.codes.get(code.index());
+        code.map_or(0, |code| u64::from(code.first_line))
+    }
+
+    /// The symbol around `address`, not before the symbol at `from`.
+    fn symbol(self, from: usize, module: ModuleId, address: u64) -> Option<usize> {
+        let rest = self.symbols.get(from..)?;
+        // A return address may be the first byte after its function.
+        let skip = rest
+            .iter()
+            .take_while(|symbol| (symbol.module, symbol.end) < (module, address))
+            .count();
+        let symbol = rest.get(skip)?;
+        (symbol.module == module && symbol.start <= address).then_some(from + skip)
+    }
 }
 
 impl FrameColumns<ColumnWriter> {
-    pub(super) fn encode(frames: &[Frame], codes: &[CodeInfo]) -> Result<Self, Corrupt> {
+    pub(super) fn encode(frames: &[Frame], named: Named<'_>) -> Result<Self, Corrupt> {
         let mut columns = Self {
             count: count_of(frames, MAX_ROWS)?,
             ..Self::default()
         };
+        let mut symbol = 0;
         for frame in frames {
             match *frame {
                 Frame::Python {
@@ -56,7 +86,7 @@ impl FrameColumns<ColumnWriter> {
                         .put(u64::from(instruction.wrapping_add(1)));
                     columns
                         .line
-                        .put_difference(u64::from(line), base_line(codes, code));
+                        .put_difference(u64::from(line), named.first_line(code));
                 }
                 Frame::Native {
                     module,
@@ -65,8 +95,7 @@ impl FrameColumns<ColumnWriter> {
                 } => {
                     let is_return = u64::from(matches!(address, CodeAddress::Return(_)));
                     columns.kind.put(NATIVE + 2 * trust(found) + is_return);
-                    columns.module.put_delta(u64::from(module.0));
-                    columns.address.put_delta(address.raw());
+                    columns.put_address(module, address.raw(), &mut symbol, named);
                 }
                 Frame::Truncated(reason) => {
                     columns.kind.put(TRUNCATED);
@@ -76,17 +105,39 @@ impl FrameColumns<ColumnWriter> {
         }
         Ok(columns)
     }
+
+    fn put_address(
+        &mut self,
+        module: ModuleId,
+        address: u64,
+        symbol: &mut usize,
+        named: Named<'_>,
+    ) {
+        match named.symbol(*symbol, module, address) {
+            Some(found) => {
+                self.symbol.put((found - *symbol + 1) as u64);
+                self.offset.put(address - named.symbols[found].start);
+                *symbol = found;
+            }
+            None => {
+                self.symbol.put(0);
+                self.module.put_delta(u64::from(module.0));
+                self.address.put_delta(address);
+            }
+        }
+    }
 }
 
 impl FrameColumns<ColumnReader<'_>> {
-    pub(super) fn decode(mut self, codes: &[CodeInfo]) -> Result<Vec<Frame>, Corrupt> {
+    pub(super) fn decode(mut self, named: Named<'_>) -> Result<Vec<Frame>, Corrupt> {
         let count = row_count(self.count, MAX_ROWS, &[&self.kind])?;
         let mut frames = Vec::with_capacity(count);
+        let mut symbol = 0;
         for _ in 0..count {
             frames.push(match self.kind.get()? {
                 PYTHON => {
                     let code = CodeId(self.code.get_delta_as()?);
-                    let line = self.line.get_difference(base_line(codes, code))?;
+                    let line = self.line.get_difference(named.first_line(code))?;
                     Frame::Python {
                         code,
                         instruction: self.instruction.get_as::<u32>()?.wrapping_sub(1),
@@ -96,8 +147,7 @@ impl FrameColumns<ColumnReader<'_>> {
                 }
                 TRUNCATED => Frame::Truncated(partial_of(self.partial.get()?)?),
                 native => {
-                    let module = ModuleId(self.module.get_delta_as()?);
-                    let address = self.address.get_delta()?;
+                    let (module, address) = self.get_address(&mut symbol, named)?;
                     Frame::Native {
                         module,
                         address: if native & 1 == 0 {
@@ -112,27 +162,91 @@ impl FrameColumns<ColumnReader<'_>> {
         }
         Ok(frames)
     }
+
+    fn get_address(
+        &mut self,
+        symbol: &mut usize,
+        named: Named<'_>,
+    ) -> Result<(ModuleId, u64), Corrupt> {
+        let further: usize = self.symbol.get_as()?;
+        if further == 0 {
+            return Ok((
+                ModuleId(self.module.get_delta_as()?),
+                self.address.get_delta()?,
+            ));
+        }
+        *symbol = symbol.saturating_add(further - 1);
+        let found = named
+            .symbols
+            .get(*symbol)
+            .ok_or(Corrupt("a frame's symbol does not exist"))?;
+        Ok((found.module, found.start.wrapping_add(self.offset.get()?)))
+    }
 }
 
-/// Guesses the frame above another: the one that was there the last time. Programs call the same things again, so most
-/// guesses are right, and a right guess is a zero.
+/// Guesses the frame above others. Programs call the same things again, so most guesses are right, and a right guess
+/// takes a fraction of a byte.
+#[derive(Default)]
 struct Prediction {
-    /// By the id of the frame below; the last entry is for roots.
-    last: Vec<u32>,
+    /// The frame that was last seen above two others.
+    by_two: FxHashMap<(u32, u32), u32>,
+    /// The frames that were seen above one, the latest first.
+    by_one: FxHashMap<u32, Vec<u32>>,
 }
+
+/// Stands for a frame that is not there.
+const NO_FRAME: u32 = u32::MAX;
+
+/// How many frames above one are remembered.
+const REMEMBERED: usize = 30;
+
+/// The first guess, by the two frames below. From 1 on: the place among the frames that were seen above the one below.
+const BY_TWO: u64 = 0;
+/// No guess was right.
+const NO_GUESS: u64 = 1 + REMEMBERED as u64;
 
 impl Prediction {
-    fn new(frames: usize) -> Self {
-        Self {
-            last: vec![u32::MAX; frames + 1],
+    /// How `frame` above `below` is written.
+    fn code(&self, below: (u32, u32), frame: u32) -> u64 {
+        if self.by_two.get(&below) == Some(&frame) {
+            return BY_TWO;
         }
+        let seen = self.by_one.get(&below.0);
+        seen.and_then(|seen| seen.iter().position(|&other| other == frame))
+            .map_or(NO_GUESS, |place| 1 + place as u64)
     }
 
-    /// The guess for the frame above `below`, to be replaced by what turns out right.
-    fn above(&mut self, below: Option<FrameId>) -> &mut u32 {
-        let roots = self.last.len() - 1;
-        let slot = below.map_or(roots, |frame| frame.index().min(roots));
-        &mut self.last[slot]
+    /// The frame above `below` that is written as `code`, unless it is [`NO_GUESS`].
+    fn frame(&self, below: (u32, u32), code: u64) -> Option<u32> {
+        if code == BY_TWO {
+            return self.by_two.get(&below).copied();
+        }
+        let place = usize::try_from(code - 1).ok()?;
+        self.by_one.get(&below.0)?.get(place).copied()
+    }
+
+    fn learn(&mut self, below: (u32, u32), frame: u32) {
+        self.by_two.insert(below, frame);
+        let seen = self.by_one.entry(below.0).or_default();
+        match seen.iter().position(|&other| other == frame) {
+            Some(place) => seen[..=place].rotate_right(1),
+            None => {
+                seen.truncate(REMEMBERED - 1);
+                seen.insert(0, frame);
+            }
+        }
+    }
+}
+
+/// The frames of the two stacks below: parent and its parent.
+fn frames_below(stacks: &[(Option<StackId>, FrameId)], parent: Option<StackId>) -> (u32, u32) {
+    let get = |stack: Option<StackId>| stack.and_then(|stack| stacks.get(stack.index()));
+    match get(parent) {
+        None => (NO_FRAME, NO_FRAME),
+        Some(&(grandparent, frame)) => {
+            let further = get(grandparent).map_or(NO_FRAME, |&(_, frame)| frame.0);
+            (frame.0, further)
+        }
     }
 }
 
@@ -140,33 +254,33 @@ impl Prediction {
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct StackColumns<C> {
     count: u32,
+    /// How far back the parent is; 0 for a root.
     parent: C,
-    frame: C,
+    guess: C,
+    /// Of frames that were not guessed: the low byte, and the rest.
+    frame_low: C,
+    frame_high: C,
 }
 
 impl StackColumns<ColumnWriter> {
-    /// `stacks` have been validated: parents come before their children, frames are below `frames`.
-    pub(super) fn encode(
-        stacks: &[(Option<StackId>, FrameId)],
-        frames: usize,
-    ) -> Result<Self, Corrupt> {
+    /// `stacks` have been validated: parents come before their children.
+    pub(super) fn encode(stacks: &[(Option<StackId>, FrameId)]) -> Result<Self, Corrupt> {
         let mut columns = Self {
             count: count_of(stacks, MAX_STACKS)?,
             ..Self::default()
         };
-        let mut prediction = Prediction::new(frames);
+        let mut prediction = Prediction::default();
         for (index, &(parent, frame)) in stacks.iter().enumerate() {
             let back = parent.map_or(0, |parent| index.saturating_sub(parent.index()));
             columns.parent.put(back as u64);
-            let below = parent.and_then(|parent| stacks.get(parent.index())).map(|s| s.1);
-            let guess = prediction.above(below);
-            let code = if *guess == frame.0 {
-                0
-            } else {
-                u64::from(frame.0) + 1
-            };
-            *guess = frame.0;
-            columns.frame.put(code);
+            let below = frames_below(stacks, parent);
+            let code = prediction.code(below, frame.0);
+            columns.guess.put(code);
+            if code == NO_GUESS {
+                columns.frame_low.put_byte(frame.0 as u8);
+                columns.frame_high.put(u64::from(frame.0 >> 8));
+            }
+            prediction.learn(below, frame.0);
         }
         Ok(columns)
     }
@@ -177,32 +291,38 @@ impl StackColumns<ColumnReader<'_>> {
         mut self,
         frames: usize,
     ) -> Result<Vec<(Option<StackId>, FrameId)>, Corrupt> {
-        let count = row_count(self.count, MAX_STACKS, &[&self.parent, &self.frame])?;
-        let mut prediction = Prediction::new(frames);
+        let count = row_count(self.count, MAX_STACKS, &[&self.parent, &self.guess])?;
+        let mut prediction = Prediction::default();
         let mut stacks: Vec<(Option<StackId>, FrameId)> = Vec::with_capacity(count);
         for index in 0..count {
             let back: usize = self.parent.get_as()?;
             let parent = match back {
                 0 => None,
-                _ => Some(
+                _ => Some(StackId::from_index(
                     index
                         .checked_sub(back)
                         .ok_or(Corrupt("a stack's parent does not exist"))?,
-                ),
+                )),
             };
-            let below = parent.map(|parent| stacks[parent].1);
-            let guess = prediction.above(below);
-            let frame = match self.frame.get()? {
-                0 => *guess,
-                code => u32::try_from(code - 1)
-                    .map_err(|_| Corrupt("a stack's frame does not exist"))?,
+            let below = frames_below(&stacks, parent);
+            let frame = match self.guess.get()? {
+                NO_GUESS => {
+                    let low = u32::from(self.frame_low.get_byte()?);
+                    let high: u32 = self.frame_high.get_as()?;
+                    high.saturating_mul(256).saturating_add(low)
+                }
+                code => prediction
+                    .frame(below, code)
+                    .ok_or(Corrupt("a stack's frame does not exist"))?,
             };
             if frame as usize >= frames {
                 return Err(Corrupt("a stack's frame does not exist"));
             }
-            *guess = frame;
-            stacks.push((parent.map(StackId::from_index), FrameId(frame)));
+            prediction.learn(below, frame);
+            stacks.push((parent, FrameId(frame)));
         }
         Ok(stacks)
     }
 }
+
+
