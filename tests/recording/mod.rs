@@ -200,6 +200,11 @@ impl TorchProcess {
 
     /// The next second: each sleeper once, a fresh sample of some running threads each tick.
     pub(crate) fn second(&mut self, last: bool) -> Segment {
+        self.second_with_samples(last).1
+    }
+
+    /// The same, with the samples as the session has them.
+    pub(crate) fn second_with_samples(&mut self, last: bool) -> (Vec<Sample>, Segment) {
         let start_ns = (1 + self.index) * SECOND;
         let end_ns = start_ns + SECOND;
         let mut samples = Vec::new();
@@ -247,13 +252,14 @@ impl TorchProcess {
         }
         self.index += 1;
         let symbols = &self.symbols;
-        segment_of(&self.tables, &samples, facts, |module, address| {
+        let segment = segment_of(&self.tables, &samples, facts, |module, address| {
             let after = symbols.partition_point(|s| (s.module, s.start) <= (module, address));
             let symbol = symbols.get(after.checked_sub(1)?)?;
             let end = symbol.start + symbol.size;
             (symbol.module == module && address < end)
                 .then(|| (symbol.start, end, symbol.name.to_owned()))
-        })
+        });
+        (samples, segment)
     }
 
     fn running_sample(&mut self, thread: usize, start_ns: u64, now: u64) -> Sample {
