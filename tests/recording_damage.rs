@@ -1,4 +1,5 @@
 //! Recordings that are cut, damaged, hostile, of another version, or no recordings at all.
+#![allow(clippy::unwrap_used)]
 
 mod recording;
 
@@ -43,7 +44,10 @@ fn read(bytes: &[u8]) -> Result<Recording, OpenError> {
 }
 
 fn samples_of<'s>(segments: impl IntoIterator<Item = &'s Segment>) -> usize {
-    segments.into_iter().map(|segment| segment.samples.len()).sum()
+    segments
+        .into_iter()
+        .map(|segment| segment.samples.len())
+        .sum()
 }
 
 #[test]
@@ -71,8 +75,17 @@ fn cut_anywhere_all_whole_segments_are_read() {
         }
         let whole = starts[1..].iter().filter(|&&end| end <= length).count();
         let recording = result.unwrap();
-        assert_eq!(recording.samples.len(), samples_of(&segments[..whole]), "{length}");
-        assert_eq!(recording.missing.len(), 1, "{length}: {:?}", recording.missing);
+        assert_eq!(
+            recording.samples.len(),
+            samples_of(&segments[..whole]),
+            "{length}"
+        );
+        assert_eq!(
+            recording.missing.len(),
+            1,
+            "{length}: {:?}",
+            recording.missing
+        );
         let expected = format!(
             "the end is missing: torchspy was killed or the disk was full; {whole}.0 s until the last complete second"
         );
@@ -98,7 +111,9 @@ fn a_flipped_byte_costs_its_segment_alone() {
                 continue;
             }
             let hit = starts.iter().filter(|&&start| start <= at).count() - 1;
-            let others = segments.iter().filter(|segment| segment.index != hit as u64);
+            let others = segments
+                .iter()
+                .filter(|segment| segment.index != hit as u64);
             let recording = result.unwrap();
             assert_eq!(recording.samples.len(), samples_of(others), "{at}");
             assert_eq!(recording.missing.len(), 1, "{at}: {:?}", recording.missing);
@@ -133,7 +148,11 @@ fn segments_of_another_recording_are_not_mixed_in() {
     let twice = [bytes.as_slice(), bytes.as_slice()].concat();
     let recording = read(&twice).unwrap();
     assert_eq!(recording.samples.len(), samples_of(&segments));
-    assert!(recording.missing[0].contains("out of order"), "{:?}", recording.missing);
+    assert!(
+        recording.missing[0].contains("out of order"),
+        "{:?}",
+        recording.missing
+    );
 }
 
 #[test]
@@ -148,8 +167,14 @@ fn a_future_version_is_named() {
     };
     bytes[16..20].copy_from_slice(&checksum.to_le_bytes());
     let error = read(&bytes).unwrap_err();
-    assert!(matches!(error, OpenError::NewerVersion { found: 7, known: 1 }));
-    assert!(error.to_string().contains("use a newer torchspy"), "{error}");
+    assert!(matches!(
+        error,
+        OpenError::NewerVersion { found: 7, known: 1 }
+    ));
+    assert!(
+        error.to_string().contains("use a newer torchspy"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -174,7 +199,10 @@ fn other_files_are_told_apart() {
 #[test]
 fn what_is_no_file_is_an_error() {
     let directory = tempfile::tempdir().unwrap();
-    assert!(matches!(Recording::read(directory.path()), Err(OpenError::Io(_))));
+    assert!(matches!(
+        Recording::read(directory.path()),
+        Err(OpenError::Io(_))
+    ));
     let nothing = directory.path().join("nothing");
     assert!(matches!(Recording::read(&nothing), Err(OpenError::Io(_))));
     let endless = Recording::read(std::path::Path::new("/dev/zero"));
@@ -238,7 +266,11 @@ fn memory_is_bounded_by_the_length_of_the_file() {
     let sample = segment.samples[0];
     segment.samples = (0..200_000)
         .map(|number: u64| torchspy::model::sample::Sample {
-            weight_ns: if number.is_multiple_of(200) { number * 7919 } else { 1000 },
+            weight_ns: if number.is_multiple_of(200) {
+                number * 7919
+            } else {
+                1000
+            },
             ..sample
         })
         .collect();
@@ -255,9 +287,15 @@ fn memory_is_bounded_by_the_length_of_the_file() {
     let memory = std::mem::size_of_val(recording.samples.as_slice());
     println!("{file} bytes of file became {memory} bytes of samples");
     assert!(memory < (128 << 20) + 256 * file);
-    assert!(recording.samples.len() < 20 * 200_000, "the bound was not reached");
     assert!(
-        recording.missing.iter().any(|sentence| sentence.contains("too much")),
+        recording.samples.len() < 20 * 200_000,
+        "the bound was not reached"
+    );
+    assert!(
+        recording
+            .missing
+            .iter()
+            .any(|sentence| sentence.contains("too much")),
         "{:?}",
         recording.missing
     );

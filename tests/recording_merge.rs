@@ -1,4 +1,5 @@
 //! From the sampler's tables to segments, and from segments to one recording: nothing changes on the way.
+#![allow(clippy::unwrap_used)]
 
 mod recording;
 
@@ -41,7 +42,11 @@ fn spelled(
         ..*sample
     };
     let holder = sample.gil_holder.map(&thread);
-    format!("{} {holder:?} {plain:?} {}", thread(sample.thread), frames.join(";"))
+    format!(
+        "{} {holder:?} {plain:?} {}",
+        thread(sample.thread),
+        frames.join(";")
+    )
 }
 
 #[test]
@@ -57,11 +62,19 @@ fn samples_mean_the_same_in_the_session_and_in_the_recording() {
     let recording = recorded(&segments);
     let tables = &process.tables;
     let spell_frame = |frame: &Frame, modules: &[_], codes: &[_]| match *frame {
-        Frame::Python { code, instruction, line } => {
+        Frame::Python {
+            code,
+            instruction,
+            line,
+        } => {
             let code: &torchspy::model::code::CodeInfo = &codes[code.index()];
             format!("{code:?} {instruction} {line}")
         }
-        Frame::Native { module, address, trust } => {
+        Frame::Native {
+            module,
+            address,
+            trust,
+        } => {
             let module: &torchspy::model::module::ModuleInfo = &modules[module.index()];
             format!("{module:?} {address:?} {trust:?}")
         }
@@ -94,7 +107,11 @@ fn samples_mean_the_same_in_the_session_and_in_the_recording() {
     after.sort();
     assert!(before.len() > 800);
     assert_eq!(before, after);
-    let order: Vec<_> = recording.samples.iter().map(|s| (s.thread, s.start_ns)).collect();
+    let order: Vec<_> = recording
+        .samples
+        .iter()
+        .map(|s| (s.thread, s.start_ns))
+        .collect();
     assert!(order.is_sorted());
 }
 
@@ -104,7 +121,10 @@ fn every_native_frame_finds_its_symbol() {
     let recording = recorded(&[process.second(false), process.second(true)]);
     let mut found = 0;
     for frame in recording.stacks.frames() {
-        if let Frame::Native { module, address, .. } = *frame {
+        if let Frame::Native {
+            module, address, ..
+        } = *frame
+        {
             let symbol = recording.symbols.lookup(module, address.lookup());
             found += usize::from(symbol.is_some_and(|symbol| symbol.name.starts_with("_Z")));
         }
@@ -125,7 +145,10 @@ fn the_same_things_of_two_segments_are_one() {
     assert_eq!(recording.codes, segments[0].codes);
     assert_eq!(recording.stacks.stacks(), segments[0].stacks);
     assert_eq!(recording.quality.ticks, 200);
-    assert_eq!((recording.start_ns, recording.end_ns), (1_000_000_000, 3_000_000_000));
+    assert_eq!(
+        (recording.start_ns, recording.end_ns),
+        (1_000_000_000, 3_000_000_000)
+    );
 }
 
 fn with_process(index: u64, process: ProcessInfo) -> Segment {
@@ -173,11 +196,20 @@ fn later_facts_of_a_process_replace_but_never_blank_out() {
         exited: true,
         ..first.clone()
     };
-    let recording = recorded(&[with_process(0, first.clone()), with_process(1, later.clone())]);
+    let recording = recorded(&[
+        with_process(0, first.clone()),
+        with_process(1, later.clone()),
+    ]);
     assert_eq!(recording.processes, [expected]);
     // The same pid, started later: another process.
-    let other = ProcessInfo { start_ticks: 200, ..later };
-    let recording = recorded(&[with_process(0, first.clone()), with_process(1, other.clone())]);
+    let other = ProcessInfo {
+        start_ticks: 200,
+        ..later
+    };
+    let recording = recorded(&[
+        with_process(0, first.clone()),
+        with_process(1, other.clone()),
+    ]);
     assert_eq!(recording.processes, [first, other]);
 }
 
@@ -227,7 +259,10 @@ fn a_segment_holds_only_what_it_uses() {
     assert_eq!(tids, [4242 + 3, 4242 + 9]);
     assert_eq!(segment.stacks.len(), depth);
     assert!(segment.frames.len() <= depth && segment.codes.len() < depth);
-    assert_eq!(segment.samples[0].stack, Some(StackId::from_index(depth - 1)));
+    assert_eq!(
+        segment.samples[0].stack,
+        Some(StackId::from_index(depth - 1))
+    );
     assert!(segment.symbols.is_empty());
 }
 
@@ -259,7 +294,11 @@ fn stacks_that_are_no_longer_needed_are_forgotten() {
     let after = &process.tables.stacks;
     assert!(after.stacks().len() < 100 && after.stacks().len() < before.stacks().len());
     let frames = |table: &StackTable<Frame>, stack: Option<StackId>| -> Vec<Frame> {
-        table.root_to_leaf(stack).into_iter().map(|id| *table.frame(id)).collect()
+        table
+            .root_to_leaf(stack)
+            .into_iter()
+            .map(|id| *table.frame(id))
+            .collect()
     };
     for (old, new) in asked.into_iter().zip(live).take(2) {
         assert_eq!(frames(&before, old), frames(after, new));

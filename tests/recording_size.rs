@@ -1,4 +1,5 @@
 //! The size of a recording of a torch process, and the time that writing and reading it take.
+#![allow(clippy::unwrap_used)]
 
 mod recording;
 
@@ -23,7 +24,11 @@ fn a_minute_of_160_threads_is_at_most_two_megabytes() {
         some.stacks.len(),
         some.frames.len(),
         some.symbols.len(),
-        some.symbols.iter().map(|symbol| symbol.name.len()).sum::<usize>() / some.symbols.len(),
+        some.symbols
+            .iter()
+            .map(|symbol| symbol.name.len())
+            .sum::<usize>()
+            / some.symbols.len(),
         some.codes.len(),
     );
     // What the bar is about: a lighter load would prove nothing.
@@ -35,7 +40,10 @@ fn a_minute_of_160_threads_is_at_most_two_megabytes() {
     let took = began.elapsed();
     let bytes = writer.length();
     writer.finish().unwrap();
-    println!("{bytes} bytes a minute, written in {:.1} ms a segment", took.as_secs_f64() * 1e3 / 60.0);
+    println!(
+        "{bytes} bytes a minute, written in {:.1} ms a segment",
+        took.as_secs_f64() * 1e3 / 60.0
+    );
     assert!(bytes <= MOST_BYTES_PER_MINUTE, "{bytes} bytes a minute");
 
     let recording = Recording::read(&path).unwrap();

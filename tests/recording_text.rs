@@ -1,4 +1,5 @@
 //! The text form, which is also the golden test of the format: a file of version 1 reads as it always did.
+#![allow(clippy::unwrap_used)]
 
 mod recording;
 
@@ -74,10 +75,22 @@ fn control_bytes_of_the_target_do_not_reach_the_text() {
         segment.processes[0].exe = evil.into();
         segment.processes[0].note = evil.into();
         segment.processes[0].environment = vec![(evil.into(), evil.into())];
-        segment.threads.iter_mut().for_each(|thread| thread.name = evil.into());
-        segment.modules.iter_mut().for_each(|module| module.path = evil.into());
-        segment.symbols.iter_mut().for_each(|symbol| symbol.name = evil.into());
-        segment.losses.iter_mut().for_each(|loss| loss.reason = evil.into());
+        segment
+            .threads
+            .iter_mut()
+            .for_each(|thread| thread.name = evil.into());
+        segment
+            .modules
+            .iter_mut()
+            .for_each(|module| module.path = evil.into());
+        segment
+            .symbols
+            .iter_mut()
+            .for_each(|symbol| symbol.name = evil.into());
+        segment
+            .losses
+            .iter_mut()
+            .for_each(|loss| loss.reason = evil.into());
         for code in &mut segment.codes {
             code.name = evil.into();
             code.file = evil.into();

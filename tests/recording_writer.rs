@@ -1,4 +1,5 @@
 //! Writing: who may read the file, what is overwritten, and a disk that is full.
+#![allow(clippy::unwrap_used)]
 
 mod recording;
 
@@ -24,7 +25,10 @@ fn a_recording_is_its_owners_alone() {
     std::fs::set_permissions(&named, std::fs::Permissions::from_mode(0o644)).unwrap();
     RecordingWriter::create_over(&named, &run_info()).unwrap();
     assert_eq!(mode(&named), 0o600);
-    assert_eq!(std::fs::read(&named).unwrap(), std::fs::read(&path).unwrap());
+    assert_eq!(
+        std::fs::read(&named).unwrap(),
+        std::fs::read(&path).unwrap()
+    );
 }
 
 #[test]
@@ -66,11 +70,17 @@ fn a_segment_that_is_not_valid_costs_nothing_else() {
     let [good, last] = small_segments().try_into().unwrap();
     let mut bad = good.clone();
     bad.threads.clear();
-    assert!(matches!(writer.write_segment(&bad), Err(WriteError::Segment(_))));
+    assert!(matches!(
+        writer.write_segment(&bad),
+        Err(WriteError::Segment(_))
+    ));
     writer.write_segment(&good).unwrap();
     writer.write_segment(&last).unwrap();
     writer.finish().unwrap();
-    assert_eq!(Recording::read(&path).unwrap().missing, Vec::<String>::new());
+    assert_eq!(
+        Recording::read(&path).unwrap().missing,
+        Vec::<String>::new()
+    );
 }
 
 #[test]

@@ -143,7 +143,9 @@ impl Quality {
         self.missed_ticks = self.missed_ticks.saturating_add(other.missed_ticks);
         self.stops.merge(&other.stops);
         self.target_run_ns = self.target_run_ns.saturating_add(other.target_run_ns);
-        self.skipped_for_budget = self.skipped_for_budget.saturating_add(other.skipped_for_budget);
+        self.skipped_for_budget = self
+            .skipped_for_budget
+            .saturating_add(other.skipped_for_budget);
         self.stop_timeouts = self.stop_timeouts.saturating_add(other.stop_timeouts);
         self.torn_retries = self.torn_retries.saturating_add(other.torn_retries);
         self.own_cpu_ns = self.own_cpu_ns.saturating_add(other.own_cpu_ns);

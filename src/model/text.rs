@@ -55,7 +55,10 @@ mod tests {
 
     #[test]
     fn plain_text_is_borrowed() {
-        assert!(matches!(printable("at::native::add<Größe, 大>"), Cow::Borrowed(_)));
+        assert!(matches!(
+            printable("at::native::add<Größe, 大>"),
+            Cow::Borrowed(_)
+        ));
     }
 
     #[test]
@@ -66,7 +69,10 @@ mod tests {
 
     #[test]
     fn direction_overrides_are_escaped() {
-        assert_eq!(printable("x\u{202e}y\u{2066}z\u{200b}"), "x\\u{202e}y\\u{2066}z\\u{200b}");
+        assert_eq!(
+            printable("x\u{202e}y\u{2066}z\u{200b}"),
+            "x\\u{202e}y\\u{2066}z\\u{200b}"
+        );
     }
 
     #[test]

@@ -224,9 +224,7 @@ impl Code {
         let of_session = || used.iter().map(|&id| (id, *tables.stacks.frame(id)));
         let modules: BTreeSet<(&ModuleInfo, ModuleId)> = of_session()
             .filter_map(|(_, frame)| match frame {
-                Frame::Native { module, .. } => {
-                    Some((tables.modules.get(module.index())?, module))
-                }
+                Frame::Native { module, .. } => Some((tables.modules.get(module.index())?, module)),
                 _ => None,
             })
             .collect();
@@ -234,7 +232,12 @@ impl Code {
             .filter_map(|(_, frame)| match frame {
                 Frame::Python { code, .. } => {
                     let info = tables.codes.get(code.index())?;
-                    Some((info.file.as_str(), info.first_line, info.name.as_str(), code))
+                    Some((
+                        info.file.as_str(),
+                        info.first_line,
+                        info.name.as_str(),
+                        code,
+                    ))
                 }
                 _ => None,
             })
@@ -333,9 +336,9 @@ fn symbols_of(
             continue;
         };
         let address = address.lookup();
-        let known = symbols.last().is_some_and(|last| {
-            last.module == module && (last.start..last.end).contains(&address)
-        });
+        let known = symbols
+            .last()
+            .is_some_and(|last| last.module == module && (last.start..last.end).contains(&address));
         if known {
             continue;
         }

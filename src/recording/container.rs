@@ -21,7 +21,7 @@ pub(super) const VERSION: u32 = 1;
 pub(super) const HEAD_LENGTH: usize = 20;
 
 /// Longest header block that is believed: it holds a command line and some notes.
-const MAX_BLOCK: usize = 16 << 20;
+const MAX_BLOCK: usize = 4 << 20;
 
 /// What a segment starts with: no text, no UTF-8, unlikely in compressed data.
 const MARKER: [u8; 8] = *b"\xF5TSEG\r\n\x1A";

@@ -6,7 +6,7 @@ use crate::model::frame::Frame;
 use crate::model::ids::{CodeId, FrameId, ModuleId, ProcessId, StackId, ThreadId};
 use crate::model::module::ModuleInfo;
 use crate::model::process::{ProcessInfo, ThreadInfo};
-use crate::model::run::RunInfo;
+use crate::model::run::{ClockPair, Loss, RunInfo};
 use crate::model::sample::Sample;
 use crate::model::segment::Segment;
 use rustc_hash::FxHashMap;
@@ -85,7 +85,9 @@ impl Merger {
         }
         self.bytes += (after - before) * INTERNED_BYTES
             + segment.samples.len() * size_of::<Sample>()
-            + (recording.symbols.bytes() - known);
+            + (recording.symbols.bytes() - known)
+            + segment.clocks.len() * size_of::<ClockPair>()
+            + segment.losses.iter().map(loss_bytes).sum::<usize>();
         recording.quality.merge(&segment.quality);
         recording.clocks.extend(segment.clocks);
         recording.losses.extend(segment.losses);
@@ -247,6 +249,10 @@ impl Merger {
         });
         self.recording.samples.extend(samples);
     }
+}
+
+fn loss_bytes(loss: &Loss) -> usize {
+    size_of::<Loss>() + loss.reason.len()
 }
 
 fn process_text_bytes(process: &ProcessInfo) -> usize {

@@ -34,7 +34,9 @@ pub enum OpenError {
         looks_like: Option<&'static str>,
     },
     /// Written by a later torchspy.
-    #[error("it is a recording of format {found}, and this torchspy reads up to format {known}: use a newer torchspy")]
+    #[error(
+        "it is a recording of format {found}, and this torchspy reads up to format {known}: use a newer torchspy"
+    )]
     NewerVersion {
         /// The file's version.
         found: u32,
@@ -105,7 +107,10 @@ impl SymbolTable {
 
     /// How many symbols there are.
     pub fn len(&self) -> usize {
-        self.modules.values().map(|symbols| symbols.sorted.len()).sum()
+        self.modules
+            .values()
+            .map(|symbols| symbols.sorted.len())
+            .sum()
     }
 
     /// Whether there is none.
@@ -300,9 +305,7 @@ impl Gaps {
         if lost > 0 {
             self.lost = self.lost.saturating_add(lost);
             let before = self.end_ns.unwrap_or(start_ns);
-            self.lost_ns = self
-                .lost_ns
-                .saturating_add(start_ns.saturating_sub(before));
+            self.lost_ns = self.lost_ns.saturating_add(start_ns.saturating_sub(before));
         }
         self.next = Some(sequence.saturating_add(1));
         self.end_ns = Some(end_ns);
@@ -327,11 +330,15 @@ impl Gaps {
         }
         if self.unknown_kinds > 0 {
             let (count, verb) = counted(self.unknown_kinds);
-            sentences.push(format!("{count} {verb} of a kind that this torchspy does not know"));
+            sentences.push(format!(
+                "{count} {verb} of a kind that this torchspy does not know"
+            ));
         }
         if self.refused > 0 {
             let (count, verb) = counted(self.refused);
-            sentences.push(format!("{count} {verb} left out: too much for a file of this length"));
+            sentences.push(format!(
+                "{count} {verb} left out: too much for a file of this length"
+            ));
         }
         if let Some(error) = &self.unreadable {
             sentences.push(format!("the rest of the file cannot be read: {error}"));
@@ -378,7 +385,10 @@ fn looks_like(start: &[u8]) -> Option<&'static str> {
     let known = KNOWN.iter().find(|(magic, _)| start.starts_with(magic));
     match known {
         Some((_, what)) => Some(what),
-        None if start.iter().all(|&byte| matches!(byte, b'\t' | b'\n' | b'\r' | b' '..=b'~')) => {
+        None if start
+            .iter()
+            .all(|&byte| matches!(byte, b'\t' | b'\n' | b'\r' | b' '..=b'~')) =>
+        {
             Some("text")
         }
         None => None,

@@ -85,13 +85,12 @@ impl Text<'_> {
             printable(&run.architecture),
             run.cpus
         )?;
-        let how = if run.launched { "launched" } else { "attached to" };
-        writeln!(
-            self.out,
-            "{how} pid {}: {}",
-            run.pid,
-            words(&run.command)
-        )?;
+        let how = if run.launched {
+            "launched"
+        } else {
+            "attached to"
+        };
+        writeln!(self.out, "{how} pid {}: {}", run.pid, words(&run.command))?;
         write!(self.out, "rate {} Hz", run.rate_hz)?;
         for (is_set, what) in [
             (run.native, "native"),

@@ -1,5 +1,5 @@
 //! Segments that look like those of a torch process, for tests of the recording.
-#![allow(dead_code)]
+#![allow(dead_code, clippy::unwrap_used)]
 
 use torchspy::model::address::CodeAddress;
 use torchspy::model::code::{CodeInfo, PythonVersion};
@@ -171,7 +171,13 @@ impl TorchProcess {
         }
         for _ in 0..24 {
             let frames: Vec<Frame> = (0..30)
-                .map(|depth| if depth < 10 { self.python() } else { self.native() })
+                .map(|depth| {
+                    if depth < 10 {
+                        self.python()
+                    } else {
+                        self.native()
+                    }
+                })
                 .collect();
             let stack = self.tables.stacks.intern(frames);
             self.sleepers.extend(stack);
@@ -185,10 +191,19 @@ impl TorchProcess {
         let length = DEPTH - self.dice.below(5) as usize;
         for depth in 0..length {
             frames.push(self.layers[depth][site]);
-            let branches = if (site + depth).is_multiple_of(5) { 3 } else { 1 };
+            let branches = if (site + depth).is_multiple_of(5) {
+                3
+            } else {
+                1
+            };
             site = (site * 37 + depth * 11 + self.dice.below(branches) as usize * 29) % SITES;
         }
-        if let Frame::Native { module, address, trust } = self.layers[length - 1][site] {
+        if let Frame::Native {
+            module,
+            address,
+            trust,
+        } = self.layers[length - 1][site]
+        {
             frames.push(Frame::Native {
                 module,
                 address: CodeAddress::Ip(address.raw() + self.dice.below(40)),
@@ -227,10 +242,10 @@ impl TorchProcess {
         let mut since = [start_ns; RUNNING];
         for tick in 1..=100 {
             let now = start_ns + tick * 10_000_000 + self.dice.below(1_000_000);
-            for thread in 0..RUNNING {
+            for (thread, since) in since.iter_mut().enumerate() {
                 if self.dice.below(100) < 64 {
-                    samples.push(self.running_sample(thread, since[thread], now));
-                    since[thread] = now + self.dice.below(40_000);
+                    samples.push(self.running_sample(thread, *since, now));
+                    *since = now + self.dice.below(40_000);
                 }
             }
         }
@@ -263,7 +278,11 @@ impl TorchProcess {
     }
 
     fn running_sample(&mut self, thread: usize, start_ns: u64, now: u64) -> Sample {
-        let queue_ns = if self.dice.below(3) == 0 { self.dice.below(80_000) } else { 0 };
+        let queue_ns = if self.dice.below(3) == 0 {
+            self.dice.below(80_000)
+        } else {
+            0
+        };
         let weight_ns = now - start_ns;
         Sample {
             thread: ThreadId(thread as u32),
@@ -420,7 +439,11 @@ fn small_tables() -> Segment {
             },
         ],
         modules: vec![
-            module(ModuleKind::File, "/venv/torch/lib/libtorch_cpu.so", &[0xab; 20]),
+            module(
+                ModuleKind::File,
+                "/venv/torch/lib/libtorch_cpu.so",
+                &[0xab; 20],
+            ),
             module(ModuleKind::Vdso, "[vdso]", &[1, 2, 3]),
             module(ModuleKind::Anonymous, "[anonymous]", &[]),
         ],
@@ -438,7 +461,11 @@ fn small_tables() -> Segment {
             native(0, CodeAddress::Return(0x1010), Trust::Unwound),
             native(0, CodeAddress::Ip(0x2020), Trust::Unwound),
             native(1, CodeAddress::Ip(0x800), Trust::Unwound),
-            native(2, CodeAddress::Return(0x7f00_0000_1000), Trust::FramePointer),
+            native(
+                2,
+                CodeAddress::Return(0x7f00_0000_1000),
+                Trust::FramePointer,
+            ),
             native(2, CodeAddress::Return(0x7f00_0000_2000), Trust::Scanned),
             Frame::Truncated(Partial::NoUnwindInfo),
         ],

@@ -58,7 +58,6 @@ impl ColumnWriter {
     fn put_bytes(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
-
 }
 
 impl Serialize for ColumnWriter {
@@ -194,7 +193,12 @@ impl<'t> TextWriter<'t> {
         if self.length > MAX_COLUMN_TEXT {
             return Err(Corrupt("a table's texts are too long"));
         }
-        let shared = self.previous.iter().zip(text).take_while(|(a, b)| a == b).count();
+        let shared = self
+            .previous
+            .iter()
+            .zip(text)
+            .take_while(|(a, b)| a == b)
+            .count();
         // A byte or two of accidental agreement only disturbs the matches that zstd would find.
         let shared = if shared < MIN_SHARED { 0 } else { shared };
         self.column.shared.put(shared as u64);
@@ -249,7 +253,8 @@ impl<'a> TextReader<'a> {
         }
         self.left -= length;
         self.previous.truncate(shared);
-        self.previous.extend_from_slice(self.column.bytes.get_bytes(rest)?);
+        self.previous
+            .extend_from_slice(self.column.bytes.get_bytes(rest)?);
         match std::str::from_utf8(&self.previous) {
             Ok(text) => Ok(text.to_owned()),
             Err(_) => Err(Corrupt("a string is no text")),
@@ -270,7 +275,16 @@ mod tests {
 
     #[test]
     fn numbers_come_back() {
-        let values = [0, 1, 127, 128, u64::from(u32::MAX), u64::MAX - 1, u64::MAX, 5];
+        let values = [
+            0,
+            1,
+            127,
+            128,
+            u64::from(u32::MAX),
+            u64::MAX - 1,
+            u64::MAX,
+            5,
+        ];
         let mut plain = ColumnWriter::default();
         let mut delta = ColumnWriter::default();
         for &value in &values {
@@ -296,7 +310,14 @@ mod tests {
 
     #[test]
     fn strings_come_back_and_share_prefixes() {
-        let names = ["_ZN2at3addE", "_ZN2at3mulE", "", "_ZN2at", "größe", "größte"];
+        let names = [
+            "_ZN2at3addE",
+            "_ZN2at3mulE",
+            "",
+            "_ZN2at",
+            "größe",
+            "größte",
+        ];
         let mut writer = TextWriter::default();
         names.iter().for_each(|name| writer.put(name).unwrap());
         let column = writer.finish();

@@ -58,7 +58,11 @@ struct WireSegment<C, B> {
 
 /// The most bytes that a payload of `compressed` bytes may become.
 fn believable_length(compressed: usize) -> usize {
-    MAX_PAYLOAD.min(compressed.saturating_mul(MAX_RATIO).saturating_add(RATIO_FREE))
+    MAX_PAYLOAD.min(
+        compressed
+            .saturating_mul(MAX_RATIO)
+            .saturating_add(RATIO_FREE),
+    )
 }
 
 /// The header block of `run`.
@@ -88,7 +92,11 @@ impl Encoder {
     }
 
     /// Appends the compressed payload of `segment` to `out`; returns its length before compression.
-    pub(super) fn encode(&mut self, segment: &Segment, out: &mut Vec<u8>) -> Result<usize, Corrupt> {
+    pub(super) fn encode(
+        &mut self,
+        segment: &Segment,
+        out: &mut Vec<u8>,
+    ) -> Result<usize, Corrupt> {
         validate::validate(segment)?;
         let start = out.len();
         let length = self.compressor.append(&wire_of(segment)?, out)?;
@@ -118,7 +126,7 @@ fn wire_of(segment: &Segment) -> Result<WireSegment<ColumnWriter, RowBytes>, Cor
                 symbols: &segment.symbols,
             },
         )?,
-        stacks: StackColumns::encode(&segment.stacks)?,
+        stacks: StackColumns::encode(&segment.stacks, segment.frames.len())?,
         samples: SampleColumns::encode(&segment.samples, segment.start_ns)?,
         quality: Rows::encode(std::slice::from_ref(&segment.quality), WireQuality::of)?,
         clocks: Rows::encode(&segment.clocks, wire_clock)?,

@@ -8,7 +8,7 @@ use crate::model::code::CodeInfo;
 use crate::model::frame::Frame;
 use crate::model::ids::{CodeId, FrameId, ModuleId, StackId};
 use crate::model::module::SymbolInfo;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxBuildHasher, FxHashMap};
 use serde::{Deserialize, Serialize};
 
 /// Most stacks of a segment.
@@ -186,12 +186,11 @@ impl FrameColumns<ColumnReader<'_>> {
 
 /// Guesses the frame above others. Programs call the same things again, so most guesses are right, and a right guess
 /// takes a fraction of a byte.
-#[derive(Default)]
 struct Prediction {
     /// The frame that was last seen above two others.
     by_two: FxHashMap<(u32, u32), u32>,
-    /// The frames that were seen above one, the latest first.
-    by_one: FxHashMap<u32, Vec<u32>>,
+    /// The frames that were seen above one, the latest first; by the one's id, roots last.
+    by_one: Vec<Vec<u32>>,
 }
 
 /// Stands for a frame that is not there.
@@ -206,13 +205,25 @@ const BY_TWO: u64 = 0;
 const NO_GUESS: u64 = 1 + REMEMBERED as u64;
 
 impl Prediction {
+    fn new(frames: usize, stacks: usize) -> Self {
+        Self {
+            by_two: FxHashMap::with_capacity_and_hasher(stacks, FxBuildHasher),
+            by_one: vec![Vec::new(); frames + 1],
+        }
+    }
+
+    fn place(&self, below: u32) -> usize {
+        (below as usize).min(self.by_one.len() - 1)
+    }
+
     /// How `frame` above `below` is written.
     fn code(&self, below: (u32, u32), frame: u32) -> u64 {
         if self.by_two.get(&below) == Some(&frame) {
             return BY_TWO;
         }
-        let seen = self.by_one.get(&below.0);
-        seen.and_then(|seen| seen.iter().position(|&other| other == frame))
+        let seen = &self.by_one[self.place(below.0)];
+        seen.iter()
+            .position(|&other| other == frame)
             .map_or(NO_GUESS, |place| 1 + place as u64)
     }
 
@@ -222,12 +233,13 @@ impl Prediction {
             return self.by_two.get(&below).copied();
         }
         let place = usize::try_from(code - 1).ok()?;
-        self.by_one.get(&below.0)?.get(place).copied()
+        self.by_one[self.place(below.0)].get(place).copied()
     }
 
     fn learn(&mut self, below: (u32, u32), frame: u32) {
         self.by_two.insert(below, frame);
-        let seen = self.by_one.entry(below.0).or_default();
+        let place = self.place(below.0);
+        let seen = &mut self.by_one[place];
         match seen.iter().position(|&other| other == frame) {
             Some(place) => seen[..=place].rotate_right(1),
             None => {
@@ -263,13 +275,16 @@ pub(super) struct StackColumns<C> {
 }
 
 impl StackColumns<ColumnWriter> {
-    /// `stacks` have been validated: parents come before their children.
-    pub(super) fn encode(stacks: &[(Option<StackId>, FrameId)]) -> Result<Self, Corrupt> {
+    /// `stacks` have been validated: parents come before their children, frames are fewer than `frames`.
+    pub(super) fn encode(
+        stacks: &[(Option<StackId>, FrameId)],
+        frames: usize,
+    ) -> Result<Self, Corrupt> {
         let mut columns = Self {
             count: count_of(stacks, MAX_STACKS)?,
             ..Self::default()
         };
-        let mut prediction = Prediction::default();
+        let mut prediction = Prediction::new(frames, stacks.len());
         for (index, &(parent, frame)) in stacks.iter().enumerate() {
             let back = parent.map_or(0, |parent| index.saturating_sub(parent.index()));
             columns.parent.put(back as u64);
@@ -292,7 +307,7 @@ impl StackColumns<ColumnReader<'_>> {
         frames: usize,
     ) -> Result<Vec<(Option<StackId>, FrameId)>, Corrupt> {
         let count = row_count(self.count, MAX_STACKS, &[&self.parent, &self.guess])?;
-        let mut prediction = Prediction::default();
+        let mut prediction = Prediction::new(frames, count);
         let mut stacks: Vec<(Option<StackId>, FrameId)> = Vec::with_capacity(count);
         for index in 0..count {
             let back: usize = self.parent.get_as()?;
@@ -324,5 +339,3 @@ impl StackColumns<ColumnReader<'_>> {
         Ok(stacks)
     }
 }
-
-

@@ -1,6 +1,8 @@
 //! Columns of threads, code objects and symbols.
 
-use super::column::{ColumnReader, ColumnWriter, Corrupt, TextColumn, TextReader, TextWriter, row_count};
+use super::column::{
+    ColumnReader, ColumnWriter, Corrupt, TextColumn, TextReader, TextWriter, row_count,
+};
 use crate::model::code::{CodeInfo, PythonVersion};
 use crate::model::ids::{ModuleId, ProcessId};
 use crate::model::module::SymbolInfo;
@@ -160,7 +162,11 @@ impl SymbolColumns<ColumnWriter> {
 
 impl SymbolColumns<ColumnReader<'_>> {
     pub(super) fn decode(mut self) -> Result<Vec<SymbolInfo>, Corrupt> {
-        let count = row_count(self.count, MAX_ROWS, &[&self.module, &self.start, &self.size])?;
+        let count = row_count(
+            self.count,
+            MAX_ROWS,
+            &[&self.module, &self.start, &self.size],
+        )?;
         let mut names = TextReader::new(self.name);
         let mut symbols = Vec::with_capacity(count);
         for _ in 0..count {

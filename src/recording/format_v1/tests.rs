@@ -24,8 +24,13 @@ fn text() -> impl Strategy<Value = String> {
 }
 
 fn processes() -> impl Strategy<Value = Vec<ProcessInfo>> {
-    let process = (number(), text(), vec(text(), 0..4), vec((text(), text()), 0..3)).prop_map(
-        |(number, text, command, environment)| ProcessInfo {
+    let process = (
+        number(),
+        text(),
+        vec(text(), 0..4),
+        vec((text(), text()), 0..3),
+    )
+        .prop_map(|(number, text, command, environment)| ProcessInfo {
             pid: number as i32,
             start_ticks: number,
             parent_pid: (number >> 3) as i32,
@@ -41,8 +46,7 @@ fn processes() -> impl Strategy<Value = Vec<ProcessInfo>> {
             last_seen_ns: !number,
             cpu_ns: number >> 1,
             exited: number & 4 == 0,
-        },
-    );
+        });
     vec(process, 1..4)
 }
 
@@ -65,13 +69,12 @@ fn modules() -> impl Strategy<Value = Vec<ModuleInfo>> {
         Just(ModuleKind::Vdso),
         Just(ModuleKind::Anonymous)
     ];
-    let module = (kinds, text(), vec(any::<u8>(), 0..21)).prop_map(|(kind, path, build_id)| {
-        ModuleInfo {
+    let module =
+        (kinds, text(), vec(any::<u8>(), 0..21)).prop_map(|(kind, path, build_id)| ModuleInfo {
             kind,
             path,
             build_id,
-        }
-    });
+        });
     vec(module, 1..5)
 }
 
@@ -94,15 +97,14 @@ fn symbols() -> impl Strategy<Value = Vec<SymbolInfo>> {
 }
 
 fn codes() -> impl Strategy<Value = Vec<CodeInfo>> {
-    let code = (text(), text(), number(), number()).prop_map(|(name, file, number, hash)| {
-        CodeInfo {
+    let code =
+        (text(), text(), number(), number()).prop_map(|(name, file, number, hash)| CodeInfo {
             name,
             file,
             first_line: number as u32,
             version: PythonVersion::new((number >> 8) as u8, number as u8),
             content_hash: hash,
-        }
-    });
+        });
     vec(code, 1..6)
 }
 
@@ -116,7 +118,11 @@ fn frames() -> impl Strategy<Value = Vec<Frame>> {
         3 => Frame::Truncated(Partial::ALL[a as usize % Partial::ALL.len()]),
         _ => Frame::Native {
             module: ModuleId(id as u32),
-            address: if b & 1 == 0 { CodeAddress::Ip(a) } else { CodeAddress::Return(a) },
+            address: if b & 1 == 0 {
+                CodeAddress::Ip(a)
+            } else {
+                CodeAddress::Return(a)
+            },
             trust: [Trust::Unwound, Trust::FramePointer, Trust::Scanned][b as usize % 3],
         },
     });
@@ -140,7 +146,12 @@ fn samples() -> impl Strategy<Value = Vec<Sample>> {
     ];
     let gils = prop_oneof![Just(Gil::Unknown), Just(Gil::NotHeld), Just(Gil::Held)];
     let times = (0..1_u64 << 62, 0..1_u64 << 50, 0..1_u64 << 50, 0..4_u64);
-    let ids = (any::<u32>(), any::<Option<u32>>(), any::<Option<u32>>(), any::<Option<u32>>());
+    let ids = (
+        any::<u32>(),
+        any::<Option<u32>>(),
+        any::<Option<u32>>(),
+        any::<Option<u32>>(),
+    );
     let sample = (captures, states, gils, times, ids, any::<u32>()).prop_map(
         |(capture, state, gil, (start_ns, weight_ns, run_ns, queue_ns), ids, ticks)| {
             let (thread, stack, gil_holder, syscall) = ids;
@@ -215,13 +226,21 @@ fn made_valid(mut segment: Segment, parents: &[(u32, u32)]) -> Segment {
             .filter(|_| !segment.stacks.is_empty())
             .map(|stack| StackId(below(stack.0, segment.stacks.len())));
     }
-    segment.samples.sort_by_key(|sample| (sample.start_ns, sample.thread));
+    segment
+        .samples
+        .sort_by_key(|sample| (sample.start_ns, sample.thread));
     segment
 }
 
 fn segments() -> impl Strategy<Value = Segment> {
     let people = (processes(), threads(), samples());
-    let code = (modules(), symbols(), codes(), frames(), vec(any::<(u32, u32)>(), 0..60));
+    let code = (
+        modules(),
+        symbols(),
+        codes(),
+        frames(),
+        vec(any::<(u32, u32)>(), 0..60),
+    );
     let rest = (
         quality(),
         vec((number(), number()), 0..3),
@@ -248,11 +267,18 @@ fn segments() -> impl Strategy<Value = Segment> {
             quality,
             clocks: clocks
                 .into_iter()
-                .map(|(monotonic_ns, wall_ns)| ClockPair { monotonic_ns, wall_ns })
+                .map(|(monotonic_ns, wall_ns)| ClockPair {
+                    monotonic_ns,
+                    wall_ns,
+                })
                 .collect(),
             losses: losses
                 .into_iter()
-                .map(|(time_ns, samples, reason)| Loss { time_ns, samples, reason })
+                .map(|(time_ns, samples, reason)| Loss {
+                    time_ns,
+                    samples,
+                    reason,
+                })
                 .collect(),
             last,
         };
@@ -262,7 +288,10 @@ fn segments() -> impl Strategy<Value = Segment> {
 
 fn encoded(segment: &Segment) -> (Vec<u8>, usize) {
     let mut payload = Vec::new();
-    let length = Encoder::new().unwrap().encode(segment, &mut payload).unwrap();
+    let length = Encoder::new()
+        .unwrap()
+        .encode(segment, &mut payload)
+        .unwrap();
     (payload, length)
 }
 
@@ -334,7 +363,12 @@ fn ids_that_do_not_exist_are_not_written() {
         stacks: vec![(None, FrameId(0))],
         ..Segment::default()
     };
-    assert!(Encoder::new().unwrap().encode(&segment, &mut Vec::new()).is_err());
+    assert!(
+        Encoder::new()
+            .unwrap()
+            .encode(&segment, &mut Vec::new())
+            .is_err()
+    );
 }
 
 #[test]

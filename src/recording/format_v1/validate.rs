@@ -83,5 +83,9 @@ fn validate_sample(segment: &Segment, sample: &Sample) -> Result<(), Corrupt> {
 }
 
 fn check(holds: bool, otherwise: &'static str) -> Result<(), Corrupt> {
-    if holds { Ok(()) } else { Err(Corrupt(otherwise)) }
+    if holds {
+        Ok(())
+    } else {
+        Err(Corrupt(otherwise))
+    }
 }
