@@ -14,3 +14,4 @@ pub mod run;
 pub mod sample;
 pub mod segment;
 pub mod stack_table;
+pub mod text;

@@ -32,7 +32,23 @@ impl DurationHistogram {
             return bucket;
         }
         let octave = bucket / sub - 1;
-        ((sub + bucket % sub + 1) << octave) - 1
+        // The last bucket ends at 2^64 - 1: the shift leaves 0 there.
+        ((sub + bucket % sub + 1) << octave).wrapping_sub(1)
+    }
+
+    /// A histogram of counts as [`DurationHistogram::counts`] gives them. Buckets that no duration has are dropped.
+    pub fn from_parts(mut counts: Vec<u32>, max_ns: u64, total_ns: u64) -> Self {
+        counts.truncate(Self::bucket(u64::MAX) + 1);
+        Self {
+            counts,
+            max_ns,
+            total_ns,
+        }
+    }
+
+    /// Counts by bucket: 16 to an octave, without the empty ones at the end.
+    pub fn counts(&self) -> &[u32] {
+        &self.counts
     }
 
     /// Adds one duration.
@@ -122,16 +138,18 @@ pub struct Quality {
 impl Quality {
     /// Adds a later stretch.
     pub fn merge(&mut self, other: &Self) {
-        self.ticks += other.ticks;
-        self.late_ticks += other.late_ticks;
-        self.missed_ticks += other.missed_ticks;
+        self.ticks = self.ticks.saturating_add(other.ticks);
+        self.late_ticks = self.late_ticks.saturating_add(other.late_ticks);
+        self.missed_ticks = self.missed_ticks.saturating_add(other.missed_ticks);
         self.stops.merge(&other.stops);
-        self.target_run_ns += other.target_run_ns;
-        self.skipped_for_budget += other.skipped_for_budget;
-        self.stop_timeouts += other.stop_timeouts;
-        self.torn_retries += other.torn_retries;
-        self.own_cpu_ns += other.own_cpu_ns;
-        self.own_queue_ns += other.own_queue_ns;
-        self.throttled_ns += other.throttled_ns;
+        self.target_run_ns = self.target_run_ns.saturating_add(other.target_run_ns);
+        self.skipped_for_budget = self
+            .skipped_for_budget
+            .saturating_add(other.skipped_for_budget);
+        self.stop_timeouts = self.stop_timeouts.saturating_add(other.stop_timeouts);
+        self.torn_retries = self.torn_retries.saturating_add(other.torn_retries);
+        self.own_cpu_ns = self.own_cpu_ns.saturating_add(other.own_cpu_ns);
+        self.own_queue_ns = self.own_queue_ns.saturating_add(other.own_queue_ns);
+        self.throttled_ns = self.throttled_ns.saturating_add(other.throttled_ns);
     }
 }

@@ -1,0 +1,83 @@
+//! Text that came from a target, made safe to print.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+/// `text` with everything escaped that could act on a terminal or mislead its reader: control characters (C0, C1,
+/// delete, so ANSI sequences too), line and paragraph separators, and bidirectional and invisible format characters
+/// (Unicode TR 36, section 2; CVE-2021-42574). A backslash stays as it is: what is printed is for reading, not for parsing.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    let Some(first) = text.find(is_unprintable) else {
+        return Cow::Borrowed(text);
+    };
+    let (clean, rest) = text.split_at(first);
+    let mut safe = String::with_capacity(text.len() + 8);
+    safe.push_str(clean);
+    for character in rest.chars() {
+        match character {
+            '\n' => safe.push_str("\\n"),
+            '\r' => safe.push_str("\\r"),
+            '\t' => safe.push_str("\\t"),
+            other if is_unprintable(other) && u32::from(other) <= 0xff => {
+                // Writing to a String does not fail.
+                let _ = write!(safe, "\\x{:02x}", u32::from(other));
+            }
+            other if is_unprintable(other) => {
+                let _ = write!(safe, "\\u{{{:x}}}", u32::from(other));
+            }
+            other => safe.push(other),
+        }
+    }
+    Cow::Owned(safe)
+}
+
+fn is_unprintable(character: char) -> bool {
+    character.is_control()
+        || matches!(
+            character,
+            '\u{ad}'
+                | '\u{61c}'
+                | '\u{180e}'
+                | '\u{200b}'..='\u{200f}'
+                | '\u{2028}'..='\u{202e}'
+                | '\u{2060}'..='\u{206f}'
+                | '\u{fe00}'..='\u{fe0f}'
+                | '\u{feff}'
+                | '\u{fff9}'..='\u{fffb}'
+                | '\u{e0000}'..='\u{e0fff}'
+        )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::printable;
+    use std::borrow::Cow;
+
+    #[test]
+    fn plain_text_is_borrowed() {
+        assert!(matches!(
+            printable("at::native::add<Größe, 大>"),
+            Cow::Borrowed(_)
+        ));
+    }
+
+    #[test]
+    fn control_bytes_are_escaped() {
+        assert_eq!(printable("a\x1b[31mred\x07\n"), "a\\x1b[31mred\\x07\\n");
+        assert_eq!(printable("\u{9b}2J\x7f"), "\\x9b2J\\x7f");
+    }
+
+    #[test]
+    fn direction_overrides_are_escaped() {
+        assert_eq!(
+            printable("x\u{202e}y\u{2066}z\u{200b}"),
+            "x\\u{202e}y\\u{2066}z\\u{200b}"
+        );
+    }
+
+    #[test]
+    fn nothing_unprintable_is_left() {
+        let all: String = (0..0x11_0000).filter_map(char::from_u32).collect();
+        assert!(!printable(&all).contains(super::is_unprintable));
+    }
+}

@@ -1,0 +1,359 @@
+//! From the sampler's tables of the whole session to one self-contained segment: what its samples use, and no more.
+
+use crate::model::code::CodeInfo;
+use crate::model::frame::Frame;
+use crate::model::ids::{CodeId, FrameId, ModuleId, ProcessId, StackId, ThreadId};
+use crate::model::module::{ModuleInfo, SymbolInfo};
+use crate::model::process::{ProcessInfo, ThreadInfo};
+use crate::model::quality::Quality;
+use crate::model::run::{ClockPair, Loss};
+use crate::model::sample::Sample;
+use crate::model::segment::Segment;
+use crate::model::stack_table::StackTable;
+use rustc_hash::FxHashMap;
+use std::collections::BTreeSet;
+
+/// The sampler's tables over the whole session. Ids are indices into them.
+#[derive(Clone, Debug, Default)]
+pub struct SessionTables {
+    /// Processes by [`ProcessId`].
+    pub processes: Vec<ProcessInfo>,
+    /// Threads by [`ThreadId`].
+    pub threads: Vec<ThreadInfo>,
+    /// Modules by [`ModuleId`].
+    pub modules: Vec<ModuleInfo>,
+    /// Code objects by [`CodeId`].
+    pub codes: Vec<CodeInfo>,
+    /// Frames and stacks.
+    pub stacks: StackTable<Frame>,
+}
+
+impl SessionTables {
+    /// Forgets all frames and stacks but those of `live`, and gives these their new ids: memory stays bounded however
+    /// long a session runs. Samples that are not in `live` must have been written before. Ids that do not exist
+    /// become `None`.
+    pub fn forget_stacks_except<'s>(
+        &mut self,
+        live: impl IntoIterator<Item = &'s mut Option<StackId>>,
+    ) {
+        let old = std::mem::take(&mut self.stacks);
+        for stack in live {
+            let known = stack.filter(|stack| stack.index() < old.stacks().len());
+            let frames: Vec<Frame> = old
+                .root_to_leaf(known)
+                .into_iter()
+                .map(|frame| *old.frame(frame))
+                .collect();
+            *stack = self.stacks.intern(frames);
+        }
+    }
+}
+
+/// What a segment holds besides samples and their tables.
+#[derive(Clone, Debug, Default)]
+pub struct SegmentFacts {
+    /// Counts from 0.
+    pub index: u64,
+    /// First moment that it speaks of, CLOCK_MONOTONIC.
+    pub start_ns: u64,
+    /// Last moment that it speaks of.
+    pub end_ns: u64,
+    /// Processes to be written although no sample here is of them: those that are new or changed.
+    pub changed_processes: Vec<ProcessId>,
+    /// The sampler's figures since the segment before.
+    pub quality: Quality,
+    /// Clock pairs taken since then.
+    pub clocks: Vec<ClockPair>,
+    /// What was lost since then.
+    pub losses: Vec<Loss>,
+    /// Whether the recording ends here, in order.
+    pub last: bool,
+}
+
+/// The segment of `samples`, which hold the ids of `tables`. `symbol` gives the symbol around an address of a module,
+/// in the file's own virtual addresses: start, end and mangled name; it is asked once for each symbol's first address.
+///
+/// Samples of threads that `tables` does not know are left out.
+pub fn segment_of(
+    tables: &SessionTables,
+    samples: &[Sample],
+    facts: SegmentFacts,
+    symbol: impl FnMut(ModuleId, u64) -> Option<(u64, u64, String)>,
+) -> Segment {
+    let people = People::of(tables, samples, &facts.changed_processes);
+    let mut stacks = Stacks::of(tables, samples);
+    let code = Code::of(tables, &mut stacks);
+    let symbols = symbols_of(&code, symbol);
+    let mut samples: Vec<Sample> = samples
+        .iter()
+        .filter_map(|sample| {
+            Some(Sample {
+                thread: *people.thread_ids.get(&sample.thread)?,
+                stack: sample.stack.and_then(|id| stacks.ids.get(&id).copied()),
+                gil_holder: sample
+                    .gil_holder
+                    .and_then(|id| people.thread_ids.get(&id).copied()),
+                ..*sample
+            })
+        })
+        .collect();
+    samples.sort_by_key(|sample| (sample.start_ns, sample.thread));
+    Segment {
+        index: facts.index,
+        start_ns: facts.start_ns,
+        end_ns: facts.end_ns,
+        processes: people.processes,
+        threads: people.threads,
+        modules: code.modules,
+        symbols,
+        codes: code.codes,
+        frames: code.frames,
+        stacks: stacks.stacks,
+        samples,
+        quality: facts.quality,
+        clocks: facts.clocks,
+        losses: facts.losses,
+        last: facts.last,
+    }
+}
+
+/// The processes and threads of a segment.
+struct People {
+    processes: Vec<ProcessInfo>,
+    threads: Vec<ThreadInfo>,
+    thread_ids: FxHashMap<ThreadId, ThreadId>,
+}
+
+impl People {
+    fn of(tables: &SessionTables, samples: &[Sample], changed: &[ProcessId]) -> Self {
+        let used: BTreeSet<ThreadId> = samples
+            .iter()
+            .flat_map(|sample| [Some(sample.thread), sample.gil_holder])
+            .flatten()
+            .collect();
+        let mut process_set: BTreeSet<ProcessId> = changed.iter().copied().collect();
+        process_set.extend(
+            used.iter()
+                .filter_map(|id| Some(tables.threads.get(id.index())?.process)),
+        );
+        let mut process_ids = FxHashMap::default();
+        let mut processes = Vec::new();
+        for id in process_set {
+            if let Some(process) = tables.processes.get(id.index()) {
+                process_ids.insert(id, ProcessId::from_index(processes.len()));
+                processes.push(process.clone());
+            }
+        }
+        let mut threads = Vec::new();
+        let mut thread_ids = FxHashMap::default();
+        for id in used {
+            if let Some(thread) = tables.threads.get(id.index())
+                && let Some(&process) = process_ids.get(&thread.process)
+            {
+                thread_ids.insert(id, ThreadId::from_index(threads.len()));
+                threads.push(ThreadInfo {
+                    process,
+                    ..thread.clone()
+                });
+            }
+        }
+        Self {
+            processes,
+            threads,
+            thread_ids,
+        }
+    }
+}
+
+/// The stacks of a segment, each after its parent and its elder siblings' descendants, which is how they compress best.
+struct Stacks {
+    /// Parent, of this segment, and frame: first of the session, then of this segment.
+    stacks: Vec<(Option<StackId>, FrameId)>,
+    ids: FxHashMap<StackId, StackId>,
+}
+
+impl Stacks {
+    fn of(tables: &SessionTables, samples: &[Sample]) -> Self {
+        let all = tables.stacks.stacks();
+        let mut children: FxHashMap<Option<StackId>, Vec<StackId>> = FxHashMap::default();
+        let mut seen: FxHashMap<StackId, StackId> = FxHashMap::default();
+        for sample in samples {
+            let mut next = sample.stack;
+            while let Some(id) = next
+                && let Some(&(parent, _)) = all.get(id.index())
+                && seen.insert(id, id).is_none()
+            {
+                children.entry(parent).or_default().push(id);
+                next = parent;
+            }
+        }
+        let mut stacks = Vec::with_capacity(seen.len());
+        let mut ids = seen;
+        let mut pending: Vec<(Option<StackId>, StackId)> = Vec::new();
+        let mut expand = |of: Option<StackId>, now: Option<StackId>, pending: &mut Vec<_>| {
+            if let Some(mut siblings) = children.remove(&of) {
+                // The last one pushed is the first one taken.
+                siblings.sort_by_key(|id| std::cmp::Reverse((all[id.index()].1, *id)));
+                pending.extend(siblings.into_iter().map(|id| (now, id)));
+            }
+        };
+        expand(None, None, &mut pending);
+        while let Some((parent, id)) = pending.pop() {
+            let now = StackId::from_index(stacks.len());
+            stacks.push((parent, all[id.index()].1));
+            ids.insert(id, now);
+            expand(Some(id), Some(now), &mut pending);
+        }
+        Self { stacks, ids }
+    }
+}
+
+/// The frames of a segment and what they refer to, sorted.
+struct Code {
+    modules: Vec<ModuleInfo>,
+    /// The session's id of each module.
+    module_origins: Vec<ModuleId>,
+    codes: Vec<CodeInfo>,
+    frames: Vec<Frame>,
+}
+
+impl Code {
+    /// Collects the frames of `stacks` and gives them this segment's ids.
+    fn of(tables: &SessionTables, stacks: &mut Stacks) -> Self {
+        let used: BTreeSet<FrameId> = stacks.stacks.iter().map(|&(_, frame)| frame).collect();
+        let of_session = || used.iter().map(|&id| (id, *tables.stacks.frame(id)));
+        let modules: BTreeSet<(&ModuleInfo, ModuleId)> = of_session()
+            .filter_map(|(_, frame)| match frame {
+                Frame::Native { module, .. } => Some((tables.modules.get(module.index())?, module)),
+                _ => None,
+            })
+            .collect();
+        let codes: BTreeSet<(&str, u32, &str, CodeId)> = of_session()
+            .filter_map(|(_, frame)| match frame {
+                Frame::Python { code, .. } => {
+                    let info = tables.codes.get(code.index())?;
+                    Some((
+                        info.file.as_str(),
+                        info.first_line,
+                        info.name.as_str(),
+                        code,
+                    ))
+                }
+                _ => None,
+            })
+            .collect();
+        let module_origins: Vec<ModuleId> = modules.iter().map(|&(_, id)| id).collect();
+        let code_origins: Vec<CodeId> = codes.iter().map(|&(_, _, _, id)| id).collect();
+        let module_ids = positions(&module_origins);
+        let code_ids = positions(&code_origins);
+        let mut frames: Vec<(Frame, FrameId)> = of_session()
+            .map(|(id, frame)| (localized(frame, &module_ids, &code_ids), id))
+            .collect();
+        frames.sort_by_key(|&(frame, id)| (frame_order(frame), id));
+        let frame_ids: FxHashMap<FrameId, FrameId> = frames
+            .iter()
+            .enumerate()
+            .map(|(index, &(_, id))| (id, FrameId::from_index(index)))
+            .collect();
+        for (_, frame) in &mut stacks.stacks {
+            *frame = frame_ids[frame];
+        }
+        Self {
+            modules: modules.iter().map(|&(module, _)| module.clone()).collect(),
+            module_origins,
+            codes: code_origins
+                .iter()
+                .map(|id| tables.codes[id.index()].clone())
+                .collect(),
+            frames: frames.into_iter().map(|(frame, _)| frame).collect(),
+        }
+    }
+}
+
+fn positions<I: Copy + Eq + std::hash::Hash>(ids: &[I]) -> FxHashMap<I, u32> {
+    (0..).zip(ids).map(|(index, &id)| (id, index)).collect()
+}
+
+/// `frame` with ids of this segment. A frame whose code or module is unknown says that it is.
+fn localized(
+    frame: Frame,
+    modules: &FxHashMap<ModuleId, u32>,
+    codes: &FxHashMap<CodeId, u32>,
+) -> Frame {
+    use crate::model::frame::Partial;
+    match frame {
+        Frame::Python {
+            code,
+            instruction,
+            line,
+        } => codes
+            .get(&code)
+            .map_or(Frame::Truncated(Partial::CodeGone), |&code| Frame::Python {
+                code: CodeId(code),
+                instruction,
+                line,
+            }),
+        Frame::Native {
+            module,
+            address,
+            trust,
+        } => modules
+            .get(&module)
+            .map_or(Frame::Truncated(Partial::BadReturnAddress), |&module| {
+                Frame::Native {
+                    module: ModuleId(module),
+                    address,
+                    trust,
+                }
+            }),
+        Frame::Truncated(_) => frame,
+    }
+}
+
+/// Neighbours in the file are neighbours here.
+fn frame_order(frame: Frame) -> (u32, u32, u64, Frame) {
+    match frame {
+        Frame::Python {
+            code, instruction, ..
+        } => (0, code.0, u64::from(instruction), frame),
+        Frame::Native {
+            module, address, ..
+        } => (1, module.0, address.raw(), frame),
+        Frame::Truncated(_) => (2, 0, 0, frame),
+    }
+}
+
+fn symbols_of(
+    code: &Code,
+    mut symbol: impl FnMut(ModuleId, u64) -> Option<(u64, u64, String)>,
+) -> Vec<SymbolInfo> {
+    let mut symbols: Vec<SymbolInfo> = Vec::new();
+    for frame in &code.frames {
+        let &Frame::Native {
+            module, address, ..
+        } = frame
+        else {
+            continue;
+        };
+        let address = address.lookup();
+        let known = symbols
+            .last()
+            .is_some_and(|last| last.module == module && (last.start..last.end).contains(&address));
+        if known {
+            continue;
+        }
+        if let Some((start, end, name)) = symbol(code.module_origins[module.index()], address)
+            && start < end
+        {
+            symbols.push(SymbolInfo {
+                module,
+                start,
+                end,
+                name,
+            });
+        }
+    }
+    symbols.sort_by_key(|symbol| (symbol.module, symbol.start, symbol.end));
+    symbols.dedup();
+    symbols
+}

@@ -1,0 +1,202 @@
+//! Version 1 of the format: what stands in the header block and in a segment's payload.
+//!
+//! The payload is zstd over postcard over columns, each column of a table in a run of its own. Everything in it is hostile input when it is read: sizes are
+//! bounded before they are believed, and ids are checked once, here, so that nobody else has to.
+
+mod codes;
+mod column;
+mod compress;
+mod rows;
+mod samples;
+mod stacks;
+mod tables;
+mod validate;
+
+#[cfg(test)]
+mod tests;
+
+pub(super) use column::Corrupt;
+
+use crate::model::run::RunInfo;
+use crate::model::segment::Segment;
+use column::{ColumnReader, ColumnWriter};
+use compress::Compressor;
+use rows::{
+    RowBytes, Rows, WireModule, WireProcess, WireQuality, WireRun, clock_of, loss_of, wire_clock,
+    wire_loss,
+};
+use samples::SampleColumns;
+use serde::{Deserialize, Serialize};
+use stacks::{FrameColumns, Named, StackColumns};
+use tables::{CodeColumns, SymbolColumns, ThreadColumns};
+
+/// Most bytes of a segment's payload, before compression and after.
+pub(super) const MAX_PAYLOAD: usize = 64 << 20;
+
+/// No segment compresses better than this, past [`RATIO_FREE`] bytes: a bound on the work that a small file can cause.
+const MAX_RATIO: usize = 512;
+const RATIO_FREE: usize = 64 << 10;
+
+#[derive(Serialize, Deserialize)]
+struct WireSegment<C, B> {
+    index: u64,
+    start_ns: u64,
+    end_ns: u64,
+    last: bool,
+    processes: Rows<B>,
+    threads: ThreadColumns<C>,
+    modules: Rows<B>,
+    symbols: SymbolColumns<C>,
+    codes: CodeColumns<C>,
+    frames: FrameColumns<C>,
+    stacks: StackColumns<C>,
+    samples: SampleColumns<C>,
+    quality: Rows<B>,
+    clocks: Rows<B>,
+    losses: Rows<B>,
+}
+
+/// The most bytes that a payload of `compressed` bytes may become.
+fn believable_length(compressed: usize) -> usize {
+    MAX_PAYLOAD.min(
+        compressed
+            .saturating_mul(MAX_RATIO)
+            .saturating_add(RATIO_FREE),
+    )
+}
+
+/// The header block of `run`.
+pub(super) fn encode_run(run: &RunInfo) -> Result<Vec<u8>, Corrupt> {
+    postcard::to_stdvec(&WireRun::of(run)).map_err(|_| Corrupt("the header cannot be written"))
+}
+
+/// What [`encode_run`] wrote.
+pub(super) fn decode_run(block: &[u8]) -> Result<RunInfo, Corrupt> {
+    let run: WireRun<'_> =
+        postcard::from_bytes(block).map_err(|_| Corrupt("the header is damaged"))?;
+    Ok(run.model())
+}
+
+/// Encodes segments one after another, with buffers that are kept.
+pub(super) struct Encoder {
+    compressor: Compressor,
+}
+
+impl Encoder {
+    /// # Errors
+    /// Where zstd gets no memory.
+    pub(super) fn new() -> std::io::Result<Self> {
+        Ok(Self {
+            compressor: Compressor::new()?,
+        })
+    }
+
+    /// Appends the compressed payload of `segment` to `out`; returns its length before compression.
+    pub(super) fn encode(
+        &mut self,
+        segment: &Segment,
+        out: &mut Vec<u8>,
+    ) -> Result<usize, Corrupt> {
+        validate::validate(segment)?;
+        let start = out.len();
+        let length = self.compressor.append(&wire_of(segment)?, out)?;
+        let compressed = out.len() - start;
+        if compressed > MAX_PAYLOAD || length > believable_length(compressed) {
+            return Err(Corrupt("it is too large"));
+        }
+        Ok(length)
+    }
+}
+
+fn wire_of(segment: &Segment) -> Result<WireSegment<ColumnWriter, RowBytes>, Corrupt> {
+    Ok(WireSegment {
+        index: segment.index,
+        start_ns: segment.start_ns,
+        end_ns: segment.end_ns,
+        last: segment.last,
+        processes: Rows::encode(&segment.processes, WireProcess::of)?,
+        threads: ThreadColumns::encode(&segment.threads, segment.end_ns)?,
+        modules: Rows::encode(&segment.modules, WireModule::of)?,
+        symbols: SymbolColumns::encode(&segment.symbols)?,
+        codes: CodeColumns::encode(&segment.codes)?,
+        frames: FrameColumns::encode(
+            &segment.frames,
+            Named {
+                codes: &segment.codes,
+                symbols: &segment.symbols,
+            },
+        )?,
+        stacks: StackColumns::encode(&segment.stacks, segment.frames.len())?,
+        samples: SampleColumns::encode(&segment.samples, segment.start_ns)?,
+        quality: Rows::encode(std::slice::from_ref(&segment.quality), WireQuality::of)?,
+        clocks: Rows::encode(&segment.clocks, wire_clock)?,
+        losses: Rows::encode(&segment.losses, wire_loss)?,
+    })
+}
+
+/// Decompresses segments one after another, with buffers that are kept.
+pub(super) struct Decoder {
+    decompressor: zstd::bulk::Decompressor<'static>,
+    raw: Vec<u8>,
+}
+
+impl Decoder {
+    /// # Errors
+    /// Where zstd gets no memory.
+    pub(super) fn new() -> std::io::Result<Self> {
+        Ok(Self {
+            decompressor: zstd::bulk::Decompressor::new()?,
+            raw: Vec::new(),
+        })
+    }
+
+    /// The segment of a payload that declares to be `raw_length` bytes once decompressed. Valid in all its ids.
+    pub(super) fn decode(&mut self, payload: &[u8], raw_length: usize) -> Result<Segment, Corrupt> {
+        if raw_length > believable_length(payload.len()) {
+            return Err(Corrupt("it declares an absurd length"));
+        }
+        if self.raw.len() < raw_length {
+            self.raw.resize(raw_length, 0);
+        }
+        let raw = &mut self.raw[..raw_length];
+        match self.decompressor.decompress_to_buffer(payload, raw) {
+            Ok(length) if length == raw_length => {}
+            _ => return Err(Corrupt("it cannot be decompressed")),
+        }
+        let wire: WireSegment<ColumnReader<'_>, &[u8]> =
+            postcard::from_bytes(raw).map_err(|_| Corrupt("its tables are damaged"))?;
+        let segment = segment_of(wire)?;
+        validate::validate(&segment)?;
+        Ok(segment)
+    }
+}
+
+fn segment_of(wire: WireSegment<ColumnReader<'_>, &[u8]>) -> Result<Segment, Corrupt> {
+    let codes = wire.codes.decode()?;
+    let symbols = wire.symbols.decode()?;
+    let frames = wire.frames.decode(Named {
+        codes: &codes,
+        symbols: &symbols,
+    })?;
+    Ok(Segment {
+        index: wire.index,
+        start_ns: wire.start_ns,
+        end_ns: wire.end_ns,
+        processes: wire.processes.decode(WireProcess::model)?,
+        threads: wire.threads.decode(wire.end_ns)?,
+        modules: wire.modules.decode(WireModule::model)?,
+        stacks: wire.stacks.decode(frames.len())?,
+        samples: wire.samples.decode(wire.start_ns)?,
+        quality: wire
+            .quality
+            .decode(WireQuality::model)?
+            .pop()
+            .unwrap_or_default(),
+        clocks: wire.clocks.decode(clock_of)?,
+        losses: wire.losses.decode(loss_of)?,
+        last: wire.last,
+        symbols,
+        codes,
+        frames,
+    })
+}

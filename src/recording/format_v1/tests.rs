@@ -1,0 +1,384 @@
+//! Every valid segment comes back as it was; no bytes make the decoder panic.
+
+use super::{Decoder, Encoder, decode_run, encode_run};
+use crate::model::address::CodeAddress;
+use crate::model::code::{CodeInfo, PythonVersion};
+use crate::model::frame::{Frame, Partial, Trust};
+use crate::model::ids::{CodeId, FrameId, ModuleId, ProcessId, StackId, ThreadId};
+use crate::model::module::{ModuleInfo, ModuleKind, SymbolInfo};
+use crate::model::process::{ProcessInfo, ThreadInfo};
+use crate::model::quality::Quality;
+use crate::model::run::{ClockPair, Loss, RunInfo};
+use crate::model::sample::{Capture, Gil, Sample, ThreadState};
+use crate::model::segment::Segment;
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+/// A number of any magnitude.
+fn number() -> impl Strategy<Value = u64> {
+    (any::<u64>(), 0..64_u32).prop_map(|(bits, shift)| bits >> shift)
+}
+
+fn text() -> impl Strategy<Value = String> {
+    prop_oneof!["[a-z_]{0,12}", "(_ZN2at[0-9A-Za-z_]{0,20})", "\\PC{0,8}"]
+}
+
+fn processes() -> impl Strategy<Value = Vec<ProcessInfo>> {
+    let process = (
+        number(),
+        text(),
+        vec(text(), 0..4),
+        vec((text(), text()), 0..3),
+    )
+        .prop_map(|(number, text, command, environment)| ProcessInfo {
+            pid: number as i32,
+            start_ticks: number,
+            parent_pid: (number >> 3) as i32,
+            exe: text.clone(),
+            command,
+            environment,
+            python: text.clone(),
+            torch: text.clone(),
+            has_torch: number & 1 == 0,
+            has_cuda: number & 2 == 0,
+            note: text,
+            first_seen_ns: number,
+            last_seen_ns: !number,
+            cpu_ns: number >> 1,
+            exited: number & 4 == 0,
+        });
+    vec(process, 1..4)
+}
+
+fn threads() -> impl Strategy<Value = Vec<ThreadInfo>> {
+    let thread = (number(), number(), text()).prop_map(|(number, other, name)| ThreadInfo {
+        process: ProcessId(other as u32),
+        tid: number as i32,
+        start_ticks: other,
+        name,
+        is_python: number & 1 == 0,
+        first_seen_ns: number,
+        last_seen_ns: other,
+    });
+    vec(thread, 1..8)
+}
+
+fn modules() -> impl Strategy<Value = Vec<ModuleInfo>> {
+    let kinds = prop_oneof![
+        Just(ModuleKind::File),
+        Just(ModuleKind::Vdso),
+        Just(ModuleKind::Anonymous)
+    ];
+    let module =
+        (kinds, text(), vec(any::<u8>(), 0..21)).prop_map(|(kind, path, build_id)| ModuleInfo {
+            kind,
+            path,
+            build_id,
+        });
+    vec(module, 1..5)
+}
+
+fn symbols() -> impl Strategy<Value = Vec<SymbolInfo>> {
+    let symbol = (number(), number(), number(), text()).prop_map(|(module, start, size, name)| {
+        let start = start.min(u64::MAX - 1);
+        SymbolInfo {
+            module: ModuleId(module as u32),
+            start,
+            end: start.saturating_add(size.max(1)),
+            name,
+        }
+    });
+    (vec(symbol, 0..12), any::<bool>()).prop_map(|(mut symbols, sorted)| {
+        if sorted {
+            symbols.sort();
+        }
+        symbols
+    })
+}
+
+fn codes() -> impl Strategy<Value = Vec<CodeInfo>> {
+    let code =
+        (text(), text(), number(), number()).prop_map(|(name, file, number, hash)| CodeInfo {
+            name,
+            file,
+            first_line: number as u32,
+            version: PythonVersion::new((number >> 8) as u8, number as u8),
+            content_hash: hash,
+        });
+    vec(code, 1..6)
+}
+
+fn frames() -> impl Strategy<Value = Vec<Frame>> {
+    let frame = (0..8_u8, number(), number(), number()).prop_map(|(kind, id, a, b)| match kind {
+        0..=2 => Frame::Python {
+            code: CodeId(id as u32),
+            instruction: a as u32,
+            line: b as u32,
+        },
+        3 => Frame::Truncated(Partial::ALL[a as usize % Partial::ALL.len()]),
+        _ => Frame::Native {
+            module: ModuleId(id as u32),
+            address: if b & 1 == 0 {
+                CodeAddress::Ip(a)
+            } else {
+                CodeAddress::Return(a)
+            },
+            trust: [Trust::Unwound, Trust::FramePointer, Trust::Scanned][b as usize % 3],
+        },
+    });
+    vec(frame, 1..40)
+}
+
+fn samples() -> impl Strategy<Value = Vec<Sample>> {
+    let captures = prop_oneof![
+        Just(Capture::Stopped),
+        Just(Capture::Asleep),
+        Just(Capture::Unstopped),
+        Just(Capture::Reused),
+        Just(Capture::Unread)
+    ];
+    let states = prop_oneof![
+        Just(ThreadState::Running),
+        Just(ThreadState::Sleeping),
+        Just(ThreadState::Uninterruptible),
+        Just(ThreadState::Stopped),
+        Just(ThreadState::Unknown)
+    ];
+    let gils = prop_oneof![Just(Gil::Unknown), Just(Gil::NotHeld), Just(Gil::Held)];
+    let times = (0..1_u64 << 62, 0..1_u64 << 50, 0..1_u64 << 50, 0..4_u64);
+    let ids = (
+        any::<u32>(),
+        any::<Option<u32>>(),
+        any::<Option<u32>>(),
+        any::<Option<u32>>(),
+    );
+    let sample = (captures, states, gils, times, ids, any::<u32>()).prop_map(
+        |(capture, state, gil, (start_ns, weight_ns, run_ns, queue_ns), ids, ticks)| {
+            let (thread, stack, gil_holder, syscall) = ids;
+            Sample {
+                thread: ThreadId(thread),
+                stack: stack.map(StackId),
+                start_ns,
+                weight_ns,
+                ticks: if ticks & 3 == 0 { ticks } else { 1 },
+                capture,
+                state,
+                syscall,
+                gil,
+                gil_holder: gil_holder.map(ThreadId),
+                run_ns: if ticks & 4 == 0 { run_ns } else { 0 },
+                queue_ns,
+            }
+        },
+    );
+    vec(sample, 0..40)
+}
+
+fn quality() -> impl Strategy<Value = Quality> {
+    (vec(number(), 0..5), number()).prop_map(|(stops, number)| {
+        let mut quality = Quality {
+            ticks: number,
+            late_ticks: number >> 1,
+            missed_ticks: number >> 2,
+            target_run_ns: number >> 3,
+            skipped_for_budget: number >> 4,
+            stop_timeouts: number >> 5,
+            torn_retries: number >> 6,
+            own_cpu_ns: number >> 7,
+            own_queue_ns: number >> 8,
+            throttled_ns: number >> 9,
+            ..Quality::default()
+        };
+        stops.into_iter().for_each(|ns| quality.stops.record(ns));
+        quality
+    })
+}
+
+/// Puts ids into the bounds of their tables, stacks' parents before them, and samples into order.
+fn made_valid(mut segment: Segment, parents: &[(u32, u32)]) -> Segment {
+    let below = |id: u32, count: usize| id % count as u32;
+    for thread in &mut segment.threads {
+        thread.process.0 = below(thread.process.0, segment.processes.len());
+    }
+    for symbol in &mut segment.symbols {
+        symbol.module.0 = below(symbol.module.0, segment.modules.len());
+    }
+    for frame in &mut segment.frames {
+        match frame {
+            Frame::Python { code, .. } => code.0 = below(code.0, segment.codes.len()),
+            Frame::Native { module, .. } => module.0 = below(module.0, segment.modules.len()),
+            Frame::Truncated(_) => {}
+        }
+    }
+    for (index, &(parent, frame)) in parents.iter().enumerate() {
+        let parent = parent % (index as u32 + 1);
+        let frame = FrameId(below(frame, segment.frames.len()));
+        let parent = (parent as usize != index).then_some(StackId(parent));
+        segment.stacks.push((parent, frame));
+    }
+    for sample in &mut segment.samples {
+        sample.thread.0 = below(sample.thread.0, segment.threads.len());
+        if let Some(holder) = &mut sample.gil_holder {
+            holder.0 = below(holder.0, segment.threads.len());
+        }
+        sample.stack = sample
+            .stack
+            .filter(|_| !segment.stacks.is_empty())
+            .map(|stack| StackId(below(stack.0, segment.stacks.len())));
+    }
+    segment
+        .samples
+        .sort_by_key(|sample| (sample.start_ns, sample.thread));
+    segment
+}
+
+fn segments() -> impl Strategy<Value = Segment> {
+    let people = (processes(), threads(), samples());
+    let code = (
+        modules(),
+        symbols(),
+        codes(),
+        frames(),
+        vec(any::<(u32, u32)>(), 0..60),
+    );
+    let rest = (
+        quality(),
+        vec((number(), number()), 0..3),
+        vec((number(), number(), text()), 0..3),
+        any::<bool>(),
+        (any::<u64>(), 0..1_u64 << 61, 0..1_u64 << 61),
+    );
+    (people, code, rest).prop_map(|(people, code, rest)| {
+        let (processes, threads, samples) = people;
+        let (modules, symbols, codes, frames, parents) = code;
+        let (quality, clocks, losses, last, (index, start_ns, length_ns)) = rest;
+        let segment = Segment {
+            index,
+            start_ns,
+            end_ns: start_ns + length_ns,
+            processes,
+            threads,
+            modules,
+            symbols,
+            codes,
+            frames,
+            stacks: Vec::new(),
+            samples,
+            quality,
+            clocks: clocks
+                .into_iter()
+                .map(|(monotonic_ns, wall_ns)| ClockPair {
+                    monotonic_ns,
+                    wall_ns,
+                })
+                .collect(),
+            losses: losses
+                .into_iter()
+                .map(|(time_ns, samples, reason)| Loss {
+                    time_ns,
+                    samples,
+                    reason,
+                })
+                .collect(),
+            last,
+        };
+        made_valid(segment, &parents)
+    })
+}
+
+fn encoded(segment: &Segment) -> (Vec<u8>, usize) {
+    let mut payload = Vec::new();
+    let length = Encoder::new()
+        .unwrap()
+        .encode(segment, &mut payload)
+        .unwrap();
+    (payload, length)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_segment_comes_back(segment in segments()) {
+        let (payload, length) = encoded(&segment);
+        let back = Decoder::new().unwrap().decode(&payload, length).unwrap();
+        prop_assert_eq!(back, segment);
+    }
+
+    #[test]
+    fn buffers_can_be_used_again(first in segments(), second in segments()) {
+        let (mut encoder, mut decoder) = (Encoder::new().unwrap(), Decoder::new().unwrap());
+        for segment in [&first, &second, &first] {
+            let mut payload = Vec::new();
+            let length = encoder.encode(segment, &mut payload).unwrap();
+            prop_assert_eq!(&decoder.decode(&payload, length).unwrap(), segment);
+        }
+    }
+
+    #[test]
+    fn damaged_tables_do_no_harm(
+        segment in segments(),
+        edits in vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+    ) {
+        let (payload, length) = encoded(&segment);
+        let mut raw = zstd::bulk::decompress(&payload, length).unwrap();
+        for (at, byte) in edits {
+            raw[at.index(length)] = byte;
+        }
+        let payload = zstd::bulk::compress(&raw, 1).unwrap();
+        if let Ok(segment) = Decoder::new().unwrap().decode(&payload, raw.len()) {
+            // What passes is valid: it can be written.
+            encoded(&segment);
+        }
+    }
+
+    #[test]
+    fn any_bytes_do_no_harm(raw in vec(any::<u8>(), 0..2000)) {
+        let payload = zstd::bulk::compress(&raw, 1).unwrap();
+        let _ = Decoder::new().unwrap().decode(&payload, raw.len());
+        let _ = Decoder::new().unwrap().decode(&raw, raw.len());
+        let _ = decode_run(&raw);
+    }
+}
+
+#[test]
+fn the_run_comes_back() {
+    let run = RunInfo {
+        torchspy: "0.1.0".into(),
+        command: vec!["python".into(), "tränen.py".into()],
+        threads: Some("pt_.*".into()),
+        rate_hz: 99.5,
+        max_stopped: 0.02,
+        pid: -1,
+        started_ns: u64::MAX,
+        notes: vec![String::new()],
+        ..RunInfo::default()
+    };
+    assert_eq!(decode_run(&encode_run(&run).unwrap()).unwrap(), run);
+}
+
+#[test]
+fn ids_that_do_not_exist_are_not_written() {
+    let segment = Segment {
+        stacks: vec![(None, FrameId(0))],
+        ..Segment::default()
+    };
+    assert!(
+        Encoder::new()
+            .unwrap()
+            .encode(&segment, &mut Vec::new())
+            .is_err()
+    );
+}
+
+#[test]
+fn a_declared_length_is_not_believed() {
+    let (payload, length) = encoded(&Segment::default());
+    let mut decoder = Decoder::new().unwrap();
+    assert!(decoder.decode(&payload, length).is_ok());
+    for wrong in [0, length - 1, length + 1, 1 << 20, u32::MAX as usize] {
+        assert!(decoder.decode(&payload, wrong).is_err());
+    }
+    let bomb = zstd::bulk::compress(&vec![0; 64 << 20], 19).unwrap();
+    assert!(decoder.decode(&bomb, 64 << 20).is_err());
+}

@@ -1,0 +1,91 @@
+//! What a segment must be for the rest of torchspy to take it without further checks.
+
+use super::column::Corrupt;
+use crate::model::frame::Frame;
+use crate::model::sample::Sample;
+use crate::model::segment::Segment;
+
+/// Latest moment that is believed: 146 years after the machine started. Leaves room to add.
+const MAX_TIME_NS: u64 = 1 << 62;
+
+/// Longest stretch that is believed: thirteen days.
+const MAX_STRETCH_NS: u64 = 1 << 50;
+
+/// Checks that every id is one of the segment's own tables, and that times can be added up.
+pub(super) fn validate(segment: &Segment) -> Result<(), Corrupt> {
+    check(
+        segment.start_ns <= segment.end_ns && segment.end_ns <= MAX_TIME_NS,
+        "it ends before it starts",
+    )?;
+    for thread in &segment.threads {
+        check(
+            thread.process.index() < segment.processes.len(),
+            "a thread's process does not exist",
+        )?;
+    }
+    for symbol in &segment.symbols {
+        check(
+            symbol.module.index() < segment.modules.len(),
+            "a symbol's module does not exist",
+        )?;
+        check(symbol.start < symbol.end, "a symbol is empty")?;
+    }
+    for frame in &segment.frames {
+        match frame {
+            Frame::Python { code, .. } => check(
+                code.index() < segment.codes.len(),
+                "a frame's code object does not exist",
+            )?,
+            Frame::Native { module, .. } => check(
+                module.index() < segment.modules.len(),
+                "a frame's module does not exist",
+            )?,
+            Frame::Truncated(_) => {}
+        }
+    }
+    for (index, (parent, frame)) in segment.stacks.iter().enumerate() {
+        check(
+            parent.is_none_or(|parent| parent.index() < index),
+            "a stack's parent does not come before it",
+        )?;
+        check(
+            frame.index() < segment.frames.len(),
+            "a stack's frame does not exist",
+        )?;
+    }
+    for sample in &segment.samples {
+        validate_sample(segment, sample)?;
+    }
+    Ok(())
+}
+
+fn validate_sample(segment: &Segment, sample: &Sample) -> Result<(), Corrupt> {
+    check(
+        sample.thread.index() < segment.threads.len()
+            && sample
+                .gil_holder
+                .is_none_or(|holder| holder.index() < segment.threads.len()),
+        "a sample's thread does not exist",
+    )?;
+    check(
+        sample
+            .stack
+            .is_none_or(|stack| stack.index() < segment.stacks.len()),
+        "a sample's stack does not exist",
+    )?;
+    check(sample.start_ns <= MAX_TIME_NS, "a sample's time is absurd")?;
+    check(
+        [sample.weight_ns, sample.run_ns, sample.queue_ns]
+            .iter()
+            .all(|&stretch| stretch <= MAX_STRETCH_NS),
+        "a sample's length is absurd",
+    )
+}
+
+fn check(holds: bool, otherwise: &'static str) -> Result<(), Corrupt> {
+    if holds {
+        Ok(())
+    } else {
+        Err(Corrupt(otherwise))
+    }
+}

@@ -1,0 +1,396 @@
+//! Reading a recording: whole, cut short, or damaged.
+
+use super::container::{Found, Head, KIND_SAMPLES, Scanner, VERSION};
+use super::format_v1::{Corrupt, Decoder, decode_run};
+use super::merge::{Merger, Refused};
+use crate::model::code::CodeInfo;
+use crate::model::frame::Frame;
+use crate::model::ids::ModuleId;
+use crate::model::module::{ModuleInfo, SymbolInfo};
+use crate::model::process::{ProcessInfo, ThreadInfo};
+use crate::model::quality::Quality;
+use crate::model::run::{ClockPair, Loss, RunInfo};
+use crate::model::sample::Sample;
+use crate::model::segment::Segment;
+use crate::model::stack_table::StackTable;
+use rustc_hash::FxHashMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+/// Why a file cannot be opened as a recording.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The file cannot be read.
+    #[error("cannot read it: {0}")]
+    Io(#[from] io::Error),
+    /// No byte in it.
+    #[error("it is empty: torchspy was killed before it wrote anything, or the disk was full")]
+    Empty,
+    /// Something else.
+    #[error("it is not a recording of torchspy{}", looks_like.map(|what| format!(": it looks like {what}")).unwrap_or_default())]
+    NotARecording {
+        /// What it looks like instead.
+        looks_like: Option<&'static str>,
+    },
+    /// Written by a later torchspy.
+    #[error(
+        "it is a recording of format {found}, and this torchspy reads up to format {known}: use a newer torchspy"
+    )]
+    NewerVersion {
+        /// The file's version.
+        found: u32,
+        /// The latest version that this torchspy reads.
+        known: u32,
+    },
+    /// The header is cut or damaged.
+    #[error("its header is cut or damaged")]
+    HeaderCorrupt,
+}
+
+/// Symbols by module and address.
+#[derive(Clone, Debug, Default)]
+pub struct SymbolTable {
+    modules: FxHashMap<ModuleId, ModuleSymbols>,
+    bytes: usize,
+}
+
+#[derive(Clone, Debug, Default)]
+struct ModuleSymbols {
+    sorted: Vec<SymbolInfo>,
+    by_start: FxHashMap<u64, usize>,
+}
+
+/// How many symbols that start before an address are looked at: symbols may lie within others.
+const NESTED: usize = 8;
+
+impl SymbolTable {
+    /// Adds a symbol of `module`. Where one with the same start is known, the longer one stays.
+    pub(super) fn insert(&mut self, module: ModuleId, symbol: SymbolInfo) {
+        let symbols = self.modules.entry(module).or_default();
+        if let Some(&known) = symbols.by_start.get(&symbol.start) {
+            let known = &mut symbols.sorted[known];
+            if symbol.end > known.end {
+                *known = SymbolInfo { module, ..symbol };
+            }
+            return;
+        }
+        self.bytes += size_of::<SymbolInfo>() + symbol.name.len() + 32;
+        symbols.by_start.insert(symbol.start, symbols.sorted.len());
+        symbols.sorted.push(SymbolInfo { module, ..symbol });
+    }
+
+    /// Makes the table ready for [`SymbolTable::lookup`].
+    pub(super) fn sort(&mut self) {
+        for symbols in self.modules.values_mut() {
+            symbols.sorted.sort_by_key(|symbol| symbol.start);
+            symbols.by_start = FxHashMap::default();
+        }
+    }
+
+    /// Memory that it takes, about.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The symbol around `address`, in the file's own virtual addresses; a return address is looked up one byte before
+    /// ([`CodeAddress::lookup`](crate::model::address::CodeAddress::lookup)).
+    pub fn lookup(&self, module: ModuleId, address: u64) -> Option<&SymbolInfo> {
+        let sorted = &self.modules.get(&module)?.sorted;
+        let after = sorted.partition_point(|symbol| symbol.start <= address);
+        sorted[..after]
+            .iter()
+            .rev()
+            .take(NESTED)
+            .find(|symbol| address < symbol.end)
+    }
+
+    /// How many symbols there are.
+    pub fn len(&self) -> usize {
+        self.modules
+            .values()
+            .map(|symbols| symbols.sorted.len())
+            .sum()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.modules.is_empty()
+    }
+}
+
+/// A recording in memory. All ids are indices into its tables, and valid.
+#[derive(Clone, Debug, Default)]
+pub struct Recording {
+    /// What it is of.
+    pub run: RunInfo,
+    /// Processes.
+    pub processes: Vec<ProcessInfo>,
+    /// Threads.
+    pub threads: Vec<ThreadInfo>,
+    /// Modules.
+    pub modules: Vec<ModuleInfo>,
+    /// Names of native code.
+    pub symbols: SymbolTable,
+    /// Code objects.
+    pub codes: Vec<CodeInfo>,
+    /// Frames and stacks.
+    pub stacks: StackTable<Frame>,
+    /// Samples by thread, then by start. The sum of all their lengths is below 2^63 ns.
+    pub samples: Vec<Sample>,
+    /// The sampler's figures over the whole recording.
+    pub quality: Quality,
+    /// Clock pairs, in the order of the file.
+    pub clocks: Vec<ClockPair>,
+    /// What was lost while recording.
+    pub losses: Vec<Loss>,
+    /// What is missing of the file itself, in sentences for people. Empty if nothing.
+    pub missing: Vec<String>,
+    /// First and last moment, CLOCK_MONOTONIC; both 0 without any segment.
+    pub start_ns: u64,
+    /// See `start_ns`.
+    pub end_ns: u64,
+}
+
+impl Recording {
+    /// Reads the recording at `path`. What is missing of a damaged one is said in `missing`.
+    ///
+    /// # Errors
+    /// [`OpenError`], where there is nothing to be read.
+    pub fn read(path: &Path) -> Result<Self, OpenError> {
+        read_from(File::open(path)?)
+    }
+
+    /// Reads a recording from memory.
+    ///
+    /// # Errors
+    /// As [`Recording::read`].
+    pub fn read_bytes(bytes: &[u8]) -> Result<Self, OpenError> {
+        read_from(bytes)
+    }
+}
+
+/// Memory that any recording may take, and how many bytes more for each byte of the file.
+const FREE_BYTES: usize = 64 << 20;
+const BYTES_PER_BYTE: usize = 256;
+
+fn read_from(source: impl Read) -> Result<Recording, OpenError> {
+    let mut scanner = Scanner::new(source);
+    let run = match scanner.head()? {
+        Head::Empty => return Err(OpenError::Empty),
+        Head::Foreign(start) => {
+            return Err(OpenError::NotARecording {
+                looks_like: looks_like(&start),
+            });
+        }
+        Head::Damaged => return Err(OpenError::HeaderCorrupt),
+        Head::Recording { version, block } => match version {
+            VERSION => decode_run(&block).map_err(|_| OpenError::HeaderCorrupt)?,
+            0 => return Err(OpenError::HeaderCorrupt),
+            found => {
+                return Err(OpenError::NewerVersion {
+                    found,
+                    known: VERSION,
+                });
+            }
+        },
+    };
+    let mut reading = Reading::new(Merger::new(run))?;
+    loop {
+        match scanner.next() {
+            Ok(Found::Segment {
+                sequence,
+                kind,
+                payload,
+                raw_length,
+            }) => reading.segment(sequence, kind, payload, raw_length),
+            Ok(Found::Damage { cut }) => reading.damage(cut),
+            Ok(Found::End) => break,
+            Err(error) => {
+                reading.gaps.unreadable = Some(error.to_string());
+                break;
+            }
+        }
+    }
+    Ok(reading.finish())
+}
+
+/// Segments as they come, and what is missing between them.
+struct Reading {
+    merger: Merger,
+    decoder: Decoder,
+    gaps: Gaps,
+    payload_bytes: usize,
+}
+
+impl Reading {
+    fn new(merger: Merger) -> Result<Self, OpenError> {
+        Ok(Self {
+            merger,
+            decoder: Decoder::new()?,
+            gaps: Gaps::default(),
+            payload_bytes: 0,
+        })
+    }
+
+    fn segment(&mut self, sequence: u64, kind: u32, payload: &[u8], raw_length: usize) {
+        if kind != KIND_SAMPLES {
+            self.gaps.unknown_kinds += 1;
+            return;
+        }
+        if self.gaps.next.is_some_and(|next| sequence < next) {
+            self.gaps.out_of_order += 1;
+            return;
+        }
+        self.payload_bytes = self.payload_bytes.saturating_add(payload.len());
+        let most = self
+            .payload_bytes
+            .saturating_mul(BYTES_PER_BYTE)
+            .saturating_add(FREE_BYTES);
+        let decoded = self.decoder.decode(payload, raw_length);
+        let Ok(segment) = decoded.and_then(|segment| in_its_place(segment, sequence)) else {
+            self.gaps.damaged_at_end = true;
+            return;
+        };
+        let (start_ns, end_ns, last) = (segment.start_ns, segment.end_ns, segment.last);
+        match self.merger.add(segment, most) {
+            Ok(()) => self.gaps.good(sequence, start_ns, end_ns, last),
+            Err(Refused::AbsurdTimes) => self.gaps.damaged_at_end = true,
+            Err(Refused::TooMuch) => self.gaps.refused += 1,
+        }
+    }
+
+    fn damage(&mut self, cut: bool) {
+        // A cut last segment is what a killed torchspy leaves behind: the end is missing, nothing is corrupt.
+        self.gaps.damaged_at_end |= !cut;
+    }
+
+    fn finish(self) -> Recording {
+        let mut recording = self.merger.finish();
+        recording.missing = self.gaps.sentences(recording.start_ns);
+        recording
+    }
+}
+
+fn in_its_place(segment: Segment, sequence: u64) -> Result<Segment, Corrupt> {
+    if segment.index == sequence {
+        Ok(segment)
+    } else {
+        Err(Corrupt("it is in the wrong place"))
+    }
+}
+
+/// What is missing of a file.
+#[derive(Default)]
+struct Gaps {
+    /// The sequence number that is expected next.
+    next: Option<u64>,
+    /// End of the last good segment.
+    end_ns: Option<u64>,
+    /// Whether the last good segment says that it is the last.
+    ended: bool,
+    lost: u64,
+    lost_ns: u64,
+    /// Something whole but damaged came after the last good segment.
+    damaged_at_end: bool,
+    out_of_order: u64,
+    unknown_kinds: u64,
+    refused: u64,
+    unreadable: Option<String>,
+}
+
+impl Gaps {
+    fn good(&mut self, sequence: u64, start_ns: u64, end_ns: u64, last: bool) {
+        let lost = sequence - self.next.unwrap_or(0);
+        if lost > 0 {
+            self.lost = self.lost.saturating_add(lost);
+            let before = self.end_ns.unwrap_or(start_ns);
+            self.lost_ns = self.lost_ns.saturating_add(start_ns.saturating_sub(before));
+        }
+        self.next = Some(sequence.saturating_add(1));
+        self.end_ns = Some(end_ns);
+        self.ended = last;
+        self.damaged_at_end = false;
+    }
+
+    fn sentences(&self, start_ns: u64) -> Vec<String> {
+        let mut sentences = Vec::new();
+        if self.lost > 0 {
+            let (count, verb) = counted(self.lost);
+            sentences.push(format!(
+                "{count} {verb} corrupt or missing (about {:.1} s)",
+                seconds(self.lost_ns)
+            ));
+        }
+        if self.out_of_order > 0 {
+            let (count, verb) = counted(self.out_of_order);
+            sentences.push(format!(
+                "{count} {verb} out of order and left out: another recording may have been appended"
+            ));
+        }
+        if self.unknown_kinds > 0 {
+            let (count, verb) = counted(self.unknown_kinds);
+            sentences.push(format!(
+                "{count} {verb} of a kind that this torchspy does not know"
+            ));
+        }
+        if self.refused > 0 {
+            let (count, verb) = counted(self.refused);
+            sentences.push(format!(
+                "{count} {verb} left out: too much for a file of this length"
+            ));
+        }
+        if let Some(error) = &self.unreadable {
+            sentences.push(format!("the rest of the file cannot be read: {error}"));
+        }
+        if !self.ended {
+            let held = self.end_ns.unwrap_or(start_ns).saturating_sub(start_ns);
+            let cause = if self.damaged_at_end {
+                "what follows is corrupt"
+            } else {
+                "torchspy was killed or the disk was full"
+            };
+            sentences.push(format!(
+                "the end is missing: {cause}; {:.1} s until the last complete second",
+                seconds(held)
+            ));
+        }
+        sentences
+    }
+}
+
+fn counted(segments: u64) -> (String, &'static str) {
+    match segments {
+        1 => ("1 segment".to_owned(), "is"),
+        more => (format!("{more} segments"), "are"),
+    }
+}
+
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
+/// What a file that starts like this is, where it is easy to tell.
+fn looks_like(start: &[u8]) -> Option<&'static str> {
+    const KNOWN: &[(&[u8], &str)] = &[
+        (b"\x7fELF", "an ELF file"),
+        (b"\x1f\x8b", "a gzip file"),
+        (b"\x28\xb5\x2f\xfd", "a zstd file"),
+        (b"PK\x03\x04", "a zip file"),
+        (b"<?xml", "XML or SVG"),
+        (b"<svg", "SVG"),
+        (b"{", "JSON"),
+        (b"PERFILE2", "a recording of perf"),
+    ];
+    let known = KNOWN.iter().find(|(magic, _)| start.starts_with(magic));
+    match known {
+        Some((_, what)) => Some(what),
+        None if start
+            .iter()
+            .all(|&byte| matches!(byte, b'\t' | b'\n' | b'\r' | b' '..=b'~')) =>
+        {
+            Some("text")
+        }
+        None => None,
+    }
+}

@@ -1,0 +1,153 @@
+//! Writing a recording: append-only, and whole up to the last segment whatever happens to the disk.
+
+use super::container::{SEGMENT_HEAD_LENGTH, fill_segment_head, head};
+use super::format_v1::{Encoder, encode_run};
+use crate::model::run::RunInfo;
+use crate::model::segment::Segment;
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::{self, Seek, SeekFrom, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+/// Why a recording, or a segment of it, was not written.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// The file cannot be created or written: no space, no permission, it exists.
+    #[error("cannot write the recording: {0}")]
+    Io(#[from] io::Error),
+    /// An earlier write failed half way and could not be undone; what follows it would not be found.
+    #[error("an earlier write to the recording failed half way; nothing can be added to it")]
+    Broken,
+    /// The segment is too large, or its ids do not fit together. Nothing was written.
+    #[error("a segment cannot be written: {0}")]
+    Segment(&'static str),
+}
+
+/// A recording that is being written.
+pub struct RecordingWriter {
+    file: File,
+    /// End of the last whole segment; `None` where the file cannot be cut (a pipe).
+    whole: Option<u64>,
+    broken: bool,
+    encoder: Encoder,
+    buffer: Vec<u8>,
+}
+
+impl std::fmt::Debug for RecordingWriter {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("RecordingWriter")
+            .field("whole", &self.whole)
+            .field("broken", &self.broken)
+            .finish_non_exhaustive()
+    }
+}
+
+impl RecordingWriter {
+    /// Creates a new file, readable by its owner only, and writes the header.
+    ///
+    /// # Errors
+    /// [`WriteError::Io`], of kind [`io::ErrorKind::AlreadyExists`] where something is there already.
+    pub fn create(path: &Path, run: &RunInfo) -> Result<Self, WriteError> {
+        let file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(path)?;
+        Self::from_file(file, run)
+    }
+
+    /// As [`RecordingWriter::create`], but over what is there: for a file that the user named. A regular file becomes
+    /// its owner's alone.
+    ///
+    /// # Errors
+    /// [`WriteError::Io`].
+    pub fn create_over(path: &Path, run: &RunInfo) -> Result<Self, WriteError> {
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(path)?;
+        let metadata = file.metadata()?;
+        if metadata.is_file() && metadata.permissions().mode() & 0o777 != 0o600 {
+            file.set_permissions(Permissions::from_mode(0o600))?;
+        }
+        Self::from_file(file, run)
+    }
+
+    /// Writes the header to `file`, which is open for writing and empty, and goes on from there.
+    ///
+    /// # Errors
+    /// [`WriteError`].
+    pub fn from_file(mut file: File, run: &RunInfo) -> Result<Self, WriteError> {
+        let mut writer = Self {
+            whole: file.stream_position().ok(),
+            file,
+            broken: false,
+            encoder: Encoder::new()?,
+            buffer: Vec::new(),
+        };
+        let block = encode_run(run).map_err(|error| WriteError::Segment(error.0))?;
+        writer.buffer = head(&block).map_err(|error| WriteError::Segment(error.0))?;
+        writer.append()?;
+        Ok(writer)
+    }
+
+    /// Appends a segment. After an error of the file, what was written before stays readable; where the failed part
+    /// could be removed, a later segment may be tried.
+    ///
+    /// # Errors
+    /// [`WriteError`].
+    pub fn write_segment(&mut self, segment: &Segment) -> Result<(), WriteError> {
+        if self.broken {
+            return Err(WriteError::Broken);
+        }
+        self.buffer.clear();
+        self.buffer.resize(SEGMENT_HEAD_LENGTH, 0);
+        let raw_length = self
+            .encoder
+            .encode(segment, &mut self.buffer)
+            .map_err(|error| WriteError::Segment(error.0))?;
+        fill_segment_head(&mut self.buffer, segment.index, raw_length);
+        self.append()
+    }
+
+    /// Bytes written so far; 0 where the file is a pipe.
+    pub fn length(&self) -> u64 {
+        self.whole.unwrap_or(0)
+    }
+
+    /// Ends the recording. Network file systems report a full disk only when a file is synced or closed.
+    ///
+    /// # Errors
+    /// [`WriteError`], where what was written may not have reached the disk.
+    pub fn finish(self) -> Result<(), WriteError> {
+        match self.file.sync_data() {
+            // A pipe or a terminal has no disk behind it.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
+            other => Ok(other?),
+        }
+    }
+
+    fn append(&mut self) -> Result<(), WriteError> {
+        match self.file.write_all(&self.buffer) {
+            Ok(()) => {
+                self.whole = self.whole.map(|whole| whole + self.buffer.len() as u64);
+                Ok(())
+            }
+            Err(error) => {
+                self.broken = !self.cut_back();
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Removes what a failed write left behind the last whole segment.
+    fn cut_back(&mut self) -> bool {
+        let Some(whole) = self.whole else {
+            return false;
+        };
+        self.file.set_len(whole).is_ok() && self.file.seek(SeekFrom::Start(whole)).is_ok()
+    }
+}
