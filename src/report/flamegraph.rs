@@ -12,6 +12,7 @@ mod tree;
 
 use super::label;
 use super::view::{View, ViewOptions};
+use crate::model::category::FrameKind;
 use crate::model::profile::Profile;
 use inferno::flamegraph::color::{BackgroundColor, PaletteMap};
 use inferno::flamegraph::{Direction, Options, TextTruncateDirection, from_lines};
@@ -54,13 +55,15 @@ pub fn render(profile: &Profile, options: &ViewOptions, out: &mut dyn Write) -> 
     Ok(out.write_all(svg.as_bytes())?)
 }
 
-fn kind(view: &View<'_>, node: &Node) -> crate::model::category::FrameKind {
-    node.shown.map_or(crate::model::category::FrameKind::Marker, |shown| view.kind(shown))
+fn kind(view: &View<'_>, node: &Node) -> FrameKind {
+    node.shown.map_or(FrameKind::Marker, |shown| view.kind(shown))
 }
 
 /// inferno's drawing of `boxes`, with their numbers for names.
 fn lay_out(view: &View<'_>, boxes: &[(&Node, usize)]) -> Result<String, FlamegraphError> {
     let mut colours = PaletteMap::default();
+    // The box that inferno puts below all others has an empty name.
+    colours.insert("", palette::colour(FrameKind::Marker).into());
     let mut lines = Vec::with_capacity(boxes.len());
     let mut path: Vec<String> = Vec::new();
     for (number, &(node, depth)) in boxes.iter().enumerate() {

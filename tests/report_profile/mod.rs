@@ -1,6 +1,9 @@
 //! Profiles made up for tests of the report formats.
 
-#![allow(dead_code, reason = "each test file uses a part")]
+#![allow(dead_code, unreachable_pub, missing_docs, reason = "each test file uses a part")]
+
+pub mod svg;
+pub mod training;
 
 use torchspy::model::category::{Activity, FrameKind, Phase, SummaryRow};
 use torchspy::model::frame::{Partial, Trust};
