@@ -1,5 +1,7 @@
 //! Folded stacks: golden output, py-spy's strict pattern, and sums.
 
+#![allow(clippy::unwrap_used, reason = "a test may fail by it")]
+
 mod report_profile;
 
 use regex::Regex;
@@ -17,7 +19,9 @@ fn fold(profile: &Profile, options: &FoldedOptions) -> String {
 
 fn counts(text: &str, root: &str) -> u64 {
     let lines = text.lines().filter(|line| line.starts_with(root));
-    lines.map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum()
+    lines
+        .map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap())
+        .sum()
 }
 
 #[test]
@@ -27,13 +31,30 @@ fn golden() {
 
 #[test]
 fn golden_python_only() {
-    insta::assert_snapshot!(fold(&small(), &FoldedOptions { python_only: true, ..FoldedOptions::default() }));
+    insta::assert_snapshot!(fold(
+        &small(),
+        &FoldedOptions {
+            python_only: true,
+            ..FoldedOptions::default()
+        }
+    ));
 }
 
 #[test]
 fn golden_microseconds_with_everything() {
-    let view = ViewOptions { idle: Idle::Everywhere, plumbing: true, ..ViewOptions::default() };
-    insta::assert_snapshot!(fold(&small(), &FoldedOptions { view, count: Count::Microseconds, ..FoldedOptions::default() }));
+    let view = ViewOptions {
+        idle: Idle::Everywhere,
+        plumbing: true,
+        ..ViewOptions::default()
+    };
+    insta::assert_snapshot!(fold(
+        &small(),
+        &FoldedOptions {
+            view,
+            count: Count::Microseconds,
+            ..FoldedOptions::default()
+        }
+    ));
 }
 
 #[test]
@@ -44,11 +65,23 @@ fn ticks_are_neither_lost_nor_made_where_a_cpu_wait_splits_samples() {
     let main = builder.python("main", "/m.py", 1, FrameKind::PythonUser);
     for index in 0..1000_u32 {
         let line = index % 3;
-        builder.sample(thread, 10 * MS, &[At::Python(main, line)], Phase::User, Activity::Python).queue_ns = 3 * MS;
+        builder
+            .sample(
+                thread,
+                10 * MS,
+                &[At::Python(main, line)],
+                Phase::User,
+                Activity::Python,
+            )
+            .queue_ns = 3 * MS;
     }
     let text = fold(&builder.build(), &FoldedOptions::default());
     assert_eq!(counts(&text, "rank 0"), 1000);
-    let waited: u64 = text.lines().filter(|line| line.contains("[cpu_wait]")).map(|line| counts(line, "")).sum();
+    let waited: u64 = text
+        .lines()
+        .filter(|line| line.contains("[cpu_wait]"))
+        .map(|line| counts(line, ""))
+        .sum();
     assert_eq!(waited, 300, "{text}");
 }
 
@@ -65,9 +98,21 @@ fn python_only_lines_suit_strict_parsers() {
         ("C.f.<locals>.g", "<frozen importlib._bootstrap>"),
     ] {
         let function = builder.python(name, file, 1, FrameKind::PythonUser);
-        builder.sample(thread, 10 * MS, &[At::Python(function, 3)], Phase::User, Activity::Python);
+        builder.sample(
+            thread,
+            10 * MS,
+            &[At::Python(function, 3)],
+            Phase::User,
+            Activity::Python,
+        );
     }
-    let text = fold(&builder.build(), &FoldedOptions { python_only: true, ..FoldedOptions::default() });
+    let text = fold(
+        &builder.build(),
+        &FoldedOptions {
+            python_only: true,
+            ..FoldedOptions::default()
+        },
+    );
     // The two patterns of itwinai's reader of py-spy's raw format.
     let frame = Regex::new(r"^([^\s]+) \(([^():]+):(\d+)\)$").unwrap();
     let process = Regex::new("^process [0-9]+:\".*\"$").unwrap();
@@ -88,9 +133,18 @@ fn hostile_names_never_split_a_line_or_a_frame() {
     let thread = builder.thread(process, 1, "x;y\nz", false);
     let python = builder.python("f;g\n1 2\r\x1b[31m", "/a;b\n.py", 1, FrameKind::PythonUser);
     let native = builder.native("op;\u{85}\u{2028}", "op", "/l;\n.so", FrameKind::Native);
-    builder.sample(thread, 10 * MS, &[At::Python(python, 1), At::Native(native)], Phase::User, Activity::Python);
+    builder.sample(
+        thread,
+        10 * MS,
+        &[At::Python(python, 1), At::Native(native)],
+        Phase::User,
+        Activity::Python,
+    );
     let text = fold(&builder.build(), &FoldedOptions::default());
     assert_eq!(text.lines().count(), 1, "{text:?}");
     assert_eq!(text.matches(';').count(), 2, "{text:?}");
-    assert!(!text.trim_end().contains(|c: char| c.is_control()), "{text:?}");
+    assert!(
+        !text.trim_end().contains(|c: char| c.is_control()),
+        "{text:?}"
+    );
 }

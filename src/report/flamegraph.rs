@@ -35,7 +35,11 @@ pub enum FlamegraphError {
 }
 
 /// Draws `profile` as SVG into `out`. Without anything to draw, the SVG says so.
-pub fn render(profile: &Profile, options: &ViewOptions, out: &mut dyn Write) -> Result<(), FlamegraphError> {
+pub fn render(
+    profile: &Profile,
+    options: &ViewOptions,
+    out: &mut dyn Write,
+) -> Result<(), FlamegraphError> {
     let view = View::new(profile, options);
     let tree = Tree::build(&view);
     let min_ns = (tree.width_ns() as f64 * MIN_SHARE) as u64;
@@ -50,13 +54,15 @@ pub fn render(profile: &Profile, options: &ViewOptions, out: &mut dyn Write) -> 
             caption: tooltip::caption(&view, node),
             tooltip: tooltip::tooltip(&view, node),
             kind: kind(&view, node),
+            is_thread: node.shown.is_none(),
         })
     })?;
     Ok(out.write_all(svg.as_bytes())?)
 }
 
 fn kind(view: &View<'_>, node: &Node) -> FrameKind {
-    node.shown.map_or(FrameKind::Marker, |shown| view.kind(shown))
+    node.shown
+        .map_or(FrameKind::Marker, |shown| view.kind(shown))
 }
 
 /// inferno's drawing of `boxes`, with their numbers for names.
@@ -72,9 +78,15 @@ fn lay_out(view: &View<'_>, boxes: &[(&Node, usize)]) -> Result<String, Flamegra
         colours.insert(&name, palette::colour(kind(view, node)).into());
         path.truncate(depth);
         path.push(name);
-        let drawn_children = boxes[number + 1..].iter().take_while(|&&(_, below)| below > depth);
-        let children_ns = drawn_children.filter(|&&(_, below)| below == depth + 1).map(|&(child, _)| child.total_ns);
-        let own_ns = node.total_ns.saturating_sub(children_ns.fold(0, u64::saturating_add));
+        let drawn_children = boxes[number + 1..]
+            .iter()
+            .take_while(|&&(_, below)| below > depth);
+        let children_ns = drawn_children
+            .filter(|&&(_, below)| below == depth + 1)
+            .map(|&(child, _)| child.total_ns);
+        let own_ns = node
+            .total_ns
+            .saturating_sub(children_ns.fold(0, u64::saturating_add));
         if own_ns > 0 {
             lines.push(format!("{} {own_ns}", path.join(";")));
         }
@@ -98,15 +110,27 @@ fn lay_out(view: &View<'_>, boxes: &[(&Node, usize)]) -> Result<String, Flamegra
 /// `torchspy · python train.py`, and the host, which tells drawings of several nodes apart.
 fn title(view: &View<'_>) -> String {
     let run = &view.profile().run;
-    let command = if run.command.is_empty() { format!("pid {}", run.pid) } else { run.command.join(" ") };
-    let host = if run.host.is_empty() { String::new() } else { format!(" on {}", label::clean(&run.host, 30)) };
+    let command = if run.command.is_empty() {
+        format!("pid {}", run.pid)
+    } else {
+        run.command.join(" ")
+    };
+    let host = if run.host.is_empty() {
+        String::new()
+    } else {
+        format!(" on {}", label::clean(&run.host, 30))
+    };
     format!("{}{host}", label::clean(&command, 70))
 }
 
 /// Duration, rate, samples, and what the time is.
 fn subtitle(view: &View<'_>) -> String {
     let profile = view.profile();
-    let samples = profile.samples.iter().map(|sample| u64::from(sample.ticks)).fold(0, u64::saturating_add);
+    let samples = profile
+        .samples
+        .iter()
+        .map(|sample| u64::from(sample.ticks))
+        .fold(0, u64::saturating_add);
     let mut text = format!(
         "{} at {} Hz · {} samples of {} threads in {} processes",
         label::duration(profile.end_ns.saturating_sub(profile.start_ns)),
@@ -116,19 +140,27 @@ fn subtitle(view: &View<'_>) -> String {
         profile.processes.len()
     );
     if !profile.missing.is_empty() {
-        let _ = write!(text, " · incomplete: {}", label::clean(&profile.missing.join("; "), 60));
+        let _ = write!(
+            text,
+            " · incomplete: {}",
+            label::clean(&profile.missing.join("; "), 60)
+        );
     }
     text.push_str(" · host time, width = seconds of each thread");
     text
 }
 
 fn nothing_to_draw(view: &View<'_>) -> String {
-    let text = |y: u32, text: &str| format!("<text x=\"10\" y=\"{y}\">{}</text>", redraw::escape(text));
+    let text =
+        |y: u32, text: &str| format!("<text x=\"10\" y=\"{y}\">{}</text>", redraw::escape(text));
     format!(
         "<?xml version=\"1.0\" standalone=\"no\"?><svg version=\"1.1\" width=\"1200\" height=\"90\" \
          xmlns=\"http://www.w3.org/2000/svg\" font-family=\"monospace\" font-size=\"13\">{}{}{}</svg>\n",
         text(24, &title(view)),
         text(46, &subtitle(view)),
-        text(72, "nothing to draw: no thread that was asked for has a sample (--threads and --idle choose what is drawn)")
+        text(
+            72,
+            "nothing to draw: no thread that was asked for has a sample (--threads and --idle choose what is drawn)"
+        )
     )
 }

@@ -39,7 +39,9 @@ pub fn render(profile: &Profile, options: &FoldedOptions, out: &mut dyn Write) -
             Count::Ticks => u64::from(stretch.ticks),
             Count::Microseconds => stretch.weight_ns,
         };
-        let sum = sums.entry((stretch.root, stretch.stack, stretch.queued)).or_default();
+        let sum = sums
+            .entry((stretch.root, stretch.stack, stretch.queued))
+            .or_default();
         *sum = u64::saturating_add(*sum, amount);
     }
     let mut lines = BTreeMap::<String, u64>::new();
@@ -47,7 +49,10 @@ pub fn render(profile: &Profile, options: &FoldedOptions, out: &mut dyn Write) -
         let mut line = root_frame(&view.roots()[root], options.python_only);
         let mut frames = view.frames(stack, queued);
         if options.python_only {
-            frames.retain(|frame| view.function(frame.shown).is_some_and(|function| function.is_python));
+            frames.retain(|frame| {
+                view.function(frame.shown)
+                    .is_some_and(|function| function.is_python)
+            });
             if frames.is_empty() {
                 line.push_str(";[native] (no_python_frames:0)");
             }
@@ -60,7 +65,11 @@ pub fn render(profile: &Profile, options: &FoldedOptions, out: &mut dyn Write) -
         *sum = sum.saturating_add(amount);
     }
     for (line, amount) in lines {
-        let count = if options.count == Count::Microseconds { amount / 1000 } else { amount };
+        let count = if options.count == Count::Microseconds {
+            amount / 1000
+        } else {
+            amount
+        };
         if count > 0 {
             writeln!(out, "{line} {count}")?;
         }
@@ -70,7 +79,11 @@ pub fn render(profile: &Profile, options: &FoldedOptions, out: &mut dyn Write) -
 
 fn root_frame(root: &Root, python_only: bool) -> String {
     if python_only {
-        return format!("process {}:\"{}\"", root.pid, without_separators(&root.label).replace('"', "'"));
+        return format!(
+            "process {}:\"{}\"",
+            root.pid,
+            without_separators(&root.label).replace('"', "'")
+        );
     }
     without_separators(&root.label)
 }
@@ -82,8 +95,26 @@ fn frame_text(view: &View<'_>, shown: Shown, python_only: bool) -> String {
     let name = label::clean(&function.name, LONG);
     let file = label::clean(label::package_path(&function.file), LONG);
     if python_only {
-        let name: String = name.chars().map(|c| if c.is_whitespace() || c == ';' { '_' } else { c }).collect();
-        let file: String = file.chars().map(|c| if matches!(c, '(' | ')' | ':' | ';') { '_' } else { c }).collect();
+        let name: String = name
+            .chars()
+            .map(|c| {
+                if c.is_whitespace() || c == ';' {
+                    '_'
+                } else {
+                    c
+                }
+            })
+            .collect();
+        let file: String = file
+            .chars()
+            .map(|c| {
+                if matches!(c, '(' | ')' | ':' | ';') {
+                    '_'
+                } else {
+                    c
+                }
+            })
+            .collect();
         let name = if name.is_empty() { "?" } else { &name };
         let file = if file.is_empty() { "?" } else { &file };
         return format!("{name} ({file}:{line})");

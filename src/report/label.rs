@@ -17,7 +17,11 @@ pub fn clean(text: &str, max: usize) -> String {
             cleaned.push('…');
             break;
         }
-        cleaned.push(if is_harmless(character) { character } else { '\u{fffd}' });
+        cleaned.push(if is_harmless(character) {
+            character
+        } else {
+            '\u{fffd}'
+        });
     }
     cleaned
 }
@@ -37,23 +41,29 @@ pub fn package_path(file: &str) -> &str {
             return &file[at + folder.len()..];
         }
     }
-    if let Some(at) = file.rfind("/lib/python3") {
-        if let Some((_, rest)) = file[at + "/lib/".len()..].split_once('/') {
-            return rest;
-        }
+    if let Some(at) = file.rfind("/lib/python3")
+        && let Some((_, rest)) = file[at + "/lib/".len()..].split_once('/')
+    {
+        return rest;
     }
     file
 }
 
 /// The last part of a path.
 pub fn file_name(path: &str) -> &str {
-    path.rsplit('/').find(|part| !part.is_empty()).unwrap_or(path)
+    path.rsplit('/')
+        .find(|part| !part.is_empty())
+        .unwrap_or(path)
 }
 
 /// A Python file for a box: packages with their path, scripts by their file name.
 pub fn short_file(file: &str) -> &str {
     let package = package_path(file);
-    if package.len() < file.len() { package } else { file_name(file) }
+    if package.len() < file.len() {
+        package
+    } else {
+        file_name(file)
+    }
 }
 
 /// A function for a box: `forward (torch/nn/modules/conv.py:554)`, or the native function's short name.
@@ -65,13 +75,20 @@ pub fn function_label(function: &Function, line: u32) -> String {
     match (function.file.is_empty(), line) {
         (true, _) => name,
         (false, 0) => format!("{name} ({})", clean(short_file(&function.file), SHORT)),
-        (false, line) => format!("{name} ({}:{line})", clean(short_file(&function.file), SHORT)),
+        (false, line) => format!(
+            "{name} ({}:{line})",
+            clean(short_file(&function.file), SHORT)
+        ),
     }
 }
 
 /// What each process is called: `rank 0`, `DataLoader worker 1 of rank 0`. With its pid where two would read the same.
 pub fn process_labels(profile: &Profile) -> Vec<String> {
-    let plain: Vec<String> = profile.processes.iter().map(|process| role_label(profile, process)).collect();
+    let plain: Vec<String> = profile
+        .processes
+        .iter()
+        .map(|process| role_label(profile, process))
+        .collect();
     let mut seen = FxHashMap::<&str, u32>::default();
     for label in &plain {
         *seen.entry(label).or_default() += 1;
@@ -88,17 +105,25 @@ pub fn process_labels(profile: &Profile) -> Vec<String> {
 fn role_label(profile: &Profile, process: &ProfileProcess) -> String {
     match process.role {
         Role::Launcher => "launcher".to_owned(),
-        Role::Trainer { rank: Some(rank), .. } => format!("rank {rank}"),
+        Role::Trainer {
+            rank: Some(rank), ..
+        } => format!("rank {rank}"),
         Role::Trainer { rank: None, .. } => "trainer".to_owned(),
         Role::DataLoaderWorker { number, trainer } => {
             let trainer = trainer.and_then(|id| profile.processes.get(id.index()));
             match trainer.map(|trainer| trainer.role) {
-                Some(Role::Trainer { rank: Some(rank), .. }) => format!("DataLoader worker {number} of rank {rank}"),
+                Some(Role::Trainer {
+                    rank: Some(rank), ..
+                }) => format!("DataLoader worker {number} of rank {rank}"),
                 _ => format!("DataLoader worker {number}"),
             }
         }
         Role::Other => {
-            let name = process.info.command.first().map_or(process.info.exe.as_str(), String::as_str);
+            let name = process
+                .info
+                .command
+                .first()
+                .map_or(process.info.exe.as_str(), String::as_str);
             match file_name(name) {
                 "" => format!("process {}", process.info.pid),
                 name => clean(name, 40),
@@ -129,7 +154,11 @@ pub fn percent(part: u64, whole: u64) -> String {
         return "0 %".to_owned();
     }
     let percent = 100.0 * part as f64 / whole as f64;
-    if percent < 0.1 { "< 0.1 %".to_owned() } else { format!("{percent:.1} %") }
+    if percent < 0.1 {
+        "< 0.1 %".to_owned()
+    } else {
+        format!("{percent:.1} %")
+    }
 }
 
 /// A count with commas: `12,345`.
@@ -137,7 +166,7 @@ pub fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
     for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index) % 3 == 0 {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
             text.push(',');
         }
         text.push(digit);
@@ -151,7 +180,10 @@ mod tests {
 
     #[test]
     fn hostile_text_is_neutral_and_bounded() {
-        assert_eq!(clean("a\x1b[31m\nb\u{202e}c\u{ffff}", 50), "a\u{fffd}[31m\u{fffd}b\u{fffd}c\u{fffd}");
+        assert_eq!(
+            clean("a\x1b[31m\nb\u{202e}c\u{ffff}", 50),
+            "a\u{fffd}[31m\u{fffd}b\u{fffd}c\u{fffd}"
+        );
         assert_eq!(clean("abcdef", 6), "abcdef");
         assert_eq!(clean("abcdefg", 6), "abcde…");
         assert_eq!(clean(&"é".repeat(10_000), 100).chars().count(), 100);
@@ -160,10 +192,19 @@ mod tests {
 
     #[test]
     fn paths_are_shortened_from_the_package_on() {
-        assert_eq!(short_file("/v/lib/python3.11/site-packages/torch/nn/m.py"), "torch/nn/m.py");
-        assert_eq!(short_file("/usr/lib/python3.11/json/decoder.py"), "json/decoder.py");
+        assert_eq!(
+            short_file("/v/lib/python3.11/site-packages/torch/nn/m.py"),
+            "torch/nn/m.py"
+        );
+        assert_eq!(
+            short_file("/usr/lib/python3.11/json/decoder.py"),
+            "json/decoder.py"
+        );
         assert_eq!(short_file("/home/u/train.py"), "train.py");
-        assert_eq!(short_file("<frozen importlib._bootstrap>"), "<frozen importlib._bootstrap>");
+        assert_eq!(
+            short_file("<frozen importlib._bootstrap>"),
+            "<frozen importlib._bootstrap>"
+        );
         assert_eq!(package_path("/home/u/train.py"), "/home/u/train.py");
     }
 

@@ -42,7 +42,9 @@ pub fn base_name(parts: &NameParts<'_>) -> String {
 /// What a command line runs, without folder and ending: `train` of `python -u dir/train.py --lr 1`, `pkg.main` of
 /// `python -m pkg.main`, `torchrun` of a launcher that names no script.
 fn script(command: &[String]) -> &str {
-    let Some(program) = command.first() else { return "" };
+    let Some(program) = command.first() else {
+        return "";
+    };
     let mut arguments = command.iter().skip(1);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
@@ -82,13 +84,23 @@ fn utc(wall_ns: u64) -> String {
     // https://howardhinnant.github.io/date_algorithms.html
     let days = days + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let year_of_era =
+        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let month_from_march = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let month = if month_from_march < 10 {
+        month_from_march + 3
+    } else {
+        month_from_march - 9
+    };
     let year = year_of_era + era * 400 + u64::from(month <= 2);
-    format!("{year:04}{month:02}{day:02}T{:02}{:02}{:02}Z", second / 3600, second / 60 % 60, second % 60)
+    format!(
+        "{year:04}{month:02}{day:02}T{:02}{:02}{:02}Z",
+        second / 3600,
+        second / 60 % 60,
+        second % 60
+    )
 }
 
 #[cfg(test)]
@@ -109,8 +121,18 @@ mod tests {
             pid: 4242,
             started_wall_ns: 1_795_222_923_000_000_000,
         };
-        assert_eq!(base_name(&parts), "torchspy-train-node1-rank0-4242-20261121T010203Z");
-        assert_eq!(base_name(&NameParts { rank: None, host: "", ..parts }), "torchspy-train-4242-20261121T010203Z");
+        assert_eq!(
+            base_name(&parts),
+            "torchspy-train-node1-rank0-4242-20261121T010203Z"
+        );
+        assert_eq!(
+            base_name(&NameParts {
+                rank: None,
+                host: "",
+                ..parts
+            }),
+            "torchspy-train-4242-20261121T010203Z"
+        );
     }
 
     #[test]
@@ -129,11 +151,24 @@ mod tests {
 
     #[test]
     fn hostile_parts_stay_a_file_name() {
-        let command = vec!["python".to_owned(), format!("../../{}é\n/x y;.py", "a".repeat(500))];
-        let parts = NameParts { command: &command, host: "../\0h", rank: Some(u32::MAX), pid: i32::MIN, started_wall_ns: u64::MAX };
+        let command = vec![
+            "python".to_owned(),
+            format!("../../{}é\n/x y;.py", "a".repeat(500)),
+        ];
+        let parts = NameParts {
+            command: &command,
+            host: "../\0h",
+            rank: Some(u32::MAX),
+            pid: i32::MIN,
+            started_wall_ns: u64::MAX,
+        };
         let name = base_name(&parts);
         assert!(name.len() < 200, "{name}");
-        assert!(name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b)), "{name}");
+        assert!(
+            name.bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b)),
+            "{name}"
+        );
     }
 
     #[test]

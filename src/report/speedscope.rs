@@ -29,7 +29,10 @@ pub struct SpeedscopeOptions {
 
 impl Default for SpeedscopeOptions {
     fn default() -> Self {
-        Self { view: ViewOptions::default(), categories: true }
+        Self {
+            view: ViewOptions::default(),
+            categories: true,
+        }
     }
 }
 
@@ -72,22 +75,35 @@ struct Sampled {
     weights: Vec<u64>,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
 fn is_zero(line: &u32) -> bool {
     *line == 0
 }
 
 /// Writes `profile` as speedscope JSON. The first profile, which opens first, is the training thread's.
-pub fn render(profile: &Profile, options: &SpeedscopeOptions, out: &mut dyn Write) -> io::Result<()> {
+pub fn render(
+    profile: &Profile,
+    options: &SpeedscopeOptions,
+    out: &mut dyn Write,
+) -> io::Result<()> {
     let view = View::new(profile, &options.view);
-    let mut frames = Frames { categories: options.categories, table: Vec::new(), known: FxHashMap::default() };
+    let mut frames = Frames {
+        categories: options.categories,
+        table: Vec::new(),
+        known: FxHashMap::default(),
+    };
     let profiles = sampled(&view, &mut frames);
     let file = File {
         schema: SCHEMA,
         exporter: format!("torchspy {}", profile.run.torchspy),
         name: name(profile),
         active: 0,
-        shared: Shared { frames: &frames.table },
+        shared: Shared {
+            frames: &frames.table,
+        },
         profiles,
     };
     serde_json::to_writer(&mut *out, &file)?;
@@ -120,7 +136,12 @@ fn sampled(view: &View<'_>, frames: &mut Frames) -> Vec<Sampled> {
 fn empty(root: &Root, end: u64) -> Sampled {
     Sampled {
         r#type: "sampled",
-        name: format!("{} (pid {}, tid {})", label::clean(&root.label, SHORT), root.pid, root.tid),
+        name: format!(
+            "{} (pid {}, tid {})",
+            label::clean(&root.label, SHORT),
+            root.pid,
+            root.tid
+        ),
         unit: "nanoseconds",
         start: 0,
         end,
@@ -159,7 +180,11 @@ struct Frames {
 }
 
 impl Frames {
-    fn stack(&mut self, view: &View<'_>, key: (Option<crate::model::ids::StackId>, bool, Phase)) -> Vec<usize> {
+    fn stack(
+        &mut self,
+        view: &View<'_>,
+        key: (Option<crate::model::ids::StackId>, bool, Phase),
+    ) -> Vec<usize> {
         let (stack, queued, phase) = key;
         let band = self.categories.then_some(FrameKey::Phase(phase));
         let frames = view.frames(stack, queued);
@@ -174,7 +199,11 @@ impl Frames {
             return index;
         }
         let frame = match key {
-            FrameKey::Phase(phase) => Frame { name: format!("[{}]", phase.name()), file: String::new(), line: 0 },
+            FrameKey::Phase(phase) => Frame {
+                name: format!("[{}]", phase.name()),
+                file: String::new(),
+                line: 0,
+            },
             FrameKey::Shown(shown) => self.frame(view, shown),
         };
         self.table.push(frame);
@@ -184,14 +213,26 @@ impl Frames {
 
     fn frame(&self, view: &View<'_>, shown: Shown) -> Frame {
         let (Some(function), Shown::Code { line, .. }) = (view.function(shown), shown) else {
-            return Frame { name: view.label(shown), file: String::new(), line: 0 };
+            return Frame {
+                name: view.label(shown),
+                file: String::new(),
+                line: 0,
+            };
         };
-        let name = if function.is_python { &function.name } else { &function.short_name };
+        let name = if function.is_python {
+            &function.name
+        } else {
+            &function.short_name
+        };
         let mut name = label::clean(name, LONG);
         if self.categories {
             name = format!("{name} · {}", short_kind(function.kind));
         }
-        Frame { name, file: label::clean(label::package_path(&function.file), LONG), line }
+        Frame {
+            name,
+            file: label::clean(label::package_path(&function.file), LONG),
+            line,
+        }
     }
 }
 

@@ -40,7 +40,13 @@ pub struct ViewOptions {
 
 impl Default for ViewOptions {
     fn default() -> Self {
-        Self { threads: None, processes: None, idle: Idle::default(), plumbing: false, lines: true }
+        Self {
+            threads: None,
+            processes: None,
+            idle: Idle::default(),
+            plumbing: false,
+            lines: true,
+        }
     }
 }
 
@@ -127,20 +133,40 @@ pub struct View<'a> {
 impl<'a> View<'a> {
     /// Selects what `options` asks for. Threads of which nothing would be drawn are left out.
     pub fn new(profile: &'a Profile, options: &ViewOptions) -> Self {
-        let mut view =
-            Self { profile, options: options.clone(), roots: Vec::new(), root_of_thread: vec![None; profile.threads.len()] };
+        let mut view = Self {
+            profile,
+            options: options.clone(),
+            roots: Vec::new(),
+            root_of_thread: vec![None; profile.threads.len()],
+        };
         let mut roots = view.candidates();
         for sample in &profile.samples {
             if let Some(Some(root)) = roots.get_mut(sample.thread.index()) {
                 root.wall_ns = root.wall_ns.saturating_add(sample.weight_ns);
-                root.drawn_ns = root.drawn_ns.saturating_add(view.run_part(root.training, sample) + queue_part(sample));
+                root.drawn_ns = root
+                    .drawn_ns
+                    .saturating_add(view.run_part(root.training, sample) + queue_part(sample));
             }
         }
-        view.roots = roots.into_iter().flatten().filter(|root| root.drawn_ns > 0).collect();
-        let places: Vec<_> = profile.processes.iter().map(|process| place(profile, process.role)).collect();
+        view.roots = roots
+            .into_iter()
+            .flatten()
+            .filter(|root| root.drawn_ns > 0)
+            .collect();
+        let places: Vec<_> = profile
+            .processes
+            .iter()
+            .map(|process| place(profile, process.role))
+            .collect();
         view.roots.sort_by_key(|root| {
             let process = places.get(root.process.index()).copied();
-            (process, root.process, !root.training, Reverse(root.drawn_ns), root.thread)
+            (
+                process,
+                root.process,
+                !root.training,
+                Reverse(root.drawn_ns),
+                root.thread,
+            )
         });
         for (index, root) in view.roots.iter().enumerate() {
             view.root_of_thread[root.thread.index()] = Some(index);
@@ -163,19 +189,32 @@ impl<'a> View<'a> {
     pub fn stretches(&self) -> impl Iterator<Item = Stretch> + '_ {
         let mut tick_debt = vec![0.0_f64; self.roots.len()];
         self.profile.samples.iter().flat_map(move |sample| {
-            let root = self.root_of_thread.get(sample.thread.index()).copied().flatten();
+            let root = self
+                .root_of_thread
+                .get(sample.thread.index())
+                .copied()
+                .flatten();
             let parts = root.map(|root| self.parts(root, sample, &mut tick_debt[root]));
             parts.into_iter().flatten().flatten()
         })
     }
 
-    fn parts(&self, root: usize, sample: &ProfileSample, tick_debt: &mut f64) -> [Option<Stretch>; 2] {
+    fn parts(
+        &self,
+        root: usize,
+        sample: &ProfileSample,
+        tick_debt: &mut f64,
+    ) -> [Option<Stretch>; 2] {
         let queue_ns = queue_part(sample);
         let run_ns = self.run_part(self.roots[root].training, sample);
         // Where two parts share a tick, the fraction that rounding leaves is carried to the thread's next sample.
         let queue_share = queue_ns as f64 / sample.weight_ns.max(1) as f64;
         let wanted = f64::from(sample.ticks) * queue_share + *tick_debt;
-        let queue_ticks = if queue_ns == 0 { 0 } else { (wanted + 1e-9).floor().clamp(0.0, f64::from(sample.ticks)) as u32 };
+        let queue_ticks = if queue_ns == 0 {
+            0
+        } else {
+            (wanted + 1e-9).floor().clamp(0.0, f64::from(sample.ticks)) as u32
+        };
         if queue_ns > 0 {
             *tick_debt = wanted - f64::from(queue_ticks);
         }
@@ -206,14 +245,24 @@ impl<'a> View<'a> {
     pub fn frames(&self, stack: Option<StackId>, queued: bool) -> Vec<ViewFrame> {
         let known = stack.filter(|stack| stack.index() < self.profile.stacks.stacks().len());
         let mut frames = self.stack_frames(known, self.options.plumbing);
-        if !self.options.plumbing && !frames.iter().any(|frame| matches!(frame.shown, Shown::Code { .. })) {
+        if !self.options.plumbing
+            && !frames
+                .iter()
+                .any(|frame| matches!(frame.shown, Shown::Code { .. }))
+        {
             frames = self.stack_frames(known, true);
         }
         if frames.is_empty() {
-            frames.push(ViewFrame { shown: Shown::Unread, guessed: false });
+            frames.push(ViewFrame {
+                shown: Shown::Unread,
+                guessed: false,
+            });
         }
         if queued {
-            frames.push(ViewFrame { shown: Shown::CpuWait, guessed: false });
+            frames.push(ViewFrame {
+                shown: Shown::CpuWait,
+                guessed: false,
+            });
         }
         frames
     }
@@ -242,7 +291,9 @@ impl<'a> View<'a> {
     /// What kind of code a frame is.
     pub fn kind(&self, shown: Shown) -> FrameKind {
         match shown {
-            Shown::Code { .. } => self.function(shown).map_or(FrameKind::Native, |function| function.kind),
+            Shown::Code { .. } => self
+                .function(shown)
+                .map_or(FrameKind::Native, |function| function.kind),
             Shown::Partial(_) | Shown::Unread => FrameKind::Marker,
             Shown::CpuWait => FrameKind::Wait,
         }
@@ -256,7 +307,10 @@ impl<'a> View<'a> {
             .filter_map(|id| {
                 let frame = self.profile.stacks.frame(id);
                 if let Some(reason) = frame.partial {
-                    return Some(ViewFrame { shown: Shown::Partial(reason), guessed: false });
+                    return Some(ViewFrame {
+                        shown: Shown::Partial(reason),
+                        guessed: false,
+                    });
                 }
                 let function = self.profile.functions.get(frame.function.index())?;
                 if function.plumbing && !plumbing {
@@ -268,7 +322,13 @@ impl<'a> View<'a> {
                     (true, false) => function.first_line,
                 };
                 let guessed = frame.trust.is_some_and(|trust| trust.is_guess());
-                Some(ViewFrame { shown: Shown::Code { function: frame.function, line }, guessed })
+                Some(ViewFrame {
+                    shown: Shown::Code {
+                        function: frame.function,
+                        line,
+                    },
+                    guessed,
+                })
             })
             .collect();
         frames.reverse();
@@ -278,19 +338,34 @@ impl<'a> View<'a> {
     /// How much of a sample's time outside the run queue is drawn.
     fn run_part(&self, training: bool, sample: &ProfileSample) -> u64 {
         let hidden = self.options.idle == Idle::TrainingThread && !training && is_idle(sample);
-        if hidden { 0 } else { sample.weight_ns - queue_part(sample) }
+        if hidden {
+            0
+        } else {
+            sample.weight_ns - queue_part(sample)
+        }
     }
 
     /// Threads that `options` selects, by [`ThreadId`], with no time yet.
     fn candidates(&self) -> Vec<Option<Root>> {
         let profile = self.profile;
         let labels = thread_labels(profile);
-        let any_trainer = profile.processes.iter().any(|process| matches!(process.role, Role::Trainer { .. }));
+        let any_trainer = profile
+            .processes
+            .iter()
+            .any(|process| matches!(process.role, Role::Trainer { .. }));
         let threads = profile.threads.iter().zip(labels).enumerate();
         threads
             .map(|(index, (thread, label))| {
-                let wanted_process = self.options.processes.as_ref().is_none_or(|ids| ids.contains(&thread.process));
-                let wanted_thread = self.options.threads.as_ref().is_none_or(|pattern| pattern.is_match(&label));
+                let wanted_process = self
+                    .options
+                    .processes
+                    .as_ref()
+                    .is_none_or(|ids| ids.contains(&thread.process));
+                let wanted_thread = self
+                    .options
+                    .threads
+                    .as_ref()
+                    .is_none_or(|pattern| pattern.is_match(&label));
                 let process = profile.processes.get(thread.process.index());
                 let id = ThreadId::from_index(index);
                 (wanted_process && wanted_thread).then(|| Root {
@@ -327,7 +402,9 @@ fn is_idle(sample: &ProfileSample) -> bool {
     match sample.activity {
         Activity::OmpIdle => true,
         Activity::LockWait | Activity::Sleep => sample.state != ThreadState::Running,
-        Activity::GpuSync | Activity::CollectiveWait | Activity::GilWait | Activity::CpuWait => false,
+        Activity::GpuSync | Activity::CollectiveWait | Activity::GilWait | Activity::CpuWait => {
+            false
+        }
         _ => asleep,
     }
 }
@@ -339,7 +416,9 @@ fn place(profile: &Profile, role: Role) -> (u8, u32, u32) {
         Role::DataLoaderWorker { number, trainer } => {
             let trainer = trainer.and_then(|id| profile.processes.get(id.index()));
             match trainer.map(|trainer| trainer.role) {
-                Some(Role::Trainer { rank, .. }) => (0, rank.unwrap_or(0), number.saturating_add(1)),
+                Some(Role::Trainer { rank, .. }) => {
+                    (0, rank.unwrap_or(0), number.saturating_add(1))
+                }
                 _ => (1, 0, number),
             }
         }
@@ -357,9 +436,16 @@ fn thread_labels(profile: &Profile) -> Vec<String> {
         .iter()
         .map(|thread| {
             let process = profile.processes.get(thread.process.index());
-            let is_main = thread.is_python && process.is_some_and(|process| process.info.pid == thread.tid);
-            let name = if is_main { "MainThread".to_owned() } else { label::clean(&thread.name, 40) };
-            let process = processes.get(thread.process.index()).map_or("unknown process", String::as_str);
+            let is_main =
+                thread.is_python && process.is_some_and(|process| process.info.pid == thread.tid);
+            let name = if is_main {
+                "MainThread".to_owned()
+            } else {
+                label::clean(&thread.name, 40)
+            };
+            let process = processes
+                .get(thread.process.index())
+                .map_or("unknown process", String::as_str);
             let label = format!("{process} · {name}");
             *seen.entry(label.clone()).or_default() += 1;
             label
@@ -368,6 +454,12 @@ fn thread_labels(profile: &Profile) -> Vec<String> {
     plain
         .into_iter()
         .zip(&profile.threads)
-        .map(|(label, thread)| if seen[&label] > 1 { format!("{label} (tid {})", thread.tid) } else { label })
+        .map(|(label, thread)| {
+            if seen[&label] > 1 {
+                format!("{label} (tid {})", thread.tid)
+            } else {
+                label
+            }
+        })
         .collect()
 }

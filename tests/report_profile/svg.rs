@@ -74,7 +74,10 @@ impl Drawing {
 
     /// Boxes that say `caption`.
     pub fn named(&self, caption: &str) -> Vec<&Box> {
-        self.boxes.iter().filter(|b| b.caption() == caption).collect()
+        self.boxes
+            .iter()
+            .filter(|b| b.caption() == caption)
+            .collect()
     }
 
     /// Threads' boxes from left to right.
@@ -82,7 +85,11 @@ impl Drawing {
         let mut rows: Vec<u64> = self.boxes.iter().map(|b| b.y).collect();
         rows.sort_unstable();
         rows.dedup();
-        let mut roots: Vec<&Box> = self.boxes.iter().filter(|b| Some(&b.y) == rows.get(1)).collect();
+        let mut roots: Vec<&Box> = self
+            .boxes
+            .iter()
+            .filter(|b| Some(&b.y) == rows.get(1))
+            .collect();
         roots.sort_by_key(|b| b.x);
         roots
     }

@@ -40,7 +40,9 @@ struct Code {
 
 fn code(b: &mut Builder) -> Code {
     use FrameKind as K;
-    let py = |b: &mut Builder, name: &str, file: &str, line, kind| b.python(name, &file.replace("$", TORCH), line, kind);
+    let py = |b: &mut Builder, name: &str, file: &str, line, kind| {
+        b.python(name, &file.replace("$", TORCH), line, kind)
+    };
     let long = "at::native::(anonymous namespace)::cpu_kernel_vec<true, at::native::relu_lambda(at::TensorIteratorBase&)::{lambda(float)#1}, \
                 at::native::relu_lambda(at::TensorIteratorBase&)::{lambda(at::vec::Vectorized<float>)#2}, std::integer_sequence<unsigned long, 0ul, 1ul> >"
         .repeat(3);
@@ -79,12 +81,20 @@ pub fn training() -> Profile {
     b.profile.run.host = "gpu-node-17".to_owned();
     let trainer = b.process(rank(0), 4242);
     let main = b.thread(trainer, 4242, "python", true);
-    let pools: Vec<ThreadId> = (1..=2).map(|n| b.thread(trainer, 4242 + n, "python", false)).collect();
+    let pools: Vec<ThreadId> = (1..=2)
+        .map(|n| b.thread(trainer, 4242 + n, "python", false))
+        .collect();
     let engine = b.thread(trainer, 4250, "pt_autograd_0", false);
     let workers: Vec<ThreadId> = (0..2)
         .map(|number| {
             let pid = 4300 + number as i32;
-            let process = b.process(Role::DataLoaderWorker { number, trainer: Some(trainer) }, pid);
+            let process = b.process(
+                Role::DataLoaderWorker {
+                    number,
+                    trainer: Some(trainer),
+                },
+                pid,
+            );
             b.thread(process, pid, "pt_data_worker", true)
         })
         .collect();
@@ -93,15 +103,52 @@ pub fn training() -> Profile {
         main_step(&mut b, &c, main, step);
         for &pool in &pools {
             let root = At::Native(c.parallel);
-            b.sample(pool, 70 * MS, &[root, At::Native(c.onednn)], Phase::Forward, Activity::Gemm).queue_ns = 4 * MS;
-            b.sample(pool, 180 * MS, &[root, At::Native(c.omp_wait)], Phase::Forward, Activity::OmpIdle);
+            b.sample(
+                pool,
+                70 * MS,
+                &[root, At::Native(c.onednn)],
+                Phase::Forward,
+                Activity::Gemm,
+            )
+            .queue_ns = 4 * MS;
+            b.sample(
+                pool,
+                180 * MS,
+                &[root, At::Native(c.omp_wait)],
+                Phase::Forward,
+                Activity::OmpIdle,
+            );
         }
-        b.sample(engine, 40 * MS, &[At::Native(c.engine), At::Native(c.node)], Phase::Backward, Activity::Autograd);
-        b.sample(engine, 210 * MS, &[At::Native(c.engine), At::Native(c.poll)], Phase::Backward, Activity::LockWait);
+        b.sample(
+            engine,
+            40 * MS,
+            &[At::Native(c.engine), At::Native(c.node)],
+            Phase::Backward,
+            Activity::Autograd,
+        );
+        b.sample(
+            engine,
+            210 * MS,
+            &[At::Native(c.engine), At::Native(c.poll)],
+            Phase::Backward,
+            Activity::LockWait,
+        );
         for &worker in &workers {
             let loop_at = At::Python(c.worker_loop, 340);
-            b.sample(worker, 110 * MS, &[loop_at, At::Python(c.decode, 245), At::Native(c.jpeg)], Phase::Input, Activity::NativeOther);
-            b.sample(worker, 140 * MS, &[loop_at, At::Native(c.poll)], Phase::Input, Activity::Sleep);
+            b.sample(
+                worker,
+                110 * MS,
+                &[loop_at, At::Python(c.decode, 245), At::Native(c.jpeg)],
+                Phase::Input,
+                Activity::NativeOther,
+            );
+            b.sample(
+                worker,
+                140 * MS,
+                &[loop_at, At::Native(c.poll)],
+                Phase::Input,
+                Activity::Sleep,
+            );
         }
     }
     b.build()
@@ -111,19 +158,100 @@ fn main_step(b: &mut Builder, c: &Code, main: ThreadId, step: u64) {
     let at = |line| vec![At::Python(c.module, 96), At::Python(c.epoch, line)];
     let with = |line, rest: &[At]| [at(line), rest.to_vec()].concat();
     let (ms, forward) = (MS, Phase::Forward);
-    b.sample(main, 30 * ms, &with(42, &[At::Python(c.next, 1462), At::Native(c.poll)]), Phase::Input, Activity::Sleep);
-    let model = [At::Python(c.call, 1786), At::Python(c.resnet, 210 + (step % 4) as u32), At::Python(c.call, 1786)];
-    let conv = [&model[..], &[At::Python(c.conv_py, 554), At::Native(c.binding), At::Native(c.dispatcher), At::Native(c.conv)]].concat();
+    b.sample(
+        main,
+        30 * ms,
+        &with(42, &[At::Python(c.next, 1462), At::Native(c.poll)]),
+        Phase::Input,
+        Activity::Sleep,
+    );
+    let model = [
+        At::Python(c.call, 1786),
+        At::Python(c.resnet, 210 + (step % 4) as u32),
+        At::Python(c.call, 1786),
+    ];
+    let conv = [
+        &model[..],
+        &[
+            At::Python(c.conv_py, 554),
+            At::Native(c.binding),
+            At::Native(c.dispatcher),
+            At::Native(c.conv),
+        ],
+    ]
+    .concat();
     b.sample(main, 10 * ms, &with(44, &conv), forward, Activity::Dispatch);
     let gemm = [&conv[..], &[At::Native(c.onednn)]].concat();
-    b.sample(main, 50 * ms, &with(44, &gemm), forward, Activity::Gemm).queue_ns = 6 * ms;
-    let relu = [&model[..], &[At::Python(c.relu_py, 1704), At::Native(c.dispatcher), At::Native(c.relu)]].concat();
-    b.sample(main, 20 * ms, &with(44, &relu), forward, Activity::AtenCompute);
-    let engine = [At::Python(c.backward_py, 829), At::Native(c.engine), At::Native(c.node)];
-    b.sample(main, 70 * ms, &with(46, &[&engine[..], &[At::Native(c.onednn)]].concat()), Phase::Backward, Activity::Gemm);
-    b.sample(main, 15 * ms, &with(46, &engine), Phase::Backward, Activity::Autograd);
-    b.sample(main, 20 * ms, &with(47, &[At::Python(c.step, 487), At::Python(c.adam, 600), At::Guessed(c.relu)]), Phase::Optimizer, Activity::AtenCompute);
-    b.sample(main, 10 * ms, &with(49, &[At::Native(c.item)]), Phase::User, Activity::AtenCompute);
-    b.sample(main, 15 * ms, &with(50, &[At::Native(c.eval)]), Phase::User, Activity::Python);
-    b.sample(main, 10 * ms, &[At::Partial(Partial::NoUnwindInfo), At::Native(c.onednn)], forward, Activity::Gemm);
+    b.sample(main, 50 * ms, &with(44, &gemm), forward, Activity::Gemm)
+        .queue_ns = 6 * ms;
+    let relu = [
+        &model[..],
+        &[
+            At::Python(c.relu_py, 1704),
+            At::Native(c.dispatcher),
+            At::Native(c.relu),
+        ],
+    ]
+    .concat();
+    b.sample(
+        main,
+        20 * ms,
+        &with(44, &relu),
+        forward,
+        Activity::AtenCompute,
+    );
+    let engine = [
+        At::Python(c.backward_py, 829),
+        At::Native(c.engine),
+        At::Native(c.node),
+    ];
+    b.sample(
+        main,
+        70 * ms,
+        &with(46, &[&engine[..], &[At::Native(c.onednn)]].concat()),
+        Phase::Backward,
+        Activity::Gemm,
+    );
+    b.sample(
+        main,
+        15 * ms,
+        &with(46, &engine),
+        Phase::Backward,
+        Activity::Autograd,
+    );
+    b.sample(
+        main,
+        20 * ms,
+        &with(
+            47,
+            &[
+                At::Python(c.step, 487),
+                At::Python(c.adam, 600),
+                At::Guessed(c.relu),
+            ],
+        ),
+        Phase::Optimizer,
+        Activity::AtenCompute,
+    );
+    b.sample(
+        main,
+        10 * ms,
+        &with(49, &[At::Native(c.item)]),
+        Phase::User,
+        Activity::AtenCompute,
+    );
+    b.sample(
+        main,
+        15 * ms,
+        &with(50, &[At::Native(c.eval)]),
+        Phase::User,
+        Activity::Python,
+    );
+    b.sample(
+        main,
+        10 * ms,
+        &[At::Partial(Partial::NoUnwindInfo), At::Native(c.onednn)],
+        forward,
+        Activity::Gemm,
+    );
 }

@@ -17,6 +17,8 @@ pub(super) struct Inscription {
     pub(super) tooltip: String,
     /// Its colour's meaning.
     pub(super) kind: FrameKind,
+    /// Whether it is a thread's own box.
+    pub(super) is_thread: bool,
 }
 
 /// inferno's width of a drawing before scripts adapt it, and of its letters (`DEFAULT_IMAGE_WIDTH`, `FONT_WIDTH`), pixels.
@@ -30,12 +32,34 @@ const BASE_CAPTION: &str = "threads side by side, one scale (click: show all)";
 const BASE_TOOLTIP: &str = "threads side by side, one scale (click: show all)\n\n\
     Each box below is one thread. Widths are that thread's own time; this bar is no sum of wall time.";
 
-/// Changes to inferno's script (flamegraph.js of 0.12): captions are a tooltip's first line, search looks at names and
-/// not at figures, and matches are told in seconds, since their share of all threads' time means nothing.
-const SCRIPT_CHANGES: [(&str, &str); 3] = [
-    (r#".textContent.replace(/\([^(]*\)$/,"")"#, r#".textContent.split("\n")[0]"#),
-    ("return (func);", r#"return (func.split("\n\n")[0]);"#),
-    (r#""Matched: " + pct + "%""#, r#""Matched: " + (count / 1e9).toFixed(2) + " s of thread time""#),
+/// Changes to inferno's script (flamegraph.js of 0.12): captions are a tooltip's first line; search looks at names and
+/// not at figures; matches are told in seconds of one thread, since a share of all threads' time means nothing.
+/// `THREADS` becomes the places at which threads start.
+const SCRIPT_CHANGES: [(&str, &str); 5] = [
+    (
+        r#".textContent.replace(/\([^(]*\)$/,"")"#,
+        r#".textContent.split("\n")[0]"#,
+    ),
+    (
+        "return (func);",
+        r#"return func.indexOf("threads side by side,") === 0 ? null : func.split("\n\n")[0];"#,
+    ),
+    (
+        "var count = 0;",
+        "var count = 0, by_thread = {}, starts = [THREADS];",
+    ),
+    (
+        "count += w;",
+        "var thread = starts.filter(function(s) { return s <= x; }).length;\n            \
+         by_thread[thread] = (by_thread[thread] || 0) + w;",
+    ),
+    (
+        r#""Matched: " + pct + "%""#,
+        r#""Matched: " + (function(threads) {
+        var others = threads.length > 1 ? " in the leftmost matching thread; matches in " + (threads.length - 1) + " more" : "";
+        return (by_thread[threads[0]] / 1e9).toFixed(2) + " s" + others;
+    })(Object.keys(by_thread))"#,
+    ),
 ];
 
 /// Rewrites inferno's `svg`. `inscription` tells what stands in the box with a number.
@@ -43,31 +67,56 @@ pub(super) fn redraw(
     svg: &str,
     mut inscription: impl FnMut(usize) -> Option<Inscription>,
 ) -> Result<String, FlamegraphError> {
-    let frames_at = svg.find("<svg id=\"frames\"").ok_or(FlamegraphError::Layout("no frames"))?;
-    let first = svg[frames_at..].find("<g>").map(|at| frames_at + at).ok_or(FlamegraphError::Layout("no boxes"))?;
+    let frames_at = svg
+        .find("<svg id=\"frames\"")
+        .ok_or(FlamegraphError::Layout("no frames"))?;
+    let first = svg[frames_at..]
+        .find("<g>")
+        .map(|at| frames_at + at)
+        .ok_or(FlamegraphError::Layout("no boxes"))?;
     let (head, opening, boxes) = (&svg[..frames_at], &svg[frames_at..first], &svg[first..]);
 
     let mut drawn = String::with_capacity(svg.len() * 3);
-    let mut kinds = Vec::new();
+    let (mut kinds, mut starts) = (Vec::new(), Vec::<u64>::new());
     let mut rest = boxes;
     while let Some(after) = rest.strip_prefix("<g><title>") {
-        let (title, after) = after.split_once("</title>").ok_or(FlamegraphError::Layout("no title"))?;
-        let (shape, after) = after.split_once("<text ").ok_or(FlamegraphError::Layout("no text"))?;
-        let (position, after) = after.split_once('>').ok_or(FlamegraphError::Layout("no text"))?;
-        let (_, after) = after.split_once("</text></g>").ok_or(FlamegraphError::Layout("no text"))?;
-        let number = title.split(' ').next().and_then(|number| number.parse().ok());
+        let (title, after) = after
+            .split_once("</title>")
+            .ok_or(FlamegraphError::Layout("no title"))?;
+        let (shape, after) = after
+            .split_once("<text ")
+            .ok_or(FlamegraphError::Layout("no text"))?;
+        let (position, after) = after
+            .split_once('>')
+            .ok_or(FlamegraphError::Layout("no text"))?;
+        let (_, after) = after
+            .split_once("</text></g>")
+            .ok_or(FlamegraphError::Layout("no text"))?;
+        let number = title
+            .split(' ')
+            .next()
+            .and_then(|number| number.parse().ok());
         let written = match number {
             Some(number) => inscription(number).ok_or(FlamegraphError::Layout("an unknown box"))?,
             None => Inscription {
                 caption: BASE_CAPTION.to_owned(),
                 tooltip: BASE_TOOLTIP.to_owned(),
                 kind: FrameKind::Marker,
+                is_thread: false,
             },
         };
+        if written.is_thread {
+            starts.push(
+                attribute(shape, "fg:x").ok_or(FlamegraphError::Layout("a box without place"))?,
+            );
+        }
         if number.is_some() && !kinds.contains(&written.kind) {
             kinds.push(written.kind);
         }
-        let caption = fit(&written.caption, width_percent(shape)?);
+        let caption = fit(
+            &written.caption,
+            attribute(shape, "width").ok_or(FlamegraphError::Layout("a box without width"))?,
+        );
         let _ = write!(
             drawn,
             "<g><title>{}</title>{shape}<text {position}>{}</text></g>",
@@ -78,7 +127,12 @@ pub(super) fn redraw(
     }
     kinds.sort_unstable();
     let legend = Legend::new(&kinds);
-    let head = make_room(head, legend.height)?;
+    let mut head = make_room(head, legend.height)?;
+    starts.sort_unstable();
+    let starts: Vec<String> = starts.iter().map(u64::to_string).collect();
+    for (from, to) in SCRIPT_CHANGES {
+        head = head.replace(from, &to.replace("THREADS", &starts.join(",")));
+    }
     let opening = opening.replacen("<svg ", &format!("<svg y=\"{}\" ", legend.height), 1);
     Ok([&head, legend.drawing.as_str(), &opening, &drawn, rest].concat())
 }
@@ -95,34 +149,49 @@ fn fit(text: &str, percent: f64) -> String {
     }
 }
 
-fn width_percent(shape: &str) -> Result<f64, FlamegraphError> {
-    let width = shape.split_once(" width=\"").and_then(|(_, rest)| rest.split_once("%\""));
-    width.and_then(|(width, _)| width.parse().ok()).ok_or(FlamegraphError::Layout("a box without width"))
+/// A numeric attribute of a tag, less its `%`.
+fn attribute<T: std::str::FromStr>(tag: &str, name: &str) -> Option<T> {
+    let (_, value) = tag.split_once(&format!(" {name}=\""))?;
+    value.split_once('"')?.0.trim_end_matches('%').parse().ok()
 }
 
 /// Makes the drawing `extra` pixels higher, between its head and its boxes.
 fn make_room(head: &str, extra: usize) -> Result<String, FlamegraphError> {
-    let number = |text: &str, before: &str, after: &str| -> Option<f64> {
-        text.split_once(before)?.1.split_once(after)?.0.parse().ok()
-    };
-    let missing = FlamegraphError::Layout("no height");
-    let Some(height) = number(head, " height=\"", "\"") else { return Err(missing) };
-    let Some(details) = head.split_once("id=\"details\"").and_then(|(_, rest)| number(rest, " y=\"", "\"")) else {
-        return Err(FlamegraphError::Layout("no details"));
-    };
+    let svg = head.find("<svg ").map(|at| &head[at..]);
+    let height: usize = svg
+        .and_then(|tag| attribute(tag, "height"))
+        .ok_or(FlamegraphError::Layout("no height"))?;
+    let details = head
+        .split_once("id=\"details\"")
+        .and_then(|(_, tag)| attribute::<f64>(tag, "y"));
+    let details = details.ok_or(FlamegraphError::Layout("no details"))?;
+    let higher = height + extra;
     let mut head = head
-        .replace(&format!(" height=\"{height}\""), &format!(" height=\"{}\"", height + extra as f64))
-        .replacen(&format!("viewBox=\"0 0 {WIDTH} {height}\""), &format!("viewBox=\"0 0 {WIDTH} {}\"", height + extra as f64), 1);
+        .replace(
+            &format!(" height=\"{height}\""),
+            &format!(" height=\"{higher}\""),
+        )
+        .replacen(
+            &format!("viewBox=\"0 0 {WIDTH} {height}\""),
+            &format!("viewBox=\"0 0 {WIDTH} {higher}\""),
+            1,
+        );
     // inferno puts the matches below the drawing, which is out of sight in a deep one.
     for id in ["details", "matched"] {
-        let Some(at) = head.find(&format!("id=\"{id}\"")) else { continue };
+        let Some(at) = head.find(&format!("id=\"{id}\"")) else {
+            continue;
+        };
         let (before, after) = head.split_at(at);
-        let Some((attributes, rest)) = after.split_once(" y=\"") else { continue };
-        let Some((_, rest)) = rest.split_once('"') else { continue };
-        head = format!("{before}{attributes} y=\"{:.2}\"{rest}", details + extra as f64);
-    }
-    for (from, to) in SCRIPT_CHANGES {
-        head = head.replace(from, to);
+        let Some((attributes, rest)) = after.split_once(" y=\"") else {
+            continue;
+        };
+        let Some((_, rest)) = rest.split_once('"') else {
+            continue;
+        };
+        head = format!(
+            "{before}{attributes} y=\"{:.2}\"{rest}",
+            details + extra as f64
+        );
     }
     Ok(head)
 }
@@ -156,7 +225,10 @@ impl Legend {
             x += width;
         }
         drawing.push_str("</g>");
-        Self { drawing, height: (row + 1) * LEGEND_ROW + 6 }
+        Self {
+            drawing,
+            height: (row + 1) * LEGEND_ROW + 6,
+        }
     }
 }
 

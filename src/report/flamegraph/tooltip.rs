@@ -15,7 +15,11 @@ pub(super) fn caption(view: &View<'_>, node: &Node) -> String {
             let drawn = label::duration(root.drawn_ns);
             match (root.training, root.drawn_ns < root.wall_ns) {
                 (true, _) => format!("{} · training thread, {drawn} wall time", root.label),
-                (false, true) => format!("{} · {drawn} active of {}", root.label, label::duration(root.wall_ns)),
+                (false, true) => format!(
+                    "{} · {drawn} active of {}",
+                    root.label,
+                    label::duration(root.wall_ns)
+                ),
                 (false, false) => format!("{} · {drawn}", root.label),
             }
         }
@@ -43,11 +47,17 @@ pub(super) fn tooltip(view: &View<'_>, node: &Node) -> String {
     }
     let phases = Phase::ALL.iter().map(|phase| phase.name()).zip(node.phases);
     write_shares(&mut text, "phase", phases.collect(), node.total_ns);
-    let activities = Activity::ALL.iter().map(|activity| activity.name()).zip(node.activities);
+    let activities = Activity::ALL
+        .iter()
+        .map(|activity| activity.name())
+        .zip(node.activities);
     write_shares(&mut text, "activity", activities.collect(), node.total_ns);
     if node.guessed_ns > 0 {
         let share = label::percent(node.guessed_ns, node.total_ns);
-        let _ = write!(text, "\nguessed: in {share} of this time a checked guess, not unwind information, led here");
+        let _ = write!(
+            text,
+            "\nguessed: in {share} of this time a checked guess, not unwind information, led here"
+        );
     }
     text
 }
@@ -85,7 +95,11 @@ fn describe_root(text: &mut String, root: &Root) {
     let _ = write!(text, "\npid {}, tid {}", root.pid, root.tid);
     let hidden = root.wall_ns.saturating_sub(root.drawn_ns);
     if hidden > 0 {
-        let _ = write!(text, "\n{} of waiting without work not drawn (--idle draws it)", label::duration(hidden));
+        let _ = write!(
+            text,
+            "\n{} of waiting without work not drawn (--idle draws it)",
+            label::duration(hidden)
+        );
     }
 }
 
@@ -96,7 +110,13 @@ fn write_shares(text: &mut String, what: &str, mut parts: Vec<(&str, u64)>, whol
     let shares: Vec<String> = parts
         .iter()
         .take(3)
-        .map(|&(name, ns)| if ns == whole { name.to_owned() } else { format!("{name} {}", label::percent(ns, whole)) })
+        .map(|&(name, ns)| {
+            if ns == whole {
+                name.to_owned()
+            } else {
+                format!("{name} {}", label::percent(ns, whole))
+            }
+        })
         .collect();
     let more = if parts.len() > 3 { ", …" } else { "" };
     if !shares.is_empty() {

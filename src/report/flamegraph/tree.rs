@@ -37,11 +37,20 @@ impl Tree {
     pub(super) fn build(view: &View<'_>) -> Self {
         let mut sums = FxHashMap::<_, u64>::default();
         for stretch in view.stretches() {
-            let key = (stretch.root, stretch.stack, stretch.queued, stretch.phase, stretch.activity);
+            let key = (
+                stretch.root,
+                stretch.stack,
+                stretch.queued,
+                stretch.phase,
+                stretch.activity,
+            );
             let sum = sums.entry(key).or_default();
             *sum = sum.saturating_add(stretch.weight_ns);
         }
-        let mut tree = Self { nodes: Vec::new(), roots: Vec::new() };
+        let mut tree = Self {
+            nodes: Vec::new(),
+            roots: Vec::new(),
+        };
         for root in 0..view.roots().len() {
             let thread = tree.add(root, None);
             tree.roots.push(thread);
@@ -112,7 +121,10 @@ impl Tree {
             let mut children = std::mem::take(&mut self.nodes[index].children);
             children.sort_by_cached_key(|&child| {
                 let node = &self.nodes[child];
-                (Reverse(node.total_ns), node.shown.map(|shown| (view.label(shown), shown)))
+                (
+                    Reverse(node.total_ns),
+                    node.shown.map(|shown| (view.label(shown), shown)),
+                )
             });
             self.nodes[index].children = children;
         }
@@ -121,7 +133,8 @@ impl Tree {
     /// Every box of at least `min_ns` with its depth, each before those that stand on it, in drawing order.
     pub(super) fn walk(&self, min_ns: u64) -> Vec<(&Node, usize)> {
         let mut order = Vec::new();
-        let mut open: Vec<(usize, usize)> = self.roots.iter().rev().map(|&root| (root, 0)).collect();
+        let mut open: Vec<(usize, usize)> =
+            self.roots.iter().rev().map(|&root| (root, 0)).collect();
         while let Some((index, depth)) = open.pop() {
             let node = &self.nodes[index];
             if node.total_ns < min_ns.max(1) {
@@ -135,6 +148,8 @@ impl Tree {
 
     /// Time of all roots, side by side: the width of the drawing, and no figure to show.
     pub(super) fn width_ns(&self) -> u64 {
-        self.roots.iter().fold(0, |sum, &root| sum.saturating_add(self.nodes[root].total_ns))
+        self.roots.iter().fold(0, |sum, &root| {
+            sum.saturating_add(self.nodes[root].total_ns)
+        })
     }
 }
