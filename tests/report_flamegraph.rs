@@ -410,3 +410,28 @@ fn the_same_profile_gives_the_same_bytes() {
         assert!(render() == first);
     }
 }
+
+#[test]
+fn a_stack_without_end_is_cut_at_its_root_and_impossible_times_are_an_error() {
+    let mut builder = Builder::new("python train.py");
+    let process = builder.process(rank(0), 1);
+    let thread = builder.thread(process, 1, "python", true);
+    let down = builder.python("down", "/m.py", 1, FrameKind::PythonUser);
+    let leaf = builder.native("leaf", "leaf", "/l.so", FrameKind::Native);
+    let mut stack = vec![At::Python(down, 1); 100_000];
+    stack.push(At::Native(leaf));
+    builder.sample(thread, 10 * MS, &stack, Phase::User, Activity::Python);
+    let mut profile = builder.build();
+    let drawing = draw(&profile, &ViewOptions::default());
+    assert_eq!(drawing.named("[partial: too_deep]").len(), 1);
+    assert_eq!(drawing.named("leaf")[0].w, 10 * MS);
+    assert!(drawing.boxes.len() < 1100);
+
+    profile.samples = vec![profile.samples[0]; 3];
+    for sample in &mut profile.samples {
+        sample.weight_ns = u64::MAX;
+        sample.queue_ns = u64::MAX;
+    }
+    let outcome = flamegraph::render(&profile, &ViewOptions::default(), &mut Vec::new());
+    assert!(matches!(outcome, Err(flamegraph::FlamegraphError::Times)));
+}

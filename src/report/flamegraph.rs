@@ -23,6 +23,9 @@ use tree::{Node, Tree};
 /// Boxes below this share of the drawing's width are left out: on a screen of 2,000 pixels, a pixel.
 const MIN_SHARE: f64 = 0.0005;
 
+/// inferno adds widths up unchecked; this leaves it room.
+const MAX_WIDTH_NS: u64 = u64::MAX >> 1;
+
 /// Why no flamegraph was drawn.
 #[derive(Debug, thiserror::Error)]
 pub enum FlamegraphError {
@@ -32,6 +35,9 @@ pub enum FlamegraphError {
     /// inferno's drawing is not laid out as this version of torchspy knows it.
     #[error("unexpected layout of inferno's drawing: {0}")]
     Layout(&'static str),
+    /// The samples' times add up to more than 200 years: the recording is corrupt.
+    #[error("the recording's times are corrupt: they add up to more than 200 years")]
+    Times,
 }
 
 /// Draws `profile` as SVG into `out`. Without anything to draw, the SVG says so.
@@ -42,6 +48,9 @@ pub fn render(
 ) -> Result<(), FlamegraphError> {
     let view = View::new(profile, options);
     let tree = Tree::build(&view);
+    if tree.width_ns() > MAX_WIDTH_NS {
+        return Err(FlamegraphError::Times);
+    }
     let min_ns = (tree.width_ns() as f64 * MIN_SHARE) as u64;
     let boxes = tree.walk(min_ns);
     if boxes.is_empty() {

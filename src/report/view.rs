@@ -13,6 +13,9 @@ use regex::Regex;
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
 
+/// Most frames of a stack that are drawn, from the leaf on.
+const MAX_FRAMES: usize = 1024;
+
 /// Of which threads waits are drawn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Idle {
@@ -304,6 +307,7 @@ impl<'a> View<'a> {
             .profile
             .stacks
             .leaf_to_root(stack)
+            .take(MAX_FRAMES * 4)
             .filter_map(|id| {
                 let frame = self.profile.stacks.frame(id);
                 if let Some(reason) = frame.partial {
@@ -331,6 +335,13 @@ impl<'a> View<'a> {
                 })
             })
             .collect();
+        if frames.len() > MAX_FRAMES {
+            frames.truncate(MAX_FRAMES);
+            frames.push(ViewFrame {
+                shown: Shown::Partial(Partial::TooDeep),
+                guessed: false,
+            });
+        }
         frames.reverse();
         frames
     }

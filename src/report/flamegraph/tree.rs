@@ -1,9 +1,12 @@
 //! The frames of a view merged into one tree per thread.
 
 use crate::model::category::{Activity, Phase};
-use crate::report::view::{Shown, View};
+use crate::report::view::{Shown, View, ViewFrame};
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
+
+/// Most boxes of a tree. A recording is hostile: deep stacks with no common root would take gigabytes.
+const MAX_NODES: usize = 2_000_000;
 
 /// One box: all time that a thread spent with the same frames from the root up to here.
 #[derive(Debug)]
@@ -24,6 +27,22 @@ pub(super) struct Node {
     pub(super) phases: [u64; Phase::ALL.len()],
     /// Its time by activity, ns, in the order of [`Activity::ALL`].
     pub(super) activities: [u64; Activity::ALL.len()],
+}
+
+impl Node {
+    fn add(&mut self, ns: u64, guessed: bool, phase: Phase, activity: Activity) {
+        let sums = [
+            &mut self.total_ns,
+            &mut self.phases[phase as usize],
+            &mut self.activities[activity as usize],
+        ];
+        for sum in sums {
+            *sum = sum.saturating_add(ns);
+        }
+        if guessed {
+            self.guessed_ns = self.guessed_ns.saturating_add(ns);
+        }
+    }
 }
 
 /// All boxes.
@@ -56,22 +75,16 @@ impl Tree {
             tree.roots.push(thread);
         }
         let mut known = FxHashMap::default();
-        let mut paths = FxHashMap::default();
-        // Hash order is not told by the outcome: sums are commutative, and children are sorted below.
+        let mut sums: Vec<_> = sums.into_iter().collect();
+        sums.sort_unstable();
         for ((root, stack, queued, phase, activity), ns) in sums {
-            let path = paths
-                .entry((root, stack, queued))
-                .or_insert_with(|| tree.path(root, &view.frames(stack, queued), &mut known));
-            let leaf = path.last().map(|&(node, _)| node);
-            for &(node, guessed) in path.iter() {
-                let node = &mut tree.nodes[node];
-                node.total_ns = node.total_ns.saturating_add(ns);
-                node.guessed_ns += if guessed { ns } else { 0 };
-                node.phases[phase as usize] += ns;
-                node.activities[activity as usize] += ns;
+            let path = tree.path(root, &view.frames(stack, queued), &mut known);
+            for &(node, guessed) in &path {
+                tree.nodes[node].add(ns, guessed, phase, activity);
             }
-            if let Some(leaf) = leaf {
-                tree.nodes[leaf].self_ns += ns;
+            if let Some(&(leaf, _)) = path.last() {
+                let own = &mut tree.nodes[leaf].self_ns;
+                *own = own.saturating_add(ns);
             }
         }
         tree.sort(view);
@@ -82,7 +95,7 @@ impl Tree {
     fn path(
         &mut self,
         root: usize,
-        frames: &[crate::report::view::ViewFrame],
+        frames: &[ViewFrame],
         known: &mut FxHashMap<(usize, Shown), usize>,
     ) -> Vec<(usize, bool)> {
         let mut at = self.roots[root];
@@ -90,6 +103,8 @@ impl Tree {
         for frame in frames {
             at = match known.get(&(at, frame.shown)) {
                 Some(&child) => child,
+                // What stands higher is left to the box reached so far.
+                None if self.nodes.len() >= MAX_NODES => break,
                 None => {
                     let child = self.add(root, Some(frame.shown));
                     self.nodes[at].children.push(child);
