@@ -1,1 +1,10 @@
 //! Formats: a profile in, bytes out.
+//!
+//! [`view`] decides what of a profile is drawn; flamegraph, speedscope and folded draw the same view.
+
+pub mod flamegraph;
+pub mod folded;
+pub mod label;
+pub mod naming;
+pub mod speedscope;
+pub mod view;

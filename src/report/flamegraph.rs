@@ -1,0 +1,175 @@
+//! Flamegraph: an SVG by inferno, annotated.
+//!
+//! Each thread is a root of its own: the training thread first, with its whole wall time, then the others with the time
+//! in which they did something. Widths are seconds of the thread's own time at one scale. Python frames are told apart
+//! by line, `func (file:line)`, as in py-spy's flamegraphs; native frames by function. Roots stand on top (py-spy's
+//! "icicle"), and wide boxes to the left.
+
+mod palette;
+mod redraw;
+mod tooltip;
+mod tree;
+
+use super::label;
+use super::view::{View, ViewOptions};
+use crate::model::category::FrameKind;
+use crate::model::profile::Profile;
+use inferno::flamegraph::color::{BackgroundColor, PaletteMap};
+use inferno::flamegraph::{Direction, Options, TextTruncateDirection, from_lines};
+use std::fmt::Write as _;
+use std::io::{self, Write};
+use tree::{Node, Tree};
+
+/// Boxes below this share of the drawing's width are left out: on a screen of 2,000 pixels, a pixel.
+const MIN_SHARE: f64 = 0.0005;
+
+/// inferno adds widths up unchecked; this leaves it room.
+const MAX_WIDTH_NS: u64 = u64::MAX >> 1;
+
+/// Why no flamegraph was drawn.
+#[derive(Debug, thiserror::Error)]
+pub enum FlamegraphError {
+    /// Writing failed.
+    #[error("cannot write the flamegraph: {0}")]
+    Write(#[from] io::Error),
+    /// inferno's drawing is not laid out as this version of torchspy knows it.
+    #[error("unexpected layout of inferno's drawing: {0}")]
+    Layout(&'static str),
+    /// The samples' times add up to more than 200 years: the recording is corrupt.
+    #[error("the recording's times are corrupt: they add up to more than 200 years")]
+    Times,
+}
+
+/// Draws `profile` as SVG into `out`. Without anything to draw, the SVG says so.
+pub fn render(
+    profile: &Profile,
+    options: &ViewOptions,
+    out: &mut dyn Write,
+) -> Result<(), FlamegraphError> {
+    let view = View::new(profile, options);
+    let tree = Tree::build(&view);
+    if tree.width_ns() > MAX_WIDTH_NS {
+        return Err(FlamegraphError::Times);
+    }
+    let min_ns = (tree.width_ns() as f64 * MIN_SHARE) as u64;
+    let boxes = tree.walk(min_ns);
+    if boxes.is_empty() {
+        return Ok(out.write_all(nothing_to_draw(&view).as_bytes())?);
+    }
+    let svg = lay_out(&view, &boxes)?;
+    let svg = redraw::redraw(&svg, |number| {
+        let &(node, _) = boxes.get(number)?;
+        Some(redraw::Inscription {
+            caption: tooltip::caption(&view, node),
+            tooltip: tooltip::tooltip(&view, node),
+            kind: kind(&view, node),
+            is_thread: node.shown.is_none(),
+        })
+    })?;
+    Ok(out.write_all(svg.as_bytes())?)
+}
+
+fn kind(view: &View<'_>, node: &Node) -> FrameKind {
+    node.shown
+        .map_or(FrameKind::Marker, |shown| view.kind(shown))
+}
+
+/// inferno's drawing of `boxes`, with their numbers for names.
+fn lay_out(view: &View<'_>, boxes: &[(&Node, usize)]) -> Result<String, FlamegraphError> {
+    let mut colours = PaletteMap::default();
+    // The box that inferno puts below all others has an empty name.
+    colours.insert("", palette::colour(FrameKind::Marker).into());
+    let mut lines = Vec::with_capacity(boxes.len());
+    let mut path: Vec<String> = Vec::new();
+    for (number, &(node, depth)) in boxes.iter().enumerate() {
+        // Of one width, so that inferno's order of names, which it checks, is the order of numbers.
+        let name = format!("{number:09}");
+        colours.insert(&name, palette::colour(kind(view, node)).into());
+        path.truncate(depth);
+        path.push(name);
+        let drawn_children = boxes[number + 1..]
+            .iter()
+            .take_while(|&&(_, below)| below > depth);
+        let children_ns = drawn_children
+            .filter(|&&(_, below)| below == depth + 1)
+            .map(|&(child, _)| child.total_ns);
+        let own_ns = node
+            .total_ns
+            .saturating_sub(children_ns.fold(0, u64::saturating_add));
+        if own_ns > 0 {
+            lines.push(format!("{} {own_ns}", path.join(";")));
+        }
+    }
+    let mut inferno = Options::default();
+    inferno.title = title(view);
+    inferno.subtitle = Some(subtitle(view));
+    inferno.count_name = "ns".to_owned();
+    inferno.name_type = String::new();
+    inferno.direction = Direction::Inverted;
+    inferno.text_truncate_direction = TextTruncateDirection::Right;
+    inferno.bgcolors = Some(BackgroundColor::Flat((255, 255, 255).into()));
+    inferno.min_width = 0.0;
+    inferno.no_sort = true;
+    inferno.palette_map = Some(&mut colours);
+    let mut svg = Vec::new();
+    from_lines(&mut inferno, lines.iter().map(String::as_str), &mut svg)?;
+    String::from_utf8(svg).map_err(|_| FlamegraphError::Layout("not UTF-8"))
+}
+
+/// `torchspy · python train.py`, and the host, which tells drawings of several nodes apart.
+fn title(view: &View<'_>) -> String {
+    let run = &view.profile().run;
+    let command = if run.command.is_empty() {
+        format!("pid {}", run.pid)
+    } else {
+        run.command.join(" ")
+    };
+    let host = if run.host.is_empty() {
+        String::new()
+    } else {
+        format!(" on {}", label::clean(&run.host, 30))
+    };
+    format!("{}{host}", label::clean(&command, 70))
+}
+
+/// Duration, rate, samples, and what the time is.
+fn subtitle(view: &View<'_>) -> String {
+    let profile = view.profile();
+    let samples = profile
+        .samples
+        .iter()
+        .map(|sample| u64::from(sample.ticks))
+        .fold(0, u64::saturating_add);
+    let mut text = format!(
+        "{} at {} Hz · {} samples of {} threads in {} processes",
+        label::duration(profile.end_ns.saturating_sub(profile.start_ns)),
+        profile.run.rate_hz,
+        label::count(samples),
+        profile.threads.len(),
+        profile.processes.len()
+    );
+    if !profile.missing.is_empty() {
+        let _ = write!(
+            text,
+            " · incomplete: {}",
+            label::clean(&profile.missing.join("; "), 60)
+        );
+    }
+    text.push_str(" · host time, width = seconds of each thread");
+    text
+}
+
+fn nothing_to_draw(view: &View<'_>) -> String {
+    let text =
+        |y: u32, text: &str| format!("<text x=\"10\" y=\"{y}\">{}</text>", redraw::escape(text));
+    format!(
+        "<?xml version=\"1.0\" standalone=\"no\"?><svg version=\"1.1\" width=\"1200\" height=\"90\" \
+         xmlns=\"http://www.w3.org/2000/svg\" font-family=\"monospace\" font-size=\"13\">{}{}{}</svg>\n",
+        text(24, &title(view)),
+        text(46, &subtitle(view)),
+        text(
+            72,
+            "nothing to draw: no thread that was asked for has a sample (--threads and --idle choose what is drawn)"
+        )
+    )
+}

@@ -1,0 +1,271 @@
+//! Gives inferno's drawing its names, tooltips and legend.
+//!
+//! inferno keys colours and tooltips by frame name, and draws names as they are. Here each box has a tooltip of its own,
+//! and names are hostile. So inferno is given numbers for names, lays them out, and the numbers are replaced here: no
+//! text of the target passes through inferno, and all of it is escaped in one place.
+
+use super::FlamegraphError;
+use super::palette::colour;
+use crate::model::category::FrameKind;
+use std::fmt::Write;
+
+/// What stands in a box.
+pub(super) struct Inscription {
+    /// The text of the box.
+    pub(super) caption: String,
+    /// The tooltip, which starts with the caption.
+    pub(super) tooltip: String,
+    /// Its colour's meaning.
+    pub(super) kind: FrameKind,
+    /// Whether it is a thread's own box.
+    pub(super) is_thread: bool,
+}
+
+/// inferno's width of a drawing before scripts adapt it, and of its letters (`DEFAULT_IMAGE_WIDTH`, `FONT_WIDTH`), pixels.
+const WIDTH: f64 = 1200.0;
+const PADDING: f64 = 10.0;
+const LETTER: f64 = 12.0 * 0.59;
+const LEGEND_ROW: usize = 18;
+
+/// The box below all roots adds nothing up, and must not read as if it did.
+const BASE_CAPTION: &str = "threads side by side, one scale (click: show all)";
+const BASE_TOOLTIP: &str = "threads side by side, one scale (click: show all)\n\n\
+    Each box below is one thread. Widths are that thread's own time; this bar is no sum of wall time.";
+
+/// Changes to inferno's script (flamegraph.js of 0.12): captions are a tooltip's first line; search looks at names and
+/// not at figures; matches are told in seconds of one thread, since a share of all threads' time means nothing.
+/// `THREADS` becomes the places at which threads start.
+const SCRIPT_CHANGES: [(&str, &str); 5] = [
+    (
+        r#".textContent.replace(/\([^(]*\)$/,"")"#,
+        r#".textContent.split("\n")[0]"#,
+    ),
+    (
+        "return (func);",
+        r#"return func.indexOf("threads side by side,") === 0 ? null : func.split("\n\n")[0];"#,
+    ),
+    (
+        "var count = 0;",
+        "var count = 0, by_thread = {}, starts = [THREADS];",
+    ),
+    (
+        "count += w;",
+        "var thread = starts.filter(function(s) { return s <= x; }).length;\n            \
+         by_thread[thread] = (by_thread[thread] || 0) + w;",
+    ),
+    (
+        r#""Matched: " + pct + "%""#,
+        r#""Matched: " + (function(threads) {
+        var others = threads.length > 1 ? " in the leftmost matching thread; matches in " + (threads.length - 1) + " more" : "";
+        return (by_thread[threads[0]] / 1e9).toFixed(2) + " s" + others;
+    })(Object.keys(by_thread))"#,
+    ),
+];
+
+/// Rewrites inferno's `svg`. `inscription` tells what stands in the box with a number.
+pub(super) fn redraw(
+    svg: &str,
+    mut inscription: impl FnMut(usize) -> Option<Inscription>,
+) -> Result<String, FlamegraphError> {
+    let frames_at = svg
+        .find("<svg id=\"frames\"")
+        .ok_or(FlamegraphError::Layout("no frames"))?;
+    let first = svg[frames_at..]
+        .find("<g>")
+        .map(|at| frames_at + at)
+        .ok_or(FlamegraphError::Layout("no boxes"))?;
+    let (head, opening, boxes) = (&svg[..frames_at], &svg[frames_at..first], &svg[first..]);
+
+    let mut drawn = String::with_capacity(svg.len() * 3);
+    let (mut kinds, mut starts) = (Vec::new(), Vec::<u64>::new());
+    let mut rest = boxes;
+    while let Some(after) = rest.strip_prefix("<g><title>") {
+        let (title, after) = after
+            .split_once("</title>")
+            .ok_or(FlamegraphError::Layout("no title"))?;
+        let (shape, after) = after
+            .split_once("<text ")
+            .ok_or(FlamegraphError::Layout("no text"))?;
+        let (position, after) = after
+            .split_once('>')
+            .ok_or(FlamegraphError::Layout("no text"))?;
+        let (_, after) = after
+            .split_once("</text></g>")
+            .ok_or(FlamegraphError::Layout("no text"))?;
+        let number = title
+            .split(' ')
+            .next()
+            .and_then(|number| number.parse().ok());
+        let written = match number {
+            Some(number) => inscription(number).ok_or(FlamegraphError::Layout("an unknown box"))?,
+            None => Inscription {
+                caption: BASE_CAPTION.to_owned(),
+                tooltip: BASE_TOOLTIP.to_owned(),
+                kind: FrameKind::Marker,
+                is_thread: false,
+            },
+        };
+        if written.is_thread {
+            starts.push(
+                attribute(shape, "fg:x").ok_or(FlamegraphError::Layout("a box without place"))?,
+            );
+        }
+        if number.is_some() && !kinds.contains(&written.kind) {
+            kinds.push(written.kind);
+        }
+        let caption = fit(
+            &written.caption,
+            attribute(shape, "width").ok_or(FlamegraphError::Layout("a box without width"))?,
+        );
+        let _ = write!(
+            drawn,
+            "<g><title>{}</title>{shape}<text {position}>{}</text></g>",
+            escape(&written.tooltip),
+            escape(&caption)
+        );
+        rest = after;
+    }
+    kinds.sort_unstable();
+    let legend = Legend::new(&kinds);
+    let mut head = make_room(head, legend.height)?;
+    starts.sort_unstable();
+    let starts: Vec<String> = starts.iter().map(u64::to_string).collect();
+    for (from, to) in SCRIPT_CHANGES {
+        head = head.replace(from, &to.replace("THREADS", &starts.join(",")));
+    }
+    let opening = opening.replacen("<svg ", &format!("<svg y=\"{}\" ", legend.height), 1);
+    Ok([&head, legend.drawing.as_str(), &opening, &drawn, rest].concat())
+}
+
+/// `text` cut to a box of `percent` of the drawing.
+fn fit(text: &str, percent: f64) -> String {
+    let letters = ((percent / 100.0 * (WIDTH - 2.0 * PADDING) - 3.0) / LETTER).max(0.0) as usize;
+    if text.chars().count() <= letters {
+        return text.to_owned();
+    }
+    match letters {
+        0..3 => String::new(),
+        letters => text.chars().take(letters - 2).chain("..".chars()).collect(),
+    }
+}
+
+/// A numeric attribute of a tag, less its `%`.
+fn attribute<T: std::str::FromStr>(tag: &str, name: &str) -> Option<T> {
+    let (_, value) = tag.split_once(&format!(" {name}=\""))?;
+    value.split_once('"')?.0.trim_end_matches('%').parse().ok()
+}
+
+/// Makes the drawing `extra` pixels higher, between its head and its boxes.
+fn make_room(head: &str, extra: usize) -> Result<String, FlamegraphError> {
+    let svg = head.find("<svg ").map(|at| &head[at..]);
+    let height: usize = svg
+        .and_then(|tag| attribute(tag, "height"))
+        .ok_or(FlamegraphError::Layout("no height"))?;
+    let details = head
+        .split_once("id=\"details\"")
+        .and_then(|(_, tag)| attribute::<f64>(tag, "y"));
+    let details = details.ok_or(FlamegraphError::Layout("no details"))?;
+    let higher = height + extra;
+    let mut head = head
+        .replace(
+            &format!(" height=\"{height}\""),
+            &format!(" height=\"{higher}\""),
+        )
+        .replacen(
+            &format!("viewBox=\"0 0 {WIDTH} {height}\""),
+            &format!("viewBox=\"0 0 {WIDTH} {higher}\""),
+            1,
+        );
+    // inferno puts the matches below the drawing, which is out of sight in a deep one.
+    for id in ["details", "matched"] {
+        let Some(at) = head.find(&format!("id=\"{id}\"")) else {
+            continue;
+        };
+        let (before, after) = head.split_at(at);
+        let Some((attributes, rest)) = after.split_once(" y=\"") else {
+            continue;
+        };
+        let Some((_, rest)) = rest.split_once('"') else {
+            continue;
+        };
+        head = format!(
+            "{before}{attributes} y=\"{:.2}\"{rest}",
+            details + extra as f64
+        );
+    }
+    Ok(head)
+}
+
+struct Legend {
+    drawing: String,
+    height: usize,
+}
+
+impl Legend {
+    /// One entry for each of `kinds`, in rows below the subtitle.
+    fn new(kinds: &[FrameKind]) -> Self {
+        const TOP: usize = 62;
+        let (mut x, mut row) = (PADDING, 0);
+        let mut drawing = String::from("<g id=\"legend\">");
+        for &kind in kinds {
+            let width = 18.0 + (kind.name().chars().count() as f64 + 3.0) * LETTER;
+            if x + width > WIDTH - PADDING {
+                (x, row) = (PADDING, row + 1);
+            }
+            let (red, green, blue) = colour(kind);
+            let y = TOP + row * LEGEND_ROW;
+            let _ = write!(
+                drawing,
+                "<rect x=\"{x:.0}\" y=\"{y}\" width=\"12\" height=\"12\" fill=\"rgb({red},{green},{blue})\" \
+                 stroke=\"rgb(90,90,90)\" stroke-width=\"0.7\"/><text x=\"{:.0}\" y=\"{}\">{}</text>",
+                x + 17.0,
+                y + 10,
+                escape(kind.name())
+            );
+            x += width;
+        }
+        drawing.push_str("</g>");
+        Self {
+            drawing,
+            height: (row + 1) * LEGEND_ROW + 6,
+        }
+    }
+}
+
+/// `text` as XML character data. It holds no control characters (`label::clean`) but line feeds.
+pub(super) fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len() + 16);
+    for character in text.chars() {
+        match character {
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '&' => escaped.push_str("&amp;"),
+            '"' => escaped.push_str("&quot;"),
+            _ => escaped.push(character),
+        }
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn script_changes_match_the_shipped_inferno() {
+        let mut svg = Vec::new();
+        let mut options = inferno::flamegraph::Options::default();
+        inferno::flamegraph::from_lines(&mut options, ["a;b 1"], &mut svg).unwrap();
+        let svg = String::from_utf8(svg).unwrap();
+        for (from, _) in SCRIPT_CHANGES {
+            assert!(svg.contains(from), "inferno's script has no {from}");
+        }
+    }
+
+    #[test]
+    fn captions_are_cut_to_their_box() {
+        assert_eq!(fit("abc", 100.0), "abc");
+        assert_eq!(fit("abcdefgh", 3.0), "ab..");
+        assert_eq!(fit("abcdefgh", 0.1), "");
+    }
+}

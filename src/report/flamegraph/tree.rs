@@ -1,0 +1,170 @@
+//! The frames of a view merged into one tree per thread.
+
+use crate::model::category::{Activity, Phase};
+use crate::report::view::{Shown, View, ViewFrame};
+use rustc_hash::FxHashMap;
+use std::cmp::Reverse;
+
+/// Most boxes of a tree. A recording is hostile: deep stacks with no common root would take gigabytes.
+const MAX_NODES: usize = 2_000_000;
+
+/// One box: all time that a thread spent with the same frames from the root up to here.
+#[derive(Debug)]
+pub(super) struct Node {
+    /// The thread, as an index into [`View::roots`].
+    pub(super) root: usize,
+    /// The frame; `None` for the thread's own box.
+    pub(super) shown: Option<Shown>,
+    /// Boxes that stand on this one, by time.
+    pub(super) children: Vec<usize>,
+    /// Its time, ns.
+    pub(super) total_ns: u64,
+    /// The part of its time in which it was the leaf, ns.
+    pub(super) self_ns: u64,
+    /// The part of its time in which a guess led the unwinder here, ns.
+    pub(super) guessed_ns: u64,
+    /// Its time by phase, ns, in the order of [`Phase::ALL`].
+    pub(super) phases: [u64; Phase::ALL.len()],
+    /// Its time by activity, ns, in the order of [`Activity::ALL`].
+    pub(super) activities: [u64; Activity::ALL.len()],
+}
+
+impl Node {
+    fn add(&mut self, ns: u64, guessed: bool, phase: Phase, activity: Activity) {
+        let sums = [
+            &mut self.total_ns,
+            &mut self.phases[phase as usize],
+            &mut self.activities[activity as usize],
+        ];
+        for sum in sums {
+            *sum = sum.saturating_add(ns);
+        }
+        if guessed {
+            self.guessed_ns = self.guessed_ns.saturating_add(ns);
+        }
+    }
+}
+
+/// All boxes.
+#[derive(Debug)]
+pub(super) struct Tree {
+    nodes: Vec<Node>,
+    roots: Vec<usize>,
+}
+
+impl Tree {
+    pub(super) fn build(view: &View<'_>) -> Self {
+        let mut sums = FxHashMap::<_, u64>::default();
+        for stretch in view.stretches() {
+            let key = (
+                stretch.root,
+                stretch.stack,
+                stretch.queued,
+                stretch.phase,
+                stretch.activity,
+            );
+            let sum = sums.entry(key).or_default();
+            *sum = sum.saturating_add(stretch.weight_ns);
+        }
+        let mut tree = Self {
+            nodes: Vec::new(),
+            roots: Vec::new(),
+        };
+        for root in 0..view.roots().len() {
+            let thread = tree.add(root, None);
+            tree.roots.push(thread);
+        }
+        let mut known = FxHashMap::default();
+        let mut sums: Vec<_> = sums.into_iter().collect();
+        sums.sort_unstable();
+        for ((root, stack, queued, phase, activity), ns) in sums {
+            let path = tree.path(root, &view.frames(stack, queued), &mut known);
+            for &(node, guessed) in &path {
+                tree.nodes[node].add(ns, guessed, phase, activity);
+            }
+            if let Some(&(leaf, _)) = path.last() {
+                let own = &mut tree.nodes[leaf].self_ns;
+                *own = own.saturating_add(ns);
+            }
+        }
+        tree.sort(view);
+        tree
+    }
+
+    /// The boxes of the stack `frames`, from the thread's own on, and whether a guess led to each.
+    fn path(
+        &mut self,
+        root: usize,
+        frames: &[ViewFrame],
+        known: &mut FxHashMap<(usize, Shown), usize>,
+    ) -> Vec<(usize, bool)> {
+        let mut at = self.roots[root];
+        let mut path = vec![(at, false)];
+        for frame in frames {
+            at = match known.get(&(at, frame.shown)) {
+                Some(&child) => child,
+                // What stands higher is left to the box reached so far.
+                None if self.nodes.len() >= MAX_NODES => break,
+                None => {
+                    let child = self.add(root, Some(frame.shown));
+                    self.nodes[at].children.push(child);
+                    known.insert((at, frame.shown), child);
+                    child
+                }
+            };
+            path.push((at, frame.guessed));
+        }
+        path
+    }
+
+    fn add(&mut self, root: usize, shown: Option<Shown>) -> usize {
+        self.nodes.push(Node {
+            root,
+            shown,
+            children: Vec::new(),
+            total_ns: 0,
+            self_ns: 0,
+            guessed_ns: 0,
+            phases: [0; Phase::ALL.len()],
+            activities: [0; Activity::ALL.len()],
+        });
+        self.nodes.len() - 1
+    }
+
+    fn sort(&mut self, view: &View<'_>) {
+        for index in 0..self.nodes.len() {
+            let mut children = std::mem::take(&mut self.nodes[index].children);
+            children.sort_by_cached_key(|&child| {
+                let node = &self.nodes[child];
+                (
+                    Reverse(node.total_ns),
+                    node.shown.map(|shown| (view.label(shown), shown)),
+                )
+            });
+            self.nodes[index].children = children;
+        }
+    }
+
+    /// Every box of at least `min_ns` with its depth, each before those that stand on it, in drawing order.
+    pub(super) fn walk(&self, min_ns: u64) -> Vec<(&Node, usize)> {
+        let mut order = Vec::new();
+        let mut open: Vec<(usize, usize)> =
+            self.roots.iter().rev().map(|&root| (root, 0)).collect();
+        while let Some((index, depth)) = open.pop() {
+            let node = &self.nodes[index];
+            if node.total_ns < min_ns.max(1) {
+                continue;
+            }
+            order.push((node, depth));
+            open.extend(node.children.iter().rev().map(|&child| (child, depth + 1)));
+        }
+        order
+    }
+
+    /// Time of all roots, side by side: the width of the drawing, and no figure to show.
+    pub(super) fn width_ns(&self) -> u64 {
+        self.roots.iter().fold(0, |sum, &root| {
+            sum.saturating_add(self.nodes[root].total_ns)
+        })
+    }
+}

@@ -1,0 +1,187 @@
+//! Default names of output files: script, host, rank, pid and time, so that ranks on a shared file system and runs one
+//! after another do not meet. (Files are still to be opened exclusively: pids and clocks collide.)
+
+use super::label::file_name;
+
+/// Longest part of a name that comes from outside, bytes. Five parts stay far below the 255 bytes of a file name.
+const PART: usize = 48;
+
+/// What an output is named after.
+#[derive(Clone, Copy, Debug)]
+pub struct NameParts<'a> {
+    /// The target's command line.
+    pub command: &'a [String],
+    /// The host's name.
+    pub host: &'a str,
+    /// The target's rank, where it has one.
+    pub rank: Option<u32>,
+    /// The target's pid.
+    pub pid: i32,
+    /// Wall clock at the start, ns since 1970.
+    pub started_wall_ns: u64,
+}
+
+/// `torchspy-train-node1-rank0-4242-20261121T010203Z`: a file name without its extension. ASCII letters, digits, `.`,
+/// `_` and `-` only.
+pub fn base_name(parts: &NameParts<'_>) -> String {
+    let mut name = String::from("torchspy");
+    let short_host = parts.host.split('.').next().unwrap_or_default();
+    for part in [script(parts.command), short_host] {
+        let part = sanitize(part);
+        if !part.is_empty() {
+            name.push('-');
+            name.push_str(&part);
+        }
+    }
+    if let Some(rank) = parts.rank {
+        name.push_str(&format!("-rank{rank}"));
+    }
+    format!("{name}-{}-{}", parts.pid, utc(parts.started_wall_ns))
+}
+
+/// What a command line runs, without folder and ending: `train` of `python -u dir/train.py --lr 1`, `pkg.main` of
+/// `python -m pkg.main`, `torchrun` of a launcher that names no script.
+fn script(command: &[String]) -> &str {
+    let Some(program) = command.first() else {
+        return "";
+    };
+    let mut arguments = command.iter().skip(1);
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "-m" => return arguments.next().map_or("", String::as_str),
+            "-c" => return "command",
+            _ => {}
+        }
+        let name = file_name(argument);
+        if let Some(stem) = name.strip_suffix(".py") {
+            // `package/__main__.py` says more by its folder.
+            return match argument.strip_suffix("/__main__.py") {
+                Some(folder) => file_name(folder),
+                None => stem,
+            };
+        }
+    }
+    file_name(program)
+}
+
+fn sanitize(part: &str) -> String {
+    let mut clean = String::new();
+    for character in part.chars() {
+        let fits = character.is_ascii_alphanumeric() || matches!(character, '.' | '_' | '-');
+        clean.push(if fits { character } else { '_' });
+        if clean.len() == PART {
+            break;
+        }
+    }
+    clean.trim_matches(['.', '-', '_']).to_owned()
+}
+
+/// Basic ISO 8601, UTC: `20261121T010203Z`.
+fn utc(wall_ns: u64) -> String {
+    let seconds = wall_ns / 1_000_000_000;
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    // Days since 0000-03-01 in 400-year cycles of 146,097 days: "civil_from_days",
+    // https://howardhinnant.github.io/date_algorithms.html
+    let days = days + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 {
+        month_from_march + 3
+    } else {
+        month_from_march - 9
+    };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    format!(
+        "{year:04}{month:02}{day:02}T{:02}{:02}{:02}Z",
+        second / 3600,
+        second / 60 % 60,
+        second % 60
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Vec<String> {
+        line.split(' ').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn a_name_tells_script_host_rank_pid_and_time() {
+        let command = words("python -u work/train.py --epochs 3");
+        let parts = NameParts {
+            command: &command,
+            host: "node1.cluster.example",
+            rank: Some(0),
+            pid: 4242,
+            started_wall_ns: 1_795_222_923_000_000_000,
+        };
+        assert_eq!(
+            base_name(&parts),
+            "torchspy-train-node1-rank0-4242-20261121T010203Z"
+        );
+        assert_eq!(
+            base_name(&NameParts {
+                rank: None,
+                host: "",
+                ..parts
+            }),
+            "torchspy-train-4242-20261121T010203Z"
+        );
+    }
+
+    #[test]
+    fn scripts_are_found_in_command_lines() {
+        for (line, expected) in [
+            ("python -m pkg.main --x", "pkg.main"),
+            ("python -c pass", "command"),
+            ("torchrun --nproc-per-node 2 /a/b/fit.py", "fit"),
+            ("/usr/bin/python3 app/__main__.py", "app"),
+            ("/opt/bin/trainer --fast", "trainer"),
+        ] {
+            assert_eq!(script(&words(line)), expected, "{line}");
+        }
+        assert_eq!(script(&[]), "");
+    }
+
+    #[test]
+    fn hostile_parts_stay_a_file_name() {
+        let command = vec![
+            "python".to_owned(),
+            format!("../../{}é\n/x y;.py", "a".repeat(500)),
+        ];
+        let parts = NameParts {
+            command: &command,
+            host: "../\0h",
+            rank: Some(u32::MAX),
+            pid: i32::MIN,
+            started_wall_ns: u64::MAX,
+        };
+        let name = base_name(&parts);
+        assert!(name.len() < 200, "{name}");
+        assert!(
+            name.bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b)),
+            "{name}"
+        );
+    }
+
+    #[test]
+    fn dates_are_right_at_the_ends_of_months_and_years() {
+        for (seconds, expected) in [
+            (0, "19700101T000000Z"),
+            (951_782_399, "20000228T235959Z"),
+            (951_782_400, "20000229T000000Z"),
+            (1_709_164_800, "20240229T000000Z"),
+            (4_107_542_400, "21000301T000000Z"),
+            (1_767_225_599, "20251231T235959Z"),
+        ] {
+            assert_eq!(utc(seconds * 1_000_000_000), expected);
+        }
+    }
+}

@@ -1,0 +1,476 @@
+//! What of a profile is drawn: which threads, whether their waits, which frames. Shared by flamegraph, speedscope and
+//! folded stacks, so that they agree.
+//!
+//! Every thread is a root of its own. Nothing here adds up time of two threads.
+
+use super::label;
+use crate::model::category::{Activity, FrameKind, Phase, SummaryRow};
+use crate::model::frame::Partial;
+use crate::model::ids::{FunctionId, ProcessId, StackId, ThreadId};
+use crate::model::profile::{Function, Profile, ProfileSample, Role};
+use crate::model::sample::ThreadState;
+use regex::Regex;
+use rustc_hash::FxHashMap;
+use std::cmp::Reverse;
+
+/// Most frames of a stack that are drawn, from the leaf on.
+const MAX_FRAMES: usize = 1024;
+
+/// Of which threads waits are drawn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Idle {
+    /// The training thread's whole wall time; of other threads only the time in which they did something.
+    #[default]
+    TrainingThread,
+    /// Every thread's whole wall time.
+    Everywhere,
+}
+
+/// What is drawn.
+#[derive(Clone, Debug)]
+pub struct ViewOptions {
+    /// Only threads whose label (`rank 0 · pt_autograd_0`) matches.
+    pub threads: Option<Regex>,
+    /// Only these processes; `None` for all.
+    pub processes: Option<Vec<ProcessId>>,
+    /// Whose waits are drawn.
+    pub idle: Idle,
+    /// Whether dispatcher and binding plumbing is drawn, and not folded into its caller.
+    pub plumbing: bool,
+    /// Whether Python frames are told apart by line, as py-spy does, or by function only.
+    pub lines: bool,
+}
+
+impl Default for ViewOptions {
+    fn default() -> Self {
+        Self {
+            threads: None,
+            processes: None,
+            idle: Idle::default(),
+            plumbing: false,
+            lines: true,
+        }
+    }
+}
+
+/// A thread that is drawn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Root {
+    /// The thread.
+    pub thread: ThreadId,
+    /// Its process.
+    pub process: ProcessId,
+    /// `rank 0 · MainThread`; with the tid where two threads would read the same.
+    pub label: String,
+    /// The pid as torchspy sees it.
+    pub pid: i32,
+    /// The tid as torchspy sees it.
+    pub tid: i32,
+    /// Whether it is a trainer's training thread.
+    pub training: bool,
+    /// All of its sampled time.
+    pub wall_ns: u64,
+    /// The part of `wall_ns` that is drawn; the rest is waits that were not asked for.
+    pub drawn_ns: u64,
+}
+
+/// What one frame of the view is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Shown {
+    /// Code.
+    Code {
+        /// The function.
+        function: FunctionId,
+        /// The source line; 0 where unknown, and for native code.
+        line: u32,
+    },
+    /// Towards the root, the stack was not read. Stands at the root end.
+    Partial(Partial),
+    /// No stack was read at all.
+    Unread,
+    /// The thread could run, but had no CPU. Stands at the leaf end.
+    CpuWait,
+}
+
+/// A frame of the view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ViewFrame {
+    /// What it is.
+    pub shown: Shown,
+    /// Whether the unwinder came here by a checked guess.
+    pub guessed: bool,
+}
+
+/// A stretch of one thread's time that is drawn as one stack.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Stretch {
+    /// Index into [`View::roots`].
+    pub root: usize,
+    /// The stack, for [`View::frames`].
+    pub stack: Option<StackId>,
+    /// Whether this is the part of a sample in which the thread waited for a CPU.
+    pub queued: bool,
+    /// Start, CLOCK_MONOTONIC. Within a sample it is not known when the thread waited; the wait is put last.
+    pub start_ns: u64,
+    /// Length; never 0.
+    pub weight_ns: u64,
+    /// Ticks it stands for. A sample's ticks are shared out between its two parts without loss, so this may be 0.
+    pub ticks: u32,
+    /// The phase.
+    pub phase: Phase,
+    /// The activity; `cpu_wait` for a queued part.
+    pub activity: Activity,
+    /// The summary's row.
+    pub row: SummaryRow,
+}
+
+/// A profile as it is drawn.
+#[derive(Debug)]
+pub struct View<'a> {
+    profile: &'a Profile,
+    options: ViewOptions,
+    roots: Vec<Root>,
+    root_of_thread: Vec<Option<usize>>,
+}
+
+impl<'a> View<'a> {
+    /// Selects what `options` asks for. Threads of which nothing would be drawn are left out.
+    pub fn new(profile: &'a Profile, options: &ViewOptions) -> Self {
+        let mut view = Self {
+            profile,
+            options: options.clone(),
+            roots: Vec::new(),
+            root_of_thread: vec![None; profile.threads.len()],
+        };
+        let mut roots = view.candidates();
+        for sample in &profile.samples {
+            if let Some(Some(root)) = roots.get_mut(sample.thread.index()) {
+                root.wall_ns = root.wall_ns.saturating_add(sample.weight_ns);
+                root.drawn_ns = root
+                    .drawn_ns
+                    .saturating_add(view.run_part(root.training, sample) + queue_part(sample));
+            }
+        }
+        view.roots = roots
+            .into_iter()
+            .flatten()
+            .filter(|root| root.drawn_ns > 0)
+            .collect();
+        let places: Vec<_> = profile
+            .processes
+            .iter()
+            .map(|process| place(profile, process.role))
+            .collect();
+        view.roots.sort_by_key(|root| {
+            let process = places.get(root.process.index()).copied();
+            (
+                process,
+                root.process,
+                !root.training,
+                Reverse(root.drawn_ns),
+                root.thread,
+            )
+        });
+        for (index, root) in view.roots.iter().enumerate() {
+            view.root_of_thread[root.thread.index()] = Some(index);
+        }
+        view
+    }
+
+    /// The profile.
+    pub fn profile(&self) -> &'a Profile {
+        self.profile
+    }
+
+    /// The threads that are drawn: each trainer's training thread, its other threads, its DataLoader workers; then
+    /// launchers and other processes.
+    pub fn roots(&self) -> &[Root] {
+        &self.roots
+    }
+
+    /// What is drawn of all samples, by thread and start.
+    pub fn stretches(&self) -> impl Iterator<Item = Stretch> + '_ {
+        let mut tick_debt = vec![0.0_f64; self.roots.len()];
+        self.profile.samples.iter().flat_map(move |sample| {
+            let root = self
+                .root_of_thread
+                .get(sample.thread.index())
+                .copied()
+                .flatten();
+            let parts = root.map(|root| self.parts(root, sample, &mut tick_debt[root]));
+            parts.into_iter().flatten().flatten()
+        })
+    }
+
+    fn parts(
+        &self,
+        root: usize,
+        sample: &ProfileSample,
+        tick_debt: &mut f64,
+    ) -> [Option<Stretch>; 2] {
+        let queue_ns = queue_part(sample);
+        let run_ns = self.run_part(self.roots[root].training, sample);
+        // Where two parts share a tick, the fraction that rounding leaves is carried to the thread's next sample.
+        let queue_share = queue_ns as f64 / sample.weight_ns.max(1) as f64;
+        let wanted = f64::from(sample.ticks) * queue_share + *tick_debt;
+        let queue_ticks = if queue_ns == 0 {
+            0
+        } else {
+            (wanted + 1e-9).floor().clamp(0.0, f64::from(sample.ticks)) as u32
+        };
+        if queue_ns > 0 {
+            *tick_debt = wanted - f64::from(queue_ticks);
+        }
+        let run = Stretch {
+            root,
+            stack: sample.stack,
+            queued: false,
+            start_ns: sample.start_ns,
+            weight_ns: run_ns,
+            ticks: sample.ticks - queue_ticks,
+            phase: sample.phase,
+            activity: sample.activity,
+            row: sample.row,
+        };
+        let queue = Stretch {
+            queued: true,
+            start_ns: sample.start_ns.saturating_add(sample.weight_ns - queue_ns),
+            weight_ns: queue_ns,
+            ticks: queue_ticks,
+            activity: Activity::CpuWait,
+            row: SummaryRow::Other,
+            ..run
+        };
+        [(run_ns > 0).then_some(run), (queue_ns > 0).then_some(queue)]
+    }
+
+    /// The frames of a stretch's stack, root first, with plumbing folded into its caller.
+    pub fn frames(&self, stack: Option<StackId>, queued: bool) -> Vec<ViewFrame> {
+        let known = stack.filter(|stack| stack.index() < self.profile.stacks.stacks().len());
+        let mut frames = self.stack_frames(known, self.options.plumbing);
+        if !self.options.plumbing
+            && !frames
+                .iter()
+                .any(|frame| matches!(frame.shown, Shown::Code { .. }))
+        {
+            frames = self.stack_frames(known, true);
+        }
+        if frames.is_empty() {
+            frames.push(ViewFrame {
+                shown: Shown::Unread,
+                guessed: false,
+            });
+        }
+        if queued {
+            frames.push(ViewFrame {
+                shown: Shown::CpuWait,
+                guessed: false,
+            });
+        }
+        frames
+    }
+
+    /// What a frame is called in a box or a list.
+    pub fn label(&self, shown: Shown) -> String {
+        match shown {
+            Shown::Code { function, line } => match self.profile.functions.get(function.index()) {
+                Some(function) => label::function_label(function, line),
+                None => "[unknown function]".to_owned(),
+            },
+            Shown::Partial(reason) => format!("[partial: {}]", reason.name()),
+            Shown::Unread => "[not read]".to_owned(),
+            Shown::CpuWait => "[cpu_wait]".to_owned(),
+        }
+    }
+
+    /// The function of a frame, where it is code.
+    pub fn function(&self, shown: Shown) -> Option<&'a Function> {
+        match shown {
+            Shown::Code { function, .. } => self.profile.functions.get(function.index()),
+            _ => None,
+        }
+    }
+
+    /// What kind of code a frame is.
+    pub fn kind(&self, shown: Shown) -> FrameKind {
+        match shown {
+            Shown::Code { .. } => self
+                .function(shown)
+                .map_or(FrameKind::Native, |function| function.kind),
+            Shown::Partial(_) | Shown::Unread => FrameKind::Marker,
+            Shown::CpuWait => FrameKind::Wait,
+        }
+    }
+
+    fn stack_frames(&self, stack: Option<StackId>, plumbing: bool) -> Vec<ViewFrame> {
+        let mut frames: Vec<ViewFrame> = self
+            .profile
+            .stacks
+            .leaf_to_root(stack)
+            .take(MAX_FRAMES * 4)
+            .filter_map(|id| {
+                let frame = self.profile.stacks.frame(id);
+                if let Some(reason) = frame.partial {
+                    return Some(ViewFrame {
+                        shown: Shown::Partial(reason),
+                        guessed: false,
+                    });
+                }
+                let function = self.profile.functions.get(frame.function.index())?;
+                if function.plumbing && !plumbing {
+                    return None;
+                }
+                let line = match (function.is_python, self.options.lines) {
+                    (false, _) => 0,
+                    (true, true) => frame.line,
+                    (true, false) => function.first_line,
+                };
+                let guessed = frame.trust.is_some_and(|trust| trust.is_guess());
+                Some(ViewFrame {
+                    shown: Shown::Code {
+                        function: frame.function,
+                        line,
+                    },
+                    guessed,
+                })
+            })
+            .collect();
+        if frames.len() > MAX_FRAMES {
+            frames.truncate(MAX_FRAMES);
+            frames.push(ViewFrame {
+                shown: Shown::Partial(Partial::TooDeep),
+                guessed: false,
+            });
+        }
+        frames.reverse();
+        frames
+    }
+
+    /// How much of a sample's time outside the run queue is drawn.
+    fn run_part(&self, training: bool, sample: &ProfileSample) -> u64 {
+        let hidden = self.options.idle == Idle::TrainingThread && !training && is_idle(sample);
+        if hidden {
+            0
+        } else {
+            sample.weight_ns - queue_part(sample)
+        }
+    }
+
+    /// Threads that `options` selects, by [`ThreadId`], with no time yet.
+    fn candidates(&self) -> Vec<Option<Root>> {
+        let profile = self.profile;
+        let labels = thread_labels(profile);
+        let any_trainer = profile
+            .processes
+            .iter()
+            .any(|process| matches!(process.role, Role::Trainer { .. }));
+        let threads = profile.threads.iter().zip(labels).enumerate();
+        threads
+            .map(|(index, (thread, label))| {
+                let wanted_process = self
+                    .options
+                    .processes
+                    .as_ref()
+                    .is_none_or(|ids| ids.contains(&thread.process));
+                let wanted_thread = self
+                    .options
+                    .threads
+                    .as_ref()
+                    .is_none_or(|pattern| pattern.is_match(&label));
+                let process = profile.processes.get(thread.process.index());
+                let id = ThreadId::from_index(index);
+                (wanted_process && wanted_thread).then(|| Root {
+                    thread: id,
+                    process: thread.process,
+                    label,
+                    pid: process.map_or(0, |process| process.info.pid),
+                    tid: thread.tid,
+                    training: process.is_some_and(|process| {
+                        let trains = match process.role {
+                            Role::Trainer { .. } => true,
+                            // A Python program without torch still has one thread that matters most.
+                            Role::Other => !any_trainer,
+                            Role::Launcher | Role::DataLoaderWorker { .. } => false,
+                        };
+                        trains && process.training_thread == Some(id)
+                    }),
+                    wall_ns: 0,
+                    drawn_ns: 0,
+                })
+            })
+            .collect()
+    }
+}
+
+fn queue_part(sample: &ProfileSample) -> u64 {
+    sample.queue_ns.min(sample.weight_ns)
+}
+
+/// Whether a thread had nothing to do: it slept in a wait for others or for work. Time on a CPU, in disk I/O (state D),
+/// or in wait for the GPU, a collective or the GIL is something that a reader looks for, and is not idle.
+fn is_idle(sample: &ProfileSample) -> bool {
+    let asleep = matches!(sample.state, ThreadState::Sleeping | ThreadState::Stopped);
+    match sample.activity {
+        Activity::OmpIdle => true,
+        Activity::LockWait | Activity::Sleep => sample.state != ThreadState::Running,
+        Activity::GpuSync | Activity::CollectiveWait | Activity::GilWait | Activity::CpuWait => {
+            false
+        }
+        _ => asleep,
+    }
+}
+
+/// Where a process stands among the roots: class, then its trainer's rank, then itself before its workers.
+fn place(profile: &Profile, role: Role) -> (u8, u32, u32) {
+    match role {
+        Role::Trainer { rank, .. } => (0, rank.unwrap_or(0), 0),
+        Role::DataLoaderWorker { number, trainer } => {
+            let trainer = trainer.and_then(|id| profile.processes.get(id.index()));
+            match trainer.map(|trainer| trainer.role) {
+                Some(Role::Trainer { rank, .. }) => {
+                    (0, rank.unwrap_or(0), number.saturating_add(1))
+                }
+                _ => (1, 0, number),
+            }
+        }
+        Role::Launcher => (2, 0, 0),
+        Role::Other => (3, 0, 0),
+    }
+}
+
+/// `rank 0 · MainThread` for every thread; with the tid where two of a process have one name, as OpenMP's threads do.
+fn thread_labels(profile: &Profile) -> Vec<String> {
+    let processes = label::process_labels(profile);
+    let mut seen = FxHashMap::<String, u32>::default();
+    let plain: Vec<String> = profile
+        .threads
+        .iter()
+        .map(|thread| {
+            let process = profile.processes.get(thread.process.index());
+            let is_main =
+                thread.is_python && process.is_some_and(|process| process.info.pid == thread.tid);
+            let name = if is_main {
+                "MainThread".to_owned()
+            } else {
+                label::clean(&thread.name, 40)
+            };
+            let process = processes
+                .get(thread.process.index())
+                .map_or("unknown process", String::as_str);
+            let label = format!("{process} · {name}");
+            *seen.entry(label.clone()).or_default() += 1;
+            label
+        })
+        .collect();
+    plain
+        .into_iter()
+        .zip(&profile.threads)
+        .map(|(label, thread)| {
+            if seen[&label] > 1 {
+                format!("{label} (tid {})", thread.tid)
+            } else {
+                label
+            }
+        })
+        .collect()
+}
