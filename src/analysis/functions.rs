@@ -132,6 +132,41 @@ pub fn hot<'a>(profile: &Profile, samples: impl Iterator<Item = &'a ProfileSampl
     }
 }
 
+/// The line of the user's own code that the most of `samples` stood under: where to look for what they did.
+pub fn user_line<'a>(
+    profile: &Profile,
+    samples: impl Iterator<Item = &'a ProfileSample>,
+) -> Option<LineTime> {
+    let mut weights: FxHashMap<StackId, u64> = FxHashMap::default();
+    for sample in samples {
+        if let Some(stack) = sample.stack {
+            let weight = weights.entry(stack).or_default();
+            *weight = weight.saturating_add(sample.weight_ns);
+        }
+    }
+    let mut lines: FxHashMap<(FunctionId, u32), u64> = FxHashMap::default();
+    for (&stack, &weight_ns) in &weights {
+        let nearest = profile.stacks.leaf_to_root(Some(stack)).find_map(|frame| {
+            let frame = profile.stacks.frame(frame);
+            let function = profile.functions.get(frame.function.index())?;
+            (function.kind == FrameKind::PythonUser).then_some((frame.function, frame.line))
+        });
+        if let Some(key) = nearest {
+            let sum = lines.entry(key).or_default();
+            *sum = sum.saturating_add(weight_ns);
+        }
+    }
+    lines
+        .into_iter()
+        .max_by_key(|&(key, ns)| (ns, std::cmp::Reverse(key)))
+        .map(|((function, line), ns)| LineTime {
+            function,
+            line,
+            self_ns: ns,
+            total_ns: ns,
+        })
+}
+
 /// The native function that a stack's own time goes to; `None` where the leaf is Python.
 fn own_native(profile: &Profile, stack: StackId) -> Option<FunctionId> {
     let mut first = None;

@@ -1,6 +1,6 @@
 //! Where the wall time of training threads went.
 
-use super::functions::{Hot, hot};
+use super::functions::{Hot, LineTime, hot, user_line};
 use super::intervals::{Share, Shares};
 use super::threads::{ThreadSummary, threads};
 use crate::model::category::{Activity, FrameKind, Phase, SummaryRow};
@@ -93,6 +93,8 @@ pub struct ProcessSummary {
     pub life_ns: u64,
     /// By row, in the order of [`SummaryRow::ALL`].
     pub rows: Vec<(SummaryRow, u64, Share)>,
+    /// By row, in the same order: the user's line that most of it stands under.
+    pub row_lines: Vec<Option<LineTime>>,
     /// By phase, in the order of [`Phase::ALL`].
     pub phases: Vec<(Phase, Share)>,
     /// By activity, in the order of [`Activity::ALL`].
@@ -243,6 +245,15 @@ fn process(profile: &Profile, id: ProcessId, samples: &[&ProfileSample]) -> Proc
         rows: SummaryRow::ALL
             .iter()
             .map(|&row| (row, row_ns[row as usize], rows.share(row as usize)))
+            .collect(),
+        row_lines: SummaryRow::ALL
+            .iter()
+            .map(|&row| {
+                user_line(
+                    profile,
+                    own.iter().copied().filter(|sample| sample.row == row),
+                )
+            })
             .collect(),
         phases: Phase::ALL
             .iter()

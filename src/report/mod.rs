@@ -1,1 +1,4 @@
 //! Formats: a profile in, bytes out.
+
+pub mod json;
+pub mod text;
