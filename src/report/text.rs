@@ -125,7 +125,7 @@ fn process_facts(profile: &Profile, process: &ProcessSummary, analysis: &Analysi
         .filter(|other| matches!(other.role, Role::DataLoaderWorker { trainer, .. } if trainer == Some(process.process)))
         .count();
     if workers > 0 {
-        facts.push(format!("{} DataLoader workers", count(workers as u64)));
+        facts.push(format!("DataLoader workers {}", count(workers as u64)));
     }
     facts
 }

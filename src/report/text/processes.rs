@@ -107,8 +107,13 @@ fn workers(out: &mut String, profile: &Profile, analysis: &Analysis, of: Option<
     line(
         out,
         &[format!(
-            "  {} DataLoader workers{owner}: cpu {}",
+            "  {} DataLoader {}{owner}: cpu {}",
             count(workers.len() as u64),
+            if workers.len() == 1 {
+                "worker"
+            } else {
+                "workers"
+            },
             seconds(cpu_ns)
         )],
     );

@@ -117,7 +117,7 @@ pub(super) fn itwinai(out: &mut String, process: &ProcessSummary) {
         );
     }
     out.push_str(
-        "  itwinai counts device time by operator; this counts the host's time in operators.\n",
+        "  itwinai counts device time by operator; this is the host's time in operators.\n",
     );
 }
 
@@ -146,8 +146,8 @@ fn column(activity: Activity) -> &'static str {
     }
 }
 
-/// Activities with a column of their own; the rest share one.
-const COLUMNS: usize = 6;
+/// Activities with a column of their own, or one more where that is all; the rest share one. 80 columns hold no more.
+const COLUMNS: usize = 5;
 
 pub(super) fn matrix(out: &mut String, process: &ProcessSummary) {
     let matrix = &process.matrix;
