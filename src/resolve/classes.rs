@@ -128,11 +128,9 @@ impl<'a, 'i> Classifier<'a, 'i> {
                 (thread.process, facts)
             })
             .collect();
-        for (index, thread) in input.threads.iter().enumerate() {
-            if let (true, Some((process, _))) = (thread.is_python, threads.get(index)) {
-                if let Some(process) = processes.get_mut(process.index()) {
-                    process.python = true;
-                }
+        for thread in input.threads.iter().filter(|thread| thread.is_python) {
+            if let Some(process) = processes.get_mut(thread.process.index()) {
+                process.python = true;
             }
         }
         for sample in input.samples {

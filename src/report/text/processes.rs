@@ -64,11 +64,11 @@ pub(super) fn others(out: &mut String, profile: &Profile, analysis: &Analysis) {
     let mut text = String::new();
     let mut owners: Vec<Option<ProcessId>> = Vec::new();
     for process in &analysis.processes {
-        if let Role::DataLoaderWorker { trainer, .. } = process.role {
-            if !owners.contains(&trainer) {
-                owners.push(trainer);
-                workers(&mut text, profile, analysis, trainer);
-            }
+        if let Role::DataLoaderWorker { trainer, .. } = process.role
+            && !owners.contains(&trainer)
+        {
+            owners.push(trainer);
+            workers(&mut text, profile, analysis, trainer);
         }
     }
     for process in &analysis.processes {

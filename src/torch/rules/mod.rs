@@ -54,6 +54,7 @@ pub mod libraries;
 pub mod native;
 pub mod phases;
 pub mod python;
+pub mod symbols;
 pub mod syscalls;
 
 /// Version of all tables together. Raised with every change that may move time from one category to another.
