@@ -121,6 +121,8 @@ pub struct Profile {
     pub processes: Vec<ProfileProcess>,
     /// Threads by [`ThreadId`].
     pub threads: Vec<ThreadInfo>,
+    /// CPU time over the recording by [`ThreadId`], ns.
+    pub thread_cpu_ns: Vec<u64>,
     /// Functions by [`FunctionId`].
     pub functions: Vec<Function>,
     /// Frames and stacks.

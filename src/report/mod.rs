@@ -8,3 +8,6 @@ pub mod label;
 pub mod naming;
 pub mod speedscope;
 pub mod view;
+
+pub mod json;
+pub mod text;

@@ -1,1 +1,15 @@
 //! What makes this torchspy: rules that say what a moment of a trainer was. Pure.
+//!
+//! | file | question |
+//! |---|---|
+//! | [`rules`] | what is known of torch's, Python's and the system's names: tables, with their sources |
+//! | [`symbol_name`] | which part of a demangled C++ name is the function's own |
+//! | [`classify`] | what a function is, and what a stack of functions was doing |
+//! | [`role`] | what a process is in a job, and which of its threads trains |
+//! | [`stitch`] | whose work a thread waits for that waits in `backward()` |
+
+pub mod classify;
+pub mod role;
+pub mod rules;
+pub mod stitch;
+pub mod symbol_name;

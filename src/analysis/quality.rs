@@ -1,0 +1,242 @@
+//! How good the samples are, and what they cost the target.
+
+use crate::model::category::SummaryRow;
+use crate::model::frame::Partial;
+use crate::model::ids::StackId;
+use crate::model::profile::Profile;
+use crate::model::sample::Capture;
+
+/// The sampler's figures, ready to print.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct QualitySummary {
+    /// Rate that was asked for.
+    pub asked_hz: f64,
+    /// Ticks a second that were carried out.
+    pub rate_hz: f64,
+    /// Ticks carried out.
+    pub ticks: u64,
+    /// Of these, late by more than half a period.
+    pub late_ticks: u64,
+    /// Ticks left out.
+    pub missed_ticks: u64,
+    /// Thread samples, in ticks: fresh ones and those taken over.
+    pub samples: u64,
+    /// Captures that read a stack.
+    pub fresh: u64,
+    /// Of these: by a stop, of a sleeper without one, of a running thread without one.
+    pub stopped: u64,
+    /// See `stopped`.
+    pub asleep: u64,
+    /// See `stopped`.
+    pub unstopped: u64,
+    /// Ticks in which a thread had not run since its last capture.
+    pub reused: u64,
+    /// Ticks in which no stack was read.
+    pub unread: u64,
+    /// Stops of threads.
+    pub stops: u64,
+    /// Median stop, ns.
+    pub stop_p50_ns: u64,
+    /// 99th percentile, ns.
+    pub stop_p99_ns: u64,
+    /// Longest, ns.
+    pub stop_max_ns: u64,
+    /// Stopped time over the CPU time of all sampled threads, 0 to 1.
+    pub stopped_share: f64,
+    /// Fresh captures that reach their root, 0 to 1. `None` without native stacks or captures.
+    pub rooted_share: Option<f64>,
+    /// Fresh captures of Python threads whose Python frames are all in place, 0 to 1. `None` without any.
+    pub merged_share: Option<f64>,
+    /// Fresh captures by the reason why they are not whole, in the order of [`Partial::ALL`]; zeros left out.
+    pub partial: Vec<(Partial, u64)>,
+    /// Native frames found by a checked guess, of all native frames of fresh captures, 0 to 1.
+    pub guessed_frames: f64,
+    /// Fresh captures with a guess in them, 0 to 1.
+    pub guessed_stacks: f64,
+    /// Time of training threads that no rule could name, 0 to 1.
+    pub unclassified: f64,
+    /// Stacks lost while recording.
+    pub lost: u64,
+    /// Running threads passed over to keep within the budget.
+    pub skipped_for_budget: u64,
+    /// Threads that did not stop in time.
+    pub stop_timeouts: u64,
+    /// torchspy's own CPU time, as a share of one CPU.
+    pub own_cpu: f64,
+    /// torchspy's own wait for a CPU, as a share of the time.
+    pub own_queue: f64,
+    /// Time in which the target's cgroup was throttled, ns.
+    pub throttled_ns: u64,
+}
+
+/// Reasons that concern the Python frames of a stack, and not its native ones.
+pub fn is_python_reason(partial: Partial) -> bool {
+    matches!(
+        partial,
+        Partial::PythonUnreadable
+            | Partial::MergeMismatch
+            | Partial::UnknownPython
+            | Partial::CodeGone
+    )
+}
+
+/// What a stack has in it. Each stack's is its parent's and its own frame's.
+#[derive(Clone, Copy, Default)]
+struct Shape {
+    reasons: u32,
+    python: bool,
+    native: u32,
+    guessed: u32,
+}
+
+fn bit(partial: Partial) -> u32 {
+    1 << partial as u32
+}
+
+fn shapes(profile: &Profile) -> Vec<Shape> {
+    let mut shapes: Vec<Shape> = Vec::with_capacity(profile.stacks.stacks().len());
+    for &(parent, frame) in profile.stacks.stacks() {
+        let mut shape = parent
+            .and_then(|parent| shapes.get(parent.index()).copied())
+            .unwrap_or_default();
+        let frame = profile.stacks.frame(frame);
+        if let Some(partial) = frame.partial {
+            shape.reasons |= bit(partial);
+        }
+        if let Some(trust) = frame.trust {
+            shape.native += 1;
+            shape.guessed += u32::from(trust.is_guess());
+        }
+        shape.python |= profile
+            .functions
+            .get(frame.function.index())
+            .is_some_and(|function| function.is_python);
+        shapes.push(shape);
+    }
+    shapes
+}
+
+/// Counts over fresh captures.
+#[derive(Default)]
+struct Counts {
+    rooted: u64,
+    python: u64,
+    merged: u64,
+    native: u64,
+    guessed: u64,
+    with_guess: u64,
+    reasons: [u64; Partial::ALL.len()],
+}
+
+impl Counts {
+    fn add(&mut self, shape: Option<Shape>) {
+        let Some(shape) = shape else {
+            return;
+        };
+        let python_reasons: u32 = Partial::ALL
+            .iter()
+            .filter(|&&reason| is_python_reason(reason))
+            .map(|&reason| bit(reason))
+            .sum();
+        self.rooted += u64::from(shape.reasons & !python_reasons == 0);
+        let ill = shape.reasons & python_reasons != 0;
+        self.python += u64::from(shape.python || ill);
+        self.merged += u64::from(shape.python && !ill);
+        self.native += u64::from(shape.native);
+        self.guessed += u64::from(shape.guessed);
+        self.with_guess += u64::from(shape.guessed > 0);
+        for (count, &reason) in self.reasons.iter_mut().zip(&Partial::ALL) {
+            *count += u64::from(shape.reasons & bit(reason) != 0);
+        }
+    }
+}
+
+fn ratio(part: u64, whole: u64) -> f64 {
+    if whole == 0 {
+        0.0
+    } else {
+        part as f64 / whole as f64
+    }
+}
+
+fn share(part: u64, whole: u64) -> Option<f64> {
+    (whole > 0).then(|| ratio(part, whole))
+}
+
+/// Sums the sampler's figures up.
+pub fn summarize(profile: &Profile) -> QualitySummary {
+    let shapes = shapes(profile);
+    let shape = |stack: Option<StackId>| stack.and_then(|stack| shapes.get(stack.index()).copied());
+    let mut counts = Counts::default();
+    let mut summary = QualitySummary::default();
+    for sample in &profile.samples {
+        let ticks = u64::from(sample.ticks);
+        summary.samples += ticks;
+        match sample.capture {
+            Capture::Stopped => summary.stopped += 1,
+            Capture::Asleep => summary.asleep += 1,
+            Capture::Unstopped => summary.unstopped += 1,
+            Capture::Reused => summary.reused += ticks,
+            Capture::Unread => summary.unread += ticks,
+        }
+        if sample.capture.is_fresh() {
+            summary.fresh += 1;
+            counts.add(shape(sample.stack));
+        }
+    }
+    let quality = &profile.quality;
+    let elapsed_ns = profile.end_ns.saturating_sub(profile.start_ns);
+    summary.asked_hz = profile.run.rate_hz;
+    summary.ticks = quality.ticks;
+    summary.late_ticks = quality.late_ticks;
+    summary.missed_ticks = quality.missed_ticks;
+    summary.rate_hz = ratio(quality.ticks, elapsed_ns) * 1e9;
+    summary.stops = quality.stops.count();
+    summary.stop_p50_ns = quality.stops.quantile_ns(0.5).unwrap_or(0);
+    summary.stop_p99_ns = quality.stops.quantile_ns(0.99).unwrap_or(0);
+    summary.stop_max_ns = quality.stops.max_ns();
+    summary.stopped_share = ratio(quality.stops.total_ns(), quality.target_run_ns);
+    summary.rooted_share = profile
+        .run
+        .native
+        .then(|| share(counts.rooted, summary.fresh))
+        .flatten();
+    summary.merged_share = share(counts.merged, counts.python);
+    summary.partial = Partial::ALL
+        .iter()
+        .zip(counts.reasons)
+        .filter(|&(_, count)| count > 0)
+        .map(|(&reason, count)| (reason, count))
+        .collect();
+    summary.guessed_frames = ratio(counts.guessed, counts.native);
+    summary.guessed_stacks = ratio(counts.with_guess, summary.fresh);
+    summary.unclassified = unclassified(profile);
+    summary.lost = profile.losses.iter().map(|loss| loss.samples).sum();
+    summary.skipped_for_budget = quality.skipped_for_budget;
+    summary.stop_timeouts = quality.stop_timeouts;
+    summary.own_cpu = ratio(quality.own_cpu_ns, elapsed_ns);
+    summary.own_queue = ratio(quality.own_queue_ns, elapsed_ns);
+    summary.throttled_ns = quality.throttled_ns;
+    summary
+}
+
+fn unclassified(profile: &Profile) -> f64 {
+    let training: Vec<_> = profile
+        .processes
+        .iter()
+        .filter_map(|process| process.training_thread)
+        .collect();
+    let mut all = 0_u64;
+    let mut unknown = 0_u64;
+    for sample in profile
+        .samples
+        .iter()
+        .filter(|sample| training.contains(&sample.thread))
+    {
+        all = all.saturating_add(sample.weight_ns);
+        if sample.row == SummaryRow::Unclassified {
+            unknown = unknown.saturating_add(sample.weight_ns.saturating_sub(sample.queue_ns));
+        }
+    }
+    ratio(unknown, all)
+}

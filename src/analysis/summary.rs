@@ -1,0 +1,327 @@
+//! Where the wall time of training threads went.
+
+use super::functions::{Hot, LineTime, hot, user_line};
+use super::intervals::{Share, Shares};
+use super::threads::{ThreadSummary, threads};
+use crate::model::category::{Activity, FrameKind, Phase, SummaryRow};
+use crate::model::ids::{ProcessId, ThreadId};
+use crate::model::profile::{Profile, ProfileSample, Role};
+use rustc_hash::FxHashMap;
+
+/// Nanoseconds by phase and activity.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Matrix {
+    cells: Vec<u64>,
+}
+
+impl Matrix {
+    fn add(&mut self, phase: Phase, activity: Activity, ns: u64) {
+        if self.cells.is_empty() {
+            self.cells = vec![0; Phase::ALL.len() * Activity::ALL.len()];
+        }
+        if let Some(cell) = self.cells.get_mut(Self::index(phase, activity)) {
+            *cell = cell.saturating_add(ns);
+        }
+    }
+
+    fn index(phase: Phase, activity: Activity) -> usize {
+        phase as usize * Activity::ALL.len() + activity as usize
+    }
+
+    /// One cell, ns.
+    pub fn cell(&self, phase: Phase, activity: Activity) -> u64 {
+        self.cells
+            .get(Self::index(phase, activity))
+            .copied()
+            .unwrap_or(0)
+    }
+
+    /// All cells of a phase, ns.
+    pub fn phase(&self, phase: Phase) -> u64 {
+        Activity::ALL
+            .iter()
+            .map(|&activity| self.cell(phase, activity))
+            .sum()
+    }
+
+    /// All cells of an activity, ns.
+    pub fn activity(&self, activity: Activity) -> u64 {
+        Phase::ALL
+            .iter()
+            .map(|&phase| self.cell(phase, activity))
+            .sum()
+    }
+
+    /// All cells, ns.
+    pub fn total(&self) -> u64 {
+        self.cells.iter().sum()
+    }
+}
+
+/// Computation versus other, as itwinai counts it, on the host.
+///
+/// itwinai (its torch.profiler report) takes the self device time of operators whose name matches
+/// `.*(?:aten|\sat|c10|autograd)::` over that of all. The analogue here: time whose nearest function with a meaning is
+/// one of ATen, oneDNN, the dispatcher, autograd or a GPU call, over the wall time of the training thread. Communication
+/// and waits are "other", as there.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Itwinai {
+    /// Computation, ns.
+    pub computation_ns: u64,
+    /// The rest, ns.
+    pub other_ns: u64,
+}
+
+/// One process, summed up.
+#[derive(Clone, Debug)]
+pub struct ProcessSummary {
+    /// The process.
+    pub process: ProcessId,
+    /// Its role.
+    pub role: Role,
+    /// Whether CUDA is loaded: then computation on the host is the dispatch of work to the device.
+    pub cuda: bool,
+    /// Whether NCCL was seen: its time on the host is that of issuing collectives.
+    pub nccl: bool,
+    /// The thread that the shares are of.
+    pub training_thread: Option<ThreadId>,
+    /// Its wall time, ns: the sum of its samples.
+    pub wall_ns: u64,
+    /// The ticks that these stand for.
+    pub ticks: u64,
+    /// How long the thread was seen, ns; more than `wall_ns` where ticks were lost.
+    pub life_ns: u64,
+    /// By row, in the order of [`SummaryRow::ALL`].
+    pub rows: Vec<(SummaryRow, u64, Share)>,
+    /// By row, in the same order: the user's line that most of it stands under.
+    pub row_lines: Vec<Option<LineTime>>,
+    /// By phase, in the order of [`Phase::ALL`].
+    pub phases: Vec<(Phase, Share)>,
+    /// By activity, in the order of [`Activity::ALL`].
+    pub activities: Vec<(Activity, Share)>,
+    /// Phase by activity.
+    pub matrix: Matrix,
+    /// Computation versus other.
+    pub itwinai: Itwinai,
+    /// Functions and lines of the training thread.
+    pub hot: Hot,
+    /// All threads.
+    pub threads: Vec<ThreadSummary>,
+    /// CPU time of all threads that were sampled, ns.
+    pub cpu_ns: u64,
+}
+
+impl ProcessSummary {
+    /// Time of a row, ns.
+    pub fn row_ns(&self, row: SummaryRow) -> u64 {
+        self.rows
+            .iter()
+            .find(|(each, _, _)| *each == row)
+            .map_or(0, |&(_, ns, _)| ns)
+    }
+
+    /// What the computation row is called: with CUDA the host only hands work to the device.
+    pub fn computation_label(&self) -> &'static str {
+        if self.cuda {
+            "host op dispatch"
+        } else {
+            "host computation"
+        }
+    }
+}
+
+/// The parts of one sample: (phase, activity, row, ns). Time in the run queue is `cpu_wait`, whatever was to run.
+pub fn parts(sample: &ProfileSample) -> [(Phase, Activity, SummaryRow, u64); 2] {
+    let queue_ns = sample.queue_ns.min(sample.weight_ns);
+    [
+        (
+            sample.phase,
+            sample.activity,
+            sample.row,
+            sample.weight_ns - queue_ns,
+        ),
+        (sample.phase, Activity::CpuWait, SummaryRow::Other, queue_ns),
+    ]
+}
+
+/// All processes that have samples or a Python.
+pub fn summarize(profile: &Profile) -> Vec<ProcessSummary> {
+    let mut samples: FxHashMap<ProcessId, Vec<&ProfileSample>> = FxHashMap::default();
+    for sample in &profile.samples {
+        if let Some(thread) = profile.threads.get(sample.thread.index()) {
+            samples.entry(thread.process).or_default().push(sample);
+        }
+    }
+    let mut processes: Vec<ProcessSummary> = (0..profile.processes.len())
+        .map(ProcessId::from_index)
+        .map(|id| process(profile, id, samples.get(&id).map_or(&[][..], Vec::as_slice)))
+        .collect();
+    processes.sort_by_key(|process| (order(process.role), process.wall_ns == 0, process.process));
+    processes
+}
+
+fn order(role: Role) -> (u8, u32, u32) {
+    match role {
+        Role::Trainer {
+            rank: Some(rank), ..
+        } => (0, rank, 0),
+        Role::Trainer { rank: None, .. } => (1, 0, 0),
+        Role::DataLoaderWorker { number, trainer } => {
+            (2, trainer.map_or(u32::MAX, |trainer| trainer.0), number)
+        }
+        Role::Launcher => (3, 0, 0),
+        Role::Other => (4, 0, 0),
+    }
+}
+
+/// The first trainer with samples, else the first process with samples.
+pub fn primary(processes: &[ProcessSummary]) -> Option<usize> {
+    let sampled = |process: &ProcessSummary| process.wall_ns > 0;
+    processes
+        .iter()
+        .position(|process| sampled(process) && matches!(process.role, Role::Trainer { .. }))
+        .or_else(|| processes.iter().position(sampled))
+}
+
+fn process(profile: &Profile, id: ProcessId, samples: &[&ProfileSample]) -> ProcessSummary {
+    let info = profile.processes.get(id.index());
+    let training_thread = info.and_then(|process| process.training_thread);
+    let own: Vec<&ProfileSample> = samples
+        .iter()
+        .copied()
+        .filter(|sample| Some(sample.thread) == training_thread)
+        .collect();
+    let wall_ns: u64 = own.iter().map(|sample| sample.weight_ns).sum();
+    let ticks: u64 = own.iter().map(|sample| u64::from(sample.ticks)).sum();
+    let mut rows = Shares::new(wall_ns, ticks, SummaryRow::ALL.len());
+    let mut phases = Shares::new(wall_ns, ticks, Phase::ALL.len());
+    let mut activities = Shares::new(wall_ns, ticks, Activity::ALL.len());
+    let mut row_ns = vec![0_u64; SummaryRow::ALL.len()];
+    let mut matrix = Matrix::default();
+    let mut itwinai = Itwinai::default();
+    for sample in &own {
+        let parts = parts(sample);
+        for (phase, activity, row, ns) in parts {
+            matrix.add(phase, activity, ns);
+            row_ns[row as usize] += ns;
+            if is_itwinai_computation(activity) {
+                itwinai.computation_ns += ns;
+            } else {
+                itwinai.other_ns += ns;
+            }
+        }
+        let [first, second] = parts;
+        rows.add(
+            sample.weight_ns,
+            sample.ticks,
+            &merged(first.2 as usize, second.2 as usize, &parts),
+        );
+        phases.add(
+            sample.weight_ns,
+            sample.ticks,
+            &[(sample.phase as usize, sample.weight_ns)],
+        );
+        activities.add(
+            sample.weight_ns,
+            sample.ticks,
+            &merged(first.1 as usize, second.1 as usize, &parts),
+        );
+    }
+    let life_ns = training_thread
+        .and_then(|thread| profile.threads.get(thread.index()))
+        .map_or(0, |thread| {
+            thread.last_seen_ns.saturating_sub(thread.first_seen_ns)
+        });
+    let threads = threads(profile, samples, training_thread);
+    ProcessSummary {
+        process: id,
+        role: info.map_or(Role::Other, |process| process.role),
+        cuda: info.is_some_and(|process| process.info.has_cuda),
+        nccl: uses_nccl(profile, samples),
+        training_thread,
+        wall_ns,
+        ticks,
+        life_ns,
+        rows: SummaryRow::ALL
+            .iter()
+            .map(|&row| (row, row_ns[row as usize], rows.share(row as usize)))
+            .collect(),
+        row_lines: SummaryRow::ALL
+            .iter()
+            .map(|&row| {
+                user_line(
+                    profile,
+                    own.iter().copied().filter(|sample| sample.row == row),
+                )
+            })
+            .collect(),
+        phases: Phase::ALL
+            .iter()
+            .map(|&phase| (phase, phases.share(phase as usize)))
+            .collect(),
+        activities: Activity::ALL
+            .iter()
+            .map(|&activity| (activity, activities.share(activity as usize)))
+            .collect(),
+        matrix,
+        itwinai,
+        hot: hot(profile, own.iter().copied()),
+        cpu_ns: threads.iter().map(|thread| thread.cpu_ns).sum(),
+        threads,
+    }
+}
+
+/// The parts by category, where the same category twice is one part: a tick counts once.
+fn merged(
+    first: usize,
+    second: usize,
+    parts: &[(Phase, Activity, SummaryRow, u64); 2],
+) -> Vec<(usize, u64)> {
+    if first == second {
+        vec![(first, parts[0].3 + parts[1].3)]
+    } else {
+        vec![(first, parts[0].3), (second, parts[1].3)]
+    }
+}
+
+fn is_itwinai_computation(activity: Activity) -> bool {
+    matches!(
+        activity,
+        Activity::AtenCompute
+            | Activity::Gemm
+            | Activity::Dispatch
+            | Activity::Autograd
+            | Activity::GpuLaunch
+            | Activity::GpuCopy
+            | Activity::GpuAlloc
+            | Activity::OmpIdle
+    )
+}
+
+fn uses_nccl(profile: &Profile, samples: &[&ProfileSample]) -> bool {
+    let nccl: Vec<bool> = profile
+        .functions
+        .iter()
+        .map(|function| {
+            function.kind == FrameKind::Communication && is_nccl(&function.file, &function.name)
+        })
+        .collect();
+    if !nccl.contains(&true) {
+        return false;
+    }
+    let mut seen = rustc_hash::FxHashSet::default();
+    samples
+        .iter()
+        .filter_map(|sample| sample.stack)
+        .filter(|stack| seen.insert(*stack))
+        .any(|stack| {
+            profile.stacks.leaf_to_root(Some(stack)).any(|frame| {
+                let function = profile.stacks.frame(frame).function;
+                nccl.get(function.index()).copied().unwrap_or(false)
+            })
+        })
+}
+
+fn is_nccl(file: &str, name: &str) -> bool {
+    file.contains("libnccl") || name.contains("ProcessGroupNCCL")
+}

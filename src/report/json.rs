@@ -1,0 +1,234 @@
+//! The summary for machines: JSON of a versioned schema.
+//!
+//! Shares are 0 to 1, times are seconds unless their name says otherwise. Keys are only ever added within a version;
+//! one that goes or changes its meaning raises [`SCHEMA`]. `summary`, `phases`, `activities`, `functions`, `lines`,
+//! `native` and `threads` at the top are those of the primary process: the first trainer's, of its training thread.
+
+mod build;
+
+pub use build::{render_json, report};
+
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// Version of the schema.
+pub const SCHEMA: u32 = 1;
+
+/// A whole summary.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// Version of the rules that told phases and activities.
+    pub rules: u32,
+    /// Version of the torchspy that recorded.
+    pub torchspy: String,
+    /// The command line of the root process.
+    pub command: Vec<String>,
+    /// Host name.
+    pub host: String,
+    /// Wall clock at the start, ns since 1970.
+    pub started_wall_ns: u64,
+    /// Time recorded.
+    pub duration_s: f64,
+    /// Whether native stacks were asked for.
+    pub native: bool,
+    /// All processes.
+    pub processes: Vec<Process>,
+    /// Index in `processes` of the one that the keys below are of; null if nothing was sampled.
+    pub primary: Option<usize>,
+    /// Wall time of its training thread.
+    pub wall_s: f64,
+    /// What the computation row is: `host computation`, or `host op dispatch` with CUDA.
+    pub computation_label: &'static str,
+    /// Shares by row.
+    pub summary: BTreeMap<&'static str, f64>,
+    /// The same with intervals, and those of phases and activities.
+    pub intervals: Intervals,
+    /// Shares by phase.
+    pub phases: BTreeMap<&'static str, f64>,
+    /// Shares by activity.
+    pub activities: BTreeMap<&'static str, f64>,
+    /// Shares by phase, then activity; zeros left out. They sum to 1.
+    pub matrix: BTreeMap<&'static str, BTreeMap<&'static str, f64>>,
+    /// Computation versus other on the host, after itwinai's definition.
+    pub itwinai: Itwinai,
+    /// Python functions, those with the most own time first.
+    pub functions: Vec<FunctionRow>,
+    /// Python lines.
+    pub lines: Vec<FunctionRow>,
+    /// Native functions.
+    pub native_functions: Vec<FunctionRow>,
+    /// Threads.
+    pub threads: Vec<Thread>,
+    /// The sampler's figures.
+    pub quality: Quality,
+    /// What is missing of the recording.
+    pub missing: Vec<String>,
+}
+
+/// A process.
+#[derive(Clone, Debug, Serialize)]
+pub struct Process {
+    /// Its pid.
+    pub pid: i32,
+    /// Its parent's.
+    pub parent_pid: i32,
+    /// `trainer`, `dataloader_worker`, `launcher`, `other`.
+    pub role: &'static str,
+    /// Its rank, where it has one.
+    pub rank: Option<u32>,
+    /// Ranks in the job.
+    pub world_size: Option<u32>,
+    /// Its rank on this node.
+    pub local_rank: Option<u32>,
+    /// Number of a DataLoader worker.
+    pub worker: Option<u32>,
+    /// Interpreter version; null if none was found.
+    pub python: Option<String>,
+    /// Torch version; null without torch, or where it could not be read.
+    pub torch: Option<String>,
+    /// Whether CUDA is loaded.
+    pub cuda: bool,
+    /// The command line.
+    pub command: Vec<String>,
+    /// What is missing of this process, and why.
+    pub note: Option<String>,
+    /// CPU time of the sampled threads.
+    pub cpu_s: f64,
+    /// Wall time of the training thread.
+    pub wall_s: f64,
+    /// Its tid.
+    pub training_tid: Option<i32>,
+    /// Shares of that time by row; empty without samples.
+    pub summary: BTreeMap<&'static str, f64>,
+    /// Shares of that time by phase.
+    pub phases: BTreeMap<&'static str, f64>,
+    /// Shares of that time by activity.
+    pub activities: BTreeMap<&'static str, f64>,
+}
+
+/// A share's interval.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Interval {
+    /// The share.
+    pub share: f64,
+    /// Lower end of the 95 % interval.
+    pub low: f64,
+    /// Upper end.
+    pub high: f64,
+    /// Ticks in which it was seen; below 30 the share should not be quoted.
+    pub samples: u64,
+}
+
+/// Intervals of all shares.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Intervals {
+    /// By row.
+    pub summary: BTreeMap<&'static str, Interval>,
+    /// By phase.
+    pub phases: BTreeMap<&'static str, Interval>,
+    /// By activity.
+    pub activities: BTreeMap<&'static str, Interval>,
+}
+
+/// Computation versus other.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Itwinai {
+    /// The host's time in operators over all.
+    pub computation: f64,
+    /// The rest.
+    pub other: f64,
+}
+
+/// A function or line.
+#[derive(Clone, Debug, Serialize)]
+pub struct FunctionRow {
+    /// Its name.
+    pub name: String,
+    /// Its file, or a native function's module.
+    pub file: String,
+    /// The line; a function's first; null for native functions.
+    pub line: Option<u32>,
+    /// Own time.
+    pub self_s: f64,
+    /// Time on the stack.
+    pub total_s: f64,
+}
+
+/// A thread.
+#[derive(Clone, Debug, Serialize)]
+pub struct Thread {
+    /// Its tid.
+    pub tid: i32,
+    /// Its name.
+    pub name: String,
+    /// What it is, for people.
+    pub role: &'static str,
+    /// Time sampled.
+    pub wall_s: f64,
+    /// CPU time.
+    pub cpu_s: f64,
+    /// What it did most.
+    pub main_activity: &'static str,
+    /// The share of its time that it did that.
+    pub main_share: f64,
+}
+
+/// Stop times.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct StopTimes {
+    /// Median.
+    pub p50: f64,
+    /// 99th percentile.
+    pub p99: f64,
+    /// Longest.
+    pub max: f64,
+}
+
+/// The sampler's figures.
+#[derive(Clone, Debug, Serialize)]
+pub struct Quality {
+    /// Ticks a second that were carried out.
+    pub rate_hz: f64,
+    /// Rate that was asked for.
+    pub asked_hz: f64,
+    /// Ticks carried out.
+    pub ticks: u64,
+    /// Late ones.
+    pub late_ticks: u64,
+    /// Ticks left out.
+    pub missed_ticks: u64,
+    /// Thread samples, in ticks.
+    pub samples: u64,
+    /// Captures that read a stack.
+    pub fresh: u64,
+    /// Captures by kind.
+    pub captures: BTreeMap<&'static str, u64>,
+    /// Stops of threads.
+    pub stops: u64,
+    /// How long they were, in microseconds.
+    pub stop_us: StopTimes,
+    /// Stopped time over the CPU time of all sampled threads.
+    pub stopped_share: f64,
+    /// Fresh captures that reach their root; null without native stacks.
+    pub rooted_share: Option<f64>,
+    /// Fresh captures of Python threads that merged wholly; null without any.
+    pub merged_share: Option<f64>,
+    /// Fresh captures that are not whole, by reason.
+    pub partial: BTreeMap<&'static str, u64>,
+    /// Native frames found by a checked guess.
+    pub guessed_frames: f64,
+    /// Fresh captures with such a frame.
+    pub guessed_stacks: f64,
+    /// Time of training threads that no rule could name.
+    pub unclassified: f64,
+    /// Stacks lost while recording.
+    pub lost: u64,
+    /// Captures left out to stay within the budget.
+    pub skipped_for_budget: u64,
+    /// Threads that did not stop in time.
+    pub stop_timeouts: u64,
+    /// torchspy's own CPU time, in cores.
+    pub own_cpu: f64,
+}

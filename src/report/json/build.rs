@@ -1,0 +1,313 @@
+//! Fills the schema from an analysis.
+
+use super::{
+    FunctionRow, Interval, Intervals, Itwinai, Process, Quality, Report, SCHEMA, StopTimes, Thread,
+};
+use crate::analysis::Analysis;
+use crate::analysis::functions::{FunctionTime, LineTime};
+use crate::analysis::intervals::Share;
+use crate::analysis::quality::QualitySummary;
+use crate::analysis::summary::ProcessSummary;
+use crate::analysis::threads::ThreadSummary;
+use crate::model::category::{Activity, Phase, SummaryRow};
+use crate::model::ids::FunctionId;
+use crate::model::profile::{Function, Profile, Role};
+use crate::torch::rules::RULES_VERSION;
+use std::collections::BTreeMap;
+
+/// Functions and lines that are listed.
+const MOST: usize = 100;
+
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
+/// The report of a profile.
+pub fn report(profile: &Profile, analysis: &Analysis) -> Report {
+    let primary = analysis.primary();
+    let empty = BTreeMap::new();
+    let shares = |each: fn(&ProcessSummary) -> BTreeMap<&'static str, f64>| {
+        primary.map_or(empty.clone(), each)
+    };
+    Report {
+        schema: SCHEMA,
+        rules: RULES_VERSION,
+        torchspy: profile.run.torchspy.clone(),
+        command: profile.run.command.clone(),
+        host: profile.run.host.clone(),
+        started_wall_ns: profile.run.started_wall_ns,
+        duration_s: seconds(profile.end_ns.saturating_sub(profile.start_ns)),
+        native: profile.run.native,
+        processes: analysis
+            .processes
+            .iter()
+            .map(|each| process(profile, each))
+            .collect(),
+        primary: analysis.primary,
+        wall_s: primary.map_or(0.0, |process| seconds(process.wall_ns)),
+        computation_label: primary.map_or("host computation", ProcessSummary::computation_label),
+        summary: shares(summary_shares),
+        intervals: primary.map(intervals).unwrap_or_default(),
+        phases: shares(phase_shares),
+        activities: shares(activity_shares),
+        matrix: primary.map(matrix).unwrap_or_default(),
+        itwinai: primary.map(itwinai).unwrap_or_default(),
+        functions: primary.map_or(Vec::new(), |process| {
+            process
+                .hot
+                .python
+                .iter()
+                .take(MOST)
+                .filter_map(|time| function_row(profile, time))
+                .collect()
+        }),
+        lines: primary.map_or(Vec::new(), |process| {
+            process
+                .hot
+                .lines
+                .iter()
+                .take(MOST)
+                .filter_map(|time| line_row(profile, time))
+                .collect()
+        }),
+        native_functions: primary.map_or(Vec::new(), |process| {
+            process
+                .hot
+                .native
+                .iter()
+                .take(MOST)
+                .filter_map(|time| function_row(profile, time))
+                .collect()
+        }),
+        threads: primary.map_or(Vec::new(), |process| {
+            process
+                .threads
+                .iter()
+                .filter_map(|each| thread(profile, each))
+                .collect()
+        }),
+        quality: quality(&analysis.quality),
+        missing: profile.missing.clone(),
+    }
+}
+
+/// The report as JSON text, indented, with a line feed at its end.
+///
+/// # Errors
+/// None in practice: the structures hold nothing that JSON cannot.
+pub fn render_json(profile: &Profile, analysis: &Analysis) -> Result<String, serde_json::Error> {
+    let mut text = serde_json::to_string_pretty(&report(profile, analysis))?;
+    text.push('\n');
+    Ok(text)
+}
+
+fn summary_shares(process: &ProcessSummary) -> BTreeMap<&'static str, f64> {
+    process
+        .rows
+        .iter()
+        .map(|(row, _, share)| (row.name(), share.value))
+        .collect()
+}
+
+fn phase_shares(process: &ProcessSummary) -> BTreeMap<&'static str, f64> {
+    process
+        .phases
+        .iter()
+        .map(|(phase, share)| (phase.name(), share.value))
+        .collect()
+}
+
+fn activity_shares(process: &ProcessSummary) -> BTreeMap<&'static str, f64> {
+    process
+        .activities
+        .iter()
+        .map(|(activity, share)| (activity.name(), share.value))
+        .collect()
+}
+
+fn interval(share: &Share) -> Interval {
+    Interval {
+        share: share.value,
+        low: share.low,
+        high: share.high,
+        samples: share.samples,
+    }
+}
+
+fn intervals(process: &ProcessSummary) -> Intervals {
+    let rows = process
+        .rows
+        .iter()
+        .map(|(row, _, share): &(SummaryRow, u64, Share)| (row.name(), interval(share)));
+    let phases = process
+        .phases
+        .iter()
+        .map(|(phase, share)| (phase.name(), interval(share)));
+    let activities = process
+        .activities
+        .iter()
+        .map(|(activity, share)| (activity.name(), interval(share)));
+    Intervals {
+        summary: rows.collect(),
+        phases: phases.collect(),
+        activities: activities.collect(),
+    }
+}
+
+fn matrix(process: &ProcessSummary) -> BTreeMap<&'static str, BTreeMap<&'static str, f64>> {
+    let total = process.matrix.total().max(1) as f64;
+    let cells = |phase: Phase| -> BTreeMap<&'static str, f64> {
+        Activity::ALL
+            .iter()
+            .map(|&activity| (activity.name(), process.matrix.cell(phase, activity)))
+            .filter(|&(_, ns)| ns > 0)
+            .map(|(name, ns)| (name, ns as f64 / total))
+            .collect()
+    };
+    Phase::ALL
+        .iter()
+        .map(|&phase| (phase.name(), cells(phase)))
+        .filter(|(_, cells)| !cells.is_empty())
+        .collect()
+}
+
+fn itwinai(process: &ProcessSummary) -> Itwinai {
+    let counts = process.itwinai;
+    let total = (counts.computation_ns + counts.other_ns).max(1) as f64;
+    Itwinai {
+        computation: counts.computation_ns as f64 / total,
+        other: counts.other_ns as f64 / total,
+    }
+}
+
+fn process(profile: &Profile, summary: &ProcessSummary) -> Process {
+    let info = profile
+        .processes
+        .get(summary.process.index())
+        .map(|process| process.info.clone())
+        .unwrap_or_default();
+    let (role, ranks, worker) = match summary.role {
+        Role::Launcher => ("launcher", (None, None, None), None),
+        Role::Trainer {
+            rank,
+            world_size,
+            local_rank,
+        } => ("trainer", (rank, world_size, local_rank), None),
+        Role::DataLoaderWorker { number, .. } => {
+            ("dataloader_worker", (None, None, None), Some(number))
+        }
+        Role::Other => ("other", (None, None, None), None),
+    };
+    let text = |value: String| (!value.is_empty()).then_some(value);
+    let sampled = summary.wall_ns > 0;
+    let shares = |each: fn(&ProcessSummary) -> BTreeMap<&'static str, f64>| {
+        if sampled {
+            each(summary)
+        } else {
+            BTreeMap::new()
+        }
+    };
+    Process {
+        pid: info.pid,
+        parent_pid: info.parent_pid,
+        role,
+        rank: ranks.0,
+        world_size: ranks.1,
+        local_rank: ranks.2,
+        worker,
+        python: text(info.python),
+        torch: text(info.torch),
+        cuda: info.has_cuda,
+        command: info.command,
+        note: text(info.note),
+        cpu_s: seconds(summary.cpu_ns),
+        wall_s: seconds(summary.wall_ns),
+        training_tid: summary
+            .training_thread
+            .and_then(|thread| profile.threads.get(thread.index()))
+            .map(|thread| thread.tid),
+        summary: shares(summary_shares),
+        phases: shares(phase_shares),
+        activities: shares(activity_shares),
+    }
+}
+
+fn named(profile: &Profile, id: FunctionId) -> Option<&Function> {
+    profile.functions.get(id.index())
+}
+
+fn function_row(profile: &Profile, time: &FunctionTime) -> Option<FunctionRow> {
+    let function = named(profile, time.function)?;
+    Some(FunctionRow {
+        name: function.name.clone(),
+        file: function.file.clone(),
+        line: function.is_python.then_some(function.first_line),
+        self_s: seconds(time.self_ns),
+        total_s: seconds(time.total_ns),
+    })
+}
+
+fn line_row(profile: &Profile, time: &LineTime) -> Option<FunctionRow> {
+    let function = named(profile, time.function)?;
+    Some(FunctionRow {
+        name: function.name.clone(),
+        file: function.file.clone(),
+        line: Some(time.line),
+        self_s: seconds(time.self_ns),
+        total_s: seconds(time.total_ns),
+    })
+}
+
+fn thread(profile: &Profile, summary: &ThreadSummary) -> Option<Thread> {
+    let info = profile.threads.get(summary.thread.index())?;
+    Some(Thread {
+        tid: info.tid,
+        name: info.name.clone(),
+        role: summary.role,
+        wall_s: seconds(summary.wall_ns),
+        cpu_s: seconds(summary.cpu_ns),
+        main_activity: summary.main_activity.name(),
+        main_share: summary.main_share,
+    })
+}
+
+fn quality(summary: &QualitySummary) -> Quality {
+    let us = |ns: u64| ns as f64 / 1e3;
+    Quality {
+        rate_hz: summary.rate_hz,
+        asked_hz: summary.asked_hz,
+        ticks: summary.ticks,
+        late_ticks: summary.late_ticks,
+        missed_ticks: summary.missed_ticks,
+        samples: summary.samples,
+        fresh: summary.fresh,
+        captures: BTreeMap::from([
+            ("stopped", summary.stopped),
+            ("asleep", summary.asleep),
+            ("unstopped", summary.unstopped),
+            ("reused", summary.reused),
+            ("unread", summary.unread),
+        ]),
+        stops: summary.stops,
+        stop_us: StopTimes {
+            p50: us(summary.stop_p50_ns),
+            p99: us(summary.stop_p99_ns),
+            max: us(summary.stop_max_ns),
+        },
+        stopped_share: summary.stopped_share,
+        rooted_share: summary.rooted_share,
+        merged_share: summary.merged_share,
+        partial: summary
+            .partial
+            .iter()
+            .map(|&(reason, count)| (reason.name(), count))
+            .collect(),
+        guessed_frames: summary.guessed_frames,
+        guessed_stacks: summary.guessed_stacks,
+        unclassified: summary.unclassified,
+        lost: summary.lost,
+        skipped_for_budget: summary.skipped_for_budget,
+        stop_timeouts: summary.stop_timeouts,
+        own_cpu: summary.own_cpu,
+    }
+}

@@ -1,0 +1,180 @@
+//! The summary for people: plain text, 80 columns, no colour needed.
+
+mod format;
+mod processes;
+mod sampler;
+mod tables;
+
+use crate::analysis::Analysis;
+use crate::analysis::summary::ProcessSummary;
+use crate::model::profile::{Profile, Role};
+use format::{count, printable, seconds};
+use std::fmt::Write;
+
+/// What to print.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TextOptions {
+    /// Also computation versus other, by itwinai's definition.
+    pub itwinai: bool,
+    /// Functions, lines and threads in a table.
+    pub rows: usize,
+}
+
+impl Default for TextOptions {
+    fn default() -> Self {
+        Self {
+            itwinai: false,
+            rows: 10,
+        }
+    }
+}
+
+/// Columns of a terminal that nothing exceeds but names that cannot be cut.
+pub(crate) const WIDTH: usize = 80;
+
+/// The summary of a profile. Nothing in it comes from the target without its control characters taken out.
+pub fn render_summary(profile: &Profile, analysis: &Analysis, options: TextOptions) -> String {
+    let mut out = String::new();
+    head(&mut out, profile, analysis);
+    processes::ranks(&mut out, profile, analysis);
+    match analysis.primary() {
+        Some(process) => {
+            tables::rows(&mut out, profile, process);
+            if options.itwinai {
+                tables::itwinai(&mut out, process);
+            }
+            tables::matrix(&mut out, process);
+            tables::functions(&mut out, profile, process, options.rows);
+            tables::threads(&mut out, profile, process, options.rows);
+        }
+        None => {
+            out.push_str("\nNOTHING SAMPLED\n  No thread with Python frames was seen.\n");
+        }
+    }
+    processes::others(&mut out, profile, analysis);
+    sampler::sampler(&mut out, profile, analysis);
+    out
+}
+
+fn head(out: &mut String, profile: &Profile, analysis: &Analysis) {
+    let run = &profile.run;
+    let elapsed_ns = profile.end_ns.saturating_sub(profile.start_ns);
+    let command = run.command.join(" ");
+    let command = if command.is_empty() {
+        "(no command)".to_owned()
+    } else {
+        printable(&command)
+    };
+    line(out, &[format::cut(&command, WIDTH)]);
+    let how = if run.launched { "launched" } else { "attached" };
+    let mut facts = vec![
+        format!("pid {}", run.pid),
+        format!("host {}", printable(&run.host)),
+        format!("{how}, {} recorded", seconds(elapsed_ns)),
+        format!("{:.0} Hz", run.rate_hz),
+    ];
+    facts.push(
+        if run.native {
+            "native stacks"
+        } else {
+            "Python stacks only"
+        }
+        .to_owned(),
+    );
+    if run.nonblocking {
+        facts.push("nonblocking".to_owned());
+    }
+    if run.gil_only {
+        facts.push("GIL holders only".to_owned());
+    }
+    if let Some(threads) = &run.threads {
+        facts.push(format!("threads /{}/", printable(threads)));
+    }
+    wrapped(out, &facts, "| ");
+    if let Some(process) = analysis.primary() {
+        wrapped(out, &process_facts(profile, process, analysis), "| ");
+    }
+    for note in &run.notes {
+        line(out, &[printable(note)]);
+    }
+}
+
+fn process_facts(profile: &Profile, process: &ProcessSummary, analysis: &Analysis) -> Vec<String> {
+    let mut facts = Vec::new();
+    if let Some(info) = profile
+        .processes
+        .get(process.process.index())
+        .map(|process| &process.info)
+    {
+        facts.push(format!("{} pid {}", role(process.role), info.pid));
+        if !info.python.is_empty() {
+            facts.push(format!("Python {}", printable(&info.python)));
+        }
+        match (info.has_torch, info.torch.is_empty()) {
+            (_, false) => facts.push(format!("torch {}", printable(&info.torch))),
+            (true, true) => facts.push("torch (version not read)".to_owned()),
+            (false, true) => facts.push("no torch".to_owned()),
+        }
+        if info.has_cuda {
+            facts.push("CUDA".to_owned());
+        }
+    }
+    let workers = analysis
+        .processes
+        .iter()
+        .filter(|other| matches!(other.role, Role::DataLoaderWorker { trainer, .. } if trainer == Some(process.process)))
+        .count();
+    if workers > 0 {
+        facts.push(format!("DataLoader workers {}", count(workers as u64)));
+    }
+    facts
+}
+
+/// A role for people.
+pub(crate) fn role(role: Role) -> String {
+    match role {
+        Role::Launcher => "launcher".to_owned(),
+        Role::Trainer {
+            rank: Some(rank),
+            world_size: Some(size),
+            ..
+        } => format!("rank {rank}/{size}"),
+        Role::Trainer {
+            rank: Some(rank), ..
+        } => format!("rank {rank}"),
+        Role::Trainer { rank: None, .. } => "trainer".to_owned(),
+        Role::DataLoaderWorker { number, .. } => format!("DataLoader worker {number}"),
+        Role::Other => "helper".to_owned(),
+    }
+}
+
+/// Appends a line.
+fn line(out: &mut String, parts: &[String]) {
+    for part in parts {
+        out.push_str(part);
+    }
+    while out.ends_with(' ') {
+        out.pop();
+    }
+    out.push('\n');
+}
+
+/// Appends `parts` with ` ` and `separator` between them, broken into lines that fit.
+fn wrapped(out: &mut String, parts: &[String], separator: &str) {
+    let mut width = 0;
+    for (index, part) in parts.iter().enumerate() {
+        let length = part.chars().count();
+        if index > 0 {
+            if width + 1 + separator.len() + length > WIDTH {
+                out.push_str("\n  ");
+                width = 2;
+            } else {
+                let _ = write!(out, " {separator}");
+                width += 1 + separator.len();
+            }
+        }
+        out.push_str(part);
+        width += length;
+    }
+    out.push('\n');
+}

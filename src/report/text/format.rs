@@ -1,0 +1,165 @@
+//! Numbers and names as people read them.
+
+use crate::analysis::intervals::Share;
+use crate::model::profile::Function;
+
+/// `text` without anything that a terminal would obey: control characters, and marks that turn the direction of text.
+pub(super) fn printable(text: &str) -> String {
+    text.chars()
+        .map(|each| match each {
+            '\u{200b}'..='\u{200f}'
+            | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{2069}'
+            | '\u{feff}' => '?',
+            each if each.is_control() => '?',
+            each => each,
+        })
+        .collect()
+}
+
+/// The beginning of `text`, with `..` where something was cut.
+pub(super) fn cut(text: &str, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text.to_owned();
+    }
+    let kept: String = text.chars().take(width.saturating_sub(2)).collect();
+    format!("{kept}..")
+}
+
+/// The end of `text`, with `..` where something was cut.
+pub(super) fn cut_front(text: &str, width: usize) -> String {
+    let length = text.chars().count();
+    if length <= width {
+        return text.to_owned();
+    }
+    let kept: String = text.chars().skip(length + 2 - width.max(2)).collect();
+    format!("..{kept}")
+}
+
+/// `12.3 s`, `4 min 05 s`.
+pub(super) fn seconds(ns: u64) -> String {
+    let seconds = ns as f64 / 1e9;
+    if seconds < 120.0 {
+        return format!("{seconds:.1} s");
+    }
+    let whole = ns / 1_000_000_000;
+    if whole < 7200 {
+        format!("{} min {:02} s", whole / 60, whole % 60)
+    } else {
+        format!("{} h {:02} min", whole / 3600, whole / 60 % 60)
+    }
+}
+
+/// Seconds as a number for a column.
+pub(super) fn column_seconds(ns: u64) -> String {
+    format!("{:.2}", ns as f64 / 1e9)
+}
+
+/// `41 us`, `1.2 ms`.
+pub(super) fn short_time(ns: u64) -> String {
+    match ns {
+        0..1_000 => format!("{ns} ns"),
+        1_000..1_000_000 => format!("{:.0} us", ns as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} ms", ns as f64 / 1e6),
+        _ => format!("{:.1} s", ns as f64 / 1e9),
+    }
+}
+
+/// `12,345`.
+pub(super) fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut grouped = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}
+
+/// `12.3 %`.
+pub(super) fn percent(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
+}
+
+/// A small share, where a tenth of a percent is too coarse.
+pub(super) fn fine_percent(share: f64) -> String {
+    if share > 0.0 && share < 0.001 {
+        return "<0.1 %".to_owned();
+    }
+    if share > 0.999 && share < 1.0 {
+        return format!("{:.2} %", (share * 10_000.0).floor() / 100.0);
+    }
+    percent(share)
+}
+
+/// A share with its interval: `62.0 % +-2.1`; with too few samples only what it is below: `<0.4 %`.
+pub(super) fn share(share: &Share, per_mille: u32) -> String {
+    if share.is_uncertain() {
+        let above = ((share.high * 1000.0).ceil() / 10.0).min(100.0);
+        return format!("{:>7}", format!("<{above:.1} %"));
+    }
+    let half = (share.high - share.low) / 2.0 * 100.0;
+    format!(
+        "{:>7} ±{half:.1}",
+        format!("{:.1} %", f64::from(per_mille) / 10.0)
+    )
+}
+
+/// `train.py:88`, or the last two parts of a longer path.
+pub(super) fn place(function: &Function, line: u32) -> String {
+    let mut parts = function.file.rsplit('/');
+    let file = parts.next().unwrap_or_default();
+    let from_package =
+        function.file.contains("-packages/") || function.file.contains("/lib/python");
+    let file = match parts.next() {
+        Some(folder) if from_package && !folder.is_empty() => format!("{folder}/{file}"),
+        _ => file.to_owned(),
+    };
+    let file = printable(&file);
+    if line == 0 {
+        file
+    } else {
+        format!("{file}:{line}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_bytes_do_not_pass() {
+        let text = printable("a\x1b[31mred\u{9b}x\u{202e}y\nz");
+        assert_eq!(text, "a?[31mred?x?y?z");
+    }
+
+    #[test]
+    fn numbers_read_well() {
+        assert_eq!(count(1_234_567), "1,234,567");
+        assert_eq!(count(12), "12");
+        assert_eq!(seconds(29_840_000_000), "29.8 s");
+        assert_eq!(seconds(605_000_000_000), "10 min 05 s");
+        assert_eq!(seconds(10_800_000_000_000), "3 h 00 min");
+        assert_eq!(short_time(41_400), "41 us");
+        assert_eq!(cut("abcdef", 4), "ab..");
+        assert_eq!(cut_front("abcdef", 4), "..ef");
+        assert_eq!(fine_percent(0.9999), "99.99 %");
+        assert_eq!(fine_percent(0.99999), "99.99 %");
+        assert_eq!(fine_percent(0.0002), "<0.1 %");
+    }
+
+    #[test]
+    fn few_samples_are_only_a_bound() {
+        let few = Share {
+            value: 0.003,
+            low: 0.001,
+            high: 0.0111,
+            samples: 9,
+        };
+        assert_eq!(share(&few, 3).trim(), "<1.2 %");
+        let many = Share { samples: 30, ..few };
+        assert_eq!(share(&many, 3).trim(), "0.3 % ±0.5");
+    }
+}

@@ -1,0 +1,192 @@
+//! Several processes: ranks side by side, workers in one line.
+
+use super::format::{column_seconds, count, cut, percent, printable, seconds};
+use super::{WIDTH, line, role};
+use crate::analysis::Analysis;
+use crate::analysis::summary::ProcessSummary;
+use crate::model::category::{Activity, SummaryRow};
+use crate::model::ids::ProcessId;
+use crate::model::profile::{Profile, Role};
+
+fn is_trainer(process: &ProcessSummary) -> bool {
+    matches!(process.role, Role::Trainer { .. })
+}
+
+fn pid(profile: &Profile, id: ProcessId) -> i32 {
+    profile
+        .processes
+        .get(id.index())
+        .map_or(0, |process| process.info.pid)
+}
+
+/// All ranks, one line each, where there are several.
+pub(super) fn ranks(out: &mut String, profile: &Profile, analysis: &Analysis) {
+    let ranks: Vec<&ProcessSummary> = analysis
+        .processes
+        .iter()
+        .filter(|process| is_trainer(process))
+        .collect();
+    if ranks.len() < 2 {
+        return;
+    }
+    out.push_str("\nRANKS, % of each training thread's wall time (host time, not GPU time)\n");
+    line(
+        out,
+        &[format!(
+            "  {:<12}{:>8}{:>9}{:>8}{:>7}{:>7}{:>7}{:>8}{:>7}{:>6}",
+            "", "pid", "wall s", "compute", "comm", "input", "gpu", "python", "other", "?"
+        )],
+    );
+    for process in ranks {
+        let wall_ns = process.wall_ns.max(1) as f64;
+        let tenth = |row| format!("{:.1}", process.row_ns(row) as f64 * 100.0 / wall_ns);
+        line(
+            out,
+            &[format!(
+                "  {:<12}{:>8}{:>9}{:>8}{:>7}{:>7}{:>7}{:>8}{:>7}{:>6}",
+                cut(&role(process.role), 12),
+                pid(profile, process.process),
+                column_seconds(process.wall_ns),
+                tenth(SummaryRow::HostComputation),
+                tenth(SummaryRow::Communication),
+                tenth(SummaryRow::Input),
+                tenth(SummaryRow::GpuWait),
+                tenth(SummaryRow::Python),
+                tenth(SummaryRow::Other),
+                tenth(SummaryRow::Unclassified)
+            )],
+        );
+    }
+}
+
+/// What is no rank: workers by their trainer, then launchers and helpers.
+pub(super) fn others(out: &mut String, profile: &Profile, analysis: &Analysis) {
+    let mut text = String::new();
+    let mut owners: Vec<Option<ProcessId>> = Vec::new();
+    for process in &analysis.processes {
+        if let Role::DataLoaderWorker { trainer, .. } = process.role
+            && !owners.contains(&trainer)
+        {
+            owners.push(trainer);
+            workers(&mut text, profile, analysis, trainer);
+        }
+    }
+    for process in &analysis.processes {
+        let shown = matches!(process.role, Role::Launcher | Role::Other);
+        if shown && analysis.primary().map(|primary| primary.process) != Some(process.process) {
+            helper(&mut text, profile, process);
+        }
+    }
+    if !text.is_empty() {
+        out.push_str("\nOTHER PROCESSES (never part of the times above)\n");
+        out.push_str(&text);
+    }
+}
+
+fn workers(out: &mut String, profile: &Profile, analysis: &Analysis, of: Option<ProcessId>) {
+    let workers: Vec<&ProcessSummary> = analysis
+        .processes
+        .iter()
+        .filter(|process| matches!(process.role, Role::DataLoaderWorker { trainer, .. } if trainer == of))
+        .collect();
+    let owner = of.and_then(|id| {
+        analysis
+            .processes
+            .iter()
+            .find(|process| process.process == id)
+    });
+    let owner = owner.map_or(String::new(), |owner| {
+        format!(
+            " of {} pid {}",
+            role(owner.role),
+            pid(profile, owner.process)
+        )
+    });
+    let wall_ns: u64 = workers.iter().map(|worker| worker.wall_ns).sum();
+    let cpu_ns: u64 = workers.iter().map(|worker| worker.cpu_ns).sum();
+    line(
+        out,
+        &[format!(
+            "  {} DataLoader {}{owner}: cpu {}",
+            count(workers.len() as u64),
+            if workers.len() == 1 {
+                "worker"
+            } else {
+                "workers"
+            },
+            seconds(cpu_ns)
+        )],
+    );
+    if wall_ns == 0 {
+        return;
+    }
+    let busy_ns: u64 = workers.iter().map(|worker| busy_ns(worker)).sum();
+    let mut activities: Vec<(u64, Activity)> = Activity::ALL
+        .iter()
+        .map(|&activity| {
+            (
+                workers
+                    .iter()
+                    .map(|worker| worker.matrix.activity(activity))
+                    .sum(),
+                activity,
+            )
+        })
+        .filter(|&(ns, _)| ns > 0)
+        .collect();
+    activities.sort_by_key(|&(ns, activity)| (std::cmp::Reverse(ns), activity));
+    let mostly: Vec<String> = activities
+        .iter()
+        .take(4)
+        .map(|&(ns, activity)| {
+            format!(
+                "{} {}",
+                activity.name(),
+                percent(ns as f64 / wall_ns as f64)
+            )
+        })
+        .collect();
+    let text = format!(
+        "    busy {}: {}",
+        percent(busy_ns as f64 / wall_ns as f64),
+        mostly.join(", ")
+    );
+    line(out, &[cut(&text, WIDTH)]);
+}
+
+/// Time in which a worker did not wait for work.
+fn busy_ns(worker: &ProcessSummary) -> u64 {
+    let idle: u64 = [Activity::LockWait, Activity::Sleep]
+        .iter()
+        .map(|&activity| worker.matrix.activity(activity))
+        .sum();
+    worker.wall_ns.saturating_sub(idle)
+}
+
+fn helper(out: &mut String, profile: &Profile, process: &ProcessSummary) {
+    let Some(info) = profile
+        .processes
+        .get(process.process.index())
+        .map(|process| &process.info)
+    else {
+        return;
+    };
+    let command = if info.command.is_empty() {
+        info.exe.clone()
+    } else {
+        info.command.join(" ")
+    };
+    let note = if info.note.is_empty() {
+        String::new()
+    } else {
+        format!(" [{}]", printable(&info.note))
+    };
+    let text = format!(
+        "  {} pid {}{note}: cpu {}  {}",
+        role(process.role),
+        info.pid,
+        seconds(info.cpu_ns),
+        printable(&command)
+    );
+    line(out, &[cut(&text, WIDTH)]);
+}

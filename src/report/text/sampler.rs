@@ -1,0 +1,181 @@
+//! How good the samples are, and what they cost.
+
+use super::format::{count, cut, fine_percent, percent, printable, seconds, short_time};
+use super::{WIDTH, line, wrapped};
+use crate::analysis::Analysis;
+use crate::analysis::quality::QualitySummary;
+use crate::model::profile::Profile;
+
+pub(super) fn sampler(out: &mut String, profile: &Profile, analysis: &Analysis) {
+    let quality = &analysis.quality;
+    out.push_str("\nSAMPLER\n");
+    ticks(out, profile, quality);
+    captures(out, quality);
+    cost(out, quality);
+    stacks(out, quality);
+    losses(out, profile, quality);
+    if profile.missing.is_empty() {
+        return;
+    }
+    out.push_str("\nMISSING\n");
+    for missing in &profile.missing {
+        line(out, &[cut(&format!("  {}", printable(missing)), WIDTH)]);
+    }
+}
+
+fn ticks(out: &mut String, profile: &Profile, quality: &QualitySummary) {
+    let elapsed_ns = profile.end_ns.saturating_sub(profile.start_ns);
+    wrapped(
+        out,
+        &[
+            format!(
+                "  {} ticks in {}",
+                count(quality.ticks),
+                seconds(elapsed_ns)
+            ),
+            format!(
+                "{:.1} Hz of {:.0} asked for",
+                quality.rate_hz, quality.asked_hz
+            ),
+            format!(
+                "{} late, {} left out",
+                count(quality.late_ticks),
+                count(quality.missed_ticks)
+            ),
+        ],
+        "| ",
+    );
+}
+
+fn captures(out: &mut String, quality: &QualitySummary) {
+    let mut parts = vec![format!(
+        "  captures: {} stopped, {} asleep",
+        count(quality.stopped),
+        count(quality.asleep)
+    )];
+    if quality.unstopped > 0 {
+        parts.push(format!("{} unstopped", count(quality.unstopped)));
+    }
+    parts.push(format!(
+        "reused {} (thread had not run)",
+        count(quality.reused)
+    ));
+    if quality.unread > 0 {
+        parts.push(format!("unread {}", count(quality.unread)));
+    }
+    wrapped(out, &parts, "| ");
+}
+
+fn cost(out: &mut String, quality: &QualitySummary) {
+    if quality.stops > 0 {
+        wrapped(
+            out,
+            &[
+                format!(
+                    "  stops: p50 {}, p99 {}, max {}",
+                    short_time(quality.stop_p50_ns),
+                    short_time(quality.stop_p99_ns),
+                    short_time(quality.stop_max_ns)
+                ),
+                format!(
+                    "{} of the target's running time",
+                    fine_percent(quality.stopped_share)
+                ),
+            ],
+            "| ",
+        );
+    } else {
+        out.push_str("  stops: none\n");
+    }
+    let mut parts = vec![format!(
+        "  torchspy itself: {} of a core",
+        percent(quality.own_cpu)
+    )];
+    if quality.own_queue > 0.01 {
+        parts.push(format!(
+            "WARNING: it waited for a CPU {} of the time",
+            percent(quality.own_queue)
+        ));
+    }
+    if quality.throttled_ns > 0 {
+        parts.push(format!(
+            "target's cgroup throttled for {}",
+            seconds(quality.throttled_ns)
+        ));
+    }
+    wrapped(out, &parts, "| ");
+}
+
+fn stacks(out: &mut String, quality: &QualitySummary) {
+    let rooted = quality
+        .rooted_share
+        .map_or("not asked for".to_owned(), fine_percent);
+    let merged = quality.merged_share.map_or("none".to_owned(), fine_percent);
+    wrapped(
+        out,
+        &[
+            format!("  native stacks to their root: {rooted}"),
+            format!("Python merged: {merged}"),
+            format!(
+                "guessed frames {} (in {} of stacks)",
+                fine_percent(quality.guessed_frames),
+                fine_percent(quality.guessed_stacks)
+            ),
+        ],
+        "| ",
+    );
+    if !quality.partial.is_empty() {
+        let reasons: Vec<String> = quality
+            .partial
+            .iter()
+            .map(|(reason, number)| format!("{} {}", reason.name(), count(*number)))
+            .collect();
+        let mut parts = vec![format!(
+            "  not whole: {}",
+            reasons.first().cloned().unwrap_or_default()
+        )];
+        parts.extend(reasons.into_iter().skip(1));
+        wrapped(out, &parts, "| ");
+    }
+    line(
+        out,
+        &[format!(
+            "  unclassified: {} of the training threads' time",
+            fine_percent(quality.unclassified)
+        )],
+    );
+}
+
+fn losses(out: &mut String, profile: &Profile, quality: &QualitySummary) {
+    if quality.skipped_for_budget > 0 {
+        line(
+            out,
+            &[format!(
+                "  {} captures left out to stay within --max-stopped {:.1}",
+                count(quality.skipped_for_budget),
+                profile.run.max_stopped * 100.0
+            )],
+        );
+    }
+    if quality.stop_timeouts > 0 {
+        line(
+            out,
+            &[format!(
+                "  {} threads did not stop in time",
+                count(quality.stop_timeouts)
+            )],
+        );
+    }
+    if quality.lost > 0 || !profile.losses.is_empty() {
+        let reason = profile
+            .losses
+            .last()
+            .map_or(String::new(), |loss| printable(&loss.reason));
+        let text = format!(
+            "  LOST {} stacks in {} gaps (their time is kept): {reason}",
+            count(quality.lost),
+            count(profile.losses.len() as u64)
+        );
+        line(out, &[cut(&text, WIDTH)]);
+    }
+}

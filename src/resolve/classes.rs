@@ -1,0 +1,218 @@
+//! Samples to phases, activities and rows, each stack once.
+
+use super::ResolveInput;
+use crate::model::category::{Activity, Phase};
+use crate::model::ids::{ProcessId, StackId};
+use crate::model::profile::{ProfileFrame, ProfileProcess, ProfileSample, Role};
+use crate::model::sample::Sample;
+use crate::model::stack_table::StackTable;
+use crate::torch::classify::{FunctionClass, Situation, Special, activity, phase, row};
+use crate::torch::role::{ProcessFacts, ThreadFacts};
+use crate::torch::rules::native::Says;
+use crate::torch::rules::phases::thread_phase;
+use rustc_hash::FxHashMap;
+
+/// Classifies stacks, and remembers what it found.
+pub(super) struct Classifier<'a, 'i> {
+    classes: &'a [FunctionClass],
+    stacks: &'a StackTable<ProfileFrame>,
+    input: &'a ResolveInput<'i>,
+    phases: Vec<Option<Option<Phase>>>,
+    shapes: Vec<Shape>,
+    activities: FxHashMap<(StackId, Situation), Activity>,
+}
+
+/// What a stack has somewhere in it; each is its parent's and its own frame's.
+#[derive(Clone, Copy, Default)]
+struct Shape {
+    python: bool,
+    worker_loop: bool,
+}
+
+/// What samples say of processes and threads.
+pub(super) struct Facts {
+    pub(super) processes: Vec<ProcessFacts>,
+    pub(super) threads: Vec<(ProcessId, ThreadFacts)>,
+}
+
+impl<'a, 'i> Classifier<'a, 'i> {
+    pub(super) fn new(
+        classes: &'a [FunctionClass],
+        stacks: &'a StackTable<ProfileFrame>,
+        input: &'a ResolveInput<'i>,
+    ) -> Self {
+        let mut shapes: Vec<Shape> = Vec::with_capacity(stacks.stacks().len());
+        for &(parent, frame) in stacks.stacks() {
+            let mut shape = parent
+                .and_then(|parent| shapes.get(parent.index()).copied())
+                .unwrap_or_default();
+            if let Some(class) = classes.get(stacks.frame(frame).function.index()) {
+                shape.python |= class.says == Says::Python;
+                shape.worker_loop |= class.special == Special::WorkerLoop;
+            }
+            shapes.push(shape);
+        }
+        Self {
+            classes,
+            stacks,
+            input,
+            phases: vec![None; stacks.stacks().len()],
+            shapes,
+            activities: FxHashMap::default(),
+        }
+    }
+
+    fn frames(&self, stack: Option<StackId>) -> impl Iterator<Item = FunctionClass> + use<'a, 'i> {
+        let (classes, stacks) = (self.classes, self.stacks);
+        stacks
+            .leaf_to_root(stack)
+            .filter_map(move |frame| classes.get(stacks.frame(frame).function.index()).copied())
+    }
+
+    fn phase(&mut self, stack: StackId) -> Option<Phase> {
+        if let Some(Some(known)) = self.phases.get(stack.index()) {
+            return *known;
+        }
+        let found = phase(self.frames(Some(stack)));
+        if let Some(slot) = self.phases.get_mut(stack.index()) {
+            *slot = Some(found);
+        }
+        found
+    }
+
+    fn activity(&mut self, stack: Option<StackId>, situation: Situation) -> Activity {
+        let Some(stack) = stack else {
+            return activity(std::iter::empty(), situation);
+        };
+        if let Some(&known) = self.activities.get(&(stack, situation)) {
+            return known;
+        }
+        let found = activity(self.frames(Some(stack)), situation);
+        self.activities.insert((stack, situation), found);
+        found
+    }
+
+    fn shape(&self, stack: Option<StackId>) -> Shape {
+        stack
+            .and_then(|stack| self.shapes.get(stack.index()).copied())
+            .unwrap_or_default()
+    }
+
+    /// What the samples show of processes and threads, before roles are known.
+    pub(super) fn facts(&mut self, mapped: &[Option<StackId>]) -> Facts {
+        let input = self.input;
+        let mut processes: Vec<ProcessFacts> = input
+            .processes
+            .iter()
+            .map(|process| ProcessFacts {
+                python: !process.python.is_empty(),
+                ..ProcessFacts::default()
+            })
+            .collect();
+        let mut threads: Vec<(ProcessId, ThreadFacts)> = input
+            .threads
+            .iter()
+            .enumerate()
+            .map(|(index, thread)| {
+                let pid = input
+                    .processes
+                    .get(thread.process.index())
+                    .map(|process| process.pid);
+                let facts = ThreadFacts {
+                    thread: crate::model::ids::ThreadId::from_index(index),
+                    is_main: pid == Some(thread.tid),
+                    is_python: thread.is_python,
+                    training_ns: 0,
+                    wall_ns: 0,
+                };
+                (thread.process, facts)
+            })
+            .collect();
+        for thread in input.threads.iter().filter(|thread| thread.is_python) {
+            if let Some(process) = processes.get_mut(thread.process.index()) {
+                process.python = true;
+            }
+        }
+        for sample in input.samples {
+            let stack = mapped_stack(mapped, sample);
+            let shape = self.shape(stack);
+            let found = stack.and_then(|stack| self.phase(stack));
+            let Some((process, thread)) = threads.get_mut(sample.thread.index()) else {
+                continue;
+            };
+            thread.wall_ns = thread.wall_ns.saturating_add(sample.weight_ns);
+            thread.is_python |= shape.python;
+            let trains = matches!(
+                found,
+                Some(Phase::Forward | Phase::Backward | Phase::Optimizer)
+            );
+            if let Some(process) = processes.get_mut(process.index()) {
+                process.worker_loop |= shape.worker_loop;
+                process.python |= shape.python;
+                if trains {
+                    process.training_ns = process.training_ns.saturating_add(sample.weight_ns);
+                }
+            }
+            if trains && shape.python {
+                thread.training_ns = thread.training_ns.saturating_add(sample.weight_ns);
+            }
+        }
+        Facts { processes, threads }
+    }
+
+    /// All samples, classified.
+    pub(super) fn samples(
+        &mut self,
+        mapped: &[Option<StackId>],
+        processes: &[ProfileProcess],
+    ) -> Vec<ProfileSample> {
+        let input = self.input;
+        let fallback: Vec<Phase> = input
+            .threads
+            .iter()
+            .map(|thread| fallback_phase(&thread.name, processes.get(thread.process.index())))
+            .collect();
+        input
+            .samples
+            .iter()
+            .map(|sample| {
+                let stack = mapped_stack(mapped, sample);
+                let situation =
+                    Situation::new(&input.run.architecture, sample.state, sample.syscall);
+                let activity = self.activity(stack, situation);
+                let phase = stack
+                    .and_then(|stack| self.phase(stack))
+                    .or_else(|| fallback.get(sample.thread.index()).copied())
+                    .unwrap_or(Phase::User);
+                ProfileSample {
+                    thread: sample.thread,
+                    stack,
+                    start_ns: sample.start_ns,
+                    weight_ns: sample.weight_ns,
+                    queue_ns: sample.queue_ns.min(sample.weight_ns),
+                    ticks: sample.ticks,
+                    capture: sample.capture,
+                    state: sample.state,
+                    gil: sample.gil,
+                    phase,
+                    activity,
+                    row: row(phase, activity),
+                }
+            })
+            .collect()
+    }
+}
+
+fn mapped_stack(mapped: &[Option<StackId>], sample: &Sample) -> Option<StackId> {
+    sample
+        .stack
+        .and_then(|stack| mapped.get(stack.index()).copied().flatten())
+}
+
+/// The phase of a moment whose frames tell none.
+fn fallback_phase(thread: &str, process: Option<&ProfileProcess>) -> Phase {
+    thread_phase(thread).unwrap_or(match process.map(|process| process.role) {
+        Some(Role::DataLoaderWorker { .. }) => Phase::Input,
+        _ => Phase::User,
+    })
+}

@@ -1,0 +1,228 @@
+//! Raw frames to functions, raw stacks to stacks of functions.
+
+use super::{Names, ResolveInput};
+use crate::model::category::FrameKind;
+use crate::model::frame::{Frame, Partial};
+use crate::model::ids::{FrameId, FunctionId, StackId};
+use crate::model::module::ModuleKind;
+use crate::model::profile::{Function, ProfileFrame};
+use crate::model::stack_table::StackTable;
+use crate::torch::classify::{FunctionClass, Special};
+use crate::torch::rules::libraries::file_name;
+use rustc_hash::FxHashMap;
+
+/// Everything with a name.
+pub(super) struct Frames {
+    /// Functions by id.
+    pub(super) functions: Vec<Function>,
+    /// What the rules say of each.
+    pub(super) classes: Vec<FunctionClass>,
+    /// Named stacks.
+    pub(super) stacks: StackTable<ProfileFrame>,
+    /// The named stack of each raw stack.
+    pub(super) mapped: Vec<Option<StackId>>,
+}
+
+impl Frames {
+    pub(super) fn resolve(input: &ResolveInput<'_>, names: Names) -> Self {
+        let mut resolver = Resolver {
+            input,
+            names,
+            functions: Vec::new(),
+            classes: Vec::new(),
+            known: FxHashMap::default(),
+            demangled: FxHashMap::default(),
+        };
+        let frames: Vec<ProfileFrame> = input
+            .stacks
+            .frames()
+            .iter()
+            .map(|&frame| resolver.frame(frame))
+            .collect();
+        let mut stacks = StackTable::default();
+        let ids: Vec<FrameId> = frames
+            .iter()
+            .map(|&frame| stacks.intern_frame(frame))
+            .collect();
+        let mapped = map_stacks(input.stacks, &frames, &ids, &resolver.classes, &mut stacks);
+        Self {
+            functions: resolver.functions,
+            classes: resolver.classes,
+            stacks,
+            mapped,
+        }
+    }
+}
+
+/// Rebuilds every raw stack of named frames. Parents come before their children, so one pass is enough.
+///
+/// A DataLoader worker that was forked has its parent's whole stack under its own loop: the frames of the training
+/// script up to the fork, which the worker never returns to. They are cut off; a truncation marker stays.
+fn map_stacks(
+    raw: &StackTable<Frame>,
+    frames: &[ProfileFrame],
+    ids: &[FrameId],
+    classes: &[FunctionClass],
+    stacks: &mut StackTable<ProfileFrame>,
+) -> Vec<Option<StackId>> {
+    let mut mapped: Vec<Option<StackId>> = Vec::with_capacity(raw.stacks().len());
+    let mut markers: Vec<Option<FrameId>> = Vec::with_capacity(raw.stacks().len());
+    for &(parent, frame) in raw.stacks() {
+        let parent_index = parent.map(StackId::index);
+        let marker = parent_index.and_then(|index| markers.get(index).copied().flatten());
+        let mut under = parent_index.and_then(|index| mapped.get(index).copied().flatten());
+        let (Some(named), Some(&id)) = (frames.get(frame.index()), ids.get(frame.index())) else {
+            mapped.push(under);
+            markers.push(marker);
+            continue;
+        };
+        let class = classes.get(named.function.index());
+        if class.is_some_and(|class| class.special == Special::WorkerLoop) {
+            under = marker.map(|marker| stacks.intern_stack(None, marker));
+        }
+        mapped.push(Some(stacks.intern_stack(under, id)));
+        markers.push(if named.partial.is_some() {
+            Some(id)
+        } else {
+            marker
+        });
+    }
+    mapped
+}
+
+struct Resolver<'i, 'a> {
+    input: &'i ResolveInput<'a>,
+    names: Names,
+    functions: Vec<Function>,
+    classes: Vec<FunctionClass>,
+    known: FxHashMap<Key, FunctionId>,
+    demangled: FxHashMap<&'a str, (String, String)>,
+}
+
+/// What makes two frames the same function.
+#[derive(PartialEq, Eq, Hash)]
+enum Key {
+    Python(String, String, u32),
+    Native(String, String),
+    Marker(Partial),
+}
+
+impl Resolver<'_, '_> {
+    fn frame(&mut self, frame: Frame) -> ProfileFrame {
+        match frame {
+            Frame::Python { code, line, .. } => ProfileFrame {
+                function: self.python(code.index()),
+                line,
+                trust: None,
+                partial: None,
+            },
+            Frame::Native {
+                module,
+                address,
+                trust,
+            } => ProfileFrame {
+                function: self.native(module.index(), address.lookup()),
+                line: 0,
+                trust: Some(trust),
+                partial: None,
+            },
+            Frame::Truncated(partial) => ProfileFrame {
+                function: self.marker(partial),
+                line: 0,
+                trust: None,
+                partial: Some(partial),
+            },
+        }
+    }
+
+    fn add(&mut self, key: Key, make: impl FnOnce() -> (Function, FunctionClass)) -> FunctionId {
+        if let Some(&id) = self.known.get(&key) {
+            return id;
+        }
+        let (function, class) = make();
+        let id = FunctionId::from_index(self.functions.len());
+        self.functions.push(function);
+        self.classes.push(class);
+        self.known.insert(key, id);
+        id
+    }
+
+    fn python(&mut self, code: usize) -> FunctionId {
+        let Some(info) = self.input.codes.get(code) else {
+            return self.marker(Partial::CodeGone);
+        };
+        let key = Key::Python(info.name.clone(), info.file.clone(), info.first_line);
+        self.add(key, || {
+            let class = FunctionClass::of_python(&info.file, &info.name);
+            let function = Function {
+                name: info.name.clone(),
+                short_name: info.name.clone(),
+                file: info.file.clone(),
+                first_line: info.first_line,
+                kind: class.kind,
+                plumbing: class.plumbing,
+                is_python: true,
+            };
+            (function, class)
+        })
+    }
+
+    fn native(&mut self, module: usize, address: u64) -> FunctionId {
+        let input = self.input;
+        let names = self.names;
+        let info = input.modules.get(module);
+        let (kind, path) = info.map_or((ModuleKind::Anonymous, "[unknown]"), |info| {
+            (info.kind, info.path.as_str())
+        });
+        let symbol = (input.symbols)(crate::model::ids::ModuleId::from_index(module), address);
+        let (name, short) = match symbol {
+            Some(symbol) => self
+                .demangled
+                .entry(symbol.name.as_str())
+                .or_insert_with(|| {
+                    let name = (names.demangle)(&symbol.name);
+                    let short = (names.shorten)(&name);
+                    (name, short)
+                })
+                .clone(),
+            // Code made at run time has as many addresses as kernels, and none says anything.
+            None if kind == ModuleKind::Anonymous => {
+                ("[anonymous code]".to_owned(), "[anonymous code]".to_owned())
+            }
+            None => {
+                let name = format!("{}+{address:#x}", file_name(path));
+                (name.clone(), name)
+            }
+        };
+        let key = Key::Native(name.clone(), path.to_owned());
+        let named = symbol.is_some();
+        self.add(key, || {
+            let class = FunctionClass::of_native(kind, path, named.then_some(name.as_str()));
+            let function = Function {
+                name,
+                short_name: short,
+                file: path.to_owned(),
+                first_line: 0,
+                kind: class.kind,
+                plumbing: class.plumbing,
+                is_python: false,
+            };
+            (function, class)
+        })
+    }
+
+    fn marker(&mut self, partial: Partial) -> FunctionId {
+        self.add(Key::Marker(partial), || {
+            let function = Function {
+                name: partial.name().to_owned(),
+                short_name: partial.name().to_owned(),
+                file: String::new(),
+                first_line: 0,
+                kind: FrameKind::Marker,
+                plumbing: false,
+                is_python: false,
+            };
+            (function, FunctionClass::MARKER)
+        })
+    }
+}

@@ -1,0 +1,372 @@
+//! What a function is, once per function; and what a stack was doing, once per stack.
+
+use super::rules::libraries::library;
+use super::rules::native::{Says, class as native_class};
+use super::rules::phases::{PhaseMark, has_path, last_part, native_mark, python_mark};
+use super::rules::python::{self, PythonWait};
+use super::rules::syscalls::{Wait, wait_of};
+use super::symbol_name::SymbolName;
+use crate::model::category::{Activity, FrameKind, Phase, SummaryRow};
+use crate::model::module::ModuleKind;
+use crate::model::sample::ThreadState;
+
+/// All that the rules say of one function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FunctionClass {
+    /// Its colour.
+    pub kind: FrameKind,
+    /// Whether it only passes a call on.
+    pub plumbing: bool,
+    /// Its part in finding the activity.
+    pub says: Says,
+    /// Its part in finding the phase.
+    pub mark: Option<PhaseMark>,
+    /// Its part where a thread sleeps below it.
+    pub wait: PythonWait,
+    /// It has a part of its own.
+    pub special: Special,
+}
+
+/// Functions that other stages look for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Special {
+    /// None.
+    No,
+    /// The root of a DataLoader worker.
+    WorkerLoop,
+    /// Where a thread calls the backward engine, and waits for it.
+    EngineCall,
+    /// The root of an engine thread.
+    EngineThread,
+}
+
+impl FunctionClass {
+    /// A truncation marker.
+    pub const MARKER: FunctionClass = FunctionClass {
+        kind: FrameKind::Marker,
+        plumbing: false,
+        says: Says::Marker,
+        mark: None,
+        wait: PythonWait::None,
+        special: Special::No,
+    };
+
+    /// A Python function.
+    pub fn of_python(file: &str, function: &str) -> Self {
+        let last = last_part(function);
+        let special =
+            if last == "_worker_loop" && has_path(file, "torch/utils/data/_utils/worker.py") {
+                Special::WorkerLoop
+            } else if (last == "_engine_run_backward" && has_path(file, "torch/autograd/graph.py"))
+                || (last == "backward" && has_path(file, "torch/autograd/__init__.py"))
+            {
+                Special::EngineCall
+            } else {
+                Special::No
+            };
+        Self {
+            kind: python::kind(file),
+            plumbing: python::is_plumbing(file, function),
+            says: Says::Python,
+            mark: python_mark(file, function),
+            wait: python::wait(file),
+            special,
+        }
+    }
+
+    /// A native function by its demangled name, if it has one.
+    pub fn of_native(kind: ModuleKind, path: &str, name: Option<&str>) -> Self {
+        let class = native_class(library(kind, path), path, name);
+        let name = name.map(SymbolName::parse);
+        let special = match name {
+            Some(name)
+                if name
+                    .stem
+                    .starts_with("torch::autograd::Engine::thread_init") =>
+            {
+                Special::EngineThread
+            }
+            Some(name)
+                if name
+                    .stem
+                    .starts_with("torch::autograd::python::PythonEngine::thread_init") =>
+            {
+                Special::EngineThread
+            }
+            _ => Special::No,
+        };
+        Self {
+            kind: class.kind,
+            plumbing: class.plumbing,
+            says: class.says,
+            mark: name.and_then(|name| native_mark(name.qualified)),
+            wait: PythonWait::None,
+            special,
+        }
+    }
+}
+
+/// What is known of a thread besides its stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Situation {
+    /// It was on a CPU, or waiting for one.
+    pub running: bool,
+    /// It was asleep for certain.
+    pub asleep: bool,
+    /// What its system call says.
+    pub wait: Option<Wait>,
+}
+
+impl Situation {
+    /// From a sample's state and system call.
+    pub fn new(architecture: &str, state: ThreadState, syscall: Option<u32>) -> Self {
+        let running = state == ThreadState::Running;
+        let by_call = syscall.and_then(|number| wait_of(architecture, number));
+        let wait = match state {
+            ThreadState::Running => None,
+            ThreadState::Sleeping | ThreadState::Unknown => by_call,
+            // D: nearly always a disk, a page of a file, or a driver, of which the stack knows.
+            ThreadState::Uninterruptible => Some(by_call.unwrap_or(Wait::Io)),
+            // Stopped by someone's SIGSTOP or debugger: it waits for that to end.
+            ThreadState::Stopped => Some(Wait::Sleep),
+        };
+        Self {
+            running,
+            asleep: matches!(
+                state,
+                ThreadState::Sleeping | ThreadState::Uninterruptible | ThreadState::Stopped
+            ),
+            wait,
+        }
+    }
+}
+
+/// The phase that the frames of a stack tell, leaf first; `None` where they tell none. The order of precedence is
+/// written down in [`rules`](super::rules).
+pub fn phase(leaf_to_root: impl Iterator<Item = FunctionClass>) -> Option<Phase> {
+    let mut weak = None;
+    let mut strong = None;
+    let mut import = false;
+    for class in leaf_to_root {
+        match class.mark {
+            Some(PhaseMark::Whole(phase)) => return Some(phase),
+            _ if strong.is_some() => {}
+            Some(PhaseMark::Strong(phase)) => strong = Some(weak.unwrap_or(phase)),
+            Some(PhaseMark::Weak(phase)) => weak = weak.or(Some(phase)),
+            Some(PhaseMark::Import) => {
+                weak = None;
+                import = true;
+            }
+            Some(PhaseMark::None) | None => {}
+        }
+    }
+    strong.or(weak).or(import.then_some(Phase::Startup))
+}
+
+/// What was passed on the way from the leaf to the first frame that is known.
+#[derive(Default)]
+struct Passed {
+    native: bool,
+    named: bool,
+    interpreter: bool,
+    torch: bool,
+    cuda: bool,
+    anonymous: bool,
+    foreign: bool,
+}
+
+impl Passed {
+    /// The activity of a running thread whose search ended without a known frame.
+    fn activity(&self, at_python: bool) -> Activity {
+        if self.foreign {
+            Activity::NativeOther
+        } else if self.cuda {
+            Activity::GpuLaunch
+        } else if self.torch {
+            if at_python {
+                Activity::Dispatch
+            } else {
+                Activity::NativeOther
+            }
+        } else if self.anonymous {
+            Activity::Unclassified
+        } else if at_python || self.interpreter {
+            Activity::Python
+        } else if self.named {
+            Activity::NativeOther
+        } else {
+            Activity::Unclassified
+        }
+    }
+}
+
+/// The activity that a stack tells, its leaf first. The order of precedence is written down in [`rules`](super::rules).
+pub fn activity(
+    leaf_to_root: impl Iterator<Item = FunctionClass>,
+    situation: Situation,
+) -> Activity {
+    let mut frames = leaf_to_root;
+    let mut wait = situation.wait;
+    let mut passed = Passed::default();
+    while let Some(class) = frames.next() {
+        match class.says {
+            Says::Marker => {}
+            Says::Through(named_wait) => {
+                passed.native = true;
+                passed.named = true;
+                let counts = named_wait == Some(Wait::Io) || !situation.running;
+                if wait.is_none() && counts && named_wait.is_some() {
+                    wait = named_wait;
+                }
+            }
+            Says::Known { active, asleep } => {
+                let found = known(active, asleep, wait, &passed);
+                return with_sync(found, &mut frames);
+            }
+            Says::Interpreter => {
+                passed.native = true;
+                passed.interpreter = true;
+            }
+            Says::TorchOther => {
+                passed.native = true;
+                passed.torch |= !passed.interpreter;
+            }
+            Says::CudaOther => {
+                passed.native = true;
+                passed.cuda |= !passed.interpreter;
+            }
+            Says::Anonymous => {
+                passed.native = true;
+                passed.anonymous |= !passed.interpreter;
+            }
+            Says::Foreign => {
+                passed.native = true;
+                passed.foreign |= !passed.interpreter;
+            }
+            Says::Python => return at_python(class, &mut frames, wait, &passed, situation),
+        }
+    }
+    at_root(wait, &passed, situation)
+}
+
+fn known(
+    active: Activity,
+    asleep: Option<Activity>,
+    wait: Option<Wait>,
+    passed: &Passed,
+) -> Activity {
+    match (wait, asleep) {
+        (Some(_), Some(activity)) => activity,
+        (Some(wait), None) => by_wait(wait),
+        // Glue that calls code which no rule knows did not do that code's work.
+        (None, _)
+            if passed.foreign && matches!(active, Activity::Dispatch | Activity::Autograd) =>
+        {
+            Activity::NativeOther
+        }
+        // C code of the interpreter called by its own lock functions, and so on: already at the Python library.
+        (None, _) => active,
+    }
+}
+
+/// A copy that `.item()` makes is a wait for the GPU.
+fn with_sync(found: Activity, outward: &mut impl Iterator<Item = FunctionClass>) -> Activity {
+    if found != Activity::GpuCopy {
+        return found;
+    }
+    let synchronous = outward
+        .take_while(|class| class.says != Says::Python)
+        .any(|class| {
+            matches!(
+                class.says,
+                Says::Known {
+                    active: Activity::GpuSync,
+                    ..
+                }
+            )
+        });
+    if synchronous {
+        Activity::GpuSync
+    } else {
+        found
+    }
+}
+
+fn by_wait(wait: Wait) -> Activity {
+    match wait {
+        Wait::Lock => Activity::LockWait,
+        Wait::Io => Activity::Io,
+        Wait::Sleep => Activity::Sleep,
+    }
+}
+
+fn at_python(
+    nearest: FunctionClass,
+    outward: &mut impl Iterator<Item = FunctionClass>,
+    wait: Option<Wait>,
+    passed: &Passed,
+    situation: Situation,
+) -> Activity {
+    match wait {
+        // The interpreter calls the C library's wait from its evaluation loop in one place only: `take_gil`, inlined.
+        Some(Wait::Lock)
+            if passed.named && !passed.interpreter && !passed.foreign && !passed.torch =>
+        {
+            Activity::GilWait
+        }
+        Some(Wait::Sleep) => {
+            let decides = std::iter::once(nearest)
+                .chain(outward)
+                .find(|class| class.wait != PythonWait::CallerDecides);
+            match decides {
+                Some(class) if class.wait == PythonWait::Queue => Activity::LockWait,
+                _ => Activity::Sleep,
+            }
+        }
+        Some(wait) => by_wait(wait),
+        None if situation.asleep && !passed.native => Activity::Sleep,
+        None => passed.activity(true),
+    }
+}
+
+fn at_root(wait: Option<Wait>, passed: &Passed, situation: Situation) -> Activity {
+    match wait {
+        Some(wait) => by_wait(wait),
+        None if situation.asleep && !passed.foreign && !passed.cuda => Activity::Sleep,
+        None => passed.activity(false),
+    }
+}
+
+/// The summary's row for a phase and an activity, by the table in [`rules`](super::rules).
+pub fn row(phase: Phase, activity: Activity) -> SummaryRow {
+    match (phase, activity) {
+        (Phase::Input, _) => SummaryRow::Input,
+        (Phase::Communication, _) | (_, Activity::CollectiveCall | Activity::CollectiveWait) => {
+            SummaryRow::Communication
+        }
+        (Phase::Startup | Phase::Compile | Phase::Checkpoint, _) => SummaryRow::Other,
+        (_, Activity::GpuSync) => SummaryRow::GpuWait,
+        (
+            _,
+            Activity::AtenCompute
+            | Activity::Gemm
+            | Activity::Dispatch
+            | Activity::Autograd
+            | Activity::GpuLaunch
+            | Activity::GpuCopy
+            | Activity::GpuAlloc
+            | Activity::OmpIdle,
+        ) => SummaryRow::HostComputation,
+        (_, Activity::Python) => SummaryRow::Python,
+        (_, Activity::Unclassified) => SummaryRow::Unclassified,
+        (
+            _,
+            Activity::GilWait
+            | Activity::LockWait
+            | Activity::Io
+            | Activity::CpuWait
+            | Activity::Sleep
+            | Activity::NativeOther,
+        ) => SummaryRow::Other,
+    }
+}

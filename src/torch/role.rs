@@ -1,0 +1,281 @@
+//! What a process is in a job, and which of its threads trains.
+
+use crate::model::ids::{ProcessId, ThreadId};
+use crate::model::process::ProcessInfo;
+use crate::model::profile::Role;
+
+/// What the stacks of a process show of its role.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProcessFacts {
+    /// It ran a DataLoader's worker loop, or has a thread named for it.
+    pub worker_loop: bool,
+    /// Nanoseconds in forward, backward and optimizer.
+    pub training_ns: u64,
+    /// It has a Python interpreter.
+    pub python: bool,
+}
+
+/// Where a job says which rank a process is: (rank, world size, local rank), the first that is set wins. Sources:
+/// torch/distributed/run.py (2.15.0), srun(1) "output environment variables", Open MPI 5 docs `OMPI_*`, PMI-1 as set by
+/// MPICH hydra and Intel MPI, MVAPICH2 guide.
+const RANK_VARIABLES: &[(&str, &str, &str)] = &[
+    ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+    (
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+    ),
+    (
+        "MV2_COMM_WORLD_RANK",
+        "MV2_COMM_WORLD_SIZE",
+        "MV2_COMM_WORLD_LOCAL_RANK",
+    ),
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
+    ("PMIX_RANK", "PMIX_SIZE", "PMIX_LOCAL_RANK"),
+    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+];
+
+/// Words of a command line that starts ranks. Sources: setup.py of torch 2.15.0 (entry points), accelerate 1.15, deepspeed.
+const LAUNCHERS: &[&str] = &[
+    "torchrun",
+    "torch.distributed.run",
+    "torch.distributed.launch",
+    "torch/distributed/run.py",
+    "torch/distributed/launch.py",
+    "accelerate",
+    "deepspeed",
+    "mpirun",
+    "mpiexec",
+    "srun",
+];
+
+/// Words of the command lines of `multiprocessing`'s own processes. Source: CPython Lib/multiprocessing/spawn.py,
+/// forkserver.py, resource_tracker.py.
+const SPAWNED: &str = "multiprocessing.spawn";
+const HELPERS: &[&str] = &[
+    "multiprocessing.resource_tracker",
+    "multiprocessing.forkserver",
+];
+
+fn variable<'a>(process: &'a ProcessInfo, name: &str) -> Option<&'a str> {
+    process
+        .environment
+        .iter()
+        .find(|(key, _)| key == name)
+        .map(|(_, value)| value.as_str())
+}
+
+/// Rank, world size and local rank, as the environment tells.
+fn ranks(process: &ProcessInfo) -> (Option<u32>, Option<u32>, Option<u32>) {
+    let number = |name| variable(process, name).and_then(|value| value.trim().parse().ok());
+    RANK_VARIABLES
+        .iter()
+        .find(|(rank, _, _)| number(rank).is_some())
+        .map_or((None, None, None), |(rank, size, local)| {
+            (number(rank), number(size), number(local))
+        })
+}
+
+fn has_word(process: &ProcessInfo, word: &str) -> bool {
+    process
+        .command
+        .iter()
+        .any(|argument| argument.contains(word))
+}
+
+/// The first words of a command line name a launcher: the rest are the program's own arguments.
+fn is_launcher_command(process: &ProcessInfo) -> bool {
+    process.command.iter().take(4).any(|argument| {
+        let name = argument.rsplit('/').next().unwrap_or(argument);
+        LAUNCHERS.iter().any(|launcher| {
+            name == *launcher || (launcher.contains('/') && argument.ends_with(launcher))
+        })
+    })
+}
+
+/// The nearest ancestor in the recording.
+fn parent(processes: &[ProcessInfo], of: usize) -> Option<usize> {
+    let child = processes.get(of)?;
+    processes
+        .iter()
+        .enumerate()
+        .filter(|&(index, other)| {
+            // A pid may come back: the parent was there before its child.
+            index != of && other.pid == child.parent_pid && other.start_ticks <= child.start_ticks
+        })
+        .max_by_key(|(_, other)| other.start_ticks)
+        .map(|(index, _)| index)
+}
+
+/// The ancestors of a process, nearest first. Ends even where hostile pids form a ring.
+fn ancestors(processes: &[ProcessInfo], of: usize) -> Vec<usize> {
+    let mut found: Vec<usize> = Vec::new();
+    let mut next = parent(processes, of);
+    while let Some(index) = next {
+        if index == of || found.contains(&index) || found.len() >= 64 {
+            break;
+        }
+        found.push(index);
+        next = parent(processes, index);
+    }
+    found
+}
+
+/// The roles of all processes. `root_pid` is the process that was launched or attached to.
+///
+/// | order | rule | role |
+/// |---|---|---|
+/// | 1 | its stacks show the worker loop | DataLoader worker |
+/// | 2 | resource tracker, fork server, no Python | other |
+/// | 3 | the command names a launcher, and nothing was trained | launcher |
+/// | 4 | something was trained | trainer |
+/// | 5 | a fork or spawn of a process that trained, and itself did not train | DataLoader worker if spawned by `multiprocessing`, else other |
+/// | 6 | it has torch, or the environment names a rank, or it is the root | trainer, unless its children train: launcher |
+pub fn roles(processes: &[ProcessInfo], facts: &[ProcessFacts], root_pid: i32) -> Vec<Role> {
+    let fact = |index: usize| facts.get(index).copied().unwrap_or_default();
+    let trained = |index: usize| !fact(index).worker_loop && fact(index).training_ns > 0;
+    let lines: Vec<Vec<usize>> = (0..processes.len())
+        .map(|index| ancestors(processes, index))
+        .collect();
+    let child_trained = |of: usize| {
+        lines
+            .iter()
+            .enumerate()
+            .any(|(index, line)| trained(index) && line.contains(&of))
+    };
+
+    let mut roles: Vec<Role> = processes
+        .iter()
+        .enumerate()
+        .map(|(index, process)| {
+            let line = lines.get(index).map_or(&[][..], Vec::as_slice);
+            let trainer = line.iter().copied().find(|&ancestor| trained(ancestor));
+            role_of(
+                process,
+                fact(index),
+                trainer,
+                child_trained(index),
+                process.pid == root_pid,
+            )
+        })
+        .collect();
+    link_workers(processes, &lines, &mut roles);
+    roles
+}
+
+fn role_of(
+    process: &ProcessInfo,
+    fact: ProcessFacts,
+    trainer: Option<usize>,
+    child_trained: bool,
+    is_root: bool,
+) -> Role {
+    let worker = Role::DataLoaderWorker {
+        number: 0,
+        trainer: None,
+    };
+    if fact.worker_loop {
+        return worker;
+    }
+    if !fact.python || HELPERS.iter().any(|word| has_word(process, word)) {
+        return Role::Other;
+    }
+    let trained = fact.training_ns > 0;
+    if is_launcher_command(process) && !trained {
+        return Role::Launcher;
+    }
+    let (rank, world_size, local_rank) = ranks(process);
+    let as_trainer = Role::Trainer {
+        rank,
+        world_size,
+        local_rank,
+    };
+    if trained {
+        return as_trainer;
+    }
+    if trainer.is_some() {
+        return if has_word(process, SPAWNED) {
+            worker
+        } else {
+            Role::Other
+        };
+    }
+    if child_trained {
+        return Role::Launcher;
+    }
+    if process.has_torch || rank.is_some() || is_root {
+        return as_trainer;
+    }
+    Role::Other
+}
+
+/// Numbers the workers of each trainer by their start.
+fn link_workers(processes: &[ProcessInfo], lines: &[Vec<usize>], roles: &mut [Role]) {
+    let mut order: Vec<usize> = (0..processes.len())
+        .filter(|&index| matches!(roles.get(index), Some(Role::DataLoaderWorker { .. })))
+        .collect();
+    order.sort_by_key(|&index| {
+        processes
+            .get(index)
+            .map(|process| (process.start_ticks, process.pid))
+    });
+    let mut next: Vec<(Option<usize>, u32)> = Vec::new();
+    for index in order {
+        let owner = lines.get(index).and_then(|line| {
+            line.iter()
+                .copied()
+                .find(|&ancestor| matches!(roles.get(ancestor), Some(Role::Trainer { .. })))
+        });
+        let at = next
+            .iter()
+            .position(|&(of, _)| of == owner)
+            .unwrap_or_else(|| {
+                next.push((owner, 0));
+                next.len() - 1
+            });
+        let (_, count) = &mut next[at];
+        let number = *count;
+        *count += 1;
+        if let Some(role) = roles.get_mut(index) {
+            *role = Role::DataLoaderWorker {
+                number,
+                trainer: owner.map(ProcessId::from_index),
+            };
+        }
+    }
+}
+
+/// What a thread shows of whether it trains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ThreadFacts {
+    /// The thread.
+    pub thread: ThreadId,
+    /// Its tid is its process's pid.
+    pub is_main: bool,
+    /// It has Python frames or a thread state.
+    pub is_python: bool,
+    /// Nanoseconds in forward, optimizer, and backward that it called itself.
+    pub training_ns: u64,
+    /// Nanoseconds sampled.
+    pub wall_ns: u64,
+}
+
+/// The thread whose wall time the summary is of: the main thread, unless another Python thread trains and it does not.
+pub fn training_thread(threads: &[ThreadFacts]) -> Option<ThreadId> {
+    let python = || threads.iter().filter(|thread| thread.is_python);
+    let main = python().find(|thread| thread.is_main);
+    let busiest = python().max_by_key(|thread| {
+        (
+            thread.training_ns,
+            thread.wall_ns,
+            std::cmp::Reverse(thread.thread),
+        )
+    });
+    match (main, busiest) {
+        (Some(main), Some(busiest)) if main.training_ns == 0 && busiest.training_ns > 0 => {
+            Some(busiest.thread)
+        }
+        (Some(main), _) => Some(main.thread),
+        (None, busiest) => busiest.map(|thread| thread.thread),
+    }
+}

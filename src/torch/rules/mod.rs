@@ -1,0 +1,61 @@
+//! Rules: what is known of names, as tables with their sources. No logic beyond looking a name up.
+//!
+//! # How a moment is attributed
+//!
+//! Every sample has two coordinates that do not depend on each other, and one summary row that follows from them.
+//!
+//! **Phase**: the Python frames (and a few native ones) carry marks; the stack is read from its leaf outward.
+//!
+//! | order | mark | meaning |
+//! |---|---|---|
+//! | 1 | whole | decides wherever it stands: what runs inside a DataLoader's fetch is input, be it an `nn.Module` |
+//! | 2 | strong | the nearest one decides |
+//! | 3 | weak | a file as a whole; decides if it is nearer than the nearest strong mark |
+//! | 4 | import | forgets the weak marks nearer than itself; without any other mark: `startup` |
+//! | 5 | thread name | `pt_autograd_*` is backward, `pt_nccl_*` communication, … |
+//! | 6 | role | a DataLoader worker's moments are input |
+//! | 7 | none | `user` |
+//!
+//! An import inside a training phase therefore counts to that phase. A recomputed forward (activation checkpointing)
+//! is forward, although it runs inside of backward: the nearest mark decides.
+//!
+//! **Activity**: from the leaf outward to the first frame that a rule knows. System libraries and code without names
+//! are passed through; what was passed decides where no frame is known before the nearest Python frame.
+//!
+//! | first known frame | thread runs | thread sleeps |
+//! |---|---|---|
+//! | a wait by its nature (OpenMP barrier, GPU sync, collective wait, GIL) | that activity | that activity |
+//! | GPU call | that activity | that activity: the driver blocks |
+//! | compute, dispatch, autograd, Python | that activity | by system call: futex → lock_wait, read/write → io, poll/sleep → sleep |
+//! | none, but code of a library that no rule knows | native_other | by system call |
+//! | none, but torch's own code | dispatch | by system call |
+//! | none, and only code without name or file | unclassified | by system call |
+//! | Python | python | by system call; futex directly under a Python frame is the inlined `take_gil` → gil_wait; poll under `multiprocessing` or `threading` is a queue → lock_wait |
+//!
+//! `_local_scalar_dense_cuda` (`.item()`) makes a GPU copy under it a GPU sync.
+//!
+//! **Summary row**: first match.
+//!
+//! | order | rule | row |
+//! |---|---|---|
+//! | 1 | phase input | input |
+//! | 2 | phase communication, or a collective | communication |
+//! | 3 | phase startup, compile, checkpoint | other |
+//! | 4 | gpu_sync | gpu_wait |
+//! | 5 | aten, gemm, dispatch, autograd, gpu_launch, gpu_copy, gpu_alloc, omp_idle | host_computation |
+//! | 6 | python | python |
+//! | 7 | unclassified | unclassified |
+//! | 8 | anything else | other |
+//!
+//! omp_idle of a training thread is the end of a parallel region: an operator is running, and waits for its slowest
+//! thread. Time in the run queue is `cpu_wait`, row `other`, whatever the thread was about to do.
+
+pub mod libraries;
+pub mod native;
+pub mod phases;
+pub mod python;
+pub mod symbols;
+pub mod syscalls;
+
+/// Version of all tables together. Raised with every change that may move time from one category to another.
+pub const RULES_VERSION: u32 = 1;

@@ -1,0 +1,326 @@
+//! Which frames and threads belong to which phase of training.
+
+use crate::model::category::Phase;
+
+/// How a frame takes part in finding the phase. The module above says in which order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PhaseMark {
+    /// All that runs inside of this frame, whatever it is.
+    Whole(Phase),
+    /// This frame and what it calls, down to the next strong mark.
+    Strong(Phase),
+    /// Code of a file that serves a phase, but is also run by imports.
+    Weak(Phase),
+    /// The import machinery.
+    Import,
+    /// Looks like a weak mark's file, but is run in training.
+    None,
+}
+
+use PhaseMark::{Import, None as NoMark, Strong, Weak, Whole};
+
+/// One row: where a Python function is, and what that means.
+#[derive(Clone, Copy, Debug)]
+pub struct PhaseRule {
+    /// Part of the file's path.
+    pub file: &'static str,
+    /// Last part of the function's qualified name; `*` for every function but a module's body.
+    pub function: &'static str,
+    /// What it means.
+    pub mark: PhaseMark,
+}
+
+const fn rule(file: &'static str, function: &'static str, mark: PhaseMark) -> PhaseRule {
+    PhaseRule {
+        file,
+        function,
+        mark,
+    }
+}
+
+/// Python frames; first match. Source: the named files of torch 2.15.0; "stable" in the comments means the same in 2.0,
+/// 2.4, 2.7, 2.10 and 2.15. Functions are named by their last part, for Python 3.10 records no more.
+pub const PYTHON_PHASES: &[PhaseRule] = &[
+    // Input. A fetch runs the user's dataset and transforms, which may be nn.Modules (torchvision): hence whole. Stable.
+    rule(
+        "torch/utils/data/_utils/worker.py",
+        "_worker_loop",
+        Whole(Phase::Input),
+    ),
+    rule(
+        "torch/utils/data/_utils/pin_memory.py",
+        "_pin_memory_loop",
+        Whole(Phase::Input),
+    ),
+    rule(
+        "torch/utils/data/_utils/fetch.py",
+        "fetch",
+        Whole(Phase::Input),
+    ),
+    rule(
+        "torch/utils/data/_utils/collate.py",
+        "*",
+        Whole(Phase::Input),
+    ),
+    rule(
+        "torch/utils/data/dataloader.py",
+        "_next_data",
+        Whole(Phase::Input),
+    ),
+    rule(
+        "torch/utils/data/dataloader.py",
+        "_try_get_data",
+        Whole(Phase::Input),
+    ),
+    rule("torch/utils/data/", "*", Strong(Phase::Input)),
+    // Optimizer: `Optimizer.profile_hook_step.<locals>.wrapper` surrounds every step; lr_scheduler wraps it again. Stable.
+    rule(
+        "torch/optim/optimizer.py",
+        "wrapper",
+        Strong(Phase::Optimizer),
+    ),
+    rule(
+        "torch/optim/optimizer.py",
+        "zero_grad",
+        Strong(Phase::Optimizer),
+    ),
+    rule(
+        "torch/nn/modules/module.py",
+        "zero_grad",
+        Strong(Phase::Optimizer),
+    ),
+    rule(
+        "torch/optim/lr_scheduler.py",
+        "step",
+        Strong(Phase::Optimizer),
+    ),
+    rule("torch/optim/", "step", Strong(Phase::Optimizer)),
+    rule("torch/nn/utils/clip_grad.py", "*", Strong(Phase::Optimizer)),
+    rule("torch/amp/grad_scaler.py", "step", Strong(Phase::Optimizer)),
+    rule(
+        "torch/amp/grad_scaler.py",
+        "unscale_",
+        Strong(Phase::Optimizer),
+    ),
+    rule(
+        "torch/amp/grad_scaler.py",
+        "update",
+        Strong(Phase::Optimizer),
+    ),
+    rule(
+        "torch/cuda/amp/grad_scaler.py",
+        "step",
+        Strong(Phase::Optimizer),
+    ),
+    // Backward: 2.1 and later in graph.py, before in autograd/__init__.py.
+    rule(
+        "torch/autograd/graph.py",
+        "_engine_run_backward",
+        Strong(Phase::Backward),
+    ),
+    rule(
+        "torch/autograd/__init__.py",
+        "backward",
+        Strong(Phase::Backward),
+    ),
+    rule(
+        "torch/autograd/__init__.py",
+        "grad",
+        Strong(Phase::Backward),
+    ),
+    rule("torch/_tensor.py", "backward", Strong(Phase::Backward)),
+    // Forward: nested per module. `_wrapped_call_impl` in 2.4 and later, where `inner` is nested in `_call_impl`.
+    rule(
+        "torch/nn/modules/module.py",
+        "_call_impl",
+        Strong(Phase::Forward),
+    ),
+    rule(
+        "torch/nn/modules/module.py",
+        "_wrapped_call_impl",
+        Strong(Phase::Forward),
+    ),
+    // Checkpoint, before the rows of torch/distributed.
+    rule("torch/serialization.py", "*", Weak(Phase::Checkpoint)),
+    rule(
+        "torch/distributed/checkpoint/",
+        "*",
+        Weak(Phase::Checkpoint),
+    ),
+    // Communication.
+    rule(
+        "torch/nn/parallel/distributed.py",
+        "*",
+        Weak(Phase::Communication),
+    ),
+    rule("torch/nn/parallel/comm.py", "*", Weak(Phase::Communication)),
+    rule("torch/distributed/fsdp/", "*", Weak(Phase::Communication)),
+    rule(
+        "torch/distributed/_composable/",
+        "*",
+        Weak(Phase::Communication),
+    ),
+    rule(
+        "torch/distributed/distributed_c10d.py",
+        "*",
+        Weak(Phase::Communication),
+    ),
+    rule(
+        "torch/distributed/_functional_collectives.py",
+        "*",
+        Weak(Phase::Communication),
+    ),
+    rule(
+        "torch/distributed/device_mesh.py",
+        "*",
+        Weak(Phase::Communication),
+    ),
+    rule(
+        "torch/distributed/rendezvous.py",
+        "*",
+        Weak(Phase::Communication),
+    ),
+    // Compile: the compiler at work, and not the code that it made or the frames through which that is called.
+    rule("torch/_dynamo/eval_frame.py", "compile_wrapper", NoMark),
+    rule("torch/_dynamo/eval_frame.py", "_fn", NoMark),
+    rule("torch/_dynamo/eval_frame.py", "__call__", NoMark),
+    rule("torch/_dynamo/eval_frame.py", "_call_impl", NoMark),
+    rule("torch/_dynamo/external_utils.py", "*", NoMark),
+    rule("torch/_dynamo/callback.py", "*", NoMark),
+    rule(
+        "torch/_inductor/runtime/triton_heuristics.py",
+        "run",
+        NoMark,
+    ),
+    rule(
+        "torch/_inductor/runtime/static_triton_launcher.py",
+        "run",
+        NoMark,
+    ),
+    rule("torch/_inductor/output_code.py", "__call__", NoMark),
+    rule("torch/_inductor/utils.py", "run", NoMark),
+    rule("torch/_inductor/cudagraph_trees.py", "*", NoMark),
+    rule(
+        "torch/_functorch/_aot_autograd/runtime_wrappers.py",
+        "*",
+        NoMark,
+    ),
+    rule("torch/_functorch/_aot_autograd/utils.py", "*", NoMark),
+    rule(
+        "torch/_functorch/_aot_autograd/standalone_runtime.py",
+        "*",
+        NoMark,
+    ),
+    rule("torch/fx/graph_module.py", "call_wrapped", NoMark),
+    rule("torch/fx/graph_module.py", "__call__", NoMark),
+    rule("triton/runtime/jit.py", "run", NoMark),
+    rule("triton/runtime/jit.py", "<lambda>", NoMark),
+    rule("triton/backends/", "__call__", NoMark),
+    rule("torch/_dynamo/", "*", Weak(Phase::Compile)),
+    rule("torch/_inductor/", "*", Weak(Phase::Compile)),
+    rule("torch/_functorch/_aot_autograd/", "*", Weak(Phase::Compile)),
+    rule(
+        "torch/_functorch/aot_autograd.py",
+        "*",
+        Weak(Phase::Compile),
+    ),
+    rule(
+        "torch/_functorch/partitioners.py",
+        "*",
+        Weak(Phase::Compile),
+    ),
+    rule("torch/_functorch/compile", "*", Weak(Phase::Compile)),
+    rule("torch/fx/", "*", Weak(Phase::Compile)),
+    rule("triton/compiler/", "*", Weak(Phase::Compile)),
+    rule("triton/runtime/autotuner.py", "*", Weak(Phase::Compile)),
+    rule("triton/runtime/jit.py", "*", Weak(Phase::Compile)),
+    rule("triton/backends/", "*", Weak(Phase::Compile)),
+    // Imports (CPython, Lib/importlib/_bootstrap.py, frozen since 3.3).
+    rule("<frozen importlib", "*", Import),
+];
+
+/// Native frames, by the beginning of the qualified name. Source: nm -C of libtorch_cpu 2.15.0 and libpython 3.10-3.13.
+/// The backward engine runs on threads without Python frames too.
+pub const NATIVE_PHASES: &[(&str, PhaseMark)] = &[
+    (
+        "torch::autograd::Engine::thread_main",
+        Strong(Phase::Backward),
+    ),
+    (
+        "torch::autograd::Engine::evaluate_function",
+        Strong(Phase::Backward),
+    ),
+    (
+        "torch::autograd::python::PythonEngine::execute",
+        Strong(Phase::Backward),
+    ),
+    ("Py_InitializeFromConfig", Import),
+    ("pymain_init", Import),
+    ("_dl_start", Import),
+];
+
+/// Threads, by the beginning of their name. Source: strings of the 2.15.0 binaries.
+pub const THREAD_PHASES: &[(&str, Phase)] = &[
+    ("pt_autograd_", Phase::Backward),
+    ("pt_nccl_", Phase::Communication),
+    ("pt_gloo_", Phase::Communication),
+    ("pt_tcpstore", Phase::Communication),
+    ("pt_dist_engine", Phase::Communication),
+    ("pt_data_pin", Phase::Input),
+    ("pt_data_worker", Phase::Input),
+];
+
+/// The phase mark of a Python function.
+pub fn python_mark(file: &str, function: &str) -> Option<PhaseMark> {
+    let last = last_part(function);
+    let is_body = last == "<module>";
+    PYTHON_PHASES
+        .iter()
+        .find(|rule| {
+            let named = if rule.function == "*" {
+                !is_body || rule.mark == Import
+            } else {
+                rule.function == last
+            };
+            named && has_path(file, rule.file)
+        })
+        .map(|rule| rule.mark)
+        .filter(|&mark| mark != NoMark)
+}
+
+/// The phase mark of a native function, by its qualified name.
+pub fn native_mark(qualified: &str) -> Option<PhaseMark> {
+    NATIVE_PHASES
+        .iter()
+        .find(|(start, _)| qualified.starts_with(start))
+        .map(|&(_, mark)| mark)
+}
+
+/// The phase that a thread's name stands for.
+pub fn thread_phase(name: &str) -> Option<Phase> {
+    THREAD_PHASES
+        .iter()
+        .find(|(start, _)| name.starts_with(start))
+        .map(|&(_, phase)| phase)
+}
+
+/// `wrapper` of `Optimizer.profile_hook_step.<locals>.wrapper`.
+pub fn last_part(qualified: &str) -> &str {
+    qualified.rsplit('.').next().unwrap_or(qualified)
+}
+
+/// Whether `path` contains `part` from the start of a directory name on.
+pub fn has_path(path: &str, part: &str) -> bool {
+    let mut from = 0;
+    while let Some(found) = path.get(from..).and_then(|rest| rest.find(part)) {
+        let at = from + found;
+        if at == 0 || path.as_bytes().get(at - 1) == Some(&b'/') {
+            return true;
+        }
+        from = at + 1;
+        while !path.is_char_boundary(from) {
+            from += 1;
+        }
+    }
+    false
+}

@@ -1,0 +1,173 @@
+//! Whose work a thread waits for that waits in `backward()`.
+//!
+//! On CUDA tensors `loss.backward()` hands the graph to a thread `pt_autograd_N` and sleeps until it is done
+//! (torch/csrc/autograd/engine.cpp, 2.15.0). That thread has no Python frames of its own, and the waiting one does no
+//! work. The wall time stays the waiting thread's; over each stretch in which an engine thread of its process was
+//! busy, it takes that thread's activity, and that thread's native frames stand under its own.
+
+use crate::model::category::{Activity, Phase};
+use crate::model::ids::StackId;
+use crate::model::profile::{ProfileFrame, ProfileSample};
+use crate::model::sample::Capture;
+use crate::model::stack_table::StackTable;
+use crate::torch::classify::row;
+use rustc_hash::FxHashMap;
+use std::cmp::Reverse;
+
+/// Whether a sample of a training thread waits for the engine: it is in backward, does nothing, and its stack calls
+/// the engine.
+pub fn waits_for_engine(sample: &ProfileSample, calls_engine: bool) -> bool {
+    calls_engine
+        && sample.phase == Phase::Backward
+        && matches!(
+            sample.activity,
+            Activity::LockWait | Activity::GilWait | Activity::Sleep
+        )
+}
+
+/// Whether a sample of an engine thread is work that others may wait for.
+pub fn is_busy(sample: &ProfileSample) -> bool {
+    sample.stack.is_some()
+        && !matches!(
+            sample.activity,
+            Activity::LockWait | Activity::Sleep | Activity::Unclassified
+        )
+}
+
+/// Joins stacks, each pair once.
+#[derive(Debug, Default)]
+pub struct StackJoiner {
+    known: FxHashMap<(StackId, StackId), StackId>,
+}
+
+impl StackJoiner {
+    /// The frames of `lower`, markers left out, upon those of `upper`.
+    pub fn join(
+        &mut self,
+        stacks: &mut StackTable<ProfileFrame>,
+        upper: StackId,
+        lower: StackId,
+    ) -> StackId {
+        if let Some(&joined) = self.known.get(&(upper, lower)) {
+            return joined;
+        }
+        let mut joined = upper;
+        for frame in stacks.root_to_leaf(Some(lower)) {
+            if stacks.frame(frame).partial.is_none() {
+                joined = stacks.intern_stack(Some(joined), frame);
+            }
+        }
+        self.known.insert((upper, lower), joined);
+        joined
+    }
+}
+
+/// Splits `waiting` at the borders of the busy samples that overlap it, and gives each piece the activity and the stack
+/// of the one that covers it. `busy` is sorted by start and of one process; of several at a time the one that began
+/// first is taken. Weights and ticks add up to those of `waiting`. The first piece keeps the capture; the
+/// others are `Reused`, so that no capture is counted twice.
+pub fn split(
+    waiting: &ProfileSample,
+    busy: &[ProfileSample],
+    mut join: impl FnMut(StackId, StackId) -> StackId,
+) -> Vec<ProfileSample> {
+    let end = waiting.start_ns.saturating_add(waiting.weight_ns);
+    let mut pieces: Vec<(u64, u64, Option<&ProfileSample>)> = Vec::new();
+    let mut at = waiting.start_ns;
+    for other in busy {
+        let from = other.start_ns.max(at);
+        let to = other.start_ns.saturating_add(other.weight_ns).min(end);
+        if to <= from {
+            continue;
+        }
+        if from > at {
+            pieces.push((at, from, None));
+        }
+        pieces.push((from, to, Some(other)));
+        at = to;
+    }
+    if at < end || pieces.is_empty() {
+        pieces.push((at, end, None));
+    }
+    let mut done = Share::default();
+    pieces
+        .into_iter()
+        .enumerate()
+        .map(|(index, (from, to, other))| {
+            let part = done.next(waiting, to - waiting.start_ns);
+            let mut piece = *waiting;
+            piece.start_ns = from;
+            piece.weight_ns = to - from;
+            piece.ticks = part.ticks;
+            piece.queue_ns = part.queue_ns.min(piece.weight_ns);
+            if index > 0 {
+                piece.capture = Capture::Reused;
+            }
+            if let Some(other) = other {
+                piece.activity = other.activity;
+                piece.row = row(piece.phase, other.activity);
+                piece.queue_ns = piece
+                    .queue_ns
+                    .max(queue_within(other, to - from))
+                    .min(piece.weight_ns);
+                if let (Some(upper), Some(lower)) = (waiting.stack, other.stack) {
+                    piece.stack = Some(join(upper, lower));
+                }
+            }
+            piece
+        })
+        .collect()
+}
+
+/// The part of a sample's time in the run queue that falls on `overlap_ns` of it.
+fn queue_within(sample: &ProfileSample, overlap_ns: u64) -> u64 {
+    let part =
+        u128::from(sample.queue_ns) * u128::from(overlap_ns) / u128::from(sample.weight_ns.max(1));
+    u64::try_from(part).unwrap_or(overlap_ns)
+}
+
+/// What has been handed out of a sample's ticks and queue time.
+#[derive(Clone, Copy, Default)]
+struct Share {
+    ticks: u32,
+    queue_ns: u64,
+}
+
+impl Share {
+    /// What is due up to `elapsed_ns` of the sample, less what was handed out before.
+    fn next(&mut self, whole: &ProfileSample, elapsed_ns: u64) -> Share {
+        let scale = |value: u64| {
+            let scaled =
+                u128::from(value) * u128::from(elapsed_ns) / u128::from(whole.weight_ns.max(1));
+            u64::try_from(scaled).unwrap_or(value).min(value)
+        };
+        let due = Share {
+            ticks: u32::try_from(scale(u64::from(whole.ticks))).unwrap_or(whole.ticks),
+            queue_ns: scale(whole.queue_ns),
+        };
+        let part = Share {
+            ticks: due.ticks.saturating_sub(self.ticks),
+            queue_ns: due.queue_ns.saturating_sub(self.queue_ns),
+        };
+        *self = due;
+        part
+    }
+}
+
+/// The samples of `sorted` (by start, not overlapping within a thread) that may overlap `from..to`.
+pub fn overlapping(
+    sorted: &[ProfileSample],
+    longest_ns: u64,
+    from: u64,
+    to: u64,
+) -> &[ProfileSample] {
+    let earliest = from.saturating_sub(longest_ns);
+    let first = sorted.partition_point(|sample| sample.start_ns < earliest);
+    let last = sorted.partition_point(|sample| sample.start_ns < to);
+    sorted.get(first..last).unwrap_or(&[])
+}
+
+/// Sorts busy samples of several engine threads by start; at the same start the longer one first.
+pub fn sort_busy(samples: &mut [ProfileSample]) {
+    samples.sort_by_key(|sample| (sample.start_ns, Reverse(sample.weight_ns), sample.thread));
+}
