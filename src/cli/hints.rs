@@ -6,31 +6,34 @@ use crate::os::permissions::{Remedy, why_denied};
 use crate::sampling::session::SessionError;
 use std::io;
 
-/// Advice for a reason that the kernel has to refuse.
+/// Advice for a reason that the kernel has to refuse; may have several lines.
 pub(crate) fn of_remedy(remedy: Remedy) -> &'static str {
     match remedy {
         Remedy::Container => {
-            "Docker: docker run --cap-add SYS_PTRACE, or from a second container with --pid=container:NAME --cap-add SYS_PTRACE. \
-             Kubernetes: securityContext.capabilities.add: [SYS_PTRACE], with shareProcessNamespace or an ephemeral container \
-             (kubectl debug --target=NAME --profile=sysadmin)"
+            "Docker: docker run --cap-add SYS_PTRACE; from a second container, with --pid=container:NAME as well\n\
+             Kubernetes: securityContext.capabilities.add: [SYS_PTRACE], with shareProcessNamespace: true,\n\
+             or an ephemeral container: kubectl debug --target=NAME --profile=sysadmin"
         }
         Remedy::YamaDescendants => {
-            "launch it: torchspy record -- COMMAND; or allow it until the next boot: sudo sysctl kernel.yama.ptrace_scope=0; \
-             or run torchspy with sudo"
+            "launch the program with torchspy: torchspy record -- COMMAND; or run torchspy with sudo\n\
+             to allow it until the next boot: sudo sysctl kernel.yama.ptrace_scope=0"
         }
         Remedy::YamaAdmin => "run torchspy with sudo, or: sudo sysctl kernel.yama.ptrace_scope=0",
         Remedy::YamaOff => {
             "kernel.yama.ptrace_scope=3 holds until the next boot: change it in /etc/sysctl.d and boot again"
         }
         Remedy::OtherUser => {
-            "it is another user's process: run torchspy as that user, or with sudo. Slurm: srun --overlap --jobid=JOB torchspy record --pid PID"
+            "run torchspy as the user whose process it is, or with sudo\n\
+             Slurm, from another node or step: srun --overlap --jobid=JOB torchspy record --pid PID"
         }
         Remedy::NotDumpable => {
             "it changed its user or forbids it (prctl PR_SET_DUMPABLE): run torchspy with sudo"
         }
         Remedy::OtherNamespace => {
-            "run torchspy on the host as root, or inside its container. Docker: --pid=container:NAME --cap-add SYS_PTRACE. \
-             Kubernetes: kubectl debug --target=NAME --profile=sysadmin. Slurm: srun --overlap --jobid=JOB"
+            "run torchspy on the host as root, or inside the target's container\n\
+             Docker: docker run --pid=container:NAME --cap-add SYS_PTRACE\n\
+             Kubernetes: kubectl debug --target=NAME --profile=sysadmin\n\
+             Slurm: srun --overlap --jobid=JOB torchspy record --pid PID"
         }
         Remedy::AlreadyTraced => {
             "end the debugger or tracer that holds it: a thread has one tracer at a time"

@@ -5,7 +5,7 @@
 
 use super::failure::Failure;
 use clap::error::ErrorKind;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 /// `warning: …`
@@ -18,9 +18,11 @@ pub(crate) fn note(text: &str) {
     line("", text);
 }
 
-/// `hint: …`
+/// `hint: …`; further lines of the text are set below its first.
 pub(crate) fn hint(text: &str) {
-    line("hint: ", text);
+    for (index, text) in text.lines().enumerate() {
+        line(if index == 0 { "hint: " } else { "      " }, text);
+    }
 }
 
 /// `error: …` and `hint: …`; returns the exit status.
@@ -47,7 +49,11 @@ fn line(prefix: &str, text: &str) {
 /// Help, a version, or what clap has against the arguments: in torchspy's form, `error:` and `hint:`.
 pub(crate) fn parse_error(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
-        let _ = data(|out| write!(out, "{}", error.render().ansi()));
+        let help = error.render();
+        let _ = data(|out| match io::stdout().is_terminal() {
+            true => write!(out, "{}", help.ansi()),
+            false => write!(out, "{help}"),
+        });
         return ExitCode::SUCCESS;
     }
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {

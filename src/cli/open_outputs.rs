@@ -41,10 +41,14 @@ pub(crate) struct OpenOutputs {
 }
 
 impl OpenOutputs {
-    /// Opens the files that were asked for, or a recording and a flamegraph under a name made of `parts`.
-    pub(crate) fn open(wanted: &[OutputFile], parts: &NameParts<'_>) -> Result<Self, Failure> {
+    /// Opens the files that were asked for, or a recording and a flamegraph in `folder`, under a name made of `parts`.
+    pub(crate) fn open(
+        wanted: &[OutputFile],
+        folder: &Path,
+        parts: &NameParts<'_>,
+    ) -> Result<Self, Failure> {
         if wanted.is_empty() {
-            return Self::open_default(parts);
+            return Self::open_default(folder, parts);
         }
         let mut opened = Self {
             outputs: Vec::new(),
@@ -77,7 +81,7 @@ impl OpenOutputs {
         Ok(opened)
     }
 
-    fn open_default(parts: &NameParts<'_>) -> Result<Self, Failure> {
+    fn open_default(folder: &Path, parts: &NameParts<'_>) -> Result<Self, Failure> {
         let base = outputs::base_name(parts);
         for number in 1..=MAX_NAMES {
             let name = match number {
@@ -93,7 +97,7 @@ impl OpenOutputs {
                 scratch: None,
             };
             let result = wanted.into_iter().try_for_each(|(name, format)| {
-                let path = PathBuf::from(name);
+                let path = folder.join(name);
                 let file =
                     create_exclusively(&path, format).map_err(|error| (path.clone(), error))?;
                 opened.outputs.push(OpenOutput {
@@ -261,4 +265,117 @@ pub(crate) fn cannot_write(path: &Path, error: io::Error) -> Failure {
     let hint = hints::of_output_error(&error);
     let context = format!("cannot write {}", path.display());
     Failure::new(anyhow::Error::new(error).context(context)).maybe_hint(hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PARTS: NameParts<'_> = NameParts {
+        command: &[],
+        host: "node",
+        rank: Some(3),
+        pid: 42,
+        started_wall_ns: 0,
+    };
+
+    fn names(folder: &Path) -> Vec<String> {
+        let entries = std::fs::read_dir(folder).unwrap();
+        let mut names: Vec<String> = entries
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_taken_name_is_never_written_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = OpenOutputs::open(&[], folder.path(), &PARTS).unwrap();
+        let svg = first.rendered().next().unwrap().path.clone();
+        std::fs::write(&svg, "kept").unwrap();
+        std::fs::remove_file(&first.named_recording().unwrap().path).unwrap();
+        // Of the pair, only the flamegraph's name is taken: the recording of the same name must not stay behind.
+        let second = OpenOutputs::open(&[], folder.path(), &PARTS).unwrap();
+        assert_eq!(std::fs::read_to_string(&svg).unwrap(), "kept");
+        let names = names(folder.path());
+        assert_eq!(names.len(), 3, "{names:?}");
+        assert!(
+            second
+                .named_recording()
+                .unwrap()
+                .path
+                .to_string_lossy()
+                .ends_with("-2.tspy")
+        );
+        second.discard();
+    }
+
+    #[test]
+    fn what_was_opened_goes_when_a_later_one_fails() {
+        let folder = tempfile::tempdir().unwrap();
+        let output = |name: &str| OutputFile {
+            path: folder.path().join(name),
+            format: Format::Folded,
+        };
+        std::fs::write(folder.path().join("old.folded"), "old").unwrap();
+        let wanted = [
+            output("new.folded"),
+            output("old.folded"),
+            output("no/where.folded"),
+        ];
+        let failure = OpenOutputs::open(&wanted, folder.path(), &PARTS).unwrap_err();
+        assert!(failure.hint.is_some_and(|hint| hint.contains("mkdir")));
+        assert_eq!(names(folder.path()), ["old.folded"]);
+    }
+
+    #[test]
+    fn one_file_under_two_names_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("a.svg"), "").unwrap();
+        std::fs::hard_link(folder.path().join("a.svg"), folder.path().join("b.svg")).unwrap();
+        let wanted = ["a.svg", "b.svg"].map(|name| OutputFile {
+            path: folder.path().join(name),
+            format: Format::Flamegraph,
+        });
+        assert_eq!(
+            OpenOutputs::open(&wanted, folder.path(), &PARTS)
+                .unwrap_err()
+                .status,
+            2
+        );
+    }
+
+    #[test]
+    fn without_a_recording_among_the_outputs_a_nameless_one_is_read_back() {
+        use std::io::{Read, Write};
+        let folder = tempfile::tempdir().unwrap();
+        let wanted = [OutputFile {
+            path: folder.path().join("a.svg"),
+            format: Format::Flamegraph,
+        }];
+        let outputs = OpenOutputs::open(&wanted, folder.path(), &PARTS).unwrap();
+        outputs.recording().unwrap().write_all(b"abc").unwrap();
+        let mut text = String::new();
+        File::open(outputs.recording_path())
+            .unwrap()
+            .read_to_string(&mut text)
+            .unwrap();
+        assert_eq!(text, "abc", "opened anew: it starts at the beginning");
+        assert_eq!(names(folder.path()), ["a.svg"]);
+    }
+
+    #[test]
+    fn recordings_are_their_owners_alone_even_over_an_older_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.tspy");
+        std::fs::write(&path, "older and longer").unwrap();
+        let wanted = OutputFile {
+            path: path.clone(),
+            format: Format::Recording,
+        };
+        open_named(&wanted).unwrap();
+        let data = path.metadata().unwrap();
+        assert_eq!((data.mode() & 0o777, data.len()), (0o600, 0));
+    }
 }

@@ -331,3 +331,109 @@ pub fn open_pidfd(pid: i32) -> io::Result<OwnedFd> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::process_info::read_stat;
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+    use nix::sys::ptrace;
+    use nix::sys::signal::{Signal, kill};
+    use nix::unistd::Pid;
+
+    fn spawn(words: &[&str]) -> SuspendedLaunch {
+        let words: Vec<OsString> = words.iter().map(OsString::from).collect();
+        SuspendedLaunch::spawn(&words, &SigSet::empty()).unwrap()
+    }
+
+    fn wait_for_end(running: &mut Running) -> Exit {
+        let mut fds = [PollFd::new(running.pidfd().unwrap(), PollFlags::POLLIN)];
+        poll(&mut fds, PollTimeout::NONE).unwrap();
+        running.try_wait().unwrap()
+    }
+
+    #[test]
+    fn nothing_runs_before_it_is_resumed() {
+        let folder = tempfile::tempdir().unwrap();
+        let mark = folder.path().join("mark");
+        let launch = spawn(&["touch", mark.to_str().unwrap()]);
+        let pid = launch.pid();
+        drop(launch);
+        assert!(read_stat(pid).is_err(), "ended and reaped");
+        assert!(!mark.exists());
+        let mut running = spawn(&["touch", mark.to_str().unwrap()]).resume().unwrap();
+        assert_eq!(wait_for_end(&mut running), Exit::Code(0));
+        assert!(mark.exists());
+    }
+
+    #[test]
+    fn what_cannot_be_run_is_told_apart() {
+        let missing = spawn(&["/nonexistent/program"]).resume().unwrap_err();
+        assert!(matches!(missing, LaunchError::NotFound(_)), "{missing}");
+        assert_eq!(missing.exit_code(), 127);
+        let folder = spawn(&["/tmp"]).resume().unwrap_err();
+        assert!(matches!(folder, LaunchError::NotExecutable(..)), "{folder}");
+        assert_eq!(folder.exit_code(), 126);
+        let empty = SuspendedLaunch::spawn(&[], &SigSet::empty()).unwrap_err();
+        assert_eq!(empty.exit_code(), 2);
+    }
+
+    #[test]
+    fn a_real_time_signal_has_a_status_too() {
+        let mut running = spawn(&["sh", "-c", "kill -34 $$"]).resume().unwrap();
+        let exit = wait_for_end(&mut running);
+        assert_eq!(exit, Exit::Signal(34));
+        assert_eq!(exit.shell_status(), 162);
+    }
+
+    /// Seizes and interrupts a process, and waits for the stop as the module's head demands: for stops alone.
+    fn stop_as_tracer(pid: i32) {
+        ptrace::seize(Pid::from_raw(pid), ptrace::Options::empty()).unwrap();
+        ptrace::interrupt(Pid::from_raw(pid)).unwrap();
+        // SAFETY: as in `wait_for_exit`.
+        let result = unsafe {
+            let mut information: libc::siginfo_t = std::mem::zeroed();
+            let id = libc::id_t::try_from(pid).unwrap();
+            let flags = libc::WSTOPPED | libc::__WALL | libc::__WNOTHREAD;
+            libc::waitid(libc::P_PID, id, &raw mut information, flags)
+        };
+        assert_eq!(result, 0);
+    }
+
+    #[test]
+    fn stops_belong_to_the_tracer_and_the_exit_to_the_launcher() {
+        let mut running = spawn(&["sleep", "1000"]).resume().unwrap();
+        let pid = running.pid();
+        let (stopped, is_stopped) = std::sync::mpsc::channel();
+        let (finish, may_finish) = std::sync::mpsc::channel::<()>();
+        let tracer = std::thread::spawn(move || {
+            stop_as_tracer(pid);
+            stopped.send(()).unwrap();
+            // Killed while it is held; this thread goes on holding it.
+            may_finish.recv().unwrap();
+        });
+        is_stopped.recv().unwrap();
+        assert_eq!(running.try_wait(), None, "a stop is no exit");
+        assert_eq!(read_stat(pid).unwrap().state, b't');
+        kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+        assert_eq!(wait_for_end(&mut running), Exit::Signal(libc::SIGKILL));
+        finish.send(()).unwrap();
+        tracer.join().unwrap();
+    }
+
+    /// The trap that the module's head warns of, as the kernel has it.
+    #[test]
+    fn a_tracer_that_waits_for_exits_takes_the_status_away() {
+        let mut running = spawn(&["sleep", "1000"]).resume().unwrap();
+        let pid = running.pid();
+        let tracer = std::thread::spawn(move || {
+            stop_as_tracer(pid);
+            kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+            let flags = nix::sys::wait::WaitPidFlag::__WALL;
+            nix::sys::wait::waitpid(Pid::from_raw(pid), Some(flags)).unwrap()
+        });
+        let status = tracer.join().unwrap();
+        assert!(matches!(status, nix::sys::wait::WaitStatus::Signaled(..)));
+        assert_eq!(running.try_wait(), Some(Exit::Unknown));
+    }
+}

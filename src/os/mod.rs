@@ -1,5 +1,6 @@
 //! The operating system: the only home of libc, unsafe code and /proc.
 
+pub mod access;
 pub mod host;
 pub mod launch;
 pub mod permissions;

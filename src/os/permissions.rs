@@ -3,17 +3,14 @@
 //! The kernel's rules are those of ptrace(2), "Ptrace access mode checking": same user and dumpable, or CAP_SYS_PTRACE in
 //! the target's user namespace; then Yama (kernel, admin-guide/LSM/Yama), then seccomp. The checks ask the kernel by doing
 //! what sampling does, and read /proc only to say why.
-#![allow(unsafe_code)]
 
+use super::access::{
+    self, OwnChild, container, has_sys_ptrace, own_pid, try_read_memory, yama_scope,
+};
 use super::host;
 use super::process_info::{read_bounded, read_stat};
-use nix::errno::Errno;
-use nix::libc;
-use nix::sys::ptrace;
-use nix::sys::uio::{RemoteIoVec, process_vm_readv};
-use nix::unistd::{ForkResult, Pid, fork, geteuid};
-use std::io::{self, IoSliceMut};
-use std::os::unix::fs::MetadataExt;
+use nix::unistd::geteuid;
+use std::io;
 
 /// What a check came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,16 +134,16 @@ pub fn check_target(pid: i32) -> io::Result<Vec<Check>> {
 /// Why the kernel refuses access to this process, as far as /proc tells; `None` where nothing stands out.
 pub fn why_denied(pid: i32) -> Option<Remedy> {
     let privileged = has_sys_ptrace();
-    if check_tracer(pid).verdict != Verdict::Ok {
+    if access::tracer(pid).is_some() {
         return Some(Remedy::AlreadyTraced);
     }
     if yama_scope() == Some(3) {
         return Some(Remedy::YamaOff);
     }
-    if !privileged && namespace_differs(pid, "user") {
+    if !privileged && access::namespace_differs(pid, "user") {
         return Some(Remedy::OtherNamespace);
     }
-    if let Some(user) = target_user(pid)
+    if let Some(user) = access::target_user(pid)
         && user != geteuid().as_raw()
         && !privileged
     {
@@ -156,13 +153,14 @@ pub fn why_denied(pid: i32) -> Option<Remedy> {
             Remedy::OtherUser
         });
     }
-    if !privileged && !is_dumpable(pid) {
+    if !privileged && !access::is_dumpable(pid) {
         return Some(Remedy::NotDumpable);
     }
     match yama_scope() {
-        Some(1) if !privileged && !is_descendant(pid) => Some(Remedy::YamaDescendants),
+        Some(1) if !privileged && !access::is_descendant(pid) => Some(Remedy::YamaDescendants),
         Some(2) if !privileged => Some(Remedy::YamaAdmin),
-        _ if seccomp_mode(own_pid()) == Some(2) || container().is_some() => Some(Remedy::Container),
+        _ if access::seccomp_mode(own_pid()) == Some(2) => Some(Remedy::Container),
+        _ if !privileged && container().is_some() => Some(Remedy::Container),
         _ => None,
     }
 }
@@ -226,7 +224,7 @@ fn check_capability() -> Check {
 }
 
 fn check_seccomp() -> Check {
-    match seccomp_mode(own_pid()) {
+    match access::seccomp_mode(own_pid()) {
         Some(0) => Check::ok("seccomp", "no filter"),
         Some(_) => Check::ok(
             "seccomp",
@@ -280,9 +278,9 @@ fn check_schedstat() -> Check {
 
 fn check_user(pid: i32) -> Check {
     let own = geteuid().as_raw();
-    match target_user(pid) {
+    match access::target_user(pid) {
         Some(user) if user == own => {
-            if is_dumpable(pid) || has_sys_ptrace() {
+            if access::is_dumpable(pid) || has_sys_ptrace() {
                 Check::ok("user", format!("{user}, as torchspy"))
             } else {
                 let remedy = Some(Remedy::NotDumpable);
@@ -311,7 +309,7 @@ fn check_user(pid: i32) -> Check {
 fn check_namespaces(pid: i32) -> Check {
     let differing: Vec<&str> = ["pid", "user", "mnt"]
         .into_iter()
-        .filter(|name| namespace_differs(pid, name))
+        .filter(|name| access::namespace_differs(pid, name))
         .collect();
     if differing.is_empty() {
         return Check::ok("namespaces", "as torchspy's, or not to be read");
@@ -332,8 +330,8 @@ fn check_namespaces(pid: i32) -> Check {
 }
 
 fn check_tracer(pid: i32) -> Check {
-    match status_field(pid, "TracerPid:").and_then(|text| text.trim().parse::<i32>().ok()) {
-        None | Some(0) => Check::ok("tracer", "none"),
+    match access::tracer(pid) {
+        None => Check::ok("tracer", "none"),
         Some(tracer) => Check::new(
             "tracer",
             Verdict::Limited,
@@ -381,186 +379,6 @@ fn parse_version(text: &str) -> Option<(u32, u32)> {
     Some((major.parse().ok()?, rest[..digits].parse().ok()?))
 }
 
-/// Reads one byte of the target's memory, which asks the kernel for the same access as ptrace does, without a stop.
-///
-/// # Errors
-/// What the kernel says: `PermissionDenied` where sampling is not allowed.
-pub fn try_read_memory(pid: i32) -> io::Result<()> {
-    let maps = read_bounded(format!("/proc/{pid}/maps"), 64 << 10)?;
-    let maps = String::from_utf8_lossy(&maps);
-    let readable = maps.lines().find_map(|line| {
-        let (range, rest) = line.split_once(' ')?;
-        let start = rest.starts_with('r').then(|| range.split('-').next())??;
-        usize::from_str_radix(start, 16).ok()
-    });
-    match readable {
-        Some(address) => read_byte(pid, address),
-        None => Err(io::Error::new(
-            io::ErrorKind::NotFound,
-            "it has no memory: a kernel thread, or already dead",
-        )),
-    }
-}
-
-fn read_byte(pid: i32, address: usize) -> io::Result<()> {
-    let mut byte = [0];
-    let remote = [RemoteIoVec {
-        base: address,
-        len: 1,
-    }];
-    let count = process_vm_readv(
-        Pid::from_raw(pid),
-        &mut [IoSliceMut::new(&mut byte)],
-        &remote,
-    )?;
-    if count == 1 {
-        Ok(())
-    } else {
-        Err(io::ErrorKind::UnexpectedEof.into())
-    }
-}
-
-/// Yama's mode; `None` where the kernel has no Yama.
-pub fn yama_scope() -> Option<u32> {
-    let text = read_bounded("/proc/sys/kernel/yama/ptrace_scope", 16).ok()?;
-    String::from_utf8(text).ok()?.trim().parse().ok()
-}
-
-/// Whether CAP_SYS_PTRACE (bit 19, linux/capability.h) is in effect.
-pub fn has_sys_ptrace() -> bool {
-    let effective = status_field(own_pid(), "CapEff:");
-    let bits = effective.and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
-    bits.is_some_and(|bits| bits & (1 << 19) != 0)
-}
-
-/// The container runtime that torchspy seems to run under.
-pub fn container() -> Option<&'static str> {
-    if std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() {
-        return Some("Kubernetes");
-    }
-    if std::path::Path::new("/.dockerenv").exists() {
-        return Some("Docker");
-    }
-    if std::path::Path::new("/run/.containerenv").exists() {
-        return Some("Podman");
-    }
-    if std::env::var_os("APPTAINER_CONTAINER").is_some()
-        || std::env::var_os("SINGULARITY_CONTAINER").is_some()
-    {
-        return Some("Apptainer");
-    }
-    let cgroup = read_bounded("/proc/self/cgroup", 16 << 10).ok()?;
-    let cgroup = String::from_utf8_lossy(&cgroup);
-    const MARKS: [(&str, &str); 4] = [
-        ("kubepods", "Kubernetes"),
-        ("docker", "Docker"),
-        ("libpod", "Podman"),
-        ("containerd", "containerd"),
-    ];
-    MARKS
-        .iter()
-        .find(|(mark, _)| cgroup.contains(mark))
-        .map(|&(_, name)| name)
-}
-
-fn own_pid() -> i32 {
-    Pid::this().as_raw()
-}
-
-fn status_field(pid: i32, name: &str) -> Option<String> {
-    let text = read_bounded(format!("/proc/{pid}/status"), 16 << 10).ok()?;
-    let text = String::from_utf8_lossy(&text);
-    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-    Some(line.trim().to_owned())
-}
-
-fn seccomp_mode(pid: i32) -> Option<u32> {
-    status_field(pid, "Seccomp:")?.parse().ok()
-}
-
-fn target_user(pid: i32) -> Option<u32> {
-    // Real, effective, saved and file-system user; access is checked against all but the last.
-    status_field(pid, "Uid:")?
-        .split_ascii_whitespace()
-        .next()?
-        .parse()
-        .ok()
-}
-
-/// The kernel gives /proc/PID of a process that is not dumpable to root (proc_pid(5)).
-fn is_dumpable(pid: i32) -> bool {
-    let owner = std::fs::metadata(format!("/proc/{pid}")).map(|data| data.uid());
-    let effective = status_field(pid, "Uid:")
-        .and_then(|text| text.split_ascii_whitespace().nth(1)?.parse::<u32>().ok());
-    match (owner.ok(), effective) {
-        (Some(owner), Some(effective)) => owner == effective,
-        _ => true,
-    }
-}
-
-fn namespace_differs(pid: i32, name: &str) -> bool {
-    let target = std::fs::read_link(format!("/proc/{pid}/ns/{name}"));
-    let own = std::fs::read_link(format!("/proc/self/ns/{name}"));
-    matches!((target, own), (Ok(target), Ok(own)) if target != own)
-}
-
-fn is_descendant(pid: i32) -> bool {
-    const DEEPEST: usize = 64;
-    let mut next = pid;
-    for _ in 0..DEEPEST {
-        match read_stat(next) {
-            Ok(stat) if stat.parent_pid == own_pid() => return true,
-            Ok(stat) if stat.parent_pid > 1 => next = stat.parent_pid,
-            _ => return false,
-        }
-    }
-    false
-}
-
-/// A forked child that sleeps until it is killed: to try things on.
-struct OwnChild {
-    pid: Pid,
-}
-
-impl OwnChild {
-    fn start() -> io::Result<Self> {
-        // SAFETY: the child calls nothing but pause, which is async-signal-safe, and never returns.
-        match unsafe { fork() }? {
-            ForkResult::Parent { child } => Ok(Self { pid: child }),
-            ForkResult::Child => loop {
-                // SAFETY: no arguments, no memory.
-                unsafe { libc::pause() };
-            },
-        }
-    }
-
-    fn try_ptrace(&self) -> io::Result<()> {
-        ptrace::seize(self.pid, ptrace::Options::empty())?;
-        ptrace::interrupt(self.pid)?;
-        loop {
-            match nix::sys::wait::waitpid(self.pid, None) {
-                Err(Errno::EINTR) => {}
-                Err(error) => return Err(error.into()),
-                Ok(_) => break,
-            }
-        }
-        Ok(ptrace::detach(self.pid, None)?)
-    }
-
-    /// Reads a static, which a fork has where its parent has it.
-    fn try_read(&self) -> io::Result<()> {
-        static BYTE: u8 = 7;
-        read_byte(self.pid.as_raw(), &raw const BYTE as usize)
-    }
-}
-
-impl Drop for OwnChild {
-    fn drop(&mut self) {
-        let _ = nix::sys::signal::kill(self.pid, nix::sys::signal::SIGKILL);
-        let _ = nix::sys::wait::waitpid(self.pid, None);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -603,12 +421,5 @@ mod tests {
         assert_eq!(parse_version("3.13t"), Some((3, 13)));
         assert_eq!(parse_version("3"), None);
         assert_eq!(parse_version(""), None);
-    }
-
-    #[test]
-    fn descent() {
-        let child = OwnChild::start().unwrap();
-        assert!(is_descendant(child.pid.as_raw()));
-        assert!(!is_descendant(1));
     }
 }

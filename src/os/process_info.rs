@@ -122,7 +122,7 @@ pub fn parse_stat(text: &[u8]) -> Option<Stat> {
 /// # Errors
 /// `NotFound` where there is no such process.
 pub fn read_stat(pid: i32) -> io::Result<Stat> {
-    let text = read_bounded(&format!("/proc/{pid}/stat"), 4096)?;
+    let text = read_bounded(format!("/proc/{pid}/stat"), 4096)?;
     parse_stat(&text).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "stat"))
 }
 
@@ -133,8 +133,8 @@ pub fn read_stat(pid: i32) -> io::Result<Stat> {
 pub fn read_process_info(pid: i32) -> io::Result<ProcessInfo> {
     let stat = read_stat(pid)?;
     let exe = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
-    let command = read_bounded(&format!("/proc/{pid}/cmdline"), MAX_COMMAND_BYTES);
-    let environment = read_bounded(&format!("/proc/{pid}/environ"), MAX_ENVIRONMENT_BYTES);
+    let command = read_bounded(format!("/proc/{pid}/cmdline"), MAX_COMMAND_BYTES);
+    let environment = read_bounded(format!("/proc/{pid}/environ"), MAX_ENVIRONMENT_BYTES);
     Ok(ProcessInfo {
         pid,
         start_ticks: stat.start_ticks,

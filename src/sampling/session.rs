@@ -102,7 +102,7 @@ impl Session {
         if crate::os::process_info::read_stat(root_pid).is_err() {
             return Err(SessionError::NoSuchProcess(root_pid));
         }
-        crate::os::permissions::try_read_memory(root_pid).map_err(|error| {
+        crate::os::access::try_read_memory(root_pid).map_err(|error| {
             SessionError::PermissionDenied {
                 pid: root_pid,
                 detail: error.to_string(),

@@ -55,7 +55,10 @@ fn table(checks: &[Check]) -> String {
             && !given.contains(&remedy)
         {
             given.push(remedy);
-            let _ = writeln!(text, "        hint: {}", hints::of_remedy(remedy));
+            for (index, line) in hints::of_remedy(remedy).lines().enumerate() {
+                let mark = if index == 0 { "hint:" } else { "" };
+                let _ = writeln!(text, "        {mark:<6}{line}");
+            }
         }
     }
     text

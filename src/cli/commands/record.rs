@@ -13,10 +13,11 @@ use crate::os::launch::{Exit, Running, SuspendedLaunch, reap_orphans};
 use crate::os::process_info::{parse_environment, read_process_info};
 use crate::os::redaction::redact_command;
 use crate::os::signals::{self, Signals};
-use crate::os::{host, permissions};
+use crate::os::{access, host};
 use crate::sampling::session::{Session, SessionError};
 use std::ffi::OsString;
 use std::io;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -81,7 +82,7 @@ fn attach(plan: RecordPlan, pid: i32, signals: Signals) -> Result<ExitCode, Fail
         ));
     }
     // Asked before the outputs are opened: files that exist are not emptied for nothing.
-    if let Err(error) = permissions::try_read_memory(pid)
+    if let Err(error) = access::try_read_memory(pid)
         && error.kind() == io::ErrorKind::PermissionDenied
     {
         let detail = error.to_string();
@@ -106,7 +107,7 @@ fn start(plan: RecordPlan, run: &RunInfo, rank: Option<u32>) -> Result<Finish, F
         pid: run.pid,
         started_wall_ns: run.started_wall_ns,
     };
-    let outputs = OpenOutputs::open(&plan.outputs, &parts)?;
+    let outputs = OpenOutputs::open(&plan.outputs, Path::new(""), &parts)?;
     match start_session(&plan, run, &outputs) {
         Ok((session, sink)) => Ok(Finish {
             session,
@@ -138,7 +139,7 @@ fn run_info(plan: &RecordPlan, pid: i32, command: Vec<String>) -> RunInfo {
     if let Some(cpus) = host::cgroup_cpu_quota(pid) {
         notes.push(format!("cgroup quota {cpus:.1} CPUs"));
     }
-    if let Some(runtime) = permissions::container() {
+    if let Some(runtime) = access::container() {
         notes.push(format!("recorded inside {runtime}"));
     }
     let options = &plan.options;
