@@ -1,5 +1,5 @@
 //! The torchspy command.
 
 fn main() -> std::process::ExitCode {
-    std::process::ExitCode::SUCCESS
+    torchspy::cli::run(std::env::args_os())
 }

@@ -1,1 +1,46 @@
 //! The command line: arguments, plans, progress and the subcommands.
+//!
+//! What the user typed becomes a validated [`plan`] before anything happens. Standard output is for data alone; all else
+//! goes to standard error, through [`messages`].
+
+mod args;
+mod commands;
+mod failure;
+mod hints;
+mod messages;
+mod open_outputs;
+mod outputs;
+mod plan;
+mod progress;
+mod steering;
+
+use clap::Parser;
+use failure::Failure;
+use plan::Plan;
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+/// Does what the arguments say (the first is torchspy's own name); returns the exit status.
+///
+/// 0 for success, 1 for an error, 2 for arguments that make no sense. `record` with a command has that command's status.
+pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let arguments = match args::Arguments::try_parse_from(arguments) {
+        Ok(arguments) => arguments,
+        Err(error) => return messages::parse_error(&error),
+    };
+    match Plan::new(arguments).and_then(dispatch) {
+        Ok(code) => code,
+        Err(failure) => messages::failure(&failure),
+    }
+}
+
+fn dispatch(plan: Plan) -> Result<ExitCode, Failure> {
+    match plan {
+        Plan::Record(plan) => commands::record::run(plan),
+        Plan::Report(plan) => commands::report::run(&plan),
+        Plan::Convert(plan) => commands::convert::run(&plan),
+        Plan::Inspect(plan) => commands::inspect::run(&plan),
+        Plan::Doctor(plan) => commands::doctor::run(&plan),
+        Plan::Completions(shell) => commands::completions::run(shell),
+    }
+}

@@ -1,0 +1,168 @@
+//! Arguments as typed. They go no further than [`plan`](super::plan).
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// A sampling profiler for PyTorch trainers: merged Python and native stacks, read from outside.
+#[derive(Debug, Parser)]
+#[command(
+    name = "torchspy",
+    version,
+    max_term_width = 100,
+    disable_help_subcommand = true
+)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Subcommands,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Subcommands {
+    /// Sample a program that torchspy starts, or one that runs
+    ///
+    /// Writes a recording (.tspy) and a flamegraph (.svg), and prints a summary.
+    #[command(after_help = RECORD_AFTER_HELP)]
+    Record(RecordArguments),
+    /// Print the summary of a recording
+    Report(ReportArguments),
+    /// Turn a recording into a flamegraph, speedscope file, folded stacks, JSON or text
+    Convert(ConvertArguments),
+    /// Print what a recording holds
+    Inspect(InspectArguments),
+    /// Tell what may be sampled here, and what to do where it may not
+    Doctor(DoctorArguments),
+    /// Print shell completions
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+}
+
+const RECORD_AFTER_HELP: &str = "\
+A launched program keeps its standard input and output, and torchspy ends with its exit status.
+Ctrl-C reaches the program itself; a second one ends the recording alone.
+
+Examples:
+  torchspy record -- python train.py
+  torchspy record --pid 4242 --duration 30s -o run.tspy -o run.speedscope.json";
+
+#[derive(Debug, Args)]
+pub(crate) struct RecordArguments {
+    /// Sample this process instead of starting one
+    #[arg(short, long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..), conflicts_with = "command")]
+    pub(crate) pid: Option<i32>,
+    /// Samples per second
+    #[arg(short, long, value_name = "HZ", default_value_t = 100.0)]
+    pub(crate) rate: f64,
+    /// End the recording after this time: 30s, 2m, 1.5 (seconds). The program goes on
+    #[arg(short, long, value_name = "TIME")]
+    pub(crate) duration: Option<String>,
+    /// Output file, by extension: .tspy .svg .speedscope.json .folded .json .txt; may be given more than once
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Vec<PathBuf>,
+    /// Sample native frames (the default)
+    #[arg(short, long, overrides_with = "no_native")]
+    pub(crate) native: bool,
+    /// Sample Python frames only
+    #[arg(long)]
+    pub(crate) no_native: bool,
+    /// Sample only threads whose name matches
+    #[arg(long, value_name = "REGEX")]
+    pub(crate) threads: Option<String>,
+    /// Sample only threads that hold the GIL
+    #[arg(short, long)]
+    pub(crate) gil: bool,
+    /// Leave child processes alone
+    #[arg(long)]
+    pub(crate) no_subprocesses: bool,
+    /// Never stop a thread: Python frames are checked against torn reads, native ones come from sleeping threads
+    #[arg(long)]
+    pub(crate) nonblocking: bool,
+    /// Share of a running thread's time that stops may take, in percent, or `off`
+    #[arg(long, value_name = "PERCENT", default_value = "2")]
+    pub(crate) max_stopped: String,
+    #[command(flatten)]
+    pub(crate) drawing: DrawingArguments,
+    /// The program to start, and its arguments
+    #[arg(last = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DrawingArguments {
+    /// Draw the dispatcher's and the bindings' own frames, too
+    #[arg(long)]
+    pub(crate) plumbing: bool,
+    /// Draw the waits of every thread, not of training threads only
+    #[arg(short, long)]
+    pub(crate) idle: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReportArguments {
+    /// The recording
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// Print JSON, by the schema in the README
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Print computation versus other as itwinai defines them
+    #[arg(long)]
+    pub(crate) itwinai: bool,
+    /// Functions and lines to list
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub(crate) top: usize,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ConvertArguments {
+    /// The recording
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// Output file, by extension: .svg .speedscope.json .folded .json .txt; `-` is standard output
+    #[arg(short, long, value_name = "OUT")]
+    pub(crate) output: PathBuf,
+    /// Format, whatever the extension
+    #[arg(long)]
+    pub(crate) format: Option<FormatName>,
+    /// Draw only threads whose name matches
+    #[arg(long, value_name = "REGEX")]
+    pub(crate) threads: Option<String>,
+    #[command(flatten)]
+    pub(crate) drawing: DrawingArguments,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct InspectArguments {
+    /// The recording
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// Print every sample with its stack
+    #[arg(long)]
+    pub(crate) samples: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArguments {
+    /// Look at this process, too
+    #[arg(short, long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    pub(crate) pid: Option<i32>,
+}
+
+/// Formats by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum FormatName {
+    /// Flamegraph
+    Svg,
+    /// For speedscope.app
+    Speedscope,
+    /// Folded stacks, for flamegraph tools
+    Folded,
+    /// The summary for machines
+    Json,
+    /// The summary for people
+    Text,
+}
+
+pub(crate) use clap_complete::Shell;

@@ -1,0 +1,45 @@
+//! `torchspy convert FILE -o OUT`.
+
+use super::report;
+use crate::cli::failure::Failure;
+use crate::cli::open_outputs::{cannot_write, open_named};
+use crate::cli::plan::{ConvertPlan, OutputFile};
+use crate::cli::{messages, outputs};
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::ExitCode;
+
+/// Writes a recording in another format.
+pub(crate) fn run(plan: &ConvertPlan) -> Result<ExitCode, Failure> {
+    let profile = report::open(&plan.file)?;
+    let mut bytes = Vec::new();
+    outputs::render(&profile, plan.format, &plan.drawing, &mut bytes)?;
+    let Some(path) = &plan.output else {
+        messages::data(|out| out.write_all(&bytes))?;
+        return Ok(ExitCode::SUCCESS);
+    };
+    if is_same_file(&plan.file, path) {
+        return Err(Failure::usage(
+            format!("{} is the recording itself", path.display()),
+            "choose another name for the output",
+        ));
+    }
+    // Opened only now: what was there stays until there is something to put in its place.
+    let mut output = open_named(&OutputFile {
+        path: path.clone(),
+        format: plan.format,
+    })?;
+    let written = output
+        .file
+        .write_all(&bytes)
+        .and_then(|()| output.file.flush());
+    written.map_err(|error| cannot_write(path, error))?;
+    messages::note(&format!("wrote {}", path.display()));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn is_same_file(one: &Path, other: &Path) -> bool {
+    let identity = |path: &Path| path.metadata().map(|data| (data.dev(), data.ino()));
+    matches!((identity(one), identity(other)), (Ok(one), Ok(other)) if one == other)
+}

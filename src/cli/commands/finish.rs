@@ -1,0 +1,129 @@
+//! The end of a recording: the last segment, the rendered outputs, the summary. On a thread of its own, so that signals
+//! still reach the program meanwhile.
+
+use crate::cli::failure::Failure;
+use crate::cli::open_outputs::{OpenOutput, OpenOutputs, cannot_write};
+use crate::cli::outputs::{self, RecordingSink, SummaryOptions};
+use crate::cli::plan::Drawing;
+use crate::cli::{hints, messages};
+use crate::model::profile::Profile;
+use crate::sampling::session::Session;
+use std::io::{self, BufWriter, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+/// What is left to do when sampling ends.
+pub(crate) struct Finish {
+    pub(crate) session: Session,
+    pub(crate) sink: RecordingSink,
+    pub(crate) outputs: OpenOutputs,
+    pub(crate) drawing: Drawing,
+}
+
+/// The work under way.
+pub(crate) struct Finishing {
+    saved: Arc<AtomicBool>,
+    /// `true` at its end: everything was written.
+    thread: JoinHandle<bool>,
+}
+
+impl Finishing {
+    /// Starts the work.
+    ///
+    /// # Errors
+    /// No thread is to be had.
+    pub(crate) fn start(finish: Finish) -> io::Result<Self> {
+        let saved = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&saved);
+        let thread = std::thread::Builder::new()
+            .name("finish".to_owned())
+            .spawn(move || finish.run(&flag))?;
+        Ok(Self { saved, thread })
+    }
+
+    /// Whether the recording is on the disk under a name.
+    pub(crate) fn is_saved(&self) -> bool {
+        self.saved.load(Ordering::Acquire)
+    }
+
+    /// Whether all is done.
+    pub(crate) fn is_done(&self) -> bool {
+        self.thread.is_finished()
+    }
+
+    /// Waits for the end; `true` where everything was written.
+    pub(crate) fn join(self) -> bool {
+        self.thread.join().unwrap_or(false)
+    }
+}
+
+impl Finish {
+    fn run(self, saved: &AtomicBool) -> bool {
+        let mut complete = true;
+        let mut failed = |failure: &Failure| {
+            complete = false;
+            messages::warning(&failure.text());
+            if let Some(hint) = &failure.hint {
+                messages::hint(hint);
+            }
+        };
+        match self.session.stop() {
+            Ok(end) => {
+                if let Some(error) = end.error {
+                    failed(&Failure::message(error));
+                }
+            }
+            Err(error) => failed(&hints::session_failure(error)),
+        }
+        if let Err(error) = self.sink.finish() {
+            failed(&Failure::new(error));
+        }
+        let path = self.outputs.recording_path();
+        let named = self.outputs.named_recording();
+        saved.store(named.is_some(), Ordering::Release);
+        let shown = named.map_or_else(
+            || "the recording".into(),
+            |output| output.path.display().to_string(),
+        );
+        match outputs::read_profile(&path, &shown) {
+            Ok(profile) => {
+                for output in self.outputs.rendered() {
+                    if let Err(failure) = write_output(output, &profile, &self.drawing) {
+                        failed(&failure);
+                    }
+                }
+                if let Err(error) = print_summary(&profile) {
+                    failed(&Failure::new(error));
+                }
+            }
+            Err(error) => failed(&Failure::new(error)),
+        }
+        for path in self.outputs.written() {
+            messages::note(&format!("wrote {}", path.display()));
+        }
+        complete
+    }
+}
+
+fn write_output(output: &OpenOutput, profile: &Profile, drawing: &Drawing) -> Result<(), Failure> {
+    let mut out = BufWriter::new(&output.file);
+    let result = outputs::render(profile, output.format, drawing, &mut out);
+    let result = result.and_then(|()| Ok(out.flush()?));
+    result.map_err(|error| {
+        output.remove_if_created();
+        match error.downcast::<io::Error>() {
+            Ok(error) => cannot_write(&output.path, error),
+            Err(error) => {
+                Failure::new(error.context(format!("cannot write {}", output.path.display())))
+            }
+        }
+    })
+}
+
+fn print_summary(profile: &Profile) -> anyhow::Result<()> {
+    let mut text = Vec::new();
+    outputs::summary(profile, SummaryOptions::default(), &mut text)?;
+    messages::block(&String::from_utf8_lossy(&text));
+    Ok(())
+}

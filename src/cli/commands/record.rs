@@ -1,0 +1,353 @@
+//! `torchspy record`: launch or attach, sample, and write on every way out.
+
+use super::finish::{Finish, Finishing};
+use crate::cli::failure::Failure;
+use crate::cli::open_outputs::OpenOutputs;
+use crate::cli::outputs::{NameParts, RecordingSink};
+use crate::cli::plan::{Drawing, RecordPlan, Target};
+use crate::cli::progress::Progress;
+use crate::cli::steering::{Action, Situation, Steering};
+use crate::cli::{hints, messages};
+use crate::model::run::RunInfo;
+use crate::os::launch::{Exit, Running, SuspendedLaunch, reap_orphans};
+use crate::os::process_info::{parse_environment, read_process_info};
+use crate::os::redaction::redact_command;
+use crate::os::signals::{self, Signals};
+use crate::os::{access, host};
+use crate::sampling::session::{Session, SessionError};
+use std::ffi::OsString;
+use std::io;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// How often the progress line and the end of an attached target are looked at.
+const LOOK: Duration = Duration::from_millis(100);
+/// As often where the kernel has no pidfd to tell that the program has ended.
+const LOOK_WITHOUT_PIDFD: Duration = Duration::from_millis(20);
+/// Variables that name a rank, first match counts (torchrun, Slurm, Open MPI, PMI).
+const RANKS: [&str; 5] = [
+    "RANK",
+    "SLURM_PROCID",
+    "OMPI_COMM_WORLD_RANK",
+    "PMIX_RANK",
+    "PMI_RANK",
+];
+
+/// Records, and returns the launched program's status, or torchspy's own where it attached.
+///
+/// What cannot be opened or sampled is an error before the program has run a single instruction. What goes wrong later is a
+/// warning: the program goes on, and its status is passed on.
+pub(crate) fn run(plan: RecordPlan) -> Result<ExitCode, Failure> {
+    // First of all, so that every thread made later has them blocked.
+    let signals = Signals::install().map_err(Failure::new)?;
+    match &plan.target {
+        Target::Launch(command) => {
+            let command = command.clone();
+            launch(plan, &command, signals)
+        }
+        Target::Attach(pid) => {
+            let pid = *pid;
+            attach(plan, pid, signals)
+        }
+    }
+}
+
+fn launch(plan: RecordPlan, command: &[OsString], signals: Signals) -> Result<ExitCode, Failure> {
+    let suspended = SuspendedLaunch::spawn(command, &signals.inherited_mask())
+        .map_err(hints::launch_failure)?;
+    let pid = suspended.pid();
+    let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
+    let environment = std::fs::read("/proc/self/environ").unwrap_or_default();
+    let run = run_info(&plan, pid, redact_command(&words));
+    let duration = plan.duration;
+    let finish = start(plan, &run, rank(&parse_environment(&environment)))?;
+    match suspended.resume() {
+        Ok(running) => Ok(Recorder::new(signals, finish, Some(running), duration).run()),
+        Err(error) => {
+            let _ = finish.session.stop();
+            finish.outputs.discard();
+            Err(hints::launch_failure(error))
+        }
+    }
+}
+
+fn attach(plan: RecordPlan, pid: i32, signals: Signals) -> Result<ExitCode, Failure> {
+    let info = read_process_info(pid)
+        .map_err(|_| hints::session_failure(SessionError::NoSuchProcess(pid)))?;
+    if u32::try_from(pid).is_ok_and(|pid| pid == std::process::id()) {
+        return Err(Failure::usage(
+            "torchspy cannot sample itself",
+            "give the trainer's pid",
+        ));
+    }
+    // Asked before the outputs are opened: files that exist are not emptied for nothing.
+    if let Err(error) = access::try_read_memory(pid)
+        && error.kind() == io::ErrorKind::PermissionDenied
+    {
+        let detail = error.to_string();
+        return Err(hints::session_failure(SessionError::PermissionDenied {
+            pid,
+            detail,
+        }));
+    }
+    let rank = rank(&info.environment);
+    let run = run_info(&plan, pid, info.command);
+    let duration = plan.duration;
+    let finish = start(plan, &run, rank)?;
+    Ok(Recorder::new(signals, finish, None, duration).run())
+}
+
+/// Opens the outputs and starts sampling.
+fn start(plan: RecordPlan, run: &RunInfo, rank: Option<u32>) -> Result<Finish, Failure> {
+    let parts = NameParts {
+        command: &run.command,
+        host: &run.host,
+        rank,
+        pid: run.pid,
+        started_wall_ns: run.started_wall_ns,
+    };
+    let outputs = OpenOutputs::open(&plan.outputs, Path::new(""), &parts)?;
+    match start_session(&plan, run, &outputs) {
+        Ok((session, sink)) => Ok(Finish {
+            session,
+            sink,
+            outputs,
+            drawing: Drawing::clone(&plan.drawing),
+        }),
+        Err(failure) => {
+            outputs.discard();
+            Err(failure)
+        }
+    }
+}
+
+fn start_session(
+    plan: &RecordPlan,
+    run: &RunInfo,
+    outputs: &OpenOutputs,
+) -> Result<(Session, RecordingSink), Failure> {
+    let file = outputs.recording().map_err(Failure::new)?;
+    let sink = RecordingSink::start(file, run)?;
+    let session = Session::start(run.pid, plan.options.clone(), Box::new(sink.clone()))
+        .map_err(hints::session_failure)?;
+    Ok((session, sink))
+}
+
+fn run_info(plan: &RecordPlan, pid: i32, command: Vec<String>) -> RunInfo {
+    let mut notes = Vec::new();
+    if let Some(cpus) = host::cgroup_cpu_quota(pid) {
+        notes.push(format!("cgroup quota {cpus:.1} CPUs"));
+    }
+    if let Some(runtime) = access::container() {
+        notes.push(format!("recorded inside {runtime}"));
+    }
+    let options = &plan.options;
+    RunInfo {
+        torchspy: env!("CARGO_PKG_VERSION").to_owned(),
+        host: host::host_name(),
+        kernel: host::kernel_release(),
+        architecture: std::env::consts::ARCH.to_owned(),
+        cpus: host::cpus(),
+        command,
+        pid,
+        launched: matches!(plan.target, Target::Launch(_)),
+        rate_hz: options.rate_hz,
+        native: options.native,
+        nonblocking: options.nonblocking,
+        gil_only: options.gil_only,
+        threads: options.threads.as_ref().map(ToString::to_string),
+        max_stopped: options.max_stopped,
+        started_ns: host::monotonic_ns(),
+        started_wall_ns: host::wall_ns(),
+        notes,
+    }
+}
+
+fn rank(environment: &[(String, String)]) -> Option<u32> {
+    RANKS.iter().find_map(|wanted| {
+        let (_, value) = environment.iter().find(|(name, _)| name == wanted)?;
+        value.parse().ok()
+    })
+}
+
+/// A recording under way.
+struct Recorder {
+    signals: Signals,
+    steering: Steering,
+    progress: Option<Progress>,
+    /// Until sampling ends.
+    sampling: Option<Finish>,
+    /// From then on.
+    finishing: Option<Finishing>,
+    program: Option<Running>,
+    exit: Option<Exit>,
+    deadline: Option<Instant>,
+    is_first_process: bool,
+}
+
+impl Recorder {
+    fn new(
+        signals: Signals,
+        finish: Finish,
+        program: Option<Running>,
+        duration: Option<Duration>,
+    ) -> Self {
+        Self {
+            signals,
+            steering: Steering::default(),
+            progress: Some(Progress::start()),
+            sampling: Some(finish),
+            finishing: None,
+            program,
+            exit: None,
+            deadline: duration.and_then(|duration| Instant::now().checked_add(duration)),
+            is_first_process: std::process::id() == 1,
+        }
+    }
+
+    fn run(mut self) -> ExitCode {
+        loop {
+            self.wait();
+            self.look_at_program();
+            while let Some(received) = self.signals.next() {
+                let action = self.steering.react(received, self.situation());
+                if self.act(action) {
+                    return self.status(false);
+                }
+            }
+            if let Some(finish) = &self.sampling {
+                let snapshot = finish.session.progress();
+                if let Some(progress) = &self.progress {
+                    progress.update(&snapshot);
+                }
+                let over = self
+                    .deadline
+                    .is_some_and(|deadline| Instant::now() >= deadline);
+                if over || self.exit.is_some() || finish.session.finished() {
+                    self.end_recording();
+                }
+            }
+            let program_over = self.program.is_none() || self.exit.is_some();
+            let written = self.finishing.as_ref().is_none_or(Finishing::is_done);
+            if program_over && self.sampling.is_none() && written {
+                let complete = self.finishing.take().is_some_and(Finishing::join);
+                return self.status(complete);
+            }
+        }
+    }
+
+    /// Sleeps until a signal comes, the program ends, or it is time for a look.
+    fn wait(&self) {
+        let running = self.program.as_ref().filter(|_| self.exit.is_none());
+        let pidfd = running.and_then(Running::pidfd);
+        let mut longest = if running.is_some() && pidfd.is_none() {
+            LOOK_WITHOUT_PIDFD
+        } else {
+            LOOK
+        };
+        if let Some(deadline) = self.deadline.filter(|_| self.sampling.is_some()) {
+            longest = longest.min(deadline.saturating_duration_since(Instant::now()));
+        }
+        signals::wait_readable(&self.signals, pidfd, longest);
+    }
+
+    fn look_at_program(&mut self) {
+        if let (Some(program), None) = (&mut self.program, self.exit) {
+            self.exit = program.try_wait();
+        }
+        if self.is_first_process {
+            let program = self.program.as_ref().filter(|_| self.exit.is_none());
+            reap_orphans(program.map(Running::pid));
+        }
+    }
+
+    fn situation(&self) -> Situation {
+        Situation {
+            program_runs: self.program.is_some() && self.exit.is_none(),
+            sampling: self.sampling.is_some(),
+            saved: self.finishing.as_ref().is_some_and(Finishing::is_saved),
+        }
+    }
+
+    /// Returns whether torchspy ends at once.
+    fn act(&mut self, action: Action) -> bool {
+        match action {
+            Action::Ignore => {}
+            Action::TellAboutInterrupt => self.say(
+                "interrupted: the recording ends when the program does; Ctrl-C again ends the recording alone",
+            ),
+            Action::EndRecording => self.end_recording(),
+            Action::Forward(signal) => {
+                if let Some(program) = &self.program
+                    && let Err(error) = signals::forward(signal, program.pid())
+                {
+                    self.say(&format!("warning: {signal} could not be forwarded: {error}"));
+                }
+            }
+            Action::Suspend => self.suspend(),
+            Action::GiveUp => {
+                messages::warning("interrupted: not all outputs were written");
+                messages::hint("torchspy convert makes them from a recording (.tspy)");
+                return true;
+            }
+        }
+        false
+    }
+
+    fn say(&self, text: &str) {
+        match &self.progress {
+            Some(progress) => progress.note(text),
+            None => messages::note(text),
+        }
+    }
+
+    fn suspend(&mut self) {
+        if let Some(progress) = &self.progress {
+            progress.clear();
+        }
+        if let Some(finish) = &self.sampling {
+            finish.session.pause();
+        }
+        // Where stopping fails there is nothing to do but to go on.
+        let _ = self.signals.stop_self();
+        if let Some(finish) = &self.sampling {
+            finish.session.resume();
+        }
+        if let Some(progress) = &mut self.progress {
+            progress.show_again();
+        }
+    }
+
+    fn end_recording(&mut self) {
+        let Some(finish) = self.sampling.take() else {
+            return;
+        };
+        if let Some(progress) = self.progress.take() {
+            progress.finish(&finish.session.progress());
+        }
+        if let Some(program) = self.program.as_ref().filter(|_| self.exit.is_none()) {
+            messages::note(&format!(
+                "the recording has ended; the program goes on (pid {})",
+                program.pid()
+            ));
+        }
+        match Finishing::start(finish) {
+            Ok(finishing) => self.finishing = Some(finishing),
+            Err(error) => messages::warning(&format!("nothing more can be written: {error}")),
+        }
+    }
+
+    fn status(&self, complete: bool) -> ExitCode {
+        match self.exit {
+            Some(exit) => {
+                if exit == Exit::Unknown {
+                    messages::warning("the program's exit status was taken by somebody else");
+                }
+                ExitCode::from(exit.shell_status())
+            }
+            None if complete => ExitCode::SUCCESS,
+            None => ExitCode::FAILURE,
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! An error as the user meets it: the cause, what to do next, and an exit status.
+
+use std::fmt;
+
+/// What ends torchspy early.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    /// What went wrong, outermost context first.
+    pub(crate) error: anyhow::Error,
+    /// What to do about it.
+    pub(crate) hint: Option<String>,
+    /// Exit status.
+    pub(crate) status: u8,
+}
+
+impl Failure {
+    /// An error at work: status 1.
+    pub(crate) fn new(error: impl Into<anyhow::Error>) -> Self {
+        Self {
+            error: error.into(),
+            hint: None,
+            status: 1,
+        }
+    }
+
+    /// An error in words.
+    pub(crate) fn message(text: impl fmt::Display) -> Self {
+        Self::new(anyhow::anyhow!("{text}"))
+    }
+
+    /// Arguments that make no sense: status 2, and always a hint.
+    pub(crate) fn usage(text: impl fmt::Display, hint: impl Into<String>) -> Self {
+        Self::message(text).hint(hint).status(2)
+    }
+
+    /// Adds what to do about it.
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// Adds what to do about it, where that is known.
+    pub(crate) fn maybe_hint(mut self, hint: Option<String>) -> Self {
+        self.hint = hint.or(self.hint);
+        self
+    }
+
+    /// Sets the exit status.
+    pub(crate) fn status(mut self, status: u8) -> Self {
+        self.status = status;
+        self
+    }
+
+    /// The error and its causes in one line.
+    pub(crate) fn text(&self) -> String {
+        format!("{:#}", self.error)
+    }
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        Self::new(error)
+    }
+}

@@ -1,0 +1,137 @@
+//! What torchspy says: lines on standard error, data on standard output.
+//!
+//! Text from a target (names, paths, command lines) never brings control bytes to the terminal. A closed stream is no
+//! reason to stop: what is said into one is lost, and data into one ends the command quietly.
+
+use super::failure::Failure;
+use clap::error::ErrorKind;
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+
+/// `warning: …`
+pub(crate) fn warning(text: &str) {
+    line("warning: ", text);
+}
+
+/// A line without a prefix.
+pub(crate) fn note(text: &str) {
+    line("", text);
+}
+
+/// `hint: …`; further lines of the text are set below its first.
+pub(crate) fn hint(text: &str) {
+    for (index, text) in text.lines().enumerate() {
+        line(if index == 0 { "hint: " } else { "      " }, text);
+    }
+}
+
+/// `error: …` and `hint: …`; returns the exit status.
+pub(crate) fn failure(failure: &Failure) -> ExitCode {
+    line("error: ", &failure.text());
+    if let Some(text) = &failure.hint {
+        hint(text);
+    }
+    ExitCode::from(failure.status)
+}
+
+/// Several lines, such as the summary, with their line ends kept.
+pub(crate) fn block(text: &str) {
+    for text in text.lines() {
+        note(text);
+    }
+}
+
+fn line(prefix: &str, text: &str) {
+    let mut stderr = io::stderr().lock();
+    let _ = writeln!(stderr, "{prefix}{}", printable(text));
+}
+
+/// Help, a version, or what clap has against the arguments: in torchspy's form, `error:` and `hint:`.
+pub(crate) fn parse_error(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        let help = error.render();
+        let _ = data(|out| match io::stdout().is_terminal() {
+            true => write!(out, "{}", help.ansi()),
+            false => write!(out, "{help}"),
+        });
+        return ExitCode::SUCCESS;
+    }
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        block(&error.render().to_string());
+        return ExitCode::from(2);
+    }
+    block(&in_own_form(&error.render().to_string(), error.kind()));
+    ExitCode::from(2)
+}
+
+/// clap's text with its tip as a hint, and a hint where it has none.
+fn in_own_form(text: &str, kind: ErrorKind) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    let mut hinted = false;
+    for line in text.lines().filter(|line| !line.trim().is_empty()) {
+        let more = line.starts_with("For more information");
+        if let Some(tip) = line.trim_start().strip_prefix("tip: ") {
+            hinted = true;
+            lines.push(format!("hint: {tip}"));
+        } else if !more {
+            lines.push(line.to_owned());
+        } else if !hinted {
+            lines.push(match kind {
+                ErrorKind::UnknownArgument => {
+                    "hint: a command to be recorded stands behind --: torchspy record -- python train.py"
+                        .to_owned()
+                }
+                _ => "hint: --help tells what can be given".to_owned(),
+            });
+        }
+    }
+    lines.join("\n")
+}
+
+/// Writes data to standard output. A reader that has gone away (`| head`) is no error.
+pub(crate) fn data(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
+    let mut stdout = io::BufWriter::new(io::stdout().lock());
+    match write(&mut stdout).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::new(
+            anyhow::Error::new(error).context("cannot write to standard output"),
+        )),
+        Err(_) => {
+            // What is still buffered has no reader: it must not be written again when the buffer is dropped.
+            let _ = stdout.into_parts();
+            Ok(())
+        }
+        Ok(()) => Ok(()),
+    }
+}
+
+/// Text without control characters: each is shown as an escape. Bidirectional overrides count as such.
+///
+/// TEMPORARY: to be replaced by `model::text::printable`.
+pub(crate) fn printable(text: &str) -> String {
+    let is_hostile = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    let mut clean = String::with_capacity(text.len());
+    for character in text.chars() {
+        if is_hostile(character) {
+            clean.extend(character.escape_default());
+        } else {
+            clean.push(character);
+        }
+    }
+    clean
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_bytes_are_shown_and_not_sent() {
+        assert_eq!(
+            printable("a\x1b[31mb\nc\u{202e}é"),
+            "a\\u{1b}[31mb\\nc\\u{202e}é"
+        );
+    }
+}

@@ -1,0 +1,415 @@
+//! What is to be done: checked, complete, and free of clap.
+
+use super::args::{
+    Arguments, ConvertArguments, DrawingArguments, FormatName, RecordArguments, Shell, Subcommands,
+};
+use super::failure::Failure;
+use crate::sampling::session::SessionOptions;
+use regex::Regex;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const EXTENSIONS: &str = ".tspy .svg .speedscope.json .folded .json .txt";
+const MAX_RATE_HZ: f64 = 10_000.0;
+/// A year: longer is a slip of the finger.
+const MAX_DURATION_S: f64 = 365.0 * 86_400.0;
+
+/// One subcommand's plan.
+#[derive(Debug)]
+pub(crate) enum Plan {
+    Record(RecordPlan),
+    Report(ReportPlan),
+    Convert(ConvertPlan),
+    Inspect(InspectPlan),
+    Doctor(DoctorPlan),
+    Completions(Shell),
+}
+
+/// What a file holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Format {
+    Recording,
+    Flamegraph,
+    Speedscope,
+    Folded,
+    Json,
+    Text,
+}
+
+/// Whom to sample.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// A command to be started; never empty.
+    Launch(Vec<OsString>),
+    /// A process that runs.
+    Attach(i32),
+}
+
+/// A file to be written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct OutputFile {
+    pub(crate) path: PathBuf,
+    pub(crate) format: Format,
+}
+
+/// What is drawn.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Drawing {
+    /// Dispatcher and bindings, too.
+    pub(crate) plumbing: bool,
+    /// Waits of every thread.
+    pub(crate) idle: bool,
+    /// Only threads whose label matches.
+    pub(crate) threads: Option<Regex>,
+}
+
+#[derive(Debug)]
+pub(crate) struct RecordPlan {
+    pub(crate) target: Target,
+    pub(crate) options: SessionOptions,
+    pub(crate) duration: Option<Duration>,
+    /// Files by name; empty: a recording and a flamegraph under names of torchspy's own.
+    pub(crate) outputs: Vec<OutputFile>,
+    pub(crate) drawing: Drawing,
+}
+
+#[derive(Debug)]
+pub(crate) struct ReportPlan {
+    pub(crate) file: PathBuf,
+    pub(crate) json: bool,
+    pub(crate) itwinai: bool,
+    pub(crate) top: usize,
+}
+
+#[derive(Debug)]
+pub(crate) struct ConvertPlan {
+    pub(crate) file: PathBuf,
+    /// `None`: standard output.
+    pub(crate) output: Option<PathBuf>,
+    pub(crate) format: Format,
+    pub(crate) drawing: Drawing,
+}
+
+#[derive(Debug)]
+pub(crate) struct InspectPlan {
+    pub(crate) file: PathBuf,
+    pub(crate) samples: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct DoctorPlan {
+    pub(crate) pid: Option<i32>,
+}
+
+impl Plan {
+    /// Checks what clap cannot.
+    pub(crate) fn new(arguments: Arguments) -> Result<Self, Failure> {
+        Ok(match arguments.command {
+            Subcommands::Record(arguments) => Plan::Record(RecordPlan::new(arguments)?),
+            Subcommands::Report(arguments) => Plan::Report(ReportPlan {
+                file: arguments.file,
+                json: arguments.json,
+                itwinai: arguments.itwinai,
+                top: arguments.top,
+            }),
+            Subcommands::Convert(arguments) => Plan::Convert(ConvertPlan::new(arguments)?),
+            Subcommands::Inspect(arguments) => Plan::Inspect(InspectPlan {
+                file: arguments.file,
+                samples: arguments.samples,
+            }),
+            Subcommands::Doctor(arguments) => Plan::Doctor(DoctorPlan { pid: arguments.pid }),
+            Subcommands::Completions { shell } => Plan::Completions(shell),
+        })
+    }
+}
+
+impl RecordPlan {
+    fn new(arguments: RecordArguments) -> Result<Self, Failure> {
+        let target = match (arguments.pid, arguments.command) {
+            (Some(pid), _) => Target::Attach(pid),
+            (None, command) if !command.is_empty() => Target::Launch(command),
+            (None, _) => {
+                return Err(Failure::usage(
+                    "nothing to record: neither a command nor --pid is given",
+                    "torchspy record -- python train.py, or torchspy record --pid PID",
+                ));
+            }
+        };
+        Ok(Self {
+            target,
+            options: SessionOptions {
+                rate_hz: parse_rate(arguments.rate)?,
+                native: !arguments.no_native,
+                nonblocking: arguments.nonblocking,
+                gil_only: arguments.gil,
+                threads: parse_regex(arguments.threads.as_deref())?,
+                subprocesses: !arguments.no_subprocesses,
+                max_stopped: parse_max_stopped(&arguments.max_stopped)?,
+            },
+            duration: arguments
+                .duration
+                .as_deref()
+                .map(parse_duration)
+                .transpose()?,
+            outputs: parse_outputs(arguments.output)?,
+            drawing: Drawing::new(&arguments.drawing, None),
+        })
+    }
+}
+
+impl ConvertPlan {
+    fn new(arguments: ConvertArguments) -> Result<Self, Failure> {
+        let to_stdout = arguments.output == Path::new("-");
+        let format = match arguments.format {
+            Some(name) => Format::named(name),
+            None if to_stdout => {
+                return Err(Failure::usage(
+                    "standard output has no extension to tell the format by",
+                    "add --format svg, speedscope, folded, json or text",
+                ));
+            }
+            None => Format::of_path(&arguments.output)?,
+        };
+        if format == Format::Recording {
+            return Err(Failure::usage(
+                "a recording cannot be converted into a recording",
+                "cp copies it; .svg .speedscope.json .folded .json .txt are formats to convert to",
+            ));
+        }
+        Ok(Self {
+            file: arguments.file,
+            output: (!to_stdout).then_some(arguments.output),
+            format,
+            drawing: Drawing::new(
+                &arguments.drawing,
+                parse_regex(arguments.threads.as_deref())?,
+            ),
+        })
+    }
+}
+
+impl Drawing {
+    fn new(arguments: &DrawingArguments, threads: Option<Regex>) -> Self {
+        Self {
+            plumbing: arguments.plumbing,
+            idle: arguments.idle,
+            threads,
+        }
+    }
+}
+
+impl Format {
+    fn named(name: FormatName) -> Self {
+        match name {
+            FormatName::Svg => Format::Flamegraph,
+            FormatName::Speedscope => Format::Speedscope,
+            FormatName::Folded => Format::Folded,
+            FormatName::Json => Format::Json,
+            FormatName::Text => Format::Text,
+        }
+    }
+
+    /// The format that a file's name asks for.
+    pub(crate) fn of_path(path: &Path) -> Result<Self, Failure> {
+        // Longer extensions first: `.speedscope.json` is also a `.json`.
+        const TABLE: [(&str, Format); 6] = [
+            (".speedscope.json", Format::Speedscope),
+            (".tspy", Format::Recording),
+            (".svg", Format::Flamegraph),
+            (".folded", Format::Folded),
+            (".json", Format::Json),
+            (".txt", Format::Text),
+        ];
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let found = TABLE
+            .iter()
+            .find(|(extension, _)| name.ends_with(extension));
+        found.map(|&(_, format)| format).ok_or_else(|| {
+            Failure::usage(
+                format!("{}: its extension names no format", path.display()),
+                format!("the format goes by the extension: {EXTENSIONS}"),
+            )
+        })
+    }
+}
+
+fn parse_outputs(paths: Vec<PathBuf>) -> Result<Vec<OutputFile>, Failure> {
+    let mut outputs: Vec<OutputFile> = Vec::new();
+    for path in paths {
+        let format = Format::of_path(&path)?;
+        if outputs.iter().any(|known| known.path == path) {
+            return Err(Failure::usage(
+                format!("{} is given twice", path.display()),
+                "give each output once",
+            ));
+        }
+        let is_second_recording = |known: &OutputFile| known.format == Format::Recording;
+        if format == Format::Recording && outputs.iter().any(is_second_recording) {
+            return Err(Failure::usage(
+                "more than one recording is asked for",
+                "give one .tspy file; cp copies it",
+            ));
+        }
+        outputs.push(OutputFile { path, format });
+    }
+    Ok(outputs)
+}
+
+fn parse_rate(rate: f64) -> Result<f64, Failure> {
+    if rate > 0.0 && rate <= MAX_RATE_HZ {
+        return Ok(rate);
+    }
+    Err(Failure::usage(
+        format!("--rate {rate} is out of range"),
+        format!("it is a number of samples per second, above 0 and up to {MAX_RATE_HZ}"),
+    ))
+}
+
+fn parse_max_stopped(text: &str) -> Result<f64, Failure> {
+    if text == "off" {
+        return Ok(f64::INFINITY);
+    }
+    match text.trim_end_matches('%').parse::<f64>() {
+        Ok(percent) if percent > 0.0 && percent <= 100.0 => Ok(percent / 100.0),
+        _ => Err(Failure::usage(
+            format!("--max-stopped {text} is out of range"),
+            "it is a share in percent, above 0 and up to 100, or off; --nonblocking never stops anything",
+        )),
+    }
+}
+
+fn parse_duration(text: &str) -> Result<Duration, Failure> {
+    let digits = text.find(|c: char| !(c.is_ascii_digit() || c == '.'));
+    let (number, unit) = text.split_at(digits.unwrap_or(text.len()));
+    let scale = match unit.trim() {
+        "" | "s" | "sec" => Some(1.0),
+        "ms" => Some(0.001),
+        "m" | "min" => Some(60.0),
+        "h" => Some(3600.0),
+        _ => None,
+    };
+    let seconds = scale.and_then(|scale| Some(number.parse::<f64>().ok()? * scale));
+    match seconds {
+        Some(seconds) if seconds > 0.0 && seconds <= MAX_DURATION_S => {
+            Ok(Duration::from_secs_f64(seconds))
+        }
+        _ => Err(Failure::usage(
+            format!("--duration {text} is no time"),
+            "30s, 2m, 1h, 500ms, or a number of seconds such as 1.5",
+        )),
+    }
+}
+
+fn parse_regex(text: Option<&str>) -> Result<Option<Regex>, Failure> {
+    text.map(Regex::new).transpose().map_err(|error| {
+        Failure::usage(
+            format!("--threads: {error}"),
+            "it is a regular expression, matched anywhere in the thread's name: 'pt_autograd|MainThread'",
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    fn plan(line: &str) -> Result<Plan, Failure> {
+        Plan::new(Arguments::try_parse_from(line.split(' ')).unwrap())
+    }
+
+    fn record(line: &str) -> RecordPlan {
+        match plan(&format!("torchspy record {line}")).unwrap() {
+            Plan::Record(plan) => plan,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn defaults_of_record() {
+        let plan = record("-- python train.py --rate 7");
+        let command = ["python", "train.py", "--rate", "7"].map(OsString::from);
+        assert_eq!(plan.target, Target::Launch(command.to_vec()));
+        assert_eq!(plan.options.rate_hz, 100.0);
+        assert_eq!(plan.options.max_stopped, 0.02);
+        assert!(plan.options.native && plan.options.subprocesses);
+        assert!(!plan.options.nonblocking && !plan.options.gil_only);
+        assert!(plan.outputs.is_empty() && plan.duration.is_none());
+    }
+
+    #[test]
+    fn the_last_of_native_and_no_native_counts() {
+        assert!(!record("--no-native -- x").options.native);
+        assert!(record("--no-native --native -- x").options.native);
+        assert!(!record("--native --no-native -- x").options.native);
+    }
+
+    #[test]
+    fn max_stopped() {
+        assert_eq!(record("--max-stopped 0.5 -p 1").options.max_stopped, 0.005);
+        assert_eq!(
+            record("--max-stopped off -p 1").options.max_stopped,
+            f64::INFINITY
+        );
+    }
+
+    #[test]
+    fn durations() {
+        for (text, milliseconds) in [
+            ("30s", 30_000),
+            ("2m", 120_000),
+            ("1.5", 1_500),
+            ("1h", 3_600_000),
+            ("20ms", 20),
+        ] {
+            assert_eq!(
+                parse_duration(text).unwrap(),
+                Duration::from_millis(milliseconds),
+                "{text}"
+            );
+        }
+        for text in ["", "s", "0", "-1", "1d", "1.2.3s", "1e99", "nan", "inf"] {
+            assert!(parse_duration(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn formats_by_extension() {
+        let formats: Vec<Format> =
+            record("-o a.tspy -o a.svg -o a.speedscope.json -o a.json -o a.folded -o a.txt -p 1")
+                .outputs
+                .iter()
+                .map(|output| output.format)
+                .collect();
+        use Format::{Flamegraph, Folded, Json, Recording, Speedscope, Text};
+        assert_eq!(
+            formats,
+            [Recording, Flamegraph, Speedscope, Json, Folded, Text]
+        );
+    }
+
+    #[test]
+    fn every_usage_error_has_status_2_and_a_hint() {
+        for line in [
+            "record",
+            "record --rate 0 -- x",
+            "record --rate nan -- x",
+            "record --rate 1e9 -- x",
+            "record --duration soon -- x",
+            "record --threads ( -- x",
+            "record --max-stopped 0 -- x",
+            "record --max-stopped 101 -- x",
+            "record -o x.png -- x",
+            "record -o x -- x",
+            "record -o a.svg -o a.svg -- x",
+            "record -o a.tspy -o b.tspy -- x",
+            "convert a.tspy -o b.tspy",
+            "convert a.tspy -o -",
+        ] {
+            let failure = plan(&format!("torchspy {line}")).unwrap_err();
+            assert_eq!(failure.status, 2, "{line}");
+            assert!(failure.hint.is_some(), "{line}");
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! What is shown while a recording runs: a line on the terminal, or one last line where there is none.
+
+use super::messages;
+use crate::sampling::session::ProgressSnapshot;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::{self, IsTerminal};
+use std::time::Duration;
+
+/// The line on standard error.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    bar: Option<ProgressBar>,
+}
+
+impl Progress {
+    /// A line where standard error is a terminal; nothing otherwise.
+    pub(crate) fn start() -> Self {
+        let bar = io::stderr().is_terminal().then(|| {
+            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(5));
+            if let Ok(style) = ProgressStyle::with_template("{spinner} {wide_msg}") {
+                bar.set_style(style);
+            }
+            bar
+        });
+        Self { bar }
+    }
+
+    /// Shows where the recording stands.
+    pub(crate) fn update(&self, snapshot: &ProgressSnapshot) {
+        if let Some(bar) = &self.bar {
+            bar.set_message(line(snapshot));
+            bar.tick();
+        }
+    }
+
+    /// Says something above the line.
+    pub(crate) fn note(&self, text: &str) {
+        match &self.bar {
+            Some(bar) => bar.suspend(|| messages::note(text)),
+            None => messages::note(text),
+        }
+    }
+
+    /// Takes the line away, so that the terminal is free for others.
+    pub(crate) fn clear(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+
+    /// Shows the line again after [`Progress::clear`].
+    pub(crate) fn show_again(&mut self) {
+        *self = Self::start();
+    }
+
+    /// Ends with a last line.
+    pub(crate) fn finish(self, snapshot: &ProgressSnapshot) {
+        self.clear();
+        messages::note(&format!("recorded {}", line(snapshot)));
+    }
+}
+
+/// `1:02 · 6,120 samples · 99.8 Hz · 12 threads in 3 processes · stopped 0.6 %`
+fn line(snapshot: &ProgressSnapshot) -> String {
+    let plural = |count: usize, one: &str, many: &str| match count {
+        1 => format!("1 {one}"),
+        _ => format!("{} {many}", grouped(count as u64)),
+    };
+    let mut text = format!(
+        "{} · {} samples · {:.1} Hz · {} in {} · stopped {:.1} %",
+        clock(snapshot.elapsed),
+        grouped(snapshot.samples),
+        snapshot.rate_hz,
+        plural(snapshot.threads, "thread", "threads"),
+        plural(snapshot.processes, "process", "processes"),
+        snapshot.stopped_share * 100.0,
+    );
+    if snapshot.over_budget {
+        text.push_str(" · sampling less to stay within --max-stopped");
+    }
+    text
+}
+
+/// `0:07`, `12:34`, `1:00:00`.
+fn clock(elapsed: Duration) -> String {
+    let seconds = elapsed.as_secs();
+    let (hours, minutes, rest) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    if hours > 0 {
+        format!("{hours}:{minutes:02}:{rest:02}")
+    } else {
+        format!("{minutes}:{rest:02}")
+    }
+}
+
+/// `1,234,567`.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line() {
+        let mut snapshot = ProgressSnapshot {
+            elapsed: Duration::from_millis(62_900),
+            ticks: 6290,
+            samples: 1_006_120,
+            rate_hz: 99.84,
+            threads: 12,
+            processes: 1,
+            stopped_share: 0.0061,
+            over_budget: false,
+        };
+        assert_eq!(
+            line(&snapshot),
+            "1:02 · 1,006,120 samples · 99.8 Hz · 12 threads in 1 process · stopped 0.6 %"
+        );
+        snapshot.over_budget = true;
+        assert!(line(&snapshot).ends_with("--max-stopped"));
+        assert_eq!(clock(Duration::from_secs(3661)), "1:01:01");
+    }
+}

@@ -1,0 +1,209 @@
+//! What a signal means to a recording: the rules, apart from the work.
+//!
+//! | signal | launched, recording | launched, recording ended | attached, recording | writing, target aside |
+//! |---|---|---|---|---|
+//! | INT | noted (the program has it from the terminal); the second ends the recording | noted | ends the recording | gives up writing |
+//! | QUIT, HUP, TERM, USR1, USR2 from a process | forwarded | forwarded | QUIT, HUP, TERM end the recording | passed over |
+//! | QUIT, HUP from the terminal | passed over: the program has it | passed over | end the recording | passed over |
+//! | TSTP | everything is released, torchspy stops | torchspy stops | as launched | torchspy stops |
+//!
+//! After the second INT the program goes on, and torchspy waits for it and ends with its status.
+
+use crate::os::signals::Received;
+use nix::sys::signal::Signal;
+
+/// Interrupts after which torchspy gives up even though nothing that lasts has been written: a stalled disk.
+const PATIENCE: u32 = 3;
+
+/// What to do about a signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// Nothing.
+    Ignore,
+    /// Tell the user that the recording ends with the program, and how it ends alone.
+    TellAboutInterrupt,
+    /// End the recording; a launched program goes on.
+    EndRecording,
+    /// Send the signal on to the launched program.
+    Forward(Signal),
+    /// Release everything, stop, and go on when continued.
+    Suspend,
+    /// Leave the outputs that are not written yet.
+    GiveUp,
+}
+
+/// Where a recording stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Situation {
+    /// A launched program runs.
+    pub(crate) program_runs: bool,
+    /// Sampling goes on.
+    pub(crate) sampling: bool,
+    /// The recording is on the disk under a name: no sample is lost any more.
+    pub(crate) saved: bool,
+}
+
+/// Counts interrupts and applies the rules.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Steering {
+    interrupts: u32,
+    impatience: u32,
+}
+
+impl Steering {
+    /// What to do about a signal in this situation.
+    pub(crate) fn react(&mut self, received: Received, now: Situation) -> Action {
+        match received.signal {
+            Signal::SIGTSTP => Action::Suspend,
+            Signal::SIGINT => self.interrupt(now),
+            signal if now.program_runs => {
+                if received.from_terminal {
+                    Action::Ignore
+                } else {
+                    Action::Forward(signal)
+                }
+            }
+            Signal::SIGTERM | Signal::SIGHUP | Signal::SIGQUIT if now.sampling => {
+                Action::EndRecording
+            }
+            _ => Action::Ignore,
+        }
+    }
+
+    fn interrupt(&mut self, now: Situation) -> Action {
+        match (now.program_runs, now.sampling) {
+            (true, true) => {
+                self.interrupts += 1;
+                if self.interrupts == 1 {
+                    Action::TellAboutInterrupt
+                } else {
+                    Action::EndRecording
+                }
+            }
+            (true, false) => Action::Ignore,
+            (false, true) => Action::EndRecording,
+            (false, false) => {
+                self.impatience += 1;
+                if now.saved || self.impatience >= PATIENCE {
+                    Action::GiveUp
+                } else {
+                    Action::Ignore
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LAUNCHED: Situation = Situation {
+        program_runs: true,
+        sampling: true,
+        saved: false,
+    };
+    const ATTACHED: Situation = Situation {
+        program_runs: false,
+        sampling: true,
+        saved: false,
+    };
+    const WRITING: Situation = Situation {
+        program_runs: false,
+        sampling: false,
+        saved: false,
+    };
+
+    fn from_process(signal: Signal) -> Received {
+        Received {
+            signal,
+            from_terminal: false,
+        }
+    }
+
+    fn from_terminal(signal: Signal) -> Received {
+        Received {
+            signal,
+            from_terminal: true,
+        }
+    }
+
+    #[test]
+    fn the_second_interrupt_ends_the_recording_and_no_later_one_anything() {
+        let mut steering = Steering::default();
+        let key = from_terminal(Signal::SIGINT);
+        assert_eq!(steering.react(key, LAUNCHED), Action::TellAboutInterrupt);
+        assert_eq!(steering.react(key, LAUNCHED), Action::EndRecording);
+        let ended = Situation {
+            sampling: false,
+            ..LAUNCHED
+        };
+        assert_eq!(steering.react(key, ended), Action::Ignore);
+    }
+
+    #[test]
+    fn signals_of_processes_are_forwarded_and_those_of_the_terminal_are_not() {
+        let mut steering = Steering::default();
+        use Signal::{SIGHUP, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+        for signal in [SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2] {
+            assert_eq!(
+                steering.react(from_process(signal), LAUNCHED),
+                Action::Forward(signal)
+            );
+        }
+        for signal in [SIGHUP, SIGQUIT] {
+            assert_eq!(
+                steering.react(from_terminal(signal), LAUNCHED),
+                Action::Ignore
+            );
+            assert_eq!(
+                steering.react(from_terminal(signal), ATTACHED),
+                Action::EndRecording
+            );
+        }
+        assert_eq!(
+            steering.react(from_process(SIGTERM), ATTACHED),
+            Action::EndRecording
+        );
+        assert_eq!(
+            steering.react(from_process(SIGUSR1), ATTACHED),
+            Action::Ignore
+        );
+        assert_eq!(
+            steering.react(from_process(SIGTERM), WRITING),
+            Action::Ignore
+        );
+    }
+
+    #[test]
+    fn attached_the_first_interrupt_ends_the_recording() {
+        let key = from_terminal(Signal::SIGINT);
+        assert_eq!(
+            Steering::default().react(key, ATTACHED),
+            Action::EndRecording
+        );
+    }
+
+    #[test]
+    fn writing_is_given_up_at_once_only_where_the_recording_is_safe() {
+        let key = from_terminal(Signal::SIGINT);
+        let saved = Situation {
+            saved: true,
+            ..WRITING
+        };
+        assert_eq!(Steering::default().react(key, saved), Action::GiveUp);
+        let mut steering = Steering::default();
+        let reactions = [(); 3].map(|()| steering.react(key, WRITING));
+        assert_eq!(reactions, [Action::Ignore, Action::Ignore, Action::GiveUp]);
+    }
+
+    #[test]
+    fn ctrl_z_always_suspends() {
+        for now in [LAUNCHED, ATTACHED, WRITING] {
+            assert_eq!(
+                Steering::default().react(from_terminal(Signal::SIGTSTP), now),
+                Action::Suspend
+            );
+        }
+    }
+}

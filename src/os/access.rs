@@ -1,0 +1,218 @@
+//! What the kernel lets torchspy do to other processes: asked by doing it, and read from /proc.
+#![allow(unsafe_code)]
+
+use super::process_info::{read_bounded, read_stat};
+use nix::errno::Errno;
+use nix::libc;
+use nix::sys::ptrace;
+use nix::sys::uio::{RemoteIoVec, process_vm_readv};
+use nix::unistd::{ForkResult, Pid, fork};
+use std::io::{self, IoSliceMut};
+use std::os::unix::fs::MetadataExt;
+
+/// Reads one byte of the target's memory, which asks the kernel for the same access as ptrace does, without a stop.
+///
+/// # Errors
+/// What the kernel says: `PermissionDenied` where sampling is not allowed.
+pub fn try_read_memory(pid: i32) -> io::Result<()> {
+    let maps = read_bounded(format!("/proc/{pid}/maps"), 64 << 10)?;
+    let maps = String::from_utf8_lossy(&maps);
+    let readable = maps.lines().find_map(|line| {
+        let (range, rest) = line.split_once(' ')?;
+        let start = rest.starts_with('r').then(|| range.split('-').next())??;
+        usize::from_str_radix(start, 16).ok()
+    });
+    match readable {
+        Some(address) => read_byte(pid, address),
+        None => Err(io::Error::new(
+            io::ErrorKind::NotFound,
+            "it has no memory: a kernel thread, or already dead",
+        )),
+    }
+}
+
+fn read_byte(pid: i32, address: usize) -> io::Result<()> {
+    let mut byte = [0];
+    let remote = [RemoteIoVec {
+        base: address,
+        len: 1,
+    }];
+    let count = process_vm_readv(
+        Pid::from_raw(pid),
+        &mut [IoSliceMut::new(&mut byte)],
+        &remote,
+    )?;
+    if count == 1 {
+        Ok(())
+    } else {
+        Err(io::ErrorKind::UnexpectedEof.into())
+    }
+}
+
+/// Yama's mode; `None` where the kernel has no Yama.
+pub fn yama_scope() -> Option<u32> {
+    let text = read_bounded("/proc/sys/kernel/yama/ptrace_scope", 16).ok()?;
+    String::from_utf8(text).ok()?.trim().parse().ok()
+}
+
+/// Whether CAP_SYS_PTRACE (bit 19, linux/capability.h) is in effect.
+pub fn has_sys_ptrace() -> bool {
+    let effective = status_field(own_pid(), "CapEff:");
+    let bits = effective.and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
+    bits.is_some_and(|bits| bits & (1 << 19) != 0)
+}
+
+/// The container runtime that torchspy seems to run under.
+pub fn container() -> Option<&'static str> {
+    if std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() {
+        return Some("Kubernetes");
+    }
+    if std::path::Path::new("/.dockerenv").exists() {
+        return Some("Docker");
+    }
+    if std::path::Path::new("/run/.containerenv").exists() {
+        return Some("Podman");
+    }
+    if std::env::var_os("APPTAINER_CONTAINER").is_some()
+        || std::env::var_os("SINGULARITY_CONTAINER").is_some()
+    {
+        return Some("Apptainer");
+    }
+    let cgroup = read_bounded("/proc/self/cgroup", 16 << 10).ok()?;
+    let cgroup = String::from_utf8_lossy(&cgroup);
+    const MARKS: [(&str, &str); 4] = [
+        ("kubepods", "Kubernetes"),
+        ("docker", "Docker"),
+        ("libpod", "Podman"),
+        ("containerd", "containerd"),
+    ];
+    MARKS
+        .iter()
+        .find(|(mark, _)| cgroup.contains(mark))
+        .map(|&(_, name)| name)
+}
+
+pub(super) fn own_pid() -> i32 {
+    Pid::this().as_raw()
+}
+
+pub(super) fn status_field(pid: i32, name: &str) -> Option<String> {
+    let text = read_bounded(format!("/proc/{pid}/status"), 16 << 10).ok()?;
+    let text = String::from_utf8_lossy(&text);
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    Some(line.trim().to_owned())
+}
+
+/// The process that traces this one's first thread.
+pub(super) fn tracer(pid: i32) -> Option<i32> {
+    let tracer = status_field(pid, "TracerPid:")?.parse().ok()?;
+    (tracer != 0).then_some(tracer)
+}
+
+pub(super) fn seccomp_mode(pid: i32) -> Option<u32> {
+    status_field(pid, "Seccomp:")?.parse().ok()
+}
+
+pub(super) fn target_user(pid: i32) -> Option<u32> {
+    // Real, effective, saved and file-system user; access is checked against all but the last.
+    status_field(pid, "Uid:")?
+        .split_ascii_whitespace()
+        .next()?
+        .parse()
+        .ok()
+}
+
+/// The kernel gives /proc/PID of a process that is not dumpable to root (proc_pid(5)).
+pub(super) fn is_dumpable(pid: i32) -> bool {
+    let owner = std::fs::metadata(format!("/proc/{pid}")).map(|data| data.uid());
+    let effective = status_field(pid, "Uid:")
+        .and_then(|text| text.split_ascii_whitespace().nth(1)?.parse::<u32>().ok());
+    match (owner.ok(), effective) {
+        (Some(owner), Some(effective)) => owner == effective,
+        _ => true,
+    }
+}
+
+pub(super) fn namespace_differs(pid: i32, name: &str) -> bool {
+    let target = std::fs::read_link(format!("/proc/{pid}/ns/{name}"));
+    let own = std::fs::read_link(format!("/proc/self/ns/{name}"));
+    matches!((target, own), (Ok(target), Ok(own)) if target != own)
+}
+
+pub(super) fn is_descendant(pid: i32) -> bool {
+    const DEEPEST: usize = 64;
+    let mut next = pid;
+    for _ in 0..DEEPEST {
+        match read_stat(next) {
+            Ok(stat) if stat.parent_pid == own_pid() => return true,
+            Ok(stat) if stat.parent_pid > 1 => next = stat.parent_pid,
+            _ => return false,
+        }
+    }
+    false
+}
+
+/// A forked child that sleeps until it is killed: to try things on.
+pub(super) struct OwnChild {
+    pid: Pid,
+}
+
+impl OwnChild {
+    pub(super) fn start() -> io::Result<Self> {
+        // SAFETY: the child calls nothing but pause, which is async-signal-safe, and never returns.
+        match unsafe { fork() }? {
+            ForkResult::Parent { child } => Ok(Self { pid: child }),
+            ForkResult::Child => loop {
+                // SAFETY: no arguments, no memory.
+                unsafe { libc::pause() };
+            },
+        }
+    }
+
+    pub(super) fn try_ptrace(&self) -> io::Result<()> {
+        ptrace::seize(self.pid, ptrace::Options::empty())?;
+        ptrace::interrupt(self.pid)?;
+        loop {
+            match nix::sys::wait::waitpid(self.pid, None) {
+                Err(Errno::EINTR) => {}
+                Err(error) => return Err(error.into()),
+                Ok(_) => break,
+            }
+        }
+        Ok(ptrace::detach(self.pid, None)?)
+    }
+
+    /// Reads a static, which a fork has where its parent has it.
+    pub(super) fn try_read(&self) -> io::Result<()> {
+        static BYTE: u8 = 7;
+        read_byte(self.pid.as_raw(), &raw const BYTE as usize)
+    }
+}
+
+impl Drop for OwnChild {
+    fn drop(&mut self) {
+        let _ = nix::sys::signal::kill(self.pid, nix::sys::signal::SIGKILL);
+        let _ = nix::sys::wait::waitpid(self.pid, None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descent() {
+        let child = OwnChild::start().unwrap();
+        assert!(is_descendant(child.pid.as_raw()));
+        assert!(!is_descendant(1));
+    }
+
+    #[test]
+    fn own_memory_may_be_read_and_a_missing_process_is_not_found() {
+        try_read_memory(own_pid()).unwrap();
+        assert_eq!(
+            try_read_memory(i32::MAX).unwrap_err().kind(),
+            io::ErrorKind::NotFound
+        );
+    }
+}

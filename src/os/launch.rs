@@ -1,0 +1,439 @@
+//! Starting a program that waits, before its first instruction, until the sampler is ready for it.
+//!
+//! The child is a fork of torchspy that blocks on a pipe (the gate) and then calls exec. It stays in torchspy's process
+//! group, so that the terminal's keys reach it, and has the signal mask that torchspy was started with. It is waited for
+//! with `WEXITED` alone: the stops of its threads belong to the thread that traces them.
+//!
+//! One trap, for whoever traces: a *leader* thread that dies while it is seized by a thread of the process that is also
+//! its parent is reaped for good by the tracer's wait (wait_task_zombie: the tracer counts as the parent). The tracer has
+//! to wait for a leader with `waitid(WSTOPPED)`, never with `waitpid`, or the exit status is gone: [`Exit::Unknown`].
+#![allow(unsafe_code)]
+
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::libc;
+use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
+use nix::unistd::{ForkResult, fork, pipe2};
+use std::ffi::{CString, OsString, c_char};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+
+/// Why a program could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    /// No such file, or none of that name on PATH.
+    #[error("cannot run {0}: not found")]
+    NotFound(String),
+    /// It is there, but the kernel does not run it.
+    #[error("cannot run {0}: {1}")]
+    NotExecutable(String, io::Error),
+    /// An argument has a NUL byte, or there is none.
+    #[error("cannot run this command: {0}")]
+    BadArgument(&'static str),
+    /// No process, pipe or file descriptor is to be had.
+    #[error("cannot start a process: {0}")]
+    System(#[from] io::Error),
+}
+
+impl LaunchError {
+    /// The status with which shells report the same failure (POSIX, 2.8.2).
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            LaunchError::NotFound(_) => 127,
+            LaunchError::NotExecutable(..) => 126,
+            LaunchError::BadArgument(_) => 2,
+            LaunchError::System(_) => 1,
+        }
+    }
+}
+
+/// How a launched program ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// By itself, with this status.
+    Code(i32),
+    /// Killed by this signal.
+    Signal(i32),
+    /// It is gone, but somebody else took its status.
+    Unknown,
+}
+
+impl Exit {
+    /// The status as a shell tells it: 128 + signal where one killed it.
+    pub fn shell_status(self) -> u8 {
+        let status = match self {
+            Exit::Code(code) => code & 0xff,
+            Exit::Signal(signal) => 128 + signal,
+            Exit::Unknown => 1,
+        };
+        u8::try_from(status).unwrap_or(u8::MAX)
+    }
+}
+
+/// A forked child that has not called exec yet. Dropped, it ends without having run anything.
+#[derive(Debug)]
+pub struct SuspendedLaunch {
+    child: Child,
+    gate: Option<File>,
+    failure: File,
+    program: String,
+}
+
+/// A launched program. Dropping it leaves the program alone.
+#[derive(Debug)]
+pub struct Running {
+    child: Child,
+}
+
+#[derive(Debug)]
+struct Child {
+    pid: i32,
+    pidfd: Option<OwnedFd>,
+    exit: Option<Exit>,
+}
+
+impl SuspendedLaunch {
+    /// Forks a child that will run `arguments` (the program first, looked up on PATH) with the signal mask `mask`.
+    ///
+    /// # Errors
+    /// [`LaunchError::BadArgument`] and [`LaunchError::System`]; whether the program can be run shows at `resume`.
+    pub fn spawn(arguments: &[OsString], mask: &SigSet) -> Result<Self, LaunchError> {
+        let strings = c_strings(arguments)?;
+        let mut pointers: Vec<*const c_char> = strings.iter().map(|s| s.as_ptr()).collect();
+        pointers.push(std::ptr::null());
+        let (gate_read, gate_write) = pipe2(OFlag::O_CLOEXEC).map_err(io::Error::from)?;
+        let (failure_read, failure_write) = pipe2(OFlag::O_CLOEXEC).map_err(io::Error::from)?;
+        // SAFETY: the child calls only `wait_and_exec`, which neither allocates nor locks, and never returns.
+        match unsafe { fork() }.map_err(io::Error::from)? {
+            ForkResult::Child => {
+                // SAFETY: `strings` and `pointers` live in the child's copy of this frame until exec or _exit. The
+                // write end of the gate is closed here because the child would otherwise keep its own gate open.
+                unsafe {
+                    libc::close(gate_write.as_raw_fd());
+                    wait_and_exec(
+                        gate_read.as_raw_fd(),
+                        failure_write.as_raw_fd(),
+                        &pointers,
+                        mask,
+                    )
+                }
+            }
+            ForkResult::Parent { child } => {
+                let program = arguments.first().map(|name| name.to_string_lossy());
+                Ok(Self {
+                    child: Child {
+                        pid: child.as_raw(),
+                        pidfd: open_pidfd(child.as_raw()).ok(),
+                        exit: None,
+                    },
+                    gate: Some(File::from(gate_write)),
+                    failure: File::from(failure_read),
+                    program: program.unwrap_or_default().into_owned(),
+                })
+            }
+        }
+    }
+
+    /// The child's pid, which the program will have.
+    pub fn pid(&self) -> i32 {
+        self.child.pid
+    }
+
+    /// Lets the child call exec, and waits until it has.
+    ///
+    /// # Errors
+    /// [`LaunchError::NotFound`] and [`LaunchError::NotExecutable`]: the child has ended, nothing was run.
+    pub fn resume(mut self) -> Result<Running, LaunchError> {
+        if let Some(mut gate) = self.gate.take() {
+            gate.write_all(&[GO])?;
+        }
+        let mut number = [0; 4];
+        if read_full(&mut self.failure, &mut number)? < number.len() {
+            // The pipe closed without a word: exec closed it.
+            let nothing = Child {
+                pid: 0,
+                pidfd: None,
+                exit: Some(Exit::Unknown),
+            };
+            return Ok(Running {
+                child: std::mem::replace(&mut self.child, nothing),
+            });
+        }
+        let program = self.program.clone();
+        Err(
+            match io::Error::from_raw_os_error(i32::from_ne_bytes(number)) {
+                error if error.kind() == io::ErrorKind::NotFound => LaunchError::NotFound(program),
+                error => LaunchError::NotExecutable(program, error),
+            },
+        )
+    }
+}
+
+impl Drop for SuspendedLaunch {
+    fn drop(&mut self) {
+        // A closed gate ends the child; after a failed exec it is ending anyway.
+        drop(self.gate.take());
+        self.child.wait();
+    }
+}
+
+impl Running {
+    /// The program's pid.
+    pub fn pid(&self) -> i32 {
+        self.child.pid
+    }
+
+    /// Becomes readable when the program has ended. `None` before Linux 5.3: poll [`Running::try_wait`] then.
+    pub fn pidfd(&self) -> Option<BorrowedFd<'_>> {
+        self.child.pidfd.as_ref().map(AsFd::as_fd)
+    }
+
+    /// How the program ended, if it has. Consumes no stop of any thread.
+    pub fn try_wait(&mut self) -> Option<Exit> {
+        self.child.wait_with(libc::WNOHANG)
+    }
+}
+
+impl Child {
+    fn wait(&mut self) {
+        self.wait_with(0);
+    }
+
+    fn wait_with(&mut self, flags: i32) -> Option<Exit> {
+        if self.exit.is_none() {
+            self.exit = wait_for_exit(self.pid, flags);
+        }
+        self.exit
+    }
+}
+
+const GO: u8 = b'g';
+
+/// The child's part: waits at the gate, then becomes the program. Ends with 127 where the gate closes or exec fails.
+///
+/// # Safety
+/// To be called in a forked child only. `arguments` is null-terminated and its strings are valid. Everything called is
+/// async-signal-safe, glibc's `execvp` included, which builds its paths on the stack (posix/execvpe.c).
+unsafe fn wait_and_exec(
+    gate: RawFd,
+    failure: RawFd,
+    arguments: &[*const c_char],
+    mask: &SigSet,
+) -> ! {
+    // SAFETY: plain system calls on descriptors that the child owns, with buffers on its stack.
+    unsafe {
+        let mut byte = 0_u8;
+        loop {
+            let count = libc::read(gate, (&raw mut byte).cast(), 1);
+            if count == 1 && byte == GO {
+                break;
+            }
+            if count >= 0 || Errno::last() != Errno::EINTR {
+                libc::_exit(127);
+            }
+        }
+        // Rust's runtime ignores SIGPIPE, and exec would pass that on; std::process::Command resets it as well.
+        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+        let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(mask), None);
+        libc::execvp(arguments[0], arguments.as_ptr());
+        let number = (Errno::last() as i32).to_ne_bytes();
+        libc::write(failure, number.as_ptr().cast(), number.len());
+        libc::_exit(127)
+    }
+}
+
+fn c_strings(arguments: &[OsString]) -> Result<Vec<CString>, LaunchError> {
+    if arguments.is_empty() {
+        return Err(LaunchError::BadArgument("it is empty"));
+    }
+    arguments
+        .iter()
+        .map(|argument| CString::new(argument.as_bytes()))
+        .collect::<Result<_, _>>()
+        .map_err(|_| LaunchError::BadArgument("an argument has a NUL byte"))
+}
+
+/// Reads until the buffer is full or the file ends.
+fn read_full(file: &mut File, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match file.read(&mut buffer[filled..]) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}
+
+/// Waits for the end of a child, and for nothing else. `None` with `WNOHANG` where it still runs.
+fn wait_for_exit(pid: i32, flags: i32) -> Option<Exit> {
+    loop {
+        // SAFETY: an all-zero siginfo_t is a valid value, and the call writes into it while it lives here.
+        let (result, information) = unsafe {
+            let mut information: libc::siginfo_t = std::mem::zeroed();
+            let id = libc::id_t::try_from(pid).unwrap_or(0);
+            let result = libc::waitid(libc::P_PID, id, &raw mut information, libc::WEXITED | flags);
+            (result, information)
+        };
+        if result != 0 {
+            match Errno::last() {
+                Errno::EINTR => continue,
+                _ => return Some(Exit::Unknown),
+            }
+        }
+        // SAFETY: waitid filled in a SIGCHLD record, or left the zeroes.
+        let (ended, status) = unsafe { (information.si_pid(), information.si_status()) };
+        return match information.si_code {
+            _ if ended == 0 => None,
+            libc::CLD_EXITED => Some(Exit::Code(status)),
+            _ => Some(Exit::Signal(status)),
+        };
+    }
+}
+
+/// Reaps every dead child of the calling thread but `keep`: the duty of pid 1, to which orphans are given.
+///
+/// Orphans become children of the first thread, which has to be the caller. Threads that are being traced are not
+/// touched: `__WNOTHREAD` leaves other threads' children and tracees alone.
+pub fn reap_orphans(keep: Option<i32>) {
+    const MOST: usize = 1024;
+    for _ in 0..MOST {
+        // SAFETY: as in `wait_for_exit`.
+        let (result, pid) = unsafe {
+            let mut information: libc::siginfo_t = std::mem::zeroed();
+            let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WNOTHREAD;
+            let result = libc::waitid(libc::P_ALL, 0, &raw mut information, flags);
+            (result, information.si_pid())
+        };
+        // The launched program is waited for by its owner; orphans behind it in the queue wait until that is done.
+        if result != 0 || pid == 0 || Some(pid) == keep {
+            return;
+        }
+        let _ = wait_for_exit(pid, libc::WNOHANG | libc::__WNOTHREAD);
+    }
+}
+
+/// A file descriptor that stands for a process and becomes readable when it ends (pidfd_open(2), Linux 5.3).
+///
+/// # Errors
+/// The process is gone, the kernel is older, or no file descriptor is left.
+pub fn open_pidfd(pid: i32) -> io::Result<OwnedFd> {
+    // SAFETY: the call takes two integers; a descriptor that it returns is new and owned by nobody else.
+    unsafe {
+        let fd = libc::syscall(libc::SYS_pidfd_open, pid, 0);
+        match RawFd::try_from(fd) {
+            Ok(fd) if fd >= 0 => Ok(OwnedFd::from_raw_fd(fd)),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::process_info::read_stat;
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+    use nix::sys::ptrace;
+    use nix::sys::signal::{Signal, kill};
+    use nix::unistd::Pid;
+
+    fn spawn(words: &[&str]) -> SuspendedLaunch {
+        let words: Vec<OsString> = words.iter().map(OsString::from).collect();
+        SuspendedLaunch::spawn(&words, &SigSet::empty()).unwrap()
+    }
+
+    fn wait_for_end(running: &mut Running) -> Exit {
+        let mut fds = [PollFd::new(running.pidfd().unwrap(), PollFlags::POLLIN)];
+        poll(&mut fds, PollTimeout::NONE).unwrap();
+        running.try_wait().unwrap()
+    }
+
+    #[test]
+    fn nothing_runs_before_it_is_resumed() {
+        let folder = tempfile::tempdir().unwrap();
+        let mark = folder.path().join("mark");
+        let launch = spawn(&["touch", mark.to_str().unwrap()]);
+        let pid = launch.pid();
+        drop(launch);
+        assert!(read_stat(pid).is_err(), "ended and reaped");
+        assert!(!mark.exists());
+        let mut running = spawn(&["touch", mark.to_str().unwrap()]).resume().unwrap();
+        assert_eq!(wait_for_end(&mut running), Exit::Code(0));
+        assert!(mark.exists());
+    }
+
+    #[test]
+    fn what_cannot_be_run_is_told_apart() {
+        let missing = spawn(&["/nonexistent/program"]).resume().unwrap_err();
+        assert!(matches!(missing, LaunchError::NotFound(_)), "{missing}");
+        assert_eq!(missing.exit_code(), 127);
+        let folder = spawn(&["/tmp"]).resume().unwrap_err();
+        assert!(matches!(folder, LaunchError::NotExecutable(..)), "{folder}");
+        assert_eq!(folder.exit_code(), 126);
+        let empty = SuspendedLaunch::spawn(&[], &SigSet::empty()).unwrap_err();
+        assert_eq!(empty.exit_code(), 2);
+    }
+
+    #[test]
+    fn a_real_time_signal_has_a_status_too() {
+        let mut running = spawn(&["sh", "-c", "kill -34 $$"]).resume().unwrap();
+        let exit = wait_for_end(&mut running);
+        assert_eq!(exit, Exit::Signal(34));
+        assert_eq!(exit.shell_status(), 162);
+    }
+
+    /// Seizes and interrupts a process, and waits for the stop as the module's head demands: for stops alone.
+    fn stop_as_tracer(pid: i32) {
+        ptrace::seize(Pid::from_raw(pid), ptrace::Options::empty()).unwrap();
+        ptrace::interrupt(Pid::from_raw(pid)).unwrap();
+        // SAFETY: as in `wait_for_exit`.
+        let result = unsafe {
+            let mut information: libc::siginfo_t = std::mem::zeroed();
+            let id = libc::id_t::try_from(pid).unwrap();
+            let flags = libc::WSTOPPED | libc::__WALL | libc::__WNOTHREAD;
+            libc::waitid(libc::P_PID, id, &raw mut information, flags)
+        };
+        assert_eq!(result, 0);
+    }
+
+    #[test]
+    fn stops_belong_to_the_tracer_and_the_exit_to_the_launcher() {
+        let mut running = spawn(&["sleep", "1000"]).resume().unwrap();
+        let pid = running.pid();
+        let (stopped, is_stopped) = std::sync::mpsc::channel();
+        let (finish, may_finish) = std::sync::mpsc::channel::<()>();
+        let tracer = std::thread::spawn(move || {
+            stop_as_tracer(pid);
+            stopped.send(()).unwrap();
+            // Killed while it is held; this thread goes on holding it.
+            may_finish.recv().unwrap();
+        });
+        is_stopped.recv().unwrap();
+        assert_eq!(running.try_wait(), None, "a stop is no exit");
+        assert_eq!(read_stat(pid).unwrap().state, b't');
+        kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+        assert_eq!(wait_for_end(&mut running), Exit::Signal(libc::SIGKILL));
+        finish.send(()).unwrap();
+        tracer.join().unwrap();
+    }
+
+    /// The trap that the module's head warns of, as the kernel has it.
+    #[test]
+    fn a_tracer_that_waits_for_exits_takes_the_status_away() {
+        let mut running = spawn(&["sleep", "1000"]).resume().unwrap();
+        let pid = running.pid();
+        let tracer = std::thread::spawn(move || {
+            stop_as_tracer(pid);
+            kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+            let flags = nix::sys::wait::WaitPidFlag::__WALL;
+            nix::sys::wait::waitpid(Pid::from_raw(pid), Some(flags)).unwrap()
+        });
+        let status = tracer.join().unwrap();
+        assert!(matches!(status, nix::sys::wait::WaitStatus::Signaled(..)));
+        assert_eq!(running.try_wait(), Some(Exit::Unknown));
+    }
+}

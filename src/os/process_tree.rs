@@ -1,0 +1,301 @@
+//! A process and its descendants, watched cheaply: children are found within one look of their start.
+//!
+//! `/proc/loadavg` ends with the pid that was given out last (proc_loadavg(5)): while it stands still, nothing was
+//! started, and one read of a kept-open file is the whole cost. When it has moved, /proc is listed and the parents of
+//! pids not seen before are read. A process that starts and ends between two looks is not seen, and neither is one whose
+//! parent did. One that was seen stays, whoever becomes its parent.
+
+use super::launch::open_pidfd;
+use super::process_info::{Stat, read_stat};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+
+/// Members kept at most: a fork storm must not take all of torchspy's file descriptors and memory.
+const MAX_MEMBERS: usize = 4096;
+
+/// A change in the tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProcessEvent {
+    /// A process was found that is the root or a descendant of it.
+    Started {
+        /// Its pid.
+        pid: i32,
+        /// Its parent's pid.
+        parent: i32,
+        /// Start time in clock ticks since boot.
+        start_ticks: u64,
+    },
+    /// A member ended.
+    Exited {
+        /// The pid it had.
+        pid: i32,
+        /// Its start time: the pid may be another's by now.
+        start_ticks: u64,
+    },
+    /// The tree is larger than is watched; this one is left out. Told once.
+    TooMany {
+        /// The first pid that was left out.
+        pid: i32,
+    },
+}
+
+/// One row of the process table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessRow {
+    /// The pid.
+    pub pid: i32,
+    /// Its parent's pid.
+    pub parent: i32,
+    /// Start time in clock ticks since boot.
+    pub start_ticks: u64,
+}
+
+/// Who belongs to the tree: the pure part.
+#[derive(Clone, Debug, Default)]
+pub struct ProcessTree {
+    /// Start ticks by pid.
+    members: FxHashMap<i32, u64>,
+    /// Looked at, and no member.
+    strangers: FxHashSet<i32>,
+}
+
+impl ProcessTree {
+    /// A tree with its root alone.
+    pub fn new(root: i32, start_ticks: u64) -> Self {
+        let mut tree = Self::default();
+        tree.members.insert(root, start_ticks);
+        tree
+    }
+
+    /// Whether this pid's row need not be read: it is a member, or is known to be none.
+    pub fn knows(&self, pid: i32) -> bool {
+        self.members.contains_key(&pid) || self.strangers.contains(&pid)
+    }
+
+    /// Forgets strangers that are gone, so that a process that is given such a pid later is looked at.
+    pub fn retain_listed(&mut self, listed: &FxHashSet<i32>) {
+        self.strangers.retain(|pid| listed.contains(pid));
+    }
+
+    /// Takes in rows of unknown pids; returns those that belong to the tree, parents before children.
+    pub fn add(&mut self, rows: &[ProcessRow]) -> Vec<ProcessRow> {
+        let mut found = Vec::new();
+        let mut rest: Vec<ProcessRow> = rows.to_vec();
+        // Older pids are usually parents, so that one round is enough; a wrapped pid counter costs another.
+        rest.sort_by_key(|row| (row.start_ticks, row.pid));
+        loop {
+            let before = found.len();
+            rest.retain(|row| {
+                // A child is never older than its parent: else the parent's pid has been reused.
+                let parent = self.members.get(&row.parent);
+                let is_member = parent.is_some_and(|&start| start <= row.start_ticks);
+                if is_member {
+                    self.members.insert(row.pid, row.start_ticks);
+                    found.push(*row);
+                }
+                !is_member
+            });
+            if found.len() == before {
+                break;
+            }
+        }
+        self.strangers.extend(rest.iter().map(|row| row.pid));
+        found
+    }
+
+    /// Takes out a member that ended.
+    pub fn remove(&mut self, pid: i32) {
+        self.members.remove(&pid);
+    }
+
+    /// Takes out a member, and does not look at its pid again while that is listed.
+    pub fn leave_out(&mut self, pid: i32) {
+        self.members.remove(&pid);
+        self.strangers.insert(pid);
+    }
+
+    /// Members: pid and start ticks.
+    pub fn members(&self) -> impl Iterator<Item = (i32, u64)> + '_ {
+        self.members.iter().map(|(&pid, &start)| (pid, start))
+    }
+}
+
+/// Watches the live tree below a root.
+#[derive(Debug)]
+pub struct ProcessWatch {
+    tree: ProcessTree,
+    pidfds: FxHashMap<i32, Option<OwnedFd>>,
+    loadavg: Option<File>,
+    last_pid: Option<u64>,
+    unreported: Vec<ProcessEvent>,
+    told_too_many: bool,
+}
+
+impl ProcessWatch {
+    /// Watches `root_pid` and what descends from it. The first poll reports the root and the descendants it has.
+    ///
+    /// # Errors
+    /// `NotFound` where there is no such process.
+    pub fn new(root_pid: i32) -> io::Result<Self> {
+        let (stat, pidfd) = open_process(root_pid)?;
+        Ok(Self {
+            tree: ProcessTree::new(root_pid, stat.start_ticks),
+            pidfds: std::iter::once((root_pid, pidfd)).collect(),
+            loadavg: File::open("/proc/loadavg").ok(),
+            last_pid: None,
+            unreported: vec![ProcessEvent::Started {
+                pid: root_pid,
+                parent: stat.parent_pid,
+                start_ticks: stat.start_ticks,
+            }],
+            told_too_many: false,
+        })
+    }
+
+    /// What has changed since the last poll.
+    pub fn poll(&mut self) -> Vec<ProcessEvent> {
+        let mut events = std::mem::take(&mut self.unreported);
+        self.find_ended(&mut events);
+        let last_pid = self.read_last_pid();
+        // Taken before the listing: what starts during it moves the pid again, and is found by the next poll at the
+        // latest. Without a readable loadavg every poll lists.
+        if last_pid.is_none() || last_pid != self.last_pid {
+            self.last_pid = last_pid;
+            self.find_started(&mut events);
+        }
+        events
+    }
+
+    /// Living members: pid and start ticks.
+    pub fn members(&self) -> impl Iterator<Item = (i32, u64)> + '_ {
+        self.tree.members()
+    }
+
+    /// The file descriptor that stands for a member; `None` for strangers and before Linux 5.3.
+    pub fn pidfd(&self, pid: i32) -> Option<BorrowedFd<'_>> {
+        self.pidfds.get(&pid)?.as_ref().map(AsFd::as_fd)
+    }
+
+    fn read_last_pid(&self) -> Option<u64> {
+        let mut buffer = [0; 128];
+        let count = self.loadavg.as_ref()?.read_at(&mut buffer, 0).ok()?;
+        parse_last_pid(buffer.get(..count)?)
+    }
+
+    fn find_ended(&mut self, events: &mut Vec<ProcessEvent>) {
+        let mut ended = Vec::new();
+        let mut polled: Vec<(i32, PollFd<'_>)> = Vec::with_capacity(self.pidfds.len());
+        for (&pid, pidfd) in &self.pidfds {
+            match pidfd {
+                Some(fd) => polled.push((pid, PollFd::new(fd.as_fd(), PollFlags::POLLIN))),
+                None => {
+                    if !is_same_process(pid, &self.tree) {
+                        ended.push(pid);
+                    }
+                }
+            }
+        }
+        let (pids, mut fds): (Vec<i32>, Vec<PollFd<'_>>) = polled.into_iter().unzip();
+        if poll(&mut fds, PollTimeout::ZERO).unwrap_or(0) > 0 {
+            let ready = pids.iter().zip(&fds);
+            ended.extend(
+                ready
+                    .filter(|(_, fd)| fd.any().unwrap_or(false))
+                    .map(|(&pid, _)| pid),
+            );
+        }
+        for pid in ended {
+            self.pidfds.remove(&pid);
+            let start_ticks = self.tree.members.get(&pid).copied().unwrap_or(0);
+            self.tree.remove(pid);
+            events.push(ProcessEvent::Exited { pid, start_ticks });
+        }
+    }
+
+    fn find_started(&mut self, events: &mut Vec<ProcessEvent>) {
+        let Ok(listing) = std::fs::read_dir("/proc") else {
+            return;
+        };
+        let listed: FxHashSet<i32> = listing
+            .flatten()
+            .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+            .collect();
+        self.tree.retain_listed(&listed);
+        let mut rows = Vec::new();
+        for &pid in listed.iter().filter(|&&pid| !self.tree.knows(pid)) {
+            if let Ok(stat) = read_stat(pid) {
+                rows.push(ProcessRow {
+                    pid,
+                    parent: stat.parent_pid,
+                    start_ticks: stat.start_ticks,
+                });
+            }
+        }
+        for row in self.tree.add(&rows) {
+            self.take_in(row, events);
+        }
+    }
+
+    fn take_in(&mut self, row: ProcessRow, events: &mut Vec<ProcessEvent>) {
+        let pid = row.pid;
+        if self.pidfds.len() >= MAX_MEMBERS {
+            self.tree.leave_out(pid);
+            if !std::mem::replace(&mut self.told_too_many, true) {
+                events.push(ProcessEvent::TooMany { pid });
+            }
+            return;
+        }
+        match open_process(pid) {
+            // A dead process stays in /proc until its parent asks for it.
+            Ok((stat, pidfd)) if has_ended(&stat, pidfd.as_ref()) => self.tree.leave_out(pid),
+            Ok((stat, pidfd)) if stat.start_ticks == row.start_ticks => {
+                self.pidfds.insert(pid, pidfd);
+                events.push(ProcessEvent::Started {
+                    pid,
+                    parent: row.parent,
+                    start_ticks: row.start_ticks,
+                });
+            }
+            // It ended, and perhaps another has its pid: that one is looked at next time.
+            _ => self.tree.remove(pid),
+        }
+    }
+}
+
+/// Opens a pidfd and reads `stat` after it, so that both speak of the same process.
+fn open_process(pid: i32) -> io::Result<(Stat, Option<OwnedFd>)> {
+    let pidfd = open_pidfd(pid).ok();
+    Ok((read_stat(pid)?, pidfd))
+}
+
+/// By its pidfd where there is one: a process whose first thread is dead but has others is `Z` in /proc, and lives.
+fn has_ended(stat: &Stat, pidfd: Option<&OwnedFd>) -> bool {
+    match pidfd {
+        Some(fd) => {
+            let mut fds = [PollFd::new(fd.as_fd(), PollFlags::POLLIN)];
+            poll(&mut fds, PollTimeout::ZERO).unwrap_or(0) > 0
+        }
+        None => stat.state == b'Z',
+    }
+}
+
+fn is_same_process(pid: i32, tree: &ProcessTree) -> bool {
+    let Ok(stat) = read_stat(pid) else {
+        return false;
+    };
+    stat.state != b'Z' && tree.members.get(&pid) == Some(&stat.start_ticks)
+}
+
+/// The last field of `/proc/loadavg`.
+fn parse_last_pid(text: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(text).ok()?;
+    text.split_ascii_whitespace().nth(4)?.parse().ok()
+}
+
+#[cfg(test)]
+#[path = "process_tree_tests.rs"]
+mod tests;
