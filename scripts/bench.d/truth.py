@@ -1,0 +1,1 @@
+def measure(table, folder, quick): table.skip('truth', 'not written')
