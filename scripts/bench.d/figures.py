@@ -5,7 +5,6 @@ import os
 import platform
 import random
 import statistics
-import sys
 
 PASS, FAIL, SKIP, STATED = "PASS", "FAIL", "SKIP", "stated"
 
@@ -69,7 +68,7 @@ class Table:
         print(f"    failed: {why}", flush=True)
 
     def close(self):
-        """Prints the sum; returns the exit status: a quick run judges the harness and not the figures."""
+        """Prints the sum."""
         counts = self.counts
         print(f"\nbench: {counts[PASS]} passed, {counts[FAIL]} failed, {counts[SKIP]} skipped, {counts[STATED]} stated")
         if self.quick and counts[FAIL]:
@@ -91,8 +90,3 @@ def machine_facts():
         f"machine: {model}, {os.cpu_count()} CPUs ({len(os.sched_getaffinity(0))} usable), kernel {platform.release()}, clock {clock}",
         f"load before: {load[0]:.2f} {load[1]:.2f} {load[2]:.2f}; Python {platform.python_version()}; uid {os.getuid()}",
     ]
-
-
-def warn(text):
-    """A note that is no figure."""
-    print(f"note: {text}", file=sys.stderr, flush=True)
