@@ -1,0 +1,145 @@
+"""Runs torchspy and py-spy on a target, by their command lines alone."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import tempfile
+import time
+
+from targets import ROOT, Failed
+
+
+def torchspy_path():
+    """The torchspy that is measured: $TORCHSPY, else the release build of this checkout."""
+    return os.environ.get("TORCHSPY") or os.path.join(ROOT, "target", "release", "torchspy")
+
+
+def torchspy_missing():
+    """Why torchspy cannot be run, or None."""
+    path = torchspy_path()
+    if not os.access(path, os.X_OK):
+        return f"no torchspy at {path} (cargo build --release, or set TORCHSPY)"
+    try:
+        version = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20)
+    except OSError as error:
+        return f"{path}: {error}"
+    if version.returncode != 0 or "torchspy" not in version.stdout:
+        return f"{path} --version said {version.stdout.strip()!r} and exited with {version.returncode}"
+    return None
+
+
+def pyspy_path():
+    """The py-spy of scripts/torch-env peers, or $PYSPY; None where there is none and none can be made."""
+    if os.environ.get("PYSPY"):
+        return os.environ["PYSPY"]
+    if os.environ.get("TORCHSPY_NO_PEERS"):
+        return None
+    done = subprocess.run([os.path.join(ROOT, "scripts", "torch-env"), "peers"], stdout=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        return None
+    path = os.path.join(os.path.dirname(done.stdout.strip()), "py-spy")
+    return path if os.access(path, os.X_OK) else None
+
+
+class Run:
+    """A profiler at work. `finish` ends it as a Ctrl-C would; a context manager: it never outlives its block."""
+
+    def __init__(self, command, folder):
+        self.command = command
+        self.log = os.path.join(folder, f"{os.path.basename(command[0])}-{time.monotonic_ns()}.log")
+        self.started_ns = time.monotonic_ns()
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+
+    def said(self):
+        """What it printed."""
+        with open(self.log, encoding="utf-8", errors="replace") as log:
+            return log.read()
+
+    def wait(self, timeout):
+        """Waits for its end; raises Failed where it failed or hung."""
+        try:
+            status = self.process.wait(timeout)
+        except subprocess.TimeoutExpired as error:
+            raise Failed(f"{self.command}: still running after {timeout} s\n{self.said()[-2000:]}") from error
+        if status != 0:
+            raise Failed(f"{self.command}: exit status {status}\n{self.said()[-2000:]}")
+        return self
+
+    def finish(self, timeout=60):
+        """Ends it as a Ctrl-C would."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+        return self.wait(timeout)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
+
+class TorchSpy:
+    """torchspy, and the recordings of one measurement."""
+
+    name = "torchspy"
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def _output(self):
+        return tempfile.mktemp(prefix="run-", suffix=".tspy", dir=self.folder)
+
+    def attach(self, pid, duration=None, rate=100, options=()):
+        """Records a running process. The Run has the recording's path as `.recording`."""
+        recording = self._output()
+        command = [torchspy_path(), "record", "--pid", str(pid), "--rate", str(rate), *options, "-o", recording]
+        if duration is not None:
+            command[4:4] = ["--duration", f"{duration:g}s"]
+        run = Run(command, self.folder)
+        run.recording = recording
+        return run
+
+    def launch(self, target, rate=100, options=()):
+        """Records a command from its start."""
+        recording = self._output()
+        run = Run([torchspy_path(), "record", "--rate", str(rate), *options, "-o", recording, "--", *target], self.folder)
+        run.recording = recording
+        return run
+
+    @staticmethod
+    def report(recording):
+        """`torchspy report --json` of a recording."""
+        done = subprocess.run([torchspy_path(), "report", "--json", recording], capture_output=True, text=True, timeout=120)
+        if done.returncode != 0:
+            raise Failed(f"report --json {recording}: exit status {done.returncode}\n{done.stderr[-2000:]}")
+        try:
+            return json.loads(done.stdout)
+        except ValueError as error:
+            raise Failed(f"report --json {recording}: {error}\n{done.stdout[:400]}") from error
+
+
+class PySpy:
+    """py-spy, with or without --native."""
+
+    def __init__(self, folder, path, native):
+        self.folder, self.path, self.native = folder, path, native
+        self.name = "py-spy --native" if native else "py-spy"
+
+    def attach(self, pid, duration=None, rate=100):
+        """Records a running process."""
+        output = tempfile.mktemp(suffix=".raw", dir=self.folder)
+        command = [self.path, "record", "--pid", str(pid), "--rate", str(rate), "--format", "raw", "--output", output]
+        command += ["--native"] if self.native else []
+        command += ["--duration", str(max(1, round(duration)))] if duration is not None else ["--duration", "unlimited"]
+        return Run(command, self.folder)
+
+    @staticmethod
+    def lost(run):
+        """(samples, errors) as it counts them: samples per active thread, errors per failed capture."""
+        found = re.search(r"Samples: (\d+) Errors: (\d+)", run.said())
+        return (int(found[1]), int(found[2])) if found else None

@@ -1,0 +1,118 @@
+"""Bar 2: how much longer a fixed amount of work takes while it is recorded."""
+
+import time
+
+import profilers
+from figures import median, median_upper_bound
+from targets import Target, torch_python
+
+# Where a stop's budget is off, every running thread is stopped at every tick.
+BUDGET_OFF = ("--max-stopped", "100")
+
+
+def section(target, tool=None, rate=100, options=(), settle_s=1.0):
+    """One fixed amount of work under `tool` (None: bare): its wall time, s, and the finished Run."""
+    if tool is None:
+        target.go()
+        return target.read_json(600)["wall_s"], None
+    extra = {"options": options} if options else {}
+    with tool.attach(target.pid, rate=rate, **extra) as run:
+        # The whole section is to be recorded: the tool gets time to attach first.
+        time.sleep(settle_s)
+        target.go()
+        wall = target.read_json(600)["wall_s"]
+        return wall, run.finish()
+
+
+def pairs(target, variants, count):
+    """`count` times a bare section and one for each variant, in turning order. {variant's name: [ratio to bare]}."""
+    ratios = {name: [] for name, *_ in variants}
+    walls = []
+    for number in range(count):
+        order = [None, *variants]
+        order = order[number % len(order) :] + order[: number % len(order)]
+        found, bare = {}, None
+        for variant in order:
+            if variant is None:
+                bare, _ = section(target)
+                walls.append(bare)
+            else:
+                name, tool, rate, options = variant
+                found[name], run = section(target, tool, rate, options)
+                if isinstance(tool, profilers.TorchSpy):
+                    last_quality[name] = tool.report(run.recording)["quality"]
+        for name, wall in found.items():
+            ratios[name].append(wall / bare)
+        said = ", ".join(f"{name} {100 * (wall / bare - 1):+.2f} %" for name, wall in found.items())
+        print(f"    pair {number + 1}: bare {bare:.2f} s{', ' + said if said else ''}", flush=True)
+    return ratios, walls
+
+
+# The sampler's own figures of the last run of each variant, to state beside the ratios.
+last_quality = {}
+
+
+def judge(table, name, ratios, median_limit, upper_limit=None):
+    """The bars of one variant."""
+    middle, upper = 100 * (median(ratios) - 1), 100 * (median_upper_bound(ratios) - 1)
+    table.at_most(f"slowdown, {name}: median of {len(ratios)}", middle, median_limit, "{:.2f} %")
+    if upper_limit is None or len(ratios) < 3:
+        table.stated("    95 % upper bound", f"{upper:.2f} %")
+    else:
+        table.at_most("    95 % upper bound", upper, upper_limit, "{:.2f} %")
+    quality = last_quality.get(name)
+    if quality:
+        stopped, ticks = quality.get("stopped_share"), quality.get("ticks")
+        table.stated("    stopped share of the target's time / ticks", f"{100 * stopped:.2f} % / {ticks}")
+
+
+def measure(table, folder, quick):
+    """Bar 2."""
+    table.heading("2. Slowdown of a torch script with about 160 threads (fixed work; alternated with bare runs)")
+    python = torch_python()
+    if python is None:
+        table.skip("slowdown", "no torch environment")
+        return
+    missing = profilers.torchspy_missing()
+    if missing:
+        table.skip("slowdown under torchspy", missing)
+    mine = None if missing else profilers.TorchSpy(folder)
+    count, steps = (2, 15) if quick else (20, 540)
+    variants = []
+    if mine:
+        variants.append(("100 Hz", mine, 100, ()))
+        variants.append(("1,000 Hz, budget off", mine, 1000, BUDGET_OFF))
+    with Target.python("many_threads.py", "--steps", steps, python=python) as target:
+        section(target)
+        if variants:
+            ratios, walls = pairs(target, variants, count)
+            table.stated("bare section: median", f"{median(walls):.2f} s")
+            judge(table, "100 Hz", ratios["100 Hz"], 1.5, 2.5)
+            judge(table, "1,000 Hz, budget off", ratios["1,000 Hz, budget off"], 10)
+        record_peers(table, folder, target, quick)
+    if mine and not quick:
+        budget(table, mine, python)
+
+
+def record_peers(table, folder, target, quick):
+    """The same section once under py-spy, for the record."""
+    pyspy = profilers.pyspy_path()
+    if pyspy is None:
+        table.skip("slowdown under py-spy", "no py-spy (scripts/torch-env peers)")
+        return
+    for native in (False,) if quick else (False, True):
+        tool = profilers.PySpy(folder, pyspy, native)
+        bare, _ = section(target)
+        # With --native it reads all symbols first.
+        wall, _ = section(target, tool, settle_s=3 if native else 1)
+        table.stated(f"{tool.name} at 100 Hz, one section", f"{wall:.1f} s, bare {bare:.1f} s ({wall / bare:.2f}x)")
+
+
+def budget(table, mine, python):
+    """Running OpenMP threads, four a core here: within the --max-stopped budget of 2 %."""
+    count, steps, threads = 6, 100, 8
+    with Target.python("many_threads.py", "--steps", steps, "--omp", threads, "--sleepers", 0, python=python) as target:
+        section(target)
+        ratios, _ = pairs(target, [("8 OpenMP threads", mine, 100, ())], count)
+    table.at_most("8 OpenMP threads: stopped share", 100 * last_quality["8 OpenMP threads"]["stopped_share"], 2, "{:.2f} %")
+    table.stated("    slowdown: median", f"{100 * (median(ratios['8 OpenMP threads']) - 1):.2f} %")

@@ -1,0 +1,176 @@
+"""Bar 1: how long, and how often, a running thread stands still for a sample; EINTRs in epoll_wait."""
+
+import math
+import time
+
+import profilers
+from figures import median, quantile
+from targets import Failed, Target
+
+SLEEPERS = (0, 60)
+
+
+class Felt:
+    """What the probe felt in one run: gaps, stops among them, and the time that it was watched for."""
+
+    def __init__(self, result):
+        self.seconds = (result["window_ns"][1] - result["window_ns"][0]) / 1e9
+        self.all_us = sum(gap[1] for gap in result["gaps"]) / 1e3
+        # A ptrace stop is a voluntary context switch, which a thread that only spins never makes by itself.
+        self.stops_us = [gap[1] / 1e3 for gap in result["gaps"] if gap[2]]
+        self.fresh = None
+        self.lost = None
+        if result["lost"]:
+            raise Failed(f"the probe's buffer was too small: {result['lost']} gaps lost")
+
+
+def spin_once(tool, sleepers, seconds):
+    """One run of the probe under `tool` (None: bare)."""
+    with Target.python("probe.py", "--sleepers", sleepers) as target:
+        target.go()
+        if tool is None:
+            time.sleep(seconds)
+            target.signal()
+            return Felt(target.read_json())
+        with tool.attach(target.pid, seconds) as run:
+            run.wait(seconds + 60)
+            target.signal()
+            felt = Felt(target.read_json())
+            if isinstance(tool, profilers.TorchSpy):
+                quality = tool.report(run.recording)["quality"]
+                felt.fresh = quality["fresh"], quality["ticks"]
+            else:
+                felt.lost = tool.lost(run)
+            return felt
+
+
+class Summary:
+    """All runs of one tool at one number of sleepers, less the bare runs."""
+
+    def __init__(self, runs, bare):
+        idle_per_second = sum(run.all_us for run in bare) / sum(run.seconds for run in bare)
+        extra = [run.all_us - idle_per_second * run.seconds for run in runs]
+        # A tick that was sampled is a stop that was felt: the same count for every tool, and none of the tools' own.
+        self.stops = sum(len(run.stops_us) for run in runs)
+        self.per_tick_us = sum(extra) / max(self.stops, 1)
+        self.lengths = [length for run in runs for length in run.stops_us]
+        self.stop_only_us = sum(self.lengths) / max(self.stops, 1)
+        self.rate = self.stops / sum(run.seconds for run in runs)
+
+    def line(self):
+        """The figures in words."""
+        lengths = self.lengths
+        return (
+            f"{self.per_tick_us:.0f} us/tick; stops alone {self.stop_only_us:.0f} us, p50 {median(lengths):.0f}"
+            f" p99 {quantile(lengths, 0.99):.0f} max {max(lengths, default=0):.0f} us; {self.stops} stops, {self.rate:.0f}/s"
+        )
+
+
+def spin(table, tools, quick):
+    """Alternates the tools on the probe; returns the summaries by (tool's name, sleepers)."""
+    seconds, rounds = (3, 1) if quick else (10, 5)
+    summaries = {}
+    for sleepers in SLEEPERS:
+        runs = {tool.name: [] for tool in tools}
+        bare = []
+        for number in range(rounds):
+            # The order turns with each round, so that none is always the one that runs first.
+            order = [None, *tools]
+            for tool in order[number % len(order) :] + order[: number % len(order)]:
+                felt = spin_once(tool, sleepers, seconds)
+                (bare if tool is None else runs[tool.name]).append(felt)
+        idle = 100 * sum(run.all_us for run in bare) / sum(run.seconds for run in bare) / 1e6
+        table.stated(f"bare probe, {sleepers} sleepers: time in gaps > 5 us", f"{idle:.2f} %")
+        if idle > 3:
+            print("    this machine is not quiet: what is left after the bare runs are taken off is mostly noise", flush=True)
+        for tool in tools:
+            found = runs[tool.name]
+            if not any(run.stops_us for run in found):
+                raise Failed(f"the probe felt no stop at all under {tool.name}")
+            summary = summaries[tool.name, sleepers] = Summary(found, bare)
+            print(f"    {tool.name}, {sleepers} sleepers: {summary.line()}", flush=True)
+            lost = [run.lost for run in found if run.lost]
+            if lost:
+                print(f"    {tool.name} itself counted {sum(l[0] for l in lost)} samples and {sum(l[1] for l in lost)} errors", flush=True)
+            fresh = [run.fresh for run in found if run.fresh]
+            if fresh:
+                share = sum(one[0] for one in fresh) / max(1, sum(one[1] for one in fresh))
+                # Fresh captures count every thread; the running one is told by the stops that it felt.
+                felt_share = sum(len(run.stops_us) for run in found) / max(1, sum(one[1] for one in fresh))
+                table.at_least(f"fresh captures per tick, {sleepers} sleepers", min(share, felt_share), 0.95)
+    return summaries
+
+
+def ratio(one, other):
+    """(by all gaps less the bare runs', by stops alone). The first is noisy, and may be negative, on a busy machine."""
+    by_gaps = one.per_tick_us / other.per_tick_us if min(one.per_tick_us, other.per_tick_us) > 0 else math.inf
+    return by_gaps, one.stop_only_us / other.stop_only_us
+
+
+def judge_ratio(table, bar, one, other, limit, form):
+    """A bar on two summaries: both ways to count must meet it, so that noise cannot."""
+    by_gaps, by_stops = ratio(one, other)
+    table.at_most(bar, by_gaps, limit, form)
+    table.at_most("    the same, stops alone", by_stops, limit, form)
+
+
+def judge(table, summaries):
+    """The ratios and their bars."""
+    for sleepers, limit in ((0, 1 / 8), (60, 1 / 80)):
+        mine, peer = summaries.get(("torchspy", sleepers)), summaries.get(("py-spy --native", sleepers))
+        bar = f"stopped time per tick / py-spy --native, {sleepers} sleepers"
+        if mine and peer:
+            judge_ratio(table, bar, mine, peer, limit, "{:.4f}")
+        else:
+            table.skip(bar, "torchspy or py-spy is missing")
+    few, many = summaries.get(("torchspy", 0)), summaries.get(("torchspy", 60))
+    if few and many:
+        judge_ratio(table, "stopped time per tick, 60 sleepers / none", many, few, 1.5, "{:.3f}")
+        for sleepers, summary in ((0, few), (60, many)):
+            lengths = summary.lengths
+            table.stated(f"stop p99 / max, {sleepers} sleepers", f"{quantile(lengths, 0.99):.0f} / {max(lengths):.0f} us")
+
+
+def epoll_once(tool, timeout_ms, work_us, seconds):
+    """(calls, EINTRs) of a thread in epoll_wait under `tool`."""
+    with Target.python("probe.py", "--mode", "epoll", "--timeout-ms", timeout_ms, "--work-us", work_us) as target:
+        target.go()
+        with tool.attach(target.pid, seconds) as run:
+            run.wait(seconds + 60)
+            target.signal()
+            counts = target.read_json()["epoll"]
+            return counts["calls"], counts["eintr"]
+
+
+def interrupted_waits(table, tools, quick):
+    """EINTRs in epoll_wait, longer and shorter than a tick."""
+    seconds = 3 if quick else 11  # 1,000 ticks and some
+    for tool in tools:
+        mine = isinstance(tool, profilers.TorchSpy)
+        calls, eintr = epoll_once(tool, 50, 0, seconds)
+        bar = f"EINTRs in epoll_wait(50 ms), {tool.name}, {seconds * 100} ticks"
+        if mine:
+            table.at_most(bar, eintr, 0, "{:.0f}", f" of {calls}")
+        else:
+            table.stated(bar, f"{eintr} of {calls}")
+        calls, eintr = epoll_once(tool, 1, 300, seconds)
+        table.stated(f"EINTRs in epoll_wait(1 ms) + 300 us work, {tool.name}", f"{eintr} of {calls} ({100 * eintr / max(calls, 1):.2f} %)")
+
+
+def measure(table, folder, quick):
+    """Bar 1."""
+    table.heading("1. Stops (100 Hz, native + Python; the gaps of a thread that spins on the clock)")
+    tools = []
+    missing = profilers.torchspy_missing()
+    if missing:
+        table.skip("torchspy's stops", missing)
+    else:
+        tools.append(profilers.TorchSpy(folder))
+    pyspy = profilers.pyspy_path()
+    if pyspy:
+        tools.append(profilers.PySpy(folder, pyspy, native=True))
+        tools += [] if quick else [profilers.PySpy(folder, pyspy, native=False)]
+    else:
+        table.skip("py-spy's stops", "no py-spy (scripts/torch-env peers)")
+    judge(table, spin(table, tools, quick))
+    interrupted_waits(table, [tool for tool in tools if tool.name != "py-spy"], quick)

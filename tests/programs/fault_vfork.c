@@ -1,0 +1,44 @@
+// A parent in vfork: until its child has exec'd or ended it is in uninterruptible sleep (state D), and can be neither
+// interrupted nor detached from.
+//
+// usage: fault_vfork SECONDS [ROUNDS]
+// Prints "ready PID CHILD" from the child, once it runs and the parent so is in state D; the child sleeps SECONDS and
+// ends. After ROUNDS (default 1) prints "done ROUNDS". A second thread counts all the while, so that the process burns CPU.
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static void *count(void *turns) {
+    for (;;) ++*(volatile uint64_t *)turns;
+    return NULL;
+}
+
+int main(int argc, char **argv) {
+    double seconds = argc > 1 ? atof(argv[1]) : 2;
+    int rounds = argc > 2 ? atoi(argv[2]) : 1;
+    struct timespec pause = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
+    uint64_t turns = 0;
+    pthread_t counter;
+    if (pthread_create(&counter, NULL, count, &turns) != 0) return 1;
+    for (int round = 0; round < rounds; round++) {
+        // Formatted before vfork: the child shares this memory and may only make system calls.
+        char line[64];
+        pid_t self = getpid();
+        pid_t child = vfork();
+        if (child < 0) return 1;
+        if (child == 0) {
+            int length = snprintf(line, sizeof line, "ready %d %d\n", self, getpid());
+            if (write(1, line, (size_t)length) != length) _exit(1);
+            nanosleep(&pause, NULL);
+            _exit(0);
+        }
+        if (waitpid(child, NULL, 0) != child) return 1;
+    }
+    printf("done %d\n", rounds);
+    return 0;
+}
