@@ -1,0 +1,324 @@
+//! Finding the interpreter of a process: which of its files is Python, which version, and where `_PyRuntime` lies.
+
+use super::elf::ElfFile;
+use super::layout::{GilPlace, Layout, debug_offsets, tables};
+use crate::memory::{Memory, ReadError};
+use crate::model::code::PythonVersion;
+use regex::bytes::Regex;
+
+/// An ELF file that is mapped in the target: its Python binary, or a libpython.
+#[derive(Clone, Copy, Debug)]
+pub struct PythonImage<'a> {
+    /// Its path as the target sees it.
+    pub path: &'a str,
+    /// What is added to the file's virtual addresses.
+    pub load_bias: u64,
+    /// The file.
+    pub bytes: &'a [u8],
+}
+
+/// A Python interpreter, ready to be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interpreter {
+    /// Major and minor version.
+    pub version: PythonVersion,
+    /// The best known form of the version: `3.11.7`, or `3.10` where no more is known.
+    pub version_text: String,
+    /// Whether the build runs without a global lock. Those are refused so far, so this is false.
+    pub free_threaded: bool,
+    /// Where `_PyRuntime` lies.
+    pub runtime_address: u64,
+    /// Where the fields of its structures lie.
+    pub layout: Layout,
+    /// Where `PyCode_Type` lies, if its symbol was found: the type of every code object.
+    pub code_type: Option<u64>,
+    /// Where `_Py_NoneStruct` lies, if its symbol was found.
+    pub none: Option<u64>,
+}
+
+/// Why no interpreter was found.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DiscoverError {
+    /// None of the files holds an interpreter.
+    #[error("not a Python process")]
+    NotPython,
+    /// The interpreter has not started yet: try again.
+    #[error("Python is still starting")]
+    NotYetInitialised,
+    /// A version that torchspy has no layout for.
+    #[error("Python {0} is not supported")]
+    UnsupportedVersion(String),
+    /// A build without the global lock.
+    #[error(
+        "Python {0} is a free-threaded build, which is not supported: its objects and frames are laid out differently"
+    )]
+    FreeThreaded(String),
+    /// The interpreter's memory cannot be read.
+    #[error("the interpreter cannot be read: {0}")]
+    Unreadable(ReadError),
+    /// What was read is no interpreter.
+    #[error("the interpreter's state makes no sense: {0}")]
+    Invalid(&'static str),
+}
+
+impl From<ReadError> for DiscoverError {
+    fn from(error: ReadError) -> Self {
+        DiscoverError::Unreadable(error)
+    }
+}
+
+/// Whether a file's name suggests that it holds an interpreter. An executable may hold one under any name, so a
+/// process's own is always worth a try.
+pub fn could_be_python(path: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    let name = name.strip_suffix(" (deleted)").unwrap_or(name);
+    name.starts_with("python") || name.starts_with("libpython")
+}
+
+/// Finds the interpreter in a process that has `images` mapped. Worth repeating while it says
+/// [`DiscoverError::NotYetInitialised`].
+///
+/// # Errors
+/// [`DiscoverError`].
+pub fn discover(
+    images: &[PythonImage<'_>],
+    memory: &dyn Memory,
+) -> Result<Interpreter, DiscoverError> {
+    let mut reason = DiscoverError::NotPython;
+    for image in images {
+        let Some(file) = ElfFile::parse(image.bytes) else {
+            continue;
+        };
+        let Some(symbols) = Symbols::find(image, &file) else {
+            continue;
+        };
+        match read_interpreter(image, &file, &symbols, memory) {
+            Ok(interpreter) => return Ok(interpreter),
+            Err(error) => reason = error,
+        }
+    }
+    Err(reason)
+}
+
+/// What an image's symbol tables say, as addresses in the target.
+struct Symbols {
+    runtime: Option<u64>,
+    version: Option<u64>,
+    code_type: Option<u64>,
+    none: Option<u64>,
+}
+
+impl Symbols {
+    /// `None` where the file is no interpreter.
+    fn find(image: &PythonImage<'_>, file: &ElfFile<'_>) -> Option<Self> {
+        let names = [
+            "_PyRuntime",
+            "Py_Version",
+            "PyCode_Type",
+            "_Py_NoneStruct",
+            "Py_GetVersion",
+        ];
+        let [runtime, version, code_type, none, any_python] = file
+            .symbols(names)
+            .map(|found| found.map(|value| value.wrapping_add(image.load_bias)));
+        // 3.10 to 3.12 builds put `_PyRuntime` in a section of its own, as do all since.
+        let section = || {
+            Some(
+                file.section(".PyRuntime")?
+                    .sh_addr
+                    .wrapping_add(image.load_bias),
+            )
+        };
+        let runtime = runtime.or_else(section);
+        (runtime.is_some() || any_python.is_some()).then_some(Self {
+            runtime,
+            version,
+            code_type,
+            none,
+        })
+    }
+}
+
+fn read_interpreter(
+    image: &PythonImage<'_>,
+    file: &ElfFile<'_>,
+    symbols: &Symbols,
+    memory: &dyn Memory,
+) -> Result<Interpreter, DiscoverError> {
+    let Some(runtime_address) = symbols.runtime else {
+        // `_PyRuntime` came with 3.7.
+        let version = guess_version(image.path, file).map(|(version, _)| version.to_string());
+        return Err(DiscoverError::UnsupportedVersion(
+            version.unwrap_or_else(|| "older than 3.7".into()),
+        ));
+    };
+    let mut header = [0; debug_offsets::HEADER_SIZE];
+    memory.read_exact(runtime_address, &mut header)?;
+    let header = debug_offsets::parse_header(&header);
+    let (version, version_text) = match (&header, symbols.version) {
+        (Some(header), _) => parse_version_hex(header.version_hex),
+        (None, Some(address)) => parse_version_hex(memory.read_u64(address)?),
+        (None, None) => guess_version(image.path, file),
+    }
+    .ok_or(DiscoverError::Invalid("no version"))?;
+    let layout = match header {
+        Some(header) if header.free_threaded => {
+            return Err(DiscoverError::FreeThreaded(version_text));
+        }
+        Some(_) => read_debug_offsets(version, &version_text, runtime_address, memory)?,
+        // From 3.13 on the runtime begins with its offsets, and they are there from the start: this is something else.
+        None if version >= PythonVersion::new(3, 13) => {
+            return Err(DiscoverError::Invalid("no debug offsets"));
+        }
+        None => tables::for_version(version)
+            .ok_or_else(|| DiscoverError::UnsupportedVersion(version_text.clone()))?,
+    };
+    let interpreter = Interpreter {
+        version,
+        version_text,
+        free_threaded: false,
+        runtime_address,
+        layout,
+        code_type: symbols.code_type,
+        none: symbols.none,
+    };
+    check_started(&interpreter, memory)?;
+    Ok(interpreter)
+}
+
+fn read_debug_offsets(
+    version: PythonVersion,
+    text: &str,
+    runtime_address: u64,
+    memory: &dyn Memory,
+) -> Result<Layout, DiscoverError> {
+    let unsupported = || DiscoverError::UnsupportedVersion(text.to_owned());
+    let size = debug_offsets::size_for(version).ok_or_else(unsupported)?;
+    let mut bytes = [0; debug_offsets::MAX_SIZE];
+    let bytes = bytes.get_mut(..size).ok_or_else(unsupported)?;
+    memory.read_exact(runtime_address, bytes)?;
+    debug_offsets::parse_layout(version, bytes).map_err(|error| DiscoverError::Invalid(error.field))
+}
+
+/// An interpreter has started once it has a thread that points back to it.
+fn check_started(interpreter: &Interpreter, memory: &dyn Memory) -> Result<(), DiscoverError> {
+    let layout = &interpreter.layout;
+    let pointer = |base: u64, offset: u32| memory.read_u64(base.wrapping_add(offset.into()));
+    let state = pointer(interpreter.runtime_address, layout.interpreters_head)?;
+    if state == 0 {
+        return Err(DiscoverError::NotYetInitialised);
+    }
+    if !state.is_multiple_of(8) {
+        return Err(DiscoverError::Invalid("interpreter list"));
+    }
+    let thread = pointer(state, layout.interpreter.threads_head)?;
+    if thread == 0 {
+        return Err(DiscoverError::NotYetInitialised);
+    }
+    let back = pointer(thread, layout.thread.interpreter)?;
+    if back == 0 {
+        return Err(DiscoverError::NotYetInitialised);
+    }
+    if let GilPlace::BehindInterpreter(offset) = layout.gil.place
+        && pointer(back, offset)? == 0
+    {
+        return Err(DiscoverError::NotYetInitialised);
+    }
+    if back != state {
+        return Err(DiscoverError::Invalid("thread list"));
+    }
+    Ok(())
+}
+
+/// `PY_VERSION_HEX`: major, minor, micro, and a level (0xf for final) with its serial, a byte each.
+fn parse_version_hex(hex: u64) -> Option<(PythonVersion, String)> {
+    let [level, micro, minor, major] = u32::try_from(hex).ok()?.to_le_bytes();
+    if major != 3 {
+        return None;
+    }
+    let suffix = match level >> 4 {
+        0xa => format!("a{}", level & 0xf),
+        0xb => format!("b{}", level & 0xf),
+        0xc => format!("rc{}", level & 0xf),
+        _ => String::new(),
+    };
+    Some((
+        PythonVersion::new(major, minor),
+        format!("{major}.{minor}.{micro}{suffix}"),
+    ))
+}
+
+/// The version of a Python without `Py_Version` (before 3.11): by the directory of its library (`python3.10`), whose
+/// name stands in it, else by its file's name.
+fn guess_version(path: &str, file: &ElfFile<'_>) -> Option<(PythonVersion, String)> {
+    let constants = file.section_bytes(".rodata").unwrap_or_default();
+    let name = path.rsplit('/').next().unwrap_or(path).as_bytes();
+    let named = first_version(r"(?-u)python([23])\.(\d{1,2})[a-z]{0,2}\x00", constants)
+        .or_else(|| first_version(r"(?-u)python([23])\.(\d{1,2})", name))?;
+    let full = Regex::new(&format!(
+        r"(?-u)[^0-9.]({}\.{}\.\d{{1,2}})\x00",
+        named.major, named.minor
+    ))
+    .ok();
+    let full = full.and_then(|regex| regex.captures(constants)?.get(1));
+    let text = full.map_or_else(
+        || named.to_string(),
+        |found| String::from_utf8_lossy(found.as_bytes()).into_owned(),
+    );
+    Some((named, text))
+}
+
+fn first_version(pattern: &str, text: &[u8]) -> Option<PythonVersion> {
+    let found = Regex::new(pattern).ok()?.captures(text)?;
+    let number = |index| {
+        std::str::from_utf8(found.get(index)?.as_bytes())
+            .ok()?
+            .parse()
+            .ok()
+    };
+    Some(PythonVersion::new(number(1)?, number(2)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_could_be_python() {
+        for path in [
+            "/usr/bin/python3.11",
+            "/opt/x/lib/libpython3.12.so.1.0",
+            "python (deleted)",
+        ] {
+            assert!(could_be_python(path), "{path}");
+        }
+        assert!(!could_be_python("/usr/lib/python3/dist-packages/x.so"));
+    }
+
+    #[test]
+    fn version_numbers() {
+        let parse = |hex| parse_version_hex(hex).map(|(_, text)| text);
+        assert_eq!(parse(0x030b_07f0).as_deref(), Some("3.11.7"));
+        assert_eq!(parse(0x030f_00a3).as_deref(), Some("3.15.0a3"));
+        assert_eq!(parse(0x030e_00c1).as_deref(), Some("3.14.0rc1"));
+        assert_eq!(parse(0), None);
+        assert_eq!(parse(u64::MAX), None);
+    }
+
+    #[test]
+    fn a_process_without_python_is_none() {
+        let bytes = std::fs::read("/proc/self/exe").unwrap();
+        let image = PythonImage {
+            path: "/usr/bin/python3",
+            load_bias: 0,
+            bytes: &bytes,
+        };
+        let memory = crate::memory::SnapshotMemory::default();
+        assert_eq!(discover(&[image], &memory), Err(DiscoverError::NotPython));
+        let junk = PythonImage {
+            bytes: b"#!/bin/sh",
+            ..image
+        };
+        assert_eq!(discover(&[junk], &memory), Err(DiscoverError::NotPython));
+    }
+}

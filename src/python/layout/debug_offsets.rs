@@ -1,0 +1,224 @@
+//! `_Py_DebugOffsets`: the offsets that CPython 3.13 and later state themselves, at the start of `_PyRuntime`.
+//!
+//! Source: Include/internal/pycore_runtime.h (3.13) and Include/internal/pycore_debug_offsets.h (3.14, 3.15) of
+//! <https://github.com/python/cpython>. The table's own form changes with each minor version, so where each entry
+//! stands is a table here; what it says is read from the target, and checked like all that is.
+
+use super::{
+    BytesLayout, CodeLayout, FrameChain, FrameLayout, GilLayout, GilPlace, InterpreterLayout,
+    Layout, LayoutError, ThreadLayout, UnicodeLayout, tables,
+};
+use crate::model::code::PythonVersion;
+
+/// How `_Py_DebugOffsets` begins.
+pub const COOKIE: &[u8; 8] = b"xdebugpy";
+
+/// Cookie, version and `free_threaded`: the part that every version shares.
+pub const HEADER_SIZE: usize = 24;
+
+/// The most bytes that a table takes (3.15: 888).
+pub const MAX_SIZE: usize = 888;
+
+/// The part of `_Py_DebugOffsets` that every version shares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// `PY_VERSION_HEX`.
+    pub version_hex: u64,
+    /// Whether the build is free-threaded.
+    pub free_threaded: bool,
+}
+
+/// Parses the shared part; `None` where the cookie is missing.
+pub fn parse_header(bytes: &[u8]) -> Option<Header> {
+    if bytes.get(..8)? != COOKIE {
+        return None;
+    }
+    Some(Header {
+        version_hex: entry(bytes, 8)?,
+        free_threaded: entry(bytes, 16)? != 0,
+    })
+}
+
+/// Where the groups of one version's table begin, and which groups grew.
+struct Form {
+    version: PythonVersion,
+    size: usize,
+    interpreter: usize,
+    thread: usize,
+    frame: usize,
+    code: usize,
+    bytes: usize,
+    unicode: usize,
+    /// 3.14 put `threads_main` behind `threads_head`.
+    has_threads_main: bool,
+    /// 3.15 put three fields behind `thread_state.current_frame`, the first being `base_frame`.
+    has_base_frame: bool,
+    /// 3.15 states `sizeof(PyCompactUnicodeObject)`.
+    has_compact_size: bool,
+    /// Bits of a stack reference that are no part of the pointer.
+    tag_mask: u64,
+}
+
+const FORMS: [Form; 3] = [
+    Form {
+        version: PythonVersion::new(3, 13),
+        size: 584,
+        interpreter: 48,
+        thread: 152,
+        frame: 224,
+        code: 272,
+        bytes: 512,
+        unicode: 536,
+        has_threads_main: false,
+        has_base_frame: false,
+        has_compact_size: false,
+        tag_mask: 0,
+    },
+    Form {
+        version: PythonVersion::new(3, 14),
+        size: 760,
+        interpreter: 48,
+        thread: 176,
+        frame: 248,
+        code: 312,
+        bytes: 592,
+        unicode: 616,
+        has_threads_main: true,
+        has_base_frame: false,
+        has_compact_size: false,
+        tag_mask: 3,
+    },
+    Form {
+        version: PythonVersion::new(3, 15),
+        size: 888,
+        interpreter: 48,
+        thread: 176,
+        frame: 312,
+        code: 376,
+        bytes: 688,
+        unicode: 712,
+        has_threads_main: true,
+        has_base_frame: true,
+        has_compact_size: true,
+        tag_mask: 3,
+    },
+];
+
+/// How many bytes the table of a version takes; `None` where torchspy does not know its form.
+pub fn size_for(version: PythonVersion) -> Option<usize> {
+    form_for(version).map(|form| form.size)
+}
+
+fn form_for(version: PythonVersion) -> Option<&'static Form> {
+    FORMS.iter().find(|form| form.version == version)
+}
+
+/// Parses and validates the table of `version` from `bytes`, which hold [`size_for`] bytes.
+///
+/// # Errors
+/// A field that is missing or out of bounds.
+pub fn parse_layout(version: PythonVersion, bytes: &[u8]) -> Result<Layout, LayoutError> {
+    let unknown = LayoutError {
+        field: "version",
+        offset: u64::from(version.minor),
+    };
+    let form = form_for(version).ok_or(unknown)?;
+    let at = |group: usize, index: usize, field: &'static str| {
+        let offset = entry(bytes, group + 8 * index).unwrap_or(u64::MAX);
+        u32::try_from(offset).map_err(|_| LayoutError { field, offset })
+    };
+    let interpreter = form.interpreter;
+    let gil = interpreter + if form.has_threads_main { 8 } else { 0 };
+    let ids = form.thread + if form.has_base_frame { 24 } else { 0 };
+    let owner = at(form.frame, 5, "frame owner")?;
+    let layout = Layout {
+        version,
+        interpreters_head: at(24, 2, "runtime interpreters head")?,
+        gil: GilLayout {
+            place: GilPlace::BehindInterpreter(at(gil, 8, "interpreter gil")?),
+            last_holder: at(gil, 12, "gil holder")?,
+            locked: at(gil, 11, "gil locked")?,
+        },
+        interpreter: InterpreterLayout {
+            next: at(interpreter, 2, "interpreter next")?,
+            threads_head: at(interpreter, 3, "interpreter threads head")?,
+        },
+        thread: ThreadLayout {
+            next: at(form.thread, 2, "thread next")?,
+            interpreter: at(form.thread, 3, "thread interpreter")?,
+            pthread: at(ids, 5, "thread id")?,
+            native_thread_id: Some(at(ids, 6, "native thread id")?),
+            datastack_chunk: Some(at(ids, 7, "data stack chunk")?),
+        },
+        chain: FrameChain::Shims {
+            current_frame: at(form.thread, 4, "current frame")?,
+            base_frame: form
+                .has_base_frame
+                .then(|| at(form.thread, 5, "base frame"))
+                .transpose()?,
+        },
+        frame: FrameLayout {
+            head: owner.saturating_add(8) & !7,
+            previous: at(form.frame, 1, "frame previous")?,
+            code: at(form.frame, 2, "frame code")?,
+            tag_mask: form.tag_mask,
+            instruction: at(form.frame, 3, "frame instruction")?,
+            owner,
+            function: Some(tables::FUNCTION),
+            localsplus: at(form.frame, 4, "frame locals")?,
+        },
+        code: CodeLayout {
+            first_line: at(form.code, 5, "code first line")?,
+            file: at(form.code, 1, "code file")?,
+            name: at(form.code, 3, "code name")?,
+            line_table: at(form.code, 4, "code line table")?,
+            bytecode: at(form.code, 9, "code bytecode")?,
+        },
+        unicode: UnicodeLayout {
+            length: at(form.unicode, 2, "string length")?,
+            state: at(form.unicode, 1, "string state")?,
+            ascii_data: at(form.unicode, 3, "string data")?,
+            compact_data: match form.has_compact_size {
+                true => at(form.unicode, 4, "string data")?,
+                false => tables::UNICODE.compact_data,
+            },
+        },
+        bytes: BytesLayout {
+            length: at(form.bytes, 1, "bytes length")?,
+            data: at(form.bytes, 2, "bytes data")?,
+        },
+    };
+    layout.validate()?;
+    Ok(layout)
+}
+
+fn entry(bytes: &[u8], offset: usize) -> Option<u64> {
+    let field = bytes.get(offset..)?.first_chunk::<8>()?;
+    Some(u64::from_le_bytes(*field))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn zeroes_are_no_layout() {
+        for form in &FORMS {
+            assert!(form.size <= MAX_SIZE);
+            assert!(parse_layout(form.version, &[0; MAX_SIZE]).is_err());
+            assert!(parse_layout(form.version, &[]).is_err());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_passes_is_within_bounds(words in prop::collection::vec(0_u64..512, MAX_SIZE / 8), minor in 13_u8..=15) {
+            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+            if let Ok(layout) = parse_layout(PythonVersion::new(3, minor), &bytes) {
+                prop_assert!(layout.frame.head <= super::super::MAX_FRAME);
+                prop_assert!(layout.thread_head() <= super::super::MAX_THREAD);
+            }
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! A process's Python threads, and who holds the global lock.
+
+use super::discover::Interpreter;
+use super::layout::{GilPlace, MAX_THREAD};
+use crate::memory::{Memory, ReadError};
+
+/// The most interpreters (main and sub) that are followed.
+const MAX_INTERPRETERS: usize = 256;
+/// The most threads that are followed.
+const MAX_THREADS: usize = 16_384;
+/// How often a list that changed while it was read is read again.
+const ATTEMPTS: usize = 3;
+
+/// A thread that an interpreter knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PythonThread {
+    /// Its `PyThreadState`.
+    pub state_address: u64,
+    /// Its `gettid()`, in its own pid namespace; 3.11 on, and only once the thread runs.
+    pub native_thread_id: Option<u64>,
+    /// Its `pthread_self()`: on Linux an address in its thread control block.
+    pub pthread: u64,
+    /// Its `PyInterpreterState`.
+    pub interpreter: u64,
+}
+
+/// The state of a global lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GilState {
+    /// It could not be read.
+    Unknown,
+    /// Nobody holds it.
+    Free,
+    /// The thread with this `PyThreadState` holds it.
+    HeldBy(u64),
+}
+
+/// Where a global lock's state is read: put it into a read of your own, and hand the bytes to [`parse_gil`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GilRange {
+    /// Where it begins.
+    pub address: u64,
+    /// How many bytes it takes.
+    pub length: usize,
+}
+
+/// Reads the threads of all interpreters of a process. The lists may change meanwhile: what is returned was in them at
+/// some moment of the read.
+///
+/// # Errors
+/// [`ReadError`] where not even the list of interpreters could be read.
+pub fn read_threads(
+    interpreter: &Interpreter,
+    memory: &dyn Memory,
+) -> Result<Vec<PythonThread>, ReadError> {
+    let mut threads = Vec::new();
+    for state in read_interpreters(interpreter, memory)? {
+        let first = threads.len();
+        for _ in 0..ATTEMPTS {
+            let mut found = Vec::new();
+            let whole =
+                read_threads_of(interpreter, state, memory, MAX_THREADS - first, &mut found);
+            if found.len() > threads.len() - first {
+                threads.truncate(first);
+                threads.append(&mut found);
+            }
+            if whole {
+                break;
+            }
+        }
+    }
+    Ok(threads)
+}
+
+/// Addresses of all `PyInterpreterState`s of a process.
+///
+/// # Errors
+/// [`ReadError`] where the list's head could not be read.
+pub fn read_interpreters(
+    interpreter: &Interpreter,
+    memory: &dyn Memory,
+) -> Result<Vec<u64>, ReadError> {
+    let layout = &interpreter.layout;
+    let head = interpreter
+        .runtime_address
+        .wrapping_add(layout.interpreters_head.into());
+    let mut state = memory.read_u64(head)?;
+    let mut states = Vec::new();
+    while state != 0 && states.len() < MAX_INTERPRETERS && !states.contains(&state) {
+        states.push(state);
+        let next = memory.read_u64(state.wrapping_add(layout.interpreter.next.into()));
+        let Ok(next) = next else { break };
+        state = next;
+    }
+    Ok(states)
+}
+
+/// Whether the list was read to its end.
+fn read_threads_of(
+    interpreter: &Interpreter,
+    state: u64,
+    memory: &dyn Memory,
+    limit: usize,
+    threads: &mut Vec<PythonThread>,
+) -> bool {
+    let layout = &interpreter.layout;
+    let Ok(mut address) =
+        memory.read_u64(state.wrapping_add(layout.interpreter.threads_head.into()))
+    else {
+        return false;
+    };
+    let mut buffer = [0; MAX_THREAD as usize];
+    let Some(head) = buffer.get_mut(..layout.thread_head() as usize) else {
+        return false;
+    };
+    let mut visited = rustc_hash::FxHashSet::default();
+    while address != 0 {
+        if threads.len() >= limit
+            || !visited.insert(address)
+            || memory.read_exact(address, head).is_err()
+        {
+            return false;
+        }
+        let field = |offset: u32| super::objects::u64_at(head, offset);
+        // A state that is not of this interpreter was freed and taken for something else: the list has changed.
+        if field(layout.thread.interpreter) != state {
+            return false;
+        }
+        threads.push(PythonThread {
+            state_address: address,
+            native_thread_id: layout
+                .thread
+                .native_thread_id
+                .map(field)
+                .filter(|&id| id != 0),
+            pthread: field(layout.thread.pthread),
+            interpreter: state,
+        });
+        address = field(layout.thread.next);
+    }
+    true
+}
+
+/// Where the lock of the interpreter at `interpreter_state` is read. It does not move while the interpreter lives.
+///
+/// # Errors
+/// [`ReadError`]; no memory is read up to 3.11.
+pub fn read_gil_range(
+    interpreter: &Interpreter,
+    interpreter_state: u64,
+    memory: &dyn Memory,
+) -> Result<GilRange, ReadError> {
+    let layout = &interpreter.layout.gil;
+    let base = match layout.place {
+        GilPlace::InRuntime(offset) => interpreter.runtime_address.wrapping_add(offset.into()),
+        GilPlace::BehindInterpreter(offset) => {
+            memory.read_u64(interpreter_state.wrapping_add(offset.into()))?
+        }
+    };
+    let start = layout.last_holder.min(layout.locked);
+    let end = (layout.last_holder + 8).max(layout.locked + 4);
+    Ok(GilRange {
+        address: base.wrapping_add(start.into()),
+        length: (end - start) as usize,
+    })
+}
+
+/// What the bytes of a [`GilRange`] say.
+pub fn parse_gil(interpreter: &Interpreter, bytes: &[u8]) -> GilState {
+    let layout = &interpreter.layout.gil;
+    let start = layout.last_holder.min(layout.locked);
+    if bytes.len() < ((layout.last_holder + 8).max(layout.locked + 4) - start) as usize {
+        return GilState::Unknown;
+    }
+    // -1 before the lock exists, else 0 or 1 (Python/ceval_gil.c).
+    match super::objects::u32_at(bytes, layout.locked - start) {
+        0 => GilState::Free,
+        1 => match super::objects::u64_at(bytes, layout.last_holder - start) {
+            0 => GilState::Unknown,
+            holder => GilState::HeldBy(holder),
+        },
+        _ => GilState::Unknown,
+    }
+}
+
+/// Who holds the lock of the interpreter at `interpreter_state`. One small read, two from 3.12 on.
+pub fn read_gil_holder(
+    interpreter: &Interpreter,
+    interpreter_state: u64,
+    memory: &dyn Memory,
+) -> GilState {
+    let mut buffer = [0; 64];
+    let Ok(range) = read_gil_range(interpreter, interpreter_state, memory) else {
+        return GilState::Unknown;
+    };
+    let Some(bytes) = buffer.get_mut(..range.length) else {
+        return GilState::Unknown;
+    };
+    match memory.read_exact(range.address, bytes) {
+        Ok(()) => parse_gil(interpreter, bytes),
+        Err(_) => GilState::Unknown,
+    }
+}
