@@ -1,1 +1,4 @@
 //! The operating system: the only home of libc, unsafe code and /proc.
+
+pub mod elf_file;
+pub mod maps;
