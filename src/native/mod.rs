@@ -4,14 +4,14 @@
 //! modules' unwind tables, and [`symbols::SymbolStore`] names the addresses afterwards.
 
 pub mod arch;
-
+pub mod demangle;
 pub mod elf;
 mod expression;
 mod guess;
 pub mod loaded;
 pub mod modules;
-
+mod plt;
 mod rows;
-
-
+pub mod shorten;
+pub mod symbols;
 pub mod unwind;
