@@ -12,3 +12,5 @@ pub mod process_info;
 pub mod process_tree;
 pub mod redaction;
 pub mod signals;
+pub mod elf_file;
+pub mod maps;

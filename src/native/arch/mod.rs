@@ -1,0 +1,9 @@
+//! What differs between processor architectures: one small module each, of the same shape.
+
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+#[cfg(target_arch = "x86_64")]
+pub use x86_64::{
+    CALLEE_SAVED, LONGEST_CALL, MACHINE, POINTER_BYTES, RETURN_ADDRESS, STACK_ALIGNMENT,
+    follows_call, plt_slot,
+};

@@ -1,0 +1,307 @@
+//! The modules of one process: which code lies where.
+
+use super::elf::{ElfImage, HEADER_BYTES, HeaderTable, ModuleBytes, Segments, find_build_id};
+use super::modules::{Module, ModuleStore};
+use crate::memory::Memory;
+use crate::model::module::ModuleKind;
+use crate::os::maps::Mapping;
+use std::sync::Arc;
+
+/// Linux maps files in pages of this size on x86-64; larger ones are multiples.
+const PAGE: u64 = 4096;
+/// The vDSO has been 1 to 2 pages of image for all of its life.
+const MAX_VDSO: u64 = 1 << 20;
+const MAX_NOTES: u64 = 1 << 16;
+const VDSO: &str = "[vdso]";
+const ANONYMOUS: &str = "[anonymous]";
+
+/// Opens the files that a process maps.
+pub trait ModuleOpener {
+    /// The bytes of the file that `mapping` maps, or of whatever has its name now; `None` where it cannot be opened. Whether it
+    /// is the right file is checked by the caller.
+    fn open(&self, mapping: &Mapping) -> Option<ModuleBytes>;
+
+    /// The bytes of the very file that `mapping` maps, where there is a way around its name; it is asked when the file by name
+    /// is missing or another one.
+    fn open_mapped(&self, _mapping: &Mapping) -> Option<ModuleBytes> {
+        None
+    }
+}
+
+/// Where an address lies.
+#[derive(Clone, Copy, Debug)]
+pub struct Loaded<'a> {
+    /// The module.
+    pub module: &'a Arc<Module>,
+    /// Its number in this process, stable for as long as the process is the same program.
+    pub module_index: u32,
+    /// What to take from a run-time address to get the file's virtual address; 0 for memory without a file.
+    pub bias: u64,
+    /// First address of the mapping.
+    pub start: u64,
+    /// Whether its bytes may be read through the target's memory: no device.
+    pub readable: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Slot {
+    module: Arc<Module>,
+    bias: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Segment {
+    mapping: Mapping,
+    slot: u32,
+}
+
+/// The executable memory of one process.
+#[derive(Debug)]
+pub struct LoadedModules {
+    store: Arc<ModuleStore>,
+    /// Sorted by address.
+    segments: Vec<Segment>,
+    /// `(start, end, slot)` of each segment: what a lookup touches.
+    ranges: Vec<(u64, u64, u32)>,
+    /// All modules that were ever seen in this process: an index once given keeps its meaning.
+    slots: Vec<Slot>,
+    anonymous: Option<u32>,
+}
+
+impl LoadedModules {
+    /// Nothing known yet: [`LoadedModules::refresh`] fills it.
+    pub fn new(store: Arc<ModuleStore>) -> Self {
+        Self {
+            store,
+            segments: Vec::new(),
+            ranges: Vec::new(),
+            slots: Vec::new(),
+            anonymous: None,
+        }
+    }
+
+    /// Takes over what is mapped now, in the order of `/proc/PID/maps`; modules that are still there are kept. Says whether
+    /// any executable memory changed.
+    ///
+    /// The mappings must include those that are not executable: a file's headers are most often in one of them.
+    pub fn refresh(&mut self, mappings: &[Mapping], opener: &dyn ModuleOpener, memory: &dyn Memory) -> bool {
+        let mut segments = Vec::with_capacity(self.segments.len());
+        let mut changed = false;
+        for (position, mapping) in mappings.iter().enumerate() {
+            if !mapping.executable {
+                continue;
+            }
+            let slot = match self.known_slot(mapping) {
+                Some(slot) => slot,
+                None => {
+                    changed = true;
+                    self.resolve(mappings, position, opener, memory)
+                }
+            };
+            let mapping = mapping.clone();
+            segments.push(Segment { mapping, slot });
+        }
+        segments.sort_by_key(|segment| segment.mapping.start);
+        changed |= segments.len() != self.segments.len();
+        self.ranges = segments
+            .iter()
+            .map(|segment| (segment.mapping.start, segment.mapping.end, segment.slot))
+            .collect();
+        self.segments = segments;
+        changed
+    }
+
+    fn known_slot(&self, mapping: &Mapping) -> Option<u32> {
+        let at = self.segments.binary_search_by_key(&mapping.start, |segment| segment.mapping.start).ok()?;
+        let known = &self.segments.get(at)?.mapping;
+        let same = known.end == mapping.end && known.offset == mapping.offset && known.same_file(mapping);
+        same.then(|| self.segments[at].slot)
+    }
+
+    /// Where `address` lies, if in executable memory.
+    pub fn find(&self, address: u64) -> Option<Loaded<'_>> {
+        let after = self.ranges.partition_point(|&(start, ..)| start <= address);
+        let &(start, end, index) = self.ranges.get(after.checked_sub(1)?)?;
+        if address >= end {
+            return None;
+        }
+        let slot = self.slots.get(index as usize)?;
+        Some(Loaded {
+            module: &slot.module,
+            module_index: index,
+            bias: slot.bias,
+            start,
+            readable: !self.segments[after - 1].mapping.is_device(),
+        })
+    }
+
+    /// Whether `address` lies in executable memory.
+    pub fn is_executable(&self, address: u64) -> bool {
+        let after = self.ranges.partition_point(|&(start, ..)| start <= address);
+        after > 0 && address < self.ranges[after - 1].1
+    }
+
+    /// The module with this number, and its bias, also after it was unloaded.
+    pub fn module(&self, index: u32) -> Option<(&Arc<Module>, u64)> {
+        self.slots.get(index as usize).map(|slot| (&slot.module, slot.bias))
+    }
+
+    /// All modules seen so far, in the order of their numbers, with their biases.
+    pub fn modules(&self) -> impl Iterator<Item = (&Arc<Module>, u64)> {
+        self.slots.iter().map(|slot| (&slot.module, slot.bias))
+    }
+
+    /// The slot of a new executable mapping.
+    fn resolve(&mut self, mappings: &[Mapping], position: usize, opener: &dyn ModuleOpener, memory: &dyn Memory) -> u32 {
+        let mapping = &mappings[position];
+        if mapping.path == VDSO {
+            return match vdso(mapping, memory) {
+                Some((module, bias)) => self.slot_of(self.store.add(module), bias),
+                None => self.opaque_slot(ModuleKind::Vdso, VDSO),
+            };
+        }
+        if mapping.is_device() {
+            return self.opaque_slot(ModuleKind::File, &mapping.path);
+        }
+        if !mapping.is_file() {
+            return self.anonymous_slot();
+        }
+        let Some(mapped) = MappedHeaders::read(mappings, position, memory) else {
+            return self.opaque_slot(ModuleKind::File, &mapping.path);
+        };
+        let bias = mapped.bias;
+        let build_id = &mapped.build_id;
+        let known = if build_id.is_empty() { None } else { self.store.find(build_id, &mapped.segments) };
+        let same_bias = |slot: &Slot| slot.bias == bias && slot.module.info.path == mapping.path;
+        if known.is_none()
+            && let Some(index) = self.slots.iter().position(|slot| {
+                same_bias(slot) && slot.module.info.build_id == *build_id && *slot.module.segments() == mapped.segments
+            })
+        {
+            // Without a build-id or a file, but seen in this process: another segment of the same module.
+            return to_index(index);
+        }
+        let module = known.unwrap_or_else(|| {
+            let image = opener.open(mapping).and_then(|bytes| mapped.accept(bytes));
+            let image = image.or_else(|| opener.open_mapped(mapping).and_then(|bytes| mapped.accept(bytes)));
+            let path = mapping.path.clone();
+            self.store.add(match image {
+                Some(image) => Module::of_image(ModuleKind::File, path, image),
+                None => Module::of_memory(path, build_id.clone(), mapped.segments.clone(), bias, memory),
+            })
+        });
+        self.slot_of(module, bias)
+    }
+
+    fn slot_of(&mut self, module: Arc<Module>, bias: u64) -> u32 {
+        let known = |slot: &Slot| slot.bias == bias && slot.module.id() == module.id();
+        let index = self.slots.iter().position(known).unwrap_or_else(|| {
+            self.slots.push(Slot { module, bias });
+            self.slots.len() - 1
+        });
+        to_index(index)
+    }
+
+    fn opaque_slot(&mut self, kind: ModuleKind, path: &str) -> u32 {
+        let known = |slot: &Slot| {
+            slot.bias == 0 && slot.module.info.kind == kind && slot.module.info.path == path && slot.module.image().is_none()
+        };
+        if let Some(index) = self.slots.iter().position(known) {
+            return to_index(index);
+        }
+        self.slot_of(Arc::new(Module::opaque(kind, path.to_owned())), 0)
+    }
+
+    fn anonymous_slot(&mut self) -> u32 {
+        match self.anonymous {
+            Some(index) => index,
+            None => {
+                let index = self.opaque_slot(ModuleKind::Anonymous, ANONYMOUS);
+                self.anonymous = Some(index);
+                index
+            }
+        }
+    }
+}
+
+fn to_index(index: usize) -> u32 {
+    u32::try_from(index).unwrap_or(u32::MAX)
+}
+
+/// The vDSO: the kernel's own shared object, whole in memory and in no file.
+fn vdso(mapping: &Mapping, memory: &dyn Memory) -> Option<(Module, u64)> {
+    let size = usize::try_from(mapping.size().min(MAX_VDSO)).ok()?;
+    let copy = memory.read_bytes(mapping.start, size).ok()?;
+    let image = ElfImage::parse(Arc::new(copy)).ok()?;
+    let bias = mapping.start.wrapping_sub(image.segments().span()?.start);
+    Some((Module::of_image(ModuleKind::Vdso, VDSO.to_owned(), image), bias))
+}
+
+/// What a file's headers say where the target has them mapped: the truth about what it runs, whatever the file's name leads to.
+struct MappedHeaders {
+    bias: u64,
+    segments: Segments,
+    build_id: Vec<u8>,
+}
+
+impl MappedHeaders {
+    /// The headers of the file whose executable mapping is at `position`.
+    fn read(mappings: &[Mapping], position: usize, memory: &dyn Memory) -> Option<Self> {
+        let code = &mappings[position];
+        // The loader maps a file's segments upwards from its headers.
+        let first = mappings[..=position]
+            .iter()
+            .rev()
+            .find(|mapping| mapping.offset == 0 && mapping.same_file(code))?;
+        let mut header = [0; HEADER_BYTES];
+        memory.read_exact(first.start, &mut header).ok()?;
+        let table = HeaderTable::parse(&header).ok()?;
+        let table_end = table.offset.checked_add(table.bytes() as u64)?;
+        if table_end > first.size() {
+            return None;
+        }
+        let bytes = memory.read_bytes(first.start.checked_add(table.offset)?, table.bytes()).ok()?;
+        let segments = Segments::parse(&bytes, table.count).ok()?;
+        let lowest = segments.loads.iter().find(|load| page_floor(load.offset) == 0)?;
+        let bias = first.start.wrapping_sub(page_floor(lowest.address));
+        if !is_placed(&segments, code, bias) {
+            return None;
+        }
+        let notes = segments.notes.iter().filter(|&&(_, size)| size <= MAX_NOTES);
+        let build_id = notes
+            .filter_map(|&(address, size)| {
+                let size = usize::try_from(size).ok()?;
+                memory.read_bytes(bias.wrapping_add(address), size).ok()
+            })
+            .find_map(|notes| find_build_id(&notes))
+            .unwrap_or_default();
+        Some(Self {
+            bias,
+            segments,
+            build_id,
+        })
+    }
+
+    /// `bytes` as the file that is mapped, if it is that file: same build-id and same program headers.
+    fn accept(&self, bytes: ModuleBytes) -> Option<ElfImage> {
+        let image = ElfImage::parse(bytes).ok()?;
+        (image.build_id() == self.build_id && *image.segments() == self.segments).then_some(image)
+    }
+}
+
+/// Whether `code` is where a module with these segments and this bias has code of that file offset. The offset alone does not
+/// tell: OpenBLAS's lies in two segments, whose pages overlap in the file.
+fn is_placed(segments: &Segments, code: &Mapping, bias: u64) -> bool {
+    segments.loads.iter().filter(|load| load.executable).any(|load| {
+        let first_offset = page_floor(load.offset);
+        let first_address = bias.wrapping_add(page_floor(load.address));
+        // A part of a segment, too: mprotect splits mappings.
+        code.offset >= first_offset
+            && code.start.wrapping_sub(first_address) == code.offset - first_offset
+            && code.offset < load.offset.saturating_add(load.file_size)
+    })
+}
+
+fn page_floor(address: u64) -> u64 {
+    address & !(PAGE - 1)
+}

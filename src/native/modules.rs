@@ -1,0 +1,294 @@
+//! Modules: an ELF file, the vDSO, or memory without a file, and what unwinding needs of each. Shared by all processes that
+//! have the same build-id mapped.
+
+use super::elf::{ElfImage, Piece, Segments, parse_sections};
+use crate::memory::Memory;
+use crate::model::module::{ModuleInfo, ModuleKind};
+use rustc_hash::FxHashMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// libtorch_cuda's `.eh_frame` is about 12 MB, libtorch_cpu's 20.
+const MAX_UNWIND_COPY: u64 = 128 << 20;
+/// Entries of an index that is made because a module brings none. libtorch_cpu has 346,000 functions.
+const MAX_INDEX: usize = 4 << 20;
+
+static NEXT_ID: AtomicU32 = AtomicU32::new(0);
+
+/// A module.
+#[derive(Debug)]
+pub struct Module {
+    id: u32,
+    /// What a recording says of it.
+    pub info: ModuleInfo,
+    segments: Segments,
+    image: Option<ElfImage>,
+    unwind: Option<UnwindTables>,
+}
+
+impl Module {
+    /// Memory without a file, or a file that is no ELF file or could not be read: nothing is known of its code.
+    pub fn opaque(kind: ModuleKind, path: String) -> Self {
+        Self::new(kind, path, Vec::new(), Segments::default(), None, None)
+    }
+
+    /// A module with its whole file, or an image of it.
+    pub fn of_image(kind: ModuleKind, path: String, image: ElfImage) -> Self {
+        let build_id = image.build_id().to_vec();
+        let unwind = UnwindTables::of_image(&image);
+        Self::new(kind, path, build_id, image.segments().clone(), Some(image), unwind)
+    }
+
+    /// A module whose file cannot be had: its unwind tables are copied from where the target has them mapped.
+    pub fn of_memory(
+        path: String,
+        build_id: Vec<u8>,
+        segments: Segments,
+        bias: u64,
+        memory: &dyn Memory,
+    ) -> Self {
+        let unwind = UnwindTables::of_memory(&segments, bias, memory);
+        Self::new(ModuleKind::File, path, build_id, segments, None, unwind)
+    }
+
+    fn new(
+        kind: ModuleKind,
+        path: String,
+        build_id: Vec<u8>,
+        segments: Segments,
+        image: Option<ElfImage>,
+        unwind: Option<UnwindTables>,
+    ) -> Self {
+        Self {
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            info: ModuleInfo {
+                kind,
+                path,
+                build_id,
+            },
+            segments,
+            image,
+            unwind,
+        }
+    }
+
+    /// A number that no other module of this run has.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// What its program headers say; empty where it has none.
+    pub fn segments(&self) -> &Segments {
+        &self.segments
+    }
+
+    /// Its file, where that could be had.
+    pub fn image(&self) -> Option<&ElfImage> {
+        self.image.as_ref()
+    }
+
+    /// Its unwind tables.
+    pub fn unwind(&self) -> Option<&UnwindTables> {
+        self.unwind.as_ref()
+    }
+
+    /// Copies the bytes that end before virtual address `end` into `buffer`, if the file holds them.
+    pub fn copy_before(&self, end: u64, buffer: &mut [u8]) -> bool {
+        let piece = || {
+            let start = end.checked_sub(buffer.len() as u64)?;
+            self.image.as_ref()?.piece(start..end)
+        };
+        match piece() {
+            Some(piece) => {
+                buffer.copy_from_slice(piece.bytes());
+                true
+            }
+            None => false,
+        }
+    }
+}
+
+/// `.eh_frame`, and how to find the entry of an address in it.
+#[derive(Debug)]
+pub struct UnwindTables {
+    eh_frame: Piece,
+    header: Option<Piece>,
+    index: OnceLock<Vec<IndexEntry>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct IndexEntry {
+    start: u64,
+    end: u64,
+    offset: usize,
+}
+
+impl UnwindTables {
+    /// The tables at virtual addresses, of a module that was made up.
+    pub fn new(eh_frame: Piece, header: Option<Piece>) -> Self {
+        Self {
+            eh_frame,
+            header: header.filter(|header| is_searchable(header.bytes())),
+            index: OnceLock::new(),
+        }
+    }
+
+    fn of_image(image: &ElfImage) -> Option<Self> {
+        let header = image
+            .segments()
+            .eh_frame_hdr
+            .and_then(|(address, size)| image.piece(address..address.checked_add(size)?));
+        let by_header = header
+            .as_ref()
+            .and_then(eh_frame_address)
+            .and_then(|address| image.piece_to_end(address));
+        let eh_frame = by_header.or_else(|| {
+            let sections = parse_sections(image.bytes());
+            let section = sections.iter().find(|section| section.name == ".eh_frame")?;
+            image.piece(section.address..section.address.checked_add(section.range.len() as u64)?)
+        })?;
+        Some(Self::new(eh_frame, header))
+    }
+
+    fn of_memory(segments: &Segments, bias: u64, memory: &dyn Memory) -> Option<Self> {
+        let copy = |range: Range<u64>| -> Option<Piece> {
+            let size = range.end.checked_sub(range.start).filter(|&size| size <= MAX_UNWIND_COPY)?;
+            let bytes = memory.read_bytes(bias.wrapping_add(range.start), usize::try_from(size).ok()?).ok()?;
+            Some(Piece::of_copy(range.start, bytes))
+        };
+        let (address, size) = segments.eh_frame_hdr?;
+        let header = copy(address..address.checked_add(size)?)?;
+        let eh_frame = copy(segments.rest_of_load(eh_frame_address(&header)?)?)?;
+        Some(Self::new(eh_frame, Some(header)))
+    }
+
+    /// `.eh_frame` from its start on; what follows it in the segment may be there too.
+    pub fn eh_frame(&self) -> &Piece {
+        &self.eh_frame
+    }
+
+    /// The address of `.eh_frame_hdr`, to which pointers may be relative.
+    pub fn header_address(&self) -> u64 {
+        self.header.as_ref().map_or(0, |header| header.address)
+    }
+
+    /// Offset in `.eh_frame` of the entry that may describe `address`; the entry itself says whether it does.
+    pub fn find_entry(&self, address: u64) -> Option<usize> {
+        match &self.header {
+            Some(header) => self.search_header(header, address),
+            None => self.search_index(address),
+        }
+    }
+
+    /// Binary search in `.eh_frame_hdr`'s table of (first address, entry), both 4 bytes and relative to the header.
+    fn search_header(&self, header: &Piece, address: u64) -> Option<usize> {
+        let bytes = header.bytes();
+        let count = read_u32(bytes, 8)? as usize;
+        let table = bytes.get(12..)?;
+        let count = count.min(table.len() / 8);
+        let wanted = i32::try_from(address.wrapping_sub(header.address).cast_signed()).ok()?;
+        let start_of = |index: usize| read_u32(table, index * 8).map(u32::cast_signed);
+        let (mut low, mut high) = (0, count);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if start_of(middle)? <= wanted {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        let entry = read_u32(table, low.checked_sub(1)? * 8 + 4)?.cast_signed();
+        let entry = header.address.wrapping_add_signed(i64::from(entry));
+        usize::try_from(entry.checked_sub(self.eh_frame.address)?).ok()
+    }
+
+    /// Search in an index of our own, which is made on first use.
+    fn search_index(&self, address: u64) -> Option<usize> {
+        let index = self.index.get_or_init(|| self.make_index());
+        let after = index.partition_point(|entry| entry.start <= address);
+        let entry = index.get(after.checked_sub(1)?)?;
+        (address < entry.end).then_some(entry.offset)
+    }
+
+    fn make_index(&self) -> Vec<IndexEntry> {
+        use gimli::{CieOrFde, EhFrame, UnwindSection};
+        let (section, bases) = self.gimli();
+        let mut entries = section.entries(&bases);
+        let mut index = Vec::new();
+        while let Ok(Some(entry)) = entries.next() {
+            let CieOrFde::Fde(partial) = entry else {
+                continue;
+            };
+            let Ok(fde) = partial.parse(EhFrame::cie_from_offset) else {
+                continue;
+            };
+            index.push(IndexEntry {
+                start: fde.initial_address(),
+                end: fde.initial_address().saturating_add(fde.len()),
+                offset: fde.offset(),
+            });
+            if index.len() == MAX_INDEX {
+                break;
+            }
+        }
+        index.sort_by_key(|entry| entry.start);
+        index
+    }
+
+    /// The section and the bases of its pointers, in gimli's terms.
+    pub(super) fn gimli(&self) -> (gimli::EhFrame<gimli::EndianSlice<'_, gimli::LittleEndian>>, gimli::BaseAddresses) {
+        let mut section = gimli::EhFrame::new(self.eh_frame.bytes(), gimli::LittleEndian);
+        section.set_address_size(8);
+        let bases = gimli::BaseAddresses::default()
+            .set_eh_frame(self.eh_frame.address)
+            .set_eh_frame_hdr(self.header_address());
+        (section, bases)
+    }
+}
+
+fn read_u32(bytes: &[u8], offset: usize) -> Option<u32> {
+    let end = offset.checked_add(4)?;
+    Some(u32::from_le_bytes(bytes.get(offset..end)?.try_into().ok()?))
+}
+
+/// Whether `.eh_frame_hdr` has the form that all linkers write: version 1, `.eh_frame` by a pc-relative 4-byte pointer, the
+/// count as 4 bytes, the table of 4-byte offsets from the header (LSB core specification, section 10.6.2).
+fn is_searchable(header: &[u8]) -> bool {
+    header.len() >= 20 && header[..4] == [1, 0x1b, 0x03, 0x3b]
+}
+
+/// Where `.eh_frame` is, by its header.
+fn eh_frame_address(header: &Piece) -> Option<u64> {
+    let bases = gimli::BaseAddresses::default().set_eh_frame_hdr(header.address);
+    let parsed = gimli::EhFrameHdr::new(header.bytes(), gimli::LittleEndian).parse(&bases, 8).ok()?;
+    parsed.eh_frame_ptr().direct().ok()
+}
+
+/// All modules of a run that have a build-id, so that a file that ten processes map is opened and indexed once.
+///
+/// The program headers are part of the key: patchelf, which wheels and conda packages are made with, rewrites a library's
+/// segments and leaves its build-id.
+#[derive(Debug, Default)]
+pub struct ModuleStore {
+    by_content: Mutex<FxHashMap<(Vec<u8>, Segments), Arc<Module>>>,
+}
+
+impl ModuleStore {
+    /// The module with this build-id and these program headers, if it was seen.
+    pub fn find(&self, build_id: &[u8], segments: &Segments) -> Option<Arc<Module>> {
+        let modules = self.by_content.lock().unwrap_or_else(PoisonError::into_inner);
+        modules.get(&(build_id.to_vec(), segments.clone())).cloned()
+    }
+
+    /// Keeps `module` for others, unless it has no build-id, or its file could not be had while another process may have it.
+    pub fn add(&self, module: Module) -> Arc<Module> {
+        let module = Arc::new(module);
+        if module.info.build_id.is_empty() || module.image.is_none() {
+            return module;
+        }
+        let key = (module.info.build_id.clone(), module.segments.clone());
+        let mut modules = self.by_content.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(modules.entry(key).or_insert(module))
+    }
+}

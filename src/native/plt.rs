@@ -1,0 +1,55 @@
+//! Names for the stubs of the procedure linkage table: each jumps through a slot that a relocation names.
+
+use super::arch;
+use super::elf::{CONTEXT, Section};
+use goblin::elf::reloc::RelocSection;
+use goblin::elf::section_header::SHT_DYNSYM;
+use goblin::elf::sym::Symtab;
+use rustc_hash::FxHashMap;
+
+/// Bytes of a stub, in all three PLT sections (x86-64 psABI, section 5.2).
+pub(super) const STUB_BYTES: u64 = 16;
+const RELOCATION_BYTES: usize = 24;
+const SYMBOL_BYTES: usize = 24;
+/// libtorch_python imports some 10,000 functions.
+const MAX_STUBS: usize = 1 << 18;
+
+/// A stub, and the offset of its function's name in the dynamic string table.
+pub(super) struct Stub {
+    pub(super) address: u64,
+    pub(super) name: u32,
+}
+
+/// All stubs of `file` that can be named.
+pub(super) fn stubs(file: &[u8], sections: &[Section]) -> Vec<Stub> {
+    slot_names(file, sections).map(|names| named_stubs(file, sections, &names)).unwrap_or_default()
+}
+
+/// What function each slot that a stub jumps through belongs to.
+fn slot_names(file: &[u8], sections: &[Section]) -> Option<FxHashMap<u64, u32>> {
+    let relocations = sections.iter().find(|section| section.name == ".rela.plt")?;
+    let dynamic = sections.iter().find(|section| section.kind == SHT_DYNSYM)?;
+    let size = relocations.range.len().min(MAX_STUBS * RELOCATION_BYTES);
+    let relocations = RelocSection::parse(file, relocations.range.start, size, true, CONTEXT).ok()?;
+    let symbols = Symtab::parse(file, dynamic.range.start, dynamic.range.len() / SYMBOL_BYTES, CONTEXT).ok()?;
+    let named = relocations.iter().filter_map(|relocation| {
+        let symbol = symbols.get(relocation.r_sym).filter(|symbol| symbol.st_name != 0)?;
+        Some((relocation.r_offset, u32::try_from(symbol.st_name).ok()?))
+    });
+    Some(named.collect())
+}
+
+fn named_stubs(file: &[u8], sections: &[Section], names: &FxHashMap<u64, u32>) -> Vec<Stub> {
+    let mut stubs = Vec::new();
+    for section in sections.iter().filter(|section| [".plt", ".plt.sec", ".plt.got"].contains(&section.name.as_str())) {
+        let code = file.get(section.range.clone()).unwrap_or(&[]);
+        let mut address = section.address;
+        for stub in code.chunks(STUB_BYTES as usize).take(MAX_STUBS) {
+            if let Some(&name) = arch::plt_slot(address, stub).and_then(|slot| names.get(&slot)) {
+                stubs.push(Stub { address, name });
+            }
+            address = address.wrapping_add(STUB_BYTES);
+        }
+    }
+    stubs
+}

@@ -1,0 +1,302 @@
+//! Unwind rows in a compact form: what to do at one address to get from a frame to its caller.
+
+use super::arch;
+use super::expression::{Inputs, RuleError, evaluate};
+use super::modules::UnwindTables;
+use crate::model::registers::Registers;
+use gimli::{
+    CfaRule, EhFrame, EhFrameOffset, EndianSlice, LittleEndian, RegisterRule, UnwindContext, UnwindExpression,
+    UnwindSection,
+};
+use std::sync::Arc;
+
+/// Longest expression that is kept; real ones are below 16 bytes.
+const MAX_EXPRESSION: usize = 1024;
+/// Callee-saved registers that a [`SimpleRow`] can restore.
+const MAX_SAVED: usize = 6;
+/// Bytes below the CFA in which a [`SimpleRow`]'s saved registers lie: read at once.
+const SAVE_AREA: usize = 64;
+
+/// What the unwind tables say of one address.
+#[derive(Clone, Debug)]
+pub(super) enum Row {
+    /// Nothing.
+    NoInfo,
+    /// That there is no caller.
+    Root,
+    /// The common case: see [`SimpleRow`].
+    Simple(SimpleRow),
+    /// Everything else.
+    Full(Arc<FullRow>),
+}
+
+/// CFA is a register plus an offset, the return address is right below it, and callee-saved registers at most 64 bytes below.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SimpleRow {
+    cfa_offset: i32,
+    cfa_register: u8,
+    saved_count: u8,
+    /// Bytes below the CFA that hold all that was saved.
+    depth: u8,
+    /// Register and its distance below the CFA.
+    saved: [(u8, u8); MAX_SAVED],
+}
+
+/// A row of any kind.
+#[derive(Clone, Debug)]
+pub(super) struct FullRow {
+    cfa: Cfa,
+    return_address: Rule,
+    rules: Vec<(u16, Rule)>,
+    signal: bool,
+}
+
+#[derive(Clone, Debug)]
+enum Cfa {
+    Offset { register: u16, offset: i64 },
+    Expression(Box<[u8]>),
+}
+
+#[derive(Clone, Debug)]
+enum Rule {
+    Undefined,
+    Same,
+    Saved(i64),
+    Value(i64),
+    Register(u16),
+    SavedAt(Box<[u8]>),
+    ValueOf(Box<[u8]>),
+    Constant(u64),
+}
+
+/// A caller, as a row found it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Caller {
+    /// Its registers; those that are not known are so marked.
+    pub(super) registers: Registers,
+    /// Where it goes on.
+    pub(super) address: u64,
+    /// Its stack pointer.
+    pub(super) stack_pointer: u64,
+}
+
+impl Row {
+    /// Whether the frame is one that the kernel made to deliver a signal: its caller was interrupted, and made no call.
+    pub(super) fn is_signal(&self) -> bool {
+        matches!(self, Row::Full(row) if row.signal)
+    }
+
+    /// The register that the CFA is counted from, where it is just one.
+    pub(super) fn cfa_register(&self) -> Option<usize> {
+        match self {
+            Row::Simple(row) => Some(usize::from(row.cfa_register)),
+            Row::Full(row) => match &row.cfa {
+                Cfa::Offset { register, .. } => Some(usize::from(*register)),
+                Cfa::Expression(bytes) => match bytes.first() {
+                    // DW_OP_breg0 to breg31.
+                    Some(operation @ 0x70..=0x8f) => Some(usize::from(operation - 0x70)),
+                    _ => None,
+                },
+            },
+            Row::NoInfo | Row::Root => None,
+        }
+    }
+
+    /// Whether this row restores `register` from where it was saved.
+    pub(super) fn restores(&self, wanted: usize) -> bool {
+        match self {
+            Row::Simple(row) => row.saved().iter().any(|&(register, _)| usize::from(register) == wanted),
+            Row::Full(row) => row.rules.iter().any(|&(register, ref rule)| {
+                usize::from(register) == wanted && !matches!(rule, Rule::Same | Rule::Undefined)
+            }),
+            Row::NoInfo | Row::Root => false,
+        }
+    }
+}
+
+/// Reads the row of virtual address `address`.
+pub(super) fn read_row(tables: &UnwindTables, address: u64, context: &mut UnwindContext<usize>) -> Row {
+    try_read_row(tables, address, context).unwrap_or(Row::NoInfo)
+}
+
+fn try_read_row(tables: &UnwindTables, address: u64, context: &mut UnwindContext<usize>) -> Option<Row> {
+    let offset = tables.find_entry(address)?;
+    let (section, bases) = tables.gimli();
+    let entry = section.fde_from_offset(&bases, EhFrameOffset(offset), EhFrame::cie_from_offset).ok()?;
+    if !entry.contains(address) {
+        return None;
+    }
+    let return_column = entry.cie().return_address_register();
+    if return_column.0 != arch::RETURN_ADDRESS {
+        return None;
+    }
+    let signal = entry.is_signal_trampoline();
+    let row = entry.unwind_info_for_address(&section, &bases, context, address).ok()?;
+    let copy = |expression: UnwindExpression<usize>| -> Option<Box<[u8]>> {
+        let expression = expression.get::<EndianSlice<'_, LittleEndian>, _>(&section).ok()?;
+        let bytes = expression.0.slice();
+        (bytes.len() <= MAX_EXPRESSION).then(|| bytes.into())
+    };
+    let cfa = match row.cfa() {
+        CfaRule::RegisterAndOffset { register, offset } => Cfa::Offset {
+            register: register.0,
+            offset: *offset,
+        },
+        CfaRule::Expression(expression) => Cfa::Expression(copy(*expression)?),
+    };
+    let mut return_address = None;
+    let mut rules = Vec::new();
+    for (register, rule) in row.registers() {
+        let rule = match rule {
+            RegisterRule::Undefined => Rule::Undefined,
+            RegisterRule::SameValue => Rule::Same,
+            RegisterRule::Offset(offset) => Rule::Saved(*offset),
+            RegisterRule::ValOffset(offset) => Rule::Value(*offset),
+            RegisterRule::Register(other) => Rule::Register(other.0),
+            RegisterRule::Expression(expression) => Rule::SavedAt(copy(*expression)?),
+            RegisterRule::ValExpression(expression) => Rule::ValueOf(copy(*expression)?),
+            RegisterRule::Constant(value) => Rule::Constant(*value),
+            RegisterRule::Architectural => return None,
+        };
+        if *register == return_column {
+            return_address = Some(rule);
+        } else if usize::from(register.0) < Registers::COUNT {
+            rules.push((register.0, rule));
+        }
+    }
+    let full = FullRow {
+        cfa,
+        // There is no default rule for it, and compilers always write one.
+        return_address: return_address?,
+        rules,
+        signal,
+    };
+    Some(match full.return_address {
+        Rule::Undefined => Row::Root,
+        _ => match SimpleRow::of(&full) {
+            Some(simple) => Row::Simple(simple),
+            None => Row::Full(Arc::new(full)),
+        },
+    })
+}
+
+impl SimpleRow {
+    fn of(full: &FullRow) -> Option<Self> {
+        let Cfa::Offset { register, offset } = full.cfa else {
+            return None;
+        };
+        let word = arch::POINTER_BYTES.cast_signed();
+        if full.signal || !matches!(full.return_address, Rule::Saved(offset) if offset == -word) {
+            return None;
+        }
+        let mut row = Self {
+            cfa_offset: i32::try_from(offset).ok()?,
+            cfa_register: u8::try_from(register).ok()?,
+            saved_count: 0,
+            depth: u8::try_from(word).ok()?,
+            saved: [(0, 0); MAX_SAVED],
+        };
+        for (register, rule) in &full.rules {
+            let distance = match rule {
+                Rule::Saved(offset) => u8::try_from(-offset).ok()?,
+                Rule::Same => continue,
+                _ => return None,
+            };
+            if usize::from(distance) > SAVE_AREA || i64::from(distance) < word || usize::from(*register) == Registers::STACK_POINTER {
+                return None;
+            }
+            *row.saved.get_mut(usize::from(row.saved_count))? = (u8::try_from(*register).ok()?, distance);
+            row.saved_count += 1;
+            row.depth = row.depth.max(distance);
+        }
+        Some(row)
+    }
+
+    fn saved(&self) -> &[(u8, u8)] {
+        self.saved.get(..usize::from(self.saved_count)).unwrap_or(&[])
+    }
+
+    /// The caller of a frame with `inputs`.
+    pub(super) fn apply(&self, inputs: Inputs<'_>) -> Result<Caller, RuleError> {
+        let base = inputs.register(usize::from(self.cfa_register))?;
+        let cfa = base.wrapping_add_signed(i64::from(self.cfa_offset));
+        let mut registers = *inputs.registers;
+        let depth = usize::from(self.depth);
+        let mut area = [0; SAVE_AREA];
+        let area = &mut area[..depth.min(SAVE_AREA)];
+        let address = if inputs.memory.read_exact(cfa.wrapping_sub(depth as u64), area).is_ok() {
+            for &(register, distance) in self.saved() {
+                registers.set(usize::from(register), word_at(area, depth - usize::from(distance)));
+            }
+            word_at(area, depth - arch::POINTER_BYTES as usize)
+        } else {
+            let address = inputs.word(cfa.wrapping_sub(arch::POINTER_BYTES))?;
+            for &(register, distance) in self.saved() {
+                restore(&mut registers, usize::from(register), inputs.word(cfa.wrapping_sub(u64::from(distance))));
+            }
+            address
+        };
+        Ok(finish(registers, address, cfa))
+    }
+}
+
+impl FullRow {
+    /// The caller of a frame with `inputs`.
+    pub(super) fn apply(&self, inputs: Inputs<'_>) -> Result<Caller, RuleError> {
+        let cfa = match &self.cfa {
+            Cfa::Offset { register, offset } => inputs.register(usize::from(*register))?.wrapping_add_signed(*offset),
+            Cfa::Expression(expression) => evaluate(expression, None, inputs)?,
+        };
+        let mut registers = *inputs.registers;
+        let mut stack_pointer = cfa;
+        for (register, rule) in &self.rules {
+            let register = usize::from(*register);
+            let value = rule.value(register, cfa, inputs);
+            if register == Registers::STACK_POINTER {
+                stack_pointer = value?;
+            } else {
+                restore(&mut registers, register, value);
+            }
+        }
+        let address = self.return_address.value(usize::from(arch::RETURN_ADDRESS), cfa, inputs)?;
+        Ok(finish(registers, address, stack_pointer))
+    }
+}
+
+impl Rule {
+    fn value(&self, register: usize, cfa: u64, inputs: Inputs<'_>) -> Result<u64, RuleError> {
+        match self {
+            Rule::Undefined => Err(RuleError::RegisterUnknown(register)),
+            Rule::Same => inputs.register(register),
+            Rule::Saved(offset) => inputs.word(cfa.wrapping_add_signed(*offset)),
+            Rule::Value(offset) => Ok(cfa.wrapping_add_signed(*offset)),
+            Rule::Register(other) => inputs.register(usize::from(*other)),
+            Rule::SavedAt(expression) => inputs.word(evaluate(expression, Some(cfa), inputs)?),
+            Rule::ValueOf(expression) => evaluate(expression, Some(cfa), inputs),
+            Rule::Constant(value) => Ok(*value),
+        }
+    }
+}
+
+/// A register that cannot be restored is unknown from here on, which matters only if an outer frame asks for it.
+fn restore(registers: &mut Registers, register: usize, value: Result<u64, RuleError>) {
+    match value {
+        Ok(value) => registers.set(register, value),
+        Err(_) => registers.forget(register),
+    }
+}
+
+fn finish(mut registers: Registers, address: u64, stack_pointer: u64) -> Caller {
+    registers.set(Registers::STACK_POINTER, stack_pointer);
+    registers.set(Registers::INSTRUCTION_POINTER, address);
+    Caller {
+        registers,
+        address,
+        stack_pointer,
+    }
+}
+
+fn word_at(area: &[u8], offset: usize) -> u64 {
+    let bytes = area.get(offset..offset + 8).and_then(|bytes| bytes.try_into().ok());
+    bytes.map_or(0, u64::from_le_bytes)
+}

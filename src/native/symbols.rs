@@ -1,0 +1,338 @@
+//! Function names by address, from `.symtab`, `.dynsym` and `.gnu_debugdata`: a compact index over the mapped file.
+
+use super::elf::{CONTEXT, ElfImage, Section, parse_sections, string_at};
+use super::modules::Module;
+use super::plt;
+use goblin::elf::section_header::{SHF_EXECINSTR, SHN_UNDEF, SHT_DYNSYM, SHT_SYMTAB};
+use goblin::elf::sym::{STB_GLOBAL, STB_LOCAL, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE, Symtab};
+use rustc_hash::FxHashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Bytes of an ELF-64 symbol.
+const SYMBOL_BYTES: usize = 24;
+/// libtorch_cpu has 550,000 symbols, a large LLVM three times that.
+const MAX_SYMBOLS: usize = 16 << 20;
+/// `.gnu_debugdata` unpacked; Fedora's largest are a few MB.
+const MAX_DEBUG_DATA: usize = 64 << 20;
+/// Entries that a lookup looks back through for one that still covers the address.
+const MAX_LOOK_BACK: usize = 16;
+
+/// A symbol that covers an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Symbol {
+    /// First address, in the file's own virtual addresses.
+    pub start: u64,
+    /// First address after it.
+    pub end: u64,
+    /// The name, mangled; `name@plt` for a stub of the procedure linkage table.
+    pub name: String,
+}
+
+/// The functions of one module, sorted by address. Names stay in the file.
+pub struct SymbolTable {
+    image: Option<ElfImage>,
+    debug_data: Vec<u8>,
+    /// String tables by [`Source`]: ranges in the image, or in the debug data.
+    strings: [std::ops::Range<usize>; 3],
+    base: u64,
+    entries: Vec<Entry>,
+}
+
+/// Twelve bytes a function.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    /// Distance from the table's base.
+    start: u32,
+    size: u32,
+    /// [`Source`] in the upper two bits, offset in its string table below.
+    name: u32,
+}
+
+/// Where a name stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Source {
+    Symtab = 0,
+    Dynsym = 1,
+    DebugData = 2,
+    /// A dynamic symbol's name, with `@plt`.
+    Plt = 3,
+}
+
+const NAME_BITS: u32 = 30;
+const NAME_MASK: u32 = (1 << NAME_BITS) - 1;
+
+impl SymbolTable {
+    /// Reads the symbols of `module`; none where its file could not be had. Takes 20 to 70 ms for libtorch_cpu: not for the
+    /// sampling path.
+    pub fn load(module: &Module) -> Self {
+        match module.image() {
+            Some(image) => Self::of_image(image.clone()),
+            None => Self::empty(),
+        }
+    }
+
+    fn empty() -> Self {
+        Self {
+            image: None,
+            debug_data: Vec::new(),
+            strings: [0..0, 0..0, 0..0],
+            base: 0,
+            entries: Vec::new(),
+        }
+    }
+
+    /// Reads the symbols of an ELF file.
+    pub fn of_image(image: ElfImage) -> Self {
+        let mut table = Self::empty();
+        let Some(span) = image.segments().span() else {
+            return table;
+        };
+        table.base = span.start;
+        let sections = parse_sections(image.bytes());
+        let mut candidates = Vec::new();
+        for (source, kind) in [(Source::Symtab, SHT_SYMTAB), (Source::Dynsym, SHT_DYNSYM)] {
+            let symbols = SymbolSection::find(image.bytes(), &sections, kind);
+            if let Some(symbols) = symbols {
+                table.strings[source as usize] = symbols.strings.clone();
+                symbols.collect(source, span.start, &mut candidates);
+            }
+        }
+        table.debug_data = unpack_debug_data(image.bytes(), &sections).unwrap_or_default();
+        let debug_sections = parse_sections(&table.debug_data);
+        if let Some(symbols) = SymbolSection::find(&table.debug_data, &debug_sections, SHT_SYMTAB) {
+            table.strings[Source::DebugData as usize] = symbols.strings.clone();
+            symbols.collect(Source::DebugData, span.start, &mut candidates);
+        }
+        for stub in plt::stubs(image.bytes(), &sections) {
+            if let Some(entry) = Entry::new(stub.address, plt::STUB_BYTES, stub.name, Source::Plt, span.start) {
+                candidates.push(Candidate { entry, rank: 0 });
+            }
+        }
+        table.image = Some(image);
+        table.entries = table.choose(candidates);
+        table
+    }
+
+    /// One entry for each address, with sizes where the file gives none.
+    fn choose(&self, mut candidates: Vec<Candidate>) -> Vec<Entry> {
+        candidates.sort_unstable_by(|left, right| {
+            let key = |candidate: &Candidate| (candidate.entry.start, candidate.entry.size == 0, candidate.rank);
+            key(left).cmp(&key(right)).then_with(|| self.compare_names(left.entry, right.entry))
+        });
+        candidates.dedup_by_key(|candidate| candidate.entry.start);
+        let code_ends = self.code_ends();
+        let mut entries: Vec<Entry> = Vec::with_capacity(candidates.len());
+        let mut covered_to = 0;
+        for (position, candidate) in candidates.iter().enumerate() {
+            let mut entry = candidate.entry;
+            if entry.size == 0 {
+                // A label inside a function is no function.
+                if entry.start < covered_to {
+                    continue;
+                }
+                let next = candidates.get(position + 1).map_or(u32::MAX, |next| next.entry.start);
+                let code_end = code_ends.iter().copied().find(|&end| end > entry.start).unwrap_or(entry.start);
+                entry.size = next.min(code_end).saturating_sub(entry.start);
+            } else {
+                covered_to = covered_to.max(entry.start.saturating_add(entry.size));
+            }
+            entries.push(entry);
+        }
+        entries.shrink_to_fit();
+        entries
+    }
+
+    /// Of two names of one function, the one with fewer leading underscores, the shorter, the first by alphabet.
+    fn compare_names(&self, left: Entry, right: Entry) -> std::cmp::Ordering {
+        let key = |entry| {
+            let name = self.raw_name(entry);
+            let underscores = name.iter().take_while(|&&byte| byte == b'_').count();
+            (underscores, name.len(), name)
+        };
+        key(left).cmp(&key(right))
+    }
+
+    /// Ends of the code segments, as distances from the base, ascending.
+    fn code_ends(&self) -> Vec<u32> {
+        let loads = self.image.iter().flat_map(|image| &image.segments().loads);
+        let mut ends: Vec<u32> = loads
+            .filter(|load| load.executable)
+            .filter_map(|load| {
+                let end = load.address.checked_add(load.memory_size)?;
+                u32::try_from(end.checked_sub(self.base)?).ok()
+            })
+            .collect();
+        ends.sort_unstable();
+        ends
+    }
+
+    /// The function that covers `address`, one of the file's own virtual addresses; `None` in a gap between functions.
+    pub fn lookup(&self, address: u64) -> Option<Symbol> {
+        let wanted = u32::try_from(address.checked_sub(self.base)?).ok()?;
+        let after = self.entries.partition_point(|entry| entry.start <= wanted);
+        let candidates = self.entries.get(after.saturating_sub(MAX_LOOK_BACK)..after)?;
+        let entry = candidates.iter().rev().find(|entry| wanted - entry.start < entry.size)?;
+        let name = String::from_utf8_lossy(self.raw_name(*entry));
+        let start = self.base + u64::from(entry.start);
+        Some(Symbol {
+            start,
+            end: start + u64::from(entry.size),
+            name: if entry.source() == Source::Plt { format!("{name}@plt") } else { name.into_owned() },
+        })
+    }
+
+    fn raw_name(&self, entry: Entry) -> &[u8] {
+        let source = match entry.source() {
+            Source::Plt => Source::Dynsym,
+            source => source,
+        };
+        let file = match source {
+            Source::DebugData => self.debug_data.as_slice(),
+            _ => self.image.as_ref().map_or(&[][..], |image| image.bytes()),
+        };
+        let strings = self.strings.get(source as usize).cloned().and_then(|range| file.get(range));
+        strings.and_then(|strings| string_at(strings, (entry.name & NAME_MASK) as usize)).unwrap_or(&[])
+    }
+
+    /// How many functions have a name.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether no function has a name.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+}
+
+impl std::fmt::Debug for SymbolTable {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "SymbolTable({} functions)", self.entries.len())
+    }
+}
+
+struct Candidate {
+    entry: Entry,
+    /// Smaller wins among symbols of one address.
+    rank: u8,
+}
+
+impl Entry {
+    fn new(address: u64, size: u64, name: u32, source: Source, base: u64) -> Option<Self> {
+        Some(Self {
+            start: u32::try_from(address.checked_sub(base)?).ok()?,
+            size: u32::try_from(size).unwrap_or(u32::MAX),
+            name: (name <= NAME_MASK).then_some(name | (source as u32) << NAME_BITS)?,
+        })
+    }
+
+    fn source(self) -> Source {
+        match self.name >> NAME_BITS {
+            0 => Source::Symtab,
+            1 => Source::Dynsym,
+            2 => Source::DebugData,
+            _ => Source::Plt,
+        }
+    }
+}
+
+/// A symbol table and its strings, in a file.
+struct SymbolSection<'a> {
+    symbols: Symtab<'a>,
+    strings: std::ops::Range<usize>,
+    sections: &'a [Section],
+}
+
+impl<'a> SymbolSection<'a> {
+    fn find(file: &'a [u8], sections: &'a [Section], kind: u32) -> Option<Self> {
+        let section = sections.iter().find(|section| section.kind == kind)?;
+        let strings = sections.get(section.link)?.range.clone();
+        let count = (section.range.len() / SYMBOL_BYTES).min(MAX_SYMBOLS);
+        let symbols = Symtab::parse(file, section.range.start, count, CONTEXT).ok()?;
+        Some(Self {
+            symbols,
+            strings,
+            sections,
+        })
+    }
+
+    fn collect(&self, source: Source, base: u64, candidates: &mut Vec<Candidate>) {
+        for symbol in self.symbols.iter() {
+            let kind = symbol.st_type();
+            if symbol.st_shndx == SHN_UNDEF as usize || symbol.st_name == 0 {
+                continue;
+            }
+            let is_function = kind == STT_FUNC || kind == STT_GNU_IFUNC;
+            if !is_function && !(kind == STT_NOTYPE && self.is_code(symbol.st_shndx)) {
+                continue;
+            }
+            let binding = match symbol.st_bind() {
+                STB_GLOBAL => 0,
+                STB_LOCAL => 2,
+                _ => 1,
+            };
+            let Ok(name) = u32::try_from(symbol.st_name) else {
+                continue;
+            };
+            if let Some(entry) = Entry::new(symbol.st_value, symbol.st_size, name, source, base) {
+                let rank = binding + if is_function { 0 } else { 4 };
+                candidates.push(Candidate { entry, rank });
+            }
+        }
+    }
+
+    /// Whether the section is code. In `.gnu_debugdata` it has no content, but its flags are there.
+    fn is_code(&self, index: usize) -> bool {
+        let section = self.sections.get(index);
+        section.is_some_and(|section| section.flags & u64::from(SHF_EXECINSTR) != 0)
+    }
+}
+
+/// `.gnu_debugdata`: an xz-compressed ELF file with a symbol table of what `.dynsym` lacks ("MiniDebugInfo" in gdb's manual).
+fn unpack_debug_data(file: &[u8], sections: &[Section]) -> Option<Vec<u8>> {
+    let section = sections.iter().find(|section| section.name == ".gnu_debugdata")?;
+    let mut packed = file.get(section.range.clone())?;
+    let mut unpacked = Bounded(Vec::new());
+    lzma_rs::xz_decompress(&mut packed, &mut unpacked).ok()?;
+    Some(unpacked.0)
+}
+
+/// Refuses to grow past [`MAX_DEBUG_DATA`].
+struct Bounded(Vec<u8>);
+
+impl std::io::Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if self.0.len() + bytes.len() > MAX_DEBUG_DATA {
+            return Err(std::io::ErrorKind::FileTooLarge.into());
+        }
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The symbol tables of a run, by module, so of one file once for all processes.
+#[derive(Debug, Default)]
+pub struct SymbolStore {
+    tables: Mutex<FxHashMap<u32, Arc<SymbolTable>>>,
+}
+
+impl SymbolStore {
+    /// The table of `module`, if it was loaded.
+    pub fn find(&self, module: &Module) -> Option<Arc<SymbolTable>> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner).get(&module.id()).cloned()
+    }
+
+    /// The table of `module`, loaded now if it was not. Others are not held up meanwhile.
+    pub fn load(&self, module: &Module) -> Arc<SymbolTable> {
+        if let Some(table) = self.find(module) {
+            return table;
+        }
+        let table = Arc::new(SymbolTable::load(module));
+        let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(tables.entry(module.id()).or_insert(table))
+    }
+}

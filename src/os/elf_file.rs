@@ -1,0 +1,214 @@
+//! Opening a target's ELF files, read-only, and only within the target's own root.
+#![allow(unsafe_code)]
+
+use super::maps::Mapping;
+use memmap2::Mmap;
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat, openat2};
+use nix::sys::stat::{Mode, SFlag, fstat};
+use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Component, Path};
+use std::sync::Arc;
+
+/// Why a target's file could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum ElfFileError {
+    /// The target's root may not be entered: another user's process, or one that may not be traced.
+    #[error("cannot enter the root of process {pid}: {source}")]
+    Root {
+        /// The target.
+        pid: i32,
+        /// What the kernel said.
+        source: Errno,
+    },
+    /// The file cannot be opened.
+    #[error("cannot open {path}: {source}")]
+    Open {
+        /// As the target sees it.
+        path: String,
+        /// What the kernel said.
+        source: Errno,
+    },
+    /// The path leads to a device, a FIFO, a directory or an empty file.
+    #[error("{path} is no regular file with content")]
+    NotRegular {
+        /// As the target sees it.
+        path: String,
+    },
+    /// The file cannot be mapped.
+    #[error("cannot map {path}: {source}")]
+    Map {
+        /// As the target sees it.
+        path: String,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+}
+
+/// A file of the target, mapped read-only. Cloning shares the mapping.
+#[derive(Clone, Debug)]
+pub struct ElfFile {
+    bytes: Arc<Mmap>,
+}
+
+impl ElfFile {
+    /// Opens `path` as process `pid` sees it. Symbolic links and `..` do not lead out of its root, and nothing but a regular
+    /// file is opened: opening a device or a FIFO may have effects.
+    ///
+    /// # Errors
+    /// [`ElfFileError`].
+    pub fn open(pid: i32, path: &str) -> Result<Self, ElfFileError> {
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let root = open(format!("/proc/{pid}/root").as_str(), flags, Mode::empty())
+            .map_err(|source| ElfFileError::Root { pid, source })?;
+        let found = open_in_root(&root, path).map_err(|source| ElfFileError::Open {
+            path: path.to_owned(),
+            source,
+        })?;
+        Self::map(&found, path)
+    }
+
+    /// Opens the very file that `mapping` of process `pid` maps, even where it was deleted or another took its name.
+    /// The kernel asks for `CAP_CHECKPOINT_RESTORE` or `CAP_SYS_ADMIN` (proc_pid_map_files(5)).
+    ///
+    /// # Errors
+    /// [`ElfFileError`].
+    pub fn open_mapped(pid: i32, mapping: &Mapping) -> Result<Self, ElfFileError> {
+        let link = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end);
+        let flags = OFlag::O_PATH | OFlag::O_CLOEXEC;
+        let found = open(link.as_str(), flags, Mode::empty()).map_err(|source| ElfFileError::Open {
+            path: mapping.path.clone(),
+            source,
+        })?;
+        Self::map(&found, &mapping.path)
+    }
+
+    /// Maps what an `O_PATH` descriptor stands for, once it is known to be a regular file.
+    fn map(found: &OwnedFd, path: &str) -> Result<Self, ElfFileError> {
+        let open_error = |source| ElfFileError::Open {
+            path: path.to_owned(),
+            source,
+        };
+        let status = fstat(found).map_err(open_error)?;
+        let kind = SFlag::from_bits_truncate(status.st_mode) & SFlag::S_IFMT;
+        if kind != SFlag::S_IFREG || status.st_size <= 0 {
+            return Err(ElfFileError::NotRegular { path: path.to_owned() });
+        }
+        let again = format!("/proc/self/fd/{}", found.as_raw_fd());
+        let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+        let file = File::from(open(again.as_str(), flags, Mode::empty()).map_err(open_error)?);
+        // SAFETY: The mapping is private and read-only and its bytes are only read as plain bytes. What a map may not survive
+        // is a file that shrinks under it (SIGBUS): loaders and package managers replace libraries by renaming, and a library
+        // that is cut while it is mapped kills the target itself first.
+        let bytes = unsafe { Mmap::map(&file) }.map_err(|source| ElfFileError::Map {
+            path: path.to_owned(),
+            source,
+        })?;
+        Ok(Self { bytes: Arc::new(bytes) })
+    }
+}
+
+impl std::ops::Deref for ElfFile {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl AsRef<[u8]> for ElfFile {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// An `O_PATH` descriptor of `path` below `root`.
+fn open_in_root(root: &OwnedFd, path: &str) -> Result<OwnedFd, Errno> {
+    let how = OpenHow::new()
+        .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
+        .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+    match openat2(root, path, how) {
+        // No such system call before Linux 5.6; seccomp profiles of containers answer EPERM to what they do not know.
+        Err(Errno::ENOSYS | Errno::EPERM) => walk_in_root(root, path),
+        result => result,
+    }
+}
+
+/// The same without openat2: one component at a time, following no symbolic link in any but real directories. A path in
+/// `/proc/PID/maps` is already free of links, so that nothing is lost by refusing them.
+fn walk_in_root(root: &OwnedFd, path: &str) -> Result<OwnedFd, Errno> {
+    let flags = OFlag::O_PATH | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
+    let mut at: Option<OwnedFd> = None;
+    for component in Path::new(path).components() {
+        let Component::Normal(name) = component else {
+            if component == Component::RootDir {
+                continue;
+            }
+            return Err(Errno::EXDEV);
+        };
+        let next = openat(at.as_ref().unwrap_or(root), name, flags, Mode::empty())?;
+        let kind = SFlag::from_bits_truncate(fstat(&next)?.st_mode) & SFlag::S_IFMT;
+        if kind == SFlag::S_IFLNK {
+            return Err(Errno::ELOOP);
+        }
+        at = Some(next);
+    }
+    at.ok_or(Errno::ENOENT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own_pid() -> i32 {
+        i32::try_from(std::process::id()).unwrap()
+    }
+
+    #[test]
+    fn own_executable_opens_by_both_ways() {
+        let exe = std::fs::read_link("/proc/self/exe").unwrap();
+        let exe = exe.to_str().unwrap();
+        let file = ElfFile::open(own_pid(), exe).unwrap();
+        assert_eq!(&file[..4], b"\x7fELF");
+        let root = open("/", OFlag::O_PATH, Mode::empty()).unwrap();
+        let walked = ElfFile::map(&walk_in_root(&root, exe).unwrap(), exe).unwrap();
+        assert_eq!(file.len(), walked.len());
+    }
+
+    #[test]
+    fn the_walk_refuses_links_and_parents() {
+        let folder = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", folder.path().join("link")).unwrap();
+        let root = open(folder.path(), OFlag::O_PATH, Mode::empty()).unwrap();
+        assert_eq!(walk_in_root(&root, "/link").unwrap_err(), Errno::ELOOP);
+        assert_eq!(walk_in_root(&root, "/../etc/passwd").unwrap_err(), Errno::EXDEV);
+    }
+
+    #[test]
+    fn links_resolve_within_the_root() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("inside"), b"x").unwrap();
+        std::os::unix::fs::symlink("/inside", folder.path().join("good")).unwrap();
+        std::os::unix::fs::symlink("../../../../../../etc/passwd", folder.path().join("bad")).unwrap();
+        let root = open(folder.path(), OFlag::O_PATH, Mode::empty()).unwrap();
+        assert_eq!(&*ElfFile::map(&open_in_root(&root, "/good").unwrap(), "/good").unwrap(), b"x");
+        assert_eq!(open_in_root(&root, "/bad").unwrap_err(), Errno::ENOENT);
+    }
+
+    #[test]
+    fn devices_pipes_and_folders_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        nix::unistd::mkfifo(&pipe, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
+        for path in ["/dev/null", "/tmp", pipe.to_str().unwrap()] {
+            let refused = ElfFile::open(own_pid(), path);
+            assert!(matches!(refused, Err(ElfFileError::NotRegular { .. })), "{path}: {refused:?}");
+        }
+    }
+
+    #[test]
+    fn a_process_that_is_gone_is_an_error_of_its_root() {
+        assert!(matches!(ElfFile::open(i32::MAX, "/etc/passwd"), Err(ElfFileError::Root { .. })));
+    }
+}

@@ -1,0 +1,237 @@
+//! Live targets for the tests of native code: memory, registers by ptrace, and gdb's opinion.
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
+
+use nix::sys::ptrace;
+use nix::sys::uio::{RemoteIoVec, process_vm_readv};
+use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::unistd::Pid;
+use std::io::{BufRead, BufReader, IoSliceMut};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use torchspy::memory::{Memory, ReadError, SnapshotMemory};
+use torchspy::model::registers::Registers;
+use torchspy::native::elf::ModuleBytes;
+use torchspy::native::loaded::{LoadedModules, ModuleOpener};
+use torchspy::native::modules::ModuleStore;
+use torchspy::os::elf_file::ElfFile;
+use torchspy::os::maps::{Mapping, parse_maps};
+
+/// Memory of a live process.
+pub struct LiveMemory(pub i32);
+
+impl Memory for LiveMemory {
+    fn read_exact(&self, address: u64, buffer: &mut [u8]) -> Result<(), ReadError> {
+        let remote = [RemoteIoVec {
+            base: address as usize,
+            len: buffer.len(),
+        }];
+        let length = buffer.len();
+        match process_vm_readv(Pid::from_raw(self.0), &mut [IoSliceMut::new(buffer)], &remote) {
+            Ok(read) if read == length => Ok(()),
+            _ => Err(ReadError::Unmapped(address)),
+        }
+    }
+}
+
+/// Opens a live process's files.
+pub struct LiveOpener(pub i32);
+
+impl ModuleOpener for LiveOpener {
+    fn open(&self, mapping: &Mapping) -> Option<ModuleBytes> {
+        let file = ElfFile::open(self.0, &mapping.path).ok()?;
+        Some(Arc::new(file))
+    }
+
+    fn open_mapped(&self, mapping: &Mapping) -> Option<ModuleBytes> {
+        let file = ElfFile::open_mapped(self.0, mapping).ok()?;
+        Some(Arc::new(file))
+    }
+}
+
+/// A child that said "ready" on its standard output. It is killed when this is dropped.
+pub struct Target {
+    child: Child,
+    pub pid: i32,
+}
+
+impl Target {
+    pub fn start(command: &mut Command) -> Self {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        let pid = i32::try_from(child.id()).unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        while line.trim() != "ready" {
+            line.clear();
+            let read = lines.read_line(&mut line).unwrap();
+            assert!(read > 0, "{command:?} ended before it was ready: {:?}", child.wait());
+        }
+        // The pipe stays open: a target that prints more must not die of it.
+        std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
+        Self { child, pid }
+    }
+
+    pub fn mappings(&self) -> Vec<Mapping> {
+        parse_maps(&std::fs::read(format!("/proc/{}/maps", self.pid)).unwrap())
+    }
+
+    pub fn modules(&self) -> LoadedModules {
+        let mut modules = LoadedModules::new(Arc::new(ModuleStore::default()));
+        modules.refresh(&self.mappings(), &LiveOpener(self.pid), &LiveMemory(self.pid));
+        modules
+    }
+
+    pub fn tids(&self) -> Vec<i32> {
+        let mut tids: Vec<i32> = std::fs::read_dir(format!("/proc/{}/task", self.pid))
+            .unwrap()
+            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+            .collect();
+        tids.sort_unstable();
+        tids
+    }
+
+    /// Waits until at least `count` threads are asleep in system call `number`, for each pair.
+    pub fn wait_for_syscalls(&self, wanted: &[(i64, usize)]) {
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(120);
+        loop {
+            let asleep: Vec<i64> = self.tids().into_iter().filter_map(|tid| self.syscall(tid)).collect();
+            let reached = |&(number, count): &(i64, usize)| asleep.iter().filter(|&&here| here == number).count() >= count;
+            if wanted.iter().all(reached) {
+                return;
+            }
+            assert!(std::time::Instant::now() < deadline, "asleep in {asleep:?}, wanted {wanted:?}");
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    }
+
+    /// The system call that a thread sleeps in.
+    fn syscall(&self, tid: i32) -> Option<i64> {
+        let text = std::fs::read_to_string(format!("/proc/{}/task/{tid}/syscall", self.pid)).ok()?;
+        text.split_whitespace().next()?.parse().ok()
+    }
+
+    /// `comm` of a thread.
+    pub fn thread_name(&self, tid: i32) -> String {
+        let path = format!("/proc/{}/task/{tid}/comm", self.pid);
+        std::fs::read_to_string(path).unwrap_or_default().trim().to_owned()
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A thread that was stopped for a moment: registers and what its stack held.
+pub struct Capture {
+    pub registers: Registers,
+    pub stack: SnapshotMemory,
+}
+
+/// Stops thread `tid`, copies its registers and the stack above its stack pointer (at most `limit` bytes, up to the end of the
+/// mapping), lets it go on. `None` if the thread is gone.
+pub fn capture(target: &Target, tid: i32, mappings: &[Mapping], limit: u64) -> Option<Capture> {
+    let thread = Pid::from_raw(tid);
+    ptrace::seize(thread, ptrace::Options::empty()).ok()?;
+    ptrace::interrupt(thread).ok()?;
+    waitpid(thread, Some(WaitPidFlag::__WALL)).ok()?;
+    let captured = ptrace::getregs(thread).ok().map(|raw| {
+        let registers = to_registers(&raw);
+        let mut stack = SnapshotMemory::default();
+        let end = mappings
+            .iter()
+            .find(|mapping| mapping.contains(raw.rsp))
+            .map_or(raw.rsp, |mapping| mapping.end)
+            .min(raw.rsp + limit);
+        let length = usize::try_from(end - raw.rsp).unwrap();
+        if let Ok(bytes) = LiveMemory(target.pid).read_bytes(raw.rsp, length) {
+            stack.insert(raw.rsp, bytes);
+        }
+        Capture { registers, stack }
+    });
+    ptrace::detach(thread, None).ok()?;
+    captured
+}
+
+/// System V ABI, figure 3.36.
+pub fn to_registers(raw: &nix::libc::user_regs_struct) -> Registers {
+    let mut registers = Registers::unknown();
+    let values = [
+        raw.rax, raw.rdx, raw.rcx, raw.rbx, raw.rsi, raw.rdi, raw.rbp, raw.rsp, raw.r8, raw.r9, raw.r10, raw.r11, raw.r12,
+        raw.r13, raw.r14, raw.r15, raw.rip,
+    ];
+    for (number, value) in values.into_iter().enumerate() {
+        registers.set(number, value);
+    }
+    registers
+}
+
+/// The program counters of a thread's frames, leaf first, and what gdb calls the functions.
+pub type GdbStack = Vec<(u64, String)>;
+
+/// What gdb says of each thread, by tid; `None` (with the reason printed) where gdb cannot be run. Frames of inlined functions
+/// and of tail calls, which are on no stack, are left out.
+pub fn gdb_stacks(pid: i32) -> Option<Vec<(i32, GdbStack)>> {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/native/gdb_stacks.py");
+    let output = Command::new("gdb")
+        .args(["-nx", "-batch", "-ex", "set debuginfod enabled off", "-p", &pid.to_string()])
+        .args(["-ex", "set backtrace past-main on", "-ex", "set backtrace past-entry on", "-x", script])
+        .stdin(Stdio::null())
+        .output();
+    let output = match output {
+        Ok(output) => output,
+        Err(error) => {
+            println!("skipped: gdb cannot be run: {error}");
+            return None;
+        }
+    };
+    let mut threads: Vec<(i32, GdbStack)> = Vec::new();
+    for line in String::from_utf8_lossy(&output.stdout).lines() {
+        let words: Vec<&str> = line.splitn(3, ' ').collect();
+        match (words.as_slice(), threads.last_mut()) {
+            (["thread", tid], _) => threads.push((tid.parse().unwrap(), Vec::new())),
+            (["frame", pc, name], Some((_, frames))) => frames.push((pc.parse().unwrap(), (*name).to_owned())),
+            _ => {}
+        }
+    }
+    assert!(!threads.is_empty(), "gdb named no thread: {output:?}");
+    Some(threads)
+}
+
+/// Compiles `tests/programs/native/NAME.c` with gcc into a folder of its own; `None` (with the reason printed) without gcc.
+pub fn compile(name: &str, flags: &[&str]) -> Option<(tempfile::TempDir, PathBuf)> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/native").join(format!("{name}.c"));
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join(name);
+    let status = Command::new("gcc").args(flags).arg("-o").arg(&program).arg(&source).arg("-lpthread").status();
+    match status {
+        Ok(status) => assert!(status.success(), "gcc {flags:?} {}", source.display()),
+        Err(error) => {
+            println!("skipped: gcc cannot be run: {error}");
+            return None;
+        }
+    }
+    Some((folder, program))
+}
+
+/// The Python that has torch, if there is one.
+pub fn torch_python() -> Option<PathBuf> {
+    let cache = std::env::var_os("TORCHSPY_CACHE").map(PathBuf::from).or_else(|| {
+        let home = std::env::var_os("HOME")?;
+        Some(Path::new(&home).join(".cache/torchspy"))
+    })?;
+    let found = std::fs::read_dir(&cache).ok()?.filter_map(Result::ok).find_map(|entry| {
+        let python = entry.path().join("bin/python");
+        (entry.file_name().to_string_lossy().starts_with("torch-") && python.exists()).then_some(python)
+    });
+    if found.is_none() {
+        println!("skipped: no torch environment below {} (scripts/torch-env makes it)", cache.display());
+    }
+    found
+}
