@@ -94,6 +94,9 @@ pub(crate) struct DrawingArguments {
     /// Draw the dispatcher's and the bindings' own frames, too
     #[arg(long)]
     pub(crate) plumbing: bool,
+    /// In folded stacks only Python frames, in py-spy's own form
+    #[arg(long)]
+    pub(crate) python_only: bool,
     /// Draw the waits of every thread, not of training threads only
     #[arg(short, long)]
     pub(crate) idle: bool,

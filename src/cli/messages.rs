@@ -3,6 +3,7 @@
 //! Text from a target (names, paths, command lines) never brings control bytes to the terminal. A closed stream is no
 //! reason to stop: what is said into one is lost, and data into one ends the command quietly.
 
+pub(crate) use crate::model::text::printable;
 use super::failure::Failure;
 use clap::error::ErrorKind;
 use std::io::{self, IsTerminal, Write};
@@ -104,24 +105,6 @@ pub(crate) fn data(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Resu
     }
 }
 
-/// Text without control characters: each is shown as an escape. Bidirectional overrides count as such.
-///
-/// TEMPORARY: to be replaced by `model::text::printable`.
-pub(crate) fn printable(text: &str) -> String {
-    let is_hostile = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
-    let mut clean = String::with_capacity(text.len());
-    for character in text.chars() {
-        if is_hostile(character) {
-            clean.extend(character.escape_default());
-        } else {
-            clean.push(character);
-        }
-    }
-    clean
-}
 
 #[cfg(test)]
 mod tests {

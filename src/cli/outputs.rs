@@ -1,12 +1,22 @@
 //! The seam between the command line and the libraries that write, read, resolve and render. One function each.
-//!
-//! TEMPORARY: the module `pending` stands for parts that are not built yet. To integrate: delete it and fill in the bodies
-//! that call it.
 
 use super::plan::{Drawing, Format};
+use crate::analysis::analyze;
 use crate::model::profile::Profile;
 use crate::model::run::RunInfo;
 use crate::model::segment::Segment;
+use crate::native::demangle::demangle;
+use crate::native::shorten::shorten;
+use crate::recording::reader::Recording;
+use crate::recording::text::{InspectOptions, render_text};
+use crate::recording::writer::RecordingWriter;
+use crate::report::flamegraph;
+use crate::report::folded::{self, Count, FoldedOptions};
+use crate::report::json::render_json;
+use crate::report::speedscope::{self, SpeedscopeOptions};
+use crate::report::text::{TextOptions, render_summary};
+use crate::report::view::{Idle, ViewOptions};
+use crate::resolve::{Names, ResolveInput, resolve};
 use crate::sampling::session::SegmentSink;
 use anyhow::{Context, Result};
 use std::fs::File;
@@ -14,8 +24,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use pending::RecordingWriter;
-pub(crate) use pending::{NameParts, base_name};
+pub(crate) use crate::report::naming::{NameParts, base_name};
 
 /// What a summary lists.
 #[derive(Clone, Copy, Debug)]
@@ -72,7 +81,28 @@ impl SegmentSink for RecordingSink {
 
 /// Reads and resolves a recording.
 pub(crate) fn read_profile(path: &Path, shown: &str) -> Result<Profile> {
-    pending::profile(path).with_context(|| format!("cannot open {shown}"))
+    let recording = Recording::read(path).with_context(|| format!("cannot open {shown}"))?;
+    Ok(resolve_recording(&recording))
+}
+
+fn resolve_recording(recording: &Recording) -> Profile {
+    let input = ResolveInput {
+        run: &recording.run,
+        processes: &recording.processes,
+        threads: &recording.threads,
+        modules: &recording.modules,
+        codes: &recording.codes,
+        stacks: &recording.stacks,
+        samples: &recording.samples,
+        quality: &recording.quality,
+        clocks: &recording.clocks,
+        losses: &recording.losses,
+        missing: &recording.missing,
+        start_ns: recording.start_ns,
+        end_ns: recording.end_ns,
+        symbols: &|module, address| recording.symbols.lookup(module, address),
+    };
+    resolve(&input, Names { demangle, shorten })
 }
 
 /// Writes a profile in a format.
@@ -82,25 +112,30 @@ pub(crate) fn render(
     drawing: &Drawing,
     out: &mut dyn Write,
 ) -> Result<()> {
+    let view = ViewOptions {
+        threads: drawing.threads.clone(),
+        plumbing: drawing.plumbing,
+        idle: if drawing.idle { Idle::Everywhere } else { Idle::TrainingThread },
+        ..ViewOptions::default()
+    };
     match format {
-        Format::Flamegraph => pending::flamegraph(
-            profile,
-            drawing.plumbing,
-            drawing.idle,
-            drawing.threads.as_ref(),
-            out,
-        ),
-        Format::Speedscope => pending::speedscope(profile, drawing.threads.as_ref(), out),
-        Format::Folded => pending::folded(profile, drawing.threads.as_ref(), out),
-        Format::Json => json(profile, out),
-        Format::Text => summary(profile, SummaryOptions::default(), out),
-        Format::Recording => Err(anyhow::anyhow!("a recording is not rendered")),
+        Format::Flamegraph => flamegraph::render(profile, &view, out)?,
+        Format::Speedscope => speedscope::render(profile, &SpeedscopeOptions { view, categories: true }, out)?,
+        Format::Folded => {
+            let options = FoldedOptions { view, python_only: drawing.python_only, count: Count::Ticks };
+            folded::render(profile, &options, out)?;
+        }
+        Format::Json => json(profile, out)?,
+        Format::Text => summary(profile, SummaryOptions::default(), out)?,
+        Format::Recording => anyhow::bail!("a recording is not rendered"),
     }
+    Ok(())
 }
 
 /// Writes the summary for machines.
 pub(crate) fn json(profile: &Profile, out: &mut dyn Write) -> Result<()> {
-    pending::json(profile, out)
+    out.write_all(render_json(profile, &analyze(profile))?.as_bytes())?;
+    Ok(writeln!(out)?)
 }
 
 /// Writes the summary for people.
@@ -109,121 +144,14 @@ pub(crate) fn summary(
     options: SummaryOptions,
     out: &mut dyn Write,
 ) -> Result<()> {
-    pending::text(profile, options.top, options.itwinai, out)
+    let text = TextOptions { itwinai: options.itwinai, rows: options.top };
+    Ok(out.write_all(render_summary(profile, &analyze(profile), text).as_bytes())?)
 }
 
 /// Writes what a recording holds.
 pub(crate) fn inspect(path: &Path, samples: bool, out: &mut dyn Write) -> Result<()> {
-    pending::inspect(path, samples, out).with_context(|| format!("cannot open {}", path.display()))
+    let recording = Recording::read(path).with_context(|| format!("cannot open {}", path.display()))?;
+    let options = InspectOptions { stacks: true, samples, demangle: Some(&demangle) };
+    Ok(out.write_all(render_text(&recording, &options).as_bytes())?)
 }
 
-/// TEMPORARY stand-ins, with the interfaces that are agreed on.
-mod pending {
-    use crate::model::profile::Profile;
-    use crate::model::run::RunInfo;
-    use crate::model::segment::Segment;
-    use anyhow::{Result, bail};
-    use regex::Regex;
-    use std::fs::File;
-    use std::io::{self, Write};
-    use std::path::Path;
-
-    /// For `report::naming`.
-    #[derive(Clone, Copy, Debug)]
-    pub(crate) struct NameParts<'a> {
-        pub(crate) command: &'a [String],
-        pub(crate) host: &'a str,
-        pub(crate) rank: Option<u32>,
-        pub(crate) pid: i32,
-        pub(crate) started_wall_ns: u64,
-    }
-
-    /// For `report::naming`.
-    pub(crate) fn base_name(parts: &NameParts<'_>) -> String {
-        let script = parts
-            .command
-            .iter()
-            .find_map(|word| word.strip_suffix(".py"));
-        let script = script
-            .or(parts.command.first().map(String::as_str))
-            .unwrap_or("");
-        let script = script.rsplit('/').next().unwrap_or("");
-        let rank = parts
-            .rank
-            .map_or(String::new(), |rank| format!("-rank{rank}"));
-        let time = crate::os::host::utc_stamp(parts.started_wall_ns);
-        format!(
-            "torchspy-{script}-{}{rank}-{}-{time}",
-            parts.host, parts.pid
-        )
-    }
-
-    /// For `recording::writer`: one line for the head, one for each segment.
-    pub(super) struct RecordingWriter(File);
-
-    impl RecordingWriter {
-        pub(super) fn from_file(mut file: File, run: &RunInfo) -> io::Result<Self> {
-            writeln!(file, "torchspy placeholder: {}", run.command.join(" "))?;
-            Ok(Self(file))
-        }
-
-        pub(super) fn write_segment(&mut self, segment: &Segment) -> io::Result<()> {
-            writeln!(self.0, "segment {} last {}", segment.index, segment.last)
-        }
-
-        pub(super) fn finish(self) -> io::Result<()> {
-            match self.0.sync_data() {
-                Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
-                result => result,
-            }
-        }
-    }
-
-    /// For `recording::reader` and `resolve`.
-    pub(super) fn profile(path: &Path) -> Result<Profile> {
-        File::open(path)?;
-        Ok(Profile::default())
-    }
-
-    /// For `recording::text`.
-    pub(super) fn inspect(path: &Path, _samples: bool, _out: &mut dyn Write) -> Result<()> {
-        File::open(path)?;
-        bail!("inspect is not built yet")
-    }
-
-    /// For `report::text`.
-    pub(super) fn text(
-        _: &Profile,
-        _top: usize,
-        _itwinai: bool,
-        _out: &mut dyn Write,
-    ) -> Result<()> {
-        bail!("the summary is not built yet")
-    }
-
-    /// For `report::json`.
-    pub(super) fn json(_: &Profile, _out: &mut dyn Write) -> Result<()> {
-        bail!("JSON is not built yet")
-    }
-
-    /// For `report::flamegraph`.
-    pub(super) fn flamegraph(
-        _: &Profile,
-        _plumbing: bool,
-        _idle: bool,
-        _: Option<&Regex>,
-        _out: &mut dyn Write,
-    ) -> Result<()> {
-        bail!("flamegraphs are not built yet")
-    }
-
-    /// For `report::speedscope`.
-    pub(super) fn speedscope(_: &Profile, _: Option<&Regex>, _out: &mut dyn Write) -> Result<()> {
-        bail!("speedscope files are not built yet")
-    }
-
-    /// For `report::folded`.
-    pub(super) fn folded(_: &Profile, _: Option<&Regex>, _out: &mut dyn Write) -> Result<()> {
-        bail!("folded stacks are not built yet")
-    }
-}

@@ -60,6 +60,8 @@ pub(crate) struct Drawing {
     pub(crate) plumbing: bool,
     /// Waits of every thread.
     pub(crate) idle: bool,
+    /// Folded stacks: only Python frames, in py-spy's form.
+    pub(crate) python_only: bool,
     /// Only threads whose label matches.
     pub(crate) threads: Option<Regex>,
 }
@@ -193,6 +195,7 @@ impl Drawing {
     fn new(arguments: &DrawingArguments, threads: Option<Regex>) -> Self {
         Self {
             plumbing: arguments.plumbing,
+            python_only: arguments.python_only,
             idle: arguments.idle,
             threads,
         }

@@ -63,7 +63,7 @@ fn head(out: &mut String, profile: &Profile, analysis: &Analysis) {
     let command = if command.is_empty() {
         "(no command)".to_owned()
     } else {
-        printable(&command)
+        printable(&command).into_owned()
     };
     line(out, &[format::cut(&command, WIDTH)]);
     let how = if run.launched { "launched" } else { "attached" };
@@ -95,7 +95,7 @@ fn head(out: &mut String, profile: &Profile, analysis: &Analysis) {
         wrapped(out, &process_facts(profile, process, analysis), "| ");
     }
     for note in &run.notes {
-        line(out, &[printable(note)]);
+        line(out, &[printable(note).into_owned()]);
     }
 }
 

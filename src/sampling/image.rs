@@ -27,12 +27,11 @@ struct Opener {
 
 impl ModuleOpener for Opener {
     fn open(&self, mapping: &Mapping) -> Option<ModuleBytes> {
-        let file = ElfFile::open(self.pid, &mapping.path).ok()?;
-        Some(file.bytes())
+        Some(Arc::new(ElfFile::open(self.pid, &mapping.path).ok()?))
     }
 
     fn open_mapped(&self, mapping: &Mapping) -> Option<ModuleBytes> {
-        Some(ElfFile::open_mapped(self.pid, mapping).ok()?.bytes())
+        Some(Arc::new(ElfFile::open_mapped(self.pid, mapping).ok()?))
     }
 }
 
@@ -123,7 +122,7 @@ impl ProcessImage {
             }
             // A process that has just been forked or has just started has not mapped everything yet.
             Err(DiscoverError::NotPython) if changed || now_ns < self.born_ns + 200_000_000 => false,
-            Err(DiscoverError::NotYetInitialised | DiscoverError::Unreadable)
+            Err(DiscoverError::NotYetInitialised | DiscoverError::Unreadable(_))
                 if now_ns < self.born_ns + DISCOVERY_PATIENCE_NS =>
             {
                 false
@@ -177,9 +176,7 @@ pub(super) fn torch_version(pid: i32, library: &str) -> Option<String> {
     const LONGEST: usize = 64 << 10;
     let package = library.rsplit_once("/lib/")?.0;
     let file = ElfFile::open(pid, &format!("{package}/version.py")).ok()?;
-    let bytes = file.bytes();
-    let bytes = (*bytes).as_ref();
-    let text = String::from_utf8_lossy(bytes.get(..LONGEST.min(bytes.len()))?);
+    let text = String::from_utf8_lossy(file.get(..LONGEST.min(file.len()))?);
     let line = text.lines().find_map(|line| line.strip_prefix("__version__"))?;
     line.split(['\'', '"']).nth(1).map(str::to_owned)
 }

@@ -35,17 +35,19 @@ pub fn merge(
         {
             out.extend_from_slice(run.frames);
             next_run += 1;
-            replaced = true;
+            // An evaluation that has just begun has no frame yet, and stays what it is: a native frame.
+            replaced |= !run.frames.is_empty();
         }
         if !replaced {
             out.push(*recorded);
         }
     }
-    let left = &runs[next_run.min(runs.len())..];
-    for run in left {
+    let mut unmatched = false;
+    for run in &runs[next_run.min(runs.len())..] {
         out.extend_from_slice(run.frames);
+        unmatched |= !run.frames.is_empty();
     }
-    let mismatch = (!left.is_empty() && !native.is_empty()).then_some(Partial::MergeMismatch);
+    let mismatch = (unmatched && !native.is_empty()).then_some(Partial::MergeMismatch);
     if let Some(why) = native_partial.or(python_partial).or(mismatch) {
         out.push(Frame::Truncated(why));
     }

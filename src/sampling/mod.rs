@@ -1,3 +1,26 @@
 //! The sampler: when to look, whom to stop, what to copy, and what to make of it.
+//!
+//! ```text
+//! keeper ──processes──▶ tracer ──copies──▶ worker ──segments──▶ writer
+//! ```
+//!
+//! [`session`] is the way in. The tracer does nothing but ask, stop, copy and resume; all else happens after the target
+//! runs on, on other threads, behind bounded queues.
 
+mod budget;
+mod capture;
+mod control;
+mod image;
+mod keeper;
+mod maps_reader;
+mod merge;
+mod outbox;
+mod raw;
+mod schedule;
 pub mod session;
+mod stops;
+mod symbol_loader;
+mod thread_match;
+mod traced;
+mod tracer;
+mod worker;

@@ -1,11 +1,27 @@
 //! A recording in progress: what starts, steers and ends the sampler.
 //!
-//! TEMPORARY: this file has the interface alone. It watches the root process and writes one empty segment.
+//! Four threads: the tracer, which stops and copies; the worker, which unwinds and merges; the keeper, which watches the
+//! process tree; the writer. Between them are bounded queues.
 
+use super::control::Control;
+use super::keeper::Keeper;
+use super::outbox::Outbox;
+use super::tracer::Tracer;
+use super::worker::Worker;
 use crate::model::segment::Segment;
+use crate::os::access::try_read_memory;
+use crate::os::process_info::read_stat;
+use crate::os::stop::block_child_signals;
+use crossbeam_channel::{Receiver, bounded, unbounded};
 use std::io;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
+
+/// Messages between tracer and worker: a tenth of a second of a thousand threads.
+const QUEUE: usize = 8192;
+/// Segments that wait for the disk.
+const SEGMENTS: usize = 16;
 
 /// What to sample, and at what cost.
 #[derive(Clone, Debug)]
@@ -84,68 +100,139 @@ pub struct SessionEnd {
 
 /// A recording in progress.
 pub struct Session {
-    pid: i32,
     started: Instant,
-    sink: Mutex<Box<dyn SegmentSink>>,
+    control: Arc<Control>,
+    error: Arc<Mutex<Option<String>>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "Session({:?})", self.control.shown())
+    }
 }
 
 impl Session {
-    /// Starts sampling.
+    /// Starts sampling `root_pid` and, if the options say so, what descends from it. Segments go to `sink`.
     ///
     /// # Errors
     /// See [`SessionError`].
     pub fn start(
         root_pid: i32,
-        _options: SessionOptions,
+        options: SessionOptions,
         sink: Box<dyn SegmentSink>,
     ) -> Result<Session, SessionError> {
-        if crate::os::process_info::read_stat(root_pid).is_err() {
+        if read_stat(root_pid).is_err() {
             return Err(SessionError::NoSuchProcess(root_pid));
         }
-        crate::os::access::try_read_memory(root_pid).map_err(|error| {
-            SessionError::PermissionDenied {
-                pid: root_pid,
-                detail: error.to_string(),
-            }
-        })?;
-        Ok(Session {
+        try_read_memory(root_pid).map_err(|error| SessionError::PermissionDenied {
             pid: root_pid,
-            started: Instant::now(),
-            sink: Mutex::new(sink),
-        })
+            detail: error.to_string(),
+        })?;
+        // Threads inherit the mask: a stop of the target must wake the tracer and nobody else.
+        block_child_signals();
+        let control: Arc<Control> = Arc::default();
+        let error: Arc<Mutex<Option<String>>> = Arc::default();
+        let (message_sender, messages) = bounded(QUEUE);
+        let (recycle, recycled) = bounded(QUEUE);
+        let (event_sender, events) = unbounded();
+        let (segment_sender, segments) = bounded(SEGMENTS);
+        let mut keeper = Keeper::new(root_pid, options.subprocesses, event_sender.clone(), control.clone())?;
+        keeper.look();
+        let launched = is_own_child(root_pid).then_some(root_pid);
+        let outbox = Outbox::new(message_sender, recycled);
+        let worker = Worker::new(messages, recycle, event_sender, segment_sender);
+        let (writer_control, writer_error) = (control.clone(), error.clone());
+        let tracer_control = control.clone();
+        let threads = vec![
+            Builder::new()
+                .name("torchspy-write".to_owned())
+                .spawn(move || write_segments(&segments, sink, &writer_control, &writer_error))?,
+            Builder::new().name("torchspy-work".to_owned()).spawn(move || worker.run())?,
+            Builder::new().name("torchspy-keep".to_owned()).spawn(move || keeper.run())?,
+            Builder::new().name("torchspy-trace".to_owned()).spawn(move || {
+                Tracer::new(options, tracer_control.clone(), events, outbox, launched).run();
+                tracer_control.set_finished();
+                tracer_control.request_stop();
+            })?,
+        ];
+        Ok(Session { started: Instant::now(), control, error, threads })
     }
 
     /// Where the recording stands.
     pub fn progress(&self) -> ProgressSnapshot {
+        let shown = self.control.shown();
+        let elapsed = self.started.elapsed();
         ProgressSnapshot {
-            elapsed: self.started.elapsed(),
-            ..ProgressSnapshot::default()
+            elapsed,
+            ticks: shown.ticks,
+            samples: shown.samples,
+            rate_hz: shown.ticks as f64 / elapsed.as_secs_f64().max(1e-3),
+            threads: shown.threads,
+            processes: shown.processes,
+            stopped_share: shown.stopped_share,
+            over_budget: shown.limiting,
         }
     }
 
     /// Whether the target and its descendants are gone, or nothing can be written any more.
     pub fn finished(&self) -> bool {
-        crate::os::process_info::read_stat(self.pid).map_or(true, |stat| stat.state == b'Z')
+        self.control.is_finished()
     }
 
     /// Lets go of every thread and stops sampling; back when that is done.
-    pub fn pause(&self) {}
+    pub fn pause(&self) {
+        self.control.set_pause(true);
+        let deadline = Instant::now() + Duration::from_secs(2);
+        while !self.control.is_paused() && !self.finished() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
 
     /// Goes on after [`Session::pause`].
-    pub fn resume(&self) {}
+    pub fn resume(&self) {
+        self.control.set_pause(false);
+    }
 
     /// Ends sampling and flushes the last segment.
     ///
     /// # Errors
-    /// The last segment could not be written.
+    /// None so far; what went wrong while writing is in [`SessionEnd`].
     pub fn stop(self) -> Result<SessionEnd, SessionError> {
-        let segment = Segment {
-            last: true,
-            ..Segment::default()
-        };
-        if let Ok(mut sink) = self.sink.lock() {
-            sink.write(&segment)?;
+        self.control.request_stop();
+        let mut died = false;
+        for thread in self.threads {
+            died |= thread.join().is_err();
         }
-        Ok(SessionEnd::default())
+        let mut error = self.error.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if died && error.is_none() {
+            error = Some("a part of the sampler failed; what it had gathered was written".to_owned());
+        }
+        Ok(SessionEnd { error })
     }
+}
+
+/// Writes segments as they come. After a failure the rest is taken and dropped, so that nobody waits for it.
+fn write_segments(
+    segments: &Receiver<Segment>,
+    mut sink: Box<dyn SegmentSink>,
+    control: &Control,
+    error: &Mutex<Option<String>>,
+) {
+    for segment in segments {
+        let failed = error.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        if failed {
+            continue;
+        }
+        if let Err(problem) = sink.write(&segment) {
+            *error.lock().unwrap_or_else(PoisonError::into_inner) = Some(problem.to_string());
+            control.set_finished();
+            control.request_stop();
+        }
+    }
+}
+
+/// Whether torchspy started the process itself.
+fn is_own_child(pid: i32) -> bool {
+    read_stat(pid).is_ok_and(|stat| stat.parent_pid == std::process::id() as i32)
 }

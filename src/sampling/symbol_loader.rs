@@ -24,7 +24,7 @@ impl SymbolLoader {
         // Without the thread every lookup says "not yet": names are missing, samples are not.
         let _ = std::thread::Builder::new().name("torchspy-syms".to_owned()).spawn(move || {
             for (id, module) in incoming {
-                let table = SymbolTable::of_module(&module);
+                let table = SymbolTable::load(&module);
                 if outgoing.send((id, table)).is_err() {
                     return;
                 }
@@ -78,6 +78,6 @@ impl SymbolLoader {
     /// The symbol around an address of a module's file: start, end and mangled name.
     pub(super) fn lookup(&self, id: ModuleId, address: u64) -> Option<(u64, u64, String)> {
         let symbol = self.tables.get(&id)?.as_ref()?.lookup(address)?;
-        Some((symbol.start, symbol.end, symbol.name.into()))
+        Some((symbol.start, symbol.end, symbol.name))
     }
 }

@@ -138,8 +138,10 @@ pub(super) struct TracedProcess {
     /// torchspy started it: its exit status is the launcher's to take.
     pub(super) is_own_child: bool,
     pub(super) exited: bool,
-    /// Reading its memory is denied: said once.
-    pub(super) denied: bool,
+    /// Its stacks come from the fallback, and not from here.
+    pub(super) by_fallback: bool,
+    /// When the fallback's last stacks came.
+    pub(super) named_ns: u64,
 }
 
 impl TracedProcess {
@@ -157,7 +159,8 @@ impl TracedProcess {
             last_cpu_ns: 0,
             is_own_child,
             exited: false,
-            denied: false,
+            by_fallback: false,
+            named_ns: 0,
         }
     }
 

@@ -6,7 +6,7 @@ use super::capture::{Buffers, capture, capture_unstopped};
 use super::control::Control;
 use super::keeper::KeeperEvent;
 use super::outbox::Outbox;
-use super::raw::{FlushFacts, Message, RawSample, Stretch};
+use super::raw::{FlushFacts, Message, NamedStack, RawSample, Stretch};
 use super::schedule::{Schedule, Tick};
 use super::session::SessionOptions;
 use super::stops::{LateStops, Outcome, Request, stop_all};
@@ -77,7 +77,6 @@ pub(super) struct Tracer {
     segment_start_ns: u64,
     own_cpu_ns: u64,
     own_queue: (ThreadFiles, SchedStat),
-    own_pid: i32,
     launched_pid: Option<i32>,
 }
 
@@ -112,7 +111,6 @@ impl Tracer {
             segment_start_ns: now_ns,
             own_cpu_ns: own_cpu_ns(),
             own_queue: (own_files, own_stat),
-            own_pid,
             launched_pid,
         }
     }
@@ -207,12 +205,48 @@ impl Tracer {
                         self.outbox.send(Message::Image(process.id, interpreter));
                     }
                 }
+                KeeperEvent::Fallback { pid } => {
+                    if let Some(process) = self.processes.iter_mut().find(|process| process.pid == pid) {
+                        process.by_fallback = true;
+                    }
+                }
+                KeeperEvent::Named { pid, stacks } => self.take_named(pid, stacks),
                 KeeperEvent::Gone { pid } => {
                     if let Some(process) = self.processes.iter_mut().find(|process| process.pid == pid) {
                         process.exited = true;
                     }
                 }
             }
+        }
+    }
+
+    /// Stacks of a Python that only the fallback reads: each stands for the time since the one before.
+    fn take_named(&mut self, pid: i32, stacks: Vec<(i32, Vec<(String, String, u32)>)>) {
+        let Some(process) = self.processes.iter_mut().find(|process| process.pid == pid) else { return };
+        let now_ns = monotonic_ns();
+        let since_ns = std::mem::replace(&mut process.named_ns, now_ns);
+        if since_ns == 0 {
+            return;
+        }
+        for (tid, frames) in stacks {
+            let Some(thread) = process.threads.iter_mut().find(|thread| thread.tid == tid && thread.wanted) else { continue };
+            let now = thread.files.schedstat().unwrap_or(thread.last);
+            let (run_ns, queue_ns) = thread.advance(now);
+            let stretch = Stretch {
+                thread: thread.id,
+                start_ns: since_ns,
+                weight_ns: now_ns - since_ns,
+                ticks: 1,
+                capture: Capture::Unstopped,
+                state: thread.files.stat().map_or(ThreadState::Unknown, |(state, _)| state),
+                syscall: thread.files.whereabouts().ok().and_then(|whereabouts| whereabouts.syscall()),
+                gil: Gil::Unknown,
+                gil_holder: None,
+                run_ns,
+                queue_ns,
+            };
+            self.outbox.send(Message::Named(stretch, Box::new(NamedStack { frames })));
+            self.control.show_sample();
         }
     }
 
@@ -240,12 +274,16 @@ impl Tracer {
             process.exited = true;
             return;
         };
-        let gated = process.threads.len() > GATED_THREADS && !process.threads.iter().any(|thread| thread.seen != asleep_like(thread));
+        let all_asleep = || process.threads.iter().all(|thread| matches!(thread.seen, Seen::Asleep(_)));
+        let gated = process.threads.len() > GATED_THREADS && all_asleep();
         let cpu_ns = if gated { process_cpu_ns(process.pid).unwrap_or(0) } else { 0 };
         let unchanged = gated && cpu_ns == process.last_cpu_ns;
         process.last_cpu_ns = cpu_ns;
         if link_count != process.link_count {
             self.list_threads(index, link_count);
+        }
+        if self.processes[index].by_fallback {
+            return;
         }
         let process = &mut self.processes[index];
         if process.interpreter.is_some() && tick.start_ns >= process.python_read_ns + PYTHON_THREADS_NS {
@@ -313,13 +351,9 @@ impl Tracer {
     }
 
     fn unreadable(&mut self, index: usize, at: usize, tick: Tick, ran: (u64, u64), error: &std::io::Error) -> bool {
-        let process = &mut self.processes[index];
         let why = match error.raw_os_error() {
             Some(nix::libc::ESRCH | nix::libc::ENOENT) => return false,
-            Some(nix::libc::EPERM | nix::libc::EACCES) => {
-                process.denied = true;
-                Partial::PermissionDenied
-            }
+            Some(nix::libc::EPERM | nix::libc::EACCES) => Partial::PermissionDenied,
             _ => Partial::StackUnreadable,
         };
         let stretch = self.stretch(index, at, tick, ran, Capture::Unread);
@@ -756,15 +790,6 @@ impl Tracer {
         };
         self.segment_start_ns = end_ns;
         self.outbox.send(Message::Flush(Box::new(facts)));
-        debug_assert!(self.own_pid > 0);
-    }
-}
-
-/// What a thread must have been seen as for its process to be passed over by its CPU clock.
-fn asleep_like(thread: &TracedThread) -> Seen {
-    match thread.seen {
-        Seen::Asleep(whereabouts) => Seen::Asleep(whereabouts),
-        _ => Seen::Unknown,
     }
 }
 

@@ -2,20 +2,7 @@
 
 use crate::analysis::intervals::Share;
 use crate::model::profile::Function;
-
-/// `text` without anything that a terminal would obey: control characters, and marks that turn the direction of text.
-pub(super) fn printable(text: &str) -> String {
-    text.chars()
-        .map(|each| match each {
-            '\u{200b}'..='\u{200f}'
-            | '\u{2028}'..='\u{202e}'
-            | '\u{2060}'..='\u{2069}'
-            | '\u{feff}' => '?',
-            each if each.is_control() => '?',
-            each => each,
-        })
-        .collect()
-}
+pub(super) use crate::model::text::printable;
 
 /// The beginning of `text`, with `..` where something was cut.
 pub(super) fn cut(text: &str, width: usize) -> String {
@@ -119,7 +106,7 @@ pub(super) fn place(function: &Function, line: u32) -> String {
     };
     let file = printable(&file);
     if line == 0 {
-        file
+        file.into_owned()
     } else {
         format!("{file}:{line}")
     }

@@ -170,7 +170,7 @@ fn losses(out: &mut String, profile: &Profile, quality: &QualitySummary) {
         let reason = profile
             .losses
             .last()
-            .map_or(String::new(), |loss| printable(&loss.reason));
+            .map_or(String::new(), |loss| printable(&loss.reason).into_owned());
         let text = format!(
             "  LOST {} stacks in {} gaps (their time is kept): {reason}",
             count(quality.lost),
