@@ -108,7 +108,17 @@ impl LoadedModules {
             .map(|segment| (segment.mapping.start, segment.mapping.end, segment.slot))
             .collect();
         self.segments = segments;
+        if changed {
+            self.forget_anonymous_code();
+        }
         changed
+    }
+
+    /// Code made at run time may have been replaced: what an unwinder keeps of it, by the module's id, is void.
+    fn forget_anonymous_code(&mut self) {
+        if let Some(slot) = self.anonymous.and_then(|index| self.slots.get_mut(index as usize)) {
+            slot.module = Arc::new(Module::opaque(ModuleKind::Anonymous, ANONYMOUS.to_owned()));
+        }
     }
 
     fn known_slot(&self, mapping: &Mapping) -> Option<u32> {

@@ -1,7 +1,7 @@
 //! Native code: modules, unwinding, symbols. Pure: handed memory and bytes.
 //!
 //! [`loaded::LoadedModules`] knows what code lies where in a process, [`unwind::Unwinder`] walks a copied stack with the
-//! modules' unwind tables, and [`symbols::SymbolStore`] names the addresses afterwards.
+//! modules' unwind tables, and [`modules::Module::symbols`] names the addresses afterwards.
 
 pub mod arch;
 pub mod demangle;

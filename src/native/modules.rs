@@ -2,6 +2,7 @@
 //! have the same build-id mapped.
 
 use super::elf::{ElfImage, Piece, Segments, parse_sections};
+use super::symbols::SymbolTable;
 use crate::memory::Memory;
 use crate::model::module::{ModuleInfo, ModuleKind};
 use rustc_hash::FxHashMap;
@@ -25,6 +26,7 @@ pub struct Module {
     segments: Segments,
     image: Option<ElfImage>,
     unwind: Option<UnwindTables>,
+    symbols: OnceLock<SymbolTable>,
 }
 
 impl Module {
@@ -70,7 +72,22 @@ impl Module {
             segments,
             image,
             unwind,
+            symbols: OnceLock::new(),
         }
+    }
+
+    /// Its functions' names, read from the file by the first who asks: that may take a tenth of a second, and does not belong on
+    /// the sampling path. Empty where the file could not be had.
+    pub fn symbols(&self) -> &SymbolTable {
+        self.symbols.get_or_init(|| match &self.image {
+            Some(image) => SymbolTable::of_image(image.clone()),
+            None => SymbolTable::empty(),
+        })
+    }
+
+    /// Its functions' names, if somebody has read them.
+    pub fn symbols_if_loaded(&self) -> Option<&SymbolTable> {
+        self.symbols.get()
     }
 
     /// A number that no other module of this run has.

@@ -56,6 +56,7 @@ impl<'a> Shortener<'a> {
                     '<' | '(' => self.rest = skip_group(self.rest)?,
                     '[' if self.rest.starts_with("[abi:") => self.rest = skip_group(self.rest)?,
                     '{' => self.take_braces()?,
+                    ' ' if self.rest.starts_with(" const::") => self.rest = &self.rest[" const".len()..],
                     ' ' if self.at_qualifier() => break,
                     ' ' if self.rest.starts_with(" <") => self.rest = &self.rest[1..],
                     ' ' => {
@@ -206,6 +207,7 @@ mod tests {
             ("char const* name() const", "name"),
             ("at::f(int)::{lambda(auto:1)#2}::_FUN(int)", "at::f::{lambda#2}"),
             ("x::~x()", "x::~x"),
+            ("void x::f(int) const::{lambda(int)#1}::operator()(int) const", "x::f::{lambda#1}"),
             ("PyEval_EvalFrameDefault", "PyEval_EvalFrameDefault"),
             ("malloc@plt", "malloc@plt"),
             ("<alloc::vec::Vec<T> as core::ops::Drop>::drop", "<alloc::vec::Vec<T> as core::ops::Drop>::drop"),

@@ -1,12 +1,9 @@
 //! Function names by address, from `.symtab`, `.dynsym` and `.gnu_debugdata`: a compact index over the mapped file.
 
 use super::elf::{CONTEXT, ElfImage, Section, parse_sections, string_at};
-use super::modules::Module;
 use super::plt;
 use goblin::elf::section_header::{SHF_EXECINSTR, SHN_UNDEF, SHT_DYNSYM, SHT_SYMTAB};
 use goblin::elf::sym::{STB_GLOBAL, STB_LOCAL, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE, Symtab};
-use rustc_hash::FxHashMap;
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// Bytes of an ELF-64 symbol.
 const SYMBOL_BYTES: usize = 24;
@@ -62,16 +59,8 @@ const NAME_BITS: u32 = 30;
 const NAME_MASK: u32 = (1 << NAME_BITS) - 1;
 
 impl SymbolTable {
-    /// Reads the symbols of `module`; none where its file could not be had. Takes 20 to 70 ms for libtorch_cpu: not for the
-    /// sampling path.
-    pub fn load(module: &Module) -> Self {
-        match module.image() {
-            Some(image) => Self::of_image(image.clone()),
-            None => Self::empty(),
-        }
-    }
-
-    fn empty() -> Self {
+    /// Nothing has a name.
+    pub fn empty() -> Self {
         Self {
             image: None,
             debug_data: Vec::new(),
@@ -81,7 +70,7 @@ impl SymbolTable {
         }
     }
 
-    /// Reads the symbols of an ELF file.
+    /// Reads the symbols of an ELF file. Takes 20 to 70 ms for libtorch_cpu: not for the sampling path.
     pub fn of_image(image: ElfImage) -> Self {
         let mut table = Self::empty();
         let Some(span) = image.segments().span() else {
@@ -311,28 +300,5 @@ impl std::io::Write for Bounded {
 
     fn flush(&mut self) -> std::io::Result<()> {
         Ok(())
-    }
-}
-
-/// The symbol tables of a run, by module, so of one file once for all processes.
-#[derive(Debug, Default)]
-pub struct SymbolStore {
-    tables: Mutex<FxHashMap<u32, Arc<SymbolTable>>>,
-}
-
-impl SymbolStore {
-    /// The table of `module`, if it was loaded.
-    pub fn find(&self, module: &Module) -> Option<Arc<SymbolTable>> {
-        self.tables.lock().unwrap_or_else(PoisonError::into_inner).get(&module.id()).cloned()
-    }
-
-    /// The table of `module`, loaded now if it was not. Others are not held up meanwhile.
-    pub fn load(&self, module: &Module) -> Arc<SymbolTable> {
-        if let Some(table) = self.find(module) {
-            return table;
-        }
-        let table = Arc::new(SymbolTable::load(module));
-        let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(tables.entry(module.id()).or_insert(table))
     }
 }

@@ -7,7 +7,7 @@ use super::arch;
 use super::expression::{Inputs, RuleError};
 use super::guess;
 use super::loaded::{Loaded, LoadedModules};
-use super::rows::{Caller, Row, read_row};
+use super::rows::{Caller, Row, read_row, read_row_by_code};
 use crate::memory::Memory;
 use crate::model::address::CodeAddress;
 use crate::model::frame::{Partial, Trust};
@@ -19,6 +19,8 @@ use rustc_hash::FxHashMap;
 pub const MAX_FRAMES: usize = 1024;
 /// Rows that are kept; a training process touches some ten thousand addresses.
 const MAX_CACHED: usize = 1 << 16;
+/// Words below a guessed return address that may be a saved register.
+const MAX_SAVED_WORDS: usize = 16;
 /// Signal handlers on one stack. They are the only frames whose stack pointer may move in either direction.
 const MAX_SIGNALS: usize = 8;
 
@@ -54,6 +56,7 @@ pub struct Unwinder {
 pub(super) struct Cache {
     entries: FxHashMap<(u32, u64), Cached>,
     context: UnwindContext<usize>,
+    loads_symbols: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -61,6 +64,8 @@ struct Cached {
     row: Row,
     /// Whether a call ends right after this address; `None` until somebody asks.
     ends_call: Option<bool>,
+    /// There are no tables, and the symbols that reading the code takes had not been loaded.
+    wants_symbols: bool,
 }
 
 impl std::fmt::Debug for Unwinder {
@@ -70,9 +75,17 @@ impl std::fmt::Debug for Unwinder {
 }
 
 impl Unwinder {
-    /// An unwinder that knows no rows yet.
+    /// An unwinder that knows no rows yet. Code without unwind tables is read only in modules whose symbols were loaded by
+    /// others ([`Module::symbols`](super::modules::Module::symbols)); until then it is crossed by a guess.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// An unwinder that loads symbols itself where it needs them, which may take a tenth of a second.
+    pub fn that_loads_symbols() -> Self {
+        let mut unwinder = Self::default();
+        unwinder.cache.loads_symbols = true;
+        unwinder
     }
 
     /// How many rows are kept.
@@ -100,6 +113,7 @@ impl Unwinder {
             memory,
             registers: *registers,
             doubtful: 0,
+            crossed: (0, 0),
             signals: 0,
         };
         let mut site = walk.site(address);
@@ -156,13 +170,15 @@ pub(super) struct Walk<'a> {
     pub(super) registers: Registers,
     /// Registers, by bit, that were carried over a guess: the code without unwind tables may have changed them.
     doubtful: u64,
+    /// The stack of the code that the last guess crossed: from its stack pointer to its return address.
+    crossed: (u64, u64),
     signals: usize,
 }
 
 impl Walk<'_> {
     /// The caller of `frame`; `None` at the root. Sets the registers to the caller's.
     fn step(&mut self, frame: &NativeFrame, site: Option<&Site>) -> Result<Option<Found>, Partial> {
-        let reason = match self.follow(frame, site) {
+        let reason = match self.follow_with_doubt(frame, site) {
             Ok(Some(found)) => {
                 self.registers = found.caller.registers;
                 return Ok(Some(found));
@@ -176,6 +192,7 @@ impl Walk<'_> {
         let site = self.return_site(caller.address).ok_or(reason)?;
         self.registers = caller.registers;
         self.doubtful = CARRIED;
+        self.crossed = (frame.stack_pointer, caller.stack_pointer.saturating_sub(arch::POINTER_BYTES));
         if trust == Trust::FramePointer {
             self.doubtful &= !(1 << Registers::FRAME_POINTER);
         }
@@ -185,6 +202,36 @@ impl Walk<'_> {
             site,
             trust,
         }))
+    }
+
+    /// The caller by the unwind tables. Where they ask for a register that code without tables may have changed, it is tried as
+    /// it is, and then with the words that this code saved next to its return address: functions save registers there first.
+    fn follow_with_doubt(&mut self, frame: &NativeFrame, site: Option<&Site>) -> Result<Option<Found>, Partial> {
+        let asked = site.and_then(|site| site.row.cfa_register());
+        let Some(register) = asked.filter(|&register| self.doubtful & (1 << register) != 0) else {
+            return self.follow(frame, site);
+        };
+        let kept = (self.registers, self.doubtful);
+        let first = self.follow(frame, site);
+        if first.is_ok() {
+            return first;
+        }
+        let (bottom, mut slot) = self.crossed;
+        for _ in 0..MAX_SAVED_WORDS {
+            slot = slot.saturating_sub(arch::POINTER_BYTES);
+            if slot < bottom {
+                break;
+            }
+            let Ok(word) = self.memory.read_u64(slot) else {
+                break;
+            };
+            self.registers.set(register, word);
+            if let Ok(Some(found)) = self.follow(frame, site) {
+                return Ok(Some(found));
+            }
+            (self.registers, self.doubtful) = kept;
+        }
+        first
     }
 
     /// The caller by the unwind tables, checked; `None` at the root.
@@ -235,7 +282,7 @@ impl Walk<'_> {
             caller,
             address,
             site,
-            trust: if by_doubtful { Trust::FramePointer } else { Trust::Unwound },
+            trust: if by_doubtful || row.is_by_code() { Trust::FramePointer } else { Trust::Unwound },
         }))
     }
 
@@ -325,13 +372,23 @@ impl Cache {
         }
         let address = address.wrapping_sub(loaded.bias);
         let context = &mut self.context;
-        self.entries.entry((loaded.module.id(), address)).or_insert_with(|| Cached {
-            row: match loaded.module.unwind() {
-                Some(tables) => read_row(tables, address, context),
-                None => Row::NoInfo,
-            },
-            ends_call: None,
-        })
+        let module = loaded.module;
+        let entry = self.entries.entry((module.id(), address)).or_insert_with(|| {
+            let row = module.unwind().map_or(Row::NoInfo, |tables| read_row(tables, address, context));
+            Cached {
+                wants_symbols: matches!(row, Row::NoInfo) && module.image().is_some(),
+                row,
+                ends_call: None,
+            }
+        });
+        if entry.wants_symbols {
+            let symbols = if self.loads_symbols { Some(module.symbols()) } else { module.symbols_if_loaded() };
+            if let Some(symbols) = symbols {
+                entry.row = read_row_by_code(module, symbols, address);
+                entry.wants_symbols = false;
+            }
+        }
+        entry
     }
 }
 

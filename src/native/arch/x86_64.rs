@@ -1,5 +1,10 @@
 //! x86-64, System V ABI.
 
+mod decode;
+mod frame;
+
+pub use frame::{CfaSource, CodeFrame, frame_by_code};
+
 use crate::model::registers::Registers;
 
 /// `e_machine` of an ELF file (EM_X86_64).
