@@ -108,6 +108,12 @@ impl Target {
         }
     }
 
+    /// Whether a thread runs or waits for a processor.
+    pub fn is_running(&self, tid: i32) -> bool {
+        let text = std::fs::read_to_string(format!("/proc/{}/task/{tid}/stat", self.pid)).unwrap_or_default();
+        text.rsplit(") ").next().is_some_and(|rest| rest.starts_with('R'))
+    }
+
     /// The system call that a thread sleeps in.
     fn syscall(&self, tid: i32) -> Option<i64> {
         let text = std::fs::read_to_string(format!("/proc/{}/task/{tid}/syscall", self.pid)).ok()?;

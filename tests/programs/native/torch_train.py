@@ -1,4 +1,4 @@
-"""A small CNN that trains until standard input ends: convolutions by oneDNN's run-time code, matrix products by MKL, backward."""
+"""A small CNN and a transformer layer train until standard input ends: oneDNN's run-time code, MKL, sorting, backward."""
 
 import os
 import sys
@@ -21,7 +21,8 @@ model = nn.Sequential(
     nn.GELU(),
     nn.Linear(256, 10),
 )
-optimizer = torch.optim.AdamW(model.parameters())
+attention = nn.TransformerEncoderLayer(64, 4, 256, batch_first=True)
+optimizer = torch.optim.AdamW([*model.parameters(), *attention.parameters()])
 ready = False
 while True:
     inputs = torch.randn(8, 3, 32, 32)
@@ -29,6 +30,8 @@ while True:
     optimizer.zero_grad()
     loss = nn.functional.cross_entropy(model(inputs), targets)
     loss.backward()
+    attention(torch.randn(8, 32, 64)).square().mean().backward()
+    torch.randn(20000).sort()
     optimizer.step()
     if not ready:
         print("ready", flush=True)

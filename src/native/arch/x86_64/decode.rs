@@ -425,7 +425,7 @@ impl Decoder<'_> {
                 self.signed(1)?;
                 if (0x14..=0x17).contains(&third) { self.writes_rm(operands) } else { NOTHING }
             }
-            0x06..=0x0a | 0x0c..=0x0f | 0x30 | 0x32..=0x37 | 0xaa => return None,
+            0x06..=0x0a | 0x0c | 0x0e | 0x0f | 0x30 | 0x32..=0x37 | 0xaa => return None,
             _ => return self.two_byte_with_operands(opcode),
         })
     }
