@@ -41,7 +41,7 @@ fn compare_with_gdb(target: &Target) -> Vec<(String, Vec<NativeFrame>)> {
 #[test]
 fn awkward_frames_of_c_programs() {
     for flags in [["-O1", "-fomit-frame-pointer"], ["-O2", "-mavx"], ["-O0", "-mstackrealign"]] {
-        let Some((_folder, program)) = compile("places", &flags) else {
+        let Some((_folder, program)) = compile("places", &flags, false) else {
             return;
         };
         let target = Target::start(&mut Command::new(program));

@@ -210,20 +210,35 @@ pub fn gdb_stacks(pid: i32) -> Option<Vec<(i32, GdbStack)>> {
     Some(threads)
 }
 
-/// Compiles `tests/programs/native/NAME.c` with gcc into a folder of its own; `None` (with the reason printed) without gcc.
-pub fn compile(name: &str, flags: &[&str]) -> Option<(tempfile::TempDir, PathBuf)> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/native").join(format!("{name}.c"));
+/// Compiles `tests/programs/native/NAME.c` with gcc into a folder of its own, and `bare.c` along with it, without unwind tables,
+/// if `with_bare`; `None` (with the reason printed) without gcc.
+pub fn compile(name: &str, flags: &[&str], with_bare: bool) -> Option<(tempfile::TempDir, PathBuf)> {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/native");
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join(name);
-    let status = Command::new("gcc").args(flags).arg("-o").arg(&program).arg(&source).arg("-lpthread").status();
-    match status {
-        Ok(status) => assert!(status.success(), "gcc {flags:?} {}", source.display()),
+    let mut link = Command::new("gcc");
+    link.args(flags).arg("-o").arg(&program).arg(sources.join(format!("{name}.c"))).arg("-lpthread");
+    if with_bare {
+        let object = folder.path().join("bare.o");
+        let mut bare = Command::new("gcc");
+        bare.args(["-O2", "-fomit-frame-pointer", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables", "-fcf-protection=none"]);
+        bare.arg("-c").arg(sources.join("bare.c")).arg("-o").arg(&object);
+        run_gcc(&mut bare)?;
+        link.arg(object);
+    }
+    run_gcc(&mut link)?;
+    Some((folder, program))
+}
+
+fn run_gcc(command: &mut Command) -> Option<()> {
+    match command.status() {
+        Ok(status) => assert!(status.success(), "{command:?}"),
         Err(error) => {
             println!("skipped: gcc cannot be run: {error}");
             return None;
         }
     }
-    Some((folder, program))
+    Some(())
 }
 
 /// The Python that has torch, if there is one.
