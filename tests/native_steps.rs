@@ -20,12 +20,22 @@ const STEPS: usize = 40_000;
 /// The function of a frame: its symbol, or the module's name in brackets.
 fn name(frame: &NativeFrame, modules: &LoadedModules) -> String {
     let (module, bias) = modules.module(frame.module.unwrap()).unwrap();
-    let symbol = module.symbols().lookup(frame.address.lookup().wrapping_sub(bias));
-    symbol.map_or_else(|| format!("[{}]", module.info.path.rsplit('/').next().unwrap()), |symbol| symbol.name)
+    let symbol = module
+        .symbols()
+        .lookup(frame.address.lookup().wrapping_sub(bias));
+    symbol.map_or_else(
+        || format!("[{}]", module.info.path.rsplit('/').next().unwrap()),
+        |symbol| symbol.name,
+    )
 }
 
 /// Steps through `target` and hands each state's frames to `look`.
-fn step(target: &Target, modules: &LoadedModules, mut unwinder: Unwinder, mut look: impl FnMut(UnwindEnd, &[NativeFrame])) {
+fn step(
+    target: &Target,
+    modules: &LoadedModules,
+    mut unwinder: Unwinder,
+    mut look: impl FnMut(UnwindEnd, &[NativeFrame]),
+) {
     let thread = Pid::from_raw(target.pid);
     let memory = LiveMemory(target.pid);
     ptrace::seize(thread, ptrace::Options::empty()).unwrap();
@@ -63,41 +73,81 @@ fn the_root_is_reached_from_every_instruction() {
         let mut leaves: BTreeSet<String> = BTreeSet::new();
         let mut guessed = 0;
         let mut below_main = None;
-        step(&target, &modules, Unwinder::that_loads_symbols(), |end, frames| {
-            let names: Vec<String> = frames.iter().map(|frame| name(frame, &modules)).collect();
-            let main = names.iter().position(|name| name == "main");
-            let outside = main.map(|main| frames[main + 1..].to_vec());
-            below_main = below_main.take().or_else(|| outside.clone());
-            leaves.insert(names[0].clone());
-            guessed += usize::from(frames.iter().any(|frame| frame.trust.is_guess()));
-            let only_known_guesses = frames.windows(2).zip(&names).all(|(pair, callee)| {
-                pair[1].trust == Trust::Unwound || callee.starts_with("bare_") || callee == "[[anonymous]]" || callee == "calls_jit"
-            });
-            if end != UnwindEnd::Root || outside != below_main || !only_known_guesses || !has_callers(&names) {
-                let trusts: Vec<Trust> = frames.iter().map(|frame| frame.trust).collect();
-                *wrong.entry(format!("{end:?} {names:?} {trusts:?}")).or_default() += 1;
-            }
-        });
-        println!("{STEPS} steps, {guessed} with a guess, through {} functions: {leaves:?}", leaves.len());
+        step(
+            &target,
+            &modules,
+            Unwinder::that_loads_symbols(),
+            |end, frames| {
+                let names: Vec<String> = frames.iter().map(|frame| name(frame, &modules)).collect();
+                let main = names.iter().position(|name| name == "main");
+                let outside = main.map(|main| frames[main + 1..].to_vec());
+                below_main = below_main.take().or_else(|| outside.clone());
+                leaves.insert(names[0].clone());
+                guessed += usize::from(frames.iter().any(|frame| frame.trust.is_guess()));
+                let only_known_guesses = frames.windows(2).zip(&names).all(|(pair, callee)| {
+                    pair[1].trust == Trust::Unwound
+                        || callee.starts_with("bare_")
+                        || callee == "[[anonymous]]"
+                        || callee == "calls_jit"
+                });
+                if end != UnwindEnd::Root
+                    || outside != below_main
+                    || !only_known_guesses
+                    || !has_callers(&names)
+                {
+                    let trusts: Vec<Trust> = frames.iter().map(|frame| frame.trust).collect();
+                    *wrong
+                        .entry(format!("{end:?} {names:?} {trusts:?}"))
+                        .or_default() += 1;
+                }
+            },
+        );
+        println!(
+            "{STEPS} steps, {guessed} with a guess, through {} functions: {leaves:?}",
+            leaves.len()
+        );
         assert!(wrong.is_empty(), "{flags:?}: {wrong:#?}");
-        for reached in ["bare_leaf", "bare_caller", "bare_realigned", "callback", "calls_jit", "[[anonymous]]", "on_signal"] {
+        for reached in [
+            "bare_leaf",
+            "bare_caller",
+            "bare_realigned",
+            "callback",
+            "calls_jit",
+            "[[anonymous]]",
+            "on_signal",
+        ] {
             assert!(leaves.contains(reached), "{reached} was never reached");
         }
-        assert!(leaves.iter().any(|leaf| leaf.contains("clock_gettime")), "the vDSO was never reached");
-        assert!(leaves.iter().any(|leaf| leaf.ends_with("@plt")), "no stub was ever reached");
+        assert!(
+            leaves.iter().any(|leaf| leaf.contains("clock_gettime")),
+            "the vDSO was never reached"
+        );
+        assert!(
+            leaves.iter().any(|leaf| leaf.ends_with("@plt")),
+            "no stub was ever reached"
+        );
     }
 }
 
 /// Whether each function has the caller that the source says.
 fn has_callers(names: &[String]) -> bool {
-    let caller = |callee: &str| names.iter().position(|name| name == callee).map(|at| names[at + 1].as_str());
-    let is = |callee: &str, wanted: &[&str]| caller(callee).is_none_or(|found| wanted.contains(&found));
+    let caller = |callee: &str| {
+        names
+            .iter()
+            .position(|name| name == callee)
+            .map(|at| names[at + 1].as_str())
+    };
+    let is =
+        |callee: &str, wanted: &[&str]| caller(callee).is_none_or(|found| wanted.contains(&found));
     is("bare_leaf", &["main"])
         && is("bare_caller", &["main"])
         && is("bare_realigned", &["main"])
         && is("[[anonymous]]", &["calls_jit"])
         && is("calls_jit", &["main"])
-        && is("callback", &["bare_caller", "bare_realigned", "[[anonymous]]"])
+        && is(
+            "callback",
+            &["bare_caller", "bare_realigned", "[[anonymous]]"],
+        )
 }
 
 #[test]
@@ -108,10 +158,15 @@ fn without_symbols_a_checked_guess_crosses_bare_code() {
     let target = Target::start(&mut Command::new(program));
     let modules = target.modules();
     let (mut rooted, mut guessed) = (0, 0);
-    step(&target, &modules, Unwinder::that_loads_symbols(), |end, frames| {
-        rooted += usize::from(end == UnwindEnd::Root);
-        guessed += usize::from(frames.iter().any(|frame| frame.trust.is_guess()));
-    });
+    step(
+        &target,
+        &modules,
+        Unwinder::that_loads_symbols(),
+        |end, frames| {
+            rooted += usize::from(end == UnwindEnd::Root);
+            guessed += usize::from(frames.iter().any(|frame| frame.trust.is_guess()));
+        },
+    );
     println!("{rooted} of {STEPS} rooted, {guessed} with a guess");
     assert!(guessed > 100, "bare code was not reached: {guessed}");
     assert!(rooted * 1000 >= STEPS * 995, "{rooted} of {STEPS}");
@@ -119,7 +174,8 @@ fn without_symbols_a_checked_guess_crosses_bare_code() {
 
 #[test]
 fn a_sleeper_without_registers_unwinds_or_says_what_is_missing() {
-    let Some((_folder, program)) = compile("places", &["-O1", "-fomit-frame-pointer"], false) else {
+    let Some((_folder, program)) = compile("places", &["-O1", "-fomit-frame-pointer"], false)
+    else {
         return;
     };
     let target = Target::start(&mut Command::new(program));
@@ -128,7 +184,8 @@ fn a_sleeper_without_registers_unwinds_or_says_what_is_missing() {
     let memory = LiveMemory(target.pid);
     let mut ends = BTreeMap::new();
     for tid in target.tids() {
-        let text = std::fs::read_to_string(format!("/proc/{}/task/{tid}/syscall", target.pid)).unwrap();
+        let text =
+            std::fs::read_to_string(format!("/proc/{}/task/{tid}/syscall", target.pid)).unwrap();
         let words: Vec<u64> = text
             .split_whitespace()
             .filter_map(|word| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok())
@@ -137,7 +194,8 @@ fn a_sleeper_without_registers_unwinds_or_says_what_is_missing() {
             panic!("{text}");
         };
         assert!(memory.read_u64(stack_pointer).is_ok());
-        let registers = torchspy::model::registers::Registers::of_sleeper(stack_pointer, instruction);
+        let registers =
+            torchspy::model::registers::Registers::of_sleeper(stack_pointer, instruction);
         let mut frames = Vec::new();
         let end = Unwinder::new().unwind(&modules, &registers, &memory, &mut frames);
         assert!(frames.len() > 1 && frames.iter().all(|frame| frame.trust == Trust::Unwound));
@@ -145,7 +203,14 @@ fn a_sleeper_without_registers_unwinds_or_says_what_is_missing() {
     }
     let unknown = UnwindEnd::Partial(torchspy::model::frame::Partial::RegisterUnknown);
     assert_eq!(ends["alloca"], unknown, "its frame is counted from rbp");
-    for name in ["places", "recursion", "callback", "signal", "altstack", "fault"] {
+    for name in [
+        "places",
+        "recursion",
+        "callback",
+        "signal",
+        "altstack",
+        "fault",
+    ] {
         assert_eq!(ends[name], UnwindEnd::Root, "{name}");
     }
 }

@@ -120,7 +120,8 @@ impl Segments {
     /// # Errors
     /// [`ElfError::Damaged`] where they are cut short.
     pub fn parse(table: &[u8], count: usize) -> Result<Self, ElfError> {
-        let headers = ProgramHeader::parse(table, 0, count, CONTEXT).map_err(|_| ElfError::Damaged)?;
+        let headers =
+            ProgramHeader::parse(table, 0, count, CONTEXT).map_err(|_| ElfError::Damaged)?;
         let mut segments = Self::default();
         for header in headers {
             match header.p_type {
@@ -169,14 +170,19 @@ impl Segments {
 /// A GNU build-id among the notes in `bytes`.
 pub fn find_build_id(mut bytes: &[u8]) -> Option<Vec<u8>> {
     while bytes.len() >= 12 {
-        let word = |at: usize| -> Option<u32> { Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?)) };
+        let word = |at: usize| -> Option<u32> {
+            Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+        };
         let name_size = word(0)? as usize;
         let content_size = word(4)? as usize;
         let kind = word(8)?;
         let name = bytes.get(12..12_usize.checked_add(name_size)?)?;
         let content_start = 12 + name_size.checked_next_multiple_of(4)?;
         let content = bytes.get(content_start..content_start.checked_add(content_size)?)?;
-        if kind == NT_GNU_BUILD_ID && name == b"GNU\0" && (1..=MAX_BUILD_ID).contains(&content.len()) {
+        if kind == NT_GNU_BUILD_ID
+            && name == b"GNU\0"
+            && (1..=MAX_BUILD_ID).contains(&content.len())
+        {
             return Some(content.to_vec());
         }
         let next = content_start.checked_add(content_size.checked_next_multiple_of(4)?)?;
@@ -214,7 +220,9 @@ fn try_parse_sections(bytes: &[u8]) -> Option<Vec<Section>> {
         return None;
     }
     let table = bytes.get(offset..)?;
-    let first = SectionHeader::parse_from(table, 0, 1, CONTEXT).ok()?.pop()?;
+    let first = SectionHeader::parse_from(table, 0, 1, CONTEXT)
+        .ok()?
+        .pop()?;
     // gABI: where there are too many, the first header holds the number and the name table's index.
     let count = match usize::from(header.e_shnum) {
         0 => usize::try_from(first.sh_size).ok()?,
@@ -234,11 +242,21 @@ fn try_parse_sections(bytes: &[u8]) -> Option<Vec<Section>> {
         }
         let start = usize::try_from(header.sh_offset).unwrap_or(usize::MAX);
         let end = start.saturating_add(usize::try_from(header.sh_size).unwrap_or(usize::MAX));
-        if bytes.get(start..end).is_some() { start..end } else { 0..0 }
+        if bytes.get(start..end).is_some() {
+            start..end
+        } else {
+            0..0
+        }
     };
-    let names = headers.get(names_index).map(&range).and_then(|range| bytes.get(range)).unwrap_or(&[]);
+    let names = headers
+        .get(names_index)
+        .map(&range)
+        .and_then(|range| bytes.get(range))
+        .unwrap_or(&[]);
     let sections = headers.iter().map(|header| Section {
-        name: string_at(names, header.sh_name as usize).map(lossy).unwrap_or_default(),
+        name: string_at(names, header.sh_name as usize)
+            .map(lossy)
+            .unwrap_or_default(),
         kind: header.sh_type,
         flags: header.sh_flags,
         address: header.sh_addr,
@@ -274,7 +292,11 @@ impl Piece {
     /// `range` of `bytes`, which lies at `address`.
     pub fn new(address: u64, bytes: ModuleBytes, range: Range<usize>) -> Option<Self> {
         (*bytes).as_ref().get(range.clone())?;
-        Some(Self { address, bytes, range })
+        Some(Self {
+            address,
+            bytes,
+            range,
+        })
     }
 
     /// A copy of memory at `address`.
@@ -289,7 +311,10 @@ impl Piece {
 
     /// Its bytes.
     pub fn bytes(&self) -> &[u8] {
-        (*self.bytes).as_ref().get(self.range.clone()).unwrap_or(&[])
+        (*self.bytes)
+            .as_ref()
+            .get(self.range.clone())
+            .unwrap_or(&[])
     }
 
     /// The bytes at virtual addresses `range`, if they all lie here.
@@ -302,7 +327,12 @@ impl Piece {
 
 impl std::fmt::Debug for Piece {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "Piece({:#x}, {} bytes)", self.address, self.range.len())
+        write!(
+            formatter,
+            "Piece({:#x}, {} bytes)",
+            self.address,
+            self.range.len()
+        )
     }
 }
 
@@ -398,13 +428,20 @@ mod tests {
         let (address, size) = image.segments().eh_frame_hdr.unwrap();
         assert_eq!(image.piece(address..address + size).unwrap().bytes()[0], 1);
         let sections = parse_sections(image.bytes());
-        assert!(sections.iter().any(|section| section.name == ".text" && !section.range.is_empty()));
+        assert!(
+            sections
+                .iter()
+                .any(|section| section.name == ".text" && !section.range.is_empty())
+        );
     }
 
     #[test]
     fn a_build_id_is_found_behind_other_notes() {
         let mut notes = Vec::new();
-        for (kind, name, content) in [(1_u32, b"Ab\0".as_slice(), vec![9; 5]), (3, b"GNU\0", vec![7; 20])] {
+        for (kind, name, content) in [
+            (1_u32, b"Ab\0".as_slice(), vec![9; 5]),
+            (3, b"GNU\0", vec![7; 20]),
+        ] {
             notes.extend((name.len() as u32).to_le_bytes());
             notes.extend((content.len() as u32).to_le_bytes());
             notes.extend(kind.to_le_bytes());

@@ -39,7 +39,14 @@ impl Module {
     pub fn of_image(kind: ModuleKind, path: String, image: ElfImage) -> Self {
         let build_id = image.build_id().to_vec();
         let unwind = UnwindTables::of_image(&image);
-        Self::new(kind, path, build_id, image.segments().clone(), Some(image), unwind)
+        Self::new(
+            kind,
+            path,
+            build_id,
+            image.segments().clone(),
+            Some(image),
+            unwind,
+        )
     }
 
     /// A module whose file cannot be had: its unwind tables are copied from where the target has them mapped.
@@ -162,7 +169,9 @@ impl UnwindTables {
             .and_then(|address| image.piece_to_end(address));
         let eh_frame = by_header.or_else(|| {
             let sections = parse_sections(image.bytes());
-            let section = sections.iter().find(|section| section.name == ".eh_frame")?;
+            let section = sections
+                .iter()
+                .find(|section| section.name == ".eh_frame")?;
             image.piece(section.address..section.address.checked_add(section.range.len() as u64)?)
         })?;
         Some(Self::new(eh_frame, header))
@@ -170,8 +179,13 @@ impl UnwindTables {
 
     fn of_memory(segments: &Segments, bias: u64, memory: &dyn Memory) -> Option<Self> {
         let copy = |range: Range<u64>| -> Option<Piece> {
-            let size = range.end.checked_sub(range.start).filter(|&size| size <= MAX_UNWIND_COPY)?;
-            let bytes = memory.read_bytes(bias.wrapping_add(range.start), usize::try_from(size).ok()?).ok()?;
+            let size = range
+                .end
+                .checked_sub(range.start)
+                .filter(|&size| size <= MAX_UNWIND_COPY)?;
+            let bytes = memory
+                .read_bytes(bias.wrapping_add(range.start), usize::try_from(size).ok()?)
+                .ok()?;
             Some(Piece::of_copy(range.start, bytes))
         };
         let (address, size) = segments.eh_frame_hdr?;
@@ -254,7 +268,12 @@ impl UnwindTables {
     }
 
     /// The section and the bases of its pointers, in gimli's terms.
-    pub(super) fn gimli(&self) -> (gimli::EhFrame<gimli::EndianSlice<'_, gimli::LittleEndian>>, gimli::BaseAddresses) {
+    pub(super) fn gimli(
+        &self,
+    ) -> (
+        gimli::EhFrame<gimli::EndianSlice<'_, gimli::LittleEndian>>,
+        gimli::BaseAddresses,
+    ) {
         let mut section = gimli::EhFrame::new(self.eh_frame.bytes(), gimli::LittleEndian);
         section.set_address_size(8);
         let bases = gimli::BaseAddresses::default()
@@ -278,7 +297,9 @@ fn is_searchable(header: &[u8]) -> bool {
 /// Where `.eh_frame` is, by its header.
 fn eh_frame_address(header: &Piece) -> Option<u64> {
     let bases = gimli::BaseAddresses::default().set_eh_frame_hdr(header.address);
-    let parsed = gimli::EhFrameHdr::new(header.bytes(), gimli::LittleEndian).parse(&bases, 8).ok()?;
+    let parsed = gimli::EhFrameHdr::new(header.bytes(), gimli::LittleEndian)
+        .parse(&bases, 8)
+        .ok()?;
     parsed.eh_frame_ptr().direct().ok()
 }
 
@@ -294,7 +315,10 @@ pub struct ModuleStore {
 impl ModuleStore {
     /// The module with this build-id and these program headers, if it was seen.
     pub fn find(&self, build_id: &[u8], segments: &Segments) -> Option<Arc<Module>> {
-        let modules = self.by_content.lock().unwrap_or_else(PoisonError::into_inner);
+        let modules = self
+            .by_content
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         modules.get(&(build_id.to_vec(), segments.clone())).cloned()
     }
 
@@ -305,7 +329,10 @@ impl ModuleStore {
             return module;
         }
         let key = (module.info.build_id.clone(), module.segments.clone());
-        let mut modules = self.by_content.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut modules = self
+            .by_content
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         Arc::clone(modules.entry(key).or_insert(module))
     }
 }

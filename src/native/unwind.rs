@@ -104,7 +104,9 @@ impl Unwinder {
         out: &mut Vec<NativeFrame>,
     ) -> UnwindEnd {
         out.clear();
-        let (Some(address), Some(stack_pointer)) = (registers.instruction_pointer(), registers.stack_pointer()) else {
+        let (Some(address), Some(stack_pointer)) =
+            (registers.instruction_pointer(), registers.stack_pointer())
+        else {
             return UnwindEnd::Partial(Partial::RegisterUnknown);
         };
         let mut walk = Walk {
@@ -192,7 +194,10 @@ impl Walk<'_> {
         let site = self.return_site(caller.address).ok_or(reason)?;
         self.registers = caller.registers;
         self.doubtful = CARRIED;
-        self.crossed = (frame.stack_pointer, caller.stack_pointer.saturating_sub(arch::POINTER_BYTES));
+        self.crossed = (
+            frame.stack_pointer,
+            caller.stack_pointer.saturating_sub(arch::POINTER_BYTES),
+        );
         if trust == Trust::FramePointer {
             self.doubtful &= !(1 << Registers::FRAME_POINTER);
         }
@@ -206,9 +211,13 @@ impl Walk<'_> {
 
     /// The caller by the unwind tables. Where they ask for a register that code without tables may have changed, it is tried as
     /// it is, and then with the words that this code saved next to its return address: functions save registers there first.
-    fn follow_with_doubt(&mut self, frame: &NativeFrame, site: Option<&Site>) -> Result<Option<Found>, Partial> {
+    fn follow_with_doubt(
+        &mut self,
+        frame: &NativeFrame,
+        site: Option<&Site>,
+    ) -> Result<Option<Found>, Partial> {
         let asked = site.and_then(|site| site.row.cfa_register());
-        let Some(register) = asked.filter(|&register| self.doubtful & (1 << register) != 0) else {
+        let Some(register) = asked.filter(|&register| self.is_doubtful(register)) else {
             return self.follow(frame, site);
         };
         let kept = (self.registers, self.doubtful);
@@ -235,7 +244,11 @@ impl Walk<'_> {
     }
 
     /// The caller by the unwind tables, checked; `None` at the root.
-    fn follow(&mut self, frame: &NativeFrame, site: Option<&Site>) -> Result<Option<Found>, Partial> {
+    fn follow(
+        &mut self,
+        frame: &NativeFrame,
+        site: Option<&Site>,
+    ) -> Result<Option<Found>, Partial> {
         let Site { bias, row, .. } = site.ok_or(Partial::BadReturnAddress)?;
         let inputs = Inputs {
             registers: &self.registers,
@@ -253,7 +266,9 @@ impl Walk<'_> {
             RuleError::Unreadable => Partial::StackUnreadable,
             RuleError::Unsupported => Partial::NoUnwindInfo,
         })?;
-        let by_doubtful = self.doubtful != 0 && row.cfa_register().is_some_and(|register| self.doubtful & (1 << register) != 0);
+        let by_doubtful = row
+            .cfa_register()
+            .is_some_and(|register| self.is_doubtful(register));
         if caller.address == 0 && !by_doubtful {
             return Ok(None);
         }
@@ -269,7 +284,8 @@ impl Walk<'_> {
             let site = self.site(caller.address).ok_or(Partial::BadReturnAddress)?;
             (CodeAddress::Ip(caller.address), site)
         } else {
-            self.plausible_return(caller.address).ok_or(Partial::BadReturnAddress)?
+            self.plausible_return(caller.address)
+                .ok_or(Partial::BadReturnAddress)?
         };
         if self.doubtful != 0 {
             for register in arch::CALLEE_SAVED {
@@ -282,8 +298,16 @@ impl Walk<'_> {
             caller,
             address,
             site,
-            trust: if by_doubtful || row.is_by_code() { Trust::FramePointer } else { Trust::Unwound },
+            trust: if by_doubtful || row.is_by_code() {
+                Trust::FramePointer
+            } else {
+                Trust::Unwound
+            },
         }))
+    }
+
+    fn is_doubtful(&self, register: usize) -> bool {
+        register < Registers::COUNT && self.doubtful & (1 << register) != 0
     }
 
     /// Whether the unwind tables lead on from a guessed caller to one that a frame may return to.
@@ -315,7 +339,8 @@ impl Walk<'_> {
 
     /// Whether `address` lies in executable memory and the instruction before it is a call.
     pub(super) fn follows_call(&mut self, address: u64) -> bool {
-        self.return_site(address).is_some_and(|site| site.ends_call == Some(true))
+        self.return_site(address)
+            .is_some_and(|site| site.ends_call == Some(true))
     }
 
     /// What is known of the call that returns to `address`; `None` where that is no executable memory.
@@ -341,13 +366,20 @@ impl Walk<'_> {
     /// Whether the bytes before `address`, from the module's file or the target's memory, end in a call.
     fn read_ends_call(&self, loaded: &Loaded<'_>, address: u64) -> Option<bool> {
         let mut bytes = [0; arch::LONGEST_CALL];
-        let length = usize::try_from(address.checked_sub(loaded.start)?).ok()?.min(arch::LONGEST_CALL);
+        let length = usize::try_from(address.checked_sub(loaded.start)?)
+            .ok()?
+            .min(arch::LONGEST_CALL);
         let bytes = bytes.get_mut(..length)?;
-        if !loaded.module.copy_before(address.wrapping_sub(loaded.bias), bytes) {
+        if !loaded
+            .module
+            .copy_before(address.wrapping_sub(loaded.bias), bytes)
+        {
             if !loaded.readable {
                 return None;
             }
-            self.memory.read_exact(address - length as u64, bytes).ok()?;
+            self.memory
+                .read_exact(address - length as u64, bytes)
+                .ok()?;
         }
         Some(arch::follows_call(bytes))
     }
@@ -373,16 +405,25 @@ impl Cache {
         let address = address.wrapping_sub(loaded.bias);
         let context = &mut self.context;
         let module = loaded.module;
-        let entry = self.entries.entry((module.id(), address)).or_insert_with(|| {
-            let row = module.unwind().map_or(Row::NoInfo, |tables| read_row(tables, address, context));
-            Cached {
-                wants_symbols: matches!(row, Row::NoInfo) && module.image().is_some(),
-                row,
-                ends_call: None,
-            }
-        });
+        let entry = self
+            .entries
+            .entry((module.id(), address))
+            .or_insert_with(|| {
+                let row = module
+                    .unwind()
+                    .map_or(Row::NoInfo, |tables| read_row(tables, address, context));
+                Cached {
+                    wants_symbols: matches!(row, Row::NoInfo) && module.image().is_some(),
+                    row,
+                    ends_call: None,
+                }
+            });
         if entry.wants_symbols {
-            let symbols = if self.loads_symbols { Some(module.symbols()) } else { module.symbols_if_loaded() };
+            let symbols = if self.loads_symbols {
+                Some(module.symbols())
+            } else {
+                module.symbols_if_loaded()
+            };
             if let Some(symbols) = symbols {
                 entry.row = read_row_by_code(module, symbols, address);
                 entry.wants_symbols = false;

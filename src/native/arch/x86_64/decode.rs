@@ -22,13 +22,25 @@ pub(super) enum Effect {
     /// Copies all of a register.
     Move { to: Register, from: Register },
     /// Stores all of a register at base + displacement.
-    Store { base: Register, displacement: i32, from: Register },
+    Store {
+        base: Register,
+        displacement: i32,
+        from: Register,
+    },
     /// Stores something else there.
     StoreOther { base: Register, displacement: i32 },
     /// Loads all of a register from there.
-    Load { to: Register, base: Register, displacement: i32 },
+    Load {
+        to: Register,
+        base: Register,
+        displacement: i32,
+    },
     /// Computes base + displacement.
-    Address { to: Register, base: Register, displacement: i32 },
+    Address {
+        to: Register,
+        base: Register,
+        displacement: i32,
+    },
     /// Adds a constant to a register.
     Add { to: Register, value: i32 },
     /// Calls.
@@ -196,7 +208,11 @@ impl Decoder<'_> {
             displacement_bytes = 4;
             base = None;
         }
-        let displacement = if displacement_bytes == 0 { 0 } else { self.signed(displacement_bytes)? };
+        let displacement = if displacement_bytes == 0 {
+            0
+        } else {
+            self.signed(displacement_bytes)?
+        };
         let rm = base.map_or(Rm::OtherMemory, |base| Rm::Memory(base, displacement));
         Some(Operands { reg, digit, rm })
     }
@@ -233,7 +249,11 @@ impl Decoder<'_> {
             }
             0x69 | 0x6b => {
                 let operands = self.operands()?;
-                if opcode == 0x69 { self.immediate()? } else { self.signed(1)? };
+                if opcode == 0x69 {
+                    self.immediate()?
+                } else {
+                    self.signed(1)?
+                };
                 Effect::Overwrite(Some(operands.reg), None)
             }
             0x70..=0x7f | 0xe0..=0xe3 => {
@@ -255,7 +275,14 @@ impl Decoder<'_> {
                 operands.rm_register().map_or(NOTHING, Effect::Pop)
             }
             0x90..=0x97 if coded != 0 => Effect::Overwrite(Some(coded), Some(RAX)),
-            0x6c..=0x6f | 0x90..=0x99 | 0x9b..=0x9f | 0xa4..=0xa7 | 0xaa..=0xaf | 0xd7 | 0xf5 | 0xf8..=0xfd => NOTHING,
+            0x6c..=0x6f
+            | 0x90..=0x99
+            | 0x9b..=0x9f
+            | 0xa4..=0xa7
+            | 0xaa..=0xaf
+            | 0xd7
+            | 0xf5
+            | 0xf8..=0xfd => NOTHING,
             0xa8 | 0xe4..=0xe7 => {
                 self.signed(1)?;
                 NOTHING
@@ -269,7 +296,11 @@ impl Decoder<'_> {
                 Effect::Overwrite(self.byte_register(coded), None)
             }
             0xb8..=0xbf => {
-                if self.is_wide() { self.signed(8)? } else { self.immediate()? };
+                if self.is_wide() {
+                    self.signed(8)?
+                } else {
+                    self.immediate()?
+                };
                 Effect::Overwrite(Some(coded), None)
             }
             0xc0 | 0xc1 | 0xd0..=0xd3 => {
@@ -286,7 +317,11 @@ impl Decoder<'_> {
             }
             0xc6 | 0xc7 => {
                 let operands = self.operands()?;
-                if opcode == 0xc6 { self.signed(1)? } else { self.immediate()? };
+                if opcode == 0xc6 {
+                    self.signed(1)?
+                } else {
+                    self.immediate()?
+                };
                 self.writes_rm(operands)
             }
             0xc9 => Effect::Leave,
@@ -340,7 +375,11 @@ impl Decoder<'_> {
     /// `add`, `or`, `adc`, `sbb`, `and`, `sub`, `xor`, `cmp` with a constant.
     fn arithmetic_immediate(&mut self, opcode: u8) -> Option<Effect> {
         let operands = self.operands()?;
-        let value = if opcode == 0x81 { self.immediate()? } else { self.signed(1)? };
+        let value = if opcode == 0x81 {
+            self.immediate()?
+        } else {
+            self.signed(1)?
+        };
         Some(match (operands.digit, operands.rm) {
             (7, _) => NOTHING,
             (0, Rm::Register(to)) if self.is_wide() => Effect::Add { to, value },
@@ -356,8 +395,14 @@ impl Decoder<'_> {
         let operands = self.operands()?;
         let wide = self.is_wide();
         Some(match (opcode, operands.rm) {
-            (0x89, Rm::Register(to)) if wide => Effect::Move { to, from: operands.reg },
-            (0x8b, Rm::Register(from)) if wide => Effect::Move { to: operands.reg, from },
+            (0x89, Rm::Register(to)) if wide => Effect::Move {
+                to,
+                from: operands.reg,
+            },
+            (0x8b, Rm::Register(from)) if wide => Effect::Move {
+                to: operands.reg,
+                from,
+            },
             (0x89, Rm::Memory(base, displacement)) if wide => Effect::Store {
                 base,
                 displacement,
@@ -384,7 +429,11 @@ impl Decoder<'_> {
         let operands = self.operands()?;
         Some(match operands.digit {
             0 | 1 => {
-                if opcode == 0xf6 { self.signed(1)? } else { self.immediate()? };
+                if opcode == 0xf6 {
+                    self.signed(1)?
+                } else {
+                    self.immediate()?
+                };
                 NOTHING
             }
             2 | 3 => self.writes_rm(operands),
@@ -423,7 +472,11 @@ impl Decoder<'_> {
                 let third = self.byte()?;
                 let operands = self.operands()?;
                 self.signed(1)?;
-                if (0x14..=0x17).contains(&third) { self.writes_rm(operands) } else { NOTHING }
+                if (0x14..=0x17).contains(&third) {
+                    self.writes_rm(operands)
+                } else {
+                    NOTHING
+                }
             }
             0x06..=0x0a | 0x0c | 0x0e | 0x0f | 0x30 | 0x32..=0x37 | 0xaa => return None,
             _ => return self.two_byte_with_operands(opcode),
@@ -440,9 +493,16 @@ impl Decoder<'_> {
             0x2c | 0x2d | 0x40..=0x4f | 0x50 | 0xd7 | 0xc5 | 0xaf | 0xb6..=0xb8 | 0xbc..=0xbf => {
                 Effect::Overwrite(Some(operands.reg), None)
             }
-            0x90..=0x9f => Effect::Overwrite(operands.rm_register().and_then(|register| self.byte_register(register)), None),
+            0x90..=0x9f => Effect::Overwrite(
+                operands
+                    .rm_register()
+                    .and_then(|register| self.byte_register(register)),
+                None,
+            ),
             0x7e if self.repeat != 0xf3 => self.writes_rm(operands),
-            0xa4 | 0xa5 | 0xab | 0xac | 0xad | 0xb3 | 0xb0 | 0xb1 | 0xba | 0xbb | 0xc7 => self.writes_rm(operands),
+            0xa4 | 0xa5 | 0xab | 0xac | 0xad | 0xb3 | 0xb0 | 0xb1 | 0xba | 0xbb | 0xc7 => {
+                self.writes_rm(operands)
+            }
             0xc0 | 0xc1 => Effect::Overwrite(Some(operands.reg), operands.rm_register()),
             // Stores of vector registers.
             0x11 | 0x13 | 0x17 | 0x29 | 0x2b | 0x7f | 0xc3 | 0xd6 | 0xe7 => match operands.rm {
@@ -469,7 +529,8 @@ impl Decoder<'_> {
             }
             (2, 0xf3) => Effect::Overwrite(Some(third), None),
             (2, 0xf6) => Effect::Overwrite(Some(operands.reg), Some(third)),
-            (1, 0x11 | 0x13 | 0x17 | 0x29 | 0x2b | 0x7e | 0x7f | 0xd6 | 0xe7) | (3, 0x14..=0x17) => match operands.rm {
+            (1, 0x11 | 0x13 | 0x17 | 0x29 | 0x2b | 0x7e | 0x7f | 0xd6 | 0xe7)
+            | (3, 0x14..=0x17) => match operands.rm {
                 Rm::Register(register) if matches!((map, opcode), (1, 0x7e) | (3, _)) => {
                     Effect::Overwrite(Some(register), None)
                 }
@@ -492,19 +553,80 @@ mod tests {
         let cases: &[(&str, &[u8], Effect)] = &[
             ("push %rbp", &[0x55], Effect::Push(RBP)),
             ("push %r12", &[0x41, 0x54], Effect::Push(12)),
-            ("mov %rsp,%rbp", &[0x48, 0x89, 0xe5], Effect::Move { to: RBP, from: RSP }),
-            ("sub $0x40,%rsp", &[0x48, 0x83, 0xec, 0x40], Effect::Add { to: RSP, value: -0x40 }),
-            ("add $0x100,%rsp", &[0x48, 0x81, 0xc4, 0, 1, 0, 0], Effect::Add { to: RSP, value: 0x100 }),
-            ("mov %rbx,(%rsp)", &[0x48, 0x89, 0x1c, 0x24], Effect::Store { base: RSP, displacement: 0, from: RBX }),
-            ("mov %rbp,0x78(%rsp)", &[0x48, 0x89, 0x6c, 0x24, 0x78], Effect::Store { base: RSP, displacement: 0x78, from: RBP }),
-            ("and $-64,%rsp", &[0x48, 0x83, 0xe4, 0xc0], Effect::Overwrite(Some(RSP), None)),
-            ("lea -0x28(%rbp),%rsp", &[0x48, 0x8d, 0x65, 0xd8], Effect::Address { to: RSP, base: RBP, displacement: -0x28 }),
-            ("lea 8(%rsp),%r10", &[0x4c, 0x8d, 0x54, 0x24, 8], Effect::Address { to: 10, base: RSP, displacement: 8 }),
+            (
+                "mov %rsp,%rbp",
+                &[0x48, 0x89, 0xe5],
+                Effect::Move { to: RBP, from: RSP },
+            ),
+            (
+                "sub $0x40,%rsp",
+                &[0x48, 0x83, 0xec, 0x40],
+                Effect::Add {
+                    to: RSP,
+                    value: -0x40,
+                },
+            ),
+            (
+                "add $0x100,%rsp",
+                &[0x48, 0x81, 0xc4, 0, 1, 0, 0],
+                Effect::Add {
+                    to: RSP,
+                    value: 0x100,
+                },
+            ),
+            (
+                "mov %rbx,(%rsp)",
+                &[0x48, 0x89, 0x1c, 0x24],
+                Effect::Store {
+                    base: RSP,
+                    displacement: 0,
+                    from: RBX,
+                },
+            ),
+            (
+                "mov %rbp,0x78(%rsp)",
+                &[0x48, 0x89, 0x6c, 0x24, 0x78],
+                Effect::Store {
+                    base: RSP,
+                    displacement: 0x78,
+                    from: RBP,
+                },
+            ),
+            (
+                "and $-64,%rsp",
+                &[0x48, 0x83, 0xe4, 0xc0],
+                Effect::Overwrite(Some(RSP), None),
+            ),
+            (
+                "lea -0x28(%rbp),%rsp",
+                &[0x48, 0x8d, 0x65, 0xd8],
+                Effect::Address {
+                    to: RSP,
+                    base: RBP,
+                    displacement: -0x28,
+                },
+            ),
+            (
+                "lea 8(%rsp),%r10",
+                &[0x4c, 0x8d, 0x54, 0x24, 8],
+                Effect::Address {
+                    to: 10,
+                    base: RSP,
+                    displacement: 8,
+                },
+            ),
             ("repz ret", &[0xf3, 0xc3], Effect::Return),
             ("endbr64", &[0xf3, 0x0f, 0x1e, 0xfa], NOTHING),
         ];
         for (source, code, effect) in cases {
-            assert_eq!(decode(code), Some(Instruction { length: code.len(), effect: *effect }), "{source}");
+            assert_eq!(
+                decode(code),
+                Some(Instruction {
+                    length: code.len(),
+                    effect: *effect
+                }),
+                "{source}"
+            );
         }
     }
 
@@ -513,14 +635,20 @@ mod tests {
     fn lengths_agree_with_objdump() {
         let wanted = std::env::var("TORCHSPY_TEST_CODE").unwrap_or_else(|_| {
             let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-            let libc = maps.lines().find_map(|line| line.split_whitespace().nth(5).filter(|path| path.contains("/libc.so")));
+            let libc = maps.lines().find_map(|line| {
+                line.split_whitespace()
+                    .nth(5)
+                    .filter(|path| path.contains("/libc.so"))
+            });
             format!("{}::", libc.expect("the C library is mapped"))
         });
         let fields: Vec<&str> = wanted.split(':').collect();
         let mut command = std::process::Command::new("objdump");
         command.args(["-d", "-w", "-z", fields[0]]);
         if !fields[1].is_empty() {
-            command.arg(format!("--start-address={}", fields[1])).arg(format!("--stop-address={}", fields[2]));
+            command
+                .arg(format!("--start-address={}", fields[1]))
+                .arg(format!("--stop-address={}", fields[2]));
         }
         let output = match command.output() {
             Ok(output) => String::from_utf8_lossy(&output.stdout).into_owned(),
@@ -534,10 +662,19 @@ mod tests {
             };
             // objdump shows stray prefixes and REX bytes, and what it does not know, as lines of their own.
             let opcode = text.split_whitespace().next().unwrap_or("");
-            if text.contains("(bad)") || opcode.starts_with("rex") || [".byte", "data16", "ds", "cs", "es", "ss", "repz", "lock", "addr32", "fwait"].contains(&opcode) {
+            if text.contains("(bad)")
+                || opcode.starts_with("rex")
+                || [
+                    ".byte", "data16", "ds", "cs", "es", "ss", "repz", "lock", "addr32", "fwait",
+                ]
+                .contains(&opcode)
+            {
                 continue;
             }
-            let code: Vec<u8> = bytes.split_whitespace().map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
+            let code: Vec<u8> = bytes
+                .split_whitespace()
+                .map(|byte| u8::from_str_radix(byte, 16).unwrap())
+                .collect();
             count += 1;
             match decode(&code) {
                 Some(instruction) => assert_eq!(instruction.length, code.len(), "{line}"),

@@ -105,7 +105,11 @@ impl Tracker {
     }
 
     fn get(&self, register: Register) -> Value {
-        self.state.registers.get(usize::from(register)).copied().unwrap_or(Value::Unknown)
+        self.state
+            .registers
+            .get(usize::from(register))
+            .copied()
+            .unwrap_or(Value::Unknown)
     }
 
     fn set(&mut self, register: Register, value: Value) {
@@ -132,9 +136,15 @@ impl Tracker {
         let Some((base, offset)) = self.address(base, displacement) else {
             return;
         };
-        self.state.slots.retain(|slot| slot.base != base || slot.offset.abs_diff(offset) >= 8);
+        self.state
+            .slots
+            .retain(|slot| slot.base != base || slot.offset.abs_diff(offset) >= 8);
         if value != Value::Unknown && self.state.slots.len() < MAX_SLOTS {
-            self.state.slots.push(Slot { base, offset, value });
+            self.state.slots.push(Slot {
+                base,
+                offset,
+                value,
+            });
         }
     }
 
@@ -142,13 +152,19 @@ impl Tracker {
         let Some((base, offset)) = self.address(base, displacement) else {
             return Value::Unknown;
         };
-        let slot = self.state.slots.iter().find(|slot| slot.base == base && slot.offset == offset);
+        let slot = self
+            .state
+            .slots
+            .iter()
+            .find(|slot| slot.base == base && slot.offset == offset);
         slot.map_or(Value::Unknown, |slot| slot.value)
     }
 
     fn add(&mut self, register: Register, value: i64) {
         let sum = match self.get(register) {
-            Value::Stack(base, offset) => offset.checked_add(value).map_or(Value::Unknown, |sum| Value::Stack(base, sum)),
+            Value::Stack(base, offset) => offset
+                .checked_add(value)
+                .map_or(Value::Unknown, |sum| Value::Stack(base, sum)),
             _ => Value::Unknown,
         };
         self.set(register, sum);
@@ -164,7 +180,11 @@ impl Tracker {
     fn apply(&mut self, effect: Effect) {
         match effect {
             Effect::Push(_) | Effect::PushOther => {
-                let value = if let Effect::Push(register) = effect { self.get(register) } else { Value::Unknown };
+                let value = if let Effect::Push(register) = effect {
+                    self.get(register)
+                } else {
+                    Value::Unknown
+                };
                 self.before_epilogue = None;
                 self.add(RSP, -8);
                 self.store(RSP, 0, value);
@@ -188,12 +208,19 @@ impl Tracker {
                 }
                 self.set(to, self.get(from));
             }
-            Effect::Address { to, base, displacement } => {
+            Effect::Address {
+                to,
+                base,
+                displacement,
+            } => {
                 if to == RSP {
                     self.release();
                 }
                 let address = self.address(base, i64::from(displacement));
-                self.set(to, address.map_or(Value::Unknown, |(base, offset)| Value::Stack(base, offset)));
+                self.set(
+                    to,
+                    address.map_or(Value::Unknown, |(base, offset)| Value::Stack(base, offset)),
+                );
             }
             Effect::Add { to, value } => {
                 if to == RSP && value > 0 {
@@ -201,9 +228,19 @@ impl Tracker {
                 }
                 self.add(to, i64::from(value));
             }
-            Effect::Store { base, displacement, from } => self.store(base, i64::from(displacement), self.get(from)),
-            Effect::StoreOther { base, displacement } => self.store(base, i64::from(displacement), Value::Unknown),
-            Effect::Load { to, base, displacement } => self.set(to, self.load(base, i64::from(displacement))),
+            Effect::Store {
+                base,
+                displacement,
+                from,
+            } => self.store(base, i64::from(displacement), self.get(from)),
+            Effect::StoreOther { base, displacement } => {
+                self.store(base, i64::from(displacement), Value::Unknown)
+            }
+            Effect::Load {
+                to,
+                base,
+                displacement,
+            } => self.set(to, self.load(base, i64::from(displacement))),
             Effect::Overwrite(first, second) => {
                 for register in [first, second].into_iter().flatten() {
                     self.set(register, Value::Unknown);
@@ -235,12 +272,15 @@ impl Tracker {
                 _ => None,
             });
             let by_register = || {
-                [RBP, 3, 12, 13, 14, 15, 10].into_iter().find_map(|register| match self.get(register) {
-                    Value::Stack(0, distance) => {
-                        Some(CfaSource::Register(DWARF[usize::from(register)], distance.checked_neg()?))
-                    }
-                    _ => None,
-                })
+                [RBP, 3, 12, 13, 14, 15, 10]
+                    .into_iter()
+                    .find_map(|register| match self.get(register) {
+                        Value::Stack(0, distance) => Some(CfaSource::Register(
+                            DWARF[usize::from(register)],
+                            distance.checked_neg()?,
+                        )),
+                        _ => None,
+                    })
             };
             by_slot.or_else(by_register)?
         };
@@ -252,7 +292,10 @@ impl Tracker {
                 continue;
             }
             let number = DWARF[usize::from(register)];
-            match slots.iter().find(|slot| slot.base == 0 && slot.value == initial) {
+            match slots
+                .iter()
+                .find(|slot| slot.base == 0 && slot.value == initial)
+            {
                 Some(slot) => saved.push((number, slot.offset)),
                 None => lost.push(number),
             }
@@ -269,14 +312,35 @@ mod tests {
     #[test]
     fn an_ordinary_frame_and_its_epilogue() {
         // push rbp; push rbx; sub $8,rsp; mov edi,ebx | add $8,rsp; pop rbx; pop rbp; ret | nop
-        let code = [0x55, 0x53, 0x48, 0x83, 0xec, 8, 0x89, 0xfb, 0x48, 0x83, 0xc4, 8, 0x5b, 0x5d, 0xc3, 0x90];
+        let code = [
+            0x55, 0x53, 0x48, 0x83, 0xec, 8, 0x89, 0xfb, 0x48, 0x83, 0xc4, 8, 0x5b, 0x5d, 0xc3,
+            0x90,
+        ];
         let at = |end: usize| frame_by_code(&code[..end]).unwrap();
         assert_eq!(at(0).cfa, CfaSource::Register(7, 8));
         assert_eq!(at(1).cfa, CfaSource::Register(7, 16));
-        assert_eq!(at(8), CodeFrame { cfa: CfaSource::Register(7, 32), saved: vec![(3, -24)], lost: vec![] });
+        assert_eq!(
+            at(8),
+            CodeFrame {
+                cfa: CfaSource::Register(7, 32),
+                saved: vec![(3, -24)],
+                lost: vec![]
+            }
+        );
         assert_eq!(at(13).cfa, CfaSource::Register(7, 16));
-        assert_eq!(at(14), CodeFrame { cfa: CfaSource::Register(7, 8), saved: vec![], lost: vec![] });
-        assert_eq!(at(16), at(8), "what follows the return has the frame of the body");
+        assert_eq!(
+            at(14),
+            CodeFrame {
+                cfa: CfaSource::Register(7, 8),
+                saved: vec![],
+                lost: vec![]
+            }
+        );
+        assert_eq!(
+            at(16),
+            at(8),
+            "what follows the return has the frame of the body"
+        );
     }
 
     #[test]
@@ -284,13 +348,23 @@ mod tests {
         // The start of mkl_blas_avx512_sgemm_kernel_nocopy_NN_b0: sub $0x40,rsp; mov rbx,(rsp); mov rbp,8(rsp);
         // mov rsp,rbp; sub rax,rsp; and $-4096,rsp; mov rbp,0x78(rsp); xor ebp,ebp
         let code = [
-            0x48, 0x83, 0xec, 0x40, 0x48, 0x89, 0x1c, 0x24, 0x48, 0x89, 0x6c, 0x24, 8, 0x48, 0x89, 0xe5, 0x48, 0x29, 0xc4, 0x48,
-            0x81, 0xe4, 0, 0xf0, 0xff, 0xff, 0x48, 0x89, 0x6c, 0x24, 0x78, 0x31, 0xed,
+            0x48, 0x83, 0xec, 0x40, 0x48, 0x89, 0x1c, 0x24, 0x48, 0x89, 0x6c, 0x24, 8, 0x48, 0x89,
+            0xe5, 0x48, 0x29, 0xc4, 0x48, 0x81, 0xe4, 0, 0xf0, 0xff, 0xff, 0x48, 0x89, 0x6c, 0x24,
+            0x78, 0x31, 0xed,
         ];
         let frame = frame_by_code(&code).unwrap();
-        assert_eq!(frame.cfa, CfaSource::Slot { slot: 0x78, offset: 0x48 });
+        assert_eq!(
+            frame.cfa,
+            CfaSource::Slot {
+                slot: 0x78,
+                offset: 0x48
+            }
+        );
         assert_eq!(frame.saved, [(6, -0x40)]);
-        assert_eq!(frame_by_code(&code[..26]).unwrap().cfa, CfaSource::Register(6, 0x48));
+        assert_eq!(
+            frame_by_code(&code[..26]).unwrap().cfa,
+            CfaSource::Register(6, 0x48)
+        );
     }
 
     #[test]
