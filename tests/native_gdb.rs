@@ -1,4 +1,5 @@
 //! The unwinder against gdb, which nobody here wrote, on programs that stand still in awkward places.
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
 mod native_live;
 

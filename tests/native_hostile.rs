@@ -1,4 +1,5 @@
 //! Damaged modules, stacks and registers: the unwinder and the symbol table end, and say what they can.
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
 mod native_live;
 
@@ -8,7 +9,7 @@ use std::sync::Arc;
 use torchspy::memory::{FaultyMemory, Memory, SnapshotMemory};
 use torchspy::model::frame::Partial;
 use torchspy::model::registers::Registers;
-use torchspy::native::elf::{ElfImage, ModuleBytes};
+use torchspy::native::image::{ElfImage, ModuleBytes};
 use torchspy::native::loaded::{LoadedModules, ModuleOpener};
 use torchspy::native::modules::ModuleStore;
 use torchspy::native::symbols::SymbolTable;

@@ -1,4 +1,5 @@
 //! Modules of live processes: files that were deleted or replaced, code that comes and goes.
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
 mod native_live;
 
@@ -9,7 +10,7 @@ use std::sync::Arc;
 use torchspy::memory::Memory;
 use torchspy::model::module::ModuleKind;
 use torchspy::model::registers::Registers;
-use torchspy::native::elf::ModuleBytes;
+use torchspy::native::image::ModuleBytes;
 use torchspy::native::loaded::{LoadedModules, ModuleOpener};
 use torchspy::native::modules::ModuleStore;
 use torchspy::native::unwind::{NativeFrame, UnwindEnd, Unwinder};

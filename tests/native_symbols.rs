@@ -1,4 +1,5 @@
 //! Symbols and names against binutils.
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
 mod native_live;
 
@@ -9,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use torchspy::native::demangle::demangle;
-use torchspy::native::elf::ElfImage;
+use torchspy::native::image::ElfImage;
 use torchspy::native::shorten::shorten;
 use torchspy::native::symbols::SymbolTable;
 

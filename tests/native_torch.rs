@@ -1,4 +1,5 @@
 //! The unwinder on a torch training loop: how many stacks reach their root, and by what.
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
 mod native_live;
 
@@ -64,6 +65,7 @@ fn stacks_of_a_training_loop_reach_their_root() {
             loaded.module.info
         );
     }
+    report_symbols(&modules);
     let live = LiveMemory(target.pid);
     let mut unwinder = Unwinder::that_loads_symbols();
     let mut frames = Vec::new();
@@ -152,4 +154,16 @@ fn report_cost(unwinder: &mut Unwinder, modules: &LoadedModules, captures: &[Cap
     });
     let (each, depth) = rounds.min().unwrap();
     println!("warm unwind: {each:?} for {depth} frames");
+}
+
+/// Prints what reading the largest symbol table takes.
+fn report_symbols(modules: &LoadedModules) {
+    let largest = modules
+        .modules()
+        .find(|(module, _)| module.info.path.ends_with("/libtorch_cpu.so"));
+    let (module, _) = largest.expect("torch is loaded");
+    let start = Instant::now();
+    let count = module.symbols().len();
+    println!("{count} functions of libtorch_cpu in {:?}", start.elapsed());
+    assert!(count > 100_000, "{count}");
 }

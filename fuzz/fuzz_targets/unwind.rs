@@ -5,7 +5,7 @@ use libfuzzer_sys::fuzz_target;
 use std::sync::Arc;
 use torchspy::memory::SnapshotMemory;
 use torchspy::model::registers::Registers;
-use torchspy::native::elf::ModuleBytes;
+use torchspy::native::image::ModuleBytes;
 use torchspy::native::loaded::{LoadedModules, ModuleOpener};
 use torchspy::native::modules::ModuleStore;
 use torchspy::native::unwind::{MAX_FRAMES, Unwinder};

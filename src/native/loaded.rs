@@ -1,6 +1,7 @@
 //! The modules of one process: which code lies where.
 
-use super::elf::{ElfImage, HEADER_BYTES, HeaderTable, ModuleBytes, Segments, find_build_id};
+use super::elf::{HEADER_BYTES, HeaderTable, Segments, find_build_id};
+use super::image::{ElfImage, ModuleBytes};
 use super::modules::{Module, ModuleStore};
 use crate::memory::Memory;
 use crate::model::module::ModuleKind;

@@ -1,7 +1,8 @@
 //! Modules: an ELF file, the vDSO, or memory without a file, and what unwinding needs of each. Shared by all processes that
 //! have the same build-id mapped.
 
-use super::elf::{ElfImage, Piece, Segments, parse_sections};
+use super::elf::{Segments, parse_sections};
+use super::image::{ElfImage, Piece};
 use super::symbols::SymbolTable;
 use crate::memory::Memory;
 use crate::model::module::{ModuleInfo, ModuleKind};
@@ -303,13 +304,16 @@ fn eh_frame_address(header: &Piece) -> Option<u64> {
     parsed.eh_frame_ptr().direct().ok()
 }
 
+/// Build-id and program headers.
+type ContentKey = (Vec<u8>, Segments);
+
 /// All modules of a run that have a build-id, so that a file that ten processes map is opened and indexed once.
 ///
 /// The program headers are part of the key: patchelf, which wheels and conda packages are made with, rewrites a library's
 /// segments and leaves its build-id.
 #[derive(Debug, Default)]
 pub struct ModuleStore {
-    by_content: Mutex<FxHashMap<(Vec<u8>, Segments), Arc<Module>>>,
+    by_content: Mutex<FxHashMap<ContentKey, Arc<Module>>>,
 }
 
 impl ModuleStore {

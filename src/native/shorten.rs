@@ -104,7 +104,7 @@ impl<'a> Shortener<'a> {
         };
         ["const", "volatile", "noexcept", "requires"]
             .iter()
-            .any(|word| ends(&word))
+            .any(ends)
             || after == "&"
             || after == "&&"
     }

@@ -1,6 +1,7 @@
 //! Function names by address, from `.symtab`, `.dynsym` and `.gnu_debugdata`: a compact index over the mapped file.
 
-use super::elf::{CONTEXT, ElfImage, Section, parse_sections, string_at};
+use super::elf::{CONTEXT, Section, parse_sections, string_at};
+use super::image::ElfImage;
 use super::plt;
 use goblin::elf::section_header::{SHF_EXECINSTR, SHN_UNDEF, SHT_DYNSYM, SHT_SYMTAB};
 use goblin::elf::sym::{STB_GLOBAL, STB_LOCAL, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE, Symtab};
@@ -292,7 +293,8 @@ impl<'a> SymbolSection<'a> {
                 continue;
             }
             let is_function = kind == STT_FUNC || kind == STT_GNU_IFUNC;
-            if !is_function && !(kind == STT_NOTYPE && self.is_code(symbol.st_shndx)) {
+            let is_label = kind == STT_NOTYPE && self.is_code(symbol.st_shndx);
+            if !is_function && !is_label {
                 continue;
             }
             let binding = match symbol.st_bind() {

@@ -6,19 +6,16 @@
 use super::arch;
 use super::expression::{Inputs, RuleError};
 use super::guess;
-use super::loaded::{Loaded, LoadedModules};
-use super::rows::{Caller, Row, read_row, read_row_by_code};
+use super::loaded::LoadedModules;
+use super::rows::{Caller, Row};
+use super::sites::{Site, Sites};
 use crate::memory::Memory;
 use crate::model::address::CodeAddress;
 use crate::model::frame::{Partial, Trust};
 use crate::model::registers::Registers;
-use gimli::UnwindContext;
-use rustc_hash::FxHashMap;
 
 /// Frames of one stack that are followed. Deep recursion in C is rarer than a loop in damaged memory.
 pub const MAX_FRAMES: usize = 1024;
-/// Rows that are kept; a training process touches some ten thousand addresses.
-const MAX_CACHED: usize = 1 << 16;
 /// Words below a guessed return address that may be a saved register.
 const MAX_SAVED_WORDS: usize = 16;
 /// Signal handlers on one stack. They are the only frames whose stack pointer may move in either direction.
@@ -49,28 +46,12 @@ pub enum UnwindEnd {
 /// Walks stacks. Keeps the unwind rows that it met, of all processes that it is used for.
 #[derive(Default)]
 pub struct Unwinder {
-    cache: Cache,
-}
-
-#[derive(Default)]
-pub(super) struct Cache {
-    entries: FxHashMap<(u32, u64), Cached>,
-    context: UnwindContext<usize>,
-    loads_symbols: bool,
-}
-
-#[derive(Clone, Debug)]
-struct Cached {
-    row: Row,
-    /// Whether a call ends right after this address; `None` until somebody asks.
-    ends_call: Option<bool>,
-    /// There are no tables, and the symbols that reading the code takes had not been loaded.
-    wants_symbols: bool,
+    sites: Sites,
 }
 
 impl std::fmt::Debug for Unwinder {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "Unwinder({} rows)", self.cache.entries.len())
+        write!(formatter, "Unwinder({} rows)", self.sites.len())
     }
 }
 
@@ -84,13 +65,13 @@ impl Unwinder {
     /// An unwinder that loads symbols itself where it needs them, which may take a tenth of a second.
     pub fn that_loads_symbols() -> Self {
         let mut unwinder = Self::default();
-        unwinder.cache.loads_symbols = true;
+        unwinder.sites.loads_symbols = true;
         unwinder
     }
 
     /// How many rows are kept.
     pub fn cached_rows(&self) -> usize {
-        self.cache.entries.len()
+        self.sites.len()
     }
 
     /// Walks the stack of a thread with `registers`, leaf first, into `out`, which is emptied before.
@@ -110,7 +91,7 @@ impl Unwinder {
             return UnwindEnd::Partial(Partial::RegisterUnknown);
         };
         let mut walk = Walk {
-            cache: &mut self.cache,
+            sites: &mut self.sites,
             modules,
             memory,
             registers: *registers,
@@ -118,7 +99,7 @@ impl Unwinder {
             crossed: (0, 0),
             signals: 0,
         };
-        let mut site = walk.site(address);
+        let mut site = walk.sites.site(modules, address);
         let mut frame = NativeFrame {
             address: CodeAddress::Ip(address),
             stack_pointer,
@@ -147,15 +128,6 @@ impl Unwinder {
     }
 }
 
-/// What is known of one address in executable memory.
-#[derive(Clone)]
-pub(super) struct Site {
-    module_index: u32,
-    bias: u64,
-    row: Row,
-    ends_call: Option<bool>,
-}
-
 /// A caller that was found, and what is known of the place that it goes on at.
 struct Found {
     caller: Caller,
@@ -166,7 +138,7 @@ struct Found {
 
 /// One walk: the registers of the frame that was found last.
 pub(super) struct Walk<'a> {
-    cache: &'a mut Cache,
+    sites: &'a mut Sites,
     modules: &'a LoadedModules,
     pub(super) memory: &'a dyn Memory,
     pub(super) registers: Registers,
@@ -191,7 +163,10 @@ impl Walk<'_> {
             Err(reason) => reason,
         };
         let (caller, trust) = guess::caller(self, frame).ok_or(reason)?;
-        let site = self.return_site(caller.address).ok_or(reason)?;
+        let site = self
+            .sites
+            .return_site(self.modules, self.memory, caller.address)
+            .ok_or(reason)?;
         self.registers = caller.registers;
         self.doubtful = CARRIED;
         self.crossed = (
@@ -281,7 +256,10 @@ impl Walk<'_> {
             return Err(Partial::NoProgress);
         }
         let (address, site) = if row.is_signal() {
-            let site = self.site(caller.address).ok_or(Partial::BadReturnAddress)?;
+            let site = self
+                .sites
+                .site(self.modules, caller.address)
+                .ok_or(Partial::BadReturnAddress)?;
             (CodeAddress::Ip(caller.address), site)
         } else {
             self.plausible_return(caller.address)
@@ -318,7 +296,9 @@ impl Walk<'_> {
             module: None,
             trust: Trust::Scanned,
         };
-        let site = self.return_site(guessed.address);
+        let site = self
+            .sites
+            .return_site(self.modules, self.memory, guessed.address);
         let (registers, doubtful, signals) = (self.registers, self.doubtful, self.signals);
         self.registers = guessed.registers;
         let follows = self.follow(&frame, site.as_ref()).is_ok();
@@ -328,7 +308,7 @@ impl Walk<'_> {
 
     /// What is known of where a frame may return to: after a call, or to where the kernel or a context switch made it.
     fn plausible_return(&mut self, address: u64) -> Option<(CodeAddress, Site)> {
-        let site = self.return_site(address)?;
+        let site = self.sites.return_site(self.modules, self.memory, address)?;
         if site.row.is_signal() {
             // The kernel let a handler return to its signal return code, which made no call.
             return Some((CodeAddress::Ip(address), site));
@@ -339,49 +319,9 @@ impl Walk<'_> {
 
     /// Whether `address` lies in executable memory and the instruction before it is a call.
     pub(super) fn follows_call(&mut self, address: u64) -> bool {
-        self.return_site(address)
+        self.sites
+            .return_site(self.modules, self.memory, address)
             .is_some_and(|site| site.ends_call == Some(true))
-    }
-
-    /// What is known of the call that returns to `address`; `None` where that is no executable memory.
-    fn return_site(&mut self, address: u64) -> Option<Site> {
-        let lookup = address.checked_sub(1)?;
-        let loaded = self.modules.find(lookup)?;
-        let entry = self.cache.entry(&loaded, lookup);
-        if entry.ends_call.is_some() {
-            return Some(entry.site(&loaded));
-        }
-        let ends_call = self.read_ends_call(&loaded, address);
-        let entry = self.cache.entry(&loaded, lookup);
-        entry.ends_call = ends_call;
-        Some(entry.site(&loaded))
-    }
-
-    /// What is known of an address that a thread is at; `None` where that is no executable memory.
-    fn site(&mut self, address: u64) -> Option<Site> {
-        let loaded = self.modules.find(address)?;
-        Some(self.cache.entry(&loaded, address).site(&loaded))
-    }
-
-    /// Whether the bytes before `address`, from the module's file or the target's memory, end in a call.
-    fn read_ends_call(&self, loaded: &Loaded<'_>, address: u64) -> Option<bool> {
-        let mut bytes = [0; arch::LONGEST_CALL];
-        let length = usize::try_from(address.checked_sub(loaded.start)?)
-            .ok()?
-            .min(arch::LONGEST_CALL);
-        let bytes = bytes.get_mut(..length)?;
-        if !loaded
-            .module
-            .copy_before(address.wrapping_sub(loaded.bias), bytes)
-        {
-            if !loaded.readable {
-                return None;
-            }
-            self.memory
-                .read_exact(address - length as u64, bytes)
-                .ok()?;
-        }
-        Some(arch::follows_call(bytes))
     }
 }
 
@@ -395,51 +335,3 @@ const CARRIED: u64 = {
     }
     bits
 };
-
-impl Cache {
-    /// The entry of a run-time address, made if there is none.
-    fn entry(&mut self, loaded: &Loaded<'_>, address: u64) -> &mut Cached {
-        if self.entries.len() >= MAX_CACHED {
-            self.entries.clear();
-        }
-        let address = address.wrapping_sub(loaded.bias);
-        let context = &mut self.context;
-        let module = loaded.module;
-        let entry = self
-            .entries
-            .entry((module.id(), address))
-            .or_insert_with(|| {
-                let row = module
-                    .unwind()
-                    .map_or(Row::NoInfo, |tables| read_row(tables, address, context));
-                Cached {
-                    wants_symbols: matches!(row, Row::NoInfo) && module.image().is_some(),
-                    row,
-                    ends_call: None,
-                }
-            });
-        if entry.wants_symbols {
-            let symbols = if self.loads_symbols {
-                Some(module.symbols())
-            } else {
-                module.symbols_if_loaded()
-            };
-            if let Some(symbols) = symbols {
-                entry.row = read_row_by_code(module, symbols, address);
-                entry.wants_symbols = false;
-            }
-        }
-        entry
-    }
-}
-
-impl Cached {
-    fn site(&self, loaded: &Loaded<'_>) -> Site {
-        Site {
-            module_index: loaded.module_index,
-            bias: loaded.bias,
-            row: self.row.clone(),
-            ends_call: self.ends_call,
-        }
-    }
-}

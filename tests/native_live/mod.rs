@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use torchspy::memory::{Memory, ReadError, SnapshotMemory};
 use torchspy::model::registers::Registers;
-use torchspy::native::elf::ModuleBytes;
+use torchspy::native::image::ModuleBytes;
 use torchspy::native::loaded::{LoadedModules, ModuleOpener};
 use torchspy::native::modules::ModuleStore;
 use torchspy::os::elf_file::ElfFile;

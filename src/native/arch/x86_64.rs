@@ -2,6 +2,7 @@
 
 mod decode;
 mod frame;
+mod opcodes;
 
 pub use frame::{CfaSource, CodeFrame, frame_by_code};
 
