@@ -41,7 +41,8 @@ impl Frame {
 pub enum Trust {
     /// The leaf itself, or by unwind information of the frame below.
     Unwound,
-    /// The frame below has no unwind information; its frame pointer led here, and the return address follows a call.
+    /// The frame below has no unwind information; its frame pointer, or its code, which was read from its start on, led here,
+    /// and the return address follows a call.
     FramePointer,
     /// The frame below has no unwind information; the first word on its stack that follows a call led here.
     Scanned,

@@ -17,7 +17,9 @@ pub fn demangle(name: &str) -> String {
     let mut out = Bounded(String::new());
     if try_demangle(name, &mut out).is_err() {
         out.0.clear();
-        let end = (0..=name.len().min(MAX_DEMANGLED)).rev().find(|&end| name.is_char_boundary(end));
+        let end = (0..=name.len().min(MAX_DEMANGLED))
+            .rev()
+            .find(|&end| name.is_char_boundary(end));
         out.0.push_str(&name[..end.unwrap_or(0)]);
     }
     if out.0.contains(|character: char| character.is_control()) {
@@ -63,7 +65,11 @@ fn split_clones(name: &str) -> (&str, Vec<&str>) {
     let mut clones: Vec<&str> = Vec::new();
     let mut start = dot;
     while start < name.len() {
-        let next = |from: usize| name[from + 1..].find('.').map_or(name.len(), |distance| from + 1 + distance);
+        let next = |from: usize| {
+            name[from + 1..]
+                .find('.')
+                .map_or(name.len(), |distance| from + 1 + distance)
+        };
         let mut end = next(start);
         let word = &name[start + 1..end];
         let is_word = word.chars().all(|c| c.is_ascii_alphabetic() || c == '_') && !word.is_empty();
@@ -105,16 +111,28 @@ mod tests {
     #[test]
     fn names_read_as_cxxfilt_writes_them() {
         let names = [
-            ("_ZN2at4_ops10add_Tensor4callERKNS_6TensorES4_RKN3c106ScalarE", "at::_ops::add_Tensor::call(at::Tensor const&, at::Tensor const&, c10::Scalar const&)"),
-            ("_ZN12_GLOBAL__N_13fooEv.cold", "(anonymous namespace)::foo() [clone .cold]"),
-            ("_ZN3fooEv.constprop.0.cold", "foo() [clone .constprop.0] [clone .cold]"),
+            (
+                "_ZN2at4_ops10add_Tensor4callERKNS_6TensorES4_RKN3c106ScalarE",
+                "at::_ops::add_Tensor::call(at::Tensor const&, at::Tensor const&, c10::Scalar const&)",
+            ),
+            (
+                "_ZN12_GLOBAL__N_13fooEv.cold",
+                "(anonymous namespace)::foo() [clone .cold]",
+            ),
+            (
+                "_ZN3fooEv.constprop.0.cold",
+                "foo() [clone .constprop.0] [clone .cold]",
+            ),
             ("_Z3barv._omp_fn.0", "bar() [clone ._omp_fn.0]"),
             ("gomp_team_start", "gomp_team_start"),
             ("thread_main.isra.0", "thread_main [clone .isra.0]"),
             ("malloc@plt", "malloc@plt"),
             ("_Z3foov@plt", "foo()@plt"),
             ("_RNvC7mycrate3foo", "mycrate::foo"),
-            ("_ZN4core3fmt5Write9write_fmt17h0123456789abcdefE", "core::fmt::Write::write_fmt"),
+            (
+                "_ZN4core3fmt5Write9write_fmt17h0123456789abcdefE",
+                "core::fmt::Write::write_fmt",
+            ),
             ("_Zgarbage", "_Zgarbage"),
             ("two words\u{1b}[31m", "two words[31m"),
             ("", ""),

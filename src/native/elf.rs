@@ -8,10 +8,6 @@ use goblin::elf::program_header::{PF_X, PT_GNU_EH_FRAME, PT_LOAD, PT_NOTE, Progr
 use goblin::elf::section_header::{SHN_XINDEX, SHT_NOBITS, SectionHeader};
 use goblin::elf64::header::{Header, SIZEOF_EHDR};
 use std::ops::Range;
-use std::sync::Arc;
-
-/// Bytes of a module, shared: a mapped file, or a copy of memory.
-pub type ModuleBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
 
 /// Bytes of an ELF header.
 pub const HEADER_BYTES: usize = SIZEOF_EHDR;
@@ -120,7 +116,8 @@ impl Segments {
     /// # Errors
     /// [`ElfError::Damaged`] where they are cut short.
     pub fn parse(table: &[u8], count: usize) -> Result<Self, ElfError> {
-        let headers = ProgramHeader::parse(table, 0, count, CONTEXT).map_err(|_| ElfError::Damaged)?;
+        let headers =
+            ProgramHeader::parse(table, 0, count, CONTEXT).map_err(|_| ElfError::Damaged)?;
         let mut segments = Self::default();
         for header in headers {
             match header.p_type {
@@ -169,14 +166,19 @@ impl Segments {
 /// A GNU build-id among the notes in `bytes`.
 pub fn find_build_id(mut bytes: &[u8]) -> Option<Vec<u8>> {
     while bytes.len() >= 12 {
-        let word = |at: usize| -> Option<u32> { Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?)) };
+        let word = |at: usize| -> Option<u32> {
+            Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+        };
         let name_size = word(0)? as usize;
         let content_size = word(4)? as usize;
         let kind = word(8)?;
         let name = bytes.get(12..12_usize.checked_add(name_size)?)?;
         let content_start = 12 + name_size.checked_next_multiple_of(4)?;
         let content = bytes.get(content_start..content_start.checked_add(content_size)?)?;
-        if kind == NT_GNU_BUILD_ID && name == b"GNU\0" && (1..=MAX_BUILD_ID).contains(&content.len()) {
+        if kind == NT_GNU_BUILD_ID
+            && name == b"GNU\0"
+            && (1..=MAX_BUILD_ID).contains(&content.len())
+        {
             return Some(content.to_vec());
         }
         let next = content_start.checked_add(content_size.checked_next_multiple_of(4)?)?;
@@ -214,7 +216,9 @@ fn try_parse_sections(bytes: &[u8]) -> Option<Vec<Section>> {
         return None;
     }
     let table = bytes.get(offset..)?;
-    let first = SectionHeader::parse_from(table, 0, 1, CONTEXT).ok()?.pop()?;
+    let first = SectionHeader::parse_from(table, 0, 1, CONTEXT)
+        .ok()?
+        .pop()?;
     // gABI: where there are too many, the first header holds the number and the name table's index.
     let count = match usize::from(header.e_shnum) {
         0 => usize::try_from(first.sh_size).ok()?,
@@ -234,11 +238,21 @@ fn try_parse_sections(bytes: &[u8]) -> Option<Vec<Section>> {
         }
         let start = usize::try_from(header.sh_offset).unwrap_or(usize::MAX);
         let end = start.saturating_add(usize::try_from(header.sh_size).unwrap_or(usize::MAX));
-        if bytes.get(start..end).is_some() { start..end } else { 0..0 }
+        if bytes.get(start..end).is_some() {
+            start..end
+        } else {
+            0..0
+        }
     };
-    let names = headers.get(names_index).map(&range).and_then(|range| bytes.get(range)).unwrap_or(&[]);
+    let names = headers
+        .get(names_index)
+        .map(&range)
+        .and_then(|range| bytes.get(range))
+        .unwrap_or(&[]);
     let sections = headers.iter().map(|header| Section {
-        name: string_at(names, header.sh_name as usize).map(lossy).unwrap_or_default(),
+        name: string_at(names, header.sh_name)
+            .map(lossy)
+            .unwrap_or_default(),
         kind: header.sh_type,
         flags: header.sh_flags,
         address: header.sh_addr,
@@ -261,150 +275,17 @@ pub fn string_at(table: &[u8], offset: usize) -> Option<&[u8]> {
     rest.get(..end)
 }
 
-/// A part of a module at its virtual address.
-#[derive(Clone)]
-pub struct Piece {
-    /// Virtual address of its first byte.
-    pub address: u64,
-    bytes: ModuleBytes,
-    range: Range<usize>,
-}
-
-impl Piece {
-    /// `range` of `bytes`, which lies at `address`.
-    pub fn new(address: u64, bytes: ModuleBytes, range: Range<usize>) -> Option<Self> {
-        (*bytes).as_ref().get(range.clone())?;
-        Some(Self { address, bytes, range })
-    }
-
-    /// A copy of memory at `address`.
-    pub fn of_copy(address: u64, copy: Vec<u8>) -> Self {
-        let range = 0..copy.len();
-        Self {
-            address,
-            bytes: Arc::new(copy),
-            range,
-        }
-    }
-
-    /// Its bytes.
-    pub fn bytes(&self) -> &[u8] {
-        (*self.bytes).as_ref().get(self.range.clone()).unwrap_or(&[])
-    }
-
-    /// The bytes at virtual addresses `range`, if they all lie here.
-    pub fn at(&self, range: Range<u64>) -> Option<&[u8]> {
-        let start = usize::try_from(range.start.checked_sub(self.address)?).ok()?;
-        let end = usize::try_from(range.end.checked_sub(self.address)?).ok()?;
-        self.bytes().get(start..end)
-    }
-}
-
-impl std::fmt::Debug for Piece {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "Piece({:#x}, {} bytes)", self.address, self.range.len())
-    }
-}
-
-/// An ELF file, or an image that holds one whole, such as the vDSO's.
-#[derive(Clone)]
-pub struct ElfImage {
-    bytes: ModuleBytes,
-    segments: Segments,
-    build_id: Vec<u8>,
-}
-
-impl ElfImage {
-    /// Reads the headers of `bytes`.
-    ///
-    /// # Errors
-    /// [`ElfError`].
-    pub fn parse(bytes: ModuleBytes) -> Result<Self, ElfError> {
-        let file = (*bytes).as_ref();
-        let table = HeaderTable::parse(file)?;
-        let offset = usize::try_from(table.offset).map_err(|_| ElfError::Damaged)?;
-        let segments = Segments::parse(file.get(offset..).ok_or(ElfError::Damaged)?, table.count)?;
-        let mut image = Self {
-            bytes,
-            segments,
-            build_id: Vec::new(),
-        };
-        let notes = image.segments.notes.iter();
-        image.build_id = notes
-            .filter_map(|&(address, size)| image.piece(address..address.checked_add(size)?))
-            .find_map(|piece| find_build_id(piece.bytes()))
-            .unwrap_or_default();
-        Ok(image)
-    }
-
-    /// The whole file.
-    pub fn bytes(&self) -> &[u8] {
-        (*self.bytes).as_ref()
-    }
-
-    /// What the program headers say.
-    pub fn segments(&self) -> &Segments {
-        &self.segments
-    }
-
-    /// The GNU build-id; empty where it has none.
-    pub fn build_id(&self) -> &[u8] {
-        &self.build_id
-    }
-
-    /// The part at virtual addresses `range`, if the file holds it whole in one segment.
-    pub fn piece(&self, range: Range<u64>) -> Option<Piece> {
-        let load = self.segments.load_of(range.start)?;
-        let size = range.end.checked_sub(range.start)?;
-        let within = range.start.checked_sub(load.address)?;
-        if within.checked_add(size)? > load.file_size {
-            return None;
-        }
-        let start = usize::try_from(load.offset.checked_add(within)?).ok()?;
-        let end = start.checked_add(usize::try_from(size).ok()?)?;
-        Piece::new(range.start, Arc::clone(&self.bytes), start..end)
-    }
-
-    /// The part from `address` to the end of its segment, or of a file that is cut short.
-    pub fn piece_to_end(&self, address: u64) -> Option<Piece> {
-        let load = self.segments.load_of(address)?;
-        let within = address.checked_sub(load.address)?;
-        let start = usize::try_from(load.offset.checked_add(within)?).ok()?;
-        let size = usize::try_from(load.file_size.checked_sub(within)?).ok()?;
-        let end = start.checked_add(size)?.min(self.bytes().len());
-        Piece::new(address, Arc::clone(&self.bytes), start..end)
-    }
-}
-
-impl std::fmt::Debug for ElfImage {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "ElfImage({} bytes)", self.bytes().len())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
-
-    fn own_file() -> Vec<u8> {
-        std::fs::read("/proc/self/exe").unwrap()
-    }
-
-    #[test]
-    fn own_executable_has_what_is_needed() {
-        let image = ElfImage::parse(Arc::new(own_file())).unwrap();
-        assert!(image.segments().loads.iter().any(|load| load.executable));
-        let (address, size) = image.segments().eh_frame_hdr.unwrap();
-        assert_eq!(image.piece(address..address + size).unwrap().bytes()[0], 1);
-        let sections = parse_sections(image.bytes());
-        assert!(sections.iter().any(|section| section.name == ".text" && !section.range.is_empty()));
-    }
 
     #[test]
     fn a_build_id_is_found_behind_other_notes() {
         let mut notes = Vec::new();
-        for (kind, name, content) in [(1_u32, b"Ab\0".as_slice(), vec![9; 5]), (3, b"GNU\0", vec![7; 20])] {
+        for (kind, name, content) in [
+            (1_u32, b"Ab\0".as_slice(), vec![9; 5]),
+            (3, b"GNU\0", vec![7; 20]),
+        ] {
             notes.extend((name.len() as u32).to_le_bytes());
             notes.extend((content.len() as u32).to_le_bytes());
             notes.extend(kind.to_le_bytes());
@@ -416,24 +297,6 @@ mod tests {
         assert_eq!(find_build_id(&notes), Some(vec![7; 20]));
         for cut in 0..notes.len() {
             assert_eq!(find_build_id(&notes[..cut]), None);
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn damaged_files_never_panic(changes in proptest::collection::vec((0_usize..1024, any::<u8>()), 1..12), cut in 0_usize..200_000) {
-            let mut file = own_file();
-            file.truncate(200_000);
-            for (position, byte) in changes {
-                file[position] = byte;
-            }
-            file.truncate(cut);
-            parse_sections(&file);
-            if let Ok(image) = ElfImage::parse(Arc::new(file)) {
-                for load in &image.segments().loads {
-                    image.piece_to_end(load.address);
-                }
-            }
         }
     }
 }

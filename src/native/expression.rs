@@ -38,16 +38,24 @@ pub(super) struct Inputs<'a> {
 
 impl Inputs<'_> {
     pub(super) fn register(&self, number: usize) -> Result<u64, RuleError> {
-        self.registers.get(number).ok_or(RuleError::RegisterUnknown(number))
+        self.registers
+            .get(number)
+            .ok_or(RuleError::RegisterUnknown(number))
     }
 
     pub(super) fn word(&self, address: u64) -> Result<u64, RuleError> {
-        self.memory.read_u64(address).map_err(|_| RuleError::Unreadable)
+        self.memory
+            .read_u64(address)
+            .map_err(|_| RuleError::Unreadable)
     }
 }
 
 /// Evaluates `expression`, with `initial` on the stack where there is one (the CFA, for the rule of a register).
-pub(super) fn evaluate(expression: &[u8], initial: Option<u64>, inputs: Inputs<'_>) -> Result<u64, RuleError> {
+pub(super) fn evaluate(
+    expression: &[u8],
+    initial: Option<u64>,
+    inputs: Inputs<'_>,
+) -> Result<u64, RuleError> {
     let mut machine = Machine {
         stack: [0; MAX_STACK],
         depth: 0,
@@ -62,10 +70,13 @@ pub(super) fn evaluate(expression: &[u8], initial: Option<u64>, inputs: Inputs<'
             return machine.pop();
         };
         let mut reader = EndianSlice::new(rest, LittleEndian);
-        let operation = Operation::parse(&mut reader, ENCODING).map_err(|_| RuleError::Unsupported)?;
+        let operation =
+            Operation::parse(&mut reader, ENCODING).map_err(|_| RuleError::Unsupported)?;
         position = expression.len() - reader.len();
         if let Some(jump) = machine.execute(operation)? {
-            position = position.checked_add_signed(isize::from(jump)).ok_or(RuleError::Unsupported)?;
+            position = position
+                .checked_add_signed(isize::from(jump))
+                .ok_or(RuleError::Unsupported)?;
         }
     }
     Err(RuleError::Unsupported)
@@ -81,7 +92,10 @@ type Op<'a> = Operation<EndianSlice<'a, LittleEndian>>;
 
 impl Machine<'_> {
     fn push(&mut self, value: u64) -> Result<(), RuleError> {
-        *self.stack.get_mut(self.depth).ok_or(RuleError::Unsupported)? = value;
+        *self
+            .stack
+            .get_mut(self.depth)
+            .ok_or(RuleError::Unsupported)? = value;
         self.depth += 1;
         Ok(())
     }
@@ -92,7 +106,10 @@ impl Machine<'_> {
     }
 
     fn pick(&self, index: usize) -> Result<u64, RuleError> {
-        let at = self.depth.checked_sub(index.saturating_add(1)).ok_or(RuleError::Unsupported)?;
+        let at = self
+            .depth
+            .checked_sub(index.saturating_add(1))
+            .ok_or(RuleError::Unsupported)?;
         Ok(self.stack[at])
     }
 
@@ -118,15 +135,24 @@ impl Machine<'_> {
             Operation::UnsignedConstant { value } => self.push(value)?,
             Operation::SignedConstant { value } => self.push(value.cast_unsigned())?,
             Operation::Address { address } => self.push(address.wrapping_add(self.inputs.bias))?,
-            Operation::RegisterOffset { register, offset, .. } => {
+            Operation::RegisterOffset {
+                register, offset, ..
+            } => {
                 let value = self.inputs.register(usize::from(register.0))?;
                 self.push(value.wrapping_add_signed(offset))?;
             }
-            Operation::Deref { size, space: false, .. } => {
+            Operation::Deref {
+                size, space: false, ..
+            } => {
                 let address = self.pop()?;
                 let value = match size {
                     8 => self.inputs.word(address)?,
-                    4 => u64::from(self.inputs.memory.read_u32(address).map_err(|_| RuleError::Unreadable)?),
+                    4 => u64::from(
+                        self.inputs
+                            .memory
+                            .read_u32(address)
+                            .map_err(|_| RuleError::Unreadable)?,
+                    ),
                     _ => return Err(RuleError::Unsupported),
                 };
                 self.push(value)?;
@@ -188,7 +214,15 @@ mod tests {
         registers.set(6, 0x8000);
         let mut memory = SnapshotMemory::default();
         memory.insert(0x7ff0, 0x9000_u64.to_le_bytes().to_vec());
-        evaluate(expression, initial, Inputs { registers: &registers, memory: &memory, bias: 0x10 })
+        evaluate(
+            expression,
+            initial,
+            Inputs {
+                registers: &registers,
+                memory: &memory,
+                bias: 0x10,
+            },
+        )
     }
 
     #[test]

@@ -18,7 +18,9 @@ pub(super) fn caller(walk: &mut Walk<'_>, frame: &NativeFrame) -> Option<(Caller
     let limit = by_pointer.map(|caller| caller.stack_pointer.wrapping_sub(arch::POINTER_BYTES));
     match (by_scan(walk, frame, limit), by_pointer) {
         // Garbage that follows a call seldom leads on.
-        (Some(scanned), Some(pointed)) if !walk.can_follow(&scanned) => Some((pointed, Trust::FramePointer)),
+        (Some(scanned), Some(pointed)) if !walk.can_follow(&scanned) => {
+            Some((pointed, Trust::FramePointer))
+        }
         (Some(scanned), _) => Some((scanned, Trust::Scanned)),
         (None, Some(pointed)) => Some((pointed, Trust::FramePointer)),
         (None, None) => None,
@@ -32,7 +34,10 @@ fn by_frame_pointer(walk: &mut Walk<'_>, frame: &NativeFrame) -> Option<Caller> 
     if distance > MAX_FRAME || pointer % arch::STACK_ALIGNMENT != 0 {
         return None;
     }
-    let address = walk.memory.read_u64(pointer.checked_add(arch::POINTER_BYTES)?).ok()?;
+    let address = walk
+        .memory
+        .read_u64(pointer.checked_add(arch::POINTER_BYTES)?)
+        .ok()?;
     if !walk.follows_call(address) {
         return None;
     }
@@ -41,12 +46,18 @@ fn by_frame_pointer(walk: &mut Walk<'_>, frame: &NativeFrame) -> Option<Caller> 
         Ok(saved) => registers.set(Registers::FRAME_POINTER, saved),
         Err(_) => registers.forget(Registers::FRAME_POINTER),
     }
-    Some(returned_to(registers, address, pointer.checked_add(2 * arch::POINTER_BYTES)?))
+    Some(returned_to(
+        registers,
+        address,
+        pointer.checked_add(2 * arch::POINTER_BYTES)?,
+    ))
 }
 
 /// The caller by the first word from the stack pointer up, and below `limit`, that can be a return address.
 fn by_scan(walk: &mut Walk<'_>, frame: &NativeFrame, limit: Option<u64>) -> Option<Caller> {
-    let start = frame.stack_pointer.checked_next_multiple_of(arch::STACK_ALIGNMENT)?;
+    let start = frame
+        .stack_pointer
+        .checked_next_multiple_of(arch::STACK_ALIGNMENT)?;
     let end = start.checked_add(SCAN_BYTES)?;
     let mut slot = start;
     while slot < end.min(limit.unwrap_or(end)) {

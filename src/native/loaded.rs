@@ -1,6 +1,7 @@
 //! The modules of one process: which code lies where.
 
-use super::elf::{ElfImage, HEADER_BYTES, HeaderTable, ModuleBytes, Segments, find_build_id};
+use super::elf::{HEADER_BYTES, HeaderTable, Segments, find_build_id};
+use super::image::{ElfImage, ModuleBytes};
 use super::modules::{Module, ModuleStore};
 use crate::memory::Memory;
 use crate::model::module::ModuleKind;
@@ -39,7 +40,7 @@ pub struct Loaded<'a> {
     pub bias: u64,
     /// First address of the mapping.
     pub start: u64,
-    /// Whether its bytes may be read through the target's memory: no device.
+    /// Whether its bytes may be read through the target's memory: it is readable and no device.
     pub readable: bool,
 }
 
@@ -84,7 +85,12 @@ impl LoadedModules {
     /// any executable memory changed.
     ///
     /// The mappings must include those that are not executable: a file's headers are most often in one of them.
-    pub fn refresh(&mut self, mappings: &[Mapping], opener: &dyn ModuleOpener, memory: &dyn Memory) -> bool {
+    pub fn refresh(
+        &mut self,
+        mappings: &[Mapping],
+        opener: &dyn ModuleOpener,
+        memory: &dyn Memory,
+    ) -> bool {
         let mut segments = Vec::with_capacity(self.segments.len());
         let mut changed = false;
         for (position, mapping) in mappings.iter().enumerate() {
@@ -108,13 +114,30 @@ impl LoadedModules {
             .map(|segment| (segment.mapping.start, segment.mapping.end, segment.slot))
             .collect();
         self.segments = segments;
+        if changed {
+            self.forget_anonymous_code();
+        }
         changed
     }
 
+    /// Code made at run time may have been replaced: what an unwinder keeps of it, by the module's id, is void.
+    fn forget_anonymous_code(&mut self) {
+        if let Some(slot) = self
+            .anonymous
+            .and_then(|index| self.slots.get_mut(index as usize))
+        {
+            slot.module = Arc::new(Module::opaque(ModuleKind::Anonymous, ANONYMOUS.to_owned()));
+        }
+    }
+
     fn known_slot(&self, mapping: &Mapping) -> Option<u32> {
-        let at = self.segments.binary_search_by_key(&mapping.start, |segment| segment.mapping.start).ok()?;
+        let at = self
+            .segments
+            .binary_search_by_key(&mapping.start, |segment| segment.mapping.start)
+            .ok()?;
         let known = &self.segments.get(at)?.mapping;
-        let same = known.end == mapping.end && known.offset == mapping.offset && known.same_file(mapping);
+        let same =
+            known.end == mapping.end && known.offset == mapping.offset && known.same_file(mapping);
         same.then(|| self.segments[at].slot)
     }
 
@@ -131,7 +154,10 @@ impl LoadedModules {
             module_index: index,
             bias: slot.bias,
             start,
-            readable: !self.segments[after - 1].mapping.is_device(),
+            readable: self
+                .segments
+                .get(after - 1)
+                .is_some_and(|segment| is_readable(&segment.mapping)),
         })
     }
 
@@ -143,7 +169,9 @@ impl LoadedModules {
 
     /// The module with this number, and its bias, also after it was unloaded.
     pub fn module(&self, index: u32) -> Option<(&Arc<Module>, u64)> {
-        self.slots.get(index as usize).map(|slot| (&slot.module, slot.bias))
+        self.slots
+            .get(index as usize)
+            .map(|slot| (&slot.module, slot.bias))
     }
 
     /// All modules seen so far, in the order of their numbers, with their biases.
@@ -152,7 +180,13 @@ impl LoadedModules {
     }
 
     /// The slot of a new executable mapping.
-    fn resolve(&mut self, mappings: &[Mapping], position: usize, opener: &dyn ModuleOpener, memory: &dyn Memory) -> u32 {
+    fn resolve(
+        &mut self,
+        mappings: &[Mapping],
+        position: usize,
+        opener: &dyn ModuleOpener,
+        memory: &dyn Memory,
+    ) -> u32 {
         let mapping = &mappings[position];
         if mapping.path == VDSO {
             return match vdso(mapping, memory) {
@@ -171,11 +205,17 @@ impl LoadedModules {
         };
         let bias = mapped.bias;
         let build_id = &mapped.build_id;
-        let known = if build_id.is_empty() { None } else { self.store.find(build_id, &mapped.segments) };
+        let known = if build_id.is_empty() {
+            None
+        } else {
+            self.store.find(build_id, &mapped.segments)
+        };
         let same_bias = |slot: &Slot| slot.bias == bias && slot.module.info.path == mapping.path;
         if known.is_none()
             && let Some(index) = self.slots.iter().position(|slot| {
-                same_bias(slot) && slot.module.info.build_id == *build_id && *slot.module.segments() == mapped.segments
+                same_bias(slot)
+                    && slot.module.info.build_id == *build_id
+                    && *slot.module.segments() == mapped.segments
             })
         {
             // Without a build-id or a file, but seen in this process: another segment of the same module.
@@ -183,11 +223,21 @@ impl LoadedModules {
         }
         let module = known.unwrap_or_else(|| {
             let image = opener.open(mapping).and_then(|bytes| mapped.accept(bytes));
-            let image = image.or_else(|| opener.open_mapped(mapping).and_then(|bytes| mapped.accept(bytes)));
+            let image = image.or_else(|| {
+                opener
+                    .open_mapped(mapping)
+                    .and_then(|bytes| mapped.accept(bytes))
+            });
             let path = mapping.path.clone();
             self.store.add(match image {
                 Some(image) => Module::of_image(ModuleKind::File, path, image),
-                None => Module::of_memory(path, build_id.clone(), mapped.segments.clone(), bias, memory),
+                None => Module::of_memory(
+                    path,
+                    build_id.clone(),
+                    mapped.segments.clone(),
+                    bias,
+                    memory,
+                ),
             })
         });
         self.slot_of(module, bias)
@@ -204,7 +254,10 @@ impl LoadedModules {
 
     fn opaque_slot(&mut self, kind: ModuleKind, path: &str) -> u32 {
         let known = |slot: &Slot| {
-            slot.bias == 0 && slot.module.info.kind == kind && slot.module.info.path == path && slot.module.image().is_none()
+            slot.bias == 0
+                && slot.module.info.kind == kind
+                && slot.module.info.path == path
+                && slot.module.image().is_none()
         };
         if let Some(index) = self.slots.iter().position(known) {
             return to_index(index);
@@ -224,6 +277,11 @@ impl LoadedModules {
     }
 }
 
+/// Execute-only memory, such as the vsyscall page, cannot be read; devices may, and are left alone.
+fn is_readable(mapping: &Mapping) -> bool {
+    mapping.readable && !mapping.is_device()
+}
+
 fn to_index(index: usize) -> u32 {
     u32::try_from(index).unwrap_or(u32::MAX)
 }
@@ -234,7 +292,10 @@ fn vdso(mapping: &Mapping, memory: &dyn Memory) -> Option<(Module, u64)> {
     let copy = memory.read_bytes(mapping.start, size).ok()?;
     let image = ElfImage::parse(Arc::new(copy)).ok()?;
     let bias = mapping.start.wrapping_sub(image.segments().span()?.start);
-    Some((Module::of_image(ModuleKind::Vdso, VDSO.to_owned(), image), bias))
+    Some((
+        Module::of_image(ModuleKind::Vdso, VDSO.to_owned(), image),
+        bias,
+    ))
 }
 
 /// What a file's headers say where the target has them mapped: the truth about what it runs, whatever the file's name leads to.
@@ -260,14 +321,22 @@ impl MappedHeaders {
         if table_end > first.size() {
             return None;
         }
-        let bytes = memory.read_bytes(first.start.checked_add(table.offset)?, table.bytes()).ok()?;
+        let bytes = memory
+            .read_bytes(first.start.checked_add(table.offset)?, table.bytes())
+            .ok()?;
         let segments = Segments::parse(&bytes, table.count).ok()?;
-        let lowest = segments.loads.iter().find(|load| page_floor(load.offset) == 0)?;
+        let lowest = segments
+            .loads
+            .iter()
+            .find(|load| page_floor(load.offset) == 0)?;
         let bias = first.start.wrapping_sub(page_floor(lowest.address));
         if !is_placed(&segments, code, bias) {
             return None;
         }
-        let notes = segments.notes.iter().filter(|&&(_, size)| size <= MAX_NOTES);
+        let notes = segments
+            .notes
+            .iter()
+            .filter(|&&(_, size)| size <= MAX_NOTES);
         let build_id = notes
             .filter_map(|&(address, size)| {
                 let size = usize::try_from(size).ok()?;
@@ -292,14 +361,18 @@ impl MappedHeaders {
 /// Whether `code` is where a module with these segments and this bias has code of that file offset. The offset alone does not
 /// tell: OpenBLAS's lies in two segments, whose pages overlap in the file.
 fn is_placed(segments: &Segments, code: &Mapping, bias: u64) -> bool {
-    segments.loads.iter().filter(|load| load.executable).any(|load| {
-        let first_offset = page_floor(load.offset);
-        let first_address = bias.wrapping_add(page_floor(load.address));
-        // A part of a segment, too: mprotect splits mappings.
-        code.offset >= first_offset
-            && code.start.wrapping_sub(first_address) == code.offset - first_offset
-            && code.offset < load.offset.saturating_add(load.file_size)
-    })
+    segments
+        .loads
+        .iter()
+        .filter(|load| load.executable)
+        .any(|load| {
+            let first_offset = page_floor(load.offset);
+            let first_address = bias.wrapping_add(page_floor(load.address));
+            // A part of a segment, too: mprotect splits mappings.
+            code.offset >= first_offset
+                && code.start.wrapping_sub(first_address) == code.offset - first_offset
+                && code.offset < load.offset.saturating_add(load.file_size)
+        })
 }
 
 fn page_floor(address: u64) -> u64 {

@@ -1,7 +1,9 @@
 //! Modules: an ELF file, the vDSO, or memory without a file, and what unwinding needs of each. Shared by all processes that
 //! have the same build-id mapped.
 
-use super::elf::{ElfImage, Piece, Segments, parse_sections};
+use super::elf::{Segments, parse_sections};
+use super::image::{ElfImage, Piece};
+use super::symbols::SymbolTable;
 use crate::memory::Memory;
 use crate::model::module::{ModuleInfo, ModuleKind};
 use rustc_hash::FxHashMap;
@@ -25,6 +27,7 @@ pub struct Module {
     segments: Segments,
     image: Option<ElfImage>,
     unwind: Option<UnwindTables>,
+    symbols: OnceLock<SymbolTable>,
 }
 
 impl Module {
@@ -37,7 +40,14 @@ impl Module {
     pub fn of_image(kind: ModuleKind, path: String, image: ElfImage) -> Self {
         let build_id = image.build_id().to_vec();
         let unwind = UnwindTables::of_image(&image);
-        Self::new(kind, path, build_id, image.segments().clone(), Some(image), unwind)
+        Self::new(
+            kind,
+            path,
+            build_id,
+            image.segments().clone(),
+            Some(image),
+            unwind,
+        )
     }
 
     /// A module whose file cannot be had: its unwind tables are copied from where the target has them mapped.
@@ -70,7 +80,22 @@ impl Module {
             segments,
             image,
             unwind,
+            symbols: OnceLock::new(),
         }
+    }
+
+    /// Its functions' names, read from the file by the first who asks: that may take a tenth of a second, and does not belong on
+    /// the sampling path. Empty where the file could not be had.
+    pub fn symbols(&self) -> &SymbolTable {
+        self.symbols.get_or_init(|| match &self.image {
+            Some(image) => SymbolTable::of_image(image.clone()),
+            None => SymbolTable::empty(),
+        })
+    }
+
+    /// Its functions' names, if somebody has read them.
+    pub fn symbols_if_loaded(&self) -> Option<&SymbolTable> {
+        self.symbols.get()
     }
 
     /// A number that no other module of this run has.
@@ -145,7 +170,9 @@ impl UnwindTables {
             .and_then(|address| image.piece_to_end(address));
         let eh_frame = by_header.or_else(|| {
             let sections = parse_sections(image.bytes());
-            let section = sections.iter().find(|section| section.name == ".eh_frame")?;
+            let section = sections
+                .iter()
+                .find(|section| section.name == ".eh_frame")?;
             image.piece(section.address..section.address.checked_add(section.range.len() as u64)?)
         })?;
         Some(Self::new(eh_frame, header))
@@ -153,8 +180,13 @@ impl UnwindTables {
 
     fn of_memory(segments: &Segments, bias: u64, memory: &dyn Memory) -> Option<Self> {
         let copy = |range: Range<u64>| -> Option<Piece> {
-            let size = range.end.checked_sub(range.start).filter(|&size| size <= MAX_UNWIND_COPY)?;
-            let bytes = memory.read_bytes(bias.wrapping_add(range.start), usize::try_from(size).ok()?).ok()?;
+            let size = range
+                .end
+                .checked_sub(range.start)
+                .filter(|&size| size <= MAX_UNWIND_COPY)?;
+            let bytes = memory
+                .read_bytes(bias.wrapping_add(range.start), usize::try_from(size).ok()?)
+                .ok()?;
             Some(Piece::of_copy(range.start, bytes))
         };
         let (address, size) = segments.eh_frame_hdr?;
@@ -237,7 +269,12 @@ impl UnwindTables {
     }
 
     /// The section and the bases of its pointers, in gimli's terms.
-    pub(super) fn gimli(&self) -> (gimli::EhFrame<gimli::EndianSlice<'_, gimli::LittleEndian>>, gimli::BaseAddresses) {
+    pub(super) fn gimli(
+        &self,
+    ) -> (
+        gimli::EhFrame<gimli::EndianSlice<'_, gimli::LittleEndian>>,
+        gimli::BaseAddresses,
+    ) {
         let mut section = gimli::EhFrame::new(self.eh_frame.bytes(), gimli::LittleEndian);
         section.set_address_size(8);
         let bases = gimli::BaseAddresses::default()
@@ -261,9 +298,14 @@ fn is_searchable(header: &[u8]) -> bool {
 /// Where `.eh_frame` is, by its header.
 fn eh_frame_address(header: &Piece) -> Option<u64> {
     let bases = gimli::BaseAddresses::default().set_eh_frame_hdr(header.address);
-    let parsed = gimli::EhFrameHdr::new(header.bytes(), gimli::LittleEndian).parse(&bases, 8).ok()?;
+    let parsed = gimli::EhFrameHdr::new(header.bytes(), gimli::LittleEndian)
+        .parse(&bases, 8)
+        .ok()?;
     parsed.eh_frame_ptr().direct().ok()
 }
+
+/// Build-id and program headers.
+type ContentKey = (Vec<u8>, Segments);
 
 /// All modules of a run that have a build-id, so that a file that ten processes map is opened and indexed once.
 ///
@@ -271,13 +313,16 @@ fn eh_frame_address(header: &Piece) -> Option<u64> {
 /// segments and leaves its build-id.
 #[derive(Debug, Default)]
 pub struct ModuleStore {
-    by_content: Mutex<FxHashMap<(Vec<u8>, Segments), Arc<Module>>>,
+    by_content: Mutex<FxHashMap<ContentKey, Arc<Module>>>,
 }
 
 impl ModuleStore {
     /// The module with this build-id and these program headers, if it was seen.
     pub fn find(&self, build_id: &[u8], segments: &Segments) -> Option<Arc<Module>> {
-        let modules = self.by_content.lock().unwrap_or_else(PoisonError::into_inner);
+        let modules = self
+            .by_content
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         modules.get(&(build_id.to_vec(), segments.clone())).cloned()
     }
 
@@ -288,7 +333,10 @@ impl ModuleStore {
             return module;
         }
         let key = (module.info.build_id.clone(), module.segments.clone());
-        let mut modules = self.by_content.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut modules = self
+            .by_content
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         Arc::clone(modules.entry(key).or_insert(module))
     }
 }

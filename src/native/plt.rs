@@ -22,18 +22,31 @@ pub(super) struct Stub {
 
 /// All stubs of `file` that can be named.
 pub(super) fn stubs(file: &[u8], sections: &[Section]) -> Vec<Stub> {
-    slot_names(file, sections).map(|names| named_stubs(file, sections, &names)).unwrap_or_default()
+    slot_names(file, sections)
+        .map(|names| named_stubs(file, sections, &names))
+        .unwrap_or_default()
 }
 
 /// What function each slot that a stub jumps through belongs to.
 fn slot_names(file: &[u8], sections: &[Section]) -> Option<FxHashMap<u64, u32>> {
-    let relocations = sections.iter().find(|section| section.name == ".rela.plt")?;
+    let relocations = sections
+        .iter()
+        .find(|section| section.name == ".rela.plt")?;
     let dynamic = sections.iter().find(|section| section.kind == SHT_DYNSYM)?;
     let size = relocations.range.len().min(MAX_STUBS * RELOCATION_BYTES);
-    let relocations = RelocSection::parse(file, relocations.range.start, size, true, CONTEXT).ok()?;
-    let symbols = Symtab::parse(file, dynamic.range.start, dynamic.range.len() / SYMBOL_BYTES, CONTEXT).ok()?;
+    let relocations =
+        RelocSection::parse(file, relocations.range.start, size, true, CONTEXT).ok()?;
+    let symbols = Symtab::parse(
+        file,
+        dynamic.range.start,
+        dynamic.range.len() / SYMBOL_BYTES,
+        CONTEXT,
+    )
+    .ok()?;
     let named = relocations.iter().filter_map(|relocation| {
-        let symbol = symbols.get(relocation.r_sym).filter(|symbol| symbol.st_name != 0)?;
+        let symbol = symbols
+            .get(relocation.r_sym)
+            .filter(|symbol| symbol.st_name != 0)?;
         Some((relocation.r_offset, u32::try_from(symbol.st_name).ok()?))
     });
     Some(named.collect())
@@ -41,7 +54,10 @@ fn slot_names(file: &[u8], sections: &[Section]) -> Option<FxHashMap<u64, u32>> 
 
 fn named_stubs(file: &[u8], sections: &[Section], names: &FxHashMap<u64, u32>) -> Vec<Stub> {
     let mut stubs = Vec::new();
-    for section in sections.iter().filter(|section| [".plt", ".plt.sec", ".plt.got"].contains(&section.name.as_str())) {
+    for section in sections
+        .iter()
+        .filter(|section| [".plt", ".plt.sec", ".plt.got"].contains(&section.name.as_str()))
+    {
         let code = file.get(section.range.clone()).unwrap_or(&[]);
         let mut address = section.address;
         for stub in code.chunks(STUB_BYTES as usize).take(MAX_STUBS) {

@@ -1,12 +1,13 @@
 //! Unwind rows in a compact form: what to do at one address to get from a frame to its caller.
 
-use super::arch;
+use super::arch::{self, CfaSource};
 use super::expression::{Inputs, RuleError, evaluate};
-use super::modules::UnwindTables;
+use super::modules::{Module, UnwindTables};
+use super::symbols::SymbolTable;
 use crate::model::registers::Registers;
 use gimli::{
-    CfaRule, EhFrame, EhFrameOffset, EndianSlice, LittleEndian, RegisterRule, UnwindContext, UnwindExpression,
-    UnwindSection,
+    CfaRule, EhFrame, EhFrameOffset, EndianSlice, LittleEndian, RegisterRule, UnwindContext,
+    UnwindExpression, UnwindSection,
 };
 use std::sync::Arc;
 
@@ -49,11 +50,20 @@ pub(super) struct FullRow {
     return_address: Rule,
     rules: Vec<(u16, Rule)>,
     signal: bool,
+    by_code: bool,
 }
 
 #[derive(Clone, Debug)]
 enum Cfa {
-    Offset { register: u16, offset: i64 },
+    Offset {
+        register: u16,
+        offset: i64,
+    },
+    /// The word at stack pointer plus `slot`, plus `offset`.
+    Slot {
+        slot: i64,
+        offset: i64,
+    },
     Expression(Box<[u8]>),
 }
 
@@ -86,12 +96,18 @@ impl Row {
         matches!(self, Row::Full(row) if row.signal)
     }
 
+    /// Whether this was read from the function's code, and not from unwind tables.
+    pub(super) fn is_by_code(&self) -> bool {
+        matches!(self, Row::Full(row) if row.by_code)
+    }
+
     /// The register that the CFA is counted from, where it is just one.
     pub(super) fn cfa_register(&self) -> Option<usize> {
         match self {
             Row::Simple(row) => Some(usize::from(row.cfa_register)),
             Row::Full(row) => match &row.cfa {
                 Cfa::Offset { register, .. } => Some(usize::from(*register)),
+                Cfa::Slot { .. } => Some(Registers::STACK_POINTER),
                 Cfa::Expression(bytes) => match bytes.first() {
                     // DW_OP_breg0 to breg31.
                     Some(operation @ 0x70..=0x8f) => Some(usize::from(operation - 0x70)),
@@ -105,7 +121,10 @@ impl Row {
     /// Whether this row restores `register` from where it was saved.
     pub(super) fn restores(&self, wanted: usize) -> bool {
         match self {
-            Row::Simple(row) => row.saved().iter().any(|&(register, _)| usize::from(register) == wanted),
+            Row::Simple(row) => row
+                .saved()
+                .iter()
+                .any(|&(register, _)| usize::from(register) == wanted),
             Row::Full(row) => row.rules.iter().any(|&(register, ref rule)| {
                 usize::from(register) == wanted && !matches!(rule, Rule::Same | Rule::Undefined)
             }),
@@ -115,14 +134,24 @@ impl Row {
 }
 
 /// Reads the row of virtual address `address`.
-pub(super) fn read_row(tables: &UnwindTables, address: u64, context: &mut UnwindContext<usize>) -> Row {
+pub(super) fn read_row(
+    tables: &UnwindTables,
+    address: u64,
+    context: &mut UnwindContext<usize>,
+) -> Row {
     try_read_row(tables, address, context).unwrap_or(Row::NoInfo)
 }
 
-fn try_read_row(tables: &UnwindTables, address: u64, context: &mut UnwindContext<usize>) -> Option<Row> {
+fn try_read_row(
+    tables: &UnwindTables,
+    address: u64,
+    context: &mut UnwindContext<usize>,
+) -> Option<Row> {
     let offset = tables.find_entry(address)?;
     let (section, bases) = tables.gimli();
-    let entry = section.fde_from_offset(&bases, EhFrameOffset(offset), EhFrame::cie_from_offset).ok()?;
+    let entry = section
+        .fde_from_offset(&bases, EhFrameOffset(offset), EhFrame::cie_from_offset)
+        .ok()?;
     if !entry.contains(address) {
         return None;
     }
@@ -131,9 +160,13 @@ fn try_read_row(tables: &UnwindTables, address: u64, context: &mut UnwindContext
         return None;
     }
     let signal = entry.is_signal_trampoline();
-    let row = entry.unwind_info_for_address(&section, &bases, context, address).ok()?;
+    let row = entry
+        .unwind_info_for_address(&section, &bases, context, address)
+        .ok()?;
     let copy = |expression: UnwindExpression<usize>| -> Option<Box<[u8]>> {
-        let expression = expression.get::<EndianSlice<'_, LittleEndian>, _>(&section).ok()?;
+        let expression = expression
+            .get::<EndianSlice<'_, LittleEndian>, _>(&section)
+            .ok()?;
         let bytes = expression.0.slice();
         (bytes.len() <= MAX_EXPRESSION).then(|| bytes.into())
     };
@@ -170,6 +203,7 @@ fn try_read_row(tables: &UnwindTables, address: u64, context: &mut UnwindContext
         return_address: return_address?,
         rules,
         signal,
+        by_code: false,
     };
     Some(match full.return_address {
         Rule::Undefined => Row::Root,
@@ -178,6 +212,35 @@ fn try_read_row(tables: &UnwindTables, address: u64, context: &mut UnwindContext
             None => Row::Full(Arc::new(full)),
         },
     })
+}
+
+/// The row of virtual address `address` by the code of its function, where the function's start is known by its symbol.
+pub(super) fn read_row_by_code(module: &Module, symbols: &SymbolTable, address: u64) -> Row {
+    try_read_row_by_code(module, symbols, address).unwrap_or(Row::NoInfo)
+}
+
+fn try_read_row_by_code(module: &Module, symbols: &SymbolTable, address: u64) -> Option<Row> {
+    let start = symbols.lookup(address)?.start;
+    let code = module.image()?.piece(start..address)?;
+    let frame = arch::frame_by_code(code.bytes())?;
+    let saved = frame
+        .saved
+        .into_iter()
+        .map(|(register, offset)| (register, Rule::Saved(offset)));
+    let lost = frame
+        .lost
+        .into_iter()
+        .map(|register| (register, Rule::Undefined));
+    Some(Row::Full(Arc::new(FullRow {
+        cfa: match frame.cfa {
+            CfaSource::Register(register, offset) => Cfa::Offset { register, offset },
+            CfaSource::Slot { slot, offset } => Cfa::Slot { slot, offset },
+        },
+        return_address: Rule::Saved(-arch::POINTER_BYTES.cast_signed()),
+        rules: saved.chain(lost).collect(),
+        signal: false,
+        by_code: true,
+    })))
 }
 
 impl SimpleRow {
@@ -202,10 +265,14 @@ impl SimpleRow {
                 Rule::Same => continue,
                 _ => return None,
             };
-            if usize::from(distance) > SAVE_AREA || i64::from(distance) < word || usize::from(*register) == Registers::STACK_POINTER {
+            if usize::from(distance) > SAVE_AREA
+                || i64::from(distance) < word
+                || usize::from(*register) == Registers::STACK_POINTER
+            {
                 return None;
             }
-            *row.saved.get_mut(usize::from(row.saved_count))? = (u8::try_from(*register).ok()?, distance);
+            *row.saved.get_mut(usize::from(row.saved_count))? =
+                (u8::try_from(*register).ok()?, distance);
             row.saved_count += 1;
             row.depth = row.depth.max(distance);
         }
@@ -213,7 +280,9 @@ impl SimpleRow {
     }
 
     fn saved(&self) -> &[(u8, u8)] {
-        self.saved.get(..usize::from(self.saved_count)).unwrap_or(&[])
+        self.saved
+            .get(..usize::from(self.saved_count))
+            .unwrap_or(&[])
     }
 
     /// The caller of a frame with `inputs`.
@@ -221,18 +290,33 @@ impl SimpleRow {
         let base = inputs.register(usize::from(self.cfa_register))?;
         let cfa = base.wrapping_add_signed(i64::from(self.cfa_offset));
         let mut registers = *inputs.registers;
-        let depth = usize::from(self.depth);
+        // What an epilogue popped is back in its register, and its slot is below the stack pointer, where nothing is sure.
+        let stack_pointer = inputs.register(Registers::STACK_POINTER)?;
+        let depth = usize::try_from(cfa.saturating_sub(stack_pointer)).unwrap_or(usize::MAX);
+        let depth = depth.clamp(arch::POINTER_BYTES as usize, usize::from(self.depth));
         let mut area = [0; SAVE_AREA];
         let area = &mut area[..depth.min(SAVE_AREA)];
-        let address = if inputs.memory.read_exact(cfa.wrapping_sub(depth as u64), area).is_ok() {
-            for &(register, distance) in self.saved() {
-                registers.set(usize::from(register), word_at(area, depth - usize::from(distance)));
+        let saved = self
+            .saved()
+            .iter()
+            .filter(|&&(_, distance)| usize::from(distance) <= depth);
+        let address = if inputs
+            .memory
+            .read_exact(cfa.wrapping_sub(depth as u64), area)
+            .is_ok()
+        {
+            for &(register, distance) in saved {
+                registers.set(
+                    usize::from(register),
+                    word_at(area, depth - usize::from(distance)),
+                );
             }
             word_at(area, depth - arch::POINTER_BYTES as usize)
         } else {
             let address = inputs.word(cfa.wrapping_sub(arch::POINTER_BYTES))?;
-            for &(register, distance) in self.saved() {
-                restore(&mut registers, usize::from(register), inputs.word(cfa.wrapping_sub(u64::from(distance))));
+            for &(register, distance) in saved {
+                let value = inputs.word(cfa.wrapping_sub(u64::from(distance)));
+                restore(&mut registers, usize::from(register), value);
             }
             address
         };
@@ -244,13 +328,30 @@ impl FullRow {
     /// The caller of a frame with `inputs`.
     pub(super) fn apply(&self, inputs: Inputs<'_>) -> Result<Caller, RuleError> {
         let cfa = match &self.cfa {
-            Cfa::Offset { register, offset } => inputs.register(usize::from(*register))?.wrapping_add_signed(*offset),
+            Cfa::Offset { register, offset } => inputs
+                .register(usize::from(*register))?
+                .wrapping_add_signed(*offset),
+            Cfa::Slot { slot, offset } => {
+                let stack_pointer = inputs.register(Registers::STACK_POINTER)?;
+                inputs
+                    .word(stack_pointer.wrapping_add_signed(*slot))?
+                    .wrapping_add_signed(*offset)
+            }
             Cfa::Expression(expression) => evaluate(expression, None, inputs)?,
         };
         let mut registers = *inputs.registers;
         let mut stack_pointer = cfa;
+        let floor = inputs.register(Registers::STACK_POINTER)?;
         for (register, rule) in &self.rules {
             let register = usize::from(*register);
+            if !self.signal
+                && let Rule::Saved(offset) = rule
+                && cfa > floor
+                && cfa.wrapping_add_signed(*offset) < floor
+            {
+                // Popped already, as in `SimpleRow::apply`.
+                continue;
+            }
             let value = rule.value(register, cfa, inputs);
             if register == Registers::STACK_POINTER {
                 stack_pointer = value?;
@@ -258,7 +359,9 @@ impl FullRow {
                 restore(&mut registers, register, value);
             }
         }
-        let address = self.return_address.value(usize::from(arch::RETURN_ADDRESS), cfa, inputs)?;
+        let address = self
+            .return_address
+            .value(usize::from(arch::RETURN_ADDRESS), cfa, inputs)?;
         Ok(finish(registers, address, stack_pointer))
     }
 }
@@ -297,6 +400,8 @@ fn finish(mut registers: Registers, address: u64, stack_pointer: u64) -> Caller 
 }
 
 fn word_at(area: &[u8], offset: usize) -> u64 {
-    let bytes = area.get(offset..offset + 8).and_then(|bytes| bytes.try_into().ok());
+    let bytes = area
+        .get(offset..offset + 8)
+        .and_then(|bytes| bytes.try_into().ok());
     bytes.map_or(0, u64::from_le_bytes)
 }

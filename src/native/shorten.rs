@@ -1,11 +1,16 @@
 //! Long C++ names made short for reading: what is left is where a function lives and what it is called.
 
 /// Words before a name that are not its return type.
-const PREFIXES: [&str; 3] = ["non-virtual thunk to ", "virtual thunk to ", "covariant return thunk to "];
+const PREFIXES: [&str; 3] = [
+    "non-virtual thunk to ",
+    "virtual thunk to ",
+    "covariant return thunk to ",
+];
 /// Operators, longest first, so that `<<=` is not read as `<`.
 const OPERATORS: [&str; 39] = [
-    "<=>", "<<=", ">>=", "->*", "()", "[]", "->", "<<", ">>", "<=", ">=", "==", "!=", "&&", "||", "++", "--", "+=", "-=",
-    "*=", "/=", "%=", "^=", "&=", "|=", "<", ">", "+", "-", "*", "/", "%", "^", "&", "|", "~", "!", "=", ",",
+    "<=>", "<<=", ">>=", "->*", "()", "[]", "->", "<<", ">>", "<=", ">=", "==", "!=", "&&", "||",
+    "++", "--", "+=", "-=", "*=", "/=", "%=", "^=", "&=", "|=", "<", ">", "+", "-", "*", "/", "%",
+    "^", "&", "|", "~", "!", "=", ",",
 ];
 
 /// A demangled C++ name without return type, template arguments, parameters, `(anonymous namespace)` and qualifiers; lambdas
@@ -56,6 +61,9 @@ impl<'a> Shortener<'a> {
                     '<' | '(' => self.rest = skip_group(self.rest)?,
                     '[' if self.rest.starts_with("[abi:") => self.rest = skip_group(self.rest)?,
                     '{' => self.take_braces()?,
+                    ' ' if self.rest.starts_with(" const::") => {
+                        self.rest = &self.rest[" const".len()..]
+                    }
                     ' ' if self.at_qualifier() => break,
                     ' ' if self.rest.starts_with(" <") => self.rest = &self.rest[1..],
                     ' ' => {
@@ -83,16 +91,29 @@ impl<'a> Shortener<'a> {
     /// Whether what follows a space qualifies the function and is not its name.
     fn at_qualifier(&self) -> bool {
         let after = &self.rest[1..];
-        let is_word = |word: &&str| after.strip_prefix(*word).is_some_and(|rest| !rest.starts_with(is_name_character));
+        let is_word = |word: &&str| {
+            after
+                .strip_prefix(*word)
+                .is_some_and(|rest| !rest.starts_with(is_name_character))
+        };
         // `const` behind a return type is followed by the name; behind a function it ends the name or meets another qualifier.
-        let ends = |word: &&str| is_word(word) && !after[word.len()..].contains("::") && !after[word.len()..].contains('(');
-        ["const", "volatile", "noexcept", "requires"].iter().any(|word| ends(&word)) || after == "&" || after == "&&"
+        let ends = |word: &&str| {
+            is_word(word)
+                && !after[word.len()..].contains("::")
+                && !after[word.len()..].contains('(')
+        };
+        ["const", "volatile", "noexcept", "requires"]
+            .iter()
+            .any(ends)
+            || after == "&"
+            || after == "&&"
     }
 
     /// Whether `operator` begins here as a word of its own.
     fn at_operator(&self) -> bool {
         let word = self.rest.strip_prefix("operator");
-        word.is_some_and(|after| !after.starts_with(is_name_character)) && !self.out.ends_with(is_name_character)
+        word.is_some_and(|after| !after.starts_with(is_name_character))
+            && !self.out.ends_with(is_name_character)
     }
 
     fn take_operator(&mut self) -> Option<()> {
@@ -172,7 +193,9 @@ fn is_operator_word(text: &str, position: usize) -> bool {
 /// Bytes of `operator` and its symbol.
 fn operator_length(text: &str) -> usize {
     let word = "operator".len();
-    let symbol = OPERATORS.iter().find(|symbol| text[word..].starts_with(**symbol));
+    let symbol = OPERATORS
+        .iter()
+        .find(|symbol| text[word..].starts_with(**symbol));
     word + symbol.map_or(0, |symbol| symbol.len())
 }
 
@@ -188,27 +211,58 @@ mod tests {
                 "void at::native::(anonymous namespace)::foo<int, (bool)1>(int)::{lambda(int)#1}::operator()(int) const",
                 "at::native::foo::{lambda#1}",
             ),
-            ("at::_ops::add_Tensor::call(at::Tensor const&, c10::Scalar const&)", "at::_ops::add_Tensor::call"),
-            ("at::Tensor& at::native::add_(at::Tensor&)", "at::native::add_"),
-            ("std::vector<int, std::allocator<int> >::push_back(int const&)", "std::vector::push_back"),
+            (
+                "at::_ops::add_Tensor::call(at::Tensor const&, c10::Scalar const&)",
+                "at::_ops::add_Tensor::call",
+            ),
+            (
+                "at::Tensor& at::native::add_(at::Tensor&)",
+                "at::native::add_",
+            ),
+            (
+                "std::vector<int, std::allocator<int> >::push_back(int const&)",
+                "std::vector::push_back",
+            ),
             ("bar(int) [clone ._omp_fn.0]", "bar [clone ._omp_fn.0]"),
-            ("bool operator< <int>(a::B<int> const&, a::B<int> const&)", "operator<"),
-            ("std::ostream& c10::operator<<(std::ostream&, c10::Device const&)", "c10::operator<<"),
-            ("c10::IValue::operator bool() const", "c10::IValue::operator bool"),
+            (
+                "bool operator< <int>(a::B<int> const&, a::B<int> const&)",
+                "operator<",
+            ),
+            (
+                "std::ostream& c10::operator<<(std::ostream&, c10::Device const&)",
+                "c10::operator<<",
+            ),
+            (
+                "c10::IValue::operator bool() const",
+                "c10::IValue::operator bool",
+            ),
             ("operator new(unsigned long)", "operator new"),
             ("a::b::operator()(int) const", "a::b::operator()"),
             ("f(std::function<void (int)> const&)", "f"),
             ("void (anonymous namespace)::g<(&h<int>), (a->b)>()", "g"),
             ("decltype(auto) x::visit<int>(int&&)", "x::visit"),
             ("x::f() const &", "x::f"),
-            ("non-virtual thunk to torch::autograd::Node::apply(int)", "non-virtual thunk to torch::autograd::Node::apply"),
+            (
+                "non-virtual thunk to torch::autograd::Node::apply(int)",
+                "non-virtual thunk to torch::autograd::Node::apply",
+            ),
             ("foo[abi:cxx11](int)", "foo"),
             ("char const* name() const", "name"),
-            ("at::f(int)::{lambda(auto:1)#2}::_FUN(int)", "at::f::{lambda#2}"),
+            (
+                "at::f(int)::{lambda(auto:1)#2}::_FUN(int)",
+                "at::f::{lambda#2}",
+            ),
             ("x::~x()", "x::~x"),
+            (
+                "void x::f(int) const::{lambda(int)#1}::operator()(int) const",
+                "x::f::{lambda#1}",
+            ),
             ("PyEval_EvalFrameDefault", "PyEval_EvalFrameDefault"),
             ("malloc@plt", "malloc@plt"),
-            ("<alloc::vec::Vec<T> as core::ops::Drop>::drop", "<alloc::vec::Vec<T> as core::ops::Drop>::drop"),
+            (
+                "<alloc::vec::Vec<T> as core::ops::Drop>::drop",
+                "<alloc::vec::Vec<T> as core::ops::Drop>::drop",
+            ),
             ("f<(a", "f<(a"),
             ("", ""),
         ];

@@ -1,12 +1,10 @@
 //! Function names by address, from `.symtab`, `.dynsym` and `.gnu_debugdata`: a compact index over the mapped file.
 
-use super::elf::{CONTEXT, ElfImage, Section, parse_sections, string_at};
-use super::modules::Module;
+use super::elf::{CONTEXT, Section, parse_sections, string_at};
+use super::image::ElfImage;
 use super::plt;
 use goblin::elf::section_header::{SHF_EXECINSTR, SHN_UNDEF, SHT_DYNSYM, SHT_SYMTAB};
 use goblin::elf::sym::{STB_GLOBAL, STB_LOCAL, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE, Symtab};
-use rustc_hash::FxHashMap;
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// Bytes of an ELF-64 symbol.
 const SYMBOL_BYTES: usize = 24;
@@ -62,16 +60,8 @@ const NAME_BITS: u32 = 30;
 const NAME_MASK: u32 = (1 << NAME_BITS) - 1;
 
 impl SymbolTable {
-    /// Reads the symbols of `module`; none where its file could not be had. Takes 20 to 70 ms for libtorch_cpu: not for the
-    /// sampling path.
-    pub fn load(module: &Module) -> Self {
-        match module.image() {
-            Some(image) => Self::of_image(image.clone()),
-            None => Self::empty(),
-        }
-    }
-
-    fn empty() -> Self {
+    /// Nothing has a name.
+    pub fn empty() -> Self {
         Self {
             image: None,
             debug_data: Vec::new(),
@@ -81,7 +71,7 @@ impl SymbolTable {
         }
     }
 
-    /// Reads the symbols of an ELF file.
+    /// Reads the symbols of an ELF file. Takes 20 to 70 ms for libtorch_cpu: not for the sampling path.
     pub fn of_image(image: ElfImage) -> Self {
         let mut table = Self::empty();
         let Some(span) = image.segments().span() else {
@@ -104,23 +94,37 @@ impl SymbolTable {
             symbols.collect(Source::DebugData, span.start, &mut candidates);
         }
         for stub in plt::stubs(image.bytes(), &sections) {
-            if let Some(entry) = Entry::new(stub.address, plt::STUB_BYTES, stub.name, Source::Plt, span.start) {
+            if let Some(entry) = Entry::new(
+                stub.address,
+                plt::STUB_BYTES,
+                stub.name,
+                Source::Plt,
+                span.start,
+            ) {
                 candidates.push(Candidate { entry, rank: 0 });
             }
         }
+        let code_ends = code_ends(&image, &sections, span.start);
         table.image = Some(image);
-        table.entries = table.choose(candidates);
+        table.entries = table.choose(candidates, &code_ends);
         table
     }
 
     /// One entry for each address, with sizes where the file gives none.
-    fn choose(&self, mut candidates: Vec<Candidate>) -> Vec<Entry> {
+    fn choose(&self, mut candidates: Vec<Candidate>, code_ends: &[u32]) -> Vec<Entry> {
         candidates.sort_unstable_by(|left, right| {
-            let key = |candidate: &Candidate| (candidate.entry.start, candidate.entry.size == 0, candidate.rank);
-            key(left).cmp(&key(right)).then_with(|| self.compare_names(left.entry, right.entry))
+            let key = |candidate: &Candidate| {
+                (
+                    candidate.entry.start,
+                    candidate.entry.size == 0,
+                    candidate.rank,
+                )
+            };
+            key(left)
+                .cmp(&key(right))
+                .then_with(|| self.compare_names(left.entry, right.entry))
         });
         candidates.dedup_by_key(|candidate| candidate.entry.start);
-        let code_ends = self.code_ends();
         let mut entries: Vec<Entry> = Vec::with_capacity(candidates.len());
         let mut covered_to = 0;
         for (position, candidate) in candidates.iter().enumerate() {
@@ -130,8 +134,11 @@ impl SymbolTable {
                 if entry.start < covered_to {
                     continue;
                 }
-                let next = candidates.get(position + 1).map_or(u32::MAX, |next| next.entry.start);
-                let code_end = code_ends.iter().copied().find(|&end| end > entry.start).unwrap_or(entry.start);
+                let next = candidates
+                    .get(position + 1)
+                    .map_or(u32::MAX, |next| next.entry.start);
+                let code_end = code_ends.get(code_ends.partition_point(|&end| end <= entry.start));
+                let code_end = code_end.copied().unwrap_or(entry.start);
                 entry.size = next.min(code_end).saturating_sub(entry.start);
             } else {
                 covered_to = covered_to.max(entry.start.saturating_add(entry.size));
@@ -152,32 +159,27 @@ impl SymbolTable {
         key(left).cmp(&key(right))
     }
 
-    /// Ends of the code segments, as distances from the base, ascending.
-    fn code_ends(&self) -> Vec<u32> {
-        let loads = self.image.iter().flat_map(|image| &image.segments().loads);
-        let mut ends: Vec<u32> = loads
-            .filter(|load| load.executable)
-            .filter_map(|load| {
-                let end = load.address.checked_add(load.memory_size)?;
-                u32::try_from(end.checked_sub(self.base)?).ok()
-            })
-            .collect();
-        ends.sort_unstable();
-        ends
-    }
-
     /// The function that covers `address`, one of the file's own virtual addresses; `None` in a gap between functions.
     pub fn lookup(&self, address: u64) -> Option<Symbol> {
         let wanted = u32::try_from(address.checked_sub(self.base)?).ok()?;
         let after = self.entries.partition_point(|entry| entry.start <= wanted);
-        let candidates = self.entries.get(after.saturating_sub(MAX_LOOK_BACK)..after)?;
-        let entry = candidates.iter().rev().find(|entry| wanted - entry.start < entry.size)?;
+        let candidates = self
+            .entries
+            .get(after.saturating_sub(MAX_LOOK_BACK)..after)?;
+        let entry = candidates
+            .iter()
+            .rev()
+            .find(|entry| wanted - entry.start < entry.size)?;
         let name = String::from_utf8_lossy(self.raw_name(*entry));
         let start = self.base + u64::from(entry.start);
         Some(Symbol {
             start,
             end: start + u64::from(entry.size),
-            name: if entry.source() == Source::Plt { format!("{name}@plt") } else { name.into_owned() },
+            name: if entry.source() == Source::Plt {
+                format!("{name}@plt")
+            } else {
+                name.into_owned()
+            },
         })
     }
 
@@ -190,8 +192,14 @@ impl SymbolTable {
             Source::DebugData => self.debug_data.as_slice(),
             _ => self.image.as_ref().map_or(&[][..], |image| image.bytes()),
         };
-        let strings = self.strings.get(source as usize).cloned().and_then(|range| file.get(range));
-        strings.and_then(|strings| string_at(strings, (entry.name & NAME_MASK) as usize)).unwrap_or(&[])
+        let strings = self
+            .strings
+            .get(source as usize)
+            .cloned()
+            .and_then(|range| file.get(range));
+        strings
+            .and_then(|strings| string_at(strings, (entry.name & NAME_MASK) as usize))
+            .unwrap_or(&[])
     }
 
     /// How many functions have a name.
@@ -209,6 +217,28 @@ impl std::fmt::Debug for SymbolTable {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(formatter, "SymbolTable({} functions)", self.entries.len())
     }
+}
+
+/// Ends of the code sections, or of the code segments where there are no section headers, as distances from `base`, ascending.
+fn code_ends(image: &ElfImage, sections: &[Section], base: u64) -> Vec<u32> {
+    let code = sections
+        .iter()
+        .filter(|section| section.flags & u64::from(SHF_EXECINSTR) != 0);
+    let mut ends: Vec<u64> = code
+        .filter_map(|section| section.address.checked_add(section.range.len() as u64))
+        .collect();
+    if ends.is_empty() {
+        let loads = image.segments().loads.iter().filter(|load| load.executable);
+        ends = loads
+            .filter_map(|load| load.address.checked_add(load.memory_size))
+            .collect();
+    }
+    let mut ends: Vec<u32> = ends
+        .into_iter()
+        .filter_map(|end| u32::try_from(end.checked_sub(base)?).ok())
+        .collect();
+    ends.sort_unstable();
+    ends
 }
 
 struct Candidate {
@@ -263,7 +293,8 @@ impl<'a> SymbolSection<'a> {
                 continue;
             }
             let is_function = kind == STT_FUNC || kind == STT_GNU_IFUNC;
-            if !is_function && !(kind == STT_NOTYPE && self.is_code(symbol.st_shndx)) {
+            let is_label = kind == STT_NOTYPE && self.is_code(symbol.st_shndx);
+            if !is_function && !is_label {
                 continue;
             }
             let binding = match symbol.st_bind() {
@@ -290,7 +321,9 @@ impl<'a> SymbolSection<'a> {
 
 /// `.gnu_debugdata`: an xz-compressed ELF file with a symbol table of what `.dynsym` lacks ("MiniDebugInfo" in gdb's manual).
 fn unpack_debug_data(file: &[u8], sections: &[Section]) -> Option<Vec<u8>> {
-    let section = sections.iter().find(|section| section.name == ".gnu_debugdata")?;
+    let section = sections
+        .iter()
+        .find(|section| section.name == ".gnu_debugdata")?;
     let mut packed = file.get(section.range.clone())?;
     let mut unpacked = Bounded(Vec::new());
     lzma_rs::xz_decompress(&mut packed, &mut unpacked).ok()?;
@@ -311,28 +344,5 @@ impl std::io::Write for Bounded {
 
     fn flush(&mut self) -> std::io::Result<()> {
         Ok(())
-    }
-}
-
-/// The symbol tables of a run, by module, so of one file once for all processes.
-#[derive(Debug, Default)]
-pub struct SymbolStore {
-    tables: Mutex<FxHashMap<u32, Arc<SymbolTable>>>,
-}
-
-impl SymbolStore {
-    /// The table of `module`, if it was loaded.
-    pub fn find(&self, module: &Module) -> Option<Arc<SymbolTable>> {
-        self.tables.lock().unwrap_or_else(PoisonError::into_inner).get(&module.id()).cloned()
-    }
-
-    /// The table of `module`, loaded now if it was not. Others are not held up meanwhile.
-    pub fn load(&self, module: &Module) -> Arc<SymbolTable> {
-        if let Some(table) = self.find(module) {
-            return table;
-        }
-        let table = Arc::new(SymbolTable::load(module));
-        let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(tables.entry(module.id()).or_insert(table))
     }
 }

@@ -75,12 +75,16 @@ impl ElfFile {
     /// # Errors
     /// [`ElfFileError`].
     pub fn open_mapped(pid: i32, mapping: &Mapping) -> Result<Self, ElfFileError> {
-        let link = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end);
+        let link = format!(
+            "/proc/{pid}/map_files/{:x}-{:x}",
+            mapping.start, mapping.end
+        );
         let flags = OFlag::O_PATH | OFlag::O_CLOEXEC;
-        let found = open(link.as_str(), flags, Mode::empty()).map_err(|source| ElfFileError::Open {
-            path: mapping.path.clone(),
-            source,
-        })?;
+        let found =
+            open(link.as_str(), flags, Mode::empty()).map_err(|source| ElfFileError::Open {
+                path: mapping.path.clone(),
+                source,
+            })?;
         Self::map(&found, &mapping.path)
     }
 
@@ -93,7 +97,9 @@ impl ElfFile {
         let status = fstat(found).map_err(open_error)?;
         let kind = SFlag::from_bits_truncate(status.st_mode) & SFlag::S_IFMT;
         if kind != SFlag::S_IFREG || status.st_size <= 0 {
-            return Err(ElfFileError::NotRegular { path: path.to_owned() });
+            return Err(ElfFileError::NotRegular {
+                path: path.to_owned(),
+            });
         }
         let again = format!("/proc/self/fd/{}", found.as_raw_fd());
         let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
@@ -105,7 +111,9 @@ impl ElfFile {
             path: path.to_owned(),
             source,
         })?;
-        Ok(Self { bytes: Arc::new(bytes) })
+        Ok(Self {
+            bytes: Arc::new(bytes),
+        })
     }
 }
 
@@ -182,7 +190,10 @@ mod tests {
         std::os::unix::fs::symlink("/etc/passwd", folder.path().join("link")).unwrap();
         let root = open(folder.path(), OFlag::O_PATH, Mode::empty()).unwrap();
         assert_eq!(walk_in_root(&root, "/link").unwrap_err(), Errno::ELOOP);
-        assert_eq!(walk_in_root(&root, "/../etc/passwd").unwrap_err(), Errno::EXDEV);
+        assert_eq!(
+            walk_in_root(&root, "/../etc/passwd").unwrap_err(),
+            Errno::EXDEV
+        );
     }
 
     #[test]
@@ -190,9 +201,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("inside"), b"x").unwrap();
         std::os::unix::fs::symlink("/inside", folder.path().join("good")).unwrap();
-        std::os::unix::fs::symlink("../../../../../../etc/passwd", folder.path().join("bad")).unwrap();
+        std::os::unix::fs::symlink("../../../../../../etc/passwd", folder.path().join("bad"))
+            .unwrap();
         let root = open(folder.path(), OFlag::O_PATH, Mode::empty()).unwrap();
-        assert_eq!(&*ElfFile::map(&open_in_root(&root, "/good").unwrap(), "/good").unwrap(), b"x");
+        assert_eq!(
+            &*ElfFile::map(&open_in_root(&root, "/good").unwrap(), "/good").unwrap(),
+            b"x"
+        );
         assert_eq!(open_in_root(&root, "/bad").unwrap_err(), Errno::ENOENT);
     }
 
@@ -203,12 +218,18 @@ mod tests {
         nix::unistd::mkfifo(&pipe, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
         for path in ["/dev/null", "/tmp", pipe.to_str().unwrap()] {
             let refused = ElfFile::open(own_pid(), path);
-            assert!(matches!(refused, Err(ElfFileError::NotRegular { .. })), "{path}: {refused:?}");
+            assert!(
+                matches!(refused, Err(ElfFileError::NotRegular { .. })),
+                "{path}: {refused:?}"
+            );
         }
     }
 
     #[test]
     fn a_process_that_is_gone_is_an_error_of_its_root() {
-        assert!(matches!(ElfFile::open(i32::MAX, "/etc/passwd"), Err(ElfFileError::Root { .. })));
+        assert!(matches!(
+            ElfFile::open(i32::MAX, "/etc/passwd"),
+            Err(ElfFileError::Root { .. })
+        ));
     }
 }

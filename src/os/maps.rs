@@ -41,7 +41,10 @@ impl Mapping {
 
     /// Whether this is backed by a file that can be looked at: a real path, no device and no memfd.
     pub fn is_file(&self) -> bool {
-        self.path.starts_with('/') && !self.is_device() && !self.path.starts_with("/memfd:") && self.path != "//anon"
+        self.path.starts_with('/')
+            && !self.is_device()
+            && !self.path.starts_with("/memfd:")
+            && self.path != "//anon"
     }
 
     /// Whether `address` lies in this mapping.
@@ -118,7 +121,10 @@ fn parse_line(line: &[u8]) -> Option<(Mapping, &[u8])> {
 
 /// Cuts the next field off `rest`, and the spaces around it.
 fn next_field<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
-    let length = rest.iter().position(|&byte| byte == b' ').unwrap_or(rest.len());
+    let length = rest
+        .iter()
+        .position(|&byte| byte == b' ')
+        .unwrap_or(rest.len());
     let (field, mut after) = rest.split_at(length);
     while let [b' ', tail @ ..] = after {
         after = tail;
@@ -155,7 +161,9 @@ fn parse_digits(digits: &[u8], radix: u32) -> Option<u64> {
     let mut value = 0_u64;
     for &digit in digits {
         let digit = char::from(digit).to_digit(radix)?;
-        value = value.checked_mul(u64::from(radix))?.checked_add(u64::from(digit))?;
+        value = value
+            .checked_mul(u64::from(radix))?
+            .checked_add(u64::from(digit))?;
     }
     Some(value)
 }
@@ -182,12 +190,20 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
         assert_eq!(mappings[0].path, "/usr/bin/with space");
         assert_eq!(mappings[0].device, (0xfe, 1));
         assert_eq!(mappings[0].inode, 1234);
-        assert!(mappings[0].readable && !mappings[0].executable && !mappings[0].shared && mappings[0].is_file());
+        assert!(
+            mappings[0].readable
+                && !mappings[0].executable
+                && !mappings[0].shared
+                && mappings[0].is_file()
+        );
         assert_eq!(mappings[1].path, "");
         assert!(mappings[1].writable && !mappings[1].is_file());
         assert!(mappings[2].is_device() && mappings[2].shared && !mappings[2].is_file());
         assert_eq!(mappings[3].offset, 0x1f_f000);
-        assert_eq!((mappings[3].path.as_str(), mappings[3].deleted), ("/tmp/lib.so", true));
+        assert_eq!(
+            (mappings[3].path.as_str(), mappings[3].deleted),
+            ("/tmp/lib.so", true)
+        );
         assert!(!mappings[4].is_file());
         assert_eq!(mappings[5].path, "[vdso]");
         assert!(!mappings[6].readable && mappings[6].executable);
@@ -207,9 +223,16 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
     fn own_maps_are_read_whole() {
         let text = std::fs::read("/proc/self/maps").unwrap();
         let mappings = parse_maps(&text);
-        assert_eq!(mappings.len(), text.iter().filter(|&&byte| byte == b'\n').count());
+        assert_eq!(
+            mappings.len(),
+            text.iter().filter(|&&byte| byte == b'\n').count()
+        );
         let here = own_maps_are_read_whole as *const () as u64;
-        assert!(mappings.iter().any(|mapping| mapping.contains(here) && mapping.executable));
+        assert!(
+            mappings
+                .iter()
+                .any(|mapping| mapping.contains(here) && mapping.executable)
+        );
     }
 
     proptest! {

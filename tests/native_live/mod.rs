@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use torchspy::memory::{Memory, ReadError, SnapshotMemory};
 use torchspy::model::registers::Registers;
-use torchspy::native::elf::ModuleBytes;
+use torchspy::native::image::ModuleBytes;
 use torchspy::native::loaded::{LoadedModules, ModuleOpener};
 use torchspy::native::modules::ModuleStore;
 use torchspy::os::elf_file::ElfFile;
@@ -27,7 +27,11 @@ impl Memory for LiveMemory {
             len: buffer.len(),
         }];
         let length = buffer.len();
-        match process_vm_readv(Pid::from_raw(self.0), &mut [IoSliceMut::new(buffer)], &remote) {
+        match process_vm_readv(
+            Pid::from_raw(self.0),
+            &mut [IoSliceMut::new(buffer)],
+            &remote,
+        ) {
             Ok(read) if read == length => Ok(()),
             _ => Err(ReadError::Unmapped(address)),
         }
@@ -68,7 +72,11 @@ impl Target {
         while line.trim() != "ready" {
             line.clear();
             let read = lines.read_line(&mut line).unwrap();
-            assert!(read > 0, "{command:?} ended before it was ready: {:?}", child.wait());
+            assert!(
+                read > 0,
+                "{command:?} ended before it was ready: {:?}",
+                child.wait()
+            );
         }
         // The pipe stays open: a target that prints more must not die of it.
         std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
@@ -81,7 +89,11 @@ impl Target {
 
     pub fn modules(&self) -> LoadedModules {
         let mut modules = LoadedModules::new(Arc::new(ModuleStore::default()));
-        modules.refresh(&self.mappings(), &LiveOpener(self.pid), &LiveMemory(self.pid));
+        modules.refresh(
+            &self.mappings(),
+            &LiveOpener(self.pid),
+            &LiveMemory(self.pid),
+        );
         modules
     }
 
@@ -98,26 +110,48 @@ impl Target {
     pub fn wait_for_syscalls(&self, wanted: &[(i64, usize)]) {
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(120);
         loop {
-            let asleep: Vec<i64> = self.tids().into_iter().filter_map(|tid| self.syscall(tid)).collect();
-            let reached = |&(number, count): &(i64, usize)| asleep.iter().filter(|&&here| here == number).count() >= count;
+            let asleep: Vec<i64> = self
+                .tids()
+                .into_iter()
+                .filter_map(|tid| self.syscall(tid))
+                .collect();
+            let reached = |&(number, count): &(i64, usize)| {
+                asleep.iter().filter(|&&here| here == number).count() >= count
+            };
             if wanted.iter().all(reached) {
                 return;
             }
-            assert!(std::time::Instant::now() < deadline, "asleep in {asleep:?}, wanted {wanted:?}");
+            assert!(
+                std::time::Instant::now() < deadline,
+                "asleep in {asleep:?}, wanted {wanted:?}"
+            );
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
     }
 
+    /// Whether a thread runs or waits for a processor.
+    pub fn is_running(&self, tid: i32) -> bool {
+        let text = std::fs::read_to_string(format!("/proc/{}/task/{tid}/stat", self.pid))
+            .unwrap_or_default();
+        text.rsplit(") ")
+            .next()
+            .is_some_and(|rest| rest.starts_with('R'))
+    }
+
     /// The system call that a thread sleeps in.
     fn syscall(&self, tid: i32) -> Option<i64> {
-        let text = std::fs::read_to_string(format!("/proc/{}/task/{tid}/syscall", self.pid)).ok()?;
+        let text =
+            std::fs::read_to_string(format!("/proc/{}/task/{tid}/syscall", self.pid)).ok()?;
         text.split_whitespace().next()?.parse().ok()
     }
 
     /// `comm` of a thread.
     pub fn thread_name(&self, tid: i32) -> String {
         let path = format!("/proc/{}/task/{tid}/comm", self.pid);
-        std::fs::read_to_string(path).unwrap_or_default().trim().to_owned()
+        std::fs::read_to_string(path)
+            .unwrap_or_default()
+            .trim()
+            .to_owned()
     }
 }
 
@@ -163,8 +197,8 @@ pub fn capture(target: &Target, tid: i32, mappings: &[Mapping], limit: u64) -> O
 pub fn to_registers(raw: &nix::libc::user_regs_struct) -> Registers {
     let mut registers = Registers::unknown();
     let values = [
-        raw.rax, raw.rdx, raw.rcx, raw.rbx, raw.rsi, raw.rdi, raw.rbp, raw.rsp, raw.r8, raw.r9, raw.r10, raw.r11, raw.r12,
-        raw.r13, raw.r14, raw.r15, raw.rip,
+        raw.rax, raw.rdx, raw.rcx, raw.rbx, raw.rsi, raw.rdi, raw.rbp, raw.rsp, raw.r8, raw.r9,
+        raw.r10, raw.r11, raw.r12, raw.r13, raw.r14, raw.r15, raw.rip,
     ];
     for (number, value) in values.into_iter().enumerate() {
         registers.set(number, value);
@@ -178,10 +212,27 @@ pub type GdbStack = Vec<(u64, String)>;
 /// What gdb says of each thread, by tid; `None` (with the reason printed) where gdb cannot be run. Frames of inlined functions
 /// and of tail calls, which are on no stack, are left out.
 pub fn gdb_stacks(pid: i32) -> Option<Vec<(i32, GdbStack)>> {
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/native/gdb_stacks.py");
+    let script = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/programs/native/gdb_stacks.py"
+    );
     let output = Command::new("gdb")
-        .args(["-nx", "-batch", "-ex", "set debuginfod enabled off", "-p", &pid.to_string()])
-        .args(["-ex", "set backtrace past-main on", "-ex", "set backtrace past-entry on", "-x", script])
+        .args([
+            "-nx",
+            "-batch",
+            "-ex",
+            "set debuginfod enabled off",
+            "-p",
+            &pid.to_string(),
+        ])
+        .args([
+            "-ex",
+            "set backtrace past-main on",
+            "-ex",
+            "set backtrace past-entry on",
+            "-x",
+            script,
+        ])
         .stdin(Stdio::null())
         .output();
     let output = match output {
@@ -196,7 +247,9 @@ pub fn gdb_stacks(pid: i32) -> Option<Vec<(i32, GdbStack)>> {
         let words: Vec<&str> = line.splitn(3, ' ').collect();
         match (words.as_slice(), threads.last_mut()) {
             (["thread", tid], _) => threads.push((tid.parse().unwrap(), Vec::new())),
-            (["frame", pc, name], Some((_, frames))) => frames.push((pc.parse().unwrap(), (*name).to_owned())),
+            (["frame", pc, name], Some((_, frames))) => {
+                frames.push((pc.parse().unwrap(), (*name).to_owned()))
+            }
             _ => {}
         }
     }
@@ -204,34 +257,75 @@ pub fn gdb_stacks(pid: i32) -> Option<Vec<(i32, GdbStack)>> {
     Some(threads)
 }
 
-/// Compiles `tests/programs/native/NAME.c` with gcc into a folder of its own; `None` (with the reason printed) without gcc.
-pub fn compile(name: &str, flags: &[&str]) -> Option<(tempfile::TempDir, PathBuf)> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/native").join(format!("{name}.c"));
+/// Compiles `tests/programs/native/NAME.c` with gcc into a folder of its own, and `bare.c` along with it, without unwind tables,
+/// if `with_bare`; `None` (with the reason printed) without gcc.
+pub fn compile(
+    name: &str,
+    flags: &[&str],
+    with_bare: bool,
+) -> Option<(tempfile::TempDir, PathBuf)> {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/native");
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join(name);
-    let status = Command::new("gcc").args(flags).arg("-o").arg(&program).arg(&source).arg("-lpthread").status();
-    match status {
-        Ok(status) => assert!(status.success(), "gcc {flags:?} {}", source.display()),
+    let mut link = Command::new("gcc");
+    link.args(flags)
+        .arg("-o")
+        .arg(&program)
+        .arg(sources.join(format!("{name}.c")))
+        .arg("-lpthread");
+    if with_bare {
+        let object = folder.path().join("bare.o");
+        let mut bare = Command::new("gcc");
+        bare.args([
+            "-O2",
+            "-fomit-frame-pointer",
+            "-fno-asynchronous-unwind-tables",
+            "-fno-unwind-tables",
+            "-fcf-protection=none",
+        ]);
+        bare.arg("-c")
+            .arg(sources.join("bare.c"))
+            .arg("-o")
+            .arg(&object);
+        run_gcc(&mut bare)?;
+        link.arg(object);
+    }
+    run_gcc(&mut link)?;
+    Some((folder, program))
+}
+
+fn run_gcc(command: &mut Command) -> Option<()> {
+    match command.status() {
+        Ok(status) => assert!(status.success(), "{command:?}"),
         Err(error) => {
             println!("skipped: gcc cannot be run: {error}");
             return None;
         }
     }
-    Some((folder, program))
+    Some(())
 }
 
 /// The Python that has torch, if there is one.
 pub fn torch_python() -> Option<PathBuf> {
-    let cache = std::env::var_os("TORCHSPY_CACHE").map(PathBuf::from).or_else(|| {
-        let home = std::env::var_os("HOME")?;
-        Some(Path::new(&home).join(".cache/torchspy"))
-    })?;
-    let found = std::fs::read_dir(&cache).ok()?.filter_map(Result::ok).find_map(|entry| {
-        let python = entry.path().join("bin/python");
-        (entry.file_name().to_string_lossy().starts_with("torch-") && python.exists()).then_some(python)
-    });
+    let cache = std::env::var_os("TORCHSPY_CACHE")
+        .map(PathBuf::from)
+        .or_else(|| {
+            let home = std::env::var_os("HOME")?;
+            Some(Path::new(&home).join(".cache/torchspy"))
+        })?;
+    let found = std::fs::read_dir(&cache)
+        .ok()?
+        .filter_map(Result::ok)
+        .find_map(|entry| {
+            let python = entry.path().join("bin/python");
+            (entry.file_name().to_string_lossy().starts_with("torch-") && python.exists())
+                .then_some(python)
+        });
     if found.is_none() {
-        println!("skipped: no torch environment below {} (scripts/torch-env makes it)", cache.display());
+        println!(
+            "skipped: no torch environment below {} (scripts/torch-env makes it)",
+            cache.display()
+        );
     }
     found
 }

@@ -4,6 +4,6 @@
 mod x86_64;
 #[cfg(target_arch = "x86_64")]
 pub use x86_64::{
-    CALLEE_SAVED, LONGEST_CALL, MACHINE, POINTER_BYTES, RETURN_ADDRESS, STACK_ALIGNMENT,
-    follows_call, plt_slot,
+    CALLEE_SAVED, CfaSource, CodeFrame, LONGEST_CALL, MACHINE, POINTER_BYTES, RETURN_ADDRESS,
+    STACK_ALIGNMENT, follows_call, frame_by_code, plt_slot,
 };

@@ -1,5 +1,11 @@
 //! x86-64, System V ABI.
 
+mod decode;
+mod frame;
+mod opcodes;
+
+pub use frame::{CfaSource, CodeFrame, frame_by_code};
+
 use crate::model::registers::Registers;
 
 /// `e_machine` of an ELF file (EM_X86_64).
@@ -121,7 +127,9 @@ mod tests {
     fn plt_stubs_name_their_slot() {
         let plain = [0xff, 0x25, 0x10, 0, 0, 0];
         assert_eq!(plt_slot(0x1000, &plain), Some(0x1016));
-        let guarded = [0xf3, 0x0f, 0x1e, 0xfa, 0xf2, 0xff, 0x25, 0xf0, 0xff, 0xff, 0xff];
+        let guarded = [
+            0xf3, 0x0f, 0x1e, 0xfa, 0xf2, 0xff, 0x25, 0xf0, 0xff, 0xff, 0xff,
+        ];
         assert_eq!(plt_slot(0x1000, &guarded), Some(0xffb));
         assert_eq!(plt_slot(0x1000, &[0xf3, 0x0f, 0x1e, 0xfa, 0x68]), None);
     }

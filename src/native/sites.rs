@@ -1,0 +1,134 @@
+//! What unwinding needs to know of single addresses, kept: the unwind row, and whether a call ends there.
+
+use super::arch;
+use super::loaded::{Loaded, LoadedModules};
+use super::rows::{Row, read_row, read_row_by_code};
+use crate::memory::Memory;
+use gimli::UnwindContext;
+use rustc_hash::FxHashMap;
+
+/// Addresses that are kept; a training process touches some ten thousand.
+const MAX_CACHED: usize = 1 << 16;
+
+/// What is known of one address in executable memory.
+#[derive(Clone)]
+pub(super) struct Site {
+    /// The module's number in its process.
+    pub(super) module_index: u32,
+    /// The module's bias.
+    pub(super) bias: u64,
+    /// How to get from a frame here to its caller.
+    pub(super) row: Row,
+    /// Whether a call ends right after this address; `None` where that was not asked or could not be read.
+    pub(super) ends_call: Option<bool>,
+}
+
+/// All addresses that were met, of all processes, by module and the file's own address.
+#[derive(Default)]
+pub(super) struct Sites {
+    entries: FxHashMap<(u32, u64), Cached>,
+    context: UnwindContext<usize>,
+    /// Whether to load a module's symbols where its code has to be read.
+    pub(super) loads_symbols: bool,
+}
+
+struct Cached {
+    row: Row,
+    ends_call: Option<bool>,
+    /// There are no tables, and the symbols that reading the code takes had not been loaded.
+    wants_symbols: bool,
+}
+
+impl Sites {
+    /// How many addresses are kept.
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// What is known of an address that a thread is at; `None` where that is no executable memory.
+    pub(super) fn site(&mut self, modules: &LoadedModules, address: u64) -> Option<Site> {
+        let loaded = modules.find(address)?;
+        Some(self.entry(&loaded, address).site(&loaded))
+    }
+
+    /// What is known of the call that returns to `address`; `None` where that is no executable memory.
+    pub(super) fn return_site(
+        &mut self,
+        modules: &LoadedModules,
+        memory: &dyn Memory,
+        address: u64,
+    ) -> Option<Site> {
+        let lookup = address.checked_sub(1)?;
+        let loaded = modules.find(lookup)?;
+        let entry = self.entry(&loaded, lookup);
+        if entry.ends_call.is_none() {
+            entry.ends_call = read_ends_call(&loaded, memory, address);
+        }
+        Some(entry.site(&loaded))
+    }
+
+    /// The entry of a run-time address, made if there is none.
+    fn entry(&mut self, loaded: &Loaded<'_>, address: u64) -> &mut Cached {
+        if self.entries.len() >= MAX_CACHED {
+            self.entries.clear();
+        }
+        let address = address.wrapping_sub(loaded.bias);
+        let context = &mut self.context;
+        let module = loaded.module;
+        let entry = self
+            .entries
+            .entry((module.id(), address))
+            .or_insert_with(|| {
+                let row = module
+                    .unwind()
+                    .map_or(Row::NoInfo, |tables| read_row(tables, address, context));
+                Cached {
+                    wants_symbols: matches!(row, Row::NoInfo) && module.image().is_some(),
+                    row,
+                    ends_call: None,
+                }
+            });
+        if entry.wants_symbols {
+            let symbols = if self.loads_symbols {
+                Some(module.symbols())
+            } else {
+                module.symbols_if_loaded()
+            };
+            if let Some(symbols) = symbols {
+                entry.row = read_row_by_code(module, symbols, address);
+                entry.wants_symbols = false;
+            }
+        }
+        entry
+    }
+}
+
+impl Cached {
+    fn site(&self, loaded: &Loaded<'_>) -> Site {
+        Site {
+            module_index: loaded.module_index,
+            bias: loaded.bias,
+            row: self.row.clone(),
+            ends_call: self.ends_call,
+        }
+    }
+}
+
+/// Whether the bytes before `address`, from the module's file or the target's memory, end in a call.
+fn read_ends_call(loaded: &Loaded<'_>, memory: &dyn Memory, address: u64) -> Option<bool> {
+    let mut bytes = [0; arch::LONGEST_CALL];
+    let length = usize::try_from(address.checked_sub(loaded.start)?)
+        .ok()?
+        .min(arch::LONGEST_CALL);
+    let bytes = bytes.get_mut(..length)?;
+    if !loaded
+        .module
+        .copy_before(address.wrapping_sub(loaded.bias), bytes)
+    {
+        if !loaded.readable {
+            return None;
+        }
+        memory.read_exact(address - length as u64, bytes).ok()?;
+    }
+    Some(arch::follows_call(bytes))
+}
