@@ -131,13 +131,16 @@ pub fn parse_layout(version: PythonVersion, bytes: &[u8]) -> Result<Layout, Layo
     let gil = interpreter + if form.has_threads_main { 8 } else { 0 };
     let ids = form.thread + if form.has_base_frame { 24 } else { 0 };
     let owner = at(form.frame, 5, "frame owner")?;
+    // The last two are said from the interpreter state, as if the struct were always the one within it.
+    let own_gil = at(gil, 9, "gil")?;
+    let in_gil = |index, field| Ok(at(gil, index, field)?.wrapping_sub(own_gil));
     let layout = Layout {
         version,
         interpreters_head: at(24, 2, "runtime interpreters head")?,
         gil: GilLayout {
             place: GilPlace::BehindInterpreter(at(gil, 8, "interpreter gil")?),
-            last_holder: at(gil, 12, "gil holder")?,
-            locked: at(gil, 11, "gil locked")?,
+            last_holder: in_gil(12, "gil holder")?,
+            locked: in_gil(11, "gil locked")?,
         },
         interpreter: InterpreterLayout {
             next: at(interpreter, 2, "interpreter next")?,
