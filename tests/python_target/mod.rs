@@ -4,9 +4,9 @@
 
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
-use std::io::{BufRead, BufReader, IoSliceMut};
+use std::io::{BufRead, BufReader, IoSliceMut, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use torchspy::memory::{Memory, ReadError};
 use torchspy::python::discover::{
     DiscoverError, Interpreter, PythonImage, could_be_python, discover,
@@ -52,18 +52,37 @@ impl Python {
 
     /// Starts a program.
     pub fn start_source(&self, source: &str, arguments: &[&str]) -> Target {
+        self.start_as(self.command(), source, arguments)
+    }
+
+    /// Starts a shell that has stopped when this returns, and runs the program once it goes on.
+    pub fn start_stopped(&self, source: &str) -> Target {
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-c", "kill -STOP $$; exec \"$@\"", "sh", &self.path]);
+        let target = self.start_as(shell, source, &[]);
+        let pid = Pid::from_raw(target.pid());
+        nix::sys::wait::waitpid(pid, Some(nix::sys::wait::WaitPidFlag::WUNTRACED)).unwrap();
+        target
+    }
+
+    fn start_as(&self, mut child: Command, source: &str, arguments: &[&str]) -> Target {
         let root = self.root.clone().unwrap_or_else(|| "/".into());
         let directory = tempfile::tempdir_in(root.join("tmp")).unwrap();
         let script = directory.path().join("target.py");
         std::fs::write(&script, source).unwrap();
-        let mut child = self.command();
         child
             .arg(Path::new("/").join(script.strip_prefix(&root).unwrap()))
             .args(arguments);
-        let mut child = child.stdout(Stdio::piped()).spawn().unwrap();
+        let mut child = child
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
+        let input = child.stdin.take().unwrap();
         Target {
             child,
+            input,
             output,
             directory: Some(directory),
             exe_root: root,
@@ -100,6 +119,7 @@ fn pyenv(home: &Path, name: &str) -> Option<String> {
 /// A running program; it is killed when this is dropped.
 pub struct Target {
     child: Child,
+    input: ChildStdin,
     output: BufReader<ChildStdout>,
     directory: Option<tempfile::TempDir>,
     exe_root: PathBuf,
@@ -117,6 +137,12 @@ impl Target {
         self.child.id() as i32
     }
 
+    /// Lets a stopped program go on.
+    pub fn go_on(&self) {
+        nix::sys::signal::kill(Pid::from_raw(self.pid()), nix::sys::signal::Signal::SIGCONT)
+            .unwrap();
+    }
+
     /// The directory that it takes for its root.
     pub fn root(&self) -> &Path {
         &self.exe_root
@@ -124,6 +150,11 @@ impl Target {
 
     pub fn memory(&self) -> LiveMemory {
         LiveMemory(Pid::from_raw(self.pid()))
+    }
+
+    /// Gives the program a line to read.
+    pub fn send(&mut self, line: &str) {
+        writeln!(self.input, "{line}").unwrap();
     }
 
     /// The next line that the program prints.

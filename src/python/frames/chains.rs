@@ -100,7 +100,7 @@ impl<'a> Walk<'a> {
         };
         let leaf = self.pointer(state, cframe.leaf)?;
         let result = walk(leaf, out);
-        if result.is_ok() || !out.runs.is_empty() || leaf == root {
+        if result.is_ok() || !out.frames.is_empty() || !out.runs.is_empty() || leaf == root {
             return result;
         }
         // An evaluation links its CFrame before it says which frame is current (Python/ceval.c): for a few instructions
