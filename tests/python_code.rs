@@ -1,5 +1,7 @@
 //! Code objects and line tables of real interpreters.
 
+#![allow(clippy::unwrap_used, clippy::print_stderr)]
+
 mod python_target;
 
 use python_target::Python;

@@ -1,5 +1,7 @@
 //! Finding interpreters, their threads and who holds the GIL, on every interpreter that is installed.
 
+#![allow(clippy::unwrap_used, clippy::print_stderr)]
+
 mod python_target;
 
 use python_target::{Image, Python};

@@ -1,5 +1,7 @@
 //! Memory that lies, and memory that fails: nothing panics, nothing hangs, and what was read is kept.
 
+#![allow(clippy::unwrap_used, clippy::print_stderr)]
+
 mod python_target;
 
 use proptest::prelude::*;

@@ -1,5 +1,7 @@
 //! Frames, lines and native evaluations of real interpreters, against what Python says of itself and what gdb sees.
 
+#![allow(clippy::unwrap_used, clippy::print_stderr)]
+
 mod python_target;
 
 use python_target::{Python, Target};
@@ -116,6 +118,24 @@ fn check_frames(python: &str) {
             .map(|(name, file, line, _)| (name.clone(), file.clone(), *line))
             .collect();
         assert_eq!(names, expected, "{kind} on {python}");
+        // Without the symbol of None, trampolines are told by their code objects.
+        let blind = Interpreter {
+            none: None,
+            ..session.interpreter.clone()
+        };
+        let mut trampolines = PythonStack::default();
+        read_stack(&blind, thread.state_address, &memory, &mut trampolines).unwrap();
+        let has_trampoline = kind == "constructor" && blind.version.minor >= 13;
+        assert_eq!(
+            trampolines.frames.len() - stack.frames.len(),
+            usize::from(has_trampoline),
+            "{kind} on {python}"
+        );
+        assert_eq!(
+            lines_of(&trampolines, &mut codes, &memory),
+            found,
+            "{kind} on {python}"
+        );
         // All but the leaf stand at the very call at which the program saw them.
         for ((_, instruction), (name, _, _, lasti)) in found.iter().zip(&described.frames).skip(1) {
             assert_eq!(instruction, lasti, "{kind}: {name}");
@@ -330,6 +350,87 @@ for thread in gdb.selected_inferior().threads():
     );
     stacks
 }
+
+/// py-spy names the same frames, for the versions that it knows.
+fn check_peer(python: &str) {
+    let Some(peer) = find_peer() else {
+        eprintln!("skipped: no py-spy here (scripts/requirements-peers.txt)");
+        return;
+    };
+    let Some(session) = Session::start(python) else {
+        return;
+    };
+    let output = std::process::Command::new(peer)
+        .args(["dump", "--json", "--pid", &session.target.pid().to_string()])
+        .output()
+        .unwrap();
+    let peers: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let memory = session.target.memory();
+    let mut codes = CodeCache::new(&session.interpreter);
+    let mut stack = PythonStack::default();
+    for thread in peers.as_array().unwrap() {
+        let ident = thread["thread_id"].as_u64().unwrap();
+        let ours = session
+            .threads
+            .iter()
+            .find(|ours| ours.pthread == ident)
+            .unwrap();
+        read_stack(
+            &session.interpreter,
+            ours.state_address,
+            &memory,
+            &mut stack,
+        )
+        .unwrap();
+        let ours: Vec<String> = lines_of(&stack, &mut codes, &memory)
+            .iter()
+            .map(|((name, file, line), _)| format!("{} {file} {line}", last_part(name)))
+            .collect();
+        let text = |frame: &serde_json::Value, key: &str| frame[key].as_str().unwrap().to_owned();
+        let theirs: Vec<String> = thread["frames"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|frame| {
+                format!(
+                    "{} {} {}",
+                    last_part(&text(frame, "name")),
+                    text(frame, "filename"),
+                    frame["line"]
+                )
+            })
+            // It takes the trampoline of `__init__` for a frame.
+            .filter(|line| line != "__init__ __init__ 0")
+            .collect();
+        assert_eq!(ours, theirs, "{python}");
+    }
+    assert_eq!(peers.as_array().unwrap().len(), session.threads.len());
+}
+
+/// py-spy has `co_name`, with the class in front where it knows one.
+fn last_part(name: &str) -> &str {
+    name.rsplit('.').next().unwrap_or(name)
+}
+
+fn find_peer() -> Option<std::path::PathBuf> {
+    let cache = std::path::PathBuf::from(std::env::var("HOME").ok()?).join(".cache/torchspy");
+    let peers = std::fs::read_dir(cache)
+        .ok()?
+        .flatten()
+        .map(|entry| entry.path().join("bin/py-spy"));
+    peers.into_iter().find(|path| path.exists())
+}
+
+macro_rules! peer_on_each {
+    ($($name:ident $version:literal),*) => {$(
+        #[test]
+        fn $name() {
+            check_peer($version);
+        }
+    )*};
+}
+
+peer_on_each!(py_spy_agrees_3_10 "3.10", py_spy_agrees_3_11 "3.11", py_spy_agrees_3_12 "3.12", py_spy_agrees_3_13 "3.13");
 
 macro_rules! on_each {
     ($($module:ident $version:literal),*) => {$(

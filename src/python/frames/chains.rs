@@ -70,7 +70,7 @@ impl<'a> Walk<'a> {
     }
 
     /// 3.13 on.
-    pub(super) fn from_state(
+    pub(super) fn current_frames(
         &self,
         state: u64,
         current_frame: u32,

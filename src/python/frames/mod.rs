@@ -149,7 +149,7 @@ pub fn read_stack(
         FrameChain::Shims {
             current_frame,
             base_frame,
-        } => walk.from_state(state_address, *current_frame, *base_frame, out),
+        } => walk.current_frames(state_address, *current_frame, *base_frame, out),
     };
     out.end_last_run();
     result
