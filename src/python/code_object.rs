@@ -5,7 +5,7 @@ use super::layout::{Layout, MAX_CODE, OBJECT_TYPE};
 use super::line_table::{self, LineRange};
 use super::objects::{ObjectError, read_bytes_length, read_bytes_object, read_str, u32_at, u64_at};
 use crate::memory::{Memory, ReadError, ReadRequest};
-use crate::model::code::CodeInfo;
+use crate::model::code::{CodeInfo, PythonVersion};
 use crate::model::frame::Frame;
 use crate::model::ids::CodeId;
 use rustc_hash::FxHashMap;
@@ -258,7 +258,7 @@ impl CodeCache {
             return Err(CodeError::Gone);
         }
         Ok(CachedCode {
-            is_shim: info.file.is_empty() || info.file == "<shim>",
+            is_shim: is_shim(&info),
             info,
             id: CodeId(0),
             line_table,
@@ -297,6 +297,15 @@ impl CodeCache {
             keep /= 10;
         }
     }
+}
+
+/// The interpreter's own code: an evaluation's shim (3.12 on), and the trampoline that `__init__` returns to (3.13 on;
+/// `_Py_InitCleanup` in Python/specialize.c, which is called `__init__` in a file called `__init__`).
+fn is_shim(info: &CodeInfo) -> bool {
+    let trampoline = info.version >= PythonVersion::new(3, 13)
+        && info.name == "__init__"
+        && info.file == "__init__";
+    trampoline || info.file.is_empty() || info.file == "<shim>"
 }
 
 /// FNV-1a: the same on every machine and in every release, as recordings need it.

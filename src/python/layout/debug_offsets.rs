@@ -123,73 +123,105 @@ pub fn parse_layout(version: PythonVersion, bytes: &[u8]) -> Result<Layout, Layo
         offset: u64::from(version.minor),
     };
     let form = form_for(version).ok_or(unknown)?;
-    let at = |group: usize, index: usize, field: &'static str| {
-        let offset = entry(bytes, group + 8 * index).unwrap_or(u64::MAX);
-        u32::try_from(offset).map_err(|_| LayoutError { field, offset })
-    };
-    let interpreter = form.interpreter;
-    let gil = interpreter + if form.has_threads_main { 8 } else { 0 };
-    let ids = form.thread + if form.has_base_frame { 24 } else { 0 };
-    let owner = at(form.frame, 5, "frame owner")?;
+    let table = Table { form, bytes };
+    let thread = form.thread;
     let layout = Layout {
         version,
-        interpreters_head: at(24, 2, "runtime interpreters head")?,
-        gil: GilLayout {
-            place: GilPlace::BehindInterpreter(at(gil, 8, "interpreter gil")?),
-            last_holder: at(gil, 12, "gil holder")?,
-            locked: at(gil, 11, "gil locked")?,
-        },
+        interpreters_head: table.at(24, 2, "runtime interpreters head")?,
+        gil: table.gil()?,
         interpreter: InterpreterLayout {
-            next: at(interpreter, 2, "interpreter next")?,
-            threads_head: at(interpreter, 3, "interpreter threads head")?,
+            next: table.at(form.interpreter, 2, "interpreter next")?,
+            threads_head: table.at(form.interpreter, 3, "interpreter threads head")?,
         },
-        thread: ThreadLayout {
-            next: at(form.thread, 2, "thread next")?,
-            interpreter: at(form.thread, 3, "thread interpreter")?,
-            pthread: at(ids, 5, "thread id")?,
-            native_thread_id: Some(at(ids, 6, "native thread id")?),
-            datastack_chunk: Some(at(ids, 7, "data stack chunk")?),
-        },
+        thread: table.thread()?,
         chain: FrameChain::Shims {
-            current_frame: at(form.thread, 4, "current frame")?,
+            current_frame: table.at(thread, 4, "current frame")?,
             base_frame: form
                 .has_base_frame
-                .then(|| at(form.thread, 5, "base frame"))
+                .then(|| table.at(thread, 5, "base frame"))
                 .transpose()?,
         },
-        frame: FrameLayout {
-            head: owner.saturating_add(8) & !7,
-            previous: at(form.frame, 1, "frame previous")?,
-            code: at(form.frame, 2, "frame code")?,
-            tag_mask: form.tag_mask,
-            instruction: at(form.frame, 3, "frame instruction")?,
-            owner,
-            function: Some(tables::FUNCTION),
-            localsplus: at(form.frame, 4, "frame locals")?,
-        },
+        frame: table.frame()?,
         code: CodeLayout {
-            first_line: at(form.code, 5, "code first line")?,
-            file: at(form.code, 1, "code file")?,
-            name: at(form.code, 3, "code name")?,
-            line_table: at(form.code, 4, "code line table")?,
-            bytecode: at(form.code, 9, "code bytecode")?,
+            first_line: table.at(form.code, 5, "code first line")?,
+            file: table.at(form.code, 1, "code file")?,
+            name: table.at(form.code, 3, "code name")?,
+            line_table: table.at(form.code, 4, "code line table")?,
+            bytecode: table.at(form.code, 9, "code bytecode")?,
         },
-        unicode: UnicodeLayout {
-            length: at(form.unicode, 2, "string length")?,
-            state: at(form.unicode, 1, "string state")?,
-            ascii_data: at(form.unicode, 3, "string data")?,
-            compact_data: match form.has_compact_size {
-                true => at(form.unicode, 4, "string data")?,
-                false => tables::UNICODE.compact_data,
-            },
-        },
+        unicode: table.unicode()?,
         bytes: BytesLayout {
-            length: at(form.bytes, 1, "bytes length")?,
-            data: at(form.bytes, 2, "bytes data")?,
+            length: table.at(form.bytes, 1, "bytes length")?,
+            data: table.at(form.bytes, 2, "bytes data")?,
         },
     };
     layout.validate()?;
     Ok(layout)
+}
+
+/// A table's bytes, and how they are to be read.
+struct Table<'a> {
+    form: &'a Form,
+    bytes: &'a [u8],
+}
+
+impl Table<'_> {
+    /// The entry that stands `index` entries into the group at `group`.
+    fn at(&self, group: usize, index: usize, field: &'static str) -> Result<u32, LayoutError> {
+        let offset = entry(self.bytes, group + 8 * index).unwrap_or(u64::MAX);
+        u32::try_from(offset).map_err(|_| LayoutError { field, offset })
+    }
+
+    fn gil(&self) -> Result<GilLayout, LayoutError> {
+        let group = self.form.interpreter + if self.form.has_threads_main { 8 } else { 0 };
+        // The fields are counted from the interpreter state, as if the struct in use were always the one within it.
+        let own = self.at(group, 9, "gil")?;
+        Ok(GilLayout {
+            place: GilPlace::BehindInterpreter(self.at(group, 8, "interpreter gil")?),
+            last_holder: self.at(group, 12, "gil holder")?.wrapping_sub(own),
+            locked: self.at(group, 11, "gil locked")?.wrapping_sub(own),
+        })
+    }
+
+    fn thread(&self) -> Result<ThreadLayout, LayoutError> {
+        let group = self.form.thread;
+        let ids = group + if self.form.has_base_frame { 24 } else { 0 };
+        Ok(ThreadLayout {
+            next: self.at(group, 2, "thread next")?,
+            interpreter: self.at(group, 3, "thread interpreter")?,
+            pthread: self.at(ids, 5, "thread id")?,
+            native_thread_id: Some(self.at(ids, 6, "native thread id")?),
+            datastack_chunk: Some(self.at(ids, 7, "data stack chunk")?),
+        })
+    }
+
+    fn frame(&self) -> Result<FrameLayout, LayoutError> {
+        let group = self.form.frame;
+        let owner = self.at(group, 5, "frame owner")?;
+        Ok(FrameLayout {
+            head: owner.saturating_add(8) & !7,
+            previous: self.at(group, 1, "frame previous")?,
+            code: self.at(group, 2, "frame code")?,
+            tag_mask: self.form.tag_mask,
+            instruction: self.at(group, 3, "frame instruction")?,
+            owner,
+            function: Some(tables::FUNCTION),
+            localsplus: self.at(group, 4, "frame locals")?,
+        })
+    }
+
+    fn unicode(&self) -> Result<UnicodeLayout, LayoutError> {
+        let group = self.form.unicode;
+        Ok(UnicodeLayout {
+            length: self.at(group, 2, "string length")?,
+            state: self.at(group, 1, "string state")?,
+            ascii_data: self.at(group, 3, "string data")?,
+            compact_data: match self.form.has_compact_size {
+                true => self.at(group, 4, "string data")?,
+                false => tables::UNICODE.compact_data,
+            },
+        })
+    }
 }
 
 fn entry(bytes: &[u8], offset: usize) -> Option<u64> {

@@ -80,35 +80,18 @@ pub struct ThreadLayout {
 /// How a thread's frames are found and linked, and how they tell where a native evaluation began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameChain {
-    /// 3.10: `tstate->frame` and `f_back`; every frame is an evaluation of its own. `tstate->cframe` links one `CFrame`
-    /// on the C stack per evaluation.
+    /// 3.10: `tstate->frame` and `f_back`; every frame is an evaluation of its own, and has one `CFrame`.
     Objects {
         /// `PyThreadState.frame`.
         frame: u32,
-        /// `PyThreadState.cframe`.
-        cframe: u32,
-        /// `CFrame.previous`.
-        cframe_previous: u32,
+        /// The chain of `CFrame`s.
+        cframe: CFrameLayout,
     },
-    /// 3.11: `tstate->cframe->current_frame`; `is_entry` marks an evaluation's first frame, and one `_PyCFrame` on the
-    /// C stack stands for each evaluation.
-    Entries {
-        /// `PyThreadState.cframe`.
-        cframe: u32,
-        /// `_PyCFrame.current_frame`.
-        cframe_current_frame: u32,
-        /// `_PyCFrame.previous`.
-        cframe_previous: u32,
-    },
+    /// 3.11: the leaf's `_PyCFrame` says which frame is current; `is_entry` marks an evaluation's first frame, and one
+    /// `_PyCFrame` stands for each evaluation.
+    Entries(CFrameLayout),
     /// 3.12: as 3.11, but an evaluation begins with a shim frame on the C stack.
-    ShimsBehindCFrame {
-        /// `PyThreadState.cframe`.
-        cframe: u32,
-        /// `_PyCFrame.current_frame`.
-        cframe_current_frame: u32,
-        /// `_PyCFrame.previous`.
-        cframe_previous: u32,
-    },
+    ShimsBehindCFrame(CFrameLayout),
     /// 3.13 on: `tstate->current_frame`, with shim frames on the C stack.
     Shims {
         /// `PyThreadState.current_frame`.
@@ -116,6 +99,20 @@ pub enum FrameChain {
         /// `PyThreadState.base_frame` (3.15 on): pointer to a sentinel frame within the thread state.
         base_frame: Option<u32>,
     },
+}
+
+/// `CFrame` (3.10) or `_PyCFrame`: a link on the C stack for each native evaluation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CFrameLayout {
+    /// `PyThreadState.cframe`: the leaf's.
+    pub leaf: u32,
+    /// `PyThreadState.root_cframe`: the last of the chain, in the thread state itself and of no evaluation. 3.10 leaves
+    /// its `previous` uninitialised.
+    pub root: u32,
+    /// `CFrame.current_frame`. Unused in 3.10.
+    pub current_frame: u32,
+    /// `CFrame.previous`.
+    pub previous: u32,
 }
 
 /// `PyFrameObject` or `_PyInterpreterFrame`.
@@ -296,17 +293,27 @@ impl Layout {
 }
 
 impl FrameChain {
-    /// The pointers of the thread state that lead to its frames.
-    fn thread_offsets(&self) -> [Option<u32>; 2] {
-        match *self {
-            FrameChain::Objects { frame, cframe, .. } => [Some(frame), Some(cframe)],
-            FrameChain::Entries { cframe, .. } | FrameChain::ShimsBehindCFrame { cframe, .. } => {
-                [Some(cframe), None]
+    /// Pointers in the thread state that lead to its frames.
+    fn thread_offsets(&self) -> [Option<u32>; 3] {
+        let of_cframe = |cframe: &CFrameLayout| {
+            let last = cframe
+                .root
+                .saturating_add(cframe.current_frame.max(cframe.previous));
+            (Some(cframe.leaf), Some(last))
+        };
+        match self {
+            FrameChain::Objects { frame, cframe } => {
+                let (leaf, last) = of_cframe(cframe);
+                [Some(*frame), leaf, last]
+            }
+            FrameChain::Entries(cframe) | FrameChain::ShimsBehindCFrame(cframe) => {
+                let (leaf, last) = of_cframe(cframe);
+                [leaf, last, None]
             }
             FrameChain::Shims {
                 current_frame,
                 base_frame,
-            } => [Some(current_frame), base_frame],
+            } => [Some(*current_frame), *base_frame, None],
         }
     }
 }

@@ -7,8 +7,8 @@
 //! `https://github.com/python/cpython/tree/3.NN/Include` holds them for version 3.NN.
 
 use super::{
-    BytesLayout, CodeLayout, FrameChain, FrameLayout, GilLayout, GilPlace, InterpreterLayout,
-    Layout, ThreadLayout, UnicodeLayout,
+    BytesLayout, CFrameLayout, CodeLayout, FrameChain, FrameLayout, GilLayout, GilPlace,
+    InterpreterLayout, Layout, ThreadLayout, UnicodeLayout,
 };
 use crate::model::code::PythonVersion;
 
@@ -55,8 +55,12 @@ pub const V3_10: Layout = Layout {
     },
     chain: FrameChain::Objects {
         frame: 24,
-        cframe: 48,
-        cframe_previous: 8,
+        cframe: CFrameLayout {
+            leaf: 48,
+            root: 264,
+            current_frame: 8,
+            previous: 8,
+        },
     },
     frame: FrameLayout {
         head: 104,
@@ -99,11 +103,12 @@ pub const V3_11: Layout = Layout {
         native_thread_id: Some(160),
         datastack_chunk: Some(296),
     },
-    chain: FrameChain::Entries {
-        cframe: 56,
-        cframe_current_frame: 8,
-        cframe_previous: 16,
-    },
+    chain: FrameChain::Entries(CFrameLayout {
+        leaf: 56,
+        root: 336,
+        current_frame: 8,
+        previous: 16,
+    }),
     frame: FrameLayout {
         head: 72,
         previous: 48,
@@ -145,11 +150,12 @@ pub const V3_12: Layout = Layout {
         native_thread_id: Some(144),
         datastack_chunk: Some(232),
     },
-    chain: FrameChain::ShimsBehindCFrame {
-        cframe: 56,
-        cframe_current_frame: 0,
-        cframe_previous: 8,
-    },
+    chain: FrameChain::ShimsBehindCFrame(CFrameLayout {
+        leaf: 56,
+        root: 272,
+        current_frame: 0,
+        previous: 8,
+    }),
     frame: FrameLayout {
         head: 72,
         previous: 8,

@@ -1,0 +1,291 @@
+//! The chains of frames, one way of walking for each way that CPython has linked them.
+
+use super::{FrameError, MAX_FRAMES, PythonFrame, PythonRun, PythonStack};
+use crate::memory::Memory;
+use crate::model::frame::Frame;
+use crate::python::discover::Interpreter;
+use crate::python::layout::{CFrameLayout, Layout, MAX_FRAME};
+use crate::python::objects::{u32_at, u64_at};
+
+/// No bytecode goes this far: what points past it points elsewhere, and gets this offset, for which no line table has
+/// a line.
+const MAX_INSTRUCTION: u64 = 1 << 28;
+/// `FRAME_OWNED_BY_CSTACK` of 3.12 and 3.13, `FRAME_OWNED_BY_INTERPRETER` from 3.14 on: an evaluation's shim.
+const OWNED_BY_EVALUATION: u8 = 3;
+/// `FRAME_OWNED_BY_CSTACK` of 3.14.
+const OWNED_BY_C_STACK: u8 = 4;
+
+/// One frame's own fields.
+struct FrameHead {
+    previous: u64,
+    code: u64,
+    function: Option<u64>,
+    /// The eight bytes around it where it is an int.
+    instruction: u64,
+    owner: u8,
+}
+
+/// What every walk needs.
+pub(super) struct Walk<'a> {
+    layout: &'a Layout,
+    none: Option<u64>,
+    memory: &'a dyn Memory,
+}
+
+impl<'a> Walk<'a> {
+    pub(super) fn new(interpreter: &'a Interpreter, memory: &'a dyn Memory) -> Self {
+        Self {
+            layout: &interpreter.layout,
+            none: interpreter.none,
+            memory,
+        }
+    }
+
+    fn pointer(&self, base: u64, offset: u32) -> Result<u64, FrameError> {
+        Ok(self.memory.read_u64(base.wrapping_add(offset.into()))?)
+    }
+
+    fn head(&self, address: u64) -> Result<FrameHead, FrameError> {
+        let frame = &self.layout.frame;
+        let mut buffer = [0; MAX_FRAME as usize];
+        let head = buffer
+            .get_mut(..frame.head as usize)
+            .ok_or(FrameError::Invalid(address))?;
+        if !address.is_multiple_of(8) {
+            return Err(FrameError::Invalid(address));
+        }
+        self.memory.read_exact(address, head)?;
+        let pointer = |offset| u64_at(head, offset) & !frame.tag_mask;
+        let code = pointer(frame.code);
+        if code == 0 || !code.is_multiple_of(8) {
+            return Err(FrameError::Invalid(address));
+        }
+        Ok(FrameHead {
+            previous: u64_at(head, frame.previous),
+            code,
+            function: frame.function.map(pointer),
+            instruction: u64_at(head, frame.instruction & !7),
+            owner: head.get(frame.owner as usize).copied().unwrap_or(0),
+        })
+    }
+
+    /// 3.13 on.
+    pub(super) fn current_frames(
+        &self,
+        state: u64,
+        current_frame: u32,
+        base_frame: Option<u32>,
+        out: &mut PythonStack,
+    ) -> Result<(), FrameError> {
+        let base = base_frame.map_or(Ok(0), |offset| self.pointer(state, offset))?;
+        let first = self.pointer(state, current_frame)?;
+        self.shims(first, base, out)
+    }
+
+    /// 3.11 (whose frames are `entries`) and 3.12.
+    pub(super) fn behind_cframe(
+        &self,
+        state: u64,
+        cframe: &CFrameLayout,
+        entries: bool,
+        out: &mut PythonStack,
+    ) -> Result<(), FrameError> {
+        let root = state.wrapping_add(cframe.root.into());
+        let walk = |from: u64, out: &mut PythonStack| {
+            let first = self.pointer(from, cframe.current_frame)?;
+            match entries {
+                true => self.entries(from, root, first, cframe, out),
+                false => self.shims(first, 0, out),
+            }
+        };
+        let leaf = self.pointer(state, cframe.leaf)?;
+        let result = walk(leaf, out);
+        if result.is_ok() || !out.frames.is_empty() || !out.runs.is_empty() || leaf == root {
+            return result;
+        }
+        // An evaluation links its CFrame before it says which frame is current (Python/ceval.c): for a few instructions
+        // the field holds whatever lay there. The frames are then those of the evaluation outside of it.
+        let outer = self.pointer(leaf, cframe.previous)?;
+        let mut below = PythonStack::default();
+        below.end_run(Some(leaf));
+        if walk(outer, &mut below).is_ok() {
+            *out = below;
+            return Ok(());
+        }
+        result
+    }
+
+    /// 3.12 on: a run ends at a shim, which lies on the C stack itself. 3.15 ends the chain with a `base` frame, which
+    /// does not.
+    fn shims(&self, first: u64, base: u64, out: &mut PythonStack) -> Result<(), FrameError> {
+        let mut frame = first;
+        let mut steps = Steps::default();
+        while frame != 0 && frame != base {
+            steps.step(frame)?;
+            let head = self.head(frame)?;
+            match head.owner {
+                OWNED_BY_EVALUATION => out.end_run(Some(frame)),
+                OWNED_BY_C_STACK => {}
+                owner if owner > OWNED_BY_C_STACK => return Err(FrameError::Invalid(frame)),
+                _ if self.is_trampoline(&head) => {}
+                _ => out.frames.push(self.python_frame(frame, &head)),
+            }
+            frame = head.previous;
+        }
+        Ok(())
+    }
+
+    /// `__init__` called without leaving the evaluation (3.13 on) stands on a frame whose function is None
+    /// (`_PyFrame_PushTrampolineUnchecked`); a generator's frame that is being cleared has None for its code. No Python
+    /// tool shows either.
+    fn is_trampoline(&self, head: &FrameHead) -> bool {
+        self.none.is_some() && (head.function == self.none || Some(head.code) == self.none)
+    }
+
+    /// 3.11: a run ends at a frame with `is_entry`, and belongs to the next CFrame.
+    fn entries(
+        &self,
+        leaf: u64,
+        root: u64,
+        first: u64,
+        layout: &CFrameLayout,
+        out: &mut PythonStack,
+    ) -> Result<(), FrameError> {
+        let mut cframe = Some(leaf);
+        let mut frame = first;
+        let mut steps = Steps::default();
+        while frame != 0 {
+            steps.step(frame)?;
+            let head = self.head(frame)?;
+            if head.owner > 1 {
+                return Err(FrameError::Invalid(frame));
+            }
+            out.frames.push(self.python_frame(frame, &head));
+            frame = head.previous;
+            if head.owner == 1 {
+                out.end_run(cframe.filter(|&cframe| cframe != root));
+                cframe = match cframe {
+                    Some(inner) if inner != root => self.outer_of(inner, frame, layout)?,
+                    _ => None,
+                };
+            }
+        }
+        Ok(())
+    }
+
+    /// The CFrame outside of `inner`, if it goes on where the frames do. Where the two chains part (a coroutine library
+    /// switched stacks), frames go on without one.
+    fn outer_of(
+        &self,
+        inner: u64,
+        frame: u64,
+        layout: &CFrameLayout,
+    ) -> Result<Option<u64>, FrameError> {
+        if frame == 0 {
+            return Ok(None);
+        }
+        let outer = self.pointer(inner, layout.previous)?;
+        let current = self.pointer(outer, layout.current_frame)?;
+        Ok((current == frame).then_some(outer))
+    }
+
+    /// 3.10: every frame is a run, and the CFrames are counted off against the frames.
+    pub(super) fn objects(
+        &self,
+        state: u64,
+        first: u32,
+        cframe: &CFrameLayout,
+        out: &mut PythonStack,
+    ) -> Result<(), FrameError> {
+        let result = self.object_frames(self.pointer(state, first)?, out);
+        let chain = self.cframes(state, cframe, &mut out.evaluations);
+        let (frames, evaluations) = (out.frames.len(), out.evaluations.len());
+        // An evaluation links its CFrame a moment before its frame.
+        let early = usize::from(evaluations == frames + 1);
+        let matched = result.is_ok() && chain.is_ok() && evaluations == frames + early;
+        for index in 0..frames + early {
+            out.runs.push(PythonRun {
+                stack_address: out.evaluations.get(index).copied().filter(|_| matched),
+                first: index.saturating_sub(early) as u32,
+                length: u32::from(index >= early),
+            });
+        }
+        result.and(chain)
+    }
+
+    fn object_frames(&self, first: u64, out: &mut PythonStack) -> Result<(), FrameError> {
+        let mut frame = first;
+        let mut steps = Steps::default();
+        while frame != 0 {
+            steps.step(frame)?;
+            let head = self.head(frame)?;
+            let field = head.instruction.to_le_bytes();
+            // -1 before the first instruction.
+            let units = u32_at(&field, self.layout.frame.instruction % 8) as i32;
+            let bytes = u32::try_from(units)
+                .ok()
+                .and_then(|units| units.checked_mul(2));
+            out.frames.push(PythonFrame {
+                frame_address: frame,
+                code_address: head.code,
+                instruction: bytes.unwrap_or(Frame::NO_INSTRUCTION),
+            });
+            frame = head.previous;
+        }
+        Ok(())
+    }
+
+    fn cframes(
+        &self,
+        state: u64,
+        layout: &CFrameLayout,
+        evaluations: &mut Vec<u64>,
+    ) -> Result<(), FrameError> {
+        let root = state.wrapping_add(layout.root.into());
+        let mut cframe = self.pointer(state, layout.leaf)?;
+        let mut steps = Steps::default();
+        while cframe != root && cframe != 0 {
+            steps.step(cframe)?;
+            evaluations.push(cframe);
+            cframe = self.pointer(cframe, layout.previous)?;
+        }
+        Ok(())
+    }
+
+    fn python_frame(&self, frame: u64, head: &FrameHead) -> PythonFrame {
+        let bytecode = head.code.wrapping_add(self.layout.code.bytecode.into());
+        // A new frame points one unit before its code (3.11 and 3.12).
+        let instruction = match head.instruction.checked_sub(bytecode) {
+            Some(offset) => offset.min(MAX_INSTRUCTION) as u32,
+            None => Frame::NO_INSTRUCTION,
+        };
+        PythonFrame {
+            frame_address: frame,
+            code_address: head.code,
+            instruction,
+        }
+    }
+}
+
+/// Bounds a chain and notices a circle in it, without memory (Brent's algorithm).
+#[derive(Default)]
+struct Steps {
+    count: usize,
+    mark: u64,
+}
+
+impl Steps {
+    fn step(&mut self, address: u64) -> Result<(), FrameError> {
+        if self.count >= MAX_FRAMES {
+            return Err(FrameError::TooDeep);
+        }
+        if self.count > 0 && address == self.mark {
+            return Err(FrameError::Cycle);
+        }
+        self.count += 1;
+        if self.count.is_power_of_two() {
+            self.mark = address;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,156 @@
+//! A thread's Python frames, leaf first, in one run per native evaluation.
+//!
+//! `_PyEval_EvalFrameDefault` runs one or more Python frames. Each of its activations leaves a mark on the C stack: a
+//! `CFrame` in 3.10 to 3.12, and the shim frame below its first Python frame from 3.12 on. The mark's address tells
+//! which native frame a run of Python frames belongs to, without any symbol.
+
+mod chains;
+
+use super::discover::Interpreter;
+use super::layout::FrameChain;
+use super::objects::u64_at;
+use crate::memory::{Memory, ReadError};
+use chains::Walk;
+
+/// The most frames of one thread that are read. CPython's own limit is 1,000 by default.
+pub const MAX_FRAMES: usize = 4096;
+/// The most bytes of a data-stack chunk that are worth copying ahead (one is 16 KiB unless a frame is larger).
+const MAX_CHUNK: u64 = 1 << 20;
+
+/// A Python frame as it was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PythonFrame {
+    /// Its `_PyInterpreterFrame`, or its `PyFrameObject` in 3.10.
+    pub frame_address: u64,
+    /// Its code object.
+    pub code_address: u64,
+    /// Byte offset of the last started instruction from the start of the bytecode; [`NO_INSTRUCTION`](crate::model::frame::Frame::NO_INSTRUCTION) where the
+    /// frame has not started.
+    pub instruction: u32,
+}
+
+/// The Python frames of one native evaluation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PythonRun {
+    /// An address within the evaluation's own part of the C stack, where one is known.
+    pub stack_address: Option<u64>,
+    /// Where its frames begin in [`PythonStack::frames`].
+    pub first: u32,
+    /// How many they are. None, where the evaluation has just begun or is about to end.
+    pub length: u32,
+}
+
+impl PythonRun {
+    /// Its frames' indices in [`PythonStack::frames`].
+    pub fn range(&self) -> std::ops::Range<usize> {
+        let first = self.first as usize;
+        first..first.saturating_add(self.length as usize)
+    }
+}
+
+/// A thread's Python frames. Its buffers are kept from stack to stack.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PythonStack {
+    /// Leaf first.
+    pub frames: Vec<PythonFrame>,
+    /// Leaf first; together they cover all frames.
+    pub runs: Vec<PythonRun>,
+    /// 3.10: addresses of `CFrame`s, before they are matched with frames.
+    evaluations: Vec<u64>,
+}
+
+impl PythonStack {
+    /// Forgets what was read, and keeps the buffers.
+    pub fn clear(&mut self) {
+        self.frames.clear();
+        self.runs.clear();
+        self.evaluations.clear();
+    }
+
+    /// Ends the run of the frames that no run covers yet.
+    fn end_run(&mut self, stack_address: Option<u64>) {
+        let first = self.runs.last().map_or(0, |run| run.range().end);
+        self.runs.push(PythonRun {
+            stack_address,
+            first: first as u32,
+            length: (self.frames.len() - first) as u32,
+        });
+    }
+
+    /// Ends the root's run, if any frame is left for it.
+    fn end_last_run(&mut self) {
+        if self.runs.last().map_or(0, |run| run.range().end) < self.frames.len() {
+            self.end_run(None);
+        }
+    }
+}
+
+/// Why a stack was not read to its root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    /// A frame could not be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// A frame leads back to one nearer to the leaf.
+    #[error("the frames run in a circle")]
+    Cycle,
+    /// More than [`MAX_FRAMES`].
+    #[error("more frames than are followed")]
+    TooDeep,
+    /// What lies at this address is no frame.
+    #[error("no frame at {0:#x}")]
+    Invalid(u64),
+}
+
+/// Where a thread state's bytes lie that [`read_stack`] and [`data_stack_range`] need: address and length.
+pub fn state_range(interpreter: &Interpreter, state_address: u64) -> (u64, usize) {
+    (state_address, interpreter.layout.thread_head() as usize)
+}
+
+/// The part of the thread's current data-stack chunk that is in use: address and length. From 3.11 on most of a
+/// thread's frames lie there; copied together with the thread state, they are usually all that [`read_stack`] needs.
+pub fn data_stack_range(
+    interpreter: &Interpreter,
+    state_address: u64,
+    memory: &dyn Memory,
+) -> Option<(u64, usize)> {
+    let offset = interpreter.layout.thread.datastack_chunk?;
+    // struct _ts: _PyStackChunk *datastack_chunk; PyObject **datastack_top; …
+    let mut fields = [0; 16];
+    memory
+        .read_exact(state_address.wrapping_add(offset.into()), &mut fields)
+        .ok()?;
+    let (chunk, top) = (u64_at(&fields, 0), u64_at(&fields, 8));
+    let used = top
+        .checked_sub(chunk)
+        .filter(|&used| chunk != 0 && used <= MAX_CHUNK)?;
+    Some((chunk, usize::try_from(used).ok()?))
+}
+
+/// Reads the frames of the thread whose `PyThreadState` is at `state_address` into `out`, which is cleared first. Shim
+/// frames are left out. The thread should not run meanwhile; if it does, anything may come of it but a panic or a hang.
+///
+/// # Errors
+/// [`FrameError`]; `out` then holds what was read before, leaf first.
+pub fn read_stack(
+    interpreter: &Interpreter,
+    state_address: u64,
+    memory: &dyn Memory,
+    out: &mut PythonStack,
+) -> Result<(), FrameError> {
+    out.clear();
+    let walk = Walk::new(interpreter, memory);
+    let result = match &interpreter.layout.chain {
+        FrameChain::Objects { frame, cframe } => walk.objects(state_address, *frame, cframe, out),
+        FrameChain::Entries(cframe) => walk.behind_cframe(state_address, cframe, true, out),
+        FrameChain::ShimsBehindCFrame(cframe) => {
+            walk.behind_cframe(state_address, cframe, false, out)
+        }
+        FrameChain::Shims {
+            current_frame,
+            base_frame,
+        } => walk.current_frames(state_address, *current_frame, *base_frame, out),
+    };
+    out.end_last_run();
+    result
+}
