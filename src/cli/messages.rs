@@ -3,8 +3,8 @@
 //! Text from a target (names, paths, command lines) never brings control bytes to the terminal. A closed stream is no
 //! reason to stop: what is said into one is lost, and data into one ends the command quietly.
 
-pub(crate) use crate::model::text::printable;
 use super::failure::Failure;
+pub(crate) use crate::model::text::printable;
 use clap::error::ErrorKind;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
@@ -104,7 +104,6 @@ pub(crate) fn data(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Resu
         Ok(()) => Ok(()),
     }
 }
-
 
 #[cfg(test)]
 mod tests {

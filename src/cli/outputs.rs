@@ -115,14 +115,29 @@ pub(crate) fn render(
     let view = ViewOptions {
         threads: drawing.threads.clone(),
         plumbing: drawing.plumbing,
-        idle: if drawing.idle { Idle::Everywhere } else { Idle::TrainingThread },
+        idle: if drawing.idle {
+            Idle::Everywhere
+        } else {
+            Idle::TrainingThread
+        },
         ..ViewOptions::default()
     };
     match format {
         Format::Flamegraph => flamegraph::render(profile, &view, out)?,
-        Format::Speedscope => speedscope::render(profile, &SpeedscopeOptions { view, categories: true }, out)?,
+        Format::Speedscope => speedscope::render(
+            profile,
+            &SpeedscopeOptions {
+                view,
+                categories: true,
+            },
+            out,
+        )?,
         Format::Folded => {
-            let options = FoldedOptions { view, python_only: drawing.python_only, count: Count::Ticks };
+            let options = FoldedOptions {
+                view,
+                python_only: drawing.python_only,
+                count: Count::Ticks,
+            };
             folded::render(profile, &options, out)?;
         }
         Format::Json => json(profile, out)?,
@@ -144,14 +159,21 @@ pub(crate) fn summary(
     options: SummaryOptions,
     out: &mut dyn Write,
 ) -> Result<()> {
-    let text = TextOptions { itwinai: options.itwinai, rows: options.top };
+    let text = TextOptions {
+        itwinai: options.itwinai,
+        rows: options.top,
+    };
     Ok(out.write_all(render_summary(profile, &analyze(profile), text).as_bytes())?)
 }
 
 /// Writes what a recording holds.
 pub(crate) fn inspect(path: &Path, samples: bool, out: &mut dyn Write) -> Result<()> {
-    let recording = Recording::read(path).with_context(|| format!("cannot open {}", path.display()))?;
-    let options = InspectOptions { stacks: true, samples, demangle: Some(&demangle) };
+    let recording =
+        Recording::read(path).with_context(|| format!("cannot open {}", path.display()))?;
+    let options = InspectOptions {
+        stacks: true,
+        samples,
+        demangle: Some(&demangle),
+    };
     Ok(out.write_all(render_text(&recording, &options).as_bytes())?)
 }
-

@@ -6,7 +6,10 @@ use nix::libc;
 use std::time::Duration;
 
 fn read(clock: libc::clockid_t) -> Option<u64> {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     // SAFETY: `time` is a valid place for a timespec; an unknown clock only makes the call fail.
     let result = unsafe { libc::clock_gettime(clock, &mut time) };
     (result == 0).then(|| {
@@ -57,7 +60,12 @@ pub fn sleep_until(deadline_ns: u64) {
     };
     // SAFETY: `time` is a valid timespec and no remainder is asked for.
     unsafe {
-        libc::clock_nanosleep(libc::CLOCK_MONOTONIC, libc::TIMER_ABSTIME, &time, std::ptr::null_mut());
+        libc::clock_nanosleep(
+            libc::CLOCK_MONOTONIC,
+            libc::TIMER_ABSTIME,
+            &time,
+            std::ptr::null_mut(),
+        );
     }
 }
 

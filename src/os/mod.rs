@@ -1,16 +1,16 @@
 //! The operating system: the only home of libc, unsafe code and /proc.
 
-pub mod clock;
-pub mod stop;
-pub mod threads;
-pub mod vm_read;
 pub mod access;
+pub mod clock;
+pub mod elf_file;
 pub mod host;
 pub mod launch;
+pub mod maps;
 pub mod permissions;
 pub mod process_info;
 pub mod process_tree;
 pub mod redaction;
 pub mod signals;
-pub mod elf_file;
-pub mod maps;
+pub mod stop;
+pub mod threads;
+pub mod vm_read;

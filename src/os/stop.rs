@@ -168,7 +168,11 @@ pub fn wait_for_any_stop(timeout: Duration) {
 fn ptrace(request: libc::c_uint, tid: i32, data: u64) -> Result<(), Errno> {
     // SAFETY: the requests used here (SEIZE, INTERRUPT, DETACH) take integers and write to no memory of ours.
     let result = unsafe { libc::ptrace(request, tid, 0_usize, data as usize) };
-    if result == -1 { Err(Errno::last()) } else { Ok(()) }
+    if result == -1 {
+        Err(Errno::last())
+    } else {
+        Ok(())
+    }
 }
 
 enum Event {
@@ -217,8 +221,8 @@ fn read_registers(tid: i32) -> Option<Registers> {
         user
     };
     let values = [
-        user.rax, user.rdx, user.rcx, user.rbx, user.rsi, user.rdi, user.rbp, user.rsp, user.r8, user.r9, user.r10,
-        user.r11, user.r12, user.r13, user.r14, user.r15, user.rip,
+        user.rax, user.rdx, user.rcx, user.rbx, user.rsi, user.rdi, user.rbp, user.rsp, user.r8,
+        user.r9, user.r10, user.r11, user.r12, user.r13, user.r14, user.r15, user.rip,
     ];
     let mut registers = Registers::unknown();
     for (number, value) in values.into_iter().enumerate() {

@@ -54,10 +54,15 @@ impl Whereabouts {
     pub fn registers(&self) -> Option<Registers> {
         match *self {
             Whereabouts::Running => None,
-            Whereabouts::InSyscall { stack_pointer, instruction_pointer, .. }
-            | Whereabouts::Blocked { stack_pointer, instruction_pointer } => {
-                Some(Registers::of_sleeper(stack_pointer, instruction_pointer))
+            Whereabouts::InSyscall {
+                stack_pointer,
+                instruction_pointer,
+                ..
             }
+            | Whereabouts::Blocked {
+                stack_pointer,
+                instruction_pointer,
+            } => Some(Registers::of_sleeper(stack_pointer, instruction_pointer)),
         }
     }
 
@@ -126,8 +131,12 @@ impl ThreadFiles {
     /// EPERM without permission to trace it; ESRCH or ENOENT once it is gone.
     pub fn whereabouts(&self) -> io::Result<Whereabouts> {
         let mut buffer = [0; 256];
-        parse_syscall(self.syscall.read(&mut buffer)?)
-            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "unknown form of /proc/PID/task/TID/syscall"))
+        parse_syscall(self.syscall.read(&mut buffer)?).ok_or_else(|| {
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                "unknown form of /proc/PID/task/TID/syscall",
+            )
+        })
     }
 
     /// State and start time (clock ticks since boot). About 4 µs.
@@ -146,19 +155,28 @@ impl ThreadFiles {
     /// As [`ThreadFiles::schedstat`].
     pub fn name(&self) -> io::Result<String> {
         let name = std::fs::read(format!("{}/comm", self.directory))?;
-        Ok(String::from_utf8_lossy(&name).trim_end_matches('\n').to_owned())
+        Ok(String::from_utf8_lossy(&name)
+            .trim_end_matches('\n')
+            .to_owned())
     }
 
     /// The pid of whoever traces the thread, 0 for nobody; `None` where it cannot be read.
     pub fn tracer_pid(&self) -> Option<i32> {
         let status = std::fs::read_to_string(format!("{}/status", self.directory)).ok()?;
-        status.lines().find_map(|line| line.strip_prefix("TracerPid:"))?.trim().parse().ok()
+        status
+            .lines()
+            .find_map(|line| line.strip_prefix("TracerPid:"))?
+            .trim()
+            .parse()
+            .ok()
     }
 
     /// The tid as the thread itself sees it: the last of `NSpid` (inner pid namespaces); `None` where the kernel has none.
     pub fn inner_tid(&self) -> Option<i32> {
         let status = std::fs::read_to_string(format!("{}/status", self.directory)).ok()?;
-        let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("NSpid:"))?;
         line.split_ascii_whitespace().last()?.parse().ok()
     }
 }
@@ -172,7 +190,9 @@ pub struct TaskDirectory {
 impl TaskDirectory {
     /// Of process `pid`.
     pub fn new(pid: i32) -> Self {
-        Self { path: format!("/proc/{pid}/task") }
+        Self {
+            path: format!("/proc/{pid}/task"),
+        }
     }
 
     /// A number that changes when the number of threads does: the directory's link count, 1.5 µs.
@@ -199,7 +219,9 @@ impl TaskDirectory {
 }
 
 fn parse_schedstat(text: &[u8]) -> SchedStat {
-    let mut fields = text.split(|byte| byte.is_ascii_whitespace()).filter_map(parse_decimal);
+    let mut fields = text
+        .split(|byte| byte.is_ascii_whitespace())
+        .filter_map(parse_decimal);
     SchedStat {
         run_ns: fields.next().unwrap_or(0),
         queue_ns: fields.next().unwrap_or(0),
@@ -246,7 +268,9 @@ fn parse_stat(text: &[u8]) -> (ThreadState, u64) {
         .iter()
         .rposition(|&byte| byte == b')')
         .map_or(&text[..0], |position| &text[position + 1..]);
-    let mut fields = after_name.split(|byte| byte.is_ascii_whitespace()).filter(|field| !field.is_empty());
+    let mut fields = after_name
+        .split(|byte| byte.is_ascii_whitespace())
+        .filter(|field| !field.is_empty());
     let state = match fields.next().and_then(|field| field.first()) {
         Some(b'R') => ThreadState::Running,
         Some(b'S' | b'I') => ThreadState::Sleeping,
@@ -267,16 +291,26 @@ mod tests {
     fn parses_what_the_kernel_prints() {
         assert_eq!(
             parse_schedstat(b"1234 56 7\n"),
-            SchedStat { run_ns: 1234, queue_ns: 56, slices: 7 }
+            SchedStat {
+                run_ns: 1234,
+                queue_ns: 56,
+                slices: 7
+            }
         );
         assert!(!parse_schedstat(b"0 0 0\n").is_kept());
         assert_eq!(parse_syscall(b"running\n"), Some(Whereabouts::Running));
         assert_eq!(
             parse_syscall(b"-1 0x7f0 0x55\n"),
-            Some(Whereabouts::Blocked { stack_pointer: 0x7f0, instruction_pointer: 0x55 })
+            Some(Whereabouts::Blocked {
+                stack_pointer: 0x7f0,
+                instruction_pointer: 0x55
+            })
         );
         let asleep = parse_syscall(b"202 0x1 0x2 0x3 0x4 0x5 0x6 0x7ffc 0x7f1\n");
-        assert_eq!(asleep.and_then(|whereabouts| whereabouts.syscall()), Some(202));
+        assert_eq!(
+            asleep.and_then(|whereabouts| whereabouts.syscall()),
+            Some(202)
+        );
         assert_eq!(parse_syscall(b"202 0x1"), None);
         assert_eq!(parse_syscall(b""), None);
     }
@@ -294,7 +328,10 @@ mod tests {
         let tids = TaskDirectory::new(pid).list().expect("own task directory");
         assert!(tids.contains(&nix::unistd::gettid().as_raw()));
         let files = ThreadFiles::open(pid, nix::unistd::gettid().as_raw());
-        assert_eq!(files.whereabouts().expect("own syscall file"), Whereabouts::Running);
+        assert_eq!(
+            files.whereabouts().expect("own syscall file"),
+            Whereabouts::Running
+        );
         assert!(files.stat().expect("own stat").1 > 0);
         assert_eq!(files.inner_tid(), Some(nix::unistd::gettid().as_raw()));
     }

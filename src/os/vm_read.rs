@@ -18,7 +18,9 @@ pub struct ProcessMemory {
 impl ProcessMemory {
     /// Memory of the process, or of the thread, `pid`.
     pub fn new(pid: i32) -> Self {
-        Self { pid: Pid::from_raw(pid) }
+        Self {
+            pid: Pid::from_raw(pid),
+        }
     }
 
     /// Fills `buffers` from `addresses` in one system call and tells how many bytes arrived, in order: the kernel stops at
@@ -26,7 +28,11 @@ impl ProcessMemory {
     ///
     /// # Errors
     /// [`ReadError`] if nothing could be read.
-    pub fn read_vector(&self, addresses: &[u64], buffers: &mut [IoSliceMut<'_>]) -> Result<usize, ReadError> {
+    pub fn read_vector(
+        &self,
+        addresses: &[u64],
+        buffers: &mut [IoSliceMut<'_>],
+    ) -> Result<usize, ReadError> {
         let mut remote = [RemoteIoVec { base: 0, len: 0 }; 96];
         let count = buffers.len().min(addresses.len()).min(remote.len());
         for ((slot, &address), buffer) in remote.iter_mut().zip(addresses).zip(buffers.iter()) {
@@ -36,7 +42,8 @@ impl ProcessMemory {
             };
         }
         let first = addresses.first().copied().unwrap_or(0);
-        process_vm_readv(self.pid, &mut buffers[..count], &remote[..count]).map_err(|errno| error_of(errno, first))
+        process_vm_readv(self.pid, &mut buffers[..count], &remote[..count])
+            .map_err(|errno| error_of(errno, first))
     }
 }
 
@@ -85,7 +92,10 @@ fn read_batch(pid: Pid, batch: &mut [ReadRequest<'_>]) -> usize {
             len: request.buffer.len(),
         })
         .collect();
-    let mut local: Vec<IoSliceMut<'_>> = batch.iter_mut().map(|request| IoSliceMut::new(request.buffer)).collect();
+    let mut local: Vec<IoSliceMut<'_>> = batch
+        .iter_mut()
+        .map(|request| IoSliceMut::new(request.buffer))
+        .collect();
     let read = process_vm_readv(pid, &mut local, &remote);
     drop(local);
     let (mut available, error) = match read {
@@ -117,9 +127,21 @@ mod tests {
         let address = data.as_ptr() as u64;
         let (mut first, mut bad, mut last) = ([0; 4], [0; 8], [0; 2]);
         let mut requests = [
-            ReadRequest { address, buffer: &mut first, result: Ok(()) },
-            ReadRequest { address: 8, buffer: &mut bad, result: Ok(()) },
-            ReadRequest { address: address + 6, buffer: &mut last, result: Ok(()) },
+            ReadRequest {
+                address,
+                buffer: &mut first,
+                result: Ok(()),
+            },
+            ReadRequest {
+                address: 8,
+                buffer: &mut bad,
+                result: Ok(()),
+            },
+            ReadRequest {
+                address: address + 6,
+                buffer: &mut last,
+                result: Ok(()),
+            },
         ];
         memory.read_many(&mut requests);
         assert_eq!(requests[0].result, Ok(()));

@@ -2,7 +2,7 @@
 
 /// A controller that keeps the stopped share of running threads below a bound.
 #[derive(Debug)]
-pub struct Budget {
+pub(super) struct Budget {
     /// Bound, 0 to 1; infinite where it is off.
     max_share: f64,
     /// Share of running threads that is stopped in a tick.
@@ -23,7 +23,7 @@ const WINDOW_NS: u64 = 250_000_000;
 
 impl Budget {
     /// At most `max_share` of the time of running threads, at one tick every `period_ns`.
-    pub fn new(max_share: f64, period_ns: u64) -> Self {
+    pub(super) fn new(max_share: f64, period_ns: u64) -> Self {
         let expected = EXPECTED_STOP_NS / period_ns as f64;
         Self {
             max_share,
@@ -37,7 +37,7 @@ impl Budget {
     }
 
     /// Which of `running` threads to stop now: indices that take turns from tick to tick.
-    pub fn choose(&mut self, running: usize) -> impl Iterator<Item = usize> + use<> {
+    pub(super) fn choose(&mut self, running: usize) -> impl Iterator<Item = usize> + use<> {
         let wanted = if self.max_share.is_finite() {
             self.carried = (self.carried + self.fraction * running as f64).min(running as f64);
             self.carried.floor()
@@ -54,7 +54,7 @@ impl Budget {
     }
 
     /// Tells what the last tick's stops took, of how much time of running threads.
-    pub fn account(&mut self, stopped_ns: u64, run_ns: u64) {
+    pub(super) fn account(&mut self, stopped_ns: u64, run_ns: u64) {
         self.window_stopped_ns += stopped_ns;
         self.window_run_ns += run_ns;
         if self.window_run_ns < WINDOW_NS || !self.max_share.is_finite() {
@@ -75,12 +75,12 @@ impl Budget {
     }
 
     /// Whether fewer threads are stopped than run.
-    pub fn is_limiting(&self) -> bool {
+    pub(super) fn is_limiting(&self) -> bool {
         self.max_share.is_finite() && self.fraction < 1.0
     }
 
     /// Whether it ever had to stop fewer threads than it wanted to.
-    pub fn has_backed_off(&self) -> bool {
+    pub(super) fn has_backed_off(&self) -> bool {
         self.backed_off
     }
 }
@@ -90,7 +90,13 @@ mod tests {
     use super::*;
 
     /// Simulates a second of ticks in which each stop takes `stop_ns`; gives the share of running time that was stopped.
-    fn share(budget: &mut Budget, running: usize, period_ns: u64, stop_ns: u64, ticks: usize) -> f64 {
+    fn share(
+        budget: &mut Budget,
+        running: usize,
+        period_ns: u64,
+        stop_ns: u64,
+        ticks: usize,
+    ) -> f64 {
         let mut stopped = 0;
         for _ in 0..ticks {
             let here = budget.choose(running).count() as u64 * stop_ns;
@@ -127,7 +133,12 @@ mod tests {
             budget.account(100_000, 7_000_000);
         }
         let (least, most) = (stops.iter().min(), stops.iter().max());
-        assert!(least.zip(most).is_some_and(|(least, most)| most - least <= 1), "{stops:?}");
+        assert!(
+            least
+                .zip(most)
+                .is_some_and(|(least, most)| most - least <= 1),
+            "{stops:?}"
+        );
     }
 
     #[test]

@@ -85,7 +85,16 @@ pub(super) fn capture(
     buffers: &mut Buffers,
     sample: &mut RawSample,
 ) -> Result<(), ReadError> {
-    read_ranges(memory, interpreter, registers, native, plan, stack_buffer, buffers, sample)?;
+    read_ranges(
+        memory,
+        interpreter,
+        registers,
+        native,
+        plan,
+        stack_buffer,
+        buffers,
+        sample,
+    )?;
     if let (Some(interpreter), Some(state)) = (interpreter, plan.state_address) {
         let layered = LayeredMemory::new(&sample.snapshot, memory);
         let walked = read_stack(interpreter, state, &layered, &mut sample.python);
@@ -121,10 +130,14 @@ fn read_ranges(
         }
     }
     // Whatever may fail comes last: the kernel stops at the first page that is not there.
-    let stack_pointer = registers.filter(|_| native).and_then(Registers::stack_pointer);
+    let stack_pointer = registers
+        .filter(|_| native)
+        .and_then(Registers::stack_pointer);
     if let Some(stack_pointer) = stack_pointer {
         let root = plan.root_stack_pointer;
-        let known = root.checked_sub(stack_pointer).filter(|&length| length <= MAX_STACK_BYTES as u64);
+        let known = root
+            .checked_sub(stack_pointer)
+            .filter(|&length| length <= MAX_STACK_BYTES as u64);
         let length = match known {
             Some(length) => length as usize,
             None if root == 0 => UNKNOWN_STACK_BYTES,
@@ -133,19 +146,30 @@ fn read_ranges(
         stack_buffer.resize(length, 0);
         if known.is_some() {
             ranges.push((stack_pointer, stack_buffer));
-            ranges.extend(plan.extras.iter().map(|&(address, length)| (address, buffers.take(length))));
+            ranges.extend(
+                plan.extras
+                    .iter()
+                    .map(|&(address, length)| (address, buffers.take(length))),
+            );
         } else {
             ranges.push((stack_pointer, stack_buffer));
         }
     } else {
         buffers.free.push(stack_buffer);
-        ranges.extend(plan.extras.iter().map(|&(address, length)| (address, buffers.take(length))));
+        ranges.extend(
+            plan.extras
+                .iter()
+                .map(|&(address, length)| (address, buffers.take(length))),
+        );
     }
     if ranges.is_empty() {
         return Ok(());
     }
     let addresses: Vec<u64> = ranges.iter().map(|(address, _)| *address).collect();
-    let mut slices: Vec<IoSliceMut<'_>> = ranges.iter_mut().map(|(_, buffer)| IoSliceMut::new(buffer)).collect();
+    let mut slices: Vec<IoSliceMut<'_>> = ranges
+        .iter_mut()
+        .map(|(_, buffer)| IoSliceMut::new(buffer))
+        .collect();
     let mut available = memory.read_vector(&addresses, &mut slices)?;
     drop(slices);
     let mut stack_bytes = 0;
@@ -172,7 +196,12 @@ fn read_ranges(
     Ok(())
 }
 
-fn retry_stack(memory: &ProcessMemory, stack_pointer: u64, buffers: &mut Buffers, sample: &mut RawSample) {
+fn retry_stack(
+    memory: &ProcessMemory,
+    stack_pointer: u64,
+    buffers: &mut Buffers,
+    sample: &mut RawSample,
+) {
     let mut buffer = buffers.take(UNKNOWN_STACK_BYTES);
     let read = memory.read_vector(&[stack_pointer], &mut [IoSliceMut::new(&mut buffer)]);
     if let Ok(length) = read {
@@ -182,10 +211,20 @@ fn retry_stack(memory: &ProcessMemory, stack_pointer: u64, buffers: &mut Buffers
 }
 
 /// Remembers what was missed, newest last, each once; what lies in the data stack is copied anyway.
-fn learn(extras: &mut Vec<(u64, usize)>, missed: &[(u64, usize)], data_stack: Option<(u64, usize)>) {
+fn learn(
+    extras: &mut Vec<(u64, usize)>,
+    missed: &[(u64, usize)],
+    data_stack: Option<(u64, usize)>,
+) {
     for &(address, length) in missed {
-        let covered = data_stack.is_some_and(|(start, used)| address >= start && address - start < used as u64);
-        if covered || length > 4096 || extras.iter().any(|extra| extra.0 == address && extra.1 >= length) {
+        let covered = data_stack
+            .is_some_and(|(start, used)| address >= start && address - start < used as u64);
+        if covered
+            || length > 4096
+            || extras
+                .iter()
+                .any(|extra| extra.0 == address && extra.1 >= length)
+        {
             continue;
         }
         if extras.len() >= MAX_EXTRAS {
@@ -211,7 +250,16 @@ pub(super) fn capture_unstopped(
         buffers.reclaim(sample);
         sample.python.clear();
         let spare = buffers.take(0);
-        capture(memory, Some(interpreter), None, false, plan, spare, buffers, sample)?;
+        capture(
+            memory,
+            Some(interpreter),
+            None,
+            false,
+            plan,
+            spare,
+            buffers,
+            sample,
+        )?;
         let here: Vec<(u64, u64)> = sample
             .python
             .frames

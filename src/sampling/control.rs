@@ -96,7 +96,11 @@ impl Control {
             samples: self.samples.load(Ordering::Relaxed),
             threads: self.threads.load(Ordering::Relaxed),
             processes: self.processes.load(Ordering::Relaxed),
-            stopped_share: if run_ns == 0 { 0.0 } else { stopped_ns as f64 / run_ns as f64 },
+            stopped_share: if run_ns == 0 {
+                0.0
+            } else {
+                stopped_ns as f64 / run_ns as f64
+            },
             limiting: self.limiting.load(Ordering::Relaxed),
         }
     }

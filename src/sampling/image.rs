@@ -2,7 +2,7 @@
 
 use super::maps_reader::MapsReader;
 use crate::memory::Memory;
-use crate::native::elf::ModuleBytes;
+use crate::native::image::ModuleBytes;
 use crate::native::loaded::{LoadedModules, ModuleOpener};
 use crate::native::modules::{Module, ModuleStore};
 use crate::native::unwind::Unwinder;
@@ -88,7 +88,9 @@ impl ProcessImage {
             self.next_refresh_ns = now_ns + self.refresh_pause_ns;
             return false;
         };
-        let changed = self.modules.refresh(&mappings, &Opener { pid: self.pid }, &self.memory);
+        let changed = self
+            .modules
+            .refresh(&mappings, &Opener { pid: self.pid }, &self.memory);
         // Whoever maps code all the time is followed with a delay; a torch that is still importing closely.
         self.refresh_pause_ns = if changed {
             FIRST_REFRESH_NS
@@ -121,7 +123,9 @@ impl ProcessImage {
                 true
             }
             // A process that has just been forked or has just started has not mapped everything yet.
-            Err(DiscoverError::NotPython) if changed || now_ns < self.born_ns + 200_000_000 => false,
+            Err(DiscoverError::NotPython) if changed || now_ns < self.born_ns + 200_000_000 => {
+                false
+            }
             Err(DiscoverError::NotYetInitialised | DiscoverError::Unreadable(_))
                 if now_ns < self.born_ns + DISCOVERY_PATIENCE_NS =>
             {
@@ -136,8 +140,14 @@ impl ProcessImage {
 
     /// Looks for an interpreter again: a program may load Python when it has long been running.
     pub(super) fn modules_changed(&mut self) {
-        if matches!(self.python, Python::None(DiscoverError::NotPython | DiscoverError::NotYetInitialised)) {
-            let has_python = self.modules.modules().any(|(module, _)| could_be_python(&module.info.path));
+        if matches!(
+            self.python,
+            Python::None(DiscoverError::NotPython | DiscoverError::NotYetInitialised)
+        ) {
+            let has_python = self
+                .modules
+                .modules()
+                .any(|(module, _)| could_be_python(&module.info.path));
             if has_python {
                 self.python = Python::Pending;
                 self.next_discovery_ns = 0;
@@ -155,10 +165,15 @@ impl ProcessImage {
 }
 
 /// The interpreter among the modules: those that are named like Python first, the program itself whatever its name.
-fn find_interpreter(modules: &LoadedModules, memory: &dyn Memory) -> Result<Interpreter, DiscoverError> {
+fn find_interpreter(
+    modules: &LoadedModules,
+    memory: &dyn Memory,
+) -> Result<Interpreter, DiscoverError> {
     let mut images = Vec::new();
     for (position, (module, bias)) in modules.modules().enumerate() {
-        let Some(image) = module.image() else { continue };
+        let Some(image) = module.image() else {
+            continue;
+        };
         // The program is mapped before any library.
         if position == 0 || could_be_python(&module.info.path) {
             images.push(PythonImage {
@@ -177,6 +192,8 @@ pub(super) fn torch_version(pid: i32, library: &str) -> Option<String> {
     let package = library.rsplit_once("/lib/")?.0;
     let file = ElfFile::open(pid, &format!("{package}/version.py")).ok()?;
     let text = String::from_utf8_lossy(file.get(..LONGEST.min(file.len()))?);
-    let line = text.lines().find_map(|line| line.strip_prefix("__version__"))?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("__version__"))?;
     line.split(['\'', '"']).nth(1).map(str::to_owned)
 }

@@ -20,11 +20,18 @@ pub(super) enum KeeperEvent {
     /// Its facts changed.
     Info { pid: i32, info: Box<ProcessInfo> },
     /// It runs another program (`exec`), or its interpreter was found.
-    Image { pid: i32, interpreter: Option<Arc<Interpreter>>, exec: bool },
+    Image {
+        pid: i32,
+        interpreter: Option<Arc<Interpreter>>,
+        exec: bool,
+    },
     /// The worker cannot read this one's Python frames, the fallback can: the tracer leaves it alone.
     Fallback { pid: i32 },
     /// The fallback read these stacks: tid, and frames leaf first.
-    Named { pid: i32, stacks: Vec<(i32, Vec<(String, String, u32)>)> },
+    Named {
+        pid: i32,
+        stacks: Vec<(i32, Vec<(String, String, u32)>)>,
+    },
     /// It ended.
     Gone { pid: i32 },
 }
@@ -85,7 +92,11 @@ impl Keeper {
     pub(super) fn run(mut self) {
         while !self.control.stop_requested() {
             self.look();
-            let pause = if self.kept.values().any(|kept| kept.before_exec) { PERIOD_NS / 10 } else { PERIOD_NS };
+            let pause = if self.kept.values().any(|kept| kept.before_exec) {
+                PERIOD_NS / 10
+            } else {
+                PERIOD_NS
+            };
             sleep_until(monotonic_ns() + pause);
         }
     }
@@ -94,7 +105,9 @@ impl Keeper {
     pub(super) fn look(&mut self) {
         for event in self.watch.poll() {
             match event {
-                ProcessEvent::Started { pid, start_ticks, .. } => self.started(pid, start_ticks),
+                ProcessEvent::Started {
+                    pid, start_ticks, ..
+                } => self.started(pid, start_ticks),
                 ProcessEvent::Exited { pid, start_ticks } => self.exited(pid, start_ticks),
                 ProcessEvent::TooMany { .. } => {}
             }
@@ -107,8 +120,16 @@ impl Keeper {
             return;
         }
         let now_ns = monotonic_ns();
-        let before_exec = pid == self.root_pid && self.own_exe.is_some() && exe_of(&pid.to_string()) == self.own_exe;
-        let kept = Kept { image: read_mark(pid), seen_ns: now_ns, checked_ns: now_ns, before_exec, start_ticks };
+        let before_exec = pid == self.root_pid
+            && self.own_exe.is_some()
+            && exe_of(&pid.to_string()) == self.own_exe;
+        let kept = Kept {
+            image: read_mark(pid),
+            seen_ns: now_ns,
+            checked_ns: now_ns,
+            before_exec,
+            start_ticks,
+        };
         self.kept.insert(pid, kept);
         if !before_exec {
             self.announce(pid, now_ns);
@@ -122,7 +143,11 @@ impl Keeper {
     }
 
     fn exited(&mut self, pid: i32, start_ticks: u64) {
-        if self.kept.get(&pid).is_some_and(|kept| kept.start_ticks == start_ticks) {
+        if self
+            .kept
+            .get(&pid)
+            .is_some_and(|kept| kept.start_ticks == start_ticks)
+        {
             self.kept.remove(&pid);
             let _ = self.events.send(KeeperEvent::Gone { pid });
         }
@@ -151,7 +176,11 @@ impl Keeper {
                 self.announce(pid, now_ns);
                 continue;
             }
-            let _ = self.events.send(KeeperEvent::Image { pid, interpreter: None, exec: true });
+            let _ = self.events.send(KeeperEvent::Image {
+                pid,
+                interpreter: None,
+                exec: true,
+            });
             let info = Box::new(process_info(pid, now_ns));
             let _ = self.events.send(KeeperEvent::Info { pid, info });
         }
@@ -175,13 +204,24 @@ fn exe_of(pid: &str) -> Option<(u64, u64)> {
 /// Fields 26 and 28 of `/proc/PID/stat` (proc_pid_stat(5)); zeros where they may not be read.
 fn read_mark(pid: i32) -> ImageMark {
     let text = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let after_name = text.iter().rposition(|&byte| byte == b')').map_or(&[][..], |at| &text[at + 1..]);
+    let after_name = text
+        .iter()
+        .rposition(|&byte| byte == b')')
+        .map_or(&[][..], |at| &text[at + 1..]);
     let text = String::from_utf8_lossy(after_name);
     let mut fields = text.split_ascii_whitespace();
-    let mut next = |skip: usize| fields.nth(skip).and_then(|field| field.parse().ok()).unwrap_or(0);
+    let mut next = |skip: usize| {
+        fields
+            .nth(skip)
+            .and_then(|field| field.parse().ok())
+            .unwrap_or(0)
+    };
     let start_code = next(26 - 3);
     let start_stack = next(1);
-    ImageMark { start_code, start_stack }
+    ImageMark {
+        start_code,
+        start_stack,
+    }
 }
 
 #[cfg(test)]
@@ -192,7 +232,10 @@ mod tests {
     fn the_mark_is_read_and_stays_while_the_program_does() {
         let pid = std::process::id() as i32;
         let mark = read_mark(pid);
-        assert!(mark.start_code > 0 && mark.start_stack > mark.start_code, "{mark:?}");
+        assert!(
+            mark.start_code > 0 && mark.start_stack > mark.start_code,
+            "{mark:?}"
+        );
         assert_eq!(read_mark(pid), mark);
     }
 }

@@ -19,7 +19,10 @@ pub(super) struct MapsReader {
 
 impl MapsReader {
     pub(super) fn new(pid: i32) -> Self {
-        Self { pid, outstanding: None }
+        Self {
+            pid,
+            outstanding: None,
+        }
     }
 
     /// The mappings; `None` if they cannot be had now.

@@ -5,18 +5,18 @@ use crate::native::unwind::NativeFrame;
 
 /// A run of Python frames, as frames of the stack, and an address within the C stack frame of the function that runs them.
 #[derive(Clone, Copy, Debug)]
-pub struct Run<'a> {
+pub(super) struct Run<'a> {
     /// Where on the C stack the interpreter keeps this run's bookkeeping; `None` where the version has none.
-    pub stack_address: Option<u64>,
+    pub(super) stack_address: Option<u64>,
     /// Frames, leaf first.
-    pub frames: &'a [Frame],
+    pub(super) frames: &'a [Frame],
 }
 
 /// Merges native frames (leaf first, with how they are recorded) and Python runs (leaf first) into `out`, root first.
 ///
 /// `native_partial` says why the native stack ends early, `python_partial` why the Python one does. Nothing that was read is
 /// dropped: runs that no native frame holds stand nearer the root than all native frames, below the reason.
-pub fn merge(
+pub(super) fn merge(
     native: &[(NativeFrame, Frame)],
     native_partial: Option<Partial>,
     runs: &[Run<'_>],
@@ -31,7 +31,9 @@ pub fn merge(
         let to = native.get(index + 1).map(|(next, _)| next.stack_pointer);
         let mut replaced = false;
         while let Some(run) = runs.get(next_run)
-            && run.stack_address.is_some_and(|address| address >= from && to.is_some_and(|to| address < to))
+            && run
+                .stack_address
+                .is_some_and(|address| address >= from && to.is_some_and(|to| address < to))
         {
             out.extend_from_slice(run.frames);
             next_run += 1;
@@ -64,14 +66,30 @@ mod tests {
     fn native(frames: &[u64]) -> Vec<(NativeFrame, Frame)> {
         let frame = |&stack_pointer: &u64| {
             let address = CodeAddress::Return(stack_pointer);
-            let recorded = Frame::Native { module: ModuleId(0), address, trust: Trust::Unwound };
-            (NativeFrame { address, stack_pointer, module: None, trust: Trust::Unwound }, recorded)
+            let recorded = Frame::Native {
+                module: ModuleId(0),
+                address,
+                trust: Trust::Unwound,
+            };
+            (
+                NativeFrame {
+                    address,
+                    stack_pointer,
+                    module: None,
+                    trust: Trust::Unwound,
+                },
+                recorded,
+            )
         };
         frames.iter().map(frame).collect()
     }
 
     fn python(code: u32) -> Frame {
-        Frame::Python { code: CodeId(code), instruction: 0, line: 1 }
+        Frame::Python {
+            code: CodeId(code),
+            instruction: 0,
+            line: 1,
+        }
     }
 
     fn show(out: &[Frame]) -> Vec<String> {
@@ -88,30 +106,60 @@ mod tests {
     fn each_eval_frame_gives_way_to_its_run() {
         let (inner, outer) = ([python(3), python(2)], [python(1)]);
         let runs = [
-            Run { stack_address: Some(0x250), frames: &inner },
-            Run { stack_address: Some(0x410), frames: &outer },
+            Run {
+                stack_address: Some(0x250),
+                frames: &inner,
+            },
+            Run {
+                stack_address: Some(0x410),
+                frames: &outer,
+            },
         ];
         let mut out = Vec::new();
-        merge(&native(&[0x100, 0x200, 0x300, 0x400, 0x500]), None, &runs, None, &mut out);
-        assert_eq!(show(&out), ["c0x500", "py1", "c0x300", "py2", "py3", "c0x100"]);
+        merge(
+            &native(&[0x100, 0x200, 0x300, 0x400, 0x500]),
+            None,
+            &runs,
+            None,
+            &mut out,
+        );
+        assert_eq!(
+            show(&out),
+            ["c0x500", "py1", "c0x300", "py2", "py3", "c0x100"]
+        );
     }
 
     #[test]
     fn what_native_unwinding_did_not_reach_stays_below_the_reason() {
         let (inner, outer) = ([python(2)], [python(1)]);
         let runs = [
-            Run { stack_address: Some(0x150), frames: &inner },
-            Run { stack_address: Some(0x910), frames: &outer },
+            Run {
+                stack_address: Some(0x150),
+                frames: &inner,
+            },
+            Run {
+                stack_address: Some(0x910),
+                frames: &outer,
+            },
         ];
         let mut out = Vec::new();
-        merge(&native(&[0x100, 0x200]), Some(Partial::NoUnwindInfo), &runs, None, &mut out);
+        merge(
+            &native(&[0x100, 0x200]),
+            Some(Partial::NoUnwindInfo),
+            &runs,
+            None,
+            &mut out,
+        );
         assert_eq!(show(&out), ["no_unwind_info", "py1", "c0x200", "py2"]);
     }
 
     #[test]
     fn a_run_that_no_frame_holds_is_a_mismatch() {
         let frames = [python(1)];
-        let runs = [Run { stack_address: Some(0x10), frames: &frames }];
+        let runs = [Run {
+            stack_address: Some(0x10),
+            frames: &frames,
+        }];
         let mut out = Vec::new();
         merge(&native(&[0x100, 0x200]), None, &runs, None, &mut out);
         assert_eq!(show(&out), ["merge_mismatch", "py1", "c0x200", "c0x100"]);
@@ -121,9 +169,27 @@ mod tests {
     fn python_alone_needs_no_native_frames() {
         let frames = [python(2), python(1)];
         let mut out = Vec::new();
-        merge(&[], None, &[Run { stack_address: None, frames: &frames }], None, &mut out);
+        merge(
+            &[],
+            None,
+            &[Run {
+                stack_address: None,
+                frames: &frames,
+            }],
+            None,
+            &mut out,
+        );
         assert_eq!(show(&out), ["py1", "py2"]);
-        merge(&[], None, &[Run { stack_address: None, frames: &frames }], Some(Partial::Torn), &mut out);
+        merge(
+            &[],
+            None,
+            &[Run {
+                stack_address: None,
+                frames: &frames,
+            }],
+            Some(Partial::Torn),
+            &mut out,
+        );
         assert_eq!(show(&out), ["torn", "py1", "py2"]);
     }
 }

@@ -52,11 +52,16 @@ impl Outbox {
         let (message, sample) = match message {
             Message::Sample(sample) => {
                 self.lost_stacks += 1;
-                (Message::Span(sample.stretch, Some(Partial::Overflow)), Some(sample))
+                (
+                    Message::Span(sample.stretch, Some(Partial::Overflow)),
+                    Some(sample),
+                )
             }
             message => (message, None),
         };
-        if self.backlog.len() >= MAX_BACKLOG && matches!(message, Message::Span(..) | Message::Named(..)) {
+        if self.backlog.len() >= MAX_BACKLOG
+            && matches!(message, Message::Span(..) | Message::Named(..))
+        {
             self.lost_stretches += 1;
         } else {
             self.backlog.push_back(message);

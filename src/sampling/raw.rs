@@ -15,73 +15,73 @@ use std::sync::atomic::AtomicU64;
 
 /// What the tracer and the worker both know of a thread.
 #[derive(Debug, Default)]
-pub struct ThreadShared {
+pub(super) struct ThreadShared {
     /// Highest stack address that unwinding needed: the root's. 0 while it is unknown.
-    pub root_stack_pointer: AtomicU64,
+    pub(super) root_stack_pointer: AtomicU64,
     /// Time slices of the sleep in which unwinding lacked a register that only a stop can give. 0: none.
-    pub registers_wanted: AtomicU64,
+    pub(super) registers_wanted: AtomicU64,
 }
 
 /// A stretch of a thread's time, less its stack.
 #[derive(Clone, Copy, Debug)]
-pub struct Stretch {
+pub(super) struct Stretch {
     /// The thread.
-    pub thread: ThreadId,
+    pub(super) thread: ThreadId,
     /// Start, CLOCK_MONOTONIC.
-    pub start_ns: u64,
+    pub(super) start_ns: u64,
     /// Length.
-    pub weight_ns: u64,
+    pub(super) weight_ns: u64,
     /// Ticks that it stands for.
-    pub ticks: u32,
+    pub(super) ticks: u32,
     /// How the stack was come by.
-    pub capture: Capture,
+    pub(super) capture: Capture,
     /// The thread's state.
-    pub state: ThreadState,
+    pub(super) state: ThreadState,
     /// The system call that it slept in.
-    pub syscall: Option<u32>,
+    pub(super) syscall: Option<u32>,
     /// Whether it held the GIL.
-    pub gil: Gil,
+    pub(super) gil: Gil,
     /// Who held it.
-    pub gil_holder: Option<ThreadId>,
+    pub(super) gil_holder: Option<ThreadId>,
     /// CPU time.
-    pub run_ns: u64,
+    pub(super) run_ns: u64,
     /// Time in the run queue.
-    pub queue_ns: u64,
+    pub(super) queue_ns: u64,
 }
 
 /// A fresh capture.
 #[derive(Debug)]
-pub struct RawSample {
+pub(super) struct RawSample {
     /// Its time.
-    pub stretch: Stretch,
+    pub(super) stretch: Stretch,
     /// The process.
-    pub process: ProcessId,
+    pub(super) process: ProcessId,
     /// What it shares with the tracer.
-    pub shared: Arc<ThreadShared>,
+    pub(super) shared: Arc<ThreadShared>,
     /// Time slices that the thread had had (schedstat).
-    pub slices: u64,
+    pub(super) slices: u64,
     /// Registers; all of them where it was stopped, two where it slept, none where native frames were not read.
-    pub registers: Option<Registers>,
+    pub(super) registers: Option<Registers>,
     /// Copied memory: its stack, and Python state.
-    pub snapshot: SnapshotMemory,
+    pub(super) snapshot: SnapshotMemory,
     /// Python frames, leaf first, as addresses.
-    pub python: PythonStack,
+    pub(super) python: PythonStack,
     /// Why the Python frames end early, if they do.
-    pub python_partial: Option<Partial>,
+    pub(super) python_partial: Option<Partial>,
     /// Why nothing was read, if nothing was.
-    pub failure: Option<Partial>,
+    pub(super) failure: Option<Partial>,
 }
 
 /// A Python stack that another library read whole: Pythons older than 3.10.
 #[derive(Debug)]
-pub struct NamedStack {
+pub(super) struct NamedStack {
     /// Function, file and line, leaf first.
-    pub frames: Vec<(String, String, u32)>,
+    pub(super) frames: Vec<(String, String, u32)>,
 }
 
 /// From the tracer to the worker, in order.
 #[derive(Debug)]
-pub enum Message {
+pub(super) enum Message {
     /// A process is seen for the first time, or its facts changed. Ids count up from 0.
     Process(ProcessId, Box<ProcessInfo>),
     /// The process runs another program now (exec), or its interpreter was found: caches about it are void.
@@ -104,15 +104,15 @@ pub enum Message {
 
 /// What belongs to a segment and is no sample.
 #[derive(Debug)]
-pub struct FlushFacts {
+pub(super) struct FlushFacts {
     /// First moment of the segment.
-    pub start_ns: u64,
+    pub(super) start_ns: u64,
     /// Last moment of the segment.
-    pub end_ns: u64,
+    pub(super) end_ns: u64,
     /// The sampler's figures over it.
-    pub quality: Quality,
+    pub(super) quality: Quality,
     /// What was lost in it.
-    pub losses: Vec<Loss>,
+    pub(super) losses: Vec<Loss>,
     /// Whether it is the last one.
-    pub last: bool,
+    pub(super) last: bool,
 }

@@ -6,20 +6,20 @@
 
 /// One look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tick {
+pub(super) struct Tick {
     /// Start of the time that it stands for, CLOCK_MONOTONIC.
-    pub start_ns: u64,
+    pub(super) start_ns: u64,
     /// End of that time.
-    pub end_ns: u64,
+    pub(super) end_ns: u64,
     /// Whether it began more than half a period after its moment.
-    pub late: bool,
+    pub(super) late: bool,
     /// Strata that went by without a look of their own.
-    pub missed: u64,
+    pub(super) missed: u64,
 }
 
 /// The schedule of looks.
 #[derive(Debug)]
-pub struct Schedule {
+pub(super) struct Schedule {
     period_ns: u64,
     stratum_ns: u64,
     moment_ns: u64,
@@ -28,7 +28,7 @@ pub struct Schedule {
 
 impl Schedule {
     /// A schedule of `rate_hz` looks a second from `start_ns` on.
-    pub fn new(rate_hz: f64, start_ns: u64, seed: u64) -> Self {
+    pub(super) fn new(rate_hz: f64, start_ns: u64, seed: u64) -> Self {
         let period_ns = ((1e9 / rate_hz) as u64).clamp(10_000, 60_000_000_000);
         let mut schedule = Self {
             period_ns,
@@ -43,29 +43,40 @@ impl Schedule {
     }
 
     /// The nominal distance of looks, ns.
-    pub fn period_ns(&self) -> u64 {
+    pub(super) fn period_ns(&self) -> u64 {
         self.period_ns
     }
 
     /// The moment of the next look.
-    pub fn next_ns(&self) -> u64 {
+    pub(super) fn next_ns(&self) -> u64 {
         self.moment_ns
     }
 
     /// Takes the next look, which begins at `now_ns`, and plans the one after it.
-    pub fn take(&mut self, now_ns: u64) -> Tick {
+    pub(super) fn take(&mut self, now_ns: u64) -> Tick {
         let late = now_ns > self.moment_ns + self.period_ns / 2;
         let start_ns = self.stratum_ns;
-        let missed = now_ns.saturating_sub(start_ns + self.period_ns).div_ceil(self.period_ns.max(1));
-        let missed = if now_ns < start_ns + self.period_ns { 0 } else { missed };
+        let missed = now_ns
+            .saturating_sub(start_ns + self.period_ns)
+            .div_ceil(self.period_ns.max(1));
+        let missed = if now_ns < start_ns + self.period_ns {
+            0
+        } else {
+            missed
+        };
         let end_ns = start_ns + (missed + 1) * self.period_ns;
         self.stratum_ns = end_ns;
         self.draw();
-        Tick { start_ns, end_ns, late, missed }
+        Tick {
+            start_ns,
+            end_ns,
+            late,
+            missed,
+        }
     }
 
     /// Begins anew at `now_ns`: what lies between stays unsampled.
-    pub fn restart(&mut self, now_ns: u64) {
+    pub(super) fn restart(&mut self, now_ns: u64) {
         self.stratum_ns = now_ns;
         self.draw();
     }

@@ -137,7 +137,12 @@ impl Session {
         let (recycle, recycled) = bounded(QUEUE);
         let (event_sender, events) = unbounded();
         let (segment_sender, segments) = bounded(SEGMENTS);
-        let mut keeper = Keeper::new(root_pid, options.subprocesses, event_sender.clone(), control.clone())?;
+        let mut keeper = Keeper::new(
+            root_pid,
+            options.subprocesses,
+            event_sender.clone(),
+            control.clone(),
+        )?;
         keeper.look();
         let launched = is_own_child(root_pid).then_some(root_pid);
         let outbox = Outbox::new(message_sender, recycled);
@@ -148,15 +153,26 @@ impl Session {
             Builder::new()
                 .name("torchspy-write".to_owned())
                 .spawn(move || write_segments(&segments, sink, &writer_control, &writer_error))?,
-            Builder::new().name("torchspy-work".to_owned()).spawn(move || worker.run())?,
-            Builder::new().name("torchspy-keep".to_owned()).spawn(move || keeper.run())?,
-            Builder::new().name("torchspy-trace".to_owned()).spawn(move || {
-                Tracer::new(options, tracer_control.clone(), events, outbox, launched).run();
-                tracer_control.set_finished();
-                tracer_control.request_stop();
-            })?,
+            Builder::new()
+                .name("torchspy-work".to_owned())
+                .spawn(move || worker.run())?,
+            Builder::new()
+                .name("torchspy-keep".to_owned())
+                .spawn(move || keeper.run())?,
+            Builder::new()
+                .name("torchspy-trace".to_owned())
+                .spawn(move || {
+                    Tracer::new(options, tracer_control.clone(), events, outbox, launched).run();
+                    tracer_control.set_finished();
+                    tracer_control.request_stop();
+                })?,
         ];
-        Ok(Session { started: Instant::now(), control, error, threads })
+        Ok(Session {
+            started: Instant::now(),
+            control,
+            error,
+            threads,
+        })
     }
 
     /// Where the recording stands.
@@ -204,9 +220,14 @@ impl Session {
         for thread in self.threads {
             died |= thread.join().is_err();
         }
-        let mut error = self.error.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let mut error = self
+            .error
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         if died && error.is_none() {
-            error = Some("a part of the sampler failed; what it had gathered was written".to_owned());
+            error =
+                Some("a part of the sampler failed; what it had gathered was written".to_owned());
         }
         Ok(SessionEnd { error })
     }
@@ -220,7 +241,10 @@ fn write_segments(
     error: &Mutex<Option<String>>,
 ) {
     for segment in segments {
-        let failed = error.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        let failed = error
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .is_some();
         if failed {
             continue;
         }

@@ -36,7 +36,9 @@ impl LateStops {
     }
 
     fn contains(&self, tid: i32) -> bool {
-        self.pending.iter().any(|interrupting| interrupting.tid() == tid)
+        self.pending
+            .iter()
+            .any(|interrupting| interrupting.tid() == tid)
     }
 }
 

@@ -5,13 +5,13 @@ use rustc_hash::FxHashMap;
 
 /// What is known of an OS thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OsThread {
+pub(super) struct OsThread {
     /// Its tid as torchspy sees it.
-    pub tid: i32,
+    pub(super) tid: i32,
     /// Its tid as it sees itself (the innermost pid namespace).
-    pub inner_tid: i32,
+    pub(super) inner_tid: i32,
     /// Its stack pointer when it was last seen; 0 while unknown.
-    pub stack_pointer: u64,
+    pub(super) stack_pointer: u64,
 }
 
 /// A thread's own block (`pthread_self`) lies at the top of the stack that glibc maps for it, so it is the first block above
@@ -20,8 +20,15 @@ const MAX_STACK_BYTES: u64 = 1 << 30;
 
 /// Thread state address by tid. By `native_thread_id` where the interpreter keeps it (3.11 on); else by where the stacks lie,
 /// and the one that is left is the main thread, whose block is not on its stack.
-pub fn match_threads(python: &[PythonThread], os: &[OsThread], pid: i32) -> FxHashMap<i32, u64> {
-    let by_inner: FxHashMap<u64, i32> = os.iter().map(|thread| (thread.inner_tid as u64, thread.tid)).collect();
+pub(super) fn match_threads(
+    python: &[PythonThread],
+    os: &[OsThread],
+    pid: i32,
+) -> FxHashMap<i32, u64> {
+    let by_inner: FxHashMap<u64, i32> = os
+        .iter()
+        .map(|thread| (thread.inner_tid as u64, thread.tid))
+        .collect();
     let mut matched = FxHashMap::default();
     let mut left = Vec::new();
     for thread in python {
@@ -66,17 +73,30 @@ mod tests {
     use super::*;
 
     fn state(state_address: u64, native_thread_id: Option<u64>, pthread: u64) -> PythonThread {
-        PythonThread { state_address, native_thread_id, pthread, interpreter: 1 }
+        PythonThread {
+            state_address,
+            native_thread_id,
+            pthread,
+            interpreter: 1,
+        }
     }
 
     fn os(tid: i32, inner_tid: i32, stack_pointer: u64) -> OsThread {
-        OsThread { tid, inner_tid, stack_pointer }
+        OsThread {
+            tid,
+            inner_tid,
+            stack_pointer,
+        }
     }
 
     #[test]
     fn by_the_id_that_the_target_sees() {
         let python = [state(10, Some(1), 0), state(20, Some(9), 0)];
-        let matched = match_threads(&python, &[os(500, 1, 0), os(509, 9, 0), os(510, 10, 0)], 500);
+        let matched = match_threads(
+            &python,
+            &[os(500, 1, 0), os(509, 9, 0), os(510, 10, 0)],
+            500,
+        );
         assert_eq!(matched.get(&500), Some(&10));
         assert_eq!(matched.get(&509), Some(&20));
         assert_eq!(matched.len(), 2);
@@ -84,8 +104,16 @@ mod tests {
 
     #[test]
     fn by_stacks_and_the_rest_is_the_main_thread() {
-        let python = [state(10, None, 0x7000_0000), state(20, None, 0x9000_0000), state(30, None, 0xa000_0000)];
-        let threads = [os(1, 1, 0xfff0_0000), os(2, 2, 0x8fff_0000), os(3, 3, 0x9fff_0000)];
+        let python = [
+            state(10, None, 0x7000_0000),
+            state(20, None, 0x9000_0000),
+            state(30, None, 0xa000_0000),
+        ];
+        let threads = [
+            os(1, 1, 0xfff0_0000),
+            os(2, 2, 0x8fff_0000),
+            os(3, 3, 0x9fff_0000),
+        ];
         let matched = match_threads(&python, &threads, 1);
         assert_eq!(matched.get(&2), Some(&20));
         assert_eq!(matched.get(&3), Some(&30));

@@ -84,7 +84,9 @@ impl TracedThread {
 
     /// Whether the worker lacked registers in the sleep that the thread is still in.
     pub(super) fn wants_registers(&self, now: &SchedStat) -> bool {
-        !self.own_stop && now.slices != 0 && self.shared.registers_wanted.load(Ordering::Relaxed) == now.slices
+        !self.own_stop
+            && now.slices != 0
+            && self.shared.registers_wanted.load(Ordering::Relaxed) == now.slices
     }
 
     /// CPU and queue time since the last look, which this look takes over.

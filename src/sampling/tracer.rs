@@ -189,15 +189,23 @@ impl Tracer {
                     self.next_process += 1;
                     self.outbox.send(Message::Process(id, info));
                     let is_own_child = self.launched_pid == Some(pid);
-                    self.processes.push(TracedProcess::new(id, pid, is_own_child));
+                    self.processes
+                        .push(TracedProcess::new(id, pid, is_own_child));
                 }
                 KeeperEvent::Info { pid, info } => {
-                    if let Some(process) = self.processes.iter().find(|process| process.pid == pid) {
+                    if let Some(process) = self.processes.iter().find(|process| process.pid == pid)
+                    {
                         self.outbox.send(Message::Process(process.id, info));
                     }
                 }
-                KeeperEvent::Image { pid, interpreter, exec } => {
-                    if let Some(process) = self.processes.iter_mut().find(|process| process.pid == pid) {
+                KeeperEvent::Image {
+                    pid,
+                    interpreter,
+                    exec,
+                } => {
+                    if let Some(process) =
+                        self.processes.iter_mut().find(|process| process.pid == pid)
+                    {
                         process.set_interpreter(interpreter.clone(), exec);
                         if exec {
                             rename_threads(process, &mut self.outbox);
@@ -206,13 +214,17 @@ impl Tracer {
                     }
                 }
                 KeeperEvent::Fallback { pid } => {
-                    if let Some(process) = self.processes.iter_mut().find(|process| process.pid == pid) {
+                    if let Some(process) =
+                        self.processes.iter_mut().find(|process| process.pid == pid)
+                    {
                         process.by_fallback = true;
                     }
                 }
                 KeeperEvent::Named { pid, stacks } => self.take_named(pid, stacks),
                 KeeperEvent::Gone { pid } => {
-                    if let Some(process) = self.processes.iter_mut().find(|process| process.pid == pid) {
+                    if let Some(process) =
+                        self.processes.iter_mut().find(|process| process.pid == pid)
+                    {
                         process.exited = true;
                     }
                 }
@@ -222,14 +234,22 @@ impl Tracer {
 
     /// Stacks of a Python that only the fallback reads: each stands for the time since the one before.
     fn take_named(&mut self, pid: i32, stacks: Vec<(i32, Vec<(String, String, u32)>)>) {
-        let Some(process) = self.processes.iter_mut().find(|process| process.pid == pid) else { return };
+        let Some(process) = self.processes.iter_mut().find(|process| process.pid == pid) else {
+            return;
+        };
         let now_ns = monotonic_ns();
         let since_ns = std::mem::replace(&mut process.named_ns, now_ns);
         if since_ns == 0 {
             return;
         }
         for (tid, frames) in stacks {
-            let Some(thread) = process.threads.iter_mut().find(|thread| thread.tid == tid && thread.wanted) else { continue };
+            let Some(thread) = process
+                .threads
+                .iter_mut()
+                .find(|thread| thread.tid == tid && thread.wanted)
+            else {
+                continue;
+            };
             let now = thread.files.schedstat().unwrap_or(thread.last);
             let (run_ns, queue_ns) = thread.advance(now);
             let stretch = Stretch {
@@ -238,14 +258,22 @@ impl Tracer {
                 weight_ns: now_ns - since_ns,
                 ticks: 1,
                 capture: Capture::Unstopped,
-                state: thread.files.stat().map_or(ThreadState::Unknown, |(state, _)| state),
-                syscall: thread.files.whereabouts().ok().and_then(|whereabouts| whereabouts.syscall()),
+                state: thread
+                    .files
+                    .stat()
+                    .map_or(ThreadState::Unknown, |(state, _)| state),
+                syscall: thread
+                    .files
+                    .whereabouts()
+                    .ok()
+                    .and_then(|whereabouts| whereabouts.syscall()),
                 gil: Gil::Unknown,
                 gil_holder: None,
                 run_ns,
                 queue_ns,
             };
-            self.outbox.send(Message::Named(stretch, Box::new(NamedStack { frames })));
+            self.outbox
+                .send(Message::Named(stretch, Box::new(NamedStack { frames })));
             self.control.show_sample();
         }
     }
@@ -264,8 +292,13 @@ impl Tracer {
         }
         self.take_candidates(candidates, tick);
         self.remove_exited();
-        let threads = self.processes.iter().map(|process| process.threads.len()).sum();
-        self.control.show_tick(self.processes.len(), threads, self.budget.is_limiting());
+        let threads = self
+            .processes
+            .iter()
+            .map(|process| process.threads.len())
+            .sum();
+        self.control
+            .show_tick(self.processes.len(), threads, self.budget.is_limiting());
     }
 
     fn look_at_process(&mut self, index: usize, tick: Tick, candidates: &mut Vec<Candidate>) {
@@ -274,9 +307,18 @@ impl Tracer {
             process.exited = true;
             return;
         };
-        let all_asleep = || process.threads.iter().all(|thread| matches!(thread.seen, Seen::Asleep(_)));
+        let all_asleep = || {
+            process
+                .threads
+                .iter()
+                .all(|thread| matches!(thread.seen, Seen::Asleep(_)))
+        };
         let gated = process.threads.len() > GATED_THREADS && all_asleep();
-        let cpu_ns = if gated { process_cpu_ns(process.pid).unwrap_or(0) } else { 0 };
+        let cpu_ns = if gated {
+            process_cpu_ns(process.pid).unwrap_or(0)
+        } else {
+            0
+        };
         let unchanged = gated && cpu_ns == process.last_cpu_ns;
         process.last_cpu_ns = cpu_ns;
         if link_count != process.link_count {
@@ -286,7 +328,9 @@ impl Tracer {
             return;
         }
         let process = &mut self.processes[index];
-        if process.interpreter.is_some() && tick.start_ns >= process.python_read_ns + PYTHON_THREADS_NS {
+        if process.interpreter.is_some()
+            && tick.start_ns >= process.python_read_ns + PYTHON_THREADS_NS
+        {
             process.match_python_threads(tick.start_ns);
         }
         let mut gone = false;
@@ -304,7 +348,13 @@ impl Tracer {
     }
 
     /// Looks at one thread: reused, read asleep, or a candidate for a stop. `false` if it is gone.
-    fn look_at_thread(&mut self, index: usize, at: usize, tick: Tick, candidates: &mut Vec<Candidate>) -> bool {
+    fn look_at_thread(
+        &mut self,
+        index: usize,
+        at: usize,
+        tick: Tick,
+        candidates: &mut Vec<Candidate>,
+    ) -> bool {
         let process = &mut self.processes[index];
         let thread = &mut process.threads[at];
         if !thread.wanted {
@@ -327,7 +377,14 @@ impl Tracer {
             Ok(whereabouts) => whereabouts,
             Err(error) => return self.unreadable(index, at, tick, (run_ns, queue_ns), &error),
         };
-        let mut candidate = Candidate { process: index, thread: at, run_ns, queue_ns, slices, asleep: None };
+        let mut candidate = Candidate {
+            process: index,
+            thread: at,
+            run_ns,
+            queue_ns,
+            slices,
+            asleep: None,
+        };
         if whereabouts == Whereabouts::Running {
             candidates.push(candidate);
             return true;
@@ -337,7 +394,12 @@ impl Tracer {
             return true;
         }
         thread.own_stop = false;
-        if wants_registers && whereabouts.syscall().is_some_and(|number| RESTARTABLE.contains(&number)) && !self.options.nonblocking {
+        if wants_registers
+            && whereabouts
+                .syscall()
+                .is_some_and(|number| RESTARTABLE.contains(&number))
+            && !self.options.nonblocking
+        {
             candidate.asleep = Some(whereabouts);
             candidates.push(candidate);
             return true;
@@ -350,7 +412,14 @@ impl Tracer {
         true
     }
 
-    fn unreadable(&mut self, index: usize, at: usize, tick: Tick, ran: (u64, u64), error: &std::io::Error) -> bool {
+    fn unreadable(
+        &mut self,
+        index: usize,
+        at: usize,
+        tick: Tick,
+        ran: (u64, u64),
+        error: &std::io::Error,
+    ) -> bool {
         let why = match error.raw_os_error() {
             Some(nix::libc::ESRCH | nix::libc::ENOENT) => return false,
             Some(nix::libc::EPERM | nix::libc::EACCES) => Partial::PermissionDenied,
@@ -363,7 +432,14 @@ impl Tracer {
     }
 
     /// A stretch of this tick, with what was passed over before if `capture` is that of a running thread.
-    fn stretch(&mut self, index: usize, at: usize, tick: Tick, (run_ns, queue_ns): (u64, u64), capture: Capture) -> Stretch {
+    fn stretch(
+        &mut self,
+        index: usize,
+        at: usize,
+        tick: Tick,
+        (run_ns, queue_ns): (u64, u64),
+        capture: Capture,
+    ) -> Stretch {
         let thread = &mut self.processes[index].threads[at];
         let deferred = if matches!(capture, Capture::Stopped | Capture::Unstopped) {
             std::mem::take(&mut thread.deferred)
@@ -386,21 +462,36 @@ impl Tracer {
     }
 
     /// Reads a sleeper as it is and checks that it slept on. `false` if it did not.
-    fn read_asleep(&mut self, candidate: Candidate, whereabouts: Whereabouts, now: SchedStat, tick: Tick) -> bool {
+    fn read_asleep(
+        &mut self,
+        candidate: Candidate,
+        whereabouts: Whereabouts,
+        now: SchedStat,
+        tick: Tick,
+    ) -> bool {
         let (index, at) = (candidate.process, candidate.thread);
         let thread = &mut self.processes[index].threads[at];
         let (state, _) = thread.files.stat().unwrap_or((ThreadState::Unknown, 0));
         thread.state = state;
         let registers = whereabouts.registers();
-        thread.stack_pointer = registers.and_then(|registers| registers.stack_pointer()).unwrap_or(0);
+        thread.stack_pointer = registers
+            .and_then(|registers| registers.stack_pointer())
+            .unwrap_or(0);
         let ran = (candidate.run_ns, candidate.queue_ns);
-        if !self.options.native && self.processes[index].threads[at].plan.state_address.is_none() {
+        if !self.options.native
+            && self.processes[index].threads[at]
+                .plan
+                .state_address
+                .is_none()
+        {
             self.unread(index, at, tick, ran, Partial::NativeNotRead);
             self.processes[index].threads[at].seen = Seen::Asleep(whereabouts);
             return true;
         }
         let syscall = whereabouts.syscall();
-        if state == ThreadState::Uninterruptible && syscall.is_some_and(|number| MMAP_LOCKERS.contains(&number)) {
+        if state == ThreadState::Uninterruptible
+            && syscall.is_some_and(|number| MMAP_LOCKERS.contains(&number))
+        {
             self.unread(index, at, tick, ran, Partial::Uninterruptible);
             return true;
         }
@@ -422,14 +513,21 @@ impl Tracer {
         );
         let slept_on = match thread.files.schedstat() {
             Ok(after) if now.is_kept() => after == now,
-            Ok(_) => thread.files.whereabouts().is_ok_and(|after| after == whereabouts),
+            Ok(_) => thread
+                .files
+                .whereabouts()
+                .is_ok_and(|after| after == whereabouts),
             Err(_) => true,
         };
         if !slept_on {
             self.put_back(sample);
             return false;
         }
-        thread.seen = if now.is_kept() { Seen::Asleep(whereabouts) } else { Seen::Unknown };
+        thread.seen = if now.is_kept() {
+            Seen::Asleep(whereabouts)
+        } else {
+            Seen::Unknown
+        };
         sample.stretch = self.stretch(index, at, tick, ran, Capture::Asleep);
         sample.stretch.syscall = syscall;
         sample.stretch.gil = Gil::NotHeld;
@@ -513,13 +611,17 @@ impl Tracer {
         let mut gil = FxHashMap::default();
         for candidate in &candidates {
             let process = &self.processes[candidate.process];
-            gil.entry(candidate.process).or_insert_with(|| gil_holders(process));
+            gil.entry(candidate.process)
+                .or_insert_with(|| gil_holders(process));
         }
         let (mut stoppable, mut sleepers) = (Vec::new(), Vec::new());
         for candidate in candidates {
             let (index, at) = (candidate.process, candidate.thread);
             let state_address = self.processes[index].threads[at].plan.state_address;
-            let holds = state_address.is_some_and(|state| gil.get(&index).is_some_and(|holders| holders.iter().any(|(holder, _)| *holder == state)));
+            let holds = state_address.is_some_and(|state| {
+                gil.get(&index)
+                    .is_some_and(|holders| holders.iter().any(|(holder, _)| *holder == state))
+            });
             if candidate.asleep.is_some() {
                 sleepers.push(candidate);
                 continue;
@@ -529,7 +631,13 @@ impl Tracer {
                 continue;
             }
             if state_address.is_none() && (!self.options.native || self.options.nonblocking) {
-                self.unread(index, at, tick, (candidate.run_ns, candidate.queue_ns), Partial::NativeNotRead);
+                self.unread(
+                    index,
+                    at,
+                    tick,
+                    (candidate.run_ns, candidate.queue_ns),
+                    Partial::NativeNotRead,
+                );
                 self.processes[index].threads[at].seen = Seen::Running;
             } else if self.options.nonblocking {
                 self.read_unstopped(candidate, tick);
@@ -558,7 +666,8 @@ impl Tracer {
         }
         let stopped_ns = self.stop_candidates(&to_stop, tick, &gil);
         self.budget.account(stopped_ns, running as u64 * weight_ns);
-        self.control.show_stops(stopped_ns, running as u64 * weight_ns);
+        self.control
+            .show_stops(stopped_ns, running as u64 * weight_ns);
     }
 
     fn read_unstopped(&mut self, candidate: Candidate, tick: Tick) {
@@ -571,16 +680,34 @@ impl Tracer {
             self.put_back(sample);
             return;
         };
-        let read = capture_unstopped(&process.memory, &interpreter, &mut thread.plan, &mut self.buffers, &mut sample);
+        let read = capture_unstopped(
+            &process.memory,
+            &interpreter,
+            &mut thread.plan,
+            &mut self.buffers,
+            &mut sample,
+        );
         self.quality.torn_retries += u64::from(matches!(read, Ok(false)));
-        sample.stretch = self.stretch(index, at, tick, (candidate.run_ns, candidate.queue_ns), Capture::Unstopped);
+        sample.stretch = self.stretch(
+            index,
+            at,
+            tick,
+            (candidate.run_ns, candidate.queue_ns),
+            Capture::Unstopped,
+        );
         sample.failure = read.err().map(|_| Partial::PythonUnreadable);
         self.hand_on(index, at, sample);
     }
 
     /// Stops, reads and resumes; gives for how long threads stood in all.
-    fn stop_candidates(&mut self, candidates: &[Candidate], tick: Tick, gil: &FxHashMap<usize, Vec<(u64, Option<ThreadId>)>>) -> u64 {
-        let mut prepared: Vec<Option<(Box<RawSample>, Vec<u8>)>> = Vec::with_capacity(candidates.len());
+    fn stop_candidates(
+        &mut self,
+        candidates: &[Candidate],
+        tick: Tick,
+        gil: &FxHashMap<usize, Vec<(u64, Option<ThreadId>)>>,
+    ) -> u64 {
+        let mut prepared: Vec<Option<(Box<RawSample>, Vec<u8>)>> =
+            Vec::with_capacity(candidates.len());
         let mut requests = Vec::with_capacity(candidates.len());
         for candidate in candidates {
             let sample = self.sample(*candidate);
@@ -588,7 +715,10 @@ impl Tracer {
             let is_leader = process.threads[candidate.thread].tid == process.pid;
             let thread = &mut process.threads[candidate.thread];
             thread.learn_from_worker();
-            requests.push(Request { tid: thread.tid, is_own_child: process.is_own_child && is_leader });
+            requests.push(Request {
+                tid: thread.tid,
+                is_own_child: process.is_own_child && is_leader,
+            });
             prepared.push(Some((sample, self.buffers.prepare(&thread.plan))));
         }
         let mut late = std::mem::take(&mut self.late);
@@ -596,12 +726,15 @@ impl Tracer {
         outcomes.resize_with(candidates.len(), || None);
         let mut samples: Vec<Option<Box<RawSample>>> = Vec::new();
         samples.resize_with(candidates.len(), || None);
-        let (processes, buffers, native) = (&mut self.processes, &mut self.buffers, self.options.native);
+        let (processes, buffers, native) =
+            (&mut self.processes, &mut self.buffers, self.options.native);
         stop_all(
             &requests,
             &mut late,
             |at, stopped| {
-                let Some((mut sample, stack)) = prepared[at].take() else { return };
+                let Some((mut sample, stack)) = prepared[at].take() else {
+                    return;
+                };
                 let process = &mut processes[candidates[at].process];
                 let thread = &mut process.threads[candidates[at].thread];
                 let registers = stopped.registers();
@@ -649,14 +782,19 @@ impl Tracer {
         match (outcome, sample) {
             (Some(Outcome::Resumed(stop_ns)), Some(mut sample)) => {
                 self.quality.stops.record(stop_ns);
-                thread.stack_pointer = sample.registers.and_then(|registers| registers.stack_pointer()).unwrap_or(0);
+                thread.stack_pointer = sample
+                    .registers
+                    .and_then(|registers| registers.stack_pointer())
+                    .unwrap_or(0);
                 let state_address = thread.plan.state_address;
                 if let Some(whereabouts) = candidate.asleep {
                     thread.seen = Seen::Asleep(whereabouts);
                     thread.own_stop = true;
                 }
                 sample.stretch = self.stretch(index, at, tick, ran, Capture::Stopped);
-                sample.stretch.syscall = candidate.asleep.and_then(|whereabouts| whereabouts.syscall());
+                sample.stretch.syscall = candidate
+                    .asleep
+                    .and_then(|whereabouts| whereabouts.syscall());
                 let holders = gil.get(&index).map_or(&[][..], Vec::as_slice);
                 set_gil(&mut sample.stretch, state_address, holders);
                 self.hand_on(index, at, sample);
@@ -671,7 +809,9 @@ impl Tracer {
                         self.quality.stop_timeouts += 1;
                         Partial::StopTimeout
                     }
-                    Some(Outcome::Failed(StopError::Refused)) => refusal(&self.processes[index].threads[at].files),
+                    Some(Outcome::Failed(StopError::Refused)) => {
+                        refusal(&self.processes[index].threads[at].files)
+                    }
                     _ => Partial::Exited,
                 };
                 self.unread(index, at, tick, ran, why);
@@ -685,9 +825,18 @@ impl Tracer {
             self.processes[index].exited = true;
             return;
         };
-        let known: FxHashMap<i32, usize> = self.processes[index].threads.iter().enumerate().map(|(at, thread)| (thread.tid, at)).collect();
+        let known: FxHashMap<i32, usize> = self.processes[index]
+            .threads
+            .iter()
+            .enumerate()
+            .map(|(at, thread)| (thread.tid, at))
+            .collect();
         let alive: rustc_hash::FxHashSet<i32> = tids.iter().copied().collect();
-        let gone: Vec<usize> = known.iter().filter(|(tid, _)| !alive.contains(tid)).map(|(_, &at)| at).collect();
+        let gone: Vec<usize> = known
+            .iter()
+            .filter(|(tid, _)| !alive.contains(tid))
+            .map(|(_, &at)| at)
+            .collect();
         self.remove_threads(index, gone);
         let now_ns = monotonic_ns();
         for tid in tids {
@@ -706,7 +855,11 @@ impl Tracer {
         let process = &mut self.processes[index];
         let mut thread = TracedThread::new(process.pid, tid, id);
         let info = thread_info(process, &thread, now_ns);
-        thread.wanted = self.options.threads.as_ref().is_none_or(|wanted| wanted.is_match(&info.name));
+        thread.wanted = self
+            .options
+            .threads
+            .as_ref()
+            .is_none_or(|wanted| wanted.is_match(&info.name));
         self.outbox.send(Message::Thread(id, Box::new(info)));
         process.threads.push(thread);
     }
@@ -794,14 +947,29 @@ impl Tracer {
 }
 
 /// Whether a thread that ran a little is back in the very sleep that we stopped it in.
-fn is_same_sleep(thread: &TracedThread, now: &Whereabouts, before: &SchedStat, after: &SchedStat) -> bool {
+fn is_same_sleep(
+    thread: &TracedThread,
+    now: &Whereabouts,
+    before: &SchedStat,
+    after: &SchedStat,
+) -> bool {
     let Seen::Asleep(then) = thread.seen else {
         return false;
     };
     let same_call = match (then, *now) {
         (
-            Whereabouts::InSyscall { number: a, arguments: x, stack_pointer: p, instruction_pointer: i },
-            Whereabouts::InSyscall { number: b, arguments: y, stack_pointer: q, instruction_pointer: j },
+            Whereabouts::InSyscall {
+                number: a,
+                arguments: x,
+                stack_pointer: p,
+                instruction_pointer: i,
+            },
+            Whereabouts::InSyscall {
+                number: b,
+                arguments: y,
+                stack_pointer: q,
+                instruction_pointer: j,
+            },
         ) => (a == b && x == y || b == RESTART_SYSCALL) && p == q && i == j,
         _ => false,
     };
@@ -817,10 +985,12 @@ fn gil_holders(process: &TracedProcess) -> Vec<(u64, Option<ThreadId>)> {
     process
         .interpreter_states
         .iter()
-        .filter_map(|&state| match read_gil_holder(interpreter, state, &process.memory) {
-            GilState::HeldBy(holder) => Some((holder, threads.get(&holder).copied())),
-            GilState::Free | GilState::Unknown => None,
-        })
+        .filter_map(
+            |&state| match read_gil_holder(interpreter, state, &process.memory) {
+                GilState::HeldBy(holder) => Some((holder, threads.get(&holder).copied())),
+                GilState::Free | GilState::Unknown => None,
+            },
+        )
         .collect()
 }
 
@@ -828,7 +998,10 @@ fn set_gil(stretch: &mut Stretch, state_address: Option<u64>, holders: &[(u64, O
     let Some(state) = state_address else { return };
     let holds = holders.iter().any(|(holder, _)| *holder == state);
     stretch.gil = if holds { Gil::Held } else { Gil::NotHeld };
-    stretch.gil_holder = holders.iter().find_map(|(_, thread)| *thread).filter(|&thread| !holds && thread != stretch.thread);
+    stretch.gil_holder = holders
+        .iter()
+        .find_map(|(_, thread)| *thread)
+        .filter(|&thread| !holds && thread != stretch.thread);
 }
 
 /// Why the kernel refused to let us trace a thread: it says EPERM for every reason.
@@ -858,6 +1031,9 @@ fn thread_info(process: &TracedProcess, thread: &TracedThread, now_ns: u64) -> T
 fn rename_threads(process: &TracedProcess, outbox: &mut Outbox) {
     let now_ns = monotonic_ns();
     for thread in &process.threads {
-        outbox.send(Message::Thread(thread.id, Box::new(thread_info(process, thread, now_ns))));
+        outbox.send(Message::Thread(
+            thread.id,
+            Box::new(thread_info(process, thread, now_ns)),
+        ));
     }
 }

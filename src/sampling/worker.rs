@@ -38,7 +38,6 @@ pub(super) struct Worker {
     images: FxHashMap<ProcessId, ProcessImage>,
     store: Arc<ModuleStore>,
     module_ids: FxHashMap<u32, ModuleId>,
-    live_modules: FxHashMap<ModuleId, Arc<Module>>,
     code_ids: FxHashMap<CodeInfo, CodeId>,
     symbols: SymbolLoader,
     last_stacks: FxHashMap<ThreadId, Option<StackId>>,
@@ -75,7 +74,6 @@ impl Worker {
             images: FxHashMap::default(),
             store: Arc::default(),
             module_ids: FxHashMap::default(),
-            live_modules: FxHashMap::default(),
             code_ids: FxHashMap::default(),
             symbols: SymbolLoader::start(),
             last_stacks: FxHashMap::default(),
@@ -186,7 +184,9 @@ impl Worker {
             .map(|(&id, _)| id)
             .collect();
         for id in due {
-            let Some(image) = self.images.get_mut(&id) else { continue };
+            let Some(image) = self.images.get_mut(&id) else {
+                continue;
+            };
             if image.discover(now_ns) {
                 self.tell_interpreter(id);
             }
@@ -196,7 +196,10 @@ impl Worker {
 
     /// Tells the tracer, and the recording, what became of the search.
     fn tell_interpreter(&mut self, id: ProcessId) {
-        let (Some(image), Some(process)) = (self.images.get(&id), self.tables.processes.get_mut(id.index())) else {
+        let (Some(image), Some(process)) = (
+            self.images.get(&id),
+            self.tables.processes.get_mut(id.index()),
+        ) else {
             return;
         };
         self.changed.insert(id);
@@ -206,11 +209,17 @@ impl Worker {
                 process.python.clone_from(&interpreter.version_text);
                 process.note.clear();
                 let interpreter = Some(interpreter.clone());
-                let _ = self.events.send(KeeperEvent::Image { pid, interpreter, exec: false });
+                let _ = self.events.send(KeeperEvent::Image {
+                    pid,
+                    interpreter,
+                    exec: false,
+                });
             }
             Python::None(DiscoverError::UnsupportedVersion(version)) => {
                 process.python.clone_from(version);
-                process.note = format!("Python {version} is read by the fallback: Python frames only, without a stop");
+                process.note = format!(
+                    "Python {version} is read by the fallback: Python frames only, without a stop"
+                );
                 let _ = self.events.send(KeeperEvent::Fallback { pid });
             }
             Python::None(error) => process.note = error.to_string(),
@@ -219,11 +228,21 @@ impl Worker {
     }
 
     fn note_libraries(&mut self, id: ProcessId) {
-        let (Some(image), Some(process)) = (self.images.get(&id), self.tables.processes.get_mut(id.index())) else {
+        let (Some(image), Some(process)) = (
+            self.images.get(&id),
+            self.tables.processes.get_mut(id.index()),
+        ) else {
             return;
         };
         let named = |name: &'static str| {
-            move |module: &Module| module.info.path.rsplit('/').next().is_some_and(|file| file.starts_with(name))
+            move |module: &Module| {
+                module
+                    .info
+                    .path
+                    .rsplit('/')
+                    .next()
+                    .is_some_and(|file| file.starts_with(name))
+            }
         };
         if process.torch.is_empty()
             && let Some(path) = image.module_path(named("libtorch_cpu.so"))
@@ -255,14 +274,31 @@ impl Worker {
         };
         teach(raw, &scratch.native, native_end);
         let lost_code = self.name_python(raw, &mut scratch);
-        let python_partial = raw.python_partial.or(lost_code.then_some(Partial::CodeGone));
+        let python_partial = raw
+            .python_partial
+            .or(lost_code.then_some(Partial::CodeGone));
         let mut runs = Vec::with_capacity(raw.python.runs.len());
         for run in &raw.python.runs {
             let frames = scratch.python.get(run.range()).unwrap_or(&[]);
-            runs.push(Run { stack_address: run.stack_address, frames });
+            runs.push(Run {
+                stack_address: run.stack_address,
+                frames,
+            });
         }
-        merge(&scratch.recorded, native_partial, &runs, python_partial, &mut scratch.merged);
-        let stack = self.tables.stacks.intern(scratch.merged.iter().copied().filter(|frame| *frame != SHIM));
+        merge(
+            &scratch.recorded,
+            native_partial,
+            &runs,
+            python_partial,
+            &mut scratch.merged,
+        );
+        let stack = self.tables.stacks.intern(
+            scratch
+                .merged
+                .iter()
+                .copied()
+                .filter(|frame| *frame != SHIM),
+        );
         self.scratch = scratch;
         if !raw.python.frames.is_empty()
             && let Some(thread) = self.tables.threads.get_mut(raw.stretch.thread.index())
@@ -277,32 +313,59 @@ impl Worker {
     fn unwind(&mut self, raw: &RawSample, scratch: &mut Scratch) -> (Option<UnwindEnd>, bool) {
         scratch.native.clear();
         scratch.recorded.clear();
-        let (Some(registers), Some(image)) = (&raw.registers, self.images.get_mut(&raw.process)) else {
+        let (Some(registers), Some(image)) = (&raw.registers, self.images.get_mut(&raw.process))
+        else {
             return (None, false);
         };
-        let mut end = image.unwinder.unwind(&image.modules, registers, &raw.snapshot, &mut scratch.native);
+        let mut end = image.unwinder.unwind(
+            &image.modules,
+            registers,
+            &raw.snapshot,
+            &mut scratch.native,
+        );
         let mut changed = false;
-        if matches!(end, UnwindEnd::Partial(Partial::BadReturnAddress | Partial::NoUnwindInfo))
-            || scratch.native.iter().any(|frame| frame.module.is_none())
+        if matches!(
+            end,
+            UnwindEnd::Partial(Partial::BadReturnAddress | Partial::NoUnwindInfo)
+        ) || scratch.native.iter().any(|frame| frame.module.is_none())
         {
             // Code that was mapped since: look again, if that has not just been done in vain.
             changed = image.refresh(monotonic_ns());
             if changed {
                 image.modules_changed();
-                end = image.unwinder.unwind(&image.modules, registers, &raw.snapshot, &mut scratch.native);
+                end = image.unwinder.unwind(
+                    &image.modules,
+                    registers,
+                    &raw.snapshot,
+                    &mut scratch.native,
+                );
             }
         }
         for frame in &scratch.native {
             let known = frame.module.and_then(|index| image.modules.module(index));
             let (id, bias) = match known {
                 Some((module, bias)) => (
-                    module_id(&mut self.module_ids, &mut self.tables, &mut self.live_modules, module),
+                    module_id(
+                        &mut self.module_ids,
+                        &mut self.tables,
+                        &mut self.symbols,
+                        module,
+                    ),
                     bias,
                 ),
                 None => (unknown_module(&mut self.module_ids, &mut self.tables), 0),
             };
-            let address = frame.address.with_raw(frame.address.raw().wrapping_sub(bias));
-            scratch.recorded.push((*frame, Frame::Native { module: id, address, trust: frame.trust }));
+            let address = frame
+                .address
+                .with_raw(frame.address.raw().wrapping_sub(bias));
+            scratch.recorded.push((
+                *frame,
+                Frame::Native {
+                    module: id,
+                    address,
+                    trust: frame.trust,
+                },
+            ));
         }
         (Some(end), changed)
     }
@@ -313,12 +376,20 @@ impl Worker {
         if raw.python.frames.is_empty() {
             return false;
         }
-        let Some(image) = self.images.get_mut(&raw.process) else { return true };
-        let Some(codes) = image.codes.as_mut() else { return true };
+        let Some(image) = self.images.get_mut(&raw.process) else {
+            return true;
+        };
+        let Some(codes) = image.codes.as_mut() else {
+            return true;
+        };
         scratch.addresses.clear();
-        scratch.addresses.extend(raw.python.frames.iter().map(|frame| frame.code_address));
+        scratch
+            .addresses
+            .extend(raw.python.frames.iter().map(|frame| frame.code_address));
         let (tables, code_ids) = (&mut self.tables, &mut self.code_ids);
-        codes.resolve(&scratch.addresses, &image.memory, |info| code_id(code_ids, tables, info));
+        codes.resolve(&scratch.addresses, &image.memory, |info| {
+            code_id(code_ids, tables, info)
+        });
         let mut lost = false;
         for frame in &raw.python.frames {
             scratch.python.push(match codes.get(frame.code_address) {
@@ -348,7 +419,11 @@ impl Worker {
                 content_hash: 0,
             };
             let code = code_id(&mut self.code_ids, &mut self.tables, &info);
-            frames.push(Frame::Python { code, instruction: Frame::NO_INSTRUCTION, line: *line });
+            frames.push(Frame::Python {
+                code,
+                instruction: Frame::NO_INSTRUCTION,
+                line: *line,
+            });
         }
         if let Some(thread) = self.tables.threads.get_mut(stretch.thread.index()) {
             thread.is_python = true;
@@ -359,7 +434,9 @@ impl Worker {
 
     fn push(&mut self, stretch: Stretch, stack: Option<StackId>) {
         if let Some(thread) = self.tables.threads.get_mut(stretch.thread.index()) {
-            thread.last_seen_ns = thread.last_seen_ns.max(stretch.start_ns + stretch.weight_ns);
+            thread.last_seen_ns = thread
+                .last_seen_ns
+                .max(stretch.start_ns + stretch.weight_ns);
         }
         self.samples.push(Sample {
             thread: stretch.thread,
@@ -379,11 +456,9 @@ impl Worker {
 
     fn flush(&mut self, facts: FlushFacts) {
         self.update_processes();
-        self.request_symbols();
         if facts.last {
             self.symbols.wait(SYMBOL_PATIENCE);
         }
-        self.symbols.take_loaded();
         let segment_facts = SegmentFacts {
             index: self.next_segment,
             start_ns: facts.start_ns,
@@ -396,21 +471,26 @@ impl Worker {
         };
         self.next_segment += 1;
         let symbols = &self.symbols;
-        let mut segment = segment_of(&self.tables, &self.samples, segment_facts, |id, address| symbols.lookup(id, address));
+        let mut segment = segment_of(&self.tables, &self.samples, segment_facts, |id, address| {
+            symbols.lookup(id, address)
+        });
         self.remember_unnamed(&segment);
         self.name_late(&mut segment);
         self.samples.clear();
         // The writer is behind only if the disk stands still; the tracer's queue then fills, and says so.
         let _ = self.segments.send(segment);
         if self.tables.stacks.stacks().len() > MAX_STACKS {
-            self.tables.forget_stacks_except(self.last_stacks.values_mut());
+            self.tables
+                .forget_stacks_except(self.last_stacks.values_mut());
         }
     }
 
     fn update_processes(&mut self) {
         let now_ns = monotonic_ns();
         for &id in self.images.keys() {
-            let Some(process) = self.tables.processes.get_mut(id.index()) else { continue };
+            let Some(process) = self.tables.processes.get_mut(id.index()) else {
+                continue;
+            };
             process.last_seen_ns = now_ns;
             if let Some(cpu_ns) = process_cpu_ns(process.pid) {
                 process.cpu_ns = cpu_ns;
@@ -419,30 +499,25 @@ impl Worker {
         }
     }
 
-    fn request_symbols(&mut self) {
-        let mut seen = FxHashSet::default();
-        for frame in self.tables.stacks.frames() {
-            if let Frame::Native { module, .. } = frame
-                && seen.insert(*module)
-                && let Some(live) = self.live_modules.get(module)
-            {
-                self.symbols.request(*module, live);
-            }
-        }
-    }
-
     /// Native frames of `segment` whose module's symbols are still being loaded: a later segment brings their names.
     fn remember_unnamed(&mut self, segment: &Segment) {
         let ids: Vec<Option<ModuleId>> = segment
             .modules
             .iter()
-            .map(|info| self.tables.modules.iter().position(|known| known == info).map(ModuleId::from_index))
+            .map(|info| {
+                self.tables
+                    .modules
+                    .iter()
+                    .position(|known| known == info)
+                    .map(ModuleId::from_index)
+            })
             .collect();
         for frame in &segment.frames {
-            if let Frame::Native { module, address, .. } = frame
+            if let Frame::Native {
+                module, address, ..
+            } = frame
                 && let Some(Some(id)) = ids.get(module.index())
-                && self.live_modules.contains_key(id)
-                && !self.symbols.is_loaded(*id)
+                && self.symbols.is_awaited(*id)
             {
                 self.unnamed.insert((*id, address.lookup()));
             }
@@ -451,12 +526,20 @@ impl Worker {
 
     /// Adds to `segment` the names that earlier ones lacked.
     fn name_late(&mut self, segment: &mut Segment) {
-        let ready: Vec<(ModuleId, u64)> =
-            self.unnamed.iter().copied().filter(|(id, _)| self.symbols.is_loaded(*id)).collect();
+        let ready: Vec<(ModuleId, u64)> = self
+            .unnamed
+            .iter()
+            .copied()
+            .filter(|(id, _)| !self.symbols.is_awaited(*id))
+            .collect();
         for (id, address) in ready {
             self.unnamed.remove(&(id, address));
-            let Some((start, end, name)) = self.symbols.lookup(id, address) else { continue };
-            let Some(info) = self.tables.modules.get(id.index()) else { continue };
+            let Some((start, end, name)) = self.symbols.lookup(id, address) else {
+                continue;
+            };
+            let Some(info) = self.tables.modules.get(id.index()) else {
+                continue;
+            };
             let local = match segment.modules.iter().position(|known| known == info) {
                 Some(position) => position,
                 None => {
@@ -464,7 +547,12 @@ impl Worker {
                     segment.modules.len() - 1
                 }
             };
-            let symbol = SymbolInfo { module: ModuleId::from_index(local), start, end, name };
+            let symbol = SymbolInfo {
+                module: ModuleId::from_index(local),
+                start,
+                end,
+                name,
+            };
             if !segment.symbols.contains(&symbol) {
                 segment.symbols.push(symbol);
             }
@@ -486,11 +574,15 @@ fn teach(raw: &RawSample, native: &[NativeFrame], end: Option<UnwindEnd>) {
             if let Some(root) = native.last() {
                 // The root's own frame, and the little that its unwind row may read above it.
                 let needed = root.stack_pointer.saturating_add(256);
-                raw.shared.root_stack_pointer.fetch_max(needed, Ordering::Relaxed);
+                raw.shared
+                    .root_stack_pointer
+                    .fetch_max(needed, Ordering::Relaxed);
             }
         }
         Some(UnwindEnd::Partial(Partial::RegisterUnknown)) => {
-            raw.shared.registers_wanted.store(raw.slices, Ordering::Relaxed);
+            raw.shared
+                .registers_wanted
+                .store(raw.slices, Ordering::Relaxed);
         }
         Some(UnwindEnd::Partial(Partial::StackUnreadable)) => {
             // More stack than was copied: the next read takes all there is.
@@ -503,14 +595,18 @@ fn teach(raw: &RawSample, native: &[NativeFrame], end: Option<UnwindEnd>) {
 fn module_id(
     ids: &mut FxHashMap<u32, ModuleId>,
     tables: &mut SessionTables,
-    live: &mut FxHashMap<ModuleId, Arc<Module>>,
+    symbols: &mut SymbolLoader,
     module: &Arc<Module>,
 ) -> ModuleId {
     if let Some(&id) = ids.get(&module.id()) {
         return id;
     }
     // Two processes may hold the same file in two forms (one that could be opened, one that could not).
-    let id = match tables.modules.iter().position(|known| *known == module.info) {
+    let id = match tables
+        .modules
+        .iter()
+        .position(|known| *known == module.info)
+    {
         Some(position) => ModuleId::from_index(position),
         None => {
             tables.modules.push(module.info.clone());
@@ -518,7 +614,7 @@ fn module_id(
         }
     };
     ids.insert(module.id(), id);
-    live.entry(id).or_insert_with(|| module.clone());
+    symbols.request(id, module);
     id
 }
 
@@ -534,7 +630,11 @@ fn unknown_module(ids: &mut FxHashMap<u32, ModuleId>, tables: &mut SessionTables
     })
 }
 
-fn code_id(ids: &mut FxHashMap<CodeInfo, CodeId>, tables: &mut SessionTables, info: &CodeInfo) -> CodeId {
+fn code_id(
+    ids: &mut FxHashMap<CodeInfo, CodeId>,
+    tables: &mut SessionTables,
+    info: &CodeInfo,
+) -> CodeId {
     if let Some(&id) = ids.get(info) {
         return id;
     }
