@@ -13,7 +13,6 @@ pub(super) struct Budget {
     turn: usize,
     window_stopped_ns: u64,
     window_run_ns: u64,
-    backed_off: bool,
 }
 
 /// A stop is taken to last this long before any was measured, ns.
@@ -32,7 +31,6 @@ impl Budget {
             turn: 0,
             window_stopped_ns: 0,
             window_run_ns: 0,
-            backed_off: false,
         }
     }
 
@@ -65,7 +63,6 @@ impl Budget {
         let aim = 0.85 * self.max_share;
         if share > aim {
             self.fraction = (self.fraction * aim / share).max(0.001);
-            self.backed_off = true;
         } else {
             let room = if share > 0.0 { aim / share } else { 1.25 };
             self.fraction = (self.fraction * room.min(1.25)).min(1.0);
@@ -77,11 +74,6 @@ impl Budget {
     /// Whether fewer threads are stopped than run.
     pub(super) fn is_limiting(&self) -> bool {
         self.max_share.is_finite() && self.fraction < 1.0
-    }
-
-    /// Whether it ever had to stop fewer threads than it wanted to.
-    pub(super) fn has_backed_off(&self) -> bool {
-        self.backed_off
     }
 }
 
@@ -110,7 +102,7 @@ mod tests {
     fn everything_is_stopped_while_it_is_cheap() {
         let mut budget = Budget::new(0.02, 10_000_000);
         assert!(share(&mut budget, 8, 10_000_000, 60_000, 500) > 0.0055);
-        assert!(!budget.has_backed_off());
+        assert!(!budget.is_limiting());
     }
 
     #[test]

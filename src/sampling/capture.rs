@@ -1,7 +1,7 @@
 //! One thread, read once: its state, its Python data stack and its native stack, in one vectored read.
 
 use super::raw::RawSample;
-use crate::memory::{LayeredMemory, Memory, ReadError};
+use crate::memory::{LayeredMemory, ReadError};
 use crate::model::frame::Partial;
 use crate::model::registers::Registers;
 use crate::os::vm_read::ProcessMemory;
@@ -72,31 +72,28 @@ impl Buffers {
     }
 }
 
+/// The thread that is read.
+#[derive(Clone, Copy)]
+pub(super) struct Subject<'a> {
+    pub(super) memory: &'a ProcessMemory,
+    pub(super) interpreter: Option<&'a Interpreter>,
+    /// Where its stack is; `None` leaves the native stack alone.
+    pub(super) registers: Option<&'a Registers>,
+}
+
 /// Reads what `plan` says and walks the Python frames. The thread stands, or sleeps and is checked afterwards.
 ///
 /// `stack_buffer` comes from [`Buffers::prepare`].
 pub(super) fn capture(
-    memory: &ProcessMemory,
-    interpreter: Option<&Interpreter>,
-    registers: Option<&Registers>,
-    native: bool,
+    subject: Subject<'_>,
     plan: &mut ReadPlan,
     stack_buffer: Vec<u8>,
     buffers: &mut Buffers,
     sample: &mut RawSample,
 ) -> Result<(), ReadError> {
-    read_ranges(
-        memory,
-        interpreter,
-        registers,
-        native,
-        plan,
-        stack_buffer,
-        buffers,
-        sample,
-    )?;
-    if let (Some(interpreter), Some(state)) = (interpreter, plan.state_address) {
-        let layered = LayeredMemory::new(&sample.snapshot, memory);
+    read_ranges(subject, plan, stack_buffer, buffers, sample)?;
+    if let (Some(interpreter), Some(state)) = (subject.interpreter, plan.state_address) {
+        let layered = LayeredMemory::new(&sample.snapshot, subject.memory);
         let walked = read_stack(interpreter, state, &layered, &mut sample.python);
         sample.python_partial = walked.err().map(|error| match error {
             FrameError::TooDeep => Partial::TooDeep,
@@ -110,17 +107,14 @@ pub(super) fn capture(
 }
 
 fn read_ranges(
-    memory: &ProcessMemory,
-    interpreter: Option<&Interpreter>,
-    registers: Option<&Registers>,
-    native: bool,
+    subject: Subject<'_>,
     plan: &mut ReadPlan,
     mut stack_buffer: Vec<u8>,
     buffers: &mut Buffers,
     sample: &mut RawSample,
 ) -> Result<(), ReadError> {
     let mut ranges: Vec<(u64, Vec<u8>)> = Vec::with_capacity(4 + plan.extras.len());
-    if let (Some(interpreter), Some(state)) = (interpreter, plan.state_address) {
+    if let (Some(interpreter), Some(state)) = (subject.interpreter, plan.state_address) {
         let (start, length) = state_range(interpreter, state);
         ranges.push((start, buffers.take(length)));
         if let Some((start, used)) = plan.data_stack {
@@ -130,9 +124,7 @@ fn read_ranges(
         }
     }
     // Whatever may fail comes last: the kernel stops at the first page that is not there.
-    let stack_pointer = registers
-        .filter(|_| native)
-        .and_then(Registers::stack_pointer);
+    let stack_pointer = subject.registers.and_then(Registers::stack_pointer);
     if let Some(stack_pointer) = stack_pointer {
         let root = plan.root_stack_pointer;
         let known = root
@@ -170,7 +162,7 @@ fn read_ranges(
         .iter_mut()
         .map(|(_, buffer)| IoSliceMut::new(buffer))
         .collect();
-    let mut available = memory.read_vector(&addresses, &mut slices)?;
+    let mut available = subject.memory.read_vector(&addresses, &mut slices)?;
     drop(slices);
     let mut stack_bytes = 0;
     for (address, mut buffer) in ranges {
@@ -190,7 +182,7 @@ fn read_ranges(
         plan.stack_bytes = stack_bytes.min(128 << 10);
         if stack_bytes == 0 {
             // An unreadable state or data stack must not cost the native stack.
-            retry_stack(memory, stack_pointer.unwrap_or(0), buffers, sample);
+            retry_stack(subject.memory, stack_pointer.unwrap_or(0), buffers, sample);
         }
     }
     Ok(())
@@ -245,21 +237,17 @@ pub(super) fn capture_unstopped(
     sample: &mut RawSample,
 ) -> Result<bool, ReadError> {
     const TRIES: usize = 4;
+    let subject = Subject {
+        memory,
+        interpreter: Some(interpreter),
+        registers: None,
+    };
     let mut before: Option<Vec<(u64, u64)>> = None;
     for _ in 0..TRIES {
         buffers.reclaim(sample);
         sample.python.clear();
         let spare = buffers.take(0);
-        capture(
-            memory,
-            Some(interpreter),
-            None,
-            false,
-            plan,
-            spare,
-            buffers,
-            sample,
-        )?;
+        capture(subject, plan, spare, buffers, sample)?;
         let here: Vec<(u64, u64)> = sample
             .python
             .frames
@@ -276,9 +264,4 @@ pub(super) fn capture_unstopped(
     }
     sample.python_partial = Some(Partial::Torn);
     Ok(false)
-}
-
-/// Whether the process's memory can be read at all.
-pub(super) fn is_readable(memory: &ProcessMemory, address: u64) -> Result<(), ReadError> {
-    memory.read_u8(address).map(|_| ())
 }

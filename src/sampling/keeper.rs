@@ -1,6 +1,7 @@
 //! The thread that keeps watch over the process tree: who starts, who execs, who ends.
 
 use super::control::Control;
+use super::raw::NamedStack;
 use crate::model::process::ProcessInfo;
 use crate::os::clock::{monotonic_ns, sleep_until};
 use crate::os::process_info::read_process_info;
@@ -27,10 +28,11 @@ pub(super) enum KeeperEvent {
     },
     /// The worker cannot read this one's Python frames, the fallback can: the tracer leaves it alone.
     Fallback { pid: i32 },
-    /// The fallback read these stacks: tid, and frames leaf first.
+    /// The fallback read these stacks, by tid.
+    #[allow(dead_code)]
     Named {
         pid: i32,
-        stacks: Vec<(i32, Vec<(String, String, u32)>)>,
+        stacks: Vec<(i32, NamedStack)>,
     },
     /// It ended.
     Gone { pid: i32 },

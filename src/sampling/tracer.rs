@@ -2,7 +2,7 @@
 //! are, stops what runs for one read, and hands the copies on.
 
 use super::budget::Budget;
-use super::capture::{Buffers, capture, capture_unstopped};
+use super::capture::{Buffers, Subject, capture, capture_unstopped};
 use super::control::Control;
 use super::keeper::KeeperEvent;
 use super::outbox::Outbox;
@@ -69,6 +69,8 @@ pub(super) struct Tracer {
     next_process: usize,
     next_thread: usize,
     buffers: Buffers,
+    // Boxes travel to the worker and back as they are.
+    #[expect(clippy::vec_box)]
     spare: Vec<Box<RawSample>>,
     late: LateStops,
     budget: Budget,
@@ -233,7 +235,7 @@ impl Tracer {
     }
 
     /// Stacks of a Python that only the fallback reads: each stands for the time since the one before.
-    fn take_named(&mut self, pid: i32, stacks: Vec<(i32, Vec<(String, String, u32)>)>) {
+    fn take_named(&mut self, pid: i32, stacks: Vec<(i32, NamedStack)>) {
         let Some(process) = self.processes.iter_mut().find(|process| process.pid == pid) else {
             return;
         };
@@ -242,7 +244,7 @@ impl Tracer {
         if since_ns == 0 {
             return;
         }
-        for (tid, frames) in stacks {
+        for (tid, stack) in stacks {
             let Some(thread) = process
                 .threads
                 .iter_mut()
@@ -272,8 +274,7 @@ impl Tracer {
                 run_ns,
                 queue_ns,
             };
-            self.outbox
-                .send(Message::Named(stretch, Box::new(NamedStack { frames })));
+            self.outbox.send(Message::Named(stretch, Box::new(stack)));
             self.control.show_sample();
         }
     }
@@ -502,10 +503,11 @@ impl Tracer {
         thread.learn_from_worker();
         let stack = self.buffers.prepare(&thread.plan);
         let read = capture(
-            &process.memory,
-            process.interpreter.as_deref(),
-            registers.as_ref(),
-            self.options.native,
+            Subject {
+                memory: &process.memory,
+                interpreter: process.interpreter.as_deref(),
+                registers: sample.registers.clone().as_ref(),
+            },
             &mut thread.plan,
             stack,
             &mut self.buffers,
@@ -739,10 +741,11 @@ impl Tracer {
                 let thread = &mut process.threads[candidates[at].thread];
                 let registers = stopped.registers();
                 let read = capture(
-                    &process.memory,
-                    process.interpreter.as_deref(),
-                    registers.as_ref(),
-                    native,
+                    Subject {
+                        memory: &process.memory,
+                        interpreter: process.interpreter.as_deref(),
+                        registers: registers.as_ref().filter(|_| native),
+                    },
                     &mut thread.plan,
                     stack,
                     buffers,
