@@ -7,6 +7,7 @@ pub mod host;
 pub mod launch;
 pub mod maps;
 pub mod permissions;
+pub mod priority;
 pub mod process_info;
 pub mod process_tree;
 pub mod redaction;

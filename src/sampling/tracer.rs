@@ -18,6 +18,7 @@ use crate::model::process::ThreadInfo;
 use crate::model::quality::Quality;
 use crate::model::sample::{Capture, Gil, ThreadState};
 use crate::os::clock::{monotonic_ns, own_cpu_ns, process_cpu_ns, sleep_until, wake_precisely};
+use crate::os::priority::run_ahead;
 use crate::os::stop::{StopError, block_child_signals, wait_for_any_stop};
 use crate::os::threads::{SchedStat, ThreadFiles, Whereabouts};
 use crate::python::frames::PythonStack;
@@ -121,6 +122,7 @@ impl Tracer {
     pub(super) fn run(mut self) {
         block_child_signals();
         wake_precisely();
+        run_ahead();
         let mut ever = false;
         while !self.control.stop_requested() {
             self.take_events();
