@@ -4,7 +4,7 @@ use super::control::Control;
 use super::raw::NamedStack;
 use crate::model::process::ProcessInfo;
 use crate::os::clock::{monotonic_ns, sleep_until};
-use crate::os::process_info::read_process_info;
+use crate::os::process_info::{read_process_info, read_stat};
 use crate::os::process_tree::{ProcessEvent, ProcessWatch};
 use crate::python::discover::Interpreter;
 use crossbeam_channel::Sender;
@@ -123,6 +123,7 @@ impl Keeper {
         }
         let now_ns = monotonic_ns();
         let before_exec = pid == self.root_pid
+            && is_own_child(pid)
             && self.own_exe.is_some()
             && exe_of(&pid.to_string()) == self.own_exe;
         let kept = Kept {
@@ -195,6 +196,11 @@ fn process_info(pid: i32, now_ns: u64) -> ProcessInfo {
     info.first_seen_ns = now_ns;
     info.last_seen_ns = now_ns;
     info
+}
+
+/// Whether torchspy started the process itself.
+pub(super) fn is_own_child(pid: i32) -> bool {
+    read_stat(pid).is_ok_and(|stat| stat.parent_pid == std::process::id() as i32)
 }
 
 /// Device and inode of a process's executable.

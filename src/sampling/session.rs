@@ -4,7 +4,7 @@
 //! process tree; the writer. Between them are bounded queues.
 
 use super::control::Control;
-use super::keeper::Keeper;
+use super::keeper::{Keeper, is_own_child};
 use super::outbox::Outbox;
 use super::tracer::Tracer;
 use super::worker::Worker;
@@ -254,9 +254,4 @@ fn write_segments(
             control.request_stop();
         }
     }
-}
-
-/// Whether torchspy started the process itself.
-fn is_own_child(pid: i32) -> bool {
-    read_stat(pid).is_ok_and(|stat| stat.parent_pid == std::process::id() as i32)
 }
