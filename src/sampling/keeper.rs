@@ -38,8 +38,10 @@ pub(super) enum KeeperEvent {
     Gone { pid: i32 },
 }
 
-/// How often the tree is looked at: a child is found within a tick of its start.
-const PERIOD_NS: u64 = 5_000_000;
+/// How often the tree is looked at: a child is found within a tick of its start, at the usual 100 Hz.
+const PERIOD_NS: u64 = 10_000_000;
+/// How often while the program that torchspy started is on its way to its exec.
+const LAUNCH_NS: u64 = 500_000;
 /// How often a process is asked whether it has called exec: often while it is young, then seldom.
 const YOUNG_NS: u64 = 5_000_000_000;
 const EXEC_CHECK_NS: u64 = 250_000_000;
@@ -95,7 +97,7 @@ impl Keeper {
         while !self.control.stop_requested() {
             self.look();
             let pause = if self.kept.values().any(|kept| kept.before_exec) {
-                PERIOD_NS / 10
+                LAUNCH_NS
             } else {
                 PERIOD_NS
             };

@@ -17,6 +17,13 @@ pub(super) struct Tick {
     pub(super) missed: u64,
 }
 
+impl Tick {
+    /// The length of the time that it stands for, ns.
+    pub(super) fn weight_ns(&self) -> u64 {
+        self.end_ns - self.start_ns
+    }
+}
+
 /// The schedule of looks.
 #[derive(Debug)]
 pub(super) struct Schedule {
@@ -45,6 +52,11 @@ impl Schedule {
     /// The nominal distance of looks, ns.
     pub(super) fn period_ns(&self) -> u64 {
         self.period_ns
+    }
+
+    /// Start of the time that no look stands for yet, CLOCK_MONOTONIC.
+    pub(super) fn stratum_ns(&self) -> u64 {
+        self.stratum_ns
     }
 
     /// The moment of the next look.

@@ -9,7 +9,6 @@ use crate::os::threads::{SchedStat, TaskDirectory, ThreadFiles, Whereabouts};
 use crate::os::vm_read::ProcessMemory;
 use crate::python::discover::Interpreter;
 use crate::python::threads::{PythonThread, read_threads};
-use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -44,12 +43,16 @@ pub(super) struct TracedThread {
     /// Time that is reused so far and not yet handed on.
     pub(super) reused: Option<Stretch>,
     /// Time in which it ran and was passed over; the next stop stands for it too.
-    pub(super) deferred: Deferred,
+    pub(super) deferred: Passed,
+    /// Looks in a row that found it in the same sleep.
+    pub(super) quiet_looks: u32,
+    /// Ticks in which a sleeper of long standing was not looked at; the next look stands for them too.
+    pub(super) skipped: Passed,
 }
 
-/// Time that waits for the next capture of a running thread.
+/// Ticks of a thread, and what it did in them.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Deferred {
+pub(super) struct Passed {
     pub(super) weight_ns: u64,
     pub(super) ticks: u32,
     pub(super) run_ns: u64,
@@ -73,8 +76,30 @@ impl TracedThread {
             own_stop: false,
             wanted: true,
             reused: None,
-            deferred: Deferred::default(),
+            deferred: Passed::default(),
+            quiet_looks: 0,
+            skipped: Passed::default(),
         }
+    }
+
+    /// Whether this tick passes the thread over: one that has long been asleep is looked at in every second, later in
+    /// every fourth tick. Which ticks those are does not depend on what it does, and a look stands for the ticks before
+    /// it, so shares stay unbiased; 160 threads then cost a third.
+    pub(super) fn pass_over(&mut self, turn: u64, weight_ns: u64) -> bool {
+        let stride = match self.quiet_looks {
+            ..64 => 1,
+            64..192 => 2,
+            _ => 4,
+        };
+        let passed = stride > 1
+            && !(turn + self.id.index() as u64).is_multiple_of(stride)
+            && matches!(self.seen, Seen::Asleep(_))
+            && !self.wants_registers(&self.last);
+        if passed {
+            self.skipped.weight_ns += weight_ns;
+            self.skipped.ticks += 1;
+        }
+        passed
     }
 
     /// Takes over what the worker found out.
@@ -97,15 +122,16 @@ impl TracedThread {
         (run_ns, queue_ns)
     }
 
-    /// Adds a tick to the reused stretch.
-    pub(super) fn reuse(&mut self, start_ns: u64, weight_ns: u64, run_ns: u64, queue_ns: u64) {
+    /// Adds `passed`, which begins at `start_ns`, and what was skipped before it, to the reused stretch.
+    pub(super) fn reuse(&mut self, start_ns: u64, passed: Passed) {
         let syscall = match self.seen {
             Seen::Asleep(whereabouts) => whereabouts.syscall(),
             _ => None,
         };
+        let skipped = std::mem::take(&mut self.skipped);
         let stretch = self.reused.get_or_insert(Stretch {
             thread: self.id,
-            start_ns,
+            start_ns: start_ns.saturating_sub(skipped.weight_ns),
             weight_ns: 0,
             ticks: 0,
             capture: Capture::Reused,
@@ -116,10 +142,18 @@ impl TracedThread {
             run_ns: 0,
             queue_ns: 0,
         });
-        stretch.weight_ns += weight_ns;
-        stretch.ticks += 1;
-        stretch.run_ns += run_ns;
-        stretch.queue_ns += queue_ns;
+        stretch.weight_ns += passed.weight_ns + skipped.weight_ns;
+        stretch.ticks += passed.ticks + skipped.ticks;
+        stretch.run_ns += passed.run_ns;
+        stretch.queue_ns += passed.queue_ns;
+    }
+
+    /// The reused stretch, with what was skipped since, once no look will follow.
+    pub(super) fn take_reused(&mut self, no_look_follows: bool, now_ns: u64) -> Option<Stretch> {
+        if no_look_follows && self.skipped.ticks > 0 {
+            self.reuse(now_ns, Passed::default());
+        }
+        self.reused.take()
     }
 }
 
@@ -210,12 +244,12 @@ impl TracedProcess {
         }
     }
 
-    /// Tids by thread state, for naming the GIL's holder.
-    pub(super) fn threads_by_state(&self) -> FxHashMap<u64, ThreadId> {
+    /// The thread that a Python thread state belongs to.
+    pub(super) fn thread_of_state(&self, state_address: u64) -> Option<ThreadId> {
         self.threads
             .iter()
-            .filter_map(|thread| Some((thread.plan.state_address?, thread.id)))
-            .collect()
+            .find(|thread| thread.plan.state_address == Some(state_address))
+            .map(|thread| thread.id)
     }
 }
 

@@ -10,7 +10,7 @@ use super::raw::{FlushFacts, Message, NamedStack, RawSample, Stretch};
 use super::schedule::{Schedule, Tick};
 use super::session::SessionOptions;
 use super::stops::{LateStops, Outcome, Request, stop_all};
-use super::traced::{Deferred, Seen, TracedProcess, TracedThread};
+use super::traced::{Passed, Seen, TracedProcess, TracedThread};
 use crate::memory::SnapshotMemory;
 use crate::model::frame::Partial;
 use crate::model::ids::{ProcessId, ThreadId};
@@ -45,6 +45,8 @@ const MMAP_LOCKERS: [u32; 7] = [9, 10, 11, 12, 25, 28, 216];
 /// System calls that a stop does not disturb: they are restarted, with what is left of their timeout (signal(7), ptrace(2)):
 /// poll, select, nanosleep, wait4, futex, clock_nanosleep, waitid, pselect6, ppoll, restart_syscall.
 const RESTARTABLE: [u32; 10] = [7, 23, 35, 61, 202, 230, 247, 270, 271, 219];
+/// epoll_wait, epoll_pwait, epoll_pwait2 on x86-64: like those above they sleep interruptibly, unlike them they end with EINTR.
+const EPOLL_WAITS: [u32; 3] = [232, 281, 441];
 /// restart_syscall: what a restarted sleep is called.
 const RESTART_SYSCALL: u32 = 219;
 
@@ -76,6 +78,8 @@ pub(super) struct Tracer {
     late: LateStops,
     budget: Budget,
     schedule: Schedule,
+    /// Ticks since the start.
+    looks: u64,
     quality: Quality,
     segment_start_ns: u64,
     own_cpu_ns: u64,
@@ -110,6 +114,7 @@ impl Tracer {
             late: LateStops::default(),
             budget,
             schedule,
+            looks: 0,
             quality: Quality::default(),
             segment_start_ns: now_ns,
             own_cpu_ns: own_cpu_ns(),
@@ -283,6 +288,7 @@ impl Tracer {
 
     fn tick(&mut self, tick: Tick) {
         self.quality.ticks += 1;
+        self.looks += 1;
         self.quality.late_ticks += u64::from(tick.late);
         self.quality.missed_ticks += tick.missed;
         while let Some(mut sample) = self.outbox.recycled() {
@@ -339,8 +345,12 @@ impl Tracer {
         let mut gone = false;
         for thread in 0..self.processes[index].threads.len() {
             if unchanged {
-                let weight_ns = tick.end_ns - tick.start_ns;
-                self.processes[index].threads[thread].reuse(tick.start_ns, weight_ns, 0, 0);
+                let passed = Passed {
+                    weight_ns: tick.weight_ns(),
+                    ticks: 1,
+                    ..Passed::default()
+                };
+                self.processes[index].threads[thread].reuse(tick.start_ns, passed);
                 continue;
             }
             gone |= !self.look_at_thread(index, thread, tick, candidates);
@@ -360,17 +370,24 @@ impl Tracer {
     ) -> bool {
         let process = &mut self.processes[index];
         let thread = &mut process.threads[at];
-        if !thread.wanted {
+        if !thread.wanted || thread.pass_over(self.looks, tick.weight_ns()) {
             return true;
         }
         let Ok(now) = thread.files.schedstat() else {
             return false;
         };
+        let passed = Passed {
+            weight_ns: tick.weight_ns(),
+            ticks: 1,
+            ..Passed::default()
+        };
         let unscheduled = now.is_kept() && now == thread.last;
         if unscheduled && matches!(thread.seen, Seen::Asleep(_)) && !thread.wants_registers(&now) {
-            thread.reuse(tick.start_ns, tick.end_ns - tick.start_ns, 0, 0);
+            thread.quiet_looks = thread.quiet_looks.saturating_add(1);
+            thread.reuse(tick.start_ns, passed);
             return true;
         }
+        thread.quiet_looks = 0;
         let slices = now.slices;
         let wants_registers = unscheduled && thread.wants_registers(&now);
         let previous = thread.last;
@@ -393,7 +410,12 @@ impl Tracer {
             return true;
         }
         if is_same_sleep(thread, &whereabouts, &previous, &now) && !wants_registers {
-            thread.reuse(tick.start_ns, tick.end_ns - tick.start_ns, run_ns, queue_ns);
+            let passed = Passed {
+                run_ns,
+                queue_ns,
+                ..passed
+            };
+            thread.reuse(tick.start_ns, passed);
             return true;
         }
         thread.own_stop = false;
@@ -429,7 +451,7 @@ impl Tracer {
             _ => Partial::StackUnreadable,
         };
         let stretch = self.stretch(index, at, tick, ran, Capture::Unread);
-        self.flush_reused(index, at);
+        self.flush_reused(index, at, false);
         self.outbox.span(stretch, Some(why));
         true
     }
@@ -447,13 +469,15 @@ impl Tracer {
         let deferred = if matches!(capture, Capture::Stopped | Capture::Unstopped) {
             std::mem::take(&mut thread.deferred)
         } else {
-            Deferred::default()
+            Passed::default()
         };
+        let skipped = std::mem::take(&mut thread.skipped);
+        let earlier_ns = deferred.weight_ns + skipped.weight_ns;
         Stretch {
             thread: thread.id,
-            start_ns: tick.start_ns.saturating_sub(deferred.weight_ns),
-            weight_ns: tick.end_ns - tick.start_ns + deferred.weight_ns,
-            ticks: 1 + deferred.ticks,
+            start_ns: tick.start_ns.saturating_sub(earlier_ns),
+            weight_ns: tick.weight_ns() + earlier_ns,
+            ticks: 1 + deferred.ticks + skipped.ticks,
             capture,
             state: thread.state,
             syscall: None,
@@ -474,7 +498,7 @@ impl Tracer {
     ) -> bool {
         let (index, at) = (candidate.process, candidate.thread);
         let thread = &mut self.processes[index].threads[at];
-        let (state, _) = thread.files.stat().unwrap_or((ThreadState::Unknown, 0));
+        let state = sleep_state(&thread.files, &whereabouts);
         thread.state = state;
         let registers = whereabouts.registers();
         thread.stack_pointer = registers
@@ -590,7 +614,7 @@ impl Tracer {
     }
 
     fn hand_on(&mut self, index: usize, at: usize, sample: Box<RawSample>) {
-        self.flush_reused(index, at);
+        self.flush_reused(index, at, false);
         self.control.show_sample();
         if let Some(dropped) = self.outbox.send(Message::Sample(sample)) {
             self.put_back(dropped);
@@ -598,20 +622,21 @@ impl Tracer {
     }
 
     fn unread(&mut self, index: usize, at: usize, tick: Tick, ran: (u64, u64), why: Partial) {
-        self.flush_reused(index, at);
+        self.flush_reused(index, at, false);
         let stretch = self.stretch(index, at, tick, ran, Capture::Unread);
         self.outbox.span(stretch, Some(why));
     }
 
-    fn flush_reused(&mut self, index: usize, at: usize) {
-        if let Some(stretch) = self.processes[index].threads[at].reused.take() {
+    fn flush_reused(&mut self, index: usize, at: usize, no_look_follows: bool) {
+        let thread = &mut self.processes[index].threads[at];
+        if let Some(stretch) = thread.take_reused(no_look_follows, self.schedule.stratum_ns()) {
             self.outbox.span(stretch, None);
         }
     }
 
     /// Stops, or in nonblocking mode only reads, what runs; the rest of it waits for its turn.
     fn take_candidates(&mut self, candidates: Vec<Candidate>, tick: Tick) {
-        let weight_ns = tick.end_ns - tick.start_ns;
+        let weight_ns = tick.weight_ns();
         let mut gil = FxHashMap::default();
         for candidate in &candidates {
             let process = &self.processes[candidate.process];
@@ -879,7 +904,7 @@ impl Tracer {
 
     /// Hands on the time of a thread that will not be looked at again.
     fn close_thread(&mut self, index: usize, at: usize) {
-        self.flush_reused(index, at);
+        self.flush_reused(index, at, true);
         self.flush_deferred(index, at, Partial::Exited);
         let id = self.processes[index].threads[at].id;
         self.outbox.send(Message::ThreadGone(id));
@@ -925,7 +950,7 @@ impl Tracer {
     fn flush(&mut self, last: bool) {
         for index in 0..self.processes.len() {
             for at in 0..self.processes[index].threads.len() {
-                self.flush_reused(index, at);
+                self.flush_reused(index, at, last);
                 if last {
                     self.flush_deferred(index, at, Partial::StopTimeout);
                 }
@@ -949,6 +974,19 @@ impl Tracer {
         self.segment_start_ns = end_ns;
         self.outbox.send(Message::Flush(Box::new(facts)));
     }
+}
+
+/// The state of a thread off the CPU. Calls that always sleep interruptibly need no look at `stat`.
+fn sleep_state(files: &ThreadFiles, whereabouts: &Whereabouts) -> ThreadState {
+    let is_plain = whereabouts
+        .syscall()
+        .is_some_and(|number| RESTARTABLE.contains(&number) || EPOLL_WAITS.contains(&number));
+    if is_plain {
+        return ThreadState::Sleeping;
+    }
+    files
+        .stat()
+        .map_or(ThreadState::Unknown, |(state, _)| state)
 }
 
 /// Whether a thread that ran a little is back in the very sleep that we stopped it in.
@@ -986,13 +1024,12 @@ fn gil_holders(process: &TracedProcess) -> Vec<(u64, Option<ThreadId>)> {
     let Some(interpreter) = &process.interpreter else {
         return Vec::new();
     };
-    let threads = process.threads_by_state();
     process
         .interpreter_states
         .iter()
         .filter_map(
             |&state| match read_gil_holder(interpreter, state, &process.memory) {
-                GilState::HeldBy(holder) => Some((holder, threads.get(&holder).copied())),
+                GilState::HeldBy(holder) => Some((holder, process.thread_of_state(holder))),
                 GilState::Free | GilState::Unknown => None,
             },
         )
