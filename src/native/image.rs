@@ -4,8 +4,16 @@ use super::elf::{ElfError, HeaderTable, Segments, find_build_id};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes of a module, shared: a mapped file, or a copy of memory.
-pub type ModuleBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
+/// Bytes of a module: a mapped file, or a copy of memory.
+pub trait Bytes: AsRef<[u8]> + Send + Sync {
+    /// Gives back the memory of what was read of it, where it can be read from the file again.
+    fn forget_pages(&self) {}
+}
+
+impl Bytes for Vec<u8> {}
+
+/// Bytes of a module, shared.
+pub type ModuleBytes = Arc<dyn Bytes>;
 
 /// A part of a module at its virtual address.
 #[derive(Clone)]
@@ -98,6 +106,11 @@ impl ElfImage {
     /// The whole file.
     pub fn bytes(&self) -> &[u8] {
         (*self.bytes).as_ref()
+    }
+
+    /// Gives back the memory of what was read of it so far, where it can be read again.
+    pub fn forget_pages(&self) {
+        self.bytes.forget_pages();
     }
 
     /// What the program headers say.

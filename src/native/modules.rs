@@ -88,7 +88,12 @@ impl Module {
     /// the sampling path. Empty where the file could not be had.
     pub fn symbols(&self) -> &SymbolTable {
         self.symbols.get_or_init(|| match &self.image {
-            Some(image) => SymbolTable::of_image(image.clone()),
+            Some(image) => {
+                let table = SymbolTable::of_image(image.clone());
+                // All of .symtab and .strtab was read, 100 MB of libtorch_cpu; look-ups read little of it again.
+                image.forget_pages();
+                table
+            }
             None => SymbolTable::empty(),
         })
     }

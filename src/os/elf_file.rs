@@ -2,7 +2,8 @@
 #![allow(unsafe_code)]
 
 use super::maps::Mapping;
-use memmap2::Mmap;
+use crate::native::image::Bytes;
+use memmap2::{Mmap, UncheckedAdvice};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat, openat2};
 use nix::sys::stat::{Mode, SFlag, fstat};
@@ -122,6 +123,13 @@ impl std::ops::Deref for ElfFile {
 
     fn deref(&self) -> &[u8] {
         &self.bytes
+    }
+}
+
+impl Bytes for ElfFile {
+    fn forget_pages(&self) {
+        // SAFETY: of a private, read-only mapping of a file nothing is lost: the next read brings the page back from the file.
+        let _ = unsafe { self.bytes.unchecked_advise(UncheckedAdvice::DontNeed) };
     }
 }
 

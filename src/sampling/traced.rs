@@ -174,6 +174,8 @@ pub(super) struct TracedProcess {
     /// torchspy started it: its exit status is the launcher's to take.
     pub(super) is_own_child: bool,
     pub(super) exited: bool,
+    /// Whether it stood in a group stop (SIGSTOP), asked at most once in a tick.
+    pub(super) stopped: Option<bool>,
     /// Its stacks come from the fallback, and not from here.
     pub(super) by_fallback: bool,
     /// When the fallback's last stacks came.
@@ -195,6 +197,7 @@ impl TracedProcess {
             last_cpu_ns: 0,
             is_own_child,
             exited: false,
+            stopped: None,
             by_fallback: false,
             named_ns: 0,
         }
@@ -242,6 +245,17 @@ impl TracedProcess {
             }
             thread.plan.set_state(state);
         }
+    }
+
+    /// Whether the process stands in a group stop: its threads look like sleepers then.
+    pub(super) fn is_stopped(&mut self) -> bool {
+        *self.stopped.get_or_insert_with(|| {
+            let stat = self
+                .threads
+                .first()
+                .and_then(|thread| thread.files.stat().ok());
+            stat.is_some_and(|(state, _)| state == ThreadState::Stopped)
+        })
     }
 
     /// The thread that a Python thread state belongs to.

@@ -342,6 +342,7 @@ impl Tracer {
         {
             process.match_python_threads(tick.start_ns);
         }
+        process.stopped = None;
         let mut gone = false;
         for thread in 0..self.processes[index].threads.len() {
             if unchanged {
@@ -497,8 +498,14 @@ impl Tracer {
         tick: Tick,
     ) -> bool {
         let (index, at) = (candidate.process, candidate.thread);
-        let thread = &mut self.processes[index].threads[at];
-        let state = sleep_state(&thread.files, &whereabouts);
+        let process = &mut self.processes[index];
+        let is_stopped = process.is_stopped();
+        let thread = &mut process.threads[at];
+        let state = if is_stopped {
+            ThreadState::Stopped
+        } else {
+            sleep_state(&thread.files, &whereabouts)
+        };
         thread.state = state;
         let registers = whereabouts.registers();
         thread.stack_pointer = registers
