@@ -113,7 +113,7 @@ mod tests {
     fn control_bytes_are_shown_and_not_sent() {
         assert_eq!(
             printable("a\x1b[31mb\nc\u{202e}é"),
-            "a\\u{1b}[31mb\\nc\\u{202e}é"
+            "a\\x1b[31mb\\nc\\u{202e}é"
         );
     }
 }

@@ -17,8 +17,9 @@ use std::sync::Arc;
 /// Maps are read again at most this often, longer each time that it brought nothing.
 const FIRST_REFRESH_NS: u64 = 20_000_000;
 const SLOWEST_REFRESH_NS: u64 = 10_000_000_000;
-/// While an interpreter starts it is looked for this often, and after that whenever the modules change.
-const DISCOVERY_NS: u64 = 5_000_000;
+/// While an interpreter may be starting it is looked for this often, less and less; after that whenever the modules change.
+const FIRST_DISCOVERY_NS: u64 = 3_000_000;
+const SLOWEST_DISCOVERY_NS: u64 = 50_000_000;
 const DISCOVERY_PATIENCE_NS: u64 = 10_000_000_000;
 
 struct Opener {
@@ -57,6 +58,7 @@ pub(super) struct ProcessImage {
     maps: MapsReader,
     born_ns: u64,
     next_discovery_ns: u64,
+    discovery_pause_ns: u64,
     next_refresh_ns: u64,
     refresh_pause_ns: u64,
 }
@@ -74,6 +76,7 @@ impl ProcessImage {
             maps: MapsReader::new(pid),
             born_ns: now_ns,
             next_discovery_ns: 0,
+            discovery_pause_ns: FIRST_DISCOVERY_NS,
             next_refresh_ns: 0,
             refresh_pause_ns: FIRST_REFRESH_NS,
         }
@@ -115,7 +118,8 @@ impl ProcessImage {
     pub(super) fn discover(&mut self, now_ns: u64) -> bool {
         self.next_refresh_ns = 0;
         let changed = self.refresh(now_ns);
-        self.next_discovery_ns = monotonic_ns() + DISCOVERY_NS;
+        self.next_discovery_ns = monotonic_ns() + self.discovery_pause_ns;
+        self.discovery_pause_ns = (self.discovery_pause_ns * 3 / 2).min(SLOWEST_DISCOVERY_NS);
         match find_interpreter(&self.modules, &self.memory) {
             Ok(interpreter) => {
                 self.codes = Some(CodeCache::new(&interpreter));

@@ -83,11 +83,11 @@ mod tests {
         ]);
         assert_eq!(text.matches("hint:").count(), 1, "{text}");
         assert!(
-            text.starts_with("no      ptrace            d\\u{1b}\n        hint: Docker"),
+            text.starts_with("no      ptrace            d\\x1b\n        hint: Docker"),
             "{text}"
         );
         assert!(
-            text.ends_with("ok      kernel            d\\u{1b}\n"),
+            text.ends_with("ok      kernel            d\\x1b\n"),
             "{text}"
         );
     }

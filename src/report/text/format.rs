@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn control_bytes_do_not_pass() {
         let text = printable("a\x1b[31mred\u{9b}x\u{202e}y\nz");
-        assert_eq!(text, "a?[31mred?x?y?z");
+        assert_eq!(text, "a\\x1b[31mred\\x9bx\\u{202e}y\\nz");
     }
 
     #[test]
