@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::process_info::{read_bounded, read_stat};
+use super::threads::living_task;
 use nix::errno::Errno;
 use nix::libc;
 use nix::sys::ptrace;
@@ -15,6 +16,7 @@ use std::os::unix::fs::MetadataExt;
 /// # Errors
 /// What the kernel says: `PermissionDenied` where sampling is not allowed.
 pub fn try_read_memory(pid: i32) -> io::Result<()> {
+    let pid = living_task(pid);
     let maps = read_bounded(format!("/proc/{pid}/maps"), 64 << 10)?;
     let maps = String::from_utf8_lossy(&maps);
     let readable = maps.lines().find_map(|line| {

@@ -479,6 +479,11 @@ impl Tracer {
             .and_then(|registers| registers.stack_pointer())
             .unwrap_or(0);
         let ran = (candidate.run_ns, candidate.queue_ns);
+        if is_dead(state, &whereabouts) {
+            self.flush_reused(index, at);
+            self.processes[index].threads[at].wanted = false;
+            return true;
+        }
         if !self.options.native
             && self.processes[index].threads[at]
                 .plan
@@ -947,6 +952,13 @@ impl Tracer {
         self.segment_start_ns = end_ns;
         self.outbox.send(Message::Flush(Box::new(facts)));
     }
+}
+
+/// A first thread that is dead while others live stays in /proc, with neither registers nor memory.
+fn is_dead(state: ThreadState, whereabouts: &Whereabouts) -> bool {
+    let registers = whereabouts.registers();
+    state == ThreadState::Unknown
+        && registers.and_then(|registers| registers.stack_pointer()) == Some(0)
 }
 
 /// Whether a thread that ran a little is back in the very sleep that we stopped it in.

@@ -125,6 +125,12 @@ impl Target {
         words.collect()
     }
 
+    /// Reads its lines up to one that is `word`.
+    pub fn skip_to(&mut self, word: &str) {
+        let found = self.output.any(|line| line.is_ok_and(|line| line.trim() == word));
+        assert!(found, "no line {word}: it ended");
+    }
+
     /// Sends it a line.
     pub fn tell(&mut self, line: &str) {
         writeln!(self.input.as_mut().unwrap(), "{line}").unwrap();
@@ -346,7 +352,16 @@ pub fn stacks_cut_by(dump: &str, reason: &str) -> usize {
     dump.lines().filter(|line| line.trim() == wanted).count()
 }
 
-/// Names of all Python functions in a report.
+/// Seconds of all stacks in a dump that hold `part`.
+pub fn seconds_with(dump: &str, part: &str) -> f64 {
+    let stacks = dump.split("\n  S").skip(1);
+    stacks
+        .filter(|stack| stack.contains(part))
+        .filter_map(|stack| stack.split(' ').nth(1)?.parse::<f64>().ok())
+        .sum()
+}
+
+/// Names of the Python functions of the training thread in a report.
 pub fn functions(report: &serde_json::Value) -> BTreeMap<String, f64> {
     let rows = report["functions"].as_array().unwrap();
     rows.iter()
