@@ -33,6 +33,15 @@ pub fn try_read_memory(pid: i32) -> io::Result<()> {
     }
 }
 
+/// Stops a child of torchspy for a moment: whether threads may be stopped at all, or a seccomp filter denies ptrace. Forks;
+/// to be called before other threads are made.
+///
+/// # Errors
+/// What the kernel says.
+pub fn try_stop_own_child() -> io::Result<()> {
+    OwnChild::start()?.try_ptrace()
+}
+
 fn read_byte(pid: i32, address: usize) -> io::Result<()> {
     let mut byte = [0];
     let remote = [RemoteIoVec {

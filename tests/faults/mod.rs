@@ -136,6 +136,11 @@ impl Target {
         writeln!(self.input.as_mut().unwrap(), "{line}").unwrap();
     }
 
+    /// Closes its stdin.
+    pub fn close_input(&mut self) {
+        self.input = None;
+    }
+
     pub fn wait(&mut self) -> ExitStatus {
         self.reaped = true;
         self.child.wait().unwrap()
@@ -171,7 +176,7 @@ pub fn state_of(folder: &Path) -> Option<u8> {
     text.rsplit_once(") ")?.1.bytes().next()
 }
 
-/// Whoever traces some thread of a process.
+/// The thread (not the process: TracerPid is a tid) that traces some thread of a process.
 pub fn tracer_of(pid: i32) -> Option<i32> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
     tasks.flatten().find_map(|task| {
@@ -266,10 +271,20 @@ impl Recorder {
         });
     }
 
+    /// Waits until the segment after the one that is being recorded now has been written: a second of sampling at least.
+    pub fn wait_for_segment(&self) {
+        for _ in 0..2 {
+            let now = self.path().metadata().map_or(0, |data| data.len());
+            self.wait_for_bytes(now + 1);
+        }
+    }
+
     /// Waits until it has stopped a thread of `pid`. It shows in /proc for microseconds at a time: a busy look.
     pub fn wait_for_a_stop(&self, pid: i32) {
         let deadline = Instant::now() + Duration::from_secs(60);
-        while tracer_of(pid) != Some(self.pid()) {
+        let threads = format!("/proc/{}/task", self.pid());
+        let is_own = |tid: i32| Path::new(&threads).join(tid.to_string()).exists();
+        while !tracer_of(pid).is_some_and(is_own) {
             assert!(Instant::now() < deadline, "no thread was stopped");
         }
     }
