@@ -157,8 +157,29 @@ fn run_launched(program: &str) -> faults::Recorded {
     Recorder::spawn(command, tempfile::tempdir().unwrap()).finish().expect_success()
 }
 
-/// gdb holds all threads for the first half of the recording, and lets the program run in its hands for the second of
-/// four: it costs those samples alone.
+/// Another tracer that lets the threads run, as gdb does after `continue`: it keeps them, and costs those samples alone.
+#[test]
+fn a_process_that_another_tracer_holds() {
+    let (Some(python), Some(tracer)) = (any_python(), compiled("fault_tracer.c")) else {
+        return;
+    };
+    let target = worker(&python);
+    let mut tracer = Target::spawn(Command::new(&tracer).arg(target.pid().to_string()));
+    tracer.expect("traced");
+    let recorder = Recorder::attach(target.pid(), How::default());
+    recorder.wait_for_segment();
+    tracer.close_input();
+    assert!(tracer.wait().success());
+    recorder.wait_for_a_stop(target.pid());
+    recorder.wait_for_segment();
+    let recorded = recorder.interrupt().expect_success();
+    let dump = recorded.inspect();
+    assert!(seconds_with(&dump, "?? already_traced") > 0.5, "{dump}");
+    assert!(seconds_with(&dump, "py main (") > 0.5, "{dump}");
+    assert!(!dump.contains("permission_denied"), "{dump}");
+}
+
+/// gdb has stopped it: it stays so, its stack is read as it is, and goes on being sampled when gdb lets go.
 #[test]
 fn a_process_that_gdb_holds() {
     let Some(python) = any_python() else { return };
@@ -167,50 +188,32 @@ fn a_process_that_gdb_holds() {
         return;
     }
     let target = worker(&python);
-    let script = format!("{GDB_SCRIPT}hold({})\n", target.pid());
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("hold.py");
-    std::fs::write(&path, script).unwrap();
+    std::fs::write(&path, GDB_SCRIPT.replace("PID", &target.pid().to_string())).unwrap();
     let mut gdb = Command::new("gdb");
     gdb.args(["-q", "-nx", "-batch", "-x"]).arg(&path).stderr(Stdio::null());
     let mut gdb = Target::spawn(&mut gdb);
     gdb.skip_to("stopped");
-    let how = How {
-        options: &["--rate", "200"],
-        fault: None,
-    };
-    let recorder = Recorder::attach(target.pid(), how);
-    // A segment is a second of sampling.
+    let recorder = Recorder::attach(target.pid(), How::default());
     recorder.wait_for_segment();
-    gdb.tell("go on");
-    gdb.skip_to("running");
-    recorder.wait_for_segment();
+    assert!(target.states().iter().all(|&state| state == b't'), "{:?}", target.states());
     gdb.tell("detach");
     gdb.skip_to("detached");
     assert!(gdb.wait().success());
     recorder.wait_for_a_stop(target.pid());
-    recorder.wait_for_segment();
     let recorded = recorder.interrupt().expect_success();
     assert!(!target.states().iter().any(|state| matches!(state, b't' | b'T')));
     let dump = recorded.inspect();
-    assert!(seconds_with(&dump, "?? already_traced") > 0.5, "{dump}");
+    assert!(dump.contains("stopped/asleep") && dump.contains("running/stopped"), "{dump}");
     assert!(seconds_with(&dump, "py main (") > 0.5, "{dump}");
-    assert!(dump.contains("stopped/asleep"), "it is read while gdb holds it: {dump}");
 }
 
-/// Attaches, then on each line of stdin: lets the program run in gdb's hands, stops it again, and detaches.
 const GDB_SCRIPT: &str = r#"
-import gdb, os, signal
-def hold(pid):
-    gdb.execute("set pagination off")
-    gdb.execute("set non-stop on")
-    gdb.execute("attach %d" % pid)
-    print("stopped", flush=True)
-    input()
-    gdb.execute("continue -a &")
-    print("running", flush=True)
-    input()
-    gdb.execute("interrupt -a")
-    gdb.execute("detach")
-    print("detached", flush=True)
+import gdb
+gdb.execute("attach PID")
+print("stopped", flush=True)
+input()
+gdb.execute("detach")
+print("detached", flush=True)
 "#;

@@ -240,6 +240,7 @@ impl Recorder {
         let mut child = command
             .current_dir(folder.path())
             .stdin(Stdio::null())
+            .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
