@@ -62,6 +62,18 @@ pub(crate) fn session_failure(error: SessionError) -> Failure {
     Failure::new(error).maybe_hint(hint)
 }
 
+/// Memory may be read, but threads may not be stopped: a seccomp filter on ptrace.
+pub(crate) fn stop_failure(pid: i32, error: &io::Error) -> Failure {
+    let failure = session_failure(SessionError::PermissionDenied {
+        pid,
+        detail: format!("its threads may not be stopped (ptrace): {error}"),
+    });
+    let hint = failure.hint.clone().unwrap_or_default();
+    failure.hint(format!(
+        "{hint}\nor without stops, Python frames mainly: --nonblocking"
+    ))
+}
+
 fn permission_hint(pid: i32) -> String {
     match why_denied(pid) {
         Some(remedy) => of_remedy(remedy).to_owned(),

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::process_info::{read_bounded, read_stat};
+use super::threads::living_task;
 use nix::errno::Errno;
 use nix::libc;
 use nix::sys::ptrace;
@@ -15,6 +16,7 @@ use std::os::unix::fs::MetadataExt;
 /// # Errors
 /// What the kernel says: `PermissionDenied` where sampling is not allowed.
 pub fn try_read_memory(pid: i32) -> io::Result<()> {
+    let pid = living_task(pid);
     let maps = read_bounded(format!("/proc/{pid}/maps"), 64 << 10)?;
     let maps = String::from_utf8_lossy(&maps);
     let readable = maps.lines().find_map(|line| {
@@ -29,6 +31,15 @@ pub fn try_read_memory(pid: i32) -> io::Result<()> {
             "it has no memory: a kernel thread, or already dead",
         )),
     }
+}
+
+/// Stops a child of torchspy for a moment: whether threads may be stopped at all, or a seccomp filter denies ptrace. Forks;
+/// to be called before other threads are made.
+///
+/// # Errors
+/// What the kernel says.
+pub fn try_stop_own_child() -> io::Result<()> {
+    OwnChild::start()?.try_ptrace()
 }
 
 fn read_byte(pid: i32, address: usize) -> io::Result<()> {

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::maps::Mapping;
+use super::threads::living_task;
 use crate::native::image::Bytes;
 use memmap2::{Mmap, UncheckedAdvice};
 use nix::errno::Errno;
@@ -61,8 +62,13 @@ impl ElfFile {
     /// [`ElfFileError`].
     pub fn open(pid: i32, path: &str) -> Result<Self, ElfFileError> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let root = open(format!("/proc/{pid}/root").as_str(), flags, Mode::empty())
-            .map_err(|source| ElfFileError::Root { pid, source })?;
+        let living = living_task(pid);
+        let root = open(
+            format!("/proc/{living}/root").as_str(),
+            flags,
+            Mode::empty(),
+        )
+        .map_err(|source| ElfFileError::Root { pid, source })?;
         let found = open_in_root(&root, path).map_err(|source| ElfFileError::Open {
             path: path.to_owned(),
             source,
@@ -77,8 +83,10 @@ impl ElfFile {
     /// [`ElfFileError`].
     pub fn open_mapped(pid: i32, mapping: &Mapping) -> Result<Self, ElfFileError> {
         let link = format!(
-            "/proc/{pid}/map_files/{:x}-{:x}",
-            mapping.start, mapping.end
+            "/proc/{}/map_files/{:x}-{:x}",
+            living_task(pid),
+            mapping.start,
+            mapping.end
         );
         let flags = OFlag::O_PATH | OFlag::O_CLOEXEC;
         let found =

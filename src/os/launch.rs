@@ -2,9 +2,13 @@
 //!
 //! The child is a fork of torchspy that blocks on a pipe (the gate) and then calls exec. It stays in torchspy's process
 //! group, so that the terminal's keys reach it, and has the signal mask that torchspy was started with. It is waited for
-//! with `WEXITED` alone: the stops of its threads belong to the thread that traces them.
+//! in two steps, because the stops of its threads belong to the thread that traces them, and waiting for `WEXITED` alone
+//! does not leave them to it: where the tracer is a thread of the parent's process, `waitid` hands out ptrace-stops
+//! whatever was asked for, `__WNOTHREAD` or not (wait_consider_task and wait_task_stopped, kernel/exit.c). A stop that is
+//! taken that way never reaches the tracer, and the thread stands for good. So the end is looked at (`WNOWAIT`), and only
+//! an end is taken.
 //!
-//! One trap, for whoever traces: a *leader* thread that dies while it is seized by a thread of the process that is also
+//! Another trap, for whoever traces: a *leader* thread that dies while it is seized by a thread of the process that is also
 //! its parent is reaped for good by the tracer's wait (wait_task_zombie: the tracer counts as the parent). The tracer has
 //! to wait for a leader with `waitid(WSTOPPED)`, never with `waitpid`, or the exit status is gone: [`Exit::Unknown`].
 #![allow(unsafe_code)]
@@ -19,6 +23,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
 
 /// Why a program could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -269,30 +274,66 @@ fn read_full(file: &mut File, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(filled)
 }
 
+/// Between two looks for the end of a child that is being traced: its stops keep the kernel from waiting for us.
+const TRACED_PAUSE: Duration = Duration::from_millis(1);
+
 /// Waits for the end of a child, and for nothing else. `None` with `WNOHANG` where it still runs.
 fn wait_for_exit(pid: i32, flags: i32) -> Option<Exit> {
     loop {
-        // SAFETY: an all-zero siginfo_t is a valid value, and the call writes into it while it lives here.
-        let (result, information) = unsafe {
-            let mut information: libc::siginfo_t = std::mem::zeroed();
-            let id = libc::id_t::try_from(pid).unwrap_or(0);
-            let result = libc::waitid(libc::P_PID, id, &raw mut information, libc::WEXITED | flags);
-            (result, information)
-        };
-        if result != 0 {
-            match Errno::last() {
-                Errno::EINTR => continue,
-                _ => return Some(Exit::Unknown),
+        let looked = wait_id(pid, libc::WEXITED | libc::WNOWAIT | flags);
+        match looked {
+            Ok(None) => return None,
+            Ok(Some(found)) if found.is_end() => {
+                // Nothing but its end can be had of it any more.
+                let _ = wait_id(pid, libc::WEXITED | flags);
+                return Some(found.exit());
             }
+            Ok(Some(_)) if flags & libc::WNOHANG != 0 => return None,
+            Ok(Some(_)) => std::thread::sleep(TRACED_PAUSE),
+            Err(Errno::EINTR) => {}
+            Err(_) => return Some(Exit::Unknown),
         }
-        // SAFETY: waitid filled in a SIGCHLD record, or left the zeroes.
-        let (ended, status) = unsafe { (information.si_pid(), information.si_status()) };
-        return match information.si_code {
-            _ if ended == 0 => None,
-            libc::CLD_EXITED => Some(Exit::Code(status)),
-            _ => Some(Exit::Signal(status)),
-        };
     }
+}
+
+/// What `waitid` says of a child.
+#[derive(Clone, Copy, Debug)]
+struct Waited {
+    code: i32,
+    status: i32,
+}
+
+impl Waited {
+    fn is_end(self) -> bool {
+        matches!(
+            self.code,
+            libc::CLD_EXITED | libc::CLD_KILLED | libc::CLD_DUMPED
+        )
+    }
+
+    fn exit(self) -> Exit {
+        match self.code {
+            libc::CLD_EXITED => Exit::Code(self.status),
+            _ => Exit::Signal(self.status),
+        }
+    }
+}
+
+fn wait_id(pid: i32, flags: i32) -> Result<Option<Waited>, Errno> {
+    // SAFETY: an all-zero siginfo_t is a valid value, and the call writes into it while it lives here.
+    let (result, information) = unsafe {
+        let mut information: libc::siginfo_t = std::mem::zeroed();
+        let id = libc::id_t::try_from(pid).unwrap_or(0);
+        let result = libc::waitid(libc::P_PID, id, &raw mut information, flags);
+        (result, information)
+    };
+    if result != 0 {
+        return Err(Errno::last());
+    }
+    // SAFETY: waitid filled in a SIGCHLD record, or left the zeroes.
+    let (found, status) = unsafe { (information.si_pid(), information.si_status()) };
+    let code = information.si_code;
+    Ok((found != 0).then_some(Waited { code, status }))
 }
 
 /// Reaps every dead child of the calling thread but `keep`: the duty of pid 1, to which orphans are given.
@@ -309,11 +350,14 @@ pub fn reap_orphans(keep: Option<i32>) {
             let result = libc::waitid(libc::P_ALL, 0, &raw mut information, flags);
             (result, information.si_pid())
         };
-        // The launched program is waited for by its owner; orphans behind it in the queue wait until that is done.
+        // The launched program is waited for by its owner; orphans behind it in the queue wait until that is done. So do
+        // those behind one that is stopped by the tracer at this moment.
         if result != 0 || pid == 0 || Some(pid) == keep {
             return;
         }
-        let _ = wait_for_exit(pid, libc::WNOHANG | libc::__WNOTHREAD);
+        if wait_for_exit(pid, libc::WNOHANG | libc::__WNOTHREAD).is_none() {
+            return;
+        }
     }
 }
 
@@ -419,6 +463,37 @@ mod tests {
         assert_eq!(wait_for_end(&mut running), Exit::Signal(libc::SIGKILL));
         finish.send(()).unwrap();
         tracer.join().unwrap();
+    }
+
+    /// Before the tracer has waited for the stop, it is the launcher's to take, by mistake.
+    #[test]
+    fn a_stop_that_the_tracer_has_not_waited_for_is_left_to_it() {
+        let mut running = spawn(&["sleep", "1000"]).resume().unwrap();
+        let pid = Pid::from_raw(running.pid());
+        let (asked, is_asked) = std::sync::mpsc::channel();
+        let (go_on, may_go_on) = std::sync::mpsc::channel::<()>();
+        let tracer = std::thread::spawn(move || {
+            ptrace::seize(pid, ptrace::Options::empty()).unwrap();
+            ptrace::interrupt(pid).unwrap();
+            asked.send(()).unwrap();
+            may_go_on.recv().unwrap();
+            let flags = libc::WSTOPPED | libc::WNOHANG | libc::__WALL | libc::__WNOTHREAD;
+            let found = wait_id(pid.as_raw(), flags).unwrap();
+            ptrace::detach(pid, None).unwrap();
+            found
+        });
+        is_asked.recv().unwrap();
+        while read_stat(pid.as_raw()).unwrap().state != b't' {
+            std::thread::yield_now();
+        }
+        assert_eq!(running.try_wait(), None, "a stop is no exit");
+        go_on.send(()).unwrap();
+        assert!(
+            tracer.join().unwrap().is_some(),
+            "the tracer finds its stop"
+        );
+        kill(pid, Signal::SIGKILL).unwrap();
+        assert_eq!(wait_for_end(&mut running), Exit::Signal(libc::SIGKILL));
     }
 
     /// The trap that the module's head warns of, as the kernel has it.

@@ -3,6 +3,7 @@
 pub mod access;
 pub mod clock;
 pub mod elf_file;
+mod fault;
 pub mod host;
 pub mod launch;
 pub mod maps;

@@ -127,7 +127,16 @@ pub fn check_target(pid: i32) -> io::Result<Vec<Check>> {
             Check::new("memory", Verdict::No, error.to_string(), remedy)
         }
     };
-    let python = check_python(pid);
+    let python = if memory.verdict == Verdict::No {
+        Check::new(
+            "python",
+            Verdict::Limited,
+            "not known: its files are not to be read",
+            None,
+        )
+    } else {
+        check_python(pid)
+    };
     Ok(vec![user, namespaces, tracer, memory, python])
 }
 

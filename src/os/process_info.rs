@@ -1,6 +1,7 @@
 //! Facts about a process from /proc and from its memory: names, start time, command line, environment.
 
 use super::redaction::{redact_command, redact_text};
+use super::threads::living_task;
 use crate::memory::{Memory, ReadError};
 use crate::model::process::ProcessInfo;
 use std::fs::File;
@@ -132,9 +133,10 @@ pub fn read_stat(pid: i32) -> io::Result<Stat> {
 /// `NotFound` where there is no such process.
 pub fn read_process_info(pid: i32) -> io::Result<ProcessInfo> {
     let stat = read_stat(pid)?;
-    let exe = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
-    let command = read_bounded(format!("/proc/{pid}/cmdline"), MAX_COMMAND_BYTES);
-    let environment = read_bounded(format!("/proc/{pid}/environ"), MAX_ENVIRONMENT_BYTES);
+    let living = living_task(pid);
+    let exe = std::fs::read_link(format!("/proc/{living}/exe")).unwrap_or_default();
+    let command = read_bounded(format!("/proc/{living}/cmdline"), MAX_COMMAND_BYTES);
+    let environment = read_bounded(format!("/proc/{living}/environ"), MAX_ENVIRONMENT_BYTES);
     Ok(ProcessInfo {
         pid,
         start_ticks: stat.start_ticks,

@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 use super::clock::{monotonic_ns, timespec};
+use super::fault::{Point, reach};
 use crate::model::registers::Registers;
 use nix::errno::Errno;
 use nix::libc;
@@ -55,6 +56,7 @@ impl Interrupting {
     /// # Errors
     /// [`StopError`]; nothing is attached then.
     pub fn request(tid: i32, is_own_child: bool) -> Result<Self, StopError> {
+        reach(Point::Chosen, tid);
         ptrace(libc::PTRACE_SEIZE, tid, 0).map_err(|errno| match errno {
             Errno::ESRCH => StopError::Gone,
             _ => StopError::Refused,
@@ -65,8 +67,10 @@ impl Interrupting {
             is_own_child,
             not_send: PhantomData,
         };
+        reach(Point::Seized, tid);
         // Fails only where the thread is gone or dying, which collecting it finds out.
         let _ = ptrace(libc::PTRACE_INTERRUPT, tid, 0);
+        reach(Point::Interrupted, tid);
         Ok(interrupting)
     }
 
@@ -118,6 +122,7 @@ impl StoppedThread {
 
     /// Its registers; `None` if it was killed meanwhile.
     pub fn registers(&self) -> Option<Registers> {
+        reach(Point::Held, self.tid);
         read_registers(self.tid)
     }
 
@@ -130,6 +135,7 @@ impl StoppedThread {
     fn detach(&mut self) {
         if !self.detached {
             self.detached = true;
+            reach(Point::Read, self.tid);
             // Fails only if the thread was killed while it stood.
             let _ = ptrace(libc::PTRACE_DETACH, self.tid, self.signal as u64);
         }

@@ -1,5 +1,6 @@
 //! What the kernel tells of a process's threads without touching them.
 
+use super::process_info::read_stat;
 use crate::model::registers::Registers;
 use crate::model::sample::ThreadState;
 use std::fs::File;
@@ -216,6 +217,17 @@ impl TaskDirectory {
         }
         Ok(tids)
     }
+}
+
+/// A living thread of process `pid`: the first one, unless that is dead while others live. /proc shows no memory, files or
+/// root of a dead thread, and `/proc/TID` serves as well as `/proc/PID`.
+pub fn living_task(pid: i32) -> i32 {
+    let lives = |tid: i32| read_stat(tid).is_ok_and(|stat| !matches!(stat.state, b'Z' | b'X'));
+    if lives(pid) {
+        return pid;
+    }
+    let tids = TaskDirectory::new(pid).list().unwrap_or_default();
+    tids.into_iter().find(|&tid| lives(tid)).unwrap_or(pid)
 }
 
 fn parse_schedstat(text: &[u8]) -> SchedStat {

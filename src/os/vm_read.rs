@@ -1,25 +1,46 @@
 //! Live memory of another process, by `process_vm_readv`.
 
+use super::threads::living_task;
 use crate::memory::{Memory, ReadError, ReadRequest};
 use nix::errno::Errno;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
 use std::io::IoSliceMut;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 /// Longest vector that the kernel takes in one call (UIO_MAXIOV).
 const MAX_VECTOR: usize = 1024;
 
 /// Memory of a live process. Reading takes the target's mmap lock for reading; nothing is written.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct ProcessMemory {
-    pid: Pid,
+    pid: i32,
+    /// The thread through which it is read. A dead thread has no memory, the first one of a process being no exception.
+    through: AtomicI32,
 }
 
 impl ProcessMemory {
     /// Memory of the process, or of the thread, `pid`.
     pub fn new(pid: i32) -> Self {
         Self {
-            pid: Pid::from_raw(pid),
+            pid,
+            through: AtomicI32::new(pid),
+        }
+    }
+
+    /// `process_vm_readv`, through another thread where the one so far is dead.
+    fn read(&self, local: &mut [IoSliceMut<'_>], remote: &[RemoteIoVec]) -> Result<usize, Errno> {
+        let through = self.through.load(Ordering::Relaxed);
+        match process_vm_readv(Pid::from_raw(through), local, remote) {
+            Err(Errno::ESRCH) => {
+                let living = living_task(self.pid);
+                if living == through {
+                    return Err(Errno::ESRCH);
+                }
+                self.through.store(living, Ordering::Relaxed);
+                process_vm_readv(Pid::from_raw(living), local, remote)
+            }
+            result => result,
         }
     }
 
@@ -42,7 +63,7 @@ impl ProcessMemory {
             };
         }
         let first = addresses.first().copied().unwrap_or(0);
-        process_vm_readv(self.pid, &mut buffers[..count], &remote[..count])
+        self.read(&mut buffers[..count], &remote[..count])
             .map_err(|errno| error_of(errno, first))
     }
 }
@@ -65,7 +86,7 @@ impl Memory for ProcessMemory {
             base: address as usize,
             len: wanted,
         }];
-        match process_vm_readv(self.pid, &mut [IoSliceMut::new(buffer)], &remote) {
+        match self.read(&mut [IoSliceMut::new(buffer)], &remote) {
             Ok(count) if count == wanted => Ok(()),
             Ok(_) => Err(ReadError::Unmapped(address)),
             Err(errno) => Err(error_of(errno, address)),
@@ -77,14 +98,14 @@ impl Memory for ProcessMemory {
         while !rest.is_empty() {
             let batch_length = rest.len().min(MAX_VECTOR);
             let (batch, _) = rest.split_at_mut(batch_length);
-            let done = read_batch(self.pid, batch);
+            let done = read_batch(self, batch);
             rest = &mut rest[done..];
         }
     }
 }
 
 /// Reads one batch up to and including the first range that fails; tells how many ranges are settled (at least one).
-fn read_batch(pid: Pid, batch: &mut [ReadRequest<'_>]) -> usize {
+fn read_batch(memory: &ProcessMemory, batch: &mut [ReadRequest<'_>]) -> usize {
     let remote: Vec<RemoteIoVec> = batch
         .iter()
         .map(|request| RemoteIoVec {
@@ -96,7 +117,7 @@ fn read_batch(pid: Pid, batch: &mut [ReadRequest<'_>]) -> usize {
         .iter_mut()
         .map(|request| IoSliceMut::new(request.buffer))
         .collect();
-    let read = process_vm_readv(pid, &mut local, &remote);
+    let read = memory.read(&mut local, &remote);
     drop(local);
     let (mut available, error) = match read {
         Ok(count) => (count, None),

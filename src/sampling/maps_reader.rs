@@ -2,6 +2,7 @@
 //! thread in a driver may hold for seconds.
 
 use crate::os::maps::{Mapping, parse_maps};
+use crate::os::threads::living_task;
 use crossbeam_channel::{Receiver, bounded};
 use std::io::Read;
 use std::time::Duration;
@@ -58,8 +59,8 @@ impl MapsReader {
 
 fn read_maps(pid: i32) -> Option<Vec<Mapping>> {
     let mut text = Vec::new();
-    let file = std::fs::File::open(format!("/proc/{pid}/maps")).ok()?;
+    let file = std::fs::File::open(format!("/proc/{}/maps", living_task(pid))).ok()?;
     file.take(MAX_MAPS_BYTES).read_to_end(&mut text).ok()?;
-    // A zombie's maps are empty, and so are those of a process that is just being replaced.
+    // A dead process's maps are empty, and so are those of one that is just being replaced.
     (!text.is_empty()).then(|| parse_maps(&text))
 }

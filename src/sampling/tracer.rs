@@ -512,6 +512,11 @@ impl Tracer {
             .and_then(|registers| registers.stack_pointer())
             .unwrap_or(0);
         let ran = (candidate.run_ns, candidate.queue_ns);
+        if is_dead(state, &whereabouts) {
+            self.flush_reused(index, at, true);
+            self.processes[index].threads[at].wanted = false;
+            return true;
+        }
         if !self.options.native
             && self.processes[index].threads[at]
                 .plan
@@ -994,6 +999,13 @@ fn sleep_state(files: &ThreadFiles, whereabouts: &Whereabouts) -> ThreadState {
     files
         .stat()
         .map_or(ThreadState::Unknown, |(state, _)| state)
+}
+
+/// A first thread that is dead while others live stays in /proc, with neither registers nor memory.
+fn is_dead(state: ThreadState, whereabouts: &Whereabouts) -> bool {
+    let registers = whereabouts.registers();
+    state == ThreadState::Unknown
+        && registers.and_then(|registers| registers.stack_pointer()) == Some(0)
 }
 
 /// Whether a thread that ran a little is back in the very sleep that we stopped it in.

@@ -107,6 +107,11 @@ fn start(plan: RecordPlan, run: &RunInfo, rank: Option<u32>) -> Result<Finish, F
         pid: run.pid,
         started_wall_ns: run.started_wall_ns,
     };
+    if !plan.options.nonblocking
+        && let Err(error) = access::try_stop_own_child()
+    {
+        return Err(hints::stop_failure(run.pid, &error));
+    }
     let outputs = OpenOutputs::open(&plan.outputs, Path::new(""), &parts)?;
     match start_session(&plan, run, &outputs) {
         Ok((session, sink)) => Ok(Finish {

@@ -1,0 +1,454 @@
+//! Targets that go wrong, and torchspy as its users run it: the built program, its messages, its recording.
+//!
+//! A test of a fault fails if the fault was not reached. Faults between two steps of a stop are made by torchspy itself
+//! (`TORCHSPY_FAULT`, src/os/fault.rs), which release builds do not have: such tests are skipped there.
+
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::print_stderr)]
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Lines, Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+pub const TORCHSPY: &str = env!("CARGO_BIN_EXE_torchspy");
+
+/// A program of tests/programs.
+pub fn program(name: &str) -> String {
+    format!("{}/tests/programs/{name}", env!("CARGO_MANIFEST_DIR"))
+}
+
+/// An interpreter of pyenv, by the start of its version, else the system's; `None`, with a word on stderr, without any.
+pub fn python(version: &str) -> Option<String> {
+    let home = std::env::var("HOME").unwrap_or_default();
+    let versions = std::fs::read_dir(format!("{home}/.pyenv/versions"));
+    let mut found: Vec<PathBuf> = versions
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| {
+            path.file_name()
+                .is_some_and(|name| name.to_string_lossy().starts_with(version))
+        })
+        .map(|path| path.join("bin/python3"))
+        .filter(|path| path.exists())
+        .collect();
+    found.sort();
+    let found = found.pop().or_else(|| {
+        let system = PathBuf::from("/usr/bin/python3");
+        (version == "3.1" && system.exists()).then_some(system)
+    });
+    if found.is_none() {
+        eprintln!("skipped: no Python {version} here");
+    }
+    found.map(|path| path.to_string_lossy().into_owned())
+}
+
+/// Any interpreter that torchspy reads.
+pub fn any_python() -> Option<String> {
+    python("3.11").or_else(|| python("3.1"))
+}
+
+/// A C program of tests/programs, built; `None`, with a word on stderr, without a compiler.
+pub fn compiled(name: &str) -> Option<String> {
+    let python = any_python()?;
+    let output = Command::new(python)
+        .args([program("compiled.py"), name.to_owned()])
+        .env("TORCHSPY_CACHE", env!("CARGO_TARGET_TMPDIR"))
+        .output()
+        .unwrap();
+    if !output.status.success() {
+        eprintln!("skipped: {}", String::from_utf8_lossy(&output.stderr));
+        return None;
+    }
+    Some(String::from_utf8(output.stdout).unwrap().trim().to_owned())
+}
+
+/// Whether torchspy can be told to make faults; says so where it cannot.
+pub fn faults_can_be_made() -> bool {
+    if cfg!(debug_assertions) {
+        return true;
+    }
+    eprintln!("skipped: a release build makes no faults on purpose");
+    false
+}
+
+/// A running program, killed when this is dropped.
+pub struct Target {
+    pub child: Child,
+    input: Option<ChildStdin>,
+    output: Lines<BufReader<ChildStdout>>,
+    /// What it printed up to "ready", and the words after it.
+    pub ready: Vec<String>,
+    reaped: bool,
+}
+
+impl Target {
+    /// Starts a program and waits for its line `ready …`.
+    pub fn start(words: &[&str]) -> Self {
+        let mut target = Self::spawn(Command::new(words[0]).args(&words[1..]));
+        target.ready = target.expect("ready");
+        target
+    }
+
+    pub fn spawn(command: &mut Command) -> Self {
+        let mut child = command
+            .env("TORCHSPY_CACHE", env!("CARGO_TARGET_TMPDIR"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        Self {
+            input: child.stdin.take(),
+            output: BufReader::new(child.stdout.take().unwrap()).lines(),
+            child,
+            ready: Vec::new(),
+            reaped: false,
+        }
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+
+    pub fn kill(&self, signal: Signal) {
+        kill(Pid::from_raw(self.pid()), signal).unwrap();
+    }
+
+    /// Its next line, which begins with `word`; the words after it.
+    pub fn expect(&mut self, word: &str) -> Vec<String> {
+        let line = self
+            .output
+            .next()
+            .unwrap_or_else(|| panic!("no line {word}: it ended"))
+            .unwrap();
+        let mut words = line.split(' ').map(str::to_owned);
+        assert_eq!(words.next().as_deref(), Some(word), "{line}");
+        words.collect()
+    }
+
+    /// Reads its lines up to one that is `word`.
+    pub fn skip_to(&mut self, word: &str) {
+        let found = self
+            .output
+            .any(|line| line.is_ok_and(|line| line.trim() == word));
+        assert!(found, "no line {word}: it ended");
+    }
+
+    /// Sends it a line.
+    pub fn tell(&mut self, line: &str) {
+        writeln!(self.input.as_mut().unwrap(), "{line}").unwrap();
+    }
+
+    /// Closes its stdin.
+    pub fn close_input(&mut self) {
+        self.input = None;
+    }
+
+    pub fn wait(&mut self) -> ExitStatus {
+        self.reaped = true;
+        self.child.wait().unwrap()
+    }
+
+    /// States of its threads (`/proc/PID/task/TID/stat`).
+    pub fn states(&self) -> Vec<u8> {
+        states(self.pid())
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// States of a process's threads; empty once it is gone.
+pub fn states(pid: i32) -> Vec<u8> {
+    let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
+        return Vec::new();
+    };
+    tasks
+        .flatten()
+        .filter_map(|task| state_of(&task.path()))
+        .collect()
+}
+
+/// State of one thread, by its folder in /proc.
+pub fn state_of(folder: &Path) -> Option<u8> {
+    let text = std::fs::read_to_string(folder.join("stat")).ok()?;
+    text.rsplit_once(") ")?.1.bytes().next()
+}
+
+/// The thread (not the process: TracerPid is a tid) that traces some thread of a process.
+pub fn tracer_of(pid: i32) -> Option<i32> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+    tasks.flatten().find_map(|task| {
+        let status = std::fs::read_to_string(task.path().join("status")).ok()?;
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("TracerPid:"))?;
+        line.trim().parse().ok().filter(|&tracer| tracer != 0)
+    })
+}
+
+/// Waits until `is_true`; fails with `what` after a minute.
+pub fn wait_until(what: &str, mut is_true: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !is_true() {
+        assert!(Instant::now() < deadline, "in vain: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// `torchspy record`, with its recording and messages in a folder of its own.
+pub struct Recorder {
+    pub child: Child,
+    pub folder: TempDir,
+    lines: Lines<BufReader<std::process::ChildStderr>>,
+    pub messages: Vec<String>,
+}
+
+/// What `record` is given besides its target.
+#[derive(Clone, Copy, Default)]
+pub struct How<'a> {
+    pub options: &'a [&'a str],
+    /// `TORCHSPY_FAULT`.
+    pub fault: Option<&'a str>,
+}
+
+impl Recorder {
+    /// Attaches to a process.
+    pub fn attach(pid: i32, how: How<'_>) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = Command::new(TORCHSPY);
+        command
+            .args(["record", "-o", "run.tspy", "--pid", &pid.to_string()])
+            .args(how.options);
+        if let Some(fault) = how.fault {
+            command.env("TORCHSPY_FAULT", fault);
+        }
+        Self::spawn(command, folder)
+    }
+
+    /// A command that launches a program.
+    pub fn launch_command(words: &[&str], how: How<'_>) -> Command {
+        let mut command = Command::new(TORCHSPY);
+        command
+            .args(["record", "-o", "run.tspy"])
+            .args(how.options)
+            .arg("--")
+            .args(words);
+        if let Some(fault) = how.fault {
+            command.env("TORCHSPY_FAULT", fault);
+        }
+        command.env("TORCHSPY_CACHE", env!("CARGO_TARGET_TMPDIR"));
+        command
+    }
+
+    pub fn spawn(mut command: Command, folder: TempDir) -> Self {
+        let mut child = command
+            .current_dir(folder.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        Self {
+            child,
+            folder,
+            lines,
+            messages: Vec::new(),
+        }
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+
+    pub fn kill(&self, signal: Signal) {
+        kill(Pid::from_raw(self.pid()), signal).unwrap();
+    }
+
+    pub fn path(&self) -> PathBuf {
+        self.folder.path().join("run.tspy")
+    }
+
+    /// Waits until so many bytes are recorded: a header is some 200 bytes, a segment comes every second.
+    pub fn wait_for_bytes(&self, bytes: u64) {
+        wait_until("bytes in the recording", || {
+            self.path().metadata().is_ok_and(|data| data.len() >= bytes)
+        });
+    }
+
+    /// Waits until the segment after the one that is being recorded now has been written: a second of sampling at least.
+    pub fn wait_for_segment(&self) {
+        for _ in 0..2 {
+            let now = self.path().metadata().map_or(0, |data| data.len());
+            self.wait_for_bytes(now + 1);
+        }
+    }
+
+    /// Waits until it has stopped a thread of `pid`. It shows in /proc for microseconds at a time: a busy look.
+    pub fn wait_for_a_stop(&self, pid: i32) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let threads = format!("/proc/{}/task", self.pid());
+        let is_own = |tid: i32| Path::new(&threads).join(tid.to_string()).exists();
+        while !tracer_of(pid).is_some_and(is_own) {
+            assert!(Instant::now() < deadline, "no thread was stopped");
+        }
+    }
+
+    /// Reads its messages up to one with `part` in it.
+    pub fn wait_for_message(&mut self, part: &str) {
+        for line in self.lines.by_ref() {
+            self.messages.push(line.unwrap());
+            if self.messages.last().is_some_and(|line| line.contains(part)) {
+                return;
+            }
+        }
+        panic!("no message {part}: {}", self.messages.join("\n"));
+    }
+
+    /// Ends the recording as Ctrl-C does, and waits.
+    pub fn interrupt(self) -> Recorded {
+        self.kill(Signal::SIGINT);
+        self.finish()
+    }
+
+    /// Waits for its end.
+    pub fn finish(mut self) -> Recorded {
+        for line in self.lines.by_ref() {
+            self.messages.push(line.unwrap());
+        }
+        Recorded {
+            status: self.child.wait().unwrap(),
+            messages: self.messages.join("\n"),
+            folder: self.folder,
+        }
+    }
+}
+
+/// A recording that has ended.
+pub struct Recorded {
+    pub status: ExitStatus,
+    pub messages: String,
+    pub folder: TempDir,
+}
+
+impl Recorded {
+    pub fn path(&self) -> PathBuf {
+        self.folder.path().join("run.tspy")
+    }
+
+    /// Fails where torchspy failed.
+    pub fn expect_success(self) -> Self {
+        assert!(self.status.success(), "{}: {}", self.status, self.messages);
+        self
+    }
+
+    pub fn was_killed(&self) -> bool {
+        self.status.signal() == Some(Signal::SIGKILL as i32)
+    }
+
+    /// `report --json`.
+    pub fn report(&self) -> serde_json::Value {
+        let output = run(&["report", "--json", &self.path().to_string_lossy()]);
+        assert!(output.status.success(), "{}", output.stderr);
+        serde_json::from_str(&output.stdout).unwrap()
+    }
+
+    /// `inspect`.
+    pub fn inspect(&self) -> String {
+        let output = run(&["inspect", &self.path().to_string_lossy()]);
+        assert!(output.status.success(), "{}", output.stderr);
+        output.stdout
+    }
+}
+
+/// How often a reason stands in the quality of a report.
+pub fn partial(report: &serde_json::Value, reason: &str) -> u64 {
+    report["quality"]["partial"][reason].as_u64().unwrap_or(0)
+}
+
+/// How many samples of a dump have a stack that ends with `reason`.
+pub fn stacks_cut_by(dump: &str, reason: &str) -> usize {
+    let wanted = format!("?? {reason}");
+    dump.lines().filter(|line| line.trim() == wanted).count()
+}
+
+/// Seconds of all stacks in a dump that hold `part`.
+pub fn seconds_with(dump: &str, part: &str) -> f64 {
+    let stacks = dump.split("\n  S").skip(1);
+    stacks
+        .filter(|stack| stack.contains(part))
+        .filter_map(|stack| stack.split(' ').nth(1)?.parse::<f64>().ok())
+        .sum()
+}
+
+/// Names of the Python functions of the training thread in a report.
+pub fn functions(report: &serde_json::Value) -> BTreeMap<String, f64> {
+    let rows = report["functions"].as_array().unwrap();
+    rows.iter()
+        .map(|row| {
+            (
+                row["name"].as_str().unwrap().to_owned(),
+                row["total_s"].as_f64().unwrap(),
+            )
+        })
+        .collect()
+}
+
+/// What a command of torchspy printed.
+pub struct Output {
+    pub status: ExitStatus,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+/// Runs torchspy.
+pub fn run(arguments: &[&str]) -> Output {
+    output_of(Command::new(TORCHSPY).args(arguments))
+}
+
+/// Runs a command.
+pub fn output_of(command: &mut Command) -> Output {
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    Output {
+        status: output.status,
+        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+/// Everything that is left in a stream.
+pub fn rest_of(mut stream: impl Read) -> String {
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    text
+}
+
+/// An error as users see it: `error:`, then a `hint:` that holds all of `hints`; nothing of a panic.
+pub fn assert_error(output: &Output, cause: &str, hints: &[&str]) {
+    let text = &output.stderr;
+    assert!(!output.status.success(), "{text}");
+    assert!(
+        text.lines()
+            .any(|line| line.starts_with("error: ") && line.contains(cause)),
+        "{cause}: {text}"
+    );
+    let hint = text
+        .find("hint: ")
+        .map(|at| &text[at..])
+        .unwrap_or_default();
+    for part in hints {
+        assert!(hint.contains(part), "no {part} in the hint: {text}");
+    }
+    assert!(!hint.is_empty() && !text.contains("panicked"), "{text}");
+}
