@@ -26,10 +26,9 @@ pub(super) enum KeeperEvent {
         interpreter: Option<Arc<Interpreter>>,
         exec: bool,
     },
-    /// The worker cannot read this one's Python frames, the fallback can: the tracer leaves it alone.
-    Fallback { pid: i32 },
+    /// The fallback reads this one's Python frames: the tracer leaves it alone. Or it cannot any more.
+    Fallback { pid: i32, reads: bool },
     /// The fallback read these stacks, by tid.
-    #[allow(dead_code)]
     Named {
         pid: i32,
         stacks: Vec<(i32, NamedStack)>,

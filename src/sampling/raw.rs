@@ -1,6 +1,7 @@
 //! What the tracer hands on: copies of memory, and facts about threads, with nothing worked out yet.
 
 use crate::memory::SnapshotMemory;
+use crate::model::code::PythonVersion;
 use crate::model::frame::Partial;
 use crate::model::ids::{ProcessId, ThreadId};
 use crate::model::process::{ProcessInfo, ThreadInfo};
@@ -77,6 +78,10 @@ pub(super) struct RawSample {
 pub(super) struct NamedStack {
     /// Function, file and line, leaf first.
     pub(super) frames: Vec<(String, String, u32)>,
+    /// The interpreter's version.
+    pub(super) version: PythonVersion,
+    /// Whether the thread held the GIL.
+    pub(super) gil: Gil,
 }
 
 /// From the tracer to the worker, in order.

@@ -167,6 +167,9 @@ impl Tracer {
             sleep_until(monotonic_ns() + NAP_NS);
         }
         let now_ns = monotonic_ns();
+        for process in &mut self.processes {
+            process.named_ns = now_ns;
+        }
         self.schedule.restart(now_ns);
         self.segment_start_ns = now_ns;
     }
@@ -215,11 +218,11 @@ impl Tracer {
                         self.outbox.send(Message::Image(process.id, interpreter));
                     }
                 }
-                KeeperEvent::Fallback { pid } => {
+                KeeperEvent::Fallback { pid, reads } => {
                     if let Some(process) =
                         self.processes.iter_mut().find(|process| process.pid == pid)
                     {
-                        process.by_fallback = true;
+                        process.set_fallback(reads, monotonic_ns());
                     }
                 }
                 KeeperEvent::Named { pid, stacks } => self.take_named(pid, stacks),
@@ -241,9 +244,14 @@ impl Tracer {
         };
         let now_ns = monotonic_ns();
         let since_ns = std::mem::replace(&mut process.named_ns, now_ns);
-        if since_ns == 0 {
+        if !process.by_fallback || since_ns == 0 {
             return;
         }
+        let gil_holder = stacks
+            .iter()
+            .find(|(_, stack)| stack.gil == Gil::Held)
+            .and_then(|(tid, _)| process.threads.iter().find(|thread| thread.tid == *tid))
+            .map(|thread| thread.id);
         for (tid, stack) in stacks {
             let Some(thread) = process
                 .threads
@@ -269,8 +277,8 @@ impl Tracer {
                     .whereabouts()
                     .ok()
                     .and_then(|whereabouts| whereabouts.syscall()),
-                gil: Gil::Unknown,
-                gil_holder: None,
+                gil: stack.gil,
+                gil_holder: gil_holder.filter(|_| stack.gil == Gil::NotHeld),
                 run_ns,
                 queue_ns,
             };

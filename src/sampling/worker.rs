@@ -1,11 +1,12 @@
 //! From copies of memory to recorded samples: unwinding, code objects, merging, interning; and a segment every second.
 
+use super::fallback::{FallbackLink, Finding, Order};
 use super::image::{ProcessImage, Python, torch_version};
 use super::keeper::KeeperEvent;
 use super::merge::{Run, merge};
 use super::raw::{FlushFacts, Message, NamedStack, RawSample, Stretch};
 use super::symbol_loader::SymbolLoader;
-use crate::model::code::{CodeInfo, PythonVersion};
+use crate::model::code::CodeInfo;
 use crate::model::frame::{Frame, Partial};
 use crate::model::ids::{CodeId, ModuleId, ProcessId, StackId, ThreadId};
 use crate::model::module::{ModuleInfo, SymbolInfo};
@@ -34,6 +35,7 @@ pub(super) struct Worker {
     recycle: Sender<Box<RawSample>>,
     events: Sender<KeeperEvent>,
     segments: Sender<Segment>,
+    fallback: FallbackLink,
     tables: SessionTables,
     images: FxHashMap<ProcessId, ProcessImage>,
     store: Arc<ModuleStore>,
@@ -64,12 +66,14 @@ impl Worker {
         recycle: Sender<Box<RawSample>>,
         events: Sender<KeeperEvent>,
         segments: Sender<Segment>,
+        fallback: FallbackLink,
     ) -> Self {
         Self {
             messages,
             recycle,
             events,
             segments,
+            fallback,
             tables: SessionTables::default(),
             images: FxHashMap::default(),
             store: Arc::default(),
@@ -103,6 +107,9 @@ impl Worker {
                 Err(RecvTimeoutError::Disconnected) => return,
             }
             self.discover_interpreters();
+            while let Ok(finding) = self.fallback.findings.try_recv() {
+                self.take_finding(finding);
+            }
         }
     }
 
@@ -139,6 +146,7 @@ impl Worker {
             }
             Message::ProcessGone(id) => {
                 self.images.remove(&id);
+                let _ = self.fallback.orders.send(Order::Forget(id));
                 if let Some(process) = self.tables.processes.get_mut(id.index()) {
                     process.exited = true;
                     process.last_seen_ns = monotonic_ns();
@@ -172,6 +180,8 @@ impl Worker {
         if let Some(process) = self.tables.processes.get(id.index()) {
             let image = ProcessImage::new(process.pid, self.store.clone());
             self.images.insert(id, image);
+            // Nobody listens once the session ends.
+            let _ = self.fallback.orders.send(Order::Forget(id));
         }
     }
 
@@ -215,15 +225,32 @@ impl Worker {
                     exec: false,
                 });
             }
-            Python::None(DiscoverError::UnsupportedVersion(version)) => {
+            Python::None(DiscoverError::OlderVersion(version)) => {
                 process.python.clone_from(version);
-                process.note = format!(
-                    "Python {version} is read by the fallback: Python frames only, without a stop"
-                );
-                let _ = self.events.send(KeeperEvent::Fallback { pid });
+                let order = Order::Watch { process: id, pid };
+                let _ = self.fallback.orders.send(order);
             }
             Python::None(error) => process.note = error.to_string(),
             Python::Pending => {}
+        }
+    }
+
+    /// What the fallback came to at a process.
+    fn take_finding(&mut self, finding: Finding) {
+        let Some(process) = self.tables.processes.get_mut(finding.process.index()) else {
+            return;
+        };
+        self.changed.insert(finding.process);
+        match finding.result {
+            Ok(version) => {
+                process.python = version;
+                process.note =
+                    "older than 3.10: Python frames only, read without a stop".to_owned();
+            }
+            Err(why) => {
+                process.note =
+                    format!("older than 3.10 and not readable, native frames only: {why}");
+            }
         }
     }
 
@@ -415,7 +442,7 @@ impl Worker {
                 name: name.clone(),
                 file: file.clone(),
                 first_line: 0,
-                version: PythonVersion::new(3, 0),
+                version: stack.version,
                 content_hash: 0,
             };
             let code = code_id(&mut self.code_ids, &mut self.tables, &info);
