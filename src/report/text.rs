@@ -93,6 +93,12 @@ fn head(out: &mut String, profile: &Profile, analysis: &Analysis) {
     wrapped(out, &facts, "| ");
     if let Some(process) = analysis.primary() {
         wrapped(out, &process_facts(profile, process, analysis), "| ");
+        let info = profile.processes.get(process.process.index());
+        if let Some(note) = info.map(|process| &process.info.note)
+            && !note.is_empty()
+        {
+            line(out, &[printable(note).into_owned()]);
+        }
     }
     for note in &run.notes {
         line(out, &[printable(note).into_owned()]);

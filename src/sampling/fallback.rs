@@ -7,7 +7,7 @@ use super::raw::NamedStack;
 use super::schedule::Schedule;
 use crate::model::code::PythonVersion;
 use crate::model::ids::ProcessId;
-use crate::model::sample::Gil;
+use crate::model::sample::{Gil, ThreadState};
 use crate::os::clock::{monotonic_ns, sleep_until};
 use crate::os::process_info::read_stat;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
@@ -211,7 +211,11 @@ impl Fallback {
             let _ = self.findings.send(finding);
             let _ = self.events.send(KeeperEvent::Fallback { pid, reads: true });
         }
-        let _ = self.events.send(KeeperEvent::Named { pid, stacks });
+        let _ = self.events.send(KeeperEvent::Named {
+            pid,
+            time_ns: monotonic_ns(),
+            stacks,
+        });
     }
 
     /// A read that tore costs its moment; one that goes on failing, all Python frames.
@@ -275,15 +279,32 @@ impl Watched {
         let somebody_holds = traces.iter().any(|trace| trace.owns_gil);
         let pthreads: Vec<u64> = traces.iter().map(|trace| trace.thread_id).collect();
         let tids = self.threads.tids(&pthreads);
-        let stacks = traces.into_iter().zip(tids).filter_map(|(trace, tid)| {
+        let mut stacks = Vec::with_capacity(traces.len());
+        for (trace, tid) in traces.into_iter().zip(tids) {
             let gil = match (somebody_holds, trace.owns_gil) {
                 (false, _) => Gil::Unknown,
                 (true, true) => Gil::Held,
                 (true, false) => Gil::NotHeld,
             };
-            Some((tid?, named(trace, version, gil)))
-        });
-        Ok(stacks.collect())
+            let Some(tid) = tid else { continue };
+            let files = self.threads.files(tid);
+            // Of a thread that has just ended nothing is to be had.
+            let Ok(scheduled) = files.schedstat() else {
+                continue;
+            };
+            let stack = NamedStack {
+                frames: named_frames(trace),
+                version,
+                gil,
+                scheduled,
+                state: files
+                    .stat()
+                    .map_or(ThreadState::Unknown, |(state, _)| state),
+                syscall: files.whereabouts().ok().and_then(|at| at.syscall()),
+            };
+            stacks.push((tid, stack));
+        }
+        Ok(stacks)
     }
 }
 
@@ -302,14 +323,11 @@ fn text(error: impl std::fmt::Display) -> String {
     format!("{error:#}").replace('\n', " ")
 }
 
-fn named(trace: StackTrace, version: PythonVersion, gil: Gil) -> NamedStack {
+/// Function, file and line, leaf first.
+fn named_frames(trace: StackTrace) -> Vec<(String, String, u32)> {
     let frames = trace.frames.into_iter().map(|frame| {
         let line = u32::try_from(frame.line).unwrap_or(0);
         (frame.name, frame.filename, line)
     });
-    NamedStack {
-        frames: frames.collect(),
-        version,
-        gil,
-    }
+    frames.collect()
 }

@@ -28,9 +28,10 @@ pub(super) enum KeeperEvent {
     },
     /// The fallback reads this one's Python frames: the tracer leaves it alone. Or it cannot any more.
     Fallback { pid: i32, reads: bool },
-    /// The fallback read these stacks, by tid.
+    /// The fallback read these stacks, by tid, and when.
     Named {
         pid: i32,
+        time_ns: u64,
         stacks: Vec<(i32, NamedStack)>,
     },
     /// It ended.

@@ -18,7 +18,8 @@ pub(super) struct OldThreads {
     tasks: TaskDirectory,
     /// Tids as torchspy sees them, by those that the process sees (its pid namespace).
     by_inner: FxHashMap<i32, i32>,
-    /// The threads of the last listing.
+    files: FxHashMap<i32, ThreadFiles>,
+    /// That of the last listing.
     link_count: u64,
 }
 
@@ -29,6 +30,7 @@ impl OldThreads {
             memory: ProcessMemory::new(pid),
             tasks: TaskDirectory::new(pid),
             by_inner: FxHashMap::default(),
+            files: FxHashMap::default(),
             link_count: 0,
         }
     }
@@ -88,11 +90,23 @@ impl OldThreads {
             .collect()
     }
 
+    /// The kernel's files of a thread that [`OldThreads::tids`] named.
+    pub(super) fn files(&mut self, tid: i32) -> &ThreadFiles {
+        let pid = self.pid;
+        self.files
+            .entry(tid)
+            .or_insert_with(|| ThreadFiles::open(pid, tid))
+    }
+
     fn list(&mut self) {
         self.link_count = self.tasks.link_count().unwrap_or(0);
         let tids = self.tasks.list().unwrap_or_default();
-        let inner = |tid| ThreadFiles::open(self.pid, tid).inner_tid().unwrap_or(tid);
-        self.by_inner = tids.into_iter().map(|tid| (inner(tid), tid)).collect();
+        self.files.retain(|tid, _| tids.contains(tid));
+        self.by_inner.clear();
+        for tid in tids {
+            let inner = self.files(tid).inner_tid().unwrap_or(tid);
+            self.by_inner.insert(inner, tid);
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use crate::model::quality::Quality;
 use crate::model::registers::Registers;
 use crate::model::run::Loss;
 use crate::model::sample::{Capture, Gil, ThreadState};
+use crate::os::threads::SchedStat;
 use crate::python::discover::Interpreter;
 use crate::python::frames::PythonStack;
 use std::sync::Arc;
@@ -82,6 +83,12 @@ pub(super) struct NamedStack {
     pub(super) version: PythonVersion,
     /// Whether the thread held the GIL.
     pub(super) gil: Gil,
+    /// What the kernel said of the thread when the stack was read.
+    pub(super) scheduled: SchedStat,
+    /// Its state then.
+    pub(super) state: ThreadState,
+    /// The system call that it was in.
+    pub(super) syscall: Option<u32>,
 }
 
 /// From the tracer to the worker, in order.
