@@ -13,6 +13,7 @@ mod control;
 mod fallback;
 mod image;
 mod keeper;
+mod live_environment;
 mod maps_reader;
 mod merge;
 mod old_threads;

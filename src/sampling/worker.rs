@@ -248,8 +248,10 @@ impl Worker {
                     "older than 3.10: Python frames only, read without a stop".to_owned();
             }
             Err(why) => {
-                process.note =
-                    format!("older than 3.10 and not readable, native frames only: {why}");
+                process.note = format!(
+                    "Python {} is older than 3.10, and cannot be read: native frames only ({why})",
+                    process.python
+                );
             }
         }
     }
@@ -514,10 +516,13 @@ impl Worker {
 
     fn update_processes(&mut self) {
         let now_ns = monotonic_ns();
-        for &id in self.images.keys() {
+        for (&id, image) in &mut self.images {
             let Some(process) = self.tables.processes.get_mut(id.index()) else {
                 continue;
             };
+            if let Some(environment) = image.changed_environment() {
+                process.environment = environment;
+            }
             process.last_seen_ns = now_ns;
             if let Some(cpu_ns) = process_cpu_ns(process.pid) {
                 process.cpu_ns = cpu_ns;
