@@ -16,6 +16,7 @@ use crate::model::segment::Segment;
 use crate::native::modules::{Module, ModuleStore};
 use crate::native::unwind::{NativeFrame, UnwindEnd};
 use crate::os::clock::{clock_pair, monotonic_ns, process_cpu_ns};
+use crate::os::host::CpuGroups;
 use crate::python::discover::DiscoverError;
 use crate::recording::compact::{SegmentFacts, SessionTables, segment_of};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
@@ -48,6 +49,8 @@ pub(super) struct Worker {
     /// Native frames that were written before their module's symbols were loaded.
     unnamed: FxHashSet<(ModuleId, u64)>,
     next_segment: u64,
+    /// The target's cgroups, and how long they had been throttled when they were last looked at.
+    throttled: Option<(CpuGroups, u64)>,
     scratch: Scratch,
 }
 
@@ -85,6 +88,7 @@ impl Worker {
             changed: FxHashSet::default(),
             unnamed: FxHashSet::default(),
             next_segment: 0,
+            throttled: None,
             scratch: Scratch::default(),
         }
     }
@@ -161,6 +165,10 @@ impl Worker {
         self.changed.insert(id);
         if id.index() == self.tables.processes.len() {
             self.tables.processes.push(info);
+            if self.throttled.is_none() {
+                // What it was before is not ours to report.
+                self.throttled_ns();
+            }
             self.new_image(id);
         } else if let Some(known) = self.tables.processes.get_mut(id.index()) {
             let facts = ProcessInfo {
@@ -483,8 +491,9 @@ impl Worker {
         });
     }
 
-    fn flush(&mut self, facts: FlushFacts) {
+    fn flush(&mut self, mut facts: FlushFacts) {
         self.update_processes();
+        facts.quality.throttled_ns = self.throttled_ns();
         if facts.last {
             self.symbols.wait(SYMBOL_PATIENCE);
         }
@@ -512,6 +521,20 @@ impl Worker {
             self.tables
                 .forget_stacks_except(self.last_stacks.values_mut());
         }
+    }
+
+    /// For how long the cgroup of the first process was throttled since the last call.
+    fn throttled_ns(&mut self) -> u64 {
+        let Some(root) = self.tables.processes.first() else {
+            return 0;
+        };
+        let (groups, before) = self.throttled.get_or_insert_with(|| {
+            let groups = CpuGroups::of(root.pid);
+            let so_far = groups.throttled_ns().unwrap_or(0);
+            (groups, so_far)
+        });
+        let now = groups.throttled_ns().unwrap_or(*before);
+        now.saturating_sub(std::mem::replace(before, now))
     }
 
     fn update_processes(&mut self) {
