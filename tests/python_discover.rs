@@ -109,7 +109,7 @@ fn check_refusals(python: &str) {
     assert_eq!(with(16, 1), Err(DiscoverError::FreeThreaded(said)));
     assert_eq!(
         with(8, 0x0310_00f0),
-        Err(DiscoverError::UnsupportedVersion("3.16.0".into()))
+        Err(DiscoverError::NewerVersion("3.16.0".into()))
     );
     assert_eq!(with(0, 0), Err(DiscoverError::Invalid("no debug offsets")));
     assert!(matches!(with(40, u64::MAX), Err(DiscoverError::Invalid(_))));
@@ -129,7 +129,7 @@ fn check_old(python: &str) {
         match target.discover() {
             // libpython is not loaded yet.
             Err(DiscoverError::NotPython) => {}
-            Err(DiscoverError::UnsupportedVersion(version)) => {
+            Err(DiscoverError::OlderVersion(version)) => {
                 assert!(version.starts_with(python), "{version}");
                 return;
             }

@@ -43,7 +43,8 @@ pub struct QualitySummary {
     pub stop_max_ns: u64,
     /// Stopped time over the CPU time of all sampled threads, 0 to 1.
     pub stopped_share: f64,
-    /// Fresh captures that reach their root, 0 to 1. `None` without native stacks or captures.
+    /// Fresh captures that reach their root, of those that may have native frames (which are read of stopped and sleeping
+    /// threads), 0 to 1. `None` without any.
     pub rooted_share: Option<f64>,
     /// Fresh captures of Python threads whose Python frames are all in place, 0 to 1. `None` without any.
     pub merged_share: Option<f64>,
@@ -129,7 +130,7 @@ struct Counts {
 }
 
 impl Counts {
-    fn add(&mut self, shape: Option<Shape>) {
+    fn add(&mut self, shape: Option<Shape>, native: bool) {
         let Some(shape) = shape else {
             return;
         };
@@ -138,7 +139,7 @@ impl Counts {
             .filter(|&&reason| is_python_reason(reason))
             .map(|&reason| bit(reason))
             .sum();
-        self.rooted += u64::from(shape.reasons & !python_reasons == 0);
+        self.rooted += u64::from(native && shape.reasons & !python_reasons == 0);
         let ill = shape.reasons & python_reasons != 0;
         self.python += u64::from(shape.python || ill);
         self.merged += u64::from(shape.python && !ill);
@@ -168,6 +169,8 @@ pub fn summarize(profile: &Profile) -> QualitySummary {
     let shapes = shapes(profile);
     let shape = |stack: Option<StackId>| stack.and_then(|stack| shapes.get(stack.index()).copied());
     let mut counts = Counts::default();
+    // A thread that may run is read without its registers: native frames are not expected of it.
+    let mut native_reads = 0;
     let mut summary = QualitySummary::default();
     for sample in &profile.samples {
         let ticks = u64::from(sample.ticks);
@@ -181,7 +184,9 @@ pub fn summarize(profile: &Profile) -> QualitySummary {
         }
         if sample.capture.is_fresh() {
             summary.fresh += 1;
-            counts.add(shape(sample.stack));
+            let native = sample.capture != Capture::Unstopped;
+            native_reads += u64::from(native);
+            counts.add(shape(sample.stack), native);
         }
     }
     let quality = &profile.quality;
@@ -199,7 +204,7 @@ pub fn summarize(profile: &Profile) -> QualitySummary {
     summary.rooted_share = profile
         .run
         .native
-        .then(|| share(counts.rooted, summary.fresh))
+        .then(|| share(counts.rooted, native_reads))
         .flatten();
     summary.merged_share = share(counts.merged, counts.python);
     summary.partial = Partial::ALL

@@ -61,42 +61,85 @@ pub fn utc_stamp(wall_ns: u64) -> String {
     )
 }
 
-/// The CPU quota of a process's cgroup, in CPUs: the tightest on the way to the root. `None` where there is none.
-pub fn cgroup_cpu_quota(pid: i32) -> Option<f64> {
-    let text = read_bounded(format!("/proc/{pid}/cgroup"), 16 << 10).ok()?;
-    let text = String::from_utf8_lossy(&text).into_owned();
-    let quotas = text.lines().filter_map(|line| {
-        let mut fields = line.splitn(3, ':');
-        let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
-        let version_2 = controllers.is_empty();
-        let has_cpu = controllers.split(',').any(|name| name == "cpu");
-        (version_2 || has_cpu).then(|| tightest_quota(version_2, path))?
-    });
-    quotas.min_by(f64::total_cmp)
+/// A process's cgroups that may have a CPU quota: its own and those above it, the innermost first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CpuGroups {
+    /// Folders below /sys/fs/cgroup, and whether they are of version 2.
+    folders: Vec<(String, bool)>,
 }
 
-fn tightest_quota(version_2: bool, path: &str) -> Option<f64> {
-    let mut path = path.trim_end_matches('/').to_owned();
-    let mut tightest: Option<f64> = None;
-    for _ in 0..64 {
-        let here = if version_2 {
-            read_text(&format!("/sys/fs/cgroup{path}/cpu.max")).and_then(|t| parse_cpu_max(&t))
-        } else {
-            let quota = read_text(&format!("/sys/fs/cgroup/cpu{path}/cpu.cfs_quota_us"));
-            let period = read_text(&format!("/sys/fs/cgroup/cpu{path}/cpu.cfs_period_us"));
-            quota
-                .zip(period)
-                .and_then(|(q, p)| parse_cpu_max(&format!("{} {}", q.trim(), p.trim())))
-        };
-        if let Some(here) = here {
-            tightest = Some(tightest.map_or(here, |known| known.min(here)));
-        }
-        match path.rfind('/') {
-            Some(slash) => path.truncate(slash),
-            None => break,
-        }
+impl CpuGroups {
+    /// Those of a process. None where there is no such process.
+    pub fn of(pid: i32) -> Self {
+        let text = read_bounded(format!("/proc/{pid}/cgroup"), 16 << 10).unwrap_or_default();
+        Self::parse(&String::from_utf8_lossy(&text))
     }
-    tightest
+
+    /// Parses `/proc/PID/cgroup` (cgroups(7)): `0::/path` is version 2, `N:cpu,cpuacct:/path` version 1.
+    fn parse(text: &str) -> Self {
+        const DEEPEST: usize = 64;
+        let mut folders = Vec::new();
+        for line in text.lines() {
+            let mut fields = line.splitn(3, ':').skip(1);
+            let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else {
+                continue;
+            };
+            let roots: &[(&str, bool)] = if controllers.is_empty() {
+                // Alone, or beside version 1.
+                &[("", true), ("/unified", true)]
+            } else if controllers.split(',').any(|name| name == "cpu") {
+                &[("/cpu", false)]
+            } else {
+                &[]
+            };
+            for &(root, version_2) in roots {
+                let ancestors = std::path::Path::new(path.trim_end_matches('/')).ancestors();
+                let ancestors = ancestors.filter_map(|path| path.to_str()).take(DEEPEST);
+                for path in ancestors.map(|path| path.trim_end_matches('/')) {
+                    folders.push((format!("/sys/fs/cgroup{root}{path}"), version_2));
+                }
+            }
+        }
+        folders.dedup();
+        Self { folders }
+    }
+
+    /// The quota, in CPUs: the tightest on the way to the root. `None` where there is none.
+    pub fn quota(&self) -> Option<f64> {
+        let quotas = self.folders.iter().filter_map(|(folder, version_2)| {
+            if *version_2 {
+                return parse_cpu_max(&read_text(&format!("{folder}/cpu.max"))?);
+            }
+            let quota = read_text(&format!("{folder}/cpu.cfs_quota_us"))?;
+            let period = read_text(&format!("{folder}/cpu.cfs_period_us"))?;
+            parse_cpu_max(&format!("{} {}", quota.trim(), period.trim()))
+        });
+        quotas.min_by(f64::total_cmp)
+    }
+
+    /// For how long the groups were throttled so far, ns: the most of any of them (of a group that lies in another the
+    /// times overlap). The kernel adds up the times of all CPUs. `None` where it does not say.
+    pub fn throttled_ns(&self) -> Option<u64> {
+        let times = self
+            .folders
+            .iter()
+            .filter_map(|(folder, _)| parse_throttled(&read_text(&format!("{folder}/cpu.stat"))?));
+        times.max()
+    }
+}
+
+/// Parses `cpu.stat`: `throttled_usec` in version 2, `throttled_time` in ns in version 1 (kernel,
+/// admin-guide/cgroup-v2 and scheduler/sched-bwc).
+fn parse_throttled(text: &str) -> Option<u64> {
+    text.lines().find_map(|line| {
+        let (name, value) = line.split_once(' ')?;
+        let value: u64 = value.trim().parse().ok()?;
+        match name {
+            "throttled_usec" => Some(value.saturating_mul(1000)),
+            "throttled_time" => Some(value),
+            _ => None,
+        }
+    })
 }
 
 fn read_text(path: &str) -> Option<String> {
@@ -128,6 +171,38 @@ mod tests {
         assert_eq!(parse_cpu_max("250000 100000\n"), Some(2.5));
         assert_eq!(parse_cpu_max("-1 100000"), None);
         assert_eq!(parse_cpu_max(""), None);
+    }
+
+    #[test]
+    fn groups_are_found_in_both_versions() {
+        let folders = |text| CpuGroups::parse(text).folders;
+        let of = |folder: &str, version_2| (format!("/sys/fs/cgroup{folder}"), version_2);
+        assert_eq!(
+            folders("0::/a/b:c\n"),
+            [
+                of("/a/b:c", true),
+                of("/a", true),
+                of("", true),
+                of("/unified/a/b:c", true),
+                of("/unified/a", true),
+                of("/unified", true)
+            ]
+        );
+        assert_eq!(
+            folders("4:memory:/x\n1:cpuacct,cpu:/x\nnonsense\n"),
+            [of("/cpu/x", false), of("/cpu", false)]
+        );
+        assert_eq!(folders("1:cpu:/\n"), [of("/cpu", false)]);
+    }
+
+    #[test]
+    fn throttled_times() {
+        let version_2 = "usage_usec 9\nnr_throttled 3\nthrottled_usec 1500\n";
+        assert_eq!(parse_throttled(version_2), Some(1_500_000));
+        let version_1 = "nr_periods 0\nnr_throttled 0\nthrottled_time 77\n";
+        assert_eq!(parse_throttled(version_1), Some(77));
+        assert_eq!(parse_throttled("usage_usec 9\n"), None);
+        assert_eq!(parse_throttled("throttled_usec x"), None);
     }
 
     #[test]

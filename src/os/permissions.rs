@@ -99,7 +99,7 @@ pub fn check_host() -> Vec<Check> {
         None => Check::ok("container", "none detected"),
     });
     checks.push(check_schedstat());
-    checks.push(match host::cgroup_cpu_quota(own_pid()) {
+    checks.push(match host::CpuGroups::of(own_pid()).quota() {
         Some(cpus) => Check::new(
             "cpu quota",
             Verdict::Limited,

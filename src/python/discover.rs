@@ -6,6 +6,9 @@ use crate::memory::{Memory, ReadError};
 use crate::model::code::PythonVersion;
 use regex::bytes::Regex;
 
+/// The oldest version that there is a layout of.
+const OLDEST: PythonVersion = PythonVersion::new(3, 10);
+
 /// An ELF file that is mapped in the target: its Python binary, or a libpython.
 #[derive(Clone, Copy, Debug)]
 pub struct PythonImage<'a> {
@@ -45,12 +48,15 @@ pub enum DiscoverError {
     /// The interpreter has not started yet: try again.
     #[error("Python is still starting")]
     NotYetInitialised,
-    /// A version that torchspy has no layout for.
-    #[error("Python {0} is not supported")]
-    UnsupportedVersion(String),
+    /// A version from before 3.10, which is read by other means.
+    #[error("Python {0} is older than 3.10")]
+    OlderVersion(String),
+    /// A version that came after this torchspy.
+    #[error("Python {0} is newer than this torchspy knows: its Python frames are left out")]
+    NewerVersion(String),
     /// A build without the global lock.
     #[error(
-        "Python {0} is a free-threaded build, which is not supported: its objects and frames are laid out differently"
+        "Python {0} is a free-threaded build, whose objects and frames are laid out differently: its Python frames are left out"
     )]
     FreeThreaded(String),
     /// The interpreter's memory cannot be read.
@@ -147,10 +153,11 @@ fn read_interpreter(
 ) -> Result<Interpreter, DiscoverError> {
     let Some(runtime_address) = symbols.runtime else {
         // `_PyRuntime` came with 3.7.
-        let version = guess_version(image.path, file).map(|(version, _)| version.to_string());
-        return Err(DiscoverError::UnsupportedVersion(
-            version.unwrap_or_else(|| "older than 3.7".into()),
-        ));
+        return Err(match guess_version(image.path, file) {
+            Some((version, _)) if version >= OLDEST => DiscoverError::Invalid("no _PyRuntime"),
+            Some((_, text)) => DiscoverError::OlderVersion(text),
+            None => DiscoverError::OlderVersion("(before 3.7)".into()),
+        });
     };
     let mut header = [0; debug_offsets::HEADER_SIZE];
     memory.read_exact(runtime_address, &mut header)?;
@@ -170,8 +177,9 @@ fn read_interpreter(
         None if version >= PythonVersion::new(3, 13) => {
             return Err(DiscoverError::Invalid("no debug offsets"));
         }
+        None if version < OLDEST => return Err(DiscoverError::OlderVersion(version_text)),
         None => tables::for_version(version)
-            .ok_or_else(|| DiscoverError::UnsupportedVersion(version_text.clone()))?,
+            .ok_or_else(|| DiscoverError::NewerVersion(version_text.clone()))?,
     };
     let interpreter = Interpreter {
         version,
@@ -192,7 +200,7 @@ fn read_debug_offsets(
     runtime_address: u64,
     memory: &dyn Memory,
 ) -> Result<Layout, DiscoverError> {
-    let unsupported = || DiscoverError::UnsupportedVersion(text.to_owned());
+    let unsupported = || DiscoverError::NewerVersion(text.to_owned());
     let size = debug_offsets::size_for(version).ok_or_else(unsupported)?;
     let mut bytes = [0; debug_offsets::MAX_SIZE];
     let bytes = bytes.get_mut(..size).ok_or_else(unsupported)?;

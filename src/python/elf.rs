@@ -14,7 +14,7 @@ const SYMBOL_SIZE: usize = 24;
 const MAX_NAME: usize = 64;
 
 /// An ELF file's sections.
-pub(super) struct ElfFile<'a> {
+pub(crate) struct ElfFile<'a> {
     bytes: &'a [u8],
     context: Ctx,
     sections: Vec<SectionHeader>,
@@ -23,7 +23,7 @@ pub(super) struct ElfFile<'a> {
 
 impl<'a> ElfFile<'a> {
     /// Parses the headers; `None` where it is no ELF file for x86-64, or a broken one.
-    pub(super) fn parse(bytes: &'a [u8]) -> Option<Self> {
+    pub(crate) fn parse(bytes: &'a [u8]) -> Option<Self> {
         let header = Elf::parse_header(bytes).ok()?;
         if header.e_machine != goblin::elf::header::EM_X86_64
             || usize::from(header.e_shnum) > MAX_SECTIONS
@@ -45,19 +45,19 @@ impl<'a> ElfFile<'a> {
     }
 
     /// The section of that name.
-    pub(super) fn section(&self, name: &str) -> Option<&SectionHeader> {
+    pub(crate) fn section(&self, name: &str) -> Option<&SectionHeader> {
         self.sections
             .iter()
             .find(|section| text_at(self.names, section.sh_name) == Some(name.as_bytes()))
     }
 
     /// The bytes of the section of that name.
-    pub(super) fn section_bytes(&self, name: &str) -> Option<&'a [u8]> {
+    pub(crate) fn section_bytes(&self, name: &str) -> Option<&'a [u8]> {
         content(self.bytes, self.section(name)?)
     }
 
     /// The values of defined symbols, in the order of `names`: those of `.dynsym`, else those of `.symtab`.
-    pub(super) fn symbols<const N: usize>(&self, names: [&str; N]) -> [Option<u64>; N] {
+    pub(crate) fn symbols<const N: usize>(&self, names: [&str; N]) -> [Option<u64>; N] {
         let mut found = [None; N];
         for kind in [SHT_DYNSYM, SHT_SYMTAB] {
             for table in self

@@ -6,7 +6,7 @@
 
 pub mod code_object;
 pub mod discover;
-mod elf;
+pub(crate) mod elf;
 pub mod frames;
 pub mod layout;
 pub mod line_table;

@@ -10,6 +10,7 @@ mod redraw;
 mod tooltip;
 mod tree;
 
+use super::command::shown_command;
 use super::label;
 use super::view::{View, ViewOptions};
 use crate::model::category::FrameKind;
@@ -122,7 +123,7 @@ fn title(view: &View<'_>) -> String {
     let command = if run.command.is_empty() {
         format!("pid {}", run.pid)
     } else {
-        run.command.join(" ")
+        shown_command(&run.command, 70)
     };
     let host = if run.host.is_empty() {
         String::new()

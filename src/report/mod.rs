@@ -2,6 +2,7 @@
 //!
 //! [`view`] decides what of a profile is drawn; flamegraph, speedscope and folded draw the same view.
 
+pub mod command;
 pub mod flamegraph;
 pub mod folded;
 pub mod label;

@@ -8,6 +8,7 @@
 //! a wait that was not asked for) its profile holds an empty stack, which speedscope draws as nothing and leaves out of
 //! its percentages; so no time is closed up, and none is invented.
 
+use super::command::shown_command;
 use super::label::{self, LONG, SHORT};
 use super::view::{Root, Shown, View, ViewOptions};
 use crate::model::category::{FrameKind, Phase};
@@ -249,7 +250,7 @@ fn short_kind(kind: FrameKind) -> &'static str {
 fn name(profile: &Profile) -> String {
     let command = match profile.run.command.is_empty() {
         true => format!("pid {}", profile.run.pid),
-        false => label::clean(&profile.run.command.join(" "), SHORT),
+        false => label::clean(&shown_command(&profile.run.command, SHORT), SHORT),
     };
     let duration = label::duration(profile.end_ns.saturating_sub(profile.start_ns));
     format!("{command} · {duration} at {} Hz", profile.run.rate_hz)

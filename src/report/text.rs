@@ -8,6 +8,7 @@ mod tables;
 use crate::analysis::Analysis;
 use crate::analysis::summary::ProcessSummary;
 use crate::model::profile::{Profile, Role};
+use crate::report::command::shown_command;
 use format::{count, printable, seconds};
 use std::fmt::Write;
 
@@ -59,13 +60,11 @@ pub fn render_summary(profile: &Profile, analysis: &Analysis, options: TextOptio
 fn head(out: &mut String, profile: &Profile, analysis: &Analysis) {
     let run = &profile.run;
     let elapsed_ns = profile.end_ns.saturating_sub(profile.start_ns);
-    let command = run.command.join(" ");
-    let command = if command.is_empty() {
-        "(no command)".to_owned()
-    } else {
-        printable(&command).into_owned()
+    let command = match shown_command(&run.command, WIDTH) {
+        command if command.is_empty() => "(no command)".to_owned(),
+        command => command,
     };
-    line(out, &[format::cut(&command, WIDTH)]);
+    line(out, &[command]);
     let how = if run.launched { "launched" } else { "attached" };
     let mut facts = vec![
         format!("pid {}", run.pid),
@@ -93,6 +92,12 @@ fn head(out: &mut String, profile: &Profile, analysis: &Analysis) {
     wrapped(out, &facts, "| ");
     if let Some(process) = analysis.primary() {
         wrapped(out, &process_facts(profile, process, analysis), "| ");
+        let info = profile.processes.get(process.process.index());
+        if let Some(note) = info.map(|process| &process.info.note)
+            && !note.is_empty()
+        {
+            sentence(out, "", note);
+        }
     }
     for note in &run.notes {
         line(out, &[printable(note).into_owned()]);
@@ -157,6 +162,17 @@ fn line(out: &mut String, parts: &[String]) {
         out.pop();
     }
     out.push('\n');
+}
+
+/// Appends a text of several words, broken into lines that fit.
+fn sentence(out: &mut String, indent: &str, text: &str) {
+    let text = printable(text);
+    let mut words = text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+    words.retain(|word| !word.is_empty());
+    if let Some(first) = words.first_mut() {
+        first.insert_str(0, indent);
+    }
+    wrapped(out, &words, "");
 }
 
 /// Appends `parts` with ` ` and `separator` between them, broken into lines that fit.

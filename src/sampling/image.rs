@@ -1,5 +1,6 @@
 //! The program that one process runs: its modules, its unwinder, its interpreter and code objects.
 
+use super::live_environment::LiveEnvironment;
 use super::maps_reader::MapsReader;
 use crate::memory::Memory;
 use crate::native::image::ModuleBytes;
@@ -55,6 +56,7 @@ pub(super) struct ProcessImage {
     pub(super) unwinder: Unwinder,
     pub(super) codes: Option<CodeCache>,
     pub(super) python: Python,
+    environment: LiveEnvironment,
     maps: MapsReader,
     born_ns: u64,
     next_discovery_ns: u64,
@@ -73,6 +75,7 @@ impl ProcessImage {
             unwinder: Unwinder::new(),
             codes: None,
             python: Python::Pending,
+            environment: LiveEnvironment::default(),
             maps: MapsReader::new(pid),
             born_ns: now_ns,
             next_discovery_ns: 0,
@@ -155,6 +158,16 @@ impl ProcessImage {
             if has_python {
                 self.python = Python::Pending;
                 self.next_discovery_ns = 0;
+            }
+        }
+    }
+
+    /// The environment, if it is another than at the last look: ranks may be set after exec.
+    pub(super) fn changed_environment(&mut self) -> Option<Vec<(String, String)>> {
+        match self.python {
+            Python::Pending | Python::None(DiscoverError::NotPython) => None,
+            Python::Found(_) | Python::None(_) => {
+                self.environment.changed(&self.modules, &self.memory)
             }
         }
     }

@@ -26,12 +26,12 @@ pub(super) enum KeeperEvent {
         interpreter: Option<Arc<Interpreter>>,
         exec: bool,
     },
-    /// The worker cannot read this one's Python frames, the fallback can: the tracer leaves it alone.
-    Fallback { pid: i32 },
-    /// The fallback read these stacks, by tid.
-    #[allow(dead_code)]
+    /// The fallback reads this one's Python frames: the tracer leaves it alone. Or it cannot any more.
+    Fallback { pid: i32, reads: bool },
+    /// The fallback read these stacks, by tid, and when.
     Named {
         pid: i32,
+        time_ns: u64,
         stacks: Vec<(i32, NamedStack)>,
     },
     /// It ended.

@@ -10,10 +10,13 @@
 mod budget;
 mod capture;
 mod control;
+mod fallback;
 mod image;
 mod keeper;
+mod live_environment;
 mod maps_reader;
 mod merge;
+mod old_threads;
 mod outbox;
 mod raw;
 mod schedule;

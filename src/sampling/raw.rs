@@ -1,6 +1,7 @@
 //! What the tracer hands on: copies of memory, and facts about threads, with nothing worked out yet.
 
 use crate::memory::SnapshotMemory;
+use crate::model::code::PythonVersion;
 use crate::model::frame::Partial;
 use crate::model::ids::{ProcessId, ThreadId};
 use crate::model::process::{ProcessInfo, ThreadInfo};
@@ -8,6 +9,7 @@ use crate::model::quality::Quality;
 use crate::model::registers::Registers;
 use crate::model::run::Loss;
 use crate::model::sample::{Capture, Gil, ThreadState};
+use crate::os::threads::SchedStat;
 use crate::python::discover::Interpreter;
 use crate::python::frames::PythonStack;
 use std::sync::Arc;
@@ -77,6 +79,16 @@ pub(super) struct RawSample {
 pub(super) struct NamedStack {
     /// Function, file and line, leaf first.
     pub(super) frames: Vec<(String, String, u32)>,
+    /// The interpreter's version.
+    pub(super) version: PythonVersion,
+    /// Whether the thread held the GIL.
+    pub(super) gil: Gil,
+    /// What the kernel said of the thread when the stack was read.
+    pub(super) scheduled: SchedStat,
+    /// Its state then.
+    pub(super) state: ThreadState,
+    /// The system call that it was in.
+    pub(super) syscall: Option<u32>,
 }
 
 /// From the tracer to the worker, in order.

@@ -4,6 +4,7 @@
 //! process tree; the writer. Between them are bounded queues.
 
 use super::control::Control;
+use super::fallback::Fallback;
 use super::keeper::{Keeper, is_own_child};
 use super::outbox::Outbox;
 use super::tracer::Tracer;
@@ -146,7 +147,13 @@ impl Session {
         keeper.look();
         let launched = is_own_child(root_pid).then_some(root_pid);
         let outbox = Outbox::new(message_sender, recycled);
-        let worker = Worker::new(messages, recycle, event_sender, segment_sender);
+        let (fallback, link) = Fallback::new(
+            options.rate_hz,
+            options.gil_only,
+            event_sender.clone(),
+            control.clone(),
+        );
+        let worker = Worker::new(messages, recycle, event_sender, segment_sender, link);
         let (writer_control, writer_error) = (control.clone(), error.clone());
         let tracer_control = control.clone();
         let threads = vec![
@@ -156,6 +163,9 @@ impl Session {
             Builder::new()
                 .name("torchspy-work".to_owned())
                 .spawn(move || worker.run())?,
+            Builder::new()
+                .name("torchspy-legacy".to_owned())
+                .spawn(move || fallback.run())?,
             Builder::new()
                 .name("torchspy-keep".to_owned())
                 .spawn(move || keeper.run())?,

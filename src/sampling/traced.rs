@@ -205,6 +205,7 @@ impl TracedProcess {
 
     /// Another program runs in it, or its interpreter was found: what was known of Python is void.
     pub(super) fn set_interpreter(&mut self, interpreter: Option<Arc<Interpreter>>, exec: bool) {
+        self.by_fallback = false;
         self.interpreter = interpreter;
         self.interpreter_states.clear();
         self.python_read_ns = 0;
@@ -214,6 +215,15 @@ impl TracedProcess {
             if exec {
                 thread.shared.root_stack_pointer.store(0, Ordering::Relaxed);
             }
+        }
+    }
+
+    /// Its stacks come from the fallback from now on, or from here again.
+    pub(super) fn set_fallback(&mut self, reads: bool, now_ns: u64) {
+        self.by_fallback = reads;
+        self.named_ns = now_ns;
+        for thread in &mut self.threads {
+            thread.seen = Seen::Unknown;
         }
     }
 

@@ -174,6 +174,9 @@ impl Tracer {
             sleep_until(monotonic_ns() + NAP_NS);
         }
         let now_ns = monotonic_ns();
+        for process in &mut self.processes {
+            process.named_ns = now_ns;
+        }
         self.schedule.restart(now_ns);
         self.segment_start_ns = now_ns;
     }
@@ -222,14 +225,18 @@ impl Tracer {
                         self.outbox.send(Message::Image(process.id, interpreter));
                     }
                 }
-                KeeperEvent::Fallback { pid } => {
+                KeeperEvent::Fallback { pid, reads } => {
                     if let Some(process) =
                         self.processes.iter_mut().find(|process| process.pid == pid)
                     {
-                        process.by_fallback = true;
+                        process.set_fallback(reads, monotonic_ns());
                     }
                 }
-                KeeperEvent::Named { pid, stacks } => self.take_named(pid, stacks),
+                KeeperEvent::Named {
+                    pid,
+                    time_ns,
+                    stacks,
+                } => self.take_named(pid, time_ns, stacks),
                 KeeperEvent::Gone { pid } => {
                     if let Some(process) =
                         self.processes.iter_mut().find(|process| process.pid == pid)
@@ -242,15 +249,19 @@ impl Tracer {
     }
 
     /// Stacks of a Python that only the fallback reads: each stands for the time since the one before.
-    fn take_named(&mut self, pid: i32, stacks: Vec<(i32, NamedStack)>) {
+    fn take_named(&mut self, pid: i32, now_ns: u64, stacks: Vec<(i32, NamedStack)>) {
         let Some(process) = self.processes.iter_mut().find(|process| process.pid == pid) else {
             return;
         };
-        let now_ns = monotonic_ns();
-        let since_ns = std::mem::replace(&mut process.named_ns, now_ns);
-        if since_ns == 0 {
+        if !process.by_fallback || now_ns <= process.named_ns {
             return;
         }
+        let since_ns = std::mem::replace(&mut process.named_ns, now_ns);
+        let gil_holder = stacks
+            .iter()
+            .find(|(_, stack)| stack.gil == Gil::Held)
+            .and_then(|(tid, _)| process.threads.iter().find(|thread| thread.tid == *tid))
+            .map(|thread| thread.id);
         for (tid, stack) in stacks {
             let Some(thread) = process
                 .threads
@@ -259,25 +270,17 @@ impl Tracer {
             else {
                 continue;
             };
-            let now = thread.files.schedstat().unwrap_or(thread.last);
-            let (run_ns, queue_ns) = thread.advance(now);
+            let (run_ns, queue_ns) = thread.advance(stack.scheduled);
             let stretch = Stretch {
                 thread: thread.id,
                 start_ns: since_ns,
                 weight_ns: now_ns - since_ns,
                 ticks: 1,
                 capture: Capture::Unstopped,
-                state: thread
-                    .files
-                    .stat()
-                    .map_or(ThreadState::Unknown, |(state, _)| state),
-                syscall: thread
-                    .files
-                    .whereabouts()
-                    .ok()
-                    .and_then(|whereabouts| whereabouts.syscall()),
-                gil: Gil::Unknown,
-                gil_holder: None,
+                state: stack.state,
+                syscall: stack.syscall,
+                gil: stack.gil,
+                gil_holder: gil_holder.filter(|_| stack.gil == Gil::NotHeld),
                 run_ns,
                 queue_ns,
             };

@@ -1,11 +1,12 @@
 //! From copies of memory to recorded samples: unwinding, code objects, merging, interning; and a segment every second.
 
+use super::fallback::{FallbackLink, Finding, Order};
 use super::image::{ProcessImage, Python, torch_version};
 use super::keeper::KeeperEvent;
 use super::merge::{Run, merge};
 use super::raw::{FlushFacts, Message, NamedStack, RawSample, Stretch};
 use super::symbol_loader::SymbolLoader;
-use crate::model::code::{CodeInfo, PythonVersion};
+use crate::model::code::CodeInfo;
 use crate::model::frame::{Frame, Partial};
 use crate::model::ids::{CodeId, ModuleId, ProcessId, StackId, ThreadId};
 use crate::model::module::{ModuleInfo, SymbolInfo};
@@ -15,6 +16,7 @@ use crate::model::segment::Segment;
 use crate::native::modules::{Module, ModuleStore};
 use crate::native::unwind::{NativeFrame, UnwindEnd};
 use crate::os::clock::{clock_pair, monotonic_ns, process_cpu_ns};
+use crate::os::host::CpuGroups;
 use crate::python::discover::DiscoverError;
 use crate::recording::compact::{SegmentFacts, SessionTables, segment_of};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
@@ -34,6 +36,7 @@ pub(super) struct Worker {
     recycle: Sender<Box<RawSample>>,
     events: Sender<KeeperEvent>,
     segments: Sender<Segment>,
+    fallback: FallbackLink,
     tables: SessionTables,
     images: FxHashMap<ProcessId, ProcessImage>,
     store: Arc<ModuleStore>,
@@ -46,6 +49,8 @@ pub(super) struct Worker {
     /// Native frames that were written before their module's symbols were loaded.
     unnamed: FxHashSet<(ModuleId, u64)>,
     next_segment: u64,
+    /// The target's cgroups, and how long they had been throttled when they were last looked at.
+    throttled: Option<(CpuGroups, u64)>,
     scratch: Scratch,
 }
 
@@ -64,12 +69,14 @@ impl Worker {
         recycle: Sender<Box<RawSample>>,
         events: Sender<KeeperEvent>,
         segments: Sender<Segment>,
+        fallback: FallbackLink,
     ) -> Self {
         Self {
             messages,
             recycle,
             events,
             segments,
+            fallback,
             tables: SessionTables::default(),
             images: FxHashMap::default(),
             store: Arc::default(),
@@ -81,6 +88,7 @@ impl Worker {
             changed: FxHashSet::default(),
             unnamed: FxHashSet::default(),
             next_segment: 0,
+            throttled: None,
             scratch: Scratch::default(),
         }
     }
@@ -103,6 +111,9 @@ impl Worker {
                 Err(RecvTimeoutError::Disconnected) => return,
             }
             self.discover_interpreters();
+            while let Ok(finding) = self.fallback.findings.try_recv() {
+                self.take_finding(finding);
+            }
         }
     }
 
@@ -139,6 +150,7 @@ impl Worker {
             }
             Message::ProcessGone(id) => {
                 self.images.remove(&id);
+                let _ = self.fallback.orders.send(Order::Forget(id));
                 if let Some(process) = self.tables.processes.get_mut(id.index()) {
                     process.exited = true;
                     process.last_seen_ns = monotonic_ns();
@@ -153,6 +165,10 @@ impl Worker {
         self.changed.insert(id);
         if id.index() == self.tables.processes.len() {
             self.tables.processes.push(info);
+            if self.throttled.is_none() {
+                // What it was before is not ours to report.
+                self.throttled_ns();
+            }
             self.new_image(id);
         } else if let Some(known) = self.tables.processes.get_mut(id.index()) {
             let facts = ProcessInfo {
@@ -172,6 +188,8 @@ impl Worker {
         if let Some(process) = self.tables.processes.get(id.index()) {
             let image = ProcessImage::new(process.pid, self.store.clone());
             self.images.insert(id, image);
+            // Nobody listens once the session ends.
+            let _ = self.fallback.orders.send(Order::Forget(id));
         }
     }
 
@@ -215,15 +233,34 @@ impl Worker {
                     exec: false,
                 });
             }
-            Python::None(DiscoverError::UnsupportedVersion(version)) => {
+            Python::None(DiscoverError::OlderVersion(version)) => {
                 process.python.clone_from(version);
-                process.note = format!(
-                    "Python {version} is read by the fallback: Python frames only, without a stop"
-                );
-                let _ = self.events.send(KeeperEvent::Fallback { pid });
+                let order = Order::Watch { process: id, pid };
+                let _ = self.fallback.orders.send(order);
             }
             Python::None(error) => process.note = error.to_string(),
             Python::Pending => {}
+        }
+    }
+
+    /// What the fallback came to at a process.
+    fn take_finding(&mut self, finding: Finding) {
+        let Some(process) = self.tables.processes.get_mut(finding.process.index()) else {
+            return;
+        };
+        self.changed.insert(finding.process);
+        match finding.result {
+            Ok(version) => {
+                process.python = version;
+                process.note =
+                    "older than 3.10: Python frames only, read without a stop".to_owned();
+            }
+            Err(why) => {
+                process.note = format!(
+                    "Python {} is older than 3.10, and cannot be read: native frames only ({why})",
+                    process.python
+                );
+            }
         }
     }
 
@@ -415,7 +452,7 @@ impl Worker {
                 name: name.clone(),
                 file: file.clone(),
                 first_line: 0,
-                version: PythonVersion::new(3, 0),
+                version: stack.version,
                 content_hash: 0,
             };
             let code = code_id(&mut self.code_ids, &mut self.tables, &info);
@@ -454,8 +491,9 @@ impl Worker {
         });
     }
 
-    fn flush(&mut self, facts: FlushFacts) {
+    fn flush(&mut self, mut facts: FlushFacts) {
         self.update_processes();
+        facts.quality.throttled_ns = self.throttled_ns();
         if facts.last {
             self.symbols.wait(SYMBOL_PATIENCE);
         }
@@ -485,12 +523,29 @@ impl Worker {
         }
     }
 
+    /// For how long the cgroup of the first process was throttled since the last call.
+    fn throttled_ns(&mut self) -> u64 {
+        let Some(root) = self.tables.processes.first() else {
+            return 0;
+        };
+        let (groups, before) = self.throttled.get_or_insert_with(|| {
+            let groups = CpuGroups::of(root.pid);
+            let so_far = groups.throttled_ns().unwrap_or(0);
+            (groups, so_far)
+        });
+        let now = groups.throttled_ns().unwrap_or(*before);
+        now.saturating_sub(std::mem::replace(before, now))
+    }
+
     fn update_processes(&mut self) {
         let now_ns = monotonic_ns();
-        for &id in self.images.keys() {
+        for (&id, image) in &mut self.images {
             let Some(process) = self.tables.processes.get_mut(id.index()) else {
                 continue;
             };
+            if let Some(environment) = image.changed_environment() {
+                process.environment = environment;
+            }
             process.last_seen_ns = now_ns;
             if let Some(cpu_ns) = process_cpu_ns(process.pid) {
                 process.cpu_ns = cpu_ns;

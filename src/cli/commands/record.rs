@@ -141,8 +141,15 @@ fn start_session(
 
 fn run_info(plan: &RecordPlan, pid: i32, command: Vec<String>) -> RunInfo {
     let mut notes = Vec::new();
-    if let Some(cpus) = host::cgroup_cpu_quota(pid) {
+    let groups = host::CpuGroups::of(pid);
+    let own_groups = host::CpuGroups::of(i32::try_from(std::process::id()).unwrap_or(0));
+    if let Some(cpus) = groups.quota() {
         notes.push(format!("cgroup quota {cpus:.1} CPUs"));
+    }
+    if let Some(cpus) = own_groups.quota()
+        && own_groups != groups
+    {
+        notes.push(format!("torchspy's own cgroup quota {cpus:.1} CPUs"));
     }
     if let Some(runtime) = access::container() {
         notes.push(format!("recorded inside {runtime}"));

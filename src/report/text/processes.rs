@@ -1,12 +1,13 @@
 //! Several processes: ranks side by side, workers in one line.
 
-use super::format::{column_seconds, count, cut, percent, printable, seconds};
-use super::{WIDTH, line, role};
+use super::format::{column_seconds, count, cut, percent, seconds};
+use super::{WIDTH, line, role, sentence};
 use crate::analysis::Analysis;
 use crate::analysis::summary::ProcessSummary;
 use crate::model::category::{Activity, SummaryRow};
 use crate::model::ids::ProcessId;
 use crate::model::profile::{Profile, Role};
+use crate::report::command::shown_command;
 
 fn is_trainer(process: &ProcessSummary) -> bool {
     matches!(process.role, Role::Trainer { .. })
@@ -171,22 +172,20 @@ fn helper(out: &mut String, profile: &Profile, process: &ProcessSummary) {
     else {
         return;
     };
-    let command = if info.command.is_empty() {
-        info.exe.clone()
-    } else {
-        info.command.join(" ")
-    };
-    let note = if info.note.is_empty() {
-        String::new()
-    } else {
-        format!(" [{}]", printable(&info.note))
-    };
     let text = format!(
-        "  {} pid {}{note}: cpu {}  {}",
+        "  {} pid {}: cpu {}  ",
         role(process.role),
         info.pid,
         seconds(info.cpu_ns),
-        printable(&command)
     );
-    line(out, &[cut(&text, WIDTH)]);
+    let left = WIDTH.saturating_sub(text.chars().count());
+    let command = if info.command.is_empty() {
+        shown_command(std::slice::from_ref(&info.exe), left)
+    } else {
+        shown_command(&info.command, left)
+    };
+    line(out, &[text, command]);
+    if !info.note.is_empty() {
+        sentence(out, "    ", &info.note);
+    }
 }

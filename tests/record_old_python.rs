@@ -1,0 +1,222 @@
+//! Pythons older than 3.10, which py-spy's walker reads: every thread's functions, files and lines, as py-spy itself
+//! names them.
+// Tests may: clippy's exemption does not reach helper functions of integration tests.
+#![allow(clippy::unwrap_used, clippy::print_stderr)]
+
+mod python_target;
+
+use python_target::{Python, Target};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/old_python.py");
+
+/// Lines of the program that are marked with `# line: MARK`.
+fn marked(mark: &str) -> Vec<usize> {
+    let text = std::fs::read_to_string(PROGRAM).unwrap();
+    let mark = format!("# line: {mark}");
+    let lines: Vec<usize> = text
+        .lines()
+        .enumerate()
+        .filter(|(_, line)| line.ends_with(&mark))
+        .map(|(index, _)| index + 1)
+        .collect();
+    assert!(!lines.is_empty(), "{mark}");
+    lines
+}
+
+fn start(python: &str) -> Option<Target> {
+    let mut target = Python::find(python)?.start(Path::new(PROGRAM), &[]);
+    target.ready();
+    Some(target)
+}
+
+/// Records for a second.
+fn record(target: &Target, options: &[&str], folder: &Path) -> PathBuf {
+    let recording = folder.join("run.tspy");
+    let output = Command::new(env!("CARGO_BIN_EXE_torchspy"))
+        .args([
+            "record",
+            "--duration",
+            "1s",
+            "--pid",
+            &target.pid().to_string(),
+        ])
+        .args(options)
+        .arg("-o")
+        .arg(&recording)
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    recording
+}
+
+fn torchspy(arguments: &[&str], recording: &Path) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_torchspy"))
+        .args(arguments)
+        .arg(recording)
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// All stacks with Python frames, `function (file:line)` from the root on, without the thread.
+fn python_stacks(recording: &Path) -> BTreeSet<Vec<String>> {
+    let folded = torchspy(
+        &["convert", "--format", "folded", "--idle", "-o", "-"],
+        recording,
+    );
+    let stacks = folded.lines().map(|line| {
+        let (stack, _) = line.rsplit_once(' ').unwrap();
+        let frames = stack.split(';').skip(1);
+        // Time in the run queue is drawn as a frame of its own.
+        let frames = frames.filter(|frame| !frame.starts_with('['));
+        frames.map(str::to_owned).collect::<Vec<_>>()
+    });
+    stacks
+        .filter(|stack| stack.iter().any(|frame| frame.contains(".py:")))
+        .collect()
+}
+
+fn ends_with(stack: &[String], function: &str, line: usize) -> bool {
+    let wanted = format!("{function} (");
+    let at = format!("target.py:{line})");
+    stack
+        .last()
+        .is_some_and(|frame| frame.starts_with(&wanted) && frame.ends_with(&at))
+}
+
+fn check_stacks(python: &str) {
+    let Some(target) = start(python) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let recording = record(&target, &[], folder.path());
+    let stacks = python_stacks(&recording);
+    let asleep = stacks
+        .iter()
+        .find(|stack| ends_with(stack, "sleep_long", marked("asleep")[0]));
+    let asleep = asleep.unwrap_or_else(|| panic!("{stacks:?}"));
+    assert!(
+        ends_with(
+            &asleep[..asleep.len() - 1],
+            "outer_sleep",
+            marked("outer asleep")[0]
+        ),
+        "{asleep:?}"
+    );
+    let main = marked("main")[0];
+    assert!(
+        stacks
+            .iter()
+            .any(|stack| ends_with(stack, "wait_for_line", main) && stack.len() == 3),
+        "{stacks:?}"
+    );
+    let busy = marked("busy");
+    let computing =
+        |stack: &Vec<String>| busy.iter().any(|&line| ends_with(stack, "compute", line));
+    assert!(stacks.iter().any(computing), "{stacks:?}");
+
+    let report = torchspy(&["report"], &recording);
+    assert!(
+        report.contains("is older than 3.10: its Python frames only"),
+        "{report}"
+    );
+    let version = format!("Python {python}.");
+    assert!(report.contains(&version), "{report}");
+    // Three threads, about as many samples of each as ticks: idle ones are no exception.
+    let json: serde_json::Value =
+        serde_json::from_str(&torchspy(&["report", "--json"], &recording)).unwrap();
+    let wall: Vec<f64> = json["threads"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|thread| thread["wall_s"].as_f64().unwrap())
+        .collect();
+    assert_eq!(wall.len(), 3, "{json}");
+    let longest = wall.iter().copied().fold(0.0, f64::max);
+    assert!(wall.iter().all(|&one| one > 0.9 * longest), "{wall:?}");
+    // Nothing is stopped once the walker has found the interpreter.
+    let quality = |name: &str| json["quality"][name].as_u64().unwrap();
+    assert!(2 * quality("stops") < quality("ticks"), "{json}");
+}
+
+/// py-spy as a program, of the peers' environment, sees the same stacks.
+fn check_peer(python: &str) {
+    let Some(peer) = find_peer() else {
+        return eprintln!("skipped: no py-spy here (scripts/torch-env peers)");
+    };
+    let Some(target) = start(python) else { return };
+    let output = Command::new(peer)
+        .args(["dump", "--json", "--full-filenames", "--pid"])
+        .arg(target.pid().to_string())
+        .output()
+        .unwrap();
+    let theirs: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let ours: BTreeSet<Vec<String>> = python_stacks(&record(&target, &[], folder.path()));
+    let mut compared = 0;
+    for thread in theirs.as_array().unwrap() {
+        let frames = thread["frames"].as_array().unwrap().iter().rev();
+        let stack: Vec<(String, String)> = frames
+            .map(|frame| {
+                let name = frame["name"].as_str().unwrap();
+                let file = frame["filename"].as_str().unwrap();
+                let file = file.rsplit('/').next().unwrap();
+                (format!("{name} ("), format!("{file}:{})", frame["line"]))
+            })
+            .collect();
+        let computes = stack.last().unwrap().0 == "compute (";
+        let same = ours.iter().any(|ours| {
+            ours.len() == stack.len()
+                && ours.iter().zip(&stack).all(|(ours, (name, place))| {
+                    ours.starts_with(name)
+                        && (computes && name == "compute (" || ours.ends_with(place))
+                })
+        });
+        assert!(same, "{stack:?} is not in {ours:?}");
+        compared += 1;
+    }
+    assert_eq!(compared, 3);
+}
+
+/// Only the thread that holds the lock, which is the one that computes.
+fn check_gil(python: &str) {
+    let Some(target) = start(python) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let stacks = python_stacks(&record(&target, &["--gil"], folder.path()));
+    assert!(!stacks.is_empty());
+    for stack in &stacks {
+        assert!(stack.last().unwrap().starts_with("compute ("), "{stacks:?}");
+    }
+}
+
+fn find_peer() -> Option<PathBuf> {
+    let home = PathBuf::from(std::env::var("HOME").ok()?);
+    let folders = std::fs::read_dir(home.join(".cache/torchspy")).ok()?;
+    let peers = folders
+        .flatten()
+        .map(|entry| entry.path().join("bin/py-spy"));
+    peers.into_iter().find(|path| path.exists())
+}
+
+macro_rules! on_each {
+    ($check:ident: $($name:ident $version:literal),*) => {$(
+        #[test]
+        fn $name() {
+            $check($version);
+        }
+    )*};
+}
+
+on_each!(check_stacks: stacks_2_7 "2.7", stacks_3_6 "3.6", stacks_3_7 "3.7", stacks_3_8 "3.8", stacks_3_9 "3.9");
+on_each!(check_peer: peer_2_7 "2.7", peer_3_6 "3.6", peer_3_7 "3.7", peer_3_8 "3.8", peer_3_9 "3.9");
+on_each!(check_gil: gil_2_7 "2.7", gil_3_9 "3.9");
