@@ -48,6 +48,7 @@ pub enum UnwindEnd {
 pub struct Unwinder {
     sites: Sites,
     lacked_register: bool,
+    left_known_code: bool,
 }
 
 impl std::fmt::Debug for Unwinder {
@@ -81,6 +82,11 @@ impl Unwinder {
         self.lacked_register
     }
 
+    /// Whether the last walk met an address in no executable memory: code may have been mapped since the modules were read.
+    pub fn left_known_code(&self) -> bool {
+        self.left_known_code
+    }
+
     /// Walks the stack of a thread with `registers`, leaf first, into `out`, which is emptied before.
     ///
     /// `memory` must hold the stack. A frame whose caller cannot be found is the last one; the result says why.
@@ -93,6 +99,7 @@ impl Unwinder {
     ) -> UnwindEnd {
         out.clear();
         self.lacked_register = false;
+        self.left_known_code = false;
         let (Some(address), Some(stack_pointer)) =
             (registers.instruction_pointer(), registers.stack_pointer())
         else {
@@ -107,8 +114,10 @@ impl Unwinder {
             crossed: (0, 0),
             signals: 0,
             lacked_register: &mut self.lacked_register,
+            left_known_code: &mut self.left_known_code,
         };
         let mut site = walk.sites.site(modules, address);
+        *walk.left_known_code = site.is_none();
         let mut frame = NativeFrame {
             address: CodeAddress::Ip(address),
             stack_pointer,
@@ -157,6 +166,7 @@ pub(super) struct Walk<'a> {
     crossed: (u64, u64),
     signals: usize,
     lacked_register: &'a mut bool,
+    left_known_code: &'a mut bool,
 }
 
 impl Walk<'_> {
@@ -178,6 +188,7 @@ impl Walk<'_> {
             }
             Err(reason) => reason,
         };
+        *self.left_known_code |= reason == Partial::BadReturnAddress;
         let (caller, trust) = guess::caller(self, frame).ok_or(reason)?;
         let site = self
             .sites

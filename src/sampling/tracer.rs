@@ -11,7 +11,7 @@ use super::schedule::{Schedule, Tick};
 use super::session::SessionOptions;
 use super::stops::{LateStops, Outcome, Request, stop_all};
 use super::traced::{Deferred, Seen, TracedProcess, TracedThread};
-use crate::memory::SnapshotMemory;
+use crate::memory::{ReadError, SnapshotMemory};
 use crate::model::frame::Partial;
 use crate::model::ids::{ProcessId, ThreadId};
 use crate::model::process::ThreadInfo;
@@ -524,6 +524,12 @@ impl Tracer {
         if !slept_on {
             self.put_back(sample);
             return false;
+        }
+        if matches!(read, Err(ReadError::Gone)) {
+            // A process on its way out gives up its memory before its threads are gone.
+            self.put_back(sample);
+            self.unread(index, at, tick, ran, Partial::Exited);
+            return true;
         }
         thread.seen = if now.is_kept() {
             Seen::Asleep(whereabouts)

@@ -328,11 +328,7 @@ impl Worker {
             &mut scratch.native,
         );
         let mut changed = false;
-        if matches!(
-            end,
-            UnwindEnd::Partial(Partial::BadReturnAddress | Partial::NoUnwindInfo)
-        ) || scratch.native.iter().any(|frame| frame.module.is_none())
-        {
+        if image.unwinder.left_known_code() {
             // Code that was mapped since: look again, if that has not just been done in vain.
             changed = image.refresh(monotonic_ns());
             if changed {
