@@ -395,12 +395,12 @@ impl Tracer {
             return true;
         }
         thread.own_stop = false;
-        if wants_registers
-            && whereabouts
+        // What SIGSTOP stopped already has nothing to be disturbed in.
+        let undisturbed = thread.state == ThreadState::Stopped
+            || whereabouts
                 .syscall()
-                .is_some_and(|number| RESTARTABLE.contains(&number))
-            && !self.options.nonblocking
-        {
+                .is_some_and(|number| RESTARTABLE.contains(&number));
+        if wants_registers && undisturbed && !self.options.nonblocking {
             candidate.asleep = Some(whereabouts);
             candidates.push(candidate);
             return true;
@@ -813,6 +813,8 @@ impl Tracer {
                 if let Some(sample) = sample {
                     self.put_back(sample);
                 }
+                // A sleeper that cannot be stopped is not asked again in this sleep, but read as it is.
+                self.processes[index].threads[at].own_stop = candidate.asleep.is_some();
                 let why = match outcome {
                     Some(Outcome::TimedOut) => {
                         self.quality.stop_timeouts += 1;
@@ -980,6 +982,7 @@ fn is_same_sleep(
                 instruction_pointer: j,
             },
         ) => (a == b && x == y || b == RESTART_SYSCALL) && p == q && i == j,
+        (then @ Whereabouts::Blocked { .. }, now) => then == now,
         _ => false,
     };
     thread.own_stop && same_call && after.slices.saturating_sub(before.slices) <= 3
