@@ -1,4 +1,10 @@
 //! What the kernel refuses, and targets that are not what they seem: each is said in words, with what to do.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a test"
+)]
 
 mod faults;
 

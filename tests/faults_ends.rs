@@ -1,4 +1,10 @@
 //! Threads and processes that end, are replaced, or are not there at all while they are sampled.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a test"
+)]
 
 mod faults;
 

@@ -1,4 +1,10 @@
 //! Signals that meet a stop: none is lost, none is added, and who was stopped stays stopped.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a test"
+)]
 
 mod faults;
 

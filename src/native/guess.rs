@@ -3,7 +3,8 @@
 
 use super::arch;
 use super::rows::Caller;
-use super::unwind::{NativeFrame, Walk};
+use super::sites::Site;
+use super::unwind::{Found, NativeFrame, Walk};
 use crate::model::frame::Trust;
 use crate::model::registers::Registers;
 
@@ -11,6 +12,10 @@ use crate::model::registers::Registers;
 const SCAN_BYTES: u64 = 16 << 10;
 /// How far above the stack pointer a frame pointer is believed.
 const MAX_FRAME: u64 = 1 << 20;
+/// Frames that the unwind tables must find after a guess, or the root before them.
+const CONFIRMED_FRAMES: usize = 3;
+/// Possible callers that are compared.
+const MAX_CANDIDATES: usize = 16;
 
 /// The caller of `frame`, by its frame pointer or the first word on its stack that can be a return address.
 pub(super) fn caller(walk: &mut Walk<'_>, frame: &NativeFrame) -> Option<(Caller, Trust)> {
@@ -25,6 +30,51 @@ pub(super) fn caller(walk: &mut Walk<'_>, frame: &NativeFrame) -> Option<(Caller
         (None, Some(pointed)) => Some((pointed, Trust::FramePointer)),
         (None, None) => None,
     }
+}
+
+/// The caller where the tables count from a register that is not known: a sleeper's are in the kernel, but for two.
+///
+/// Such a register points into the stack, most often at this frame: every slot that it could point at is tried. What was left
+/// behind on the stack by calls that are over can look like a caller, too, and lead on: a caller whose call goes to this very
+/// function is preferred to one whose call cannot be read, and that to one that calls another function (which may have jumped
+/// here).
+pub(super) fn without_register(
+    walk: &mut Walk<'_>,
+    frame: &NativeFrame,
+    site: Option<&Site>,
+) -> Option<Found> {
+    let site = site?;
+    let register = site.row.cfa_register()?;
+    if register >= Registers::COUNT || walk.registers.get(register).is_some() {
+        return None;
+    }
+    let start = frame.stack_pointer & !(arch::STACK_ALIGNMENT - 1);
+    let mut best: Option<(u8, Found)> = None;
+    let mut candidates = 0;
+    for value in (start..start.checked_add(SCAN_BYTES)?).step_by(arch::POINTER_BYTES as usize) {
+        let Some(mut found) = walk.follow_with(frame, site, register, value) else {
+            continue;
+        };
+        let address = found.caller.address;
+        let confirmed = walk.frames_after(&found, CONFIRMED_FRAMES);
+        if !walk.follows_call(address) || confirmed == 0 {
+            continue;
+        }
+        let rank = match walk.calls(address, frame.address.lookup()) {
+            Some(true) => 0,
+            None => 1,
+            Some(false) => 2,
+        } + if confirmed == CONFIRMED_FRAMES { 0 } else { 3 };
+        found.trust = Trust::Scanned;
+        if best.as_ref().is_none_or(|(known, _)| rank < *known) {
+            best = Some((rank, found));
+        }
+        candidates += 1;
+        if rank == 0 || candidates == MAX_CANDIDATES {
+            break;
+        }
+    }
+    best.map(|(_, found)| found)
 }
 
 /// The caller if rbp is this frame's frame pointer. If this code does not touch rbp, that is its caller's, or an outer one's.

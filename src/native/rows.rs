@@ -142,6 +142,16 @@ pub(super) fn read_row(
     try_read_row(tables, address, context).unwrap_or(Row::NoInfo)
 }
 
+/// The first address of the function that virtual address `address` lies in.
+pub(super) fn read_function_start(tables: &UnwindTables, address: u64) -> Option<u64> {
+    let (section, bases) = tables.gimli();
+    let offset = EhFrameOffset(tables.find_entry(address)?);
+    let entry = section
+        .fde_from_offset(&bases, offset, EhFrame::cie_from_offset)
+        .ok()?;
+    entry.contains(address).then(|| entry.initial_address())
+}
+
 fn try_read_row(
     tables: &UnwindTables,
     address: u64,

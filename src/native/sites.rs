@@ -2,7 +2,7 @@
 
 use super::arch;
 use super::loaded::{Loaded, LoadedModules};
-use super::rows::{Row, read_row, read_row_by_code};
+use super::rows::{Row, read_function_start, read_row, read_row_by_code};
 use crate::memory::Memory;
 use gimli::UnwindContext;
 use rustc_hash::FxHashMap;
@@ -67,6 +67,35 @@ impl Sites {
         Some(entry.site(&loaded))
     }
 
+    /// Where the call that returns to `address` goes, if its code says so: not through a register, memory or a PLT stub.
+    pub(super) fn call_target(
+        &mut self,
+        modules: &LoadedModules,
+        memory: &dyn Memory,
+        address: u64,
+    ) -> Option<u64> {
+        let mut call = [0; arch::DIRECT_CALL];
+        read_before(
+            &modules.find(address.checked_sub(1)?)?,
+            memory,
+            address,
+            &mut call,
+        )?;
+        let target = arch::call_target(address, &call)?;
+        let mut stub = [0; arch::LONGEST_STUB];
+        let after = target.checked_add(stub.len() as u64)?;
+        read_before(&modules.find(target)?, memory, after, &mut stub)?;
+        arch::plt_slot(target, &stub).is_none().then_some(target)
+    }
+
+    /// Where the function around `address` begins, by the unwind tables.
+    pub(super) fn function_start(&mut self, modules: &LoadedModules, address: u64) -> Option<u64> {
+        let loaded = modules.find(address)?;
+        let start =
+            read_function_start(loaded.module.unwind()?, address.wrapping_sub(loaded.bias))?;
+        Some(start.wrapping_add(loaded.bias))
+    }
+
     /// The entry of a run-time address, made if there is none.
     fn entry(&mut self, loaded: &Loaded<'_>, address: u64) -> &mut Cached {
         if self.entries.len() >= MAX_CACHED {
@@ -121,14 +150,19 @@ fn read_ends_call(loaded: &Loaded<'_>, memory: &dyn Memory, address: u64) -> Opt
         .ok()?
         .min(arch::LONGEST_CALL);
     let bytes = bytes.get_mut(..length)?;
-    if !loaded
-        .module
-        .copy_before(address.wrapping_sub(loaded.bias), bytes)
-    {
-        if !loaded.readable {
-            return None;
-        }
-        memory.read_exact(address - length as u64, bytes).ok()?;
-    }
+    read_before(loaded, memory, address, bytes)?;
     Some(arch::follows_call(bytes))
+}
+
+/// Code that ends before `end`, from the module's file or the target's memory.
+fn read_before(loaded: &Loaded<'_>, memory: &dyn Memory, end: u64, bytes: &mut [u8]) -> Option<()> {
+    let in_file = end.wrapping_sub(loaded.bias);
+    if loaded.module.copy_before(in_file, bytes) {
+        return Some(());
+    }
+    if !loaded.readable {
+        return None;
+    }
+    let start = end.checked_sub(bytes.len() as u64)?;
+    memory.read_exact(start, bytes).ok()
 }

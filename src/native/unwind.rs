@@ -47,6 +47,8 @@ pub enum UnwindEnd {
 #[derive(Default)]
 pub struct Unwinder {
     sites: Sites,
+    lacked_register: bool,
+    left_known_code: bool,
 }
 
 impl std::fmt::Debug for Unwinder {
@@ -74,6 +76,17 @@ impl Unwinder {
         self.sites.len()
     }
 
+    /// Whether the last walk lacked a register that the thread has in the kernel: with a stop's registers it would need no
+    /// guess there.
+    pub fn lacked_register(&self) -> bool {
+        self.lacked_register
+    }
+
+    /// Whether the last walk met an address in no executable memory: code may have been mapped since the modules were read.
+    pub fn left_known_code(&self) -> bool {
+        self.left_known_code
+    }
+
     /// Walks the stack of a thread with `registers`, leaf first, into `out`, which is emptied before.
     ///
     /// `memory` must hold the stack. A frame whose caller cannot be found is the last one; the result says why.
@@ -85,6 +98,8 @@ impl Unwinder {
         out: &mut Vec<NativeFrame>,
     ) -> UnwindEnd {
         out.clear();
+        self.lacked_register = false;
+        self.left_known_code = false;
         let (Some(address), Some(stack_pointer)) =
             (registers.instruction_pointer(), registers.stack_pointer())
         else {
@@ -98,8 +113,11 @@ impl Unwinder {
             doubtful: 0,
             crossed: (0, 0),
             signals: 0,
+            lacked_register: &mut self.lacked_register,
+            left_known_code: &mut self.left_known_code,
         };
         let mut site = walk.sites.site(modules, address);
+        *walk.left_known_code = site.is_none();
         let mut frame = NativeFrame {
             address: CodeAddress::Ip(address),
             stack_pointer,
@@ -129,11 +147,11 @@ impl Unwinder {
 }
 
 /// A caller that was found, and what is known of the place that it goes on at.
-struct Found {
-    caller: Caller,
-    address: CodeAddress,
-    site: Site,
-    trust: Trust,
+pub(super) struct Found {
+    pub(super) caller: Caller,
+    pub(super) address: CodeAddress,
+    pub(super) site: Site,
+    pub(super) trust: Trust,
 }
 
 /// One walk: the registers of the frame that was found last.
@@ -147,6 +165,8 @@ pub(super) struct Walk<'a> {
     /// The stack of the code that the last guess crossed: from its stack pointer to its return address.
     crossed: (u64, u64),
     signals: usize,
+    lacked_register: &'a mut bool,
+    left_known_code: &'a mut bool,
 }
 
 impl Walk<'_> {
@@ -158,10 +178,17 @@ impl Walk<'_> {
                 return Ok(Some(found));
             }
             Ok(None) => return Ok(None),
-            // A sleeper's registers are in the kernel, and a stop would give them: that is better than a guess.
-            Err(Partial::RegisterUnknown) => return Err(Partial::RegisterUnknown),
+            Err(Partial::RegisterUnknown) => {
+                // A sleeper's registers are in the kernel, and a stop would give them.
+                *self.lacked_register = true;
+                let found =
+                    guess::without_register(self, frame, site).ok_or(Partial::RegisterUnknown)?;
+                self.registers = found.caller.registers;
+                return Ok(Some(found));
+            }
             Err(reason) => reason,
         };
+        *self.left_known_code |= reason == Partial::BadReturnAddress;
         let (caller, trust) = guess::caller(self, frame).ok_or(reason)?;
         let site = self
             .sites
@@ -282,6 +309,59 @@ impl Walk<'_> {
                 Trust::Unwound
             },
         }))
+    }
+
+    /// The caller by the unwind tables if `register`, which is not known, had this value.
+    pub(super) fn follow_with(
+        &mut self,
+        frame: &NativeFrame,
+        site: &Site,
+        register: usize,
+        value: u64,
+    ) -> Option<Found> {
+        let kept = (self.registers, self.doubtful, self.signals);
+        self.registers.set(register, value);
+        self.doubtful |= 1 << register;
+        let found = self.follow(frame, Some(site));
+        (self.registers, self.doubtful, self.signals) = kept;
+        found.ok().flatten()
+    }
+
+    /// How many of the frames that follow a guessed caller the tables find, up to `wanted`; a stack that ends at its root counts
+    /// as all of them.
+    pub(super) fn frames_after(&mut self, found: &Found, wanted: usize) -> usize {
+        let kept = (self.registers, self.doubtful, self.signals);
+        let mut frame = NativeFrame {
+            address: found.address,
+            stack_pointer: found.caller.stack_pointer,
+            module: None,
+            trust: Trust::Scanned,
+        };
+        let mut site = found.site.clone();
+        self.registers = found.caller.registers;
+        let mut count = 0;
+        while count < wanted {
+            match self.follow(&frame, Some(&site)) {
+                Ok(Some(next)) => {
+                    count += 1;
+                    self.registers = next.caller.registers;
+                    frame.address = next.address;
+                    frame.stack_pointer = next.caller.stack_pointer;
+                    site = next.site;
+                }
+                Ok(None) => count = wanted,
+                Err(_) => break,
+            }
+        }
+        (self.registers, self.doubtful, self.signals) = kept;
+        count
+    }
+
+    /// Whether the call that returns to `address` calls the function at `callee`, as far as its code tells: `None` where the
+    /// target is in a register, in memory, or behind a PLT stub.
+    pub(super) fn calls(&mut self, address: u64, callee: u64) -> Option<bool> {
+        let target = self.sites.call_target(self.modules, self.memory, address)?;
+        Some(target == self.sites.function_start(self.modules, callee)?)
     }
 
     fn is_doubtful(&self, register: usize) -> bool {

@@ -16,7 +16,7 @@ use crate::python::discover::{DiscoverError, Interpreter, PythonImage, could_be_
 use std::sync::Arc;
 
 /// Maps are read again at most this often, longer each time that it brought nothing.
-const FIRST_REFRESH_NS: u64 = 20_000_000;
+const FIRST_REFRESH_NS: u64 = 5_000_000;
 const SLOWEST_REFRESH_NS: u64 = 10_000_000_000;
 /// While an interpreter may be starting it is looked for this often, less and less; after that whenever the modules change.
 const FIRST_DISCOVERY_NS: u64 = 3_000_000;

@@ -30,13 +30,20 @@ pub(super) fn match_threads(
         .map(|thread| (thread.inner_tid as u64, thread.tid))
         .collect();
     let mut matched = FxHashMap::default();
+    let mut interpreters = FxHashMap::default();
     let mut left = Vec::new();
     for thread in python {
         match thread.native_thread_id {
             Some(id) => {
-                // A thread that has more than one state (subinterpreters) shows its main interpreter's: the first.
-                if let Some(&tid) = by_inner.get(&id) {
-                    matched.entry(tid).or_insert(thread.state_address);
+                let Some(&tid) = by_inner.get(&id) else {
+                    continue;
+                };
+                // A thread that has states in several interpreters shows the newest one's: lists are newest first. Within one
+                // interpreter the newer state is that of a thread that this one is just starting: until it runs, it bears the
+                // id of whoever made it (3.11's init_threadstate in Python/pystate.c).
+                let first = *interpreters.entry(tid).or_insert(thread.interpreter);
+                if first == thread.interpreter {
+                    matched.insert(tid, thread.state_address);
                 }
             }
             None => left.push(thread),
@@ -100,6 +107,13 @@ mod tests {
         assert_eq!(matched.get(&500), Some(&10));
         assert_eq!(matched.get(&509), Some(&20));
         assert_eq!(matched.len(), 2);
+    }
+
+    #[test]
+    fn a_thread_that_starts_another_keeps_its_own_state() {
+        let python = [state(20, Some(9), 0), state(10, Some(9), 0)];
+        let matched = match_threads(&python, &[os(509, 9, 0)], 500);
+        assert_eq!(matched.get(&509), Some(&10));
     }
 
     #[test]

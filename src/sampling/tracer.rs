@@ -11,7 +11,7 @@ use super::schedule::{Schedule, Tick};
 use super::session::SessionOptions;
 use super::stops::{LateStops, Outcome, Request, stop_all};
 use super::traced::{Passed, Seen, TracedProcess, TracedThread};
-use crate::memory::SnapshotMemory;
+use crate::memory::{ReadError, SnapshotMemory};
 use crate::model::frame::Partial;
 use crate::model::ids::{ProcessId, ThreadId};
 use crate::model::process::ThreadInfo;
@@ -423,12 +423,12 @@ impl Tracer {
             return true;
         }
         thread.own_stop = false;
-        if wants_registers
-            && whereabouts
+        // What SIGSTOP stopped already has nothing to be disturbed in.
+        let undisturbed = thread.state == ThreadState::Stopped
+            || whereabouts
                 .syscall()
-                .is_some_and(|number| RESTARTABLE.contains(&number))
-            && !self.options.nonblocking
-        {
+                .is_some_and(|number| RESTARTABLE.contains(&number));
+        if wants_registers && undisturbed && !self.options.nonblocking {
             candidate.asleep = Some(whereabouts);
             candidates.push(candidate);
             return true;
@@ -565,6 +565,12 @@ impl Tracer {
         if !slept_on {
             self.put_back(sample);
             return false;
+        }
+        if matches!(read, Err(ReadError::Gone)) {
+            // A process on its way out gives up its memory before its threads are gone.
+            self.put_back(sample);
+            self.unread(index, at, tick, ran, Partial::Exited);
+            return true;
         }
         thread.seen = if now.is_kept() {
             Seen::Asleep(whereabouts)
@@ -849,6 +855,8 @@ impl Tracer {
                 if let Some(sample) = sample {
                     self.put_back(sample);
                 }
+                // A sleeper that cannot be stopped is not asked again in this sleep, but read as it is.
+                self.processes[index].threads[at].own_stop = candidate.asleep.is_some();
                 let why = match outcome {
                     Some(Outcome::TimedOut) => {
                         self.quality.stop_timeouts += 1;
@@ -1036,6 +1044,7 @@ fn is_same_sleep(
                 instruction_pointer: j,
             },
         ) => (a == b && x == y || b == RESTART_SYSCALL) && p == q && i == j,
+        (then @ Whereabouts::Blocked { .. }, now) => then == now,
         _ => false,
     };
     thread.own_stop && same_call && after.slices.saturating_sub(before.slices) <= 3

@@ -309,7 +309,11 @@ impl Worker {
             Some(UnwindEnd::Partial(why)) => Some(why),
             Some(UnwindEnd::Root) | None => None,
         };
-        teach(raw, &scratch.native, native_end);
+        let lacked_register = self
+            .images
+            .get(&raw.process)
+            .is_some_and(|image| image.unwinder.lacked_register());
+        teach(raw, &scratch.native, native_end, lacked_register);
         let lost_code = self.name_python(raw, &mut scratch);
         let python_partial = raw
             .python_partial
@@ -361,11 +365,7 @@ impl Worker {
             &mut scratch.native,
         );
         let mut changed = false;
-        if matches!(
-            end,
-            UnwindEnd::Partial(Partial::BadReturnAddress | Partial::NoUnwindInfo)
-        ) || scratch.native.iter().any(|frame| frame.module.is_none())
-        {
+        if image.unwinder.left_known_code() {
             // Code that was mapped since: look again, if that has not just been done in vain.
             changed = image.refresh(monotonic_ns());
             if changed {
@@ -623,7 +623,12 @@ const SHIM: Frame = Frame::Python {
 };
 
 /// Tells the tracer where the stack's root is, and whether the sleeper's registers were missed.
-fn teach(raw: &RawSample, native: &[NativeFrame], end: Option<UnwindEnd>) {
+fn teach(raw: &RawSample, native: &[NativeFrame], end: Option<UnwindEnd>, lacked_register: bool) {
+    if end.is_some() && lacked_register {
+        raw.shared
+            .registers_wanted
+            .store(raw.slices, Ordering::Relaxed);
+    }
     match end {
         Some(UnwindEnd::Root) => {
             if let Some(root) = native.last() {
@@ -633,11 +638,6 @@ fn teach(raw: &RawSample, native: &[NativeFrame], end: Option<UnwindEnd>) {
                     .root_stack_pointer
                     .fetch_max(needed, Ordering::Relaxed);
             }
-        }
-        Some(UnwindEnd::Partial(Partial::RegisterUnknown)) => {
-            raw.shared
-                .registers_wanted
-                .store(raw.slices, Ordering::Relaxed);
         }
         Some(UnwindEnd::Partial(Partial::StackUnreadable)) => {
             // More stack than was copied: the next read takes all there is.

@@ -212,6 +212,11 @@ pub type GdbStack = Vec<(u64, String)>;
 /// What gdb says of each thread, by tid; `None` (with the reason printed) where gdb cannot be run. Frames of inlined functions
 /// and of tail calls, which are on no stack, are left out.
 pub fn gdb_stacks(pid: i32) -> Option<Vec<(i32, GdbStack)>> {
+    gdb_stacks_below(pid, Path::new("/"))
+}
+
+/// The same of a process whose root directory is `root`: gdb looks for its files there.
+pub fn gdb_stacks_below(pid: i32, root: &Path) -> Option<Vec<(i32, GdbStack)>> {
     let script = concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/tests/programs/native/gdb_stacks.py"
@@ -222,6 +227,8 @@ pub fn gdb_stacks(pid: i32) -> Option<Vec<(i32, GdbStack)>> {
             "-batch",
             "-ex",
             "set debuginfod enabled off",
+            "-ex",
+            &format!("set sysroot {}", root.display()),
             "-p",
             &pid.to_string(),
         ])

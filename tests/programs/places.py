@@ -7,12 +7,14 @@ usage: places.py PLACE, where PLACE is one of
   coroutine  asleep inside awaited coroutines under asyncio.run                      (any Python)
   deep       asleep under 200 recursive frames             (any Python)
   callback   asleep in a key function that sorted() calls from C, under ctypes' qsort  (any Python)
+  threads    all of the above at once, each in a thread of its own (any Python)
   spin       a Python loop that never ends                 (any Python)
   aten       one long ATen sort                            (torch)
   conv       oneDNN convolutions, one thread                (torch)
   backward   a custom autograd Function asleep in backward (torch)
   loader     waiting in a DataLoader whose worker sleeps   (torch)
   numpy      one long numpy sort                           (numpy)
+  torch      aten, conv, backward and numpy at once, each in a thread of its own, and loader in the main thread
 Prints "ready PID PLACE" right before it enters the place (for aten, conv and numpy: right before the long call), and
 stays there until it is killed.
 """
@@ -21,9 +23,21 @@ import os
 import sys
 import time
 
+ENTERED = []
+PLACES = 1
+
 
 def ready():
-    print("ready", os.getpid(), sys.argv[1], flush=True)
+    ENTERED.append(None)
+    if len(ENTERED) == PLACES:
+        print("ready", os.getpid(), sys.argv[1], flush=True)
+
+
+def start(names):
+    import threading
+
+    for name in names:
+        threading.Thread(target=globals()["place_" + name], name=name, daemon=True).start()
 
 
 def forever():
@@ -107,6 +121,14 @@ def place_callback():
     sorted([1], key=lambda _: libc.qsort(numbers, 4, ctypes.sizeof(ctypes.c_int), kind(compare)))
 
 
+def place_threads():
+    global PLACES
+    names = ["sleep", "lock", "generator", "coroutine", "deep", "callback"]
+    PLACES = len(names) + 1
+    start(names)
+    forever()
+
+
 def place_spin():
     ready()
     while True:
@@ -175,6 +197,18 @@ def place_numpy():
     ready()
     while True:
         numpy.sort(numbers)
+
+
+def place_torch():
+    global PLACES
+    from torch.utils.data import DataLoader
+
+    batches = iter(DataLoader(SleepyData(), batch_size=2, num_workers=1, multiprocessing_context="fork"))
+    names = ["aten", "conv", "backward", "numpy"]
+    PLACES = len(names) + 1
+    start(names)
+    ready()
+    next(batches)
 
 
 if __name__ == "__main__":

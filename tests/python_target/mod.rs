@@ -172,7 +172,7 @@ impl Target {
         let mut lines = Vec::new();
         loop {
             let line = self.line();
-            if line == "ready" {
+            if line.split(' ').next() == Some("ready") {
                 return lines;
             }
             lines.push(line);

@@ -21,6 +21,20 @@ pub const CALLEE_SAVED: [usize; 6] = [3, 6, 12, 13, 14, 15];
 /// Bytes of the longest call instruction, without prefixes.
 pub const LONGEST_CALL: usize = 7;
 
+/// Bytes of a call whose target is in its code.
+pub const DIRECT_CALL: usize = 5;
+/// Bytes that tell a PLT stub: `endbr64`, a prefix, `jmp *slot(%rip)`.
+pub const LONGEST_STUB: usize = 11;
+
+/// Where the call that returns to `address` goes, if `before`, the [`DIRECT_CALL`] bytes before it, is `E8 rel32`.
+pub fn call_target(address: u64, before: &[u8; DIRECT_CALL]) -> Option<u64> {
+    let &[0xe8, a, b, c, d] = before else {
+        return None;
+    };
+    let distance = i32::from_le_bytes([a, b, c, d]);
+    Some(address.wrapping_add_signed(i64::from(distance)))
+}
+
 /// Whether `before`, the bytes that end at a return address, can end in a call instruction.
 ///
 /// Intel SDM volume 2, CALL: `E8 rel32`, and `FF /2` with any ModRM, SIB and displacement. Prefixes stand before these bytes
@@ -104,6 +118,15 @@ mod tests {
             assert!(follows_call(&code), "{source}");
             assert!(follows_call(bytes), "{source}, with nothing before it");
         }
+    }
+
+    #[test]
+    fn direct_calls_name_their_target() {
+        assert_eq!(
+            call_target(0x1000, &[0xe8, 0xf0, 0xff, 0xff, 0xff]),
+            Some(0xff0)
+        );
+        assert_eq!(call_target(0x1000, &[0x90, 0x90, 0x90, 0xff, 0xd0]), None);
     }
 
     #[test]
