@@ -170,12 +170,18 @@ pub(super) struct OwnChild {
 
 impl OwnChild {
     pub(super) fn start() -> io::Result<Self> {
-        // SAFETY: the child calls nothing but pause, which is async-signal-safe, and never returns.
+        let parent = own_pid();
+        // SAFETY: the child calls nothing but prctl, getppid, pause and _exit, which are system calls, and never returns.
         match unsafe { fork() }? {
             ForkResult::Parent { child } => Ok(Self { pid: child }),
-            ForkResult::Child => loop {
-                // SAFETY: no arguments, no memory.
-                unsafe { libc::pause() };
+            // A torchspy that is killed at this moment must not leave it behind.
+            // SAFETY: no memory is touched.
+            ForkResult::Child => unsafe {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                while libc::getppid() == parent {
+                    libc::pause();
+                }
+                libc::_exit(0)
             },
         }
     }

@@ -5,6 +5,7 @@
 //! torchspy is killed the kernel does it (`exit_ptrace`).
 #![allow(unsafe_code)]
 
+use super::access::status_field;
 use super::clock::{monotonic_ns, timespec};
 use super::fault::{Point, reach};
 use crate::model::registers::Registers;
@@ -34,7 +35,9 @@ pub struct Interrupting {
     tid: i32,
     /// CLOCK_MONOTONIC of the interrupt, or of the last look that found it not standing: it stopped after this.
     not_before_ns: u64,
-    /// The leader of a process that torchspy itself started: its exit status belongs to whoever waits for the program.
+    /// The first thread of its process.
+    leader: i32,
+    /// Of a process that torchspy itself started: the leader's exit status belongs to whoever waits for the program.
     is_own_child: bool,
     not_send: NotSend,
 }
@@ -48,14 +51,16 @@ pub enum Collected {
     Pending(Interrupting),
     /// It ended.
     Gone,
+    /// Its process runs another program: this is what to let go of.
+    Replaced(Interrupting),
 }
 
 impl Interrupting {
-    /// Seizes `tid` and asks it to stop.
+    /// Seizes `tid`, a thread of process `leader`, and asks it to stop.
     ///
     /// # Errors
     /// [`StopError`]; nothing is attached then.
-    pub fn request(tid: i32, is_own_child: bool) -> Result<Self, StopError> {
+    pub fn request(tid: i32, leader: i32, is_own_child: bool) -> Result<Self, StopError> {
         reach(Point::Chosen, tid);
         ptrace(libc::PTRACE_SEIZE, tid, 0).map_err(|errno| match errno {
             Errno::ESRCH => StopError::Gone,
@@ -64,6 +69,7 @@ impl Interrupting {
         let interrupting = Self {
             tid,
             not_before_ns: monotonic_ns(),
+            leader,
             is_own_child,
             not_send: PhantomData,
         };
@@ -82,7 +88,7 @@ impl Interrupting {
     /// Looks whether it stands by now; never blocks.
     pub fn collect(mut self) -> Collected {
         let looked_ns = monotonic_ns();
-        match wait_for_stop(self.tid, self.is_own_child) {
+        match wait_for_stop(self.tid, self.is_own_child && self.tid == self.leader) {
             Ok(Some(Event::Stopped { signal })) => {
                 let stopped = StoppedThread {
                     tid: self.tid,
@@ -97,8 +103,29 @@ impl Interrupting {
                 self.not_before_ns = looked_ns;
                 Collected::Pending(self)
             }
-            Ok(Some(Event::Ended)) | Err(_) => Collected::Gone,
+            Ok(Some(Event::Ended)) => Collected::Gone,
+            Err(_) => self
+                .after_exec()
+                .map_or(Collected::Gone, Collected::Replaced),
         }
+    }
+
+    /// Exec gives the thread that calls it the tid of its process's leader, and the tracer stays (ptrace(2), "execve(2) under
+    /// ptrace"): asks it to stop under its new tid. `None` where that is not what happened.
+    fn after_exec(self) -> Option<Self> {
+        if self.tid == self.leader {
+            return None;
+        }
+        let tracer = status_field(self.leader, "TracerPid:")?;
+        if tracer.parse() != Ok(nix::unistd::gettid().as_raw()) {
+            return None;
+        }
+        ptrace(libc::PTRACE_INTERRUPT, self.leader, 0).ok()?;
+        Some(Self {
+            tid: self.leader,
+            not_before_ns: monotonic_ns(),
+            ..self
+        })
     }
 }
 

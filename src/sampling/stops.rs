@@ -22,7 +22,9 @@ impl LateStops {
     pub(super) fn release(&mut self) {
         for interrupting in std::mem::take(&mut self.pending) {
             match interrupting.collect() {
-                Collected::Pending(interrupting) => self.pending.push(interrupting),
+                Collected::Pending(interrupting) | Collected::Replaced(interrupting) => {
+                    self.pending.push(interrupting);
+                }
                 // Dropping what stopped resumes it, with its signal.
                 Collected::Stopped(stopped) => drop(stopped),
                 Collected::Gone => {}
@@ -59,7 +61,9 @@ pub(super) enum Outcome {
 pub(super) struct Request {
     /// Its tid.
     pub(super) tid: i32,
-    /// The leader of a process that torchspy started.
+    /// The first thread of its process.
+    pub(super) leader: i32,
+    /// Of a process that torchspy started.
     pub(super) is_own_child: bool,
 }
 
@@ -76,7 +80,7 @@ pub(super) fn stop_all(
             done(index, Outcome::TimedOut);
             continue;
         }
-        match Interrupting::request(request.tid, request.is_own_child) {
+        match Interrupting::request(request.tid, request.leader, request.is_own_child) {
             Ok(interrupting) => pending.push((index, interrupting)),
             Err(error) => done(index, Outcome::Failed(error)),
         }
@@ -94,6 +98,10 @@ pub(super) fn stop_all(
                 }
                 Collected::Pending(interrupting) => still.push((index, interrupting)),
                 Collected::Gone => done(index, Outcome::Gone),
+                Collected::Replaced(interrupting) => {
+                    late.pending.push(interrupting);
+                    done(index, Outcome::Gone);
+                }
             }
         }
         pending = still;

@@ -762,12 +762,12 @@ impl Tracer {
         for candidate in candidates {
             let sample = self.sample(*candidate);
             let process = &mut self.processes[candidate.process];
-            let is_leader = process.threads[candidate.thread].tid == process.pid;
             let thread = &mut process.threads[candidate.thread];
             thread.learn_from_worker();
             requests.push(Request {
                 tid: thread.tid,
-                is_own_child: process.is_own_child && is_leader,
+                leader: process.pid,
+                is_own_child: process.is_own_child,
             });
             prepared.push(Some((sample, self.buffers.prepare(&thread.plan))));
         }
