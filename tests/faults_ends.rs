@@ -102,7 +102,7 @@ fn every_way_to_end_gives_its_status() {
     }
 }
 
-/// Threads that live for 2 ms, and a tracer that hesitates for 3 before it seizes one.
+/// Threads that live for 2 ms, and a tracer that at first hesitates for 3 before it seizes one.
 #[test]
 fn threads_end_between_listing_and_stopping() {
     let Some(python) = any_python() else { return };
@@ -113,7 +113,7 @@ fn threads_end_between_listing_and_stopping() {
     let mut target = Target::start(&[&python, &script, "--seconds", "2"]);
     let how = How {
         options: FAST,
-        fault: Some("chosen:0:100000:sleep-3000"),
+        fault: Some("chosen:0:150:sleep-3000"),
     };
     let recorded = Recorder::attach(target.pid(), how)
         .finish()

@@ -5,6 +5,7 @@
 mod python_target;
 
 use python_target::{Image, Python};
+use std::time::{Duration, Instant};
 use torchspy::memory::{LayeredMemory, Memory, SnapshotMemory};
 use torchspy::python::discover::{DiscoverError, Interpreter, discover};
 use torchspy::python::frames::{PythonStack, read_stack};
@@ -148,10 +149,16 @@ fn check_gil(python: &str) {
     let interpreter = target.discover().unwrap();
     let threads = read_threads(&interpreter, &target.memory()).unwrap();
     assert_eq!(threads.len(), 1);
+    let state = || read_gil_holder(&interpreter, threads[0].interpreter, &target.memory());
+    let held = GilState::HeldBy(threads[0].state_address);
+    // The target gives it up to write "ready", and may still be in that call; afterwards nobody asks for it.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while state() != held {
+        assert!(Instant::now() < deadline, "{:?}", state());
+        std::thread::yield_now();
+    }
     for _ in 0..100 {
-        // Printing gives the lock up for a moment; afterwards nobody asks for it.
-        let state = read_gil_holder(&interpreter, threads[0].interpreter, &target.memory());
-        assert_eq!(state, GilState::HeldBy(threads[0].state_address));
+        assert_eq!(state(), held);
     }
 }
 

@@ -127,7 +127,7 @@ fn check_stacks(python: &str) {
 
     let report = torchspy(&["report"], &recording);
     assert!(
-        report.contains("is older than 3.10: its Python frames only"),
+        report.contains("older than 3.10: Python frames only"),
         "{report}"
     );
     let version = format!("Python {python}.");

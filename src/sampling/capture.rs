@@ -10,7 +10,7 @@ use crate::python::frames::{FrameError, data_stack_range, read_stack, state_rang
 use std::io::IoSliceMut;
 
 /// Stack that is copied while the root's place is not known yet.
-const UNKNOWN_STACK_BYTES: usize = 64 << 10;
+const UNKNOWN_STACK_BYTES: usize = 256 << 10;
 /// Most stack that is ever copied: deeper stacks are cut, and say so.
 const MAX_STACK_BYTES: usize = 1 << 20;
 /// Most of the Python data stack that is copied beforehand.
@@ -53,7 +53,7 @@ impl Buffers {
     pub(super) fn reclaim(&mut self, sample: &mut RawSample) {
         for buffer in sample.snapshot.drain() {
             // A large stack's buffer is let go, so that memory stays bounded by the usual case.
-            if self.free.len() < 256 && buffer.capacity() <= 256 << 10 {
+            if self.free.len() < 256 && buffer.capacity() <= 128 << 10 {
                 self.free.push(buffer);
             }
         }
@@ -68,7 +68,10 @@ impl Buffers {
     /// Makes sure that a capture like the last one finds its memory ready: page faults in our own buffers would be paid
     /// while the target stands.
     pub(super) fn prepare(&mut self, plan: &ReadPlan) -> Vec<u8> {
-        self.take(plan.stack_bytes + 8192)
+        self.take(match plan.root_stack_pointer {
+            0 => UNKNOWN_STACK_BYTES,
+            _ => plan.stack_bytes + 8192,
+        })
     }
 }
 

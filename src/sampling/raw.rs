@@ -18,11 +18,16 @@ use std::sync::atomic::AtomicU64;
 /// What the tracer and the worker both know of a thread.
 #[derive(Debug, Default)]
 pub(super) struct ThreadShared {
-    /// Highest stack address that unwinding needed: the root's. 0 while it is unknown.
+    /// Highest stack address that unwinding needed: the root's. 0 while it is unknown, [`DEEPER`] if more was needed than read.
     pub(super) root_stack_pointer: AtomicU64,
     /// Time slices of the sleep in which unwinding lacked a register that only a stop can give. 0: none.
     pub(super) registers_wanted: AtomicU64,
+    /// Time slices of the sleep in which the copied stack did not reach its root. 0: none.
+    pub(super) stack_wanted: AtomicU64,
 }
+
+/// Stands for a root that is further away than was read.
+pub(super) const DEEPER: u64 = u64::MAX;
 
 /// A stretch of a thread's time, less its stack.
 #[derive(Clone, Copy, Debug)]

@@ -114,6 +114,16 @@ impl TracedThread {
             && self.shared.registers_wanted.load(Ordering::Relaxed) == now.slices
     }
 
+    /// Whether the worker had too little of the stack of the sleep that the thread is still in. Says so once.
+    pub(super) fn wants_stack(&self, now: &SchedStat) -> bool {
+        let wanted = &self.shared.stack_wanted;
+        let wants = now.slices != 0 && wanted.load(Ordering::Relaxed) == now.slices;
+        if wants {
+            wanted.store(0, Ordering::Relaxed);
+        }
+        wants
+    }
+
     /// CPU and queue time since the last look, which this look takes over.
     pub(super) fn advance(&mut self, now: SchedStat) -> (u64, u64) {
         let run_ns = now.run_ns.saturating_sub(self.last.run_ns);

@@ -386,14 +386,18 @@ impl Tracer {
             ..Passed::default()
         };
         let unscheduled = now.is_kept() && now == thread.last;
-        if unscheduled && matches!(thread.seen, Seen::Asleep(_)) && !thread.wants_registers(&now) {
+        let wants_stack = thread.wants_stack(&now);
+        let wants_registers = unscheduled && thread.wants_registers(&now);
+        if unscheduled
+            && matches!(thread.seen, Seen::Asleep(_))
+            && !(wants_registers || wants_stack)
+        {
             thread.quiet_looks = thread.quiet_looks.saturating_add(1);
             thread.reuse(tick.start_ns, passed);
             return true;
         }
         thread.quiet_looks = 0;
         let slices = now.slices;
-        let wants_registers = unscheduled && thread.wants_registers(&now);
         let previous = thread.last;
         let (run_ns, queue_ns) = thread.advance(now);
         self.quality.target_run_ns += run_ns;
@@ -413,7 +417,8 @@ impl Tracer {
             candidates.push(candidate);
             return true;
         }
-        if is_same_sleep(thread, &whereabouts, &previous, &now) && !wants_registers {
+        if is_same_sleep(thread, &whereabouts, &previous, &now) && !(wants_registers || wants_stack)
+        {
             let passed = Passed {
                 run_ns,
                 queue_ns,

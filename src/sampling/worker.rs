@@ -4,7 +4,7 @@ use super::fallback::{FallbackLink, Finding, Order};
 use super::image::{ProcessImage, Python, torch_version};
 use super::keeper::KeeperEvent;
 use super::merge::{Run, merge};
-use super::raw::{FlushFacts, Message, NamedStack, RawSample, Stretch};
+use super::raw::{DEEPER, FlushFacts, Message, NamedStack, RawSample, Stretch};
 use super::symbol_loader::SymbolLoader;
 use crate::model::code::CodeInfo;
 use crate::model::frame::{Frame, Partial};
@@ -634,14 +634,23 @@ fn teach(raw: &RawSample, native: &[NativeFrame], end: Option<UnwindEnd>, lacked
             if let Some(root) = native.last() {
                 // The root's own frame, and the little that its unwind row may read above it.
                 let needed = root.stack_pointer.saturating_add(256);
-                raw.shared
-                    .root_stack_pointer
-                    .fetch_max(needed, Ordering::Relaxed);
+                let known = raw.shared.root_stack_pointer.load(Ordering::Relaxed);
+                if known == DEEPER || known < needed {
+                    raw.shared
+                        .root_stack_pointer
+                        .store(needed, Ordering::Relaxed);
+                }
             }
         }
         Some(UnwindEnd::Partial(Partial::StackUnreadable)) => {
-            // More stack than was copied: the next read takes all there is.
-            raw.shared.root_stack_pointer.store(0, Ordering::Relaxed);
+            // More stack than was copied: the next read takes all that it may. A sleeper is read again for it, once.
+            let known = raw
+                .shared
+                .root_stack_pointer
+                .swap(DEEPER, Ordering::Relaxed);
+            if known != DEEPER {
+                raw.shared.stack_wanted.store(raw.slices, Ordering::Relaxed);
+            }
         }
         _ => {}
     }

@@ -182,10 +182,23 @@ class SleepyData:
         time.sleep(1000)
 
 
-def place_loader():
+def die_with_parent(_):
+    """For a worker that never looks whether its parent lives: PR_SET_PDEATHSIG, SIGKILL."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(1, 9)
+
+
+def sleepy_loader():
     from torch.utils.data import DataLoader
 
-    batches = iter(DataLoader(SleepyData(), batch_size=2, num_workers=1, multiprocessing_context="fork"))
+    return DataLoader(
+        SleepyData(), batch_size=2, num_workers=1, multiprocessing_context="fork", worker_init_fn=die_with_parent
+    )
+
+
+def place_loader():
+    batches = iter(sleepy_loader())
     ready()
     next(batches)
 
@@ -201,9 +214,7 @@ def place_numpy():
 
 def place_torch():
     global PLACES
-    from torch.utils.data import DataLoader
-
-    batches = iter(DataLoader(SleepyData(), batch_size=2, num_workers=1, multiprocessing_context="fork"))
+    batches = iter(sleepy_loader())
     names = ["aten", "conv", "backward", "numpy"]
     PLACES = len(names) + 1
     start(names)
