@@ -1,0 +1,106 @@
+//! What the keeper and the fallback tell.
+
+use super::listing::rename_threads;
+use super::{Message, NamedStack, Stretch, TracedProcess, Tracer};
+use crate::model::ids::ProcessId;
+use crate::model::sample::{Capture, Gil};
+use crate::os::clock::monotonic_ns;
+use crate::sampling::keeper::KeeperEvent;
+
+impl Tracer {
+    pub(super) fn take_events(&mut self) {
+        while let Ok(event) = self.events.try_recv() {
+            match event {
+                KeeperEvent::Started { pid, info } => {
+                    let id = ProcessId::from_index(self.next_process);
+                    self.next_process += 1;
+                    self.outbox.send(Message::Process(id, info));
+                    let is_own_child = self.launched_pid == Some(pid);
+                    self.processes
+                        .push(TracedProcess::new(id, pid, is_own_child));
+                }
+                KeeperEvent::Info { pid, info } => {
+                    if let Some(process) = self.processes.iter().find(|process| process.pid == pid)
+                    {
+                        self.outbox.send(Message::Process(process.id, info));
+                    }
+                }
+                KeeperEvent::Image {
+                    pid,
+                    interpreter,
+                    exec,
+                } => {
+                    if let Some(process) =
+                        self.processes.iter_mut().find(|process| process.pid == pid)
+                    {
+                        process.set_interpreter(interpreter.clone(), exec);
+                        if exec {
+                            rename_threads(process, &mut self.outbox);
+                        }
+                        self.outbox.send(Message::Image(process.id, interpreter));
+                    }
+                }
+                KeeperEvent::Fallback { pid, reads } => {
+                    if let Some(process) =
+                        self.processes.iter_mut().find(|process| process.pid == pid)
+                    {
+                        process.set_fallback(reads, monotonic_ns());
+                    }
+                }
+                KeeperEvent::Named {
+                    pid,
+                    time_ns,
+                    stacks,
+                } => self.take_named(pid, time_ns, stacks),
+                KeeperEvent::Gone { pid } => {
+                    if let Some(process) =
+                        self.processes.iter_mut().find(|process| process.pid == pid)
+                    {
+                        process.exited = true;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Stacks of a Python that only the fallback reads: each stands for the time since the one before.
+    fn take_named(&mut self, pid: i32, now_ns: u64, stacks: Vec<(i32, NamedStack)>) {
+        let Some(process) = self.processes.iter_mut().find(|process| process.pid == pid) else {
+            return;
+        };
+        if !process.by_fallback || now_ns <= process.named_ns {
+            return;
+        }
+        let since_ns = std::mem::replace(&mut process.named_ns, now_ns);
+        let gil_holder = stacks
+            .iter()
+            .find(|(_, stack)| stack.gil == Gil::Held)
+            .and_then(|(tid, _)| process.threads.iter().find(|thread| thread.tid == *tid))
+            .map(|thread| thread.id);
+        for (tid, stack) in stacks {
+            let Some(thread) = process
+                .threads
+                .iter_mut()
+                .find(|thread| thread.tid == tid && thread.wanted)
+            else {
+                continue;
+            };
+            let (run_ns, queue_ns) = thread.advance(stack.scheduled);
+            let stretch = Stretch {
+                thread: thread.id,
+                start_ns: since_ns,
+                weight_ns: now_ns - since_ns,
+                ticks: 1,
+                capture: Capture::Unstopped,
+                state: stack.state,
+                syscall: stack.syscall,
+                gil: stack.gil,
+                gil_holder: gil_holder.filter(|_| stack.gil == Gil::NotHeld),
+                run_ns,
+                queue_ns,
+            };
+            self.outbox.send(Message::Named(stretch, Box::new(stack)));
+            self.control.show_sample();
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Which threads a process has.
+
+use super::{Message, Outbox, Stretch, TracedProcess, TracedThread, Tracer};
+use crate::model::frame::Partial;
+use crate::model::ids::ThreadId;
+use crate::model::process::ThreadInfo;
+use crate::model::sample::{Capture, Gil, ThreadState};
+use crate::os::clock::monotonic_ns;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+impl Tracer {
+    pub(super) fn list_threads(&mut self, index: usize, link_count: u64) {
+        let Ok(tids) = self.processes[index].tasks.list() else {
+            self.processes[index].exited = true;
+            return;
+        };
+        let known: FxHashMap<i32, usize> = self.processes[index]
+            .threads
+            .iter()
+            .enumerate()
+            .map(|(at, thread)| (thread.tid, at))
+            .collect();
+        let alive: FxHashSet<i32> = tids.iter().copied().collect();
+        let gone: Vec<usize> = known
+            .iter()
+            .filter(|(tid, _)| !alive.contains(tid))
+            .map(|(_, &at)| at)
+            .collect();
+        self.remove_threads(index, gone);
+        let now_ns = monotonic_ns();
+        for tid in tids {
+            if !known.contains_key(&tid) {
+                self.add_thread(index, tid, now_ns);
+            }
+        }
+        let process = &mut self.processes[index];
+        process.link_count = link_count;
+        process.match_python_threads(now_ns);
+    }
+
+    fn add_thread(&mut self, index: usize, tid: i32, now_ns: u64) {
+        let id = ThreadId::from_index(self.next_thread);
+        self.next_thread += 1;
+        let process = &mut self.processes[index];
+        let mut thread = TracedThread::new(process.pid, tid, id);
+        let info = thread_info(process, &thread, now_ns);
+        thread.wanted = self
+            .options
+            .threads
+            .as_ref()
+            .is_none_or(|wanted| wanted.is_match(&info.name));
+        self.outbox.send(Message::Thread(id, Box::new(info)));
+        process.threads.push(thread);
+    }
+
+    fn remove_threads(&mut self, index: usize, mut gone: Vec<usize>) {
+        gone.sort_unstable();
+        for at in gone.into_iter().rev() {
+            self.close_thread(index, at);
+            self.processes[index].threads.swap_remove(at);
+        }
+    }
+
+    /// Hands on the time of a thread that will not be looked at again.
+    fn close_thread(&mut self, index: usize, at: usize) {
+        self.flush_reused(index, at, true);
+        self.flush_deferred(index, at, Partial::Exited);
+        let id = self.processes[index].threads[at].id;
+        self.outbox.send(Message::ThreadGone(id));
+    }
+
+    pub(super) fn flush_deferred(&mut self, index: usize, at: usize, why: Partial) {
+        let thread = &mut self.processes[index].threads[at];
+        let deferred = std::mem::take(&mut thread.deferred);
+        if deferred.weight_ns > 0 {
+            let end_ns = monotonic_ns();
+            let stretch = Stretch {
+                thread: thread.id,
+                start_ns: end_ns.saturating_sub(deferred.weight_ns),
+                weight_ns: deferred.weight_ns,
+                ticks: deferred.ticks,
+                capture: Capture::Unread,
+                state: ThreadState::Running,
+                syscall: None,
+                gil: Gil::Unknown,
+                gil_holder: None,
+                run_ns: deferred.run_ns,
+                queue_ns: deferred.queue_ns,
+            };
+            self.outbox.span(stretch, Some(why));
+        }
+    }
+
+    pub(super) fn remove_exited(&mut self) {
+        let mut index = 0;
+        while index < self.processes.len() {
+            if !self.processes[index].exited {
+                index += 1;
+                continue;
+            }
+            for at in 0..self.processes[index].threads.len() {
+                self.close_thread(index, at);
+            }
+            let process = self.processes.swap_remove(index);
+            self.outbox.send(Message::ProcessGone(process.id));
+        }
+    }
+}
+
+fn thread_info(process: &TracedProcess, thread: &TracedThread, now_ns: u64) -> ThreadInfo {
+    ThreadInfo {
+        process: process.id,
+        tid: thread.tid,
+        start_ticks: thread.files.stat().map_or(0, |(_, start)| start),
+        name: thread.files.name().unwrap_or_default(),
+        is_python: false,
+        first_seen_ns: now_ns,
+        last_seen_ns: now_ns,
+    }
+}
+
+/// After an exec the one thread that is left has another name.
+pub(super) fn rename_threads(process: &TracedProcess, outbox: &mut Outbox) {
+    let now_ns = monotonic_ns();
+    for thread in &process.threads {
+        outbox.send(Message::Thread(
+            thread.id,
+            Box::new(thread_info(process, thread, now_ns)),
+        ));
+    }
+}

@@ -1,0 +1,329 @@
+//! A look at each thread: did it run, does it sleep on, and the reading of those that sleep.
+
+use super::{Candidate, Passed, Seen, Tick, TracedThread, Tracer};
+use crate::memory::ReadError;
+use crate::model::frame::Partial;
+use crate::model::sample::{Capture, Gil, ThreadState};
+use crate::os::clock::process_cpu_ns;
+use crate::os::threads::{SchedStat, ThreadFiles, Whereabouts};
+use crate::sampling::capture::{Subject, capture};
+
+/// Threads of one process past which its CPU clock is asked first. The clock of a thread that just woke does not move
+/// before the scheduler's tick, so it may miss the first milliseconds of a burst, while asking every thread never does:
+/// up to here exactness is cheaper than what it costs.
+const GATED_THREADS: usize = 400;
+/// System calls on x86-64 during which a thread may hold its process's mmap lock for writing: reading memory would block.
+const MMAP_LOCKERS: [u32; 7] = [9, 10, 11, 12, 25, 28, 216];
+/// System calls that a stop does not disturb: they are restarted, with what is left of their timeout (signal(7), ptrace(2)):
+/// poll, select, nanosleep, wait4, futex, clock_nanosleep, waitid, pselect6, ppoll, restart_syscall.
+const RESTARTABLE: [u32; 10] = [7, 23, 35, 61, 202, 230, 247, 270, 271, 219];
+/// epoll_wait, epoll_pwait, epoll_pwait2 on x86-64: like those above they sleep interruptibly, unlike them they end with EINTR.
+const EPOLL_WAITS: [u32; 3] = [232, 281, 441];
+/// restart_syscall: what a restarted sleep is called.
+const RESTART_SYSCALL: u32 = 219;
+/// How often Python's thread states are read again even if no thread came or went: a C++ thread takes and drops a state
+/// whenever it likes (PyGILState_Ensure).
+const PYTHON_THREADS_NS: u64 = 100_000_000;
+
+impl Tracer {
+    pub(super) fn look_at_process(
+        &mut self,
+        index: usize,
+        tick: Tick,
+        candidates: &mut Vec<Candidate>,
+    ) {
+        let process = &mut self.processes[index];
+        let Ok(link_count) = process.tasks.link_count() else {
+            process.exited = true;
+            return;
+        };
+        let all_asleep = || {
+            process
+                .threads
+                .iter()
+                .all(|thread| matches!(thread.seen, Seen::Asleep(_)))
+        };
+        let gated = process.threads.len() > GATED_THREADS && all_asleep();
+        let cpu_ns = if gated {
+            process_cpu_ns(process.pid).unwrap_or(0)
+        } else {
+            0
+        };
+        let unchanged = gated && cpu_ns == process.last_cpu_ns;
+        process.last_cpu_ns = cpu_ns;
+        if link_count != process.link_count {
+            self.list_threads(index, link_count);
+        }
+        if self.processes[index].by_fallback {
+            return;
+        }
+        let process = &mut self.processes[index];
+        if process.interpreter.is_some()
+            && tick.start_ns >= process.python_read_ns + PYTHON_THREADS_NS
+        {
+            process.match_python_threads(tick.start_ns);
+        }
+        process.stopped = None;
+        let mut gone = false;
+        for thread in 0..self.processes[index].threads.len() {
+            if unchanged {
+                let passed = Passed {
+                    weight_ns: tick.weight_ns(),
+                    ticks: 1,
+                    ..Passed::default()
+                };
+                self.processes[index].threads[thread].reuse(tick.start_ns, passed);
+                continue;
+            }
+            gone |= !self.look_at_thread(index, thread, tick, candidates);
+        }
+        if gone {
+            self.processes[index].link_count = 0;
+        }
+    }
+
+    /// Looks at one thread: reused, read asleep, or a candidate for a stop. `false` if it is gone.
+    fn look_at_thread(
+        &mut self,
+        index: usize,
+        at: usize,
+        tick: Tick,
+        candidates: &mut Vec<Candidate>,
+    ) -> bool {
+        let process = &mut self.processes[index];
+        let thread = &mut process.threads[at];
+        if !thread.wanted || thread.pass_over(self.looks, tick.weight_ns()) {
+            return true;
+        }
+        let Ok(now) = thread.files.schedstat() else {
+            return false;
+        };
+        let passed = Passed {
+            weight_ns: tick.weight_ns(),
+            ticks: 1,
+            ..Passed::default()
+        };
+        let unscheduled = now.is_kept() && now == thread.last;
+        let wants_stack = thread.wants_stack(&now);
+        let wants_registers = unscheduled && thread.wants_registers(&now);
+        if unscheduled
+            && matches!(thread.seen, Seen::Asleep(_))
+            && !(wants_registers || wants_stack)
+        {
+            thread.quiet_looks = thread.quiet_looks.saturating_add(1);
+            thread.reuse(tick.start_ns, passed);
+            return true;
+        }
+        thread.quiet_looks = 0;
+        let slices = now.slices;
+        let previous = thread.last;
+        let (run_ns, queue_ns) = thread.advance(now);
+        self.quality.target_run_ns += run_ns;
+        let whereabouts = match thread.files.whereabouts() {
+            Ok(whereabouts) => whereabouts,
+            Err(error) => return self.unreadable(index, at, tick, (run_ns, queue_ns), &error),
+        };
+        let mut candidate = Candidate {
+            process: index,
+            thread: at,
+            run_ns,
+            queue_ns,
+            slices,
+            asleep: None,
+        };
+        if whereabouts == Whereabouts::Running {
+            candidates.push(candidate);
+            return true;
+        }
+        if is_same_sleep(thread, &whereabouts, &previous, &now) && !(wants_registers || wants_stack)
+        {
+            let passed = Passed {
+                run_ns,
+                queue_ns,
+                ..passed
+            };
+            thread.reuse(tick.start_ns, passed);
+            return true;
+        }
+        thread.own_stop = false;
+        // What SIGSTOP stopped already has nothing to be disturbed in.
+        let undisturbed = thread.state == ThreadState::Stopped
+            || whereabouts
+                .syscall()
+                .is_some_and(|number| RESTARTABLE.contains(&number));
+        if wants_registers && undisturbed && !self.options.nonblocking {
+            candidate.asleep = Some(whereabouts);
+            candidates.push(candidate);
+            return true;
+        }
+        if !self.read_asleep(candidate, whereabouts, now, tick) {
+            // It woke while it was being read: it runs.
+            self.quality.torn_retries += 1;
+            candidates.push(candidate);
+        }
+        true
+    }
+
+    fn unreadable(
+        &mut self,
+        index: usize,
+        at: usize,
+        tick: Tick,
+        ran: (u64, u64),
+        error: &std::io::Error,
+    ) -> bool {
+        let why = match error.raw_os_error() {
+            Some(nix::libc::ESRCH | nix::libc::ENOENT) => return false,
+            Some(nix::libc::EPERM | nix::libc::EACCES) => Partial::PermissionDenied,
+            _ => Partial::StackUnreadable,
+        };
+        let stretch = self.stretch(index, at, tick, ran, Capture::Unread);
+        self.flush_reused(index, at, false);
+        self.outbox.span(stretch, Some(why));
+        true
+    }
+
+    /// Reads a sleeper as it is and checks that it slept on. `false` if it did not.
+    fn read_asleep(
+        &mut self,
+        candidate: Candidate,
+        whereabouts: Whereabouts,
+        now: SchedStat,
+        tick: Tick,
+    ) -> bool {
+        let (index, at) = (candidate.process, candidate.thread);
+        let process = &mut self.processes[index];
+        let is_stopped = process.is_stopped();
+        let thread = &mut process.threads[at];
+        let state = if is_stopped {
+            ThreadState::Stopped
+        } else {
+            sleep_state(&thread.files, &whereabouts)
+        };
+        thread.state = state;
+        let registers = whereabouts.registers();
+        thread.stack_pointer = registers
+            .and_then(|registers| registers.stack_pointer())
+            .unwrap_or(0);
+        let ran = (candidate.run_ns, candidate.queue_ns);
+        if is_dead(state, &whereabouts) {
+            self.flush_reused(index, at, true);
+            self.processes[index].threads[at].wanted = false;
+            return true;
+        }
+        if !self.options.native
+            && self.processes[index].threads[at]
+                .plan
+                .state_address
+                .is_none()
+        {
+            self.unread(index, at, tick, ran, Partial::NativeNotRead);
+            self.processes[index].threads[at].seen = Seen::Asleep(whereabouts);
+            return true;
+        }
+        let syscall = whereabouts.syscall();
+        if state == ThreadState::Uninterruptible
+            && syscall.is_some_and(|number| MMAP_LOCKERS.contains(&number))
+        {
+            self.unread(index, at, tick, ran, Partial::Uninterruptible);
+            return true;
+        }
+        let mut sample = self.sample(candidate);
+        sample.registers = registers.filter(|_| self.options.native);
+        let process = &mut self.processes[index];
+        let thread = &mut process.threads[at];
+        thread.learn_from_worker();
+        let stack = self.buffers.prepare(&thread.plan);
+        let read = capture(
+            Subject {
+                memory: &process.memory,
+                interpreter: process.interpreter.as_deref(),
+                registers: sample.registers.clone().as_ref(),
+            },
+            &mut thread.plan,
+            stack,
+            &mut self.buffers,
+            &mut sample,
+        );
+        let slept_on = match thread.files.schedstat() {
+            Ok(after) if now.is_kept() => after == now,
+            Ok(_) => thread
+                .files
+                .whereabouts()
+                .is_ok_and(|after| after == whereabouts),
+            Err(_) => true,
+        };
+        if !slept_on {
+            self.put_back(sample);
+            return false;
+        }
+        if matches!(read, Err(ReadError::Gone)) {
+            // A process on its way out gives up its memory before its threads are gone.
+            self.put_back(sample);
+            self.unread(index, at, tick, ran, Partial::Exited);
+            return true;
+        }
+        thread.seen = if now.is_kept() {
+            Seen::Asleep(whereabouts)
+        } else {
+            Seen::Unknown
+        };
+        sample.stretch = self.stretch(index, at, tick, ran, Capture::Asleep);
+        sample.stretch.syscall = syscall;
+        sample.stretch.gil = Gil::NotHeld;
+        sample.failure = read.err().map(|_| Partial::StackUnreadable);
+        self.hand_on(index, at, sample);
+        true
+    }
+}
+
+/// The state of a thread off the CPU. Calls that always sleep interruptibly need no look at `stat`.
+fn sleep_state(files: &ThreadFiles, whereabouts: &Whereabouts) -> ThreadState {
+    let is_plain = whereabouts
+        .syscall()
+        .is_some_and(|number| RESTARTABLE.contains(&number) || EPOLL_WAITS.contains(&number));
+    if is_plain {
+        return ThreadState::Sleeping;
+    }
+    files
+        .stat()
+        .map_or(ThreadState::Unknown, |(state, _)| state)
+}
+
+/// A first thread that is dead while others live stays in /proc, with neither registers nor memory.
+fn is_dead(state: ThreadState, whereabouts: &Whereabouts) -> bool {
+    let registers = whereabouts.registers();
+    state == ThreadState::Unknown
+        && registers.and_then(|registers| registers.stack_pointer()) == Some(0)
+}
+
+/// Whether a thread that ran a little is back in the very sleep that we stopped it in.
+fn is_same_sleep(
+    thread: &TracedThread,
+    now: &Whereabouts,
+    before: &SchedStat,
+    after: &SchedStat,
+) -> bool {
+    let Seen::Asleep(then) = thread.seen else {
+        return false;
+    };
+    let same_call = match (then, *now) {
+        (
+            Whereabouts::InSyscall {
+                number: a,
+                arguments: x,
+                stack_pointer: p,
+                instruction_pointer: i,
+            },
+            Whereabouts::InSyscall {
+                number: b,
+                arguments: y,
+                stack_pointer: q,
+                instruction_pointer: j,
+            },
+        ) => (a == b && x == y || b == RESTART_SYSCALL) && p == q && i == j,
+        (then @ Whereabouts::Blocked { .. }, now) => then == now,
+        _ => false,
+    };
+    thread.own_stop && same_call && after.slices.saturating_sub(before.slices) <= 3
+}

@@ -1,0 +1,270 @@
+//! What is done with threads that run: stopped, read and let go; or only read.
+
+use super::{Candidate, RawSample, Seen, Stretch, Tick, TracedProcess, Tracer};
+use crate::model::frame::Partial;
+use crate::model::ids::ThreadId;
+use crate::model::sample::{Capture, Gil, ThreadState};
+use crate::os::stop::StopError;
+use crate::os::threads::ThreadFiles;
+use crate::python::threads::{GilState, read_gil_holder};
+use crate::sampling::capture::{Subject, capture, capture_unstopped};
+use crate::sampling::stops::{Outcome, Request, stop_all};
+use rustc_hash::FxHashMap;
+
+impl Tracer {
+    /// Stops, or in nonblocking mode only reads, what runs; the rest of it waits for its turn.
+    pub(super) fn take_candidates(&mut self, candidates: Vec<Candidate>, tick: Tick) {
+        let weight_ns = tick.weight_ns();
+        let mut gil = FxHashMap::default();
+        for candidate in &candidates {
+            let process = &self.processes[candidate.process];
+            gil.entry(candidate.process)
+                .or_insert_with(|| gil_holders(process));
+        }
+        let (mut stoppable, mut sleepers) = (Vec::new(), Vec::new());
+        for candidate in candidates {
+            let (index, at) = (candidate.process, candidate.thread);
+            let state_address = self.processes[index].threads[at].plan.state_address;
+            let holds = state_address.is_some_and(|state| {
+                gil.get(&index)
+                    .is_some_and(|holders| holders.iter().any(|(holder, _)| *holder == state))
+            });
+            if candidate.asleep.is_some() {
+                sleepers.push(candidate);
+                continue;
+            }
+            self.processes[index].threads[at].state = ThreadState::Running;
+            if self.options.gil_only && !holds {
+                continue;
+            }
+            if state_address.is_none() && (!self.options.native || self.options.nonblocking) {
+                self.unread(
+                    index,
+                    at,
+                    tick,
+                    (candidate.run_ns, candidate.queue_ns),
+                    Partial::NativeNotRead,
+                );
+                self.processes[index].threads[at].seen = Seen::Running;
+            } else if self.options.nonblocking {
+                self.read_unstopped(candidate, tick);
+            } else {
+                stoppable.push(candidate);
+            }
+        }
+        let running = stoppable.len();
+        let mut chosen = vec![false; running];
+        for index in self.budget.choose(running) {
+            chosen[index] = true;
+        }
+        let mut to_stop = sleepers;
+        for (candidate, chosen) in stoppable.into_iter().zip(chosen) {
+            if chosen {
+                to_stop.push(candidate);
+                continue;
+            }
+            self.quality.skipped_for_budget += 1;
+            let thread = &mut self.processes[candidate.process].threads[candidate.thread];
+            thread.seen = Seen::Running;
+            thread.deferred.weight_ns += weight_ns;
+            thread.deferred.ticks += 1;
+            thread.deferred.run_ns += candidate.run_ns;
+            thread.deferred.queue_ns += candidate.queue_ns;
+        }
+        let stopped_ns = self.stop_candidates(&to_stop, tick, &gil);
+        self.budget.account(stopped_ns, running as u64 * weight_ns);
+        self.control
+            .show_stops(stopped_ns, running as u64 * weight_ns);
+    }
+
+    fn read_unstopped(&mut self, candidate: Candidate, tick: Tick) {
+        let (index, at) = (candidate.process, candidate.thread);
+        let mut sample = self.sample(candidate);
+        let process = &mut self.processes[index];
+        let thread = &mut process.threads[at];
+        thread.seen = Seen::Running;
+        let Some(interpreter) = process.interpreter.clone() else {
+            self.put_back(sample);
+            return;
+        };
+        let read = capture_unstopped(
+            &process.memory,
+            &interpreter,
+            &mut thread.plan,
+            &mut self.buffers,
+            &mut sample,
+        );
+        self.quality.torn_retries += u64::from(matches!(read, Ok(false)));
+        sample.stretch = self.stretch(
+            index,
+            at,
+            tick,
+            (candidate.run_ns, candidate.queue_ns),
+            Capture::Unstopped,
+        );
+        sample.failure = read.err().map(|_| Partial::PythonUnreadable);
+        self.hand_on(index, at, sample);
+    }
+
+    /// Stops, reads and resumes; gives for how long threads stood in all.
+    fn stop_candidates(
+        &mut self,
+        candidates: &[Candidate],
+        tick: Tick,
+        gil: &FxHashMap<usize, Vec<(u64, Option<ThreadId>)>>,
+    ) -> u64 {
+        let mut prepared: Vec<Option<(Box<RawSample>, Vec<u8>)>> =
+            Vec::with_capacity(candidates.len());
+        let mut requests = Vec::with_capacity(candidates.len());
+        for candidate in candidates {
+            let sample = self.sample(*candidate);
+            let process = &mut self.processes[candidate.process];
+            let thread = &mut process.threads[candidate.thread];
+            thread.learn_from_worker();
+            requests.push(Request {
+                tid: thread.tid,
+                leader: process.pid,
+                is_own_child: process.is_own_child,
+            });
+            prepared.push(Some((sample, self.buffers.prepare(&thread.plan))));
+        }
+        let mut late = std::mem::take(&mut self.late);
+        let mut outcomes: Vec<Option<Outcome>> = Vec::new();
+        outcomes.resize_with(candidates.len(), || None);
+        let mut samples: Vec<Option<Box<RawSample>>> = Vec::new();
+        samples.resize_with(candidates.len(), || None);
+        let (processes, buffers, native) =
+            (&mut self.processes, &mut self.buffers, self.options.native);
+        stop_all(
+            &requests,
+            &mut late,
+            |at, stopped| {
+                let Some((mut sample, stack)) = prepared[at].take() else {
+                    return;
+                };
+                let process = &mut processes[candidates[at].process];
+                let thread = &mut process.threads[candidates[at].thread];
+                let registers = stopped.registers();
+                let read = capture(
+                    Subject {
+                        memory: &process.memory,
+                        interpreter: process.interpreter.as_deref(),
+                        registers: registers.as_ref().filter(|_| native),
+                    },
+                    &mut thread.plan,
+                    stack,
+                    buffers,
+                    &mut sample,
+                );
+                sample.registers = registers.filter(|_| native);
+                sample.failure = read.err().map(|_| Partial::StackUnreadable);
+                samples[at] = Some(sample);
+            },
+            |at, outcome| outcomes[at] = Some(outcome),
+        );
+        self.late = late;
+        let mut stopped_ns = 0;
+        for (at, candidate) in candidates.iter().enumerate() {
+            let outcome = outcomes[at].take();
+            if let Some((sample, _)) = prepared[at].take() {
+                self.put_back(sample);
+            }
+            stopped_ns += self.settle(*candidate, outcome, samples[at].take(), tick, gil);
+        }
+        stopped_ns
+    }
+
+    /// Records what became of one stop.
+    fn settle(
+        &mut self,
+        candidate: Candidate,
+        outcome: Option<Outcome>,
+        sample: Option<Box<RawSample>>,
+        tick: Tick,
+        gil: &FxHashMap<usize, Vec<(u64, Option<ThreadId>)>>,
+    ) -> u64 {
+        let (index, at) = (candidate.process, candidate.thread);
+        let ran = (candidate.run_ns, candidate.queue_ns);
+        let thread = &mut self.processes[index].threads[at];
+        thread.seen = Seen::Running;
+        match (outcome, sample) {
+            (Some(Outcome::Resumed(stop_ns)), Some(mut sample)) => {
+                self.quality.stops.record(stop_ns);
+                thread.stack_pointer = sample
+                    .registers
+                    .and_then(|registers| registers.stack_pointer())
+                    .unwrap_or(0);
+                let state_address = thread.plan.state_address;
+                if let Some(whereabouts) = candidate.asleep {
+                    thread.seen = Seen::Asleep(whereabouts);
+                    thread.own_stop = true;
+                }
+                sample.stretch = self.stretch(index, at, tick, ran, Capture::Stopped);
+                sample.stretch.syscall = candidate
+                    .asleep
+                    .and_then(|whereabouts| whereabouts.syscall());
+                let holders = gil.get(&index).map_or(&[][..], Vec::as_slice);
+                set_gil(&mut sample.stretch, state_address, holders);
+                self.hand_on(index, at, sample);
+                stop_ns
+            }
+            (outcome, sample) => {
+                if let Some(sample) = sample {
+                    self.put_back(sample);
+                }
+                // A sleeper that cannot be stopped is not asked again in this sleep, but read as it is.
+                self.processes[index].threads[at].own_stop = candidate.asleep.is_some();
+                let why = match outcome {
+                    Some(Outcome::TimedOut) => {
+                        self.quality.stop_timeouts += 1;
+                        Partial::StopTimeout
+                    }
+                    Some(Outcome::Failed(StopError::Refused)) => {
+                        refusal(&self.processes[index].threads[at].files)
+                    }
+                    _ => Partial::Exited,
+                };
+                self.unread(index, at, tick, ran, why);
+                0
+            }
+        }
+    }
+}
+
+/// Thread states that hold a GIL of the process right now, with their threads.
+fn gil_holders(process: &TracedProcess) -> Vec<(u64, Option<ThreadId>)> {
+    let Some(interpreter) = &process.interpreter else {
+        return Vec::new();
+    };
+    process
+        .interpreter_states
+        .iter()
+        .filter_map(
+            |&state| match read_gil_holder(interpreter, state, &process.memory) {
+                GilState::HeldBy(holder) => Some((holder, process.thread_of_state(holder))),
+                GilState::Free | GilState::Unknown => None,
+            },
+        )
+        .collect()
+}
+
+fn set_gil(stretch: &mut Stretch, state_address: Option<u64>, holders: &[(u64, Option<ThreadId>)]) {
+    let Some(state) = state_address else { return };
+    let holds = holders.iter().any(|(holder, _)| *holder == state);
+    stretch.gil = if holds { Gil::Held } else { Gil::NotHeld };
+    stretch.gil_holder = holders
+        .iter()
+        .find_map(|(_, thread)| *thread)
+        .filter(|&thread| !holds && thread != stretch.thread);
+}
+
+/// Why the kernel refused to let us trace a thread: it says EPERM for every reason.
+fn refusal(files: &ThreadFiles) -> Partial {
+    match files.tracer_pid() {
+        Some(0) | None => match files.stat() {
+            Ok((ThreadState::Unknown, _)) | Err(_) => Partial::Exited,
+            Ok(_) => Partial::PermissionDenied,
+        },
+        Some(_) => Partial::AlreadyTraced,
+    }
+}

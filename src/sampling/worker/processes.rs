@@ -1,0 +1,178 @@
+//! What the worker knows of each process: its programs, its interpreter, its libraries.
+
+use super::Worker;
+use crate::model::ids::ProcessId;
+use crate::model::process::ProcessInfo;
+use crate::native::modules::Module;
+use crate::os::clock::{monotonic_ns, process_cpu_ns};
+use crate::os::host::CpuGroups;
+use crate::python::discover::DiscoverError;
+use crate::sampling::fallback::{Finding, Order};
+use crate::sampling::image::{ProcessImage, Python, torch_version};
+use crate::sampling::keeper::KeeperEvent;
+
+impl Worker {
+    pub(super) fn take_process(&mut self, id: ProcessId, info: ProcessInfo) {
+        self.changed.insert(id);
+        if id.index() == self.tables.processes.len() {
+            self.tables.processes.push(info);
+            if self.throttled.is_none() {
+                // What it was before is not ours to report.
+                self.throttled_ns();
+            }
+            self.new_image(id);
+        } else if let Some(known) = self.tables.processes.get_mut(id.index()) {
+            let facts = ProcessInfo {
+                python: std::mem::take(&mut known.python),
+                torch: std::mem::take(&mut known.torch),
+                has_torch: known.has_torch,
+                has_cuda: known.has_cuda,
+                note: std::mem::take(&mut known.note),
+                first_seen_ns: known.first_seen_ns,
+                ..info
+            };
+            *known = facts;
+        }
+    }
+
+    pub(super) fn new_image(&mut self, id: ProcessId) {
+        if let Some(process) = self.tables.processes.get(id.index()) {
+            let image = ProcessImage::new(process.pid, self.store.clone());
+            self.images.insert(id, image);
+            // Nobody listens once the session ends.
+            let _ = self.fallback.orders.send(Order::Forget(id));
+        }
+    }
+
+    pub(super) fn discover_interpreters(&mut self) {
+        let now_ns = monotonic_ns();
+        let due: Vec<ProcessId> = self
+            .images
+            .iter()
+            .filter(|(_, image)| image.discovery_due(now_ns))
+            .map(|(&id, _)| id)
+            .collect();
+        for id in due {
+            let Some(image) = self.images.get_mut(&id) else {
+                continue;
+            };
+            if image.discover(now_ns) {
+                self.tell_interpreter(id);
+            }
+            self.note_libraries(id);
+        }
+    }
+
+    /// Tells the tracer, and the recording, what became of the search.
+    fn tell_interpreter(&mut self, id: ProcessId) {
+        let (Some(image), Some(process)) = (
+            self.images.get(&id),
+            self.tables.processes.get_mut(id.index()),
+        ) else {
+            return;
+        };
+        self.changed.insert(id);
+        let pid = process.pid;
+        match &image.python {
+            Python::Found(interpreter) => {
+                process.python.clone_from(&interpreter.version_text);
+                process.note.clear();
+                let interpreter = Some(interpreter.clone());
+                let _ = self.events.send(KeeperEvent::Image {
+                    pid,
+                    interpreter,
+                    exec: false,
+                });
+            }
+            Python::None(DiscoverError::OlderVersion(version)) => {
+                process.python.clone_from(version);
+                let order = Order::Watch { process: id, pid };
+                let _ = self.fallback.orders.send(order);
+            }
+            Python::None(error) => process.note = error.to_string(),
+            Python::Pending => {}
+        }
+    }
+
+    /// What the fallback came to at a process.
+    pub(super) fn take_finding(&mut self, finding: Finding) {
+        let Some(process) = self.tables.processes.get_mut(finding.process.index()) else {
+            return;
+        };
+        self.changed.insert(finding.process);
+        match finding.result {
+            Ok(version) => {
+                process.python = version;
+                process.note =
+                    "older than 3.10: Python frames only, read without a stop".to_owned();
+            }
+            Err(why) => {
+                process.note = format!(
+                    "Python {} is older than 3.10, and cannot be read: native frames only ({why})",
+                    process.python
+                );
+            }
+        }
+    }
+
+    pub(super) fn note_libraries(&mut self, id: ProcessId) {
+        let (Some(image), Some(process)) = (
+            self.images.get(&id),
+            self.tables.processes.get_mut(id.index()),
+        ) else {
+            return;
+        };
+        let named = |name: &'static str| {
+            move |module: &Module| {
+                module
+                    .info
+                    .path
+                    .rsplit('/')
+                    .next()
+                    .is_some_and(|file| file.starts_with(name))
+            }
+        };
+        if process.torch.is_empty()
+            && let Some(path) = image.module_path(named("libtorch_cpu.so"))
+        {
+            process.has_torch = true;
+            process.torch = torch_version(process.pid, &path).unwrap_or_default();
+            self.changed.insert(id);
+        }
+        if !process.has_cuda && image.module_path(named("libcuda.so")).is_some() {
+            process.has_cuda = true;
+            self.changed.insert(id);
+        }
+    }
+
+    /// For how long the cgroup of the first process was throttled since the last call.
+    pub(super) fn throttled_ns(&mut self) -> u64 {
+        let Some(root) = self.tables.processes.first() else {
+            return 0;
+        };
+        let (groups, before) = self.throttled.get_or_insert_with(|| {
+            let groups = CpuGroups::of(root.pid);
+            let so_far = groups.throttled_ns().unwrap_or(0);
+            (groups, so_far)
+        });
+        let now = groups.throttled_ns().unwrap_or(*before);
+        now.saturating_sub(std::mem::replace(before, now))
+    }
+
+    pub(super) fn update_processes(&mut self) {
+        let now_ns = monotonic_ns();
+        for (&id, image) in &mut self.images {
+            let Some(process) = self.tables.processes.get_mut(id.index()) else {
+                continue;
+            };
+            if let Some(environment) = image.changed_environment() {
+                process.environment = environment;
+            }
+            process.last_seen_ns = now_ns;
+            if let Some(cpu_ns) = process_cpu_ns(process.pid) {
+                process.cpu_ns = cpu_ns;
+            }
+            self.changed.insert(id);
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! A segment every second, and the names that came too late for their own.
+
+use super::{MAX_STACKS, SYMBOL_PATIENCE, Worker};
+use crate::model::frame::Frame;
+use crate::model::ids::ModuleId;
+use crate::model::module::SymbolInfo;
+use crate::model::segment::Segment;
+use crate::os::clock::clock_pair;
+use crate::recording::compact::{SegmentFacts, segment_of};
+use crate::sampling::raw::FlushFacts;
+
+impl Worker {
+    pub(super) fn flush(&mut self, mut facts: FlushFacts) {
+        self.update_processes();
+        facts.quality.throttled_ns = self.throttled_ns();
+        if facts.last {
+            self.symbols.wait(SYMBOL_PATIENCE);
+        }
+        let segment_facts = SegmentFacts {
+            index: self.next_segment,
+            start_ns: facts.start_ns,
+            end_ns: facts.end_ns,
+            changed_processes: self.changed.drain().collect(),
+            quality: facts.quality,
+            clocks: vec![clock_pair()],
+            losses: facts.losses,
+            last: facts.last,
+        };
+        self.next_segment += 1;
+        let symbols = &self.symbols;
+        let mut segment = segment_of(&self.tables, &self.samples, segment_facts, |id, address| {
+            symbols.lookup(id, address)
+        });
+        self.remember_unnamed(&segment);
+        self.name_late(&mut segment);
+        self.samples.clear();
+        // The writer is behind only if the disk stands still; the tracer's queue then fills, and says so.
+        let _ = self.segments.send(segment);
+        if self.tables.stacks.stacks().len() > MAX_STACKS {
+            self.tables
+                .forget_stacks_except(self.last_stacks.values_mut());
+        }
+    }
+
+    /// Native frames of `segment` whose module's symbols are still being loaded: a later segment brings their names.
+    fn remember_unnamed(&mut self, segment: &Segment) {
+        let ids: Vec<Option<ModuleId>> = segment
+            .modules
+            .iter()
+            .map(|info| {
+                self.tables
+                    .modules
+                    .iter()
+                    .position(|known| known == info)
+                    .map(ModuleId::from_index)
+            })
+            .collect();
+        for frame in &segment.frames {
+            if let Frame::Native {
+                module, address, ..
+            } = frame
+                && let Some(Some(id)) = ids.get(module.index())
+                && self.symbols.is_awaited(*id)
+            {
+                self.unnamed.insert((*id, address.lookup()));
+            }
+        }
+    }
+
+    /// Adds to `segment` the names that earlier ones lacked.
+    fn name_late(&mut self, segment: &mut Segment) {
+        let ready: Vec<(ModuleId, u64)> = self
+            .unnamed
+            .iter()
+            .copied()
+            .filter(|(id, _)| !self.symbols.is_awaited(*id))
+            .collect();
+        for (id, address) in ready {
+            self.unnamed.remove(&(id, address));
+            let Some((start, end, name)) = self.symbols.lookup(id, address) else {
+                continue;
+            };
+            let Some(info) = self.tables.modules.get(id.index()) else {
+                continue;
+            };
+            let local = match segment.modules.iter().position(|known| known == info) {
+                Some(position) => position,
+                None => {
+                    segment.modules.push(info.clone());
+                    segment.modules.len() - 1
+                }
+            };
+            let symbol = SymbolInfo {
+                module: ModuleId::from_index(local),
+                start,
+                end,
+                name,
+            };
+            if !segment.symbols.contains(&symbol) {
+                segment.symbols.push(symbol);
+            }
+        }
+    }
+}

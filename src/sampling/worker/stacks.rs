@@ -1,0 +1,287 @@
+//! From a capture to an interned stack: unwinding, code objects, merging.
+
+use super::{Scratch, Worker};
+use crate::model::code::CodeInfo;
+use crate::model::frame::{Frame, Partial};
+use crate::model::ids::{CodeId, ModuleId};
+use crate::model::module::ModuleInfo;
+use crate::native::modules::Module;
+use crate::native::unwind::{NativeFrame, UnwindEnd};
+use crate::os::clock::monotonic_ns;
+use crate::recording::compact::SessionTables;
+use crate::sampling::merge::{Run, merge};
+use crate::sampling::raw::{DEEPER, NamedStack, RawSample, Stretch};
+use crate::sampling::symbol_loader::SymbolLoader;
+use rustc_hash::FxHashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl Worker {
+    pub(super) fn take_sample(&mut self, raw: &RawSample) {
+        if let Some(why) = raw.failure {
+            let stack = self.tables.stacks.intern([Frame::Truncated(why)]);
+            self.push(raw.stretch, stack);
+            return;
+        }
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let (native_end, refreshed) = self.unwind(raw, &mut scratch);
+        if refreshed {
+            self.note_libraries(raw.process);
+        }
+        let native_partial = match native_end {
+            Some(UnwindEnd::Partial(why)) => Some(why),
+            Some(UnwindEnd::Root) | None => None,
+        };
+        let lacked_register = self
+            .images
+            .get(&raw.process)
+            .is_some_and(|image| image.unwinder.lacked_register());
+        teach(raw, &scratch.native, native_end, lacked_register);
+        let lost_code = self.name_python(raw, &mut scratch);
+        let python_partial = raw
+            .python_partial
+            .or(lost_code.then_some(Partial::CodeGone));
+        let mut runs = Vec::with_capacity(raw.python.runs.len());
+        for run in &raw.python.runs {
+            let frames = scratch.python.get(run.range()).unwrap_or(&[]);
+            runs.push(Run {
+                stack_address: run.stack_address,
+                frames,
+            });
+        }
+        merge(
+            &scratch.recorded,
+            native_partial,
+            &runs,
+            python_partial,
+            &mut scratch.merged,
+        );
+        let stack = self.tables.stacks.intern(
+            scratch
+                .merged
+                .iter()
+                .copied()
+                .filter(|frame| *frame != SHIM),
+        );
+        self.scratch = scratch;
+        if !raw.python.frames.is_empty()
+            && let Some(thread) = self.tables.threads.get_mut(raw.stretch.thread.index())
+        {
+            thread.is_python = true;
+        }
+        self.last_stacks.insert(raw.stretch.thread, stack);
+        self.push(raw.stretch, stack);
+    }
+
+    /// Native frames of a sample into the scratch; `None` where none were to be read. Also whether modules changed.
+    fn unwind(&mut self, raw: &RawSample, scratch: &mut Scratch) -> (Option<UnwindEnd>, bool) {
+        scratch.native.clear();
+        scratch.recorded.clear();
+        let (Some(registers), Some(image)) = (&raw.registers, self.images.get_mut(&raw.process))
+        else {
+            return (None, false);
+        };
+        let mut end = image.unwinder.unwind(
+            &image.modules,
+            registers,
+            &raw.snapshot,
+            &mut scratch.native,
+        );
+        let mut changed = false;
+        if image.unwinder.left_known_code() {
+            // Code that was mapped since: look again, if that has not just been done in vain.
+            changed = image.refresh(monotonic_ns());
+            if changed {
+                image.modules_changed();
+                end = image.unwinder.unwind(
+                    &image.modules,
+                    registers,
+                    &raw.snapshot,
+                    &mut scratch.native,
+                );
+            }
+        }
+        for frame in &scratch.native {
+            let known = frame.module.and_then(|index| image.modules.module(index));
+            let (id, bias) = match known {
+                Some((module, bias)) => (
+                    module_id(
+                        &mut self.module_ids,
+                        &mut self.tables,
+                        &mut self.symbols,
+                        module,
+                    ),
+                    bias,
+                ),
+                None => (unknown_module(&mut self.module_ids, &mut self.tables), 0),
+            };
+            let address = frame
+                .address
+                .with_raw(frame.address.raw().wrapping_sub(bias));
+            scratch.recorded.push((
+                *frame,
+                Frame::Native {
+                    module: id,
+                    address,
+                    trust: frame.trust,
+                },
+            ));
+        }
+        (Some(end), changed)
+    }
+
+    /// Python frames of a sample into the scratch, leaf first. Tells whether any code object was gone.
+    fn name_python(&mut self, raw: &RawSample, scratch: &mut Scratch) -> bool {
+        scratch.python.clear();
+        if raw.python.frames.is_empty() {
+            return false;
+        }
+        let Some(image) = self.images.get_mut(&raw.process) else {
+            return true;
+        };
+        let Some(codes) = image.codes.as_mut() else {
+            return true;
+        };
+        scratch.addresses.clear();
+        scratch
+            .addresses
+            .extend(raw.python.frames.iter().map(|frame| frame.code_address));
+        let (tables, code_ids) = (&mut self.tables, &mut self.code_ids);
+        codes.resolve(&scratch.addresses, &image.memory, |info| {
+            code_id(code_ids, tables, info)
+        });
+        let mut lost = false;
+        for frame in &raw.python.frames {
+            scratch.python.push(match codes.get(frame.code_address) {
+                Ok(code) if code.is_shim => SHIM,
+                Ok(code) => Frame::Python {
+                    code: code.id,
+                    instruction: frame.instruction,
+                    line: code.line(frame.instruction),
+                },
+                Err(_) => {
+                    lost = true;
+                    SHIM
+                }
+            });
+        }
+        lost
+    }
+
+    pub(super) fn take_named(&mut self, stretch: Stretch, stack: &NamedStack) {
+        let mut frames = Vec::with_capacity(stack.frames.len());
+        for (name, file, line) in stack.frames.iter().rev() {
+            let info = CodeInfo {
+                name: name.clone(),
+                file: file.clone(),
+                first_line: 0,
+                version: stack.version,
+                content_hash: 0,
+            };
+            let code = code_id(&mut self.code_ids, &mut self.tables, &info);
+            frames.push(Frame::Python {
+                code,
+                instruction: Frame::NO_INSTRUCTION,
+                line: *line,
+            });
+        }
+        if let Some(thread) = self.tables.threads.get_mut(stretch.thread.index()) {
+            thread.is_python = true;
+        }
+        let stack = self.tables.stacks.intern(frames);
+        self.push(stretch, stack);
+    }
+}
+
+/// Stands for a frame that is not shown, so that runs keep their places; left out when the stack is interned.
+const SHIM: Frame = Frame::Python {
+    code: CodeId(u32::MAX),
+    instruction: 0,
+    line: 0,
+};
+
+/// Tells the tracer where the stack's root is, and whether the sleeper's registers were missed.
+fn teach(raw: &RawSample, native: &[NativeFrame], end: Option<UnwindEnd>, lacked_register: bool) {
+    if end.is_some() && lacked_register {
+        raw.shared
+            .registers_wanted
+            .store(raw.slices, Ordering::Relaxed);
+    }
+    match end {
+        Some(UnwindEnd::Root) => {
+            if let Some(root) = native.last() {
+                // The root's own frame, and the little that its unwind row may read above it.
+                let needed = root.stack_pointer.saturating_add(256);
+                let known = raw.shared.root_stack_pointer.load(Ordering::Relaxed);
+                if known == DEEPER || known < needed {
+                    raw.shared
+                        .root_stack_pointer
+                        .store(needed, Ordering::Relaxed);
+                }
+            }
+        }
+        Some(UnwindEnd::Partial(Partial::StackUnreadable)) => {
+            // More stack than was copied: the next read takes all that it may. A sleeper is read again for it, once.
+            let known = raw
+                .shared
+                .root_stack_pointer
+                .swap(DEEPER, Ordering::Relaxed);
+            if known != DEEPER {
+                raw.shared.stack_wanted.store(raw.slices, Ordering::Relaxed);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn module_id(
+    ids: &mut FxHashMap<u32, ModuleId>,
+    tables: &mut SessionTables,
+    symbols: &mut SymbolLoader,
+    module: &Arc<Module>,
+) -> ModuleId {
+    if let Some(&id) = ids.get(&module.id()) {
+        return id;
+    }
+    // Two processes may hold the same file in two forms (one that could be opened, one that could not).
+    let id = match tables
+        .modules
+        .iter()
+        .position(|known| *known == module.info)
+    {
+        Some(position) => ModuleId::from_index(position),
+        None => {
+            tables.modules.push(module.info.clone());
+            ModuleId::from_index(tables.modules.len() - 1)
+        }
+    };
+    ids.insert(module.id(), id);
+    symbols.request(id, module);
+    id
+}
+
+/// The module of code that lies in no executable memory that is known.
+fn unknown_module(ids: &mut FxHashMap<u32, ModuleId>, tables: &mut SessionTables) -> ModuleId {
+    *ids.entry(u32::MAX).or_insert_with(|| {
+        tables.modules.push(ModuleInfo {
+            kind: crate::model::module::ModuleKind::Anonymous,
+            path: "[unknown]".to_owned(),
+            build_id: Vec::new(),
+        });
+        ModuleId::from_index(tables.modules.len() - 1)
+    })
+}
+
+fn code_id(
+    ids: &mut FxHashMap<CodeInfo, CodeId>,
+    tables: &mut SessionTables,
+    info: &CodeInfo,
+) -> CodeId {
+    if let Some(&id) = ids.get(info) {
+        return id;
+    }
+    let id = CodeId::from_index(tables.codes.len());
+    tables.codes.push(info.clone());
+    ids.insert(info.clone(), id);
+    id
+}
