@@ -1,4 +1,5 @@
-//! The scheduling of torchspy's own tracing thread. While it waits for a CPU, a thread of the target may stand stopped for it.
+//! The scheduling of torchspy's own threads. While the tracing thread waits for a CPU, a thread of the target may stand stopped
+//! for it; while any other runs, a thread of the target may wait for a CPU.
 #![allow(unsafe_code)]
 
 use nix::libc;
@@ -29,6 +30,12 @@ pub fn run_ahead() {
     set(libc::SCHED_OTHER, 0, 0, SLICE_NS);
 }
 
+/// Puts the calling thread behind the target's: it does not preempt anybody when it wakes (SCHED_BATCH), and takes `nice`
+/// steps less of a CPU that is contended. For work that may wait, beside a trainer that uses every CPU.
+pub fn run_behind(nice: i32) {
+    set(libc::SCHED_BATCH, nice, 0, 0);
+}
+
 fn set(policy: i32, nice: i32, priority: u32, runtime: u64) -> bool {
     let attributes = SchedAttr {
         size: size_of::<SchedAttr>() as u32,
@@ -47,6 +54,22 @@ fn set(policy: i32, nice: i32, priority: u32, runtime: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_may_wait_runs_behind() {
+        // SAFETY: 0 is the calling thread; getpriority of a thread that exists cannot fail.
+        let facts = || unsafe {
+            (
+                libc::sched_getscheduler(0),
+                libc::getpriority(libc::PRIO_PROCESS, 0),
+            )
+        };
+        let behind = std::thread::spawn(move || {
+            run_behind(10);
+            facts()
+        });
+        assert_eq!(behind.join().unwrap_or_default(), (libc::SCHED_BATCH, 10));
+    }
 
     #[test]
     fn only_the_calling_thread_is_changed() {

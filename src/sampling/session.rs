@@ -11,6 +11,7 @@ use super::tracer::Tracer;
 use super::worker::Worker;
 use crate::model::segment::Segment;
 use crate::os::access::try_read_memory;
+use crate::os::priority::run_behind;
 use crate::os::process_info::read_stat;
 use crate::os::stop::block_child_signals;
 use crossbeam_channel::{Receiver, bounded, unbounded};
@@ -162,7 +163,11 @@ impl Session {
                 .spawn(move || write_segments(&segments, sink, &writer_control, &writer_error))?,
             Builder::new()
                 .name("torchspy-work".to_owned())
-                .spawn(move || worker.run())?,
+                .spawn(move || {
+                    // Its queue takes up what it cannot keep up with for a while.
+                    run_behind(5);
+                    worker.run();
+                })?,
             Builder::new()
                 .name("torchspy-legacy".to_owned())
                 .spawn(move || fallback.run())?,

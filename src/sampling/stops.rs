@@ -2,14 +2,21 @@
 
 use crate::os::clock::monotonic_ns;
 use crate::os::stop::{Collected, Interrupting, StopError, StoppedThread, wait_for_any_stop};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 /// How long to look again and again before going to sleep for the stop: waking up costs more than most stops last.
 const SPIN_NS: u64 = 40_000;
+/// The same where threads are asked to stop on every CPU, ours too: one that we keep from running cannot stop.
+const CROWDED_SPIN_NS: u64 = 5_000;
 /// How long to wait for threads that do not stop: a thread that waits for a CPU stops when it gets one.
 const DEADLINE_NS: u64 = 12_000_000;
 /// Longest sleep between two looks. It bounds by how much the measured stop may exceed the true one.
 const NAP: Duration = Duration::from_micros(250);
+
+/// CPUs that torchspy may run on.
+static CPUS: LazyLock<usize> =
+    LazyLock::new(|| std::thread::available_parallelism().map_or(1, usize::from));
 
 /// Threads that were asked to stop and had not by the deadline: let go the moment they do.
 #[derive(Debug, Default)]
@@ -85,6 +92,11 @@ pub(super) fn stop_all(
             Err(error) => done(index, Outcome::Failed(error)),
         }
     }
+    let spin_ns = if pending.len() < *CPUS {
+        SPIN_NS
+    } else {
+        CROWDED_SPIN_NS
+    };
     let begun_ns = monotonic_ns();
     let mut progress_ns = begun_ns;
     while !pending.is_empty() {
@@ -116,7 +128,7 @@ pub(super) fn stop_all(
             }
             return;
         }
-        if now_ns > progress_ns + SPIN_NS {
+        if now_ns > progress_ns + spin_ns {
             wait_for_any_stop(NAP);
         } else {
             std::hint::spin_loop();

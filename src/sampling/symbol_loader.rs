@@ -3,6 +3,7 @@
 
 use crate::model::ids::ModuleId;
 use crate::native::modules::Module;
+use crate::os::priority::run_behind;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -25,6 +26,8 @@ impl SymbolLoader {
         let _ = std::thread::Builder::new()
             .name("torchspy-syms".to_owned())
             .spawn(move || {
+                // Names may come later than samples; a large library's table is a tenth of a second of work.
+                run_behind(15);
                 for module in incoming {
                     module.symbols();
                     if outgoing.send(()).is_err() {

@@ -59,6 +59,13 @@ pub(super) struct Passed {
     pub(super) queue_ns: u64,
 }
 
+/// Looks that a sleeper's state must outlast before it is looked at half as often.
+const LOOKS_PER_STRIDE: u32 = 64;
+/// Past this many times half is rare enough at any rate.
+const MAX_DOUBLINGS: u32 = 7;
+/// Longest time between two looks at a sleeper, ns: a wake-up is noticed this late at most.
+const MAX_PASSED_NS: u64 = 90_000_000;
+
 impl TracedThread {
     pub(super) fn new(pid: i32, tid: i32, id: ThreadId) -> Self {
         let files = ThreadFiles::open(pid, tid);
@@ -82,15 +89,13 @@ impl TracedThread {
         }
     }
 
-    /// Whether this tick passes the thread over: one that has long been asleep is looked at in every second, later in
-    /// every fourth tick. Which ticks those are does not depend on what it does, and a look stands for the ticks before
-    /// it, so shares stay unbiased; 160 threads then cost a third.
+    /// Whether this tick passes the thread over: one that has long been asleep is looked at in every second tick, later in
+    /// every fourth, eighth, …, of `turn` counted ticks of `weight_ns`. Which ticks those are does not depend on what it
+    /// does, and a look stands for the ticks before it, so shares stay unbiased; 160 threads then cost a fifth.
     pub(super) fn pass_over(&mut self, turn: u64, weight_ns: u64) -> bool {
-        let stride = match self.quiet_looks {
-            ..64 => 1,
-            64..192 => 2,
-            _ => 4,
-        };
+        let doublings = (self.quiet_looks / LOOKS_PER_STRIDE).min(MAX_DOUBLINGS);
+        let longest = MAX_PASSED_NS / weight_ns.max(1);
+        let stride = (1 << doublings).min(longest.checked_ilog2().map_or(1, |log| 1 << log));
         let passed = stride > 1
             && !(turn + self.id.index() as u64).is_multiple_of(stride)
             && matches!(self.seen, Seen::Asleep(_))
