@@ -275,7 +275,9 @@ fn a_thread_in_uninterruptible_sleep_and_its_vfork_child() {
     let recorded = recorder.finish().expect_success();
     let (dump, report) = (recorded.inspect(), recorded.report());
     assert!(dump.contains("uninterruptible/asleep"), "{dump}");
-    assert_eq!(report["quality"]["stop_timeouts"], 0, "{dump}");
+    // It may enter that state between the look at it and the interrupt, once in each of its two calls.
+    let timeouts = report["quality"]["stop_timeouts"].as_u64().unwrap();
+    assert!(timeouts <= 2, "{dump}");
     let child: i64 = target.ready[1].parse().unwrap();
     let processes = report["processes"].as_array().unwrap();
     assert!(

@@ -3,6 +3,7 @@
 use super::process_info::read_stat;
 use crate::model::registers::Registers;
 use crate::model::sample::ThreadState;
+use std::cell::OnceCell;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -104,6 +105,8 @@ pub struct ThreadFiles {
     directory: String,
     schedstat: ProcFile,
     syscall: ProcFile,
+    /// Opened when it is first read: of most threads it never is.
+    stat: OnceCell<ProcFile>,
 }
 
 impl ThreadFiles {
@@ -113,6 +116,7 @@ impl ThreadFiles {
         Self {
             schedstat: ProcFile::new(format!("{directory}/schedstat")),
             syscall: ProcFile::new(format!("{directory}/syscall")),
+            stat: OnceCell::new(),
             directory,
         }
     }
@@ -146,8 +150,10 @@ impl ThreadFiles {
     /// As [`ThreadFiles::schedstat`].
     pub fn stat(&self) -> io::Result<(ThreadState, u64)> {
         let mut buffer = [0; 1024];
-        let length = File::open(format!("{}/stat", self.directory))?.read_at(&mut buffer, 0)?;
-        Ok(parse_stat(&buffer[..length]))
+        let file = self
+            .stat
+            .get_or_init(|| ProcFile::new(format!("{}/stat", self.directory)));
+        Ok(parse_stat(file.read(&mut buffer)?))
     }
 
     /// The thread's name.

@@ -72,6 +72,20 @@ pub fn read_threads(
     Ok(threads)
 }
 
+/// The newest thread state of each of `interpreters`: CPython puts new ones at the head of the list (`new_threadstate`,
+/// `add_threadstate` in pystate.c). While it stays the same, no thread has got a state.
+pub fn read_newest_threads(
+    interpreter: &Interpreter,
+    interpreters: &[u64],
+    memory: &dyn Memory,
+) -> Vec<Option<u64>> {
+    let head = interpreter.layout.interpreter.threads_head;
+    interpreters
+        .iter()
+        .map(|state| memory.read_u64(state.wrapping_add(head.into())).ok())
+        .collect()
+}
+
 /// Addresses of all `PyInterpreterState`s of a process.
 ///
 /// # Errors

@@ -8,7 +8,7 @@ use crate::model::sample::{Capture, Gil, ThreadState};
 use crate::os::threads::{SchedStat, TaskDirectory, ThreadFiles, Whereabouts};
 use crate::os::vm_read::ProcessMemory;
 use crate::python::discover::Interpreter;
-use crate::python::threads::{PythonThread, read_threads};
+use crate::python::threads::{PythonThread, read_newest_threads, read_threads};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -46,6 +46,10 @@ pub(super) struct TracedThread {
     pub(super) deferred: Passed,
     /// Looks in a row that found it in the same sleep.
     pub(super) quiet_looks: u32,
+    /// The process's first thread.
+    is_first: bool,
+    /// Dead while others live, at the last look: a first thread stays listed then.
+    pub(super) is_dead: bool,
     /// Ticks in which a sleeper of long standing was not looked at; the next look stands for them too.
     pub(super) skipped: Passed,
 }
@@ -59,12 +63,14 @@ pub(super) struct Passed {
     pub(super) queue_ns: u64,
 }
 
+/// How often all thread states are read even if none is new.
+const ALL_STATES_NS: u64 = 1_000_000_000;
 /// Looks that a sleeper's state must outlast before it is looked at half as often.
-const LOOKS_PER_STRIDE: u32 = 64;
+const LOOKS_PER_STRIDE: u32 = 16;
 /// Past this many times half is rare enough at any rate.
 const MAX_DOUBLINGS: u32 = 7;
 /// Longest time between two looks at a sleeper, ns: a wake-up is noticed this late at most.
-const MAX_PASSED_NS: u64 = 90_000_000;
+const MAX_PASSED_NS: u64 = 170_000_000;
 
 impl TracedThread {
     pub(super) fn new(pid: i32, tid: i32, id: ThreadId) -> Self {
@@ -72,6 +78,8 @@ impl TracedThread {
         Self {
             id,
             tid,
+            is_first: tid == pid,
+            is_dead: false,
             inner_tid: files.inner_tid().unwrap_or(tid),
             shared: Arc::default(),
             plan: ReadPlan::default(),
@@ -92,7 +100,12 @@ impl TracedThread {
     /// Whether this tick passes the thread over: one that has long been asleep is looked at in every second tick, later in
     /// every fourth, eighth, …, of `turn` counted ticks of `weight_ns`. Which ticks those are does not depend on what it
     /// does, and a look stands for the ticks before it, so shares stay unbiased; 160 threads then cost a fifth.
+    ///
+    /// A process's first thread, which usually is the one that trains, is looked at in every tick.
     pub(super) fn pass_over(&mut self, turn: u64, weight_ns: u64) -> bool {
+        if self.is_first {
+            return false;
+        }
         let doublings = (self.quiet_looks / LOOKS_PER_STRIDE).min(MAX_DOUBLINGS);
         let longest = MAX_PASSED_NS / weight_ns.max(1);
         let stride = (1 << doublings).min(longest.checked_ilog2().map_or(1, |log| 1 << log));
@@ -185,6 +198,11 @@ pub(super) struct TracedProcess {
     /// Interpreter states seen, each with a GIL that may be its own.
     pub(super) interpreter_states: Vec<u64>,
     pub(super) python_read_ns: u64,
+    /// The newest thread state of each interpreter at that time, and when all of them were read.
+    newest_states: Vec<Option<u64>>,
+    states_read_ns: u64,
+    /// Whether each state's thread was known then.
+    all_matched: bool,
     pub(super) last_cpu_ns: u64,
     /// torchspy started it: its exit status is the launcher's to take.
     pub(super) is_own_child: bool,
@@ -209,6 +227,9 @@ impl TracedProcess {
             interpreter: None,
             interpreter_states: Vec::new(),
             python_read_ns: 0,
+            newest_states: Vec::new(),
+            states_read_ns: 0,
+            all_matched: false,
             last_cpu_ns: 0,
             is_own_child,
             exited: false,
@@ -224,6 +245,7 @@ impl TracedProcess {
         self.interpreter = interpreter;
         self.interpreter_states.clear();
         self.python_read_ns = 0;
+        self.states_read_ns = 0;
         for thread in &mut self.threads {
             thread.seen = Seen::Unknown;
             thread.plan.set_state(None);
@@ -242,16 +264,29 @@ impl TracedProcess {
         }
     }
 
-    /// Reads which Python thread states there are and gives them to their threads. Tells whether any thread's changed.
+    /// Reads which Python thread states there are and gives them to their threads, if any may have come, and every second.
     pub(super) fn match_python_threads(&mut self, now_ns: u64) {
         let Some(interpreter) = self.interpreter.clone() else {
             return;
         };
         self.python_read_ns = now_ns;
+        let newest = read_newest_threads(&interpreter, &self.interpreter_states, &self.memory);
+        if newest == self.newest_states
+            && self.all_matched
+            && now_ns < self.states_read_ns + ALL_STATES_NS
+        {
+            return;
+        }
+        self.states_read_ns = now_ns;
+        self.newest_states = newest;
         let Ok(python) = read_threads(&interpreter, &self.memory) else {
             return;
         };
-        self.interpreter_states = interpreters_of(&python);
+        let interpreters = interpreters_of(&python);
+        if interpreters != self.interpreter_states {
+            self.newest_states.clear();
+            self.interpreter_states = interpreters;
+        }
         let os: Vec<OsThread> = self
             .threads
             .iter()
@@ -262,6 +297,8 @@ impl TracedProcess {
             })
             .collect();
         let matched = match_threads(&python, &os, self.pid);
+        // Of a thread that was not read yet it is not known where its stack is.
+        self.all_matched = matched.len() == python.len();
         for thread in &mut self.threads {
             let state = matched.get(&thread.tid).copied();
             if state.is_some() && thread.plan.state_address != state {

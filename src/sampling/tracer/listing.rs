@@ -28,14 +28,18 @@ impl Tracer {
             .collect();
         self.remove_threads(index, gone);
         let now_ns = monotonic_ns();
+        let mut is_larger = false;
         for tid in tids {
             if !known.contains_key(&tid) {
                 self.add_thread(index, tid, now_ns);
+                is_larger = true;
             }
         }
         let process = &mut self.processes[index];
         process.link_count = link_count;
-        process.match_python_threads(now_ns);
+        if is_larger {
+            process.match_python_threads(now_ns);
+        }
     }
 
     fn add_thread(&mut self, index: usize, tid: i32, now_ns: u64) {

@@ -12,6 +12,8 @@ use crate::sampling::capture::{Subject, capture};
 /// before the scheduler's tick, so it may miss the first milliseconds of a burst, while asking every thread never does:
 /// up to here exactness is cheaper than what it costs.
 const GATED_THREADS: usize = 400;
+/// How many ticks pass before a dead first thread is looked at again: another thread's exec gives its tid a new life.
+const DEAD_LOOKS: u64 = 10;
 /// System calls on x86-64 during which a thread may hold its process's mmap lock for writing: reading memory would block.
 const MMAP_LOCKERS: [u32; 7] = [9, 10, 11, 12, 25, 28, 216];
 /// System calls that a stop does not disturb: they are restarted, with what is left of their timeout (signal(7), ptrace(2)):
@@ -93,6 +95,10 @@ impl Tracer {
         let process = &mut self.processes[index];
         let thread = &mut process.threads[at];
         if !thread.wanted || thread.pass_over(self.looks, tick.weight_ns()) {
+            return true;
+        }
+        if std::mem::take(&mut thread.is_dead) && !self.looks.is_multiple_of(DEAD_LOOKS) {
+            thread.is_dead = true;
             return true;
         }
         let Ok(now) = thread.files.schedstat() else {
@@ -208,7 +214,7 @@ impl Tracer {
         let ran = (candidate.run_ns, candidate.queue_ns);
         if is_dead(state, &whereabouts) {
             self.flush_reused(index, at, true);
-            self.processes[index].threads[at].wanted = false;
+            self.processes[index].threads[at].is_dead = true;
             return true;
         }
         if !self.options.native
