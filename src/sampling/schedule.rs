@@ -24,6 +24,9 @@ impl Tick {
     }
 }
 
+/// Looks that one look may stand for besides its own; a machine that stood still for longer is late.
+const MAX_ABSORBED: usize = 1_000;
+
 /// The schedule of looks.
 #[derive(Debug)]
 pub(super) struct Schedule {
@@ -87,6 +90,17 @@ impl Schedule {
         }
     }
 
+    /// Takes the looks whose moments lie before `end_ns` as done, and gives those moments: the look before them took so long.
+    pub(super) fn absorb(&mut self, end_ns: u64) -> Vec<u64> {
+        let mut moments = Vec::new();
+        while self.moment_ns < end_ns && moments.len() < MAX_ABSORBED {
+            moments.push(self.moment_ns);
+            self.stratum_ns += self.period_ns;
+            self.draw();
+        }
+        moments
+    }
+
     /// Begins anew at `now_ns`: what lies between stays unsampled.
     pub(super) fn restart(&mut self, now_ns: u64) {
         self.stratum_ns = now_ns;
@@ -105,6 +119,20 @@ impl Schedule {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn looks_that_fell_into_a_long_one_are_absorbed() {
+        let mut schedule = Schedule::new(1000.0, 0, 7);
+        let tick = schedule.take(0);
+        let moments = schedule.absorb(5_500_000);
+        assert!((4..=5).contains(&moments.len()), "{moments:?}");
+        assert!(moments.iter().all(|moment| *moment < 5_500_000));
+        let next = schedule.take(schedule.next_ns());
+        let absorbed_ns = moments.len() as u64 * 1_000_000;
+        assert_eq!(next.start_ns, tick.end_ns + absorbed_ns);
+        assert_eq!((next.late, next.missed), (false, 0));
+        assert!(schedule.absorb(0).is_empty());
+    }
 
     #[test]
     fn strata_follow_each_other_and_moments_lie_within() {

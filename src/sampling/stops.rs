@@ -9,34 +9,35 @@ use std::time::Duration;
 const SPIN_NS: u64 = 40_000;
 /// The same where threads are asked to stop on every CPU, ours too: one that we keep from running cannot stop.
 const CROWDED_SPIN_NS: u64 = 5_000;
-/// How long to wait for threads that do not stop: a thread that waits for a CPU stops when it gets one.
-const DEADLINE_NS: u64 = 12_000_000;
+/// How long to wait for threads that do not stop: a thread that waits for a CPU stops when it gets one, and is read then.
+const DEADLINE_NS: u64 = 2_000_000;
 /// Longest sleep between two looks. It bounds by how much the measured stop may exceed the true one.
-const NAP: Duration = Duration::from_micros(250);
+pub(super) const NAP: Duration = Duration::from_micros(250);
 
 /// CPUs that torchspy may run on.
 static CPUS: LazyLock<usize> =
     LazyLock::new(|| std::thread::available_parallelism().map_or(1, usize::from));
 
-/// Threads that were asked to stop and had not by the deadline: let go the moment they do.
+/// Threads that were asked to stop and had not by the deadline: read and let go the moment they do.
 #[derive(Debug, Default)]
 pub(super) struct LateStops {
     pending: Vec<Interrupting>,
 }
 
 impl LateStops {
-    /// Lets go of every late thread that stands by now.
-    pub(super) fn release(&mut self) {
+    /// Every late thread that stands by now. Dropping one resumes it, with its signal.
+    pub(super) fn arrived(&mut self) -> Vec<StoppedThread> {
+        let mut arrived = Vec::new();
         for interrupting in std::mem::take(&mut self.pending) {
             match interrupting.collect() {
                 Collected::Pending(interrupting) | Collected::Replaced(interrupting) => {
                     self.pending.push(interrupting);
                 }
-                // Dropping what stopped resumes it, with its signal.
-                Collected::Stopped(stopped) => drop(stopped),
+                Collected::Stopped(stopped) => arrived.push(stopped),
                 Collected::Gone => {}
             }
         }
+        arrived
     }
 
     /// Whether any thread may still stop for us.
@@ -55,7 +56,7 @@ impl LateStops {
 pub(super) enum Outcome {
     /// It was read and runs on; it stood for at most so long, ns.
     Resumed(u64),
-    /// It had not stopped by the deadline.
+    /// It had not stopped by the deadline, or is still awaited from an earlier tick.
     TimedOut,
     /// It could not be asked.
     Failed(StopError),

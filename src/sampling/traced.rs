@@ -120,6 +120,11 @@ impl TracedThread {
         passed
     }
 
+    /// Whether its time is recorded at all.
+    pub(super) fn is_looked_at(&self) -> bool {
+        self.wanted && !self.is_dead
+    }
+
     /// Takes over what the worker found out.
     pub(super) fn learn_from_worker(&mut self) {
         self.plan.root_stack_pointer = self.shared.root_stack_pointer.load(Ordering::Relaxed);
@@ -178,7 +183,7 @@ impl TracedThread {
 
     /// The reused stretch, with what was skipped since, once no look will follow.
     pub(super) fn take_reused(&mut self, no_look_follows: bool, now_ns: u64) -> Option<Stretch> {
-        if no_look_follows && self.skipped.ticks > 0 {
+        if no_look_follows && self.skipped.weight_ns > 0 {
             self.reuse(now_ns, Passed::default());
         }
         self.reused.take()

@@ -14,7 +14,7 @@ use super::outbox::Outbox;
 use super::raw::{FlushFacts, Message, NamedStack, RawSample, Stretch};
 use super::schedule::{Schedule, Tick};
 use super::session::SessionOptions;
-use super::stops::LateStops;
+use super::stops::{LateStops, NAP};
 use super::traced::{Passed, Seen, TracedProcess, TracedThread};
 use crate::memory::SnapshotMemory;
 use crate::model::frame::Partial;
@@ -144,8 +144,9 @@ impl Tracer {
         if self.late.is_empty() {
             sleep_until(until);
         } else {
-            wait_for_any_stop(Duration::from_nanos((until - now_ns).max(1)));
-            self.late.release();
+            // Short naps, for the same reason as within a tick.
+            wait_for_any_stop(Duration::from_nanos((until - now_ns).max(1)).min(NAP));
+            self.take_late();
         }
     }
 
@@ -173,7 +174,7 @@ impl Tracer {
                 return;
             }
             wait_for_any_stop(Duration::from_millis(5));
-            self.late.release();
+            drop(self.late.arrived());
         }
     }
 
@@ -186,6 +187,7 @@ impl Tracer {
             self.buffers.reclaim(&mut sample);
             self.spare.push(sample);
         }
+        self.take_late();
         let mut candidates = Vec::new();
         for index in 0..self.processes.len() {
             self.look_at_process(index, tick, &mut candidates);

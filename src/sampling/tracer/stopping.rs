@@ -4,12 +4,13 @@ use super::{Candidate, RawSample, Seen, Stretch, Tick, TracedProcess, Tracer};
 use crate::model::frame::Partial;
 use crate::model::ids::ThreadId;
 use crate::model::sample::{Capture, Gil, ThreadState};
-use crate::os::stop::StopError;
+use crate::os::clock::monotonic_ns;
+use crate::os::stop::{StopError, StoppedThread};
 use crate::os::threads::ThreadFiles;
 use crate::python::threads::{GilState, read_gil_holder};
 use crate::sampling::capture::{Subject, capture, capture_unstopped};
 use crate::sampling::stops::{Outcome, Request, stop_all};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 impl Tracer {
     /// Stops, or in nonblocking mode only reads, what runs; the rest of it waits for its turn.
@@ -64,17 +65,22 @@ impl Tracer {
                 continue;
             }
             self.quality.skipped_for_budget += 1;
-            let thread = &mut self.processes[candidate.process].threads[candidate.thread];
-            thread.seen = Seen::Running;
-            thread.deferred.weight_ns += weight_ns;
-            thread.deferred.ticks += 1;
-            thread.deferred.run_ns += candidate.run_ns;
-            thread.deferred.queue_ns += candidate.queue_ns;
+            self.defer(candidate, weight_ns);
         }
         let stopped_ns = self.stop_candidates(&to_stop, tick, &gil);
         self.budget.account(stopped_ns, running as u64 * weight_ns);
         self.control
             .show_stops(stopped_ns, running as u64 * weight_ns);
+    }
+
+    /// Puts a tick's time of a running thread off to the next capture of it.
+    fn defer(&mut self, candidate: Candidate, weight_ns: u64) {
+        let thread = &mut self.processes[candidate.process].threads[candidate.thread];
+        thread.seen = Seen::Running;
+        thread.deferred.weight_ns += weight_ns;
+        thread.deferred.ticks += 1;
+        thread.deferred.run_ns += candidate.run_ns;
+        thread.deferred.queue_ns += candidate.queue_ns;
     }
 
     fn read_unstopped(&mut self, candidate: Candidate, tick: Tick) {
@@ -131,6 +137,8 @@ impl Tracer {
         let mut late = std::mem::take(&mut self.late);
         let mut outcomes: Vec<Option<Outcome>> = Vec::new();
         outcomes.resize_with(candidates.len(), || None);
+        let mut done: Vec<(Candidate, u64)> =
+            candidates.iter().map(|candidate| (*candidate, 0)).collect();
         let mut samples: Vec<Option<Box<RawSample>>> = Vec::new();
         samples.resize_with(candidates.len(), || None);
         let (processes, buffers, native) =
@@ -160,18 +168,130 @@ impl Tracer {
                 sample.failure = read.err().map(|_| Partial::StackUnreadable);
                 samples[at] = Some(sample);
             },
-            |at, outcome| outcomes[at] = Some(outcome),
+            |at, outcome| {
+                outcomes[at] = Some(outcome);
+                done[at].1 = monotonic_ns();
+            },
         );
         self.late = late;
+        let ticks = self.absorb_wait(&done, tick);
         let mut stopped_ns = 0;
         for (at, candidate) in candidates.iter().enumerate() {
             let outcome = outcomes[at].take();
             if let Some((sample, _)) = prepared[at].take() {
                 self.put_back(sample);
             }
-            stopped_ns += self.settle(*candidate, outcome, samples[at].take(), tick, gil);
+            stopped_ns += self.settle(*candidate, outcome, samples[at].take(), ticks[at].0, gil);
+            let thread = &mut self.processes[candidate.process].threads[candidate.thread];
+            thread.skipped.weight_ns += ticks[at].1;
         }
         stopped_ns
+    }
+
+    /// Reads and lets go the threads that were asked to stop in an earlier tick and stand now. They waited for a CPU, or in
+    /// the kernel: where they stand is where they were in all the ticks since.
+    pub(super) fn take_late(&mut self) {
+        if self.late.is_empty() {
+            return;
+        }
+        for stopped in self.late.arrived() {
+            let tid = stopped.tid();
+            let place = self
+                .processes
+                .iter()
+                .enumerate()
+                .find_map(|(index, process)| {
+                    let at = process
+                        .threads
+                        .iter()
+                        .position(|thread| thread.tid == tid)?;
+                    Some((index, at))
+                });
+            let Some((index, at)) = place else {
+                continue;
+            };
+            if self.processes[index].threads[at].deferred.weight_ns == 0 {
+                continue;
+            }
+            self.read_late(index, at, stopped);
+        }
+    }
+
+    fn read_late(&mut self, index: usize, at: usize, stopped: StoppedThread) {
+        let mut sample = self.sample(Candidate {
+            process: index,
+            thread: at,
+            run_ns: 0,
+            queue_ns: 0,
+            slices: 0,
+            asleep: None,
+        });
+        let (processes, buffers, native) =
+            (&mut self.processes, &mut self.buffers, self.options.native);
+        let process = &mut processes[index];
+        let thread = &mut process.threads[at];
+        let stack = buffers.prepare(&thread.plan);
+        let registers = stopped.registers().filter(|_| native);
+        let read = capture(
+            Subject {
+                memory: &process.memory,
+                interpreter: process.interpreter.as_deref(),
+                registers: registers.as_ref(),
+            },
+            &mut thread.plan,
+            stack,
+            buffers,
+            &mut sample,
+        );
+        self.quality.stops.record(stopped.resume());
+        sample.registers = registers;
+        sample.failure = read.err().map(|_| Partial::StackUnreadable);
+        // All of its time was put off to now.
+        let now = Tick {
+            start_ns: self.schedule.stratum_ns(),
+            end_ns: self.schedule.stratum_ns(),
+            late: false,
+            missed: 0,
+        };
+        sample.stretch = self.stretch(index, at, now, (0, 0), Capture::Stopped);
+        sample.stretch.ticks -= 1;
+        self.hand_on(index, at, sample);
+    }
+
+    /// Shares out the looks that fell into the wait for stops. To a thread that was waited for they show where it waited,
+    /// for a CPU or in the kernel: its tick is longer by them. The time of the others, and of what followed its resuming,
+    /// waits for the next look. Gives each candidate's tick, and the time that it is owed.
+    fn absorb_wait(&mut self, done: &[(Candidate, u64)], tick: Tick) -> Vec<(Tick, u64)> {
+        let end_ns = done.iter().map(|(_, done_ns)| *done_ns).max().unwrap_or(0);
+        let moments = self.schedule.absorb(end_ns);
+        self.quality.missed_ticks += moments.len() as u64;
+        let period_ns = self.schedule.period_ns();
+        let whole_ns = moments.len() as u64 * period_ns;
+        if whole_ns > 0 && !self.options.gil_only {
+            let own: FxHashSet<(usize, usize)> = done
+                .iter()
+                .map(|(candidate, _)| (candidate.process, candidate.thread))
+                .collect();
+            for (index, process) in self.processes.iter_mut().enumerate() {
+                for (at, thread) in process.threads.iter_mut().enumerate() {
+                    if !process.by_fallback && thread.is_looked_at() && !own.contains(&(index, at))
+                    {
+                        thread.skipped.weight_ns += whole_ns;
+                    }
+                }
+            }
+        }
+        done.iter()
+            .map(|(_, done_ns)| {
+                let waited = moments.iter().filter(|moment| *moment < done_ns).count();
+                let waited_ns = waited as u64 * period_ns;
+                let tick = Tick {
+                    end_ns: tick.end_ns + waited_ns,
+                    ..tick
+                };
+                (tick, whole_ns - waited_ns)
+            })
+            .collect()
     }
 
     /// Records what became of one stop.
@@ -217,7 +337,8 @@ impl Tracer {
                 let why = match outcome {
                     Some(Outcome::TimedOut) => {
                         self.quality.stop_timeouts += 1;
-                        Partial::StopTimeout
+                        self.defer(candidate, tick.weight_ns());
+                        return 0;
                     }
                     Some(Outcome::Failed(StopError::Refused)) => {
                         refusal(&self.processes[index].threads[at].files)
