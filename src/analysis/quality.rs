@@ -60,7 +60,7 @@ pub struct QualitySummary {
     pub lost: u64,
     /// Running threads passed over to keep within the budget.
     pub skipped_for_budget: u64,
-    /// Threads that did not stop in time.
+    /// Stops that came late: after 2 ms, when the other threads had been seen to.
     pub stop_timeouts: u64,
     /// torchspy's own CPU time, as a share of one CPU.
     pub own_cpu: f64,

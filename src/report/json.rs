@@ -227,7 +227,7 @@ pub struct Quality {
     pub lost: u64,
     /// Captures left out to stay within the budget.
     pub skipped_for_budget: u64,
-    /// Threads that did not stop in time.
+    /// Stops that came late: after 2 ms, when the other threads had been seen to.
     pub stop_timeouts: u64,
     /// torchspy's own CPU time, in cores.
     pub own_cpu: f64,

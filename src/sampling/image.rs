@@ -125,8 +125,7 @@ impl ProcessImage {
         self.discovery_pause_ns = (self.discovery_pause_ns * 3 / 2).min(SLOWEST_DISCOVERY_NS);
         match find_interpreter(&self.modules, &self.memory) {
             Ok(interpreter) => {
-                self.codes = Some(CodeCache::new(&interpreter));
-                self.python = Python::Found(Arc::new(interpreter));
+                self.set_interpreter(Arc::new(interpreter));
                 true
             }
             // A process that has just been forked or has just started has not mapped everything yet.
@@ -143,6 +142,12 @@ impl ProcessImage {
                 true
             }
         }
+    }
+
+    /// Its interpreter is known.
+    pub(super) fn set_interpreter(&mut self, interpreter: Arc<Interpreter>) {
+        self.codes = Some(CodeCache::new(&interpreter));
+        self.python = Python::Found(interpreter);
     }
 
     /// Looks for an interpreter again: a program may load Python when it has long been running.

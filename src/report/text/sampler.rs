@@ -161,7 +161,7 @@ fn losses(out: &mut String, profile: &Profile, quality: &QualitySummary) {
         line(
             out,
             &[format!(
-                "  {} threads did not stop in time",
+                "  {} stops came late, and were read when they came",
                 count(quality.stop_timeouts)
             )],
         );

@@ -21,6 +21,7 @@ impl Worker {
                 self.throttled_ns();
             }
             self.new_image(id);
+            self.inherit_interpreter(id);
         } else if let Some(known) = self.tables.processes.get_mut(id.index()) {
             let facts = ProcessInfo {
                 python: std::mem::take(&mut known.python),
@@ -32,6 +33,26 @@ impl Worker {
                 ..info
             };
             *known = facts;
+        }
+    }
+
+    /// A forked child is its parent's copy until it calls exec: the interpreter is where it was. Finding it anew would take
+    /// longer than a short-lived child lives.
+    fn inherit_interpreter(&mut self, id: ProcessId) {
+        let Some(child) = self.tables.processes.get(id.index()) else {
+            return;
+        };
+        let interpreter = self.images.iter().find_map(|(parent_id, image)| {
+            let parent = self.tables.processes.get(parent_id.index())?;
+            let is_parent = parent.pid == child.parent_pid && parent.exe == child.exe;
+            match &image.python {
+                Python::Found(interpreter) if is_parent => Some(interpreter.clone()),
+                _ => None,
+            }
+        });
+        if let (Some(interpreter), Some(image)) = (interpreter, self.images.get_mut(&id)) {
+            image.set_interpreter(interpreter);
+            self.tell_interpreter(id);
         }
     }
 
