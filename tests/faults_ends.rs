@@ -238,7 +238,7 @@ fn a_fork_storm() {
         "--seconds",
         "2",
         "--life-ms",
-        "20",
+        "100",
     ];
     let command = Recorder::launch_command(&words, How::default());
     let recorded = Recorder::spawn(command, tempfile::tempdir().unwrap())

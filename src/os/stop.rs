@@ -85,6 +85,11 @@ impl Interrupting {
         self.tid
     }
 
+    /// Asks once more. An interrupt that met the thread in exec may be lost; one too many does nothing.
+    pub fn ask_again(&self) {
+        let _ = ptrace(libc::PTRACE_INTERRUPT, self.tid, 0);
+    }
+
     /// Looks whether it stands by now; never blocks.
     pub fn collect(mut self) -> Collected {
         let looked_ns = monotonic_ns();

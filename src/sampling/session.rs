@@ -165,7 +165,7 @@ impl Session {
                 .name("torchspy-work".to_owned())
                 .spawn(move || {
                     // Its queue takes up what it cannot keep up with for a while.
-                    run_behind(5);
+                    run_behind(0);
                     worker.run();
                 })?,
             Builder::new()

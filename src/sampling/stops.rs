@@ -31,6 +31,7 @@ impl LateStops {
         for interrupting in std::mem::take(&mut self.pending) {
             match interrupting.collect() {
                 Collected::Pending(interrupting) | Collected::Replaced(interrupting) => {
+                    interrupting.ask_again();
                     self.pending.push(interrupting);
                 }
                 Collected::Stopped(stopped) => arrived.push(stopped),
