@@ -8,7 +8,7 @@ use crate::os::clock::monotonic_ns;
 use crate::os::stop::{StopError, StoppedThread};
 use crate::os::threads::ThreadFiles;
 use crate::python::threads::{GilState, read_gil_holder};
-use crate::sampling::capture::{Subject, capture, capture_unstopped};
+use crate::sampling::capture::{Buffers, Subject, capture, capture_unstopped};
 use crate::sampling::stops::{Outcome, Request, stop_all};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -151,21 +151,16 @@ impl Tracer {
                     return;
                 };
                 let process = &mut processes[candidates[at].process];
-                let thread = &mut process.threads[candidates[at].thread];
-                let registers = stopped.registers();
-                let read = capture(
-                    Subject {
-                        memory: &process.memory,
-                        interpreter: process.interpreter.as_deref(),
-                        registers: registers.as_ref().filter(|_| native),
-                    },
-                    &mut thread.plan,
+                let thread = candidates[at].thread;
+                read_stopped(
+                    process,
+                    thread,
+                    stopped,
+                    native,
                     stack,
                     buffers,
                     &mut sample,
                 );
-                sample.registers = registers.filter(|_| native);
-                sample.failure = read.err().map(|_| Partial::StackUnreadable);
                 samples[at] = Some(sample);
             },
             |at, outcome| {
@@ -229,23 +224,9 @@ impl Tracer {
         let (processes, buffers, native) =
             (&mut self.processes, &mut self.buffers, self.options.native);
         let process = &mut processes[index];
-        let thread = &mut process.threads[at];
-        let stack = buffers.prepare(&thread.plan);
-        let registers = stopped.registers().filter(|_| native);
-        let read = capture(
-            Subject {
-                memory: &process.memory,
-                interpreter: process.interpreter.as_deref(),
-                registers: registers.as_ref(),
-            },
-            &mut thread.plan,
-            stack,
-            buffers,
-            &mut sample,
-        );
+        let stack = buffers.prepare(&process.threads[at].plan);
+        read_stopped(process, at, &stopped, native, stack, buffers, &mut sample);
         self.quality.stops.record(stopped.resume());
-        sample.registers = registers;
-        sample.failure = read.err().map(|_| Partial::StackUnreadable);
         // All of its time was put off to now.
         let now = Tick {
             start_ns: self.schedule.stratum_ns(),
@@ -350,6 +331,32 @@ impl Tracer {
             }
         }
     }
+}
+
+/// Reads what stands into `sample`: its registers and, as its plan says, its memory.
+fn read_stopped(
+    process: &mut TracedProcess,
+    at: usize,
+    stopped: &StoppedThread,
+    native: bool,
+    stack: Vec<u8>,
+    buffers: &mut Buffers,
+    sample: &mut RawSample,
+) {
+    let registers = stopped.registers().filter(|_| native);
+    let read = capture(
+        Subject {
+            memory: &process.memory,
+            interpreter: process.interpreter.as_deref(),
+            registers: registers.as_ref(),
+        },
+        &mut process.threads[at].plan,
+        stack,
+        buffers,
+        sample,
+    );
+    sample.registers = registers;
+    sample.failure = read.err().map(|_| Partial::StackUnreadable);
 }
 
 /// Thread states that hold a GIL of the process right now, with their threads.
