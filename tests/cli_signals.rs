@@ -11,11 +11,12 @@ use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
 use tempfile::TempDir;
 
-/// Says which signals it gets, and ends with the status that a line of its standard input gives.
+/// Says which signals it gets, and ends with the status that a line of its standard input gives. It writes past
+/// Python's buffers: the next signal may come before a flush is over, and a second print in there is an error.
 const PROGRAM: &str = r#"
-import signal, sys
+import os, signal, sys
 def say(text):
-    print(text, flush=True)
+    os.write(1, (text + "\n").encode())
 for name in sys.argv[1:]:
     signal.signal(getattr(signal, name), lambda number, frame: say(signal.Signals(number).name))
 say("ready")
@@ -226,7 +227,11 @@ struct Terminal {
 impl Terminal {
     /// `None`, with the reason printed, where there is no script(1).
     fn start(folder: &Path, arguments: &str) -> Option<Self> {
-        let line = format!("{} {arguments}", env!("CARGO_BIN_EXE_torchspy"));
+        // A key that signals would empty the terminal's buffers, with what was written since the signal.
+        let line = format!(
+            "stty noflsh && exec {} {arguments}",
+            env!("CARGO_BIN_EXE_torchspy")
+        );
         let script = Command::new("script")
             .args(["-qefc", &line, "/dev/null"])
             .current_dir(folder)
