@@ -103,33 +103,47 @@ impl<M: Memory + ?Sized> Memory for &M {
 /// Copied ranges of a process's memory.
 #[derive(Clone, Debug, Default)]
 pub struct SnapshotMemory {
-    ranges: Vec<(u64, Vec<u8>)>,
+    ranges: Vec<Copied>,
+}
+
+#[derive(Clone, Debug)]
+struct Copied {
+    start: u64,
+    /// As many of the bytes are the copy: a buffer that goes round is longer than most of what it carries.
+    length: usize,
+    bytes: Vec<u8>,
 }
 
 impl SnapshotMemory {
     /// Adds a copied range. Later ranges win where two overlap only in that lookups try the newest first.
     pub fn insert(&mut self, address: u64, bytes: Vec<u8>) {
-        self.ranges.push((address, bytes));
+        let length = bytes.len();
+        self.insert_part(address, bytes, length);
     }
 
-    /// The copied ranges: start and bytes.
-    pub fn ranges(&self) -> &[(u64, Vec<u8>)] {
-        &self.ranges
+    /// The same of the first `length` bytes of a buffer.
+    pub fn insert_part(&mut self, address: u64, bytes: Vec<u8>, length: usize) {
+        self.ranges.push(Copied {
+            start: address,
+            length: length.min(bytes.len()),
+            bytes,
+        });
     }
 
     /// Forgets all ranges and hands their buffers back for reuse.
     pub fn drain(&mut self) -> impl Iterator<Item = Vec<u8>> + '_ {
-        self.ranges.drain(..).map(|(_, bytes)| bytes)
+        self.ranges.drain(..).map(|copied| copied.bytes)
     }
 }
 
 impl Memory for SnapshotMemory {
     fn read_exact(&self, address: u64, buffer: &mut [u8]) -> Result<(), ReadError> {
-        for (start, bytes) in self.ranges.iter().rev() {
-            if let Some(offset) = address.checked_sub(*start)
+        for copied in self.ranges.iter().rev() {
+            if let Some(offset) = address.checked_sub(copied.start)
                 && let Ok(offset) = usize::try_from(offset)
                 && let Some(end) = offset.checked_add(buffer.len())
-                && let Some(source) = bytes.get(offset..end)
+                && end <= copied.length
+                && let Some(source) = copied.bytes.get(offset..end)
             {
                 buffer.copy_from_slice(source);
                 return Ok(());

@@ -124,17 +124,18 @@ class TorchSpy:
 
 
 class PySpy:
-    """py-spy, with or without --native."""
+    """py-spy, with or without --native or --nonblocking."""
 
-    def __init__(self, folder, path, native):
-        self.folder, self.path, self.native = folder, path, native
-        self.name = "py-spy --native" if native else "py-spy"
+    def __init__(self, folder, path, native, nonblocking=False):
+        self.folder, self.path = folder, path
+        self.flags = (["--native"] if native else []) + (["--nonblocking"] if nonblocking else [])
+        self.name = " ".join(["py-spy", *self.flags])
 
     def attach(self, pid, duration=None, rate=100):
         """Records a running process."""
         output = tempfile.mktemp(suffix=".raw", dir=self.folder)
         command = [self.path, "record", "--pid", str(pid), "--rate", str(rate), "--format", "raw", "--output", output]
-        command += ["--native"] if self.native else []
+        command += self.flags
         command += ["--duration", str(max(1, round(duration)))] if duration is not None else ["--duration", "unlimited"]
         return Run(command, self.folder)
 

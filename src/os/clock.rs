@@ -25,6 +25,11 @@ pub fn monotonic_ns() -> u64 {
     read(libc::CLOCK_MONOTONIC).unwrap_or(0)
 }
 
+/// CLOCK_BOOTTIME, ns: what start times of processes count from.
+pub fn boottime_ns() -> u64 {
+    read(libc::CLOCK_BOOTTIME).unwrap_or(0)
+}
+
 /// The wall clock, ns since 1970.
 pub fn wall_ns() -> u64 {
     read(libc::CLOCK_REALTIME).unwrap_or(0)

@@ -1,6 +1,7 @@
 //! The operating system: the only home of libc, unsafe code and /proc.
 
 pub mod access;
+pub mod bell;
 pub mod clock;
 pub mod elf_file;
 mod fault;

@@ -5,14 +5,17 @@
 //! pids not seen before are read. A process that starts and ends between two looks is not seen, and neither is one whose
 //! parent did. One that was seen stays, whoever becomes its parent.
 
+use super::bell::Bell;
 use super::launch::open_pidfd;
 use super::process_info::{Stat, read_stat};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll, ppoll};
+use nix::sys::time::TimeSpec;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::time::Duration;
 
 /// Members kept at most: a fork storm must not take all of torchspy's file descriptors and memory.
 const MAX_MEMBERS: usize = 4096;
@@ -124,12 +127,30 @@ impl ProcessTree {
     }
 }
 
+/// The pid that was given out last, to a process or a thread: while it stands still, nothing was started. 2 µs a look.
+#[derive(Debug)]
+pub struct NewestPid(Option<File>);
+
+impl NewestPid {
+    /// Opens `/proc/loadavg`, which ends with it (proc_loadavg(5)).
+    pub fn open() -> Self {
+        Self(File::open("/proc/loadavg").ok())
+    }
+
+    /// The pid; `None` where it cannot be read.
+    pub fn read(&self) -> Option<u64> {
+        let mut buffer = [0; 128];
+        let count = self.0.as_ref()?.read_at(&mut buffer, 0).ok()?;
+        parse_last_pid(buffer.get(..count)?)
+    }
+}
+
 /// Watches the live tree below a root.
 #[derive(Debug)]
 pub struct ProcessWatch {
     tree: ProcessTree,
     pidfds: FxHashMap<i32, Option<OwnedFd>>,
-    loadavg: Option<File>,
+    newest: NewestPid,
     last_pid: Option<u64>,
     unreported: Vec<ProcessEvent>,
     told_too_many: bool,
@@ -145,7 +166,7 @@ impl ProcessWatch {
         Ok(Self {
             tree: ProcessTree::new(root_pid, stat.start_ticks),
             pidfds: std::iter::once((root_pid, pidfd)).collect(),
-            loadavg: File::open("/proc/loadavg").ok(),
+            newest: NewestPid::open(),
             last_pid: None,
             unreported: vec![ProcessEvent::Started {
                 pid: root_pid,
@@ -156,11 +177,29 @@ impl ProcessWatch {
         })
     }
 
+    /// Sleeps until a member ends, `bell` sounds, or `timeout` has passed. Where members have no pidfd (before Linux 5.3)
+    /// their end goes by unheard.
+    pub fn wait(&self, bell: &Bell, timeout: Duration) {
+        let mut fds: Vec<PollFd<'_>> = std::iter::once(bell.as_fd())
+            .chain(self.pidfds.values().flatten().map(AsFd::as_fd))
+            .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
+            .collect();
+        let timeout = TimeSpec::from_duration(timeout);
+        // A signal, or too many descriptors, only makes it an early look.
+        let _ = ppoll(&mut fds, Some(timeout), None);
+        bell.silence();
+    }
+
+    /// Whether the end of every member is heard by [`ProcessWatch::wait`].
+    pub fn hears_ends(&self) -> bool {
+        self.pidfds.values().all(Option::is_some)
+    }
+
     /// What has changed since the last poll.
     pub fn poll(&mut self) -> Vec<ProcessEvent> {
         let mut events = std::mem::take(&mut self.unreported);
         self.find_ended(&mut events);
-        let last_pid = self.read_last_pid();
+        let last_pid = self.newest.read();
         // Taken before the listing: what starts during it moves the pid again, and is found by the next poll at the
         // latest. Without a readable loadavg every poll lists.
         if last_pid.is_none() || last_pid != self.last_pid {
@@ -178,12 +217,6 @@ impl ProcessWatch {
     /// The file descriptor that stands for a member; `None` for strangers and before Linux 5.3.
     pub fn pidfd(&self, pid: i32) -> Option<BorrowedFd<'_>> {
         self.pidfds.get(&pid)?.as_ref().map(AsFd::as_fd)
-    }
-
-    fn read_last_pid(&self) -> Option<u64> {
-        let mut buffer = [0; 128];
-        let count = self.loadavg.as_ref()?.read_at(&mut buffer, 0).ok()?;
-        parse_last_pid(buffer.get(..count)?)
     }
 
     fn find_ended(&mut self, events: &mut Vec<ProcessEvent>) {

@@ -1,17 +1,24 @@
 //! Signals that torchspy gets while it records, as a queue that a main loop polls.
 //!
-//! All of them are blocked in every thread and read through a signalfd: no handler, no interrupted system call, nothing
-//! that can happen between two instructions. SIGCHLD is blocked too but not read here: the tracing thread waits for it.
+//! All of them are blocked in every thread, and one thread waits for them: no handler, no interrupted system call, nothing
+//! that can happen between two instructions. SIGCHLD is blocked too but not waited for here: the tracing thread does.
+//!
+//! A signalfd would need no thread, but whoever polls one is woken by every signal to the process, whatever the set: at each
+//! stop of a thread of the target, that is (signalfd_notify, Linux).
 #![allow(unsafe_code)]
 
+use super::bell::Bell;
+use crossbeam_channel::{Receiver, Sender, unbounded};
 use nix::errno::Errno;
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, pthread_sigmask, raise};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::Pid;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::thread::JoinHandleExt;
+use std::sync::Arc;
+use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
 /// Signals that end a process by default, and that torchspy answers to while it records.
@@ -41,13 +48,16 @@ pub struct Received {
 /// The signals of [`Signals::install`], blocked and queued. Dropping it restores the mask; what is pending then acts.
 #[derive(Debug)]
 pub struct Signals {
-    fd: SignalFd,
+    bell: Arc<Bell>,
+    waited: SigSet,
+    /// And the thread that fills it.
+    queue: Option<(Receiver<(Signal, bool)>, JoinHandle<()>)>,
     inherited: SigSet,
     ignored: SigSet,
 }
 
 impl Signals {
-    /// Blocks and starts queueing. Call it before any other thread is made: threads inherit the mask.
+    /// Blocks them. Call it before any other thread is made: threads inherit the mask.
     ///
     /// # Errors
     /// Only where the process may open no further file.
@@ -64,22 +74,40 @@ impl Signals {
         if !is_ignored(Signal::SIGTSTP) {
             queued.add(Signal::SIGTSTP);
         }
-        let mut blocked = queued;
+        // The last of them comes to the waiting thread alone, perhaps before it waits.
+        let waited = with_farewell(queued);
+        let mut blocked = waited;
         blocked.extend(SILENT);
         let mut inherited = SigSet::empty();
         pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&blocked), Some(&mut inherited))?;
-        let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
-        match SignalFd::with_flags(&queued, flags) {
-            Ok(fd) => Ok(Self {
-                fd,
+        match Bell::new() {
+            Ok(bell) => Ok(Self {
+                bell: Arc::new(bell),
+                waited,
+                queue: None,
                 inherited,
                 ignored,
             }),
             Err(error) => {
                 let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&inherited), None);
-                Err(error.into())
+                Err(error)
             }
         }
+    }
+
+    /// Starts to listen; until then signals wait. To be called after the fork of a program that is launched: a process that
+    /// ever had a second thread hands on other dispositions of the C library's own signals.
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub fn listen(&mut self) -> io::Result<()> {
+        let (sender, queue) = unbounded();
+        let (waited, bell) = (self.waited, self.bell.clone());
+        let waiter = Builder::new()
+            .name("torchspy-signal".to_owned())
+            .spawn(move || wait_for_signals(&waited, &sender, &bell))?;
+        self.queue = Some((queue, waiter));
+        Ok(())
     }
 
     /// The mask that torchspy was started with, and that what it launches is to have.
@@ -93,16 +121,9 @@ impl Signals {
     /// others where they come from the terminal's keys.
     pub fn next(&self) -> Option<Received> {
         loop {
-            let information = match self.fd.read_signal() {
-                Ok(Some(information)) => information,
-                Err(Errno::EINTR) => continue,
-                Ok(None) | Err(_) => return None,
-            };
-            let number = i32::try_from(information.ssi_signo).unwrap_or(0);
-            let Ok(signal) = Signal::try_from(number) else {
-                continue;
-            };
-            let from_terminal = information.ssi_code == libc::SI_KERNEL;
+            // Silenced first: what is queued after the look makes it sound again.
+            self.bell.silence();
+            let (signal, from_terminal) = self.queue.as_ref()?.0.try_recv().ok()?;
             let ignored = self.ignored.contains(signal);
             if ignored && (from_terminal || signal == Signal::SIGHUP) {
                 continue;
@@ -131,12 +152,53 @@ impl Signals {
 
 impl AsFd for Signals {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.bell.as_fd()
     }
+}
+
+/// Queues the signals of `set` until [`farewell`] comes.
+fn wait_for_signals(set: &SigSet, queue: &Sender<(Signal, bool)>, bell: &Bell) {
+    loop {
+        // SAFETY: `set` is initialised, and the kernel fills `information`, of which zeroed is a valid value.
+        let (number, information) = unsafe {
+            let mut information: libc::siginfo_t = std::mem::zeroed();
+            (
+                libc::sigwaitinfo(set.as_ref(), &raw mut information),
+                information,
+            )
+        };
+        if number == farewell() {
+            return;
+        }
+        // Interrupted where it is none of them.
+        if let Ok(signal) = Signal::try_from(number) {
+            let _ = queue.send((signal, information.si_code == libc::SI_KERNEL));
+            bell.ring();
+        }
+    }
+}
+
+fn with_farewell(set: SigSet) -> SigSet {
+    let mut set = *set.as_ref();
+    // SAFETY: `set` is an initialised set, to which a signal that exists is added; so is the result.
+    unsafe {
+        libc::sigaddset(&raw mut set, farewell());
+        SigSet::from_sigset_t_unchecked(set)
+    }
+}
+
+/// What ends the waiting thread: a real-time signal, sent to that thread alone.
+fn farewell() -> libc::c_int {
+    libc::SIGRTMIN() + 7
 }
 
 impl Drop for Signals {
     fn drop(&mut self) {
+        if let Some((_, waiter)) = self.queue.take() {
+            // SAFETY: the thread has not been joined, so that its handle is valid; it waits for this signal, blocked.
+            unsafe { libc::pthread_kill(waiter.as_pthread_t(), farewell()) };
+            let _ = waiter.join();
+        }
         let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&self.inherited), None);
     }
 }

@@ -192,22 +192,30 @@ impl ThreadFiles {
 #[derive(Debug)]
 pub struct TaskDirectory {
     path: String,
+    /// Kept open: a look through it costs a third of one through the path.
+    directory: Option<File>,
 }
 
 impl TaskDirectory {
     /// Of process `pid`.
     pub fn new(pid: i32) -> Self {
+        let path = format!("/proc/{pid}/task");
         Self {
-            path: format!("/proc/{pid}/task"),
+            directory: File::open(&path).ok(),
+            path,
         }
     }
 
-    /// A number that changes when the number of threads does: the directory's link count, 1.5 µs.
+    /// A number that changes when the number of threads does, and when the process is gone: the directory's link count.
     ///
     /// # Errors
-    /// ENOENT once the process is gone.
+    /// The process was gone before it was first looked at.
     pub fn link_count(&self) -> io::Result<u64> {
-        Ok(std::fs::metadata(&self.path)?.nlink())
+        let metadata = match &self.directory {
+            Some(directory) => directory.metadata(),
+            None => std::fs::metadata(&self.path),
+        };
+        Ok(metadata?.nlink())
     }
 
     /// The tids of all threads.

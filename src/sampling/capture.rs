@@ -42,26 +42,49 @@ impl ReadPlan {
     }
 }
 
-/// Buffers that go round between the tracer and the worker.
+/// Buffers that go round between the tracer and the worker. They only ever grow, so that their bytes are written once, by
+/// the kernel, and not zeroed for every capture.
 #[derive(Debug, Default)]
 pub(super) struct Buffers {
-    free: Vec<Vec<u8>>,
+    small: Vec<Vec<u8>>,
+    large: Vec<Vec<u8>>,
 }
+
+/// Up to this length a buffer is small, and small ones are kept apart.
+const SMALL_BYTES: usize = 1024;
+/// A larger stack's buffer is let go, so that memory stays bounded by the usual case.
+const MAX_KEPT_BYTES: usize = 128 << 10;
+/// Buffers of each kind that are kept.
+const MAX_KEPT: usize = 512;
 
 impl Buffers {
     /// Takes the buffers out of a sample that is done with.
     pub(super) fn reclaim(&mut self, sample: &mut RawSample) {
         for buffer in sample.snapshot.drain() {
-            // A large stack's buffer is let go, so that memory stays bounded by the usual case.
-            if self.free.len() < 256 && buffer.capacity() <= 128 << 10 {
-                self.free.push(buffer);
-            }
+            self.put_back(buffer);
         }
     }
 
+    fn put_back(&mut self, buffer: Vec<u8>) {
+        let free = match buffer.len() {
+            ..=SMALL_BYTES => &mut self.small,
+            _ => &mut self.large,
+        };
+        if free.len() < MAX_KEPT && buffer.len() <= MAX_KEPT_BYTES {
+            free.push(buffer);
+        }
+    }
+
+    /// A buffer of at least `length` bytes.
     fn take(&mut self, length: usize) -> Vec<u8> {
-        let mut buffer = self.free.pop().unwrap_or_default();
-        buffer.resize(length, 0);
+        let mut buffer = match length {
+            ..=SMALL_BYTES => self.small.pop(),
+            _ => self.large.pop(),
+        }
+        .unwrap_or_default();
+        if buffer.len() < length {
+            buffer.resize(length, 0);
+        }
         buffer
     }
 
@@ -109,6 +132,13 @@ pub(super) fn capture(
     Ok(())
 }
 
+/// A range to read, into the first bytes of a buffer.
+struct Wanted {
+    address: u64,
+    length: usize,
+    buffer: Vec<u8>,
+}
+
 fn read_ranges(
     subject: Subject<'_>,
     plan: &mut ReadPlan,
@@ -116,18 +146,26 @@ fn read_ranges(
     buffers: &mut Buffers,
     sample: &mut RawSample,
 ) -> Result<(), ReadError> {
-    let mut ranges: Vec<(u64, Vec<u8>)> = Vec::with_capacity(4 + plan.extras.len());
+    let mut ranges: Vec<Wanted> = Vec::with_capacity(4 + plan.extras.len());
+    let mut want = |address: u64, length: usize, buffer: Vec<u8>| {
+        ranges.push(Wanted {
+            address,
+            length,
+            buffer,
+        });
+    };
     if let (Some(interpreter), Some(state)) = (subject.interpreter, plan.state_address) {
         let (start, length) = state_range(interpreter, state);
-        ranges.push((start, buffers.take(length)));
+        want(start, length, buffers.take(length));
         if let Some((start, used)) = plan.data_stack {
             let end = (start.saturating_add(used as u64)).next_multiple_of(PAGE);
             let length = (end.saturating_sub(start) as usize).min(MAX_DATA_STACK_BYTES);
-            ranges.push((start, buffers.take(length)));
+            want(start, length, buffers.take(length));
         }
     }
     // Whatever may fail comes last: the kernel stops at the first page that is not there.
     let stack_pointer = subject.registers.and_then(Registers::stack_pointer);
+    let mut with_extras = true;
     if let Some(stack_pointer) = stack_pointer {
         let root = plan.root_stack_pointer;
         let known = root
@@ -138,48 +176,43 @@ fn read_ranges(
             None if root == 0 => UNKNOWN_STACK_BYTES,
             None => MAX_STACK_BYTES,
         };
-        stack_buffer.resize(length, 0);
-        if known.is_some() {
-            ranges.push((stack_pointer, stack_buffer));
-            ranges.extend(
-                plan.extras
-                    .iter()
-                    .map(|&(address, length)| (address, buffers.take(length))),
-            );
-        } else {
-            ranges.push((stack_pointer, stack_buffer));
+        if stack_buffer.len() < length {
+            stack_buffer.resize(length, 0);
         }
+        want(stack_pointer, length, stack_buffer);
+        with_extras = known.is_some();
     } else {
-        buffers.free.push(stack_buffer);
-        ranges.extend(
-            plan.extras
-                .iter()
-                .map(|&(address, length)| (address, buffers.take(length))),
-        );
+        buffers.put_back(stack_buffer);
+    }
+    if with_extras {
+        for &(address, length) in &plan.extras {
+            want(address, length, buffers.take(length));
+        }
     }
     if ranges.is_empty() {
         return Ok(());
     }
-    let addresses: Vec<u64> = ranges.iter().map(|(address, _)| *address).collect();
+    let addresses: Vec<u64> = ranges.iter().map(|range| range.address).collect();
     let mut slices: Vec<IoSliceMut<'_>> = ranges
         .iter_mut()
-        .map(|(_, buffer)| IoSliceMut::new(buffer))
+        .map(|range| IoSliceMut::new(&mut range.buffer[..range.length]))
         .collect();
     let mut available = subject.memory.read_vector(&addresses, &mut slices)?;
     drop(slices);
     let mut stack_bytes = 0;
-    for (address, mut buffer) in ranges {
-        let here = available.min(buffer.len());
+    for range in ranges {
+        let here = available.min(range.length);
         available -= here;
         // The stack may end before what was asked for; of other ranges a part is of no use.
-        if Some(address) == stack_pointer && here > 0 {
-            buffer.truncate(here);
+        if Some(range.address) == stack_pointer && here > 0 {
             stack_bytes = here;
-        } else if here < buffer.len() {
-            buffers.free.push(buffer);
+        } else if here < range.length {
+            buffers.put_back(range.buffer);
             continue;
         }
-        sample.snapshot.insert(address, buffer);
+        sample
+            .snapshot
+            .insert_part(range.address, range.buffer, here);
     }
     if stack_pointer.is_some() {
         plan.stack_bytes = stack_bytes.min(128 << 10);
@@ -200,8 +233,7 @@ fn retry_stack(
     let mut buffer = buffers.take(UNKNOWN_STACK_BYTES);
     let read = memory.read_vector(&[stack_pointer], &mut [IoSliceMut::new(&mut buffer)]);
     if let Ok(length) = read {
-        buffer.truncate(length);
-        sample.snapshot.insert(stack_pointer, buffer);
+        sample.snapshot.insert_part(stack_pointer, buffer, length);
     }
 }
 

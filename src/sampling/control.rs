@@ -1,10 +1,14 @@
 //! What the session tells the tracer, and what the tracer shows of itself, without locks.
 
+use crate::os::bell::Bell;
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// Flags and figures that the threads of a session share.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Control {
+    /// Wakes the keeper.
+    keeper: Bell,
     stop: AtomicBool,
     pause: AtomicBool,
     paused: AtomicBool,
@@ -31,8 +35,32 @@ pub(super) struct Shown {
 }
 
 impl Control {
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self {
+            keeper: Bell::new()?,
+            stop: AtomicBool::default(),
+            pause: AtomicBool::default(),
+            paused: AtomicBool::default(),
+            tree_gone: AtomicBool::default(),
+            finished: AtomicBool::default(),
+            ticks: AtomicU64::default(),
+            samples: AtomicU64::default(),
+            threads: AtomicUsize::default(),
+            processes: AtomicUsize::default(),
+            stopped_ns: AtomicU64::default(),
+            run_ns: AtomicU64::default(),
+            limiting: AtomicBool::default(),
+        })
+    }
+
     pub(super) fn request_stop(&self) {
-        self.stop.store(true, Ordering::Relaxed);
+        self.stop.store(true, Ordering::SeqCst);
+        self.keeper.ring();
+    }
+
+    /// The bell that the keeper listens to.
+    pub(super) fn keeper_bell(&self) -> &Bell {
+        &self.keeper
     }
 
     pub(super) fn stop_requested(&self) -> bool {

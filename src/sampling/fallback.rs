@@ -10,12 +10,11 @@ use crate::model::ids::ProcessId;
 use crate::model::sample::{Gil, ThreadState};
 use crate::os::clock::{monotonic_ns, sleep_until};
 use crate::os::process_info::read_stat;
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
+use crossbeam_channel::{Receiver, Sender, unbounded};
 use py_spy::config::LockingStrategy;
 use py_spy::{Config, PythonSpy, StackTrace};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// How long a process may fail to be read, starting up or later, before its native stacks are taken instead.
 const PATIENCE_NS: u64 = 5_000_000_000;
@@ -143,18 +142,13 @@ impl Fallback {
     /// Waits for something to watch. `false` if there will never be anything.
     fn wait_for_work(&mut self) -> bool {
         loop {
-            if self.control.stop_requested() {
+            // The worker, which gives the orders, ends with the session.
+            let Ok(order) = self.orders.recv() else {
                 return false;
-            }
-            match self.orders.recv_timeout(Duration::from_millis(100)) {
-                Ok(order) => {
-                    self.obey(order);
-                    if !self.watched.is_empty() {
-                        return true;
-                    }
-                }
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return false,
+            };
+            self.obey(order);
+            if !self.watched.is_empty() {
+                return true;
             }
         }
     }

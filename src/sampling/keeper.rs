@@ -3,15 +3,17 @@
 use super::control::Control;
 use super::raw::NamedStack;
 use crate::model::process::ProcessInfo;
-use crate::os::clock::{monotonic_ns, sleep_until};
+use crate::os::clock::{boottime_ns, monotonic_ns};
 use crate::os::process_info::{read_process_info, read_stat};
 use crate::os::process_tree::{ProcessEvent, ProcessWatch};
 use crate::python::discover::Interpreter;
 use crossbeam_channel::Sender;
+use nix::unistd::{SysconfVar, sysconf};
 use rustc_hash::FxHashMap;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What the tracer is told of processes.
 #[derive(Debug)]
@@ -38,22 +40,37 @@ pub(super) enum KeeperEvent {
     Gone { pid: i32 },
 }
 
-/// How often the tree is looked at: a child is found within a tick of its start, at the usual 100 Hz.
-const PERIOD_NS: u64 = 10_000_000;
-/// How often while the program that torchspy started is on its way to its exec.
-const LAUNCH_NS: u64 = 500_000;
-/// How often a process is asked whether it has called exec: often while it is young, then seldom.
+/// How often the tree is looked at while the program that torchspy started is on its way to its exec.
+const LAUNCH: Duration = Duration::from_micros(500);
+/// How often a process is asked whether it has called exec while it is young, and how often later. In between the keeper
+/// sleeps: the tracer wakes it at the tick after a process was started, and a process that ends does itself.
+const YOUNG_CHECK: Duration = Duration::from_millis(10);
+const EXEC_CHECK: Duration = Duration::from_millis(250);
+/// Until what age a process is young.
 const YOUNG_NS: u64 = 5_000_000_000;
-const EXEC_CHECK_NS: u64 = 250_000_000;
 
 /// A process that is watched.
 struct Kept {
     image: ImageMark,
-    seen_ns: u64,
+    /// CLOCK_MONOTONIC.
+    young_until_ns: u64,
     checked_ns: u64,
     /// Forked by torchspy and not yet the program: nothing to sample.
     before_exec: bool,
     start_ticks: u64,
+}
+
+impl Kept {
+    fn is_young(&self, now_ns: u64) -> bool {
+        now_ns < self.young_until_ns
+    }
+}
+
+/// For how long a process has lived that was started at `start_ticks`, ns.
+fn age_ns(start_ticks: u64) -> u64 {
+    let per_second = sysconf(SysconfVar::CLK_TCK).ok().flatten().unwrap_or(100);
+    let start_ns = start_ticks.saturating_mul(1_000_000_000 / per_second.unsigned_abs().max(1));
+    boottime_ns().saturating_sub(start_ns)
 }
 
 /// What changes when a process calls exec, even of the same program: addresses are random, and so is this pair.
@@ -96,12 +113,18 @@ impl Keeper {
     pub(super) fn run(mut self) {
         while !self.control.stop_requested() {
             self.look();
-            let pause = if self.kept.values().any(|kept| kept.before_exec) {
-                LAUNCH_NS
-            } else {
-                PERIOD_NS
-            };
-            sleep_until(monotonic_ns() + pause);
+            self.watch.wait(self.control.keeper_bell(), self.pause());
+        }
+    }
+
+    fn pause(&self) -> Duration {
+        let now_ns = monotonic_ns();
+        if self.kept.values().any(|kept| kept.before_exec) {
+            LAUNCH
+        } else if self.kept.values().any(|kept| kept.is_young(now_ns)) || !self.watch.hears_ends() {
+            YOUNG_CHECK
+        } else {
+            EXEC_CHECK
         }
     }
 
@@ -130,7 +153,7 @@ impl Keeper {
             && exe_of(&pid.to_string()) == self.own_exe;
         let kept = Kept {
             image: read_mark(pid),
-            seen_ns: now_ns,
+            young_until_ns: (now_ns + YOUNG_NS).saturating_sub(age_ns(start_ticks)),
             checked_ns: now_ns,
             before_exec,
             start_ticks,
@@ -164,8 +187,7 @@ impl Keeper {
     fn check_exec(&mut self, now_ns: u64) {
         let mut changed = Vec::new();
         for (&pid, kept) in &mut self.kept {
-            let young = now_ns < kept.seen_ns + YOUNG_NS;
-            if !young && now_ns < kept.checked_ns + EXEC_CHECK_NS {
+            if !kept.is_young(now_ns) && now_ns < kept.checked_ns + EXEC_CHECK.as_nanos() as u64 {
                 continue;
             }
             kept.checked_ns = now_ns;

@@ -10,10 +10,14 @@ use std::collections::VecDeque;
 /// Messages that wait while the worker is behind. Past it even the time of samples is given up, and said so.
 const MAX_BACKLOG: usize = 50_000;
 
+/// Messages that are let gather before the worker is woken: each waking costs the target as much as several samples.
+const GATHER: usize = 128;
+
 /// Sends messages in order. A stack that finds the queue full gives way to its time; facts wait in a backlog.
 #[derive(Debug)]
 pub(super) struct Outbox {
     sender: Sender<Message>,
+    bell: Sender<()>,
     recycled: Receiver<Box<RawSample>>,
     backlog: VecDeque<Message>,
     lost_stacks: u64,
@@ -21,9 +25,14 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
-    pub(super) fn new(sender: Sender<Message>, recycled: Receiver<Box<RawSample>>) -> Self {
+    pub(super) fn new(
+        sender: Sender<Message>,
+        bell: Sender<()>,
+        recycled: Receiver<Box<RawSample>>,
+    ) -> Self {
         Self {
             sender,
+            bell,
             recycled,
             backlog: VecDeque::new(),
             lost_stacks: 0,
@@ -39,13 +48,23 @@ impl Outbox {
     /// Sends `message`, now or later. Gives back the sample of a stack that was dropped.
     pub(super) fn send(&mut self, message: Message) -> Option<Box<RawSample>> {
         self.drain();
-        if self.backlog.is_empty() {
+        let cannot_wait = matches!(
+            message,
+            Message::Process(..) | Message::Image(..) | Message::Flush(_)
+        );
+        let dropped = if self.backlog.is_empty() {
             match self.sender.try_send(message) {
-                Ok(()) | Err(TrySendError::Disconnected(_)) => return None,
-                Err(TrySendError::Full(message)) => return self.keep(message),
+                Ok(()) | Err(TrySendError::Disconnected(_)) => None,
+                Err(TrySendError::Full(message)) => self.keep(message),
             }
+        } else {
+            self.keep(message)
+        };
+        if cannot_wait || self.sender.len() >= GATHER {
+            // Full: it sounds already.
+            let _ = self.bell.try_send(());
         }
-        self.keep(message)
+        dropped
     }
 
     fn keep(&mut self, message: Message) -> Option<Box<RawSample>> {
@@ -113,6 +132,7 @@ impl Outbox {
 
     /// Sends the whole backlog, waiting for room: at the end of a session only.
     pub(super) fn finish(mut self) {
+        let _ = self.bell.try_send(());
         for message in self.backlog.drain(..) {
             if self.sender.send(message).is_err() {
                 return;

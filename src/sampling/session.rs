@@ -8,7 +8,7 @@ use super::fallback::Fallback;
 use super::keeper::{Keeper, is_own_child};
 use super::outbox::Outbox;
 use super::tracer::Tracer;
-use super::worker::Worker;
+use super::worker::{Inbox, Worker};
 use crate::model::segment::Segment;
 use crate::os::access::try_read_memory;
 use crate::os::priority::run_behind;
@@ -133,10 +133,11 @@ impl Session {
         })?;
         // Threads inherit the mask: a stop of the target must wake the tracer and nobody else.
         block_child_signals();
-        let control: Arc<Control> = Arc::default();
+        let control = Arc::new(Control::new()?);
         let error: Arc<Mutex<Option<String>>> = Arc::default();
         let (message_sender, messages) = bounded(QUEUE);
         let (recycle, recycled) = bounded(QUEUE);
+        let (worker_bell, rung) = bounded(1);
         let (event_sender, events) = unbounded();
         let (segment_sender, segments) = bounded(SEGMENTS);
         let mut keeper = Keeper::new(
@@ -147,14 +148,15 @@ impl Session {
         )?;
         keeper.look();
         let launched = is_own_child(root_pid).then_some(root_pid);
-        let outbox = Outbox::new(message_sender, recycled);
+        let outbox = Outbox::new(message_sender, worker_bell, recycled);
         let (fallback, link) = Fallback::new(
             options.rate_hz,
             options.gil_only,
             event_sender.clone(),
             control.clone(),
         );
-        let worker = Worker::new(messages, recycle, event_sender, segment_sender, link);
+        let inbox = Inbox { messages, rung };
+        let worker = Worker::new(inbox, recycle, event_sender, segment_sender, link);
         let (writer_control, writer_error) = (control.clone(), error.clone());
         let tracer_control = control.clone();
         let threads = vec![

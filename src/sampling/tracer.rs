@@ -22,6 +22,7 @@ use crate::model::quality::Quality;
 use crate::model::sample::{Capture, Gil};
 use crate::os::clock::{monotonic_ns, own_cpu_ns, sleep_until, wake_precisely};
 use crate::os::priority::run_ahead;
+use crate::os::process_tree::NewestPid;
 use crate::os::stop::{block_child_signals, wait_for_any_stop};
 use crate::os::threads::{SchedStat, ThreadFiles, Whereabouts};
 use crate::python::frames::PythonStack;
@@ -69,6 +70,8 @@ pub(super) struct Tracer {
     own_cpu_ns: u64,
     own_queue: (ThreadFiles, SchedStat),
     launched_pid: Option<i32>,
+    /// The newest pid of the machine, and what it was at the last tick.
+    newest: (NewestPid, Option<u64>),
 }
 
 impl Tracer {
@@ -104,6 +107,7 @@ impl Tracer {
             own_cpu_ns: own_cpu_ns(),
             own_queue: (own_files, own_stat),
             launched_pid,
+            newest: (NewestPid::open(), None),
         }
     }
 
@@ -181,6 +185,7 @@ impl Tracer {
     fn tick(&mut self, tick: Tick) {
         self.quality.ticks += 1;
         self.looks += 1;
+        self.call_keeper();
         self.quality.late_ticks += u64::from(tick.late);
         self.quality.missed_ticks += tick.missed;
         while let Some(mut sample) = self.outbox.recycled() {
@@ -201,6 +206,15 @@ impl Tracer {
             .sum();
         self.control
             .show_tick(self.processes.len(), threads, self.budget.is_limiting());
+    }
+
+    /// Tells the keeper if a process may have been started since the last tick.
+    fn call_keeper(&mut self) {
+        let newest = self.newest.0.read();
+        if newest.is_none() || newest != self.newest.1 {
+            self.newest.1 = newest;
+            self.control.keeper_bell().ring();
+        }
     }
 
     /// A stretch of this tick, with what was passed over before if `capture` is that of a running thread.

@@ -19,7 +19,7 @@ use crate::native::unwind::NativeFrame;
 use crate::os::clock::monotonic_ns;
 use crate::os::host::CpuGroups;
 use crate::recording::compact::SessionTables;
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use crossbeam_channel::{Receiver, Sender, TryRecvError};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,9 +29,24 @@ const MAX_STACKS: usize = 200_000;
 /// How long to wait for symbol tables at the end of a session.
 const SYMBOL_PATIENCE: Duration = Duration::from_secs(10);
 
+/// Longest wait for the bell: what the tracer learns from the worker is this late at most.
+const PATIENCE: Duration = Duration::from_millis(100);
+/// The same while some process's interpreter is being looked for.
+const STARTING_PATIENCE: Duration = Duration::from_millis(3);
+/// Messages that are taken between two looks at other things.
+const ROUND: usize = 64;
+
+/// Where the worker's work comes from.
+pub(super) struct Inbox {
+    /// The work.
+    pub(super) messages: Receiver<Message>,
+    /// Wakes the worker: what gathers meanwhile is cheaper to do at once.
+    pub(super) rung: Receiver<()>,
+}
+
 /// The worker's state.
 pub(super) struct Worker {
-    messages: Receiver<Message>,
+    inbox: Inbox,
     recycle: Sender<Box<RawSample>>,
     events: Sender<KeeperEvent>,
     segments: Sender<Segment>,
@@ -64,14 +79,14 @@ struct Scratch {
 
 impl Worker {
     pub(super) fn new(
-        messages: Receiver<Message>,
+        inbox: Inbox,
         recycle: Sender<Box<RawSample>>,
         events: Sender<KeeperEvent>,
         segments: Sender<Segment>,
         fallback: FallbackLink,
     ) -> Self {
         Self {
-            messages,
+            inbox,
             recycle,
             events,
             segments,
@@ -95,24 +110,39 @@ impl Worker {
     /// Works until the tracer has sent its last flush.
     pub(super) fn run(mut self) {
         loop {
-            let starting = self.images.values().any(ProcessImage::is_starting);
-            let patience = Duration::from_millis(if starting { 3 } else { 200 });
-            match self.messages.recv_timeout(patience) {
-                Ok(Message::Flush(facts)) => {
-                    let last = facts.last;
-                    self.flush(*facts);
-                    if last {
-                        return;
+            for _ in 0..ROUND {
+                match self.inbox.messages.try_recv() {
+                    Ok(Message::Flush(facts)) => {
+                        let last = facts.last;
+                        self.flush(*facts);
+                        if last {
+                            return;
+                        }
                     }
+                    Ok(message) => self.take(message),
+                    Err(TryRecvError::Empty) => {
+                        self.look_elsewhere();
+                        let starting = self.images.values().any(ProcessImage::is_starting);
+                        let patience = if starting {
+                            STARTING_PATIENCE
+                        } else {
+                            PATIENCE
+                        };
+                        // Whether it sounded or not, there may be something.
+                        let _ = self.inbox.rung.recv_timeout(patience);
+                    }
+                    Err(TryRecvError::Disconnected) => return,
                 }
-                Ok(message) => self.take(message),
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return,
             }
-            self.discover_interpreters();
-            while let Ok(finding) = self.fallback.findings.try_recv() {
-                self.take_finding(finding);
-            }
+            self.look_elsewhere();
+        }
+    }
+
+    /// Looks for interpreters, and takes what the fallback found.
+    fn look_elsewhere(&mut self) {
+        self.discover_interpreters();
+        while let Ok(finding) = self.fallback.findings.try_recv() {
+            self.take_finding(finding);
         }
     }
 

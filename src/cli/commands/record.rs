@@ -22,7 +22,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// How often the progress line and the end of an attached target are looked at.
-const LOOK: Duration = Duration::from_millis(100);
+const LOOK: Duration = Duration::from_millis(250);
 /// As often where the kernel has no pidfd to tell that the program has ended.
 const LOOK_WITHOUT_PIDFD: Duration = Duration::from_millis(20);
 /// Variables that name a rank, first match counts (torchrun, Slurm, Open MPI, PMI).
@@ -53,9 +53,14 @@ pub(crate) fn run(plan: RecordPlan) -> Result<ExitCode, Failure> {
     }
 }
 
-fn launch(plan: RecordPlan, command: &[OsString], signals: Signals) -> Result<ExitCode, Failure> {
+fn launch(
+    plan: RecordPlan,
+    command: &[OsString],
+    mut signals: Signals,
+) -> Result<ExitCode, Failure> {
     let suspended = SuspendedLaunch::spawn(command, &signals.inherited_mask())
         .map_err(hints::launch_failure)?;
+    signals.listen().map_err(Failure::new)?;
     let pid = suspended.pid();
     let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
     let environment = std::fs::read("/proc/self/environ").unwrap_or_default();
@@ -72,7 +77,7 @@ fn launch(plan: RecordPlan, command: &[OsString], signals: Signals) -> Result<Ex
     }
 }
 
-fn attach(plan: RecordPlan, pid: i32, signals: Signals) -> Result<ExitCode, Failure> {
+fn attach(plan: RecordPlan, pid: i32, mut signals: Signals) -> Result<ExitCode, Failure> {
     let info = read_process_info(pid)
         .map_err(|_| hints::session_failure(SessionError::NoSuchProcess(pid)))?;
     if u32::try_from(pid).is_ok_and(|pid| pid == std::process::id()) {
@@ -81,6 +86,7 @@ fn attach(plan: RecordPlan, pid: i32, signals: Signals) -> Result<ExitCode, Fail
             "give the trainer's pid",
         ));
     }
+    signals.listen().map_err(Failure::new)?;
     // Asked before the outputs are opened: files that exist are not emptied for nothing.
     if let Err(error) = access::try_read_memory(pid)
         && error.kind() == io::ErrorKind::PermissionDenied
