@@ -226,7 +226,11 @@ impl Tracer {
         let process = &mut processes[index];
         let stack = buffers.prepare(&process.threads[at].plan);
         read_stopped(process, at, &stopped, native, stack, buffers, &mut sample);
-        self.quality.stops.record(stopped.resume());
+        let stop_ns = stopped.resume();
+        self.quality.stops.record(stop_ns);
+        // Its running time was accounted for in the tick that asked for the stop.
+        self.budget.account(stop_ns, 0);
+        self.control.show_stops(stop_ns, 0);
         // All of its time was put off to now.
         let now = Tick {
             start_ns: self.schedule.stratum_ns(),
