@@ -578,12 +578,18 @@ fn spawned_children_of_a_trainer_are_workers_and_spawned_trainers_are_ranks() {
         S::Running,
         &[py("<frozen importlib._bootstrap>", "_find_and_load", 1)],
     );
+    // Forked by the worker to run something else, and gone before it did.
+    let fork = builder.process(102, 101, &spawn);
+    builder.thread(fork, 102, "python", true);
     assert_eq!(
-        roles(builder)[1],
-        Role::DataLoaderWorker {
-            number: 0,
-            trainer: Some(ProcessId(0))
-        }
+        roles(builder)[1..],
+        [
+            Role::DataLoaderWorker {
+                number: 0,
+                trainer: Some(ProcessId(0))
+            },
+            Role::Other
+        ]
     );
 
     let mut builder = Builder::trainer();

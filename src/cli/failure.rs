@@ -51,9 +51,15 @@ impl Failure {
         self
     }
 
-    /// The error and its causes in one line.
+    /// The error and its causes in one line, each once: many an error says its cause itself.
     pub(crate) fn text(&self) -> String {
-        format!("{:#}", self.error)
+        let mut text = self.error.to_string();
+        for cause in self.error.chain().skip(1).map(ToString::to_string) {
+            if !text.ends_with(&cause) {
+                text = format!("{text}: {cause}");
+            }
+        }
+        text
     }
 }
 

@@ -126,6 +126,14 @@ pub(crate) fn of_output_error(error: &io::Error) -> Option<String> {
     )
 }
 
+/// What went wrong with writing, and what to do about its cause.
+pub(crate) fn writing_failure(error: impl Into<anyhow::Error>) -> Failure {
+    let error = error.into();
+    let mut causes = error.chain().filter_map(|cause| cause.downcast_ref());
+    let hint = causes.next().and_then(of_output_error);
+    Failure::new(error).maybe_hint(hint)
+}
+
 /// A recording that cannot be opened.
 pub(crate) fn of_input_error(error: &anyhow::Error) -> Option<String> {
     let kind = error

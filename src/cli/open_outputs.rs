@@ -206,6 +206,16 @@ pub(crate) fn open_named(output: &OutputFile) -> Result<OpenOutput, Failure> {
         }
         result => (result, true),
     };
+    if let Ok(file) = &result
+        && *format == Format::Recording
+        && !file.metadata().is_ok_and(|data| data.is_file())
+    {
+        return Err(Failure::message(format!(
+            "cannot write {}: a recording is read back at its end, and this is no regular file",
+            path.display()
+        ))
+        .hint("give a file, or its pipe a format that is only written: .svg .folded .json .txt"));
+    }
     Ok(OpenOutput {
         path: path.clone(),
         format: *format,

@@ -73,7 +73,7 @@ impl SegmentSink for RecordingSink {
     fn write(&mut self, segment: &Segment) -> io::Result<()> {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         match writer.as_mut() {
-            Some(writer) => writer.write_segment(segment).map_err(io::Error::other),
+            Some(writer) => writer.write_segment(segment).map_err(io::Error::from),
             None => Err(io::ErrorKind::BrokenPipe.into()),
         }
     }

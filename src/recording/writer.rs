@@ -23,6 +23,17 @@ pub enum WriteError {
     Segment(&'static str),
 }
 
+impl From<WriteError> for io::Error {
+    /// Of the same kind, so that a full disk is still known as one.
+    fn from(error: WriteError) -> Self {
+        let kind = match &error {
+            WriteError::Io(cause) => cause.kind(),
+            WriteError::Broken | WriteError::Segment(_) => io::ErrorKind::Other,
+        };
+        io::Error::new(kind, error)
+    }
+}
+
 /// A recording that is being written.
 pub struct RecordingWriter {
     file: File,

@@ -233,6 +233,12 @@ fn exe_of(pid: &str) -> Option<(u64, u64)> {
     Some((metadata.dev(), metadata.ino()))
 }
 
+/// Whether one is a fork of the other, and neither has called exec since.
+pub(super) fn has_same_image(pid: i32, other: i32) -> bool {
+    let mark = read_mark(pid);
+    mark.start_code != 0 && mark == read_mark(other)
+}
+
 /// Fields 26 and 28 of `/proc/PID/stat` (proc_pid_stat(5)); zeros where they may not be read.
 fn read_mark(pid: i32) -> ImageMark {
     let text = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();

@@ -94,17 +94,17 @@ pub enum SessionError {
 }
 
 /// How a session ended.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub struct SessionEnd {
     /// What went wrong on the way, if anything.
-    pub error: Option<String>,
+    pub error: Option<io::Error>,
 }
 
 /// A recording in progress.
 pub struct Session {
     started: Instant,
     control: Arc<Control>,
-    error: Arc<Mutex<Option<String>>>,
+    error: Arc<Mutex<Option<io::Error>>>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -134,7 +134,7 @@ impl Session {
         // Threads inherit the mask: a stop of the target must wake the tracer and nobody else.
         block_child_signals();
         let control = Arc::new(Control::new()?);
-        let error: Arc<Mutex<Option<String>>> = Arc::default();
+        let error: Arc<Mutex<Option<io::Error>>> = Arc::default();
         let (message_sender, messages) = bounded(QUEUE);
         let (recycle, recycled) = bounded(QUEUE);
         let (worker_bell, rung) = bounded(1);
@@ -243,8 +243,9 @@ impl Session {
             .unwrap_or_else(PoisonError::into_inner)
             .take();
         if died && error.is_none() {
-            error =
-                Some("a part of the sampler failed; what it had gathered was written".to_owned());
+            error = Some(io::Error::other(
+                "a part of the sampler failed; what it had gathered was written",
+            ));
         }
         Ok(SessionEnd { error })
     }
@@ -255,7 +256,7 @@ fn write_segments(
     segments: &Receiver<Segment>,
     mut sink: Box<dyn SegmentSink>,
     control: &Control,
-    error: &Mutex<Option<String>>,
+    error: &Mutex<Option<io::Error>>,
 ) {
     for segment in segments {
         let failed = error
@@ -266,7 +267,7 @@ fn write_segments(
             continue;
         }
         if let Err(problem) = sink.write(&segment) {
-            *error.lock().unwrap_or_else(PoisonError::into_inner) = Some(problem.to_string());
+            *error.lock().unwrap_or_else(PoisonError::into_inner) = Some(problem);
             control.set_finished();
             control.request_stop();
         }

@@ -38,6 +38,8 @@ pub(super) struct TracedThread {
     pub(super) stack_pointer: u64,
     /// We stopped it in the sleep that it is in: what it ran since then, it ran because of us.
     pub(super) own_stop: bool,
+    /// Its name when that was last looked at.
+    pub(super) name: String,
     /// Whether `--threads` lets it in.
     pub(super) wanted: bool,
     /// Time that is reused so far and not yet handed on.
@@ -89,6 +91,7 @@ impl TracedThread {
             state: ThreadState::Unknown,
             stack_pointer: 0,
             own_stop: false,
+            name: String::new(),
             wanted: true,
             reused: None,
             deferred: Passed::default(),

@@ -129,7 +129,7 @@ fn ancestors(processes: &[ProcessInfo], of: usize) -> Vec<usize> {
 /// | 2 | resource tracker, fork server, no Python | other |
 /// | 3 | the command names a launcher, and nothing was trained | launcher |
 /// | 4 | something was trained | trainer |
-/// | 5 | a fork or spawn of a process that trained, and itself did not train | DataLoader worker if spawned by `multiprocessing`, else other |
+/// | 5 | it descends from a process that trained, and did not train | DataLoader worker if that one spawned it by `multiprocessing`, else other |
 /// | 6 | it has torch, or the environment names a rank, or it is the root | trainer, unless its children train: launcher |
 pub fn roles(processes: &[ProcessInfo], facts: &[ProcessFacts], root_pid: i32) -> Vec<Role> {
     let fact = |index: usize| facts.get(index).copied().unwrap_or_default();
@@ -149,11 +149,12 @@ pub fn roles(processes: &[ProcessInfo], facts: &[ProcessFacts], root_pid: i32) -
         .enumerate()
         .map(|(index, process)| {
             let line = lines.get(index).map_or(&[][..], Vec::as_slice);
-            let trainer = line.iter().copied().find(|&ancestor| trained(ancestor));
+            let below_trainer = line.iter().copied().find(|&ancestor| trained(ancestor));
+            let by_trainer = below_trainer.is_some() && below_trainer == line.first().copied();
             role_of(
                 process,
                 fact(index),
-                trainer,
+                below_trainer.map(|_| by_trainer),
                 child_trained(index),
                 process.pid == root_pid,
             )
@@ -163,10 +164,11 @@ pub fn roles(processes: &[ProcessInfo], facts: &[ProcessFacts], root_pid: i32) -
     roles
 }
 
+/// `below_trainer`: some ancestor trained; `true` where that is its parent.
 fn role_of(
     process: &ProcessInfo,
     fact: ProcessFacts,
-    trainer: Option<usize>,
+    below_trainer: Option<bool>,
     child_trained: bool,
     is_root: bool,
 ) -> Role {
@@ -193,8 +195,9 @@ fn role_of(
     if trained {
         return as_trainer;
     }
-    if trainer.is_some() {
-        return if has_word(process, SPAWNED) {
+    if let Some(by_trainer) = below_trainer {
+        // A fork has the command line of what it is a copy of: that of a worker is no worker.
+        return if by_trainer && has_word(process, SPAWNED) {
             worker
         } else {
             Role::Other

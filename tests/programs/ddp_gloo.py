@@ -2,11 +2,14 @@
 
 usage: python -m torch.distributed.run --standalone --nproc-per-node 2 ddp_gloo.py [--seconds 10]
 Without torchrun it starts its ranks itself (--ranks). Each rank prints "ready PID rank R" after its first step and
-"rank R steps N loss L" at the end. --slow-rank makes one rank the straggler that the others wait for.
+"rank R steps N loss L" at the end. --slow-rank makes one rank the straggler that the others wait for. With --workers
+the batches come from DataLoader workers, started by --start-method; --helper has each rank start a program that is no
+Python.
 """
 
 import argparse
 import os
+import subprocess
 import tempfile
 import time
 
@@ -15,6 +18,24 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset
+
+
+class Rows(Dataset):
+    def __len__(self):
+        return 1 << 20
+
+    def __getitem__(self, index):
+        return torch.full((256,), float(index % 7)), index % 10
+
+
+def batches_of(arguments):
+    """The same batch again and again, or what DataLoader workers make."""
+    if not arguments.workers:
+        batch = torch.randn(64, 256), torch.randint(0, 10, (64,))
+        while True:
+            yield batch
+    yield from DataLoader(Rows(), batch_size=64, num_workers=arguments.workers, multiprocessing_context=arguments.start_method)
 
 
 def train(arguments):
@@ -23,13 +44,15 @@ def train(arguments):
     torch.set_num_threads(1)
     model = DistributedDataParallel(nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    inputs, labels = torch.randn(64, 256), torch.randint(0, 10, (64,))
+    batches = batches_of(arguments)
+    helper = subprocess.Popen(["sleep", "600"]) if arguments.helper else None
     steps, begin, loss = 0, time.monotonic(), torch.zeros(())
     stop = torch.zeros(())
     # All ranks must take the same number of steps: rank 0 decides.
     while stop.item() == 0:
         if rank == arguments.slow_rank:
             time.sleep(0.02)
+        inputs, labels = next(batches)
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(inputs), labels)
         loss.backward()
@@ -42,6 +65,9 @@ def train(arguments):
             stop.fill_(float(over))
         dist.broadcast(stop, 0)
     print(f"rank {rank} steps {steps} loss {loss.item():.6f}", flush=True)
+    if helper:
+        helper.kill()
+        helper.wait()
     dist.destroy_process_group()
 
 
@@ -56,6 +82,9 @@ def main():
     parser.add_argument("--steps", type=int, default=0, help="stop after that many steps and not by the clock")
     parser.add_argument("--slow-rank", type=int, default=-1)
     parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--start-method", choices=["fork", "spawn"], default="fork")
+    parser.add_argument("--helper", action="store_true", help="a child that is no Python")
     arguments = parser.parse_args()
     if "RANK" in os.environ:
         dist.init_process_group("gloo")

@@ -2,7 +2,7 @@
 //! still reach the program meanwhile.
 
 use crate::cli::failure::Failure;
-use crate::cli::open_outputs::{OpenOutput, OpenOutputs, cannot_write};
+use crate::cli::open_outputs::{OpenOutput, OpenOutputs};
 use crate::cli::outputs::{self, RecordingSink, SummaryOptions};
 use crate::cli::plan::Drawing;
 use crate::cli::{hints, messages};
@@ -71,13 +71,13 @@ impl Finish {
         match self.session.stop() {
             Ok(end) => {
                 if let Some(error) = end.error {
-                    failed(&Failure::message(error));
+                    failed(&hints::writing_failure(error));
                 }
             }
             Err(error) => failed(&hints::session_failure(error)),
         }
         if let Err(error) = self.sink.finish() {
-            failed(&Failure::new(error));
+            failed(&hints::writing_failure(error));
         }
         let path = self.outputs.recording_path();
         let named = self.outputs.named_recording();
@@ -112,12 +112,7 @@ fn write_output(output: &OpenOutput, profile: &Profile, drawing: &Drawing) -> Re
     let result = result.and_then(|()| Ok(out.flush()?));
     result.map_err(|error| {
         output.remove_if_created();
-        match error.downcast::<io::Error>() {
-            Ok(error) => cannot_write(&output.path, error),
-            Err(error) => {
-                Failure::new(error.context(format!("cannot write {}", output.path.display())))
-            }
-        }
+        hints::writing_failure(error.context(format!("cannot write {}", output.path.display())))
     })
 }
 

@@ -139,7 +139,7 @@ fn start_session(
     outputs: &OpenOutputs,
 ) -> Result<(Session, RecordingSink), Failure> {
     let file = outputs.recording().map_err(Failure::new)?;
-    let sink = RecordingSink::start(file, run)?;
+    let sink = RecordingSink::start(file, run).map_err(hints::writing_failure)?;
     let session = Session::start(run.pid, plan.options.clone(), Box::new(sink.clone()))
         .map_err(hints::session_failure)?;
     Ok((session, sink))

@@ -1,6 +1,5 @@
 //! What the keeper and the fallback tell.
 
-use super::listing::rename_threads;
 use super::{Message, NamedStack, Stretch, TracedProcess, Tracer};
 use crate::model::ids::ProcessId;
 use crate::model::sample::{Capture, Gil};
@@ -30,14 +29,14 @@ impl Tracer {
                     interpreter,
                     exec,
                 } => {
-                    if let Some(process) =
-                        self.processes.iter_mut().find(|process| process.pid == pid)
-                    {
-                        process.set_interpreter(interpreter.clone(), exec);
+                    let found = self.processes.iter().position(|process| process.pid == pid);
+                    if let Some(index) = found {
+                        self.processes[index].set_interpreter(interpreter.clone(), exec);
                         if exec {
-                            rename_threads(process, &mut self.outbox);
+                            self.rename_threads(index);
                         }
-                        self.outbox.send(Message::Image(process.id, interpreter));
+                        let id = self.processes[index].id;
+                        self.outbox.send(Message::Image(id, interpreter));
                     }
                 }
                 KeeperEvent::Fallback { pid, reads } => {

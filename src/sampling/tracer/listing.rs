@@ -1,6 +1,6 @@
 //! Which threads a process has.
 
-use super::{Message, Outbox, Stretch, TracedProcess, TracedThread, Tracer};
+use super::{Message, SessionOptions, Stretch, TracedProcess, TracedThread, Tracer};
 use crate::model::frame::Partial;
 use crate::model::ids::ThreadId;
 use crate::model::process::ThreadInfo;
@@ -48,11 +48,8 @@ impl Tracer {
         let process = &mut self.processes[index];
         let mut thread = TracedThread::new(process.pid, tid, id);
         let info = thread_info(process, &thread, now_ns);
-        thread.wanted = self
-            .options
-            .threads
-            .as_ref()
-            .is_none_or(|wanted| wanted.is_match(&info.name));
+        thread.name.clone_from(&info.name);
+        thread.wanted = is_wanted(&self.options, &info.name);
         self.outbox.send(Message::Thread(id, Box::new(info)));
         process.threads.push(thread);
     }
@@ -62,6 +59,34 @@ impl Tracer {
         for at in gone.into_iter().rev() {
             self.close_thread(index, at);
             self.processes[index].threads.swap_remove(at);
+        }
+    }
+
+    /// Threads take their names after they have started, the first one when torch is imported; and an exec gives another.
+    pub(super) fn rename_threads(&mut self, index: usize) {
+        let now_ns = monotonic_ns();
+        for at in 0..self.processes[index].threads.len() {
+            let process = &self.processes[index];
+            let thread = &process.threads[at];
+            let Ok(name) = thread.files.name() else {
+                continue;
+            };
+            if name == thread.name {
+                continue;
+            }
+            let (id, was_wanted) = (thread.id, thread.wanted);
+            let info = thread_info(process, thread, now_ns);
+            let wanted = is_wanted(&self.options, &name);
+            if was_wanted && !wanted {
+                self.flush_reused(index, at, true);
+            }
+            let thread = &mut self.processes[index].threads[at];
+            if wanted && !was_wanted {
+                // What it ran unseen is not the next look's.
+                thread.last = thread.files.schedstat().unwrap_or_default();
+            }
+            (thread.name, thread.wanted) = (name, wanted);
+            self.outbox.send(Message::Thread(id, Box::new(info)));
         }
     }
 
@@ -123,13 +148,7 @@ fn thread_info(process: &TracedProcess, thread: &TracedThread, now_ns: u64) -> T
     }
 }
 
-/// After an exec the one thread that is left has another name.
-pub(super) fn rename_threads(process: &TracedProcess, outbox: &mut Outbox) {
-    let now_ns = monotonic_ns();
-    for thread in &process.threads {
-        outbox.send(Message::Thread(
-            thread.id,
-            Box::new(thread_info(process, thread, now_ns)),
-        ));
-    }
+fn is_wanted(options: &SessionOptions, name: &str) -> bool {
+    let wanted = options.threads.as_ref();
+    wanted.is_none_or(|wanted| wanted.is_match(name))
 }

@@ -1,6 +1,7 @@
 //! A look at each thread: did it run, does it sleep on, and the reading of those that sleep.
 
-use super::{Candidate, Passed, Seen, Tick, TracedThread, Tracer};
+use super::stopping::gil_holders;
+use super::{Candidate, Passed, Seen, Tick, TracedProcess, TracedThread, Tracer};
 use crate::memory::ReadError;
 use crate::model::frame::Partial;
 use crate::model::sample::{Capture, Gil, ThreadState};
@@ -141,6 +142,11 @@ impl Tracer {
             candidates.push(candidate);
             return true;
         }
+        if self.options.gil_only && !holds_gil(&self.processes[index], at) {
+            self.processes[index].threads[at].seen = Seen::Unknown;
+            return true;
+        }
+        let thread = &mut self.processes[index].threads[at];
         if is_same_sleep(thread, &whereabouts, &previous, &now) && !(wants_registers || wants_stack)
         {
             let passed = Passed {
@@ -281,6 +287,16 @@ impl Tracer {
         self.hand_on(index, at, sample);
         true
     }
+}
+
+/// Whether a thread that sleeps holds the GIL all the same: it waits in a call that does not give it up.
+fn holds_gil(process: &TracedProcess, at: usize) -> bool {
+    let state = process.threads[at].plan.state_address;
+    state.is_some_and(|state| {
+        gil_holders(process)
+            .iter()
+            .any(|(holder, _)| *holder == state)
+    })
 }
 
 /// The state of a thread off the CPU. Calls that always sleep interruptibly need no look at `stat`.

@@ -36,6 +36,7 @@ impl Tracer {
             }
             self.processes[index].threads[at].state = ThreadState::Running;
             if self.options.gil_only && !holds {
+                self.processes[index].threads[at].seen = Seen::Running;
                 continue;
             }
             if state_address.is_none() && (!self.options.native || self.options.nonblocking) {
@@ -364,7 +365,7 @@ fn read_stopped(
 }
 
 /// Thread states that hold a GIL of the process right now, with their threads.
-fn gil_holders(process: &TracedProcess) -> Vec<(u64, Option<ThreadId>)> {
+pub(super) fn gil_holders(process: &TracedProcess) -> Vec<(u64, Option<ThreadId>)> {
     let Some(interpreter) = &process.interpreter else {
         return Vec::new();
     };

@@ -9,7 +9,7 @@ use crate::os::host::CpuGroups;
 use crate::python::discover::DiscoverError;
 use crate::sampling::fallback::{Finding, Order};
 use crate::sampling::image::{ProcessImage, Python, torch_version};
-use crate::sampling::keeper::KeeperEvent;
+use crate::sampling::keeper::{KeeperEvent, has_same_image};
 
 impl Worker {
     pub(super) fn take_process(&mut self, id: ProcessId, info: ProcessInfo) {
@@ -44,7 +44,10 @@ impl Worker {
         };
         let interpreter = self.images.iter().find_map(|(parent_id, image)| {
             let parent = self.tables.processes.get(parent_id.index())?;
-            let is_parent = parent.pid == child.parent_pid && parent.exe == child.exe;
+            // The same program may have been started anew (torchrun's ranks): its addresses are others then.
+            let is_parent = parent.pid == child.parent_pid
+                && parent.exe == child.exe
+                && has_same_image(parent.pid, child.pid);
             match &image.python {
                 Python::Found(interpreter) if is_parent => Some(interpreter.clone()),
                 _ => None,
