@@ -163,7 +163,8 @@ impl<'p> StackOperators<'p> {
 
     /// The kernel that the glue at `at` calls: inward of it, and no further than the next operator.
     fn kernel(&self, at: usize, glue: &Function) -> Option<&'p str> {
-        let inward = (0..at)
+        let in_python = glue.operator == OperatorMark::PythonKernel;
+        let kernel = (0..at)
             .rev()
             .filter_map(|inner| self.function(inner))
             .map(|(function, _, _)| function)
@@ -172,21 +173,17 @@ impl<'p> StackOperators<'p> {
                     function.operator,
                     OperatorMark::None | OperatorMark::ModuleCall
                 )
+            })
+            .find(|function| match in_python {
+                true => function.is_python && function.kind != FrameKind::PythonTorch,
+                false => function.file == glue.file && !function.plumbing,
             });
-        let mut candidates = inward.filter(|function| {
-            if glue.operator == OperatorMark::PythonKernel {
-                matches!(
-                    function.kind,
-                    FrameKind::PythonUser | FrameKind::PythonLibrary
-                )
-            } else {
-                function.file == glue.file && !function.plumbing
-            }
-        });
-        match candidates.next() {
+        match kernel {
+            // Torch's glue imports what it needs when it is first called: that is no kernel.
+            Some(kernel) if in_python && kernel.plumbing => None,
             Some(kernel) => Some(&kernel.short_name),
-            None if glue.operator == OperatorMark::PythonKernel => None,
-            None => Some("(kernel without a name)"),
+            None if in_python => None,
+            None => Some("kernel without a name"),
         }
     }
 }

@@ -93,11 +93,11 @@ fn row(out: &mut String, profile: &Profile, operator: &OperatorTime, wall_ns: u6
             _ if index + 1 < listed => String::new(),
             left => format!(", … {left} more"),
         };
-        let text = format!(
-            "{:>14.0} % {}",
-            part(site.self_ns) * 100.0,
-            place_text(profile, &site.place)
-        );
+        let share = match sites.len() {
+            1 => String::new(),
+            _ => format!("{:.0} % ", part(site.self_ns) * 100.0),
+        };
+        let text = format!("{:>12}{share}{}", "", place_text(profile, &site.place));
         let kept = WIDTH.saturating_sub(more.chars().count());
         line(out, &[cut(&text, kept), more]);
     }
@@ -125,13 +125,17 @@ fn sum(out: &mut String, process: &ProcessSummary) {
     let table = &process.operators;
     let share = |ns: u64| percent(ns as f64 / process.wall_ns.max(1) as f64);
     let mut text = format!(
-        "in operators {}, {}",
+        "{} in operators ({})",
         seconds(table.inside_ns),
         share(table.inside_ns)
     );
     let outside_ns = table.outside_ns();
     if outside_ns > 0 {
-        text.push_str(&format!("; in none {}", seconds(outside_ns)));
+        text.push_str(&format!(
+            ", {} in none ({})",
+            seconds(outside_ns),
+            share(outside_ns)
+        ));
         let mostly: Vec<String> = table
             .outside
             .iter()
@@ -140,7 +144,7 @@ fn sum(out: &mut String, process: &ProcessSummary) {
             .map(|&(activity, ns)| format!("{} {}", activity.name(), share(ns)))
             .collect();
         if !mostly.is_empty() {
-            text.push_str(&format!(" ({})", mostly.join(", ")));
+            text.push_str(&format!(": {}", mostly.join(", ")));
         }
     }
     sentence(out, "  ", &text);

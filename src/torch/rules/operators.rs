@@ -140,7 +140,10 @@ pub fn native_mark(library: Library, name: &str) -> OperatorMark {
             }),
         Engine => OperatorMark::Engine,
         Glue if library != Library::Torch && last == "call" => {
-            OperatorMark::LibraryKernel(kernel_in(name.qualified).map(str::to_owned))
+            let kernel = kernel_in(name.qualified);
+            OperatorMark::LibraryKernel(
+                kernel.map(|kernel| kernel.replace("(anonymous namespace)::", "")),
+            )
         }
         PythonGlue => OperatorMark::PythonKernel,
         Overload | Glue => OperatorMark::None,
