@@ -195,11 +195,52 @@ fn module_class(function: &Function) -> Option<&str> {
 }
 
 /// Sums of one operator.
-struct Sum {
+struct Sum<'p> {
+    name: &'p str,
     named_by: NamedBy,
     self_ns: u64,
     total_ns: u64,
     sites: FxHashMap<Place, (u64, u64)>,
+}
+
+/// Sums of all operators, in the order in which they were first seen.
+#[derive(Default)]
+struct Sums<'p> {
+    sums: Vec<Sum<'p>>,
+    index: FxHashMap<&'p str, usize>,
+}
+
+impl<'p> Sums<'p> {
+    /// Adds the time of a stack to an operator on it, and says which it is.
+    fn add(&mut self, seen: &Seen<'p>, phase: Phase, weight_ns: u64) -> usize {
+        let Self { sums, index } = self;
+        let at = *index.entry(seen.name).or_insert_with(|| {
+            sums.push(Sum {
+                name: seen.name,
+                named_by: seen.named_by,
+                self_ns: 0,
+                total_ns: 0,
+                sites: FxHashMap::default(),
+            });
+            sums.len() - 1
+        });
+        let own_ns = if seen.own { weight_ns } else { 0 };
+        let place = Place {
+            phase,
+            node: seen.node.map(str::to_owned),
+            module: seen.module.map(str::to_owned),
+            line: seen.line,
+        };
+        if let Some(sum) = sums.get_mut(at) {
+            sum.named_by = sum.named_by.min(seen.named_by);
+            sum.self_ns = sum.self_ns.saturating_add(own_ns);
+            sum.total_ns = sum.total_ns.saturating_add(weight_ns);
+            let (site_self, site_total) = sum.sites.entry(place).or_default();
+            *site_self = site_self.saturating_add(own_ns);
+            *site_total = site_total.saturating_add(weight_ns);
+        }
+        at
+    }
 }
 
 /// The operators of a thread's samples, which are sorted by start. `wall_ns` and `ticks` are their sums.
@@ -209,65 +250,39 @@ pub fn operators(
     wall_ns: u64,
     ticks: u64,
 ) -> OperatorTable {
-    let mut names: Vec<&str> = Vec::new();
-    let mut sums: Vec<Sum> = Vec::new();
-    let mut index: FxHashMap<&str, usize> = FxHashMap::default();
-    let mut own_of: FxHashMap<StackId, Option<usize>> = FxHashMap::default();
+    let mut sums = Sums::default();
+    let mut own_of: FxHashMap<StackId, usize> = FxHashMap::default();
     for ((stack, phase), weight_ns) in weights(samples) {
         let frames = profile.stacks.leaf_to_root(Some(stack)).collect();
-        let mut own = None;
-        for each in (StackOperators { profile, frames }).find() {
-            let at = *index.entry(each.name).or_insert_with(|| {
-                names.push(each.name);
-                sums.push(Sum {
-                    named_by: each.named_by,
-                    self_ns: 0,
-                    total_ns: 0,
-                    sites: FxHashMap::default(),
-                });
-                sums.len() - 1
-            });
-            let place = Place {
-                phase,
-                node: each.node.map(str::to_owned),
-                module: each.module.map(str::to_owned),
-                line: each.line,
-            };
-            let own_ns = if each.own { weight_ns } else { 0 };
-            own = if each.own { Some(at) } else { own };
-            if let Some(sum) = sums.get_mut(at) {
-                sum.named_by = sum.named_by.min(each.named_by);
-                sum.self_ns = sum.self_ns.saturating_add(own_ns);
-                sum.total_ns = sum.total_ns.saturating_add(weight_ns);
-                let (site_self, site_total) = sum.sites.entry(place).or_default();
-                *site_self = site_self.saturating_add(own_ns);
-                *site_total = site_total.saturating_add(weight_ns);
+        for seen in (StackOperators { profile, frames }).find() {
+            let at = sums.add(&seen, phase, weight_ns);
+            if seen.own {
+                own_of.insert(stack, at);
             }
         }
-        own_of.insert(stack, own);
     }
-    let own = |sample: &ProfileSample| own_of.get(&sample.stack?).copied().flatten();
-    let shares = shares(samples, wall_ns, ticks, sums.len(), own);
-    let mut table = OperatorTable {
-        inside_ns: sums.iter().map(|sum| sum.self_ns).sum(),
-        outside: outside(samples, own),
-        operators: Vec::with_capacity(sums.len()),
-    };
-    for (at, (name, sum)) in names.into_iter().zip(sums).enumerate() {
-        table.operators.push(OperatorTime {
-            name: name.to_owned(),
+    let own = |sample: &ProfileSample| own_of.get(&sample.stack?).copied();
+    let shares = shares(samples, wall_ns, ticks, sums.sums.len(), own);
+    let times = sums.sums.into_iter().enumerate();
+    let mut operators: Vec<OperatorTime> = times
+        .map(|(at, sum)| OperatorTime {
+            name: sum.name.to_owned(),
             named_by: sum.named_by,
             self_ns: sum.self_ns,
             total_ns: sum.total_ns,
             share: shares.share(at),
             sites: sites(sum.sites),
-        });
-    }
-    table.operators.sort_by(|left, right| {
+        })
+        .collect();
+    operators.sort_by(|left, right| {
         (Reverse((left.self_ns, left.total_ns)), &left.name)
             .cmp(&(Reverse((right.self_ns, right.total_ns)), &right.name))
     });
-    table
+    OperatorTable {
+        inside_ns: operators.iter().map(|each| each.self_ns).sum(),
+        outside: outside(samples, own),
+        operators,
+    }
 }
 
 /// Time by stack and phase, in an order that is the same on every run.
