@@ -61,13 +61,18 @@ pub struct OperatorTime {
 pub struct OperatorTable {
     /// Operators, those with the most own time first.
     pub operators: Vec<OperatorTime>,
-    /// Time in any operator: the sum of all own times.
-    pub inside_ns: u64,
-    /// Time in none, by activity, most first.
+    /// Time in any operator, by activity, most first. It adds up to the sum of all own times.
+    pub inside: Vec<(Activity, u64)>,
+    /// Time in none, likewise.
     pub outside: Vec<(Activity, u64)>,
 }
 
 impl OperatorTable {
+    /// Time in any operator.
+    pub fn inside_ns(&self) -> u64 {
+        self.inside.iter().map(|&(_, ns)| ns).sum()
+    }
+
     /// Time in no operator.
     pub fn outside_ns(&self) -> u64 {
         self.outside.iter().map(|&(_, ns)| ns).sum()
@@ -279,8 +284,8 @@ pub fn operators(
             .cmp(&(Reverse((right.self_ns, right.total_ns)), &right.name))
     });
     OperatorTable {
-        inside_ns: operators.iter().map(|each| each.self_ns).sum(),
-        outside: outside(samples, own),
+        inside: by_activity(samples.iter().filter(|sample| own(sample).is_some())),
+        outside: by_activity(samples.iter().filter(|sample| own(sample).is_none())),
         operators,
     }
 }
@@ -315,12 +320,9 @@ fn shares(
     shares
 }
 
-fn outside(
-    samples: &[&ProfileSample],
-    own: impl Fn(&ProfileSample) -> Option<usize>,
-) -> Vec<(Activity, u64)> {
+fn by_activity<'s>(samples: impl Iterator<Item = &'s &'s ProfileSample>) -> Vec<(Activity, u64)> {
     let mut times: FxHashMap<Activity, u64> = FxHashMap::default();
-    for sample in samples.iter().filter(|sample| own(sample).is_none()) {
+    for sample in samples {
         for (_, activity, _, ns) in parts(sample) {
             let time = times.entry(activity).or_default();
             *time = time.saturating_add(ns);

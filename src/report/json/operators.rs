@@ -4,6 +4,7 @@ use super::Interval;
 use super::build::{interval, seconds};
 use crate::analysis::operators::{OperatorTime, Site};
 use crate::analysis::summary::ProcessSummary;
+use crate::model::category::Activity;
 use crate::model::profile::Profile;
 use crate::torch::rules::operators::OPERATOR_RULES_VERSION;
 use serde::Serialize;
@@ -23,8 +24,8 @@ pub struct Operators {
     pub version: u32,
     /// Version of the rules and names that told operators.
     pub rules: u32,
-    /// Time in any operator.
-    pub inside_s: f64,
+    /// Time in any operator, by activity.
+    pub inside_s: BTreeMap<&'static str, f64>,
     /// Time in none, by activity.
     pub outside_s: BTreeMap<&'static str, f64>,
     /// Operators, those with the most own time first.
@@ -87,12 +88,8 @@ pub(super) fn operators(profile: &Profile, process: &ProcessSummary) -> Option<O
     Some(Operators {
         version: VERSION,
         rules: OPERATOR_RULES_VERSION,
-        inside_s: seconds(table.inside_ns),
-        outside_s: table
-            .outside
-            .iter()
-            .map(|&(activity, ns)| (activity.name(), seconds(ns)))
-            .collect(),
+        inside_s: by_activity(&table.inside),
+        outside_s: by_activity(&table.outside),
         operators: table
             .operators
             .iter()
@@ -102,6 +99,13 @@ pub(super) fn operators(profile: &Profile, process: &ProcessSummary) -> Option<O
         left_out: left_out.len(),
         left_out_self_s: seconds(left_out.iter().map(|each| each.self_ns).sum()),
     })
+}
+
+fn by_activity(times: &[(Activity, u64)]) -> BTreeMap<&'static str, f64> {
+    times
+        .iter()
+        .map(|&(activity, ns)| (activity.name(), seconds(ns)))
+        .collect()
 }
 
 fn operator(profile: &Profile, time: &OperatorTime) -> Operator {

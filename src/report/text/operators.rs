@@ -1,7 +1,7 @@
 //! The operators of the training thread.
 
-use super::format::{column_seconds, count, cut, percent, place, printable, seconds, share};
-use super::{WIDTH, line, sentence};
+use super::format::{column_seconds, count, cut, percent, place, printable, share};
+use super::{WIDTH, line};
 use crate::analysis::operators::{OperatorTime, Place};
 use crate::analysis::summary::ProcessSummary;
 use crate::model::operator::NamedBy;
@@ -11,6 +11,8 @@ use crate::model::profile::Profile;
 const PLACES: usize = 2;
 /// The share of an operator's time below which only its main place is listed.
 const WORTH_A_LINE: f64 = 0.2;
+/// Activities that are listed of the time in operators, and in none.
+const MOSTLY: usize = 3;
 
 pub(super) fn operators(
     out: &mut String,
@@ -121,31 +123,26 @@ fn place_text(profile: &Profile, at: &Place) -> String {
     text
 }
 
+/// How much of the thread's time the table is of, and what the rest was.
 fn sum(out: &mut String, process: &ProcessSummary) {
-    let table = &process.operators;
     let share = |ns: u64| percent(ns as f64 / process.wall_ns.max(1) as f64);
-    let mut text = format!(
-        "{} in operators ({})",
-        seconds(table.inside_ns),
-        share(table.inside_ns)
-    );
-    let outside_ns = table.outside_ns();
-    if outside_ns > 0 {
-        text.push_str(&format!(
-            ", {} in none ({})",
-            seconds(outside_ns),
-            share(outside_ns)
-        ));
-        let mostly: Vec<String> = table
-            .outside
+    let table = &process.operators;
+    for (label, ns, activities) in [
+        ("in operators", table.inside_ns(), &table.inside),
+        ("in none", table.outside_ns(), &table.outside),
+    ] {
+        let mostly: Vec<String> = activities
             .iter()
-            .take(4)
-            .filter(|&&(_, ns)| ns.saturating_mul(50) >= process.wall_ns)
+            .take(MOSTLY)
+            .filter(|&&(_, ns)| ns.saturating_mul(100) >= process.wall_ns)
             .map(|&(activity, ns)| format!("{} {}", activity.name(), share(ns)))
             .collect();
-        if !mostly.is_empty() {
-            text.push_str(&format!(": {}", mostly.join(", ")));
-        }
+        let text = format!(
+            "{:>9}           {:>7}       {label}: {}",
+            column_seconds(ns),
+            share(ns),
+            mostly.join(", ")
+        );
+        line(out, &[cut(text.trim_end_matches([':', ' ']), WIDTH)]);
     }
-    sentence(out, "  ", &text);
 }

@@ -269,8 +269,7 @@ pub fn schema_name(symbol: &str) -> &str {
         return symbol;
     }
     parts()
-        .filter(|(_, overload)| overload.starts_with(|first: char| first.is_ascii_uppercase()))
-        .last()
+        .rfind(|(_, overload)| overload.starts_with(|first: char| first.is_ascii_uppercase()))
         .map_or(symbol, |(base, _)| base)
 }
 
@@ -281,10 +280,9 @@ fn wrapped_name(rest: &str) -> &str {
     let function = rest
         .match_indices('_')
         .filter_map(|(at, _)| Some((rest.get(..at)?, rest.get(at + 1..)?)))
-        .filter(|(overload, function)| {
+        .rfind(|(overload, function)| {
             names.overloads.contains(overload) && names.overloaded.contains(schema_name(function))
         })
-        .last()
         .map_or(rest, |(_, function)| function);
     schema_name(function)
 }
