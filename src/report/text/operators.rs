@@ -1,6 +1,7 @@
 //! The operators of the training thread.
 
 use super::format::{column_seconds, count, cut, percent, place, printable, share};
+use super::tables::column;
 use super::{WIDTH, line};
 use crate::analysis::operators::{OperatorTime, Place};
 use crate::analysis::summary::ProcessSummary;
@@ -135,14 +136,14 @@ fn sum(out: &mut String, process: &ProcessSummary) {
             .iter()
             .take(MOSTLY)
             .filter(|&&(_, ns)| ns.saturating_mul(100) >= process.wall_ns)
-            .map(|&(activity, ns)| format!("{} {}", activity.name(), share(ns)))
+            .map(|&(activity, ns)| format!("{} {}", column(activity), share(ns)))
             .collect();
         let text = format!(
-            "{:>9}           {:>7}       {label}: {}",
+            "  {label:<13}{:>7} s{:>8}  {}",
             column_seconds(ns),
             share(ns),
             mostly.join(", ")
         );
-        line(out, &[cut(text.trim_end_matches([':', ' ']), WIDTH)]);
+        line(out, &[cut(text.trim_end(), WIDTH)]);
     }
 }
