@@ -33,8 +33,8 @@ def median_upper_bound(values, confidence=0.95, rounds=4000):
 class Table:
     """Rows of (bar, measured, limit, verdict), printed as they come and summed up at the end."""
 
-    def __init__(self, quick):
-        self.quick = quick
+    def __init__(self, quick, name="bench"):
+        self.quick, self.name = quick, name
         self.counts = {PASS: 0, FAIL: 0, SKIP: 0, STATED: 0}
         print(f"{'bar':<58} {'measured':>22} {'limit':>12}  verdict", flush=True)
 
@@ -70,7 +70,7 @@ class Table:
     def close(self):
         """Prints the sum."""
         counts = self.counts
-        print(f"\nbench: {counts[PASS]} passed, {counts[FAIL]} failed, {counts[SKIP]} skipped, {counts[STATED]} stated")
+        print(f"\n{self.name}: {counts[PASS]} passed, {counts[FAIL]} failed, {counts[SKIP]} skipped, {counts[STATED]} stated")
         if self.quick and counts[FAIL]:
             print("quick form: too short to judge figures; it fails only where something could not be measured")
 

@@ -5,12 +5,14 @@
 //! | [`summary`] | per process: the training thread's wall time by row, by phase and by activity |
 //! | [`intervals`] | how sure a share is |
 //! | [`functions`] | which functions and lines the time was spent in |
+//! | [`operators`] | which operators it was spent in, and where they were called from |
 //! | [`threads`] | what every thread was, and did |
 //! | [`quality`] | how good the samples are, and what they cost |
 //! | [`rounding`] | percentages that add up |
 
 pub mod functions;
 pub mod intervals;
+pub mod operators;
 pub mod quality;
 pub mod rounding;
 pub mod summary;

@@ -2,6 +2,7 @@
 
 use super::functions::{Hot, LineTime, hot, user_line};
 use super::intervals::{Share, Shares};
+use super::operators::{OperatorTable, operators};
 use super::threads::{ThreadSummary, threads};
 use crate::model::category::{Activity, FrameKind, Phase, SummaryRow};
 use crate::model::ids::{ProcessId, ThreadId};
@@ -105,6 +106,8 @@ pub struct ProcessSummary {
     pub itwinai: Itwinai,
     /// Functions and lines of the training thread.
     pub hot: Hot,
+    /// Operators of the training thread.
+    pub operators: OperatorTable,
     /// All threads.
     pub threads: Vec<ThreadSummary>,
     /// CPU time of all threads that were sampled, ns.
@@ -266,6 +269,7 @@ fn process(profile: &Profile, id: ProcessId, samples: &[&ProfileSample]) -> Proc
         matrix,
         itwinai,
         hot: hot(profile, own.iter().copied()),
+        operators: operators(profile, &own, wall_ns, ticks),
         cpu_ns: threads.iter().map(|thread| thread.cpu_ns).sum(),
         threads,
     }

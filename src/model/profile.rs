@@ -3,6 +3,7 @@
 use super::category::{Activity, FrameKind, Phase, SummaryRow};
 use super::frame::{Partial, Trust};
 use super::ids::{FunctionId, ProcessId, StackId, ThreadId};
+use super::operator::OperatorMark;
 use super::process::{ProcessInfo, ThreadInfo};
 use super::quality::Quality;
 use super::run::{ClockPair, Loss, RunInfo};
@@ -62,6 +63,8 @@ pub struct Function {
     pub plumbing: bool,
     /// Whether it is a Python function.
     pub is_python: bool,
+    /// What it tells of operators.
+    pub operator: OperatorMark,
 }
 
 /// A frame, symbolized.

@@ -1,10 +1,11 @@
 //! The summary for machines: JSON of a versioned schema.
 //!
 //! Shares are 0 to 1, times are seconds unless their name says otherwise. Keys are only ever added within a version;
-//! one that goes or changes its meaning raises [`SCHEMA`]. `summary`, `phases`, `activities`, `functions`, `lines`,
+//! one that goes or changes its meaning raises [`SCHEMA`]. `summary`, `phases`, `activities`, `operators`, `functions`, `lines`,
 //! `native` and `threads` at the top are those of the primary process: the first trainer's, of its training thread.
 
 mod build;
+pub mod operators;
 
 pub use build::{render_json, report};
 
@@ -53,6 +54,8 @@ pub struct Report {
     pub matrix: BTreeMap<&'static str, BTreeMap<&'static str, f64>>,
     /// Computation versus other on the host, after itwinai's definition.
     pub itwinai: Itwinai,
+    /// Operators; null where none was seen.
+    pub operators: Option<operators::Operators>,
     /// Python functions, those with the most own time first.
     pub functions: Vec<FunctionRow>,
     /// Python lines.

@@ -1,6 +1,7 @@
 //! The summary for people: plain text, 80 columns, no colour needed.
 
 mod format;
+mod operators;
 mod processes;
 mod sampler;
 mod tables;
@@ -17,7 +18,7 @@ use std::fmt::Write;
 pub struct TextOptions {
     /// Also computation versus other, by itwinai's definition.
     pub itwinai: bool,
-    /// Functions, lines and threads in a table.
+    /// Operators, functions, lines and threads in a table.
     pub rows: usize,
 }
 
@@ -45,6 +46,7 @@ pub fn render_summary(profile: &Profile, analysis: &Analysis, options: TextOptio
                 tables::itwinai(&mut out, process);
             }
             tables::matrix(&mut out, process);
+            operators::operators(&mut out, profile, process, options.rows);
             tables::functions(&mut out, profile, process, options.rows);
             tables::threads(&mut out, profile, process, options.rows);
         }

@@ -5,10 +5,12 @@ use crate::model::category::FrameKind;
 use crate::model::frame::{Frame, Partial};
 use crate::model::ids::{FrameId, FunctionId, StackId};
 use crate::model::module::ModuleKind;
+use crate::model::operator::OperatorMark;
 use crate::model::profile::{Function, ProfileFrame};
 use crate::model::stack_table::StackTable;
 use crate::torch::classify::{FunctionClass, Special};
-use crate::torch::rules::libraries::file_name;
+use crate::torch::rules::libraries::{file_name, library};
+use crate::torch::rules::operators;
 use rustc_hash::FxHashMap;
 
 /// Everything with a name.
@@ -162,6 +164,7 @@ impl Resolver<'_, '_> {
                 kind: class.kind,
                 plumbing: class.plumbing,
                 is_python: true,
+                operator: operators::python_mark(&info.file, &info.name),
             };
             (function, class)
         })
@@ -198,6 +201,11 @@ impl Resolver<'_, '_> {
         let named = symbol.is_some();
         self.add(key, || {
             let class = FunctionClass::of_native(kind, path, named.then_some(name.as_str()));
+            let operator = if named {
+                operators::native_mark(library(kind, path), &name)
+            } else {
+                OperatorMark::None
+            };
             let function = Function {
                 name,
                 short_name: short,
@@ -206,6 +214,7 @@ impl Resolver<'_, '_> {
                 kind: class.kind,
                 plumbing: class.plumbing,
                 is_python: false,
+                operator,
             };
             (function, class)
         })
@@ -221,6 +230,7 @@ impl Resolver<'_, '_> {
                 kind: FrameKind::Marker,
                 plumbing: false,
                 is_python: false,
+                operator: OperatorMark::None,
             };
             (function, FunctionClass::MARKER)
         })

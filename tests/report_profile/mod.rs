@@ -14,6 +14,7 @@ pub mod training;
 use torchspy::model::category::{Activity, FrameKind, Phase, SummaryRow};
 use torchspy::model::frame::{Partial, Trust};
 use torchspy::model::ids::{FunctionId, ProcessId, ThreadId};
+use torchspy::model::operator::OperatorMark;
 use torchspy::model::process::{ProcessInfo, ThreadInfo};
 use torchspy::model::profile::{
     Function, Profile, ProfileFrame, ProfileProcess, ProfileSample, Role,
@@ -122,6 +123,7 @@ impl Builder {
             kind,
             plumbing: false,
             is_python: true,
+            operator: OperatorMark::None,
         })
     }
 
@@ -134,6 +136,7 @@ impl Builder {
             kind,
             plumbing: kind == FrameKind::Plumbing,
             is_python: false,
+            operator: OperatorMark::None,
         })
     }
 

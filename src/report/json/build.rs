@@ -1,5 +1,6 @@
 //! Fills the schema from an analysis.
 
+use super::operators::operators;
 use super::{
     FunctionRow, Interval, Intervals, Itwinai, Process, Quality, Report, SCHEMA, StopTimes, Thread,
 };
@@ -18,7 +19,7 @@ use std::collections::BTreeMap;
 /// Functions and lines that are listed.
 const MOST: usize = 100;
 
-fn seconds(ns: u64) -> f64 {
+pub(super) fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
@@ -52,6 +53,7 @@ pub fn report(profile: &Profile, analysis: &Analysis) -> Report {
         activities: shares(activity_shares),
         matrix: primary.map(matrix).unwrap_or_default(),
         itwinai: primary.map(itwinai).unwrap_or_default(),
+        operators: primary.and_then(|process| operators(profile, process)),
         functions: primary.map_or(Vec::new(), |process| {
             process
                 .hot
@@ -125,7 +127,7 @@ fn activity_shares(process: &ProcessSummary) -> BTreeMap<&'static str, f64> {
         .collect()
 }
 
-fn interval(share: &Share) -> Interval {
+pub(super) fn interval(share: &Share) -> Interval {
     Interval {
         share: share.value,
         low: share.low,

@@ -122,7 +122,7 @@ pub(super) fn itwinai(out: &mut String, process: &ProcessSummary) {
 }
 
 /// Short names for columns.
-fn column(activity: Activity) -> &'static str {
+pub(super) fn column(activity: Activity) -> &'static str {
     match activity {
         Activity::AtenCompute => "aten",
         Activity::Gemm => "gemm",

@@ -52,6 +52,7 @@
 
 pub mod libraries;
 pub mod native;
+pub mod operators;
 pub mod phases;
 pub mod python;
 pub mod symbols;

@@ -1,0 +1,149 @@
+//! The operators of the training thread.
+
+use super::format::{column_seconds, count, cut, percent, place, printable, share};
+use super::tables::column;
+use super::{WIDTH, line};
+use crate::analysis::operators::{OperatorTime, Place};
+use crate::analysis::summary::ProcessSummary;
+use crate::model::operator::NamedBy;
+use crate::model::profile::Profile;
+
+/// Places of one operator that are listed.
+const PLACES: usize = 2;
+/// The share of an operator's time below which only its main place is listed.
+const WORTH_A_LINE: f64 = 0.2;
+/// Activities that are listed of the time in operators, and in none.
+const MOSTLY: usize = 3;
+
+pub(super) fn operators(
+    out: &mut String,
+    profile: &Profile,
+    process: &ProcessSummary,
+    rows: usize,
+) {
+    let table = &process.operators;
+    let shown: Vec<&OperatorTime> = table
+        .operators
+        .iter()
+        .filter(|operator| operator.self_ns > 0)
+        .collect();
+    let has_torch = profile
+        .processes
+        .get(process.process.index())
+        .is_some_and(|process| process.info.has_torch);
+    if shown.is_empty() {
+        if has_torch && !profile.run.native {
+            out.push_str("\nOPERATORS\n  Not known: native stacks were not recorded.\n");
+        }
+        return;
+    }
+    let whose = if process.cuda {
+        "host op dispatch of the training thread (not GPU time)"
+    } else {
+        "wall time of the training thread"
+    };
+    line(out, &[format!("\nOPERATORS, {whose}")]);
+    out.push_str("   self s  total s   self %        operator (sampled: calls are not counted)\n");
+    for operator in shown.iter().take(rows) {
+        row(out, profile, operator, process.wall_ns);
+    }
+    let rest = shown.get(rows..).unwrap_or_default();
+    if !rest.is_empty() {
+        let rest_ns: u64 = rest.iter().map(|operator| operator.self_ns).sum();
+        line(
+            out,
+            &[format!(
+                "{:>9}{:>9}  {:>7}       … {} more",
+                column_seconds(rest_ns),
+                "",
+                percent(rest_ns as f64 / process.wall_ns.max(1) as f64),
+                count(rest.len() as u64)
+            )],
+        );
+    }
+    sum(out, process);
+}
+
+fn row(out: &mut String, profile: &Profile, operator: &OperatorTime, wall_ns: u64) {
+    let tenths = (operator.self_ns as f64 * 1000.0 / wall_ns.max(1) as f64).round() as u32;
+    let name = match operator.named_by {
+        NamedBy::Schema => printable(&operator.name).into_owned(),
+        NamedBy::Kernel => format!("{} (kernel)", printable(&operator.name)),
+    };
+    let text = format!(
+        "{:>9}{:>9}  {:<13} {name}",
+        column_seconds(operator.self_ns),
+        column_seconds(operator.total_ns),
+        share(&operator.share, tenths),
+    );
+    line(out, &[cut(&text, WIDTH)]);
+    let mut sites: Vec<_> = operator
+        .sites
+        .iter()
+        .filter(|site| site.self_ns > 0)
+        .collect();
+    sites.sort_by_key(|site| std::cmp::Reverse(site.self_ns));
+    let part = |ns: u64| ns as f64 / operator.self_ns.max(1) as f64;
+    let listed = sites
+        .iter()
+        .take(PLACES)
+        .enumerate()
+        .filter(|(index, site)| *index == 0 || part(site.self_ns) >= WORTH_A_LINE)
+        .count();
+    for (index, site) in sites.iter().take(listed).enumerate() {
+        let more = match sites.len() - listed {
+            0 => String::new(),
+            _ if index + 1 < listed => String::new(),
+            left => format!(", … {left} more"),
+        };
+        let share = match sites.len() {
+            1 => String::new(),
+            _ => format!("{:.0} % ", part(site.self_ns) * 100.0),
+        };
+        let text = format!("{:>12}{share}{}", "", place_text(profile, &site.place));
+        let kept = WIDTH.saturating_sub(more.chars().count());
+        line(out, &[cut(&text, kept), more]);
+    }
+}
+
+/// `backward, ConvolutionBackward0, train.py:57`; `forward, Conv2d, train.py:33`.
+fn place_text(profile: &Profile, at: &Place) -> String {
+    let mut text = at.phase.name().to_owned();
+    for part in [&at.node, &at.module].into_iter().flatten() {
+        text.push_str(", ");
+        text.push_str(&printable(part));
+    }
+    let source = at.line.and_then(|(function, line)| {
+        let function = profile.functions.get(function.index())?;
+        Some(place(function, line))
+    });
+    if let Some(source) = source {
+        text.push_str(", ");
+        text.push_str(&source);
+    }
+    text
+}
+
+/// How much of the thread's time the table is of, and what the rest was.
+fn sum(out: &mut String, process: &ProcessSummary) {
+    let share = |ns: u64| percent(ns as f64 / process.wall_ns.max(1) as f64);
+    let table = &process.operators;
+    for (label, ns, activities) in [
+        ("in operators", table.inside_ns(), &table.inside),
+        ("in none", table.outside_ns(), &table.outside),
+    ] {
+        let mostly: Vec<String> = activities
+            .iter()
+            .take(MOSTLY)
+            .filter(|&&(_, ns)| ns.saturating_mul(100) >= process.wall_ns)
+            .map(|&(activity, ns)| format!("{} {}", column(activity), share(ns)))
+            .collect();
+        let text = format!(
+            "  {label:<13}{:>7} s{:>8}  {}",
+            column_seconds(ns),
+            share(ns),
+            mostly.join(", ")
+        );
+        line(out, &[cut(text.trim_end(), WIDTH)]);
+    }
+}

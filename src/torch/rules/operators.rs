@@ -1,0 +1,373 @@
+//! Which functions belong to an operator, to a node of autograd's graph, or to neither.
+//!
+//! | function | tells | source (torch 2.15.0) |
+//! |---|---|---|
+//! | `at::_ops::NAME::call`, `redispatch` | operator | torchgen/gen.py, `ComputeOperators` |
+//! | `VariableType::NAME`, `ADInplaceOrView::NAME`, `TraceType::NAME` | operator | tools/autograd/gen_variable_type.py, gen_inplace_or_view_type.py |
+//! | `wrapper_KEY_OVERLOAD_NAME` | operator | torchgen/dest/register_dispatch_key.py, `wrapper_name` |
+//! | `c10d::ops::NAMEKEY` | collective | torch/csrc/distributed/c10d/Ops.cpp |
+//! | dispatcher glue in a library that is not torch's | operator, by its kernel | aten/src/ATen/core/boxing/impl/make_boxed_from_unboxed_functor.h |
+//! | `PythonKernelHolder` | operator, by its Python function | torch/csrc/utils/python_dispatch.cpp |
+//! | `generated::NodeN::apply` and hand-written nodes | node | tools/autograd/gen_autograd_functions.py; nm -C libtorch_cpu |
+//! | `Engine::evaluate_function` | engine | torch/csrc/autograd/engine.cpp |
+//! | `_call_impl`, `_wrapped_call_impl` | call of a module | torch/nn/modules/module.py |
+//!
+//! In recordings of 2.15 every operator had its `at::_ops` frame (19 s of training, no sample without); the wrappers are
+//! there for calls that pass it by, and for stacks of which that part is missing.
+
+use super::libraries::Library;
+use super::phases::{has_path, last_part};
+use crate::model::operator::OperatorMark;
+use crate::torch::symbol_name::SymbolName;
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::sync::OnceLock;
+
+/// Version of these tables and of the table of names. Raised with every change that may name an operator differently.
+pub const OPERATOR_RULES_VERSION: u32 = 1;
+
+/// How a function's name tells the operator's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// What follows, up to `::`, is the C++ name of an overload.
+    Entry,
+    /// The last part is the C++ name of an overload.
+    Overload,
+    /// The last part is a wrapper's name.
+    Wrapper,
+    /// The last part is the name of a collective and a dispatch key.
+    Collective,
+    /// The part before `::apply` is a node's name.
+    Node,
+    /// It is the engine.
+    Engine,
+    /// Glue that calls a kernel, and whose template arguments may name it. Only outside of torch's own libraries.
+    Glue,
+    /// Glue that calls a kernel in Python.
+    PythonGlue,
+}
+
+use Form::{Collective, Engine, Entry, Glue, Node, Overload, PythonGlue, Wrapper};
+
+/// Beginnings of qualified names.
+const ROWS: &[(&str, Form)] = &[
+    ("at::_ops::", Entry),
+    ("torch::autograd::VariableType::", Overload),
+    ("torch::ADInplaceOrView::", Overload),
+    ("torch::TraceType::", Overload),
+    ("at::(anonymous namespace)::wrapper_", Wrapper),
+    (
+        "at::(anonymous namespace)::(anonymous namespace)::wrapper_",
+        Wrapper,
+    ),
+    ("c10d::ops::(anonymous namespace)::", Collective),
+    ("torch::autograd::generated::", Node),
+    ("torch::autograd::AccumulateGrad::", Node),
+    ("torch::autograd::CopySlices::", Node),
+    ("torch::autograd::CopyBackwards::", Node),
+    ("torch::autograd::CppNode<", Node),
+    ("torch::autograd::PyNode::", Node),
+    ("torch::autograd::GraphRoot::", Node),
+    ("torch::autograd::Identity::", Node),
+    ("torch::autograd::UndefinedGrad", Node),
+    ("torch::autograd::Gather::", Node),
+    ("torch::autograd::Scatter::", Node),
+    (
+        "torch::jit::(anonymous namespace)::DifferentiableGraphBackward::",
+        Node,
+    ),
+    ("torch::distributed::autograd::RecvRpcBackward::", Node),
+    ("torch::distributed::autograd::SendRpcBackward::", Node),
+    ("torch::autograd::Engine::evaluate_function", Engine),
+    ("c10::impl::wrap_kernel_functor_unboxed_<", Glue),
+    ("c10::impl::make_boxed_from_unboxed_functor<", Glue),
+    (
+        "c10::BoxedKernel::make_boxed_functor<torch::impl::dispatch::PythonKernelHolder>",
+        PythonGlue,
+    ),
+    (
+        "torch::impl::dispatch::PythonKernelHolder::operator()",
+        PythonGlue,
+    ),
+];
+
+/// Dispatch keys that end the names of c10d's functions. Source: c10d/Ops.cpp, `IMPL_*` macros.
+const COLLECTIVE_KEYS: &[&str] = &[
+    "SparseCUDA",
+    "SparseCPU",
+    "PrivateUse1",
+    "CUDA",
+    "CPU",
+    "XPU",
+    "HPU",
+];
+
+/// What a native function tells of operators.
+pub fn native_mark(library: Library, name: &str) -> OperatorMark {
+    let name = SymbolName::parse(name);
+    let Some(&(start, form)) = ROWS
+        .iter()
+        .find(|(start, _)| name.qualified.starts_with(start))
+    else {
+        return OperatorMark::None;
+    };
+    let aten = |symbol: &str| OperatorMark::Operator(format!("aten::{}", schema_name(symbol)));
+    let last = name.stem.rsplit("::").next().unwrap_or(name.stem);
+    match form {
+        Entry => match name.stem[start.len()..].split_once("::") {
+            Some((symbol, "call" | "redispatch")) => aten(symbol),
+            _ => OperatorMark::None,
+        },
+        // Kernels take the set of dispatch keys first; the namespace has helpers that do not.
+        Overload if takes_keys(name) => aten(last),
+        Wrapper => last
+            .strip_prefix("wrapper_")
+            .and_then(|rest| rest.split_once('_'))
+            .map_or(OperatorMark::None, |(_, rest)| {
+                OperatorMark::Operator(format!("aten::{}", wrapped_name(rest)))
+            }),
+        Collective => COLLECTIVE_KEYS
+            .iter()
+            .find_map(|key| last.strip_suffix(key))
+            .filter(|symbol| !symbol.starts_with("TORCH_LIBRARY"))
+            .map_or(OperatorMark::None, |symbol| {
+                OperatorMark::Operator(format!("c10d::{symbol}"))
+            }),
+        Node => name
+            .stem
+            .strip_suffix("::apply")
+            .map_or(OperatorMark::None, |node| {
+                OperatorMark::Node(last_of_path(node).to_owned())
+            }),
+        Engine => OperatorMark::Engine,
+        Glue if library != Library::Torch && last == "call" => {
+            let kernel = kernel_in(name.qualified);
+            OperatorMark::LibraryKernel(
+                kernel.map(|kernel| kernel.replace("(anonymous namespace)::", "")),
+            )
+        }
+        PythonGlue => OperatorMark::PythonKernel,
+        Overload | Glue => OperatorMark::None,
+    }
+}
+
+/// What a Python function tells of operators.
+pub fn python_mark(file: &str, function: &str) -> OperatorMark {
+    let calls = matches!(
+        last_part(function),
+        "_call_impl" | "_wrapped_call_impl" | "inner"
+    );
+    if calls && has_path(file, "torch/nn/modules/module.py") {
+        OperatorMark::ModuleCall
+    } else {
+        OperatorMark::None
+    }
+}
+
+fn takes_keys(name: SymbolName<'_>) -> bool {
+    name.qualified
+        .get(name.stem.len()..)
+        .is_some_and(|rest| rest.starts_with("(c10::DispatchKeySet"))
+}
+
+/// The last part of a qualified name, its template arguments included.
+fn last_of_path(name: &str) -> &str {
+    let mut depth = 0_usize;
+    let mut start = 0;
+    for (at, byte) in name.bytes().enumerate() {
+        match byte {
+            b'<' | b'(' => depth += 1,
+            b'>' | b')' => depth = depth.saturating_sub(1),
+            b':' if depth == 0 => start = at + 1,
+            _ => {}
+        }
+    }
+    name.get(start..).unwrap_or(name)
+}
+
+/// The kernel that the template arguments of glue name: `CompileTimeFunctionPointer<R (A const&), &mylib::foo>`, also
+/// `&(mylib::foo(A const&))`, as demanglers differ.
+fn kernel_in(glue: &str) -> Option<&str> {
+    let (_, arguments) = glue.split_once("CompileTimeFunctionPointer<")?;
+    let at = arguments.find(", &")? + 3;
+    let rest = arguments.get(at..)?;
+    let rest = match rest.strip_prefix('(') {
+        Some(inside) if !rest.starts_with("(anonymous namespace)") => inside,
+        _ => rest,
+    };
+    let mut from = 0;
+    while let Some(found) = rest.get(from..)?.find(['<', '>', '(', ')', ',']) {
+        let end = from + found;
+        const ANONYMOUS: &str = "(anonymous namespace)";
+        if rest.get(end..)?.starts_with(ANONYMOUS) {
+            from = end + ANONYMOUS.len();
+        } else {
+            return rest.get(..end).filter(|name| !name.is_empty());
+        }
+    }
+    None
+}
+
+/// Names of operators and of their overloads. How it was made stands in its first line.
+const NAMES: &str = include_str!("aten_names.txt");
+
+struct Names {
+    overloads: FxHashSet<&'static str>,
+    overloaded: FxHashSet<&'static str>,
+    exceptions: FxHashMap<&'static str, &'static str>,
+}
+
+fn names() -> &'static Names {
+    static PARSED: OnceLock<Names> = OnceLock::new();
+    PARSED.get_or_init(|| {
+        let mut names = Names {
+            overloads: FxHashSet::default(),
+            overloaded: FxHashSet::default(),
+            exceptions: FxHashMap::default(),
+        };
+        for line in NAMES.lines() {
+            let mut words = line.split(' ');
+            match (words.next(), words.next(), words.next()) {
+                (Some("overload"), Some(name), None) => {
+                    names.overloads.insert(name);
+                }
+                (Some("with"), Some(name), None) => {
+                    names.overloaded.insert(name);
+                }
+                (Some("is"), Some(symbol), Some(name)) => {
+                    names.exceptions.insert(symbol, name);
+                }
+                _ => {}
+            }
+        }
+        names
+    })
+}
+
+/// The operator whose overload has this C++ name: `add` of `add_Tensor`, `add_` of `add__Tensor`, `max_pool2d` of
+/// `max_pool2d`. The longest operator is taken that an overload's name follows.
+///
+/// What another torch has and the table lacks keeps its whole name, but for an end that begins in upper case:
+/// operators' names have none, most overloads' names do.
+pub fn schema_name(symbol: &str) -> &str {
+    let names = names();
+    if let Some(name) = names.exceptions.get(symbol) {
+        return name;
+    }
+    let parts = || {
+        symbol
+            .rmatch_indices('_')
+            .filter_map(|(at, _)| Some((symbol.get(..at)?, symbol.get(at + 1..)?)))
+            .filter(|(base, _)| !base.is_empty())
+    };
+    let known = |base: &str| names.overloaded.contains(base);
+    if let Some((base, _)) =
+        parts().find(|&(base, overload)| known(base) && names.overloads.contains(overload))
+    {
+        return base;
+    }
+    if known(symbol) {
+        return symbol;
+    }
+    parts()
+        .rfind(|(_, overload)| overload.starts_with(|first: char| first.is_ascii_uppercase()))
+        .map_or(symbol, |(base, _)| base)
+}
+
+/// The operator of a wrapper's name, behind its dispatch key: the overload stands first, and the C++ function's name, which
+/// for an `out` overload ends in `_out`, last: `out_add_out`, `Tensor_add_`, `_softmax`.
+fn wrapped_name(rest: &str) -> &str {
+    let names = names();
+    let function = rest
+        .match_indices('_')
+        .filter_map(|(at, _)| Some((rest.get(..at)?, rest.get(at + 1..)?)))
+        .rfind(|(overload, function)| {
+            names.overloads.contains(overload) && names.overloaded.contains(schema_name(function))
+        })
+        .map_or(rest, |(_, function)| function);
+    schema_name(function)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn overloads_are_named_after_their_operator() {
+        let cases = [
+            ("add_Tensor", "add"),
+            ("add__Tensor", "add_"),
+            ("convolution_backward", "convolution_backward"),
+            ("max_pool2d_with_indices", "max_pool2d_with_indices"),
+            ("sum_dim_IntList", "sum"),
+            ("index_reduce", "index_reduce"),
+            ("scatter_reduce", "scatter"),
+            ("scatter_reduce_two", "scatter_reduce"),
+            ("_foreach_add__List", "_foreach_add_"),
+            ("_fused_adamw_", "_fused_adamw_"),
+            ("_fused_adamw__tensor_lr", "_fused_adamw_"),
+            (
+                "_native_batch_norm_legit_no_training",
+                "_native_batch_norm_legit_no_training",
+            ),
+            (
+                "_native_batch_norm_legit_no_stats",
+                "_native_batch_norm_legit",
+            ),
+            ("tril_indices", "tril_indices"),
+            // Not of this torch.
+            ("of_another_torch", "of_another_torch"),
+            ("of_another_torch_Tensor_out", "of_another_torch"),
+            ("of_another_torch__Scalar", "of_another_torch_"),
+            ("_", "_"),
+            ("", ""),
+        ];
+        for (symbol, wanted) in cases {
+            assert_eq!(schema_name(symbol), wanted, "{symbol}");
+        }
+    }
+
+    #[test]
+    fn wrappers_are_named_after_their_operator() {
+        let cases = [
+            ("i0", "i0"),
+            ("_softmax", "_softmax"),
+            ("Tensor_add_", "add_"),
+            ("out_multinomial_out", "multinomial"),
+            ("generator_out_randperm_out", "randperm"),
+            ("source_Storage_storage_offset_set_", "set_"),
+        ];
+        for (rest, wanted) in cases {
+            assert_eq!(wrapped_name(rest), wanted, "{rest}");
+        }
+    }
+
+    #[test]
+    fn kernels_in_template_arguments() {
+        let cases = [
+            (
+                "c10::impl::X<c10::CompileTimeFunctionPointer<at::Tensor (at::Tensor const&, double), &mylib::foo>, at::Tensor>::call(int)",
+                Some("mylib::foo"),
+            ),
+            (
+                "X<c10::CompileTimeFunctionPointer<at::Tensor (at::Tensor const&), &mylib::(anonymous namespace)::baz>, T>",
+                Some("mylib::(anonymous namespace)::baz"),
+            ),
+            (
+                "X<c10::CompileTimeFunctionPointer<at::Tensor (at::Tensor const&), &(mylib::foo(at::Tensor const&))>, T>",
+                Some("mylib::foo"),
+            ),
+            (
+                "X<c10::CompileTimeFunctionPointer<at::Tensor (at::Tensor const&), &(anonymous namespace)::f<int>>, T>",
+                Some("(anonymous namespace)::f"),
+            ),
+            (
+                "X<c10::detail::WrapFunctionIntoRuntimeFunctor_<T (*)(A const&)> >",
+                None,
+            ),
+            ("X<CompileTimeFunctionPointer<T, &", None),
+        ];
+        for (glue, wanted) in cases {
+            assert_eq!(kernel_in(glue), wanted, "{glue}");
+        }
+    }
+}
