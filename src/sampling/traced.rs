@@ -40,6 +40,8 @@ pub(super) struct TracedThread {
     pub(super) own_stop: bool,
     /// Its name when that was last looked at.
     pub(super) name: String,
+    /// It ran since then: a thread takes a name by itself.
+    pub(super) may_be_renamed: bool,
     /// Whether `--threads` lets it in.
     pub(super) wanted: bool,
     /// Time that is reused so far and not yet handed on.
@@ -92,6 +94,7 @@ impl TracedThread {
             stack_pointer: 0,
             own_stop: false,
             name: String::new(),
+            may_be_renamed: false,
             wanted: true,
             reused: None,
             deferred: Passed::default(),

@@ -321,7 +321,7 @@ impl Tracer {
 
     fn flush(&mut self, last: bool) {
         for index in 0..self.processes.len() {
-            self.rename_threads(index);
+            self.rename_threads(index, false);
             for at in 0..self.processes[index].threads.len() {
                 self.flush_reused(index, at, last);
                 if last {

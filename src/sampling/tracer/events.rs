@@ -33,7 +33,7 @@ impl Tracer {
                     if let Some(index) = found {
                         self.processes[index].set_interpreter(interpreter.clone(), exec);
                         if exec {
-                            self.rename_threads(index);
+                            self.rename_threads(index, true);
                         }
                         let id = self.processes[index].id;
                         self.outbox.send(Message::Image(id, interpreter));

@@ -63,9 +63,14 @@ impl Tracer {
     }
 
     /// Threads take their names after they have started, the first one when torch is imported; and an exec gives another.
-    pub(super) fn rename_threads(&mut self, index: usize) {
+    pub(super) fn rename_threads(&mut self, index: usize, all: bool) {
         let now_ns = monotonic_ns();
         for at in 0..self.processes[index].threads.len() {
+            let thread = &mut self.processes[index].threads[at];
+            // Of those that are left out it is not known whether they ran.
+            if !std::mem::take(&mut thread.may_be_renamed) && thread.wanted && !all {
+                continue;
+            }
             let process = &self.processes[index];
             let thread = &process.threads[at];
             let Ok(name) = thread.files.name() else {

@@ -125,6 +125,7 @@ impl Tracer {
         let slices = now.slices;
         let previous = thread.last;
         let (run_ns, queue_ns) = thread.advance(now);
+        thread.may_be_renamed = true;
         self.quality.target_run_ns += run_ns;
         let whereabouts = match thread.files.whereabouts() {
             Ok(whereabouts) => whereabouts,
