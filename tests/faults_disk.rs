@@ -310,14 +310,17 @@ fn a_disk_that_stands_still() {
     let Some(writer) = StalledWriter::hold(pid) else {
         return;
     };
-    // The worker waits for the writer once its queue of segments is full: it sleeps, and no longer wakes five times a second.
-    let worker = thread_of(pid, "torchspy-work");
-    let worker = PathBuf::from(format!("/proc/{pid}/task/{worker}"));
-    let mut sleeps = 0;
+    // The worker waits for the writer once its queue of segments is full: it does not run at all any more.
+    let worker = format!(
+        "/proc/{pid}/task/{}/schedstat",
+        thread_of(pid, "torchspy-work")
+    );
+    let mut before = String::new();
     wait_until("the worker waits for the disk", || {
         wait_for_ticks(pid, 500);
-        let before = std::mem::replace(&mut sleeps, status_of(&worker, "voluntary_ctxt_switches"));
-        before == sleeps
+        let now = std::fs::read_to_string(&worker).unwrap();
+        let then = std::mem::replace(&mut before, now);
+        then == before
     });
     // Some 20 messages a tick: the queue of 8,192 stacks and the 50,000 stretches behind it are full after this.
     wait_for_ticks(pid, 5_000);

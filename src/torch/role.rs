@@ -127,7 +127,7 @@ fn ancestors(processes: &[ProcessInfo], of: usize) -> Vec<usize> {
 /// |---|---|---|
 /// | 1 | its stacks show the worker loop | DataLoader worker |
 /// | 2 | resource tracker, fork server, no Python | other |
-/// | 3 | the command names a launcher, and nothing was trained | launcher |
+/// | 3 | the command names a launcher, and nothing was trained, or a child of it trained | launcher |
 /// | 4 | something was trained | trainer |
 /// | 5 | it descends from a process that trained, and did not train | DataLoader worker if that one spawned it by `multiprocessing`, else other |
 /// | 6 | it has torch, or the environment names a rank, or it is the root | trainer, unless its children train: launcher |
@@ -183,7 +183,8 @@ fn role_of(
         return Role::Other;
     }
     let trained = fact.training_ns > 0;
-    if is_launcher_command(process) && !trained {
+    // What a launcher imports may look like training for a moment: its children tell.
+    if is_launcher_command(process) && (!trained || child_trained) {
         return Role::Launcher;
     }
     let (rank, world_size, local_rank) = ranks(process);
