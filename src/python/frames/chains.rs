@@ -22,6 +22,7 @@ struct FrameHead {
     function: Option<u64>,
     /// The eight bytes around it where it is an int.
     instruction: u64,
+    first_local: u64,
     owner: u8,
 }
 
@@ -65,6 +66,7 @@ impl<'a> Walk<'a> {
             code,
             function: frame.function.map(pointer),
             instruction: u64_at(head, frame.instruction & !7),
+            first_local: pointer(frame.localsplus),
             owner: head.get(frame.owner as usize).copied().unwrap_or(0),
         })
     }
@@ -229,6 +231,7 @@ impl<'a> Walk<'a> {
                 frame_address: frame,
                 code_address: head.code,
                 instruction: bytes.unwrap_or(Frame::NO_INSTRUCTION),
+                first_local: head.first_local,
             });
             frame = head.previous;
         }
@@ -263,6 +266,7 @@ impl<'a> Walk<'a> {
             frame_address: frame,
             code_address: head.code,
             instruction,
+            first_local: head.first_local,
         }
     }
 }

@@ -27,6 +27,9 @@ pub struct PythonFrame {
     /// Byte offset of the last started instruction from the start of the bytecode; [`NO_INSTRUCTION`](crate::model::frame::Frame::NO_INSTRUCTION) where the
     /// frame has not started.
     pub instruction: u32,
+    /// The object that its first local variable held, a method's `self`; 0 where it held none. A variable that an inner
+    /// function uses is a cell.
+    pub first_local: u64,
 }
 
 /// The Python frames of one native evaluation.

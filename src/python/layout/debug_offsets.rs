@@ -198,15 +198,16 @@ impl Table<'_> {
     fn frame(&self) -> Result<FrameLayout, LayoutError> {
         let group = self.form.frame;
         let owner = self.at(group, 5, "frame owner")?;
+        let localsplus = self.at(group, 4, "frame locals")?;
         Ok(FrameLayout {
-            head: owner.saturating_add(8) & !7,
+            head: (owner.saturating_add(8) & !7).max(localsplus.saturating_add(8)),
             previous: self.at(group, 1, "frame previous")?,
             code: self.at(group, 2, "frame code")?,
             tag_mask: self.form.tag_mask,
             instruction: self.at(group, 3, "frame instruction")?,
             owner,
             function: Some(tables::FUNCTION),
-            localsplus: self.at(group, 4, "frame locals")?,
+            localsplus,
         })
     }
 

@@ -4,6 +4,7 @@
 //! layout over all its patch releases. From 3.13 on the interpreter says most of it itself ([`debug_offsets`]).
 
 pub mod debug_offsets;
+pub mod objects;
 pub mod tables;
 
 use crate::model::code::PythonVersion;
@@ -118,7 +119,8 @@ pub struct CFrameLayout {
 /// `PyFrameObject` or `_PyInterpreterFrame`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameLayout {
-    /// How many bytes hold every field below.
+    /// How many bytes hold every field below, and the first element of `localsplus`. Every frame has it: the evaluation stack
+    /// lies behind the variables, and holds one value or more.
     pub head: u32,
     /// `previous` (3.10: `f_back`).
     pub previous: u32,
@@ -181,8 +183,8 @@ pub const OBJECT_TYPE: u32 = 8;
 pub(crate) const MAX_STATE: u32 = 16 << 20;
 /// See [`MAX_STATE`].
 pub(crate) const MAX_THREAD: u32 = 4096;
-/// The most bytes of a frame that are read.
-pub(crate) const MAX_FRAME: u32 = 128;
+/// The most bytes of a frame that are read (3.10: 360, for its first local variable comes after 20 blocks).
+pub(crate) const MAX_FRAME: u32 = 384;
 /// The most bytes of a code object, less its bytecode, that are read.
 pub(crate) const MAX_CODE: u32 = 512;
 
@@ -258,7 +260,7 @@ impl Layout {
         if let Some(function) = frame.function {
             check("frame function", function, 8, frame.head)?;
         }
-        check("frame locals", frame.localsplus, 8, MAX_CODE)
+        check("frame locals", frame.localsplus, 8, frame.head)
     }
 
     fn validate_objects(&self) -> Result<(), LayoutError> {

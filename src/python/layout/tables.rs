@@ -63,7 +63,7 @@ pub const V3_10: Layout = Layout {
         },
     },
     frame: FrameLayout {
-        head: 104,
+        head: 360,
         previous: 24,
         code: 32,
         tag_mask: 0,
@@ -110,7 +110,7 @@ pub const V3_11: Layout = Layout {
         previous: 16,
     }),
     frame: FrameLayout {
-        head: 72,
+        head: 80,
         previous: 48,
         code: 32,
         tag_mask: 0,
@@ -157,7 +157,7 @@ pub const V3_12: Layout = Layout {
         previous: 8,
     }),
     frame: FrameLayout {
-        head: 72,
+        head: 80,
         previous: 8,
         code: 0,
         tag_mask: 0,
