@@ -1,7 +1,7 @@
 //! Raw frames, as they are recorded: no names, so that later rules and symbols can say more of old recordings.
 
 use super::address::CodeAddress;
-use super::ids::{CodeId, ModuleId};
+use super::ids::{CodeId, ModuleId, NnModuleId};
 use serde::{Deserialize, Serialize};
 
 /// One frame of a stack, as it was read.
@@ -29,6 +29,8 @@ pub enum Frame {
     },
     /// The stack goes on towards its root here, but was not read. Stands at the root end.
     Truncated(Partial),
+    /// No frame of its own: what stands on it was called by this `nn.Module`, whose call is the next frame, a Python function.
+    NnModule(NnModuleId),
 }
 
 impl Frame {

@@ -42,6 +42,10 @@ id!(
     CodeId
 );
 id!(
+    /// An `nn.Module` whose calls were seen.
+    NnModuleId
+);
+id!(
     /// A frame of a [`StackTable`](super::stack_table::StackTable).
     FrameId
 );

@@ -6,6 +6,7 @@ pub mod code;
 pub mod frame;
 pub mod ids;
 pub mod module;
+pub mod nn_module;
 pub mod operator;
 pub mod process;
 pub mod profile;

@@ -5,6 +5,7 @@
 //! data, in [`layout`]. Everything that is read is treated as hostile: bounded, checked, never trusted to end.
 
 pub mod code_object;
+pub mod dicts;
 pub mod discover;
 pub(crate) mod elf;
 pub mod frames;

@@ -103,7 +103,7 @@ pub fn read_bytes_length(
 
 /// A field of a structure that was read whole; zero where the layout leads out of what was read, which a validated
 /// layout does not.
-pub(super) fn u64_at(bytes: &[u8], offset: u32) -> u64 {
+pub(crate) fn u64_at(bytes: &[u8], offset: u32) -> u64 {
     let field = bytes
         .get(offset as usize..)
         .and_then(<[u8]>::first_chunk::<8>);

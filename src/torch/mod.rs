@@ -1,4 +1,4 @@
-//! What makes this torchspy: rules that say what a moment of a trainer was. Pure.
+//! What makes this torchspy: rules that say what a moment of a trainer was. Pure, but for the probe.
 //!
 //! | file | question |
 //! |---|---|
@@ -6,9 +6,11 @@
 //! | [`symbol_name`] | which part of a demangled C++ name is the function's own |
 //! | [`classify`] | what a function is, and what a stack of functions was doing |
 //! | [`role`] | what a process is in a job, and which of its threads trains |
+//! | [`probe`] | which `nn.Module` a call is of: the one part that reads a live process |
 //! | [`stitch`] | whose work a thread waits for that waits in `backward()` |
 
 pub mod classify;
+pub mod probe;
 pub mod role;
 pub mod rules;
 pub mod stitch;

@@ -51,6 +51,7 @@
 //! thread. Time in the run queue is `cpu_wait`, row `other`, whatever the thread was about to do.
 
 pub mod libraries;
+pub mod modules;
 pub mod native;
 pub mod operators;
 pub mod phases;

@@ -1,0 +1,327 @@
+            if !(1..=MAX_DICT_OFFSET).contains(&self.dict_offset) {//! Dictionaries and instances' attributes, read from outside: bounded, and with the place of every value, so that what was
+//! read once can be checked with a few words.
+
+use super::layout::objects::{
+    Attributes, DICT_KEYS, FLAG_DICT, FLAG_HEAP_TYPE, FLAG_INLINE_VALUES, FLAG_MANAGED_DICT,
+    KEYS_SIZE, KeysForm, LOG2_KEYS, MANAGED_DICT, MANAGED_VALUES, ObjectLayout, SIZED_KEYS,
+    TUPLE_ITEMS, TYPE_BASIC_SIZE, TYPE_DICT, TYPE_DICT_OFFSET, TYPE_FLAGS, TYPE_MRO, TYPE_NAME,
+    VALUES_VALID,
+};
+use super::layout::OBJECT_TYPE;
+use super::objects::{ObjectError, u64_at};
+use crate::memory::Memory;
+
+/// The most entries of a dictionary that are read.
+pub const MAX_ENTRIES: usize = 16_384;
+/// The most bytes of a type's name.
+const MAX_NAME: usize = 256;
+/// The most types of an MRO.
+const MAX_MRO: usize = 64;
+/// The furthest that an instance's dictionary may be from its start.
+const MAX_DICT_OFFSET: u64 = 1 << 16;
+/// Bytes of a type that are read: up to and with `tp_mro`.
+const TYPE_HEAD: usize = 352;
+
+/// An entry of a dictionary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The key's object.
+    pub key: u64,
+    /// The value's object; never 0.
+    pub value: u64,
+    /// Where the pointer to the value lies.
+    pub place: u64,
+}
+
+/// Where a dictionary, or an instance without one, has its entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Table {
+    /// `PyDictKeysObject`.
+    pub keys: u64,
+    /// The first value's place, where values lie apart from the keys.
+    pub values: Option<u64>,
+}
+
+/// A type, as far as instances need it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TypeFacts {
+    /// The type object.
+    pub address: u64,
+    /// Last part of `tp_name`.
+    pub name: String,
+    flags: u64,
+    basic_size: u64,
+    dict_offset: u64,
+    mro: u64,
+    /// Tells whether the address still holds the same type.
+    identity: [u64; 3],
+}
+
+impl TypeFacts {
+    /// Reads the type at `address`.
+    ///
+    /// # Errors
+    /// [`ObjectError`].
+    pub fn read(address: u64, memory: &dyn Memory) -> Result<Self, ObjectError> {
+        let mut head = [0; TYPE_HEAD];
+        if address == 0 || !address.is_multiple_of(8) {
+            return Err(ObjectError::Invalid);
+        }
+        memory.read_exact(address, &mut head)?;
+        let name = read_c_string(u64_at(&head, TYPE_NAME), MAX_NAME, memory)?;
+        Ok(Self {
+            address,
+            name: name.rsplit('.').next().unwrap_or_default().to_owned(),
+            flags: u64_at(&head, TYPE_FLAGS),
+            basic_size: u64_at(&head, TYPE_BASIC_SIZE),
+            dict_offset: u64_at(&head, TYPE_DICT_OFFSET),
+            mro: u64_at(&head, TYPE_MRO),
+            identity: identity(&head),
+        })
+    }
+
+    /// Whether the address still holds this type.
+    pub fn is_current(&self, memory: &dyn Memory) -> bool {
+        let mut head = [0; TYPE_HEAD];
+        memory.read_exact(self.address, &mut head).is_ok() && identity(&head) == self.identity
+    }
+
+    /// Whether it is a dictionary's.
+    pub fn is_dict(&self) -> bool {
+        self.flags & FLAG_DICT != 0
+    }
+
+    /// Whether one of its bases, or itself, is called `name`.
+    pub fn has_base(&self, name: &str, memory: &dyn Memory) -> Result<bool, ObjectError> {
+        let count = memory.read_u64(self.mro.wrapping_add(16))?;
+        let count = usize::try_from(count)
+            .ok()
+            .filter(|&count| count <= MAX_MRO)
+            .ok_or(ObjectError::TooLong)?;
+        let items = memory.read_bytes(self.mro.wrapping_add(TUPLE_ITEMS.into()), count * 8)?;
+        for index in (0..count).rev() {
+            let base = u64_at(&items, index as u32 * 8);
+            let text = memory.read_u64(base.wrapping_add(TYPE_NAME.into()))?;
+            if read_c_string(text, MAX_NAME, memory)? == name {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Where the pointers lie that tell where the attributes of its instance at `object` are: address and length. `None` where
+    /// it has none.
+    pub fn attribute_pointers(&self, layout: &ObjectLayout, object: u64) -> Option<(u64, usize)> {
+        if layout.attributes == Attributes::AtOffset || self.flags & FLAG_MANAGED_DICT == 0 {
+            return (1..=MAX_DICT_OFFSET)
+                .contains(&self.dict_offset)
+                .then(|| (object.wrapping_add(self.dict_offset), 8));
+        }
+        Some(match layout.attributes {
+            Attributes::ValuesOrDict => (object.wrapping_sub(MANAGED_VALUES), 16),
+            _ => (object.wrapping_sub(MANAGED_DICT), 8),
+        })
+    }
+
+    /// Where the attributes of its instance at `object` lie; `None` where it has none.
+    pub fn attributes(
+        &self,
+        layout: &ObjectLayout,
+        object: u64,
+        memory: &dyn Memory,
+    ) -> Result<Option<InstanceDict>, ObjectError> {
+        let word = |at: u64| memory.read_u64(at);
+        let before = |distance: u64| word(object.wrapping_sub(distance));
+        if layout.attributes == Attributes::AtOffset || self.flags & FLAG_MANAGED_DICT == 0 {
+            // Of variable-sized objects the offset is negative: those are no instances of the classes that are looked for.
+            if self.dict_offset == 0 || self.dict_offset > 1 << 16 {
+                return Ok(None);
+            }
+            let dict = word(object.wrapping_add(self.dict_offset))?;
+            return Ok((dict != 0).then_some(InstanceDict::Dict(dict)));
+        }
+        let split = |values: u64| -> Result<Option<InstanceDict>, ObjectError> {
+            let Some(offset) = layout
+                .cached_keys
+                .filter(|_| self.flags & FLAG_HEAP_TYPE != 0)
+            else {
+                return Ok(None);
+            };
+            let keys = word(self.address.wrapping_add(offset.into()))?;
+            let values = Some(values.wrapping_add(layout.values.into()));
+            Ok((keys != 0).then_some(InstanceDict::Values(Table { keys, values })))
+        };
+        match layout.attributes {
+            Attributes::AtOffset => Ok(None),
+            Attributes::ValuesOrDict => match before(MANAGED_VALUES)? {
+                0 => Ok(Some(before(MANAGED_DICT)?)
+                    .filter(|&dict| dict != 0)
+                    .map(InstanceDict::Dict)),
+                values => split(values),
+            },
+            Attributes::Tagged => match before(MANAGED_DICT)? {
+                0 => Ok(None),
+                values if values & 1 == 1 => split(values.wrapping_add(1)),
+                dict => Ok(Some(InstanceDict::Dict(dict))),
+            },
+            Attributes::Inline => match before(MANAGED_DICT)? {
+                0 if self.flags & FLAG_INLINE_VALUES != 0 => {
+                    let values = object.wrapping_add(self.basic_size);
+                    match memory.read_u8(values.wrapping_add(VALUES_VALID.into()))? {
+                        0 => Ok(None),
+                        _ => split(values),
+                    }
+                }
+                0 => Ok(None),
+                dict => Ok(Some(InstanceDict::Dict(dict))),
+            },
+        }
+    }
+}
+
+fn identity(head: &[u8; TYPE_HEAD]) -> [u64; 3] {
+    [TYPE_NAME, TYPE_DICT, TYPE_MRO].map(|field| u64_at(head, field))
+}
+
+/// Where an instance's attributes lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InstanceDict {
+    /// In this dictionary.
+    Dict(u64),
+    /// In values of its own, under keys that its type's instances share.
+    Values(Table),
+}
+
+/// The type of the object at `address`.
+///
+/// # Errors
+/// [`ObjectError`].
+pub fn read_type(address: u64, memory: &dyn Memory) -> Result<u64, ObjectError> {
+    if address == 0 || !address.is_multiple_of(8) {
+        return Err(ObjectError::Invalid);
+    }
+    Ok(memory.read_u64(address.wrapping_add(OBJECT_TYPE.into()))?)
+}
+
+/// Where the entries of the dictionary at `dict` lie.
+///
+/// # Errors
+/// [`ObjectError`].
+pub fn read_table(
+    layout: &ObjectLayout,
+    dict: u64,
+    memory: &dyn Memory,
+) -> Result<Table, ObjectError> {
+    let mut fields = [0; 16];
+    memory.read_exact(dict.wrapping_add(DICT_KEYS.into()), &mut fields)?;
+    let (keys, values) = (u64_at(&fields, 0), u64_at(&fields, 8));
+    Ok(Table {
+        keys,
+        values: (values != 0).then(|| values.wrapping_add(layout.values.into())),
+    })
+}
+
+/// The entries of `table`, in the order in which they were made; those that were deleted are left out. At most `most`.
+///
+/// # Errors
+/// [`ObjectError::TooLong`] where there are more; [`ObjectError::Invalid`] where that is no table of keys.
+pub fn read_entries(
+    layout: &ObjectLayout,
+    table: &Table,
+    most: usize,
+    memory: &dyn Memory,
+) -> Result<Vec<Entry>, ObjectError> {
+    if table.keys == 0 || !table.keys.is_multiple_of(8) {
+        return Err(ObjectError::Invalid);
+    }
+    let mut head = [0; 40];
+    let (count_at, indices_at) = match layout.keys {
+        KeysForm::Sized => SIZED_KEYS,
+        KeysForm::Log2 => LOG2_KEYS,
+    };
+    let head = head.get_mut(..indices_at as usize);
+    let head = head.ok_or(ObjectError::Invalid)?;
+    memory.read_exact(table.keys, head)?;
+    let count = usize::try_from(u64_at(head, count_at)).unwrap_or(usize::MAX);
+    if count > most.min(MAX_ENTRIES) {
+        return Err(ObjectError::TooLong);
+    }
+    let (index_bytes, words) = match layout.keys {
+        KeysForm::Sized => (sized_index_bytes(u64_at(head, KEYS_SIZE))?, 3),
+        KeysForm::Log2 => log2_index_bytes(u64_at(head, KEYS_SIZE))?,
+    };
+    let first = table
+        .keys
+        .wrapping_add(indices_at.into())
+        .wrapping_add(index_bytes);
+    let entries = memory.read_bytes(first, count * words * 8)?;
+    let values = match table.values {
+        Some(values) => memory.read_bytes(values, count * 8)?,
+        None => Vec::new(),
+    };
+    let mut found = Vec::with_capacity(count);
+    for index in 0..count {
+        // The key is the last word but one, the value the last.
+        let at = ((index + 1) * words * 8) as u64;
+        let key = u64_at(&entries, (at - 16) as u32);
+        let (value, place) = match table.values {
+            Some(values_at) => (
+                u64_at(&values, index as u32 * 8),
+                values_at.wrapping_add(index as u64 * 8),
+            ),
+            None => (
+                u64_at(&entries, (at - 8) as u32),
+                first.wrapping_add(at - 8),
+            ),
+        };
+        if key != 0 && value != 0 {
+            found.push(Entry { key, value, place });
+        }
+    }
+    Ok(found)
+}
+
+/// `DK_IXSIZE` of 3.10 times `dk_size`.
+fn sized_index_bytes(size: u64) -> Result<u64, ObjectError> {
+    let width = match size {
+        0 => return Err(ObjectError::Invalid),
+        ..=0xff => 1,
+        ..=0xffff => 2,
+        ..=0xff_ffff => 4,
+        _ => return Err(ObjectError::TooLong),
+    };
+    match size.is_power_of_two() {
+        true => Ok(size * width),
+        false => Err(ObjectError::Invalid),
+    }
+}
+
+/// The indices' bytes, and the words of an entry, of the four bytes `dk_log2_size`, `dk_log2_index_bytes`, `dk_kind`, ….
+fn log2_index_bytes(field: u64) -> Result<(u64, usize), ObjectError> {
+    let [size, index_bytes, kind, ..] = field.to_le_bytes();
+    if size > 24 || !(3..=27).contains(&index_bytes) || kind > 2 {
+        return Err(ObjectError::Invalid);
+    }
+    Ok((1 << index_bytes, if kind == 0 { 3 } else { 2 }))
+}
+
+/// Reads a C string of at most `max` bytes, in pieces that do not cross pages for nothing.
+fn read_c_string(address: u64, max: usize, memory: &dyn Memory) -> Result<String, ObjectError> {
+    const PIECE: u64 = 32;
+    if address == 0 {
+        return Err(ObjectError::Invalid);
+    }
+    let mut bytes = Vec::new();
+    let mut at = address;
+    while bytes.len() < max {
+        let length = PIECE - at % PIECE;
+        let piece = memory.read_bytes(at, length as usize)?;
+        if let Some(end) = piece.iter().position(|&byte| byte == 0) {
+            bytes.extend_from_slice(&piece[..end]);
+            return Ok(String::from_utf8_lossy(&bytes).into_owned());
+        }
+        bytes.extend_from_slice(&piece);
+        at = at.wrapping_add(length);
+    }
+    Err(ObjectError::TooLong)
+}

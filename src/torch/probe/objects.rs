@@ -1,0 +1,434 @@
+//! Module objects of one process, read once, and checked with a few words whenever they are seen again.
+
+use crate::memory::{Memory, ReadRequest};
+use crate::python::dicts::{
+    InstanceDict, MAX_ENTRIES, Table, TypeFacts, read_entries, read_table, read_type,
+};
+use crate::python::discover::Interpreter;
+use crate::python::layout::objects::{
+    CELL_CONTENTS, DICT_KEYS, DICT_USED, INT_DIGIT, ObjectLayout,
+};
+use crate::python::layout::{Layout, OBJECT_TYPE};
+use crate::python::objects::{ObjectError, read_str};
+use crate::torch::rules::modules::{BASE, CHILDREN, TRAINING};
+use rustc_hash::FxHashMap;
+
+/// Objects that are kept before those that were not seen for long are forgotten.
+const MAX_OBJECTS: usize = 32_768;
+/// Names of parts that all of them may have together.
+const MAX_CHILDREN: usize = 1 << 20;
+/// Types that are kept.
+const MAX_TYPES: usize = 4096;
+/// Attributes of an instance that are looked at.
+const MAX_ATTRIBUTES: usize = 1024;
+/// The most bytes of a part's name.
+const MAX_NAME: usize = 256;
+/// The most bytes that one check compares.
+const CHECK_BYTES: usize = 32;
+
+/// Memory that has not changed as long as an object is what it was.
+#[derive(Clone, Copy, Debug)]
+struct Check {
+    address: u64,
+    length: usize,
+    expected: [u8; CHECK_BYTES],
+}
+
+/// A module, as it was last seen.
+#[derive(Clone, Debug)]
+pub(super) struct ModuleObject {
+    /// Its class.
+    pub(super) class: String,
+    /// Its parts, by name, in their order.
+    pub(super) children: Vec<(String, u64)>,
+    /// `training`.
+    pub(super) training: Option<bool>,
+    /// Where the pointer to True or False lies.
+    training_place: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Known {
+    /// `None`: something else than a module.
+    module: Option<ModuleObject>,
+    checks: Vec<Check>,
+    /// The round in which it was last found to be so.
+    round: u64,
+}
+
+/// The objects of one process, by address.
+#[derive(Debug)]
+pub(super) struct Objects {
+    layout: Layout,
+    objects: ObjectLayout,
+    known: FxHashMap<u64, Known>,
+    children: usize,
+    types: FxHashMap<u64, (TypeFacts, bool)>,
+    /// True and False, by address.
+    flags: FxHashMap<u64, bool>,
+    /// Where the interned names of the two attributes lie.
+    names: Option<(u64, u64)>,
+    round: u64,
+    /// Counts changes of trees: what was worked out of them is void when it has changed.
+    generation: u64,
+}
+
+impl Objects {
+    pub(super) fn new(interpreter: &Interpreter) -> Self {
+        Self {
+            layout: interpreter.layout,
+            objects: ObjectLayout::of(interpreter.version),
+            known: FxHashMap::default(),
+            children: 0,
+            types: FxHashMap::default(),
+            flags: FxHashMap::default(),
+            names: None,
+            round: 0,
+            generation: 0,
+        }
+    }
+
+    pub(super) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    pub(super) fn round(&self) -> u64 {
+        self.round
+    }
+
+    /// Begins a round: what was known before has to be checked again. Checks `objects` with one vectored read.
+    pub(super) fn begin(&mut self, objects: &[u64], memory: &dyn Memory) {
+        self.round += 1;
+        self.evict();
+        let known: Vec<u64> = objects
+            .iter()
+            .copied()
+            .filter(|object| self.known.contains_key(object))
+            .collect();
+        self.check(&known, memory);
+    }
+
+    /// The module at `object`, as it is in this round; `None` where there is none.
+    pub(super) fn module(&mut self, object: u64, memory: &dyn Memory) -> Option<&ModuleObject> {
+        let is_current =
+            |known: Option<&Known>, round| known.is_some_and(|known| known.round == round);
+        if self.known.contains_key(&object) && !is_current(self.known.get(&object), self.round) {
+            self.check(&[object], memory);
+        }
+        if !is_current(self.known.get(&object), self.round) {
+            self.read_anew(object, memory);
+        }
+        self.known.get(&object)?.module.as_ref()
+    }
+
+    /// The same, as it was when it was last looked at.
+    pub(super) fn module_as_known(
+        &mut self,
+        object: u64,
+        memory: &dyn Memory,
+    ) -> Option<&ModuleObject> {
+        if !self.known.contains_key(&object) {
+            return self.module(object, memory);
+        }
+        self.known.get(&object)?.module.as_ref()
+    }
+
+    /// What a cell holds; anything else is given back.
+    pub(super) fn out_of_cell(&mut self, object: u64, memory: &dyn Memory) -> u64 {
+        let is_cell = read_type(object, memory)
+            .and_then(|address| self.type_facts(address, memory))
+            .is_ok_and(|(facts, _)| facts.name == "cell");
+        match is_cell {
+            true => memory
+                .read_u64(object.wrapping_add(CELL_CONTENTS.into()))
+                .unwrap_or(0),
+            false => object,
+        }
+    }
+
+    /// Compares what is known of `objects` with memory, in one read.
+    fn check(&mut self, objects: &[u64], memory: &dyn Memory) {
+        let mut checks: Vec<Check> = Vec::new();
+        for object in objects {
+            let Some(known) = self.known.get(object) else {
+                continue;
+            };
+            checks.extend_from_slice(&known.checks);
+            if let Some(module) = &known.module {
+                checks.push(Check {
+                    address: module.training_place,
+                    length: 8,
+                    expected: [0; CHECK_BYTES],
+                });
+            }
+        }
+        let mut buffers = vec![[0; CHECK_BYTES]; checks.len()];
+        let mut requests: Vec<ReadRequest<'_>> = checks
+            .iter()
+            .zip(&mut buffers)
+            .map(|(check, buffer)| ReadRequest {
+                address: check.address,
+                buffer: &mut buffer[..check.length],
+                result: Ok(()),
+            })
+            .collect();
+        memory.read_many(&mut requests);
+        let failed: Vec<bool> = requests
+            .iter()
+            .map(|request| request.result.is_err())
+            .collect();
+        drop(requests);
+        let mut at = 0;
+        for &object in objects {
+            let Some(known) = self.known.get(&object) else {
+                continue;
+            };
+            let count = known.checks.len();
+            let mut same = (at..at + count).all(|index| {
+                !failed[index]
+                    && buffers[index][..checks[index].length]
+                        == checks[index].expected[..checks[index].length]
+            });
+            at += count;
+            let mut training = None;
+            if known.module.is_some() {
+                let [first, ..] = buffers[at].as_chunks::<8>().0 else {
+                    continue;
+                };
+                same &= !failed[at];
+                training = Some(u64::from_le_bytes(*first));
+                at += 1;
+            }
+            if !same {
+                continue;
+            }
+            let flag = training.and_then(|pointer| self.flag(pointer, memory));
+            if let Some(known) = self.known.get_mut(&object) {
+                known.round = self.round;
+                if let Some(module) = &mut known.module {
+                    module.training = flag;
+                }
+            }
+        }
+    }
+
+    /// Reads the object at `object`, and puts it in the place of what was known of it.
+    fn read_anew(&mut self, object: u64, memory: &dyn Memory) {
+        let had_children = self.forget(object);
+        let Ok(known) = self.read(object, memory) else {
+            // What cannot be read is nothing that a path could go through.
+            self.generation += u64::from(had_children == Some(true));
+            return;
+        };
+        let children = known
+            .module
+            .as_ref()
+            .map_or(0, |module| module.children.len());
+        if had_children == Some(true) || (had_children.is_some() && children > 0) {
+            self.generation += 1;
+        }
+        self.children += children;
+        self.known.insert(object, known);
+    }
+
+    /// Whether it had parts, if it was known.
+    fn forget(&mut self, object: u64) -> Option<bool> {
+        let known = self.known.remove(&object)?;
+        let children = known.module.map_or(0, |module| module.children.len());
+        self.children = self.children.saturating_sub(children);
+        Some(children > 0)
+    }
+
+    fn read(&mut self, object: u64, memory: &dyn Memory) -> Result<Known, ObjectError> {
+        let type_address = read_type(object, memory)?;
+        let mut checks = Vec::with_capacity(6);
+        push_check(
+            &mut checks,
+            object.wrapping_add(OBJECT_TYPE.into()),
+            8,
+            memory,
+        )?;
+        let (facts, is_module) = self.type_facts(type_address, memory)?;
+        let (facts, is_module) = (facts.clone(), *is_module);
+        let module = match is_module {
+            true => self.read_module(object, &facts, &mut checks, memory)?,
+            false => None,
+        };
+        // Freed or rebuilt while it was read? Then the words that were read first are others now.
+        let unchanged = checks.iter().all(|check| {
+            let mut again = [0; CHECK_BYTES];
+            let again = &mut again[..check.length];
+            memory.read_exact(check.address, again).is_ok() && *again == check.expected[..check.length]
+        });
+        if !unchanged {
+            return Err(ObjectError::Invalid);
+        }
+        Ok(Known {
+            module,
+            checks,
+            round: self.round,
+        })
+    }
+
+    fn read_module(
+        &mut self,
+        object: u64,
+        facts: &TypeFacts,
+        checks: &mut Vec<Check>,
+        memory: &dyn Memory,
+    ) -> Result<Option<ModuleObject>, ObjectError> {
+        let Some((pointers, length)) = facts.attribute_pointers(&self.objects, object) else {
+            return Ok(None);
+        };
+        push_check(checks, pointers, length, memory)?;
+        let table = match facts.attributes(&self.objects, object, memory)? {
+            None => return Ok(None),
+            Some(InstanceDict::Values(table)) => table,
+            Some(InstanceDict::Dict(dict)) => {
+                let keys = dict.wrapping_add(DICT_KEYS.into());
+                push_check(checks, keys, 16, memory)?;
+                read_table(&self.objects, dict, memory)?
+            }
+        };
+        let Some((children, training)) = self.own_attributes(&table, memory)? else {
+            return Ok(None);
+        };
+        push_check(checks, children.1, 8, memory)?;
+        let dict_type = read_type(children.0, memory)?;
+        if !self.type_facts(dict_type, memory)?.0.is_dict() {
+            return Ok(None);
+        }
+        // `ma_used` to `ma_values`: whatever is put in or taken out changes one of them. That a part was replaced by
+        // another is found when the other is looked for.
+        let fields = children.0.wrapping_add(DICT_USED.into());
+        push_check(checks, fields, CHECK_BYTES, memory)?;
+        let table = read_table(&self.objects, children.0, memory)?;
+        let entries = read_entries(&self.objects, &table, MAX_ENTRIES, memory)?;
+        let mut parts = Vec::with_capacity(entries.len());
+        for entry in entries {
+            parts.push((
+                read_str(&self.layout, entry.key, MAX_NAME, memory)?,
+                entry.value,
+            ));
+        }
+        Ok(Some(ModuleObject {
+            class: facts.name.clone(),
+            children: parts,
+            training: self.flag(training.0, memory),
+            training_place: training.1,
+        }))
+    }
+
+    /// The values of `_modules` and `training`, and where these lie.
+    fn own_attributes(
+        &mut self,
+        table: &Table,
+        memory: &dyn Memory,
+    ) -> Result<Option<((u64, u64), (u64, u64))>, ObjectError> {
+        let entries = read_entries(&self.objects, table, MAX_ATTRIBUTES, memory)?;
+        let by_key = |key: u64| {
+            entries
+                .iter()
+                .find(|entry| entry.key == key)
+                .map(|entry| (entry.value, entry.place))
+        };
+        // Names of attributes are interned: one look at their text is enough for a process.
+        if let Some((children, training)) = self.names
+            && let (Some(children), Some(training)) = (by_key(children), by_key(training))
+        {
+            return Ok(Some((children, training)));
+        }
+        let (mut children, mut training) = (None, None);
+        for entry in &entries {
+            match read_str(&self.layout, entry.key, MAX_NAME, memory).as_deref() {
+                Ok(CHILDREN) => children = Some(entry),
+                Ok(TRAINING) => training = Some(entry),
+                _ => {}
+            }
+        }
+        let (Some(children), Some(training)) = (children, training) else {
+            return Ok(None);
+        };
+        self.names = Some((children.key, training.key));
+        Ok(Some((
+            (children.value, children.place),
+            (training.value, training.place),
+        )))
+    }
+
+    /// The truth of True and False; `None` of anything else.
+    fn flag(&mut self, pointer: u64, memory: &dyn Memory) -> Option<bool> {
+        if let Some(&known) = self.flags.get(&pointer) {
+            return Some(known);
+        }
+        let type_address = read_type(pointer, memory).ok()?;
+        let (facts, _) = self.type_facts(type_address, memory).ok()?;
+        if facts.name != "bool" || self.flags.len() >= 2 {
+            return None;
+        }
+        let digit = memory
+            .read_u32(pointer.wrapping_add(INT_DIGIT.into()))
+            .ok()?;
+        self.flags.insert(pointer, digit != 0);
+        Some(digit != 0)
+    }
+
+    /// The type at `address`, and whether its instances are modules.
+    fn type_facts(
+        &mut self,
+        address: u64,
+        memory: &dyn Memory,
+    ) -> Result<&(TypeFacts, bool), ObjectError> {
+        let is_current = self
+            .types
+            .get(&address)
+            .is_some_and(|(facts, _)| facts.is_current(memory));
+        if !is_current {
+            if self.types.len() >= MAX_TYPES {
+                self.types.clear();
+            }
+            let facts = TypeFacts::read(address, memory)?;
+            let is_module = facts.has_base(BASE, memory).unwrap_or(false);
+            self.types.insert(address, (facts, is_module));
+        }
+        self.types.get(&address).ok_or(ObjectError::Invalid)
+    }
+
+    /// Keeps within bounds: what was not seen for long goes.
+    fn evict(&mut self) {
+        const SEEN_LATELY: u64 = 1000;
+        if self.known.len() < MAX_OBJECTS && self.children < MAX_CHILDREN {
+            return;
+        }
+        let oldest = self.round.saturating_sub(SEEN_LATELY);
+        self.known.retain(|_, known| known.round >= oldest);
+        self.children = self
+            .known
+            .values()
+            .filter_map(|known| known.module.as_ref())
+            .map(|module| module.children.len())
+            .sum();
+        if self.known.len() >= MAX_OBJECTS / 2 || self.children >= MAX_CHILDREN / 2 {
+            self.known.clear();
+            self.children = 0;
+        }
+        self.generation += 1;
+    }
+}
+
+fn push_check(
+    checks: &mut Vec<Check>,
+    address: u64,
+    length: usize,
+    memory: &dyn Memory,
+) -> Result<(), ObjectError> {
+    let mut expected = [0; CHECK_BYTES];
+    let bytes = expected.get_mut(..length).ok_or(ObjectError::TooLong)?;
+    memory.read_exact(address, bytes)?;
+    checks.push(Check {
+        address,
+        length,
+        expected,
+    });
+    Ok(())
+}
