@@ -169,7 +169,7 @@ fn a_future_version_is_named() {
     let error = read(&bytes).unwrap_err();
     assert!(matches!(
         error,
-        OpenError::NewerVersion { found: 7, known: 1 }
+        OpenError::NewerVersion { found: 7, known: 2 }
     ));
     assert!(
         error.to_string().contains("use a newer torchspy"),

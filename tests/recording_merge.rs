@@ -79,6 +79,7 @@ fn samples_mean_the_same_in_the_session_and_in_the_recording() {
             format!("{module:?} {address:?} {trust:?}")
         }
         Frame::Truncated(reason) => format!("{reason:?}"),
+        Frame::NnModule(id) => format!("{id:?}"),
     };
     let mut before: Vec<String> = sent
         .iter()

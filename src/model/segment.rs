@@ -4,6 +4,7 @@ use super::code::CodeInfo;
 use super::frame::Frame;
 use super::ids::{FrameId, StackId};
 use super::module::{ModuleInfo, SymbolInfo};
+use super::nn_module::NnModuleInfo;
 use super::process::{ProcessInfo, ThreadInfo};
 use super::quality::Quality;
 use super::run::{ClockPair, Loss};
@@ -29,6 +30,8 @@ pub struct Segment {
     pub symbols: Vec<SymbolInfo>,
     /// Code objects of the frames here.
     pub codes: Vec<CodeInfo>,
+    /// `nn.Module`s whose calls are among the frames here.
+    pub nn_modules: Vec<NnModuleInfo>,
     /// Frames of the stacks here.
     pub frames: Vec<Frame>,
     /// Stacks: parent (of a smaller id) and frame.

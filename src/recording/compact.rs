@@ -2,8 +2,9 @@
 
 use crate::model::code::CodeInfo;
 use crate::model::frame::Frame;
-use crate::model::ids::{CodeId, FrameId, ModuleId, ProcessId, StackId, ThreadId};
+use crate::model::ids::{CodeId, FrameId, ModuleId, NnModuleId, ProcessId, StackId, ThreadId};
 use crate::model::module::{ModuleInfo, SymbolInfo};
+use crate::model::nn_module::NnModuleInfo;
 use crate::model::process::{ProcessInfo, ThreadInfo};
 use crate::model::quality::Quality;
 use crate::model::run::{ClockPair, Loss};
@@ -24,6 +25,8 @@ pub struct SessionTables {
     pub modules: Vec<ModuleInfo>,
     /// Code objects by [`CodeId`].
     pub codes: Vec<CodeInfo>,
+    /// `nn.Module`s by [`NnModuleId`].
+    pub nn_modules: Vec<NnModuleInfo>,
     /// Frames and stacks.
     pub stacks: StackTable<Frame>,
 }
@@ -107,6 +110,7 @@ pub fn segment_of(
         modules: code.modules,
         symbols,
         codes: code.codes,
+        nn_modules: code.nn_modules,
         frames: code.frames,
         stacks: stacks.stacks,
         samples,
@@ -214,6 +218,7 @@ struct Code {
     /// The session's id of each module.
     module_origins: Vec<ModuleId>,
     codes: Vec<CodeInfo>,
+    nn_modules: Vec<NnModuleInfo>,
     frames: Vec<Frame>,
 }
 
@@ -244,10 +249,20 @@ impl Code {
             .collect();
         let module_origins: Vec<ModuleId> = modules.iter().map(|&(_, id)| id).collect();
         let code_origins: Vec<CodeId> = codes.iter().map(|&(_, _, _, id)| id).collect();
-        let module_ids = positions(&module_origins);
-        let code_ids = positions(&code_origins);
+        let nn_modules: BTreeSet<(&NnModuleInfo, NnModuleId)> = of_session()
+            .filter_map(|(_, frame)| match frame {
+                Frame::NnModule(id) => Some((tables.nn_modules.get(id.index())?, id)),
+                _ => None,
+            })
+            .collect();
+        let nn_module_origins: Vec<NnModuleId> = nn_modules.iter().map(|&(_, id)| id).collect();
+        let ids = LocalIds {
+            modules: positions(&module_origins),
+            codes: positions(&code_origins),
+            nn_modules: positions(&nn_module_origins),
+        };
         let mut frames: Vec<(Frame, FrameId)> = of_session()
-            .map(|(id, frame)| (localized(frame, &module_ids, &code_ids), id))
+            .map(|(id, frame)| (localized(frame, &ids), id))
             .collect();
         frames.sort_by_key(|&(frame, id)| (frame_order(frame), id));
         let frame_ids: FxHashMap<FrameId, FrameId> = frames
@@ -265,6 +280,10 @@ impl Code {
                 .iter()
                 .map(|id| tables.codes[id.index()].clone())
                 .collect(),
+            nn_modules: nn_modules
+                .iter()
+                .map(|&(info, _)| info.clone())
+                .collect(),
             frames: frames.into_iter().map(|(frame, _)| frame).collect(),
         }
     }
@@ -274,19 +293,23 @@ fn positions<I: Copy + Eq + std::hash::Hash>(ids: &[I]) -> FxHashMap<I, u32> {
     (0..).zip(ids).map(|(index, &id)| (id, index)).collect()
 }
 
+/// Ids of this segment by those of the session.
+struct LocalIds {
+    modules: FxHashMap<ModuleId, u32>,
+    codes: FxHashMap<CodeId, u32>,
+    nn_modules: FxHashMap<NnModuleId, u32>,
+}
+
 /// `frame` with ids of this segment. A frame whose code or module is unknown says that it is.
-fn localized(
-    frame: Frame,
-    modules: &FxHashMap<ModuleId, u32>,
-    codes: &FxHashMap<CodeId, u32>,
-) -> Frame {
+fn localized(frame: Frame, ids: &LocalIds) -> Frame {
     use crate::model::frame::Partial;
     match frame {
         Frame::Python {
             code,
             instruction,
             line,
-        } => codes
+        } => ids
+            .codes
             .get(&code)
             .map_or(Frame::Truncated(Partial::CodeGone), |&code| Frame::Python {
                 code: CodeId(code),
@@ -297,7 +320,8 @@ fn localized(
             module,
             address,
             trust,
-        } => modules
+        } => ids
+            .modules
             .get(&module)
             .map_or(Frame::Truncated(Partial::BadReturnAddress), |&module| {
                 Frame::Native {
@@ -305,6 +329,12 @@ fn localized(
                     address,
                     trust,
                 }
+            }),
+        Frame::NnModule(id) => ids
+            .nn_modules
+            .get(&id)
+            .map_or(Frame::Truncated(Partial::CodeGone), |&id| {
+                Frame::NnModule(NnModuleId(id))
             }),
         Frame::Truncated(_) => frame,
     }
@@ -320,6 +350,7 @@ fn frame_order(frame: Frame) -> (u32, u32, u64, Frame) {
             module, address, ..
         } => (1, module.0, address.raw(), frame),
         Frame::Truncated(_) => (2, 0, 0, frame),
+        Frame::NnModule(id) => (3, id.0, 0, frame),
     }
 }
 

@@ -14,8 +14,11 @@ use std::io::{self, Read};
 /// What a recording starts with, in every version.
 pub(super) const MAGIC: [u8; 8] = *b"TORCHSPY";
 
-/// The version that is written.
-pub(super) const VERSION: u32 = 1;
+/// The version that is written: 2 has a table of `nn.Module`s at the end of a segment, and frames of another kind.
+pub(super) const VERSION: u32 = 2;
+
+/// The first version that is read.
+pub(super) const OLDEST_VERSION: u32 = 1;
 
 /// Length of the head without its block.
 pub(super) const HEAD_LENGTH: usize = 20;

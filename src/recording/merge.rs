@@ -3,8 +3,9 @@
 use super::reader::Recording;
 use crate::model::code::CodeInfo;
 use crate::model::frame::Frame;
-use crate::model::ids::{CodeId, FrameId, ModuleId, ProcessId, StackId, ThreadId};
+use crate::model::ids::{CodeId, FrameId, ModuleId, NnModuleId, ProcessId, StackId, ThreadId};
 use crate::model::module::ModuleInfo;
+use crate::model::nn_module::NnModuleInfo;
 use crate::model::process::{ProcessInfo, ThreadInfo};
 use crate::model::run::{ClockPair, Loss, RunInfo};
 use crate::model::sample::Sample;
@@ -22,6 +23,7 @@ pub(super) struct Merger {
     threads: FxHashMap<(ProcessId, i32), Vec<ThreadId>>,
     modules: FxHashMap<ModuleInfo, ModuleId>,
     codes: FxHashMap<CodeInfo, CodeId>,
+    nn_modules: FxHashMap<NnModuleInfo, NnModuleId>,
     /// Sum of all samples' lengths; kept below 2^63, so that sums of any part can be taken without thought.
     total_ns: u64,
     /// Bytes of memory that merged segments took, about.
@@ -41,6 +43,7 @@ struct Remap {
     threads: Vec<ThreadId>,
     modules: Vec<ModuleId>,
     codes: Vec<CodeId>,
+    nn_modules: Vec<NnModuleId>,
     stacks: Vec<StackId>,
 }
 
@@ -55,6 +58,7 @@ impl Merger {
             threads: FxHashMap::default(),
             modules: FxHashMap::default(),
             codes: FxHashMap::default(),
+            nn_modules: FxHashMap::default(),
             total_ns: 0,
             bytes: 0,
         }
@@ -72,6 +76,7 @@ impl Merger {
             threads: self.merge_threads(&segment, &processes),
             modules: self.merge_modules(&segment),
             codes: self.merge_codes(&segment),
+            nn_modules: self.merge_nn_modules(&segment),
             stacks: Vec::new(),
         };
         self.merge_stacks(&segment, &mut remap);
@@ -202,6 +207,25 @@ impl Merger {
             .collect()
     }
 
+    fn merge_nn_modules(&mut self, segment: &Segment) -> Vec<NnModuleId> {
+        let known = &mut self.recording.nn_modules;
+        segment
+            .nn_modules
+            .iter()
+            .map(|info| {
+                if let Some(&id) = self.nn_modules.get(info) {
+                    return id;
+                }
+                let id = NnModuleId::from_index(known.len());
+                let texts = info.root.len() + info.path.len() + info.class.len();
+                self.bytes += 2 * (size_of::<NnModuleInfo>() + texts);
+                known.push(info.clone());
+                self.nn_modules.insert(info.clone(), id);
+                id
+            })
+            .collect()
+    }
+
     fn merge_stacks(&mut self, segment: &Segment, remap: &mut Remap) {
         let table = &mut self.recording.stacks;
         let frames: Vec<FrameId> = segment
@@ -228,6 +252,7 @@ impl Merger {
                         trust,
                     },
                     Frame::Truncated(_) => frame,
+                    Frame::NnModule(id) => Frame::NnModule(remap.nn_modules[id.index()]),
                 })
             })
             .collect();

@@ -1,12 +1,13 @@
 //! Reading a recording: whole, cut short, or damaged.
 
-use super::container::{Found, Head, KIND_SAMPLES, Scanner, VERSION};
+use super::container::{Found, Head, KIND_SAMPLES, OLDEST_VERSION, Scanner, VERSION};
 use super::format_v1::{Corrupt, Decoder, decode_run};
 use super::merge::{Merger, Refused};
 use crate::model::code::CodeInfo;
 use crate::model::frame::Frame;
 use crate::model::ids::ModuleId;
 use crate::model::module::{ModuleInfo, SymbolInfo};
+use crate::model::nn_module::NnModuleInfo;
 use crate::model::process::{ProcessInfo, ThreadInfo};
 use crate::model::quality::Quality;
 use crate::model::run::{ClockPair, Loss, RunInfo};
@@ -134,6 +135,8 @@ pub struct Recording {
     pub symbols: SymbolTable,
     /// Code objects.
     pub codes: Vec<CodeInfo>,
+    /// `nn.Module`s.
+    pub nn_modules: Vec<NnModuleInfo>,
     /// Frames and stacks.
     pub stacks: StackTable<Frame>,
     /// Samples by thread, then by start. The sum of all their lengths is below 2^63 ns.
@@ -176,7 +179,7 @@ const BYTES_PER_BYTE: usize = 256;
 
 fn read_from(source: impl Read) -> Result<Recording, OpenError> {
     let mut scanner = Scanner::new(source);
-    let run = match scanner.head()? {
+    let (run, version) = match scanner.head()? {
         Head::Empty => return Err(OpenError::Empty),
         Head::Foreign(start) => {
             return Err(OpenError::NotARecording {
@@ -185,7 +188,10 @@ fn read_from(source: impl Read) -> Result<Recording, OpenError> {
         }
         Head::Damaged => return Err(OpenError::HeaderCorrupt),
         Head::Recording { version, block } => match version {
-            VERSION => decode_run(&block).map_err(|_| OpenError::HeaderCorrupt)?,
+            OLDEST_VERSION..=VERSION => (
+                decode_run(&block).map_err(|_| OpenError::HeaderCorrupt)?,
+                version,
+            ),
             0 => return Err(OpenError::HeaderCorrupt),
             found => {
                 return Err(OpenError::NewerVersion {
@@ -195,7 +201,7 @@ fn read_from(source: impl Read) -> Result<Recording, OpenError> {
             }
         },
     };
-    let mut reading = Reading::new(Merger::new(run))?;
+    let mut reading = Reading::new(Merger::new(run), version)?;
     loop {
         match scanner.next() {
             Ok(Found::Segment {
@@ -224,10 +230,10 @@ struct Reading {
 }
 
 impl Reading {
-    fn new(merger: Merger) -> Result<Self, OpenError> {
+    fn new(merger: Merger, version: u32) -> Result<Self, OpenError> {
         Ok(Self {
             merger,
-            decoder: Decoder::new()?,
+            decoder: Decoder::new(version)?,
             gaps: Gaps::default(),
             payload_bytes: 0,
         })

@@ -67,6 +67,7 @@ impl Text<'_> {
         self.quality()?;
         self.processes()?;
         self.modules()?;
+        self.nn_modules()?;
         self.threads()
     }
 
@@ -210,6 +211,29 @@ impl Text<'_> {
         Ok(())
     }
 
+    /// None where none was seen.
+    fn nn_modules(&mut self) -> fmt::Result {
+        if !self.recording.nn_modules.is_empty() {
+            writeln!(self.out, "\nnn.Modules")?;
+        }
+        for (index, module) in self.recording.nn_modules.iter().enumerate() {
+            let mode = match module.training {
+                Some(true) => "train",
+                Some(false) => "eval",
+                None => "training not read",
+            };
+            writeln!(
+                self.out,
+                "  N{index} {} #{} \"{}\" {}, {mode}",
+                printable(&module.root),
+                module.number,
+                printable(&module.path),
+                printable(&module.class)
+            )?;
+        }
+        Ok(())
+    }
+
     fn threads(&mut self) -> fmt::Result {
         let mut order: Vec<usize> = (0..self.recording.threads.len()).collect();
         order.sort_by_key(|&index| (self.recording.threads[index].process, index));
@@ -309,6 +333,10 @@ impl Text<'_> {
                     trust,
                 } => self.native_frame(module, address, trust)?,
                 Frame::Truncated(reason) => writeln!(self.out, "    ?? {}", reason.name())?,
+                Frame::NnModule(id) => {
+                    let module = &self.recording.nn_modules[id.index()];
+                    writeln!(self.out, "    nn N{} {}", id.0, printable(&module.label()))?;
+                }
             }
         }
         Ok(())

@@ -12,6 +12,7 @@ use crate::os::elf_file::ElfFile;
 use crate::os::maps::Mapping;
 use crate::os::vm_read::ProcessMemory;
 use crate::python::code_object::CodeCache;
+use crate::torch::probe::ModuleProbe;
 use crate::python::discover::{DiscoverError, Interpreter, PythonImage, could_be_python, discover};
 use std::sync::Arc;
 
@@ -55,6 +56,7 @@ pub(super) struct ProcessImage {
     pub(super) modules: LoadedModules,
     pub(super) unwinder: Unwinder,
     pub(super) codes: Option<CodeCache>,
+    pub(super) nn_modules: Option<ModuleProbe>,
     pub(super) python: Python,
     environment: LiveEnvironment,
     maps: MapsReader,
@@ -74,6 +76,7 @@ impl ProcessImage {
             modules: LoadedModules::new(store),
             unwinder: Unwinder::new(),
             codes: None,
+            nn_modules: None,
             python: Python::Pending,
             environment: LiveEnvironment::default(),
             maps: MapsReader::new(pid),
@@ -147,6 +150,7 @@ impl ProcessImage {
     /// Its interpreter is known.
     pub(super) fn set_interpreter(&mut self, interpreter: Arc<Interpreter>) {
         self.codes = Some(CodeCache::new(&interpreter));
+        self.nn_modules = Some(ModuleProbe::new(&interpreter));
         self.python = Python::Found(interpreter);
     }
 

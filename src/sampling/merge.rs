@@ -98,6 +98,7 @@ mod tests {
                 Frame::Python { code, .. } => format!("py{}", code.0),
                 Frame::Native { address, .. } => format!("c{:#x}", address.raw()),
                 Frame::Truncated(why) => why.name().to_owned(),
+                Frame::NnModule(id) => format!("nn{}", id.0),
             })
             .collect()
     }

@@ -1,5 +1,6 @@
 //! From copies of memory to recorded samples: unwinding, code objects, merging, interning; and a segment every second.
 
+mod nn_modules;
 mod processes;
 mod segments;
 mod stacks;
@@ -20,7 +21,9 @@ use crate::os::clock::monotonic_ns;
 use crate::os::host::CpuGroups;
 use crate::recording::compact::SessionTables;
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
+use nn_modules::NnModuleCalls;
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -56,6 +59,7 @@ pub(super) struct Worker {
     store: Arc<ModuleStore>,
     module_ids: FxHashMap<u32, ModuleId>,
     code_ids: FxHashMap<CodeInfo, CodeId>,
+    calls: NnModuleCalls,
     symbols: SymbolLoader,
     last_stacks: FxHashMap<ThreadId, Option<StackId>>,
     samples: Vec<Sample>,
@@ -73,6 +77,10 @@ struct Scratch {
     native: Vec<NativeFrame>,
     recorded: Vec<(NativeFrame, Frame)>,
     python: Vec<Frame>,
+    /// Python frames with the modules whose calls they are.
+    marked: Vec<Frame>,
+    /// The runs of `marked`.
+    runs: Vec<Range<usize>>,
     addresses: Vec<u64>,
     merged: Vec<Frame>,
 }
@@ -96,6 +104,7 @@ impl Worker {
             store: Arc::default(),
             module_ids: FxHashMap::default(),
             code_ids: FxHashMap::default(),
+            calls: NnModuleCalls::default(),
             symbols: SymbolLoader::start(),
             last_stacks: FxHashMap::default(),
             samples: Vec::new(),

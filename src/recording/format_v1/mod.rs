@@ -1,4 +1,5 @@
-//! Version 1 of the format: what stands in the header block and in a segment's payload.
+//! Versions 1 and 2 of the format: what stands in the header block and in a segment's payload. Version 2 adds a table of
+//! `nn.Module`s behind all others, and frames that say which module's call comes next.
 //!
 //! The payload is zstd over postcard over columns, each column of a table in a run of its own. Everything in it is hostile input when it is read: sizes are
 //! bounded before they are believed, and ids are checked once, here, so that nobody else has to.
@@ -28,7 +29,7 @@ use rows::{
 use samples::SampleColumns;
 use serde::{Deserialize, Serialize};
 use stacks::{FrameColumns, Named, StackColumns};
-use tables::{CodeColumns, SymbolColumns, ThreadColumns};
+use tables::{CodeColumns, NnModuleColumns, SymbolColumns, ThreadColumns};
 
 /// Most bytes of a segment's payload, before compression and after.
 pub(super) const MAX_PAYLOAD: usize = 64 << 20;
@@ -54,6 +55,13 @@ struct WireSegment<C, B> {
     quality: Rows<B>,
     clocks: Rows<B>,
     losses: Rows<B>,
+}
+
+/// A segment from version 2 on.
+#[derive(Serialize, Deserialize)]
+struct WireSegment2<C, B> {
+    first: WireSegment<C, B>,
+    nn_modules: NnModuleColumns<C>,
 }
 
 /// The most bytes that a payload of `compressed` bytes may become.
@@ -99,7 +107,11 @@ impl Encoder {
     ) -> Result<usize, Corrupt> {
         validate::validate(segment)?;
         let start = out.len();
-        let length = self.compressor.append(&wire_of(segment)?, out)?;
+        let wire = WireSegment2 {
+            first: wire_of(segment)?,
+            nn_modules: NnModuleColumns::encode(&segment.nn_modules)?,
+        };
+        let length = self.compressor.append(&wire, out)?;
         let compressed = out.len() - start;
         if compressed > MAX_PAYLOAD || length > believable_length(compressed) {
             return Err(Corrupt("it is too large"));
@@ -136,15 +148,19 @@ fn wire_of(segment: &Segment) -> Result<WireSegment<ColumnWriter, RowBytes>, Cor
 
 /// Decompresses segments one after another, with buffers that are kept.
 pub(super) struct Decoder {
+    version: u32,
     decompressor: zstd::bulk::Decompressor<'static>,
     raw: Vec<u8>,
 }
 
 impl Decoder {
+    /// For segments of a file of `version`.
+    ///
     /// # Errors
     /// Where zstd gets no memory.
-    pub(super) fn new() -> std::io::Result<Self> {
+    pub(super) fn new(version: u32) -> std::io::Result<Self> {
         Ok(Self {
+            version,
             decompressor: zstd::bulk::Decompressor::new()?,
             raw: Vec::new(),
         })
@@ -163,9 +179,17 @@ impl Decoder {
             Ok(length) if length == raw_length => {}
             _ => return Err(Corrupt("it cannot be decompressed")),
         }
-        let wire: WireSegment<ColumnReader<'_>, &[u8]> =
-            postcard::from_bytes(raw).map_err(|_| Corrupt("its tables are damaged"))?;
-        let segment = segment_of(wire)?;
+        let damaged = |_| Corrupt("its tables are damaged");
+        let segment = if self.version == 1 {
+            segment_of(postcard::from_bytes(raw).map_err(damaged)?)?
+        } else {
+            let wire: WireSegment2<ColumnReader<'_>, &[u8]> =
+                postcard::from_bytes(raw).map_err(damaged)?;
+            Segment {
+                nn_modules: wire.nn_modules.decode()?,
+                ..segment_of(wire.first)?
+            }
+        };
         validate::validate(&segment)?;
         Ok(segment)
     }
@@ -197,6 +221,7 @@ fn segment_of(wire: WireSegment<ColumnReader<'_>, &[u8]>) -> Result<Segment, Cor
         last: wire.last,
         symbols,
         codes,
+        nn_modules: Vec::new(),
         frames,
     })
 }

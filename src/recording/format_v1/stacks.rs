@@ -6,7 +6,7 @@ use super::tables::{MAX_ROWS, count_of};
 use crate::model::address::CodeAddress;
 use crate::model::code::CodeInfo;
 use crate::model::frame::Frame;
-use crate::model::ids::{CodeId, FrameId, ModuleId, StackId};
+use crate::model::ids::{CodeId, FrameId, ModuleId, NnModuleId, StackId};
 use crate::model::module::SymbolInfo;
 use rustc_hash::{FxBuildHasher, FxHashMap};
 use serde::{Deserialize, Serialize};
@@ -18,6 +18,8 @@ const PYTHON: u64 = 0;
 const TRUNCATED: u64 = 1;
 /// From here on: native, twice the trust, plus one for a return address.
 const NATIVE: u64 = 2;
+/// From version 2 on: the module whose call comes next.
+const NN_MODULE: u64 = 64;
 
 /// [`Frame`]s in a file: smallest where they are sorted, and the symbols too.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -35,7 +37,8 @@ pub(super) struct FrameColumns<C> {
     module: C,
     /// Of frames without symbol.
     address: C,
-    partial: C,
+    /// Of truncated stacks the reason; of modules the module.
+    detail: C,
 }
 
 /// What frames are written as differences to. Frames with a wrong id are found by validation.
@@ -99,7 +102,11 @@ impl FrameColumns<ColumnWriter> {
                 }
                 Frame::Truncated(reason) => {
                     columns.kind.put(TRUNCATED);
-                    columns.partial.put(partial(reason));
+                    columns.detail.put(partial(reason));
+                }
+                Frame::NnModule(id) => {
+                    columns.kind.put(NN_MODULE);
+                    columns.detail.put(u64::from(id.0));
                 }
             }
         }
@@ -145,7 +152,8 @@ impl FrameColumns<ColumnReader<'_>> {
                             .map_err(|_| Corrupt("a line number is out of range"))?,
                     }
                 }
-                TRUNCATED => Frame::Truncated(partial_of(self.partial.get()?)?),
+                TRUNCATED => Frame::Truncated(partial_of(self.detail.get()?)?),
+                NN_MODULE => Frame::NnModule(NnModuleId(self.detail.get_as()?)),
                 native => {
                     let (module, address) = self.get_address(&mut symbol, named)?;
                     Frame::Native {

@@ -1,4 +1,4 @@
-//! Columns of threads, code objects and symbols.
+//! Columns of threads, code objects, symbols and `nn.Module`s.
 
 use super::column::{
     ColumnReader, ColumnWriter, Corrupt, TextColumn, TextReader, TextWriter, row_count,
@@ -6,6 +6,7 @@ use super::column::{
 use crate::model::code::{CodeInfo, PythonVersion};
 use crate::model::ids::{ModuleId, ProcessId};
 use crate::model::module::SymbolInfo;
+use crate::model::nn_module::NnModuleInfo;
 use crate::model::process::ThreadInfo;
 use serde::{Deserialize, Serialize};
 
@@ -182,5 +183,64 @@ impl SymbolColumns<ColumnReader<'_>> {
             });
         }
         Ok(symbols)
+    }
+}
+
+/// [`NnModuleInfo`]s in a file.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct NnModuleColumns<C> {
+    count: u32,
+    root: TextColumn<C>,
+    number: C,
+    path: TextColumn<C>,
+    class: TextColumn<C>,
+    /// 0 not read, 1 false, 2 true.
+    training: C,
+}
+
+impl NnModuleColumns<ColumnWriter> {
+    pub(super) fn encode(modules: &[NnModuleInfo]) -> Result<Self, Corrupt> {
+        let mut columns = Self {
+            count: count_of(modules, MAX_ROWS)?,
+            ..Self::default()
+        };
+        let (mut roots, mut paths) = (TextWriter::default(), TextWriter::default());
+        let mut classes = TextWriter::default();
+        for module in modules {
+            roots.put(&module.root)?;
+            columns.number.put(u64::from(module.number));
+            paths.put(&module.path)?;
+            classes.put(&module.class)?;
+            let training = module.training.map_or(0, |training| 1 + u64::from(training));
+            columns.training.put(training);
+        }
+        columns.root = roots.finish();
+        columns.path = paths.finish();
+        columns.class = classes.finish();
+        Ok(columns)
+    }
+}
+
+impl NnModuleColumns<ColumnReader<'_>> {
+    pub(super) fn decode(mut self) -> Result<Vec<NnModuleInfo>, Corrupt> {
+        let count = row_count(self.count, MAX_ROWS, &[&self.number, &self.training])?;
+        let (mut roots, mut paths) = (TextReader::new(self.root), TextReader::new(self.path));
+        let mut classes = TextReader::new(self.class);
+        let mut modules = Vec::with_capacity(count);
+        for _ in 0..count {
+            modules.push(NnModuleInfo {
+                root: roots.get()?,
+                number: self.number.get_as()?,
+                path: paths.get()?,
+                class: classes.get()?,
+                training: match self.training.get()? {
+                    0 => None,
+                    1 => Some(false),
+                    2 => Some(true),
+                    _ => return Err(Corrupt("an unknown code")),
+                },
+            });
+        }
+        Ok(modules)
     }
 }

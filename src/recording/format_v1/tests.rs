@@ -4,8 +4,9 @@ use super::{Decoder, Encoder, decode_run, encode_run};
 use crate::model::address::CodeAddress;
 use crate::model::code::{CodeInfo, PythonVersion};
 use crate::model::frame::{Frame, Partial, Trust};
-use crate::model::ids::{CodeId, FrameId, ModuleId, ProcessId, StackId, ThreadId};
+use crate::model::ids::{CodeId, FrameId, ModuleId, NnModuleId, ProcessId, StackId, ThreadId};
 use crate::model::module::{ModuleInfo, ModuleKind, SymbolInfo};
+use crate::model::nn_module::NnModuleInfo;
 use crate::model::process::{ProcessInfo, ThreadInfo};
 use crate::model::quality::Quality;
 use crate::model::run::{ClockPair, Loss, RunInfo};
@@ -108,6 +109,19 @@ fn codes() -> impl Strategy<Value = Vec<CodeInfo>> {
     vec(code, 1..6)
 }
 
+fn nn_modules() -> impl Strategy<Value = Vec<NnModuleInfo>> {
+    let module = (text(), text(), text(), number()).prop_map(|(root, path, class, number)| {
+        NnModuleInfo {
+            root,
+            path,
+            class,
+            number: number as u32,
+            training: [None, Some(false), Some(true)][number as usize % 3],
+        }
+    });
+    vec(module, 1..6)
+}
+
 fn frames() -> impl Strategy<Value = Vec<Frame>> {
     let frame = (0..8_u8, number(), number(), number()).prop_map(|(kind, id, a, b)| match kind {
         0..=2 => Frame::Python {
@@ -116,6 +130,7 @@ fn frames() -> impl Strategy<Value = Vec<Frame>> {
             line: b as u32,
         },
         3 => Frame::Truncated(Partial::ALL[a as usize % Partial::ALL.len()]),
+        4 => Frame::NnModule(NnModuleId(id as u32)),
         _ => Frame::Native {
             module: ModuleId(id as u32),
             address: if b & 1 == 0 {
@@ -207,6 +222,7 @@ fn made_valid(mut segment: Segment, parents: &[(u32, u32)]) -> Segment {
         match frame {
             Frame::Python { code, .. } => code.0 = below(code.0, segment.codes.len()),
             Frame::Native { module, .. } => module.0 = below(module.0, segment.modules.len()),
+            Frame::NnModule(id) => id.0 = below(id.0, segment.nn_modules.len()),
             Frame::Truncated(_) => {}
         }
     }
@@ -240,6 +256,7 @@ fn segments() -> impl Strategy<Value = Segment> {
         codes(),
         frames(),
         vec(any::<(u32, u32)>(), 0..60),
+        nn_modules(),
     );
     let rest = (
         quality(),
@@ -250,7 +267,7 @@ fn segments() -> impl Strategy<Value = Segment> {
     );
     (people, code, rest).prop_map(|(people, code, rest)| {
         let (processes, threads, samples) = people;
-        let (modules, symbols, codes, frames, parents) = code;
+        let (modules, symbols, codes, frames, parents, nn_modules) = code;
         let (quality, clocks, losses, last, (index, start_ns, length_ns)) = rest;
         let segment = Segment {
             index,
@@ -261,6 +278,7 @@ fn segments() -> impl Strategy<Value = Segment> {
             modules,
             symbols,
             codes,
+            nn_modules,
             frames,
             stacks: Vec::new(),
             samples,
@@ -301,13 +319,13 @@ proptest! {
     #[test]
     fn a_segment_comes_back(segment in segments()) {
         let (payload, length) = encoded(&segment);
-        let back = Decoder::new().unwrap().decode(&payload, length).unwrap();
+        let back = Decoder::new(2).unwrap().decode(&payload, length).unwrap();
         prop_assert_eq!(back, segment);
     }
 
     #[test]
     fn buffers_can_be_used_again(first in segments(), second in segments()) {
-        let (mut encoder, mut decoder) = (Encoder::new().unwrap(), Decoder::new().unwrap());
+        let (mut encoder, mut decoder) = (Encoder::new().unwrap(), Decoder::new(2).unwrap());
         for segment in [&first, &second, &first] {
             let mut payload = Vec::new();
             let length = encoder.encode(segment, &mut payload).unwrap();
@@ -326,7 +344,7 @@ proptest! {
             raw[at.index(length)] = byte;
         }
         let payload = zstd::bulk::compress(&raw, 1).unwrap();
-        if let Ok(segment) = Decoder::new().unwrap().decode(&payload, raw.len()) {
+        if let Ok(segment) = Decoder::new(2).unwrap().decode(&payload, raw.len()) {
             // What passes is valid: it can be written.
             encoded(&segment);
         }
@@ -335,8 +353,8 @@ proptest! {
     #[test]
     fn any_bytes_do_no_harm(raw in vec(any::<u8>(), 0..2000)) {
         let payload = zstd::bulk::compress(&raw, 1).unwrap();
-        let _ = Decoder::new().unwrap().decode(&payload, raw.len());
-        let _ = Decoder::new().unwrap().decode(&raw, raw.len());
+        let _ = Decoder::new(2).unwrap().decode(&payload, raw.len());
+        let _ = Decoder::new(2).unwrap().decode(&raw, raw.len());
         let _ = decode_run(&raw);
     }
 }
@@ -374,7 +392,7 @@ fn ids_that_do_not_exist_are_not_written() {
 #[test]
 fn a_declared_length_is_not_believed() {
     let (payload, length) = encoded(&Segment::default());
-    let mut decoder = Decoder::new().unwrap();
+    let mut decoder = Decoder::new(2).unwrap();
     assert!(decoder.decode(&payload, length).is_ok());
     for wrong in [0, length - 1, length + 1, 1 << 20, u32::MAX as usize] {
         assert!(decoder.decode(&payload, wrong).is_err());

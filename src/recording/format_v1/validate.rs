@@ -40,6 +40,10 @@ pub(super) fn validate(segment: &Segment) -> Result<(), Corrupt> {
                 module.index() < segment.modules.len(),
                 "a frame's module does not exist",
             )?,
+            Frame::NnModule(id) => check(
+                id.index() < segment.nn_modules.len(),
+                "a frame's nn.Module does not exist",
+            )?,
             Frame::Truncated(_) => {}
         }
     }

@@ -42,8 +42,9 @@ impl Worker {
             .python_partial
             .or(lost_code.then_some(Partial::CodeGone));
         let mut runs = Vec::with_capacity(raw.python.runs.len());
-        for run in &raw.python.runs {
-            let frames = scratch.python.get(run.range()).unwrap_or(&[]);
+        self.mark_nn_modules(raw, &mut scratch);
+        for (run, range) in raw.python.runs.iter().zip(&scratch.runs) {
+            let frames = scratch.marked.get(range.clone()).unwrap_or(&[]);
             runs.push(Run {
                 stack_address: run.stack_address,
                 frames,

@@ -104,7 +104,7 @@ impl ModuleProbe {
         &mut self,
         frames: &[ProbeFrame],
         memory: &dyn Memory,
-        mut intern: impl FnMut(&NnModuleInfo) -> NnModuleId,
+        mut intern: impl FnMut(&NnModuleInfo) -> Option<NnModuleId>,
         found: &mut Vec<(usize, NnModuleId)>,
     ) {
         let Some(innermost) = frames
@@ -278,7 +278,7 @@ impl ModuleProbe {
         place: usize,
         object: u64,
         memory: &dyn Memory,
-        intern: &mut impl FnMut(&NnModuleInfo) -> NnModuleId,
+        intern: &mut impl FnMut(&NnModuleInfo) -> Option<NnModuleId>,
     ) -> Option<NnModuleId> {
         let training = self.objects.module(object, memory)?.training;
         let place = self.places.get_mut(place)?;
@@ -292,7 +292,8 @@ impl ModuleProbe {
             training,
             ..place.info.clone()
         };
-        Some(*id.insert(intern(&info)))
+        *id = intern(&info);
+        *id
     }
 
     /// The class of what `object` wraps; its own where it wraps nothing.
@@ -334,7 +335,10 @@ impl ModuleProbe {
                 }
             }
         }
-        let found = self.search(owner, child, memory);
+        let mut found = self.search(owner, child, memory);
+        if found.is_none() && self.objects.reread(owner, memory) {
+            found = self.search(owner, child, memory);
+        }
         let name = found.as_ref().map(|(name, _)| name.clone());
         let route = Route {
             generation: self.objects.generation(),

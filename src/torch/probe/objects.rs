@@ -133,6 +133,26 @@ impl Objects {
         self.known.get(&object)?.module.as_ref()
     }
 
+    /// Reads the parts of a module again, although nothing tells that they changed. Tells whether they had: from 3.14 on a
+    /// dictionary does not show that a value was put in the place of another.
+    pub(super) fn reread(&mut self, object: u64, memory: &dyn Memory) -> bool {
+        let parts_of = |known: &Known| {
+            let module = known.module.as_ref();
+            module.map_or(Vec::new(), |module| module.children.clone())
+        };
+        let before = self.known.get(&object).map(parts_of).unwrap_or_default();
+        let Ok(known) = self.read(object, memory) else {
+            return false;
+        };
+        let now = parts_of(&known);
+        self.forget(object);
+        self.children += now.len();
+        self.known.insert(object, known);
+        let changed = before != now;
+        self.generation += u64::from(changed);
+        changed
+    }
+
     /// What a cell holds; anything else is given back.
     pub(super) fn out_of_cell(&mut self, object: u64, memory: &dyn Memory) -> u64 {
         let is_cell = read_type(object, memory)
