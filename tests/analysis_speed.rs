@@ -46,6 +46,7 @@ fn every_symbol_is_demangled_once_however_many_samples_there_are() {
         threads: &builder.threads,
         modules: &builder.modules,
         codes: &builder.codes,
+        nn_modules: &builder.nn_modules,
         stacks: &builder.stacks,
         samples: &builder.samples,
         quality: &builder.quality,

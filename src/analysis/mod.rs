@@ -5,6 +5,7 @@
 //! | [`summary`] | per process: the training thread's wall time by row, by phase and by activity |
 //! | [`intervals`] | how sure a share is |
 //! | [`functions`] | which functions and lines the time was spent in |
+//! | [`modules`] | which `nn.Module`s the forward passes were in |
 //! | [`operators`] | which operators it was spent in, and where they were called from |
 //! | [`threads`] | what every thread was, and did |
 //! | [`quality`] | how good the samples are, and what they cost |
@@ -12,6 +13,7 @@
 
 pub mod functions;
 pub mod intervals;
+pub mod modules;
 pub mod operators;
 pub mod quality;
 pub mod rounding;

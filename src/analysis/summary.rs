@@ -2,6 +2,7 @@
 
 use super::functions::{Hot, LineTime, hot, user_line};
 use super::intervals::{Share, Shares};
+use super::modules::{ModuleTree, modules};
 use super::operators::{OperatorTable, operators};
 use super::threads::{ThreadSummary, threads};
 use crate::model::category::{Activity, FrameKind, Phase, SummaryRow};
@@ -108,6 +109,8 @@ pub struct ProcessSummary {
     pub hot: Hot,
     /// Operators of the training thread.
     pub operators: OperatorTable,
+    /// Modules of its forward passes.
+    pub modules: ModuleTree,
     /// All threads.
     pub threads: Vec<ThreadSummary>,
     /// CPU time of all threads that were sampled, ns.
@@ -270,6 +273,7 @@ fn process(profile: &Profile, id: ProcessId, samples: &[&ProfileSample]) -> Proc
         itwinai,
         hot: hot(profile, own.iter().copied()),
         operators: operators(profile, &own, wall_ns, ticks),
+        modules: modules(profile, &own, wall_ns, ticks),
         cpu_ns: threads.iter().map(|thread| thread.cpu_ns).sum(),
         threads,
     }

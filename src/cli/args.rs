@@ -97,6 +97,9 @@ pub(crate) struct DrawingArguments {
     /// In folded stacks only Python frames, in py-spy's own form
     #[arg(long)]
     pub(crate) python_only: bool,
+    /// Draw forward passes by function, or by nn.Module in the place of what calls them
+    #[arg(long, value_name = "WHAT", default_value = "function")]
+    pub(crate) by: ByName,
     /// Draw the waits of every thread, not of training threads only
     #[arg(short, long)]
     pub(crate) idle: bool,
@@ -151,6 +154,15 @@ pub(crate) struct DoctorArguments {
     /// Look at this process, too
     #[arg(short, long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pub(crate) pid: Option<i32>,
+}
+
+/// By what is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ByName {
+    /// Functions
+    Function,
+    /// nn.Modules
+    Module,
 }
 
 /// Formats by name.

@@ -92,6 +92,7 @@ fn resolve_recording(recording: &Recording) -> Profile {
         threads: &recording.threads,
         modules: &recording.modules,
         codes: &recording.codes,
+        nn_modules: &recording.nn_modules,
         stacks: &recording.stacks,
         samples: &recording.samples,
         quality: &recording.quality,
@@ -115,6 +116,7 @@ pub(crate) fn render(
     let view = ViewOptions {
         threads: drawing.threads.clone(),
         plumbing: drawing.plumbing,
+        by: drawing.by,
         idle: if drawing.idle {
             Idle::Everywhere
         } else {

@@ -1,9 +1,10 @@
 //! What is to be done: checked, complete, and free of clap.
 
 use super::args::{
-    Arguments, ConvertArguments, DrawingArguments, FormatName, RecordArguments, Shell, Subcommands,
+    Arguments, ByName, ConvertArguments, DrawingArguments, FormatName, RecordArguments, Shell, Subcommands,
 };
 use super::failure::Failure;
+use crate::report::view::By;
 use crate::sampling::session::SessionOptions;
 use regex::Regex;
 use std::ffi::OsString;
@@ -58,6 +59,8 @@ pub(crate) struct OutputFile {
 pub(crate) struct Drawing {
     /// Dispatcher and bindings, too.
     pub(crate) plumbing: bool,
+    /// Functions or modules.
+    pub(crate) by: By,
     /// Waits of every thread.
     pub(crate) idle: bool,
     /// Folded stacks: only Python frames, in py-spy's form.
@@ -196,6 +199,10 @@ impl Drawing {
         Self {
             plumbing: arguments.plumbing,
             python_only: arguments.python_only,
+            by: match arguments.by {
+                ByName::Function => By::Function,
+                ByName::Module => By::Module,
+            },
             idle: arguments.idle,
             threads,
         }

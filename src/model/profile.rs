@@ -2,7 +2,8 @@
 
 use super::category::{Activity, FrameKind, Phase, SummaryRow};
 use super::frame::{Partial, Trust};
-use super::ids::{FunctionId, ProcessId, StackId, ThreadId};
+use super::ids::{FunctionId, NnModuleId, ProcessId, StackId, ThreadId};
+use super::nn_module::NnModuleInfo;
 use super::operator::OperatorMark;
 use super::process::{ProcessInfo, ThreadInfo};
 use super::quality::Quality;
@@ -78,6 +79,8 @@ pub struct ProfileFrame {
     pub trust: Option<Trust>,
     /// The reason, where this is a truncation marker.
     pub partial: Option<Partial>,
+    /// The `nn.Module`, where this marks that a call of one comes next.
+    pub nn_module: Option<NnModuleId>,
 }
 
 /// A sample, classified.
@@ -128,6 +131,8 @@ pub struct Profile {
     pub thread_cpu_ns: Vec<u64>,
     /// Functions by [`FunctionId`].
     pub functions: Vec<Function>,
+    /// `nn.Module`s by [`NnModuleId`].
+    pub nn_modules: Vec<NnModuleInfo>,
     /// Frames and stacks.
     pub stacks: StackTable<ProfileFrame>,
     /// Samples by thread and start.

@@ -5,6 +5,7 @@
 //! `native` and `threads` at the top are those of the primary process: the first trainer's, of its training thread.
 
 mod build;
+pub mod modules;
 pub mod operators;
 
 pub use build::{render_json, report};
@@ -56,6 +57,8 @@ pub struct Report {
     pub itwinai: Itwinai,
     /// Operators; null where none was seen.
     pub operators: Option<operators::Operators>,
+    /// `nn.Module`s of forward passes; null where there was no forward.
+    pub modules: Option<modules::Modules>,
     /// Python functions, those with the most own time first.
     pub functions: Vec<FunctionRow>,
     /// Python lines.

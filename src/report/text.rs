@@ -1,6 +1,7 @@
 //! The summary for people: plain text, 80 columns, no colour needed.
 
 mod format;
+mod modules;
 mod operators;
 mod processes;
 mod sampler;
@@ -18,7 +19,7 @@ use std::fmt::Write;
 pub struct TextOptions {
     /// Also computation versus other, by itwinai's definition.
     pub itwinai: bool,
-    /// Operators, functions, lines and threads in a table.
+    /// Operators, functions, lines and threads in a table; twice as many modules.
     pub rows: usize,
 }
 
@@ -46,6 +47,7 @@ pub fn render_summary(profile: &Profile, analysis: &Analysis, options: TextOptio
                 tables::itwinai(&mut out, process);
             }
             tables::matrix(&mut out, process);
+            modules::modules(&mut out, process, options.rows.saturating_mul(2));
             operators::operators(&mut out, profile, process, options.rows);
             tables::functions(&mut out, profile, process, options.rows);
             tables::threads(&mut out, profile, process, options.rows);

@@ -6,7 +6,8 @@
 use super::label;
 use crate::model::category::{Activity, FrameKind, Phase, SummaryRow};
 use crate::model::frame::Partial;
-use crate::model::ids::{FunctionId, ProcessId, StackId, ThreadId};
+use crate::model::ids::{FunctionId, NnModuleId, ProcessId, StackId, ThreadId};
+use crate::model::operator::OperatorMark;
 use crate::model::profile::{Function, Profile, ProfileSample, Role};
 use crate::model::sample::ThreadState;
 use regex::Regex;
@@ -26,6 +27,16 @@ pub enum Idle {
     Everywhere,
 }
 
+/// By what forward passes are drawn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum By {
+    /// Functions.
+    #[default]
+    Function,
+    /// `nn.Module`s, in the place of what calls them: the functions between a module and the one that it calls are left out.
+    Module,
+}
+
 /// What is drawn.
 #[derive(Clone, Debug)]
 pub struct ViewOptions {
@@ -39,6 +50,8 @@ pub struct ViewOptions {
     pub plumbing: bool,
     /// Whether Python frames are told apart by line, as py-spy does, or by function only.
     pub lines: bool,
+    /// By what forward passes are drawn.
+    pub by: By,
 }
 
 impl Default for ViewOptions {
@@ -49,6 +62,7 @@ impl Default for ViewOptions {
             idle: Idle::default(),
             plumbing: false,
             lines: true,
+            by: By::default(),
         }
     }
 }
@@ -84,6 +98,8 @@ pub enum Shown {
         /// The source line; 0 where unknown, and for native code.
         line: u32,
     },
+    /// An `nn.Module`.
+    Module(NnModuleId),
     /// Towards the root, the stack was not read. Stands at the root end.
     Partial(Partial),
     /// No stack was read at all.
@@ -251,7 +267,7 @@ impl<'a> View<'a> {
         if !self.options.plumbing
             && !frames
                 .iter()
-                .any(|frame| matches!(frame.shown, Shown::Code { .. }))
+                .any(|frame| matches!(frame.shown, Shown::Code { .. } | Shown::Module(_)))
         {
             frames = self.stack_frames(known, true);
         }
@@ -277,6 +293,10 @@ impl<'a> View<'a> {
                 Some(function) => label::function_label(function, line),
                 None => "[unknown function]".to_owned(),
             },
+            Shown::Module(id) => match self.profile.nn_modules.get(id.index()) {
+                Some(module) => label::clean(&module.label(), label::SHORT),
+                None => "[unknown module]".to_owned(),
+            },
             Shown::Partial(reason) => format!("[partial: {}]", reason.name()),
             Shown::Unread => "[not read]".to_owned(),
             Shown::CpuWait => "[cpu_wait]".to_owned(),
@@ -297,6 +317,7 @@ impl<'a> View<'a> {
             Shown::Code { .. } => self
                 .function(shown)
                 .map_or(FrameKind::Native, |function| function.kind),
+            Shown::Module(_) => FrameKind::PythonTorch,
             Shown::Partial(_) | Shown::Unread => FrameKind::Marker,
             Shown::CpuWait => FrameKind::Wait,
         }
@@ -316,8 +337,16 @@ impl<'a> View<'a> {
                         guessed: false,
                     });
                 }
+                let by_module = self.options.by == By::Module;
+                if let Some(id) = frame.nn_module {
+                    return by_module.then_some(ViewFrame {
+                        shown: Shown::Module(id),
+                        guessed: false,
+                    });
+                }
                 let function = self.profile.functions.get(frame.function.index())?;
-                if function.plumbing && !plumbing {
+                let replaced = by_module && function.operator == OperatorMark::ModuleCall;
+                if replaced || (function.plumbing && !plumbing) {
                     return None;
                 }
                 let line = match (function.is_python, self.options.lines) {
@@ -343,6 +372,9 @@ impl<'a> View<'a> {
             });
         }
         frames.reverse();
+        if self.options.by == By::Module {
+            leave_out_between_modules(&mut frames);
+        }
         frames
     }
 
@@ -400,6 +432,23 @@ impl<'a> View<'a> {
             })
             .collect()
     }
+}
+
+/// Leaves out what stands between two modules, and all but the first of equal neighbours: a wrapper is its module.
+fn leave_out_between_modules(frames: &mut Vec<ViewFrame>) {
+    let is_module = |frame: &ViewFrame| matches!(frame.shown, Shown::Module(_));
+    let (Some(first), Some(last)) = (
+        frames.iter().position(is_module),
+        frames.iter().rposition(is_module),
+    ) else {
+        return;
+    };
+    let mut modules: Vec<ViewFrame> = frames
+        .drain(first..=last)
+        .filter(|frame| is_module(frame))
+        .collect();
+    modules.dedup();
+    frames.splice(first..first, modules);
 }
 
 fn queue_part(sample: &ProfileSample) -> u64 {

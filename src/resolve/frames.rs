@@ -107,6 +107,7 @@ enum Key {
     Python(String, String, u32),
     Native(String, String),
     Marker(Partial),
+    NnModule,
 }
 
 impl Resolver<'_, '_> {
@@ -117,6 +118,7 @@ impl Resolver<'_, '_> {
                 line,
                 trust: None,
                 partial: None,
+                nn_module: None,
             },
             Frame::Native {
                 module,
@@ -127,12 +129,21 @@ impl Resolver<'_, '_> {
                 line: 0,
                 trust: Some(trust),
                 partial: None,
+                nn_module: None,
             },
             Frame::Truncated(partial) => ProfileFrame {
                 function: self.marker(partial),
                 line: 0,
                 trust: None,
                 partial: Some(partial),
+                nn_module: None,
+            },
+            Frame::NnModule(id) => ProfileFrame {
+                function: self.nn_module(),
+                line: 0,
+                trust: None,
+                partial: None,
+                nn_module: Some(id),
             },
         }
     }
@@ -222,17 +233,27 @@ impl Resolver<'_, '_> {
 
     fn marker(&mut self, partial: Partial) -> FunctionId {
         self.add(Key::Marker(partial), || {
-            let function = Function {
-                name: partial.name().to_owned(),
-                short_name: partial.name().to_owned(),
-                file: String::new(),
-                first_line: 0,
-                kind: FrameKind::Marker,
-                plumbing: false,
-                is_python: false,
-                operator: OperatorMark::None,
-            };
-            (function, FunctionClass::MARKER)
+            (marker(partial.name(), false), FunctionClass::MARKER)
         })
+    }
+
+    /// All modules have this function, which says nothing: what they are is in the frame.
+    fn nn_module(&mut self) -> FunctionId {
+        self.add(Key::NnModule, || {
+            (marker("nn.Module", true), FunctionClass::MARKER)
+        })
+    }
+}
+
+fn marker(name: &str, plumbing: bool) -> Function {
+    Function {
+        name: name.to_owned(),
+        short_name: name.to_owned(),
+        file: String::new(),
+        first_line: 0,
+        kind: FrameKind::Marker,
+        plumbing,
+        is_python: false,
+        operator: OperatorMark::None,
     }
 }

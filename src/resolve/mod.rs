@@ -11,6 +11,7 @@ use crate::model::code::CodeInfo;
 use crate::model::frame::Frame;
 use crate::model::ids::ModuleId;
 use crate::model::module::{ModuleInfo, SymbolInfo};
+use crate::model::nn_module::NnModuleInfo;
 use crate::model::process::{ProcessInfo, ThreadInfo};
 use crate::model::profile::{Profile, ProfileProcess, ProfileSample};
 use crate::model::quality::Quality;
@@ -46,6 +47,8 @@ pub struct ResolveInput<'a> {
     pub modules: &'a [ModuleInfo],
     /// Code objects by id.
     pub codes: &'a [CodeInfo],
+    /// `nn.Module`s by id.
+    pub nn_modules: &'a [NnModuleInfo],
     /// Raw frames and stacks.
     pub stacks: &'a StackTable<Frame>,
     /// Samples, by thread and start.
@@ -78,6 +81,7 @@ pub fn resolve(input: &ResolveInput<'_>, names: Names) -> Profile {
         threads: input.threads.to_vec(),
         thread_cpu_ns: cpu_by_thread(input),
         functions: frames.functions,
+        nn_modules: input.nn_modules.to_vec(),
         stacks: frames.stacks,
         samples: Vec::new(),
         quality: input.quality.clone(),

@@ -4,8 +4,9 @@
 use torchspy::model::address::CodeAddress;
 use torchspy::model::code::{CodeInfo, PythonVersion};
 use torchspy::model::frame::{Frame, Partial, Trust};
-use torchspy::model::ids::{CodeId, ModuleId, ProcessId, ThreadId};
+use torchspy::model::ids::{CodeId, ModuleId, NnModuleId, ProcessId, ThreadId};
 use torchspy::model::module::{ModuleInfo, ModuleKind, SymbolInfo};
+use torchspy::model::nn_module::NnModuleInfo;
 use torchspy::model::process::{ProcessInfo, ThreadInfo};
 use torchspy::model::profile::Profile;
 use torchspy::model::quality::Quality;
@@ -27,6 +28,8 @@ pub enum F {
     Guess(String, Option<String>),
     Anonymous,
     Cut(Partial),
+    /// The module whose call comes next.
+    Module(NnModuleInfo),
 }
 
 /// The user's script.
@@ -96,6 +99,7 @@ pub struct Builder {
     pub threads: Vec<ThreadInfo>,
     pub modules: Vec<ModuleInfo>,
     pub codes: Vec<CodeInfo>,
+    pub nn_modules: Vec<NnModuleInfo>,
     pub stacks: StackTable<Frame>,
     pub samples: Vec<Sample>,
     pub symbols: Vec<SymbolInfo>,
@@ -131,6 +135,7 @@ impl Builder {
             threads: Vec::new(),
             modules: Vec::new(),
             codes: Vec::new(),
+            nn_modules: Vec::new(),
             stacks: StackTable::default(),
             samples: Vec::new(),
             symbols: Vec::new(),
@@ -263,6 +268,14 @@ impl Builder {
                 }
             }
             F::Cut(partial) => Frame::Truncated(*partial),
+            F::Module(info) => {
+                let known = self.nn_modules.iter().position(|each| each == info);
+                let at = known.unwrap_or_else(|| {
+                    self.nn_modules.push(info.clone());
+                    self.nn_modules.len() - 1
+                });
+                Frame::NnModule(NnModuleId::from_index(at))
+            }
         }
     }
 
@@ -330,6 +343,7 @@ impl Builder {
             threads: &self.threads,
             modules: &self.modules,
             codes: &self.codes,
+            nn_modules: &self.nn_modules,
             stacks: &self.stacks,
             samples: &self.samples,
             quality: &self.quality,

@@ -158,24 +158,28 @@ impl Builder {
                     line,
                     trust: None,
                     partial: None,
+                    nn_module: None,
                 },
                 At::Native(function) => ProfileFrame {
                     function,
                     line: 0,
                     trust: Some(Trust::Unwound),
                     partial: None,
+                    nn_module: None,
                 },
                 At::Guessed(function) => ProfileFrame {
                     function,
                     line: 0,
                     trust: Some(Trust::Scanned),
                     partial: None,
+                    nn_module: None,
                 },
                 At::Partial(why) => ProfileFrame {
                     function: marker,
                     line: 0,
                     trust: None,
                     partial: Some(why),
+                    nn_module: None,
                 },
             })
             .collect();

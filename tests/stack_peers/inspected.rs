@@ -95,6 +95,10 @@ impl Inspected {
             } else if let (Some((.., stacks)), Some(rest)) =
                 (threads.last_mut(), line.strip_prefix("    "))
             {
+                // Which module the next frame is the call of: no frame.
+                if rest.starts_with("nn ") {
+                    continue;
+                }
                 let stack: &mut InspectedStack = stacks.last_mut().unwrap();
                 stack.frames.push(parse_frame(rest));
                 stack.guessed |= rest.contains(" (guess: ");

@@ -67,6 +67,7 @@ fn describe_frame(text: &mut String, view: &View<'_>, shown: Shown) {
     let Shown::Code { line, .. } = shown else {
         let meaning = match shown {
             Shown::Partial(_) => "towards the root, this stack was not read",
+            Shown::Module(_) => "nn.Module: its calls, and what they called",
             Shown::CpuWait => "could run, but had no CPU (run queue or cgroup throttling)",
             _ => "no stack was read",
         };

@@ -1,5 +1,6 @@
 //! Fills the schema from an analysis.
 
+use super::modules::modules;
 use super::operators::operators;
 use super::{
     FunctionRow, Interval, Intervals, Itwinai, Process, Quality, Report, SCHEMA, StopTimes, Thread,
@@ -54,6 +55,7 @@ pub fn report(profile: &Profile, analysis: &Analysis) -> Report {
         matrix: primary.map(matrix).unwrap_or_default(),
         itwinai: primary.map(itwinai).unwrap_or_default(),
         operators: primary.and_then(|process| operators(profile, process)),
+        modules: primary.and_then(modules),
         functions: primary.map_or(Vec::new(), |process| {
             process
                 .hot

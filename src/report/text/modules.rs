@@ -1,0 +1,76 @@
+//! The tree of modules of the training thread's forward passes.
+
+use super::format::{column_seconds, count, cut, percent, printable, share};
+use super::{WIDTH, line};
+use crate::analysis::modules::ModuleTime;
+use crate::analysis::summary::ProcessSummary;
+use crate::report::json::modules::most;
+
+pub(super) fn modules(out: &mut String, process: &ProcessSummary, rows: usize) {
+    let tree = &process.modules;
+    if tree.modules.is_empty() {
+        return;
+    }
+    let whose = if process.cuda {
+        "host time of forward (not GPU time)"
+    } else {
+        "time of forward"
+    };
+    line(out, &[format!("\nMODULES, {whose} on the training thread")]);
+    out.push_str("   self s  total s  total %        module\n");
+    let shown = most(&tree.modules, rows);
+    for module in &shown {
+        row(out, module, process.wall_ns);
+    }
+    let left_out = tree.modules.len() - shown.len();
+    if left_out > 0 {
+        let text = format!("{:>33}… {} more", "", count(left_out as u64));
+        line(out, &[text]);
+    }
+    let share = |ns: u64| percent(ns as f64 / process.wall_ns.max(1) as f64);
+    let mut text = format!(
+        "  in forward   {:>7} s{:>8}",
+        column_seconds(tree.forward_ns),
+        share(tree.forward_ns)
+    );
+    if tree.unread_ns > 0 {
+        text.push_str(&format!(
+            ", its module not read in {:.2} s",
+            tree.unread_ns as f64 / 1e9
+        ));
+    }
+    line(out, &[cut(&text, WIDTH)]);
+}
+
+fn row(out: &mut String, module: &ModuleTime, wall_ns: u64) {
+    let tenths = (module.total_ns as f64 * 1000.0 / wall_ns.max(1) as f64).round() as u32;
+    let mut about = Vec::new();
+    if module.depth > 0 && !module.class.is_empty() {
+        about.push(printable(&module.class).into_owned());
+    }
+    if module.depth == 0 && module.number > 0 {
+        about.push(format!("#{}", u64::from(module.number) + 1));
+    }
+    match module.eval_ns {
+        0 => {}
+        all if all >= module.total_ns => about.push("eval".to_owned()),
+        part => {
+            let share = part as f64 / module.total_ns.max(1) as f64;
+            about.push(format!("{:.0} % eval", share * 100.0));
+        }
+    }
+    let about = match about.is_empty() {
+        true => String::new(),
+        false => format!(" ({})", about.join(", ")),
+    };
+    let text = format!(
+        "{:>9}{:>9}  {:<13} {:indent$}{}{about}",
+        column_seconds(module.self_ns),
+        column_seconds(module.total_ns),
+        share(&module.total_share, tenths),
+        "",
+        printable(module.name()),
+        indent = 2 * module.depth.min(12),
+    );
+    line(out, &[cut(&text, WIDTH)]);
+}
