@@ -12,7 +12,7 @@ use super::objects::{ObjectError, u64_at};
 use crate::memory::Memory;
 
 /// The most entries of a dictionary that are read.
-pub const MAX_ENTRIES: usize = 16_384;
+pub const MAX_ENTRIES: usize = 4096;
 /// The most bytes of a type's name.
 const MAX_NAME: usize = 256;
 /// The most types of an MRO.

@@ -131,7 +131,7 @@ class ModuleList(Sequential):
 class Block(Module):
     def __init__(self):
         super().__init__()
-        self.first = None
+        self._modules["first"] = None
         self.conv = Leaf()
 
     def forward(self, *args):
@@ -152,7 +152,7 @@ class Net(Module):
         if which == "called":
             self.body(*args)
         elif which == "indexed":
-            self.layers[1](*args) if hasattr(self.layers, "__getitem__") else self.layers._modules["1"](*args)
+            self.layers._modules["1"](*args)
         elif which == "nested":
             self.layers._modules["2"]._modules["0"](*args)
         else:
@@ -244,7 +244,8 @@ def holds(model, which):
     model.layers._modules["0"]()
 
 
-def case(model, run, *args):
+def case(_, model, run, *args):
+    """The first variable is no module: nothing but the calls themselves tells which is the outermost."""
     global root
     root = model
     run(*args)
@@ -253,30 +254,30 @@ def case(model, run, *args):
 def main():
     net = Net()
     for which in ("called", "indexed", "nested", "fc"):
-        case(net, net, which)
+        case(None, net, net, which)
     net.train(False)
-    case(net, net, "fc")
+    case(None, net, net, "fc")
     net.fc = Sequential(Leaf())
     net.train()
-    case(net, net, "fc")
-    case(net, holds, net, "")
+    case(None, net, net, "fc")
+    case(None, net, holds, net, "")
     many = Many()
-    case(many, many)
+    case(None, many, many)
     bare = Bare()
     bare._modules["part"] = BareLeaf()
-    case(bare, bare)
+    case(None, bare, bare)
     torch["CHILDREN"] = OrderedDict
     ordered = Net()
     torch["CHILDREN"] = dict
-    case(ordered, ordered, "nested")
+    case(None, ordered, ordered, "nested")
     wrapped = DistributedDataParallel(OptimizedModule(Block()))
-    case(wrapped, wrapped, ("module", "_orig_mod"))
+    case(None, wrapped, wrapped, ("module", "_orig_mod"))
     old = Old()
-    case(old, old)
+    case(None, old, old)
     lit = Lit()
-    case(lit, lit.training_step, "indexed")
+    case(None, lit, lit.training_step, "indexed")
     hooked = Hooked()
-    case(hooked, hooked)
+    case(None, hooked, hooked)
     print("done", flush=True)
 
 

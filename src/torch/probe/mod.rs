@@ -24,6 +24,8 @@ use std::collections::VecDeque;
 const MAX_FRAMES: usize = 512;
 /// The most modules that one search looks at.
 const MAX_SEARCH: usize = 4096;
+/// Searches of one sample.
+const MAX_SEARCHES: usize = 64;
 /// How many modules deep a search goes.
 const MAX_DEPTH: usize = 8;
 /// Wrappers around wrappers that are followed.
@@ -84,6 +86,8 @@ pub struct ModuleProbe {
     place_of: FxHashMap<(Option<usize>, u64), usize>,
     /// Roots by class, in the order in which they were seen.
     roots: FxHashMap<String, Vec<u64>>,
+    /// How many searches the sample may still make.
+    searches_left: usize,
 }
 
 impl ModuleProbe {
@@ -95,6 +99,7 @@ impl ModuleProbe {
             places: Vec::new(),
             place_of: FxHashMap::default(),
             roots: FxHashMap::default(),
+            searches_left: 0,
         }
     }
 
@@ -114,6 +119,7 @@ impl ModuleProbe {
             return;
         };
         self.forget_if_many();
+        self.searches_left = MAX_SEARCHES;
         let looked_at = self.objects_of(frames, innermost, memory);
         let mut distinct: Vec<u64> = looked_at.iter().map(|&(_, object, _)| object).collect();
         distinct.sort_unstable();
@@ -169,6 +175,10 @@ impl ModuleProbe {
         for owner in owners.iter().rev() {
             if let Some(name) = self.route(owner.object, object, memory) {
                 return self.child_place(*owner, object, class, &name, memory);
+            }
+            if self.searches_left == 0 {
+                // It may well have a parent.
+                return None;
             }
         }
         self.root_place(object, class, memory)
@@ -335,6 +345,7 @@ impl ModuleProbe {
                 }
             }
         }
+        self.searches_left = self.searches_left.checked_sub(1)?;
         let mut found = self.search(owner, child, memory);
         if found.is_none() && self.objects.reread(owner, memory) {
             found = self.search(owner, child, memory);

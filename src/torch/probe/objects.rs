@@ -21,6 +21,8 @@ const MAX_CHILDREN: usize = 1 << 20;
 const MAX_TYPES: usize = 4096;
 /// Attributes of an instance that are looked at.
 const MAX_ATTRIBUTES: usize = 1024;
+/// Modules and names of parts that are read anew for one sample: a fraction of a second.
+const MAX_READS: usize = 32_768;
 /// The most bytes of a part's name.
 const MAX_NAME: usize = 256;
 /// The most bytes that one check compares.
@@ -69,6 +71,8 @@ pub(super) struct Objects {
     /// Where the interned names of the two attributes lie.
     names: Option<(u64, u64)>,
     round: u64,
+    /// How many modules and names may still be read in this round.
+    reads_left: usize,
     /// Counts changes of trees: what was worked out of them is void when it has changed.
     generation: u64,
 }
@@ -84,6 +88,7 @@ impl Objects {
             flags: FxHashMap::default(),
             names: None,
             round: 0,
+            reads_left: MAX_READS,
             generation: 0,
         }
     }
@@ -99,6 +104,7 @@ impl Objects {
     /// Begins a round: what was known before has to be checked again. Checks `objects` with one vectored read.
     pub(super) fn begin(&mut self, objects: &[u64], memory: &dyn Memory) {
         self.round += 1;
+        self.reads_left = MAX_READS;
         self.evict();
         let known: Vec<u64> = objects
             .iter()
@@ -324,6 +330,10 @@ impl Objects {
         push_check(checks, fields, CHECK_BYTES, memory)?;
         let table = read_table(&self.objects, children.0, memory)?;
         let entries = read_entries(&self.objects, &table, MAX_ENTRIES, memory)?;
+        self.reads_left = self
+            .reads_left
+            .checked_sub(1 + entries.len())
+            .ok_or(ObjectError::TooLong)?;
         let mut parts = Vec::with_capacity(entries.len());
         for entry in entries {
             parts.push((
