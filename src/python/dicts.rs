@@ -299,7 +299,7 @@ fn sized_index_bytes(size: u64) -> Result<u64, ObjectError> {
 /// The indices' bytes, and the words of an entry, of the four bytes `dk_log2_size`, `dk_log2_index_bytes`, `dk_kind`, ….
 fn log2_index_bytes(field: u64) -> Result<(u64, usize), ObjectError> {
     let [size, index_bytes, kind, ..] = field.to_le_bytes();
-    if size > 24 || !(3..=27).contains(&index_bytes) || kind > 2 {
+    if size > 24 || index_bytes > 27 || kind > 2 {
         return Err(ObjectError::Invalid);
     }
     Ok((1 << index_bytes, if kind == 0 { 3 } else { 2 }))

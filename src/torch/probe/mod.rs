@@ -9,6 +9,7 @@
 //!
 //! Modules live for long and are kept, and checked by a few words of one vectored read per sample.
 
+mod checks;
 mod objects;
 
 use crate::memory::Memory;

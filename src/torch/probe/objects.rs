@@ -1,6 +1,7 @@
 //! Module objects of one process, read once, and checked with a few words whenever they are seen again.
 
-use crate::memory::{Memory, ReadRequest};
+use super::checks::{Answers, Check, MAX_BYTES};
+use crate::memory::Memory;
 use crate::python::dicts::{
     InstanceDict, MAX_ENTRIES, Table, TypeFacts, read_entries, read_table, read_type,
 };
@@ -25,17 +26,6 @@ const MAX_ATTRIBUTES: usize = 1024;
 const MAX_READS: usize = 32_768;
 /// The most bytes of a part's name.
 const MAX_NAME: usize = 256;
-/// The most bytes that one check compares.
-const CHECK_BYTES: usize = 32;
-
-/// Memory that has not changed as long as an object is what it was.
-#[derive(Clone, Copy, Debug)]
-struct Check {
-    address: u64,
-    length: usize,
-    expected: [u8; CHECK_BYTES],
-}
-
 /// A module, as it was last seen.
 #[derive(Clone, Debug)]
 pub(super) struct ModuleObject {
@@ -116,15 +106,18 @@ impl Objects {
 
     /// The module at `object`, as it is in this round; `None` where there is none.
     pub(super) fn module(&mut self, object: u64, memory: &dyn Memory) -> Option<&ModuleObject> {
-        let is_current =
-            |known: Option<&Known>, round| known.is_some_and(|known| known.round == round);
-        if self.known.contains_key(&object) && !is_current(self.known.get(&object), self.round) {
+        if !self.is_current(object) {
             self.check(&[object], memory);
         }
-        if !is_current(self.known.get(&object), self.round) {
+        if !self.is_current(object) {
             self.read_anew(object, memory);
         }
         self.known.get(&object)?.module.as_ref()
+    }
+
+    fn is_current(&self, object: u64) -> bool {
+        let known = self.known.get(&object);
+        known.is_some_and(|known| known.round == self.round)
     }
 
     /// The same, as it was when it was last looked at.
@@ -175,60 +168,27 @@ impl Objects {
     /// Compares what is known of `objects` with memory, in one read.
     fn check(&mut self, objects: &[u64], memory: &dyn Memory) {
         let mut checks: Vec<Check> = Vec::new();
+        let mut parts = Vec::with_capacity(objects.len());
         for object in objects {
             let Some(known) = self.known.get(object) else {
                 continue;
             };
+            let start = checks.len();
             checks.extend_from_slice(&known.checks);
-            if let Some(module) = &known.module {
-                checks.push(Check {
-                    address: module.training_place,
-                    length: 8,
-                    expected: [0; CHECK_BYTES],
-                });
-            }
+            parts.push((*object, start..checks.len(), known.module.is_some()));
+            let training = known.module.as_ref().map(|module| module.training_place);
+            checks.extend(training.map(Check::word));
         }
-        let mut buffers = vec![[0; CHECK_BYTES]; checks.len()];
-        let mut requests: Vec<ReadRequest<'_>> = checks
-            .iter()
-            .zip(&mut buffers)
-            .map(|(check, buffer)| ReadRequest {
-                address: check.address,
-                buffer: &mut buffer[..check.length],
-                result: Ok(()),
-            })
-            .collect();
-        memory.read_many(&mut requests);
-        let failed: Vec<bool> = requests
-            .iter()
-            .map(|request| request.result.is_err())
-            .collect();
-        drop(requests);
-        let mut at = 0;
-        for &object in objects {
-            let Some(known) = self.known.get(&object) else {
+        let answers = Answers::read(&checks, memory);
+        for (object, range, is_module) in parts {
+            let training = answers.word_at(range.end);
+            if !answers.all_hold(range) || (is_module && training.is_none()) {
                 continue;
+            }
+            let flag = match is_module {
+                true => training.and_then(|pointer| self.flag(pointer, memory)),
+                false => None,
             };
-            let count = known.checks.len();
-            let mut same = (at..at + count).all(|index| {
-                !failed[index]
-                    && buffers[index][..checks[index].length]
-                        == checks[index].expected[..checks[index].length]
-            });
-            at += count;
-            let mut training = None;
-            if known.module.is_some() {
-                let [first, ..] = buffers[at].as_chunks::<8>().0 else {
-                    continue;
-                };
-                same &= !failed[at];
-                training = Some(u64::from_le_bytes(*first));
-                at += 1;
-            }
-            if !same {
-                continue;
-            }
-            let flag = training.and_then(|pointer| self.flag(pointer, memory));
             if let Some(known) = self.known.get_mut(&object) {
                 known.round = self.round;
                 if let Some(module) = &mut known.module {
@@ -268,12 +228,8 @@ impl Objects {
     fn read(&mut self, object: u64, memory: &dyn Memory) -> Result<Known, ObjectError> {
         let type_address = read_type(object, memory)?;
         let mut checks = Vec::with_capacity(6);
-        push_check(
-            &mut checks,
-            object.wrapping_add(OBJECT_TYPE.into()),
-            8,
-            memory,
-        )?;
+        let type_word = object.wrapping_add(OBJECT_TYPE.into());
+        checks.push(Check::take(type_word, 8, memory)?);
         let (facts, is_module) = self.type_facts(type_address, memory)?;
         let (facts, is_module) = (facts.clone(), *is_module);
         let module = match is_module {
@@ -281,12 +237,7 @@ impl Objects {
             false => None,
         };
         // Freed or rebuilt while it was read? Then the words that were read first are others now.
-        let unchanged = checks.iter().all(|check| {
-            let mut again = [0; CHECK_BYTES];
-            let again = &mut again[..check.length];
-            memory.read_exact(check.address, again).is_ok() && *again == check.expected[..check.length]
-        });
-        if !unchanged {
+        if !checks.iter().all(|check| check.holds(memory)) {
             return Err(ObjectError::Invalid);
         }
         Ok(Known {
@@ -306,20 +257,20 @@ impl Objects {
         let Some((pointers, length)) = facts.attribute_pointers(&self.objects, object) else {
             return Ok(None);
         };
-        push_check(checks, pointers, length, memory)?;
+        checks.push(Check::take(pointers, length, memory)?);
         let table = match facts.attributes(&self.objects, object, memory)? {
             None => return Ok(None),
             Some(InstanceDict::Values(table)) => table,
             Some(InstanceDict::Dict(dict)) => {
                 let keys = dict.wrapping_add(DICT_KEYS.into());
-                push_check(checks, keys, 16, memory)?;
+                checks.push(Check::take(keys, 16, memory)?);
                 read_table(&self.objects, dict, memory)?
             }
         };
         let Some((children, training)) = self.own_attributes(&table, memory)? else {
             return Ok(None);
         };
-        push_check(checks, children.1, 8, memory)?;
+        checks.push(Check::take(children.1, 8, memory)?);
         let dict_type = read_type(children.0, memory)?;
         if !self.type_facts(dict_type, memory)?.0.is_dict() {
             return Ok(None);
@@ -327,7 +278,7 @@ impl Objects {
         // `ma_used` to `ma_values`: whatever is put in or taken out changes one of them. That a part was replaced by
         // another is found when the other is looked for.
         let fields = children.0.wrapping_add(DICT_USED.into());
-        push_check(checks, fields, CHECK_BYTES, memory)?;
+        checks.push(Check::take(fields, MAX_BYTES, memory)?);
         let table = read_table(&self.objects, children.0, memory)?;
         let entries = read_entries(&self.objects, &table, MAX_ENTRIES, memory)?;
         self.reads_left = self
@@ -444,21 +395,4 @@ impl Objects {
         }
         self.generation += 1;
     }
-}
-
-fn push_check(
-    checks: &mut Vec<Check>,
-    address: u64,
-    length: usize,
-    memory: &dyn Memory,
-) -> Result<(), ObjectError> {
-    let mut expected = [0; CHECK_BYTES];
-    let bytes = expected.get_mut(..length).ok_or(ObjectError::TooLong)?;
-    memory.read_exact(address, bytes)?;
-    checks.push(Check {
-        address,
-        length,
-        expected,
-    });
-    Ok(())
 }
