@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Imports point one way: `cli → report, analysis → resolve → torch → recording → model`, and
-//! `cli → sampling → python, native, os → memory → model`.
+//! `cli → sampling → torch::probe → python → memory → model`, `sampling → native, os → memory`.
 
 pub mod analysis;
 pub mod cli;

@@ -26,6 +26,7 @@ const MAX_ATTRIBUTES: usize = 1024;
 const MAX_READS: usize = 32_768;
 /// The most bytes of a part's name.
 const MAX_NAME: usize = 256;
+
 /// A module, as it was last seen.
 #[derive(Clone, Debug)]
 pub(super) struct ModuleObject {
