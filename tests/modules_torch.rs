@@ -93,3 +93,38 @@ fn every_forward_sample_has_a_path_that_the_model_has() {
     let inspected = output(torchspy().arg("inspect").arg(&recording));
     assert!(inspected.contains("\"layers.1.conv\" Conv2d, train"));
 }
+
+/// Paths are those of the model that is wrapped, and not of the wrapper.
+#[test]
+fn a_wrapped_model_has_its_own_paths() {
+    let Some(python) = torch_python() else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let recording = folder.path().join("run.tspy");
+    let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/ddp_gloo.py");
+    output(
+        torchspy()
+            .args(["record", "-o"])
+            .arg(&recording)
+            .arg("--")
+            .arg(python)
+            .args([program, "--ranks", "2", "--seconds", "4"]),
+    );
+    let report = report(&recording);
+    let modules = &report["modules"];
+    assert_eq!(modules["unread_s"], 0.0, "{modules}");
+    let rows = modules["modules"].as_array().unwrap();
+    let path_of = |row: &Value| row["path"].as_str().unwrap().to_owned();
+    for row in rows {
+        assert_eq!(row["root"], "Sequential", "{modules}");
+        let path = path_of(row);
+        assert!(
+            ["", "0", "1", "2", "3", "4"].contains(&path.as_str()),
+            "{path}"
+        );
+        let class = row["class"].as_str().unwrap();
+        assert!(["Sequential", "Linear", "ReLU"].contains(&class), "{class}");
+    }
+    assert!(rows.iter().any(|row| path_of(row) == "2"), "{modules}");
+}

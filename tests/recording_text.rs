@@ -5,6 +5,9 @@ mod recording;
 
 use recording::{run_info, small_segments};
 use std::path::{Path, PathBuf};
+use torchspy::model::frame::Frame;
+use torchspy::model::ids::{FrameId, NnModuleId, StackId};
+use torchspy::model::nn_module::NnModuleInfo;
 use torchspy::recording::{InspectOptions, Recording, RecordingWriter, render_text};
 
 fn everything(recording: &Recording) -> String {
@@ -112,4 +115,38 @@ fn control_bytes_of_the_target_do_not_reach_the_text() {
     assert!(text.contains("owned"));
     let unsafe_character = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
     assert!(!text.contains(unsafe_character));
+}
+
+#[test]
+fn modules_come_back_and_are_printed() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("modules.tspy");
+    let mut segment = small_segments().remove(0);
+    segment.nn_modules.push(NnModuleInfo {
+        root: "Net".into(),
+        number: 1,
+        path: "layer1.0".into(),
+        class: "Block".into(),
+        training: Some(false),
+    });
+    segment.frames.push(Frame::NnModule(NnModuleId(0)));
+    let frame = FrameId::from_index(segment.frames.len() - 1);
+    segment.stacks.push((segment.samples[0].stack, frame));
+    let stack = StackId::from_index(segment.stacks.len() - 1);
+    segment.samples[0].stack = Some(stack);
+    segment.last = true;
+    let mut writer = RecordingWriter::create(&path, &run_info()).unwrap();
+    writer.write_segment(&segment).unwrap();
+    writer.finish().unwrap();
+    let recording = Recording::read(&path).unwrap();
+    assert_eq!(recording.nn_modules, segment.nn_modules);
+    let text = everything(&recording);
+    assert!(
+        text.contains("  N0 Net #1 \"layer1.0\" Block, eval\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("    nn N0 layer1.0 (Block, eval)\n"),
+        "{text}"
+    );
 }
