@@ -130,6 +130,11 @@ impl SnapshotMemory {
         });
     }
 
+    /// What its buffers take, bytes.
+    pub fn buffer_bytes(&self) -> usize {
+        self.ranges.iter().map(|copied| copied.bytes.len()).sum()
+    }
+
     /// Forgets all ranges and hands their buffers back for reuse.
     pub fn drain(&mut self) -> impl Iterator<Item = Vec<u8>> + '_ {
         self.ranges.drain(..).map(|copied| copied.bytes)

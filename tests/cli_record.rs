@@ -440,6 +440,9 @@ fn an_output_that_exists_is_kept_where_nothing_can_be_recorded() {
         &["-o", "run.tspy", "--", "true"],
         &["-o", "other.tspy", "--", "true"],
         &["-o", "picture.png", "--", "true"],
+        &["-o", "missing/run.svg", "--", "true"],
+        &["--", "no-such-program"],
+        &["--", "./no-such-program"],
     ] {
         let words = [&["record", "-o", "run.tspy"], arguments].concat();
         let output = output_of(

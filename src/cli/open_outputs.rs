@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 /// Names that are tried where others are taken.
 const MAX_NAMES: u32 = 100;
 
-/// An open, empty output.
+/// An open output.
 #[derive(Debug)]
 pub(crate) struct OpenOutput {
     pub(crate) path: PathBuf,
@@ -24,7 +24,16 @@ pub(crate) struct OpenOutput {
 }
 
 impl OpenOutput {
-    /// Removes a file that was made for nothing; one that was there before stays, empty.
+    /// Takes out what was in a file that was there before.
+    pub(crate) fn empty(&self) -> Result<(), Failure> {
+        if self.created || !self.file.metadata().is_ok_and(|data| data.is_file()) {
+            return Ok(());
+        }
+        let emptied = self.file.set_len(0);
+        emptied.map_err(|error| cannot_write(&self.path, error))
+    }
+
+    /// Removes a file that was made for nothing; one that was there before stays.
     pub(crate) fn remove_if_created(&self) {
         if self.created {
             let _ = std::fs::remove_file(&self.path);
@@ -78,6 +87,8 @@ impl OpenOutputs {
                 .hint("set TMPDIR to a folder that can be written, or add -o FILE.tspy")
             })?);
         }
+        // Only now: nothing that was there is lost for an output that cannot be opened.
+        opened.outputs.iter().try_for_each(OpenOutput::empty)?;
         Ok(opened)
     }
 
@@ -190,16 +201,12 @@ impl OpenOutputs {
     }
 }
 
-/// Opens a file that the user named: new, or over what is there.
+/// Opens a file that the user named. What is in it stays until [`OpenOutput::empty`].
 pub(crate) fn open_named(output: &OutputFile) -> Result<OpenOutput, Failure> {
     let OutputFile { path, format } = output;
     let (result, created) = match create_exclusively(path, *format) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            let file = OpenOptions::new()
-                .read(true)
-                .write(true)
-                .truncate(true)
-                .open(path);
+            let file = OpenOptions::new().read(true).write(true).open(path);
             // A pipe or a terminal cannot always be opened for reading as well.
             let file = file.or_else(|_| OpenOptions::new().write(true).open(path));
             (file.and_then(|file| restrict(file, *format)), false)
@@ -384,7 +391,7 @@ mod tests {
             path: path.clone(),
             format: Format::Recording,
         };
-        open_named(&wanted).unwrap();
+        open_named(&wanted).unwrap().empty().unwrap();
         let data = path.metadata().unwrap();
         assert_eq!((data.mode() & 0o777, data.len()), (0o600, 0));
     }

@@ -22,6 +22,8 @@ pub(crate) enum Action {
     Ignore,
     /// Tell the user that the recording ends with the program, and how it ends alone.
     TellAboutInterrupt,
+    /// Tell the user that the recording is still being written, and how many interrupts more give it up.
+    TellAboutWriting(u32),
     /// End the recording; a launched program goes on.
     EndRecording,
     /// Send the signal on to the launched program.
@@ -87,7 +89,7 @@ impl Steering {
                 if now.saved || self.impatience >= PATIENCE {
                     Action::GiveUp
                 } else {
-                    Action::Ignore
+                    Action::TellAboutWriting(PATIENCE - self.impatience)
                 }
             }
         }
@@ -194,7 +196,14 @@ mod tests {
         assert_eq!(Steering::default().react(key, saved), Action::GiveUp);
         let mut steering = Steering::default();
         let reactions = [(); 3].map(|()| steering.react(key, WRITING));
-        assert_eq!(reactions, [Action::Ignore, Action::Ignore, Action::GiveUp]);
+        assert_eq!(
+            reactions,
+            [
+                Action::TellAboutWriting(2),
+                Action::TellAboutWriting(1),
+                Action::GiveUp
+            ]
+        );
     }
 
     #[test]

@@ -66,6 +66,8 @@ pub enum Partial {
     RegisterUnknown,
     /// Stack memory that the unwind rule needs could not be read.
     StackUnreadable,
+    /// The frames go on in another stack, of which nothing was copied: from an alternate signal stack back to the thread's.
+    OtherStack,
     /// The return address lies in no executable memory.
     BadReturnAddress,
     /// The stack pointer did not move towards the root.
@@ -100,10 +102,11 @@ pub enum Partial {
 
 impl Partial {
     /// Every reason, in the order of reports.
-    pub const ALL: [Partial; 18] = [
+    pub const ALL: [Partial; 19] = [
         Partial::NoUnwindInfo,
         Partial::RegisterUnknown,
         Partial::StackUnreadable,
+        Partial::OtherStack,
         Partial::BadReturnAddress,
         Partial::NoProgress,
         Partial::TooDeep,
@@ -127,6 +130,7 @@ impl Partial {
             Partial::NoUnwindInfo => "no_unwind_info",
             Partial::RegisterUnknown => "register_unknown",
             Partial::StackUnreadable => "stack_unreadable",
+            Partial::OtherStack => "other_stack",
             Partial::BadReturnAddress => "bad_return_address",
             Partial::NoProgress => "no_progress",
             Partial::TooDeep => "too_deep",

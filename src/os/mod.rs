@@ -12,6 +12,7 @@ pub mod permissions;
 pub mod priority;
 pub mod process_info;
 pub mod process_tree;
+pub mod program;
 pub mod redaction;
 pub mod signals;
 pub mod stop;

@@ -45,13 +45,22 @@ pub struct Received {
     pub from_terminal: bool,
 }
 
+/// A signal, and whether the kernel made it.
+type Queued = (Signal, bool);
+
+/// The thread that waits for signals, and where it puts them.
+#[derive(Debug)]
+struct Listener {
+    queue: Receiver<Queued>,
+    waiter: JoinHandle<()>,
+}
+
 /// The signals of [`Signals::install`], blocked and queued. Dropping it restores the mask; what is pending then acts.
 #[derive(Debug)]
 pub struct Signals {
     bell: Arc<Bell>,
     waited: SigSet,
-    /// And the thread that fills it.
-    queue: Option<(Receiver<(Signal, bool)>, JoinHandle<()>)>,
+    listener: Option<Listener>,
     inherited: SigSet,
     ignored: SigSet,
 }
@@ -84,7 +93,7 @@ impl Signals {
             Ok(bell) => Ok(Self {
                 bell: Arc::new(bell),
                 waited,
-                queue: None,
+                listener: None,
                 inherited,
                 ignored,
             }),
@@ -106,7 +115,7 @@ impl Signals {
         let waiter = Builder::new()
             .name("torchspy-signal".to_owned())
             .spawn(move || wait_for_signals(&waited, &sender, &bell))?;
-        self.queue = Some((queue, waiter));
+        self.listener = Some(Listener { queue, waiter });
         Ok(())
     }
 
@@ -123,7 +132,7 @@ impl Signals {
         loop {
             // Silenced first: what is queued after the look makes it sound again.
             self.bell.silence();
-            let (signal, from_terminal) = self.queue.as_ref()?.0.try_recv().ok()?;
+            let (signal, from_terminal) = self.listener.as_ref()?.queue.try_recv().ok()?;
             let ignored = self.ignored.contains(signal);
             if ignored && (from_terminal || signal == Signal::SIGHUP) {
                 continue;
@@ -157,7 +166,7 @@ impl AsFd for Signals {
 }
 
 /// Queues the signals of `set` until [`farewell`] comes.
-fn wait_for_signals(set: &SigSet, queue: &Sender<(Signal, bool)>, bell: &Bell) {
+fn wait_for_signals(set: &SigSet, queue: &Sender<Queued>, bell: &Bell) {
     loop {
         // SAFETY: `set` is initialised, and the kernel fills `information`, of which zeroed is a valid value.
         let (number, information) = unsafe {
@@ -194,7 +203,7 @@ fn farewell() -> libc::c_int {
 
 impl Drop for Signals {
     fn drop(&mut self) {
-        if let Some((_, waiter)) = self.queue.take() {
+        if let Some(Listener { waiter, .. }) = self.listener.take() {
             // SAFETY: the thread has not been joined, so that its handle is valid; it waits for this signal, blocked.
             unsafe { libc::pthread_kill(waiter.as_pthread_t(), farewell()) };
             let _ = waiter.join();

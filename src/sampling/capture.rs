@@ -1,6 +1,6 @@
 //! One thread, read once: its state, its Python data stack and its native stack, in one vectored read.
 
-use super::raw::RawSample;
+use super::raw::{Extent, MAX_STACK_BYTES, RawSample, Roots};
 use crate::memory::{LayeredMemory, ReadError};
 use crate::model::frame::Partial;
 use crate::model::registers::Registers;
@@ -11,8 +11,6 @@ use std::io::IoSliceMut;
 
 /// Stack that is copied while the root's place is not known yet.
 const UNKNOWN_STACK_BYTES: usize = 256 << 10;
-/// Most stack that is ever copied: deeper stacks are cut, and say so.
-const MAX_STACK_BYTES: usize = 1 << 20;
 /// Most of the Python data stack that is copied beforehand.
 const MAX_DATA_STACK_BYTES: usize = 256 << 10;
 /// Pieces that the last walk had to fetch and the next will find copied.
@@ -24,8 +22,6 @@ const PAGE: u64 = 4096;
 pub(super) struct ReadPlan {
     /// The Python thread state, where the thread has one.
     pub(super) state_address: Option<u64>,
-    /// The root's stack pointer; 0 while it is unknown.
-    pub(super) root_stack_pointer: u64,
     data_stack: Option<(u64, usize)>,
     extras: Vec<(u64, usize)>,
     stack_bytes: usize,
@@ -90,10 +86,10 @@ impl Buffers {
 
     /// Makes sure that a capture like the last one finds its memory ready: page faults in our own buffers would be paid
     /// while the target stands.
-    pub(super) fn prepare(&mut self, plan: &ReadPlan) -> Vec<u8> {
-        self.take(match plan.root_stack_pointer {
-            0 => UNKNOWN_STACK_BYTES,
-            _ => plan.stack_bytes + 8192,
+    pub(super) fn prepare(&mut self, plan: &ReadPlan, roots: &Roots) -> Vec<u8> {
+        self.take(match roots.is_unknown() {
+            true => UNKNOWN_STACK_BYTES,
+            false => plan.stack_bytes + 8192,
         })
     }
 }
@@ -167,20 +163,17 @@ fn read_ranges(
     let stack_pointer = subject.registers.and_then(Registers::stack_pointer);
     let mut with_extras = true;
     if let Some(stack_pointer) = stack_pointer {
-        let root = plan.root_stack_pointer;
-        let known = root
-            .checked_sub(stack_pointer)
-            .filter(|&length| length <= MAX_STACK_BYTES as u64);
-        let length = match known {
-            Some(length) => length as usize,
-            None if root == 0 => UNKNOWN_STACK_BYTES,
-            None => MAX_STACK_BYTES,
+        let extent = sample.shared.roots.extent(stack_pointer);
+        let length = match extent {
+            Extent::Known(length) => length,
+            Extent::Unknown => UNKNOWN_STACK_BYTES,
+            Extent::Deeper => MAX_STACK_BYTES,
         };
         if stack_buffer.len() < length {
             stack_buffer.resize(length, 0);
         }
         want(stack_pointer, length, stack_buffer);
-        with_extras = known.is_some();
+        with_extras = matches!(extent, Extent::Known(_));
     } else {
         buffers.put_back(stack_buffer);
     }

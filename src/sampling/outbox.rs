@@ -10,16 +10,21 @@ use std::collections::VecDeque;
 /// Messages that wait while the worker is behind. Past it even the time of samples is given up, and said so.
 const MAX_BACKLOG: usize = 50_000;
 
+/// Copied memory that is under way to the worker and back. Each thread's first copy is a quarter of a megabyte.
+const MAX_UNDER_WAY: usize = 64 << 20;
+
 /// Messages that are let gather before the worker is woken: each waking costs the target as much as several samples.
 const GATHER: usize = 128;
 
-/// Sends messages in order. A stack that finds the queue full gives way to its time; facts wait in a backlog.
+/// Sends messages in order. A stack that finds the queue full, or too much memory under way, gives way to its time; facts
+/// wait in a backlog.
 #[derive(Debug)]
 pub(super) struct Outbox {
     sender: Sender<Message>,
     bell: Sender<()>,
     recycled: Receiver<Box<RawSample>>,
     backlog: VecDeque<Message>,
+    under_way: usize,
     lost_stacks: u64,
     lost_stretches: u64,
 }
@@ -35,14 +40,18 @@ impl Outbox {
             bell,
             recycled,
             backlog: VecDeque::new(),
+            under_way: 0,
             lost_stacks: 0,
             lost_stretches: 0,
         }
     }
 
     /// A sample that the worker is done with, for its buffers.
-    pub(super) fn recycled(&self) -> Option<Box<RawSample>> {
-        self.recycled.try_recv().ok()
+    pub(super) fn recycled(&mut self) -> Option<Box<RawSample>> {
+        let sample = self.recycled.try_recv().ok()?;
+        let bytes = sample.snapshot.buffer_bytes();
+        self.under_way = self.under_way.saturating_sub(bytes);
+        Some(sample)
     }
 
     /// Sends `message`, now or later. Gives back the sample of a stack that was dropped.
@@ -52,9 +61,18 @@ impl Outbox {
             message,
             Message::Process(..) | Message::Image(..) | Message::Flush(_)
         );
-        let dropped = if self.backlog.is_empty() {
+        let bytes = match &message {
+            Message::Sample(sample) => sample.snapshot.buffer_bytes(),
+            _ => 0,
+        };
+        let has_room = bytes == 0 || self.under_way + bytes <= MAX_UNDER_WAY;
+        let dropped = if self.backlog.is_empty() && has_room {
             match self.sender.try_send(message) {
-                Ok(()) | Err(TrySendError::Disconnected(_)) => None,
+                Ok(()) => {
+                    self.under_way += bytes;
+                    None
+                }
+                Err(TrySendError::Disconnected(_)) => None,
                 Err(TrySendError::Full(message)) => self.keep(message),
             }
         } else {

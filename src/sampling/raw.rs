@@ -13,21 +13,88 @@ use crate::os::threads::SchedStat;
 use crate::python::discover::Interpreter;
 use crate::python::frames::PythonStack;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What the tracer and the worker both know of a thread.
 #[derive(Debug, Default)]
 pub(super) struct ThreadShared {
-    /// Highest stack address that unwinding needed: the root's. 0 while it is unknown, [`DEEPER`] if more was needed than read.
-    pub(super) root_stack_pointer: AtomicU64,
+    /// Where its stacks end.
+    pub(super) roots: Roots,
     /// Time slices of the sleep in which unwinding lacked a register that only a stop can give. 0: none.
     pub(super) registers_wanted: AtomicU64,
     /// Time slices of the sleep in which the copied stack did not reach its root. 0: none.
     pub(super) stack_wanted: AtomicU64,
 }
 
+/// Most stack that is ever copied: deeper stacks are cut, and say so.
+pub(super) const MAX_STACK_BYTES: usize = 1 << 20;
 /// Stands for a root that is further away than was read.
-pub(super) const DEEPER: u64 = u64::MAX;
+const DEEPER: u64 = u64::MAX;
+
+/// The highest addresses that unwinding needed of a thread's stack, and of another that it runs on now and then: a fiber's,
+/// or an alternate signal stack. 0: not known. The worker finds them out, the tracer reads up to them.
+#[derive(Debug, Default)]
+pub(super) struct Roots([AtomicU64; 2]);
+
+/// How much of a stack to copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Extent {
+    /// As many bytes, to the root.
+    Known(usize),
+    /// As much as a first look takes.
+    Unknown,
+    /// As much as is ever taken: a first look was not enough.
+    Deeper,
+}
+
+impl Roots {
+    /// How much there is of the stack that is used from `stack_pointer` on.
+    pub(super) fn extent(&self, stack_pointer: u64) -> Extent {
+        let roots = [0, 1].map(|at: usize| self.0[at].load(Ordering::Relaxed));
+        let known = roots
+            .into_iter()
+            .filter_map(|root| root.checked_sub(stack_pointer))
+            .filter(|&length| length <= MAX_STACK_BYTES as u64)
+            .min();
+        match known {
+            Some(length) => Extent::Known(length as usize),
+            None if roots[0] == DEEPER => Extent::Deeper,
+            None => Extent::Unknown,
+        }
+    }
+
+    /// Whether nothing is known yet.
+    pub(super) fn is_unknown(&self) -> bool {
+        self.0[0].load(Ordering::Relaxed) == 0
+    }
+
+    /// Takes in that unwinding needed the stack up to `root`.
+    pub(super) fn learn(&self, root: u64) {
+        let is_of = |known: u64| known.abs_diff(root) <= MAX_STACK_BYTES as u64;
+        let [own, other] = &self.0;
+        let known = own.load(Ordering::Relaxed);
+        if matches!(known, 0 | DEEPER) || is_of(known) {
+            let known = if known == DEEPER { 0 } else { known };
+            own.store(known.max(root), Ordering::Relaxed);
+            return;
+        }
+        let known = other.load(Ordering::Relaxed);
+        let known = if is_of(known) { known } else { 0 };
+        other.store(known.max(root), Ordering::Relaxed);
+    }
+
+    /// Takes in that more was needed than was copied. Tells whether that is new.
+    pub(super) fn deepen(&self) -> bool {
+        self.0[0].swap(DEEPER, Ordering::Relaxed) != DEEPER
+    }
+
+    /// Forgets everything: another program runs.
+    pub(super) fn forget(&self) {
+        self.0
+            .iter()
+            .for_each(|root| root.store(0, Ordering::Relaxed));
+    }
+}
 
 /// A stretch of a thread's time, less its stack.
 #[derive(Clone, Copy, Debug)]
@@ -132,4 +199,26 @@ pub(super) struct FlushFacts {
     pub(super) losses: Vec<Loss>,
     /// Whether it is the last one.
     pub(super) last: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_may_have_two_stacks() {
+        let roots = Roots::default();
+        assert!(roots.is_unknown());
+        assert_eq!(roots.extent(0x7f00_0000_1000), Extent::Unknown);
+        assert!(roots.deepen() && !roots.deepen());
+        assert_eq!(roots.extent(0x7f00_0000_1000), Extent::Deeper);
+        roots.learn(0x7f00_0000_8000);
+        roots.learn(0x5500_0000_3000);
+        roots.learn(0x7f00_0000_7000);
+        assert_eq!(roots.extent(0x7f00_0000_1000), Extent::Known(0x7000));
+        assert_eq!(roots.extent(0x5500_0000_1000), Extent::Known(0x2000));
+        assert_eq!(roots.extent(0x7eff_0000_0000), Extent::Unknown);
+        roots.forget();
+        assert!(roots.is_unknown());
+    }
 }

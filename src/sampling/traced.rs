@@ -131,11 +131,6 @@ impl TracedThread {
         self.wanted && !self.is_dead
     }
 
-    /// Takes over what the worker found out.
-    pub(super) fn learn_from_worker(&mut self) {
-        self.plan.root_stack_pointer = self.shared.root_stack_pointer.load(Ordering::Relaxed);
-    }
-
     /// Whether the worker lacked registers in the sleep that the thread is still in.
     pub(super) fn wants_registers(&self, now: &SchedStat) -> bool {
         !self.own_stop
@@ -261,7 +256,7 @@ impl TracedProcess {
             thread.seen = Seen::Unknown;
             thread.plan.set_state(None);
             if exec {
-                thread.shared.root_stack_pointer.store(0, Ordering::Relaxed);
+                thread.shared.roots.forget();
             }
         }
     }

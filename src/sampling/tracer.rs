@@ -303,6 +303,8 @@ impl Tracer {
         self.control.show_sample();
         if let Some(dropped) = self.outbox.send(Message::Sample(sample)) {
             self.put_back(dropped);
+            // What it sleeps on with is not known.
+            self.processes[index].threads[at].seen = Seen::Unknown;
         }
     }
 

@@ -30,6 +30,7 @@ pub(crate) fn run(plan: &ConvertPlan) -> Result<ExitCode, Failure> {
         path: path.clone(),
         format: plan.format,
     })?;
+    output.empty()?;
     let written = output
         .file
         .write_all(&bytes)

@@ -9,8 +9,9 @@ use crate::cli::progress::Progress;
 use crate::cli::steering::{Action, Situation, Steering};
 use crate::cli::{hints, messages};
 use crate::model::run::RunInfo;
-use crate::os::launch::{Exit, Running, SuspendedLaunch, reap_orphans};
+use crate::os::launch::{Exit, LaunchError, Running, SuspendedLaunch, reap_orphans};
 use crate::os::process_info::{parse_environment, read_process_info};
+use crate::os::program::is_found;
 use crate::os::redaction::redact_command;
 use crate::os::signals::{self, Signals};
 use crate::os::{access, host};
@@ -58,6 +59,11 @@ fn launch(
     command: &[OsString],
     mut signals: Signals,
 ) -> Result<ExitCode, Failure> {
+    // Asked before the outputs are opened: files that exist are not emptied for nothing.
+    if let Some(name) = command.first().filter(|name| !is_found(name)) {
+        let name = name.to_string_lossy().into_owned();
+        return Err(hints::launch_failure(LaunchError::NotFound(name)));
+    }
     let suspended = SuspendedLaunch::spawn(command, &signals.inherited_mask())
         .map_err(hints::launch_failure)?;
     signals.listen().map_err(Failure::new)?;
@@ -295,6 +301,9 @@ impl Recorder {
             Action::TellAboutInterrupt => self.say(
                 "interrupted: the recording ends when the program does; Ctrl-C again ends the recording alone",
             ),
+            Action::TellAboutWriting(left) => self.say(&format!(
+                "still writing what was recorded; Ctrl-C {left} more times gives it up"
+            )),
             Action::EndRecording => self.end_recording(),
             Action::Forward(signal) => {
                 if let Some(program) = &self.program

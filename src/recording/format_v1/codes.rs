@@ -77,4 +77,5 @@ codes!(partial partial_of Partial {
     Partial::UnknownPython = 15,
     Partial::CodeGone = 16,
     Partial::Overflow = 17,
+    Partial::OtherStack = 18,
 });

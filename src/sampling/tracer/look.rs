@@ -245,8 +245,7 @@ impl Tracer {
         sample.registers = registers.filter(|_| self.options.native);
         let process = &mut self.processes[index];
         let thread = &mut process.threads[at];
-        thread.learn_from_worker();
-        let stack = self.buffers.prepare(&thread.plan);
+        let stack = self.buffers.prepare(&thread.plan, &thread.shared.roots);
         let read = capture(
             Subject {
                 memory: &process.memory,

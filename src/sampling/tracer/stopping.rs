@@ -127,13 +127,15 @@ impl Tracer {
             let sample = self.sample(*candidate);
             let process = &mut self.processes[candidate.process];
             let thread = &mut process.threads[candidate.thread];
-            thread.learn_from_worker();
             requests.push(Request {
                 tid: thread.tid,
                 leader: process.pid,
                 is_own_child: process.is_own_child,
             });
-            prepared.push(Some((sample, self.buffers.prepare(&thread.plan))));
+            prepared.push(Some((
+                sample,
+                self.buffers.prepare(&thread.plan, &thread.shared.roots),
+            )));
         }
         let mut late = std::mem::take(&mut self.late);
         let mut outcomes: Vec<Option<Outcome>> = Vec::new();
@@ -225,7 +227,8 @@ impl Tracer {
         let (processes, buffers, native) =
             (&mut self.processes, &mut self.buffers, self.options.native);
         let process = &mut processes[index];
-        let stack = buffers.prepare(&process.threads[at].plan);
+        let thread = &process.threads[at];
+        let stack = buffers.prepare(&thread.plan, &thread.shared.roots);
         read_stopped(process, at, &stopped, native, stack, buffers, &mut sample);
         let stop_ns = stopped.resume();
         self.quality.stops.record(stop_ns);

@@ -10,7 +10,7 @@ use crate::native::unwind::{NativeFrame, UnwindEnd};
 use crate::os::clock::monotonic_ns;
 use crate::recording::compact::SessionTables;
 use crate::sampling::merge::{Run, merge};
-use crate::sampling::raw::{DEEPER, NamedStack, RawSample, Stretch};
+use crate::sampling::raw::{MAX_STACK_BYTES, NamedStack, RawSample, Stretch};
 use crate::sampling::symbol_loader::SymbolLoader;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -101,6 +101,9 @@ impl Worker {
                     &mut scratch.native,
                 );
             }
+        }
+        if end == UnwindEnd::Partial(Partial::StackUnreadable) && left_its_stack(&scratch.native) {
+            end = UnwindEnd::Partial(Partial::OtherStack);
         }
         for frame in &scratch.native {
             let known = frame.module.and_then(|index| image.modules.module(index));
@@ -201,6 +204,15 @@ const SHIM: Frame = Frame::Python {
     line: 0,
 };
 
+/// Whether the frames lead out of the stack that they begin in.
+fn left_its_stack(native: &[NativeFrame]) -> bool {
+    let (Some(leaf), Some(last)) = (native.first(), native.last()) else {
+        return false;
+    };
+    // Downwards is out, too: the difference is huge then.
+    last.stack_pointer.wrapping_sub(leaf.stack_pointer) > MAX_STACK_BYTES as u64
+}
+
 /// Tells the tracer where the stack's root is, and whether the sleeper's registers were missed.
 fn teach(raw: &RawSample, native: &[NativeFrame], end: Option<UnwindEnd>, lacked_register: bool) {
     if end.is_some() && lacked_register {
@@ -212,24 +224,14 @@ fn teach(raw: &RawSample, native: &[NativeFrame], end: Option<UnwindEnd>, lacked
         Some(UnwindEnd::Root) => {
             if let Some(root) = native.last() {
                 // The root's own frame, and the little that its unwind row may read above it.
-                let needed = root.stack_pointer.saturating_add(256);
-                let known = raw.shared.root_stack_pointer.load(Ordering::Relaxed);
-                if known == DEEPER || known < needed {
-                    raw.shared
-                        .root_stack_pointer
-                        .store(needed, Ordering::Relaxed);
-                }
+                raw.shared
+                    .roots
+                    .learn(root.stack_pointer.saturating_add(256));
             }
         }
-        Some(UnwindEnd::Partial(Partial::StackUnreadable)) => {
-            // More stack than was copied: the next read takes all that it may. A sleeper is read again for it, once.
-            let known = raw
-                .shared
-                .root_stack_pointer
-                .swap(DEEPER, Ordering::Relaxed);
-            if known != DEEPER {
-                raw.shared.stack_wanted.store(raw.slices, Ordering::Relaxed);
-            }
+        // More stack than was copied: the next read takes all that it may. A sleeper is read again for it, once.
+        Some(UnwindEnd::Partial(Partial::StackUnreadable)) if raw.shared.roots.deepen() => {
+            raw.shared.stack_wanted.store(raw.slices, Ordering::Relaxed);
         }
         _ => {}
     }
