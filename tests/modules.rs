@@ -63,7 +63,12 @@ fn profile() -> Profile {
     };
     let deep = calls(&[net.clone(), layer, convolution], &[kernel()]);
     builder.ticks(0, 40, S::Running, &deep);
-    builder.ticks(0, 30, S::Running, &calls(std::slice::from_ref(&net), &[kernel()]));
+    builder.ticks(
+        0,
+        30,
+        S::Running,
+        &calls(std::slice::from_ref(&net), &[kernel()]),
+    );
     builder.ticks(
         0,
         10,

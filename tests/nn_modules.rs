@@ -24,10 +24,7 @@ type Row = (String, String, bool);
 
 fn start(python: &str) -> Option<Target> {
     let python = Python::find(python)?;
-    let program = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/tests/programs/nn_modules.py"
-    );
+    let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/nn_modules.py");
     Some(python.start(program.as_ref(), &[]))
 }
 
@@ -120,10 +117,7 @@ fn check(python: &str) {
                 .collect();
             assert_eq!(rows, expected, "case {cases} on {python}");
             let roots: Vec<_> = found.iter().map(|info| (&info.root, info.number)).collect();
-            assert!(
-                roots.windows(2).all(|pair| pair[0] == pair[1]),
-                "{found:?}"
-            );
+            assert!(roots.windows(2).all(|pair| pair[0] == pair[1]), "{found:?}");
         }
         cases += 1;
         target.send("");
@@ -201,7 +195,12 @@ fn check_hostile(python: &str) {
     let frames = frames(&interpreter, &target);
     let live = recorder(target.memory());
     let mut infos = Vec::new();
-    let whole = found(&mut ModuleProbe::new(&interpreter), &frames, &live, &mut infos);
+    let whole = found(
+        &mut ModuleProbe::new(&interpreter),
+        &frames,
+        &live,
+        &mut infos,
+    );
     assert_eq!(whole.len(), rows.len());
     let ranges: Vec<(u64, Vec<u8>)> = live.reads.into_inner().into_iter().collect();
     let addresses: Vec<u64> = ranges.iter().map(|(address, _)| *address).collect();

@@ -1,7 +1,8 @@
 //! What is to be done: checked, complete, and free of clap.
 
 use super::args::{
-    Arguments, ByName, ConvertArguments, DrawingArguments, FormatName, RecordArguments, Shell, Subcommands,
+    Arguments, ByName, ConvertArguments, DrawingArguments, FormatName, RecordArguments, Shell,
+    Subcommands,
 };
 use super::failure::Failure;
 use crate::report::view::By;

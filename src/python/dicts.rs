@@ -1,13 +1,13 @@
-            if !(1..=MAX_DICT_OFFSET).contains(&self.dict_offset) {//! Dictionaries and instances' attributes, read from outside: bounded, and with the place of every value, so that what was
+//! Dictionaries and instances' attributes, read from outside: bounded, and with the place of every value, so that what was
 //! read once can be checked with a few words.
 
+use super::layout::OBJECT_TYPE;
 use super::layout::objects::{
     Attributes, DICT_KEYS, FLAG_DICT, FLAG_HEAP_TYPE, FLAG_INLINE_VALUES, FLAG_MANAGED_DICT,
     KEYS_SIZE, KeysForm, LOG2_KEYS, MANAGED_DICT, MANAGED_VALUES, ObjectLayout, SIZED_KEYS,
     TUPLE_ITEMS, TYPE_BASIC_SIZE, TYPE_DICT, TYPE_DICT_OFFSET, TYPE_FLAGS, TYPE_MRO, TYPE_NAME,
     VALUES_VALID,
 };
-use super::layout::OBJECT_TYPE;
 use super::objects::{ObjectError, u64_at};
 use crate::memory::Memory;
 
@@ -134,7 +134,7 @@ impl TypeFacts {
         let before = |distance: u64| word(object.wrapping_sub(distance));
         if layout.attributes == Attributes::AtOffset || self.flags & FLAG_MANAGED_DICT == 0 {
             // Of variable-sized objects the offset is negative: those are no instances of the classes that are looked for.
-            if self.dict_offset == 0 || self.dict_offset > 1 << 16 {
+            if !(1..=MAX_DICT_OFFSET).contains(&self.dict_offset) {
                 return Ok(None);
             }
             let dict = word(object.wrapping_add(self.dict_offset))?;

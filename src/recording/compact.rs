@@ -280,10 +280,7 @@ impl Code {
                 .iter()
                 .map(|id| tables.codes[id.index()].clone())
                 .collect(),
-            nn_modules: nn_modules
-                .iter()
-                .map(|&(info, _)| info.clone())
-                .collect(),
+            nn_modules: nn_modules.iter().map(|&(info, _)| info.clone()).collect(),
             frames: frames.into_iter().map(|(frame, _)| frame).collect(),
         }
     }
@@ -320,16 +317,14 @@ fn localized(frame: Frame, ids: &LocalIds) -> Frame {
             module,
             address,
             trust,
-        } => ids
-            .modules
-            .get(&module)
-            .map_or(Frame::Truncated(Partial::BadReturnAddress), |&module| {
-                Frame::Native {
-                    module: ModuleId(module),
-                    address,
-                    trust,
-                }
-            }),
+        } => ids.modules.get(&module).map_or(
+            Frame::Truncated(Partial::BadReturnAddress),
+            |&module| Frame::Native {
+                module: ModuleId(module),
+                address,
+                trust,
+            },
+        ),
         Frame::NnModule(id) => ids
             .nn_modules
             .get(&id)

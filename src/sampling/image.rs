@@ -12,8 +12,8 @@ use crate::os::elf_file::ElfFile;
 use crate::os::maps::Mapping;
 use crate::os::vm_read::ProcessMemory;
 use crate::python::code_object::CodeCache;
-use crate::torch::probe::ModuleProbe;
 use crate::python::discover::{DiscoverError, Interpreter, PythonImage, could_be_python, discover};
+use crate::torch::probe::ModuleProbe;
 use std::sync::Arc;
 
 /// Maps are read again at most this often, longer each time that it brought nothing.

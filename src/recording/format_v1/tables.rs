@@ -211,7 +211,9 @@ impl NnModuleColumns<ColumnWriter> {
             columns.number.put(u64::from(module.number));
             paths.put(&module.path)?;
             classes.put(&module.class)?;
-            let training = module.training.map_or(0, |training| 1 + u64::from(training));
+            let training = module
+                .training
+                .map_or(0, |training| 1 + u64::from(training));
             columns.training.put(training);
         }
         columns.root = roots.finish();

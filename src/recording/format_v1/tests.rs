@@ -110,15 +110,14 @@ fn codes() -> impl Strategy<Value = Vec<CodeInfo>> {
 }
 
 fn nn_modules() -> impl Strategy<Value = Vec<NnModuleInfo>> {
-    let module = (text(), text(), text(), number()).prop_map(|(root, path, class, number)| {
-        NnModuleInfo {
+    let module =
+        (text(), text(), text(), number()).prop_map(|(root, path, class, number)| NnModuleInfo {
             root,
             path,
             class,
             number: number as u32,
             training: [None, Some(false), Some(true)][number as usize % 3],
-        }
-    });
+        });
     vec(module, 1..6)
 }
 

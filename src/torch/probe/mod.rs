@@ -113,10 +113,7 @@ impl ModuleProbe {
         mut intern: impl FnMut(&NnModuleInfo) -> Option<NnModuleId>,
         found: &mut Vec<(usize, NnModuleId)>,
     ) {
-        let Some(innermost) = frames
-            .iter()
-            .position(|frame| frame.call != ModuleCall::No)
-        else {
+        let Some(innermost) = frames.iter().position(|frame| frame.call != ModuleCall::No) else {
             return;
         };
         self.forget_if_many();
@@ -362,12 +359,9 @@ impl ModuleProbe {
     }
 
     fn holds(&mut self, owner: u64, child: u64, memory: &dyn Memory) -> bool {
-        self.objects.module(owner, memory).is_some_and(|module| {
-            module
-                .children
-                .iter()
-                .any(|&(_, object)| object == child)
-        })
+        self.objects
+            .module(owner, memory)
+            .is_some_and(|module| module.children.iter().any(|&(_, object)| object == child))
     }
 
     /// Breadth first, from `owner`: what is nearer and what comes first wins, as a call by that way would most likely be.
