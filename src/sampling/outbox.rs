@@ -15,6 +15,9 @@ const MAX_UNDER_WAY: usize = 64 << 20;
 
 /// Messages that are let gather before the worker is woken: each waking costs the target as much as several samples.
 const GATHER: usize = 128;
+/// How long after the last news of a process nothing gathers: the code objects on a stack are read after it was copied, and of
+/// a process that is young they may be gone at once.
+const HURRY_NS: u64 = 2_000_000_000;
 
 /// Sends messages in order. A stack that finds the queue full, or too much memory under way, gives way to its time; facts
 /// wait in a backlog.
@@ -25,6 +28,7 @@ pub(super) struct Outbox {
     recycled: Receiver<Box<RawSample>>,
     backlog: VecDeque<Message>,
     under_way: usize,
+    hurry_until_ns: u64,
     lost_stacks: u64,
     lost_stretches: u64,
 }
@@ -41,6 +45,7 @@ impl Outbox {
             recycled,
             backlog: VecDeque::new(),
             under_way: 0,
+            hurry_until_ns: 0,
             lost_stacks: 0,
             lost_stretches: 0,
         }
@@ -57,10 +62,15 @@ impl Outbox {
     /// Sends `message`, now or later. Gives back the sample of a stack that was dropped.
     pub(super) fn send(&mut self, message: Message) -> Option<Box<RawSample>> {
         self.drain();
-        let cannot_wait = matches!(
-            message,
-            Message::Process(..) | Message::Image(..) | Message::Flush(_)
-        );
+        let cannot_wait = match &message {
+            Message::Process(..) | Message::Image(..) => {
+                self.hurry_until_ns = monotonic_ns() + HURRY_NS;
+                true
+            }
+            Message::Flush(_) => true,
+            Message::Sample(_) => monotonic_ns() < self.hurry_until_ns,
+            _ => false,
+        };
         let bytes = match &message {
             Message::Sample(sample) => sample.snapshot.buffer_bytes(),
             _ => 0,
