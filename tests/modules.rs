@@ -182,6 +182,68 @@ fn the_tree_in_json() {
     assert_eq!(convolution["class"], "Conv2d");
     assert_eq!(convolution["self_s"], 0.4);
     assert!(convolution["self_share"]["low"].as_f64().unwrap() > 0.0);
+    let block = &modules["groups"][1];
+    assert_eq!(
+        (&block["path"], &block["count"]),
+        (&"layers.0".into(), &1.into())
+    );
+    assert_eq!(modules["groups_left_out"], 0);
+}
+
+/// 48 layers, each with 2 ticks in its attention and 1 of its own; and an embedding.
+fn deep() -> Profile {
+    let mut builder = Builder::trainer();
+    let net = module("", "Net");
+    for index in 0..48 {
+        let layer = module(&format!("encoder.layers.{index}"), "Block");
+        let attention = module(&format!("encoder.layers.{index}.attention"), "Attention");
+        let whole = [net.clone(), layer.clone(), attention];
+        builder.ticks(0, 2, S::Running, &calls(&whole, &[kernel()]));
+        builder.ticks(0, 1, S::Running, &calls(&[net.clone(), layer], &[kernel()]));
+    }
+    let embedding = module("embedding", "Embedding");
+    builder.ticks(0, 6, S::Running, &calls(&[net, embedding], &[kernel()]));
+    builder.profile()
+}
+
+#[test]
+fn what_is_the_same_in_many_layers_is_one_row() {
+    let profile = deep();
+    let tree = tree(&profile);
+    assert_eq!(tree.modules.len(), 1 + 2 + 48 * 2 + 1);
+    let rows: Vec<_> = tree
+        .groups
+        .iter()
+        .map(|group| {
+            let time = &group.time;
+            (
+                format!("{}:{}", time.path, group.name),
+                time.depth,
+                group.count,
+                ticks(time.self_ns),
+                ticks(time.total_ns),
+            )
+        })
+        .collect();
+    let row = |name: &str, depth, count, own, total| (name.to_owned(), depth, count, own, total);
+    assert_eq!(
+        rows,
+        [
+            row(":Net", 0, 1, 0, 150),
+            // Neither container was called.
+            row("encoder.layers.*:encoder.layers.*", 1, 48, 48, 144),
+            row("encoder.layers.*.attention:attention", 2, 48, 96, 96),
+            row("embedding:embedding", 1, 1, 6, 6),
+        ]
+    );
+    let attention = &tree.groups[2].time;
+    assert!((attention.total_share.value - 96.0 / 150.0).abs() < 1e-9);
+    assert_eq!(attention.total_share.samples, 96);
+    let text = render_summary(&profile, &analyze(&profile), TextOptions::default());
+    assert!(
+        text.contains("   encoder.layers.* (48 x Block)\n"),
+        "{text}"
+    );
 }
 
 fn lines(profile: &Profile, by: By) -> String {

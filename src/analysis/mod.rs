@@ -13,6 +13,7 @@
 
 pub mod functions;
 pub mod intervals;
+mod module_groups;
 pub mod modules;
 pub mod operators;
 pub mod quality;

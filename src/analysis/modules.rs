@@ -5,6 +5,7 @@
 //! backward (activation checkpointing) is a forward: the sample's phase says which it is. Time of backward has no module.
 
 use super::intervals::{Share, Shares};
+use super::module_groups::{Groups, Member, group};
 use crate::model::category::Phase;
 use crate::model::ids::{NnModuleId, StackId};
 use crate::model::nn_module::NnModuleInfo;
@@ -52,11 +53,24 @@ impl ModuleTime {
     }
 }
 
+/// Time of modules that do the same thing in different places of a model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModuleGroup {
+    /// As of one module, whose path has `*` for the numbers that differ: `layers.*.conv`. The depth is that of what is shown.
+    pub time: ModuleTime,
+    /// The end of its path, from the module above it that is shown.
+    pub name: String,
+    /// How many modules they are.
+    pub count: usize,
+}
+
 /// The modules of a training thread's forward passes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ModuleTree {
     /// Modules, each before those below it; siblings by total time.
     pub modules: Vec<ModuleTime>,
+    /// The same with those as one that differ by a number alone, in the same order.
+    pub groups: Vec<ModuleGroup>,
     /// Time in forward.
     pub forward_ns: u64,
     /// The part of it of which no module is known.
@@ -68,7 +82,12 @@ struct Node<'p> {
     info: &'p NnModuleInfo,
     path: &'p str,
     class: &'p str,
-    children: Vec<usize>,
+    parent: Option<usize>,
+}
+
+/// Times of a module or a group.
+#[derive(Clone, Copy, Default)]
+struct Times {
     self_ns: u64,
     total_ns: u64,
     eval_ns: u64,
@@ -82,10 +101,12 @@ struct Seen {
     evaluates: bool,
 }
 
+/// What the stacks of forward samples tell.
+type SeenOn = FxHashMap<StackId, Seen>;
+
 struct Builder<'p> {
     profile: &'p Profile,
     nodes: Vec<Node<'p>>,
-    roots: Vec<usize>,
     by_path: FxHashMap<(&'p str, u32, &'p str), usize>,
     chains: FxHashMap<NnModuleId, Vec<usize>>,
 }
@@ -141,16 +162,9 @@ impl<'p> Builder<'p> {
             info,
             path,
             class: "",
-            children: Vec::new(),
-            self_ns: 0,
-            total_ns: 0,
-            eval_ns: 0,
+            parent,
         });
         self.by_path.insert(key, at);
-        match parent.and_then(|parent| self.nodes.get_mut(parent)) {
-            Some(parent) => parent.children.push(at),
-            None => self.roots.push(at),
-        }
         Some(at)
     }
 
@@ -174,53 +188,198 @@ impl<'p> Builder<'p> {
         seen
     }
 
-    fn sum(&mut self, seen: &Seen, weight_ns: u64) {
-        for &node in &seen.nodes {
-            if let Some(node) = self.nodes.get_mut(node) {
-                node.total_ns = node.total_ns.saturating_add(weight_ns);
-                if seen.evaluates {
-                    node.eval_ns = node.eval_ns.saturating_add(weight_ns);
-                }
-            }
-        }
-        if let Some(node) = seen.innermost.and_then(|node| self.nodes.get_mut(node)) {
-            node.self_ns = node.self_ns.saturating_add(weight_ns);
+    /// The modules, as grouping needs them.
+    fn members(&self) -> Vec<Member<'p>> {
+        let member = |node: &Node<'p>| Member {
+            parent: node.parent,
+            name: match node.path.rsplit('.').next() {
+                Some(name) if !name.is_empty() => name,
+                _ => &node.info.root,
+            },
+            class: node.class,
+        };
+        self.nodes.iter().map(member).collect()
+    }
+}
+
+impl Seen {
+    /// The same of groups.
+    fn grouped(&self, group_of: &[usize]) -> Self {
+        let of = |node: &usize| group_of.get(*node).copied();
+        let mut nodes: Vec<usize> = self.nodes.iter().filter_map(of).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        Self {
+            nodes,
+            innermost: self.innermost.as_ref().and_then(of),
+            evaluates: self.evaluates,
         }
     }
 
-    /// All modules, each before those below it.
-    fn in_order(&self, shares: &Shares) -> Vec<ModuleTime> {
-        let by_time = |nodes: &[usize]| {
-            let mut sorted = nodes.to_vec();
-            // The first is taken last.
-            sorted.sort_by_key(|&at| {
-                let node = &self.nodes[at];
-                let name = (&node.info.root, node.info.number, node.path);
-                Reverse((Reverse(node.total_ns), name))
-            });
-            sorted
-        };
-        let mut open: Vec<(usize, usize)> =
-            by_time(&self.roots).into_iter().map(|at| (at, 0)).collect();
-        let mut modules = Vec::with_capacity(self.nodes.len());
-        while let Some((at, depth)) = open.pop() {
-            let node = &self.nodes[at];
-            modules.push(ModuleTime {
-                root: node.info.root.clone(),
-                number: node.info.number,
-                path: node.path.to_owned(),
-                class: node.class.to_owned(),
-                depth,
-                self_ns: node.self_ns,
-                total_ns: node.total_ns,
-                eval_ns: node.eval_ns,
-                self_share: shares.share(self.nodes.len() + at),
-                total_share: shares.share(at),
-            });
-            let below = by_time(&node.children);
-            open.extend(below.into_iter().map(|child| (child, depth + 1)));
+    /// Adds its time to all that it tells of.
+    fn sum(&self, weight_ns: u64, times: &mut [Times]) {
+        for &node in &self.nodes {
+            if let Some(times) = times.get_mut(node) {
+                times.total_ns = times.total_ns.saturating_add(weight_ns);
+                if self.evaluates {
+                    times.eval_ns = times.eval_ns.saturating_add(weight_ns);
+                }
+            }
         }
-        modules
+        if let Some(times) = self.innermost.and_then(|node| times.get_mut(node)) {
+            times.self_ns = times.self_ns.saturating_add(weight_ns);
+        }
+    }
+}
+
+/// A thread's samples, sorted by start, and their sums.
+#[derive(Clone, Copy)]
+struct Thread<'s> {
+    samples: &'s [&'s ProfileSample],
+    wall_ns: u64,
+    ticks: u64,
+}
+
+impl Thread<'_> {
+    /// Times of `count` modules or groups; and shares, of total times first and then of own ones.
+    fn sum(&self, seen_on: &SeenOn, count: usize) -> (Vec<Times>, Shares) {
+        let mut times = vec![Times::default(); count];
+        let mut shares = Shares::new(self.wall_ns, self.ticks, 2 * count);
+        let mut parts = Vec::new();
+        for sample in self.samples {
+            parts.clear();
+            if sample.phase == Phase::Forward
+                && let Some(seen) = sample.stack.and_then(|stack| seen_on.get(&stack))
+            {
+                seen.sum(sample.weight_ns, &mut times);
+                parts.extend(seen.nodes.iter().map(|&node| (node, sample.weight_ns)));
+                let own = seen.innermost.map(|node| (count + node, sample.weight_ns));
+                parts.extend(own);
+            }
+            // A sample in no module passes time, too.
+            shares.add(sample.weight_ns, sample.ticks, &parts);
+        }
+        (times, shares)
+    }
+}
+
+/// Indices and depths, each before those below it, siblings by total time and then by name.
+fn in_order<K: Ord>(
+    parents: &[Option<usize>],
+    times: &[Times],
+    name: impl Fn(usize) -> K,
+) -> Vec<(usize, usize)> {
+    let mut below: Vec<Vec<usize>> = vec![Vec::new(); parents.len()];
+    let mut roots = Vec::new();
+    for (at, parent) in parents.iter().enumerate() {
+        match parent.and_then(|parent| below.get_mut(parent)) {
+            Some(siblings) => siblings.push(at),
+            None => roots.push(at),
+        }
+    }
+    let sort = |siblings: &mut Vec<usize>| {
+        let total = |at: usize| times.get(at).map_or(0, |times| times.total_ns);
+        // The first is taken last.
+        siblings.sort_by_cached_key(|&at| Reverse((Reverse(total(at)), name(at))));
+    };
+    sort(&mut roots);
+    let mut open: Vec<(usize, usize)> = roots.into_iter().map(|at| (at, 0)).collect();
+    let mut order = Vec::with_capacity(parents.len());
+    while let Some((at, depth)) = open.pop() {
+        order.push((at, depth));
+        let mut siblings = below.get_mut(at).map(std::mem::take).unwrap_or_default();
+        sort(&mut siblings);
+        open.extend(siblings.into_iter().map(|child| (child, depth + 1)));
+    }
+    order
+}
+
+impl Builder<'_> {
+    fn time(&self, node: usize, depth: usize, times: Times, shares: (Share, Share)) -> ModuleTime {
+        let node = &self.nodes[node];
+        ModuleTime {
+            root: node.info.root.clone(),
+            number: node.info.number,
+            path: node.path.to_owned(),
+            class: node.class.to_owned(),
+            depth,
+            self_ns: times.self_ns,
+            total_ns: times.total_ns,
+            eval_ns: times.eval_ns,
+            self_share: shares.0,
+            total_share: shares.1,
+        }
+    }
+
+    fn key(&self, node: usize) -> (&str, u32, &str) {
+        let node = &self.nodes[node];
+        (&node.info.root, node.info.number, node.path)
+    }
+
+    /// All modules, each before those below it.
+    fn modules(&self, thread: Thread<'_>, seen_on: &SeenOn) -> Vec<ModuleTime> {
+        let count = self.nodes.len();
+        let (times, shares) = thread.sum(seen_on, count);
+        let parents: Vec<_> = self.nodes.iter().map(|node| node.parent).collect();
+        in_order(&parents, &times, |at| self.key(at))
+            .into_iter()
+            .map(|(at, depth)| {
+                let shares = (shares.share(count + at), shares.share(at));
+                self.time(at, depth, times[at], shares)
+            })
+            .collect()
+    }
+
+    /// The same, grouped.
+    fn groups(&self, thread: Thread<'_>, seen_on: &SeenOn) -> Vec<ModuleGroup> {
+        let Groups { groups, of } = group(&self.members());
+        let seen_on: SeenOn = seen_on
+            .iter()
+            .map(|(&stack, seen)| (stack, seen.grouped(&of)))
+            .collect();
+        let count = groups.len();
+        let (times, shares) = thread.sum(&seen_on, count);
+        let parents: Vec<_> = groups.iter().map(|group| group.parent).collect();
+        let mut parts = vec![0; count];
+        for &parent in parents.iter().flatten() {
+            parts[parent] += 1;
+        }
+        // By group: its path, the part of it that is still to be shown, and its depth as shown.
+        let mut shown: Vec<(String, String, usize)> = vec![Default::default(); count];
+        let mut rows = Vec::with_capacity(count);
+        for (at, _) in in_order(&parents, &times, |at| self.key(groups[at].first)) {
+            let own = &groups[at];
+            let (mut path, mut name, mut depth) = (String::new(), own.name.clone(), 0);
+            if let Some(parent) = own.parent {
+                let (above, left, next) = &shown[parent];
+                path = joined(above, &own.name);
+                name = joined(left, &own.name);
+                depth = *next;
+            }
+            // A container that was never called is shown with the one thing in it.
+            let is_class_known = !self.nodes[own.first].class.is_empty();
+            if parts[at] == 1 && !is_class_known && times[at].self_ns == 0 {
+                shown[at] = (path, name, depth);
+                continue;
+            }
+            let shares = (shares.share(count + at), shares.share(at));
+            let mut time = self.time(own.first, depth, times[at], shares);
+            time.path.clone_from(&path);
+            rows.push(ModuleGroup {
+                time,
+                name,
+                count: own.count,
+            });
+            shown[at] = (path, String::new(), depth + 1);
+        }
+        rows
+    }
+}
+
+fn joined(above: &str, name: &str) -> String {
+    match above.is_empty() {
+        true => name.to_owned(),
+        false => format!("{above}.{name}"),
     }
 }
 
@@ -234,45 +393,31 @@ pub fn modules(
     let mut builder = Builder {
         profile,
         nodes: Vec::new(),
-        roots: Vec::new(),
         by_path: FxHashMap::default(),
         chains: FxHashMap::default(),
     };
     let is_forward = |sample: &&&ProfileSample| sample.phase == Phase::Forward;
-    let mut seen_on: FxHashMap<StackId, Seen> = FxHashMap::default();
+    let mut seen_on = SeenOn::default();
     let mut tree = ModuleTree::default();
     for sample in samples.iter().filter(is_forward) {
         tree.forward_ns = tree.forward_ns.saturating_add(sample.weight_ns);
-        let known = match sample.stack {
-            None => None,
-            Some(stack) => {
-                let seen = seen_on.entry(stack).or_insert_with(|| builder.seen(stack));
-                builder.sum(seen, sample.weight_ns);
-                seen.innermost
-            }
-        };
-        if known.is_none() {
+        let innermost = sample.stack.and_then(|stack| {
+            let seen = seen_on.entry(stack).or_insert_with(|| builder.seen(stack));
+            seen.innermost
+        });
+        if innermost.is_none() {
             tree.unread_ns = tree.unread_ns.saturating_add(sample.weight_ns);
         }
     }
-    let count = builder.nodes.len();
-    if count == 0 {
+    if builder.nodes.is_empty() {
         return tree;
     }
-    let mut shares = Shares::new(wall_ns, ticks, 2 * count);
-    let mut parts = Vec::new();
-    for sample in samples {
-        parts.clear();
-        if sample.phase == Phase::Forward
-            && let Some(seen) = sample.stack.and_then(|stack| seen_on.get(&stack))
-        {
-            parts.extend(seen.nodes.iter().map(|&node| (node, sample.weight_ns)));
-            let own = seen.innermost.map(|node| (count + node, sample.weight_ns));
-            parts.extend(own);
-        }
-        // A sample in no module passes time, too.
-        shares.add(sample.weight_ns, sample.ticks, &parts);
-    }
-    tree.modules = builder.in_order(&shares);
+    let thread = Thread {
+        samples,
+        wall_ns,
+        ticks,
+    };
+    tree.modules = builder.modules(thread, &seen_on);
+    tree.groups = builder.groups(thread, &seen_on);
     tree
 }

@@ -82,7 +82,7 @@ exec(compile(STAND_IN, "/stand-in/torch/nn/modules/module.py", "exec"), torch)
 Module, Before21 = torch["Module"], torch["Before21"]
 CALLS = ("_wrapped_call_impl", "_call_impl")
 root = None
-steps = []
+cases = 0
 
 
 def called():
@@ -99,6 +99,8 @@ def called():
 
 class Leaf(Module):
     def forward(self, wrappers=()):
+        global cases
+        cases += 1
         names = {id(module): name for name, module in root.named_modules()}
         rows = []
         for module in called():
@@ -197,8 +199,17 @@ class DistributedDataParallel(Module):
 
 class OptimizedModule(Module):
     def __init__(self, module):
+        self._modules = {"_orig_mod": module}
         super().__init__()
         self._orig_mod = module
+
+    @property
+    def training(self):
+        return self._orig_mod.training
+
+    @training.setter
+    def training(self, mode):
+        self._orig_mod.training = mode
 
     def forward(self, *args):
         return self._orig_mod(*args)
@@ -251,7 +262,7 @@ def case(_, model, run, *args):
     run(*args)
 
 
-def main():
+def main(_=None):
     net = Net()
     for which in ("called", "indexed", "nested", "fc"):
         case(None, net, net, which)
@@ -261,6 +272,11 @@ def main():
     net.train()
     case(None, net, net, "fc")
     case(None, net, holds, net, "")
+    net.layers._modules["1"] = Block()
+    case(None, net, net, "indexed")
+    # As when a forward is computed again for backward: nothing that holds it is on the stack.
+    case(None, net, net.layers._modules["1"])
+    case(None, net, net.layers._modules["2"]._modules["0"].conv)
     many = Many()
     case(None, many, many)
     bare = Bare()
@@ -270,15 +286,25 @@ def main():
     ordered = Net()
     torch["CHILDREN"] = dict
     case(None, ordered, ordered, "nested")
-    wrapped = DistributedDataParallel(OptimizedModule(Block()))
+    block = Block()
+    case(None, block, block)
+    wrapped = DistributedDataParallel(OptimizedModule(block))
     case(None, wrapped, wrapped, ("module", "_orig_mod"))
+    case(None, block, block)
+    # Freed, and others made in its place.
+    for parts in (2, 1, 3, 1):
+        fresh = None
+        fresh = Sequential(*(Sequential(Leaf()) for _ in range(parts)))
+        case(None, fresh, fresh)
+        case(None, fresh, fresh._modules[str(parts - 1)])
+        case(None, fresh, fresh._modules["0"]._modules["0"])
     old = Old()
     case(None, old, old)
     lit = Lit()
     case(None, lit, lit.training_step, "indexed")
     hooked = Hooked()
     case(None, hooked, hooked)
-    print("done", flush=True)
+    print("done", cases, flush=True)
 
 
 main()

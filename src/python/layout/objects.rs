@@ -18,6 +18,8 @@ pub struct ObjectLayout {
     pub values: u32,
     /// `PyHeapTypeObject.ht_cached_keys`; `None` where it is not known.
     pub cached_keys: Option<u32>,
+    /// Whether a dictionary tells that a value was put in the place of another: `ma_version_tag`, up to 3.13 (PEP 699).
+    pub tells_replaced: bool,
 }
 
 /// Where an instance keeps its attributes.
@@ -52,18 +54,21 @@ impl ObjectLayout {
                 keys: KeysForm::Sized,
                 values: 0,
                 cached_keys: Some(872),
+                tells_replaced: true,
             },
             11 => Self {
                 attributes: Attributes::ValuesOrDict,
                 keys: KeysForm::Log2,
                 values: 0,
                 cached_keys: Some(872),
+                tells_replaced: true,
             },
             12 => Self {
                 attributes: Attributes::Tagged,
                 keys: KeysForm::Log2,
                 values: 0,
                 cached_keys: Some(880),
+                tells_replaced: true,
             },
             minor => Self {
                 attributes: Attributes::Inline,
@@ -71,6 +76,7 @@ impl ObjectLayout {
                 values: 8,
                 // 3.15 put a slot into PyTypeObject.
                 cached_keys: (minor <= 14).then_some(880),
+                tells_replaced: minor <= 13,
             },
         }
     }

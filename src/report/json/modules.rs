@@ -25,6 +25,20 @@ pub struct Modules {
     pub modules: Vec<Module>,
     /// Modules that are not listed: those with the least total time.
     pub left_out: usize,
+    /// The same with those as one that do the same thing in different places: `layers.*.attention`.
+    pub groups: Vec<Group>,
+    /// Groups that are not listed.
+    pub groups_left_out: usize,
+}
+
+/// Modules that differ by a number alone.
+#[derive(Clone, Debug, Serialize)]
+pub struct Group {
+    /// How many they are.
+    pub count: usize,
+    /// As of one of them; its path has `*` for the number.
+    #[serde(flatten)]
+    pub module: Module,
 }
 
 /// One module.
@@ -56,24 +70,33 @@ pub(super) fn modules(process: &ProcessSummary) -> Option<Modules> {
     if tree.forward_ns == 0 {
         return None;
     }
-    let shown = most(&tree.modules, MOST);
+    let shown = most(&tree.modules, |module| module.total_ns);
+    let groups = most(&tree.groups, |group| group.time.total_ns);
     Some(Modules {
         version: VERSION,
         forward_s: seconds(tree.forward_ns),
         unread_s: seconds(tree.unread_ns),
         left_out: tree.modules.len() - shown.len(),
         modules: shown.into_iter().map(module).collect(),
+        groups_left_out: tree.groups.len() - groups.len(),
+        groups: groups
+            .into_iter()
+            .map(|group| Group {
+                count: group.count,
+                module: module(&group.time),
+            })
+            .collect(),
     })
 }
 
-/// The `count` modules with the most total time, in their order. What stands above one of them is among them: it has no less
-/// time, and comes first.
-pub(crate) fn most(modules: &[ModuleTime], count: usize) -> Vec<&ModuleTime> {
-    let mut ranked: Vec<(usize, &ModuleTime)> = modules.iter().enumerate().collect();
-    ranked.sort_by_key(|&(at, module)| (std::cmp::Reverse(module.total_ns), at));
-    ranked.truncate(count);
+/// Those with the most total time, in their order. What stands above one of them is among them: it has no less time, and comes
+/// first.
+fn most<T>(rows: &[T], total_ns: impl Fn(&T) -> u64) -> Vec<&T> {
+    let mut ranked: Vec<(usize, &T)> = rows.iter().enumerate().collect();
+    ranked.sort_by_key(|&(at, row)| (std::cmp::Reverse(total_ns(row)), at));
+    ranked.truncate(MOST);
     ranked.sort_by_key(|&(at, _)| at);
-    ranked.into_iter().map(|(_, module)| module).collect()
+    ranked.into_iter().map(|(_, row)| row).collect()
 }
 
 fn module(time: &ModuleTime) -> Module {

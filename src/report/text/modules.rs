@@ -2,9 +2,9 @@
 
 use super::format::{column_seconds, count, cut, percent, printable, share};
 use super::{WIDTH, line};
-use crate::analysis::modules::ModuleTime;
+use crate::analysis::modules::ModuleGroup;
 use crate::analysis::summary::ProcessSummary;
-use crate::report::json::modules::most;
+use std::cmp::Reverse;
 
 pub(super) fn modules(out: &mut String, process: &ProcessSummary, rows: usize) {
     let tree = &process.modules;
@@ -18,11 +18,11 @@ pub(super) fn modules(out: &mut String, process: &ProcessSummary, rows: usize) {
     };
     line(out, &[format!("\nMODULES, {whose} on the training thread")]);
     out.push_str("   self s  total s  total %        module\n");
-    let shown = most(&tree.modules, rows);
-    for module in &shown {
-        row(out, module, process.wall_ns);
+    let shown = most(&tree.groups, rows);
+    for group in &shown {
+        row(out, group, process.wall_ns);
     }
-    let left_out = tree.modules.len() - shown.len();
+    let left_out = tree.groups.len() - shown.len();
     if left_out > 0 {
         let text = format!("{:>33}… {} more", "", count(left_out as u64));
         line(out, &[text]);
@@ -42,11 +42,26 @@ pub(super) fn modules(out: &mut String, process: &ProcessSummary, rows: usize) {
     line(out, &[cut(&text, WIDTH)]);
 }
 
-fn row(out: &mut String, module: &ModuleTime, wall_ns: u64) {
+/// The `count` groups with the most total time, in their order. What stands above one of them is among them: it has no less
+/// time, and comes first.
+fn most(groups: &[ModuleGroup], count: usize) -> Vec<&ModuleGroup> {
+    let mut ranked: Vec<(usize, &ModuleGroup)> = groups.iter().enumerate().collect();
+    ranked.sort_by_key(|&(at, group)| (Reverse(group.time.total_ns), at));
+    ranked.truncate(count);
+    ranked.sort_by_key(|&(at, _)| at);
+    ranked.into_iter().map(|(_, group)| group).collect()
+}
+
+fn row(out: &mut String, group: &ModuleGroup, wall_ns: u64) {
+    let module = &group.time;
     let tenths = (module.total_ns as f64 * 1000.0 / wall_ns.max(1) as f64).round() as u32;
     let mut about = Vec::new();
-    if module.depth > 0 && !module.class.is_empty() {
-        about.push(printable(&module.class).into_owned());
+    let class = printable(&module.class);
+    match (module.depth > 0 && !class.is_empty(), group.count) {
+        (true, 1) => about.push(class.into_owned()),
+        (true, many) => about.push(format!("{} x {class}", count(many as u64))),
+        (false, 1) => {}
+        (false, many) => about.push(count(many as u64)),
     }
     if module.depth == 0 && module.number > 0 {
         about.push(format!("#{}", u64::from(module.number) + 1));
@@ -69,7 +84,7 @@ fn row(out: &mut String, module: &ModuleTime, wall_ns: u64) {
         column_seconds(module.total_ns),
         share(&module.total_share, tenths),
         "",
-        printable(module.name()),
+        printable(&group.name),
         indent = 2 * module.depth.min(12),
     );
     line(out, &[cut(&text, WIDTH)]);

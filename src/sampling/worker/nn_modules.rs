@@ -37,7 +37,13 @@ impl NnModuleCalls {
 impl Worker {
     /// Puts the frames of `scratch.python` into `scratch.marked`, run by run, and behind each call of a module, towards the root,
     /// which module it is.
-    pub(super) fn mark_nn_modules(&mut self, raw: &RawSample, scratch: &mut Scratch) {
+    /// Frames are missing where `is_whole` is false.
+    pub(super) fn mark_nn_modules(
+        &mut self,
+        raw: &RawSample,
+        is_whole: bool,
+        scratch: &mut Scratch,
+    ) {
         let mut calls = std::mem::take(&mut self.calls);
         calls.found.clear();
         calls.frames.clear();
@@ -60,6 +66,7 @@ impl Worker {
             let (tables, ids) = (&mut self.tables, &mut calls.ids);
             probe.find(
                 &calls.frames,
+                is_whole,
                 &image.memory,
                 |info| nn_module_id(ids, tables, info),
                 &mut calls.found,

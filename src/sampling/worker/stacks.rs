@@ -42,7 +42,7 @@ impl Worker {
             .python_partial
             .or(lost_code.then_some(Partial::CodeGone));
         let mut runs = Vec::with_capacity(raw.python.runs.len());
-        self.mark_nn_modules(raw, &mut scratch);
+        self.mark_nn_modules(raw, python_partial.is_none(), &mut scratch);
         for (run, range) in raw.python.runs.iter().zip(&scratch.runs) {
             let frames = scratch.marked.get(range.clone()).unwrap_or(&[]);
             runs.push(Run {

@@ -1,9 +1,9 @@
 //! Module objects of one process, read once, and checked with a few words whenever they are seen again.
 
-use super::checks::{Answers, Check, MAX_BYTES};
+use super::checks::{Answers, Check};
 use crate::memory::Memory;
 use crate::python::dicts::{
-    InstanceDict, MAX_ENTRIES, Table, TypeFacts, read_entries, read_table, read_type,
+    Entry, InstanceDict, MAX_ENTRIES, Table, TypeFacts, read_entries, read_table, read_type,
 };
 use crate::python::discover::Interpreter;
 use crate::python::layout::objects::{
@@ -11,7 +11,7 @@ use crate::python::layout::objects::{
 };
 use crate::python::layout::{Layout, OBJECT_TYPE};
 use crate::python::objects::{ObjectError, read_str};
-use crate::torch::rules::modules::{BASE, CHILDREN, TRAINING};
+use crate::torch::rules::modules::{BASE, CHILDREN, TRAINING, is_wrapped};
 use rustc_hash::FxHashMap;
 
 /// Objects that are kept before those that were not seen for long are forgotten.
@@ -26,6 +26,8 @@ const MAX_ATTRIBUTES: usize = 1024;
 const MAX_READS: usize = 32_768;
 /// The most bytes of a part's name.
 const MAX_NAME: usize = 256;
+/// `ma_used`, version or watchers' tag, `ma_keys` and `ma_values`.
+const DICT_FIELDS: usize = 32;
 
 /// A module, as it was last seen.
 #[derive(Clone, Debug)]
@@ -34,10 +36,12 @@ pub(super) struct ModuleObject {
     pub(super) class: String,
     /// Its parts, by name, in their order.
     pub(super) children: Vec<(String, u64)>,
-    /// `training`.
+    /// What it wraps, if it is a wrapper.
+    pub(super) wrapped: Option<u64>,
+    /// `training`; `None` where it has no such attribute of its own (`OptimizedModule` of torch.compile has a property).
     pub(super) training: Option<bool>,
     /// Where the pointer to True or False lies.
-    training_place: u64,
+    training_place: Option<u64>,
 }
 
 #[derive(Clone, Debug)]
@@ -133,24 +137,21 @@ impl Objects {
         self.known.get(&object)?.module.as_ref()
     }
 
-    /// Reads the parts of a module again, although nothing tells that they changed. Tells whether they had: from 3.14 on a
-    /// dictionary does not show that a value was put in the place of another.
-    pub(super) fn reread(&mut self, object: u64, memory: &dyn Memory) -> bool {
-        let parts_of = |known: &Known| {
-            let module = known.module.as_ref();
-            module.map_or(Vec::new(), |module| module.children.clone())
-        };
-        let before = self.known.get(&object).map(parts_of).unwrap_or_default();
-        let Ok(known) = self.read(object, memory) else {
-            return false;
-        };
-        let now = parts_of(&known);
-        self.forget(object);
-        self.children += now.len();
-        self.known.insert(object, known);
-        let changed = before != now;
-        self.generation += u64::from(changed);
-        changed
+    /// Compares what is known of `objects` with memory, and reads anew what changed.
+    pub(super) fn refresh(&mut self, objects: &[u64], memory: &dyn Memory) {
+        let mut stale = objects.to_vec();
+        stale.retain(|object| self.known.contains_key(object) && !self.is_current(*object));
+        self.check(&stale, memory);
+        for object in stale {
+            if !self.is_current(object) {
+                self.read_anew(object, memory);
+            }
+        }
+    }
+
+    /// Whether the object could be read, whatever it is.
+    pub(super) fn is_known(&self, object: u64) -> bool {
+        self.known.contains_key(&object)
     }
 
     /// What a cell holds; anything else is given back.
@@ -176,20 +177,20 @@ impl Objects {
             };
             let start = checks.len();
             checks.extend_from_slice(&known.checks);
-            parts.push((*object, start..checks.len(), known.module.is_some()));
-            let training = known.module.as_ref().map(|module| module.training_place);
+            let training = known
+                .module
+                .as_ref()
+                .and_then(|module| module.training_place);
+            parts.push((*object, start..checks.len(), training.is_some()));
             checks.extend(training.map(Check::word));
         }
         let answers = Answers::read(&checks, memory);
-        for (object, range, is_module) in parts {
-            let training = answers.word_at(range.end);
-            if !answers.all_hold(range) || (is_module && training.is_none()) {
+        for (object, range, has_flag) in parts {
+            let training = answers.word_at(range.end).filter(|_| has_flag);
+            if !answers.all_hold(range) || (has_flag && training.is_none()) {
                 continue;
             }
-            let flag = match is_module {
-                true => training.and_then(|pointer| self.flag(pointer, memory)),
-                false => None,
-            };
+            let flag = training.and_then(|pointer| self.flag(pointer, memory));
             if let Some(known) = self.known.get_mut(&object) {
                 known.round = self.round;
                 if let Some(module) = &mut known.module {
@@ -201,29 +202,22 @@ impl Objects {
 
     /// Reads the object at `object`, and puts it in the place of what was known of it.
     fn read_anew(&mut self, object: u64, memory: &dyn Memory) {
-        let had_children = self.forget(object);
-        let Ok(known) = self.read(object, memory) else {
-            // What cannot be read is nothing that a path could go through.
-            self.generation += u64::from(had_children == Some(true));
-            return;
+        let before = self.known.remove(&object);
+        // What cannot be read is nothing that a path could go through.
+        let now = self.read(object, memory).ok();
+        let (had, has) = (parts_of(before.as_ref()), parts_of(now.as_ref()));
+        self.children = (self.children + has.len()).saturating_sub(had.len());
+        let class = |known: &Option<Known>| {
+            let module = known.as_ref()?.module.as_ref()?;
+            Some(module.class.clone())
         };
-        let children = known
-            .module
-            .as_ref()
-            .map_or(0, |module| module.children.len());
-        if had_children == Some(true) || (had_children.is_some() && children > 0) {
+        let has_parts = !had.is_empty() || !has.is_empty();
+        if before.is_some() && has_parts && (had != has || class(&before) != class(&now)) {
             self.generation += 1;
         }
-        self.children += children;
-        self.known.insert(object, known);
-    }
-
-    /// Whether it had parts, if it was known.
-    fn forget(&mut self, object: u64) -> Option<bool> {
-        let known = self.known.remove(&object)?;
-        let children = known.module.map_or(0, |module| module.children.len());
-        self.children = self.children.saturating_sub(children);
-        Some(children > 0)
+        if let Some(now) = now {
+            self.known.insert(object, now);
+        }
     }
 
     fn read(&mut self, object: u64, memory: &dyn Memory) -> Result<Known, ObjectError> {
@@ -268,20 +262,23 @@ impl Objects {
                 read_table(&self.objects, dict, memory)?
             }
         };
-        let Some((children, training)) = self.own_attributes(&table, memory)? else {
+        let (children, training) = self.own_attributes(&table, memory)?;
+        let Some(children) = children else {
             return Ok(None);
         };
-        checks.push(Check::take(children.1, 8, memory)?);
-        let dict_type = read_type(children.0, memory)?;
+        checks.push(Check::take(children.place, 8, memory)?);
+        let dict_type = read_type(children.value, memory)?;
         if !self.type_facts(dict_type, memory)?.0.is_dict() {
             return Ok(None);
         }
-        // `ma_used` to `ma_values`: whatever is put in or taken out changes one of them. That a part was replaced by
-        // another is found when the other is looked for.
-        let fields = children.0.wrapping_add(DICT_USED.into());
-        checks.push(Check::take(fields, MAX_BYTES, memory)?);
-        let table = read_table(&self.objects, children.0, memory)?;
+        // Whatever is put in or taken out changes one of them.
+        let fields = children.value.wrapping_add(DICT_USED.into());
+        checks.push(Check::take(fields, DICT_FIELDS, memory)?);
+        let table = read_table(&self.objects, children.value, memory)?;
         let entries = read_entries(&self.objects, &table, MAX_ENTRIES, memory)?;
+        if !self.objects.tells_replaced {
+            checks.extend(replaced_check(&entries, memory)?);
+        }
         self.reads_left = self
             .reads_left
             .checked_sub(1 + entries.len())
@@ -293,49 +290,42 @@ impl Objects {
                 entry.value,
             ));
         }
+        let wrapped = parts.iter().find(|(name, _)| is_wrapped(&facts.name, name));
         Ok(Some(ModuleObject {
             class: facts.name.clone(),
+            wrapped: wrapped.map(|&(_, object)| object),
             children: parts,
-            training: self.flag(training.0, memory),
-            training_place: training.1,
+            training: training.and_then(|training| self.flag(training.value, memory)),
+            training_place: training.map(|training| training.place),
         }))
     }
 
-    /// The values of `_modules` and `training`, and where these lie.
+    /// The attributes `_modules` and `training`.
     fn own_attributes(
         &mut self,
         table: &Table,
         memory: &dyn Memory,
-    ) -> Result<Option<((u64, u64), (u64, u64))>, ObjectError> {
+    ) -> Result<(Option<Entry>, Option<Entry>), ObjectError> {
         let entries = read_entries(&self.objects, table, MAX_ATTRIBUTES, memory)?;
-        let by_key = |key: u64| {
-            entries
-                .iter()
-                .find(|entry| entry.key == key)
-                .map(|entry| (entry.value, entry.place))
-        };
+        let by_key = |key: u64| entries.iter().find(|entry| entry.key == key).copied();
         // Names of attributes are interned: one look at their text is enough for a process.
         if let Some((children, training)) = self.names
-            && let (Some(children), Some(training)) = (by_key(children), by_key(training))
+            && let Some(children) = by_key(children)
         {
-            return Ok(Some((children, training)));
+            return Ok((Some(children), by_key(training)));
         }
         let (mut children, mut training) = (None, None);
         for entry in &entries {
             match read_str(&self.layout, entry.key, MAX_NAME, memory).as_deref() {
-                Ok(CHILDREN) => children = Some(entry),
-                Ok(TRAINING) => training = Some(entry),
+                Ok(CHILDREN) => children = Some(*entry),
+                Ok(TRAINING) => training = Some(*entry),
                 _ => {}
             }
         }
-        let (Some(children), Some(training)) = (children, training) else {
-            return Ok(None);
-        };
-        self.names = Some((children.key, training.key));
-        Ok(Some((
-            (children.value, children.place),
-            (training.value, training.place),
-        )))
+        if let (Some(children), Some(training)) = (children, training) {
+            self.names = Some((children.key, training.key));
+        }
+        Ok((children, training))
     }
 
     /// The truth of True and False; `None` of anything else.
@@ -396,4 +386,19 @@ impl Objects {
         }
         self.generation += 1;
     }
+}
+
+fn parts_of(known: Option<&Known>) -> &[(String, u64)] {
+    let module = known.and_then(|known| known.module.as_ref());
+    module.map_or(&[], |module| &module.children)
+}
+
+/// Tells whether a value was put in the place of another: of the first few hundred.
+fn replaced_check(entries: &[Entry], memory: &dyn Memory) -> Result<Option<Check>, ObjectError> {
+    let (Some(first), Some(last)) = (entries.first(), entries.last()) else {
+        return Ok(None);
+    };
+    let length = last.place.wrapping_sub(first.place).saturating_add(8);
+    let length = usize::try_from(length).unwrap_or(usize::MAX);
+    Ok(Some(Check::take(first.place, length, memory)?))
 }

@@ -1,0 +1,230 @@
+//! Where modules stand in the trees that they are called in.
+
+use super::objects::Objects;
+use crate::memory::Memory;
+use crate::model::ids::NnModuleId;
+use crate::model::nn_module::NnModuleInfo;
+use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
+
+/// Wrappers around wrappers that are followed.
+const MAX_WRAPPERS: usize = 8;
+/// The longest path that is kept, bytes.
+const MAX_PATH: usize = 1024;
+/// Roots of one class that are told apart.
+const MAX_ROOTS: usize = 64;
+/// Classes of roots.
+const MAX_CLASSES: usize = 4096;
+/// Places that are kept.
+const MAX_KEPT: usize = 65_536;
+/// Trees in which a module is looked for that nothing on the stack holds.
+const MAX_TREES: usize = 8;
+
+/// A module's place in a tree.
+#[derive(Clone, Debug)]
+struct Place {
+    generation: u64,
+    /// The object's own class, where the place is of what it wraps.
+    own_class: String,
+    /// How it was reached from its owner.
+    name: String,
+    info: NnModuleInfo,
+    /// By `training`: not read, false, true.
+    ids: [Option<NnModuleId>; 3],
+}
+
+/// An object whose place is known.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Owner {
+    pub(super) object: u64,
+    pub(super) place: usize,
+}
+
+/// The places of one process.
+#[derive(Debug, Default)]
+pub(super) struct Places {
+    places: Vec<Place>,
+    place_of: FxHashMap<(Option<usize>, u64), usize>,
+    /// Roots by class, in the order in which they were seen: what is within all wrappers.
+    roots: FxHashMap<String, Vec<u64>>,
+    /// The roots with parts that were seen last, the latest first.
+    trees: VecDeque<u64>,
+}
+
+impl Places {
+    /// Begins a sample.
+    pub(super) fn begin(&mut self) {
+        if self.places.len() > MAX_KEPT {
+            self.places.clear();
+            self.place_of.clear();
+        }
+        if self.roots.len() > MAX_CLASSES {
+            self.roots.clear();
+        }
+    }
+
+    /// The roots with parts that were seen last, the latest first.
+    pub(super) fn trees(&self) -> Vec<u64> {
+        self.trees.iter().copied().collect()
+    }
+
+    /// The place of a module that `owner` holds by `name`.
+    pub(super) fn child(
+        &mut self,
+        owner: Owner,
+        object: u64,
+        name: &str,
+        objects: &mut Objects,
+        memory: &dyn Memory,
+    ) -> Option<usize> {
+        let class = objects.module(object, memory)?.class.clone();
+        let key = (Some(owner.place), object);
+        if let Some(known) = self.known(key, &class, name, objects) {
+            return Some(known);
+        }
+        let above = &self.places.get(owner.place)?.info;
+        let path = match (above.path.is_empty(), name.is_empty()) {
+            (true, _) => name.to_owned(),
+            (false, true) => above.path.clone(),
+            (false, false) => format!("{}.{name}", above.path),
+        };
+        if path.len() > MAX_PATH {
+            return None;
+        }
+        let (root, number) = (above.root.clone(), above.number);
+        let info = NnModuleInfo {
+            root,
+            number,
+            path,
+            class: core(object, objects, memory)?.1,
+            training: None,
+        };
+        Some(self.keep(key, class, name, info, objects.generation()))
+    }
+
+    /// The place of a module that nothing holds.
+    pub(super) fn root(
+        &mut self,
+        object: u64,
+        objects: &mut Objects,
+        memory: &dyn Memory,
+    ) -> Option<usize> {
+        let module = objects.module(object, memory)?;
+        let (class, has_parts) = (module.class.clone(), !module.children.is_empty());
+        if has_parts && self.trees.front() != Some(&object) {
+            self.trees.retain(|&tree| tree != object);
+            self.trees.push_front(object);
+            self.trees.truncate(MAX_TREES);
+        }
+        if let Some(known) = self.known((None, object), &class, "", objects) {
+            return Some(known);
+        }
+        let (core, root) = core(object, objects, memory)?;
+        let known = self.roots.entry(root.clone()).or_default();
+        let number = match known.iter().position(|&known| known == core) {
+            Some(number) => number,
+            // Losses and the like are made anew for every batch, and are no trees.
+            None if !has_parts => 0,
+            None if known.len() >= MAX_ROOTS => MAX_ROOTS - 1,
+            None => {
+                known.push(core);
+                known.len() - 1
+            }
+        };
+        let info = NnModuleInfo {
+            class: root.clone(),
+            root,
+            number: number as u32,
+            path: String::new(),
+            training: None,
+        };
+        Some(self.keep((None, object), class, "", info, objects.generation()))
+    }
+
+    /// The id of a place's module, as it is: training or not.
+    pub(super) fn id(
+        &mut self,
+        place: usize,
+        training: Option<bool>,
+        intern: &mut impl FnMut(&NnModuleInfo) -> Option<NnModuleId>,
+    ) -> Option<NnModuleId> {
+        let place = self.places.get_mut(place)?;
+        let mode = training.map_or(0, |training| 1 + usize::from(training));
+        let id = place.ids.get_mut(mode)?;
+        if id.is_none() {
+            let info = NnModuleInfo {
+                training,
+                ..place.info.clone()
+            };
+            *id = intern(&info);
+        }
+        *id
+    }
+
+    /// A place that is still what it was.
+    fn known(
+        &self,
+        key: (Option<usize>, u64),
+        class: &str,
+        name: &str,
+        objects: &Objects,
+    ) -> Option<usize> {
+        let known = *self.place_of.get(&key)?;
+        let place = self.places.get(known)?;
+        let is_same = place.generation == objects.generation()
+            && place.own_class == class
+            && place.name == name;
+        is_same.then_some(known)
+    }
+
+    fn keep(
+        &mut self,
+        key: (Option<usize>, u64),
+        own_class: String,
+        name: &str,
+        info: NnModuleInfo,
+        generation: u64,
+    ) -> usize {
+        let place = Place {
+            generation,
+            own_class,
+            name: name.to_owned(),
+            info,
+            ids: [None; 3],
+        };
+        if let Some(&known) = self.place_of.get(&key)
+            && let Some(old) = self.places.get_mut(known)
+            && old.info == place.info
+        {
+            let ids = old.ids;
+            *old = Place { ids, ..place };
+            return known;
+        }
+        // Places below an old one go with it: they are found by the new one's index.
+        self.places.push(place);
+        let at = self.places.len() - 1;
+        self.place_of.insert(key, at);
+        at
+    }
+}
+
+/// What `object` wraps, and its class; itself where it wraps nothing.
+pub(super) fn core(
+    object: u64,
+    objects: &mut Objects,
+    memory: &dyn Memory,
+) -> Option<(u64, String)> {
+    let mut core = object;
+    let mut class = objects.module(core, memory)?.class.clone();
+    for _ in 0..MAX_WRAPPERS {
+        let Some(inner) = objects.module(core, memory)?.wrapped else {
+            break;
+        };
+        let Some(module) = objects.module(inner, memory) else {
+            break;
+        };
+        class.clone_from(&module.class);
+        core = inner;
+    }
+    Some((core, class))
+}

@@ -1,0 +1,258 @@
+//! By which names one module holds another, directly or through others that are not called: a container that is indexed, a
+//! wrapper.
+
+use super::objects::{ModuleObject, Objects};
+use crate::memory::Memory;
+use crate::torch::rules::modules::is_wrapped;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// The most modules that one search looks at.
+const MAX_SEARCH: usize = 4096;
+/// How many modules deep a search goes.
+const MAX_DEPTH: usize = 8;
+/// Searches of one sample.
+const MAX_SEARCHES: usize = 64;
+/// Results of searches that are kept.
+const MAX_KEPT: usize = 65_536;
+/// For how many samples a search that found nothing is not made again.
+const IN_VAIN: u64 = 1000;
+/// For how many samples a tree in which nothing was found is not looked through for changes again, for the sake of a module
+/// without parts: losses are made anew for every batch.
+const LOOKED_THROUGH: u64 = 64;
+/// How often a search is made again because the tree changed meanwhile.
+const TRIES: usize = 3;
+
+/// How one module is reached from another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// By these names; empty where all that lies between is wrappers.
+    To(String),
+    /// The one does not hold the other.
+    None,
+    /// It was not looked for: too much was, or the tree is being rebuilt.
+    Unknown,
+}
+
+#[derive(Clone, Debug)]
+struct Route {
+    generation: u64,
+    /// The last round in which it may be taken for true if nothing was found.
+    until: u64,
+    /// The names, and the modules between; `None` where there is no way.
+    found: Option<(String, Vec<u64>)>,
+}
+
+/// A module that a search came to.
+struct Step {
+    object: u64,
+    /// The step of the module that holds it, and its place among that one's parts.
+    from: (usize, usize),
+    depth: usize,
+}
+
+/// The ways that were found in one process.
+#[derive(Debug, Default)]
+pub(super) struct Routes {
+    kept: FxHashMap<(u64, u64), Route>,
+    /// In which round a tree was last looked through for changes.
+    looked_through: FxHashMap<u64, u64>,
+    searches_left: usize,
+}
+
+impl Routes {
+    /// Begins a sample.
+    pub(super) fn begin(&mut self) {
+        self.searches_left = MAX_SEARCHES;
+        if self.kept.len() > MAX_KEPT || self.looked_through.len() > MAX_KEPT {
+            self.kept.clear();
+            self.looked_through.clear();
+        }
+    }
+
+    /// The way from `owner` down to `child`.
+    pub(super) fn find(
+        &mut self,
+        owner: u64,
+        child: u64,
+        objects: &mut Objects,
+        memory: &dyn Memory,
+    ) -> Way {
+        if let Some(way) = self.known(owner, child, objects, memory) {
+            return way;
+        }
+        let Some(left) = self.searches_left.checked_sub(1) else {
+            return Way::Unknown;
+        };
+        self.searches_left = left;
+        for _ in 0..TRIES {
+            let generation = objects.generation();
+            let (found, seen) = search(owner, child, objects, memory);
+            let until = match &found {
+                Some((_, between)) if !holds(owner, between, child, objects, memory) => continue,
+                Some(_) => u64::MAX,
+                None => self.look_through(owner, child, &seen, objects, memory),
+            };
+            if objects.generation() != generation {
+                continue;
+            }
+            let way = match &found {
+                Some((name, _)) => Way::To(name.clone()),
+                None => Way::None,
+            };
+            let route = Route {
+                generation,
+                until,
+                found,
+            };
+            self.kept.insert((owner, child), route);
+            return way;
+        }
+        Way::Unknown
+    }
+
+    /// A way that was found before, if it is still there.
+    fn known(
+        &self,
+        owner: u64,
+        child: u64,
+        objects: &mut Objects,
+        memory: &dyn Memory,
+    ) -> Option<Way> {
+        let route = self.kept.get(&(owner, child))?;
+        if route.generation != objects.generation() {
+            return None;
+        }
+        match &route.found {
+            None => (objects.round() <= route.until).then_some(Way::None),
+            Some((name, between)) => {
+                holds(owner, between, child, objects, memory).then(|| Way::To(name.clone()))
+            }
+        }
+    }
+
+    /// Reads anew what changed of the modules that a search in vain came to: it took them as they were known. Tells until which
+    /// round the search need not be made again.
+    fn look_through(
+        &mut self,
+        owner: u64,
+        child: u64,
+        seen: &[u64],
+        objects: &mut Objects,
+        memory: &dyn Memory,
+    ) -> u64 {
+        let round = objects.round();
+        let has_parts = objects
+            .module(child, memory)
+            .is_some_and(|module| !module.children.is_empty());
+        let last = self.looked_through.get(&owner).copied();
+        if let Some(last) = last.filter(|last| !has_parts && round < last + LOOKED_THROUGH) {
+            return last + LOOKED_THROUGH;
+        }
+        self.looked_through.insert(owner, round);
+        objects.refresh(seen, memory);
+        round + IN_VAIN
+    }
+}
+
+/// Whether `owner` holds `child` through `between`, as of now: all of them are what they were known to be.
+fn holds(
+    owner: u64,
+    between: &[u64],
+    child: u64,
+    objects: &mut Objects,
+    memory: &dyn Memory,
+) -> bool {
+    let generation = objects.generation();
+    let mut last_holds = false;
+    for &object in [owner].iter().chain(between) {
+        let Some(module) = objects.module(object, memory) else {
+            return false;
+        };
+        last_holds = module.children.iter().any(|&(_, part)| part == child);
+    }
+    last_holds && objects.generation() == generation
+}
+
+/// Breadth first, from `owner`: what is nearer and what comes first wins, as a call by that way would most likely be. Also all
+/// modules that it came to.
+fn search(
+    owner: u64,
+    child: u64,
+    objects: &mut Objects,
+    memory: &dyn Memory,
+) -> (Option<(String, Vec<u64>)>, Vec<u64>) {
+    let mut seen: FxHashSet<u64> = FxHashSet::from_iter([owner]);
+    let mut steps = vec![Step {
+        object: owner,
+        from: (0, 0),
+        depth: 0,
+    }];
+    let mut next = 0;
+    while let Some(step) = steps.get(next) {
+        let (at, depth) = (next, step.depth);
+        let object = step.object;
+        next += 1;
+        let Some(module) = module_of(object, at, objects, memory) else {
+            continue;
+        };
+        let found = module.children.iter().position(|&(_, part)| part == child);
+        if let Some(name) = found {
+            return (names(&steps, at, name, objects, memory), Vec::new());
+        }
+        if depth + 1 >= MAX_DEPTH {
+            continue;
+        }
+        for (name, &(_, part)) in module.children.iter().enumerate() {
+            if steps.len() < MAX_SEARCH && seen.insert(part) {
+                steps.push(Step {
+                    object: part,
+                    from: (at, name),
+                    depth: depth + 1,
+                });
+            }
+        }
+    }
+    (None, steps.iter().map(|step| step.object).collect())
+}
+
+/// The module at a step: the first as it is now, the others as they are known.
+fn module_of<'o>(
+    object: u64,
+    at: usize,
+    objects: &'o mut Objects,
+    memory: &dyn Memory,
+) -> Option<&'o ModuleObject> {
+    match at {
+        0 => objects.module(object, memory),
+        _ => objects.module_as_known(object, memory),
+    }
+}
+
+/// The names down to part `name` of the module at step `last`, without wrappers', and the modules between.
+fn names(
+    steps: &[Step],
+    last: usize,
+    name: usize,
+    objects: &mut Objects,
+    memory: &dyn Memory,
+) -> Option<(String, Vec<u64>)> {
+    let mut parts: Vec<String> = Vec::new();
+    let mut between = Vec::new();
+    let (mut at, mut name) = (last, name);
+    loop {
+        let step = steps.get(at)?;
+        let module = module_of(step.object, at, objects, memory)?;
+        let (part, _) = module.children.get(name)?;
+        if !is_wrapped(&module.class, part) {
+            parts.push(part.clone());
+        }
+        if at == 0 {
+            break;
+        }
+        between.push(step.object);
+        (at, name) = step.from;
+    }
+    parts.reverse();
+    between.reverse();
+    Some((parts.join("."), between))
+}
