@@ -91,6 +91,15 @@ fn found(
         .collect()
 }
 
+/// A process that has ended.
+struct Gone;
+
+impl Memory for Gone {
+    fn read_exact(&self, _: u64, _: &mut [u8]) -> Result<(), ReadError> {
+        Err(ReadError::Gone)
+    }
+}
+
 fn check(python: &str) {
     let Some(mut target) = start(python) else {
         return;
@@ -108,8 +117,13 @@ fn check(python: &str) {
         // One for all cases: what was true of the case before must not be taken for true.
         let probe = probe.get_or_insert_with(|| ModuleProbe::new(interpreter));
         let frames = frames(interpreter, &target);
-        for _ in 0..2 {
-            let found = found(probe, &frames, &target.memory(), &mut infos);
+        let live = target.memory();
+        // The last samples of a process are looked at when it has ended.
+        let memories: [&dyn Memory; 3] = [&live, &live, &Gone];
+        for (turn, memory) in memories.into_iter().enumerate() {
+            let mut ended = probe.clone();
+            let probe = if turn < 2 { &mut *probe } else { &mut ended };
+            let found = found(probe, &frames, memory, &mut infos);
             let rows: Vec<Row> = found
                 .iter()
                 .map(|info| {

@@ -3,6 +3,7 @@ costs.
 
 The trainer prints its names at its end; the report's tree is compared with them, path by path and class by class. A sample counts
 as lost where its module was not read, where its path is not among the names, or where that path's class is another.
+TORCHSPY_PYTHON chooses the interpreter whose environments are used, as scripts/torch-env says.
 """
 
 import os

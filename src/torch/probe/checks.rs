@@ -63,6 +63,7 @@ fn digest(bytes: &[u8]) -> u64 {
 pub(super) struct Answers<'c> {
     checks: &'c [Check],
     now: Vec<Option<u64>>,
+    is_gone: bool,
 }
 
 impl<'c> Answers<'c> {
@@ -85,7 +86,19 @@ impl<'c> Answers<'c> {
             .iter()
             .map(|request| request.result.is_ok().then(|| digest(request.buffer)))
             .collect();
-        Self { checks, now }
+        let is_gone = requests
+            .iter()
+            .any(|request| request.result == Err(ReadError::Gone));
+        Self {
+            checks,
+            now,
+            is_gone,
+        }
+    }
+
+    /// Whether the process has ended.
+    pub(super) fn is_gone(&self) -> bool {
+        self.is_gone
     }
 
     /// Whether all checks of a range hold.

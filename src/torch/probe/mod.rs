@@ -46,7 +46,7 @@ struct Receiver {
 }
 
 /// The modules of one process.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct ModuleProbe {
     objects: Objects,
     routes: Routes,

@@ -54,7 +54,7 @@ struct Known {
 }
 
 /// The objects of one process, by address.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Objects {
     layout: Layout,
     objects: ObjectLayout,
@@ -68,6 +68,8 @@ pub(super) struct Objects {
     round: u64,
     /// How many modules and names may still be read in this round.
     reads_left: usize,
+    /// The process has ended: what was known of it is all that can be.
+    is_gone: bool,
     /// Counts changes of trees: what was worked out of them is void when it has changed.
     generation: u64,
 }
@@ -84,6 +86,7 @@ impl Objects {
             names: None,
             round: 0,
             reads_left: MAX_READS,
+            is_gone: false,
             generation: 0,
         }
     }
@@ -100,6 +103,7 @@ impl Objects {
     pub(super) fn begin(&mut self, objects: &[u64], memory: &dyn Memory) {
         self.round += 1;
         self.reads_left = MAX_READS;
+        self.is_gone = false;
         self.evict();
         let known: Vec<u64> = objects
             .iter()
@@ -122,7 +126,7 @@ impl Objects {
 
     fn is_current(&self, object: u64) -> bool {
         let known = self.known.get(&object);
-        known.is_some_and(|known| known.round == self.round)
+        known.is_some_and(|known| self.is_gone || known.round == self.round)
     }
 
     /// The same, as it was when it was last looked at.
@@ -185,6 +189,7 @@ impl Objects {
             checks.extend(training.map(Check::word));
         }
         let answers = Answers::read(&checks, memory);
+        self.is_gone |= answers.is_gone();
         for (object, range, has_flag) in parts {
             let training = answers.word_at(range.end).filter(|_| has_flag);
             if !answers.all_hold(range) || (has_flag && training.is_none()) {

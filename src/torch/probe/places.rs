@@ -41,7 +41,7 @@ pub(super) struct Owner {
 }
 
 /// The places of one process.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Places {
     places: Vec<Place>,
     place_of: FxHashMap<(Option<usize>, u64), usize>,

@@ -51,7 +51,7 @@ struct Step {
 }
 
 /// The ways that were found in one process.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Routes {
     kept: FxHashMap<(u64, u64), Route>,
     /// In which round a tree was last looked through for changes.
