@@ -134,7 +134,7 @@ fn check(python: &str) {
                     )
                 })
                 .collect();
-            assert_eq!(rows, expected, "case {cases} on {python}");
+            assert_eq!(rows, expected, "case {cases}, turn {turn} on {python}");
             let roots: Vec<_> = found.iter().map(|info| (&info.root, info.number)).collect();
             assert!(roots.windows(2).all(|pair| pair[0] == pair[1]), "{found:?}");
         }

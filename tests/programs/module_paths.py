@@ -1,7 +1,7 @@
 """Trains a model whose modules are known by name, until SIGUSR1.
 
 usage: module_paths.py resnet|bert|bert-recomputed|lightning|nested|wrapped
-Prints "ready", waits for a line, trains, and at the end prints one line of JSON: `names`, class by what named_modules() has, less
+After its first step it prints "ready" and waits for a line; then it trains, and at the end prints one line of JSON: `names`, class by what named_modules() has, less
 wrappers; `steps`. resnet and lightning need torchvision and Lightning, bert transformers; the others torch alone.
 """
 
@@ -20,6 +20,12 @@ stopping = False
 def stop(*_):
     global stopping
     stopping = True
+
+
+def ready():
+    """After the first step: the optimizer imports much of torch."""
+    print("ready", flush=True)
+    sys.stdin.readline()
 
 
 class Cell(nn.Module):
@@ -105,6 +111,8 @@ def loop(model, batch):
         criterion(model(batch), target).backward()
         optimizer.step()
         steps += 1
+        if steps == 1:
+            ready()
         if steps % 10 == 0:
             model.eval()
             with torch.no_grad():
@@ -131,6 +139,8 @@ def lightning():
 
     class Stop(lightning.Callback):
         def on_train_batch_end(self, trainer, *_):
+            if trainer.global_step == 1:
+                ready()
             trainer.should_stop = stopping
 
     images, target = torch.randn(64, 3, 96, 96), torch.zeros(64, dtype=torch.long)
@@ -162,10 +172,7 @@ def main(which):
     signal.signal(signal.SIGUSR1, stop)
     torch.set_num_threads(1)
     models = {"resnet": resnet, "bert": bert, "bert-recomputed": lambda: bert(True), "nested": nested, "wrapped": wrapped}
-    made = None if which == "lightning" else models[which]()
-    print("ready", flush=True)
-    sys.stdin.readline()
-    model, steps = lightning() if made is None else loop(*made)
+    model, steps = lightning() if which == "lightning" else loop(*models[which]())
     print(json.dumps({"names": names(model), "steps": steps}), flush=True)
 
 

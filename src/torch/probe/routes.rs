@@ -19,8 +19,9 @@ const IN_VAIN: u64 = 1000;
 /// For how many samples a tree in which nothing was found is not looked through for changes again, for the sake of a module
 /// without parts: losses are made anew for every batch.
 const LOOKED_THROUGH: u64 = 64;
-/// How often a search is made again because the tree changed meanwhile.
-const TRIES: usize = 3;
+/// How often a search is made again because the tree changed: each may come upon a change a level deeper, where a freed tree's
+/// memory serves others now.
+const TRIES: usize = MAX_DEPTH + 2;
 
 /// How one module is reached from another.
 #[derive(Clone, Debug, PartialEq, Eq)]
