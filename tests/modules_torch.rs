@@ -109,7 +109,7 @@ fn a_wrapped_model_has_its_own_paths() {
             .arg(&recording)
             .arg("--")
             .arg(python)
-            .args([program, "--ranks", "2", "--seconds", "4"]),
+            .args([program, "--ranks", "2", "--steps", "300"]),
     );
     let report = report(&recording);
     let modules = &report["modules"];

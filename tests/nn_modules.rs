@@ -100,6 +100,16 @@ impl Memory for Gone {
     }
 }
 
+/// A process whose objects were freed.
+struct Freed;
+
+impl Memory for Freed {
+    fn read_exact(&self, _: u64, buffer: &mut [u8]) -> Result<(), ReadError> {
+        buffer.fill(0);
+        Ok(())
+    }
+}
+
 fn check(python: &str) {
     let Some(mut target) = start(python) else {
         return;
@@ -119,7 +129,7 @@ fn check(python: &str) {
         let frames = frames(interpreter, &target);
         let live = target.memory();
         // The last samples of a process are looked at when it has ended.
-        let memories: [&dyn Memory; 3] = [&live, &live, &Gone];
+        let memories: [&dyn Memory; 4] = [&live, &live, &Gone, &Freed];
         for (turn, memory) in memories.into_iter().enumerate() {
             let mut ended = probe.clone();
             let probe = if turn < 2 { &mut *probe } else { &mut ended };

@@ -285,9 +285,9 @@ pub fn read_entries(
 fn sized_index_bytes(size: u64) -> Result<u64, ObjectError> {
     let width = match size {
         0 => return Err(ObjectError::Invalid),
-        ..=0xff => 1,
-        ..=0xffff => 2,
-        ..=0xff_ffff => 4,
+        1..=0xff => 1,
+        0x100..=0xffff => 2,
+        0x1_0000..=0xff_ffff => 4,
         _ => return Err(ObjectError::TooLong),
     };
     match size.is_power_of_two() {

@@ -23,9 +23,13 @@ use crate::torch::rules::modules::ModuleCall;
 use objects::Objects;
 use places::{Owner, Places, core};
 use routes::{Routes, Way};
+use rustc_hash::{FxHashMap, FxHasher};
+use std::hash::Hasher;
 
 /// The most frames of a stack that are looked at, from the innermost call outward.
 const MAX_FRAMES: usize = 512;
+/// Calls that are remembered.
+const MAX_TOLD: usize = 65_536;
 
 /// A Python frame, as far as it tells of modules.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +55,8 @@ pub struct ModuleProbe {
     objects: Objects,
     routes: Routes,
     places: Places,
+    /// What calls were of, by a hash of the objects called on the stack down to them.
+    told: FxHashMap<u64, NnModuleId>,
 }
 
 impl ModuleProbe {
@@ -60,12 +66,14 @@ impl ModuleProbe {
             objects: Objects::new(interpreter),
             routes: Routes::default(),
             places: Places::default(),
+            told: FxHashMap::default(),
         }
     }
 
     /// Appends to `found` which module each call of `frames`, leaf first, is of: the frame's index, and the id that `intern` gave
     /// the module. Calls whose module cannot be read are left out, and those of which it cannot be told whether they are roots:
-    /// frames are missing towards the root where `is_whole` is false. Outermost first.
+    /// frames are missing towards the root where `is_whole` is false. A module that was freed since the sample, as all are when
+    /// the process ends, goes by what the same calls were of before. Outermost first.
     pub fn find(
         &mut self,
         frames: &[ProbeFrame],
@@ -85,9 +93,16 @@ impl ModuleProbe {
         distinct.dedup();
         self.objects.begin(&distinct, memory);
         let mut is_whole = is_whole && frames.len() - innermost <= MAX_FRAMES;
+        if self.told.len() > MAX_TOLD {
+            self.told.clear();
+        }
         let mut owners: Vec<Owner> = Vec::new();
+        let mut calls = FxHasher::default();
         for receiver in receivers.iter().rev() {
             let object = receiver.object;
+            if receiver.is_call {
+                calls.write_u64(object);
+            }
             let known = owners.iter().rev().find(|owner| owner.object == object);
             let place = match known {
                 Some(owner) => Some(owner.place),
@@ -98,6 +113,12 @@ impl ModuleProbe {
                 let is_module = self.objects.module(object, memory).is_some();
                 let is_unread = receiver.is_call && !self.objects.is_known(object);
                 is_whole &= !is_module && !is_unread;
+                if receiver.is_call
+                    && let Some(&id) = self.told.get(&calls.finish())
+                {
+                    is_whole = false;
+                    found.push((receiver.index, id));
+                }
                 continue;
             };
             if known.is_none() {
@@ -107,6 +128,7 @@ impl ModuleProbe {
                 && let Some(training) = self.training(object, memory)
                 && let Some(id) = self.places.id(place, training, &mut intern)
             {
+                self.told.insert(calls.finish(), id);
                 found.push((receiver.index, id));
             }
         }
