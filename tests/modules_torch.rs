@@ -113,6 +113,8 @@ fn a_wrapped_model_has_its_own_paths() {
     );
     let report = report(&recording);
     let modules = &report["modules"];
+    let (processes, primary) = (&report["processes"], &report["primary"]);
+    assert!(modules.is_object(), "{primary}: {processes}");
     assert_eq!(modules["unread_s"], 0.0, "{modules}");
     let rows = modules["modules"].as_array().unwrap();
     let path_of = |row: &Value| row["path"].as_str().unwrap().to_owned();
