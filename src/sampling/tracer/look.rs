@@ -128,7 +128,6 @@ impl Tracer {
         let previous = thread.last;
         let (run_ns, queue_ns) = thread.advance(now);
         thread.may_be_renamed = true;
-        self.quality.target_run_ns += run_ns;
         let whereabouts = match thread.files.whereabouts() {
             Ok(whereabouts) => whereabouts,
             Err(error) => return self.unreadable(index, at, tick, (run_ns, queue_ns), &error),

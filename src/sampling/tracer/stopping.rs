@@ -75,9 +75,10 @@ impl Tracer {
             self.defer(candidate, weight_ns);
         }
         let stopped_ns = self.stop_candidates(&to_stop, tick, &gil);
-        self.budget.account(stopped_ns, running as u64 * weight_ns);
-        self.control
-            .show_stops(stopped_ns, running as u64 * weight_ns);
+        let running_ns = running as u64 * weight_ns;
+        self.quality.target_run_ns += running_ns + stopped_ns;
+        self.budget.account(stopped_ns, running_ns);
+        self.control.show_stops(stopped_ns, running_ns + stopped_ns);
     }
 
     /// Puts a tick's time of a running thread off to the next capture of it.
