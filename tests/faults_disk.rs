@@ -71,7 +71,11 @@ impl SmallDisk {
         let free = nix::sys::statvfs::statvfs(&self.path()).unwrap();
         let free = free.blocks_available() * free.fragment_size();
         let zeros = vec![0; usize::try_from(free.saturating_sub(bytes)).unwrap()];
-        std::fs::write(self.path().join("ballast"), zeros).unwrap();
+        match std::fs::write(self.path().join("ballast"), zeros) {
+            // A segment took some of it meanwhile: less than `bytes` are left.
+            Err(error) if error.kind() == std::io::ErrorKind::StorageFull => {}
+            written => written.unwrap(),
+        }
     }
 }
 
@@ -306,10 +310,10 @@ fn a_disk_that_stands_still() {
     let recorder = Recorder::attach(target.pid(), how);
     recorder.wait_for_segment();
     let pid = recorder.pid();
-    let written = recorder.path().metadata().unwrap().len();
     let Some(writer) = StalledWriter::hold(pid) else {
         return;
     };
+    let written = recorder.path().metadata().unwrap().len();
     // The worker waits for the writer once its queue of segments is full: it does not run at all any more.
     let worker = format!(
         "/proc/{pid}/task/{}/schedstat",

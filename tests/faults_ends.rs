@@ -24,7 +24,7 @@ fn the_target_is_killed_at_every_step_of_a_stop() {
         return;
     }
     for point in ["chosen", "seized", "interrupted", "held", "read"] {
-        let fault = format!("{point}:30:1:signal-9");
+        let fault = format!("{point}:200:1:signal-9");
         let mut target = Target::start(&[&python, &program("fault_exit.py"), "--go", "return"]);
         let how = How {
             options: FAST,
@@ -36,7 +36,7 @@ fn the_target_is_killed_at_every_step_of_a_stop() {
         assert_eq!(target.wait().signal(), Some(9), "{point}");
         let report = recorded.report();
         assert!(
-            report["quality"]["stops"].as_u64().unwrap() >= 29,
+            report["quality"]["stops"].as_u64().unwrap() >= 199,
             "{point}"
         );
         assert!(functions(&report).contains_key("main"), "{point}: {report}");
@@ -51,7 +51,7 @@ fn a_launched_target_that_is_killed_while_held_gives_its_status() {
         return;
     }
     for point in ["seized", "interrupted", "held", "read"] {
-        let fault = format!("{point}:30:1:signal-9");
+        let fault = format!("{point}:200:1:signal-9");
         let how = How {
             options: FAST,
             fault: Some(&fault),

@@ -51,7 +51,10 @@ class Run:
         self.log = os.path.join(folder, f"{os.path.basename(command[0])}-{time.monotonic_ns()}.log")
         self.started_ns = time.monotonic_ns()
         with open(self.log, "wb") as log:
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+            # A process group of its own, whose parent is in another one: such a group can be suspended as from a terminal.
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, preexec_fn=os.setpgrp
+            )
 
     def said(self):
         """What it printed."""
@@ -67,6 +70,25 @@ class Run:
         if status != 0:
             raise Failed(f"{self.command}: exit status {status}\n{self.said()[-2000:]}")
         return self
+
+    def _await_state(self, stopped, timeout):
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            with open(f"/proc/{self.process.pid}/stat", encoding="utf-8", errors="replace") as file:
+                if (file.read().rpartition(")")[2].split()[0] == "T") == stopped:
+                    return
+            time.sleep(0.01)
+        raise Failed(f"{self.command}: {'ran' if stopped else 'stood'} on for {timeout} s\n{self.said()[-2000:]}")
+
+    def suspend(self, timeout=30):
+        """Suspends it as a Ctrl-Z would: it samples nothing, and uses no CPU."""
+        self.process.send_signal(signal.SIGTSTP)
+        self._await_state(True, timeout)
+
+    def resume(self, timeout=30):
+        """Lets it go on."""
+        self.process.send_signal(signal.SIGCONT)
+        self._await_state(False, timeout)
 
     def finish(self, timeout=60):
         """Ends it as a Ctrl-C would."""
@@ -121,6 +143,15 @@ class TorchSpy:
             return json.loads(done.stdout)
         except ValueError as error:
             raise Failed(f"report --json {recording}: {error}\n{done.stdout[:400]}") from error
+
+    @staticmethod
+    def weights(recording):
+        """(seconds, looks) of every sample of a recording with one thread."""
+        done = subprocess.run([torchspy_path(), "inspect", "--samples", recording], capture_output=True, text=True, timeout=120)
+        found = re.findall(r"^  at [0-9.]+ s for ([0-9.]+) s, ([0-9]+) ticks", done.stdout, re.MULTILINE)
+        if not found:
+            raise Failed(f"inspect --samples {recording}: no samples\n{done.stderr[-2000:]}")
+        return [(float(seconds), max(1, int(looks))) for seconds, looks in found]
 
 
 class PySpy:

@@ -6,6 +6,7 @@ With two OpenMP threads on two cores there is nothing left for a profiler, and w
 on both; how much that is stands below, side by side with py-spy --nonblocking, which never stops anything.
 """
 
+import contextlib
 import time
 
 import profilers
@@ -16,41 +17,72 @@ from targets import Target, torch_python
 BUDGET_OFF = ("--max-stopped", "100")
 
 
-def section(target, tool=None, rate=100, options=(), settle_s=1.0):
-    """One fixed amount of work under `tool` (None: bare): its wall time, s, and the finished Run."""
-    if tool is None:
+# A pair's work is done in so many parts, bare and recorded in turn: what the machine does to both is then the same.
+PARTS = 4
+# A profiler gets so long to attach: the whole of the work is to be recorded.
+SETTLE_S = 1.0
+
+
+def work(target, parts=1):
+    """So many parts of the fixed work: their wall time, s."""
+    wall = 0
+    for _ in range(parts):
         target.go()
-        return target.read_json(600)["wall_s"], None
-    extra = {"options": options} if options else {}
-    with tool.attach(target.pid, rate=rate, **extra) as run:
-        # The whole section is to be recorded: the tool gets time to attach first.
+        wall += target.read_json(600)["wall_s"]
+    return wall
+
+
+def section(target, tool, settle_s=SETTLE_S, parts=1):
+    """So many parts of the fixed work under a peer: their wall time, s."""
+    with tool.attach(target.pid) as run:
         time.sleep(settle_s)
-        target.go()
-        wall = target.read_json(600)["wall_s"]
-        return wall, run.finish()
+        wall = work(target, parts)
+        run.finish()
+    return wall
 
 
-def pairs(target, variants, count):
-    """`count` times a bare section and one for each variant, in turning order. {variant's name: [ratio to bare]}."""
+def pair(target, order, parts):
+    """The same work bare (None) and under each variant of `order`, in turn. {variant's name or None: wall time, s}.
+
+    Each variant is one recording, suspended while others have their turn.
+    """
+    spent, runs = {}, {}
+    with contextlib.ExitStack() as stack:
+        for part in range(parts):
+            # There and back again: a drift of the machine's speed falls on all alike.
+            for variant in order if part % 2 == 0 else reversed(order):
+                if variant is None:
+                    spent[None] = spent.get(None, 0) + work(target)
+                    continue
+                name, tool, rate, options = variant
+                if name in runs:
+                    runs[name].resume()
+                else:
+                    runs[name] = stack.enter_context(tool.attach(target.pid, rate=rate, options=options))
+                    time.sleep(SETTLE_S)
+                spent[name] = spent.get(name, 0) + work(target)
+                runs[name].suspend()
+        for name, run in runs.items():
+            run.resume()
+            run.finish()
+            last_quality[name] = profilers.TorchSpy.report(run.recording)["quality"]
+    return spent
+
+
+def pairs(target, variants, count, parts=PARTS):
+    """`count` pairs. {variant's name: [ratio to bare]}, and the bare times, s."""
     ratios = {name: [] for name, *_ in variants}
     walls = []
     for number in range(count):
         order = [None, *variants]
         order = order[number % len(order) :] + order[: number % len(order)]
-        found, bare = {}, None
-        for variant in order:
-            if variant is None:
-                bare, _ = section(target)
-                walls.append(bare)
-            else:
-                name, tool, rate, options = variant
-                found[name], run = section(target, tool, rate, options)
-                if isinstance(tool, profilers.TorchSpy):
-                    last_quality[name] = tool.report(run.recording)["quality"]
-        for name, wall in found.items():
+        spent = pair(target, order, parts)
+        bare = spent.pop(None)
+        walls.append(bare)
+        for name, wall in spent.items():
             ratios[name].append(wall / bare)
-        said = ", ".join(f"{name} {100 * (wall / bare - 1):+.2f} %" for name, wall in found.items())
-        print(f"    pair {number + 1}: bare {bare:.2f} s{', ' + said if said else ''}", flush=True)
+        said = ", ".join(f"{name} {100 * (wall / bare - 1):+.2f} %" for name, wall in spent.items())
+        print(f"    pair {number + 1}: bare {bare:.2f} s, {said}", flush=True)
     return ratios, walls
 
 
@@ -83,15 +115,15 @@ def measure(table, folder, quick):
     if missing:
         table.skip("slowdown under torchspy", missing)
     mine = None if missing else profilers.TorchSpy(folder)
-    count, steps = (2, 15) if quick else (20, 500)
+    count, parts, steps = (2, 1, 15) if quick else (20, PARTS, 125)
     variants = []
     if mine:
         variants.append(("100 Hz", mine, 100, ()))
         variants.append(("1,000 Hz, budget off", mine, 1000, BUDGET_OFF))
     with Target.python("many_threads.py", "--steps", steps, "--omp", 1, python=python) as target:
-        section(target)
+        work(target)
         if variants:
-            ratios, walls = pairs(target, variants, count)
+            ratios, walls = pairs(target, variants, count, parts)
             table.stated("bare section: median", f"{median(walls):.2f} s")
             judge(table, "100 Hz", ratios["100 Hz"], 1.5, 2.5)
             judge(table, "1,000 Hz, budget off", ratios["1,000 Hz, budget off"], 10)
@@ -105,14 +137,14 @@ def saturated(table, folder, mine, python):
     """Two OpenMP threads, and what feeds them, on as many cores: no CPU is left."""
     variants = [("2 OpenMP threads, 100 Hz", mine, 100, ()), ("2 OpenMP threads, 1,000 Hz", mine, 1000, BUDGET_OFF)]
     pyspy = profilers.pyspy_path()
-    with Target.python("many_threads.py", "--steps", 270, "--omp", 2, python=python) as target:
-        section(target)
-        ratios, walls = pairs(target, variants, 8)
+    with Target.python("many_threads.py", "--steps", 135, "--omp", 2, python=python) as target:
+        work(target)
+        ratios, walls = pairs(target, variants, 8, 2)
         for name, *_ in variants:
             table.stated(f"{name}: median of 8", f"{100 * (median(ratios[name]) - 1):.1f} %")
         if pyspy:
             nonblocking = profilers.PySpy(folder, pyspy, native=False, nonblocking=True)
-            wall, _ = section(target, nonblocking)
+            wall = section(target, nonblocking, parts=2)
             table.stated("    py-spy --nonblocking, 100 Hz, one section", f"{100 * (wall / median(walls) - 1):.0f} %")
 
 
@@ -124,9 +156,10 @@ def record_peers(table, folder, target, quick):
         return
     for native in (False,) if quick else (False, True):
         tool = profilers.PySpy(folder, pyspy, native)
-        bare, _ = section(target)
+        parts = 1 if quick else PARTS
+        bare = work(target, parts)
         # With --native it reads all symbols first.
-        wall, _ = section(target, tool, settle_s=3 if native else 1)
+        wall = section(target, tool, settle_s=3 if native else 1, parts=parts)
         table.stated(f"{tool.name} at 100 Hz, one section", f"{wall:.1f} s, bare {bare:.1f} s ({wall / bare:.2f}x)")
 
 
@@ -134,7 +167,7 @@ def budget(table, mine, python):
     """Running OpenMP threads, four a core here: within the --max-stopped budget of 2 %."""
     count, steps, threads = 6, 100, 8
     with Target.python("many_threads.py", "--steps", steps, "--omp", threads, "--sleepers", 0, python=python) as target:
-        section(target)
-        ratios, _ = pairs(target, [("8 OpenMP threads", mine, 100, ())], count)
+        work(target)
+        ratios, _ = pairs(target, [("8 OpenMP threads", mine, 100, ())], count, 1)
     table.at_most("8 OpenMP threads: stopped share", 100 * last_quality["8 OpenMP threads"]["stopped_share"], 2, "{:.2f} %")
     table.stated("    slowdown: median", f"{100 * (median(ratios['8 OpenMP threads']) - 1):.2f} %")

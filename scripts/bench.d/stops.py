@@ -1,6 +1,5 @@
 """Bar 1: how long, and how often, a running thread stands still for a sample; EINTRs in epoll_wait."""
 
-import math
 import time
 
 import profilers
@@ -58,14 +57,17 @@ class Summary:
     """All runs of one tool at one number of sleepers, less the bare runs."""
 
     def __init__(self, runs, bare):
-        idle_per_second = sum(run.all_us for run in bare) / sum(run.seconds for run in bare)
-        extra = [run.all_us - idle_per_second * run.seconds for run in runs]
+        # Medians over the rounds: a machine that others share stands still now and then, for longer than all stops together.
+        idle_per_second = [run.all_us / run.seconds for run in bare]
+        idle = median(idle_per_second)
         # A tick that was sampled is a stop that was felt: the same count for every tool, and none of the tools' own.
         self.stops = sum(len(run.stops_us) for run in runs)
-        self.per_tick_us = sum(extra) / max(self.stops, 1)
+        self.per_tick_us = median([(run.all_us - idle * run.seconds) / max(len(run.stops_us), 1) for run in runs])
         self.lengths = [length for run in runs for length in run.stops_us]
         self.stop_only_us = sum(self.lengths) / max(self.stops, 1)
         self.rate = self.stops / sum(run.seconds for run in runs)
+        # By how much the bare runs differ from their own median, as a time per tick: what lies below it is not resolved.
+        self.noise_us = median([abs(each - idle) for each in idle_per_second]) / max(self.rate, 1)
 
     def line(self):
         """The figures in words."""
@@ -112,17 +114,14 @@ def spin(table, tools, quick):
     return summaries
 
 
-def ratio(one, other):
-    """(by all gaps less the bare runs', by stops alone). The first is noisy, and may be negative, on a busy machine."""
-    by_gaps = one.per_tick_us / other.per_tick_us if min(one.per_tick_us, other.per_tick_us) > 0 else math.inf
-    return by_gaps, one.stop_only_us / other.stop_only_us
-
-
 def judge_ratio(table, bar, one, other, limit, form):
-    """A bar on two summaries: both ways to count must meet it, so that noise cannot."""
-    by_gaps, by_stops = ratio(one, other)
-    table.at_most(bar, by_gaps, limit, form)
-    table.at_most("    the same, stops alone", by_stops, limit, form)
+    """A bar on two summaries, by all gaps less the bare runs' and by stops alone: both must meet it."""
+    smaller = min((one, other), key=lambda summary: summary.per_tick_us)
+    if smaller.per_tick_us > 2 * smaller.noise_us:
+        table.at_most(bar, one.per_tick_us / other.per_tick_us, limit, form)
+    else:
+        table.skip(bar, f"bare runs differ by {smaller.noise_us:.0f} us/tick from each other, and {smaller.per_tick_us:.0f} was measured")
+    table.at_most("    the same, stops alone", one.stop_only_us / other.stop_only_us, limit, form)
 
 
 def judge(table, summaries):

@@ -26,7 +26,13 @@ def measured_totals(report, names):
     return totals
 
 
-def z_scores(log, report, rate):
+def effective(weights):
+    """How many samples of equal weight are as good as these. A look that comes late stands for longer, and tells no more."""
+    squares = sum(looks * (seconds / looks) ** 2 for seconds, looks in weights)
+    return sum(seconds for seconds, _ in weights) ** 2 / squares if squares else 0
+
+
+def z_scores(log, report, weights):
     """(z by function, samples): how many standard errors each measured share is off its true one."""
     true = dict(log["functions"])
     whole = sum(true.values())
@@ -35,7 +41,7 @@ def z_scores(log, report, rate):
     if sampled == 0:
         raise Failed(f"the report names none of {sorted(true)}")
     # Independent samples: jittered ticks do no worse, ticks that alias do.
-    samples = sampled * min(rate, report["quality"].get("rate_hz") or rate)
+    samples = effective(weights) * sampled / sum(seconds for seconds, _ in weights)
     for name, callers in NATIVE.items():
         true[name] = sum(log["functions"].get(caller, 0) for caller in callers)
     scores = {}
@@ -47,14 +53,14 @@ def z_scores(log, report, rate):
 
 
 def once(tool, folder, rate, seconds):
-    """One recorded run: its log and its report."""
+    """One recorded run: its log, its report, and the weights of its samples."""
     log_path = os.path.join(folder, f"truth-{rate}.json")
     command = [sys.executable, program("truth.py"), "--seconds", str(seconds), "--log", log_path]
     options = ("--max-stopped", "100") if rate > 100 else ()
     with tool.launch(command, rate, options) as run:
         run.wait(seconds + 120)
     with open(log_path, encoding="utf-8") as file:
-        return json.load(file), tool.report(run.recording)
+        return json.load(file), tool.report(run.recording), tool.weights(run.recording)
 
 
 def measure(table, folder, quick):
@@ -69,10 +75,10 @@ def measure(table, folder, quick):
         for rate in (100, 1000):
             seconds = 5 if quick else (60 if rate == 100 else 30)
             with Load(os.cpu_count() or 2) if loaded else contextlib.nullcontext():
-                log, report = once(tool, folder, rate, seconds)
-            scores, samples = z_scores(log, report, rate)
+                log, report, weights = once(tool, folder, rate, seconds)
+            scores, samples = z_scores(log, report, weights)
             worst = max(scores, key=lambda name: abs(scores[name]))
-            name = f"{rate} Hz, {'loaded' if loaded else 'quiet'} ({samples:.0f} samples): {worst}"
+            name = f"{rate} Hz, {'loaded' if loaded else 'quiet'} ({samples:.0f} equal samples): {worst}"
             table.at_most(name, abs(scores[worst]), 3, "{:.2f}")
             said = " ".join(f"{name} {score:+.1f}" for name, score in sorted(scores.items()))
             print(f"    z: {said}", flush=True)

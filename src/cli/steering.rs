@@ -3,8 +3,8 @@
 //! | signal | launched, recording | launched, recording ended | attached, recording | writing, target aside |
 //! |---|---|---|---|---|
 //! | INT | noted (the program has it from the terminal); the second ends the recording | noted | ends the recording | gives up writing |
-//! | QUIT, HUP, TERM, USR1, USR2 from a process | forwarded | forwarded | QUIT, HUP, TERM end the recording | passed over |
-//! | QUIT, HUP from the terminal | passed over: the program has it | passed over | end the recording | passed over |
+//! | QUIT, HUP, TERM, USR1, USR2 from a process | forwarded | forwarded | QUIT, HUP, TERM end the recording | as INT |
+//! | QUIT, HUP from the terminal | passed over: the program has it | passed over | end the recording | as INT |
 //! | TSTP | everything is released, torchspy stops | torchspy stops | as launched | torchspy stops |
 //!
 //! After the second INT the program goes on, and torchspy waits for it and ends with its status.
@@ -68,6 +68,7 @@ impl Steering {
             Signal::SIGTERM | Signal::SIGHUP | Signal::SIGQUIT if now.sampling => {
                 Action::EndRecording
             }
+            Signal::SIGTERM | Signal::SIGHUP | Signal::SIGQUIT => self.impatient(now),
             _ => Action::Ignore,
         }
     }
@@ -84,14 +85,17 @@ impl Steering {
             }
             (true, false) => Action::Ignore,
             (false, true) => Action::EndRecording,
-            (false, false) => {
-                self.impatience += 1;
-                if now.saved || self.impatience >= PATIENCE {
-                    Action::GiveUp
-                } else {
-                    Action::TellAboutWriting(PATIENCE - self.impatience)
-                }
-            }
+            (false, false) => self.impatient(now),
+        }
+    }
+
+    /// All is over but the writing.
+    fn impatient(&mut self, now: Situation) -> Action {
+        self.impatience += 1;
+        if now.saved || self.impatience >= PATIENCE {
+            Action::GiveUp
+        } else {
+            Action::TellAboutWriting(PATIENCE - self.impatience)
         }
     }
 }
@@ -173,7 +177,7 @@ mod tests {
         );
         assert_eq!(
             steering.react(from_process(SIGTERM), WRITING),
-            Action::Ignore
+            Action::TellAboutWriting(PATIENCE - 1)
         );
     }
 

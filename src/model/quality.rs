@@ -119,7 +119,7 @@ pub struct Quality {
     pub missed_ticks: u64,
     /// Stops of the target's threads, by how long the thread stood (from the interrupt to the resume).
     pub stops: DurationHistogram,
-    /// CPU time of all sampled threads: what the stops are a share of, ns.
+    /// Time that sampled threads ran or were ready to run: what the stops are a share of, ns.
     pub target_run_ns: u64,
     /// Running threads that were passed over to stay within `--max-stopped`.
     pub skipped_for_budget: u64,

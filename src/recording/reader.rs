@@ -297,6 +297,8 @@ struct Gaps {
     ended: bool,
     lost: u64,
     lost_ns: u64,
+    /// What was lost lies before the first segment that is whole: for how long is not known.
+    start_lost: bool,
     /// Something whole but damaged came after the last good segment.
     damaged_at_end: bool,
     out_of_order: u64,
@@ -310,6 +312,7 @@ impl Gaps {
         let lost = sequence - self.next.unwrap_or(0);
         if lost > 0 {
             self.lost = self.lost.saturating_add(lost);
+            self.start_lost |= self.end_ns.is_none();
             let before = self.end_ns.unwrap_or(start_ns);
             self.lost_ns = self.lost_ns.saturating_add(start_ns.saturating_sub(before));
         }
@@ -323,10 +326,12 @@ impl Gaps {
         let mut sentences = Vec::new();
         if self.lost > 0 {
             let (count, verb) = counted(self.lost);
-            sentences.push(format!(
-                "{count} {verb} corrupt or missing (about {:.1} s)",
-                seconds(self.lost_ns)
-            ));
+            let length = match (self.start_lost, self.lost_ns) {
+                (false, lost_ns) => format!("about {:.1} s", seconds(lost_ns)),
+                (true, 0) => "the start".to_owned(),
+                (true, lost_ns) => format!("the start, and about {:.1} s", seconds(lost_ns)),
+            };
+            sentences.push(format!("{count} {verb} corrupt or missing ({length})"));
         }
         if self.out_of_order > 0 {
             let (count, verb) = counted(self.out_of_order);

@@ -6,7 +6,7 @@ use crate::model::ids::{ProcessId, StackId};
 use crate::model::profile::{ProfileFrame, ProfileProcess, ProfileSample, Role};
 use crate::model::sample::Sample;
 use crate::model::stack_table::StackTable;
-use crate::torch::classify::{FunctionClass, Situation, Special, activity, phase, row};
+use crate::torch::classify::{FunctionClass, Situation, Special, activity, at_exit, phase, row};
 use crate::torch::role::{ProcessFacts, ThreadFacts};
 use crate::torch::rules::native::Says;
 use crate::torch::rules::phases::thread_phase;
@@ -27,6 +27,7 @@ pub(super) struct Classifier<'a, 'i> {
 struct Shape {
     python: bool,
     worker_loop: bool,
+    exits: bool,
 }
 
 /// What samples say of processes and threads.
@@ -49,6 +50,7 @@ impl<'a, 'i> Classifier<'a, 'i> {
             if let Some(class) = classes.get(stacks.frame(frame).function.index()) {
                 shape.python |= class.says == Says::Python;
                 shape.worker_loop |= class.special == Special::WorkerLoop;
+                shape.exits |= class.special == Special::Exit;
             }
             shapes.push(shape);
         }
@@ -87,7 +89,10 @@ impl<'a, 'i> Classifier<'a, 'i> {
         if let Some(&known) = self.activities.get(&(stack, situation)) {
             return known;
         }
-        let found = activity(self.frames(Some(stack)), situation);
+        let mut found = activity(self.frames(Some(stack)), situation);
+        if self.shape(Some(stack)).exits {
+            found = at_exit(found);
+        }
         self.activities.insert((stack, situation), found);
         found
     }

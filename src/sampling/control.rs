@@ -102,8 +102,11 @@ impl Control {
 
     pub(super) fn show_tick(&self, processes: usize, threads: usize, limiting: bool) {
         self.ticks.fetch_add(1, Ordering::Relaxed);
-        self.processes.store(processes, Ordering::Relaxed);
-        self.threads.store(threads, Ordering::Relaxed);
+        // The last line of a recording says what there was, and not that all has ended.
+        if processes > 0 {
+            self.processes.store(processes, Ordering::Relaxed);
+            self.threads.store(threads, Ordering::Relaxed);
+        }
         self.limiting.store(limiting, Ordering::Relaxed);
     }
 

@@ -6,6 +6,7 @@ use crate::model::run::Loss;
 use crate::os::clock::monotonic_ns;
 use crossbeam_channel::{Receiver, Sender, TrySendError};
 use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
 
 /// Messages that wait while the worker is behind. Past it even the time of samples is given up, and said so.
 const MAX_BACKLOG: usize = 50_000;
@@ -15,8 +16,8 @@ const MAX_UNDER_WAY: usize = 64 << 20;
 
 /// Messages that are let gather before the worker is woken: each waking costs the target as much as several samples.
 const GATHER: usize = 128;
-/// How long after the last news of a process nothing gathers: the code objects on a stack are read after it was copied, and of
-/// a process that is young they may be gone at once.
+/// How long after the last news of a process, or after a code object was found gone, nothing gathers: the code objects on a stack
+/// are read after it was copied, and those of a process that is young or imports modules are gone soon.
 const HURRY_NS: u64 = 2_000_000_000;
 
 /// Sends messages in order. A stack that finds the queue full, or too much memory under way, gives way to its time; facts
@@ -68,7 +69,10 @@ impl Outbox {
                 true
             }
             Message::Flush(_) => true,
-            Message::Sample(_) => monotonic_ns() < self.hurry_until_ns,
+            Message::Sample(sample) => {
+                let lost_ns = sample.shared.code_lost_ns.load(Ordering::Relaxed);
+                monotonic_ns() < self.hurry_until_ns.max(lost_ns.saturating_add(HURRY_NS))
+            }
             _ => false,
         };
         let bytes = match &message {

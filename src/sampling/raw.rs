@@ -24,6 +24,8 @@ pub(super) struct ThreadShared {
     pub(super) registers_wanted: AtomicU64,
     /// Time slices of the sleep in which the copied stack did not reach its root. 0: none.
     pub(super) stack_wanted: AtomicU64,
+    /// When a code object on its stack was found gone, CLOCK_MONOTONIC. 0: never.
+    pub(super) code_lost_ns: AtomicU64,
 }
 
 /// Most stack that is ever copied: deeper stacks are cut, and say so.

@@ -2,7 +2,8 @@
 //!
 //! Time is cut into strata of one period; each is looked at once, at a random moment within it. A fixed distance would lock
 //! on to training steps of a multiple of it; a random moment in every stratum cannot, and each look stands for exactly its
-//! stratum. A look that comes too late stands for the strata that went by, so shares stay right under load.
+//! stratum. A look that comes too late stands for the strata that went by, so shares stay right under load. The time that
+//! threads stand because of a look is theirs besides.
 
 /// One look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,9 +24,6 @@ impl Tick {
         self.end_ns - self.start_ns
     }
 }
-
-/// Looks that one look may stand for besides its own; a machine that stood still for longer is late.
-const MAX_ABSORBED: usize = 1_000;
 
 /// The schedule of looks.
 #[derive(Debug)]
@@ -90,15 +88,13 @@ impl Schedule {
         }
     }
 
-    /// Takes the looks whose moments lie before `end_ns` as done, and gives those moments: the look before them took so long.
-    pub(super) fn absorb(&mut self, end_ns: u64) -> Vec<u64> {
-        let mut moments = Vec::new();
-        while self.moment_ns < end_ns && moments.len() < MAX_ABSORBED {
-            moments.push(self.moment_ns);
-            self.stratum_ns += self.period_ns;
-            self.draw();
-        }
-        moments
+    /// Puts all that is to come off by `by_ns`: for that long threads stood because of the look before.
+    ///
+    /// Such time is no part of any stratum. It begins at a look, so no other look would fall into it as often as into the rest,
+    /// and running threads, which alone are stopped, would seem to run for less than they do.
+    pub(super) fn put_off(&mut self, by_ns: u64) {
+        self.stratum_ns += by_ns;
+        self.moment_ns += by_ns;
     }
 
     /// Begins anew at `now_ns`: what lies between stays unsampled.
@@ -121,17 +117,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn looks_that_fell_into_a_long_one_are_absorbed() {
+    fn time_that_a_look_took_is_in_no_stratum() {
         let mut schedule = Schedule::new(1000.0, 0, 7);
         let tick = schedule.take(0);
-        let moments = schedule.absorb(5_500_000);
-        assert!((4..=5).contains(&moments.len()), "{moments:?}");
-        assert!(moments.iter().all(|moment| *moment < 5_500_000));
+        let planned = schedule.next_ns();
+        schedule.put_off(5_500_000);
+        assert_eq!(schedule.next_ns(), planned + 5_500_000);
         let next = schedule.take(schedule.next_ns());
-        let absorbed_ns = moments.len() as u64 * 1_000_000;
-        assert_eq!(next.start_ns, tick.end_ns + absorbed_ns);
-        assert_eq!((next.late, next.missed), (false, 0));
-        assert!(schedule.absorb(0).is_empty());
+        assert_eq!(next.start_ns, tick.end_ns + 5_500_000);
+        assert_eq!(
+            (next.weight_ns(), next.late, next.missed),
+            (1_000_000, false, 0)
+        );
     }
 
     #[test]

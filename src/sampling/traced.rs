@@ -48,6 +48,8 @@ pub(super) struct TracedThread {
     pub(super) reused: Option<Stretch>,
     /// Time in which it ran and was passed over; the next stop stands for it too.
     pub(super) deferred: Passed,
+    /// Time in which it slept and could not be read; the next sleep that is read stands for it too.
+    pub(super) deferred_sleep: Passed,
     /// Looks in a row that found it in the same sleep.
     pub(super) quiet_looks: u32,
     /// The process's first thread.
@@ -65,6 +67,15 @@ pub(super) struct Passed {
     pub(super) ticks: u32,
     pub(super) run_ns: u64,
     pub(super) queue_ns: u64,
+}
+
+impl Passed {
+    pub(super) fn add(&mut self, more: Passed) {
+        self.weight_ns += more.weight_ns;
+        self.ticks += more.ticks;
+        self.run_ns += more.run_ns;
+        self.queue_ns += more.queue_ns;
+    }
 }
 
 /// How often all thread states are read even if none is new.
@@ -98,6 +109,7 @@ impl TracedThread {
             wanted: true,
             reused: None,
             deferred: Passed::default(),
+            deferred_sleep: Passed::default(),
             quiet_looks: 0,
             skipped: Passed::default(),
         }

@@ -19,7 +19,7 @@ use super::traced::{Passed, Seen, TracedProcess, TracedThread};
 use crate::memory::SnapshotMemory;
 use crate::model::frame::Partial;
 use crate::model::quality::Quality;
-use crate::model::sample::{Capture, Gil};
+use crate::model::sample::{Capture, Gil, ThreadState};
 use crate::os::clock::{monotonic_ns, own_cpu_ns, sleep_until, wake_precisely};
 use crate::os::priority::run_ahead;
 use crate::os::process_tree::NewestPid;
@@ -63,6 +63,8 @@ pub(super) struct Tracer {
     late: LateStops,
     budget: Budget,
     schedule: Schedule,
+    /// Time that the schedule was put off by, less the ticks that were counted as missed for it.
+    put_off_ns: u64,
     /// Ticks since the start.
     looks: u64,
     quality: Quality,
@@ -101,6 +103,7 @@ impl Tracer {
             late: LateStops::default(),
             budget,
             schedule,
+            put_off_ns: 0,
             looks: 0,
             quality: Quality::default(),
             segment_start_ns: now_ns,
@@ -217,7 +220,7 @@ impl Tracer {
         }
     }
 
-    /// A stretch of this tick, with what was passed over before if `capture` is that of a running thread.
+    /// A stretch of this tick, with what was passed over before while the thread did the same: ran, or slept.
     fn stretch(
         &mut self,
         index: usize,
@@ -227,10 +230,10 @@ impl Tracer {
         capture: Capture,
     ) -> Stretch {
         let thread = &mut self.processes[index].threads[at];
-        let deferred = if matches!(capture, Capture::Stopped | Capture::Unstopped) {
-            std::mem::take(&mut thread.deferred)
-        } else {
-            Passed::default()
+        let deferred = match (capture.is_fresh(), thread.state) {
+            (true, ThreadState::Running) => std::mem::take(&mut thread.deferred),
+            (true, _) => std::mem::take(&mut thread.deferred_sleep),
+            (false, _) => Passed::default(),
         };
         let skipped = std::mem::take(&mut thread.skipped);
         let earlier_ns = deferred.weight_ns + skipped.weight_ns;
@@ -298,7 +301,8 @@ impl Tracer {
         }
     }
 
-    fn hand_on(&mut self, index: usize, at: usize, sample: Box<RawSample>) {
+    fn hand_on(&mut self, index: usize, at: usize, mut sample: Box<RawSample>) {
+        sample.registers = sample.registers.filter(|_| self.options.native);
         self.flush_reused(index, at, false);
         self.control.show_sample();
         if let Some(dropped) = self.outbox.send(Message::Sample(sample)) {

@@ -1,6 +1,6 @@
 //! What a function is, once per function; and what a stack was doing, once per stack.
 
-use super::rules::libraries::library;
+use super::rules::libraries::{Library, library};
 use super::rules::native::{Says, class as native_class};
 use super::rules::phases::{PhaseMark, has_path, last_part, native_mark, python_mark};
 use super::rules::python::{self, PythonWait};
@@ -38,7 +38,12 @@ pub enum Special {
     EngineCall,
     /// The root of an engine thread.
     EngineThread,
+    /// The end of the process: its libraries are taken down.
+    Exit,
 }
+
+/// What runs destructors of libraries and `atexit` functions (glibc stdlib/exit.c, elf/dl-fini.c).
+const EXITS: &[&str] = &["exit", "__run_exit_handlers", "__cxa_finalize", "_dl_fini"];
 
 impl FunctionClass {
     /// A truncation marker.
@@ -76,7 +81,8 @@ impl FunctionClass {
 
     /// A native function by its demangled name, if it has one.
     pub fn of_native(kind: ModuleKind, path: &str, name: Option<&str>) -> Self {
-        let class = native_class(library(kind, path), path, name);
+        let library = library(kind, path);
+        let class = native_class(library, path, name);
         let name = name.map(SymbolName::parse);
         let special = match name {
             Some(name)
@@ -93,6 +99,7 @@ impl FunctionClass {
             {
                 Special::EngineThread
             }
+            Some(name) if library == Library::System && EXITS.contains(&name.stem) => Special::Exit,
             _ => Special::No,
         };
         Self {
@@ -334,6 +341,19 @@ fn at_root(wait: Option<Wait>, passed: &Passed, situation: Situation) -> Activit
         Some(wait) => by_wait(wait),
         None if situation.asleep && !passed.foreign && !passed.cuda => Activity::Sleep,
         None => passed.activity(false),
+    }
+}
+
+/// The activity of a moment in which a process takes its libraries down: these neither communicate nor use a device any more.
+pub fn at_exit(found: Activity) -> Activity {
+    match found {
+        Activity::CollectiveCall
+        | Activity::CollectiveWait
+        | Activity::GpuLaunch
+        | Activity::GpuSync
+        | Activity::GpuCopy
+        | Activity::GpuAlloc => Activity::NativeOther,
+        other => other,
     }
 }
 

@@ -302,7 +302,7 @@ impl Recorder {
                 "interrupted: the recording ends when the program does; Ctrl-C again ends the recording alone",
             ),
             Action::TellAboutWriting(left) => self.say(&format!(
-                "still writing what was recorded; Ctrl-C {left} more times gives it up"
+                "still writing what was recorded; {left} more Ctrl-C or SIGTERM give it up"
             )),
             Action::EndRecording => self.end_recording(),
             Action::Forward(signal) => {

@@ -105,7 +105,8 @@ impl Tracer {
 
     pub(super) fn flush_deferred(&mut self, index: usize, at: usize, why: Partial) {
         let thread = &mut self.processes[index].threads[at];
-        let deferred = std::mem::take(&mut thread.deferred);
+        let mut deferred = std::mem::take(&mut thread.deferred);
+        deferred.add(std::mem::take(&mut thread.deferred_sleep));
         if deferred.weight_ns > 0 {
             let end_ns = monotonic_ns();
             let stretch = Stretch {

@@ -24,6 +24,8 @@ const RESTARTABLE: [u32; 10] = [7, 23, 35, 61, 202, 230, 247, 270, 271, 219];
 const EPOLL_WAITS: [u32; 3] = [232, 281, 441];
 /// restart_syscall: what a restarted sleep is called.
 const RESTART_SYSCALL: u32 = 219;
+/// Sleeps that ended while they were read, and whose ticks wait for one that does not: after so many the thread is stopped.
+const MAX_WOKEN: u32 = 4;
 /// How often Python's thread states are read again even if no thread came or went: a C++ thread takes and drops a state
 /// whenever it likes (PyGILState_Ensure).
 const PYTHON_THREADS_NS: u64 = 100_000_000;
@@ -126,7 +128,6 @@ impl Tracer {
         let previous = thread.last;
         let (run_ns, queue_ns) = thread.advance(now);
         thread.may_be_renamed = true;
-        self.quality.target_run_ns += run_ns;
         let whereabouts = match thread.files.whereabouts() {
             Ok(whereabouts) => whereabouts,
             Err(error) => return self.unreadable(index, at, tick, (run_ns, queue_ns), &error),
@@ -170,11 +171,28 @@ impl Tracer {
             return true;
         }
         if !self.read_asleep(candidate, whereabouts, now, tick) {
-            // It woke while it was being read: it runs.
+            // It woke while it was being read.
             self.quality.torn_retries += 1;
-            candidates.push(candidate);
+            if self.processes[index].threads[at].deferred_sleep.ticks < MAX_WOKEN {
+                self.put_off_sleep(candidate, tick);
+            } else {
+                candidates.push(candidate);
+            }
         }
         true
+    }
+
+    /// Puts off the tick of a thread that slept when it was looked at, to the next sleep of its that can be read. To stop it where
+    /// it runs by now would take as much from every sleep, and give it to what follows.
+    fn put_off_sleep(&mut self, candidate: Candidate, tick: Tick) {
+        let thread = &mut self.processes[candidate.process].threads[candidate.thread];
+        thread.seen = Seen::Unknown;
+        thread.deferred_sleep.add(Passed {
+            weight_ns: tick.weight_ns(),
+            ticks: 1,
+            run_ns: candidate.run_ns,
+            queue_ns: candidate.queue_ns,
+        });
     }
 
     fn unreadable(

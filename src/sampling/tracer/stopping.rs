@@ -1,8 +1,9 @@
 //! What is done with threads that run: stopped, read and let go; or only read.
 
-use super::{Candidate, RawSample, Seen, Stretch, Tick, TracedProcess, Tracer};
+use super::{Candidate, Passed, RawSample, Seen, Stretch, Tick, TracedProcess, Tracer};
 use crate::model::frame::Partial;
 use crate::model::ids::ThreadId;
+use crate::model::registers::Registers;
 use crate::model::sample::{Capture, Gil, ThreadState};
 use crate::os::clock::monotonic_ns;
 use crate::os::stop::{StopError, StoppedThread};
@@ -11,6 +12,11 @@ use crate::python::threads::{GilState, read_gil_holder};
 use crate::sampling::capture::{Buffers, Subject, capture, capture_unstopped};
 use crate::sampling::stops::{Outcome, Request, stop_all};
 use rustc_hash::{FxHashMap, FxHashSet};
+
+/// A thread that ran when it was looked at may be asleep when it stands, some tens of microseconds later. Taking that for what
+/// it did would add as much to every sleep, at the cost of what it ran before; so the tick waits for the next stop that finds it
+/// running, as ticks over the budget do. After so many ticks the sleep is taken: it hardly ever runs for longer.
+const MAX_FALLEN_ASLEEP: u32 = 4;
 
 impl Tracer {
     /// Stops, or in nonblocking mode only reads, what runs; the rest of it waits for its turn.
@@ -69,19 +75,26 @@ impl Tracer {
             self.defer(candidate, weight_ns);
         }
         let stopped_ns = self.stop_candidates(&to_stop, tick, &gil);
-        self.budget.account(stopped_ns, running as u64 * weight_ns);
-        self.control
-            .show_stops(stopped_ns, running as u64 * weight_ns);
+        let running_ns = running as u64 * weight_ns;
+        self.quality.target_run_ns += running_ns + stopped_ns;
+        self.budget.account(stopped_ns, running_ns);
+        self.control.show_stops(stopped_ns, running_ns + stopped_ns);
     }
 
     /// Puts a tick's time of a running thread off to the next capture of it.
     fn defer(&mut self, candidate: Candidate, weight_ns: u64) {
         let thread = &mut self.processes[candidate.process].threads[candidate.thread];
         thread.seen = Seen::Running;
-        thread.deferred.weight_ns += weight_ns;
-        thread.deferred.ticks += 1;
-        thread.deferred.run_ns += candidate.run_ns;
-        thread.deferred.queue_ns += candidate.queue_ns;
+        let passed = Passed {
+            weight_ns,
+            ticks: 1,
+            run_ns: candidate.run_ns,
+            queue_ns: candidate.queue_ns,
+        };
+        match candidate.asleep {
+            None => thread.deferred.add(passed),
+            Some(_) => thread.deferred_sleep.add(passed),
+        }
     }
 
     fn read_unstopped(&mut self, candidate: Candidate, tick: Tick) {
@@ -146,6 +159,7 @@ impl Tracer {
         samples.resize_with(candidates.len(), || None);
         let (processes, buffers, native) =
             (&mut self.processes, &mut self.buffers, self.options.native);
+        let begun_ns = monotonic_ns();
         stop_all(
             &requests,
             &mut late,
@@ -172,7 +186,7 @@ impl Tracer {
             },
         );
         self.late = late;
-        let ticks = self.absorb_wait(&done, tick);
+        let ticks = self.share_out_stops(&done, tick, begun_ns);
         let mut stopped_ns = 0;
         for (at, candidate) in candidates.iter().enumerate() {
             let outcome = outcomes[at].take();
@@ -208,7 +222,8 @@ impl Tracer {
             let Some((index, at)) = place else {
                 continue;
             };
-            if self.processes[index].threads[at].deferred.weight_ns == 0 {
+            let thread = &self.processes[index].threads[at];
+            if thread.deferred.weight_ns + thread.deferred_sleep.weight_ns == 0 {
                 continue;
             }
             self.read_late(index, at, stopped);
@@ -247,15 +262,23 @@ impl Tracer {
         self.hand_on(index, at, sample);
     }
 
-    /// Shares out the looks that fell into the wait for stops. To a thread that was waited for they show where it waited,
-    /// for a CPU or in the kernel: its tick is longer by them. The time of the others, and of what followed its resuming,
-    /// waits for the next look. Gives each candidate's tick, and the time that it is owed.
-    fn absorb_wait(&mut self, done: &[(Candidate, u64)], tick: Tick) -> Vec<(Tick, u64)> {
-        let end_ns = done.iter().map(|(_, done_ns)| *done_ns).max().unwrap_or(0);
-        let moments = self.schedule.absorb(end_ns);
-        self.quality.missed_ticks += moments.len() as u64;
+    /// Puts the schedule off by the time that stops took since `begun_ns`, and shares that time out. A thread that was waited for
+    /// spent its part where it stands, stopped, or waiting for a CPU or in the kernel to be: its tick is longer by that. The time of
+    /// the others, and of what followed a thread's resuming, waits for the next look. Gives each candidate's tick, and the time
+    /// that it is owed.
+    fn share_out_stops(
+        &mut self,
+        done: &[(Candidate, u64)],
+        tick: Tick,
+        begun_ns: u64,
+    ) -> Vec<(Tick, u64)> {
+        let since = |end_ns: u64| end_ns.saturating_sub(begun_ns);
+        let whole_ns = since(done.iter().map(|(_, done_ns)| *done_ns).max().unwrap_or(0));
+        self.schedule.put_off(whole_ns);
+        let missed_ns = self.put_off_ns + whole_ns;
         let period_ns = self.schedule.period_ns();
-        let whole_ns = moments.len() as u64 * period_ns;
+        self.quality.missed_ticks += missed_ns / period_ns;
+        self.put_off_ns = missed_ns % period_ns;
         if whole_ns > 0 && !self.options.gil_only {
             let own: FxHashSet<(usize, usize)> = done
                 .iter()
@@ -272,8 +295,7 @@ impl Tracer {
         }
         done.iter()
             .map(|(_, done_ns)| {
-                let waited = moments.iter().filter(|moment| *moment < done_ns).count();
-                let waited_ns = waited as u64 * period_ns;
+                let waited_ns = since(*done_ns);
                 let tick = Tick {
                     end_ns: tick.end_ns + waited_ns,
                     ..tick
@@ -304,6 +326,15 @@ impl Tracer {
                     .and_then(|registers| registers.stack_pointer())
                     .unwrap_or(0);
                 let state_address = thread.plan.state_address;
+                let registers = sample.registers.unwrap_or_else(Registers::unknown);
+                if candidate.asleep.is_none()
+                    && registers.is_interrupted_wait()
+                    && thread.deferred.ticks < MAX_FALLEN_ASLEEP
+                {
+                    self.put_back(sample);
+                    self.defer(candidate, tick.weight_ns());
+                    return stop_ns;
+                }
                 if let Some(whereabouts) = candidate.asleep {
                     thread.seen = Seen::Asleep(whereabouts);
                     thread.own_stop = true;
@@ -351,12 +382,12 @@ fn read_stopped(
     buffers: &mut Buffers,
     sample: &mut RawSample,
 ) {
-    let registers = stopped.registers().filter(|_| native);
+    let registers = stopped.registers();
     let read = capture(
         Subject {
             memory: &process.memory,
             interpreter: process.interpreter.as_deref(),
-            registers: registers.as_ref(),
+            registers: registers.as_ref().filter(|_| native),
         },
         &mut process.threads[at].plan,
         stack,

@@ -38,6 +38,10 @@ impl Worker {
             .is_some_and(|image| image.unwinder.lacked_register());
         teach(raw, &scratch.native, native_end, lacked_register);
         let lost_code = self.name_python(raw, &mut scratch);
+        if lost_code {
+            let now_ns = monotonic_ns();
+            raw.shared.code_lost_ns.store(now_ns, Ordering::Relaxed);
+        }
         let python_partial = raw
             .python_partial
             .or(lost_code.then_some(Partial::CodeGone));

@@ -32,6 +32,8 @@
 //! | none, and only code without name or file | unclassified | by system call |
 //! | Python | python | by system call; futex directly under a Python frame is the inlined `take_gil` → gil_wait; poll under `multiprocessing` or `threading` is a queue → lock_wait |
 //!
+//! While a process ends (under `exit`), what would be a collective or a GPU call is native_other: destructors of the libraries.
+//!
 //! `_local_scalar_dense_cuda` (`.item()`) makes a GPU copy under it a GPU sync.
 //!
 //! **Summary row**: first match.
@@ -60,4 +62,4 @@ pub mod symbols;
 pub mod syscalls;
 
 /// Version of all tables together. Raised with every change that may move time from one category to another.
-pub const RULES_VERSION: u32 = 1;
+pub const RULES_VERSION: u32 = 2;
