@@ -1,8 +1,8 @@
 """Part 3: classification. Phases on real runs of six kinds, against what the scripts themselves wrote down; activities on stacks that
 were labelled by hand.
 
-Phases: each script logs its switches (tests/programs/labelled/switches.py) and is recorded at 1,000 Hz from its start to its end. A look
-stands for its millisecond, at a random moment of it, and may come late. Where a switch lies within that millisecond, or two to either side,
+Phases: each script logs its switches (tests/programs/labelled/switches.py) and is recorded at 250 Hz from its start to its end. A look
+stands for four milliseconds, at a random moment of them, and may come late. Where a switch lies within these, or two milliseconds to either side,
 there is no one true phase: such looks are left out of precision and recall, counted, and only checked to be one of the phases that
 lie there. Weights are time.
 
@@ -23,8 +23,8 @@ import profilers
 import recorded
 from targets import ROOT, Failed, program
 
-RATE = 1000
-# A look may come later than its millisecond; on a busy machine its thread stops later still.
+RATE = 250
+# A look may come later than its time; on a busy machine its thread stops later still.
 MARGIN_NS = 2_000_000
 PHASES = ("input", "forward", "backward", "optimizer", "communication", "compile", "checkpoint", "startup", "user")
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
