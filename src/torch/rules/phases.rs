@@ -1,5 +1,6 @@
 //! Which frames and threads belong to which phase of training.
 
+use super::frameworks::FRAMEWORK_PHASES;
 use crate::model::category::Phase;
 
 /// How a frame takes part in finding the phase. The module above says in which order.
@@ -30,7 +31,7 @@ pub struct PhaseRule {
     pub mark: PhaseMark,
 }
 
-const fn rule(file: &'static str, function: &'static str, mark: PhaseMark) -> PhaseRule {
+pub(super) const fn rule(file: &'static str, function: &'static str, mark: PhaseMark) -> PhaseRule {
     PhaseRule {
         file,
         function,
@@ -276,6 +277,7 @@ pub fn python_mark(file: &str, function: &str) -> Option<PhaseMark> {
     let is_body = last == "<module>";
     PYTHON_PHASES
         .iter()
+        .chain(FRAMEWORK_PHASES)
         .find(|rule| {
             let named = if rule.function == "*" {
                 !is_body || rule.mark == Import

@@ -10,6 +10,8 @@ import lightning
 import switches
 import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.loops import fetchers
+from lightning.pytorch.loops.optimization.automatic import Closure
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -69,7 +71,10 @@ def main():
     torch.set_num_threads(2)
     model = switches.module(Lit())
     # The closure that an optimizer's step calls is the training step, and no optimizer's work.
-    switches.around(Lit, "training_step", "user")
+    switches.around(Closure, "closure", "user")
+    for fetcher in (fetchers._DataFetcher, fetchers._PrefetchDataFetcher):
+        switches.around(fetcher, "__iter__", "input")
+        switches.around(fetcher, "__next__", "input")
     with tempfile.TemporaryDirectory() as folder:
         trainer = lightning.Trainer(
             max_epochs=1000,
