@@ -158,7 +158,7 @@ def pythons():
 def recorded_runs(tool, folder, python, script, words, seconds):
     """The Runs of one script: one for each rank. And the report's unclassified share of each of them."""
     log = os.path.join(folder, f"{script}.json")
-    target = [python, *words, program(os.path.join("labelled", script)), "--seconds", str(seconds), "--log", log]
+    target = [python, *words, program(os.path.join("labelled", script)), "--seconds", str(seconds), "--switches", log]
     with tool.launch(target, RATE, ("--max-stopped", "off")) as run:
         run.wait(seconds + 400)
     logs = [log] if os.path.exists(log) else sorted(

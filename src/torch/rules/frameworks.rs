@@ -26,25 +26,25 @@ pub const FRAMEWORK_PHASES: &[PhaseRule] = &[
     rule(
         "lightning/pytorch/loops/fetchers.py",
         "*",
-        Strong(Phase::Input),
+        Weak(Phase::Input),
     ),
     rule(
         "pytorch_lightning/loops/fetchers.py",
         "*",
-        Strong(Phase::Input),
+        Weak(Phase::Input),
     ),
     rule(
         "lightning/pytorch/utilities/combined_loader.py",
         "*",
-        Strong(Phase::Input),
+        Weak(Phase::Input),
     ),
     rule(
         "pytorch_lightning/utilities/combined_loader.py",
         "*",
-        Strong(Phase::Input),
+        Weak(Phase::Input),
     ),
     // data_loader.py: DataLoaderShard.__iter__ and others are generators around the DataLoader, and move batches to the device.
-    rule("accelerate/data_loader.py", "*", Strong(Phase::Input)),
+    rule("accelerate/data_loader.py", "*", Weak(Phase::Input)),
     // Checkpoints: what is gathered for them, and written by other means than torch.save.
     rule(
         "lightning/pytorch/trainer/trainer.py",

@@ -73,7 +73,8 @@ pub const PYTHON_PHASES: &[PhaseRule] = &[
         "_try_get_data",
         Whole(Phase::Input),
     ),
-    rule("torch/utils/data/", "*", Strong(Phase::Input)),
+    // Weak: bodies of classes and decorators run when it is imported.
+    rule("torch/utils/data/", "*", Weak(Phase::Input)),
     // Optimizer: `Optimizer.profile_hook_step.<locals>.wrapper` surrounds every step; lr_scheduler wraps it again. Stable.
     rule(
         "torch/optim/optimizer.py",
@@ -96,7 +97,7 @@ pub const PYTHON_PHASES: &[PhaseRule] = &[
         Strong(Phase::Optimizer),
     ),
     rule("torch/optim/", "step", Strong(Phase::Optimizer)),
-    rule("torch/nn/utils/clip_grad.py", "*", Strong(Phase::Optimizer)),
+    rule("torch/nn/utils/clip_grad.py", "*", Weak(Phase::Optimizer)),
     rule("torch/amp/grad_scaler.py", "step", Strong(Phase::Optimizer)),
     rule(
         "torch/amp/grad_scaler.py",

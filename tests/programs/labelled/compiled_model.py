@@ -31,7 +31,7 @@ class Net(nn.Module):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=20)
-    parser.add_argument("--log", required=True)
+    parser.add_argument("--switches", required=True)
     arguments = parser.parse_args()
     switches.begin()
     switches.training()
@@ -53,7 +53,7 @@ def main():
                 optimizer.step()
                 steps += 1
                 begin = begin or time.monotonic()
-    switches.write(arguments.log)
+    switches.write(arguments.switches)
     print("steps", steps, flush=True)
 
 

@@ -1,6 +1,6 @@
 """Two ranks of DistributedDataParallel on Gloo, one of them slower; also a sum of a metric and a barrier now and then.
 
-Run by `python -m torch.distributed.run --standalone --nproc-per-node 2 ddp.py`; rank R writes its log to --log.R.
+Run by `python -m torch.distributed.run --standalone --nproc-per-node 2 ddp.py`; rank R writes its log to --switches.R.
 """
 
 import argparse
@@ -25,7 +25,7 @@ def augment(images, rank):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=20)
-    parser.add_argument("--log", required=True)
+    parser.add_argument("--switches", required=True)
     arguments = parser.parse_args()
     switches.begin()
     switches.training()
@@ -57,7 +57,7 @@ def main():
         stop.fill_(float(time.monotonic() - begin > arguments.seconds))
         dist.broadcast(stop, 0)
     dist.destroy_process_group()
-    switches.write(f"{arguments.log}.{os.environ['RANK']}")
+    switches.write(f"{arguments.switches}.{os.environ['RANK']}")
     print("steps", steps, flush=True)
 
 

@@ -60,7 +60,7 @@ def batches(count):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=20)
-    parser.add_argument("--log", required=True)
+    parser.add_argument("--switches", required=True)
     arguments = parser.parse_args()
     switches.begin()
     switches.training()
@@ -88,7 +88,7 @@ def main():
             callbacks=[UntilTime(arguments.seconds), ModelCheckpoint(folder, every_n_train_steps=15)],
         )
         trainer.fit(model, batches(2048), batches(256))
-    switches.write(arguments.log)
+    switches.write(arguments.switches)
     print("steps", trainer.global_step, flush=True)
 
 
