@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 def augment(images, rank):
     """The second rank does more by itself, in Python."""
     if rank == 1:
-        return sum(number & 3 for number in range(150_000)) * 0 + images
+        return sum(number & 3 for number in range(1_000_000)) * 0 + images
     return images
 
 
@@ -34,13 +34,13 @@ def main():
     rank = dist.get_rank()
     torch.manual_seed(rank)
     torch.set_num_threads(1)
-    net = nn.Sequential(nn.Flatten(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.BatchNorm1d(1024), nn.ReLU(), nn.Linear(1024, 10))
+    net = nn.Sequential(nn.Flatten(), nn.Linear(1024, 2048), nn.ReLU(), nn.Linear(2048, 2048), nn.BatchNorm1d(2048), nn.ReLU(), nn.Linear(2048, 10))
     model = DistributedDataParallel(switches.module(net), bucket_cap_mb=2)
     # What the wrapper does around the module it wraps is there for the collectives.
     switches.module(model, "communication")
     criterion = switches.module(nn.CrossEntropyLoss())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    loader = DataLoader(TensorDataset(torch.randn(2048, 1, 32, 32), torch.randint(0, 10, (2048,))), batch_size=128)
+    loader = DataLoader(TensorDataset(torch.randn(4096, 1, 32, 32), torch.randint(0, 10, (4096,))), batch_size=512)
     begin, steps, stop = time.monotonic(), 0, torch.zeros(())
     while stop.item() == 0:
         for images, labels in loader:

@@ -20,10 +20,9 @@ class Lit(lightning.LightningModule):
     def __init__(self):
         super().__init__()
         self.net = nn.Sequential(
-            nn.Conv2d(1, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.Flatten(), nn.LazyLinear(256)
+            nn.Conv2d(1, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.Flatten(), nn.Linear(12_544, 256)
         )
         self.head = nn.Linear(256, 10)
-        self.net(torch.zeros(1, 1, 32, 32))
 
     def forward(self, images):
         return self.head(torch.relu(self.net(images)))
