@@ -60,10 +60,10 @@ def windows(recordings, tid):
 def recorded_runs(tool, folder, python, count, seconds):
     """(truth, intervals of the report) of each recording."""
     log_path = os.path.join(folder, "planted.json")
-    with Target.python("planted_phases.py", "--log", log_path, python=python) as target:
+    with Target.python("planted_phases.py", "--log", log_path, python=python, timeout=600) as target:
         recordings = [once(tool, target, seconds) for _ in range(count)]
         target.go()
-        target.read_line(120)
+        target.read_line(600)
     with open(log_path, encoding="utf-8") as file:
         log = json.load(file)
     runs = []

@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <time.h>
 
-static _Atomic int held;
+static _Atomic int held, parked;
 
 static uint64_t now_ns(void) {
     struct timespec time;
@@ -13,20 +13,29 @@ static uint64_t now_ns(void) {
     return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
 }
 
-// Called with the GIL (PyDLL): keeps it for `length_ns`, and says so to planted_park.
-void planted_hold(uint64_t length_ns) {
-    uint64_t until = now_ns() + length_ns;
-    atomic_store(&held, 1);
-    while (now_ns() < until) {
-    }
-    atomic_store(&held, 0);
-}
-
 // Called without the GIL (CDLL): comes back when another thread holds it, and returns the moment. What its caller waits from
 // then on, it waits for the GIL.
 uint64_t planted_park(void) {
+    atomic_store(&held, 0);
+    atomic_store(&parked, 1);
     while (!atomic_load(&held)) {
         sched_yield();
     }
     return now_ns();
+}
+
+// Called without the GIL (CDLL): comes back when planted_park has begun.
+void planted_await(void) {
+    while (!atomic_load(&parked)) {
+        sched_yield();
+    }
+}
+
+// Called with the GIL (PyDLL), after planted_await: keeps it for `length_ns`.
+void planted_hold(uint64_t length_ns) {
+    uint64_t until = now_ns() + length_ns;
+    atomic_store(&parked, 0);
+    atomic_store(&held, 1);
+    while (now_ns() < until) {
+    }
 }

@@ -80,7 +80,8 @@ class Contender:
     def __init__(self):
         path = compiled.library("planted_phases.c")
         self.hold = ctypes.PyDLL(path).planted_hold
-        self.park = ctypes.CDLL(path).planted_park
+        without = ctypes.CDLL(path)
+        self.park, self.until_parked = without.planted_park, without.planted_await
         self.hold.argtypes, self.hold.restype = [ctypes.c_uint64], None
         self.park.argtypes, self.park.restype = [], ctypes.c_uint64
         self.wanted, self.lock = threading.Semaphore(0), threading.Lock()
@@ -93,6 +94,7 @@ class Contender:
             self.wanted.acquire()
             what, length_ns = self.work
             if what == "gil":
+                self.until_parked()
                 self.hold(length_ns)
             else:
                 time.sleep(length_ns / 1e9)

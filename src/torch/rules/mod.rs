@@ -16,6 +16,9 @@
 //! | 6 | role | a DataLoader worker's moments are input |
 //! | 7 | none | `user` |
 //!
+//! A closure that an optimizer's step calls is the user's step where it is Lightning's, which has a row; of others only the modules and the
+//! backward within are told apart from the step.
+//!
 //! An import inside a training phase therefore counts to that phase. A recomputed forward (activation checkpointing)
 //! is forward, although it runs inside of backward: the nearest mark decides.
 //!
@@ -52,6 +55,7 @@
 //! omp_idle of a training thread is the end of a parallel region: an operator is running, and waits for its slowest
 //! thread. Time in the run queue is `cpu_wait`, row `other`, whatever the thread was about to do.
 
+pub mod frameworks;
 pub mod libraries;
 pub mod modules;
 pub mod native;

@@ -1,5 +1,6 @@
 //! Which frames and threads belong to which phase of training.
 
+use super::frameworks::FRAMEWORK_PHASES;
 use crate::model::category::Phase;
 
 /// How a frame takes part in finding the phase. The module above says in which order.
@@ -30,7 +31,7 @@ pub struct PhaseRule {
     pub mark: PhaseMark,
 }
 
-const fn rule(file: &'static str, function: &'static str, mark: PhaseMark) -> PhaseRule {
+pub(super) const fn rule(file: &'static str, function: &'static str, mark: PhaseMark) -> PhaseRule {
     PhaseRule {
         file,
         function,
@@ -72,7 +73,8 @@ pub const PYTHON_PHASES: &[PhaseRule] = &[
         "_try_get_data",
         Whole(Phase::Input),
     ),
-    rule("torch/utils/data/", "*", Strong(Phase::Input)),
+    // Weak: bodies of classes and decorators run when it is imported.
+    rule("torch/utils/data/", "*", Weak(Phase::Input)),
     // Optimizer: `Optimizer.profile_hook_step.<locals>.wrapper` surrounds every step; lr_scheduler wraps it again. Stable.
     rule(
         "torch/optim/optimizer.py",
@@ -95,7 +97,7 @@ pub const PYTHON_PHASES: &[PhaseRule] = &[
         Strong(Phase::Optimizer),
     ),
     rule("torch/optim/", "step", Strong(Phase::Optimizer)),
-    rule("torch/nn/utils/clip_grad.py", "*", Strong(Phase::Optimizer)),
+    rule("torch/nn/utils/clip_grad.py", "*", Weak(Phase::Optimizer)),
     rule("torch/amp/grad_scaler.py", "step", Strong(Phase::Optimizer)),
     rule(
         "torch/amp/grad_scaler.py",
@@ -276,6 +278,7 @@ pub fn python_mark(file: &str, function: &str) -> Option<PhaseMark> {
     let is_body = last == "<module>";
     PYTHON_PHASES
         .iter()
+        .chain(FRAMEWORK_PHASES)
         .find(|rule| {
             let named = if rule.function == "*" {
                 !is_body || rule.mark == Import

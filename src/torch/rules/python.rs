@@ -37,9 +37,27 @@ const LIBRARY: &[&str] = &[
 /// Code that dynamo, FX and inductor make (torch/fx/graph_module.py, torch/_inductor/codecache.py).
 const GENERATED: &[&str] = &["<eval_with_key>", "/torchinductor_", "<torch_package_"];
 
+/// Whether a path is that of code which inductor wrote, wherever its cache is (`TORCHINDUCTOR_CACHE_DIR`): `ab/cab….py`, named by 51
+/// letters and digits of a hash behind a `c`, in a folder that is named by two of them. Source: torch 2.15.0,
+/// torch/_inductor/codecache.py, `get_path` and `sha256_hash`.
+fn is_of_inductor(file: &str) -> bool {
+    let mut parts = file.rsplit('/');
+    let (Some(name), Some(folder)) = (parts.next(), parts.next()) else {
+        return false;
+    };
+    name.strip_suffix(".py").is_some_and(|stem| {
+        stem.len() == 52
+            && stem.starts_with('c')
+            && stem.get(1..3) == Some(folder)
+            && stem
+                .bytes()
+                .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
+    })
+}
+
 /// The kind of a Python function.
 pub fn kind(file: &str) -> FrameKind {
-    if GENERATED.iter().any(|part| file.contains(part)) {
+    if GENERATED.iter().any(|part| file.contains(part)) || is_of_inductor(file) {
         return FrameKind::PythonTorch;
     }
     for packages in PACKAGES {
@@ -116,4 +134,18 @@ pub fn wait(file: &str) -> PythonWait {
         .iter()
         .find(|(part, _)| has_path(file, part))
         .map_or(PythonWait::None, |&(_, wait)| wait)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn code_of_inductor_is_known_wherever_its_cache_is() {
+        let name = "ccp22flhfst5j7iuivqotdljcdcp6fcjsqrzkllybncud725urjp";
+        let of = |path: String| kind(&path);
+        assert_eq!(of(format!("/data/k/cp/{name}.py")), FrameKind::PythonTorch);
+        assert_eq!(of(format!("/data/k/xx/{name}.py")), FrameKind::PythonUser);
+        assert_eq!(of("/data/cp/ccp.py".to_owned()), FrameKind::PythonUser);
+    }
 }

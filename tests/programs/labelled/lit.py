@@ -10,6 +10,8 @@ import lightning
 import switches
 import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.loops import fetchers
+from lightning.pytorch.loops.optimization.automatic import Closure
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -18,10 +20,9 @@ class Lit(lightning.LightningModule):
     def __init__(self):
         super().__init__()
         self.net = nn.Sequential(
-            nn.Conv2d(1, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.Flatten(), nn.LazyLinear(256)
+            nn.Conv2d(1, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.Flatten(), nn.Linear(12_544, 256)
         )
         self.head = nn.Linear(256, 10)
-        self.net(torch.zeros(1, 1, 32, 32))
 
     def forward(self, images):
         return self.head(torch.relu(self.net(images)))
@@ -58,7 +59,7 @@ def batches(count):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=20)
-    parser.add_argument("--log", required=True)
+    parser.add_argument("--switches", required=True)
     arguments = parser.parse_args()
     switches.begin()
     switches.training()
@@ -69,7 +70,10 @@ def main():
     torch.set_num_threads(2)
     model = switches.module(Lit())
     # The closure that an optimizer's step calls is the training step, and no optimizer's work.
-    switches.around(Lit, "training_step", "user")
+    switches.around(Closure, "closure", "user")
+    for fetcher in (fetchers._DataFetcher, fetchers._PrefetchDataFetcher):
+        switches.around(fetcher, "__iter__", "input")
+        switches.around(fetcher, "__next__", "input")
     with tempfile.TemporaryDirectory() as folder:
         trainer = lightning.Trainer(
             max_epochs=1000,
@@ -83,7 +87,7 @@ def main():
             callbacks=[UntilTime(arguments.seconds), ModelCheckpoint(folder, every_n_train_steps=15)],
         )
         trainer.fit(model, batches(2048), batches(256))
-    switches.write(arguments.log)
+    switches.write(arguments.switches)
     print("steps", trainer.global_step, flush=True)
 
 

@@ -58,7 +58,7 @@ def summed_up(losses):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=20)
-    parser.add_argument("--log", required=True)
+    parser.add_argument("--switches", required=True)
     arguments = parser.parse_args()
     switches.begin()
     switches.training()
@@ -86,7 +86,7 @@ def main():
             summed_up(losses)
             torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, path)
             model.load_state_dict(torch.load(path)["model"])
-    switches.write(arguments.log)
+    switches.write(arguments.switches)
     print("steps", steps, flush=True)
 
 

@@ -2,15 +2,18 @@
 
 A switch is written down with CLOCK_MONOTONIC before and after its own work: [before_ns, after_ns, native thread id, phase]. From
 after_ns on the thread is in the phase; what lies between belongs to neither. Phases nest, and the innermost counts. Before the first
-switch the script imports.
+switch the script imports; modules that are imported later on are start-up as well, unless they are imported within a phase.
 
 What is called a phase here is what torchspy's README says of it, told by other means: hooks of modules and optimizers, wrappers
 around the loader's `__next__`, `backward`, collectives and saving, and dynamo's own callbacks. No name of a stack frame is looked at.
 """
 
+import builtins
 import functools
+import importlib
 import json
 import os
+import sys
 import threading
 import time
 
@@ -44,9 +47,28 @@ def leave():
     log.append((before, now(), phases_of.tid, stack[-1]))
 
 
+def _watch_imports(holder, name):
+    """What the script imports later on is start-up, too, where it is in no other phase."""
+    inner = getattr(holder, name)
+
+    @functools.wraps(inner)
+    def call(module, *positional, **named):
+        if module in sys.modules or os.getpid() != owner or _stack()[-1] != "user":
+            return inner(module, *positional, **named)
+        enter("startup")
+        try:
+            return inner(module, *positional, **named)
+        finally:
+            leave()
+
+    setattr(holder, name, call)
+
+
 def begin():
     """Imports are over."""
     enter("user")
+    _watch_imports(builtins, "__import__")
+    _watch_imports(importlib, "import_module")
 
 
 def around(holder, name, phase):

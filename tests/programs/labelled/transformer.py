@@ -43,7 +43,7 @@ class UntilTime(TrainerCallback):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=20)
-    parser.add_argument("--log", required=True)
+    parser.add_argument("--switches", required=True)
     arguments = parser.parse_args()
     switches.begin()
     switches.training()
@@ -72,7 +72,7 @@ def main():
         until = UntilTime(arguments.seconds)
         trainer = Trainer(model=model, args=how, train_dataset=Tokens(2048, 96), eval_dataset=Tokens(64, 96), callbacks=[until])
         trainer.train()
-    switches.write(arguments.log)
+    switches.write(arguments.switches)
     print("steps", trainer.state.global_step, flush=True)
 
 

@@ -13,7 +13,7 @@ from torchvision import datasets, models, transforms
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=20)
-    parser.add_argument("--log", required=True)
+    parser.add_argument("--switches", required=True)
     parser.add_argument("--workers", type=int, default=2)
     arguments = parser.parse_args()
     switches.begin()
@@ -36,7 +36,7 @@ def main():
             seen += len(labels)
             if time.monotonic() - begin > arguments.seconds:
                 break
-    switches.write(arguments.log)
+    switches.write(arguments.switches)
     print("images", seen, flush=True)
 
 
