@@ -124,7 +124,7 @@ fn overlaps<'s, 'p>(
     })
 }
 
-/// How many steps at the start are warm-up: up to the last that is slow among the first ones, and up to the last, in the first
+/// How many steps at the start are warm-up: as far as most of them are slow, and up to the last, in the first
 /// half, in which torch.compile was at work.
 fn warm_up_steps(steps: &[Step], phases: &[ByPhase]) -> usize {
     let lengths: Vec<u64> = steps.iter().map(length).collect();
@@ -132,14 +132,19 @@ fn warm_up_steps(steps: &[Step], phases: &[ByPhase]) -> usize {
         return 0;
     };
     let early = (steps.len() / 4).min(MOST_SLOW);
-    let slow = lengths
-        .iter()
-        .take(early)
-        .rposition(|&ns| ns as f64 > SLOW_START * usual as f64);
+    let is_slow = |ns: &&u64| **ns as f64 > SLOW_START * usual as f64;
+    // One slow step among usual ones is none of them.
+    let slow = (1..=early)
+        .rev()
+        .find(|&count| {
+            let first = lengths.get(..count).unwrap_or(&[]);
+            let ends_slow = first.last().is_some_and(|ns| is_slow(&ns));
+            ends_slow && first.iter().filter(is_slow).count() * 2 > count
+        })
+        .unwrap_or(0);
     let compiles = phases.iter().take(steps.len() / 2).rposition(|phases| {
         phases[Phase::Compile as usize] as f64 > COMPILES * total(phases).max(1) as f64
     });
-    let slow = slow.map_or(0, |at| at + 1);
     slow.max(compiles.map_or(0, |at| at + 1))
 }
 

@@ -46,7 +46,7 @@ impl Progress {
     fn code(&mut self, id: CodeId, codes: &[CodeInfo]) -> CodeFacts {
         for code in codes.get(self.codes.len()..).unwrap_or(&[]) {
             self.codes.push(CodeFacts {
-                trains: trains(&code.file),
+                trains: trains(&code.file, &code.name),
                 is_library: is_library(&code.file),
                 is_module: code.name == "<module>",
             });

@@ -1,7 +1,7 @@
 //! Where trainers keep count of their progress: classes, the attributes that lead to a counter, and where a tensor keeps its
 //! version.
 
-use super::phases::has_path;
+use super::phases::{has_path, last_part};
 use crate::model::progress::{CounterKind, facts};
 
 /// A counter that is an int, and the attributes that lead to it.
@@ -159,13 +159,14 @@ const LOOPS: &[&str] = &[
     "torch/autograd/__init__.py",
 ];
 /// A DataLoader worker's own loop.
-const FEEDER: &str = "torch/utils/data/_utils/worker.py";
+const FEEDER: (&str, &str) = ("torch/utils/data/_utils/worker.py", "_worker_loop");
 
-/// What a thread that runs code of `file` is.
-pub fn trains(file: &str) -> Trains {
-    if has_path(file, FEEDER) {
+/// What a thread that runs `function` of `file` is. While a module is imported nothing runs yet.
+pub fn trains(file: &str, function: &str) -> Trains {
+    let function = last_part(function);
+    if function == FEEDER.1 && has_path(file, FEEDER.0) {
         Trains::Feeds
-    } else if LOOPS.iter().any(|path| has_path(file, path)) {
+    } else if function != "<module>" && LOOPS.iter().any(|path| has_path(file, path)) {
         Trains::Yes
     } else {
         Trains::No
