@@ -170,7 +170,10 @@ fn judge(matrix: &Matrix, names: &[&'static str]) -> Vec<String> {
             continue;
         }
         let (precision, recall) = (100.0 * both / told, 100.0 * both / labelled);
-        let line = format!("{name} {:.2} %: precision {precision:.1} %, recall {recall:.1} %", 100.0 * labelled);
+        let line = format!(
+            "{name} {:.2} %: precision {precision:.1} %, recall {recall:.1} %",
+            100.0 * labelled
+        );
         println!("    {line}");
         // Not at least: what is never told has no precision, and is short.
         if !(precision >= 95.0 && recall >= 95.0) {
@@ -201,12 +204,22 @@ fn activities_are_what_a_reader_of_the_stacks_says() {
 fn nearly_nothing_is_unclassified() {
     let fixture = read();
     for (number, run) in fixture.runs.iter().enumerate() {
-        let of_run = || fixture.activities.iter().filter(|stack| stack.run == number);
+        let of_run = || {
+            fixture
+                .activities
+                .iter()
+                .filter(|stack| stack.run == number)
+        };
         let labelled: f64 = of_run().map(|stack| stack.weight).sum();
         let unknown = of_run().filter(|stack| activity_of(stack) == "unclassified");
         let unknown: f64 = unknown.map(|stack| stack.weight).sum();
         let (covered, unknown) = (labelled / run.whole[0], unknown / run.whole[0]);
-        println!("    {}: {:.1} % of its time labelled, {:.2} % unclassified", run.name, 100.0 * covered, 100.0 * unknown);
+        println!(
+            "    {}: {:.1} % of its time labelled, {:.2} % unclassified",
+            run.name,
+            100.0 * covered,
+            100.0 * unknown
+        );
         assert!(covered >= 0.95, "{}: labels cover {covered}", run.name);
         assert!(unknown <= 0.03, "{}: {unknown}", run.name);
     }
@@ -218,7 +231,9 @@ fn phases_are_what_the_scripts_say() {
     let fixture = read();
     let names: Vec<&str> = Phase::ALL.iter().map(|each| each.name()).collect();
     let matrix = matrix(&fixture.runs, 1, &fixture.phases, |stack| {
-        phase(stack.classes.iter().copied()).unwrap_or(Phase::User).name()
+        phase(stack.classes.iter().copied())
+            .unwrap_or(Phase::User)
+            .name()
     });
     print(&matrix, &names);
     let short = judge(&matrix, &names);
