@@ -1,5 +1,6 @@
 //! What the tracer hands on: copies of memory, and facts about threads, with nothing worked out yet.
 
+use super::watched::Watched;
 use crate::memory::SnapshotMemory;
 use crate::model::code::PythonVersion;
 use crate::model::frame::Partial;
@@ -26,6 +27,8 @@ pub(super) struct ThreadShared {
     pub(super) stack_wanted: AtomicU64,
     /// When a code object on its stack was found gone, CLOCK_MONOTONIC. 0: never.
     pub(super) code_lost_ns: AtomicU64,
+    /// What is read along with it.
+    pub(super) watched: Watched,
 }
 
 /// Most stack that is ever copied: deeper stacks are cut, and say so.
@@ -136,6 +139,10 @@ pub(super) struct RawSample {
     pub(super) shared: Arc<ThreadShared>,
     /// Time slices that the thread had had (schedstat).
     pub(super) slices: u64,
+    /// When its memory was read, CLOCK_MONOTONIC; 0 where nothing was read along with it.
+    pub(super) read_ns: u64,
+    /// Its Python thread state; 0 where it has none.
+    pub(super) python_state: u64,
     /// Registers; all of them where it was stopped, two where it slept, none where native frames were not read.
     pub(super) registers: Option<Registers>,
     /// Copied memory: its stack, and Python state.

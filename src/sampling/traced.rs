@@ -269,6 +269,7 @@ impl TracedProcess {
             thread.plan.set_state(None);
             if exec {
                 thread.shared.roots.forget();
+                thread.shared.watched.forget();
             }
         }
     }

@@ -275,6 +275,8 @@ impl Tracer {
             sample.process = process;
             sample.shared = shared;
             sample.slices = slices;
+            sample.read_ns = 0;
+            sample.python_state = 0;
             sample.registers = None;
             sample.python.clear();
             sample.python_partial = None;
@@ -286,6 +288,8 @@ impl Tracer {
             process,
             shared,
             slices,
+            read_ns: 0,
+            python_state: 0,
             registers: None,
             snapshot: SnapshotMemory::default(),
             python: PythonStack::default(),

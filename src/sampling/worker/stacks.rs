@@ -47,6 +47,7 @@ impl Worker {
             .or(lost_code.then_some(Partial::CodeGone));
         let mut runs = Vec::with_capacity(raw.python.runs.len());
         self.mark_nn_modules(raw, python_partial.is_none(), &mut scratch);
+        self.take_progress(raw, &scratch);
         for (run, range) in raw.python.runs.iter().zip(&scratch.runs) {
             let frames = scratch.marked.get(range.clone()).unwrap_or(&[]);
             runs.push(Run {
@@ -279,7 +280,7 @@ fn unknown_module(ids: &mut FxHashMap<u32, ModuleId>, tables: &mut SessionTables
     })
 }
 
-fn code_id(
+pub(super) fn code_id(
     ids: &mut FxHashMap<CodeInfo, CodeId>,
     tables: &mut SessionTables,
     info: &CodeInfo,

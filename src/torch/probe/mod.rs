@@ -14,6 +14,7 @@ mod checks;
 mod objects;
 mod places;
 mod routes;
+pub mod progress;
 
 use crate::memory::Memory;
 use crate::model::ids::NnModuleId;

@@ -61,6 +61,7 @@ pub mod modules;
 pub mod native;
 pub mod operators;
 pub mod phases;
+pub mod progress;
 pub mod python;
 pub mod symbols;
 pub mod syscalls;
