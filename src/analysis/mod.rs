@@ -10,7 +10,9 @@
 //! | [`threads`] | what every thread was, and did |
 //! | [`quality`] | how good the samples are, and what they cost |
 //! | [`rounding`] | percentages that add up |
+//! | [`diff`] | what differs between two runs, beyond noise |
 
+pub mod diff;
 pub mod functions;
 pub mod intervals;
 pub mod modules;

@@ -5,6 +5,7 @@
 //! `native` and `threads` at the top are those of the primary process: the first trainer's, of its training thread.
 
 mod build;
+pub mod diff;
 pub mod modules;
 pub mod operators;
 

@@ -1,5 +1,6 @@
 //! The summary for people: plain text, 80 columns, no colour needed.
 
+pub mod diff;
 mod format;
 mod modules;
 mod operators;

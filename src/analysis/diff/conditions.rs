@@ -1,0 +1,123 @@
+//! What else differs between the runs: what a difference may come from instead of the change that is asked about.
+
+use super::Run;
+use crate::model::profile::{ProfileProcess, Role};
+
+/// Recordings whose lengths differ by this factor are pointed out.
+const MUCH_LONGER: f64 = 1.5;
+
+/// Something that is not the same in all runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Discrepancy {
+    /// What: `host`, `rate`.
+    pub what: &'static str,
+    /// Of A; several values where its runs differ among themselves.
+    pub a: Vec<String>,
+    /// Of B.
+    pub b: Vec<String>,
+}
+
+/// What two recordings can differ in.
+const FACTS: &[(&str, fn(&Run<'_>) -> String)] = &[
+    ("command line", command),
+    ("host", |run| run.profile.run.host.clone()),
+    ("CPUs", |run| run.profile.run.cpus.to_string()),
+    ("kernel", |run| run.profile.run.kernel.clone()),
+    ("Python", |run| {
+        process(run).map_or_else(String::new, |process| process.info.python.clone())
+    }),
+    ("torch", |run| {
+        process(run).map_or_else(String::new, |process| process.info.torch.clone())
+    }),
+    ("CUDA", |run| {
+        let cuda = process(run).is_some_and(|process| process.info.has_cuda);
+        if cuda { "loaded" } else { "not loaded" }.to_owned()
+    }),
+    ("rank", |run| ranked(run).0),
+    ("world size", |run| ranked(run).1),
+    ("rate", |run| format!("{} Hz", run.profile.run.rate_hz)),
+    ("native stacks", |run| on(run.profile.run.native)),
+    ("--nonblocking", |run| on(run.profile.run.nonblocking)),
+    ("--gil", |run| on(run.profile.run.gil_only)),
+    ("--threads", |run| {
+        let threads = run.profile.run.threads.as_deref();
+        threads.unwrap_or("all").to_owned()
+    }),
+    ("start", |run| {
+        if run.profile.run.launched {
+            "recorded from its start"
+        } else {
+            "attached to"
+        }
+        .to_owned()
+    }),
+];
+
+/// What is not the same in all runs, in the order of reports.
+pub(super) fn discrepancies(a: &[Run<'_>], b: &[Run<'_>]) -> Vec<Discrepancy> {
+    let values = |runs: &[Run<'_>], fact: fn(&Run<'_>) -> String| -> Vec<String> {
+        let mut values: Vec<String> = runs.iter().map(fact).collect();
+        values.sort();
+        values.dedup();
+        values
+    };
+    let mut found: Vec<Discrepancy> = FACTS
+        .iter()
+        .map(|&(what, fact)| Discrepancy {
+            what,
+            a: values(a, fact),
+            b: values(b, fact),
+        })
+        .filter(|each| each.a != each.b || each.a.len() > 1)
+        .collect();
+    found.extend(lengths(a, b));
+    found
+}
+
+fn lengths(a: &[Run<'_>], b: &[Run<'_>]) -> Option<Discrepancy> {
+    let seconds = |run: &Run<'_>| {
+        let profile = run.profile;
+        profile.end_ns.saturating_sub(profile.start_ns) as f64 / 1e9
+    };
+    let all = || a.iter().chain(b).map(seconds);
+    let shortest = all().fold(f64::INFINITY, f64::min);
+    let longest = all().fold(0.0, f64::max);
+    let shown = |runs: &[Run<'_>]| {
+        runs.iter()
+            .map(|run| format!("{:.0} s", seconds(run)))
+            .collect()
+    };
+    (longest > MUCH_LONGER * shortest).then(|| Discrepancy {
+        what: "length",
+        a: shown(a),
+        b: shown(b),
+    })
+}
+
+fn process<'p>(run: &Run<'p>) -> Option<&'p ProfileProcess> {
+    run.profile.processes.get(run.process.index())
+}
+
+/// The arguments: the interpreter's path is of no matter, its version is asked for apart.
+fn command(run: &Run<'_>) -> String {
+    let command = process(run).map(|process| process.info.command.as_slice());
+    let command = match command {
+        Some(command) if !command.is_empty() => command,
+        _ => run.profile.run.command.as_slice(),
+    };
+    command.get(1..).unwrap_or_default().join(" ")
+}
+
+fn ranked(run: &Run<'_>) -> (String, String) {
+    let number = |number: Option<u32>| number.map_or_else(|| "none".to_owned(), |n| n.to_string());
+    match process(run).map(|process| process.role) {
+        Some(Role::Trainer {
+            rank, world_size, ..
+        }) => (number(rank), number(world_size)),
+        _ => (number(None), number(None)),
+    }
+}
+
+fn on(option: bool) -> String {
+    if option { "on" } else { "off" }.to_owned()
+}
