@@ -77,7 +77,10 @@ impl Script {
         let op = |name: &str| torch(&format!("at::_ops::{name}::call(at::Tensor const&)"));
         let kernel = [op("relu"), torch("at::native::relu(at::Tensor const&)")];
         let first = self.forward(module("layers.0", "Block"), &kernel);
-        let slow = self.forward(module("layers.2", "Block"), &[op("mm"), native("libmkl.so", "mkl_gemm")]);
+        let slow = self.forward(
+            module("layers.2", "Block"),
+            &[op("mm"), native("libmkl.so", "mkl_gemm")],
+        );
         let backward = [
             self.at("<module>", 91),
             lib("torch/autograd/graph.py", "_engine_run_backward"),
@@ -87,7 +90,9 @@ impl Script {
             self.at("<module>", 92),
             lib("torch/optim/sgd.py", "SGD.step"),
         ];
-        let own = self.own_function.map(|name| [self.at("<module>", 93), self.at(name, 50)]);
+        let own = self
+            .own_function
+            .map(|name| [self.at("<module>", 93), self.at(name, 50)]);
         let (mut steps, mut now) = (Vec::new(), 0);
         for step in 0..self.steps {
             let longer = self.slower_every > 0 && step % self.slower_every == 0;
@@ -143,25 +148,36 @@ fn a_slower_module_is_found_and_named() {
     assert_eq!((step.a.mean_ns, step.b.mean_ns), (1e8, 1.05e8));
     assert_eq!(step.verdict, Verdict::Slower);
     let carrier = diff.carrier.as_ref().unwrap();
-    let layer = find(&diff, "module", |key| {
-        matches!(key, Key::Module { path, .. } if path == "layers.2")
-    });
+    let layer = find(
+        &diff,
+        "module",
+        |key| matches!(key, Key::Module { path, .. } if path == "layers.2"),
+    );
     assert_eq!(carrier.key, layer.key);
     assert!((carrier.share - 1.0).abs() < 1e-9);
     assert_eq!(layer.difference_ns, 5e6);
     assert!(layer.half_ns > 0.0 && layer.half_ns < 2e6, "{layer:?}");
-    let first = find(&diff, "module", |key| {
-        matches!(key, Key::Module { path, .. } if path == "layers.0")
-    });
+    let first = find(
+        &diff,
+        "module",
+        |key| matches!(key, Key::Module { path, .. } if path == "layers.0"),
+    );
     assert_eq!((first.difference_ns, first.verdict), (0.0, Verdict::Noise));
-    let operator = find(&diff, "operator", |key| matches!(key, Key::Operator(name) if name == "aten::mm"));
+    let operator = find(
+        &diff,
+        "operator",
+        |key| matches!(key, Key::Operator(name) if name == "aten::mm"),
+    );
     assert_eq!(operator.verdict, Verdict::Slower);
 }
 
 #[test]
 fn the_text_says_the_verdict_first() {
     let text = render_diff(&compared(&PLAIN, &slower()), 10);
-    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    assert!(
+        text.lines().all(|line| line.chars().count() <= 80),
+        "{text}"
+    );
     insta::assert_snapshot!("text_of_a_slower_module", text);
 }
 
@@ -172,7 +188,9 @@ fn equal_runs_differ_in_nothing() {
     assert!(diff.discrepancies.is_empty(), "{:?}", diff.discrepancies);
     let text = render_diff(&diff, 10);
     assert!(
-        text.starts_with("No difference beyond noise: B takes 100.0 ms per step, A 100.0 (+0.0 % ±"),
+        text.starts_with(
+            "No difference beyond noise: B takes 100.0 ms per step, A 100.0 (+0.0 % ±"
+        ),
         "{text}"
     );
 }
@@ -187,10 +205,18 @@ fn a_script_that_moved_is_the_same_script() {
     };
     let diff = compared(&PLAIN, &moved);
     assert!(diff.beyond_noise().is_empty(), "{:#?}", diff.beyond_noise());
-    let line = find(&diff, "line", |key| matches!(key, Key::Line { function, .. } if function == "Block.forward"));
+    let line = find(
+        &diff,
+        "line",
+        |key| matches!(key, Key::Line { function, .. } if function == "Block.forward"),
+    );
     // The tests' functions all start in line 1, so that lines that moved are other lines; the functions are not.
     assert!(line.a.samples == 0 || line.b.samples == 0 || line.a.samples == line.b.samples);
-    let function = find(&diff, "function", |key| matches!(key, Key::Function { name, .. } if name == "Block.forward"));
+    let function = find(
+        &diff,
+        "function",
+        |key| matches!(key, Key::Function { name, .. } if name == "Block.forward"),
+    );
     assert_eq!((function.a.samples, function.b.samples), (1200, 1200));
     let differs: Vec<&str> = diff.discrepancies.iter().map(|each| each.what).collect();
     assert_eq!(differs, ["command line"]);
@@ -206,12 +232,22 @@ fn what_only_one_side_has_is_compared_and_gone_from_the_drawing() {
     let (a, b) = ([named("a", &a.0, &a.1)], [named("b", &b.0, &b.1)]);
     let options = Options::default();
     let diff = compare(&a, &b, &options).unwrap();
-    let function = find(&diff, "function", |key| matches!(key, Key::Function { name, .. } if name == "log_everything"));
+    let function = find(
+        &diff,
+        "function",
+        |key| matches!(key, Key::Function { name, .. } if name == "log_everything"),
+    );
     assert_eq!(function.verdict, Verdict::Faster);
-    assert_eq!((function.a.mean_ns, function.b.mean_ns, function.b.samples), (1e7, 0.0, 0));
+    assert_eq!(
+        (function.a.mean_ns, function.b.mean_ns, function.b.samples),
+        (1e7, 0.0, 0)
+    );
     assert_eq!(diff.step.as_ref().unwrap().verdict, Verdict::Noise);
     let text = render_diff(&diff, 10);
-    assert!(text.contains("<0.1"), "seen too seldom in B to be stated: {text}");
+    assert!(
+        text.contains("<0.1"),
+        "seen too seldom in B to be stated: {text}"
+    );
     let tree = Difference::new(&diff, &a, &b, &ViewOptions::default(), &options).unwrap();
     let mut svg = Vec::new();
     difference::render(&tree, &diff, &mut svg).unwrap();
@@ -221,7 +257,10 @@ fn what_only_one_side_has_is_compared_and_gone_from_the_drawing() {
     let mut folded = Vec::new();
     diff_folded::render(&tree, &mut folded).unwrap();
     let folded = String::from_utf8(folded).unwrap();
-    let gone = folded.lines().find(|line| line.contains("log_everything")).unwrap();
+    let gone = folded
+        .lines()
+        .find(|line| line.contains("log_everything"))
+        .unwrap();
     assert!(gone.ends_with(" 10000000 0"), "{gone}");
     let whole: u64 = folded
         .lines()
@@ -249,7 +288,11 @@ fn a_drawing_is_red_where_b_is_slower_and_grey_elsewhere() {
         let (_, rest) = rest.split_once("fill=\"").unwrap();
         rest.split_once('"').unwrap().0.to_owned()
     };
-    assert_eq!(fill("layers.2 (Block)"), "rgb(244,165,130)", "a quarter slower");
+    assert_eq!(
+        fill("layers.2 (Block)"),
+        "rgb(244,165,130)",
+        "a quarter slower"
+    );
     assert_eq!(fill("layers.0 (Block)"), "rgb(236,236,236)");
     assert!(svg.contains("slower by up to 50 %") && svg.contains("no difference beyond noise"));
     assert!(svg.contains("105.0 against 100.0 ms per step"), "{svg}");
@@ -260,7 +303,10 @@ fn a_drawing_is_red_where_b_is_slower_and_grey_elsewhere() {
 fn json_says_the_same() {
     let diff = compared(&PLAIN, &slower());
     let report: Value = serde_json::from_str(&render_diff_json(&diff).unwrap()).unwrap();
-    assert_eq!((&report["schema"], &report["unit"]), (&1.into(), &"step".into()));
+    assert_eq!(
+        (&report["schema"], &report["unit"]),
+        (&1.into(), &"step".into())
+    );
     assert_eq!(report["step"]["verdict"], "slower");
     assert_eq!(report["step"]["difference_s"], 0.005);
     assert_eq!(report["carrier"]["name"], "Net.layers.2");
@@ -305,7 +351,10 @@ fn few_steps_are_no_steps_and_few_samples_are_nothing() {
     let short = Script { steps: 4, ..PLAIN }.run();
     let run = named("short.tspy", &short.0, &short.1);
     let result = compare(&[run.clone()], &[run], &Options::default());
-    assert_eq!(result.unwrap_err(), DiffError::TooShort("short.tspy".to_owned()));
+    assert_eq!(
+        result.unwrap_err(),
+        DiffError::TooShort("short.tspy".to_owned())
+    );
 }
 
 #[test]
@@ -336,9 +385,15 @@ fn what_else_differs_is_pointed_out() {
     )
     .unwrap();
     let differs: Vec<&str> = diff.discrepancies.iter().map(|each| each.what).collect();
-    assert_eq!(differs, ["host", "torch", "CUDA", "rate", "--gil", "length"]);
+    assert_eq!(
+        differs,
+        ["host", "torch", "CUDA", "rate", "--gil", "length"]
+    );
     let text = render_diff(&diff, 10);
-    assert!(text.contains("NOT THE SAME torch: A 2.15.0; B 2.14.0"), "{text}");
+    assert!(
+        text.contains("NOT THE SAME torch: A 2.15.0; B 2.14.0"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -351,7 +406,10 @@ fn pooled_runs_measure_their_scatter() {
     let diff = compare(&runs("a", a), &runs("b", b), &Options::default()).unwrap();
     assert_eq!(diff.step.as_ref().unwrap().verdict, Verdict::Slower);
     let text = render_diff(&diff, 10);
-    assert!(text.contains("by how far runs of one side differ"), "{text}");
+    assert!(
+        text.contains("by how far runs of one side differ"),
+        "{text}"
+    );
     assert_eq!(diff.a.len(), 3);
 }
 
@@ -363,21 +421,32 @@ fn names_of_the_target_never_reach_the_terminal_raw() {
     };
     let diff = compared(&PLAIN, &hostile);
     let text = render_diff(&diff, 10);
-    assert!(!text.contains('\x1b') && text.contains("\\x1b[2J\\n"), "{text}");
+    assert!(
+        !text.contains('\x1b') && text.contains("\\x1b[2J\\n"),
+        "{text}"
+    );
 }
 
 #[test]
 fn a_rank_is_found_by_its_number() {
     let mut builder = Builder::new();
     for rank in ["1", "0"] {
-        let process = builder.process(100 + rank.parse::<i32>().unwrap(), 1, &["python", "train.py"]);
+        let process = builder.process(
+            100 + rank.parse::<i32>().unwrap(),
+            1,
+            &["python", "train.py"],
+        );
         builder.environment(process, &[("RANK", rank), ("WORLD_SIZE", "2")]);
         let thread = builder.thread(process, 200, "python", true);
         builder.ticks(thread, 5, S::Running, &[user("main", 3)]);
     }
     let profile = builder.profile();
     assert_eq!(ranks(&profile), [0, 1]);
-    assert_eq!(subject(&profile, None), Some(ProcessId(1)), "rank 0 stands for it");
+    assert_eq!(
+        subject(&profile, None),
+        Some(ProcessId(1)),
+        "rank 0 stands for it"
+    );
     assert_eq!(subject(&profile, Some(1)), Some(ProcessId(0)));
     assert_eq!(subject(&profile, Some(2)), None);
 }

@@ -56,7 +56,10 @@ fn a_recording_that_is_not_there_or_too_short() {
     let output = torchspy(&["diff", "/nonexistent/a.tspy", FIXTURE]);
     let error = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{error}");
-    assert!(error.starts_with("error: cannot open /nonexistent/a.tspy"), "{error}");
+    assert!(
+        error.starts_with("error: cannot open /nonexistent/a.tspy"),
+        "{error}"
+    );
     let output = torchspy(&["diff", FIXTURE, FIXTURE]);
     let error = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{error}");
@@ -128,7 +131,11 @@ fn a_module_that_was_made_much_slower_is_named_and_drawn() {
     }
     let equal = torchspy(&["diff", "--json", a, a]);
     let equal: Value = serde_json::from_slice(&equal.stdout).unwrap();
-    let differs = equal["parts"].as_array().unwrap().iter().filter(|part| part["beyond_noise"] == true);
+    let differs = equal["parts"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|part| part["beyond_noise"] == true);
     assert_eq!(differs.count(), 0);
 
     let refused = torchspy(&["diff", a, b, "-o", a]);

@@ -32,10 +32,7 @@ impl DiffPlan {
         for output in &outputs {
             if matches!(output.format, Format::Recording | Format::Speedscope) {
                 return Err(Failure::usage(
-                    format!(
-                        "{}: a comparison has no such form",
-                        output.path.display()
-                    ),
+                    format!("{}: a comparison has no such form", output.path.display()),
                     "the format goes by the extension: .svg .folded .json .txt",
                 ));
             }

@@ -86,7 +86,10 @@ pub fn is_below(key: &Key, above: &Key) -> bool {
     else {
         return false;
     };
-    let inside = match (above_path.is_empty(), path.strip_prefix(above_path.as_str())) {
+    let inside = match (
+        above_path.is_empty(),
+        path.strip_prefix(above_path.as_str()),
+    ) {
         (true, _) => !path.is_empty(),
         (false, Some(rest)) => rest.starts_with('.'),
         (false, None) => false,

@@ -202,7 +202,12 @@ impl Diff {
             .iter()
             .filter(|row| row.verdict != Verdict::Noise)
             .collect();
-        rows.sort_by(|one, other| other.difference_ns.abs().total_cmp(&one.difference_ns.abs()));
+        rows.sort_by(|one, other| {
+            other
+                .difference_ns
+                .abs()
+                .total_cmp(&one.difference_ns.abs())
+        });
         rows
     }
 }
@@ -429,7 +434,12 @@ fn in_order(rows: &mut [Row]) {
     rows.sort_by(|one, other| {
         kind_order(&one.key)
             .cmp(&kind_order(&other.key))
-            .then(other.difference_ns.abs().total_cmp(&one.difference_ns.abs()))
+            .then(
+                other
+                    .difference_ns
+                    .abs()
+                    .total_cmp(&one.difference_ns.abs()),
+            )
             .then_with(|| one.key.cmp(&other.key))
     });
 }

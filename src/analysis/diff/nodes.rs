@@ -107,4 +107,3 @@ fn rough(sides: &[Vec<Scanned<'_>>; 2], number: usize) -> Node {
         verdict: Verdict::Noise,
     }
 }
-

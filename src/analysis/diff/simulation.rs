@@ -12,9 +12,7 @@ use crate::model::ids::{FunctionId, NnModuleId, ProcessId, ThreadId};
 use crate::model::nn_module::NnModuleInfo;
 use crate::model::operator::OperatorMark;
 use crate::model::process::{ProcessInfo, ThreadInfo};
-use crate::model::profile::{
-    Function, Profile, ProfileFrame, ProfileProcess, ProfileSample, Role,
-};
+use crate::model::profile::{Function, Profile, ProfileFrame, ProfileProcess, ProfileSample, Role};
 use crate::model::sample::{Capture, Gil, ThreadState};
 
 const TICK_NS: f64 = 10e6;
@@ -74,7 +72,11 @@ fn lengths_ms() -> Vec<(Phase, f64)> {
     let mut parts: Vec<(Phase, f64)> = layers.map(|ms| (Phase::Forward, ms)).to_vec();
     parts.extend(backward.map(|ms| (Phase::Backward, ms)));
     parts.extend([(Phase::Backward, 0.1); 60]);
-    parts.extend([(Phase::Optimizer, 8.0), (Phase::Input, 7.0), (Phase::User, 2.0)]);
+    parts.extend([
+        (Phase::Optimizer, 8.0),
+        (Phase::Input, 7.0),
+        (Phase::User, 2.0),
+    ]);
     parts
 }
 
@@ -163,11 +165,17 @@ fn simulate(world: &World, seed: u64) -> Simulated {
         drift = drift * kept + random.normal() * (1.0 - kept * kept).sqrt();
         let speed = of_run * (1.0 + world.drift.0 * drift);
         for (index, &(phase, ms)) in parts.iter().enumerate() {
-            let planted = if index == PLANTED { world.planted_ms } else { 0.0 };
+            let planted = if index == PLANTED {
+                world.planted_ms
+            } else {
+                0.0
+            };
             let noise = (1.0 + world.jitter * random.normal()).max(0.1);
             now += (ms + planted) * 1e6 * noise * speed;
             while tick_end <= now {
-                profile.samples.push(sample(last, tick_end, phase, stacks[index]));
+                profile
+                    .samples
+                    .push(sample(last, tick_end, phase, stacks[index]));
                 last = tick_end;
                 number += 1.0;
                 tick_end = TICK_NS * (number + random.uniform());
@@ -346,5 +354,8 @@ fn several_runs_are_told_from_one() {
         ..QUIET
     };
     let two = compared(&short, &short, 2, 1, &Options::default());
-    assert!(matches!(two.run_to_run, RunToRun::Measured { freedom: 2, .. }));
+    assert!(matches!(
+        two.run_to_run,
+        RunToRun::Measured { freedom: 2, .. }
+    ));
 }

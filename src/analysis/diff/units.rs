@@ -81,7 +81,9 @@ impl Blocks {
         // A recording is hostile: what is out of order or overlaps is no step.
         let mut sorted: Vec<(u64, u64)> = Vec::with_capacity(steps.len());
         for &(start_ns, end_ns) in steps {
-            let after = sorted.last().is_none_or(|&(_, last_ns)| start_ns >= last_ns);
+            let after = sorted
+                .last()
+                .is_none_or(|&(_, last_ns)| start_ns >= last_ns);
             if end_ns > start_ns && after {
                 sorted.push((start_ns, end_ns));
             }

@@ -54,7 +54,10 @@ pub(crate) fn run(plan: &DiffPlan) -> Result<ExitCode, Failure> {
         // Opened only now: what was there stays until there is something to put in its place.
         let mut opened = open_named(output)?;
         opened.empty()?;
-        let written = opened.file.write_all(&bytes).and_then(|()| opened.file.flush());
+        let written = opened
+            .file
+            .write_all(&bytes)
+            .and_then(|()| opened.file.flush());
         written.map_err(|error| cannot_write(&output.path, error))?;
         messages::note(&format!("wrote {}", output.path.display()));
     }
@@ -105,7 +108,9 @@ fn nothing_sampled(name: &str, rank: Option<u32>) -> Failure {
         Some(rank) => Failure::message(format!("{name}: it has no samples of rank {rank}")),
         None => Failure::message(format!("{name}: no thread with Python frames was sampled")),
     }
-    .hint(format!("torchspy report {name} lists the processes that it has"))
+    .hint(format!(
+        "torchspy report {name} lists the processes that it has"
+    ))
 }
 
 fn failure(error: DiffError) -> Failure {

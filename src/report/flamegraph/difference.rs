@@ -120,9 +120,8 @@ impl Difference {
                         || view.label(frame.shown),
                         |function| label::function_label(function, 0),
                     );
-                    let file = function.map_or_else(String::new, |function| {
-                        label::clean(&function.file, SHORT)
-                    });
+                    let file = function
+                        .map_or_else(String::new, |function| label::clean(&function.file, SHORT));
                     let new = self.place(label, file);
                     self.places[at].children.push(new);
                     self.known.insert((at, name), new);
@@ -156,7 +155,10 @@ impl Difference {
             path.truncate(depth);
             path.push(&place.label);
             let below = |side: fn(&Node) -> f64| -> f64 {
-                let children = place.children.iter().filter_map(|&child| self.nodes.get(child));
+                let children = place
+                    .children
+                    .iter()
+                    .filter_map(|&child| self.nodes.get(child));
                 children.map(side).sum()
             };
             let a = node.a.mean_ns - below(|node| node.a.mean_ns);
@@ -190,11 +192,7 @@ impl Difference {
 ///
 /// # Errors
 /// As those of a flamegraph.
-pub fn render(
-    tree: &Difference,
-    diff: &Diff,
-    out: &mut dyn Write,
-) -> Result<(), FlamegraphError> {
+pub fn render(tree: &Difference, diff: &Diff, out: &mut dyn Write) -> Result<(), FlamegraphError> {
     let boxes = tree.boxes();
     let drawn: Vec<Drawn> = boxes
         .iter()
@@ -207,7 +205,10 @@ pub fn render(
             })
         })
         .collect();
-    if drawn.first().is_none_or(|root| root.total_ns > MAX_WIDTH_NS) {
+    if drawn
+        .first()
+        .is_none_or(|root| root.total_ns > MAX_WIDTH_NS)
+    {
         return Err(FlamegraphError::Times);
     }
     let svg = lay_out(title(diff), subtitle(diff), &drawn)?;

@@ -198,9 +198,7 @@ const SECTIONS: &[(&str, fn(&Key) -> bool)] = &[
         "LINES of your own code, with what they call of others'",
         |key| matches!(key, Key::Line { .. }),
     ),
-    ("OPERATORS, own time", |key| {
-        matches!(key, Key::Operator(_))
-    }),
+    ("OPERATORS, own time", |key| matches!(key, Key::Operator(_))),
     ("PYTHON FUNCTIONS, with native code that they call", |key| {
         matches!(key, Key::Function { .. })
     }),
