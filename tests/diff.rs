@@ -218,7 +218,11 @@ fn a_script_that_moved_is_the_same_script() {
         |key| matches!(key, Key::Function { name, .. } if name == "Block.forward"),
     );
     assert_eq!((function.a.samples, function.b.samples), (1200, 1200));
-    let differs: Vec<&str> = diff.discrepancies.iter().map(|each| each.what).collect();
+    let differs: Vec<&str> = diff
+        .discrepancies
+        .iter()
+        .map(|each| each.what.as_str())
+        .collect();
     assert_eq!(differs, ["command line"]);
 }
 
@@ -384,7 +388,11 @@ fn what_else_differs_is_pointed_out() {
         &Options::default(),
     )
     .unwrap();
-    let differs: Vec<&str> = diff.discrepancies.iter().map(|each| each.what).collect();
+    let differs: Vec<&str> = diff
+        .discrepancies
+        .iter()
+        .map(|each| each.what.as_str())
+        .collect();
     assert_eq!(
         differs,
         ["host", "torch", "CUDA", "rate", "--gil", "length"]

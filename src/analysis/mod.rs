@@ -7,16 +7,20 @@
 //! | [`functions`] | which functions and lines the time was spent in |
 //! | [`modules`] | which `nn.Module`s the forward passes were in |
 //! | [`operators`] | which operators it was spent in, and where they were called from |
+//! | [`progress`] | steps, epochs and throughput |
+//! | [`conditions`] | what it was measured under |
 //! | [`threads`] | what every thread was, and did |
 //! | [`quality`] | how good the samples are, and what they cost |
 //! | [`rounding`] | percentages that add up |
 //! | [`diff`] | what differs between two runs, beyond noise |
 
+pub mod conditions;
 pub mod diff;
 pub mod functions;
 pub mod intervals;
 pub mod modules;
 pub mod operators;
+pub mod progress;
 pub mod quality;
 pub mod rounding;
 pub mod summary;

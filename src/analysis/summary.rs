@@ -4,6 +4,7 @@ use super::functions::{Hot, LineTime, hot, user_line};
 use super::intervals::{Share, Shares};
 use super::modules::{ModuleTree, modules};
 use super::operators::{OperatorTable, operators};
+use super::progress::{Progress, progress};
 use super::threads::{ThreadSummary, threads};
 use crate::model::category::{Activity, FrameKind, Phase, SummaryRow};
 use crate::model::ids::{ProcessId, ThreadId};
@@ -111,6 +112,8 @@ pub struct ProcessSummary {
     pub operators: OperatorTable,
     /// Modules of its forward passes.
     pub modules: ModuleTree,
+    /// Its steps; `None` where no counter was read.
+    pub progress: Option<Progress>,
     /// All threads.
     pub threads: Vec<ThreadSummary>,
     /// CPU time of all threads that were sampled, ns.
@@ -274,6 +277,7 @@ fn process(profile: &Profile, id: ProcessId, samples: &[&ProfileSample]) -> Proc
         hot: hot(profile, own.iter().copied()),
         operators: operators(profile, &own, wall_ns, ticks),
         modules: modules(profile, &own, wall_ns, ticks),
+        progress: progress(profile, id, &own),
         cpu_ns: threads.iter().map(|thread| thread.cpu_ns).sum(),
         threads,
     }

@@ -122,6 +122,12 @@ pub(crate) struct ReportArguments {
     /// Functions and lines to list
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub(crate) top: usize,
+    /// Leave out what came before the end of the Nth step
+    #[arg(long, value_name = "N")]
+    pub(crate) skip_steps: Option<u64>,
+    /// Report on as many steps, and leave out what came after them
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) steps: Option<u64>,
 }
 
 #[derive(Debug, Args)]

@@ -6,6 +6,7 @@ use super::args::{
 };
 use super::diff_plan::DiffPlan;
 use super::failure::Failure;
+use crate::analysis::progress::window::StepRange;
 use crate::report::view::By;
 use crate::sampling::session::SessionOptions;
 use regex::Regex;
@@ -88,6 +89,8 @@ pub(crate) struct ReportPlan {
     pub(crate) json: bool,
     pub(crate) itwinai: bool,
     pub(crate) top: usize,
+    /// `None`: the whole recording.
+    pub(crate) steps: Option<StepRange>,
 }
 
 #[derive(Debug)]
@@ -120,6 +123,12 @@ impl Plan {
                 json: arguments.json,
                 itwinai: arguments.itwinai,
                 top: arguments.top,
+                steps: (arguments.skip_steps.is_some() || arguments.steps.is_some()).then(|| {
+                    StepRange {
+                        skip: arguments.skip_steps.unwrap_or(0),
+                        count: arguments.steps,
+                    }
+                }),
             }),
             Subcommands::Convert(arguments) => Plan::Convert(ConvertPlan::new(arguments)?),
             Subcommands::Diff(arguments) => Plan::Diff(DiffPlan::new(arguments)?),

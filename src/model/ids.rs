@@ -46,6 +46,10 @@ id!(
     NnModuleId
 );
 id!(
+    /// A counter of progress.
+    CounterId
+);
+id!(
     /// A frame of a [`StackTable`](super::stack_table::StackTable).
     FrameId
 );

@@ -10,6 +10,7 @@ pub mod nn_module;
 pub mod operator;
 pub mod process;
 pub mod profile;
+pub mod progress;
 pub mod quality;
 pub mod registers;
 pub mod run;

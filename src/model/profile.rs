@@ -6,6 +6,7 @@ use super::ids::{FunctionId, NnModuleId, ProcessId, StackId, ThreadId};
 use super::nn_module::NnModuleInfo;
 use super::operator::OperatorMark;
 use super::process::{ProcessInfo, ThreadInfo};
+use super::progress::{Condition, CounterInfo, ProgressPoint};
 use super::quality::Quality;
 use super::run::{ClockPair, Loss, RunInfo};
 use super::sample::{Capture, Gil, ThreadState};
@@ -133,6 +134,12 @@ pub struct Profile {
     pub functions: Vec<Function>,
     /// `nn.Module`s by [`NnModuleId`].
     pub nn_modules: Vec<NnModuleInfo>,
+    /// Counters of progress by [`CounterId`](super::ids::CounterId).
+    pub counters: Vec<CounterInfo>,
+    /// Their readings, by time.
+    pub points: Vec<ProgressPoint>,
+    /// What processes run under.
+    pub conditions: Vec<Condition>,
     /// Frames and stacks.
     pub stacks: StackTable<ProfileFrame>,
     /// Samples by thread and start.

@@ -6,6 +6,7 @@ use super::ids::{FrameId, StackId};
 use super::module::{ModuleInfo, SymbolInfo};
 use super::nn_module::NnModuleInfo;
 use super::process::{ProcessInfo, ThreadInfo};
+use super::progress::{Condition, CounterInfo, ProgressPoint};
 use super::quality::Quality;
 use super::run::{ClockPair, Loss};
 use super::sample::Sample;
@@ -32,6 +33,12 @@ pub struct Segment {
     pub codes: Vec<CodeInfo>,
     /// `nn.Module`s whose calls are among the frames here.
     pub nn_modules: Vec<NnModuleInfo>,
+    /// Counters of the readings here.
+    pub counters: Vec<CounterInfo>,
+    /// Readings of counters, by the order in which they were taken.
+    pub points: Vec<ProgressPoint>,
+    /// Conditions that became known in this segment.
+    pub conditions: Vec<Condition>,
     /// Frames of the stacks here.
     pub frames: Vec<Frame>,
     /// Stacks: parent (of a smaller id) and frame.

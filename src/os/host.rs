@@ -128,6 +128,14 @@ impl CpuGroups {
     }
 }
 
+/// How many CPUs a process may run on. `None` where the kernel does not say.
+pub fn affinity_cpus(pid: i32) -> Option<usize> {
+    use nix::sched::{CpuSet, sched_getaffinity};
+    let set = sched_getaffinity(nix::unistd::Pid::from_raw(pid)).ok()?;
+    let is_set = |cpu: &usize| set.is_set(*cpu).unwrap_or(false);
+    Some((0..CpuSet::count()).filter(is_set).count())
+}
+
 /// Parses `cpu.stat`: `throttled_usec` in version 2, `throttled_time` in ns in version 1 (kernel,
 /// admin-guide/cgroup-v2 and scheduler/sched-bwc).
 fn parse_throttled(text: &str) -> Option<u64> {

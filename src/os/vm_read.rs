@@ -54,7 +54,7 @@ impl ProcessMemory {
         addresses: &[u64],
         buffers: &mut [IoSliceMut<'_>],
     ) -> Result<usize, ReadError> {
-        let mut remote = [RemoteIoVec { base: 0, len: 0 }; 96];
+        let mut remote = [RemoteIoVec { base: 0, len: 0 }; 128];
         let count = buffers.len().min(addresses.len()).min(remote.len());
         for ((slot, &address), buffer) in remote.iter_mut().zip(addresses).zip(buffers.iter()) {
             *slot = RemoteIoVec {

@@ -2,10 +2,13 @@
 
 use crate::model::code::CodeInfo;
 use crate::model::frame::Frame;
-use crate::model::ids::{CodeId, FrameId, ModuleId, NnModuleId, ProcessId, StackId, ThreadId};
+use crate::model::ids::{
+    CodeId, CounterId, FrameId, ModuleId, NnModuleId, ProcessId, StackId, ThreadId,
+};
 use crate::model::module::{ModuleInfo, SymbolInfo};
 use crate::model::nn_module::NnModuleInfo;
 use crate::model::process::{ProcessInfo, ThreadInfo};
+use crate::model::progress::{Condition, CounterInfo, ProgressPoint};
 use crate::model::quality::Quality;
 use crate::model::run::{ClockPair, Loss};
 use crate::model::sample::Sample;
@@ -27,6 +30,8 @@ pub struct SessionTables {
     pub codes: Vec<CodeInfo>,
     /// `nn.Module`s by [`NnModuleId`].
     pub nn_modules: Vec<NnModuleInfo>,
+    /// Counters by [`CounterId`].
+    pub counters: Vec<CounterInfo>,
     /// Frames and stacks.
     pub stacks: StackTable<Frame>,
 }
@@ -69,6 +74,10 @@ pub struct SegmentFacts {
     pub clocks: Vec<ClockPair>,
     /// What was lost since then.
     pub losses: Vec<Loss>,
+    /// Readings of counters since then.
+    pub points: Vec<ProgressPoint>,
+    /// Conditions that became known since then.
+    pub conditions: Vec<Condition>,
     /// Whether the recording ends here, in order.
     pub last: bool,
 }
@@ -83,7 +92,11 @@ pub fn segment_of(
     facts: SegmentFacts,
     symbol: impl FnMut(ModuleId, u64) -> Option<(u64, u64, String)>,
 ) -> Segment {
-    let people = People::of(tables, samples, &facts.changed_processes);
+    let mut concerned = facts.changed_processes.clone();
+    concerned.extend(facts.conditions.iter().map(|condition| condition.process));
+    concerned.extend(counter_processes(tables, &facts.points));
+    let people = People::of(tables, samples, &concerned);
+    let progress = Progress::of(tables, &facts, &people);
     let mut stacks = Stacks::of(tables, samples);
     let code = Code::of(tables, &mut stacks);
     let symbols = symbols_of(&code, symbol);
@@ -111,6 +124,9 @@ pub fn segment_of(
         symbols,
         codes: code.codes,
         nn_modules: code.nn_modules,
+        counters: progress.counters,
+        points: progress.points,
+        conditions: progress.conditions,
         frames: code.frames,
         stacks: stacks.stacks,
         samples,
@@ -125,6 +141,7 @@ pub fn segment_of(
 struct People {
     processes: Vec<ProcessInfo>,
     threads: Vec<ThreadInfo>,
+    process_ids: FxHashMap<ProcessId, ProcessId>,
     thread_ids: FxHashMap<ThreadId, ThreadId>,
 }
 
@@ -164,7 +181,67 @@ impl People {
         Self {
             processes,
             threads,
+            process_ids,
             thread_ids,
+        }
+    }
+}
+
+fn counter_processes<'t>(
+    tables: &'t SessionTables,
+    points: &'t [ProgressPoint],
+) -> impl Iterator<Item = ProcessId> + 't {
+    points.iter().filter_map(|point| {
+        let counter = tables.counters.get(point.counter.index())?;
+        Some(counter.process)
+    })
+}
+
+/// The counters of a segment, their readings, and conditions.
+struct Progress {
+    counters: Vec<CounterInfo>,
+    points: Vec<ProgressPoint>,
+    conditions: Vec<Condition>,
+}
+
+impl Progress {
+    fn of(tables: &SessionTables, facts: &SegmentFacts, people: &People) -> Self {
+        let mut counters = Vec::new();
+        let mut ids: FxHashMap<CounterId, CounterId> = FxHashMap::default();
+        let mut points = Vec::with_capacity(facts.points.len());
+        for point in &facts.points {
+            let (Some(info), Some(&thread)) = (
+                tables.counters.get(point.counter.index()),
+                people.thread_ids.get(&point.thread),
+            ) else {
+                continue;
+            };
+            let Some(&process) = people.process_ids.get(&info.process) else {
+                continue;
+            };
+            let counter = *ids.entry(point.counter).or_insert_with(|| {
+                counters.push(CounterInfo {
+                    process,
+                    ..info.clone()
+                });
+                CounterId::from_index(counters.len() - 1)
+            });
+            points.push(ProgressPoint {
+                counter,
+                thread,
+                ..*point
+            });
+        }
+        let conditions = facts.conditions.iter().filter_map(|condition| {
+            Some(Condition {
+                process: *people.process_ids.get(&condition.process)?,
+                ..condition.clone()
+            })
+        });
+        Self {
+            counters,
+            points,
+            conditions: conditions.collect(),
         }
     }
 }

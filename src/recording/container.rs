@@ -14,7 +14,8 @@ use std::io::{self, Read};
 /// What a recording starts with, in every version.
 pub(super) const MAGIC: [u8; 8] = *b"TORCHSPY";
 
-/// The version that is written: 2 has a table of `nn.Module`s at the end of a segment, and frames of another kind.
+/// The version that is written: 2 has tables of `nn.Module`s, counters of progress and conditions at the end of a segment, and
+/// frames of another kind.
 pub(super) const VERSION: u32 = 2;
 
 /// The first version that is read.

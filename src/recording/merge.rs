@@ -3,10 +3,13 @@
 use super::reader::Recording;
 use crate::model::code::CodeInfo;
 use crate::model::frame::Frame;
-use crate::model::ids::{CodeId, FrameId, ModuleId, NnModuleId, ProcessId, StackId, ThreadId};
+use crate::model::ids::{
+    CodeId, CounterId, FrameId, ModuleId, NnModuleId, ProcessId, StackId, ThreadId,
+};
 use crate::model::module::ModuleInfo;
 use crate::model::nn_module::NnModuleInfo;
 use crate::model::process::{ProcessInfo, ThreadInfo};
+use crate::model::progress::{Condition, CounterInfo, ProgressPoint};
 use crate::model::run::{ClockPair, Loss, RunInfo};
 use crate::model::sample::Sample;
 use crate::model::segment::Segment;
@@ -24,6 +27,7 @@ pub(super) struct Merger {
     modules: FxHashMap<ModuleInfo, ModuleId>,
     codes: FxHashMap<CodeInfo, CodeId>,
     nn_modules: FxHashMap<NnModuleInfo, NnModuleId>,
+    counters: FxHashMap<CounterInfo, CounterId>,
     /// Sum of all samples' lengths; kept below 2^63, so that sums of any part can be taken without thought.
     total_ns: u64,
     /// Bytes of memory that merged segments took, about.
@@ -59,6 +63,7 @@ impl Merger {
             modules: FxHashMap::default(),
             codes: FxHashMap::default(),
             nn_modules: FxHashMap::default(),
+            counters: FxHashMap::default(),
             total_ns: 0,
             bytes: 0,
         }
@@ -81,6 +86,7 @@ impl Merger {
         };
         self.merge_stacks(&segment, &mut remap);
         self.merge_samples(&segment, &remap);
+        self.merge_progress(&segment, &processes, &remap);
         let recording = &mut self.recording;
         let after = recording.stacks.stacks().len() + recording.stacks.frames().len();
         let known = recording.symbols.bytes();
@@ -118,6 +124,7 @@ impl Merger {
         self.recording
             .samples
             .sort_by_key(|sample| (sample.thread, sample.start_ns));
+        self.recording.points.sort_by_key(|point| point.time_ns);
         self.recording.symbols.sort();
         self.recording
     }
@@ -262,6 +269,41 @@ impl Merger {
             let parent = parent.map(|parent| remap.stacks[parent.index()]);
             let stack = table.intern_stack(parent, frames[frame.index()]);
             remap.stacks.push(stack);
+        }
+    }
+
+    fn merge_progress(&mut self, segment: &Segment, processes: &[ProcessId], remap: &Remap) {
+        let known = &mut self.recording.counters;
+        let mut ids = Vec::with_capacity(segment.counters.len());
+        for counter in &segment.counters {
+            let info = CounterInfo {
+                process: processes[counter.process.index()],
+                ..counter.clone()
+            };
+            let id = *self.counters.entry(info).or_insert_with_key(|info| {
+                let facts = info.facts.iter();
+                let texts: usize = facts.map(|(name, value)| name.len() + value.len()).sum();
+                let own = size_of::<CounterInfo>() + info.class.len() + info.file.len();
+                self.bytes += 2 * (own + texts + info.facts.len() * 2 * size_of::<String>());
+                known.push(info.clone());
+                CounterId::from_index(known.len() - 1)
+            });
+            ids.push(id);
+        }
+        self.bytes += segment.points.len() * size_of::<ProgressPoint>();
+        let points = segment.points.iter().map(|point| ProgressPoint {
+            counter: ids[point.counter.index()],
+            thread: remap.threads[point.thread.index()],
+            ..*point
+        });
+        self.recording.points.extend(points);
+        for condition in &segment.conditions {
+            let condition = Condition {
+                process: processes[condition.process.index()],
+                ..condition.clone()
+            };
+            self.bytes += size_of::<Condition>() + condition.name.len() + condition.value.len();
+            self.recording.conditions.push(condition);
         }
     }
 

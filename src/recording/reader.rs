@@ -9,6 +9,7 @@ use crate::model::ids::ModuleId;
 use crate::model::module::{ModuleInfo, SymbolInfo};
 use crate::model::nn_module::NnModuleInfo;
 use crate::model::process::{ProcessInfo, ThreadInfo};
+use crate::model::progress::{Condition, CounterInfo, ProgressPoint};
 use crate::model::quality::Quality;
 use crate::model::run::{ClockPair, Loss, RunInfo};
 use crate::model::sample::Sample;
@@ -137,6 +138,12 @@ pub struct Recording {
     pub codes: Vec<CodeInfo>,
     /// `nn.Module`s.
     pub nn_modules: Vec<NnModuleInfo>,
+    /// Counters of progress.
+    pub counters: Vec<CounterInfo>,
+    /// Their readings, by time.
+    pub points: Vec<ProgressPoint>,
+    /// Conditions, in the order in which they became known.
+    pub conditions: Vec<Condition>,
     /// Frames and stacks.
     pub stacks: StackTable<Frame>,
     /// Samples by thread, then by start. The sum of all their lengths is below 2^63 ns.

@@ -1,5 +1,7 @@
 //! The `inspect` form: what a recording holds, as text. The same recording gives the same text, on any machine.
 
+mod progress;
+
 use super::reader::Recording;
 use crate::model::address::CodeAddress;
 use crate::model::frame::{Frame, Trust};
@@ -68,6 +70,7 @@ impl Text<'_> {
         self.processes()?;
         self.modules()?;
         self.nn_modules()?;
+        self.progress()?;
         self.threads()
     }
 

@@ -5,9 +5,11 @@
 //! `native` and `threads` at the top are those of the primary process: the first trainer's, of its training thread.
 
 mod build;
+pub mod conditions;
 pub mod diff;
 pub mod modules;
 pub mod operators;
+pub mod progress;
 
 pub use build::{render_json, report};
 
@@ -60,6 +62,10 @@ pub struct Report {
     pub operators: Option<operators::Operators>,
     /// `nn.Module`s of forward passes; null where there was no forward.
     pub modules: Option<modules::Modules>,
+    /// Steps, epochs and throughput; null where no counter was read.
+    pub progress: Option<progress::Progress>,
+    /// What was measured; null if nothing was sampled.
+    pub conditions: Option<conditions::Conditions>,
     /// Python functions, those with the most own time first.
     pub functions: Vec<FunctionRow>,
     /// Python lines.

@@ -1,10 +1,12 @@
 //! The summary for people: plain text, 80 columns, no colour needed.
 
+mod conditions;
 pub mod diff;
 mod format;
 mod modules;
 mod operators;
 mod processes;
+mod progress;
 mod sampler;
 mod tables;
 
@@ -47,6 +49,7 @@ pub fn render_summary(profile: &Profile, analysis: &Analysis, options: TextOptio
             if options.itwinai {
                 tables::itwinai(&mut out, process);
             }
+            progress::progress(&mut out, profile, process);
             tables::matrix(&mut out, process);
             modules::modules(&mut out, process, options.rows.saturating_mul(2));
             operators::operators(&mut out, profile, process, options.rows);
@@ -97,6 +100,7 @@ fn head(out: &mut String, profile: &Profile, analysis: &Analysis) {
     wrapped(out, &facts, "| ");
     if let Some(process) = analysis.primary() {
         wrapped(out, &process_facts(profile, process, analysis), "| ");
+        conditions::line(out, profile, process);
         let info = profile.processes.get(process.process.index());
         if let Some(note) = info.map(|process| &process.info.note)
             && !note.is_empty()

@@ -14,6 +14,7 @@ use crate::model::module::{ModuleInfo, SymbolInfo};
 use crate::model::nn_module::NnModuleInfo;
 use crate::model::process::{ProcessInfo, ThreadInfo};
 use crate::model::profile::{Profile, ProfileProcess, ProfileSample};
+use crate::model::progress::{Condition, CounterInfo, ProgressPoint};
 use crate::model::quality::Quality;
 use crate::model::run::{ClockPair, Loss, RunInfo};
 use crate::model::sample::Sample;
@@ -49,6 +50,12 @@ pub struct ResolveInput<'a> {
     pub codes: &'a [CodeInfo],
     /// `nn.Module`s by id.
     pub nn_modules: &'a [NnModuleInfo],
+    /// Counters of progress by id.
+    pub counters: &'a [CounterInfo],
+    /// Their readings, by time.
+    pub points: &'a [ProgressPoint],
+    /// Conditions.
+    pub conditions: &'a [Condition],
     /// Raw frames and stacks.
     pub stacks: &'a StackTable<Frame>,
     /// Samples, by thread and start.
@@ -82,6 +89,9 @@ pub fn resolve(input: &ResolveInput<'_>, names: Names) -> Profile {
         thread_cpu_ns: cpu_by_thread(input),
         functions: frames.functions,
         nn_modules: input.nn_modules.to_vec(),
+        counters: input.counters.to_vec(),
+        points: input.points.to_vec(),
+        conditions: input.conditions.to_vec(),
         stacks: frames.stacks,
         samples: Vec::new(),
         quality: input.quality.clone(),

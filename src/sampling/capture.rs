@@ -1,12 +1,15 @@
 //! One thread, read once: its state, its Python data stack and its native stack, in one vectored read.
 
-use super::raw::{Extent, MAX_STACK_BYTES, RawSample, Roots};
-use crate::memory::{LayeredMemory, ReadError};
+use super::raw::{Extent, MAX_STACK_BYTES, RawSample, ThreadShared};
+use super::watched::WatchPlan;
+use crate::memory::{LayeredMemory, Memory, ReadError};
 use crate::model::frame::Partial;
 use crate::model::registers::Registers;
+use crate::os::clock::monotonic_ns;
 use crate::os::vm_read::ProcessMemory;
 use crate::python::discover::Interpreter;
 use crate::python::frames::{FrameError, data_stack_range, read_stack, state_range};
+use crate::torch::probe::progress::INT_BYTES;
 use std::io::IoSliceMut;
 
 /// Stack that is copied while the root's place is not known yet.
@@ -25,6 +28,7 @@ pub(super) struct ReadPlan {
     data_stack: Option<(u64, usize)>,
     extras: Vec<(u64, usize)>,
     stack_bytes: usize,
+    watched: WatchPlan,
 }
 
 impl ReadPlan {
@@ -86,8 +90,9 @@ impl Buffers {
 
     /// Makes sure that a capture like the last one finds its memory ready: page faults in our own buffers would be paid
     /// while the target stands.
-    pub(super) fn prepare(&mut self, plan: &ReadPlan, roots: &Roots) -> Vec<u8> {
-        self.take(match roots.is_unknown() {
+    pub(super) fn prepare(&mut self, plan: &mut ReadPlan, shared: &ThreadShared) -> Vec<u8> {
+        plan.watched.refresh(&shared.watched);
+        self.take(match shared.roots.is_unknown() {
             true => UNKNOWN_STACK_BYTES,
             false => plan.stack_bytes + 8192,
         })
@@ -114,6 +119,10 @@ pub(super) fn capture(
     sample: &mut RawSample,
 ) -> Result<(), ReadError> {
     read_ranges(subject, plan, stack_buffer, buffers, sample)?;
+    if !plan.watched.is_empty() {
+        read_moved_ints(subject.memory, &mut plan.watched, buffers, sample);
+        sample.read_ns = monotonic_ns();
+    }
     if let (Some(interpreter), Some(state)) = (subject.interpreter, plan.state_address) {
         let layered = LayeredMemory::new(&sample.snapshot, subject.memory);
         let walked = read_stack(interpreter, state, &layered, &mut sample.python);
@@ -178,6 +187,12 @@ fn read_ranges(
         buffers.put_back(stack_buffer);
     }
     if with_extras {
+        for &(address, length) in plan.watched.ranges() {
+            want(address, length, buffers.take(length));
+        }
+        for address in plan.watched.last_ints() {
+            want(address, INT_BYTES, buffers.take(INT_BYTES));
+        }
         for &(address, length) in &plan.extras {
             want(address, length, buffers.take(length));
         }
@@ -215,6 +230,32 @@ fn read_ranges(
         }
     }
     Ok(())
+}
+
+/// Reads the ints of counters that were counted on since the last read: each number is an object of its own.
+fn read_moved_ints(
+    memory: &ProcessMemory,
+    watched: &mut WatchPlan,
+    buffers: &mut Buffers,
+    sample: &mut RawSample,
+) {
+    let moved = watched.moved_ints(|place| sample.snapshot.read_u64(place).ok());
+    if moved.is_empty() {
+        return;
+    }
+    let mut pieces: Vec<Vec<u8>> = moved.iter().map(|_| buffers.take(INT_BYTES)).collect();
+    let mut slices: Vec<IoSliceMut<'_>> = pieces
+        .iter_mut()
+        .map(|piece| IoSliceMut::new(&mut piece[..INT_BYTES]))
+        .collect();
+    let available = memory.read_vector(&moved, &mut slices).unwrap_or(0);
+    for (index, (address, piece)) in moved.into_iter().zip(pieces).enumerate() {
+        if (index + 1) * INT_BYTES <= available {
+            sample.snapshot.insert_part(address, piece, INT_BYTES);
+        } else {
+            buffers.put_back(piece);
+        }
+    }
 }
 
 fn retry_stack(
@@ -271,6 +312,7 @@ pub(super) fn capture_unstopped(
         registers: None,
     };
     let mut before: Option<Vec<(u64, u64)>> = None;
+    plan.watched.refresh(&sample.shared.watched);
     for _ in 0..TRIES {
         buffers.reclaim(sample);
         sample.python.clear();

@@ -14,6 +14,7 @@ use crate::os::vm_read::ProcessMemory;
 use crate::python::code_object::CodeCache;
 use crate::python::discover::{DiscoverError, Interpreter, PythonImage, could_be_python, discover};
 use crate::torch::probe::ModuleProbe;
+use crate::torch::probe::progress::ProgressProbe;
 use std::sync::Arc;
 
 /// Maps are read again at most this often, longer each time that it brought nothing.
@@ -57,6 +58,7 @@ pub(super) struct ProcessImage {
     pub(super) unwinder: Unwinder,
     pub(super) codes: Option<CodeCache>,
     pub(super) nn_modules: Option<ModuleProbe>,
+    pub(super) progress: Option<ProgressProbe>,
     pub(super) python: Python,
     environment: LiveEnvironment,
     maps: MapsReader,
@@ -77,6 +79,7 @@ impl ProcessImage {
             unwinder: Unwinder::new(),
             codes: None,
             nn_modules: None,
+            progress: None,
             python: Python::Pending,
             environment: LiveEnvironment::default(),
             maps: MapsReader::new(pid),
@@ -151,6 +154,7 @@ impl ProcessImage {
     pub(super) fn set_interpreter(&mut self, interpreter: Arc<Interpreter>) {
         self.codes = Some(CodeCache::new(&interpreter));
         self.nn_modules = Some(ModuleProbe::new(&interpreter));
+        self.progress = Some(ProgressProbe::new(&interpreter));
         self.python = Python::Found(interpreter);
     }
 
@@ -212,14 +216,28 @@ fn find_interpreter(
     discover(&images, memory)
 }
 
-/// torch's version by its own `version.py`, next to the library that was found at `library`.
-pub(super) fn torch_version(pid: i32, library: &str) -> Option<String> {
+/// Torch's own versions.
+#[derive(Debug, Default)]
+pub(super) struct TorchVersions {
+    /// Of itself.
+    pub(super) torch: Option<String>,
+    /// Of the CUDA that it was built for.
+    pub(super) cuda: Option<String>,
+}
+
+/// torch's versions by its own `version.py`, next to the library that was found at `library`.
+pub(super) fn torch_versions(pid: i32, library: &str) -> Option<TorchVersions> {
     const LONGEST: usize = 64 << 10;
     let package = library.rsplit_once("/lib/")?.0;
     let file = ElfFile::open(pid, &format!("{package}/version.py")).ok()?;
     let text = String::from_utf8_lossy(file.get(..LONGEST.min(file.len()))?);
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("__version__"))?;
-    line.split(['\'', '"']).nth(1).map(str::to_owned)
+    let quoted = |name: &str| {
+        let mut lines = text.lines();
+        let line = lines.find_map(|line| line.strip_prefix(name))?;
+        line.split(['\'', '"']).nth(1).map(str::to_owned)
+    };
+    Some(TorchVersions {
+        torch: quoted("__version__"),
+        cuda: quoted("cuda: ").or_else(|| quoted("cuda = ")),
+    })
 }

@@ -26,4 +26,5 @@ mod symbol_loader;
 mod thread_match;
 mod traced;
 mod tracer;
+mod watched;
 mod worker;

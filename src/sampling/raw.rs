@@ -1,5 +1,6 @@
 //! What the tracer hands on: copies of memory, and facts about threads, with nothing worked out yet.
 
+use super::watched::Watched;
 use crate::memory::SnapshotMemory;
 use crate::model::code::PythonVersion;
 use crate::model::frame::Partial;
@@ -24,6 +25,8 @@ pub(super) struct ThreadShared {
     pub(super) registers_wanted: AtomicU64,
     /// Time slices of the sleep in which the copied stack did not reach its root. 0: none.
     pub(super) stack_wanted: AtomicU64,
+    /// What is read along with it.
+    pub(super) watched: Watched,
 }
 
 /// Most stack that is ever copied: deeper stacks are cut, and say so.
@@ -134,6 +137,8 @@ pub(super) struct RawSample {
     pub(super) shared: Arc<ThreadShared>,
     /// Time slices that the thread had had (schedstat).
     pub(super) slices: u64,
+    /// When its memory was read, CLOCK_MONOTONIC; 0 where nothing was read along with it.
+    pub(super) read_ns: u64,
     /// Registers; all of them where it was stopped, two where it slept, none where native frames were not read.
     pub(super) registers: Option<Registers>,
     /// Copied memory: its stack, and Python state.

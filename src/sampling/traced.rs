@@ -257,6 +257,7 @@ impl TracedProcess {
             thread.plan.set_state(None);
             if exec {
                 thread.shared.roots.forget();
+                thread.shared.watched.forget();
             }
         }
     }

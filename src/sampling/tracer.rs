@@ -272,6 +272,7 @@ impl Tracer {
             sample.process = process;
             sample.shared = shared;
             sample.slices = slices;
+            sample.read_ns = 0;
             sample.registers = None;
             sample.python.clear();
             sample.python_partial = None;
@@ -283,6 +284,7 @@ impl Tracer {
             process,
             shared,
             slices,
+            read_ns: 0,
             registers: None,
             snapshot: SnapshotMemory::default(),
             python: PythonStack::default(),

@@ -2,6 +2,7 @@
 
 mod nn_modules;
 mod processes;
+mod progress;
 mod segments;
 mod stacks;
 
@@ -22,6 +23,7 @@ use crate::os::host::CpuGroups;
 use crate::recording::compact::SessionTables;
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
 use nn_modules::NnModuleCalls;
+use progress::Progress;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::ops::Range;
 use std::sync::Arc;
@@ -60,6 +62,7 @@ pub(super) struct Worker {
     module_ids: FxHashMap<u32, ModuleId>,
     code_ids: FxHashMap<CodeInfo, CodeId>,
     calls: NnModuleCalls,
+    progress: Progress,
     symbols: SymbolLoader,
     last_stacks: FxHashMap<ThreadId, Option<StackId>>,
     samples: Vec<Sample>,
@@ -105,6 +108,7 @@ impl Worker {
             module_ids: FxHashMap::default(),
             code_ids: FxHashMap::default(),
             calls: NnModuleCalls::default(),
+            progress: Progress::default(),
             symbols: SymbolLoader::start(),
             last_stacks: FxHashMap::default(),
             samples: Vec::new(),
@@ -185,6 +189,7 @@ impl Worker {
             }
             Message::ThreadGone(id) => {
                 self.last_stacks.remove(&id);
+                self.forget_progress(id);
             }
             Message::ProcessGone(id) => {
                 self.images.remove(&id);

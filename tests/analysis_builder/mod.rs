@@ -9,6 +9,7 @@ use torchspy::model::module::{ModuleInfo, ModuleKind, SymbolInfo};
 use torchspy::model::nn_module::NnModuleInfo;
 use torchspy::model::process::{ProcessInfo, ThreadInfo};
 use torchspy::model::profile::Profile;
+use torchspy::model::progress::{Condition, CounterInfo, ProgressPoint};
 use torchspy::model::quality::Quality;
 use torchspy::model::run::{Loss, RunInfo};
 use torchspy::model::sample::{Capture, Gil, Sample, ThreadState};
@@ -100,6 +101,12 @@ pub struct Builder {
     pub modules: Vec<ModuleInfo>,
     pub codes: Vec<CodeInfo>,
     pub nn_modules: Vec<NnModuleInfo>,
+    /// Counters of progress.
+    pub counters: Vec<CounterInfo>,
+    /// Their readings.
+    pub points: Vec<ProgressPoint>,
+    /// Conditions.
+    pub conditions: Vec<Condition>,
     pub stacks: StackTable<Frame>,
     pub samples: Vec<Sample>,
     pub symbols: Vec<SymbolInfo>,
@@ -136,6 +143,9 @@ impl Builder {
             modules: Vec::new(),
             codes: Vec::new(),
             nn_modules: Vec::new(),
+            counters: Vec::new(),
+            points: Vec::new(),
+            conditions: Vec::new(),
             stacks: StackTable::default(),
             samples: Vec::new(),
             symbols: Vec::new(),
@@ -344,6 +354,9 @@ impl Builder {
             modules: &self.modules,
             codes: &self.codes,
             nn_modules: &self.nn_modules,
+            counters: &self.counters,
+            points: &self.points,
+            conditions: &self.conditions,
             stacks: &self.stacks,
             samples: &self.samples,
             quality: &self.quality,

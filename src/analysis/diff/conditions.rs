@@ -2,6 +2,8 @@
 
 use super::Run;
 use crate::model::profile::{ProfileProcess, Role};
+use crate::model::progress::facts;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Recordings whose lengths differ by this factor are pointed out.
 const MUCH_LONGER: f64 = 1.5;
@@ -9,13 +11,18 @@ const MUCH_LONGER: f64 = 1.5;
 /// Something that is not the same in all runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Discrepancy {
-    /// What: `host`, `rate`.
-    pub what: &'static str,
+    /// What: `host`, `batch size`.
+    pub what: String,
     /// Of A; several values where its runs differ among themselves.
     pub a: Vec<String>,
     /// Of B.
     pub b: Vec<String>,
 }
+
+/// Conditions that are compared: a recording is hostile.
+const MOST_CONDITIONS: usize = 100;
+/// Conditions that say where something was found, or that [`FACTS`] has.
+const IS_SAID_ELSEWHERE: &[&str] = &[facts::FUNCTION, facts::TORCH];
 
 /// What two recordings can differ in.
 const FACTS: &[(&str, fn(&Run<'_>) -> String)] = &[
@@ -64,14 +71,52 @@ pub(super) fn discrepancies(a: &[Run<'_>], b: &[Run<'_>]) -> Vec<Discrepancy> {
     let mut found: Vec<Discrepancy> = FACTS
         .iter()
         .map(|&(what, fact)| Discrepancy {
-            what,
+            what: what.to_owned(),
             a: values(a, fact),
             b: values(b, fact),
         })
         .filter(|each| each.a != each.b || each.a.len() > 1)
         .collect();
+    found.extend(read_conditions(a, b));
     found.extend(lengths(a, b));
     found
+}
+
+/// What was read of the processes' loaders, optimizers and surroundings: batch size, workers, quota.
+fn read_conditions(a: &[Run<'_>], b: &[Run<'_>]) -> Vec<Discrepancy> {
+    let mut names: BTreeMap<&str, [BTreeSet<&str>; 2]> = BTreeMap::new();
+    for (side, runs) in [a, b].into_iter().enumerate() {
+        for run in runs {
+            let conditions = run.profile.conditions.iter();
+            let own = conditions
+                .filter(|each| each.process == run.process)
+                .map(|each| (each.name.as_str(), each.value.as_str()));
+            let counters = run.profile.counters.iter();
+            let of_counters = counters
+                .filter(|counter| counter.process == run.process)
+                .flat_map(|counter| &counter.facts)
+                .map(|(name, value)| (name.as_str(), value.as_str()));
+            for (name, value) in own.chain(of_counters) {
+                if !IS_SAID_ELSEWHERE.contains(&name) && names.len() < MOST_CONDITIONS {
+                    let sides = names.entry(name).or_default();
+                    sides[side].insert(value);
+                }
+            }
+        }
+    }
+    let owned = |values: BTreeSet<&str>| match values.is_empty() {
+        true => vec!["not read".to_owned()],
+        false => values.into_iter().map(str::to_owned).collect(),
+    };
+    names
+        .into_iter()
+        .filter(|(_, [a, b])| a != b)
+        .map(|(name, [a, b])| Discrepancy {
+            what: name.replace('_', " "),
+            a: owned(a),
+            b: owned(b),
+        })
+        .collect()
 }
 
 fn lengths(a: &[Run<'_>], b: &[Run<'_>]) -> Option<Discrepancy> {
@@ -88,7 +133,7 @@ fn lengths(a: &[Run<'_>], b: &[Run<'_>]) -> Option<Discrepancy> {
             .collect()
     };
     (longest > MUCH_LONGER * shortest).then(|| Discrepancy {
-        what: "length",
+        what: "length".to_owned(),
         a: shown(a),
         b: shown(b),
     })

@@ -1,5 +1,6 @@
 //! `torchspy report FILE`.
 
+use crate::analysis::progress::window::restrict;
 use crate::cli::failure::Failure;
 use crate::cli::outputs::{self, SummaryOptions};
 use crate::cli::plan::ReportPlan;
@@ -10,7 +11,12 @@ use std::process::ExitCode;
 
 /// Prints the summary on standard output.
 pub(crate) fn run(plan: &ReportPlan) -> Result<ExitCode, Failure> {
-    let profile = open(&plan.file)?;
+    let mut profile = open(&plan.file)?;
+    if let Some(range) = plan.steps {
+        let (first, last) = restrict(&mut profile, range).map_err(Failure::new)?;
+        let note = format!("steps {first} to {last} of the recording");
+        profile.run.notes.push(note);
+    }
     let mut text = Vec::new();
     if plan.json {
         outputs::json(&profile, &mut text)?;

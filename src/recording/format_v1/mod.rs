@@ -1,5 +1,6 @@
 //! Versions 1 and 2 of the format: what stands in the header block and in a segment's payload. Version 2 adds a table of
-//! `nn.Module`s behind all others, and frames that say which module's call comes next.
+//! `nn.Module`s behind all others, and frames that say which module's call comes next; and counters of progress, their
+//! readings, and conditions.
 //!
 //! The payload is zstd over postcard over columns, each column of a table in a run of its own. Everything in it is hostile input when it is read: sizes are
 //! bounded before they are believed, and ids are checked once, here, so that nobody else has to.
@@ -7,6 +8,7 @@
 mod codes;
 mod column;
 mod compress;
+mod progress;
 mod rows;
 mod samples;
 mod stacks;
@@ -22,6 +24,7 @@ use crate::model::run::RunInfo;
 use crate::model::segment::Segment;
 use column::{ColumnReader, ColumnWriter};
 use compress::Compressor;
+use progress::{PointColumns, WireCounter, condition_of, wire_condition};
 use rows::{
     RowBytes, Rows, WireModule, WireProcess, WireQuality, WireRun, clock_of, loss_of, wire_clock,
     wire_loss,
@@ -62,6 +65,9 @@ struct WireSegment<C, B> {
 struct WireSegment2<C, B> {
     first: WireSegment<C, B>,
     nn_modules: NnModuleColumns<C>,
+    counters: Rows<B>,
+    points: PointColumns<C>,
+    conditions: Rows<B>,
 }
 
 /// The most bytes that a payload of `compressed` bytes may become.
@@ -110,6 +116,9 @@ impl Encoder {
         let wire = WireSegment2 {
             first: wire_of(segment)?,
             nn_modules: NnModuleColumns::encode(&segment.nn_modules)?,
+            counters: Rows::encode(&segment.counters, WireCounter::of)?,
+            points: PointColumns::encode(&segment.points)?,
+            conditions: Rows::encode(&segment.conditions, wire_condition)?,
         };
         let length = self.compressor.append(&wire, out)?;
         let compressed = out.len() - start;
@@ -187,6 +196,9 @@ impl Decoder {
                 postcard::from_bytes(raw).map_err(damaged)?;
             Segment {
                 nn_modules: wire.nn_modules.decode()?,
+                counters: wire.counters.decode(WireCounter::model)?,
+                points: wire.points.decode()?,
+                conditions: wire.conditions.decode(condition_of)?,
                 ..segment_of(wire.first)?
             }
         };
@@ -222,6 +234,9 @@ fn segment_of(wire: WireSegment<ColumnReader<'_>, &[u8]>) -> Result<Segment, Cor
         symbols,
         codes,
         nn_modules: Vec::new(),
+        counters: Vec::new(),
+        points: Vec::new(),
+        conditions: Vec::new(),
         frames,
     })
 }

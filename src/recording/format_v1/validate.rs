@@ -57,6 +57,26 @@ pub(super) fn validate(segment: &Segment) -> Result<(), Corrupt> {
             "a stack's frame does not exist",
         )?;
     }
+    for counter in &segment.counters {
+        check(
+            counter.process.index() < segment.processes.len(),
+            "a counter's process does not exist",
+        )?;
+    }
+    for point in &segment.points {
+        check(
+            point.counter.index() < segment.counters.len()
+                && point.thread.index() < segment.threads.len(),
+            "a reading's counter or thread does not exist",
+        )?;
+        check(point.time_ns <= MAX_TIME_NS, "a reading's time is absurd")?;
+    }
+    for condition in &segment.conditions {
+        check(
+            condition.process.index() < segment.processes.len(),
+            "a condition's process does not exist",
+        )?;
+    }
     for sample in &segment.samples {
         validate_sample(segment, sample)?;
     }

@@ -1,7 +1,9 @@
 //! Fills the schema from an analysis.
 
+use super::conditions::conditions;
 use super::modules::modules;
 use super::operators::operators;
+use super::progress::progress;
 use super::{
     FunctionRow, Interval, Intervals, Itwinai, Process, Quality, Report, SCHEMA, StopTimes, Thread,
 };
@@ -56,6 +58,8 @@ pub fn report(profile: &Profile, analysis: &Analysis) -> Report {
         itwinai: primary.map(itwinai).unwrap_or_default(),
         operators: primary.and_then(|process| operators(profile, process)),
         modules: primary.and_then(modules),
+        progress: primary.and_then(|process| progress(profile, process)),
+        conditions: primary.map(|process| conditions(profile, process)),
         functions: primary.map_or(Vec::new(), |process| {
             process
                 .hot

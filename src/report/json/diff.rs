@@ -140,7 +140,7 @@ pub struct Scatter {
 #[derive(Clone, Debug, Serialize)]
 pub struct Differs {
     /// What.
-    pub what: &'static str,
+    pub what: String,
     /// Values of A's runs.
     pub a: Vec<String>,
     /// Values of B's.
@@ -193,7 +193,7 @@ pub fn diff_report(diff: &Diff) -> DiffReport {
             .discrepancies
             .iter()
             .map(|each| Differs {
-                what: each.what,
+                what: each.what.clone(),
                 a: each.a.clone(),
                 b: each.b.clone(),
             })

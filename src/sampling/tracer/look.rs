@@ -245,7 +245,7 @@ impl Tracer {
         sample.registers = registers.filter(|_| self.options.native);
         let process = &mut self.processes[index];
         let thread = &mut process.threads[at];
-        let stack = self.buffers.prepare(&thread.plan, &thread.shared.roots);
+        let stack = self.buffers.prepare(&mut thread.plan, &thread.shared);
         let read = capture(
             Subject {
                 memory: &process.memory,

@@ -134,7 +134,7 @@ impl Tracer {
             });
             prepared.push(Some((
                 sample,
-                self.buffers.prepare(&thread.plan, &thread.shared.roots),
+                self.buffers.prepare(&mut thread.plan, &thread.shared),
             )));
         }
         let mut late = std::mem::take(&mut self.late);
@@ -227,8 +227,8 @@ impl Tracer {
         let (processes, buffers, native) =
             (&mut self.processes, &mut self.buffers, self.options.native);
         let process = &mut processes[index];
-        let thread = &process.threads[at];
-        let stack = buffers.prepare(&thread.plan, &thread.shared.roots);
+        let thread = &mut process.threads[at];
+        let stack = buffers.prepare(&mut thread.plan, &thread.shared);
         read_stopped(process, at, &stopped, native, stack, buffers, &mut sample);
         let stop_ns = stopped.resume();
         self.quality.stops.record(stop_ns);

@@ -3,12 +3,13 @@
 use super::Worker;
 use crate::model::ids::ProcessId;
 use crate::model::process::ProcessInfo;
+use crate::model::progress::facts;
 use crate::native::modules::Module;
 use crate::os::clock::{monotonic_ns, process_cpu_ns};
-use crate::os::host::CpuGroups;
+use crate::os::host::{CpuGroups, affinity_cpus};
 use crate::python::discover::DiscoverError;
 use crate::sampling::fallback::{Finding, Order};
-use crate::sampling::image::{ProcessImage, Python, torch_version};
+use crate::sampling::image::{ProcessImage, Python, torch_versions};
 use crate::sampling::keeper::{KeeperEvent, has_same_image};
 
 impl Worker {
@@ -156,17 +157,39 @@ impl Worker {
                     .is_some_and(|file| file.starts_with(name))
             }
         };
+        let mut found = None;
         if process.torch.is_empty()
             && let Some(path) = image.module_path(named("libtorch_cpu.so"))
         {
             process.has_torch = true;
-            process.torch = torch_version(process.pid, &path).unwrap_or_default();
+            let versions = torch_versions(process.pid, &path).unwrap_or_default();
+            process.torch = versions.torch.unwrap_or_default();
             self.changed.insert(id);
+            found = Some((process.pid, versions.cuda));
         }
         if !process.has_cuda && image.module_path(named("libcuda.so")).is_some() {
             process.has_cuda = true;
             self.changed.insert(id);
         }
+        if let Some((pid, cuda)) = found {
+            self.note_conditions(id, pid, cuda);
+        }
+    }
+
+    /// What a process that has torch runs under, as far as the kernel and torch's files say.
+    fn note_conditions(&mut self, id: ProcessId, pid: i32, cuda: Option<String>) {
+        let mut note = |name: &str, value: Option<String>| {
+            if let Some(value) = value {
+                self.progress.condition(id, name, value);
+            }
+        };
+        note(facts::TORCH_CUDA, cuda);
+        let quota = CpuGroups::of(pid).quota();
+        note(facts::CPU_QUOTA, quota.map(|cpus| format!("{cpus:.2}")));
+        note(
+            facts::AFFINITY,
+            affinity_cpus(pid).map(|cpus| cpus.to_string()),
+        );
     }
 
     /// For how long the cgroup of the first process was throttled since the last call.

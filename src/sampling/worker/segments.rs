@@ -16,6 +16,7 @@ impl Worker {
         if facts.last {
             self.symbols.wait(SYMBOL_PATIENCE);
         }
+        let (points, conditions) = self.progress.take();
         let segment_facts = SegmentFacts {
             index: self.next_segment,
             start_ns: facts.start_ns,
@@ -24,6 +25,8 @@ impl Worker {
             quality: facts.quality,
             clocks: vec![clock_pair()],
             losses: facts.losses,
+            points,
+            conditions,
             last: facts.last,
         };
         self.next_segment += 1;

@@ -43,6 +43,7 @@ impl Worker {
             .or(lost_code.then_some(Partial::CodeGone));
         let mut runs = Vec::with_capacity(raw.python.runs.len());
         self.mark_nn_modules(raw, &mut scratch);
+        self.take_progress(raw, &scratch);
         for (run, range) in raw.python.runs.iter().zip(&scratch.runs) {
             let frames = scratch.marked.get(range.clone()).unwrap_or(&[]);
             runs.push(Run {

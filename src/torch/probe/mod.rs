@@ -11,6 +11,7 @@
 
 mod checks;
 mod objects;
+pub mod progress;
 
 use crate::memory::Memory;
 use crate::model::ids::NnModuleId;

@@ -55,6 +55,7 @@ pub mod modules;
 pub mod native;
 pub mod operators;
 pub mod phases;
+pub mod progress;
 pub mod python;
 pub mod symbols;
 pub mod syscalls;

@@ -1,0 +1,248 @@
+//! Progress: steps, epochs and throughput, from counters that were read with the samples.
+//!
+//! A step is an optimizer step; where no optimizer was seen to step, it is a batch that a DataLoader gave out. Counters tell
+//! exactly how many steps there were, and between which two samples each of them ended: a step's length is known to about a
+//! tick on either side, and percentiles are given only where steps last more than five ticks.
+//!
+//! | file | says |
+//! |---|---|
+//! | [`series`] | which counter counts the steps, and when each of them ended |
+//! | [`passes`] | passes of loaders over their data: which of them trained, which evaluated |
+//! | [`times`] | how long steps took, less warm-up and less what lay between epochs; which were slow, and in what |
+//! | [`window`] | the part of a recording that some of its steps make up |
+
+pub mod passes;
+pub mod series;
+pub mod times;
+pub mod window;
+
+use super::intervals::Share;
+use crate::model::category::Phase;
+use crate::model::ids::{FunctionId, ProcessId, ThreadId};
+use crate::model::profile::{Profile, ProfileSample};
+use crate::model::progress::{CounterKind, facts};
+pub use passes::Pass;
+pub use series::{Step, steps};
+use std::collections::BTreeSet;
+
+/// What a step is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StepUnit {
+    /// A step of an optimizer.
+    #[default]
+    Optimizer,
+    /// A batch that a DataLoader gave out: nothing was trained.
+    Batch,
+}
+
+/// Steps left out of the headline.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WarmUp {
+    /// How many, from the first of the recording.
+    pub steps: u64,
+    /// From the first sample of the thread to the end of the last of them.
+    pub ns: u64,
+}
+
+/// How long steps took.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StepTimes {
+    /// Steps that these figures are of.
+    pub steps: u64,
+    /// Time that they took together.
+    pub ns: u64,
+    /// Mean.
+    pub mean_ns: f64,
+    /// 95 % interval of the mean; `None` where steps are too short to be told apart, or too few.
+    pub interval_ns: Option<(f64, f64)>,
+    /// The distribution, where steps last more than five ticks.
+    pub spread: Option<Spread>,
+}
+
+/// Distribution of steps' lengths.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Spread {
+    /// Standard deviation, less what the ticks add to it.
+    pub sd_ns: f64,
+    /// Percentiles.
+    pub p50_ns: u64,
+    /// See `p50_ns`.
+    pub p95_ns: u64,
+    /// See `p50_ns`.
+    pub p99_ns: u64,
+    /// The longest.
+    pub max_ns: u64,
+    /// How well the end of one step is known, on average.
+    pub resolution_ns: u64,
+}
+
+/// A step that took much longer than others.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SlowStep {
+    /// Its number in the recording, from 1.
+    pub number: u64,
+    /// When it began, CLOCK_MONOTONIC.
+    pub start_ns: u64,
+    /// How long it took.
+    pub ns: u64,
+    /// The phase that took more than usual, and by how much.
+    pub phase: Phase,
+    /// See `phase`.
+    pub more_ns: u64,
+    /// The user's line under which that phase was in this step.
+    pub line: Option<(FunctionId, u32)>,
+}
+
+/// Time of a phase per step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PhaseTime {
+    /// The phase.
+    pub phase: Phase,
+    /// Time per step, ns.
+    pub per_step_ns: f64,
+    /// Its share of steps' time.
+    pub share: Share,
+}
+
+/// Passes without a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Evaluation {
+    /// How many.
+    pub passes: u64,
+    /// Batches that they gave out.
+    pub batches: u64,
+    /// From the first to the last batch of each, in all.
+    pub ns: u64,
+}
+
+/// The progress of one process.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Progress {
+    /// What a step is.
+    pub unit: StepUnit,
+    /// The counter that steps were counted by.
+    pub source: Option<CounterKind>,
+    /// Class of the object that has it.
+    pub class: String,
+    /// Steps that ended in the recording.
+    pub steps: u64,
+    /// Passes that trained; `None` where no loader was seen, and nothing else counts epochs.
+    pub epochs: Option<u64>,
+    /// How long epochs took that were seen whole, with what came between them, ns.
+    pub epoch_ns: Vec<u64>,
+    /// Batches for a step: more than 1 where gradients are accumulated. `None` where it is no whole number.
+    pub batches_per_step: Option<u64>,
+    /// Batches given out for training.
+    pub batches: u64,
+    /// Samples in a batch.
+    pub batch_size: Option<u64>,
+    /// Left out of what follows.
+    pub warm_up: WarmUp,
+    /// How long steps took.
+    pub times: Option<StepTimes>,
+    /// Where that time went, by phase, most first.
+    pub phases: Vec<PhaseTime>,
+    /// Steps much longer than the others.
+    pub slow: Vec<SlowStep>,
+    /// Passes without a step.
+    pub evaluation: Evaluation,
+    /// The thread whose samples told.
+    pub thread: Option<ThreadId>,
+    /// Numbers of the loaders' counters whose batches trained.
+    pub trained: Vec<u32>,
+}
+
+impl Progress {
+    /// Steps a second.
+    pub fn steps_per_s(&self) -> Option<f64> {
+        let times = self.times.as_ref()?;
+        (times.mean_ns > 0.0).then(|| 1e9 / times.mean_ns)
+    }
+
+    /// Samples of the dataset a second, in this process alone.
+    pub fn samples_per_s(&self) -> Option<f64> {
+        let size = self.batch_size?.checked_mul(self.batches_per_step?)?;
+        Some(self.steps_per_s()? * size as f64)
+    }
+}
+
+/// The progress of a process whose training thread has these samples, sorted by start. `None` where no counter was read that
+/// moved.
+pub fn progress(
+    profile: &Profile,
+    process: ProcessId,
+    samples: &[&ProfileSample],
+) -> Option<Progress> {
+    let counted = series::count(profile, process)?;
+    let passes = passes::passes(profile, process, &counted);
+    let training: Vec<&Pass> = passes.iter().filter(|pass| pass.trains).collect();
+    let batches: u64 = training
+        .iter()
+        .fold(0, |sum, pass| u64::saturating_add(sum, pass.batches));
+    let batches_per_step = match counted.unit {
+        StepUnit::Batch => Some(1),
+        StepUnit::Optimizer => passes::batches_per_step(&passes),
+    };
+    let batch_size = batch_size(profile, &training);
+    let timed = times::timed(profile, &counted, &passes, samples);
+    let evaluation = match counted.unit {
+        StepUnit::Batch => Evaluation::default(),
+        StepUnit::Optimizer => evaluation(&passes),
+    };
+    let lightning = series::last_value(profile, process, CounterKind::LightningEpochs);
+    let epochs = match (training.len(), lightning) {
+        (0, Some(ended)) if ended > 0 => Some(ended),
+        (0, _) => None,
+        (passes, _) => Some(passes as u64),
+    };
+    Some(Progress {
+        unit: counted.unit,
+        source: Some(counted.kind),
+        class: counted.class.clone(),
+        steps: counted.steps,
+        epochs: epochs.filter(|_| counted.unit == StepUnit::Optimizer),
+        epoch_ns: match counted.unit {
+            StepUnit::Optimizer => passes::epoch_times(profile, &passes),
+            StepUnit::Batch => Vec::new(),
+        },
+        batches_per_step,
+        batches,
+        batch_size,
+        warm_up: timed.warm_up,
+        phases: timed.phases,
+        slow: timed.slow,
+        times: timed.times,
+        evaluation,
+        thread: counted.thread,
+        trained: trained(profile, &training),
+    })
+}
+
+fn trained(profile: &Profile, training: &[&Pass]) -> Vec<u32> {
+    let counters = training
+        .iter()
+        .filter_map(|pass| profile.counters.get(pass.counter.index()));
+    let distinct: BTreeSet<u32> = counters.map(|counter| counter.number).collect();
+    distinct.into_iter().collect()
+}
+
+/// The batch size of all passes that trained, if it is one.
+fn batch_size(profile: &Profile, training: &[&Pass]) -> Option<u64> {
+    let mut sizes = training.iter().map(|pass| {
+        let counter = profile.counters.get(pass.counter.index())?;
+        counter.fact(facts::BATCH_SIZE)?.parse::<u64>().ok()
+    });
+    let first = sizes.next()??;
+    sizes.all(|size| size == Some(first)).then_some(first)
+}
+
+fn evaluation(passes: &[Pass]) -> Evaluation {
+    let mut sum = Evaluation::default();
+    for pass in passes.iter().filter(|pass| !pass.trains) {
+        sum.passes += 1;
+        sum.batches = sum.batches.saturating_add(pass.batches);
+        let ns = pass.end_ns.saturating_sub(pass.start_ns);
+        sum.ns = sum.ns.saturating_add(ns);
+    }
+    sum
+}

@@ -1,0 +1,417 @@
+//! Which counter counts the steps, and when each of them ended.
+
+use super::StepUnit;
+use crate::model::category::Phase;
+use crate::model::ids::{CounterId, ProcessId, ThreadId};
+use crate::model::profile::{Profile, ProfileSample};
+use crate::model::progress::{CounterKind, ProgressPoint};
+use crate::model::sample::Capture;
+use rustc_hash::FxHashMap;
+
+/// Steps that are listed one by one: a recording is hostile.
+const MAX_STEPS: u64 = 1 << 19;
+/// The most changes that one step makes to a parameter.
+const MAX_CHANGES: u64 = 64;
+/// Differences that a constant number of changes is learned from.
+const MAX_DIFFERENCES: usize = 4096;
+/// Steps that may have gone by before their counter was found: a launched program is looked at from its start.
+const MAX_EARLIER: u64 = 1000;
+
+/// A step: from the end of the one before to its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Its number in the recording, from 1.
+    pub number: u64,
+    /// Start, CLOCK_MONOTONIC.
+    pub start_ns: u64,
+    /// End.
+    pub end_ns: u64,
+    /// How well the end is known: the time between the two samples that it lies between.
+    pub uncertain_ns: u64,
+    /// Whether no other step ended between these two samples: the end of one that is not is spread evenly.
+    pub alone: bool,
+}
+
+/// Steps that ended between two samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ended {
+    pub(super) after_ns: u64,
+    pub(super) before_ns: u64,
+    pub(super) count: u64,
+}
+
+impl Ended {
+    fn middle_ns(&self) -> u64 {
+        self.after_ns
+            .saturating_add(self.before_ns.saturating_sub(self.after_ns) / 2)
+    }
+}
+
+/// The steps of a process, counted.
+#[derive(Clone, Debug)]
+pub(super) struct Counted {
+    pub(super) unit: StepUnit,
+    pub(super) kind: CounterKind,
+    pub(super) class: String,
+    pub(super) thread: Option<ThreadId>,
+    /// Those before the first reading and those that were seen to end.
+    pub(super) steps: u64,
+    /// Those before the first reading.
+    pub(super) earlier: u64,
+    /// By time.
+    pub(super) ended: Vec<Ended>,
+}
+
+/// The steps of a process one by one, from the second that was seen to end on; empty where no counter was read. For tables
+/// that are to be given per step.
+pub fn steps(profile: &Profile, process: ProcessId) -> Vec<Step> {
+    count(profile, process).map_or(Vec::new(), |counted| listed(&counted))
+}
+
+/// The steps one by one: the end of the first that was seen to end is where the list begins.
+pub(super) fn listed(counted: &Counted) -> Vec<Step> {
+    let mut steps = Vec::new();
+    let mut number = counted.earlier;
+    let mut last_end: Option<u64> = None;
+    for ended in &counted.ended {
+        let end_ns = ended.middle_ns();
+        if let Some(start_ns) = last_end {
+            let uncertain_ns = ended.before_ns.saturating_sub(ended.after_ns);
+            let length = end_ns.saturating_sub(start_ns);
+            for index in 0..ended.count.min(MAX_STEPS - steps.len() as u64) {
+                let at = |index: u64| {
+                    let part = u128::from(length) * u128::from(index) / u128::from(ended.count);
+                    start_ns.saturating_add(u64::try_from(part).unwrap_or(length))
+                };
+                steps.push(Step {
+                    number: number.saturating_add(index + 1),
+                    start_ns: at(index),
+                    end_ns: at(index + 1),
+                    uncertain_ns,
+                    alone: ended.count == 1,
+                });
+            }
+        }
+        number = number.saturating_add(ended.count);
+        last_end = Some(end_ns);
+    }
+    steps
+}
+
+/// Whether the recording begins with the program: what came before its first reading is part of it, too.
+pub(super) fn is_whole(profile: &Profile) -> bool {
+    // Where only some of its steps are looked at, there are readings from before.
+    let first = profile.points.first();
+    profile.run.launched && first.is_none_or(|point| point.time_ns > profile.start_ns)
+}
+
+/// Readings of a process's counters, by counter.
+pub(super) fn readings(
+    profile: &Profile,
+    process: ProcessId,
+    kind: CounterKind,
+) -> Vec<(CounterId, Vec<&ProgressPoint>)> {
+    let mut of: FxHashMap<CounterId, Vec<&ProgressPoint>> = FxHashMap::default();
+    for point in &profile.points {
+        let counter = profile.counters.get(point.counter.index());
+        if counter.is_some_and(|counter| counter.process == process && counter.kind == kind) {
+            of.entry(point.counter).or_default().push(point);
+        }
+    }
+    let mut all: Vec<_> = of.into_iter().collect();
+    all.sort_by_key(|&(id, _)| id);
+    for (_, points) in &mut all {
+        points.sort_by_key(|point| point.time_ns);
+    }
+    all
+}
+
+/// The highest value of a kind of counter.
+pub(super) fn last_value(profile: &Profile, process: ProcessId, kind: CounterKind) -> Option<u64> {
+    let all = readings(profile, process, kind);
+    all.iter()
+        .flat_map(|(_, points)| points.iter().map(|point| point.value))
+        .max()
+}
+
+/// Counts the steps of a process by the best counter that there is: one that counts steps; else the changes of a parameter;
+/// else batches.
+pub(super) fn count(profile: &Profile, process: ProcessId) -> Option<Counted> {
+    let direct = [CounterKind::TrainerSteps, CounterKind::LightningSteps];
+    for kind in direct {
+        let best = readings(profile, process, kind)
+            .into_iter()
+            .max_by_key(|(_, points)| points.len());
+        if let Some((id, points)) = best
+            && points.len() >= 2
+        {
+            return Some(counted(profile, process, kind, id, &points, 1));
+        }
+    }
+    let versions = readings(profile, process, CounterKind::ParameterVersion)
+        .into_iter()
+        .filter_map(|(id, points)| {
+            let each = changes_of_a_step(profile, &points)?;
+            let kind = CounterKind::ParameterVersion;
+            Some(counted(profile, process, kind, id, &points, each))
+        })
+        .max_by_key(|counted| counted.steps);
+    versions
+        .filter(|counted| counted.steps > 0)
+        .or_else(|| batches(profile, process))
+}
+
+fn counted(
+    profile: &Profile,
+    process: ProcessId,
+    kind: CounterKind,
+    id: CounterId,
+    points: &[&ProgressPoint],
+    each: u64,
+) -> Counted {
+    let quiet = Quiet::of(profile, points);
+    let base = points.first().map_or(0, |point| point.value);
+    let mut done = 0;
+    let mut ended = Vec::new();
+    for point in points {
+        let now = point.value.saturating_sub(base) / each.max(1);
+        // A counter that went back was set anew: what it counts from then on is not more than before.
+        if now > done {
+            ended.push(Ended {
+                after_ns: quiet.until(point),
+                before_ns: point.time_ns,
+                count: now - done,
+            });
+            done = now;
+        }
+    }
+    let info = profile.counters.get(id.index());
+    let mut counted = Counted {
+        unit: StepUnit::Optimizer,
+        kind,
+        class: info.map(|info| info.class.clone()).unwrap_or_default(),
+        thread: points.first().map(|point| point.thread),
+        steps: done,
+        earlier: 0,
+        ended,
+    };
+    counted.earlier = earlier(profile, process, &counted, base);
+    counted.steps = counted.steps.saturating_add(counted.earlier);
+    counted
+}
+
+/// Steps before the counter was first read, in a recording that begins with the program: as many as the batches that had been
+/// given out by then were good for.
+fn earlier(profile: &Profile, process: ProcessId, counted: &Counted, base: u64) -> u64 {
+    if !is_whole(profile) {
+        return 0;
+    }
+    if counted.kind != CounterKind::ParameterVersion {
+        // It counts from the first step on, unless the run was resumed.
+        let given: u64 = readings(profile, process, CounterKind::Batches)
+            .iter()
+            .filter_map(|(_, points)| points.iter().map(|point| point.value).max())
+            .fold(0, u64::saturating_add);
+        return if base <= given { base } else { 0 };
+    }
+    let Some((batches, each)) = first_pass(profile, process, counted) else {
+        return 0;
+    };
+    let samples = thread_samples(profile, counted.thread);
+    let mut votes: FxHashMap<u64, usize> = FxHashMap::default();
+    let mut steps_done = 0;
+    let mut ended = counted.ended.iter().peekable();
+    for point in &batches {
+        while let Some(step) = ended.next_if(|step| step.before_ns <= point.time_ns) {
+            steps_done = u64::saturating_add(steps_done, step.count);
+        }
+        // In forward and backward the last batch is given out, and its step is still to come.
+        let Some(sample) = sample_at(&samples, point.time_ns) else {
+            continue;
+        };
+        if matches!(sample.phase, Phase::Forward | Phase::Backward)
+            && let Some(ahead) = (point.value).checked_sub(1)
+            && let Some(before) = (ahead / each).checked_sub(steps_done)
+            && before <= MAX_EARLIER
+        {
+            *votes.entry(before).or_default() += 1;
+        }
+    }
+    votes
+        .into_iter()
+        .max_by_key(|&(before, votes)| (votes, std::cmp::Reverse(before)))
+        .map_or(0, |(before, _)| before)
+}
+
+/// The readings of the first pass in which steps were made, and how many batches go into a step of it.
+fn first_pass<'p>(
+    profile: &'p Profile,
+    process: ProcessId,
+    counted: &Counted,
+) -> Option<(Vec<&'p ProgressPoint>, u64)> {
+    let (first, last) = (counted.ended.first()?, counted.ended.last()?);
+    let mut best: Option<Vec<&ProgressPoint>> = None;
+    for (_, points) in readings(profile, process, CounterKind::Batches) {
+        let ends = points
+            .windows(2)
+            .position(|pair| pair[1].value < pair[0].value);
+        let pass = points[..ends.map_or(points.len(), |at| at + 1)].to_vec();
+        let (Some(begin), Some(end)) = (pass.first(), pass.last()) else {
+            continue;
+        };
+        let holds = begin.time_ns <= last.before_ns && end.time_ns >= first.after_ns;
+        let is_earlier = best
+            .as_ref()
+            .is_none_or(|best| begin.time_ns < best[0].time_ns);
+        if holds && is_earlier {
+            best = Some(pass);
+        }
+    }
+    let pass = best?;
+    let (begin, end) = (pass.first()?, pass.last()?);
+    let steps: u64 = counted
+        .ended
+        .iter()
+        .filter(|step| step.before_ns > begin.time_ns && step.before_ns <= end.time_ns)
+        .map(|step| step.count)
+        .fold(0, u64::saturating_add);
+    let batches = end.value.saturating_sub(begin.value);
+    // Of short passes the ends count: a batch more or less.
+    let each = (batches as f64 / steps.max(1) as f64).round() as u64;
+    (steps > 0 && each > 0).then_some((pass, each))
+}
+
+/// How many changes a step makes to a parameter: what divides nearly all differences between readings outside of the
+/// optimizer. `None` where that is not told by a few of them.
+fn changes_of_a_step(profile: &Profile, points: &[&ProgressPoint]) -> Option<u64> {
+    const FEWEST: usize = 2;
+    let samples = thread_samples(profile, points.first().map(|point| point.thread));
+    let is_outside = |time_ns: u64| {
+        sample_at(&samples, time_ns).is_none_or(|sample| sample.phase != Phase::Optimizer)
+    };
+    // A value was read at least at its first reading, and at the last one before the next value.
+    let outside: Vec<u64> = points
+        .iter()
+        .enumerate()
+        .filter(|(index, point)| {
+            let next = points.get(index + 1);
+            is_outside(point.time_ns) || next.is_some_and(|next| is_outside(next.before_ns))
+        })
+        .map(|(_, point)| point.value)
+        .collect();
+    let differences: Vec<u64> = outside
+        .windows(2)
+        .filter_map(|pair| pair[1].checked_sub(pair[0]))
+        .filter(|&difference| difference > 0)
+        .take(MAX_DIFFERENCES)
+        .collect();
+    if differences.len() < FEWEST {
+        return None;
+    }
+    let divides = |each: &u64| {
+        let even = differences.iter().filter(|&&each_one| each_one % each == 0);
+        even.count() * 20 >= differences.len() * 19
+    };
+    (1..=MAX_CHANGES).rev().find(divides)
+}
+
+/// Batches as steps, where nothing was trained.
+fn batches(profile: &Profile, process: ProcessId) -> Option<Counted> {
+    let all = readings(profile, process, CounterKind::Batches);
+    let mut ended = Vec::new();
+    let (mut steps, mut class, mut thread) = (0_u64, String::new(), None);
+    let first_ns = all
+        .iter()
+        .filter_map(|(_, points)| points.first().map(|point| point.time_ns))
+        .min();
+    for (id, points) in &all {
+        let quiet = Quiet::of(profile, points);
+        let begun = is_whole(profile) || points.first().map(|point| point.time_ns) != first_ns;
+        let mut last = (!begun).then(|| points.first().map_or(0, |point| point.value));
+        for point in points {
+            let count = match last {
+                Some(last) if point.value >= last => point.value - last,
+                _ => point.value,
+            };
+            last = Some(point.value);
+            steps = steps.saturating_add(count);
+            if count > 0 {
+                ended.push(Ended {
+                    after_ns: quiet.until(point),
+                    before_ns: point.time_ns,
+                    count,
+                });
+            }
+        }
+        if let Some(info) = profile.counters.get(id.index()) {
+            class.clone_from(&info.class);
+        }
+        thread = thread.or(points.first().map(|point| point.thread));
+    }
+    ended.sort_by_key(|step| (step.before_ns, step.after_ns));
+    (steps > 0).then_some(Counted {
+        unit: StepUnit::Batch,
+        kind: CounterKind::Batches,
+        class,
+        thread,
+        steps,
+        earlier: 0,
+        ended,
+    })
+}
+
+/// Until when a thread was known not to have run before a reading.
+struct Quiet<'p> {
+    samples: Vec<&'p ProfileSample>,
+}
+
+impl<'p> Quiet<'p> {
+    fn of(profile: &'p Profile, points: &[&ProgressPoint]) -> Self {
+        Self {
+            samples: thread_samples(profile, points.first().map(|point| point.thread)),
+        }
+    }
+
+    /// The last moment before a reading at which the counter had its old value. It is counted on by its thread: while that
+    /// was not scheduled it did not move.
+    fn until(&self, point: &ProgressPoint) -> u64 {
+        let before_ns = point.before_ns.min(point.time_ns);
+        let after = self
+            .samples
+            .partition_point(|sample| sample.start_ns <= point.time_ns);
+        let earlier = self.samples.get(..after).unwrap_or(&[]).iter().rev();
+        for sample in earlier.take(64) {
+            let end_ns = sample.start_ns.saturating_add(sample.weight_ns);
+            if end_ns <= before_ns {
+                break;
+            }
+            if sample.capture == Capture::Reused {
+                // The look that found it so was made within the last tick of the stretch.
+                let tick_ns = sample.weight_ns / u64::from(sample.ticks.max(1));
+                let seen_ns = end_ns.min(point.time_ns).saturating_sub(tick_ns / 2);
+                return seen_ns.clamp(before_ns, point.time_ns);
+            }
+        }
+        before_ns
+    }
+}
+
+/// The samples of a thread, by start.
+pub(super) fn thread_samples(profile: &Profile, thread: Option<ThreadId>) -> Vec<&ProfileSample> {
+    // Samples are sorted by thread, then start.
+    let Some(thread) = thread else {
+        return Vec::new();
+    };
+    let from = profile
+        .samples
+        .partition_point(|sample| sample.thread < thread);
+    let rest = profile.samples.get(from..).unwrap_or(&[]);
+    rest.iter()
+        .take_while(|sample| sample.thread == thread)
+        .collect()
+}
+
+fn sample_at<'p>(samples: &[&'p ProfileSample], time_ns: u64) -> Option<&'p ProfileSample> {
+    let after = samples.partition_point(|sample| sample.start_ns <= time_ns);
+    samples.get(after.checked_sub(1)?).copied()
+}

@@ -1,0 +1,312 @@
+//! How long steps took: less warm-up, and less what lay between passes.
+
+use super::passes::Pass;
+use super::series::{Counted, Step, is_whole, listed, thread_samples};
+use super::{PhaseTime, SlowStep, Spread, StepTimes, WarmUp};
+use crate::analysis::functions::user_line;
+use crate::analysis::intervals::Shares;
+use crate::model::category::Phase;
+use crate::model::profile::{Profile, ProfileSample};
+
+/// Ticks that a step must last for its length to be told.
+const TICKS_A_STEP: f64 = 5.0;
+/// The most steps at the start that are taken for warm-up because they are slow: a quarter of all, and no more than this.
+const MOST_SLOW: usize = 20;
+/// How much longer than usual a step at the start must be.
+const SLOW_START: f64 = 1.5;
+/// The share of a step's time that `torch.compile` must take for all steps up to it to be warm-up.
+const COMPILES: f64 = 0.2;
+/// Slow steps that are listed.
+const MOST_LISTED: usize = 5;
+
+/// Time by phase, ns, in the order of [`Phase::ALL`].
+type ByPhase = [u64; Phase::ALL.len()];
+
+/// What [`timed`] found.
+#[derive(Default)]
+pub(super) struct Timed {
+    pub(super) warm_up: WarmUp,
+    pub(super) times: Option<StepTimes>,
+    pub(super) phases: Vec<PhaseTime>,
+    pub(super) slow: Vec<SlowStep>,
+}
+
+/// Times of steps. `samples` are those of the training thread.
+pub(super) fn timed(
+    profile: &Profile,
+    counted: &Counted,
+    passes: &[Pass],
+    samples: &[&ProfileSample],
+) -> Timed {
+    let own;
+    let samples = match counted.thread == samples.first().map(|sample| sample.thread) {
+        true => samples,
+        false => {
+            own = thread_samples(profile, counted.thread);
+            own.as_slice()
+        }
+    };
+    let all = listed(counted);
+    let mut starts: Vec<u64> = passes.iter().map(|pass| pass.start_ns).collect();
+    starts.sort_unstable();
+    let between = |step: &&Step| {
+        let next = starts.partition_point(|&start| start <= step.start_ns);
+        starts.get(next).is_none_or(|&start| start > step.end_ns)
+    };
+    let inside: Vec<Step> = all.iter().filter(between).copied().collect();
+    // Where every step is a pass of its own, what lies between them is part of them.
+    let steps = if inside.len() * 2 >= all.len() {
+        inside
+    } else {
+        all
+    };
+    let phases = phases_of_steps(&steps, samples);
+    let warm = warm_up_steps(&steps, &phases);
+    let first_ns = samples
+        .first()
+        .map_or(profile.start_ns, |sample| sample.start_ns);
+    let warm_up = match steps.get(warm) {
+        Some(step) => WarmUp {
+            steps: step.number - 1,
+            ns: step.start_ns.saturating_sub(first_ns),
+        },
+        None => WarmUp::default(),
+    };
+    let (steps, phases) = (
+        steps.get(warm..).unwrap_or(&[]),
+        phases.get(warm..).unwrap_or(&[]),
+    );
+    let tick_ns = 1e9 / profile.run.rate_hz.max(1e-3);
+    Timed {
+        warm_up: match is_whole(profile) || warm > 0 {
+            true => warm_up,
+            false => WarmUp::default(),
+        },
+        times: step_times(steps, tick_ns),
+        phases: phase_times(steps, samples),
+        slow: slow_steps(profile, steps, phases, samples, tick_ns),
+    }
+}
+
+/// Time by phase in each of `steps`, which do not overlap.
+fn phases_of_steps(steps: &[Step], samples: &[&ProfileSample]) -> Vec<ByPhase> {
+    let mut of = vec![ByPhase::default(); steps.len()];
+    for (step, sample, ns) in overlaps(steps, samples) {
+        of[step][sample.phase as usize] = of[step][sample.phase as usize].saturating_add(ns);
+    }
+    of
+}
+
+/// Which part of which sample lies in which step.
+fn overlaps<'s, 'p>(
+    steps: &'s [Step],
+    samples: &'s [&'p ProfileSample],
+) -> impl Iterator<Item = (usize, &'p ProfileSample, u64)> + 's {
+    let mut first = 0;
+    samples.iter().flat_map(move |&sample| {
+        let end_ns = sample.start_ns.saturating_add(sample.weight_ns);
+        while steps
+            .get(first)
+            .is_some_and(|step| step.end_ns <= sample.start_ns)
+        {
+            first += 1;
+        }
+        let from = first;
+        (from..steps.len())
+            .take_while(move |&at| steps[at].start_ns < end_ns)
+            .map(move |at| {
+                let step = &steps[at];
+                let ns = end_ns
+                    .min(step.end_ns)
+                    .saturating_sub(sample.start_ns.max(step.start_ns));
+                (at, sample, ns)
+            })
+    })
+}
+
+/// How many steps at the start are warm-up: as far as most of them are slow, and up to the last, in the first
+/// half, in which torch.compile was at work.
+fn warm_up_steps(steps: &[Step], phases: &[ByPhase]) -> usize {
+    let lengths: Vec<u64> = steps.iter().map(length).collect();
+    let Some(usual) = percentile(&sorted(&lengths), 0.5) else {
+        return 0;
+    };
+    let early = (steps.len() / 4).min(MOST_SLOW);
+    let is_slow = |ns: &&u64| **ns as f64 > SLOW_START * usual as f64;
+    // One slow step among usual ones is none of them.
+    let slow = (1..=early)
+        .rev()
+        .find(|&count| {
+            let first = lengths.get(..count).unwrap_or(&[]);
+            let ends_slow = first.last().is_some_and(|ns| is_slow(&ns));
+            ends_slow && first.iter().filter(is_slow).count() * 2 > count
+        })
+        .unwrap_or(0);
+    let compiles = phases.iter().take(steps.len() / 2).rposition(|phases| {
+        phases[Phase::Compile as usize] as f64 > COMPILES * total(phases).max(1) as f64
+    });
+    slow.max(compiles.map_or(0, |at| at + 1))
+}
+
+fn step_times(steps: &[Step], tick_ns: f64) -> Option<StepTimes> {
+    const FEWEST: usize = 2;
+    const FOR_SPREAD: usize = 10;
+    let lengths: Vec<u64> = steps.iter().map(length).collect();
+    let ns = total(&lengths);
+    if lengths.len() < FEWEST || ns == 0 {
+        return None;
+    }
+    let count = lengths.len() as f64;
+    let mean_ns = ns as f64 / count;
+    let are_told = mean_ns > TICKS_A_STEP * tick_ns && lengths.len() >= FOR_SPREAD;
+    let spread = are_told.then(|| spread(steps, &lengths, mean_ns));
+    Some(StepTimes {
+        steps: lengths.len() as u64,
+        ns,
+        mean_ns,
+        interval_ns: spread.map(|spread| {
+            let half =
+                1.96 * spread.sd_ns / count.sqrt() + 2.0 * spread.resolution_ns as f64 / count;
+            (mean_ns - half, mean_ns + half)
+        }),
+        spread,
+    })
+}
+
+fn spread(steps: &[Step], lengths: &[u64], mean_ns: f64) -> Spread {
+    let count = lengths.len() as f64;
+    let squares: f64 = lengths
+        .iter()
+        .map(|&ns| (ns as f64 - mean_ns).powi(2))
+        .sum();
+    // The end of a step is anywhere between two samples: that adds a twelfth of the square of their distance at either end.
+    let blur: f64 = steps
+        .iter()
+        .map(|step| (step.uncertain_ns as f64).powi(2) / 6.0)
+        .sum();
+    let variance = squares / (count - 1.0).max(1.0) - blur / count;
+    let sorted = sorted(lengths);
+    let at = |share: f64| percentile(&sorted, share).unwrap_or(0);
+    let uncertain: Vec<u64> = steps.iter().map(|step| step.uncertain_ns).collect();
+    Spread {
+        sd_ns: variance.max(0.0).sqrt(),
+        p50_ns: at(0.5),
+        p95_ns: at(0.95),
+        p99_ns: at(0.99),
+        max_ns: sorted.last().copied().unwrap_or(0),
+        resolution_ns: total(&uncertain) / lengths.len().max(1) as u64,
+    }
+}
+
+fn phase_times(steps: &[Step], samples: &[&ProfileSample]) -> Vec<PhaseTime> {
+    let (mut total_ns, mut ticks) = (0_u64, 0_u64);
+    let mut of = vec![0_u64; Phase::ALL.len()];
+    let mut seen_last = None;
+    for (_, sample, ns) in overlaps(steps, samples) {
+        total_ns = total_ns.saturating_add(ns);
+        of[sample.phase as usize] = of[sample.phase as usize].saturating_add(ns);
+        if seen_last != Some(sample.start_ns) {
+            ticks = ticks.saturating_add(sample.ticks.into());
+        }
+        seen_last = Some(sample.start_ns);
+    }
+    if total_ns == 0 {
+        return Vec::new();
+    }
+    let mut shares = Shares::new(total_ns, ticks, Phase::ALL.len());
+    seen_last = None;
+    for (_, sample, ns) in overlaps(steps, samples) {
+        let is_new = seen_last != Some(sample.start_ns);
+        let ticks = if is_new { sample.ticks } else { 0 };
+        seen_last = Some(sample.start_ns);
+        shares.add(ns, ticks, &[(sample.phase as usize, ns)]);
+    }
+    let mut times: Vec<PhaseTime> = Phase::ALL
+        .iter()
+        .filter(|&&phase| of[phase as usize] > 0)
+        .map(|&phase| PhaseTime {
+            phase,
+            per_step_ns: of[phase as usize] as f64 / steps.len().max(1) as f64,
+            share: shares.share(phase as usize),
+        })
+        .collect();
+    times.sort_by(|left, right| right.per_step_ns.total_cmp(&left.per_step_ns));
+    times
+}
+
+/// Steps far beyond the others, the longest first, with the phase that took more than it usually does.
+fn slow_steps(
+    profile: &Profile,
+    steps: &[Step],
+    phases: &[ByPhase],
+    samples: &[&ProfileSample],
+    tick_ns: f64,
+) -> Vec<SlowStep> {
+    const FEWEST: usize = 10;
+    let lengths: Vec<u64> = steps.iter().map(length).collect();
+    let usual = percentile(&sorted(&lengths), 0.5).unwrap_or(0);
+    if steps.len() < FEWEST || (usual as f64) < TICKS_A_STEP * tick_ns {
+        return Vec::new();
+    }
+    let off: Vec<u64> = lengths.iter().map(|&ns| ns.abs_diff(usual)).collect();
+    // The median deviation of a normal distribution is 0.6745 of its standard deviation.
+    let deviation = percentile(&sorted(&off), 0.5).unwrap_or(0) as f64 / 0.6745;
+    let limit = usual as f64
+        + (4.0 * deviation)
+            .max(0.25 * usual as f64)
+            .max(2.0 * tick_ns);
+    let mut slow: Vec<usize> = (0..steps.len())
+        .filter(|&at| lengths[at] as f64 > limit && steps[at].alone)
+        .collect();
+    slow.sort_by_key(|&at| (std::cmp::Reverse(lengths[at]), at));
+    slow.truncate(MOST_LISTED);
+    let usual_of = |phase: Phase| {
+        let of: Vec<u64> = phases.iter().map(|phases| phases[phase as usize]).collect();
+        percentile(&sorted(&of), 0.5).unwrap_or(0)
+    };
+    let usual_phases: Vec<u64> = Phase::ALL.iter().map(|&phase| usual_of(phase)).collect();
+    let described = slow.into_iter().filter_map(|at| {
+        let step = &steps[at];
+        let more =
+            |phase: Phase| phases[at][phase as usize].saturating_sub(usual_phases[phase as usize]);
+        let phase = Phase::ALL
+            .iter()
+            .copied()
+            .max_by_key(|&phase| more(phase))?;
+        let inside = overlaps(std::slice::from_ref(step), samples)
+            .filter(|(_, sample, ns)| sample.phase == phase && *ns > 0)
+            .map(|(_, sample, _)| sample);
+        let line = user_line(profile, inside);
+        Some(SlowStep {
+            number: step.number,
+            start_ns: step.start_ns,
+            ns: lengths[at],
+            phase,
+            more_ns: more(phase),
+            line: line.map(|line| (line.function, line.line)),
+        })
+    });
+    described.collect()
+}
+
+fn length(step: &Step) -> u64 {
+    step.end_ns.saturating_sub(step.start_ns)
+}
+
+fn total(values: &[u64]) -> u64 {
+    values.iter().copied().fold(0, u64::saturating_add)
+}
+
+fn sorted(values: &[u64]) -> Vec<u64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable();
+    sorted
+}
+
+/// The value that `share` of them are not above, between neighbours by their distance.
+fn percentile(sorted: &[u64], share: f64) -> Option<u64> {
+    let place = share * sorted.len().checked_sub(1)? as f64;
+    let below = sorted.get(place.floor() as usize).copied()?;
+    let above = sorted.get(place.ceil() as usize).copied()?;
+    Some(below + ((above - below) as f64 * place.fract()) as u64)
+}

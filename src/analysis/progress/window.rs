@@ -1,0 +1,97 @@
+//! The part of a recording that some of its steps make up.
+
+use super::series;
+use crate::analysis::summary;
+use crate::model::profile::Profile;
+
+/// Steps of a recording.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepRange {
+    /// How many are left out at the start.
+    pub skip: u64,
+    /// How many follow at most; `None` for all.
+    pub count: Option<u64>,
+}
+
+/// Why there is no such part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WindowError {
+    /// Nothing counts the steps.
+    #[error("no steps were counted in this recording: nothing to skip")]
+    NoSteps,
+    /// There are not as many.
+    #[error("the recording has only {0} steps")]
+    TooFew(u64),
+}
+
+/// Leaves in `profile` what lies within `range` of the steps of its first trainer: samples of all threads are cut where the first
+/// of these steps was seen to begin, and the last one to have ended. Gives the numbers of the first and the last.
+///
+/// # Errors
+/// [`WindowError`]; the profile is then as it was.
+pub fn restrict(profile: &mut Profile, range: StepRange) -> Result<(u64, u64), WindowError> {
+    let processes = summary::summarize(profile);
+    let primary = summary::primary(&processes).and_then(|at| processes.get(at));
+    let process = primary.ok_or(WindowError::NoSteps)?.process;
+    let counted = series::count(profile, process).ok_or(WindowError::NoSteps)?;
+    if range.skip >= counted.steps {
+        return Err(WindowError::TooFew(counted.steps));
+    }
+    let mut number = counted.earlier;
+    let mut start = (range.skip == 0).then_some((profile.start_ns, 0));
+    let mut end = None;
+    for ended in &counted.ended {
+        number = number.saturating_add(ended.count);
+        match start {
+            None if number >= range.skip => start = Some((ended.before_ns, number)),
+            Some((_, skipped)) => {
+                let wanted = range.count.map(|count| skipped.saturating_add(count));
+                if wanted.is_none_or(|wanted| number <= wanted) || end.is_none() {
+                    end = Some((ended.before_ns, number));
+                }
+            }
+            None => {}
+        }
+    }
+    let (Some((start_ns, skipped)), Some((end_ns, last))) = (start, end) else {
+        return Err(WindowError::TooFew(counted.steps));
+    };
+    let end_ns = match range.count {
+        Some(_) => end_ns,
+        None => profile.end_ns,
+    };
+    cut(profile, start_ns, end_ns);
+    Ok((skipped + 1, last))
+}
+
+fn cut(profile: &mut Profile, start_ns: u64, end_ns: u64) {
+    profile.samples.retain_mut(|sample| {
+        let sample_end = sample.start_ns.saturating_add(sample.weight_ns);
+        let (from, to) = (sample.start_ns.max(start_ns), sample_end.min(end_ns));
+        if from >= to {
+            return false;
+        }
+        let part = (to - from) as f64 / sample.weight_ns.max(1) as f64;
+        sample.ticks = ((f64::from(sample.ticks) * part).round() as u32).max(1);
+        sample.queue_ns = (sample.queue_ns as f64 * part) as u64;
+        (sample.start_ns, sample.weight_ns) = (from, to - from);
+        true
+    });
+    profile.start_ns = profile.start_ns.max(start_ns);
+    profile.end_ns = profile.end_ns.min(end_ns);
+    // What a counter was at the start is its first value.
+    let mut before: Vec<Option<usize>> = vec![None; profile.counters.len()];
+    for (index, point) in profile.points.iter().enumerate() {
+        if point.time_ns <= start_ns
+            && let Some(last) = before.get_mut(point.counter.index())
+        {
+            *last = Some(index);
+        }
+    }
+    let mut index = 0;
+    profile.points.retain(|point| {
+        let is_last_before = before.get(point.counter.index()) == Some(&Some(index));
+        index += 1;
+        is_last_before || (start_ns < point.time_ns && point.time_ns <= end_ns)
+    });
+}

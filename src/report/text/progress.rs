@@ -1,0 +1,222 @@
+//! Steps: how many, how long, which were slow; and how much of them was what.
+
+use super::format::{count, cut, percent, place, printable, seconds, share};
+use super::{WIDTH, line, wrapped};
+use crate::analysis::progress::{Progress, SlowStep, StepTimes, StepUnit};
+use crate::analysis::summary::ProcessSummary;
+use crate::model::profile::Profile;
+use crate::model::progress::CounterKind;
+
+/// Phases below this share of a step are summed up.
+const SMALL: f64 = 0.01;
+
+pub(super) fn progress(out: &mut String, profile: &Profile, process: &ProcessSummary) {
+    let Some(progress) = &process.progress else {
+        return;
+    };
+    out.push('\n');
+    headline(out, progress);
+    warm_up(out, profile, progress);
+    counted(out, progress);
+    evaluation(out, progress);
+    phases(out, process, progress);
+    for slow in &progress.slow {
+        slow_step(out, profile, progress, slow);
+    }
+}
+
+fn headline(out: &mut String, progress: &Progress) {
+    let unit = match progress.unit {
+        StepUnit::Optimizer => "STEPS",
+        StepUnit::Batch => "BATCHES",
+    };
+    let mut facts = vec![format!("{unit} {}", count(progress.steps))];
+    match &progress.times {
+        None => facts.push("too few to be timed".to_owned()),
+        Some(times) => facts.extend(times_of(times)),
+    }
+    if let Some(rate) = progress.samples_per_s() {
+        facts.push(format!("{} samples/s", number(rate)));
+    } else if let Some(rate) = progress.steps_per_s() {
+        facts.push(format!("{}/s", number(rate)));
+    }
+    if let Some(epochs) = progress.epochs {
+        facts.push(format!("epochs {}", count(epochs)));
+    }
+    wrapped(out, &facts, "| ");
+}
+
+fn times_of(times: &StepTimes) -> Vec<String> {
+    let ms = |ns: f64| milliseconds(ns / 1e6);
+    let mut mean = format!("mean {}", ms(times.mean_ns));
+    if let Some((low, high)) = times.interval_ns {
+        mean.push_str(&format!(" ±{}", ms((high - low) / 2.0)));
+    }
+    let Some(spread) = &times.spread else {
+        return vec![format!("{mean} ms (steps too short for percentiles)")];
+    };
+    vec![
+        format!("{mean} sd {} ms", ms(spread.sd_ns)),
+        format!(
+            "p50 {} p95 {} p99 {} max {} ms",
+            ms(spread.p50_ns as f64),
+            ms(spread.p95_ns as f64),
+            ms(spread.p99_ns as f64),
+            ms(spread.max_ns as f64)
+        ),
+    ]
+}
+
+fn warm_up(out: &mut String, profile: &Profile, progress: &Progress) {
+    let text = match (progress.warm_up.steps, profile.run.launched) {
+        (0, true) => "none".to_owned(),
+        (0, false) => "none (attached mid-run)".to_owned(),
+        (1, _) => format!("1 step, {} until its end", seconds(progress.warm_up.ns)),
+        (steps, _) => format!(
+            "{} steps, {} until their end",
+            count(steps),
+            seconds(progress.warm_up.ns)
+        ),
+    };
+    line(out, &[format!("  warm-up left out: {text}")]);
+}
+
+/// What was counted, and by what.
+fn counted(out: &mut String, progress: &Progress) {
+    let class = printable(&progress.class);
+    let mut facts = vec![match progress.source {
+        Some(CounterKind::Batches) => format!("  counted by {class}"),
+        Some(CounterKind::ParameterVersion) => {
+            format!("  counted by changes of {class}'s parameters")
+        }
+        Some(CounterKind::TrainerSteps) => "  counted by the Trainer's global_step".to_owned(),
+        Some(CounterKind::LightningSteps | CounterKind::LightningEpochs) => {
+            "  counted by Lightning's progress".to_owned()
+        }
+        None => "  counted".to_owned(),
+    }];
+    if let Some(each) = progress.batches_per_step.filter(|&each| each > 1) {
+        facts.push(format!("{} batches a step", count(each)));
+    }
+    if progress.unit == StepUnit::Batch {
+        facts.push("no optimizer step was seen".to_owned());
+    }
+    if !progress.epoch_ns.is_empty() {
+        const SHOWN: usize = 5;
+        let from = progress.epoch_ns.len().saturating_sub(SHOWN);
+        let times = progress.epoch_ns.get(from..).unwrap_or(&[]).iter();
+        let times = times.map(|&ns| format!("{:.1}", ns as f64 / 1e9));
+        let last = if progress.epoch_ns.len() > SHOWN {
+            "last "
+        } else {
+            ""
+        };
+        facts.push(format!(
+            "{last}epochs {} s",
+            times.collect::<Vec<_>>().join(" ")
+        ));
+    }
+    wrapped(out, &facts, "| ");
+}
+
+fn evaluation(out: &mut String, progress: &Progress) {
+    let evaluation = &progress.evaluation;
+    if evaluation.passes == 0 {
+        return;
+    }
+    let passes = if evaluation.passes == 1 {
+        "pass"
+    } else {
+        "passes"
+    };
+    let text = format!(
+        "  evaluation: {} {passes} without a step, {} batches, {}",
+        count(evaluation.passes),
+        count(evaluation.batches),
+        seconds(evaluation.ns)
+    );
+    line(out, &[cut(&text, WIDTH)]);
+}
+
+fn phases(out: &mut String, process: &ProcessSummary, progress: &Progress) {
+    let (Some(times), false) = (&progress.times, progress.phases.is_empty()) else {
+        return;
+    };
+    let whose = if process.cuda {
+        "host wall time (not GPU time)"
+    } else {
+        "wall time"
+    };
+    let title = format!("  {whose} of a step");
+    line(out, &[format!("{title:<38}   ms/step   share")]);
+    let mut small = 0.0;
+    for phase in &progress.phases {
+        if phase.share.value < SMALL {
+            small += phase.per_step_ns;
+            continue;
+        }
+        let tenths = (phase.share.value * 1000.0).round() as u32;
+        let text = format!(
+            "    {:<36}{:>10}  {}",
+            phase.phase.name(),
+            milliseconds(phase.per_step_ns / 1e6),
+            share(&phase.share, tenths)
+        );
+        line(out, &[text]);
+    }
+    if small > 0.0 {
+        let text = format!(
+            "    {:<36}{:>10}  {:>7}",
+            "rest",
+            milliseconds(small / 1e6),
+            percent(small / times.mean_ns.max(1.0))
+        );
+        line(out, &[text]);
+    }
+}
+
+fn slow_step(out: &mut String, profile: &Profile, progress: &Progress, slow: &SlowStep) {
+    let median_ns = progress
+        .times
+        .as_ref()
+        .and_then(|times| times.spread)
+        .map_or(0, |spread| spread.p50_ns);
+    let at_s = slow.start_ns.saturating_sub(profile.start_ns) as f64 / 1e9;
+    let mut text = format!(
+        "  slow: step {} at {at_s:.1} s, {} ms ({:.1} x): {} +{} ms",
+        count(slow.number),
+        milliseconds(slow.ns as f64 / 1e6),
+        slow.ns as f64 / median_ns.max(1) as f64,
+        slow.phase.name(),
+        milliseconds(slow.more_ns as f64 / 1e6)
+    );
+    let line_of = slow.line.and_then(|(function, line)| {
+        let function = profile.functions.get(function.index())?;
+        Some(place(function, line))
+    });
+    if let Some(place) = line_of {
+        text.push_str(&format!(", {place}"));
+    }
+    line(out, &[cut(&text, WIDTH)]);
+}
+
+/// Three digits.
+fn milliseconds(ms: f64) -> String {
+    if ms < 1.0 {
+        format!("{ms:.2}")
+    } else if ms < 100.0 {
+        format!("{ms:.1}")
+    } else {
+        count(ms.round() as u64)
+    }
+}
+
+fn number(value: f64) -> String {
+    if value < 10.0 {
+        format!("{value:.2}")
+    } else if value < 100.0 {
+        format!("{value:.1}")
+    } else {
+        count(value.round() as u64)
+    }
+}

@@ -1,0 +1,218 @@
+//! Counters of progress: looked for on the frames of threads that train, and read with their samples.
+
+use super::{Scratch, Worker};
+use crate::model::code::CodeInfo;
+use crate::model::frame::Frame;
+use crate::model::ids::{CodeId, CounterId, ProcessId, ThreadId};
+use crate::model::progress::{Condition, CounterInfo, ProgressPoint, facts};
+use crate::os::clock::monotonic_ns;
+use crate::recording::compact::SessionTables;
+use crate::sampling::raw::RawSample;
+use crate::torch::probe::progress::{FoundCounter, ScanFrame};
+use crate::torch::rules::progress::{Trains, is_library, trains};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// Counters of a session past which no new one is read.
+const MAX_COUNTERS: usize = 1 << 18;
+/// Conditions of a session past which no new one is taken in.
+const MAX_CONDITIONS: usize = 1 << 16;
+/// Readings of a second that are kept.
+const MAX_POINTS: usize = 1 << 17;
+
+/// What a code object tells.
+#[derive(Clone, Copy, Debug, Default)]
+struct CodeFacts {
+    trains: Trains,
+    is_library: bool,
+    is_module: bool,
+}
+
+/// What the worker knows of progress over all processes.
+#[derive(Default)]
+pub(super) struct Progress {
+    /// By [`CodeId`].
+    codes: Vec<CodeFacts>,
+    threads: FxHashMap<ThreadId, Trains>,
+    counters_of: FxHashMap<ProcessId, u32>,
+    conditions: FxHashSet<Condition>,
+    /// Since the last segment.
+    points: Vec<ProgressPoint>,
+    /// Since the last segment.
+    new_conditions: Vec<Condition>,
+    frames: Vec<ScanFrame>,
+}
+
+impl Progress {
+    fn code(&mut self, id: CodeId, codes: &[CodeInfo]) -> CodeFacts {
+        for code in codes.get(self.codes.len()..).unwrap_or(&[]) {
+            self.codes.push(CodeFacts {
+                trains: trains(&code.file, &code.name),
+                is_library: is_library(&code.file),
+                is_module: code.name == "<module>",
+            });
+        }
+        self.codes.get(id.index()).copied().unwrap_or_default()
+    }
+
+    /// A condition, if it is a new one.
+    pub(super) fn condition(&mut self, process: ProcessId, name: &str, value: String) {
+        let condition = Condition {
+            process,
+            name: name.to_owned(),
+            value,
+        };
+        if self.conditions.len() < MAX_CONDITIONS && self.conditions.insert(condition.clone()) {
+            self.new_conditions.push(condition);
+        }
+    }
+
+    /// What became known since the last segment.
+    pub(super) fn take(&mut self) -> (Vec<ProgressPoint>, Vec<Condition>) {
+        (
+            std::mem::take(&mut self.points),
+            std::mem::take(&mut self.new_conditions),
+        )
+    }
+
+    pub(super) fn forget(&mut self, thread: ThreadId) {
+        self.threads.remove(&thread);
+    }
+}
+
+impl Worker {
+    /// A thread is gone.
+    pub(super) fn forget_progress(&mut self, thread: ThreadId) {
+        self.progress.forget(thread);
+        if let Some(info) = self.tables.threads.get(thread.index())
+            && let Some(image) = self.images.get_mut(&info.process)
+            && let Some(probe) = image.progress.as_mut()
+        {
+            probe.forget(thread);
+        }
+    }
+
+    /// Reads the counters of a sample's thread; now and then looks for more of them.
+    pub(super) fn take_progress(&mut self, raw: &RawSample, scratch: &Scratch) {
+        if raw.python.frames.is_empty() {
+            return;
+        }
+        let thread = raw.stretch.thread;
+        let mut progress = std::mem::take(&mut self.progress);
+        let part = progress.part_of(thread, &scratch.python, &self.tables.codes);
+        if part == Trains::Yes
+            && let Some(image) = self.images.get_mut(&raw.process)
+            && let Some(probe) = image.progress.as_mut()
+        {
+            let (copied, live) = (&raw.snapshot, &image.memory);
+            let mut changed = false;
+            if raw.read_ns != 0 {
+                let points = &mut progress.points;
+                changed = probe.read(thread, raw.read_ns, copied, live, points);
+                points.truncate(MAX_POINTS);
+            }
+            let now_ns = monotonic_ns();
+            if probe.wants_search(thread, now_ns) {
+                // Outermost first.
+                progress.frames.clear();
+                for (frame, named) in raw.python.frames.iter().zip(&scratch.python).rev() {
+                    let is_module = match *named {
+                        Frame::Python { code, .. } => {
+                            let facts = progress.codes.get(code.index());
+                            facts.is_some_and(|facts| facts.is_module && !facts.is_library)
+                        }
+                        _ => false,
+                    };
+                    progress.frames.push(ScanFrame {
+                        address: frame.frame_address,
+                        is_module,
+                    });
+                }
+                let (codes, counters_of) = (&progress.codes, &mut progress.counters_of);
+                let tables = &mut self.tables;
+                let searched =
+                    probe.search(thread, now_ns, &progress.frames, copied, live, |found| {
+                        let holder = holder(found.frame, &scratch.python, codes);
+                        counter_id(tables, counters_of, raw.process, found, holder)
+                    });
+                changed |= searched.changed;
+                for (name, value) in searched.conditions {
+                    progress.condition(raw.process, name, value);
+                }
+            }
+            if changed {
+                raw.shared.watched.set(probe.watch_list(thread));
+            }
+        }
+        self.progress = progress;
+    }
+}
+
+impl Progress {
+    /// What the thread was seen to do so far, this sample's frames included.
+    fn part_of(&mut self, thread: ThreadId, frames: &[Frame], codes: &[CodeInfo]) -> Trains {
+        let known = self.threads.get(&thread).copied().unwrap_or_default();
+        if known == Trains::Feeds {
+            return known;
+        }
+        let mut part = known;
+        for frame in frames {
+            if let Frame::Python { code, .. } = *frame {
+                match self.code(code, codes).trains {
+                    Trains::No => {}
+                    Trains::Yes => part = Trains::Yes,
+                    Trains::Feeds => {
+                        part = Trains::Feeds;
+                        break;
+                    }
+                }
+            }
+        }
+        if part != known {
+            self.threads.insert(thread, part);
+        }
+        part
+    }
+}
+
+/// The user's code nearest to a frame, itself or further out: `frame` counts from the outermost.
+fn holder(frame: usize, leaf_first: &[Frame], codes: &[CodeFacts]) -> Option<CodeId> {
+    let inner = leaf_first.len().checked_sub(frame + 1)?;
+    leaf_first
+        .iter()
+        .skip(inner)
+        .find_map(|frame| match *frame {
+            Frame::Python { code, .. } => {
+                let facts = codes.get(code.index())?;
+                (!facts.is_library).then_some(code)
+            }
+            _ => None,
+        })
+}
+
+fn counter_id(
+    tables: &mut SessionTables,
+    counters_of: &mut FxHashMap<ProcessId, u32>,
+    process: ProcessId,
+    found: &FoundCounter,
+    holder: Option<CodeId>,
+) -> Option<CounterId> {
+    if tables.counters.len() >= MAX_COUNTERS {
+        return None;
+    }
+    let number = counters_of.entry(process).or_default();
+    let code = holder.and_then(|code| tables.codes.get(code.index()));
+    let mut said = found.facts.clone();
+    said.extend(code.map(|code| (facts::FUNCTION.to_owned(), code.name.clone())));
+    let info = CounterInfo {
+        process,
+        number: *number,
+        kind: found.kind,
+        class: found.class.clone(),
+        file: code.map(|code| code.file.clone()).unwrap_or_default(),
+        line: code.map_or(0, |code| code.first_line),
+        facts: said,
+    };
+    *number += 1;
+    tables.counters.push(info);
+    Some(CounterId::from_index(tables.counters.len() - 1))
+}

@@ -1,0 +1,213 @@
+//! Attributes of objects by name, with their places.
+
+use super::watch::Guard;
+use crate::memory::Memory;
+use crate::python::dicts::{Entry, InstanceDict, TypeFacts, read_entries, read_table, read_type};
+use crate::python::discover::Interpreter;
+use crate::python::layout::Layout;
+use crate::python::layout::objects::{DICT_KEYS, INT_DIGIT, ObjectLayout, TUPLE_ITEMS};
+use crate::python::objects::{ObjectError, read_str};
+use rustc_hash::FxHashMap;
+
+/// Attributes of an instance, or entries of a dictionary, that are looked at.
+const MAX_ATTRIBUTES: usize = 512;
+/// The most bytes of a name.
+const MAX_NAME: usize = 64;
+/// Types that are kept.
+const MAX_TYPES: usize = 4096;
+/// `PyListObject.ob_item`; its length is where that of every variable-sized object is. Include/cpython/listobject.h.
+const LIST_ITEMS: u64 = 24;
+const LENGTH: u64 = 16;
+
+/// An attribute's value, and how to find it again.
+#[derive(Clone, Debug)]
+pub(super) struct Attribute {
+    /// The value's object.
+    pub(super) value: u64,
+    /// Where the pointer to it lies.
+    pub(super) place: u64,
+    /// What must be as it was for that place to be the attribute's.
+    pub(super) guards: Vec<Guard>,
+}
+
+/// Reads objects of one process.
+#[derive(Debug)]
+pub(super) struct Reader {
+    layout: Layout,
+    objects: ObjectLayout,
+    types: FxHashMap<u64, TypeFacts>,
+}
+
+impl Reader {
+    pub(super) fn new(interpreter: &Interpreter) -> Self {
+        Self {
+            layout: interpreter.layout,
+            objects: ObjectLayout::of(interpreter.version),
+            types: FxHashMap::default(),
+        }
+    }
+
+    /// The type at `address`, as it is now.
+    pub(super) fn type_at(
+        &mut self,
+        address: u64,
+        memory: &dyn Memory,
+    ) -> Result<&TypeFacts, ObjectError> {
+        let known = self.types.get(&address);
+        if !known.is_some_and(|facts| facts.is_current(memory)) {
+            if self.types.len() >= MAX_TYPES {
+                self.types.clear();
+            }
+            let facts = TypeFacts::read(address, memory)?;
+            self.types.insert(address, facts);
+        }
+        self.types.get(&address).ok_or(ObjectError::Invalid)
+    }
+
+    /// The class of an object.
+    pub(super) fn class_of(
+        &mut self,
+        object: u64,
+        memory: &dyn Memory,
+    ) -> Result<String, ObjectError> {
+        let address = read_type(object, memory)?;
+        Ok(self.type_at(address, memory)?.name.clone())
+    }
+
+    /// The attribute `name` that the instance itself has.
+    pub(super) fn attribute(
+        &mut self,
+        object: u64,
+        name: &str,
+        memory: &dyn Memory,
+    ) -> Result<Attribute, ObjectError> {
+        let objects = self.objects;
+        let address = read_type(object, memory)?;
+        let facts = self.type_at(address, memory)?.clone();
+        let (pointers, length) = facts
+            .attribute_pointers(&objects, object)
+            .ok_or(ObjectError::Invalid)?;
+        let mut guards = Vec::with_capacity(3);
+        // The type, and where the attributes are; one piece where they are neighbours.
+        if pointers < object && object - pointers <= 32 {
+            // Less the reference count, which lies between.
+            guards.push(Guard::take(pointers, length, memory)?);
+            guards.push(Guard::take(object + 8, 8, memory)?);
+        } else {
+            guards.push(Guard::take(object.wrapping_add(8), 8, memory)?);
+            guards.push(Guard::take(pointers, length, memory)?);
+        }
+        let table = match facts.attributes(&objects, object, memory)? {
+            None => return Err(ObjectError::Invalid),
+            Some(InstanceDict::Values(table)) => table,
+            Some(InstanceDict::Dict(dict)) => {
+                let keys = dict.wrapping_add(DICT_KEYS.into());
+                guards.push(Guard::take(keys, 16, memory)?);
+                read_table(&objects, dict, memory)?
+            }
+        };
+        let entries = read_entries(&objects, &table, MAX_ATTRIBUTES, memory)?;
+        let entry = self.named(&entries, name, memory)?;
+        Ok(Attribute {
+            value: entry.value,
+            place: entry.place,
+            guards,
+        })
+    }
+
+    fn named(
+        &self,
+        entries: &[Entry],
+        name: &str,
+        memory: &dyn Memory,
+    ) -> Result<Entry, ObjectError> {
+        let found = entries.iter().find(|entry| {
+            read_str(&self.layout, entry.key, MAX_NAME, memory).is_ok_and(|text| text == name)
+        });
+        found.copied().ok_or(ObjectError::Invalid)
+    }
+
+    /// The attribute at the end of a path.
+    pub(super) fn follow(
+        &mut self,
+        object: u64,
+        path: &[&str],
+        memory: &dyn Memory,
+    ) -> Result<Attribute, ObjectError> {
+        let mut at = object;
+        let mut last = Err(ObjectError::Invalid);
+        for name in path {
+            let attribute = self.attribute(at, name, memory)?;
+            at = attribute.value;
+            last = Ok(attribute);
+        }
+        last
+    }
+
+    /// The value of `key` in a dictionary.
+    pub(super) fn item(
+        &mut self,
+        dict: u64,
+        key: &str,
+        memory: &dyn Memory,
+    ) -> Result<u64, ObjectError> {
+        let entries = self.entries(dict, memory)?;
+        Ok(self.named(&entries, key, memory)?.value)
+    }
+
+    /// All entries of a dictionary.
+    pub(super) fn entries(
+        &mut self,
+        dict: u64,
+        memory: &dyn Memory,
+    ) -> Result<Vec<Entry>, ObjectError> {
+        let address = read_type(dict, memory)?;
+        if !self.type_at(address, memory)?.is_dict() {
+            return Err(ObjectError::Invalid);
+        }
+        let table = read_table(&self.objects, dict, memory)?;
+        read_entries(&self.objects, &table, MAX_ATTRIBUTES, memory)
+    }
+
+    /// Length and items' place of a list or a tuple.
+    pub(super) fn sequence(
+        &mut self,
+        object: u64,
+        memory: &dyn Memory,
+    ) -> Result<(u64, u64), ObjectError> {
+        const MOST: u64 = 1 << 24;
+        let items = match self.class_of(object, memory)?.as_str() {
+            "list" => memory.read_u64(object.wrapping_add(LIST_ITEMS))?,
+            "tuple" => object.wrapping_add(TUPLE_ITEMS.into()),
+            _ => return Err(ObjectError::Invalid),
+        };
+        let length = memory.read_u64(object.wrapping_add(LENGTH))?;
+        if length > MOST {
+            return Err(ObjectError::TooLong);
+        }
+        Ok((length, items))
+    }
+
+    /// The item at `index` of a list or a tuple.
+    pub(super) fn element(
+        &mut self,
+        object: u64,
+        index: u64,
+        memory: &dyn Memory,
+    ) -> Result<u64, ObjectError> {
+        let (length, items) = self.sequence(object, memory)?;
+        if index >= length {
+            return Err(ObjectError::Invalid);
+        }
+        Ok(memory.read_u64(items.wrapping_add(index * 8))?)
+    }
+
+    /// Whether that is True; `None` of anything but a bool.
+    pub(super) fn flag(&mut self, object: u64, memory: &dyn Memory) -> Option<bool> {
+        if self.class_of(object, memory).ok()? != "bool" {
+            return None;
+        }
+        let digit = memory.read_u32(object.wrapping_add(INT_DIGIT.into()));
+        digit.ok().map(|digit| digit != 0)
+    }
+}

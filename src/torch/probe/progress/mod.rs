@@ -1,0 +1,450 @@
+//! How far a training run is: counters of the target that are found on its frames, and read with every sample of their thread.
+//!
+//! A DataLoader's iterator counts the batches that it gave out; an optimizer changes each of its parameters a constant number of
+//! times a step, and a tensor counts these changes; the Transformers Trainer and Lightning count their steps. Objects that have
+//! such a counter are looked for on the frames of threads that train, in the live process and seldom; once one is known, its
+//! words are read along with the thread's registers and stack ([`WatchList`]), so that every sample says what the counter
+//! was at that very moment. With them come the words that tell whether the object is still what it was.
+
+mod attributes;
+mod scan;
+mod tensor;
+mod watch;
+
+pub use scan::ScanFrame;
+pub use watch::INT_BYTES;
+
+use crate::memory::Memory;
+use crate::model::ids::{CounterId, ThreadId};
+use crate::model::progress::{CounterKind, ProgressPoint, facts};
+use crate::python::discover::Interpreter;
+use crate::torch::rules::progress::{
+    AUTOCAST_ENABLED, AUTOCAST_TYPE, COUNTERS, DATASET, GROUPS, LOADER_FACTS, PARAMETERS,
+    WRAPPED_OPTIMIZER, element_type,
+};
+use attributes::{Attribute, Reader};
+use rustc_hash::FxHashMap;
+use scan::{Found, Scanner, Use};
+use tensor::Tensor;
+use watch::{IntReader, Number, Reading, Watch};
+
+/// Counters of a thread that are read.
+const MAX_LIVE: usize = 8;
+/// Ranges that are read for them.
+const MAX_RANGES: usize = 28;
+/// Objects of a process whose counters were read.
+const MAX_KNOWN: usize = 65_536;
+/// Samples in a row that may lack a counter's words before it is given up.
+const MAX_MISSES: u32 = 50;
+/// Pauses between two searches of a thread, ns: while nothing moves, and while something does.
+const FIRST_PAUSE_NS: u64 = 20_000_000;
+const LONGEST_PAUSE_NS: u64 = 200_000_000;
+const MOVING_PAUSE_NS: u64 = 500_000_000;
+
+/// What is read with every sample of a thread.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WatchList {
+    /// Addresses and lengths.
+    pub ranges: Vec<(u64, usize)>,
+    /// Where pointers to Python ints lie, each one of `ranges`: [`INT_BYTES`] of what they point to are read, too.
+    pub ints: Vec<u64>,
+}
+
+/// A counter that was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundCounter {
+    /// What it counts.
+    pub kind: CounterKind,
+    /// The object's class.
+    pub class: String,
+    /// The frame that leads to it: an index of those that were searched.
+    pub frame: usize,
+    /// Facts by name.
+    pub facts: Vec<(String, String)>,
+}
+
+/// A counter that is read.
+#[derive(Debug)]
+struct Live {
+    /// The object that has it; of a parameter the tensor.
+    object: u64,
+    /// The object that was found on a frame.
+    owner: u64,
+    kind: CounterKind,
+    id: CounterId,
+    watch: Watch,
+    /// The last value, and when it was read.
+    last: Option<(u64, u64)>,
+    moves: u32,
+    misses: u32,
+}
+
+/// What is known of a thread.
+#[derive(Debug, Default)]
+struct Watched {
+    live: Vec<Live>,
+    next_search_ns: u64,
+    pause_ns: u64,
+    /// A counter moved since the last search.
+    moved: bool,
+}
+
+/// What a search found.
+#[derive(Debug, Default)]
+pub struct Searched {
+    /// Whether the thread's [`WatchList`] is another now.
+    pub changed: bool,
+    /// Conditions: names and values.
+    pub conditions: Vec<(&'static str, String)>,
+}
+
+/// The counters of one process.
+#[derive(Debug)]
+pub struct ProgressProbe {
+    reader: Reader,
+    scanner: Scanner,
+    ints: IntReader,
+    threads: FxHashMap<ThreadId, Watched>,
+    /// What each object was the last time that it was found.
+    known: FxHashMap<(u64, CounterKind), (FoundCounter, CounterId)>,
+}
+
+impl ProgressProbe {
+    /// For a process with this interpreter.
+    pub fn new(interpreter: &Interpreter) -> Self {
+        Self {
+            reader: Reader::new(interpreter),
+            scanner: Scanner::new(interpreter),
+            ints: IntReader::new(interpreter.version.minor),
+            threads: FxHashMap::default(),
+            known: FxHashMap::default(),
+        }
+    }
+
+    /// Reads the counters of a thread from what was copied with its sample at `time_ns`; those whose value is new go to `points`.
+    /// Tells whether the thread's [`WatchList`] is another now.
+    pub fn read(
+        &mut self,
+        thread: ThreadId,
+        time_ns: u64,
+        copied: &dyn Memory,
+        live: &dyn Memory,
+        points: &mut Vec<ProgressPoint>,
+    ) -> bool {
+        let Some(watched) = self.threads.get_mut(&thread) else {
+            return false;
+        };
+        let before = watched.live.len();
+        let mut settled = None;
+        for counter in &mut watched.live {
+            match counter.watch.read(&self.ints, copied, live) {
+                Reading::Value(value) => {
+                    counter.misses = 0;
+                    let last = counter.last.replace((value, time_ns));
+                    if last.is_some_and(|(known, _)| known == value) {
+                        continue;
+                    }
+                    points.push(ProgressPoint {
+                        counter: counter.id,
+                        thread,
+                        before_ns: last.map_or(time_ns, |(_, before_ns)| before_ns),
+                        time_ns,
+                        value,
+                    });
+                    if last.is_some() {
+                        watched.moved = true;
+                        counter.moves += 1;
+                    }
+                    if counter.kind == CounterKind::ParameterVersion && counter.moves == 2 {
+                        settled = Some((counter.owner, counter.object));
+                    }
+                }
+                Reading::Missing => counter.misses += 1,
+                Reading::Gone => counter.misses = u32::MAX,
+            }
+        }
+        watched.live.retain(|counter| {
+            // One parameter that moves is enough of an optimizer.
+            let is_spare = settled
+                .is_some_and(|(owner, object)| counter.owner == owner && counter.object != object);
+            counter.misses <= MAX_MISSES && !is_spare
+        });
+        let changed = watched.live.len() != before;
+        if changed {
+            watched.next_search_ns = 0;
+            watched.pause_ns = 0;
+        }
+        changed
+    }
+
+    /// Whether it is time to search the frames of a thread that trains.
+    pub fn wants_search(&mut self, thread: ThreadId, now_ns: u64) -> bool {
+        now_ns >= self.threads.entry(thread).or_default().next_search_ns
+    }
+
+    /// Searches the frames of a thread, outermost first, for counters. `intern` gives a counter its id; `None` refuses it.
+    pub fn search(
+        &mut self,
+        thread: ThreadId,
+        now_ns: u64,
+        frames: &[ScanFrame],
+        copied: &dyn Memory,
+        live: &dyn Memory,
+        mut intern: impl FnMut(&FoundCounter) -> Option<CounterId>,
+    ) -> Searched {
+        let mut searched = Searched::default();
+        let found = self.scanner.search(frames, &mut self.reader, copied, live);
+        for found in found {
+            // What lies beyond the top of a frame's values may have been freed.
+            if !matches!(live.read_u32(found.object), Ok(1..)) {
+                continue;
+            }
+            let counters = match found.class {
+                Use::Counter(rule) => self.counter(found, rule, live),
+                Use::Optimizer => self.optimizer(found, live),
+                Use::Autocast => {
+                    searched
+                        .conditions
+                        .extend(self.autocast(found.object, live));
+                    continue;
+                }
+                Use::None | Use::Holder(_) => continue,
+            };
+            for (object, watch, counter) in counters {
+                searched.changed |=
+                    self.watch(thread, found.object, object, watch, counter, &mut intern);
+            }
+        }
+        let watched = self.threads.entry(thread).or_default();
+        watched.pause_ns = match (searched.changed, std::mem::take(&mut watched.moved)) {
+            (true, _) => FIRST_PAUSE_NS,
+            (false, true) => MOVING_PAUSE_NS,
+            (false, false) => (watched.pause_ns * 2).clamp(FIRST_PAUSE_NS, LONGEST_PAUSE_NS),
+        };
+        watched.next_search_ns = now_ns.saturating_add(watched.pause_ns);
+        searched
+    }
+
+    /// What is to be read with each sample of a thread.
+    pub fn watch_list(&self, thread: ThreadId) -> WatchList {
+        let mut list = WatchList::default();
+        let Some(watched) = self.threads.get(&thread) else {
+            return list;
+        };
+        for counter in &watched.live {
+            list.ranges.extend(counter.watch.ranges());
+            list.ints.extend(counter.watch.int_slot());
+        }
+        list
+    }
+
+    /// What a thread's counters were when they were last read.
+    pub fn values(&self, thread: ThreadId) -> Vec<(CounterKind, u64)> {
+        let live = self.threads.get(&thread).map(|watched| &watched.live);
+        let values = live.into_iter().flatten();
+        values
+            .filter_map(|counter| Some((counter.kind, counter.last?.0)))
+            .collect()
+    }
+
+    /// Forgets a thread that is gone.
+    pub fn forget(&mut self, thread: ThreadId) {
+        self.threads.remove(&thread);
+    }
+
+    /// Begins to read a counter, unless it is read already. Tells whether it does.
+    fn watch(
+        &mut self,
+        thread: ThreadId,
+        owner: u64,
+        object: u64,
+        watch: Watch,
+        counter: FoundCounter,
+        intern: &mut impl FnMut(&FoundCounter) -> Option<CounterId>,
+    ) -> bool {
+        let kind = counter.kind;
+        let is_it = |live: &Live| live.object == object && live.kind == kind;
+        let others = self.threads.iter().filter(|(other, _)| **other != thread);
+        if others.flat_map(|(_, other)| &other.live).any(is_it) {
+            return false;
+        }
+        let watched = self.threads.entry(thread).or_default();
+        if let Some(known) = watched.live.iter_mut().find(|live| is_it(live)) {
+            if known.watch.number == watch.number {
+                return false;
+            }
+            // Its attributes lie elsewhere now.
+            known.watch = watch;
+            return true;
+        }
+        let mut of_owner = watched.live.iter().filter(|live| live.owner == owner);
+        if kind == CounterKind::ParameterVersion && of_owner.any(|live| live.moves >= 2) {
+            return false;
+        }
+        let ranges = watched.live.iter().map(|live| live.watch.ranges().count());
+        if watched.live.len() >= MAX_LIVE
+            || ranges.sum::<usize>() + watch.ranges().count() > MAX_RANGES
+        {
+            return false;
+        }
+        // An iterator may lie where another one lay before; if it says the same of itself, it goes on as that one's next pass.
+        let same =
+            |known: &FoundCounter| (&known.class, &known.facts) == (&counter.class, &counter.facts);
+        let id = match self.known.get(&(object, kind)) {
+            Some((known, id)) if same(known) => *id,
+            _ if self.known.len() >= MAX_KNOWN => return false,
+            _ => {
+                let Some(id) = intern(&counter) else {
+                    return false;
+                };
+                self.known.insert((object, kind), (counter, id));
+                id
+            }
+        };
+        watched.live.push(Live {
+            object,
+            owner,
+            kind,
+            id,
+            watch,
+            last: None,
+            moves: 0,
+            misses: 0,
+        });
+        true
+    }
+
+    fn counter(
+        &mut self,
+        found: Found,
+        rule: usize,
+        live: &dyn Memory,
+    ) -> Vec<(u64, Watch, FoundCounter)> {
+        let Some(rule) = COUNTERS.get(rule) else {
+            return Vec::new();
+        };
+        let Ok(attribute) = self.reader.follow(found.object, rule.path, live) else {
+            return Vec::new();
+        };
+        if self.int(attribute.value, live).is_none() {
+            return Vec::new();
+        }
+        let Attribute { place, guards, .. } = attribute;
+        let watch = Watch {
+            // The last object of the path is not known here; its guards hold its type and attributes.
+            object: if rule.path.len() == 1 {
+                found.object
+            } else {
+                0
+            },
+            guards,
+            number: Number::Int { slot: place },
+        };
+        let class = self.reader.class_of(found.object, live).unwrap_or_default();
+        let facts = match rule.kind {
+            CounterKind::Batches => self.loader_facts(found.object, live),
+            _ => Vec::new(),
+        };
+        let counter = FoundCounter {
+            kind: rule.kind,
+            class,
+            frame: found.frame,
+            facts,
+        };
+        vec![(found.object, watch, counter)]
+    }
+
+    /// The value of an int.
+    fn int(&mut self, object: u64, live: &dyn Memory) -> Option<u64> {
+        let reader = &mut self.reader;
+        self.ints.learn(object, live, |address| {
+            reader
+                .type_at(address, live)
+                .is_ok_and(|facts| facts.name == "int")
+        });
+        self.ints.value(object, live)
+    }
+
+    fn loader_facts(&mut self, object: u64, live: &dyn Memory) -> Vec<(String, String)> {
+        let mut found = Vec::new();
+        for &(name, path) in LOADER_FACTS {
+            let Ok(attribute) = self.reader.follow(object, path, live) else {
+                continue;
+            };
+            let value = match self.reader.flag(attribute.value, live) {
+                Some(flag) => Some(flag.to_string()),
+                None => self
+                    .int(attribute.value, live)
+                    .map(|value| value.to_string()),
+            };
+            found.extend(value.map(|value| (name.to_owned(), value)));
+        }
+        if let Ok(dataset) = self.reader.attribute(object, DATASET, live)
+            && let Ok(class) = self.reader.class_of(dataset.value, live)
+        {
+            found.push((facts::DATASET.to_owned(), class));
+        }
+        found
+    }
+
+    /// The versions of a few parameters of an optimizer: the first one may be frozen.
+    fn optimizer(&mut self, found: Found, live: &dyn Memory) -> Vec<(u64, Watch, FoundCounter)> {
+        let mut object = found.object;
+        if self.reader.attribute(object, GROUPS, live).is_err() {
+            let wrapped = WRAPPED_OPTIMIZER
+                .iter()
+                .find_map(|name| self.reader.attribute(object, name, live).ok());
+            let Some(wrapped) = wrapped else {
+                return Vec::new();
+            };
+            object = wrapped.value;
+        }
+        let reader = &mut self.reader;
+        let parameters = reader
+            .attribute(object, GROUPS, live)
+            .and_then(|groups| reader.element(groups.value, 0, live))
+            .and_then(|group| reader.item(group, PARAMETERS, live))
+            .and_then(|list| Ok((list, reader.sequence(list, live)?.0)));
+        let Ok((list, count)) = parameters else {
+            return Vec::new();
+        };
+        let class = self.reader.class_of(object, live).unwrap_or_default();
+        let mut indices = vec![0, count / 2, count.saturating_sub(1)];
+        indices.dedup();
+        let mut counters = Vec::new();
+        for index in indices {
+            let Ok(parameter) = self.reader.element(list, index, live) else {
+                continue;
+            };
+            let Some(tensor) = Tensor::at(parameter, live) else {
+                continue;
+            };
+            let Some(watch) = tensor.watch(live) else {
+                continue;
+            };
+            let mut said = vec![(facts::PARAMETERS.to_owned(), count.to_string())];
+            if let Some(element) = tensor.element_type(live) {
+                said.push((facts::PARAMETER_DTYPE.to_owned(), element.to_owned()));
+            }
+            let counter = FoundCounter {
+                kind: CounterKind::ParameterVersion,
+                class: class.clone(),
+                frame: found.frame,
+                facts: said,
+            };
+            counters.push((parameter, watch, counter));
+        }
+        counters
+    }
+
+    /// The type of an autocast that is on. Source: torch/csrc/Dtype.h `THPDtype`: the type's number is its first field.
+    fn autocast(&mut self, object: u64, live: &dyn Memory) -> Option<(&'static str, String)> {
+        let enabled = self.reader.attribute(object, AUTOCAST_ENABLED, live).ok()?;
+        if self.reader.flag(enabled.value, live) != Some(true) {
+            return None;
+        }
+        let element = self.reader.attribute(object, AUTOCAST_TYPE, live).ok()?;
+        let number = live.read_u8(element.value.wrapping_add(16)).ok()?;
+        Some((facts::AUTOCAST, element_type(number.into())?.to_owned()))
+    }
+}

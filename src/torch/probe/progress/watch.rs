@@ -1,0 +1,211 @@
+//! A counter that is read with every sample of its thread: which words that takes, and what they say.
+
+use crate::memory::Memory;
+use crate::python::dicts::read_type;
+use crate::python::layout::OBJECT_TYPE;
+use crate::python::layout::objects::INT_DIGIT;
+use crate::python::objects::ObjectError;
+
+/// Words that tell whether something is still what it was, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Guard {
+    /// Where.
+    pub(super) address: u64,
+    /// What is there as long as it holds.
+    pub(super) expected: Vec<u8>,
+}
+
+impl Guard {
+    /// What `length` bytes are now.
+    pub(super) fn take(
+        address: u64,
+        length: usize,
+        memory: &dyn Memory,
+    ) -> Result<Self, ObjectError> {
+        const MOST: usize = 64;
+        if length > MOST {
+            return Err(ObjectError::TooLong);
+        }
+        Ok(Self {
+            address,
+            expected: memory.read_bytes(address, length)?,
+        })
+    }
+
+    fn holds(&self, memory: &dyn Memory) -> Option<bool> {
+        let mut now = [0; 64];
+        let now = now.get_mut(..self.expected.len())?;
+        memory.read_exact(self.address, now).ok()?;
+        Some(*now == *self.expected)
+    }
+}
+
+/// Where the number is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Number {
+    /// The pointer to a Python int lies there.
+    Int {
+        /// The pointer's place.
+        slot: u64,
+    },
+    /// A 32-bit number.
+    Word {
+        /// Its place.
+        address: u64,
+    },
+}
+
+/// Bytes of an int that are read: up to two digits.
+pub const INT_BYTES: usize = 32;
+
+/// A counter, as it is read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Watch {
+    /// An object whose reference count (from 3.12 on 32 bits of it) must not be 0; 0 where there is none.
+    pub(super) object: u64,
+    /// What must be as it was.
+    pub(super) guards: Vec<Guard>,
+    /// The number.
+    pub(super) number: Number,
+}
+
+/// What a reading gave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reading {
+    /// The counter's value.
+    Value(u64),
+    /// Its words were not all read.
+    Missing,
+    /// The object is gone, or keeps its attributes elsewhere.
+    Gone,
+}
+
+impl Watch {
+    /// Ranges to read: address and length.
+    pub(super) fn ranges(&self) -> impl Iterator<Item = (u64, usize)> + '_ {
+        let count = (self.object != 0).then_some((self.object, 4));
+        let number = match self.number {
+            Number::Int { slot } => (slot, 8),
+            Number::Word { address } => (address, 4),
+        };
+        let guards = self.guards.iter();
+        count
+            .into_iter()
+            .chain(guards.map(|guard| (guard.address, guard.expected.len())))
+            .chain([number])
+    }
+
+    /// Where the pointer to an int lies, if the number is one.
+    pub(super) fn int_slot(&self) -> Option<u64> {
+        match self.number {
+            Number::Int { slot } => Some(slot),
+            Number::Word { .. } => None,
+        }
+    }
+
+    /// What the counter says. `copied` is what was read with the sample; an int that is missing there is read from `live`.
+    pub(super) fn read(&self, ints: &IntReader, copied: &dyn Memory, live: &dyn Memory) -> Reading {
+        if self.object != 0 {
+            match copied.read_u32(self.object) {
+                Err(_) => return Reading::Missing,
+                Ok(0) => return Reading::Gone,
+                Ok(_) => {}
+            }
+        }
+        for guard in &self.guards {
+            match guard.holds(copied) {
+                None => return Reading::Missing,
+                Some(false) => return Reading::Gone,
+                Some(true) => {}
+            }
+        }
+        match self.number {
+            Number::Word { address } => match copied.read_u32(address) {
+                Ok(value) => Reading::Value(value.into()),
+                Err(_) => Reading::Missing,
+            },
+            Number::Int { slot } => {
+                let Ok(pointer) = copied.read_u64(slot) else {
+                    return Reading::Missing;
+                };
+                if let Some(value) = ints.value(pointer, copied) {
+                    return Reading::Value(value);
+                }
+                // Read a little later: it counts if the attribute still points there after that.
+                match ints.value(pointer, live) {
+                    Some(value) if live.read_u64(slot) == Ok(pointer) => Reading::Value(value),
+                    _ => Reading::Missing,
+                }
+            }
+        }
+    }
+}
+
+/// Reads Python ints of one process.
+#[derive(Debug)]
+pub(super) struct IntReader {
+    /// `PyLong_Type`, once one was seen.
+    int_type: Option<u64>,
+    /// From 3.12 on the number of digits stands in the upper bits of `lv_tag`, and the sign in its lower ones.
+    tagged: bool,
+}
+
+impl IntReader {
+    pub(super) fn new(minor: u8) -> Self {
+        Self {
+            int_type: None,
+            tagged: minor >= 12,
+        }
+    }
+
+    /// Takes in where the type of ints lies, if `object` is one: `is_int` tells by its type.
+    pub(super) fn learn(
+        &mut self,
+        object: u64,
+        memory: &dyn Memory,
+        is_int: impl FnOnce(u64) -> bool,
+    ) {
+        if self.int_type.is_none()
+            && let Ok(address) = read_type(object, memory)
+            && is_int(address)
+        {
+            self.int_type = Some(address);
+        }
+    }
+
+    /// The number at `object`, if that is an int that is not negative and has up to two digits (60 bits).
+    ///
+    /// Source: Include/cpython/longintrepr.h of 3.10 to 3.14: `ob_size`, or `lv_tag`, at 16, digits of 30 bits at 24.
+    pub(super) fn value(&self, object: u64, memory: &dyn Memory) -> Option<u64> {
+        let int_type = self.int_type?;
+        if object == 0 || !object.is_multiple_of(8) {
+            return None;
+        }
+        let mut bytes = [0; INT_BYTES];
+        memory.read_exact(object, &mut bytes).ok()?;
+        let word = |at: usize| {
+            let bytes: [u8; 8] = bytes.get(at..at + 8)?.try_into().ok()?;
+            Some(u64::from_le_bytes(bytes))
+        };
+        let (of_type, size, digits) = (
+            word(OBJECT_TYPE as usize)?,
+            word(16)?,
+            word(INT_DIGIT as usize)?,
+        );
+        if of_type != int_type || word(0)? as u32 == 0 {
+            return None;
+        }
+        let count = match self.tagged {
+            true if size & 3 == 2 => return None,
+            true => size >> 3,
+            false => size,
+        };
+        let (low, high) = (digits & 0x3fff_ffff, digits >> 32 & 0x3fff_ffff);
+        match count {
+            0 => Some(0),
+            1 => Some(low),
+            2 => Some(low | high << 30),
+            _ => None,
+        }
+    }
+}
