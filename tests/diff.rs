@@ -11,7 +11,8 @@ use torchspy::analysis::diff::units::{Unit, Units};
 use torchspy::analysis::diff::{Diff, DiffError, Options, Row, Run, Verdict, compare};
 use torchspy::model::ids::ProcessId;
 use torchspy::model::nn_module::NnModuleInfo;
-use torchspy::model::profile::Profile;
+use torchspy::model::profile::{Profile, ProfileFrame};
+use torchspy::model::stack_table::StackTable;
 use torchspy::report::diff_folded;
 use torchspy::report::flamegraph::difference::{self, Difference};
 use torchspy::report::json::diff::render_diff_json;
@@ -32,8 +33,6 @@ fn module(path: &str, class: &str) -> NnModuleInfo {
 #[derive(Clone)]
 struct Script {
     file: &'static str,
-    /// Lines above the functions.
-    moved: u32,
     /// Every so many steps `layers.2` takes a tick more; 0 for never.
     slower_every: u64,
     /// A function that only this run calls.
@@ -43,7 +42,6 @@ struct Script {
 
 const PLAIN: Script = Script {
     file: "/home/u/train.py",
-    moved: 0,
     slower_every: 0,
     own_function: None,
     steps: 300,
@@ -51,7 +49,7 @@ const PLAIN: Script = Script {
 
 impl Script {
     fn at(&self, function: &str, line: u32) -> F {
-        py(self.file, function, line + self.moved)
+        py(self.file, function, line)
     }
 
     fn forward(&self, info: NnModuleInfo, more: &[F]) -> Vec<F> {
@@ -74,6 +72,7 @@ impl Script {
     fn run(&self) -> (Profile, Vec<(u64, u64)>) {
         let mut builder = Builder::trainer();
         builder.run.command = vec!["python".to_owned(), self.file.to_owned()];
+        builder.processes[0].command = builder.run.command.clone();
         let op = |name: &str| torch(&format!("at::_ops::{name}::call(at::Tensor const&)"));
         let kernel = [op("relu"), torch("at::native::relu(at::Tensor const&)")];
         let first = self.forward(module("layers.0", "Block"), &kernel);
@@ -195,23 +194,15 @@ fn equal_runs_differ_in_nothing() {
     );
 }
 
-/// Another checkout of the script, with lines added above its functions: nothing of it is new.
+/// Another checkout of the script: nothing of it is new.
 #[test]
-fn a_script_that_moved_is_the_same_script() {
+fn a_script_in_another_folder_is_the_same_script() {
     let moved = Script {
         file: "/home/other/checkout/train.py",
-        moved: 7,
         ..PLAIN
     };
     let diff = compared(&PLAIN, &moved);
     assert!(diff.beyond_noise().is_empty(), "{:#?}", diff.beyond_noise());
-    let line = find(
-        &diff,
-        "line",
-        |key| matches!(key, Key::Line { function, .. } if function == "Block.forward"),
-    );
-    // The tests' functions all start in line 1, so that lines that moved are other lines; the functions are not.
-    assert!(line.a.samples == 0 || line.b.samples == 0 || line.a.samples == line.b.samples);
     let function = find(
         &diff,
         "function",
@@ -224,6 +215,38 @@ fn a_script_that_moved_is_the_same_script() {
         .map(|each| each.what.as_str())
         .collect();
     assert_eq!(differs, ["command line"]);
+}
+
+/// Lines were added above a function: its own lines are still the same lines.
+#[test]
+fn lines_go_by_their_place_in_the_function() {
+    let (a, steps) = PLAIN.run();
+    let mut b = a.clone();
+    for function in b.functions.iter_mut().filter(|each| each.is_python) {
+        function.first_line += 40;
+    }
+    let mut stacks = StackTable::default();
+    for &(parent, frame) in b.stacks.stacks() {
+        let old = *b.stacks.frame(frame);
+        let line = if old.line > 0 { old.line + 40 } else { 0 };
+        let frame = stacks.intern_frame(ProfileFrame { line, ..old });
+        stacks.intern_stack(parent, frame);
+    }
+    b.stacks = stacks;
+    let diff = compare(
+        &[named("a", &a, &steps)],
+        &[named("b", &b, &steps)],
+        &Options::default(),
+    )
+    .unwrap();
+    assert!(diff.beyond_noise().is_empty(), "{:#?}", diff.beyond_noise());
+    let line = find(
+        &diff,
+        "line",
+        |key| matches!(key, Key::Line { function, .. } if function == "Block.forward"),
+    );
+    assert_eq!((line.a.samples, line.b.samples), (1200, 1200));
+    assert_eq!(line.about.line, 60, "B's");
 }
 
 #[test]

@@ -70,7 +70,7 @@ fn a_recording_that_is_not_there_or_too_short() {
     assert!(error.contains("no samples of rank 7"), "{error}");
 }
 
-/// Records a training of some seconds from its start, with so many multiplications planted.
+/// Records a training of 60 steps from its start, with so many multiplications planted.
 fn record(python: &Path, folder: &Path, name: &str, extra: u32) -> PathBuf {
     let recording = folder.join(name);
     let mut recorder = Command::new(env!("CARGO_BIN_EXE_torchspy"))
@@ -78,7 +78,7 @@ fn record(python: &Path, folder: &Path, name: &str, extra: u32) -> PathBuf {
         .arg(&recording)
         .arg("--")
         .arg(python)
-        .args([PROGRAM, "--seconds", "6", "--warm-up", "1", "--extra"])
+        .args([PROGRAM, "--steps", "60", "--warm-up", "1", "--extra"])
         .arg(extra.to_string())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -99,7 +99,7 @@ fn a_module_that_was_made_much_slower_is_named_and_drawn() {
     };
     let folder = tempfile::tempdir().unwrap();
     let a = record(&python, folder.path(), "a.tspy", 0);
-    let b = record(&python, folder.path(), "b.tspy", 400);
+    let b = record(&python, folder.path(), "b.tspy", 1000);
     let (a, b) = (a.to_str().unwrap(), b.to_str().unwrap());
     let outputs = ["d.svg", "d.folded", "d.json", "d.txt"].map(|name| folder.path().join(name));
     let mut arguments = vec!["diff", a, b];

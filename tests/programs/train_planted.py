@@ -1,7 +1,7 @@
 """A training run with extra work planted into one module's forward: what `torchspy diff` has to find.
 
 --extra N multiplies two small matrices N times in each forward of `layers.2`. It warms up, prints "ready PID", and waits for a line on
-its stdin. Then it trains for --seconds and prints, as JSON, "steps", "step_ms", "extra_ms" (the extra work of a step, as it measured
+its stdin. Then it trains for --seconds, or for --steps, and prints, as JSON, "steps", "step_ms", "extra_ms" (the extra work of a step, as it measured
 it itself) and "seconds". --calibrate SHARE prints how many multiplications would make a step longer by that share ("extra"),
 and ends.
 """
@@ -67,8 +67,8 @@ def steps(loader):
         yield from loader
 
 
-def train(model, loader, seconds):
-    """Trains for that long; returns the steps and the time that they took."""
+def train(model, loader, seconds, most=None):
+    """Trains for that long, or for that many steps; returns the steps and the time that they took."""
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
     count, begin = 0, time.perf_counter()
@@ -77,7 +77,7 @@ def train(model, loader, seconds):
         criterion(model(batch), target).backward()
         optimizer.step()
         count += 1
-        if time.perf_counter() - begin >= seconds:
+        if count == most or (most is None and time.perf_counter() - begin >= seconds):
             return count, time.perf_counter() - begin
 
 
@@ -97,6 +97,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--extra", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--steps", type=int, help="so many steps, however long they take")
     parser.add_argument("--warm-up", type=float, default=2.0, help="seconds before ready")
     parser.add_argument("--calibrate", type=float, metavar="SHARE")
     arguments = parser.parse_args()
@@ -114,7 +115,7 @@ def main():
     print("ready", os.getpid(), flush=True)
     sys.stdin.readline()
     extra.seconds = 0.0
-    count, took = train(model, loader, arguments.seconds)
+    count, took = train(model, loader, arguments.seconds, arguments.steps)
     result = {"steps": count, "step_ms": 1000 * took / count, "extra_ms": 1000 * extra.seconds / count, "seconds": took}
     print(json.dumps(result), flush=True)
 

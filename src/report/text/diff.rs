@@ -158,14 +158,14 @@ fn side(out: &mut String, name: &str, runs: &[RunFacts], unit: Unit) {
             facts.push_str(&format!(", {} outside of them", seconds(run.outside_ns)));
         }
         let file = cut_front(&printable(&run.name), 30);
-        line(out, &[format!("{name:<2} {file}: {facts}")]);
+        line(out, &[format!("{name:<2}{file}: {facts}")]);
     }
     let commands: Vec<String> = runs
         .iter()
         .map(|run| shown_command(&run.command, WIDTH - 3))
         .collect();
     if let Some(command) = commands.first().filter(|command| !command.is_empty()) {
-        line(out, &[format!("   {command}")]);
+        line(out, &[format!("  {command}")]);
     }
 }
 
@@ -178,12 +178,32 @@ fn discrepancy(each: &Discrepancy) -> String {
             shown(&each.a)
         );
     }
-    format!(
-        "NOT THE SAME {}: A {}; B {}",
-        each.what,
-        shown(&each.a),
-        shown(&each.b)
-    )
+    let (a, b) = match (each.a.as_slice(), each.b.as_slice()) {
+        ([a], [b]) => {
+            let (a, b) = less_common(a, b);
+            (cut(&a, 60), cut(&b, 60))
+        }
+        _ => (shown(&each.a), shown(&each.b)),
+    };
+    format!("NOT THE SAME {}: A {a}; B {b}", each.what)
+}
+
+/// Two texts of many words without the words that both begin and end with, but for one before the first that differs.
+fn less_common(a: &str, b: &str) -> (String, String) {
+    let (a, b): (Vec<&str>, Vec<&str>) = (a.split(' ').collect(), b.split(' ').collect());
+    let same = |pair: &(&&str, &&str)| pair.0 == pair.1;
+    let start = a.iter().zip(&b).take_while(same).count();
+    let shorter = a.len().min(b.len());
+    let end = a.iter().rev().zip(b.iter().rev()).take_while(same).count();
+    let end = end.min(shorter - start);
+    let from = start.saturating_sub(1);
+    let part = |words: &[&str]| {
+        let inner = words.get(from..words.len() - end).unwrap_or_default();
+        let head = if from > 0 { "… " } else { "" };
+        let tail = if end > 0 { " …" } else { "" };
+        format!("{head}{}{tail}", inner.join(" "))
+    };
+    (part(&a), part(&b))
 }
 
 /// Sections, by kind of part.
@@ -241,7 +261,7 @@ fn table(out: &mut String, diff: &Diff, scale: Scale, most: usize) {
         if of_kind.is_empty() {
             continue;
         }
-        line(out, &[format!("{:36}{title}", "")]);
+        line(out, &[(*title).to_owned()]);
         for each in of_kind.iter().take(most) {
             row(out, each, scale, diff.unit);
         }
@@ -262,7 +282,13 @@ fn passes_on(module: &Row, beyond: &[&Row]) -> bool {
 }
 
 fn row(out: &mut String, row: &Row, scale: Scale, unit: Unit) {
-    let label = printable(&part_label(&row.key, &row.about)).into_owned();
+    let label = part_label(&row.key, &row.about);
+    let label = match row.key {
+        Key::Phase(_) => format!("phase {label}"),
+        Key::Activity(_) => format!("activity {label}"),
+        Key::Row(_) => format!("{label} (summary row)"),
+        _ => printable(&label).into_owned(),
+    };
     named_row(out, row, scale, unit, &label);
 }
 
@@ -341,5 +367,30 @@ fn how_sure(out: &mut String, diff: &Diff) {
         let shares = "Shares add up to the same second in both: where one grows, others shrink without having become \
                       faster.";
         sentence(out, "", shares);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::less_common;
+
+    #[test]
+    fn of_long_command_lines_only_what_differs_is_shown() {
+        let shown = |a, b| less_common(a, b);
+        let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
+        assert_eq!(
+            shown(
+                "train.py --steps 5 --extra 0 -v",
+                "train.py --steps 5 --extra 400 -v"
+            ),
+            pair("… --extra 0 …", "… --extra 400 …")
+        );
+        assert_eq!(
+            shown("train.py", "train.py --fast"),
+            pair("train.py", "train.py --fast")
+        );
+        assert_eq!(shown("a b c", "a b b c"), pair("… b …", "… b b …"));
+        assert_eq!(shown("2.15.0", "2.14.0"), pair("2.15.0", "2.14.0"));
+        assert_eq!(shown("", "x"), pair("", "x"));
     }
 }
