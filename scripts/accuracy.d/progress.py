@@ -10,21 +10,24 @@ import statistics
 import subprocess
 
 import profilers
-from targets import Failed, program as path_of, torch_python
+from targets import ROOT, Failed, torch_python
+from targets import program as path_of
 
-# What it is, program, arguments, package that it needs.
+# What it is, program, arguments, whether it needs the frameworks.
 RUNS = (
-    ("plain loop, SGD", "train_progress.py", ("--epochs", 4, "--batches", 60, "--size", 32, "--evaluate"), None),
-    ("plain loop, AdamW, 2 workers", "train_progress.py", ("--optimizer", "adamw", "--epochs", 4, "--batches", 60, "--size", 32, "--workers", 2), None),
-    ("gradient accumulation, 4 batches", "train_progress.py", ("--accumulate", 4, "--epochs", 4, "--batches", 80, "--size", 16), None),
-    ("Lightning", "train_lightning.py", (), "lightning"),
-    ("Transformers", "train_transformers.py", (), "transformers"),
+    ("plain loop, SGD", "train_progress.py", ("--epochs", 4, "--batches", 60, "--size", 32, "--evaluate"), False),
+    ("plain loop, AdamW, 2 workers", "train_progress.py", ("--optimizer", "adamw", "--epochs", 4, "--batches", 60, "--size", 32, "--workers", 2), False),
+    ("gradient accumulation, 4 batches", "train_progress.py", ("--accumulate", 4, "--epochs", 4, "--batches", 80, "--size", 16), False),
+    ("Lightning", "train_lightning.py", (), True),
+    ("Transformers", "train_transformers.py", (), True),
 )
 QUICK = ("--epochs", 2, "--batches", 12)
 
 
-def has(python, package):
-    return package is None or subprocess.run([python, "-c", f"import {package}"], capture_output=True).returncode == 0
+def frameworks_python():
+    """The Python that has the frameworks, or None where it cannot be had."""
+    done = subprocess.run([os.path.join(ROOT, "scripts", "torch-env"), "frameworks"], stdout=subprocess.PIPE, text=True)
+    return done.stdout.strip() if done.returncode == 0 else None
 
 
 def compare(table, tool, python, folder, run, quick):
@@ -59,8 +62,9 @@ def measure(table, folder, quick):
         table.skip("progress", missing)
         return
     tool = profilers.TorchSpy(folder)
+    frameworks = None if quick else frameworks_python()
     for run in RUNS[:3] if quick else RUNS:
-        if not has(python, run[3]):
-            table.skip(run[0], f"{run[3]} is not installed")
+        if run[3] and frameworks is None:
+            table.skip(run[0], "no environment with frameworks")
             continue
-        compare(table, tool, python, folder, run, quick)
+        compare(table, tool, frameworks if run[3] else python, folder, run, quick)

@@ -111,7 +111,7 @@ impl Text<'_> {
         writeln!(self.out, ", stops at most {} %", run.max_stopped * 100.0)?;
         writeln!(
             self.out,
-            "from {:.3} s (monotonic; {:.3} s since 1970), for {:.3} s",
+            "from {:.6} s (monotonic; {:.3} s since 1970), for {:.6} s",
             seconds(self.recording.start_ns),
             seconds(run.started_wall_ns),
             self.since_start(self.recording.end_ns)

@@ -124,6 +124,7 @@ pub(super) fn capture(
         sample.read_ns = monotonic_ns();
     }
     if let (Some(interpreter), Some(state)) = (subject.interpreter, plan.state_address) {
+        sample.python_state = state;
         let layered = LayeredMemory::new(&sample.snapshot, subject.memory);
         let walked = read_stack(interpreter, state, &layered, &mut sample.python);
         sample.python_partial = walked.err().map(|error| match error {

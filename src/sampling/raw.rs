@@ -139,6 +139,8 @@ pub(super) struct RawSample {
     pub(super) slices: u64,
     /// When its memory was read, CLOCK_MONOTONIC; 0 where nothing was read along with it.
     pub(super) read_ns: u64,
+    /// Its Python thread state; 0 where it has none.
+    pub(super) python_state: u64,
     /// Registers; all of them where it was stopped, two where it slept, none where native frames were not read.
     pub(super) registers: Option<Registers>,
     /// Copied memory: its stack, and Python state.

@@ -273,6 +273,7 @@ impl Tracer {
             sample.shared = shared;
             sample.slices = slices;
             sample.read_ns = 0;
+            sample.python_state = 0;
             sample.registers = None;
             sample.python.clear();
             sample.python_partial = None;
@@ -285,6 +286,7 @@ impl Tracer {
             shared,
             slices,
             read_ns: 0,
+            python_state: 0,
             registers: None,
             snapshot: SnapshotMemory::default(),
             python: PythonStack::default(),

@@ -286,16 +286,24 @@ fn first_pass<'p>(
 fn changes_of_a_step(profile: &Profile, points: &[&ProgressPoint]) -> Option<u64> {
     const FEWEST: usize = 2;
     let samples = thread_samples(profile, points.first().map(|point| point.thread));
-    let is_outside = |time_ns: u64| {
-        sample_at(&samples, time_ns).is_none_or(|sample| sample.phase != Phase::Optimizer)
+    // A value stood from its first reading to the last one before the next value.
+    let stood_outside = |from_ns: u64, to_ns: u64| {
+        let first = samples.partition_point(|sample| sample.start_ns <= from_ns);
+        let rest = samples.get(first.saturating_sub(1)..).unwrap_or(&[]);
+        let mut within = rest
+            .iter()
+            .take_while(|sample| sample.start_ns <= to_ns.max(from_ns));
+        within.any(|sample| sample.phase != Phase::Optimizer)
     };
-    // A value was read at least at its first reading, and at the last one before the next value.
     let outside: Vec<u64> = points
         .iter()
         .enumerate()
         .filter(|(index, point)| {
             let next = points.get(index + 1);
-            is_outside(point.time_ns) || next.is_some_and(|next| is_outside(next.before_ns))
+            stood_outside(
+                point.time_ns,
+                next.map_or(point.time_ns, |next| next.before_ns),
+            )
         })
         .map(|(_, point)| point.value)
         .collect();

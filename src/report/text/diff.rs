@@ -179,7 +179,7 @@ fn discrepancy(each: &Discrepancy) -> String {
         );
     }
     let (a, b) = match (each.a.as_slice(), each.b.as_slice()) {
-        ([a], [b]) => {
+        ([a], [b]) if each.what == "command line" => {
             let (a, b) = less_common(a, b);
             (cut(&a, 60), cut(&b, 60))
         }

@@ -1,12 +1,15 @@
 //! Counters of progress: looked for on the frames of threads that train, and read with their samples.
 
+use super::stacks::code_id;
 use super::{Scratch, Worker};
 use crate::model::code::CodeInfo;
 use crate::model::frame::Frame;
 use crate::model::ids::{CodeId, CounterId, ProcessId, ThreadId};
 use crate::model::progress::{Condition, CounterInfo, ProgressPoint, facts};
 use crate::os::clock::monotonic_ns;
+use crate::python::frames::{PythonStack, read_stack};
 use crate::recording::compact::SessionTables;
+use crate::sampling::image::Python;
 use crate::sampling::raw::RawSample;
 use crate::torch::probe::progress::{FoundCounter, ScanFrame};
 use crate::torch::rules::progress::{Trains, is_library, trains};
@@ -111,27 +114,35 @@ impl Worker {
                 points.truncate(MAX_POINTS);
             }
             let now_ns = monotonic_ns();
-            if probe.wants_search(thread, now_ns) {
-                // Outermost first.
+            if probe.wants_search(thread, now_ns)
+                && let Python::Found(interpreter) = &image.python
+                && let Some(known) = image.codes.as_mut()
+            {
+                // The frames as they are now: this sample may have waited for long where CPUs are scarce. The thread runs on
+                // meanwhile; whatever is read is looked at before it is believed.
+                let mut stack = PythonStack::default();
+                let _ = read_stack(interpreter, raw.python_state, live, &mut stack);
+                let addresses: Vec<u64> = stack.frames.iter().map(|at| at.code_address).collect();
+                let (tables, code_ids) = (&mut self.tables, &mut self.code_ids);
+                known.resolve(&addresses, live, |info| code_id(code_ids, tables, info));
+                let named: Vec<Option<CodeId>> = addresses
+                    .iter()
+                    .map(|&address| known.get(address).ok().map(|code| code.id))
+                    .collect();
                 progress.frames.clear();
-                for (frame, named) in raw.python.frames.iter().zip(&scratch.python).rev() {
-                    let is_module = match *named {
-                        Frame::Python { code, .. } => {
-                            let facts = progress.codes.get(code.index());
-                            facts.is_some_and(|facts| facts.is_module && !facts.is_library)
-                        }
-                        _ => false,
-                    };
+                // Outermost first.
+                for (frame, code) in stack.frames.iter().zip(&named).rev() {
+                    let facts = code.map(|code| progress.code(code, &self.tables.codes));
                     progress.frames.push(ScanFrame {
                         address: frame.frame_address,
-                        is_module,
+                        is_module: facts.is_some_and(|code| code.is_module && !code.is_library),
                     });
                 }
                 let (codes, counters_of) = (&progress.codes, &mut progress.counters_of);
                 let tables = &mut self.tables;
                 let searched =
-                    probe.search(thread, now_ns, &progress.frames, copied, live, |found| {
-                        let holder = holder(found.frame, &scratch.python, codes);
+                    probe.search(thread, now_ns, &progress.frames, live, live, |found| {
+                        let holder = holder(found.frame, &named, codes);
                         counter_id(tables, counters_of, raw.process, found, holder)
                     });
                 changed |= searched.changed;
@@ -175,18 +186,14 @@ impl Progress {
 }
 
 /// The user's code nearest to a frame, itself or further out: `frame` counts from the outermost.
-fn holder(frame: usize, leaf_first: &[Frame], codes: &[CodeFacts]) -> Option<CodeId> {
+fn holder(frame: usize, leaf_first: &[Option<CodeId>], codes: &[CodeFacts]) -> Option<CodeId> {
     let inner = leaf_first.len().checked_sub(frame + 1)?;
-    leaf_first
-        .iter()
-        .skip(inner)
-        .find_map(|frame| match *frame {
-            Frame::Python { code, .. } => {
-                let facts = codes.get(code.index())?;
-                (!facts.is_library).then_some(code)
-            }
-            _ => None,
-        })
+    let outward = leaf_first.iter().skip(inner).flatten();
+    let mut own = outward.filter(|code| {
+        let facts = codes.get(code.index());
+        facts.is_some_and(|facts| !facts.is_library)
+    });
+    own.next().copied()
 }
 
 fn counter_id(

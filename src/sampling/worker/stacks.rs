@@ -276,7 +276,7 @@ fn unknown_module(ids: &mut FxHashMap<u32, ModuleId>, tables: &mut SessionTables
     })
 }
 
-fn code_id(
+pub(super) fn code_id(
     ids: &mut FxHashMap<CodeInfo, CodeId>,
     tables: &mut SessionTables,
     info: &CodeInfo,
