@@ -5,6 +5,7 @@ mod analysis_builder;
 
 use analysis_builder::*;
 use serde_json::Value;
+use std::slice::from_ref;
 use torchspy::analysis::diff::keys::Key;
 use torchspy::analysis::diff::subject::{ranks, subject};
 use torchspy::analysis::diff::units::{Unit, Units};
@@ -373,11 +374,11 @@ fn without_steps_shares_of_time_are_compared_and_that_is_said() {
 fn few_steps_are_no_steps_and_few_samples_are_nothing() {
     let (profile, steps) = PLAIN.run();
     let few = named("few", &profile, &steps[..4]);
-    let diff = compare(&[few.clone()], &[few], &Options::default()).unwrap();
+    let diff = compare(from_ref(&few), from_ref(&few), &Options::default()).unwrap();
     assert_eq!((diff.unit, diff.few_steps), (Unit::Second, true));
     let short = Script { steps: 4, ..PLAIN }.run();
     let run = named("short.tspy", &short.0, &short.1);
-    let result = compare(&[run.clone()], &[run], &Options::default());
+    let result = compare(from_ref(&run), from_ref(&run), &Options::default());
     assert_eq!(
         result.unwrap_err(),
         DiffError::TooShort("short.tspy".to_owned())
@@ -391,7 +392,7 @@ fn steps_out_of_order_or_overlapping_are_left_out() {
     steps.insert(1, (steps[0].0, u64::MAX));
     steps.push((7, 3));
     let run = named("x", &profile, &steps);
-    let diff = compare(&[run.clone()], &[run], &Options::default()).unwrap();
+    let diff = compare(from_ref(&run), from_ref(&run), &Options::default()).unwrap();
     assert_eq!(diff.a[0].units, 300.0);
 }
 

@@ -24,8 +24,11 @@ const MOST_CONDITIONS: usize = 100;
 /// Conditions that say where something was found, or that [`FACTS`] has.
 const IS_SAID_ELSEWHERE: &[&str] = &[facts::FUNCTION, facts::TORCH];
 
+/// What a run is in one respect.
+type Fact = fn(&Run<'_>) -> String;
+
 /// What two recordings can differ in.
-const FACTS: &[(&str, fn(&Run<'_>) -> String)] = &[
+const FACTS: &[(&str, Fact)] = &[
     ("command line", command),
     ("host", |run| run.profile.run.host.clone()),
     ("CPUs", |run| run.profile.run.cpus.to_string()),
@@ -62,7 +65,7 @@ const FACTS: &[(&str, fn(&Run<'_>) -> String)] = &[
 
 /// What is not the same in all runs, in the order of reports.
 pub(super) fn discrepancies(a: &[Run<'_>], b: &[Run<'_>]) -> Vec<Discrepancy> {
-    let values = |runs: &[Run<'_>], fact: fn(&Run<'_>) -> String| -> Vec<String> {
+    let values = |runs: &[Run<'_>], fact: Fact| -> Vec<String> {
         let mut values: Vec<String> = runs.iter().map(fact).collect();
         values.sort();
         values.dedup();

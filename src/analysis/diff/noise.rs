@@ -168,7 +168,7 @@ impl Comparison {
                 .iter()
                 .map(|sides| scatter(sides) - within(sides))
                 .sum();
-            let squares: f64 = parts.iter().map(|sides| mean_square(sides)).sum();
+            let squares: f64 = parts.iter().map(mean_square).sum();
             RunToRun::Measured {
                 scatter: (excess / squares.max(f64::MIN_POSITIVE)).max(0.0).sqrt(),
                 freedom,

@@ -206,8 +206,11 @@ fn less_common(a: &str, b: &str) -> (String, String) {
     (part(&a), part(&b))
 }
 
+/// Whether a part is of a section.
+type IsOf = fn(&Key) -> bool;
+
 /// Sections, by kind of part.
-const SECTIONS: &[(&str, fn(&Key) -> bool)] = &[
+const SECTIONS: &[(&str, IsOf)] = &[
     ("PHASES AND ACTIVITIES", |key| {
         matches!(key, Key::Phase(_) | Key::Activity(_) | Key::Row(_))
     }),
