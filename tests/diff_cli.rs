@@ -130,7 +130,10 @@ fn real_recordings_are_compared_per_step_and_drawn() {
     let steps = report["b"][0]["units"].as_f64().unwrap();
     assert!((40.0..=61.0).contains(&steps), "{steps}");
     let svg = std::fs::read_to_string(&outputs[0]).unwrap();
-    assert!(svg.contains(">work (train_planted.py)"), "{svg}");
+    assert!(
+        svg.contains("<title>Extra.work (train_planted.py)"),
+        "{svg}"
+    );
     let folded = std::fs::read_to_string(&outputs[1]).unwrap();
     for line in folded.lines() {
         let mut fields = line.rsplitn(3, ' ');
