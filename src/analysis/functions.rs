@@ -168,7 +168,7 @@ pub fn user_line<'a>(
 }
 
 /// The native function that a stack's own time goes to; `None` where the leaf is Python.
-fn own_native(profile: &Profile, stack: StackId) -> Option<FunctionId> {
+pub(super) fn own_native(profile: &Profile, stack: StackId) -> Option<FunctionId> {
     let mut first = None;
     for frame in profile.stacks.leaf_to_root(Some(stack)) {
         let function = profile.stacks.frame(frame).function;

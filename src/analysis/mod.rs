@@ -12,8 +12,10 @@
 //! | [`threads`] | what every thread was, and did |
 //! | [`quality`] | how good the samples are, and what they cost |
 //! | [`rounding`] | percentages that add up |
+//! | [`diff`] | what differs between two runs, beyond noise |
 
 pub mod conditions;
+pub mod diff;
 pub mod functions;
 pub mod intervals;
 mod module_groups;

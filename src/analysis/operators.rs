@@ -193,6 +193,13 @@ impl<'p> StackOperators<'p> {
     }
 }
 
+/// The operator that a stack's own time is spent in.
+pub(super) fn innermost_operator(profile: &Profile, stack: StackId) -> Option<&str> {
+    let frames = profile.stacks.leaf_to_root(Some(stack)).collect();
+    let seen = (StackOperators { profile, frames }).find();
+    seen.iter().find(|each| each.own).map(|each| each.name)
+}
+
 /// `Conv2d` of `Conv2d.forward`, `Net` of `main.<locals>.Net.forward`; `None` of a hook and of a name that is not qualified.
 fn module_class(function: &Function) -> Option<&str> {
     let class = function.name.strip_suffix(".forward")?;

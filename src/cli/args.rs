@@ -28,6 +28,9 @@ pub(crate) enum Subcommands {
     Report(ReportArguments),
     /// Turn a recording into a flamegraph, speedscope file, folded stacks, JSON or text
     Convert(ConvertArguments),
+    /// Compare two recordings, or two sets of them: did it help?
+    #[command(after_help = DIFF_AFTER_HELP)]
+    Diff(DiffArguments),
     /// Print what a recording holds
     Inspect(InspectArguments),
     /// Tell what may be sampled here, and what to do where it may not
@@ -143,6 +146,50 @@ pub(crate) struct ConvertArguments {
     pub(crate) threads: Option<String>,
     #[command(flatten)]
     pub(crate) drawing: DrawingArguments,
+}
+
+const DIFF_AFTER_HELP: &str = "\
+Two single runs cannot tell how far the machine itself drifts from one run to the next. Several of each, recorded in turns,
+can: A1 B1 A2 B2 A3 B3.
+
+Examples:
+  torchspy diff before.tspy after.tspy
+  torchspy diff before.tspy after.tspy -o diff.svg
+  torchspy diff --a before-1.tspy before-2.tspy --b after-1.tspy after-2.tspy";
+
+#[derive(Debug, Args)]
+pub(crate) struct DiffArguments {
+    /// The recordings: A, and B, which is measured against it
+    #[arg(value_name = "FILE", conflicts_with_all = ["a", "b"])]
+    pub(crate) files: Vec<PathBuf>,
+    /// Recordings of A, pooled
+    #[arg(long, value_name = "FILE", num_args = 1.., requires = "b")]
+    pub(crate) a: Vec<PathBuf>,
+    /// Recordings of B, pooled
+    #[arg(long, value_name = "FILE", num_args = 1.., requires = "a")]
+    pub(crate) b: Vec<PathBuf>,
+    /// Output file, by extension: .svg (a differential flamegraph) .folded (two columns) .json .txt; may be given more than once
+    #[arg(short, long, value_name = "OUT")]
+    pub(crate) output: Vec<PathBuf>,
+    /// Print JSON, by the schema in the README
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Parts of a kind to list
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub(crate) top: usize,
+    /// Compare this rank; default is the first of both
+    #[arg(long, value_name = "N")]
+    pub(crate) rank: Option<u32>,
+    /// How far the time of one run differs from the next's on this machine, as a standard deviation in percent; used
+    /// where no side has several runs to measure it by
+    #[arg(long, value_name = "PERCENT", default_value_t = 1.0)]
+    pub(crate) run_to_run: f64,
+    /// Draw forward passes by function, or by nn.Module in the place of what calls them
+    #[arg(long, value_name = "WHAT", default_value = "function")]
+    pub(crate) by: ByName,
+    /// Draw the dispatcher's and the bindings' own frames, too
+    #[arg(long)]
+    pub(crate) plumbing: bool,
 }
 
 #[derive(Debug, Args)]

@@ -5,6 +5,7 @@
 
 mod args;
 mod commands;
+mod diff_plan;
 mod failure;
 mod hints;
 mod messages;
@@ -39,6 +40,7 @@ fn dispatch(plan: Plan) -> Result<ExitCode, Failure> {
         Plan::Record(plan) => commands::record::run(plan),
         Plan::Report(plan) => commands::report::run(&plan),
         Plan::Convert(plan) => commands::convert::run(&plan),
+        Plan::Diff(plan) => commands::diff::run(&plan),
         Plan::Inspect(plan) => commands::inspect::run(&plan),
         Plan::Doctor(plan) => commands::doctor::run(&plan),
         Plan::Completions(shell) => commands::completions::run(shell),

@@ -4,6 +4,7 @@ use super::args::{
     Arguments, ByName, ConvertArguments, DrawingArguments, FormatName, RecordArguments, Shell,
     Subcommands,
 };
+use super::diff_plan::DiffPlan;
 use super::failure::Failure;
 use crate::analysis::progress::window::StepRange;
 use crate::report::view::By;
@@ -24,6 +25,7 @@ pub(crate) enum Plan {
     Record(RecordPlan),
     Report(ReportPlan),
     Convert(ConvertPlan),
+    Diff(DiffPlan),
     Inspect(InspectPlan),
     Doctor(DoctorPlan),
     Completions(Shell),
@@ -129,6 +131,7 @@ impl Plan {
                 }),
             }),
             Subcommands::Convert(arguments) => Plan::Convert(ConvertPlan::new(arguments)?),
+            Subcommands::Diff(arguments) => Plan::Diff(DiffPlan::new(arguments)?),
             Subcommands::Inspect(arguments) => Plan::Inspect(InspectPlan {
                 file: arguments.file,
                 samples: arguments.samples,
@@ -254,7 +257,7 @@ impl Format {
     }
 }
 
-fn parse_outputs(paths: Vec<PathBuf>) -> Result<Vec<OutputFile>, Failure> {
+pub(super) fn parse_outputs(paths: Vec<PathBuf>) -> Result<Vec<OutputFile>, Failure> {
     let mut outputs: Vec<OutputFile> = Vec::new();
     for path in paths {
         let format = Format::of_path(&path)?;
@@ -426,6 +429,14 @@ mod tests {
             "record -o a.tspy -o b.tspy -- x",
             "convert a.tspy -o b.tspy",
             "convert a.tspy -o -",
+            "diff",
+            "diff a.tspy",
+            "diff a.tspy b.tspy c.tspy",
+            "diff a.tspy b.tspy -o c.tspy",
+            "diff a.tspy b.tspy -o c.speedscope.json",
+            "diff a.tspy b.tspy -o c",
+            "diff a.tspy b.tspy --run-to-run 101",
+            "diff a.tspy b.tspy --run-to-run nan",
         ] {
             let failure = plan(&format!("torchspy {line}")).unwrap_err();
             assert_eq!(failure.status, 2, "{line}");

@@ -31,6 +31,22 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(safe)
 }
 
+/// A source path from the package on: what stands behind `site-packages/` or the standard library's folder, as py-spy
+/// shortens paths. Other paths stay whole.
+pub fn package_path(file: &str) -> &str {
+    for folder in ["/site-packages/", "/dist-packages/"] {
+        if let Some(at) = file.rfind(folder) {
+            return &file[at + folder.len()..];
+        }
+    }
+    if let Some(at) = file.rfind("/lib/python3")
+        && let Some((_, rest)) = file[at + "/lib/".len()..].split_once('/')
+    {
+        return rest;
+    }
+    file
+}
+
 fn is_unprintable(character: char) -> bool {
     character.is_control()
         || matches!(

@@ -5,6 +5,7 @@
 //! by line, `func (file:line)`, as in py-spy's flamegraphs; native frames by function. Roots stand on top (py-spy's
 //! "icicle"), and wide boxes to the left.
 
+pub mod difference;
 mod palette;
 mod redraw;
 mod tooltip;
@@ -57,13 +58,26 @@ pub fn render(
     if boxes.is_empty() {
         return Ok(out.write_all(nothing_to_draw(&view).as_bytes())?);
     }
-    let svg = lay_out(&view, &boxes)?;
-    let svg = redraw::redraw(&svg, |number| {
+    let drawn: Vec<Drawn> = boxes
+        .iter()
+        .map(|&(node, depth)| Drawn {
+            depth,
+            total_ns: node.total_ns,
+            colour: palette::colour(kind(&view, node)),
+        })
+        .collect();
+    let svg = lay_out(title(&view), subtitle(&view), &drawn)?;
+    let svg = redraw::redraw(&svg, &wording(), |number| {
         let &(node, _) = boxes.get(number)?;
+        let kind = kind(&view, node);
         Some(redraw::Inscription {
             caption: tooltip::caption(&view, node),
             tooltip: tooltip::tooltip(&view, node),
-            kind: kind(&view, node),
+            swatch: Some(redraw::Swatch {
+                order: kind as usize,
+                name: kind.name(),
+                colour: palette::colour(kind),
+            }),
             is_thread: node.shown.is_none(),
         })
     })?;
@@ -75,26 +89,43 @@ fn kind(view: &View<'_>, node: &Node) -> FrameKind {
         .map_or(FrameKind::Marker, |shown| view.kind(shown))
 }
 
-/// inferno's drawing of `boxes`, with their numbers for names.
-fn lay_out(view: &View<'_>, boxes: &[(&Node, usize)]) -> Result<String, FlamegraphError> {
+/// The box below all roots adds nothing up, and must not read as if it did.
+fn wording() -> redraw::Wording {
+    redraw::Wording {
+        base_caption: "threads side by side, one scale (click: show all)",
+        base_tooltip: "Each box below is one thread. Widths are that thread's own time; this bar is no sum of wall time.",
+        matched: r#"(width / 1e9).toFixed(2) + " s""#,
+        notes: Vec::new(),
+    }
+}
+
+/// A box before it has a place.
+struct Drawn {
+    depth: usize,
+    total_ns: u64,
+    colour: palette::Rgb,
+}
+
+/// inferno's drawing of `boxes`, each before those that stand on it, with their numbers for names.
+fn lay_out(title: String, subtitle: String, boxes: &[Drawn]) -> Result<String, FlamegraphError> {
     let mut colours = PaletteMap::default();
     // The box that inferno puts below all others has an empty name.
     colours.insert("", palette::colour(FrameKind::Marker).into());
     let mut lines = Vec::with_capacity(boxes.len());
     let mut path: Vec<String> = Vec::new();
-    for (number, &(node, depth)) in boxes.iter().enumerate() {
+    for (number, each) in boxes.iter().enumerate() {
         // Of one width, so that inferno's order of names, which it checks, is the order of numbers.
         let name = format!("{number:09}");
-        colours.insert(&name, palette::colour(kind(view, node)).into());
-        path.truncate(depth);
+        colours.insert(&name, each.colour.into());
+        path.truncate(each.depth);
         path.push(name);
         let drawn_children = boxes[number + 1..]
             .iter()
-            .take_while(|&&(_, below)| below > depth);
+            .take_while(|below| below.depth > each.depth);
         let children_ns = drawn_children
-            .filter(|&&(_, below)| below == depth + 1)
-            .map(|&(child, _)| child.total_ns);
-        let own_ns = node
+            .filter(|below| below.depth == each.depth + 1)
+            .map(|child| child.total_ns);
+        let own_ns = each
             .total_ns
             .saturating_sub(children_ns.fold(0, u64::saturating_add));
         if own_ns > 0 {
@@ -102,8 +133,8 @@ fn lay_out(view: &View<'_>, boxes: &[(&Node, usize)]) -> Result<String, Flamegra
         }
     }
     let mut inferno = Options::default();
-    inferno.title = title(view);
-    inferno.subtitle = Some(subtitle(view));
+    inferno.title = title;
+    inferno.subtitle = Some(subtitle);
     inferno.count_name = "ns".to_owned();
     inferno.name_type = String::new();
     inferno.direction = Direction::Inverted;

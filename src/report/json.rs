@@ -6,6 +6,7 @@
 
 mod build;
 pub mod conditions;
+pub mod diff;
 pub mod modules;
 pub mod operators;
 pub mod progress;

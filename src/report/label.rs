@@ -2,6 +2,7 @@
 //! that leaves here is free of control bytes and bounded in length.
 
 use crate::model::profile::{Function, Profile, ProfileProcess, Role};
+pub use crate::model::text::package_path;
 use rustc_hash::FxHashMap;
 
 /// Longest name in a box or a line of a list, characters.
@@ -31,22 +32,6 @@ fn is_harmless(character: char) -> bool {
     let reorders = matches!(character, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     // XML 1.0, production 2: no controls, no U+FFFE and U+FFFF.
     !character.is_control() && !reorders && !matches!(character, '\u{fffe}' | '\u{ffff}')
-}
-
-/// A source path from the package on: what stands behind `site-packages/` or the standard library's folder, as py-spy
-/// shortens paths. Other paths stay whole.
-pub fn package_path(file: &str) -> &str {
-    for folder in ["/site-packages/", "/dist-packages/"] {
-        if let Some(at) = file.rfind(folder) {
-            return &file[at + folder.len()..];
-        }
-    }
-    if let Some(at) = file.rfind("/lib/python3")
-        && let Some((_, rest)) = file[at + "/lib/".len()..].split_once('/')
-    {
-        return rest;
-    }
-    file
 }
 
 /// The last part of a path.

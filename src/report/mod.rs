@@ -3,10 +3,12 @@
 //! [`view`] decides what of a profile is drawn; flamegraph, speedscope and folded draw the same view.
 
 pub mod command;
+pub mod diff_folded;
 pub mod flamegraph;
 pub mod folded;
 pub mod label;
 pub mod naming;
+pub mod part;
 pub mod speedscope;
 pub mod view;
 

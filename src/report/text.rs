@@ -1,6 +1,7 @@
 //! The summary for people: plain text, 80 columns, no colour needed.
 
 mod conditions;
+pub mod diff;
 mod format;
 mod modules;
 mod operators;

@@ -5,9 +5,31 @@
 //! text of the target passes through inferno, and all of it is escaped in one place.
 
 use super::FlamegraphError;
-use super::palette::colour;
-use crate::model::category::FrameKind;
+use super::palette::Rgb;
 use std::fmt::Write;
+
+/// A colour and what it means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Swatch {
+    /// Its place in the legend.
+    pub(super) order: usize,
+    /// The meaning.
+    pub(super) name: &'static str,
+    /// The colour.
+    pub(super) colour: Rgb,
+}
+
+/// What a drawing as a whole says.
+pub(super) struct Wording {
+    /// The text of the box below all roots, without quotation marks.
+    pub(super) base_caption: &'static str,
+    /// The same with what it means, below the caption.
+    pub(super) base_tooltip: &'static str,
+    /// Matches of a search, as an expression of JavaScript: `width` is that of one thread's matches, ns.
+    pub(super) matched: &'static str,
+    /// Lines below the legend.
+    pub(super) notes: Vec<String>,
+}
 
 /// What stands in a box.
 pub(super) struct Inscription {
@@ -15,8 +37,8 @@ pub(super) struct Inscription {
     pub(super) caption: String,
     /// The tooltip, which starts with the caption.
     pub(super) tooltip: String,
-    /// Its colour's meaning.
-    pub(super) kind: FrameKind,
+    /// Its colour; `None` of the box below all roots.
+    pub(super) swatch: Option<Swatch>,
     /// Whether it is a thread's own box.
     pub(super) is_thread: bool,
 }
@@ -27,14 +49,9 @@ const PADDING: f64 = 10.0;
 const LETTER: f64 = 12.0 * 0.59;
 const LEGEND_ROW: usize = 18;
 
-/// The box below all roots adds nothing up, and must not read as if it did.
-const BASE_CAPTION: &str = "threads side by side, one scale (click: show all)";
-const BASE_TOOLTIP: &str = "threads side by side, one scale (click: show all)\n\n\
-    Each box below is one thread. Widths are that thread's own time; this bar is no sum of wall time.";
-
 /// Changes to inferno's script (flamegraph.js of 0.12): captions are a tooltip's first line; search looks at names and
 /// not at figures; matches are told in seconds of one thread, since a share of all threads' time means nothing.
-/// `THREADS` becomes the places at which threads start.
+/// `THREADS` becomes the places at which threads start, `BASE` the caption below all, `MATCHED` what tells a width.
 const SCRIPT_CHANGES: [(&str, &str); 5] = [
     (
         r#".textContent.replace(/\([^(]*\)$/,"")"#,
@@ -42,7 +59,7 @@ const SCRIPT_CHANGES: [(&str, &str); 5] = [
     ),
     (
         "return (func);",
-        r#"return func.indexOf("threads side by side,") === 0 ? null : func.split("\n\n")[0];"#,
+        r#"return func.indexOf("BASE") === 0 ? null : func.split("\n\n")[0];"#,
     ),
     (
         "var count = 0;",
@@ -57,7 +74,8 @@ const SCRIPT_CHANGES: [(&str, &str); 5] = [
         r#""Matched: " + pct + "%""#,
         r#""Matched: " + (function(threads) {
         var others = threads.length > 1 ? " in the leftmost matching thread; matches in " + (threads.length - 1) + " more" : "";
-        return (by_thread[threads[0]] / 1e9).toFixed(2) + " s" + others;
+        var width = by_thread[threads[0]];
+        return MATCHED + others;
     })(Object.keys(by_thread))"#,
     ),
 ];
@@ -65,6 +83,7 @@ const SCRIPT_CHANGES: [(&str, &str); 5] = [
 /// Rewrites inferno's `svg`. `inscription` tells what stands in the box with a number.
 pub(super) fn redraw(
     svg: &str,
+    wording: &Wording,
     mut inscription: impl FnMut(usize) -> Option<Inscription>,
 ) -> Result<String, FlamegraphError> {
     let frames_at = svg
@@ -77,7 +96,7 @@ pub(super) fn redraw(
     let (head, opening, boxes) = (&svg[..frames_at], &svg[frames_at..first], &svg[first..]);
 
     let mut drawn = String::with_capacity(svg.len() * 3);
-    let (mut kinds, mut starts) = (Vec::new(), Vec::<u64>::new());
+    let (mut swatches, mut starts) = (Vec::new(), Vec::<u64>::new());
     let mut rest = boxes;
     while let Some(after) = rest.strip_prefix("<g><title>") {
         let (title, after) = after
@@ -99,9 +118,9 @@ pub(super) fn redraw(
         let written = match number {
             Some(number) => inscription(number).ok_or(FlamegraphError::Layout("an unknown box"))?,
             None => Inscription {
-                caption: BASE_CAPTION.to_owned(),
-                tooltip: BASE_TOOLTIP.to_owned(),
-                kind: FrameKind::Marker,
+                caption: wording.base_caption.to_owned(),
+                tooltip: format!("{}\n\n{}", wording.base_caption, wording.base_tooltip),
+                swatch: None,
                 is_thread: false,
             },
         };
@@ -110,8 +129,10 @@ pub(super) fn redraw(
                 attribute(shape, "fg:x").ok_or(FlamegraphError::Layout("a box without place"))?,
             );
         }
-        if number.is_some() && !kinds.contains(&written.kind) {
-            kinds.push(written.kind);
+        if let Some(swatch) = written.swatch
+            && !swatches.contains(&swatch)
+        {
+            swatches.push(swatch);
         }
         let caption = fit(
             &written.caption,
@@ -125,13 +146,17 @@ pub(super) fn redraw(
         );
         rest = after;
     }
-    kinds.sort_unstable();
-    let legend = Legend::new(&kinds);
+    swatches.sort_unstable();
+    let legend = Legend::new(&swatches, &wording.notes);
     let mut head = make_room(head, legend.height)?;
     starts.sort_unstable();
     let starts: Vec<String> = starts.iter().map(u64::to_string).collect();
     for (from, to) in SCRIPT_CHANGES {
-        head = head.replace(from, &to.replace("THREADS", &starts.join(",")));
+        let to = to
+            .replace("THREADS", &starts.join(","))
+            .replace("BASE", wording.base_caption)
+            .replace("MATCHED", wording.matched);
+        head = head.replace(from, &to);
     }
     let opening = opening.replacen("<svg ", &format!("<svg y=\"{}\" ", legend.height), 1);
     Ok([&head, legend.drawing.as_str(), &opening, &drawn, rest].concat())
@@ -202,17 +227,17 @@ struct Legend {
 }
 
 impl Legend {
-    /// One entry for each of `kinds`, in rows below the subtitle.
-    fn new(kinds: &[FrameKind]) -> Self {
+    /// One entry for each of `swatches`, in rows below the subtitle, and `notes` below them.
+    fn new(swatches: &[Swatch], notes: &[String]) -> Self {
         const TOP: usize = 62;
         let (mut x, mut row) = (PADDING, 0);
         let mut drawing = String::from("<g id=\"legend\">");
-        for &kind in kinds {
-            let width = 18.0 + (kind.name().chars().count() as f64 + 3.0) * LETTER;
+        for swatch in swatches {
+            let width = 18.0 + (swatch.name.chars().count() as f64 + 3.0) * LETTER;
             if x + width > WIDTH - PADDING {
                 (x, row) = (PADDING, row + 1);
             }
-            let (red, green, blue) = colour(kind);
+            let (red, green, blue) = swatch.colour;
             let y = TOP + row * LEGEND_ROW;
             let _ = write!(
                 drawing,
@@ -220,9 +245,18 @@ impl Legend {
                  stroke=\"rgb(90,90,90)\" stroke-width=\"0.7\"/><text x=\"{:.0}\" y=\"{}\">{}</text>",
                 x + 17.0,
                 y + 10,
-                escape(kind.name())
+                escape(swatch.name)
             );
             x += width;
+        }
+        for note in notes {
+            row += 1;
+            let y = TOP + row * LEGEND_ROW + 10;
+            let _ = write!(
+                drawing,
+                "<text x=\"{PADDING:.0}\" y=\"{y}\">{}</text>",
+                escape(note)
+            );
         }
         drawing.push_str("</g>");
         Self {

@@ -1,0 +1,335 @@
+//! What is compared: the parts of a run, by names that mean the same in another run.
+
+use crate::analysis::functions::own_native;
+use crate::analysis::operators::innermost_operator;
+use crate::model::category::{Activity, FrameKind, Phase, SummaryRow};
+use crate::model::ids::{FunctionId, StackId};
+use crate::model::profile::{Function, Profile};
+use crate::model::text::package_path;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// The deepest module that is told apart.
+const MAX_DEPTH: usize = 64;
+
+/// A part of a run. Two runs' parts are the same if their keys are equal.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Key {
+    /// The whole step.
+    Step,
+    /// A row of the summary.
+    Row(SummaryRow),
+    /// A phase.
+    Phase(Phase),
+    /// An activity.
+    Activity(Activity),
+    /// An `nn.Module` in forward, with all below it.
+    Module {
+        /// Class of the outermost module.
+        root: String,
+        /// Counts outermost modules of that class from 0.
+        number: u32,
+        /// Path in it; empty for the outermost module.
+        path: String,
+    },
+    /// The own time of an `nn.Module` in forward.
+    ModuleSelf {
+        /// Class of the outermost module.
+        root: String,
+        /// Counts outermost modules of that class from 0.
+        number: u32,
+        /// Path in it; empty for the outermost module.
+        path: String,
+    },
+    /// The own time of an operator.
+    Operator(String),
+    /// A line of the user's own code, with all that it calls but other code of the user's.
+    Line {
+        /// File, as [`FileNames`] has it.
+        file: String,
+        /// Function.
+        function: String,
+        /// Lines below the function's first: code further up may have moved it.
+        offset: i64,
+    },
+    /// A Python function, with the native code that it calls.
+    Function {
+        /// File, as [`FileNames`] has it.
+        file: String,
+        /// Qualified name.
+        name: String,
+    },
+    /// The own time of a native function.
+    Native {
+        /// Library, by file name.
+        library: String,
+        /// Demangled name, or that it has none.
+        name: String,
+    },
+}
+
+impl Key {
+    /// What kind of part it is: its stable name, as it stands in JSON.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Key::Step => "step",
+            Key::Row(_) => "row",
+            Key::Phase(_) => "phase",
+            Key::Activity(_) => "activity",
+            Key::Module { .. } => "module",
+            Key::ModuleSelf { .. } => "module_self",
+            Key::Operator(_) => "operator",
+            Key::Line { .. } => "line",
+            Key::Function { .. } => "function",
+            Key::Native { .. } => "native",
+        }
+    }
+}
+
+/// What is known of a part beside its key. Of the last run that has it: B's.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct About {
+    /// Class of a module.
+    pub class: String,
+    /// Path of the source file.
+    pub file: String,
+    /// Source line: the first of a function.
+    pub line: u32,
+    /// A short form of a native name.
+    pub short_name: String,
+}
+
+/// All keys of a comparison, by number.
+#[derive(Debug, Default)]
+pub(super) struct Keys {
+    numbers: FxHashMap<Key, usize>,
+    pub(super) list: Vec<(Key, About)>,
+}
+
+impl Keys {
+    /// Every part that is the same in all runs comes first, the step before all.
+    pub(super) fn new() -> Self {
+        let mut keys = Self::default();
+        keys.number(Key::Step, About::default);
+        for &row in SummaryRow::ALL {
+            keys.number(Key::Row(row), About::default);
+        }
+        for &phase in Phase::ALL {
+            keys.number(Key::Phase(phase), About::default);
+        }
+        for &activity in Activity::ALL {
+            keys.number(Key::Activity(activity), About::default);
+        }
+        keys
+    }
+
+    /// The number of the step.
+    pub(super) const STEP: usize = 0;
+
+    pub(super) fn of_row(row: SummaryRow) -> usize {
+        1 + row as usize
+    }
+
+    pub(super) fn of_phase(phase: Phase) -> usize {
+        1 + SummaryRow::ALL.len() + phase as usize
+    }
+
+    pub(super) fn of_activity(activity: Activity) -> usize {
+        1 + SummaryRow::ALL.len() + Phase::ALL.len() + activity as usize
+    }
+
+    /// How many parts are the same in all runs.
+    pub(super) fn fixed() -> usize {
+        1 + SummaryRow::ALL.len() + Phase::ALL.len() + Activity::ALL.len()
+    }
+
+    fn number(&mut self, key: Key, about: impl FnOnce() -> About) -> usize {
+        if let Some(&known) = self.numbers.get(&key) {
+            if let Some((_, old)) = self.list.get_mut(known) {
+                *old = about();
+            }
+            return known;
+        }
+        let number = self.list.len();
+        self.list.push((key.clone(), about()));
+        self.numbers.insert(key, number);
+        number
+    }
+
+    /// The parts that a stack tells of, each once.
+    pub(super) fn of_stack(
+        &mut self,
+        profile: &Profile,
+        names: &FileNames,
+        stack: StackId,
+        in_forward: bool,
+    ) -> Vec<usize> {
+        let mut found = Vec::new();
+        if in_forward {
+            self.modules(profile, stack, &mut found);
+        }
+        if let Some(name) = innermost_operator(profile, stack) {
+            found.push(self.number(Key::Operator(name.to_owned()), About::default));
+        }
+        self.python(profile, names, stack, &mut found);
+        let native = own_native(profile, stack).and_then(|id| profile.functions.get(id.index()));
+        if let Some(function) = native {
+            found.push(self.native(function));
+        }
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+
+    fn modules(&mut self, profile: &Profile, stack: StackId, found: &mut Vec<usize>) {
+        let mut innermost = true;
+        for frame in profile.stacks.leaf_to_root(Some(stack)) {
+            let id = profile.stacks.frame(frame).nn_module;
+            let Some(info) = id.and_then(|id| profile.nn_modules.get(id.index())) else {
+                continue;
+            };
+            let about = |class: &str| About {
+                class: class.to_owned(),
+                ..About::default()
+            };
+            if innermost {
+                innermost = false;
+                let key = Key::ModuleSelf {
+                    root: info.root.clone(),
+                    number: info.number,
+                    path: info.path.clone(),
+                };
+                found.push(self.number(key, || about(&info.class)));
+            }
+            let dots = info.path.match_indices('.').map(|(at, _)| at);
+            let inner = (!info.path.is_empty()).then_some(info.path.len());
+            for end in std::iter::once(0).chain(dots).chain(inner).take(MAX_DEPTH) {
+                let path = info.path.get(..end).unwrap_or_default();
+                let key = Key::Module {
+                    root: info.root.clone(),
+                    number: info.number,
+                    path: path.to_owned(),
+                };
+                // Of what stands above it only the path is known here; a call of its own tells its class.
+                let number = match (end == info.path.len(), self.numbers.get(&key).copied()) {
+                    (false, Some(known)) => known,
+                    (false, None) => self.number(key, About::default),
+                    (true, _) => self.number(key, || about(&info.class)),
+                };
+                found.push(number);
+            }
+        }
+    }
+
+    fn python(
+        &mut self,
+        profile: &Profile,
+        names: &FileNames,
+        stack: StackId,
+        found: &mut Vec<usize>,
+    ) {
+        let mut first = true;
+        for frame in profile.stacks.leaf_to_root(Some(stack)) {
+            let frame = profile.stacks.frame(frame);
+            let Some(function) = profile.functions.get(frame.function.index()) else {
+                continue;
+            };
+            if !function.is_python {
+                continue;
+            }
+            if std::mem::take(&mut first) {
+                let key = Key::Function {
+                    file: names.name(&function.file),
+                    name: function.name.clone(),
+                };
+                found.push(self.number(key, || place(function, function.first_line)));
+            }
+            if function.kind == FrameKind::PythonUser {
+                let key = Key::Line {
+                    file: names.name(&function.file),
+                    function: function.name.clone(),
+                    offset: i64::from(frame.line) - i64::from(function.first_line),
+                };
+                found.push(self.number(key, || place(function, frame.line)));
+                return;
+            }
+        }
+    }
+
+    fn native(&mut self, function: &Function) -> usize {
+        let library = function.file.rsplit('/').next().unwrap_or_default();
+        // An address says nothing of another run.
+        let name = match function.name.contains("+0x") {
+            true => "(no name)",
+            false => function.name.as_str(),
+        };
+        let key = Key::Native {
+            library: library.to_owned(),
+            name: name.to_owned(),
+        };
+        self.number(key, || About {
+            file: function.file.clone(),
+            short_name: match name {
+                "(no name)" => name.to_owned(),
+                _ => function.short_name.clone(),
+            },
+            ..About::default()
+        })
+    }
+}
+
+fn place(function: &Function, line: u32) -> About {
+    About {
+        file: function.file.clone(),
+        line,
+        ..About::default()
+    }
+}
+
+/// By what name a source file goes in both sides of a comparison: a package's from the package on; the user's by its whole
+/// path if both sides have it, else by its file name, as two checkouts of one script have it.
+#[derive(Debug, Default)]
+pub(crate) struct FileNames {
+    shared: FxHashSet<String>,
+}
+
+impl FileNames {
+    /// For the runs of A and of B.
+    pub(crate) fn new<'p>(
+        a: impl IntoIterator<Item = &'p Profile>,
+        b: impl IntoIterator<Item = &'p Profile>,
+    ) -> Self {
+        let (a, b) = (files(a), files(b));
+        Self {
+            shared: a.intersection(&b).map(|&file| file.to_owned()).collect(),
+        }
+    }
+
+    /// The name of a file.
+    pub(crate) fn name(&self, file: &str) -> String {
+        let package = package_path(file);
+        if package.len() < file.len() || self.shared.contains(file) {
+            return package.to_owned();
+        }
+        file.rsplit('/').next().unwrap_or(file).to_owned()
+    }
+}
+
+fn files<'p>(profiles: impl IntoIterator<Item = &'p Profile>) -> FxHashSet<&'p str> {
+    profiles
+        .into_iter()
+        .flat_map(|profile| &profile.functions)
+        .filter(|function| function.is_python)
+        .map(|function| function.file.as_str())
+        .collect()
+}
+
+/// The name of a function in both sides of a comparison, for drawings.
+pub(crate) fn function_name(profile: &Profile, names: &FileNames, id: FunctionId) -> String {
+    match profile.functions.get(id.index()) {
+        Some(function) if function.is_python => {
+            format!("{}\0{}", function.name, names.name(&function.file))
+        }
+        Some(function) => function.short_name.clone(),
+        None => String::new(),
+    }
+}

@@ -1,0 +1,87 @@
+//! What `torchspy diff` is to do: checked, complete, and free of clap.
+
+use super::args::{ByName, DiffArguments};
+use super::failure::Failure;
+use super::plan::{Format, OutputFile, parse_outputs};
+use crate::analysis::diff::Options;
+use crate::report::view::By;
+use std::path::PathBuf;
+
+/// A run differs from the next by no more than this, in percent.
+const MAX_RUN_TO_RUN: f64 = 100.0;
+
+#[derive(Debug)]
+pub(crate) struct DiffPlan {
+    /// Never empty.
+    pub(crate) a: Vec<PathBuf>,
+    /// Never empty.
+    pub(crate) b: Vec<PathBuf>,
+    pub(crate) outputs: Vec<OutputFile>,
+    pub(crate) json: bool,
+    pub(crate) top: usize,
+    pub(crate) rank: Option<u32>,
+    pub(crate) options: Options,
+    pub(crate) by: By,
+    pub(crate) plumbing: bool,
+}
+
+impl DiffPlan {
+    pub(super) fn new(arguments: DiffArguments) -> Result<Self, Failure> {
+        let (a, b) = sides(arguments.files, arguments.a, arguments.b)?;
+        let outputs = parse_outputs(arguments.output)?;
+        for output in &outputs {
+            if matches!(output.format, Format::Recording | Format::Speedscope) {
+                return Err(Failure::usage(
+                    format!("{}: a comparison has no such form", output.path.display()),
+                    "the format goes by the extension: .svg .folded .json .txt",
+                ));
+            }
+        }
+        let percent = arguments.run_to_run;
+        if !(0.0..=MAX_RUN_TO_RUN).contains(&percent) {
+            return Err(Failure::usage(
+                format!("--run-to-run {percent} is out of range"),
+                "it is a standard deviation in percent: 1 for a quiet machine, 0 to look at the two recordings alone",
+            ));
+        }
+        Ok(Self {
+            a,
+            b,
+            outputs,
+            json: arguments.json,
+            top: arguments.top,
+            rank: arguments.rank,
+            options: Options {
+                run_to_run: percent / 100.0,
+            },
+            by: match arguments.by {
+                ByName::Function => By::Function,
+                ByName::Module => By::Module,
+            },
+            plumbing: arguments.plumbing,
+        })
+    }
+}
+
+fn sides(
+    files: Vec<PathBuf>,
+    a: Vec<PathBuf>,
+    b: Vec<PathBuf>,
+) -> Result<(Vec<PathBuf>, Vec<PathBuf>), Failure> {
+    if !a.is_empty() && !b.is_empty() {
+        return Ok((a, b));
+    }
+    let count = files.len();
+    let files: Result<[PathBuf; 2], _> = files.try_into();
+    match files {
+        Ok([a, b]) => Ok((vec![a], vec![b])),
+        Err(_) => Err(Failure::usage(
+            match count {
+                0 => "nothing to compare: no recording is given".to_owned(),
+                1 => "nothing to compare with: one recording is given".to_owned(),
+                more => format!("{more} recordings: which are of A, which of B?"),
+            },
+            "torchspy diff A.tspy B.tspy; several runs of each: torchspy diff --a A1.tspy A2.tspy --b B1.tspy B2.tspy",
+        )),
+    }
+}

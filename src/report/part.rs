@@ -1,0 +1,71 @@
+//! How the parts of a comparison are written: `Net.layers.2 (Block)`, `train.py:88 train`.
+
+use super::label::short_file;
+use crate::analysis::diff::keys::{About, Key};
+use crate::analysis::diff::units::Unit;
+use crate::model::category::SummaryRow;
+
+/// The short name of a part: what it goes by in a sentence. Not free of control characters.
+pub fn part_name(key: &Key, about: &About) -> String {
+    match key {
+        Key::Step => "step".to_owned(),
+        Key::Row(row) => row_name(*row).to_owned(),
+        Key::Phase(phase) => phase.name().to_owned(),
+        Key::Activity(activity) => activity.name().to_owned(),
+        Key::Module { root, number, path } | Key::ModuleSelf { root, number, path } => {
+            let root = match number {
+                0 => root.clone(),
+                number => format!("{root} #{}", u64::from(*number) + 1),
+            };
+            if path.is_empty() {
+                root
+            } else {
+                format!("{root}.{path}")
+            }
+        }
+        Key::Operator(name) => name.clone(),
+        Key::Line { .. } => place(about),
+        Key::Function { name, .. } => name.clone(),
+        Key::Native { .. } => about.short_name.clone(),
+    }
+}
+
+/// The name of a part with what tells it apart from others: the class of a module, the place of a function.
+pub fn part_label(key: &Key, about: &About) -> String {
+    let name = part_name(key, about);
+    match key {
+        Key::Module { path, .. } | Key::ModuleSelf { path, .. }
+            if !path.is_empty() && !about.class.is_empty() =>
+        {
+            format!("{name} ({})", about.class)
+        }
+        Key::Line { function, .. } => format!("{name} {function}"),
+        Key::Function { .. } => format!("{name} {}", place(about)),
+        Key::Native { library, .. } => format!("{name} ({library})"),
+        _ => name,
+    }
+}
+
+fn place(about: &About) -> String {
+    format!("{}:{}", short_file(&about.file), about.line)
+}
+
+fn row_name(row: SummaryRow) -> &'static str {
+    match row {
+        SummaryRow::HostComputation => "host computation or op dispatch",
+        SummaryRow::Communication => "communication",
+        SummaryRow::Input => "input",
+        SummaryRow::GpuWait => "waiting for the GPU",
+        SummaryRow::Python => "Python",
+        SummaryRow::Other => "other",
+        SummaryRow::Unclassified => "unclassified",
+    }
+}
+
+/// What figures are in: `ms per step`.
+pub fn unit_name(unit: Unit) -> &'static str {
+    match unit {
+        Unit::Step => "ms per step",
+        Unit::Second => "ms per second of wall time",
+    }
+}
