@@ -119,6 +119,9 @@ pub(crate) struct ReportArguments {
     /// Functions and lines to list
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub(crate) top: usize,
+    /// Print only this, and more of it
+    #[arg(long, value_name = "WHAT")]
+    pub(crate) by: Option<ReportByName>,
 }
 
 #[derive(Debug, Args)]
@@ -163,6 +166,13 @@ pub(crate) enum ByName {
     Function,
     /// nn.Modules
     Module,
+}
+
+/// What a report is about alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ReportByName {
+    /// What the training thread waited for, and collectives
+    Wait,
 }
 
 /// Formats by name.

@@ -1,10 +1,11 @@
 //! What is to be done: checked, complete, and free of clap.
 
 use super::args::{
-    Arguments, ByName, ConvertArguments, DrawingArguments, FormatName, RecordArguments, Shell,
-    Subcommands,
+    Arguments, ByName, ConvertArguments, DrawingArguments, FormatName, RecordArguments,
+    ReportByName, Shell, Subcommands,
 };
 use super::failure::Failure;
+use crate::report::text;
 use crate::report::view::By;
 use crate::sampling::session::SessionOptions;
 use regex::Regex;
@@ -86,6 +87,7 @@ pub(crate) struct ReportPlan {
     pub(crate) json: bool,
     pub(crate) itwinai: bool,
     pub(crate) top: usize,
+    pub(crate) by: Option<text::By>,
 }
 
 #[derive(Debug)]
@@ -118,6 +120,9 @@ impl Plan {
                 json: arguments.json,
                 itwinai: arguments.itwinai,
                 top: arguments.top,
+                by: arguments.by.map(|by| match by {
+                    ReportByName::Wait => text::By::Wait,
+                }),
             }),
             Subcommands::Convert(arguments) => Plan::Convert(ConvertPlan::new(arguments)?),
             Subcommands::Inspect(arguments) => Plan::Inspect(InspectPlan {

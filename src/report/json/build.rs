@@ -1,7 +1,9 @@
 //! Fills the schema from an analysis.
 
+use super::collectives::collectives;
 use super::modules::modules;
 use super::operators::operators;
+use super::waits::{input, waits};
 use super::{
     FunctionRow, Interval, Intervals, Itwinai, Process, Quality, Report, SCHEMA, StopTimes, Thread,
 };
@@ -15,6 +17,7 @@ use crate::model::category::{Activity, Phase, SummaryRow};
 use crate::model::ids::FunctionId;
 use crate::model::profile::{Function, Profile, Role};
 use crate::torch::rules::RULES_VERSION;
+use crate::torch::rules::waits::WAIT_RULES_VERSION;
 use std::collections::BTreeMap;
 
 /// Functions and lines that are listed.
@@ -56,6 +59,10 @@ pub fn report(profile: &Profile, analysis: &Analysis) -> Report {
         itwinai: primary.map(itwinai).unwrap_or_default(),
         operators: primary.and_then(|process| operators(profile, process)),
         modules: primary.and_then(modules),
+        wait_rules: WAIT_RULES_VERSION,
+        waits: waits(profile, analysis),
+        input: input(profile, analysis),
+        collectives: collectives(profile, analysis),
         functions: primary.map_or(Vec::new(), |process| {
             process
                 .hot

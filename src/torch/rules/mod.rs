@@ -50,6 +50,8 @@
 //! omp_idle of a training thread is the end of a parallel region: an operator is running, and waits for its slowest
 //! thread. Time in the run queue is `cpu_wait`, row `other`, whatever the thread was about to do.
 
+pub mod collectives;
+pub mod input;
 pub mod libraries;
 pub mod modules;
 pub mod native;
@@ -57,7 +59,9 @@ pub mod operators;
 pub mod phases;
 pub mod python;
 pub mod symbols;
+pub mod syscall_names;
 pub mod syscalls;
+pub mod waits;
 
 /// Version of all tables together. Raised with every change that may move time from one category to another.
 pub const RULES_VERSION: u32 = 1;
