@@ -51,6 +51,8 @@ pub struct ProcessWaits {
     pub wall_ns: u64,
     /// All waits together.
     pub ns: u64,
+    /// As a share of the wall time.
+    pub share: Share,
     /// Waits, most time first. They add up to `ns`.
     pub rows: Vec<WaitTime>,
     /// By kind, most time first.
@@ -81,7 +83,7 @@ impl Rows {
     }
 }
 
-const NO_CPU: &str = "no CPU: run queue, or the cgroup's quota";
+const NO_CPU: &str = "no CPU (run queue, cgroup quota)";
 
 /// The waits of `process`, whose training thread is `thread`.
 pub fn waits(facts: &mut StackFacts<'_>, process: ProcessId, thread: ThreadId) -> ProcessWaits {
@@ -104,13 +106,16 @@ pub fn waits(facts: &mut StackFacts<'_>, process: ProcessId, thread: ThreadId) -
         })
         .collect();
     let mut by_row = Shares::new(wall_ns, ticks, rows.keys.len());
-    let mut by_kind = Shares::new(wall_ns, ticks, WaitKind::ALL.len());
+    // The category past the kinds: any of them.
+    let mut by_kind = Shares::new(wall_ns, ticks, WaitKind::ALL.len() + 1);
     let mut row_ns = vec![0_u64; rows.keys.len()];
     for (sample, parts) in own.iter().zip(&parts) {
         let found: Vec<(usize, u64)> = parts.iter().flatten().copied().collect();
+        let any = (WaitKind::ALL.len(), found.iter().map(|&(_, ns)| ns).sum());
         let kinds: Vec<(usize, u64)> = found
             .iter()
             .filter_map(|&(row, ns)| Some((kind_index(rows.keys.get(row)?.0), ns)))
+            .chain([any])
             .collect();
         by_row.add(sample.weight_ns, sample.ticks, &found);
         by_kind.add(sample.weight_ns, sample.ticks, &kinds);
@@ -142,6 +147,7 @@ pub fn waits(facts: &mut StackFacts<'_>, process: ProcessId, thread: ThreadId) -
         process: Some(process),
         wall_ns,
         ns: list.iter().map(|row| row.ns).sum(),
+        share: by_kind.share(WaitKind::ALL.len()),
         kinds: kinds(&list, &by_kind),
         rows: list,
         meanwhile: input_queue::meanwhile(facts, process, &own),
@@ -166,8 +172,8 @@ fn kinds(rows: &[WaitTime], shares: &Shares) -> Vec<(WaitKind, u64, Share)> {
     kinds
 }
 
-/// Who held the GIL, by row. The samples of the process's other threads say when they held it; where none does at that time,
-/// the waiting thread's own sample names the holder.
+/// Who held the GIL, by row. The samples of the process's other threads say when they held it; what of a wait none of them
+/// tells of goes to the thread that the waiting thread's own sample names.
 fn gil_holders(
     facts: &mut StackFacts<'_>,
     process: ProcessId,
@@ -208,9 +214,27 @@ fn gil_holders(
             .push(Holder { thread, at, ns });
     }
     for holders in found.values_mut() {
-        holders.sort_by_key(|holder| (Reverse(holder.ns), holder.thread, holder.at));
+        *holders = by_function(std::mem::take(holders));
     }
     found
+}
+
+/// One holder for each thread and function, with the line that it was at most.
+fn by_function(mut lines: Vec<Holder>) -> Vec<Holder> {
+    lines.sort_by_key(|holder| (Reverse(holder.ns), holder.thread, holder.at));
+    let function = |holder: &Holder| (holder.thread, holder.at.map(|(function, _)| function));
+    let mut merged: Vec<Holder> = Vec::new();
+    for line in lines {
+        match merged
+            .iter_mut()
+            .find(|holder| function(holder) == function(&line))
+        {
+            Some(holder) => holder.ns = holder.ns.saturating_add(line.ns),
+            None => merged.push(line),
+        }
+    }
+    merged.sort_by_key(|holder| (Reverse(holder.ns), holder.thread, holder.at));
+    merged
 }
 
 /// Who held the lock over one wait, and for how long of it. No moment counts twice.
@@ -230,7 +254,8 @@ fn holders_of(
             at_ns = piece.to_ns;
         }
     }
-    if holders.is_empty()
+    let told_ns: u64 = holders.iter().map(|&(_, _, ns)| ns).sum();
+    if told_ns < wait.weight_ns
         && let Some(holder) = wait.gil_holder
     {
         let line = others
@@ -238,7 +263,7 @@ fn holders_of(
             .filter(|piece| piece.sample.thread == holder)
             .max_by_key(|piece| piece.length_ns())
             .and_then(|piece| facts.leaf_line(piece.sample.stack));
-        holders.push((holder, line, wait.weight_ns));
+        holders.push((holder, line, wait.weight_ns - told_ns));
     }
     holders
 }

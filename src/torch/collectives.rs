@@ -41,7 +41,7 @@ pub fn collective(
     let mut name = None;
     let mut backend = None;
     let mut issuer: Option<Issuer> = None;
-    for part in leaf_to_root {
+    for part in leaf_to_root.take_while(|part| !part.imports) {
         name = part.name.or(name);
         backend = backend.or(part.backend);
         issuer = issuer.or(part.issuer);
@@ -51,12 +51,8 @@ pub fn collective(
         Activity::CollectiveCall => Some("other"),
         _ => None,
     };
-    let is_one = name.is_some()
-        || by_activity.is_some()
-        || issuer.is_some_and(|issuer| {
-            issuer.collective().is_some()
-                || matches!(issuer, Issuer::DdpReducer | Issuer::FsdpReshard)
-        });
+    let is_one =
+        name.is_some() || by_activity.is_some() || issuer.is_some_and(Issuer::is_communication);
     let own_work = matches!(issuer, Some(Issuer::DdpReducer | Issuer::FsdpReshard));
     is_one.then(|| CollectiveMoment {
         name: name
@@ -100,6 +96,16 @@ mod tests {
     }
 
     #[test]
+    fn what_imports_is_in_no_collective() {
+        let import = CollectivePart {
+            imports: true,
+            ..CollectivePart::default()
+        };
+        let parts = [import, named("init_process_group")];
+        assert_eq!(collective(parts.into_iter(), Activity::Io), None);
+    }
+
+    #[test]
     fn a_wrapper_names_the_collective_that_no_frame_names() {
         let found = collective(
             [issued(Issuer::DdpBucket)].into_iter(),
@@ -113,6 +119,10 @@ mod tests {
         assert_eq!(copies.expect("one").name, None);
         assert_eq!(
             collective([issued(Issuer::Checkpoint)].into_iter(), Activity::Io),
+            None
+        );
+        assert_eq!(
+            collective([issued(Issuer::DdpStart)].into_iter(), Activity::Python),
             None
         );
         assert_eq!(collective(std::iter::empty(), Activity::Python), None);

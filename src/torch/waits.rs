@@ -204,7 +204,7 @@ fn words(
                 (Some(api), Some(call)) => format!("{api} ({call})"),
                 (Some(only), None) => only,
                 (None, Some(only)) => only.to_owned(),
-                (None, None) => "call not read".to_owned(),
+                (None, None) => "a call that was not read".to_owned(),
             }
         }
     }

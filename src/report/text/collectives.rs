@@ -24,7 +24,24 @@ pub(super) fn collectives(out: &mut String, profile: &Profile, analysis: &Analys
     if ranks.is_empty() {
         return;
     }
-    out.push_str("\nCOMMUNICATION, host time of training threads\n");
+    let mut backends: Vec<Backend> = ranks
+        .iter()
+        .flat_map(|rank| &rank.rows)
+        .filter_map(|row| row.moment.backend)
+        .collect();
+    backends.sort_unstable();
+    backends.dedup();
+    let names: Vec<&str> = backends.iter().map(|backend| backend.name()).collect();
+    let names = match names.is_empty() {
+        true => String::new(),
+        false => format!(" ({})", names.join(", ")),
+    };
+    line(
+        out,
+        &[format!(
+            "\nCOMMUNICATION{names}, host time of training threads"
+        )],
+    );
     let labels = process_labels(profile);
     for rank in ranks.iter().take(rows.max(8)) {
         who_waits(out, profile, &labels, rank);
@@ -37,11 +54,7 @@ pub(super) fn collectives(out: &mut String, profile: &Profile, analysis: &Analys
         );
         sentence(out, "  ", &text);
     }
-    let uses_nccl = ranks
-        .iter()
-        .flat_map(|rank| &rank.rows)
-        .any(|row| row.moment.backend == Some(Backend::Nccl));
-    if uses_nccl {
+    if backends.contains(&Backend::Nccl) {
         sentence(
             out,
             "  ",
@@ -49,7 +62,7 @@ pub(super) fn collectives(out: &mut String, profile: &Profile, analysis: &Analys
         );
     }
     if let Some(own) = analysis.primary_collectives() {
-        table(out, profile, own, rows);
+        table(out, profile, own, rows, backends.len() > 1);
     }
 }
 
@@ -59,7 +72,7 @@ fn who_waits(out: &mut String, profile: &Profile, labels: &[String], rank: &Proc
     else {
         return;
     };
-    if row.wait_ns == 0 {
+    if row.wait_share.is_uncertain() {
         return;
     }
     let tenths = (row.wait_ns as f64 * 1000.0 / rank.wall_ns.max(1) as f64).round() as u32;
@@ -92,19 +105,34 @@ fn label(labels: &[String], process: ProcessId) -> &str {
         .map_or("unknown process", String::as_str)
 }
 
-fn table(out: &mut String, profile: &Profile, own: &ProcessCollectives, rows: usize) {
-    if own.rows.is_empty() {
+fn table(
+    out: &mut String,
+    profile: &Profile,
+    own: &ProcessCollectives,
+    rows: usize,
+    name_backends: bool,
+) {
+    let least_ns = if rows == usize::MAX {
+        0
+    } else {
+        own.wall_ns / 1000
+    };
+    let shown = own
+        .rows
+        .iter()
+        .take(rows)
+        .take_while(|row| row.ns >= least_ns)
+        .count();
+    if shown == 0 {
         return;
     }
-    out.push_str("  seconds    share          waits s  collective, at\n");
-    for row in own.rows.iter().take(rows) {
+    out.push_str("  seconds    share        waits s  collective, at\n");
+    for row in own.rows.iter().take(shown) {
         let tenths = (row.ns as f64 * 1000.0 / own.wall_ns.max(1) as f64).round() as u32;
-        let backend = row
-            .moment
-            .backend
-            .map_or(String::new(), |backend| format!(", {}", backend.name()));
+        let backend = row.moment.backend.filter(|_| name_backends);
+        let backend = backend.map_or(String::new(), |backend| format!(", {}", backend.name()));
         let text = format!(
-            "{:>9}  {:<14}{:>9}  {}{backend}  {}",
+            "{:>9}  {:<14}{:>6}  {}{backend}  {}",
             column_seconds(row.ns),
             share(&row.share, tenths),
             column_seconds(row.wait_ns),
@@ -113,11 +141,11 @@ fn table(out: &mut String, profile: &Profile, own: &ProcessCollectives, rows: us
         );
         line(out, &[cut(&text, WIDTH)]);
     }
-    let rest = own.rows.get(rows..).unwrap_or_default();
+    let rest = own.rows.get(shown..).unwrap_or_default();
     if !rest.is_empty() {
         let ns: u64 = rest.iter().map(|row| row.ns).sum();
         let text = format!(
-            "{:>9}  {:>7}                  … {} more",
+            "{:>9}  {:>7}               … {} more",
             column_seconds(ns),
             percent(ns as f64 / own.wall_ns.max(1) as f64),
             count(rest.len() as u64)

@@ -34,8 +34,20 @@ fn tenths(ns: u64, whole_ns: u64) -> u32 {
 fn table(out: &mut String, profile: &Profile, waits: &ProcessWaits, rows: usize) {
     out.push_str("\nWAITS of the training thread (host time)\n");
     out.push_str("  seconds    share        for what, at\n");
+    let list = without_cpu_lines(waits);
+    // Lists of everything are asked for with no limit on rows.
+    let least_ns = if rows == usize::MAX {
+        0
+    } else {
+        waits.wall_ns / 1000
+    };
+    let shown = list
+        .iter()
+        .take(rows)
+        .take_while(|wait| wait.ns >= least_ns)
+        .count();
     let mut told_meanwhile = false;
-    for wait in waits.rows.iter().take(rows) {
+    for wait in list.iter().take(shown) {
         row(out, profile, wait, waits.wall_ns);
         for holder in wait.holders.iter().take(MOST) {
             line(out, &[cut(&held(profile, holder), WIDTH)]);
@@ -47,11 +59,11 @@ fn table(out: &mut String, profile: &Profile, waits: &ProcessWaits, rows: usize)
             workers(out, profile, meanwhile);
         }
     }
-    let rest = waits.rows.get(rows..).unwrap_or_default();
+    let rest = list.get(shown..).unwrap_or_default();
     if !rest.is_empty() {
         let ns: u64 = rest.iter().map(|wait| wait.ns).sum();
         let text = format!(
-            "{:>9}  {:>7}       … {} more",
+            "{:>9}  {:>7}        … {} more",
             column_seconds(ns),
             percent(ns as f64 / waits.wall_ns.max(1) as f64),
             count(rest.len() as u64)
@@ -59,21 +71,36 @@ fn table(out: &mut String, profile: &Profile, waits: &ProcessWaits, rows: usize)
         line(out, &[text]);
     }
     let text = format!(
-        "{:>9}  {:>7}       waits together",
+        "{:>9}  {:<14} waits together",
         column_seconds(waits.ns),
-        percent(waits.ns as f64 / waits.wall_ns.max(1) as f64),
+        share(&waits.share, tenths(waits.ns, waits.wall_ns)),
     );
     line(out, &[text]);
-    let shown = waits.rows.iter().take(rows);
-    if shown
-        .into_iter()
-        .any(|wait| wait.kind.is_for_earlier_work())
-    {
+    let mut shown = list.iter().take(shown);
+    if shown.any(|wait| wait.kind.is_for_earlier_work()) {
         out.push_str(
             "  * waits for work that the GPU was given earlier: this is not the line's own cost,\n    \
              and leaving the line out moves the wait elsewhere.\n",
         );
     }
+}
+
+/// The waits, those for a CPU as one: they are the machine's, not a line's. It stands at the line with the most of them.
+fn without_cpu_lines(waits: &ProcessWaits) -> Vec<WaitTime> {
+    let (cpu, mut list): (Vec<WaitTime>, Vec<WaitTime>) = waits
+        .rows
+        .iter()
+        .cloned()
+        .partition(|wait| wait.kind == WaitKind::Cpu);
+    let all = waits
+        .kinds
+        .iter()
+        .find(|(kind, _, _)| *kind == WaitKind::Cpu);
+    if let (Some(first), Some(&(_, ns, share))) = (cpu.into_iter().next(), all) {
+        let at = list.partition_point(|wait| wait.ns > ns);
+        list.insert(at, WaitTime { ns, share, ..first });
+    }
+    list
 }
 
 /// A wait in words.
@@ -104,7 +131,10 @@ fn row(out: &mut String, profile: &Profile, wait: &WaitTime, wall_ns: u64) {
         share(&wait.share, tenths(wait.ns, wall_ns)),
         words(wait)
     );
-    let at = line_text(profile, wait.at, false);
+    let at = match wait.kind {
+        WaitKind::Cpu => format!("most at {}", line_text(profile, wait.at, false)),
+        _ => line_text(profile, wait.at, false),
+    };
     if head.chars().count() + 2 + at.chars().count() <= WIDTH {
         line(out, &[head, "  ".to_owned(), at]);
     } else {
@@ -133,7 +163,7 @@ pub(super) fn line_text(profile: &Profile, at: Option<Line>, named: bool) -> Str
 
 fn held(profile: &Profile, holder: &Holder) -> String {
     format!(
-        "{:>26}held {} s by thread {}, at {}",
+        "{:>13}held {} s by thread {}: {}",
         "",
         column_seconds(holder.ns),
         printable(&thread_name(profile, holder.thread)),

@@ -91,6 +91,20 @@ impl Issuer {
     }
 }
 
+impl Issuer {
+    /// Whether all that it does is communication; others also do other work, and only label the collectives in it.
+    pub fn is_communication(self) -> bool {
+        matches!(
+            self,
+            Issuer::DdpBucket
+                | Issuer::DdpReducer
+                | Issuer::FsdpUnshard
+                | Issuer::FsdpReshard
+                | Issuer::FsdpReduce
+        )
+    }
+}
+
 /// What one function tells of a collective.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CollectivePart {
@@ -100,6 +114,8 @@ pub struct CollectivePart {
     pub backend: Option<Backend>,
     /// On whose behalf.
     pub issuer: Option<Issuer>,
+    /// It imports: what called it waits for no rank.
+    pub imports: bool,
 }
 
 /// Names by beginning, once underscores are taken out; the first that matches. c10d's C++ says `allreduce`, its Python
@@ -316,6 +332,7 @@ pub fn python_part(file: &str, function: &str) -> CollectivePart {
         name: named.then(|| collective_name(last)).flatten(),
         backend: None,
         issuer,
+        imports: file.starts_with("<frozen importlib"),
     }
 }
 
@@ -334,6 +351,7 @@ pub fn native_part(name: &str) -> CollectivePart {
         name: native_name(name, backend),
         backend,
         issuer,
+        imports: false,
     }
 }
 
