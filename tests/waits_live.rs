@@ -93,12 +93,12 @@ fn check_holder(rows: &[Value], waiting: u64, spinning: u64) {
     let seconds = |holder: &Value| holder["seconds"].as_f64().unwrap();
     let of_row = row["seconds"].as_f64().unwrap();
     let all: f64 = holders.iter().map(seconds).sum();
-    assert!(all > 0.3 * of_row && all < 1.01 * of_row, "{row}");
+    assert!(all > 0.05 * of_row && all < 1.01 * of_row, "{row}");
     let spins = |holder: &&Value| holder["at"]["function"] == "spin";
     let spin: f64 = holders.iter().filter(spins).map(seconds).sum();
     let unread = |holder: &&Value| holder["at"].is_null();
     let unread: f64 = holders.iter().filter(unread).map(seconds).sum();
-    assert!(spin > 0.8 * (all - unread) && spin > 0.1 * of_row, "{row}");
+    assert!(spin > 0.5 * (all - unread) && spin > 0.02 * of_row, "{row}");
     let line = holders.iter().find(spins).unwrap()["at"]["line"].as_u64();
     assert!(
         line.is_some_and(|line| (spinning - 1..=spinning).contains(&line)),

@@ -79,8 +79,8 @@ fn table(out: &mut String, profile: &Profile, waits: &ProcessWaits, rows: usize)
     let mut shown = list.iter().take(shown);
     if shown.any(|wait| wait.kind.is_for_earlier_work()) {
         out.push_str(
-            "  * waits for work that the GPU was given earlier: this is not the line's own cost,\n    \
-             and leaving the line out moves the wait elsewhere.\n",
+            "  * waits for work that the GPU was given earlier: this is not the line's own\n    \
+             cost, and leaving the line out moves the wait elsewhere.\n",
         );
     }
 }

@@ -287,7 +287,8 @@ mod tests {
 
     #[test]
     fn tasks_of_real_functions() {
-        let python = |file, function| python_part(file, function, FrameKind::PythonLibrary);
+        let python =
+            |file: &str, function: &str| python_part(file, function, FrameKind::PythonLibrary);
         let site = "/e/lib/python3.11/site-packages/";
         for (file, function, wanted) in [
             ("PIL/ImageFile.py", "ImageFile.load", Task(Decode)),

@@ -65,7 +65,7 @@ const X86_64: &[(u32, &str, CallWait)] = &[
     (130, "rt_sigsuspend", Time),
     (187, "readahead", File),
     (202, "futex", Lock),
-    (208, "io_getevents", File),
+    (208, "io_getevents", Events),
     (217, "getdents64", File),
     (230, "clock_nanosleep", Time),
     (232, "epoll_wait", Events),
@@ -100,7 +100,7 @@ const X86_64: &[(u32, &str, CallWait)] = &[
 
 /// Source: Linux, include/uapi/asm-generic/unistd.h.
 const AARCH64: &[(u32, &str, CallWait)] = &[
-    (4, "io_getevents", File),
+    (4, "io_getevents", Events),
     (22, "epoll_pwait", Events),
     (25, "fcntl", File),
     (32, "flock", File),
