@@ -258,7 +258,7 @@ fn python_waits_are_named_as_users_know_them() {
                 libc("pthread_cond_wait"),
             ],
             WaitKind::Autograd,
-            "backward(), autograd's threads",
+            "backward()",
         ),
     ];
     for (state, frames, kind, what) in cases {

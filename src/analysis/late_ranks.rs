@@ -33,6 +33,9 @@ pub(super) struct Stretch {
     pub(super) row: usize,
 }
 
+/// Where a rank was that had not arrived: line, from, to.
+type Missing = (Option<Line>, u64, u64);
+
 /// Samples of one wait that follow each other, as one stretch.
 pub(super) fn stretches(
     facts: &mut StackFacts<'_>,
@@ -69,7 +72,7 @@ pub(super) fn blame(
     tick_ns: u64,
     sums: &mut FxHashMap<(ProcessId, Option<Line>), u64>,
 ) {
-    let mut last: Option<(u64, ProcessId, Vec<(Option<Line>, u64)>)> = None;
+    let mut last: Option<(u64, ProcessId, Vec<Missing>)> = None;
     for &(peer, timeline) in peers {
         let missing = missing(facts, stretch, timeline, tick_ns);
         let Some(&(_, _, arrived_ns)) = missing.last() else {
@@ -79,19 +82,15 @@ pub(super) fn blame(
             .as_ref()
             .is_none_or(|(latest, _, _)| arrived_ns > *latest)
         {
-            let lines = missing
-                .iter()
-                .map(|&(line, from, to)| (line, to - from))
-                .collect();
-            last = Some((arrived_ns, peer, lines));
+            last = Some((arrived_ns, peer, missing));
         }
     }
-    let Some((_, process, lines)) = last else {
+    let Some((_, process, missing)) = last else {
         return;
     };
-    for (line, ns) in lines {
+    for (line, from_ns, to_ns) in missing {
         let sum = sums.entry((process, line)).or_default();
-        *sum = sum.saturating_add(ns);
+        *sum = sum.saturating_add(to_ns - from_ns);
     }
 }
 
@@ -102,8 +101,8 @@ fn missing(
     stretch: &Stretch,
     peer: &Timeline<'_>,
     tick_ns: u64,
-) -> Vec<(Option<Line>, u64, u64)> {
-    let mut found: Vec<(Option<Line>, u64, u64)> = Vec::new();
+) -> Vec<Missing> {
+    let mut found: Vec<Missing> = Vec::new();
     let mut since_arrival: Option<usize> = None;
     for piece in peer.within(stretch.from_ns, stretch.to_ns) {
         let arrived = facts

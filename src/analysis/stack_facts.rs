@@ -16,6 +16,9 @@ use rustc_hash::FxHashMap;
 /// A line of a Python function.
 pub type Line = (FunctionId, u32);
 
+/// What is waited for, and the number of the words for it.
+type Wait = (WaitKind, usize);
+
 /// What the rules say of one function.
 #[derive(Clone, Copy, Default)]
 struct Parts {
@@ -28,7 +31,7 @@ struct Parts {
 pub struct StackFacts<'p> {
     profile: &'p Profile,
     parts: Vec<Option<Parts>>,
-    waits: FxHashMap<(Option<StackId>, Moment), Option<(WaitKind, usize)>>,
+    waits: FxHashMap<(Option<StackId>, Moment), Option<Wait>>,
     words: Vec<String>,
     word_ids: FxHashMap<String, usize>,
     collectives: FxHashMap<(StackId, Activity), Option<CollectiveMoment>>,

@@ -189,7 +189,7 @@ fn words(
     let api = library_call(below);
     match kind {
         WaitKind::Stopped => "stopped by a signal or a debugger".to_owned(),
-        WaitKind::Autograd => "backward(), autograd's threads".to_owned(),
+        WaitKind::Autograd => "backward()".to_owned(),
         WaitKind::Sleep if below.iter().any(|frame| frame.part == WaitPart::Sleep) => {
             "time.sleep()".to_owned()
         }
