@@ -146,6 +146,7 @@ fn text_of_one_trainer() {
     let options = TextOptions {
         itwinai: true,
         rows: 5,
+        by: None,
     };
     let text = render_summary(&profile, &analysis, options);
     assert!(
@@ -222,6 +223,7 @@ fn text_of_two_ranks_with_cuda_and_nccl() {
         TextOptions {
             itwinai: false,
             rows: 3,
+            by: None,
         },
     );
     assert!(text.contains("host op dispatch"));
@@ -255,6 +257,7 @@ fn hostile_names_do_not_reach_the_terminal() {
         TextOptions {
             itwinai: true,
             rows: 9,
+            by: None,
         },
     );
     let bad: Vec<char> = text

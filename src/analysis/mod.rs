@@ -10,26 +10,40 @@
 //! | [`progress`] | steps, epochs and throughput |
 //! | [`conditions`] | what it was measured under |
 //! | [`threads`] | what every thread was, and did |
+//! | [`waits`] | what training threads waited for |
+//! | [`input_queue`] | what DataLoader workers did while their trainer waited for them |
+//! | [`collectives`], [`late_ranks`] | time in collectives, and which rank arrived last |
+//! | [`stack_facts`], [`timeline`] | what these three look up: stacks, and samples by time |
 //! | [`quality`] | how good the samples are, and what they cost |
 //! | [`rounding`] | percentages that add up |
 //! | [`diff`] | what differs between two runs, beyond noise |
 
+pub mod collectives;
 pub mod conditions;
 pub mod diff;
 pub mod functions;
+pub mod input_queue;
 pub mod intervals;
+pub mod late_ranks;
 mod module_groups;
 pub mod modules;
 pub mod operators;
 pub mod progress;
 pub mod quality;
 pub mod rounding;
+pub mod stack_facts;
 pub mod summary;
 pub mod threads;
+pub mod timeline;
+pub mod waits;
 
-use crate::model::profile::Profile;
+use crate::model::ids::{ProcessId, ThreadId};
+use crate::model::profile::{Profile, ProfileSample, Role};
+use collectives::ProcessCollectives;
 use quality::QualitySummary;
+use stack_facts::StackFacts;
 use summary::ProcessSummary;
+use waits::ProcessWaits;
 
 /// Everything that reports say of a profile.
 #[derive(Clone, Debug)]
@@ -38,6 +52,10 @@ pub struct Analysis {
     pub processes: Vec<ProcessSummary>,
     /// The process whose summary stands for the recording: the first trainer that was sampled. An index into `processes`.
     pub primary: Option<usize>,
+    /// The waits of trainers, and of the primary process.
+    pub waits: Vec<ProcessWaits>,
+    /// The collectives of the same processes.
+    pub collectives: Vec<ProcessCollectives>,
     /// The sampler's figures.
     pub quality: QualitySummary,
 }
@@ -47,15 +65,55 @@ impl Analysis {
     pub fn primary(&self) -> Option<&ProcessSummary> {
         self.processes.get(self.primary?)
     }
+
+    /// The waits of the primary process.
+    pub fn primary_waits(&self) -> Option<&ProcessWaits> {
+        waits::of(&self.waits, self.primary()?.process)
+    }
+
+    /// The collectives of the primary process.
+    pub fn primary_collectives(&self) -> Option<&ProcessCollectives> {
+        collectives::of(&self.collectives, self.primary()?.process)
+    }
 }
 
 /// Sums a profile up.
 pub fn analyze(profile: &Profile) -> Analysis {
     let processes = summary::summarize(profile);
     let primary = summary::primary(&processes);
+    let ranks = ranks(&processes, primary);
+    let mut facts = StackFacts::new(profile);
     Analysis {
+        waits: waits::all(&mut facts, &ranks),
+        collectives: collectives::all(&mut facts, &ranks),
         processes,
         primary,
         quality: quality::summarize(profile),
     }
+}
+
+/// The processes whose waits are told, with their training threads.
+fn ranks(processes: &[ProcessSummary], primary: Option<usize>) -> Vec<(ProcessId, ThreadId)> {
+    processes
+        .iter()
+        .enumerate()
+        .filter(|(index, process)| {
+            Some(*index) == primary || matches!(process.role, Role::Trainer { .. })
+        })
+        .filter_map(|(_, process)| Some((process.process, process.training_thread?)))
+        .collect()
+}
+
+/// The samples of one thread, by start. Samples are sorted by thread and start.
+pub(crate) fn of_thread(profile: &Profile, thread: ThreadId) -> Vec<&ProfileSample> {
+    let from = profile
+        .samples
+        .partition_point(|sample| sample.thread < thread);
+    profile
+        .samples
+        .get(from..)
+        .unwrap_or_default()
+        .iter()
+        .take_while(|sample| sample.thread == thread)
+        .collect()
 }

@@ -128,6 +128,9 @@ pub(crate) struct ReportArguments {
     /// Report on as many steps, and leave out what came after them
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) steps: Option<u64>,
+    /// Print only this, and more of it
+    #[arg(long, value_name = "WHAT")]
+    pub(crate) by: Option<ReportByName>,
 }
 
 #[derive(Debug, Args)]
@@ -216,6 +219,13 @@ pub(crate) enum ByName {
     Function,
     /// nn.Modules
     Module,
+}
+
+/// What a report is about alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ReportByName {
+    /// What the training thread waited for, and collectives
+    Wait,
 }
 
 /// Formats by name.

@@ -14,7 +14,7 @@ use crate::report::flamegraph;
 use crate::report::folded::{self, Count, FoldedOptions};
 use crate::report::json::render_json;
 use crate::report::speedscope::{self, SpeedscopeOptions};
-use crate::report::text::{TextOptions, render_summary};
+use crate::report::text::{By, TextOptions, render_summary};
 use crate::report::view::{Idle, ViewOptions};
 use crate::resolve::{Names, ResolveInput, resolve};
 use crate::sampling::session::SegmentSink;
@@ -33,6 +33,8 @@ pub(crate) struct SummaryOptions {
     pub(crate) top: usize,
     /// Computation versus other, as itwinai defines them.
     pub(crate) itwinai: bool,
+    /// What it is about alone.
+    pub(crate) by: Option<By>,
 }
 
 impl Default for SummaryOptions {
@@ -40,6 +42,7 @@ impl Default for SummaryOptions {
         Self {
             top: 10,
             itwinai: false,
+            by: None,
         }
     }
 }
@@ -167,6 +170,7 @@ pub(crate) fn summary(
     let text = TextOptions {
         itwinai: options.itwinai,
         rows: options.top,
+        by: options.by,
     };
     Ok(out.write_all(render_summary(profile, &analyze(profile), text).as_bytes())?)
 }

@@ -1,12 +1,13 @@
 //! What is to be done: checked, complete, and free of clap.
 
 use super::args::{
-    Arguments, ByName, ConvertArguments, DrawingArguments, FormatName, RecordArguments, Shell,
-    Subcommands,
+    Arguments, ByName, ConvertArguments, DrawingArguments, FormatName, RecordArguments,
+    ReportByName, Shell, Subcommands,
 };
 use super::diff_plan::DiffPlan;
 use super::failure::Failure;
 use crate::analysis::progress::window::StepRange;
+use crate::report::text;
 use crate::report::view::By;
 use crate::sampling::session::SessionOptions;
 use regex::Regex;
@@ -91,6 +92,7 @@ pub(crate) struct ReportPlan {
     pub(crate) top: usize,
     /// `None`: the whole recording.
     pub(crate) steps: Option<StepRange>,
+    pub(crate) by: Option<text::By>,
 }
 
 #[derive(Debug)]
@@ -123,6 +125,9 @@ impl Plan {
                 json: arguments.json,
                 itwinai: arguments.itwinai,
                 top: arguments.top,
+                by: arguments.by.map(|by| match by {
+                    ReportByName::Wait => text::By::Wait,
+                }),
                 steps: (arguments.skip_steps.is_some() || arguments.steps.is_some()).then(|| {
                     StepRange {
                         skip: arguments.skip_steps.unwrap_or(0),

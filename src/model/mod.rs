@@ -18,3 +18,4 @@ pub mod sample;
 pub mod segment;
 pub mod stack_table;
 pub mod text;
+pub mod wait;

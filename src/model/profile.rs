@@ -103,8 +103,12 @@ pub struct ProfileSample {
     pub capture: Capture,
     /// The thread's state.
     pub state: ThreadState,
+    /// The system call that it was in, by number.
+    pub syscall: Option<u32>,
     /// Whether it held the GIL.
     pub gil: Gil,
+    /// The thread that held the GIL, where it is known and another.
+    pub gil_holder: Option<ThreadId>,
     /// The phase.
     pub phase: Phase,
     /// The activity of the part that is not `queue_ns`.

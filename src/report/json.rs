@@ -5,11 +5,13 @@
 //! `native` and `threads` at the top are those of the primary process: the first trainer's, of its training thread.
 
 mod build;
+pub mod collectives;
 pub mod conditions;
 pub mod diff;
 pub mod modules;
 pub mod operators;
 pub mod progress;
+pub mod waits;
 
 pub use build::{render_json, report};
 
@@ -66,6 +68,14 @@ pub struct Report {
     pub progress: Option<progress::Progress>,
     /// What was measured; null if nothing was sampled.
     pub conditions: Option<conditions::Conditions>,
+    /// Version of the rules that name waits, collectives and input.
+    pub wait_rules: u32,
+    /// What the training thread waited for, most time first.
+    pub waits: Vec<waits::Wait>,
+    /// What DataLoader workers did meanwhile, or the training thread itself without them; null without a DataLoader.
+    pub input: Option<waits::Input>,
+    /// Collectives of every rank.
+    pub collectives: Vec<collectives::Collective>,
     /// Python functions, those with the most own time first.
     pub functions: Vec<FunctionRow>,
     /// Python lines.

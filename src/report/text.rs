@@ -2,6 +2,7 @@
 
 mod conditions;
 pub mod diff;
+mod collectives;
 mod format;
 mod modules;
 mod operators;
@@ -9,6 +10,7 @@ mod processes;
 mod progress;
 mod sampler;
 mod tables;
+mod waits;
 
 use crate::analysis::Analysis;
 use crate::analysis::summary::ProcessSummary;
@@ -24,6 +26,15 @@ pub struct TextOptions {
     pub itwinai: bool,
     /// Operators, functions, lines and threads in a table; twice as many modules.
     pub rows: usize,
+    /// Only this, and more of it.
+    pub by: Option<By>,
+}
+
+/// What a report may be about alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// Waits and collectives.
+    Wait,
 }
 
 impl Default for TextOptions {
@@ -31,6 +42,7 @@ impl Default for TextOptions {
         Self {
             itwinai: false,
             rows: 10,
+            by: None,
         }
     }
 }
@@ -42,6 +54,12 @@ pub(crate) const WIDTH: usize = 80;
 pub fn render_summary(profile: &Profile, analysis: &Analysis, options: TextOptions) -> String {
     let mut out = String::new();
     head(&mut out, profile, analysis);
+    if options.by == Some(By::Wait) {
+        waits::waits(&mut out, profile, analysis, usize::MAX);
+        collectives::collectives(&mut out, profile, analysis, usize::MAX);
+        sampler::sampler(&mut out, profile, analysis);
+        return out;
+    }
     processes::ranks(&mut out, profile, analysis);
     match analysis.primary() {
         Some(process) => {
@@ -51,6 +69,8 @@ pub fn render_summary(profile: &Profile, analysis: &Analysis, options: TextOptio
             }
             progress::progress(&mut out, profile, process);
             tables::matrix(&mut out, process);
+            waits::waits(&mut out, profile, analysis, options.rows);
+            collectives::collectives(&mut out, profile, analysis, options.rows);
             modules::modules(&mut out, process, options.rows.saturating_mul(2));
             operators::operators(&mut out, profile, process, options.rows);
             tables::functions(&mut out, profile, process, options.rows);

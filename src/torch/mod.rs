@@ -8,10 +8,14 @@
 //! | [`role`] | what a process is in a job, and which of its threads trains |
 //! | [`probe`] | which `nn.Module` a call is of: the one part that reads a live process |
 //! | [`stitch`] | whose work a thread waits for that waits in `backward()` |
+//! | [`waits`] | what a thread waits for |
+//! | [`collectives`] | which collective it is in |
 
 pub mod classify;
+pub mod collectives;
 pub mod probe;
 pub mod role;
 pub mod rules;
 pub mod stitch;
 pub mod symbol_name;
+pub mod waits;

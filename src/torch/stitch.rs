@@ -105,6 +105,7 @@ pub fn split(
             }
             if let Some(other) = other {
                 piece.activity = other.activity;
+                piece.syscall = other.syscall;
                 piece.row = row(piece.phase, other.activity);
                 piece.queue_ns = piece
                     .queue_ns

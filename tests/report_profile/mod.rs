@@ -207,7 +207,9 @@ impl Builder {
             } else {
                 ThreadState::Running
             },
+            syscall: None,
             gil: Gil::Unknown,
+            gil_holder: None,
             phase,
             activity,
             row: SummaryRow::Unclassified,

@@ -24,6 +24,7 @@ pub(crate) fn run(plan: &ReportPlan) -> Result<ExitCode, Failure> {
         let options = SummaryOptions {
             top: plan.top,
             itwinai: plan.itwinai,
+            by: plan.by,
         };
         outputs::summary(&profile, options, &mut text)?;
     }

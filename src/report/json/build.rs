@@ -4,6 +4,8 @@ use super::conditions::conditions;
 use super::modules::modules;
 use super::operators::operators;
 use super::progress::progress;
+use super::collectives::collectives;
+use super::waits::{input, waits};
 use super::{
     FunctionRow, Interval, Intervals, Itwinai, Process, Quality, Report, SCHEMA, StopTimes, Thread,
 };
@@ -17,6 +19,7 @@ use crate::model::category::{Activity, Phase, SummaryRow};
 use crate::model::ids::FunctionId;
 use crate::model::profile::{Function, Profile, Role};
 use crate::torch::rules::RULES_VERSION;
+use crate::torch::rules::waits::WAIT_RULES_VERSION;
 use std::collections::BTreeMap;
 
 /// Functions and lines that are listed.
@@ -60,6 +63,10 @@ pub fn report(profile: &Profile, analysis: &Analysis) -> Report {
         modules: primary.and_then(modules),
         progress: primary.and_then(|process| progress(profile, process)),
         conditions: primary.map(|process| conditions(profile, process)),
+        wait_rules: WAIT_RULES_VERSION,
+        waits: waits(profile, analysis),
+        input: input(profile, analysis),
+        collectives: collectives(profile, analysis),
         functions: primary.map_or(Vec::new(), |process| {
             process
                 .hot

@@ -4,6 +4,7 @@ use super::stopping::gil_holders;
 use super::{Candidate, Passed, Seen, Tick, TracedProcess, TracedThread, Tracer};
 use crate::memory::ReadError;
 use crate::model::frame::Partial;
+use crate::model::ids::ThreadId;
 use crate::model::sample::{Capture, Gil, ThreadState};
 use crate::os::clock::process_cpu_ns;
 use crate::os::threads::{SchedStat, ThreadFiles, Whereabouts};
@@ -301,10 +302,31 @@ impl Tracer {
         sample.stretch = self.stretch(index, at, tick, ran, Capture::Asleep);
         sample.stretch.syscall = syscall;
         sample.stretch.gil = Gil::NotHeld;
+        // A thread that waits for the interpreter's lock sleeps in a futex: who has it is worth a small read.
+        if syscall == Some(FUTEX) {
+            sample.stretch.gil_holder = other_holder(&self.processes[index], at);
+        }
         sample.failure = read.err().map(|_| Partial::StackUnreadable);
         self.hand_on(index, at, sample);
         true
     }
+}
+
+/// The number of `futex` (Linux, arch/x86/entry/syscalls/syscall_64.tbl; include/uapi/asm-generic/unistd.h).
+const FUTEX: u32 = if cfg!(target_arch = "x86_64") {
+    202
+} else {
+    98
+};
+
+/// The thread that holds the GIL while a Python thread sleeps, if it is another.
+fn other_holder(process: &TracedProcess, at: usize) -> Option<ThreadId> {
+    let thread = process.threads.get(at)?;
+    thread.plan.state_address?;
+    gil_holders(process)
+        .into_iter()
+        .find_map(|(_, holder)| holder)
+        .filter(|&holder| holder != thread.id)
 }
 
 /// Whether a thread that sleeps holds the GIL all the same: it waits in a call that does not give it up.

@@ -56,6 +56,8 @@
 //! thread. Time in the run queue is `cpu_wait`, row `other`, whatever the thread was about to do.
 
 pub mod frameworks;
+pub mod collectives;
+pub mod input;
 pub mod libraries;
 pub mod modules;
 pub mod native;
@@ -64,7 +66,9 @@ pub mod phases;
 pub mod progress;
 pub mod python;
 pub mod symbols;
+pub mod syscall_names;
 pub mod syscalls;
+pub mod waits;
 
 /// Version of all tables together. Raised with every change that may move time from one category to another.
 pub const RULES_VERSION: u32 = 2;

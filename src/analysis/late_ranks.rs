@@ -1,0 +1,151 @@
+//! Which rank the others wait for.
+//!
+//! Ranks of one recording are on one clock. Over each stretch in which a rank waits in a collective, those other ranks that are
+//! in none have not arrived. The one that is the last of them is whom the others wait for; where its training thread was over
+//! that time is why. What is left of a stretch, in which all had arrived, is the collective itself. Ranks of other hosts are
+//! in recordings of their own, and are not seen.
+
+use super::collectives::{CollectiveTime, waits};
+use super::stack_facts::{Line, StackFacts};
+use super::timeline::Timeline;
+use crate::model::ids::{FunctionId, ProcessId};
+use crate::model::profile::ProfileSample;
+use crate::torch::collectives::CollectiveMoment;
+use rustc_hash::FxHashMap;
+use std::cmp::Reverse;
+
+/// A rank that arrived last, and where it was meanwhile.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Late {
+    /// The process.
+    pub process: ProcessId,
+    /// The nearest line of the user's own code there.
+    pub at: Option<Line>,
+    /// How long it was waited for there.
+    pub ns: u64,
+}
+
+/// A stretch in which a rank waits in one collective.
+pub(super) struct Stretch {
+    from_ns: u64,
+    to_ns: u64,
+    /// The row of the collective.
+    pub(super) row: usize,
+}
+
+/// Where a rank was that had not arrived: line, from, to.
+type Missing = (Option<Line>, u64, u64);
+
+/// Samples of one wait that follow each other, as one stretch.
+pub(super) fn stretches(
+    facts: &mut StackFacts<'_>,
+    own: &[&ProfileSample],
+    of_sample: &[Option<usize>],
+) -> Vec<Stretch> {
+    let mut stretches: Vec<Stretch> = Vec::new();
+    for (sample, row) in own.iter().zip(of_sample) {
+        let Some(row) = *row else { continue };
+        let arrived = facts
+            .collective(sample)
+            .is_some_and(CollectiveMoment::has_arrived);
+        if !arrived || !waits(sample) {
+            continue;
+        }
+        let end = sample.start_ns.saturating_add(sample.weight_ns);
+        match stretches.last_mut() {
+            Some(last) if last.row == row && last.to_ns == sample.start_ns => last.to_ns = end,
+            _ => stretches.push(Stretch {
+                from_ns: sample.start_ns,
+                to_ns: end,
+                row,
+            }),
+        }
+    }
+    stretches
+}
+
+/// Adds a stretch's time to the rank that arrived last in it, by the lines at which it was before.
+pub(super) fn blame(
+    facts: &mut StackFacts<'_>,
+    stretch: &Stretch,
+    peers: &[(ProcessId, &Timeline<'_>)],
+    tick_ns: u64,
+    sums: &mut FxHashMap<(ProcessId, Option<Line>), u64>,
+) {
+    let mut last: Option<(u64, ProcessId, Vec<Missing>)> = None;
+    for &(peer, timeline) in peers {
+        let missing = missing(facts, stretch, timeline, tick_ns);
+        let Some(&(_, _, arrived_ns)) = missing.last() else {
+            continue;
+        };
+        if last
+            .as_ref()
+            .is_none_or(|(latest, _, _)| arrived_ns > *latest)
+        {
+            last = Some((arrived_ns, peer, missing));
+        }
+    }
+    let Some((_, process, missing)) = last else {
+        return;
+    };
+    for (line, from_ns, to_ns) in missing {
+        let sum = sums.entry((process, line)).or_default();
+        *sum = sum.saturating_add(to_ns - from_ns);
+    }
+}
+
+/// Where a peer was in a stretch before it arrived: line, from, to. What follows its arrival and is cut off by the stretch's end
+/// within two ticks is the next step, which it began while the waiting rank was still waking up.
+fn missing(
+    facts: &mut StackFacts<'_>,
+    stretch: &Stretch,
+    peer: &Timeline<'_>,
+    tick_ns: u64,
+) -> Vec<Missing> {
+    let mut found: Vec<Missing> = Vec::new();
+    let mut since_arrival: Option<usize> = None;
+    for piece in peer.within(stretch.from_ns, stretch.to_ns) {
+        let arrived = facts
+            .collective(piece.sample)
+            .is_some_and(CollectiveMoment::has_arrived);
+        if arrived {
+            since_arrival = Some(found.len());
+        } else {
+            let line = facts.line(piece.sample.stack);
+            found.push((line, piece.from_ns, piece.to_ns));
+        }
+    }
+    if let Some(first) = since_arrival
+        && let Some(&(_, from, _)) = found.get(first)
+        && stretch.to_ns - from <= tick_ns.saturating_mul(2)
+    {
+        found.truncate(first);
+    }
+    found
+}
+
+/// The rank that arrived last for the most time; for how long; and its most frequent line: of the function in which it was most.
+pub fn last_rank(row: &CollectiveTime) -> Option<(ProcessId, u64, Option<Line>)> {
+    let process = row
+        .late
+        .iter()
+        .map(|late| late.process)
+        .max_by_key(|&process| (sum(of_process(row, process)), Reverse(process)))?;
+    let of_function = |function: Option<FunctionId>| {
+        sum(of_process(row, process).filter(|late| late.at.map(|(each, _)| each) == function))
+    };
+    // Lines are sorted: the first of the best function is its best.
+    let best = of_process(row, process)
+        .map(|late| late.at)
+        .min_by_key(|at| Reverse(of_function(at.map(|(function, _)| function))))
+        .flatten();
+    Some((process, sum(of_process(row, process)), best))
+}
+
+fn of_process(row: &CollectiveTime, process: ProcessId) -> impl Iterator<Item = &Late> {
+    row.late.iter().filter(move |late| late.process == process)
+}
+
+fn sum<'l>(late: impl Iterator<Item = &'l Late>) -> u64 {
+    late.map(|each| each.ns).sum()
+}

@@ -1,0 +1,88 @@
+//! Samples by time: what other threads did meanwhile.
+
+use crate::model::profile::ProfileSample;
+
+/// Samples of one or several threads, by start.
+#[derive(Clone, Debug, Default)]
+pub struct Timeline<'p> {
+    samples: Vec<&'p ProfileSample>,
+    longest_ns: u64,
+}
+
+/// A sample, and the part of it that lies in the stretch that was asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Piece<'p> {
+    /// The sample.
+    pub sample: &'p ProfileSample,
+    /// The part's start.
+    pub from_ns: u64,
+    /// Its end; more than `from_ns`.
+    pub to_ns: u64,
+}
+
+impl Piece<'_> {
+    /// Its length.
+    pub fn length_ns(&self) -> u64 {
+        self.to_ns - self.from_ns
+    }
+
+    /// The part of the sample's ticks that falls on it, rounded.
+    pub fn ticks(&self) -> u32 {
+        let weight = self.sample.weight_ns.max(1);
+        let scaled = (u128::from(self.sample.ticks) * u128::from(self.length_ns())
+            + u128::from(weight / 2))
+            / u128::from(weight);
+        u32::try_from(scaled).unwrap_or(self.sample.ticks)
+    }
+
+    /// The part of the sample's time in the run queue that falls on it.
+    pub fn queue_ns(&self) -> u64 {
+        let weight = u128::from(self.sample.weight_ns.max(1));
+        let part = u128::from(self.sample.queue_ns) * u128::from(self.length_ns()) / weight;
+        u64::try_from(part).unwrap_or(0).min(self.length_ns())
+    }
+}
+
+impl<'p> Timeline<'p> {
+    /// Of these samples, in any order.
+    pub fn new(samples: impl Iterator<Item = &'p ProfileSample>) -> Self {
+        let mut samples: Vec<&ProfileSample> = samples.collect();
+        samples.sort_by_key(|sample| (sample.start_ns, sample.thread));
+        let longest_ns = samples
+            .iter()
+            .map(|sample| sample.weight_ns)
+            .max()
+            .unwrap_or(0);
+        Self {
+            samples,
+            longest_ns,
+        }
+    }
+
+    /// The parts of samples that lie in `from_ns..to_ns`, by start.
+    pub fn within(&self, from_ns: u64, to_ns: u64) -> impl Iterator<Item = Piece<'p>> + '_ {
+        let earliest = from_ns.saturating_sub(self.longest_ns);
+        let first = self
+            .samples
+            .partition_point(|sample| sample.start_ns < earliest);
+        self.samples
+            .get(first..)
+            .unwrap_or_default()
+            .iter()
+            .take_while(move |sample| sample.start_ns < to_ns)
+            .filter_map(move |&sample| {
+                let end = sample.start_ns.saturating_add(sample.weight_ns);
+                let (from_ns, to_ns) = (sample.start_ns.max(from_ns), end.min(to_ns));
+                (from_ns < to_ns).then_some(Piece {
+                    sample,
+                    from_ns,
+                    to_ns,
+                })
+            })
+    }
+
+    /// Whether there is no sample.
+    pub fn is_empty(&self) -> bool {
+        self.samples.is_empty()
+    }
+}

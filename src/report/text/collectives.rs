@@ -1,0 +1,155 @@
+//! Collectives: whom the ranks wait for, and the host's time in each.
+
+use super::format::{column_seconds, count, cut, percent, share};
+use super::waits::line_text;
+use super::{WIDTH, line, sentence};
+use crate::analysis::Analysis;
+use crate::analysis::collectives::ProcessCollectives;
+use crate::analysis::late_ranks::last_rank;
+use crate::analysis::stack_facts::moment_words;
+use crate::model::ids::ProcessId;
+use crate::model::profile::Profile;
+use crate::report::label::process_labels;
+use crate::torch::rules::collectives::Backend;
+
+/// The part of a rank's waits for which one rank must be to blame to be named.
+const WORTH_NAMING: f64 = 0.1;
+
+pub(super) fn collectives(out: &mut String, profile: &Profile, analysis: &Analysis, rows: usize) {
+    let ranks: Vec<&ProcessCollectives> = analysis
+        .collectives
+        .iter()
+        .filter(|rank| rank.ns > 0)
+        .collect();
+    if ranks.is_empty() {
+        return;
+    }
+    let mut backends: Vec<Backend> = ranks
+        .iter()
+        .flat_map(|rank| &rank.rows)
+        .filter_map(|row| row.moment.backend)
+        .collect();
+    backends.sort_unstable();
+    backends.dedup();
+    let names: Vec<&str> = backends.iter().map(|backend| backend.name()).collect();
+    let names = match names.is_empty() {
+        true => String::new(),
+        false => format!(" ({})", names.join(", ")),
+    };
+    line(
+        out,
+        &[format!(
+            "\nCOMMUNICATION{names}, host time of training threads"
+        )],
+    );
+    let labels = process_labels(profile);
+    for rank in ranks.iter().take(rows.max(8)) {
+        who_waits(out, profile, &labels, rank);
+    }
+    let recorded = ranks.iter().map(|rank| rank.peers + 1).max().unwrap_or(1);
+    let world = ranks.iter().filter_map(|rank| rank.world_size).max();
+    if let Some(world) = world.filter(|&world| world as usize > recorded) {
+        let text = format!(
+            "{recorded} of {world} ranks are in this recording: a wait for another is not told."
+        );
+        sentence(out, "  ", &text);
+    }
+    if backends.contains(&Backend::Nccl) {
+        sentence(
+            out,
+            "  ",
+            "NCCL: the host only enqueues; the GPU's own communication is not in these times.",
+        );
+    }
+    if let Some(own) = analysis.primary_collectives() {
+        table(out, profile, own, rows, backends.len() > 1);
+    }
+}
+
+/// `rank 0 waits 38.0 % ±3.0 in all_reduce (DDP bucket): rank 1 arrives last, at train.py:41 slow_transform`.
+fn who_waits(out: &mut String, profile: &Profile, labels: &[String], rank: &ProcessCollectives) {
+    let (Some(process), Some(row)) = (rank.process, rank.rows.iter().max_by_key(|row| row.wait_ns))
+    else {
+        return;
+    };
+    if row.wait_share.is_uncertain() {
+        return;
+    }
+    let tenths = (row.wait_ns as f64 * 1000.0 / rank.wall_ns.max(1) as f64).round() as u32;
+    let mut text = format!(
+        "{} waits {} in {}",
+        label(labels, process),
+        share(&row.wait_share, tenths).trim(),
+        moment_words(row.moment),
+    );
+    let part = |ns: u64| ns as f64 / row.wait_ns.max(1) as f64;
+    match last_rank(row) {
+        Some((late, ns, at)) if part(ns) >= WORTH_NAMING => {
+            text.push_str(&format!(
+                ": {} arrives last ({} of {} s), at {}",
+                label(labels, late),
+                column_seconds(ns),
+                column_seconds(row.wait_ns),
+                line_text(profile, at, true)
+            ));
+        }
+        _ if rank.peers > 0 => text.push_str(": for most of it all ranks had arrived"),
+        _ => {}
+    }
+    sentence(out, "  ", &text);
+}
+
+fn label(labels: &[String], process: ProcessId) -> &str {
+    labels
+        .get(process.index())
+        .map_or("unknown process", String::as_str)
+}
+
+fn table(
+    out: &mut String,
+    profile: &Profile,
+    own: &ProcessCollectives,
+    rows: usize,
+    name_backends: bool,
+) {
+    let least_ns = if rows == usize::MAX {
+        0
+    } else {
+        own.wall_ns / 1000
+    };
+    let shown = own
+        .rows
+        .iter()
+        .take(rows)
+        .take_while(|row| row.ns >= least_ns)
+        .count();
+    if shown == 0 {
+        return;
+    }
+    out.push_str("  seconds    share        waits s  collective, at\n");
+    for row in own.rows.iter().take(shown) {
+        let tenths = (row.ns as f64 * 1000.0 / own.wall_ns.max(1) as f64).round() as u32;
+        let backend = row.moment.backend.filter(|_| name_backends);
+        let backend = backend.map_or(String::new(), |backend| format!(", {}", backend.name()));
+        let text = format!(
+            "{:>9}  {:<14}{:>6}  {}{backend}  {}",
+            column_seconds(row.ns),
+            share(&row.share, tenths),
+            column_seconds(row.wait_ns),
+            moment_words(row.moment),
+            line_text(profile, row.at, false)
+        );
+        line(out, &[cut(&text, WIDTH)]);
+    }
+    let rest = own.rows.get(shown..).unwrap_or_default();
+    if !rest.is_empty() {
+        let ns: u64 = rest.iter().map(|row| row.ns).sum();
+        let text = format!(
+            "{:>9}  {:>7}               … {} more",
+            column_seconds(ns),
+            percent(ns as f64 / own.wall_ns.max(1) as f64),
+            count(rest.len() as u64)
+        );
+        line(out, &[text]);
+    }
+}

@@ -1,0 +1,267 @@
+//! What a moment waits for: the kind, and what exactly, from its stack, its activity and its system call.
+//!
+//! | activity | what decides | kind |
+//! |---|---|---|
+//! | gpu_sync, gpu_copy | a copy on the stack, or `.to()`, `.cpu()`, … as the call | gpu_copy, else gpu_sync |
+//! | collective_wait | | collective |
+//! | gil_wait | | gil |
+//! | lock_wait, sleep, io | a DataLoader's queue | input_queue |
+//! | the same | `subprocess`, `os.waitpid`, `Process.join` up to the user's line; wait4 | child |
+//! | lock_wait | the backward engine up to the user's line | autograd |
+//! | lock_wait | | lock |
+//! | io | a call of files; state D | disk |
+//! | io | a call of sockets; `socket`, `ssl` up to the user's line | socket |
+//! | io | read or write of a descriptor that nothing tells of | io |
+//! | sleep | `time.sleep`; a call that waits for time | sleep |
+//! | sleep | accept, or poll below `socket` | socket |
+//! | sleep | poll, select, epoll | events |
+//! | sleep, state T | | stopped |
+//!
+//! An interruptible sleep in `read` is no disk's: file systems of disks wait in state D (Linux, fs/, `io_schedule`). It is a
+//! pipe, a terminal, a socket or a file system in user space.
+
+use super::rules::syscall_names::CallWait;
+use super::rules::waits::{self, WaitPart};
+use crate::model::category::{Activity, FrameKind};
+use crate::model::operator::OperatorMark;
+use crate::model::profile::Function;
+use crate::model::sample::ThreadState;
+use crate::model::wait::WaitKind;
+
+/// One frame, with what the rules say of its function.
+#[derive(Clone, Copy, Debug)]
+pub struct WaitFrame<'p> {
+    /// The function.
+    pub function: &'p Function,
+    /// Its part.
+    pub part: WaitPart,
+}
+
+/// What is known of a moment besides its stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Moment {
+    /// The activity.
+    pub activity: Activity,
+    /// The thread's state.
+    pub state: ThreadState,
+    /// The system call, by name, and what it waits for.
+    pub call: Option<(&'static str, CallWait)>,
+}
+
+/// The rules' part of a function.
+pub fn part(function: &Function) -> WaitPart {
+    match function.kind {
+        FrameKind::Marker => WaitPart::None,
+        _ if function.is_python => waits::python_part(&function.file, &function.name),
+        _ => waits::native_part(&function.name),
+    }
+}
+
+/// What a moment waits for, and in which words; `None` where it does not wait. `frames` are leaf first. Which collective it is
+/// and who holds the lock of the interpreter are told elsewhere.
+pub fn wait(frames: &[WaitFrame<'_>], moment: Moment) -> Option<(WaitKind, String)> {
+    match moment.activity {
+        Activity::GpuSync | Activity::GpuCopy => Some(gpu(frames, moment.activity)),
+        Activity::CollectiveWait => Some((WaitKind::Collective, String::new())),
+        Activity::GilWait => Some((WaitKind::Gil, "GIL".to_owned())),
+        Activity::LockWait | Activity::Sleep | Activity::Io => Some(blocked(frames, moment)),
+        _ => None,
+    }
+}
+
+/// The frames from the leaf to the nearest one of the user's own code, that one left out.
+fn below_user<'f, 'p>(frames: &'f [WaitFrame<'p>]) -> &'f [WaitFrame<'p>] {
+    let end = frames
+        .iter()
+        .position(|frame| frame.function.kind == FrameKind::PythonUser);
+    frames.get(..end.unwrap_or(frames.len())).unwrap_or(frames)
+}
+
+/// What was found of a wait for the GPU on the way outward.
+#[derive(Default)]
+struct GpuCall {
+    call: Option<String>,
+    operator: Option<String>,
+    runtime: Option<String>,
+    copy: bool,
+    direction: Option<&'static str>,
+}
+
+fn gpu(frames: &[WaitFrame<'_>], activity: Activity) -> (WaitKind, String) {
+    let mut found = GpuCall::default();
+    for frame in frames {
+        let function = frame.function;
+        // A call that is written in Python (torch/cuda/streams.py) stands behind its binding; the script's line ends the search.
+        match frame.part {
+            WaitPart::Gpu(call) if !(function.is_python && found.call.is_some()) => {
+                found.call = Some(call.to_owned());
+            }
+            WaitPart::Method => found.call = waits::method(&function.name).or(found.call),
+            WaitPart::Runtime => {
+                found
+                    .runtime
+                    .get_or_insert_with(|| function.short_name.clone());
+            }
+            WaitPart::Copies => found.copy = true,
+            WaitPart::ToDevice => found.direction = Some("host to GPU"),
+            WaitPart::ToHost => found.direction = Some("GPU to host"),
+            _ => {}
+        }
+        if let OperatorMark::Operator(name) = &function.operator {
+            found.operator = Some(name.clone());
+        }
+        if function.is_python && frame.part == WaitPart::None {
+            break;
+        }
+    }
+    let kind = if found.copy || activity == Activity::GpuCopy {
+        WaitKind::GpuCopy
+    } else {
+        WaitKind::GpuSync
+    };
+    let call = found
+        .call
+        .or_else(|| found.operator.as_deref().map(waits::operator_call))
+        .or_else(|| found.runtime.clone())
+        .unwrap_or_else(|| "GPU".to_owned());
+    let mut about: Vec<&str> = Vec::new();
+    if kind == WaitKind::GpuCopy {
+        about.extend(found.direction);
+        about.extend(found.runtime.as_deref().and_then(copy_blocks_because));
+    }
+    let what = match about.is_empty() {
+        true => call,
+        false => format!("{call} ({})", about.join(", ")),
+    };
+    (kind, what)
+}
+
+/// What blocks the host in a copy. `cudaMemcpyAsync` returns at once for pinned memory; for pageable memory it blocks while the
+/// copy passes through a staging buffer (CUDA Runtime API, "API synchronization behavior"). A copy that is not `non_blocking`
+/// synchronizes the stream after it (aten/src/ATen/native/cuda/Copy.cu).
+fn copy_blocks_because(runtime: &str) -> Option<&'static str> {
+    if runtime.starts_with("cudaMemcpy") {
+        Some("pageable memory")
+    } else if runtime.starts_with("cudaStreamSynchronize") {
+        Some("not non_blocking")
+    } else {
+        None
+    }
+}
+
+fn blocked(frames: &[WaitFrame<'_>], moment: Moment) -> (WaitKind, String) {
+    if frames.iter().any(|frame| frame.part == WaitPart::Loader) {
+        return (WaitKind::Input, "DataLoader queue".to_owned());
+    }
+    let below = below_user(frames);
+    let has = |part: WaitPart| below.iter().any(|frame| frame.part == part);
+    let call = moment.call.map(|(name, _)| name);
+    let waits = moment.call.map(|(_, waits)| waits);
+    let kind = match (moment.activity, waits) {
+        _ if moment.state == ThreadState::Stopped => WaitKind::Stopped,
+        _ if has(WaitPart::Child) => WaitKind::Child,
+        (Activity::LockWait, _) if has(WaitPart::Engine) => WaitKind::Autograd,
+        (Activity::LockWait, _) => WaitKind::Lock,
+        (_, Some(CallWait::Child)) => WaitKind::Child,
+        (_, Some(CallWait::Socket)) => WaitKind::Socket,
+        (_, Some(CallWait::File)) => WaitKind::Disk,
+        (_, Some(CallWait::Lock)) => WaitKind::Lock,
+        (Activity::Io, _) if has(WaitPart::Socket) => WaitKind::Socket,
+        (Activity::Io, _) if moment.state == ThreadState::Uninterruptible => WaitKind::Disk,
+        (Activity::Io, _) if file_function(below).is_some() => WaitKind::Disk,
+        (Activity::Io, _) => WaitKind::Io,
+        (_, Some(CallWait::Time)) => WaitKind::Sleep,
+        _ if has(WaitPart::Sleep) => WaitKind::Sleep,
+        _ if has(WaitPart::Socket) => WaitKind::Socket,
+        _ if has(WaitPart::Events) => WaitKind::Events,
+        (_, Some(CallWait::Events | CallWait::Descriptor)) => WaitKind::Events,
+        (_, None) => WaitKind::Sleep,
+    };
+    (kind, words(below, kind, call, moment.state))
+}
+
+fn words(
+    below: &[WaitFrame<'_>],
+    kind: WaitKind,
+    call: Option<&str>,
+    state: ThreadState,
+) -> String {
+    let api = library_call(below);
+    match kind {
+        WaitKind::Stopped => "stopped by a signal or a debugger".to_owned(),
+        WaitKind::Autograd => "backward()".to_owned(),
+        WaitKind::Sleep if below.iter().any(|frame| frame.part == WaitPart::Sleep) => {
+            "time.sleep()".to_owned()
+        }
+        WaitKind::Lock => api
+            .or_else(|| native_caller(below).map(|name| format!("lock in {name}")))
+            .unwrap_or_else(|| "a lock".to_owned()),
+        _ => {
+            let call = call
+                .or_else(|| file_function(below))
+                .or((state == ThreadState::Uninterruptible).then_some("page fault or driver"));
+            match (api, call) {
+                (Some(api), Some(call)) => format!("{api} ({call})"),
+                (Some(only), None) => only,
+                (None, Some(only)) => only.to_owned(),
+                (None, None) => "a call that was not read".to_owned(),
+            }
+        }
+    }
+}
+
+/// The function of Python's own library that the user's code, or another package, called: the outermost of those that stand
+/// together at the leaf end.
+fn library_call(below: &[WaitFrame<'_>]) -> Option<String> {
+    below
+        .iter()
+        .filter(|frame| frame.function.is_python)
+        .map(|frame| frame.function)
+        .take_while(|function| waits::is_library(&function.file))
+        .last()
+        .and_then(|function| waits::library_call(&function.file, &function.name))
+}
+
+/// Functions of the C library that are of files alone, of a thread whose system call is not known: it ran.
+fn file_function<'p>(below: &[WaitFrame<'p>]) -> Option<&'p str> {
+    const STARTS: &[&str] = &[
+        "open",
+        "pread",
+        "pwrite",
+        "fsync",
+        "fdatasync",
+        "getdents",
+        "readdir",
+        "stat",
+        "fstat",
+        "lstat",
+        "copy_file_range",
+    ];
+    below
+        .iter()
+        .take_while(|frame| !frame.function.is_python)
+        .filter(|frame| frame.function.kind == FrameKind::Wait)
+        .map(|frame| frame.function.name.trim_start_matches('_'))
+        .find(|name| STARTS.iter().any(|start| name.starts_with(start)))
+}
+
+/// The nearest native function, below any Python frame, that is neither the interpreter's nor the C library's.
+fn native_caller<'p>(below: &[WaitFrame<'p>]) -> Option<&'p str> {
+    use crate::model::module::ModuleKind;
+    use crate::torch::rules::libraries::{Library, library};
+    below
+        .iter()
+        .map(|frame| frame.function)
+        .take_while(|function| !function.is_python)
+        .find(|function| {
+            !matches!(
+                function.kind,
+                FrameKind::Wait | FrameKind::Interpreter | FrameKind::Marker
+            ) && !matches!(
+                library(ModuleKind::File, &function.file),
+                Library::System | Library::Python
+            ) && !function.name.contains("+0x")
+                && !function.name.starts_with('[')
+        })
+        .map(|function| function.short_name.as_str())
+}
