@@ -5,6 +5,8 @@ use super::args::{
     Subcommands,
 };
 use super::failure::Failure;
+use super::regions;
+use crate::model::region::Region;
 use crate::report::view::By;
 use crate::sampling::session::SessionOptions;
 use regex::Regex;
@@ -78,11 +80,13 @@ pub(crate) struct RecordPlan {
     /// Files by name; empty: a recording and a flamegraph under names of torchspy's own.
     pub(crate) outputs: Vec<OutputFile>,
     pub(crate) drawing: Drawing,
+    pub(crate) regions: Vec<Region>,
 }
 
 #[derive(Debug)]
 pub(crate) struct ReportPlan {
     pub(crate) file: PathBuf,
+    pub(crate) regions: Vec<Region>,
     pub(crate) json: bool,
     pub(crate) itwinai: bool,
     pub(crate) top: usize,
@@ -91,6 +95,7 @@ pub(crate) struct ReportPlan {
 #[derive(Debug)]
 pub(crate) struct ConvertPlan {
     pub(crate) file: PathBuf,
+    pub(crate) regions: Vec<Region>,
     /// `None`: standard output.
     pub(crate) output: Option<PathBuf>,
     pub(crate) format: Format,
@@ -114,6 +119,7 @@ impl Plan {
         Ok(match arguments.command {
             Subcommands::Record(arguments) => Plan::Record(RecordPlan::new(arguments)?),
             Subcommands::Report(arguments) => Plan::Report(ReportPlan {
+                regions: regions::parse(&arguments.regions.region)?,
                 file: arguments.file,
                 json: arguments.json,
                 itwinai: arguments.itwinai,
@@ -160,6 +166,7 @@ impl RecordPlan {
                 .transpose()?,
             outputs: parse_outputs(arguments.output)?,
             drawing: Drawing::new(&arguments.drawing, None),
+            regions: regions::parse(&arguments.regions.region)?,
         })
     }
 }
@@ -184,6 +191,7 @@ impl ConvertPlan {
             ));
         }
         Ok(Self {
+            regions: regions::parse(&arguments.regions.region)?,
             file: arguments.file,
             output: (!to_stdout).then_some(arguments.output),
             format,

@@ -1,5 +1,7 @@
 //! The summary for people: plain text, 80 columns, no colour needed.
 
+mod backward;
+mod compile;
 mod format;
 mod modules;
 mod operators;
@@ -46,9 +48,11 @@ pub fn render_summary(profile: &Profile, analysis: &Analysis, options: TextOptio
             if options.itwinai {
                 tables::itwinai(&mut out, process);
             }
-            tables::matrix(&mut out, process);
+            tables::matrix(&mut out, profile, process);
             modules::modules(&mut out, process, options.rows.saturating_mul(2));
             operators::operators(&mut out, profile, process, options.rows);
+            backward::backward(&mut out, profile, process, options.rows);
+            compile::compile(&mut out, process, options.rows);
             tables::functions(&mut out, profile, process, options.rows);
             tables::threads(&mut out, profile, process, options.rows);
         }

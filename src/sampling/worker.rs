@@ -1,5 +1,6 @@
 //! From copies of memory to recorded samples: unwinding, code objects, merging, interning; and a segment every second.
 
+mod compilation;
 mod nn_modules;
 mod processes;
 mod segments;
@@ -21,6 +22,7 @@ use crate::os::clock::monotonic_ns;
 use crate::os::host::CpuGroups;
 use crate::recording::compact::SessionTables;
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
+use compilation::Compilers;
 use nn_modules::NnModuleCalls;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::ops::Range;
@@ -60,6 +62,7 @@ pub(super) struct Worker {
     module_ids: FxHashMap<u32, ModuleId>,
     code_ids: FxHashMap<CodeInfo, CodeId>,
     calls: NnModuleCalls,
+    compilers: Compilers,
     symbols: SymbolLoader,
     last_stacks: FxHashMap<ThreadId, Option<StackId>>,
     samples: Vec<Sample>,
@@ -77,6 +80,8 @@ struct Scratch {
     native: Vec<NativeFrame>,
     recorded: Vec<(NativeFrame, Frame)>,
     python: Vec<Frame>,
+    /// Frames of the compiler, and the code that they compile.
+    compiled: Vec<(usize, CodeId)>,
     /// Python frames with the modules whose calls they are.
     marked: Vec<Frame>,
     /// The runs of `marked`.
@@ -105,6 +110,7 @@ impl Worker {
             module_ids: FxHashMap::default(),
             code_ids: FxHashMap::default(),
             calls: NnModuleCalls::default(),
+            compilers: Compilers::default(),
             symbols: SymbolLoader::start(),
             last_stacks: FxHashMap::default(),
             samples: Vec::new(),

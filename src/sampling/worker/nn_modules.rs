@@ -36,7 +36,7 @@ impl NnModuleCalls {
 
 impl Worker {
     /// Puts the frames of `scratch.python` into `scratch.marked`, run by run, and behind each call of a module, towards the root,
-    /// which module it is.
+    /// which module it is; behind each of the compiler what code it compiles.
     pub(super) fn mark_nn_modules(&mut self, raw: &RawSample, scratch: &mut Scratch) {
         let mut calls = std::mem::take(&mut self.calls);
         calls.found.clear();
@@ -77,6 +77,10 @@ impl Worker {
                     scratch.marked.push(Frame::NnModule(id));
                     found.next();
                 }
+                let compiled = scratch.compiled.iter().find(|(at, _)| *at == index);
+                scratch
+                    .marked
+                    .extend(compiled.map(|&(_, code)| Frame::Compiles(code)));
             }
             scratch.runs.push(start..scratch.marked.len());
         }

@@ -42,6 +42,7 @@ impl Worker {
             .python_partial
             .or(lost_code.then_some(Partial::CodeGone));
         let mut runs = Vec::with_capacity(raw.python.runs.len());
+        self.find_compiled(raw, &mut scratch);
         self.mark_nn_modules(raw, &mut scratch);
         for (run, range) in raw.python.runs.iter().zip(&scratch.runs) {
             let frames = scratch.marked.get(range.clone()).unwrap_or(&[]);
@@ -275,7 +276,7 @@ fn unknown_module(ids: &mut FxHashMap<u32, ModuleId>, tables: &mut SessionTables
     })
 }
 
-fn code_id(
+pub(super) fn code_id(
     ids: &mut FxHashMap<CodeInfo, CodeId>,
     tables: &mut SessionTables,
     info: &CodeInfo,

@@ -9,15 +9,16 @@
 //! | order | mark | meaning |
 //! |---|---|---|
 //! | 1 | whole | decides wherever it stands: what runs inside a DataLoader's fetch is input, be it an `nn.Module` |
-//! | 2 | strong | the nearest one decides |
+//! | 2 | strong | the nearest one decides; a region of the user's (`--region`) is one, before the rules of its own file |
 //! | 3 | weak | a file as a whole; decides if it is nearer than the nearest strong mark |
 //! | 4 | import | forgets the weak marks nearer than itself; without any other mark: `startup` |
 //! | 5 | thread name | `pt_autograd_*` is backward, `pt_nccl_*` communication, … |
 //! | 6 | role | a DataLoader worker's moments are input |
 //! | 7 | none | `user` |
 //!
-//! An import inside a training phase therefore counts to that phase. A recomputed forward (activation checkpointing)
-//! is forward, although it runs inside of backward: the nearest mark decides.
+//! An import inside a training phase therefore counts to that phase. A forward that the functions of activation
+//! checkpointing run inside of backward is no forward but `recompute`, and so is all else that they do, down to the next strong
+//! mark: the backward of the recomputed part (reentrant checkpointing) is backward.
 //!
 //! **Activity**: from the leaf outward to the first frame that a rule knows. System libraries and code without names
 //! are passed through; what was passed decides where no frame is known before the nearest Python frame.
@@ -50,6 +51,7 @@
 //! omp_idle of a training thread is the end of a parallel region: an operator is running, and waits for its slowest
 //! thread. Time in the run queue is `cpu_wait`, row `other`, whatever the thread was about to do.
 
+pub mod compile;
 pub mod libraries;
 pub mod modules;
 pub mod native;
@@ -60,4 +62,4 @@ pub mod symbols;
 pub mod syscalls;
 
 /// Version of all tables together. Raised with every change that may move time from one category to another.
-pub const RULES_VERSION: u32 = 1;
+pub const RULES_VERSION: u32 = 2;

@@ -9,6 +9,8 @@ pub enum PhaseMark {
     Whole(Phase),
     /// This frame and what it calls, down to the next strong mark.
     Strong(Phase),
+    /// As a strong mark; but a forward inside of it belongs to it, if no backward stands between.
+    Again(Phase),
     /// Code of a file that serves a phase, but is also run by imports.
     Weak(Phase),
     /// The import machinery.
@@ -17,7 +19,7 @@ pub enum PhaseMark {
     None,
 }
 
-use PhaseMark::{Import, None as NoMark, Strong, Weak, Whole};
+use PhaseMark::{Again, Import, None as NoMark, Strong, Weak, Whole};
 
 /// One row: where a Python function is, and what that means.
 #[derive(Clone, Copy, Debug)]
@@ -129,6 +131,28 @@ pub const PYTHON_PHASES: &[PhaseRule] = &[
         Strong(Phase::Backward),
     ),
     rule("torch/_tensor.py", "backward", Strong(Phase::Backward)),
+    // Activation checkpointing, inside of the engine: `CheckpointFunction.backward` (reentrant, stable), and
+    // `unpack_hook`, which calls `recompute_fn` (not reentrant; 2.1 and later, in 2.0 `unpack`).
+    rule(
+        "torch/utils/checkpoint.py",
+        "backward",
+        Again(Phase::Recompute),
+    ),
+    rule(
+        "torch/utils/checkpoint.py",
+        "unpack_hook",
+        Again(Phase::Recompute),
+    ),
+    rule(
+        "torch/utils/checkpoint.py",
+        "recompute_fn",
+        Again(Phase::Recompute),
+    ),
+    rule(
+        "torch/utils/checkpoint.py",
+        "unpack",
+        Again(Phase::Recompute),
+    ),
     // Forward: nested per module. `_wrapped_call_impl` in 2.4 and later, where `inner` is nested in `_call_impl`.
     rule(
         "torch/nn/modules/module.py",
