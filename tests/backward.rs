@@ -70,7 +70,9 @@ fn calls_backward() -> Vec<F> {
 }
 
 fn engine() -> F {
-    torch("torch::autograd::Engine::evaluate_function(std::shared_ptr<torch::autograd::GraphTask>&)")
+    torch(
+        "torch::autograd::Engine::evaluate_function(std::shared_ptr<torch::autograd::GraphTask>&)",
+    )
 }
 
 /// In the caller's thread, as on a CPU.
@@ -87,7 +89,10 @@ fn table(profile: &Profile) -> BackwardTable {
 
 fn home(table: &BackwardTable, name: &str) -> Home {
     let found = table.nodes.iter().find(|node| node.name == name);
-    found.unwrap_or_else(|| panic!("no {name}: {table:?}")).home.clone()
+    found
+        .unwrap_or_else(|| panic!("no {name}: {table:?}"))
+        .home
+        .clone()
 }
 
 #[test]
@@ -100,11 +105,31 @@ fn nodes_find_the_module_that_made_them_where_that_can_be_told() {
     let convolution = [operator("conv2d"), operator("convolution"), kernel()];
     running(&mut builder, 20, &forward(&conv("a"), &convolution));
     running(&mut builder, 20, &forward(&conv("b"), &convolution));
-    running(&mut builder, 40, &forward(&module("fc", "Linear"), &[operator("addmm")]));
-    running(&mut builder, 40, &forward(&module("act", "ReLU"), &[operator("relu")]));
-    running(&mut builder, 1, &forward(&module("", "Net"), &[operator("relu_")]));
-    running(&mut builder, 29, &forward(&module("n", "Norm"), &[operator("norm")]));
-    let loss = [user("<module>", 90), user("main", 44), operator("_log_softmax")];
+    running(
+        &mut builder,
+        40,
+        &forward(&module("fc", "Linear"), &[operator("addmm")]),
+    );
+    running(
+        &mut builder,
+        40,
+        &forward(&module("act", "ReLU"), &[operator("relu")]),
+    );
+    running(
+        &mut builder,
+        1,
+        &forward(&module("", "Net"), &[operator("relu_")]),
+    );
+    running(
+        &mut builder,
+        29,
+        &forward(&module("n", "Norm"), &[operator("norm")]),
+    );
+    let loss = [
+        user("<module>", 90),
+        user("main", 44),
+        operator("_log_softmax"),
+    ];
     running(&mut builder, 30, &loss);
     for (name, ticks) in [
         ("ConvolutionBackward0", 50),
@@ -119,11 +144,17 @@ fn nodes_find_the_module_that_made_them_where_that_can_be_told() {
     running(&mut builder, 10, &backward(&[]));
     let profile = builder.profile();
     let table = table(&profile);
-    assert_eq!(home(&table, "ConvolutionBackward0"), Home::Class("Conv2d".to_owned()));
+    assert_eq!(
+        home(&table, "ConvolutionBackward0"),
+        Home::Class("Conv2d".to_owned())
+    );
     let Home::Module { id, class } = home(&table, "AddmmBackward0") else {
         panic!("{table:?}");
     };
-    assert_eq!((profile.nn_modules[id.index()].path.as_str(), &*class), ("fc", "Linear"));
+    assert_eq!(
+        (profile.nn_modules[id.index()].path.as_str(), &*class),
+        ("fc", "Linear")
+    );
     let several = ["Net", "ReLU"].map(str::to_owned).to_vec();
     assert_eq!(home(&table, "ReluBackward0"), Home::Several(several));
     assert_eq!(home(&table, "NormBackward0"), Home::Seldom);
@@ -134,7 +165,10 @@ fn nodes_find_the_module_that_made_them_where_that_can_be_told() {
     assert_eq!(table.outside_ns, 10 * TICK_NS);
     assert_eq!(table.unmatched_ns, 30 * TICK_NS);
     let matched: u64 = table.modules.iter().map(|each| each.ns).sum();
-    assert_eq!(matched + table.unmatched_ns + table.outside_ns, table.total_ns);
+    assert_eq!(
+        matched + table.unmatched_ns + table.outside_ns,
+        table.total_ns
+    );
     assert_eq!(table.modules[0].ns, 50 * TICK_NS);
     assert!((table.share.value - 0.4).abs() < 1e-9);
     let [line] = &table.lines[..] else {
@@ -159,7 +193,10 @@ fn nodes_find_the_module_that_made_them_where_that_can_be_told() {
     let json: Value = serde_json::from_str(&json).unwrap();
     let rows = json["backward"]["nodes"].as_array().unwrap();
     assert_eq!(rows[0]["matched"], "class");
-    assert_eq!((&rows[1]["matched"], &rows[1]["path"]), (&"module".into(), &"fc".into()));
+    assert_eq!(
+        (&rows[1]["matched"], &rows[1]["path"]),
+        (&"module".into(), &"fc".into())
+    );
     assert!((json["backward"]["unmatched_s"].as_f64().unwrap() - 0.3).abs() < 1e-9);
 }
 
@@ -172,8 +209,16 @@ fn work_of_an_engine_thread_hangs_below_the_line_that_waits() {
     waits.push(libc("pthread_cond_wait"));
     builder.ticks(0, 40, S::Futex, &waits);
     let root = torch("torch::autograd::Engine::thread_init(int)");
-    let main = torch("torch::autograd::Engine::thread_main(std::shared_ptr<torch::autograd::GraphTask> const&)");
-    let works = [root.clone(), main.clone(), engine(), node("MmBackward0"), kernel()];
+    let main = torch(
+        "torch::autograd::Engine::thread_main(std::shared_ptr<torch::autograd::GraphTask> const&)",
+    );
+    let works = [
+        root.clone(),
+        main.clone(),
+        engine(),
+        node("MmBackward0"),
+        kernel(),
+    ];
     builder.ticks(autograd, 30, S::Running, &works);
     // A hook of the checkpoint's that runs there is no backward.
     let again = [
@@ -189,7 +234,10 @@ fn work_of_an_engine_thread_hangs_below_the_line_that_waits() {
     let profile = builder.profile();
     let table = table(&profile);
     assert_eq!(table.total_ns, 35 * TICK_NS);
-    assert_eq!((table.nodes[0].name.as_str(), table.nodes[0].self_ns), ("MmBackward0", 30 * TICK_NS));
+    assert_eq!(
+        (table.nodes[0].name.as_str(), table.nodes[0].self_ns),
+        ("MmBackward0", 30 * TICK_NS)
+    );
     assert_eq!(table.lines[0].line.unwrap().1, 57);
     assert_eq!(table.outside_ns, 5 * TICK_NS);
     assert_eq!(table.recompute[0].ns, 5 * TICK_NS);
@@ -200,7 +248,12 @@ fn a_function_of_the_user_s_own_has_its_class() {
     let mut builder = Builder::trainer();
     let apply = torch("torch::autograd::PyNode::apply(std::vector<at::Tensor>&&)");
     let python = lib("torch/autograd/function.py", "BackwardCFunction.apply");
-    let more = [apply.clone(), python.clone(), user("Quantize.backward", 33), kernel()];
+    let more = [
+        apply.clone(),
+        python.clone(),
+        user("Quantize.backward", 33),
+        kernel(),
+    ];
     builder.ticks(0, 3, S::Running, &backward(&more));
     builder.ticks(0, 2, S::Running, &backward(&[apply, python]));
     let names: Vec<String> = table(&builder.profile())
@@ -244,7 +297,13 @@ fn forward_that_is_computed_again_is_recompute() {
         lib("torch/autograd/graph.py", "_engine_run_backward"),
         engine(),
     ];
-    assert_eq!(phase_of(&with(&first, &[&again[..], &[node("MmBackward0")]].concat())), P::Backward);
+    assert_eq!(
+        phase_of(&with(
+            &first,
+            &[&again[..], &[node("MmBackward0")]].concat()
+        )),
+        P::Backward
+    );
     // A module that a node of that inner backward calls is forward, whatever it is for.
     let strange = [&again[..], &[py_node], &called(&block)[..]].concat();
     assert_eq!(phase_of(&with(&first, &strange)), P::Forward);

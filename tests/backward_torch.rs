@@ -41,7 +41,10 @@ fn report(form: &str) -> Option<Value> {
         .unwrap();
     let said = String::from_utf8_lossy(&recorded.stderr);
     assert!(recorded.status.success(), "{said}");
-    assert!(said.contains("s of recompute (activation checkpointing)"), "{said}");
+    assert!(
+        said.contains("s of recompute (activation checkpointing)"),
+        "{said}"
+    );
     let report = torchspy()
         .args(["report", "--json"])
         .arg(&recording)
@@ -57,7 +60,11 @@ fn check(form: &str) {
     };
     let phase = |name: &str| report["phases"][name].as_f64().unwrap();
     let (forward, again) = (phase("forward"), phase("recompute"));
-    assert!((0.4..2.5).contains(&(again / forward)), "{}", report["phases"]);
+    assert!(
+        (0.4..2.5).contains(&(again / forward)),
+        "{}",
+        report["phases"]
+    );
     assert!(phase("backward") > 0.8 * forward, "{}", report["phases"]);
 
     let table = &report["backward"];
@@ -85,8 +92,14 @@ fn check(form: &str) {
     assert_eq!(node("MmBackward0")["classes"][0], "Block");
     if form == "reentrant" {
         let outer = node("CheckpointFunctionBackward");
-        assert!(seconds(&outer["total_s"]) > 0.8 * seconds(&table["total_s"]), "{table}");
-        assert!(seconds(&outer["self_s"]) < 0.2 * seconds(&table["total_s"]), "{table}");
+        assert!(
+            seconds(&outer["total_s"]) > 0.8 * seconds(&table["total_s"]),
+            "{table}"
+        );
+        assert!(
+            seconds(&outer["self_s"]) < 0.2 * seconds(&table["total_s"]),
+            "{table}"
+        );
     }
 }
 

@@ -23,7 +23,10 @@ fn calls(more: &[F]) -> Vec<F> {
         user("<module>", 90),
         user("main", 41),
         lib(MODULE, "Module._call_impl"),
-        dynamo("eval_frame.py", "_TorchDynamoContext.__call__.<locals>.compile_wrapper"),
+        dynamo(
+            "eval_frame.py",
+            "_TorchDynamoContext.__call__.<locals>.compile_wrapper",
+        ),
     ];
     frames.extend_from_slice(more);
     frames
@@ -31,13 +34,19 @@ fn calls(more: &[F]) -> Vec<F> {
 
 /// The compiler at work on a function, and what it calls.
 fn compiles(subject: F, more: &[F]) -> Vec<F> {
-    let marked = [F::Compiles(Box::new(subject)), dynamo("convert_frame.py", "_compile")];
+    let marked = [
+        F::Compiles(Box::new(subject)),
+        dynamo("convert_frame.py", "_compile"),
+    ];
     calls(&[&marked[..], more].concat())
 }
 
 fn generated() -> Vec<F> {
     vec![
-        lib("torch/_functorch/_aot_autograd/runtime_wrappers.py", "wrapper"),
+        lib(
+            "torch/_functorch/_aot_autograd/runtime_wrappers.py",
+            "wrapper",
+        ),
         lib("torch/_inductor/output_code.py", "CompiledFxGraph.__call__"),
         py("/x/cache/c2/cc2x.py", "Runner.call", 60),
         torch("at::native::add(at::Tensor const&)"),
@@ -53,7 +62,11 @@ fn rest_part() -> F {
 }
 
 fn table(builder: Builder) -> CompileTable {
-    analyze(&builder.profile()).primary().unwrap().compile.clone()
+    analyze(&builder.profile())
+        .primary()
+        .unwrap()
+        .compile
+        .clone()
 }
 
 fn function<'t>(table: &'t CompileTable, name: &str) -> &'t CompiledFunction {
@@ -69,14 +82,26 @@ fn ticks(builder: &mut Builder, ticks: u64, frames: &[F]) {
 fn compiling_is_of_a_function_and_a_stage() {
     let mut builder = Builder::trainer();
     let tracing = dynamo("symbolic_convert.py", "InstructionTranslator.run");
-    let aot = lib("torch/_functorch/aot_autograd.py", "create_aot_dispatcher_function");
+    let aot = lib(
+        "torch/_functorch/aot_autograd.py",
+        "create_aot_dispatcher_function",
+    );
     let inductor = lib("torch/_inductor/graph.py", "GraphLowering.run");
     let build = lib("torch/_inductor/cpp_builder.py", "run_compile_cmd");
     ticks(&mut builder, 10, &compiles(forward_part(), &[tracing]));
     ticks(&mut builder, 20, &compiles(forward_part(), &[aot.clone()]));
     let fx = lib("torch/fx/interpreter.py", "Interpreter.run");
-    ticks(&mut builder, 30, &compiles(forward_part(), &[aot.clone(), inductor.clone(), fx]));
-    let waits = [aot, inductor, build, std_lib("subprocess.py", "Popen.communicate")];
+    ticks(
+        &mut builder,
+        30,
+        &compiles(forward_part(), &[aot.clone(), inductor.clone(), fx]),
+    );
+    let waits = [
+        aot,
+        inductor,
+        build,
+        std_lib("subprocess.py", "Popen.communicate"),
+    ];
     builder.ticks(0, 40, S::Read, &compiles(forward_part(), &waits));
     // Compiled when backward is first called: no frame says of what.
     let lazily = lib("torch/_inductor/compile_fx.py", "compile_fx");
@@ -116,22 +141,36 @@ fn compilations_are_stretches_of_the_same_part() {
     for _ in 0..2 {
         ticks(&mut builder, 3, &compiles(forward_part(), &[]));
         // What was not read in between may be of the same compilation.
-        ticks(&mut builder, 1, &calls(&[dynamo("convert_frame.py", "_compile")]));
+        ticks(
+            &mut builder,
+            1,
+            &calls(&[dynamo("convert_frame.py", "_compile")]),
+        );
         ticks(&mut builder, 3, &compiles(forward_part(), &[]));
         ticks(&mut builder, 2, &run(forward_part()));
         ticks(&mut builder, 3, &compiles(rest_part(), &[]));
         ticks(&mut builder, 2, &run(rest_part()));
     }
-    ticks(&mut builder, 1, &calls(&[&[user("helper", 70)][..], &generated()].concat()));
+    ticks(
+        &mut builder,
+        1,
+        &calls(&[&[user("helper", 70)][..], &generated()].concat()),
+    );
     let table = table(builder);
     let forward = function(&table, "Net.forward");
     assert_eq!((forward.compilations, forward.recompilations), (4, 2));
-    assert_eq!((forward.compile_ns, forward.run_ns), (18 * TICK_NS, 8 * TICK_NS));
+    assert_eq!(
+        (forward.compile_ns, forward.run_ns),
+        (18 * TICK_NS, 8 * TICK_NS)
+    );
     assert_eq!(function(&table, "helper").compilations, 0);
     let [place] = &table.graph_breaks[..] else {
         panic!("{table:?}");
     };
-    assert_eq!((place.at.function.as_str(), place.at.line), ("Net.forward", 23));
+    assert_eq!(
+        (place.at.function.as_str(), place.at.line),
+        ("Net.forward", 23)
+    );
     assert_eq!(place.file, "/home/u/train.py");
 }
 
@@ -176,7 +215,11 @@ fn a_module_that_is_compiled_as_a_whole_has_its_class() {
     let wrapper = dynamo("external_utils.py", "wrap_inline.<locals>.inner");
     let mut builder = Builder::trainer();
     let frames = [
-        &[user("main", 41), F::Module(info), lib(MODULE, "Module._call_impl")][..],
+        &[
+            user("main", 41),
+            F::Module(info),
+            lib(MODULE, "Module._call_impl"),
+        ][..],
         &[wrapper],
         &generated(),
     ];
@@ -190,7 +233,10 @@ fn a_module_that_is_compiled_as_a_whole_has_its_class() {
 fn a_graph_that_a_program_made_itself_is_no_compiled_code() {
     let graph = py("<eval_with_key>.0", "forward", 5);
     let mut builder = Builder::trainer();
-    let own = [user("main", 41), lib("torch/fx/graph_module.py", "GraphModule.call_wrapped")];
+    let own = [
+        user("main", 41),
+        lib("torch/fx/graph_module.py", "GraphModule.call_wrapped"),
+    ];
     ticks(&mut builder, 2, &[&own[..], &[graph.clone()]].concat());
     let of_compiler = [forward_part(), dynamo("eval_frame.py", "_fn"), graph];
     ticks(&mut builder, 3, &calls(&of_compiler));

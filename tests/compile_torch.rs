@@ -64,21 +64,35 @@ fn compiling_is_told_by_function_stage_and_cause() {
     let seconds = |at: &Value| at.as_f64().unwrap();
     let compile_s = seconds(&table["compile_s"]);
     let share = seconds(&report["phases"]["compile"]);
-    assert!((compile_s - share * seconds(&report["wall_s"])).abs() < 0.01, "{table}");
+    assert!(
+        (compile_s - share * seconds(&report["wall_s"])).abs() < 0.01,
+        "{table}"
+    );
     let stages = table["stages_s"].as_object().unwrap();
     let sum: f64 = stages.values().map(seconds).sum();
     assert!((sum - compile_s).abs() < 1e-6, "{table}");
     for stage in ["dynamo", "inductor", "build"] {
-        assert!(stages.get(stage).map_or(0.0, seconds) > 0.0, "{stage}: {table}");
+        assert!(
+            stages.get(stage).map_or(0.0, seconds) > 0.0,
+            "{stage}: {table}"
+        );
     }
-    assert!(stages.get("other").map_or(0.0, seconds) < 0.2 * compile_s, "{table}");
+    assert!(
+        stages.get("other").map_or(0.0, seconds) < 0.2 * compile_s,
+        "{table}"
+    );
 
     let functions = table["functions"].as_array().unwrap();
     let forward = functions
         .iter()
         .find(|function| function["name"] == "Net.forward")
         .unwrap_or_else(|| panic!("no Net.forward: {table}"));
-    assert!(forward["file"].as_str().unwrap().ends_with("train_compiled.py"));
+    assert!(
+        forward["file"]
+            .as_str()
+            .unwrap()
+            .ends_with("train_compiled.py")
+    );
     assert_eq!(forward["line"], marked("function"), "{table}");
     // Before and behind the break, each for two sizes.
     assert!(forward["compilations"].as_u64().unwrap() >= 3, "{table}");
@@ -93,7 +107,12 @@ fn compiling_is_told_by_function_stage_and_cause() {
         .find(|place| place["line"] == marked("break"))
         .unwrap_or_else(|| panic!("no graph break: {table}"));
     assert_eq!(planted["function"], "Net.forward");
-    assert!(planted["file"].as_str().unwrap().ends_with("train_compiled.py"));
+    assert!(
+        planted["file"]
+            .as_str()
+            .unwrap()
+            .ends_with("train_compiled.py")
+    );
 
     let drawn = torchspy()
         .args(["convert", "--format", "folded", "-o", "-"])
@@ -101,5 +120,8 @@ fn compiling_is_told_by_function_stage_and_cause() {
         .output()
         .unwrap();
     let drawn = String::from_utf8(drawn.stdout).unwrap();
-    assert!(drawn.contains(";compile Net.forward"), "no box names what is compiled");
+    assert!(
+        drawn.contains(";compile Net.forward"),
+        "no box names what is compiled"
+    );
 }

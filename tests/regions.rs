@@ -83,9 +83,15 @@ fn every_report_has_the_user_s_names() {
     assert!((share(&json["phases"]["augment"]) - 40.0 / 120.0).abs() < 1e-9);
     assert!((share(&json["matrix"]["loss"]["python"]) - 30.0 / 120.0).abs() < 1e-9);
     assert_eq!(json["intervals"]["phases"]["augment"]["samples"], 40);
-    assert_eq!(json["processes"][0]["phases"]["loss"], json["phases"]["loss"]);
+    assert_eq!(
+        json["processes"][0]["phases"]["loss"],
+        json["phases"]["loss"]
+    );
     let keys = json["phases"].as_object().unwrap();
-    assert!(!keys.keys().any(|name| name.starts_with("region_")), "{keys:?}");
+    assert!(
+        !keys.keys().any(|name| name.starts_with("region_")),
+        "{keys:?}"
+    );
 
     let text = render_summary(&profile, &analysis, TextOptions::default());
     let row = text.lines().find(|line| line.starts_with("  augment "));
@@ -175,6 +181,9 @@ fn what_is_no_region_is_refused_before_anything_is_read() {
         let output = torchspy(&["report", "--region", text], Path::new("no.tspy"));
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(said.starts_with("error: --region ") && said.contains(hint), "{said}");
+        assert!(
+            said.starts_with("error: --region ") && said.contains(hint),
+            "{said}"
+        );
     }
 }

@@ -254,7 +254,8 @@ pub fn backward(
         .iter()
         .map(|node| forward.home(&node.name))
         .collect();
-    let categories = Categories::new(&builder, &homes, &sorted(lines));
+    let lines = sorted(lines);
+    let categories = Categories::new(&builder, &homes, &lines);
     let shares = categories.shares(samples, &seen_on, wall_ns, ticks);
     categories.fill(&mut table, builder, homes, &shares);
     table
@@ -346,13 +347,7 @@ impl<'s> Categories<'s> {
         shares
     }
 
-    fn fill(
-        &self,
-        table: &mut BackwardTable,
-        builder: Builder,
-        homes: Vec<Home>,
-        shares: &Shares,
-    ) {
+    fn fill(&self, table: &mut BackwardTable, builder: Builder, homes: Vec<Home>, shares: &Shares) {
         let (modules_at, lines_at) = (1 + self.nodes, 1 + self.nodes + self.modules.len());
         table.share = shares.share(0);
         let mut module_ns = vec![0_u64; self.modules.len()];
@@ -386,8 +381,11 @@ impl<'s> Categories<'s> {
             })
             .collect();
         table.modules.sort_by(|left, right| {
-            (Reverse(left.ns), &left.class, left.module)
-                .cmp(&(Reverse(right.ns), &right.class, right.module))
+            (Reverse(left.ns), &left.class, left.module).cmp(&(
+                Reverse(right.ns),
+                &right.class,
+                right.module,
+            ))
         });
         let lines = self.lines.iter().enumerate();
         table.lines = lines

@@ -328,7 +328,11 @@ fn add(builder: &mut Builder<'_>, totals: &mut Totals, sample: &ProfileSample, s
         let stage = seen.stage.unwrap_or(CompileStage::Other);
         let sum = totals.stages.entry(stage).or_default();
         *sum = sum.saturating_add(ns);
-        match seen.subjects.first().and_then(|&(at, _)| builder.sums.get_mut(at)) {
+        match seen
+            .subjects
+            .first()
+            .and_then(|&(at, _)| builder.sums.get_mut(at))
+        {
             Some(sum) => sum.compile_ns = sum.compile_ns.saturating_add(ns),
             None => totals.unknown_ns = totals.unknown_ns.saturating_add(ns),
         }

@@ -186,7 +186,10 @@ mod tests {
             ("aten::convolution", "ConvolutionBackward0"),
             ("aten::_log_softmax", "LogSoftmaxBackward0"),
             ("aten::relu_", "ReluBackward0"),
-            ("aten::max_pool2d_with_indices", "MaxPool2DWithIndicesBackward0"),
+            (
+                "aten::max_pool2d_with_indices",
+                "MaxPool2DWithIndicesBackward0",
+            ),
             ("aten::threshold_backward", "ThresholdBackwardBackward0"),
             ("aten::addmm", "AddmmBackward0"),
             ("aten::t", "TBackward0"),
@@ -199,7 +202,11 @@ mod tests {
             ("aten::_weight_norm_forward", "WeightNormBackward0"),
         ];
         for (operator, node) in cases {
-            assert_eq!(Some(node_of(operator).as_str()), operator_of(node), "{node}");
+            assert_eq!(
+                Some(node_of(operator).as_str()),
+                operator_of(node),
+                "{node}"
+            );
         }
         assert_eq!(operator_of("AccumulateGrad"), None);
         assert_eq!(operator_of("Backward"), None);

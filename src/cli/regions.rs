@@ -115,7 +115,10 @@ mod tests {
     #[test]
     fn what_is_no_region_is_an_error_with_a_hint() {
         for (text, says) in [
-            ("loss", "--region loss: it is not of the form NAME=FILE:FUNCTION"),
+            (
+                "loss",
+                "--region loss: it is not of the form NAME=FILE:FUNCTION",
+            ),
             ("forward=a.py:f", "`forward` is a phase"),
             ("a b=a.py:f", "a region's name has letters"),
         ] {

@@ -49,7 +49,10 @@ impl Region {
             (1..=MAX_PART).contains(&part.len()) && !part.chars().any(char::is_control)
         };
         // `file.py:88` is a line, and lines move with every edit.
-        let is_name = function.chars().next().is_some_and(|first| !first.is_ascii_digit());
+        let is_name = function
+            .chars()
+            .next()
+            .is_some_and(|first| !first.is_ascii_digit());
         if !is_part(file) || !is_part(function) || !is_name {
             return Err(RegionError::Form);
         }
@@ -95,7 +98,7 @@ pub fn region_names(regions: &[Region]) -> impl Iterator<Item = &str> {
     regions
         .iter()
         .enumerate()
-        .filter(|&(at, region)| {
+        .filter(move |&(at, region)| {
             let before = regions.get(..at).unwrap_or_default();
             before.iter().all(|other| other.name != region.name)
         })
@@ -133,7 +136,15 @@ mod tests {
 
     #[test]
     fn what_is_no_region_is_said() {
-        for text in ["", "loss", "loss=x.py", "loss=:f", "loss=x.py:", "loss=x.py:88", "a=x.py:f\n"] {
+        for text in [
+            "",
+            "loss",
+            "loss=x.py",
+            "loss=:f",
+            "loss=x.py:",
+            "loss=x.py:88",
+            "a=x.py:f\n",
+        ] {
             assert_eq!(Region::parse(text), Err(RegionError::Form), "{text:?}");
         }
         for text in ["=x.py:f", "1st=x.py:f", "my loss=x.py:f", "a\u{7}=x.py:f"] {
@@ -152,11 +163,19 @@ mod tests {
         assert_eq!(region_of(&regions, "/y.py", "h"), Some(Phase::Region1));
         assert_eq!(region_of(&regions, "/x.py", "C.g"), Some(Phase::Region2));
         assert_eq!(region_of(&regions, "/x.py", "h"), None);
-        let many: Vec<Region> = (0..99).map(|at| region(&format!("n{at}=x.py:f{at}"))).collect();
+        let many: Vec<Region> = (0..99)
+            .map(|at| region(&format!("n{at}=x.py:f{at}")))
+            .collect();
         assert_eq!(region_names(&many).count(), Phase::REGIONS.len());
         assert_eq!(region_of(&many, "x.py", "f98"), None);
-        assert_eq!(Phase::REGIONS.len() + Phase::BUILT_IN.len(), Phase::ALL.len());
+        assert_eq!(
+            Phase::REGIONS.len() + Phase::BUILT_IN.len(),
+            Phase::ALL.len()
+        );
         assert_eq!(Phase::REGIONS.first(), Some(&Phase::Region1));
-        assert_eq!((Phase::User.region(), Phase::Region2.region()), (None, Some(1)));
+        assert_eq!(
+            (Phase::User.region(), Phase::Region2.region()),
+            (None, Some(1))
+        );
     }
 }

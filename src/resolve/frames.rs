@@ -12,8 +12,8 @@ use crate::model::region::region_of;
 use crate::model::stack_table::StackTable;
 use crate::torch::classify::{FunctionClass, Special};
 use crate::torch::rules::libraries::{file_name, library};
-use crate::torch::rules::{compile, operators};
 use crate::torch::rules::phases::PhaseMark;
+use crate::torch::rules::{compile, operators};
 use rustc_hash::FxHashMap;
 
 /// Everything with a name.
@@ -175,10 +175,10 @@ impl Resolver<'_, '_> {
         let Some(info) = self.input.codes.get(code) else {
             return self.marker(Partial::CodeGone);
         };
+        let regions = &self.input.run.regions;
         let key = Key::Python(info.name.clone(), info.file.clone(), info.first_line);
         self.add(key, || {
             let mut class = FunctionClass::of_python(&info.file, &info.name);
-            let regions = &self.input.run.regions;
             if let Some(region) = region_of(regions, &info.file, &info.name) {
                 class.mark = Some(PhaseMark::Strong(region));
             }
@@ -262,14 +262,12 @@ impl Resolver<'_, '_> {
         let key = Key::Compiles(info.name.clone(), info.file.clone(), info.first_line);
         self.add(key, || {
             let subject = compile::subject(&info.file, &info.name);
+            let name = format!("compile {subject}");
             let function = Function {
                 file: info.file.clone(),
                 first_line: info.first_line,
-                ..marker(&format!("compile {subject}"), false)
-            };
-            let function = Function {
                 compile: CompileMark::Compiles(subject),
-                ..function
+                ..marker(&name, false)
             };
             (function, FunctionClass::MARKER)
         })

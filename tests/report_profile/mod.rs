@@ -11,8 +11,8 @@
 pub mod svg;
 pub mod training;
 
-use torchspy::model::compile::CompileMark;
 use torchspy::model::category::{Activity, FrameKind, Phase, SummaryRow};
+use torchspy::model::compile::CompileMark;
 use torchspy::model::frame::{Partial, Trust};
 use torchspy::model::ids::{FunctionId, ProcessId, ThreadId};
 use torchspy::model::operator::OperatorMark;

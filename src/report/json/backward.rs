@@ -171,7 +171,9 @@ fn node(profile: &Profile, node: &NodeTime) -> Node {
 }
 
 fn module(profile: &Profile, module: &ModuleBackward) -> Module {
-    let info = module.module.and_then(|id| profile.nn_modules.get(id.index()));
+    let info = module
+        .module
+        .and_then(|id| profile.nn_modules.get(id.index()));
     Module {
         class: module.class.clone(),
         root: info.map(|info| info.root.clone()),

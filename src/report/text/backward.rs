@@ -14,12 +14,7 @@ const MODULES: usize = 6;
 /// Time below which what is left over is not worth a line: part of the phase.
 const WORTH_A_LINE: f64 = 0.005;
 
-pub(super) fn backward(
-    out: &mut String,
-    profile: &Profile,
-    process: &ProcessSummary,
-    rows: usize,
-) {
+pub(super) fn backward(out: &mut String, profile: &Profile, process: &ProcessSummary, rows: usize) {
     let table = &process.backward;
     if table.total_ns == 0 && table.recompute.is_empty() {
         return;
@@ -79,7 +74,11 @@ fn lines(out: &mut String, profile: &Profile, table: &BackwardTable) {
     for each in table.lines.iter().take(LINES) {
         let at = each.line.and_then(|(function, line)| {
             let function = profile.functions.get(function.index())?;
-            Some(format!("{} {}", place(function, line), printable(&function.name)))
+            Some(format!(
+                "{} {}",
+                place(function, line),
+                printable(&function.name)
+            ))
         });
         let text = format!(
             "{:>18}  {:<13} {}",
@@ -91,7 +90,10 @@ fn lines(out: &mut String, profile: &Profile, table: &BackwardTable) {
     }
     let more = table.lines.len().saturating_sub(LINES);
     if more > 0 {
-        line(out, &[format!("{:>33}… {} more lines", "", count(more as u64))]);
+        line(
+            out,
+            &[format!("{:>33}… {} more lines", "", count(more as u64))],
+        );
     }
 }
 
@@ -125,7 +127,9 @@ fn row(out: &mut String, profile: &Profile, node: &NodeTime) {
 
 fn modules(out: &mut String, profile: &Profile, table: &BackwardTable) {
     for each in table.modules.iter().take(MODULES) {
-        let info = each.module.and_then(|id| profile.nn_modules.get(id.index()));
+        let info = each
+            .module
+            .and_then(|id| profile.nn_modules.get(id.index()));
         let name = match info {
             Some(info) => info.label(),
             None => format!("all {}", each.class),

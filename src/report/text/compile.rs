@@ -19,7 +19,13 @@ pub(super) fn compile(out: &mut String, process: &ProcessSummary, rows: usize) {
         return;
     }
     out.push_str("\nTORCH.COMPILE, wall time of the training thread\n");
-    sum(out, "compiling", table.compile_ns, &table.compile_share, &stages(table));
+    sum(
+        out,
+        "compiling",
+        table.compile_ns,
+        &table.compile_share,
+        &stages(table),
+    );
     sum(out, "compiled code", table.run_ns, &table.run_share, "");
     if !table.functions.is_empty() {
         out.push_str("  compile s     run s  run %         times  function\n");
@@ -116,7 +122,10 @@ fn notes(out: &mut String, table: &CompileTable, rows: usize) {
     }
     let more = table.graph_breaks.len().saturating_sub(rows);
     if more > 0 {
-        line(out, &[format!("  … {} more graph breaks", count(more as u64))]);
+        line(
+            out,
+            &[format!("  … {} more graph breaks", count(more as u64))],
+        );
     }
     let unknown = [
         (table.unknown_ns, "compiling"),

@@ -207,7 +207,12 @@ pub(super) fn matrix(out: &mut String, profile: &Profile, process: &ProcessSumma
         let label = format!("{:<width$}", profile.phase_name(phase));
         matrix_line(out, &label, cells, activities.len());
     }
-    matrix_line(out, &format!("{:<width$}", "all"), &totals, activities.len());
+    matrix_line(
+        out,
+        &format!("{:<width$}", "all"),
+        &totals,
+        activities.len(),
+    );
     if !rest.is_empty() {
         let names: Vec<&str> = rest.iter().map(|&activity| column(activity)).collect();
         line(out, &[cut(&format!("  rest: {}", names.join(", ")), WIDTH)]);

@@ -40,11 +40,31 @@ const ROWS: &[(&str, &str, CompileMark)] = &[
     ("torch/_inductor/compile_worker/", "*", Stage(Build)),
     ("torch/_inductor/codecache.py", "load_async", Stage(Build)),
     ("torch/_inductor/codecache.py", "load", Stage(Build)),
-    ("torch/_inductor/codecache.py", "load_pybinding", Stage(Build)),
-    ("torch/_inductor/codecache.py", "load_pybinding_async", Stage(Build)),
-    ("torch/_inductor/codecache.py", "_load_library", Stage(Build)),
-    ("torch/_inductor/codecache.py", "_worker_compile_cpp", Stage(Build)),
-    ("torch/_inductor/codecache.py", "_precompile_header", Stage(Build)),
+    (
+        "torch/_inductor/codecache.py",
+        "load_pybinding",
+        Stage(Build),
+    ),
+    (
+        "torch/_inductor/codecache.py",
+        "load_pybinding_async",
+        Stage(Build),
+    ),
+    (
+        "torch/_inductor/codecache.py",
+        "_load_library",
+        Stage(Build),
+    ),
+    (
+        "torch/_inductor/codecache.py",
+        "_worker_compile_cpp",
+        Stage(Build),
+    ),
+    (
+        "torch/_inductor/codecache.py",
+        "_precompile_header",
+        Stage(Build),
+    ),
     ("triton/", "*", Stage(Build)),
     ("torch/_inductor/", "*", Stage(Inductor)),
     ("torch/_functorch/", "*", Stage(AotAutograd)),
@@ -115,13 +135,37 @@ mod tests {
     #[test]
     fn stages_are_told_by_file() {
         let cases = [
-            ("torch/_dynamo/symbolic_convert.py", "InstructionTranslator.run", Stage(Dynamo)),
-            ("torch/_functorch/partitioners.py", "min_cut", Stage(AotAutograd)),
-            ("torch/_inductor/scheduler.py", "Scheduler.fuse", Stage(Inductor)),
-            ("torch/_inductor/cpp_builder.py", "run_compile_cmd", Stage(Build)),
-            ("torch/_inductor/output_code.py", "CompiledFxGraph.__call__", Generated),
+            (
+                "torch/_dynamo/symbolic_convert.py",
+                "InstructionTranslator.run",
+                Stage(Dynamo),
+            ),
+            (
+                "torch/_functorch/partitioners.py",
+                "min_cut",
+                Stage(AotAutograd),
+            ),
+            (
+                "torch/_inductor/scheduler.py",
+                "Scheduler.fuse",
+                Stage(Inductor),
+            ),
+            (
+                "torch/_inductor/cpp_builder.py",
+                "run_compile_cmd",
+                Stage(Build),
+            ),
+            (
+                "torch/_inductor/output_code.py",
+                "CompiledFxGraph.__call__",
+                Generated,
+            ),
             ("torch/_dynamo/utils.py", "dynamo_timed", Between),
-            ("torch/nn/modules/module.py", "Module._call_impl", CompileMark::None),
+            (
+                "torch/nn/modules/module.py",
+                "Module._call_impl",
+                CompileMark::None,
+            ),
         ];
         for (file, function, wanted) in cases {
             assert_eq!(mark(&format!("{SITE}{file}"), function), wanted, "{file}");
@@ -130,7 +174,10 @@ mod tests {
         assert_eq!(mark(made, "Runner.call"), Generated);
         assert_eq!(mark("<eval_with_key>.3", "forward"), Graph);
         assert_eq!(mark("/home/u/train.py", "main"), CompileMark::None);
-        assert!(takes_code(&format!("{SITE}torch/_dynamo/convert_frame.py"), "_compile"));
+        assert!(takes_code(
+            &format!("{SITE}torch/_dynamo/convert_frame.py"),
+            "_compile"
+        ));
         assert!(!takes_code("/home/u/convert_frame.py", "_compile"));
     }
 
@@ -154,7 +201,10 @@ mod tests {
         };
         let cases = [
             ("torch_dynamo_resume_in_step_at_23", place("step", 23)),
-            ("Net.torch_dynamo_resume_in_forward_at_7", place("Net.forward", 7)),
+            (
+                "Net.torch_dynamo_resume_in_forward_at_7",
+                place("Net.forward", 7),
+            ),
             (
                 "torch_dynamo_resume_in_torch_dynamo_resume_in_look_at_me_at_7_at_9",
                 place("look_at_me", 9),
