@@ -8,6 +8,7 @@ use torchspy::analysis::analyze;
 use torchspy::analysis::compile::{CompileTable, CompiledFunction};
 use torchspy::model::category::Phase as P;
 use torchspy::model::compile::CompileStage;
+use torchspy::model::frame::Partial;
 use torchspy::model::nn_module::NnModuleInfo;
 use torchspy::report::text::{TextOptions, render_summary};
 
@@ -103,9 +104,9 @@ fn compiling_is_of_a_function_and_a_stage() {
         std_lib("subprocess.py", "Popen.communicate"),
     ];
     builder.ticks(0, 40, S::Read, &compiles(forward_part(), &waits));
-    // Compiled when backward is first called: no frame says of what.
-    let lazily = lib("torch/_inductor/compile_fx.py", "compile_fx");
-    ticks(&mut builder, 5, &[user("main", 57), lazily]);
+    // By a way of its own: no frame says of what.
+    let other = lib("torch/_inductor/compile_fx.py", "compile_fx");
+    ticks(&mut builder, 5, &[user("main", 57), other]);
     ticks(&mut builder, 5, &[user("main", 60)]);
     let profile = builder.profile();
     assert_eq!(profile.samples[99].phase, P::Compile);
@@ -126,7 +127,7 @@ fn compiling_is_of_a_function_and_a_stage() {
     let text = render_summary(&profile, &analysis, TextOptions::default());
     for says in [
         "  compiling          1.05 s",
-        "C++/Triton 0.4 s, inductor 0.3 s",
+        "    C++/Triton 0.4 s, inductor 0.3 s, AOT 0.2 s, dynamo 0.1 s",
         ">=1  Net.forward (train.py:1)",
         "of which function is not known: compiling, 0.05 s",
     ] {
@@ -184,23 +185,38 @@ fn compiled_code_of_backward_is_of_the_only_function_there_is() {
     );
     let first = [user("main", 57), engine, node, compiled];
     let backward = [&first[..], &generated()].concat();
+    // Backward's graph is compiled when it is first called.
+    let lazily = [
+        lib(
+            "torch/_functorch/_aot_autograd/runtime_wrappers.py",
+            "_AutogradBackwardCompiler.get_or_compile",
+        ),
+        lib("torch/_inductor/graph.py", "GraphLowering.run"),
+        lib(MODULE, "Module._call_impl"),
+    ];
+    let compiles_backward = [&first[..], &lazily].concat();
     let run = |part: F| calls(&[&[part][..], &generated()].concat());
 
     let mut one = Builder::trainer();
     ticks(&mut one, 2, &run(forward_part()));
     ticks(&mut one, 3, &backward);
+    ticks(&mut one, 4, &compiles_backward);
     let one = table(one);
     assert_eq!((one.run_ns, one.backward_ns), (5 * TICK_NS, 0));
     assert_eq!(function(&one, "Net.forward").run_ns, 5 * TICK_NS);
     assert_eq!(function(&one, "Net.forward").run_share.samples, 5);
+    assert_eq!(function(&one, "Net.forward").compile_ns, 4 * TICK_NS);
+    assert_eq!((one.unknown_ns, one.compile_ns), (0, 4 * TICK_NS));
 
     let mut two = Builder::trainer();
     ticks(&mut two, 2, &run(forward_part()));
     ticks(&mut two, 2, &run(user("other", 80)));
     ticks(&mut two, 3, &backward);
+    ticks(&mut two, 4, &compiles_backward);
     let two = table(two);
     assert_eq!((two.run_ns, two.backward_ns), (7 * TICK_NS, 3 * TICK_NS));
     assert_eq!(function(&two, "Net.forward").run_ns, 2 * TICK_NS);
+    assert_eq!((two.unknown_ns, two.compile_ns), (4 * TICK_NS, 4 * TICK_NS));
 }
 
 #[test]
@@ -243,6 +259,45 @@ fn a_graph_that_a_program_made_itself_is_no_compiled_code() {
     let table = table(builder);
     assert_eq!(table.run_ns, 3 * TICK_NS);
     assert_eq!(function(&table, "Net.forward").run_ns, 3 * TICK_NS);
+}
+
+/// AOTAutograd traces backward by running it, and inductor calls modules.
+#[test]
+fn what_the_compiler_runs_is_compiling() {
+    let traces = [
+        lib(
+            "torch/_functorch/_aot_autograd/graph_capture.py",
+            "inner_fn",
+        ),
+        lib("torch/autograd/__init__.py", "grad"),
+        lib("torch/autograd/graph.py", "_engine_run_backward"),
+        torch("torch::autograd::generated::MmBackward0::apply(std::vector<at::Tensor>&&)"),
+        lib(MODULE, "Module._call_impl"),
+    ];
+    let mut builder = Builder::trainer();
+    ticks(&mut builder, 2, &compiles(forward_part(), &traces));
+    let made = lib(
+        "torch/_functorch/_aot_autograd/codegen.py:codegen(runtime_wrapper)",
+        "_runtime_wrapper",
+    );
+    let calls_made = [
+        forward_part(),
+        lib("torch/_functorch/aot_autograd.py", "forward"),
+        made,
+    ];
+    ticks(
+        &mut builder,
+        3,
+        &calls(&[&calls_made[..], &generated()].concat()),
+    );
+    let profile = builder.profile();
+    assert_eq!(profile.samples[0].phase, P::Compile);
+    assert_eq!(profile.samples[2].phase, P::Forward);
+    let primary = analyze(&profile);
+    let table = &primary.primary().unwrap().compile;
+    assert_eq!((table.compile_ns, table.run_ns), (2 * TICK_NS, 3 * TICK_NS));
+    assert_eq!(table.stages, [(CompileStage::AotAutograd, 2 * TICK_NS)]);
+    assert_eq!(primary.primary().unwrap().backward.total_ns, 0);
 }
 
 #[test]

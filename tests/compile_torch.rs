@@ -44,7 +44,7 @@ fn compiling_is_told_by_function_stage_and_cause() {
         .arg(&recording)
         .arg("--")
         .arg(python)
-        .args([PROGRAM, "80"])
+        .args([PROGRAM, "200"])
         // Nothing that was compiled before, and generated code under a name of its own.
         .env("TORCHINDUCTOR_CACHE_DIR", folder.path().join("made"))
         .output()
@@ -96,7 +96,8 @@ fn compiling_is_told_by_function_stage_and_cause() {
     assert_eq!(forward["line"], marked("function"), "{table}");
     // Before and behind the break, each for two sizes.
     assert!(forward["compilations"].as_u64().unwrap() >= 3, "{table}");
-    assert!(forward["recompilations"].as_u64().unwrap() >= 1, "{table}");
+    let again = forward["recompilations"].as_u64().unwrap();
+    assert!((1..=2).contains(&again), "{table}");
     assert!(seconds(&forward["compile_s"]) > 0.8 * compile_s, "{table}");
     assert!(seconds(&forward["run_s"]) > 0.0, "{table}");
     assert!(seconds(&table["run_s"]) >= seconds(&forward["run_s"]));

@@ -2,8 +2,8 @@
 //!
 //! Compiling is the phase `compile` of the training thread, the wait for C++ and Triton compilers included. The stage is that of
 //! the innermost function of the compiler's, the function that which dynamo was given (read from its frame). Code that was made
-//! runs for the function that called it; in backward no frame says which that was, and it is told only where one function alone
-//! has compiled code.
+//! runs for the function that called it. Backward's graph may be compiled when it is first called, and no frame of backward says
+//! of which function it is: that time, and that of its code, is a function's only where no other was compiled.
 //!
 //! How often a function was compiled is counted in stretches: samples of its compilation with others between them. A compilation
 //! between two ticks is not seen, and two without a sample between them are one: the count is a lower bound. The first that is
@@ -61,7 +61,7 @@ pub struct CompileTable {
     pub compile_share: Share,
     /// Time of compiling by stage, in their order; zeros left out.
     pub stages: Vec<(CompileStage, u64)>,
-    /// The part of it of which the function is not known: backward that is compiled when it is first called, and what was not read.
+    /// The part of it of which the function is not known: graphs of backward, and what was not read.
     pub unknown_ns: u64,
     /// Time of compiled code.
     pub run_ns: u64,
@@ -92,6 +92,10 @@ struct Seen {
     subjects: Vec<Part>,
     stage: Option<CompileStage>,
     runs: Option<Runs>,
+    /// Called by the engine of backward.
+    in_engine: bool,
+    /// Something of the stack was not read.
+    is_partial: bool,
 }
 
 /// Whose compiled code runs.
@@ -174,10 +178,12 @@ impl<'p> Builder<'p> {
         let mut seen = Seen::default();
         let (mut graph, mut generated) = (false, false);
         for (at, frame) in frames.iter().enumerate() {
+            seen.is_partial |= frame.partial.is_some();
             let Some(function) = profile.functions.get(frame.function.index()) else {
                 continue;
             };
             let outward = frames.get(at + 1..).unwrap_or_default();
+            seen.in_engine |= is_engine(function);
             if generated && seen.runs.is_none() {
                 seen.runs = self.owner(function, outward);
             }
@@ -222,11 +228,7 @@ impl<'p> Builder<'p> {
 
     /// Whose code it is that was made and called by `function`; `None` where that stands further out.
     fn owner(&mut self, function: &'p Function, outward: &[&'p ProfileFrame]) -> Option<Runs> {
-        let in_engine = matches!(
-            function.operator,
-            OperatorMark::Node(_) | OperatorMark::Engine
-        );
-        if in_engine || function.compile == CompileMark::Backward {
+        if is_engine(function) {
             return Some(Runs::Backward);
         }
         if !function.is_python || function.operator == OperatorMark::ModuleCall {
@@ -248,11 +250,20 @@ impl<'p> Builder<'p> {
     }
 }
 
+fn is_engine(function: &Function) -> bool {
+    matches!(
+        function.operator,
+        OperatorMark::Node(_) | OperatorMark::Engine
+    ) || function.compile == CompileMark::Backward
+}
+
 /// Times that are not of one function.
 #[derive(Default)]
 struct Totals {
     stages: FxHashMap<CompileStage, u64>,
     compile_ns: u64,
+    /// Of compiling: in backward, and else, without a function.
+    compile_backward_ns: u64,
     unknown_ns: u64,
     run_ns: u64,
     backward_ns: u64,
@@ -286,8 +297,9 @@ pub fn compile(
             .or_insert_with(|| builder.seen(stack))
             .clone();
         add(&mut builder, &mut totals, sample, &seen);
-        // A sample of compiling without its function may be of the same.
-        if sample.phase != Phase::Compile || !seen.subjects.is_empty() {
+        // A sample of compiling without its function, or one that was not read to its end, may be of the same.
+        let tells = sample.phase != Phase::Compile && !seen.is_partial;
+        if tells || !seen.subjects.is_empty() {
             for part in &seen.subjects {
                 if !open.contains(part)
                     && let Some(sum) = builder.sums.get_mut(part.0)
@@ -298,14 +310,15 @@ pub fn compile(
             open = seen.subjects.iter().copied().collect();
         }
     }
-    // Where one function alone was compiled, compiled code in backward can be of no other.
+    // Where one function alone was compiled, backward's graphs can be of no other.
     let only = match with_compiled_code(&builder.sums)[..] {
         [only] => Some(only),
         _ => None,
     };
     if let Some(sum) = only.and_then(|only| builder.sums.get_mut(only)) {
         sum.run_ns = sum.run_ns.saturating_add(totals.backward_ns);
-        totals.backward_ns = 0;
+        sum.compile_ns = sum.compile_ns.saturating_add(totals.compile_backward_ns);
+        (totals.backward_ns, totals.compile_backward_ns) = (0, 0);
     }
     let shares = shares(samples, &seen_on, wall_ns, ticks, builder.sums.len(), only);
     table(builder, &totals, &shares)
@@ -334,6 +347,9 @@ fn add(builder: &mut Builder<'_>, totals: &mut Totals, sample: &ProfileSample, s
             .and_then(|&(at, _)| builder.sums.get_mut(at))
         {
             Some(sum) => sum.compile_ns = sum.compile_ns.saturating_add(ns),
+            None if seen.in_engine => {
+                totals.compile_backward_ns = totals.compile_backward_ns.saturating_add(ns);
+            }
             None => totals.unknown_ns = totals.unknown_ns.saturating_add(ns),
         }
         return;
@@ -379,8 +395,9 @@ fn shares(
         if let Some(seen) = seen {
             if sample.phase == Phase::Compile {
                 parts.push((0, sample.weight_ns));
-                let subject = seen.subjects.first();
-                parts.extend(subject.map(|&(at, _)| (2 + 2 * at, sample.weight_ns)));
+                let subject = seen.subjects.first().map(|&(at, _)| at);
+                let subject = subject.or(backward_of.filter(|_| seen.in_engine));
+                parts.extend(subject.map(|at| (2 + 2 * at, sample.weight_ns)));
             } else if let Some(runs) = seen.runs {
                 parts.push((1, sample.weight_ns));
                 let function = match runs {
@@ -426,7 +443,7 @@ fn table(builder: Builder<'_>, totals: &Totals, shares: &Shares) -> CompileTable
             .into_iter()
             .filter_map(|stage| Some((stage, *totals.stages.get(&stage)?)))
             .collect(),
-        unknown_ns: totals.unknown_ns,
+        unknown_ns: totals.unknown_ns.saturating_add(totals.compile_backward_ns),
         run_ns: totals.run_ns,
         run_share: shares.share(1),
         backward_ns: totals.backward_ns,

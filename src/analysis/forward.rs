@@ -76,6 +76,7 @@ impl<'p> Forward<'p> {
         let profile = self.profile;
         let mut keys: Vec<String> = Vec::new();
         let mut module = None;
+        let mut called = false;
         for frame in profile.stacks.leaf_to_root(Some(stack)) {
             let frame = profile.stacks.frame(frame);
             if let Some(id) = frame.nn_module {
@@ -87,13 +88,16 @@ impl<'p> Forward<'p> {
             };
             match &function.operator {
                 OperatorMark::Operator(name) => keys.push(node_of(name)),
+                OperatorMark::ModuleCall => called = true,
                 _ if function.is_python => keys.extend(function_of(&function.name)),
                 _ => {}
             }
         }
         let info = module.and_then(|id| profile.nn_modules.get(id.index()));
-        // No graph is made for evaluation. (Where one is, its modules are missed here, not wrong.)
-        if info.is_some_and(|info| info.training == Some(false)) {
+        // No graph is made for evaluation. (Where one is, its modules are missed here, not wrong.) And of a call whose module was
+        // not read nothing can be said.
+        let evaluates = info.is_some_and(|info| info.training == Some(false));
+        if evaluates || (called && info.is_none()) {
             return;
         }
         keys.sort_unstable();

@@ -18,10 +18,10 @@ class Net(nn.Module):
 
     def forward(self, batch):  # mark: function
         hidden = self.first(batch)
-        for _ in range(20):
+        for _ in range(3):
             hidden = torch.tanh(hidden) + torch.sin(hidden)
         torch._dynamo.graph_break()  # mark: break
-        for _ in range(20):
+        for _ in range(3):
             hidden = torch.cos(hidden) * torch.exp(-hidden.abs())
         return self.second(hidden)
 
@@ -31,7 +31,7 @@ def main(steps):
     model = Net()
     compiled = torch.compile(model, dynamic=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for rows in (2048, 1536):
+    for rows in (8192, 6144):
         batch = torch.randn(rows, 256)
         for _ in range(steps // 2):
             loss = compiled(batch).square().mean()

@@ -1,7 +1,7 @@
 //! Backward: nodes of autograd's graph, under the line that called it, and their modules.
 
 use super::format::{column_seconds, count, cut, place, printable, share};
-use super::{WIDTH, line};
+use super::{WIDTH, line, sentence};
 use crate::analysis::backward::{BackwardTable, NodeTime};
 use crate::analysis::forward::Home;
 use crate::analysis::intervals::Share;
@@ -160,14 +160,14 @@ fn recompute(out: &mut String, table: &BackwardTable) {
         .iter()
         .take(MODULES)
         .map(|each| {
-            let class = each.class.as_deref().unwrap_or("in no module");
+            let class = each.class.as_deref().unwrap_or("module not known");
             format!("{} {} s", printable(class), column_seconds(each.ns))
         })
         .collect();
     let text = format!(
-        "  and {} s of recompute (activation checkpointing): {}",
+        "and {} s of recompute (activation checkpointing): {}",
         column_seconds(all_ns),
         parts.join(", ")
     );
-    line(out, &[cut(&text, WIDTH)]);
+    sentence(out, "  ", &text);
 }

@@ -19,14 +19,12 @@ pub(super) fn compile(out: &mut String, process: &ProcessSummary, rows: usize) {
         return;
     }
     out.push_str("\nTORCH.COMPILE, wall time of the training thread\n");
-    sum(
-        out,
-        "compiling",
-        table.compile_ns,
-        &table.compile_share,
-        &stages(table),
-    );
-    sum(out, "compiled code", table.run_ns, &table.run_share, "");
+    sum(out, "compiling", table.compile_ns, &table.compile_share);
+    let stages = stages(table);
+    if !stages.is_empty() {
+        line(out, &[cut(&format!("    {stages}"), WIDTH)]);
+    }
+    sum(out, "compiled code", table.run_ns, &table.run_share);
     if !table.functions.is_empty() {
         out.push_str("  compile s     run s  run %         times  function\n");
     }
@@ -49,9 +47,9 @@ pub(super) fn compile(out: &mut String, process: &ProcessSummary, rows: usize) {
     notes(out, table, rows);
 }
 
-fn sum(out: &mut String, label: &str, ns: u64, of_wall: &Share, more: &str) {
+fn sum(out: &mut String, label: &str, ns: u64, of_wall: &Share) {
     let text = format!(
-        "  {label:<14}{:>9} s {:<14}{more}",
+        "  {label:<14}{:>9} s {}",
         column_seconds(ns),
         share(of_wall, tenths(of_wall))
     );
@@ -107,7 +105,7 @@ fn notes(out: &mut String, table: &CompileTable, rows: usize) {
     let again: u32 = table.functions.iter().map(|each| each.recompilations).sum();
     if again > 0 {
         let text = format!(
-            "  recompiled: seen {} (shapes or values changed: TORCH_LOGS=recompiles says why)",
+            "  recompiled: seen {} at least (TORCH_LOGS=recompiles says why)",
             times(again)
         );
         line(out, &[cut(&text, WIDTH)]);

@@ -8,7 +8,7 @@
 //!
 //! | order | mark | meaning |
 //! |---|---|---|
-//! | 1 | whole | decides wherever it stands: what runs inside a DataLoader's fetch is input, be it an `nn.Module` |
+//! | 1 | whole | decides wherever it stands: what runs inside a DataLoader's fetch is input, be it an `nn.Module`; inside of the compiler, compile |
 //! | 2 | strong | the nearest one decides; a region of the user's (`--region`) is one, before the rules of its own file |
 //! | 3 | weak | a file as a whole; decides if it is nearer than the nearest strong mark |
 //! | 4 | import | forgets the weak marks nearer than itself; without any other mark: `startup` |

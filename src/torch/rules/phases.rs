@@ -204,7 +204,31 @@ pub const PYTHON_PHASES: &[PhaseRule] = &[
         "*",
         Weak(Phase::Communication),
     ),
-    // Compile: the compiler at work, and not the code that it made or the frames through which that is called.
+    // Compile: the compiler at work, and not the code that it made or the frames through which that is called. What it runs to
+    // trace a graph (modules, `autograd.grad`) is compiling all the same: hence whole. Backward's graph may be compiled when it is
+    // first called.
+    rule(
+        "torch/_dynamo/convert_frame.py",
+        "_compile",
+        Whole(Phase::Compile),
+    ),
+    rule(
+        "torch/_inductor/compile_fx.py",
+        "compile_fx_inner",
+        Whole(Phase::Compile),
+    ),
+    rule(
+        "torch/_functorch/_aot_autograd/runtime_wrappers.py",
+        "get_or_compile",
+        Whole(Phase::Compile),
+    ),
+    // Wrappers that AOTAutograd writes at run time have this file and more behind it: `codegen.py:codegen(runtime_wrapper)`.
+    rule(
+        "torch/_functorch/_aot_autograd/codegen.py:codegen(",
+        "*",
+        NoMark,
+    ),
+    rule("torch/_functorch/aot_autograd.py", "forward", NoMark),
     rule("torch/_dynamo/eval_frame.py", "compile_wrapper", NoMark),
     rule("torch/_dynamo/eval_frame.py", "_fn", NoMark),
     rule("torch/_dynamo/eval_frame.py", "__call__", NoMark),
