@@ -147,6 +147,7 @@ fn compilations_are_stretches_of_the_same_part() {
             1,
             &calls(&[dynamo("convert_frame.py", "_compile")]),
         );
+        ticks(&mut builder, 1, &[F::Cut(Partial::StopTimeout)]);
         ticks(&mut builder, 3, &compiles(forward_part(), &[]));
         ticks(&mut builder, 2, &run(forward_part()));
         ticks(&mut builder, 3, &compiles(rest_part(), &[]));

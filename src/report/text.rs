@@ -50,9 +50,9 @@ pub fn render_summary(profile: &Profile, analysis: &Analysis, options: TextOptio
             }
             tables::matrix(&mut out, profile, process);
             modules::modules(&mut out, process, options.rows.saturating_mul(2));
-            operators::operators(&mut out, profile, process, options.rows);
             backward::backward(&mut out, profile, process, options.rows);
             compile::compile(&mut out, process, options.rows);
+            operators::operators(&mut out, profile, process, options.rows);
             tables::functions(&mut out, profile, process, options.rows);
             tables::threads(&mut out, profile, process, options.rows);
         }

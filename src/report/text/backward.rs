@@ -47,7 +47,7 @@ pub(super) fn backward(out: &mut String, profile: &Profile, process: &ProcessSum
     let is_worth = |ns: u64| ns as f64 >= table.total_ns as f64 * WORTH_A_LINE && ns > 0;
     if is_worth(table.outside_ns) {
         let text = format!(
-            "{:>9}{:>24}in no node: the engine itself, and waiting for it",
+            "{:>9}{:>24}in no node (the engine, and waiting for it)",
             column_seconds(table.outside_ns),
             ""
         );
