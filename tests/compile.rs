@@ -90,7 +90,11 @@ fn compiling_is_of_a_function_and_a_stage() {
     let inductor = lib("torch/_inductor/graph.py", "GraphLowering.run");
     let build = lib("torch/_inductor/cpp_builder.py", "run_compile_cmd");
     ticks(&mut builder, 10, &compiles(forward_part(), &[tracing]));
-    ticks(&mut builder, 20, &compiles(forward_part(), &[aot.clone()]));
+    ticks(
+        &mut builder,
+        20,
+        &compiles(forward_part(), std::slice::from_ref(&aot)),
+    );
     let fx = lib("torch/fx/interpreter.py", "Interpreter.run");
     ticks(
         &mut builder,
@@ -254,7 +258,11 @@ fn a_graph_that_a_program_made_itself_is_no_compiled_code() {
         user("main", 41),
         lib("torch/fx/graph_module.py", "GraphModule.call_wrapped"),
     ];
-    ticks(&mut builder, 2, &[&own[..], &[graph.clone()]].concat());
+    ticks(
+        &mut builder,
+        2,
+        &[&own[..], std::slice::from_ref(&graph)].concat(),
+    );
     let of_compiler = [forward_part(), dynamo("eval_frame.py", "_fn"), graph];
     ticks(&mut builder, 3, &calls(&of_compiler));
     let table = table(builder);

@@ -40,7 +40,12 @@ fn profile() -> torchspy::model::profile::Profile {
     let augment = user("augment", 12);
     let call = lib(MODULE, "Module._call_impl");
     let loss = user("Net.loss", 30);
-    builder.ticks(0, 40, S::Running, &main_calls(&[augment.clone()]));
+    builder.ticks(
+        0,
+        40,
+        S::Running,
+        &main_calls(std::slice::from_ref(&augment)),
+    );
     builder.ticks(0, 20, S::Running, &main_calls(&[augment, call.clone()]));
     builder.ticks(0, 10, S::Running, &main_calls(&[call, loss.clone()]));
     let compiler = lib("torch/_dynamo/convert_frame.py", "_compile");
