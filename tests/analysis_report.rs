@@ -298,7 +298,7 @@ fn json_has_the_keys_of_its_schema() {
     for row in SummaryRow::ALL {
         assert!(json["summary"][row.name()].is_f64(), "{}", row.name());
     }
-    for phase in Phase::ALL {
+    for phase in Phase::BUILT_IN {
         assert!(json["phases"][phase.name()].is_f64(), "{}", phase.name());
     }
     for activity in Activity::ALL {

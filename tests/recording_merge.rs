@@ -80,6 +80,7 @@ fn samples_mean_the_same_in_the_session_and_in_the_recording() {
         }
         Frame::Truncated(reason) => format!("{reason:?}"),
         Frame::NnModule(id) => format!("{id:?}"),
+        Frame::Compiles(code) => format!("{:?}", codes[code.index()]),
     };
     let mut before: Vec<String> = sent
         .iter()

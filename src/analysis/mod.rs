@@ -4,6 +4,9 @@
 //! |---|---|
 //! | [`summary`] | per process: the training thread's wall time by row, by phase and by activity |
 //! | [`intervals`] | how sure a share is |
+//! | [`backward`] | which nodes of autograd's graph backward was in, and of which modules they are |
+//! | [`forward`] | in which modules the operators of forward were called |
+//! | [`compile`] | what torch.compile took, and what ran of it |
 //! | [`functions`] | which functions and lines the time was spent in |
 //! | [`modules`] | which `nn.Module`s the forward passes were in |
 //! | [`operators`] | which operators it was spent in, and where they were called from |
@@ -18,9 +21,12 @@
 //! | [`rounding`] | percentages that add up |
 //! | [`diff`] | what differs between two runs, beyond noise |
 
+pub mod backward;
 pub mod collectives;
+pub mod compile;
 pub mod conditions;
 pub mod diff;
+pub mod forward;
 pub mod functions;
 pub mod input_queue;
 pub mod intervals;

@@ -2,7 +2,7 @@
 //!
 //! A module's own time is that of forward samples whose innermost module it is, its total time that of samples in which it, or
 //! one below it in the tree, was called. It is wall time, as that of operators is. A forward that is computed again for
-//! backward (activation checkpointing) is a forward: the sample's phase says which it is. Time of backward has no module.
+//! backward (activation checkpointing) is no part of it: that is the phase `recompute`, and as backward in a table of its own.
 
 use super::intervals::{Share, Shares};
 use super::module_groups::{Groups, Member, group};

@@ -1,5 +1,7 @@
 //! Where the wall time of training threads went.
 
+use super::backward::{BackwardTable, backward};
+use super::compile::{CompileTable, compile};
 use super::functions::{Hot, LineTime, hot, user_line};
 use super::intervals::{Share, Shares};
 use super::modules::{ModuleTree, modules};
@@ -98,7 +100,7 @@ pub struct ProcessSummary {
     pub rows: Vec<(SummaryRow, u64, Share)>,
     /// By row, in the same order: the user's line that most of it stands under.
     pub row_lines: Vec<Option<LineTime>>,
-    /// By phase, in the order of [`Phase::ALL`].
+    /// By phase, in the order of reports: torchspy's own and the user's regions.
     pub phases: Vec<(Phase, Share)>,
     /// By activity, in the order of [`Activity::ALL`].
     pub activities: Vec<(Activity, Share)>,
@@ -114,6 +116,10 @@ pub struct ProcessSummary {
     pub modules: ModuleTree,
     /// Its steps; `None` where no counter was read.
     pub progress: Option<Progress>,
+    /// Nodes of its backward passes.
+    pub backward: BackwardTable,
+    /// What torch.compile did on it.
+    pub compile: CompileTable,
     /// All threads.
     pub threads: Vec<ThreadSummary>,
     /// CPU time of all threads that were sampled, ns.
@@ -264,9 +270,9 @@ fn process(profile: &Profile, id: ProcessId, samples: &[&ProfileSample]) -> Proc
                 )
             })
             .collect(),
-        phases: Phase::ALL
-            .iter()
-            .map(|&phase| (phase, phases.share(phase as usize)))
+        phases: profile
+            .phases()
+            .map(|phase| (phase, phases.share(phase as usize)))
             .collect(),
         activities: Activity::ALL
             .iter()
@@ -278,6 +284,8 @@ fn process(profile: &Profile, id: ProcessId, samples: &[&ProfileSample]) -> Proc
         operators: operators(profile, &own, wall_ns, ticks),
         modules: modules(profile, &own, wall_ns, ticks),
         progress: progress(profile, id, &own),
+        backward: backward(profile, &own, wall_ns, ticks),
+        compile: compile(profile, &own, wall_ns, ticks),
         cpu_ns: threads.iter().map(|thread| thread.cpu_ns).sum(),
         threads,
     }

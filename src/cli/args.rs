@@ -87,9 +87,18 @@ pub(crate) struct RecordArguments {
     pub(crate) max_stopped: String,
     #[command(flatten)]
     pub(crate) drawing: DrawingArguments,
+    #[command(flatten)]
+    pub(crate) regions: RegionArguments,
     /// The program to start, and its arguments
     #[arg(last = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RegionArguments {
+    /// Show a function as a phase of its own, such as loss=train.py:Net.loss; may be given more than once
+    #[arg(long, value_name = "NAME=FILE:FUNCTION")]
+    pub(crate) region: Vec<String>,
 }
 
 #[derive(Debug, Args)]
@@ -131,6 +140,8 @@ pub(crate) struct ReportArguments {
     /// Print only this, and more of it
     #[arg(long, value_name = "WHAT")]
     pub(crate) by: Option<ReportByName>,
+    #[command(flatten)]
+    pub(crate) regions: RegionArguments,
 }
 
 #[derive(Debug, Args)]
@@ -147,6 +158,8 @@ pub(crate) struct ConvertArguments {
     /// Draw only threads whose name matches
     #[arg(long, value_name = "REGEX")]
     pub(crate) threads: Option<String>,
+    #[command(flatten)]
+    pub(crate) regions: RegionArguments,
     #[command(flatten)]
     pub(crate) drawing: DrawingArguments,
 }

@@ -13,6 +13,7 @@ mod open_outputs;
 mod outputs;
 mod plan;
 mod progress;
+mod regions;
 mod steering;
 
 use clap::Parser;

@@ -1,8 +1,10 @@
 //! The seam between the command line and the libraries that write, read, resolve and render. One function each.
 
 use super::plan::{Drawing, Format};
+use super::regions;
 use crate::analysis::analyze;
 use crate::model::profile::Profile;
+use crate::model::region::Region;
 use crate::model::run::RunInfo;
 use crate::model::segment::Segment;
 use crate::native::demangle::demangle;
@@ -82,9 +84,10 @@ impl SegmentSink for RecordingSink {
     }
 }
 
-/// Reads and resolves a recording.
-pub(crate) fn read_profile(path: &Path, shown: &str) -> Result<Profile> {
-    let recording = Recording::read(path).with_context(|| format!("cannot open {shown}"))?;
+/// Reads and resolves a recording, in which `regions` are phases besides those that it names itself.
+pub(crate) fn read_profile(path: &Path, shown: &str, regions: &[Region]) -> Result<Profile> {
+    let mut recording = Recording::read(path).with_context(|| format!("cannot open {shown}"))?;
+    regions::add(&mut recording.run.regions, regions);
     Ok(resolve_recording(&recording))
 }
 

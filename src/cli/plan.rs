@@ -8,6 +8,8 @@ use super::diff_plan::DiffPlan;
 use super::failure::Failure;
 use crate::analysis::progress::window::StepRange;
 use crate::report::text;
+use super::regions;
+use crate::model::region::Region;
 use crate::report::view::By;
 use crate::sampling::session::SessionOptions;
 use regex::Regex;
@@ -82,11 +84,13 @@ pub(crate) struct RecordPlan {
     /// Files by name; empty: a recording and a flamegraph under names of torchspy's own.
     pub(crate) outputs: Vec<OutputFile>,
     pub(crate) drawing: Drawing,
+    pub(crate) regions: Vec<Region>,
 }
 
 #[derive(Debug)]
 pub(crate) struct ReportPlan {
     pub(crate) file: PathBuf,
+    pub(crate) regions: Vec<Region>,
     pub(crate) json: bool,
     pub(crate) itwinai: bool,
     pub(crate) top: usize,
@@ -98,6 +102,7 @@ pub(crate) struct ReportPlan {
 #[derive(Debug)]
 pub(crate) struct ConvertPlan {
     pub(crate) file: PathBuf,
+    pub(crate) regions: Vec<Region>,
     /// `None`: standard output.
     pub(crate) output: Option<PathBuf>,
     pub(crate) format: Format,
@@ -121,6 +126,7 @@ impl Plan {
         Ok(match arguments.command {
             Subcommands::Record(arguments) => Plan::Record(RecordPlan::new(arguments)?),
             Subcommands::Report(arguments) => Plan::Report(ReportPlan {
+                regions: regions::parse(&arguments.regions.region)?,
                 file: arguments.file,
                 json: arguments.json,
                 itwinai: arguments.itwinai,
@@ -177,6 +183,7 @@ impl RecordPlan {
                 .transpose()?,
             outputs: parse_outputs(arguments.output)?,
             drawing: Drawing::new(&arguments.drawing, None),
+            regions: regions::parse(&arguments.regions.region)?,
         })
     }
 }
@@ -201,6 +208,7 @@ impl ConvertPlan {
             ));
         }
         Ok(Self {
+            regions: regions::parse(&arguments.regions.region)?,
             file: arguments.file,
             output: (!to_stdout).then_some(arguments.output),
             format,

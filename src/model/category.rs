@@ -33,6 +33,8 @@ named!(
         Forward = "forward",
         /// The autograd engine.
         Backward = "backward",
+        /// A forward that is computed again for backward: activation checkpointing.
+        Recompute = "recompute",
         /// Optimizer step, zero_grad, lr schedulers.
         Optimizer = "optimizer",
         /// Collectives and the wrappers that issue them.
@@ -45,8 +47,45 @@ named!(
         Startup = "startup",
         /// None of the above: the script's own code.
         User = "user",
+        /// The first region that the user named. What it is called is in the recording:
+        /// [`Profile::phase_name`](super::profile::Profile::phase_name).
+        Region1 = "region_1",
+        /// The second, and so on.
+        Region2 = "region_2",
+        /// A region.
+        Region3 = "region_3",
+        /// A region.
+        Region4 = "region_4",
+        /// A region.
+        Region5 = "region_5",
+        /// A region.
+        Region6 = "region_6",
+        /// A region.
+        Region7 = "region_7",
+        /// A region.
+        Region8 = "region_8",
+        /// A region.
+        Region9 = "region_9",
+        /// A region.
+        Region10 = "region_10",
+        /// A region.
+        Region11 = "region_11",
+        /// A region.
+        Region12 = "region_12",
     }
 );
+
+impl Phase {
+    /// The phases that torchspy knows of itself, in the order of reports.
+    pub const BUILT_IN: &'static [Phase] = Phase::ALL.split_at(Phase::Region1 as usize).0;
+    /// Places for regions that the user names.
+    pub const REGIONS: &'static [Phase] = Phase::ALL.split_at(Phase::Region1 as usize).1;
+
+    /// Which of the user's regions it is, counted from 0; `None` of a phase that torchspy knows of itself.
+    pub fn region(self) -> Option<usize> {
+        (self as usize).checked_sub(Self::BUILT_IN.len())
+    }
+}
 
 named!(
     /// What a thread did in a moment.

@@ -31,6 +31,8 @@ pub enum Frame {
     Truncated(Partial),
     /// No frame of its own: what stands on it was called by this `nn.Module`, whose call is the next frame, a Python function.
     NnModule(NnModuleId),
+    /// No frame of its own: what stands on it compiles this code; the next frame is the compiler's function that was given it.
+    Compiles(CodeId),
 }
 
 impl Frame {

@@ -3,6 +3,7 @@
 pub mod address;
 pub mod category;
 pub mod code;
+pub mod compile;
 pub mod frame;
 pub mod ids;
 pub mod module;
@@ -12,6 +13,7 @@ pub mod process;
 pub mod profile;
 pub mod progress;
 pub mod quality;
+pub mod region;
 pub mod registers;
 pub mod run;
 pub mod sample;

@@ -1,6 +1,7 @@
 //! A recording, symbolized and classified: the only input of analysis and reports.
 
 use super::category::{Activity, FrameKind, Phase, SummaryRow};
+use super::compile::CompileMark;
 use super::frame::{Partial, Trust};
 use super::ids::{FunctionId, NnModuleId, ProcessId, StackId, ThreadId};
 use super::nn_module::NnModuleInfo;
@@ -8,6 +9,7 @@ use super::operator::OperatorMark;
 use super::process::{ProcessInfo, ThreadInfo};
 use super::progress::{Condition, CounterInfo, ProgressPoint};
 use super::quality::Quality;
+use super::region::region_names;
 use super::run::{ClockPair, Loss, RunInfo};
 use super::sample::{Capture, Gil, ThreadState};
 use super::stack_table::StackTable;
@@ -67,6 +69,8 @@ pub struct Function {
     pub is_python: bool,
     /// What it tells of operators.
     pub operator: OperatorMark,
+    /// What it tells of torch.compile.
+    pub compile: CompileMark,
 }
 
 /// A frame, symbolized.
@@ -154,4 +158,21 @@ pub struct Profile {
     pub clocks: Vec<ClockPair>,
     /// What was lost.
     pub losses: Vec<Loss>,
+}
+
+impl Profile {
+    /// What a phase is called: a region by the name that the user gave it.
+    pub fn phase_name(&self, phase: Phase) -> &str {
+        let region = phase.region();
+        region
+            .and_then(|at| region_names(&self.run.regions).nth(at))
+            .unwrap_or(phase.name())
+    }
+
+    /// The phases that may occur, in the order of reports: torchspy's own, and the regions that the user named.
+    pub fn phases(&self) -> impl Iterator<Item = Phase> + '_ {
+        let named = region_names(&self.run.regions).zip(Phase::REGIONS);
+        let own = Phase::BUILT_IN.iter().copied();
+        own.chain(named.map(|(_, &phase)| phase))
+    }
 }

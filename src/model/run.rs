@@ -1,5 +1,6 @@
 //! What a recording is of: the header, clocks and losses.
 
+use super::region::Region;
 use serde::{Deserialize, Serialize};
 
 /// The head of a recording, written once, before the first sample.
@@ -39,6 +40,8 @@ pub struct RunInfo {
     pub started_wall_ns: u64,
     /// Free-text facts that reports print: `cgroup quota 4.0 CPUs`.
     pub notes: Vec<String>,
+    /// Regions that the user named, in the order in which they were given.
+    pub regions: Vec<Region>,
 }
 
 /// The same moment on both clocks. Ranks on several hosts are aligned by these.

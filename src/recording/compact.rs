@@ -312,7 +312,7 @@ impl Code {
             .collect();
         let codes: BTreeSet<(&str, u32, &str, CodeId)> = of_session()
             .filter_map(|(_, frame)| match frame {
-                Frame::Python { code, .. } => {
+                Frame::Python { code, .. } | Frame::Compiles(code) => {
                     let info = tables.codes.get(code.index())?;
                     Some((
                         info.file.as_str(),
@@ -408,6 +408,12 @@ fn localized(frame: Frame, ids: &LocalIds) -> Frame {
             .map_or(Frame::Truncated(Partial::CodeGone), |&id| {
                 Frame::NnModule(NnModuleId(id))
             }),
+        Frame::Compiles(code) => ids
+            .codes
+            .get(&code)
+            .map_or(Frame::Truncated(Partial::CodeGone), |&code| {
+                Frame::Compiles(CodeId(code))
+            }),
         Frame::Truncated(_) => frame,
     }
 }
@@ -423,6 +429,7 @@ fn frame_order(frame: Frame) -> (u32, u32, u64, Frame) {
         } => (1, module.0, address.raw(), frame),
         Frame::Truncated(_) => (2, 0, 0, frame),
         Frame::NnModule(id) => (3, id.0, 0, frame),
+        Frame::Compiles(code) => (4, code.0, 0, frame),
     }
 }
 

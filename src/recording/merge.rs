@@ -260,6 +260,7 @@ impl Merger {
                     },
                     Frame::Truncated(_) => frame,
                     Frame::NnModule(id) => Frame::NnModule(remap.nn_modules[id.index()]),
+                    Frame::Compiles(code) => Frame::Compiles(remap.codes[code.index()]),
                 })
             })
             .collect();

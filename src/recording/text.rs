@@ -119,6 +119,9 @@ impl Text<'_> {
         for note in &run.notes {
             writeln!(self.out, "note: {}", printable(note))?;
         }
+        for region in &run.regions {
+            writeln!(self.out, "region: {}", printable(&region.to_string()))?;
+        }
         Ok(())
     }
 
@@ -339,6 +342,11 @@ impl Text<'_> {
                 Frame::NnModule(id) => {
                     let module = &self.recording.nn_modules[id.index()];
                     writeln!(self.out, "    nn N{} {}", id.0, printable(&module.label()))?;
+                }
+                Frame::Compiles(code) => {
+                    let code = &self.recording.codes[code.index()];
+                    let (name, file) = (printable(&code.name), printable(&code.file));
+                    writeln!(self.out, "    compiles {name} ({file}:{})", code.first_line)?;
                 }
             }
         }

@@ -4,8 +4,10 @@
 //! one that goes or changes its meaning raises [`SCHEMA`]. `summary`, `phases`, `activities`, `operators`, `functions`, `lines`,
 //! `native` and `threads` at the top are those of the primary process: the first trainer's, of its training thread.
 
+pub mod backward;
 mod build;
 pub mod collectives;
+pub mod compile;
 pub mod conditions;
 pub mod diff;
 pub mod modules;
@@ -52,18 +54,22 @@ pub struct Report {
     pub summary: BTreeMap<&'static str, f64>,
     /// The same with intervals, and those of phases and activities.
     pub intervals: Intervals,
-    /// Shares by phase.
-    pub phases: BTreeMap<&'static str, f64>,
+    /// Shares by phase; regions by the names that the user gave them.
+    pub phases: BTreeMap<String, f64>,
     /// Shares by activity.
     pub activities: BTreeMap<&'static str, f64>,
     /// Shares by phase, then activity; zeros left out. They sum to 1.
-    pub matrix: BTreeMap<&'static str, BTreeMap<&'static str, f64>>,
+    pub matrix: BTreeMap<String, BTreeMap<&'static str, f64>>,
     /// Computation versus other on the host, after itwinai's definition.
     pub itwinai: Itwinai,
     /// Operators; null where none was seen.
     pub operators: Option<operators::Operators>,
     /// `nn.Module`s of forward passes; null where there was no forward.
     pub modules: Option<modules::Modules>,
+    /// Backward; null where there was none.
+    pub backward: Option<backward::Backward>,
+    /// torch.compile; null where nothing of it was seen.
+    pub compile: Option<compile::Compile>,
     /// Steps, epochs and throughput; null where no counter was read.
     pub progress: Option<progress::Progress>,
     /// What was measured; null if nothing was sampled.
@@ -126,7 +132,7 @@ pub struct Process {
     /// Shares of that time by row; empty without samples.
     pub summary: BTreeMap<&'static str, f64>,
     /// Shares of that time by phase.
-    pub phases: BTreeMap<&'static str, f64>,
+    pub phases: BTreeMap<String, f64>,
     /// Shares of that time by activity.
     pub activities: BTreeMap<&'static str, f64>,
 }
@@ -150,7 +156,7 @@ pub struct Intervals {
     /// By row.
     pub summary: BTreeMap<&'static str, Interval>,
     /// By phase.
-    pub phases: BTreeMap<&'static str, Interval>,
+    pub phases: BTreeMap<String, Interval>,
     /// By activity.
     pub activities: BTreeMap<&'static str, Interval>,
 }

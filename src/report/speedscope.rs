@@ -201,7 +201,7 @@ impl Frames {
         }
         let frame = match key {
             FrameKey::Phase(phase) => Frame {
-                name: format!("[{}]", phase.name()),
+                name: format!("[{}]", view.profile().phase_name(phase)),
                 file: String::new(),
                 line: 0,
             },

@@ -1,8 +1,10 @@
 //! The summary for people: plain text, 80 columns, no colour needed.
 
+mod backward;
+mod collectives;
+mod compile;
 mod conditions;
 pub mod diff;
-mod collectives;
 mod format;
 mod modules;
 mod operators;
@@ -68,10 +70,12 @@ pub fn render_summary(profile: &Profile, analysis: &Analysis, options: TextOptio
                 tables::itwinai(&mut out, process);
             }
             progress::progress(&mut out, profile, process);
-            tables::matrix(&mut out, process);
+            tables::matrix(&mut out, profile, process);
             waits::waits(&mut out, profile, analysis, options.rows);
             collectives::collectives(&mut out, profile, analysis, options.rows);
             modules::modules(&mut out, process, options.rows.saturating_mul(2));
+            backward::backward(&mut out, profile, process, options.rows);
+            compile::compile(&mut out, process, options.rows);
             operators::operators(&mut out, profile, process, options.rows);
             tables::functions(&mut out, profile, process, options.rows);
             tables::threads(&mut out, profile, process, options.rows);

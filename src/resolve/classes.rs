@@ -149,7 +149,7 @@ impl<'a, 'i> Classifier<'a, 'i> {
             thread.is_python |= shape.python;
             let trains = matches!(
                 found,
-                Some(Phase::Forward | Phase::Backward | Phase::Optimizer)
+                Some(Phase::Forward | Phase::Backward | Phase::Recompute | Phase::Optimizer)
             );
             if let Some(process) = processes.get_mut(process.index()) {
                 process.worker_loop |= shape.worker_loop;

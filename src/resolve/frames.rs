@@ -2,15 +2,18 @@
 
 use super::{Names, ResolveInput};
 use crate::model::category::FrameKind;
+use crate::model::compile::CompileMark;
 use crate::model::frame::{Frame, Partial};
 use crate::model::ids::{FrameId, FunctionId, StackId};
 use crate::model::module::ModuleKind;
 use crate::model::operator::OperatorMark;
 use crate::model::profile::{Function, ProfileFrame};
+use crate::model::region::region_of;
 use crate::model::stack_table::StackTable;
 use crate::torch::classify::{FunctionClass, Special};
 use crate::torch::rules::libraries::{file_name, library};
-use crate::torch::rules::operators;
+use crate::torch::rules::phases::PhaseMark;
+use crate::torch::rules::{compile, operators};
 use rustc_hash::FxHashMap;
 
 /// Everything with a name.
@@ -108,6 +111,7 @@ enum Key {
     Native(String, String),
     Marker(Partial),
     NnModule,
+    Compiles(String, String, u32),
 }
 
 impl Resolver<'_, '_> {
@@ -145,6 +149,13 @@ impl Resolver<'_, '_> {
                 partial: None,
                 nn_module: Some(id),
             },
+            Frame::Compiles(code) => ProfileFrame {
+                function: self.compiled(code.index()),
+                line: 0,
+                trust: None,
+                partial: None,
+                nn_module: None,
+            },
         }
     }
 
@@ -164,9 +175,13 @@ impl Resolver<'_, '_> {
         let Some(info) = self.input.codes.get(code) else {
             return self.marker(Partial::CodeGone);
         };
+        let regions = &self.input.run.regions;
         let key = Key::Python(info.name.clone(), info.file.clone(), info.first_line);
         self.add(key, || {
-            let class = FunctionClass::of_python(&info.file, &info.name);
+            let mut class = FunctionClass::of_python(&info.file, &info.name);
+            if let Some(region) = region_of(regions, &info.file, &info.name) {
+                class.mark = Some(PhaseMark::Strong(region));
+            }
             let function = Function {
                 name: info.name.clone(),
                 short_name: info.name.clone(),
@@ -176,6 +191,7 @@ impl Resolver<'_, '_> {
                 plumbing: class.plumbing,
                 is_python: true,
                 operator: operators::python_mark(&info.file, &info.name),
+                compile: compile::mark(&info.file, &info.name),
             };
             (function, class)
         })
@@ -226,6 +242,7 @@ impl Resolver<'_, '_> {
                 plumbing: class.plumbing,
                 is_python: false,
                 operator,
+                compile: CompileMark::None,
             };
             (function, class)
         })
@@ -234,6 +251,25 @@ impl Resolver<'_, '_> {
     fn marker(&mut self, partial: Partial) -> FunctionId {
         self.add(Key::Marker(partial), || {
             (marker(partial.name(), false), FunctionClass::MARKER)
+        })
+    }
+
+    /// Stands for the compilation of a function, and has its name and place.
+    fn compiled(&mut self, code: usize) -> FunctionId {
+        let Some(info) = self.input.codes.get(code) else {
+            return self.marker(Partial::CodeGone);
+        };
+        let key = Key::Compiles(info.name.clone(), info.file.clone(), info.first_line);
+        self.add(key, || {
+            let subject = compile::subject(&info.file, &info.name);
+            let name = format!("compile {subject}");
+            let function = Function {
+                file: info.file.clone(),
+                first_line: info.first_line,
+                compile: CompileMark::Compiles(subject),
+                ..marker(&name, false)
+            };
+            (function, FunctionClass::MARKER)
         })
     }
 
@@ -255,5 +291,6 @@ fn marker(name: &str, plumbing: bool) -> Function {
         plumbing,
         is_python: false,
         operator: OperatorMark::None,
+        compile: CompileMark::None,
     }
 }

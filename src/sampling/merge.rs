@@ -99,6 +99,7 @@ mod tests {
                 Frame::Native { address, .. } => format!("c{:#x}", address.raw()),
                 Frame::Truncated(why) => why.name().to_owned(),
                 Frame::NnModule(id) => format!("nn{}", id.0),
+                Frame::Compiles(code) => format!("compiles{}", code.0),
             })
             .collect()
     }

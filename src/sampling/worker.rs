@@ -1,5 +1,6 @@
 //! From copies of memory to recorded samples: unwinding, code objects, merging, interning; and a segment every second.
 
+mod compilation;
 mod nn_modules;
 mod processes;
 mod progress;
@@ -21,6 +22,7 @@ use crate::native::unwind::NativeFrame;
 use crate::os::clock::monotonic_ns;
 use crate::os::host::CpuGroups;
 use crate::recording::compact::SessionTables;
+use compilation::Compilers;
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
 use nn_modules::NnModuleCalls;
 use progress::Progress;
@@ -63,6 +65,7 @@ pub(super) struct Worker {
     code_ids: FxHashMap<CodeInfo, CodeId>,
     calls: NnModuleCalls,
     progress: Progress,
+    compilers: Compilers,
     symbols: SymbolLoader,
     last_stacks: FxHashMap<ThreadId, Option<StackId>>,
     samples: Vec<Sample>,
@@ -80,6 +83,8 @@ struct Scratch {
     native: Vec<NativeFrame>,
     recorded: Vec<(NativeFrame, Frame)>,
     python: Vec<Frame>,
+    /// Frames of the compiler, and the code that they compile.
+    compiled: Vec<(usize, CodeId)>,
     /// Python frames with the modules whose calls they are.
     marked: Vec<Frame>,
     /// The runs of `marked`.
@@ -109,6 +114,7 @@ impl Worker {
             code_ids: FxHashMap::default(),
             calls: NnModuleCalls::default(),
             progress: Progress::default(),
+            compilers: Compilers::default(),
             symbols: SymbolLoader::start(),
             last_stacks: FxHashMap::default(),
             samples: Vec::new(),

@@ -154,11 +154,19 @@ pub fn phase(leaf_to_root: impl Iterator<Item = FunctionClass>) -> Option<Phase>
     let mut weak = None;
     let mut strong = None;
     let mut import = false;
+    let mut left_engine = false;
     for class in leaf_to_root {
         match class.mark {
             Some(PhaseMark::Whole(phase)) => return Some(phase),
+            // Past the nearest strong mark, all that matters is what a forward was called for.
+            Some(PhaseMark::Again(phase)) if strong == Some(Phase::Forward) && !left_engine => {
+                strong = Some(phase);
+            }
+            Some(PhaseMark::Strong(Phase::Backward)) if strong.is_some() => left_engine = true,
             _ if strong.is_some() => {}
-            Some(PhaseMark::Strong(phase)) => strong = Some(weak.unwrap_or(phase)),
+            Some(PhaseMark::Strong(phase) | PhaseMark::Again(phase)) => {
+                strong = Some(weak.unwrap_or(phase));
+            }
             Some(PhaseMark::Weak(phase)) => weak = weak.or(Some(phase)),
             Some(PhaseMark::Import) => {
                 weak = None;

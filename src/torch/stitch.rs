@@ -3,7 +3,7 @@
 //! On CUDA tensors `loss.backward()` hands the graph to a thread `pt_autograd_N` and sleeps until it is done
 //! (torch/csrc/autograd/engine.cpp, 2.15.0). That thread has no Python frames of its own, and the waiting one does no
 //! work. The wall time stays the waiting thread's; over each stretch in which an engine thread of its process was
-//! busy, it takes that thread's activity, and that thread's native frames stand under its own.
+//! busy, it takes that thread's phase and activity, and that thread's native frames stand under its own.
 
 use crate::model::category::{Activity, Phase};
 use crate::model::ids::StackId;
@@ -62,8 +62,8 @@ impl StackJoiner {
     }
 }
 
-/// Splits `waiting` at the borders of the busy samples that overlap it, and gives each piece the activity and the stack
-/// of the one that covers it. `busy` is sorted by start and of one process; of several at a time the one that began
+/// Splits `waiting` at the borders of the busy samples that overlap it, and gives each piece the phase, the activity and the
+/// stack of the one that covers it. `busy` is sorted by start and of one process; of several at a time the one that began
 /// first is taken. Weights and ticks add up to those of `waiting`. The first piece keeps the capture; the
 /// others are `Reused`, so that no capture is counted twice.
 pub fn split(
@@ -104,6 +104,8 @@ pub fn split(
                 piece.capture = Capture::Reused;
             }
             if let Some(other) = other {
+                // A hook or a checkpoint may run Python there: what it did is no backward.
+                piece.phase = other.phase;
                 piece.activity = other.activity;
                 piece.syscall = other.syscall;
                 piece.row = row(piece.phase, other.activity);

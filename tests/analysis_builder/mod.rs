@@ -31,6 +31,8 @@ pub enum F {
     Cut(Partial),
     /// The module whose call comes next.
     Module(NnModuleInfo),
+    /// What stands on it compiles this Python function.
+    Compiles(Box<F>),
 }
 
 /// The user's script.
@@ -286,6 +288,10 @@ impl Builder {
                 });
                 Frame::NnModule(NnModuleId::from_index(at))
             }
+            F::Compiles(subject) => match self.frame(subject) {
+                Frame::Python { code, .. } => Frame::Compiles(code),
+                other => other,
+            },
         }
     }
 

@@ -12,6 +12,7 @@ pub mod svg;
 pub mod training;
 
 use torchspy::model::category::{Activity, FrameKind, Phase, SummaryRow};
+use torchspy::model::compile::CompileMark;
 use torchspy::model::frame::{Partial, Trust};
 use torchspy::model::ids::{FunctionId, ProcessId, ThreadId};
 use torchspy::model::operator::OperatorMark;
@@ -124,6 +125,7 @@ impl Builder {
             plumbing: false,
             is_python: true,
             operator: OperatorMark::None,
+            compile: CompileMark::None,
         })
     }
 
@@ -137,6 +139,7 @@ impl Builder {
             plumbing: kind == FrameKind::Plumbing,
             is_python: false,
             operator: OperatorMark::None,
+            compile: CompileMark::None,
         })
     }
 

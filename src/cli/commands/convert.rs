@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 /// Writes a recording in another format.
 pub(crate) fn run(plan: &ConvertPlan) -> Result<ExitCode, Failure> {
-    let profile = report::open(&plan.file)?;
+    let profile = report::open(&plan.file, &plan.regions)?;
     let mut bytes = Vec::new();
     outputs::render(&profile, plan.format, &plan.drawing, &mut bytes)?;
     let Some(path) = &plan.output else {

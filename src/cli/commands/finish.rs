@@ -5,7 +5,7 @@ use crate::cli::failure::Failure;
 use crate::cli::open_outputs::{OpenOutput, OpenOutputs};
 use crate::cli::outputs::{self, RecordingSink, SummaryOptions};
 use crate::cli::plan::Drawing;
-use crate::cli::{hints, messages};
+use crate::cli::{hints, messages, regions};
 use crate::model::profile::Profile;
 use crate::sampling::session::Session;
 use std::io::{self, BufWriter, Write};
@@ -86,8 +86,9 @@ impl Finish {
             || "the recording".into(),
             |output| output.path.display().to_string(),
         );
-        match outputs::read_profile(&path, &shown) {
+        match outputs::read_profile(&path, &shown, &[]) {
             Ok(profile) => {
+                regions::warn_of_unseen(&profile);
                 for output in self.outputs.rendered() {
                     if let Err(failure) = write_output(output, &profile, &self.drawing) {
                         failed(&failure);

@@ -185,6 +185,7 @@ fn run_info(plan: &RecordPlan, pid: i32, command: Vec<String>) -> RunInfo {
         started_ns: host::monotonic_ns(),
         started_wall_ns: host::wall_ns(),
         notes,
+        regions: plan.regions.clone(),
     }
 }
 

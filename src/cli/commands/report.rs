@@ -4,14 +4,15 @@ use crate::analysis::progress::window::restrict;
 use crate::cli::failure::Failure;
 use crate::cli::outputs::{self, SummaryOptions};
 use crate::cli::plan::ReportPlan;
-use crate::cli::{hints, messages};
+use crate::cli::{hints, messages, regions};
 use crate::model::profile::Profile;
+use crate::model::region::Region;
 use std::path::Path;
 use std::process::ExitCode;
 
 /// Prints the summary on standard output.
 pub(crate) fn run(plan: &ReportPlan) -> Result<ExitCode, Failure> {
-    let mut profile = open(&plan.file)?;
+    let mut profile = open(&plan.file, &plan.regions)?;
     if let Some(range) = plan.steps {
         let (first, last) = restrict(&mut profile, range).map_err(Failure::new)?;
         let note = format!("steps {first} to {last} of the recording");
@@ -32,9 +33,11 @@ pub(crate) fn run(plan: &ReportPlan) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reads a recording, with a warning for each thing that it lacks.
-pub(crate) fn open(path: &Path) -> Result<Profile, Failure> {
-    let profile = outputs::read_profile(path, &path.display().to_string()).map_err(cannot_open)?;
+/// Reads a recording, with a warning for each thing that it lacks. `regions` are those to be told apart besides its own.
+pub(crate) fn open(path: &Path, regions: &[Region]) -> Result<Profile, Failure> {
+    let shown = path.display().to_string();
+    let profile = outputs::read_profile(path, &shown, regions).map_err(cannot_open)?;
+    regions::warn_of_unseen(&profile);
     for missing in &profile.missing {
         messages::warning(missing);
     }

@@ -1,6 +1,6 @@
 //! Versions 1 and 2 of the format: what stands in the header block and in a segment's payload. Version 2 adds a table of
-//! `nn.Module`s behind all others, and frames that say which module's call comes next; and counters of progress, their
-//! readings, and conditions.
+//! `nn.Module`s behind all others, frames that say which module's call comes next, or what code is compiled by it; counters of
+//! progress, their readings, and conditions; and the user's regions behind the rest of the header.
 //!
 //! The payload is zstd over postcard over columns, each column of a table in a run of its own. Everything in it is hostile input when it is read: sizes are
 //! bounded before they are believed, and ids are checked once, here, so that nobody else has to.
@@ -26,8 +26,8 @@ use column::{ColumnReader, ColumnWriter};
 use compress::Compressor;
 use progress::{PointColumns, WireCounter, condition_of, wire_condition};
 use rows::{
-    RowBytes, Rows, WireModule, WireProcess, WireQuality, WireRun, clock_of, loss_of, wire_clock,
-    wire_loss,
+    RowBytes, Rows, WireModule, WireProcess, WireQuality, WireRegions, WireRun, clock_of, loss_of,
+    wire_clock, wire_loss,
 };
 use samples::SampleColumns;
 use serde::{Deserialize, Serialize};
@@ -81,14 +81,21 @@ fn believable_length(compressed: usize) -> usize {
 
 /// The header block of `run`.
 pub(super) fn encode_run(run: &RunInfo) -> Result<Vec<u8>, Corrupt> {
-    postcard::to_stdvec(&WireRun::of(run)).map_err(|_| Corrupt("the header cannot be written"))
+    postcard::to_stdvec(&(WireRun::of(run), WireRegions::of(run)))
+        .map_err(|_| Corrupt("the header cannot be written"))
 }
 
 /// What [`encode_run`] wrote.
 pub(super) fn decode_run(block: &[u8]) -> Result<RunInfo, Corrupt> {
-    let run: WireRun<'_> =
-        postcard::from_bytes(block).map_err(|_| Corrupt("the header is damaged"))?;
-    Ok(run.model())
+    let damaged = |_| Corrupt("the header is damaged");
+    let (run, rest): (WireRun<'_>, _) = postcard::take_from_bytes(block).map_err(damaged)?;
+    let mut run = run.model();
+    // Version 1 ends here.
+    if !rest.is_empty() {
+        let regions: WireRegions = postcard::from_bytes(rest).map_err(damaged)?;
+        run.regions = regions.model();
+    }
+    Ok(run)
 }
 
 /// Encodes segments one after another, with buffers that are kept.

@@ -7,6 +7,7 @@ use super::column::{Corrupt, bounded};
 use crate::model::module::ModuleInfo;
 use crate::model::process::ProcessInfo;
 use crate::model::quality::{DurationHistogram, Quality};
+use crate::model::region::{MAX_FUNCTIONS, Region};
 use crate::model::run::{ClockPair, Loss, RunInfo};
 use serde::{Deserialize, Serialize};
 
@@ -146,7 +147,28 @@ impl<'a> WireRun<'a> {
             started_ns: self.started_ns,
             started_wall_ns: self.started_wall_ns,
             notes: owned(&self.notes),
+            regions: Vec::new(),
         }
+    }
+}
+
+/// What stands behind [`WireRun`] from version 2 on: the regions that the user named, `NAME=FILE:FUNCTION`.
+#[derive(Serialize, Deserialize)]
+pub(super) struct WireRegions(Vec<String>);
+
+impl WireRegions {
+    pub(super) fn of(run: &RunInfo) -> Self {
+        let regions = run.regions.iter().take(MAX_FUNCTIONS);
+        Self(regions.map(ToString::to_string).collect())
+    }
+
+    /// Those that are regions.
+    pub(super) fn model(self) -> Vec<Region> {
+        self.0
+            .iter()
+            .take(MAX_FUNCTIONS)
+            .filter_map(|text| Region::parse(text).ok())
+            .collect()
     }
 }
 

@@ -20,6 +20,8 @@ const TRUNCATED: u64 = 1;
 const NATIVE: u64 = 2;
 /// From version 2 on: the module whose call comes next.
 const NN_MODULE: u64 = 64;
+/// From version 2 on: the code that is compiled.
+const COMPILES: u64 = 65;
 
 /// [`Frame`]s in a file: smallest where they are sorted, and the symbols too.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -37,7 +39,7 @@ pub(super) struct FrameColumns<C> {
     module: C,
     /// Of frames without symbol.
     address: C,
-    /// Of truncated stacks the reason; of modules the module.
+    /// Of truncated stacks the reason; of modules the module; of compilation the code.
     detail: C,
 }
 
@@ -108,6 +110,10 @@ impl FrameColumns<ColumnWriter> {
                     columns.kind.put(NN_MODULE);
                     columns.detail.put(u64::from(id.0));
                 }
+                Frame::Compiles(code) => {
+                    columns.kind.put(COMPILES);
+                    columns.detail.put(u64::from(code.0));
+                }
             }
         }
         Ok(columns)
@@ -154,6 +160,7 @@ impl FrameColumns<ColumnReader<'_>> {
                 }
                 TRUNCATED => Frame::Truncated(partial_of(self.detail.get()?)?),
                 NN_MODULE => Frame::NnModule(NnModuleId(self.detail.get_as()?)),
+                COMPILES => Frame::Compiles(CodeId(self.detail.get_as()?)),
                 native => {
                     let (module, address) = self.get_address(&mut symbol, named)?;
                     Frame::Native {

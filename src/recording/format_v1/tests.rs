@@ -9,6 +9,7 @@ use crate::model::module::{ModuleInfo, ModuleKind, SymbolInfo};
 use crate::model::nn_module::NnModuleInfo;
 use crate::model::process::{ProcessInfo, ThreadInfo};
 use crate::model::quality::Quality;
+use crate::model::region::Region;
 use crate::model::run::{ClockPair, Loss, RunInfo};
 use crate::model::sample::{Capture, Gil, Sample, ThreadState};
 use crate::model::segment::Segment;
@@ -122,7 +123,7 @@ fn nn_modules() -> impl Strategy<Value = Vec<NnModuleInfo>> {
 }
 
 fn frames() -> impl Strategy<Value = Vec<Frame>> {
-    let frame = (0..8_u8, number(), number(), number()).prop_map(|(kind, id, a, b)| match kind {
+    let frame = (0..9_u8, number(), number(), number()).prop_map(|(kind, id, a, b)| match kind {
         0..=2 => Frame::Python {
             code: CodeId(id as u32),
             instruction: a as u32,
@@ -130,6 +131,7 @@ fn frames() -> impl Strategy<Value = Vec<Frame>> {
         },
         3 => Frame::Truncated(Partial::ALL[a as usize % Partial::ALL.len()]),
         4 => Frame::NnModule(NnModuleId(id as u32)),
+        5 => Frame::Compiles(CodeId(id as u32)),
         _ => Frame::Native {
             module: ModuleId(id as u32),
             address: if b & 1 == 0 {
@@ -221,6 +223,7 @@ fn made_valid(mut segment: Segment, parents: &[(u32, u32)]) -> Segment {
         match frame {
             Frame::Python { code, .. } => code.0 = below(code.0, segment.codes.len()),
             Frame::Native { module, .. } => module.0 = below(module.0, segment.modules.len()),
+            Frame::Compiles(code) => code.0 = below(code.0, segment.codes.len()),
             Frame::NnModule(id) => id.0 = below(id.0, segment.nn_modules.len()),
             Frame::Truncated(_) => {}
         }
@@ -372,6 +375,7 @@ fn the_run_comes_back() {
         pid: -1,
         started_ns: u64::MAX,
         notes: vec![String::new()],
+        regions: vec![Region::parse("loss=train.py:Net.loss").unwrap()],
         ..RunInfo::default()
     };
     assert_eq!(decode_run(&encode_run(&run).unwrap()).unwrap(), run);

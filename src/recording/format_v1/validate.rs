@@ -32,7 +32,7 @@ pub(super) fn validate(segment: &Segment) -> Result<(), Corrupt> {
     }
     for frame in &segment.frames {
         match frame {
-            Frame::Python { code, .. } => check(
+            Frame::Python { code, .. } | Frame::Compiles(code) => check(
                 code.index() < segment.codes.len(),
                 "a frame's code object does not exist",
             )?,

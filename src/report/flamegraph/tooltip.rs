@@ -45,7 +45,9 @@ pub(super) fn tooltip(view: &View<'_>, node: &Node) -> String {
     if node.shown.is_some() {
         let _ = write!(text, "\nself: {}", label::duration(node.self_ns));
     }
-    let phases = Phase::ALL.iter().map(|phase| phase.name()).zip(node.phases);
+    let profile = view.profile();
+    let names = Phase::ALL.iter().map(|&phase| profile.phase_name(phase));
+    let phases = names.zip(node.phases);
     write_shares(&mut text, "phase", phases.collect(), node.total_ns);
     let activities = Activity::ALL
         .iter()

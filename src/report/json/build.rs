@@ -1,5 +1,7 @@
 //! Fills the schema from an analysis.
 
+use super::backward::backward;
+use super::compile::compile;
 use super::conditions::conditions;
 use super::modules::modules;
 use super::operators::operators;
@@ -54,13 +56,19 @@ pub fn report(profile: &Profile, analysis: &Analysis) -> Report {
         wall_s: primary.map_or(0.0, |process| seconds(process.wall_ns)),
         computation_label: primary.map_or("host computation", ProcessSummary::computation_label),
         summary: shares(summary_shares),
-        intervals: primary.map(intervals).unwrap_or_default(),
-        phases: shares(phase_shares),
+        intervals: primary
+            .map(|process| intervals(profile, process))
+            .unwrap_or_default(),
+        phases: primary.map_or(BTreeMap::new(), |process| phase_shares(profile, process)),
         activities: shares(activity_shares),
-        matrix: primary.map(matrix).unwrap_or_default(),
+        matrix: primary
+            .map(|process| matrix(profile, process))
+            .unwrap_or_default(),
         itwinai: primary.map(itwinai).unwrap_or_default(),
         operators: primary.and_then(|process| operators(profile, process)),
         modules: primary.and_then(modules),
+        backward: primary.and_then(|process| backward(profile, process)),
+        compile: primary.and_then(compile),
         progress: primary.and_then(|process| progress(profile, process)),
         conditions: primary.map(|process| conditions(profile, process)),
         wait_rules: WAIT_RULES_VERSION,
@@ -124,11 +132,12 @@ fn summary_shares(process: &ProcessSummary) -> BTreeMap<&'static str, f64> {
         .collect()
 }
 
-fn phase_shares(process: &ProcessSummary) -> BTreeMap<&'static str, f64> {
+fn phase_shares(profile: &Profile, process: &ProcessSummary) -> BTreeMap<String, f64> {
+    let name = |phase| profile.phase_name(phase).to_owned();
     process
         .phases
         .iter()
-        .map(|(phase, share)| (phase.name(), share.value))
+        .map(|&(phase, share)| (name(phase), share.value))
         .collect()
 }
 
@@ -149,15 +158,15 @@ pub(super) fn interval(share: &Share) -> Interval {
     }
 }
 
-fn intervals(process: &ProcessSummary) -> Intervals {
+fn intervals(profile: &Profile, process: &ProcessSummary) -> Intervals {
     let rows = process
         .rows
         .iter()
         .map(|(row, _, share): &(SummaryRow, u64, Share)| (row.name(), interval(share)));
-    let phases = process
-        .phases
-        .iter()
-        .map(|(phase, share)| (phase.name(), interval(share)));
+    let phases = process.phases.iter().map(|(phase, share)| {
+        let name = profile.phase_name(*phase).to_owned();
+        (name, interval(share))
+    });
     let activities = process
         .activities
         .iter()
@@ -169,7 +178,10 @@ fn intervals(process: &ProcessSummary) -> Intervals {
     }
 }
 
-fn matrix(process: &ProcessSummary) -> BTreeMap<&'static str, BTreeMap<&'static str, f64>> {
+fn matrix(
+    profile: &Profile,
+    process: &ProcessSummary,
+) -> BTreeMap<String, BTreeMap<&'static str, f64>> {
     let total = process.matrix.total().max(1) as f64;
     let cells = |phase: Phase| -> BTreeMap<&'static str, f64> {
         Activity::ALL
@@ -179,9 +191,9 @@ fn matrix(process: &ProcessSummary) -> BTreeMap<&'static str, BTreeMap<&'static 
             .map(|(name, ns)| (name, ns as f64 / total))
             .collect()
     };
-    Phase::ALL
-        .iter()
-        .map(|&phase| (phase.name(), cells(phase)))
+    profile
+        .phases()
+        .map(|phase| (profile.phase_name(phase).to_owned(), cells(phase)))
         .filter(|(_, cells)| !cells.is_empty())
         .collect()
 }
@@ -242,7 +254,10 @@ fn process(profile: &Profile, summary: &ProcessSummary) -> Process {
             .and_then(|thread| profile.threads.get(thread.index()))
             .map(|thread| thread.tid),
         summary: shares(summary_shares),
-        phases: shares(phase_shares),
+        phases: match sampled {
+            true => phase_shares(profile, summary),
+            false => BTreeMap::new(),
+        },
         activities: shares(activity_shares),
     }
 }

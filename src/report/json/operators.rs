@@ -50,7 +50,7 @@ pub struct Operator {
     /// Own time as a share of the thread's wall time.
     pub self_share: Interval,
     /// Own time by phase.
-    pub phases: BTreeMap<&'static str, f64>,
+    pub phases: BTreeMap<String, f64>,
     /// Where it was called from, most time first.
     pub sites: Vec<OperatorSite>,
     /// Places that are not listed.
@@ -61,7 +61,7 @@ pub struct Operator {
 #[derive(Clone, Debug, Serialize)]
 pub struct OperatorSite {
     /// The phase.
-    pub phase: &'static str,
+    pub phase: String,
     /// The node of autograd's graph.
     pub node: Option<String>,
     /// The class of the innermost module.
@@ -109,9 +109,10 @@ fn by_activity(times: &[(Activity, u64)]) -> BTreeMap<&'static str, f64> {
 }
 
 fn operator(profile: &Profile, time: &OperatorTime) -> Operator {
-    let mut phases: BTreeMap<&'static str, u64> = BTreeMap::new();
+    let mut phases: BTreeMap<&str, u64> = BTreeMap::new();
     for site in &time.sites {
-        *phases.entry(site.place.phase.name()).or_default() += site.self_ns;
+        let name = profile.phase_name(site.place.phase);
+        *phases.entry(name).or_default() += site.self_ns;
     }
     Operator {
         name: time.name.clone(),
@@ -122,7 +123,7 @@ fn operator(profile: &Profile, time: &OperatorTime) -> Operator {
         phases: phases
             .into_iter()
             .filter(|&(_, ns)| ns > 0)
-            .map(|(phase, ns)| (phase, seconds(ns)))
+            .map(|(phase, ns)| (phase.to_owned(), seconds(ns)))
             .collect(),
         sites: time
             .sites
@@ -140,7 +141,7 @@ fn site(profile: &Profile, site: &Site) -> OperatorSite {
         Some((function, line))
     });
     OperatorSite {
-        phase: site.place.phase.name(),
+        phase: profile.phase_name(site.place.phase).to_owned(),
         node: site.place.node.clone(),
         module: site.place.module.clone(),
         file: at.map(|(function, _)| function.file.clone()),

@@ -96,10 +96,14 @@ pub(super) fn share(share: &Share, per_mille: u32) -> String {
 
 /// `train.py:88`, or the last two parts of a longer path.
 pub(super) fn place(function: &Function, line: u32) -> String {
-    let mut parts = function.file.rsplit('/');
+    place_of(&function.file, line)
+}
+
+/// The same of a file by its path.
+pub(super) fn place_of(path: &str, line: u32) -> String {
+    let mut parts = path.rsplit('/');
     let file = parts.next().unwrap_or_default();
-    let from_package =
-        function.file.contains("-packages/") || function.file.contains("/lib/python");
+    let from_package = path.contains("-packages/") || path.contains("/lib/python");
     let file = match parts.next() {
         Some(folder) if from_package && !folder.is_empty() => format!("{folder}/{file}"),
         _ => file.to_owned(),

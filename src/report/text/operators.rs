@@ -108,7 +108,7 @@ fn row(out: &mut String, profile: &Profile, operator: &OperatorTime, wall_ns: u6
 
 /// `backward, ConvolutionBackward0, train.py:57`; `forward, Conv2d, train.py:33`.
 fn place_text(profile: &Profile, at: &Place) -> String {
-    let mut text = at.phase.name().to_owned();
+    let mut text = profile.phase_name(at.phase).to_owned();
     for part in [&at.node, &at.module].into_iter().flatten() {
         text.push_str(", ");
         text.push_str(&printable(part));

@@ -149,7 +149,7 @@ pub(super) fn column(activity: Activity) -> &'static str {
 /// Activities with a column of their own, or one more where that is all; the rest share one. 80 columns hold no more.
 const COLUMNS: usize = 5;
 
-pub(super) fn matrix(out: &mut String, process: &ProcessSummary) {
+pub(super) fn matrix(out: &mut String, profile: &Profile, process: &ProcessSummary) {
     let matrix = &process.matrix;
     if matrix.total() == 0 {
         return;
@@ -165,9 +165,8 @@ pub(super) fn matrix(out: &mut String, process: &ProcessSummary) {
     } else {
         Vec::new()
     };
-    let mut phases: Vec<Phase> = Phase::ALL
-        .iter()
-        .copied()
+    let mut phases: Vec<Phase> = profile
+        .phases()
         .filter(|&phase| matrix.phase(phase) > 0)
         .collect();
     phases.sort_by_key(|&phase| (std::cmp::Reverse(matrix.phase(phase)), phase));
@@ -190,7 +189,9 @@ pub(super) fn matrix(out: &mut String, process: &ProcessSummary) {
         .collect();
     let rounded = per_mille(&cells);
     out.push_str("\nPHASE x ACTIVITY, % of the same time\n");
-    let mut header = format!("  {:<13}{:>7}", "", "all");
+    let names = phases.iter().map(|&phase| profile.phase_name(phase));
+    let width = names.map(|name| name.chars().count()).fold(13, usize::max);
+    let mut header = format!("  {:<width$}{:>7}", "", "all");
     for &activity in &activities {
         header.push_str(&format!("{:>9}", column(activity)));
     }
@@ -203,9 +204,15 @@ pub(super) fn matrix(out: &mut String, process: &ProcessSummary) {
         for (total, cell) in totals.iter_mut().zip(cells) {
             *total += cell;
         }
-        matrix_line(out, phase.name(), cells, activities.len());
+        let label = format!("{:<width$}", profile.phase_name(phase));
+        matrix_line(out, &label, cells, activities.len());
     }
-    matrix_line(out, "all", &totals, activities.len());
+    matrix_line(
+        out,
+        &format!("{:<width$}", "all"),
+        &totals,
+        activities.len(),
+    );
     if !rest.is_empty() {
         let names: Vec<&str> = rest.iter().map(|&activity| column(activity)).collect();
         line(out, &[cut(&format!("  rest: {}", names.join(", ")), WIDTH)]);
@@ -220,7 +227,7 @@ fn matrix_line(out: &mut String, label: &str, cells: &[u32], own: usize) {
             format!("{}.{}", value / 10, value % 10)
         }
     };
-    let mut text = format!("  {label:<13}{:>7}", tenths(cells.iter().sum()));
+    let mut text = format!("  {label}{:>7}", tenths(cells.iter().sum()));
     for (index, &cell) in cells.iter().enumerate() {
         let width = if index < own { 9 } else { 7 };
         text.push_str(&format!("{:>width$}", tenths(cell)));

@@ -36,8 +36,7 @@ impl NnModuleCalls {
 
 impl Worker {
     /// Puts the frames of `scratch.python` into `scratch.marked`, run by run, and behind each call of a module, towards the root,
-    /// which module it is.
-    /// Frames are missing where `is_whole` is false.
+    /// which module it is; behind each of the compiler what code it compiles. Frames are missing where `is_whole` is false.
     pub(super) fn mark_nn_modules(
         &mut self,
         raw: &RawSample,
@@ -84,6 +83,10 @@ impl Worker {
                     scratch.marked.push(Frame::NnModule(id));
                     found.next();
                 }
+                let compiled = scratch.compiled.iter().find(|(at, _)| *at == index);
+                scratch
+                    .marked
+                    .extend(compiled.map(|&(_, code)| Frame::Compiles(code)));
             }
             scratch.runs.push(start..scratch.marked.len());
         }

@@ -46,6 +46,7 @@ impl Worker {
             .python_partial
             .or(lost_code.then_some(Partial::CodeGone));
         let mut runs = Vec::with_capacity(raw.python.runs.len());
+        self.find_compiled(raw, &mut scratch);
         self.mark_nn_modules(raw, python_partial.is_none(), &mut scratch);
         self.take_progress(raw, &scratch);
         for (run, range) in raw.python.runs.iter().zip(&scratch.runs) {

@@ -8,8 +8,8 @@
 //!
 //! | order | mark | meaning |
 //! |---|---|---|
-//! | 1 | whole | decides wherever it stands: what runs inside a DataLoader's fetch is input, be it an `nn.Module` |
-//! | 2 | strong | the nearest one decides |
+//! | 1 | whole | decides wherever it stands: what runs inside a DataLoader's fetch is input, be it an `nn.Module`; inside of the compiler, compile |
+//! | 2 | strong | the nearest one decides; a region of the user's (`--region`) is one, before the rules of its own file |
 //! | 3 | weak | a file as a whole; decides if it is nearer than the nearest strong mark |
 //! | 4 | import | forgets the weak marks nearer than itself; without any other mark: `startup` |
 //! | 5 | thread name | `pt_autograd_*` is backward, `pt_nccl_*` communication, … |
@@ -19,8 +19,9 @@
 //! A closure that an optimizer's step calls is the user's step where it is Lightning's, which has a row; of others only the modules and the
 //! backward within are told apart from the step.
 //!
-//! An import inside a training phase therefore counts to that phase. A recomputed forward (activation checkpointing)
-//! is forward, although it runs inside of backward: the nearest mark decides.
+//! An import inside a training phase therefore counts to that phase. A forward that the functions of activation
+//! checkpointing run inside of backward is no forward but `recompute`, and so is all else that they do, down to the next strong
+//! mark: the backward of the recomputed part (reentrant checkpointing) is backward.
 //!
 //! **Activity**: from the leaf outward to the first frame that a rule knows. System libraries and code without names
 //! are passed through; what was passed decides where no frame is known before the nearest Python frame.
@@ -55,8 +56,9 @@
 //! omp_idle of a training thread is the end of a parallel region: an operator is running, and waits for its slowest
 //! thread. Time in the run queue is `cpu_wait`, row `other`, whatever the thread was about to do.
 
-pub mod frameworks;
 pub mod collectives;
+pub mod compile;
+pub mod frameworks;
 pub mod input;
 pub mod libraries;
 pub mod modules;

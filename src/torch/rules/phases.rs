@@ -10,6 +10,8 @@ pub enum PhaseMark {
     Whole(Phase),
     /// This frame and what it calls, down to the next strong mark.
     Strong(Phase),
+    /// As a strong mark; but a forward inside of it belongs to it, if no backward stands between.
+    Again(Phase),
     /// Code of a file that serves a phase, but is also run by imports.
     Weak(Phase),
     /// The import machinery.
@@ -18,7 +20,7 @@ pub enum PhaseMark {
     None,
 }
 
-use PhaseMark::{Import, None as NoMark, Strong, Weak, Whole};
+use PhaseMark::{Again, Import, None as NoMark, Strong, Weak, Whole};
 
 /// One row: where a Python function is, and what that means.
 #[derive(Clone, Copy, Debug)]
@@ -131,6 +133,28 @@ pub const PYTHON_PHASES: &[PhaseRule] = &[
         Strong(Phase::Backward),
     ),
     rule("torch/_tensor.py", "backward", Strong(Phase::Backward)),
+    // Activation checkpointing, inside of the engine: `CheckpointFunction.backward` (reentrant, stable), and
+    // `unpack_hook`, which calls `recompute_fn` (not reentrant; 2.1 and later, in 2.0 `unpack`).
+    rule(
+        "torch/utils/checkpoint.py",
+        "backward",
+        Again(Phase::Recompute),
+    ),
+    rule(
+        "torch/utils/checkpoint.py",
+        "unpack_hook",
+        Again(Phase::Recompute),
+    ),
+    rule(
+        "torch/utils/checkpoint.py",
+        "recompute_fn",
+        Again(Phase::Recompute),
+    ),
+    rule(
+        "torch/utils/checkpoint.py",
+        "unpack",
+        Again(Phase::Recompute),
+    ),
     // Forward: nested per module. `_wrapped_call_impl` in 2.4 and later, where `inner` is nested in `_call_impl`.
     rule(
         "torch/nn/modules/module.py",
@@ -182,7 +206,31 @@ pub const PYTHON_PHASES: &[PhaseRule] = &[
         "*",
         Weak(Phase::Communication),
     ),
-    // Compile: the compiler at work, and not the code that it made or the frames through which that is called.
+    // Compile: the compiler at work, and not the code that it made or the frames through which that is called. What it runs to
+    // trace a graph (modules, `autograd.grad`) is compiling all the same: hence whole. Backward's graph may be compiled when it is
+    // first called.
+    rule(
+        "torch/_dynamo/convert_frame.py",
+        "_compile",
+        Whole(Phase::Compile),
+    ),
+    rule(
+        "torch/_inductor/compile_fx.py",
+        "compile_fx_inner",
+        Whole(Phase::Compile),
+    ),
+    rule(
+        "torch/_functorch/_aot_autograd/runtime_wrappers.py",
+        "get_or_compile",
+        Whole(Phase::Compile),
+    ),
+    // Wrappers that AOTAutograd writes at run time have this file and more behind it: `codegen.py:codegen(runtime_wrapper)`.
+    rule(
+        "torch/_functorch/_aot_autograd/codegen.py:codegen(",
+        "*",
+        NoMark,
+    ),
+    rule("torch/_functorch/aot_autograd.py", "forward", NoMark),
     rule("torch/_dynamo/eval_frame.py", "compile_wrapper", NoMark),
     rule("torch/_dynamo/eval_frame.py", "_fn", NoMark),
     rule("torch/_dynamo/eval_frame.py", "__call__", NoMark),

@@ -1,0 +1,399 @@
+//! Backward: the nodes of autograd's graph under the line that called `backward()`, and the modules that they belong to.
+//!
+//! The table is of the phase `backward` of the training thread. On a GPU the engine's own threads did the work, and their stacks
+//! hang below the line that waited for them (see [`stitch`](crate::torch::stitch)). A node's own time is that of samples whose
+//! innermost node it is, its total time that of samples with it anywhere on the stack. A forward that is computed again for a
+//! node is the phase `recompute`, and no time of the node.
+//!
+//! No frame of a node says which module's forward made it. What can be told is told from the forward samples of the same thread,
+//! as [`forward`](super::forward) has it: where a node's forward operator was seen in one module alone, or in modules of one
+//! class. The rest is said to be unmatched, with the reason.
+
+use super::forward::{Forward, Home};
+use super::intervals::{Share, Shares};
+use crate::model::category::{FrameKind, Phase};
+use crate::model::compile::CompileMark;
+use crate::model::ids::{FunctionId, NnModuleId, StackId};
+use crate::model::operator::OperatorMark;
+use crate::model::profile::{Function, Profile, ProfileFrame, ProfileSample};
+use rustc_hash::FxHashMap;
+use std::cmp::Reverse;
+
+/// Time of one kind of node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NodeTime {
+    /// `ConvolutionBackward0`; a `torch.autograd.Function` of the user's by its class: `MyFunctionBackward`.
+    pub name: String,
+    /// Time in which it was the innermost node.
+    pub self_ns: u64,
+    /// Time in which it was on the stack; within itself it counts once.
+    pub total_ns: u64,
+    /// Own time as a share of the thread's wall time.
+    pub share: Share,
+    /// The module whose forward made it.
+    pub home: Home,
+}
+
+/// Time of backward of one module, or of all modules of one class.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModuleBackward {
+    /// The class.
+    pub class: String,
+    /// The module; `None` where only the class can be told.
+    pub module: Option<NnModuleId>,
+    /// Own time of its nodes.
+    pub ns: u64,
+    /// The same as a share of the thread's wall time.
+    pub share: Share,
+}
+
+/// Time under one line that called `backward()`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BackwardLine {
+    /// The nearest line of the user's own code around the engine; `None` where there is none.
+    pub line: Option<(FunctionId, u32)>,
+    /// Time of backward.
+    pub ns: u64,
+    /// The same as a share of the thread's wall time.
+    pub share: Share,
+}
+
+/// Forward that was computed again, by the class of its innermost module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecomputeTime {
+    /// The class; `None` where no module was called or read.
+    pub class: Option<String>,
+    /// The time.
+    pub ns: u64,
+}
+
+/// Backward on one training thread.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct BackwardTable {
+    /// Time of the phase.
+    pub total_ns: u64,
+    /// The same as a share of the thread's wall time.
+    pub share: Share,
+    /// The part of it in no node: the engine itself, and waiting for it.
+    pub outside_ns: u64,
+    /// Lines that called it, most time first.
+    pub lines: Vec<BackwardLine>,
+    /// Nodes, those with the most own time first.
+    pub nodes: Vec<NodeTime>,
+    /// Modules, those with the most time first.
+    pub modules: Vec<ModuleBackward>,
+    /// Time in nodes of which no module is known.
+    pub unmatched_ns: u64,
+    /// Time of the phase `recompute`, by class, most first.
+    pub recompute: Vec<RecomputeTime>,
+}
+
+/// What a stack tells.
+#[derive(Clone, Default)]
+struct Seen {
+    /// Nodes, innermost first, each once.
+    nodes: Vec<usize>,
+    line: Option<(FunctionId, u32)>,
+    /// The innermost module.
+    module: Option<NnModuleId>,
+}
+
+#[derive(Default)]
+struct Node {
+    name: String,
+    self_ns: u64,
+    total_ns: u64,
+}
+
+#[derive(Default)]
+struct Builder {
+    nodes: Vec<Node>,
+    index: FxHashMap<String, usize>,
+}
+
+impl Builder {
+    fn node(&mut self, name: String) -> usize {
+        let nodes = &mut self.nodes;
+        *self.index.entry(name).or_insert_with_key(|name| {
+            nodes.push(Node {
+                name: name.clone(),
+                ..Node::default()
+            });
+            nodes.len() - 1
+        })
+    }
+
+    fn seen(&mut self, profile: &Profile, stack: StackId) -> Seen {
+        let mut seen = Seen::default();
+        // The function of the user's that a node written in Python runs: the one nearest to the node.
+        let mut python: Option<&str> = None;
+        for frame in profile.stacks.leaf_to_root(Some(stack)) {
+            let &ProfileFrame {
+                function: id,
+                line,
+                nn_module,
+                ..
+            } = profile.stacks.frame(frame);
+            seen.module = seen.module.or(nn_module);
+            let Some(function) = profile.functions.get(id.index()) else {
+                continue;
+            };
+            if let OperatorMark::Node(name) = &function.operator {
+                let node = self.node(node_name(name, python.take()));
+                if !seen.nodes.contains(&node) {
+                    seen.nodes.push(node);
+                }
+            }
+            if is_engine(function) {
+                // What called the outermost engine counts.
+                seen.line = None;
+            } else if function.kind == FrameKind::PythonUser && seen.line.is_none() {
+                seen.line = Some((id, line));
+            }
+            python = function_class(function).or(python);
+        }
+        seen
+    }
+
+    fn add(&mut self, seen: &Seen, weight_ns: u64) {
+        for (depth, &node) in seen.nodes.iter().enumerate() {
+            if let Some(node) = self.nodes.get_mut(node) {
+                node.total_ns = node.total_ns.saturating_add(weight_ns);
+                if depth == 0 {
+                    node.self_ns = node.self_ns.saturating_add(weight_ns);
+                }
+            }
+        }
+    }
+}
+
+fn is_engine(function: &Function) -> bool {
+    matches!(
+        function.operator,
+        OperatorMark::Node(_) | OperatorMark::Engine
+    ) || function.compile == CompileMark::Backward
+}
+
+/// What autograd calls a node in Python: the class of the function that it runs, and `Backward`.
+fn node_name(name: &str, class: Option<&str>) -> String {
+    match (name, class) {
+        ("PyNode", Some(class)) => format!("{class}Backward"),
+        ("PyNode", None) => "autograd.Function in Python".to_owned(),
+        _ => name.to_owned(),
+    }
+}
+
+/// `MyFunction` of `MyFunction.backward`, `CompiledFunction` of `f.<locals>.CompiledFunction.backward`. Not known before Python
+/// 3.11, which has no qualified names.
+fn function_class(function: &Function) -> Option<&str> {
+    let class = function
+        .name
+        .strip_suffix(".backward")
+        .filter(|_| function.is_python)?;
+    let class = class.rsplit('.').next()?;
+    // `Tensor.backward` calls the engine.
+    (class != "Tensor" && !class.is_empty()).then_some(class)
+}
+
+/// Backward in a thread's samples, which are sorted by start. `wall_ns` and `ticks` are their sums.
+pub fn backward(
+    profile: &Profile,
+    samples: &[&ProfileSample],
+    wall_ns: u64,
+    ticks: u64,
+) -> BackwardTable {
+    let concerns = |sample: &ProfileSample| match sample.phase {
+        Phase::Backward | Phase::Recompute => sample.stack,
+        _ => None,
+    };
+    let mut table = BackwardTable::default();
+    let mut builder = Builder::default();
+    let mut seen_on: FxHashMap<StackId, Seen> = FxHashMap::default();
+    let mut lines: FxHashMap<Option<(FunctionId, u32)>, u64> = FxHashMap::default();
+    let mut recompute: FxHashMap<Option<&str>, u64> = FxHashMap::default();
+    for sample in samples {
+        if sample.phase == Phase::Backward {
+            table.total_ns = table.total_ns.saturating_add(sample.weight_ns);
+        }
+        let Some(stack) = concerns(sample) else {
+            continue;
+        };
+        let seen = seen_on
+            .entry(stack)
+            .or_insert_with(|| builder.seen(profile, stack));
+        if sample.phase == Phase::Recompute {
+            let module = seen
+                .module
+                .and_then(|id| profile.nn_modules.get(id.index()));
+            let sum = recompute
+                .entry(module.map(|module| module.class.as_str()))
+                .or_default();
+            *sum = sum.saturating_add(sample.weight_ns);
+            continue;
+        }
+        builder.add(seen, sample.weight_ns);
+        if seen.nodes.is_empty() {
+            table.outside_ns = table.outside_ns.saturating_add(sample.weight_ns);
+        }
+        let sum = lines.entry(seen.line).or_default();
+        *sum = sum.saturating_add(sample.weight_ns);
+    }
+    table.recompute = sorted(recompute)
+        .into_iter()
+        .map(|(class, ns)| RecomputeTime {
+            class: class.map(str::to_owned),
+            ns,
+        })
+        .collect();
+    if table.total_ns == 0 {
+        return table;
+    }
+    let forward = Forward::of(profile, samples);
+    let homes: Vec<Home> = builder
+        .nodes
+        .iter()
+        .map(|node| forward.home(&node.name))
+        .collect();
+    let lines = sorted(lines);
+    let categories = Categories::new(&builder, &homes, &lines);
+    let shares = categories.shares(samples, &seen_on, wall_ns, ticks);
+    categories.fill(&mut table, builder, homes, &shares);
+    table
+}
+
+fn sorted<K: Ord + Copy>(sums: FxHashMap<K, u64>) -> Vec<(K, u64)> {
+    let mut sums: Vec<(K, u64)> = sums.into_iter().filter(|&(_, ns)| ns > 0).collect();
+    sums.sort_by_key(|&(key, ns)| (Reverse(ns), key));
+    sums
+}
+
+/// What has a share of its own: the phase, each node, each module, each line.
+struct Categories<'s> {
+    nodes: usize,
+    modules: Vec<(String, Option<NnModuleId>)>,
+    module_of_node: Vec<Option<usize>>,
+    lines: &'s [(Option<(FunctionId, u32)>, u64)],
+}
+
+impl<'s> Categories<'s> {
+    fn new(
+        builder: &Builder,
+        homes: &[Home],
+        lines: &'s [(Option<(FunctionId, u32)>, u64)],
+    ) -> Self {
+        let mut modules: Vec<(String, Option<NnModuleId>)> = Vec::new();
+        let module_of_node = homes
+            .iter()
+            .map(|home| {
+                let key = match home {
+                    Home::Module { id, class } => (class.clone(), Some(*id)),
+                    Home::Class(class) => (class.clone(), None),
+                    _ => return None,
+                };
+                let known = modules.iter().position(|module| *module == key);
+                Some(known.unwrap_or_else(|| {
+                    modules.push(key);
+                    modules.len() - 1
+                }))
+            })
+            .collect();
+        Self {
+            nodes: builder.nodes.len(),
+            modules,
+            module_of_node,
+            lines,
+        }
+    }
+
+    fn module(&self, node: usize) -> Option<usize> {
+        self.module_of_node.get(node).copied().flatten()
+    }
+
+    fn shares(
+        &self,
+        samples: &[&ProfileSample],
+        seen_on: &FxHashMap<StackId, Seen>,
+        wall_ns: u64,
+        ticks: u64,
+    ) -> Shares {
+        let (modules_at, lines_at) = (1 + self.nodes, 1 + self.nodes + self.modules.len());
+        let line_index: FxHashMap<_, usize> = self
+            .lines
+            .iter()
+            .enumerate()
+            .map(|(at, &(line, _))| (line, at))
+            .collect();
+        let mut shares = Shares::new(wall_ns, ticks, lines_at + self.lines.len());
+        let mut parts = Vec::with_capacity(4);
+        for sample in samples {
+            parts.clear();
+            if sample.phase == Phase::Backward {
+                parts.push((0, sample.weight_ns));
+                if let Some(seen) = sample.stack.and_then(|stack| seen_on.get(&stack)) {
+                    let own = seen.nodes.first().copied();
+                    let module = own.and_then(|node| self.module(node));
+                    let line = line_index.get(&seen.line);
+                    let own = [
+                        own.map(|node| 1 + node),
+                        module.map(|module| modules_at + module),
+                        line.map(|line| lines_at + line),
+                    ];
+                    parts.extend(own.into_iter().flatten().map(|at| (at, sample.weight_ns)));
+                }
+            }
+            // A sample of another phase passes time, too.
+            shares.add(sample.weight_ns, sample.ticks, &parts);
+        }
+        shares
+    }
+
+    fn fill(&self, table: &mut BackwardTable, builder: Builder, homes: Vec<Home>, shares: &Shares) {
+        let (modules_at, lines_at) = (1 + self.nodes, 1 + self.nodes + self.modules.len());
+        table.share = shares.share(0);
+        let mut module_ns = vec![0_u64; self.modules.len()];
+        for (at, (node, home)) in builder.nodes.into_iter().zip(homes).enumerate() {
+            match self.module(at).and_then(|module| module_ns.get_mut(module)) {
+                Some(sum) => *sum = sum.saturating_add(node.self_ns),
+                None => table.unmatched_ns = table.unmatched_ns.saturating_add(node.self_ns),
+            }
+            if node.total_ns > 0 {
+                table.nodes.push(NodeTime {
+                    name: node.name,
+                    self_ns: node.self_ns,
+                    total_ns: node.total_ns,
+                    share: shares.share(1 + at),
+                    home,
+                });
+            }
+        }
+        table.nodes.sort_by(|left, right| {
+            (Reverse((left.self_ns, left.total_ns)), &left.name)
+                .cmp(&(Reverse((right.self_ns, right.total_ns)), &right.name))
+        });
+        let modules = self.modules.iter().zip(module_ns).enumerate();
+        table.modules = modules
+            .filter(|(_, (_, ns))| *ns > 0)
+            .map(|(at, ((class, module), ns))| ModuleBackward {
+                class: class.clone(),
+                module: *module,
+                ns,
+                share: shares.share(modules_at + at),
+            })
+            .collect();
+        table.modules.sort_by(|left, right| {
+            (Reverse(left.ns), &left.class, left.module).cmp(&(
+                Reverse(right.ns),
+                &right.class,
+                right.module,
+            ))
+        });
+        let lines = self.lines.iter().enumerate();
+        table.lines = lines
+            .map(|(at, &(line, ns))| BackwardLine {
+                line,
+                ns,
+                share: shares.share(lines_at + at),
+            })
+            .collect();
+    }
+}

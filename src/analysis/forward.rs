@@ -1,0 +1,219 @@
+//! In which modules the operators of forward were called: by this a node of autograd's graph finds the module that made it.
+//!
+//! A node is named after the operator whose derivative it computes: `_log_softmax` has `LogSoftmaxBackward0`
+//! (torchgen/packaged/autograd/load_derivatives.py, `_create_op_prefix`, torch 2.15.0). An operator that was seen in one module
+//! alone made its nodes there, as far as the samples tell: with fewer than [`Share::FEW`] ticks of it nothing is told, and from
+//! that many on a module that has a tenth of its time is missed once in twenty times.
+
+use super::intervals::Share;
+use crate::model::category::Phase;
+use crate::model::ids::{NnModuleId, StackId};
+use crate::model::operator::OperatorMark;
+use crate::model::profile::{Profile, ProfileSample};
+use rustc_hash::FxHashMap;
+use std::collections::BTreeSet;
+
+/// The module whose forward made a node, as far as it can be told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Home {
+    /// This one.
+    Module {
+        /// The module.
+        id: NnModuleId,
+        /// Its class.
+        class: String,
+    },
+    /// One of several of this class.
+    Class(String),
+    /// None: its operator was called outside of modules.
+    Outside,
+    /// Modules of several classes call its operator, or some and the code around them. The classes, in order.
+    Several(Vec<String>),
+    /// Its operator was seen in too few ticks.
+    Seldom,
+    /// No operator of that name was seen in forward, or none has that node.
+    NotSeen,
+}
+
+/// Where an operator was seen.
+#[derive(Default)]
+struct Places {
+    ticks: u64,
+    modules: BTreeSet<Option<NnModuleId>>,
+}
+
+/// The operators of a thread's forward passes.
+pub(super) struct Forward<'p> {
+    profile: &'p Profile,
+    /// By the name of the node, without `Backward` and what follows.
+    places: FxHashMap<String, Places>,
+}
+
+impl<'p> Forward<'p> {
+    /// Of a thread's samples.
+    pub(super) fn of(profile: &'p Profile, samples: &[&ProfileSample]) -> Self {
+        let mut ticks_on: FxHashMap<StackId, u64> = FxHashMap::default();
+        for sample in samples {
+            let makes_nodes = match sample.phase {
+                Phase::Forward | Phase::Recompute | Phase::User => true,
+                other => other.region().is_some(),
+            };
+            if let Some(stack) = sample.stack.filter(|_| makes_nodes) {
+                *ticks_on.entry(stack).or_default() += u64::from(sample.ticks);
+            }
+        }
+        let mut forward = Self {
+            profile,
+            places: FxHashMap::default(),
+        };
+        for (stack, ticks) in ticks_on {
+            forward.add(stack, ticks);
+        }
+        forward
+    }
+
+    fn add(&mut self, stack: StackId, ticks: u64) {
+        let profile = self.profile;
+        let mut keys: Vec<String> = Vec::new();
+        let mut module = None;
+        let mut called = false;
+        for frame in profile.stacks.leaf_to_root(Some(stack)) {
+            let frame = profile.stacks.frame(frame);
+            if let Some(id) = frame.nn_module {
+                module = Some(id);
+                break;
+            }
+            let Some(function) = profile.functions.get(frame.function.index()) else {
+                continue;
+            };
+            match &function.operator {
+                OperatorMark::Operator(name) => keys.push(node_of(name)),
+                OperatorMark::ModuleCall => called = true,
+                _ if function.is_python => keys.extend(function_of(&function.name)),
+                _ => {}
+            }
+        }
+        let info = module.and_then(|id| profile.nn_modules.get(id.index()));
+        // No graph is made for evaluation. (Where one is, its modules are missed here, not wrong.) And of a call whose module was
+        // not read nothing can be said.
+        let evaluates = info.is_some_and(|info| info.training == Some(false));
+        if evaluates || (called && info.is_none()) {
+            return;
+        }
+        keys.sort_unstable();
+        keys.dedup();
+        for key in keys {
+            let places = self.places.entry(key).or_default();
+            places.ticks = places.ticks.saturating_add(ticks);
+            places.modules.insert(module);
+        }
+    }
+
+    /// The module that made the nodes of this name.
+    pub(super) fn home(&self, node: &str) -> Home {
+        let Some(places) = operator_of(node).and_then(|key| self.places.get(key)) else {
+            return Home::NotSeen;
+        };
+        let info = |id: &NnModuleId| self.profile.nn_modules.get(id.index());
+        let known: Vec<NnModuleId> = places.modules.iter().copied().flatten().collect();
+        let classes: BTreeSet<&str> = known
+            .iter()
+            .filter_map(info)
+            .map(|info| info.class.as_str())
+            .collect();
+        let has_outside = places.modules.contains(&None);
+        // One module in training and in unknown mode is one module.
+        let paths: BTreeSet<_> = known
+            .iter()
+            .filter_map(info)
+            .map(|info| (&info.root, info.number, &info.path))
+            .collect();
+        if places.ticks < Share::FEW {
+            return Home::Seldom;
+        }
+        match (classes.first(), classes.len(), has_outside) {
+            (None, _, _) => Home::Outside,
+            (Some(&class), 1, false) => match (paths.len(), known.first()) {
+                (1, Some(&id)) => Home::Module {
+                    id,
+                    class: class.to_owned(),
+                },
+                _ => Home::Class(class.to_owned()),
+            },
+            _ => Home::Several(classes.into_iter().map(str::to_owned).collect()),
+        }
+    }
+}
+
+/// `Convolution` of `ConvolutionBackward0`, `ThresholdBackward` of `ThresholdBackwardBackward0`, `MyFunction` of
+/// `MyFunctionBackward`; `None` of a node that no operator makes.
+fn operator_of(node: &str) -> Option<&str> {
+    let name = node.trim_end_matches(|digit: char| digit.is_ascii_digit());
+    name.strip_suffix("Backward").filter(|key| !key.is_empty())
+}
+
+/// The key of an operator's nodes: `LogSoftmax` of `aten::_log_softmax`, `Relu` of `aten::relu_`, `MaxPool2DWithIndices` of
+/// `aten::max_pool2d_with_indices`: each part as Python's `str.title` has it.
+fn node_of(operator: &str) -> String {
+    let name = operator.rsplit("::").next().unwrap_or(operator);
+    let mut key = String::with_capacity(name.len());
+    let mut after_letter = false;
+    for character in name.chars() {
+        if character != '_' {
+            key.push(match after_letter {
+                true => character.to_ascii_lowercase(),
+                false => character.to_ascii_uppercase(),
+            });
+        }
+        after_letter = character.is_ascii_alphabetic();
+    }
+    // "ForwardBackward" of a node's name is "Backward".
+    if let Some(length) = key.strip_suffix("Forward").map(str::len) {
+        key.truncate(length);
+    }
+    key
+}
+
+/// `MyFunction` of `MyFunction.forward`: a `torch.autograd.Function`, or a module, whose name no node has.
+fn function_of(name: &str) -> Option<String> {
+    let class = name.strip_suffix(".forward")?.rsplit('.').next()?;
+    (!class.is_empty()).then(|| class.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_are_named_after_operators() {
+        let cases = [
+            ("aten::convolution", "ConvolutionBackward0"),
+            ("aten::_log_softmax", "LogSoftmaxBackward0"),
+            ("aten::relu_", "ReluBackward0"),
+            (
+                "aten::max_pool2d_with_indices",
+                "MaxPool2DWithIndicesBackward0",
+            ),
+            ("aten::threshold_backward", "ThresholdBackwardBackward0"),
+            ("aten::addmm", "AddmmBackward0"),
+            ("aten::t", "TBackward0"),
+            ("aten::native_batch_norm", "NativeBatchNormBackward0"),
+            (
+                "aten::_scaled_dot_product_flash_attention_for_cpu",
+                "ScaledDotProductFlashAttentionForCpuBackward0",
+            ),
+            ("aten::mul", "MulBackward1"),
+            ("aten::_weight_norm_forward", "WeightNormBackward0"),
+        ];
+        for (operator, node) in cases {
+            assert_eq!(
+                Some(node_of(operator).as_str()),
+                operator_of(node),
+                "{node}"
+            );
+        }
+        assert_eq!(operator_of("AccumulateGrad"), None);
+        assert_eq!(operator_of("Backward"), None);
+        assert_eq!(function_of("f.<locals>.My.forward").as_deref(), Some("My"));
+    }
+}

@@ -1,0 +1,142 @@
+//! `--region NAME=FILE:FUNCTION`: what was typed, and what of it was never seen.
+
+use super::failure::Failure;
+use super::messages;
+use crate::model::category::Phase;
+use crate::model::profile::Profile;
+use crate::model::region::{MAX_FUNCTIONS, Region, RegionError, region_names};
+
+/// The functions of a file that a hint lists.
+const LISTED: usize = 6;
+
+/// The regions of an argument that may be given more than once.
+pub(super) fn parse(texts: &[String]) -> Result<Vec<Region>, Failure> {
+    let mut regions = Vec::new();
+    for text in texts {
+        let region = Region::parse(text).map_err(|error| {
+            let hint = match &error {
+                RegionError::Form => {
+                    "give a name, the end of the file's path, and a function: --region loss=train.py:Net.loss"
+                }
+                RegionError::Name => "such as --region augment=data.py:augment",
+                RegionError::BuiltIn(_) => "choose another name",
+            };
+            Failure::usage(format!("--region {text}: {error}"), hint)
+        })?;
+        add(&mut regions, std::slice::from_ref(&region));
+    }
+    let names = regions.iter().map(|region| &region.name);
+    let distinct: std::collections::BTreeSet<&String> = names.collect();
+    if distinct.len() > Phase::REGIONS.len() || regions.len() > MAX_FUNCTIONS {
+        return Err(Failure::usage(
+            format!(
+                "--region: {} names for {} functions are too many",
+                distinct.len(),
+                regions.len()
+            ),
+            format!(
+                "at most {} names, and {MAX_FUNCTIONS} functions; several functions may share a name",
+                Phase::REGIONS.len()
+            ),
+        ));
+    }
+    Ok(regions)
+}
+
+/// Adds to `known` what is not among them.
+pub(super) fn add(known: &mut Vec<Region>, more: &[Region]) {
+    for region in more {
+        if !known.contains(region) {
+            known.push(region.clone());
+        }
+    }
+}
+
+/// Says which regions no sample was in.
+pub(super) fn warn_of_unseen(profile: &Profile) {
+    let names: Vec<&str> = region_names(&profile.run.regions).collect();
+    for region in &profile.run.regions {
+        if !names.contains(&region.name.as_str()) {
+            messages::warning(&format!(
+                "region {region} is left out: a report has {} at most",
+                Phase::REGIONS.len()
+            ));
+            continue;
+        }
+        let python = || profile.functions.iter().filter(|each| each.is_python);
+        if python().any(|each| region.holds(&each.file, &each.name)) {
+            continue;
+        }
+        messages::warning(&format!("no sample was in region {region}"));
+        let mut others: Vec<&str> = python()
+            .filter(|each| {
+                let other = Region {
+                    function: each.name.clone(),
+                    ..region.clone()
+                };
+                other.holds(&each.file, &each.name)
+            })
+            .map(|each| each.name.as_str())
+            .collect();
+        others.sort_unstable();
+        others.dedup();
+        messages::hint(&hint(region, &others));
+    }
+}
+
+fn hint(region: &Region, others: &[&str]) -> String {
+    if others.is_empty() {
+        return format!(
+            "no function of a file that ends in {} was seen; the part before the colon is the end of a path",
+            region.file
+        );
+    }
+    let listed = others.iter().take(LISTED).copied().collect::<Vec<_>>();
+    let more = match others.len().saturating_sub(LISTED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!(
+        "functions that were seen in {}: {}{more}",
+        region.file,
+        listed.join(", ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(texts: &[&str]) -> Result<Vec<Region>, Failure> {
+        let texts: Vec<String> = texts.iter().map(|&text| text.to_owned()).collect();
+        parse(&texts)
+    }
+
+    #[test]
+    fn what_is_no_region_is_an_error_with_a_hint() {
+        for (text, says) in [
+            (
+                "loss",
+                "--region loss: it is not of the form NAME=FILE:FUNCTION",
+            ),
+            ("forward=a.py:f", "`forward` is a phase"),
+            ("a b=a.py:f", "a region's name has letters"),
+        ] {
+            let failure = parsed(&[text]).expect_err(text);
+            assert!(failure.text().contains(says), "{}", failure.text());
+            assert_eq!(failure.status, 2);
+            assert!(failure.hint.is_some());
+        }
+    }
+
+    #[test]
+    fn the_same_twice_is_once_and_too_many_are_refused() {
+        let regions = parsed(&["a=x.py:f", "a=x.py:f", "a=x.py:g"]).expect("fine");
+        assert_eq!(regions.len(), 2);
+        let many: Vec<String> = (0..=Phase::REGIONS.len())
+            .map(|at| format!("n{at}=x.py:f"))
+            .collect();
+        let failure = parse(&many).expect_err("too many");
+        assert!(failure.text().contains("too many"), "{}", failure.text());
+    }
+}
