@@ -60,7 +60,7 @@ fn check(form: &str) {
         return;
     };
     let phase = |name: &str| report["phases"][name].as_f64().unwrap();
-    let modules = report["modules"]["modules"].as_array().unwrap();
+    let modules = report["modules"].as_array().unwrap();
     let blocks = modules.iter().find(|row| row["path"] == "blocks").unwrap();
     let forward = blocks["total_share"]["share"].as_f64().unwrap();
     let ratio = phase("recompute") / forward;

@@ -155,8 +155,8 @@ fn a_disk_that_fills_up_under_a_launched_program() {
     };
     let folder = tempfile::tempdir().unwrap();
     let go = folder.path().join("go");
-    // Works until there is a file, then ends with a status of its own.
-    let script = "import os, sys\ndef work():\n    while not os.path.exists(sys.argv[1]): sum(range(1000))\nwork()\nsys.exit(7)";
+    // Works until there is a file, then ends with a status of its own. Where the test fails, the folder goes first.
+    let script = "import os, sys\ngo = sys.argv[1]\ndef work():\n    while os.path.isdir(os.path.dirname(go)) and not os.path.exists(go): sum(range(1000))\nwork()\nsys.exit(7)";
     let go_text = go.to_string_lossy().into_owned();
     let mut recorder = spawn_onto(&disk, &["--", &python, "-c", script, &go_text]);
     let path = disk.path().join("run.tspy");

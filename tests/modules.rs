@@ -171,23 +171,24 @@ fn the_tree_in_json() {
     let profile = profile();
     let json: Value =
         serde_json::from_str(&render_json(&profile, &analyze(&profile)).unwrap()).unwrap();
+    let forward = &json["forward"];
+    assert_eq!(forward["version"], 1);
+    assert_eq!(forward["forward_s"], 1.05);
+    assert_eq!(forward["unread_s"], 0.05);
+    assert_eq!(forward["left_out"], 0);
     let modules = &json["modules"];
-    assert_eq!(modules["version"], 1);
-    assert_eq!(modules["forward_s"], 1.05);
-    assert_eq!(modules["unread_s"], 0.05);
-    assert_eq!(modules["left_out"], 0);
-    assert_eq!(modules["modules"][1]["class"], Value::Null);
-    let convolution = &modules["modules"][3];
+    assert_eq!(modules[1]["class"], Value::Null);
+    let convolution = &modules[3];
     assert_eq!(convolution["path"], "layers.0.conv");
     assert_eq!(convolution["class"], "Conv2d");
     assert_eq!(convolution["self_s"], 0.4);
     assert!(convolution["self_share"]["low"].as_f64().unwrap() > 0.0);
-    let block = &modules["groups"][1];
+    let block = &forward["groups"][1];
     assert_eq!(
         (&block["path"], &block["count"]),
         (&"layers.0".into(), &1.into())
     );
-    assert_eq!(modules["groups_left_out"], 0);
+    assert_eq!(forward["groups_left_out"], 0);
 }
 
 /// 48 layers, each with 2 ticks in its attention and 1 of its own; and an embedding.

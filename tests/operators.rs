@@ -615,7 +615,7 @@ fn the_table_in_json() {
     assert!((table["inside_s"]["dispatch"].as_f64().expect("a number") - 6.2).abs() < 1e-9);
     assert!((table["outside_s"]["python"].as_f64().expect("a number") - 0.8).abs() < 1e-9);
     assert_eq!(table["left_out"], 0);
-    let rows = table["operators"].as_array().expect("rows");
+    let rows = json["ops"].as_array().expect("rows");
     let row = |name: &str| {
         rows.iter()
             .find(|row| row["name"] == name)
@@ -628,7 +628,8 @@ fn the_table_in_json() {
     assert_eq!(backward["sites"][0]["line"], 44);
     assert_eq!(backward["sites"][0]["file"], "/home/u/train.py");
     assert!(backward["sites"][0]["module"].is_null());
-    let interval = &backward["self_share"];
+    assert_eq!(backward["phase"], "backward");
+    let interval = &backward["share"];
     assert!((interval["share"].as_f64().expect("a number") - 2.0 / 7.0).abs() < 1e-9);
     assert_eq!(interval["samples"], 200);
     assert_eq!(

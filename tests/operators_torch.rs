@@ -53,7 +53,7 @@ fn a_matrix_product_is_found_in_forward_and_in_backward() {
         .unwrap();
     let report: Value = serde_json::from_slice(&report.stdout).unwrap();
     let table = &report["operators"];
-    let first = &table["operators"][0];
+    let first = &report["ops"][0];
     assert_eq!(first["name"], "aten::mm", "{table}");
     let own = first["self_s"].as_f64().unwrap();
     let activities = table["inside_s"].as_object().unwrap().values();

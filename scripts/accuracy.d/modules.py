@@ -53,16 +53,16 @@ def recorded(tool, python, which, seconds):
             run.wait(seconds + 120)
         target.signal()
         said = target.read_json(300)
-    tree = tool.report(run.recording)["modules"]
-    if tree is None or said["steps"] < 1:
+    report = tool.report(run.recording)
+    if report["forward"] is None or said["steps"] < 1:
         raise Failed(f"{which}: no forward was recorded, or no step made: {said['steps']}")
-    return tree, said["names"]
+    return report["forward"], report["modules"], said["names"]
 
 
-def strangers(tree, names):
-    """(row, why) of all rows of the tree that the model does not have; a loss that is no part of it is a tree of its own."""
+def strangers(rows, names):
+    """(row, why) of all rows that the model does not have; a loss that is no part of it is a tree of its own."""
     found = []
-    for row in tree["modules"]:
+    for row in rows:
         path, named = row["path"], names.get(row["path"])
         if row["root"] == LOSS and LOSS not in names.values():
             continue
@@ -79,17 +79,17 @@ def strangers(tree, names):
 
 def measure_run(table, tool, python, name, which, seconds):
     """The rows of one model."""
-    tree, names = recorded(tool, python, which, seconds)
-    samples = tree["forward_s"] * RATE
-    wrong = strangers(tree, names)
-    lost = tree["unread_s"] + sum(row["self_s"] for row, _ in wrong)
-    share = 100 * (1 - lost / tree["forward_s"])
+    forward, rows, names = recorded(tool, python, which, seconds)
+    samples = forward["forward_s"] * RATE
+    wrong = strangers(rows, names)
+    lost = forward["unread_s"] + sum(row["self_s"] for row, _ in wrong)
+    share = 100 * (1 - lost / forward["forward_s"])
     table.at_least(f"{name}, Python {version(python)}: of {samples:.0f} forward samples", share, 100, "{:.2f} %")
     for row, why in wrong[:5]:
         print(f"    {row['root']} #{row['number']} {row['path']!r} ({row['class']}): {why}", flush=True)
-    called = {row["path"] for row in tree["modules"] if row["self_s"] > 0}
+    called = {row["path"] for row in rows if row["self_s"] > 0}
     table.stated("    names seen", f"{len(called & names.keys())} of {len(names)}")
-    table.stated("    in eval", f"{100 * sum(row['eval_s'] for row in tree['modules'] if not row['path']) / tree['forward_s']:.1f} %")
+    table.stated("    in eval", f"{100 * sum(row['eval_s'] for row in rows if not row['path']) / forward['forward_s']:.1f} %")
 
 
 def felt(tool, told, seconds):
@@ -120,9 +120,9 @@ def own_share(tool, told, rate, seconds):
             run.wait(120)
         target.signal()
         target.read_line()
-    modules = tool.report(run.recording)["modules"]
-    if told != (modules is not None and modules["unread_s"] < 0.01 * modules["forward_s"]):
-        raise Failed(f"modules that are told: {told}, and the report has {modules}")
+    forward = tool.report(run.recording)["forward"]
+    if told != (forward is not None and forward["unread_s"] < 0.01 * forward["forward_s"]):
+        raise Failed(f"modules that are told: {told}, and the report has {forward}")
     return share
 
 

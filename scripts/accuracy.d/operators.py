@@ -53,10 +53,10 @@ def recorded(tool, python, arguments, timeout):
             target.go()
             target.read_json(timeout)
             run.wait(120)
-    table = tool.report(run.recording)["operators"]
-    if table is None:
+    rows = tool.report(run.recording)["ops"]
+    if not rows:
         raise Failed("the report names no operator")
-    return {row["name"]: row["self_s"] for row in table["operators"]}
+    return {row["name"]: row["self_s"] for row in rows}
 
 
 def profiled(python, arguments, timeout):

@@ -41,7 +41,7 @@ pub struct QualitySummary {
     pub stop_p99_ns: u64,
     /// Longest, ns.
     pub stop_max_ns: u64,
-    /// Stopped time over the CPU time of all sampled threads, 0 to 1.
+    /// Stopped time over the time in which sampled threads ran or were ready to, 0 to 1.
     pub stopped_share: f64,
     /// Fresh captures that reach their root, of those that may have native frames (which are read of stopped and sleeping
     /// threads), 0 to 1. `None` without any.

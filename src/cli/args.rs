@@ -137,8 +137,8 @@ pub(crate) struct ReportArguments {
     /// Report on as many steps, and leave out what came after them
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) steps: Option<u64>,
-    /// Print only this, and more of it
-    #[arg(long, value_name = "WHAT")]
+    /// Print only this, and all of it
+    #[arg(long, value_name = "WHAT", conflicts_with = "json")]
     pub(crate) by: Option<ReportByName>,
     #[command(flatten)]
     pub(crate) regions: RegionArguments,
@@ -237,6 +237,16 @@ pub(crate) enum ByName {
 /// What a report is about alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ReportByName {
+    /// Operators, and nodes of backward
+    Op,
+    /// The tree of nn.Modules, and nodes of backward by module
+    Module,
+    /// Phases by activity, and per step
+    Phase,
+    /// Steps, one by one
+    Step,
+    /// Functions and lines
+    Line,
     /// What the training thread waited for, and collectives
     Wait,
 }

@@ -132,6 +132,11 @@ impl Plan {
                 itwinai: arguments.itwinai,
                 top: arguments.top,
                 by: arguments.by.map(|by| match by {
+                    ReportByName::Op => text::By::Operator,
+                    ReportByName::Module => text::By::Module,
+                    ReportByName::Phase => text::By::Phase,
+                    ReportByName::Step => text::By::Step,
+                    ReportByName::Line => text::By::Line,
                     ReportByName::Wait => text::By::Wait,
                 }),
                 steps: (arguments.skip_steps.is_some() || arguments.steps.is_some()).then(|| {
@@ -316,24 +321,38 @@ fn parse_max_stopped(text: &str) -> Result<f64, Failure> {
 }
 
 fn parse_duration(text: &str) -> Result<Duration, Failure> {
-    let digits = text.find(|c: char| !(c.is_ascii_digit() || c == '.'));
-    let (number, unit) = text.split_at(digits.unwrap_or(text.len()));
-    let scale = match unit.trim() {
-        "" | "s" | "sec" => Some(1.0),
-        "ms" => Some(0.001),
-        "m" | "min" => Some(60.0),
-        "h" => Some(3600.0),
-        _ => None,
-    };
-    let seconds = scale.and_then(|scale| Some(number.parse::<f64>().ok()? * scale));
-    match seconds {
+    match seconds(text) {
         Some(seconds) if seconds > 0.0 && seconds <= MAX_DURATION_S => {
             Ok(Duration::from_secs_f64(seconds))
         }
         _ => Err(Failure::usage(
             format!("--duration {text} is no time"),
-            "30s, 2m, 1h, 500ms, or a number of seconds such as 1.5",
+            "30s, 2m, 1m30s, 1h, 500ms, or a number of seconds such as 1.5",
         )),
+    }
+}
+
+/// The seconds of `90`, `1.5s`, `1m30s`.
+fn seconds(text: &str) -> Option<f64> {
+    let is_digit = |c: char| c.is_ascii_digit() || c == '.';
+    let (mut rest, mut sum) = (text.trim(), 0.0);
+    loop {
+        let (number, behind) = rest.split_at(rest.find(|c| !is_digit(c)).unwrap_or(rest.len()));
+        let (unit, next) = behind.split_at(behind.find(is_digit).unwrap_or(behind.len()));
+        let scale = match unit.trim() {
+            // A number alone: in `1m30` it could be anything.
+            "" if rest == text.trim() => 1.0,
+            "s" | "sec" => 1.0,
+            "ms" => 0.001,
+            "m" | "min" => 60.0,
+            "h" => 3600.0,
+            _ => return None,
+        };
+        sum += number.parse::<f64>().ok()? * scale;
+        if next.is_empty() {
+            return Some(sum);
+        }
+        rest = next;
     }
 }
 
@@ -398,6 +417,8 @@ mod tests {
             ("1.5", 1_500),
             ("1h", 3_600_000),
             ("20ms", 20),
+            ("1m30s", 90_000),
+            ("1h 0.5m", 3_630_000),
         ] {
             assert_eq!(
                 parse_duration(text).unwrap(),
@@ -405,7 +426,7 @@ mod tests {
                 "{text}"
             );
         }
-        for text in ["", "s", "0", "-1", "1d", "1.2.3s", "1e99", "nan", "inf"] {
+        for text in ["", "s", "0", "-1", "1d", "1m30", "m30s", "1.2.3s", "1e99", "nan", "inf"] {
             assert!(parse_duration(text).is_err(), "{text}");
         }
     }

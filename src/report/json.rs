@@ -1,7 +1,7 @@
 //! The summary for machines: JSON of a versioned schema.
 //!
 //! Shares are 0 to 1, times are seconds unless their name says otherwise. Keys are only ever added within a version;
-//! one that goes or changes its meaning raises [`SCHEMA`]. `summary`, `phases`, `activities`, `operators`, `functions`, `lines`,
+//! one that goes or changes its meaning raises [`SCHEMA`]. `summary`, `phases`, `activities`, `operators`, `ops`, `modules`, `functions`, `lines`,
 //! `native` and `threads` at the top are those of the primary process: the first trainer's, of its training thread.
 
 pub mod backward;
@@ -64,8 +64,12 @@ pub struct Report {
     pub itwinai: Itwinai,
     /// Operators; null where none was seen.
     pub operators: Option<operators::Operators>,
-    /// `nn.Module`s of forward passes; null where there was no forward.
-    pub modules: Option<modules::Modules>,
+    /// Operators, those with the most own time first.
+    pub ops: Vec<operators::Operator>,
+    /// Forward passes; null where there was none.
+    pub forward: Option<modules::Forward>,
+    /// `nn.Module`s of forward passes, each before those below it.
+    pub modules: Vec<modules::Module>,
     /// Backward; null where there was none.
     pub backward: Option<backward::Backward>,
     /// torch.compile; null where nothing of it was seen.

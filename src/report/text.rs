@@ -17,8 +17,10 @@ mod waits;
 use crate::analysis::Analysis;
 use crate::analysis::summary::ProcessSummary;
 use crate::model::profile::{Profile, Role};
+use crate::model::run::RunInfo;
+use crate::model::wait::WaitKind;
 use crate::report::command::shown_command;
-use format::{count, printable, seconds};
+use format::{count, percent, printable, seconds};
 use std::fmt::Write;
 
 /// What to print.
@@ -35,6 +37,16 @@ pub struct TextOptions {
 /// What a report may be about alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
+    /// Operators and nodes of backward.
+    Operator,
+    /// Modules, forward and backward.
+    Module,
+    /// Phases by activity, and per step.
+    Phase,
+    /// Steps, one by one.
+    Step,
+    /// Functions and lines.
+    Line,
     /// Waits and collectives.
     Wait,
 }
@@ -56,9 +68,8 @@ pub(crate) const WIDTH: usize = 80;
 pub fn render_summary(profile: &Profile, analysis: &Analysis, options: TextOptions) -> String {
     let mut out = String::new();
     head(&mut out, profile, analysis);
-    if options.by == Some(By::Wait) {
-        waits::waits(&mut out, profile, analysis, usize::MAX);
-        collectives::collectives(&mut out, profile, analysis, usize::MAX);
+    if let Some(by) = options.by {
+        alone(&mut out, profile, analysis, by);
         sampler::sampler(&mut out, profile, analysis);
         return out;
     }
@@ -81,12 +92,84 @@ pub fn render_summary(profile: &Profile, analysis: &Analysis, options: TextOptio
             tables::threads(&mut out, profile, process, options.rows);
         }
         None => {
-            out.push_str("\nNOTHING SAMPLED\n  No thread with Python frames was seen.\n");
+            out.push_str("\nNOTHING SAMPLED\n");
+            sentence(&mut out, "  ", &why_nothing(&profile.run));
         }
     }
     processes::others(&mut out, profile, analysis);
     sampler::sampler(&mut out, profile, analysis);
     out
+}
+
+/// All that there is on one subject.
+fn alone(out: &mut String, profile: &Profile, analysis: &Analysis, by: By) {
+    const ALL: usize = usize::MAX;
+    let before = out.len();
+    if let Some(process) = analysis.primary() {
+        match by {
+            By::Operator => {
+                operators::operators(out, profile, process, ALL);
+                backward::backward(out, profile, process, ALL);
+            }
+            By::Module => {
+                modules::modules(out, process, ALL);
+                backward::backward(out, profile, process, ALL);
+            }
+            By::Phase => {
+                tables::matrix(out, profile, process);
+                progress::progress(out, profile, process);
+            }
+            By::Step => {
+                progress::progress(out, profile, process);
+                progress::steps(out, profile, process);
+            }
+            By::Line => tables::functions(out, profile, process, ALL),
+            By::Wait => {
+                waits::waits(out, profile, analysis, ALL);
+                collectives::collectives(out, profile, analysis, ALL);
+            }
+        }
+    }
+    if out.len() == before {
+        out.push_str("\nNOTHING OF THIS KIND\n");
+        sentence(out, "  ", "Nothing was seen in this recording that such a table could show.");
+    }
+}
+
+/// Why there is no thread to report on, as far as the options tell.
+fn why_nothing(run: &RunInfo) -> String {
+    match &run.threads {
+        Some(pattern) => format!("No thread with Python frames whose name matches /{pattern}/ was seen."),
+        None if run.gil_only => "No thread was seen with the GIL.".to_owned(),
+        None => "No thread with Python frames was seen.".to_owned(),
+    }
+}
+
+/// What must be known before any figure is believed.
+fn warnings(out: &mut String, analysis: &Analysis) {
+    let quality = &analysis.quality;
+    let due = quality.ticks.saturating_add(quality.missed_ticks);
+    let disturbed = quality.late_ticks.saturating_add(quality.missed_ticks) as f64 / due.max(1) as f64;
+    if quality.own_queue > 0.1 || disturbed > 0.2 {
+        let text = format!(
+            "WARNING: no CPU was left: torchspy waited for one {} of the time, and {} of ticks were late or left out",
+            percent(quality.own_queue),
+            percent(disturbed)
+        );
+        sentence(out, "", &text);
+    }
+    let stopped = analysis.primary().and_then(|process| {
+        let waits = analysis.waits.iter().find(|waits| waits.process == Some(process.process))?;
+        let stopped = waits.kinds.iter().find(|(kind, ..)| *kind == WaitKind::Stopped)?;
+        Some(stopped.1)
+    });
+    if let Some(ns) = stopped {
+        let text = format!(
+            "WARNING: the training thread stood stopped by a signal or a debugger for {}, which counts as idle",
+            seconds(ns)
+        );
+        sentence(out, "", &text);
+    }
 }
 
 fn head(out: &mut String, profile: &Profile, analysis: &Analysis) {
@@ -135,6 +218,7 @@ fn head(out: &mut String, profile: &Profile, analysis: &Analysis) {
     for note in &run.notes {
         line(out, &[printable(note).into_owned()]);
     }
+    warnings(out, analysis);
 }
 
 fn process_facts(profile: &Profile, process: &ProcessSummary, analysis: &Analysis) -> Vec<String> {
@@ -182,7 +266,7 @@ pub(crate) fn role(role: Role) -> String {
         } => format!("rank {rank}"),
         Role::Trainer { rank: None, .. } => "trainer".to_owned(),
         Role::DataLoaderWorker { number, .. } => format!("DataLoader worker {number}"),
-        Role::Other => "helper".to_owned(),
+        Role::Other => "process".to_owned(),
     }
 }
 

@@ -488,7 +488,7 @@ fn place(profile: &Profile, role: Role) -> (u8, u32, u32) {
 }
 
 /// `rank 0 · MainThread` for every thread; with the tid where two of a process have one name, as OpenMP's threads do.
-fn thread_labels(profile: &Profile) -> Vec<String> {
+pub fn thread_labels(profile: &Profile) -> Vec<String> {
     let processes = label::process_labels(profile);
     let mut seen = FxHashMap::<String, u32>::default();
     let plain: Vec<String> = profile

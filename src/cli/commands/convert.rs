@@ -5,6 +5,9 @@ use crate::cli::failure::Failure;
 use crate::cli::open_outputs::{cannot_write, open_named};
 use crate::cli::plan::{ConvertPlan, OutputFile};
 use crate::cli::{messages, outputs};
+use crate::model::profile::Profile;
+use crate::report::view::thread_labels;
+use regex::Regex;
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -13,6 +16,9 @@ use std::process::ExitCode;
 /// Writes a recording in another format.
 pub(crate) fn run(plan: &ConvertPlan) -> Result<ExitCode, Failure> {
     let profile = report::open(&plan.file, &plan.regions)?;
+    if let Some(pattern) = &plan.drawing.threads {
+        check_threads(&profile, pattern)?;
+    }
     let mut bytes = Vec::new();
     outputs::render(&profile, plan.format, &plan.drawing, &mut bytes)?;
     let Some(path) = &plan.output else {
@@ -38,6 +44,21 @@ pub(crate) fn run(plan: &ConvertPlan) -> Result<ExitCode, Failure> {
     written.map_err(|error| cannot_write(path, error))?;
     messages::note(&format!("wrote {}", path.display()));
     Ok(ExitCode::SUCCESS)
+}
+
+/// A drawing of no thread at all is a slip of the finger.
+fn check_threads(profile: &Profile, pattern: &Regex) -> Result<(), Failure> {
+    const SHOWN: usize = 6;
+    let names = thread_labels(profile);
+    if names.is_empty() || names.iter().any(|name| pattern.is_match(name)) {
+        return Ok(());
+    }
+    let shown: Vec<&str> = names.iter().take(SHOWN).map(String::as_str).collect();
+    let more = if names.len() > SHOWN { ", …" } else { "" };
+    Err(Failure::usage(
+        format!("--threads {pattern} matches no thread of this recording"),
+        format!("its threads are {}{more}", shown.join(", ")),
+    ))
 }
 
 pub(super) fn is_same_file(one: &Path, other: &Path) -> bool {

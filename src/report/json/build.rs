@@ -3,8 +3,8 @@
 use super::backward::backward;
 use super::compile::compile;
 use super::conditions::conditions;
-use super::modules::modules;
-use super::operators::operators;
+use super::modules::{forward, modules};
+use super::operators::{operators, ops};
 use super::progress::progress;
 use super::collectives::collectives;
 use super::waits::{input, waits};
@@ -66,7 +66,9 @@ pub fn report(profile: &Profile, analysis: &Analysis) -> Report {
             .unwrap_or_default(),
         itwinai: primary.map(itwinai).unwrap_or_default(),
         operators: primary.and_then(|process| operators(profile, process)),
-        modules: primary.and_then(modules),
+        ops: primary.map_or(Vec::new(), |process| ops(profile, process)),
+        forward: primary.and_then(forward),
+        modules: primary.map_or(Vec::new(), modules),
         backward: primary.and_then(|process| backward(profile, process)),
         compile: primary.and_then(compile),
         progress: primary.and_then(|process| progress(profile, process)),

@@ -12,17 +12,15 @@ pub const VERSION: u32 = 1;
 /// Modules that are listed.
 const MOST: usize = 1000;
 
-/// Modules of the training thread's forward passes.
+/// The training thread's forward passes.
 #[derive(Clone, Debug, Serialize)]
-pub struct Modules {
+pub struct Forward {
     /// [`VERSION`].
     pub version: u32,
     /// Time in forward.
     pub forward_s: f64,
     /// The part of it of which no module is known.
     pub unread_s: f64,
-    /// Modules, each before those below it; siblings by total time.
-    pub modules: Vec<Module>,
     /// Modules that are not listed: those with the least total time.
     pub left_out: usize,
     /// The same with those as one that do the same thing in different places: `layers.*.attention`.
@@ -64,20 +62,18 @@ pub struct Module {
     pub total_share: Interval,
 }
 
-/// The modules of a process; `None` where there was no forward.
-pub(super) fn modules(process: &ProcessSummary) -> Option<Modules> {
+/// The forward passes of a process; `None` where there was none.
+pub(super) fn forward(process: &ProcessSummary) -> Option<Forward> {
     let tree = &process.modules;
     if tree.forward_ns == 0 {
         return None;
     }
-    let shown = most(&tree.modules, |module| module.total_ns);
     let groups = most(&tree.groups, |group| group.time.total_ns);
-    Some(Modules {
+    Some(Forward {
         version: VERSION,
         forward_s: seconds(tree.forward_ns),
         unread_s: seconds(tree.unread_ns),
-        left_out: tree.modules.len() - shown.len(),
-        modules: shown.into_iter().map(module).collect(),
+        left_out: tree.modules.len().saturating_sub(MOST),
         groups_left_out: tree.groups.len() - groups.len(),
         groups: groups
             .into_iter()
@@ -87,6 +83,12 @@ pub(super) fn modules(process: &ProcessSummary) -> Option<Modules> {
             })
             .collect(),
     })
+}
+
+/// The modules of a process, each before those below it; siblings by total time.
+pub(super) fn modules(process: &ProcessSummary) -> Vec<Module> {
+    let shown = most(&process.modules.modules, |module| module.total_ns);
+    shown.into_iter().map(module).collect()
 }
 
 /// Those with the most total time, in their order. What stands above one of them is among them: it has no less time, and comes

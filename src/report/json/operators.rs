@@ -17,7 +17,7 @@ pub const VERSION: u32 = 1;
 const MOST: usize = 200;
 const MOST_SITES: usize = 20;
 
-/// Operators of the training thread.
+/// Time in operators, all together.
 #[derive(Clone, Debug, Serialize)]
 pub struct Operators {
     /// [`VERSION`].
@@ -28,8 +28,6 @@ pub struct Operators {
     pub inside_s: BTreeMap<&'static str, f64>,
     /// Time in none, by activity.
     pub outside_s: BTreeMap<&'static str, f64>,
-    /// Operators, those with the most own time first.
-    pub operators: Vec<Operator>,
     /// Operators that are not listed.
     pub left_out: usize,
     /// Their own time.
@@ -48,7 +46,9 @@ pub struct Operator {
     /// Time in which it was on the stack.
     pub total_s: f64,
     /// Own time as a share of the thread's wall time.
-    pub self_share: Interval,
+    pub share: Interval,
+    /// The phase with the most of its own time.
+    pub phase: String,
     /// Own time by phase.
     pub phases: BTreeMap<String, f64>,
     /// Where it was called from, most time first.
@@ -78,7 +78,7 @@ pub struct OperatorSite {
     pub total_s: f64,
 }
 
-/// The operators of a process; `None` where none was seen.
+/// Time in the operators of a process; `None` where none was seen.
 pub(super) fn operators(profile: &Profile, process: &ProcessSummary) -> Option<Operators> {
     let table = &process.operators;
     if table.operators.is_empty() {
@@ -90,15 +90,15 @@ pub(super) fn operators(profile: &Profile, process: &ProcessSummary) -> Option<O
         rules: OPERATOR_RULES_VERSION,
         inside_s: by_activity(&table.inside),
         outside_s: by_activity(&table.outside),
-        operators: table
-            .operators
-            .iter()
-            .take(MOST)
-            .map(|each| operator(profile, each))
-            .collect(),
         left_out: left_out.len(),
         left_out_self_s: seconds(left_out.iter().map(|each| each.self_ns).sum()),
     })
+}
+
+/// The operators of a process, those with the most own time first.
+pub(super) fn ops(profile: &Profile, process: &ProcessSummary) -> Vec<Operator> {
+    let operators = process.operators.operators.iter();
+    operators.take(MOST).map(|each| operator(profile, each)).collect()
 }
 
 fn by_activity(times: &[(Activity, u64)]) -> BTreeMap<&'static str, f64> {
@@ -114,12 +114,15 @@ fn operator(profile: &Profile, time: &OperatorTime) -> Operator {
         let name = profile.phase_name(site.place.phase);
         *phases.entry(name).or_default() += site.self_ns;
     }
+    let main = phases.iter().max_by_key(|&(_, &ns)| ns);
+    let main_phase = main.map_or("unknown", |(name, _)| *name);
     Operator {
         name: time.name.clone(),
         named_by: time.named_by.name(),
         self_s: seconds(time.self_ns),
         total_s: seconds(time.total_ns),
-        self_share: interval(&time.share),
+        share: interval(&time.share),
+        phase: main_phase.to_owned(),
         phases: phases
             .into_iter()
             .filter(|&(_, ns)| ns > 0)

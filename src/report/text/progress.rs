@@ -1,8 +1,8 @@
 //! Steps: how many, how long, which were slow; and how much of them was what.
 
-use super::format::{count, cut, percent, place, printable, seconds, share};
+use super::format::{column_seconds, count, cut, percent, place, printable, seconds, share};
 use super::{WIDTH, line, wrapped};
-use crate::analysis::progress::{Progress, SlowStep, StepTimes, StepUnit};
+use crate::analysis::progress::{Progress, SlowStep, StepTimes, StepUnit, steps as listed};
 use crate::analysis::summary::ProcessSummary;
 use crate::model::profile::Profile;
 use crate::model::progress::CounterKind;
@@ -22,6 +22,25 @@ pub(super) fn progress(out: &mut String, profile: &Profile, process: &ProcessSum
     phases(out, process, progress);
     for slow in &progress.slow {
         slow_step(out, profile, progress, slow);
+    }
+}
+
+/// Every step that was seen whole.
+pub(super) fn steps(out: &mut String, profile: &Profile, process: &ProcessSummary) {
+    let steps = listed(profile, process.process);
+    if steps.is_empty() {
+        return;
+    }
+    out.push_str("\n     step     at s       ms    ± ms\n");
+    for step in steps {
+        let text = format!(
+            "{:>9}{:>9}{:>9}{:>8}",
+            step.number,
+            column_seconds(step.start_ns.saturating_sub(profile.start_ns)),
+            milliseconds(step.end_ns.saturating_sub(step.start_ns) as f64 / 1e6),
+            milliseconds(step.uncertain_ns as f64 / 2e6),
+        );
+        line(out, &[text]);
     }
 }
 
