@@ -17,10 +17,16 @@ from targets import Target, torch_python
 BUDGET_OFF = ("--max-stopped", "100")
 
 
-# A pair's work is done in so many parts, bare and recorded in turn: what the machine does to both is then the same.
-PARTS = 4
+# A pair's work is done in so many parts, bare and recorded in turn: what the machine does to both is then the same. Equal work
+# takes 10 % more or less time from one quarter of a second to the next, and 8 % from one stretch of four seconds to the next:
+# many short parts tell more than few long ones.
+PARTS = 120
+# So many rounds for each in which the variants behind the first have a turn: their bars are wider.
+ROUNDS_OF_FIRST = 3
 # A profiler gets so long to attach: the whole of the work is to be recorded.
 SETTLE_S = 1.0
+# And so long to look at all threads anew when it goes on: that is no part of what sampling costs. Bare parts wait as long.
+RESUME_S = 0.05
 
 
 def work(target, parts=1):
@@ -41,48 +47,50 @@ def section(target, tool, settle_s=SETTLE_S, parts=1):
     return wall
 
 
-def pair(target, order, parts):
-    """The same work bare (None) and under each variant of `order`, in turn. {variant's name or None: wall time, s}.
+def pair(target, order, parts, sparse):
+    """The same work bare (None) and under each variant of `order`, in turn. {variant's name or None: mean wall time of a part, s}.
 
-    Each variant is one recording, suspended while others have their turn.
+    Each variant is one recording, suspended while others have their turn. Those whose name is in `sparse` have few.
     """
     spent, runs = {}, {}
     with contextlib.ExitStack() as stack:
         for part in range(parts):
             # There and back again: a drift of the machine's speed falls on all alike.
             for variant in order if part % 2 == 0 else reversed(order):
-                if variant is None:
-                    spent[None] = spent.get(None, 0) + work(target)
+                name, tool, rate, options = variant or (None, None, None, None)
+                if name in sparse and part % ROUNDS_OF_FIRST:
                     continue
-                name, tool, rate, options = variant
                 if name in runs:
                     runs[name].resume()
-                else:
+                elif name:
                     runs[name] = stack.enter_context(tool.attach(target.pid, rate=rate, options=options))
                     time.sleep(SETTLE_S)
-                spent[name] = spent.get(name, 0) + work(target)
-                runs[name].suspend()
+                time.sleep(RESUME_S)
+                spent.setdefault(name, []).append(work(target))
+                if name:
+                    runs[name].suspend()
         for name, run in runs.items():
             run.resume()
             run.finish()
             last_quality[name] = profilers.TorchSpy.report(run.recording)["quality"]
-    return spent
+    return {name: sum(walls) / len(walls) for name, walls in spent.items()}
 
 
 def pairs(target, variants, count, parts=PARTS):
-    """`count` pairs. {variant's name: [ratio to bare]}, and the bare times, s."""
+    """`count` pairs. {variant's name: [ratio to bare]}, and the bare times of a part, s."""
     ratios = {name: [] for name, *_ in variants}
     walls = []
+    sparse = {name for name, *_ in variants[1:]} if parts >= 10 * ROUNDS_OF_FIRST else set()
     for number in range(count):
         order = [None, *variants]
         order = order[number % len(order) :] + order[: number % len(order)]
-        spent = pair(target, order, parts)
+        spent = pair(target, order, parts, sparse)
         bare = spent.pop(None)
         walls.append(bare)
         for name, wall in spent.items():
             ratios[name].append(wall / bare)
         said = ", ".join(f"{name} {100 * (wall / bare - 1):+.2f} %" for name, wall in spent.items())
-        print(f"    pair {number + 1}: bare {bare:.2f} s, {said}", flush=True)
+        print(f"    pair {number + 1}: bare {bare:.3f} s, {said}", flush=True)
     return ratios, walls
 
 
@@ -115,7 +123,7 @@ def measure(table, folder, quick):
     if missing:
         table.skip("slowdown under torchspy", missing)
     mine = None if missing else profilers.TorchSpy(folder)
-    count, parts, steps = (2, 1, 15) if quick else (20, PARTS, 125)
+    count, parts, steps = (2, 1, 15) if quick else (20, PARTS, 10)
     variants = []
     if mine:
         variants.append(("100 Hz", mine, 100, ()))
@@ -124,7 +132,7 @@ def measure(table, folder, quick):
         work(target)
         if variants:
             ratios, walls = pairs(target, variants, count, parts)
-            table.stated("bare section: median", f"{median(walls):.2f} s")
+            table.stated("bare part: median", f"{median(walls):.3f} s")
             judge(table, "100 Hz", ratios["100 Hz"], 1.5, 2.5)
             judge(table, "1,000 Hz, budget off", ratios["1,000 Hz, budget off"], 10)
         record_peers(table, folder, target, quick)
@@ -144,7 +152,7 @@ def saturated(table, folder, mine, python):
             table.stated(f"{name}: median of 8", f"{100 * (median(ratios[name]) - 1):.1f} %")
         if pyspy:
             nonblocking = profilers.PySpy(folder, pyspy, native=False, nonblocking=True)
-            wall = section(target, nonblocking, parts=2)
+            wall = section(target, nonblocking, parts=2) / 2
             table.stated("    py-spy --nonblocking, 100 Hz, one section", f"{100 * (wall / median(walls) - 1):.0f} %")
 
 
@@ -156,7 +164,7 @@ def record_peers(table, folder, target, quick):
         return
     for native in (False,) if quick else (False, True):
         tool = profilers.PySpy(folder, pyspy, native)
-        parts = 1 if quick else PARTS
+        parts = 1 if quick else 50
         bare = work(target, parts)
         # With --native it reads all symbols first.
         wall = section(target, tool, settle_s=3 if native else 1, parts=parts)
