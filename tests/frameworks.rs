@@ -49,7 +49,11 @@ fn the_closure_of_lightning_is_no_optimizer() {
     assert_eq!(in_closure(&[engine]), P::Backward);
     assert_eq!(in_closure(&[zero_grad]), P::Optimizer);
     // The step itself, once the closure has returned.
-    let step = [closure()[..2].to_vec(), vec![lib("torch/optim/adamw.py", "adamw")]].concat();
+    let step = [
+        closure()[..2].to_vec(),
+        vec![lib("torch/optim/adamw.py", "adamw")],
+    ]
+    .concat();
     assert_eq!(phase(&step), P::Optimizer);
 }
 

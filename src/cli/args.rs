@@ -206,6 +206,8 @@ pub(crate) struct DiffArguments {
     /// Draw the dispatcher's and the bindings' own frames, too
     #[arg(long)]
     pub(crate) plumbing: bool,
+    #[command(flatten)]
+    pub(crate) regions: RegionArguments,
 }
 
 #[derive(Debug, Args)]

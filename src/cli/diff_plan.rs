@@ -3,7 +3,9 @@
 use super::args::{ByName, DiffArguments};
 use super::failure::Failure;
 use super::plan::{Format, OutputFile, parse_outputs};
+use super::regions;
 use crate::analysis::diff::Options;
+use crate::model::region::Region;
 use crate::report::view::By;
 use std::path::PathBuf;
 
@@ -23,6 +25,7 @@ pub(crate) struct DiffPlan {
     pub(crate) options: Options,
     pub(crate) by: By,
     pub(crate) plumbing: bool,
+    pub(crate) regions: Vec<Region>,
 }
 
 impl DiffPlan {
@@ -59,6 +62,7 @@ impl DiffPlan {
                 ByName::Module => By::Module,
             },
             plumbing: arguments.plumbing,
+            regions: regions::parse(&arguments.regions.region)?,
         })
     }
 }

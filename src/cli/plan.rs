@@ -6,10 +6,10 @@ use super::args::{
 };
 use super::diff_plan::DiffPlan;
 use super::failure::Failure;
-use crate::analysis::progress::window::StepRange;
-use crate::report::text;
 use super::regions;
+use crate::analysis::progress::window::StepRange;
 use crate::model::region::Region;
+use crate::report::text;
 use crate::report::view::By;
 use crate::sampling::session::SessionOptions;
 use regex::Regex;
@@ -426,7 +426,9 @@ mod tests {
                 "{text}"
             );
         }
-        for text in ["", "s", "0", "-1", "1d", "1m30", "m30s", "1.2.3s", "1e99", "nan", "inf"] {
+        for text in [
+            "", "s", "0", "-1", "1d", "1m30", "m30s", "1.2.3s", "1e99", "nan", "inf",
+        ] {
             assert!(parse_duration(text).is_err(), "{text}");
         }
     }

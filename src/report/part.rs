@@ -23,7 +23,7 @@ pub fn part_name(key: &Key, about: &About) -> String {
                 format!("{root}.{path}")
             }
         }
-        Key::Operator(name) => name.clone(),
+        Key::Operator(name) | Key::Region(name) => name.clone(),
         Key::Line { .. } => place(about),
         Key::Function { name, .. } => name.clone(),
         Key::Native { .. } => about.short_name.clone(),

@@ -132,14 +132,20 @@ fn alone(out: &mut String, profile: &Profile, analysis: &Analysis, by: By) {
     }
     if out.len() == before {
         out.push_str("\nNOTHING OF THIS KIND\n");
-        sentence(out, "  ", "Nothing was seen in this recording that such a table could show.");
+        sentence(
+            out,
+            "  ",
+            "Nothing was seen in this recording that such a table could show.",
+        );
     }
 }
 
 /// Why there is no thread to report on, as far as the options tell.
 fn why_nothing(run: &RunInfo) -> String {
     match &run.threads {
-        Some(pattern) => format!("No thread with Python frames whose name matches /{pattern}/ was seen."),
+        Some(pattern) => {
+            format!("No thread with Python frames whose name matches /{pattern}/ was seen.")
+        }
         None if run.gil_only => "No thread was seen with the GIL.".to_owned(),
         None => "No thread with Python frames was seen.".to_owned(),
     }
@@ -149,7 +155,8 @@ fn why_nothing(run: &RunInfo) -> String {
 fn warnings(out: &mut String, analysis: &Analysis) {
     let quality = &analysis.quality;
     let due = quality.ticks.saturating_add(quality.missed_ticks);
-    let disturbed = quality.late_ticks.saturating_add(quality.missed_ticks) as f64 / due.max(1) as f64;
+    let disturbed =
+        quality.late_ticks.saturating_add(quality.missed_ticks) as f64 / due.max(1) as f64;
     if quality.own_queue > 0.1 || disturbed > 0.2 {
         let text = format!(
             "WARNING: no CPU was left: torchspy waited for one {} of the time, and {} of ticks were late or left out",
@@ -159,8 +166,14 @@ fn warnings(out: &mut String, analysis: &Analysis) {
         sentence(out, "", &text);
     }
     let stopped = analysis.primary().and_then(|process| {
-        let waits = analysis.waits.iter().find(|waits| waits.process == Some(process.process))?;
-        let stopped = waits.kinds.iter().find(|(kind, ..)| *kind == WaitKind::Stopped)?;
+        let waits = analysis
+            .waits
+            .iter()
+            .find(|waits| waits.process == Some(process.process))?;
+        let stopped = waits
+            .kinds
+            .iter()
+            .find(|(kind, ..)| *kind == WaitKind::Stopped)?;
         Some(stopped.1)
     });
     if let Some(ns) = stopped {

@@ -45,7 +45,7 @@ pub(super) fn carrier(step: &Row, rows: &[Row]) -> Option<Carrier> {
         .or_else(|| of_kind(|key| matches!(key, Key::Module { .. })))
         .or_else(|| of_kind(|key| matches!(key, Key::Line { .. })))
         .or_else(|| of_kind(|key| matches!(key, Key::Operator(_))))
-        .or_else(|| of_kind(|key| matches!(key, Key::Phase(_))))?;
+        .or_else(|| of_kind(|key| matches!(key, Key::Phase(_) | Key::Region(_))))?;
     Some(Carrier {
         key: found.1.key.clone(),
         row: found.0,

@@ -18,8 +18,10 @@ pub enum Key {
     Step,
     /// A row of the summary.
     Row(SummaryRow),
-    /// A phase.
+    /// A phase of torchspy's own.
     Phase(Phase),
+    /// A region that the user named.
+    Region(String),
     /// An activity.
     Activity(Activity),
     /// An `nn.Module` in forward, with all below it.
@@ -73,7 +75,7 @@ impl Key {
         match self {
             Key::Step => "step",
             Key::Row(_) => "row",
-            Key::Phase(_) => "phase",
+            Key::Phase(_) | Key::Region(_) => "phase",
             Key::Activity(_) => "activity",
             Key::Module { .. } => "module",
             Key::ModuleSelf { .. } => "module_self",
@@ -155,17 +157,21 @@ impl Keys {
         number
     }
 
-    /// The parts that a stack tells of, each once.
+    /// The parts that a stack in a phase tells of, each once.
     pub(super) fn of_stack(
         &mut self,
         profile: &Profile,
         names: &FileNames,
         stack: StackId,
-        in_forward: bool,
+        phase: Phase,
     ) -> Vec<usize> {
         let mut found = Vec::new();
-        if in_forward {
+        if phase == Phase::Forward {
             self.modules(profile, stack, &mut found);
+        }
+        if phase.region().is_some() {
+            let name = profile.phase_name(phase).to_owned();
+            found.push(self.number(Key::Region(name), About::default));
         }
         if let Some(name) = innermost_operator(profile, stack) {
             found.push(self.number(Key::Operator(name.to_owned()), About::default));

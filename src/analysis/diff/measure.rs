@@ -56,7 +56,7 @@ impl Visits {
 pub(super) struct Scan<'p> {
     samples: Vec<&'p ProfileSample>,
     pub(super) blocks: Blocks,
-    keys_of: FxHashMap<(StackId, bool), Vec<usize>>,
+    keys_of: FxHashMap<(StackId, Phase), Vec<usize>>,
     /// Ticks by part.
     pub(super) ticks: Vec<u64>,
     /// Time by part, ns; parts that stacks tell of.
@@ -87,7 +87,7 @@ impl<'p> Scan<'p> {
         profile: &'p Profile,
         process: ProcessId,
         units: &Units,
-        parts_of: &mut dyn FnMut(StackId, bool) -> Vec<usize>,
+        parts_of: &mut dyn FnMut(StackId, Phase) -> Vec<usize>,
     ) -> Option<Self> {
         let samples = training_samples(profile, process);
         let blocks = Blocks::new(units, &samples)?;
@@ -108,7 +108,7 @@ impl<'p> Scan<'p> {
         Some(scan)
     }
 
-    fn count(&mut self, parts_of: &mut dyn FnMut(StackId, bool) -> Vec<usize>) {
+    fn count(&mut self, parts_of: &mut dyn FnMut(StackId, Phase) -> Vec<usize>) {
         let (mut at, mut parts) = (0, Vec::new());
         for sample in &self.samples {
             self.blocks
@@ -116,11 +116,10 @@ impl<'p> Scan<'p> {
             let (Some(stack), false) = (sample.stack, parts.is_empty()) else {
                 continue;
             };
-            let in_forward = sample.phase == Phase::Forward;
             let found = self
                 .keys_of
-                .entry((stack, in_forward))
-                .or_insert_with(|| parts_of(stack, in_forward));
+                .entry((stack, sample.phase))
+                .or_insert_with(|| parts_of(stack, sample.phase));
             let inside_ns: u64 = parts.iter().map(|&(_, ns)| ns).sum();
             for &key in found.iter() {
                 if self.ticks.len() <= key {
@@ -158,10 +157,9 @@ impl<'p> Scan<'p> {
             if fixed {
                 sums.add_fixed(sample, &seen);
             }
-            let in_forward = sample.phase == Phase::Forward;
             let of_stack = sample
                 .stack
-                .and_then(|stack| self.keys_of.get(&(stack, in_forward)));
+                .and_then(|stack| self.keys_of.get(&(stack, sample.phase)));
             for &key in of_stack.into_iter().flatten() {
                 if kept.get(key).copied().unwrap_or(false) {
                     sums.add(key, 1.0, &seen);
@@ -204,7 +202,9 @@ struct Sums {
 
 impl Sums {
     fn add_fixed(&mut self, sample: &ProfileSample, seen: &Seen<'_>) {
-        self.add(Keys::of_phase(sample.phase), 1.0, seen);
+        if sample.phase.region().is_none() {
+            self.add(Keys::of_phase(sample.phase), 1.0, seen);
+        }
         let weight = sample.weight_ns.max(1) as f64;
         for (_, activity, row, ns) in parts(sample) {
             if ns > 0 {

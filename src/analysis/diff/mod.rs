@@ -28,6 +28,7 @@ pub mod units;
 mod simulation;
 
 use crate::analysis::intervals::Share;
+use crate::model::category::Phase;
 use crate::model::ids::{ProcessId, StackId};
 use crate::model::profile::Profile;
 use carrier::Carrier;
@@ -246,8 +247,8 @@ fn compare_per<'r, 'p>(
     let mut scan = |runs: &'r [Run<'p>]| -> Result<Vec<Scanned<'p>>, DiffError> {
         runs.iter()
             .map(|run| {
-                Scanned::new(unit, run, &mut |stack, in_forward| {
-                    keys.of_stack(run.profile, &names, stack, in_forward)
+                Scanned::new(unit, run, &mut |stack, phase| {
+                    keys.of_stack(run.profile, &names, stack, phase)
                 })
             })
             .collect()
@@ -307,7 +308,7 @@ impl<'p> Scanned<'p> {
     fn new(
         unit: Unit,
         run: &Run<'p>,
-        parts_of: &mut dyn FnMut(StackId, bool) -> Vec<usize>,
+        parts_of: &mut dyn FnMut(StackId, Phase) -> Vec<usize>,
     ) -> Result<Self, DiffError> {
         let units = match unit {
             Unit::Step => &run.units,
@@ -448,7 +449,7 @@ fn kind_order(key: &Key) -> u8 {
     match key {
         Key::Step => 0,
         Key::Row(_) => 1,
-        Key::Phase(_) => 2,
+        Key::Phase(_) | Key::Region(_) => 2,
         Key::Activity(_) => 3,
         Key::Module { .. } => 4,
         Key::ModuleSelf { .. } => 5,

@@ -8,6 +8,7 @@ use super::noise::RunToRun;
 use super::units::{Unit, Units};
 use super::{Diff, Options, Row, Run, Verdict, compare};
 use crate::model::category::{Activity, FrameKind, Phase, SummaryRow};
+use crate::model::compile::CompileMark;
 use crate::model::ids::{FunctionId, NnModuleId, ProcessId, ThreadId};
 use crate::model::nn_module::NnModuleInfo;
 use crate::model::operator::OperatorMark;
@@ -98,6 +99,7 @@ fn function(index: usize) -> Function {
         plumbing: false,
         is_python: true,
         operator: OperatorMark::None,
+        compile: CompileMark::default(),
     }
 }
 
@@ -203,6 +205,8 @@ fn sample(
         capture: Capture::Stopped,
         state: ThreadState::Running,
         gil: Gil::Unknown,
+        gil_holder: None,
+        syscall: None,
         phase,
         activity: Activity::AtenCompute,
         row: SummaryRow::HostComputation,

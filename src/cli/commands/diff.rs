@@ -11,6 +11,7 @@ use crate::cli::messages;
 use crate::cli::open_outputs::{cannot_write, open_named};
 use crate::cli::plan::Format;
 use crate::model::profile::Profile;
+use crate::model::region::Region;
 use crate::report::diff_folded;
 use crate::report::flamegraph::difference;
 use crate::report::json::diff::render_diff_json;
@@ -23,7 +24,10 @@ use std::process::ExitCode;
 /// Prints the comparison on standard output, and writes the files that are asked for.
 pub(crate) fn run(plan: &DiffPlan) -> Result<ExitCode, Failure> {
     refuse_own_files(plan)?;
-    let (a_profiles, b_profiles) = (open_all(&plan.a)?, open_all(&plan.b)?);
+    let (a_profiles, b_profiles) = (
+        open_all(&plan.a, &plan.regions)?,
+        open_all(&plan.b, &plan.regions)?,
+    );
     let sides = |rank| -> Result<_, Failure> {
         Ok((
             runs(&plan.a, &a_profiles, rank)?,
@@ -78,8 +82,11 @@ fn refuse_own_files(plan: &DiffPlan) -> Result<(), Failure> {
     }
 }
 
-fn open_all(files: &[PathBuf]) -> Result<Vec<Profile>, Failure> {
-    files.iter().map(|file| report::open(file)).collect()
+fn open_all(files: &[PathBuf], regions: &[Region]) -> Result<Vec<Profile>, Failure> {
+    files
+        .iter()
+        .map(|file| report::open(file, regions))
+        .collect()
 }
 
 fn runs<'p>(

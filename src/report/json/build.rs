@@ -1,12 +1,12 @@
 //! Fills the schema from an analysis.
 
 use super::backward::backward;
+use super::collectives::collectives;
 use super::compile::compile;
 use super::conditions::conditions;
 use super::modules::{forward, modules};
 use super::operators::{operators, ops};
 use super::progress::progress;
-use super::collectives::collectives;
 use super::waits::{input, waits};
 use super::{
     FunctionRow, Interval, Intervals, Itwinai, Process, Quality, Report, SCHEMA, StopTimes, Thread,
@@ -65,7 +65,7 @@ pub fn report(profile: &Profile, analysis: &Analysis) -> Report {
             .map(|process| matrix(profile, process))
             .unwrap_or_default(),
         itwinai: primary.map(itwinai).unwrap_or_default(),
-        operators: primary.and_then(|process| operators(profile, process)),
+        operators: primary.and_then(operators),
         ops: primary.map_or(Vec::new(), |process| ops(profile, process)),
         forward: primary.and_then(forward),
         modules: primary.map_or(Vec::new(), modules),

@@ -79,7 +79,7 @@ pub struct OperatorSite {
 }
 
 /// Time in the operators of a process; `None` where none was seen.
-pub(super) fn operators(profile: &Profile, process: &ProcessSummary) -> Option<Operators> {
+pub(super) fn operators(process: &ProcessSummary) -> Option<Operators> {
     let table = &process.operators;
     if table.operators.is_empty() {
         return None;
@@ -98,7 +98,10 @@ pub(super) fn operators(profile: &Profile, process: &ProcessSummary) -> Option<O
 /// The operators of a process, those with the most own time first.
 pub(super) fn ops(profile: &Profile, process: &ProcessSummary) -> Vec<Operator> {
     let operators = process.operators.operators.iter();
-    operators.take(MOST).map(|each| operator(profile, each)).collect()
+    operators
+        .take(MOST)
+        .map(|each| operator(profile, each))
+        .collect()
 }
 
 fn by_activity(times: &[(Activity, u64)]) -> BTreeMap<&'static str, f64> {

@@ -43,7 +43,7 @@ pub struct Progress {
     /// Passes without a step; null where there was none.
     pub evaluation: Option<Evaluation>,
     /// Wall time of the training thread in a step, by phase.
-    pub phases: BTreeMap<&'static str, PhaseMs>,
+    pub phases: BTreeMap<String, PhaseMs>,
     /// Steps that took much longer than others.
     pub slow: Vec<Slow>,
 }
@@ -112,7 +112,7 @@ pub struct Slow {
     /// How long it took.
     pub ms: f64,
     /// The phase that took more than it usually does.
-    pub phase: &'static str,
+    pub phase: String,
     /// By how much.
     pub more_ms: f64,
     /// The user's line under which that was; null where none was on the stack.
@@ -145,7 +145,7 @@ pub(super) fn progress(profile: &Profile, process: &ProcessSummary) -> Option<Pr
             seconds: seconds(analysed.warm_up.ns),
         },
         evaluation: evaluation(analysed),
-        phases: phases(analysed),
+        phases: phases(profile, analysed),
         slow: analysed
             .slow
             .iter()
@@ -180,13 +180,13 @@ fn evaluation(analysed: &Analysed) -> Option<Evaluation> {
     })
 }
 
-fn phases(analysed: &Analysed) -> BTreeMap<&'static str, PhaseMs> {
+fn phases(profile: &Profile, analysed: &Analysed) -> BTreeMap<String, PhaseMs> {
     let phases = analysed.phases.iter().map(|phase| {
         let row = PhaseMs {
             ms: phase.per_step_ns / 1e6,
             share: interval(&phase.share),
         };
-        (phase.phase.name(), row)
+        (profile.phase_name(phase.phase).to_owned(), row)
     });
     phases.collect()
 }
@@ -199,7 +199,7 @@ fn slow_row(profile: &Profile, slow: &SlowStep) -> Slow {
         step: slow.number,
         at_s: seconds(slow.start_ns.saturating_sub(profile.start_ns)),
         ms: slow.ns as f64 / 1e6,
-        phase: slow.phase.name(),
+        phase: profile.phase_name(slow.phase).to_owned(),
         more_ms: slow.more_ns as f64 / 1e6,
         file: function.map(|function| function.file.clone()),
         line: slow.line.map(|(_, line)| line),

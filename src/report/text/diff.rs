@@ -140,7 +140,7 @@ fn carrier_name(row: &Row, scale: Scale) -> String {
 fn in_words(row: &Row) -> String {
     let name = part_name(&row.key, &row.about);
     match row.key {
-        Key::Phase(_) => format!("phase {name}"),
+        Key::Phase(_) | Key::Region(_) => format!("phase {name}"),
         Key::Activity(_) => format!("activity {name}"),
         _ => name,
     }
@@ -212,7 +212,10 @@ type IsOf = fn(&Key) -> bool;
 /// Sections, by kind of part.
 const SECTIONS: &[(&str, IsOf)] = &[
     ("PHASES AND ACTIVITIES", |key| {
-        matches!(key, Key::Phase(_) | Key::Activity(_) | Key::Row(_))
+        matches!(
+            key,
+            Key::Phase(_) | Key::Region(_) | Key::Activity(_) | Key::Row(_)
+        )
     }),
     ("MODULES in forward, with what is below them", |key| {
         matches!(key, Key::Module { .. })
@@ -287,7 +290,7 @@ fn passes_on(module: &Row, beyond: &[&Row]) -> bool {
 fn row(out: &mut String, row: &Row, scale: Scale, unit: Unit) {
     let label = part_label(&row.key, &row.about);
     let label = match row.key {
-        Key::Phase(_) => format!("phase {label}"),
+        Key::Phase(_) | Key::Region(_) => format!("phase {label}"),
         Key::Activity(_) => format!("activity {label}"),
         Key::Row(_) => format!("{label} (summary row)"),
         _ => printable(&label).into_owned(),

@@ -19,7 +19,7 @@ pub(super) fn progress(out: &mut String, profile: &Profile, process: &ProcessSum
     warm_up(out, profile, progress);
     counted(out, progress);
     evaluation(out, progress);
-    phases(out, process, progress);
+    phases(out, profile, process, progress);
     for slow in &progress.slow {
         slow_step(out, profile, progress, slow);
     }
@@ -157,7 +157,7 @@ fn evaluation(out: &mut String, progress: &Progress) {
     line(out, &[cut(&text, WIDTH)]);
 }
 
-fn phases(out: &mut String, process: &ProcessSummary, progress: &Progress) {
+fn phases(out: &mut String, profile: &Profile, process: &ProcessSummary, progress: &Progress) {
     let (Some(times), false) = (&progress.times, progress.phases.is_empty()) else {
         return;
     };
@@ -177,7 +177,7 @@ fn phases(out: &mut String, process: &ProcessSummary, progress: &Progress) {
         let tenths = (phase.share.value * 1000.0).round() as u32;
         let text = format!(
             "    {:<36}{:>10}  {}",
-            phase.phase.name(),
+            printable(profile.phase_name(phase.phase)),
             milliseconds(phase.per_step_ns / 1e6),
             share(&phase.share, tenths)
         );
@@ -206,7 +206,7 @@ fn slow_step(out: &mut String, profile: &Profile, progress: &Progress, slow: &Sl
         count(slow.number),
         milliseconds(slow.ns as f64 / 1e6),
         slow.ns as f64 / median_ns.max(1) as f64,
-        slow.phase.name(),
+        printable(profile.phase_name(slow.phase)),
         milliseconds(slow.more_ns as f64 / 1e6)
     );
     let line_of = slow.line.and_then(|(function, line)| {

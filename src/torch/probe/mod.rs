@@ -13,8 +13,8 @@
 mod checks;
 mod objects;
 mod places;
-mod routes;
 pub mod progress;
+mod routes;
 
 use crate::memory::Memory;
 use crate::model::ids::NnModuleId;
