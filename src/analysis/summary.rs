@@ -4,9 +4,9 @@ use super::backward::{BackwardTable, backward};
 use super::compile::{CompileTable, compile};
 use super::functions::{Hot, LineTime, hot, user_line};
 use super::intervals::{Share, Shares};
-use super::modules::{ModuleTree, modules};
+use super::modules::{ModuleTime, ModuleTree, modules};
 use super::operators::{OperatorTable, operators};
-use super::progress::{Progress, progress};
+use super::progress::{Progress, StepUnit, progress};
 use super::threads::{ThreadSummary, threads};
 use crate::model::category::{Activity, FrameKind, Phase, SummaryRow};
 use crate::model::ids::{ProcessId, ThreadId};
@@ -127,6 +127,19 @@ pub struct ProcessSummary {
 }
 
 impl ProcessSummary {
+    /// Time of a module per step, over all steps of the recording, ns; where steps are an optimizer's, less evaluation.
+    pub fn per_step_ns(&self, module: &ModuleTime) -> Option<f64> {
+        let progress = self
+            .progress
+            .as_ref()
+            .filter(|progress| progress.steps > 0)?;
+        let evaluated = match progress.unit {
+            StepUnit::Optimizer => module.eval_ns,
+            StepUnit::Batch => 0,
+        };
+        Some(module.total_ns.saturating_sub(evaluated) as f64 / progress.steps as f64)
+    }
+
     /// Time of a row, ns.
     pub fn row_ns(&self, row: SummaryRow) -> u64 {
         self.rows

@@ -154,14 +154,12 @@ fn why_nothing(run: &RunInfo) -> String {
 /// What must be known before any figure is believed.
 fn warnings(out: &mut String, analysis: &Analysis) {
     let quality = &analysis.quality;
-    let due = quality.ticks.saturating_add(quality.missed_ticks);
-    let disturbed =
-        quality.late_ticks.saturating_add(quality.missed_ticks) as f64 / due.max(1) as f64;
-    if quality.own_queue > 0.1 || disturbed > 0.2 {
+    let late = quality.late_ticks as f64 / quality.ticks.max(1) as f64;
+    if quality.own_queue > 0.1 || late > 0.2 {
         let text = format!(
-            "WARNING: no CPU was left: torchspy waited for one {} of the time, and {} of ticks were late or left out",
+            "WARNING: this machine had no CPU to spare: torchspy waited for one {} of the time, and {} of its ticks were late",
             percent(quality.own_queue),
-            percent(disturbed)
+            percent(late)
         );
         sentence(out, "", &text);
     }

@@ -56,6 +56,8 @@ pub struct Module {
     pub total_s: f64,
     /// The part of `total_s` in which the innermost module was in evaluation mode.
     pub eval_s: f64,
+    /// Training time (`total_s` less `eval_s`; all of it where nothing is trained) per step, ms; null where no steps are known.
+    pub per_step_ms: Option<f64>,
     /// Own time as a share of the thread's wall time.
     pub self_share: Interval,
     /// Total time as a share of the thread's wall time.
@@ -79,7 +81,7 @@ pub(super) fn forward(process: &ProcessSummary) -> Option<Forward> {
             .into_iter()
             .map(|group| Group {
                 count: group.count,
-                module: module(&group.time),
+                module: module(process, &group.time),
             })
             .collect(),
     })
@@ -88,7 +90,10 @@ pub(super) fn forward(process: &ProcessSummary) -> Option<Forward> {
 /// The modules of a process, each before those below it; siblings by total time.
 pub(super) fn modules(process: &ProcessSummary) -> Vec<Module> {
     let shown = most(&process.modules.modules, |module| module.total_ns);
-    shown.into_iter().map(module).collect()
+    shown
+        .into_iter()
+        .map(|time| module(process, time))
+        .collect()
 }
 
 /// Those with the most total time, in their order. What stands above one of them is among them: it has no less time, and comes
@@ -101,7 +106,7 @@ fn most<T>(rows: &[T], total_ns: impl Fn(&T) -> u64) -> Vec<&T> {
     ranked.into_iter().map(|(_, row)| row).collect()
 }
 
-fn module(time: &ModuleTime) -> Module {
+fn module(process: &ProcessSummary, time: &ModuleTime) -> Module {
     Module {
         root: time.root.clone(),
         number: time.number,
@@ -110,6 +115,7 @@ fn module(time: &ModuleTime) -> Module {
         self_s: seconds(time.self_ns),
         total_s: seconds(time.total_ns),
         eval_s: seconds(time.eval_ns),
+        per_step_ms: process.per_step_ns(time).map(|ns| ns / 1e6),
         self_share: interval(&time.self_share),
         total_share: interval(&time.total_share),
     }

@@ -42,6 +42,17 @@ pub(super) fn column_seconds(ns: u64) -> String {
     format!("{:.2}", ns as f64 / 1e9)
 }
 
+/// Three digits.
+pub(super) fn milliseconds(ms: f64) -> String {
+    if ms < 1.0 {
+        format!("{ms:.2}")
+    } else if ms < 100.0 {
+        format!("{ms:.1}")
+    } else {
+        count(ms.round() as u64)
+    }
+}
+
 /// `41 us`, `1.2 ms`.
 pub(super) fn short_time(ns: u64) -> String {
     match ns {

@@ -1,8 +1,9 @@
 //! The tree of modules of the training thread's forward passes.
 
-use super::format::{column_seconds, count, cut, percent, printable, share};
+use super::format::{column_seconds, count, cut, milliseconds, percent, printable, share};
 use super::{WIDTH, line};
 use crate::analysis::modules::ModuleGroup;
+use crate::analysis::progress::StepUnit;
 use crate::analysis::summary::ProcessSummary;
 use std::cmp::Reverse;
 
@@ -17,14 +18,39 @@ pub(super) fn modules(out: &mut String, process: &ProcessSummary, rows: usize) {
         "time of forward"
     };
     line(out, &[format!("\nMODULES, {whose} on the training thread")]);
-    out.push_str("   self s  total s  total %        module\n");
+    let steps = process.progress.as_ref();
+    let per_step = if steps.is_some() { "  ms/step" } else { "" };
+    line(
+        out,
+        &[format!(
+            "   self s  total s{per_step}  total %        module"
+        )],
+    );
     let shown = most(&tree.groups, rows);
     for group in &shown {
-        row(out, group, process.wall_ns);
+        row(out, group, process);
     }
     let left_out = tree.groups.len() - shown.len();
     if left_out > 0 {
-        let text = format!("{:>33}… {} more", "", count(left_out as u64));
+        let text = format!(
+            "{:>33}{:>width$}… {} more",
+            "",
+            "",
+            count(left_out as u64),
+            width = per_step.len()
+        );
+        line(out, &[text]);
+    }
+    if let Some(progress) = steps {
+        let text = format!(
+            "  ms/step: {} over all {} steps recorded",
+            if progress.unit == StepUnit::Batch {
+                "total"
+            } else {
+                "total less eval"
+            },
+            count(progress.steps)
+        );
         line(out, &[text]);
     }
     let share = |ns: u64| percent(ns as f64 / process.wall_ns.max(1) as f64);
@@ -52,8 +78,8 @@ fn most(groups: &[ModuleGroup], count: usize) -> Vec<&ModuleGroup> {
     ranked.into_iter().map(|(_, group)| group).collect()
 }
 
-fn row(out: &mut String, group: &ModuleGroup, wall_ns: u64) {
-    let module = &group.time;
+fn row(out: &mut String, group: &ModuleGroup, process: &ProcessSummary) {
+    let (module, wall_ns) = (&group.time, process.wall_ns);
     let tenths = (module.total_ns as f64 * 1000.0 / wall_ns.max(1) as f64).round() as u32;
     let mut about = Vec::new();
     let class = printable(&module.class);
@@ -78,8 +104,10 @@ fn row(out: &mut String, group: &ModuleGroup, wall_ns: u64) {
         true => String::new(),
         false => format!(" ({})", about.join(", ")),
     };
+    let per_step = process.per_step_ns(module);
+    let per_step = per_step.map_or(String::new(), |ns| format!("{:>9}", milliseconds(ns / 1e6)));
     let text = format!(
-        "{:>9}{:>9}  {:<13} {:indent$}{}{about}",
+        "{:>9}{:>9}{per_step}  {:<13} {:indent$}{}{about}",
         column_seconds(module.self_ns),
         column_seconds(module.total_ns),
         share(&module.total_share, tenths),

@@ -1,6 +1,8 @@
 //! Steps: how many, how long, which were slow; and how much of them was what.
 
-use super::format::{column_seconds, count, cut, percent, place, printable, seconds, share};
+use super::format::{
+    column_seconds, count, cut, milliseconds, percent, place, printable, seconds, share,
+};
 use super::{WIDTH, line, wrapped};
 use crate::analysis::progress::{Progress, SlowStep, StepTimes, StepUnit, steps as listed};
 use crate::analysis::summary::ProcessSummary;
@@ -217,17 +219,6 @@ fn slow_step(out: &mut String, profile: &Profile, progress: &Progress, slow: &Sl
         text.push_str(&format!(", {place}"));
     }
     line(out, &[cut(&text, WIDTH)]);
-}
-
-/// Three digits.
-fn milliseconds(ms: f64) -> String {
-    if ms < 1.0 {
-        format!("{ms:.2}")
-    } else if ms < 100.0 {
-        format!("{ms:.1}")
-    } else {
-        count(ms.round() as u64)
-    }
 }
 
 fn number(value: f64) -> String {

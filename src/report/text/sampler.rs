@@ -1,7 +1,7 @@
 //! How good the samples are, and what they cost.
 
 use super::format::{count, cut, fine_percent, percent, printable, seconds, short_time};
-use super::{WIDTH, line, wrapped};
+use super::{WIDTH, line, sentence, wrapped};
 use crate::analysis::Analysis;
 use crate::analysis::quality::QualitySummary;
 use crate::model::profile::Profile;
@@ -19,7 +19,7 @@ pub(super) fn sampler(out: &mut String, profile: &Profile, analysis: &Analysis) 
     }
     out.push_str("\nMISSING\n");
     for missing in &profile.missing {
-        line(out, &[cut(&format!("  {}", printable(missing)), WIDTH)]);
+        sentence(out, "  ", missing);
     }
 }
 
