@@ -84,13 +84,13 @@ def train(arguments, model, optimizer, loader, test):
             truth["batches"] += 1
             with precision:
                 loss = criterion(model(inputs), target)
+            if truth["steps"] + 1 == arguments.slow:
+                tempt(0.4)
             loss.backward()
             if number % arguments.accumulate == 0:
                 optimizer.step()
                 optimizer.zero_grad()
                 truth["steps"] += 1
-                if truth["steps"] == arguments.slow:
-                    tempt(0.4)
                 now = time.monotonic()
                 if before is not None:
                     truth["step_ms"].append((now - before) * 1000)
