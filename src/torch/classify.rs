@@ -293,7 +293,7 @@ fn known(
 }
 
 /// What the callers of a known function make of it: a copy that `.item()` makes is a wait for the GPU; what registers kernels and
-/// bindings while a library is loaded neither computes nor dispatches.
+/// bindings while a library is loaded neither computes nor dispatches; autograd's part of a forward is the dispatch of an operator.
 fn in_context(found: Activity, outward: &mut impl Iterator<Item = FunctionClass>) -> Activity {
     let mut callers = outward.take_while(|class| class.says != Says::Python);
     match found {
@@ -313,8 +313,12 @@ fn in_context(found: Activity, outward: &mut impl Iterator<Item = FunctionClass>
                 found
             }
         }
+        // What a forward's wrapper writes down for backward, and what goes with a tensor that is given up.
+        Activity::Autograd => match callers.find_map(of_known) {
+            Some(told @ (Activity::Dispatch | Activity::NativeOther)) => told,
+            _ => found,
+        },
         Activity::Dispatch
-        | Activity::Autograd
         | Activity::AtenCompute
         | Activity::Gemm
         | Activity::GpuLaunch
@@ -325,6 +329,16 @@ fn in_context(found: Activity, outward: &mut impl Iterator<Item = FunctionClass>
             Activity::NativeOther
         }
         _ => found,
+    }
+}
+
+fn of_known(class: FunctionClass) -> Option<Activity> {
+    match class.says {
+        Says::Known { active, .. } if active != Activity::Autograd || class.plumbing => {
+            Some(active)
+        }
+        Says::Loading => Some(Activity::NativeOther),
+        _ => None,
     }
 }
 
