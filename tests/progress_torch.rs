@@ -116,7 +116,7 @@ fn accumulated_batches_are_no_steps() {
 fn without_an_optimizer_a_step_is_a_batch() {
     let folder = tempfile::tempdir().unwrap();
     let recording = folder.path().join("run.tspy");
-    let Some(truth) = recorded(&recording, &["--infer", "--batches", "60"]) else {
+    let Some(truth) = recorded(&recording, &["--infer", "--batches", "40", "--size", "64"]) else {
         return;
     };
     let progress = &report(&recording, &[])["progress"];
