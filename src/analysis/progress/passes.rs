@@ -89,11 +89,17 @@ fn first_value(profile: &Profile, pass: &Pass) -> u64 {
         .map_or(0, |point| point.value)
 }
 
-/// A step belongs to the pass that gave out a batch last before it.
+/// A step belongs to the pass that gave out a batch last before it. Between two readings a pass may have made its last step and the
+/// next one given out its first batch: the step is that of the pass which has made steps already.
 fn assign_steps(passes: &mut [Pass], given: &[(u64, usize)], counted: &Counted) {
+    let last_until = |time_ns: u64| {
+        let until = given.partition_point(|&(given_ns, _)| given_ns <= time_ns);
+        given.get(until.checked_sub(1)?).map(|&(_, pass)| pass)
+    };
     for (index, ended) in counted.ended.iter().enumerate() {
-        let until = given.partition_point(|&(time_ns, _)| time_ns <= ended.before_ns);
-        let Some(&(_, pass)) = given.get(until.saturating_sub(1)) else {
+        let older = last_until(ended.after_ns)
+            .filter(|&pass| passes.get(pass).is_some_and(|pass| pass.trains));
+        let Some(pass) = older.or_else(|| last_until(ended.before_ns)) else {
             continue;
         };
         let earlier = if index == 0 { counted.earlier } else { 0 };
