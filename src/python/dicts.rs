@@ -5,8 +5,7 @@ use super::layout::OBJECT_TYPE;
 use super::layout::objects::{
     Attributes, DICT_KEYS, FLAG_DICT, FLAG_HEAP_TYPE, FLAG_INLINE_VALUES, FLAG_MANAGED_DICT,
     KEYS_SIZE, KeysForm, LOG2_KEYS, MANAGED_DICT, MANAGED_VALUES, ObjectLayout, SIZED_KEYS,
-    TUPLE_ITEMS, TYPE_BASIC_SIZE, TYPE_DICT, TYPE_DICT_OFFSET, TYPE_FLAGS, TYPE_MRO, TYPE_NAME,
-    VALUES_VALID,
+    TYPE_BASIC_SIZE, TYPE_DICT, TYPE_DICT_OFFSET, TYPE_FLAGS, TYPE_MRO, TYPE_NAME, VALUES_VALID,
 };
 use super::objects::{ObjectError, u64_at};
 use crate::memory::Memory;
@@ -92,13 +91,19 @@ impl TypeFacts {
     }
 
     /// Whether one of its bases, or itself, is called `name`.
-    pub fn has_base(&self, name: &str, memory: &dyn Memory) -> Result<bool, ObjectError> {
+    pub fn has_base(
+        &self,
+        name: &str,
+        layout: &ObjectLayout,
+        memory: &dyn Memory,
+    ) -> Result<bool, ObjectError> {
         let count = memory.read_u64(self.mro.wrapping_add(16))?;
         let count = usize::try_from(count)
             .ok()
             .filter(|&count| count <= MAX_MRO)
             .ok_or(ObjectError::TooLong)?;
-        let items = memory.read_bytes(self.mro.wrapping_add(TUPLE_ITEMS.into()), count * 8)?;
+        let items =
+            memory.read_bytes(self.mro.wrapping_add(layout.tuple_items.into()), count * 8)?;
         for index in (0..count).rev() {
             let base = u64_at(&items, index as u32 * 8);
             let text = memory.read_u64(base.wrapping_add(TYPE_NAME.into()))?;

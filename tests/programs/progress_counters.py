@@ -115,7 +115,7 @@ def directly(loader, first=0):
 
 def together(loader):
     number = 0
-    for _ in zip(loader, range(100)):
+    for _ in zip(range(100), loader):
         number += 1
         stop(batches=number)
 

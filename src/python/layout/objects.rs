@@ -1,6 +1,7 @@
 //! Where objects keep their attributes, and dictionaries their entries, by version.
 //!
-//! Source: Include/cpython/object.h (`PyTypeObject`, `PyHeapTypeObject`), Include/cpython/dictobject.h (`PyDictObject`),
+//! Source: Include/cpython/object.h (`PyTypeObject`, `PyHeapTypeObject`), Include/cpython/tupleobject.h,
+//! Include/cpython/dictobject.h (`PyDictObject`),
 //! Include/internal/pycore_dict.h (`struct _dictkeysobject`, `struct _dictvalues`; 3.10: Objects/dict-common.h) and
 //! Include/internal/pycore_object.h (`MANAGED_DICT_OFFSET`, `_PyObject_InlineValues`) of 3.10.13, 3.11.7, 3.12.1, 3.13.0
 //! and 3.14: `https://github.com/python/cpython/tree/3.NN/Include`. Builds with a GIL, 64 bits.
@@ -20,6 +21,8 @@ pub struct ObjectLayout {
     pub cached_keys: Option<u32>,
     /// Whether a dictionary tells that a value was put in the place of another: `ma_version_tag`, up to 3.13 (PEP 699).
     pub tells_replaced: bool,
+    /// `PyTupleObject.ob_item`. 3.14 put the tuple's hash before it.
+    pub tuple_items: u32,
 }
 
 /// Where an instance keeps its attributes.
@@ -55,6 +58,7 @@ impl ObjectLayout {
                 values: 0,
                 cached_keys: Some(872),
                 tells_replaced: true,
+                tuple_items: 24,
             },
             11 => Self {
                 attributes: Attributes::ValuesOrDict,
@@ -62,6 +66,7 @@ impl ObjectLayout {
                 values: 0,
                 cached_keys: Some(872),
                 tells_replaced: true,
+                tuple_items: 24,
             },
             12 => Self {
                 attributes: Attributes::Tagged,
@@ -69,6 +74,7 @@ impl ObjectLayout {
                 values: 0,
                 cached_keys: Some(880),
                 tells_replaced: true,
+                tuple_items: 24,
             },
             minor => Self {
                 attributes: Attributes::Inline,
@@ -77,6 +83,7 @@ impl ObjectLayout {
                 // 3.15 put a slot into PyTypeObject.
                 cached_keys: (minor <= 14).then_some(880),
                 tells_replaced: minor <= 13,
+                tuple_items: if minor <= 13 { 24 } else { 32 },
             },
         }
     }
@@ -92,7 +99,7 @@ pub const TYPE_FLAGS: u32 = 168;
 pub const TYPE_DICT: u32 = 264;
 /// `PyTypeObject.tp_dictoffset`.
 pub const TYPE_DICT_OFFSET: u32 = 288;
-/// `PyTypeObject.tp_mro`: a tuple.
+/// `PyTypeObject.tp_mro`: a tuple; its length is where that of every variable-sized object is (16).
 pub const TYPE_MRO: u32 = 344;
 
 /// `Py_TPFLAGS_INLINE_VALUES` (3.13 on).
@@ -104,8 +111,6 @@ pub const FLAG_HEAP_TYPE: u64 = 1 << 9;
 /// `Py_TPFLAGS_DICT_SUBCLASS`.
 pub const FLAG_DICT: u64 = 1 << 29;
 
-/// `PyTupleObject.ob_item`; its length is where that of every variable-sized object is (16).
-pub const TUPLE_ITEMS: u32 = 24;
 /// `PyDictObject.ma_used`; a version or watcher's tag, `ma_keys` and `ma_values` follow.
 pub const DICT_USED: u32 = 16;
 /// `PyDictObject.ma_keys`; `ma_values` follows.

@@ -365,7 +365,7 @@ impl Objects {
                 self.types.clear();
             }
             let facts = TypeFacts::read(address, memory)?;
-            let is_module = facts.has_base(BASE, memory).unwrap_or(false);
+            let is_module = facts.has_base(BASE, &self.objects, memory).unwrap_or(false);
             self.types.insert(address, (facts, is_module));
         }
         self.types.get(&address).ok_or(ObjectError::Invalid)

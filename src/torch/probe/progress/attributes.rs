@@ -5,7 +5,7 @@ use crate::memory::Memory;
 use crate::python::dicts::{Entry, InstanceDict, TypeFacts, read_entries, read_table, read_type};
 use crate::python::discover::Interpreter;
 use crate::python::layout::Layout;
-use crate::python::layout::objects::{DICT_KEYS, INT_DIGIT, ObjectLayout, TUPLE_ITEMS};
+use crate::python::layout::objects::{DICT_KEYS, INT_DIGIT, ObjectLayout};
 use crate::python::objects::{ObjectError, read_str};
 use rustc_hash::FxHashMap;
 
@@ -45,6 +45,11 @@ impl Reader {
             objects: ObjectLayout::of(interpreter.version),
             types: FxHashMap::default(),
         }
+    }
+
+    /// How objects are laid out.
+    pub(super) fn objects(&self) -> ObjectLayout {
+        self.objects
     }
 
     /// The type at `address`, as it is now.
@@ -178,7 +183,7 @@ impl Reader {
         const MOST: u64 = 1 << 24;
         let items = match self.class_of(object, memory)?.as_str() {
             "list" => memory.read_u64(object.wrapping_add(LIST_ITEMS))?,
-            "tuple" => object.wrapping_add(TUPLE_ITEMS.into()),
+            "tuple" => object.wrapping_add(self.objects.tuple_items.into()),
             _ => return Err(ObjectError::Invalid),
         };
         let length = memory.read_u64(object.wrapping_add(LENGTH))?;
