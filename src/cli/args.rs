@@ -85,6 +85,12 @@ pub(crate) struct RecordArguments {
     /// Share of a running thread's time that stops may take, in percent, or `off`
     #[arg(long, value_name = "PERCENT", default_value = "2")]
     pub(crate) max_stopped: String,
+    /// Record these GPUs: all, none, or a list by number or UUID; without it, those that the sampled processes use
+    #[arg(long, value_name = "all|none|LIST")]
+    pub(crate) gpu: Option<String>,
+    /// NVIDIA's library of management, where it is in an odd place (libnvidia-ml.so.1)
+    #[arg(long, value_name = "PATH")]
+    pub(crate) nvml_lib: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) drawing: DrawingArguments,
     #[command(flatten)]

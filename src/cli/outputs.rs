@@ -102,6 +102,7 @@ fn resolve_recording(recording: &Recording) -> Profile {
         counters: &recording.counters,
         points: &recording.points,
         conditions: &recording.conditions,
+        lanes: &recording.lanes,
         stacks: &recording.stacks,
         samples: &recording.samples,
         quality: &recording.quality,

@@ -8,6 +8,8 @@ use super::diff_plan::DiffPlan;
 use super::failure::Failure;
 use super::regions;
 use crate::analysis::progress::window::StepRange;
+use crate::gpu::collector::GpuOptions;
+use crate::gpu::select::GpuChoice;
 use crate::model::region::Region;
 use crate::report::text;
 use crate::report::view::By;
@@ -180,6 +182,7 @@ impl RecordPlan {
                 threads: parse_regex(arguments.threads.as_deref())?,
                 subprocesses: !arguments.no_subprocesses,
                 max_stopped: parse_max_stopped(&arguments.max_stopped)?,
+                gpu: parse_gpu(arguments.gpu.as_deref(), arguments.nvml_lib)?,
             },
             duration: arguments
                 .duration
@@ -318,6 +321,23 @@ fn parse_max_stopped(text: &str) -> Result<f64, Failure> {
             "it is a share in percent, above 0 and up to 100, or off; --nonblocking never stops anything",
         )),
     }
+}
+
+fn parse_gpu(choice: Option<&str>, library: Option<PathBuf>) -> Result<GpuOptions, Failure> {
+    let choice = choice.map_or(Ok(GpuChoice::Used), GpuChoice::parse);
+    let choice = choice.map_err(|word| {
+        Failure::usage(
+            format!("--gpu: {word}"),
+            "all, none, or a list by number or UUID: 0,1 or GPU-8d2c0b1e or MIG-…; nvidia-smi -L lists them",
+        )
+    })?;
+    if let Some(path) = library.as_ref().filter(|path| !path.is_file()) {
+        return Err(Failure::usage(
+            format!("--nvml-lib {}: there is no such file", path.display()),
+            "give the path of libnvidia-ml.so.1; without the option the system's own is taken",
+        ));
+    }
+    Ok(GpuOptions { choice, library })
 }
 
 fn parse_duration(text: &str) -> Result<Duration, Failure> {

@@ -6,6 +6,7 @@ pub mod code;
 pub mod compile;
 pub mod frame;
 pub mod ids;
+pub mod lane;
 pub mod module;
 pub mod nn_module;
 pub mod operator;

@@ -1,6 +1,6 @@
 //! Versions 1 and 2 of the format: what stands in the header block and in a segment's payload. Version 2 adds a table of
 //! `nn.Module`s behind all others, frames that say which module's call comes next, or what code is compiled by it; counters of
-//! progress, their readings, and conditions; and the user's regions behind the rest of the header.
+//! progress, their readings, and conditions; lanes of devices and processes; and the user's regions behind the rest of the header.
 //!
 //! The payload is zstd over postcard over columns, each column of a table in a run of its own. Everything in it is hostile input when it is read: sizes are
 //! bounded before they are believed, and ids are checked once, here, so that nobody else has to.
@@ -8,6 +8,7 @@
 mod codes;
 mod column;
 mod compress;
+mod lanes;
 mod progress;
 mod rows;
 mod samples;
@@ -20,10 +21,12 @@ mod tests;
 
 pub(super) use column::Corrupt;
 
+use crate::model::lane::Lanes;
 use crate::model::run::RunInfo;
 use crate::model::segment::Segment;
 use column::{ColumnReader, ColumnWriter};
 use compress::Compressor;
+use lanes::WireLanes;
 use progress::{PointColumns, WireCounter, condition_of, wire_condition};
 use rows::{
     RowBytes, Rows, WireModule, WireProcess, WireQuality, WireRegions, WireRun, clock_of, loss_of,
@@ -68,6 +71,7 @@ struct WireSegment2<C, B> {
     counters: Rows<B>,
     points: PointColumns<C>,
     conditions: Rows<B>,
+    lanes: WireLanes<C, B>,
 }
 
 /// The most bytes that a payload of `compressed` bytes may become.
@@ -126,6 +130,7 @@ impl Encoder {
             counters: Rows::encode(&segment.counters, WireCounter::of)?,
             points: PointColumns::encode(&segment.points)?,
             conditions: Rows::encode(&segment.conditions, wire_condition)?,
+            lanes: WireLanes::encode(&segment.lanes)?,
         };
         let length = self.compressor.append(&wire, out)?;
         let compressed = out.len() - start;
@@ -206,6 +211,7 @@ impl Decoder {
                 counters: wire.counters.decode(WireCounter::model)?,
                 points: wire.points.decode()?,
                 conditions: wire.conditions.decode(condition_of)?,
+                lanes: wire.lanes.decode()?,
                 ..segment_of(wire.first)?
             }
         };
@@ -244,6 +250,7 @@ fn segment_of(wire: WireSegment<ColumnReader<'_>, &[u8]>) -> Result<Segment, Cor
         counters: Vec::new(),
         points: Vec::new(),
         conditions: Vec::new(),
+        lanes: Lanes::default(),
         frames,
     })
 }

@@ -5,6 +5,7 @@ use crate::model::address::CodeAddress;
 use crate::model::code::{CodeInfo, PythonVersion};
 use crate::model::frame::{Frame, Partial, Trust};
 use crate::model::ids::{CodeId, FrameId, ModuleId, NnModuleId, ProcessId, StackId, ThreadId};
+use crate::model::lane::Lanes;
 use crate::model::module::{ModuleInfo, ModuleKind, SymbolInfo};
 use crate::model::nn_module::NnModuleInfo;
 use crate::model::process::{ProcessInfo, ThreadInfo};
@@ -284,6 +285,7 @@ fn segments() -> impl Strategy<Value = Segment> {
             counters: Vec::new(),
             points: Vec::new(),
             conditions: Vec::new(),
+            lanes: Lanes::default(),
             frames,
             stacks: Vec::new(),
             samples,

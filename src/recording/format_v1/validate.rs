@@ -2,6 +2,8 @@
 
 use super::column::Corrupt;
 use crate::model::frame::Frame;
+use crate::model::ids::GpuId;
+use crate::model::lane::Lanes;
 use crate::model::sample::Sample;
 use crate::model::segment::Segment;
 
@@ -10,6 +12,9 @@ const MAX_TIME_NS: u64 = 1 << 62;
 
 /// Longest stretch that is believed: thirteen days.
 const MAX_STRETCH_NS: u64 = 1 << 50;
+
+/// Largest value of a lane that is believed: an exabyte. Leaves room to add.
+pub(crate) const MAX_LANE_VALUE: u64 = 1 << 60;
 
 /// Checks that every id is one of the segment's own tables, and that times can be added up.
 pub(super) fn validate(segment: &Segment) -> Result<(), Corrupt> {
@@ -77,10 +82,41 @@ pub(super) fn validate(segment: &Segment) -> Result<(), Corrupt> {
             "a condition's process does not exist",
         )?;
     }
+    validate_lanes(&segment.lanes)?;
     for sample in &segment.samples {
         validate_sample(segment, sample)?;
     }
     Ok(())
+}
+
+fn validate_lanes(lanes: &Lanes) -> Result<(), Corrupt> {
+    let known = |gpu: GpuId| gpu.index() < lanes.gpus.len();
+    check(
+        lanes.clocks.iter().all(|clock| known(clock.gpu))
+            && lanes.lanes.iter().all(|lane| lane.gpu.is_none_or(known))
+            && lanes.gaps.iter().all(|gap| gap.gpu.is_none_or(known)),
+        "a lane's GPU does not exist",
+    )?;
+    for point in &lanes.points {
+        check(
+            point.lane.index() < lanes.lanes.len(),
+            "a value's lane does not exist",
+        )?;
+        check(
+            point.start_ns <= point.end_ns
+                && point.end_ns <= MAX_TIME_NS
+                && point.end_ns - point.start_ns <= MAX_STRETCH_NS,
+            "a value's window is absurd",
+        )?;
+        check(point.value <= MAX_LANE_VALUE, "a value is absurd")?;
+    }
+    check(
+        lanes
+            .gaps
+            .iter()
+            .all(|gap| gap.start_ns <= MAX_TIME_NS && gap.end_ns <= MAX_TIME_NS),
+        "a gap's time is absurd",
+    )
 }
 
 fn validate_sample(segment: &Segment, sample: &Sample) -> Result<(), Corrupt> {

@@ -1,0 +1,150 @@
+//! Between the collectors and the recording: what is sampled goes one way, lanes the other. Nobody waits for anybody.
+
+use crate::model::lane::{GpuInfo, LaneGap, LaneMerger, Lanes};
+use crate::os::clock::monotonic_ns;
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long the end of a recording waits for the last values. A call that hangs is left to itself.
+const PATIENCE: Duration = Duration::from_millis(400);
+/// A call that takes this long is a gap.
+pub(super) const LONG_CALL_NS: u64 = 1_000_000_000;
+
+/// A process that is sampled, as far as collectors need to know.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sampled {
+    /// Its pid.
+    pub pid: i32,
+    /// Its name, for people.
+    pub name: String,
+    /// Whether libcuda is mapped.
+    pub has_cuda: bool,
+    /// Its CUDA_VISIBLE_DEVICES.
+    pub visible: Option<String>,
+}
+
+/// A call of the driver that is under way, or none.
+#[derive(Debug, Default)]
+pub(super) struct Call {
+    gpu: Option<GpuInfo>,
+    since_ns: AtomicU64,
+}
+
+impl Call {
+    pub(super) fn begin(&self) -> u64 {
+        let now_ns = monotonic_ns();
+        self.since_ns.store(now_ns, Ordering::Relaxed);
+        now_ns
+    }
+
+    pub(super) fn end(&self) {
+        self.since_ns.store(0, Ordering::Relaxed);
+    }
+}
+
+/// What collectors and the recording share.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    sampled: Mutex<Arc<[Sampled]>>,
+    calls: Mutex<Vec<Arc<Call>>>,
+}
+
+impl Shared {
+    /// Who is sampled.
+    pub(super) fn sampled(&self) -> Arc<[Sampled]> {
+        self.sampled
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// A place to say that a call is under way; of a device, or of the library itself.
+    pub(super) fn call(&self, gpu: Option<&GpuInfo>) -> Arc<Call> {
+        let call = Arc::new(Call {
+            gpu: gpu.cloned(),
+            since_ns: AtomicU64::new(0),
+        });
+        let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        calls.push(call.clone());
+        call
+    }
+}
+
+/// The recording's end.
+#[derive(Debug)]
+pub struct LaneFeed {
+    pub(super) shared: Arc<Shared>,
+    batches: Receiver<Lanes>,
+    /// Collectors work for as long as this is there.
+    stop: Option<Sender<()>>,
+}
+
+impl LaneFeed {
+    pub(super) fn new(shared: Arc<Shared>, batches: Receiver<Lanes>, stop: Sender<()>) -> Self {
+        Self {
+            shared,
+            batches,
+            stop: Some(stop),
+        }
+    }
+
+    /// Tells collectors who is sampled. Does not wait for any of them.
+    pub fn tell(&self, sampled: Vec<Sampled>) {
+        if let Ok(mut known) = self.shared.sampled.try_lock()
+            && **known != *sampled
+        {
+            *known = sampled.into();
+        }
+    }
+
+    /// What was gathered since the last call.
+    pub fn take(&self) -> Lanes {
+        let mut merger = LaneMerger::default();
+        while let Ok(batch) = self.batches.try_recv() {
+            merger.add(&batch);
+        }
+        merger.finish()
+    }
+
+    /// Ends collecting, and takes what is left: all that arrives within a short while. Calls that the driver has not come
+    /// back from are gaps.
+    pub fn take_last(&mut self) -> Lanes {
+        self.stop = None;
+        let mut merger = LaneMerger::default();
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match self.batches.recv_deadline(deadline) {
+                Ok(batch) => merger.add(&batch),
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        merger.add(&self.hanging());
+        merger.finish()
+    }
+
+    fn hanging(&self) -> Lanes {
+        let now_ns = monotonic_ns();
+        let mut lanes = Lanes::default();
+        let calls = self.shared.calls.lock();
+        for call in calls.unwrap_or_else(PoisonError::into_inner).iter() {
+            let since_ns = call.since_ns.load(Ordering::Relaxed);
+            if since_ns == 0 || now_ns.saturating_sub(since_ns) < PATIENCE.as_nanos() as u64 {
+                continue;
+            }
+            let gpu = call.gpu.as_ref().map(|info| {
+                lanes.gpus.push(info.clone());
+                crate::model::ids::GpuId::from_index(lanes.gpus.len() - 1)
+            });
+            lanes.gaps.push(LaneGap {
+                gpu,
+                kind: None,
+                start_ns: since_ns,
+                end_ns: now_ns,
+                reason: "the driver did not answer".to_owned(),
+            });
+        }
+        lanes
+    }
+}
