@@ -17,6 +17,7 @@
 //! | [`input_queue`] | what DataLoader workers did while their trainer waited for them |
 //! | [`collectives`], [`late_ranks`] | time in collectives, and which rank arrived last |
 //! | [`stack_facts`], [`timeline`] | what these three look up: stacks, and samples by time |
+//! | [`lanes`] | what devices and the host did over time |
 //! | [`quality`] | how good the samples are, and what they cost |
 //! | [`rounding`] | percentages that add up |
 //! | [`diff`] | what differs between two runs, beyond noise |
@@ -30,6 +31,7 @@ pub mod forward;
 pub mod functions;
 pub mod input_queue;
 pub mod intervals;
+pub mod lanes;
 pub mod late_ranks;
 mod module_groups;
 pub mod modules;
@@ -46,6 +48,7 @@ pub mod waits;
 use crate::model::ids::{ProcessId, ThreadId};
 use crate::model::profile::{Profile, ProfileSample, Role};
 use collectives::ProcessCollectives;
+use lanes::LaneSummary;
 use quality::QualitySummary;
 use stack_facts::StackFacts;
 use summary::ProcessSummary;
@@ -64,6 +67,8 @@ pub struct Analysis {
     pub collectives: Vec<ProcessCollectives>,
     /// The sampler's figures.
     pub quality: QualitySummary,
+    /// What devices and the host did.
+    pub lanes: LaneSummary,
 }
 
 impl Analysis {
@@ -95,6 +100,7 @@ pub fn analyze(profile: &Profile) -> Analysis {
         processes,
         primary,
         quality: quality::summarize(profile),
+        lanes: lanes::summarize(profile),
     }
 }
 

@@ -5,6 +5,7 @@ pub mod category;
 pub mod code;
 pub mod compile;
 pub mod frame;
+pub mod gpu_name;
 pub mod ids;
 pub mod lane;
 pub mod module;

@@ -6,6 +6,7 @@ mod compile;
 mod conditions;
 pub mod diff;
 mod format;
+mod lanes;
 mod modules;
 mod operators;
 mod processes;
@@ -96,6 +97,7 @@ pub fn render_summary(profile: &Profile, analysis: &Analysis, options: TextOptio
             sentence(&mut out, "  ", &why_nothing(&profile.run));
         }
     }
+    lanes::lanes(&mut out, profile, analysis);
     processes::others(&mut out, profile, analysis);
     sampler::sampler(&mut out, profile, analysis);
     out
