@@ -78,8 +78,9 @@ pub struct Device {
     pub figures: Vec<Figure>,
     /// Who used it: sampled processes first.
     pub processes: Vec<DeviceProcess>,
-    /// Share of the time with a reading in which each reason held clocks down; `None` without any.
-    pub throttled: Option<Vec<(&'static str, f64)>>,
+    /// Share of the time with a reading in which each reason (a bit of [`THROTTLE_REASONS`]) held clocks down; `None` without
+    /// any reading.
+    pub throttled: Option<Vec<(u64, f64)>>,
     /// How its driver's clock relates to ours.
     pub clock: Option<GpuClock>,
     /// What is missing.
@@ -185,6 +186,7 @@ pub fn spans(profile: &Profile, lane: LaneId) -> Vec<Span> {
         return Vec::new();
     };
     let points = points(profile, lane);
+    let holds_ns = holds_ns(points);
     let mut spans = Vec::with_capacity(points.len());
     for (at, point) in points.iter().enumerate() {
         let value = natural(info.kind, point.value as f64);
@@ -194,7 +196,7 @@ pub fn spans(profile: &Profile, lane: LaneId) -> Vec<Span> {
             let next = points
                 .get(at + 1)
                 .map_or(profile.end_ns, |next| next.end_ns);
-            end_ns = next.min(point.end_ns.saturating_add(HOLDS_NS));
+            end_ns = next.min(point.end_ns.saturating_add(holds_ns));
         } else if is_amount(info.kind) {
             rate = value / (length_ns as f64 / 1e9);
         }
@@ -210,6 +212,20 @@ pub fn spans(profile: &Profile, lane: LaneId) -> Vec<Span> {
         }
     }
     spans
+}
+
+/// For how long a reading of a moment holds: half as long again as it takes from one to the next, mostly.
+fn holds_ns(points: &[LanePoint]) -> u64 {
+    let mut between: Vec<u64> = points
+        .windows(2)
+        .map(|pair| pair[1].end_ns.saturating_sub(pair[0].end_ns))
+        .collect();
+    if between.is_empty() {
+        return HOLDS_NS;
+    }
+    between.sort_unstable();
+    let usual = between.get(between.len() / 2).copied().unwrap_or(0);
+    (usual / 2).saturating_add(usual).min(HOLDS_NS)
 }
 
 /// The lane in `columns` stretches of equal length: the mean of each, `None` where nothing was measured.
@@ -379,7 +395,7 @@ fn device(profile: &Profile, index: &Index<'_>, id: GpuId, info: &GpuInfo) -> De
     }
 }
 
-fn throttled(profile: &Profile, lane: LaneId) -> Option<Vec<(&'static str, f64)>> {
+fn throttled(profile: &Profile, lane: LaneId) -> Option<Vec<(u64, f64)>> {
     let spans = spans(profile, lane);
     let length = |span: &Span| (span.end_ns - span.start_ns) as f64;
     let all: f64 = spans.iter().map(length).sum();
@@ -393,7 +409,7 @@ fn throttled(profile: &Profile, lane: LaneId) -> Option<Vec<(&'static str, f64)>
     Some(
         THROTTLE_REASONS
             .into_iter()
-            .map(|(bit, name)| (name, held(bit)))
+            .map(|(bit, _)| (bit, held(bit)))
             .filter(|(_, share)| *share > 0.0)
             .collect(),
     )

@@ -26,7 +26,7 @@ pub(crate) enum Subcommands {
     Record(RecordArguments),
     /// Print the summary of a recording
     Report(ReportArguments),
-    /// Turn a recording into a flamegraph, speedscope file, folded stacks, JSON or text
+    /// Turn a recording into a flamegraph, speedscope file, folded stacks, JSON, text or CSV
     Convert(ConvertArguments),
     /// Compare two recordings, or two sets of them: did it help?
     #[command(after_help = DIFF_AFTER_HELP)]
@@ -61,7 +61,7 @@ pub(crate) struct RecordArguments {
     /// End the recording after this time: 30s, 2m, 1.5 (seconds). The program goes on
     #[arg(short, long, value_name = "TIME")]
     pub(crate) duration: Option<String>,
-    /// Output file, by extension: .tspy .svg .speedscope.json .folded .json .txt; may be given more than once
+    /// Output file, by extension: .tspy .svg .speedscope.json .folded .json .txt .csv; may be given more than once
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Vec<PathBuf>,
     /// Sample native frames (the default)
@@ -155,7 +155,7 @@ pub(crate) struct ConvertArguments {
     /// The recording
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// Output file, by extension: .svg .speedscope.json .folded .json .txt; `-` is standard output
+    /// Output file, by extension: .svg .speedscope.json .folded .json .txt .csv; `-` is standard output
     #[arg(short, long, value_name = "OUT")]
     pub(crate) output: PathBuf,
     /// Format, whatever the extension
@@ -272,6 +272,8 @@ pub(crate) enum FormatName {
     Json,
     /// The summary for people
     Text,
+    /// Lanes of GPUs and host, as a table
+    Csv,
 }
 
 pub(crate) use clap_complete::Shell;

@@ -15,6 +15,7 @@ use crate::recording::writer::RecordingWriter;
 use crate::report::flamegraph;
 use crate::report::folded::{self, Count, FoldedOptions};
 use crate::report::json::render_json;
+use crate::report::lanes_csv;
 use crate::report::speedscope::{self, SpeedscopeOptions};
 use crate::report::text::{By, TextOptions, render_summary};
 use crate::report::view::{Idle, ViewOptions};
@@ -154,6 +155,7 @@ pub(crate) fn render(
         }
         Format::Json => json(profile, out)?,
         Format::Text => summary(profile, SummaryOptions::default(), out)?,
+        Format::Csv => lanes_csv::render(profile, out)?,
         Format::Recording => anyhow::bail!("a recording is not rendered"),
     }
     Ok(())

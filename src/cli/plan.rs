@@ -19,7 +19,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-const EXTENSIONS: &str = ".tspy .svg .speedscope.json .folded .json .txt";
+const EXTENSIONS: &str = ".tspy .svg .speedscope.json .folded .json .txt .csv";
 const MAX_RATE_HZ: f64 = 10_000.0;
 /// A year: longer is a slip of the finger.
 const MAX_DURATION_S: f64 = 365.0 * 86_400.0;
@@ -45,6 +45,8 @@ pub(crate) enum Format {
     Folded,
     Json,
     Text,
+    /// Lanes of GPUs and host.
+    Csv,
 }
 
 /// Whom to sample.
@@ -204,7 +206,7 @@ impl ConvertPlan {
             None if to_stdout => {
                 return Err(Failure::usage(
                     "standard output has no extension to tell the format by",
-                    "add --format svg, speedscope, folded, json or text",
+                    "add --format svg, speedscope, folded, json, text or csv",
                 ));
             }
             None => Format::of_path(&arguments.output)?,
@@ -212,7 +214,7 @@ impl ConvertPlan {
         if format == Format::Recording {
             return Err(Failure::usage(
                 "a recording cannot be converted into a recording",
-                "cp copies it; .svg .speedscope.json .folded .json .txt are formats to convert to",
+                "cp copies it; .svg .speedscope.json .folded .json .txt .csv are formats to convert to",
             ));
         }
         Ok(Self {
@@ -251,19 +253,21 @@ impl Format {
             FormatName::Folded => Format::Folded,
             FormatName::Json => Format::Json,
             FormatName::Text => Format::Text,
+            FormatName::Csv => Format::Csv,
         }
     }
 
     /// The format that a file's name asks for.
     pub(crate) fn of_path(path: &Path) -> Result<Self, Failure> {
         // Longer extensions first: `.speedscope.json` is also a `.json`.
-        const TABLE: [(&str, Format); 6] = [
+        const TABLE: [(&str, Format); 7] = [
             (".speedscope.json", Format::Speedscope),
             (".tspy", Format::Recording),
             (".svg", Format::Flamegraph),
             (".folded", Format::Folded),
             (".json", Format::Json),
             (".txt", Format::Text),
+            (".csv", Format::Csv),
         ];
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let found = TABLE

@@ -10,6 +10,7 @@ pub mod collectives;
 pub mod compile;
 pub mod conditions;
 pub mod diff;
+pub mod lanes;
 pub mod modules;
 pub mod operators;
 pub mod progress;
@@ -94,6 +95,12 @@ pub struct Report {
     pub native_functions: Vec<FunctionRow>,
     /// Threads.
     pub threads: Vec<Thread>,
+    /// GPUs that were recorded.
+    pub gpus: Vec<lanes::Gpu>,
+    /// Why there is none, or what is missing of all of them.
+    pub gpus_missing: Vec<String>,
+    /// What processes took of the host; null where that was not recorded.
+    pub host_use: Option<lanes::Host>,
     /// The sampler's figures.
     pub quality: Quality,
     /// What is missing of the recording.

@@ -7,6 +7,7 @@ pub mod diff_folded;
 pub mod flamegraph;
 pub mod folded;
 pub mod label;
+pub mod lanes_csv;
 pub mod naming;
 pub mod part;
 pub mod speedscope;

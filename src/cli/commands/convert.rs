@@ -3,7 +3,7 @@
 use super::report;
 use crate::cli::failure::Failure;
 use crate::cli::open_outputs::{cannot_write, open_named};
-use crate::cli::plan::{ConvertPlan, OutputFile};
+use crate::cli::plan::{ConvertPlan, Format, OutputFile};
 use crate::cli::{messages, outputs};
 use crate::model::profile::Profile;
 use crate::report::view::thread_labels;
@@ -18,6 +18,9 @@ pub(crate) fn run(plan: &ConvertPlan) -> Result<ExitCode, Failure> {
     let profile = report::open(&plan.file, &plan.regions)?;
     if let Some(pattern) = &plan.drawing.threads {
         check_threads(&profile, pattern)?;
+    }
+    if plan.format == Format::Csv && profile.lanes.points.is_empty() {
+        messages::warning("this recording has no lanes of GPUs or host: the table is empty");
     }
     let mut bytes = Vec::new();
     outputs::render(&profile, plan.format, &plan.drawing, &mut bytes)?;

@@ -4,6 +4,7 @@ use super::backward::backward;
 use super::collectives::collectives;
 use super::compile::compile;
 use super::conditions::conditions;
+use super::lanes::{gpus, gpus_missing, host};
 use super::modules::{forward, modules};
 use super::operators::{operators, ops};
 use super::progress::progress;
@@ -111,6 +112,9 @@ pub fn report(profile: &Profile, analysis: &Analysis) -> Report {
                 .filter_map(|each| thread(profile, each))
                 .collect()
         }),
+        gpus: gpus(profile, analysis),
+        gpus_missing: gpus_missing(&analysis.lanes),
+        host_use: host(profile, &analysis.lanes),
         quality: quality(&analysis.quality),
         missing: profile.missing.clone(),
     }

@@ -4,13 +4,16 @@ use super::format::{count, cut, percent, printable, seconds, short_time};
 use super::{WIDTH, role, sentence, wrapped};
 use crate::analysis::Analysis;
 use crate::analysis::lanes::{Device, DeviceProcess, Figure, HostProcess, Missing, series};
-use crate::model::lane::{LaneKind, LaneUnit};
+use crate::model::lane::{LaneKind, LaneUnit, THROTTLE_SLOWS, throttle_names};
 use crate::model::profile::Profile;
 use std::fmt::Write;
 
 /// Columns of a sparkline.
-const COLUMNS: usize = 36;
+const COLUMNS: usize = 34;
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+/// Devices that are drawn; of more there is a line each. Figures of such a line.
+const DRAWN_DEVICES: usize = 2;
+const SHORT_FIGURES: usize = 2;
 /// Stands where nothing was measured.
 const NOTHING: char = '·';
 
@@ -23,7 +26,7 @@ const DRAWN: [(LaneKind, &str, bool); 12] = [
     (LaneKind::DramActive, "DRAM", false),
     (LaneKind::Power, "power", false),
     (LaneKind::MemoryUsed, "memory", false),
-    (LaneKind::SmClock, "SM clock", false),
+    (LaneKind::SmClock, "SM clock, MHz", false),
     (LaneKind::PcieReceived, "PCIe to GPU", true),
     (LaneKind::PcieSent, "PCIe from GPU", true),
     (LaneKind::NvlinkReceived, "NVLink to GPU", true),
@@ -33,8 +36,12 @@ const DRAWN: [(LaneKind, &str, bool); 12] = [
 /// Nothing where the recording knows nothing of lanes.
 pub(super) fn lanes(out: &mut String, profile: &Profile, analysis: &Analysis) {
     let summary = &analysis.lanes;
-    for device in &summary.devices {
-        draw_device(out, profile, device);
+    for (at, device) in summary.devices.iter().enumerate() {
+        if at < DRAWN_DEVICES || summary.devices.len() <= DRAWN_DEVICES {
+            draw_device(out, profile, device);
+        } else {
+            line_of_device(out, profile, device);
+        }
     }
     if summary.devices.is_empty() {
         let why = if !summary.missing.is_empty() {
@@ -59,6 +66,22 @@ pub(super) fn lanes(out: &mut String, profile: &Profile, analysis: &Analysis) {
     host(out, profile, &summary.processes, &summary.host);
 }
 
+fn line_of_device(out: &mut String, profile: &Profile, device: &Device) {
+    let mut parts = vec![format!("DEVICE {}", device.info.label())];
+    for (kind, label, _) in DRAWN.into_iter().take(SHORT_FIGURES) {
+        if let Some(figure) = device.figure(kind) {
+            parts.push(format!("{label} {}", amount(kind, figure.mean)));
+        }
+    }
+    parts.extend(device.power_w().map(|watts| format!("{watts:.0} W")));
+    parts.extend(held_down(device).filter(|text| text != "unthrottled"));
+    parts.extend(users(profile, device));
+    wrapped(out, &parts, "| ");
+    for missing in &device.missing {
+        sentence(out, "  ", &missing_text(profile, missing));
+    }
+}
+
 fn draw_device(out: &mut String, profile: &Profile, device: &Device) {
     let info = &device.info;
     out.push('\n');
@@ -71,7 +94,7 @@ fn draw_device(out: &mut String, profile: &Profile, device: &Device) {
     wrapped(out, &head, "| ");
     let _ = writeln!(
         out,
-        "  {:<14}{:>9}  {:<COLUMNS$}  {:>7} {:>7}",
+        "  {:<14}{:>9}  {:<COLUMNS$}  {:>8} {:>8}",
         "", "mean", "over the recording", "low", "high"
     );
     for (kind, label, may_miss) in DRAWN {
@@ -108,7 +131,7 @@ fn row(out: &mut String, profile: &Profile, label: &str, figure: &Figure, top: O
     );
     let _ = writeln!(
         out,
-        "  {label:<14}{:>9}  {line:<COLUMNS$}  {:>7} {:>7}",
+        "  {label:<14}{:>9}  {line:<COLUMNS$}  {:>8} {:>8}",
         amount(figure.kind, figure.mean),
         amount(figure.kind, figure.low),
         amount(figure.kind, figure.high)
@@ -128,17 +151,16 @@ fn sparkline(values: &[Option<f64>], top: f64) -> String {
     values.iter().map(bar).collect()
 }
 
-/// A value of a kind for people, in seven columns or less.
+/// A value of a kind for people, in eight columns or less.
 fn amount(kind: LaneKind, value: f64) -> String {
     match kind.unit() {
         LaneUnit::Share => format!("{:.0} %", value * 100.0),
         LaneUnit::Milliwatts | LaneUnit::Millijoules => format!("{value:.0} W"),
         LaneUnit::Bytes => bytes(value),
         LaneUnit::BytesInWindow | LaneUnit::BytesPerSecond => format!("{}/s", bytes(value)),
-        LaneUnit::Megahertz => format!("{value:.0} MHz"),
+        LaneUnit::Megahertz | LaneUnit::Bits => format!("{value:.0}"),
         LaneUnit::Celsius => format!("{value:.0} C"),
         LaneUnit::NanosecondsInWindow => format!("{value:.2}"),
-        LaneUnit::Bits => format!("{value:.0}"),
     }
 }
 
@@ -193,22 +215,7 @@ fn facts(device: &Device) -> Vec<String> {
     if let Some(figure) = device.figure(LaneKind::Temperature) {
         facts.push(format!("{:.0} C at most", figure.high));
     }
-    facts.push(match &device.throttled {
-        None => "throttling not read".to_owned(),
-        Some(reasons) => {
-            let slows =
-                |name: &str| !matches!(name, "idle" | "application clocks" | "display clocks");
-            let held: Vec<String> = reasons
-                .iter()
-                .filter(|(name, _)| slows(name))
-                .map(|(name, share)| format!("{name} {}", percent(*share)))
-                .collect();
-            match held.is_empty() {
-                true => "unthrottled".to_owned(),
-                false => format!("THROTTLED: {}", held.join(", ")),
-            }
-        }
-    });
+    facts.push(held_down(device).unwrap_or_else(|| "throttling not read".to_owned()));
     let others: Vec<&DeviceProcess> = device
         .processes
         .iter()
@@ -220,7 +227,7 @@ fn facts(device: &Device) -> Vec<String> {
     });
     let window = |kind, name: &str| {
         let figure = device.figure(kind).filter(|figure| figure.window_ns > 0);
-        figure.map(|figure| format!("{name} {}", short_time(figure.window_ns)))
+        figure.map(|figure| format!("{name} {:.0} ms", figure.window_ns as f64 / 1e6))
     };
     let windows: Vec<String> = [
         window(LaneKind::Utilization, "any kernel"),
@@ -245,6 +252,22 @@ fn facts(device: &Device) -> Vec<String> {
         first.insert_str(0, "  ");
     }
     facts
+}
+
+/// What held clocks down while the device could have been faster; `None` where that was not read.
+fn held_down(device: &Device) -> Option<String> {
+    let reasons = device.throttled.as_ref()?.iter();
+    let held: Vec<String> = reasons
+        .filter(|(bit, _)| bit & THROTTLE_SLOWS != 0)
+        .map(|(bit, share)| {
+            let name: Vec<&str> = throttle_names(*bit).collect();
+            format!("{} {}", name.join(" "), percent(*share))
+        })
+        .collect();
+    Some(match held.is_empty() {
+        true => "unthrottled".to_owned(),
+        false => format!("THROTTLED: {}", held.join(", ")),
+    })
 }
 
 fn names(processes: &[&DeviceProcess]) -> String {
@@ -334,7 +357,7 @@ fn sum_row(out: &mut String, profile: &Profile, label: &str, figures: &[&Figure]
     let mean = known.iter().sum::<f64>() / known.len() as f64;
     let _ = writeln!(
         out,
-        "  {label:<14}{:>9}  {:<COLUMNS$}  {:>7} {:>7}",
+        "  {label:<14}{:>9}  {:<COLUMNS$}  {:>8} {:>8}",
         amount(first.kind, mean),
         sparkline(&sum, high),
         amount(first.kind, low),
@@ -342,7 +365,7 @@ fn sum_row(out: &mut String, profile: &Profile, label: &str, figures: &[&Figure]
     );
 }
 
-const _: () = assert!(2 + 14 + 9 + 2 + COLUMNS + 2 + 7 + 1 + 7 <= WIDTH);
+const _: () = assert!(2 + 14 + 9 + 2 + COLUMNS + 2 + 8 + 1 + 8 <= WIDTH);
 
 #[cfg(test)]
 mod tests {
