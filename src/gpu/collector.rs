@@ -6,7 +6,7 @@ use super::feed::{LaneFeed, Shared};
 use super::host::HostThread;
 use super::nvml::NvmlSource;
 use super::select::GpuChoice;
-use super::{GpuDevice, GpuError, GpuSource};
+use super::{GpuDevice, GpuError, GpuErrorKind, GpuSource};
 use crate::model::lane::Lanes;
 use crate::os::clock::monotonic_ns;
 use crate::os::priority::run_behind;
@@ -15,9 +15,13 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::Builder;
+use std::time::Duration;
 
 /// Batches that wait for the next segment.
 const BATCHES: usize = 512;
+
+/// How long the driver may take to name its devices before the recording starts without them being looked at.
+const CHECK_PATIENCE: Duration = Duration::from_secs(5);
 
 /// What to collect.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -57,6 +61,75 @@ pub fn start(options: GpuOptions) -> io::Result<LaneFeed> {
             starter.run();
         })?;
     Ok(LaneFeed::new(shared, received, stop))
+}
+
+/// What is wrong with what was asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckError {
+    /// The library that was named cannot be loaded.
+    #[error("{0}")]
+    Library(GpuError),
+    /// GPUs were named, and the driver cannot be asked for them.
+    #[error("--gpu names GPUs, and there are none to be had: {0}")]
+    NoDriver(GpuError),
+    /// There is no such GPU.
+    #[error("there is no GPU {name} here")]
+    NoSuchGpu {
+        /// What was asked for.
+        name: String,
+        /// Those that there are: number, name, UUID.
+        known: Vec<String>,
+    },
+}
+
+/// Looks whether the devices and the library that were named are there, before anything is started. Where nothing was
+/// named, or the driver takes too long to say, nothing is wrong.
+///
+/// # Errors
+/// See [`CheckError`].
+pub fn check(options: &GpuOptions) -> Result<(), CheckError> {
+    let named = match &options.choice {
+        GpuChoice::List(names) => names.clone(),
+        _ if options.library.is_some() => Vec::new(),
+        _ => return Ok(()),
+    };
+    let (sender, receiver) = bounded(1);
+    let library = options.library.clone();
+    let asked = Builder::new()
+        .name("torchspy-gpu".to_owned())
+        .spawn(move || {
+            let known = NvmlSource::open(library.as_deref()).and_then(|source| {
+                let (devices, _) = source.devices()?;
+                let infos = devices.iter().map(|device| device.info().clone());
+                Ok(infos.collect::<Vec<_>>())
+            });
+            // Nobody waits any more where the driver took too long.
+            let _ = sender.send(known);
+        });
+    let Ok(Ok(known)) = asked.map(|_| receiver.recv_timeout(CHECK_PATIENCE)) else {
+        return Ok(());
+    };
+    let known = match known {
+        Ok(known) => known,
+        Err(error) if error.kind == GpuErrorKind::Unsupported && options.library.is_some() => {
+            return Err(CheckError::Library(error));
+        }
+        Err(error) if !named.is_empty() => return Err(CheckError::NoDriver(error)),
+        Err(_) => return Ok(()),
+    };
+    match named
+        .iter()
+        .find(|name| !known.iter().any(|gpu| name.is_of(gpu)))
+    {
+        None => Ok(()),
+        Some(name) => Err(CheckError::NoSuchGpu {
+            name: name.to_string(),
+            known: known
+                .iter()
+                .map(|gpu| format!("{} {} {}", gpu.label(), gpu.name, gpu.uuid))
+                .collect(),
+        }),
+    }
 }
 
 struct Starter {
@@ -120,11 +193,9 @@ impl Starter {
             .into_iter()
             .filter(|device| wanted(&**device))
             .collect();
-        let sharing = devices.len();
         for device in devices {
             let label = device.info().label();
-            let thread =
-                DeviceThread::new(device, choice.clone(), self.ends(), sharing, self.began_ns);
+            let thread = DeviceThread::new(device, choice.clone(), self.ends(), self.began_ns);
             let started = Builder::new()
                 .name(format!("torchspy-gpu{label}"))
                 .spawn(move || {

@@ -5,7 +5,7 @@ use super::driver_clock::{DriverClock, Now};
 use super::feed::{Call, LONG_CALL_NS, Sampled, Shared};
 use super::pace::{Pace, SHORTEST};
 use super::select::GpuChoice;
-use super::{GpuDevice, GpuError, GpuErrorKind, Metric, Reading, Readings, Window};
+use super::{GpuDevice, GpuError, GpuErrorKind, GpuProcess, Metric, Reading, Readings, Window};
 use crate::model::gpu_name::visible_devices;
 use crate::model::ids::GpuId;
 use crate::model::lane::{GpuClock, LaneKind, Lanes};
@@ -19,6 +19,8 @@ use std::time::{Duration, Instant};
 /// Ticks from one look at a device's processes to the next, and from one batch to the next.
 const PROCESS_TICKS: u64 = 10;
 const SEND_TICKS: u64 = 5;
+/// Looks for which an empty list of processes is believed.
+const PATIENT_LOOKS: u32 = 5;
 /// Processes of a device that are named.
 const MAX_PROCESSES: usize = 256;
 
@@ -39,6 +41,10 @@ pub(super) struct DeviceThread {
     pace: Pace,
     /// Whether it is recorded, and not only looked at.
     active: bool,
+    /// Whether the driver listed a sampled process on it.
+    was_listed: bool,
+    /// Looks at which no list showed a sampled process, and one had CUDA.
+    hinted_looks: u32,
     unsupported: FxHashSet<Metric>,
     names: FxHashMap<i32, String>,
     readings: Readings,
@@ -57,7 +63,6 @@ impl DeviceThread {
         device: Box<dyn GpuDevice>,
         choice: GpuChoice,
         ends: Ends,
-        sharing: usize,
         began_ns: u64,
     ) -> Self {
         let active = choice.takes(device.info());
@@ -65,15 +70,19 @@ impl DeviceThread {
         if let Some(info) = batch.gpu_info() {
             info.recorded = active;
         }
+        let call = ends.shared.call(Some(device.info()));
+        call.set_recorded(active);
         Self {
-            call: ends.shared.call(Some(device.info())),
+            call,
             device,
             choice,
             ends,
             batch,
             clock: DriverClock::default(),
-            pace: Pace::new(sharing),
+            pace: Pace::default(),
             active,
+            was_listed: false,
+            hinted_looks: 0,
             unsupported: FxHashSet::default(),
             names: FxHashMap::default(),
             readings: Readings::default(),
@@ -92,13 +101,13 @@ impl DeviceThread {
             }
             // What is worth knowing by a fraction of a second is asked at each round; the rest by the clock.
             self.pace.spent(thread_cpu_ns().saturating_sub(began.1));
-            if tick.is_multiple_of(SEND_TICKS) || self.pace.period() > SHORTEST * 2 {
+            if tick.is_multiple_of(SEND_TICKS) || self.period() > SHORTEST * 2 {
                 self.batch.send(&self.ends.batches);
             }
             let period = if self.active {
-                self.pace.period()
+                self.period()
             } else {
-                Duration::from_secs(1).max(self.pace.period())
+                Duration::from_secs(1).max(self.period())
             };
             let left = period.saturating_sub(began.0.elapsed());
             match self.ends.stop.recv_timeout(left) {
@@ -114,9 +123,14 @@ impl DeviceThread {
         self.batch.send(&self.ends.batches);
     }
 
+    /// Time between rounds. Devices that are recorded share one budget.
+    fn period(&self) -> Duration {
+        self.pace.period(self.ends.shared.recorded())
+    }
+
     /// Reads what is due at this tick. Ticks may be passed over: what came due in between is read now.
     fn round(&mut self, tick: u64) -> Health {
-        let step = (self.pace.period().as_nanos() / SHORTEST.as_nanos()).max(1) as u64;
+        let step = (self.period().as_nanos() / SHORTEST.as_nanos()).max(1) as u64;
         let due = |every: u64| tick % every < step;
         if due(PROCESS_TICKS) && self.look_at_processes() == Health::Lost {
             return Health::Lost;
@@ -250,15 +264,11 @@ impl DeviceThread {
                 Vec::new()
             }
         };
-        if !self.active && self.choice == GpuChoice::Used {
-            let uses = listed
-                .iter()
-                .any(|process| sampled.iter().any(|known| known.pid == process.pid));
-            self.active = uses || self.is_hinted(&sampled);
-            if self.active
-                && let Some(info) = self.batch.gpu_info()
-            {
-                info.recorded = true;
+        if self.choice == GpuChoice::Used {
+            self.active = self.is_used(&listed, &sampled);
+            self.call.set_recorded(self.active);
+            if let Some(info) = self.batch.gpu_info() {
+                info.recorded = self.active;
             }
         }
         if self.active {
@@ -277,6 +287,24 @@ impl DeviceThread {
             }
         }
         Health::Alive
+    }
+
+    /// Whether the sampled processes use the device. Once they were seen to, they do.
+    fn is_used(&mut self, listed: &[GpuProcess], sampled: &[Sampled]) -> bool {
+        let is_sampled =
+            |process: &GpuProcess| sampled.iter().any(|known| known.pid == process.pid);
+        if self.was_listed || listed.iter().any(is_sampled) {
+            self.was_listed = true;
+            self.ends.shared.set_listed();
+            return true;
+        }
+        if self.ends.shared.is_listed() || !self.is_hinted(sampled) {
+            return false;
+        }
+        // A process that has loaded CUDA may be about to use the device: an empty list means something only after a while.
+        self.hinted_looks += 1;
+        let foreign = |process: &GpuProcess| process_name(process.pid).is_empty();
+        self.hinted_looks > PATIENT_LOOKS || listed.iter().any(foreign)
     }
 
     /// Whether a sampled process has CUDA and may see this device. In a container the driver's pids are the host's: no list

@@ -3,7 +3,7 @@
 use crate::model::lane::{GpuInfo, LaneGap, LaneMerger, Lanes};
 use crate::os::clock::monotonic_ns;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -29,6 +29,7 @@ pub struct Sampled {
 #[derive(Debug, Default)]
 pub(super) struct Call {
     gpu: Option<GpuInfo>,
+    recorded: AtomicBool,
     since_ns: AtomicU64,
 }
 
@@ -37,6 +38,11 @@ impl Call {
         let now_ns = monotonic_ns();
         self.since_ns.store(now_ns, Ordering::Relaxed);
         now_ns
+    }
+
+    /// Whether the device is recorded, and not only seen.
+    pub(super) fn set_recorded(&self, recorded: bool) {
+        self.recorded.store(recorded, Ordering::Relaxed);
     }
 
     pub(super) fn end(&self) {
@@ -49,6 +55,8 @@ impl Call {
 pub(super) struct Shared {
     sampled: Mutex<Arc<[Sampled]>>,
     calls: Mutex<Vec<Arc<Call>>>,
+    /// Whether the driver lists a sampled process on any device.
+    listed: AtomicBool,
 }
 
 impl Shared {
@@ -60,10 +68,28 @@ impl Shared {
             .clone()
     }
 
+    /// The driver lists a sampled process on some device: its lists can be believed.
+    pub(super) fn set_listed(&self) {
+        self.listed.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it does.
+    pub(super) fn is_listed(&self) -> bool {
+        self.listed.load(Ordering::Relaxed)
+    }
+
+    /// How many devices are recorded.
+    pub(super) fn recorded(&self) -> usize {
+        let calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        let recorded = |call: &&Arc<Call>| call.recorded.load(Ordering::Relaxed);
+        calls.iter().filter(recorded).count()
+    }
+
     /// A place to say that a call is under way; of a device, or of the library itself.
     pub(super) fn call(&self, gpu: Option<&GpuInfo>) -> Arc<Call> {
         let call = Arc::new(Call {
             gpu: gpu.cloned(),
+            recorded: AtomicBool::new(false),
             since_ns: AtomicU64::new(0),
         });
         let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
@@ -134,7 +160,10 @@ impl LaneFeed {
                 continue;
             }
             let gpu = call.gpu.as_ref().map(|info| {
-                lanes.gpus.push(info.clone());
+                lanes.gpus.push(GpuInfo {
+                    recorded: call.recorded.load(Ordering::Relaxed),
+                    ..info.clone()
+                });
                 crate::model::ids::GpuId::from_index(lanes.gpus.len() - 1)
             });
             lanes.gaps.push(LaneGap {

@@ -43,13 +43,15 @@ impl HostThread {
 
     /// Works until the recording ends.
     pub(super) fn run(mut self) {
-        let mut pace = Pace::new(SHARE_OF_BUDGET);
+        let mut pace = Pace::default();
         loop {
             let began = (Instant::now(), thread_cpu_ns());
             self.round();
             self.batch.send(&self.ends.batches);
             pace.spent(thread_cpu_ns().saturating_sub(began.1));
-            let left = PERIOD.max(pace.period()).saturating_sub(began.0.elapsed());
+            let left = PERIOD
+                .max(pace.period(SHARE_OF_BUDGET))
+                .saturating_sub(began.0.elapsed());
             match self.ends.stop.recv_timeout(left) {
                 Err(RecvTimeoutError::Timeout) => {}
                 Ok(()) | Err(RecvTimeoutError::Disconnected) => {

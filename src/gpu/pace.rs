@@ -13,29 +13,21 @@ const BUDGET: f64 = 0.004;
 const NEWEST: f64 = 0.1;
 
 /// A period that follows what a round costs.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Pace {
-    budget: f64,
     mean_ns: f64,
 }
 
 impl Pace {
-    /// For one of `sharing` threads that have the budget in common.
-    pub fn new(sharing: usize) -> Self {
-        Self {
-            budget: BUDGET / sharing.max(1) as f64,
-            mean_ns: 0.0,
-        }
-    }
-
     /// Takes in what a round cost of CPU time.
     pub fn spent(&mut self, cpu_ns: u64) {
         self.mean_ns += (cpu_ns as f64 - self.mean_ns) * NEWEST;
     }
 
-    /// Time from the start of a round to that of the next.
-    pub fn period(&self) -> Duration {
-        let affordable = Duration::from_secs_f64((self.mean_ns / 1e9 / self.budget).min(3600.0));
+    /// Time from the start of a round to that of the next, for one of `sharing` threads that have the budget in common.
+    pub fn period(&self, sharing: usize) -> Duration {
+        let budget = BUDGET / sharing.max(1) as f64;
+        let affordable = Duration::from_secs_f64((self.mean_ns / 1e9 / budget).min(3600.0));
         affordable.clamp(SHORTEST, LONGEST)
     }
 }
@@ -46,19 +38,19 @@ mod tests {
 
     #[test]
     fn cheap_rounds_come_often_and_dear_ones_seldom() {
-        let mut pace = Pace::new(1);
-        assert_eq!(pace.period(), SHORTEST);
+        let mut pace = Pace::default();
+        assert_eq!(pace.period(1), SHORTEST);
         (0..100).for_each(|_| pace.spent(100_000));
-        assert_eq!(pace.period(), SHORTEST);
+        assert_eq!(pace.period(1), SHORTEST);
         (0..100).for_each(|_| pace.spent(2_000_000));
-        let period = pace.period();
+        let period = pace.period(1);
         assert!((450..=510).contains(&period.as_millis()), "{period:?}");
         (0..200).for_each(|_| pace.spent(1_000_000_000));
-        assert_eq!(pace.period(), LONGEST);
+        assert_eq!(pace.period(1), LONGEST);
         // Eight devices share one budget.
-        let mut pace = Pace::new(8);
+        let mut pace = Pace::default();
         (0..100).for_each(|_| pace.spent(400_000));
-        let period = pace.period();
+        let period = pace.period(8);
         assert!((780..=810).contains(&period.as_millis()), "{period:?}");
     }
 }

@@ -363,9 +363,7 @@ impl LaneMerger {
             GpuId::from_index(known.len() - 1)
         });
         if let Some(known) = known.get_mut(id.index()) {
-            let recorded = known.recorded || info.recorded;
             known.clone_from(info);
-            known.recorded = recorded;
         }
         id
     }
