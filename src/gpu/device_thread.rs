@@ -19,8 +19,10 @@ use std::time::{Duration, Instant};
 /// Ticks from one look at a device's processes to the next, and from one batch to the next.
 const PROCESS_TICKS: u64 = 10;
 const SEND_TICKS: u64 = 5;
+/// For as long a device that is not used is looked at often: a recording may be short.
+const EARLY_TICKS: u64 = 50;
 /// Looks for which an empty list of processes is believed.
-const PATIENT_LOOKS: u32 = 5;
+const PATIENT_LOOKS: u32 = 25;
 /// Processes of a device that are named.
 const MAX_PROCESSES: usize = 256;
 
@@ -106,8 +108,10 @@ impl DeviceThread {
             }
             let period = if self.active {
                 self.period()
+            } else if tick < EARLY_TICKS {
+                Duration::from_millis(200)
             } else {
-                Duration::from_secs(1).max(self.period())
+                Duration::from_secs(1)
             };
             let left = period.saturating_sub(began.0.elapsed());
             match self.ends.stop.recv_timeout(left) {
@@ -132,7 +136,7 @@ impl DeviceThread {
     fn round(&mut self, tick: u64) -> Health {
         let step = (self.period().as_nanos() / SHORTEST.as_nanos()).max(1) as u64;
         let due = |every: u64| tick % every < step;
-        if due(PROCESS_TICKS) && self.look_at_processes() == Health::Lost {
+        if (!self.active || due(PROCESS_TICKS)) && self.look_at_processes() == Health::Lost {
             return Health::Lost;
         }
         if !self.active {
