@@ -6,7 +6,7 @@ use super::feed::{LaneFeed, Shared};
 use super::host::HostThread;
 use super::nvml::NvmlSource;
 use super::select::GpuChoice;
-use super::{GpuDevice, GpuError, GpuErrorKind, GpuSource};
+use super::{Found, GpuDevice, GpuError, GpuErrorKind, GpuSource};
 use crate::model::lane::Lanes;
 use crate::os::clock::monotonic_ns;
 use crate::os::priority::run_behind;
@@ -99,8 +99,8 @@ pub fn check(options: &GpuOptions) -> Result<(), CheckError> {
         .name("torchspy-gpu".to_owned())
         .spawn(move || {
             let known = NvmlSource::open(library.as_deref()).and_then(|source| {
-                let (devices, _) = source.devices()?;
-                let infos = devices.iter().map(|device| device.info().clone());
+                let found = source.devices()?;
+                let infos = found.devices.iter().map(|device| device.info().clone());
                 Ok(infos.collect::<Vec<_>>())
             });
             // Nobody waits any more where the driver took too long.
@@ -164,7 +164,7 @@ impl Starter {
             let found = self.devices();
             call.end();
             match found {
-                Ok((devices, missing)) => {
+                Ok(Found { devices, missing }) => {
                     for reason in missing {
                         batch.gap(None, self.began_ns, 0, reason);
                     }
@@ -179,7 +179,7 @@ impl Starter {
         batch.send(&self.batches);
     }
 
-    fn devices(&self) -> Result<(Vec<Box<dyn GpuDevice>>, Vec<String>), GpuError> {
+    fn devices(&self) -> Result<Found, GpuError> {
         NvmlSource::open(self.options.library.as_deref())?.devices()
     }
 

@@ -2,7 +2,7 @@
 
 use crate::model::lane::{GpuInfo, LaneGap, LaneMerger, Lanes};
 use crate::os::clock::monotonic_ns;
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use crossbeam_channel::{Receiver, Sender};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -140,11 +140,9 @@ impl LaneFeed {
         self.stop = None;
         let mut merger = LaneMerger::default();
         let deadline = Instant::now() + PATIENCE;
-        loop {
-            match self.batches.recv_deadline(deadline) {
-                Ok(batch) => merger.add(&batch),
-                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
-            }
+        // Until the last collector has ended, or it has been long enough.
+        while let Ok(batch) = self.batches.recv_deadline(deadline) {
+            merger.add(&batch);
         }
         merger.add(&self.hanging());
         merger.finish()

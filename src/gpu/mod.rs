@@ -163,11 +163,20 @@ pub trait GpuDevice: Send {
     fn processes(&mut self) -> Result<Vec<GpuProcess>, GpuError>;
 }
 
+/// What a source has.
+#[derive(Default)]
+pub struct Found {
+    /// Devices, and instances of devices.
+    pub devices: Vec<Box<dyn GpuDevice>>,
+    /// What is missing of them, for people.
+    pub missing: Vec<String>,
+}
+
 /// Where devices come from.
 pub trait GpuSource {
-    /// The devices, and what is missing of them, for people.
+    /// The devices.
     ///
     /// # Errors
     /// Where there is none to be had.
-    fn devices(&self) -> Result<(Vec<Box<dyn GpuDevice>>, Vec<String>), GpuError>;
+    fn devices(&self) -> Result<Found, GpuError>;
 }

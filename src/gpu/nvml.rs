@@ -2,7 +2,7 @@
 
 mod device;
 
-use super::{GpuDevice, GpuError, GpuErrorKind, GpuSource};
+use super::{Found, GpuError, GpuErrorKind, GpuSource};
 use crate::model::lane::GpuInfo;
 use crate::os::nvml::gpu_instance;
 use device::{NvmlDevice, memory};
@@ -96,58 +96,56 @@ impl From<NvmlError> for GpuError {
 }
 
 impl GpuSource for NvmlSource {
-    fn devices(&self) -> Result<(Vec<Box<dyn GpuDevice>>, Vec<String>), GpuError> {
+    fn devices(&self) -> Result<Found, GpuError> {
         let count = self.nvml.device_count()?;
-        let mut devices: Vec<Box<dyn GpuDevice>> = Vec::new();
-        let mut missing = Vec::new();
+        let mut found = Found::default();
         if count > MAX_DEVICES {
-            missing.push(format!(
+            found.missing.push(format!(
                 "{count} GPUs: only the first {MAX_DEVICES} are looked at"
             ));
         }
         for index in 0..count.min(MAX_DEVICES) {
             match self.nvml.device_by_index(index) {
-                Ok(device) => self.with_instances(index, device, &mut devices, &mut missing),
-                Err(error) => missing.push(format!("GPU {index}: {}", GpuError::from(error))),
+                Ok(device) => self.with_instances(index, device, &mut found),
+                Err(error) => found
+                    .missing
+                    .push(format!("GPU {index}: {}", GpuError::from(error))),
             }
         }
-        Ok((devices, missing))
+        Ok(found)
     }
 }
 
 impl NvmlSource {
     /// A device, or the instances that it is split into.
-    fn with_instances(
-        &self,
-        index: u32,
-        device: Device<'static>,
-        devices: &mut Vec<Box<dyn GpuDevice>>,
-        missing: &mut Vec<String>,
-    ) {
+    fn with_instances(&self, index: u32, device: Device<'static>, found: &mut Found) {
         // NVML_DEVICE_MIG_ENABLE is 1.
         let is_split = device.mig_mode().is_ok_and(|mode| mode.current == 1);
         if is_split {
             let count = device.mig_device_count().unwrap_or(0).min(MAX_INSTANCES);
-            let mut found = 0;
+            let mut instances = 0;
             for number in 0..count {
                 // Places without an instance are NOT_FOUND.
                 if let Ok(instance) = device.mig_device_by_index(number) {
-                    found += 1;
+                    instances += 1;
                     let info = self.info(&instance, index, Some(number));
                     let instance_id = gpu_instance(&instance).ok();
                     let parent = self.nvml.device_by_index(index).ok();
                     let instance = NvmlDevice::new(self.nvml, instance, info);
-                    devices.push(Box::new(instance.of(parent, instance_id)));
+                    found
+                        .devices
+                        .push(Box::new(instance.of(parent, instance_id)));
                 }
             }
-            if found == 0 {
-                missing.push(format!(
+            if instances == 0 {
+                found.missing.push(format!(
                     "GPU {index} is in MIG mode and has no instance: nothing can run on it"
                 ));
             }
         }
         let info = self.info(&device, index, None);
-        devices.push(Box::new(NvmlDevice::new(self.nvml, device, info)));
+        let whole = NvmlDevice::new(self.nvml, device, info);
+        found.devices.push(Box::new(whole));
     }
 
     fn info(&self, device: &Device<'static>, index: u32, mig: Option<u32>) -> GpuInfo {

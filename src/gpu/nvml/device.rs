@@ -100,7 +100,7 @@ impl NvmlDevice {
         kind: LaneKind,
         readings: &mut Readings,
     ) -> Result<(), GpuError> {
-        let sampling = [Sampling::GpuUtilization, Sampling::MemoryUtilization][which].clone();
+        let sampling = [Sampling::GpuUtilization, Sampling::MemoryUtilization][which];
         let since = self.newest_us[which];
         let samples = match self.device.samples(sampling, since) {
             Ok(samples) => samples,

@@ -89,6 +89,9 @@ pub(super) fn validate(segment: &Segment) -> Result<(), Corrupt> {
     Ok(())
 }
 
+/// Most GPUs and lanes of a segment: a machine has some tens, and a few lanes for each and for each process.
+const MAX_LANES: usize = 1 << 16;
+
 fn validate_lanes(lanes: &Lanes) -> Result<(), Corrupt> {
     let known = |gpu: GpuId| gpu.index() < lanes.gpus.len();
     check(
@@ -96,6 +99,13 @@ fn validate_lanes(lanes: &Lanes) -> Result<(), Corrupt> {
             && lanes.lanes.iter().all(|lane| lane.gpu.is_none_or(known))
             && lanes.gaps.iter().all(|gap| gap.gpu.is_none_or(known)),
         "a lane's GPU does not exist",
+    )?;
+    check(
+        lanes.gpus.len() <= MAX_LANES
+            && lanes.lanes.len() <= MAX_LANES
+            && lanes.gaps.len() <= MAX_LANES
+            && lanes.clocks.len() <= MAX_LANES,
+        "there are too many lanes",
     )?;
     for point in &lanes.points {
         check(
