@@ -213,6 +213,63 @@ fn steps_epochs_and_evaluation_are_told_apart() {
     );
 }
 
+/// An evaluation whose first batch is seen in the same reading as the last step before it does not train.
+#[test]
+fn the_last_step_of_an_epoch_is_not_that_of_the_evaluation_behind_it() {
+    let mut run = Run::new();
+    let optimizer = run.optimizer();
+    for _ in 0..3 {
+        let train = run.loader("Photos");
+        for number in 1..=12 {
+            run.ticks(2, &input(), &[train, optimizer]);
+            run.add(train, 1);
+            run.ticks(6, &backward(), &[train, optimizer]);
+            run.add(optimizer, 1);
+            if number < 12 {
+                run.ticks(1, &update(), &[train, optimizer]);
+            }
+        }
+        let test = run.loader("Tests");
+        for _ in 0..5 {
+            run.add(test, 1);
+            run.ticks(3, &forward(), &[test, optimizer]);
+        }
+    }
+    let progress = progress(&run.profile());
+    assert_eq!((progress.steps, progress.epochs), (36, Some(3)));
+    assert_eq!(progress.batches, 36);
+    let evaluation = progress.evaluation;
+    assert_eq!((evaluation.passes, evaluation.batches), (3, 15));
+}
+
+/// A loader that is found in its third batch made the steps that came before it was found, and not the evaluation before.
+#[test]
+fn steps_before_a_loader_is_found_are_its_own() {
+    let mut run = Run::new();
+    let optimizer = run.optimizer();
+    for epoch in 0..3 {
+        let train = run.loader("Photos");
+        for number in 1..=12 {
+            let found = epoch == 0 || number > 2;
+            let read = [optimizer, train];
+            let read = if found { &read[..] } else { &read[..1] };
+            run.ticks(2, &input(), read);
+            run.add(train, 1);
+            run.ticks(6, &backward(), read);
+            run.add(optimizer, 1);
+            run.ticks(1, &update(), read);
+        }
+        let test = run.loader("Tests");
+        for _ in 0..5 {
+            run.add(test, 1);
+            run.ticks(3, &forward(), &[test, optimizer]);
+        }
+    }
+    let progress = progress(&run.profile());
+    assert_eq!((progress.steps, progress.epochs), (36, Some(3)));
+    assert_eq!(progress.evaluation.passes, 3);
+}
+
 #[test]
 fn batches_are_gathered_into_steps() {
     let mut run = Run::new();

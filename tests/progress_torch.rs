@@ -116,7 +116,7 @@ fn accumulated_batches_are_no_steps() {
 fn without_an_optimizer_a_step_is_a_batch() {
     let folder = tempfile::tempdir().unwrap();
     let recording = folder.path().join("run.tspy");
-    let Some(truth) = recorded(&recording, &["--infer", "--batches", "60"]) else {
+    let Some(truth) = recorded(&recording, &["--infer", "--batches", "40", "--size", "64"]) else {
         return;
     };
     let progress = &report(&recording, &[])["progress"];
@@ -146,7 +146,7 @@ fn a_slow_step_is_found_and_steps_may_be_left_out() {
     let progress = &whole["progress"];
     assert_eq!(progress["steps"], truth["steps"], "{progress}");
     let slow = &progress["slow"][0];
-    assert_eq!(slow["step"].as_u64().unwrap().abs_diff(25), 0, "{progress}");
+    assert_eq!(slow["step"], 25, "{progress}");
     assert_eq!(slow["phase"], "user", "{progress}");
     assert!(slow["more_ms"].as_f64().unwrap() > 200.0, "{slow}");
 

@@ -20,7 +20,7 @@ BUDGET_OFF = ("--max-stopped", "100")
 # A pair's work is done in so many parts, bare and recorded in turn: what the machine does to both is then the same. Equal work
 # takes 10 % more or less time from one quarter of a second to the next, and 8 % from one stretch of four seconds to the next:
 # many short parts tell more than few long ones.
-PARTS = 120
+PARTS = 90
 # So many rounds for each in which the variants behind the first have a turn: their bars are wider.
 ROUNDS_OF_FIRST = 3
 # A profiler gets so long to attach: the whole of the work is to be recorded.

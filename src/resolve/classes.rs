@@ -4,7 +4,7 @@ use super::ResolveInput;
 use crate::model::category::{Activity, Phase};
 use crate::model::ids::{ProcessId, StackId};
 use crate::model::profile::{ProfileFrame, ProfileProcess, ProfileSample, Role};
-use crate::model::sample::Sample;
+use crate::model::sample::{Sample, ThreadState};
 use crate::model::stack_table::StackTable;
 use crate::torch::classify::{FunctionClass, Situation, Special, activity, at_exit, phase, row};
 use crate::torch::role::{ProcessFacts, ThreadFacts};
@@ -194,7 +194,7 @@ impl<'a, 'i> Classifier<'a, 'i> {
                     stack,
                     start_ns: sample.start_ns,
                     weight_ns: sample.weight_ns,
-                    queue_ns: sample.queue_ns.min(sample.weight_ns),
+                    queue_ns: waited_for_cpu_ns(sample),
                     ticks: sample.ticks,
                     capture: sample.capture,
                     state: sample.state,
@@ -208,6 +208,22 @@ impl<'a, 'i> Classifier<'a, 'i> {
             })
             .collect()
     }
+}
+
+/// How much of a stretch the thread waited for a CPU. A look finds a moment: who sleeps in it waited before it fell asleep, and that is
+/// told by the looks that find it ready to run, each for its part of the time in which it was. Otherwise sleeps would pay for the waits
+/// of what runs between them.
+fn waited_for_cpu_ns(sample: &Sample) -> u64 {
+    let asleep = matches!(
+        sample.state,
+        ThreadState::Sleeping | ThreadState::Uninterruptible | ThreadState::Stopped
+    );
+    let ready_ns = u128::from(sample.run_ns) + u128::from(sample.queue_ns);
+    if asleep || ready_ns == 0 {
+        return 0;
+    }
+    let part = u128::from(sample.weight_ns) * u128::from(sample.queue_ns) / ready_ns;
+    u64::try_from(part).unwrap_or(sample.weight_ns)
 }
 
 fn mapped_stack(mapped: &[Option<StackId>], sample: &Sample) -> Option<StackId> {

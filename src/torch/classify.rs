@@ -236,7 +236,7 @@ pub fn activity(
             }
             Says::Known { active, asleep } => {
                 let found = known(active, asleep, wait, &passed);
-                return with_sync(found, &mut frames);
+                return in_context(found, &mut frames);
             }
             Says::Interpreter => {
                 passed.native = true;
@@ -257,6 +257,13 @@ pub fn activity(
             Says::Foreign => {
                 passed.native = true;
                 passed.foreign |= !passed.interpreter;
+            }
+            Says::Loading => {
+                return match wait {
+                    Some(wait) => by_wait(wait),
+                    None if passed.interpreter => Activity::Python,
+                    None => Activity::NativeOther,
+                };
             }
             Says::Python => return at_python(class, &mut frames, wait, &passed, situation),
         }
@@ -279,31 +286,59 @@ fn known(
         {
             Activity::NativeOther
         }
-        // C code of the interpreter called by its own lock functions, and so on: already at the Python library.
+        // The interpreter does its own work, also where native code calls it.
+        (None, _) if passed.interpreter => Activity::Python,
         (None, _) => active,
     }
 }
 
-/// A copy that `.item()` makes is a wait for the GPU.
-fn with_sync(found: Activity, outward: &mut impl Iterator<Item = FunctionClass>) -> Activity {
-    if found != Activity::GpuCopy {
-        return found;
+/// What the callers of a known function make of it: a copy that `.item()` makes is a wait for the GPU; what registers kernels and
+/// bindings while a library is loaded neither computes nor dispatches; autograd's part of a forward is the dispatch of an operator.
+fn in_context(found: Activity, outward: &mut impl Iterator<Item = FunctionClass>) -> Activity {
+    let mut callers = outward.take_while(|class| class.says != Says::Python);
+    match found {
+        Activity::GpuCopy => {
+            let is_sync = |class: FunctionClass| {
+                matches!(
+                    class.says,
+                    Says::Known {
+                        active: Activity::GpuSync,
+                        ..
+                    }
+                )
+            };
+            if callers.any(is_sync) {
+                Activity::GpuSync
+            } else {
+                found
+            }
+        }
+        // What a forward's wrapper writes down for backward, and what goes with a tensor that is given up.
+        Activity::Autograd => match callers.find_map(of_known) {
+            Some(told @ (Activity::Dispatch | Activity::NativeOther)) => told,
+            _ => found,
+        },
+        Activity::Dispatch
+        | Activity::AtenCompute
+        | Activity::Gemm
+        | Activity::GpuLaunch
+        | Activity::GpuAlloc
+        | Activity::CollectiveCall
+            if callers.any(|class| class.says == Says::Loading) =>
+        {
+            Activity::NativeOther
+        }
+        _ => found,
     }
-    let synchronous = outward
-        .take_while(|class| class.says != Says::Python)
-        .any(|class| {
-            matches!(
-                class.says,
-                Says::Known {
-                    active: Activity::GpuSync,
-                    ..
-                }
-            )
-        });
-    if synchronous {
-        Activity::GpuSync
-    } else {
-        found
+}
+
+fn of_known(class: FunctionClass) -> Option<Activity> {
+    match class.says {
+        Says::Known { active, .. } if active != Activity::Autograd || class.plumbing => {
+            Some(active)
+        }
+        Says::Loading => Some(Activity::NativeOther),
+        _ => None,
     }
 }
 

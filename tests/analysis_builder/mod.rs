@@ -348,6 +348,12 @@ impl Builder {
         self.samples
             .sort_by_key(|sample| (sample.thread, sample.start_ns));
         let end_ns = self.clocks.iter().copied().max().unwrap_or(0);
+        // Who waited for a CPU did not run meanwhile.
+        for sample in &mut self.samples {
+            sample.run_ns = sample
+                .run_ns
+                .min(sample.weight_ns.saturating_sub(sample.queue_ns));
+        }
         if self.quality == Quality::default() {
             self.quality.ticks = end_ns / TICK_NS;
         }

@@ -3,7 +3,9 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 static _Atomic int held, parked;
 
@@ -14,14 +16,21 @@ static uint64_t now_ns(void) {
 }
 
 // Called without the GIL (CDLL): comes back when another thread holds it, and returns the moment. What its caller waits from
-// then on, it waits for the GIL.
-uint64_t planted_park(void) {
+// then on, it waits for the GIL. `queued_ns` is how long it had waited for a CPU by then, from its open `schedstat`.
+uint64_t planted_park(int schedstat, uint64_t *queued_ns) {
     atomic_store(&held, 0);
     atomic_store(&parked, 1);
     while (!atomic_load(&held)) {
         sched_yield();
     }
-    return now_ns();
+    uint64_t moment = now_ns();
+    char text[96];
+    ssize_t length = pread(schedstat, text, sizeof text - 1, 0);
+    text[length > 0 ? length : 0] = 0;
+    char *end = text;
+    strtoull(end, &end, 10);
+    *queued_ns = strtoull(end, NULL, 10);
+    return moment;
 }
 
 // Called without the GIL (CDLL): comes back when planted_park has begun.

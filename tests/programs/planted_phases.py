@@ -83,7 +83,7 @@ class Contender:
         without = ctypes.CDLL(path)
         self.park, self.until_parked = without.planted_park, without.planted_await
         self.hold.argtypes, self.hold.restype = [ctypes.c_uint64], None
-        self.park.argtypes, self.park.restype = [], ctypes.c_uint64
+        self.park.argtypes, self.park.restype = [ctypes.c_int, ctypes.POINTER(ctypes.c_uint64)], ctypes.c_uint64
         self.wanted, self.lock = threading.Semaphore(0), threading.Lock()
         self.lock.acquire()
         self.work = None
@@ -102,12 +102,12 @@ class Contender:
 
     def wait_for_gil(self, log, length_ns):
         self.work = ("gil", length_ns)
-        queued = log.queued_ns()
+        queued = ctypes.c_uint64()
         self.wanted.release()
-        moment = self.park()
+        moment = self.park(log.file, ctypes.byref(queued))
         # The next line runs as soon as the GIL is back.
         back = now()
-        log.switches += [(moment, "gil", queued), (back, "user", log.queued_ns())]
+        log.switches += [(moment, "gil", queued.value), (back, "user", log.queued_ns())]
 
     def wait_for_lock(self, log, length_ns):
         self.work = ("lock", length_ns)

@@ -23,8 +23,8 @@ struct Random(u64);
 
 impl Random {
     fn new(seed: u64) -> Self {
-        // Neighbouring seeds are mixed apart (the finalizer of SplitMix64).
-        let mut mixed = seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        // Neighbouring seeds are mixed apart (SplitMix64).
+        let mut mixed = seed.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
         Self((mixed ^ (mixed >> 31)) | 1)

@@ -19,6 +19,8 @@ pub struct Pass {
     pub end_ns: u64,
     /// Batches that it gave out, as far as the recording goes.
     pub batches: u64,
+    /// How many it had given out at its first reading.
+    pub first_value: u64,
     /// How many it had given out at its last reading.
     pub last_value: u64,
     /// Whether it had begun before the recording did.
@@ -53,6 +55,7 @@ pub(super) fn passes(profile: &Profile, process: ProcessId, counted: &Counted) -
                 start_ns: first.time_ns,
                 end_ns: last.time_ns,
                 batches: last.value,
+                first_value: first.value,
                 last_value: last.value,
                 began_before: false,
                 steps: 0,
@@ -89,11 +92,40 @@ fn first_value(profile: &Profile, pass: &Pass) -> u64 {
         .map_or(0, |point| point.value)
 }
 
-/// A step belongs to the pass that gave out a batch last before it.
+/// A step belongs to the pass that gave out a batch last before it. But a pass is known from its first reading on only: between two
+/// readings it may have made its last step and the next one given out its first batch, and some batches may have been given out, and
+/// some steps made with them, before that reading.
 fn assign_steps(passes: &mut [Pass], given: &[(u64, usize)], counted: &Counted) {
+    // When each pass was first seen to have given out something, and how much.
+    let mut starts: Vec<(u64, usize)> = passes.iter().map(|pass| pass.start_ns).zip(0..).collect();
+    starts.sort_unstable();
+    let last_until = |time_ns: u64| {
+        let until = given.partition_point(|&(given_ns, _)| given_ns <= time_ns);
+        given.get(until.checked_sub(1)?).map(|&(_, pass)| pass)
+    };
+    let next_after = |time_ns: u64| {
+        let until = starts.partition_point(|&(start_ns, _)| start_ns <= time_ns);
+        starts.get(until).map(|&(_, pass)| pass)
+    };
     for (index, ended) in counted.ended.iter().enumerate() {
-        let until = given.partition_point(|&(time_ns, _)| time_ns <= ended.before_ns);
-        let Some(&(_, pass)) = given.get(until.saturating_sub(1)) else {
+        let trains = |pass: &usize| passes.get(*pass).is_some_and(|pass| pass.trains);
+        let had_begun = |pass: &usize| passes.get(*pass).is_some_and(|pass| pass.first_value > 1);
+        let pass = last_until(ended.after_ns)
+            .filter(trains)
+            .or_else(|| last_until(ended.before_ns).filter(trains))
+            .or_else(|| {
+                let last = last_until(ended.before_ns);
+                let over = last.is_none_or(|last| {
+                    passes
+                        .get(last)
+                        .is_none_or(|pass| pass.end_ns <= ended.after_ns)
+                });
+                next_after(ended.before_ns)
+                    .filter(had_begun)
+                    .filter(|_| over)
+            })
+            .or_else(|| last_until(ended.before_ns));
+        let Some(pass) = pass else {
             continue;
         };
         let earlier = if index == 0 { counted.earlier } else { 0 };

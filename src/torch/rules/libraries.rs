@@ -23,6 +23,8 @@ pub enum Library {
     Fabric,
     /// Memory without a file.
     Anonymous,
+    /// C++ that inductor wrote and compiled.
+    Inductor,
     /// Any other file.
     Other,
 }
@@ -93,6 +95,8 @@ const FILE_NAMES: &[(&str, Library)] = &[
     ("libtcmalloc", Library::System),
     ("libmimalloc", Library::System),
     ("libnuma", Library::System),
+    // Hashes of `hashlib`, whose callers are C modules of Python's own library.
+    ("libcrypto", Library::System),
 ];
 
 /// C modules of Python's own library lie here (CPython, Makefile.pre.in: `DESTSHARED`).
@@ -109,10 +113,21 @@ pub fn library(kind: ModuleKind, path: &str) -> Library {
         return Library::Python;
     }
     let name = file_name(path);
+    if is_of_inductor(name) {
+        return Library::Inductor;
+    }
     FILE_NAMES
         .iter()
         .find(|(start, _)| name.starts_with(start))
         .map_or(Library::Other, |&(_, library)| library)
+}
+
+/// Whether inductor named a file, wherever its cache is (`TORCHINDUCTOR_CACHE_DIR`): after a hash of what is in it, 51 letters and digits
+/// behind a `c`. Source: torch 2.15.0, torch/_inductor/codecache.py, `get_path` and `sha256_hash`.
+pub fn is_of_inductor(name: &str) -> bool {
+    let stem = name.split('.').next().unwrap_or(name);
+    let is_hash = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    stem.len() == 52 && stem.starts_with('c') && stem.bytes().all(is_hash)
 }
 
 /// The last part of a path.

@@ -31,9 +31,11 @@
 //! | a wait by its nature (OpenMP barrier, GPU sync, collective wait, GIL) | that activity | that activity |
 //! | GPU call | that activity | that activity: the driver blocks |
 //! | compute, dispatch, autograd, Python | that activity | by system call: futex → lock_wait, read/write → io, poll/sleep → sleep |
+//! | the loading of a library, or what defines its bindings | native_other, whatever it calls | by system call |
 //! | none, but code of a library that no rule knows | native_other | by system call |
 //! | none, but torch's own code | dispatch | by system call |
 //! | none, and only code without name or file | unclassified | by system call |
+//! | any but a wait, and the interpreter nearer to the leaf | python | as above |
 //! | Python | python | by system call; futex directly under a Python frame is the inlined `take_gil` → gil_wait; poll under `multiprocessing` or `threading` is a queue → lock_wait |
 //!
 //! While a process ends (under `exit`), what would be a collective or a GPU call is native_other: destructors of the libraries.

@@ -28,6 +28,8 @@ pub enum Says {
     Anonymous,
     /// Named code that no rule knows.
     Foreign,
+    /// A library is being loaded: what it calls sets that up, whatever it is called.
+    Loading,
     /// A Python function.
     Python,
     /// A marker, which is no code.
@@ -143,6 +145,7 @@ fn default_class(library: Library) -> NativeClass {
         Library::System => NativeClass::plain(Says::Through(None), FrameKind::Native),
         Library::OpenMp => OMP_IDLE,
         Library::Blas => GEMM,
+        Library::Inductor => super::symbols::ATEN,
         Library::Cuda => NativeClass::plain(Says::CudaOther, FrameKind::Cuda),
         Library::Nccl | Library::Fabric => super::symbols::COLLECTIVE,
         Library::Anonymous => NativeClass::plain(Says::Anonymous, FrameKind::Native),

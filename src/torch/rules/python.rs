@@ -37,22 +37,15 @@ const LIBRARY: &[&str] = &[
 /// Code that dynamo, FX and inductor make (torch/fx/graph_module.py, torch/_inductor/codecache.py).
 const GENERATED: &[&str] = &["<eval_with_key>", "/torchinductor_", "<torch_package_"];
 
-/// Whether a path is that of code which inductor wrote, wherever its cache is (`TORCHINDUCTOR_CACHE_DIR`): `ab/cab….py`, named by 51
-/// letters and digits of a hash behind a `c`, in a folder that is named by two of them. Source: torch 2.15.0,
-/// torch/_inductor/codecache.py, `get_path` and `sha256_hash`.
+/// Whether a path is that of code which inductor wrote: its folder is named by two letters of the file's.
 fn is_of_inductor(file: &str) -> bool {
     let mut parts = file.rsplit('/');
     let (Some(name), Some(folder)) = (parts.next(), parts.next()) else {
         return false;
     };
-    name.strip_suffix(".py").is_some_and(|stem| {
-        stem.len() == 52
-            && stem.starts_with('c')
-            && stem.get(1..3) == Some(folder)
-            && stem
-                .bytes()
-                .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
-    })
+    name.ends_with(".py")
+        && super::libraries::is_of_inductor(name)
+        && name.get(1..3) == Some(folder)
 }
 
 /// The kind of a Python function.

@@ -13,7 +13,7 @@ const DISPATCH: Says = Says::Known {
     asleep: None,
 };
 const AUTOGRAD: NativeClass = NativeClass::known(A::Autograd, None, K::Autograd);
-const ATEN: NativeClass = NativeClass::known(A::AtenCompute, None, K::Aten);
+pub(super) const ATEN: NativeClass = NativeClass::known(A::AtenCompute, None, K::Aten);
 pub(super) const GEMM: NativeClass = NativeClass::known(A::Gemm, None, K::Gemm);
 pub(super) const OMP_IDLE: NativeClass =
     NativeClass::known(A::OmpIdle, Some(A::OmpIdle), K::OpenMp);
@@ -26,6 +26,8 @@ pub(super) const COLLECTIVE: NativeClass =
 const COLLECTIVE_WAIT: NativeClass =
     NativeClass::known(A::CollectiveWait, Some(A::CollectiveWait), K::Communication);
 const COLLECTIVE_LOOP: NativeClass = NativeClass::known(A::CollectiveCall, None, K::Communication);
+
+const LOADING: NativeClass = NativeClass::plain(Says::Loading, K::Native);
 
 /// Rows in order; the first that matches is the one. Rows for one library come before rows for all.
 pub const NATIVE: &[NativeRule] = &[
@@ -120,6 +122,24 @@ pub const NATIVE: &[NativeRule] = &[
         ],
         class: NativeClass::plumbing(Says::Interpreter, K::Interpreter),
     },
+    // The dynamic linker at work for `dlopen` (glibc elf/dl-catch.c, elf/dl-open.c), and what defines a module's bindings when it is
+    // imported (CPython Python/importdl.c; torch/csrc/Module.cpp, torch/csrc/distributed).
+    NativeRule {
+        libraries: &[Library::System],
+        patterns: &[Start("_dl_catch_e"), Start("dlopen"), Is("_dl_init")],
+        class: LOADING,
+    },
+    NativeRule {
+        libraries: &[],
+        patterns: &[
+            Start("PyInit_"),
+            Is("initModule"),
+            Start("torch::distributed::c10d::(anonymous namespace)::c10d_init"),
+            Start("torch::distributed::rpc::(anonymous namespace)::rpc_init"),
+            Start("torch::distributed::autograd::(anonymous namespace)::dist_autograd_init"),
+        ],
+        class: LOADING,
+    },
     // Blocking input and output of the C library: `read` of cached pages runs and does not sleep. Source: nm -D libc.so.6.
     NativeRule {
         libraries: &[Library::System],
@@ -153,9 +173,32 @@ pub const NATIVE: &[NativeRule] = &[
             Start("sendmsg"),
             Start("sendfile"),
             Start("copy_file_range"),
-            Is("fstat64"),
+            Start("__read_nocancel"),
+            Start("__write_nocancel"),
+            Start("__open_nocancel"),
+            Start("__close_nocancel"),
+            Is("close"),
+            Is("__close"),
+            Is("stat"),
             Is("stat64"),
+            Is("fstat"),
+            Is("fstat64"),
+            Is("lstat"),
             Is("lstat64"),
+            Start("fstatat"),
+            Start("statx"),
+            Start("__xstat"),
+            Start("__fxstat"),
+            Start("__lxstat"),
+            Is("access"),
+            Start("faccessat"),
+            Start("readlink"),
+            Start("mkdir"),
+            Is("rmdir"),
+            Start("unlink"),
+            Start("rename"),
+            Start("ftruncate"),
+            Start("tcgetattr"),
             Start("getdents"),
             Start("readdir"),
         ],
@@ -318,6 +361,17 @@ pub const NATIVE: &[NativeRule] = &[
         ],
         class: COLLECTIVE,
     },
+    // MKL's vector mathematics, which elementwise operators call; and the archive that `torch.save` writes (miniz).
+    NativeRule {
+        libraries: &[Library::Torch],
+        patterns: &[Start("mkl_vml_"), Start("vms"), Start("vmd")],
+        class: ATEN,
+    },
+    NativeRule {
+        libraries: &[Library::Torch],
+        patterns: &[Start("mz_"), Start("crc32")],
+        class: NativeClass::plain(Says::Foreign, K::Native),
+    },
     // Matrix products and oneDNN. Source: libtorch_cpu 2.15.0: MKL and oneDNN are linked statically.
     NativeRule {
         libraries: &[Library::Torch],
@@ -368,6 +422,52 @@ pub const NATIVE: &[NativeRule] = &[
         ],
         class: NativeClass::plumbing(DISPATCH, K::Plumbing),
     },
+    // Tensors made, taken down, and looked at in another way: no element is touched.
+    NativeRule {
+        libraries: &[Library::Torch],
+        patterns: &[
+            Start("c10::TensorImpl::"),
+            Start("c10::StorageImpl::"),
+            Start("c10::intrusive_ptr<c10::TensorImpl"),
+            Start("c10::intrusive_ptr<c10::StorageImpl"),
+            Start("c10::alloc_cpu"),
+            Start("c10::free_cpu"),
+            Start("c10::DefaultCPUAllocator"),
+            Start("at::detail::empty_"),
+            Start("at::native::empty_"),
+            Start("at::meta::"),
+            Start("at::TensorIteratorConfig::"),
+            Start("at::TensorIteratorBase::build"),
+            Start("at::TensorIteratorBase::compute_"),
+            Start("at::TensorIteratorBase::coalesce_"),
+            Start("at::TensorIteratorBase::allocate_"),
+            Start("at::TensorIteratorBase::reorder_"),
+            Start("at::TensorIteratorBase::fast_set_up"),
+            Start("at::TensorIteratorBase::populate_"),
+            Start("at::native::_reshape_alias("),
+            Start("at::native::_unsafe_view("),
+            Start("at::native::alias("),
+            Start("at::native::as_strided_"),
+            Start("at::native::chunk("),
+            Start("at::native::detach("),
+            Start("at::native::expand("),
+            Start("at::native::narrow("),
+            Start("at::native::permute("),
+            Start("at::native::reshape("),
+            Start("at::native::select("),
+            Start("at::native::slice("),
+            Start("at::native::split("),
+            Start("at::native::squeeze("),
+            Start("at::native::t("),
+            Start("at::native::transpose("),
+            Start("at::native::unbind("),
+            Start("at::native::unsqueeze("),
+            Start("at::native::view("),
+            Start("torch::autograd::as_view("),
+            Start("torch::autograd::make_variable"),
+        ],
+        class: NativeClass::plain(DISPATCH, K::Aten),
+    },
     // Autograd. `ReadyQueue::pop` is where an idle engine thread waits.
     NativeRule {
         libraries: &[Library::Torch],
@@ -405,7 +505,6 @@ pub const NATIVE: &[NativeRule] = &[
             Start("at::native::"),
             Start("at::cpu::"),
             Start("at::cuda::"),
-            Start("at::meta::"),
             Start("at::internal::"),
             Start("at::TensorIterator"),
             Start("at::vec::"),
