@@ -8,6 +8,8 @@ use rustc_hash::FxHashMap;
 
 /// Values that are kept while nobody takes them: minutes of one device.
 const MAX_POINTS: usize = 1 << 16;
+/// Gaps, likewise: a figure that comes and goes has one each second at most.
+const MAX_GAPS: usize = 1 << 10;
 
 /// What one thread has gathered since it last sent.
 #[derive(Debug, Default)]
@@ -38,10 +40,15 @@ impl Batch {
 
     /// A value of the device.
     pub(super) fn put(&mut self, kind: LaneKind, start_ns: u64, end_ns: u64, value: u64) {
-        if let Some((since_ns, reason)) = self.failing.remove(&kind) {
-            self.gap(Some(kind), since_ns, end_ns, reason);
-        }
+        self.works(kind, end_ns);
         self.put_of(kind, 0, "", start_ns, end_ns, value);
+    }
+
+    /// A call that failed works again: its gap ends.
+    pub(super) fn works(&mut self, kind: LaneKind, now_ns: u64) {
+        if let Some((since_ns, reason)) = self.failing.remove(&kind) {
+            self.gap(Some(kind), since_ns, now_ns, reason);
+        }
     }
 
     /// A value of a process.
@@ -54,7 +61,13 @@ impl Batch {
         end_ns: u64,
         value: u64,
     ) {
-        if self.lanes.points.len() >= MAX_POINTS || start_ns > end_ns {
+        let point = LanePoint {
+            lane: LaneId(0),
+            start_ns,
+            end_ns,
+            value,
+        };
+        if self.lanes.points.len() >= MAX_POINTS || !point.is_believable() {
             return;
         }
         let info = LaneInfo {
@@ -68,12 +81,7 @@ impl Batch {
             known.push(info.clone());
             LaneId::from_index(known.len() - 1)
         });
-        self.lanes.points.push(LanePoint {
-            lane,
-            start_ns,
-            end_ns,
-            value,
-        });
+        self.lanes.points.push(LanePoint { lane, ..point });
     }
 
     /// A call failed that may work another time.
@@ -92,6 +100,9 @@ impl Batch {
         reason: String,
     ) {
         let gpu = self.gpu();
+        if self.lanes.gaps.len() >= MAX_GAPS {
+            return;
+        }
         self.lanes.gaps.push(LaneGap {
             gpu,
             kind,
@@ -133,6 +144,20 @@ impl Batch {
 mod tests {
     use super::*;
     use crate::gpu::GpuErrorKind;
+
+    #[test]
+    fn what_a_driver_cannot_mean_is_left_out() {
+        let mut batch = Batch::new(Some(&GpuInfo::default()));
+        batch.put(LaneKind::Energy, 1, 2, u64::MAX);
+        batch.put(LaneKind::Energy, 2, 1, 5);
+        batch.put(LaneKind::Energy, 1, u64::MAX, 5);
+        batch.put(LaneKind::Energy, u64::MAX - 1, u64::MAX, 5);
+        assert!(batch.lanes.points.is_empty());
+        for _ in 0..2 * MAX_GAPS {
+            batch.gap(None, 1, 2, String::new());
+        }
+        assert_eq!(batch.lanes.gaps.len(), MAX_GAPS);
+    }
 
     #[test]
     fn a_failing_lane_is_a_gap_until_it_works_again() {

@@ -258,7 +258,10 @@ impl DeviceThread {
         let now_ns = monotonic_ns();
         self.call.end();
         let listed = match listed {
-            Ok(listed) => listed,
+            Ok(listed) => {
+                self.batch.works(LaneKind::ProcessMemory, now_ns);
+                listed
+            }
             Err(error) if error.kind == GpuErrorKind::Lost => {
                 self.batch.gap(None, began_ns, 0, error.reason);
                 return Health::Lost;
@@ -275,6 +278,8 @@ impl DeviceThread {
                 info.recorded = self.active;
             }
         }
+        self.names
+            .retain(|pid, _| listed.iter().any(|process| process.pid == *pid));
         if self.active {
             for process in listed.iter().take(MAX_PROCESSES) {
                 let name = match sampled.iter().find(|known| known.pid == process.pid) {

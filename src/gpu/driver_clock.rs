@@ -74,14 +74,20 @@ impl DriverClock {
             return;
         }
         let driver_ns = i128::from(newest_us) * 1000;
-        if self.newest_us > 0 {
+        let is_first = self.newest_us == 0;
+        if !is_first {
             let period = driver_ns - i128::from(self.newest_us) * 1000;
             self.longest_period_ns = self.longest_period_ns.max(period.min(OLDEST_NS));
         }
         self.newest_us = newest_us;
-        for (possible, clock) in self.possible.iter_mut().zip(clocks(now)) {
-            let age = clock - driver_ns;
-            *possible &= (-FUTURE_NS..=OLDEST_NS).contains(&age);
+        // How old the driver's buffer was when it was first looked into says nothing: it may have slept.
+        let ages = clocks(now).map(|clock| clock - driver_ns);
+        let fits = |age: &i128| (-FUTURE_NS..=OLDEST_NS).contains(age);
+        if is_first && !ages.iter().any(fits) && ages.iter().any(|age| *age > OLDEST_NS) {
+            return;
+        }
+        for (possible, age) in self.possible.iter_mut().zip(&ages) {
+            *possible &= fits(age);
         }
         let late = i128::from(now.monotonic_ns) - driver_ns;
         self.seen = Some(match self.seen {
@@ -172,6 +178,18 @@ mod tests {
             .unwrap();
         assert!(back.abs_diff(12_000_000_000) <= relation.error_ns, "{back}");
         assert!(relation.error_ns < 400_000_000);
+    }
+
+    #[test]
+    fn a_buffer_that_was_old_at_the_start_does_not_hide_the_clock() {
+        let mut clock = DriverClock::default();
+        let taken_ns = 100_000_000_000;
+        let stamp = |ns: u64| (BOOTED_NS + ns) / 1000;
+        clock.observe(stamp(taken_ns - 60_000_000_000), now(taken_ns));
+        assert_eq!(clock.relation(now(taken_ns)), None);
+        clock.observe(stamp(taken_ns), now(taken_ns + 50_000_000));
+        let relation = clock.relation(now(taken_ns + 50_000_000)).unwrap();
+        assert_eq!(relation.clock, "realtime");
     }
 
     #[test]

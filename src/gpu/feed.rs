@@ -9,6 +9,9 @@ use std::time::{Duration, Instant};
 
 /// How long the end of a recording waits for the last values. A call that hangs is left to itself.
 const PATIENCE: Duration = Duration::from_millis(400);
+/// Values and gaps past which batches wait for the next segment: a segment has room for more (see format_v1).
+const MAX_POINTS: usize = 1 << 18;
+const MAX_GAPS: usize = 1 << 12;
 /// A call that takes this long is a gap.
 pub(super) const LONG_CALL_NS: u64 = 1_000_000_000;
 
@@ -128,7 +131,9 @@ impl LaneFeed {
     /// What was gathered since the last call.
     pub fn take(&self) -> Lanes {
         let mut merger = LaneMerger::default();
-        while let Ok(batch) = self.batches.try_recv() {
+        while has_room(&merger)
+            && let Ok(batch) = self.batches.try_recv()
+        {
             merger.add(&batch);
         }
         merger.finish()
@@ -141,7 +146,9 @@ impl LaneFeed {
         let mut merger = LaneMerger::default();
         let deadline = Instant::now() + PATIENCE;
         // Until the last collector has ended, or it has been long enough.
-        while let Ok(batch) = self.batches.recv_deadline(deadline) {
+        while has_room(&merger)
+            && let Ok(batch) = self.batches.recv_deadline(deadline)
+        {
             merger.add(&batch);
         }
         merger.add(&self.hanging());
@@ -174,4 +181,9 @@ impl LaneFeed {
         }
         lanes
     }
+}
+
+fn has_room(merger: &LaneMerger) -> bool {
+    let lanes = merger.lanes();
+    lanes.points.len() < MAX_POINTS && lanes.gaps.len() < MAX_GAPS
 }

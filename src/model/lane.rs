@@ -244,6 +244,25 @@ pub struct LanePoint {
     pub value: u64,
 }
 
+/// Largest value that is believed: an exabyte. Leaves room to add.
+const MAX_VALUE: u64 = 1 << 60;
+/// Latest moment of CLOCK_MONOTONIC that is believed: 146 years. Leaves room to add.
+const MAX_TIME_NS: u64 = 1 << 62;
+/// Longest window that is believed: thirteen days.
+const MAX_WINDOW_NS: u64 = 1 << 50;
+
+impl LanePoint {
+    /// Whether value and window are such as a driver or a recording may say. What is not is neither written nor read.
+    pub fn is_believable(&self) -> bool {
+        self.value <= MAX_VALUE
+            && self.end_ns <= MAX_TIME_NS
+            && self
+                .end_ns
+                .checked_sub(self.start_ns)
+                .is_some_and(|length_ns| length_ns <= MAX_WINDOW_NS)
+    }
+}
+
 /// What a lane lacks, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LaneGap {

@@ -1,6 +1,7 @@
 //! Versions 1 and 2 of the format: what stands in the header block and in a segment's payload. Version 2 adds a table of
 //! `nn.Module`s behind all others, frames that say which module's call comes next, or what code is compiled by it; counters of
-//! progress, their readings, and conditions; lanes of devices and processes; and the user's regions behind the rest of the header.
+//! progress, their readings, and conditions; and the user's regions behind the rest of the header. Lanes of devices and processes
+//! stand behind all of it, and may be missing: a reader that does not know them leaves them out.
 //!
 //! The payload is zstd over postcard over columns, each column of a table in a run of its own. Everything in it is hostile input when it is read: sizes are
 //! bounded before they are believed, and ids are checked once, here, so that nobody else has to.
@@ -71,7 +72,6 @@ struct WireSegment2<C, B> {
     counters: Rows<B>,
     points: PointColumns<C>,
     conditions: Rows<B>,
-    lanes: WireLanes<C, B>,
 }
 
 /// The most bytes that a payload of `compressed` bytes may become.
@@ -130,9 +130,9 @@ impl Encoder {
             counters: Rows::encode(&segment.counters, WireCounter::of)?,
             points: PointColumns::encode(&segment.points)?,
             conditions: Rows::encode(&segment.conditions, wire_condition)?,
-            lanes: WireLanes::encode(&segment.lanes)?,
         };
-        let length = self.compressor.append(&wire, out)?;
+        let lanes = WireLanes::encode(&segment.lanes)?;
+        let length = self.compressor.append(&(wire, lanes), out)?;
         let compressed = out.len() - start;
         if compressed > MAX_PAYLOAD || length > believable_length(compressed) {
             return Err(Corrupt("it is too large"));
@@ -204,14 +204,22 @@ impl Decoder {
         let segment = if self.version == 1 {
             segment_of(postcard::from_bytes(raw).map_err(damaged)?)?
         } else {
-            let wire: WireSegment2<ColumnReader<'_>, &[u8]> =
-                postcard::from_bytes(raw).map_err(damaged)?;
+            let (wire, rest): (WireSegment2<ColumnReader<'_>, &[u8]>, _) =
+                postcard::take_from_bytes(raw).map_err(damaged)?;
+            let lanes = match rest {
+                [] => Lanes::default(),
+                rest => {
+                    let wire: WireLanes<ColumnReader<'_>, &[u8]> =
+                        postcard::from_bytes(rest).map_err(damaged)?;
+                    wire.decode()?
+                }
+            };
             Segment {
                 nn_modules: wire.nn_modules.decode()?,
                 counters: wire.counters.decode(WireCounter::model)?,
                 points: wire.points.decode()?,
                 conditions: wire.conditions.decode(condition_of)?,
-                lanes: wire.lanes.decode()?,
+                lanes,
                 ..segment_of(wire.first)?
             }
         };

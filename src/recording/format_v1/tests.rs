@@ -1,6 +1,7 @@
 //! Every valid segment comes back as it was; no bytes make the decoder panic.
 
-use super::{Decoder, Encoder, decode_run, encode_run};
+use super::column::ColumnReader;
+use super::{Decoder, Encoder, WireSegment2, decode_run, encode_run};
 use crate::model::address::CodeAddress;
 use crate::model::code::{CodeInfo, PythonVersion};
 use crate::model::frame::{Frame, Partial, Trust};
@@ -472,4 +473,40 @@ fn lanes_come_back_and_have_to_fit_together() {
         spoil(&mut lanes);
         assert!(written(&lanes).is_err(), "{lanes:?}");
     }
+}
+
+/// Version 2 was written before there were lanes; and a reader of that time takes what it knows.
+#[test]
+fn a_segment_without_lanes_is_read_and_lanes_are_passed_over() {
+    let segment = Segment {
+        index: 7,
+        lanes: Lanes {
+            gaps: vec![crate::model::lane::LaneGap {
+                gpu: None,
+                kind: None,
+                start_ns: 1,
+                end_ns: 0,
+                reason: "why".to_owned(),
+            }],
+            ..Lanes::default()
+        },
+        ..Segment::default()
+    };
+    let mut bytes = Vec::new();
+    let length = Encoder::new()
+        .unwrap()
+        .encode(&segment, &mut bytes)
+        .unwrap();
+    let raw = zstd::bulk::decompress(&bytes, length).unwrap();
+    let (wire, lanes): (WireSegment2<ColumnReader<'_>, &[u8]>, &[u8]) =
+        postcard::take_from_bytes(&raw).unwrap();
+    assert_eq!(wire.first.index, 7);
+    assert!(!lanes.is_empty());
+    let old = &raw[..raw.len() - lanes.len()];
+    let payload = zstd::bulk::compress(old, 3).unwrap();
+    let read = Decoder::new(2)
+        .unwrap()
+        .decode(&payload, old.len())
+        .unwrap();
+    assert_eq!((read.index, read.lanes), (7, Lanes::default()));
 }

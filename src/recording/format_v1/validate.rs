@@ -13,9 +13,6 @@ const MAX_TIME_NS: u64 = 1 << 62;
 /// Longest stretch that is believed: thirteen days.
 const MAX_STRETCH_NS: u64 = 1 << 50;
 
-/// Largest value of a lane that is believed: an exabyte. Leaves room to add.
-pub(crate) const MAX_LANE_VALUE: u64 = 1 << 60;
-
 /// Checks that every id is one of the segment's own tables, and that times can be added up.
 pub(super) fn validate(segment: &Segment) -> Result<(), Corrupt> {
     check(
@@ -112,13 +109,7 @@ fn validate_lanes(lanes: &Lanes) -> Result<(), Corrupt> {
             point.lane.index() < lanes.lanes.len(),
             "a value's lane does not exist",
         )?;
-        check(
-            point.start_ns <= point.end_ns
-                && point.end_ns <= MAX_TIME_NS
-                && point.end_ns - point.start_ns <= MAX_STRETCH_NS,
-            "a value's window is absurd",
-        )?;
-        check(point.value <= MAX_LANE_VALUE, "a value is absurd")?;
+        check(point.is_believable(), "a value or its window is absurd")?;
     }
     check(
         lanes
