@@ -35,7 +35,7 @@ impl DiffPlan {
         for output in &outputs {
             if matches!(
                 output.format,
-                Format::Recording | Format::Speedscope | Format::Csv
+                Format::Recording | Format::Speedscope | Format::Csv | Format::Perfetto
             ) {
                 return Err(Failure::usage(
                     format!("{}: a comparison has no such form", output.path.display()),

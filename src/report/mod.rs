@@ -10,6 +10,7 @@ pub mod label;
 pub mod lanes_csv;
 pub mod naming;
 pub mod part;
+pub mod perfetto;
 pub mod speedscope;
 pub mod view;
 

@@ -5,7 +5,9 @@ mod collectives;
 mod compile;
 mod conditions;
 pub mod diff;
+mod energy;
 mod format;
+mod gpu_idle;
 mod lanes;
 mod modules;
 mod operators;
@@ -13,6 +15,7 @@ mod processes;
 mod progress;
 mod sampler;
 mod tables;
+mod verdict;
 mod waits;
 
 use crate::analysis::Analysis;
@@ -74,6 +77,7 @@ pub fn render_summary(profile: &Profile, analysis: &Analysis, options: TextOptio
         sampler::sampler(&mut out, profile, analysis);
         return out;
     }
+    verdict::verdict(&mut out, profile, analysis);
     processes::ranks(&mut out, profile, analysis);
     match analysis.primary() {
         Some(process) => {
@@ -98,6 +102,8 @@ pub fn render_summary(profile: &Profile, analysis: &Analysis, options: TextOptio
         }
     }
     lanes::lanes(&mut out, profile, analysis);
+    gpu_idle::gpu_idle(&mut out, profile, analysis, options.rows);
+    energy::energy(&mut out, profile, analysis);
     processes::others(&mut out, profile, analysis);
     sampler::sampler(&mut out, profile, analysis);
     out
