@@ -123,7 +123,7 @@ fn bounds_hold_the_truth_and_short_things_are_not_resolved() {
         let turns = turns(&mut random, lengths, busy, end_ns);
         let profile = recorded(&turns, end_ns);
         let analysis = analyze(&profile);
-        for at in 0..3 {
+        for (at, length_ms) in lengths.into_iter().enumerate() {
             let part = of_line(&analysis, 10 + at as u32);
             let own = turns.iter().filter(|turn| turn.line == 10 + at as u32);
             let truth: f64 = own
@@ -132,7 +132,7 @@ fn bounds_hold_the_truth_and_short_things_are_not_resolved() {
                     length - turn.busy_ns(turn.start_ns, end_ns)
                 })
                 .sum();
-            let windows = lengths[at] * 1e6 / WINDOW_NS as f64;
+            let windows = length_ms * 1e6 / WINDOW_NS as f64;
             assert!(
                 !part.resolved || windows > 1.5,
                 "run {run}: {windows} windows: {part:?}"

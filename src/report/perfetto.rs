@@ -13,7 +13,7 @@ use crate::model::ids::GpuId;
 use crate::model::lane::{LaneKind, LaneUnit};
 use crate::model::profile::Profile;
 use proto::Message;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::io::{self, Write};
 
 /// Slices past which the rest is left out: a recording is hostile.
@@ -195,20 +195,19 @@ impl Trace<'_, '_> {
     /// A track for each thread, below one for its process.
     fn thread_tracks(&mut self, view: &View<'_>) -> io::Result<Vec<u64>> {
         let labels = label::process_labels(self.profile);
-        let mut processes: FxHashMap<_, u64> = FxHashMap::default();
+        let mut processes = FxHashSet::default();
         let mut tracks = Vec::new();
         for root in view.roots() {
             let (pid, tid) = (
                 u64::from(root.pid.unsigned_abs()),
                 u64::from(root.tid.unsigned_abs()),
             );
-            if !processes.contains_key(&root.process) {
+            if processes.insert(root.process) {
                 let name = labels.get(root.process.index()).map_or("", String::as_str);
                 let process = Message::default()
                     .number(track::PID, pid)
                     .text(track::PROCESS_NAME, name);
-                let uuid = self.track(Message::default().message(track::PROCESS, &process))?;
-                processes.insert(root.process, uuid);
+                self.track(Message::default().message(track::PROCESS, &process))?;
             }
             let thread = Message::default()
                 .number(track::PID, pid)

@@ -33,7 +33,7 @@ pub const STORAGE: f64 = 0.4;
 /// Share of time in which clocks were held down by heat or the power supply.
 pub const THROTTLED: f64 = 0.15;
 /// Share of the host's own work from which on the host is the bound.
-pub const HOST: f64 = 0.5;
+pub const HOST: f64 = 0.6;
 
 /// What a rule found.
 #[derive(Clone, Debug, PartialEq)]
