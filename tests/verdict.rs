@@ -213,6 +213,39 @@ fn throttled_by_heat() {
     assert_verdict(&run);
 }
 
+/// Start-up is paid once; and an import in the middle is none.
+#[test]
+fn start_up_is_no_part_of_it() {
+    let run = Run {
+        step: vec![(Do::Wait, 60), (Do::Import, 2), (Do::Launch, 38)],
+        startup: 4000,
+        ..starving()
+    };
+    assert_verdict(&run);
+    let (_, verdict) = run.verdict();
+    assert_eq!(verdict.figures.ticks, 3000);
+}
+
+/// CPUs that others took are not to be had by fewer workers.
+#[test]
+fn cpus_that_others_take() {
+    let run = Run {
+        cpus: Some((0.3, 2.0)),
+        ..Run::new(
+            "crowded",
+            Some("CPU-starved"),
+            &[(Do::Starved, 80), (Do::Launch, 20)],
+        )
+        .device(Device::busy(0.2))
+    };
+    assert_verdict(&run);
+    let next = run.verdict().1.next_step.unwrap();
+    assert!(
+        next.starts_with("others take the CPUs (0.3 of 2.0"),
+        "{next}"
+    );
+}
+
 fn reducing() -> Run {
     let step = [
         (Do::Launch, 30),

@@ -26,6 +26,8 @@ pub enum Do {
     Sleep,
     /// Runs Python, half of it without a CPU.
     Starved,
+    /// Imports a module.
+    Import,
 }
 
 /// What the device did, as shares of one.
@@ -75,6 +77,8 @@ pub struct Run {
     pub others: Vec<Vec<(Do, u64)>>,
     pub nccl: bool,
     pub steps: u64,
+    /// Ticks of start-up, after a few of the loader.
+    pub startup: u64,
     pub pin_memory: Option<bool>,
     /// `None`: no single cause, or none that may be told.
     pub expected: Option<&'static str>,
@@ -94,6 +98,7 @@ impl Run {
             others: Vec::new(),
             nccl: false,
             steps: 30,
+            startup: 0,
             pin_memory: None,
             expected,
         }
@@ -154,6 +159,17 @@ impl Run {
         }
         let thread = builder.thread(process, pid, "python", true);
         let mut ticks = 0;
+        if self.startup > 0 {
+            let loads = [native("ld-linux-x86-64.so.2", "_dl_relocate_object")];
+            builder.ticks(thread, 3, S::Running, &loads);
+            builder.ticks(
+                thread,
+                self.startup,
+                S::Running,
+                &frames(Do::Import, false).1,
+            );
+            ticks += 3 + self.startup;
+        }
         if self.nccl {
             builder.ticks(thread, 2, S::Running, &frames(Do::Reduce, true).1);
         }
@@ -306,6 +322,18 @@ fn frames(what: Do, nccl: bool) -> (S, Vec<F>) {
                 lib("torch/nn/modules/module.py", "Module._call_impl"),
                 op("add"),
                 runtime("cudaLaunchKernel"),
+            ];
+            (S::Running, frames)
+        }
+        Do::Import => {
+            let frames = vec![
+                user("<module>", 1),
+                py("<frozen importlib._bootstrap>", "_find_and_load", 1176),
+                py(
+                    "<frozen importlib._bootstrap_external>",
+                    "SourceLoader.get_data",
+                    1073,
+                ),
             ];
             (S::Running, frames)
         }

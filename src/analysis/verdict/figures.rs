@@ -211,21 +211,23 @@ pub fn figures(
     figures
 }
 
-/// Where start-up is over, which is paid once and no part of a step: from here on most samples are of something else. Modules that
-/// are imported later do not count as a start.
+/// Where start-up is over, which is paid once and no part of a step: the end of the first stretch that is mostly start-up. Modules
+/// that are imported later do not count.
 fn started(own: &[&ProfileSample]) -> usize {
-    const AHEAD: usize = 100;
-    let is_startup = |sample: &&ProfileSample| sample.phase == Phase::Startup;
-    if own.first().is_none_or(|first| !is_startup(first)) {
-        return 0;
+    /// A moment of something else ends a stretch of as many of start-up.
+    const OTHERS: i128 = 4;
+    let (mut sum, mut best, mut until) = (0_i128, 0, 0);
+    for (at, sample) in own.iter().enumerate() {
+        let ns = i128::from(sample.weight_ns);
+        sum += match sample.phase {
+            Phase::Startup => ns,
+            _ => -OTHERS * ns,
+        };
+        if sum > best {
+            (best, until) = (sum, at + 1);
+        }
     }
-    (0..own.len())
-        .find(|&at| {
-            let ahead = own.get(at..own.len().min(at + AHEAD)).unwrap_or_default();
-            let starting = ahead.iter().filter(|sample| is_startup(sample)).count();
-            !ahead.first().is_some_and(is_startup) && starting * 5 < ahead.len()
-        })
-        .unwrap_or(own.len())
+    until
 }
 
 fn step_ns(summary: &ProcessSummary) -> Option<f64> {

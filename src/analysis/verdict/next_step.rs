@@ -153,6 +153,12 @@ fn starved(figures: &Figures) -> String {
     let known = cpus(figures).map_or(String::new(), |(used, allowed)| {
         format!(" ({used:.1} of {allowed:.1} CPUs used)")
     });
+    const OWN: f64 = 0.7;
+    if cpus(figures).is_some_and(|(used, allowed)| used < OWN * allowed) {
+        return format!(
+            "others take the CPUs{known}: look for them on this machine (top), or for a quota of a cgroup above"
+        );
+    }
     let mut now = Vec::new();
     now.extend(
         figures

@@ -33,7 +33,7 @@ fn told(out: &mut String, profile: &Profile, verdict: &Verdict, cause: Cause, fi
     let confidence = verdict
         .confidence
         .map_or("", |confidence| confidence.name());
-    let claim = claim(cause, &verdict.figures);
+    let claim = claim(cause, finding, &verdict.figures);
     let text = format!("{}{detail} ({confidence}). {claim}", cause.name());
     hanging(out, "VERDICT", &text);
     if let Some(waits) = verdict.waits_for {
@@ -124,7 +124,7 @@ fn share(figures: &Figures, part: Part) -> String {
 }
 
 /// What the training thread does, as far as the cause is about it.
-fn claim(cause: Cause, figures: &Figures) -> String {
+fn claim(cause: Cause, finding: &Finding, figures: &Figures) -> String {
     let of = |part| share(figures, part);
     match cause {
         Cause::InputWork | Cause::InputStorage
@@ -153,10 +153,11 @@ fn claim(cause: Cause, figures: &Figures) -> String {
             of(Part::Sync)
         ),
         Cause::Copy => format!("Training thread waits for copies {}", of(Part::Copy)),
-        Cause::CpuStarved if figures.of(Part::NoCpu) >= 0.1 => {
-            format!("Training thread has no CPU {}", of(Part::NoCpu))
-        }
-        Cause::CpuStarved => "DataLoader workers have no CPU".to_owned(),
+        Cause::CpuStarved if finding.parts.contains(&Part::InputWait) => format!(
+            "Training thread waits for data {}, and its workers for CPUs",
+            of(Part::InputWait)
+        ),
+        Cause::CpuStarved => format!("Training thread has no CPU {}", of(Part::NoCpu)),
         Cause::Throttled => "The GPU's clocks are held down".to_owned(),
         Cause::HostCompute => format!("Operators compute on the host {}", of(Part::Compute)),
     }
