@@ -47,6 +47,8 @@ fn every_usage_error_has_a_cause_a_hint_and_status_2() {
         &["record", "--pid", "1", "--", "true"],
         &["record", "--rate", "0", "--", "true"],
         &["record", "--rate"],
+        &["record", "--rate", "-5", "--", "true"],
+        &["record", "-d", "-1", "--", "true"],
         &["record", "-o", "flame.png", "--", "true"],
         &["recrod", "--", "true"],
         &["convert", "x.tspy"],

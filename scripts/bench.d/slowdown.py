@@ -7,6 +7,7 @@ on both; how much that is stands below, side by side with py-spy --nonblocking, 
 """
 
 import contextlib
+import math
 import time
 
 import profilers
@@ -17,10 +18,14 @@ from targets import Target, torch_python
 BUDGET_OFF = ("--max-stopped", "100")
 
 
-# A pair's work is done in so many parts, bare and recorded in turn: what the machine does to both is then the same. Equal work
-# takes 10 % more or less time from one quarter of a second to the next, and 8 % from one stretch of four seconds to the next:
-# many short parts tell more than few long ones.
+# A pair's work is done in so many parts, bare and recorded in turn: what the machine does to both is then the same. A shared
+# host does equal work at one speed for some seconds and up to 1.4 times slower for the next, so that many short parts, each
+# compared with its neighbour, tell more than few long ones.
 PARTS = 90
+# A pair's figure is the mean of the middle half of its parts' ratios (as logarithms: a ratio of noisy times is too large on
+# average). A change of the machine's speed between two neighbours is then no part of it; a stop costs every part alike.
+# Work that is bare on both sides is compared in the same way, and shows what the figures are good to.
+BARE_AGAIN = "bare against bare"
 # So many rounds for each in which the variants behind the first have a turn: their bars are wider.
 ROUNDS_OF_FIRST = 3
 # A profiler gets so long to attach: the whole of the work is to be recorded.
@@ -48,9 +53,10 @@ def section(target, tool, settle_s=SETTLE_S, parts=1):
 
 
 def pair(target, order, parts, sparse):
-    """The same work bare (None) and under each variant of `order`, in turn. {variant's name or None: mean wall time of a part, s}.
+    """The same work bare (None) and under each variant of `order`, in turn.
 
-    Each variant is one recording, suspended while others have their turn. Those whose name is in `sparse` have few.
+    {variant's name: its time as a multiple of the bare one}, and the mean time of a bare part, s. Each variant is one recording,
+    suspended while others have their turn; one without a tool is bare, too. Those whose name is in `sparse` have few parts.
     """
     spent, runs = {}, {}
     with contextlib.ExitStack() as stack:
@@ -62,36 +68,45 @@ def pair(target, order, parts, sparse):
                     continue
                 if name in runs:
                     runs[name].resume()
-                elif name:
+                elif tool:
                     runs[name] = stack.enter_context(tool.attach(target.pid, rate=rate, options=options))
                     time.sleep(SETTLE_S)
                 time.sleep(RESUME_S)
-                spent.setdefault(name, []).append(work(target))
-                if name:
+                spent.setdefault(name, {})[part] = work(target)
+                if tool:
                     runs[name].suspend()
         for name, run in runs.items():
             run.resume()
             run.finish()
             last_quality[name] = profilers.TorchSpy.report(run.recording)["quality"]
-    return {name: sum(walls) / len(walls) for name, walls in spent.items()}
+    bare = spent.pop(None)
+    ratios = {name: middle_mean([wall / bare[part] for part, wall in walls.items()]) for name, walls in spent.items()}
+    return ratios, sum(bare.values()) / len(bare)
+
+
+def middle_mean(ratios):
+    """The geometric mean of the middle half."""
+    logs = sorted(map(math.log, ratios))
+    quarter = len(logs) // 4
+    middle = logs[quarter : len(logs) - quarter]
+    return math.exp(sum(middle) / len(middle))
 
 
 def pairs(target, variants, count, parts=PARTS):
     """`count` pairs. {variant's name: [ratio to bare]}, and the bare times of a part, s."""
-    ratios = {name: [] for name, *_ in variants}
+    found = {name: [] for name, *_ in variants}
     walls = []
     sparse = {name for name, *_ in variants[1:]} if parts >= 10 * ROUNDS_OF_FIRST else set()
     for number in range(count):
         order = [None, *variants]
         order = order[number % len(order) :] + order[: number % len(order)]
-        spent = pair(target, order, parts, sparse)
-        bare = spent.pop(None)
+        ratios, bare = pair(target, order, parts, sparse)
         walls.append(bare)
-        for name, wall in spent.items():
-            ratios[name].append(wall / bare)
-        said = ", ".join(f"{name} {100 * (wall / bare - 1):+.2f} %" for name, wall in spent.items())
+        for name, ratio in ratios.items():
+            found[name].append(ratio)
+        said = ", ".join(f"{name} {100 * (ratios[name] - 1):+.2f} %" for name, *_ in variants)
         print(f"    pair {number + 1}: bare {bare:.3f} s, {said}", flush=True)
-    return ratios, walls
+    return found, walls
 
 
 # The sampler's own figures of the last run of each variant, to state beside the ratios.
@@ -128,6 +143,7 @@ def measure(table, folder, quick):
     if mine:
         variants.append(("100 Hz", mine, 100, ()))
         variants.append(("1,000 Hz, budget off", mine, 1000, BUDGET_OFF))
+        variants.append((BARE_AGAIN, None, None, None))
     with Target.python("many_threads.py", "--steps", steps, "--omp", 1, python=python) as target:
         work(target)
         if variants:
@@ -135,6 +151,8 @@ def measure(table, folder, quick):
             table.stated("bare part: median", f"{median(walls):.3f} s")
             judge(table, "100 Hz", ratios["100 Hz"], 1.5, 2.5)
             judge(table, "1,000 Hz, budget off", ratios["1,000 Hz, budget off"], 10)
+            again = [100 * (ratio - 1) for ratio in ratios[BARE_AGAIN]]
+            table.stated(f"{BARE_AGAIN}: median of {len(again)}, smallest, largest", f"{median(again):+.2f} %, {min(again):+.2f}, {max(again):+.2f}")
         record_peers(table, folder, target, quick)
     if mine and not quick:
         saturated(table, folder, mine, python)
@@ -145,14 +163,15 @@ def saturated(table, folder, mine, python):
     """Two OpenMP threads, and what feeds them, on as many cores: no CPU is left."""
     variants = [("2 OpenMP threads, 100 Hz", mine, 100, ()), ("2 OpenMP threads, 1,000 Hz", mine, 1000, BUDGET_OFF)]
     pyspy = profilers.pyspy_path()
-    with Target.python("many_threads.py", "--steps", 135, "--omp", 2, python=python) as target:
+    count, parts = 4, 16
+    with Target.python("many_threads.py", "--steps", 40, "--omp", 2, python=python) as target:
         work(target)
-        ratios, walls = pairs(target, variants, 8, 2)
+        ratios, walls = pairs(target, variants, count, parts)
         for name, *_ in variants:
-            table.stated(f"{name}: median of 8", f"{100 * (median(ratios[name]) - 1):.1f} %")
+            table.stated(f"{name}: median of {count}", f"{100 * (median(ratios[name]) - 1):.1f} %")
         if pyspy:
             nonblocking = profilers.PySpy(folder, pyspy, native=False, nonblocking=True)
-            wall = section(target, nonblocking, parts=2) / 2
+            wall = section(target, nonblocking, parts=parts) / parts
             table.stated("    py-spy --nonblocking, 100 Hz, one section", f"{100 * (wall / median(walls) - 1):.0f} %")
 
 

@@ -56,10 +56,16 @@ pub(crate) struct RecordArguments {
     #[arg(short, long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..), conflicts_with = "command")]
     pub(crate) pid: Option<i32>,
     /// Samples per second
-    #[arg(short, long, value_name = "HZ", default_value_t = 100.0)]
+    #[arg(
+        short,
+        long,
+        value_name = "HZ",
+        default_value_t = 100.0,
+        allow_negative_numbers = true
+    )]
     pub(crate) rate: f64,
     /// End the recording after this time: 30s, 2m, 1.5 (seconds). The program goes on
-    #[arg(short, long, value_name = "TIME")]
+    #[arg(short, long, value_name = "TIME", allow_negative_numbers = true)]
     pub(crate) duration: Option<String>,
     /// Output file, by extension: .tspy .svg .speedscope.json .folded .json .txt .csv .perfetto-trace; may be given more than once
     #[arg(short, long, value_name = "FILE")]

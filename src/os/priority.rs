@@ -20,14 +20,47 @@ struct SchedAttr {
     period: u64,
 }
 
-/// Puts the calling thread, and it alone, before others for the tens of microseconds that it needs a hundred times a
-/// second: the lowest real-time priority where that is allowed, else a short slice, which a scheduler with deadlines
-/// (EEVDF, Linux 6.12 on) serves early, with the best nice value that is allowed. What is refused is done without.
-pub fn run_ahead() {
-    if set(libc::SCHED_FIFO, 0, 1, 0) || set(libc::SCHED_OTHER, -20, 0, SLICE_NS) {
-        return;
+/// How the calling thread gets a CPU soon.
+///
+/// A thread with a real-time priority wakes on the CPU where it slept, whoever runs there and however idle the others are
+/// (select_task_rq_rt in kernel/sched/rt.c), while any other is given an idle CPU. So a real-time priority is taken only for as
+/// long as somebody stands stopped.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Ahead {
+    /// Whether the lowest real-time priority may be taken.
+    real_time: bool,
+    /// What the thread runs at else: its nice value, where one with a short slice is granted.
+    nice: Option<i32>,
+}
+
+impl Ahead {
+    /// Gives the calling thread, and it alone, a short slice, which a scheduler with deadlines (EEVDF, Linux 6.12 on) serves
+    /// early, with the best nice value that is allowed, and finds out what more it may have. What is refused is done without.
+    pub fn prepare() -> Self {
+        let real_time = set(libc::SCHED_FIFO, 0, 1, 0);
+        let nice = [-20, 0]
+            .into_iter()
+            .find(|&nice| set(libc::SCHED_OTHER, nice, 0, SLICE_NS));
+        Self { real_time, nice }
     }
-    set(libc::SCHED_OTHER, 0, 0, SLICE_NS);
+
+    /// Puts the calling thread before all others until what is returned is dropped.
+    pub fn stand_in_front(self) -> InFront {
+        let raised = self.real_time && self.nice.is_some() && set(libc::SCHED_FIFO, 0, 1, 0);
+        InFront(self.nice.filter(|_| raised))
+    }
+}
+
+/// The calling thread runs before all others.
+#[derive(Debug)]
+pub struct InFront(Option<i32>);
+
+impl Drop for InFront {
+    fn drop(&mut self) {
+        if let Some(nice) = self.0 {
+            set(libc::SCHED_OTHER, nice, 0, SLICE_NS);
+        }
+    }
 }
 
 /// Puts the calling thread behind the target's: it does not preempt anybody when it wakes (SCHED_BATCH), and takes `nice`
@@ -72,19 +105,25 @@ mod tests {
     }
 
     #[test]
-    fn only_the_calling_thread_is_changed() {
+    fn only_the_calling_thread_is_changed_and_only_while_it_asks_for_it() {
         // SAFETY: 0 is the calling thread.
         let policy = || unsafe { libc::sched_getscheduler(0) };
         let before = policy();
-        let ahead = std::thread::spawn(move || {
-            run_ahead();
-            policy()
+        let seen = std::thread::spawn(move || {
+            let ahead = Ahead::prepare();
+            let prepared = policy();
+            let in_front = ahead.stand_in_front();
+            let raised = policy();
+            drop(in_front);
+            (ahead.real_time, [prepared, raised, policy()])
         });
-        let ahead = ahead.join().unwrap_or(-1);
-        assert!(
-            matches!(ahead, libc::SCHED_FIFO | libc::SCHED_OTHER),
-            "{ahead}"
-        );
+        let (real_time, seen) = seen.join().unwrap_or_default();
+        let raised = if real_time {
+            libc::SCHED_FIFO
+        } else {
+            libc::SCHED_OTHER
+        };
+        assert_eq!(seen, [libc::SCHED_OTHER, raised, libc::SCHED_OTHER]);
         assert_eq!(policy(), before);
     }
 }

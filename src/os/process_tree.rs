@@ -1,20 +1,19 @@
 //! A process and its descendants, watched cheaply: children are found within one look of their start.
 //!
-//! `/proc/loadavg` ends with the pid that was given out last (proc_loadavg(5)): while it stands still, nothing was
-//! started, and one read of a kept-open file is the whole cost. When it has moved, /proc is listed and the parents of
-//! pids not seen before are read. A process that starts and ends between two looks is not seen, and neither is one whose
-//! parent did. One that was seen stays, whoever becomes its parent.
+//! While the newest pid stands still, nothing was started, and one read of a kept-open file is the whole cost. When it has
+//! moved, the parents of the new pids are read. A process that starts and ends between two looks is not seen, and neither is
+//! one whose parent did. One that was seen stays, whoever becomes its parent.
 
 use super::bell::Bell;
+use super::clock::monotonic_ns;
 use super::launch::open_pidfd;
+use super::new_pids::{NewPids, NewestPid, PidSeries};
 use super::process_info::{Stat, read_stat};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll, ppoll};
 use nix::sys::time::TimeSpec;
 use rustc_hash::{FxHashMap, FxHashSet};
-use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 /// Members kept at most: a fork storm must not take all of torchspy's file descriptors and memory.
@@ -127,31 +126,13 @@ impl ProcessTree {
     }
 }
 
-/// The pid that was given out last, to a process or a thread: while it stands still, nothing was started. 2 µs a look.
-#[derive(Debug)]
-pub struct NewestPid(Option<File>);
-
-impl NewestPid {
-    /// Opens `/proc/loadavg`, which ends with it (proc_loadavg(5)).
-    pub fn open() -> Self {
-        Self(File::open("/proc/loadavg").ok())
-    }
-
-    /// The pid; `None` where it cannot be read.
-    pub fn read(&self) -> Option<u64> {
-        let mut buffer = [0; 128];
-        let count = self.0.as_ref()?.read_at(&mut buffer, 0).ok()?;
-        parse_last_pid(buffer.get(..count)?)
-    }
-}
-
 /// Watches the live tree below a root.
 #[derive(Debug)]
 pub struct ProcessWatch {
     tree: ProcessTree,
     pidfds: FxHashMap<i32, Option<OwnedFd>>,
     newest: NewestPid,
-    last_pid: Option<u64>,
+    series: PidSeries,
     unreported: Vec<ProcessEvent>,
     told_too_many: bool,
 }
@@ -167,7 +148,7 @@ impl ProcessWatch {
             tree: ProcessTree::new(root_pid, stat.start_ticks),
             pidfds: std::iter::once((root_pid, pidfd)).collect(),
             newest: NewestPid::open(),
-            last_pid: None,
+            series: PidSeries::new(),
             unreported: vec![ProcessEvent::Started {
                 pid: root_pid,
                 parent: stat.parent_pid,
@@ -184,7 +165,8 @@ impl ProcessWatch {
             .chain(self.pidfds.values().flatten().map(AsFd::as_fd))
             .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
             .collect();
-        let timeout = TimeSpec::from_duration(timeout);
+        let awaited = self.series.wait(monotonic_ns()).unwrap_or(timeout);
+        let timeout = TimeSpec::from_duration(timeout.min(awaited));
         // A signal, or too many descriptors, only makes it an early look.
         let _ = ppoll(&mut fds, Some(timeout), None);
         bell.silence();
@@ -199,12 +181,10 @@ impl ProcessWatch {
     pub fn poll(&mut self) -> Vec<ProcessEvent> {
         let mut events = std::mem::take(&mut self.unreported);
         self.find_ended(&mut events);
-        let last_pid = self.newest.read();
-        // Taken before the listing: what starts during it moves the pid again, and is found by the next poll at the
-        // latest. Without a readable loadavg every poll lists.
-        if last_pid.is_none() || last_pid != self.last_pid {
-            self.last_pid = last_pid;
-            self.find_started(&mut events);
+        // Read before what it points to: what starts meanwhile moves it again, and is found by the next poll.
+        match self.series.look(self.newest.read(), monotonic_ns()) {
+            NewPids::Any => self.find_in_all(&mut events),
+            NewPids::These(pids) => self.find_at(&pids, &mut events),
         }
         events
     }
@@ -249,7 +229,7 @@ impl ProcessWatch {
         }
     }
 
-    fn find_started(&mut self, events: &mut Vec<ProcessEvent>) {
+    fn find_in_all(&mut self, events: &mut Vec<ProcessEvent>) {
         let Ok(listing) = std::fs::read_dir("/proc") else {
             return;
         };
@@ -258,17 +238,40 @@ impl ProcessWatch {
             .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
             .collect();
         self.tree.retain_listed(&listed);
-        let mut rows = Vec::new();
-        for &pid in listed.iter().filter(|&&pid| !self.tree.knows(pid)) {
-            if let Ok(stat) = read_stat(pid) {
-                rows.push(ProcessRow {
-                    pid,
-                    parent: stat.parent_pid,
-                    start_ticks: stat.start_ticks,
-                });
-            }
+        let unknown = listed.iter().filter(|&&pid| !self.tree.knows(pid));
+        let rows: Vec<ProcessRow> = unknown.filter_map(|&pid| row_of(pid)).collect();
+        self.add(&rows, events);
+    }
+
+    /// Looks at pids that were given out lately, by processes and threads of the whole machine.
+    fn find_at(&mut self, pids: &[i32], events: &mut Vec<ProcessEvent>) {
+        if pids.is_empty() {
+            return;
         }
-        for row in self.tree.add(&rows) {
+        let new = pids
+            .iter()
+            .filter(|pid| !self.tree.members.contains_key(pid));
+        let rows: Vec<ProcessRow> = new.filter_map(|&pid| row_of(pid)).collect();
+        let there: FxHashSet<i32> = rows.iter().map(|row| row.pid).collect();
+        let members = &self.tree.members;
+        self.series.found(monotonic_ns(), |pid| {
+            there.contains(&pid) || members.contains_key(&pid)
+        });
+        // A thread has a place in /proc too, with the parent of its process.
+        let may_belong = |row: &&ProcessRow| {
+            self.tree.members.contains_key(&row.parent) || there.contains(&row.parent)
+        };
+        let rows: Vec<ProcessRow> = rows
+            .iter()
+            .filter(may_belong)
+            .filter(|row| is_process(row.pid))
+            .copied()
+            .collect();
+        self.add(&rows, events);
+    }
+
+    fn add(&mut self, rows: &[ProcessRow], events: &mut Vec<ProcessEvent>) {
+        for row in self.tree.add(rows) {
             self.take_in(row, events);
         }
     }
@@ -323,10 +326,20 @@ fn is_same_process(pid: i32, tree: &ProcessTree) -> bool {
     stat.state != b'Z' && tree.members.get(&pid) == Some(&stat.start_ticks)
 }
 
-/// The last field of `/proc/loadavg`.
-fn parse_last_pid(text: &[u8]) -> Option<u64> {
-    let text = std::str::from_utf8(text).ok()?;
-    text.split_ascii_whitespace().nth(4)?.parse().ok()
+fn row_of(pid: i32) -> Option<ProcessRow> {
+    let stat = read_stat(pid).ok()?;
+    Some(ProcessRow {
+        pid,
+        parent: stat.parent_pid,
+        start_ticks: stat.start_ticks,
+    })
+}
+
+/// Whether a pid is that of a process, and not of another thread than its first.
+fn is_process(pid: i32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let group = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
+    group.and_then(|group| group.trim().parse().ok()) == Some(pid)
 }
 
 #[cfg(test)]

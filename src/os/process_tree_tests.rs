@@ -64,12 +64,6 @@ fn a_member_stays_when_its_parent_has_gone() {
     );
 }
 
-#[test]
-fn last_pid() {
-    assert_eq!(parse_last_pid(b"0.20 0.18 0.12 1/80 11206\n"), Some(11206));
-    assert_eq!(parse_last_pid(b"0.20 0.18"), None);
-}
-
 /// A shell that does one command line at a time and answers each with a line.
 struct Shell {
     child: Child,

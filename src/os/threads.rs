@@ -149,11 +149,23 @@ impl ThreadFiles {
     /// # Errors
     /// As [`ThreadFiles::schedstat`].
     pub fn stat(&self) -> io::Result<(ThreadState, u64)> {
+        self.read_stat(parse_stat)
+    }
+
+    /// The CPU that the thread runs on, or ran on last. About 4 µs.
+    ///
+    /// # Errors
+    /// As [`ThreadFiles::schedstat`].
+    pub fn cpu(&self) -> io::Result<Option<usize>> {
+        self.read_stat(|line| stat_field(line, 39).and_then(|cpu| usize::try_from(cpu).ok()))
+    }
+
+    fn read_stat<T>(&self, parse: impl Fn(&[u8]) -> T) -> io::Result<T> {
         let mut buffer = [0; 1024];
         let file = self
             .stat
             .get_or_init(|| ProcFile::new(format!("{}/stat", self.directory)));
-        Ok(parse_stat(file.read(&mut buffer)?))
+        Ok(parse(file.read(&mut buffer)?))
     }
 
     /// The thread's name.
@@ -288,25 +300,35 @@ fn parse_syscall(text: &[u8]) -> Option<Whereabouts> {
     })
 }
 
-/// State and start time out of a `stat` line. The name may hold spaces and parentheses: fields count from the last `)`.
+/// State and start time out of a `stat` line.
 fn parse_stat(text: &[u8]) -> (ThreadState, u64) {
-    let after_name = text
-        .iter()
-        .rposition(|&byte| byte == b')')
-        .map_or(&text[..0], |position| &text[position + 1..]);
-    let mut fields = after_name
-        .split(|byte| byte.is_ascii_whitespace())
-        .filter(|field| !field.is_empty());
-    let state = match fields.next().and_then(|field| field.first()) {
+    let state = match stat_fields(text).next().and_then(|field| field.first()) {
         Some(b'R') => ThreadState::Running,
         Some(b'S' | b'I') => ThreadState::Sleeping,
         Some(b'D') => ThreadState::Uninterruptible,
         Some(b'T' | b't') => ThreadState::Stopped,
         _ => ThreadState::Unknown,
     };
-    // Field 22 of the line; the state is field 3.
-    let start = fields.nth(18).and_then(parse_decimal).unwrap_or(0);
-    (state, start)
+    (state, stat_field(text, 22).unwrap_or(0))
+}
+
+/// A number of a `stat` line, by its place in proc_pid_stat(5).
+fn stat_field(text: &[u8], place: usize) -> Option<u64> {
+    parse_decimal(stat_fields(text).nth(place.checked_sub(FIRST_STAT_FIELD)?)?)
+}
+
+/// The state is field 3.
+const FIRST_STAT_FIELD: usize = 3;
+
+/// The fields from the state on. The name before it may hold spaces and parentheses: fields count from the last `)`.
+fn stat_fields(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let after_name = text
+        .iter()
+        .rposition(|&byte| byte == b')')
+        .map_or(&text[..0], |position| &text[position + 1..]);
+    after_name
+        .split(|byte| byte.is_ascii_whitespace())
+        .filter(|field| !field.is_empty())
 }
 
 #[cfg(test)]
@@ -346,6 +368,8 @@ mod tests {
         let line = b"42 (a) R (b) S 1 42 42 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 98765 1 1 1\n";
         assert_eq!(parse_stat(line), (ThreadState::Sleeping, 98765));
         assert_eq!(parse_stat(b""), (ThreadState::Unknown, 0));
+        assert_eq!(stat_field(line, 22), Some(98765));
+        assert_eq!(stat_field(line, 39), None);
     }
 
     #[test]
@@ -360,6 +384,7 @@ mod tests {
             Some(nix::libc::SYS_pread64 as u32)
         );
         assert!(files.stat().expect("own stat").1 > 0);
+        assert!(files.cpu().expect("own stat").is_some());
         assert_eq!(files.inner_tid(), Some(nix::unistd::gettid().as_raw()));
     }
 }

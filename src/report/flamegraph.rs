@@ -218,7 +218,7 @@ fn subtitle(view: &View<'_>) -> String {
         .map(|sample| u64::from(sample.ticks))
         .fold(0, u64::saturating_add);
     let mut text = format!(
-        "{} at {} Hz · {} samples of {} threads in {} processes",
+        "{} at {} Hz · {} thread samples ({} threads, {} processes)",
         label::duration(profile.end_ns.saturating_sub(profile.start_ns)),
         profile.run.rate_hz,
         label::count(samples),

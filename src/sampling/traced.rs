@@ -234,6 +234,11 @@ pub(super) struct TracedProcess {
 }
 
 impl TracedProcess {
+    /// Its first thread: in a trainer, the one that trains.
+    pub(super) fn first_thread(&self) -> Option<&TracedThread> {
+        self.threads.iter().find(|thread| thread.is_first)
+    }
+
     pub(super) fn new(id: ProcessId, pid: i32, is_own_child: bool) -> Self {
         Self {
             id,

@@ -21,8 +21,9 @@ use crate::model::frame::Partial;
 use crate::model::quality::Quality;
 use crate::model::sample::{Capture, Gil, ThreadState};
 use crate::os::clock::{monotonic_ns, own_cpu_ns, sleep_until, wake_precisely};
-use crate::os::priority::run_ahead;
-use crate::os::process_tree::NewestPid;
+use crate::os::new_pids::NewestPid;
+use crate::os::placement::Placement;
+use crate::os::priority::Ahead;
 use crate::os::stop::{block_child_signals, wait_for_any_stop};
 use crate::os::threads::{SchedStat, ThreadFiles, Whereabouts};
 use crate::python::frames::PythonStack;
@@ -34,6 +35,10 @@ use std::time::Duration;
 const SEGMENT_NS: u64 = 1_000_000_000;
 /// Longest sleep between looks at what the rest of torchspy wants.
 const NAP_NS: u64 = 20_000_000;
+
+/// How often it is found out where the trainers' threads run, and of how many at most.
+const PLACE_NS: u64 = 100_000_000;
+const MAX_PLACED: usize = 16;
 
 /// A running thread of this tick.
 #[derive(Clone, Copy, Debug)]
@@ -71,6 +76,10 @@ pub(super) struct Tracer {
     segment_start_ns: u64,
     own_cpu_ns: u64,
     own_queue: (ThreadFiles, SchedStat),
+    ahead: Ahead,
+    placement: Placement,
+    /// When it was last found out where the trainers' threads run, CLOCK_MONOTONIC.
+    placed_ns: u64,
     launched_pid: Option<i32>,
     /// The newest pid of the machine, and what it was at the last tick.
     newest: (NewestPid, Option<u64>),
@@ -109,6 +118,9 @@ impl Tracer {
             segment_start_ns: now_ns,
             own_cpu_ns: own_cpu_ns(),
             own_queue: (own_files, own_stat),
+            ahead: Ahead::default(),
+            placement: Placement::default(),
+            placed_ns: 0,
             launched_pid,
             newest: (NewestPid::open(), None),
         }
@@ -118,7 +130,8 @@ impl Tracer {
     pub(super) fn run(mut self) {
         block_child_signals();
         wake_precisely();
-        run_ahead();
+        self.ahead = Ahead::prepare();
+        self.placement = Placement::of_this_thread();
         let mut ever = false;
         while !self.control.stop_requested() {
             self.take_events();
@@ -202,6 +215,7 @@ impl Tracer {
         }
         self.take_candidates(candidates, tick);
         self.remove_exited();
+        self.keep_out_of_the_way(tick.start_ns);
         let threads = self
             .processes
             .iter()
@@ -209,6 +223,24 @@ impl Tracer {
             .sum();
         self.control
             .show_tick(self.processes.len(), threads, self.budget.is_limiting());
+    }
+
+    /// Keeps the tracer off the CPUs on which the first threads of processes run: they train.
+    fn keep_out_of_the_way(&mut self, now_ns: u64) {
+        if now_ns < self.placed_ns + PLACE_NS {
+            return;
+        }
+        self.placed_ns = now_ns;
+        let running = self
+            .processes
+            .iter()
+            .filter_map(TracedProcess::first_thread)
+            .filter(|thread| thread.state == ThreadState::Running);
+        let cpus: Vec<usize> = running
+            .take(MAX_PLACED)
+            .filter_map(|thread| thread.files.cpu().ok().flatten())
+            .collect();
+        self.placement.keep_off(&cpus);
     }
 
     /// Tells the keeper if a process may have been started since the last tick.

@@ -48,14 +48,16 @@ fn ticks(out: &mut String, profile: &Profile, quality: &QualitySummary) {
 }
 
 fn captures(out: &mut String, quality: &QualitySummary) {
-    let mut parts = vec![format!(
-        "  captures: {} stopped, {} asleep",
+    let mut kinds = format!(
+        "{} stopped, {} asleep",
         count(quality.stopped),
         count(quality.asleep)
-    )];
+    );
     if quality.unstopped > 0 {
-        parts.push(format!("{} unstopped", count(quality.unstopped)));
+        kinds.push_str(&format!(", {} unstopped", count(quality.unstopped)));
     }
+    let read = quality.stopped + quality.asleep + quality.unstopped;
+    let mut parts = vec![format!("  captures: {} read ({kinds})", count(read))];
     parts.push(format!(
         "reused {} (thread had not run)",
         count(quality.reused)

@@ -159,6 +159,7 @@ impl Tracer {
         samples.resize_with(candidates.len(), || None);
         let (processes, buffers, native) =
             (&mut self.processes, &mut self.buffers, self.options.native);
+        let ahead = (!candidates.is_empty()).then(|| self.ahead.stand_in_front());
         let begun_ns = monotonic_ns();
         stop_all(
             &requests,
@@ -185,6 +186,7 @@ impl Tracer {
                 done[at].1 = monotonic_ns();
             },
         );
+        drop(ahead);
         self.late = late;
         let ticks = self.share_out_stops(&done, tick, begun_ns);
         let mut stopped_ns = 0;

@@ -1,0 +1,172 @@
+//! Which pids were given out since the last look: the processes and threads that were started.
+//!
+//! `/proc/loadavg` ends with the pid that was given out last (proc_loadavg(5)), and pids are given out in their order, past those
+//! that are in use, and from the start again behind the highest (kernel/pid.c, idr_alloc_cyclic). So the ones between two readings
+//! are all that can be new, and a machine of a thousand processes need not be listed because one of them started a thread.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+/// More new pids than these are not asked for one by one: listing all processes is cheaper.
+const MAX_NEW: u64 = 64;
+/// A pid is given out before its process is in /proc: a large program takes as long as its page tables take to copy. What is not
+/// there is looked for again after so long, and then whenever it has been awaited for twice as long, until it is given up.
+const FIRST_WAIT_NS: u64 = 10_000_000;
+const LONGEST_WAIT_NS: u64 = 500_000_000;
+
+/// The pid that was given out last, to a process or a thread: while it stands still, nothing was started. 2 µs a look.
+#[derive(Debug)]
+pub struct NewestPid(Option<File>);
+
+impl NewestPid {
+    /// Opens `/proc/loadavg`, which ends with it (proc_loadavg(5)).
+    pub fn open() -> Self {
+        Self(File::open("/proc/loadavg").ok())
+    }
+
+    /// The pid; `None` where it cannot be read.
+    pub fn read(&self) -> Option<u64> {
+        let mut buffer = [0; 128];
+        let count = self.0.as_ref()?.read_at(&mut buffer, 0).ok()?;
+        parse_last_pid(buffer.get(..count)?)
+    }
+}
+
+/// The last field of `/proc/loadavg`.
+fn parse_last_pid(text: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(text).ok()?;
+    text.split_ascii_whitespace().nth(4)?.parse().ok()
+}
+
+/// Where to look for what was started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NewPids {
+    /// At these pids, some of which may belong to threads, or to nobody any more, or not yet.
+    These(Vec<i32>),
+    /// Everywhere.
+    Any,
+}
+
+/// The pids to look at, told from readings of the newest.
+#[derive(Clone, Debug)]
+pub struct PidSeries {
+    /// Whether the newest pid is of the namespace that /proc shows.
+    is_comparable: bool,
+    last: Option<u64>,
+    /// Not in /proc yet, or not any more, and since when.
+    awaited: Vec<(i32, u64)>,
+}
+
+impl PidSeries {
+    /// Of this process's /proc.
+    pub fn new() -> Self {
+        let own = std::fs::read_link("/proc/self").ok();
+        let own = own.and_then(|link| link.to_str()?.parse().ok());
+        Self::with(own == Some(std::process::id()))
+    }
+
+    fn with(is_comparable: bool) -> Self {
+        Self {
+            is_comparable,
+            last: None,
+            awaited: Vec::new(),
+        }
+    }
+
+    /// Where to look at `now_ns` (CLOCK_MONOTONIC), when `newest` is the newest pid (`None`: not known).
+    pub fn look(&mut self, newest: Option<u64>, now_ns: u64) -> NewPids {
+        let before = std::mem::replace(&mut self.last, newest);
+        let (Some(before), Some(newest)) = (before, newest) else {
+            self.awaited.clear();
+            return NewPids::Any;
+        };
+        if before != newest {
+            let count = newest.saturating_sub(before);
+            let are_few = count > 0 && count + self.awaited.len() as u64 <= MAX_NEW;
+            if !self.is_comparable || !are_few {
+                self.awaited.clear();
+                return NewPids::Any;
+            }
+            let new = (before + 1..=newest).filter_map(|pid| i32::try_from(pid).ok());
+            self.awaited.extend(new.map(|pid| (pid, now_ns)));
+        }
+        NewPids::These(self.awaited.iter().map(|&(pid, _)| pid).collect())
+    }
+
+    /// Tells which of them were there: these need not be looked for any more.
+    pub fn found(&mut self, now_ns: u64, is_there: impl Fn(i32) -> bool) {
+        self.awaited.retain(|&(pid, since_ns)| {
+            now_ns.saturating_sub(since_ns) < LONGEST_WAIT_NS && !is_there(pid)
+        });
+    }
+
+    /// How long to wait at `now_ns` for what is not there; `None` if nothing is awaited.
+    pub fn wait(&self, now_ns: u64) -> Option<Duration> {
+        let latest_ns = self.awaited.iter().map(|&(_, since_ns)| since_ns).max()?;
+        let waited_ns = now_ns.saturating_sub(latest_ns);
+        Some(Duration::from_nanos(waited_ns.max(FIRST_WAIT_NS)))
+    }
+}
+
+impl Default for PidSeries {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_pid_is_the_last_field() {
+        assert_eq!(parse_last_pid(b"0.20 0.18 0.12 1/80 11206\n"), Some(11206));
+        assert_eq!(parse_last_pid(b"0.20 0.18\n"), None);
+        assert!(NewestPid::open().read().is_some());
+    }
+
+    #[test]
+    fn only_what_lies_between_two_readings_is_looked_at() {
+        let mut series = PidSeries::with(true);
+        assert_eq!(series.look(Some(100), 0), NewPids::Any);
+        let new = series.look(Some(103), 0);
+        assert_eq!(new, NewPids::These(vec![101, 102, 103]));
+        series.found(0, |_| true);
+        assert_eq!(series.look(Some(103), 0), NewPids::These(vec![]));
+        assert_eq!(series.wait(0), None);
+    }
+
+    #[test]
+    fn what_is_not_there_yet_is_looked_for_again_and_given_up_at_last() {
+        let mut series = PidSeries::with(true);
+        series.look(Some(100), 0);
+        series.look(Some(102), 0);
+        series.found(0, |pid| pid == 101);
+        let mut now_ns = 0;
+        let mut looks = 0;
+        while let Some(wait) = series.wait(now_ns) {
+            now_ns += wait.as_nanos() as u64;
+            assert_eq!(series.look(Some(102), now_ns), NewPids::These(vec![102]));
+            series.found(now_ns, |_| false);
+            looks += 1;
+        }
+        assert_eq!((looks, now_ns), (7, 64 * FIRST_WAIT_NS));
+        assert_eq!(series.look(Some(102), now_ns), NewPids::These(vec![]));
+    }
+
+    #[test]
+    fn many_new_pids_and_a_counter_that_began_again_are_a_reason_to_list_all() {
+        let mut series = PidSeries::with(true);
+        series.look(Some(100), 0);
+        assert_eq!(series.look(Some(101 + MAX_NEW), 0), NewPids::Any);
+        assert_eq!(series.look(Some(2), 0), NewPids::Any);
+        assert_eq!(series.look(None, 0), NewPids::Any);
+        assert_eq!(series.look(Some(4), 0), NewPids::Any);
+        series.look(Some(4 + MAX_NEW), 0);
+        assert_eq!(series.look(Some(5 + MAX_NEW), 0), NewPids::Any);
+        let mut elsewhere = PidSeries::with(false);
+        elsewhere.look(Some(100), 0);
+        assert_eq!(elsewhere.look(Some(101), 0), NewPids::Any);
+    }
+}
