@@ -7,10 +7,11 @@
 //! ```
 //!
 //! Imports point one way: `cli → report, analysis → resolve → torch → recording → model`, and
-//! `cli → sampling → torch::probe → python → memory → model`, `sampling → native, os → memory`.
+//! `cli → sampling → torch::probe → python → memory → model`, `sampling → gpu → os`, `sampling → native, os → memory`.
 
 pub mod analysis;
 pub mod cli;
+pub mod gpu;
 pub mod memory;
 pub mod model;
 pub mod native;

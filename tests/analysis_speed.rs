@@ -50,6 +50,7 @@ fn every_symbol_is_demangled_once_however_many_samples_there_are() {
         counters: &builder.counters,
         points: &builder.points,
         conditions: &builder.conditions,
+        lanes: &builder.lanes,
         stacks: &builder.stacks,
         samples: &builder.samples,
         quality: &builder.quality,

@@ -17,6 +17,10 @@
 //! | [`input_queue`] | what DataLoader workers did while their trainer waited for them |
 //! | [`collectives`], [`late_ranks`] | time in collectives, and which rank arrived last |
 //! | [`stack_facts`], [`timeline`] | what these three look up: stacks, and samples by time |
+//! | [`lanes`] | what devices and the host did over time |
+//! | [`gpu_overlay`] | what devices did while the host was where |
+//! | [`energy`] | what they took, by run, rank, epoch, step and phase |
+//! | [`verdict`] | who is waiting for whom |
 //! | [`quality`] | how good the samples are, and what they cost |
 //! | [`rounding`] | percentages that add up |
 //! | [`diff`] | what differs between two runs, beyond noise |
@@ -26,10 +30,13 @@ pub mod collectives;
 pub mod compile;
 pub mod conditions;
 pub mod diff;
+pub mod energy;
 pub mod forward;
 pub mod functions;
+pub mod gpu_overlay;
 pub mod input_queue;
 pub mod intervals;
+pub mod lanes;
 pub mod late_ranks;
 mod module_groups;
 pub mod modules;
@@ -41,14 +48,19 @@ pub mod stack_facts;
 pub mod summary;
 pub mod threads;
 pub mod timeline;
+pub mod verdict;
 pub mod waits;
 
 use crate::model::ids::{ProcessId, ThreadId};
 use crate::model::profile::{Profile, ProfileSample, Role};
 use collectives::ProcessCollectives;
+use energy::Energy;
+use gpu_overlay::{GpuIdle, NoOverlay};
+use lanes::LaneSummary;
 use quality::QualitySummary;
 use stack_facts::StackFacts;
 use summary::ProcessSummary;
+use verdict::Verdict;
 use waits::ProcessWaits;
 
 /// Everything that reports say of a profile.
@@ -64,6 +76,14 @@ pub struct Analysis {
     pub collectives: Vec<ProcessCollectives>,
     /// The sampler's figures.
     pub quality: QualitySummary,
+    /// What devices and the host did.
+    pub lanes: LaneSummary,
+    /// Idle time of the device of each rank, and of the primary process, by where its training thread was; or why not.
+    pub gpu_idle: Vec<(ProcessId, Result<GpuIdle, NoOverlay>)>,
+    /// Energy of devices.
+    pub energy: Energy,
+    /// What the run is bound by; `None` where the primary process is no trainer.
+    pub verdict: Option<Verdict>,
 }
 
 impl Analysis {
@@ -89,13 +109,20 @@ pub fn analyze(profile: &Profile) -> Analysis {
     let primary = summary::primary(&processes);
     let ranks = ranks(&processes, primary);
     let mut facts = StackFacts::new(profile);
-    Analysis {
+    let lanes = lanes::summarize(profile);
+    let mut analysis = Analysis {
+        verdict: None,
+        gpu_idle: gpu_overlay::all(&mut facts, &lanes, &ranks),
+        energy: energy::energy(profile, &lanes, &ranks),
         waits: waits::all(&mut facts, &ranks),
         collectives: collectives::all(&mut facts, &ranks),
         processes,
         primary,
         quality: quality::summarize(profile),
-    }
+        lanes,
+    };
+    analysis.verdict = verdict::verdict(&mut facts, &analysis);
+    analysis
 }
 
 /// The processes whose waits are told, with their training threads.

@@ -26,7 +26,7 @@ pub(crate) enum Subcommands {
     Record(RecordArguments),
     /// Print the summary of a recording
     Report(ReportArguments),
-    /// Turn a recording into a flamegraph, speedscope file, folded stacks, JSON or text
+    /// Turn a recording into a flamegraph, speedscope file, folded stacks, JSON, text, CSV or Perfetto trace
     Convert(ConvertArguments),
     /// Compare two recordings, or two sets of them: did it help?
     #[command(after_help = DIFF_AFTER_HELP)]
@@ -67,7 +67,7 @@ pub(crate) struct RecordArguments {
     /// End the recording after this time: 30s, 2m, 1.5 (seconds). The program goes on
     #[arg(short, long, value_name = "TIME", allow_negative_numbers = true)]
     pub(crate) duration: Option<String>,
-    /// Output file, by extension: .tspy .svg .speedscope.json .folded .json .txt; may be given more than once
+    /// Output file, by extension: .tspy .svg .speedscope.json .folded .json .txt .csv .perfetto-trace; may be given more than once
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Vec<PathBuf>,
     /// Sample native frames (the default)
@@ -91,6 +91,12 @@ pub(crate) struct RecordArguments {
     /// Share of a running thread's time that stops may take, in percent, or `off`
     #[arg(long, value_name = "PERCENT", default_value = "2")]
     pub(crate) max_stopped: String,
+    /// Record these GPUs: all, none, or a list by number or UUID; without it, those that the sampled processes use
+    #[arg(long, value_name = "all|none|LIST")]
+    pub(crate) gpu: Option<String>,
+    /// NVIDIA's library of management, where it is in an odd place (libnvidia-ml.so.1)
+    #[arg(long, value_name = "PATH")]
+    pub(crate) nvml_lib: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) drawing: DrawingArguments,
     #[command(flatten)]
@@ -118,6 +124,9 @@ pub(crate) struct DrawingArguments {
     /// Draw forward passes by function, or by nn.Module in the place of what calls them
     #[arg(long, value_name = "WHAT", default_value = "function")]
     pub(crate) by: ByName,
+    /// Colour flamegraphs by the kind of code, or by how idle the GPU was meanwhile
+    #[arg(long, value_name = "WHAT", default_value = "code")]
+    pub(crate) color: ColorName,
     /// Draw the waits of every thread, not of training threads only
     #[arg(short, long)]
     pub(crate) idle: bool,
@@ -155,7 +164,7 @@ pub(crate) struct ConvertArguments {
     /// The recording
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// Output file, by extension: .svg .speedscope.json .folded .json .txt; `-` is standard output
+    /// Output file, by extension: .svg .speedscope.json .folded .json .txt .csv .perfetto-trace; `-` is standard output
     #[arg(short, long, value_name = "OUT")]
     pub(crate) output: PathBuf,
     /// Format, whatever the extension
@@ -164,6 +173,9 @@ pub(crate) struct ConvertArguments {
     /// Draw only threads whose name matches
     #[arg(long, value_name = "REGEX")]
     pub(crate) threads: Option<String>,
+    /// Draw only what lay in windows in which the GPU was idle for 90 % or more
+    #[arg(long)]
+    pub(crate) gpu_idle: bool,
     #[command(flatten)]
     pub(crate) regions: RegionArguments,
     #[command(flatten)]
@@ -233,6 +245,15 @@ pub(crate) struct DoctorArguments {
     pub(crate) pid: Option<i32>,
 }
 
+/// What colours mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ColorName {
+    /// Kinds of code
+    Code,
+    /// How idle the process's GPU was meanwhile
+    Gpu,
+}
+
 /// By what is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ByName {
@@ -272,6 +293,10 @@ pub(crate) enum FormatName {
     Json,
     /// The summary for people
     Text,
+    /// Lanes of GPUs and host, as a table
+    Csv,
+    /// A trace for Perfetto's viewer, with code and lanes on one time axis
+    Perfetto,
 }
 
 pub(crate) use clap_complete::Shell;

@@ -33,7 +33,10 @@ impl DiffPlan {
         let (a, b) = sides(arguments.files, arguments.a, arguments.b)?;
         let outputs = parse_outputs(arguments.output)?;
         for output in &outputs {
-            if matches!(output.format, Format::Recording | Format::Speedscope) {
+            if matches!(
+                output.format,
+                Format::Recording | Format::Speedscope | Format::Csv | Format::Perfetto
+            ) {
                 return Err(Failure::usage(
                     format!("{}: a comparison has no such form", output.path.display()),
                     "the format goes by the extension: .svg .folded .json .txt",

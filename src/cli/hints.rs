@@ -1,6 +1,7 @@
 //! What to do about an error: one place for all advice, shared by `record` and `doctor`.
 
 use super::failure::Failure;
+use crate::gpu::collector::CheckError;
 use crate::os::launch::LaunchError;
 use crate::os::permissions::{Remedy, why_denied};
 use crate::sampling::session::SessionError;
@@ -79,6 +80,23 @@ fn permission_hint(pid: i32) -> String {
         Some(remedy) => of_remedy(remedy).to_owned(),
         None => format!("torchspy doctor --pid {pid} tells what stands in the way"),
     }
+}
+
+/// GPUs that were named and are not there.
+pub(crate) fn gpu_failure(error: CheckError) -> Failure {
+    let hint = match &error {
+        CheckError::Library(_) => {
+            "give the path of libnvidia-ml.so.1; without --nvml-lib the system's own is taken".to_owned()
+        }
+        CheckError::NoDriver(_) => {
+            "without --gpu the program is recorded without GPU lanes; nvidia-smi shows whether the driver works".to_owned()
+        }
+        CheckError::NoSuchGpu { known, .. } if known.is_empty() => {
+            "the driver has no GPU for this machine or container".to_owned()
+        }
+        CheckError::NoSuchGpu { known, .. } => format!("there are:\n{}", known.join("\n")),
+    };
+    Failure::new(error).hint(hint).status(2)
 }
 
 /// A program that could not be started; the status is the shell's.

@@ -15,6 +15,8 @@ use crate::recording::writer::RecordingWriter;
 use crate::report::flamegraph;
 use crate::report::folded::{self, Count, FoldedOptions};
 use crate::report::json::render_json;
+use crate::report::lanes_csv;
+use crate::report::perfetto;
 use crate::report::speedscope::{self, SpeedscopeOptions};
 use crate::report::text::{By, TextOptions, render_summary};
 use crate::report::view::{Idle, ViewOptions};
@@ -102,6 +104,7 @@ fn resolve_recording(recording: &Recording) -> Profile {
         counters: &recording.counters,
         points: &recording.points,
         conditions: &recording.conditions,
+        lanes: &recording.lanes,
         stacks: &recording.stacks,
         samples: &recording.samples,
         quality: &recording.quality,
@@ -134,7 +137,7 @@ pub(crate) fn render(
         ..ViewOptions::default()
     };
     match format {
-        Format::Flamegraph => flamegraph::render(profile, &view, out)?,
+        Format::Flamegraph => flamegraph::render_in(profile, &view, drawing.colours, out)?,
         Format::Speedscope => speedscope::render(
             profile,
             &SpeedscopeOptions {
@@ -153,6 +156,8 @@ pub(crate) fn render(
         }
         Format::Json => json(profile, out)?,
         Format::Text => summary(profile, SummaryOptions::default(), out)?,
+        Format::Csv => lanes_csv::render(profile, out)?,
+        Format::Perfetto => perfetto::render(profile, &view, out)?,
         Format::Recording => anyhow::bail!("a recording is not rendered"),
     }
     Ok(())

@@ -1,14 +1,17 @@
 //! What is to be done: checked, complete, and free of clap.
 
 use super::args::{
-    Arguments, ByName, ConvertArguments, DrawingArguments, FormatName, RecordArguments,
+    Arguments, ByName, ColorName, ConvertArguments, DrawingArguments, FormatName, RecordArguments,
     ReportByName, Shell, Subcommands,
 };
 use super::diff_plan::DiffPlan;
 use super::failure::Failure;
 use super::regions;
 use crate::analysis::progress::window::StepRange;
+use crate::gpu::collector::GpuOptions;
+use crate::gpu::select::GpuChoice;
 use crate::model::region::Region;
+use crate::report::flamegraph::Colours;
 use crate::report::text;
 use crate::report::view::By;
 use crate::sampling::session::SessionOptions;
@@ -17,7 +20,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-const EXTENSIONS: &str = ".tspy .svg .speedscope.json .folded .json .txt";
+const EXTENSIONS: &str = ".tspy .svg .speedscope.json .folded .json .txt .csv .perfetto-trace";
 const MAX_RATE_HZ: f64 = 10_000.0;
 /// A year: longer is a slip of the finger.
 const MAX_DURATION_S: f64 = 365.0 * 86_400.0;
@@ -43,6 +46,10 @@ pub(crate) enum Format {
     Folded,
     Json,
     Text,
+    /// Lanes of GPUs and host.
+    Csv,
+    /// Code and lanes for Perfetto's viewer.
+    Perfetto,
 }
 
 /// Whom to sample.
@@ -74,6 +81,8 @@ pub(crate) struct Drawing {
     pub(crate) python_only: bool,
     /// Only threads whose label matches.
     pub(crate) threads: Option<Regex>,
+    /// What colours of flamegraphs mean.
+    pub(crate) colours: Colours,
 }
 
 #[derive(Debug)]
@@ -107,6 +116,8 @@ pub(crate) struct ConvertPlan {
     pub(crate) output: Option<PathBuf>,
     pub(crate) format: Format,
     pub(crate) drawing: Drawing,
+    /// Only what lay in windows in which the GPU was idle.
+    pub(crate) gpu_idle: bool,
 }
 
 #[derive(Debug)]
@@ -180,6 +191,7 @@ impl RecordPlan {
                 threads: parse_regex(arguments.threads.as_deref())?,
                 subprocesses: !arguments.no_subprocesses,
                 max_stopped: parse_max_stopped(&arguments.max_stopped)?,
+                gpu: parse_gpu(arguments.gpu.as_deref(), arguments.nvml_lib)?,
             },
             duration: arguments
                 .duration
@@ -201,15 +213,25 @@ impl ConvertPlan {
             None if to_stdout => {
                 return Err(Failure::usage(
                     "standard output has no extension to tell the format by",
-                    "add --format svg, speedscope, folded, json or text",
+                    "add --format svg, speedscope, folded, json, text, csv or perfetto",
                 ));
             }
             None => Format::of_path(&arguments.output)?,
         };
+        let draws = matches!(
+            format,
+            Format::Flamegraph | Format::Speedscope | Format::Folded | Format::Perfetto
+        );
+        if arguments.gpu_idle && !draws {
+            return Err(Failure::usage(
+                "--gpu-idle is about drawings",
+                "it works with .svg .speedscope.json .folded .perfetto-trace; the summary has a table of idle time",
+            ));
+        }
         if format == Format::Recording {
             return Err(Failure::usage(
                 "a recording cannot be converted into a recording",
-                "cp copies it; .svg .speedscope.json .folded .json .txt are formats to convert to",
+                "cp copies it; .svg .speedscope.json .folded .json .txt .csv .perfetto-trace are formats to convert to",
             ));
         }
         Ok(Self {
@@ -217,6 +239,7 @@ impl ConvertPlan {
             file: arguments.file,
             output: (!to_stdout).then_some(arguments.output),
             format,
+            gpu_idle: arguments.gpu_idle,
             drawing: Drawing::new(
                 &arguments.drawing,
                 parse_regex(arguments.threads.as_deref())?,
@@ -235,6 +258,10 @@ impl Drawing {
                 ByName::Module => By::Module,
             },
             idle: arguments.idle,
+            colours: match arguments.color {
+                ColorName::Code => Colours::Code,
+                ColorName::Gpu => Colours::Gpu,
+            },
             threads,
         }
     }
@@ -248,19 +275,23 @@ impl Format {
             FormatName::Folded => Format::Folded,
             FormatName::Json => Format::Json,
             FormatName::Text => Format::Text,
+            FormatName::Csv => Format::Csv,
+            FormatName::Perfetto => Format::Perfetto,
         }
     }
 
     /// The format that a file's name asks for.
     pub(crate) fn of_path(path: &Path) -> Result<Self, Failure> {
         // Longer extensions first: `.speedscope.json` is also a `.json`.
-        const TABLE: [(&str, Format); 6] = [
+        const TABLE: [(&str, Format); 8] = [
             (".speedscope.json", Format::Speedscope),
             (".tspy", Format::Recording),
             (".svg", Format::Flamegraph),
             (".folded", Format::Folded),
             (".json", Format::Json),
             (".txt", Format::Text),
+            (".csv", Format::Csv),
+            (".perfetto-trace", Format::Perfetto),
         ];
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let found = TABLE
@@ -318,6 +349,23 @@ fn parse_max_stopped(text: &str) -> Result<f64, Failure> {
             "it is a share in percent, above 0 and up to 100, or off; --nonblocking never stops anything",
         )),
     }
+}
+
+fn parse_gpu(choice: Option<&str>, library: Option<PathBuf>) -> Result<GpuOptions, Failure> {
+    let choice = choice.map_or(Ok(GpuChoice::Used), GpuChoice::parse);
+    let choice = choice.map_err(|word| {
+        Failure::usage(
+            format!("--gpu: {word}"),
+            "all, none, or a list by number or UUID: 0,1 or GPU-8d2c0b1e or MIG-…; nvidia-smi -L lists them",
+        )
+    })?;
+    if let Some(path) = library.as_ref().filter(|path| !path.is_file()) {
+        return Err(Failure::usage(
+            format!("--nvml-lib {}: there is no such file", path.display()),
+            "give the path of libnvidia-ml.so.1; without the option the system's own is taken",
+        ));
+    }
+    Ok(GpuOptions { choice, library })
 }
 
 fn parse_duration(text: &str) -> Result<Duration, Failure> {

@@ -50,6 +50,14 @@ id!(
     CounterId
 );
 id!(
+    /// A GPU, or an instance of one.
+    GpuId
+);
+id!(
+    /// A lane: one figure of one device or process over time.
+    LaneId
+);
+id!(
     /// A frame of a [`StackTable`](super::stack_table::StackTable).
     FrameId
 );

@@ -4,6 +4,7 @@ use super::category::{Activity, FrameKind, Phase, SummaryRow};
 use super::compile::CompileMark;
 use super::frame::{Partial, Trust};
 use super::ids::{FunctionId, NnModuleId, ProcessId, StackId, ThreadId};
+use super::lane::Lanes;
 use super::nn_module::NnModuleInfo;
 use super::operator::OperatorMark;
 use super::process::{ProcessInfo, ThreadInfo};
@@ -148,6 +149,8 @@ pub struct Profile {
     pub points: Vec<ProgressPoint>,
     /// What processes run under.
     pub conditions: Vec<Condition>,
+    /// Lanes of devices and processes; points by lane and end.
+    pub lanes: Lanes,
     /// Frames and stacks.
     pub stacks: StackTable<ProfileFrame>,
     /// Samples by thread and start.

@@ -3,6 +3,7 @@
 use super::code::CodeInfo;
 use super::frame::Frame;
 use super::ids::{FrameId, StackId};
+use super::lane::Lanes;
 use super::module::{ModuleInfo, SymbolInfo};
 use super::nn_module::NnModuleInfo;
 use super::process::{ProcessInfo, ThreadInfo};
@@ -39,6 +40,8 @@ pub struct Segment {
     pub points: Vec<ProgressPoint>,
     /// Conditions that became known in this segment.
     pub conditions: Vec<Condition>,
+    /// What devices and processes took and did.
+    pub lanes: Lanes,
     /// Frames of the stacks here.
     pub frames: Vec<Frame>,
     /// Stacks: parent (of a smaller id) and frame.

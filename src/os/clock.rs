@@ -48,6 +48,11 @@ pub fn own_cpu_ns() -> u64 {
     read(libc::CLOCK_PROCESS_CPUTIME_ID).unwrap_or(0)
 }
 
+/// CPU time of the calling thread, ns.
+pub fn thread_cpu_ns() -> u64 {
+    read(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or(0)
+}
+
 /// CPU time that process `pid` has burned, ns; `None` once it is gone.
 ///
 /// The clock id of another process is `(~pid << 3) | CPUCLOCK_SCHED` (linux/posix-timers_types.h,

@@ -5,6 +5,7 @@ use crate::model::frame::Frame;
 use crate::model::ids::{
     CodeId, CounterId, FrameId, ModuleId, NnModuleId, ProcessId, StackId, ThreadId,
 };
+use crate::model::lane::Lanes;
 use crate::model::module::{ModuleInfo, SymbolInfo};
 use crate::model::nn_module::NnModuleInfo;
 use crate::model::process::{ProcessInfo, ThreadInfo};
@@ -78,6 +79,8 @@ pub struct SegmentFacts {
     pub points: Vec<ProgressPoint>,
     /// Conditions that became known since then.
     pub conditions: Vec<Condition>,
+    /// Lanes of devices and processes since then.
+    pub lanes: Lanes,
     /// Whether the recording ends here, in order.
     pub last: bool,
 }
@@ -127,6 +130,7 @@ pub fn segment_of(
         counters: progress.counters,
         points: progress.points,
         conditions: progress.conditions,
+        lanes: facts.lanes,
         frames: code.frames,
         stacks: stacks.stacks,
         samples,

@@ -6,6 +6,7 @@ use crate::model::frame::Frame;
 use crate::model::ids::{
     CodeId, CounterId, FrameId, ModuleId, NnModuleId, ProcessId, StackId, ThreadId,
 };
+use crate::model::lane::{LaneInfo, LaneMerger, LanePoint};
 use crate::model::module::ModuleInfo;
 use crate::model::nn_module::NnModuleInfo;
 use crate::model::process::{ProcessInfo, ThreadInfo};
@@ -28,6 +29,7 @@ pub(super) struct Merger {
     codes: FxHashMap<CodeInfo, CodeId>,
     nn_modules: FxHashMap<NnModuleInfo, NnModuleId>,
     counters: FxHashMap<CounterInfo, CounterId>,
+    lanes: LaneMerger,
     /// Sum of all samples' lengths; kept below 2^63, so that sums of any part can be taken without thought.
     total_ns: u64,
     /// Bytes of memory that merged segments took, about.
@@ -64,6 +66,7 @@ impl Merger {
             codes: FxHashMap::default(),
             nn_modules: FxHashMap::default(),
             counters: FxHashMap::default(),
+            lanes: LaneMerger::default(),
             total_ns: 0,
             bytes: 0,
         }
@@ -87,6 +90,7 @@ impl Merger {
         self.merge_stacks(&segment, &mut remap);
         self.merge_samples(&segment, &remap);
         self.merge_progress(&segment, &processes, &remap);
+        self.merge_lanes(&segment);
         let recording = &mut self.recording;
         let after = recording.stacks.stacks().len() + recording.stacks.frames().len();
         let known = recording.symbols.bytes();
@@ -125,6 +129,7 @@ impl Merger {
             .samples
             .sort_by_key(|sample| (sample.thread, sample.start_ns));
         self.recording.points.sort_by_key(|point| point.time_ns);
+        self.recording.lanes = self.lanes.finish();
         self.recording.symbols.sort();
         self.recording
     }
@@ -306,6 +311,17 @@ impl Merger {
             self.bytes += size_of::<Condition>() + condition.name.len() + condition.value.len();
             self.recording.conditions.push(condition);
         }
+    }
+
+    fn merge_lanes(&mut self, segment: &Segment) {
+        let lanes = &segment.lanes;
+        let texts = lanes.gaps.iter().map(|gap| gap.reason.len());
+        let texts = texts.chain(lanes.lanes.iter().map(|lane| 2 * lane.process.len()));
+        self.bytes += lanes.points.len() * size_of::<LanePoint>()
+            + (lanes.lanes.len() * 2 + lanes.gaps.len() + lanes.clocks.len())
+                * size_of::<LaneInfo>()
+            + texts.sum::<usize>();
+        self.lanes.add(lanes);
     }
 
     fn merge_samples(&mut self, segment: &Segment, remap: &Remap) {

@@ -6,6 +6,7 @@ use super::merge::{Merger, Refused};
 use crate::model::code::CodeInfo;
 use crate::model::frame::Frame;
 use crate::model::ids::ModuleId;
+use crate::model::lane::Lanes;
 use crate::model::module::{ModuleInfo, SymbolInfo};
 use crate::model::nn_module::NnModuleInfo;
 use crate::model::process::{ProcessInfo, ThreadInfo};
@@ -144,6 +145,8 @@ pub struct Recording {
     pub points: Vec<ProgressPoint>,
     /// Conditions, in the order in which they became known.
     pub conditions: Vec<Condition>,
+    /// Lanes of devices and processes; points by lane and end.
+    pub lanes: Lanes,
     /// Frames and stacks.
     pub stacks: StackTable<Frame>,
     /// Samples by thread, then by start. The sum of all their lengths is below 2^63 ns.

@@ -1,5 +1,6 @@
 //! The `inspect` form: what a recording holds, as text. The same recording gives the same text, on any machine.
 
+mod lanes;
 mod progress;
 
 use super::reader::Recording;
@@ -71,6 +72,7 @@ impl Text<'_> {
         self.modules()?;
         self.nn_modules()?;
         self.progress()?;
+        self.lanes()?;
         self.threads()
     }
 

@@ -14,6 +14,8 @@ mod tree;
 use super::command::shown_command;
 use super::label;
 use super::view::{View, ViewOptions};
+use crate::analysis::gpu_overlay::idle_windows;
+use crate::analysis::lanes;
 use crate::model::category::FrameKind;
 use crate::model::profile::Profile;
 use inferno::flamegraph::color::{BackgroundColor, PaletteMap};
@@ -42,14 +44,41 @@ pub enum FlamegraphError {
     Times,
 }
 
-/// Draws `profile` as SVG into `out`. Without anything to draw, the SVG says so.
+/// What colours mean.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Colours {
+    /// The kind of code.
+    #[default]
+    Code,
+    /// How idle the process's GPU was meanwhile.
+    Gpu,
+}
+
+/// Draws `profile` as SVG into `out`, coloured by the kind of code. Without anything to draw, the SVG says so.
+///
+/// # Errors
+/// See [`FlamegraphError`].
 pub fn render(
     profile: &Profile,
     options: &ViewOptions,
     out: &mut dyn Write,
 ) -> Result<(), FlamegraphError> {
+    render_in(profile, options, Colours::Code, out)
+}
+
+/// The same in other colours.
+///
+/// # Errors
+/// See [`FlamegraphError`].
+pub fn render_in(
+    profile: &Profile,
+    options: &ViewOptions,
+    colours: Colours,
+    out: &mut dyn Write,
+) -> Result<(), FlamegraphError> {
     let view = View::new(profile, options);
-    let tree = Tree::build(&view);
+    let gpus = idle_windows(profile, &lanes::summarize(profile));
+    let tree = Tree::build(&view, &gpus);
     if tree.width_ns() > MAX_WIDTH_NS {
         return Err(FlamegraphError::Times);
     }
@@ -63,21 +92,16 @@ pub fn render(
         .map(|&(node, depth)| Drawn {
             depth,
             total_ns: node.total_ns,
-            colour: palette::colour(kind(&view, node)),
+            colour: swatch(&view, node, colours).colour,
         })
         .collect();
     let svg = lay_out(title(&view), subtitle(&view), &drawn)?;
     let svg = redraw::redraw(&svg, &wording(), |number| {
         let &(node, _) = boxes.get(number)?;
-        let kind = kind(&view, node);
         Some(redraw::Inscription {
             caption: tooltip::caption(&view, node),
             tooltip: tooltip::tooltip(&view, node),
-            swatch: Some(redraw::Swatch {
-                order: kind as usize,
-                name: kind.name(),
-                colour: palette::colour(kind),
-            }),
+            swatch: Some(swatch(&view, node, colours)),
             is_thread: node.shown.is_none(),
         })
     })?;
@@ -87,6 +111,27 @@ pub fn render(
 fn kind(view: &View<'_>, node: &Node) -> FrameKind {
     node.shown
         .map_or(FrameKind::Marker, |shown| view.kind(shown))
+}
+
+fn swatch(view: &View<'_>, node: &Node, colours: Colours) -> redraw::Swatch {
+    match colours {
+        Colours::Code => {
+            let kind = kind(view, node);
+            redraw::Swatch {
+                order: kind as usize,
+                name: kind.name(),
+                colour: palette::colour(kind),
+            }
+        }
+        Colours::Gpu => {
+            let idle = palette::Idle::of(node.gpu_idle.as_ref().map(|part| part.share()));
+            redraw::Swatch {
+                order: idle as usize,
+                name: idle.name(),
+                colour: idle.colour(),
+            }
+        }
+    }
 }
 
 /// The box below all roots adds nothing up, and must not read as if it did.

@@ -10,9 +10,13 @@ pub mod collectives;
 pub mod compile;
 pub mod conditions;
 pub mod diff;
+pub mod energy;
+pub mod gpu_idle;
+pub mod lanes;
 pub mod modules;
 pub mod operators;
 pub mod progress;
+pub mod verdict;
 pub mod waits;
 
 pub use build::{render_json, report};
@@ -50,6 +54,8 @@ pub struct Report {
     pub wall_s: f64,
     /// What the computation row is: `host computation`, or `host op dispatch` with CUDA.
     pub computation_label: &'static str,
+    /// What the run is bound by; null where the process is no trainer.
+    pub verdict: Option<verdict::Verdict>,
     /// Shares by row.
     pub summary: BTreeMap<&'static str, f64>,
     /// The same with intervals, and those of phases and activities.
@@ -94,6 +100,18 @@ pub struct Report {
     pub native_functions: Vec<FunctionRow>,
     /// Threads.
     pub threads: Vec<Thread>,
+    /// GPUs that were recorded.
+    pub gpus: Vec<lanes::Gpu>,
+    /// Why there is none, or what is missing of all of them.
+    pub gpus_missing: Vec<String>,
+    /// Idle time of devices by where the host was.
+    pub gpu_idle: Vec<gpu_idle::Idle>,
+    /// Why there is none of a rank.
+    pub gpu_idle_missing: Vec<gpu_idle::NoIdle>,
+    /// Energy of devices; null where none has a counter.
+    pub energy: Option<energy::Energy>,
+    /// What processes took of the host; null where that was not recorded.
+    pub host_use: Option<lanes::Host>,
     /// The sampler's figures.
     pub quality: Quality,
     /// What is missing of the recording.

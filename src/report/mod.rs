@@ -7,8 +7,10 @@ pub mod diff_folded;
 pub mod flamegraph;
 pub mod folded;
 pub mod label;
+pub mod lanes_csv;
 pub mod naming;
 pub mod part;
+pub mod perfetto;
 pub mod speedscope;
 pub mod view;
 

@@ -5,13 +5,17 @@ mod collectives;
 mod compile;
 mod conditions;
 pub mod diff;
+mod energy;
 mod format;
+mod gpu_idle;
+mod lanes;
 mod modules;
 mod operators;
 mod processes;
 mod progress;
 mod sampler;
 mod tables;
+mod verdict;
 mod waits;
 
 use crate::analysis::Analysis;
@@ -73,6 +77,7 @@ pub fn render_summary(profile: &Profile, analysis: &Analysis, options: TextOptio
         sampler::sampler(&mut out, profile, analysis);
         return out;
     }
+    verdict::verdict(&mut out, profile, analysis);
     processes::ranks(&mut out, profile, analysis);
     match analysis.primary() {
         Some(process) => {
@@ -96,6 +101,9 @@ pub fn render_summary(profile: &Profile, analysis: &Analysis, options: TextOptio
             sentence(&mut out, "  ", &why_nothing(&profile.run));
         }
     }
+    lanes::lanes(&mut out, profile, analysis);
+    gpu_idle::gpu_idle(&mut out, profile, analysis, options.rows);
+    energy::energy(&mut out, profile, analysis);
     processes::others(&mut out, profile, analysis);
     sampler::sampler(&mut out, profile, analysis);
     out

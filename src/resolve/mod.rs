@@ -10,6 +10,7 @@ mod stitching;
 use crate::model::code::CodeInfo;
 use crate::model::frame::Frame;
 use crate::model::ids::ModuleId;
+use crate::model::lane::Lanes;
 use crate::model::module::{ModuleInfo, SymbolInfo};
 use crate::model::nn_module::NnModuleInfo;
 use crate::model::process::{ProcessInfo, ThreadInfo};
@@ -56,6 +57,8 @@ pub struct ResolveInput<'a> {
     pub points: &'a [ProgressPoint],
     /// Conditions.
     pub conditions: &'a [Condition],
+    /// Lanes of devices and processes.
+    pub lanes: &'a Lanes,
     /// Raw frames and stacks.
     pub stacks: &'a StackTable<Frame>,
     /// Samples, by thread and start.
@@ -92,6 +95,7 @@ pub fn resolve(input: &ResolveInput<'_>, names: Names) -> Profile {
         counters: input.counters.to_vec(),
         points: input.points.to_vec(),
         conditions: input.conditions.to_vec(),
+        lanes: input.lanes.clone(),
         stacks: frames.stacks,
         samples: Vec::new(),
         quality: input.quality.clone(),

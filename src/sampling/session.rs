@@ -9,6 +9,7 @@ use super::keeper::{Keeper, is_own_child};
 use super::outbox::Outbox;
 use super::tracer::Tracer;
 use super::worker::{Inbox, Worker};
+use crate::gpu::collector::{self, GpuOptions};
 use crate::model::segment::Segment;
 use crate::os::access::try_read_memory;
 use crate::os::priority::run_behind;
@@ -42,6 +43,8 @@ pub struct SessionOptions {
     pub subprocesses: bool,
     /// Share of a running thread's time that stops may take, 0 to 1; infinity for no limit.
     pub max_stopped: f64,
+    /// GPUs.
+    pub gpu: GpuOptions,
 }
 
 /// Where segments go.
@@ -156,7 +159,8 @@ impl Session {
             control.clone(),
         );
         let inbox = Inbox { messages, rung };
-        let worker = Worker::new(inbox, recycle, event_sender, segment_sender, link);
+        let lanes = collector::start(options.gpu.clone())?;
+        let worker = Worker::new(inbox, recycle, event_sender, segment_sender, link, lanes);
         let (writer_control, writer_error) = (control.clone(), error.clone());
         let tracer_control = control.clone();
         let threads = vec![

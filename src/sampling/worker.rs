@@ -1,6 +1,7 @@
 //! From copies of memory to recorded samples: unwinding, code objects, merging, interning; and a segment every second.
 
 mod compilation;
+mod lanes;
 mod nn_modules;
 mod processes;
 mod progress;
@@ -12,6 +13,7 @@ use super::image::ProcessImage;
 use super::keeper::KeeperEvent;
 use super::raw::{Message, RawSample, Stretch};
 use super::symbol_loader::SymbolLoader;
+use crate::gpu::feed::LaneFeed;
 use crate::model::code::CodeInfo;
 use crate::model::frame::Frame;
 use crate::model::ids::{CodeId, ModuleId, ProcessId, StackId, ThreadId};
@@ -58,6 +60,7 @@ pub(super) struct Worker {
     events: Sender<KeeperEvent>,
     segments: Sender<Segment>,
     fallback: FallbackLink,
+    lanes: LaneFeed,
     tables: SessionTables,
     images: FxHashMap<ProcessId, ProcessImage>,
     store: Arc<ModuleStore>,
@@ -100,6 +103,7 @@ impl Worker {
         events: Sender<KeeperEvent>,
         segments: Sender<Segment>,
         fallback: FallbackLink,
+        lanes: LaneFeed,
     ) -> Self {
         Self {
             inbox,
@@ -107,6 +111,7 @@ impl Worker {
             events,
             segments,
             fallback,
+            lanes,
             tables: SessionTables::default(),
             images: FxHashMap::default(),
             store: Arc::default(),
@@ -167,7 +172,10 @@ impl Worker {
 
     fn take(&mut self, message: Message) {
         match message {
-            Message::Process(id, info) => self.take_process(id, *info),
+            Message::Process(id, info) => {
+                self.take_process(id, *info);
+                self.tell_lanes();
+            }
             Message::Image(id, interpreter) => {
                 if interpreter.is_none() {
                     self.new_image(id);

@@ -5,6 +5,7 @@ use torchspy::model::address::CodeAddress;
 use torchspy::model::code::{CodeInfo, PythonVersion};
 use torchspy::model::frame::{Frame, Partial, Trust};
 use torchspy::model::ids::{CodeId, ModuleId, NnModuleId, ProcessId, ThreadId};
+use torchspy::model::lane::Lanes;
 use torchspy::model::module::{ModuleInfo, ModuleKind, SymbolInfo};
 use torchspy::model::nn_module::NnModuleInfo;
 use torchspy::model::process::{ProcessInfo, ThreadInfo};
@@ -109,6 +110,7 @@ pub struct Builder {
     pub points: Vec<ProgressPoint>,
     /// Conditions.
     pub conditions: Vec<Condition>,
+    pub lanes: Lanes,
     pub stacks: StackTable<Frame>,
     pub samples: Vec<Sample>,
     pub symbols: Vec<SymbolInfo>,
@@ -148,6 +150,7 @@ impl Builder {
             counters: Vec::new(),
             points: Vec::new(),
             conditions: Vec::new(),
+            lanes: Lanes::default(),
             stacks: StackTable::default(),
             samples: Vec::new(),
             symbols: Vec::new(),
@@ -369,6 +372,7 @@ impl Builder {
             counters: &self.counters,
             points: &self.points,
             conditions: &self.conditions,
+            lanes: &self.lanes,
             stacks: &self.stacks,
             samples: &self.samples,
             quality: &self.quality,

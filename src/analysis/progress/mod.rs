@@ -218,6 +218,16 @@ pub fn progress(
     })
 }
 
+/// Epochs of a process that were seen whole, from, to; empty where steps are not an optimizer's.
+pub fn epochs(profile: &Profile, process: ProcessId) -> Vec<(u64, u64)> {
+    match series::count(profile, process) {
+        Some(counted) if counted.unit == StepUnit::Optimizer => {
+            passes::whole_epochs(profile, &passes::passes(profile, process, &counted))
+        }
+        _ => Vec::new(),
+    }
+}
+
 fn trained(profile: &Profile, training: &[&Pass]) -> Vec<u32> {
     let counters = training
         .iter()

@@ -160,13 +160,13 @@ pub(super) fn batches_per_step(passes: &[Pass]) -> Option<u64> {
     (each > 0 && off <= excused).then_some(each)
 }
 
-/// How long epochs took that were seen whole: from the start of a pass that trained to that of the next one, ns.
-pub(super) fn epoch_times(profile: &Profile, passes: &[Pass]) -> Vec<u64> {
+/// Epochs that were seen whole: from the start of a pass that trained to that of the next one.
+pub(super) fn whole_epochs(profile: &Profile, passes: &[Pass]) -> Vec<(u64, u64)> {
     let training: Vec<&Pass> = passes.iter().filter(|pass| pass.trains).collect();
-    let mut times: Vec<u64> = training
+    let mut epochs: Vec<(u64, u64)> = training
         .windows(2)
         .filter(|pair| !pair[0].began_before)
-        .map(|pair| pair[1].start_ns.saturating_sub(pair[0].start_ns))
+        .map(|pair| (pair[0].start_ns, pair[1].start_ns))
         .collect();
     // The last one is whole if it gave out as much as those before it.
     if let [.., before, last] = training.as_slice()
@@ -175,7 +175,13 @@ pub(super) fn epoch_times(profile: &Profile, passes: &[Pass]) -> Vec<u64> {
     {
         let after = passes.iter().map(|pass| pass.end_ns).max();
         let end_ns = after.unwrap_or(last.end_ns).min(profile.end_ns);
-        times.push(end_ns.saturating_sub(last.start_ns));
+        epochs.push((last.start_ns, end_ns));
     }
-    times
+    epochs
+}
+
+/// How long epochs took that were seen whole, ns.
+pub(super) fn epoch_times(profile: &Profile, passes: &[Pass]) -> Vec<u64> {
+    let epochs = whole_epochs(profile, passes).into_iter();
+    epochs.map(|(from, to)| to.saturating_sub(from)).collect()
 }

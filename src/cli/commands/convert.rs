@@ -1,9 +1,10 @@
 //! `torchspy convert FILE -o OUT`.
 
 use super::report;
+use crate::analysis::gpu_overlay::cut::{self, NothingKept};
 use crate::cli::failure::Failure;
 use crate::cli::open_outputs::{cannot_write, open_named};
-use crate::cli::plan::{ConvertPlan, OutputFile};
+use crate::cli::plan::{ConvertPlan, Format, OutputFile};
 use crate::cli::{messages, outputs};
 use crate::model::profile::Profile;
 use crate::report::view::thread_labels;
@@ -15,9 +16,15 @@ use std::process::ExitCode;
 
 /// Writes a recording in another format.
 pub(crate) fn run(plan: &ConvertPlan) -> Result<ExitCode, Failure> {
-    let profile = report::open(&plan.file, &plan.regions)?;
+    let mut profile = report::open(&plan.file, &plan.regions)?;
     if let Some(pattern) = &plan.drawing.threads {
         check_threads(&profile, pattern)?;
+    }
+    if plan.format == Format::Csv && profile.lanes.points.is_empty() {
+        messages::warning("this recording has no lanes of GPUs or host: the table is empty");
+    }
+    if plan.gpu_idle {
+        keep_idle(&mut profile)?;
     }
     let mut bytes = Vec::new();
     outputs::render(&profile, plan.format, &plan.drawing, &mut bytes)?;
@@ -44,6 +51,21 @@ pub(crate) fn run(plan: &ConvertPlan) -> Result<ExitCode, Failure> {
     written.map_err(|error| cannot_write(path, error))?;
     messages::note(&format!("wrote {}", path.display()));
     Ok(ExitCode::SUCCESS)
+}
+
+fn keep_idle(profile: &mut Profile) -> Result<(), Failure> {
+    let kept = cut::keep_idle(profile).map_err(|error| {
+        let hint = match error {
+            NothingKept::NoWindows => "the summary's part DEVICE says what was recorded of GPUs, and why not more",
+            NothingKept::NoneIdle(_) => "the GPU is idle for shorter than a window, if at all; --color gpu shows what is resolved",
+        };
+        Failure::new(error).hint(hint)
+    })?;
+    messages::note(&format!(
+        "drawn is what lay in the {} of {} windows in which the GPU was idle for 90 % and more",
+        kept.windows, kept.of
+    ));
+    Ok(())
 }
 
 /// A drawing of no thread at all is a slip of the finger.

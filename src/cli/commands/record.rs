@@ -8,6 +8,7 @@ use crate::cli::plan::{Drawing, RecordPlan, Target};
 use crate::cli::progress::Progress;
 use crate::cli::steering::{Action, Situation, Steering};
 use crate::cli::{hints, messages};
+use crate::gpu::collector;
 use crate::model::run::RunInfo;
 use crate::os::launch::{Exit, LaunchError, Running, SuspendedLaunch, reap_orphans};
 use crate::os::process_info::{parse_environment, read_process_info};
@@ -124,6 +125,7 @@ fn start(plan: RecordPlan, run: &RunInfo, rank: Option<u32>) -> Result<Finish, F
     {
         return Err(hints::stop_failure(run.pid, &error));
     }
+    collector::check(&plan.options.gpu).map_err(hints::gpu_failure)?;
     let outputs = OpenOutputs::open(&plan.outputs, Path::new(""), &parts)?;
     match start_session(&plan, run, &outputs) {
         Ok((session, sink)) => Ok(Finish {

@@ -1,6 +1,7 @@
 //! Versions 1 and 2 of the format: what stands in the header block and in a segment's payload. Version 2 adds a table of
 //! `nn.Module`s behind all others, frames that say which module's call comes next, or what code is compiled by it; counters of
-//! progress, their readings, and conditions; and the user's regions behind the rest of the header.
+//! progress, their readings, and conditions; and the user's regions behind the rest of the header. Lanes of devices and processes
+//! stand behind all of it, and may be missing: a reader that does not know them leaves them out.
 //!
 //! The payload is zstd over postcard over columns, each column of a table in a run of its own. Everything in it is hostile input when it is read: sizes are
 //! bounded before they are believed, and ids are checked once, here, so that nobody else has to.
@@ -8,6 +9,7 @@
 mod codes;
 mod column;
 mod compress;
+mod lanes;
 mod progress;
 mod rows;
 mod samples;
@@ -20,10 +22,12 @@ mod tests;
 
 pub(super) use column::Corrupt;
 
+use crate::model::lane::Lanes;
 use crate::model::run::RunInfo;
 use crate::model::segment::Segment;
 use column::{ColumnReader, ColumnWriter};
 use compress::Compressor;
+use lanes::WireLanes;
 use progress::{PointColumns, WireCounter, condition_of, wire_condition};
 use rows::{
     RowBytes, Rows, WireModule, WireProcess, WireQuality, WireRegions, WireRun, clock_of, loss_of,
@@ -127,7 +131,8 @@ impl Encoder {
             points: PointColumns::encode(&segment.points)?,
             conditions: Rows::encode(&segment.conditions, wire_condition)?,
         };
-        let length = self.compressor.append(&wire, out)?;
+        let lanes = WireLanes::encode(&segment.lanes)?;
+        let length = self.compressor.append(&(wire, lanes), out)?;
         let compressed = out.len() - start;
         if compressed > MAX_PAYLOAD || length > believable_length(compressed) {
             return Err(Corrupt("it is too large"));
@@ -199,13 +204,22 @@ impl Decoder {
         let segment = if self.version == 1 {
             segment_of(postcard::from_bytes(raw).map_err(damaged)?)?
         } else {
-            let wire: WireSegment2<ColumnReader<'_>, &[u8]> =
-                postcard::from_bytes(raw).map_err(damaged)?;
+            let (wire, rest): (WireSegment2<ColumnReader<'_>, &[u8]>, _) =
+                postcard::take_from_bytes(raw).map_err(damaged)?;
+            let lanes = match rest {
+                [] => Lanes::default(),
+                rest => {
+                    let wire: WireLanes<ColumnReader<'_>, &[u8]> =
+                        postcard::from_bytes(rest).map_err(damaged)?;
+                    wire.decode()?
+                }
+            };
             Segment {
                 nn_modules: wire.nn_modules.decode()?,
                 counters: wire.counters.decode(WireCounter::model)?,
                 points: wire.points.decode()?,
                 conditions: wire.conditions.decode(condition_of)?,
+                lanes,
                 ..segment_of(wire.first)?
             }
         };
@@ -244,6 +258,7 @@ fn segment_of(wire: WireSegment<ColumnReader<'_>, &[u8]>) -> Result<Segment, Cor
         counters: Vec::new(),
         points: Vec::new(),
         conditions: Vec::new(),
+        lanes: Lanes::default(),
         frames,
     })
 }

@@ -1,10 +1,12 @@
 //! Every valid segment comes back as it was; no bytes make the decoder panic.
 
-use super::{Decoder, Encoder, decode_run, encode_run};
+use super::column::ColumnReader;
+use super::{Decoder, Encoder, WireSegment2, decode_run, encode_run};
 use crate::model::address::CodeAddress;
 use crate::model::code::{CodeInfo, PythonVersion};
 use crate::model::frame::{Frame, Partial, Trust};
 use crate::model::ids::{CodeId, FrameId, ModuleId, NnModuleId, ProcessId, StackId, ThreadId};
+use crate::model::lane::Lanes;
 use crate::model::module::{ModuleInfo, ModuleKind, SymbolInfo};
 use crate::model::nn_module::NnModuleInfo;
 use crate::model::process::{ProcessInfo, ThreadInfo};
@@ -284,6 +286,7 @@ fn segments() -> impl Strategy<Value = Segment> {
             counters: Vec::new(),
             points: Vec::new(),
             conditions: Vec::new(),
+            lanes: Lanes::default(),
             frames,
             stacks: Vec::new(),
             samples,
@@ -405,4 +408,105 @@ fn a_declared_length_is_not_believed() {
     }
     let bomb = zstd::bulk::compress(&vec![0; 64 << 20], 19).unwrap();
     assert!(decoder.decode(&bomb, 64 << 20).is_err());
+}
+
+#[test]
+fn lanes_come_back_and_have_to_fit_together() {
+    use crate::model::ids::{GpuId, LaneId};
+    use crate::model::lane::{GpuClock, GpuInfo, LaneGap, LaneInfo, LaneKind, LanePoint};
+    let lanes = Lanes {
+        gpus: vec![GpuInfo {
+            uuid: "GPU-8d2c".to_owned(),
+            index: 3,
+            mig: Some(1),
+            name: "X100".to_owned(),
+            recorded: true,
+            ..GpuInfo::default()
+        }],
+        clocks: vec![GpuClock {
+            gpu: GpuId(0),
+            monotonic_ns: 5,
+            driver_ns: 1 << 60,
+            error_ns: 7,
+            clock: "realtime".to_owned(),
+        }],
+        lanes: vec![LaneInfo {
+            kind: LaneKind::NetworkSent,
+            gpu: Some(GpuId(0)),
+            pid: 12,
+            process: "python".to_owned(),
+        }],
+        points: vec![LanePoint {
+            lane: LaneId(0),
+            start_ns: 10,
+            end_ns: 20,
+            value: 1 << 60,
+        }],
+        gaps: vec![LaneGap {
+            gpu: None,
+            kind: Some(LaneKind::Energy),
+            start_ns: 1,
+            end_ns: 0,
+            reason: "why".to_owned(),
+        }],
+    };
+    let written = |lanes: &Lanes| {
+        let segment = Segment {
+            lanes: lanes.clone(),
+            ..Segment::default()
+        };
+        let mut bytes = Vec::new();
+        let length = Encoder::new().unwrap().encode(&segment, &mut bytes)?;
+        Decoder::new(2).unwrap().decode(&bytes, length)
+    };
+    assert_eq!(written(&lanes).unwrap().lanes, lanes);
+    let wrong: [fn(&mut Lanes); 6] = [
+        |lanes| lanes.points[0].lane = LaneId(1),
+        |lanes| lanes.points[0].value += 1,
+        |lanes| lanes.points[0].end_ns = 1 << 63,
+        |lanes| lanes.lanes[0].gpu = Some(GpuId(1)),
+        |lanes| lanes.gaps[0].gpu = Some(GpuId(9)),
+        |lanes| lanes.clocks[0].gpu = GpuId(1),
+    ];
+    for spoil in wrong {
+        let mut lanes = lanes.clone();
+        spoil(&mut lanes);
+        assert!(written(&lanes).is_err(), "{lanes:?}");
+    }
+}
+
+/// Version 2 was written before there were lanes; and a reader of that time takes what it knows.
+#[test]
+fn a_segment_without_lanes_is_read_and_lanes_are_passed_over() {
+    let segment = Segment {
+        index: 7,
+        lanes: Lanes {
+            gaps: vec![crate::model::lane::LaneGap {
+                gpu: None,
+                kind: None,
+                start_ns: 1,
+                end_ns: 0,
+                reason: "why".to_owned(),
+            }],
+            ..Lanes::default()
+        },
+        ..Segment::default()
+    };
+    let mut bytes = Vec::new();
+    let length = Encoder::new()
+        .unwrap()
+        .encode(&segment, &mut bytes)
+        .unwrap();
+    let raw = zstd::bulk::decompress(&bytes, length).unwrap();
+    let (wire, lanes): (WireSegment2<ColumnReader<'_>, &[u8]>, &[u8]) =
+        postcard::take_from_bytes(&raw).unwrap();
+    assert_eq!(wire.first.index, 7);
+    assert!(!lanes.is_empty());
+    let old = &raw[..raw.len() - lanes.len()];
+    let payload = zstd::bulk::compress(old, 3).unwrap();
+    let read = Decoder::new(2)
+        .unwrap()
+        .decode(&payload, old.len())
+        .unwrap();
+    assert_eq!((read.index, read.lanes), (7, Lanes::default()));
 }

@@ -2,6 +2,8 @@
 
 use super::column::Corrupt;
 use crate::model::frame::Frame;
+use crate::model::ids::GpuId;
+use crate::model::lane::Lanes;
 use crate::model::sample::Sample;
 use crate::model::segment::Segment;
 
@@ -77,10 +79,45 @@ pub(super) fn validate(segment: &Segment) -> Result<(), Corrupt> {
             "a condition's process does not exist",
         )?;
     }
+    validate_lanes(&segment.lanes)?;
     for sample in &segment.samples {
         validate_sample(segment, sample)?;
     }
     Ok(())
+}
+
+/// Most GPUs and lanes of a segment: a machine has some tens, and a few lanes for each and for each process.
+const MAX_LANES: usize = 1 << 16;
+
+fn validate_lanes(lanes: &Lanes) -> Result<(), Corrupt> {
+    let known = |gpu: GpuId| gpu.index() < lanes.gpus.len();
+    check(
+        lanes.clocks.iter().all(|clock| known(clock.gpu))
+            && lanes.lanes.iter().all(|lane| lane.gpu.is_none_or(known))
+            && lanes.gaps.iter().all(|gap| gap.gpu.is_none_or(known)),
+        "a lane's GPU does not exist",
+    )?;
+    check(
+        lanes.gpus.len() <= MAX_LANES
+            && lanes.lanes.len() <= MAX_LANES
+            && lanes.gaps.len() <= MAX_LANES
+            && lanes.clocks.len() <= MAX_LANES,
+        "there are too many lanes",
+    )?;
+    for point in &lanes.points {
+        check(
+            point.lane.index() < lanes.lanes.len(),
+            "a value's lane does not exist",
+        )?;
+        check(point.is_believable(), "a value or its window is absurd")?;
+    }
+    check(
+        lanes
+            .gaps
+            .iter()
+            .all(|gap| gap.start_ns <= MAX_TIME_NS && gap.end_ns <= MAX_TIME_NS),
+        "a gap's time is absurd",
+    )
 }
 
 fn validate_sample(segment: &Segment, sample: &Sample) -> Result<(), Corrupt> {

@@ -31,6 +31,79 @@ pub(super) fn colour(kind: FrameKind) -> Rgb {
     }
 }
 
+/// How idle the GPU was while the host was somewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Idle {
+    /// 80 % and more.
+    Most,
+    /// 60 % and more.
+    Much,
+    /// 40 % and more.
+    Half,
+    /// 20 % and more.
+    Little,
+    /// Less.
+    Least,
+    /// Windows are too long to tell.
+    NotResolved,
+    /// No GPU is known.
+    Unknown,
+}
+
+impl Idle {
+    /// All of them, in the order of the legend.
+    #[cfg(test)]
+    const ALL: [Self; 7] = [
+        Self::Most,
+        Self::Much,
+        Self::Half,
+        Self::Little,
+        Self::Least,
+        Self::NotResolved,
+        Self::Unknown,
+    ];
+
+    /// Of a share of time; `None` inside where it is not resolved, outside where there is no GPU.
+    pub(super) fn of(share: Option<Option<f64>>) -> Self {
+        match share {
+            None => Self::Unknown,
+            Some(None) => Self::NotResolved,
+            Some(Some(share)) if share >= 0.8 => Self::Most,
+            Some(Some(share)) if share >= 0.6 => Self::Much,
+            Some(Some(share)) if share >= 0.4 => Self::Half,
+            Some(Some(share)) if share >= 0.2 => Self::Little,
+            Some(Some(_)) => Self::Least,
+        }
+    }
+
+    /// For the legend.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Most => "GPU idle for 80 % and more",
+            Self::Much => "60 to 80 %",
+            Self::Half => "40 to 60 %",
+            Self::Little => "20 to 40 %",
+            Self::Least => "GPU busy: idle for less than 20 %",
+            Self::NotResolved => "not resolved: shorter than 2 windows",
+            Self::Unknown => "no GPU known",
+        }
+    }
+
+    /// From dark orange to pale yellow, by lightness, which every eye tells; what is not known is bluish or grey. Chosen by a
+    /// search, as [`colour`]'s were.
+    pub(super) fn colour(self) -> Rgb {
+        match self {
+            Self::Most => (208, 79, 0),
+            Self::Much => (255, 132, 0),
+            Self::Half => (255, 217, 100),
+            Self::Little => (228, 224, 145),
+            Self::Least => (255, 255, 213),
+            Self::NotResolved => (152, 193, 236),
+            Self::Unknown => (230, 228, 231),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -54,6 +127,23 @@ mod tests {
         for &kind in FrameKind::ALL {
             let contrast = (luminance(colour(kind)) + 0.05) / 0.05;
             assert!(contrast >= 4.5, "{}: contrast {contrast:.1}", kind.name());
+        }
+    }
+
+    #[test]
+    fn black_text_is_readable_on_every_idleness() {
+        for idle in Idle::ALL {
+            let contrast = (luminance(idle.colour()) + 0.05) / 0.05;
+            assert!(contrast >= 4.5, "{}: contrast {contrast:.1}", idle.name());
+        }
+    }
+
+    #[test]
+    fn shares_have_their_colours() {
+        assert_eq!(Idle::of(None), Idle::Unknown);
+        assert_eq!(Idle::of(Some(None)), Idle::NotResolved);
+        for (share, idle) in [(0.0, Idle::Least), (0.5, Idle::Half), (1.0, Idle::Most)] {
+            assert_eq!(Idle::of(Some(Some(share))), idle);
         }
     }
 
@@ -106,26 +196,32 @@ mod tests {
         [116.0 * y - 16.0, 500.0 * (x - y), 200.0 * (y - z)]
     }
 
-    #[test]
-    fn kinds_are_told_apart_with_red_green_blindness_too() {
+    fn assert_told_apart(colours: &[(&str, Rgb)], least: f64) {
         for (eye, matrix) in EYES {
-            for (index, &kind) in FrameKind::ALL.iter().enumerate() {
-                for &other in &FrameKind::ALL[index + 1..] {
-                    let (one, two) = (lab(colour(kind), &matrix), lab(colour(other), &matrix));
-                    let distance = one
-                        .iter()
-                        .zip(two)
-                        .map(|(a, b)| (a - b).powi(2))
-                        .sum::<f64>()
-                        .sqrt();
+            for (index, (name, one)) in colours.iter().enumerate() {
+                for (other_name, other) in &colours[index + 1..] {
+                    let (one, two) = (lab(*one, &matrix), lab(*other, &matrix));
+                    let squares = one.iter().zip(two).map(|(a, b)| (a - b).powi(2));
+                    let distance = squares.sum::<f64>().sqrt();
                     assert!(
-                        distance > 15.0,
-                        "{eye}: {} and {}: {distance:.1}",
-                        kind.name(),
-                        other.name()
+                        distance > least,
+                        "{eye}: {name} and {other_name}: {distance:.1}"
                     );
                 }
             }
         }
+    }
+
+    #[test]
+    fn kinds_are_told_apart_with_red_green_blindness_too() {
+        let kinds = FrameKind::ALL.iter();
+        let colours: Vec<_> = kinds.map(|&kind| (kind.name(), colour(kind))).collect();
+        assert_told_apart(&colours, 15.0);
+    }
+
+    #[test]
+    fn idleness_is_told_apart_with_red_green_blindness_too() {
+        let colours = Idle::ALL.map(|idle| (idle.name(), idle.colour()));
+        assert_told_apart(&colours, 15.0);
     }
 }

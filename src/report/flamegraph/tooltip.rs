@@ -1,6 +1,7 @@
 //! What is said of a box when the pointer rests on it.
 
 use super::tree::Node;
+use crate::analysis::gpu_overlay::account::Part;
 use crate::model::category::{Activity, Phase};
 use crate::report::label::{self, LONG, SHORT};
 use crate::report::view::{Root, Shown, View};
@@ -54,6 +55,9 @@ pub(super) fn tooltip(view: &View<'_>, node: &Node) -> String {
         .map(|activity| activity.name())
         .zip(node.activities);
     write_shares(&mut text, "activity", activities.collect(), node.total_ns);
+    if let Some(part) = &node.gpu_idle {
+        text.push_str(&gpu(part));
+    }
     if node.guessed_ns > 0 {
         let share = label::percent(node.guessed_ns, node.total_ns);
         let _ = write!(
@@ -62,6 +66,21 @@ pub(super) fn tooltip(view: &View<'_>, node: &Node) -> String {
         );
     }
     text
+}
+
+/// What the GPU did meanwhile: an estimate with its bounds, or that it is not resolved.
+fn gpu(part: &Part) -> String {
+    let Some(share) = part.share() else {
+        return "\nGPU meanwhile: not resolved (shorter than 2 windows of the driver each time)"
+            .to_owned();
+    };
+    let of_all = |ns: f64| (ns / part.host_ns.max(1) as f64 * 100.0).clamp(0.0, 100.0);
+    format!(
+        "\nGPU meanwhile: idle {:.0} % (estimate, {:.0} to {:.0} %)",
+        share * 100.0,
+        of_all(part.low).floor(),
+        of_all(part.high).ceil()
+    )
 }
 
 fn describe_frame(text: &mut String, view: &View<'_>, shown: Shown) {

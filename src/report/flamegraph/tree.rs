@@ -1,6 +1,9 @@
 //! The frames of a view merged into one tree per thread.
 
+use crate::analysis::gpu_overlay::account::{Account, Part};
+use crate::analysis::gpu_overlay::windows::Windows;
 use crate::model::category::{Activity, Phase};
+use crate::model::ids::{ProcessId, StackId};
 use crate::report::view::{Shown, View, ViewFrame};
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
@@ -27,6 +30,8 @@ pub(super) struct Node {
     pub(super) phases: [u64; Phase::ALL.len()],
     /// Its time by activity, ns, in the order of [`Activity::ALL`].
     pub(super) activities: [u64; Activity::ALL.len()],
+    /// Idle time of the process's GPU meanwhile; `None` where none is known.
+    pub(super) gpu_idle: Option<Part>,
 }
 
 impl Node {
@@ -45,6 +50,9 @@ impl Node {
     }
 }
 
+/// The boxes of each stack.
+type Paths = FxHashMap<(usize, Option<StackId>, bool), Vec<usize>>;
+
 /// All boxes.
 #[derive(Debug)]
 pub(super) struct Tree {
@@ -53,7 +61,8 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    pub(super) fn build(view: &View<'_>) -> Self {
+    /// All boxes of `view`; `gpus` are windows of the GPU of each process.
+    pub(super) fn build(view: &View<'_>, gpus: &FxHashMap<ProcessId, Windows>) -> Self {
         let mut sums = FxHashMap::<_, u64>::default();
         for stretch in view.stretches() {
             let key = (
@@ -75,6 +84,7 @@ impl Tree {
             tree.roots.push(thread);
         }
         let mut known = FxHashMap::default();
+        let mut paths = Paths::default();
         let mut sums: Vec<_> = sums.into_iter().collect();
         sums.sort_unstable();
         for ((root, stack, queued, phase, activity), ns) in sums {
@@ -86,9 +96,36 @@ impl Tree {
                 let own = &mut tree.nodes[leaf].self_ns;
                 *own = own.saturating_add(ns);
             }
+            if gpus.contains_key(&view.roots()[root].process) {
+                let nodes = path.into_iter().map(|(node, _)| node);
+                paths.insert((root, stack, queued), nodes.collect());
+            }
         }
+        tree.lay_over(view, gpus, &paths);
         tree.sort(view);
         tree
+    }
+
+    /// Lays what GPUs did over the boxes.
+    fn lay_over(&mut self, view: &View<'_>, gpus: &FxHashMap<ProcessId, Windows>, paths: &Paths) {
+        let mut accounts: FxHashMap<usize, Account> = FxHashMap::default();
+        for stretch in view.stretches() {
+            let key = (stretch.root, stretch.stack, stretch.queued);
+            let windows = gpus.get(&view.roots()[stretch.root].process);
+            let (Some(windows), Some(path)) = (windows, paths.get(&key)) else {
+                continue;
+            };
+            let end_ns = stretch.start_ns.saturating_add(stretch.weight_ns);
+            for &node in path {
+                let account = accounts.entry(node).or_default();
+                account.add(windows, stretch.start_ns, end_ns);
+            }
+        }
+        for (node, account) in accounts {
+            let node = &mut self.nodes[node];
+            let windows = gpus.get(&view.roots()[node.root].process);
+            node.gpu_idle = windows.map(|windows| account.finish(windows));
+        }
     }
 
     /// The boxes of the stack `frames`, from the thread's own on, and whether a guess led to each.
@@ -127,6 +164,7 @@ impl Tree {
             guessed_ns: 0,
             phases: [0; Phase::ALL.len()],
             activities: [0; Activity::ALL.len()],
+            gpu_idle: None,
         });
         self.nodes.len() - 1
     }

@@ -4,9 +4,13 @@ use super::backward::backward;
 use super::collectives::collectives;
 use super::compile::compile;
 use super::conditions::conditions;
+use super::energy::energy;
+use super::gpu_idle::{gpu_idle, gpu_idle_missing};
+use super::lanes::{gpus, gpus_missing, host};
 use super::modules::{forward, modules};
 use super::operators::{operators, ops};
 use super::progress::progress;
+use super::verdict::verdict;
 use super::waits::{input, waits};
 use super::{
     FunctionRow, Interval, Intervals, Itwinai, Process, Quality, Report, SCHEMA, StopTimes, Thread,
@@ -55,6 +59,7 @@ pub fn report(profile: &Profile, analysis: &Analysis) -> Report {
         primary: analysis.primary,
         wall_s: primary.map_or(0.0, |process| seconds(process.wall_ns)),
         computation_label: primary.map_or("host computation", ProcessSummary::computation_label),
+        verdict: verdict(profile, analysis),
         summary: shares(summary_shares),
         intervals: primary
             .map(|process| intervals(profile, process))
@@ -111,6 +116,12 @@ pub fn report(profile: &Profile, analysis: &Analysis) -> Report {
                 .filter_map(|each| thread(profile, each))
                 .collect()
         }),
+        gpus: gpus(profile, analysis),
+        gpus_missing: gpus_missing(&analysis.lanes),
+        gpu_idle: gpu_idle(profile, analysis),
+        gpu_idle_missing: gpu_idle_missing(profile, analysis),
+        energy: energy(profile, analysis),
+        host_use: host(profile, &analysis.lanes),
         quality: quality(&analysis.quality),
         missing: profile.missing.clone(),
     }

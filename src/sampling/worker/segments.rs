@@ -27,6 +27,7 @@ impl Worker {
             losses: facts.losses,
             points,
             conditions,
+            lanes: self.take_lanes(facts.last),
             last: facts.last,
         };
         self.next_segment += 1;

@@ -1,0 +1,265 @@
+//! What the device did while the host was where: idle time of GPUs by phase, line and module of the training thread.
+//!
+//! A value of the driver speaks of a window, not of a moment. Samples are joined to windows, and what a window leaves open stays
+//! open: each figure is an estimate between two bounds, and what is shorter than two windows each time is not resolved.
+//! Utilization counts any kernel, those of communication and of other processes too: idle means that nobody's ran.
+//!
+//! | file | says |
+//! |---|---|
+//! | [`windows`] | the windows of a device |
+//! | [`account`] | what of their amounts belongs to one thing |
+//! | [`cut`] | a profile of what lay in idle windows alone |
+
+pub mod account;
+pub mod cut;
+pub mod windows;
+
+use super::lanes::{Device, LaneSummary};
+use super::of_thread;
+use super::stack_facts::{Line, StackFacts};
+use crate::model::category::Phase;
+use crate::model::ids::{GpuId, NnModuleId, ProcessId, StackId, ThreadId};
+use crate::model::profile::{Profile, Role};
+use account::{Account, Part};
+use rustc_hash::FxHashMap;
+use windows::{NoWindows, Windows};
+
+/// Things of a kind that are listed, those with the most idle time first.
+const MOST_ROWS: usize = 200;
+/// Things that are looked at: a recording is hostile.
+const MAX_SUBJECTS: usize = 20_000;
+
+/// Where the host was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Subject {
+    /// In a phase.
+    Phase(Phase),
+    /// At a line: the nearest of the user's own code.
+    Line(Line),
+    /// In a module's forward, or in one below it.
+    Module(NnModuleId),
+}
+
+/// Idle time of a device while the host was somewhere.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct IdleRow {
+    /// Where.
+    pub subject: Subject,
+    /// How long, ns.
+    pub part: Part,
+}
+
+/// The device of one trainer, by where its training thread was.
+#[derive(Clone, Debug)]
+pub struct GpuIdle {
+    /// The process.
+    pub process: ProcessId,
+    /// The device.
+    pub gpu: GpuId,
+    /// Length of a window.
+    pub window_ns: u64,
+    /// All of the training thread's time.
+    pub all: Part,
+    /// Things that are resolved, by kind, most idle time first.
+    pub rows: Vec<IdleRow>,
+    /// Things that are not, by kind, most time on the host first.
+    pub unresolved: Vec<IdleRow>,
+}
+
+/// Why the device of a process is not laid over its samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoOverlay {
+    /// None was recorded that it uses.
+    #[error("no GPU was recorded that it uses")]
+    NoDevice,
+    /// It may use several, and the driver does not say which.
+    #[error("it may use several GPUs, and the driver does not list which one it does")]
+    Several,
+    /// The device has no windows.
+    #[error("{0}")]
+    Windows(#[from] NoWindows),
+}
+
+/// The device that a process uses: of several that the driver lists, the one on which it has the most memory.
+///
+/// # Errors
+/// Where there is none, or it is not known which.
+pub fn device_of(lanes: &LaneSummary, process: ProcessId) -> Result<&Device, NoOverlay> {
+    let uses = |device: &&Device, hinted: bool| {
+        let mut own = device.processes.iter();
+        own.any(|user| user.process == Some(process) && user.hinted == hinted)
+    };
+    let memory = |device: &&Device| {
+        let mut own = device.processes.iter();
+        let own = own.find(|user| user.process == Some(process));
+        own.and_then(|user| user.memory_bytes).unwrap_or(0)
+    };
+    let listed = lanes.devices.iter().filter(|device| uses(device, false));
+    // Of a device and its instance the instance tells more of the process; of equals the first.
+    let best = listed
+        .rev()
+        .max_by_key(|device| (memory(device), device.info.mig.is_some()));
+    if let Some(device) = best {
+        return Ok(device);
+    }
+    let mut hinted = lanes.devices.iter().filter(|device| uses(device, true));
+    match (hinted.next(), hinted.next()) {
+        (Some(device), None) => Ok(device),
+        (Some(_), Some(_)) => Err(NoOverlay::Several),
+        (None, _) => Err(NoOverlay::NoDevice),
+    }
+}
+
+/// The process whose device a process works for: a DataLoader worker's trainer, else itself.
+pub fn served(profile: &Profile, process: ProcessId) -> ProcessId {
+    match profile.processes.get(process.index()).map(|info| info.role) {
+        Some(Role::DataLoaderWorker {
+            trainer: Some(trainer),
+            ..
+        }) => trainer,
+        _ => process,
+    }
+}
+
+/// Idle windows of the device of each process, by process; those without are left out.
+pub fn idle_windows(profile: &Profile, lanes: &LaneSummary) -> FxHashMap<ProcessId, Windows> {
+    let ids = (0..profile.processes.len()).map(ProcessId::from_index);
+    let of = |process| {
+        let device = device_of(lanes, served(profile, process)).ok()?;
+        Some((process, Windows::idle(profile, device).ok()?))
+    };
+    ids.filter_map(of).collect()
+}
+
+/// Idle time of the devices of `ranks`: processes, with their training threads; or why there is none.
+pub fn all(
+    facts: &mut StackFacts<'_>,
+    lanes: &LaneSummary,
+    ranks: &[(ProcessId, ThreadId)],
+) -> Vec<(ProcessId, Result<GpuIdle, NoOverlay>)> {
+    ranks
+        .iter()
+        .map(|&(process, thread)| (process, overlay(facts, lanes, process, thread)))
+        .collect()
+}
+
+fn overlay(
+    facts: &mut StackFacts<'_>,
+    lanes: &LaneSummary,
+    process: ProcessId,
+    thread: ThreadId,
+) -> Result<GpuIdle, NoOverlay> {
+    let device = device_of(lanes, process)?;
+    let windows = Windows::idle(facts.profile(), device)?;
+    let (all, parts) = by_subject(facts, &windows, thread);
+    let (mut rows, mut unresolved): (Vec<IdleRow>, Vec<IdleRow>) =
+        parts.into_iter().partition(|row| row.part.resolved);
+    rows.sort_by(|a, b| {
+        let order = b.part.amount.total_cmp(&a.part.amount);
+        order.then(a.subject.cmp(&b.subject))
+    });
+    unresolved.sort_by_key(|row| (std::cmp::Reverse(row.part.host_ns), row.subject));
+    for list in [&mut rows, &mut unresolved] {
+        *list = most_of_each_kind(list);
+    }
+    Ok(GpuIdle {
+        process,
+        gpu: device.id,
+        window_ns: windows.typical_ns(),
+        all,
+        rows,
+        unresolved,
+    })
+}
+
+/// Amounts of `windows` by where a thread was: of all its time, and of each thing.
+pub fn by_subject(
+    facts: &mut StackFacts<'_>,
+    windows: &Windows,
+    thread: ThreadId,
+) -> (Part, Vec<IdleRow>) {
+    let profile = facts.profile();
+    let mut modules = Modules::new(profile);
+    let mut accounts: FxHashMap<Subject, Account> = FxHashMap::default();
+    let mut all = Account::default();
+    for sample in of_thread(profile, thread) {
+        let (from_ns, to_ns) = (
+            sample.start_ns,
+            sample.start_ns.saturating_add(sample.weight_ns),
+        );
+        all.add(windows, from_ns, to_ns);
+        let phase = [Subject::Phase(sample.phase)];
+        let line = facts.line(sample.stack).map(Subject::Line);
+        let own = match sample.phase {
+            Phase::Forward => modules.of(sample.stack),
+            _ => &[],
+        };
+        let own = own.iter().copied().map(Subject::Module);
+        for subject in phase.into_iter().chain(line).chain(own) {
+            if accounts.len() < MAX_SUBJECTS || accounts.contains_key(&subject) {
+                let account = accounts.entry(subject).or_default();
+                account.add(windows, from_ns, to_ns);
+            }
+        }
+    }
+    let rows = accounts.into_iter().map(|(subject, account)| IdleRow {
+        subject,
+        part: account.finish(windows),
+    });
+    (all.finish(windows), rows.collect())
+}
+
+fn most_of_each_kind(rows: &[IdleRow]) -> Vec<IdleRow> {
+    let kind = |subject: Subject| match subject {
+        Subject::Phase(_) => 0_usize,
+        Subject::Line(_) => 1,
+        Subject::Module(_) => 2,
+    };
+    let mut counts = [0; 3];
+    let mut kept = Vec::new();
+    for row in rows {
+        let count = &mut counts[kind(row.subject)];
+        *count += 1;
+        if *count <= MOST_ROWS {
+            kept.push(*row);
+        }
+    }
+    kept.sort_by_key(|row| kind(row.subject));
+    kept
+}
+
+/// The modules that stacks are in, each by the first of its ids: one module may be known in two modes.
+struct Modules<'p> {
+    profile: &'p Profile,
+    first: FxHashMap<(&'p str, u32, &'p str), NnModuleId>,
+    of: FxHashMap<StackId, Vec<NnModuleId>>,
+}
+
+impl<'p> Modules<'p> {
+    fn new(profile: &'p Profile) -> Self {
+        Self {
+            profile,
+            first: FxHashMap::default(),
+            of: FxHashMap::default(),
+        }
+    }
+
+    fn of(&mut self, stack: Option<StackId>) -> &[NnModuleId] {
+        let Some(stack) = stack else { return &[] };
+        let (profile, first) = (self.profile, &mut self.first);
+        self.of.entry(stack).or_insert_with(|| {
+            let frames = profile.stacks.leaf_to_root(Some(stack));
+            let mut own: Vec<NnModuleId> = frames
+                .filter_map(|frame| {
+                    let id = profile.stacks.frame(frame).nn_module?;
+                    let info = profile.nn_modules.get(id.index())?;
+                    let key = (info.root.as_str(), info.number, info.path.as_str());
+                    Some(*first.entry(key).or_insert(id))
+                })
+                .collect();
+            own.sort_unstable();
+            own.dedup();
+            own
+        })
+    }
+}

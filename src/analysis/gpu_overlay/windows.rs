@@ -1,0 +1,211 @@
+//! Windows of a device in the order of time, each with what it tells.
+
+use crate::analysis::lanes::{Device, points};
+use crate::model::ids::{GpuId, LaneId};
+use crate::model::lane::{LaneKind, SHARE_ONE};
+use crate::model::profile::Profile;
+
+/// NVML rounds utilization to whole percents; stamps and windows meet to within microseconds.
+const ROUNDING: f64 = 0.006;
+/// Windows that are less apart than this, or overlap by less, meet.
+const MEET_NS: u64 = 2_000_000;
+/// A clock that is off by more than this part of a window tells nothing of what is in it.
+const WORST_CLOCK: u64 = 4;
+
+/// A window, and an amount that speaks of all of it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Window {
+    /// Start, CLOCK_MONOTONIC.
+    pub start_ns: u64,
+    /// End; later than the start.
+    pub end_ns: u64,
+    /// The amount: ns in which the device was idle, or J.
+    pub amount: f64,
+    /// How far off it may be.
+    pub error: f64,
+}
+
+impl Window {
+    /// Its length.
+    pub fn length_ns(&self) -> u64 {
+        self.end_ns.saturating_sub(self.start_ns)
+    }
+}
+
+/// Windows that do not overlap, by time.
+#[derive(Clone, Debug)]
+pub struct Windows {
+    windows: Vec<Window>,
+    rates: (f64, f64),
+    tick_ns: u64,
+    clock_ns: u64,
+    typical_ns: u64,
+}
+
+/// Why there are no windows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoWindows {
+    /// The figure was not measured.
+    #[error("its utilization was not measured")]
+    NotMeasured,
+    /// The driver's clock is not known well enough.
+    #[error("the driver's clock is not known well enough")]
+    Clock,
+}
+
+impl Windows {
+    /// Of these windows, in any order; `None` without any. `rates` are the least and the most of the amount in a ns, a tick is how
+    /// well the edges of what is on the host are known, and `clock_ns` how well those of windows are.
+    pub fn new(
+        mut windows: Vec<Window>,
+        rates: (f64, f64),
+        tick_ns: u64,
+        clock_ns: u64,
+    ) -> Option<Self> {
+        windows.retain(|window| window.start_ns < window.end_ns && window.amount.is_finite());
+        windows.sort_by_key(|window| (window.start_ns, window.end_ns));
+        // Of two that overlap the first counts. Their edges are the same stamp, related to our clock at two moments.
+        let mut until_ns = 0;
+        windows.retain_mut(|window| {
+            if window.start_ns.abs_diff(until_ns) <= MEET_NS.min(window.length_ns() / 10) {
+                window.start_ns = until_ns;
+            }
+            let follows = window.start_ns >= until_ns && window.start_ns < window.end_ns;
+            if follows {
+                until_ns = window.end_ns;
+            }
+            follows
+        });
+        let mut lengths: Vec<u64> = windows.iter().map(Window::length_ns).collect();
+        lengths.sort_unstable();
+        let typical_ns = *lengths.get(lengths.len() / 2)?;
+        Some(Self {
+            windows,
+            rates,
+            tick_ns,
+            clock_ns,
+            typical_ns,
+        })
+    }
+
+    /// Idle time of a device, by its utilization: the share of each window in which no kernel ran, whoever's.
+    ///
+    /// # Errors
+    /// [`NoWindows`].
+    pub fn idle(profile: &Profile, device: &Device) -> Result<Self, NoWindows> {
+        let figure = device.figure(LaneKind::Utilization);
+        let lane = figure.ok_or(NoWindows::NotMeasured)?.lane;
+        let windows = points(profile, lane).iter().map(|point| {
+            let length = point.end_ns.saturating_sub(point.start_ns) as f64;
+            let busy = (point.value as f64 / SHARE_ONE as f64).clamp(0.0, 1.0);
+            Window {
+                start_ns: point.start_ns,
+                end_ns: point.end_ns,
+                amount: (1.0 - busy) * length,
+                error: ROUNDING * length,
+            }
+        });
+        let clock_ns = device.clock.as_ref().map_or(0, |clock| clock.error_ns);
+        let windows = Self::new(windows.collect(), (0.0, 1.0), tick_ns(profile), clock_ns)
+            .ok_or(NoWindows::NotMeasured)?;
+        if clock_ns.saturating_mul(WORST_CLOCK) > windows.typical_ns {
+            return Err(NoWindows::Clock);
+        }
+        Ok(windows)
+    }
+
+    /// Length of the window in the middle by length.
+    pub fn typical_ns(&self) -> u64 {
+        self.typical_ns
+    }
+
+    /// How well the edges of what is on the host are known.
+    pub fn tick_ns(&self) -> u64 {
+        self.tick_ns
+    }
+
+    /// How well the edges of windows are known.
+    pub fn clock_ns(&self) -> u64 {
+        self.clock_ns
+    }
+
+    /// The least and the most of the amount in a ns.
+    pub fn rates(&self) -> (f64, f64) {
+        self.rates
+    }
+
+    /// A window by its number.
+    pub fn get(&self, index: usize) -> Option<&Window> {
+        self.windows.get(index)
+    }
+
+    /// All of them.
+    pub fn all(&self) -> &[Window] {
+        &self.windows
+    }
+
+    /// The windows that end after `from_ns`, with their numbers. None before number `hint` does.
+    pub fn from(&self, hint: usize, from_ns: u64) -> impl Iterator<Item = (usize, &Window)> {
+        let later = self.windows.get(hint..).unwrap_or_default();
+        // The first or the second, mostly.
+        let near = later
+            .iter()
+            .take(2)
+            .position(|window| window.end_ns > from_ns);
+        let first =
+            near.unwrap_or_else(|| later.partition_point(|window| window.end_ns <= from_ns));
+        (hint + first..).zip(&later[first..])
+    }
+}
+
+/// A tick: how well the sampler knows when something began.
+pub fn tick_ns(profile: &Profile) -> u64 {
+    (1e9 / profile.run.rate_hz.clamp(1.0, 1e6)) as u64
+}
+
+/// The lane of a device, by what it is.
+pub fn lane_of(profile: &Profile, gpu: GpuId, kind: LaneKind) -> Option<LaneId> {
+    let of = |lane: &crate::model::lane::LaneInfo| lane.gpu == Some(gpu) && lane.kind == kind;
+    profile
+        .lanes
+        .lanes
+        .iter()
+        .position(of)
+        .map(LaneId::from_index)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_whose_edges_were_read_twice_meet() {
+        let window = |start_ns, end_ns| Window {
+            start_ns,
+            end_ns,
+            amount: 1.0,
+            error: 0.0,
+        };
+        const L: u64 = 167_000_000;
+        let all = vec![
+            window(5, L),
+            window(L - 700, 2 * L),
+            window(2 * L + 900, 3 * L),
+            // Twice the same, and one inside of another.
+            window(2 * L, 3 * L),
+            window(2 * L + L / 2, 3 * L + 5),
+            window(5 * L, 6 * L),
+        ];
+        let windows = Windows::new(all, (0.0, 1.0), 1, 0).unwrap();
+        let edges: Vec<(u64, u64)> = windows
+            .all()
+            .iter()
+            .map(|window| (window.start_ns, window.end_ns))
+            .collect();
+        assert_eq!(edges, [(0, L), (L, 2 * L), (2 * L, 3 * L), (5 * L, 6 * L)]);
+        assert_eq!(windows.from(0, L).next().unwrap().0, 1);
+        assert_eq!(windows.from(0, 4 * L).next().unwrap().0, 3);
+        assert_eq!(windows.from(0, 7 * L).count(), 0);
+        assert!(Windows::new(Vec::new(), (0.0, 1.0), 1, 0).is_none());
+    }
+}

@@ -1,0 +1,398 @@
+//! Lanes of devices and of the host, summed up: means over windows, and what was not measured.
+//!
+//! A window that reaches over the end of the recording counts with the part that lies within. Where there is no window,
+//! there is no figure: gaps are not filled.
+
+mod spans;
+
+pub use spans::{Span, natural, points, series, spans};
+
+use crate::model::gpu_name::visible_devices;
+use crate::model::ids::{GpuId, LaneId, ProcessId};
+use crate::model::lane::{GpuClock, GpuInfo, LaneInfo, LaneKind, THROTTLE_REASONS};
+use crate::model::profile::Profile;
+use rustc_hash::FxHashMap;
+use spans::is_amount;
+
+/// Devices and gaps that are told of: no machine has more, and a damaged recording may.
+const MAX_DEVICES: usize = 256;
+const MAX_GAPS: usize = 256;
+
+/// A lane's mean, and how well it covers the recording.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Figure {
+    /// The lane.
+    pub lane: LaneId,
+    /// What it is.
+    pub kind: LaneKind,
+    /// Mean over its windows, in the unit of [`natural`]; amounts are per second.
+    pub mean: f64,
+    /// Lowest and highest value of a window.
+    pub low: f64,
+    /// See `low`.
+    pub high: f64,
+    /// Sum of amounts (energy, CPU time, bytes); 0 for others.
+    pub total: f64,
+    /// Time that its windows cover, ns.
+    pub covered_ns: u64,
+    /// Length of the window in the middle by length; 0 where it is read at moments.
+    pub window_ns: u64,
+}
+
+/// Who uses a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceProcess {
+    /// Its pid.
+    pub pid: i32,
+    /// Its name.
+    pub name: String,
+    /// The process of the recording, where it is one.
+    pub process: Option<ProcessId>,
+    /// Most device memory that it had; `None` where the driver did not say.
+    pub memory_bytes: Option<u64>,
+    /// Whether only its environment says that it may use the device, and not the driver that it does.
+    pub hinted: bool,
+}
+
+/// What is missing of a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Missing {
+    /// The lanes; empty for all of them.
+    pub kinds: Vec<LaneKind>,
+    /// From when on, CLOCK_MONOTONIC.
+    pub start_ns: u64,
+    /// Until when; 0 for the rest of the recording.
+    pub end_ns: u64,
+    /// Why, for people.
+    pub reason: String,
+}
+
+/// A device over the recording.
+#[derive(Clone, Debug)]
+pub struct Device {
+    /// Its id.
+    pub id: GpuId,
+    /// What it is.
+    pub info: GpuInfo,
+    /// Its figures, in the order of [`LaneKind::ALL`]. Those that were not measured are not there.
+    pub figures: Vec<Figure>,
+    /// Who used it: sampled processes first.
+    pub processes: Vec<DeviceProcess>,
+    /// Share of the time with a reading in which each reason (a bit of [`THROTTLE_REASONS`]) held clocks down; `None` without
+    /// any reading.
+    pub throttled: Option<Vec<(u64, f64)>>,
+    /// How its driver's clock relates to ours.
+    pub clock: Option<GpuClock>,
+    /// What is missing.
+    pub missing: Vec<Missing>,
+}
+
+/// A process on its host.
+#[derive(Clone, Debug)]
+pub struct HostProcess {
+    /// Its pid.
+    pub pid: i32,
+    /// Its name.
+    pub name: String,
+    /// The process of the recording.
+    pub process: Option<ProcessId>,
+    /// Its figures.
+    pub figures: Vec<Figure>,
+}
+
+/// All lanes of a recording.
+#[derive(Clone, Debug, Default)]
+pub struct LaneSummary {
+    /// Devices that were recorded, by number.
+    pub devices: Vec<Device>,
+    /// Devices that were only seen.
+    pub unused: Vec<GpuInfo>,
+    /// Why there is no device, or what is missing of all of them.
+    pub missing: Vec<String>,
+    /// Processes.
+    pub processes: Vec<HostProcess>,
+    /// Figures of the host itself: its network.
+    pub host: Vec<Figure>,
+}
+
+impl Device {
+    /// A figure of it; `None` where it was not measured.
+    pub fn figure(&self, kind: LaneKind) -> Option<&Figure> {
+        self.figures.iter().find(|figure| figure.kind == kind)
+    }
+
+    /// Mean power, W: from the energy counter where there is one, which misses nothing between two readings.
+    pub fn power_w(&self) -> Option<f64> {
+        let figure = self
+            .figure(LaneKind::Energy)
+            .or(self.figure(LaneKind::Power));
+        figure.map(|figure| figure.mean)
+    }
+
+    /// Energy taken, J, and the time that it was measured over, ns.
+    pub fn energy_j(&self) -> Option<(f64, u64)> {
+        let figure = self.figure(LaneKind::Energy)?;
+        Some((figure.total, figure.covered_ns))
+    }
+}
+
+/// All lanes of a profile, summed up.
+pub fn summarize(profile: &Profile) -> LaneSummary {
+    let lanes = &profile.lanes;
+    let index = Index::new(profile);
+    let mut summary = LaneSummary::default();
+    for (at, info) in lanes.gpus.iter().enumerate().take(MAX_DEVICES) {
+        if info.recorded {
+            let id = GpuId::from_index(at);
+            summary.devices.push(device(profile, &index, id, info));
+        } else {
+            summary.unused.push(info.clone());
+        }
+    }
+    summary
+        .devices
+        .sort_by_key(|device| (device.info.index, device.info.mig));
+    for gap in lanes.gaps.iter().filter(|gap| gap.gpu.is_none()) {
+        if summary.missing.len() < MAX_GAPS && !summary.missing.contains(&gap.reason) {
+            summary.missing.push(gap.reason.clone());
+        }
+    }
+    let mut places: FxHashMap<i32, usize> = FxHashMap::default();
+    for &(id, lane) in index.of(None) {
+        let Some(figure) = figure(profile, id, lane) else {
+            continue;
+        };
+        if lane.pid == 0 {
+            summary.host.push(figure);
+            continue;
+        }
+        let known = &mut summary.processes;
+        let place = *places.entry(lane.pid).or_insert_with(|| {
+            known.push(HostProcess {
+                pid: lane.pid,
+                name: lane.process.clone(),
+                process: index.processes.get(&lane.pid).copied(),
+                figures: Vec::new(),
+            });
+            known.len() - 1
+        });
+        if let Some(process) = known.get_mut(place) {
+            process.figures.push(figure);
+        }
+    }
+    summary
+}
+
+/// Lanes by device, and processes by pid: the latest, where a pid was used again.
+struct Index<'p> {
+    lanes: FxHashMap<Option<GpuId>, Vec<(LaneId, &'p LaneInfo)>>,
+    processes: FxHashMap<i32, ProcessId>,
+}
+
+impl<'p> Index<'p> {
+    fn new(profile: &'p Profile) -> Self {
+        let mut lanes: FxHashMap<_, Vec<_>> = FxHashMap::default();
+        for (at, lane) in profile.lanes.lanes.iter().enumerate() {
+            let own = lanes.entry(lane.gpu).or_default();
+            own.push((LaneId::from_index(at), lane));
+        }
+        let processes = profile.processes.iter().enumerate();
+        Self {
+            lanes,
+            processes: processes
+                .map(|(at, process)| (process.info.pid, ProcessId::from_index(at)))
+                .collect(),
+        }
+    }
+
+    fn of(&self, gpu: Option<GpuId>) -> &[(LaneId, &'p LaneInfo)] {
+        self.lanes.get(&gpu).map_or(&[], Vec::as_slice)
+    }
+}
+
+fn figure(profile: &Profile, id: LaneId, lane: &LaneInfo) -> Option<Figure> {
+    let spans = spans(profile, id);
+    let (mut sum, mut weight) = (0.0, 0.0);
+    let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
+    for span in &spans {
+        let length = (span.end_ns - span.start_ns) as f64 / 1e9;
+        sum += span.value * length;
+        weight += length;
+        low = low.min(span.value);
+        high = high.max(span.value);
+    }
+    if weight <= 0.0 {
+        return None;
+    }
+    let mut windows: Vec<u64> = points(profile, id)
+        .iter()
+        .map(|point| point.end_ns.saturating_sub(point.start_ns))
+        .collect();
+    windows.sort_unstable();
+    Some(Figure {
+        lane: id,
+        kind: lane.kind,
+        mean: sum / weight,
+        low,
+        high,
+        total: if is_amount(lane.kind) { sum } else { 0.0 },
+        covered_ns: covered(&spans),
+        window_ns: windows.get(windows.len() / 2).copied().unwrap_or(0),
+    })
+}
+
+/// Time under spans that may overlap, ns.
+fn covered(spans: &[Span]) -> u64 {
+    let mut starts: Vec<(u64, u64)> = spans.iter().map(|s| (s.start_ns, s.end_ns)).collect();
+    starts.sort_unstable();
+    let (mut total, mut until) = (0, 0);
+    for (start, end) in starts {
+        total += end.saturating_sub(start.max(until));
+        until = until.max(end);
+    }
+    total
+}
+
+fn device(profile: &Profile, index: &Index<'_>, id: GpuId, info: &GpuInfo) -> Device {
+    let own = index.of(Some(id));
+    let mut figures: Vec<Figure> = own
+        .iter()
+        .filter(|(_, lane)| lane.pid == 0 && lane.kind != LaneKind::Throttle)
+        .filter_map(|&(lane_id, lane)| figure(profile, lane_id, lane))
+        .collect();
+    figures.sort_by_key(|figure| figure.kind);
+    let throttle = own.iter().find(|(_, lane)| lane.kind == LaneKind::Throttle);
+    Device {
+        id,
+        info: info.clone(),
+        figures,
+        processes: device_processes(profile, index, id, info),
+        throttled: throttle.and_then(|&(lane, _)| throttled(profile, lane)),
+        clock: profile
+            .lanes
+            .clocks
+            .iter()
+            .rev()
+            .find(|clock| clock.gpu == id)
+            .cloned(),
+        missing: missing(profile, id),
+    }
+}
+
+fn throttled(profile: &Profile, lane: LaneId) -> Option<Vec<(u64, f64)>> {
+    let spans = spans(profile, lane);
+    let length = |span: &Span| (span.end_ns - span.start_ns) as f64;
+    let all: f64 = spans.iter().map(length).sum();
+    if all <= 0.0 {
+        return None;
+    }
+    let held = |bit: u64| -> f64 {
+        let with = spans.iter().filter(|span| span.bits & bit != 0);
+        with.map(length).sum::<f64>() / all
+    };
+    Some(
+        THROTTLE_REASONS
+            .into_iter()
+            .map(|(bit, _)| (bit, held(bit)))
+            .filter(|(_, share)| *share > 0.0)
+            .collect(),
+    )
+}
+
+fn device_processes(
+    profile: &Profile,
+    index: &Index<'_>,
+    id: GpuId,
+    info: &GpuInfo,
+) -> Vec<DeviceProcess> {
+    let mut listed: Vec<DeviceProcess> = index
+        .of(Some(id))
+        .iter()
+        .filter(|(_, lane)| lane.kind == LaneKind::ProcessMemory)
+        .map(|&(lane_id, lane)| {
+            let values = points(profile, lane_id).iter().map(|point| point.value);
+            DeviceProcess {
+                pid: lane.pid,
+                name: lane.process.clone(),
+                process: index.processes.get(&lane.pid).copied(),
+                memory_bytes: values.max().filter(|&bytes| bytes > 0),
+                hinted: false,
+            }
+        })
+        .collect();
+    // In a container the driver's pids are the host's: then what processes may see is all that is known.
+    if !listed.iter().any(|process| process.process.is_some()) {
+        listed.extend(hinted(profile, info));
+    }
+    listed.sort_by_key(|process| (process.process.is_none(), process.process, process.pid));
+    listed
+}
+
+fn hinted(profile: &Profile, info: &GpuInfo) -> Vec<DeviceProcess> {
+    let mut found = Vec::new();
+    for (index, process) in profile.processes.iter().enumerate() {
+        let visible = process
+            .info
+            .environment
+            .iter()
+            .find(|(name, _)| name == "CUDA_VISIBLE_DEVICES");
+        let names = visible_devices(visible.map(|(_, value)| value.as_str()));
+        let may = names.is_none_or(|names| names.iter().any(|name| name.is_of(info)));
+        if process.info.has_cuda && may {
+            found.push(DeviceProcess {
+                pid: process.info.pid,
+                name: process
+                    .info
+                    .exe
+                    .rsplit('/')
+                    .next()
+                    .unwrap_or_default()
+                    .to_owned(),
+                process: Some(ProcessId::from_index(index)),
+                memory_bytes: None,
+                hinted: true,
+            });
+        }
+    }
+    found
+}
+
+/// Gaps of a device: those of the same cause and time as one, and each cause for good once.
+fn missing(profile: &Profile, id: GpuId) -> Vec<Missing> {
+    let mut all: Vec<Missing> = Vec::new();
+    for gap in profile.lanes.gaps.iter().filter(|gap| gap.gpu == Some(id)) {
+        let outside =
+            gap.start_ns >= profile.end_ns || (gap.end_ns > 0 && gap.end_ns <= profile.start_ns);
+        if outside {
+            continue;
+        }
+        let is_full = all.len() >= MAX_GAPS;
+        let same = all.iter_mut().find(|known| {
+            known.reason == gap.reason
+                && gap.kind.is_some() != known.kinds.is_empty()
+                && match gap.end_ns {
+                    0 => known.end_ns == 0,
+                    end_ns => {
+                        known.end_ns > 0 && gap.start_ns <= known.end_ns && end_ns >= known.start_ns
+                    }
+                }
+        });
+        match same {
+            Some(known) => {
+                known.kinds.extend(gap.kind);
+                known.kinds.sort_unstable();
+                known.kinds.dedup();
+                known.start_ns = known.start_ns.min(gap.start_ns);
+                known.end_ns = known.end_ns.max(gap.end_ns);
+            }
+            None if is_full => {}
+            None => all.push(Missing {
+                kinds: gap.kind.into_iter().collect(),
+                start_ns: gap.start_ns,
+                end_ns: gap.end_ns,
+                reason: gap.reason.clone(),
+            }),
+        }
+    }
+    all
+}

@@ -1,0 +1,387 @@
+//! The verdict: who is waiting for whom, with the figures that say so, what it would buy at most, and one next step.
+//!
+//! What was not seen is not claimed. Where a cause needs a figure that is missing, there is no verdict of that cause, and what is
+//! missing is said.
+//!
+//! | file | says |
+//! |---|---|
+//! | [`figures`] | what rules look at |
+//! | [`rules`] | which figures make which cause |
+//! | [`next_step`] | what to do about it, by the present settings |
+
+pub mod figures;
+pub mod next_step;
+pub mod rules;
+
+use super::Analysis;
+use super::late_ranks::last_rank;
+use super::stack_facts::{Line, StackFacts};
+use super::summary::ProcessSummary;
+use crate::model::ids::ProcessId;
+use crate::model::profile::Role;
+use figures::{Figures, LastRank, Part, Ranks};
+use next_step::next_step;
+use rules::{Finding, RULES};
+
+/// Version of the rules.
+pub const VERDICT_RULES_VERSION: u32 = 1;
+/// Ticks below which nothing is said, and below which nothing is said with confidence.
+const FEW_TICKS: u64 = 100;
+const MANY_TICKS: u64 = 500;
+/// A cause must weigh this much more than the next to be the one.
+const STANDS_OUT: f64 = 1.3;
+/// The part of the wait in collectives for which one rank must be the last to be whom the others wait for.
+const STRAGGLES: u32 = 50;
+
+/// What a training run is bound by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Cause {
+    /// By the work of making batches.
+    InputWork,
+    /// By storage that batches are read from.
+    InputStorage,
+    /// By the host's launches of kernels.
+    Launch,
+    /// By Python.
+    Python,
+    /// By the GPU's multiprocessors.
+    GpuCompute,
+    /// By the GPU's memory.
+    GpuMemory,
+    /// By collectives.
+    Communication,
+    /// By waits for the GPU that leave it without work.
+    Sync,
+    /// By copies to and from the GPU.
+    Copy,
+    /// By CPUs.
+    CpuStarved,
+    /// By clocks that are held down.
+    Throttled,
+    /// By operators on the host, where no GPU is used.
+    HostCompute,
+}
+
+impl Cause {
+    /// The stable name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::InputWork | Self::InputStorage => "input-bound",
+            Self::Launch => "launch-bound",
+            Self::Python => "Python-bound",
+            Self::GpuCompute | Self::GpuMemory => "GPU-bound",
+            Self::Communication => "communication-bound",
+            Self::Sync => "sync-bound",
+            Self::Copy => "copy-bound",
+            Self::CpuStarved => "CPU-starved",
+            Self::Throttled => "throttled",
+            Self::HostCompute => "host-compute-bound",
+        }
+    }
+
+    /// What of it, where the name covers two.
+    pub fn detail(self) -> Option<&'static str> {
+        match self {
+            Self::InputWork => Some("batch work"),
+            Self::InputStorage => Some("storage"),
+            Self::GpuCompute => Some("compute"),
+            Self::GpuMemory => Some("DRAM"),
+            _ => None,
+        }
+    }
+
+    /// What would have to be gone or free, for the upper bound.
+    fn without(self) -> &'static str {
+        match self {
+            Self::InputWork | Self::InputStorage => "free input",
+            Self::Launch => "free launches",
+            Self::Python => "free Python",
+            Self::GpuCompute | Self::GpuMemory => "a host that costs nothing",
+            Self::Communication => "free communication",
+            Self::Sync => "no such waits",
+            Self::Copy => "free copies",
+            Self::CpuStarved => "as many CPUs as wanted",
+            Self::Throttled | Self::HostCompute => "it gone",
+        }
+    }
+}
+
+/// How sure a verdict is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Confidence {
+    /// It fits, and other things were not seen that could speak against it, or it is near its thresholds.
+    Low,
+    /// Some of what could speak against it was not seen.
+    Medium,
+    /// All that could speak against it was seen, and does not.
+    High,
+}
+
+impl Confidence {
+    /// For people and machines.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Low => "low",
+            Self::Medium => "medium",
+            Self::High => "high",
+        }
+    }
+}
+
+/// A figure with the thresholds that it passed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Evidence {
+    /// The figure.
+    pub figure: &'static str,
+    /// Its value, a share of one.
+    pub value: f64,
+    /// It had to be as much.
+    pub at_least: Option<f64>,
+    /// It had to be no more.
+    pub at_most: Option<f64>,
+}
+
+/// What would be gained at most.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bound {
+    /// If this were so.
+    pub without: &'static str,
+    /// So many times as fast, at most.
+    pub speedup: f64,
+    /// A step now, and then at least, ns; `None` where no steps are known.
+    pub step_ns: Option<(f64, f64)>,
+}
+
+/// The verdict.
+#[derive(Clone, Debug)]
+pub struct Verdict {
+    /// The process that it is of: the primary one, or the rank that the others wait for.
+    pub process: ProcessId,
+    /// The one cause; `None` where there is no single one.
+    pub cause: Option<Cause>,
+    /// Of the one cause.
+    pub confidence: Option<Confidence>,
+    /// What was found, the weightiest first.
+    pub findings: Vec<Finding>,
+    /// The line that carries most of it.
+    pub at: Option<Line>,
+    /// What it would buy at most.
+    pub bound: Option<Bound>,
+    /// One next step.
+    pub next_step: Option<String>,
+    /// Why there is no cause, or what could not be judged, for people.
+    pub missing: Vec<String>,
+    /// The figures of that process.
+    pub figures: Figures,
+    /// Where the primary process waits for another rank: how much of its wait in collectives, and for which process.
+    pub waits_for: Option<LastRank>,
+}
+
+/// The verdict on the primary process; `None` where it is no trainer.
+pub fn verdict(facts: &mut StackFacts<'_>, analysis: &Analysis) -> Option<Verdict> {
+    let primary = analysis.primary()?;
+    if !matches!(primary.role, Role::Trainer { .. }) {
+        return None;
+    }
+    let ranks = ranks(facts, analysis, primary);
+    let last_rank = last_rank_of(analysis, primary);
+    let own = of_process(facts, analysis, primary, ranks, last_rank);
+    let straggler = last_rank.filter(|last| {
+        last.percent >= STRAGGLES
+            && own.of(Part::Communication) >= rules::WORTH
+            && sees_node(ranks)
+            && last.process != primary.process
+    });
+    let other = straggler.and_then(|last| {
+        let mut processes = analysis.processes.iter();
+        processes.find(|process| process.process == last.process)
+    });
+    match other {
+        // Who waits is a victim: the rank that it waits for has the cause.
+        Some(other) => {
+            let figures = of_process(facts, analysis, other, ranks, None);
+            let mut verdict = judge(facts, analysis, other, figures);
+            verdict.waits_for = straggler;
+            verdict.at = straggler.and_then(|last| last.at).or(verdict.at);
+            Some(verdict)
+        }
+        None => Some(judge(facts, analysis, primary, own)),
+    }
+}
+
+fn of_process(
+    facts: &mut StackFacts<'_>,
+    analysis: &Analysis,
+    process: &ProcessSummary,
+    ranks: Ranks,
+    last_rank: Option<LastRank>,
+) -> Figures {
+    let waits = super::waits::of(&analysis.waits, process.process);
+    let meanwhile = waits.and_then(|waits| waits.meanwhile.as_ref());
+    let mut figures = figures::figures(facts, &analysis.lanes, process, meanwhile);
+    figures.ranks = ranks;
+    figures.last_rank = last_rank;
+    figures
+}
+
+fn ranks(facts: &StackFacts<'_>, analysis: &Analysis, primary: &ProcessSummary) -> Ranks {
+    let world = match primary.role {
+        Role::Trainer { world_size, .. } => world_size.unwrap_or(1),
+        _ => 1,
+    };
+    let info = facts.profile().processes.get(primary.process.index());
+    let node = info.and_then(|process| {
+        let mut all = process.info.environment.iter();
+        let (_, value) = all.find(|(name, _)| name == "LOCAL_WORLD_SIZE")?;
+        value.parse().ok()
+    });
+    let seen = analysis.processes.iter().filter(|process| {
+        matches!(process.role, Role::Trainer { rank: Some(_), .. }) && process.wall_ns > 0
+    });
+    Ranks {
+        world,
+        node,
+        seen: u32::try_from(seen.count()).unwrap_or(u32::MAX),
+    }
+}
+
+/// Whether all ranks of this node are in the recording.
+fn sees_node(ranks: Ranks) -> bool {
+    ranks.world <= 1 || ranks.seen >= ranks.node.unwrap_or(ranks.world)
+}
+
+/// The rank that was the last to enter the collectives that `process` waited in, for most of the wait.
+fn last_rank_of(analysis: &Analysis, process: &ProcessSummary) -> Option<LastRank> {
+    let collectives = super::collectives::of(&analysis.collectives, process.process)?;
+    let wait_ns: u64 = collectives.rows.iter().map(|row| row.wait_ns).sum();
+    let last = collectives.rows.iter().filter_map(last_rank);
+    let (process, _, at) = last.max_by_key(|&(_, ns, _)| ns)?;
+    let late = collectives.rows.iter().flat_map(|row| &row.late);
+    let own = late.filter(|late| late.process == process);
+    let ns: u64 = own.map(|late| late.ns).fold(0, u64::saturating_add);
+    let percent = u128::from(ns) * 100 / u128::from(wait_ns.max(1));
+    Some(LastRank {
+        process,
+        at,
+        percent: u32::try_from(percent).unwrap_or(u32::MAX),
+    })
+}
+
+fn judge(
+    facts: &StackFacts<'_>,
+    analysis: &Analysis,
+    process: &ProcessSummary,
+    figures: Figures,
+) -> Verdict {
+    let mut findings: Vec<Finding> = RULES.iter().filter_map(|rule| rule(&figures)).collect();
+    findings.sort_by(|a, b| b.weight.total_cmp(&a.weight));
+    // The same cause by two rules is one.
+    let mut seen: Vec<Cause> = Vec::new();
+    findings.retain(|finding| {
+        let is_new = !seen.contains(&finding.cause);
+        seen.push(finding.cause);
+        is_new
+    });
+    let missing = missing(analysis, process, &figures);
+    let can_tell = figures.ticks >= FEW_TICKS && sees_node(figures.ranks);
+    let found = match findings.as_slice() {
+        [first, ..] if !can_tell || first.weight <= 0.0 => None,
+        [only] => Some(only.clone()),
+        [first, second, ..] if first.weight >= STANDS_OUT * second.weight => Some(first.clone()),
+        _ => None,
+    };
+    let confidence = found.as_ref().map(|found| confidence(found, &figures));
+    let at = found.as_ref().and_then(|found| figures.line(found.parts));
+    let step = found
+        .as_ref()
+        .map(|found| next_step(facts.profile(), found.cause, at, &figures));
+    Verdict {
+        process: process.process,
+        cause: found.as_ref().map(|found| found.cause),
+        confidence,
+        bound: found.as_ref().and_then(|found| bound(found, &figures)),
+        next_step: step,
+        at,
+        findings,
+        missing,
+        figures,
+        waits_for: None,
+    }
+}
+
+fn confidence(found: &Finding, figures: &Figures) -> Confidence {
+    const CLEAR: f64 = 1.5;
+    let is_clear = found.evidence.iter().all(|evidence| {
+        let above = evidence
+            .at_least
+            .is_none_or(|least| evidence.value >= (CLEAR * least).min((1.0 + least) / 2.0));
+        let below = evidence
+            .at_most
+            .is_none_or(|most| evidence.value <= most / 1.1);
+        above && below
+    });
+    let surely = found.parts.is_empty()
+        || found
+            .parts
+            .iter()
+            .map(|part| figures.share(*part))
+            .all(|share| share.is_uncertain() || share.low >= 0.7 * share.value);
+    match (
+        found.complete,
+        is_clear && surely,
+        figures.ticks >= MANY_TICKS,
+    ) {
+        (true, true, true) => Confidence::High,
+        (false, false, _) | (false, _, false) => Confidence::Low,
+        _ => Confidence::Medium,
+    }
+}
+
+/// Amdahl's law: what takes the share `gain` now takes nothing then.
+fn bound(found: &Finding, figures: &Figures) -> Option<Bound> {
+    const MOST: f64 = 0.99;
+    let gain = found.gain?.clamp(0.0, MOST);
+    Some(Bound {
+        without: found.cause.without(),
+        speedup: 1.0 / (1.0 - gain),
+        step_ns: figures.step_ns.map(|ns| (ns, ns * (1.0 - gain))),
+    })
+}
+
+/// What could not be judged, and why.
+fn missing(analysis: &Analysis, process: &ProcessSummary, figures: &Figures) -> Vec<String> {
+    let mut missing = Vec::new();
+    if figures.ticks < FEW_TICKS {
+        missing.push(format!(
+            "only {} samples after start-up: record for longer",
+            figures.ticks
+        ));
+    }
+    if !sees_node(figures.ranks) {
+        missing.push(format!(
+            "{} of {} ranks of this node are in the recording: who waits for another rank cannot be told from who is slow; record \
+             them all (the launcher's --pid, or -- torchrun …)",
+            figures.ranks.seen,
+            figures.ranks.node.unwrap_or(figures.ranks.world)
+        ));
+    }
+    let busy = figures.device.as_ref().map(|device| device.busy);
+    match busy {
+        Some(Some(_)) => {}
+        Some(None) => missing.push(
+            "the GPU's utilization was not measured: launch-, sync-, copy- and GPU-bound cannot be told apart".to_owned(),
+        ),
+        None if figures.cuda => {
+            let why = match analysis.gpu_idle.iter().find(|(id, _)| *id == process.process) {
+                _ if !analysis.lanes.missing.is_empty() => analysis.lanes.missing.join("; "),
+                Some((_, Err(error))) => error.to_string(),
+                _ => "this recording has no lanes of GPUs".to_owned(),
+            };
+            missing.push(format!(
+                "what the GPU did was not seen ({why}): launch-, sync-, copy- and GPU-bound cannot be told apart"
+            ));
+        }
+        None => {}
+    }
+    missing
+}

@@ -1,0 +1,314 @@
+//! The rules: which figures make which cause, and from which values on.
+//!
+//! Guard rails are part of the rules. Work is handed to the GPU without waiting for it: while the device is busy, time in launches is
+//! back-pressure, and a wait for it is a wait for work that it has to do anyway. Both point at the host only where the device has
+//! time to spare. That a kernel runs does not mean that the device computes: NCCL's kernels spin. So a device that is busy is the
+//! bound only where its multiprocessors or its power say so, too.
+
+use super::figures::{Figures, Part};
+use super::{Cause, Evidence};
+
+/// Share of the training thread's time from which on something is worth a verdict.
+pub const WORTH: f64 = 0.15;
+/// The device is busy for this share of time or more: it is what is waited for.
+pub const BUSY: f64 = 0.85;
+/// It is busy for this share or less: it has time to spare.
+pub const SPARE: f64 = 0.70;
+/// Multiprocessors are active for this share of time, or power is this share of its limit: the device computes.
+pub const COMPUTES_SM: f64 = 0.5;
+/// See [`COMPUTES_SM`].
+pub const COMPUTES_POWER: f64 = 0.6;
+/// Below this share of multiprocessors, busy means spinning or waiting kernels.
+pub const SPINS_SM: f64 = 0.3;
+/// Memory bandwidth from which on it is the bound, if it is also the larger of the two.
+pub const DRAM: f64 = 0.6;
+/// Time without a CPU.
+pub const NO_CPU: f64 = 0.10;
+/// CPUs in use, of those allowed, from which on none is left.
+pub const CPUS_FULL: f64 = 0.95;
+/// Share of workers' time without a CPU.
+pub const WORKERS_STARVED: f64 = 0.2;
+/// Share of workers' time in reads from which on storage is what they wait for.
+pub const STORAGE: f64 = 0.4;
+/// Share of time in which clocks were held down by heat or the power supply.
+pub const THROTTLED: f64 = 0.15;
+/// Share of the host's own work from which on the host is the bound.
+pub const HOST: f64 = 0.6;
+
+/// What a rule found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finding {
+    /// The cause.
+    pub cause: Cause,
+    /// Share of the training thread's time that would be gained at most, were the cause gone; `None` where that is not known.
+    pub gain: Option<f64>,
+    /// How much it weighs among others: a share of time.
+    pub weight: f64,
+    /// The parts of the thread's time that it is about, for the line that carries most of it.
+    pub parts: &'static [Part],
+    /// The figures that made it.
+    pub evidence: Vec<Evidence>,
+    /// Whether all that could speak against it was seen.
+    pub complete: bool,
+}
+
+/// A rule: `None` where its cause is not seen.
+pub type Rule = fn(&Figures) -> Option<Finding>;
+
+/// All of them. Their order does not matter.
+pub const RULES: [Rule; 10] = [
+    throttled,
+    gpu_bound,
+    spinning,
+    input,
+    cpu_starved,
+    sync,
+    copy,
+    launch,
+    communication,
+    host_compute,
+];
+
+fn is(figure: &'static str, value: f64, from: f64) -> Evidence {
+    Evidence {
+        figure,
+        value,
+        at_least: Some(from),
+        at_most: None,
+    }
+}
+
+fn is_not(figure: &'static str, value: f64, to: f64) -> Evidence {
+    Evidence {
+        figure,
+        value,
+        at_least: None,
+        at_most: Some(to),
+    }
+}
+
+/// The device's busy share, where it is known.
+fn busy(figures: &Figures) -> Option<f64> {
+    figures.device.as_ref()?.busy
+}
+
+/// Evidence that the device has time to spare; `None` where it has not, or where that is not known.
+fn has_spare(figures: &Figures) -> Option<(f64, Evidence)> {
+    let busy = busy(figures)?;
+    (busy <= SPARE).then(|| (1.0 - busy, is_not("gpu_busy", busy, SPARE)))
+}
+
+fn throttled(figures: &Figures) -> Option<Finding> {
+    let device = figures.device.as_ref()?;
+    let (hot, busy) = (device.hot?, device.busy?);
+    (hot >= THROTTLED && busy >= 0.5).then(|| Finding {
+        cause: Cause::Throttled,
+        gain: None,
+        // Whatever else there is: with clocks held down every other figure is one of a slower device.
+        weight: 1.0 + hot,
+        parts: &[],
+        evidence: vec![
+            is("clocks_held_down", hot, THROTTLED),
+            is("gpu_busy", busy, 0.5),
+        ],
+        complete: true,
+    })
+}
+
+fn gpu_bound(figures: &Figures) -> Option<Finding> {
+    let device = figures.device.as_ref()?;
+    let busy = device.busy.filter(|&busy| busy >= BUSY)?;
+    let sm = device.sm.filter(|&sm| sm >= COMPUTES_SM);
+    // Where multiprocessors were measured, they decide.
+    let power = device
+        .power
+        .filter(|&power| device.sm.is_none() && power >= COMPUTES_POWER);
+    let dram = device
+        .dram
+        .filter(|&dram| dram >= DRAM && dram >= device.sm.unwrap_or(0.0) * 0.8);
+    if sm.is_none() && power.is_none() && dram.is_none() {
+        return None;
+    }
+    let mut evidence = vec![is("gpu_busy", busy, BUSY)];
+    evidence.extend(sm.map(|sm| is("sm_active", sm, COMPUTES_SM)));
+    evidence.extend(power.map(|power| is("power_of_limit", power, COMPUTES_POWER)));
+    evidence.extend(dram.map(|dram| is("dram_active", dram, DRAM)));
+    Some(Finding {
+        cause: match dram {
+            Some(_) => Cause::GpuMemory,
+            None => Cause::GpuCompute,
+        },
+        gain: Some(1.0 - busy),
+        weight: busy,
+        parts: &[Part::Sync, Part::Dispatch],
+        evidence,
+        complete: sm.is_some() || dram.is_some(),
+    })
+}
+
+/// Busy with kernels that do next to nothing, where there are other ranks to wait for.
+fn spinning(figures: &Figures) -> Option<Finding> {
+    let device = figures.device.as_ref()?;
+    let busy = device.busy.filter(|&busy| busy >= BUSY)?;
+    let sm = device.sm.filter(|&sm| sm <= SPINS_SM)?;
+    (figures.nccl && figures.ranks.world > 1).then(|| Finding {
+        cause: Cause::Communication,
+        gain: Some(1.0 - sm),
+        weight: busy - sm,
+        parts: &[Part::Communication, Part::Sync],
+        evidence: vec![
+            is("gpu_busy", busy, BUSY),
+            is_not("sm_active", sm, SPINS_SM),
+        ],
+        complete: false,
+    })
+}
+
+fn input(figures: &Figures) -> Option<Finding> {
+    let share = figures.of(Part::InputWait) + figures.of(Part::InputOwn);
+    let busy = busy(figures);
+    if share < WORTH || busy.is_some_and(|busy| busy > BUSY) {
+        return None;
+    }
+    let mut evidence = vec![is("input", share, WORTH)];
+    evidence.extend(busy.map(|busy| is_not("gpu_busy", busy, BUSY)));
+    let cause = if is_starved(figures, &mut evidence) {
+        Cause::CpuStarved
+    } else if figures.workers_read >= STORAGE {
+        evidence.push(is("workers_reading", figures.workers_read, STORAGE));
+        Cause::InputStorage
+    } else {
+        Cause::InputWork
+    };
+    Some(Finding {
+        cause,
+        // What the device has to do anyway is not gained.
+        gain: Some(busy.map_or(share, |busy| share.min(1.0 - busy))),
+        weight: share,
+        parts: &[Part::InputWait, Part::InputOwn],
+        evidence,
+        complete: busy.is_some() || !figures.cuda,
+    })
+}
+
+/// Whether workers want more CPUs than there are.
+fn is_starved(figures: &Figures, evidence: &mut Vec<Evidence>) -> bool {
+    if figures.workers_queue >= WORKERS_STARVED {
+        evidence.push(is(
+            "workers_without_cpu",
+            figures.workers_queue,
+            WORKERS_STARVED,
+        ));
+        return true;
+    }
+    false
+}
+
+fn cpu_starved(figures: &Figures) -> Option<Finding> {
+    let share = figures.of(Part::NoCpu);
+    if share < NO_CPU {
+        return None;
+    }
+    let full = figures
+        .cpus_used
+        .zip(figures.cpus_allowed())
+        .map(|(used, allowed)| used / allowed);
+    let mut evidence = vec![is("without_cpu", share, NO_CPU)];
+    let is_full = full.filter(|&full| full >= CPUS_FULL);
+    evidence.extend(is_full.map(|full| is("cpus_used_of_allowed", full, CPUS_FULL)));
+    Some(Finding {
+        cause: Cause::CpuStarved,
+        gain: Some(share),
+        // A thread without a CPU does nothing else the slower: it weighs more than its share.
+        weight: share + WORTH,
+        parts: &[Part::NoCpu],
+        evidence,
+        complete: true,
+    })
+}
+
+fn sync(figures: &Figures) -> Option<Finding> {
+    waits_for_device(figures, Part::Sync, Cause::Sync, "gpu_sync", &[Part::Sync])
+}
+
+fn copy(figures: &Figures) -> Option<Finding> {
+    waits_for_device(figures, Part::Copy, Cause::Copy, "gpu_copy", &[Part::Copy])
+}
+
+fn waits_for_device(
+    figures: &Figures,
+    part: Part,
+    cause: Cause,
+    name: &'static str,
+    parts: &'static [Part],
+) -> Option<Finding> {
+    let share = figures.of(part);
+    let (spare, evidence) = has_spare(figures)?;
+    (share >= WORTH).then(|| Finding {
+        cause,
+        gain: Some(share.min(spare)),
+        weight: share,
+        parts,
+        evidence: vec![is(name, share, WORTH), evidence],
+        complete: true,
+    })
+}
+
+fn launch(figures: &Figures) -> Option<Finding> {
+    let (dispatch, python) = (figures.of(Part::Dispatch), figures.of(Part::Python));
+    let share = dispatch + python;
+    // What a thread does slowly because it has no CPU is not slow of itself.
+    if share < HOST || figures.of(Part::NoCpu) >= 2.0 * NO_CPU {
+        return None;
+    }
+    let (gain, evidence) = if figures.cuda {
+        let (spare, evidence) = has_spare(figures)?;
+        // A host that waits for its device again and again is ahead of it: then the waits are the cause.
+        if figures.of(Part::Sync) + figures.of(Part::Copy) >= WORTH {
+            return None;
+        }
+        (share.min(spare), Some(evidence))
+    } else {
+        (share, None)
+    };
+    let mut all = vec![is("python_and_dispatch", share, HOST)];
+    all.extend(evidence);
+    Some(Finding {
+        cause: if python > dispatch {
+            Cause::Python
+        } else {
+            Cause::Launch
+        },
+        gain: Some(gain),
+        weight: share,
+        parts: &[Part::Dispatch, Part::Python],
+        evidence: all,
+        complete: true,
+    })
+}
+
+fn communication(figures: &Figures) -> Option<Finding> {
+    let share = figures.of(Part::Communication);
+    (share >= WORTH).then(|| Finding {
+        cause: Cause::Communication,
+        gain: Some(share),
+        weight: share,
+        parts: &[Part::Communication],
+        evidence: vec![is("collectives", share, WORTH)],
+        complete: true,
+    })
+}
+
+/// Operators on the host, where there is no GPU to do them.
+fn host_compute(figures: &Figures) -> Option<Finding> {
+    let share = figures.of(Part::Compute) + figures.of(Part::Dispatch);
+    let compute = figures.of(Part::Compute);
+    (!figures.cuda && share >= HOST && compute >= figures.of(Part::Dispatch)).then(|| Finding {
+        cause: Cause::HostCompute,
+        gain: None,
+        weight: share,
+        parts: &[Part::Compute],
+        evidence: vec![is("host_operators", share, HOST)],
+        complete: true,
+    })
+}

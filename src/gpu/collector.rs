@@ -1,0 +1,211 @@
+//! Starts what collects: a thread that opens the driver's library, one for each device, one for the host.
+
+use super::batch::Batch;
+use super::device_thread::{DeviceThread, Ends};
+use super::feed::{LaneFeed, Shared};
+use super::host::HostThread;
+use super::nvml::NvmlSource;
+use super::select::GpuChoice;
+use super::{Found, GpuDevice, GpuError, GpuErrorKind, GpuSource};
+use crate::model::lane::Lanes;
+use crate::os::clock::monotonic_ns;
+use crate::os::priority::run_behind;
+use crossbeam_channel::{Receiver, Sender, bounded};
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::Builder;
+use std::time::Duration;
+
+/// Batches that wait for the next segment.
+const BATCHES: usize = 512;
+
+/// How long the driver may take to name its devices before the recording starts without them being looked at.
+const CHECK_PATIENCE: Duration = Duration::from_secs(5);
+
+/// What to collect.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GpuOptions {
+    /// Which devices.
+    pub choice: GpuChoice,
+    /// NVML's library; `None` for where the system has it.
+    pub library: Option<PathBuf>,
+}
+
+/// Starts collecting. The driver is opened on a thread of its own: what it takes to begin holds up nothing.
+///
+/// # Errors
+/// Where no thread can be started.
+pub fn start(options: GpuOptions) -> io::Result<LaneFeed> {
+    let (batches, received) = bounded(BATCHES);
+    let (stop, stopped) = bounded(0);
+    let shared = Arc::<Shared>::default();
+    let starter = Starter {
+        options,
+        batches,
+        stop: stopped,
+        shared: shared.clone(),
+        began_ns: monotonic_ns(),
+    };
+    let host = HostThread::new(starter.ends());
+    Builder::new()
+        .name("torchspy-host".to_owned())
+        .spawn(move || {
+            run_behind(0);
+            host.run();
+        })?;
+    Builder::new()
+        .name("torchspy-gpu".to_owned())
+        .spawn(move || {
+            run_behind(0);
+            starter.run();
+        })?;
+    Ok(LaneFeed::new(shared, received, stop))
+}
+
+/// What is wrong with what was asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckError {
+    /// The library that was named cannot be loaded.
+    #[error("{0}")]
+    Library(GpuError),
+    /// GPUs were named, and the driver cannot be asked for them.
+    #[error("--gpu names GPUs, and there are none to be had: {0}")]
+    NoDriver(GpuError),
+    /// There is no such GPU.
+    #[error("there is no GPU {name} here")]
+    NoSuchGpu {
+        /// What was asked for.
+        name: String,
+        /// Those that there are: number, name, UUID.
+        known: Vec<String>,
+    },
+}
+
+/// Looks whether the devices and the library that were named are there, before anything is started. Where nothing was
+/// named, or the driver takes too long to say, nothing is wrong.
+///
+/// # Errors
+/// See [`CheckError`].
+pub fn check(options: &GpuOptions) -> Result<(), CheckError> {
+    let named = match &options.choice {
+        GpuChoice::List(names) => names.clone(),
+        _ if options.library.is_some() => Vec::new(),
+        _ => return Ok(()),
+    };
+    let (sender, receiver) = bounded(1);
+    let library = options.library.clone();
+    let asked = Builder::new()
+        .name("torchspy-gpu".to_owned())
+        .spawn(move || {
+            let known = NvmlSource::open(library.as_deref()).and_then(|source| {
+                let found = source.devices()?;
+                let infos = found.devices.iter().map(|device| device.info().clone());
+                Ok(infos.collect::<Vec<_>>())
+            });
+            // Nobody waits any more where the driver took too long.
+            let _ = sender.send(known);
+        });
+    let Ok(Ok(known)) = asked.map(|_| receiver.recv_timeout(CHECK_PATIENCE)) else {
+        return Ok(());
+    };
+    let known = match known {
+        Ok(known) => known,
+        Err(error) if error.kind == GpuErrorKind::Unsupported && options.library.is_some() => {
+            return Err(CheckError::Library(error));
+        }
+        Err(error) if !named.is_empty() => return Err(CheckError::NoDriver(error)),
+        Err(_) => return Ok(()),
+    };
+    match named
+        .iter()
+        .find(|name| !known.iter().any(|gpu| name.is_of(gpu)))
+    {
+        None => Ok(()),
+        Some(name) => Err(CheckError::NoSuchGpu {
+            name: name.to_string(),
+            known: known
+                .iter()
+                .map(|gpu| format!("{} {} {}", gpu.label(), gpu.name, gpu.uuid))
+                .collect(),
+        }),
+    }
+}
+
+struct Starter {
+    options: GpuOptions,
+    batches: Sender<Lanes>,
+    stop: Receiver<()>,
+    shared: Arc<Shared>,
+    began_ns: u64,
+}
+
+impl Starter {
+    fn ends(&self) -> Ends {
+        Ends {
+            batches: self.batches.clone(),
+            stop: self.stop.clone(),
+            shared: self.shared.clone(),
+        }
+    }
+
+    fn run(self) {
+        let mut batch = Batch::new(None);
+        if self.options.choice == GpuChoice::None {
+            batch.gap(
+                None,
+                self.began_ns,
+                0,
+                "not asked for: --gpu none".to_owned(),
+            );
+        } else {
+            let call = self.shared.call(None);
+            call.begin();
+            let found = self.devices();
+            call.end();
+            match found {
+                Ok(Found { devices, missing }) => {
+                    for reason in missing {
+                        batch.gap(None, self.began_ns, 0, reason);
+                    }
+                    if devices.is_empty() {
+                        batch.gap(None, self.began_ns, 0, "the driver has no GPU".to_owned());
+                    }
+                    self.start_devices(devices, &mut batch);
+                }
+                Err(error) => batch.gap(None, self.began_ns, 0, error.reason),
+            }
+        }
+        batch.send(&self.batches);
+    }
+
+    fn devices(&self) -> Result<Found, GpuError> {
+        NvmlSource::open(self.options.library.as_deref())?.devices()
+    }
+
+    fn start_devices(&self, devices: Vec<Box<dyn GpuDevice>>, batch: &mut Batch) {
+        let choice = &self.options.choice;
+        let wanted = |device: &dyn GpuDevice| match choice {
+            GpuChoice::List(_) => choice.takes(device.info()),
+            _ => true,
+        };
+        let devices: Vec<_> = devices
+            .into_iter()
+            .filter(|device| wanted(&**device))
+            .collect();
+        for device in devices {
+            let label = device.info().label();
+            let thread = DeviceThread::new(device, choice.clone(), self.ends(), self.began_ns);
+            let started = Builder::new()
+                .name(format!("torchspy-gpu{label}"))
+                .spawn(move || {
+                    run_behind(0);
+                    thread.run();
+                });
+            if let Err(error) = started {
+                let reason = format!("GPU {label}: no thread to ask it: {error}");
+                batch.gap(None, self.began_ns, 0, reason);
+            }
+        }
+    }
+}

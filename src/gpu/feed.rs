@@ -1,0 +1,189 @@
+//! Between the collectors and the recording: what is sampled goes one way, lanes the other. Nobody waits for anybody.
+
+use crate::model::lane::{GpuInfo, LaneGap, LaneMerger, Lanes};
+use crate::os::clock::monotonic_ns;
+use crossbeam_channel::{Receiver, Sender};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long the end of a recording waits for the last values. A call that hangs is left to itself.
+const PATIENCE: Duration = Duration::from_millis(400);
+/// Values and gaps past which batches wait for the next segment: a segment has room for more (see format_v1).
+const MAX_POINTS: usize = 1 << 18;
+const MAX_GAPS: usize = 1 << 12;
+/// A call that takes this long is a gap.
+pub(super) const LONG_CALL_NS: u64 = 1_000_000_000;
+
+/// A process that is sampled, as far as collectors need to know.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sampled {
+    /// Its pid.
+    pub pid: i32,
+    /// Its name, for people.
+    pub name: String,
+    /// Whether libcuda is mapped.
+    pub has_cuda: bool,
+    /// Its CUDA_VISIBLE_DEVICES.
+    pub visible: Option<String>,
+}
+
+/// A call of the driver that is under way, or none.
+#[derive(Debug, Default)]
+pub(super) struct Call {
+    gpu: Option<GpuInfo>,
+    recorded: AtomicBool,
+    since_ns: AtomicU64,
+}
+
+impl Call {
+    pub(super) fn begin(&self) -> u64 {
+        let now_ns = monotonic_ns();
+        self.since_ns.store(now_ns, Ordering::Relaxed);
+        now_ns
+    }
+
+    /// Whether the device is recorded, and not only seen.
+    pub(super) fn set_recorded(&self, recorded: bool) {
+        self.recorded.store(recorded, Ordering::Relaxed);
+    }
+
+    pub(super) fn end(&self) {
+        self.since_ns.store(0, Ordering::Relaxed);
+    }
+}
+
+/// What collectors and the recording share.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    sampled: Mutex<Arc<[Sampled]>>,
+    calls: Mutex<Vec<Arc<Call>>>,
+    /// Whether the driver lists a sampled process on any device.
+    listed: AtomicBool,
+}
+
+impl Shared {
+    /// Who is sampled.
+    pub(super) fn sampled(&self) -> Arc<[Sampled]> {
+        self.sampled
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// The driver lists a sampled process on some device: its lists can be believed.
+    pub(super) fn set_listed(&self) {
+        self.listed.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it does.
+    pub(super) fn is_listed(&self) -> bool {
+        self.listed.load(Ordering::Relaxed)
+    }
+
+    /// How many devices are recorded.
+    pub(super) fn recorded(&self) -> usize {
+        let calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        let recorded = |call: &&Arc<Call>| call.recorded.load(Ordering::Relaxed);
+        calls.iter().filter(recorded).count()
+    }
+
+    /// A place to say that a call is under way; of a device, or of the library itself.
+    pub(super) fn call(&self, gpu: Option<&GpuInfo>) -> Arc<Call> {
+        let call = Arc::new(Call {
+            gpu: gpu.cloned(),
+            recorded: AtomicBool::new(false),
+            since_ns: AtomicU64::new(0),
+        });
+        let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        calls.push(call.clone());
+        call
+    }
+}
+
+/// The recording's end.
+#[derive(Debug)]
+pub struct LaneFeed {
+    pub(super) shared: Arc<Shared>,
+    batches: Receiver<Lanes>,
+    /// Collectors work for as long as this is there.
+    stop: Option<Sender<()>>,
+}
+
+impl LaneFeed {
+    pub(super) fn new(shared: Arc<Shared>, batches: Receiver<Lanes>, stop: Sender<()>) -> Self {
+        Self {
+            shared,
+            batches,
+            stop: Some(stop),
+        }
+    }
+
+    /// Tells collectors who is sampled. Does not wait for any of them.
+    pub fn tell(&self, sampled: Vec<Sampled>) {
+        if let Ok(mut known) = self.shared.sampled.try_lock()
+            && **known != *sampled
+        {
+            *known = sampled.into();
+        }
+    }
+
+    /// What was gathered since the last call.
+    pub fn take(&self) -> Lanes {
+        let mut merger = LaneMerger::default();
+        while has_room(&merger)
+            && let Ok(batch) = self.batches.try_recv()
+        {
+            merger.add(&batch);
+        }
+        merger.finish()
+    }
+
+    /// Ends collecting, and takes what is left: all that arrives within a short while. Calls that the driver has not come
+    /// back from are gaps.
+    pub fn take_last(&mut self) -> Lanes {
+        self.stop = None;
+        let mut merger = LaneMerger::default();
+        let deadline = Instant::now() + PATIENCE;
+        // Until the last collector has ended, or it has been long enough.
+        while has_room(&merger)
+            && let Ok(batch) = self.batches.recv_deadline(deadline)
+        {
+            merger.add(&batch);
+        }
+        merger.add(&self.hanging());
+        merger.finish()
+    }
+
+    fn hanging(&self) -> Lanes {
+        let now_ns = monotonic_ns();
+        let mut lanes = Lanes::default();
+        let calls = self.shared.calls.lock();
+        for call in calls.unwrap_or_else(PoisonError::into_inner).iter() {
+            let since_ns = call.since_ns.load(Ordering::Relaxed);
+            if since_ns == 0 || now_ns.saturating_sub(since_ns) < PATIENCE.as_nanos() as u64 {
+                continue;
+            }
+            let gpu = call.gpu.as_ref().map(|info| {
+                lanes.gpus.push(GpuInfo {
+                    recorded: call.recorded.load(Ordering::Relaxed),
+                    ..info.clone()
+                });
+                crate::model::ids::GpuId::from_index(lanes.gpus.len() - 1)
+            });
+            lanes.gaps.push(LaneGap {
+                gpu,
+                kind: None,
+                start_ns: since_ns,
+                end_ns: now_ns,
+                reason: "the driver did not answer".to_owned(),
+            });
+        }
+        lanes
+    }
+}
+
+fn has_room(merger: &LaneMerger) -> bool {
+    let lanes = merger.lanes();
+    lanes.points.len() < MAX_POINTS && lanes.gaps.len() < MAX_GAPS
+}

@@ -1,0 +1,114 @@
+//! Lanes of the host: CPU time, memory, storage and network of the processes that are sampled.
+
+use super::batch::Batch;
+use super::device_thread::Ends;
+use super::feed::Sampled;
+use super::pace::Pace;
+use crate::model::lane::LaneKind;
+use crate::os::clock::{monotonic_ns, process_cpu_ns, thread_cpu_ns};
+use crate::os::process_usage::{network_bytes, resident_bytes, storage_bytes};
+use crossbeam_channel::RecvTimeoutError;
+use rustc_hash::FxHashMap;
+use std::time::{Duration, Instant};
+
+/// Time between two looks, where that costs little enough.
+const PERIOD: Duration = Duration::from_millis(500);
+/// Looks that cost more than a fifth of the devices' budget come less often.
+const SHARE_OF_BUDGET: usize = 5;
+/// Processes that are looked at.
+const MAX_PROCESSES: usize = 512;
+
+/// A counter when it was last read.
+#[derive(Clone, Copy)]
+struct Last {
+    time_ns: u64,
+    value: u64,
+}
+
+/// The thread that looks.
+pub(super) struct HostThread {
+    ends: Ends,
+    batch: Batch,
+    last: FxHashMap<(LaneKind, i32), Last>,
+}
+
+impl HostThread {
+    pub(super) fn new(ends: Ends) -> Self {
+        Self {
+            ends,
+            batch: Batch::new(None),
+            last: FxHashMap::default(),
+        }
+    }
+
+    /// Works until the recording ends.
+    pub(super) fn run(mut self) {
+        let mut pace = Pace::default();
+        loop {
+            let began = (Instant::now(), thread_cpu_ns());
+            self.round();
+            self.batch.send(&self.ends.batches);
+            pace.spent(thread_cpu_ns().saturating_sub(began.1));
+            let left = PERIOD
+                .max(pace.period(SHARE_OF_BUDGET))
+                .saturating_sub(began.0.elapsed());
+            match self.ends.stop.recv_timeout(left) {
+                Err(RecvTimeoutError::Timeout) => {}
+                Ok(()) | Err(RecvTimeoutError::Disconnected) => {
+                    self.round();
+                    self.batch.send(&self.ends.batches);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn round(&mut self) {
+        let sampled = self.ends.shared.sampled();
+        for process in sampled.iter().take(MAX_PROCESSES) {
+            self.process(process);
+        }
+        if let Some(root) = sampled.first()
+            && let Some((received, sent)) = network_bytes(root.pid)
+        {
+            let host = Sampled::default();
+            self.count(LaneKind::NetworkReceived, &host, received);
+            self.count(LaneKind::NetworkSent, &host, sent);
+        }
+        self.last
+            .retain(|(_, pid), _| *pid == 0 || sampled.iter().any(|process| process.pid == *pid));
+    }
+
+    fn process(&mut self, process: &Sampled) {
+        if let Some(cpu_ns) = process_cpu_ns(process.pid) {
+            self.count(LaneKind::Cpu, process, cpu_ns);
+        }
+        if let Some(bytes) = resident_bytes(process.pid) {
+            let now_ns = monotonic_ns();
+            let (pid, name) = (process.pid, &process.name);
+            self.batch
+                .put_of(LaneKind::Resident, pid, name, now_ns, now_ns, bytes);
+        }
+        if let Some((read, written)) = storage_bytes(process.pid) {
+            self.count(LaneKind::DiskRead, process, read);
+            self.count(LaneKind::DiskWritten, process, written);
+        }
+    }
+
+    /// What a counter rose by since it was last read.
+    fn count(&mut self, kind: LaneKind, process: &Sampled, value: u64) {
+        let now = Last {
+            time_ns: monotonic_ns(),
+            value,
+        };
+        let last = self.last.insert((kind, process.pid), now);
+        if let Some(last) = last
+            && value >= last.value
+        {
+            let (pid, name) = (process.pid, &process.name);
+            let rise = value - last.value;
+            self.batch
+                .put_of(kind, pid, name, last.time_ns, now.time_ns, rise);
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! How often a device is asked: often enough for short windows, and seldom enough to cost next to nothing.
+
+use std::time::Duration;
+
+/// Shortest time between two rounds. GPM needs two samples at least 100 ms apart, and the energy counter steps that often
+/// (nvml.h; arXiv 2312.02741).
+pub const SHORTEST: Duration = Duration::from_millis(100);
+/// Longest time between two rounds, whatever they cost.
+const LONGEST: Duration = Duration::from_secs(2);
+/// CPU time that collecting may take, all devices together: 0.4 % of a core leaves room for the host's lanes.
+const BUDGET: f64 = 0.004;
+/// How much the latest round counts in the mean.
+const NEWEST: f64 = 0.1;
+
+/// A period that follows what a round costs.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Pace {
+    mean_ns: f64,
+}
+
+impl Pace {
+    /// Takes in what a round cost of CPU time.
+    pub fn spent(&mut self, cpu_ns: u64) {
+        self.mean_ns += (cpu_ns as f64 - self.mean_ns) * NEWEST;
+    }
+
+    /// Time from the start of a round to that of the next, for one of `sharing` threads that have the budget in common.
+    pub fn period(&self, sharing: usize) -> Duration {
+        let budget = BUDGET / sharing.max(1) as f64;
+        let affordable = Duration::from_secs_f64((self.mean_ns / 1e9 / budget).min(3600.0));
+        affordable.clamp(SHORTEST, LONGEST)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cheap_rounds_come_often_and_dear_ones_seldom() {
+        let mut pace = Pace::default();
+        assert_eq!(pace.period(1), SHORTEST);
+        (0..100).for_each(|_| pace.spent(100_000));
+        assert_eq!(pace.period(1), SHORTEST);
+        (0..100).for_each(|_| pace.spent(2_000_000));
+        let period = pace.period(1);
+        assert!((450..=510).contains(&period.as_millis()), "{period:?}");
+        (0..200).for_each(|_| pace.spent(1_000_000_000));
+        assert_eq!(pace.period(1), LONGEST);
+        // Eight devices share one budget.
+        let mut pace = Pace::default();
+        (0..100).for_each(|_| pace.spent(400_000));
+        let period = pace.period(8);
+        assert!((780..=810).contains(&period.as_millis()), "{period:?}");
+    }
+}

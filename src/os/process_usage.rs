@@ -1,0 +1,101 @@
+//! What a process takes of its host: memory, storage, network, from /proc.
+
+use super::threads::living_task;
+use nix::unistd::{SysconfVar, sysconf};
+use std::fs::File;
+use std::io::{self, Read};
+
+/// Longest of the files that are read here: a line for each network interface.
+const MAX_BYTES: u64 = 256 << 10;
+
+/// Resident memory of a process, bytes: field 2 of `/proc/PID/statm` (proc_pid_statm(5)).
+pub fn resident_bytes(pid: i32) -> Option<u64> {
+    let text = read_text(&format!("/proc/{pid}/statm"))?;
+    let pages: u64 = text.split_ascii_whitespace().nth(1)?.parse().ok()?;
+    let page = sysconf(SysconfVar::PAGE_SIZE).ok().flatten()?;
+    pages.checked_mul(page.unsigned_abs())
+}
+
+/// Bytes that a process caused to be read from storage, and sent to it, since it started: `read_bytes` and `write_bytes`
+/// of `/proc/PID/io` (proc_pid_io(5)). What the page cache served is in neither. `None` where the kernel refuses.
+pub fn storage_bytes(pid: i32) -> Option<(u64, u64)> {
+    parse_io(&read_text(&format!("/proc/{pid}/io"))?)
+}
+
+fn parse_io(text: &str) -> Option<(u64, u64)> {
+    let field = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim().parse().ok()
+    };
+    Some((field("read_bytes:")?, field("write_bytes:")?))
+}
+
+/// Bytes that came and went over all interfaces but the loopback, of the network namespace that a process is in
+/// (`/proc/PID/net/dev`, proc_pid_net(5)).
+pub fn network_bytes(pid: i32) -> Option<(u64, u64)> {
+    parse_net_dev(&read_text(&format!("/proc/{}/net/dev", living_task(pid)))?)
+}
+
+fn parse_net_dev(text: &str) -> Option<(u64, u64)> {
+    let mut total = None;
+    for line in text.lines().skip(2) {
+        let Some((name, figures)) = line.split_once(':') else {
+            continue;
+        };
+        if name.trim() == "lo" {
+            continue;
+        }
+        let mut fields = figures.split_ascii_whitespace();
+        // Bytes received come first, bytes sent ninth.
+        let received: u64 = fields.next()?.parse().ok()?;
+        let sent: u64 = fields.nth(7)?.parse().ok()?;
+        let (all_received, all_sent) = total.unwrap_or((0_u64, 0_u64));
+        total = Some((
+            all_received.saturating_add(received),
+            all_sent.saturating_add(sent),
+        ));
+    }
+    total
+}
+
+/// The name of a process (`comm`); empty where there is none to be seen.
+pub fn process_name(pid: i32) -> String {
+    let text = read_text(&format!("/proc/{pid}/comm")).unwrap_or_default();
+    text.trim_end_matches('\n').to_owned()
+}
+
+fn read_text(path: &str) -> Option<String> {
+    let read = || -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        File::open(path)?.take(MAX_BYTES).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    Some(String::from_utf8_lossy(&read().ok()?).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_found_in_their_files() {
+        let io =
+            "rchar: 9\nwchar: 8\nread_bytes: 4096\nwrite_bytes: 12\ncancelled_write_bytes: 1\n";
+        assert_eq!(parse_io(io), Some((4096, 12)));
+        assert_eq!(parse_io("read_bytes: 4096\n"), None);
+        assert_eq!(parse_io("read_bytes: -1\nwrite_bytes: 2\n"), None);
+        let net = "Inter-|   Receive\n face |bytes\n    lo: 5 1 0 0 0 0 0 0 5 1 0 0 0 0 0 0\n  eth0: 100 1 0 0 0 0 0 0 30 1 0 0 0 0 0 0\n\
+                   ib0:7 1 0 0 0 0 0 0 3 1 0 0 0 0 0 0\n";
+        assert_eq!(parse_net_dev(net), Some((107, 33)));
+        assert_eq!(parse_net_dev("a\nb\n"), None);
+        assert_eq!(parse_net_dev("a\nb\neth0: 1 2 3\n"), None);
+    }
+
+    #[test]
+    fn this_process_has_memory() {
+        let pid = std::process::id() as i32;
+        assert!(resident_bytes(pid).is_some_and(|bytes| bytes > 1 << 20));
+        assert!(!process_name(pid).is_empty());
+        assert_eq!(resident_bytes(i32::MAX), None);
+    }
+}

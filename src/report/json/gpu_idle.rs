@@ -1,0 +1,144 @@
+//! The part of the schema that says what devices did while the host was where. What is not resolved is null.
+
+use super::build::seconds;
+use crate::analysis::Analysis;
+use crate::analysis::gpu_overlay::account::Part;
+use crate::analysis::gpu_overlay::{GpuIdle, Subject};
+use crate::model::ids::ProcessId;
+use crate::model::profile::{Profile, Role};
+use serde::Serialize;
+
+/// Idle time of a device while a rank's training thread was somewhere.
+#[derive(Clone, Debug, Serialize)]
+pub struct Idle {
+    /// The process.
+    pub pid: i32,
+    /// Its rank.
+    pub rank: Option<u32>,
+    /// The device, by the driver's number.
+    pub gpu: u32,
+    /// The number of a MIG instance.
+    pub mig: Option<u32>,
+    /// `all`, `phase`, `line` or `module`.
+    pub kind: &'static str,
+    /// The phase; the function; the module's path, or class of the outermost one.
+    pub name: String,
+    /// File of a line.
+    pub file: Option<String>,
+    /// Line.
+    pub line: Option<u32>,
+    /// Time on the host.
+    pub host_s: f64,
+    /// The part of it that windows cover.
+    pub covered_s: f64,
+    /// Idle time of the device meanwhile, an estimate; null where it is not resolved.
+    pub seconds: Option<f64>,
+    /// Bounds of `seconds`.
+    pub interval: Option<Bounds>,
+    /// Whether it lasts for two windows and more each time.
+    pub resolved: bool,
+    /// Length of a window.
+    pub window_ms: f64,
+}
+
+/// From, to.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Bounds {
+    /// At least.
+    pub low: f64,
+    /// At most.
+    pub high: f64,
+}
+
+/// Why the device of a rank is not laid over its code.
+#[derive(Clone, Debug, Serialize)]
+pub struct NoIdle {
+    /// The process.
+    pub pid: i32,
+    /// Its rank.
+    pub rank: Option<u32>,
+    /// Why.
+    pub reason: String,
+}
+
+/// Of all ranks, by kind and idle time.
+pub(super) fn gpu_idle(profile: &Profile, analysis: &Analysis) -> Vec<Idle> {
+    let ranks = analysis.gpu_idle.iter();
+    ranks
+        .filter_map(|(_, idle)| idle.as_ref().ok())
+        .flat_map(|idle| of_rank(profile, analysis, idle))
+        .collect()
+}
+
+/// Why there is nothing of a rank.
+pub(super) fn gpu_idle_missing(profile: &Profile, analysis: &Analysis) -> Vec<NoIdle> {
+    let ranks = analysis.gpu_idle.iter();
+    ranks
+        .filter_map(|(process, idle)| {
+            let (pid, rank) = who(profile, *process);
+            Some(NoIdle {
+                pid,
+                rank,
+                reason: idle.as_ref().err()?.to_string(),
+            })
+        })
+        .collect()
+}
+
+pub(super) fn who(profile: &Profile, process: ProcessId) -> (i32, Option<u32>) {
+    let info = profile.processes.get(process.index());
+    let rank = match info.map(|process| process.role) {
+        Some(Role::Trainer { rank, .. }) => rank,
+        _ => None,
+    };
+    (info.map_or(0, |process| process.info.pid), rank)
+}
+
+fn of_rank(profile: &Profile, analysis: &Analysis, idle: &GpuIdle) -> Vec<Idle> {
+    let (pid, rank) = who(profile, idle.process);
+    let mut devices = analysis.lanes.devices.iter();
+    let device = devices.find(|device| device.id == idle.gpu);
+    let row = |kind, name: &str, place: Option<(&str, u32)>, part: &Part| Idle {
+        pid,
+        rank,
+        gpu: device.map_or(0, |device| device.info.index),
+        mig: device.and_then(|device| device.info.mig),
+        kind,
+        name: name.to_owned(),
+        file: place.map(|(file, _)| file.to_owned()),
+        line: place.map(|(_, line)| line),
+        host_s: seconds(part.host_ns),
+        covered_s: seconds(part.covered_ns),
+        seconds: part.resolved.then_some(part.amount / 1e9),
+        interval: part.resolved.then_some(Bounds {
+            low: part.low / 1e9,
+            high: part.high / 1e9,
+        }),
+        resolved: part.resolved,
+        window_ms: idle.window_ns as f64 / 1e6,
+    };
+    let mut rows = vec![row("all", "", None, &idle.all)];
+    for each in idle.rows.iter().chain(&idle.unresolved) {
+        match each.subject {
+            Subject::Phase(phase) => {
+                rows.push(row("phase", profile.phase_name(phase), None, &each.part));
+            }
+            Subject::Line((function, line)) => {
+                if let Some(function) = profile.functions.get(function.index()) {
+                    let place = Some((function.file.as_str(), line));
+                    rows.push(row("line", &function.name, place, &each.part));
+                }
+            }
+            Subject::Module(id) => {
+                if let Some(module) = profile.nn_modules.get(id.index()) {
+                    let name = match module.path.as_str() {
+                        "" => &module.root,
+                        path => path,
+                    };
+                    rows.push(row("module", name, None, &each.part));
+                }
+            }
+        }
+    }
+    rows
+}

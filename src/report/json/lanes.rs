@@ -1,0 +1,300 @@
+//! The part of the schema that says what devices and the host did. What was not measured is null.
+
+use super::build::seconds;
+use crate::analysis::Analysis;
+use crate::analysis::lanes::{Device, Figure, HostProcess, LaneSummary};
+use crate::model::lane::{LaneKind, throttle_names};
+use crate::model::profile::{Profile, Role};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// Version of this part. Keys are only ever added within a version.
+pub const VERSION: u32 = 1;
+
+/// A GPU that was recorded, or an instance of one. Means are over the windows that were measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Gpu {
+    /// [`VERSION`].
+    pub version: u32,
+    /// The driver's number.
+    pub index: u32,
+    /// The number of a MIG instance.
+    pub mig: Option<u32>,
+    /// `GPU-…`, `MIG-…`.
+    pub uuid: String,
+    /// Product name.
+    pub name: String,
+    /// Version of the driver.
+    pub driver: String,
+    /// Bus address.
+    pub pci: String,
+    /// Share of time in which any kernel ran, whoever's.
+    pub utilization: Option<f64>,
+    /// The same of reads and writes of memory.
+    pub memory_busy: Option<f64>,
+    /// Share of time in which multiprocessors had a warp.
+    pub sm_active: Option<f64>,
+    /// Warps of as many as fit.
+    pub sm_occupancy: Option<f64>,
+    /// Share of time in which tensor cores worked.
+    pub tensor_active: Option<f64>,
+    /// Memory bandwidth, of what the device has.
+    pub dram_active: Option<f64>,
+    /// Mean power.
+    pub power_w: Option<f64>,
+    /// What `power_w` is from: `energy`, the counter, or `power`, its readings.
+    pub power_from: Option<&'static str>,
+    /// Power limit.
+    pub power_limit_w: Option<f64>,
+    /// Energy taken in `energy_s` seconds.
+    pub energy_j: Option<f64>,
+    /// The time that `energy_j` was measured over.
+    pub energy_s: Option<f64>,
+    /// Device memory.
+    pub memory: Option<Memory>,
+    /// Mean clock of the multiprocessors.
+    pub sm_clock_mhz: Option<f64>,
+    /// Mean clock of the memory.
+    pub memory_clock_mhz: Option<f64>,
+    /// Highest temperature.
+    pub temperature_c: Option<f64>,
+    /// Share of time in which clocks were held down, by reason; null where that was not read.
+    pub throttle: Option<BTreeMap<&'static str, f64>>,
+    /// Bytes a second over PCIe.
+    pub pcie_received_bytes_s: Option<f64>,
+    /// The same, sent.
+    pub pcie_sent_bytes_s: Option<f64>,
+    /// Bytes a second over NVLink.
+    pub nvlink_received_bytes_s: Option<f64>,
+    /// The same, sent.
+    pub nvlink_sent_bytes_s: Option<f64>,
+    /// Length of a window of `utilization`.
+    pub window_ms: Option<f64>,
+    /// Length of a window of `sm_active` and its like.
+    pub gpm_window_ms: Option<f64>,
+    /// Share of the recording that windows of `utilization` cover.
+    pub covered: Option<f64>,
+    /// What the driver's clock was found to be.
+    pub clock: Option<String>,
+    /// How far off its time stamps may be by ours.
+    pub clock_error_us: Option<f64>,
+    /// Who used it.
+    pub processes: Vec<User>,
+    /// What was not measured.
+    pub missing: Vec<Gap>,
+}
+
+/// Device memory.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Memory {
+    /// What there is; null where not known.
+    pub total_bytes: Option<u64>,
+    /// Mean in use.
+    pub mean_bytes: f64,
+    /// Most in use.
+    pub max_bytes: f64,
+}
+
+/// A process that uses a device.
+#[derive(Clone, Debug, Serialize)]
+pub struct User {
+    /// Its pid, as the driver sees it.
+    pub pid: i32,
+    /// Its name.
+    pub name: String,
+    /// Whether it is a process of the recording.
+    pub sampled: bool,
+    /// Its rank.
+    pub rank: Option<u32>,
+    /// Most device memory that it had.
+    pub memory_bytes: Option<u64>,
+    /// How it is known: `driver`, or `visible_devices`, its environment alone.
+    pub known_by: &'static str,
+}
+
+/// What was not measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Gap {
+    /// The lanes; empty for all.
+    pub lanes: Vec<&'static str>,
+    /// Since the start of the recording.
+    pub from_s: f64,
+    /// Until when; null for the rest.
+    pub to_s: Option<f64>,
+    /// Why.
+    pub reason: String,
+}
+
+/// The host.
+#[derive(Clone, Debug, Serialize)]
+pub struct Host {
+    /// [`VERSION`].
+    pub version: u32,
+    /// Processes.
+    pub processes: Vec<HostUse>,
+    /// Bytes that came over the network, of the first process's network namespace, the loopback left out.
+    pub network_received_bytes: Option<f64>,
+    /// The same, sent.
+    pub network_sent_bytes: Option<f64>,
+}
+
+/// What a process took.
+#[derive(Clone, Debug, Serialize)]
+pub struct HostUse {
+    /// Its pid.
+    pub pid: i32,
+    /// Its rank.
+    pub rank: Option<u32>,
+    /// CPUs in use, mean.
+    pub cpus: Option<f64>,
+    /// Most resident memory.
+    pub rss_max_bytes: Option<f64>,
+    /// Bytes read from storage.
+    pub disk_read_bytes: Option<f64>,
+    /// Bytes sent to storage.
+    pub disk_written_bytes: Option<f64>,
+}
+
+/// The devices of a profile.
+pub(super) fn gpus(profile: &Profile, analysis: &Analysis) -> Vec<Gpu> {
+    let devices = analysis.lanes.devices.iter();
+    devices.map(|device| gpu(profile, device)).collect()
+}
+
+/// Why there is no device, in words; empty where there are some, and nothing is missing of all of them.
+pub(super) fn gpus_missing(lanes: &LaneSummary) -> Vec<String> {
+    let mut missing = lanes.missing.clone();
+    if lanes.devices.is_empty() && missing.is_empty() && !lanes.unused.is_empty() {
+        missing.push("no sampled process used a GPU".to_owned());
+    }
+    missing
+}
+
+/// The host; null where its lanes were not recorded.
+pub(super) fn host(profile: &Profile, lanes: &LaneSummary) -> Option<Host> {
+    if lanes.processes.is_empty() {
+        return None;
+    }
+    let total = |kind| {
+        let figure = lanes.host.iter().find(|figure| figure.kind == kind);
+        figure.map(|figure| figure.total)
+    };
+    Some(Host {
+        version: VERSION,
+        processes: lanes
+            .processes
+            .iter()
+            .map(|process| host_use(profile, process))
+            .collect(),
+        network_received_bytes: total(LaneKind::NetworkReceived),
+        network_sent_bytes: total(LaneKind::NetworkSent),
+    })
+}
+
+fn host_use(profile: &Profile, process: &HostProcess) -> HostUse {
+    let figure = |kind| process.figures.iter().find(|figure| figure.kind == kind);
+    HostUse {
+        pid: process.pid,
+        rank: process.process.and_then(|id| rank(profile, id.index())),
+        cpus: figure(LaneKind::Cpu).map(|figure| figure.mean),
+        rss_max_bytes: figure(LaneKind::Resident).map(|figure| figure.high),
+        disk_read_bytes: figure(LaneKind::DiskRead).map(|figure| figure.total),
+        disk_written_bytes: figure(LaneKind::DiskWritten).map(|figure| figure.total),
+    }
+}
+
+fn rank(profile: &Profile, index: usize) -> Option<u32> {
+    match profile.processes.get(index)?.role {
+        Role::Trainer { rank, .. } => rank,
+        _ => None,
+    }
+}
+
+fn gpu(profile: &Profile, device: &Device) -> Gpu {
+    let info = &device.info;
+    let mean = |kind| device.figure(kind).map(|figure| figure.mean);
+    let window = |kind| {
+        let figure = device.figure(kind)?;
+        Some(figure.window_ns as f64 / 1e6)
+    };
+    let length_ns = profile.end_ns.saturating_sub(profile.start_ns).max(1) as f64;
+    let energy = device.energy_j();
+    let power_w = device.power_w();
+    Gpu {
+        version: VERSION,
+        index: info.index,
+        mig: info.mig,
+        uuid: info.uuid.clone(),
+        name: info.name.clone(),
+        driver: info.driver.clone(),
+        pci: info.pci.clone(),
+        utilization: mean(LaneKind::Utilization),
+        memory_busy: mean(LaneKind::MemoryBusy),
+        sm_active: mean(LaneKind::SmActive),
+        sm_occupancy: mean(LaneKind::SmOccupancy),
+        tensor_active: mean(LaneKind::TensorActive),
+        dram_active: mean(LaneKind::DramActive),
+        power_w,
+        power_from: power_w.map(|_| if energy.is_some() { "energy" } else { "power" }),
+        power_limit_w: (info.power_limit_mw > 0).then(|| info.power_limit_mw as f64 / 1e3),
+        energy_j: energy.map(|(joules, _)| joules),
+        energy_s: energy.map(|(_, covered_ns)| seconds(covered_ns)),
+        memory: device.figure(LaneKind::MemoryUsed).map(|figure| Memory {
+            total_bytes: (info.memory_bytes > 0).then_some(info.memory_bytes),
+            mean_bytes: figure.mean,
+            max_bytes: figure.high,
+        }),
+        sm_clock_mhz: mean(LaneKind::SmClock),
+        memory_clock_mhz: mean(LaneKind::MemoryClock),
+        temperature_c: device
+            .figure(LaneKind::Temperature)
+            .map(|figure| figure.high),
+        throttle: device.throttled.as_ref().map(|reasons| {
+            let named = |&(bit, share): &(u64, f64)| Some((throttle_names(bit).next()?, share));
+            reasons.iter().filter_map(named).collect()
+        }),
+        pcie_received_bytes_s: mean(LaneKind::PcieReceived),
+        pcie_sent_bytes_s: mean(LaneKind::PcieSent),
+        nvlink_received_bytes_s: mean(LaneKind::NvlinkReceived),
+        nvlink_sent_bytes_s: mean(LaneKind::NvlinkSent),
+        window_ms: window(LaneKind::Utilization),
+        gpm_window_ms: window(LaneKind::SmActive),
+        covered: device
+            .figure(LaneKind::Utilization)
+            .map(|figure: &Figure| figure.covered_ns as f64 / length_ns),
+        clock: device.clock.as_ref().map(|clock| clock.clock.clone()),
+        clock_error_us: device
+            .clock
+            .as_ref()
+            .map(|clock| clock.error_ns as f64 / 1e3),
+        processes: users(profile, device),
+        missing: gaps(profile, device),
+    }
+}
+
+fn users(profile: &Profile, device: &Device) -> Vec<User> {
+    let user = |process: &crate::analysis::lanes::DeviceProcess| User {
+        pid: process.pid,
+        name: process.name.clone(),
+        sampled: process.process.is_some(),
+        rank: process.process.and_then(|id| rank(profile, id.index())),
+        memory_bytes: process.memory_bytes,
+        known_by: if process.hinted {
+            "visible_devices"
+        } else {
+            "driver"
+        },
+    };
+    device.processes.iter().map(user).collect()
+}
+
+fn gaps(profile: &Profile, device: &Device) -> Vec<Gap> {
+    let since = |ns: u64| seconds(ns.saturating_sub(profile.start_ns));
+    let gap = |missing: &crate::analysis::lanes::Missing| Gap {
+        lanes: missing.kinds.iter().map(|kind| kind.name()).collect(),
+        from_s: since(missing.start_ns),
+        to_s: (missing.end_ns > 0).then(|| since(missing.end_ns)),
+        reason: missing.reason.clone(),
+    };
+    device.missing.iter().map(gap).collect()
+}

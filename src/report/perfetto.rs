@@ -1,0 +1,352 @@
+//! A trace for Perfetto's viewer: stacks of threads as slices, and lanes of GPUs and host as counters, on one time axis.
+//!
+//! A slice is a function for as long as each sample finds it in the same place: what happened between two samples is not known. A
+//! counter holds its value from the start of its window on, which is how Perfetto draws them; where a lane has a gap, its
+//! track says so in slices of their own, since a counter cannot be absent.
+
+mod proto;
+
+use super::label::{self, SHORT};
+use super::view::{Shown, View, ViewOptions};
+use crate::analysis::lanes::natural;
+use crate::model::ids::GpuId;
+use crate::model::lane::{LaneKind, LaneUnit};
+use crate::model::profile::Profile;
+use proto::Message;
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::io::{self, Write};
+
+/// Slices past which the rest is left out: a recording is hostile.
+const MAX_SLICES: usize = 4_000_000;
+/// Frames of a stack that are drawn.
+const MAX_DEPTH: usize = 256;
+
+/// Numbers of fields (perfetto's protos/perfetto/trace: trace_packet.proto, track_event/*.proto, interned_data/*.proto).
+mod fields {
+    pub(super) const TRACE_PACKET: u64 = 1;
+    pub(super) mod packet {
+        pub(crate) const TIMESTAMP: u64 = 8;
+        pub(crate) const SEQUENCE: u64 = 10;
+        pub(crate) const TRACK_EVENT: u64 = 11;
+        pub(crate) const INTERNED: u64 = 12;
+        pub(crate) const FLAGS: u64 = 13;
+        pub(crate) const TRACK_DESCRIPTOR: u64 = 60;
+    }
+    pub(super) mod track {
+        pub(crate) const UUID: u64 = 1;
+        pub(crate) const NAME: u64 = 2;
+        pub(crate) const PROCESS: u64 = 3;
+        pub(crate) const THREAD: u64 = 4;
+        pub(crate) const PARENT: u64 = 5;
+        pub(crate) const COUNTER: u64 = 8;
+        pub(crate) const PID: u64 = 1;
+        pub(crate) const TID: u64 = 2;
+        pub(crate) const THREAD_NAME: u64 = 5;
+        pub(crate) const PROCESS_NAME: u64 = 6;
+        pub(crate) const UNIT_NAME: u64 = 6;
+    }
+    pub(super) mod event {
+        pub(crate) const TYPE: u64 = 9;
+        pub(crate) const NAME_ID: u64 = 10;
+        pub(crate) const TRACK: u64 = 11;
+        pub(crate) const DOUBLE: u64 = 44;
+        pub(crate) const NAMES: u64 = 2;
+        pub(crate) const ID: u64 = 1;
+        pub(crate) const NAME: u64 = 2;
+    }
+}
+use fields::{TRACE_PACKET, event, packet, track};
+
+const SLICE_BEGIN: u64 = 1;
+const SLICE_END: u64 = 2;
+const COUNTER: u64 = 4;
+/// What was interned before is forgotten; what follows needs what is interned.
+const CLEARED: u64 = 1;
+const NEEDS: u64 = 2;
+
+/// Writes a profile as a trace. Its times begin with the recording.
+///
+/// # Errors
+/// Where `out` cannot be written.
+pub fn render(profile: &Profile, options: &ViewOptions, out: &mut dyn Write) -> io::Result<()> {
+    let mut trace = Trace {
+        profile,
+        out,
+        names: FxHashMap::default(),
+        tracks: 0,
+        started: false,
+    };
+    trace.threads(&View::new(profile, options))?;
+    trace.lanes()?;
+    trace.gaps()
+}
+
+struct Trace<'p, 'o> {
+    profile: &'p Profile,
+    out: &'o mut dyn Write,
+    names: FxHashMap<String, u64>,
+    tracks: u64,
+    started: bool,
+}
+
+impl Trace<'_, '_> {
+    fn packet(&mut self, content: Message) -> io::Result<()> {
+        let flags = if self.started { NEEDS } else { CLEARED };
+        self.started = true;
+        let content = content
+            .number(packet::SEQUENCE, 1)
+            .number(packet::FLAGS, flags);
+        let framed = Message::default().message(TRACE_PACKET, &content);
+        self.out.write_all(framed.bytes())
+    }
+
+    /// A new track; `content` says of what.
+    fn track(&mut self, content: Message) -> io::Result<u64> {
+        self.tracks += 1;
+        let uuid = self.tracks;
+        let content = content.number(track::UUID, uuid);
+        self.packet(Message::default().message(packet::TRACK_DESCRIPTOR, &content))?;
+        Ok(uuid)
+    }
+
+    fn since_start(&self, ns: u64) -> u64 {
+        ns.saturating_sub(self.profile.start_ns)
+    }
+
+    fn event(&mut self, ns: u64, content: &Message) -> io::Result<()> {
+        let timestamp = self.since_start(ns);
+        self.packet(
+            Message::default()
+                .number(packet::TIMESTAMP, timestamp)
+                .message(packet::TRACK_EVENT, content),
+        )
+    }
+
+    fn begin(&mut self, track: u64, ns: u64, name: &str) -> io::Result<()> {
+        let known = self.names.get(name).copied();
+        let id = known.unwrap_or(self.names.len() as u64 + 1);
+        let content = Message::default()
+            .number(event::TYPE, SLICE_BEGIN)
+            .number(event::TRACK, track)
+            .number(event::NAME_ID, id);
+        if known.is_some() {
+            return self.event(ns, &content);
+        }
+        self.names.insert(name.to_owned(), id);
+        let entry = Message::default()
+            .number(event::ID, id)
+            .text(event::NAME, name);
+        let interned = Message::default().message(event::NAMES, &entry);
+        let timestamp = self.since_start(ns);
+        self.packet(
+            Message::default()
+                .number(packet::TIMESTAMP, timestamp)
+                .message(packet::INTERNED, &interned)
+                .message(packet::TRACK_EVENT, &content),
+        )
+    }
+
+    fn end(&mut self, track: u64, ns: u64) -> io::Result<()> {
+        let content = Message::default()
+            .number(event::TYPE, SLICE_END)
+            .number(event::TRACK, track);
+        self.event(ns, &content)
+    }
+
+    fn threads(&mut self, view: &View<'_>) -> io::Result<()> {
+        let tracks = self.thread_tracks(view)?;
+        let mut open: Vec<Open> = tracks.iter().map(|_| Open::default()).collect();
+        let mut left = MAX_SLICES;
+        for stretch in view.stretches() {
+            let (Some(&track), Some(own)) = (tracks.get(stretch.root), open.get_mut(stretch.root))
+            else {
+                continue;
+            };
+            let frames = view.frames(stretch.stack, stretch.queued);
+            let frames: Vec<Shown> = frames
+                .iter()
+                .take(MAX_DEPTH)
+                .map(|frame| frame.shown)
+                .collect();
+            let end_ns = stretch.start_ns.saturating_add(stretch.weight_ns);
+            let same = own.same(&frames, stretch.start_ns);
+            for _ in same..own.frames.len() {
+                self.end(track, own.end_ns)?;
+            }
+            own.frames.truncate(same);
+            for &shown in &frames[same..] {
+                if left == 0 {
+                    break;
+                }
+                left -= 1;
+                self.begin(track, stretch.start_ns, &view.label(shown))?;
+                own.frames.push(shown);
+            }
+            own.end_ns = end_ns;
+        }
+        for (&track, own) in tracks.iter().zip(&open) {
+            for _ in &own.frames {
+                self.end(track, own.end_ns)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A track for each thread, below one for its process.
+    fn thread_tracks(&mut self, view: &View<'_>) -> io::Result<Vec<u64>> {
+        let labels = label::process_labels(self.profile);
+        let mut processes = FxHashSet::default();
+        let mut tracks = Vec::new();
+        for root in view.roots() {
+            let (pid, tid) = (
+                u64::from(root.pid.unsigned_abs()),
+                u64::from(root.tid.unsigned_abs()),
+            );
+            if processes.insert(root.process) {
+                let name = labels.get(root.process.index()).map_or("", String::as_str);
+                let process = Message::default()
+                    .number(track::PID, pid)
+                    .text(track::PROCESS_NAME, name);
+                self.track(Message::default().message(track::PROCESS, &process))?;
+            }
+            let thread = Message::default()
+                .number(track::PID, pid)
+                .number(track::TID, tid)
+                .text(track::THREAD_NAME, &root.label);
+            tracks.push(self.track(Message::default().message(track::THREAD, &thread))?);
+        }
+        Ok(tracks)
+    }
+
+    /// A counter for each lane, below a track for its device or the host.
+    fn lanes(&mut self) -> io::Result<()> {
+        let profile = self.profile;
+        let mut parents: FxHashMap<Option<GpuId>, u64> = FxHashMap::default();
+        let mut counters: Vec<u64> = Vec::new();
+        for lane in &profile.lanes.lanes {
+            let parent = match parents.get(&lane.gpu) {
+                Some(&known) => known,
+                None => {
+                    let name = self.device_name(lane.gpu);
+                    let uuid = self.track(Message::default().text(track::NAME, &name))?;
+                    parents.insert(lane.gpu, uuid);
+                    uuid
+                }
+            };
+            let of = match lane.pid {
+                0 => String::new(),
+                pid => format!(" of {} (pid {pid})", label::clean(&lane.process, SHORT)),
+            };
+            let counter = Message::default().text(track::UNIT_NAME, unit(lane.kind));
+            let content = Message::default()
+                .text(
+                    track::NAME,
+                    &format!("{}{of}", lane.kind.name().replace('_', " ")),
+                )
+                .number(track::PARENT, parent)
+                .message(track::COUNTER, &counter);
+            counters.push(self.track(content)?);
+        }
+        for point in &profile.lanes.points {
+            let lane = profile.lanes.lanes.get(point.lane.index());
+            let (Some(lane), Some(&track)) = (lane, counters.get(point.lane.index())) else {
+                continue;
+            };
+            let outside = point.end_ns < profile.start_ns || point.start_ns > profile.end_ns;
+            // Bits are no amount.
+            if outside || lane.kind.unit() == LaneUnit::Bits {
+                continue;
+            }
+            let content = Message::default()
+                .number(event::TYPE, COUNTER)
+                .number(event::TRACK, track)
+                .double(
+                    event::DOUBLE,
+                    value(
+                        lane.kind,
+                        point.value,
+                        point.end_ns - point.start_ns.min(point.end_ns),
+                    ),
+                );
+            self.event(point.start_ns, &content)?;
+        }
+        Ok(())
+    }
+
+    fn gaps(&mut self) -> io::Result<()> {
+        let profile = self.profile;
+        for gap in &profile.lanes.gaps {
+            let end_ns = match gap.end_ns {
+                0 => profile.end_ns,
+                end_ns => end_ns.min(profile.end_ns),
+            };
+            let start_ns = gap.start_ns.max(profile.start_ns);
+            if start_ns >= end_ns {
+                continue;
+            }
+            let what = gap.kind.map_or("all of it", LaneKind::name);
+            let reason = label::clean(&gap.reason, SHORT * 2);
+            let name = format!("not measured: {what} ({reason})");
+            let device = self.device_name(gap.gpu);
+            // Gaps overlap: each has a track of its own.
+            let track =
+                self.track(Message::default().text(track::NAME, &format!("{device}, missing")))?;
+            self.begin(track, start_ns, &name)?;
+            self.end(track, end_ns)?;
+        }
+        Ok(())
+    }
+
+    fn device_name(&self, gpu: Option<GpuId>) -> String {
+        let Some(gpu) = gpu else {
+            return "host".to_owned();
+        };
+        let info = self.profile.lanes.gpus.get(gpu.index());
+        info.map_or_else(
+            || "GPU".to_owned(),
+            |info| format!("GPU {} {}", info.label(), label::clean(&info.name, SHORT)),
+        )
+    }
+}
+
+/// What stands open on a thread's track.
+#[derive(Clone, Debug, Default)]
+struct Open {
+    frames: Vec<Shown>,
+    end_ns: u64,
+}
+
+impl Open {
+    /// How many of its frames go on in a stack that begins then.
+    fn same(&self, frames: &[Shown], start_ns: u64) -> usize {
+        if start_ns != self.end_ns {
+            return 0;
+        }
+        let pairs = self.frames.iter().zip(frames);
+        pairs.take_while(|(one, other)| one == other).count()
+    }
+}
+
+fn unit(kind: LaneKind) -> &'static str {
+    match kind.unit() {
+        LaneUnit::Share => "share",
+        LaneUnit::Milliwatts | LaneUnit::Millijoules => "W",
+        LaneUnit::Bytes => "B",
+        LaneUnit::BytesInWindow | LaneUnit::BytesPerSecond => "B/s",
+        LaneUnit::Megahertz => "MHz",
+        LaneUnit::Celsius => "C",
+        LaneUnit::NanosecondsInWindow => "CPUs",
+        LaneUnit::Bits => "reasons",
+    }
+}
+
+/// A value in natural units; of an amount its rate over the window.
+fn value(kind: LaneKind, value: u64, length_ns: u64) -> f64 {
+    let natural = natural(kind, value as f64);
+    match kind.unit() {
+        LaneUnit::Millijoules | LaneUnit::NanosecondsInWindow | LaneUnit::BytesInWindow => {
+            natural / (length_ns.max(1) as f64 / 1e9)
+        }
+        _ => natural,
+    }
+}

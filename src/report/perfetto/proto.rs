@@ -1,0 +1,61 @@
+//! As much of Protocol Buffers as a trace needs: fields, one after another (protobuf.dev/programming-guides/encoding).
+
+/// A message being written.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Message {
+    bytes: Vec<u8>,
+}
+
+const VARINT: u64 = 0;
+const FIXED_64: u64 = 1;
+const LENGTH: u64 = 2;
+
+impl Message {
+    fn varint(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.bytes.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        self.bytes.push(value as u8);
+    }
+
+    fn key(&mut self, field: u64, kind: u64) {
+        self.varint(field << 3 | kind);
+    }
+
+    /// An integer or an enumeration.
+    pub(super) fn number(mut self, field: u64, value: u64) -> Self {
+        self.key(field, VARINT);
+        self.varint(value);
+        self
+    }
+
+    /// A double.
+    pub(super) fn double(mut self, field: u64, value: f64) -> Self {
+        self.key(field, FIXED_64);
+        self.bytes.extend_from_slice(&value.to_le_bytes());
+        self
+    }
+
+    /// A string.
+    pub(super) fn text(self, field: u64, text: &str) -> Self {
+        self.data(field, text.as_bytes())
+    }
+
+    /// A message inside of this one.
+    pub(super) fn message(self, field: u64, message: &Message) -> Self {
+        self.data(field, &message.bytes)
+    }
+
+    fn data(mut self, field: u64, bytes: &[u8]) -> Self {
+        self.key(field, LENGTH);
+        self.varint(bytes.len() as u64);
+        self.bytes.extend_from_slice(bytes);
+        self
+    }
+
+    /// All of it.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}

@@ -1,0 +1,248 @@
+//! The verdict, at the top: cause, why, what to do next, and what it would buy at most.
+
+use super::format::{milliseconds, place, printable};
+use super::role;
+use crate::analysis::Analysis;
+use crate::analysis::verdict::figures::{Figures, Part};
+use crate::analysis::verdict::rules::Finding;
+use crate::analysis::verdict::{Bound, Cause, Verdict};
+use crate::model::profile::Profile;
+
+/// What stands before a line that goes on.
+const INDENT: &str = "        ";
+
+/// Nothing where the process is no trainer.
+pub(super) fn verdict(out: &mut String, profile: &Profile, analysis: &Analysis) {
+    let Some(verdict) = &analysis.verdict else {
+        return;
+    };
+    out.push('\n');
+    match (verdict.cause, verdict.findings.first()) {
+        (Some(cause), Some(finding)) => told(out, profile, verdict, cause, finding),
+        _ => untold(out, verdict),
+    }
+    for missing in &verdict.missing {
+        hanging(out, "MISSING", missing);
+    }
+}
+
+fn told(out: &mut String, profile: &Profile, verdict: &Verdict, cause: Cause, finding: &Finding) {
+    let detail = cause
+        .detail()
+        .map_or(String::new(), |detail| format!(", {detail}"));
+    let confidence = verdict
+        .confidence
+        .map_or("", |confidence| confidence.name());
+    let claim = claim(cause, finding, &verdict.figures);
+    let text = format!("{}{detail} ({confidence}). {claim}", cause.name());
+    hanging(out, "VERDICT", &text);
+    if let Some(waits) = verdict.waits_for {
+        let info = profile.processes.get(verdict.process.index());
+        let name = info.map_or_else(String::new, |process| role(process.role));
+        let text = format!(
+            "this is {name}, the last to arrive for {} % of the others' wait in collectives",
+            waits.percent
+        );
+        hanging(out, "", &text);
+    }
+    if let Some((function, line)) = verdict.at
+        && let Some(function) = profile.functions.get(function.index())
+    {
+        let text = format!(
+            "at {} in {}",
+            place(function, line),
+            printable(&function.name)
+        );
+        hanging(out, "", &text);
+    }
+    hanging(out, "WHY", &why(finding, &verdict.figures));
+    if let Some(step) = &verdict.next_step {
+        hanging(out, "NEXT", step);
+    }
+    if let Some(bound) = &verdict.bound {
+        hanging(out, "BOUND", &bound_text(bound));
+    }
+}
+
+fn untold(out: &mut String, verdict: &Verdict) {
+    let names: Vec<String> = verdict
+        .findings
+        .iter()
+        .take(3)
+        .map(|finding| finding.cause.name().to_owned())
+        .collect();
+    let text = match names.as_slice() {
+        [] => {
+            "no single one: nothing takes enough of the time, or what could was not seen".to_owned()
+        }
+        [only] => format!("none: it may be {only}, but see what is missing"),
+        several => format!("no single one: {}", several.join(", ")),
+    };
+    hanging(out, "VERDICT", &text);
+    for finding in verdict.findings.iter().take(3) {
+        let text = format!("{}: {}", finding.cause.name(), evidence(finding));
+        hanging(out, "", &text);
+    }
+    if verdict.findings.is_empty() {
+        hanging(out, "WHY", &host_shares(&verdict.figures));
+    }
+}
+
+/// A line with a word before it, and those that follow below its text.
+fn hanging(out: &mut String, word: &str, text: &str) {
+    let text = printable(text);
+    let width = super::WIDTH - INDENT.len();
+    let (mut line, mut first) = (String::new(), true);
+    let mut flush = |line: &mut String| {
+        let head = if first { word } else { "" };
+        first = false;
+        let text = format!("{head:<8}{line}");
+        out.push_str(text.trim_end());
+        out.push('\n');
+        line.clear();
+    };
+    for word in text.split_whitespace() {
+        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > width {
+            flush(&mut line);
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    flush(&mut line);
+}
+
+fn percent(value: f64) -> String {
+    format!("{:.0} %", value * 100.0)
+}
+
+fn share(figures: &Figures, part: Part) -> String {
+    let share = figures.share(part);
+    let half = (share.high - share.low) / 2.0 * 100.0;
+    format!("{} ±{half:.0}", percent(share.value))
+}
+
+/// What the training thread does, as far as the cause is about it.
+fn claim(cause: Cause, finding: &Finding, figures: &Figures) -> String {
+    let of = |part| share(figures, part);
+    match cause {
+        Cause::InputWork | Cause::InputStorage
+            if figures.of(Part::InputWait) >= figures.of(Part::InputOwn) =>
+        {
+            format!("Training thread waits for data {}", of(Part::InputWait))
+        }
+        Cause::InputWork | Cause::InputStorage => {
+            format!(
+                "Training thread makes batches itself {}",
+                of(Part::InputOwn)
+            )
+        }
+        Cause::Launch => format!(
+            "Training thread hands work to the GPU {}",
+            of(Part::Dispatch)
+        ),
+        Cause::Python => format!("Training thread is in Python {}", of(Part::Python)),
+        Cause::GpuCompute | Cause::GpuMemory => "The GPU is what is waited for".to_owned(),
+        Cause::Communication => format!(
+            "Training thread is in collectives {}",
+            of(Part::Communication)
+        ),
+        Cause::Sync => format!(
+            "Training thread waits for the GPU {}, which has time to spare",
+            of(Part::Sync)
+        ),
+        Cause::Copy => format!("Training thread waits for copies {}", of(Part::Copy)),
+        Cause::CpuStarved if finding.parts.contains(&Part::InputWait) => format!(
+            "Training thread waits for data {}, and its workers for CPUs",
+            of(Part::InputWait)
+        ),
+        Cause::CpuStarved => format!("Training thread has no CPU {}", of(Part::NoCpu)),
+        Cause::Throttled => "The GPU's clocks are held down".to_owned(),
+        Cause::HostCompute => format!("Operators compute on the host {}", of(Part::Compute)),
+    }
+}
+
+fn why(finding: &Finding, figures: &Figures) -> String {
+    let mut parts = vec![evidence(finding)];
+    if let Some(busy) = figures.workers_busy
+        && matches!(
+            finding.cause,
+            Cause::InputWork | Cause::InputStorage | Cause::CpuStarved
+        )
+    {
+        let tasks: Vec<String> = figures
+            .tasks
+            .iter()
+            .filter(|(task, share)| task.name() != "idle" && *share >= 0.05)
+            .take(3)
+            .map(|(task, share)| format!("{} {}", task.name(), percent(*share)))
+            .collect();
+        parts.push(format!(
+            "workers {} busy: {}",
+            percent(busy),
+            tasks.join(", ")
+        ));
+    }
+    parts.join("; ")
+}
+
+fn evidence(finding: &Finding) -> String {
+    let texts: Vec<String> = finding
+        .evidence
+        .iter()
+        .map(|evidence| {
+            let name = evidence.figure.replace('_', " ");
+            let value = percent(evidence.value);
+            match (evidence.at_least, evidence.at_most) {
+                (Some(least), _) => format!("{name} {value} (from {})", percent(least)),
+                (_, Some(most)) => format!("{name} {value} (up to {})", percent(most)),
+                _ => format!("{name} {value}"),
+            }
+        })
+        .collect();
+    texts.join(", ")
+}
+
+/// The largest parts of the training thread's time.
+fn host_shares(figures: &Figures) -> String {
+    const NAMES: [(Part, &str); 9] = [
+        (Part::InputWait, "waits for data"),
+        (Part::InputOwn, "makes batches"),
+        (Part::Sync, "waits for the GPU"),
+        (Part::Copy, "copies"),
+        (Part::Communication, "collectives"),
+        (Part::NoCpu, "no CPU"),
+        (Part::Dispatch, "dispatch"),
+        (Part::Python, "Python"),
+        (Part::Compute, "operators on the host"),
+    ];
+    let mut parts: Vec<(f64, &str)> = NAMES
+        .into_iter()
+        .map(|(part, name)| (figures.of(part), name))
+        .filter(|(share, _)| *share >= 0.05)
+        .collect();
+    parts.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let texts: Vec<String> = parts
+        .iter()
+        .map(|(share, name)| format!("{name} {}", percent(*share)))
+        .collect();
+    match texts.is_empty() {
+        true => "training thread: nothing of 5 % or more".to_owned(),
+        false => format!("training thread after start-up: {}", texts.join(", ")),
+    }
+}
+
+fn bound_text(bound: &Bound) -> String {
+    let steps = bound.step_ns.map_or(String::new(), |(now, then)| {
+        format!(
+            " ({} -> {} ms/step)",
+            milliseconds(now / 1e6),
+            milliseconds(then / 1e6)
+        )
+    });
+    format!(
+        "with {}: at most {:.1}x{steps}",
+        bound.without, bound.speedup
+    )
+}
