@@ -605,10 +605,12 @@ fn spawned_children_of_a_trainer_are_workers_and_spawned_trainers_are_ranks() {
             lib("torch/multiprocessing/spawn.py", "spawn"),
         ],
     );
+    // What it imports looks like training for a moment.
+    builder.ticks(0, 1, S::Running, &conv());
     let child = builder.process(101, 100, &spawn);
     builder.environment(child, &[("RANK", "1")]);
     let thread = builder.thread(child, 101, "python", true);
-    builder.ticks(thread, 1, S::Running, &conv());
+    builder.ticks(thread, 100, S::Running, &conv());
     assert_eq!(
         roles(builder),
         [Role::Launcher, trainer(Some(1), None, None)]

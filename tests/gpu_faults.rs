@@ -112,7 +112,8 @@ fn a_call_that_blocks_delays_no_sample() {
     let meanwhile = lane(&table, OTHER, "energy")
         .into_iter()
         .filter(|row| across.start_ns < row.start_ns && row.end_ns < across.end_ns);
-    assert!(meanwhile.count() >= 3);
+    // Readings come as often as their cost allows, every 2 s at the least.
+    assert!(meanwhile.count() >= 1);
 }
 
 /// A recording ends, whatever the driver does.

@@ -160,7 +160,7 @@ fn why_nothing(run: &RunInfo) -> String {
 }
 
 /// What must be known before any figure is believed.
-fn warnings(out: &mut String, analysis: &Analysis) {
+fn warnings(out: &mut String, profile: &Profile, analysis: &Analysis) {
     let quality = &analysis.quality;
     let late = quality.late_ticks as f64 / quality.ticks.max(1) as f64;
     if quality.own_queue > 0.1 || late > 0.2 {
@@ -182,7 +182,9 @@ fn warnings(out: &mut String, analysis: &Analysis) {
             .find(|(kind, ..)| *kind == WaitKind::Stopped)?;
         Some(stopped.1)
     });
-    if let Some(ns) = stopped {
+    // A sleep of less than a tick is no stop that anybody made.
+    let tick_ns = (1e9 / profile.run.rate_hz.max(1e-3)) as u64;
+    if let Some(ns) = stopped.filter(|&ns| ns > 2 * tick_ns) {
         let text = format!(
             "WARNING: the training thread stood stopped by a signal or a debugger for {}, which counts as idle",
             seconds(ns)
@@ -237,7 +239,7 @@ fn head(out: &mut String, profile: &Profile, analysis: &Analysis) {
     for note in &run.notes {
         line(out, &[printable(note).into_owned()]);
     }
-    warnings(out, analysis);
+    warnings(out, profile, analysis);
 }
 
 fn process_facts(profile: &Profile, process: &ProcessSummary, analysis: &Analysis) -> Vec<String> {

@@ -132,11 +132,12 @@ fn ancestors(processes: &[ProcessInfo], of: usize) -> Vec<usize> {
 /// | 5 | it descends from a process that trained, and did not train | DataLoader worker if that one spawned it by `multiprocessing`, else other |
 /// | 6 | it has torch, or the environment names a rank, or it is the root | trainer, unless its children train: launcher |
 pub fn roles(processes: &[ProcessInfo], facts: &[ProcessFacts], root_pid: i32) -> Vec<Role> {
-    let fact = |index: usize| facts.get(index).copied().unwrap_or_default();
-    let trained = |index: usize| !fact(index).worker_loop && fact(index).training_ns > 0;
     let lines: Vec<Vec<usize>> = (0..processes.len())
         .map(|index| ancestors(processes, index))
         .collect();
+    let facts = without_traces(facts, &lines);
+    let fact = |index: usize| facts.get(index).copied().unwrap_or_default();
+    let trained = |index: usize| !fact(index).worker_loop && fact(index).training_ns > 0;
     let child_trained = |of: usize| {
         lines
             .iter()
@@ -162,6 +163,31 @@ pub fn roles(processes: &[ProcessInfo], facts: &[ProcessFacts], root_pid: i32) -
         .collect();
     link_workers(processes, &lines, &mut roles);
     roles
+}
+
+/// What a process imports may look like training for a moment. Where its descendants train it is no trainer for that.
+fn without_traces(facts: &[ProcessFacts], lines: &[Vec<usize>]) -> Vec<ProcessFacts> {
+    const TRACE: u64 = 50;
+    let mut below = vec![0; facts.len()];
+    for (fact, line) in facts
+        .iter()
+        .zip(lines)
+        .filter(|(fact, _)| !fact.worker_loop)
+    {
+        for &ancestor in line {
+            if let Some(most) = below.get_mut(ancestor) {
+                *most = fact.training_ns.max(*most);
+            }
+        }
+    }
+    let own = facts.iter().zip(below).map(|(fact, below)| ProcessFacts {
+        training_ns: match fact.training_ns.saturating_mul(TRACE) < below {
+            true => 0,
+            false => fact.training_ns,
+        },
+        ..*fact
+    });
+    own.collect()
 }
 
 /// `below_trainer`: some ancestor trained; `true` where that is its parent.
