@@ -348,19 +348,6 @@ fn loader_wait() -> Vec<F> {
     ]
 }
 
-fn fetch(more: &[F]) -> Vec<F> {
-    let mut frames = vec![
-        lib("torch/utils/data/_utils/worker.py", "_worker_loop"),
-        lib(
-            "torch/utils/data/_utils/fetch.py",
-            "_MapDatasetFetcher.fetch",
-        ),
-        py("/home/u/data.py", "Images.__getitem__", 12),
-    ];
-    frames.extend_from_slice(more);
-    frames
-}
-
 /// A trainer that waits for 200 ticks for two workers, and trains for 50 while they do other things.
 fn starving() -> Builder {
     let mut builder = Builder::trainer();

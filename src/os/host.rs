@@ -130,10 +130,15 @@ impl CpuGroups {
 
 /// How many CPUs a process may run on. `None` where the kernel does not say.
 pub fn affinity_cpus(pid: i32) -> Option<usize> {
+    Some(allowed_cpus(pid)?.len())
+}
+
+/// The CPUs that a thread may run on; 0 is the calling one. `None` where the kernel does not say, or has more than a set holds.
+pub fn allowed_cpus(tid: i32) -> Option<Vec<usize>> {
     use nix::sched::{CpuSet, sched_getaffinity};
-    let set = sched_getaffinity(nix::unistd::Pid::from_raw(pid)).ok()?;
+    let set = sched_getaffinity(nix::unistd::Pid::from_raw(tid)).ok()?;
     let is_set = |cpu: &usize| set.is_set(*cpu).unwrap_or(false);
-    Some((0..CpuSet::count()).filter(is_set).count())
+    Some((0..CpuSet::count()).filter(is_set).collect())
 }
 
 /// Parses `cpu.stat`: `throttled_usec` in version 2, `throttled_time` in ns in version 1 (kernel,

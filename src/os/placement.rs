@@ -3,7 +3,8 @@
 //! A thread that wakes while all CPUs are busy is put where it slept, and takes the CPU from who runs there. For a thread that
 //! wakes a hundred times a second it matters whom it takes it from.
 
-use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use super::host::allowed_cpus;
+use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 
 /// Keeps the calling thread off some CPUs, and it alone.
@@ -17,14 +18,8 @@ pub struct Placement {
 impl Placement {
     /// For the calling thread, which may run where it may now.
     pub fn of_this_thread() -> Self {
-        let set = sched_getaffinity(Pid::from_raw(0)).ok();
-        let allowed = set.map_or(Vec::new(), |set| {
-            (0..CpuSet::count())
-                .filter(|&cpu| set.is_set(cpu).unwrap_or(false))
-                .collect()
-        });
         Self {
-            allowed,
+            allowed: allowed_cpus(0).unwrap_or_default(),
             avoided: Vec::new(),
         }
     }

@@ -80,6 +80,20 @@ pub fn native(module: &str, symbol: &str) -> F {
     F::Native(format!("/lib/{module}"), Some(symbol.to_owned()))
 }
 
+/// A DataLoader worker that gets an item of its dataset, and what that calls.
+pub fn fetch(more: &[F]) -> Vec<F> {
+    let mut frames = vec![
+        lib("torch/utils/data/_utils/worker.py", "_worker_loop"),
+        lib(
+            "torch/utils/data/_utils/fetch.py",
+            "_MapDatasetFetcher.fetch",
+        ),
+        py("/home/u/data.py", "Images.__getitem__", 12),
+    ];
+    frames.extend_from_slice(more);
+    frames
+}
+
 /// A native address without a symbol.
 pub fn unnamed(module: &str) -> F {
     F::Native(format!("/lib/{module}"), None)

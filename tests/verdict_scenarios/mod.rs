@@ -252,19 +252,6 @@ fn lay(builder: &mut Builder, device: Device, pid: i32, end_ns: u64) {
     throttle(builder, id, end_ns, device.throttle);
 }
 
-fn fetch(more: &[F]) -> Vec<F> {
-    let mut frames = vec![
-        lib("torch/utils/data/_utils/worker.py", "_worker_loop"),
-        lib(
-            "torch/utils/data/_utils/fetch.py",
-            "_MapDatasetFetcher.fetch",
-        ),
-        py("/home/u/data.py", "Images.__getitem__", 12),
-    ];
-    frames.extend_from_slice(more);
-    frames
-}
-
 /// State and stack of a moment.
 fn frames(what: Do, nccl: bool) -> (S, Vec<F>) {
     let runtime = |symbol| native("libcudart.so.13", symbol);
