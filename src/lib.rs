@@ -6,12 +6,13 @@
 //!                               resolve: symbolize · classify ──▶ Profile ──▶ analysis ──▶ report
 //! ```
 //!
-//! Imports point one way: `cli → report, analysis → resolve → torch → recording → model`, and
+//! Imports point one way: `cli → top → live → report, analysis → resolve → torch → recording → model`, and
 //! `cli → sampling → torch::probe → python → memory → model`, `sampling → gpu → os`, `sampling → native, os → memory`.
 
 pub mod analysis;
 pub mod cli;
 pub mod gpu;
+pub mod live;
 pub mod memory;
 pub mod model;
 pub mod native;
@@ -21,4 +22,5 @@ pub mod recording;
 pub mod report;
 pub mod resolve;
 pub mod sampling;
+pub mod top;
 pub mod torch;

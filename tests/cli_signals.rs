@@ -2,14 +2,17 @@
 // Tests may: clippy's exemption does not reach helper functions of integration tests.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
+mod terminal;
+
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 use std::fs;
-use std::io::{BufRead, BufReader, Lines, Read, Write};
+use std::io::{BufRead, BufReader, Lines, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
 use tempfile::TempDir;
+use terminal::Terminal;
 
 /// Says which signals it gets, and ends with the status that a line of its standard input gives. It writes past
 /// Python's buffers: the next signal may come before a flush is over, and a second print in there is an error.
@@ -213,65 +216,6 @@ fn attached_an_ending_signal_ends_the_recording_and_not_the_target() {
             None,
             "{signal}: the target lives"
         );
-    }
-}
-
-/// torchspy at a terminal that script(1) makes.
-struct Terminal {
-    script: Child,
-    keys: ChildStdin,
-    output: ChildStdout,
-    screen: String,
-}
-
-impl Terminal {
-    /// `None`, with the reason printed, where there is no script(1).
-    fn start(folder: &Path, arguments: &str) -> Option<Self> {
-        // A key that signals would empty the terminal's buffers, with what was written since the signal.
-        let line = format!(
-            "stty noflsh && exec {} {arguments}",
-            env!("CARGO_BIN_EXE_torchspy")
-        );
-        let script = Command::new("script")
-            .args(["-qefc", &line, "/dev/null"])
-            .current_dir(folder)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn();
-        match script {
-            Ok(mut script) => Some(Self {
-                keys: script.stdin.take().unwrap(),
-                output: script.stdout.take().unwrap(),
-                screen: String::new(),
-                script,
-            }),
-            Err(error) => {
-                eprintln!("skipped: script(1) makes the terminal: {error}");
-                None
-            }
-        }
-    }
-
-    /// Everything on the screen so far, when `part` is on it. The progress line has no line end to wait for.
-    fn wait_for(&mut self, part: &str) -> &str {
-        let mut piece = [0; 4096];
-        while !self.screen.contains(part) {
-            let count = self.output.read(&mut piece).unwrap();
-            assert_ne!(count, 0, "no {part} in {:?}", self.screen);
-            self.screen
-                .push_str(&String::from_utf8_lossy(&piece[..count]));
-        }
-        &self.screen
-    }
-
-    fn press(&mut self, keys: &[u8]) {
-        self.keys.write_all(keys).unwrap();
-    }
-
-    fn finish(mut self) -> Option<i32> {
-        drop(self.keys);
-        let _ = std::io::copy(&mut self.output, &mut std::io::sink());
-        self.script.wait().unwrap().code()
     }
 }
 

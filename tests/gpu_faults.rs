@@ -359,9 +359,10 @@ fn collecting_stays_within_its_budget() {
         lengths.sort_unstable();
         lengths[lengths.len() / 2]
     };
-    // 10 ms of 0.2 % of a core, which is what one device of two has: the longest period.
+    // 10 ms of 0.2 % of a core, which is what one device of two has, is the longest period. The other's calls cost something too, and
+    // the mean takes some rounds to see what the dear ones cost.
     assert!(
-        median(UUID) > 4 * median(OTHER),
+        median(UUID) > 2 * median(OTHER),
         "{} {}",
         median(UUID),
         median(OTHER)

@@ -30,6 +30,7 @@ pub mod collectives;
 pub mod compile;
 pub mod conditions;
 pub mod diff;
+pub mod dump;
 pub mod energy;
 pub mod forward;
 pub mod functions;

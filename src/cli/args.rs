@@ -31,6 +31,12 @@ pub(crate) enum Subcommands {
     /// Compare two recordings, or two sets of them: did it help?
     #[command(after_help = DIFF_AFTER_HELP)]
     Diff(DiffArguments),
+    /// Show what every thread does right now: for a job that hangs
+    #[command(after_help = DUMP_AFTER_HELP)]
+    Dump(DumpArguments),
+    /// Watch a program as it runs, in the terminal
+    #[command(after_help = TOP_AFTER_HELP)]
+    Top(TopArguments),
     /// Print what a recording holds
     Inspect(InspectArguments),
     /// Tell what may be sampled here, and what to do where it may not
@@ -55,6 +61,26 @@ pub(crate) struct RecordArguments {
     /// Sample this process instead of starting one
     #[arg(short, long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..), conflicts_with = "command")]
     pub(crate) pid: Option<i32>,
+    /// End the recording after this time: 30s, 2m, 1.5 (seconds). The program goes on
+    #[arg(short, long, value_name = "TIME", allow_negative_numbers = true)]
+    pub(crate) duration: Option<String>,
+    /// Output file, by extension: .tspy .svg .speedscope.json .folded .json .txt .csv .perfetto-trace; may be given more than once
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) sampling: SamplingArguments,
+    #[command(flatten)]
+    pub(crate) drawing: DrawingArguments,
+    #[command(flatten)]
+    pub(crate) regions: RegionArguments,
+    /// The program to start, and its arguments
+    #[arg(last = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// How to sample.
+#[derive(Debug, Args)]
+pub(crate) struct SamplingArguments {
     /// Samples per second
     #[arg(
         short,
@@ -64,12 +90,6 @@ pub(crate) struct RecordArguments {
         allow_negative_numbers = true
     )]
     pub(crate) rate: f64,
-    /// End the recording after this time: 30s, 2m, 1.5 (seconds). The program goes on
-    #[arg(short, long, value_name = "TIME", allow_negative_numbers = true)]
-    pub(crate) duration: Option<String>,
-    /// Output file, by extension: .tspy .svg .speedscope.json .folded .json .txt .csv .perfetto-trace; may be given more than once
-    #[arg(short, long, value_name = "FILE")]
-    pub(crate) output: Vec<PathBuf>,
     /// Sample native frames (the default)
     #[arg(short, long, overrides_with = "no_native")]
     pub(crate) native: bool,
@@ -97,8 +117,22 @@ pub(crate) struct RecordArguments {
     /// NVIDIA's library of management, where it is in an odd place (libnvidia-ml.so.1)
     #[arg(long, value_name = "PATH")]
     pub(crate) nvml_lib: Option<PathBuf>,
+}
+
+const TOP_AFTER_HELP: &str = "\
+Keys: ? shows them all; q quits. A program that torchspy starts writes into a file beside (torchspy-….log).
+
+Examples:
+  torchspy top --pid 4242
+  torchspy top -- python train.py";
+
+#[derive(Debug, Args)]
+pub(crate) struct TopArguments {
+    /// Watch this process instead of starting one
+    #[arg(short, long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..), conflicts_with = "command")]
+    pub(crate) pid: Option<i32>,
     #[command(flatten)]
-    pub(crate) drawing: DrawingArguments,
+    pub(crate) sampling: SamplingArguments,
     #[command(flatten)]
     pub(crate) regions: RegionArguments,
     /// The program to start, and its arguments
@@ -226,6 +260,39 @@ pub(crate) struct DiffArguments {
     pub(crate) plumbing: bool,
     #[command(flatten)]
     pub(crate) regions: RegionArguments,
+}
+
+const DUMP_AFTER_HELP: &str = "\
+Sleeping threads are read as they are; running ones are stopped for as long as a copy takes.
+
+Examples:
+  torchspy dump --pid 4242
+  torchspy dump --pid 4242 --tree                  the launcher's pid: all ranks and their workers
+  torchspy dump --pid 4242 --repeat 5 --every 1s   a hang is what does not move";
+
+#[derive(Debug, Args)]
+pub(crate) struct DumpArguments {
+    /// The process
+    #[arg(short, long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    pub(crate) pid: i32,
+    /// Look at all that descends from it, too: ranks and DataLoader workers
+    #[arg(short, long)]
+    pub(crate) tree: bool,
+    /// Show the variables of Python frames
+    #[arg(short, long)]
+    pub(crate) locals: bool,
+    /// Print JSON, by the schema in the README
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Python frames only
+    #[arg(long)]
+    pub(crate) no_native: bool,
+    /// Look as many times (100 at most), and tell what moved in between
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) repeat: Option<u32>,
+    /// Time between two looks: 1s, 500ms
+    #[arg(long, value_name = "TIME", default_value = "1s", requires = "repeat")]
+    pub(crate) every: String,
 }
 
 #[derive(Debug, Args)]

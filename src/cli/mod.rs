@@ -6,15 +6,19 @@
 mod args;
 mod commands;
 mod diff_plan;
+mod dump_kernel;
+mod dump_plan;
 mod failure;
 mod hints;
 mod messages;
 mod open_outputs;
 mod outputs;
 mod plan;
+mod program_log;
 mod progress;
 mod regions;
 mod steering;
+mod terminal;
 
 use clap::Parser;
 use failure::Failure;
@@ -42,6 +46,8 @@ fn dispatch(plan: Plan) -> Result<ExitCode, Failure> {
         Plan::Report(plan) => commands::report::run(&plan),
         Plan::Convert(plan) => commands::convert::run(&plan),
         Plan::Diff(plan) => commands::diff::run(&plan),
+        Plan::Dump(plan) => commands::dump::run(&plan),
+        Plan::Top(plan) => commands::top::run(plan),
         Plan::Inspect(plan) => commands::inspect::run(&plan),
         Plan::Doctor(plan) => commands::doctor::run(&plan),
         Plan::Completions(shell) => commands::completions::run(shell),

@@ -240,7 +240,8 @@ fn mode(format: Format) -> u32 {
     }
 }
 
-fn create_exclusively(path: &Path, format: Format) -> io::Result<File> {
+/// Creates a file that must not be there yet.
+pub(crate) fn create_exclusively(path: &Path, format: Format) -> io::Result<File> {
     OpenOptions::new()
         .read(true)
         .write(true)

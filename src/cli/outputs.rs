@@ -20,7 +20,7 @@ use crate::report::perfetto;
 use crate::report::speedscope::{self, SpeedscopeOptions};
 use crate::report::text::{By, TextOptions, render_summary};
 use crate::report::view::{Idle, ViewOptions};
-use crate::resolve::{Names, ResolveInput, resolve};
+use crate::resolve::{self, Names};
 use crate::sampling::session::SegmentSink;
 use anyhow::{Context, Result};
 use std::fs::File;
@@ -93,29 +93,9 @@ pub(crate) fn read_profile(path: &Path, shown: &str, regions: &[Region]) -> Resu
     Ok(resolve_recording(&recording))
 }
 
-fn resolve_recording(recording: &Recording) -> Profile {
-    let input = ResolveInput {
-        run: &recording.run,
-        processes: &recording.processes,
-        threads: &recording.threads,
-        modules: &recording.modules,
-        codes: &recording.codes,
-        nn_modules: &recording.nn_modules,
-        counters: &recording.counters,
-        points: &recording.points,
-        conditions: &recording.conditions,
-        lanes: &recording.lanes,
-        stacks: &recording.stacks,
-        samples: &recording.samples,
-        quality: &recording.quality,
-        clocks: &recording.clocks,
-        losses: &recording.losses,
-        missing: &recording.missing,
-        start_ns: recording.start_ns,
-        end_ns: recording.end_ns,
-        symbols: &|module, address| recording.symbols.lookup(module, address),
-    };
-    resolve(&input, Names { demangle, shorten })
+/// Names and classifies what a recording in memory holds.
+pub(crate) fn resolve_recording(recording: &Recording) -> Profile {
+    resolve::resolve_recording(recording, Names { demangle, shorten })
 }
 
 /// Writes a profile in a format.

@@ -2,9 +2,10 @@
 
 use super::args::{
     Arguments, ByName, ColorName, ConvertArguments, DrawingArguments, FormatName, RecordArguments,
-    ReportByName, Shell, Subcommands,
+    ReportByName, SamplingArguments, Shell, Subcommands, TopArguments,
 };
 use super::diff_plan::DiffPlan;
+use super::dump_plan::DumpPlan;
 use super::failure::Failure;
 use super::regions;
 use crate::analysis::progress::window::StepRange;
@@ -14,13 +15,15 @@ use crate::model::region::Region;
 use crate::report::flamegraph::Colours;
 use crate::report::text;
 use crate::report::view::By;
-use crate::sampling::session::SessionOptions;
+use crate::sampling::session::{SEGMENT, SessionOptions};
 use regex::Regex;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const EXTENSIONS: &str = ".tspy .svg .speedscope.json .folded .json .txt .csv .perfetto-trace";
+/// A segment of what is watched: as often there is something new to see.
+const LIVE_SEGMENT: Duration = Duration::from_millis(400);
 const MAX_RATE_HZ: f64 = 10_000.0;
 /// A year: longer is a slip of the finger.
 const MAX_DURATION_S: f64 = 365.0 * 86_400.0;
@@ -32,6 +35,8 @@ pub(crate) enum Plan {
     Report(ReportPlan),
     Convert(ConvertPlan),
     Diff(DiffPlan),
+    Dump(DumpPlan),
+    Top(TopPlan),
     Inspect(InspectPlan),
     Doctor(DoctorPlan),
     Completions(Shell),
@@ -93,6 +98,13 @@ pub(crate) struct RecordPlan {
     /// Files by name; empty: a recording and a flamegraph under names of torchspy's own.
     pub(crate) outputs: Vec<OutputFile>,
     pub(crate) drawing: Drawing,
+    pub(crate) regions: Vec<Region>,
+}
+
+#[derive(Debug)]
+pub(crate) struct TopPlan {
+    pub(crate) target: Target,
+    pub(crate) options: SessionOptions,
     pub(crate) regions: Vec<Region>,
 }
 
@@ -159,6 +171,8 @@ impl Plan {
             }),
             Subcommands::Convert(arguments) => Plan::Convert(ConvertPlan::new(arguments)?),
             Subcommands::Diff(arguments) => Plan::Diff(DiffPlan::new(arguments)?),
+            Subcommands::Dump(arguments) => Plan::Dump(DumpPlan::new(&arguments)?),
+            Subcommands::Top(arguments) => Plan::Top(TopPlan::new(arguments)?),
             Subcommands::Inspect(arguments) => Plan::Inspect(InspectPlan {
                 file: arguments.file,
                 samples: arguments.samples,
@@ -171,28 +185,9 @@ impl Plan {
 
 impl RecordPlan {
     fn new(arguments: RecordArguments) -> Result<Self, Failure> {
-        let target = match (arguments.pid, arguments.command) {
-            (Some(pid), _) => Target::Attach(pid),
-            (None, command) if !command.is_empty() => Target::Launch(command),
-            (None, _) => {
-                return Err(Failure::usage(
-                    "nothing to record: neither a command nor --pid is given",
-                    "torchspy record -- python train.py, or torchspy record --pid PID",
-                ));
-            }
-        };
         Ok(Self {
-            target,
-            options: SessionOptions {
-                rate_hz: parse_rate(arguments.rate)?,
-                native: !arguments.no_native,
-                nonblocking: arguments.nonblocking,
-                gil_only: arguments.gil,
-                threads: parse_regex(arguments.threads.as_deref())?,
-                subprocesses: !arguments.no_subprocesses,
-                max_stopped: parse_max_stopped(&arguments.max_stopped)?,
-                gpu: parse_gpu(arguments.gpu.as_deref(), arguments.nvml_lib)?,
-            },
+            target: Target::new(("record", "record"), arguments.pid, arguments.command)?,
+            options: session_options(arguments.sampling)?,
             duration: arguments
                 .duration
                 .as_deref()
@@ -203,6 +198,53 @@ impl RecordPlan {
             regions: regions::parse(&arguments.regions.region)?,
         })
     }
+}
+
+impl TopPlan {
+    fn new(arguments: TopArguments) -> Result<Self, Failure> {
+        let mut options = session_options(arguments.sampling)?;
+        options.segment = LIVE_SEGMENT;
+        Ok(Self {
+            target: Target::new(("top", "watch"), arguments.pid, arguments.command)?,
+            options,
+            regions: regions::parse(&arguments.regions.region)?,
+        })
+    }
+}
+
+impl Target {
+    fn new(
+        (subcommand, verb): (&str, &str),
+        pid: Option<i32>,
+        command: Vec<OsString>,
+    ) -> Result<Self, Failure> {
+        match (pid, command) {
+            (Some(pid), _) => Ok(Target::Attach(pid)),
+            (None, command) if !command.is_empty() => Ok(Target::Launch(command)),
+            (None, _) => Err(Failure::usage(
+                format!("nothing to {verb}: neither a command nor --pid is given"),
+                format!(
+                    "torchspy {subcommand} -- python train.py, or torchspy {subcommand} --pid PID"
+                ),
+            )),
+        }
+    }
+}
+
+fn session_options(arguments: SamplingArguments) -> Result<SessionOptions, Failure> {
+    Ok(SessionOptions {
+        rate_hz: parse_rate(arguments.rate)?,
+        native: !arguments.no_native,
+        nonblocking: arguments.nonblocking,
+        gil_only: arguments.gil,
+        threads: parse_regex(arguments.threads.as_deref())?,
+        subprocesses: !arguments.no_subprocesses,
+        max_stopped: parse_max_stopped(&arguments.max_stopped)?,
+        once: false,
+        leave_out: Vec::new(),
+        gpu: parse_gpu(arguments.gpu.as_deref(), arguments.nvml_lib)?,
+        segment: SEGMENT,
+    })
 }
 
 impl ConvertPlan {
@@ -369,12 +411,16 @@ fn parse_gpu(choice: Option<&str>, library: Option<PathBuf>) -> Result<GpuOption
 }
 
 fn parse_duration(text: &str) -> Result<Duration, Failure> {
+    parse_duration_of("--duration", text)
+}
+
+pub(super) fn parse_duration_of(option: &str, text: &str) -> Result<Duration, Failure> {
     match seconds(text) {
         Some(seconds) if seconds > 0.0 && seconds <= MAX_DURATION_S => {
             Ok(Duration::from_secs_f64(seconds))
         }
         _ => Err(Failure::usage(
-            format!("--duration {text} is no time"),
+            format!("{option} {text} is no time"),
             "30s, 2m, 1m30s, 1h, 500ms, or a number of seconds such as 1.5",
         )),
     }

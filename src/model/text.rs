@@ -47,7 +47,8 @@ pub fn package_path(file: &str) -> &str {
     file
 }
 
-fn is_unprintable(character: char) -> bool {
+/// Whether a character could act on a terminal or mislead its reader; see [`printable`].
+pub fn is_unprintable(character: char) -> bool {
     character.is_control()
         || matches!(
             character,

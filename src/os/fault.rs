@@ -1,7 +1,7 @@
 //! Faults on purpose, for tests: what may happen between two steps of a stop, made to happen there. Debug builds only.
 //!
 //! `TORCHSPY_FAULT=POINT:FIRST:TIMES:ACTION` acts on visits number FIRST to FIRST + TIMES - 1 of a point. Actions:
-//! `die` (torchspy is killed), `signal-N` (the thread's process is sent signal N), `sleep-N` (for N microseconds).
+//! `die` (torchspy is killed), `signal-N` (the thread's process is sent signal N), `sleep-N` (for N microseconds), `panic`.
 #![allow(unsafe_code)]
 
 /// A step of a stop, named by what has just happened.
@@ -17,6 +17,8 @@ pub(crate) enum Point {
     Held,
     /// It was read, and is about to be detached.
     Read,
+    /// No step of a stop: the view of `top` was drawn.
+    Drawn,
 }
 
 /// Acts, if this is the visit that was asked for.
@@ -57,6 +59,7 @@ mod active {
         Die,
         Signal(i32),
         Sleep(Duration),
+        Panic,
     }
 
     impl Fault {
@@ -78,6 +81,7 @@ mod active {
                     libc::kill(tid, number);
                 },
                 Action::Sleep(time) => std::thread::sleep(time),
+                Action::Panic => panic!("a fault that was asked for"),
             }
         }
     }
@@ -90,11 +94,14 @@ mod active {
             "interrupted" => Point::Interrupted,
             "held" => Point::Held,
             "read" => Point::Read,
+            "drawn" => Point::Drawn,
             _ => return None,
         };
         let first = parts.next()?.parse().ok()?;
         let times = parts.next()?.parse().ok()?;
-        let action = match parts.next()?.split_once('-') {
+        let action = parts.next()?;
+        let action = match action.split_once('-') {
+            None if action == "panic" => Action::Panic,
             None => Action::Die,
             Some(("signal", number)) => Action::Signal(number.parse().ok()?),
             Some((_, time)) => Action::Sleep(Duration::from_micros(time.parse().ok()?)),

@@ -268,7 +268,15 @@ fn parse_schedstat(text: &[u8]) -> SchedStat {
 }
 
 fn parse_decimal(field: &[u8]) -> Option<u64> {
-    std::str::from_utf8(field).ok()?.parse().ok()
+    if field.is_empty() {
+        return None;
+    }
+    field.iter().try_fold(0u64, |number, byte| {
+        let digit = byte.wrapping_sub(b'0');
+        (digit < 10)
+            .then(|| number.checked_mul(10)?.checked_add(u64::from(digit)))
+            .flatten()
+    })
 }
 
 fn parse_hex(field: &str) -> Option<u64> {

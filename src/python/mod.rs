@@ -11,5 +11,8 @@ pub(crate) mod elf;
 pub mod frames;
 pub mod layout;
 pub mod line_table;
+pub mod locks;
 pub mod objects;
 pub mod threads;
+pub mod values;
+pub mod variables;

@@ -36,6 +36,16 @@ pub(super) struct Merger {
     bytes: usize,
 }
 
+/// The recording that consists of `segments`, whose ids are valid: of a session that wrote into memory.
+pub fn recording_of(run: RunInfo, segments: Vec<Segment>) -> Recording {
+    let mut merger = Merger::new(run);
+    for segment in segments {
+        // Only times that no clock gives are refused.
+        let _ = merger.add(segment, usize::MAX);
+    }
+    merger.finish()
+}
+
 /// Why a valid segment was not taken.
 pub(super) enum Refused {
     /// Its times add up to more than is possible.

@@ -13,6 +13,7 @@ pub mod text;
 pub mod writer;
 
 pub use compact::{SegmentFacts, SessionTables, segment_of};
+pub use merge::recording_of;
 pub use reader::{OpenError, Recording, SymbolTable};
 pub use text::{InspectOptions, render_text};
 pub use writer::{RecordingWriter, WriteError};

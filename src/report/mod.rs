@@ -4,6 +4,7 @@
 
 pub mod command;
 pub mod diff_folded;
+pub mod dump;
 pub mod flamegraph;
 pub mod folded;
 pub mod label;

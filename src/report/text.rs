@@ -6,9 +6,9 @@ mod compile;
 mod conditions;
 pub mod diff;
 mod energy;
-mod format;
+pub(crate) mod format;
 mod gpu_idle;
-mod lanes;
+pub(crate) mod lanes;
 mod modules;
 mod operators;
 mod processes;
@@ -20,6 +20,7 @@ mod waits;
 
 use crate::analysis::Analysis;
 use crate::analysis::summary::ProcessSummary;
+use crate::analysis::verdict::Verdict;
 use crate::model::profile::{Profile, Role};
 use crate::model::run::RunInfo;
 use crate::model::wait::WaitKind;
@@ -107,6 +108,11 @@ pub fn render_summary(profile: &Profile, analysis: &Analysis, options: TextOptio
     processes::others(&mut out, profile, analysis);
     sampler::sampler(&mut out, profile, analysis);
     out
+}
+
+/// A verdict in one line.
+pub fn verdict_line(profile: &Profile, verdict: &Verdict) -> String {
+    printable(&verdict::line(profile, verdict)).into_owned()
 }
 
 /// All that there is on one subject.

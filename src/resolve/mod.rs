@@ -20,6 +20,7 @@ use crate::model::quality::Quality;
 use crate::model::run::{ClockPair, Loss, RunInfo};
 use crate::model::sample::Sample;
 use crate::model::stack_table::StackTable;
+use crate::recording::Recording;
 use crate::torch::role::{ThreadFacts, roles, training_thread};
 use classes::Classifier;
 use frames::Frames;
@@ -77,6 +78,32 @@ pub struct ResolveInput<'a> {
     pub end_ns: u64,
     /// Symbols.
     pub symbols: &'a SymbolLookup<'a>,
+}
+
+/// Names and classifies what a recording in memory holds.
+pub fn resolve_recording(recording: &Recording, names: Names) -> Profile {
+    let input = ResolveInput {
+        run: &recording.run,
+        processes: &recording.processes,
+        threads: &recording.threads,
+        modules: &recording.modules,
+        codes: &recording.codes,
+        nn_modules: &recording.nn_modules,
+        counters: &recording.counters,
+        points: &recording.points,
+        conditions: &recording.conditions,
+        lanes: &recording.lanes,
+        stacks: &recording.stacks,
+        samples: &recording.samples,
+        quality: &recording.quality,
+        clocks: &recording.clocks,
+        losses: &recording.losses,
+        missing: &recording.missing,
+        start_ns: recording.start_ns,
+        end_ns: recording.end_ns,
+        symbols: &|module, address| recording.symbols.lookup(module, address),
+    };
+    resolve(&input, names)
 }
 
 /// Names and classifies everything in a recording. Ids that point nowhere are treated as not read.

@@ -40,6 +40,18 @@ impl ReadPlan {
             self.extras.clear();
         }
     }
+
+    /// Finds out beforehand where the Python frames of a thread lie that was not read yet: what a stop need not look for.
+    pub(super) fn prime(&mut self, interpreter: &Interpreter, memory: &ProcessMemory) {
+        if let (Some(state), None) = (self.state_address, self.data_stack) {
+            self.data_stack = data_stack_range(interpreter, state, memory);
+        }
+    }
+
+    /// Whether the worker has said since what else is to be read with the thread.
+    pub(super) fn is_behind(&self, shared: &ThreadShared) -> bool {
+        self.watched.is_behind(&shared.watched)
+    }
 }
 
 /// Buffers that go round between the tracer and the worker. They only ever grow, so that their bytes are written once, by

@@ -36,6 +36,8 @@ pub(super) enum KeeperEvent {
         time_ns: u64,
         stacks: Vec<(i32, NamedStack)>,
     },
+    /// It has no interpreter whose frames are read.
+    NoInterpreter { pid: i32 },
     /// It ended.
     Gone { pid: i32 },
 }
@@ -85,6 +87,7 @@ pub(super) struct Keeper {
     watch: ProcessWatch,
     root_pid: i32,
     subprocesses: bool,
+    leave_out: Vec<i32>,
     events: Sender<KeeperEvent>,
     control: Arc<Control>,
     kept: FxHashMap<i32, Kept>,
@@ -95,6 +98,7 @@ impl Keeper {
     pub(super) fn new(
         root_pid: i32,
         subprocesses: bool,
+        leave_out: Vec<i32>,
         events: Sender<KeeperEvent>,
         control: Arc<Control>,
     ) -> io::Result<Self> {
@@ -102,6 +106,7 @@ impl Keeper {
             watch: ProcessWatch::new(root_pid)?,
             root_pid,
             subprocesses,
+            leave_out,
             events,
             control,
             kept: FxHashMap::default(),
@@ -143,7 +148,7 @@ impl Keeper {
     }
 
     fn started(&mut self, pid: i32, start_ticks: u64) {
-        if pid != self.root_pid && !self.subprocesses {
+        if pid != self.root_pid && !self.subprocesses || self.leave_out.contains(&pid) {
             return;
         }
         let now_ns = monotonic_ns();

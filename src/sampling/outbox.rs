@@ -60,6 +60,13 @@ impl Outbox {
         Some(sample)
     }
 
+    /// Whether nothing is under way: the worker is done with all samples that were sent.
+    pub(super) fn is_idle(&mut self) -> bool {
+        self.drain();
+        let _ = self.bell.try_send(());
+        self.backlog.is_empty() && self.under_way == 0
+    }
+
     /// Sends `message`, now or later. Gives back the sample of a stack that was dropped.
     pub(super) fn send(&mut self, message: Message) -> Option<Box<RawSample>> {
         self.drain();

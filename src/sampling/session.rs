@@ -6,6 +6,7 @@
 use super::control::Control;
 use super::fallback::Fallback;
 use super::keeper::{Keeper, is_own_child};
+use super::look::LookFacts;
 use super::outbox::Outbox;
 use super::tracer::Tracer;
 use super::worker::{Inbox, Worker};
@@ -23,6 +24,8 @@ use std::time::{Duration, Instant};
 
 /// Messages between tracer and worker: a tenth of a second of a thousand threads.
 const QUEUE: usize = 8192;
+/// How much time a segment of a recording holds.
+pub const SEGMENT: Duration = Duration::from_secs(1);
 /// Segments that wait for the disk.
 const SEGMENTS: usize = 16;
 
@@ -43,8 +46,14 @@ pub struct SessionOptions {
     pub subprocesses: bool,
     /// Share of a running thread's time that stops may take, 0 to 1; infinity for no limit.
     pub max_stopped: f64,
+    /// Look at every thread once and end ([`Look`](super::look::Look)), rather than go on at a rate.
+    pub once: bool,
+    /// Processes that are left alone.
+    pub leave_out: Vec<i32>,
     /// GPUs.
     pub gpu: GpuOptions,
+    /// How much time a segment holds. The first of shorter ones than [`SEGMENT`] comes sooner: somebody waits for it.
+    pub segment: Duration,
 }
 
 /// Where segments go.
@@ -109,6 +118,7 @@ pub struct Session {
     control: Arc<Control>,
     error: Arc<Mutex<Option<io::Error>>>,
     threads: Vec<JoinHandle<()>>,
+    look: Receiver<LookFacts>,
 }
 
 impl std::fmt::Debug for Session {
@@ -130,10 +140,12 @@ impl Session {
         if read_stat(root_pid).is_err() {
             return Err(SessionError::NoSuchProcess(root_pid));
         }
-        try_read_memory(root_pid).map_err(|error| SessionError::PermissionDenied {
-            pid: root_pid,
-            detail: error.to_string(),
-        })?;
+        if !options.leave_out.contains(&root_pid) {
+            try_read_memory(root_pid).map_err(|error| SessionError::PermissionDenied {
+                pid: root_pid,
+                detail: error.to_string(),
+            })?;
+        }
         // Threads inherit the mask: a stop of the target must wake the tracer and nobody else.
         block_child_signals();
         let control = Arc::new(Control::new()?);
@@ -146,6 +158,7 @@ impl Session {
         let mut keeper = Keeper::new(
             root_pid,
             options.subprocesses,
+            options.leave_out.clone(),
             event_sender.clone(),
             control.clone(),
         )?;
@@ -160,9 +173,19 @@ impl Session {
         );
         let inbox = Inbox { messages, rung };
         let lanes = collector::start(options.gpu.clone())?;
-        let worker = Worker::new(inbox, recycle, event_sender, segment_sender, link, lanes);
+        let worker = Worker::new(
+            inbox,
+            recycle,
+            event_sender,
+            segment_sender,
+            link,
+            lanes,
+            options.once,
+        );
         let (writer_control, writer_error) = (control.clone(), error.clone());
         let tracer_control = control.clone();
+        let in_a_hurry = options.once;
+        let (look_sender, look) = bounded(1);
         let threads = vec![
             Builder::new()
                 .name("torchspy-write".to_owned())
@@ -171,7 +194,9 @@ impl Session {
                 .name("torchspy-work".to_owned())
                 .spawn(move || {
                     // Its queue takes up what it cannot keep up with for a while.
-                    run_behind(0);
+                    if !in_a_hurry {
+                        run_behind(0);
+                    }
                     worker.run();
                 })?,
             Builder::new()
@@ -183,7 +208,13 @@ impl Session {
             Builder::new()
                 .name("torchspy-trace".to_owned())
                 .spawn(move || {
-                    Tracer::new(options, tracer_control.clone(), events, outbox, launched).run();
+                    let once = options.once;
+                    let tracer =
+                        Tracer::new(options, tracer_control.clone(), events, outbox, launched);
+                    match once {
+                        true => tracer.look_once(&look_sender),
+                        false => tracer.run(),
+                    }
                     tracer_control.set_finished();
                     tracer_control.request_stop();
                 })?,
@@ -193,7 +224,14 @@ impl Session {
             control,
             error,
             threads,
+            look,
         })
+    }
+
+    /// What was found at the one look of a session that looks once, when all threads were read; `None` if that takes longer than
+    /// `patience`, or never comes.
+    pub(super) fn looked(&self, patience: Duration) -> Option<LookFacts> {
+        self.look.recv_timeout(patience).ok()
     }
 
     /// Where the recording stands.
@@ -229,6 +267,11 @@ impl Session {
     /// Goes on after [`Session::pause`].
     pub fn resume(&self) {
         self.control.set_pause(false);
+    }
+
+    /// Asks it to end, and waits for nothing: a thread of it may stand in the kernel.
+    pub(super) fn abandon(self) {
+        self.control.request_stop();
     }
 
     /// Ends sampling and flushes the last segment.

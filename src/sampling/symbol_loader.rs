@@ -19,15 +19,18 @@ pub(super) struct SymbolLoader {
 }
 
 impl SymbolLoader {
-    pub(super) fn start() -> Self {
+    /// `behind` others, where names may come later than samples; else somebody waits for them.
+    pub(super) fn start(behind: bool) -> Self {
         let (requests, incoming) = unbounded::<Arc<Module>>();
         let (outgoing, loaded) = unbounded();
         // Without the thread every lookup says "not yet": names are missing, samples are not.
         let _ = std::thread::Builder::new()
             .name("torchspy-syms".to_owned())
             .spawn(move || {
-                // Names may come later than samples; a large library's table is a tenth of a second of work.
-                run_behind(15);
+                // A large library's table is a tenth of a second of work.
+                if behind {
+                    run_behind(15);
+                }
                 for module in incoming {
                     module.symbols();
                     if outgoing.send(()).is_err() {

@@ -2,6 +2,7 @@
 
 use super::capture::ReadPlan;
 use super::raw::{Stretch, ThreadShared};
+use super::schedule::Tick;
 use super::thread_match::{OsThread, match_threads};
 use crate::model::ids::{ProcessId, ThreadId};
 use crate::model::sample::{Capture, Gil, ThreadState};
@@ -50,14 +51,83 @@ pub(super) struct TracedThread {
     pub(super) deferred: Passed,
     /// Time in which it slept and could not be read; the next sleep that is read stands for it too.
     pub(super) deferred_sleep: Passed,
-    /// Looks in a row that found it in the same sleep.
-    pub(super) quiet_looks: u32,
     /// The process's first thread.
     is_first: bool,
     /// Dead while others live, at the last look: a first thread stays listed then.
     pub(super) is_dead: bool,
-    /// Ticks in which a sleeper of long standing was not looked at; the next look stands for them too.
+    /// Up to where its time is accounted for.
+    pub(super) reached: Reached,
+    /// Time before the last look in which it was not looked at; that look stands for it too.
     pub(super) skipped: Passed,
+    /// How often it was captured, and when it was last.
+    pub(super) captures: u32,
+    /// See `captures`; CLOCK_MONOTONIC.
+    pub(super) captured_ns: u64,
+}
+
+/// Up to where time is accounted for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Reached {
+    /// The moment, CLOCK_MONOTONIC.
+    pub(super) ns: u64,
+    /// Ticks up to then.
+    pub(super) ticks: u64,
+}
+
+impl Reached {
+    /// What lies between here and `earlier`.
+    fn since(self, earlier: Reached) -> Passed {
+        Passed {
+            weight_ns: self.ns.saturating_sub(earlier.ns),
+            ticks: self.ticks.saturating_sub(earlier.ticks) as u32,
+            ..Passed::default()
+        }
+    }
+}
+
+/// Whose turn it is to be looked at. Kept apart from the threads, which are large: most are passed over in most ticks.
+///
+/// A thread that has long been asleep is looked at in every second tick, later in every fourth, eighth, … Which ticks those are
+/// does not depend on what it does, and a look stands for the ticks before it, so shares stay unbiased; 160 threads then cost a
+/// fifth. A process's first thread, which usually is the one that trains, is looked at in every tick.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Turn {
+    /// The thread's number, by which turns are spread over the ticks.
+    number: u32,
+    is_first: bool,
+    /// Looks in a row that found it in the same sleep.
+    quiet_looks: u32,
+}
+
+impl Turn {
+    fn new(thread: &TracedThread) -> Self {
+        Self {
+            number: thread.id.index() as u32,
+            is_first: thread.is_first,
+            quiet_looks: 0,
+        }
+    }
+
+    /// Whether the thread's turn has come, of `tick` counted ticks of `weight_ns`.
+    pub(super) fn has_come(self, tick: u64, weight_ns: u64) -> bool {
+        let doublings = (self.quiet_looks / LOOKS_PER_STRIDE).min(MAX_DOUBLINGS);
+        if doublings == 0 || self.is_first {
+            return true;
+        }
+        let longest = MAX_PASSED_NS / weight_ns.max(1);
+        let stride = (1 << doublings).min(longest.checked_ilog2().map_or(1, |log| 1 << log));
+        (tick + u64::from(self.number)).is_multiple_of(stride)
+    }
+
+    /// It was found in the sleep that it was in.
+    pub(super) fn slept_on(&mut self) {
+        self.quiet_looks = self.quiet_looks.saturating_add(1);
+    }
+
+    /// It is looked at in every tick again.
+    pub(super) fn comes_at_once(&mut self) {
+        self.quiet_looks = 0;
+    }
 }
 
 /// Ticks of a thread, and what it did in them.
@@ -70,6 +140,15 @@ pub(super) struct Passed {
 }
 
 impl Passed {
+    /// A tick, in which it is not known to have run.
+    pub(super) fn of(tick: Tick) -> Self {
+        Self {
+            weight_ns: tick.weight_ns(),
+            ticks: 1,
+            ..Self::default()
+        }
+    }
+
     pub(super) fn add(&mut self, more: Passed) {
         self.weight_ns += more.weight_ns;
         self.ticks += more.ticks;
@@ -88,7 +167,7 @@ const MAX_DOUBLINGS: u32 = 7;
 const MAX_PASSED_NS: u64 = 170_000_000;
 
 impl TracedThread {
-    pub(super) fn new(pid: i32, tid: i32, id: ThreadId) -> Self {
+    pub(super) fn new(pid: i32, tid: i32, id: ThreadId, reached: Reached) -> Self {
         let files = ThreadFiles::open(pid, tid);
         Self {
             id,
@@ -110,37 +189,22 @@ impl TracedThread {
             reused: None,
             deferred: Passed::default(),
             deferred_sleep: Passed::default(),
-            quiet_looks: 0,
+            reached,
             skipped: Passed::default(),
+            captures: 0,
+            captured_ns: 0,
         }
-    }
-
-    /// Whether this tick passes the thread over: one that has long been asleep is looked at in every second tick, later in
-    /// every fourth, eighth, …, of `turn` counted ticks of `weight_ns`. Which ticks those are does not depend on what it
-    /// does, and a look stands for the ticks before it, so shares stay unbiased; 160 threads then cost a fifth.
-    ///
-    /// A process's first thread, which usually is the one that trains, is looked at in every tick.
-    pub(super) fn pass_over(&mut self, turn: u64, weight_ns: u64) -> bool {
-        if self.is_first {
-            return false;
-        }
-        let doublings = (self.quiet_looks / LOOKS_PER_STRIDE).min(MAX_DOUBLINGS);
-        let longest = MAX_PASSED_NS / weight_ns.max(1);
-        let stride = (1 << doublings).min(longest.checked_ilog2().map_or(1, |log| 1 << log));
-        let passed = stride > 1
-            && !(turn + self.id.index() as u64).is_multiple_of(stride)
-            && matches!(self.seen, Seen::Asleep(_))
-            && !self.wants_registers(&self.last);
-        if passed {
-            self.skipped.weight_ns += weight_ns;
-            self.skipped.ticks += 1;
-        }
-        passed
     }
 
     /// Whether its time is recorded at all.
     pub(super) fn is_looked_at(&self) -> bool {
         self.wanted && !self.is_dead
+    }
+
+    /// This look accounts for the time from `from` to `to`, and for what lies before it.
+    pub(super) fn reach(&mut self, from: Reached, to: Reached) {
+        self.skipped.add(from.since(self.reached));
+        self.reached = to;
     }
 
     /// Whether the worker lacked registers in the sleep that the thread is still in.
@@ -194,10 +258,15 @@ impl TracedThread {
         stretch.queue_ns += passed.queue_ns;
     }
 
-    /// The reused stretch, with what was skipped since, once no look will follow.
-    pub(super) fn take_reused(&mut self, no_look_follows: bool, now_ns: u64) -> Option<Stretch> {
-        if no_look_follows && self.skipped.weight_ns > 0 {
-            self.reuse(now_ns, Passed::default());
+    /// The reused stretch, with what was skipped since up to `end`, if no look will follow.
+    pub(super) fn take_reused(&mut self, end: Option<Reached>) -> Option<Stretch> {
+        if let Some(end) = end {
+            if end.ns > self.reached.ns {
+                self.reach(end, end);
+            }
+            if self.skipped.weight_ns > 0 {
+                self.reuse(end.ns, Passed::default());
+            }
         }
         self.reused.take()
     }
@@ -212,6 +281,8 @@ pub(super) struct TracedProcess {
     pub(super) tasks: TaskDirectory,
     pub(super) link_count: u64,
     pub(super) threads: Vec<TracedThread>,
+    /// Of each thread, in their order.
+    pub(super) turns: Vec<Turn>,
     pub(super) interpreter: Option<Arc<Interpreter>>,
     /// Interpreter states seen, each with a GIL that may be its own.
     pub(super) interpreter_states: Vec<u64>,
@@ -231,6 +302,8 @@ pub(super) struct TracedProcess {
     pub(super) by_fallback: bool,
     /// When the fallback's last stacks came.
     pub(super) named_ns: u64,
+    /// What became of the search for its interpreter is known.
+    pub(super) is_settled: bool,
 }
 
 impl TracedProcess {
@@ -247,6 +320,7 @@ impl TracedProcess {
             tasks: TaskDirectory::new(pid),
             link_count: 0,
             threads: Vec::new(),
+            turns: Vec::new(),
             interpreter: None,
             interpreter_states: Vec::new(),
             python_read_ns: 0,
@@ -259,18 +333,34 @@ impl TracedProcess {
             stopped: None,
             by_fallback: false,
             named_ns: 0,
+            is_settled: false,
         }
     }
 
+    pub(super) fn add_thread(&mut self, thread: TracedThread) {
+        self.turns.push(Turn::new(&thread));
+        self.threads.push(thread);
+    }
+
+    /// The last thread takes its place.
+    pub(super) fn remove_thread(&mut self, at: usize) {
+        self.turns.swap_remove(at);
+        self.threads.swap_remove(at);
+    }
+
     /// Another program runs in it, or its interpreter was found: what was known of Python is void.
-    pub(super) fn set_interpreter(&mut self, interpreter: Option<Arc<Interpreter>>, exec: bool) {
-        self.by_fallback = false;
+    pub(super) fn set_interpreter(
+        &mut self,
+        interpreter: Option<Arc<Interpreter>>,
+        exec: bool,
+        now: Reached,
+    ) {
+        self.set_fallback(false, now);
         self.interpreter = interpreter;
         self.interpreter_states.clear();
         self.python_read_ns = 0;
         self.states_read_ns = 0;
         for thread in &mut self.threads {
-            thread.seen = Seen::Unknown;
             thread.plan.set_state(None);
             if exec {
                 thread.shared.roots.forget();
@@ -279,12 +369,22 @@ impl TracedProcess {
         }
     }
 
-    /// Its stacks come from the fallback from now on, or from here again.
-    pub(super) fn set_fallback(&mut self, reads: bool, now_ns: u64) {
-        self.by_fallback = reads;
-        self.named_ns = now_ns;
+    /// `by_ns` from now on are nobody's.
+    pub(super) fn put_off(&mut self, by_ns: u64) {
         for thread in &mut self.threads {
+            thread.reached.ns += by_ns;
+        }
+    }
+
+    /// Its stacks come from the fallback from `now` on, or from here again.
+    pub(super) fn set_fallback(&mut self, reads: bool, now: Reached) {
+        let was_read = std::mem::replace(&mut self.by_fallback, reads);
+        for (thread, turn) in self.threads.iter_mut().zip(&mut self.turns) {
             thread.seen = Seen::Unknown;
+            turn.comes_at_once();
+            if was_read {
+                thread.reached = now;
+            }
         }
     }
 
@@ -323,11 +423,13 @@ impl TracedProcess {
         let matched = match_threads(&python, &os, self.pid);
         // Of a thread that was not read yet it is not known where its stack is.
         self.all_matched = matched.len() == python.len();
-        for thread in &mut self.threads {
+        for (thread, turn) in self.threads.iter_mut().zip(&mut self.turns) {
             let state = matched.get(&thread.tid).copied();
             if state.is_some() && thread.plan.state_address != state {
                 // Its stack was read without Python frames, or with another state's.
                 thread.seen = Seen::Unknown;
+                thread.captures = 0;
+                turn.comes_at_once();
             }
             thread.plan.set_state(state);
         }

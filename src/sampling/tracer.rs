@@ -4,6 +4,7 @@
 mod events;
 mod listing;
 mod look;
+mod once;
 mod stopping;
 
 use super::budget::Budget;
@@ -13,9 +14,9 @@ use super::keeper::KeeperEvent;
 use super::outbox::Outbox;
 use super::raw::{FlushFacts, Message, NamedStack, RawSample, Stretch};
 use super::schedule::{Schedule, Tick};
-use super::session::SessionOptions;
+use super::session::{SEGMENT, SessionOptions};
 use super::stops::{LateStops, NAP};
-use super::traced::{Passed, Seen, TracedProcess, TracedThread};
+use super::traced::{Passed, Reached, Seen, TracedProcess, TracedThread};
 use crate::memory::SnapshotMemory;
 use crate::model::frame::Partial;
 use crate::model::quality::Quality;
@@ -31,8 +32,8 @@ use crossbeam_channel::Receiver;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Length of a segment.
-const SEGMENT_NS: u64 = 1_000_000_000;
+/// The first segment, where somebody watches.
+const FIRST_NS: u64 = 150_000_000;
 /// Longest sleep between looks at what the rest of torchspy wants.
 const NAP_NS: u64 = 20_000_000;
 
@@ -70,10 +71,12 @@ pub(super) struct Tracer {
     schedule: Schedule,
     /// Time that the schedule was put off by, less the ticks that were counted as missed for it.
     put_off_ns: u64,
-    /// Ticks since the start.
-    looks: u64,
+    /// Up to where the looks so far, and the stops of theirs, account for time.
+    reached: Reached,
     quality: Quality,
     segment_start_ns: u64,
+    /// When the segment ends.
+    flush_ns: u64,
     own_cpu_ns: u64,
     own_queue: (ThreadFiles, SchedStat),
     ahead: Ahead,
@@ -96,6 +99,10 @@ impl Tracer {
         let now_ns = monotonic_ns();
         let schedule = Schedule::new(options.rate_hz, now_ns, now_ns ^ 0x9e37_79b9_7f4a_7c15);
         let budget = Budget::new(options.max_stopped, schedule.period_ns());
+        let first_ns = match options.segment < SEGMENT {
+            true => FIRST_NS,
+            false => SEGMENT.as_nanos() as u64,
+        };
         let own_pid = std::process::id() as i32;
         let own_files = ThreadFiles::open(own_pid, nix::unistd::gettid().as_raw());
         let own_stat = own_files.schedstat().unwrap_or_default();
@@ -113,9 +120,13 @@ impl Tracer {
             budget,
             schedule,
             put_off_ns: 0,
-            looks: 0,
+            reached: Reached {
+                ns: now_ns,
+                ticks: 0,
+            },
             quality: Quality::default(),
             segment_start_ns: now_ns,
+            flush_ns: now_ns + first_ns,
             own_cpu_ns: own_cpu_ns(),
             own_queue: (own_files, own_stat),
             ahead: Ahead::default(),
@@ -150,8 +161,10 @@ impl Tracer {
             } else {
                 self.rest(now_ns);
             }
-            if monotonic_ns() >= self.segment_start_ns + SEGMENT_NS {
+            let now_ns = monotonic_ns();
+            if now_ns >= self.flush_ns {
                 self.flush(false);
+                self.flush_ns = now_ns + self.options.segment.as_nanos() as u64;
             }
         }
         self.release_late_stops();
@@ -179,11 +192,15 @@ impl Tracer {
             sleep_until(monotonic_ns() + NAP_NS);
         }
         let now_ns = monotonic_ns();
+        let paused_ns = now_ns.saturating_sub(self.reached.ns);
         for process in &mut self.processes {
             process.named_ns = now_ns;
+            process.put_off(paused_ns);
         }
         self.schedule.restart(now_ns);
+        self.reached.ns += paused_ns;
         self.segment_start_ns = now_ns;
+        self.flush_ns = now_ns + self.options.segment.as_nanos() as u64;
     }
 
     /// Waits, a bounded time, for threads that were asked to stop and have not yet: none may be left behind stopped. If
@@ -200,19 +217,16 @@ impl Tracer {
 
     fn tick(&mut self, tick: Tick) {
         self.quality.ticks += 1;
-        self.looks += 1;
         self.call_keeper();
         self.quality.late_ticks += u64::from(tick.late);
         self.quality.missed_ticks += tick.missed;
-        while let Some(mut sample) = self.outbox.recycled() {
-            self.buffers.reclaim(&mut sample);
-            self.spare.push(sample);
-        }
+        self.take_recycled();
         self.take_late();
         let mut candidates = Vec::new();
         for index in 0..self.processes.len() {
             self.look_at_process(index, tick, &mut candidates);
         }
+        self.reached = self.reached_after(tick);
         self.take_candidates(candidates, tick);
         self.remove_exited();
         self.keep_out_of_the_way(tick.start_ns);
@@ -223,6 +237,13 @@ impl Tracer {
             .sum();
         self.control
             .show_tick(self.processes.len(), threads, self.budget.is_limiting());
+    }
+
+    fn take_recycled(&mut self) {
+        while let Some(mut sample) = self.outbox.recycled() {
+            self.buffers.reclaim(&mut sample);
+            self.spare.push(sample);
+        }
     }
 
     /// Keeps the tracer off the CPUs on which the first threads of processes run: they train.
@@ -241,6 +262,14 @@ impl Tracer {
             .filter_map(|thread| thread.files.cpu().ok().flatten())
             .collect();
         self.placement.keep_off(&cpus);
+    }
+
+    /// Up to where time is accounted for once every thread was looked at in `tick`.
+    fn reached_after(&self, tick: Tick) -> Reached {
+        Reached {
+            ns: tick.end_ns,
+            ticks: self.reached.ticks + 1,
+        }
     }
 
     /// Tells the keeper if a process may have been started since the last tick.
@@ -341,10 +370,14 @@ impl Tracer {
         sample.registers = sample.registers.filter(|_| self.options.native);
         self.flush_reused(index, at, false);
         self.control.show_sample();
+        let thread = &mut self.processes[index].threads[at];
+        thread.captures = thread.captures.saturating_add(1);
+        thread.captured_ns = monotonic_ns();
         if let Some(dropped) = self.outbox.send(Message::Sample(sample)) {
             self.put_back(dropped);
             // What it sleeps on with is not known.
             self.processes[index].threads[at].seen = Seen::Unknown;
+            self.processes[index].threads[at].captures = 0;
         }
     }
 
@@ -355,8 +388,11 @@ impl Tracer {
     }
 
     fn flush_reused(&mut self, index: usize, at: usize, no_look_follows: bool) {
-        let thread = &mut self.processes[index].threads[at];
-        if let Some(stretch) = thread.take_reused(no_look_follows, self.schedule.stratum_ns()) {
+        let process = &mut self.processes[index];
+        let thread = &mut process.threads[at];
+        let was_looked_at = thread.is_looked_at() && !process.by_fallback;
+        let end = (no_look_follows && was_looked_at).then_some(self.reached);
+        if let Some(stretch) = thread.take_reused(end) {
             self.outbox.span(stretch, None);
         }
     }

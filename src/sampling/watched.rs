@@ -50,6 +50,11 @@ impl WatchPlan {
         self.ints = vec![0; self.list.ints.len()];
     }
 
+    /// Whether the worker has said anything since it was last taken over.
+    pub(super) fn is_behind(&self, watched: &Watched) -> bool {
+        watched.generation.load(Ordering::Acquire) != self.generation
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.list.ranges.is_empty()
     }

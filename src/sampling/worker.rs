@@ -104,6 +104,7 @@ impl Worker {
         segments: Sender<Segment>,
         fallback: FallbackLink,
         lanes: LaneFeed,
+        in_a_hurry: bool,
     ) -> Self {
         Self {
             inbox,
@@ -120,7 +121,7 @@ impl Worker {
             calls: NnModuleCalls::default(),
             progress: Progress::default(),
             compilers: Compilers::default(),
-            symbols: SymbolLoader::start(),
+            symbols: SymbolLoader::start(!in_a_hurry),
             last_stacks: FxHashMap::default(),
             samples: Vec::new(),
             changed: FxHashSet::default(),

@@ -14,6 +14,7 @@ use torchspy::model::progress::{Condition, CounterInfo, ProgressPoint};
 use torchspy::model::quality::Quality;
 use torchspy::model::run::{Loss, RunInfo};
 use torchspy::model::sample::{Capture, Gil, Sample, ThreadState};
+use torchspy::model::segment::Segment;
 use torchspy::model::stack_table::StackTable;
 use torchspy::resolve::{Names, ResolveInput, resolve};
 
@@ -355,6 +356,40 @@ impl Builder {
             queue_ns: 0,
         });
         self.samples.last_mut().expect("just pushed")
+    }
+
+    /// All of it as a segment that begins at `start_ns`.
+    pub fn segment(mut self, index: u64, start_ns: u64) -> Segment {
+        let length_ns = self.clocks.iter().copied().max().unwrap_or(0);
+        for sample in &mut self.samples {
+            sample.start_ns += start_ns;
+        }
+        for point in &mut self.points {
+            point.time_ns += start_ns;
+            point.before_ns += start_ns;
+        }
+        self.quality.ticks = length_ns / TICK_NS;
+        Segment {
+            index,
+            start_ns,
+            end_ns: start_ns + length_ns,
+            processes: self.processes,
+            threads: self.threads,
+            modules: self.modules,
+            symbols: self.symbols,
+            codes: self.codes,
+            nn_modules: self.nn_modules,
+            counters: self.counters,
+            points: self.points,
+            conditions: self.conditions,
+            lanes: self.lanes,
+            frames: self.stacks.frames().to_vec(),
+            stacks: self.stacks.stacks().to_vec(),
+            samples: self.samples,
+            quality: self.quality,
+            losses: self.losses,
+            ..Segment::default()
+        }
     }
 
     /// The profile of it all.

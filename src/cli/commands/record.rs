@@ -9,6 +9,8 @@ use crate::cli::progress::Progress;
 use crate::cli::steering::{Action, Situation, Steering};
 use crate::cli::{hints, messages};
 use crate::gpu::collector;
+use crate::model::process::ProcessInfo;
+use crate::model::region::Region;
 use crate::model::run::RunInfo;
 use crate::os::launch::{Exit, LaunchError, Running, SuspendedLaunch, reap_orphans};
 use crate::os::process_info::{parse_environment, read_process_info};
@@ -16,7 +18,7 @@ use crate::os::program::is_found;
 use crate::os::redaction::redact_command;
 use crate::os::signals::{self, Signals};
 use crate::os::{access, host};
-use crate::sampling::session::{Session, SessionError};
+use crate::sampling::session::{Session, SessionError, SessionOptions};
 use std::ffi::OsString;
 use std::io;
 use std::path::Path;
@@ -71,7 +73,7 @@ fn launch(
     let pid = suspended.pid();
     let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
     let environment = std::fs::read("/proc/self/environ").unwrap_or_default();
-    let run = run_info(&plan, pid, redact_command(&words));
+    let run = run_info_of(&plan, pid, redact_command(&words));
     let duration = plan.duration;
     let finish = start(plan, &run, rank(&parse_environment(&environment)))?;
     match suspended.resume() {
@@ -85,6 +87,18 @@ fn launch(
 }
 
 fn attach(plan: RecordPlan, pid: i32, mut signals: Signals) -> Result<ExitCode, Failure> {
+    // Asked before the outputs are opened: files that exist are not emptied for nothing.
+    let info = attachable(pid)?;
+    signals.listen().map_err(Failure::new)?;
+    let rank = rank(&info.environment);
+    let run = run_info_of(&plan, pid, info.command);
+    let duration = plan.duration;
+    let finish = start(plan, &run, rank)?;
+    Ok(Recorder::new(signals, finish, None, duration).run())
+}
+
+/// The facts of a process that may be sampled.
+pub(super) fn attachable(pid: i32) -> Result<ProcessInfo, Failure> {
     let info = read_process_info(pid)
         .map_err(|_| hints::session_failure(SessionError::NoSuchProcess(pid)))?;
     if u32::try_from(pid).is_ok_and(|pid| pid == std::process::id()) {
@@ -93,8 +107,6 @@ fn attach(plan: RecordPlan, pid: i32, mut signals: Signals) -> Result<ExitCode, 
             "give the trainer's pid",
         ));
     }
-    signals.listen().map_err(Failure::new)?;
-    // Asked before the outputs are opened: files that exist are not emptied for nothing.
     if let Err(error) = access::try_read_memory(pid)
         && error.kind() == io::ErrorKind::PermissionDenied
     {
@@ -104,11 +116,17 @@ fn attach(plan: RecordPlan, pid: i32, mut signals: Signals) -> Result<ExitCode, 
             detail,
         }));
     }
-    let rank = rank(&info.environment);
-    let run = run_info(&plan, pid, info.command);
-    let duration = plan.duration;
-    let finish = start(plan, &run, rank)?;
-    Ok(Recorder::new(signals, finish, None, duration).run())
+    Ok(info)
+}
+
+/// Whether torchspy may do here what the options ask for.
+pub(super) fn check_options(options: &SessionOptions, pid: i32) -> Result<(), Failure> {
+    if !options.nonblocking
+        && let Err(error) = access::try_stop_own_child()
+    {
+        return Err(hints::stop_failure(pid, &error));
+    }
+    collector::check(&options.gpu).map_err(hints::gpu_failure)
 }
 
 /// Opens the outputs and starts sampling.
@@ -120,12 +138,7 @@ fn start(plan: RecordPlan, run: &RunInfo, rank: Option<u32>) -> Result<Finish, F
         pid: run.pid,
         started_wall_ns: run.started_wall_ns,
     };
-    if !plan.options.nonblocking
-        && let Err(error) = access::try_stop_own_child()
-    {
-        return Err(hints::stop_failure(run.pid, &error));
-    }
-    collector::check(&plan.options.gpu).map_err(hints::gpu_failure)?;
+    check_options(&plan.options, run.pid)?;
     let outputs = OpenOutputs::open(&plan.outputs, Path::new(""), &parts)?;
     match start_session(&plan, run, &outputs) {
         Ok((session, sink)) => Ok(Finish {
@@ -141,6 +154,10 @@ fn start(plan: RecordPlan, run: &RunInfo, rank: Option<u32>) -> Result<Finish, F
     }
 }
 
+fn run_info_of(plan: &RecordPlan, pid: i32, command: Vec<String>) -> RunInfo {
+    run_info(&plan.options, &plan.target, &plan.regions, pid, command)
+}
+
 fn start_session(
     plan: &RecordPlan,
     run: &RunInfo,
@@ -153,7 +170,14 @@ fn start_session(
     Ok((session, sink))
 }
 
-fn run_info(plan: &RecordPlan, pid: i32, command: Vec<String>) -> RunInfo {
+/// What a recording of `pid` says of itself.
+pub(super) fn run_info(
+    options: &SessionOptions,
+    target: &Target,
+    regions: &[Region],
+    pid: i32,
+    command: Vec<String>,
+) -> RunInfo {
     let mut notes = Vec::new();
     let groups = host::CpuGroups::of(pid);
     let own_groups = host::CpuGroups::of(i32::try_from(std::process::id()).unwrap_or(0));
@@ -168,7 +192,6 @@ fn run_info(plan: &RecordPlan, pid: i32, command: Vec<String>) -> RunInfo {
     if let Some(runtime) = access::container() {
         notes.push(format!("recorded inside {runtime}"));
     }
-    let options = &plan.options;
     RunInfo {
         torchspy: env!("CARGO_PKG_VERSION").to_owned(),
         host: host::host_name(),
@@ -177,7 +200,7 @@ fn run_info(plan: &RecordPlan, pid: i32, command: Vec<String>) -> RunInfo {
         cpus: host::cpus(),
         command,
         pid,
-        launched: matches!(plan.target, Target::Launch(_)),
+        launched: matches!(target, Target::Launch(_)),
         rate_hz: options.rate_hz,
         native: options.native,
         nonblocking: options.nonblocking,
@@ -187,11 +210,11 @@ fn run_info(plan: &RecordPlan, pid: i32, command: Vec<String>) -> RunInfo {
         started_ns: host::monotonic_ns(),
         started_wall_ns: host::wall_ns(),
         notes,
-        regions: plan.regions.clone(),
+        regions: regions.to_vec(),
     }
 }
 
-fn rank(environment: &[(String, String)]) -> Option<u32> {
+pub(super) fn rank(environment: &[(String, String)]) -> Option<u32> {
     RANKS.iter().find_map(|wanted| {
         let (_, value) = environment.iter().find(|(name, _)| name == wanted)?;
         value.parse().ok()

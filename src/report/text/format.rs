@@ -2,10 +2,10 @@
 
 use crate::analysis::intervals::Share;
 use crate::model::profile::Function;
-pub(super) use crate::model::text::printable;
+pub(crate) use crate::model::text::printable;
 
 /// The beginning of `text`, with `..` where something was cut.
-pub(super) fn cut(text: &str, width: usize) -> String {
+pub(crate) fn cut(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();
     }
@@ -14,7 +14,7 @@ pub(super) fn cut(text: &str, width: usize) -> String {
 }
 
 /// The end of `text`, with `..` where something was cut.
-pub(super) fn cut_front(text: &str, width: usize) -> String {
+pub(crate) fn cut_front(text: &str, width: usize) -> String {
     let length = text.chars().count();
     if length <= width {
         return text.to_owned();
@@ -24,7 +24,7 @@ pub(super) fn cut_front(text: &str, width: usize) -> String {
 }
 
 /// `12.3 s`, `4 min 05 s`.
-pub(super) fn seconds(ns: u64) -> String {
+pub(crate) fn seconds(ns: u64) -> String {
     let seconds = ns as f64 / 1e9;
     if seconds < 120.0 {
         return format!("{seconds:.1} s");
@@ -38,12 +38,12 @@ pub(super) fn seconds(ns: u64) -> String {
 }
 
 /// Seconds as a number for a column.
-pub(super) fn column_seconds(ns: u64) -> String {
+pub(crate) fn column_seconds(ns: u64) -> String {
     format!("{:.2}", ns as f64 / 1e9)
 }
 
 /// Three digits.
-pub(super) fn milliseconds(ms: f64) -> String {
+pub(crate) fn milliseconds(ms: f64) -> String {
     if ms < 1.0 {
         format!("{ms:.2}")
     } else if ms < 100.0 {
@@ -54,7 +54,7 @@ pub(super) fn milliseconds(ms: f64) -> String {
 }
 
 /// `41 us`, `1.2 ms`.
-pub(super) fn short_time(ns: u64) -> String {
+pub(crate) fn short_time(ns: u64) -> String {
     match ns {
         0..1_000 => format!("{ns} ns"),
         1_000..1_000_000 => format!("{:.0} us", ns as f64 / 1e3),
@@ -64,7 +64,7 @@ pub(super) fn short_time(ns: u64) -> String {
 }
 
 /// `12,345`.
-pub(super) fn count(number: u64) -> String {
+pub(crate) fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut grouped = String::with_capacity(digits.len() + digits.len() / 3);
     for (index, digit) in digits.chars().enumerate() {
@@ -77,12 +77,12 @@ pub(super) fn count(number: u64) -> String {
 }
 
 /// `12.3 %`.
-pub(super) fn percent(share: f64) -> String {
+pub(crate) fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
 
 /// A small share, where a tenth of a percent is too coarse.
-pub(super) fn fine_percent(share: f64) -> String {
+pub(crate) fn fine_percent(share: f64) -> String {
     if share > 0.0 && share < 0.001 {
         return "<0.1 %".to_owned();
     }
@@ -93,7 +93,7 @@ pub(super) fn fine_percent(share: f64) -> String {
 }
 
 /// A share with its interval: `62.0 % +-2.1`; with too few samples only what it is below: `<0.4 %`.
-pub(super) fn share(share: &Share, per_mille: u32) -> String {
+pub(crate) fn share(share: &Share, per_mille: u32) -> String {
     if share.is_uncertain() {
         let above = ((share.high * 1000.0).ceil() / 10.0).min(100.0);
         return format!("{:>7}", format!("<{above:.1} %"));
@@ -106,12 +106,12 @@ pub(super) fn share(share: &Share, per_mille: u32) -> String {
 }
 
 /// `train.py:88`, or the last two parts of a longer path.
-pub(super) fn place(function: &Function, line: u32) -> String {
+pub(crate) fn place(function: &Function, line: u32) -> String {
     place_of(&function.file, line)
 }
 
 /// The same of a file by its path.
-pub(super) fn place_of(path: &str, line: u32) -> String {
+pub(crate) fn place_of(path: &str, line: u32) -> String {
     let mut parts = path.rsplit('/');
     let file = parts.next().unwrap_or_default();
     let from_package = path.contains("-packages/") || path.contains("/lib/python");

@@ -139,7 +139,7 @@ fn row(out: &mut String, profile: &Profile, label: &str, figure: &Figure, top: O
 }
 
 /// A bar for each value, of eight heights: the lowest is nothing, the highest `top`.
-fn sparkline(values: &[Option<f64>], top: f64) -> String {
+pub(crate) fn sparkline(values: &[Option<f64>], top: f64) -> String {
     let bar = |value: &Option<f64>| match value {
         None => NOTHING,
         Some(value) if top > 0.0 => {
@@ -165,7 +165,7 @@ fn amount(kind: LaneKind, value: f64) -> String {
 }
 
 /// `41 GB`, `1.2 MB`.
-fn bytes(value: f64) -> String {
+pub(crate) fn bytes(value: f64) -> String {
     const UNITS: [&str; 6] = ["B", "kB", "MB", "GB", "TB", "PB"];
     let mut value = value;
     let mut unit = 0;

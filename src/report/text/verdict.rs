@@ -26,7 +26,22 @@ pub(super) fn verdict(out: &mut String, profile: &Profile, analysis: &Analysis) 
     }
 }
 
-fn told(out: &mut String, profile: &Profile, verdict: &Verdict, cause: Cause, finding: &Finding) {
+/// The verdict in one line: the cause, what says so, and where.
+pub(super) fn line(profile: &Profile, verdict: &Verdict) -> String {
+    let (Some(cause), Some(finding)) = (verdict.cause, verdict.findings.first()) else {
+        return none_text(verdict);
+    };
+    let mut text = cause_text(verdict, cause, finding);
+    if let Some((function, line)) = verdict.at
+        && let Some(function) = profile.functions.get(function.index())
+    {
+        text.push_str(&format!(", at {}", place(function, line)));
+    }
+    text
+}
+
+/// `input-bound, batch work (high). Training thread waits for data 41 %`.
+fn cause_text(verdict: &Verdict, cause: Cause, finding: &Finding) -> String {
     let detail = cause
         .detail()
         .map_or(String::new(), |detail| format!(", {detail}"));
@@ -34,8 +49,11 @@ fn told(out: &mut String, profile: &Profile, verdict: &Verdict, cause: Cause, fi
         .confidence
         .map_or("", |confidence| confidence.name());
     let claim = claim(cause, finding, &verdict.figures);
-    let text = format!("{}{detail} ({confidence}). {claim}", cause.name());
-    hanging(out, "VERDICT", &text);
+    format!("{}{detail} ({confidence}). {claim}", cause.name())
+}
+
+fn told(out: &mut String, profile: &Profile, verdict: &Verdict, cause: Cause, finding: &Finding) {
+    hanging(out, "VERDICT", &cause_text(verdict, cause, finding));
     if let Some(waits) = verdict.waits_for {
         let info = profile.processes.get(verdict.process.index());
         let name = info.map_or_else(String::new, |process| role(process.role));
@@ -64,21 +82,25 @@ fn told(out: &mut String, profile: &Profile, verdict: &Verdict, cause: Cause, fi
     }
 }
 
-fn untold(out: &mut String, verdict: &Verdict) {
+/// Why there is no one cause.
+fn none_text(verdict: &Verdict) -> String {
     let names: Vec<String> = verdict
         .findings
         .iter()
         .take(3)
         .map(|finding| finding.cause.name().to_owned())
         .collect();
-    let text = match names.as_slice() {
+    match names.as_slice() {
         [] => {
             "no single one: nothing takes enough of the time, or what could was not seen".to_owned()
         }
         [only] => format!("none: it may be {only}, but see what is missing"),
         several => format!("no single one: {}", several.join(", ")),
-    };
-    hanging(out, "VERDICT", &text);
+    }
+}
+
+fn untold(out: &mut String, verdict: &Verdict) {
+    hanging(out, "VERDICT", &none_text(verdict));
     for finding in verdict.findings.iter().take(3) {
         let text = format!("{}: {}", finding.cause.name(), evidence(finding));
         hanging(out, "", &text);

@@ -31,7 +31,12 @@ impl Tracer {
                 } => {
                     let found = self.processes.iter().position(|process| process.pid == pid);
                     if let Some(index) = found {
-                        self.processes[index].set_interpreter(interpreter.clone(), exec);
+                        self.processes[index].is_settled = interpreter.is_some();
+                        self.processes[index].set_interpreter(
+                            interpreter.clone(),
+                            exec,
+                            self.reached,
+                        );
                         if exec {
                             self.rename_threads(index, true);
                         }
@@ -43,7 +48,15 @@ impl Tracer {
                     if let Some(process) =
                         self.processes.iter_mut().find(|process| process.pid == pid)
                     {
-                        process.set_fallback(reads, monotonic_ns());
+                        process.set_fallback(reads, self.reached);
+                        process.named_ns = monotonic_ns();
+                    }
+                }
+                KeeperEvent::NoInterpreter { pid } => {
+                    if let Some(process) =
+                        self.processes.iter_mut().find(|process| process.pid == pid)
+                    {
+                        process.is_settled = true;
                     }
                 }
                 KeeperEvent::Named {
@@ -70,6 +83,7 @@ impl Tracer {
         if !process.by_fallback || now_ns <= process.named_ns {
             return;
         }
+        process.is_settled = true;
         let since_ns = std::mem::replace(&mut process.named_ns, now_ns);
         let gil_holder = stacks
             .iter()

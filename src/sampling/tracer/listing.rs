@@ -46,19 +46,19 @@ impl Tracer {
         let id = ThreadId::from_index(self.next_thread);
         self.next_thread += 1;
         let process = &mut self.processes[index];
-        let mut thread = TracedThread::new(process.pid, tid, id);
+        let mut thread = TracedThread::new(process.pid, tid, id, self.reached);
         let info = thread_info(process, &thread, now_ns);
         thread.name.clone_from(&info.name);
         thread.wanted = is_wanted(&self.options, &info.name);
         self.outbox.send(Message::Thread(id, Box::new(info)));
-        process.threads.push(thread);
+        process.add_thread(thread);
     }
 
     fn remove_threads(&mut self, index: usize, mut gone: Vec<usize>) {
         gone.sort_unstable();
         for at in gone.into_iter().rev() {
             self.close_thread(index, at);
-            self.processes[index].threads.swap_remove(at);
+            self.processes[index].remove_thread(at);
         }
     }
 

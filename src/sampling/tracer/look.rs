@@ -70,18 +70,20 @@ impl Tracer {
             process.match_python_threads(tick.start_ns);
         }
         process.stopped = None;
-        let mut gone = false;
-        for thread in 0..self.processes[index].threads.len() {
-            if unchanged {
-                let passed = Passed {
-                    weight_ns: tick.weight_ns(),
-                    ticks: 1,
-                    ..Passed::default()
-                };
-                self.processes[index].threads[thread].reuse(tick.start_ns, passed);
-                continue;
+        let (before, after) = (self.reached, self.reached_after(tick));
+        if unchanged {
+            for thread in &mut self.processes[index].threads {
+                thread.reach(before, after);
+                thread.reuse(tick.start_ns, Passed::of(tick));
             }
-            gone |= !self.look_at_thread(index, thread, tick, candidates);
+            return;
+        }
+        let (ticks, weight_ns) = (before.ticks, tick.weight_ns());
+        let mut gone = false;
+        for at in 0..self.processes[index].turns.len() {
+            if self.processes[index].turns[at].has_come(ticks, weight_ns) {
+                gone |= !self.look_at_thread(index, at, tick, candidates);
+            }
         }
         if gone {
             self.processes[index].link_count = 0;
@@ -96,23 +98,25 @@ impl Tracer {
         tick: Tick,
         candidates: &mut Vec<Candidate>,
     ) -> bool {
+        let (before, after) = (self.reached, self.reached_after(tick));
         let process = &mut self.processes[index];
-        let thread = &mut process.threads[at];
-        if !thread.wanted || thread.pass_over(self.looks, tick.weight_ns()) {
+        let (thread, turn) = (&mut process.threads[at], &mut process.turns[at]);
+        let stays_dead = thread.is_dead && !before.ticks.is_multiple_of(DEAD_LOOKS);
+        if !thread.wanted || stays_dead {
+            thread.reached = after;
             return true;
         }
-        if std::mem::take(&mut thread.is_dead) && !self.looks.is_multiple_of(DEAD_LOOKS) {
-            thread.is_dead = true;
+        if self.options.once && !thread.begin_look() {
             return true;
+        }
+        thread.reach(before, after);
+        if std::mem::take(&mut thread.is_dead) {
+            thread.skipped = Passed::default();
         }
         let Ok(now) = thread.files.schedstat() else {
             return false;
         };
-        let passed = Passed {
-            weight_ns: tick.weight_ns(),
-            ticks: 1,
-            ..Passed::default()
-        };
+        let passed = Passed::of(tick);
         let unscheduled = now.is_kept() && now == thread.last;
         let wants_stack = thread.wants_stack(&now);
         let wants_registers = unscheduled && thread.wants_registers(&now);
@@ -120,11 +124,11 @@ impl Tracer {
             && matches!(thread.seen, Seen::Asleep(_))
             && !(wants_registers || wants_stack)
         {
-            thread.quiet_looks = thread.quiet_looks.saturating_add(1);
+            turn.slept_on();
             thread.reuse(tick.start_ns, passed);
             return true;
         }
-        thread.quiet_looks = 0;
+        turn.comes_at_once();
         let slices = now.slices;
         let previous = thread.last;
         let (run_ns, queue_ns) = thread.advance(now);
@@ -142,6 +146,7 @@ impl Tracer {
             asleep: None,
         };
         if whereabouts == Whereabouts::Running {
+            process.stopped = Some(false);
             candidates.push(candidate);
             return true;
         }
@@ -189,10 +194,9 @@ impl Tracer {
         let thread = &mut self.processes[candidate.process].threads[candidate.thread];
         thread.seen = Seen::Unknown;
         thread.deferred_sleep.add(Passed {
-            weight_ns: tick.weight_ns(),
-            ticks: 1,
             run_ns: candidate.run_ns,
             queue_ns: candidate.queue_ns,
+            ..Passed::of(tick)
         });
     }
 
@@ -301,7 +305,10 @@ impl Tracer {
         };
         sample.stretch = self.stretch(index, at, tick, ran, Capture::Asleep);
         sample.stretch.syscall = syscall;
-        sample.stretch.gil = Gil::NotHeld;
+        sample.stretch.gil = match self.options.once && holds_gil(&self.processes[index], at) {
+            true => Gil::Held,
+            false => Gil::NotHeld,
+        };
         // A thread that waits for the interpreter's lock sleeps in a futex: who has it is worth a small read.
         if syscall == Some(FUTEX) {
             sample.stretch.gil_holder = other_holder(&self.processes[index], at);

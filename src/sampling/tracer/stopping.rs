@@ -11,12 +11,15 @@ use crate::os::threads::ThreadFiles;
 use crate::python::threads::{GilState, read_gil_holder};
 use crate::sampling::capture::{Buffers, Subject, capture, capture_unstopped};
 use crate::sampling::stops::{Outcome, Request, stop_all};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
 /// A thread that ran when it was looked at may be asleep when it stands, some tens of microseconds later. Taking that for what
 /// it did would add as much to every sleep, at the cost of what it ran before; so the tick waits for the next stop that finds it
 /// running, as ticks over the budget do. After so many ticks the sleep is taken: it hardly ever runs for longer.
 const MAX_FALLEN_ASLEEP: u32 = 4;
+/// How many threads are stopped at the same time where each is read once: the more there are, the longer each stands until it is
+/// its turn, and no schedule presses.
+const STOPPED_AT_ONCE: usize = 4;
 
 impl Tracer {
     /// Stops, or in nonblocking mode only reads, what runs; the rest of it waits for its turn.
@@ -72,9 +75,16 @@ impl Tracer {
                 continue;
             }
             self.quality.skipped_for_budget += 1;
-            self.defer(candidate, weight_ns);
+            self.defer(candidate, tick);
         }
-        let stopped_ns = self.stop_candidates(&to_stop, tick, &gil);
+        let together = match self.options.once {
+            true => STOPPED_AT_ONCE,
+            false => to_stop.len().max(1),
+        };
+        let mut stopped_ns = 0;
+        for part in to_stop.chunks(together) {
+            stopped_ns += self.stop_candidates(part, tick, &gil);
+        }
         let running_ns = running as u64 * weight_ns;
         self.quality.target_run_ns += running_ns + stopped_ns;
         self.budget.account(stopped_ns, running_ns);
@@ -82,14 +92,13 @@ impl Tracer {
     }
 
     /// Puts a tick's time of a running thread off to the next capture of it.
-    fn defer(&mut self, candidate: Candidate, weight_ns: u64) {
+    fn defer(&mut self, candidate: Candidate, tick: Tick) {
         let thread = &mut self.processes[candidate.process].threads[candidate.thread];
         thread.seen = Seen::Running;
         let passed = Passed {
-            weight_ns,
-            ticks: 1,
             run_ns: candidate.run_ns,
             queue_ns: candidate.queue_ns,
+            ..Passed::of(tick)
         };
         match candidate.asleep {
             None => thread.deferred.add(passed),
@@ -195,9 +204,7 @@ impl Tracer {
             if let Some((sample, _)) = prepared[at].take() {
                 self.put_back(sample);
             }
-            stopped_ns += self.settle(*candidate, outcome, samples[at].take(), ticks[at].0, gil);
-            let thread = &mut self.processes[candidate.process].threads[candidate.thread];
-            thread.skipped.weight_ns += ticks[at].1;
+            stopped_ns += self.settle(*candidate, outcome, samples[at].take(), ticks[at], gil);
         }
         stopped_ns
     }
@@ -246,7 +253,10 @@ impl Tracer {
         let process = &mut processes[index];
         let thread = &mut process.threads[at];
         let stack = buffers.prepare(&mut thread.plan, &thread.shared);
+        let state_address = thread.plan.state_address;
         read_stopped(process, at, &stopped, native, stack, buffers, &mut sample);
+        process.threads[at].stack_pointer = stack_pointer(&sample);
+        let holders = gil_holders(process);
         let stop_ns = stopped.resume();
         self.quality.stops.record(stop_ns);
         // Its running time was accounted for in the tick that asked for the stop.
@@ -261,19 +271,19 @@ impl Tracer {
         };
         sample.stretch = self.stretch(index, at, now, (0, 0), Capture::Stopped);
         sample.stretch.ticks -= 1;
+        set_gil(&mut sample.stretch, state_address, &holders);
         self.hand_on(index, at, sample);
     }
 
     /// Puts the schedule off by the time that stops took since `begun_ns`, and shares that time out. A thread that was waited for
     /// spent its part where it stands, stopped, or waiting for a CPU or in the kernel to be: its tick is longer by that. The time of
-    /// the others, and of what followed a thread's resuming, waits for the next look. Gives each candidate's tick, and the time
-    /// that it is owed.
+    /// the others, and of what followed a thread's resuming, waits for the next look. Gives each candidate's tick.
     fn share_out_stops(
         &mut self,
         done: &[(Candidate, u64)],
         tick: Tick,
         begun_ns: u64,
-    ) -> Vec<(Tick, u64)> {
+    ) -> Vec<Tick> {
         let since = |end_ns: u64| end_ns.saturating_sub(begun_ns);
         let whole_ns = since(done.iter().map(|(_, done_ns)| *done_ns).max().unwrap_or(0));
         self.schedule.put_off(whole_ns);
@@ -281,28 +291,19 @@ impl Tracer {
         let period_ns = self.schedule.period_ns();
         self.quality.missed_ticks += missed_ns / period_ns;
         self.put_off_ns = missed_ns % period_ns;
-        if whole_ns > 0 && !self.options.gil_only {
-            let own: FxHashSet<(usize, usize)> = done
-                .iter()
-                .map(|(candidate, _)| (candidate.process, candidate.thread))
-                .collect();
-            for (index, process) in self.processes.iter_mut().enumerate() {
-                for (at, thread) in process.threads.iter_mut().enumerate() {
-                    if !process.by_fallback && thread.is_looked_at() && !own.contains(&(index, at))
-                    {
-                        thread.skipped.weight_ns += whole_ns;
-                    }
-                }
+        self.reached.ns += whole_ns;
+        if self.options.gil_only {
+            // Only who holds the GIL is recorded, and who did meanwhile is not known.
+            for process in &mut self.processes {
+                process.put_off(whole_ns);
             }
         }
         done.iter()
-            .map(|(_, done_ns)| {
-                let waited_ns = since(*done_ns);
-                let tick = Tick {
-                    end_ns: tick.end_ns + waited_ns,
-                    ..tick
-                };
-                (tick, whole_ns - waited_ns)
+            .map(|(candidate, done_ns)| {
+                let end_ns = tick.end_ns + since(*done_ns);
+                let thread = &mut self.processes[candidate.process].threads[candidate.thread];
+                thread.reached.ns = thread.reached.ns.max(end_ns);
+                Tick { end_ns, ..tick }
             })
             .collect()
     }
@@ -323,10 +324,7 @@ impl Tracer {
         match (outcome, sample) {
             (Some(Outcome::Resumed(stop_ns)), Some(mut sample)) => {
                 self.quality.stops.record(stop_ns);
-                thread.stack_pointer = sample
-                    .registers
-                    .and_then(|registers| registers.stack_pointer())
-                    .unwrap_or(0);
+                thread.stack_pointer = stack_pointer(&sample);
                 let state_address = thread.plan.state_address;
                 let registers = sample.registers.unwrap_or_else(Registers::unknown);
                 if candidate.asleep.is_none()
@@ -334,7 +332,7 @@ impl Tracer {
                     && thread.deferred.ticks < MAX_FALLEN_ASLEEP
                 {
                     self.put_back(sample);
-                    self.defer(candidate, tick.weight_ns());
+                    self.defer(candidate, tick);
                     return stop_ns;
                 }
                 if let Some(whereabouts) = candidate.asleep {
@@ -359,7 +357,7 @@ impl Tracer {
                 let why = match outcome {
                     Some(Outcome::TimedOut) => {
                         self.quality.stop_timeouts += 1;
-                        self.defer(candidate, tick.weight_ns());
+                        self.defer(candidate, tick);
                         return 0;
                     }
                     Some(Outcome::Failed(StopError::Refused)) => {
@@ -398,6 +396,12 @@ fn read_stopped(
     );
     sample.registers = registers;
     sample.failure = read.err().map(|_| Partial::StackUnreadable);
+}
+
+/// Where the stack of a thread that stood was: of older Pythons that tells whose each thread state is. 0 where it was not read.
+fn stack_pointer(sample: &RawSample) -> u64 {
+    let registers = sample.registers.as_ref();
+    registers.and_then(Registers::stack_pointer).unwrap_or(0)
 }
 
 /// Thread states that hold a GIL of the process right now, with their threads.

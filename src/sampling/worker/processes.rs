@@ -114,7 +114,10 @@ impl Worker {
                 let order = Order::Watch { process: id, pid };
                 let _ = self.fallback.orders.send(order);
             }
-            Python::None(error) => process.note = error.to_string(),
+            Python::None(error) => {
+                process.note = error.to_string();
+                let _ = self.events.send(KeeperEvent::NoInterpreter { pid });
+            }
             Python::Pending => {}
         }
     }

@@ -12,6 +12,7 @@ mod tensor;
 mod watch;
 
 pub use scan::ScanFrame;
+pub use tensor::describe_tensor;
 pub use watch::INT_BYTES;
 
 use crate::memory::Memory;

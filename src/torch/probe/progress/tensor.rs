@@ -98,6 +98,104 @@ impl Tensor {
     }
 }
 
+/// Dimensions of a tensor that are shown.
+const MAX_DIMENSIONS: u64 = 16;
+/// Dimensions that lie in the tensor itself (c10/core/impl/SizesAndStrides.h, `C10_SIZES_AND_STRIDES_MAX_INLINE_SIZE`).
+const INLINE_DIMENSIONS: u64 = 5;
+
+/// What a tensor is: class, shape, type of its elements and device; `None` where there is none whose layout can be proven.
+pub fn describe_tensor(object: u64, class: &str, memory: &dyn Memory) -> Option<String> {
+    let tensor = Tensor::at(object, memory)?;
+    let shape: Vec<String> = tensor.shape(memory)?.iter().map(u64::to_string).collect();
+    let element = tensor.number(tensor.layout.data_type, memory)?;
+    let element = any_element_type(element).unwrap_or("another type");
+    let device = tensor.device(memory);
+    Some(format!(
+        "{class} ({}) {element} {}",
+        shape.join(", "),
+        device.as_deref().unwrap_or("device not known")
+    ))
+}
+
+impl Tensor {
+    fn number(&self, offset: u32, memory: &dyn Memory) -> Option<u16> {
+        let mut bytes = [0; 2];
+        let address = self.implementation.wrapping_add(offset.into());
+        memory.read_exact(address, &mut bytes).ok()?;
+        Some(u16::from_le_bytes(bytes))
+    }
+
+    /// `sizes_and_strides_`: the number of dimensions, and the sizes or a pointer to them.
+    fn shape(&self, memory: &dyn Memory) -> Option<Vec<u64>> {
+        let first = u64::from(self.layout.python) + 8;
+        let word = |offset: u64| {
+            memory
+                .read_u64(self.implementation.wrapping_add(offset))
+                .ok()
+        };
+        let dimensions = word(first)?;
+        if dimensions > MAX_DIMENSIONS {
+            return None;
+        }
+        let sizes = match dimensions {
+            ..=INLINE_DIMENSIONS => self.implementation.wrapping_add(first + 8),
+            _ => word(first + 8).filter(|&sizes| is_pointer(sizes))?,
+        };
+        (0..dimensions)
+            .map(|index| {
+                let size = memory.read_u64(sizes.wrapping_add(index * 8)).ok()?;
+                (size < 1 << 48).then_some(size)
+            })
+            .collect()
+    }
+
+    /// `device_opt_`, behind the type: kind, index, whether there is one (c10/core/Device.h).
+    fn device(&self, memory: &dyn Memory) -> Option<String> {
+        let address = self
+            .implementation
+            .wrapping_add(u64::from(self.layout.data_type) + 2);
+        let mut bytes = [0; 3];
+        memory.read_exact(address, &mut bytes).ok()?;
+        let [kind, index, 1] = bytes else {
+            return None;
+        };
+        let name = device_type(kind)?;
+        Some(match index as i8 {
+            ..0 => name.to_owned(),
+            index => format!("{name}:{index}"),
+        })
+    }
+}
+
+/// Devices by number. Source: c10/core/DeviceType.h.
+fn device_type(number: u8) -> Option<&'static str> {
+    Some(match number {
+        0 => "cpu",
+        1 => "cuda",
+        6 => "hip",
+        9 => "xla",
+        12 => "xpu",
+        13 => "mps",
+        14 => "meta",
+        15 => "hpu",
+        20 => "privateuse1",
+        _ => return None,
+    })
+}
+
+/// Types of elements, those included that no model computes with. Source: c10/core/ScalarType.h.
+fn any_element_type(number: u16) -> Option<&'static str> {
+    Some(match number {
+        0 => "uint8",
+        1 => "int8",
+        2 => "int16",
+        3 => "int32",
+        4 => "int64",
+        11 => "bool",
+        _ => return element_type(number),
+    })
+}
+
 fn is_pointer(word: u64) -> bool {
     word.is_multiple_of(8) && (0x1000..1 << 47).contains(&word)
 }

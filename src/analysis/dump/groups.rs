@@ -1,0 +1,91 @@
+//! Threads whose stacks are equal, so that each stack is shown once.
+
+use crate::model::dump::{Dump, DumpedThread};
+use crate::model::sample::Gil;
+use rustc_hash::FxHashMap;
+
+/// A thread of a dump: indices of its process and of itself in it.
+pub type ThreadPlace = (usize, usize);
+
+/// Threads with equal stacks, in the order of the dump; never empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// The threads.
+    pub members: Vec<ThreadPlace>,
+}
+
+/// What makes two threads equal: every frame with its line, what they wait for and who has that, and what they are.
+#[derive(PartialEq, Eq, Hash)]
+struct Key<'d> {
+    frames: Vec<(&'d str, &'d str, u32, Option<&'d str>)>,
+    locals: Vec<&'d str>,
+    wait: Option<(&'static str, &'d str, Option<u64>, Option<i32>)>,
+    state: u8,
+    holds_gil: bool,
+    trains: bool,
+    partial: Option<&'static str>,
+    kernel: (&'d Option<String>, &'d [String]),
+}
+
+fn key(thread: &DumpedThread) -> Key<'_> {
+    let frames = thread.frames.iter();
+    Key {
+        frames: frames
+            .clone()
+            .map(|frame| {
+                let module = frame.module.as_deref();
+                (&*frame.name, &*frame.file, frame.line, module)
+            })
+            .collect(),
+        locals: frames
+            .flat_map(|frame| frame.locals.iter().flatten())
+            .map(|local| &*local.value)
+            .collect(),
+        wait: thread.wait.as_ref().map(|wait| {
+            let lock = wait.lock.as_ref().map(|lock| lock.address);
+            let owner = wait.owner.as_ref().map(|owner| owner.tid);
+            (wait.kind.name(), &*wait.what, lock, owner)
+        }),
+        state: thread.state as u8,
+        holds_gil: thread.gil == Gil::Held,
+        trains: thread.trains,
+        partial: thread.partial,
+        kernel: (&thread.wchan, &thread.kernel_stack),
+    }
+}
+
+/// Groups of equal stacks: those of training threads first, then those with Python frames; the smaller ones first, for the odd
+/// one out is what one looks for. Threads of which nothing was read come last.
+pub fn groups(dump: &Dump) -> Vec<Group> {
+    let mut index: FxHashMap<Key<'_>, usize> = FxHashMap::default();
+    let mut groups: Vec<Group> = Vec::new();
+    for (at, process) in dump.processes.iter().enumerate() {
+        for (thread_at, thread) in process.threads.iter().enumerate() {
+            let group = *index.entry(key(thread)).or_insert_with(|| {
+                groups.push(Group {
+                    members: Vec::new(),
+                });
+                groups.len() - 1
+            });
+            if let Some(group) = groups.get_mut(group) {
+                group.members.push((at, thread_at));
+            }
+        }
+    }
+    groups.sort_by_key(|group| {
+        let first = group.members.first().and_then(|&place| thread(dump, place));
+        let class = first.map_or(3, |thread| match thread {
+            _ if thread.trains => 0,
+            _ if thread.frames.iter().any(|frame| frame.is_python) => 1,
+            _ if !thread.frames.is_empty() => 2,
+            _ => 3,
+        });
+        (class, group.members.len())
+    });
+    groups
+}
+
+/// The thread at a place.
+pub fn thread(dump: &Dump, (process, thread): ThreadPlace) -> Option<&DumpedThread> {
+    dump.processes.get(process)?.threads.get(thread)
+}

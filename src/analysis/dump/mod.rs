@@ -1,0 +1,269 @@
+//! What one look at a job says: of each thread its state, what it waits for, where; of each rank how far it is.
+
+pub mod attach;
+#[cfg(test)]
+mod built;
+pub mod deadlocks;
+pub mod groups;
+pub mod moved;
+pub mod verdict;
+
+use super::of_thread;
+use super::stack_facts::StackFacts;
+use crate::model::category::FrameKind;
+use crate::model::dump::{
+    Dump, DumpedFrame, DumpedProcess, DumpedThread, DumpedWait, Owner, Place, Progress,
+};
+use crate::model::ids::{ProcessId, StackId, ThreadId};
+use crate::model::profile::{Profile, ProfileProcess, ProfileSample, Role};
+use crate::model::progress::CounterKind;
+use crate::model::quality::DurationHistogram;
+use crate::model::sample::{Capture, Gil, ThreadState};
+use crate::model::wait::WaitKind;
+use crate::torch::rules::syscall_names::call_of;
+use rustc_hash::FxHashMap;
+
+/// Works out what `profile` says, which holds one look. Times are left to whoever looked.
+pub fn dump(profile: &Profile) -> Dump {
+    let mut facts = StackFacts::new(profile);
+    let samples = last_samples(profile);
+    let mut processes: Vec<DumpedProcess> = profile
+        .processes
+        .iter()
+        .enumerate()
+        .map(|(index, process)| {
+            of_process(&mut facts, ProcessId::from_index(index), process, &samples)
+        })
+        .collect();
+    processes.sort_by_key(|process| role_order(process.role));
+    Dump {
+        stopped: profile.quality.stops.count(),
+        longest_stop_ns: profile.quality.stops.max_ns(),
+        stops_ns: stops_ns(&profile.quality.stops),
+        processes,
+        missing: profile.missing.clone(),
+        ..Dump::default()
+    }
+}
+
+/// Every stop's length, ascending.
+fn stops_ns(stops: &DurationHistogram) -> Vec<u64> {
+    const MOST: u64 = 4096;
+    let count = stops.count();
+    (1..=count.min(MOST))
+        .filter_map(|number| stops.quantile_ns(number as f64 / count as f64))
+        .collect()
+}
+
+/// Launchers, ranks by number, workers, others.
+fn role_order(role: Role) -> (u8, u32) {
+    match role {
+        Role::Launcher => (0, 0),
+        Role::Trainer { rank, .. } => (1, rank.unwrap_or(0)),
+        Role::DataLoaderWorker { number, .. } => (2, number),
+        Role::Other => (3, 0),
+    }
+}
+
+/// Of each thread the last sample whose stack was read; where none was, the last one.
+fn last_samples(profile: &Profile) -> FxHashMap<ThreadId, &ProfileSample> {
+    let mut last: FxHashMap<ThreadId, &ProfileSample> = FxHashMap::default();
+    for index in 0..profile.threads.len() {
+        let id = ThreadId::from_index(index);
+        let own = of_thread(profile, id);
+        let fresh = own.iter().rev().find(|sample| sample.capture.is_fresh());
+        if let Some(&sample) = fresh.or(own.last()) {
+            last.insert(id, sample);
+        }
+    }
+    last
+}
+
+fn of_process(
+    facts: &mut StackFacts<'_>,
+    id: ProcessId,
+    process: &ProfileProcess,
+    samples: &FxHashMap<ThreadId, &ProfileSample>,
+) -> DumpedProcess {
+    let profile = facts.profile();
+    let mut threads: Vec<DumpedThread> = Vec::new();
+    let mut gil_holder = None;
+    for (index, info) in profile.threads.iter().enumerate() {
+        let thread = ThreadId::from_index(index);
+        if info.process != id {
+            continue;
+        }
+        let Some(sample) = samples.get(&thread) else {
+            continue;
+        };
+        if sample.gil == Gil::Held {
+            gil_holder = Some(info.tid);
+        }
+        gil_holder = gil_holder.or(sample.gil_holder.and_then(|holder| tid(profile, holder)));
+        let trains = process.training_thread == Some(thread);
+        threads.push(of_sample(facts, thread, sample, trains));
+    }
+    threads.sort_by_key(|thread| {
+        let is_python = thread.frames.iter().any(|frame| frame.is_python);
+        (!thread.trains, !is_python, thread.tid)
+    });
+    let trainer_pid = match process.role {
+        Role::DataLoaderWorker { trainer, .. } => trainer
+            .and_then(|trainer| profile.processes.get(trainer.index()))
+            .map(|trainer| trainer.info.pid),
+        _ => None,
+    };
+    DumpedProcess {
+        pid: process.info.pid,
+        role: process.role,
+        trainer_pid,
+        command: process.info.command.clone(),
+        python: process.info.python.clone(),
+        torch: process.info.torch.clone(),
+        note: process.info.note.clone(),
+        progress: progress(profile, id),
+        gil_holder,
+        threads,
+    }
+}
+
+fn tid(profile: &Profile, thread: ThreadId) -> Option<i32> {
+    profile.threads.get(thread.index()).map(|info| info.tid)
+}
+
+fn of_sample(
+    facts: &mut StackFacts<'_>,
+    id: ThreadId,
+    sample: &ProfileSample,
+    trains: bool,
+) -> DumpedThread {
+    let profile = facts.profile();
+    let info = profile.threads.get(id.index());
+    let wait = facts.wait(sample).map(|(kind, what)| DumpedWait {
+        kind,
+        what: facts.words(what).to_owned(),
+        owner: owner(profile, kind, sample),
+        lock: None,
+    });
+    let at = facts.line(sample.stack).and_then(|(function, line)| {
+        let function = profile.functions.get(function.index())?;
+        Some(Place {
+            function: function.name.clone(),
+            file: function.file.clone(),
+            line,
+        })
+    });
+    let asleep = sample.state != ThreadState::Running;
+    let call = sample.syscall.filter(|_| asleep);
+    let (frames, partial) = frames(profile, sample.stack);
+    DumpedThread {
+        tid: info.map_or(0, |info| info.tid),
+        name: info.map(|info| info.name.clone()).unwrap_or_default(),
+        python_name: None,
+        trains,
+        state: sample.state,
+        capture: sample.capture,
+        syscall: call.map(|number| {
+            call_of(&profile.run.architecture, number).map_or_else(
+                || format!("system call {number}"),
+                |(name, _)| name.to_owned(),
+            )
+        }),
+        gil: sample.gil,
+        wait: wait.or_else(|| no_cpu(sample)),
+        module: frames.iter().find_map(|frame| frame.module.clone()),
+        at,
+        frames,
+        partial,
+        moved_frames: 0,
+        slices: None,
+        wchan: None,
+        kernel_stack: Vec::new(),
+    }
+}
+
+fn owner(profile: &Profile, kind: WaitKind, sample: &ProfileSample) -> Option<Owner> {
+    let holder = sample.gil_holder.filter(|_| kind == WaitKind::Gil)?;
+    Some(Owner {
+        tid: tid(profile, holder)?,
+        by: "the interpreter",
+    })
+}
+
+/// A thread that the kernel calls running, but that had no CPU when it was looked at.
+fn no_cpu(sample: &ProfileSample) -> Option<DumpedWait> {
+    let waited = sample.capture == Capture::Unread && sample.queue_ns > 0;
+    waited.then(|| DumpedWait {
+        kind: WaitKind::Cpu,
+        what: "a CPU".to_owned(),
+        owner: None,
+        lock: None,
+    })
+}
+
+/// The frames of a stack, leaf first, and why it ends early.
+fn frames(profile: &Profile, stack: Option<StackId>) -> (Vec<DumpedFrame>, Option<&'static str>) {
+    let mut frames: Vec<DumpedFrame> = Vec::new();
+    let mut partial = None;
+    for frame in profile.stacks.leaf_to_root(stack) {
+        let frame = profile.stacks.frame(frame);
+        if let Some(why) = frame.partial {
+            partial = Some(why.name());
+            continue;
+        }
+        let Some(function) = profile.functions.get(frame.function.index()) else {
+            continue;
+        };
+        // What stands on the mark was called by this module: the call itself is the next frame towards the leaf or this side.
+        if let Some(module) = frame
+            .nn_module
+            .and_then(|id| profile.nn_modules.get(id.index()))
+        {
+            if let Some(last) = frames.last_mut() {
+                last.module = Some(module.label());
+            }
+            continue;
+        }
+        frames.push(DumpedFrame {
+            name: function.name.clone(),
+            short_name: function.short_name.clone(),
+            file: function.file.clone(),
+            line: frame.line,
+            is_python: function.is_python,
+            kind: function.kind,
+            is_plumbing: function.plumbing || function.kind == FrameKind::Interpreter,
+            is_guess: frame.trust.is_some_and(|trust| trust.is_guess()),
+            module: None,
+            locals: None,
+        });
+    }
+    (frames, partial)
+}
+
+/// The last value of each counter of a process; of counters of one kind the one that was read last.
+fn progress(profile: &Profile, process: ProcessId) -> Vec<Progress> {
+    let mut found = Vec::new();
+    for kind in CounterKind::ALL {
+        let of_kind = profile.points.iter().rev().find_map(|point| {
+            let counter = profile.counters.get(point.counter.index())?;
+            (counter.process == process && counter.kind == kind).then_some((point, counter))
+        });
+        if let Some((point, counter)) = of_kind {
+            found.push(Progress {
+                what: words_of(kind).to_owned(),
+                value: point.value,
+                source: counter.class.clone(),
+            });
+        }
+    }
+    found
+}
+
+fn words_of(kind: CounterKind) -> &'static str {
+    match kind {
+        CounterKind::Batches => "batch",
+        CounterKind::ParameterVersion => "parameter version",
+        CounterKind::TrainerSteps | CounterKind::LightningSteps => "step",
+        CounterKind::LightningEpochs => "epoch",
+    }
+}

@@ -1,0 +1,258 @@
+//! `torchspy dump`: one look at every thread of a process, or of a job; or several, and what moved in between.
+
+use crate::analysis::dump::attach::attach;
+use crate::analysis::dump::dump;
+use crate::analysis::dump::moved::Comparison;
+use crate::cli::dump_kernel::{annotate, process_of};
+use crate::cli::dump_plan::DumpPlan;
+use crate::cli::failure::Failure;
+use crate::cli::outputs::resolve_recording;
+use crate::cli::{hints, messages};
+use crate::gpu::collector::GpuOptions;
+use crate::gpu::select::GpuChoice;
+use crate::model::dump::Dump;
+use crate::model::run::RunInfo;
+use crate::os::kernel_view::without_answer;
+use crate::os::process_info::read_stat;
+use crate::os::process_tree::{ProcessEvent, ProcessWatch};
+use crate::os::{access, host};
+use crate::report::dump::json::{render_look, render_looks};
+use crate::report::dump::moved::render_moved;
+use crate::report::dump::text::render_dump;
+use crate::sampling::inspect::inspect_all;
+use crate::sampling::look::{Look, LookFacts, look};
+use crate::sampling::session::{SEGMENT, SessionError, SessionOptions};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// How long a look may take before what it has is printed.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How long names, locks and variables may take to read.
+const INSPECTION: Duration = Duration::from_secs(10);
+/// How long a process's memory may take to answer at all.
+const ANSWER: Duration = Duration::from_millis(300);
+
+/// Looks, and prints.
+pub(crate) fn run(plan: &DumpPlan) -> Result<ExitCode, Failure> {
+    let mut looks = Vec::new();
+    let mut comparison = Comparison::default();
+    let mut denied = None;
+    let begun = Instant::now();
+    for number in 0..plan.repeat {
+        let due = plan.every.saturating_mul(number);
+        std::thread::sleep(due.saturating_sub(begun.elapsed()));
+        let dump = match look_once(plan) {
+            // It is on its way out: its memory is gone before it is.
+            Ok((_, Some(error))) if number > 0 => {
+                messages::warning(&format!("no more looks: {error}"));
+                break;
+            }
+            Ok((dump, refused)) => {
+                denied = refused;
+                dump
+            }
+            Err(failure) if number == 0 => return Err(failure),
+            // What was seen before is still worth its print.
+            Err(failure) => {
+                messages::warning(&format!("no more looks: {}", failure.text()));
+                break;
+            }
+        };
+        match plan.json {
+            true => looks.push(render_look(&dump)),
+            false if number == 0 => print(&render_dump(&dump))?,
+            false => {}
+        }
+        comparison.add(dump);
+    }
+    match plan.json {
+        true => {
+            let text = render_looks(&looks, &comparison).map_err(Failure::new)?;
+            print(&format!("{text}\n"))?;
+        }
+        false => print(&render_moved(&comparison))?,
+    }
+    match denied {
+        Some(error) => Err(hints::session_failure(error)),
+        None => Ok(ExitCode::SUCCESS),
+    }
+}
+
+fn check_target(pid: i32) -> Result<(), Failure> {
+    if u32::try_from(pid).is_ok_and(|pid| pid == std::process::id()) {
+        return Err(Failure::usage(
+            "torchspy cannot look at itself",
+            "give the trainer's pid",
+        ));
+    }
+    match read_stat(pid) {
+        Err(_) => Err(hints::session_failure(SessionError::NoSuchProcess(pid))),
+        Ok(stat) if matches!(stat.state, b'Z' | b'X') && is_alone(pid) => Err(Failure::message(
+            format!("process {pid} has ended: it is a zombie, and waits for its parent"),
+        )
+        .hint(format!("its parent is process {}", stat.parent_pid))),
+        Ok(_) => Ok(()),
+    }
+}
+
+/// Whether no thread of a process lives besides its first.
+fn is_alone(pid: i32) -> bool {
+    crate::os::threads::living_task(pid) == pid
+}
+
+fn print(text: &str) -> Result<(), Failure> {
+    messages::data(|out| out.write_all(text.as_bytes()))
+}
+
+/// One look, and the error where the kernel refused and only little could be told.
+fn look_once(plan: &DumpPlan) -> Result<(Dump, Option<SessionError>), Failure> {
+    check_target(plan.pid)?;
+    let run = run_info(plan);
+    let pids = pids(plan);
+    let silent = without_answer(&pids, ANSWER);
+    let mut dump = Dump {
+        wall_ns: run.started_wall_ns,
+        ..Dump::default()
+    };
+    let mut denied = None;
+    if pids.iter().any(|pid| !silent.contains(pid)) {
+        let may_stop = access::try_stop_own_child().is_ok();
+        let mut options = options(plan, silent.clone());
+        options.nonblocking = !may_stop;
+        match look(&run, options, PATIENCE) {
+            Ok(found) => {
+                dump = worked_out(found, plan, &run);
+                unreached(&mut dump, pids.iter().filter(|pid| !silent.contains(pid)));
+                if !may_stop {
+                    dump.missing.push(
+                        "threads may not be stopped here (ptrace): of those that run, Python frames were read without a stop"
+                            .to_owned(),
+                    );
+                }
+            }
+            Err(error @ SessionError::PermissionDenied { .. }) => {
+                for &pid in pids.iter().filter(|pid| !silent.contains(pid)) {
+                    dump.processes
+                        .push(process_of(pid, "its memory may not be read"));
+                }
+                denied = Some(error);
+            }
+            Err(error) => return Err(hints::session_failure(error)),
+        }
+    }
+    for pid in silent {
+        dump.missing.push(format!(
+            "process {pid}: its memory does not answer (a thread of it holds its mmap lock, or none gives it up): \
+             names, states and what the kernel shows are all there is"
+        ));
+        dump.processes.push(process_of(
+            pid,
+            "only what the kernel shows: its memory does not answer",
+        ));
+    }
+    if dump.processes.is_empty() {
+        return Err(
+            Failure::message(format!("process {} ended while it was looked at", plan.pid))
+                .hint("torchspy record -- COMMAND follows a program to its end"),
+        );
+    }
+    annotate(&mut dump);
+    Ok((dump, denied))
+}
+
+/// The process, and with `--tree` all that descends from it.
+fn pids(plan: &DumpPlan) -> Vec<i32> {
+    let mut pids = vec![plan.pid];
+    if plan.tree
+        && let Ok(mut watch) = ProcessWatch::new(plan.pid)
+    {
+        for event in watch.poll() {
+            if let ProcessEvent::Started { pid, .. } = event
+                && !pids.contains(&pid)
+            {
+                pids.push(pid);
+            }
+        }
+    }
+    pids
+}
+
+/// What a look says.
+fn worked_out(found: Look, plan: &DumpPlan, run: &RunInfo) -> Dump {
+    let mut dump = Dump {
+        wall_ns: run.started_wall_ns,
+        ..dump(&resolve_recording(&found.recording))
+    };
+    let Some(facts) = found.facts else {
+        dump.missing.push(format!(
+            "the look did not end within {} s: what it had read by then is shown",
+            PATIENCE.as_secs()
+        ));
+        return dump;
+    };
+    dump.skew_ns = skew_ns(&facts);
+    dump.wall_ns += facts.begun_ns.saturating_sub(run.started_ns);
+    let (inspected, left) = inspect_all(facts.processes, plan.locals, INSPECTION);
+    attach(&mut dump, inspected, plan.locals);
+    for pid in left {
+        dump.missing.push(format!(
+            "process {pid}: names of its threads, locks and variables: they were not read within {} s",
+            INSPECTION.as_secs()
+        ));
+    }
+    dump
+}
+
+/// Adds those of `pids` that live and that the look says nothing of, with what the kernel shows of them.
+fn unreached<'p>(dump: &mut Dump, pids: impl Iterator<Item = &'p i32>) {
+    let known: Vec<i32> = dump.processes.iter().map(|process| process.pid).collect();
+    for &pid in pids.filter(|pid| !known.contains(pid)) {
+        let process = process_of(pid, "only what the kernel shows: it was not reached");
+        if !process.threads.is_empty() {
+            dump.processes.push(process);
+        }
+    }
+}
+
+/// Time between the first thread that was read and the last.
+fn skew_ns(facts: &LookFacts) -> Option<u64> {
+    let threads = facts.processes.iter().flat_map(|process| &process.threads);
+    let read = threads
+        .map(|thread| thread.captured_ns)
+        .filter(|&captured_ns| captured_ns != 0);
+    Some(read.clone().max()?.saturating_sub(read.min()?))
+}
+
+fn options(plan: &DumpPlan, leave_out: Vec<i32>) -> SessionOptions {
+    SessionOptions {
+        rate_hz: 1.0,
+        native: plan.native,
+        nonblocking: false,
+        gil_only: false,
+        threads: None,
+        subprocesses: plan.tree,
+        max_stopped: f64::INFINITY,
+        gpu: GpuOptions {
+            choice: GpuChoice::None,
+            library: None,
+        },
+        once: true,
+        leave_out,
+        segment: SEGMENT,
+    }
+}
+
+fn run_info(plan: &DumpPlan) -> RunInfo {
+    RunInfo {
+        torchspy: env!("CARGO_PKG_VERSION").to_owned(),
+        host: host::host_name(),
+        kernel: host::kernel_release(),
+        architecture: std::env::consts::ARCH.to_owned(),
+        cpus: host::cpus(),
+        pid: plan.pid,
+        native: plan.native,
+        started_ns: host::monotonic_ns(),
+        started_wall_ns: host::wall_ns(),
+        ..RunInfo::default()
+    }
+}

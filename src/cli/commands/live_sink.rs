@@ -1,0 +1,95 @@
+//! Where segments go that are watched: to whoever shows them, and while that is wished for into a recording.
+
+use crate::cli::outputs::RecordingSink;
+use crate::model::segment::Segment;
+use crate::sampling::session::SegmentSink;
+use crossbeam_channel::{Receiver, Sender, bounded};
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Segments that wait to be shown. Past it the next are not: they are lost to the view, not to the recording.
+const WAITING: usize = 16;
+
+/// The sink of a session that is watched.
+#[derive(Clone)]
+pub(crate) struct LiveSink {
+    shown: Sender<Segment>,
+    recording: Arc<Mutex<Recorded>>,
+}
+
+#[derive(Default)]
+struct Recorded {
+    sink: Option<RecordingSink>,
+    error: Option<io::Error>,
+}
+
+impl LiveSink {
+    /// The sink, and what comes out of it.
+    pub(crate) fn new() -> (Self, Receiver<Segment>) {
+        let (shown, segments) = bounded(WAITING);
+        let sink = Self {
+            shown,
+            recording: Arc::default(),
+        };
+        (sink, segments)
+    }
+
+    /// From the next segment on, everything goes into `sink` too.
+    pub(crate) fn record(&self, sink: RecordingSink) {
+        let mut recorded = self
+            .recording
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        *recorded = Recorded {
+            sink: Some(sink),
+            error: None,
+        };
+    }
+
+    /// Ends the recording under way, if there is one; an error where not all of it was written.
+    pub(crate) fn end_recording(&self) -> anyhow::Result<()> {
+        let recorded = std::mem::take(
+            &mut *self
+                .recording
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        );
+        if let Some(sink) = recorded.sink {
+            sink.finish()?;
+        }
+        match recorded.error {
+            Some(error) => Err(error.into()),
+            None => Ok(()),
+        }
+    }
+
+    /// What went wrong with the recording, which has ended by it. Said once.
+    pub(crate) fn recording_error(&self) -> Option<io::Error> {
+        let mut recorded = self
+            .recording
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        recorded.error.take()
+    }
+}
+
+impl SegmentSink for LiveSink {
+    fn write(&mut self, segment: &Segment) -> io::Result<()> {
+        let mut recorded = self
+            .recording
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(sink) = &mut recorded.sink
+            && let Err(error) = sink.write(segment)
+        {
+            // What is watched goes on.
+            *recorded = Recorded {
+                sink: None,
+                error: Some(error),
+            };
+        }
+        drop(recorded);
+        let _ = self.shown.try_send(segment.clone());
+        Ok(())
+    }
+}

@@ -1,0 +1,413 @@
+//! `torchspy top`: what a program does, as it does it.
+
+use super::live_sink::LiveSink;
+use super::record::{attachable, check_options, rank, run_info};
+use crate::cli::failure::Failure;
+use crate::cli::open_outputs::create_exclusively;
+use crate::cli::outputs::{self, NameParts, RecordingSink, base_name};
+use crate::cli::plan::{Drawing, Format, Target, TopPlan};
+use crate::cli::program_log::ProgramLog;
+use crate::cli::terminal::{self, Screen, has_hung_up};
+use crate::cli::{hints, messages};
+use crate::live::Live;
+use crate::model::run::RunInfo;
+use crate::model::segment::Segment;
+use crate::os::fault::{self, Point};
+use crate::os::host;
+use crate::os::launch::{Exit, LaunchError, Running, SuspendedLaunch};
+use crate::os::process_info::parse_environment;
+use crate::os::program::is_found;
+use crate::os::redaction::redact_command;
+use crate::os::signals::Signals;
+use crate::recording::Recording;
+use crate::sampling::session::Session;
+use crate::top::Status;
+use crate::top::draw::{Colours, draw};
+use crate::top::state::{Command, State};
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use nix::sys::signal::Signal;
+use ratatui::crossterm::event::{Event, KeyEventKind};
+use std::ffi::OsString;
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long a key may take to be seen: longer naps cost less.
+const NAP: Duration = Duration::from_millis(100);
+/// How often figures that no segment brings are drawn.
+const REDRAW: Duration = Duration::from_millis(500);
+
+/// Watches, until the user has seen enough.
+pub(crate) fn run(plan: TopPlan) -> Result<ExitCode, Failure> {
+    if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
+        return Err(Failure::usage(
+            "top needs a terminal to draw on",
+            "torchspy record writes files; torchspy dump prints one look",
+        ));
+    }
+    let signals = Signals::install().map_err(Failure::new)?;
+    match &plan.target {
+        Target::Launch(command) => launch(&plan, command, signals),
+        Target::Attach(pid) => attach(&plan, *pid, signals),
+    }
+}
+
+fn attach(plan: &TopPlan, pid: i32, mut signals: Signals) -> Result<ExitCode, Failure> {
+    let info = attachable(pid)?;
+    signals.listen().map_err(Failure::new)?;
+    check_options(&plan.options, pid)?;
+    let run = run_info(
+        &plan.options,
+        &plan.target,
+        &plan.regions,
+        pid,
+        info.command,
+    );
+    let mut top = Top::start(plan, run, rank(&info.environment), signals)?;
+    top.watch();
+    top.end();
+    Ok(ExitCode::SUCCESS)
+}
+
+fn launch(plan: &TopPlan, command: &[OsString], mut signals: Signals) -> Result<ExitCode, Failure> {
+    if let Some(name) = command.first().filter(|name| !is_found(name)) {
+        let name = name.to_string_lossy().into_owned();
+        return Err(hints::launch_failure(LaunchError::NotFound(name)));
+    }
+    let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
+    let words = redact_command(&words);
+    let environment = parse_environment(&std::fs::read("/proc/self/environ").unwrap_or_default());
+    let mut log = ProgramLog::create(&words, rank(&environment))?;
+    let suspended = log.with_streams(|| SuspendedLaunch::spawn(command, &signals.inherited_mask()));
+    let suspended = suspended
+        .map_err(Failure::new)?
+        .map_err(hints::launch_failure)?;
+    signals.listen().map_err(Failure::new)?;
+    let pid = suspended.pid();
+    check_options(&plan.options, pid)?;
+    let run = run_info(&plan.options, &plan.target, &plan.regions, pid, words);
+    let mut top = Top::start(plan, run, rank(&environment), signals)?;
+    match suspended.resume() {
+        Ok(running) => top.program = Some(running),
+        Err(error) => {
+            top.end();
+            return Err(hints::launch_failure(error));
+        }
+    }
+    top.watch();
+    let exit = top.exit;
+    top.end();
+    log.is_in_use = exit.is_none();
+    log.tell();
+    match exit {
+        Some(exit) => Ok(ExitCode::from(exit.shell_status())),
+        None => {
+            messages::note(&format!("the program goes on (pid {pid})"));
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// A session that is watched.
+struct Top {
+    signals: Signals,
+    session: Option<Session>,
+    sink: LiveSink,
+    segments: Receiver<Segment>,
+    live: Live,
+    /// What is shown while the view is paused.
+    frozen: Option<Box<Live>>,
+    status: Status,
+    state: State,
+    colours: Colours,
+    rank: Option<u32>,
+    program: Option<Running>,
+    exit: Option<Exit>,
+    /// Flamegraphs under way, and what they have to say.
+    drawings: Vec<JoinHandle<()>>,
+    words: (Sender<String>, Receiver<String>),
+    /// What is said when the terminal is given back.
+    farewell: Vec<String>,
+    screen: Option<Screen>,
+}
+
+impl Top {
+    fn start(
+        plan: &TopPlan,
+        run: RunInfo,
+        rank: Option<u32>,
+        signals: Signals,
+    ) -> Result<Self, Failure> {
+        let (sink, segments) = LiveSink::new();
+        let session = Session::start(run.pid, plan.options.clone(), Box::new(sink.clone()))
+            .map_err(hints::session_failure)?;
+        let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        Ok(Self {
+            signals,
+            session: Some(session),
+            sink,
+            segments,
+            live: Live::new(run, outputs::resolve_recording),
+            frozen: None,
+            status: Status::default(),
+            state: State::default(),
+            colours: if plain { Colours::None } else { Colours::Some },
+            rank,
+            program: None,
+            exit: None,
+            drawings: Vec::new(),
+            words: unbounded(),
+            farewell: Vec::new(),
+            screen: None,
+        })
+    }
+
+    fn watch(&mut self) {
+        match Screen::take() {
+            Ok(screen) => self.screen = Some(screen),
+            Err(error) => {
+                messages::warning(&format!("the terminal cannot be drawn on: {error}"));
+                return;
+            }
+        }
+        let looked = terminal::events().and_then(|events| self.look_on(&events));
+        if let Err(error) = looked {
+            self.farewell
+                .push(format!("warning: the terminal is gone: {error}"));
+        }
+    }
+
+    fn look_on(&mut self, events: &Receiver<Event>) -> io::Result<()> {
+        let mut drawn = None::<Instant>;
+        loop {
+            let mut changed = self.take_segments();
+            changed |= self.look_at_program();
+            while let Ok(text) = self.words.1.try_recv() {
+                self.farewell.push(text.clone());
+                self.state.message = Some(text);
+                changed = true;
+            }
+            if changed || drawn.is_none_or(|at| at.elapsed() >= REDRAW) {
+                self.draw()?;
+                fault::reach(Point::Drawn, self.live.run.pid);
+                drawn = Some(Instant::now());
+            }
+            if !Screen::is_taken() {
+                self.farewell
+                    .push("warning: a part of torchspy failed; see above".to_owned());
+                return Ok(());
+            }
+            let mut next = events.recv_timeout(NAP).ok();
+            while let Some(event) = next {
+                if self.take_event(&event)? {
+                    return Ok(());
+                }
+                drawn = None;
+                next = events.try_recv().ok();
+            }
+            if has_hung_up() {
+                return Ok(());
+            }
+            while let Some(received) = self.signals.next() {
+                match received.signal {
+                    Signal::SIGTSTP => self.suspend()?,
+                    Signal::SIGUSR1 | Signal::SIGUSR2 => {}
+                    _ => return Ok(()),
+                }
+            }
+        }
+    }
+
+    /// Takes what came from the sampler; whether anything did.
+    fn take_segments(&mut self) -> bool {
+        let mut changed = false;
+        while let Ok(segment) = self.segments.try_recv() {
+            self.live.add(segment);
+            changed = true;
+        }
+        if let Some(error) = self.sink.recording_error() {
+            self.status.recording = None;
+            self.state.message = Some(format!("the recording has ended: {error}"));
+            changed = true;
+        }
+        if let Some(session) = self
+            .session
+            .as_ref()
+            .filter(|_| self.status.ended.is_none())
+        {
+            self.status.sampler = session.progress();
+            if session.finished() {
+                self.status.ended = Some("the process has ended".to_owned());
+                changed = true;
+            }
+        }
+        changed
+    }
+
+    fn look_at_program(&mut self) -> bool {
+        let (Some(program), None) = (&mut self.program, self.exit) else {
+            return false;
+        };
+        self.exit = program.try_wait();
+        if let Some(exit) = self.exit {
+            self.status.ended = Some(format!(
+                "the program has ended with status {}",
+                exit.shell_status()
+            ));
+        }
+        self.exit.is_some()
+    }
+
+    fn draw(&mut self) -> io::Result<()> {
+        let live = self.frozen.as_deref().unwrap_or(&self.live);
+        let (status, state, colours) = (&self.status, &mut self.state, self.colours);
+        if let Some(screen) = &mut self.screen {
+            screen
+                .terminal()
+                .draw(|frame| draw(frame, live, status, state, colours))?;
+        }
+        Ok(())
+    }
+
+    /// Whether it is over.
+    fn take_event(&mut self, event: &Event) -> io::Result<bool> {
+        let Event::Key(key) = event else {
+            return Ok(false);
+        };
+        if key.kind == KeyEventKind::Release {
+            return Ok(false);
+        }
+        let was_paused = self.state.paused;
+        let command = self.state.key(*key);
+        if self.state.paused != was_paused {
+            self.frozen = self.state.paused.then(|| Box::new(self.live.clone()));
+        }
+        match command {
+            Some(Command::Quit) => return Ok(true),
+            Some(Command::Reset) => self.live.reset(),
+            Some(Command::Record) => self.record(),
+            Some(Command::Flamegraph) => self.flamegraph(),
+            Some(Command::Suspend) => self.suspend()?,
+            Some(Command::Redraw) => {
+                if let Some(screen) = &mut self.screen {
+                    screen.clear()?;
+                }
+            }
+            None => {}
+        }
+        Ok(false)
+    }
+
+    /// A path for a file made now.
+    fn path(&self, extension: &str) -> PathBuf {
+        let run = &self.live.run;
+        let name = base_name(&NameParts {
+            command: &run.command,
+            host: &run.host,
+            rank: self.rank,
+            pid: run.pid,
+            started_wall_ns: host::wall_ns(),
+        });
+        PathBuf::from(format!("{name}.{extension}"))
+    }
+
+    fn record(&mut self) {
+        if let Some(path) = self.status.recording.take() {
+            let text = match self.sink.end_recording() {
+                Ok(()) => format!("wrote {path}"),
+                Err(error) => format!("warning: {path} is not whole: {error}"),
+            };
+            self.farewell.push(text.clone());
+            self.state.message = Some(text);
+            return;
+        }
+        let path = self.path("tspy");
+        let run = RunInfo {
+            started_ns: host::monotonic_ns(),
+            started_wall_ns: host::wall_ns(),
+            ..self.live.run.clone()
+        };
+        let sink = create_exclusively(&path, Format::Recording)
+            .map_err(anyhow::Error::from)
+            .and_then(|file| RecordingSink::start(file, &run));
+        match sink {
+            Ok(sink) => {
+                self.sink.record(sink);
+                self.status.recording = Some(path.display().to_string());
+            }
+            Err(error) => {
+                self.state.message =
+                    Some(format!("cannot record into {}: {error}", path.display()));
+            }
+        }
+    }
+
+    fn flamegraph(&mut self) {
+        let live = self.frozen.as_deref().unwrap_or(&self.live);
+        let recording = live.last_minute();
+        let (path, sender) = (self.path("svg"), self.words.0.clone());
+        let drawing = std::thread::Builder::new()
+            .name("torchspy-draw".to_owned())
+            .spawn(move || {
+                let text = match write_flamegraph(&recording, &path) {
+                    Ok(()) => format!("wrote {}", path.display()),
+                    Err(error) => format!("warning: no {}: {error:#}", path.display()),
+                };
+                let _ = sender.send(text);
+            });
+        self.state.message = Some(match drawing {
+            Ok(drawing) => {
+                self.drawings.push(drawing);
+                "drawing the last minute …".to_owned()
+            }
+            Err(error) => format!("cannot draw: {error}"),
+        });
+    }
+
+    /// Gives the terminal back until torchspy is continued; nothing of the target stands stopped meanwhile.
+    fn suspend(&mut self) -> io::Result<()> {
+        if let Some(session) = &self.session {
+            session.pause();
+        }
+        self.screen = None;
+        // Where stopping fails there is nothing to do but to go on.
+        let _ = self.signals.stop_self();
+        self.screen = Some(Screen::take()?);
+        if let Some(session) = &self.session {
+            session.resume();
+        }
+        Ok(())
+    }
+
+    /// Lets go of the target and of the terminal, and says what was written.
+    fn end(mut self) {
+        self.screen = None;
+        if let Some(session) = self.session.take()
+            && let Ok(end) = session.stop()
+            && let Some(error) = end.error
+        {
+            messages::warning(&error.to_string());
+        }
+        if self.status.recording.is_some() {
+            self.record();
+        }
+        for drawing in self.drawings.drain(..) {
+            let _ = drawing.join();
+        }
+        while let Ok(text) = self.words.1.try_recv() {
+            self.farewell.push(text);
+        }
+        for text in &self.farewell {
+            messages::note(text);
+        }
+    }
+}
+
+fn write_flamegraph(recording: &Recording, path: &Path) -> anyhow::Result<()> {
+    let profile = outputs::resolve_recording(recording);
+    let mut out = BufWriter::new(create_exclusively(path, Format::Flamegraph)?);
+    outputs::render(&profile, Format::Flamegraph, &Drawing::default(), &mut out)?;
+    Ok(out.flush()?)
+}

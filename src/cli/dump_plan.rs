@@ -1,0 +1,32 @@
+//! `torchspy dump`: what is to be done.
+
+use super::args::DumpArguments;
+use super::failure::Failure;
+use super::plan::parse_duration_of;
+use std::time::Duration;
+
+/// A plan for `dump`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DumpPlan {
+    pub(crate) pid: i32,
+    pub(crate) tree: bool,
+    pub(crate) locals: bool,
+    pub(crate) json: bool,
+    pub(crate) native: bool,
+    pub(crate) repeat: u32,
+    pub(crate) every: Duration,
+}
+
+impl DumpPlan {
+    pub(super) fn new(arguments: &DumpArguments) -> Result<Self, Failure> {
+        Ok(Self {
+            pid: arguments.pid,
+            tree: arguments.tree,
+            locals: arguments.locals,
+            json: arguments.json,
+            native: !arguments.no_native,
+            repeat: arguments.repeat.unwrap_or(1),
+            every: parse_duration_of("--every", &arguments.every)?,
+        })
+    }
+}

@@ -1,0 +1,99 @@
+//! What a program writes that torchspy starts while it has the terminal to itself.
+
+use super::failure::Failure;
+use super::messages;
+use super::open_outputs::create_exclusively;
+use super::outputs::{NameParts, base_name};
+use super::plan::Format;
+use crate::os::host;
+use nix::unistd::{dup, dup2_stderr, dup2_stdin, dup2_stdout};
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Lines of a program's output that are shown at its end.
+const TAIL_LINES: usize = 10;
+const TAIL_BYTES: u64 = 16 * 1024;
+
+/// Where a program writes that torchspy started: the terminal is taken.
+///
+/// An empty one is taken away again, unless the program may still write into it.
+pub(crate) struct ProgramLog {
+    path: PathBuf,
+    file: File,
+    /// Whether the program may still write into it.
+    pub(crate) is_in_use: bool,
+}
+
+impl ProgramLog {
+    /// Creates one beside.
+    pub(crate) fn create(command: &[String], rank: Option<u32>) -> Result<Self, Failure> {
+        let host = host::host_name();
+        let name = base_name(&NameParts {
+            command,
+            host: &host,
+            rank,
+            pid: i32::try_from(std::process::id()).unwrap_or(0),
+            started_wall_ns: host::wall_ns(),
+        });
+        let path = PathBuf::from(format!("{name}.log"));
+        let file = create_exclusively(&path, Format::Text).map_err(|error| {
+            Failure::message(format!("cannot create {}: {error}", path.display()))
+                .hint("the program's output goes there; change to a folder that you may write to")
+        })?;
+        Ok(Self {
+            path,
+            file,
+            is_in_use: false,
+        })
+    }
+
+    /// Does `work` while torchspy's own standard streams are those that the program is to have: no input, and this file.
+    pub(crate) fn with_streams<T>(&self, work: impl FnOnce() -> T) -> io::Result<T> {
+        let own = (dup(io::stdin())?, dup(io::stdout())?, dup(io::stderr())?);
+        let nothing = File::open("/dev/null")?;
+        dup2_stdin(&nothing)?;
+        dup2_stdout(&self.file)?;
+        dup2_stderr(&self.file)?;
+        let done = work();
+        dup2_stdin(&own.0)?;
+        dup2_stdout(&own.1)?;
+        dup2_stderr(&own.2)?;
+        Ok(done)
+    }
+
+    fn length(&self) -> u64 {
+        self.file.metadata().map_or(0, |metadata| metadata.len())
+    }
+
+    /// Says where the output is, and what stands at its end.
+    pub(crate) fn tell(&self) {
+        let length = self.length();
+        if length == 0 && !self.is_in_use {
+            return;
+        }
+        for line in tail(&self.path, length).unwrap_or_default() {
+            messages::note(&line);
+        }
+        messages::note(&format!("the program's output: {}", self.path.display()));
+    }
+}
+
+impl Drop for ProgramLog {
+    fn drop(&mut self) {
+        if !self.is_in_use && self.length() == 0 {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn tail(path: &Path, length: u64) -> io::Result<Vec<String>> {
+    use std::os::unix::fs::FileExt;
+    let from = length.saturating_sub(TAIL_BYTES);
+    let mut bytes = vec![0; (length - from) as usize];
+    File::open(path)?.read_exact_at(&mut bytes, from)?;
+    let text = String::from_utf8_lossy(&bytes);
+    let lines: Vec<&str> = text.lines().collect();
+    let first = lines.len().saturating_sub(TAIL_LINES);
+    Ok(lines[first..].iter().map(|&line| line.to_owned()).collect())
+}

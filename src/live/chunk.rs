@@ -1,0 +1,187 @@
+//! One segment, named, classified and summed up.
+
+use super::tables::{CodeKey, ModuleKey, Tables};
+use crate::analysis::functions::hot;
+use crate::analysis::modules::modules;
+use crate::analysis::operators::operators;
+use crate::analysis::stack_facts::StackFacts;
+use crate::analysis::summary::parts;
+use crate::analysis::threads::{ThreadSummary, threads};
+use crate::model::category::Activity;
+use crate::model::ids::{FunctionId, ProcessId, ThreadId};
+use crate::model::process::ProcessInfo;
+use crate::model::profile::{Profile, ProfileSample, Role};
+use crate::model::sample::{Gil, ThreadState};
+use crate::model::wait::WaitKind;
+
+/// A thread over a segment, and how it was at its end.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ChunkThread {
+    /// Its tid.
+    pub tid: i32,
+    /// Its name.
+    pub name: String,
+    /// What it is: `training thread`, `OpenMP worker`, …
+    pub role: &'static str,
+    /// Time sampled, ns.
+    pub wall_ns: u64,
+    /// CPU time, ns.
+    pub cpu_ns: u64,
+    /// Its state at its last sample.
+    pub state: ThreadState,
+    /// What it did then.
+    pub activity: Activity,
+    /// What it waited for then, and in words.
+    pub wait: Option<(WaitKind, String)>,
+    /// The Python function, file and line that it was in then.
+    pub at: Option<CodeKey>,
+    /// Whether it held the GIL then.
+    pub has_gil: bool,
+}
+
+/// A process over a segment.
+#[derive(Clone, Debug)]
+pub struct ChunkProcess {
+    /// The facts.
+    pub info: ProcessInfo,
+    /// Its role, as far as this segment tells.
+    pub role: Role,
+    /// The thread that trains, by its tid, as far as this segment tells.
+    pub training_tid: Option<i32>,
+    /// What that thread did.
+    pub tables: Tables,
+    /// Its threads.
+    pub threads: Vec<ChunkThread>,
+}
+
+/// The processes of a segment's profile. `training` tells the tid of a pid's training thread, where that is known better than one
+/// segment can tell.
+pub fn chunk(profile: &Profile, training: impl Fn(i32) -> Option<i32>) -> Vec<ChunkProcess> {
+    let mut facts = StackFacts::new(profile);
+    let mut found = Vec::new();
+    for (at, process) in profile.processes.iter().enumerate() {
+        let id = ProcessId::from_index(at);
+        let samples: Vec<&ProfileSample> = profile
+            .samples
+            .iter()
+            .filter(|sample| {
+                let thread = profile.threads.get(sample.thread.index());
+                thread.is_some_and(|thread| thread.process == id)
+            })
+            .collect();
+        let thread = training(process.info.pid)
+            .and_then(|tid| thread_of(profile, id, tid))
+            .or(process.training_thread);
+        let own: Vec<&ProfileSample> = samples
+            .iter()
+            .copied()
+            .filter(|sample| Some(sample.thread) == thread)
+            .collect();
+        found.push(ChunkProcess {
+            info: process.info.clone(),
+            role: process.role,
+            training_tid: thread.and_then(|thread| Some(profile.threads.get(thread.index())?.tid)),
+            tables: tables(profile, &own),
+            threads: chunk_threads(&mut facts, &samples, thread),
+        });
+    }
+    found
+}
+
+fn thread_of(profile: &Profile, process: ProcessId, tid: i32) -> Option<ThreadId> {
+    let mut threads = profile.threads.iter();
+    let at = threads.position(|thread| thread.process == process && thread.tid == tid)?;
+    Some(ThreadId::from_index(at))
+}
+
+fn tables(profile: &Profile, samples: &[&ProfileSample]) -> Tables {
+    let mut tables = Tables {
+        wall_ns: samples.iter().map(|sample| sample.weight_ns).sum(),
+        ticks: samples.iter().map(|sample| u64::from(sample.ticks)).sum(),
+        ..Tables::default()
+    };
+    let hot = hot(profile, samples.iter().copied());
+    let code = |function: FunctionId, line: Option<u32>| {
+        let function = profile.functions.get(function.index())?;
+        Some(CodeKey {
+            name: function.short_name.clone(),
+            file: function.file.clone(),
+            line: line.unwrap_or(function.first_line),
+        })
+    };
+    for row in &hot.python {
+        if let Some(key) = code(row.function, None) {
+            tables.functions.put(key, row.self_ns, row.total_ns);
+        }
+    }
+    for row in &hot.lines {
+        if let Some(key) = code(row.function, Some(row.line)) {
+            tables.lines.put(key, row.self_ns, row.total_ns);
+        }
+    }
+    for row in &hot.native {
+        if let Some(key) = code(row.function, Some(0)) {
+            tables.native.put(key, row.self_ns, row.total_ns);
+        }
+    }
+    for row in operators(profile, samples, tables.wall_ns, tables.ticks).operators {
+        tables.operators.put(row.name, row.self_ns, row.total_ns);
+    }
+    for row in modules(profile, samples, tables.wall_ns, tables.ticks).modules {
+        let path = row.path.split('.').filter(|part| !part.is_empty());
+        let key = ModuleKey {
+            path: path.map(str::to_owned).collect(),
+            root: (row.root, row.number),
+        };
+        if !row.class.is_empty() {
+            tables.classes.insert(key.clone(), row.class);
+        }
+        tables.modules.put(key, row.self_ns, row.total_ns);
+    }
+    for sample in samples {
+        for (phase, activity, _, ns) in parts(sample) {
+            if ns > 0 {
+                *tables.matrix.entry((phase, activity)).or_default() += ns;
+            }
+        }
+    }
+    tables
+}
+
+fn chunk_threads(
+    facts: &mut StackFacts<'_>,
+    samples: &[&ProfileSample],
+    training: Option<ThreadId>,
+) -> Vec<ChunkThread> {
+    let profile = facts.profile();
+    let summed = threads(profile, samples, training);
+    let of = |summary: ThreadSummary| {
+        let info = profile.threads.get(summary.thread.index())?;
+        // Samples lie by thread and start: the last of a thread is how it was last seen.
+        let last = samples
+            .iter()
+            .rfind(|sample| sample.thread == summary.thread)?;
+        let wait = facts.wait(last);
+        let at = facts.line(last.stack).and_then(|(function, line)| {
+            let function = profile.functions.get(function.index())?;
+            Some(CodeKey {
+                name: function.short_name.clone(),
+                file: function.file.clone(),
+                line,
+            })
+        });
+        Some(ChunkThread {
+            tid: info.tid,
+            name: info.name.clone(),
+            role: summary.role,
+            wall_ns: summary.wall_ns,
+            cpu_ns: summary.cpu_ns,
+            state: last.state,
+            activity: last.activity,
+            wait: wait.map(|(kind, words)| (kind, facts.words(words).to_owned())),
+            at,
+            has_gil: last.gil == Gil::Held,
+        })
+    };
+    summed.into_iter().filter_map(of).collect()
+}

@@ -1,0 +1,437 @@
+//! What the last seconds held, what all of a session did, and how the run stands.
+
+use super::chunk::{ChunkProcess, ChunkThread, chunk};
+use super::tables::Tables;
+use crate::analysis::progress::StepUnit;
+use crate::analysis::{Analysis, analyze};
+use crate::model::ids::GpuId;
+use crate::model::lane::{GpuInfo, LaneKind, Lanes, SHARE_ONE};
+use crate::model::process::ProcessInfo;
+use crate::model::profile::{Profile, Role};
+use crate::model::progress::CounterKind;
+use crate::model::run::RunInfo;
+use crate::model::segment::Segment;
+use crate::recording::{Recording, recording_of};
+use crate::report::text::verdict_line;
+use std::collections::{BTreeMap, VecDeque};
+
+/// What "now" is.
+pub const NOW_NS: u64 = 5_000_000_000;
+/// How much is kept: for a flamegraph, and for what takes longer to tell.
+pub const KEPT_NS: u64 = 60_000_000_000;
+/// What the outlook looks back on, and how often it is made.
+const OUTLOOK_NS: u64 = 30_000_000_000;
+const OUTLOOK_EVERY_NS: u64 = 3_000_000_000;
+/// Threads and processes that were not seen for so long are gone.
+const GONE_NS: u64 = 3_000_000_000;
+/// Processes and counters kept at most: pids are given out for ever.
+const MOST_PROCESSES: usize = 4096;
+const MOST_COUNTERS: usize = 64;
+
+/// Names and classifies a recording.
+pub type Resolve = fn(&Recording) -> Profile;
+
+/// Steps of a process, over the last half minute.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pace {
+    /// What a step is.
+    pub unit: StepUnit,
+    /// Steps a second.
+    pub steps_per_s: f64,
+    /// 95th percentile of a step's length, ns, where steps are long enough.
+    pub p95_ns: Option<u64>,
+    /// Samples of the dataset a second, in this process.
+    pub samples_per_s: Option<f64>,
+}
+
+/// A counter of the target, as it was last read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counter {
+    /// Its value.
+    pub value: u64,
+    /// When it last changed, CLOCK_MONOTONIC.
+    pub changed_ns: u64,
+}
+
+/// A process.
+#[derive(Clone, Debug)]
+pub struct LiveProcess {
+    /// The facts.
+    pub info: ProcessInfo,
+    /// Its role.
+    pub role: Role,
+    /// The tid of the thread that trains.
+    pub training_tid: Option<i32>,
+    /// What that thread did in the last seconds.
+    pub now: Tables,
+    /// What it did since the start, or since the last reset.
+    pub since: Tables,
+    /// Its threads, by tid, and when each was last seen.
+    pub threads: BTreeMap<i32, (ChunkThread, u64)>,
+    /// Counters by kind and number.
+    pub counters: BTreeMap<(CounterKind, u32), Counter>,
+    /// Steps.
+    pub pace: Option<Pace>,
+    /// CPUs in use.
+    pub cpus: Option<f64>,
+    /// Resident memory, bytes.
+    pub resident: Option<u64>,
+    /// When it was last seen, CLOCK_MONOTONIC.
+    pub seen_ns: u64,
+}
+
+/// A value of a device's lane: the end of its window, and a figure in the lane's unit.
+pub type Value = (u64, u64);
+
+/// A GPU.
+#[derive(Clone, Debug)]
+pub struct LiveDevice {
+    /// What it is.
+    pub info: GpuInfo,
+    /// Utilization, millionths, over the last minute.
+    pub utilization: VecDeque<Value>,
+    /// Power, mW.
+    pub power_mw: Option<u64>,
+    /// Memory in use, bytes.
+    pub memory: Option<u64>,
+}
+
+/// What takes more than a moment to tell.
+#[derive(Clone, Debug, Default)]
+pub struct Outlook {
+    /// The verdict in one line.
+    pub verdict: Option<String>,
+    /// torchspy's own CPU time, as a share of one CPU.
+    pub own_cpu: f64,
+    /// Ticks a second that were carried out.
+    pub rate_hz: f64,
+    /// Stopped time over the time in which sampled threads ran.
+    pub stopped: f64,
+}
+
+/// A session as it goes on.
+#[derive(Clone, Debug)]
+pub struct Live {
+    /// What it was started with.
+    pub run: RunInfo,
+    /// By pid.
+    pub processes: BTreeMap<i32, LiveProcess>,
+    /// GPUs that were recorded.
+    pub devices: Vec<LiveDevice>,
+    /// Why there is none.
+    pub no_device: Option<String>,
+    /// How it stands.
+    pub outlook: Outlook,
+    /// The pid whose summary stands for the job: the first rank, or what trains.
+    pub primary: Option<i32>,
+    /// First and last moment, CLOCK_MONOTONIC.
+    pub start_ns: u64,
+    /// See `start_ns`.
+    pub end_ns: u64,
+    resolve: Resolve,
+    segments: VecDeque<Segment>,
+    /// What `now` is made of: the end of each segment, and what each pid did in it.
+    recent: VecDeque<(u64, Vec<(i32, Tables)>)>,
+    looked_ahead_ns: u64,
+}
+
+impl Live {
+    /// Nothing seen yet.
+    pub fn new(run: RunInfo, resolve: Resolve) -> Self {
+        Self {
+            run,
+            processes: BTreeMap::new(),
+            devices: Vec::new(),
+            no_device: None,
+            outlook: Outlook::default(),
+            primary: None,
+            start_ns: 0,
+            end_ns: 0,
+            resolve,
+            segments: VecDeque::new(),
+            recent: VecDeque::new(),
+            looked_ahead_ns: 0,
+        }
+    }
+
+    /// Takes a segment in.
+    pub fn add(&mut self, segment: Segment) {
+        if self.start_ns == 0 {
+            self.start_ns = segment.start_ns;
+        }
+        self.end_ns = self.end_ns.max(segment.end_ns);
+        let recording = recording_of(self.run.clone(), vec![segment.clone()]);
+        self.segments.push_back(segment);
+        let oldest_ns = self.end_ns.saturating_sub(KEPT_NS);
+        while self
+            .segments
+            .front()
+            .is_some_and(|segment| segment.end_ns < oldest_ns)
+        {
+            self.segments.pop_front();
+        }
+        let profile = (self.resolve)(&recording);
+        if self.end_ns >= self.looked_ahead_ns + OUTLOOK_EVERY_NS || self.primary.is_none() {
+            self.look_ahead();
+        }
+        self.take_processes(&profile);
+        self.take_counters(&profile);
+        self.take_lanes(&profile);
+        self.forget();
+    }
+
+    /// Sums since the start begin anew.
+    pub fn reset(&mut self) {
+        for process in self.processes.values_mut() {
+            process.since = Tables::default();
+        }
+    }
+
+    /// The last minute, as a recording.
+    pub fn last_minute(&self) -> Recording {
+        recording_of(self.run.clone(), self.segments.iter().cloned().collect())
+    }
+
+    /// The process whose figures are shown: `chosen`, or the one that stands for the job.
+    pub fn shown(&self, chosen: Option<i32>) -> Option<&LiveProcess> {
+        let pid = chosen.filter(|pid| self.processes.contains_key(pid));
+        self.processes.get(&pid.or(self.primary)?)
+    }
+
+    fn look_ahead(&mut self) {
+        self.looked_ahead_ns = self.end_ns;
+        let from_ns = self.end_ns.saturating_sub(OUTLOOK_NS);
+        let segments = self.segments.iter();
+        let recent = segments
+            .filter(|segment| segment.end_ns > from_ns)
+            .cloned()
+            .collect();
+        let profile = (self.resolve)(&recording_of(self.run.clone(), recent));
+        let analysis = analyze(&profile);
+        self.take_analysis(&profile, &analysis);
+    }
+
+    fn take_analysis(&mut self, profile: &Profile, analysis: &Analysis) {
+        let pid_of = |at: usize| profile.processes.get(at).map(|process| process.info.pid);
+        for summary in &analysis.processes {
+            let Some(process) = profile.processes.get(summary.process.index()) else {
+                continue;
+            };
+            let training = summary
+                .training_thread
+                .and_then(|thread| Some(profile.threads.get(thread.index())?.tid));
+            let live = self.process(&process.info);
+            live.role = summary.role;
+            live.training_tid = training.or(live.training_tid);
+            live.pace = summary.progress.as_ref().and_then(|progress| {
+                Some(Pace {
+                    unit: progress.unit,
+                    steps_per_s: progress.steps_per_s()?,
+                    p95_ns: progress
+                        .times
+                        .as_ref()?
+                        .spread
+                        .as_ref()
+                        .map(|spread| spread.p95_ns),
+                    samples_per_s: progress.samples_per_s(),
+                })
+            });
+        }
+        let primary = analysis.primary();
+        self.primary = primary.and_then(|process| pid_of(process.process.index()));
+        self.outlook = Outlook {
+            verdict: analysis
+                .verdict
+                .as_ref()
+                .map(|verdict| verdict_line(profile, verdict)),
+            own_cpu: analysis.quality.own_cpu,
+            rate_hz: analysis.quality.rate_hz,
+            stopped: analysis.quality.stopped_share,
+        };
+    }
+
+    /// The process with these facts; a new one where the pid has another.
+    fn process(&mut self, info: &ProcessInfo) -> &mut LiveProcess {
+        let seen_ns = self.end_ns;
+        let known = self.processes.get(&info.pid);
+        if known.is_none_or(|known| known.info.start_ticks != info.start_ticks) {
+            let fresh = LiveProcess {
+                info: info.clone(),
+                role: Role::Other,
+                training_tid: None,
+                now: Tables::default(),
+                since: Tables::default(),
+                threads: BTreeMap::new(),
+                counters: BTreeMap::new(),
+                pace: None,
+                cpus: None,
+                resident: None,
+                seen_ns,
+            };
+            self.processes.insert(info.pid, fresh);
+        }
+        // It was just put in where it was not.
+        #[expect(clippy::unwrap_used)]
+        self.processes.get_mut(&info.pid).unwrap()
+    }
+
+    fn take_processes(&mut self, profile: &Profile) {
+        let end_ns = self.end_ns;
+        let known = &self.processes;
+        let training = |pid: i32| known.get(&pid)?.training_tid;
+        let chunks = chunk(profile, training);
+        let mut sums = Vec::new();
+        for ChunkProcess {
+            info,
+            role,
+            training_tid,
+            tables,
+            threads,
+        } in chunks
+        {
+            let live = self.process(&info);
+            if live.training_tid.is_none() {
+                (live.role, live.training_tid) = (role, training_tid);
+            }
+            let has_samples = !threads.is_empty();
+            live.info = info;
+            if has_samples {
+                live.seen_ns = end_ns;
+            }
+            for thread in threads {
+                live.threads.insert(thread.tid, (thread, end_ns));
+            }
+            live.threads
+                .retain(|_, (_, seen_ns)| *seen_ns + GONE_NS >= end_ns);
+            live.now.add(&tables);
+            live.since.add(&tables);
+            sums.push((live.info.pid, tables));
+        }
+        self.recent.push_back((end_ns, sums));
+        while self
+            .recent
+            .front()
+            .is_some_and(|(then_ns, _)| then_ns + NOW_NS <= end_ns)
+        {
+            for (pid, tables) in self.recent.pop_front().map_or(Vec::new(), |old| old.1) {
+                if let Some(process) = self.processes.get_mut(&pid) {
+                    process.now.take(&tables);
+                }
+            }
+        }
+    }
+
+    fn take_counters(&mut self, profile: &Profile) {
+        for point in &profile.points {
+            let Some(info) = profile.counters.get(point.counter.index()) else {
+                continue;
+            };
+            let process = profile.processes.get(info.process.index());
+            let Some(live) = process.and_then(|process| self.processes.get_mut(&process.info.pid))
+            else {
+                continue;
+            };
+            if live.counters.len() >= MOST_COUNTERS {
+                let oldest = live.counters.iter().min_by_key(|(_, each)| each.changed_ns);
+                if let Some((&key, _)) = oldest {
+                    live.counters.remove(&key);
+                }
+            }
+            let counter = Counter {
+                value: point.value,
+                changed_ns: point.time_ns,
+            };
+            live.counters.insert((info.kind, info.number), counter);
+        }
+    }
+
+    fn take_lanes(&mut self, profile: &Profile) {
+        let Lanes {
+            gpus,
+            lanes,
+            points,
+            gaps,
+            ..
+        } = &profile.lanes;
+        for info in gpus.iter().filter(|info| info.recorded) {
+            if !self.devices.iter().any(|device| device.info == *info) {
+                self.devices.push(LiveDevice {
+                    info: info.clone(),
+                    utilization: VecDeque::new(),
+                    power_mw: None,
+                    memory: None,
+                });
+            }
+        }
+        if let Some(gap) = gaps.iter().find(|gap| gap.gpu.is_none()) {
+            self.no_device = Some(gap.reason.clone());
+        }
+        for point in points {
+            let Some(lane) = lanes.get(point.lane.index()) else {
+                continue;
+            };
+            match (lane.gpu, self.processes.get_mut(&lane.pid)) {
+                (Some(gpu), _) => {
+                    self.take_device(gpus, gpu, lane.kind, (point.end_ns, point.value))
+                }
+                (None, Some(process)) => match lane.kind {
+                    LaneKind::Cpu if point.end_ns > point.start_ns => {
+                        let window_ns = (point.end_ns - point.start_ns) as f64;
+                        process.cpus = Some(point.value as f64 / window_ns);
+                    }
+                    LaneKind::Resident => process.resident = Some(point.value),
+                    _ => {}
+                },
+                (None, None) => {}
+            }
+        }
+        let oldest_ns = self.end_ns.saturating_sub(KEPT_NS);
+        for device in &mut self.devices {
+            while device
+                .utilization
+                .front()
+                .is_some_and(|(end_ns, _)| *end_ns < oldest_ns)
+            {
+                device.utilization.pop_front();
+            }
+        }
+    }
+
+    fn take_device(&mut self, gpus: &[GpuInfo], gpu: GpuId, kind: LaneKind, value: Value) {
+        let info = gpus.get(gpu.index());
+        let mut devices = self.devices.iter_mut();
+        let Some(device) = devices.find(|device| Some(&device.info) == info) else {
+            return;
+        };
+        match kind {
+            LaneKind::Utilization => {
+                device
+                    .utilization
+                    .push_back((value.0, value.1.min(SHARE_ONE)));
+            }
+            LaneKind::Power => device.power_mw = Some(value.1),
+            LaneKind::MemoryUsed => device.memory = Some(value.1),
+            _ => {}
+        }
+    }
+
+    /// Processes that have ended, and all but the newest where there are too many.
+    fn forget(&mut self) {
+        let (end_ns, root, primary) = (self.end_ns, self.run.pid, self.primary);
+        self.processes.retain(|&pid, process| {
+            let is_gone = process.info.exited && process.seen_ns + GONE_NS < end_ns;
+            !is_gone || pid == root || Some(pid) == primary
+        });
+        while self.processes.len() > MOST_PROCESSES {
+            let oldest = self
+                .processes
+                .iter()
+                .filter(|(pid, _)| **pid != root && Some(**pid) != primary)
+                .min_by_key(|(_, process)| process.seen_ns);
+            match oldest.map(|(&pid, _)| pid) {
+                Some(pid) => self.processes.remove(&pid),
+                None => break,
+            };
+        }
+    }
+}

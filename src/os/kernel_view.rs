@@ -1,0 +1,159 @@
+//! What the kernel tells of a process whose memory cannot be read: without its mmap lock, and without stopping it.
+//!
+//! Whoever holds a process's mmap lock for writing keeps every reader of its memory waiting, `/proc/PID/cmdline` and
+//! `/proc/PID/maps` included (mm/memory.c, `__access_remote_vm`; fs/proc/task_mmu.c). The files read here take no such lock:
+//! `comm`, `stat`, `syscall`, `wchan`, `stack` (fs/proc/base.c).
+
+use super::threads::{TaskDirectory, ThreadFiles};
+use crate::model::sample::ThreadState;
+use std::fs::File;
+use std::io::Read;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+/// Lines of a kernel stack that are kept.
+const MAX_KERNEL_FRAMES: usize = 64;
+/// Bytes of a file that are read.
+const MAX_BYTES: u64 = 16 << 10;
+
+/// A thread, as the kernel shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelThread {
+    /// Its tid.
+    pub tid: i32,
+    /// Its name.
+    pub name: String,
+    /// Its state.
+    pub state: ThreadState,
+    /// The number of the system call that it sleeps in.
+    pub syscall: Option<u32>,
+    /// Where in the kernel it sleeps.
+    pub wchan: Option<String>,
+    /// Its stack in the kernel, leaf first; empty where the kernel does not tell (it needs CAP_SYS_ADMIN).
+    pub stack: Vec<String>,
+}
+
+/// Those of `pids` whose memory does not answer within `patience`: reading it would wait for a lock that nobody may ever give up.
+///
+/// Each is asked by a thread of its own, which the kernel lets go when torchspy ends: the wait is killable.
+pub fn without_answer(pids: &[i32], patience: Duration) -> Vec<i32> {
+    without_answer_from(pids, patience, |pid| {
+        let mut first = [0; 1];
+        // Whatever comes of it: it came back.
+        let file = File::open(format!("/proc/{pid}/cmdline"));
+        let _ = file.and_then(|mut file| file.read(&mut first));
+    })
+}
+
+fn without_answer_from(
+    pids: &[i32],
+    patience: Duration,
+    ask: impl Fn(i32) + Clone + Send + 'static,
+) -> Vec<i32> {
+    let (sender, answers) = channel();
+    let mut silent: Vec<i32> = Vec::new();
+    for &pid in pids {
+        let (sender, ask) = (sender.clone(), ask.clone());
+        let asking = std::thread::Builder::new()
+            .name("torchspy-ask".to_owned())
+            // Of a large job there are thousands.
+            .stack_size(64 << 10)
+            .spawn(move || {
+                ask(pid);
+                // Nobody listens where it took too long.
+                let _ = sender.send(pid);
+            });
+        if asking.is_ok() {
+            silent.push(pid);
+        }
+    }
+    let deadline = Instant::now() + patience;
+    while !silent.is_empty() {
+        let left = deadline.saturating_duration_since(Instant::now());
+        match answers.recv_timeout(left) {
+            Ok(pid) => silent.retain(|&each| each != pid),
+            Err(_) => break,
+        }
+    }
+    silent
+}
+
+/// The threads of a process; empty once it is gone.
+pub fn read_kernel_threads(pid: i32) -> Vec<KernelThread> {
+    let mut tids = TaskDirectory::new(pid).list().unwrap_or_default();
+    tids.sort_unstable();
+    tids.into_iter()
+        .map(|tid| read_kernel_thread(pid, tid))
+        .collect()
+}
+
+/// One thread. What may not be read, or what is gone, is left out.
+pub fn read_kernel_thread(pid: i32, tid: i32) -> KernelThread {
+    let files = ThreadFiles::open(pid, tid);
+    let directory = format!("/proc/{pid}/task/{tid}");
+    let wchan = read(&format!("{directory}/wchan"));
+    let stack = read(&format!("{directory}/stack")).unwrap_or_default();
+    KernelThread {
+        tid,
+        name: files.name().unwrap_or_default(),
+        state: files
+            .stat()
+            .map_or(ThreadState::Unknown, |(state, _)| state),
+        syscall: files
+            .whereabouts()
+            .ok()
+            .and_then(|whereabouts| whereabouts.syscall()),
+        wchan: wchan.filter(|name| !name.is_empty() && name != "0"),
+        stack: parse_kernel_stack(&stack),
+    }
+}
+
+fn read(path: &str) -> Option<String> {
+    let mut bytes = Vec::new();
+    let file = File::open(path).ok()?;
+    file.take(MAX_BYTES).read_to_end(&mut bytes).ok()?;
+    Some(String::from_utf8_lossy(&bytes).trim().to_owned())
+}
+
+/// The functions of `/proc/TID/stack`: lines such as `[<0>] futex_wait+0x6b/0x120`.
+fn parse_kernel_stack(text: &str) -> Vec<String> {
+    let lines = text.lines().filter_map(|line| {
+        let (_, place) = line.split_once("] ")?;
+        let name = place.split('+').next().unwrap_or(place);
+        (!name.is_empty()).then(|| name.to_owned())
+    });
+    lines.take(MAX_KERNEL_FRAMES).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_never_answers_is_told_in_time() {
+        let (hold, held) = channel::<()>();
+        let held = std::sync::Arc::new(std::sync::Mutex::new(held));
+        let asked = without_answer_from(&[1, 2, 3], Duration::from_millis(200), move |pid| {
+            if pid == 2 {
+                let held = held.lock().expect("not poisoned");
+                let _ = held.recv();
+            }
+        });
+        assert_eq!(asked, [2]);
+        drop(hold);
+    }
+
+    #[test]
+    fn this_process_answers() {
+        let pid = std::process::id() as i32;
+        assert!(without_answer(&[pid], Duration::from_secs(60)).is_empty());
+        let threads = read_kernel_threads(pid);
+        assert!(threads.iter().any(|thread| !thread.name.is_empty()));
+    }
+
+    #[test]
+    fn kernel_stacks_are_names() {
+        let text = "[<0>] futex_do_wait+0x38/0x70\n[<0>] __futex_wait+0x91/0x100\nrubbish\n";
+        assert_eq!(parse_kernel_stack(text), ["futex_do_wait", "__futex_wait"]);
+    }
+}

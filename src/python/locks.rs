@@ -1,0 +1,94 @@
+//! Locks of `threading`: which one a thread sleeps on, and who has it.
+//!
+//! Up to 3.13 a lock is a semaphore of its own (`PyThread_type_lock`, `sem_t *`), and a thread that waits for it sleeps in a futex
+//! at that very address. From 3.14 on it is a `PyMutex`, whose waiters sleep elsewhere: that is not followed.
+//! Source: Modules/_threadmodule.c (`lockobject`, `rlockobject`), Include/cpython/methodobject.h (`PyCFunctionObject`) and
+//! Include/cpython/classobject.h (`PyMethodObject`), 3.10 to 3.13, checked on live interpreters.
+
+use super::discover::Interpreter;
+use super::variables::{class_of, read_attributes};
+use crate::memory::Memory;
+
+/// `lock_lock`.
+const SEMAPHORE: u64 = 16;
+/// `rlock_owner`, an identity of pthreads; `rlock_count` follows.
+const OWNER: u64 = 24;
+const COUNT: u64 = 32;
+/// `PyCFunctionObject.m_ml`, whose first word is the name, and `m_self`.
+const METHOD: u64 = 16;
+const SELF: u64 = 24;
+/// The attribute by which a `threading.Condition` holds its lock.
+const CONDITION_LOCK: &str = "_lock";
+
+/// A lock object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LockObject {
+    /// The object.
+    pub address: u64,
+    /// `threading.Lock` or `threading.RLock`.
+    pub kind: &'static str,
+    /// Where its waiters sleep.
+    pub semaphore: u64,
+    /// Of an `RLock` that is held: its holder's `pthread_self()`.
+    pub owner: Option<u64>,
+}
+
+/// The lock at `object`; of a condition its lock. `None` where there is none.
+pub fn read_lock(
+    interpreter: &Interpreter,
+    object: u64,
+    memory: &dyn Memory,
+) -> Option<LockObject> {
+    if interpreter.version.minor > 13 {
+        return None;
+    }
+    let word = |offset: u64| memory.read_u64(object.wrapping_add(offset)).ok();
+    let (kind, owner) = match class_of(object, memory).ok()?.as_str() {
+        "lock" => ("threading.Lock", None),
+        "RLock" => {
+            let owner = word(OWNER).filter(|&owner| owner != 0 && word(COUNT) != Some(0));
+            ("threading.RLock", owner)
+        }
+        "Condition" => {
+            let attributes = read_attributes(interpreter, object, memory).ok()?;
+            let lock = attributes
+                .iter()
+                .find(|each| each.name == CONDITION_LOCK && each.object != object)?;
+            let is_plain = class_of(lock.object, memory)
+                .is_ok_and(|class| matches!(class.as_str(), "lock" | "RLock"));
+            return is_plain
+                .then(|| read_lock(interpreter, lock.object, memory))
+                .flatten();
+        }
+        _ => return None,
+    };
+    Some(LockObject {
+        address: object,
+        kind,
+        semaphore: word(SEMAPHORE).filter(|&semaphore| semaphore != 0)?,
+        owner,
+    })
+}
+
+/// The lock whose `__exit__` the object at `object` is bound to: a `with` block keeps that for its end.
+pub fn lock_of_block(
+    interpreter: &Interpreter,
+    object: u64,
+    memory: &dyn Memory,
+) -> Option<LockObject> {
+    let word = |at: u64| memory.read_u64(at).ok();
+    let class = class_of(object, memory).ok()?;
+    match class.as_str() {
+        "builtin_function_or_method" => {
+            let definition = word(object.wrapping_add(METHOD))?;
+            let mut name = [0; 9];
+            memory.read_exact(word(definition)?, &mut name).ok()?;
+            if &name != b"__exit__\0" {
+                return None;
+            }
+        }
+        "method" => {}
+        _ => return None,
+    }
+    read_lock(interpreter, word(object.wrapping_add(SELF))?, memory)
+}

@@ -1,0 +1,229 @@
+//! Dumps for machines, by the schema in the README.
+
+use crate::analysis::dump::deadlocks::deadlocks;
+use crate::analysis::dump::groups::groups;
+use crate::analysis::dump::moved::Comparison;
+use crate::analysis::dump::verdict::verdict;
+use crate::model::dump::{Dump, DumpedFrame, DumpedProcess, DumpedThread, DumpedWait, Place};
+use crate::model::profile::Role;
+use crate::model::sample::{Capture, Gil, ThreadState};
+use crate::model::text::is_unprintable;
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+
+/// Version of the schema.
+const SCHEMA: u32 = 1;
+
+/// Looks as JSON, each as [`render_look`] gave it, and what moved between them.
+///
+/// # Errors
+/// None that a dump can cause: numbers and strings alone are written.
+pub fn render_looks(looks: &[Value], comparison: &Comparison) -> Result<String, serde_json::Error> {
+    let value = json!({
+        "schema": SCHEMA,
+        "torchspy": env!("CARGO_PKG_VERSION"),
+        "looks": looks,
+        "moved": match looks.len() {
+            0 | 1 => Value::Null,
+            _ => moves(comparison),
+        },
+    });
+    serde_json::to_string_pretty(&value).map(|text| escaped(&text))
+}
+
+/// JSON without what could act on a terminal or mislead its reader: JSON itself lets delete and C1 controls, and what writes from
+/// right to left, stand as they are. They are within strings, where an escape means the same.
+fn escaped(json: &str) -> String {
+    let mut safe = String::with_capacity(json.len());
+    for character in json.chars() {
+        match character {
+            // The layout's own.
+            '\n' => safe.push('\n'),
+            other if is_unprintable(other) => {
+                for unit in other.encode_utf16(&mut [0; 2]) {
+                    // Writing to a String does not fail.
+                    let _ = write!(safe, "\\u{unit:04x}");
+                }
+            }
+            other => safe.push(other),
+        }
+    }
+    safe
+}
+
+/// One look as JSON.
+pub fn render_look(dump: &Dump) -> Value {
+    let pid = |index: &usize| dump.processes.get(*index).map(|process| process.pid);
+    let verdict = verdict(dump);
+    json!({
+        "wall_s": dump.wall_ns as f64 / 1e9,
+        "skew_ms": dump.skew_ns.map(|skew_ns| skew_ns as f64 / 1e6),
+        "stopped": dump.stopped,
+        "stops_us": dump.stops_ns.iter().map(|&ns| ns as f64 / 1e3).collect::<Vec<_>>(),
+        "longest_stop_us": dump.longest_stop_ns as f64 / 1e3,
+        "processes": dump.processes.iter().map(process).collect::<Vec<_>>(),
+        "ranks": verdict.groups.iter().map(|group| json!({
+            "pids": group.processes.iter().filter_map(pid).collect::<Vec<_>>(),
+            "doing": group.what,
+            "waits_for_ranks": group.waits_for_ranks,
+            "at": group.at.as_ref().map(place),
+            "step": group.step.as_ref().map(|(what, value, _)| json!({"what": what, "value": value})),
+        })).collect::<Vec<_>>(),
+        "deadlocks": deadlocks(dump).iter().map(|each| json!({
+            "pid": pid(&each.process), "tids": each.tids,
+        })).collect::<Vec<_>>(),
+        "awaited": verdict.awaited().iter().filter_map(pid).collect::<Vec<_>>(),
+        "equal": groups(dump).iter().filter(|group| group.members.len() > 1).map(|group| {
+            let tids = group.members.iter().filter_map(|&(process, thread)| {
+                Some(dump.processes.get(process)?.threads.get(thread)?.tid)
+            });
+            tids.collect::<Vec<_>>()
+        }).collect::<Vec<_>>(),
+        "missing": dump.missing,
+    })
+}
+
+fn process(process: &DumpedProcess) -> Value {
+    let (role, rank, world_size) = match process.role {
+        Role::Launcher => ("launcher", None, None),
+        Role::Trainer {
+            rank, world_size, ..
+        } => ("trainer", rank, world_size),
+        Role::DataLoaderWorker { .. } => ("dataloader_worker", None, None),
+        Role::Other => ("other", None, None),
+    };
+    let number = match process.role {
+        Role::DataLoaderWorker { number, .. } => Some(number),
+        _ => None,
+    };
+    json!({
+        "pid": process.pid,
+        "role": role,
+        "rank": rank,
+        "world_size": world_size,
+        "worker": number,
+        "trainer_pid": process.trainer_pid,
+        "command": process.command,
+        "python": text(&process.python),
+        "torch": text(&process.torch),
+        "note": text(&process.note),
+        "gil_holder": process.gil_holder,
+        "progress": process.progress.iter().map(|each| json!({
+            "what": each.what, "value": each.value, "source": each.source,
+        })).collect::<Vec<_>>(),
+        "threads": process.threads.iter().map(thread).collect::<Vec<_>>(),
+    })
+}
+
+fn text(text: &str) -> Option<&str> {
+    (!text.is_empty()).then_some(text)
+}
+
+fn thread(thread: &DumpedThread) -> Value {
+    json!({
+        "tid": thread.tid,
+        "name": thread.name,
+        "python_name": thread.python_name,
+        "trains": thread.trains,
+        "state": state(thread.state),
+        "capture": match thread.capture {
+            Capture::Stopped => "stopped",
+            Capture::Asleep | Capture::Reused => "asleep",
+            Capture::Unstopped => "unstopped",
+            Capture::Unread => "unread",
+        },
+        "syscall": thread.syscall,
+        "gil": match thread.gil {
+            Gil::Held => Some(true),
+            Gil::NotHeld => Some(false),
+            Gil::Unknown => None,
+        },
+        "waits_for": thread.wait.as_ref().map(wait),
+        "module": thread.module,
+        "at": thread.at.as_ref().map(place),
+        "frames": thread.frames.iter().map(frame).collect::<Vec<_>>(),
+        "partial": thread.partial,
+        "moved_frames": thread.moved_frames,
+        "wchan": thread.wchan,
+        "kernel_stack": thread.kernel_stack,
+    })
+}
+
+fn state(state: ThreadState) -> &'static str {
+    match state {
+        ThreadState::Running => "running",
+        ThreadState::Sleeping => "sleeping",
+        ThreadState::Uninterruptible => "uninterruptible",
+        ThreadState::Stopped => "stopped",
+        ThreadState::Unknown => "unknown",
+    }
+}
+
+fn wait(wait: &DumpedWait) -> Value {
+    json!({
+        "kind": wait.kind.name(),
+        "what": wait.what,
+        "lock": wait.lock.as_ref().map(|lock| json!({
+            "kind": lock.kind, "address": lock.address, "name": lock.name,
+        })),
+        "owner": wait.owner.as_ref().map(|owner| json!({
+            "tid": owner.tid, "known_by": owner.by,
+        })),
+    })
+}
+
+fn place(place: &Place) -> Value {
+    json!({"function": place.function, "file": place.file, "line": place.line})
+}
+
+fn frame(frame: &DumpedFrame) -> Value {
+    json!({
+        "function": frame.name,
+        "file": frame.file,
+        "line": (frame.line != 0).then_some(frame.line),
+        "python": frame.is_python,
+        "kind": frame.kind.name(),
+        "guess": frame.is_guess,
+        "module": frame.module,
+        "locals": frame.locals.as_ref().map(|locals| locals.iter().map(|local| json!({
+            "name": local.name, "value": local.value,
+        })).collect::<Vec<_>>()),
+    })
+}
+
+fn moves(comparison: &Comparison) -> Value {
+    let found = comparison.moved();
+    let pid = |index: usize| {
+        let first = comparison.first()?;
+        Some(first.processes.get(index)?.pid)
+    };
+    json!({
+        "hang": found.is_hang(),
+        "seconds": comparison.length_ns() as f64 / 1e9,
+        "threads": found.threads.iter().map(|each| json!({
+            "pid": pid(each.process), "tid": each.tid, "trains": each.trains, "moves": each.moves, "ran": each.ran,
+        })).collect::<Vec<_>>(),
+        "progress": found.counters.iter().map(|each| json!({
+            "pid": pid(each.process), "what": each.what, "first": each.first, "last": each.last,
+        })).collect::<Vec<_>>(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_that_acts_on_a_terminal_is_left_and_all_means_the_same() {
+        let value = json!({"name": "a\u{1b}[31m\u{9b}31m\u{7f}\u{202e}\u{e0041}é\n"});
+        let text = escaped(&serde_json::to_string_pretty(&value).expect("strings"));
+        assert!(
+            !text
+                .chars()
+                .any(|each| each != '\n' && is_unprintable(each)),
+            "{text}"
+        );
+        assert!(text.contains("\\u009b"), "{text}");
+        assert_eq!(serde_json::from_str::<Value>(&text).expect("JSON"), value);
+    }
+}

@@ -1,0 +1,101 @@
+//! Several looks, for people: what did not move in between first.
+
+use super::head::{counted, place, title};
+use crate::analysis::dump::moved::{Comparison, Moved, ThreadMoves};
+use crate::model::dump::Dump;
+use crate::model::text::printable;
+use std::fmt::Write as _;
+
+/// Threads of each kind that are listed.
+const LISTED: usize = 24;
+
+/// What several looks say together; empty of fewer than two.
+pub fn render_moved(comparison: &Comparison) -> String {
+    let found = comparison.moved();
+    let Some(first) = comparison.first().filter(|_| found.looks > 1) else {
+        return String::new();
+    };
+    let mut out = String::new();
+    let _ = writeln!(
+        out,
+        "\nMOVED, {} in {:.1} s",
+        counted(found.looks, "look"),
+        comparison.length_ns() as f64 / 1e9
+    );
+    if found.is_hang() {
+        out.push_str("  nothing that trains moved: that is a hang, or one very long operation\n");
+    }
+    for counter in &found.counters {
+        let who = first
+            .processes
+            .get(counter.process)
+            .map(|process| title(process.role))
+            .unwrap_or_default();
+        let _ = match counter.first == counter.last {
+            true => writeln!(
+                out,
+                "  {who}: {} stays at {}",
+                printable(&counter.what),
+                counter.first
+            ),
+            false => writeln!(
+                out,
+                "  {who}: {} went from {} to {}",
+                printable(&counter.what),
+                counter.first,
+                counter.last
+            ),
+        };
+    }
+    threads(&mut out, first, &found, "did not move", |each| {
+        each.moves == 0
+    });
+    threads(&mut out, first, &found, "moved", |each| each.moves != 0);
+    out
+}
+
+fn threads(
+    out: &mut String,
+    first: &Dump,
+    found: &Moved,
+    heading: &str,
+    is_wanted: impl Fn(&ThreadMoves) -> bool,
+) {
+    let mut wanted: Vec<&ThreadMoves> = found
+        .threads
+        .iter()
+        .filter(|each| is_wanted(each))
+        .collect();
+    wanted.sort_by_key(|each| (!each.trains, each.at.is_none()));
+    if wanted.is_empty() {
+        return;
+    }
+    let _ = writeln!(out, "  {heading}: {}", counted(wanted.len(), "thread"));
+    for each in wanted.iter().take(LISTED) {
+        let process = first.processes.get(each.process);
+        let at = each
+            .at
+            .as_ref()
+            .map(|at| format!(" at {}", place(at)))
+            .unwrap_or_default();
+        let ran = match (each.moves, each.ran) {
+            (0, Some(false)) => "; has not run since",
+            (0, Some(true)) => "; was on a CPU in between",
+            _ => "",
+        };
+        let _ = writeln!(
+            out,
+            "    {}thread {} \"{}\" {}{at}{ran}",
+            process
+                .filter(|_| first.processes.len() > 1)
+                .map(|process| format!("{} pid {}, ", title(process.role), process.pid))
+                .unwrap_or_default(),
+            each.tid,
+            printable(&each.name),
+            printable(&each.doing),
+        );
+    }
+    if wanted.len() > LISTED {
+        let _ = writeln!(out, "    and {} more", wanted.len() - LISTED);
+    }
+}

@@ -1,0 +1,267 @@
+//! One stack of a dump, with all threads that have it.
+
+use super::head::{counted, place, rank_list, thread_words, title};
+use crate::analysis::dump::groups::{Group, ThreadPlace, thread};
+use crate::analysis::dump::verdict::{is_for_thread, lock_words};
+use crate::model::dump::{Dump, DumpedFrame, DumpedThread, DumpedWait};
+use crate::model::profile::Role;
+use crate::model::sample::{Gil, ThreadState};
+use crate::model::text::{package_path, printable};
+use crate::model::wait::WaitKind;
+use crate::report::label::file_name;
+use std::fmt::Write as _;
+
+/// Threads of a group that are named one by one.
+const NAMED: usize = 6;
+
+/// A stack, and who has it.
+pub(super) fn group(out: &mut String, dump: &Dump, group: &Group) {
+    let Some(&first) = group.members.first() else {
+        return;
+    };
+    let (Some(process), Some(it)) = (dump.processes.get(first.0), thread(dump, first)) else {
+        return;
+    };
+    let _ = writeln!(out, "\n{}: {}", who(dump, group), state(it));
+    if let Some(wait) = &it.wait {
+        let _ = writeln!(out, "  waits for {}", wait_words(wait));
+        if let Some(owner) = &wait.owner {
+            let _ = writeln!(
+                out,
+                "  {} {} (known by {})",
+                match is_for_thread(wait) {
+                    true => "that is",
+                    false => "which is held by",
+                },
+                thread_words(process, owner.tid),
+                owner.by
+            );
+        }
+    }
+    if let Some(at) = &it.at {
+        let _ = writeln!(out, "  at {} in {}", place(at), printable(&at.function));
+    }
+    if let Some(module) = &it.module {
+        let _ = writeln!(out, "  in module {}", printable(module));
+    }
+    if it.moved_frames > 0 {
+        let _ = writeln!(
+            out,
+            "  it had moved on when variables were read: those of its {} are left out",
+            match it.moved_frames {
+                1 => "innermost function".to_owned(),
+                more => format!("{more} innermost functions"),
+            }
+        );
+    }
+    if let Some(wchan) = &it.wchan {
+        let _ = writeln!(out, "  in the kernel: {}", printable(wchan));
+    }
+    for frame in &it.kernel_stack {
+        let _ = writeln!(out, "    [kernel] {}", printable(frame));
+    }
+    // Between two Python functions the interpreter's own say nothing; above the first they tell what it is in.
+    let leaf = it.frames.iter().position(|frame| frame.is_python);
+    let root = it.frames.iter().rposition(|frame| !is_start(frame));
+    let frames = it.frames.iter().take(root.map_or(0, |root| root + 1));
+    let shown = frames
+        .enumerate()
+        .filter(|(index, frame)| !frame.is_plumbing || leaf.is_none_or(|leaf| *index < leaf))
+        .map(|(_, frame)| words(frame));
+    stack(out, shown);
+    if let Some(partial) = it.partial {
+        let _ = writeln!(out, "    … not read any further: {partial}");
+    }
+}
+
+/// `rank 3: thread 4242 "python", training`; several: `ranks 0-2: training threads`.
+fn who(dump: &Dump, group: &Group) -> String {
+    let several_processes = dump.processes.len() > 1;
+    if let [only] = group.members[..] {
+        let words = name(dump, only);
+        return match (several_processes, dump.processes.get(only.0)) {
+            (true, Some(process)) => {
+                format!("{} pid {}, {words}", title(process.role), process.pid)
+            }
+            _ => words,
+        };
+    }
+    let mut words = counted(group.members.len(), "thread");
+    let mut of: Vec<usize> = group.members.iter().map(|member| member.0).collect();
+    of.dedup();
+    if several_processes {
+        let ranks: Vec<usize> = of
+            .iter()
+            .copied()
+            .filter(|&index| {
+                dump.processes
+                    .get(index)
+                    .is_some_and(|process| matches!(process.role, Role::Trainer { .. }))
+            })
+            .collect();
+        let others = of.iter().filter(|index| !ranks.contains(index));
+        let mut owners: Vec<String> = Vec::new();
+        if !ranks.is_empty() {
+            owners.push(rank_list(dump, &ranks));
+        }
+        for process in others.filter_map(|&index| dump.processes.get(index)) {
+            owners.push(format!("{} pid {}", title(process.role), process.pid));
+        }
+        let _ = write!(words, " of {}", owners.join(", "));
+    }
+    let names: Vec<String> = group
+        .members
+        .iter()
+        .take(NAMED)
+        .map(|&member| match thread(dump, member) {
+            Some(thread) => format!("{} \"{}\"", thread.tid, printable(shown_name(thread))),
+            None => String::new(),
+        })
+        .collect();
+    let more = match group.members.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!(", and {more} more"),
+    };
+    format!("{words}, {}{more}", names.join(", "))
+}
+
+fn shown_name(thread: &DumpedThread) -> &str {
+    thread.python_name.as_ref().unwrap_or(&thread.name)
+}
+
+fn name(dump: &Dump, place: ThreadPlace) -> String {
+    match thread(dump, place) {
+        Some(thread) => format!(
+            "thread {} \"{}\"{}",
+            thread.tid,
+            printable(shown_name(thread)),
+            if thread.trains { ", the main one" } else { "" }
+        ),
+        None => String::new(),
+    }
+}
+
+fn state(thread: &DumpedThread) -> String {
+    let mut words = match (thread.state, &thread.syscall) {
+        (ThreadState::Running, _) => "runs".to_owned(),
+        (ThreadState::Sleeping, Some(call)) => format!("sleeps in {call}"),
+        (ThreadState::Sleeping, None) => "sleeps".to_owned(),
+        (ThreadState::Uninterruptible, Some(call)) => {
+            format!("in uninterruptible sleep (D) in {call}")
+        }
+        (ThreadState::Uninterruptible, None) => "in uninterruptible sleep (D)".to_owned(),
+        (ThreadState::Stopped, _) => "stopped (SIGSTOP or a debugger)".to_owned(),
+        (ThreadState::Unknown, _) => "state not known".to_owned(),
+    };
+    if thread.gil == Gil::Held {
+        words.push_str(", holds the GIL");
+    }
+    words
+}
+
+fn wait_words(wait: &DumpedWait) -> String {
+    let mut words = match wait.kind {
+        WaitKind::Collective => format!("other ranks: {}", wait.what),
+        WaitKind::GpuSync => format!("the GPU: {}", wait.what),
+        WaitKind::GpuCopy => format!("a copy from or to the GPU: {}", wait.what),
+        WaitKind::Input => format!("the next batch: {}", wait.what),
+        WaitKind::Gil => "the GIL".to_owned(),
+        WaitKind::Autograd => "autograd's threads".to_owned(),
+        WaitKind::Lock if wait.lock.is_some() => lock_words(wait),
+        WaitKind::Lock if matches!(wait.what.as_str(), "" | "lock" | "a lock") => {
+            "a lock".to_owned()
+        }
+        WaitKind::Lock => format!("a lock: {}", wait.what),
+        WaitKind::Disk => format!("a file: {}", wait.what),
+        WaitKind::Socket => format!("a socket: {}", wait.what),
+        WaitKind::Io => format!("a read or write: {}", wait.what),
+        WaitKind::Child => format!("a child process: {}", wait.what),
+        WaitKind::Events => format!("events: {}", wait.what),
+        WaitKind::Sleep => format!("time to pass: {}", wait.what),
+        WaitKind::Cpu => "a CPU".to_owned(),
+        WaitKind::Stopped => "the end of a stop".to_owned(),
+    };
+    if let Some(lock) = wait.lock.as_ref().filter(|_| !is_for_thread(wait)) {
+        let _ = write!(words, " at {:#x}", lock.address);
+        let says = !matches!(wait.what.as_str(), "" | "lock" | "a lock");
+        if says && wait.kind == WaitKind::Lock {
+            let _ = write!(words, ", in {}", wait.what);
+        }
+    }
+    printable(&words).into_owned()
+}
+
+/// What the C library and the program itself do before anything else: below the root of every stack.
+fn is_start(frame: &DumpedFrame) -> bool {
+    const NAMES: &[&str] = &["_start", "start_thread", "clone", "clone3", "__clone3"];
+    let library = file_name(&frame.file);
+    !frame.is_python
+        && (library.starts_with("libc.so")
+            || library.starts_with("libpthread")
+            || NAMES.contains(&frame.name.as_str()))
+}
+
+/// Frames, one that follows its like (a recursion) only counted.
+fn stack(out: &mut String, frames: impl Iterator<Item = String>) {
+    let mut last = String::new();
+    let mut more = 0;
+    let tell = |out: &mut String, more: usize| {
+        if more > 0 {
+            let _ = writeln!(out, "    … and the same {more} more times");
+        }
+    };
+    for frame in frames {
+        if frame == last {
+            more += 1;
+            continue;
+        }
+        tell(out, std::mem::take(&mut more));
+        out.push_str(&frame);
+        last = frame;
+    }
+    tell(out, more);
+}
+
+/// A frame, with its variables in lines of their own.
+fn words(frame: &DumpedFrame) -> String {
+    let name = match frame.is_python {
+        true => printable(&frame.name),
+        false => printable(&frame.short_name),
+    };
+    let file = match frame.is_python {
+        true => printable(package_path(&frame.file)),
+        false => printable(file_name(&frame.file)),
+    };
+    let guess = if frame.is_guess { "~" } else { "" };
+    let mut out = match (frame.is_python, frame.line) {
+        (true, line) if line != 0 => format!("    {name} ({file}:{line})"),
+        _ if file.is_empty() => format!("    {guess}{name}"),
+        _ => format!("    {guess}{name} ({file})"),
+    };
+    if let Some(module) = &frame.module {
+        let _ = write!(out, " [{}]", printable(module));
+    }
+    out.push('\n');
+    for local in frame.locals.iter().flatten() {
+        let _ = writeln!(
+            out,
+            "        {} = {}",
+            printable(&local.name),
+            printable(&local.value)
+        );
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::stack;
+
+    #[test]
+    fn a_recursion_is_counted() {
+        let mut out = String::new();
+        let frames = ["a\n", "b\n", "b\n", "b\n", "a\n"];
+        stack(&mut out, frames.into_iter().map(str::to_owned));
+        assert_eq!(out, "a\nb\n    … and the same 2 more times\na\n");
+    }
+}

@@ -1,0 +1,326 @@
+//! Which lock a thread sleeps on, and who holds it.
+//!
+//! All of it is read while the target runs. What is said of a sleeper holds because it slept all the while: its scheduling
+//! statistics and its system call are taken before anything is read, and compared when everything is.
+
+use crate::memory::Memory;
+use crate::model::dump::{Lock, Owner, THREAD_END};
+use crate::os::threads::{SchedStat, ThreadFiles, Whereabouts};
+use crate::os::vm_read::ProcessMemory;
+use crate::python::discover::Interpreter;
+use crate::python::locks::LockObject;
+use crate::python::threads::read_threads;
+use crate::sampling::look::{LookedProcess, LookedThread};
+use rustc_hash::FxHashMap;
+
+/// `futex` and `restart_syscall` on x86-64 and elsewhere (include/uapi/asm-generic/unistd.h).
+const FUTEX: u32 = if cfg!(target_arch = "x86_64") {
+    202
+} else {
+    98
+};
+const RESTART_SYSCALL: u32 = if cfg!(target_arch = "x86_64") {
+    219
+} else {
+    128
+};
+/// FUTEX_WAIT without its flags, and the value of a glibc lock that others wait for (nptl, lowlevellock.c).
+const FUTEX_COMMAND: u64 = 0x7f;
+const FUTEX_WAIT: u64 = 0;
+const CONTENDED: u64 = 2;
+/// Of a `pthread_mutex_t` (glibc 2.26 and later, sysdeps/nptl/bits/struct_mutex.h): `__owner`, `__nusers`, `__kind`.
+const MUTEX_OWNER: u64 = 8;
+const MUTEX_USERS: u64 = 12;
+const MUTEX_KIND: u64 = 16;
+/// Past these it is no mutex: as many threads as a machine has, and all flags that `__kind` may have.
+const MAX_USERS: i32 = 1 << 22;
+const MAX_KIND: i32 = 0x1ff;
+
+/// A thread that slept in a futex when it was looked at, and does so still.
+#[derive(Clone, Copy)]
+struct Sleep {
+    address: u64,
+    is_contended_lock: bool,
+    whereabouts: Whereabouts,
+    scheduled: SchedStat,
+}
+
+/// Threads that sleep in futexes.
+pub(super) struct Sleeps {
+    pid: i32,
+    of: FxHashMap<i32, Sleep>,
+}
+
+impl Sleeps {
+    /// Of the threads of a process those that are in the sleep in which they were looked at. Before anything else is read.
+    pub(super) fn of(pid: i32, threads: &[LookedThread]) -> Self {
+        let sleeps = threads.iter().filter_map(|thread| {
+            let files = ThreadFiles::open(pid, thread.tid);
+            let scheduled = files.schedstat().ok()?;
+            let now = files.whereabouts().ok()?;
+            is_same_sleep(thread.asleep?, now).then_some(())?;
+            let (address, is_contended_lock) = futex(thread.asleep?)?;
+            let sleep = Sleep {
+                address,
+                is_contended_lock,
+                whereabouts: now,
+                scheduled,
+            };
+            Some((thread.tid, sleep))
+        });
+        Self {
+            pid,
+            of: sleeps.collect(),
+        }
+    }
+
+    /// The address that a thread sleeps at.
+    pub(super) fn address(&self, tid: i32) -> Option<u64> {
+        self.of.get(&tid).map(|sleep| sleep.address)
+    }
+
+    /// Whether a thread was not scheduled since the beginning. Only asked when all is read.
+    fn slept_on(&self, tid: i32) -> bool {
+        let files = ThreadFiles::open(self.pid, tid);
+        let now = (files.schedstat().ok(), files.whereabouts().ok());
+        self.of
+            .get(&tid)
+            .is_some_and(|sleep| now == (Some(sleep.scheduled), Some(sleep.whereabouts)))
+    }
+}
+
+/// The address of a futex wait, and whether it is for a lock of glibc's that is held.
+fn futex(whereabouts: Whereabouts) -> Option<(u64, bool)> {
+    match whereabouts {
+        Whereabouts::InSyscall {
+            number: FUTEX,
+            arguments: [address, operation, value, ..],
+            ..
+        } => Some((
+            address,
+            operation & FUTEX_COMMAND == FUTEX_WAIT && value == CONTENDED,
+        )),
+        _ => None,
+    }
+}
+
+/// Whether a thread sleeps where it slept then. A stop of our own may have restarted its call meanwhile.
+fn is_same_sleep(then: Whereabouts, now: Whereabouts) -> bool {
+    match (then, now) {
+        (
+            Whereabouts::InSyscall {
+                number: a,
+                arguments: x,
+                stack_pointer: p,
+                instruction_pointer: i,
+            },
+            Whereabouts::InSyscall {
+                number: b,
+                arguments: y,
+                stack_pointer: q,
+                instruction_pointer: j,
+            },
+        ) => (a == b && x == y || b == RESTART_SYSCALL) && p == q && i == j,
+        _ => false,
+    }
+}
+
+/// What frames tell of locks.
+#[derive(Default)]
+pub(super) struct Sightings {
+    /// Locks of `with` blocks, by where their waiters sleep, with the one thread that is in such a block.
+    blocks: FxHashMap<u64, (LockObject, Option<i32>)>,
+    /// By thread: the lock that it sleeps on, and what its frames call it.
+    names: FxHashMap<i32, (LockObject, String)>,
+    /// By thread: the thread whose end it waits for.
+    joins: FxHashMap<i32, Joined>,
+}
+
+/// A `threading.Thread` that is waited for.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Joined {
+    /// The object.
+    pub(super) object: u64,
+    /// Its name.
+    pub(super) name: Option<String>,
+    /// Its tid as it sees itself.
+    pub(super) inner_tid: Option<i32>,
+}
+
+impl Sightings {
+    /// A thread has the lock, by a `with` block.
+    pub(super) fn in_block(&mut self, tid: i32, lock: LockObject) {
+        let known = self.blocks.entry(lock.semaphore);
+        known
+            // Two cannot have it: one of them was read while it let go or took it.
+            .and_modify(|(_, holder)| *holder = holder.filter(|&holder| holder == tid))
+            .or_insert((lock, Some(tid)));
+    }
+
+    /// A thread sleeps on a lock that has this name in its frames.
+    pub(super) fn named(&mut self, tid: i32, lock: LockObject, name: String) {
+        self.names.insert(tid, (lock, name));
+    }
+
+    /// A thread sleeps in `Thread.join()`.
+    pub(super) fn joining(&mut self, tid: i32, joined: Joined) {
+        self.joins.insert(tid, joined);
+    }
+}
+
+/// Tells who holds which lock.
+pub(super) struct Owners<'a> {
+    pub(super) process: &'a LookedProcess,
+    pub(super) memory: &'a ProcessMemory,
+    pub(super) sightings: Sightings,
+}
+
+/// A lock and, where that can be told, who holds it.
+pub(super) type OwnedLock = (Lock, Option<Owner>);
+
+impl Owners<'_> {
+    /// The lock of each thread that sleeps on one, has done so all the while, and whose lock can be told.
+    pub(super) fn locks(&self, sleeps: &Sleeps) -> Vec<(i32, OwnedLock)> {
+        let mut found: Vec<(i32, OwnedLock)> = sleeps
+            .of
+            .iter()
+            .filter_map(|(&tid, sleep)| {
+                let lock = match (self.sightings.joins.get(&tid), sleep.is_contended_lock) {
+                    (Some(joined), _) => self.thread_end(joined),
+                    (None, true) => self.mutex(sleep.address)?,
+                    (None, false) => self.python_lock(tid, sleep.address)?,
+                };
+                Some((tid, lock))
+            })
+            .collect();
+        found.retain(|(tid, _)| sleeps.slept_on(*tid));
+        found.sort_unstable_by_key(|(tid, _)| *tid);
+        found
+    }
+
+    fn thread_end(&self, joined: &Joined) -> OwnedLock {
+        let lock = Lock {
+            kind: THREAD_END,
+            address: joined.object,
+            name: joined.name.clone(),
+        };
+        let tid = joined.inner_tid.and_then(|inner| self.tid_of(inner));
+        let by = "Thread.join()";
+        (lock, tid.map(|tid| Owner { tid, by }))
+    }
+
+    fn mutex(&self, address: u64) -> Option<OwnedLock> {
+        let word = |offset: u64| self.memory.read_i32(address.wrapping_add(offset)).ok();
+        // Other locks of glibc sleep alike and have no such fields: only a thread of the process is an owner.
+        let owner = word(MUTEX_OWNER)?;
+        let users = word(MUTEX_USERS)?;
+        let kind = word(MUTEX_KIND)?;
+        if !(1..MAX_USERS).contains(&users) || !(0..=MAX_KIND).contains(&kind) {
+            return None;
+        }
+        let owner = self.tid_of(owner)?;
+        let lock = Lock {
+            kind: "pthread mutex",
+            address,
+            name: None,
+        };
+        let owner = Owner {
+            tid: owner,
+            by: "the mutex",
+        };
+        Some((lock, Some(owner)))
+    }
+
+    /// The thread that calls itself `inner`: in a pid namespace of its own the target's tids are others than ours.
+    fn tid_of(&self, inner: i32) -> Option<i32> {
+        let pid = self.process.pid;
+        let own = |tid: i32| ThreadFiles::open(pid, tid).inner_tid().unwrap_or(tid);
+        // Nearly always they are the same.
+        let threads = || self.process.threads.iter().map(|thread| thread.tid);
+        threads()
+            .find(|&tid| tid == inner && own(tid) == inner)
+            .or_else(|| threads().find(|&tid| own(tid) == inner))
+    }
+
+    fn python_lock(&self, tid: i32, address: u64) -> Option<OwnedLock> {
+        let named = self.sightings.names.get(&tid);
+        let named = named.filter(|(lock, _)| lock.semaphore == address);
+        let block = self.sightings.blocks.get(&address);
+        let object = named
+            .map(|(lock, _)| lock)
+            .or(block.map(|(lock, _)| lock))?;
+        let owner = match object.kind {
+            // It says itself who has it, and `Condition.wait` gives it up within its block.
+            "threading.RLock" => self.owner_of(object),
+            _ => block.and_then(|(_, holder)| *holder).map(|tid| Owner {
+                tid,
+                by: "its `with` block",
+            }),
+        };
+        let lock = Lock {
+            kind: object.kind,
+            address: object.address,
+            name: named.map(|(_, name)| name.clone()),
+        };
+        Some((lock, owner.filter(|owner| owner.tid != tid)))
+    }
+
+    /// The holder of an RLock, by its own word.
+    fn owner_of(&self, object: &LockObject) -> Option<Owner> {
+        let pthread = object.owner?;
+        let interpreter: &Interpreter = self.process.interpreter.as_ref()?;
+        let states = read_threads(interpreter, self.memory).ok()?;
+        let state = states.iter().find(|state| state.pthread == pthread)?;
+        let mut threads = self.process.threads.iter();
+        let owner = threads.find(|each| each.python_state == Some(state.state_address))?;
+        Some(Owner {
+            tid: owner.tid,
+            by: "the RLock",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOCK: LockObject = LockObject {
+        address: 0x100,
+        kind: "threading.Lock",
+        semaphore: 0x200,
+        owner: None,
+    };
+
+    fn in_futex(number: u32, operation: u64, value: u64) -> Whereabouts {
+        Whereabouts::InSyscall {
+            number,
+            arguments: [0x200, operation, value, 0, 0, 0],
+            stack_pointer: 0x7000,
+            instruction_pointer: 0x4000,
+        }
+    }
+
+    #[test]
+    fn a_lock_that_two_seem_to_have_has_no_known_holder() {
+        let mut sightings = Sightings::default();
+        sightings.in_block(1, LOCK);
+        assert_eq!(sightings.blocks[&0x200].1, Some(1));
+        sightings.in_block(1, LOCK);
+        assert_eq!(sightings.blocks[&0x200].1, Some(1));
+        sightings.in_block(2, LOCK);
+        assert_eq!(sightings.blocks[&0x200].1, None);
+        sightings.in_block(1, LOCK);
+        assert_eq!(sightings.blocks[&0x200].1, None);
+    }
+
+    #[test]
+    fn a_restarted_call_is_the_same_sleep() {
+        let then = in_futex(FUTEX, 0x80, 2);
+        assert_eq!(futex(then), Some((0x200, true)));
+        assert_eq!(futex(in_futex(FUTEX, 0x189, 0)), Some((0x200, false)));
+        assert!(is_same_sleep(then, then));
+        assert!(is_same_sleep(then, in_futex(RESTART_SYSCALL, 0, 0)));
+        assert!(!is_same_sleep(then, in_futex(FUTEX, 0x80, 1)));
+        assert!(!is_same_sleep(then, Whereabouts::Running));
+    }
+}

@@ -1,0 +1,310 @@
+//! What a look does not take along and a process can still be asked for afterwards: names of threads, variables, and which lock a
+//! thread sleeps on. The target runs meanwhile. What is read of a frame is marked where it did not stay as it was.
+
+mod locks;
+
+use super::look::{LookedProcess, LookedThread};
+use crate::model::dump::{Inspected, InspectedFrame, InspectedThread, Local, Place};
+use crate::model::ids::CodeId;
+use crate::os::vm_read::ProcessMemory;
+use crate::python::code_object::CodeCache;
+use crate::python::discover::Interpreter;
+use crate::python::frames::{PythonFrame, PythonStack, read_stack};
+use crate::python::locks::{LockObject, lock_of_block, read_lock};
+use crate::python::objects::read_str;
+use crate::python::values::{describe, read_int};
+use crate::python::variables::{
+    Variable, read_attributes, read_block_values, read_variables, variable_names,
+};
+use crate::torch::probe::progress::describe_tensor;
+use crate::torch::rules::progress::is_library;
+use crossbeam_channel::unbounded;
+use locks::{Joined, Owners, Sightings, Sleeps};
+use rustc_hash::FxHashMap;
+use std::rc::Rc;
+use std::thread::Builder;
+use std::time::{Duration, Instant};
+
+/// Frames of a thread whose objects are read, from the leaf on.
+const MAX_FRAMES: usize = 256;
+/// Threads of a process.
+const MAX_THREADS: usize = 1024;
+/// The longest name of a thread.
+const MAX_NAME: usize = 128;
+/// Frames, from the leaf on, whose variables may name what the thread waits for.
+const NAMING_FRAMES: usize = 3;
+/// Names of variables that count in a training loop of one's own.
+const COUNTERS: &[&str] = &[
+    "epoch",
+    "step",
+    "global_step",
+    "iteration",
+    "it",
+    "i",
+    "batch_idx",
+    "batch_index",
+    "num_steps",
+];
+
+/// Reads objects of processes that were looked at, `with_locals` their variables, too, for at most `patience`: a process may have
+/// stopped to answer since. Gives those that were done by then, and the pids of the others.
+pub fn inspect_all(
+    processes: Vec<LookedProcess>,
+    with_locals: bool,
+    patience: Duration,
+) -> (Vec<Inspected>, Vec<i32>) {
+    let mut waiting: Vec<i32> = processes.iter().map(|process| process.pid).collect();
+    let mut done = Vec::new();
+    let deadline = Instant::now() + patience;
+    let (sender, inspected) = unbounded();
+    let inspecting = Builder::new()
+        .name("torchspy-inspect".to_owned())
+        .spawn(move || {
+            for process in &processes {
+                // Nobody listens where it took too long.
+                let _ = sender.send(inspect(process, with_locals));
+            }
+        });
+    while inspecting.is_ok()
+        && !waiting.is_empty()
+        && let Ok(found) = inspected.recv_deadline(deadline)
+    {
+        waiting.retain(|&pid| pid != found.pid);
+        done.push(found);
+    }
+    (done, waiting)
+}
+
+fn inspect(process: &LookedProcess, with_locals: bool) -> Inspected {
+    let memory = ProcessMemory::new(process.pid);
+    let threads = process.threads.get(..MAX_THREADS);
+    let threads = threads.unwrap_or(&process.threads);
+    let sleeps = Sleeps::of(process.pid, threads);
+    let mut inspected = Inspected {
+        pid: process.pid,
+        threads: Vec::new(),
+        left_out: process.threads.len() - threads.len(),
+    };
+    let mut sightings = Sightings::default();
+    if let Some(interpreter) = &process.interpreter {
+        let mut reader = ThreadReader {
+            interpreter,
+            memory: &memory,
+            codes: CodeCache::new(interpreter),
+            names: FxHashMap::default(),
+            with_locals,
+        };
+        for thread in threads {
+            if let Some(state) = thread.python_state {
+                let sleeps_at = sleeps.address(thread.tid);
+                let found = reader.thread(thread, state, sleeps_at, &mut sightings);
+                inspected.threads.push(found);
+            }
+        }
+    }
+    let owners = Owners {
+        process,
+        memory: &memory,
+        sightings,
+    };
+    for (tid, lock) in owners.locks(&sleeps) {
+        match inspected.threads.iter_mut().find(|each| each.tid == tid) {
+            Some(thread) => thread.lock = Some(lock),
+            None => inspected.threads.push(InspectedThread {
+                tid,
+                lock: Some(lock),
+                ..InspectedThread::default()
+            }),
+        }
+    }
+    inspected
+}
+
+/// Reads one thread after another.
+struct ThreadReader<'a> {
+    interpreter: &'a Interpreter,
+    memory: &'a ProcessMemory,
+    codes: CodeCache,
+    /// Names of variables by code object.
+    names: FxHashMap<u64, Rc<[String]>>,
+    with_locals: bool,
+}
+
+impl ThreadReader<'_> {
+    /// The thread; what its frames tell of locks goes to `sightings`.
+    fn thread(
+        &mut self,
+        looked: &LookedThread,
+        state: u64,
+        sleeps_at: Option<u64>,
+        sightings: &mut Sightings,
+    ) -> InspectedThread {
+        let mut thread = InspectedThread {
+            tid: looked.tid,
+            ..InspectedThread::default()
+        };
+        let before = self.stack(state);
+        let addresses: Vec<u64> = before
+            .frames
+            .iter()
+            .map(|frame| frame.code_address)
+            .collect();
+        self.codes
+            .resolve(&addresses, self.memory, |_| CodeId::from_index(0));
+        let mut given_up = None;
+        let mut is_named = false;
+        for (index, frame) in before.frames.iter().take(MAX_FRAMES).enumerate() {
+            let Ok(code) = self.codes.get(frame.code_address) else {
+                continue;
+            };
+            if code.is_shim {
+                continue;
+            }
+            let place = Place {
+                function: code.info.name.clone(),
+                file: code.info.file.clone(),
+                line: code.line(frame.instruction),
+            };
+            if is_threading(&place, "Thread._bootstrap") {
+                thread.python_name = self.joined(frame.first_local).name;
+            }
+            if is_threading(&place, "Condition.wait") {
+                let lock = read_lock(self.interpreter, frame.first_local, self.memory);
+                given_up = lock.map(|lock| lock.semaphore);
+                // What it sleeps on is a signal, which nobody holds.
+                is_named = true;
+            }
+            if is_threading(&place, "Thread.join") && index < NAMING_FRAMES {
+                sightings.joining(looked.tid, self.joined(frame.first_local));
+                is_named = true;
+            }
+            for lock in self.blocks(frame) {
+                if ![given_up, sleeps_at].contains(&Some(lock.semaphore)) {
+                    sightings.in_block(looked.tid, lock);
+                }
+            }
+            if let (Some(address), false, ..NAMING_FRAMES) = (sleeps_at, is_named, index)
+                && let Some((lock, name)) = self.named_lock(frame, address)
+            {
+                sightings.named(looked.tid, lock, name);
+                is_named = true;
+            }
+            thread.frames.push(self.frame(place, frame, index));
+        }
+        let after = self.stack(state);
+        let equal = before.frames.iter().rev().zip(after.frames.iter().rev());
+        let steady = equal.take_while(|(before, after)| before == after).count();
+        let moved = before.frames.len() - steady;
+        for frame in &mut thread.frames {
+            frame.is_steady = frame.index >= moved;
+        }
+        thread
+    }
+
+    fn stack(&self, state: u64) -> PythonStack {
+        let mut stack = PythonStack::default();
+        // What could be read of a stack is used, and compared with a second read.
+        let _ = read_stack(self.interpreter, state, self.memory, &mut stack);
+        stack
+    }
+
+    /// The locks whose `with` blocks a frame is in.
+    fn blocks(&self, frame: &PythonFrame) -> Vec<LockObject> {
+        let values = read_block_values(self.interpreter, frame, self.memory);
+        let locks = values.unwrap_or_default().into_iter();
+        locks
+            .filter_map(|value| lock_of_block(self.interpreter, value, self.memory))
+            .collect()
+    }
+
+    fn names(&mut self, code: u64) -> Rc<[String]> {
+        let read = || variable_names(self.interpreter, code, self.memory).unwrap_or_default();
+        let names = self.names.entry(code).or_insert_with(|| read().into());
+        names.clone()
+    }
+
+    /// The variables of a frame that have a name which is wanted.
+    fn variables(
+        &mut self,
+        frame: &PythonFrame,
+        is_wanted: impl Fn(&str) -> bool,
+    ) -> Vec<Variable> {
+        let names = self.names(frame.code_address);
+        read_variables(self.interpreter, frame, &names, self.memory, is_wanted).unwrap_or_default()
+    }
+
+    fn frame(&mut self, place: Place, frame: &PythonFrame, index: usize) -> InspectedFrame {
+        let is_own = !is_library(&place.file);
+        let is_counter = |name: &str| is_own && COUNTERS.contains(&name);
+        let with_locals = self.with_locals;
+        let variables = match with_locals || is_own {
+            true => self.variables(frame, |name| with_locals || is_counter(name)),
+            false => Vec::new(),
+        };
+        let counters = variables.iter().filter_map(|variable| {
+            let value = is_counter(&variable.name)
+                .then(|| read_int(self.interpreter, variable.object, self.memory))
+                .flatten()?;
+            Some((variable.name.clone(), u64::try_from(value).ok()?))
+        });
+        InspectedFrame {
+            counters: counters.collect(),
+            locals: match with_locals {
+                true => variables.iter().map(|each| self.local(each)).collect(),
+                false => Vec::new(),
+            },
+            place,
+            index,
+            is_steady: false,
+        }
+    }
+
+    fn local(&self, variable: &Variable) -> Local {
+        let of_tensor = |object: u64, class: &str| describe_tensor(object, class, self.memory);
+        let value = describe(self.interpreter, variable.object, self.memory, of_tensor);
+        Local {
+            name: variable.name.clone(),
+            value: value.unwrap_or_else(|_| "(could not be read)".to_owned()),
+        }
+    }
+
+    /// The `threading.Thread` at `object`, as far as it can be read (Lib/threading.py, 3.10 to 3.15: `_name`, `_native_id`).
+    fn joined(&self, object: u64) -> Joined {
+        let attributes = read_attributes(self.interpreter, object, self.memory).unwrap_or_default();
+        let of = |name: &str| attributes.iter().find(|each| each.name == name);
+        let layout = &self.interpreter.layout;
+        let text = |object: u64| read_str(layout, object, MAX_NAME, self.memory).ok();
+        let number = |object: u64| read_int(self.interpreter, object, self.memory);
+        Joined {
+            object,
+            name: of("_name").and_then(|name| text(name.object)),
+            inner_tid: of("_native_id")
+                .and_then(|id| number(id.object))
+                .and_then(|id| i32::try_from(id).ok()),
+        }
+    }
+
+    /// The lock whose waiters sleep at `address`, if a variable of `frame`, or an attribute of its `self`, holds it.
+    fn named_lock(&mut self, frame: &PythonFrame, address: u64) -> Option<(LockObject, String)> {
+        let variables = self.variables(frame, |_| true);
+        let lock_at = |variable: &Variable| {
+            read_lock(self.interpreter, variable.object, self.memory)
+                .filter(|lock| lock.semaphore == address)
+        };
+        let is_it = |variable: &Variable| Some((lock_at(variable)?, variable.name.clone()));
+        if let Some(found) = variables.iter().find_map(is_it) {
+            return Some(found);
+        }
+        let receiver = variables.iter().find(|variable| variable.name == "self")?;
+        let attributes = read_attributes(self.interpreter, receiver.object, self.memory).ok()?;
+        let (lock, name) = attributes.iter().find_map(is_it)?;
+        Some((lock, format!("self.{name}")))
+    }
+}
+
+/// Whether this is a method of the standard library's `threading`; 3.10 knows functions by their last name alone.
+fn is_threading(place: &Place, method: &str) -> bool {
+    let last = method.rsplit('.').next();
+    place.file.ends_with("/threading.py")
+        && (place.function == method || Some(place.function.as_str()) == last)
+}

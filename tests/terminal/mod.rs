@@ -1,0 +1,90 @@
+//! torchspy at a real terminal.
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::print_stderr)]
+
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+/// torchspy at a terminal that script(1) makes.
+pub struct Terminal {
+    script: Child,
+    keys: ChildStdin,
+    output: ChildStdout,
+    screen: String,
+}
+
+impl Terminal {
+    /// `None`, with the reason printed, where there is no script(1).
+    pub fn start(folder: &Path, arguments: &str) -> Option<Self> {
+        Self::start_with(folder, arguments, "")
+    }
+
+    /// With a variable set, as `NAME=VALUE`.
+    pub fn start_with(folder: &Path, arguments: &str, variable: &str) -> Option<Self> {
+        // A key that signals would empty the terminal's buffers, with what was written since the signal.
+        let line = format!(
+            "stty noflsh rows 24 cols 80 && exec env {variable} {} {arguments}",
+            env!("CARGO_BIN_EXE_torchspy")
+        );
+        let script = Command::new("script")
+            .args(["-qefc", &line, "/dev/null"])
+            .current_dir(folder)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn();
+        match script {
+            Ok(mut script) => Some(Self {
+                keys: script.stdin.take().unwrap(),
+                output: script.stdout.take().unwrap(),
+                screen: String::new(),
+                script,
+            }),
+            Err(error) => {
+                eprintln!("skipped: script(1) makes the terminal: {error}");
+                None
+            }
+        }
+    }
+
+    /// Everything on the screen so far, when `part` is on it. The progress line has no line end to wait for.
+    pub fn wait_for(&mut self, part: &str) -> &str {
+        let mut piece = [0; 4096];
+        while !self.screen.contains(part) {
+            let count = self.output.read(&mut piece).unwrap();
+            assert_ne!(count, 0, "no {part} in {:?}", self.screen);
+            self.screen
+                .push_str(&String::from_utf8_lossy(&piece[..count]));
+        }
+        &self.screen
+    }
+
+    pub fn press(&mut self, keys: &[u8]) {
+        self.keys.write_all(keys).unwrap();
+    }
+
+    /// The pid of torchspy.
+    pub fn pid(&self) -> i32 {
+        let script = self.script.id();
+        let children = std::fs::read_to_string(format!("/proc/{script}/task/{script}/children"));
+        children.unwrap().trim().parse().unwrap()
+    }
+
+    /// The terminal is gone from one moment to the next.
+    pub fn hang_up(&mut self) {
+        self.script.kill().unwrap();
+        self.script.wait().unwrap();
+    }
+
+    pub fn finish(self) -> Option<i32> {
+        self.end().0
+    }
+
+    /// The status, and everything that was on the screen.
+    pub fn end(mut self) -> (Option<i32>, String) {
+        drop(self.keys);
+        let mut rest = Vec::new();
+        let _ = self.output.read_to_end(&mut rest);
+        self.screen.push_str(&String::from_utf8_lossy(&rest));
+        (self.script.wait().unwrap().code(), self.screen)
+    }
+}
