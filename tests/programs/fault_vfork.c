@@ -6,9 +6,11 @@
 // ends. After ROUNDS (default 1) prints "done ROUNDS". A second thread counts all the while, so that the process burns CPU.
 #define _GNU_SOURCE
 #include <pthread.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -33,6 +35,8 @@ int main(int argc, char **argv) {
         if (child < 0) return 1;
         if (child == 0) {
             int length = snprintf(line, sizeof line, "ready %d %d\n", self, getpid());
+            // Who kills the parent cannot reach its child.
+            if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) _exit(1);
             if (write(1, line, (size_t)length) != length) _exit(1);
             nanosleep(&pause, NULL);
             _exit(0);

@@ -1,0 +1,149 @@
+#!/usr/bin/env python3
+"""Builds all tests and runs their binaries, several at a time, each within a limit of time.
+
+usage: scripts/test.d/binaries.py [--jobs N] [--limit SECONDS] [NAME ...]
+
+`cargo test` runs one binary after another, and waits for ever for one that hangs. Here a binary that hangs is ended, with
+what it had printed and the processes that it had, and the others go on. Each starts in a session of its own with default
+signals and no input, so that nothing of the caller's terminal or of a job scheduler reaches the programs that tests start.
+NAME picks binaries (`top`, `lib`). The last line counts what passed, failed and was ignored, and the skips that were printed.
+"""
+
+import argparse
+import concurrent.futures
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+# These compare two times, or fill the machine: another binary beside them would be measured, too.
+ALONE = {"analysis_speed", "gpu_faults", "gpu_idle_live", "gpu_lanes", "waits_live", "native_torch", "stacks_places"}
+RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored", re.MULTILINE)
+printing = threading.Lock()
+
+
+def say(line):
+    with printing:
+        print(line, flush=True)
+
+
+def build():
+    """The test binaries, by name."""
+    command = ["cargo", "test", "--no-run", "--locked", "--message-format=json-render-diagnostics"]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        sys.exit(done.returncode)
+    found = {}
+    for line in done.stdout.splitlines():
+        message = json.loads(line)
+        if message.get("executable") and message["profile"]["test"]:
+            target = message["target"]
+            name = "lib" if "lib" in target["kind"] else "main" if "bin" in target["kind"] else target["name"]
+            found[name] = message["executable"]
+    return found
+
+
+def session_of(pid):
+    """The session of a process, and its command line; None where it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            fields = file.read().rpartition(")")[2].split()
+        with open(f"/proc/{pid}/cmdline", encoding="utf-8", errors="replace") as file:
+            return int(fields[3]), fields[0], file.read().replace("\0", " ").strip()[:200]
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def left_over(session):
+    """What is still there of a session: (pid, state, command line)."""
+    found = []
+    for name in os.listdir("/proc"):
+        one = session_of(name) if name.isdigit() else None
+        if one and one[0] == session and one[1] != "Z":
+            found.append((int(name), one[1], one[2]))
+    return found
+
+
+def defaults():
+    """Signals as a program at a terminal has them: what is ignored stays ignored over an exec."""
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        try:
+            signal.signal(number, signal.SIG_DFL)
+        except (OSError, ValueError):
+            pass  # The C library keeps some for itself.
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+
+
+def run(name, path, limit):
+    """Runs one binary; its output, and whether it passed."""
+    started = time.monotonic()
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(
+            [path, "--nocapture"], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output, preexec_fn=defaults,
+            start_new_session=True, env={**os.environ, "CARGO_MANIFEST_DIR": ROOT},
+        )  # fmt: skip
+        hung = ""
+        try:
+            process.wait(limit)
+        except subprocess.TimeoutExpired:
+            hung = f"\n{name}: still running after {limit} s; its processes:\n"
+            for pid, state, line in left_over(process.pid):
+                hung += f"  {pid} {state} {line}\n"
+            process.kill()
+            process.wait()
+        leaked = left_over(process.pid)
+        for pid, _, _ in leaked:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        output.seek(0)
+        text = output.read().decode(errors="replace") + hung
+    if leaked and not hung:
+        # Workers of a program that was killed take a while to notice.
+        text += f"\n{name}: these were still running, and were ended: {leaked}\n"
+    spent = time.monotonic() - started
+    verdict = "hung" if hung else "passed" if process.returncode == 0 else "FAILED"
+    with printing:
+        print(f"\n---- {name}\n{text.rstrip()}\n---- {name}: {verdict}, {spent:.1f} s", flush=True)
+    return {"name": name, "text": text, "passed": verdict == "passed", "seconds": spent, "verdict": verdict}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=2, help="binaries at a time (default 2)")
+    parser.add_argument("--limit", type=float, default=600, help="seconds that one binary may take (default 600)")
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    arguments = parser.parse_args()
+    binaries = build()
+    unknown = set(arguments.names) - set(binaries)
+    if unknown:
+        sys.exit(f"error: no test binary {', '.join(sorted(unknown))}\nhint: there are {', '.join(sorted(binaries))}")
+    chosen = arguments.names or list(binaries)
+    started = time.monotonic()
+    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
+        tasks = [pool.submit(run, name, binaries[name], arguments.limit) for name in chosen if name not in ALONE]
+        results = [task.result() for task in tasks]
+    results += [run(name, binaries[name], arguments.limit) for name in chosen if name in ALONE]
+    print("\nthe slowest:")
+    for one in sorted(results, key=lambda one: -one["seconds"])[:12]:
+        print(f"  {one['seconds']:6.1f} s  {one['name']}")
+    counts = [sum(int(part[index]) for one in results for part in RESULT.findall(one["text"])) for index in range(3)]
+    skips = sum(len(re.findall(r"(?im)^skipp", one["text"])) for one in results)
+    failed = [f"{one['name']} ({one['verdict']})" for one in results if not one["passed"]]
+    print(
+        f"{len(results)} binaries in {time.monotonic() - started:.0f} s: {counts[0]} tests passed, {counts[1]} failed,"
+        f" {counts[2]} ignored, {skips} skips printed"
+    )
+    if failed:
+        sys.exit(f"FAILED: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    main()
