@@ -26,6 +26,19 @@ impl SchedStat {
     }
 }
 
+/// The numbers of `futex` and `restart_syscall` (Linux, arch/x86/entry/syscalls/syscall_64.tbl; include/uapi/asm-generic/unistd.h).
+pub const FUTEX: u32 = if cfg!(target_arch = "x86_64") {
+    202
+} else {
+    98
+};
+/// See [`FUTEX`].
+pub const RESTART_SYSCALL: u32 = if cfg!(target_arch = "x86_64") {
+    219
+} else {
+    128
+};
+
 /// Where `/proc/PID/task/TID/syscall` finds a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whereabouts {
@@ -73,6 +86,28 @@ impl Whereabouts {
         match *self {
             Whereabouts::InSyscall { number, .. } => Some(number),
             _ => None,
+        }
+    }
+
+    /// Whether who was here then is in the same sleep `now`: a stop may have restarted its call meanwhile (ptrace(2)).
+    pub fn is_same_sleep(self, now: Self) -> bool {
+        match (self, now) {
+            (
+                Self::InSyscall {
+                    number: a,
+                    arguments: x,
+                    stack_pointer: p,
+                    instruction_pointer: i,
+                },
+                Self::InSyscall {
+                    number: b,
+                    arguments: y,
+                    stack_pointer: q,
+                    instruction_pointer: j,
+                },
+            ) => (a == b && x == y || b == RESTART_SYSCALL) && p == q && i == j,
+            (then @ Self::Blocked { .. }, now) => then == now,
+            _ => false,
         }
     }
 }

@@ -46,7 +46,8 @@ impl LateStops {
         self.pending.is_empty()
     }
 
-    fn contains(&self, tid: i32) -> bool {
+    /// Whether this thread may still stop for us, or stands and was not collected yet.
+    pub(super) fn contains(&self, tid: i32) -> bool {
         self.pending
             .iter()
             .any(|interrupting| interrupting.tid() == tid)

@@ -371,8 +371,10 @@ impl Tracer {
         self.flush_reused(index, at, false);
         self.control.show_sample();
         let thread = &mut self.processes[index].threads[at];
-        thread.captures = thread.captures.saturating_add(1);
-        thread.captured_ns = monotonic_ns();
+        if self.options.once {
+            thread.captures = thread.captures.saturating_add(1);
+            thread.captured_ns = monotonic_ns();
+        }
         if let Some(dropped) = self.outbox.send(Message::Sample(sample)) {
             self.put_back(dropped);
             // What it sleeps on with is not known.

@@ -17,6 +17,9 @@ use crate::model::wait::WaitKind;
 use crate::torch::rules::input::InputTask;
 use rustc_hash::FxHashMap;
 
+/// Share of a device's memory from which on another process is taken to compute on it: a desktop has less.
+const OTHERS_MEMORY: f64 = 0.02;
+
 /// What a moment of the training thread was, as far as verdicts go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Part {
@@ -59,10 +62,15 @@ impl Part {
 }
 
 /// What the device did, mean over the time that the shares are of.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct DeviceFigures {
     /// Share of time with any kernel, whoever's.
     pub busy: Option<f64>,
+    /// The same over the windows of each part of the training thread's time, in the order of [`Part::ALL`]. Parts that are shorter
+    /// than a window share it with their neighbours, and have the mean; long ones have their own.
+    pub busy_meanwhile: Vec<Option<f64>>,
+    /// Share of the training thread's time in windows in which the device had no time to spare.
+    pub saturated: f64,
     /// Multiprocessors with a warp.
     pub sm: Option<f64>,
     /// Memory bandwidth, of what there is.
@@ -73,7 +81,7 @@ pub struct DeviceFigures {
     pub hot: Option<f64>,
     /// The same of the power limit.
     pub capped: Option<f64>,
-    /// Whether other processes use it, too.
+    /// Whether other processes have memory of it that is worth speaking of: what it did need not be this run's.
     pub shared: bool,
 }
 
@@ -114,6 +122,8 @@ pub struct Figures {
     pub cuda: bool,
     /// Whether NCCL was seen.
     pub nccl: bool,
+    /// Whether native frames were recorded. Without them all of torch is the Python that called it.
+    pub native: bool,
     /// The device; `None` where none was recorded that the process is known to use.
     pub device: Option<DeviceFigures>,
     /// What workers did while they were waited for: busy, reading, without a CPU, as shares of their time.
@@ -157,6 +167,12 @@ impl Figures {
         (share >= WORTH).then_some(line)
     }
 
+    /// How busy the device was while the thread did this; `None` where that is not known.
+    pub fn busy_meanwhile(&self, part: Part) -> Option<f64> {
+        let busy = &self.device.as_ref()?.busy_meanwhile;
+        busy.get(part as usize).copied().flatten()
+    }
+
     /// CPUs that the process may use: what quota and affinity allow.
     pub fn cpus_allowed(&self) -> Option<f64> {
         let affinity = self.conditions.affinity_cpus.map(|cpus| cpus as f64);
@@ -179,6 +195,7 @@ pub fn figures(
     let mut figures = Figures {
         cuda: summary.cuda,
         nccl: summary.nccl,
+        native: profile.run.native,
         conditions: conditions(profile, summary),
         step_ns: step_ns(summary),
         cpus_used: cpus_used(lanes),
@@ -191,9 +208,11 @@ pub fn figures(
     let own = own.get(started(&own)..).unwrap_or_default();
     sum(facts, own, &mut figures);
     if let Some(first) = own.first() {
-        figures.device = device_of(lanes, summary.process)
-            .ok()
-            .map(|device| device_figures(profile, device, summary.process, first.start_ns));
+        figures.device = device_of(lanes, summary.process).ok().map(|device| {
+            let mut found = device_figures(profile, device, summary.process, first.start_ns);
+            meanwhile_of(facts, own, device, &mut found);
+            found
+        });
     }
     if let Some(meanwhile) = meanwhile {
         let share = |task| {
@@ -309,6 +328,46 @@ fn part(sample: &ProfileSample, wait: Option<WaitKind>) -> Part {
     }
 }
 
+/// How busy the device was in each part of the thread's time.
+fn meanwhile_of(
+    facts: &mut StackFacts<'_>,
+    own: &[&ProfileSample],
+    device: &Device,
+    figures: &mut DeviceFigures,
+) {
+    figures.busy_meanwhile = vec![None; Part::ALL.len()];
+    let Some(figure) = device.figure(LaneKind::Utilization) else {
+        return;
+    };
+    let windows = spans(facts.profile(), figure.lane);
+    let mut sums = [(0.0, 0.0); Part::ALL.len()];
+    let (mut saturated_ns, mut all_ns) = (0.0, 0.0);
+    for sample in own {
+        let at_ns = sample.start_ns + sample.weight_ns / 2;
+        let next = windows.partition_point(|window| window.end_ns <= at_ns);
+        let Some(window) = windows.get(next).filter(|window| window.start_ns <= at_ns) else {
+            continue;
+        };
+        let kind = facts.wait(sample).map(|(kind, _)| kind);
+        let ns = sample.weight_ns as f64;
+        let (sum, length) = &mut sums[part(sample, kind) as usize];
+        *sum += window.value * ns;
+        *length += ns;
+        all_ns += ns;
+        if window.value >= super::rules::BUSY {
+            saturated_ns += ns;
+        }
+    }
+    for (busy, (sum, length)) in figures.busy_meanwhile.iter_mut().zip(sums) {
+        *busy = (length > 0.0).then(|| sum / length);
+    }
+    figures.saturated = if all_ns > 0.0 {
+        saturated_ns / all_ns
+    } else {
+        0.0
+    };
+}
+
 fn device_figures(
     profile: &Profile,
     device: &Device,
@@ -344,9 +403,12 @@ fn device_figures(
         power: watts.filter(|_| limit_w > 0.0).map(|watts| watts / limit_w),
         hot: held(THROTTLE_SLOWS & !CAP),
         capped: held(CAP),
-        shared: device
-            .processes
-            .iter()
-            .any(|user| user.process != Some(process)),
+        shared: device.processes.iter().any(|user| {
+            let is_much =
+                |bytes: u64| bytes as f64 >= OTHERS_MEMORY * device.info.memory_bytes as f64;
+            user.process != Some(process) && !user.hinted && user.memory_bytes.is_none_or(is_much)
+        }),
+        busy_meanwhile: Vec::new(),
+        saturated: 0.0,
     }
 }

@@ -21,15 +21,15 @@ use crate::model::ids::ProcessId;
 use crate::model::profile::Role;
 use figures::{Figures, LastRank, Part, Ranks};
 use next_step::next_step;
-use rules::{Finding, RULES};
+use rules::{Beside, Finding, RULES};
 
 /// Version of the rules.
-pub const VERDICT_RULES_VERSION: u32 = 1;
+pub const VERDICT_RULES_VERSION: u32 = 2;
 /// Ticks below which nothing is said, and below which nothing is said with confidence.
 const FEW_TICKS: u64 = 100;
 const MANY_TICKS: u64 = 500;
 /// A cause must weigh this much more than the next to be the one.
-const STANDS_OUT: f64 = 1.3;
+pub const STANDS_OUT: f64 = 1.3;
 /// The part of the wait in collectives for which one rank must be the last to be whom the others wait for.
 const STRAGGLES: u32 = 50;
 
@@ -173,8 +173,19 @@ pub struct Verdict {
     pub missing: Vec<String>,
     /// The figures of that process.
     pub figures: Figures,
-    /// Where the primary process waits for another rank: how much of its wait in collectives, and for which process.
-    pub waits_for: Option<LastRank>,
+    /// What takes the most time beside the weightiest finding, with its weight.
+    pub beside: Option<(Beside, f64)>,
+    /// Where the primary process waits for another rank: how that is known.
+    pub waits_for: Option<WaitedFor>,
+}
+
+/// How it is known that other ranks wait for one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitedFor {
+    /// It was the last to enter collectives for so many percent of the others' wait in them.
+    Host(u32),
+    /// The others' devices are busy with kernels that do next to nothing, and its own device is not.
+    Device,
 }
 
 /// The verdict on the primary process; `None` where it is no trainer.
@@ -196,17 +207,69 @@ pub fn verdict(facts: &mut StackFacts<'_>, analysis: &Analysis) -> Option<Verdic
         let mut processes = analysis.processes.iter();
         processes.find(|process| process.process == last.process)
     });
-    match other {
-        // Who waits is a victim: the rank that it waits for has the cause.
-        Some(other) => {
-            let figures = of_process(facts, analysis, other, ranks, None);
-            let mut verdict = judge(facts, analysis, other, figures);
-            verdict.waits_for = straggler;
-            verdict.at = straggler.and_then(|last| last.at).or(verdict.at);
-            Some(verdict)
-        }
-        None => Some(judge(facts, analysis, primary, own)),
+    // Who waits is a victim: the rank that it waits for has the cause.
+    if let Some((other, last)) = other.zip(straggler) {
+        let figures = of_process(facts, analysis, other, ranks, None);
+        let mut verdict = judge(facts, analysis, other, figures);
+        verdict.waits_for = Some(WaitedFor::Host(last.percent));
+        verdict.at = last.at.or(verdict.at);
+        return Some(verdict);
     }
+    if rules::may_spin(&own)
+        && let Some(verdict) = not_spinning(facts, analysis, primary, &own)
+    {
+        return Some(verdict);
+    }
+    Some(judge(facts, analysis, primary, own))
+}
+
+/// The verdict on the rank for which the others' devices spin: where collectives run on the device, hosts do not wait in them, and
+/// the last to arrive is the one whose kernels do not wait.
+fn not_spinning(
+    facts: &mut StackFacts<'_>,
+    analysis: &Analysis,
+    primary: &ProcessSummary,
+    own: &Figures,
+) -> Option<Verdict> {
+    /// Its device must be this much less busy than the one that waits.
+    const LESS: f64 = 0.15;
+    if !sees_node(own.ranks) {
+        return None;
+    }
+    let others = analysis.processes.iter().filter(|process| {
+        matches!(process.role, Role::Trainer { rank: Some(_), .. })
+            && process.process != primary.process
+            && process.wall_ns > 0
+    });
+    let busy = own.device.as_ref()?.busy?;
+    let mut found: Option<Verdict> = None;
+    for other in others {
+        let figures = of_process(facts, analysis, other, own.ranks, None);
+        let is_less = figures
+            .device
+            .as_ref()
+            .and_then(|device| device.busy)
+            .is_some_and(|other| other <= busy - LESS);
+        let verdict = judge(facts, analysis, other, figures);
+        let is_slow = match verdict.cause {
+            Some(Cause::Throttled) => true,
+            Some(Cause::Communication) | None => false,
+            Some(_) => is_less,
+        };
+        let weight = |verdict: &Verdict| verdict.findings.first().map_or(0.0, |first| first.weight);
+        if is_slow
+            && found
+                .as_ref()
+                .is_none_or(|best| weight(&verdict) > weight(best))
+        {
+            found = Some(verdict);
+        }
+    }
+    let mut verdict = found?;
+    verdict.waits_for = Some(WaitedFor::Device);
+    // When it arrived was not seen.
+    verdict.confidence = verdict.confidence.map(|told| told.min(Confidence::Medium));
+    Some(verdict)
 }
 
 fn of_process(
@@ -284,12 +347,14 @@ fn judge(
     });
     let missing = missing(analysis, process, &figures);
     let can_tell = figures.ticks >= FEW_TICKS && sees_node(figures.ranks);
-    let found = match findings.as_slice() {
-        [first, ..] if !can_tell || first.weight <= 0.0 => None,
-        [only] => Some(only.clone()),
-        [first, second, ..] if first.weight >= STANDS_OUT * second.weight => Some(first.clone()),
-        _ => None,
+    let first = findings.first();
+    let beside = first.and_then(|first| rules::beside(&figures, first.parts));
+    let next = findings.get(1).map_or(0.0, |second| second.weight);
+    let next = beside.map_or(next, |(_, weight)| next.max(weight));
+    let is_one = |first: &&Finding| {
+        can_tell && first.weight >= rules::ENOUGH && first.weight >= STANDS_OUT * next
     };
+    let found = first.filter(is_one).cloned();
     let confidence = found.as_ref().map(|found| confidence(found, &figures));
     let at = found.as_ref().and_then(|found| figures.line(found.parts));
     let step = found
@@ -303,6 +368,7 @@ fn judge(
         next_step: step,
         at,
         findings,
+        beside,
         missing,
         figures,
         waits_for: None,
@@ -310,7 +376,7 @@ fn judge(
 }
 
 fn confidence(found: &Finding, figures: &Figures) -> Confidence {
-    const CLEAR: f64 = 1.5;
+    const CLEAR: f64 = 2.0;
     let is_clear = found.evidence.iter().all(|evidence| {
         let above = evidence
             .at_least
@@ -326,8 +392,14 @@ fn confidence(found: &Finding, figures: &Figures) -> Confidence {
             .iter()
             .map(|part| figures.share(*part))
             .all(|share| share.is_uncertain() || share.low >= 0.7 * share.value);
+    let uses_device = found
+        .evidence
+        .iter()
+        .any(|evidence| evidence.figure.starts_with("gpu_busy"));
+    let is_shared = figures.device.as_ref().is_some_and(|device| device.shared);
+    let saw_all = figures.native && figures.ranks.seen >= figures.ranks.world;
     match (
-        found.complete,
+        found.complete && saw_all && !(uses_device && is_shared),
         is_clear && surely,
         figures.ticks >= MANY_TICKS,
     ) {
@@ -364,6 +436,17 @@ fn missing(analysis: &Analysis, process: &ProcessSummary, figures: &Figures) -> 
             figures.ranks.seen,
             figures.ranks.node.unwrap_or(figures.ranks.world)
         ));
+    }
+    if !figures.native {
+        missing.push(
+            "native frames were not recorded: launch-, Python-, sync-, copy- and host-compute-bound cannot be told apart".to_owned(),
+        );
+    }
+    if figures.device.as_ref().is_some_and(|device| device.shared) {
+        missing.push(
+            "other processes have memory of this GPU: how busy it was need not be this run's doing"
+                .to_owned(),
+        );
     }
     let busy = figures.device.as_ref().map(|device| device.busy);
     match busy {

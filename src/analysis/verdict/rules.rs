@@ -8,8 +8,14 @@
 use super::figures::{Figures, Part};
 use super::{Cause, Evidence};
 
-/// Share of the training thread's time from which on something is worth a verdict.
+/// Share of the training thread's time from which on something is worth a word.
 pub const WORTH: f64 = 0.15;
+/// Weight from which on it may be the one cause.
+pub const ENOUGH: f64 = 0.2;
+/// What a host does for a device that has time to spare can be taken away in part only, a wait whole: its share counts this much.
+pub const HOSTS_PART: f64 = 0.6;
+/// Share of time with held clocks from which on a busy device is so for them.
+pub const HELD: f64 = 0.5;
 /// The device is busy for this share of time or more: it is what is waited for.
 pub const BUSY: f64 = 0.85;
 /// It is busy for this share or less: it has time to spare.
@@ -52,6 +58,37 @@ pub struct Finding {
     pub complete: bool,
 }
 
+/// What takes time beside a cause, whether or not it is a cause itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Beside {
+    /// Waits for batches, or makes them.
+    Input,
+    /// Is in collectives.
+    Communication,
+    /// Hands work to the GPU, or runs Python.
+    Host,
+    /// Computes on the host.
+    HostOperators,
+    /// The device has no time to spare.
+    BusyDevice,
+    /// Something that is no cause: checkpoints, compilation, code of the user's, sleep.
+    Other,
+}
+
+impl Beside {
+    /// For people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Input => "input",
+            Self::Communication => "collectives",
+            Self::Host => "Python and launches",
+            Self::HostOperators => "operators on the host",
+            Self::BusyDevice => "a GPU with no time to spare",
+            Self::Other => "something that is none of these causes",
+        }
+    }
+}
+
 /// A rule: `None` where its cause is not seen.
 pub type Rule = fn(&Figures) -> Option<Finding>;
 
@@ -92,10 +129,63 @@ fn busy(figures: &Figures) -> Option<f64> {
     figures.device.as_ref()?.busy
 }
 
-/// Evidence that the device has time to spare; `None` where it has not, or where that is not known.
-fn has_spare(figures: &Figures) -> Option<(f64, Evidence)> {
-    let busy = busy(figures)?;
-    (busy <= SPARE).then(|| (1.0 - busy, is_not("gpu_busy", busy, SPARE)))
+/// How busy the device was while the thread did these; its mean where that is not known.
+fn busy_meanwhile(figures: &Figures, parts: &[Part]) -> Option<f64> {
+    let (mut sum, mut shares) = (0.0, 0.0);
+    for &part in parts {
+        if let Some(busy) = figures.busy_meanwhile(part) {
+            sum += busy * figures.of(part);
+            shares += figures.of(part);
+        }
+    }
+    match shares > 0.0 {
+        true => Some(sum / shares),
+        false => busy(figures),
+    }
+}
+
+/// Evidence that the device has time to spare while the thread does these; `None` where it has not, or where that is not known.
+fn has_spare(figures: &Figures, parts: &[Part]) -> Option<(f64, Evidence)> {
+    let meanwhile = busy_meanwhile(figures, parts)?;
+    let gain = 1.0 - busy(figures)?;
+    (meanwhile <= SPARE).then(|| (gain, is_not("gpu_busy_meanwhile", meanwhile, SPARE)))
+}
+
+/// What the thread does that is none of these parts, and takes the most: what a cause must stand out from.
+pub fn beside(figures: &Figures, parts: &[Part]) -> Option<(Beside, f64)> {
+    let of = |part| match parts.contains(&part) {
+        true => 0.0,
+        false => figures.of(part),
+    };
+    let waits_a_lot = figures.of(Part::NoCpu) >= 2.0 * NO_CPU;
+    let has_host = parts.contains(&Part::Dispatch) || waits_a_lot;
+    // Launches for a busy device are back-pressure: then the device is what stands beside.
+    let is_late = !figures.cuda
+        || busy_meanwhile(figures, &[Part::Dispatch, Part::Python])
+            .is_none_or(|busy| busy <= SPARE);
+    let host = match has_host || !is_late {
+        true => 0.0,
+        false => HOSTS_PART * (figures.of(Part::Dispatch) + of(Part::Python)),
+    };
+    let operators = match figures.cuda {
+        true => of(Part::Compute),
+        false => HOSTS_PART * of(Part::Compute),
+    };
+    let device = figures.device.as_ref();
+    let saturated = match parts.is_empty() || parts.contains(&Part::Sync) {
+        true => 0.0,
+        false => device.map_or(0.0, |device| device.saturated),
+    };
+    let all = [
+        (Beside::Input, of(Part::InputWait) + of(Part::InputOwn)),
+        (Beside::Communication, of(Part::Communication)),
+        (Beside::Host, host),
+        (Beside::HostOperators, operators),
+        (Beside::BusyDevice, saturated),
+        (Beside::Other, of(Part::Other)),
+    ];
+    let most = all.into_iter().max_by(|a, b| a.1.total_cmp(&b.1));
+    most.filter(|(_, weight)| *weight > 0.0)
 }
 
 fn throttled(figures: &Figures) -> Option<Finding> {
@@ -104,8 +194,7 @@ fn throttled(figures: &Figures) -> Option<Finding> {
     (hot >= THROTTLED && busy >= 0.5).then(|| Finding {
         cause: Cause::Throttled,
         gain: None,
-        // Whatever else there is: with clocks held down every other figure is one of a slower device.
-        weight: 1.0 + hot,
+        weight: hot * busy,
         parts: &[],
         evidence: vec![
             is("clocks_held_down", hot, THROTTLED),
@@ -118,6 +207,10 @@ fn throttled(figures: &Figures) -> Option<Finding> {
 fn gpu_bound(figures: &Figures) -> Option<Finding> {
     let device = figures.device.as_ref()?;
     let busy = device.busy.filter(|&busy| busy >= BUSY)?;
+    // With clocks held down its figures are those of a slower device.
+    if device.hot.is_some_and(|hot| hot >= HELD) {
+        return None;
+    }
     let sm = device.sm.filter(|&sm| sm >= COMPUTES_SM);
     // Where multiprocessors were measured, they decide.
     let power = device
@@ -142,8 +235,14 @@ fn gpu_bound(figures: &Figures) -> Option<Finding> {
         weight: busy,
         parts: &[Part::Sync, Part::Dispatch],
         evidence,
-        complete: sm.is_some() || dram.is_some(),
+        complete: (sm.is_some() || dram.is_some()) && !device.shared,
     })
+}
+
+/// Whether the device is busy, and does not seem to compute, where there are other ranks to wait for: collectives' kernels spin.
+pub fn may_spin(figures: &Figures) -> bool {
+    let is_busy = busy(figures).is_some_and(|busy| busy >= BUSY);
+    is_busy && figures.nccl && figures.ranks.world > 1 && gpu_bound(figures).is_none()
 }
 
 /// Busy with kernels that do next to nothing, where there are other ranks to wait for.
@@ -166,12 +265,13 @@ fn spinning(figures: &Figures) -> Option<Finding> {
 
 fn input(figures: &Figures) -> Option<Finding> {
     let share = figures.of(Part::InputWait) + figures.of(Part::InputOwn);
-    let busy = busy(figures);
-    if share < WORTH || busy.is_some_and(|busy| busy > BUSY) {
+    let parts = &[Part::InputWait, Part::InputOwn];
+    let (busy, meanwhile) = (busy(figures), busy_meanwhile(figures, parts));
+    if share < WORTH || meanwhile.is_some_and(|busy| busy > BUSY) {
         return None;
     }
     let mut evidence = vec![is("input", share, WORTH)];
-    evidence.extend(busy.map(|busy| is_not("gpu_busy", busy, BUSY)));
+    evidence.extend(meanwhile.map(|busy| is_not("gpu_busy_meanwhile", busy, BUSY)));
     let cause = if is_starved(figures, &mut evidence) {
         Cause::CpuStarved
     } else if figures.workers_read >= STORAGE {
@@ -185,7 +285,7 @@ fn input(figures: &Figures) -> Option<Finding> {
         // What the device has to do anyway is not gained.
         gain: Some(busy.map_or(share, |busy| share.min(1.0 - busy))),
         weight: share,
-        parts: &[Part::InputWait, Part::InputOwn],
+        parts,
         evidence,
         complete: busy.is_some() || !figures.cuda,
     })
@@ -243,8 +343,8 @@ fn waits_for_device(
     parts: &'static [Part],
 ) -> Option<Finding> {
     let share = figures.of(part);
-    let (spare, evidence) = has_spare(figures)?;
-    (share >= WORTH).then(|| Finding {
+    let (spare, evidence) = has_spare(figures, parts)?;
+    (share >= WORTH && figures.native).then(|| Finding {
         cause,
         gain: Some(share.min(spare)),
         weight: share,
@@ -258,18 +358,15 @@ fn launch(figures: &Figures) -> Option<Finding> {
     let (dispatch, python) = (figures.of(Part::Dispatch), figures.of(Part::Python));
     let share = dispatch + python;
     // What a thread does slowly because it has no CPU is not slow of itself.
-    if share < HOST || figures.of(Part::NoCpu) >= 2.0 * NO_CPU {
+    if share < HOST || !figures.native || figures.of(Part::NoCpu) >= 2.0 * NO_CPU {
         return None;
     }
-    let (gain, evidence) = if figures.cuda {
-        let (spare, evidence) = has_spare(figures)?;
-        // A host that waits for its device again and again is ahead of it: then the waits are the cause.
-        if figures.of(Part::Sync) + figures.of(Part::Copy) >= WORTH {
-            return None;
-        }
-        (share.min(spare), Some(evidence))
+    let parts = &[Part::Dispatch, Part::Python];
+    let (gain, weight, evidence) = if figures.cuda {
+        let (spare, evidence) = has_spare(figures, parts)?;
+        (share.min(spare), HOSTS_PART * share, Some(evidence))
     } else {
-        (share, None)
+        (share, share, None)
     };
     let mut all = vec![is("python_and_dispatch", share, HOST)];
     all.extend(evidence);
@@ -280,10 +377,11 @@ fn launch(figures: &Figures) -> Option<Finding> {
             Cause::Launch
         },
         gain: Some(gain),
-        weight: share,
-        parts: &[Part::Dispatch, Part::Python],
+        weight,
+        parts,
         evidence: all,
-        complete: true,
+        // Which of the two is told by the larger one: it should be.
+        complete: python.max(dispatch) >= 1.3 * python.min(dispatch),
     })
 }
 
@@ -295,7 +393,8 @@ fn communication(figures: &Figures) -> Option<Finding> {
         weight: share,
         parts: &[Part::Communication],
         evidence: vec![is("collectives", share, WORTH)],
-        complete: true,
+        // Ranks of other nodes may be whom all wait for.
+        complete: figures.ranks.seen >= figures.ranks.world,
     })
 }
 
@@ -303,11 +402,12 @@ fn communication(figures: &Figures) -> Option<Finding> {
 fn host_compute(figures: &Figures) -> Option<Finding> {
     let share = figures.of(Part::Compute) + figures.of(Part::Dispatch);
     let compute = figures.of(Part::Compute);
-    (!figures.cuda && share >= HOST && compute >= figures.of(Part::Dispatch)).then(|| Finding {
+    let is_bound = !figures.cuda && figures.native && share >= HOST;
+    (is_bound && compute >= figures.of(Part::Dispatch)).then(|| Finding {
         cause: Cause::HostCompute,
         gain: None,
-        weight: share,
-        parts: &[Part::Compute],
+        weight: HOSTS_PART * share,
+        parts: &[Part::Compute, Part::Dispatch],
         evidence: vec![is("host_operators", share, HOST)],
         complete: true,
     })

@@ -3,7 +3,7 @@
 use super::gpu_idle::who;
 use crate::analysis::Analysis;
 use crate::analysis::verdict::rules::Finding;
-use crate::analysis::verdict::{VERDICT_RULES_VERSION, Verdict as Told};
+use crate::analysis::verdict::{VERDICT_RULES_VERSION, Verdict as Told, WaitedFor};
 use crate::model::profile::Profile;
 use serde::Serialize;
 
@@ -32,10 +32,23 @@ pub struct Verdict {
     pub at_most: Option<AtMost>,
     /// All causes that were found, the weightiest first.
     pub found: Vec<Found>,
+    /// What takes the most time beside the weightiest of these; null where nothing does.
+    pub beside: Option<WeighsBeside>,
     /// What could not be judged, and why.
     pub missing: Vec<String>,
     /// Share of the others' wait in collectives in which they wait for this rank, in percent; null where they do not.
     pub waited_for_percent: Option<u32>,
+    /// Whether the others' GPUs spin in collectives, and the one of this rank does not.
+    pub others_gpus_spin: bool,
+}
+
+/// What takes time, whether or not it is a cause.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct WeighsBeside {
+    /// What, in words.
+    pub what: &'static str,
+    /// How much it weighs.
+    pub weight: f64,
 }
 
 /// A figure.
@@ -120,8 +133,16 @@ fn told(profile: &Profile, verdict: &Told) -> Verdict {
             step_ms_then: bound.step_ns.map(|(_, then)| then / 1e6),
         }),
         found: verdict.findings.iter().map(found).collect(),
+        beside: verdict.beside.map(|(what, weight)| WeighsBeside {
+            what: what.name(),
+            weight,
+        }),
         missing: verdict.missing.clone(),
-        waited_for_percent: verdict.waits_for.map(|last| last.percent),
+        waited_for_percent: verdict.waits_for.and_then(|waited| match waited {
+            WaitedFor::Host(percent) => Some(percent),
+            WaitedFor::Device => None,
+        }),
+        others_gpus_spin: verdict.waits_for == Some(WaitedFor::Device),
     }
 }
 

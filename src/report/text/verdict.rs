@@ -3,9 +3,10 @@
 use super::format::{milliseconds, place, printable};
 use super::role;
 use crate::analysis::Analysis;
+use crate::analysis::verdict::STANDS_OUT;
 use crate::analysis::verdict::figures::{Figures, Part};
 use crate::analysis::verdict::rules::Finding;
-use crate::analysis::verdict::{Bound, Cause, Verdict};
+use crate::analysis::verdict::{Bound, Cause, Verdict, WaitedFor};
 use crate::model::profile::Profile;
 
 /// What stands before a line that goes on.
@@ -57,10 +58,14 @@ fn told(out: &mut String, profile: &Profile, verdict: &Verdict, cause: Cause, fi
     if let Some(waits) = verdict.waits_for {
         let info = profile.processes.get(verdict.process.index());
         let name = info.map_or_else(String::new, |process| role(process.role));
-        let text = format!(
-            "this is {name}, the last to arrive for {} % of the others' wait in collectives",
-            waits.percent
-        );
+        let text = match waits {
+            WaitedFor::Host(percent) => format!(
+                "this is {name}, the last to arrive for {percent} % of the others' wait in collectives"
+            ),
+            WaitedFor::Device => {
+                format!("this is {name}: the others' GPUs spin in collectives, its own does not")
+            }
+        };
         hanging(out, "", &text);
     }
     if let Some((function, line)) = verdict.at
@@ -94,9 +99,24 @@ fn none_text(verdict: &Verdict) -> String {
         [] => {
             "no single one: nothing takes enough of the time, or what could was not seen".to_owned()
         }
-        [only] => format!("none: it may be {only}, but see what is missing"),
+        [only] => match verdict.beside {
+            Some((beside, weight)) if STANDS_OUT * weight > weight_of_first(verdict) => {
+                format!(
+                    "no single one: {only}, but {} takes as much or more",
+                    beside.name()
+                )
+            }
+            _ if verdict.missing.is_empty() => {
+                format!("none: {only} is the most, and little")
+            }
+            _ => format!("none: it may be {only}, but see what is missing"),
+        },
         several => format!("no single one: {}", several.join(", ")),
     }
+}
+
+fn weight_of_first(verdict: &Verdict) -> f64 {
+    verdict.findings.first().map_or(0.0, |first| first.weight)
 }
 
 fn untold(out: &mut String, verdict: &Verdict) {
@@ -105,9 +125,7 @@ fn untold(out: &mut String, verdict: &Verdict) {
         let text = format!("{}: {}", finding.cause.name(), evidence(finding));
         hanging(out, "", &text);
     }
-    if verdict.findings.is_empty() {
-        hanging(out, "WHY", &host_shares(&verdict.figures));
-    }
+    hanging(out, "WHY", &host_shares(&verdict.figures));
 }
 
 /// A line with a word before it, and those that follow below its text.
@@ -228,7 +246,7 @@ fn evidence(finding: &Finding) -> String {
 
 /// The largest parts of the training thread's time.
 fn host_shares(figures: &Figures) -> String {
-    const NAMES: [(Part, &str); 9] = [
+    const NAMES: [(Part, &str); 10] = [
         (Part::InputWait, "waits for data"),
         (Part::InputOwn, "makes batches"),
         (Part::Sync, "waits for the GPU"),
@@ -238,6 +256,7 @@ fn host_shares(figures: &Figures) -> String {
         (Part::Dispatch, "dispatch"),
         (Part::Python, "Python"),
         (Part::Compute, "operators on the host"),
+        (Part::Other, "other things"),
     ];
     let mut parts: Vec<(f64, &str)> = NAMES
         .into_iter()

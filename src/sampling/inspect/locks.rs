@@ -5,7 +5,7 @@
 
 use crate::memory::Memory;
 use crate::model::dump::{Lock, Owner, THREAD_END};
-use crate::os::threads::{SchedStat, ThreadFiles, Whereabouts};
+use crate::os::threads::{FUTEX, SchedStat, ThreadFiles, Whereabouts};
 use crate::os::vm_read::ProcessMemory;
 use crate::python::discover::Interpreter;
 use crate::python::locks::LockObject;
@@ -13,17 +13,6 @@ use crate::python::threads::read_threads;
 use crate::sampling::look::{LookedProcess, LookedThread};
 use rustc_hash::FxHashMap;
 
-/// `futex` and `restart_syscall` on x86-64 and elsewhere (include/uapi/asm-generic/unistd.h).
-const FUTEX: u32 = if cfg!(target_arch = "x86_64") {
-    202
-} else {
-    98
-};
-const RESTART_SYSCALL: u32 = if cfg!(target_arch = "x86_64") {
-    219
-} else {
-    128
-};
 /// FUTEX_WAIT without its flags, and the value of a glibc lock that others wait for (nptl, lowlevellock.c).
 const FUTEX_COMMAND: u64 = 0x7f;
 const FUTEX_WAIT: u64 = 0;
@@ -58,7 +47,7 @@ impl Sleeps {
             let files = ThreadFiles::open(pid, thread.tid);
             let scheduled = files.schedstat().ok()?;
             let now = files.whereabouts().ok()?;
-            is_same_sleep(thread.asleep?, now).then_some(())?;
+            thread.asleep?.is_same_sleep(now).then_some(())?;
             let (address, is_contended_lock) = futex(thread.asleep?)?;
             let sleep = Sleep {
                 address,
@@ -101,27 +90,6 @@ fn futex(whereabouts: Whereabouts) -> Option<(u64, bool)> {
             operation & FUTEX_COMMAND == FUTEX_WAIT && value == CONTENDED,
         )),
         _ => None,
-    }
-}
-
-/// Whether a thread sleeps where it slept then. A stop of our own may have restarted its call meanwhile.
-fn is_same_sleep(then: Whereabouts, now: Whereabouts) -> bool {
-    match (then, now) {
-        (
-            Whereabouts::InSyscall {
-                number: a,
-                arguments: x,
-                stack_pointer: p,
-                instruction_pointer: i,
-            },
-            Whereabouts::InSyscall {
-                number: b,
-                arguments: y,
-                stack_pointer: q,
-                instruction_pointer: j,
-            },
-        ) => (a == b && x == y || b == RESTART_SYSCALL) && p == q && i == j,
-        _ => false,
     }
 }
 
@@ -283,6 +251,7 @@ impl Owners<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::os::threads::RESTART_SYSCALL;
 
     const LOCK: LockObject = LockObject {
         address: 0x100,
@@ -318,9 +287,9 @@ mod tests {
         let then = in_futex(FUTEX, 0x80, 2);
         assert_eq!(futex(then), Some((0x200, true)));
         assert_eq!(futex(in_futex(FUTEX, 0x189, 0)), Some((0x200, false)));
-        assert!(is_same_sleep(then, then));
-        assert!(is_same_sleep(then, in_futex(RESTART_SYSCALL, 0, 0)));
-        assert!(!is_same_sleep(then, in_futex(FUTEX, 0x80, 1)));
-        assert!(!is_same_sleep(then, Whereabouts::Running));
+        assert!(then.is_same_sleep(then));
+        assert!(then.is_same_sleep(in_futex(RESTART_SYSCALL, 0, 0)));
+        assert!(!then.is_same_sleep(in_futex(FUTEX, 0x80, 1)));
+        assert!(!then.is_same_sleep(Whereabouts::Running));
     }
 }

@@ -7,7 +7,7 @@ use crate::model::frame::Partial;
 use crate::model::ids::ThreadId;
 use crate::model::sample::{Capture, Gil, ThreadState};
 use crate::os::clock::process_cpu_ns;
-use crate::os::threads::{SchedStat, ThreadFiles, Whereabouts};
+use crate::os::threads::{FUTEX, SchedStat, ThreadFiles, Whereabouts};
 use crate::sampling::capture::{Subject, capture};
 
 /// Threads of one process past which its CPU clock is asked first. The clock of a thread that just woke does not move
@@ -23,8 +23,6 @@ const MMAP_LOCKERS: [u32; 7] = [9, 10, 11, 12, 25, 28, 216];
 const RESTARTABLE: [u32; 10] = [7, 23, 35, 61, 202, 230, 247, 270, 271, 219];
 /// epoll_wait, epoll_pwait, epoll_pwait2 on x86-64: like those above they sleep interruptibly, unlike them they end with EINTR.
 const EPOLL_WAITS: [u32; 3] = [232, 281, 441];
-/// restart_syscall: what a restarted sleep is called.
-const RESTART_SYSCALL: u32 = 219;
 /// Sleeps that ended while they were read, and whose ticks wait for one that does not: after so many the thread is stopped.
 const MAX_WOKEN: u32 = 4;
 /// How often Python's thread states are read again even if no thread came or went: a C++ thread takes and drops a state
@@ -145,7 +143,8 @@ impl Tracer {
             slices,
             asleep: None,
         };
-        if whereabouts == Whereabouts::Running {
+        // What an earlier look asked to stop, and stands by now, is no sleeper: it is taken with the next of those.
+        if whereabouts == Whereabouts::Running || self.late.contains(thread.tid) {
             process.stopped = Some(false);
             candidates.push(candidate);
             return true;
@@ -155,7 +154,8 @@ impl Tracer {
             return true;
         }
         let thread = &mut self.processes[index].threads[at];
-        if is_same_sleep(thread, &whereabouts, &previous, &now) && !(wants_registers || wants_stack)
+        if is_back_in_its_sleep(thread, &whereabouts, &previous, &now)
+            && !(wants_registers || wants_stack)
         {
             let passed = Passed {
                 run_ns,
@@ -319,13 +319,6 @@ impl Tracer {
     }
 }
 
-/// The number of `futex` (Linux, arch/x86/entry/syscalls/syscall_64.tbl; include/uapi/asm-generic/unistd.h).
-const FUTEX: u32 = if cfg!(target_arch = "x86_64") {
-    202
-} else {
-    98
-};
-
 /// The thread that holds the GIL while a Python thread sleeps, if it is another.
 fn other_holder(process: &TracedProcess, at: usize) -> Option<ThreadId> {
     let thread = process.threads.get(at)?;
@@ -367,7 +360,7 @@ fn is_dead(state: ThreadState, whereabouts: &Whereabouts) -> bool {
 }
 
 /// Whether a thread that ran a little is back in the very sleep that we stopped it in.
-fn is_same_sleep(
+fn is_back_in_its_sleep(
     thread: &TracedThread,
     now: &Whereabouts,
     before: &SchedStat,
@@ -376,23 +369,5 @@ fn is_same_sleep(
     let Seen::Asleep(then) = thread.seen else {
         return false;
     };
-    let same_call = match (then, *now) {
-        (
-            Whereabouts::InSyscall {
-                number: a,
-                arguments: x,
-                stack_pointer: p,
-                instruction_pointer: i,
-            },
-            Whereabouts::InSyscall {
-                number: b,
-                arguments: y,
-                stack_pointer: q,
-                instruction_pointer: j,
-            },
-        ) => (a == b && x == y || b == RESTART_SYSCALL) && p == q && i == j,
-        (then @ Whereabouts::Blocked { .. }, now) => then == now,
-        _ => false,
-    };
-    thread.own_stop && same_call && after.slices.saturating_sub(before.slices) <= 3
+    thread.own_stop && then.is_same_sleep(*now) && after.slices.saturating_sub(before.slices) <= 3
 }
