@@ -2,15 +2,22 @@
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::print_stderr)]
 
 use std::io::{Read, Write};
+use std::num::NonZeroU16;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+const ROWS: NonZeroU16 = NonZeroU16::new(24).unwrap();
+const COLUMNS: NonZeroU16 = NonZeroU16::new(80).unwrap();
 
 /// torchspy at a terminal that script(1) makes.
 pub struct Terminal {
     script: Child,
     keys: ChildStdin,
     output: ChildStdout,
+    /// Everything that was written.
     screen: String,
+    /// What stands on the terminal: only what changes is written, so that a word need not come in one piece.
+    shown: vt100::Parser,
 }
 
 impl Terminal {
@@ -22,8 +29,9 @@ impl Terminal {
     /// With a variable set, as `NAME=VALUE`.
     pub fn start_with(folder: &Path, arguments: &str, variable: &str) -> Option<Self> {
         // A key that signals would empty the terminal's buffers, with what was written since the signal.
+        // Where TERM is not set nothing is drawn.
         let line = format!(
-            "stty noflsh rows 24 cols 80 && exec env {variable} {} {arguments}",
+            "stty noflsh rows {ROWS} cols {COLUMNS} && exec env TERM=xterm {variable} {} {arguments}",
             env!("CARGO_BIN_EXE_torchspy")
         );
         let script = Command::new("script")
@@ -37,6 +45,7 @@ impl Terminal {
                 keys: script.stdin.take().unwrap(),
                 output: script.stdout.take().unwrap(),
                 screen: String::new(),
+                shown: vt100::Parser::new(ROWS, COLUMNS, 0),
                 script,
             }),
             Err(error) => {
@@ -46,12 +55,14 @@ impl Terminal {
         }
     }
 
-    /// Everything on the screen so far, when `part` is on it. The progress line has no line end to wait for.
+    /// Everything that was written so far, when `part` stands on the terminal or was written. The progress line has no line end to
+    /// wait for.
     pub fn wait_for(&mut self, part: &str) -> &str {
         let mut piece = [0; 4096];
-        while !self.screen.contains(part) {
+        while !self.screen.contains(part) && !self.shown.screen().contents().contains(part) {
             let count = self.output.read(&mut piece).unwrap();
             assert_ne!(count, 0, "no {part} in {:?}", self.screen);
+            self.shown.process(&piece[..count]);
             self.screen
                 .push_str(&String::from_utf8_lossy(&piece[..count]));
         }

@@ -96,6 +96,18 @@ pub struct Ranks {
     pub seen: u32,
 }
 
+impl Ranks {
+    /// Whether all ranks of the job are in the recording.
+    pub fn all_seen(self) -> bool {
+        self.world <= 1 || self.seen >= self.world
+    }
+
+    /// Whether all ranks of this node are in the recording.
+    pub fn node_seen(self) -> bool {
+        self.world <= 1 || self.seen >= self.node.unwrap_or(self.world)
+    }
+}
+
 /// The rank that the others wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LastRank {

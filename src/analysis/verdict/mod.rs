@@ -200,7 +200,7 @@ pub fn verdict(facts: &mut StackFacts<'_>, analysis: &Analysis) -> Option<Verdic
     let straggler = last_rank.filter(|last| {
         last.percent >= STRAGGLES
             && own.of(Part::Communication) >= rules::WORTH
-            && sees_node(ranks)
+            && ranks.node_seen()
             && last.process != primary.process
     });
     let other = straggler.and_then(|last| {
@@ -233,7 +233,7 @@ fn not_spinning(
 ) -> Option<Verdict> {
     /// Its device must be this much less busy than the one that waits.
     const LESS: f64 = 0.15;
-    if !sees_node(own.ranks) {
+    if !own.ranks.node_seen() {
         return None;
     }
     let others = analysis.processes.iter().filter(|process| {
@@ -308,11 +308,6 @@ fn ranks(facts: &StackFacts<'_>, analysis: &Analysis, primary: &ProcessSummary) 
     }
 }
 
-/// Whether all ranks of this node are in the recording.
-fn sees_node(ranks: Ranks) -> bool {
-    ranks.world <= 1 || ranks.seen >= ranks.node.unwrap_or(ranks.world)
-}
-
 /// The rank that was the last to enter the collectives that `process` waited in, for most of the wait.
 fn last_rank_of(analysis: &Analysis, process: &ProcessSummary) -> Option<LastRank> {
     let collectives = super::collectives::of(&analysis.collectives, process.process)?;
@@ -346,7 +341,7 @@ fn judge(
         is_new
     });
     let missing = missing(analysis, process, &figures);
-    let can_tell = figures.ticks >= FEW_TICKS && sees_node(figures.ranks);
+    let can_tell = figures.ticks >= FEW_TICKS && figures.ranks.node_seen();
     let first = findings.first();
     let beside = first.and_then(|first| rules::beside(&figures, first.parts));
     let next = findings.get(1).map_or(0.0, |second| second.weight);
@@ -397,7 +392,7 @@ fn confidence(found: &Finding, figures: &Figures) -> Confidence {
         .iter()
         .any(|evidence| evidence.figure.starts_with("gpu_busy"));
     let is_shared = figures.device.as_ref().is_some_and(|device| device.shared);
-    let saw_all = figures.native && figures.ranks.seen >= figures.ranks.world;
+    let saw_all = figures.native && figures.ranks.all_seen();
     match (
         found.complete && saw_all && !(uses_device && is_shared),
         is_clear && surely,
@@ -429,7 +424,7 @@ fn missing(analysis: &Analysis, process: &ProcessSummary, figures: &Figures) -> 
             figures.ticks
         ));
     }
-    if !sees_node(figures.ranks) {
+    if !figures.ranks.node_seen() {
         missing.push(format!(
             "{} of {} ranks of this node are in the recording: who waits for another rank cannot be told from who is slow; record \
              them all (the launcher's --pid, or -- torchrun …)",

@@ -12,8 +12,8 @@ use super::{Cause, Evidence};
 pub const WORTH: f64 = 0.15;
 /// Weight from which on it may be the one cause.
 pub const ENOUGH: f64 = 0.2;
-/// What a host does for a device that has time to spare can be taken away in part only, a wait whole: its share counts this much.
-pub const HOSTS_PART: f64 = 0.6;
+/// What a host does for a device that has time to spare can be taken away in part only, a wait whole: its share counts for half.
+pub const HOSTS_PART: f64 = 0.5;
 /// Share of time with held clocks from which on a busy device is so for them.
 pub const HELD: f64 = 0.5;
 /// The device is busy for this share of time or more: it is what is waited for.
@@ -394,7 +394,7 @@ fn communication(figures: &Figures) -> Option<Finding> {
         parts: &[Part::Communication],
         evidence: vec![is("collectives", share, WORTH)],
         // Ranks of other nodes may be whom all wait for.
-        complete: figures.ranks.seen >= figures.ranks.world,
+        complete: figures.ranks.all_seen(),
     })
 }
 
