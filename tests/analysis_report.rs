@@ -505,6 +505,10 @@ fn roles_of_a_torchrun_job() {
     builder.thread(tracker, 190, "python", true);
     let shell = builder.process(191, 110, &["sh", "-c", "nvidia-smi"]);
     builder.processes[shell].python.clear();
+    // A fork of the launcher that ended before it was seen to exec.
+    let command = ["/usr/bin/python", "-m", "torch.distributed.run", "train.py"];
+    let fork = builder.process(192, 100, &command);
+    builder.thread(fork, 192, "python", true);
     let worker = |number, of| Role::DataLoaderWorker {
         number,
         trainer: Some(ProcessId(of)),
@@ -519,6 +523,7 @@ fn roles_of_a_torchrun_job() {
             trainer(Some(1), Some(2), Some(1)),
             worker(0, 4),
             worker(1, 4),
+            Role::Other,
             Role::Other,
             Role::Other,
         ]

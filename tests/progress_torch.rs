@@ -102,8 +102,14 @@ fn accumulated_batches_are_no_steps() {
     };
     let report = report(&recording, &[]);
     let progress = &report["progress"];
-    for key in ["steps", "epochs", "batches"] {
-        assert_eq!(progress[key], truth[key], "{key}: {progress}");
+    assert_eq!(progress["epochs"], truth["epochs"], "{progress}");
+    // A last step that is over within a look of the model's end is not seen, and the loader is gone as soon.
+    for (key, last) in [("steps", 1), ("batches", 4)] {
+        let (seen, all) = (progress[key].as_u64(), truth[key].as_u64().unwrap());
+        assert!(
+            seen.is_some_and(|seen| (all - last..=all).contains(&seen)),
+            "{key} {all}: {progress}"
+        );
     }
     assert_eq!(progress["batches_per_step"], 4);
     let conditions = &report["conditions"];

@@ -246,6 +246,57 @@ fn cpus_that_others_take() {
     );
 }
 
+#[test]
+fn operators_on_the_host_ask_for_idle_cpus_first() {
+    let run = |cpus| Run {
+        cuda: false,
+        cpus: Some(cpus),
+        ..Run::new(
+            "matrices on a CPU",
+            Some("host-compute-bound"),
+            &[(Do::Gemm, 85), (Do::Python, 15)],
+        )
+    };
+    for (cpus, says) in [
+        ((1.0, 8.0), "1.0 of 8.0 CPUs compute: more threads"),
+        ((7.5, 8.0), "7.5 of 8.0 CPUs compute (OMP_NUM_THREADS"),
+    ] {
+        assert_verdict(&run(cpus));
+        let next = run(cpus).verdict().1.next_step.unwrap();
+        assert!(next.starts_with(says), "{next}");
+    }
+}
+
+/// Guard rail: what takes the time need not be one of the causes.
+#[test]
+fn a_small_cause_beside_a_large_other_is_not_the_one() {
+    let step = [(Do::Sleep, 55), (Do::Wait, 17), (Do::Launch, 28)];
+    let run = Run::new("checkpoints", None, &step).device(Device::busy(0.3));
+    assert_verdict(&run);
+    let (profile, verdict) = run.verdict();
+    assert_eq!(verdict.findings.len(), 1);
+    let text = render_summary(&profile, &analyze(&profile), TextOptions::default());
+    assert!(
+        text.contains("VERDICT no single one: input-bound, but something that is none of these"),
+        "{text}"
+    );
+}
+
+/// Guard rail: without native frames all of torch is the Python that called it.
+#[test]
+fn without_native_frames_launches_are_not_told_from_python() {
+    let run = Run::new("no native", None, &[(Do::Python, 90), (Do::Launch, 10)]);
+    let mut profile = run.device(Device::busy(0.3)).profile();
+    profile.run.native = false;
+    let verdict = analyze(&profile).verdict.unwrap();
+    assert_eq!(verdict.cause, None, "{:#?}", verdict.findings);
+    assert!(
+        verdict.missing[0].contains("native frames were not recorded"),
+        "{:?}",
+        verdict.missing
+    );
+}
+
 fn reducing() -> Run {
     let step = [
         (Do::Launch, 30),

@@ -49,24 +49,24 @@ def build():
     return found
 
 
-def session_of(pid):
-    """The session of a process, and its command line; None where it is gone."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            fields = file.read().rpartition(")")[2].split()
-        with open(f"/proc/{pid}/cmdline", encoding="utf-8", errors="replace") as file:
-            return int(fields[3]), fields[0], file.read().replace("\0", " ").strip()[:200]
-    except (OSError, IndexError, ValueError):
-        return None
-
-
-def left_over(session):
-    """What is still there of a session: (pid, state, command line)."""
+def left_over(mark):
+    """What is still there of the programs that a binary started, whatever session they are in: (pid, state, command line)."""
     found = []
     for name in os.listdir("/proc"):
-        one = session_of(name) if name.isdigit() else None
-        if one and one[0] == session and one[1] != "Z":
-            found.append((int(name), one[1], one[2]))
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/environ", "rb") as file:
+                if mark.encode() not in file.read().split(b"\0"):
+                    continue
+            with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
+                state = file.read().rpartition(")")[2].split()[0]
+            with open(f"/proc/{name}/cmdline", encoding="utf-8", errors="replace") as file:
+                line = file.read().replace("\0", " ").strip()[:200]
+        except (OSError, IndexError):
+            continue  # It ended, or is another user's.
+        if state != "Z":
+            found.append((int(name), state, line))
     return found
 
 
@@ -83,21 +83,24 @@ def defaults():
 def run(name, path, limit):
     """Runs one binary; its output, and whether it passed."""
     started = time.monotonic()
+    mark = f"TORCHSPY_TEST={os.getpid()}-{name}"
+    environment = {**os.environ, "CARGO_MANIFEST_DIR": ROOT, **dict([mark.split("=")])}
+    # A file, and no pipe: what is left running would keep a pipe open.
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
             [path, "--nocapture"], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output, preexec_fn=defaults,
-            start_new_session=True, env={**os.environ, "CARGO_MANIFEST_DIR": ROOT},
+            start_new_session=True, env=environment,
         )  # fmt: skip
         hung = ""
         try:
             process.wait(limit)
         except subprocess.TimeoutExpired:
             hung = f"\n{name}: still running after {limit} s; its processes:\n"
-            for pid, state, line in left_over(process.pid):
+            for pid, state, line in left_over(mark):
                 hung += f"  {pid} {state} {line}\n"
             process.kill()
             process.wait()
-        leaked = left_over(process.pid)
+        leaked = left_over(mark)
         for pid, _, _ in leaked:
             try:
                 os.kill(pid, signal.SIGKILL)

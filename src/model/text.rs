@@ -31,6 +31,26 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(safe)
 }
 
+/// JSON without what could act on a terminal or mislead its reader: JSON itself lets delete and C1 controls, and what writes from
+/// right to left, stand as they are. They are within strings, where an escape means the same.
+pub fn printable_json(json: &str) -> String {
+    let mut safe = String::with_capacity(json.len());
+    for character in json.chars() {
+        match character {
+            // The layout's own.
+            '\n' => safe.push('\n'),
+            other if is_unprintable(other) => {
+                for unit in other.encode_utf16(&mut [0; 2]) {
+                    // Writing to a String does not fail.
+                    let _ = write!(safe, "\\u{unit:04x}");
+                }
+            }
+            other => safe.push(other),
+        }
+    }
+    safe
+}
+
 /// A source path from the package on: what stands behind `site-packages/` or the standard library's folder, as py-spy
 /// shortens paths. Other paths stay whole.
 pub fn package_path(file: &str) -> &str {

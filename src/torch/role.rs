@@ -127,7 +127,7 @@ fn ancestors(processes: &[ProcessInfo], of: usize) -> Vec<usize> {
 /// |---|---|---|
 /// | 1 | its stacks show the worker loop | DataLoader worker |
 /// | 2 | resource tracker, fork server, no Python | other |
-/// | 3 | the command names a launcher, and nothing was trained, or a child of it trained | launcher |
+/// | 3 | the command names a launcher, and nothing was trained, or a child of it trained | launcher; other where it is its parent's command, too: a fork that was not seen to exec |
 /// | 4 | something was trained | trainer |
 /// | 5 | it descends from a process that trained, and did not train | DataLoader worker if that one spawned it by `multiprocessing`, else other |
 /// | 6 | it has torch, or the environment names a rank, or it is the root | trainer, unless its children train: launcher |
@@ -151,6 +151,7 @@ pub fn roles(processes: &[ProcessInfo], facts: &[ProcessFacts], root_pid: i32) -
         .map(|(index, process)| {
             let line = lines.get(index).map_or(&[][..], Vec::as_slice);
             let below_trainer = line.iter().copied().find(|&ancestor| trained(ancestor));
+            let parent = line.first().and_then(|&parent| processes.get(parent));
             let by_trainer = below_trainer.is_some() && below_trainer == line.first().copied();
             role_of(
                 process,
@@ -158,6 +159,7 @@ pub fn roles(processes: &[ProcessInfo], facts: &[ProcessFacts], root_pid: i32) -
                 below_trainer.map(|_| by_trainer),
                 child_trained(index),
                 process.pid == root_pid,
+                parent.is_some_and(|parent| parent.command == process.command),
             )
         })
         .collect();
@@ -190,13 +192,14 @@ fn without_traces(facts: &[ProcessFacts], lines: &[Vec<usize>]) -> Vec<ProcessFa
     own.collect()
 }
 
-/// `below_trainer`: some ancestor trained; `true` where that is its parent.
+/// `below_trainer`: some ancestor trained; `true` where that is its parent. `is_copy`: its parent has the same command line.
 fn role_of(
     process: &ProcessInfo,
     fact: ProcessFacts,
     below_trainer: Option<bool>,
     child_trained: bool,
     is_root: bool,
+    is_copy: bool,
 ) -> Role {
     let worker = Role::DataLoaderWorker {
         number: 0,
@@ -211,7 +214,10 @@ fn role_of(
     let trained = fact.training_ns > 0;
     // What a launcher imports may look like training for a moment: its children tell.
     if is_launcher_command(process) && (!trained || child_trained) {
-        return Role::Launcher;
+        return match is_copy && !child_trained {
+            true => Role::Other,
+            false => Role::Launcher,
+        };
     }
     let (rank, world_size, local_rank) = ranks(process);
     let as_trainer = Role::Trainer {

@@ -33,6 +33,11 @@ class Rows(Dataset):
         return torch.full((8,), float(index % 7)), index % 2
 
 
+def end_with_parent(_=None):
+    """Who hangs does not notice that its parent was killed: the kernel ends it (prctl(2), PR_SET_PDEATHSIG)."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
 def hold(lock):
     with lock:
         time.sleep(300)  # mark: holder
@@ -56,6 +61,7 @@ def hang(how):
 
 def main():
     how = sys.argv[1]
+    end_with_parent()
     signal.alarm(300)
     dist.init_process_group("gloo")
     rank = dist.get_rank()
@@ -64,7 +70,7 @@ def main():
     model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     workers = 2 if how == "worker" else 0
-    loader = DataLoader(Rows(hangs and how == "worker"), batch_size=4, num_workers=workers)
+    loader = DataLoader(Rows(hangs and how == "worker"), batch_size=4, num_workers=workers, worker_init_fn=end_with_parent)
     for step, (inputs, labels) in enumerate(loader):  # mark: loop
         if step == STEP and hangs:
             hang(how)

@@ -44,10 +44,7 @@ pub fn next_step(profile: &Profile, cause: Cause, at: Option<Line>, figures: &Fi
         Cause::CpuStarved => starved(figures),
         Cause::Throttled => "clocks are held down by heat or the power supply: look at cooling and at `nvidia-smi -q -d PERFORMANCE`"
             .to_owned(),
-        Cause::HostCompute => match figures.conditions.omp_num_threads {
-            Some(threads) => format!("operators compute on the host (OMP_NUM_THREADS now {threads}): the table OPERATORS says which"),
-            None => "operators compute on the host: the table OPERATORS says which".to_owned(),
-        },
+        Cause::HostCompute => host_compute(figures),
     }
 }
 
@@ -146,6 +143,28 @@ fn communication(figures: &Figures, at: &str) -> String {
             format!("one rank arrives last for {} % of the wait{at}: start there", last.percent)
         }
         _ => "fewer or larger collectives: gradient accumulation, bucket_cap_mb, no_sync() in between".to_owned(),
+    }
+}
+
+fn host_compute(figures: &Figures) -> String {
+    const IDLE: f64 = 0.6;
+    let threads = match figures.conditions.omp_num_threads {
+        Some(threads) => format!("OMP_NUM_THREADS now {threads}"),
+        None => "OMP_NUM_THREADS not set".to_owned(),
+    };
+    match cpus(figures) {
+        Some((used, allowed)) if used < IDLE * allowed => {
+            format!(
+                "{used:.1} of {allowed:.1} CPUs compute: more threads for the operators ({threads})"
+            )
+        }
+        Some((used, allowed)) => format!(
+            "{used:.1} of {allowed:.1} CPUs compute ({threads}): bfloat16 or channels_last where this CPU gains by it, or a GPU; the \
+             table OPERATORS says what takes most"
+        ),
+        None => format!(
+            "operators compute on the host ({threads}): the table OPERATORS says what takes most"
+        ),
     }
 }
 

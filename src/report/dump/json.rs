@@ -7,9 +7,8 @@ use crate::analysis::dump::verdict::verdict;
 use crate::model::dump::{Dump, DumpedFrame, DumpedProcess, DumpedThread, DumpedWait, Place};
 use crate::model::profile::Role;
 use crate::model::sample::{Capture, Gil, ThreadState};
-use crate::model::text::is_unprintable;
+use crate::model::text::printable_json;
 use serde_json::{Value, json};
-use std::fmt::Write as _;
 
 /// Version of the schema.
 const SCHEMA: u32 = 1;
@@ -28,27 +27,7 @@ pub fn render_looks(looks: &[Value], comparison: &Comparison) -> Result<String, 
             _ => moves(comparison),
         },
     });
-    serde_json::to_string_pretty(&value).map(|text| escaped(&text))
-}
-
-/// JSON without what could act on a terminal or mislead its reader: JSON itself lets delete and C1 controls, and what writes from
-/// right to left, stand as they are. They are within strings, where an escape means the same.
-fn escaped(json: &str) -> String {
-    let mut safe = String::with_capacity(json.len());
-    for character in json.chars() {
-        match character {
-            // The layout's own.
-            '\n' => safe.push('\n'),
-            other if is_unprintable(other) => {
-                for unit in other.encode_utf16(&mut [0; 2]) {
-                    // Writing to a String does not fail.
-                    let _ = write!(safe, "\\u{unit:04x}");
-                }
-            }
-            other => safe.push(other),
-        }
-    }
-    safe
+    serde_json::to_string_pretty(&value).map(|text| printable_json(&text))
 }
 
 /// One look as JSON.
@@ -212,11 +191,12 @@ fn moves(comparison: &Comparison) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::text::is_unprintable;
 
     #[test]
     fn nothing_that_acts_on_a_terminal_is_left_and_all_means_the_same() {
         let value = json!({"name": "a\u{1b}[31m\u{9b}31m\u{7f}\u{202e}\u{e0041}é\n"});
-        let text = escaped(&serde_json::to_string_pretty(&value).expect("strings"));
+        let text = printable_json(&serde_json::to_string_pretty(&value).expect("strings"));
         assert!(
             !text
                 .chars()

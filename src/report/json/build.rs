@@ -24,6 +24,7 @@ use crate::analysis::threads::ThreadSummary;
 use crate::model::category::{Activity, Phase, SummaryRow};
 use crate::model::ids::FunctionId;
 use crate::model::profile::{Function, Profile, Role};
+use crate::model::text::printable_json;
 use crate::torch::rules::RULES_VERSION;
 use crate::torch::rules::waits::WAIT_RULES_VERSION;
 use std::collections::BTreeMap;
@@ -132,7 +133,7 @@ pub fn report(profile: &Profile, analysis: &Analysis) -> Report {
 /// # Errors
 /// None in practice: the structures hold nothing that JSON cannot.
 pub fn render_json(profile: &Profile, analysis: &Analysis) -> Result<String, serde_json::Error> {
-    let mut text = serde_json::to_string_pretty(&report(profile, analysis))?;
+    let mut text = printable_json(&serde_json::to_string_pretty(&report(profile, analysis))?);
     text.push('\n');
     Ok(text)
 }

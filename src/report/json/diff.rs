@@ -3,6 +3,7 @@
 use crate::analysis::diff::keys::Key;
 use crate::analysis::diff::noise::RunToRun;
 use crate::analysis::diff::{Diff, Figure, Row, RunFacts, Verdict};
+use crate::model::text::printable_json;
 use crate::report::part::part_name;
 use crate::torch::rules::RULES_VERSION;
 use serde::Serialize;
@@ -206,7 +207,7 @@ pub fn diff_report(diff: &Diff) -> DiffReport {
 /// # Errors
 /// None in practice: the structures hold nothing that JSON cannot.
 pub fn render_diff_json(diff: &Diff) -> Result<String, serde_json::Error> {
-    let mut text = serde_json::to_string_pretty(&diff_report(diff))?;
+    let mut text = printable_json(&serde_json::to_string_pretty(&diff_report(diff))?);
     text.push('\n');
     Ok(text)
 }

@@ -47,6 +47,8 @@ const X86_64: &[(u32, &str, CallWait)] = &[
     (45, "recvfrom", Socket),
     (46, "sendmsg", Socket),
     (47, "recvmsg", Socket),
+    // Who sleeps in it waits until its child has exec'd or ended (vfork(2)).
+    (58, "vfork", Child),
     (61, "wait4", Child),
     (72, "fcntl", File),
     (73, "flock", File),

@@ -33,8 +33,8 @@ const X86_64: &[(Wait, &[u32])] = &[
     (
         Wait::Sleep,
         &[
-            7, 23, 35, 34, 61, 230, 232, 247, 270, 271,
-            281, // poll select nanosleep pause wait4 clock_nanosleep epoll …
+            7, 23, 35, 34, 58, 61, 230, 232, 247, 270, 271,
+            281, // poll select nanosleep pause vfork wait4 clock_nanosleep epoll …
             43, 288, 128, 130, 208,
             441, // accept accept4 rt_sigtimedwait rt_sigsuspend io_getevents epoll_pwait2
         ],
