@@ -146,6 +146,8 @@ pub struct Figures {
     pub workers_queue: f64,
     /// The workers' tasks, as shares of their time, most first.
     pub tasks: Vec<(InputTask, f64)>,
+    /// Share of the training thread's time in input of its own in which it waited for a file or a socket.
+    pub own_reads: f64,
     /// CPUs that all sampled processes used.
     pub cpus_used: Option<f64>,
     /// Present settings.
@@ -279,6 +281,7 @@ fn sum(facts: &mut StackFacts<'_>, own: &[&ProfileSample], figures: &mut Figures
     let mut shares = Shares::new(wall_ns, figures.ticks, Part::ALL.len());
     let mut lines: FxHashMap<(usize, Line), (u64, Option<usize>)> = FxHashMap::default();
     let mut totals = [0_u64; Part::ALL.len()];
+    let mut reads_ns = 0_u64;
     for sample in own {
         let queue_ns = sample.queue_ns.min(sample.weight_ns);
         let wait = facts.wait(sample);
@@ -290,12 +293,19 @@ fn sum(facts: &mut StackFacts<'_>, own: &[&ProfileSample], figures: &mut Figures
             &[(part, own_ns), (Part::NoCpu as usize, queue_ns)],
         );
         totals[part] = totals[part].saturating_add(own_ns);
+        let reads = sample.activity == Activity::Io
+            || matches!(wait, Some((WaitKind::Disk | WaitKind::Socket, _)));
+        if part == Part::InputOwn as usize && reads {
+            reads_ns = reads_ns.saturating_add(own_ns);
+        }
         if let Some(line) = facts.line(sample.stack) {
             let (ns, words) = lines.entry((part, line)).or_default();
             *ns = ns.saturating_add(own_ns);
             *words = words.or(wait.map(|(_, words)| words));
         }
     }
+    let own_input_ns = totals[Part::InputOwn as usize];
+    figures.own_reads = reads_ns as f64 / own_input_ns.max(1) as f64;
     figures.shares = (0..Part::ALL.len())
         .map(|part| shares.share(part))
         .collect();
@@ -327,13 +337,12 @@ fn part(sample: &ProfileSample, wait: Option<WaitKind>) -> Part {
         return Part::InputOwn;
     }
     match sample.activity {
-        Activity::GpuSync => Part::Sync,
+        // To take memory from the driver or give it back is to wait for the device (CUDA runtime, cudaFree, cudaMalloc).
+        Activity::GpuSync | Activity::GpuAlloc => Part::Sync,
         Activity::GpuCopy => Part::Copy,
         Activity::CollectiveCall | Activity::CollectiveWait => Part::Communication,
         Activity::CpuWait => Part::NoCpu,
-        Activity::GpuLaunch | Activity::GpuAlloc | Activity::Dispatch | Activity::Autograd => {
-            Part::Dispatch
-        }
+        Activity::GpuLaunch | Activity::Dispatch | Activity::Autograd => Part::Dispatch,
         Activity::Python | Activity::GilWait => Part::Python,
         Activity::AtenCompute | Activity::Gemm | Activity::OmpIdle => Part::Compute,
         _ => Part::Other,

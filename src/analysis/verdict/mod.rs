@@ -393,9 +393,14 @@ fn confidence(found: &Finding, figures: &Figures) -> Confidence {
         .any(|evidence| evidence.figure.starts_with("gpu_busy"));
     let is_shared = figures.device.as_ref().is_some_and(|device| device.shared);
     let saw_all = figures.native && figures.ranks.all_seen();
+    let is_of_device = matches!(
+        found.cause,
+        Cause::GpuCompute | Cause::GpuMemory | Cause::Throttled
+    );
+    let most = is_of_device || !rules::host_takes_more(figures, found.parts, STANDS_OUT);
     match (
         found.complete && saw_all && !(uses_device && is_shared),
-        is_clear && surely,
+        is_clear && surely && most,
         figures.ticks >= MANY_TICKS,
     ) {
         (true, true, true) => Confidence::High,

@@ -16,6 +16,11 @@ pub fn next_step(profile: &Profile, cause: Cause, at: Option<Line>, figures: &Fi
     let at = place.map_or(String::new(), |place| format!(" at {place}"));
     match cause {
         Cause::InputWork => input(figures),
+        Cause::InputStorage if figures.of(Part::InputOwn) > figures.of(Part::InputWait) => format!(
+            "{:.0} % of the input is spent in reads{at}: let workers read ahead (num_workers), keep the data on a local disk or in \
+             memory, or read fewer and larger files",
+            figures.own_reads * 100.0
+        ),
         Cause::InputStorage => format!(
             "workers spend {:.0} % of their time in reads: keep the data on a local disk or in memory, or read fewer and larger \
              files{}",
@@ -148,6 +153,9 @@ fn communication(figures: &Figures, at: &str) -> String {
 
 fn host_compute(figures: &Figures) -> String {
     const IDLE: f64 = 0.6;
+    if figures.cuda {
+        return "operators compute on the host while a GPU is idle: move the model and its batches there (.to(\"cuda\"))".to_owned();
+    }
     let threads = match figures.conditions.omp_num_threads {
         Some(threads) => format!("OMP_NUM_THREADS now {threads}"),
         None => "OMP_NUM_THREADS not set".to_owned(),

@@ -14,6 +14,10 @@ pub const WORTH: f64 = 0.15;
 pub const ENOUGH: f64 = 0.2;
 /// What a host does for a device that has time to spare can be taken away in part only, a wait whole: its share counts for half.
 pub const HOSTS_PART: f64 = 0.5;
+/// Multiprocessors that are active for this share are the bound where utilization is not measured (MIG).
+pub const COMPUTES_ALONE: f64 = 0.7;
+/// A device that is busy for no more than this is not used.
+pub const UNUSED: f64 = 0.1;
 /// Share of time with held clocks from which on a busy device is so for them.
 pub const HELD: f64 = 0.5;
 /// The device is busy for this share of time or more: it is what is waited for.
@@ -151,6 +155,16 @@ fn has_spare(figures: &Figures, parts: &[Part]) -> Option<(f64, Evidence)> {
     (meanwhile <= SPARE).then(|| (gain, is_not("gpu_busy_meanwhile", meanwhile, SPARE)))
 }
 
+/// Whether what the host does beside these parts takes more of its time than they do, counted whole.
+pub fn host_takes_more(figures: &Figures, parts: &[Part], stands_out: f64) -> bool {
+    let sum = |is_of: bool, all: &[Part]| -> f64 {
+        let own = all.iter().filter(|part| parts.contains(part) == is_of);
+        own.map(|part| figures.of(*part)).sum()
+    };
+    let host = [Part::Dispatch, Part::Python, Part::Compute];
+    !parts.is_empty() && sum(true, &Part::ALL) < stands_out * sum(false, &host)
+}
+
 /// What the thread does that is none of these parts, and takes the most: what a cause must stand out from.
 pub fn beside(figures: &Figures, parts: &[Part]) -> Option<(Beside, f64)> {
     let of = |part| match parts.contains(&part) {
@@ -206,11 +220,22 @@ fn throttled(figures: &Figures) -> Option<Finding> {
 
 fn gpu_bound(figures: &Figures) -> Option<Finding> {
     let device = figures.device.as_ref()?;
-    let busy = device.busy.filter(|&busy| busy >= BUSY)?;
-    // With clocks held down its figures are those of a slower device.
-    if device.hot.is_some_and(|hot| hot >= HELD) {
+    // With clocks held down its figures are those of a slower device; of a shared one they need not be this run's.
+    if device.hot.is_some_and(|hot| hot >= HELD) || device.shared {
         return None;
     }
+    if device.busy.is_none() {
+        let sm = device.sm.filter(|&sm| sm >= COMPUTES_ALONE)?;
+        return Some(Finding {
+            cause: Cause::GpuCompute,
+            gain: None,
+            weight: sm,
+            parts: &[Part::Sync, Part::Dispatch],
+            evidence: vec![is("sm_active", sm, COMPUTES_ALONE)],
+            complete: false,
+        });
+    }
+    let busy = device.busy.filter(|&busy| busy >= BUSY)?;
     let sm = device.sm.filter(|&sm| sm >= COMPUTES_SM);
     // Where multiprocessors were measured, they decide.
     let power = device
@@ -235,7 +260,7 @@ fn gpu_bound(figures: &Figures) -> Option<Finding> {
         weight: busy,
         parts: &[Part::Sync, Part::Dispatch],
         evidence,
-        complete: (sm.is_some() || dram.is_some()) && !device.shared,
+        complete: sm.is_some() || dram.is_some(),
     })
 }
 
@@ -274,6 +299,14 @@ fn input(figures: &Figures) -> Option<Finding> {
     evidence.extend(meanwhile.map(|busy| is_not("gpu_busy_meanwhile", busy, BUSY)));
     let cause = if is_starved(figures, &mut evidence) {
         Cause::CpuStarved
+    } else if figures.of(Part::InputOwn) > figures.of(Part::InputWait) {
+        match figures.own_reads >= STORAGE {
+            true => {
+                evidence.push(is("reading", figures.own_reads, STORAGE));
+                Cause::InputStorage
+            }
+            false => Cause::InputWork,
+        }
     } else if figures.workers_read >= STORAGE {
         evidence.push(is("workers_reading", figures.workers_read, STORAGE));
         Cause::InputStorage
@@ -398,17 +431,26 @@ fn communication(figures: &Figures) -> Option<Finding> {
     })
 }
 
-/// Operators on the host, where there is no GPU to do them.
+/// Operators on the host, where there is no GPU to do them, or it is not used.
 fn host_compute(figures: &Figures) -> Option<Finding> {
-    let share = figures.of(Part::Compute) + figures.of(Part::Dispatch);
-    let compute = figures.of(Part::Compute);
-    let is_bound = !figures.cuda && figures.native && share >= HOST;
-    (is_bound && compute >= figures.of(Part::Dispatch)).then(|| Finding {
+    let (compute, dispatch) = (figures.of(Part::Compute), figures.of(Part::Dispatch));
+    let share = compute + dispatch;
+    // What a thread does slowly because it has no CPU is not slow of itself.
+    let starves = figures.of(Part::NoCpu) >= 2.0 * NO_CPU;
+    if starves || !figures.native || share < HOST || compute < dispatch {
+        return None;
+    }
+    let mut evidence = vec![is("host_operators", share, HOST)];
+    if figures.cuda {
+        let busy = busy(figures).filter(|&busy| busy <= UNUSED)?;
+        evidence.push(is_not("gpu_busy", busy, UNUSED));
+    }
+    Some(Finding {
         cause: Cause::HostCompute,
         gain: None,
         weight: HOSTS_PART * share,
         parts: &[Part::Compute, Part::Dispatch],
-        evidence: vec![is("host_operators", share, HOST)],
+        evidence,
         complete: true,
     })
 }
