@@ -6,6 +6,7 @@
 mod classes;
 mod frames;
 mod stitching;
+mod time_axis;
 
 use crate::model::code::CodeInfo;
 use crate::model::frame::Frame;
@@ -153,7 +154,7 @@ pub fn resolve(input: &ResolveInput<'_>, names: Names) -> Profile {
         .collect();
     let samples = classifier.samples(&frames.mapped, &processes);
     profile.processes = processes;
-    profile.samples = samples;
+    profile.samples = time_axis::lay_out(samples);
     stitching::stitch(&mut profile, &frames.classes);
     profile
 }

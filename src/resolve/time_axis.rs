@@ -1,0 +1,182 @@
+//! Samples on one time axis: a thread does one thing at a time.
+//!
+//! A look that came to nothing, because its thread fell asleep before it stood, leaves its tick to the next sample of the same kind.
+//! That sample is longer by it, and begins where others of the thread are. The part that is too much belongs where nothing is: into
+//! the gap that the look left. Drawn one after the other such samples would shift all that follows.
+
+use crate::model::profile::ProfileSample;
+
+/// A stretch of time without a sample.
+#[derive(Clone, Copy)]
+struct Gap {
+    start_ns: u64,
+    end_ns: u64,
+}
+
+/// Lays the samples of each thread side by side. They come and stay sorted by thread; sums stay what they are.
+pub(super) fn lay_out(samples: Vec<ProfileSample>) -> Vec<ProfileSample> {
+    let mut laid = Vec::with_capacity(samples.len());
+    for own in super::by_thread(&samples) {
+        lay_out_thread(own, &mut laid);
+    }
+    laid
+}
+
+fn lay_out_thread(own: &[ProfileSample], laid: &mut Vec<ProfileSample>) {
+    let first = laid.len();
+    let mut order: Vec<&ProfileSample> = own.iter().collect();
+    order.sort_by_key(|sample| end_of(sample));
+    let mut gaps: Vec<Gap> = Vec::new();
+    let mut cursor_ns = own.iter().map(|sample| sample.start_ns).min().unwrap_or(0);
+    for &sample in &order {
+        if sample.start_ns > cursor_ns {
+            gaps.push(Gap {
+                start_ns: cursor_ns,
+                end_ns: sample.start_ns,
+            });
+        }
+        let mut rest = *sample;
+        let mut too_early_ns = cursor_ns
+            .saturating_sub(sample.start_ns)
+            .min(sample.weight_ns);
+        while too_early_ns > 0
+            && let Some(gap) = gaps.last_mut()
+        {
+            let length_ns = too_early_ns.min(gap.end_ns - gap.start_ns);
+            gap.end_ns -= length_ns;
+            laid.push(split_off(&mut rest, length_ns, gap.end_ns));
+            if gap.start_ns == gap.end_ns {
+                gaps.pop();
+            }
+            too_early_ns -= length_ns;
+        }
+        if rest.weight_ns > 0 {
+            laid.push(rest);
+        }
+        cursor_ns = cursor_ns.max(end_of(sample));
+    }
+    if let Some(own) = laid.get_mut(first..) {
+        own.sort_by_key(|sample| sample.start_ns);
+    }
+}
+
+fn end_of(sample: &ProfileSample) -> u64 {
+    sample.start_ns.saturating_add(sample.weight_ns)
+}
+
+/// Takes the first `length_ns` of a sample, as a piece that begins at `start_ns`.
+fn split_off(rest: &mut ProfileSample, length_ns: u64, start_ns: u64) -> ProfileSample {
+    let share = |of: u64| {
+        let part = u128::from(of) * u128::from(length_ns) / u128::from(rest.weight_ns.max(1));
+        u64::try_from(part).unwrap_or(of)
+    };
+    let (queue_ns, ticks) = (share(rest.queue_ns), share(u64::from(rest.ticks)));
+    let piece = ProfileSample {
+        start_ns,
+        weight_ns: length_ns,
+        queue_ns,
+        ticks: u32::try_from(ticks).unwrap_or(rest.ticks),
+        ..*rest
+    };
+    rest.start_ns = rest.start_ns.saturating_add(length_ns);
+    rest.weight_ns -= length_ns;
+    rest.queue_ns -= piece.queue_ns;
+    rest.ticks -= piece.ticks;
+    piece
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::category::{Activity, Phase, SummaryRow};
+    use crate::model::ids::ThreadId;
+    use crate::model::sample::{Capture, Gil, ThreadState};
+
+    fn sample(thread: usize, start_ns: u64, weight_ns: u64, ticks: u32) -> ProfileSample {
+        ProfileSample {
+            thread: ThreadId::from_index(thread),
+            stack: None,
+            start_ns,
+            weight_ns,
+            queue_ns: weight_ns / 10,
+            ticks,
+            capture: Capture::Stopped,
+            state: ThreadState::Running,
+            syscall: None,
+            gil: Gil::Unknown,
+            gil_holder: None,
+            phase: Phase::User,
+            activity: Activity::Python,
+            row: SummaryRow::Python,
+        }
+    }
+
+    fn places(samples: &[ProfileSample]) -> Vec<(u64, u64, u32)> {
+        let places = samples.iter();
+        places
+            .map(|sample| (sample.start_ns, sample.weight_ns, sample.ticks))
+            .collect()
+    }
+
+    #[test]
+    fn what_is_too_early_goes_to_the_gap_that_it_left() {
+        // The look at 20 came to nothing; the sample at 50 stands for it, too.
+        let samples = vec![
+            sample(0, 0, 20, 2),
+            sample(0, 30, 20, 2),
+            sample(0, 40, 20, 2),
+            sample(0, 60, 10, 1),
+            sample(1, 5, 10, 1),
+        ];
+        let laid = lay_out(samples.clone());
+        assert_eq!(
+            places(&laid),
+            [
+                (0, 20, 2),
+                (20, 10, 1),
+                (30, 20, 2),
+                (50, 10, 1),
+                (60, 10, 1),
+                (5, 10, 1)
+            ]
+        );
+        let sum = |samples: &[ProfileSample]| -> (u64, u64, u32) {
+            let all = samples.iter();
+            all.fold((0, 0, 0), |(weight, queue, ticks), each| {
+                (
+                    weight + each.weight_ns,
+                    queue + each.queue_ns,
+                    ticks + each.ticks,
+                )
+            })
+        };
+        assert_eq!(sum(&laid), sum(&samples));
+    }
+
+    #[test]
+    fn where_no_gap_is_left_it_stays() {
+        let laid = lay_out(vec![sample(0, 0, 20, 2), sample(0, 10, 20, 2)]);
+        assert_eq!(places(&laid), [(0, 20, 2), (10, 20, 2)]);
+    }
+
+    #[test]
+    fn several_gaps_serve_one_sample() {
+        let laid = lay_out(vec![
+            sample(0, 0, 10, 1),
+            sample(0, 20, 10, 1),
+            sample(0, 40, 10, 1),
+            sample(0, 30, 30, 3),
+        ]);
+        assert_eq!(
+            places(&laid),
+            [
+                (0, 10, 1),
+                (10, 10, 1),
+                (20, 10, 1),
+                (30, 10, 1),
+                (40, 10, 1),
+                (50, 10, 1)
+            ]
+        );
+    }
+}
