@@ -61,6 +61,14 @@ pub const FRAMEWORK_PHASES: &[PhaseRule] = &[
         "*",
         Weak(Phase::Checkpoint),
     ),
+    // Older ones are deleted when a new one is written: lightning/fabric/plugins/io/torch_io.py `remove_checkpoint`,
+    // transformers/trainer_utils.py `rotate_checkpoints`.
+    rule("plugins/io/torch_io.py", "*", Weak(Phase::Checkpoint)),
+    rule(
+        "transformers/trainer_utils.py",
+        "rotate_checkpoints",
+        Strong(Phase::Checkpoint),
+    ),
     rule(
         "transformers/trainer.py",
         "_save_checkpoint",

@@ -9,6 +9,7 @@ import warnings
 import lightning
 import switches
 import torch
+from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.loops import fetchers
 from lightning.pytorch.loops.optimization.automatic import Closure
@@ -64,6 +65,7 @@ def main():
     switches.begin()
     switches.training()
     switches.around(lightning.Trainer, "save_checkpoint", "checkpoint")
+    switches.around(TorchCheckpointIO, "remove_checkpoint", "checkpoint")
     warnings.simplefilter("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     torch.manual_seed(0)
