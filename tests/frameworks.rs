@@ -108,3 +108,38 @@ fn what_an_import_defines_is_start_up() {
         assert_eq!(phase(&frames), P::Startup, "{file}");
     }
 }
+
+#[test]
+fn what_a_framework_does_itself_is_told_from_what_it_calls() {
+    let hook = lib("lightning/pytorch/trainer/call.py", "_call_callback_hooks");
+    let own = user("UntilTime.on_train_batch_end", 47);
+    let other = lib("numpy/_core/numeric.py", "ones");
+    assert_eq!(phase(&[hook.clone()]), P::Framework);
+    assert_eq!(phase(&[hook.clone(), other.clone()]), P::Framework);
+    assert_eq!(phase(&[hook.clone(), own.clone()]), P::User);
+    assert_eq!(phase(&[hook.clone(), own.clone(), other]), P::User);
+    // `self.log` of a training step, in the closure, which is the user's step.
+    let log = lib(
+        "lightning/pytorch/trainer/connectors/logger_connector/result.py",
+        "_ResultMetric.update",
+    );
+    assert_eq!(in_closure(&[own.clone(), log]), P::Framework);
+    // What it calls of torch's is in a phase of its own.
+    let call = lib("torch/nn/modules/module.py", "Module._call_impl");
+    assert_eq!(phase(&[hook, call]), P::Forward);
+    for file in [
+        "transformers/trainer.py",
+        "transformers/trainer_callback.py",
+        "accelerate/accelerator.py",
+        "pytorch_lightning/loops/fit_loop.py",
+    ] {
+        assert_eq!(phase(&[lib(file, "run")]), P::Framework, "{file}");
+    }
+    // A model of Transformers' is none, nor a folder of the user's that is called as a framework is.
+    assert_eq!(
+        phase(&[lib("transformers/activations.py", "gelu")]),
+        P::User
+    );
+    let folder = py("/home/u/lightning/train.py", "run", 3);
+    assert_eq!(phase(&[folder]), P::User);
+}

@@ -116,6 +116,30 @@ fn a_call_that_blocks_delays_no_sample() {
     assert!(meanwhile.count() >= 1);
 }
 
+/// A look at who uses a device is a call like any other: for as long as it hangs nothing else is read.
+#[test]
+fn a_look_at_processes_that_blocks_is_a_gap() {
+    let Some(machine) = Machine::start(100, 0) else {
+        return;
+    };
+    let blocked = Fault {
+        call: "nvmlDeviceGetComputeRunningProcesses_v3".to_owned(),
+        gpu: Some(0),
+        from_s: 1.5,
+        times: Some(1),
+        block_ms: 2000,
+        ..Fault::default()
+    };
+    let recorded = machine.record(&two(&machine, vec![blocked]), &["--duration", "6s"]);
+    let report = recorded.report();
+    let gap = gaps(gpu(&report, UUID));
+    assert_eq!(gap.len(), 1, "{gap:?}");
+    let (from, to, reason) = &gap[0];
+    assert_eq!(reason, "a call of the driver took long");
+    assert!(to - from >= 1.9, "{gap:?}");
+    assert!(gaps(gpu(&report, OTHER)).is_empty(), "{report}");
+}
+
 /// A recording ends, whatever the driver does.
 #[test]
 fn a_call_that_never_comes_back_does_not_hold_up_the_end() {

@@ -46,15 +46,16 @@ def pyspy_path():
 class Run:
     """A profiler at work. `finish` ends it as a Ctrl-C would; a context manager: it never outlives its block."""
 
-    def __init__(self, command, folder):
+    def __init__(self, command, folder, variables=None):
         self.command = command
         self.log = os.path.join(folder, f"{os.path.basename(command[0])}-{time.monotonic_ns()}.log")
         self.started_ns = time.monotonic_ns()
         with open(self.log, "wb") as log:
             # A process group of its own, whose parent is in another one: such a group can be suspended as from a terminal.
             self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, preexec_fn=os.setpgrp
-            )
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, preexec_fn=os.setpgrp,
+                env={**os.environ, **(variables or {})},
+            )  # fmt: skip
 
     def said(self):
         """What it printed."""
@@ -116,13 +117,13 @@ class TorchSpy:
     def _output(self):
         return tempfile.mktemp(prefix="run-", suffix=".tspy", dir=self.folder)
 
-    def attach(self, pid, duration=None, rate=100, options=()):
-        """Records a running process. The Run has the recording's path as `.recording`."""
+    def attach(self, pid, duration=None, rate=100, options=(), variables=None):
+        """Records a running process, with more variables in torchspy's environment. The Run has the recording's path as `.recording`."""
         recording = self._output()
         command = [torchspy_path(), "record", "--pid", str(pid), "--rate", str(rate), *options, "-o", recording]
         if duration is not None:
             command[4:4] = ["--duration", f"{duration:g}s"]
-        run = Run(command, self.folder)
+        run = Run(command, self.folder, variables)
         run.recording = recording
         return run
 

@@ -55,7 +55,7 @@ impl<'p> Forward<'p> {
         let mut ticks_on: FxHashMap<StackId, u64> = FxHashMap::default();
         for sample in samples {
             let makes_nodes = match sample.phase {
-                Phase::Forward | Phase::Recompute | Phase::User => true,
+                Phase::Forward | Phase::Recompute | Phase::Framework | Phase::User => true,
                 other => other.region().is_some(),
             };
             if let Some(stack) = sample.stack.filter(|_| makes_nodes) {

@@ -160,14 +160,7 @@ impl DeviceThread {
         let result = self.device.read(metric, &mut self.readings);
         let ended_ns = monotonic_ns();
         self.call.end();
-        if ended_ns - began_ns >= LONG_CALL_NS {
-            self.batch.gap(
-                None,
-                began_ns,
-                ended_ns,
-                "a call of the driver took long".to_owned(),
-            );
-        }
+        self.took(began_ns, ended_ns);
         let values = std::mem::take(&mut self.readings.values);
         self.take(&values, ended_ns);
         self.readings.values = values;
@@ -177,6 +170,18 @@ impl DeviceThread {
         match result {
             Ok(()) => Health::Alive,
             Err(error) => self.failed(metric, began_ns, &error),
+        }
+    }
+
+    /// While a call takes long, nothing else is read of the device.
+    fn took(&mut self, began_ns: u64, ended_ns: u64) {
+        if ended_ns.saturating_sub(began_ns) >= LONG_CALL_NS {
+            self.batch.gap(
+                None,
+                began_ns,
+                ended_ns,
+                "a call of the driver took long".to_owned(),
+            );
         }
     }
 
@@ -257,6 +262,7 @@ impl DeviceThread {
         let listed = self.device.processes();
         let now_ns = monotonic_ns();
         self.call.end();
+        self.took(began_ns, now_ns);
         let listed = match listed {
             Ok(listed) => {
                 self.batch.works(LaneKind::ProcessMemory, now_ns);

@@ -9,19 +9,24 @@ pub const SHORTEST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(2);
 /// CPU time that collecting may take, all devices together: 0.4 % of a core leaves room for the host's lanes.
 const BUDGET: f64 = 0.004;
-/// How much the latest round counts in the mean.
+/// How much the latest round counts in the mean, once there are more.
 const NEWEST: f64 = 0.1;
 
 /// A period that follows what a round costs.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pace {
     mean_ns: f64,
+    rounds: u32,
 }
 
 impl Pace {
-    /// Takes in what a round cost of CPU time.
+    /// Takes in what a round cost of CPU time. The first one, which has to find what it reads, counts for nothing.
     pub fn spent(&mut self, cpu_ns: u64) {
-        self.mean_ns += (cpu_ns as f64 - self.mean_ns) * NEWEST;
+        let counted = f64::from(self.rounds);
+        self.rounds = self.rounds.saturating_add(1);
+        if counted > 0.0 {
+            self.mean_ns += (cpu_ns as f64 - self.mean_ns) * NEWEST.max(1.0 / counted);
+        }
     }
 
     /// Time from the start of a round to that of the next, for one of `sharing` threads that have the budget in common.
@@ -42,11 +47,17 @@ mod tests {
         assert_eq!(pace.period(1), SHORTEST);
         (0..100).for_each(|_| pace.spent(100_000));
         assert_eq!(pace.period(1), SHORTEST);
-        (0..100).for_each(|_| pace.spent(2_000_000));
+        (0..200).for_each(|_| pace.spent(2_000_000));
         let period = pace.period(1);
         assert!((450..=510).contains(&period.as_millis()), "{period:?}");
         (0..200).for_each(|_| pace.spent(1_000_000_000));
         assert_eq!(pace.period(1), LONGEST);
+        // It is known after two rounds, of which the first is not like the others.
+        let mut pace = Pace::default();
+        pace.spent(50_000_000);
+        assert_eq!(pace.period(1), SHORTEST);
+        pace.spent(2_000_000);
+        assert_eq!(pace.period(1).as_millis(), 500);
         // Eight devices share one budget.
         let mut pace = Pace::default();
         (0..100).for_each(|_| pace.spent(400_000));

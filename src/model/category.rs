@@ -45,6 +45,8 @@ named!(
         Checkpoint = "checkpoint",
         /// Interpreter start and imports.
         Startup = "startup",
+        /// What a trainer built upon torch does around all that: hooks, callbacks, logging of Lightning, the Transformers Trainer, Accelerate.
+        Framework = "framework",
         /// None of the above: the script's own code.
         User = "user",
         /// The first region that the user named. What it is called is in the recording:

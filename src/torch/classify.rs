@@ -69,11 +69,15 @@ impl FunctionClass {
             } else {
                 Special::No
             };
+        let kind = python::kind(file);
+        let mark = python_mark(file, function);
+        // A folder of the user's own may be called as a framework is.
+        let own = kind == FrameKind::PythonUser && matches!(mark, Some(PhaseMark::Around(_)));
         Self {
-            kind: python::kind(file),
+            kind,
             plumbing: python::is_plumbing(file, function),
             says: Says::Python,
-            mark: python_mark(file, function),
+            mark: mark.filter(|_| !own),
             wait: python::wait(file),
             special,
         }
@@ -155,7 +159,14 @@ pub fn phase(leaf_to_root: impl Iterator<Item = FunctionClass>) -> Option<Phase>
     let mut strong = None;
     let mut import = false;
     let mut left_engine = false;
+    // Whose the nearest code is that is the user's or a framework's.
+    let mut around = None;
     for class in leaf_to_root {
+        match class.mark {
+            Some(PhaseMark::Around(phase)) => around = around.or(Some(phase)),
+            _ if class.kind == FrameKind::PythonUser => around = around.or(Some(Phase::User)),
+            _ => {}
+        }
         match class.mark {
             Some(PhaseMark::Whole(phase)) => return Some(phase),
             // Past the nearest strong mark, all that matters is what a forward was called for.
@@ -172,10 +183,14 @@ pub fn phase(leaf_to_root: impl Iterator<Item = FunctionClass>) -> Option<Phase>
                 weak = None;
                 import = true;
             }
-            Some(PhaseMark::None) | None => {}
+            Some(PhaseMark::Around(_) | PhaseMark::None) | None => {}
         }
     }
-    strong.or(weak).or(import.then_some(Phase::Startup))
+    let told = strong.or(weak).or(import.then_some(Phase::Startup));
+    match (told, around) {
+        (None | Some(Phase::User), Some(Phase::Framework)) => around,
+        _ => told,
+    }
 }
 
 /// What was passed on the way from the leaf to the first frame that is known.

@@ -1,9 +1,11 @@
 """Turns that a GPU would see: busy, idle, busy, ... each written down when it begins, for the double of NVML to replay.
 
-usage: gpu_phases.py LOG BUSY_MS IDLE_MS [LIBRARY]. LOG gets a line for each turn: CLOCK_MONOTONIC in ns, and 1 or 0.
-LIBRARY is loaded, under the name that it has. Prints "ready PID"; ends at a line on stdin, or when that is closed.
+usage: gpu_phases.py [--lag-ms MS] LOG BUSY_MS IDLE_MS [LIBRARY]. LOG gets a line for each turn of the device: CLOCK_MONOTONIC in
+ns, and 1 or 0. The device is --lag-ms behind the program, as one whose kernels are queued. LIBRARY is loaded, under the name that
+it has. Prints "ready PID"; ends at a line on stdin, or when that is closed.
 """
 
+import argparse
 import ctypes
 import os
 import select
@@ -12,8 +14,9 @@ import time
 
 
 def keep_busy(until):
+    # Long enough for all of the time, nearly, to be that of one line.
     while time.monotonic_ns() < until:
-        sum(range(1000))
+        sum(range(50_000))
 
 
 def be_idle(until):
@@ -22,18 +25,25 @@ def be_idle(until):
 
 
 def main():
-    log, busy_ms, idle_ms = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    if len(sys.argv) > 4:
-        ctypes.CDLL(sys.argv[4])
-    with open(log, "w", buffering=1) as out:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--lag-ms", type=float, default=0)
+    parser.add_argument("log")
+    parser.add_argument("busy_ms", type=int)
+    parser.add_argument("idle_ms", type=int)
+    parser.add_argument("library", nargs="?")
+    arguments = parser.parse_args()
+    lag_ns = int(arguments.lag_ms * 1e6)
+    if arguments.library:
+        ctypes.CDLL(arguments.library)
+    with open(arguments.log, "w", buffering=1) as out:
         print("ready", os.getpid(), flush=True)
         while not select.select([sys.stdin], [], [], 0)[0]:
             now = time.monotonic_ns()
-            out.write(f"{now} 1\n")
-            keep_busy(now + busy_ms * 1_000_000)
+            out.write(f"{now + lag_ns} 1\n")
+            keep_busy(now + arguments.busy_ms * 1_000_000)
             now = time.monotonic_ns()
-            out.write(f"{now} 0\n")
-            be_idle(now + idle_ms * 1_000_000)
+            out.write(f"{now + lag_ns} 0\n")
+            be_idle(now + arguments.idle_ms * 1_000_000)
 
 
 main()

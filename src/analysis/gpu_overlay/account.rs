@@ -10,8 +10,10 @@ use super::windows::{Window, Windows};
 
 /// Part of a window from which on it belongs to the thing alone.
 const WHOLE: f64 = 0.98;
-/// Visits that are this many ticks apart are one: the sampler saw something else for a moment.
+/// Visits that are this many ticks apart are one: the sampler saw something else for a moment. Moments are a small part of a
+/// visit; two things that take short turns are none.
 const TICKS_APART: u64 = 2;
+const LEAST_OWN: f64 = 0.8;
 /// A thing is resolved if as much of its time lies in visits of at least two windows, and under windows at all.
 const LONG_ENOUGH: f64 = 0.5;
 const COVERED_ENOUGH: f64 = 0.8;
@@ -112,8 +114,13 @@ impl Account {
 
     fn extend_visit(&mut self, windows: &Windows, from_ns: u64, to_ns: u64) {
         let apart_ns = windows.tick_ns().saturating_mul(TICKS_APART);
+        let one = |visit: &Visit| {
+            let own_ns = visit.own_ns.saturating_add(to_ns - from_ns);
+            from_ns.saturating_sub(visit.end_ns) <= apart_ns
+                && own_ns as f64 >= LEAST_OWN * to_ns.saturating_sub(visit.start_ns) as f64
+        };
         match &mut self.visit {
-            Some(visit) if from_ns.saturating_sub(visit.end_ns) <= apart_ns => {
+            Some(visit) if one(visit) => {
                 visit.end_ns = visit.end_ns.max(to_ns);
                 visit.own_ns = visit.own_ns.saturating_add(to_ns - from_ns);
             }
@@ -247,6 +254,9 @@ mod tests {
         let turns: Vec<(u64, u64)> = (0..10).map(|at| (at * 100, at * 100 + 50)).collect();
         let own = part(&windows, &turns);
         assert!(!own.resolved && own.share().is_none(), "{own:?}");
+        // Nor are turns that are as short as what the sampler may see in between.
+        let turns: Vec<(u64, u64)> = (0..25).map(|turn| (turn * 40, turn * 40 + 20)).collect();
+        assert!(!part(&windows, &turns).resolved);
         // Nothing is known of its windows but that it may have all of what is idle, or nothing.
         assert!(own.low < 1.0 && own.high >= 499e6, "{own:?}");
     }

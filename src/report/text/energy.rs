@@ -73,18 +73,14 @@ fn of_rank(out: &mut String, profile: &Profile, rank: &RankEnergy) {
         let steps = count(rank.steps);
         facts.push(format!("{} a step ({steps} steps)", bounded(step)));
     }
-    let known: Vec<&Joules> = rank.epochs.iter().flatten().collect();
-    if !known.is_empty() {
-        let listed: Vec<String> = known
-            .iter()
-            .take(EPOCHS)
-            .map(|each| bounded(each))
-            .collect();
-        let more = match known.len().saturating_sub(EPOCHS) {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
-        facts.push(format!("epochs {}{more}", listed.join(", ")));
+    let known = rank.epochs.iter().enumerate();
+    let known: Vec<(usize, &Joules)> = known
+        .filter_map(|(at, told)| Some((at + 1, told.as_ref()?)))
+        .collect();
+    let listed = known.iter().take(EPOCHS);
+    facts.extend(listed.map(|(number, energy)| format!("epoch {number}: {}", bounded(energy))));
+    if let Some(more @ 1..) = known.len().checked_sub(EPOCHS) {
+        facts.push(format!("{more} more epochs"));
     }
     for phase in rank.phases.iter().take(PHASES) {
         let name = profile.phase_name(phase.phase);

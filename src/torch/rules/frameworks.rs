@@ -3,7 +3,7 @@
 //! What they call of torch's (modules, the autograd engine, optimizers, loaders) has rows of its own in
 //! [`phases`](super::phases); here is what they do around it.
 
-use super::phases::PhaseMark::{Strong, Weak};
+use super::phases::PhaseMark::{Around, Strong, Weak};
 use super::phases::{PhaseRule, rule};
 use crate::model::category::Phase;
 
@@ -90,4 +90,31 @@ pub const FRAMEWORK_PHASES: &[PhaseRule] = &[
         Strong(Phase::Checkpoint),
     ),
     rule("safetensors/torch.py", "*", Weak(Phase::Checkpoint)),
+    // All else of theirs: loops, hooks, callbacks, loggers, metrics.
+    rule("lightning/", "*", Around(Phase::Framework)),
+    rule("lightning_fabric/", "*", Around(Phase::Framework)),
+    rule("pytorch_lightning/", "*", Around(Phase::Framework)),
+    rule("transformers/trainer.py", "*", Around(Phase::Framework)),
+    rule(
+        "transformers/trainer_callback.py",
+        "*",
+        Around(Phase::Framework),
+    ),
+    rule(
+        "transformers/trainer_pt_utils.py",
+        "*",
+        Around(Phase::Framework),
+    ),
+    rule(
+        "transformers/trainer_utils.py",
+        "*",
+        Around(Phase::Framework),
+    ),
+    rule(
+        "transformers/training_args.py",
+        "*",
+        Around(Phase::Framework),
+    ),
+    rule("transformers/integrations/", "*", Around(Phase::Framework)),
+    rule("accelerate/", "*", Around(Phase::Framework)),
 ];

@@ -12,9 +12,10 @@
 //! | 2 | strong | the nearest one decides; a region of the user's (`--region`) is one, before the rules of its own file |
 //! | 3 | weak | a file as a whole; decides if it is nearer than the nearest strong mark |
 //! | 4 | import | forgets the weak marks nearer than itself; without any other mark: `startup` |
-//! | 5 | thread name | `pt_autograd_*` is backward, `pt_nccl_*` communication, … |
-//! | 6 | role | a DataLoader worker's moments are input |
-//! | 7 | none | `user` |
+//! | 5 | around | `framework`, where no code of the user's is nearer; comes before a step of the user's, too |
+//! | 6 | thread name | `pt_autograd_*` is backward, `pt_nccl_*` communication, … |
+//! | 7 | role | a DataLoader worker's moments are input |
+//! | 8 | none | `user` |
 //!
 //! A closure that an optimizer's step calls is the user's step where it is Lightning's, which has a row; of others only the modules and the
 //! backward within are told apart from the step.
