@@ -13,6 +13,8 @@ const CROWDED_SPIN_NS: u64 = 5_000;
 const DEADLINE_NS: u64 = 2_000_000;
 /// Longest sleep between two looks. It bounds by how much the measured stop may exceed the true one.
 pub(super) const NAP: Duration = Duration::from_micros(250);
+/// The same where each thread is read once, and not a hundred times a second.
+pub(super) const SHORT_NAP: Duration = Duration::from_micros(40);
 
 /// CPUs that torchspy may run on.
 static CPUS: LazyLock<usize> =
@@ -77,9 +79,11 @@ pub(super) struct Request {
     pub(super) is_own_child: bool,
 }
 
-/// Asks all of `requests` to stop, calls `read` with each that stands and lets it go. `done` is told what became of each.
+/// Asks all of `requests` to stop, calls `read` with each that stands and lets it go. `done` is told what became of each. `nap` is the
+/// longest sleep between two looks.
 pub(super) fn stop_all(
     requests: &[Request],
+    nap: Duration,
     late: &mut LateStops,
     mut read: impl FnMut(usize, &StoppedThread),
     mut done: impl FnMut(usize, Outcome),
@@ -132,7 +136,7 @@ pub(super) fn stop_all(
             return;
         }
         if now_ns > progress_ns + spin_ns {
-            wait_for_any_stop(NAP);
+            wait_for_any_stop(nap);
         } else {
             std::hint::spin_loop();
         }

@@ -34,7 +34,7 @@ pub(super) fn ranks(out: &mut String, profile: &Profile, analysis: &Analysis) {
     line(
         out,
         &[format!(
-            "  {:<12}{:>8}{:>9}{:>8}{:>7}{:>7}{:>7}{:>8}{:>7}{:>6}",
+            "  {:<12}{:>8}{:>9}{:>8}{:>7}{:>7}{:>7}{:>8}{:>6}{:>6}",
             "", "pid", "wall s", "compute", "comm", "input", "gpu", "python", "other", "?"
         )],
     );
@@ -44,7 +44,7 @@ pub(super) fn ranks(out: &mut String, profile: &Profile, analysis: &Analysis) {
         line(
             out,
             &[format!(
-                "  {:<12}{:>8}{:>9}{:>8}{:>7}{:>7}{:>7}{:>8}{:>7}{:>6}",
+                "  {:<12}{:>8}{:>9}{:>8}{:>7}{:>7}{:>7}{:>8}{:>6}{:>6}",
                 cut(&role(process.role), 12),
                 pid(profile, process.process),
                 column_seconds(process.wall_ns),

@@ -82,6 +82,9 @@ impl Tracer {
             if self.processes[index].turns[at].has_come(ticks, weight_ns) {
                 gone |= !self.look_at_thread(index, at, tick, candidates);
             }
+            if self.options.once {
+                self.take_late();
+            }
         }
         if gone {
             self.processes[index].link_count = 0;

@@ -3,8 +3,9 @@
 use super::{Passed, Reached, Seen, Tick, TracedProcess, TracedThread, Tracer};
 use crate::os::clock::{monotonic_ns, sleep_until, wake_precisely};
 use crate::os::priority::Ahead;
-use crate::os::stop::block_child_signals;
+use crate::os::stop::{block_child_signals, wait_for_any_stop};
 use crate::sampling::look::{LookFacts, LookedProcess, LookedThread};
+use crate::sampling::stops::SHORT_NAP;
 use crossbeam_channel::Sender;
 use std::sync::atomic::Ordering;
 
@@ -22,6 +23,9 @@ const MAX_CAPTURES: u32 = 3;
 const LOOK_NS: u64 = 1_000_000;
 /// Pause of a wait for another thread of torchspy.
 const NAP_NS: u64 = 500_000;
+/// How long to do nothing but wait for threads that were asked to stop and wait for a CPU themselves: where all CPUs are taken, one
+/// stands as soon as it gets one, and should not stand while others are looked at.
+const LATE_NS: u64 = 100_000_000;
 
 impl TracedThread {
     /// Whether a look that reads every thread once has to read this one, for the first time or again.
@@ -95,7 +99,22 @@ impl Tracer {
             if now_ns >= deadline_ns {
                 return;
             }
-            sleep_until(now_ns + NAP_NS);
+            if self.late.is_empty() {
+                sleep_until(now_ns + NAP_NS);
+            } else {
+                wait_for_any_stop(SHORT_NAP);
+                self.take_late();
+            }
+        }
+    }
+
+    /// Waits, not for long, for threads that were asked to stop and have not yet, and reads them the moment they do.
+    pub(super) fn wait_for_late(&mut self) {
+        let deadline_ns = monotonic_ns() + LATE_NS;
+        while !self.late.is_empty() && monotonic_ns() < deadline_ns && !self.control.stop_requested()
+        {
+            wait_for_any_stop(SHORT_NAP);
+            self.take_late();
         }
     }
 

@@ -10,16 +10,16 @@ use crate::os::stop::{StopError, StoppedThread};
 use crate::os::threads::ThreadFiles;
 use crate::python::threads::{GilState, read_gil_holder};
 use crate::sampling::capture::{Buffers, Subject, capture, capture_unstopped};
-use crate::sampling::stops::{Outcome, Request, stop_all};
+use crate::sampling::stops::{NAP, Outcome, Request, SHORT_NAP, stop_all};
 use rustc_hash::FxHashMap;
 
 /// A thread that ran when it was looked at may be asleep when it stands, some tens of microseconds later. Taking that for what
 /// it did would add as much to every sleep, at the cost of what it ran before; so the tick waits for the next stop that finds it
 /// running, as ticks over the budget do. After so many ticks the sleep is taken: it hardly ever runs for longer.
 const MAX_FALLEN_ASLEEP: u32 = 4;
-/// How many threads are stopped at the same time where each is read once: the more there are, the longer each stands until it is
-/// its turn, and no schedule presses.
-const STOPPED_AT_ONCE: usize = 4;
+/// How many threads are stopped at the same time where each is read once: no schedule presses, and so each stands for its own
+/// read alone.
+const STOPPED_AT_ONCE: usize = 1;
 
 impl Tracer {
     /// Stops, or in nonblocking mode only reads, what runs; the rest of it waits for its turn.
@@ -81,10 +81,17 @@ impl Tracer {
             true => STOPPED_AT_ONCE,
             false => to_stop.len().max(1),
         };
+        // Not only for each of the stops: who stands aside in between gets the CPU back a slice later, and a thread that was waited
+        // for may stand by then.
+        let in_front = (self.options.once && !to_stop.is_empty()).then(|| self.ahead.stand_in_front());
         let mut stopped_ns = 0;
         for part in to_stop.chunks(together) {
             stopped_ns += self.stop_candidates(part, tick, &gil);
+            if self.options.once {
+                self.wait_for_late();
+            }
         }
+        drop(in_front);
         let running_ns = running as u64 * weight_ns;
         self.quality.target_run_ns += running_ns + stopped_ns;
         self.budget.account(stopped_ns, running_ns);
@@ -168,10 +175,13 @@ impl Tracer {
         samples.resize_with(candidates.len(), || None);
         let (processes, buffers, native) =
             (&mut self.processes, &mut self.buffers, self.options.native);
-        let ahead = (!candidates.is_empty()).then(|| self.ahead.stand_in_front());
+        let alone = !self.options.once && !candidates.is_empty();
+        let ahead = alone.then(|| self.ahead.stand_in_front());
+        let nap = if self.options.once { SHORT_NAP } else { NAP };
         let begun_ns = monotonic_ns();
         stop_all(
             &requests,
+            nap,
             &mut late,
             |at, stopped| {
                 let Some((mut sample, stack)) = prepared[at].take() else {
