@@ -230,7 +230,8 @@ def activities(table, quick):
     print("\n".join(shown), flush=True)
     figures = [re.match(r"    (\S+) .*precision ([\d.]+) %, recall ([\d.]+) %", line) for line in shown]
     for figure in filter(None, figures):
-        table.at_least(f"activity {figure[1]}: the lesser of precision and recall", min(float(figure[2]), float(figure[3])), 95, "{:.1f} %")
+        kind = "phase of a labelled stack" if figure[1] in PHASES else "activity"
+        table.at_least(f"{kind} {figure[1]}: the lesser of precision and recall", min(float(figure[2]), float(figure[3])), 95, "{:.1f} %")
     if done.returncode != 0 or not any(figures):
         raise Failed(f"cargo test --test classes: exit status {done.returncode}\n{(done.stdout + done.stderr)[-3000:]}")
 

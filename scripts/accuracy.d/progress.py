@@ -18,7 +18,7 @@ RUNS = (
     ("plain loop, SGD", "train_progress.py", ("--epochs", 4, "--batches", 60, "--size", 32, "--evaluate"), False),
     ("plain loop, AdamW, 2 workers", "train_progress.py", ("--optimizer", "adamw", "--epochs", 4, "--batches", 60, "--size", 32, "--workers", 2), False),
     ("gradient accumulation, 4 batches", "train_progress.py", ("--accumulate", 4, "--epochs", 4, "--batches", 80, "--size", 16), False),
-    ("Lightning", "train_lightning.py", (), True),
+    ("Lightning", "train_lightning.py", ("--validate",), True),
     ("Transformers", "train_transformers.py", (), True),
 )
 QUICK = ("--epochs", 2, "--batches", 12)
