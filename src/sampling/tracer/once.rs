@@ -111,7 +111,9 @@ impl Tracer {
     /// Waits, not for long, for threads that were asked to stop and have not yet, and reads them the moment they do.
     pub(super) fn wait_for_late(&mut self) {
         let deadline_ns = monotonic_ns() + LATE_NS;
-        while !self.late.is_empty() && monotonic_ns() < deadline_ns && !self.control.stop_requested()
+        while !self.late.is_empty()
+            && monotonic_ns() < deadline_ns
+            && !self.control.stop_requested()
         {
             wait_for_any_stop(SHORT_NAP);
             self.take_late();

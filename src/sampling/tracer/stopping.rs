@@ -83,7 +83,8 @@ impl Tracer {
         };
         // Not only for each of the stops: who stands aside in between gets the CPU back a slice later, and a thread that was waited
         // for may stand by then.
-        let in_front = (self.options.once && !to_stop.is_empty()).then(|| self.ahead.stand_in_front());
+        let in_front =
+            (self.options.once && !to_stop.is_empty()).then(|| self.ahead.stand_in_front());
         let mut stopped_ns = 0;
         for part in to_stop.chunks(together) {
             stopped_ns += self.stop_candidates(part, tick, &gil);
