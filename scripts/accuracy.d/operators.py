@@ -102,4 +102,4 @@ def measure(table, folder, quick):
         return
     tool = profilers.TorchSpy(folder)
     for name, arguments in RUNS[1:2] if quick else RUNS:
-        compare(table, tool, python, name, arguments, 15 if quick else 240, 1 if quick else 3)
+        compare(table, tool, python, name, arguments, 15 if quick else 600, 1 if quick else 3)

@@ -102,8 +102,9 @@ def long_watch(table, target, seconds):
         share, after = 100 * (cpu_seconds(pid) - cpu) / spent, memory_mb(pid)
         top.finish()
     table.at_most(f"torchspy's own CPU over {spent:.0f} s, 160 threads, 100 Hz", share, 8, "{:.1f} % of a core")
-    table.stated("    its own memory, then and at the end", f"{before[0]:.0f} MB, {after[0]:.0f} MB")
-    table.stated("    growth an hour, if it went on", f"{(after[0] - before[0]) * 3600 / spent:+.0f} MB")
+    table.stated("    its own memory, then and at the end", f"{before[1]:.0f} MB, {after[1]:.0f} MB")
+    # Symbols of the target's libraries, from their files: the kernel takes such pages back when it needs them.
+    table.stated("    with pages of files that it alone reads", f"{before[0]:.0f} MB, {after[0]:.0f} MB")
 
 
 def cost(table, target, folder, rounds):
