@@ -12,7 +12,7 @@ mod verdict_scenarios;
 
 use torchspy::analysis::verdict::{Confidence, Verdict};
 use verdict_scenarios::Do::*;
-use verdict_scenarios::{Device, Do, Feed, Loader, Run};
+use verdict_scenarios::{Device, Do, Feed, Loader, Run, ranks};
 
 type Answers = &'static [Option<&'static str>];
 
@@ -83,15 +83,6 @@ fn run(name: &'static str, step: &[(Do, u64)], device: Device) -> Run {
     Run::new(name, None, step).device(device)
 }
 
-/// All ranks of a node, each with its step.
-fn ranks(name: &'static str, steps: &[&[(Do, u64)]]) -> Run {
-    let mut run = Run::new(name, None, steps[0]);
-    run.others = steps[1..].iter().map(|step| step.to_vec()).collect();
-    run.world = steps.len() as u32;
-    run.node = Some(run.world);
-    run
-}
-
 /// The same with NCCL; each rank's device does one thing all along.
 fn nccl(name: &'static str, steps: &[&[(Do, u64)]], devices: &[Device]) -> Run {
     Run {
@@ -101,39 +92,18 @@ fn nccl(name: &'static str, steps: &[&[(Do, u64)]], devices: &[Device]) -> Run {
     }
 }
 
-fn at(busy: f64, sm: f64, dram: f64, power: f64) -> Device {
-    Device {
-        busy,
-        sm: Some(sm),
-        dram: Some(dram),
-        power,
-        throttle: 0,
-    }
-}
-
-/// A device of which only utilization and power are known.
-fn plain(busy: f64, power: f64) -> Device {
-    Device {
-        busy,
-        sm: None,
-        dram: None,
-        power,
-        throttle: 0,
-    }
-}
-
 fn idle() -> Device {
-    at(0.02, 0.01, 0.01, 0.14)
+    Device::gpm(0.02, 0.01, 0.01, 0.14)
 }
 
 /// Dense matrix products.
 fn dense() -> Device {
-    at(0.98, 0.88, 0.41, 0.93)
+    Device::gpm(0.98, 0.88, 0.41, 0.93)
 }
 
 /// NCCL's kernels wait for another rank, or for a link.
 fn spinning() -> Device {
-    at(0.99, 0.11, 0.05, 0.26)
+    Device::gpm(0.99, 0.11, 0.05, 0.26)
 }
 
 fn input_by_workers() -> Vec<Case> {
@@ -163,7 +133,10 @@ fn input_by_workers() -> Vec<Case> {
     .uses(0.4, 0.2, 64);
     // The device has nothing to do for 40 % of the time, all of it for want of a batch.
     let moderate = Run {
-        devices: vec![vec![(22, idle()), (33, at(0.97, 0.84, 0.37, 0.88))]],
+        devices: vec![vec![
+            (22, idle()),
+            (33, Device::gpm(0.97, 0.84, 0.37, 0.88)),
+        ]],
         ..Run::new(
             "segmentation, two fifths wait for crops",
             None,
@@ -174,7 +147,7 @@ fn input_by_workers() -> Vec<Case> {
     .uses(0.7, 0.95, 40);
     let burst = Run {
         steps: 9,
-        devices: vec![vec![(118, idle()), (82, at(0.71, 0.6, 0.3, 0.66))]],
+        devices: vec![vec![(118, idle()), (82, Device::gpm(0.71, 0.6, 0.3, 0.66))]],
         ..Run::new(
             "prefetched batches run out, then a long wait",
             None,
@@ -223,7 +196,7 @@ fn input_otherwise() -> Vec<Case> {
         ..run(
             "a small classifier on a MIG slice",
             &[(Wait, 28), (Launch, 9), (Sync, 6)],
-            at(0.0, 0.13, 0.06, 0.0),
+            Device::gpm(0.0, 0.13, 0.06, 0.0),
         )
     }
     .feed(2, &[(Feed::Decode, 42), (Feed::Idle, 1)]);
@@ -239,7 +212,7 @@ fn input_otherwise() -> Vec<Case> {
         ..run(
             "waits for data beside a busy neighbour",
             &[(Wait, 27), (Launch, 9), (Sync, 5)],
-            at(0.97, 0.83, 0.4, 0.86),
+            Device::gpm(0.97, 0.83, 0.4, 0.86),
         )
     }
     .feed(4, &[(Feed::Decode, 40), (Feed::Idle, 1)]);
@@ -323,7 +296,7 @@ fn launch() -> Vec<Case> {
     let optimizer = run(
         "an optimizer without fusion over nine hundred tensors",
         &[(OptLaunch, 24), (Launch, 6), (Sync, 3)],
-        plain(0.21, 0.27),
+        Device::plain(0.21, 0.27),
     );
     let accumulate = nccl(
         "four micro-batches of tiny kernels on two ranks",
@@ -336,8 +309,8 @@ fn launch() -> Vec<Case> {
     let bursts = Run {
         steps: 14,
         devices: vec![vec![
-            (63, at(0.18, 0.1, 0.05, 0.24)),
-            (11, at(0.9, 0.6, 0.3, 0.6)),
+            (63, Device::gpm(0.18, 0.1, 0.05, 0.24)),
+            (11, Device::gpm(0.9, 0.6, 0.3, 0.6)),
         ]],
         ..Run::new(
             "a long row of launches before each log line",
@@ -376,7 +349,7 @@ fn python() -> Vec<Case> {
     let mut simulator = run(
         "reinforcement learning, the environment in Python",
         &[(Python, 33), (Launch, 7), (ToHost, 1), (Copy, 1)],
-        plain(0.08, 0.17),
+        Device::plain(0.08, 0.17),
     )
     .uses(0.99, 0.0, 64);
     // Others use the machine, but nobody waits for a CPU.
@@ -427,31 +400,31 @@ fn gpu() -> Vec<Case> {
     let llm = run(
         "pretraining with activation checkpointing",
         &[(Launch, 12), (Backward, 13), (Sync, 29)],
-        at(0.985, 0.87, 0.42, 0.95),
+        Device::gpm(0.985, 0.87, 0.42, 0.95),
     );
     let decode = run(
         "decoding by graphs, limited by weights' bandwidth",
         &[(GraphLaunch, 5), (Sync, 31)],
-        at(0.97, 0.93, 0.89, 0.62),
+        Device::gpm(0.97, 0.93, 0.89, 0.62),
     );
     let older = run(
         "a device without counters, near its power limit",
         &[(Launch, 9), (DeviceSync, 25)],
-        plain(0.98, 0.94),
+        Device::plain(0.98, 0.94),
     );
     let slice = Run {
         mig: true,
         ..run(
             "fine-tuning fills a MIG slice",
             &[(Launch, 7), (Backward, 5), (Sync, 27)],
-            at(0.0, 0.91, 0.34, 0.0),
+            Device::gpm(0.0, 0.91, 0.34, 0.0),
         )
     };
     let step: &[(Do, u64)] = &[(Launch, 10), (BackReduce, 3), (Sync, 27)];
     let overlap = nccl(
         "four ranks, all-reduce hidden behind backward",
         &[step, step, step, step],
-        &[at(0.99, 0.86, 0.42, 0.92)],
+        &[Device::gpm(0.99, 0.86, 0.42, 0.92)],
     );
     let shallow = Run {
         native: false,
@@ -466,7 +439,7 @@ fn gpu() -> Vec<Case> {
         &[(Launch, 9), (Sync, 28)],
         Device {
             throttle: APPLICATION_CLOCKS,
-            ..at(0.98, 0.89, 0.38, 0.74)
+            ..Device::gpm(0.98, 0.89, 0.38, 0.74)
         },
     );
     let shared = Run {
@@ -474,7 +447,7 @@ fn gpu() -> Vec<Case> {
         ..run(
             "two processes fill one device",
             &[(Launch, 30), (Sync, 7)],
-            at(0.99, 0.9, 0.4, 0.9),
+            Device::gpm(0.99, 0.9, 0.4, 0.9),
         )
     };
     vec![
@@ -499,7 +472,7 @@ fn full_device() -> Vec<Case> {
     let graphs = run(
         "replays of graphs wait for the one before",
         &[(GraphLaunch, 33), (Python, 3)],
-        at(0.99, 0.91, 0.36, 0.96),
+        Device::gpm(0.99, 0.91, 0.36, 0.96),
     );
     let ahead = run(
         "Python bookkeeping behind which the device works",
@@ -509,12 +482,12 @@ fn full_device() -> Vec<Case> {
     let upload = run(
         "pageable copies queue behind kernels",
         &[(Copy, 25), (Launch, 9), (Python, 2)],
-        at(0.97, 0.86, 0.4, 0.91),
+        Device::gpm(0.97, 0.86, 0.4, 0.91),
     );
     let download = run(
         "losses are fetched by .cpu() from a full device",
         &[(ToHost, 26), (Launch, 8), (Backward, 3)],
-        at(0.98, 0.9, 0.33, 0.94),
+        Device::gpm(0.98, 0.9, 0.33, 0.94),
     );
     // One CPU is all it may use, and spinning for the device takes all of it.
     let spin = run(
@@ -528,7 +501,7 @@ fn full_device() -> Vec<Case> {
         ..run(
             "workers are held back, the device is full",
             &[(Launch, 9), (Sync, 29)],
-            at(0.985, 0.88, 0.45, 0.92),
+            Device::gpm(0.985, 0.88, 0.45, 0.92),
         )
         .feed(
             4,
@@ -540,7 +513,7 @@ fn full_device() -> Vec<Case> {
     let hidden = run(
         "the host waits for data while the device still works",
         &[(Wait, 21), (Launch, 14), (Backward, 6)],
-        at(0.98, 0.88, 0.4, 0.93),
+        Device::gpm(0.98, 0.88, 0.4, 0.93),
     )
     .feed(4, &[(Feed::Decode, 36), (Feed::Idle, 5)]);
     vec![
@@ -561,24 +534,28 @@ fn throttled() -> Vec<Case> {
     let heat = hot(
         "a dusty workstation, slowed by heat",
         HEAT_HARDWARE | SLOWDOWN,
-        at(0.98, 0.9, 0.4, 0.47),
+        Device::gpm(0.98, 0.9, 0.4, 0.47),
     );
-    let passive = hot("a card without airflow", HEAT_SOFTWARE, plain(0.99, 0.44));
+    let passive = hot(
+        "a card without airflow",
+        HEAT_SOFTWARE,
+        Device::plain(0.99, 0.44),
+    );
     // Large products do this on every such card: normal to some, a limit to others.
     let cap = hot(
         "dense training at the power limit",
         POWER_CAP,
-        at(0.99, 0.92, 0.5, 0.99),
+        Device::gpm(0.99, 0.92, 0.5, 0.99),
     );
     let later = Run {
         steps: 48,
         devices: vec![vec![
-            (912, at(0.98, 0.88, 0.4, 0.92)),
+            (912, Device::gpm(0.98, 0.88, 0.4, 0.92)),
             (
                 912,
                 Device {
                     throttle: SLOWDOWN | POWER_BRAKE,
-                    ..at(0.99, 0.9, 0.3, 0.5)
+                    ..Device::gpm(0.99, 0.9, 0.3, 0.5)
                 },
             ),
         ]],
@@ -621,10 +598,10 @@ fn throttled() -> Vec<Case> {
         },
     );
     let step: &[(Do, u64)] = &[(Launch, 7), (BackReduce, 2), (Sync, 28)];
-    let cool = at(0.99, 0.5, 0.22, 0.58);
+    let cool = Device::gpm(0.99, 0.5, 0.22, 0.58);
     let one = Device {
         throttle: HEAT_HARDWARE,
-        ..at(0.99, 0.9, 0.4, 0.5)
+        ..Device::gpm(0.99, 0.9, 0.4, 0.5)
     };
     let straggler = nccl(
         "one of four devices is too hot",
@@ -657,7 +634,7 @@ fn sync() -> Vec<Case> {
     let hooks = run(
         "gradient hooks that print norms",
         &[(BackSync, 20), (Launch, 8), (OptLaunch, 4)],
-        plain(0.2, 0.25),
+        Device::plain(0.2, 0.25),
     );
     let moderate = run(
         "branches on values, 42 percent",
@@ -689,12 +666,12 @@ fn sync() -> Vec<Case> {
         ..run(
             "an .item() per layer on a MIG slice",
             &[(Sync, 23), (Launch, 8), (Python, 2)],
-            at(0.0, 0.07, 0.03, 0.0),
+            Device::gpm(0.0, 0.07, 0.03, 0.0),
         )
     };
     // Host and device take turns: without the wait they would overlap.
     let turns = Run {
-        devices: vec![vec![(34, idle()), (35, at(0.98, 0.84, 0.4, 0.9))]],
+        devices: vec![vec![(34, idle()), (35, Device::gpm(0.98, 0.84, 0.4, 0.9))]],
         steps: 20,
         ..Run::new(
             "launches and a wait for them, in turns",
@@ -733,7 +710,7 @@ fn copy() -> Vec<Case> {
     let swap = run(
         "optimizer states are swapped both ways",
         &[(Copy, 10), (ToHost, 11), (Launch, 9), (Sync, 1)],
-        plain(0.24, 0.29),
+        Device::plain(0.24, 0.29),
     );
     let moderate = run(
         "copies of label maps, 44 percent",
@@ -780,7 +757,7 @@ fn host() -> Vec<Case> {
         ..ranks("two ranks on CPUs that mostly compute", &[step, step])
     };
     let moderate = Run {
-        devices: vec![vec![(19, at(0.93, 0.74, 0.35, 0.8)), (15, idle())]],
+        devices: vec![vec![(19, Device::gpm(0.93, 0.74, 0.35, 0.8)), (15, idle())]],
         ..Run::new(
             "an optimizer on the host, 44 percent",
             None,
@@ -810,7 +787,7 @@ fn communication() -> Vec<Case> {
     let blocked = nccl(
         "all ranks block in collectives over a thin link",
         &[step, step, step, step],
-        &[at(0.95, 0.15, 0.08, 0.28)],
+        &[Device::gpm(0.95, 0.15, 0.08, 0.28)],
     );
     let step: &[(Do, u64)] = &[(Launch, 9), (Backward, 4), (Reduce, 21)];
     let staged = Run {
@@ -905,7 +882,7 @@ fn stragglers() -> Vec<Case> {
             &[(Launch, 7), (Sync, 9), (Blocked, 21)],
             &[(Launch, 7), (Sync, 10), (Blocked, 20)],
         ],
-        &[dense(), at(0.99, 0.4, 0.2, 0.5)],
+        &[dense(), Device::gpm(0.99, 0.4, 0.2, 0.5)],
     );
     let reads = Run {
         cuda: false,
@@ -921,7 +898,7 @@ fn stragglers() -> Vec<Case> {
     let turns = nccl(
         "the ranks are late in turns, each for its data",
         &[waits, &[(Blocked, 15), (Wait, 15), (Launch, 8)]],
-        &[at(0.55, 0.12, 0.06, 0.24)],
+        &[Device::gpm(0.55, 0.12, 0.06, 0.24)],
     );
     vec![
         clear(loader, INPUT),
@@ -999,18 +976,18 @@ fn unseen_devices() -> Vec<Case> {
         ..run(
             "waits for a MIG slice without any counter",
             &[(Launch, 7), (Sync, 30)],
-            plain(0.0, 0.0),
+            Device::plain(0.0, 0.0),
         )
     };
     let spin = run(
         "full utilization at idle power",
         &[(Launch, 6), (Sync, 30)],
-        plain(1.0, 0.21),
+        Device::plain(1.0, 0.21),
     );
     let tiny = run(
         "a recurrent kernel of a few blocks, always on",
         &[(Launch, 5), (Sync, 31)],
-        at(0.99, 0.05, 0.03, 0.2),
+        Device::gpm(0.99, 0.05, 0.03, 0.2),
     );
     // Seen as Python of the training loop: neither launches nor waits are told apart from it.
     let shallow = Run {
@@ -1056,7 +1033,10 @@ fn halves() -> Vec<Case> {
     );
     let after = Run {
         steps: 2,
-        devices: vec![vec![(411, idle()), (398, at(0.24, 0.13, 0.08, 0.3))]],
+        devices: vec![vec![
+            (411, idle()),
+            (398, Device::gpm(0.24, 0.13, 0.08, 0.3)),
+        ]],
         ..Run::new(
             "first a cold cache, then launches",
             None,

@@ -11,7 +11,7 @@ mod lane_builder;
 mod verdict_scenarios;
 
 use torchspy::analysis::verdict::Confidence;
-use verdict_scenarios::{Device, Do, Feed, Loader, Run};
+use verdict_scenarios::{Device, Do, Feed, Loader, Run, ranks};
 
 const INPUT: Option<&str> = Some("input-bound");
 const LAUNCH: Option<&str> = Some("launch-bound");
@@ -80,31 +80,9 @@ fn run(name: &'static str, step: &[(Do, u64)]) -> Run {
     Run::new(name, None, step)
 }
 
-/// A device: share of time with a kernel, of multiprocessors with a warp, of memory bandwidth, and of the power limit.
-fn gpu(busy: f64, sm: f64, dram: f64, power: f64) -> Device {
-    Device {
-        busy,
-        sm: Some(sm),
-        dram: Some(dram),
-        power,
-        throttle: 0,
-    }
-}
-
-/// A device whose driver tells only utilization and power.
-fn old_gpu(busy: f64, power: f64) -> Device {
-    Device {
-        busy,
-        sm: None,
-        dram: None,
-        power,
-        throttle: 0,
-    }
-}
-
 /// A device that large matrix products fill.
 fn full() -> Device {
-    gpu(0.99, 0.92, 0.35, 0.93)
+    Device::gpm(0.99, 0.92, 0.35, 0.93)
 }
 
 fn held(device: Device, throttle: u64) -> Device {
@@ -119,17 +97,6 @@ fn times(count: usize, parts: &[(Do, u64)]) -> Vec<(Do, u64)> {
 /// Parts of a step, one list after the other.
 fn then(lists: &[&[(Do, u64)]]) -> Vec<(Do, u64)> {
     lists.concat()
-}
-
-/// Ranks of one node, all of them recorded: what each does in a step.
-fn ranks(name: &'static str, steps: &[&[(Do, u64)]]) -> Run {
-    let world = steps.len() as u32;
-    Run {
-        world,
-        node: Some(world),
-        others: steps[1..].iter().map(|step| step.to_vec()).collect(),
-        ..run(name, steps[0])
-    }
 }
 
 /// Ranks that all do the same.
@@ -176,7 +143,7 @@ fn input_by_workers() -> Vec<Case> {
             )
             .feed(4, &[(Feed::Decode, 17), (Feed::Collate, 3)])
             .quota(0.5, 1.0, 16.0)
-            .device(gpu(0.36, 0.3, 0.14, 0.36)),
+            .device(Device::gpm(0.36, 0.3, 0.14, 0.36)),
         ),
         is_of(
             INPUT,
@@ -191,7 +158,7 @@ fn input_by_workers() -> Vec<Case> {
             }
             .feed(8, &[(Feed::Read, 20), (Feed::Decode, 4)])
             .uses(0.5, 0.17, 64)
-            .device(gpu(0.33, 0.27, 0.12, 0.33)),
+            .device(Device::gpm(0.33, 0.27, 0.12, 0.33)),
         ),
         // Asleep in a socket: more CPU in the workers would not help.
         is_of(
@@ -203,7 +170,7 @@ fn input_by_workers() -> Vec<Case> {
             )
             .feed(6, &[(Feed::Socket, 17), (Feed::Decode, 3)])
             .uses(0.3, 0.15, 32)
-            .device(gpu(0.2, 0.16, 0.08, 0.26)),
+            .device(Device::gpm(0.2, 0.16, 0.08, 0.26)),
         ),
         // 45 % of waiting, and as much of idle device: moderate, but nothing else is as large.
         is(
@@ -214,7 +181,7 @@ fn input_by_workers() -> Vec<Case> {
             )
             .feed(4, &[(Feed::Decode, 18), (Feed::Collate, 2)])
             .uses(0.6, 1.0, 48)
-            .device(gpu(0.54, 0.46, 0.2, 0.55)),
+            .device(Device::gpm(0.54, 0.46, 0.2, 0.55)),
         ),
         is_of(
             INPUT,
@@ -225,7 +192,7 @@ fn input_by_workers() -> Vec<Case> {
             )
             .feed(1, &[(Feed::Decode, 15), (Feed::Read, 5)])
             .uses(0.4, 0.8, 16)
-            .device(gpu(0.29, 0.24, 0.1, 0.32)),
+            .device(Device::gpm(0.29, 0.24, 0.1, 0.32)),
         ),
     ]
 }
@@ -241,8 +208,8 @@ fn input_by_more_workers() -> Vec<Case> {
             Run {
                 steps: 12,
                 devices: vec![vec![
-                    (35, gpu(0.9, 0.75, 0.3, 0.8)),
-                    (40, gpu(0.02, 0.01, 0.0, 0.14)),
+                    (35, Device::gpm(0.9, 0.75, 0.3, 0.8)),
+                    (40, Device::gpm(0.02, 0.01, 0.0, 0.14)),
                 ]],
                 ..run("batches come in bursts", &bursts)
             }
@@ -262,7 +229,7 @@ fn input_by_more_workers() -> Vec<Case> {
             }
             .feed(4, &[(Feed::Tokenize, 18), (Feed::Collate, 2)])
             .uses(0.5, 1.0, 32)
-            .device(gpu(0.43, 0.36, 0.2, 0.44)),
+            .device(Device::gpm(0.43, 0.36, 0.2, 0.44)),
         ),
         is(
             INPUT,
@@ -278,7 +245,7 @@ fn input_by_more_workers() -> Vec<Case> {
             }
             .feed(3, &[(Feed::Decode, 20)])
             .uses(0.4, 1.0, 48)
-            .device(gpu(0.32, 0.26, 0.1, 0.33)),
+            .device(Device::gpm(0.32, 0.26, 0.1, 0.33)),
         ),
     ]
 }
@@ -301,7 +268,7 @@ fn input_without_workers() -> Vec<Case> {
             )
             .feed(0, &[])
             .uses(0.95, 0.0, 32)
-            .device(gpu(0.25, 0.2, 0.09, 0.28)),
+            .device(Device::gpm(0.25, 0.2, 0.09, 0.28)),
         ),
         is_of(
             INPUT,
@@ -318,7 +285,7 @@ fn input_without_workers() -> Vec<Case> {
             )
             .feed(0, &[])
             .uses(0.3, 0.0, 32)
-            .device(gpu(0.27, 0.22, 0.1, 0.3)),
+            .device(Device::gpm(0.27, 0.22, 0.1, 0.3)),
         ),
         is_of(
             INPUT,
@@ -329,7 +296,7 @@ fn input_without_workers() -> Vec<Case> {
             )
             .feed(0, &[])
             .uses(0.95, 0.0, 32)
-            .device(gpu(0.24, 0.2, 0.1, 0.28)),
+            .device(Device::gpm(0.24, 0.2, 0.1, 0.28)),
         ),
         is_of(
             INPUT,
@@ -356,7 +323,7 @@ fn input_without_workers() -> Vec<Case> {
             }
             .feed(4, &[(Feed::Decode, 20)])
             .uses(0.4, 1.0, 32)
-            .device(gpu(0.3, 0.24, 0.1, 0.32)),
+            .device(Device::gpm(0.3, 0.24, 0.1, 0.32)),
         ),
     ]
 }
@@ -374,7 +341,7 @@ fn input_beside_others() -> Vec<Case> {
             )
             .feed(4, &[(Feed::Decode, 20)])
             .uses(0.4, 1.0, 32)
-            .device(held(gpu(0.2, 0.15, 0.06, 0.2), IDLE)),
+            .device(held(Device::gpm(0.2, 0.15, 0.06, 0.2), IDLE)),
         ),
         // It would not be faster if it were cooler.
         is(
@@ -385,7 +352,7 @@ fn input_beside_others() -> Vec<Case> {
             )
             .feed(4, &[(Feed::Decode, 20)])
             .uses(0.4, 1.0, 32)
-            .device(held(gpu(0.27, 0.22, 0.08, 0.25), HEAT_BY_SOFTWARE)),
+            .device(held(Device::gpm(0.27, 0.22, 0.08, 0.25), HEAT_BY_SOFTWARE)),
         ),
         // Workers that never rest prove it; the device could still be the slower one, had anyone looked.
         any(
@@ -408,7 +375,7 @@ fn input_beside_others() -> Vec<Case> {
             }
             .feed(4, &[(Feed::Decode, 20)])
             .uses(0.4, 1.0, 32)
-            .device(gpu(0.9, 0.7, 0.3, 0.75)),
+            .device(Device::gpm(0.9, 0.7, 0.3, 0.75)),
         ),
         any(
             &[INPUT, COPY, None],
@@ -422,7 +389,7 @@ fn input_beside_others() -> Vec<Case> {
             }
             .feed(8, &[(Feed::Decode, 6), (Feed::Idle, 14)])
             .uses(1.4, 0.3, 64)
-            .device(gpu(0.4, 0.33, 0.15, 0.42)),
+            .device(Device::gpm(0.4, 0.33, 0.15, 0.42)),
         ),
         any(
             &[INPUT, None],
@@ -430,7 +397,7 @@ fn input_beside_others() -> Vec<Case> {
                 "the user's own thread fills a queue",
                 &[(OwnQueue, 13), (Launch, 3), (Backward, 4)],
             )
-            .device(gpu(0.35, 0.3, 0.1, 0.36)),
+            .device(Device::gpm(0.35, 0.3, 0.1, 0.36)),
         ),
         // No torch, no interpreter: native code of a library in the user's loop.
         any(
@@ -439,7 +406,7 @@ fn input_beside_others() -> Vec<Case> {
                 "the loop loads its images itself",
                 &[(OwnLoad, 12), (Launch, 4), (Backward, 4)],
             )
-            .device(gpu(0.38, 0.3, 0.1, 0.36)),
+            .device(Device::gpm(0.38, 0.3, 0.1, 0.36)),
         ),
         any(
             &[INPUT, None],
@@ -447,8 +414,8 @@ fn input_beside_others() -> Vec<Case> {
                 startup: 300,
                 steps: 8,
                 devices: vec![vec![
-                    (303, gpu(0.0, 0.0, 0.0, 0.12)),
-                    (160, gpu(0.3, 0.24, 0.1, 0.32)),
+                    (303, Device::gpm(0.0, 0.0, 0.0, 0.12)),
+                    (160, Device::gpm(0.3, 0.24, 0.1, 0.32)),
                 ]],
                 ..run(
                     "two thirds are start-up, and then images are decoded in the loop",
@@ -475,7 +442,7 @@ fn starved() -> Vec<Case> {
             )
             .feed(8, &[(Feed::Decode, 5), (Feed::Starved, 15)])
             .quota(0.25, 0.22, 2.0)
-            .device(gpu(0.27, 0.22, 0.1, 0.3)),
+            .device(Device::gpm(0.27, 0.22, 0.1, 0.3)),
         ),
         is(
             STARVED,
@@ -487,7 +454,7 @@ fn starved() -> Vec<Case> {
                 )
             }
             .uses(0.48, 0.0, 4)
-            .device(gpu(0.25, 0.12, 0.06, 0.24)),
+            .device(Device::gpm(0.25, 0.12, 0.06, 0.24)),
         ),
         is(
             STARVED,
@@ -497,7 +464,7 @@ fn starved() -> Vec<Case> {
                 ..half
             }
             .quota(1.0, 0.0, 1.0)
-            .device(gpu(0.22, 0.1, 0.05, 0.22)),
+            .device(Device::gpm(0.22, 0.1, 0.05, 0.22)),
         ),
         is(
             STARVED,
@@ -524,7 +491,7 @@ fn starved() -> Vec<Case> {
             }
             .feed(4, &[(Feed::Decode, 7), (Feed::Starved, 13)])
             .quota(0.45, 0.38, 2.0)
-            .device(gpu(0.24, 0.18, 0.08, 0.26)),
+            .device(Device::gpm(0.24, 0.18, 0.08, 0.26)),
         ),
         // The rank that is waited for has the cause.
         is(
@@ -563,7 +530,7 @@ fn starved() -> Vec<Case> {
             )
             .feed(4, &[(Feed::Decode, 13), (Feed::Starved, 7)])
             .quota(0.35, 0.66, 3.0)
-            .device(gpu(0.4, 0.33, 0.13, 0.4)),
+            .device(Device::gpm(0.4, 0.33, 0.13, 0.4)),
         ),
     ]
 }
@@ -584,7 +551,7 @@ fn launches() -> Vec<Case> {
                 ],
             )
             .uses(1.0, 0.0, 32)
-            .device(gpu(0.38, 0.09, 0.05, 0.22)),
+            .device(Device::gpm(0.38, 0.09, 0.05, 0.22)),
         ),
         is(
             LAUNCH,
@@ -593,7 +560,7 @@ fn launches() -> Vec<Case> {
                 &[(Launch, 7), (Dispatch, 9), (Python, 3), (Sync, 1)],
             )
             .uses(1.0, 0.0, 32)
-            .device(gpu(0.3, 0.05, 0.03, 0.2)),
+            .device(Device::gpm(0.3, 0.05, 0.03, 0.2)),
         ),
         is(
             LAUNCH,
@@ -602,7 +569,7 @@ fn launches() -> Vec<Case> {
                 &[(Launch, 8), (Dispatch, 6), (Backward, 5), (Sync, 1)],
             )
             .uses(1.0, 0.0, 16)
-            .device(old_gpu(0.48, 0.3)),
+            .device(Device::plain(0.48, 0.3)),
         ),
         // Utilization is flattered by kernels that fill an eighth of the device; a third of the time there is none at all.
         is(
@@ -612,7 +579,7 @@ fn launches() -> Vec<Case> {
                 &[(Launch, 9), (Dispatch, 6), (Backward, 5)],
             )
             .uses(1.0, 0.0, 32)
-            .device(gpu(0.6, 0.12, 0.08, 0.28)),
+            .device(Device::gpm(0.6, 0.12, 0.08, 0.28)),
         ),
         is(
             LAUNCH,
@@ -624,7 +591,7 @@ fn launches() -> Vec<Case> {
                 ),
             )
             .uses(1.0, 0.0, 32)
-            .device(gpu(0.4, 0.1, 0.05, 0.24)),
+            .device(Device::gpm(0.4, 0.1, 0.05, 0.24)),
         ),
         is(
             LAUNCH,
@@ -633,7 +600,7 @@ fn launches() -> Vec<Case> {
                 &[(Dispatch, 2), (Launch, 2), (Backward, 15), (OptLaunch, 1)],
             )
             .uses(1.0, 0.0, 32)
-            .device(gpu(0.33, 0.08, 0.05, 0.22)),
+            .device(Device::gpm(0.33, 0.08, 0.05, 0.22)),
         ),
         any(
             &[LAUNCH, None],
@@ -645,7 +612,7 @@ fn launches() -> Vec<Case> {
                 )
             }
             .uses(1.0, 0.0, 32)
-            .device(gpu(0.35, 0.1, 0.05, 0.24)),
+            .device(Device::gpm(0.35, 0.1, 0.05, 0.24)),
         ),
         // It may as well be the device that holds launches up.
         none(
@@ -660,7 +627,7 @@ fn launches() -> Vec<Case> {
                 "launches, and a device of which only utilization says that it is busy",
                 &[(Launch, 12), (Dispatch, 2), (Backward, 6)],
             )
-            .device(old_gpu(0.97, 0.3)),
+            .device(Device::plain(0.97, 0.3)),
         ),
         none(
             Run {
@@ -670,7 +637,7 @@ fn launches() -> Vec<Case> {
                     &[(Launch, 9), (Dispatch, 7), (Python, 4)],
                 )
             }
-            .device(gpu(0.95, 0.85, 0.3, 0.85)),
+            .device(Device::gpm(0.95, 0.85, 0.3, 0.85)),
         ),
     ]
 }
@@ -685,7 +652,7 @@ fn python() -> Vec<Case> {
                 &[(Python, 13), (Launch, 4), (Copy, 1), (Sync, 2)],
             )
             .uses(1.0, 0.0, 32)
-            .device(gpu(0.18, 0.12, 0.06, 0.22)),
+            .device(Device::gpm(0.18, 0.12, 0.06, 0.22)),
         ),
         is(
             PYTHON,
@@ -694,7 +661,7 @@ fn python() -> Vec<Case> {
                 &[(ModelPython, 13), (Launch, 4), (Backward, 3)],
             )
             .uses(1.0, 0.0, 32)
-            .device(gpu(0.2, 0.05, 0.03, 0.18)),
+            .device(Device::gpm(0.2, 0.05, 0.03, 0.18)),
         ),
         // All of it on the thread of autograd: the main thread only waits.
         is(
@@ -704,7 +671,7 @@ fn python() -> Vec<Case> {
                 &[(Launch, 3), (BackPython, 14), (Backward, 2), (OptLaunch, 1)],
             )
             .uses(1.0, 0.0, 32)
-            .device(gpu(0.16, 0.1, 0.05, 0.2)),
+            .device(Device::gpm(0.16, 0.1, 0.05, 0.2)),
         ),
         is(
             PYTHON,
@@ -713,7 +680,7 @@ fn python() -> Vec<Case> {
                 &[(Python, 15), (Launch, 3), (Backward, 2)],
             )
             .uses(1.0, 0.0, 16)
-            .device(old_gpu(0.15, 0.18)),
+            .device(Device::plain(0.15, 0.18)),
         ),
         is(
             PYTHON,
@@ -728,7 +695,7 @@ fn python() -> Vec<Case> {
                 )
             }
             .uses(1.0, 0.0, 32)
-            .device(gpu(0.25, 0.15, 0.08, 0.24)),
+            .device(Device::gpm(0.25, 0.15, 0.08, 0.24)),
         ),
         any(
             &[PYTHON, LAUNCH, None],
@@ -737,7 +704,7 @@ fn python() -> Vec<Case> {
                 &[(Python, 10), (Launch, 6), (Dispatch, 4)],
             )
             .uses(1.0, 0.0, 32)
-            .device(gpu(0.22, 0.04, 0.02, 0.18)),
+            .device(Device::gpm(0.22, 0.04, 0.02, 0.18)),
         ),
         any(
             &[PYTHON, LAUNCH, None],
@@ -746,7 +713,7 @@ fn python() -> Vec<Case> {
                 &[(Launch, 3), (Backward, 4), (OptPython, 8), (OptLaunch, 5)],
             )
             .uses(1.0, 0.0, 32)
-            .device(gpu(0.3, 0.12, 0.1, 0.25)),
+            .device(Device::gpm(0.3, 0.12, 0.1, 0.25)),
         ),
         any(
             &[PYTHON, None],
@@ -755,7 +722,7 @@ fn python() -> Vec<Case> {
                 &[(Gil, 11), (Python, 4), (Launch, 5)],
             )
             .uses(1.0, 0.0, 32)
-            .device(gpu(0.2, 0.14, 0.06, 0.22)),
+            .device(Device::gpm(0.2, 0.14, 0.06, 0.22)),
         ),
         any(
             &[PYTHON, None],
@@ -776,7 +743,7 @@ fn python() -> Vec<Case> {
                 )
             }
             .uses(1.0, 0.0, 32)
-            .device(gpu(0.12, 0.08, 0.04, 0.18)),
+            .device(Device::gpm(0.12, 0.08, 0.04, 0.18)),
         ),
     ]
 }
@@ -803,7 +770,7 @@ fn device_compute() -> Vec<Case> {
                 &[(Launch, 9), (Backward, 10), (Python, 1)],
             )
             .uses(1.0, 0.0, 64)
-            .device(gpu(0.99, 0.93, 0.4, 0.9)),
+            .device(Device::gpm(0.99, 0.93, 0.4, 0.9)),
         ),
         is(
             GPU,
@@ -812,7 +779,7 @@ fn device_compute() -> Vec<Case> {
                 &[(Sync, 12), (Launch, 4), (Backward, 4)],
             )
             .uses(1.0, 0.0, 32)
-            .device(old_gpu(0.99, 0.95)),
+            .device(Device::plain(0.99, 0.95)),
         ),
         is(
             GPU,
@@ -824,7 +791,7 @@ fn device_compute() -> Vec<Case> {
                 )
             }
             .uses(1.0, 0.0, 16)
-            .device(gpu(0.99, 0.95, 0.35, 0.9)),
+            .device(Device::gpm(0.99, 0.95, 0.35, 0.9)),
         ),
         // The step's one `.item()` only shows where the host meets the device.
         is_of(
@@ -835,7 +802,7 @@ fn device_compute() -> Vec<Case> {
                 &[(Launch, 4), (Backward, 4), (Sync, 11), (Python, 1)],
             )
             .uses(1.0, 0.0, 32)
-            .device(gpu(0.96, 0.87, 0.3, 0.85)),
+            .device(Device::gpm(0.96, 0.87, 0.3, 0.85)),
         ),
     ]
 }
@@ -855,7 +822,7 @@ fn device_compute_misread() -> Vec<Case> {
                 &same(4, &[(Launch, 4), (Backward, 6), (BackReduce, 1), (Sync, 9)]),
             )
             .uses(1.0, 0.0, 64)
-            .device(gpu(0.99, 0.9, 0.3, 0.92)),
+            .device(Device::gpm(0.99, 0.9, 0.3, 0.92)),
         ),
         is_of(
             GPU,
@@ -865,14 +832,14 @@ fn device_compute_misread() -> Vec<Case> {
                 ..run("gradients of eight batches are added up", &accumulation)
             }
             .uses(1.0, 0.0, 64)
-            .device(gpu(0.98, 0.9, 0.35, 0.9)),
+            .device(Device::gpm(0.98, 0.9, 0.35, 0.9)),
         ),
         is_of(
             GPU,
             "compute",
             run("CUDA graphs", &[(GraphLaunch, 4), (Sync, 16)])
                 .uses(1.0, 0.0, 64)
-                .device(gpu(0.99, 0.86, 0.3, 0.88)),
+                .device(Device::gpm(0.99, 0.86, 0.3, 0.88)),
         ),
         is_of(
             GPU,
@@ -893,7 +860,7 @@ fn device_compute_misread() -> Vec<Case> {
             }
             .feed(4, &[(Feed::Decode, 8), (Feed::Idle, 12)])
             .uses(1.0, 0.4, 64)
-            .device(gpu(0.98, 0.9, 0.3, 0.9)),
+            .device(Device::gpm(0.98, 0.9, 0.3, 0.9)),
         ),
         // Pageable copies go in the order of the stream: what they wait for are kernels.
         is(
@@ -907,7 +874,7 @@ fn device_compute_misread() -> Vec<Case> {
             }
             .feed(4, &[(Feed::Decode, 6), (Feed::Idle, 14)])
             .uses(1.0, 0.3, 64)
-            .device(gpu(0.98, 0.91, 0.3, 0.92)),
+            .device(Device::gpm(0.98, 0.91, 0.3, 0.92)),
         ),
         // The loop is far ahead of the device, so that it has time to wait for a batch.
         is(
@@ -918,7 +885,7 @@ fn device_compute_misread() -> Vec<Case> {
             )
             .feed(4, &[(Feed::Decode, 12), (Feed::Idle, 8)])
             .uses(0.6, 0.6, 64)
-            .device(gpu(0.98, 0.9, 0.3, 0.9)),
+            .device(Device::gpm(0.98, 0.9, 0.3, 0.9)),
         ),
         is(
             GPU,
@@ -947,7 +914,7 @@ fn device_other() -> Vec<Case> {
                 &[(Launch, 5), (Backward, 5), (Sync, 10)],
             )
             .uses(1.0, 0.0, 64)
-            .device(gpu(0.98, 0.9, 0.87, 0.6)),
+            .device(Device::gpm(0.98, 0.9, 0.87, 0.6)),
         ),
         is_of(
             GPU,
@@ -957,21 +924,21 @@ fn device_other() -> Vec<Case> {
                 &[(Launch, 10), (Backward, 8), (Sync, 2)],
             )
             .uses(1.0, 0.0, 64)
-            .device(gpu(0.97, 0.8, 0.82, 0.55)),
+            .device(Device::gpm(0.97, 0.8, 0.82, 0.55)),
         ),
         // Whether compute or memory ends first cannot be seen at 60 % of bandwidth.
         is(
             GPU,
             run("norms and matrix products by turns", &sync)
                 .uses(1.0, 0.0, 64)
-                .device(gpu(0.98, 0.94, 0.62, 0.8)),
+                .device(Device::gpm(0.98, 0.94, 0.62, 0.8)),
         ),
         // Someone set the clocks so: no fault of the device.
         is(
             GPU,
             run("clocks of the application", &sync)
                 .uses(1.0, 0.0, 64)
-                .device(held(gpu(0.99, 0.93, 0.35, 0.7), APPLICATION_CLOCKS)),
+                .device(held(Device::gpm(0.99, 0.93, 0.35, 0.7), APPLICATION_CLOCKS)),
         ),
         // A second of heat in half a minute.
         is(
@@ -987,7 +954,7 @@ fn device_other() -> Vec<Case> {
         any(
             &[GPU, THROTTLED],
             run("a busy device at its power cap", &sync)
-                .device(held(gpu(0.99, 0.94, 0.35, 0.99), POWER_CAP)),
+                .device(held(Device::gpm(0.99, 0.94, 0.35, 0.99), POWER_CAP)),
         ),
         any(
             &[GPU, None],
@@ -996,18 +963,18 @@ fn device_other() -> Vec<Case> {
                 &[(Wait, 3), (Launch, 5), (Backward, 5), (Sync, 7)],
             )
             .feed(4, &[(Feed::Decode, 16), (Feed::Idle, 4)])
-            .device(gpu(0.8, 0.7, 0.3, 0.72)),
+            .device(Device::gpm(0.8, 0.7, 0.3, 0.72)),
         ),
         // A kernel is always there, but on a fifth of the device: more of them at once is what it lacks, and no word says so.
-        none(run("long kernels of few blocks", &sync).device(gpu(0.99, 0.2, 0.1, 0.3))),
-        none(run("busy by utilization alone", &sync).device(old_gpu(0.99, 0.32))),
+        none(run("long kernels of few blocks", &sync).device(Device::gpm(0.99, 0.2, 0.1, 0.3))),
+        none(run("busy by utilization alone", &sync).device(Device::plain(0.99, 0.32))),
         // Whose kernels they are is not known.
         none(
             Run {
                 neighbour: Some(7777),
                 ..run("a full device, shared with another job", &sync)
             }
-            .device(gpu(0.99, 0.9, 0.3, 0.9)),
+            .device(Device::gpm(0.99, 0.9, 0.3, 0.9)),
         ),
         // The device is no victim, for it computes all the time; of the others nothing is known.
         any(
@@ -1063,7 +1030,7 @@ fn communication() -> Vec<Case> {
                 &same(3, &[(Launch, 3), (Backward, 4), (Reduce, 13)]),
             )
             .uses(0.4, 0.0, 32)
-            .device(gpu(0.27, 0.2, 0.1, 0.28)),
+            .device(Device::gpm(0.27, 0.2, 0.1, 0.28)),
         ),
         // Devices spin in NCCL's kernels, which need few multiprocessors, and the hosts stand in the collective.
         is(
@@ -1076,7 +1043,7 @@ fn communication() -> Vec<Case> {
                 ),
             )
             .uses(1.0, 0.0, 64)
-            .device(gpu(0.97, 0.18, 0.08, 0.28)),
+            .device(Device::gpm(0.97, 0.18, 0.08, 0.28)),
         ),
         // As above, but the hosts wait in `.item()`: nothing says for certain that it is NCCL.
         any(
@@ -1086,7 +1053,7 @@ fn communication() -> Vec<Case> {
                 &[spin; 4],
             )
             .uses(1.0, 0.0, 64)
-            .device(gpu(0.98, 0.2, 0.1, 0.3)),
+            .device(Device::gpm(0.98, 0.2, 0.1, 0.3)),
         ),
         // All of this node are victims, perhaps of the other node.
         any(
@@ -1117,7 +1084,7 @@ fn communication() -> Vec<Case> {
                 node: Some(4),
                 ..nccl("two of four ranks, whose devices spin", &[spin; 2])
             }
-            .device(gpu(0.99, 0.16, 0.07, 0.27)),
+            .device(Device::gpm(0.99, 0.16, 0.07, 0.27)),
         ),
         none(
             Run {
@@ -1126,7 +1093,7 @@ fn communication() -> Vec<Case> {
                 nccl: true,
                 ..run("one of eight ranks, whose device spins", spin)
             }
-            .device(gpu(0.99, 0.15, 0.06, 0.26)),
+            .device(Device::gpm(0.99, 0.15, 0.06, 0.26)),
         ),
     ]
 }
@@ -1225,7 +1192,7 @@ fn slow_ranks_on_nccl() -> Vec<Case> {
         (BackReduce, 1),
         (Sync, 11),
     ];
-    let spinning = gpu(0.98, 0.15, 0.06, 0.27);
+    let spinning = Device::gpm(0.98, 0.15, 0.06, 0.27);
     let loader = |rank, step: &[(Feed, u64)]| Loader {
         rank,
         count: 3,
@@ -1236,7 +1203,12 @@ fn slow_ranks_on_nccl() -> Vec<Case> {
         is(
             PYTHON,
             Run {
-                devices: steady(&[spinning, gpu(0.32, 0.15, 0.06, 0.22), spinning, spinning]),
+                devices: steady(&[
+                    spinning,
+                    Device::gpm(0.32, 0.15, 0.06, 0.22),
+                    spinning,
+                    spinning,
+                ]),
                 ..nccl(
                     "one of four ranks is in Python, and three devices spin",
                     &[
@@ -1259,7 +1231,7 @@ fn slow_ranks_on_nccl() -> Vec<Case> {
             INPUT,
             "batch work",
             Run {
-                devices: steady(&[spinning, spinning, gpu(0.35, 0.16, 0.07, 0.25)]),
+                devices: steady(&[spinning, spinning, Device::gpm(0.35, 0.16, 0.07, 0.25)]),
                 loaders: vec![
                     loader(0, &rested),
                     loader(1, &rested),
@@ -1293,11 +1265,11 @@ fn slow_devices_on_nccl() -> Vec<Case> {
             THROTTLED,
             Run {
                 devices: steady(&[
-                    gpu(0.99, 0.45, 0.2, 0.5),
-                    gpu(0.99, 0.46, 0.2, 0.5),
-                    gpu(0.99, 0.44, 0.2, 0.5),
+                    Device::gpm(0.99, 0.45, 0.2, 0.5),
+                    Device::gpm(0.99, 0.46, 0.2, 0.5),
+                    Device::gpm(0.99, 0.44, 0.2, 0.5),
                     held(
-                        gpu(0.99, 0.96, 0.35, 0.45),
+                        Device::gpm(0.99, 0.96, 0.35, 0.45),
                         HEAT_BY_HARDWARE | HARDWARE_SLOWDOWN,
                     ),
                 ]),
@@ -1315,16 +1287,16 @@ fn slow_devices_on_nccl() -> Vec<Case> {
                 ),
             )
             .uses(1.0, 0.0, 32)
-            .device(gpu(0.3, 0.1, 0.05, 0.22)),
+            .device(Device::gpm(0.3, 0.1, 0.05, 0.22)),
         ),
         // One device has twice the others' work; it is the one that computes, not the ones that are busy.
         is(
             GPU,
             Run {
                 devices: steady(&[
-                    gpu(0.99, 0.5, 0.2, 0.55),
-                    gpu(0.99, 0.95, 0.35, 0.95),
-                    gpu(0.99, 0.5, 0.2, 0.55),
+                    Device::gpm(0.99, 0.5, 0.2, 0.55),
+                    Device::gpm(0.99, 0.95, 0.35, 0.95),
+                    Device::gpm(0.99, 0.5, 0.2, 0.55),
                 ]),
                 ..nccl("one of three ranks has the longest sequences", &[victim; 3])
             }
@@ -1335,7 +1307,7 @@ fn slow_devices_on_nccl() -> Vec<Case> {
             Run {
                 world: 4,
                 node: Some(4),
-                devices: steady(&[gpu(0.98, 0.15, 0.06, 0.27)]),
+                devices: steady(&[Device::gpm(0.98, 0.15, 0.06, 0.27)]),
                 ..nccl("three of four ranks, all victims", &[victim; 3])
             }
             .uses(1.0, 0.0, 64),
@@ -1353,7 +1325,7 @@ fn syncs() -> Vec<Case> {
                 &[(Sync, 12), (Launch, 5), (Python, 3)],
             )
             .uses(1.0, 0.0, 32)
-            .device(gpu(0.3, 0.12, 0.06, 0.22)),
+            .device(Device::gpm(0.3, 0.12, 0.06, 0.22)),
         ),
         is(
             SYNC,
@@ -1362,7 +1334,7 @@ fn syncs() -> Vec<Case> {
                 &[(Mask, 12), (Dispatch, 3), (Launch, 3), (Backward, 2)],
             )
             .uses(1.0, 0.0, 32)
-            .device(gpu(0.35, 0.15, 0.08, 0.25)),
+            .device(Device::gpm(0.35, 0.15, 0.08, 0.25)),
         ),
         is(
             SYNC,
@@ -1371,7 +1343,7 @@ fn syncs() -> Vec<Case> {
                 &[(DeviceSync, 12), (Launch, 5), (Backward, 3)],
             )
             .uses(1.0, 0.0, 16)
-            .device(old_gpu(0.36, 0.25)),
+            .device(Device::plain(0.36, 0.25)),
         ),
         // On the thread of autograd.
         is(
@@ -1381,7 +1353,7 @@ fn syncs() -> Vec<Case> {
                 &[(Launch, 3), (BackSync, 13), (Backward, 3), (Python, 1)],
             )
             .uses(1.0, 0.0, 32)
-            .device(gpu(0.3, 0.1, 0.05, 0.22)),
+            .device(Device::gpm(0.3, 0.1, 0.05, 0.22)),
         ),
         any(
             &[SYNC, LAUNCH, None],
@@ -1389,7 +1361,7 @@ fn syncs() -> Vec<Case> {
                 "as many launches as waits",
                 &[(Sync, 8), (Launch, 7), (Backward, 3), (Python, 2)],
             )
-            .device(gpu(0.32, 0.13, 0.06, 0.22)),
+            .device(Device::gpm(0.32, 0.13, 0.06, 0.22)),
         ),
         any(
             &[SYNC, None],
@@ -1400,7 +1372,7 @@ fn syncs() -> Vec<Case> {
                     &[(Sync, 13), (Launch, 4), (Python, 3)],
                 )
             }
-            .device(gpu(0.25, 0.1, 0.04, 0.2)),
+            .device(Device::gpm(0.25, 0.1, 0.04, 0.2)),
         ),
         // Without native frames a wait that spins looks like the Python line that it is in.
         any(
@@ -1412,7 +1384,7 @@ fn syncs() -> Vec<Case> {
                     &[(Sync, 14), (Launch, 4), (Python, 2)],
                 )
             }
-            .device(gpu(0.3, 0.1, 0.05, 0.22)),
+            .device(Device::gpm(0.3, 0.1, 0.05, 0.22)),
         ),
         any(
             &[SYNC, None],
@@ -1423,7 +1395,7 @@ fn syncs() -> Vec<Case> {
                     &[(Sync, 12), (Launch, 5), (Python, 3)],
                 )
             }
-            .device(gpu(0.32, 0.14, 0.06, 0.24)),
+            .device(Device::gpm(0.32, 0.14, 0.06, 0.24)),
         ),
         // cudaFree waits for the device, but it is memory that is the matter.
         any(
@@ -1432,7 +1404,7 @@ fn syncs() -> Vec<Case> {
                 "the cache of device memory is emptied each step",
                 &[(Alloc, 9), (Launch, 5), (Backward, 5), (Python, 1)],
             )
-            .device(gpu(0.45, 0.35, 0.15, 0.42)),
+            .device(Device::gpm(0.45, 0.35, 0.15, 0.42)),
         ),
         none(
             run(
@@ -1446,7 +1418,7 @@ fn syncs() -> Vec<Case> {
                 "a third each of waits, launches and Python",
                 &[(Sync, 7), (Python, 6), (Dispatch, 4), (Launch, 3)],
             )
-            .device(gpu(0.3, 0.1, 0.05, 0.2)),
+            .device(Device::gpm(0.3, 0.1, 0.05, 0.2)),
         ),
     ]
 }
@@ -1465,7 +1437,7 @@ fn copies() -> Vec<Case> {
             }
             .feed(4, &[(Feed::Decode, 5), (Feed::Idle, 15)])
             .uses(0.9, 0.3, 32)
-            .device(gpu(0.28, 0.22, 0.1, 0.26)),
+            .device(Device::gpm(0.28, 0.22, 0.1, 0.26)),
         ),
         is(
             COPY,
@@ -1474,7 +1446,7 @@ fn copies() -> Vec<Case> {
                 &[(ToHost, 12), (Launch, 4), (Backward, 3), (Python, 1)],
             )
             .uses(0.9, 0.0, 32)
-            .device(gpu(0.33, 0.26, 0.12, 0.3)),
+            .device(Device::gpm(0.33, 0.26, 0.12, 0.3)),
         ),
         is(
             COPY,
@@ -1483,7 +1455,7 @@ fn copies() -> Vec<Case> {
                 &[(Copy, 8), (Launch, 2), (BackCopy, 8), (Backward, 2)],
             )
             .uses(1.0, 0.0, 32)
-            .device(gpu(0.34, 0.27, 0.12, 0.32)),
+            .device(Device::gpm(0.34, 0.27, 0.12, 0.32)),
         ),
         is(
             COPY,
@@ -1492,7 +1464,7 @@ fn copies() -> Vec<Case> {
                 &[(Copy, 13), (Launch, 5), (Python, 2)],
             )
             .uses(0.9, 0.0, 16)
-            .device(old_gpu(0.24, 0.2)),
+            .device(Device::plain(0.24, 0.2)),
         ),
         is(
             COPY,
@@ -1506,7 +1478,7 @@ fn copies() -> Vec<Case> {
             }
             .feed(4, &[(Feed::Decode, 6), (Feed::Idle, 14)])
             .uses(0.9, 0.3, 32)
-            .device(gpu(0.36, 0.3, 0.12, 0.33)),
+            .device(Device::gpm(0.36, 0.3, 0.12, 0.33)),
         ),
         any(
             &[COPY, None],
@@ -1517,7 +1489,7 @@ fn copies() -> Vec<Case> {
                     &[(Copy, 12), (Launch, 5), (Backward, 3)],
                 )
             }
-            .device(gpu(0.3, 0.22, 0.1, 0.25)),
+            .device(Device::gpm(0.3, 0.22, 0.1, 0.25)),
         ),
         // The copy may stand behind kernels.
         none(
@@ -1534,7 +1506,7 @@ fn copies() -> Vec<Case> {
             )
             .feed(4, &[(Feed::Decode, 18), (Feed::Idle, 2)])
             .uses(0.6, 0.9, 32)
-            .device(gpu(0.15, 0.12, 0.05, 0.2)),
+            .device(Device::gpm(0.15, 0.12, 0.05, 0.2)),
         ),
         none(
             run(
@@ -1542,7 +1514,7 @@ fn copies() -> Vec<Case> {
                 &[(ToHost, 8), (HostAdam, 8), (Launch, 2), (Backward, 2)],
             )
             .uses(1.0, 0.0, 32)
-            .device(gpu(0.2, 0.16, 0.08, 0.24)),
+            .device(Device::gpm(0.2, 0.16, 0.08, 0.24)),
         ),
     ]
 }
@@ -1550,14 +1522,14 @@ fn copies() -> Vec<Case> {
 fn throttled() -> Vec<Case> {
     use Do::*;
     let sync = [(Launch, 4), (Backward, 3), (Sync, 13)];
-    let hot = held(gpu(0.99, 0.95, 0.3, 0.5), HEAT_BY_HARDWARE);
+    let hot = held(Device::gpm(0.99, 0.95, 0.3, 0.5), HEAT_BY_HARDWARE);
     vec![
         is(
             THROTTLED,
             run("the hardware slows a hot device down", &sync)
                 .uses(1.0, 0.0, 64)
                 .device(held(
-                    gpu(0.99, 0.95, 0.35, 0.5),
+                    Device::gpm(0.99, 0.95, 0.35, 0.5),
                     HEAT_BY_HARDWARE | HARDWARE_SLOWDOWN,
                 )),
         ),
@@ -1568,13 +1540,13 @@ fn throttled() -> Vec<Case> {
                 &[(Launch, 9), (Backward, 10), (Python, 1)],
             )
             .uses(1.0, 0.0, 64)
-            .device(held(gpu(0.99, 0.94, 0.3, 0.55), HEAT_BY_SOFTWARE)),
+            .device(held(Device::gpm(0.99, 0.94, 0.3, 0.55), HEAT_BY_SOFTWARE)),
         ),
         is(
             THROTTLED,
             run("a weak power supply", &sync)
                 .uses(1.0, 0.0, 64)
-                .device(held(gpu(0.99, 0.9, 0.3, 0.4), POWER_BRAKE)),
+                .device(held(Device::gpm(0.99, 0.9, 0.3, 0.4), POWER_BRAKE)),
         ),
         is(
             THROTTLED,
@@ -1594,14 +1566,14 @@ fn throttled() -> Vec<Case> {
                 ),
             )
             .uses(1.0, 0.0, 64)
-            .device(held(gpu(0.99, 0.93, 0.3, 0.5), HEAT_BY_HARDWARE)),
+            .device(held(Device::gpm(0.99, 0.93, 0.3, 0.5), HEAT_BY_HARDWARE)),
         ),
         is(
             THROTTLED,
             run("a hot device without GPM", &sync)
                 .uses(1.0, 0.0, 16)
                 .device(held(
-                    old_gpu(0.99, 0.62),
+                    Device::plain(0.99, 0.62),
                     HEAT_BY_HARDWARE | HARDWARE_SLOWDOWN,
                 )),
         ),
@@ -1664,7 +1636,7 @@ fn host_compute() -> Vec<Case> {
             }
             .feed(2, &[(Feed::Decode, 3), (Feed::Idle, 17)])
             .uses(7.6, 0.15, 32)
-            .device(gpu(0.0, 0.0, 0.0, 0.1)),
+            .device(Device::gpm(0.0, 0.0, 0.0, 0.1)),
         ),
         is(
             HOST,
@@ -1699,7 +1671,7 @@ fn host_compute() -> Vec<Case> {
                 )
             }
             .uses(6.0, 0.0, 32)
-            .device(gpu(0.25, 0.2, 0.1, 0.26)),
+            .device(Device::gpm(0.25, 0.2, 0.1, 0.26)),
         ),
         any(
             &[HOST, None],
@@ -1708,7 +1680,7 @@ fn host_compute() -> Vec<Case> {
                 &[(HostAdam, 13), (Copy, 3), (Launch, 2), (Backward, 2)],
             )
             .uses(1.0, 0.0, 32)
-            .device(gpu(0.22, 0.18, 0.1, 0.25)),
+            .device(Device::gpm(0.22, 0.18, 0.1, 0.25)),
         ),
     ]
 }
@@ -1716,7 +1688,7 @@ fn host_compute() -> Vec<Case> {
 /// Two causes about as large, or one that changes with time.
 fn mixed() -> Vec<Case> {
     use Do::*;
-    let idle = gpu(0.03, 0.02, 0.01, 0.14);
+    let idle = Device::gpm(0.03, 0.02, 0.01, 0.14);
     let busy_part: &[(Do, u64)] = &[(Launch, 2), (Backward, 2), (Sync, 6)];
     let halves = then(&[
         &times(30, busy_part),
@@ -1731,7 +1703,7 @@ fn mixed() -> Vec<Case> {
             )
             .feed(4, &[(Feed::Decode, 16), (Feed::Idle, 4)])
             .uses(0.5, 0.8, 32)
-            .device(gpu(0.3, 0.12, 0.05, 0.22)),
+            .device(Device::gpm(0.3, 0.12, 0.05, 0.22)),
         ),
         none(
             run(
@@ -1740,7 +1712,7 @@ fn mixed() -> Vec<Case> {
             )
             .feed(4, &[(Feed::Decode, 17), (Feed::Idle, 3)])
             .uses(0.5, 0.85, 32)
-            .device(gpu(0.25, 0.08, 0.04, 0.2)),
+            .device(Device::gpm(0.25, 0.08, 0.04, 0.2)),
         ),
         none(
             Run {
@@ -1800,8 +1772,8 @@ fn nameless() -> Vec<Case> {
         &times(10, step),
     ]);
     let evaluating = then(&[&times(6, step), &[(Evaluate, 64), (Python, 10)]]);
-    let idle = gpu(0.01, 0.01, 0.0, 0.13);
-    let working = gpu(0.8, 0.65, 0.3, 0.7);
+    let idle = Device::gpm(0.01, 0.01, 0.0, 0.13);
+    let working = Device::gpm(0.8, 0.65, 0.3, 0.7);
     vec![
         none(
             Run {
@@ -1834,7 +1806,7 @@ fn nameless() -> Vec<Case> {
                 &[(Sleep, 14), (Sync, 3), (Launch, 3)],
             )
             .uses(0.3, 0.0, 32)
-            .device(gpu(0.12, 0.06, 0.03, 0.16)),
+            .device(Device::gpm(0.12, 0.06, 0.03, 0.16)),
         ),
         none(
             run(
@@ -1843,7 +1815,7 @@ fn nameless() -> Vec<Case> {
             )
             .feed(2, &[(Feed::Decode, 12), (Feed::Idle, 8)])
             .uses(0.2, 0.6, 32)
-            .device(gpu(0.1, 0.08, 0.03, 0.16)),
+            .device(Device::gpm(0.1, 0.08, 0.03, 0.16)),
         ),
         none(
             run(
@@ -1851,7 +1823,7 @@ fn nameless() -> Vec<Case> {
                 &[(Post, 12), (Launch, 4), (Backward, 3), (Python, 1)],
             )
             .uses(0.4, 0.0, 32)
-            .device(gpu(0.3, 0.24, 0.1, 0.3)),
+            .device(Device::gpm(0.3, 0.24, 0.1, 0.3)),
         ),
         // Half of what ran has no name: whatever it is, it is more than the rest.
         none(
@@ -1860,7 +1832,7 @@ fn nameless() -> Vec<Case> {
                 &[(Unknown, 10), (Sync, 5), (Launch, 5)],
             )
             .uses(1.0, 0.0, 32)
-            .device(gpu(0.3, 0.12, 0.05, 0.22)),
+            .device(Device::gpm(0.3, 0.12, 0.05, 0.22)),
         ),
         none(
             Run {
@@ -1872,7 +1844,7 @@ fn nameless() -> Vec<Case> {
                 )
             }
             .uses(0.9, 0.0, 32)
-            .device(gpu(0.0, 0.0, 0.0, 0.1)),
+            .device(Device::gpm(0.0, 0.0, 0.0, 0.1)),
         ),
         // A tenth of a second: too little to say anything of a run.
         none(
@@ -1881,14 +1853,14 @@ fn nameless() -> Vec<Case> {
                 ..run("twelve samples", &[(Wait, 7), (Launch, 3), (Sync, 2)])
             }
             .feed(2, &[(Feed::Decode, 12)])
-            .device(gpu(0.2, 0.15, 0.06, 0.24)),
+            .device(Device::gpm(0.2, 0.15, 0.06, 0.24)),
         ),
         none(
             Run {
                 steps: 1,
                 ..run("nine samples of a wait", &[(Sync, 8), (Launch, 1)])
             }
-            .device(gpu(0.2, 0.1, 0.04, 0.2)),
+            .device(Device::gpm(0.2, 0.1, 0.04, 0.2)),
         ),
     ]
 }

@@ -6,8 +6,6 @@ driver's; how torchspy bears with dear ones is measured with calls that spin.
 
 import math
 import os
-import re
-import subprocess
 import time
 
 import gpu_turns
@@ -107,11 +105,7 @@ class Watched:
 
     def start(self):
         """When the recording began, CLOCK_MONOTONIC, s."""
-        done = subprocess.run([profilers.torchspy_path(), "inspect", self.recording], capture_output=True, text=True, timeout=120)
-        found = re.search(r"^from ([0-9.]+) s \(monotonic", done.stdout, re.MULTILINE)
-        if not found:
-            raise Failed(f"inspect {self.recording}: no start\n{done.stderr[-2000:]}")
-        return float(found[1])
+        return gpu_turns.start_of(self.recording, gpu_turns.output("inspect", self.recording))
 
 
 def expect_lanes(report):

@@ -80,14 +80,21 @@ def output(*arguments):
     return done.stdout
 
 
+def start_of(recording, text):
+    """When a recording began, CLOCK_MONOTONIC, s, from what `inspect` prints of it."""
+    start = re.search(r"^from ([0-9.]+) s \(monotonic", text, re.MULTILINE)
+    if not start:
+        raise Failed(f"inspect {recording}: no start\n{text[:2000]}")
+    return float(start[1])
+
+
 def span(recording):
     """When the recording began, and from when to when its one thread was sampled, CLOCK_MONOTONIC, s."""
     text = output("inspect", "--samples", recording)
-    start = re.search(r"^from ([0-9.]+) s \(monotonic", text, re.MULTILINE)
+    start = start_of(recording, text)
     samples = re.findall(r"^  at (-?[0-9.]+) s for ([0-9.]+) s,", text, re.MULTILINE)
-    if not start or not samples:
+    if not samples:
         raise Failed(f"inspect --samples {recording}: no samples")
-    start = float(start[1])
     return start, start + float(samples[0][0]), start + max(float(at) + float(length) for at, length in samples)
 
 

@@ -69,15 +69,11 @@ impl FunctionClass {
             } else {
                 Special::No
             };
-        let kind = python::kind(file);
-        let mark = python_mark(file, function);
-        // A folder of the user's own may be called as a framework is.
-        let own = kind == FrameKind::PythonUser && matches!(mark, Some(PhaseMark::Around(_)));
         Self {
-            kind,
+            kind: python::kind(file),
             plumbing: python::is_plumbing(file, function),
             says: Says::Python,
-            mark: mark.filter(|_| !own),
+            mark: python_mark(file, function),
             wait: python::wait(file),
             special,
         }
@@ -162,11 +158,12 @@ pub fn phase(leaf_to_root: impl Iterator<Item = FunctionClass>) -> Option<Phase>
     // Whose the nearest code is that is the user's or a framework's.
     let mut around = None;
     for class in leaf_to_root {
-        match class.mark {
-            Some(PhaseMark::Around(phase)) => around = around.or(Some(phase)),
-            _ if class.kind == FrameKind::PythonUser => around = around.or(Some(Phase::User)),
-            _ => {}
-        }
+        // A folder of the user's own may be called as a framework is.
+        around = around.or(match class.mark {
+            _ if class.kind == FrameKind::PythonUser => Some(Phase::User),
+            Some(PhaseMark::Around(phase)) => Some(phase),
+            _ => None,
+        });
         match class.mark {
             Some(PhaseMark::Whole(phase)) => return Some(phase),
             // Past the nearest strong mark, all that matters is what a forward was called for.

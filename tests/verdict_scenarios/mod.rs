@@ -145,6 +145,37 @@ impl Device {
             throttle: 0,
         }
     }
+
+    /// Share of time with a kernel, of multiprocessors with a warp, of memory bandwidth, and of the power limit.
+    pub fn gpm(busy: f64, sm: f64, dram: f64, power: f64) -> Self {
+        Self {
+            sm: Some(sm),
+            dram: Some(dram),
+            ..Self::plain(busy, power)
+        }
+    }
+
+    /// One of which only utilization and power are known.
+    pub fn plain(busy: f64, power: f64) -> Self {
+        Self {
+            busy,
+            sm: None,
+            dram: None,
+            power,
+            throttle: 0,
+        }
+    }
+}
+
+/// All ranks of a node, each with its step.
+pub fn ranks(name: &'static str, steps: &[&[(Do, u64)]]) -> Run {
+    let world = steps.len() as u32;
+    Run {
+        world,
+        node: Some(world),
+        others: steps[1..].iter().map(|step| step.to_vec()).collect(),
+        ..Run::new(name, None, steps[0])
+    }
 }
 
 /// What DataLoader workers do, in ticks of a step: decode, read, wait, run without a CPU.
