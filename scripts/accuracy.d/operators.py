@@ -47,34 +47,38 @@ def noise(true, samples):
 
 
 def recorded(tool, python, arguments, timeout):
-    """One plain run under torchspy: own seconds by operator."""
+    """One plain run under torchspy: own seconds by operator, and page faults."""
     with Target.python("train_ops.py", *arguments, python=python) as target:
         with tool.attach(target.pid, rate=RATE) as run:
             target.go()
-            target.read_json(timeout)
+            faults = target.read_json(timeout)["page_faults"]
             run.wait(120)
     rows = tool.report(run.recording)["ops"]
     if not rows:
         raise Failed("the report names no operator")
-    return {row["name"]: row["self_s"] for row in rows}
+    return {row["name"]: row["self_s"] for row in rows}, faults
 
 
 def profiled(python, arguments, timeout):
-    """One run under torch.profiler: own microseconds by event."""
+    """One run under torch.profiler: own microseconds by event, and page faults."""
     with Target.python("train_ops.py", *arguments, "--profile", python=python) as target:
         target.go()
-        return target.read_json(timeout)["self_cpu_us"]
+        result = target.read_json(timeout)
+        return result["self_cpu_us"], result["page_faults"]
 
 
 def compare(table, tool, python, name, arguments, steps, rounds):
     """Records and profiles in turns, so that a machine that changes its speed changes both."""
     arguments = (*arguments, "--steps", steps)
-    ours, theirs, single = collections.Counter(), collections.Counter(), []
+    ours, theirs, single, faults = collections.Counter(), collections.Counter(), [], [0, 0]
     for _ in range(rounds):
-        ours.update(recorded(tool, python, arguments, 600))
-        one = profiled(python, arguments, 600)
-        single.append(shares(one))
+        one, faults_here = recorded(tool, python, arguments, 600)
+        ours.update(one)
+        faults[0] += faults_here
+        one, faults_here = profiled(python, arguments, 600)
         theirs.update(one)
+        faults[1] += faults_here
+        single.append(shares(one))
     sampled = sum(time for event, time in ours.items() if event.startswith(PREFIX)) * RATE
     own, true = shares(ours), shares(theirs)
     table.at_most(f"{name}: total variation distance, {sampled:.0f} samples", 100 * distance(own, true), 6, "{:.1f} %")
@@ -87,6 +91,8 @@ def compare(table, tool, python, name, arguments, steps, rounds):
     if len(single) > 1:
         apart = max(distance(left, right) for left in single for right in single)
         table.stated("    torch.profiler's own runs, furthest apart", f"{100 * apart:.1f} %")
+    a_step = [count / rounds / steps for count in faults]
+    table.stated("    page faults a step, ours / torch.profiler's", f"{a_step[0]:.1f} / {a_step[1]:.1f}")
     print(f"    {'operator':<40}{'torchspy':>10}{'profiler':>10}{'off':>8}", flush=True)
     for event in sorted(large, key=lambda event: -true.get(event, 0)):
         print(f"    {event:<40}{100 * own.get(event, 0):>8.2f} %{100 * true.get(event, 0):>8.2f} %{off[event]:>+8.2f}")

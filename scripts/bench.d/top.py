@@ -60,6 +60,10 @@ class Top:
             time.sleep(0.002)
         raise Failed(f"top drew no {part!r} in {timeout} s: {shown[-2000:]!r}")
 
+    def forget(self):
+        """Lets go of what was drawn so far."""
+        self.screen.clear()
+
     def finish(self):
         """Ends it as a user does."""
         os.write(self.leader, b"q")
