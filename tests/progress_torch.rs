@@ -37,7 +37,8 @@ fn recorded(recording: &Path, arguments: &[&str]) -> Option<Value> {
     let python = torch_python()?;
     let mut command = torchspy();
     command
-        .args(["record", "--max-stopped", "off", "-o"])
+        // A step has to last some ticks on a fast machine, too, for its length and its end to be seen.
+        .args(["record", "--rate", "250", "--max-stopped", "off", "-o"])
         .arg(recording)
         .arg("--");
     let said = output(command.arg(python).arg(PROGRAM).args(arguments));
