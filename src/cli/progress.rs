@@ -1,6 +1,7 @@
 //! What is shown while a recording runs: a line on the terminal, or one last line where there is none.
 
 use super::messages;
+use crate::report::label::{count, counted};
 use crate::sampling::session::ProgressSnapshot;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::{self, IsTerminal};
@@ -62,17 +63,13 @@ impl Progress {
 
 /// `1:02 · 6,120 samples · 99.8 Hz · 12 threads in 3 processes · stopped 0.6 %`
 fn line(snapshot: &ProgressSnapshot) -> String {
-    let plural = |count: usize, one: &str, many: &str| match count {
-        1 => format!("1 {one}"),
-        _ => format!("{} {many}", grouped(count as u64)),
-    };
     let mut text = format!(
         "{} · {} samples · {:.1} Hz · {} in {} · stopped {:.1} %",
         clock(snapshot.elapsed),
-        grouped(snapshot.samples),
+        count(snapshot.samples),
         snapshot.rate_hz,
-        plural(snapshot.threads, "thread", "threads"),
-        plural(snapshot.processes, "process", "processes"),
+        counted(snapshot.threads, "thread"),
+        counted(snapshot.processes, "process"),
         snapshot.stopped_share * 100.0,
     );
     if snapshot.over_budget {
@@ -90,19 +87,6 @@ fn clock(elapsed: Duration) -> String {
     } else {
         format!("{minutes}:{rest:02}")
     }
-}
-
-/// `1,234,567`.
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 #[cfg(test)]

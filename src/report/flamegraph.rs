@@ -218,12 +218,12 @@ fn subtitle(view: &View<'_>) -> String {
         .map(|sample| u64::from(sample.ticks))
         .fold(0, u64::saturating_add);
     let mut text = format!(
-        "{} at {} Hz · {} thread samples ({} threads, {} processes)",
+        "{} at {} Hz · {} thread samples ({}, {})",
         label::duration(profile.end_ns.saturating_sub(profile.start_ns)),
         profile.run.rate_hz,
         label::count(samples),
-        profile.threads.len(),
-        profile.processes.len()
+        label::counted(profile.threads.len(), "thread"),
+        label::counted(profile.processes.len(), "process")
     );
     if !profile.missing.is_empty() {
         let _ = write!(

@@ -159,6 +159,16 @@ pub fn count(number: u64) -> String {
     text
 }
 
+/// A count with what is counted: `1 thread`, `1,234 processes`.
+pub fn counted(number: usize, noun: &str) -> String {
+    let ending = match (number, noun.ends_with('s')) {
+        (1, _) => "",
+        (_, true) => "es",
+        (_, false) => "s",
+    };
+    format!("{} {noun}{ending}", count(number as u64))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -202,5 +212,8 @@ mod tests {
         assert_eq!(percent(1, 100_000), "< 0.1 %");
         assert_eq!(count(1_234_567), "1,234,567");
         assert_eq!(count(123), "123");
+        assert_eq!(counted(1, "process"), "1 process");
+        assert_eq!(counted(2, "process"), "2 processes");
+        assert_eq!(counted(0, "thread"), "0 threads");
     }
 }

@@ -164,7 +164,7 @@ impl Tracer {
             let now_ns = monotonic_ns();
             if now_ns >= self.flush_ns {
                 self.flush(false);
-                self.flush_ns = now_ns + self.options.segment.as_nanos() as u64;
+                self.flush_later(now_ns);
             }
         }
         self.release_late_stops();
@@ -200,6 +200,11 @@ impl Tracer {
         self.schedule.restart(now_ns);
         self.reached.ns += paused_ns;
         self.segment_start_ns = now_ns;
+        self.flush_later(now_ns);
+    }
+
+    /// Again a segment from now.
+    fn flush_later(&mut self, now_ns: u64) {
         self.flush_ns = now_ns + self.options.segment.as_nanos() as u64;
     }
 

@@ -9,6 +9,7 @@ use crate::live::store::{KEPT_NS, LiveDevice, LiveProcess};
 use crate::model::lane::SHARE_ONE;
 use crate::model::progress::CounterKind;
 use crate::report::command::shown_command;
+use crate::report::label::counted;
 use crate::report::text::format::{count, printable, short_time};
 use crate::report::text::lanes::{bytes, sparkline};
 use crate::report::text::role;
@@ -103,19 +104,11 @@ fn facts(live: &Live, status: &Status, process: Option<&LiveProcess>) -> String 
         None => facts.push(format!("pid {}", live.run.pid)),
     }
     facts.insert(1, clock(status.sampler.elapsed.as_secs()));
-    facts.push(plural(status.sampler.threads, "thread", "threads"));
+    facts.push(counted(status.sampler.threads, "thread"));
     if status.sampler.processes > 1 {
-        facts.push(plural(status.sampler.processes, "process", "processes"));
+        facts.push(counted(status.sampler.processes, "process"));
     }
     facts.join(" | ")
-}
-
-fn plural(number: usize, one: &str, many: &str) -> String {
-    format!(
-        "{} {}",
-        count(number as u64),
-        if number == 1 { one } else { many }
-    )
 }
 
 /// `01:02:03`.

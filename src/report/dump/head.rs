@@ -6,6 +6,7 @@ use crate::model::profile::Role;
 use crate::model::text::{package_path, printable};
 use crate::model::wait::WaitKind;
 use crate::report::command::shown_command;
+use crate::report::label::counted;
 use std::fmt::Write as _;
 
 /// Width of a command line.
@@ -304,14 +305,6 @@ pub(super) fn place(place: &Place) -> String {
     match place.line {
         0 => format!("{} ({})", printable(&place.function), printable(short)),
         line => format!("{}:{line}", printable(short)),
-    }
-}
-
-pub(super) fn counted(count: usize, noun: &str) -> String {
-    match (count, noun) {
-        (1, _) => format!("1 {noun}"),
-        (_, "process") => format!("{count} processes"),
-        _ => format!("{count} {noun}s"),
     }
 }
 

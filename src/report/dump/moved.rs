@@ -1,9 +1,10 @@
 //! Several looks, for people: what did not move in between first.
 
-use super::head::{counted, place, title};
+use super::head::{place, title};
 use crate::analysis::dump::moved::{Comparison, Moved, ThreadMoves};
 use crate::model::dump::Dump;
 use crate::model::text::printable;
+use crate::report::label::counted;
 use std::fmt::Write as _;
 
 /// Threads of each kind that are listed.

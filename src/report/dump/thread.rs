@@ -1,6 +1,6 @@
 //! One stack of a dump, with all threads that have it.
 
-use super::head::{counted, place, rank_list, thread_words, title};
+use super::head::{place, rank_list, thread_words, title};
 use crate::analysis::dump::groups::{Group, ThreadPlace, thread};
 use crate::analysis::dump::verdict::{is_for_thread, lock_words};
 use crate::model::dump::{Dump, DumpedFrame, DumpedThread, DumpedWait};
@@ -8,7 +8,7 @@ use crate::model::profile::Role;
 use crate::model::sample::{Gil, ThreadState};
 use crate::model::text::{package_path, printable};
 use crate::model::wait::WaitKind;
-use crate::report::label::file_name;
+use crate::report::label::{counted, file_name};
 use std::fmt::Write as _;
 
 /// Threads of a group that are named one by one.

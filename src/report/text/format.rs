@@ -3,6 +3,7 @@
 use crate::analysis::intervals::Share;
 use crate::model::profile::Function;
 pub(crate) use crate::model::text::printable;
+pub(crate) use crate::report::label::count;
 
 /// The beginning of `text`, with `..` where something was cut.
 pub(crate) fn cut(text: &str, width: usize) -> String {
@@ -63,19 +64,6 @@ pub(crate) fn short_time(ns: u64) -> String {
     }
 }
 
-/// `12,345`.
-pub(crate) fn count(number: u64) -> String {
-    let digits = number.to_string();
-    let mut grouped = String::with_capacity(digits.len() + digits.len() / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            grouped.push(',');
-        }
-        grouped.push(digit);
-    }
-    grouped
-}
-
 /// `12.3 %`.
 pub(crate) fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
@@ -133,8 +121,6 @@ mod tests {
 
     #[test]
     fn numbers_read_well() {
-        assert_eq!(count(1_234_567), "1,234,567");
-        assert_eq!(count(12), "12");
         assert_eq!(seconds(29_840_000_000), "29.8 s");
         assert_eq!(seconds(605_000_000_000), "10 min 05 s");
         assert_eq!(seconds(10_800_000_000_000), "3 h 00 min");

@@ -6,6 +6,7 @@ use crate::analysis::Analysis;
 use crate::analysis::lanes::{Device, DeviceProcess, Figure, HostProcess, Missing, series};
 use crate::model::lane::{LaneKind, LaneUnit, THROTTLE_SLOWS, throttle_names};
 use crate::model::profile::Profile;
+use crate::report::label::counted;
 use std::fmt::Write;
 
 /// Columns of a sparkline.
@@ -310,11 +311,7 @@ fn host(out: &mut String, profile: &Profile, processes: &[HostProcess], network:
         let figures = processes.iter().flat_map(|process| &process.figures);
         figures.filter(|figure| figure.kind == kind).collect()
     };
-    let count = match processes.len() {
-        1 => "1 process".to_owned(),
-        more => format!("{more} processes"),
-    };
-    let _ = writeln!(out, "\nHOST, {count}");
+    let _ = writeln!(out, "\nHOST, {}", counted(processes.len(), "process"));
     let rows = [
         (LaneKind::Cpu, "CPUs in use", false),
         (LaneKind::Resident, "memory (RSS)", false),
