@@ -123,9 +123,9 @@ fn a_forwarded_signal_that_kills_is_passed_on_as_status() {
 
 #[test]
 fn one_interrupt_ends_the_program_and_then_the_recording() {
-    let mut recording = Recording::start(&[]);
+    let recording = Recording::start(&[]);
     recording.signal_group(Signal::SIGINT);
-    recording.wait_for_message("interrupted: the recording ends when the program does");
+    // Which of the two is first on a loaded machine, torchspy's word about it or the end of the program, is left to chance.
     // Python's KeyboardInterrupt ends it by the signal.
     assert_eq!(recording.wait(), Some(130));
 }

@@ -189,7 +189,7 @@ fn variables_are_shown_and_a_hang_does_not_move() {
             );
         }
         let output = dump(
-            &["--json", "--repeat", "2", "--every", "50ms"],
+            &["--json", "--repeat", "2", "--every", "600ms"],
             target.pid(),
         );
         let value: Value = serde_json::from_str(&text(&output)).unwrap();
@@ -483,6 +483,127 @@ fn a_target_that_ends_between_looks_loses_nothing_that_was_seen() {
         "{said}"
     );
     assert!(!rest.contains("hang"), "{rest}");
+}
+
+#[test]
+fn waits_that_end_by_themselves_are_no_deadlock() {
+    // In 3.10 no holder is known.
+    for version in ["3.11", "3.12", "3.13"] {
+        let Some(python) = python(version) else {
+            continue;
+        };
+        let code = "import signal, threading\nsignal.alarm(300)\na, b = threading.Lock(), threading.Lock()\n\
+                    both = threading.Barrier(2)\n\
+                    def take(first, second):\n    with first:\n        both.wait()\n        second.acquire(timeout=250)\n\
+                    for pair in ((a, b), (b, a)):\n    threading.Thread(target=take, args=pair).start()\n\
+                    print('ready', flush=True)\n";
+        let target = Target::start(&[&python, "-c", code]);
+        let waiting = |look: &Value| {
+            let waits = threads(look).iter().filter(|thread| {
+                thread["waits_for"]["lock"]["timed"] == true
+                    && thread["waits_for"]["owner"]["tid"].is_number()
+            });
+            waits.count()
+        };
+        wait_until("both threads wait for what the other has", || {
+            waiting(&look(&[], target.pid())) == 2
+        });
+        let look = look(&[], target.pid());
+        assert_eq!(waiting(&look), 2, "{version}: {look:#}");
+        assert_eq!(
+            look["deadlocks"],
+            serde_json::json!([]),
+            "{version}: {look:#}"
+        );
+        let shown = text(&dump(&[], target.pid()));
+        assert!(!shown.contains("DEADLOCK"), "{shown}");
+        assert!(shown.contains("for a time at most"), "{shown}");
+    }
+}
+
+/// Main goes from computing to sleeping a thousand times a second while other threads are read.
+#[test]
+fn who_holds_the_gil_holds_it_where_it_is_shown() {
+    for version in VERSIONS {
+        let Some(python) = python(version) else {
+            continue;
+        };
+        let code = "import signal, threading, time\nsignal.alarm(300)\n\
+                    for _ in range(40):\n    threading.Thread(target=time.sleep, args=(300,), daemon=True).start()\n\
+                    print('ready', flush=True)\nwhile True:\n    sum(range(20000))\n    time.sleep(0.001)\n";
+        let target = Target::start(&[&python, "-c", code]);
+        let mut held = 0;
+        for _ in 0..15 {
+            let look = look(&[], target.pid());
+            let holder = &look["processes"][0]["gil_holder"];
+            let Some(holder) = holder.as_i64() else {
+                continue;
+            };
+            held += 1;
+            let thread = threads(&look).iter().find(|thread| thread["tid"] == holder);
+            let thread = thread.unwrap();
+            assert_eq!(thread["gil"], true, "{version}: {thread:#}");
+            assert_ne!(
+                thread["syscall"], "clock_nanosleep",
+                "{version}: {thread:#}"
+            );
+        }
+        println!("{version}: the GIL was held at {held} of 15 looks");
+    }
+}
+
+#[test]
+fn what_is_often_at_one_line_does_not_hang() {
+    let Some(python) = any_python() else { return };
+    let code = "import signal, time\nsignal.alarm(300)\nprint('ready', flush=True)\nwhile True: time.sleep(0.02)\n";
+    let target = Target::start(&[&python, "-c", code]);
+    let options = ["--repeat", "2", "--every", "600ms"];
+    let output = dump(&[&options[..], &["--json"]].concat(), target.pid());
+    let value: Value = serde_json::from_str(&text(&output)).unwrap();
+    assert_eq!(value["moved"]["threads"][0]["ran"], true);
+    assert_ne!(value["moved"]["hang"], true, "{:#}", value["moved"]);
+    let shown = text(&dump(&options, target.pid()));
+    assert!(!shown.contains("that is a hang"), "{shown}");
+}
+
+#[test]
+fn a_child_that_nobody_waited_for_is_named() {
+    let Some(python) = any_python() else { return };
+    let code = "import os, signal, time\nsignal.alarm(300)\nchild = os.fork()\n\
+                if child == 0: os._exit(1)\n\
+                os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)\n\
+                print('ready', flush=True)\ntime.sleep(300)\n";
+    let target = Target::start(&[&python, "-c", code]);
+    let shown = text(&dump(&["--tree"], target.pid()));
+    assert!(shown.contains("is a zombie"), "{shown}");
+}
+
+#[test]
+fn an_interrupt_between_looks_loses_none() {
+    let target = Target::start(&["sh", "-c", "echo ready; exec sleep 300"]);
+    let mut looking = Command::new(TORCHSPY)
+        .args(["dump", "--repeat", "100", "--every", "1h", "--pid"])
+        .arg(target.pid().to_string())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut shown = BufReader::new(looking.stdout.take().unwrap());
+    let mut line = String::new();
+    shown.read_line(&mut line).unwrap();
+    nix::sys::signal::kill(
+        nix::unistd::Pid::from_raw(looking.id() as i32),
+        Signal::SIGINT,
+    )
+    .unwrap();
+    let mut rest = String::new();
+    shown.read_to_string(&mut rest).unwrap();
+    let output = looking.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success() && said.contains("interrupted after 1 look"),
+        "{said}"
+    );
 }
 
 #[test]

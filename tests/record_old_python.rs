@@ -149,6 +149,28 @@ fn check_stacks(python: &str) {
     assert!(2 * quality("stops") < quality("ticks"), "{json}");
 }
 
+/// A single look shows them, too, and the walker does not go at a rate of its own.
+fn check_dump(python: &str) {
+    let Some(target) = start(python) else { return };
+    let output = Command::new(env!("CARGO_BIN_EXE_torchspy"))
+        .args(["dump", "--json", "--pid", &target.pid().to_string()])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let dump: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let threads = &dump["looks"][0]["processes"][0]["threads"];
+    for (function, mark) in [("sleep_long", "asleep"), ("wait_for_line", "main")] {
+        let line = marked(mark)[0];
+        let is_it = |frame: &serde_json::Value| {
+            frame["function"] == function && frame["line"] == line && frame["python"] == true
+        };
+        let shown = threads.as_array().unwrap().iter();
+        let mut frames = shown.flat_map(|thread| thread["frames"].as_array().unwrap());
+        assert!(frames.any(is_it), "{function}: {dump:#}");
+    }
+}
+
 /// py-spy as a program, of the peers' environment, sees the same stacks.
 fn check_peer(python: &str) {
     let Some(peer) = find_peer() else {
@@ -218,5 +240,6 @@ macro_rules! on_each {
 }
 
 on_each!(check_stacks: stacks_2_7 "2.7", stacks_3_6 "3.6", stacks_3_7 "3.7", stacks_3_8 "3.8", stacks_3_9 "3.9");
+on_each!(check_dump: dump_2_7 "2.7", dump_3_6 "3.6", dump_3_7 "3.7", dump_3_8 "3.8", dump_3_9 "3.9");
 on_each!(check_peer: peer_2_7 "2.7", peer_3_6 "3.6", peer_3_7 "3.7", peer_3_8 "3.8", peer_3_9 "3.9");
 on_each!(check_gil: gil_2_7 "2.7", gil_3_9 "3.9");

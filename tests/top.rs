@@ -110,6 +110,36 @@ fn a_signal_gives_the_terminal_back() {
 }
 
 #[test]
+fn in_the_background_it_waits_for_the_terminal_and_leaves_it_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(target) = busy() else { return };
+    let line = format!(
+        "exec bash -c 'set -m; {TORCHSPY} top --pid {} & echo background $!.; read line; fg; stty -a; echo over.'",
+        target.pid()
+    );
+    let Some(mut terminal) = Terminal::start_shell(folder.path(), &line) else {
+        return;
+    };
+    let said = terminal.wait_for(".\r\n").to_owned();
+    let pid = said.split("background ").nth(1).unwrap();
+    let pid: i32 = pid.split('.').next().unwrap().parse().unwrap();
+    wait_until("it stands", || {
+        faults::states(pid).iter().all(|state| *state == b'T')
+    });
+    assert!(!target.states().contains(&b't'), "the target is let go");
+    terminal.press(b"\n");
+    let before = terminal.wait_for("(hangs.py:").to_owned();
+    assert!(!before.split(".\r\n").next().unwrap().contains('\u{1b}'));
+    terminal.press(b"q");
+    terminal.wait_for("over.");
+    let (status, screen) = terminal.end();
+    assert_eq!(status, Some(0), "{screen:?}");
+    let settings = screen.rsplit(LEAVES).next().unwrap();
+    assert!(settings.contains(" icanon"), "{settings:?}");
+    assert!(!settings.contains("-icanon"), "{settings:?}");
+}
+
+#[test]
 fn it_ends_when_its_terminal_is_gone() {
     let folder = tempfile::tempdir().unwrap();
     let Some((mut terminal, target)) = watching(&folder, "") else {

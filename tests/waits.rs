@@ -201,6 +201,20 @@ fn python_waits_are_named_as_users_know_them() {
         (
             S::Futex,
             vec![
+                std_lib("threading.py", "Thread._bootstrap"),
+                std_lib("threading.py", "Thread._bootstrap_inner"),
+                std_lib("threading.py", "Thread.run"),
+                std_lib("threading.py", "Event.wait"),
+                std_lib("threading.py", "Condition.wait"),
+                cpython("lock_PyThread_acquire_lock"),
+                libc("sem_wait"),
+            ],
+            WaitKind::Lock,
+            "threading.Event.wait",
+        ),
+        (
+            S::Futex,
+            vec![
                 user("f", 3),
                 cpython("lock_PyThread_acquire_lock"),
                 libc("sem_wait"),

@@ -23,7 +23,7 @@ import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 # These compare times, or fill the machine: another binary beside them would be measured, too, or they would starve it.
-ALONE = re.compile(r"_torch$|^(analysis_speed|diff_cli|gpu_\w+|waits_live|stacks_places|record_roles)$")
+ALONE = re.compile(r"_torch$|^(analysis_speed|diff_cli|dump_loaded|gpu_\w+|waits_live|stacks_places|record_roles)$")
 RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored", re.MULTILINE)
 printing = threading.Lock()
 

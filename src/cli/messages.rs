@@ -78,6 +78,10 @@ fn in_own_form(text: &str, kind: ErrorKind) -> String {
             lines.push(line.to_owned());
         } else if !hinted {
             lines.push(match kind {
+                ErrorKind::UnknownArgument if text.contains("torchspy dump") => {
+                    "hint: the process is given with --pid, and --help tells what else can be: torchspy dump --pid 4242"
+                        .to_owned()
+                }
                 ErrorKind::UnknownArgument => {
                     "hint: a command to be recorded stands behind --: torchspy record -- python train.py"
                         .to_owned()

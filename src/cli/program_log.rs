@@ -6,6 +6,7 @@ use super::open_outputs::create_exclusively;
 use super::outputs::{NameParts, base_name};
 use super::plan::Format;
 use crate::os::host;
+use nix::sys::statvfs::fstatvfs;
 use nix::unistd::{dup, dup2_stderr, dup2_stdin, dup2_stdout};
 use std::fs::File;
 use std::io;
@@ -68,6 +69,12 @@ impl ProgramLog {
 
     /// Says where the output is, and what stands at its end.
     pub(crate) fn tell(&self) {
+        if fstatvfs(&self.file).is_ok_and(|disk| disk.blocks_available() == 0) {
+            messages::warning(&format!(
+                "the disk is full on which the program's output goes ({}): output is missing, and the program may have failed for that",
+                self.path.display()
+            ));
+        }
         let length = self.length();
         if length == 0 && !self.is_in_use {
             return;

@@ -133,6 +133,8 @@ pub struct Lock {
     pub address: u64,
     /// A variable or attribute that holds it: `self.lock`. Of the end of a thread that thread's name.
     pub name: Option<String>,
+    /// Whether the wait for it ends after a time, with it or without.
+    pub is_timed: bool,
 }
 
 /// A place in Python code.

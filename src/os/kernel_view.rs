@@ -4,7 +4,8 @@
 //! `/proc/PID/maps` included (mm/memory.c, `__access_remote_vm`; fs/proc/task_mmu.c). The files read here take no such lock:
 //! `comm`, `stat`, `syscall`, `wchan`, `stack` (fs/proc/base.c).
 
-use super::threads::{TaskDirectory, ThreadFiles};
+use super::process_info::read_stat;
+use super::threads::{TaskDirectory, ThreadFiles, Whereabouts, living_task};
 use crate::model::sample::ThreadState;
 use std::fs::File;
 use std::io::Read;
@@ -78,6 +79,38 @@ fn without_answer_from(
     silent
 }
 
+/// A process that has ended, and whose parent has not waited for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Zombie {
+    /// Its pid.
+    pub pid: i32,
+    /// Its name.
+    pub name: String,
+    /// Its parent's pid.
+    pub parent: i32,
+}
+
+/// The zombies among the children of `parents`.
+pub fn zombies_of(parents: &[i32]) -> Vec<Zombie> {
+    let listing = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = listing.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let mut zombies: Vec<Zombie> = pids
+        .filter_map(|pid| {
+            let stat = read_stat(pid).ok()?;
+            let is_one = stat.state == b'Z' && parents.contains(&stat.parent_pid);
+            is_one.then(|| Zombie {
+                pid,
+                name: read(&format!("/proc/{pid}/comm")).unwrap_or_default(),
+                parent: stat.parent_pid,
+            })
+        })
+        // One whose first thread alone has ended looks alike.
+        .filter(|zombie| living_task(zombie.pid) == zombie.pid)
+        .collect();
+    zombies.sort_unstable_by_key(|zombie| zombie.pid);
+    zombies
+}
+
 /// The threads of a process; empty once it is gone.
 pub fn read_kernel_threads(pid: i32) -> Vec<KernelThread> {
     let mut tids = TaskDirectory::new(pid).list().unwrap_or_default();
@@ -102,6 +135,16 @@ pub fn read_kernel_thread(pid: i32, tid: i32) -> KernelThread {
         syscall: files
             .whereabouts()
             .ok()
+            // A kernel thread has neither a stack of its own in user space nor a call: all its numbers are 0.
+            .filter(|whereabouts| {
+                !matches!(
+                    whereabouts,
+                    Whereabouts::InSyscall {
+                        instruction_pointer: 0,
+                        ..
+                    }
+                )
+            })
             .and_then(|whereabouts| whereabouts.syscall()),
         wchan: wchan.filter(|name| !name.is_empty() && name != "0"),
         stack: parse_kernel_stack(&stack),

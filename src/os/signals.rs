@@ -13,13 +13,13 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, pthread_sigmask, raise};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, getpgrp, tcgetpgrp};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::thread::JoinHandleExt;
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Signals that end a process by default, and that torchspy answers to while it records.
 const ENDING: [Signal; 6] = [
@@ -150,13 +150,45 @@ impl Signals {
     /// # Errors
     /// None that is known; the kernel's word is passed on.
     pub fn stop_self(&self) -> io::Result<()> {
-        let mut only = SigSet::empty();
-        only.add(Signal::SIGTSTP);
-        raise(Signal::SIGTSTP)?;
-        pthread_sigmask(SigmaskHow::SIG_UNBLOCK, Some(&only), None)?;
-        pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&only), None)?;
+        stop_by(Signal::SIGTSTP)
+    }
+
+    /// Comes back when torchspy is in the foreground of its terminal, and stands stopped until then, as a program that changes the
+    /// terminal's settings from the background does: these signals are blocked, so the kernel would let it (tty_check_change, Linux).
+    ///
+    /// # Errors
+    /// It is in the background, and nothing stops it: no shell looks after it, or it ignores the signal.
+    pub fn wait_for_foreground(&self) -> io::Result<()> {
+        /// A stop that takes less is none.
+        const MOMENT: Duration = Duration::from_millis(5);
+        let mut refused = 0;
+        while !is_foreground() {
+            let begun = Instant::now();
+            stop_by(Signal::SIGTTOU)?;
+            refused += u32::from(begun.elapsed() < MOMENT);
+            if refused > 2 {
+                return Err(io::Error::other(
+                    "torchspy is in the background of its terminal",
+                ));
+            }
+        }
         Ok(())
     }
+}
+
+/// Stops this process by a signal whose default is that, and comes back when it is continued.
+fn stop_by(signal: Signal) -> io::Result<()> {
+    let mut only = SigSet::empty();
+    only.add(signal);
+    raise(signal)?;
+    pthread_sigmask(SigmaskHow::SIG_UNBLOCK, Some(&only), None)?;
+    pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&only), None)?;
+    Ok(())
+}
+
+/// Whether the terminal at stdin is this process's to draw on. So is one that is not its controlling terminal.
+pub fn is_foreground() -> bool {
+    tcgetpgrp(io::stdin()).map_or(true, |foreground| foreground == getpgrp())
 }
 
 impl AsFd for Signals {

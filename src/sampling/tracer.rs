@@ -37,6 +37,8 @@ const FIRST_NS: u64 = 150_000_000;
 /// Longest sleep between looks at what the rest of torchspy wants.
 const NAP_NS: u64 = 20_000_000;
 
+/// How long, at the end, threads are waited for that were asked to stop and have not yet.
+const LATE_STOPS_NS: u64 = 1_000_000_000;
 /// How often it is found out where the trainers' threads run, and of how many at most.
 const PLACE_NS: u64 = 100_000_000;
 const MAX_PLACED: usize = 16;
@@ -163,12 +165,14 @@ impl Tracer {
             }
             let now_ns = monotonic_ns();
             if now_ns >= self.flush_ns {
-                self.flush(false);
+                self.flush(now_ns, false);
                 self.flush_later(now_ns);
             }
         }
+        // What is waited for below is no time that was sampled.
+        let end_ns = monotonic_ns();
         self.release_late_stops();
-        self.flush(true);
+        self.flush(end_ns, true);
         self.outbox.finish();
     }
 
@@ -185,8 +189,9 @@ impl Tracer {
 
     /// Lets go of everything and stands still until the session goes on.
     fn pause(&mut self) {
+        let end_ns = monotonic_ns();
         self.release_late_stops();
-        self.flush(false);
+        self.flush(end_ns, false);
         self.control.confirm_pause();
         while self.control.pause_requested() && !self.control.stop_requested() {
             sleep_until(monotonic_ns() + NAP_NS);
@@ -211,10 +216,9 @@ impl Tracer {
     /// Waits, a bounded time, for threads that were asked to stop and have not yet: none may be left behind stopped. If
     /// torchspy ends before they stop, the kernel lets them go.
     fn release_late_stops(&mut self) {
-        for _ in 0..200 {
-            if self.late.is_empty() {
-                return;
-            }
+        // By the clock: on a loaded machine a short nap takes long.
+        let deadline_ns = monotonic_ns() + LATE_STOPS_NS;
+        while !self.late.is_empty() && monotonic_ns() < deadline_ns {
             wait_for_any_stop(Duration::from_millis(5));
             drop(self.late.arrived());
         }
@@ -404,7 +408,8 @@ impl Tracer {
         }
     }
 
-    fn flush(&mut self, last: bool) {
+    /// Hands on what there is of the time up to `end_ns`.
+    fn flush(&mut self, end_ns: u64, last: bool) {
         for index in 0..self.processes.len() {
             self.rename_threads(index, false);
             for at in 0..self.processes[index].threads.len() {
@@ -414,7 +419,6 @@ impl Tracer {
                 }
             }
         }
-        let end_ns = monotonic_ns();
         let cpu_ns = own_cpu_ns();
         self.quality.own_cpu_ns = cpu_ns.saturating_sub(self.own_cpu_ns);
         self.own_cpu_ns = cpu_ns;

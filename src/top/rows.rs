@@ -50,13 +50,22 @@ pub struct Table {
     pub empty: String,
 }
 
+/// Why there is nothing to be shown, where that is known.
+fn nothing_yet(live: &Live) -> String {
+    let mut notes = live.processes.values().map(|process| &process.info.note);
+    match notes.find(|note| !note.is_empty()) {
+        Some(note) => format!("nothing sampled yet: {}", printable(note)),
+        None => "nothing sampled yet".to_owned(),
+    }
+}
+
 /// The table of the view that is shown, for a body of `width` columns.
 pub fn table(live: &Live, state: &State, width: u16) -> Table {
     let process = live.shown(state.process);
     let mut table = match (state.view, process) {
         (View::Processes, _) => processes::table(live, state),
         (_, None) => Table {
-            empty: "nothing sampled yet".to_owned(),
+            empty: nothing_yet(live),
             ..Table::default()
         },
         (View::Functions, Some(process)) => code(process, state, |tables| &tables.functions),

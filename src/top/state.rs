@@ -191,8 +191,7 @@ impl State {
         }
         if self.help {
             self.help = false;
-            return matches!(key.code, KeyCode::Char('q') | KeyCode::F(10))
-                .then_some(Command::Quit);
+            return None;
         }
         self.message = None;
         self.pressed(key.code)
@@ -362,6 +361,14 @@ mod tests {
             let key = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
             assert_eq!(state.key(key), Some(Command::Quit), "{keys}");
         }
+    }
+
+    #[test]
+    fn any_key_leaves_the_help_and_nothing_else() {
+        let mut state = State::default();
+        assert_eq!(press(&mut state, "?q"), None);
+        assert!(!state.help);
+        assert_eq!(press(&mut state, "q"), Some(Command::Quit));
     }
 
     #[test]

@@ -217,9 +217,16 @@ fn library_call(below: &[WaitFrame<'_>]) -> Option<String> {
         .iter()
         .filter(|frame| frame.function.is_python)
         .map(|frame| frame.function)
-        .take_while(|function| waits::is_library(&function.file))
+        .take_while(|function| waits::is_library(&function.file) && !is_thread_start(function))
         .last()
         .and_then(|function| waits::library_call(&function.file, &function.name))
+}
+
+/// What starts a thread's own function, which may be one of the library's (Lib/threading.py; 3.10 knows the last names alone).
+fn is_thread_start(function: &Function) -> bool {
+    let last = function.name.strip_prefix("Thread.");
+    function.file.ends_with("/threading.py")
+        && ["_bootstrap", "_bootstrap_inner", "run"].contains(&last.unwrap_or(&function.name))
 }
 
 /// Functions of the C library that are of files alone, of a thread whose system call is not known: it ran.

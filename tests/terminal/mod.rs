@@ -28,12 +28,18 @@ impl Terminal {
 
     /// With a variable set, as `NAME=VALUE`.
     pub fn start_with(folder: &Path, arguments: &str, variable: &str) -> Option<Self> {
+        let torchspy = env!("CARGO_BIN_EXE_torchspy");
+        Self::start_shell(
+            folder,
+            &format!("exec env {variable} {torchspy} {arguments}"),
+        )
+    }
+
+    /// What a line of shell does at a terminal.
+    pub fn start_shell(folder: &Path, line: &str) -> Option<Self> {
         // A key that signals would empty the terminal's buffers, with what was written since the signal.
         // Where TERM is not set nothing is drawn.
-        let line = format!(
-            "stty noflsh rows {ROWS} cols {COLUMNS} && exec env TERM=xterm {variable} {} {arguments}",
-            env!("CARGO_BIN_EXE_torchspy")
-        );
+        let line = format!("stty noflsh rows {ROWS} cols {COLUMNS} && export TERM=xterm && {line}");
         let script = Command::new("script")
             .args(["-qefc", &line, "/dev/null"])
             .current_dir(folder)

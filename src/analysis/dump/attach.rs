@@ -240,6 +240,7 @@ mod tests {
             kind: "threading.Lock",
             address: 0x100,
             name: None,
+            is_timed: false,
         };
         let owner = Owner {
             tid: 8,

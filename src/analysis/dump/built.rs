@@ -79,6 +79,7 @@ pub(super) fn locked(tid: i32, owner: i32) -> DumpedThread {
             kind: "threading.Lock",
             address: 0x100,
             name: None,
+            is_timed: false,
         });
     }
     thread

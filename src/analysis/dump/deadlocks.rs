@@ -11,7 +11,7 @@ pub struct Deadlock {
     pub tids: Vec<i32>,
 }
 
-/// All circles of a dump. Only locks whose holder is known can be part of one.
+/// All circles of a dump. Only locks whose holder is known can be part of one, and waits that do not end by themselves.
 pub fn deadlocks(dump: &Dump) -> Vec<Deadlock> {
     let mut found = Vec::new();
     for (index, process) in dump.processes.iter().enumerate() {
@@ -48,7 +48,9 @@ pub fn deadlocks(dump: &Dump) -> Vec<Deadlock> {
 /// Who holds what a thread waits for.
 fn holder(process: &DumpedProcess, tid: i32) -> Option<i32> {
     let thread = process.threads.iter().find(|thread| thread.tid == tid)?;
-    Some(thread.wait.as_ref()?.owner.as_ref()?.tid)
+    let wait = thread.wait.as_ref()?;
+    let goes_on = wait.lock.as_ref().is_some_and(|lock| lock.is_timed);
+    Some(wait.owner.as_ref().filter(|_| !goes_on)?.tid)
 }
 
 #[cfg(test)]
@@ -75,6 +77,12 @@ mod tests {
             locked(5, 2),
         ];
         assert_eq!(found(threads), [[2, 3, 4]]);
+        let mut backs_off = locked(1, 2);
+        if let Some(lock) = backs_off.wait.as_mut().and_then(|wait| wait.lock.as_mut()) {
+            lock.is_timed = true;
+        }
+        let ends = vec![backs_off, locked(2, 1)];
+        assert_eq!(found(ends), Vec::<Vec<i32>>::new());
         let chain = vec![
             locked(1, 2),
             locked(2, 3),

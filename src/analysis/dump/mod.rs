@@ -103,6 +103,23 @@ fn of_process(
         let trains = process.training_thread == Some(thread);
         threads.push(of_sample(facts, thread, sample, trains));
     }
+    if let Some(holder) = gil_holder
+        && lets_go(&threads, holder)
+    {
+        gil_holder = None;
+    }
+    for at in 0..threads.len() {
+        let owner = threads[at]
+            .wait
+            .as_ref()
+            .filter(|wait| wait.kind == WaitKind::Gil);
+        let owner = owner.and_then(|wait| Some(wait.owner.as_ref()?.tid));
+        if owner.is_some_and(|owner| lets_go(&threads, owner))
+            && let Some(wait) = &mut threads[at].wait
+        {
+            wait.owner = None;
+        }
+    }
     threads.sort_by_key(|thread| {
         let is_python = thread.frames.iter().any(|frame| frame.is_python);
         (!thread.trains, !is_python, thread.tid)
@@ -125,6 +142,13 @@ fn of_process(
         gil_holder,
         threads,
     }
+}
+
+/// Whether a thread that had the interpreter's lock when others were read did not have it when it was read itself: the lock goes
+/// from hand to hand, and what its stack shows is not what it did with it.
+fn lets_go(threads: &[DumpedThread], holder: i32) -> bool {
+    let thread = threads.iter().find(|thread| thread.tid == holder);
+    thread.is_some_and(|thread| thread.gil == Gil::NotHeld)
 }
 
 fn tid(profile: &Profile, thread: ThreadId) -> Option<i32> {

@@ -38,29 +38,55 @@ pub struct CounterMoves {
     pub last: u64,
 }
 
+/// Whether a job hangs, by several looks at it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standstill {
+    /// It does: nothing that trains was seen elsewhere, and none of it was on a CPU in between.
+    Hang,
+    /// Nothing that trains was seen elsewhere, but some of it ran: a loop without end, or a line that takes long or is often there.
+    SamePlace,
+    /// Nothing that trains moved, in too short a time to say more.
+    TooShort,
+    /// Something moved, or nothing is known of what trains.
+    No,
+}
+
+/// What does not move for a shorter time is no hang: a step, a batch or a pause may last that long.
+const SHORTEST_HANG_NS: u64 = 500_000_000;
+
 /// What several looks say together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
     /// How many looks these are.
     pub looks: usize,
+    /// Time between the first and the last.
+    pub length_ns: u64,
     /// Threads that were there at all looks.
     pub threads: Vec<ThreadMoves>,
     /// Counters that were read at the first look and the last.
     pub counters: Vec<CounterMoves>,
+    /// Processes of the first look that ended since: indices of it.
+    pub ended: Vec<usize>,
 }
 
 impl Moved {
-    /// Whether no training thread's stack and no counter changed. `false` where nothing trains, and of one look.
-    pub fn is_hang(&self) -> bool {
-        let mut training = self
-            .threads
-            .iter()
-            .filter(|thread| thread.trains)
-            .peekable();
-        self.looks > 1
-            && training.peek().is_some()
-            && training.all(|thread| thread.moves == 0)
-            && self.counters.iter().all(|each| each.first == each.last)
+    /// Whether it hangs.
+    pub fn standstill(&self) -> Standstill {
+        let training: Vec<&ThreadMoves> =
+            self.threads.iter().filter(|thread| thread.trains).collect();
+        let stands = self.looks > 1
+            && !training.is_empty()
+            && training.iter().all(|thread| thread.moves == 0)
+            && self.counters.iter().all(|each| each.first == each.last);
+        if !stands {
+            Standstill::No
+        } else if self.length_ns < SHORTEST_HANG_NS {
+            Standstill::TooShort
+        } else if training.iter().any(|thread| thread.ran != Some(false)) {
+            Standstill::SamePlace
+        } else {
+            Standstill::Hang
+        }
     }
 }
 
@@ -74,6 +100,7 @@ pub struct Comparison {
     /// Threads that were there at all looks so far, by process (an index of the first look) and tid.
     threads: Vec<Followed>,
     counters: Vec<CounterMoves>,
+    ended: Vec<usize>,
 }
 
 #[derive(Debug)]
@@ -104,8 +131,12 @@ impl Comparison {
             })
         });
         self.counters.clear();
+        self.ended.clear();
         for (index, process) in first.processes.iter().enumerate() {
             let now = look.processes.iter().find(|each| each.pid == process.pid);
+            if now.is_none() {
+                self.ended.push(index);
+            }
             for counter in &process.progress {
                 let same = now.and_then(|now| {
                     let mut all = now.progress.iter();
@@ -121,6 +152,12 @@ impl Comparison {
                 }
             }
         }
+    }
+
+    /// All processes ended after the last look.
+    pub fn all_ended(&mut self) {
+        self.threads.clear();
+        self.ended = (0..self.first.as_ref().map_or(0, |first| first.processes.len())).collect();
     }
 
     fn begin(&mut self, look: Dump) {
@@ -160,6 +197,8 @@ impl Comparison {
     pub fn moved(&self) -> Moved {
         Moved {
             looks: self.looks,
+            length_ns: self.length_ns(),
+            ended: self.ended.clone(),
             threads: self.threads.iter().map(|each| each.moves.clone()).collect(),
             counters: self.counters.clone(),
         }
@@ -222,30 +261,70 @@ mod tests {
         }
     }
 
-    fn moved(looks: Vec<Dump>) -> Moved {
+    /// What looks say that are half a minute apart, in which no thread ran, or all did.
+    fn moved(looks: Vec<Dump>, ran: bool) -> Moved {
         let mut comparison = Comparison::default();
-        for look in looks {
+        for (number, mut look) in (0_u64..).zip(looks) {
+            look.wall_ns = number * 30_000_000_000;
+            for thread in look.processes.iter_mut().flat_map(|each| &mut each.threads) {
+                thread.slices = Some(if ran { number } else { 0 });
+            }
             comparison.add(look);
         }
         comparison.moved()
     }
 
     #[test]
-    fn a_hang_is_what_did_not_move_in_two_looks_or_more() {
-        assert!(!moved(vec![look("f:1", 5)]).is_hang());
-        assert!(moved(vec![look("f:1", 5), look("f:1", 5)]).is_hang());
-        assert!(!moved(vec![look("f:1", 5), look("f:1", 6)]).is_hang());
-        let there_and_back = moved(vec![look("f:1", 5), look("f:2", 5), look("f:1", 5)]);
+    fn a_hang_is_what_neither_moved_nor_ran() {
+        let hangs = |looks, ran| moved(looks, ran).standstill();
+        let same = || vec![look("f:1", 5), look("f:1", 5)];
+        assert_eq!(hangs(vec![look("f:1", 5)], false), Standstill::No);
+        assert_eq!(hangs(same(), false), Standstill::Hang);
+        assert_eq!(hangs(same(), true), Standstill::SamePlace);
+        let counted = vec![look("f:1", 5), look("f:1", 6)];
+        assert_eq!(hangs(counted, true), Standstill::No);
+        let there_and_back = moved(vec![look("f:1", 5), look("f:2", 5), look("f:1", 5)], true);
         assert_eq!(there_and_back.threads[0].moves, 2);
-        assert!(!there_and_back.is_hang());
+        assert_eq!(there_and_back.standstill(), Standstill::No);
+    }
+
+    #[test]
+    fn a_moment_in_which_nothing_moves_is_no_hang() {
+        let mut comparison = Comparison::default();
+        for wall_ns in [0, 1_000_000] {
+            comparison.add(Dump {
+                wall_ns,
+                ..look("f:1", 5)
+            });
+        }
+        assert_eq!(comparison.moved().standstill(), Standstill::TooShort);
+    }
+
+    #[test]
+    fn what_ended_does_not_hang() {
+        let mut comparison = Comparison::default();
+        for wall_ns in [0, 30_000_000_000] {
+            comparison.add(Dump {
+                wall_ns,
+                ..look("f:1", 5)
+            });
+        }
+        comparison.all_ended();
+        let found = comparison.moved();
+        assert_eq!(found.standstill(), Standstill::No);
+        assert_eq!(found.ended, [0]);
     }
 
     #[test]
     fn a_thread_that_was_not_there_at_all_looks_is_left_out() {
         let mut without = look("f:1", 5);
         without.processes[0].threads.clear();
-        let found = moved(vec![look("f:1", 5), without, look("f:1", 5)]);
+        let found = moved(vec![look("f:1", 5), without, look("f:1", 5)], false);
         assert_eq!(found.threads, []);
-        assert!(!found.is_hang(), "nothing is known of what trains");
+        assert_eq!(
+            found.standstill(),
+            Standstill::No,
+            "nothing is known of what trains"
+        );
     }
 }

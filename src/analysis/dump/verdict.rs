@@ -4,6 +4,7 @@ use crate::model::dump::{
     Dump, DumpedProcess, DumpedThread, DumpedWait, Place, Progress, THREAD_END,
 };
 use crate::model::profile::Role;
+use crate::model::sample::ThreadState;
 use crate::model::wait::WaitKind;
 
 /// Ranks whose training threads are at the same place.
@@ -68,7 +69,10 @@ pub fn is_for_thread(wait: &DumpedWait) -> bool {
 
 /// What a thread does, in a few words.
 pub fn doing(thread: &DumpedThread) -> String {
-    use crate::model::sample::ThreadState;
+    // Whatever it waits for: it will not go on by itself.
+    if thread.state == ThreadState::Stopped {
+        return "is stopped (SIGSTOP or a debugger)".to_owned();
+    }
     match &thread.wait {
         Some(wait) if wait.kind == WaitKind::Gil => "waits for the GIL".to_owned(),
         Some(wait) if wait.kind == WaitKind::Input => format!("waits for the {}", wait.what),
@@ -89,8 +93,7 @@ pub fn doing(thread: &DumpedThread) -> String {
                 None => "sleeps".to_owned(),
             },
             ThreadState::Uninterruptible => "is in uninterruptible sleep (D)".to_owned(),
-            ThreadState::Stopped => "is stopped".to_owned(),
-            ThreadState::Unknown => "state not known".to_owned(),
+            ThreadState::Stopped | ThreadState::Unknown => "state not known".to_owned(),
         },
     }
 }
@@ -133,6 +136,7 @@ pub fn verdict(dump: &Dump) -> Verdict {
             None => groups.push(RankGroup {
                 processes: vec![index],
                 waits_for_ranks: thread
+                    .filter(|thread| thread.state != ThreadState::Stopped)
                     .and_then(|thread| thread.wait.as_ref())
                     .is_some_and(|wait| wait.kind == WaitKind::Collective),
                 what,
@@ -262,6 +266,15 @@ mod tests {
         assert_eq!(found.awaited(), [3]);
         assert_eq!(found.groups[0].step, Some(("step".to_owned(), 1040, 1040)));
         assert_eq!(found.groups[1].what, "all_reduce");
+    }
+
+    #[test]
+    fn a_rank_that_was_stopped_in_the_collective_is_awaited() {
+        let mut last = waiting(1, &["backward:7"], WaitKind::Collective, "all_reduce");
+        last.state = ThreadState::Stopped;
+        let found = verdict(&job(last, Vec::new()));
+        assert_eq!(found.awaited(), [3]);
+        assert!(found.groups[0].what.starts_with("is stopped"));
     }
 
     #[test]

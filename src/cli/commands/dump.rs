@@ -12,16 +12,19 @@ use crate::gpu::collector::GpuOptions;
 use crate::gpu::select::GpuChoice;
 use crate::model::dump::Dump;
 use crate::model::run::RunInfo;
-use crate::os::kernel_view::without_answer;
+use crate::os::kernel_view::{without_answer, zombies_of};
 use crate::os::process_info::read_stat;
 use crate::os::process_tree::{ProcessEvent, ProcessWatch};
+use crate::os::signals::{Signals, wait_readable};
 use crate::os::{access, host};
 use crate::report::dump::json::{render_look, render_looks};
 use crate::report::dump::moved::render_moved;
 use crate::report::dump::text::render_dump;
+use crate::report::label::counted;
 use crate::sampling::inspect::inspect_all;
 use crate::sampling::look::{Look, LookFacts, look};
 use crate::sampling::session::{SEGMENT, SessionError, SessionOptions};
+use nix::sys::signal::Signal;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -38,13 +41,23 @@ pub(crate) fn run(plan: &DumpPlan) -> Result<ExitCode, Failure> {
     let mut comparison = Comparison::default();
     let mut denied = None;
     let begun = Instant::now();
+    let signals = (plan.repeat > 1).then(interruptible).transpose()?;
     for number in 0..plan.repeat {
         let due = plan.every.saturating_mul(number);
-        std::thread::sleep(due.saturating_sub(begun.elapsed()));
+        if let Some(signals) = &signals
+            && is_interrupted(signals, begun + due)
+        {
+            messages::note(&format!(
+                "interrupted after {}",
+                counted(number as usize, "look")
+            ));
+            break;
+        }
         let dump = match look_once(plan) {
             // It is on its way out: its memory is gone before it is.
             Ok((_, Some(error))) if number > 0 => {
                 messages::warning(&format!("no more looks: {error}"));
+                comparison.all_ended();
                 break;
             }
             Ok((dump, refused)) => {
@@ -55,6 +68,9 @@ pub(crate) fn run(plan: &DumpPlan) -> Result<ExitCode, Failure> {
             // What was seen before is still worth its print.
             Err(failure) => {
                 messages::warning(&format!("no more looks: {}", failure.text()));
+                if check_target(plan.pid).is_err() {
+                    comparison.all_ended();
+                }
                 break;
             }
         };
@@ -75,6 +91,32 @@ pub(crate) fn run(plan: &DumpPlan) -> Result<ExitCode, Failure> {
     match denied {
         Some(error) => Err(hints::session_failure(error)),
         None => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// Signals as a queue: an interrupt between two looks costs none of those there were.
+fn interruptible() -> Result<Signals, Failure> {
+    let mut signals = Signals::install().map_err(Failure::new)?;
+    signals.listen().map_err(Failure::new)?;
+    Ok(signals)
+}
+
+/// Waits until `due`, or for a signal that ends torchspy: whether one came.
+fn is_interrupted(signals: &Signals, due: Instant) -> bool {
+    loop {
+        while let Some(received) = signals.next() {
+            match received.signal {
+                // Nothing of the target stands stopped between two looks.
+                Signal::SIGTSTP => drop(signals.stop_self()),
+                Signal::SIGUSR1 | Signal::SIGUSR2 => {}
+                _ => return true,
+            }
+        }
+        let left = due.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return false;
+        }
+        wait_readable(signals, None, left);
     }
 }
 
@@ -157,6 +199,13 @@ fn look_once(plan: &DumpPlan) -> Result<(Dump, Option<SessionError>), Failure> {
         );
     }
     annotate(&mut dump);
+    for dead in zombies_of(&pids) {
+        dump.missing.push(format!(
+            "process {} ({}) has ended: it is a zombie, for which its parent {} has not waited yet. If it was a rank, that is \
+             whom the others wait for",
+            dead.pid, dead.name, dead.parent
+        ));
+    }
     Ok((dump, denied))
 }
 
@@ -203,8 +252,16 @@ fn worked_out(found: Look, plan: &DumpPlan, run: &RunInfo) -> Dump {
     dump
 }
 
-/// Adds those of `pids` that live and that the look says nothing of, with what the kernel shows of them.
+/// Adds those of `pids` that live and that the look says nothing of, with what the kernel shows of them, and their threads where no
+/// stack was read.
 fn unreached<'p>(dump: &mut Dump, pids: impl Iterator<Item = &'p i32>) {
+    for process in dump
+        .processes
+        .iter_mut()
+        .filter(|each| each.threads.is_empty())
+    {
+        process.threads = process_of(process.pid, "").threads;
+    }
     let known: Vec<i32> = dump.processes.iter().map(|process| process.pid).collect();
     for &pid in pids.filter(|pid| !known.contains(pid)) {
         let process = process_of(pid, "only what the kernel shows: it was not reached");

@@ -18,13 +18,13 @@ use crate::os::launch::{Exit, LaunchError, Running, SuspendedLaunch};
 use crate::os::process_info::parse_environment;
 use crate::os::program::is_found;
 use crate::os::redaction::redact_command;
-use crate::os::signals::Signals;
+use crate::os::signals::{Signals, is_foreground};
 use crate::recording::Recording;
 use crate::sampling::session::Session;
 use crate::top::Status;
 use crate::top::draw::{Colours, draw};
 use crate::top::state::{Command, State};
-use crossbeam_channel::{Receiver, Sender, unbounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use nix::sys::signal::Signal;
 use ratatui::crossterm::event::{Event, KeyEventKind};
 use std::ffi::OsString;
@@ -36,6 +36,8 @@ use std::time::{Duration, Instant};
 
 /// How long a key may take to be seen: longer naps cost less.
 const NAP: Duration = Duration::from_millis(100);
+/// Who naps for so long was stopped meanwhile.
+const STOOD: Duration = Duration::from_secs(1);
 /// How often figures that no segment brings are drawn.
 const REDRAW: Duration = Duration::from_millis(500);
 
@@ -48,10 +50,18 @@ pub(crate) fn run(plan: TopPlan) -> Result<ExitCode, Failure> {
         ));
     }
     let signals = Signals::install().map_err(Failure::new)?;
+    foreground(&signals)?;
     match &plan.target {
         Target::Launch(command) => launch(&plan, command, signals),
         Target::Attach(pid) => attach(&plan, *pid, signals),
     }
+}
+
+/// Waits, stopped as a shell expects it, until the terminal is torchspy's: in the background it is not to be drawn on.
+fn foreground(signals: &Signals) -> Result<(), Failure> {
+    signals.wait_for_foreground().map_err(|error| {
+        Failure::new(error).hint("start it in the foreground: without & behind it, or with fg")
+    })
 }
 
 fn attach(plan: &TopPlan, pid: i32, mut signals: Signals) -> Result<ExitCode, Failure> {
@@ -67,8 +77,7 @@ fn attach(plan: &TopPlan, pid: i32, mut signals: Signals) -> Result<ExitCode, Fa
     );
     let mut top = Top::start(plan, run, rank(&info.environment), signals)?;
     top.watch();
-    top.end();
-    Ok(ExitCode::SUCCESS)
+    Ok(top.end())
 }
 
 fn launch(plan: &TopPlan, command: &[OsString], mut signals: Signals) -> Result<ExitCode, Failure> {
@@ -98,14 +107,14 @@ fn launch(plan: &TopPlan, command: &[OsString], mut signals: Signals) -> Result<
     }
     top.watch();
     let exit = top.exit;
-    top.end();
+    let end = top.end();
     log.is_in_use = exit.is_none();
     log.tell();
     match exit {
         Some(exit) => Ok(ExitCode::from(exit.shell_status())),
         None => {
             messages::note(&format!("the program goes on (pid {pid})"));
-            Ok(ExitCode::SUCCESS)
+            Ok(end)
         }
     }
 }
@@ -130,6 +139,8 @@ struct Top {
     words: (Sender<String>, Receiver<String>),
     /// What is said when the terminal is given back.
     farewell: Vec<String>,
+    /// A recording that was asked for is not whole.
+    has_failed: bool,
     screen: Option<Screen>,
 }
 
@@ -160,6 +171,7 @@ impl Top {
             drawings: Vec::new(),
             words: unbounded(),
             farewell: Vec::new(),
+            has_failed: false,
             screen: None,
         })
     }
@@ -172,14 +184,14 @@ impl Top {
                 return;
             }
         }
-        let looked = terminal::events().and_then(|events| self.look_on(&events));
+        let looked = terminal::events().and_then(|events| self.look_on(events));
         if let Err(error) = looked {
             self.farewell
                 .push(format!("warning: the terminal is gone: {error}"));
         }
     }
 
-    fn look_on(&mut self, events: &Receiver<Event>) -> io::Result<()> {
+    fn look_on(&mut self, mut events: Receiver<Event>) -> io::Result<()> {
         let mut drawn = None::<Instant>;
         loop {
             let mut changed = self.take_segments();
@@ -199,7 +211,20 @@ impl Top {
                     .push("warning: a part of torchspy failed; see above".to_owned());
                 return Ok(());
             }
-            let mut next = events.recv_timeout(NAP).ok();
+            let napped = Instant::now();
+            let mut next = match events.recv_timeout(NAP) {
+                // Who reads a terminal from its background is refused. (Where it is gone for good, that is seen below.)
+                Err(RecvTimeoutError::Disconnected) => {
+                    std::thread::sleep(NAP);
+                    events = terminal::events()?;
+                    None
+                }
+                event => event.ok(),
+            };
+            if napped.elapsed() > STOOD {
+                self.come_back()?;
+                drawn = None;
+            }
             while let Some(event) = next {
                 if self.take_event(&event)? {
                     return Ok(());
@@ -228,8 +253,8 @@ impl Top {
             changed = true;
         }
         if let Some(error) = self.sink.recording_error() {
-            self.status.recording = None;
-            self.state.message = Some(format!("the recording has ended: {error}"));
+            let path = self.status.recording.take().unwrap_or_default();
+            self.failed(format!("{path} has ended early: {error}"));
             changed = true;
         }
         if let Some(session) = self
@@ -310,14 +335,19 @@ impl Top {
             pid: run.pid,
             started_wall_ns: host::wall_ns(),
         });
-        PathBuf::from(format!("{name}.{extension}"))
+        // Two within a second have one name.
+        let names = (2..100).map(|number| format!("{name}-{number}"));
+        let paths = std::iter::once(name.clone()).chain(names);
+        let mut paths = paths.map(|name| PathBuf::from(format!("{name}.{extension}")));
+        let free = paths.find(|path| !path.exists());
+        free.unwrap_or_else(|| PathBuf::from(format!("{name}.{extension}")))
     }
 
     fn record(&mut self) {
         if let Some(path) = self.status.recording.take() {
             let text = match self.sink.end_recording() {
                 Ok(()) => format!("wrote {path}"),
-                Err(error) => format!("warning: {path} is not whole: {error}"),
+                Err(error) => return self.failed(format!("{path} is not whole: {error}")),
             };
             self.farewell.push(text.clone());
             self.state.message = Some(text);
@@ -331,17 +361,23 @@ impl Top {
         };
         let sink = create_exclusively(&path, Format::Recording)
             .map_err(anyhow::Error::from)
-            .and_then(|file| RecordingSink::start(file, &run));
+            .and_then(|file| RecordingSink::start(file, &run).inspect_err(|_| forget_empty(&path)));
         match sink {
             Ok(sink) => {
                 self.sink.record(sink);
                 self.status.recording = Some(path.display().to_string());
             }
             Err(error) => {
-                self.state.message =
-                    Some(format!("cannot record into {}: {error}", path.display()));
+                self.failed(format!("cannot record into {}: {error}", path.display()));
             }
         }
+    }
+
+    /// Says now, and when the terminal is given back, that a file could not be written.
+    fn failed(&mut self, what: String) {
+        self.farewell.push(format!("warning: {what}"));
+        self.state.message = Some(what);
+        self.has_failed = true;
     }
 
     fn flamegraph(&mut self) {
@@ -353,7 +389,14 @@ impl Top {
             .spawn(move || {
                 let text = match write_flamegraph(&recording, &path) {
                     Ok(()) => format!("wrote {}", path.display()),
-                    Err(error) => format!("warning: no {}: {error:#}", path.display()),
+                    Err(error) => {
+                        forget_empty(&path);
+                        format!(
+                            "warning: no {}: {}",
+                            path.display(),
+                            Failure::new(error).text()
+                        )
+                    }
                 };
                 let _ = sender.send(text);
             });
@@ -374,6 +417,7 @@ impl Top {
         self.screen = None;
         // Where stopping fails there is nothing to do but to go on.
         let _ = self.signals.stop_self();
+        self.signals.wait_for_foreground()?;
         self.screen = Some(Screen::take()?);
         if let Some(session) = &self.session {
             session.resume();
@@ -381,8 +425,24 @@ impl Top {
         Ok(())
     }
 
+    /// After a stop that could not be prepared for (SIGSTOP): what is on the screen is somebody else's, and so may the terminal be.
+    fn come_back(&mut self) -> io::Result<()> {
+        if !is_foreground() {
+            if let Some(session) = &self.session {
+                session.pause();
+            }
+            self.signals.wait_for_foreground()?;
+            if let Some(session) = &self.session {
+                session.resume();
+            }
+        }
+        self.screen = None;
+        self.screen = Some(Screen::take()?);
+        Ok(())
+    }
+
     /// Lets go of the target and of the terminal, and says what was written.
-    fn end(mut self) {
+    fn end(mut self) -> ExitCode {
         self.screen = None;
         if let Some(session) = self.session.take()
             && let Ok(end) = session.stop()
@@ -400,8 +460,19 @@ impl Top {
             self.farewell.push(text);
         }
         for text in &self.farewell {
-            messages::note(text);
+            match text.strip_prefix("warning: ") {
+                Some(text) => messages::warning(text),
+                None => messages::note(text),
+            }
         }
+        ExitCode::from(u8::from(self.has_failed))
+    }
+}
+
+/// Removes a file that nothing could be written into.
+fn forget_empty(path: &Path) {
+    if std::fs::metadata(path).is_ok_and(|file| file.len() == 0) {
+        let _ = std::fs::remove_file(path);
     }
 }
 

@@ -30,10 +30,12 @@ pub(super) fn processes(out: &mut String, dump: &Dump) {
         0 => writeln!(out, "; none was stopped"),
         stopped => writeln!(
             out,
-            "; {} stopped, {} {} us",
+            "; {}, {} {} us",
             match stopped {
-                1 => "one was".to_owned(),
-                more => format!("{more} were"),
+                1 => "one was stopped".to_owned(),
+                // Some were read twice.
+                more if more > threads as u64 => format!("{more} stops"),
+                more => format!("{more} were stopped"),
             },
             match stopped {
                 1 => "for",

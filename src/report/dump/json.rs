@@ -2,7 +2,7 @@
 
 use crate::analysis::dump::deadlocks::deadlocks;
 use crate::analysis::dump::groups::groups;
-use crate::analysis::dump::moved::Comparison;
+use crate::analysis::dump::moved::{Comparison, Standstill};
 use crate::analysis::dump::verdict::verdict;
 use crate::model::dump::{Dump, DumpedFrame, DumpedProcess, DumpedThread, DumpedWait, Place};
 use crate::model::profile::Role;
@@ -143,7 +143,7 @@ fn wait(wait: &DumpedWait) -> Value {
         "kind": wait.kind.name(),
         "what": wait.what,
         "lock": wait.lock.as_ref().map(|lock| json!({
-            "kind": lock.kind, "address": lock.address, "name": lock.name,
+            "kind": lock.kind, "address": lock.address, "name": lock.name, "timed": lock.is_timed,
         })),
         "owner": wait.owner.as_ref().map(|owner| json!({
             "tid": owner.tid, "known_by": owner.by,
@@ -177,8 +177,13 @@ fn moves(comparison: &Comparison) -> Value {
         Some(first.processes.get(index)?.pid)
     };
     json!({
-        "hang": found.is_hang(),
-        "seconds": comparison.length_ns() as f64 / 1e9,
+        "hang": match found.standstill() {
+            Standstill::Hang => Some(true),
+            Standstill::SamePlace | Standstill::TooShort => None,
+            Standstill::No => Some(false),
+        },
+        "seconds": found.length_ns as f64 / 1e9,
+        "ended": found.ended.iter().filter_map(|&index| pid(index)).collect::<Vec<_>>(),
         "threads": found.threads.iter().map(|each| json!({
             "pid": pid(each.process), "tid": each.tid, "trains": each.trains, "moves": each.moves, "ran": each.ran,
         })).collect::<Vec<_>>(),

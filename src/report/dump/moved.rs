@@ -1,7 +1,7 @@
 //! Several looks, for people: what did not move in between first.
 
 use super::head::{place, title};
-use crate::analysis::dump::moved::{Comparison, Moved, ThreadMoves};
+use crate::analysis::dump::moved::{Comparison, Moved, Standstill, ThreadMoves};
 use crate::model::dump::Dump;
 use crate::model::text::printable;
 use crate::report::label::counted;
@@ -21,10 +21,35 @@ pub fn render_moved(comparison: &Comparison) -> String {
         out,
         "\nMOVED, {} in {:.1} s",
         counted(found.looks, "look"),
-        comparison.length_ns() as f64 / 1e9
+        found.length_ns as f64 / 1e9
     );
-    if found.is_hang() {
-        out.push_str("  nothing that trains moved: that is a hang, or one very long operation\n");
+    let training = || found.threads.iter().filter(|thread| thread.trains);
+    let words = match found.standstill() {
+        Standstill::Hang => "nothing that trains moved, or ran: that is a hang".to_owned(),
+        Standstill::SamePlace => format!(
+            "no training thread was seen elsewhere, but {} of {} ran in between: a loop without end, one long\n  \
+             operation, or a line where it often is; more looks tell (--repeat 10)",
+            training()
+                .filter(|thread| thread.ran != Some(false))
+                .count(),
+            training().count()
+        ),
+        Standstill::TooShort => {
+            "nothing that trains moved, in too short a time to call it a hang (--every 1s)"
+                .to_owned()
+        }
+        Standstill::No => String::new(),
+    };
+    if !words.is_empty() {
+        let _ = writeln!(out, "  {words}");
+    }
+    for process in found.ended.iter().filter_map(|&at| first.processes.get(at)) {
+        let _ = writeln!(
+            out,
+            "  {} pid {} ended in between",
+            title(process.role),
+            process.pid
+        );
     }
     for counter in &found.counters {
         let who = first

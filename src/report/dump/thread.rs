@@ -177,6 +177,9 @@ fn wait_words(wait: &DumpedWait) -> String {
         WaitKind::Io => format!("a read or write: {}", wait.what),
         WaitKind::Child => format!("a child process: {}", wait.what),
         WaitKind::Events => format!("events: {}", wait.what),
+        WaitKind::Sleep if matches!(wait.what.as_str(), "pause" | "rt_sigsuspend") => {
+            format!("a signal: {}", wait.what)
+        }
         WaitKind::Sleep => format!("time to pass: {}", wait.what),
         WaitKind::Cpu => "a CPU".to_owned(),
         WaitKind::Stopped => "the end of a stop".to_owned(),
@@ -187,6 +190,9 @@ fn wait_words(wait: &DumpedWait) -> String {
         if says && wait.kind == WaitKind::Lock {
             let _ = write!(words, ", in {}", wait.what);
         }
+    }
+    if wait.lock.as_ref().is_some_and(|lock| lock.is_timed) {
+        words.push_str(", for a time at most");
     }
     printable(&words).into_owned()
 }

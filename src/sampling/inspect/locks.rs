@@ -28,8 +28,7 @@ const MAX_KIND: i32 = 0x1ff;
 /// A thread that slept in a futex when it was looked at, and does so still.
 #[derive(Clone, Copy)]
 struct Sleep {
-    address: u64,
-    is_contended_lock: bool,
+    futex: Futex,
     whereabouts: Whereabouts,
     scheduled: SchedStat,
 }
@@ -48,10 +47,8 @@ impl Sleeps {
             let scheduled = files.schedstat().ok()?;
             let now = files.whereabouts().ok()?;
             thread.asleep?.is_same_sleep(now).then_some(())?;
-            let (address, is_contended_lock) = futex(thread.asleep?)?;
             let sleep = Sleep {
-                address,
-                is_contended_lock,
+                futex: futex(thread.asleep?)?,
                 whereabouts: now,
                 scheduled,
             };
@@ -65,7 +62,7 @@ impl Sleeps {
 
     /// The address that a thread sleeps at.
     pub(super) fn address(&self, tid: i32) -> Option<u64> {
-        self.of.get(&tid).map(|sleep| sleep.address)
+        self.of.get(&tid).map(|sleep| sleep.futex.address)
     }
 
     /// Whether a thread was not scheduled since the beginning. Only asked when all is read.
@@ -78,17 +75,27 @@ impl Sleeps {
     }
 }
 
-/// The address of a futex wait, and whether it is for a lock of glibc's that is held.
-fn futex(whereabouts: Whereabouts) -> Option<(u64, bool)> {
+/// A futex wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Futex {
+    address: u64,
+    /// It is for a lock of glibc's that is held.
+    is_contended_lock: bool,
+    /// It ends after a time (futex(2): the fourth argument points to it).
+    is_timed: bool,
+}
+
+fn futex(whereabouts: Whereabouts) -> Option<Futex> {
     match whereabouts {
         Whereabouts::InSyscall {
             number: FUTEX,
-            arguments: [address, operation, value, ..],
+            arguments: [address, operation, value, timeout, ..],
             ..
-        } => Some((
+        } => Some(Futex {
             address,
-            operation & FUTEX_COMMAND == FUTEX_WAIT && value == CONTENDED,
-        )),
+            is_contended_lock: operation & FUTEX_COMMAND == FUTEX_WAIT && value == CONTENDED,
+            is_timed: timeout != 0,
+        }),
         _ => None,
     }
 }
@@ -153,12 +160,17 @@ impl Owners<'_> {
             .of
             .iter()
             .filter_map(|(&tid, sleep)| {
-                let lock = match (self.sightings.joins.get(&tid), sleep.is_contended_lock) {
+                let Futex {
+                    address,
+                    is_contended_lock,
+                    is_timed,
+                } = sleep.futex;
+                let (lock, owner) = match (self.sightings.joins.get(&tid), is_contended_lock) {
                     (Some(joined), _) => self.thread_end(joined),
-                    (None, true) => self.mutex(sleep.address)?,
-                    (None, false) => self.python_lock(tid, sleep.address)?,
+                    (None, true) => self.mutex(address)?,
+                    (None, false) => self.python_lock(tid, address)?,
                 };
-                Some((tid, lock))
+                Some((tid, (Lock { is_timed, ..lock }, owner)))
             })
             .collect();
         found.retain(|(tid, _)| sleeps.slept_on(*tid));
@@ -171,6 +183,7 @@ impl Owners<'_> {
             kind: THREAD_END,
             address: joined.object,
             name: joined.name.clone(),
+            is_timed: false,
         };
         let tid = joined.inner_tid.and_then(|inner| self.tid_of(inner));
         let by = "Thread.join()";
@@ -191,6 +204,7 @@ impl Owners<'_> {
             kind: "pthread mutex",
             address,
             name: None,
+            is_timed: false,
         };
         let owner = Owner {
             tid: owner,
@@ -229,6 +243,7 @@ impl Owners<'_> {
             kind: object.kind,
             address: object.address,
             name: named.map(|(_, name)| name.clone()),
+            is_timed: false,
         };
         Some((lock, owner.filter(|owner| owner.tid != tid)))
     }
@@ -285,8 +300,13 @@ mod tests {
     #[test]
     fn a_restarted_call_is_the_same_sleep() {
         let then = in_futex(FUTEX, 0x80, 2);
-        assert_eq!(futex(then), Some((0x200, true)));
-        assert_eq!(futex(in_futex(FUTEX, 0x189, 0)), Some((0x200, false)));
+        let wait = |is_contended_lock| Futex {
+            address: 0x200,
+            is_contended_lock,
+            is_timed: false,
+        };
+        assert_eq!(futex(then), Some(wait(true)));
+        assert_eq!(futex(in_futex(FUTEX, 0x189, 0)), Some(wait(false)));
         assert!(then.is_same_sleep(then));
         assert!(then.is_same_sleep(in_futex(RESTART_SYSCALL, 0, 0)));
         assert!(!then.is_same_sleep(in_futex(FUTEX, 0x80, 1)));

@@ -1,5 +1,6 @@
 //! What the keeper and the fallback tell.
 
+use super::once::LOOK_NS;
 use super::{Message, NamedStack, Stretch, TracedProcess, Tracer};
 use crate::model::ids::ProcessId;
 use crate::model::sample::{Capture, Gil};
@@ -77,14 +78,24 @@ impl Tracer {
 
     /// Stacks of a Python that only the fallback reads: each stands for the time since the one before.
     fn take_named(&mut self, pid: i32, now_ns: u64, stacks: Vec<(i32, NamedStack)>) {
-        let Some(process) = self.processes.iter_mut().find(|process| process.pid == pid) else {
+        let Some(index) = self.processes.iter().position(|process| process.pid == pid) else {
             return;
         };
-        if !process.by_fallback || now_ns <= process.named_ns {
+        let is_once = self.options.once;
+        if is_once && self.processes[index].threads.is_empty() {
+            // The first stacks may be there before anything else was looked at.
+            self.list_threads(index, 0);
+        }
+        let process = &mut self.processes[index];
+        if !process.by_fallback || (now_ns <= process.named_ns && !is_once) {
             return;
         }
         process.is_settled = true;
-        let since_ns = std::mem::replace(&mut process.named_ns, now_ns);
+        let last_ns = std::mem::replace(&mut process.named_ns, now_ns);
+        let since_ns = match is_once {
+            true => now_ns.saturating_sub(LOOK_NS),
+            false => last_ns,
+        };
         let gil_holder = stacks
             .iter()
             .find(|(_, stack)| stack.gil == Gil::Held)
@@ -98,6 +109,8 @@ impl Tracer {
             else {
                 continue;
             };
+            thread.captures = thread.captures.saturating_add(1);
+            thread.captured_ns = now_ns;
             let (run_ns, queue_ns) = thread.advance(stack.scheduled);
             let stretch = Stretch {
                 thread: thread.id,

@@ -283,6 +283,14 @@ impl Tracer {
             &mut self.buffers,
             &mut sample,
         );
+        // Who has the interpreter's lock is read before it is known that the thread slept on: it is of the same moment.
+        let has_gil = self.options.once && holds_gil(&self.processes[index], at);
+        // A thread that waits for that lock sleeps in a futex: who has it is worth a small read.
+        let gil_holder = match syscall {
+            Some(FUTEX) => other_holder(&self.processes[index], at),
+            _ => None,
+        };
+        let thread = &mut self.processes[index].threads[at];
         let slept_on = match thread.files.schedstat() {
             Ok(after) if now.is_kept() => after == now,
             Ok(_) => thread
@@ -308,14 +316,8 @@ impl Tracer {
         };
         sample.stretch = self.stretch(index, at, tick, ran, Capture::Asleep);
         sample.stretch.syscall = syscall;
-        sample.stretch.gil = match self.options.once && holds_gil(&self.processes[index], at) {
-            true => Gil::Held,
-            false => Gil::NotHeld,
-        };
-        // A thread that waits for the interpreter's lock sleeps in a futex: who has it is worth a small read.
-        if syscall == Some(FUTEX) {
-            sample.stretch.gil_holder = other_holder(&self.processes[index], at);
-        }
+        sample.stretch.gil = if has_gil { Gil::Held } else { Gil::NotHeld };
+        sample.stretch.gil_holder = gil_holder;
         sample.failure = read.err().map(|_| Partial::StackUnreadable);
         self.hand_on(index, at, sample);
         true

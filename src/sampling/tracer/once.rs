@@ -20,7 +20,7 @@ const MAX_NS: u64 = 1_000_000_000;
 /// How often one thread is read.
 const MAX_CAPTURES: u32 = 3;
 /// The time that a look stands for: a sample has a length.
-const LOOK_NS: u64 = 1_000_000;
+pub(super) const LOOK_NS: u64 = 1_000_000;
 /// Pause of a wait for another thread of torchspy.
 const NAP_NS: u64 = 500_000;
 /// How long to do nothing but wait for threads that were asked to stop and wait for a CPU themselves: where all CPUs are taken, one
@@ -84,9 +84,21 @@ impl Tracer {
                 break;
             }
         }
+        // Of an older Python the stacks come from elsewhere.
+        self.wait_for(SETTLE_NS, |tracer| {
+            tracer.take_events();
+            let mut others = tracer
+                .processes
+                .iter()
+                .filter(|process| process.by_fallback);
+            others.all(|process| {
+                process.exited || process.threads.iter().any(|thread| thread.captures > 0)
+            })
+        });
+        self.wait_for(WORKER_NS, |tracer| tracer.outbox.is_idle());
         self.release_late_stops();
         let found = self.facts(begun_ns);
-        self.flush(true);
+        self.flush(monotonic_ns(), true);
         self.outbox.finish();
         // Nobody waits for it any more where it took too long.
         let _ = facts.try_send(found);

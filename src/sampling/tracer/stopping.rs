@@ -148,7 +148,7 @@ impl Tracer {
         &mut self,
         candidates: &[Candidate],
         tick: Tick,
-        gil: &FxHashMap<usize, Vec<(u64, Option<ThreadId>)>>,
+        gil: &FxHashMap<usize, Vec<GilHolder>>,
     ) -> u64 {
         let mut prepared: Vec<Option<(Box<RawSample>, Vec<u8>)>> =
             Vec::with_capacity(candidates.len());
@@ -174,6 +174,10 @@ impl Tracer {
             candidates.iter().map(|candidate| (*candidate, 0)).collect();
         let mut samples: Vec<Option<Box<RawSample>>> = Vec::new();
         samples.resize_with(candidates.len(), || None);
+        // A single look shows stacks and the lock's holder side by side: both are of the moment in which the thread stands.
+        let mut holders: Vec<Option<Vec<GilHolder>>> = Vec::new();
+        holders.resize_with(candidates.len(), || None);
+        let is_once = self.options.once;
         let (processes, buffers, native) =
             (&mut self.processes, &mut self.buffers, self.options.native);
         let alone = !self.options.once && !candidates.is_empty();
@@ -199,6 +203,7 @@ impl Tracer {
                     buffers,
                     &mut sample,
                 );
+                holders[at] = is_once.then(|| gil_holders(process));
                 samples[at] = Some(sample);
             },
             |at, outcome| {
@@ -215,7 +220,9 @@ impl Tracer {
             if let Some((sample, _)) = prepared[at].take() {
                 self.put_back(sample);
             }
-            stopped_ns += self.settle(*candidate, outcome, samples[at].take(), ticks[at], gil);
+            let of_tick = || gil.get(&candidate.process).map_or(&[][..], Vec::as_slice);
+            let holders = holders[at].as_deref().unwrap_or_else(of_tick);
+            stopped_ns += self.settle(*candidate, outcome, samples[at].take(), ticks[at], holders);
         }
         stopped_ns
     }
@@ -273,10 +280,14 @@ impl Tracer {
         // Its running time was accounted for in the tick that asked for the stop.
         self.budget.account(stop_ns, 0);
         self.control.show_stops(stop_ns, 0);
-        // All of its time was put off to now.
+        // All of its time was put off to now. Of a single look what was read last has the latest start.
+        let now_ns = match self.options.once {
+            true => monotonic_ns(),
+            false => self.schedule.stratum_ns(),
+        };
         let now = Tick {
-            start_ns: self.schedule.stratum_ns(),
-            end_ns: self.schedule.stratum_ns(),
+            start_ns: now_ns,
+            end_ns: now_ns,
             late: false,
             missed: 0,
         };
@@ -326,7 +337,7 @@ impl Tracer {
         outcome: Option<Outcome>,
         sample: Option<Box<RawSample>>,
         tick: Tick,
-        gil: &FxHashMap<usize, Vec<(u64, Option<ThreadId>)>>,
+        holders: &[GilHolder],
     ) -> u64 {
         let (index, at) = (candidate.process, candidate.thread);
         let ran = (candidate.run_ns, candidate.queue_ns);
@@ -354,7 +365,6 @@ impl Tracer {
                 sample.stretch.syscall = candidate
                     .asleep
                     .and_then(|whereabouts| whereabouts.syscall());
-                let holders = gil.get(&index).map_or(&[][..], Vec::as_slice);
                 set_gil(&mut sample.stretch, state_address, holders);
                 self.hand_on(index, at, sample);
                 stop_ns
@@ -415,8 +425,11 @@ fn stack_pointer(sample: &RawSample) -> u64 {
     registers.and_then(Registers::stack_pointer).unwrap_or(0)
 }
 
+/// A thread state that holds a GIL, and its thread.
+type GilHolder = (u64, Option<ThreadId>);
+
 /// Thread states that hold a GIL of the process right now, with their threads.
-pub(super) fn gil_holders(process: &TracedProcess) -> Vec<(u64, Option<ThreadId>)> {
+pub(super) fn gil_holders(process: &TracedProcess) -> Vec<GilHolder> {
     let Some(interpreter) = &process.interpreter else {
         return Vec::new();
     };
@@ -432,7 +445,7 @@ pub(super) fn gil_holders(process: &TracedProcess) -> Vec<(u64, Option<ThreadId>
         .collect()
 }
 
-fn set_gil(stretch: &mut Stretch, state_address: Option<u64>, holders: &[(u64, Option<ThreadId>)]) {
+fn set_gil(stretch: &mut Stretch, state_address: Option<u64>, holders: &[GilHolder]) {
     let Some(state) = state_address else { return };
     let holds = holders.iter().any(|(holder, _)| *holder == state);
     stretch.gil = if holds { Gil::Held } else { Gil::NotHeld };
