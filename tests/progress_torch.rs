@@ -89,7 +89,7 @@ fn accumulated_batches_are_no_steps() {
     let recording = folder.path().join("run.tspy");
     let arguments = [
         "--batches",
-        "24",
+        "48",
         "--accumulate",
         "4",
         "--optimizer",

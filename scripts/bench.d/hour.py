@@ -10,11 +10,10 @@ from targets import Failed, Target, torch_python
 from top import Top
 
 
-def keep_busy(target, until):
+def keep_busy(target, over):
     """A trainer that works for about half of the time: ten steps, and a pause."""
-    while time.monotonic() < until:
+    while not over.wait(0.5):
         target.go()
-        time.sleep(0.5)
 
 
 def measure(table, _folder, quick):
@@ -27,10 +26,11 @@ def measure(table, _folder, quick):
         return
     minute, minutes = (2, 5) if quick else (60, 62)
     with Target.python("many_threads.py", "--steps", 10, "--omp", 1, "--churn", 20, python=python) as target:
-        started = time.monotonic()
+        started, over = time.monotonic(), threading.Event()
         # What it prints has to be read, or it would wait for a full pipe.
         threading.Thread(target=lambda: list(map(len, target.process.stdout)), daemon=True).start()
-        threading.Thread(target=keep_busy, args=(target, started + minute * minutes), daemon=True).start()
+        busy = threading.Thread(target=keep_busy, args=(target, over), daemon=True)
+        busy.start()
         with Top(target.pid) as top:
             top.drawn_after(b"(many_threads.py:")
             found = []
@@ -44,6 +44,8 @@ def measure(table, _folder, quick):
                 raise Failed(f"top ended with {top.process.returncode}")
             share = 100 * cpu_seconds(top.process.pid) / (time.monotonic() - started)
             top.finish()
+        over.set()
+        busy.join()
     # By then the minute that `f` draws is full, and every library's symbols are read.
     tenth = len(found) // 6 or 1
     early, late = median(found[tenth // 2 : tenth + tenth // 2]), median(found[-tenth:])

@@ -297,6 +297,10 @@ pub fn compile(
             .or_insert_with(|| builder.seen(stack))
             .clone();
         add(&mut builder, &mut totals, sample, &seen);
+        // Time that was put off to a later look stands where that look's stack was not yet.
+        if !sample.capture.is_fresh() {
+            continue;
+        }
         // A sample of compiling without its function, or one that was not read to its end, may be of the same.
         let tells = sample.phase != Phase::Compile && !seen.is_partial;
         if tells || !seen.subjects.is_empty() {

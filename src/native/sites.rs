@@ -7,8 +7,10 @@ use crate::memory::Memory;
 use gimli::UnwindContext;
 use rustc_hash::FxHashMap;
 
-/// Addresses that are kept; a training process touches some ten thousand.
+/// Addresses that calls return to; a training process touches some ten thousand.
 const MAX_CACHED: usize = 1 << 16;
+/// Addresses that threads are at: each instruction may be one, and those where threads sleep come again and again.
+const MAX_LEAVES: usize = 3000;
 
 /// What is known of one address in executable memory.
 #[derive(Clone)]
@@ -27,6 +29,7 @@ pub(super) struct Site {
 #[derive(Default)]
 pub(super) struct Sites {
     entries: FxHashMap<(u32, u64), Cached>,
+    leaves: FxHashMap<(u32, u64), Cached>,
     context: UnwindContext<usize>,
     /// Whether to load a module's symbols where its code has to be read.
     pub(super) loads_symbols: bool,
@@ -42,13 +45,13 @@ struct Cached {
 impl Sites {
     /// How many addresses are kept.
     pub(super) fn len(&self) -> usize {
-        self.entries.len()
+        self.entries.len() + self.leaves.len()
     }
 
     /// What is known of an address that a thread is at; `None` where that is no executable memory.
     pub(super) fn site(&mut self, modules: &LoadedModules, address: u64) -> Option<Site> {
         let loaded = modules.find(address)?;
-        Some(self.entry(&loaded, address).site(&loaded))
+        Some(self.entry(&loaded, address, true).site(&loaded))
     }
 
     /// What is known of the call that returns to `address`; `None` where that is no executable memory.
@@ -60,7 +63,7 @@ impl Sites {
     ) -> Option<Site> {
         let lookup = address.checked_sub(1)?;
         let loaded = modules.find(lookup)?;
-        let entry = self.entry(&loaded, lookup);
+        let entry = self.entry(&loaded, lookup, false);
         if entry.ends_call.is_none() {
             entry.ends_call = read_ends_call(&loaded, memory, address);
         }
@@ -97,26 +100,27 @@ impl Sites {
     }
 
     /// The entry of a run-time address, made if there is none.
-    fn entry(&mut self, loaded: &Loaded<'_>, address: u64) -> &mut Cached {
-        if self.entries.len() >= MAX_CACHED {
-            self.entries.clear();
+    fn entry(&mut self, loaded: &Loaded<'_>, address: u64, is_leaf: bool) -> &mut Cached {
+        let (entries, most) = match is_leaf {
+            true => (&mut self.leaves, MAX_LEAVES),
+            false => (&mut self.entries, MAX_CACHED),
+        };
+        if entries.len() >= most {
+            entries.clear();
         }
         let address = address.wrapping_sub(loaded.bias);
         let context = &mut self.context;
         let module = loaded.module;
-        let entry = self
-            .entries
-            .entry((module.id(), address))
-            .or_insert_with(|| {
-                let row = module
-                    .unwind()
-                    .map_or(Row::NoInfo, |tables| read_row(tables, address, context));
-                Cached {
-                    wants_symbols: matches!(row, Row::NoInfo) && module.image().is_some(),
-                    row,
-                    ends_call: None,
-                }
-            });
+        let entry = entries.entry((module.id(), address)).or_insert_with(|| {
+            let row = module
+                .unwind()
+                .map_or(Row::NoInfo, |tables| read_row(tables, address, context));
+            Cached {
+                wants_symbols: matches!(row, Row::NoInfo) && module.image().is_some(),
+                row,
+                ends_call: None,
+            }
+        });
         if entry.wants_symbols {
             let symbols = if self.loads_symbols {
                 Some(module.symbols())

@@ -5,6 +5,7 @@
 //! the gap that the look left. Drawn one after the other such samples would shift all that follows.
 
 use crate::model::profile::ProfileSample;
+use crate::model::sample::Capture;
 
 /// A stretch of time without a sample.
 #[derive(Clone, Copy)]
@@ -76,6 +77,11 @@ fn split_off(rest: &mut ProfileSample, length_ns: u64, start_ns: u64) -> Profile
         weight_ns: length_ns,
         queue_ns,
         ticks: u32::try_from(ticks).unwrap_or(rest.ticks),
+        // Its stack was read later: it is no sign of what was there at this moment.
+        capture: match rest.capture.is_fresh() {
+            true => Capture::Reused,
+            false => rest.capture,
+        },
         ..*rest
     };
     rest.start_ns = rest.start_ns.saturating_add(length_ns);
@@ -90,7 +96,7 @@ mod tests {
     use super::*;
     use crate::model::category::{Activity, Phase, SummaryRow};
     use crate::model::ids::ThreadId;
-    use crate::model::sample::{Capture, Gil, ThreadState};
+    use crate::model::sample::{Gil, ThreadState};
 
     fn sample(thread: usize, start_ns: u64, weight_ns: u64, ticks: u32) -> ProfileSample {
         ProfileSample {
