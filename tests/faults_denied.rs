@@ -192,13 +192,14 @@ fn a_process_that_is_no_python() {
     let mut target = Target::spawn(Command::new(&spin).arg("60"));
     target.expect("spinning");
     let how = How {
-        options: &["--duration", "700ms"],
+        options: &["--duration", "2s"],
         fault: None,
     };
     let recorded = Recorder::attach(target.pid(), how)
         .finish()
         .expect_success();
     let (dump, report) = (recorded.inspect(), recorded.report());
+    // On a loaded machine it waits for a CPU, and many of its stops come late.
     assert!(seconds_with(&dump, "spin_in_c") > 0.4, "{dump}");
     assert!(dump.contains("na main"), "{dump}");
     let process = &report["processes"][0];

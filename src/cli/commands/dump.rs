@@ -32,8 +32,8 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(20);
 /// How long names, locks and variables may take to read.
 const INSPECTION: Duration = Duration::from_secs(10);
-/// How long a process's memory may take to answer at all.
-const ANSWER: Duration = Duration::from_millis(300);
+/// How long a process's memory may take to answer at all: more than a thread waits for a CPU on a machine that has none to spare.
+const ANSWER: Duration = Duration::from_secs(1);
 
 /// Looks, and prints.
 pub(crate) fn run(plan: &DumpPlan) -> Result<ExitCode, Failure> {
