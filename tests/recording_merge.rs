@@ -88,7 +88,7 @@ fn samples_mean_the_same_in_the_session_and_in_the_recording() {
             spelled(
                 sample,
                 &tables.stacks,
-                |id| tables.threads[id.index()].tid,
+                |id| tables.threads[&id].tid,
                 |frame| spell_frame(frame, &tables.modules, &tables.codes),
             )
         })

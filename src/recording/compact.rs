@@ -16,15 +16,15 @@ use crate::model::sample::Sample;
 use crate::model::segment::Segment;
 use crate::model::stack_table::StackTable;
 use rustc_hash::FxHashMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-/// The sampler's tables over the whole session. Ids are indices into them.
+/// The sampler's tables over the whole session. Ids are indices into them, or keys.
 #[derive(Clone, Debug, Default)]
 pub struct SessionTables {
     /// Processes by [`ProcessId`].
     pub processes: Vec<ProcessInfo>,
-    /// Threads by [`ThreadId`].
-    pub threads: Vec<ThreadInfo>,
+    /// Threads that live, or of which something is still to be written: some programs start twenty a second, for days.
+    pub threads: BTreeMap<ThreadId, ThreadInfo>,
     /// Modules by [`ModuleId`].
     pub modules: Vec<ModuleInfo>,
     /// Code objects by [`CodeId`].
@@ -159,7 +159,7 @@ impl People {
         let mut process_set: BTreeSet<ProcessId> = changed.iter().copied().collect();
         process_set.extend(
             used.iter()
-                .filter_map(|id| Some(tables.threads.get(id.index())?.process)),
+                .filter_map(|id| Some(tables.threads.get(id)?.process)),
         );
         let mut process_ids = FxHashMap::default();
         let mut processes = Vec::new();
@@ -172,7 +172,7 @@ impl People {
         let mut threads = Vec::new();
         let mut thread_ids = FxHashMap::default();
         for id in used {
-            if let Some(thread) = tables.threads.get(id.index())
+            if let Some(thread) = tables.threads.get(&id)
                 && let Some(&process) = process_ids.get(&thread.process)
             {
                 thread_ids.insert(id, ThreadId::from_index(threads.len()));

@@ -29,6 +29,7 @@ use crossbeam_channel::{Receiver, Sender, TryRecvError};
 use nn_modules::NnModuleCalls;
 use progress::Progress;
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::btree_map::Entry;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,6 +74,8 @@ pub(super) struct Worker {
     symbols: SymbolLoader,
     last_stacks: FxHashMap<ThreadId, Option<StackId>>,
     samples: Vec<Sample>,
+    /// Ended since the last segment, which is to name them.
+    gone_threads: Vec<ThreadId>,
     changed: FxHashSet<ProcessId>,
     /// Native frames that were written before their module's symbols were loaded.
     unnamed: FxHashSet<(ModuleId, u64)>,
@@ -125,6 +128,7 @@ impl Worker {
             symbols: SymbolLoader::start(!in_a_hurry),
             last_stacks: FxHashMap::default(),
             samples: Vec::new(),
+            gone_threads: Vec::new(),
             changed: FxHashSet::default(),
             unnamed: FxHashSet::default(),
             next_segment: 0,
@@ -183,13 +187,12 @@ impl Worker {
                     self.new_image(id);
                 }
             }
-            Message::Thread(id, info) => {
-                if id.index() == self.tables.threads.len() {
-                    self.tables.threads.push(*info);
-                } else if let Some(known) = self.tables.threads.get_mut(id.index()) {
-                    known.name = info.name;
+            Message::Thread(id, info) => match self.tables.threads.entry(id) {
+                Entry::Occupied(mut known) => known.get_mut().name = info.name,
+                Entry::Vacant(new) => {
+                    new.insert(*info);
                 }
-            }
+            },
             Message::Sample(sample) => {
                 self.take_sample(&sample);
                 // The tracer may have ended.
@@ -205,6 +208,7 @@ impl Worker {
             }
             Message::ThreadGone(id) => {
                 self.last_stacks.remove(&id);
+                self.gone_threads.push(id);
                 self.forget_progress(id);
             }
             Message::ProcessGone(id) => {
@@ -221,7 +225,7 @@ impl Worker {
     }
 
     fn push(&mut self, stretch: Stretch, stack: Option<StackId>) {
-        if let Some(thread) = self.tables.threads.get_mut(stretch.thread.index()) {
+        if let Some(thread) = self.tables.threads.get_mut(&stretch.thread) {
             thread.last_seen_ns = thread
                 .last_seen_ns
                 .max(stretch.start_ns + stretch.weight_ns);

@@ -110,7 +110,8 @@ impl TorchProcess {
             ..ProcessInfo::default()
         });
         for number in 0..threads {
-            tables.threads.push(ThreadInfo {
+            let id = ThreadId::from_index(number);
+            let info = ThreadInfo {
                 process: ProcessId(0),
                 tid: 4242 + number as i32,
                 start_ticks: 991_234 + number as u64 * 3,
@@ -122,7 +123,8 @@ impl TorchProcess {
                 is_python: number % 4 == 0,
                 first_seen_ns: SECOND + dice.below(50_000_000),
                 last_seen_ns: SECOND,
-            });
+            };
+            tables.threads.insert(id, info);
         }
         let mut process = Self {
             tables,
@@ -263,7 +265,7 @@ impl TorchProcess {
             ..SegmentFacts::default()
         };
         self.tables.processes[0].last_seen_ns = end_ns;
-        for thread in &mut self.tables.threads {
+        for thread in self.tables.threads.values_mut() {
             thread.last_seen_ns = end_ns;
         }
         self.index += 1;

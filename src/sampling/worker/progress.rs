@@ -86,7 +86,7 @@ impl Worker {
     /// A thread is gone.
     pub(super) fn forget_progress(&mut self, thread: ThreadId) {
         self.progress.forget(thread);
-        if let Some(info) = self.tables.threads.get(thread.index())
+        if let Some(info) = self.tables.threads.get(&thread)
             && let Some(image) = self.images.get_mut(&info.process)
             && let Some(probe) = image.progress.as_mut()
         {

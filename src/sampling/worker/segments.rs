@@ -38,6 +38,9 @@ impl Worker {
         self.remember_unnamed(&segment);
         self.name_late(&mut segment);
         self.samples.clear();
+        for id in self.gone_threads.drain(..) {
+            self.tables.threads.remove(&id);
+        }
         // The writer is behind only if the disk stands still; the tracer's queue then fills, and says so.
         let _ = self.segments.send(segment);
         if self.tables.stacks.stacks().len() > MAX_STACKS {

@@ -72,7 +72,7 @@ impl Worker {
         );
         self.scratch = scratch;
         if !raw.python.frames.is_empty()
-            && let Some(thread) = self.tables.threads.get_mut(raw.stretch.thread.index())
+            && let Some(thread) = self.tables.threads.get_mut(&raw.stretch.thread)
         {
             thread.is_python = true;
         }
@@ -195,7 +195,7 @@ impl Worker {
                 line: *line,
             });
         }
-        if let Some(thread) = self.tables.threads.get_mut(stretch.thread.index()) {
+        if let Some(thread) = self.tables.threads.get_mut(&stretch.thread) {
             thread.is_python = true;
         }
         let stack = self.tables.stacks.intern(frames);
