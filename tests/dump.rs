@@ -15,7 +15,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
 const VERSIONS: [&str; 4] = ["3.10", "3.11", "3.12", "3.13"];
 
@@ -461,12 +461,11 @@ fn a_stopped_process_is_read_and_says_so() {
     target.kill(Signal::SIGCONT);
 }
 
-#[test]
-fn a_target_that_ends_between_looks_loses_nothing_that_was_seen() {
-    let target = Target::start(&["sh", "-c", "echo ready; exec sleep 300"]);
+/// A dump that goes on, when its first look is shown, with the first line of that.
+fn looking_again(every: &str, pid: i32) -> (Child, BufReader<ChildStdout>, String) {
     let mut looking = Command::new(TORCHSPY)
-        .args(["dump", "--repeat", "100", "--every", "100ms", "--pid"])
-        .arg(target.pid().to_string())
+        .args(["dump", "--repeat", "100", "--every", every, "--pid"])
+        .arg(pid.to_string())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -474,6 +473,13 @@ fn a_target_that_ends_between_looks_loses_nothing_that_was_seen() {
     let mut shown = BufReader::new(looking.stdout.take().unwrap());
     let mut line = String::new();
     shown.read_line(&mut line).unwrap();
+    (looking, shown, line)
+}
+
+#[test]
+fn a_target_that_ends_between_looks_loses_nothing_that_was_seen() {
+    let target = Target::start(&["sh", "-c", "echo ready; exec sleep 300"]);
+    let (looking, mut shown, line) = looking_again("100ms", target.pid());
     assert!(line.starts_with("1 thread"), "{line}");
     drop(target);
     let mut rest = String::new();
@@ -583,16 +589,7 @@ fn a_child_that_nobody_waited_for_is_named() {
 #[test]
 fn an_interrupt_between_looks_loses_none() {
     let target = Target::start(&["sh", "-c", "echo ready; exec sleep 300"]);
-    let mut looking = Command::new(TORCHSPY)
-        .args(["dump", "--repeat", "100", "--every", "1h", "--pid"])
-        .arg(target.pid().to_string())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut shown = BufReader::new(looking.stdout.take().unwrap());
-    let mut line = String::new();
-    shown.read_line(&mut line).unwrap();
+    let (looking, mut shown, _) = looking_again("1h", target.pid());
     nix::sys::signal::kill(
         nix::unistd::Pid::from_raw(looking.id() as i32),
         Signal::SIGINT,

@@ -288,27 +288,27 @@ mod tests {
         assert_eq!(there_and_back.standstill(), Standstill::No);
     }
 
-    #[test]
-    fn a_moment_in_which_nothing_moves_is_no_hang() {
+    /// Two looks that far apart, at a trainer that stays where it is.
+    fn standing_for(length_ns: u64) -> Comparison {
         let mut comparison = Comparison::default();
-        for wall_ns in [0, 1_000_000] {
+        for wall_ns in [0, length_ns] {
             comparison.add(Dump {
                 wall_ns,
                 ..look("f:1", 5)
             });
         }
+        comparison
+    }
+
+    #[test]
+    fn a_moment_in_which_nothing_moves_is_no_hang() {
+        let comparison = standing_for(1_000_000);
         assert_eq!(comparison.moved().standstill(), Standstill::TooShort);
     }
 
     #[test]
     fn what_ended_does_not_hang() {
-        let mut comparison = Comparison::default();
-        for wall_ns in [0, 30_000_000_000] {
-            comparison.add(Dump {
-                wall_ns,
-                ..look("f:1", 5)
-            });
-        }
+        let mut comparison = standing_for(30_000_000_000);
         comparison.all_ended();
         let found = comparison.moved();
         assert_eq!(found.standstill(), Standstill::No);
