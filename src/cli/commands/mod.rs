@@ -11,3 +11,4 @@ mod live_sink;
 pub(crate) mod record;
 pub(crate) mod report;
 pub(crate) mod top;
+mod top_files;

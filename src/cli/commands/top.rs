@@ -2,10 +2,10 @@
 
 use super::live_sink::LiveSink;
 use super::record::{attachable, check_options, rank, run_info};
+use super::top_files::TopFiles;
 use crate::cli::failure::Failure;
-use crate::cli::open_outputs::create_exclusively;
-use crate::cli::outputs::{self, NameParts, RecordingSink, base_name};
-use crate::cli::plan::{Drawing, Format, Target, TopPlan};
+use crate::cli::outputs;
+use crate::cli::plan::{Target, TopPlan};
 use crate::cli::program_log::ProgramLog;
 use crate::cli::terminal::{self, Screen, has_hung_up};
 use crate::cli::{hints, messages};
@@ -13,25 +13,21 @@ use crate::live::Live;
 use crate::model::run::RunInfo;
 use crate::model::segment::Segment;
 use crate::os::fault::{self, Point};
-use crate::os::host;
 use crate::os::launch::{Exit, LaunchError, Running, SuspendedLaunch};
 use crate::os::process_info::parse_environment;
 use crate::os::program::is_found;
 use crate::os::redaction::redact_command;
 use crate::os::signals::{Signals, is_foreground};
-use crate::recording::Recording;
 use crate::sampling::session::Session;
 use crate::top::Status;
 use crate::top::draw::{Colours, draw};
 use crate::top::state::{Command, State};
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError};
 use nix::sys::signal::Signal;
 use ratatui::crossterm::event::{Event, KeyEventKind};
 use std::ffi::OsString;
-use std::io::{self, BufWriter, IsTerminal, Write};
-use std::path::{Path, PathBuf};
+use std::io::{self, IsTerminal};
 use std::process::ExitCode;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How long a key may take to be seen: longer naps cost less.
@@ -123,7 +119,6 @@ fn launch(plan: &TopPlan, command: &[OsString], mut signals: Signals) -> Result<
 struct Top {
     signals: Signals,
     session: Option<Session>,
-    sink: LiveSink,
     segments: Receiver<Segment>,
     live: Live,
     /// What is shown while the view is paused.
@@ -131,16 +126,11 @@ struct Top {
     status: Status,
     state: State,
     colours: Colours,
-    rank: Option<u32>,
     program: Option<Running>,
     exit: Option<Exit>,
-    /// Flamegraphs under way, and what they have to say.
-    drawings: Vec<JoinHandle<()>>,
-    words: (Sender<String>, Receiver<String>),
+    files: TopFiles,
     /// What is said when the terminal is given back.
     farewell: Vec<String>,
-    /// A recording that was asked for is not whole.
-    has_failed: bool,
     screen: Option<Screen>,
 }
 
@@ -158,20 +148,16 @@ impl Top {
         Ok(Self {
             signals,
             session: Some(session),
-            sink,
             segments,
             live: Live::new(run, outputs::resolve_recording),
             frozen: None,
             status: Status::default(),
             state: State::default(),
             colours: if plain { Colours::None } else { Colours::Some },
-            rank,
             program: None,
             exit: None,
-            drawings: Vec::new(),
-            words: unbounded(),
+            files: TopFiles::new(sink, rank),
             farewell: Vec::new(),
-            has_failed: false,
             screen: None,
         })
     }
@@ -196,8 +182,7 @@ impl Top {
         loop {
             let mut changed = self.take_segments();
             changed |= self.look_at_program();
-            while let Ok(text) = self.words.1.try_recv() {
-                self.farewell.push(text.clone());
+            while let Some(text) = self.files.news() {
                 self.state.message = Some(text);
                 changed = true;
             }
@@ -252,11 +237,6 @@ impl Top {
             self.live.add(segment);
             changed = true;
         }
-        if let Some(error) = self.sink.recording_error() {
-            let path = self.status.recording.take().unwrap_or_default();
-            self.failed(format!("{path} has ended early: {error}"));
-            changed = true;
-        }
         if let Some(session) = self
             .session
             .as_ref()
@@ -286,6 +266,7 @@ impl Top {
     }
 
     fn draw(&mut self) -> io::Result<()> {
+        self.status.recording = self.files.recording().cloned();
         let live = self.frozen.as_deref().unwrap_or(&self.live);
         let (status, state, colours) = (&self.status, &mut self.state, self.colours);
         if let Some(screen) = &mut self.screen {
@@ -312,8 +293,13 @@ impl Top {
         match command {
             Some(Command::Quit) => return Ok(true),
             Some(Command::Reset) => self.live.reset(),
-            Some(Command::Record) => self.record(),
-            Some(Command::Flamegraph) => self.flamegraph(),
+            Some(Command::Record) => {
+                self.state.message = self.files.toggle_recording(&self.live.run);
+            }
+            Some(Command::Flamegraph) => {
+                let live = self.frozen.as_deref().unwrap_or(&self.live);
+                self.state.message = Some(self.files.draw(live.last_minute(), &live.run));
+            }
             Some(Command::Suspend) => self.suspend()?,
             Some(Command::Redraw) => {
                 if let Some(screen) = &mut self.screen {
@@ -325,119 +311,40 @@ impl Top {
         Ok(false)
     }
 
-    /// A path for a file made now.
-    fn path(&self, extension: &str) -> PathBuf {
-        let run = &self.live.run;
-        let name = base_name(&NameParts {
-            command: &run.command,
-            host: &run.host,
-            rank: self.rank,
-            pid: run.pid,
-            started_wall_ns: host::wall_ns(),
-        });
-        // Two within a second have one name.
-        let names = (2..100).map(|number| format!("{name}-{number}"));
-        let paths = std::iter::once(name.clone()).chain(names);
-        let mut paths = paths.map(|name| PathBuf::from(format!("{name}.{extension}")));
-        let free = paths.find(|path| !path.exists());
-        free.unwrap_or_else(|| PathBuf::from(format!("{name}.{extension}")))
-    }
-
-    fn record(&mut self) {
-        if let Some(path) = self.status.recording.take() {
-            let text = match self.sink.end_recording() {
-                Ok(()) => format!("wrote {path}"),
-                Err(error) => return self.failed(format!("{path} is not whole: {error}")),
-            };
-            self.farewell.push(text.clone());
-            self.state.message = Some(text);
-            return;
-        }
-        let path = self.path("tspy");
-        let run = RunInfo {
-            started_ns: host::monotonic_ns(),
-            started_wall_ns: host::wall_ns(),
-            ..self.live.run.clone()
-        };
-        let sink = create_exclusively(&path, Format::Recording)
-            .map_err(anyhow::Error::from)
-            .and_then(|file| RecordingSink::start(file, &run).inspect_err(|_| forget_empty(&path)));
-        match sink {
-            Ok(sink) => {
-                self.sink.record(sink);
-                self.status.recording = Some(path.display().to_string());
-            }
-            Err(error) => {
-                self.failed(format!("cannot record into {}: {error}", path.display()));
-            }
-        }
-    }
-
-    /// Says now, and when the terminal is given back, that a file could not be written.
-    fn failed(&mut self, what: String) {
-        self.farewell.push(format!("warning: {what}"));
-        self.state.message = Some(what);
-        self.has_failed = true;
-    }
-
-    fn flamegraph(&mut self) {
-        let live = self.frozen.as_deref().unwrap_or(&self.live);
-        let recording = live.last_minute();
-        let (path, sender) = (self.path("svg"), self.words.0.clone());
-        let drawing = std::thread::Builder::new()
-            .name("torchspy-draw".to_owned())
-            .spawn(move || {
-                let text = match write_flamegraph(&recording, &path) {
-                    Ok(()) => format!("wrote {}", path.display()),
-                    Err(error) => {
-                        forget_empty(&path);
-                        format!(
-                            "warning: no {}: {}",
-                            path.display(),
-                            Failure::new(error).text()
-                        )
-                    }
-                };
-                let _ = sender.send(text);
-            });
-        self.state.message = Some(match drawing {
-            Ok(drawing) => {
-                self.drawings.push(drawing);
-                "drawing the last minute …".to_owned()
-            }
-            Err(error) => format!("cannot draw: {error}"),
-        });
-    }
-
-    /// Gives the terminal back until torchspy is continued; nothing of the target stands stopped meanwhile.
+    /// Gives the terminal back until torchspy is continued.
     fn suspend(&mut self) -> io::Result<()> {
-        if let Some(session) = &self.session {
-            session.pause();
-        }
         self.screen = None;
-        // Where stopping fails there is nothing to do but to go on.
-        let _ = self.signals.stop_self();
-        self.signals.wait_for_foreground()?;
+        self.while_paused(|signals| {
+            // Where stopping fails there is nothing to do but to go on.
+            let _ = signals.stop_self();
+            signals.wait_for_foreground()
+        })?;
         self.screen = Some(Screen::take()?);
-        if let Some(session) = &self.session {
-            session.resume();
-        }
         Ok(())
     }
 
     /// After a stop that could not be prepared for (SIGSTOP): what is on the screen is somebody else's, and so may the terminal be.
     fn come_back(&mut self) -> io::Result<()> {
         if !is_foreground() {
-            if let Some(session) = &self.session {
-                session.pause();
-            }
-            self.signals.wait_for_foreground()?;
-            if let Some(session) = &self.session {
-                session.resume();
-            }
+            self.while_paused(|signals| signals.wait_for_foreground())?;
         }
         self.screen = None;
         self.screen = Some(Screen::take()?);
+        Ok(())
+    }
+
+    /// Waits while nothing of the target stands stopped.
+    fn while_paused(
+        &mut self,
+        wait: impl FnOnce(&mut Signals) -> io::Result<()>,
+    ) -> io::Result<()> {
+        if let Some(session) = &self.session {
+            session.pause();
+        }
+        wait(&mut self.signals)?;
+        if let Some(session) = &self.session {
+            session.resume();
+        }
         Ok(())
     }
 
@@ -450,35 +357,14 @@ impl Top {
         {
             messages::warning(&error.to_string());
         }
-        if self.status.recording.is_some() {
-            self.record();
-        }
-        for drawing in self.drawings.drain(..) {
-            let _ = drawing.join();
-        }
-        while let Ok(text) = self.words.1.try_recv() {
-            self.farewell.push(text);
-        }
+        let (said, has_failed) = self.files.end(&self.live.run);
+        self.farewell.extend(said);
         for text in &self.farewell {
             match text.strip_prefix("warning: ") {
                 Some(text) => messages::warning(text),
                 None => messages::note(text),
             }
         }
-        ExitCode::from(u8::from(self.has_failed))
+        ExitCode::from(u8::from(has_failed))
     }
-}
-
-/// Removes a file that nothing could be written into.
-fn forget_empty(path: &Path) {
-    if std::fs::metadata(path).is_ok_and(|file| file.len() == 0) {
-        let _ = std::fs::remove_file(path);
-    }
-}
-
-fn write_flamegraph(recording: &Recording, path: &Path) -> anyhow::Result<()> {
-    let profile = outputs::resolve_recording(recording);
-    let mut out = BufWriter::new(create_exclusively(path, Format::Flamegraph)?);
-    outputs::render(&profile, Format::Flamegraph, &Drawing::default(), &mut out)?;
-    Ok(out.flush()?)
 }

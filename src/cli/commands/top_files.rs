@@ -1,0 +1,168 @@
+//! The files that are written while a program is watched: recordings, and drawings of the last minute.
+
+use super::live_sink::LiveSink;
+use crate::cli::failure::Failure;
+use crate::cli::open_outputs::create_exclusively;
+use crate::cli::outputs::{self, NameParts, RecordingSink, base_name};
+use crate::cli::plan::{Drawing, Format};
+use crate::model::run::RunInfo;
+use crate::os::host;
+use crate::recording::Recording;
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+
+/// The files of one session. What became of each is said twice: at once, and again when the terminal is given back.
+pub(super) struct TopFiles {
+    sink: LiveSink,
+    rank: Option<u32>,
+    /// A recording is under way into this file.
+    recording: Option<String>,
+    /// Flamegraphs under way, and what they have to say.
+    drawings: Vec<JoinHandle<()>>,
+    words: (Sender<String>, Receiver<String>),
+    farewell: Vec<String>,
+    has_failed: bool,
+}
+
+impl TopFiles {
+    /// Records from `sink`; files are named after `rank`, where there is one.
+    pub(super) fn new(sink: LiveSink, rank: Option<u32>) -> Self {
+        Self {
+            sink,
+            rank,
+            recording: None,
+            drawings: Vec::new(),
+            words: unbounded(),
+            farewell: Vec::new(),
+            has_failed: false,
+        }
+    }
+
+    /// The file that is recorded into.
+    pub(super) fn recording(&self) -> Option<&String> {
+        self.recording.as_ref()
+    }
+
+    /// What has become of a file since it was last asked.
+    pub(super) fn news(&mut self) -> Option<String> {
+        if let Some(error) = self.sink.recording_error() {
+            let path = self.recording.take().unwrap_or_default();
+            return Some(self.failed(format!("{path} has ended early: {error}")));
+        }
+        let text = self.words.1.try_recv().ok()?;
+        self.farewell.push(text.clone());
+        Some(text)
+    }
+
+    /// Begins a recording, or ends the one under way; what there is to say of it.
+    pub(super) fn toggle_recording(&mut self, run: &RunInfo) -> Option<String> {
+        if let Some(path) = self.recording.take() {
+            return Some(match self.sink.end_recording() {
+                Ok(()) => {
+                    let text = format!("wrote {path}");
+                    self.farewell.push(text.clone());
+                    text
+                }
+                Err(error) => self.failed(format!("{path} is not whole: {error}")),
+            });
+        }
+        let path = self.path(run, "tspy");
+        let run = RunInfo {
+            started_ns: host::monotonic_ns(),
+            started_wall_ns: host::wall_ns(),
+            ..run.clone()
+        };
+        let sink = create_exclusively(&path, Format::Recording)
+            .map_err(anyhow::Error::from)
+            .and_then(|file| RecordingSink::start(file, &run).inspect_err(|_| forget_empty(&path)));
+        match sink {
+            Ok(sink) => {
+                self.sink.record(sink);
+                self.recording = Some(path.display().to_string());
+                None
+            }
+            Err(error) => {
+                Some(self.failed(format!("cannot record into {}: {error}", path.display())))
+            }
+        }
+    }
+
+    /// Begins to draw the flamegraph of `recording`; what there is to say of it now.
+    pub(super) fn draw(&mut self, recording: Recording, run: &RunInfo) -> String {
+        let (path, sender) = (self.path(run, "svg"), self.words.0.clone());
+        let drawing = std::thread::Builder::new()
+            .name("torchspy-draw".to_owned())
+            .spawn(move || {
+                let text = match write_flamegraph(&recording, &path) {
+                    Ok(()) => format!("wrote {}", path.display()),
+                    Err(error) => {
+                        forget_empty(&path);
+                        format!(
+                            "warning: no {}: {}",
+                            path.display(),
+                            Failure::new(error).text()
+                        )
+                    }
+                };
+                let _ = sender.send(text);
+            });
+        match drawing {
+            Ok(drawing) => {
+                self.drawings.push(drawing);
+                "drawing the last minute …".to_owned()
+            }
+            Err(error) => format!("cannot draw: {error}"),
+        }
+    }
+
+    /// Ends what is under way: what became of all files, and whether a recording that was asked for is not whole.
+    pub(super) fn end(mut self, run: &RunInfo) -> (Vec<String>, bool) {
+        if self.recording.is_some() {
+            self.toggle_recording(run);
+        }
+        for drawing in self.drawings.drain(..) {
+            let _ = drawing.join();
+        }
+        while self.news().is_some() {}
+        (self.farewell, self.has_failed)
+    }
+
+    fn failed(&mut self, what: String) -> String {
+        self.farewell.push(format!("warning: {what}"));
+        self.has_failed = true;
+        what
+    }
+
+    /// A path for a file made now.
+    fn path(&self, run: &RunInfo, extension: &str) -> PathBuf {
+        let name = base_name(&NameParts {
+            command: &run.command,
+            host: &run.host,
+            rank: self.rank,
+            pid: run.pid,
+            started_wall_ns: host::wall_ns(),
+        });
+        // Two within a second have one name.
+        let names = (2..100).map(|number| format!("{name}-{number}"));
+        let paths = std::iter::once(name.clone()).chain(names);
+        let mut paths = paths.map(|name| PathBuf::from(format!("{name}.{extension}")));
+        let free = paths.find(|path| !path.exists());
+        free.unwrap_or_else(|| PathBuf::from(format!("{name}.{extension}")))
+    }
+}
+
+/// Removes a file that nothing could be written into.
+fn forget_empty(path: &Path) {
+    if std::fs::metadata(path).is_ok_and(|file| file.len() == 0) {
+        let _ = std::fs::remove_file(path);
+    }
+}
+
+fn write_flamegraph(recording: &Recording, path: &Path) -> anyhow::Result<()> {
+    let profile = outputs::resolve_recording(recording);
+    let mut out = BufWriter::new(create_exclusively(path, Format::Flamegraph)?);
+    outputs::render(&profile, Format::Flamegraph, &Drawing::default(), &mut out)?;
+    Ok(out.flush()?)
+}
