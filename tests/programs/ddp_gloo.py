@@ -68,7 +68,11 @@ def train(arguments):
     if helper:
         helper.kill()
         helper.wait()
+    # Workers are ended by their iterator.
+    batches.close()
     dist.destroy_process_group()
+    # As slow_rank.py ends, and for the same reason.
+    os._exit(0)
 
 
 def spawned(rank, arguments, rendezvous):

@@ -69,6 +69,9 @@ def main():
         with open(os.path.join(arguments.output, f"rank{rank}.json"), "w", encoding="utf-8") as file:
             json.dump({"pid": os.getpid(), "loop": (started, ended), "collectives": collectives, "transforms": transforms}, file)
     dist.destroy_process_group()
+    # Gloo's threads live on, and one that frees a tensor while the interpreter ends aborts the process
+    # (https://github.com/pytorch/pytorch/issues/190489): it does not end, then.
+    os._exit(0)
 
 
 if __name__ == "__main__":
