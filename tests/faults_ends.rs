@@ -167,6 +167,9 @@ fn exec_replaces_the_program() {
             1,
             "{from}: {dump}"
         );
+        let process = &report["processes"][0];
+        assert_eq!(process["note"], "not a Python process", "{from}: {dump}");
+        assert!(process["python"].is_null(), "{from}: {process}");
         assert!(
             dump.contains("py work (") && dump.contains("spin_in_c"),
             "{from}: {dump}"

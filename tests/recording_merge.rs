@@ -215,6 +215,33 @@ fn later_facts_of_a_process_replace_but_never_blank_out() {
     assert_eq!(recording.processes, [first, other]);
 }
 
+/// What a process is found to be once it has called exec replaces what it was, and is not mixed with it.
+#[test]
+fn an_exec_makes_something_else_of_a_process() {
+    let python = ProcessInfo {
+        pid: 7,
+        start_ticks: 100,
+        python: "3.11.7".into(),
+        ..ProcessInfo::default()
+    };
+    let other = ProcessInfo {
+        python: String::new(),
+        note: "not a Python process".into(),
+        ..python.clone()
+    };
+    for (first, later) in [(&python, &other), (&other, &python)] {
+        let segments = [
+            with_process(0, first.clone()),
+            with_process(1, later.clone()),
+        ];
+        assert_eq!(
+            recorded(&segments).processes,
+            std::slice::from_ref(later),
+            "{first:?}"
+        );
+    }
+}
+
 fn with_thread(index: u64, start_ticks: u64, name: &str) -> Segment {
     let mut segment = with_process(index, ProcessInfo::default());
     segment.threads = vec![ThreadInfo {

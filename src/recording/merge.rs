@@ -368,9 +368,12 @@ fn update_process(known: &mut ProcessInfo, later: &ProcessInfo) {
         }
     };
     replace(&mut known.exe, &later.exe);
-    replace(&mut known.python, &later.python);
     replace(&mut known.torch, &later.torch);
-    replace(&mut known.note, &later.note);
+    // One finding: an exec makes a Python out of what was none, and the other way round.
+    if !later.python.is_empty() || !later.note.is_empty() {
+        known.python.clone_from(&later.python);
+        known.note.clone_from(&later.note);
+    }
     if later.parent_pid != 0 {
         known.parent_pid = later.parent_pid;
     }

@@ -184,7 +184,7 @@ impl Worker {
             }
             Message::Image(id, interpreter) => {
                 if interpreter.is_none() {
-                    self.new_image(id);
+                    self.take_exec(id);
                 }
             }
             Message::Thread(id, info) => match self.tables.threads.entry(id) {

@@ -60,7 +60,16 @@ impl Worker {
         }
     }
 
-    pub(super) fn new_image(&mut self, id: ProcessId) {
+    /// Another program runs in `id` now: what its interpreter was says nothing of it.
+    pub(super) fn take_exec(&mut self, id: ProcessId) {
+        if let Some(process) = self.tables.processes.get_mut(id.index()) {
+            process.python.clear();
+            process.note.clear();
+        }
+        self.new_image(id);
+    }
+
+    fn new_image(&mut self, id: ProcessId) {
         if let Some(process) = self.tables.processes.get(id.index()) {
             let image = ProcessImage::new(process.pid, self.store.clone());
             self.images.insert(id, image);
