@@ -30,12 +30,7 @@ fn start(python: &str) -> Option<Target> {
     let mut target = Python::find(python)?.start(Path::new(PROGRAM), &[]);
     target.ready();
     // It says so before it waits for its next line.
-    let call = format!("/proc/{0}/task/{0}/syscall", target.pid());
-    let started = std::time::Instant::now();
-    while !std::fs::read_to_string(&call).unwrap().starts_with("0 ") {
-        assert!(started.elapsed().as_secs() < 60, "it does not read");
-        std::thread::yield_now();
-    }
+    target.wait_in_call(target.pid() as u64, &["0 "]);
     Some(target)
 }
 

@@ -70,7 +70,7 @@ def main():
             json.dump({"pid": os.getpid(), "loop": (started, ended), "collectives": collectives, "transforms": transforms}, file)
     dist.destroy_process_group()
     # Gloo's threads live on, and one that frees a tensor while the interpreter ends aborts the process
-    # (https://github.com/pytorch/pytorch/issues/190489): it does not end, then.
+    # (https://github.com/pytorch/pytorch/issues/190489). So the process leaves without that.
     os._exit(0)
 
 

@@ -181,21 +181,23 @@ impl Target {
 
     /// Waits until each thread sleeps in `clock_nanosleep`, or `select` or `pselect6` (`time.sleep` of 3.10).
     pub fn wait_asleep(&self, threads: &[u64]) {
-        for thread in threads {
-            let path = format!("/proc/{}/task/{thread}/syscall", self.pid());
-            let started = std::time::Instant::now();
-            let mut state = String::new();
-            while !["230 ", "23 ", "270 "]
-                .iter()
-                .any(|call| state.starts_with(call))
-            {
-                assert!(
-                    started.elapsed().as_secs() < 60,
-                    "the thread does not fall asleep: {state}"
-                );
-                state = std::fs::read_to_string(&path).unwrap();
-                std::thread::yield_now();
-            }
+        for &thread in threads {
+            self.wait_in_call(thread, &["230 ", "23 ", "270 "]);
+        }
+    }
+
+    /// Waits until the thread is in one of these system calls, each as its number and a space (`/proc/PID/task/TID/syscall`).
+    pub fn wait_in_call(&self, thread: u64, calls: &[&str]) {
+        let path = format!("/proc/{}/task/{thread}/syscall", self.pid());
+        let started = std::time::Instant::now();
+        let mut state = String::new();
+        while !calls.iter().any(|call| state.starts_with(call)) {
+            assert!(
+                started.elapsed().as_secs() < 60,
+                "the thread is in no call of {calls:?}: {state}"
+            );
+            state = std::fs::read_to_string(&path).unwrap();
+            std::thread::yield_now();
         }
     }
 
