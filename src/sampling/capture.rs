@@ -28,7 +28,28 @@ pub(super) struct ReadPlan {
     data_stack: Option<(u64, usize)>,
     extras: Vec<(u64, usize)>,
     stack_bytes: usize,
+    likely: LikelyStack,
     watched: WatchPlan,
+}
+
+/// Where the stack pointer of a thread that stands most likely is, or below: low enough for most of its last stops.
+#[derive(Debug, Default)]
+struct LikelyStack(Option<u64>);
+
+/// A stack pointer further off than this is on another stack.
+const SAME_STACK_BYTES: u64 = 64 << 10;
+/// What was low once is given up by a share of this in each stop since.
+const RISE: u64 = 32;
+
+impl LikelyStack {
+    fn learn(&mut self, stack_pointer: u64) {
+        self.0 = Some(match self.0 {
+            Some(low) if low.abs_diff(stack_pointer) <= SAME_STACK_BYTES => {
+                stack_pointer.min(low + stack_pointer.saturating_sub(low) / RISE)
+            }
+            _ => stack_pointer,
+        });
+    }
 }
 
 impl ReadPlan {
@@ -117,7 +138,7 @@ pub(super) struct Subject<'a> {
     pub(super) memory: &'a ProcessMemory,
     pub(super) interpreter: Option<&'a Interpreter>,
     /// Where its stack is; `None` leaves the native stack alone.
-    pub(super) registers: Option<&'a Registers>,
+    pub(super) stack_pointer: Option<u64>,
 }
 
 /// Reads what `plan` says and walks the Python frames. The thread stands, or sleeps and is checked afterwards.
@@ -148,6 +169,48 @@ pub(super) fn capture(
         learn(&mut plan.extras, &missed, plan.data_stack);
     }
     Ok(())
+}
+
+/// The same of a thread that stands, whose `registers` are asked for last: the kernel gives them once the thread is off its CPU,
+/// some 10 us after it began to stand, while what it will not write to any more can be read at once. Where its stack is, is
+/// taken from its last stops, and read again where it was not there.
+pub(super) fn capture_standing(
+    subject: Subject<'_>,
+    plan: &mut ReadPlan,
+    stack_buffer: Vec<u8>,
+    buffers: &mut Buffers,
+    sample: &mut RawSample,
+    registers: impl FnOnce() -> Option<Registers>,
+) -> Result<(), ReadError> {
+    let likely = plan.likely.0.filter(|&low| {
+        matches!(sample.shared.roots.extent(low), Extent::Known(length) if length as u64 <= SAME_STACK_BYTES)
+    });
+    let of = |stack_pointer| Subject {
+        stack_pointer,
+        ..subject
+    };
+    let Some(low) = likely else {
+        sample.registers = registers();
+        let stack_pointer = sample.registers.as_ref().and_then(Registers::stack_pointer);
+        if let Some(stack_pointer) = stack_pointer {
+            plan.likely.learn(stack_pointer);
+        }
+        return capture(of(stack_pointer), plan, stack_buffer, buffers, sample);
+    };
+    let read = capture(of(Some(low)), plan, stack_buffer, buffers, sample);
+    sample.registers = registers();
+    let Some(stack_pointer) = sample.registers.as_ref().and_then(Registers::stack_pointer) else {
+        return read;
+    };
+    plan.likely.learn(stack_pointer);
+    if sample.snapshot.read_u64(stack_pointer).is_err() {
+        let length = match sample.shared.roots.extent(stack_pointer) {
+            Extent::Known(length) => length,
+            Extent::Unknown | Extent::Deeper => UNKNOWN_STACK_BYTES,
+        };
+        read_stack_alone(subject.memory, (stack_pointer, length), buffers, sample);
+    }
+    read
 }
 
 /// A range to read, into the first bytes of a buffer.
@@ -182,7 +245,7 @@ fn read_ranges(
         }
     }
     // Whatever may fail comes last: the kernel stops at the first page that is not there.
-    let stack_pointer = subject.registers.and_then(Registers::stack_pointer);
+    let stack_pointer = subject.stack_pointer;
     let mut with_extras = true;
     if let Some(stack_pointer) = stack_pointer {
         let extent = sample.shared.roots.extent(stack_pointer);
@@ -239,7 +302,13 @@ fn read_ranges(
         plan.stack_bytes = stack_bytes.min(128 << 10);
         if stack_bytes == 0 {
             // An unreadable state or data stack must not cost the native stack.
-            retry_stack(subject.memory, stack_pointer.unwrap_or(0), buffers, sample);
+            let start = stack_pointer.unwrap_or(0);
+            read_stack_alone(
+                subject.memory,
+                (start, UNKNOWN_STACK_BYTES),
+                buffers,
+                sample,
+            );
         }
     }
     Ok(())
@@ -271,14 +340,15 @@ fn read_moved_ints(
     }
 }
 
-fn retry_stack(
+fn read_stack_alone(
     memory: &ProcessMemory,
-    stack_pointer: u64,
+    (stack_pointer, length): (u64, usize),
     buffers: &mut Buffers,
     sample: &mut RawSample,
 ) {
-    let mut buffer = buffers.take(UNKNOWN_STACK_BYTES);
-    let read = memory.read_vector(&[stack_pointer], &mut [IoSliceMut::new(&mut buffer)]);
+    let mut buffer = buffers.take(length);
+    let slice = IoSliceMut::new(&mut buffer[..length]);
+    let read = memory.read_vector(&[stack_pointer], &mut [slice]);
     if let Ok(length) = read {
         sample.snapshot.insert_part(stack_pointer, buffer, length);
     }
@@ -322,7 +392,7 @@ pub(super) fn capture_unstopped(
     let subject = Subject {
         memory,
         interpreter: Some(interpreter),
-        registers: None,
+        stack_pointer: None,
     };
     let mut before: Option<Vec<(u64, u64)>> = None;
     plan.watched.refresh(&sample.shared.watched);
@@ -347,4 +417,27 @@ pub(super) fn capture_unstopped(
     }
     sample.python_partial = Some(Partial::Torn);
     Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_likely_stack_begins_low_enough_for_most_of_the_last_stops() {
+        let mut likely = LikelyStack::default();
+        assert_eq!(likely.0, None);
+        for stack_pointer in [0x7000, 0x5000, 0x6000] {
+            likely.learn(stack_pointer);
+        }
+        // A deep stop is remembered, and given up slowly.
+        assert_eq!(likely.0, Some(0x5000 + 0x1000 / RISE));
+        for _ in 0..1000 {
+            likely.learn(0x8000);
+        }
+        assert!(likely.0 > Some(0x7f00) && likely.0 <= Some(0x8000));
+        // Another stack is another place to begin.
+        likely.learn(0x7f00_0000_0000);
+        assert_eq!(likely.0, Some(0x7f00_0000_0000));
+    }
 }

@@ -5,6 +5,7 @@ use super::{Candidate, Passed, Seen, Tick, TracedProcess, TracedThread, Tracer};
 use crate::memory::ReadError;
 use crate::model::frame::Partial;
 use crate::model::ids::ThreadId;
+use crate::model::registers::Registers;
 use crate::model::sample::{Capture, Gil, ThreadState};
 use crate::os::clock::process_cpu_ns;
 use crate::os::threads::{FUTEX, SchedStat, ThreadFiles, Whereabouts};
@@ -276,7 +277,7 @@ impl Tracer {
             Subject {
                 memory: &process.memory,
                 interpreter: process.interpreter.as_deref(),
-                registers: sample.registers.clone().as_ref(),
+                stack_pointer: sample.registers.as_ref().and_then(Registers::stack_pointer),
             },
             &mut thread.plan,
             stack,

@@ -9,7 +9,7 @@ use crate::os::clock::monotonic_ns;
 use crate::os::stop::{StopError, StoppedThread};
 use crate::os::threads::ThreadFiles;
 use crate::python::threads::{GilState, read_gil_holder};
-use crate::sampling::capture::{Buffers, Subject, capture, capture_unstopped};
+use crate::sampling::capture::{Buffers, Subject, capture, capture_standing, capture_unstopped};
 use crate::sampling::stops::{NAP, Outcome, Request, SHORT_NAP, stop_all};
 use rustc_hash::FxHashMap;
 
@@ -403,19 +403,21 @@ fn read_stopped(
     buffers: &mut Buffers,
     sample: &mut RawSample,
 ) {
-    let registers = stopped.registers();
-    let read = capture(
-        Subject {
-            memory: &process.memory,
-            interpreter: process.interpreter.as_deref(),
-            registers: registers.as_ref().filter(|_| native),
-        },
-        &mut process.threads[at].plan,
-        stack,
-        buffers,
-        sample,
-    );
-    sample.registers = registers;
+    let subject = Subject {
+        memory: &process.memory,
+        interpreter: process.interpreter.as_deref(),
+        stack_pointer: None,
+    };
+    let plan = &mut process.threads[at].plan;
+    let read = if native {
+        capture_standing(subject, plan, stack, buffers, sample, || {
+            stopped.registers()
+        })
+    } else {
+        let read = capture(subject, plan, stack, buffers, sample);
+        sample.registers = stopped.registers();
+        read
+    };
     sample.failure = read.err().map(|_| Partial::StackUnreadable);
 }
 
