@@ -6,32 +6,36 @@ With two OpenMP threads on two cores there is nothing left for a profiler, and w
 on both; how much that is stands below, side by side with py-spy --nonblocking, which never stops anything.
 """
 
+import bisect
 import contextlib
 import math
 import time
 
 import profilers
 from figures import median, median_upper_bound
-from targets import Target, torch_python
+from targets import Failed, Target, torch_python
 
 # Where a stop's budget is off, every running thread is stopped at every tick.
 BUDGET_OFF = ("--max-stopped", "100")
 
 
-# A pair's work is done in so many parts, bare and recorded in turn: what the machine does to both is then the same. A shared
-# host does equal work at one speed for some seconds and up to 1.4 times slower for the next, so that many short parts, each
+# In a pair the script works on and on, and is recorded in turns: what the machine does to both sides is then the same. A shared
+# host does equal work at one speed for some seconds and up to 1.4 times slower for the next, so that many short turns, each
 # compared with its neighbour, tell more than few long ones.
-PARTS = 90
-# A pair's figure is the mean of the middle half of its parts' ratios (as logarithms: a ratio of noisy times is too large on
-# average). A change of the machine's speed between two neighbours is then no part of it; a stop costs every part alike.
-# Work that is bare on both sides is compared in the same way, and shows what the figures are good to.
+TURNS = 60
+# How long a turn is looked at: its mean time of a step is that of the steps which lie in it whole.
+TURN_S = 0.25
+# What comes between: a profiler that goes on looks at all threads anew, which is no part of what sampling costs. It is the same
+# between bare turns.
+BETWEEN_S = 0.1
+# A pair's figure is the mean of the middle half of its turns' ratios (as logarithms: a ratio of noisy times is too large on
+# average). A change of the machine's speed between two neighbours is then no part of it; a stop costs every turn alike.
+# Turns that are bare on both sides are compared in the same way, and show what the figures are good to.
 BARE_AGAIN = "bare against bare"
 # So many rounds for each in which the variants behind the first have a turn: their bars are wider.
 ROUNDS_OF_FIRST = 3
-# A profiler gets so long to attach: the whole of the work is to be recorded.
+# A profiler gets so long to attach.
 SETTLE_S = 1.0
-# And so long to look at all threads anew when it goes on: that is no part of what sampling costs. Bare parts wait as long.
-RESUME_S = 0.05
 
 
 def work(target, parts=1):
@@ -52,36 +56,51 @@ def section(target, tool, settle_s=SETTLE_S, parts=1):
     return wall
 
 
-def pair(target, order, parts, sparse):
-    """The same work bare (None) and under each variant of `order`, in turn.
+def pair(target, order, turns, turn_s, sparse):
+    """The same work bare (None) and under each variant of `order`, in turn, while the target works on.
 
-    {variant's name: its time as a multiple of the bare one}, and the mean time of a bare part, s. Each variant is one recording,
-    suspended while others have their turn; one without a tool is bare, too. Those whose name is in `sparse` have few parts.
+    {variant's name: its time of a step as a multiple of the bare one}, and the mean time of a bare step, s. Each variant is one
+    recording, suspended while others have their turn; one without a tool is bare, too. Those whose name is in `sparse` have few
+    turns.
     """
-    spent, runs = {}, {}
+    looked_at, runs = {}, {}
+    target.go("log")
     with contextlib.ExitStack() as stack:
-        for part in range(parts):
+        for turn in range(turns):
             # There and back again: a drift of the machine's speed falls on all alike.
-            for variant in order if part % 2 == 0 else reversed(order):
+            for variant in order if turn % 2 == 0 else reversed(order):
                 name, tool, rate, options = variant or (None, None, None, None)
-                if name in sparse and part % ROUNDS_OF_FIRST:
+                if name in sparse and turn % ROUNDS_OF_FIRST:
                     continue
                 if name in runs:
                     runs[name].resume()
                 elif tool:
                     runs[name] = stack.enter_context(tool.attach(target.pid, rate=rate, options=options))
                     time.sleep(SETTLE_S)
-                time.sleep(RESUME_S)
-                spent.setdefault(name, {})[part] = work(target)
+                time.sleep(BETWEEN_S)
+                begin = time.monotonic()
+                time.sleep(turn_s)
+                looked_at.setdefault(name, {})[turn] = (begin, time.monotonic())
                 if tool:
                     runs[name].suspend()
+        target.go("enough")
+        ends = target.read_json()["ends"]
         for name, run in runs.items():
             run.resume()
             run.finish()
             last_quality[name] = profilers.TorchSpy.report(run.recording)["quality"]
-    bare = spent.pop(None)
-    ratios = {name: middle_mean([wall / bare[part] for part, wall in walls.items()]) for name, walls in spent.items()}
+    step_s = {name: {turn: mean_step_s(ends, *span) for turn, span in spans.items()} for name, spans in looked_at.items()}
+    bare = step_s.pop(None)
+    ratios = {name: middle_mean([step / bare[turn] for turn, step in steps.items()]) for name, steps in step_s.items()}
     return ratios, sum(bare.values()) / len(bare)
+
+
+def mean_step_s(ends, begin, end):
+    """The mean time of the steps that lie whole between two moments, s."""
+    within = ends[bisect.bisect_left(ends, begin) : bisect.bisect_right(ends, end)]
+    if len(within) < 3:
+        raise Failed(f"{max(0, len(within) - 1)} whole steps in {end - begin:.2f} s: too few to tell how long one takes")
+    return (within[-1] - within[0]) / (len(within) - 1)
 
 
 def middle_mean(ratios):
@@ -92,21 +111,21 @@ def middle_mean(ratios):
     return math.exp(sum(middle) / len(middle))
 
 
-def pairs(target, variants, count, parts=PARTS):
-    """`count` pairs. {variant's name: [ratio to bare]}, and the bare times of a part, s."""
+def pairs(target, variants, count, turns=TURNS, turn_s=TURN_S):
+    """`count` pairs. {variant's name: [ratio to bare]}, and the mean times of a bare step, s."""
     found = {name: [] for name, *_ in variants}
-    walls = []
-    sparse = {name for name, *_ in variants[1:]} if parts >= 10 * ROUNDS_OF_FIRST else set()
+    bare_steps = []
+    sparse = {name for name, *_ in variants[1:]} if turns >= 10 * ROUNDS_OF_FIRST else set()
     for number in range(count):
         order = [None, *variants]
         order = order[number % len(order) :] + order[: number % len(order)]
-        ratios, bare = pair(target, order, parts, sparse)
-        walls.append(bare)
+        ratios, bare = pair(target, order, turns, turn_s, sparse)
+        bare_steps.append(bare)
         for name, ratio in ratios.items():
             found[name].append(ratio)
         said = ", ".join(f"{name} {100 * (ratios[name] - 1):+.2f} %" for name, *_ in variants)
-        print(f"    pair {number + 1}: bare {bare:.3f} s, {said}", flush=True)
-    return found, walls
+        print(f"    pair {number + 1}: bare step {1000 * bare:.2f} ms, {said}", flush=True)
+    return found, bare_steps
 
 
 # The sampler's own figures of the last run of each variant, to state beside the ratios.
@@ -138,17 +157,17 @@ def measure(table, folder, quick):
     if missing:
         table.skip("slowdown under torchspy", missing)
     mine = None if missing else profilers.TorchSpy(folder)
-    count, parts, steps = (2, 1, 15) if quick else (20, PARTS, 10)
+    count, turns = (2, 4) if quick else (20, TURNS)
     variants = []
     if mine:
         variants.append(("100 Hz", mine, 100, ()))
         variants.append(("1,000 Hz, budget off", mine, 1000, BUDGET_OFF))
         variants.append((BARE_AGAIN, None, None, None))
-    with Target.python("many_threads.py", "--steps", steps, "--omp", 1, python=python) as target:
+    with Target.python("many_threads.py", "--steps", 10, "--omp", 1, python=python) as target:
         work(target)
         if variants:
-            ratios, walls = pairs(target, variants, count, parts)
-            table.stated("bare part: median", f"{median(walls):.3f} s")
+            ratios, bare_steps = pairs(target, variants, count, turns)
+            table.stated("bare step: median", f"{1000 * median(bare_steps):.2f} ms")
             judge(table, "100 Hz", ratios["100 Hz"], 1.5, 2.5)
             judge(table, "1,000 Hz, budget off", ratios["1,000 Hz, budget off"], 10)
             again = [100 * (ratio - 1) for ratio in ratios[BARE_AGAIN]]
@@ -164,15 +183,16 @@ def saturated(table, folder, mine, python):
     variants = [("2 OpenMP threads, 100 Hz", mine, 100, ()), ("2 OpenMP threads, 1,000 Hz", mine, 1000, BUDGET_OFF)]
     pyspy = profilers.pyspy_path()
     count, parts = 4, 16
-    with Target.python("many_threads.py", "--steps", 40, "--omp", 2, python=python) as target:
+    steps = 40
+    with Target.python("many_threads.py", "--steps", steps, "--omp", 2, python=python) as target:
         work(target)
-        ratios, walls = pairs(target, variants, count, parts)
+        ratios, bare_steps = pairs(target, variants, count, 2 * parts, 2 * TURN_S)
         for name, *_ in variants:
             table.stated(f"{name}: median of {count}", f"{100 * (median(ratios[name]) - 1):.1f} %")
         if pyspy:
             nonblocking = profilers.PySpy(folder, pyspy, native=False, nonblocking=True)
-            wall = section(target, nonblocking, parts=parts) / parts
-            table.stated("    py-spy --nonblocking, 100 Hz, one section", f"{100 * (wall / median(walls) - 1):.0f} %")
+            step_s = section(target, nonblocking, parts=parts) / parts / steps
+            table.stated("    py-spy --nonblocking, 100 Hz, one section", f"{100 * (step_s / median(bare_steps) - 1):.0f} %")
 
 
 def record_peers(table, folder, target, quick):
@@ -192,9 +212,9 @@ def record_peers(table, folder, target, quick):
 
 def budget(table, mine, python):
     """Running OpenMP threads, four a core here: within the --max-stopped budget of 2 %."""
-    count, steps, threads = 6, 100, 8
-    with Target.python("many_threads.py", "--steps", steps, "--omp", threads, "--sleepers", 0, python=python) as target:
+    count, turns, turn_s, threads = 6, 4, 4, 8
+    with Target.python("many_threads.py", "--steps", 10, "--omp", threads, "--sleepers", 0, python=python) as target:
         work(target)
-        ratios, _ = pairs(target, [("8 OpenMP threads", mine, 100, ())], count, 1)
+        ratios, _ = pairs(target, [("8 OpenMP threads", mine, 100, ())], count, turns, turn_s)
     table.at_most("8 OpenMP threads: stopped share", 100 * last_quality["8 OpenMP threads"]["stopped_share"], 2, "{:.2f} %")
     table.stated("    slowdown: median", f"{100 * (median(ratios['8 OpenMP threads']) - 1):.2f} %")

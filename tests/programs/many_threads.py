@@ -3,13 +3,15 @@
 Threads: --sleepers that sleep for good, --light that wake 20 times a second, two that hand batches through a queue,
 torch's own, and with --churn short-lived ones all the time. Prints "ready PID"; for each line on stdin it does --steps
 training steps and prints a line of JSON: wall_s, cpu_s, loss; ends at "end" or at the end of stdin. "for SECONDS" on
-stdin works for that long instead of a number of steps.
+stdin works for that long instead of a number of steps, "log" until the next line, and prints when each step ended
+(CLOCK_MONOTONIC, s).
 """
 
 import argparse
 import json
 import os
 import queue
+import select
 import sys
 import threading
 import time
@@ -77,6 +79,14 @@ def main():
         words = line.split()
         if words[:1] == ["end"]:
             break
+        if words[:1] == ["log"]:
+            ends = []
+            while not select.select([sys.stdin], [], [], 0)[0]:
+                step()
+                ends.append(time.monotonic())
+            sys.stdin.readline()
+            print(json.dumps({"ends": ends}), flush=True)
+            continue
         wall, cpu, steps = time.monotonic(), time.process_time(), 0
         until = wall + float(words[1]) if words[:1] == ["for"] else None
         while time.monotonic() < until if until else steps < arguments.steps:
