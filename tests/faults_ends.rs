@@ -75,23 +75,23 @@ fn a_launched_target_that_is_killed_while_held_gives_its_status() {
 #[test]
 fn every_way_to_end_gives_its_status() {
     let Some(python) = any_python() else { return };
-    for (how, status) in [
+    let script = program("fault_exit.py");
+    let ways = [
         ("return", 0),
         ("sys-exit-3", 3),
         ("os-exit-4", 4),
         ("sigsegv", 139),
         ("exception", 1),
-    ] {
-        let script = program("fault_exit.py");
-        let words = [&*python, &*script, "--after", "0.2", how];
-        let command = Recorder::launch_command(
-            &words,
-            How {
-                options: FAST,
-                fault: None,
-            },
-        );
-        let recorded = Recorder::spawn(command, tempfile::tempdir().unwrap()).finish();
+    ];
+    let recorders = ways.map(|(how, status)| {
+        let words = [&*python, &*script, "--go", how];
+        let command = Recorder::launch_command(&words, How::default());
+        let recorder = Recorder::spawn(command, tempfile::tempdir().unwrap());
+        (how, status, recorder)
+    });
+    for (how, status, recorder) in recorders {
+        recorder.wait_for_segment();
+        let recorded = recorder.finish();
         assert_eq!(
             recorded.status.code(),
             Some(status),

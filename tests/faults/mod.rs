@@ -254,7 +254,8 @@ impl Recorder {
     pub fn spawn(mut command: Command, folder: TempDir) -> Self {
         let mut child = command
             .current_dir(folder.path())
-            .stdin(Stdio::null())
+            // Closed when the end is waited for.
+            .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             // Whatever started the tests: a group whose leader's parent is in another one is not orphaned, and may be stopped.
@@ -324,8 +325,9 @@ impl Recorder {
         self.finish()
     }
 
-    /// Waits for its end.
+    /// Waits for its end, and lets what it launched read the end of its input before.
     pub fn finish(mut self) -> Recorded {
+        drop(self.child.stdin.take());
         for line in self.lines.by_ref() {
             self.messages.push(line.unwrap());
         }

@@ -37,10 +37,25 @@ const MAX_RANGES: usize = 28;
 const MAX_KNOWN: usize = 65_536;
 /// Samples in a row that may lack a counter's words before it is given up.
 const MAX_MISSES: u32 = 50;
-/// Pauses between two searches of a thread, ns: while nothing moves, and while something does.
+/// Pauses between two searches of a thread, ns: the first one, and the longest while nothing moves and while something does.
 const FIRST_PAUSE_NS: u64 = 20_000_000;
 const LONGEST_PAUSE_NS: u64 = 200_000_000;
 const MOVING_PAUSE_NS: u64 = 500_000_000;
+
+/// How long to wait after a search, ns: twice as long each time that it found nothing new. Between two epochs an iterator goes, and the
+/// next one comes only once its workers have been forked, while the parameters' versions are known and move all the time.
+fn pause_after(pause_ns: u64, changed: bool, moved: bool) -> u64 {
+    let longest_ns = if moved {
+        MOVING_PAUSE_NS
+    } else {
+        LONGEST_PAUSE_NS
+    };
+    if changed {
+        FIRST_PAUSE_NS
+    } else {
+        (pause_ns * 2).clamp(FIRST_PAUSE_NS, longest_ns)
+    }
+}
 
 /// What is read with every sample of a thread.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -217,11 +232,8 @@ impl ProgressProbe {
             }
         }
         let watched = self.threads.entry(thread).or_default();
-        watched.pause_ns = match (searched.changed, std::mem::take(&mut watched.moved)) {
-            (true, _) => FIRST_PAUSE_NS,
-            (false, true) => MOVING_PAUSE_NS,
-            (false, false) => (watched.pause_ns * 2).clamp(FIRST_PAUSE_NS, LONGEST_PAUSE_NS),
-        };
+        let moved = std::mem::take(&mut watched.moved);
+        watched.pause_ns = pause_after(watched.pause_ns, searched.changed, moved);
         watched.next_search_ns = now_ns.saturating_add(watched.pause_ns);
         searched
     }
@@ -447,5 +459,24 @@ impl ProgressProbe {
         let element = self.reader.attribute(object, AUTOCAST_TYPE, live).ok()?;
         let number = live.read_u8(element.value.wrapping_add(16)).ok()?;
         Some((facts::AUTOCAST, element_type(number.into())?.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The pause begins at 0 when a counter is lost.
+    #[test]
+    fn what_follows_a_lost_counter_is_looked_for_soon_whatever_else_moves() {
+        let mut pause_ns = 0;
+        let mut pauses_ms = Vec::new();
+        for _ in 0..7 {
+            pause_ns = pause_after(pause_ns, false, true);
+            pauses_ms.push(pause_ns / 1_000_000);
+        }
+        assert_eq!(pauses_ms, [20, 40, 80, 160, 320, 500, 500]);
+        assert_eq!(pause_after(pause_ns, false, false), LONGEST_PAUSE_NS);
+        assert_eq!(pause_after(pause_ns, true, true), FIRST_PAUSE_NS);
     }
 }
