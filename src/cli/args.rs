@@ -300,7 +300,7 @@ pub(crate) struct InspectArguments {
     /// The recording
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// Print every sample with its stack
+    /// Print every sample with its stack, and every reading of a counter
     #[arg(long)]
     pub(crate) samples: bool,
 }

@@ -18,7 +18,7 @@ use std::fmt::{self, Write};
 pub struct InspectOptions<'a> {
     /// Each thread's stacks, with their samples summed up.
     pub stacks: bool,
-    /// Each sample, one a line.
+    /// Each sample, one a line, and each reading of a counter.
     pub samples: bool,
     /// The readable form of a symbol's name; `None` leaves it mangled.
     pub demangle: Option<&'a dyn Fn(&str) -> String>,

@@ -34,6 +34,9 @@ impl Text<'_> {
                     self.since_start(last.time_ns)
                 )?;
             }
+            if self.options.samples {
+                self.readings(index)?;
+            }
         }
         if !recording.conditions.is_empty() {
             writeln!(self.out, "\nconditions")?;
@@ -45,6 +48,21 @@ impl Text<'_> {
                 condition.process.0,
                 printable(&condition.name),
                 printable(&condition.value)
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Each reading that gave another value than the one before, and when it was last read before that.
+    fn readings(&mut self, counter: usize) -> fmt::Result {
+        let all = self.recording.points.iter();
+        for point in all.filter(|point| point.counter.index() == counter) {
+            writeln!(
+                self.out,
+                "    {:.6} s: {} (not yet at {:.6} s)",
+                self.since_start(point.time_ns),
+                point.value,
+                self.since_start(point.before_ns)
             )?;
         }
         Ok(())
