@@ -22,6 +22,21 @@ def median(values):
     return statistics.median(values) if values else math.nan
 
 
+def middle_mean(values):
+    """The mean of the values between the quartiles, so that single disturbances count for nothing, and its standard error.
+
+    The error is that of a trimmed mean (Tukey and McLaughlin 1963): of the values, with each tail drawn in to its quartile, over the
+    share that is kept. NaN below two values.
+    """
+    ordered = sorted(values)
+    quarter = len(ordered) // 4
+    middle = ordered[quarter : len(ordered) - quarter]
+    if len(ordered) < 2:
+        return statistics.mean(ordered), math.nan
+    drawn_in = [middle[0]] * quarter + middle + [middle[-1]] * quarter
+    return statistics.mean(middle), statistics.stdev(drawn_in) / len(ordered) ** 0.5 * len(ordered) / len(middle)
+
+
 def median_upper_bound(values, confidence=0.95, rounds=4000):
     """One-sided upper bound of the median, by bootstrap with a fixed seed; infinite below three values."""
     if len(values) < 3:

@@ -1,4 +1,4 @@
-"""Bar 2: how much longer a fixed amount of work takes while it is recorded.
+"""Bar 2: how much longer a training step takes while it is recorded.
 
 The script is judged with one intra-op thread. So it is the one whose figures the bar was set by: 68 s in place of 12 under
 py-spy, 71 with --native, but 11.2 under py-spy --nonblocking, which uses most of a core itself: the script left a core idle.
@@ -12,7 +12,7 @@ import math
 import time
 
 import profilers
-from figures import median, median_upper_bound
+from figures import median, median_upper_bound, middle_mean
 from targets import Failed, Target, torch_python
 
 # Where a stop's budget is off, every running thread is stopped at every tick.
@@ -91,7 +91,8 @@ def pair(target, order, turns, turn_s, sparse):
             last_quality[name] = profilers.TorchSpy.report(run.recording)["quality"]
     step_s = {name: {turn: mean_step_s(ends, *span) for turn, span in spans.items()} for name, spans in looked_at.items()}
     bare = step_s.pop(None)
-    ratios = {name: middle_mean([step / bare[turn] for turn, step in steps.items()]) for name, steps in step_s.items()}
+    logs = {name: [math.log(step / bare[turn]) for turn, step in steps.items()] for name, steps in step_s.items()}
+    ratios = {name: math.exp(middle_mean(of_turns)[0]) for name, of_turns in logs.items()}
     return ratios, sum(bare.values()) / len(bare)
 
 
@@ -101,14 +102,6 @@ def mean_step_s(ends, begin, end):
     if len(within) < 3:
         raise Failed(f"{max(0, len(within) - 1)} whole steps in {end - begin:.2f} s: too few to tell how long one takes")
     return (within[-1] - within[0]) / (len(within) - 1)
-
-
-def middle_mean(ratios):
-    """The geometric mean of the middle half."""
-    logs = sorted(map(math.log, ratios))
-    quarter = len(logs) // 4
-    middle = logs[quarter : len(logs) - quarter]
-    return math.exp(sum(middle) / len(middle))
 
 
 def pairs(target, variants, count, turns=TURNS, turn_s=TURN_S):
@@ -186,7 +179,7 @@ def saturated(table, folder, mine, python):
     steps = 40
     with Target.python("many_threads.py", "--steps", steps, "--omp", 2, python=python) as target:
         work(target)
-        ratios, bare_steps = pairs(target, variants, count, 2 * parts, 2 * TURN_S)
+        ratios, bare_steps = pairs(target, variants, count, parts, 4 * TURN_S)
         for name, *_ in variants:
             table.stated(f"{name}: median of {count}", f"{100 * (median(ratios[name]) - 1):.1f} %")
         if pyspy:

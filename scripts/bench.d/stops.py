@@ -3,10 +3,17 @@
 import time
 
 import profilers
-from figures import median, quantile
+from figures import median, middle_mean, quantile
 from targets import Failed, Target
 
 SLEEPERS = (0, 60)
+# torchspy is suspended every other turn of so long, so that what a shared machine does to the probe is taken off turn by turn: it
+# takes 10 to 20 ms of each second, and never the same, where torchspy takes 5. The peers' stops are so much longer than that that
+# a bare run beside theirs will do; and py-spy, suspended, may leave its target stopped.
+TURN_S = 0.5
+# What comes between two turns: a profiler that goes on looks at all threads anew.
+BETWEEN_S = 0.1
+SETTLE_S = 1.0
 
 
 class Felt:
@@ -17,10 +24,56 @@ class Felt:
         self.all_us = sum(gap[1] for gap in result["gaps"]) / 1e3
         # A ptrace stop is a voluntary context switch, which a thread that only spins never makes by itself.
         self.stops_us = [gap[1] / 1e3 for gap in result["gaps"] if gap[2]]
-        self.fresh = None
         self.lost = None
         if result["lost"]:
             raise Failed(f"the probe's buffer was too small: {result['lost']} gaps lost")
+
+
+class FeltInTurns:
+    """What the probe felt of a profiler that was suspended every other turn."""
+
+    def __init__(self, result, turns, quality):
+        whole = Felt(result)
+        self.felt, self.ticks, self.fresh_captures = len(whole.stops_us), quality["ticks"], quality["fresh"]
+        recorded = [within(result["gaps"], turn) for turn, _ in turns]
+        bare = [within(result["gaps"], turn) for _, turn in turns]
+        self.stops_us = [gap[1] / 1e3 for gaps in recorded for gap in gaps if gap[2]]
+        self.seconds = sum(end - begin for (begin, end), _ in turns) / 1e9
+        # Of each turn less the bare one beside it, us a second.
+        self.more_us = [us_per_second(gaps, turn) - us_per_second(without, other) for gaps, without, (turn, other) in zip(recorded, bare, turns)]
+
+
+def within(gaps, turn):
+    """The gaps that began in a turn."""
+    return [gap for gap in gaps if turn[0] <= gap[0] < turn[1]]
+
+
+def us_per_second(gaps, turn):
+    """The time in gaps, us per second of a turn."""
+    return sum(gap[1] for gap in gaps) / 1e3 / ((turn[1] - turn[0]) / 1e9)
+
+
+def spin_in_turns(tool, sleepers, seconds):
+    """One run of the probe under torchspy, recorded for `seconds` in all, every other turn."""
+    with Target.python("probe.py", "--sleepers", sleepers) as target:
+        target.go()
+        with tool.attach(target.pid) as run:
+            time.sleep(SETTLE_S)
+            pairs = []
+            for number in range(round(seconds / TURN_S)):
+                turns = {}
+                # There and back again: a drift of the machine falls on both alike.
+                for is_recorded in (True, False) if number % 2 == 0 else (False, True):
+                    run.resume() if is_recorded else run.suspend()
+                    time.sleep(BETWEEN_S)
+                    begin = time.monotonic_ns()
+                    time.sleep(TURN_S)
+                    turns[is_recorded] = (begin, time.monotonic_ns())
+                pairs.append((turns[True], turns[False]))
+            run.resume()
+            run.finish()
+        target.signal()
+        return FeltInTurns(target.read_json(), pairs, tool.report(run.recording)["quality"])
 
 
 def spin_peer(tool, sleepers, seconds):
@@ -34,7 +87,7 @@ def spin_peer(tool, sleepers, seconds):
 
 
 def spin_once(tool, sleepers, seconds):
-    """One run of the probe under `tool` (None: bare)."""
+    """One run of the probe under a peer (None: bare)."""
     with Target.python("probe.py", "--sleepers", sleepers) as target:
         target.go()
         if tool is None:
@@ -45,27 +98,28 @@ def spin_once(tool, sleepers, seconds):
             run.wait(seconds + 60)
             target.signal()
             felt = Felt(target.read_json())
-            if isinstance(tool, profilers.TorchSpy):
-                quality = tool.report(run.recording)["quality"]
-                felt.fresh = quality["fresh"], quality["ticks"]
-            else:
-                felt.lost = tool.lost(run)
+            felt.lost = tool.lost(run)
             return felt
 
 
 class Summary:
-    """All runs of one tool at one number of sleepers, less the bare runs."""
+    """All runs of one tool at one number of sleepers, less what the bare probe feels."""
 
     def __init__(self, runs, bare):
-        # Medians over the rounds: a machine that others share stands still now and then, for longer than all stops together.
-        idle_per_second = [run.all_us / run.seconds for run in bare]
-        idle = median(idle_per_second)
         # A tick that was sampled is a stop that was felt: the same count for every tool, and none of the tools' own.
-        self.stops = sum(len(run.stops_us) for run in runs)
-        self.per_tick_us = median([(run.all_us - idle * run.seconds) / max(len(run.stops_us), 1) for run in runs])
         self.lengths = [length for run in runs for length in run.stops_us]
+        self.stops = len(self.lengths)
         self.stop_only_us = sum(self.lengths) / max(self.stops, 1)
         self.rate = self.stops / sum(run.seconds for run in runs)
+        if isinstance(runs[0], FeltInTurns):
+            # The middle of them: a machine that others share stands still now and then, for longer than all stops together.
+            more_us, error_us = middle_mean([more for run in runs for more in run.more_us])
+            self.per_tick_us, self.noise_us = more_us / max(self.rate, 1), error_us / max(self.rate, 1)
+            return
+        # Medians over the rounds, for the same reason.
+        idle_per_second = [run.all_us / run.seconds for run in bare]
+        idle = median(idle_per_second)
+        self.per_tick_us = median([(run.all_us - idle * run.seconds) / max(len(run.stops_us), 1) for run in runs])
         # By how much the bare runs differ from their own median, as a time per tick: what lies below it is not resolved.
         self.noise_us = median([abs(each - idle) for each in idle_per_second]) / max(self.rate, 1)
 
@@ -73,7 +127,7 @@ class Summary:
         """The figures in words."""
         lengths = self.lengths
         return (
-            f"{self.per_tick_us:.0f} us/tick; stops alone {self.stop_only_us:.0f} us, p50 {median(lengths):.0f}"
+            f"{self.per_tick_us:.0f} us/tick (+- {self.noise_us:.0f}); stops alone {self.stop_only_us:.0f} us, p50 {median(lengths):.0f}"
             f" p99 {quantile(lengths, 0.99):.0f} max {max(lengths, default=0):.0f} us; {self.stops} stops, {self.rate:.0f}/s"
         )
 
@@ -89,7 +143,7 @@ def spin(table, tools, quick):
             # The order turns with each round, so that none is always the one that runs first.
             order = [None, *tools]
             for tool in order[number % len(order) :] + order[: number % len(order)]:
-                run = spin_peer if isinstance(tool, profilers.PySpy) else spin_once
+                run = {profilers.PySpy: spin_peer, profilers.TorchSpy: spin_in_turns}.get(type(tool), spin_once)
                 felt = run(tool, sleepers, seconds)
                 (bare if tool is None else runs[tool.name]).append(felt)
         idle = 100 * sum(run.all_us for run in bare) / sum(run.seconds for run in bare) / 1e6
@@ -102,15 +156,15 @@ def spin(table, tools, quick):
                 raise Failed(f"the probe felt no stop at all under {tool.name}")
             summary = summaries[tool.name, sleepers] = Summary(found, bare)
             print(f"    {tool.name}, {sleepers} sleepers: {summary.line()}", flush=True)
+            if isinstance(tool, profilers.TorchSpy):
+                ticks = max(1, sum(run.ticks for run in found))
+                # Fresh captures count every thread; the running one is told by the stops that it felt.
+                share = min(sum(run.fresh_captures for run in found), sum(run.felt for run in found)) / ticks
+                table.at_least(f"fresh captures per tick, {sleepers} sleepers", share, 0.95)
+                continue
             lost = [run.lost for run in found if run.lost]
             if lost:
                 print(f"    {tool.name} itself counted {sum(l[0] for l in lost)} samples and {sum(l[1] for l in lost)} errors", flush=True)
-            fresh = [run.fresh for run in found if run.fresh]
-            if fresh:
-                share = sum(one[0] for one in fresh) / max(1, sum(one[1] for one in fresh))
-                # Fresh captures count every thread; the running one is told by the stops that it felt.
-                felt_share = sum(len(run.stops_us) for run in found) / max(1, sum(one[1] for one in fresh))
-                table.at_least(f"fresh captures per tick, {sleepers} sleepers", min(share, felt_share), 0.95)
     return summaries
 
 
@@ -120,7 +174,7 @@ def judge_ratio(table, bar, one, other, limit, form):
     if smaller.per_tick_us > 2 * smaller.noise_us:
         table.at_most(bar, one.per_tick_us / other.per_tick_us, limit, form)
     else:
-        table.skip(bar, f"bare runs differ by {smaller.noise_us:.0f} us/tick from each other, and {smaller.per_tick_us:.0f} was measured")
+        table.skip(bar, f"uncertain by {smaller.noise_us:.0f} us/tick, and {smaller.per_tick_us:.0f} was measured")
     table.at_most("    the same, stops alone", one.stop_only_us / other.stop_only_us, limit, form)
 
 
