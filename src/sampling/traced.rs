@@ -119,6 +119,11 @@ impl Turn {
         (tick + u64::from(self.number)).is_multiple_of(stride)
     }
 
+    /// Whether it was last found in the sleep that it was in before.
+    pub(super) fn is_quiet(self) -> bool {
+        self.quiet_looks > 0
+    }
+
     /// It was found in the sleep that it was in.
     pub(super) fn slept_on(&mut self) {
         self.quiet_looks = self.quiet_looks.saturating_add(1);

@@ -53,6 +53,8 @@ struct Candidate {
     slices: u64,
     /// A sleeper whose registers are needed, and not a running thread.
     asleep: Option<Whereabouts>,
+    /// It runs for a moment between two long sleeps that a stop would end with an error.
+    is_between_sleeps: bool,
 }
 
 /// The tracer's state.

@@ -24,6 +24,8 @@ const MMAP_LOCKERS: [u32; 7] = [9, 10, 11, 12, 25, 28, 216];
 const RESTARTABLE: [u32; 10] = [7, 23, 35, 61, 202, 230, 247, 270, 271, 219];
 /// epoll_wait, epoll_pwait, epoll_pwait2 on x86-64: like those above they sleep interruptibly, unlike them they end with EINTR.
 const EPOLL_WAITS: [u32; 3] = [232, 281, 441];
+/// A thread that runs for so long at a time, on average, is seldom about to sleep.
+const SHORT_RUN_NS: u64 = 1_000_000;
 /// Sleeps that ended while they were read, and whose ticks wait for one that does not: after so many the thread is stopped.
 const MAX_WOKEN: u32 = 4;
 /// How often Python's thread states are read again even if no thread came or went: a C++ thread takes and drops a state
@@ -130,6 +132,7 @@ impl Tracer {
             thread.reuse(tick.start_ns, passed);
             return true;
         }
+        let slept_long = turn.is_quiet();
         turn.comes_at_once();
         let slices = now.slices;
         let previous = thread.last;
@@ -146,6 +149,7 @@ impl Tracer {
             queue_ns,
             slices,
             asleep: None,
+            is_between_sleeps: slept_long && runs_shortly_between_events(thread, &previous),
         };
         // What an earlier look asked to stop, and stands by now, is no sleeper: it is taken with the next of those.
         if whereabouts == Whereabouts::Running || self.late.contains(thread.tid) {
@@ -343,6 +347,16 @@ fn holds_gil(process: &TracedProcess, at: usize) -> bool {
             .iter()
             .any(|(holder, _)| *holder == state)
     })
+}
+
+/// Whether a thread that runs by now waited for events when it was looked at last, and hardly ever runs for long.
+fn runs_shortly_between_events(thread: &TracedThread, before: &SchedStat) -> bool {
+    let waited = match thread.seen {
+        Seen::Asleep(whereabouts) => whereabouts.syscall(),
+        _ => None,
+    };
+    waited.is_some_and(|number| EPOLL_WAITS.contains(&number))
+        && before.run_ns < SHORT_RUN_NS.saturating_mul(before.slices)
 }
 
 /// The state of a thread off the CPU. Calls that always sleep interruptibly need no look at `stat`.

@@ -17,6 +17,10 @@ use rustc_hash::FxHashMap;
 /// it did would add as much to every sleep, at the cost of what it ran before; so the tick waits for the next stop that finds it
 /// running, as ticks over the budget do. After so many ticks the sleep is taken: it hardly ever runs for longer.
 const MAX_FALLEN_ASLEEP: u32 = 4;
+/// A thread that was asked to stop runs on until the interrupt arrives, on a virtual machine for up to 100 us. One that begins to wait
+/// for events then, gets EINTR at once. Between long waits it runs for so short that this is likely; so its tick waits for a later
+/// stop, but after so many ticks it is stopped where it runs, so that what it does there is seen at times.
+const MAX_SPARED: u32 = 16;
 /// How many threads are stopped at the same time where each is read once: no schedule presses, and so each stands for its own
 /// read alone.
 const STOPPED_AT_ONCE: usize = 1;
@@ -59,6 +63,10 @@ impl Tracer {
                 self.processes[index].threads[at].seen = Seen::Running;
             } else if self.options.nonblocking {
                 self.read_unstopped(candidate, tick);
+            } else if candidate.is_between_sleeps
+                && self.processes[index].threads[at].deferred.ticks < MAX_SPARED
+            {
+                self.defer(candidate, tick);
             } else {
                 stoppable.push(candidate);
             }
@@ -265,6 +273,7 @@ impl Tracer {
             queue_ns: 0,
             slices: 0,
             asleep: None,
+            is_between_sleeps: false,
         });
         let (processes, buffers, native) =
             (&mut self.processes, &mut self.buffers, self.options.native);
