@@ -84,13 +84,12 @@ fn every_way_to_end_gives_its_status() {
         ("exception", 1),
     ];
     let recorders = ways.map(|(how, status)| {
-        let words = [&*python, &*script, "--go", how];
+        let words = [&*python, &*script, "--after", "1", how];
         let command = Recorder::launch_command(&words, How::default());
         let recorder = Recorder::spawn(command, tempfile::tempdir().unwrap());
         (how, status, recorder)
     });
     for (how, status, recorder) in recorders {
-        recorder.wait_for_segment();
         let recorded = recorder.finish();
         assert_eq!(
             recorded.status.code(),

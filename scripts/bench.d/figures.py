@@ -26,13 +26,13 @@ def middle_mean(values):
     """The mean of the values between the quartiles, so that single disturbances count for nothing, and its standard error.
 
     The error is that of a trimmed mean (Tukey and McLaughlin 1963): of the values, with each tail drawn in to its quartile, over the
-    share that is kept. NaN below two values.
+    share that is kept. NaN for what cannot be told from so few.
     """
     ordered = sorted(values)
     quarter = len(ordered) // 4
     middle = ordered[quarter : len(ordered) - quarter]
     if len(ordered) < 2:
-        return statistics.mean(ordered), math.nan
+        return median(ordered), math.nan
     drawn_in = [middle[0]] * quarter + middle + [middle[-1]] * quarter
     return statistics.mean(middle), statistics.stdev(drawn_in) / len(ordered) ** 0.5 * len(ordered) / len(middle)
 

@@ -15,19 +15,23 @@ import profilers
 from figures import median, median_upper_bound, middle_mean
 from targets import Failed, Target, torch_python
 
-# Where a stop's budget is off, every running thread is stopped at every tick.
+# Where a stop's budget is off, running threads are stopped at every tick.
 BUDGET_OFF = ("--max-stopped", "100")
 
 
 # In a pair the script works on and on, and is recorded in turns: what the machine does to both sides is then the same. A shared
 # host does equal work at one speed for some seconds and up to 1.4 times slower for the next, so that many short turns, each
 # compared with its neighbour, tell more than few long ones.
-TURNS = 60
-# How long a turn is looked at: its mean time of a step is that of the steps which lie in it whole.
-TURN_S = 0.25
+TURNS = 18
+# How long a turn is looked at: its mean time of a step is that of the steps which lie in it whole. What torchspy does once a second
+# (a segment is compressed and written) falls due a second after it goes on, and so once into each turn.
+TURN_S = 1.0
 # What comes between: a profiler that goes on looks at all threads anew, which is no part of what sampling costs. It is the same
 # between bare turns.
 BETWEEN_S = 0.1
+# Of a turn with fewer whole steps nothing is told: the machine stood still. So many of a variant's may be lost.
+FEWEST_STEPS = 3
+MOST_LOST = 1 / 4
 # A pair's figure is the mean of the middle half of its turns' ratios (as logarithms: a ratio of noisy times is too large on
 # average). A change of the machine's speed between two neighbours is then no part of it; a stop costs every turn alike.
 # Turns that are bare on both sides are compared in the same way, and show what the figures are good to.
@@ -57,7 +61,7 @@ def section(target, tool, settle_s=SETTLE_S, parts=1):
 
 
 def pair(target, order, turns, turn_s, sparse):
-    """The same work bare (None) and under each variant of `order`, in turn, while the target works on.
+    """Turns bare (None) and under each variant of `order`, while the target works on.
 
     {variant's name: its time of a step as a multiple of the bare one}, and the mean time of a bare step, s. Each variant is one
     recording, suspended while others have their turn; one without a tool is bare, too. Those whose name is in `sparse` have few
@@ -91,16 +95,21 @@ def pair(target, order, turns, turn_s, sparse):
             last_quality[name] = profilers.TorchSpy.report(run.recording)["quality"]
     step_s = {name: {turn: mean_step_s(ends, *span) for turn, span in spans.items()} for name, spans in looked_at.items()}
     bare = step_s.pop(None)
-    logs = {name: [math.log(step / bare[turn]) for turn, step in steps.items()] for name, steps in step_s.items()}
-    ratios = {name: math.exp(middle_mean(of_turns)[0]) for name, of_turns in logs.items()}
-    return ratios, sum(bare.values()) / len(bare)
+    ratios = {}
+    for name, steps in step_s.items():
+        logs = [math.log(step / bare[turn]) for turn, step in steps.items() if step and bare[turn]]
+        if len(logs) < (1 - MOST_LOST) * len(steps):
+            raise Failed(f"{name}: only {len(logs)} of {len(steps)} turns of {turn_s} s hold {FEWEST_STEPS} steps")
+        ratios[name] = math.exp(middle_mean(logs)[0])
+    told = [step for step in bare.values() if step]
+    return ratios, sum(told) / len(told)
 
 
 def mean_step_s(ends, begin, end):
-    """The mean time of the steps that lie whole between two moments, s."""
+    """The mean time of the steps that lie whole between two moments, s; None where they are too few."""
     within = ends[bisect.bisect_left(ends, begin) : bisect.bisect_right(ends, end)]
-    if len(within) < 3:
-        raise Failed(f"{max(0, len(within) - 1)} whole steps in {end - begin:.2f} s: too few to tell how long one takes")
+    if len(within) <= FEWEST_STEPS:
+        return None
     return (within[-1] - within[0]) / (len(within) - 1)
 
 
@@ -108,7 +117,7 @@ def pairs(target, variants, count, turns=TURNS, turn_s=TURN_S):
     """`count` pairs. {variant's name: [ratio to bare]}, and the mean times of a bare step, s."""
     found = {name: [] for name, *_ in variants}
     bare_steps = []
-    sparse = {name for name, *_ in variants[1:]} if turns >= 10 * ROUNDS_OF_FIRST else set()
+    sparse = {name for name, *_ in variants[1:]} if turns >= 4 * ROUNDS_OF_FIRST else set()
     for number in range(count):
         order = [None, *variants]
         order = order[number % len(order) :] + order[: number % len(order)]
@@ -141,7 +150,7 @@ def judge(table, name, ratios, median_limit, upper_limit=None):
 
 def measure(table, folder, quick):
     """Bar 2."""
-    table.heading("2. Slowdown of a torch script with about 160 threads (fixed work; alternated with bare runs)")
+    table.heading("2. Slowdown of a torch script with about 160 threads (a step's time; in turns with bare ones)")
     python = torch_python()
     if python is None:
         table.skip("slowdown", "no torch environment")
@@ -179,7 +188,7 @@ def saturated(table, folder, mine, python):
     steps = 40
     with Target.python("many_threads.py", "--steps", steps, "--omp", 2, python=python) as target:
         work(target)
-        ratios, bare_steps = pairs(target, variants, count, parts, 4 * TURN_S)
+        ratios, bare_steps = pairs(target, variants, count, parts)
         for name, *_ in variants:
             table.stated(f"{name}: median of {count}", f"{100 * (median(ratios[name]) - 1):.1f} %")
         if pyspy:

@@ -113,13 +113,16 @@ class Summary:
         self.rate = self.stops / sum(run.seconds for run in runs)
         if isinstance(runs[0], FeltInTurns):
             # The middle of them: a machine that others share stands still now and then, for longer than all stops together.
-            more_us, error_us = middle_mean([more for run in runs for more in run.more_us])
+            all_us = [more for run in runs for more in run.more_us]
+            more_us, error_us = middle_mean(all_us)
             self.per_tick_us, self.noise_us = more_us / max(self.rate, 1), error_us / max(self.rate, 1)
+            self.plain_us = sum(all_us) / len(all_us) / max(self.rate, 1)
             return
         # Medians over the rounds, for the same reason.
         idle_per_second = [run.all_us / run.seconds for run in bare]
         idle = median(idle_per_second)
-        self.per_tick_us = median([(run.all_us - idle * run.seconds) / max(len(run.stops_us), 1) for run in runs])
+        each_us = [(run.all_us - idle * run.seconds) / max(len(run.stops_us), 1) for run in runs]
+        self.per_tick_us, self.plain_us = median(each_us), sum(each_us) / len(each_us)
         # By how much the bare runs differ from their own median, as a time per tick: what lies below it is not resolved.
         self.noise_us = median([abs(each - idle) for each in idle_per_second]) / max(self.rate, 1)
 
@@ -127,7 +130,7 @@ class Summary:
         """The figures in words."""
         lengths = self.lengths
         return (
-            f"{self.per_tick_us:.0f} us/tick (+- {self.noise_us:.0f}); stops alone {self.stop_only_us:.0f} us, p50 {median(lengths):.0f}"
+            f"{self.per_tick_us:.0f} us/tick (uncertain by {self.noise_us:.0f}; mean of all {self.plain_us:.0f}); stops alone {self.stop_only_us:.0f} us, p50 {median(lengths):.0f}"
             f" p99 {quantile(lengths, 0.99):.0f} max {max(lengths, default=0):.0f} us; {self.stops} stops, {self.rate:.0f}/s"
         )
 

@@ -100,11 +100,13 @@ pub enum Partial {
     CodeGone,
     /// Samples came faster than they could be unwound; the stack was dropped, its time was kept.
     Overflow,
+    /// The thread ran for a moment between two waits for events, and was not stopped, since that would have ended the next of them.
+    Spared,
 }
 
 impl Partial {
     /// Every reason, in the order of reports.
-    pub const ALL: [Partial; 19] = [
+    pub const ALL: [Partial; 20] = [
         Partial::NoUnwindInfo,
         Partial::RegisterUnknown,
         Partial::StackUnreadable,
@@ -124,6 +126,7 @@ impl Partial {
         Partial::UnknownPython,
         Partial::CodeGone,
         Partial::Overflow,
+        Partial::Spared,
     ];
 
     /// The stable name, as it stands in reports and JSON.
@@ -148,6 +151,7 @@ impl Partial {
             Partial::UnknownPython => "unknown_python",
             Partial::CodeGone => "code_gone",
             Partial::Overflow => "overflow",
+            Partial::Spared => "spared",
         }
     }
 }

@@ -86,6 +86,11 @@ impl Registers {
         (512..=516).contains(&result.wrapping_neg())
     }
 
+    /// Whether the thread was about to return EINTR (4) from a system call, as far as its result tells.
+    pub fn is_interrupted_call(&self) -> bool {
+        self.get(Self::RESULT).unwrap_or(0).wrapping_neg() == 4
+    }
+
     /// The instruction pointer, where it is known.
     pub fn instruction_pointer(&self) -> Option<u64> {
         self.get(Self::INSTRUCTION_POINTER)

@@ -225,15 +225,27 @@ pub(super) fn capture_standing(
     let Some(stack_pointer) = sample.registers.as_ref().and_then(Registers::stack_pointer) else {
         return read;
     };
+    if read.is_err() {
+        // That stack is gone.
+        plan.likely = LikelyStack::default();
+        let buffer = buffers.take(SMALL_BYTES);
+        return capture(of(Some(stack_pointer)), plan, buffer, buffers, sample);
+    }
     plan.likely.learn(stack_pointer);
-    if sample.snapshot.read_u64(stack_pointer).is_err() {
-        let length = match sample.shared.roots.extent(stack_pointer) {
-            Extent::Known(length) => length,
-            Extent::Unknown | Extent::Deeper => UNKNOWN_STACK_BYTES,
-        };
+    let was_read = low..(low + plan.stack_bytes as u64).saturating_sub(8);
+    if !was_read.contains(&stack_pointer) {
+        let length = stack_length(sample.shared.roots.extent(stack_pointer));
         read_stack_alone(subject.memory, (stack_pointer, length), buffers, sample);
     }
     read
+}
+
+fn stack_length(extent: Extent) -> usize {
+    match extent {
+        Extent::Known(length) => length,
+        Extent::Unknown => UNKNOWN_STACK_BYTES,
+        Extent::Deeper => MAX_STACK_BYTES,
+    }
 }
 
 /// A range to read, into the first bytes of a buffer.
@@ -272,11 +284,7 @@ fn read_ranges(
     let mut with_extras = true;
     if let Some(stack_pointer) = stack_pointer {
         let extent = sample.shared.roots.extent(stack_pointer);
-        let length = match extent {
-            Extent::Known(length) => length,
-            Extent::Unknown => UNKNOWN_STACK_BYTES,
-            Extent::Deeper => MAX_STACK_BYTES,
-        };
+        let length = stack_length(extent);
         if stack_buffer.len() < length {
             stack_buffer.resize(length, 0);
         }

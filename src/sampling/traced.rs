@@ -49,6 +49,11 @@ pub(super) struct TracedThread {
     pub(super) reused: Option<Stretch>,
     /// Time in which it ran and was passed over; the next stop stands for it too.
     pub(super) deferred: Passed,
+    /// Stops in a row that found it asleep.
+    pub(super) fallen_asleep: u32,
+    /// Time in which it ran for a moment between two waits for events, and was spared a stop; the next stop in such a moment stands for
+    /// it, and for so many looks.
+    pub(super) spared: (Passed, u32),
     /// Time in which it slept and could not be read; the next sleep that is read stands for it too.
     pub(super) deferred_sleep: Passed,
     /// The process's first thread.
@@ -193,6 +198,8 @@ impl TracedThread {
             wanted: true,
             reused: None,
             deferred: Passed::default(),
+            fallen_asleep: 0,
+            spared: (Passed::default(), 0),
             deferred_sleep: Passed::default(),
             reached,
             skipped: Passed::default(),

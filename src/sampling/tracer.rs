@@ -53,8 +53,8 @@ struct Candidate {
     slices: u64,
     /// A sleeper whose registers are needed, and not a running thread.
     asleep: Option<Whereabouts>,
-    /// It runs for a moment between two long sleeps that a stop would end with an error.
-    is_between_sleeps: bool,
+    /// It runs for a moment after a long wait for events, and is likely to begin the next one before it stands.
+    is_between_waits: bool,
 }
 
 /// The tracer's state.

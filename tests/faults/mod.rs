@@ -254,8 +254,7 @@ impl Recorder {
     pub fn spawn(mut command: Command, folder: TempDir) -> Self {
         let mut child = command
             .current_dir(folder.path())
-            // Closed when the end is waited for.
-            .stdin(Stdio::piped())
+            .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             // Whatever started the tests: a group whose leader's parent is in another one is not orphaned, and may be stopped.
@@ -325,9 +324,8 @@ impl Recorder {
         self.finish()
     }
 
-    /// Waits for its end, and lets what it launched read the end of its input before.
+    /// Waits for its end.
     pub fn finish(mut self) -> Recorded {
-        drop(self.child.stdin.take());
         for line in self.lines.by_ref() {
             self.messages.push(line.unwrap());
         }

@@ -78,4 +78,5 @@ codes!(partial partial_of Partial {
     Partial::CodeGone = 16,
     Partial::Overflow = 17,
     Partial::OtherStack = 18,
+    Partial::Spared = 19,
 });

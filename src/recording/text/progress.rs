@@ -12,22 +12,19 @@ impl Text<'_> {
         if !recording.counters.is_empty() {
             writeln!(self.out, "\ncounters")?;
         }
-        // By counter: how many readings, the first, the last.
-        let mut readings: Vec<(usize, Option<(&ProgressPoint, &ProgressPoint)>)> =
-            vec![(0, None); recording.counters.len()];
+        let mut readings: Vec<Vec<&ProgressPoint>> = vec![Vec::new(); recording.counters.len()];
         for point in &recording.points {
-            if let Some((count, ends)) = readings.get_mut(point.counter.index()) {
-                *count += 1;
-                *ends = Some((ends.map_or(point, |(first, _)| first), point));
+            if let Some(readings) = readings.get_mut(point.counter.index()) {
+                readings.push(point);
             }
         }
-        for (index, (counter, (count, ends))) in recording.counters.iter().zip(readings).enumerate()
-        {
+        for (index, (counter, readings)) in recording.counters.iter().zip(readings).enumerate() {
             self.counter(index, counter)?;
-            if let Some((first, last)) = ends {
+            if let (Some(first), Some(last)) = (readings.first(), readings.last()) {
                 writeln!(
                     self.out,
-                    "    {count} values: {} at {:.3} s, {} at {:.3} s",
+                    "    {} values: {} at {:.3} s, {} at {:.3} s",
+                    readings.len(),
                     first.value,
                     self.since_start(first.time_ns),
                     last.value,
@@ -35,7 +32,7 @@ impl Text<'_> {
                 )?;
             }
             if self.options.samples {
-                self.readings(index)?;
+                self.readings(&readings)?;
             }
         }
         if !recording.conditions.is_empty() {
@@ -53,17 +50,20 @@ impl Text<'_> {
         Ok(())
     }
 
-    /// Each reading that gave another value than the one before, and when it was last read before that.
-    fn readings(&mut self, counter: usize) -> fmt::Result {
-        let all = self.recording.points.iter();
-        for point in all.filter(|point| point.counter.index() == counter) {
-            writeln!(
+    /// Each reading that gave another value than the one before, and when that one was last read.
+    fn readings(&mut self, readings: &[&ProgressPoint]) -> fmt::Result {
+        for point in readings {
+            write!(
                 self.out,
-                "    {:.6} s: {} (not yet at {:.6} s)",
+                "    {:.6} s: {}",
                 self.since_start(point.time_ns),
-                point.value,
-                self.since_start(point.before_ns)
+                point.value
             )?;
+            if point.before_ns < point.time_ns {
+                let before = self.since_start(point.before_ns);
+                write!(self.out, " (not yet at {before:.6} s)")?;
+            }
+            writeln!(self.out)?;
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! Which threads a process has.
 
-use super::{Message, SessionOptions, Stretch, TracedProcess, TracedThread, Tracer};
+use super::{Message, Passed, SessionOptions, Stretch, TracedProcess, TracedThread, Tracer};
 use crate::model::frame::Partial;
 use crate::model::ids::ThreadId;
 use crate::model::process::ThreadInfo;
@@ -103,24 +103,36 @@ impl Tracer {
         self.outbox.send(Message::ThreadGone(id));
     }
 
+    /// Hands on the time of a thread that no capture will stand for.
     pub(super) fn flush_deferred(&mut self, index: usize, at: usize, why: Partial) {
+        self.flush_spared(index, at);
         let thread = &mut self.processes[index].threads[at];
         let mut deferred = std::mem::take(&mut thread.deferred);
         deferred.add(std::mem::take(&mut thread.deferred_sleep));
-        if deferred.weight_ns > 0 {
+        self.hand_on_unread(index, at, deferred, why);
+    }
+
+    /// The same of the time in which it was spared.
+    pub(super) fn flush_spared(&mut self, index: usize, at: usize) {
+        let (spared, _) = std::mem::take(&mut self.processes[index].threads[at].spared);
+        self.hand_on_unread(index, at, spared, Partial::Spared);
+    }
+
+    fn hand_on_unread(&mut self, index: usize, at: usize, passed: Passed, why: Partial) {
+        if passed.weight_ns > 0 {
             let end_ns = monotonic_ns();
             let stretch = Stretch {
-                thread: thread.id,
-                start_ns: end_ns.saturating_sub(deferred.weight_ns),
-                weight_ns: deferred.weight_ns,
-                ticks: deferred.ticks,
+                thread: self.processes[index].threads[at].id,
+                start_ns: end_ns.saturating_sub(passed.weight_ns),
+                weight_ns: passed.weight_ns,
+                ticks: passed.ticks,
                 capture: Capture::Unread,
                 state: ThreadState::Running,
                 syscall: None,
                 gil: Gil::Unknown,
                 gil_holder: None,
-                run_ns: deferred.run_ns,
-                queue_ns: deferred.queue_ns,
+                run_ns: passed.run_ns,
+                queue_ns: passed.queue_ns,
             };
             self.outbox.span(stretch, Some(why));
         }

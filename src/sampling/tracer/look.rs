@@ -149,7 +149,7 @@ impl Tracer {
             queue_ns,
             slices,
             asleep: None,
-            is_between_sleeps: slept_long && runs_shortly_between_events(thread, &previous),
+            is_between_waits: slept_long && runs_shortly_between_events(thread, &previous),
         };
         // What an earlier look asked to stop, and stands by now, is no sleeper: it is taken with the next of those.
         if whereabouts == Whereabouts::Running || self.late.contains(thread.tid) {

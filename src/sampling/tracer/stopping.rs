@@ -18,8 +18,8 @@ use rustc_hash::FxHashMap;
 /// running, as ticks over the budget do. After so many ticks the sleep is taken: it hardly ever runs for longer.
 const MAX_FALLEN_ASLEEP: u32 = 4;
 /// A thread that was asked to stop runs on until the interrupt arrives, on a virtual machine for up to 100 us. One that begins to wait
-/// for events then, gets EINTR at once. Between long waits it runs for so short that this is likely; so its tick waits for a later
-/// stop, but after so many ticks it is stopped where it runs, so that what it does there is seen at times.
+/// for events then, gets EINTR at once. After a long wait many run for so short that this is likely; so the tick waits for a later such
+/// moment, and after so many looks the thread is stopped all the same, so that what it does there is seen at times.
 const MAX_SPARED: u32 = 16;
 /// How many threads are stopped at the same time where each is read once: no schedule presses, and so each stands for its own
 /// read alone.
@@ -35,7 +35,7 @@ impl Tracer {
             gil.entry(candidate.process)
                 .or_insert_with(|| gil_holders(process));
         }
-        let (mut stoppable, mut sleepers) = (Vec::new(), Vec::new());
+        let (mut stoppable, mut sleepers, mut spared) = (Vec::new(), Vec::new(), 0);
         for candidate in candidates {
             let (index, at) = (candidate.process, candidate.thread);
             let state_address = self.processes[index].threads[at].plan.state_address;
@@ -63,10 +63,11 @@ impl Tracer {
                 self.processes[index].threads[at].seen = Seen::Running;
             } else if self.options.nonblocking {
                 self.read_unstopped(candidate, tick);
-            } else if candidate.is_between_sleeps
-                && self.processes[index].threads[at].deferred.ticks < MAX_SPARED
+            } else if candidate.is_between_waits
+                && self.processes[index].threads[at].spared.1 < MAX_SPARED
             {
-                self.defer(candidate, tick);
+                self.spare(candidate, tick);
+                spared += 1;
             } else {
                 stoppable.push(candidate);
             }
@@ -101,25 +102,41 @@ impl Tracer {
             }
         }
         drop(in_front);
-        let running_ns = running as u64 * weight_ns;
+        let running_ns = (running + spared) as u64 * weight_ns;
         self.quality.target_run_ns += running_ns + stopped_ns;
         self.budget.account(stopped_ns, running_ns);
         self.control.show_stops(stopped_ns, running_ns + stopped_ns);
     }
 
-    /// Puts a tick's time of a running thread off to the next capture of it.
+    /// Puts the time that a look stands for off to the next capture of the thread.
     fn defer(&mut self, candidate: Candidate, tick: Tick) {
+        let passed = self.put_off(candidate, tick);
         let thread = &mut self.processes[candidate.process].threads[candidate.thread];
-        thread.seen = Seen::Running;
-        let passed = Passed {
-            run_ns: candidate.run_ns,
-            queue_ns: candidate.queue_ns,
-            ..Passed::of(tick)
-        };
         match candidate.asleep {
             None => thread.deferred.add(passed),
             Some(_) => thread.deferred_sleep.add(passed),
         }
+    }
+
+    /// The same to the next capture in a moment like this one.
+    fn spare(&mut self, candidate: Candidate, tick: Tick) {
+        let passed = self.put_off(candidate, tick);
+        let spared = &mut self.processes[candidate.process].threads[candidate.thread].spared;
+        spared.0.add(passed);
+        spared.1 += 1;
+    }
+
+    /// What a look stands for that is not followed by a capture.
+    fn put_off(&mut self, candidate: Candidate, tick: Tick) -> Passed {
+        let thread = &mut self.processes[candidate.process].threads[candidate.thread];
+        thread.seen = Seen::Running;
+        let mut passed = Passed {
+            run_ns: candidate.run_ns,
+            queue_ns: candidate.queue_ns,
+            ..Passed::of(tick)
+        };
+        passed.add(std::mem::take(&mut thread.skipped));
+        passed
     }
 
     fn read_unstopped(&mut self, candidate: Candidate, tick: Tick) {
@@ -273,7 +290,7 @@ impl Tracer {
             queue_ns: 0,
             slices: 0,
             asleep: None,
-            is_between_sleeps: false,
+            is_between_waits: false,
         });
         let (processes, buffers, native) =
             (&mut self.processes, &mut self.buffers, self.options.native);
@@ -358,13 +375,28 @@ impl Tracer {
                 thread.stack_pointer = stack_pointer(&sample);
                 let state_address = thread.plan.state_address;
                 let registers = sample.registers.unwrap_or_else(Registers::unknown);
+                if candidate.is_between_waits
+                    && (registers.is_interrupted_call() || registers.is_interrupted_wait())
+                {
+                    // This one always sleeps before it stands, it seems: what it does is not known.
+                    self.put_back(sample);
+                    self.spare(candidate, tick);
+                    self.flush_spared(index, at);
+                    return stop_ns;
+                }
                 if candidate.asleep.is_none()
                     && registers.is_interrupted_wait()
-                    && thread.deferred.ticks < MAX_FALLEN_ASLEEP
+                    && thread.fallen_asleep < MAX_FALLEN_ASLEEP
                 {
+                    thread.fallen_asleep += 1;
                     self.put_back(sample);
                     self.defer(candidate, tick);
                     return stop_ns;
+                }
+                thread.fallen_asleep = 0;
+                if candidate.is_between_waits {
+                    let (spared, _) = std::mem::take(&mut thread.spared);
+                    thread.deferred.add(spared);
                 }
                 if let Some(whereabouts) = candidate.asleep {
                     thread.seen = Seen::Asleep(whereabouts);
