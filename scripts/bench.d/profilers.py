@@ -5,10 +5,11 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 
-from targets import ROOT, Failed
+from targets import PROGRAMS, ROOT, Failed
 
 
 def torchspy_path():
@@ -153,6 +154,23 @@ class TorchSpy:
         if not found:
             raise Failed(f"inspect --samples {recording}: no samples\n{done.stderr[-2000:]}")
         return [(float(seconds), max(1, int(looks))) for seconds, looks in found]
+
+
+class PlainStops:
+    """No profiler: the bare stops of one, with a read of as much as torchspy reads of the probe."""
+
+    name = "plain stops"
+    BYTES = 12_000
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def attach(self, pid, duration=None, rate=100):
+        """Stops the first thread of a running process."""
+        done = subprocess.run(
+            [sys.executable, os.path.join(PROGRAMS, "compiled.py"), "plain_stops.c"], stdout=subprocess.PIPE, text=True, check=True
+        )
+        return Run([done.stdout.strip(), str(pid), str(rate), str(self.BYTES)], self.folder)
 
 
 class PySpy:

@@ -32,9 +32,11 @@ class Felt:
 class FeltInTurns:
     """What the probe felt of a profiler that was suspended every other turn."""
 
-    def __init__(self, result, turns, quality):
+    def __init__(self, result, turns, quality=None):
         whole = Felt(result)
-        self.felt, self.ticks, self.fresh_captures = len(whole.stops_us), quality["ticks"], quality["fresh"]
+        self.felt = len(whole.stops_us)
+        if quality:
+            self.ticks, self.fresh_captures = quality["ticks"], quality["fresh"]
         recorded = [within(result["gaps"], turn) for turn, _ in turns]
         bare = [within(result["gaps"], turn) for _, turn in turns]
         self.stops_us = [gap[1] / 1e3 for gaps in recorded for gap in gaps if gap[2]]
@@ -54,7 +56,7 @@ def us_per_second(gaps, turn):
 
 
 def spin_in_turns(tool, sleepers, seconds):
-    """One run of the probe under torchspy, recorded for `seconds` in all, every other turn."""
+    """One run of the probe under torchspy, or plain stops, recorded for `seconds` in all, every other turn."""
     with Target.python("probe.py", "--sleepers", sleepers) as target:
         target.go()
         with tool.attach(target.pid) as run:
@@ -73,7 +75,8 @@ def spin_in_turns(tool, sleepers, seconds):
             run.resume()
             run.finish()
         target.signal()
-        return FeltInTurns(target.read_json(), pairs, tool.report(run.recording)["quality"])
+        quality = tool.report(run.recording)["quality"] if isinstance(tool, profilers.TorchSpy) else None
+        return FeltInTurns(target.read_json(), pairs, quality)
 
 
 def spin_peer(tool, sleepers, seconds):
@@ -146,7 +149,7 @@ def spin(table, tools, quick):
             # The order turns with each round, so that none is always the one that runs first.
             order = [None, *tools]
             for tool in order[number % len(order) :] + order[: number % len(order)]:
-                run = {profilers.PySpy: spin_peer, profilers.TorchSpy: spin_in_turns}.get(type(tool), spin_once)
+                run = {None: spin_once, profilers.PySpy: spin_peer}.get(tool and type(tool), spin_in_turns)
                 felt = run(tool, sleepers, seconds)
                 (bare if tool is None else runs[tool.name]).append(felt)
         idle = 100 * sum(run.all_us for run in bare) / sum(run.seconds for run in bare) / 1e6
@@ -159,6 +162,8 @@ def spin(table, tools, quick):
                 raise Failed(f"the probe felt no stop at all under {tool.name}")
             summary = summaries[tool.name, sleepers] = Summary(found, bare)
             print(f"    {tool.name}, {sleepers} sleepers: {summary.line()}", flush=True)
+            if isinstance(tool, profilers.PlainStops):
+                continue
             if isinstance(tool, profilers.TorchSpy):
                 ticks = max(1, sum(run.ticks for run in found))
                 # Fresh captures count every thread; the running one is told by the stops that it felt.
@@ -190,6 +195,10 @@ def judge(table, summaries):
             judge_ratio(table, bar, mine, peer, limit, "{:.4f}")
         else:
             table.skip(bar, "torchspy or py-spy is missing")
+        plain = summaries.get(("plain stops", sleepers))
+        if mine and plain:
+            text = f"{mine.per_tick_us / plain.per_tick_us:.2f}; stops alone {mine.stop_only_us / plain.stop_only_us:.2f}"
+            table.stated(f"stopped time per tick / plain stops, {sleepers} sleepers", text)
     few, many = summaries.get(("torchspy", 0)), summaries.get(("torchspy", 60))
     if few and many:
         judge_ratio(table, "stopped time per tick, 60 sleepers / none", many, few, 1.5, "{:.3f}")
@@ -233,6 +242,7 @@ def measure(table, folder, quick):
         table.skip("torchspy's stops", missing)
     else:
         tools.append(profilers.TorchSpy(folder))
+    tools.append(profilers.PlainStops(folder))
     pyspy = profilers.pyspy_path()
     if pyspy:
         tools.append(profilers.PySpy(folder, pyspy, native=True))
@@ -240,4 +250,4 @@ def measure(table, folder, quick):
     else:
         table.skip("py-spy's stops", "no py-spy (scripts/torch-env peers)")
     judge(table, spin(table, tools, quick))
-    interrupted_waits(table, [tool for tool in tools if tool.name != "py-spy"], quick)
+    interrupted_waits(table, [tool for tool in tools if tool.name not in ("py-spy", "plain stops")], quick)
