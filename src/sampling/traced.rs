@@ -39,8 +39,6 @@ pub(super) struct TracedThread {
     pub(super) stack_pointer: u64,
     /// We stopped it in the sleep that it is in: what it ran since then, it ran because of us.
     pub(super) own_stop: bool,
-    /// The sleep, by the slices before it, in which it could not be stopped for its registers; 0 for none.
-    pub(super) refused_in: u64,
     /// Its name when that was last looked at.
     pub(super) name: String,
     /// It ran since then: a thread takes a name by itself.
@@ -195,7 +193,6 @@ impl TracedThread {
             state: ThreadState::Unknown,
             stack_pointer: 0,
             own_stop: false,
-            refused_in: 0,
             name: String::new(),
             may_be_renamed: false,
             wanted: true,
@@ -225,7 +222,6 @@ impl TracedThread {
     /// Whether the worker lacked registers in the sleep that the thread is still in.
     pub(super) fn wants_registers(&self, now: &SchedStat) -> bool {
         !self.own_stop
-            && now.slices != self.refused_in
             && now.slices != 0
             && self.shared.registers_wanted.load(Ordering::Relaxed) == now.slices
     }
@@ -477,25 +473,4 @@ fn interpreters_of(python: &[PythonThread]) -> Vec<u64> {
     states.dedup();
     states.truncate(64);
     states
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_sleeper_that_could_not_be_stopped_is_not_asked_again_in_the_same_sleep() {
-        let pid = std::process::id() as i32;
-        let mut thread = TracedThread::new(pid, pid, ThreadId::from_index(0), Reached::default());
-        let sleeps_after = |slices| SchedStat {
-            slices,
-            ..SchedStat::default()
-        };
-        thread.shared.registers_wanted.store(7, Ordering::Relaxed);
-        assert!(thread.wants_registers(&sleeps_after(7)));
-        thread.refused_in = 7;
-        assert!(!thread.wants_registers(&sleeps_after(7)));
-        thread.shared.registers_wanted.store(8, Ordering::Relaxed);
-        assert!(thread.wants_registers(&sleeps_after(8)));
-    }
 }

@@ -414,12 +414,8 @@ impl Tracer {
                 if let Some(sample) = sample {
                     self.put_back(sample);
                 }
-                let thread = &mut self.processes[index].threads[at];
-                thread.own_stop = candidate.asleep.is_some();
-                if candidate.asleep.is_some() && matches!(outcome, Some(Outcome::Failed(_))) {
-                    // It is not asked again in this sleep, but read as it is.
-                    thread.refused_in = candidate.slices;
-                }
+                // A sleeper that cannot be stopped is not asked again in this sleep, but read as it is.
+                self.processes[index].threads[at].own_stop = candidate.asleep.is_some();
                 let why = match outcome {
                     Some(Outcome::TimedOut) => {
                         self.quality.stop_timeouts += 1;
