@@ -414,11 +414,15 @@ impl Tracer {
                 if let Some(sample) = sample {
                     self.put_back(sample);
                 }
-                // A sleeper that cannot be stopped is not asked again in this sleep, but read as it is.
+                // A sleeper that cannot be stopped is read as it is at the next look, and then asked again.
                 self.processes[index].threads[at].own_stop = candidate.asleep.is_some();
                 let why = match outcome {
                     Some(Outcome::TimedOut) => {
                         self.quality.stop_timeouts += 1;
+                        self.defer(candidate, tick);
+                        return 0;
+                    }
+                    Some(Outcome::Failed(StopError::Refused)) if candidate.asleep.is_some() => {
                         self.defer(candidate, tick);
                         return 0;
                     }
