@@ -99,6 +99,8 @@ impl Interrupting {
                     tid: self.tid,
                     signal,
                     not_before_ns: self.not_before_ns,
+                    leader: self.leader,
+                    is_own_child: self.is_own_child,
                     detached: false,
                     not_send: PhantomData,
                 };
@@ -142,6 +144,8 @@ pub struct StoppedThread {
     /// The signal of a signal-delivery-stop: it is handed on, or it would be lost.
     signal: i32,
     not_before_ns: u64,
+    leader: i32,
+    is_own_child: bool,
     detached: bool,
     not_send: NotSend,
 }
@@ -158,20 +162,41 @@ impl StoppedThread {
         read_registers(self.tid)
     }
 
-    /// Lets it run on; tells for how long it stood at most, ns: from the last look that found it running.
-    pub fn resume(mut self) -> u64 {
-        self.detach();
-        monotonic_ns().saturating_sub(self.not_before_ns)
-    }
-
-    fn detach(&mut self) {
-        if !self.detached {
-            self.detached = true;
-            reach(Point::Read, self.tid);
-            // Fails only if the thread was killed while it stood.
-            let _ = ptrace(libc::PTRACE_DETACH, self.tid, self.signal as u64);
+    /// Lets it run on.
+    pub fn resume(mut self) -> Resumed {
+        let runs = self.detach();
+        Resumed {
+            stopped_ns: monotonic_ns().saturating_sub(self.not_before_ns),
+            dying: (!runs).then_some(Interrupting {
+                tid: self.tid,
+                not_before_ns: monotonic_ns(),
+                leader: self.leader,
+                is_own_child: self.is_own_child,
+                not_send: PhantomData,
+            }),
         }
     }
+
+    /// `false` if it was killed while it was stopped: nothing else makes PTRACE_DETACH fail.
+    fn detach(&mut self) -> bool {
+        if self.detached {
+            return true;
+        }
+        self.detached = true;
+        reach(Point::Read, self.tid);
+        ptrace(libc::PTRACE_DETACH, self.tid, self.signal as u64).is_ok()
+    }
+}
+
+/// What became of a stopped thread.
+#[derive(Debug)]
+#[must_use]
+pub struct Resumed {
+    /// For how long it was stopped at most, ns: from the last poll that found it running.
+    pub stopped_ns: u64,
+    /// It was killed while it was stopped, by an exec of another thread perhaps, and stays a zombie until it has been waited for:
+    /// the exec waits for that (de_thread, fs/exec.c). To be collected like a stop.
+    pub dying: Option<Interrupting>,
 }
 
 impl Drop for StoppedThread {

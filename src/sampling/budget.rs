@@ -13,7 +13,13 @@ pub(super) struct Budget {
     turn: usize,
     window_stopped_ns: u64,
     window_run_ns: u64,
+    /// Time that stops may still take, ns: what running threads earned, less what stops took. One long stop, of a thread that
+    /// waited for a CPU, is paid back before the next.
+    balance_ns: f64,
 }
+
+/// The most that is saved up, ns: a quiet time does not pay for many long stops.
+const MAX_BALANCE_NS: f64 = 5_000_000.0;
 
 /// A stop is taken to last this long before any was measured, ns.
 const EXPECTED_STOP_NS: f64 = 150_000.0;
@@ -31,12 +37,15 @@ impl Budget {
             turn: 0,
             window_stopped_ns: 0,
             window_run_ns: 0,
+            balance_ns: 0.0,
         }
     }
 
     /// Which of `running` threads to stop now: indices that take turns from tick to tick.
     pub(super) fn choose(&mut self, running: usize) -> impl Iterator<Item = usize> + use<> {
-        let wanted = if self.max_share.is_finite() {
+        let wanted = if self.is_overdrawn() {
+            0.0
+        } else if self.max_share.is_finite() {
             self.carried = (self.carried + self.fraction * running as f64).min(running as f64);
             self.carried.floor()
         } else {
@@ -55,6 +64,10 @@ impl Budget {
     pub(super) fn account(&mut self, stopped_ns: u64, run_ns: u64) {
         self.window_stopped_ns += stopped_ns;
         self.window_run_ns += run_ns;
+        if self.max_share.is_finite() {
+            let earned_ns = run_ns as f64 * self.max_share;
+            self.balance_ns = (self.balance_ns + earned_ns - stopped_ns as f64).min(MAX_BALANCE_NS);
+        }
         if self.window_run_ns < WINDOW_NS || !self.max_share.is_finite() {
             return;
         }
@@ -69,6 +82,11 @@ impl Budget {
         }
         self.window_stopped_ns = 0;
         self.window_run_ns = 0;
+    }
+
+    /// Whether stops took more than they may, so that none is asked for now.
+    pub(super) fn is_overdrawn(&self) -> bool {
+        self.balance_ns < 0.0
     }
 
     /// Whether fewer threads are stopped than run.
@@ -112,6 +130,20 @@ mod tests {
             share(&mut budget, running, 1_000_000, stop_ns, 3_000);
             assert!(share(&mut budget, running, 1_000_000, stop_ns, 3_000) < 0.02);
         }
+    }
+
+    #[test]
+    fn a_single_long_stop_is_paid_back_before_the_next() {
+        let mut budget = Budget::new(0.02, 10_000_000);
+        share(&mut budget, 2, 10_000_000, 60_000, 500);
+        budget.account(500_000_000, 0);
+        // 2 % of two running threads: 400 us a tick.
+        let silent = (0..5_000).take_while(|_| {
+            let stops = budget.choose(2).count();
+            budget.account(0, 20_000_000);
+            stops == 0
+        });
+        assert!((1_200..1_250).contains(&silent.count()));
     }
 
     #[test]

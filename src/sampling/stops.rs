@@ -1,4 +1,4 @@
-//! Stopping the chosen threads of a tick: all are asked first, then each is read and let go as soon as it stands.
+//! Stopping the chosen threads of a tick, one after the other: asked, awaited, read, let go.
 
 use crate::os::clock::monotonic_ns;
 use crate::os::stop::{Collected, Interrupting, StopError, StoppedThread, wait_for_any_stop};
@@ -8,7 +8,7 @@ use std::time::Duration;
 /// How long to look again and again before going to sleep for the stop: waking up costs more than most stops last. On a virtual
 /// machine the interrupt alone takes 35 to 100 us to arrive (mean of some 600, at 100 Hz).
 const SPIN_NS: u64 = 200_000;
-/// The same where threads are asked to stop on every CPU, ours too: one that we keep from running cannot stop.
+/// The same where as many threads run as there are CPUs.
 const CROWDED_SPIN_NS: u64 = 5_000;
 /// How long to wait for threads that do not stop: a thread that waits for a CPU stops when it gets one, and is read then.
 const DEADLINE_NS: u64 = 2_000_000;
@@ -21,14 +21,18 @@ pub(super) const SHORT_NAP: Duration = Duration::from_micros(40);
 static CPUS: LazyLock<usize> =
     LazyLock::new(|| std::thread::available_parallelism().map_or(1, usize::from));
 
-/// Threads that were asked to stop and had not by the deadline: read and let go the moment they do.
+/// What a thread was asked that has not been answered yet: to stop, or, where it was killed while it was stopped, to be waited for.
+///
+/// Nothing is seized while there is one. PTRACE_SEIZE waits for the process's cred_guard_mutex (ptrace_attach, kernel/ptrace.c), which an
+/// exec holds until all other threads are gone, and a traced one is gone only when its tracer has waited for it: a tracer that
+/// waits for the mutex instead hangs with its target. With nothing outstanding that wait harms nobody.
 #[derive(Debug, Default)]
 pub(super) struct LateStops {
     pending: Vec<Interrupting>,
 }
 
 impl LateStops {
-    /// Every late thread that stands by now. Dropping one resumes it, with its signal.
+    /// Every late thread that is stopped by now.
     pub(super) fn arrived(&mut self) -> Vec<StoppedThread> {
         let mut arrived = Vec::new();
         for interrupting in std::mem::take(&mut self.pending) {
@@ -44,12 +48,19 @@ impl LateStops {
         arrived
     }
 
-    /// Whether any thread may still stop for us.
+    /// Lets a thread run on; gives for how long it was stopped at most, ns.
+    pub(super) fn resume(&mut self, stopped: StoppedThread) -> u64 {
+        let resumed = stopped.resume();
+        self.pending.extend(resumed.dying);
+        resumed.stopped_ns
+    }
+
+    /// Whether nothing is outstanding.
     pub(super) fn is_empty(&self) -> bool {
         self.pending.is_empty()
     }
 
-    /// Whether this thread may still stop for us, or stands and was not collected yet.
+    /// Whether this thread may still stop for us, or is stopped and was not collected yet.
     pub(super) fn contains(&self, tid: i32) -> bool {
         self.pending
             .iter()
@@ -59,10 +70,12 @@ impl LateStops {
 
 /// What became of one request.
 pub(super) enum Outcome {
-    /// It was read and runs on; it stood for at most so long, ns.
+    /// It was read and runs on; it was stopped for at most so long, ns.
     Resumed(u64),
-    /// It had not stopped by the deadline, or is still awaited from an earlier tick.
+    /// It had not stopped by the deadline.
     TimedOut,
+    /// It was not asked: another had not answered yet, or others took all the time there was for it.
+    NotAsked,
     /// It could not be asked.
     Failed(StopError),
     /// It ended.
@@ -78,65 +91,72 @@ pub(super) struct Request {
     pub(super) leader: i32,
     /// Of a process that torchspy started.
     pub(super) is_own_child: bool,
+    /// It sleeps: asking it can wait.
+    pub(super) is_asleep: bool,
 }
 
-/// Asks all of `requests` to stop, calls `read` with each that stands and lets it go. `done` is told what became of each. `nap` is the
-/// longest sleep between two looks.
-pub(super) fn stop_all(
+/// Asks one of `requests` after the other to stop, calls `read` with it when it is stopped, and lets it go before the next is asked.
+/// `done` is told what became of each, and for how long it was dealt with, ns. `nap` is the longest sleep between two polls. Sleepers are
+/// asked for as long as CLOCK_MONOTONIC shows less than `sleepers_until_ns`.
+pub(super) fn stop_each(
     requests: &[Request],
     nap: Duration,
+    sleepers_until_ns: u64,
     late: &mut LateStops,
     mut read: impl FnMut(usize, &StoppedThread),
-    mut done: impl FnMut(usize, Outcome),
+    mut done: impl FnMut(usize, Outcome, u64),
 ) {
-    let mut pending = Vec::with_capacity(requests.len());
-    for (index, request) in requests.iter().enumerate() {
-        if late.contains(request.tid) {
-            done(index, Outcome::TimedOut);
-            continue;
-        }
-        match Interrupting::request(request.tid, request.leader, request.is_own_child) {
-            Ok(interrupting) => pending.push((index, interrupting)),
-            Err(error) => done(index, Outcome::Failed(error)),
-        }
-    }
-    let spin_ns = if pending.len() < *CPUS {
+    // With as many threads as CPUs the one that is asked may be waiting for the CPU that we spin on.
+    let spin_ns = if requests.len() < *CPUS {
         SPIN_NS
     } else {
         CROWDED_SPIN_NS
     };
-    let begun_ns = monotonic_ns();
-    let mut progress_ns = begun_ns;
-    while !pending.is_empty() {
-        let mut still = Vec::with_capacity(pending.len());
-        for (index, interrupting) in pending {
-            match interrupting.collect() {
-                Collected::Stopped(stopped) => {
-                    read(index, &stopped);
-                    done(index, Outcome::Resumed(stopped.resume()));
-                    progress_ns = monotonic_ns();
-                }
-                Collected::Pending(interrupting) => still.push((index, interrupting)),
-                Collected::Gone => done(index, Outcome::Gone),
-                Collected::Replaced(interrupting) => {
-                    late.pending.push(interrupting);
-                    done(index, Outcome::Gone);
-                }
-            }
+    for (index, request) in requests.iter().enumerate() {
+        let begun_ns = monotonic_ns();
+        if !late.is_empty() || (request.is_asleep && begun_ns > sleepers_until_ns) {
+            done(index, Outcome::NotAsked, 0);
+            continue;
         }
-        pending = still;
-        if pending.is_empty() {
-            break;
+        let outcome = match Interrupting::request(request.tid, request.leader, request.is_own_child)
+        {
+            Ok(interrupting) => {
+                await_stop(interrupting, (spin_ns, nap), late, |stopped| {
+                    read(index, stopped);
+                })
+            }
+            Err(error) => Outcome::Failed(error),
+        };
+        done(index, outcome, monotonic_ns() - begun_ns);
+    }
+}
+
+fn await_stop(
+    mut interrupting: Interrupting,
+    (spin_ns, nap): (u64, Duration),
+    late: &mut LateStops,
+    read: impl FnOnce(&StoppedThread),
+) -> Outcome {
+    let begun_ns = monotonic_ns();
+    loop {
+        match interrupting.collect() {
+            Collected::Stopped(stopped) => {
+                read(&stopped);
+                return Outcome::Resumed(late.resume(stopped));
+            }
+            Collected::Pending(pending) => interrupting = pending,
+            Collected::Gone => return Outcome::Gone,
+            Collected::Replaced(replaced) => {
+                late.pending.push(replaced);
+                return Outcome::Gone;
+            }
         }
         let now_ns = monotonic_ns();
         if now_ns > begun_ns + DEADLINE_NS {
-            for (index, interrupting) in pending {
-                late.pending.push(interrupting);
-                done(index, Outcome::TimedOut);
-            }
-            return;
+            late.pending.push(interrupting);
+            return Outcome::TimedOut;
         }
-        if now_ns > progress_ns + spin_ns {
+        if now_ns > begun_ns + spin_ns {
             wait_for_any_stop(nap);
         } else {
             std::hint::spin_loop();

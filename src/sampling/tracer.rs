@@ -24,7 +24,7 @@ use crate::model::sample::{Capture, Gil, ThreadState};
 use crate::os::clock::{monotonic_ns, own_cpu_ns, sleep_until, wake_precisely};
 use crate::os::new_pids::NewestPid;
 use crate::os::placement::Placement;
-use crate::os::priority::Ahead;
+use crate::os::priority::{Ahead, InFront};
 use crate::os::stop::{block_child_signals, wait_for_any_stop};
 use crate::os::threads::{SchedStat, ThreadFiles, Whereabouts};
 use crate::python::frames::PythonStack;
@@ -38,7 +38,7 @@ const FIRST_NS: u64 = 150_000_000;
 const NAP_NS: u64 = 20_000_000;
 
 /// How long, at the end, threads are waited for that were asked to stop and have not yet.
-const LATE_STOPS_NS: u64 = 1_000_000_000;
+const LATE_STOPS_NS: u64 = 500_000_000;
 /// How often it is found out where the trainers' threads run, and of how many at most.
 const PLACE_NS: u64 = 100_000_000;
 const MAX_PLACED: usize = 16;
@@ -84,6 +84,8 @@ pub(super) struct Tracer {
     own_cpu_ns: u64,
     own_queue: (ThreadFiles, SchedStat),
     ahead: Ahead,
+    /// While threads are stopped, or asked to stop.
+    in_front: Option<InFront>,
     placement: Placement,
     /// When it was last found out where the trainers' threads run, CLOCK_MONOTONIC.
     placed_ns: u64,
@@ -134,6 +136,7 @@ impl Tracer {
             own_cpu_ns: own_cpu_ns(),
             own_queue: (own_files, own_stat),
             ahead: Ahead::default(),
+            in_front: None,
             placement: Placement::default(),
             placed_ns: 0,
             launched_pid,
@@ -222,8 +225,11 @@ impl Tracer {
         let deadline_ns = monotonic_ns() + LATE_STOPS_NS;
         while !self.late.is_empty() && monotonic_ns() < deadline_ns {
             wait_for_any_stop(Duration::from_millis(5));
-            drop(self.late.arrived());
+            for stopped in self.late.arrived() {
+                self.late.resume(stopped);
+            }
         }
+        self.in_front = None;
     }
 
     fn tick(&mut self, tick: Tick) {

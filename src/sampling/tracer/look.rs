@@ -85,9 +85,8 @@ impl Tracer {
             if self.processes[index].turns[at].has_come(ticks, weight_ns) {
                 gone |= !self.look_at_thread(index, at, tick, candidates);
             }
-            if self.options.once {
-                self.take_late();
-            }
+            // One that was asked to stop is not to be stopped for as long as all the others are polled.
+            self.take_late();
         }
         if gone {
             self.processes[index].link_count = 0;

@@ -1,6 +1,6 @@
 //! What is done with threads that run: stopped, read and let go; or only read.
 
-use super::{Candidate, Passed, RawSample, Seen, Stretch, Tick, TracedProcess, Tracer};
+use super::{Candidate, Passed, RawSample, Seen, Stretch, Tick, TracedProcess, TracedThread, Tracer};
 use crate::model::frame::Partial;
 use crate::model::ids::ThreadId;
 use crate::model::registers::Registers;
@@ -10,7 +10,7 @@ use crate::os::stop::{StopError, StoppedThread};
 use crate::os::threads::ThreadFiles;
 use crate::python::threads::{GilState, read_gil_holder};
 use crate::sampling::capture::{Buffers, Subject, capture, capture_standing, capture_unstopped};
-use crate::sampling::stops::{NAP, Outcome, Request, SHORT_NAP, stop_all};
+use crate::sampling::stops::{NAP, Outcome, Request, SHORT_NAP, stop_each};
 use rustc_hash::FxHashMap;
 
 /// A thread that ran when it was looked at may be asleep when it stands, some tens of microseconds later. Taking that for what
@@ -21,9 +21,11 @@ const MAX_FALLEN_ASLEEP: u32 = 4;
 /// for events then, gets EINTR at once. After a long wait many run for so short that this is likely; so the tick waits for a later such
 /// moment, and after so many looks the thread is stopped all the same, so that what it does there is seen at times.
 const MAX_SPARED: u32 = 16;
-/// How many threads are stopped at the same time where each is read once: no schedule presses, and so each stands for its own
-/// read alone.
-const STOPPED_AT_ONCE: usize = 1;
+/// How much of a period may pass before no further sleeper is stopped for its registers: the rest waits for the next tick.
+const SLEEPERS_SHARE: u64 = 5;
+/// How long a thread's time may be deferred before its Python frames are read without a stop, ns: where stops wait for a CPU, few fit
+/// into the budget.
+const MAX_DEFERRED_NS: u64 = 250_000_000;
 
 impl Tracer {
     /// Stops, or in nonblocking mode only reads, what runs; the rest of it waits for its turn.
@@ -77,35 +79,69 @@ impl Tracer {
         for index in self.budget.choose(running) {
             chosen[index] = true;
         }
-        let mut to_stop = sleepers;
+        // Those that run come first: a sleeper stays where it is.
+        let mut to_stop = Vec::with_capacity(running + sleepers.len());
         for (candidate, chosen) in stoppable.into_iter().zip(chosen) {
             if chosen {
                 to_stop.push(candidate);
-                continue;
+            } else {
+                self.skip_for_budget(candidate, tick);
             }
-            self.quality.skipped_for_budget += 1;
-            self.defer(candidate, tick);
         }
+        to_stop.append(&mut sleepers);
+        // Where threads are read once not only for each of the stops: the CPU is given back a slice later, and a thread that was
+        // awaited may be stopped by then.
+        if !to_stop.is_empty() {
+            self.stand_in_front();
+        }
+        let mut stopped_ns = 0;
+        // Where each thread is read once nothing is put off: they are stopped one by one, and those that come late are awaited.
         let together = match self.options.once {
-            true => STOPPED_AT_ONCE,
+            true => 1,
             false => to_stop.len().max(1),
         };
-        // Not only for each of the stops: who stands aside in between gets the CPU back a slice later, and a thread that was waited
-        // for may stand by then.
-        let in_front =
-            (self.options.once && !to_stop.is_empty()).then(|| self.ahead.stand_in_front());
-        let mut stopped_ns = 0;
         for part in to_stop.chunks(together) {
             stopped_ns += self.stop_candidates(part, tick, &gil);
             if self.options.once {
                 self.wait_for_late();
             }
         }
-        drop(in_front);
+        self.step_back();
         let running_ns = (running + spared) as u64 * weight_ns;
         self.quality.target_run_ns += running_ns + stopped_ns;
         self.budget.account(stopped_ns, running_ns);
         self.control.show_stops(stopped_ns, running_ns + stopped_ns);
+    }
+
+    /// Runs before all others, as long as threads are stopped or asked to stop.
+    fn stand_in_front(&mut self) {
+        if self.in_front.is_none() {
+            self.in_front = Some(self.ahead.stand_in_front());
+        }
+    }
+
+    /// Runs as the others do, unless a thread that was asked to stop may be stopped any time: it would be for as long as we wait for a
+    /// CPU.
+    pub(super) fn step_back(&mut self) {
+        if self.late.is_empty() {
+            self.in_front = None;
+        }
+    }
+
+    /// Leaves out a stop that the budget has no room for.
+    fn skip_for_budget(&mut self, candidate: Candidate, tick: Tick) {
+        self.quality.skipped_for_budget += 1;
+        let process = &self.processes[candidate.process];
+        let thread = &process.threads[candidate.thread];
+        let can_be_read = process.interpreter.is_some() && thread.plan.state_address.is_some();
+        if can_be_read
+            && self.budget.is_overdrawn()
+            && thread.deferred.weight_ns > MAX_DEFERRED_NS
+        {
+            self.read_unstopped(candidate, tick);
+        } else {
+            self.defer(candidate, tick);
+        }
     }
 
     /// Puts the time that a look stands for off to the next capture of the thread.
@@ -186,6 +222,7 @@ impl Tracer {
                 tid: thread.tid,
                 leader: process.pid,
                 is_own_child: process.is_own_child,
+                is_asleep: candidate.asleep.is_some(),
             });
             prepared.push(Some((
                 sample,
@@ -195,8 +232,7 @@ impl Tracer {
         let mut late = std::mem::take(&mut self.late);
         let mut outcomes: Vec<Option<Outcome>> = Vec::new();
         outcomes.resize_with(candidates.len(), || None);
-        let mut done: Vec<(Candidate, u64)> =
-            candidates.iter().map(|candidate| (*candidate, 0)).collect();
+        let mut took_ns = vec![0; candidates.len()];
         let mut samples: Vec<Option<Box<RawSample>>> = Vec::new();
         samples.resize_with(candidates.len(), || None);
         // A single look shows stacks and the lock's holder side by side: both are of the moment in which the thread stands.
@@ -205,13 +241,12 @@ impl Tracer {
         let is_once = self.options.once;
         let (processes, buffers, native) =
             (&mut self.processes, &mut self.buffers, self.options.native);
-        let alone = !self.options.once && !candidates.is_empty();
-        let ahead = alone.then(|| self.ahead.stand_in_front());
         let nap = if self.options.once { SHORT_NAP } else { NAP };
-        let begun_ns = monotonic_ns();
-        stop_all(
+        let sleepers_until_ns = monotonic_ns() + self.schedule.period_ns() / SLEEPERS_SHARE;
+        stop_each(
             &requests,
             nap,
+            sleepers_until_ns,
             &mut late,
             |at, stopped| {
                 let Some((mut sample, stack)) = prepared[at].take() else {
@@ -231,14 +266,16 @@ impl Tracer {
                 holders[at] = is_once.then(|| gil_holders(process));
                 samples[at] = Some(sample);
             },
-            |at, outcome| {
+            |at, outcome, ns| {
                 outcomes[at] = Some(outcome);
-                done[at].1 = monotonic_ns();
+                took_ns[at] = ns;
             },
         );
-        drop(ahead);
         self.late = late;
-        let ticks = self.share_out_stops(&done, tick, begun_ns);
+        if !self.options.once {
+            self.step_back();
+        }
+        let ticks = self.charge_stops(candidates, &took_ns, tick);
         let mut stopped_ns = 0;
         for (at, candidate) in candidates.iter().enumerate() {
             let outcome = outcomes[at].take();
@@ -271,15 +308,18 @@ impl Tracer {
                         .position(|thread| thread.tid == tid)?;
                     Some((index, at))
                 });
-            let Some((index, at)) = place else {
-                continue;
+            let is_awaited = |&(index, at): &(usize, usize)| {
+                let thread: &TracedThread = &self.processes[index].threads[at];
+                thread.deferred.weight_ns + thread.deferred_sleep.weight_ns > 0
             };
-            let thread = &self.processes[index].threads[at];
-            if thread.deferred.weight_ns + thread.deferred_sleep.weight_ns == 0 {
-                continue;
+            match place.filter(is_awaited) {
+                Some((index, at)) => self.read_late(index, at, stopped),
+                None => {
+                    self.late.resume(stopped);
+                }
             }
-            self.read_late(index, at, stopped);
         }
+        self.step_back();
     }
 
     fn read_late(&mut self, index: usize, at: usize, stopped: StoppedThread) {
@@ -301,7 +341,7 @@ impl Tracer {
         read_stopped(process, at, &stopped, native, stack, buffers, &mut sample);
         process.threads[at].stack_pointer = stack_pointer(&sample);
         let holders = gil_holders(process);
-        let stop_ns = stopped.resume();
+        let stop_ns = self.late.resume(stopped);
         self.quality.stops.record(stop_ns);
         // Its running time was accounted for in the tick that asked for the stop.
         self.budget.account(stop_ns, 0);
@@ -323,32 +363,33 @@ impl Tracer {
         self.hand_on(index, at, sample);
     }
 
-    /// Puts the schedule off by the time that stops took since `begun_ns`, and shares that time out. A thread that was waited for
-    /// spent its part where it stands, stopped, or waiting for a CPU or in the kernel to be: its tick is longer by that. The time of
-    /// the others, and of what followed a thread's resuming, waits for the next look. Gives each candidate's tick.
-    fn share_out_stops(
+    /// Postpones the schedule by the longest of the stops, and charges their time. A thread that was asked to stop spent `took_ns` where it
+    /// is, stopped, or waiting for a CPU or in the kernel to be: its tick is longer by that. The rest waits for the next poll. Gives
+    /// each candidate's tick.
+    fn charge_stops(
         &mut self,
-        done: &[(Candidate, u64)],
+        candidates: &[Candidate],
+        took_ns: &[u64],
         tick: Tick,
-        begun_ns: u64,
     ) -> Vec<Tick> {
-        let since = |end_ns: u64| end_ns.saturating_sub(begun_ns);
-        let whole_ns = since(done.iter().map(|(_, done_ns)| *done_ns).max().unwrap_or(0));
-        self.schedule.put_off(whole_ns);
-        let missed_ns = self.put_off_ns + whole_ns;
+        let longest_ns = took_ns.iter().copied().max().unwrap_or(0);
+        self.schedule.put_off(longest_ns);
+        let missed_ns = self.put_off_ns + longest_ns;
         let period_ns = self.schedule.period_ns();
         self.quality.missed_ticks += missed_ns / period_ns;
         self.put_off_ns = missed_ns % period_ns;
-        self.reached.ns += whole_ns;
+        self.reached.ns += longest_ns;
         if self.options.gil_only {
             // Only who holds the GIL is recorded, and who did meanwhile is not known.
             for process in &mut self.processes {
-                process.put_off(whole_ns);
+                process.put_off(longest_ns);
             }
         }
-        done.iter()
-            .map(|(candidate, done_ns)| {
-                let end_ns = tick.end_ns + since(*done_ns);
+        candidates
+            .iter()
+            .zip(took_ns)
+            .map(|(candidate, took_ns)| {
+                let end_ns = tick.end_ns + took_ns;
                 let thread = &mut self.processes[candidate.process].threads[candidate.thread];
                 thread.reached.ns = thread.reached.ns.max(end_ns);
                 Tick { end_ns, ..tick }
@@ -420,6 +461,15 @@ impl Tracer {
                     Some(Outcome::TimedOut) => {
                         self.quality.stop_timeouts += 1;
                         self.defer(candidate, tick);
+                        return 0;
+                    }
+                    Some(Outcome::NotAsked) => {
+                        self.processes[index].threads[at].own_stop = false;
+                        if candidate.asleep.is_none() {
+                            self.skip_for_budget(candidate, tick);
+                        } else {
+                            self.defer(candidate, tick);
+                        }
                         return 0;
                     }
                     Some(Outcome::Failed(StopError::Refused)) if candidate.asleep.is_some() => {
