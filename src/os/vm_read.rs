@@ -29,7 +29,7 @@ impl ProcessMemory {
     }
 
     /// `process_vm_readv`, through another thread where the one so far is dead.
-    fn read(&self, local: &mut [IoSliceMut<'_>], remote: &[RemoteIoVec]) -> Result<usize, Errno> {
+    pub(super) fn read(&self, local: &mut [IoSliceMut<'_>], remote: &[RemoteIoVec]) -> Result<usize, Errno> {
         let through = self.through.load(Ordering::Relaxed);
         match process_vm_readv(Pid::from_raw(through), local, remote) {
             Err(Errno::ESRCH) => {
@@ -68,7 +68,7 @@ impl ProcessMemory {
     }
 }
 
-fn error_of(errno: Errno, address: u64) -> ReadError {
+pub(super) fn error_of(errno: Errno, address: u64) -> ReadError {
     match errno {
         Errno::EPERM | Errno::EACCES => ReadError::PermissionDenied,
         Errno::ESRCH => ReadError::Gone,

@@ -6,7 +6,7 @@ use crate::memory::{LayeredMemory, Memory, ReadError};
 use crate::model::frame::Partial;
 use crate::model::registers::Registers;
 use crate::os::clock::monotonic_ns;
-use crate::os::vm_read::ProcessMemory;
+use crate::os::resident::ResidentMemory;
 use crate::python::discover::Interpreter;
 use crate::python::frames::{FrameError, data_stack_range, read_stack, state_range};
 use crate::torch::probe::progress::INT_BYTES;
@@ -86,10 +86,17 @@ impl ReadPlan {
     }
 
     /// Finds out beforehand where the Python frames of a thread lie that was not read yet: what a stop need not look for.
-    pub(super) fn prime(&mut self, interpreter: &Interpreter, memory: &ProcessMemory) {
+    pub(super) fn prime(&mut self, interpreter: &Interpreter, memory: &ResidentMemory) {
         if let (Some(state), None) = (self.state_address, self.data_stack) {
             self.data_stack = data_stack_range(interpreter, state, memory);
         }
+    }
+
+    /// Where the stack probably begins at the next stop; `None` where the last ones do not tell.
+    fn likely_stack(&self, shared: &ThreadShared) -> Option<u64> {
+        self.likely.low().filter(|&low| {
+            matches!(shared.roots.extent(low), Extent::Known(length) if length as u64 <= SAME_STACK_BYTES)
+        })
     }
 
     /// Whether the worker has said since what else is to be read with the thread.
@@ -158,7 +165,7 @@ impl Buffers {
 /// The thread that is read.
 #[derive(Clone, Copy)]
 pub(super) struct Subject<'a> {
-    pub(super) memory: &'a ProcessMemory,
+    pub(super) memory: &'a ResidentMemory,
     pub(super) interpreter: Option<&'a Interpreter>,
     /// Where its stack is; `None` leaves the native stack alone.
     pub(super) stack_pointer: Option<u64>,
@@ -205,9 +212,7 @@ pub(super) fn capture_standing(
     sample: &mut RawSample,
     registers: impl FnOnce() -> Option<Registers>,
 ) -> Result<(), ReadError> {
-    let likely = plan.likely.low().filter(|&low| {
-        matches!(sample.shared.roots.extent(low), Extent::Known(length) if length as u64 <= SAME_STACK_BYTES)
-    });
+    let likely = plan.likely_stack(&sample.shared);
     let of = |stack_pointer| Subject {
         stack_pointer,
         ..subject
@@ -248,6 +253,49 @@ fn stack_length(extent: Extent) -> usize {
     }
 }
 
+/// Looks up beforehand whether what a stop is likely to read is there.
+pub(super) fn look_up(
+    memory: &ResidentMemory,
+    interpreter: Option<&Interpreter>,
+    plan: &ReadPlan,
+    shared: &ThreadShared,
+) {
+    let stack_pointer = plan.likely_stack(shared);
+    memory.look_up(planned_ranges(interpreter, plan, shared, stack_pointer));
+}
+
+/// Addresses and lengths of what is read of a thread whose stack begins at `stack_pointer`. What may fail comes last: the kernel
+/// stops at the first page that is not there.
+fn planned_ranges(
+    interpreter: Option<&Interpreter>,
+    plan: &ReadPlan,
+    shared: &ThreadShared,
+    stack_pointer: Option<u64>,
+) -> Vec<(u64, usize)> {
+    let mut ranges = Vec::with_capacity(8 + plan.extras.len());
+    if let (Some(interpreter), Some(state)) = (interpreter, plan.state_address) {
+        ranges.push(state_range(interpreter, state));
+        if let Some((start, used)) = plan.data_stack {
+            let end = (start.saturating_add(used as u64)).next_multiple_of(PAGE);
+            let length = (end.saturating_sub(start) as usize).min(MAX_DATA_STACK_BYTES);
+            ranges.push((start, length));
+        }
+    }
+    let mut with_extras = true;
+    if let Some(stack_pointer) = stack_pointer {
+        let extent = shared.roots.extent(stack_pointer);
+        ranges.push((stack_pointer, stack_length(extent)));
+        with_extras = matches!(extent, Extent::Known(_));
+    }
+    if with_extras {
+        ranges.extend_from_slice(plan.watched.ranges());
+        let ints = plan.watched.last_ints();
+        ranges.extend(ints.map(|address| (address, INT_BYTES)));
+        ranges.extend_from_slice(&plan.extras);
+    }
+    ranges
+}
+
 /// A range to read, into the first bytes of a buffer.
 struct Wanted {
     address: u64,
@@ -258,51 +306,31 @@ struct Wanted {
 fn read_ranges(
     subject: Subject<'_>,
     plan: &mut ReadPlan,
-    mut stack_buffer: Vec<u8>,
+    stack_buffer: Vec<u8>,
     buffers: &mut Buffers,
     sample: &mut RawSample,
 ) -> Result<(), ReadError> {
-    let mut ranges: Vec<Wanted> = Vec::with_capacity(4 + plan.extras.len());
-    let mut want = |address: u64, length: usize, buffer: Vec<u8>| {
+    let stack_pointer = subject.stack_pointer;
+    let planned = planned_ranges(subject.interpreter, plan, &sample.shared, stack_pointer);
+    let mut ranges: Vec<Wanted> = Vec::with_capacity(planned.len());
+    let mut stack_buffer = Some(stack_buffer);
+    for (address, length) in planned {
+        let is_stack = Some(address) == stack_pointer;
+        let mut buffer = match stack_buffer.take_if(|_| is_stack) {
+            Some(buffer) => buffer,
+            None => buffers.take(length),
+        };
+        if buffer.len() < length {
+            buffer.resize(length, 0);
+        }
         ranges.push(Wanted {
             address,
             length,
             buffer,
         });
-    };
-    if let (Some(interpreter), Some(state)) = (subject.interpreter, plan.state_address) {
-        let (start, length) = state_range(interpreter, state);
-        want(start, length, buffers.take(length));
-        if let Some((start, used)) = plan.data_stack {
-            let end = (start.saturating_add(used as u64)).next_multiple_of(PAGE);
-            let length = (end.saturating_sub(start) as usize).min(MAX_DATA_STACK_BYTES);
-            want(start, length, buffers.take(length));
-        }
     }
-    // Whatever may fail comes last: the kernel stops at the first page that is not there.
-    let stack_pointer = subject.stack_pointer;
-    let mut with_extras = true;
-    if let Some(stack_pointer) = stack_pointer {
-        let extent = sample.shared.roots.extent(stack_pointer);
-        let length = stack_length(extent);
-        if stack_buffer.len() < length {
-            stack_buffer.resize(length, 0);
-        }
-        want(stack_pointer, length, stack_buffer);
-        with_extras = matches!(extent, Extent::Known(_));
-    } else {
-        buffers.put_back(stack_buffer);
-    }
-    if with_extras {
-        for &(address, length) in plan.watched.ranges() {
-            want(address, length, buffers.take(length));
-        }
-        for address in plan.watched.last_ints() {
-            want(address, INT_BYTES, buffers.take(INT_BYTES));
-        }
-        for &(address, length) in &plan.extras {
-            want(address, length, buffers.take(length));
-        }
+    if let Some(unused) = stack_buffer {
+        buffers.put_back(unused);
     }
     if ranges.is_empty() {
         return Ok(());
@@ -347,7 +375,7 @@ fn read_ranges(
 
 /// Reads the ints of counters that were counted on since the last read: each number is an object of its own.
 fn read_moved_ints(
-    memory: &ProcessMemory,
+    memory: &ResidentMemory,
     watched: &mut WatchPlan,
     buffers: &mut Buffers,
     sample: &mut RawSample,
@@ -372,7 +400,7 @@ fn read_moved_ints(
 }
 
 fn read_stack_alone(
-    memory: &ProcessMemory,
+    memory: &ResidentMemory,
     (stack_pointer, length): (u64, usize),
     buffers: &mut Buffers,
     sample: &mut RawSample,
@@ -413,7 +441,7 @@ fn learn(
 ///
 /// Gives whether they did; if not, what they have in common at the root end is kept and the leaf says `Torn`.
 pub(super) fn capture_unstopped(
-    memory: &ProcessMemory,
+    memory: &ResidentMemory,
     interpreter: &Interpreter,
     plan: &mut ReadPlan,
     buffers: &mut Buffers,

@@ -10,6 +10,8 @@ pub(super) struct Control {
     /// Wakes the keeper.
     keeper: Bell,
     stop: AtomicBool,
+    /// The tracer does not answer any more: what there is, is all.
+    abandoned: AtomicBool,
     pause: AtomicBool,
     paused: AtomicBool,
     tree_gone: AtomicBool,
@@ -39,6 +41,7 @@ impl Control {
         Ok(Self {
             keeper: Bell::new()?,
             stop: AtomicBool::default(),
+            abandoned: AtomicBool::default(),
             pause: AtomicBool::default(),
             paused: AtomicBool::default(),
             tree_gone: AtomicBool::default(),
@@ -65,6 +68,14 @@ impl Control {
 
     pub(super) fn stop_requested(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn abandon_tracer(&self) {
+        self.abandoned.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn tracer_is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::Relaxed)
     }
 
     pub(super) fn set_pause(&self, pause: bool) {

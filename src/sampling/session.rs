@@ -13,19 +13,21 @@ use super::worker::{Inbox, Worker};
 use crate::gpu::collector::{self, GpuOptions};
 use crate::model::segment::Segment;
 use crate::os::access::try_read_memory;
+use crate::os::own_thread::OwnThread;
 use crate::os::priority::run_behind;
 use crate::os::process_info::read_stat;
 use crate::os::stop::block_child_signals;
 use crossbeam_channel::{Receiver, bounded, unbounded};
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// Messages between tracer and worker: a tenth of a second of a thousand threads.
 const QUEUE: usize = 8192;
 /// How much time a segment of a recording holds.
 pub const SEGMENT: Duration = Duration::from_secs(1);
+/// How often it is asked whether a thread has ended.
+const POLL: Duration = Duration::from_millis(2);
 /// Segments that wait for the disk.
 const SEGMENTS: usize = 16;
 
@@ -117,7 +119,10 @@ pub struct Session {
     started: Instant,
     control: Arc<Control>,
     error: Arc<Mutex<Option<io::Error>>>,
-    threads: Vec<JoinHandle<()>>,
+    tracer: OwnThread,
+    worker: OwnThread,
+    writer: OwnThread,
+    others: [OwnThread; 2],
     look: Receiver<LookFacts>,
 }
 
@@ -175,6 +180,7 @@ impl Session {
         let lanes = collector::start(options.gpu.clone())?;
         let worker = Worker::new(
             inbox,
+            control.clone(),
             recycle,
             event_sender,
             segment_sender,
@@ -186,44 +192,36 @@ impl Session {
         let tracer_control = control.clone();
         let in_a_hurry = options.once;
         let (look_sender, look) = bounded(1);
-        let threads = vec![
-            Builder::new()
-                .name("torchspy-write".to_owned())
-                .spawn(move || write_segments(&segments, sink, &writer_control, &writer_error))?,
-            Builder::new()
-                .name("torchspy-work".to_owned())
-                .spawn(move || {
-                    // Its queue takes up what it cannot keep up with for a while.
-                    if !in_a_hurry {
-                        run_behind(0);
-                    }
-                    worker.run();
-                })?,
-            Builder::new()
-                .name("torchspy-legacy".to_owned())
-                .spawn(move || fallback.run())?,
-            Builder::new()
-                .name("torchspy-keep".to_owned())
-                .spawn(move || keeper.run())?,
-            Builder::new()
-                .name("torchspy-trace".to_owned())
-                .spawn(move || {
-                    let once = options.once;
-                    let tracer =
-                        Tracer::new(options, tracer_control.clone(), events, outbox, launched);
-                    match once {
-                        true => tracer.look_once(&look_sender),
-                        false => tracer.run(),
-                    }
-                    tracer_control.set_finished();
-                    tracer_control.request_stop();
-                })?,
-        ];
+        let writer = OwnThread::start("torchspy-write", move || {
+            write_segments(&segments, sink, &writer_control, &writer_error);
+        })?;
+        let worker = OwnThread::start("torchspy-work", move || {
+            // Its queue takes up what it cannot keep up with for a while.
+            if !in_a_hurry {
+                run_behind(0);
+            }
+            worker.run();
+        })?;
+        let fallback = OwnThread::start("torchspy-legacy", move || fallback.run())?;
+        let keeper = OwnThread::start("torchspy-keep", move || keeper.run())?;
+        let tracer = OwnThread::start("torchspy-trace", move || {
+            let once = options.once;
+            let tracer = Tracer::new(options, tracer_control.clone(), events, outbox, launched);
+            match once {
+                true => tracer.look_once(&look_sender),
+                false => tracer.run(),
+            }
+            tracer_control.set_finished();
+            tracer_control.request_stop();
+        })?;
         Ok(Session {
             started: Instant::now(),
             control,
             error,
-            threads,
+            tracer,
+            worker,
+            writer,
+            others: [fallback, keeper],
             look,
         })
     }
@@ -274,21 +272,43 @@ impl Session {
         self.control.request_stop();
     }
 
-    /// Ends sampling and flushes the last segment.
+    /// Ends sampling and flushes the last segment. A thread that hangs in a read of the target is left there: it ends with torchspy,
+    /// and what it has stopped runs on then.
     ///
     /// # Errors
     /// None so far; what went wrong while writing is in [`SessionEnd`].
     pub fn stop(self) -> Result<SessionEnd, SessionError> {
         self.control.request_stop();
-        let mut died = false;
-        for thread in self.threads {
-            died |= thread.join().is_err();
+        let (mut died, mut hangs) = (false, false);
+        let mut end = |mut thread: OwnThread| {
+            while !thread.has_ended() && !thread.hangs() {
+                std::thread::sleep(POLL);
+            }
+            let ended = thread.has_ended();
+            hangs |= !ended;
+            died |= ended && !thread.join();
+            ended
+        };
+        if !end(self.tracer) {
+            self.control.abandon_tracer();
         }
+        // What it was given last it hands to the writer, which ends after it.
+        if end(self.worker) {
+            end(self.writer);
+        }
+        self.others.into_iter().for_each(|thread| {
+            end(thread);
+        });
         let mut error = self
             .error
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
+        if hangs && error.is_none() {
+            error = Some(io::Error::other(
+                "the target's memory does not answer; what was read before it stopped answering was written",
+            ));
+        }
         if died && error.is_none() {
             error = Some(io::Error::other(
                 "a part of the sampler failed; what it had gathered was written",

@@ -6,8 +6,8 @@ use super::schedule::Tick;
 use super::thread_match::{OsThread, match_threads};
 use crate::model::ids::{ProcessId, ThreadId};
 use crate::model::sample::{Capture, Gil, ThreadState};
+use crate::os::resident::ResidentMemory;
 use crate::os::threads::{SchedStat, TaskDirectory, ThreadFiles, Whereabouts};
-use crate::os::vm_read::ProcessMemory;
 use crate::python::discover::Interpreter;
 use crate::python::threads::{PythonThread, read_newest_threads, read_threads};
 use std::sync::Arc;
@@ -289,7 +289,7 @@ impl TracedThread {
 pub(super) struct TracedProcess {
     pub(super) id: ProcessId,
     pub(super) pid: i32,
-    pub(super) memory: ProcessMemory,
+    pub(super) memory: ResidentMemory,
     pub(super) tasks: TaskDirectory,
     pub(super) link_count: u64,
     pub(super) threads: Vec<TracedThread>,
@@ -328,7 +328,7 @@ impl TracedProcess {
         Self {
             id,
             pid,
-            memory: ProcessMemory::new(pid),
+            memory: ResidentMemory::new(pid),
             tasks: TaskDirectory::new(pid),
             link_count: 0,
             threads: Vec::new(),

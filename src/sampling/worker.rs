@@ -8,6 +8,7 @@ mod progress;
 mod segments;
 mod stacks;
 
+use super::control::Control;
 use super::fallback::{FallbackLink, Order};
 use super::image::ProcessImage;
 use super::keeper::KeeperEvent;
@@ -58,6 +59,9 @@ pub(super) struct Inbox {
 /// The worker's state.
 pub(super) struct Worker {
     inbox: Inbox,
+    control: Arc<Control>,
+    /// Up to where segments were written, CLOCK_MONOTONIC.
+    written_ns: u64,
     recycle: Sender<Box<RawSample>>,
     events: Sender<KeeperEvent>,
     segments: Sender<Segment>,
@@ -103,6 +107,7 @@ struct Scratch {
 impl Worker {
     pub(super) fn new(
         inbox: Inbox,
+        control: Arc<Control>,
         recycle: Sender<Box<RawSample>>,
         events: Sender<KeeperEvent>,
         segments: Sender<Segment>,
@@ -112,6 +117,8 @@ impl Worker {
     ) -> Self {
         Self {
             inbox,
+            control,
+            written_ns: monotonic_ns(),
             recycle,
             events,
             segments,
@@ -137,7 +144,7 @@ impl Worker {
         }
     }
 
-    /// Works until the tracer has sent its last flush.
+    /// Works until the tracer has sent its last flush, or is given up.
     pub(super) fn run(mut self) {
         loop {
             for _ in 0..ROUND {
@@ -158,6 +165,10 @@ impl Worker {
                         } else {
                             PATIENCE
                         };
+                        if self.control.tracer_is_abandoned() {
+                            self.flush_last();
+                            return;
+                        }
                         // Whether it sounded or not, there may be something.
                         let _ = self.inbox.rung.recv_timeout(patience);
                     }

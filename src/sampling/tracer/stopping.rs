@@ -9,7 +9,7 @@ use crate::os::clock::monotonic_ns;
 use crate::os::stop::{StopError, StoppedThread};
 use crate::os::threads::ThreadFiles;
 use crate::python::threads::{GilState, read_gil_holder};
-use crate::sampling::capture::{Buffers, Subject, capture, capture_standing, capture_unstopped};
+use crate::sampling::capture::{Buffers, Subject, capture, capture_standing, capture_unstopped, look_up};
 use crate::sampling::stops::{NAP, Outcome, Request, SHORT_NAP, stop_each};
 use rustc_hash::FxHashMap;
 
@@ -224,10 +224,14 @@ impl Tracer {
                 is_own_child: process.is_own_child,
                 is_asleep: candidate.asleep.is_some(),
             });
-            prepared.push(Some((
-                sample,
-                self.buffers.prepare(&mut thread.plan, &thread.shared),
-            )));
+            let buffer = self.buffers.prepare(&mut thread.plan, &thread.shared);
+            look_up(
+                &process.memory,
+                process.interpreter.as_deref(),
+                &thread.plan,
+                &thread.shared,
+            );
+            prepared.push(Some((sample, buffer)));
         }
         let mut late = std::mem::take(&mut self.late);
         let mut outcomes: Vec<Option<Outcome>> = Vec::new();
@@ -272,6 +276,9 @@ impl Tracer {
             },
         );
         self.late = late;
+        for candidate in candidates {
+            self.processes[candidate.process].memory.forget();
+        }
         if !self.options.once {
             self.step_back();
         }

@@ -5,12 +5,25 @@ use crate::model::frame::Frame;
 use crate::model::ids::ModuleId;
 use crate::model::module::SymbolInfo;
 use crate::model::segment::Segment;
-use crate::os::clock::clock_pair;
+use crate::model::quality::Quality;
+use crate::os::clock::{clock_pair, monotonic_ns};
 use crate::recording::compact::{SegmentFacts, segment_of};
 use crate::sampling::raw::FlushFacts;
 
 impl Worker {
+    /// Writes what there is, where the tracer does not answer any more.
+    pub(super) fn flush_last(&mut self) {
+        self.flush(FlushFacts {
+            start_ns: self.written_ns,
+            end_ns: monotonic_ns(),
+            quality: Quality::default(),
+            losses: Vec::new(),
+            last: true,
+        });
+    }
+
     pub(super) fn flush(&mut self, mut facts: FlushFacts) {
+        self.written_ns = facts.end_ns;
         self.update_processes();
         facts.quality.throttled_ns = self.throttled_ns();
         if facts.last {

@@ -1,0 +1,290 @@
+//! Live memory that is read only where it is present: nobody may answer for a page that is not.
+//!
+//! process_vm_readv of a missing page waits for whoever fills it: a disk, a server of a network file system, the program behind a
+//! userfaultfd. Only a fatal signal ends that wait (the fault is TASK_KILLABLE: faultin_page in mm/gup.c does not ask for
+//! FAULT_FLAG_INTERRUPTIBLE here), and nothing can be resumed by a thread that waits. So whoever has stopped a thread asks the page
+//! table first (`/proc/PID/pagemap`, Documentation/admin-guide/mm/pagemap.rst): without a wait, and without filling anything.
+
+use super::threads::living_task;
+use super::vm_read::{ProcessMemory, error_of};
+use crate::memory::{Memory, ReadError};
+use nix::sys::uio::RemoteIoVec;
+use std::cell::RefCell;
+use std::fs::File;
+use std::io::IoSliceMut;
+use std::os::unix::fs::FileExt;
+
+/// Bytes of a page on x86-64; on aarch64 the page table is not asked where pages are larger.
+const PAGE: u64 = 4096;
+/// Bits of a pagemap entry: the page is present; it is in swap.
+const PRESENT: u64 = 1 << 63;
+const SWAPPED: u64 = 1 << 62;
+/// Pages that are asked for at a time.
+const BATCH: usize = 64;
+/// The longest run of pages in a range that were never touched and read as zeros: what a function left of a large local buffer.
+const MAX_HOLE: usize = 64;
+
+/// Ranges that are known at a time: they are searched one by one.
+const MAX_KNOWN: usize = 256;
+
+/// What the page table says of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Page {
+    Present,
+    /// Neither present nor in swap: not mapped, or never touched.
+    Untouched,
+    Missing,
+}
+
+/// Memory of a live process, for the thread that stops others. Not to be shared.
+#[derive(Debug)]
+pub struct ResidentMemory {
+    memory: ProcessMemory,
+    pid: i32,
+    /// `None` where the kernel has no such file (CONFIG_PROC_PAGE_MONITOR).
+    table: RefCell<Option<File>>,
+    /// Addresses from and to that were present when they were looked up.
+    known: RefCell<Vec<(u64, u64)>>,
+}
+
+impl ResidentMemory {
+    /// Memory of the process `pid`.
+    pub fn new(pid: i32) -> Self {
+        Self {
+            memory: ProcessMemory::new(pid),
+            pid,
+            table: RefCell::new(open_table(pid)),
+            known: RefCell::default(),
+        }
+    }
+
+    /// Forgets what was looked up.
+    pub fn forget(&self) {
+        self.known.borrow_mut().clear();
+    }
+
+    /// Looks `ranges` up in the page table now, so that reading them soon need not.
+    pub fn look_up(&self, ranges: impl IntoIterator<Item = (u64, usize)>) {
+        let mut known = self.known.borrow_mut();
+        for (address, length) in ranges {
+            if known.len() >= MAX_KNOWN {
+                return;
+            }
+            let end = address.saturating_add(length as u64);
+            let start = address & !(PAGE - 1);
+            let mut present_to = start;
+            self.each_page(address, end, |page, state| {
+                let is_present = state == Page::Present;
+                if is_present {
+                    present_to = page + PAGE;
+                }
+                is_present
+            });
+            if present_to > start {
+                known.push((start, present_to));
+            }
+        }
+    }
+
+    /// As [`ProcessMemory::read_vector`], up to the first page that is missing. A few pages that were never touched, amid others that
+    /// were, are zeros.
+    ///
+    /// # Errors
+    /// [`ReadError`] if nothing could be read.
+    pub fn read_vector(
+        &self,
+        addresses: &[u64],
+        buffers: &mut [IoSliceMut<'_>],
+    ) -> Result<usize, ReadError> {
+        let mut remote = Vec::with_capacity(buffers.len() + 4);
+        let mut local = Vec::with_capacity(buffers.len() + 4);
+        let (mut holes, mut total) = (0, 0);
+        'ranges: for (&address, buffer) in addresses.iter().zip(buffers.iter_mut()) {
+            let mut rest: &mut [u8] = buffer;
+            let mut at = address;
+            for (length, is_hole) in self.pieces(address, rest.len()) {
+                let (piece, behind) = rest.split_at_mut(length);
+                rest = behind;
+                if is_hole {
+                    piece.fill(0);
+                    holes += length;
+                } else {
+                    remote.push(RemoteIoVec {
+                        base: at as usize,
+                        len: length,
+                    });
+                    local.push(IoSliceMut::new(piece));
+                }
+                total += length;
+                at += length as u64;
+            }
+            if !rest.is_empty() {
+                break 'ranges;
+            }
+        }
+        let first = addresses.first().copied().unwrap_or(0);
+        if remote.is_empty() {
+            return Err(ReadError::Unmapped(first));
+        }
+        let read = self
+            .memory
+            .read(&mut local, &remote)
+            .map_err(|errno| error_of(errno, first))?;
+        // Where less arrives than was there a moment before, the holes are left out of the count: what is counted was read.
+        Ok(match read + holes == total {
+            true => total,
+            false => read,
+        })
+    }
+
+    /// The pieces of a range up to its first missing page: lengths, and whether they are holes.
+    fn pieces(&self, address: u64, length: usize) -> Vec<(usize, bool)> {
+        let end = address.saturating_add(length as u64);
+        let known = self.known.borrow();
+        if known.iter().any(|&(from, to)| from <= address && end <= to) {
+            return vec![(length, false)];
+        }
+        drop(known);
+        let mut pieces: Vec<(usize, bool)> = Vec::new();
+        let mut hole = 0;
+        self.each_page(address, end, |page, state| {
+            let here = (end.min(page + PAGE) - address.max(page)) as usize;
+            match state {
+                Page::Present => {
+                    if hole > 0 {
+                        pieces.push((std::mem::take(&mut hole), true));
+                    }
+                    match pieces.last_mut() {
+                        Some((length, false)) => *length += here,
+                        _ => pieces.push((here, false)),
+                    }
+                    true
+                }
+                Page::Untouched => {
+                    hole += here;
+                    // A range that begins with a hole is not one that was read before.
+                    !pieces.is_empty() && hole <= MAX_HOLE * PAGE as usize
+                }
+                Page::Missing => false,
+            }
+        });
+        pieces
+    }
+
+    /// Calls `visit` with each page of a range until it says no. Where the kernel does not tell, all are present.
+    fn each_page(&self, address: u64, end: u64, mut visit: impl FnMut(u64, Page) -> bool) {
+        let mut page = address & !(PAGE - 1);
+        let mut entries = [0; BATCH * 8];
+        while page < end {
+            let count = ((end - page).div_ceil(PAGE) as usize).min(BATCH);
+            let read = self.read_table(page, &mut entries[..count * 8]);
+            for index in 0..count {
+                let state = match entries[index * 8..].first_chunk() {
+                    Some(entry) if index < read => match u64::from_le_bytes(*entry) {
+                        entry if entry & PRESENT != 0 => Page::Present,
+                        entry if entry & SWAPPED != 0 => Page::Missing,
+                        _ => Page::Untouched,
+                    },
+                    _ => Page::Present,
+                };
+                if !visit(page, state) {
+                    return;
+                }
+                page += PAGE;
+            }
+        }
+    }
+
+    /// Entries of the page table from `page` on; gives how many there are.
+    fn read_table(&self, page: u64, entries: &mut [u8]) -> usize {
+        let offset = page / PAGE * 8;
+        let mut table = self.table.borrow_mut();
+        let Some(file) = table.as_ref() else { return 0 };
+        let read = file.read_at(entries, offset).unwrap_or(0);
+        if read > 0 {
+            return read / 8;
+        }
+        // The file is of the memory that the process had when it was opened, which ends with an exec.
+        *table = open_table(self.pid);
+        let file = table.as_ref();
+        file.map_or(0, |file| file.read_at(entries, offset).unwrap_or(0) / 8)
+    }
+}
+
+impl Memory for ResidentMemory {
+    fn read_exact(&self, address: u64, buffer: &mut [u8]) -> Result<(), ReadError> {
+        let wanted = buffer.len();
+        match self.read_vector(&[address], &mut [IoSliceMut::new(buffer)])? {
+            read if read == wanted => Ok(()),
+            _ => Err(ReadError::Unmapped(address)),
+        }
+    }
+}
+
+/// A first thread that is dead has no memory.
+fn open_table(pid: i32) -> Option<File> {
+    if nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE) != Ok(Some(PAGE as i64)) {
+        return None;
+    }
+    File::open(format!("/proc/{pid}/task/{}/pagemap", living_task(pid))).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
+    use std::num::NonZeroUsize;
+
+    const PAGES: usize = 8;
+
+    /// Fresh memory of ours of which nothing is present yet.
+    #[allow(unsafe_code)]
+    fn fresh() -> &'static mut [u8] {
+        let length = PAGES * PAGE as usize;
+        // SAFETY: a new anonymous mapping, which lives for as long as the process.
+        unsafe {
+            let start = mmap_anonymous(
+                None,
+                NonZeroUsize::new(length).expect("not 0"),
+                ProtFlags::PROT_READ | ProtFlags::PROT_WRITE,
+                MapFlags::MAP_PRIVATE,
+            )
+            .expect("memory");
+            std::slice::from_raw_parts_mut(start.as_ptr().cast(), length)
+        }
+    }
+
+    #[test]
+    fn what_is_not_present_is_not_read_and_not_made_present() {
+        let memory = ResidentMemory::new(std::process::id() as i32);
+        let ours = fresh();
+        let page = PAGE as usize;
+        (ours[0], ours[page], ours[4 * page]) = (1, 2, 3);
+        let address = ours.as_ptr() as u64;
+        let mut copy = vec![9; PAGES * page];
+        let read = memory.read_vector(&[address], &mut [IoSliceMut::new(&mut copy)]);
+        // Two pages, a hole of two, one page; the three at the end were never touched.
+        assert_eq!(read, Ok(5 * page));
+        assert_eq!((copy[0], copy[page], copy[2 * page], copy[4 * page]), (1, 2, 0, 3));
+        let at = address + 2 * PAGE;
+        assert_eq!(memory.read_u64(at), Err(ReadError::Unmapped(at)));
+        let mut state = None;
+        memory.each_page(at, at + 1, |_, found| {
+            state = Some(found);
+            true
+        });
+        assert_eq!(state, Some(Page::Untouched));
+    }
+
+    #[test]
+    fn what_was_looked_up_is_read_without_asking_again() {
+        let memory = ResidentMemory::new(std::process::id() as i32);
+        let ours = fresh();
+        ours[0] = 7;
+        let address = ours.as_ptr() as u64;
+        memory.look_up([(address, 16), (address + PAGE, 16)]);
+        assert_eq!(memory.known.borrow()[0], (address, address + PAGE));
+        assert_eq!(memory.pieces(address + 8, 8), [(8, false)]);
+        assert_eq!(memory.pieces(address + PAGE, 8), []);
+    }
+}
