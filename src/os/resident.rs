@@ -265,7 +265,10 @@ mod tests {
         let read = memory.read_vector(&[address], &mut [IoSliceMut::new(&mut copy)]);
         // Two pages, a hole of two, one page; the three at the end were never touched.
         assert_eq!(read, Ok(5 * page));
-        assert_eq!((copy[0], copy[page], copy[2 * page], copy[4 * page]), (1, 2, 0, 3));
+        assert_eq!(
+            (copy[0], copy[page], copy[2 * page], copy[4 * page]),
+            (1, 2, 0, 3)
+        );
         let at = address + 2 * PAGE;
         assert_eq!(memory.read_u64(at), Err(ReadError::Unmapped(at)));
         let mut state = None;

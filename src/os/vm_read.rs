@@ -29,7 +29,11 @@ impl ProcessMemory {
     }
 
     /// `process_vm_readv`, through another thread where the one so far is dead.
-    pub(super) fn read(&self, local: &mut [IoSliceMut<'_>], remote: &[RemoteIoVec]) -> Result<usize, Errno> {
+    pub(super) fn read(
+        &self,
+        local: &mut [IoSliceMut<'_>],
+        remote: &[RemoteIoVec],
+    ) -> Result<usize, Errno> {
         let through = self.through.load(Ordering::Relaxed);
         match process_vm_readv(Pid::from_raw(through), local, remote) {
             Err(Errno::ESRCH) => {

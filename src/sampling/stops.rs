@@ -120,11 +120,9 @@ pub(super) fn stop_each(
         }
         let outcome = match Interrupting::request(request.tid, request.leader, request.is_own_child)
         {
-            Ok(interrupting) => {
-                await_stop(interrupting, (spin_ns, nap), late, |stopped| {
-                    read(index, stopped);
-                })
-            }
+            Ok(interrupting) => await_stop(interrupting, (spin_ns, nap), late, |stopped| {
+                read(index, stopped);
+            }),
             Err(error) => Outcome::Failed(error),
         };
         done(index, outcome, monotonic_ns() - begun_ns);

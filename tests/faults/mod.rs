@@ -120,6 +120,11 @@ impl Target {
         kill(Pid::from_raw(self.pid()), signal).unwrap();
     }
 
+    /// Its next line.
+    pub fn line(&mut self) -> String {
+        self.output.next().expect("no line: it ended").unwrap()
+    }
+
     /// Its next line, which begins with `word`; the words after it.
     pub fn expect(&mut self, word: &str) -> Vec<String> {
         let line = self

@@ -1,6 +1,8 @@
 //! What is done with threads that run: stopped, read and let go; or only read.
 
-use super::{Candidate, Passed, RawSample, Seen, Stretch, Tick, TracedProcess, TracedThread, Tracer};
+use super::{
+    Candidate, Passed, RawSample, Seen, Stretch, Tick, TracedProcess, TracedThread, Tracer,
+};
 use crate::model::frame::Partial;
 use crate::model::ids::ThreadId;
 use crate::model::registers::Registers;
@@ -9,7 +11,9 @@ use crate::os::clock::monotonic_ns;
 use crate::os::stop::{StopError, StoppedThread};
 use crate::os::threads::ThreadFiles;
 use crate::python::threads::{GilState, read_gil_holder};
-use crate::sampling::capture::{Buffers, Subject, capture, capture_standing, capture_unstopped, look_up};
+use crate::sampling::capture::{
+    Buffers, Subject, capture, capture_standing, capture_unstopped, look_up,
+};
 use crate::sampling::stops::{NAP, Outcome, Request, SHORT_NAP, stop_each};
 use rustc_hash::FxHashMap;
 
@@ -134,9 +138,7 @@ impl Tracer {
         let process = &self.processes[candidate.process];
         let thread = &process.threads[candidate.thread];
         let can_be_read = process.interpreter.is_some() && thread.plan.state_address.is_some();
-        if can_be_read
-            && self.budget.is_overdrawn()
-            && thread.deferred.weight_ns > MAX_DEFERRED_NS
+        if can_be_read && self.budget.is_overdrawn() && thread.deferred.weight_ns > MAX_DEFERRED_NS
         {
             self.read_unstopped(candidate, tick);
         } else {
@@ -373,12 +375,7 @@ impl Tracer {
     /// Postpones the schedule by the longest of the stops, and charges their time. A thread that was asked to stop spent `took_ns` where it
     /// is, stopped, or waiting for a CPU or in the kernel to be: its tick is longer by that. The rest waits for the next poll. Gives
     /// each candidate's tick.
-    fn charge_stops(
-        &mut self,
-        candidates: &[Candidate],
-        took_ns: &[u64],
-        tick: Tick,
-    ) -> Vec<Tick> {
+    fn charge_stops(&mut self, candidates: &[Candidate], took_ns: &[u64], tick: Tick) -> Vec<Tick> {
         let longest_ns = took_ns.iter().copied().max().unwrap_or(0);
         self.schedule.put_off(longest_ns);
         let missed_ns = self.put_off_ns + longest_ns;

@@ -1,0 +1,130 @@
+//! A process that replaces itself with exec while other threads of it run, sampled: neither it nor torchspy may hang. The kernel holds
+//! the process's cred_guard_mutex until the other threads, traced ones too, have been waited for (ptrace(2), "execve(2) under ptrace").
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a test"
+)]
+
+mod faults;
+mod terminal;
+
+use faults::{How, Recorder, Target, compiled, run};
+use nix::sys::signal::Signal;
+use terminal::Terminal;
+
+/// Lives of each storm: without the rule that one stop is collected before the next is asked for, the first hang came within 128.
+const LIVES: &str = "200";
+const ORIGINS: [&str; 2] = ["leader", "thread"];
+
+fn storm(origin: &str) -> Option<Target> {
+    let program = compiled("exec_storm.c")?;
+    Some(Target::start(&[&program, LIVES, origin]))
+}
+
+/// Lets it go on to its end, which it reaches.
+fn finish(mut target: Target) {
+    assert_eq!(target.expect("done"), [LIVES]);
+    assert!(target.wait().success());
+}
+
+#[test]
+fn under_record() {
+    for origin in ORIGINS {
+        for rate in ["100", "1000"] {
+            let Some(mut target) = storm(origin) else {
+                return;
+            };
+            let options = ["--rate", rate, "--max-stopped", "100"];
+            let how = How {
+                options: &options,
+                fault: None,
+            };
+            let recorder = Recorder::attach(target.pid(), how);
+            recorder.wait_for_bytes(200);
+            target.tell("");
+            finish(target);
+            let report = recorder.finish().expect_success().report();
+            let stops = report["quality"]["stops"].as_u64().unwrap();
+            assert!(stops > 0, "{origin} {rate}: {}", report["quality"]);
+        }
+    }
+}
+
+#[test]
+fn under_dump() {
+    for origin in ORIGINS {
+        let Some(mut target) = storm(origin) else {
+            return;
+        };
+        let pid = target.pid().to_string();
+        target.tell("");
+        let mut snapshots = 0;
+        // It ends at some time: then there is no such process, or none that has a thread.
+        while run(&["dump", "--pid", &pid]).status.success() && snapshots < 1000 {
+            snapshots += 1;
+        }
+        assert!(snapshots > 0, "{origin}");
+        finish(target);
+    }
+}
+
+#[test]
+fn under_top() {
+    for origin in ORIGINS {
+        let Some(mut target) = storm(origin) else {
+            return;
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let options = format!("top --pid {} --rate 1000 --gpu none", target.pid());
+        let Some(mut top) = Terminal::start(folder.path(), &options) else {
+            return;
+        };
+        top.wait_for("Functions");
+        target.tell("");
+        finish(target);
+        top.wait_for("ENDED");
+        top.press(b"q");
+    }
+}
+
+/// A thread that was killed while it was stopped stays a zombie until its tracer has waited for it; an exec waits for that.
+#[test]
+fn a_thread_that_is_killed_while_it_is_stopped_holds_up_no_exec() {
+    if !faults::faults_can_be_made() {
+        return;
+    }
+    let Some(mut target) = storm("leader") else {
+        return;
+    };
+    // Each stop lasts longer than a life: the exec comes while a thread is stopped.
+    let how = How {
+        options: &["--rate", "1000", "--max-stopped", "100"],
+        fault: Some("held:0:40:sleep-20000"),
+    };
+    let recorder = Recorder::attach(target.pid(), how);
+    recorder.wait_for_bytes(200);
+    target.tell("");
+    finish(target);
+    recorder.finish().expect_success();
+}
+
+/// An interrupt while the storm goes on ends the recording alone.
+#[test]
+fn an_interrupt_ends_the_recording_amid_execs() {
+    let Some(mut target) = storm("thread") else {
+        return;
+    };
+    let how = How {
+        options: &["--rate", "1000", "--max-stopped", "100"],
+        fault: None,
+    };
+    let recorder = Recorder::attach(target.pid(), how);
+    recorder.wait_for_bytes(200);
+    target.tell("");
+    recorder.wait_for_bytes(1000);
+    recorder.kill(Signal::SIGINT);
+    recorder.finish().expect_success();
+    finish(target);
+}
