@@ -1,6 +1,7 @@
 //! Reading another process's memory, or a copy of it: bounded, typed, never blocking on the target.
 
 use std::cell::RefCell;
+use std::ops::Range;
 
 /// Why memory could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -14,6 +15,44 @@ pub enum ReadError {
     /// The process is gone.
     #[error("the process is gone")]
     Gone,
+}
+
+/// Bytes of a file, or of a copy of memory. They are read in parts, never mapped: touching a mapped page past the end of a file
+/// that has shrunk raises SIGBUS.
+pub trait Bytes: Send + Sync {
+    /// How many there are, or were at first.
+    fn size(&self) -> u64;
+
+    /// Fills `buffer` from `offset` on. `false` where that many bytes are not there, or are other than at first; the buffer's
+    /// content is then unspecified.
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> bool;
+
+    /// Whether it is a file that was cut short or rewritten since it was opened.
+    fn has_changed(&self) -> bool {
+        false
+    }
+
+    /// A copy of `range`. The caller bounds its length: a sparse file has any size.
+    fn copy(&self, range: Range<u64>) -> Option<Vec<u8>> {
+        let length = range.end.checked_sub(range.start)?;
+        if range.end > self.size() {
+            return None;
+        }
+        let mut bytes = vec![0; usize::try_from(length).ok()?];
+        self.read_at(range.start, &mut bytes).then_some(bytes)
+    }
+}
+
+impl Bytes for Vec<u8> {
+    fn size(&self) -> u64 {
+        self.len() as u64
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> bool {
+        let start = usize::try_from(offset).unwrap_or(usize::MAX);
+        let found = self.get(start..start.saturating_add(buffer.len()));
+        found.map(|found| buffer.copy_from_slice(found)).is_some()
+    }
 }
 
 /// One range of a vectored read.

@@ -3,6 +3,7 @@
 //! Layouts: the ELF-64 object file format, and gABI for notes. Everything here is hostile input.
 
 use super::arch;
+use crate::memory::Bytes;
 use goblin::container::{Container, Ctx, Endian};
 use goblin::elf::program_header::{PF_X, PT_GNU_EH_FRAME, PT_LOAD, PT_NOTE, ProgramHeader};
 use goblin::elf::section_header::{SHN_XINDEX, SHT_NOBITS, SectionHeader};
@@ -18,6 +19,8 @@ const SECTION_HEADER_BYTES: usize = 64;
 const MAX_PROGRAM_HEADERS: usize = 256;
 /// A file compiled with `-ffunction-sections` and linked with `-r` may have many; a loadable one has dozens.
 const MAX_SECTIONS: usize = 1 << 16;
+/// Names of sections are a few kilobytes.
+const MAX_SECTION_NAMES: u64 = 1 << 20;
 /// Build-ids are 20 bytes (SHA-1), 16 or 8.
 const MAX_BUILD_ID: usize = 64;
 const NT_GNU_BUILD_ID: u32 = 3;
@@ -61,6 +64,8 @@ pub struct HeaderTable {
     pub offset: u64,
     /// How many.
     pub count: usize,
+    /// Where the section headers end, which stand last in a file; 0 where it has none.
+    pub sections_end: u64,
 }
 
 impl HeaderTable {
@@ -77,6 +82,13 @@ impl HeaderTable {
         Ok(Self {
             offset: header.e_phoff,
             count,
+            sections_end: match header.e_shoff {
+                0 => 0,
+                offset => {
+                    let size = usize::from(header.e_shnum) * SECTION_HEADER_BYTES;
+                    offset.saturating_add(size as u64)
+                }
+            },
         })
     }
 
@@ -199,26 +211,29 @@ pub struct Section {
     /// Virtual address.
     pub address: u64,
     /// Where its bytes are in the file; empty for `SHT_NOBITS`.
-    pub range: Range<usize>,
+    pub range: Range<u64>,
     /// `sh_link`: the section that belongs to it, such as a symbol table's strings.
     pub link: usize,
 }
 
 /// The sections of the file in `bytes`; none where it has no (usable) section headers.
-pub fn parse_sections(bytes: &[u8]) -> Vec<Section> {
+pub fn parse_sections(bytes: &dyn Bytes) -> Vec<Section> {
     try_parse_sections(bytes).unwrap_or_default()
 }
 
-fn try_parse_sections(bytes: &[u8]) -> Option<Vec<Section>> {
-    let header = parse_header(bytes).ok()?;
-    let offset = usize::try_from(header.e_shoff).ok()?;
+fn try_parse_sections(bytes: &dyn Bytes) -> Option<Vec<Section>> {
+    let mut header = [0; HEADER_BYTES];
+    bytes.read_at(0, &mut header).then_some(())?;
+    let header = parse_header(&header).ok()?;
+    let offset = header.e_shoff;
     if offset == 0 || usize::from(header.e_shentsize) != SECTION_HEADER_BYTES {
         return None;
     }
-    let table = bytes.get(offset..)?;
-    let first = SectionHeader::parse_from(table, 0, 1, CONTEXT)
-        .ok()?
-        .pop()?;
+    let read_headers = |count: usize| {
+        let end = offset.checked_add((count * SECTION_HEADER_BYTES) as u64)?;
+        SectionHeader::parse_from(&bytes.copy(offset..end)?, 0, count, CONTEXT).ok()
+    };
+    let first = read_headers(1)?.pop()?;
     // gABI: where there are too many, the first header holds the number and the name table's index.
     let count = match usize::from(header.e_shnum) {
         0 => usize::try_from(first.sh_size).ok()?,
@@ -228,29 +243,25 @@ fn try_parse_sections(bytes: &[u8]) -> Option<Vec<Section>> {
         SHN_XINDEX => first.sh_link as usize,
         index => index as usize,
     };
-    if count > MAX_SECTIONS || count.checked_mul(SECTION_HEADER_BYTES)? > table.len() {
+    if count > MAX_SECTIONS {
         return None;
     }
-    let headers = SectionHeader::parse_from(table, 0, count, CONTEXT).ok()?;
-    let range = |header: &SectionHeader| -> Range<usize> {
-        if header.sh_type == SHT_NOBITS {
-            return 0..0;
-        }
-        let start = usize::try_from(header.sh_offset).unwrap_or(usize::MAX);
-        let end = start.saturating_add(usize::try_from(header.sh_size).unwrap_or(usize::MAX));
-        if bytes.get(start..end).is_some() {
-            start..end
-        } else {
-            0..0
+    let headers = read_headers(count)?;
+    let range = |header: &SectionHeader| -> Range<u64> {
+        let end = header.sh_offset.checked_add(header.sh_size);
+        match end.filter(|&end| header.sh_type != SHT_NOBITS && end <= bytes.size()) {
+            Some(end) => header.sh_offset..end,
+            None => 0..0,
         }
     };
     let names = headers
         .get(names_index)
         .map(&range)
-        .and_then(|range| bytes.get(range))
-        .unwrap_or(&[]);
+        .filter(|range| range.end - range.start <= MAX_SECTION_NAMES)
+        .and_then(|range| bytes.copy(range))
+        .unwrap_or_default();
     let sections = headers.iter().map(|header| Section {
-        name: string_at(names, header.sh_name)
+        name: string_at(&names, header.sh_name)
             .map(lossy)
             .unwrap_or_default(),
         kind: header.sh_type,
@@ -266,11 +277,13 @@ fn lossy(name: &[u8]) -> String {
     String::from_utf8_lossy(name).into_owned()
 }
 
+/// Longest string of a string table that is read.
+pub const LONGEST_STRING: usize = 1 << 16;
+
 /// The string that begins at `offset` of a string table, without its zero; at most 64 KiB.
 pub fn string_at(table: &[u8], offset: usize) -> Option<&[u8]> {
-    const LONGEST: usize = 1 << 16;
     let rest = table.get(offset..)?;
-    let rest = rest.get(..LONGEST).unwrap_or(rest);
+    let rest = rest.get(..LONGEST_STRING).unwrap_or(rest);
     let end = rest.iter().position(|&byte| byte == 0)?;
     rest.get(..end)
 }

@@ -1,16 +1,12 @@
 //! A module's bytes: a whole ELF file, an image of one, or parts that were copied from memory.
 
-use super::elf::{ElfError, HeaderTable, Segments, find_build_id};
+use super::elf::{ElfError, HEADER_BYTES, HeaderTable, LoadSegment, Segments, find_build_id};
+use crate::memory::Bytes;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes of a module: a mapped file, or a copy of memory.
-pub trait Bytes: AsRef<[u8]> + Send + Sync {
-    /// Gives back the memory of what was read of it, where it can be read from the file again.
-    fn forget_pages(&self) {}
-}
-
-impl Bytes for Vec<u8> {}
+/// Notes are some hundred bytes.
+const MAX_NOTES: u64 = 1 << 16;
 
 /// Bytes of a module, shared.
 pub type ModuleBytes = Arc<dyn Bytes>;
@@ -21,14 +17,14 @@ pub struct Piece {
     /// Virtual address of its first byte.
     pub address: u64,
     bytes: ModuleBytes,
-    range: Range<usize>,
+    range: Range<u64>,
 }
 
 impl Piece {
     /// `range` of `bytes`, which lies at `address`.
-    pub fn new(address: u64, bytes: ModuleBytes, range: Range<usize>) -> Option<Self> {
-        (*bytes).as_ref().get(range.clone())?;
-        Some(Self {
+    pub fn new(address: u64, bytes: ModuleBytes, range: Range<u64>) -> Option<Self> {
+        let is_inside = range.start <= range.end && range.end <= bytes.size();
+        is_inside.then_some(Self {
             address,
             bytes,
             range,
@@ -37,7 +33,7 @@ impl Piece {
 
     /// A copy of memory at `address`.
     pub fn of_copy(address: u64, copy: Vec<u8>) -> Self {
-        let range = 0..copy.len();
+        let range = 0..copy.len() as u64;
         Self {
             address,
             bytes: Arc::new(copy),
@@ -45,19 +41,23 @@ impl Piece {
         }
     }
 
-    /// Its bytes.
-    pub fn bytes(&self) -> &[u8] {
-        (*self.bytes)
-            .as_ref()
-            .get(self.range.clone())
-            .unwrap_or(&[])
+    /// How many bytes it has.
+    pub fn size(&self) -> u64 {
+        self.range.end - self.range.start
     }
 
-    /// The bytes at virtual addresses `range`, if they all lie here.
-    pub fn at(&self, range: Range<u64>) -> Option<&[u8]> {
-        let start = usize::try_from(range.start.checked_sub(self.address)?).ok()?;
-        let end = usize::try_from(range.end.checked_sub(self.address)?).ok()?;
-        self.bytes().get(start..end)
+    /// Fills `buffer` with its bytes from `offset` on; `false` where they cannot be had.
+    pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> bool {
+        let start = self.range.start.saturating_add(offset);
+        let end = start.saturating_add(buffer.len() as u64);
+        end <= self.range.end && self.bytes.read_at(start, buffer)
+    }
+
+    /// Its bytes from `offset` on, `length` of them or as many as there are.
+    pub fn read(&self, offset: u64, length: u64) -> Option<Vec<u8>> {
+        let start = self.range.start.checked_add(offset)?;
+        let end = start.saturating_add(length).min(self.range.end);
+        self.bytes.copy(start..end)
     }
 }
 
@@ -67,7 +67,7 @@ impl std::fmt::Debug for Piece {
             formatter,
             "Piece({:#x}, {} bytes)",
             self.address,
-            self.range.len()
+            self.size()
         )
     }
 }
@@ -78,6 +78,8 @@ pub struct ElfImage {
     bytes: ModuleBytes,
     segments: Segments,
     build_id: Vec<u8>,
+    /// Where the last of what its headers point to ends.
+    end: u64,
 }
 
 impl ElfImage {
@@ -86,31 +88,33 @@ impl ElfImage {
     /// # Errors
     /// [`ElfError`].
     pub fn parse(bytes: ModuleBytes) -> Result<Self, ElfError> {
-        let file = (*bytes).as_ref();
-        let table = HeaderTable::parse(file)?;
-        let offset = usize::try_from(table.offset).map_err(|_| ElfError::Damaged)?;
-        let segments = Segments::parse(file.get(offset..).ok_or(ElfError::Damaged)?, table.count)?;
+        let mut header = [0; HEADER_BYTES];
+        if !bytes.read_at(0, &mut header) {
+            return Err(ElfError::NotElf);
+        }
+        let table = HeaderTable::parse(&header)?;
+        let end = table.offset.checked_add(table.bytes() as u64);
+        let headers = end.and_then(|end| bytes.copy(table.offset..end));
+        let segments = Segments::parse(&headers.ok_or(ElfError::Damaged)?, table.count)?;
+        let end = |load: &LoadSegment| load.offset.saturating_add(load.file_size);
+        let end = segments.loads.iter().map(end).max().unwrap_or(0);
         let mut image = Self {
             bytes,
             segments,
             build_id: Vec::new(),
+            end: end.max(table.sections_end),
         };
         let notes = image.segments.notes.iter();
         image.build_id = notes
             .filter_map(|&(address, size)| image.piece(address..address.checked_add(size)?))
-            .find_map(|piece| find_build_id(piece.bytes()))
+            .find_map(|piece| find_build_id(&piece.read(0, MAX_NOTES)?))
             .unwrap_or_default();
         Ok(image)
     }
 
     /// The whole file.
-    pub fn bytes(&self) -> &[u8] {
-        (*self.bytes).as_ref()
-    }
-
-    /// Gives back the memory of what was read of it so far, where it can be read again.
-    pub fn forget_pages(&self) {
-        self.bytes.forget_pages();
+    pub fn bytes(&self) -> &dyn Bytes {
+        &*self.bytes
     }
 
     /// What the program headers say.
@@ -131,8 +135,8 @@ impl ElfImage {
         if within.checked_add(size)? > load.file_size {
             return None;
         }
-        let start = usize::try_from(load.offset.checked_add(within)?).ok()?;
-        let end = start.checked_add(usize::try_from(size).ok()?)?;
+        let start = load.offset.checked_add(within)?;
+        let end = start.checked_add(size)?;
         Piece::new(range.start, Arc::clone(&self.bytes), start..end)
     }
 
@@ -140,16 +144,24 @@ impl ElfImage {
     pub fn piece_to_end(&self, address: u64) -> Option<Piece> {
         let load = self.segments.load_of(address)?;
         let within = address.checked_sub(load.address)?;
-        let start = usize::try_from(load.offset.checked_add(within)?).ok()?;
-        let size = usize::try_from(load.file_size.checked_sub(within)?).ok()?;
-        let end = start.checked_add(size)?.min(self.bytes().len());
-        Piece::new(address, Arc::clone(&self.bytes), start..end)
+        let start = load.offset.checked_add(within)?;
+        let end = start.checked_add(load.file_size.checked_sub(within)?)?;
+        Piece::new(
+            address,
+            Arc::clone(&self.bytes),
+            start..end.min(self.bytes().size()),
+        )
+    }
+
+    /// Whether the file is as long as its headers say.
+    pub fn is_whole(&self) -> bool {
+        self.end <= self.bytes().size()
     }
 }
 
 impl std::fmt::Debug for ElfImage {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "ElfImage({} bytes)", self.bytes().len())
+        write!(formatter, "ElfImage({} bytes)", self.bytes().size())
     }
 }
 
@@ -168,7 +180,8 @@ mod tests {
         let image = ElfImage::parse(Arc::new(own_file())).unwrap();
         assert!(image.segments().loads.iter().any(|load| load.executable));
         let (address, size) = image.segments().eh_frame_hdr.unwrap();
-        assert_eq!(image.piece(address..address + size).unwrap().bytes()[0], 1);
+        let header = image.piece(address..address + size).unwrap();
+        assert_eq!(header.read(0, 1).unwrap(), [1]);
         let sections = parse_sections(image.bytes());
         assert!(
             sections

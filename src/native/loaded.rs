@@ -97,13 +97,13 @@ impl LoadedModules {
             if !mapping.executable {
                 continue;
             }
-            let slot = match self.known_slot(mapping) {
+            let known = self.known_slot(mapping);
+            // Where a file was rewritten, another module may have been loaded from it to the same place.
+            let slot = match known.filter(|&slot| !self.was_rewritten(slot)) {
                 Some(slot) => slot,
-                None => {
-                    changed = true;
-                    self.resolve(mappings, position, opener, memory)
-                }
+                None => self.resolve(mappings, position, opener, memory),
             };
+            changed |= known != Some(slot);
             let mapping = mapping.clone();
             segments.push(Segment { mapping, slot });
         }
@@ -139,6 +139,11 @@ impl LoadedModules {
         let same =
             known.end == mapping.end && known.offset == mapping.offset && known.same_file(mapping);
         same.then(|| self.segments[at].slot)
+    }
+
+    fn was_rewritten(&self, slot: u32) -> bool {
+        let image = self.module(slot).and_then(|(module, _)| module.image());
+        image.is_some_and(|image| image.bytes().has_changed())
     }
 
     /// Where `address` lies, if in executable memory.
@@ -351,10 +356,11 @@ impl MappedHeaders {
         })
     }
 
-    /// `bytes` as the file that is mapped, if it is that file: same build-id and same program headers.
+    /// `bytes` as the file that is mapped, if it is that file, whole: same build-id and same program headers.
     fn accept(&self, bytes: ModuleBytes) -> Option<ElfImage> {
         let image = ElfImage::parse(bytes).ok()?;
-        (image.build_id() == self.build_id && *image.segments() == self.segments).then_some(image)
+        let is_same = image.build_id() == self.build_id && *image.segments() == self.segments;
+        (is_same && image.is_whole()).then_some(image)
     }
 }
 

@@ -15,6 +15,10 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 const MAX_UNWIND_COPY: u64 = 128 << 20;
 /// Entries of an index that is made because a module brings none. libtorch_cpu has 346,000 functions.
 const MAX_INDEX: usize = 4 << 20;
+/// Most entries of `.eh_frame` are shorter, and read at once.
+const USUAL_ENTRY: u64 = 128;
+/// A function of a thousand calls that pass arguments on the stack has an entry of some kilobytes.
+const MAX_ENTRY: u64 = 1 << 20;
 
 static NEXT_ID: AtomicU32 = AtomicU32::new(0);
 
@@ -88,12 +92,7 @@ impl Module {
     /// the sampling path. Empty where the file could not be had.
     pub fn symbols(&self) -> &SymbolTable {
         self.symbols.get_or_init(|| match &self.image {
-            Some(image) => {
-                let table = SymbolTable::of_image(image.clone());
-                // All of .symtab and .strtab was read, 100 MB of libtorch_cpu; look-ups read little of it again.
-                image.forget_pages();
-                table
-            }
+            Some(image) => SymbolTable::of_image(image.clone()),
             None => SymbolTable::empty(),
         })
     }
@@ -118,6 +117,13 @@ impl Module {
         self.image.as_ref()
     }
 
+    /// Whether it is a file of which no more can be read: it was replaced before it could be opened, or cut short or rewritten
+    /// since.
+    pub fn lost_its_file(&self) -> bool {
+        let is_lost = |image: &ElfImage| image.bytes().has_changed();
+        self.info.kind == ModuleKind::File && self.image.as_ref().is_none_or(is_lost)
+    }
+
     /// Its unwind tables.
     pub fn unwind(&self) -> Option<&UnwindTables> {
         self.unwind.as_ref()
@@ -129,22 +135,45 @@ impl Module {
             let start = end.checked_sub(buffer.len() as u64)?;
             self.image.as_ref()?.piece(start..end)
         };
-        match piece() {
-            Some(piece) => {
-                buffer.copy_from_slice(piece.bytes());
-                true
-            }
-            None => false,
-        }
+        piece().is_some_and(|piece| piece.read_at(0, buffer))
     }
 }
 
-/// `.eh_frame`, and how to find the entry of an address in it.
+/// `.eh_frame`, and how to find the entry of an address in it. Entries are read from the file when they are asked for.
 #[derive(Debug)]
 pub struct UnwindTables {
     eh_frame: Piece,
     header: Option<Piece>,
+    /// The header's bytes, read by the first search: 3 MB of libtorch_cpu.
+    table: OnceLock<Vec<u8>>,
     index: OnceLock<Vec<IndexEntry>>,
+}
+
+/// An entry of `.eh_frame`, behind the one that it shares with others: a section of two entries.
+pub(super) struct Entry {
+    section: Vec<u8>,
+    /// Where the second begins.
+    offset: usize,
+    bases: gimli::BaseAddresses,
+}
+
+impl Entry {
+    /// The section, the bases of its pointers and the entry's offset, in gimli's terms.
+    pub(super) fn gimli(&self) -> (Section<'_>, &gimli::BaseAddresses, gimli::EhFrameOffset) {
+        (
+            eh_frame_section(&self.section),
+            &self.bases,
+            gimli::EhFrameOffset(self.offset),
+        )
+    }
+}
+
+type Section<'a> = gimli::EhFrame<gimli::EndianSlice<'a, gimli::LittleEndian>>;
+
+fn eh_frame_section(bytes: &[u8]) -> Section<'_> {
+    let mut section = gimli::EhFrame::new(bytes, gimli::LittleEndian);
+    section.set_address_size(8);
+    section
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -159,7 +188,8 @@ impl UnwindTables {
     pub fn new(eh_frame: Piece, header: Option<Piece>) -> Self {
         Self {
             eh_frame,
-            header: header.filter(|header| is_searchable(header.bytes())),
+            header: header.filter(is_searchable),
+            table: OnceLock::new(),
             index: OnceLock::new(),
         }
     }
@@ -178,7 +208,8 @@ impl UnwindTables {
             let section = sections
                 .iter()
                 .find(|section| section.name == ".eh_frame")?;
-            image.piece(section.address..section.address.checked_add(section.range.len() as u64)?)
+            let size = section.range.end - section.range.start;
+            image.piece(section.address..section.address.checked_add(size)?)
         })?;
         Some(Self::new(eh_frame, header))
     }
@@ -200,11 +231,6 @@ impl UnwindTables {
         Some(Self::new(eh_frame, Some(header)))
     }
 
-    /// `.eh_frame` from its start on; what follows it in the segment may be there too.
-    pub fn eh_frame(&self) -> &Piece {
-        &self.eh_frame
-    }
-
     /// The address of `.eh_frame_hdr`, to which pointers may be relative.
     pub fn header_address(&self) -> u64 {
         self.header.as_ref().map_or(0, |header| header.address)
@@ -220,7 +246,9 @@ impl UnwindTables {
 
     /// Binary search in `.eh_frame_hdr`'s table of (first address, entry), both 4 bytes and relative to the header.
     fn search_header(&self, header: &Piece, address: u64) -> Option<usize> {
-        let bytes = header.bytes();
+        let bytes = self
+            .table
+            .get_or_init(|| header.read(0, MAX_UNWIND_COPY).unwrap_or_default());
         let count = read_u32(bytes, 8)? as usize;
         let table = bytes.get(12..)?;
         let count = count.min(table.len() / 8);
@@ -250,7 +278,8 @@ impl UnwindTables {
 
     fn make_index(&self) -> Vec<IndexEntry> {
         use gimli::{CieOrFde, EhFrame, UnwindSection};
-        let (section, bases) = self.gimli();
+        let bytes = self.eh_frame.read(0, MAX_UNWIND_COPY).unwrap_or_default();
+        let (section, bases) = (eh_frame_section(&bytes), self.bases(self.eh_frame.address));
         let mut entries = section.entries(&bases);
         let mut index = Vec::new();
         while let Ok(Some(entry)) = entries.next() {
@@ -273,19 +302,49 @@ impl UnwindTables {
         index
     }
 
-    /// The section and the bases of its pointers, in gimli's terms.
-    pub(super) fn gimli(
-        &self,
-    ) -> (
-        gimli::EhFrame<gimli::EndianSlice<'_, gimli::LittleEndian>>,
-        gimli::BaseAddresses,
-    ) {
-        let mut section = gimli::EhFrame::new(self.eh_frame.bytes(), gimli::LittleEndian);
-        section.set_address_size(8);
-        let bases = gimli::BaseAddresses::default()
-            .set_eh_frame(self.eh_frame.address)
-            .set_eh_frame_hdr(self.header_address());
-        (section, bases)
+    /// The bases of the pointers in a section at `address`.
+    fn bases(&self, address: u64) -> gimli::BaseAddresses {
+        gimli::BaseAddresses::default()
+            .set_eh_frame(address)
+            .set_eh_frame_hdr(self.header_address())
+    }
+
+    /// The entry at `offset`, as [`UnwindTables::find_entry`] found it, and the one that it refers to.
+    pub(super) fn entry(&self, offset: usize) -> Option<Entry> {
+        const LENGTH: usize = size_of::<u32>();
+        let offset = offset as u64;
+        let own = self.read_entry(offset)?;
+        // Of one that describes a function, the word after the length is the distance back to what it shares with others.
+        let distance = u64::from(read_u32(&own, LENGTH)?);
+        let shared = (offset + LENGTH as u64).checked_sub(distance)?;
+        let mut section = self.read_entry(shared)?;
+        let start = section.len();
+        section.extend(own);
+        let back = u32::try_from(start + LENGTH).ok()?.to_le_bytes();
+        section
+            .get_mut(start + LENGTH..start + 2 * LENGTH)?
+            .copy_from_slice(&back);
+        // So that what is relative to its own place in the entry finds it there.
+        let address = self.eh_frame.address.wrapping_add(offset);
+        Some(Entry {
+            section,
+            offset: start,
+            bases: self.bases(address.wrapping_sub(start as u64)),
+        })
+    }
+
+    /// The bytes of one entry, its length first. No compiler writes the form for lengths of 64 bits here.
+    fn read_entry(&self, offset: u64) -> Option<Vec<u8>> {
+        let mut bytes = self.eh_frame.read(offset, USUAL_ENTRY)?;
+        let size = u64::from(read_u32(&bytes, 0)?) + 4;
+        if size > MAX_ENTRY {
+            return None;
+        }
+        if size > bytes.len() as u64 {
+            bytes = self.eh_frame.read(offset, size)?;
+        }
+        bytes.truncate(usize::try_from(size).ok()?);
+        Some(bytes)
     }
 }
 
@@ -296,14 +355,18 @@ fn read_u32(bytes: &[u8], offset: usize) -> Option<u32> {
 
 /// Whether `.eh_frame_hdr` has the form that all linkers write: version 1, `.eh_frame` by a pc-relative 4-byte pointer, the
 /// count as 4 bytes, the table of 4-byte offsets from the header (LSB core specification, section 10.6.2).
-fn is_searchable(header: &[u8]) -> bool {
-    header.len() >= 20 && header[..4] == [1, 0x1b, 0x03, 0x3b]
+fn is_searchable(header: &Piece) -> bool {
+    header.size() >= 20
+        && header
+            .read(0, 4)
+            .is_some_and(|start| start == [1, 0x1b, 0x03, 0x3b])
 }
 
 /// Where `.eh_frame` is, by its header.
 fn eh_frame_address(header: &Piece) -> Option<u64> {
     let bases = gimli::BaseAddresses::default().set_eh_frame_hdr(header.address);
-    let parsed = gimli::EhFrameHdr::new(header.bytes(), gimli::LittleEndian)
+    let fields = header.read(0, 64)?;
+    let parsed = gimli::EhFrameHdr::new(&fields, gimli::LittleEndian)
         .parse(&bases, 8)
         .ok()?;
     parsed.eh_frame_ptr().direct().ok()

@@ -2,17 +2,21 @@
 
 use super::arch;
 use super::elf::{CONTEXT, Section};
+use crate::memory::Bytes;
 use goblin::elf::reloc::RelocSection;
 use goblin::elf::section_header::SHT_DYNSYM;
 use goblin::elf::sym::Symtab;
 use rustc_hash::FxHashMap;
+use std::ops::Range;
 
 /// Bytes of a stub, in all three PLT sections (x86-64 psABI, section 5.2).
 pub(super) const STUB_BYTES: u64 = 16;
 const RELOCATION_BYTES: usize = 24;
 const SYMBOL_BYTES: usize = 24;
 /// libtorch_python imports some 10,000 functions.
-const MAX_STUBS: usize = 1 << 18;
+const MAX_STUBS: u64 = 1 << 18;
+/// Of libtorch_cpu's dynamic symbols there are 130,000.
+const MAX_SYMBOLS: u64 = 4 << 20;
 
 /// A stub, and the offset of its function's name in the dynamic string table.
 pub(super) struct Stub {
@@ -21,28 +25,23 @@ pub(super) struct Stub {
 }
 
 /// All stubs of `file` that can be named.
-pub(super) fn stubs(file: &[u8], sections: &[Section]) -> Vec<Stub> {
+pub(super) fn stubs(file: &dyn Bytes, sections: &[Section]) -> Vec<Stub> {
     slot_names(file, sections)
         .map(|names| named_stubs(file, sections, &names))
         .unwrap_or_default()
 }
 
 /// What function each slot that a stub jumps through belongs to.
-fn slot_names(file: &[u8], sections: &[Section]) -> Option<FxHashMap<u64, u32>> {
+fn slot_names(file: &dyn Bytes, sections: &[Section]) -> Option<FxHashMap<u64, u32>> {
     let relocations = sections
         .iter()
         .find(|section| section.name == ".rela.plt")?;
     let dynamic = sections.iter().find(|section| section.kind == SHT_DYNSYM)?;
-    let size = relocations.range.len().min(MAX_STUBS * RELOCATION_BYTES);
+    let relocations = read_items(file, &relocations.range, MAX_STUBS, RELOCATION_BYTES)?;
     let relocations =
-        RelocSection::parse(file, relocations.range.start, size, true, CONTEXT).ok()?;
-    let symbols = Symtab::parse(
-        file,
-        dynamic.range.start,
-        dynamic.range.len() / SYMBOL_BYTES,
-        CONTEXT,
-    )
-    .ok()?;
+        RelocSection::parse(&relocations, 0, relocations.len(), true, CONTEXT).ok()?;
+    let symbols = read_items(file, &dynamic.range, MAX_SYMBOLS, SYMBOL_BYTES)?;
+    let symbols = Symtab::parse(&symbols, 0, symbols.len() / SYMBOL_BYTES, CONTEXT).ok()?;
     let named = relocations.iter().filter_map(|relocation| {
         let symbol = symbols
             .get(relocation.r_sym)
@@ -52,15 +51,21 @@ fn slot_names(file: &[u8], sections: &[Section]) -> Option<FxHashMap<u64, u32>> 
     Some(named.collect())
 }
 
-fn named_stubs(file: &[u8], sections: &[Section], names: &FxHashMap<u64, u32>) -> Vec<Stub> {
+/// The first `most` items of a section of items of `size` bytes.
+fn read_items(file: &dyn Bytes, range: &Range<u64>, most: u64, size: usize) -> Option<Vec<u8>> {
+    let end = range.end.min(range.start + most * size as u64);
+    file.copy(range.start..end)
+}
+
+fn named_stubs(file: &dyn Bytes, sections: &[Section], names: &FxHashMap<u64, u32>) -> Vec<Stub> {
     let mut stubs = Vec::new();
     for section in sections
         .iter()
         .filter(|section| [".plt", ".plt.sec", ".plt.got"].contains(&section.name.as_str()))
     {
-        let code = file.get(section.range.clone()).unwrap_or(&[]);
+        let code = read_items(file, &section.range, MAX_STUBS, STUB_BYTES as usize);
         let mut address = section.address;
-        for stub in code.chunks(STUB_BYTES as usize).take(MAX_STUBS) {
+        for stub in code.unwrap_or_default().chunks(STUB_BYTES as usize) {
             if let Some(&name) = arch::plt_slot(address, stub).and_then(|slot| names.get(&slot)) {
                 stubs.push(Stub { address, name });
             }

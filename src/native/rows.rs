@@ -6,8 +6,8 @@ use super::modules::{Module, UnwindTables};
 use super::symbols::SymbolTable;
 use crate::model::registers::Registers;
 use gimli::{
-    CfaRule, EhFrame, EhFrameOffset, EndianSlice, LittleEndian, RegisterRule, UnwindContext,
-    UnwindExpression, UnwindSection,
+    CfaRule, EhFrame, EndianSlice, LittleEndian, RegisterRule, UnwindContext, UnwindExpression,
+    UnwindSection,
 };
 use std::sync::Arc;
 
@@ -144,10 +144,10 @@ pub(super) fn read_row(
 
 /// The first address of the function that virtual address `address` lies in.
 pub(super) fn read_function_start(tables: &UnwindTables, address: u64) -> Option<u64> {
-    let (section, bases) = tables.gimli();
-    let offset = EhFrameOffset(tables.find_entry(address)?);
+    let entry = tables.entry(tables.find_entry(address)?)?;
+    let (section, bases, offset) = entry.gimli();
     let entry = section
-        .fde_from_offset(&bases, offset, EhFrame::cie_from_offset)
+        .fde_from_offset(bases, offset, EhFrame::cie_from_offset)
         .ok()?;
     entry.contains(address).then(|| entry.initial_address())
 }
@@ -157,10 +157,10 @@ fn try_read_row(
     address: u64,
     context: &mut UnwindContext<usize>,
 ) -> Option<Row> {
-    let offset = tables.find_entry(address)?;
-    let (section, bases) = tables.gimli();
+    let entry = tables.entry(tables.find_entry(address)?)?;
+    let (section, bases, offset) = entry.gimli();
     let entry = section
-        .fde_from_offset(&bases, EhFrameOffset(offset), EhFrame::cie_from_offset)
+        .fde_from_offset(bases, offset, EhFrame::cie_from_offset)
         .ok()?;
     if !entry.contains(address) {
         return None;
@@ -171,7 +171,7 @@ fn try_read_row(
     }
     let signal = entry.is_signal_trampoline();
     let row = entry
-        .unwind_info_for_address(&section, &bases, context, address)
+        .unwind_info_for_address(&section, bases, context, address)
         .ok()?;
     let copy = |expression: UnwindExpression<usize>| -> Option<Box<[u8]>> {
         let expression = expression
@@ -232,7 +232,7 @@ pub(super) fn read_row_by_code(module: &Module, symbols: &SymbolTable, address: 
 fn try_read_row_by_code(module: &Module, symbols: &SymbolTable, address: u64) -> Option<Row> {
     let start = symbols.lookup(address)?.start;
     let code = module.image()?.piece(start..address)?;
-    let frame = arch::frame_by_code(code.bytes())?;
+    let frame = arch::frame_by_code(&code.read(0, arch::MAX_CODE as u64)?)?;
     let saved = frame
         .saved
         .into_iter()

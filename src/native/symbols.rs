@@ -1,10 +1,14 @@
-//! Function names by address, from `.symtab`, `.dynsym` and `.gnu_debugdata`: a compact index over the mapped file.
+//! Function names by address, from `.symtab`, `.dynsym` and `.gnu_debugdata`: a compact index over the file.
 
-use super::elf::{CONTEXT, Section, parse_sections, string_at};
+use super::elf::{CONTEXT, LONGEST_STRING, Section, parse_sections, string_at};
 use super::image::ElfImage;
 use super::plt;
+use crate::memory::Bytes;
 use goblin::elf::section_header::{SHF_EXECINSTR, SHN_UNDEF, SHT_DYNSYM, SHT_SYMTAB};
 use goblin::elf::sym::{STB_GLOBAL, STB_LOCAL, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE, Symtab};
+use rustc_hash::FxHashMap;
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
 
 /// Bytes of an ELF-64 symbol.
 const SYMBOL_BYTES: usize = 24;
@@ -12,6 +16,12 @@ const SYMBOL_BYTES: usize = 24;
 const MAX_SYMBOLS: usize = 16 << 20;
 /// `.gnu_debugdata` unpacked; Fedora's largest are a few MB.
 const MAX_DEBUG_DATA: usize = 64 << 20;
+/// A table's strings that are held while its symbols are compared: those of libtorch_cpu are 60 MB.
+const MAX_STRINGS: u64 = 256 << 20;
+/// Symbols that are read at once.
+const CHUNK: usize = 1 << 16;
+/// Most names are shorter, and read at once.
+const USUAL_NAME: u64 = 256;
 /// Entries that a lookup looks back through for one that still covers the address.
 const MAX_LOOK_BACK: usize = 16;
 
@@ -31,9 +41,11 @@ pub struct SymbolTable {
     image: Option<ElfImage>,
     debug_data: Vec<u8>,
     /// String tables by [`Source`]: ranges in the image, or in the debug data.
-    strings: [std::ops::Range<usize>; 3],
+    strings: [Range<u64>; 3],
     base: u64,
     entries: Vec<Entry>,
+    /// Names that were asked for, by [`Entry::name`]: they last when the file does not.
+    names: Mutex<FxHashMap<u32, String>>,
 }
 
 /// Twelve bytes a function.
@@ -65,13 +77,15 @@ impl SymbolTable {
         Self {
             image: None,
             debug_data: Vec::new(),
-            strings: [0..0, 0..0, 0..0],
+            strings: Default::default(),
             base: 0,
             entries: Vec::new(),
+            names: Mutex::default(),
         }
     }
 
-    /// Reads the symbols of an ELF file. Takes 20 to 70 ms for libtorch_cpu: not for the sampling path.
+    /// Reads the symbols of an ELF file. Takes 20 to 70 ms for libtorch_cpu: not for the sampling path. Empty where the file
+    /// changes while it is read.
     pub fn of_image(image: ElfImage) -> Self {
         let mut table = Self::empty();
         let Some(span) = image.segments().span() else {
@@ -80,18 +94,22 @@ impl SymbolTable {
         table.base = span.start;
         let sections = parse_sections(image.bytes());
         let mut candidates = Vec::new();
-        for (source, kind) in [(Source::Symtab, SHT_SYMTAB), (Source::Dynsym, SHT_DYNSYM)] {
-            let symbols = SymbolSection::find(image.bytes(), &sections, kind);
-            if let Some(symbols) = symbols {
-                table.strings[source as usize] = symbols.strings.clone();
-                symbols.collect(source, span.start, &mut candidates);
-            }
-        }
+        let mut names: [Vec<u8>; 3] = Default::default();
         table.debug_data = unpack_debug_data(image.bytes(), &sections).unwrap_or_default();
         let debug_sections = parse_sections(&table.debug_data);
-        if let Some(symbols) = SymbolSection::find(&table.debug_data, &debug_sections, SHT_SYMTAB) {
-            table.strings[Source::DebugData as usize] = symbols.strings.clone();
-            symbols.collect(Source::DebugData, span.start, &mut candidates);
+        let debug_data: &dyn Bytes = &table.debug_data;
+        for (source, kind, file, sections) in [
+            (Source::Symtab, SHT_SYMTAB, image.bytes(), &sections),
+            (Source::Dynsym, SHT_DYNSYM, image.bytes(), &sections),
+            (Source::DebugData, SHT_SYMTAB, debug_data, &debug_sections),
+        ] {
+            if let Some(symbols) = SymbolSection::find(file, sections, kind) {
+                let strings = symbols.strings.clone();
+                let held = strings.start..strings.end.min(strings.start + MAX_STRINGS);
+                names[source as usize] = file.copy(held).unwrap_or_default();
+                table.strings[source as usize] = strings;
+                symbols.collect(source, span.start, &mut candidates);
+            }
         }
         for stub in plt::stubs(image.bytes(), &sections) {
             if let Some(entry) = Entry::new(
@@ -105,58 +123,12 @@ impl SymbolTable {
             }
         }
         let code_ends = code_ends(&image, &sections, span.start);
-        table.image = Some(image);
-        table.entries = table.choose(candidates, &code_ends);
-        table
-    }
-
-    /// One entry for each address, with sizes where the file gives none.
-    fn choose(&self, mut candidates: Vec<Candidate>, code_ends: &[u32]) -> Vec<Entry> {
-        candidates.sort_unstable_by(|left, right| {
-            let key = |candidate: &Candidate| {
-                (
-                    candidate.entry.start,
-                    candidate.entry.size == 0,
-                    candidate.rank,
-                )
-            };
-            key(left)
-                .cmp(&key(right))
-                .then_with(|| self.compare_names(left.entry, right.entry))
-        });
-        candidates.dedup_by_key(|candidate| candidate.entry.start);
-        let mut entries: Vec<Entry> = Vec::with_capacity(candidates.len());
-        let mut covered_to = 0;
-        for (position, candidate) in candidates.iter().enumerate() {
-            let mut entry = candidate.entry;
-            if entry.size == 0 {
-                // A label inside a function is no function.
-                if entry.start < covered_to {
-                    continue;
-                }
-                let next = candidates
-                    .get(position + 1)
-                    .map_or(u32::MAX, |next| next.entry.start);
-                let code_end = code_ends.get(code_ends.partition_point(|&end| end <= entry.start));
-                let code_end = code_end.copied().unwrap_or(entry.start);
-                entry.size = next.min(code_end).saturating_sub(entry.start);
-            } else {
-                covered_to = covered_to.max(entry.start.saturating_add(entry.size));
-            }
-            entries.push(entry);
+        if image.bytes().has_changed() {
+            return Self::empty();
         }
-        entries.shrink_to_fit();
-        entries
-    }
-
-    /// Of two names of one function, the one with fewer leading underscores, the shorter, the first by alphabet.
-    fn compare_names(&self, left: Entry, right: Entry) -> std::cmp::Ordering {
-        let key = |entry| {
-            let name = self.raw_name(entry);
-            let underscores = name.iter().take_while(|&&byte| byte == b'_').count();
-            (underscores, name.len(), name)
-        };
-        key(left).cmp(&key(right))
+        table.image = Some(image);
+        table.entries = choose(candidates, &code_ends, &names);
+        table
     }
 
     /// The function that covers `address`, one of the file's own virtual addresses; `None` in a gap between functions.
@@ -170,7 +142,7 @@ impl SymbolTable {
             .iter()
             .rev()
             .find(|entry| wanted - entry.start < entry.size)?;
-        let name = String::from_utf8_lossy(self.raw_name(*entry));
+        let name = self.name(*entry)?;
         let start = self.base + u64::from(entry.start);
         Some(Symbol {
             start,
@@ -178,28 +150,37 @@ impl SymbolTable {
             name: if entry.source() == Source::Plt {
                 format!("{name}@plt")
             } else {
-                name.into_owned()
+                name
             },
         })
     }
 
-    fn raw_name(&self, entry: Entry) -> &[u8] {
-        let source = match entry.source() {
-            Source::Plt => Source::Dynsym,
-            source => source,
+    /// The entry's name; `None` where it was not read before the file changed.
+    fn name(&self, entry: Entry) -> Option<String> {
+        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(name) = names.get(&entry.name) {
+            return Some(name.clone());
+        }
+        let name = self.read_name(entry)?;
+        names.insert(entry.name, name.clone());
+        Some(name)
+    }
+
+    fn read_name(&self, entry: Entry) -> Option<String> {
+        let source = entry.strings();
+        let file: &dyn Bytes = match source {
+            Source::DebugData => &self.debug_data,
+            _ => self.image.as_ref()?.bytes(),
         };
-        let file = match source {
-            Source::DebugData => self.debug_data.as_slice(),
-            _ => self.image.as_ref().map_or(&[][..], |image| image.bytes()),
-        };
-        let strings = self
-            .strings
-            .get(source as usize)
-            .cloned()
-            .and_then(|range| file.get(range));
-        strings
-            .and_then(|strings| string_at(strings, (entry.name & NAME_MASK) as usize))
-            .unwrap_or(&[])
+        let strings = self.strings.get(source as usize)?;
+        let start = strings.start + u64::from(entry.name & NAME_MASK);
+        for length in [USUAL_NAME, LONGEST_STRING as u64] {
+            let bytes = file.copy(start..(start + length).min(strings.end))?;
+            if let Some(name) = string_at(&bytes, 0) {
+                return Some(String::from_utf8_lossy(name).into_owned());
+            }
+        }
+        Some(String::new())
     }
 
     /// How many functions have a name.
@@ -219,13 +200,68 @@ impl std::fmt::Debug for SymbolTable {
     }
 }
 
+/// One entry for each address, with sizes where the file gives none. `names` are the string tables by [`Source`].
+fn choose(mut candidates: Vec<Candidate>, code_ends: &[u32], names: &[Vec<u8>; 3]) -> Vec<Entry> {
+    candidates.sort_unstable_by(|left, right| {
+        let key = |candidate: &Candidate| {
+            (
+                candidate.entry.start,
+                candidate.entry.size == 0,
+                candidate.rank,
+            )
+        };
+        key(left)
+            .cmp(&key(right))
+            .then_with(|| compare_names(names, left.entry, right.entry))
+    });
+    candidates.dedup_by_key(|candidate| candidate.entry.start);
+    let mut entries: Vec<Entry> = Vec::with_capacity(candidates.len());
+    let mut covered_to = 0;
+    for (position, candidate) in candidates.iter().enumerate() {
+        let mut entry = candidate.entry;
+        if entry.size == 0 {
+            // A label inside a function is no function.
+            if entry.start < covered_to {
+                continue;
+            }
+            let next = candidates
+                .get(position + 1)
+                .map_or(u32::MAX, |next| next.entry.start);
+            let code_end = code_ends.get(code_ends.partition_point(|&end| end <= entry.start));
+            let code_end = code_end.copied().unwrap_or(entry.start);
+            entry.size = next.min(code_end).saturating_sub(entry.start);
+        } else {
+            covered_to = covered_to.max(entry.start.saturating_add(entry.size));
+        }
+        entries.push(entry);
+    }
+    entries.shrink_to_fit();
+    entries
+}
+
+/// Of two names of one function, the one with fewer leading underscores, the shorter, the first by alphabet.
+fn compare_names(names: &[Vec<u8>; 3], left: Entry, right: Entry) -> std::cmp::Ordering {
+    let key = |entry: Entry| {
+        let strings = names.get(entry.strings() as usize);
+        let name = strings
+            .and_then(|strings| string_at(strings, (entry.name & NAME_MASK) as usize))
+            .unwrap_or_default();
+        let underscores = name.iter().take_while(|&&byte| byte == b'_').count();
+        (underscores, name.len(), name)
+    };
+    key(left).cmp(&key(right))
+}
+
 /// Ends of the code sections, or of the code segments where there are no section headers, as distances from `base`, ascending.
 fn code_ends(image: &ElfImage, sections: &[Section], base: u64) -> Vec<u32> {
     let code = sections
         .iter()
         .filter(|section| section.flags & u64::from(SHF_EXECINSTR) != 0);
     let mut ends: Vec<u64> = code
-        .filter_map(|section| section.address.checked_add(section.range.len() as u64))
+        .filter_map(|section| {
+            let size = section.range.end - section.range.start;
+            section.address.checked_add(size)
+        })
         .collect();
     if ends.is_empty() {
         let loads = image.segments().loads.iter().filter(|load| load.executable);
@@ -264,30 +300,59 @@ impl Entry {
             _ => Source::Plt,
         }
     }
+
+    /// Whose strings hold its name.
+    fn strings(self) -> Source {
+        match self.source() {
+            Source::Plt => Source::Dynsym,
+            source => source,
+        }
+    }
 }
 
 /// A symbol table and its strings, in a file.
 struct SymbolSection<'a> {
-    symbols: Symtab<'a>,
-    strings: std::ops::Range<usize>,
+    file: &'a dyn Bytes,
+    symbols: Range<u64>,
+    strings: Range<u64>,
     sections: &'a [Section],
 }
 
 impl<'a> SymbolSection<'a> {
-    fn find(file: &'a [u8], sections: &'a [Section], kind: u32) -> Option<Self> {
+    fn find(file: &'a dyn Bytes, sections: &'a [Section], kind: u32) -> Option<Self> {
         let section = sections.iter().find(|section| section.kind == kind)?;
         let strings = sections.get(section.link)?.range.clone();
-        let count = (section.range.len() / SYMBOL_BYTES).min(MAX_SYMBOLS);
-        let symbols = Symtab::parse(file, section.range.start, count, CONTEXT).ok()?;
         Some(Self {
-            symbols,
+            file,
+            symbols: section.range.clone(),
             strings,
             sections,
         })
     }
 
     fn collect(&self, source: Source, base: u64, candidates: &mut Vec<Candidate>) {
-        for symbol in self.symbols.iter() {
+        let Range { start, end } = self.symbols;
+        let end = end.min(start + (MAX_SYMBOLS * SYMBOL_BYTES) as u64);
+        for from in (start..end).step_by(CHUNK * SYMBOL_BYTES) {
+            let to = end.min(from + (CHUNK * SYMBOL_BYTES) as u64);
+            let Some(bytes) = self.file.copy(from..to) else {
+                return;
+            };
+            let count = bytes.len() / SYMBOL_BYTES;
+            if let Ok(symbols) = Symtab::parse(&bytes, 0, count, CONTEXT) {
+                self.collect_from(&symbols, source, base, candidates);
+            }
+        }
+    }
+
+    fn collect_from(
+        &self,
+        symbols: &Symtab<'_>,
+        source: Source,
+        base: u64,
+        candidates: &mut Vec<Candidate>,
+    ) {
+        for symbol in symbols.iter() {
             let kind = symbol.st_type();
             if symbol.st_shndx == SHN_UNDEF as usize || symbol.st_name == 0 {
                 continue;
@@ -320,13 +385,14 @@ impl<'a> SymbolSection<'a> {
 }
 
 /// `.gnu_debugdata`: an xz-compressed ELF file with a symbol table of what `.dynsym` lacks ("MiniDebugInfo" in gdb's manual).
-fn unpack_debug_data(file: &[u8], sections: &[Section]) -> Option<Vec<u8>> {
+fn unpack_debug_data(file: &dyn Bytes, sections: &[Section]) -> Option<Vec<u8>> {
     let section = sections
         .iter()
         .find(|section| section.name == ".gnu_debugdata")?;
-    let mut packed = file.get(section.range.clone())?;
+    let Range { start, end } = section.range;
+    let packed = file.copy(start..end.min(start + MAX_DEBUG_DATA as u64))?;
     let mut unpacked = Bounded(Vec::new());
-    lzma_rs::xz_decompress(&mut packed, &mut unpacked).ok()?;
+    lzma_rs::xz_decompress(&mut packed.as_slice(), &mut unpacked).ok()?;
     Some(unpacked.0)
 }
 

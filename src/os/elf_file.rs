@@ -1,17 +1,15 @@
 //! Opening a target's ELF files, read-only, and only within the target's own root.
-#![allow(unsafe_code)]
-
 use super::maps::Mapping;
 use super::threads::living_task;
-use crate::native::image::Bytes;
-use memmap2::{Mmap, UncheckedAdvice};
+use crate::memory::Bytes;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat, openat2};
 use nix::sys::stat::{Mode, SFlag, fstat};
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Component, Path};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Why a target's file could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -38,20 +36,27 @@ pub enum ElfFileError {
         /// As the target sees it.
         path: String,
     },
-    /// The file cannot be mapped.
-    #[error("cannot map {path}: {source}")]
-    Map {
-        /// As the target sees it.
-        path: String,
-        /// What the kernel said.
-        source: std::io::Error,
-    },
 }
 
-/// A file of the target, mapped read-only. Cloning shares the mapping.
-#[derive(Clone, Debug)]
+/// A file of the target, read with pread(2) and never mapped. Whoever cuts it short or rewrites it in place ends what can be
+/// read of it: what is there then may be another program's.
+#[derive(Debug)]
 pub struct ElfFile {
-    bytes: Arc<Mmap>,
+    file: File,
+    /// Size and time of the last change, when it was opened.
+    opened: Version,
+    has_changed: AtomicBool,
+}
+
+/// Size in bytes, and time of the last change of content in seconds and nanoseconds. Links and modes may change at will.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Version(u64, i64, i64);
+
+impl Version {
+    fn of(file: &File) -> Option<Self> {
+        let status = file.metadata().ok()?;
+        Some(Self(status.size(), status.mtime(), status.mtime_nsec()))
+    }
 }
 
 impl ElfFile {
@@ -73,7 +78,7 @@ impl ElfFile {
             path: path.to_owned(),
             source,
         })?;
-        Self::map(&found, path)
+        Self::reopen(&found, path)
     }
 
     /// Opens the very file that `mapping` of process `pid` maps, even where it was deleted or another took its name.
@@ -94,11 +99,11 @@ impl ElfFile {
                 path: mapping.path.clone(),
                 source,
             })?;
-        Self::map(&found, &mapping.path)
+        Self::reopen(&found, &mapping.path)
     }
 
-    /// Maps what an `O_PATH` descriptor stands for, once it is known to be a regular file.
-    fn map(found: &OwnedFd, path: &str) -> Result<Self, ElfFileError> {
+    /// Opens for reading what an `O_PATH` descriptor stands for, once it is known to be a regular file.
+    fn reopen(found: &OwnedFd, path: &str) -> Result<Self, ElfFileError> {
         let open_error = |source| ElfFileError::Open {
             path: path.to_owned(),
             source,
@@ -113,37 +118,32 @@ impl ElfFile {
         let again = format!("/proc/self/fd/{}", found.as_raw_fd());
         let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
         let file = File::from(open(again.as_str(), flags, Mode::empty()).map_err(open_error)?);
-        // SAFETY: The mapping is private and read-only and its bytes are only read as plain bytes. What a map may not survive
-        // is a file that shrinks under it (SIGBUS): loaders and package managers replace libraries by renaming, and a library
-        // that is cut while it is mapped kills the target itself first.
-        let bytes = unsafe { Mmap::map(&file) }.map_err(|source| ElfFileError::Map {
-            path: path.to_owned(),
-            source,
-        })?;
+        let opened = Version::of(&file).ok_or_else(|| open_error(Errno::EIO))?;
         Ok(Self {
-            bytes: Arc::new(bytes),
+            file,
+            opened,
+            has_changed: AtomicBool::new(false),
         })
     }
 }
 
-impl std::ops::Deref for ElfFile {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
 impl Bytes for ElfFile {
-    fn forget_pages(&self) {
-        // SAFETY: of a private, read-only mapping of a file nothing is lost: the next read brings the page back from the file.
-        let _ = unsafe { self.bytes.unchecked_advise(UncheckedAdvice::DontNeed) };
+    fn size(&self) -> u64 {
+        self.opened.0
     }
-}
 
-impl AsRef<[u8]> for ElfFile {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> bool {
+        // Asked afterwards: what was read before a change is good.
+        self.file.read_exact_at(buffer, offset).is_ok() && !self.has_changed()
+    }
+
+    fn has_changed(&self) -> bool {
+        // Once it has, its time may be set back.
+        if !self.has_changed.load(Ordering::Relaxed) && Version::of(&self.file) != Some(self.opened)
+        {
+            self.has_changed.store(true, Ordering::Relaxed);
+        }
+        self.has_changed.load(Ordering::Relaxed)
     }
 }
 
@@ -194,10 +194,10 @@ mod tests {
         let exe = std::fs::read_link("/proc/self/exe").unwrap();
         let exe = exe.to_str().unwrap();
         let file = ElfFile::open(own_pid(), exe).unwrap();
-        assert_eq!(&file[..4], b"\x7fELF");
+        assert_eq!(file.copy(0..4).unwrap(), b"\x7fELF");
         let root = open("/", OFlag::O_PATH, Mode::empty()).unwrap();
-        let walked = ElfFile::map(&walk_in_root(&root, exe).unwrap(), exe).unwrap();
-        assert_eq!(file.len(), walked.len());
+        let walked = ElfFile::reopen(&walk_in_root(&root, exe).unwrap(), exe).unwrap();
+        assert_eq!(file.size(), walked.size());
     }
 
     #[test]
@@ -220,10 +220,8 @@ mod tests {
         std::os::unix::fs::symlink("../../../../../../etc/passwd", folder.path().join("bad"))
             .unwrap();
         let root = open(folder.path(), OFlag::O_PATH, Mode::empty()).unwrap();
-        assert_eq!(
-            &*ElfFile::map(&open_in_root(&root, "/good").unwrap(), "/good").unwrap(),
-            b"x"
-        );
+        let good = ElfFile::reopen(&open_in_root(&root, "/good").unwrap(), "/good").unwrap();
+        assert_eq!(good.copy(0..1).unwrap(), b"x");
         assert_eq!(open_in_root(&root, "/bad").unwrap_err(), Errno::ENOENT);
     }
 
@@ -247,5 +245,36 @@ mod tests {
             ElfFile::open(i32::MAX, "/etc/passwd"),
             Err(ElfFileError::Root { .. })
         ));
+    }
+
+    #[test]
+    fn a_file_that_was_cut_short_or_rewritten_is_not_read_any_more() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let open_file = || {
+            std::fs::write(&path, [7; 8192]).unwrap();
+            let file = ElfFile::open(own_pid(), path.to_str().unwrap()).unwrap();
+            assert_eq!(file.copy(4096..8192).unwrap(), [7; 4096]);
+            file
+        };
+        for size in [0, 4096] {
+            let file = open_file();
+            let writer = File::options().write(true).open(&path).unwrap();
+            writer.set_len(size).unwrap();
+            assert_eq!(file.copy(4096..8192), None);
+            assert_eq!(file.copy(0..1), None);
+            assert!(file.has_changed());
+        }
+        let file = open_file();
+        let writer = File::options().write(true).open(&path).unwrap();
+        // The kernel's clock for these moves with its tick, of up to 10 ms.
+        while Version::of(&file.file) == Some(file.opened) {
+            writer.write_all_at(&[8; 16], 4096).unwrap();
+        }
+        assert_eq!(file.copy(0..1), None);
+        // Another name, or none, does not change it.
+        let file = open_file();
+        std::fs::remove_file(&path).unwrap();
+        assert!(file.copy(0..8192).is_some());
     }
 }

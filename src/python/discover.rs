@@ -2,7 +2,7 @@
 
 use super::elf::ElfFile;
 use super::layout::{GilPlace, Layout, debug_offsets, tables};
-use crate::memory::{Memory, ReadError};
+use crate::memory::{Bytes, Memory, ReadError};
 use crate::model::code::PythonVersion;
 use regex::bytes::Regex;
 
@@ -10,14 +10,14 @@ use regex::bytes::Regex;
 const OLDEST: PythonVersion = PythonVersion::new(3, 10);
 
 /// An ELF file that is mapped in the target: its Python binary, or a libpython.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct PythonImage<'a> {
     /// Its path as the target sees it.
     pub path: &'a str,
     /// What is added to the file's virtual addresses.
     pub load_bias: u64,
     /// The file.
-    pub bytes: &'a [u8],
+    pub bytes: &'a dyn Bytes,
 }
 
 /// A Python interpreter, ready to be read.
@@ -261,14 +261,14 @@ fn parse_version_hex(hex: u64) -> Option<(PythonVersion, String)> {
 fn guess_version(path: &str, file: &ElfFile<'_>) -> Option<(PythonVersion, String)> {
     let constants = file.section_bytes(".rodata").unwrap_or_default();
     let name = path.rsplit('/').next().unwrap_or(path).as_bytes();
-    let named = first_version(r"(?-u)python([23])\.(\d{1,2})[a-z]{0,2}\x00", constants)
+    let named = first_version(r"(?-u)python([23])\.(\d{1,2})[a-z]{0,2}\x00", &constants)
         .or_else(|| first_version(r"(?-u)python([23])\.(\d{1,2})", name))?;
     let full = Regex::new(&format!(
         r"(?-u)[^0-9.]({}\.{}\.\d{{1,2}})\x00",
         named.major, named.minor
     ))
     .ok();
-    let full = full.and_then(|regex| regex.captures(constants)?.get(1));
+    let full = full.and_then(|regex| regex.captures(&constants)?.get(1));
     let text = full.map_or_else(
         || named.to_string(),
         |found| String::from_utf8_lossy(found.as_bytes()).into_owned(),
@@ -324,7 +324,7 @@ mod tests {
         let memory = crate::memory::SnapshotMemory::default();
         assert_eq!(discover(&[image], &memory), Err(DiscoverError::NotPython));
         let junk = PythonImage {
-            bytes: b"#!/bin/sh",
+            bytes: &b"#!/bin/sh".to_vec(),
             ..image
         };
         assert_eq!(discover(&[junk], &memory), Err(DiscoverError::NotPython));

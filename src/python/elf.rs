@@ -1,6 +1,7 @@
 //! The little of an ELF file that leads to an interpreter: a few named symbols and sections, found without building
 //! tables of the rest (an embedding executable may have millions of symbols).
 
+use crate::memory::Bytes;
 use goblin::container::{Container, Ctx};
 use goblin::elf::section_header::{SHN_UNDEF, SHT_DYNSYM, SHT_NOBITS, SHT_SYMTAB};
 use goblin::elf::sym::Symtab;
@@ -8,31 +9,38 @@ use goblin::elf::{Elf, SectionHeader};
 
 /// Sections of one file are bounded: real ones have under 100.
 const MAX_SECTIONS: usize = 4096;
+/// `sizeof(Elf64_Ehdr)`.
+const HEADER_SIZE: u64 = 64;
+/// `sizeof(Elf64_Shdr)`.
+const SECTION_HEADER_SIZE: u64 = 64;
 /// `sizeof(Elf64_Sym)`.
 const SYMBOL_SIZE: usize = 24;
+/// Sections that are read are below 100 MB, in embedding executables, too.
+const MAX_SECTION_SIZE: u64 = 1 << 30;
 /// No symbol that is looked for has a name this long.
 const MAX_NAME: usize = 64;
 
 /// An ELF file's sections.
 pub(crate) struct ElfFile<'a> {
-    bytes: &'a [u8],
+    bytes: &'a dyn Bytes,
     context: Ctx,
     sections: Vec<SectionHeader>,
-    names: &'a [u8],
+    names: Vec<u8>,
 }
 
 impl<'a> ElfFile<'a> {
     /// Parses the headers; `None` where it is no ELF file for x86-64, or a broken one.
-    pub(crate) fn parse(bytes: &'a [u8]) -> Option<Self> {
-        let header = Elf::parse_header(bytes).ok()?;
+    pub(crate) fn parse(bytes: &'a dyn Bytes) -> Option<Self> {
+        let header = Elf::parse_header(&bytes.copy(0..HEADER_SIZE)?).ok()?;
         if header.e_machine != goblin::elf::header::EM_X86_64
             || usize::from(header.e_shnum) > MAX_SECTIONS
         {
             return None;
         }
         let context = Ctx::new(Container::Big, header.endianness().ok()?);
-        let offset = usize::try_from(header.e_shoff).ok()?;
-        let sections = SectionHeader::parse(bytes, offset, header.e_shnum.into(), context).ok()?;
+        let size = u64::from(header.e_shnum) * SECTION_HEADER_SIZE;
+        let table = bytes.copy(header.e_shoff..header.e_shoff.checked_add(size)?)?;
+        let sections = SectionHeader::parse_from(&table, 0, header.e_shnum.into(), context).ok()?;
         let names = sections
             .get(usize::from(header.e_shstrndx))
             .and_then(|section| content(bytes, section));
@@ -48,11 +56,11 @@ impl<'a> ElfFile<'a> {
     pub(crate) fn section(&self, name: &str) -> Option<&SectionHeader> {
         self.sections
             .iter()
-            .find(|section| text_at(self.names, section.sh_name) == Some(name.as_bytes()))
+            .find(|section| text_at(&self.names, section.sh_name) == Some(name.as_bytes()))
     }
 
     /// The bytes of the section of that name.
-    pub(crate) fn section_bytes(&self, name: &str) -> Option<&'a [u8]> {
+    pub(crate) fn section_bytes(&self, name: &str) -> Option<Vec<u8>> {
         content(self.bytes, self.section(name)?)
     }
 
@@ -84,7 +92,7 @@ impl<'a> ElfFile<'a> {
         let Some(symbols) = content(self.bytes, table) else {
             return;
         };
-        let Ok(symbols) = Symtab::parse(symbols, 0, symbols.len() / SYMBOL_SIZE, self.context)
+        let Ok(symbols) = Symtab::parse(&symbols, 0, symbols.len() / SYMBOL_SIZE, self.context)
         else {
             return;
         };
@@ -92,7 +100,7 @@ impl<'a> ElfFile<'a> {
             .iter()
             .filter(|symbol| symbol.st_shndx != SHN_UNDEF as usize)
         {
-            let Some(name) = text_at(strings, symbol.st_name) else {
+            let Some(name) = text_at(&strings, symbol.st_name) else {
                 continue;
             };
             for (wanted, found) in names.iter().zip(found.iter_mut()) {
@@ -105,13 +113,11 @@ impl<'a> ElfFile<'a> {
 }
 
 /// The file's bytes of a section, where it has any and they are all there.
-fn content<'a>(bytes: &'a [u8], section: &SectionHeader) -> Option<&'a [u8]> {
-    if section.sh_type == SHT_NOBITS {
+fn content(bytes: &dyn Bytes, section: &SectionHeader) -> Option<Vec<u8>> {
+    if section.sh_type == SHT_NOBITS || section.sh_size > MAX_SECTION_SIZE {
         return None;
     }
-    let start = usize::try_from(section.sh_offset).ok()?;
-    let end = start.checked_add(usize::try_from(section.sh_size).ok()?)?;
-    bytes.get(start..end)
+    bytes.copy(section.sh_offset..section.sh_offset.checked_add(section.sh_size)?)
 }
 
 /// The text at `offset` of a string table, up to its NUL.

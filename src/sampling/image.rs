@@ -2,7 +2,7 @@
 
 use super::live_environment::LiveEnvironment;
 use super::maps_reader::MapsReader;
-use crate::memory::Memory;
+use crate::memory::{Bytes, Memory};
 use crate::native::image::ModuleBytes;
 use crate::native::loaded::{LoadedModules, ModuleOpener};
 use crate::native::modules::{Module, ModuleStore};
@@ -227,10 +227,11 @@ pub(super) struct TorchVersions {
 
 /// torch's versions by its own `version.py`, next to the library that was found at `library`.
 pub(super) fn torch_versions(pid: i32, library: &str) -> Option<TorchVersions> {
-    const LONGEST: usize = 64 << 10;
+    const LONGEST: u64 = 64 << 10;
     let package = library.rsplit_once("/lib/")?.0;
     let file = ElfFile::open(pid, &format!("{package}/version.py")).ok()?;
-    let text = String::from_utf8_lossy(file.get(..LONGEST.min(file.len()))?);
+    let text = file.copy(0..file.size().min(LONGEST))?;
+    let text = String::from_utf8_lossy(&text);
     let quoted = |name: &str| {
         let mut lines = text.lines();
         let line = lines.find_map(|line| line.strip_prefix(name))?;

@@ -4,7 +4,7 @@ mod decode;
 mod frame;
 mod opcodes;
 
-pub use frame::{CfaSource, CodeFrame, frame_by_code};
+pub use frame::{CfaSource, CodeFrame, MAX_CODE, frame_by_code};
 
 use crate::model::registers::Registers;
 

@@ -228,6 +228,20 @@ impl Worker {
                 process.environment = environment;
             }
             process.last_seen_ns = now_ns;
+            let lost = image.module_path(|module| {
+                self.module_ids.contains_key(&module.id()) && module.lost_its_file()
+            });
+            if let Some(path) = lost {
+                if process.note.is_empty() {
+                    process.note = format!(
+                        "{path}: its file was replaced, cut short or rewritten; functions of it may lack their names"
+                    );
+                }
+                // Another may have been loaded from it to the same place.
+                if image.refresh(now_ns) {
+                    image.modules_changed();
+                }
+            }
             if let Some(cpu_ns) = process_cpu_ns(process.pid) {
                 process.cpu_ns = cpu_ns;
             }

@@ -11,7 +11,7 @@ const CALLEE_SAVED: [Register; 6] = [3, 5, 12, 13, 14, 15];
 /// Stores into the frame that are remembered.
 const MAX_SLOTS: usize = 64;
 /// Bytes of code that are followed. MKL's kernels have tens of KB.
-const MAX_CODE: usize = 256 << 10;
+pub const MAX_CODE: usize = 256 << 10;
 
 /// A frame, by the code that made it.
 #[derive(Clone, Debug, PartialEq, Eq)]
