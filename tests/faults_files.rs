@@ -17,7 +17,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tempfile::TempDir;
 
 const FAST: &[&str] = &["--rate", "500", "--max-stopped", "100"];
+/// What the loader maps of it comes first, its symbols and section headers stand behind 64 KiB of padding.
 const LIBRARY: &str = "
+__asm__(\".section .padding,\\\"\\\",@progbits\\n.zero 65536\\n.previous\");
 int NAME_counts(volatile int *stop, int count) { return *stop ? count : count + 1; }
 void NAME_spins(volatile int *stop) { for (int count = 0; !*stop;) count = NAME_counts(stop, count); }
 ";
@@ -152,8 +154,7 @@ fn dump_outlives_a_library_that_is_cut_short_while_it_is_read() {
     let path = library(folder.path(), "alpha");
     let bytes = std::fs::read(&path).unwrap();
     load(&mut target, &path, "alpha_spins");
-    // What the loader maps of it ends before the section headers.
-    let keep = section_headers(&bytes).next_multiple_of(4096) - 4096;
+    let keep = section_headers(&bytes) - 32_768;
     let end = &bytes[keep as usize..];
     let stop = AtomicBool::new(false);
     let mut dumps = Vec::new();
@@ -167,7 +168,7 @@ fn dump_outlives_a_library_that_is_cut_short_while_it_is_read() {
             file.set_len(keep).unwrap();
         });
         for _ in 0..20 {
-            dumps.push(run(&["dump", &target.pid().to_string()]));
+            dumps.push(run(&["dump", "--pid", &target.pid().to_string()]));
         }
         stop.store(true, Ordering::Relaxed);
     });
@@ -175,7 +176,7 @@ fn dump_outlives_a_library_that_is_cut_short_while_it_is_read() {
         assert!(dump.status.success(), "{}: {}", dump.status, dump.stderr);
         assert!(dump.stdout.contains("libalpha.so"), "{}", dump.stdout);
     }
-    let dump = run(&["dump", &target.pid().to_string()]);
+    let dump = run(&["dump", "--pid", &target.pid().to_string()]);
     assert!(dump.stdout.contains("cut short"), "{}", dump.stdout);
 }
 

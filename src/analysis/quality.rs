@@ -3,7 +3,7 @@
 use crate::model::category::SummaryRow;
 use crate::model::frame::Partial;
 use crate::model::ids::StackId;
-use crate::model::profile::Profile;
+use crate::model::profile::{Profile, ProfileSample};
 use crate::model::sample::Capture;
 
 /// The sampler's figures, ready to print.
@@ -13,6 +13,8 @@ pub struct QualitySummary {
     pub asked_hz: f64,
     /// Ticks a second that were carried out.
     pub rate_hz: f64,
+    /// Captures of training threads a second, those that a sleeper's last one stood for among them. `None` without such threads.
+    pub training_hz: Option<f64>,
     /// Ticks carried out.
     pub ticks: u64,
     /// Of these, late by more than half a period.
@@ -196,6 +198,7 @@ pub fn summarize(profile: &Profile) -> QualitySummary {
     summary.late_ticks = quality.late_ticks;
     summary.missed_ticks = quality.missed_ticks;
     summary.rate_hz = ratio(quality.ticks, elapsed_ns) * 1e9;
+    summary.training_hz = captured_ticks(profile).map(|share| share * summary.rate_hz);
     summary.stops = quality.stops.count();
     summary.stop_p50_ns = quality.stops.quantile_ns(0.5).unwrap_or(0);
     summary.stop_p99_ns = quality.stops.quantile_ns(0.99).unwrap_or(0);
@@ -225,19 +228,34 @@ pub fn summarize(profile: &Profile) -> QualitySummary {
     summary
 }
 
-fn unclassified(profile: &Profile) -> f64 {
+fn training_samples(profile: &Profile) -> impl Iterator<Item = &ProfileSample> {
     let training: Vec<_> = profile
         .processes
         .iter()
         .filter_map(|process| process.training_thread)
         .collect();
+    let samples = profile.samples.iter();
+    samples.filter(move |sample| training.contains(&sample.thread))
+}
+
+/// Share of the training threads' ticks in which their stacks were known: not those that a later capture stands for.
+fn captured_ticks(profile: &Profile) -> Option<f64> {
+    let (mut captured, mut all) = (0, 0);
+    for sample in training_samples(profile) {
+        let ticks = u64::from(sample.ticks);
+        all += ticks;
+        captured += match sample.capture {
+            Capture::Reused => ticks,
+            capture => u64::from(capture.is_fresh()).min(ticks),
+        };
+    }
+    share(captured, all)
+}
+
+fn unclassified(profile: &Profile) -> f64 {
     let mut all = 0_u64;
     let mut unknown = 0_u64;
-    for sample in profile
-        .samples
-        .iter()
-        .filter(|sample| training.contains(&sample.thread))
-    {
+    for sample in training_samples(profile) {
         all = all.saturating_add(sample.weight_ns);
         if sample.row == SummaryRow::Unclassified {
             unknown = unknown.saturating_add(sample.weight_ns.saturating_sub(sample.queue_ns));

@@ -113,9 +113,9 @@ impl DurationHistogram {
 pub struct Quality {
     /// Ticks of the schedule that were carried out.
     pub ticks: u64,
-    /// Ticks that began later than half a period after their time.
+    /// Ticks that began later than half a period, and than 0.2 ms, after their time.
     pub late_ticks: u64,
-    /// Ticks that were left out because the one before took too long.
+    /// Ticks that were left out because the one before, or its stops, took too long.
     pub missed_ticks: u64,
     /// Stops of the target's threads, by how long the thread stood (from the interrupt to the resume).
     pub stops: DurationHistogram,

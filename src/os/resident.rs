@@ -232,8 +232,7 @@ fn open_table(pid: i32) -> Option<File> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
-    use std::num::NonZeroUsize;
+    use nix::libc;
 
     const PAGES: usize = 8;
 
@@ -243,14 +242,18 @@ mod tests {
         let length = PAGES * PAGE as usize;
         // SAFETY: a new anonymous mapping, which lives for as long as the process.
         unsafe {
-            let start = mmap_anonymous(
-                None,
-                NonZeroUsize::new(length).expect("not 0"),
-                ProtFlags::PROT_READ | ProtFlags::PROT_WRITE,
-                MapFlags::MAP_PRIVATE,
-            )
-            .expect("memory");
-            std::slice::from_raw_parts_mut(start.as_ptr().cast(), length)
+            let start = libc::mmap(
+                std::ptr::null_mut(),
+                length,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            );
+            assert_ne!(start, libc::MAP_FAILED);
+            // Whole pages of 2 MB would be present at once.
+            libc::madvise(start, length, libc::MADV_NOHUGEPAGE);
+            std::slice::from_raw_parts_mut(start.cast(), length)
         }
     }
 

@@ -244,6 +244,8 @@ pub struct Quality {
     pub rate_hz: f64,
     /// Rate that was asked for.
     pub asked_hz: f64,
+    /// Captures of training threads a second; null without such threads.
+    pub training_hz: Option<f64>,
     /// Ticks carried out.
     pub ticks: u64,
     /// Late ones.

@@ -9,7 +9,7 @@ pub(super) struct Budget {
     fraction: f64,
     /// Fractions of a thread that are left from the ticks before.
     carried: f64,
-    /// Which thread is next, among the running ones.
+    /// Which of those with equal claims is next, among the running threads.
     turn: usize,
     window_stopped_ns: u64,
     window_run_ns: u64,
@@ -21,6 +21,24 @@ pub(super) struct Budget {
 /// The most that is saved up, ns: a quiet time does not pay for many long stops.
 const MAX_BALANCE_NS: f64 = 5_000_000.0;
 
+/// What a running thread has to say for being stopped in this tick.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Claim {
+    /// It is its process's first thread, which most often is the one that trains.
+    pub(super) is_first: bool,
+    /// Ticks since its last stop in which it ran and was passed over.
+    pub(super) deferred: u32,
+}
+
+impl Claim {
+    fn size(&self) -> u64 {
+        let waiting = u64::from(self.deferred) + 1;
+        waiting * if self.is_first { FIRST_CLAIM } else { 1 }
+    }
+}
+
+/// So many times as often as another thread a first thread is stopped where not all can be.
+const FIRST_CLAIM: u64 = 8;
 /// A stop is taken to last this long before any was measured, ns.
 const EXPECTED_STOP_NS: f64 = 150_000.0;
 /// Time of running threads after which the controller looks at what it measured, ns.
@@ -41,8 +59,10 @@ impl Budget {
         }
     }
 
-    /// Which of `running` threads to stop now: indices that take turns from tick to tick.
-    pub(super) fn choose(&mut self, running: usize) -> impl Iterator<Item = usize> + use<> {
+    /// Which of the running threads to stop now: indices of those with the largest claims, largest first. Equal ones take turns
+    /// from tick to tick.
+    pub(super) fn choose(&mut self, claims: &[Claim]) -> Vec<usize> {
+        let running = claims.len();
         let wanted = if self.is_overdrawn() {
             0.0
         } else if self.max_share.is_finite() {
@@ -57,7 +77,12 @@ impl Budget {
         let first = self.turn;
         let count = wanted as usize;
         self.turn = self.turn.wrapping_add(count);
-        (0..count.min(running)).map(move |offset| (first.wrapping_add(offset)) % running.max(1))
+        let mut order: Vec<usize> = (0..running)
+            .map(|offset| first.wrapping_add(offset) % running)
+            .collect();
+        order.sort_by_key(|&index| std::cmp::Reverse(claims.get(index).map(Claim::size)));
+        order.truncate(count);
+        order
     }
 
     /// Tells what the last tick's stops took, of how much time of running threads.
@@ -109,7 +134,7 @@ mod tests {
     ) -> f64 {
         let mut stopped = 0;
         for _ in 0..ticks {
-            let here = budget.choose(running).count() as u64 * stop_ns;
+            let here = budget.choose(&vec![Claim::default(); running]).len() as u64 * stop_ns;
             stopped += here;
             budget.account(here, running as u64 * period_ns);
         }
@@ -139,7 +164,7 @@ mod tests {
         budget.account(500_000_000, 0);
         // 2 % of two running threads: 400 us a tick.
         let silent = (0..5_000).take_while(|_| {
-            let stops = budget.choose(2).count();
+            let stops = budget.choose(&[Claim::default(); 2]).len();
             budget.account(0, 20_000_000);
             stops == 0
         });
@@ -151,7 +176,7 @@ mod tests {
         let mut budget = Budget::new(0.02, 1_000_000);
         let mut stops = [0; 7];
         for _ in 0..10_000 {
-            for index in budget.choose(stops.len()) {
+            for index in budget.choose(&[Claim::default(); 7]) {
                 stops[index] += 1;
             }
             budget.account(100_000, 7_000_000);
@@ -165,11 +190,47 @@ mod tests {
         );
     }
 
+    /// Stops of a first thread and of others that always run, where `stop_ns` of a tick's 10 ms is what a stop takes.
+    fn stops_of_first_and_others(others: usize, stop_ns: u64) -> (usize, Vec<usize>) {
+        let mut budget = Budget::new(0.02, 10_000_000);
+        let mut claims = vec![Claim::default(); others + 1];
+        claims[others].is_first = true;
+        let mut stops = vec![0; others + 1];
+        for _ in 0..10_000 {
+            let chosen = budget.choose(&claims);
+            for claim in &mut claims {
+                claim.deferred += 1;
+            }
+            for &index in &chosen {
+                claims[index].deferred = 0;
+                stops[index] += 1;
+            }
+            let running = claims.len() as u64;
+            budget.account(chosen.len() as u64 * stop_ns, running * 10_000_000);
+        }
+        let first = stops.pop().unwrap_or(0);
+        (first, stops)
+    }
+
+    #[test]
+    fn a_first_thread_keeps_its_rate_where_others_cannot() {
+        let (first, others) = stops_of_first_and_others(1, 200_000);
+        assert!(first > 9_000, "{first} {others:?}");
+        assert!(others[0] > 1_000, "{first} {others:?}");
+        let (first, others) = stops_of_first_and_others(5, 400_000);
+        assert!(first > 8_000, "{first} {others:?}");
+        assert!(
+            others.iter().all(|&stops| stops > 500),
+            "{first} {others:?}"
+        );
+    }
+
     #[test]
     fn no_bound_stops_everything() {
         let mut budget = Budget::new(f64::INFINITY, 1_000_000);
-        assert_eq!(budget.choose(5).count(), 5);
+        let claims = [Claim::default(); 5];
+        assert_eq!(budget.choose(&claims).len(), 5);
         budget.account(u64::MAX / 2, 1);
-        assert_eq!(budget.choose(5).count(), 5);
+        assert_eq!(budget.choose(&claims).len(), 5);
     }
 }

@@ -2,8 +2,14 @@
 //!
 //! Time is cut into strata of one period; each is looked at once, at a random moment within it. A fixed distance would lock
 //! on to training steps of a multiple of it; a random moment in every stratum cannot, and each look stands for exactly its
-//! stratum. A look that comes too late stands for the strata that went by, so shares stay right under load. The time that
-//! threads stand because of a look is theirs besides.
+//! stratum. A look that is late by less than a period (or half a millisecond) still is its stratum's; one that comes later stands for the strata that
+//! went by, too, so shares stay right under load. The time that threads stand because of a look is theirs besides; the strata
+//! that follow are shorter by it, so that as many looks come to a second.
+
+/// A thread that sleeps to a moment wakes up so much later on a virtual machine, at any rate of looks.
+const PROMPT_NS: u64 = 200_000;
+/// Looks that are late by less are caught up with one after the other, at the highest rates too.
+const SLACK_NS: u64 = 500_000;
 
 /// One look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,7 +18,7 @@ pub(super) struct Tick {
     pub(super) start_ns: u64,
     /// End of that time.
     pub(super) end_ns: u64,
-    /// Whether it began more than half a period after its moment.
+    /// Whether it began more than half a period after its moment, and not just as soon as a thread wakes up.
     pub(super) late: bool,
     /// Strata that went by without a look of their own.
     pub(super) missed: u64,
@@ -31,6 +37,10 @@ pub(super) struct Schedule {
     period_ns: u64,
     stratum_ns: u64,
     moment_ns: u64,
+    /// Length of the stratum that comes next: a period, or less.
+    length_ns: u64,
+    /// Time that stops took and that strata have not been shortened by yet.
+    behind_ns: u64,
     random: u64,
 }
 
@@ -42,6 +52,8 @@ impl Schedule {
             period_ns,
             stratum_ns: start_ns,
             moment_ns: start_ns,
+            length_ns: period_ns,
+            behind_ns: 0,
             random: seed | 1,
         };
         schedule.draw();
@@ -67,17 +79,14 @@ impl Schedule {
 
     /// Takes the next look, which begins at `now_ns`, and plans the one after it.
     pub(super) fn take(&mut self, now_ns: u64) -> Tick {
-        let late = now_ns > self.moment_ns + self.period_ns / 2;
+        let late_ns = now_ns.saturating_sub(self.moment_ns);
+        let late = late_ns > (self.period_ns / 2).max(PROMPT_NS);
         let start_ns = self.stratum_ns;
-        let missed = now_ns
-            .saturating_sub(start_ns + self.period_ns)
-            .div_ceil(self.period_ns.max(1));
-        let missed = if now_ns < start_ns + self.period_ns {
-            0
-        } else {
-            missed
+        let missed = match late_ns < SLACK_NS {
+            true => 0,
+            false => late_ns / self.period_ns,
         };
-        let end_ns = start_ns + (missed + 1) * self.period_ns;
+        let end_ns = start_ns + self.length_ns + missed * self.period_ns;
         self.stratum_ns = end_ns;
         self.draw();
         Tick {
@@ -95,11 +104,20 @@ impl Schedule {
     pub(super) fn put_off(&mut self, by_ns: u64) {
         self.stratum_ns += by_ns;
         self.moment_ns += by_ns;
+        self.behind_ns += by_ns;
+    }
+
+    /// Periods that went by unsampled, since stops took them, since this was asked last.
+    pub(super) fn take_lost(&mut self) -> u64 {
+        let lost = self.behind_ns / self.period_ns;
+        self.behind_ns %= self.period_ns;
+        lost
     }
 
     /// Begins anew at `now_ns`: what lies between stays unsampled.
     pub(super) fn restart(&mut self, now_ns: u64) {
         self.stratum_ns = now_ns;
+        self.behind_ns = 0;
         self.draw();
     }
 
@@ -108,7 +126,11 @@ impl Schedule {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
-        self.moment_ns = self.stratum_ns + self.random % self.period_ns;
+        // Before its moment is drawn: a look that stands for its stratum's length is right whatever that is.
+        let shorter_ns = self.behind_ns.min(self.period_ns / 2);
+        self.behind_ns -= shorter_ns;
+        self.length_ns = self.period_ns - shorter_ns;
+        self.moment_ns = self.stratum_ns + self.random % self.length_ns;
     }
 }
 
@@ -149,10 +171,58 @@ mod tests {
     fn a_late_look_stands_for_the_time_that_went_by() {
         let mut schedule = Schedule::new(100.0, 0, 7);
         schedule.take(0);
+        let missed = (45_000_000 - schedule.next_ns()) / 10_000_000;
         let tick = schedule.take(45_000_000);
-        assert_eq!((tick.start_ns, tick.end_ns), (10_000_000, 50_000_000));
+        let end_ns = 20_000_000 + missed * 10_000_000;
+        assert_eq!((tick.start_ns, tick.end_ns), (10_000_000, end_ns));
         assert!(tick.late);
-        assert_eq!(tick.missed, 3);
-        assert_eq!(schedule.take(schedule.next_ns()).start_ns, 50_000_000);
+        assert_eq!(tick.missed, missed);
+        assert_eq!(schedule.take(schedule.next_ns()).start_ns, end_ns);
+    }
+
+    /// Looks of `take_ns` in a second of a schedule of 1,000 Hz, each begun `wake_ns` after its moment or when the one before is
+    /// over; every look's stops take `stop_ns`. Also how long all strata are.
+    fn looks_in_a_second(wake_ns: u64, take_ns: u64, stop_ns: u64) -> (u64, u64) {
+        let mut schedule = Schedule::new(1000.0, 0, 7);
+        let (mut now_ns, mut looks, mut weight_ns) = (0, 0, 0);
+        while now_ns < 1_000_000_000 {
+            now_ns = now_ns.max(schedule.next_ns() + wake_ns);
+            let tick = schedule.take(now_ns);
+            looks += 1;
+            weight_ns += tick.weight_ns();
+            schedule.put_off(stop_ns);
+            now_ns += take_ns + stop_ns;
+        }
+        (looks, weight_ns)
+    }
+
+    #[test]
+    fn a_late_wake_up_costs_no_look() {
+        for (wake_ns, take_ns) in [(100_000, 50_000), (800_000, 100_000), (0, 900_000)] {
+            let (looks, weight_ns) = looks_in_a_second(wake_ns, take_ns, 0);
+            assert!(
+                (995..=1_005).contains(&looks),
+                "{wake_ns} {take_ns}: {looks}"
+            );
+            assert!(weight_ns.abs_diff(1_000_000_000) < 5_000_000);
+        }
+    }
+
+    #[test]
+    fn stops_cost_no_look() {
+        for stop_ns in [30_000, 300_000] {
+            let (looks, weight_ns) = looks_in_a_second(50_000, 50_000, stop_ns);
+            assert!((995..=1_005).contains(&looks), "{stop_ns}: {looks}");
+            let sampled_ns = 1_000_000_000 - looks * stop_ns;
+            assert!(
+                weight_ns.abs_diff(sampled_ns) < 5_000_000,
+                "{stop_ns}: {weight_ns}"
+            );
+        }
+        // What cannot be caught up with is lost, and said so.
+        let mut schedule = Schedule::new(1000.0, 0, 7);
+        schedule.take(0);
+        schedule.put_off(2_300_000);
+        assert_eq!((schedule.take_lost(), schedule.take_lost()), (2, 0));
     }
 }

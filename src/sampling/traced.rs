@@ -1,5 +1,6 @@
 //! What the tracer keeps of each process and thread between looks.
 
+use super::budget::Claim;
 use super::capture::ReadPlan;
 use super::raw::{Stretch, ThreadShared};
 use super::schedule::Tick;
@@ -211,6 +212,14 @@ impl TracedThread {
     /// Whether its time is recorded at all.
     pub(super) fn is_looked_at(&self) -> bool {
         self.wanted && !self.is_dead
+    }
+
+    /// What it has to say for a stop while it runs.
+    pub(super) fn claim(&self) -> Claim {
+        Claim {
+            is_first: self.is_first,
+            deferred: self.deferred.ticks,
+        }
     }
 
     /// This look accounts for the time from `from` to `to`, and for what lies before it.

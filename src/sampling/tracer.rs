@@ -73,8 +73,6 @@ pub(super) struct Tracer {
     late: LateStops,
     budget: Budget,
     schedule: Schedule,
-    /// Time that the schedule was put off by, less the ticks that were counted as missed for it.
-    put_off_ns: u64,
     /// Up to where the looks so far, and the stops of theirs, account for time.
     reached: Reached,
     quality: Quality,
@@ -125,7 +123,6 @@ impl Tracer {
             late: LateStops::default(),
             budget,
             schedule,
-            put_off_ns: 0,
             reached: Reached {
                 ns: now_ns,
                 ticks: 0,

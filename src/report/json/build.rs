@@ -320,6 +320,7 @@ fn quality(summary: &QualitySummary) -> Quality {
     Quality {
         rate_hz: summary.rate_hz,
         asked_hz: summary.asked_hz,
+        training_hz: summary.training_hz,
         ticks: summary.ticks,
         late_ticks: summary.late_ticks,
         missed_ticks: summary.missed_ticks,

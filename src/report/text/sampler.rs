@@ -150,14 +150,17 @@ fn stacks(out: &mut String, quality: &QualitySummary) {
 
 fn losses(out: &mut String, profile: &Profile, quality: &QualitySummary) {
     if quality.skipped_for_budget > 0 {
-        line(
-            out,
-            &[format!(
-                "  {} captures left out to stay within --max-stopped {:.1}",
-                count(quality.skipped_for_budget),
-                profile.run.max_stopped * 100.0
-            )],
+        let limit = format!(
+            "to stay within --max-stopped {:.1}",
+            profile.run.max_stopped * 100.0
         );
+        if let Some(hz) = quality.training_hz {
+            let asked_hz = quality.asked_hz;
+            let text = format!("  training threads: {hz:.0} of {asked_hz:.0} Hz, {limit}");
+            line(out, &[text]);
+        }
+        let skipped = count(quality.skipped_for_budget);
+        line(out, &[format!("  {skipped} captures left out {limit}")]);
     }
     if quality.stop_timeouts > 0 {
         line(

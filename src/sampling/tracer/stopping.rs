@@ -11,6 +11,7 @@ use crate::os::clock::monotonic_ns;
 use crate::os::stop::{StopError, StoppedThread};
 use crate::os::threads::ThreadFiles;
 use crate::python::threads::{GilState, read_gil_holder};
+use crate::sampling::budget::Claim;
 use crate::sampling::capture::{
     Buffers, Subject, capture, capture_standing, capture_unstopped, look_up,
 };
@@ -79,16 +80,15 @@ impl Tracer {
             }
         }
         let running = stoppable.len();
-        let mut chosen = vec![false; running];
-        for index in self.budget.choose(running) {
-            chosen[index] = true;
-        }
+        let claims: Vec<Claim> = stoppable
+            .iter()
+            .map(|candidate| self.processes[candidate.process].threads[candidate.thread].claim())
+            .collect();
+        let chosen = self.budget.choose(&claims);
         // Those that run come first: a sleeper stays where it is.
-        let mut to_stop = Vec::with_capacity(running + sleepers.len());
-        for (candidate, chosen) in stoppable.into_iter().zip(chosen) {
-            if chosen {
-                to_stop.push(candidate);
-            } else {
+        let mut to_stop: Vec<Candidate> = chosen.iter().map(|&index| stoppable[index]).collect();
+        for (index, candidate) in stoppable.into_iter().enumerate() {
+            if !chosen.contains(&index) {
                 self.skip_for_budget(candidate, tick);
             }
         }
@@ -378,10 +378,7 @@ impl Tracer {
     fn charge_stops(&mut self, candidates: &[Candidate], took_ns: &[u64], tick: Tick) -> Vec<Tick> {
         let longest_ns = took_ns.iter().copied().max().unwrap_or(0);
         self.schedule.put_off(longest_ns);
-        let missed_ns = self.put_off_ns + longest_ns;
-        let period_ns = self.schedule.period_ns();
-        self.quality.missed_ticks += missed_ns / period_ns;
-        self.put_off_ns = missed_ns % period_ns;
+        self.quality.missed_ticks += self.schedule.take_lost();
         self.reached.ns += longest_ns;
         if self.options.gil_only {
             // Only who holds the GIL is recorded, and who did meanwhile is not known.

@@ -232,10 +232,13 @@ impl Worker {
                 self.module_ids.contains_key(&module.id()) && module.lost_its_file()
             });
             if let Some(path) = lost {
+                let note = format!(
+                    "{path}: its file was replaced, cut short or rewritten; functions of it may lack their names"
+                );
                 if process.note.is_empty() {
-                    process.note = format!(
-                        "{path}: its file was replaced, cut short or rewritten; functions of it may lack their names"
-                    );
+                    process.note = note;
+                } else if !process.note.contains(&note) {
+                    process.note = format!("{}; {note}", process.note);
                 }
                 // Another may have been loaded from it to the same place.
                 if image.refresh(now_ns) {
