@@ -114,6 +114,9 @@ pub(crate) struct SamplingArguments {
     /// Record these GPUs: all, none, or a list by number or UUID; without it, those that the sampled processes use
     #[arg(long, value_name = "all|none|LIST")]
     pub(crate) gpu: Option<String>,
+    /// Keep passwords, tokens and keys in command lines: without it they are replaced by <redacted>
+    #[arg(long)]
+    pub(crate) no_redact: bool,
     /// NVIDIA's library of management, where it is in an odd place (libnvidia-ml.so.1)
     #[arg(long, value_name = "PATH")]
     pub(crate) nvml_lib: Option<PathBuf>,
@@ -287,6 +290,9 @@ pub(crate) struct DumpArguments {
     /// Python frames only
     #[arg(long)]
     pub(crate) no_native: bool,
+    /// Show passwords, tokens and keys in command lines and variables: without it they are replaced by <redacted>
+    #[arg(long)]
+    pub(crate) no_redact: bool,
     /// Look as many times (100 at most), and tell what moved in between
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) repeat: Option<u32>,

@@ -2,7 +2,8 @@
 
 use super::args::DumpArguments;
 use super::failure::Failure;
-use super::plan::parse_duration_of;
+use super::plan::{parse_duration_of, redaction};
+use crate::os::redaction::Redaction;
 use std::time::Duration;
 
 /// A plan for `dump`.
@@ -13,6 +14,7 @@ pub(crate) struct DumpPlan {
     pub(crate) locals: bool,
     pub(crate) json: bool,
     pub(crate) native: bool,
+    pub(crate) redaction: Redaction,
     pub(crate) repeat: u32,
     pub(crate) every: Duration,
 }
@@ -25,6 +27,7 @@ impl DumpPlan {
             locals: arguments.locals,
             json: arguments.json,
             native: !arguments.no_native,
+            redaction: redaction(arguments.no_redact),
             repeat: arguments.repeat.unwrap_or(1),
             every: parse_duration_of("--every", &arguments.every)?,
         })

@@ -12,6 +12,7 @@ use crate::analysis::progress::window::StepRange;
 use crate::gpu::collector::GpuOptions;
 use crate::gpu::select::GpuChoice;
 use crate::model::region::Region;
+use crate::os::redaction::Redaction;
 use crate::report::flamegraph::Colours;
 use crate::report::text;
 use crate::report::view::By;
@@ -231,6 +232,14 @@ impl Target {
     }
 }
 
+/// `--no-redact`.
+pub(super) fn redaction(is_off: bool) -> Redaction {
+    match is_off {
+        true => Redaction::Off,
+        false => Redaction::On,
+    }
+}
+
 fn session_options(arguments: SamplingArguments) -> Result<SessionOptions, Failure> {
     Ok(SessionOptions {
         rate_hz: parse_rate(arguments.rate)?,
@@ -242,6 +251,7 @@ fn session_options(arguments: SamplingArguments) -> Result<SessionOptions, Failu
         max_stopped: parse_max_stopped(&arguments.max_stopped)?,
         once: false,
         leave_out: Vec::new(),
+        redaction: redaction(arguments.no_redact),
         gpu: parse_gpu(arguments.gpu.as_deref(), arguments.nvml_lib)?,
         segment: SEGMENT,
     })

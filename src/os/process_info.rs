@@ -1,6 +1,6 @@
 //! Facts about a process from /proc and from its memory: names, start time, command line, environment.
 
-use super::redaction::{redact_command, redact_text};
+use super::redaction::Redaction;
 use super::threads::living_task;
 use crate::memory::{Memory, ReadError};
 use crate::model::process::ProcessInfo;
@@ -131,7 +131,7 @@ pub fn read_stat(pid: i32) -> io::Result<Stat> {
 ///
 /// # Errors
 /// `NotFound` where there is no such process.
-pub fn read_process_info(pid: i32) -> io::Result<ProcessInfo> {
+pub fn read_process_info(pid: i32, redaction: Redaction) -> io::Result<ProcessInfo> {
     let stat = read_stat(pid)?;
     let living = living_task(pid);
     let exe = std::fs::read_link(format!("/proc/{living}/exe")).unwrap_or_default();
@@ -142,14 +142,14 @@ pub fn read_process_info(pid: i32) -> io::Result<ProcessInfo> {
         start_ticks: stat.start_ticks,
         parent_pid: stat.parent_pid,
         exe: exe.to_string_lossy().into_owned(),
-        command: parse_command(&command.unwrap_or_default()),
+        command: parse_command(&command.unwrap_or_default(), redaction),
         environment: parse_environment(&environment.unwrap_or_default()),
         ..ProcessInfo::default()
     })
 }
 
-/// The arguments of `/proc/PID/cmdline`, without secrets, long ones cut.
-pub fn parse_command(bytes: &[u8]) -> Vec<String> {
+/// The arguments of `/proc/PID/cmdline`, long ones cut.
+pub fn parse_command(bytes: &[u8], redaction: Redaction) -> Vec<String> {
     let bytes = bytes.strip_suffix(b"\0").unwrap_or(bytes);
     if bytes.is_empty() {
         return Vec::new();
@@ -158,7 +158,7 @@ pub fn parse_command(bytes: &[u8]) -> Vec<String> {
         .split(|&byte| byte == 0)
         .map(|argument| lossy_prefix(argument, MAX_ARGUMENT_BYTES))
         .collect();
-    redact_command(&arguments)
+    redaction.command(&arguments)
 }
 
 /// The allow-listed variables of an environment block (`NAME=value`, each ended by a NUL). The first of a name counts,
@@ -233,8 +233,13 @@ fn keep_variable(entry: &[u8], kept: &mut Vec<(String, String)>) {
         return;
     };
     if kept.iter().all(|(known, _)| known != name) {
-        let value = redact_text(&lossy_prefix(value, MAX_VALUE_BYTES));
-        kept.push((name.to_owned(), value));
+        // Whatever the user wants to see: none of these is of use with a secret in it. Cut afterwards, since what a cut has left
+        // of one has no shape any more.
+        let value = Redaction::On.text(&lossy_prefix(value, MAX_ARGUMENT_BYTES));
+        kept.push((
+            name.to_owned(),
+            lossy_prefix(value.as_bytes(), MAX_VALUE_BYTES),
+        ));
     }
 }
 
@@ -279,7 +284,7 @@ mod tests {
     #[test]
     fn own_process() {
         let pid = i32::try_from(std::process::id()).unwrap();
-        let info = read_process_info(pid).unwrap();
+        let info = read_process_info(pid, Redaction::On).unwrap();
         assert_eq!(info.pid, pid);
         assert_eq!(
             info.parent_pid,
@@ -291,7 +296,9 @@ mod tests {
         );
         assert!(!info.command.is_empty());
         assert_eq!(
-            read_process_info(i32::MAX).unwrap_err().kind(),
+            read_process_info(i32::MAX, Redaction::On)
+                .unwrap_err()
+                .kind(),
             io::ErrorKind::NotFound
         );
     }
@@ -364,7 +371,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
-            let _ = (parse_stat(&bytes), parse_command(&bytes), parse_environment(&bytes));
+            let _ = (parse_stat(&bytes), parse_command(&bytes, Redaction::On), parse_environment(&bytes));
         }
     }
 }

@@ -8,6 +8,8 @@ use crate::memory::Memory;
 
 /// The most bytes of a string that are shown.
 const MAX_TEXT: usize = 60;
+/// The most that are read: what is cut off says what the rest is.
+const MAX_READ: usize = 4096;
 /// Behind the object's head: `ob_size`, `lv_tag`, `ob_fval`.
 const FIRST: u64 = 16;
 /// Bits of a digit of an int. Include/cpython/longintrepr.h.
@@ -42,7 +44,7 @@ fn small_int(
     Ok(Some(if is_negative { -size } else { size }))
 }
 
-/// What an object is, in a few words. `of_tensor` knows tensors.
+/// What an object is, in a few words. `of_tensor` knows tensors; `shown` is what is shown of the text of a string or of an int.
 ///
 /// # Errors
 /// [`ObjectError`] where no object can be read there.
@@ -51,6 +53,7 @@ pub fn describe(
     object: u64,
     memory: &dyn Memory,
     of_tensor: impl Fn(u64, &str) -> Option<String>,
+    shown: impl Fn(&str) -> String,
 ) -> Result<String, ObjectError> {
     let class = class_of(object, memory)?;
     let word = |offset: u64| memory.read_u64(object.wrapping_add(offset));
@@ -61,12 +64,13 @@ pub fn describe(
             _ => "True".to_owned(),
         },
         "int" => match small_int(interpreter, object, memory)? {
-            Some(value) => value.to_string(),
+            Some(value) => shown(&value.to_string()),
             None => "int of more than 60 bits".to_owned(),
         },
         "float" => format!("{:?}", f64::from_bits(word(FIRST)?)),
         "str" => {
-            let text = read_str(&interpreter.layout, object, MAX_TEXT + 1, memory)?;
+            let text = read_str(&interpreter.layout, object, MAX_READ, memory)?;
+            let text = shown(&text);
             match text.len() > MAX_TEXT {
                 true => {
                     let cut: String = text.chars().take(MAX_TEXT - 1).collect();

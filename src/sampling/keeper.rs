@@ -2,10 +2,12 @@
 
 use super::control::Control;
 use super::raw::NamedStack;
+use super::session::SessionOptions;
 use crate::model::process::ProcessInfo;
 use crate::os::clock::{boottime_ns, monotonic_ns};
 use crate::os::process_info::{read_process_info, read_stat};
 use crate::os::process_tree::{ProcessEvent, ProcessWatch};
+use crate::os::redaction::Redaction;
 use crate::python::discover::Interpreter;
 use crossbeam_channel::Sender;
 use nix::unistd::{SysconfVar, sysconf};
@@ -88,6 +90,7 @@ pub(super) struct Keeper {
     root_pid: i32,
     subprocesses: bool,
     leave_out: Vec<i32>,
+    redaction: Redaction,
     events: Sender<KeeperEvent>,
     control: Arc<Control>,
     kept: FxHashMap<i32, Kept>,
@@ -97,16 +100,16 @@ pub(super) struct Keeper {
 impl Keeper {
     pub(super) fn new(
         root_pid: i32,
-        subprocesses: bool,
-        leave_out: Vec<i32>,
+        options: &SessionOptions,
         events: Sender<KeeperEvent>,
         control: Arc<Control>,
     ) -> io::Result<Self> {
         Ok(Self {
             watch: ProcessWatch::new(root_pid)?,
             root_pid,
-            subprocesses,
-            leave_out,
+            subprocesses: options.subprocesses,
+            leave_out: options.leave_out.clone(),
+            redaction: options.redaction,
             events,
             control,
             kept: FxHashMap::default(),
@@ -170,7 +173,7 @@ impl Keeper {
     }
 
     fn announce(&self, pid: i32, now_ns: u64) {
-        let info = Box::new(process_info(pid, now_ns));
+        let info = Box::new(self.process_info(pid, now_ns));
         // Nobody listens once the tracer has ended.
         let _ = self.events.send(KeeperEvent::Started { pid, info });
     }
@@ -213,18 +216,18 @@ impl Keeper {
                 interpreter: None,
                 exec: true,
             });
-            let info = Box::new(process_info(pid, now_ns));
+            let info = Box::new(self.process_info(pid, now_ns));
             let _ = self.events.send(KeeperEvent::Info { pid, info });
         }
     }
-}
 
-fn process_info(pid: i32, now_ns: u64) -> ProcessInfo {
-    let mut info = read_process_info(pid).unwrap_or_default();
-    info.pid = pid;
-    info.first_seen_ns = now_ns;
-    info.last_seen_ns = now_ns;
-    info
+    fn process_info(&self, pid: i32, now_ns: u64) -> ProcessInfo {
+        let mut info = read_process_info(pid, self.redaction).unwrap_or_default();
+        info.pid = pid;
+        info.first_seen_ns = now_ns;
+        info.last_seen_ns = now_ns;
+        info
+    }
 }
 
 /// Whether torchspy started the process itself.

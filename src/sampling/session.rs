@@ -16,6 +16,7 @@ use crate::os::access::try_read_memory;
 use crate::os::own_thread::OwnThread;
 use crate::os::priority::run_behind;
 use crate::os::process_info::read_stat;
+use crate::os::redaction::Redaction;
 use crate::os::stop::block_child_signals;
 use crossbeam_channel::{Receiver, bounded, unbounded};
 use std::io;
@@ -52,6 +53,8 @@ pub struct SessionOptions {
     pub once: bool,
     /// Processes that are left alone.
     pub leave_out: Vec<i32>,
+    /// Whether secrets are taken out of command lines.
+    pub redaction: Redaction,
     /// GPUs.
     pub gpu: GpuOptions,
     /// How much time a segment holds. The first of shorter ones than [`SEGMENT`] comes sooner: somebody waits for it.
@@ -160,13 +163,7 @@ impl Session {
         let (worker_bell, rung) = bounded(1);
         let (event_sender, events) = unbounded();
         let (segment_sender, segments) = bounded(SEGMENTS);
-        let mut keeper = Keeper::new(
-            root_pid,
-            options.subprocesses,
-            options.leave_out.clone(),
-            event_sender.clone(),
-            control.clone(),
-        )?;
+        let mut keeper = Keeper::new(root_pid, &options, event_sender.clone(), control.clone())?;
         keeper.look();
         let launched = is_own_child(root_pid).then_some(root_pid);
         let outbox = Outbox::new(message_sender, worker_bell, recycled);

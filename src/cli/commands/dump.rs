@@ -241,7 +241,11 @@ fn worked_out(found: Look, plan: &DumpPlan, run: &RunInfo) -> Dump {
     };
     dump.skew_ns = skew_ns(&facts);
     dump.wall_ns += facts.begun_ns.saturating_sub(run.started_ns);
-    let (inspected, left) = inspect_all(facts.processes, plan.locals, INSPECTION);
+    let (inspected, left) = inspect_all(
+        facts.processes,
+        plan.locals.then_some(plan.redaction),
+        INSPECTION,
+    );
     attach(&mut dump, inspected, plan.locals);
     for pid in left {
         dump.missing.push(format!(
@@ -295,6 +299,7 @@ fn options(plan: &DumpPlan, leave_out: Vec<i32>) -> SessionOptions {
         },
         once: true,
         leave_out,
+        redaction: plan.redaction,
         segment: SEGMENT,
     }
 }

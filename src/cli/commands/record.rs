@@ -15,7 +15,7 @@ use crate::model::run::RunInfo;
 use crate::os::launch::{Exit, LaunchError, Running, SuspendedLaunch, reap_orphans};
 use crate::os::process_info::{parse_environment, read_process_info};
 use crate::os::program::is_found;
-use crate::os::redaction::redact_command;
+use crate::os::redaction::Redaction;
 use crate::os::signals::{self, Signals};
 use crate::os::{access, host};
 use crate::sampling::session::{Session, SessionError, SessionOptions};
@@ -73,7 +73,7 @@ fn launch(
     let pid = suspended.pid();
     let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
     let environment = std::fs::read("/proc/self/environ").unwrap_or_default();
-    let run = run_info_of(&plan, pid, redact_command(&words));
+    let run = run_info_of(&plan, pid, plan.options.redaction.command(&words));
     let duration = plan.duration;
     let finish = start(plan, &run, rank(&parse_environment(&environment)))?;
     match suspended.resume() {
@@ -88,7 +88,7 @@ fn launch(
 
 fn attach(plan: RecordPlan, pid: i32, mut signals: Signals) -> Result<ExitCode, Failure> {
     // Asked before the outputs are opened: files that exist are not emptied for nothing.
-    let info = attachable(pid)?;
+    let info = attachable(pid, plan.options.redaction)?;
     signals.listen().map_err(Failure::new)?;
     let rank = rank(&info.environment);
     let run = run_info_of(&plan, pid, info.command);
@@ -98,8 +98,8 @@ fn attach(plan: RecordPlan, pid: i32, mut signals: Signals) -> Result<ExitCode, 
 }
 
 /// The facts of a process that may be sampled.
-pub(super) fn attachable(pid: i32) -> Result<ProcessInfo, Failure> {
-    let info = read_process_info(pid)
+pub(super) fn attachable(pid: i32, redaction: Redaction) -> Result<ProcessInfo, Failure> {
+    let info = read_process_info(pid, redaction)
         .map_err(|_| hints::session_failure(SessionError::NoSuchProcess(pid)))?;
     if u32::try_from(pid).is_ok_and(|pid| pid == std::process::id()) {
         return Err(Failure::usage(

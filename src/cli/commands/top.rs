@@ -16,7 +16,6 @@ use crate::os::fault::{self, Point};
 use crate::os::launch::{Exit, LaunchError, Running, SuspendedLaunch};
 use crate::os::process_info::parse_environment;
 use crate::os::program::is_found;
-use crate::os::redaction::redact_command;
 use crate::os::signals::{Signals, is_foreground};
 use crate::sampling::session::Session;
 use crate::top::Status;
@@ -61,7 +60,7 @@ fn foreground(signals: &Signals) -> Result<(), Failure> {
 }
 
 fn attach(plan: &TopPlan, pid: i32, mut signals: Signals) -> Result<ExitCode, Failure> {
-    let info = attachable(pid)?;
+    let info = attachable(pid, plan.options.redaction)?;
     signals.listen().map_err(Failure::new)?;
     check_options(&plan.options, pid)?;
     let run = run_info(
@@ -82,7 +81,7 @@ fn launch(plan: &TopPlan, command: &[OsString], mut signals: Signals) -> Result<
         return Err(hints::launch_failure(LaunchError::NotFound(name)));
     }
     let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
-    let words = redact_command(&words);
+    let words = plan.options.redaction.command(&words);
     let environment = parse_environment(&std::fs::read("/proc/self/environ").unwrap_or_default());
     let mut log = ProgramLog::create(&words, rank(&environment))?;
     let suspended = log.with_streams(|| SuspendedLaunch::spawn(command, &signals.inherited_mask()));

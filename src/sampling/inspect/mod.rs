@@ -6,6 +6,7 @@ mod locks;
 use super::look::{LookedProcess, LookedThread};
 use crate::model::dump::{Inspected, InspectedFrame, InspectedThread, Local, Place};
 use crate::model::ids::CodeId;
+use crate::os::redaction::Redaction;
 use crate::os::vm_read::ProcessMemory;
 use crate::python::code_object::CodeCache;
 use crate::python::discover::Interpreter;
@@ -46,11 +47,11 @@ const COUNTERS: &[&str] = &[
     "num_steps",
 ];
 
-/// Reads objects of processes that were looked at, `with_locals` their variables, too, for at most `patience`: a process may have
-/// stopped to answer since. Gives those that were done by then, and the pids of the others.
+/// Reads objects of processes that were looked at, and their variables too where `locals` says how their values are shown, for at
+/// most `patience`: a process may have stopped to answer since. Gives those that were done by then, and the pids of the others.
 pub fn inspect_all(
     processes: Vec<LookedProcess>,
-    with_locals: bool,
+    locals: Option<Redaction>,
     patience: Duration,
 ) -> (Vec<Inspected>, Vec<i32>) {
     let mut waiting: Vec<i32> = processes.iter().map(|process| process.pid).collect();
@@ -62,7 +63,7 @@ pub fn inspect_all(
         .spawn(move || {
             for process in &processes {
                 // Nobody listens where it took too long.
-                let _ = sender.send(inspect(process, with_locals));
+                let _ = sender.send(inspect(process, locals));
             }
         });
     while inspecting.is_ok()
@@ -75,7 +76,7 @@ pub fn inspect_all(
     (done, waiting)
 }
 
-fn inspect(process: &LookedProcess, with_locals: bool) -> Inspected {
+fn inspect(process: &LookedProcess, locals: Option<Redaction>) -> Inspected {
     let memory = ProcessMemory::new(process.pid);
     let threads = process.threads.get(..MAX_THREADS);
     let threads = threads.unwrap_or(&process.threads);
@@ -92,7 +93,7 @@ fn inspect(process: &LookedProcess, with_locals: bool) -> Inspected {
             memory: &memory,
             codes: CodeCache::new(interpreter),
             names: FxHashMap::default(),
-            with_locals,
+            locals,
         };
         for thread in threads {
             if let Some(state) = thread.python_state {
@@ -127,7 +128,8 @@ struct ThreadReader<'a> {
     codes: CodeCache,
     /// Names of variables by code object.
     names: FxHashMap<u64, Rc<[String]>>,
-    with_locals: bool,
+    /// How values of variables are shown, where they are.
+    locals: Option<Redaction>,
 }
 
 impl ThreadReader<'_> {
@@ -236,7 +238,7 @@ impl ThreadReader<'_> {
     fn frame(&mut self, place: Place, frame: &PythonFrame, index: usize) -> InspectedFrame {
         let is_own = !is_library(&place.file);
         let is_counter = |name: &str| is_own && COUNTERS.contains(&name);
-        let with_locals = self.with_locals;
+        let with_locals = self.locals.is_some();
         let variables = match with_locals || is_own {
             true => self.variables(frame, |name| with_locals || is_counter(name)),
             false => Vec::new(),
@@ -249,19 +251,26 @@ impl ThreadReader<'_> {
         });
         InspectedFrame {
             counters: counters.collect(),
-            locals: match with_locals {
-                true => variables.iter().map(|each| self.local(each)).collect(),
-                false => Vec::new(),
-            },
+            locals: self.locals.map_or_else(Vec::new, |redaction| {
+                let local = |each: &Variable| self.local(each, redaction);
+                variables.iter().map(local).collect()
+            }),
             place,
             index,
             is_steady: false,
         }
     }
 
-    fn local(&self, variable: &Variable) -> Local {
+    fn local(&self, variable: &Variable, redaction: Redaction) -> Local {
         let of_tensor = |object: u64, class: &str| describe_tensor(object, class, self.memory);
-        let value = describe(self.interpreter, variable.object, self.memory, of_tensor);
+        let shown = |text: &str| redaction.value(&variable.name, text);
+        let value = describe(
+            self.interpreter,
+            variable.object,
+            self.memory,
+            of_tensor,
+            shown,
+        );
         Local {
             name: variable.name.clone(),
             value: value.unwrap_or_else(|_| "(could not be read)".to_owned()),
