@@ -217,16 +217,71 @@ fn the_rank_is_part_of_the_name() {
 }
 
 #[test]
-fn named_outputs_are_the_only_ones() {
+fn named_outputs_are_the_only_ones_and_replace_others_only_by_force() {
     let folder = folder();
-    fs::write(folder.path().join("run.tspy"), "something older").unwrap();
-    let output = record(&folder, &["-o", "run.tspy"], &["true"])
+    let path = folder.path().join("run.tspy");
+    fs::write(&path, "something older").unwrap();
+    let refused = record(&folder, &["-o", "run.tspy"], &["touch", "ran"])
+        .output()
+        .unwrap();
+    let error = stderr(&refused);
+    assert_eq!(refused.status.code(), Some(1), "{error}");
+    assert!(
+        error.contains("error: run.tspy is there already\nhint: ") && error.contains("--force"),
+        "{error}"
+    );
+    assert_eq!(fs::read_to_string(&path).unwrap(), "something older");
+    assert_eq!(
+        names(folder.path()),
+        ["run.tspy"],
+        "the program did not run"
+    );
+    let output = record(&folder, &["--force", "-o", "run.tspy"], &["true"])
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
     assert_eq!(names(folder.path()), ["run.tspy"]);
-    let content = fs::read(folder.path().join("run.tspy")).unwrap();
+    let content = fs::read(&path).unwrap();
     assert!(!content.is_empty() && !content.starts_with(b"something older"));
+}
+
+/// Neither what a link leads to is written, nor its mode changed; and a killed torchspy has left its recording, by its name.
+#[test]
+fn a_planted_link_is_not_followed_and_a_replaced_recording_survives_a_kill() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+    let folder = folder();
+    let (victim, path) = (folder.path().join("victim"), folder.path().join("run.tspy"));
+    fs::write(&victim, "kept").unwrap();
+    fs::set_permissions(&victim, fs::Permissions::from_mode(0o644)).unwrap();
+    for name in ["run.tspy", "run.svg"] {
+        symlink(&victim, folder.path().join(name)).unwrap();
+    }
+    for name in ["run.tspy", "run.svg"] {
+        let refused = record(&folder, &["-o", name], &["touch", "ran"])
+            .output()
+            .unwrap();
+        let error = stderr(&refused);
+        assert!(error.contains("is a symbolic link"), "{error}");
+        assert!(error.contains("\nhint: "), "{error}");
+    }
+    let options = ["--force", "-o", "run.tspy", "-o", "run.svg"];
+    // It outlives torchspy, and ends with its input.
+    let mut child = record(&folder, &options, &["sh", "-c", "echo ready; exec cat"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let mut stdout = std::io::BufReader::new(child.stdout.take().unwrap());
+    std::io::BufRead::read_line(&mut stdout, &mut line).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let data = victim.symlink_metadata().unwrap();
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "kept");
+    assert_eq!(data.mode() & 0o777, 0o644);
+    let data = path.symlink_metadata().unwrap();
+    assert!(data.is_file() && data.len() > 0);
+    assert_eq!(data.mode() & 0o777, 0o600);
 }
 
 #[test]

@@ -34,7 +34,7 @@ def compare(table, tool, python, folder, run, quick):
     name, program, arguments, _ = run
     recording = os.path.join(folder, "progress.tspy")
     arguments = [*arguments, *(QUICK if quick else ())]
-    command = [profilers.torchspy_path(), "record", "-o", recording, "--", python, path_of(program), *map(str, arguments)]
+    command = [profilers.torchspy_path(), "record", "--force", "-o", recording, "--", python, path_of(program), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900)
     if done.returncode:
         raise Failed(f"{name}: {done.stderr[-500:]}")

@@ -110,8 +110,8 @@ def recorded(table, recording, seconds, folder):
     table.at_most(f"recording per minute (of {size:.2f} MB in {seconds} s)", size * 60 / seconds, 2, "{:.2f} MB")
     for name, arguments in (
         ("report", ["report", recording]),
-        ("convert to .svg", ["convert", recording, "-o", os.path.join(folder, "long.svg")]),
-        ("convert to .speedscope.json", ["convert", recording, "-o", os.path.join(folder, "long.speedscope.json")]),
+        ("convert to .svg", ["convert", recording, "--force", "-o", os.path.join(folder, "long.svg")]),
+        ("convert to .speedscope.json", ["convert", recording, "--force", "-o", os.path.join(folder, "long.speedscope.json")]),
     ):
         begin = time.monotonic()
         done = subprocess.run([profilers.torchspy_path(), *arguments], capture_output=True, text=True, timeout=300)

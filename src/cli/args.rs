@@ -67,6 +67,9 @@ pub(crate) struct RecordArguments {
     /// Output file, by extension: .tspy .svg .speedscope.json .folded .json .txt .csv .perfetto-trace; may be given more than once
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Vec<PathBuf>,
+    /// Replace output files that are there already
+    #[arg(long)]
+    pub(crate) force: bool,
     #[command(flatten)]
     pub(crate) sampling: SamplingArguments,
     #[command(flatten)]
@@ -204,6 +207,9 @@ pub(crate) struct ConvertArguments {
     /// Output file, by extension: .svg .speedscope.json .folded .json .txt .csv .perfetto-trace; `-` is standard output
     #[arg(short, long, value_name = "OUT")]
     pub(crate) output: PathBuf,
+    /// Replace output files that are there already
+    #[arg(long)]
+    pub(crate) force: bool,
     /// Format, whatever the extension
     #[arg(long)]
     pub(crate) format: Option<FormatName>,
@@ -242,6 +248,9 @@ pub(crate) struct DiffArguments {
     /// Output file, by extension: .svg (a differential flamegraph) .folded (two columns) .json .txt; may be given more than once
     #[arg(short, long, value_name = "OUT")]
     pub(crate) output: Vec<PathBuf>,
+    /// Replace output files that are there already
+    #[arg(long)]
+    pub(crate) force: bool,
     /// Print JSON, by the schema in the README
     #[arg(long)]
     pub(crate) json: bool,

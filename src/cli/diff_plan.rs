@@ -19,6 +19,8 @@ pub(crate) struct DiffPlan {
     /// Never empty.
     pub(crate) b: Vec<PathBuf>,
     pub(crate) outputs: Vec<OutputFile>,
+    /// Files that are there are replaced.
+    pub(crate) force: bool,
     pub(crate) json: bool,
     pub(crate) top: usize,
     pub(crate) rank: Option<u32>,
@@ -54,6 +56,7 @@ impl DiffPlan {
             a,
             b,
             outputs,
+            force: arguments.force,
             json: arguments.json,
             top: arguments.top,
             rank: arguments.rank,

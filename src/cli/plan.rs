@@ -98,6 +98,8 @@ pub(crate) struct RecordPlan {
     pub(crate) duration: Option<Duration>,
     /// Files by name; empty: a recording and a flamegraph under names of torchspy's own.
     pub(crate) outputs: Vec<OutputFile>,
+    /// Files that are there are replaced.
+    pub(crate) force: bool,
     pub(crate) drawing: Drawing,
     pub(crate) regions: Vec<Region>,
 }
@@ -127,6 +129,8 @@ pub(crate) struct ConvertPlan {
     pub(crate) regions: Vec<Region>,
     /// `None`: standard output.
     pub(crate) output: Option<PathBuf>,
+    /// A file that is there is replaced.
+    pub(crate) force: bool,
     pub(crate) format: Format,
     pub(crate) drawing: Drawing,
     /// Only what lay in windows in which the GPU was idle.
@@ -195,6 +199,7 @@ impl RecordPlan {
                 .map(parse_duration)
                 .transpose()?,
             outputs: parse_outputs(arguments.output)?,
+            force: arguments.force,
             drawing: Drawing::new(&arguments.drawing, None),
             regions: regions::parse(&arguments.regions.region)?,
         })
@@ -290,6 +295,7 @@ impl ConvertPlan {
             regions: regions::parse(&arguments.regions.region)?,
             file: arguments.file,
             output: (!to_stdout).then_some(arguments.output),
+            force: arguments.force,
             format,
             gpu_idle: arguments.gpu_idle,
             drawing: Drawing::new(

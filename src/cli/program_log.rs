@@ -2,7 +2,7 @@
 
 use super::failure::Failure;
 use super::messages;
-use super::open_outputs::create_exclusively;
+use super::open_outputs::create_numbered;
 use super::outputs::{NameParts, base_name};
 use super::plan::Format;
 use crate::os::host;
@@ -37,8 +37,8 @@ impl ProgramLog {
             pid: i32::try_from(std::process::id()).unwrap_or(0),
             started_wall_ns: host::wall_ns(),
         });
-        let path = PathBuf::from(format!("{name}.log"));
-        let file = create_exclusively(&path, Format::Text).map_err(|error| {
+        let (path, file) = create_numbered(&name, "log", Format::Text);
+        let file = file.map_err(|error| {
             Failure::message(format!("cannot create {}: {error}", path.display()))
                 .hint("the program's output goes there; change to a folder that you may write to")
         })?;

@@ -38,19 +38,24 @@ pub(crate) fn run(plan: &ConvertPlan) -> Result<ExitCode, Failure> {
             "choose another name for the output",
         ));
     }
-    // Opened only now: what was there stays until there is something to put in its place.
-    let mut output = open_named(&OutputFile {
+    let output = OutputFile {
         path: path.clone(),
         format: plan.format,
-    })?;
-    output.empty()?;
-    let written = output
-        .file
-        .write_all(&bytes)
-        .and_then(|()| output.file.flush());
-    written.map_err(|error| cannot_write(path, error))?;
+    };
+    write_named(&output, plan.force, &bytes)?;
     messages::note(&format!("wrote {}", path.display()));
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes a file that the user named, or leaves what was there.
+pub(super) fn write_named(output: &OutputFile, force: bool, bytes: &[u8]) -> Result<(), Failure> {
+    let mut opened = open_named(output, force)?;
+    let written = opened.file.write_all(bytes);
+    written.map_err(|error| {
+        opened.remove_if_created();
+        cannot_write(&output.path, error)
+    })?;
+    opened.keep()
 }
 
 fn keep_idle(profile: &mut Profile) -> Result<(), Failure> {

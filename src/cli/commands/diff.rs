@@ -1,6 +1,6 @@
 //! `torchspy diff A B`.
 
-use super::convert::is_same_file;
+use super::convert::{is_same_file, write_named};
 use super::report;
 use crate::analysis::diff::steps::units_of;
 use crate::analysis::diff::subject::{common_ranks, subject};
@@ -8,7 +8,6 @@ use crate::analysis::diff::{Diff, DiffError, Run, compare};
 use crate::cli::diff_plan::DiffPlan;
 use crate::cli::failure::Failure;
 use crate::cli::messages;
-use crate::cli::open_outputs::{cannot_write, open_named};
 use crate::cli::plan::Format;
 use crate::model::profile::Profile;
 use crate::model::region::Region;
@@ -17,7 +16,6 @@ use crate::report::flamegraph::difference;
 use crate::report::json::diff::render_diff_json;
 use crate::report::text::diff::render_diff;
 use crate::report::view::ViewOptions;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -55,14 +53,7 @@ pub(crate) fn run(plan: &DiffPlan) -> Result<ExitCode, Failure> {
             Format::Text => render_diff(&diff, plan.top).into_bytes(),
             format => drawn(plan, format, &diff, &a, &b)?,
         };
-        // Opened only now: what was there stays until there is something to put in its place.
-        let mut opened = open_named(output)?;
-        opened.empty()?;
-        let written = opened
-            .file
-            .write_all(&bytes)
-            .and_then(|()| opened.file.flush());
-        written.map_err(|error| cannot_write(&output.path, error))?;
+        write_named(output, plan.force, &bytes)?;
         messages::note(&format!("wrote {}", output.path.display()));
     }
     Ok(ExitCode::SUCCESS)

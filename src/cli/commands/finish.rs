@@ -114,7 +114,8 @@ fn write_output(output: &OpenOutput, profile: &Profile, drawing: &Drawing) -> Re
     result.map_err(|error| {
         output.remove_if_created();
         hints::writing_failure(error.context(format!("cannot write {}", output.path.display())))
-    })
+    })?;
+    output.keep()
 }
 
 fn print_summary(profile: &Profile) -> anyhow::Result<()> {

@@ -139,7 +139,7 @@ fn start(plan: RecordPlan, run: &RunInfo, rank: Option<u32>) -> Result<Finish, F
         started_wall_ns: run.started_wall_ns,
     };
     check_options(&plan.options, run.pid)?;
-    let outputs = OpenOutputs::open(&plan.outputs, Path::new(""), &parts)?;
+    let outputs = OpenOutputs::open(&plan.outputs, plan.force, Path::new(""), &parts)?;
     match start_session(&plan, run, &outputs) {
         Ok((session, sink)) => Ok(Finish {
             session,
@@ -167,6 +167,10 @@ fn start_session(
     let sink = RecordingSink::start(file, run).map_err(hints::writing_failure)?;
     let session = Session::start(run.pid, plan.options.clone(), Box::new(sink.clone()))
         .map_err(hints::session_failure)?;
+    if let Err(failure) = outputs.keep_recording() {
+        let _ = session.stop();
+        return Err(failure);
+    }
     Ok((session, sink))
 }
 

@@ -2,14 +2,15 @@
 
 use super::live_sink::LiveSink;
 use crate::cli::failure::Failure;
-use crate::cli::open_outputs::create_exclusively;
+use crate::cli::open_outputs::create_numbered;
 use crate::cli::outputs::{self, NameParts, RecordingSink, base_name};
 use crate::cli::plan::{Drawing, Format};
 use crate::model::run::RunInfo;
 use crate::os::host;
 use crate::recording::Recording;
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use std::io::{BufWriter, Write};
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
@@ -68,13 +69,13 @@ impl TopFiles {
                 Err(error) => self.failed(format!("{path} is not whole: {error}")),
             });
         }
-        let path = self.path(run, "tspy");
+        let (path, file) = self.create(run, "tspy", Format::Recording);
         let run = RunInfo {
             started_ns: host::monotonic_ns(),
             started_wall_ns: host::wall_ns(),
             ..run.clone()
         };
-        let sink = create_exclusively(&path, Format::Recording)
+        let sink = file
             .map_err(anyhow::Error::from)
             .and_then(|file| RecordingSink::start(file, &run).inspect_err(|_| forget_empty(&path)));
         match sink {
@@ -91,20 +92,21 @@ impl TopFiles {
 
     /// Begins to draw the flamegraph of `recording`; what there is to say of it now.
     pub(super) fn draw(&mut self, recording: Recording, run: &RunInfo) -> String {
-        let (path, sender) = (self.path(run, "svg"), self.words.0.clone());
+        let (path, file) = self.create(run, "svg", Format::Flamegraph);
+        let sender = self.words.0.clone();
         let drawing = std::thread::Builder::new()
             .name("torchspy-draw".to_owned())
             .spawn(move || {
-                let text = match write_flamegraph(&recording, &path) {
+                let written = file.map_err(anyhow::Error::from).and_then(|file| {
+                    write_flamegraph(&recording, file).inspect_err(|_| forget_empty(&path))
+                });
+                let text = match written {
                     Ok(()) => format!("wrote {}", path.display()),
-                    Err(error) => {
-                        forget_empty(&path);
-                        format!(
-                            "warning: no {}: {}",
-                            path.display(),
-                            Failure::new(error).text()
-                        )
-                    }
+                    Err(error) => format!(
+                        "warning: no {}: {}",
+                        path.display(),
+                        Failure::new(error).text()
+                    ),
                 };
                 let _ = sender.send(text);
             });
@@ -135,8 +137,13 @@ impl TopFiles {
         what
     }
 
-    /// A path for a file made now.
-    fn path(&self, run: &RunInfo, extension: &str) -> PathBuf {
+    /// A file made now. Two within a second have one name, and a number.
+    fn create(
+        &self,
+        run: &RunInfo,
+        extension: &str,
+        format: Format,
+    ) -> (PathBuf, io::Result<File>) {
         let name = base_name(&NameParts {
             command: &run.command,
             host: &run.host,
@@ -144,12 +151,7 @@ impl TopFiles {
             pid: run.pid,
             started_wall_ns: host::wall_ns(),
         });
-        // Two within a second have one name.
-        let names = (2..100).map(|number| format!("{name}-{number}"));
-        let paths = std::iter::once(name.clone()).chain(names);
-        let mut paths = paths.map(|name| PathBuf::from(format!("{name}.{extension}")));
-        let free = paths.find(|path| !path.exists());
-        free.unwrap_or_else(|| PathBuf::from(format!("{name}.{extension}")))
+        create_numbered(&name, extension, format)
     }
 }
 
@@ -160,9 +162,9 @@ fn forget_empty(path: &Path) {
     }
 }
 
-fn write_flamegraph(recording: &Recording, path: &Path) -> anyhow::Result<()> {
+fn write_flamegraph(recording: &Recording, file: File) -> anyhow::Result<()> {
     let profile = outputs::resolve_recording(recording);
-    let mut out = BufWriter::new(create_exclusively(path, Format::Flamegraph)?);
+    let mut out = BufWriter::new(file);
     outputs::render(&profile, Format::Flamegraph, &Drawing::default(), &mut out)?;
     Ok(out.flush()?)
 }
