@@ -1,6 +1,6 @@
 //! Arguments as typed. They go no further than [`plan`](super::plan).
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -48,6 +48,18 @@ pub(crate) enum Subcommands {
     },
 }
 
+/// A pid, in decimal or, as py-spy takes it, in hexadecimal.
+pub(super) fn parse_pid(text: &str) -> Result<i32, String> {
+    let pid = match text.strip_prefix("0x") {
+        Some(digits) => i32::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    match pid {
+        Ok(pid) if pid > 0 => Ok(pid),
+        _ => Err("a pid is a whole number above 0".to_owned()),
+    }
+}
+
 const RECORD_AFTER_HELP: &str = "\
 A launched program keeps its standard input and output, and torchspy ends with its exit status.
 Ctrl-C reaches the program itself; a second one ends the recording alone.
@@ -59,14 +71,17 @@ Examples:
 #[derive(Debug, Args)]
 pub(crate) struct RecordArguments {
     /// Sample this process instead of starting one
-    #[arg(short, long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..), conflicts_with = "command")]
+    #[arg(short, long, value_name = "PID", value_parser = parse_pid, conflicts_with = "command")]
     pub(crate) pid: Option<i32>,
-    /// End the recording after this time: 30s, 2m, 1.5 (seconds). The program goes on
+    /// End the recording after this time: 30s, 2m, 1.5 (seconds), unlimited. The program goes on
     #[arg(short, long, value_name = "TIME", allow_negative_numbers = true)]
     pub(crate) duration: Option<String>,
     /// Output file, by extension: .tspy .svg .speedscope.json .folded .json .txt .csv .perfetto-trace; may be given more than once
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Vec<PathBuf>,
+    /// Format of the output, whatever its extension; without -o, of one beside the recording
+    #[arg(short, long)]
+    pub(crate) format: Option<FormatName>,
     /// Replace output files that are there already
     #[arg(long)]
     pub(crate) force: bool,
@@ -74,6 +89,9 @@ pub(crate) struct RecordArguments {
     pub(crate) sampling: SamplingArguments,
     #[command(flatten)]
     pub(crate) drawing: DrawingArguments,
+    /// Threads are drawn apart from each other, as with py-spy's -t: they always are
+    #[arg(short = 't', hide = true)]
+    pub(crate) thread_ids: bool,
     #[command(flatten)]
     pub(crate) regions: RegionArguments,
     /// The program to start, and its arguments
@@ -105,6 +123,9 @@ pub(crate) struct SamplingArguments {
     /// Sample only threads that hold the GIL
     #[arg(short, long)]
     pub(crate) gil: bool,
+    /// Sample child processes, too (the default)
+    #[arg(short, long, overrides_with = "no_subprocesses")]
+    pub(crate) subprocesses: bool,
     /// Leave child processes alone
     #[arg(long)]
     pub(crate) no_subprocesses: bool,
@@ -135,7 +156,7 @@ Examples:
 #[derive(Debug, Args)]
 pub(crate) struct TopArguments {
     /// Watch this process instead of starting one
-    #[arg(short, long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..), conflicts_with = "command")]
+    #[arg(short, long, value_name = "PID", value_parser = parse_pid, conflicts_with = "command")]
     pub(crate) pid: Option<i32>,
     #[command(flatten)]
     pub(crate) sampling: SamplingArguments,
@@ -170,6 +191,15 @@ pub(crate) struct DrawingArguments {
     /// Draw the waits of every thread, not of training threads only
     #[arg(short, long)]
     pub(crate) idle: bool,
+    /// Draw Python functions by their first line, not by the line that runs
+    #[arg(short = 'F', long)]
+    pub(crate) function: bool,
+    /// Draw Python functions without line numbers
+    #[arg(long)]
+    pub(crate) nolineno: bool,
+    /// Draw full paths of Python files
+    #[arg(long)]
+    pub(crate) full_filenames: bool,
 }
 
 #[derive(Debug, Args)]
@@ -211,7 +241,7 @@ pub(crate) struct ConvertArguments {
     #[arg(long)]
     pub(crate) force: bool,
     /// Format, whatever the extension
-    #[arg(long)]
+    #[arg(short, long)]
     pub(crate) format: Option<FormatName>,
     /// Draw only threads whose name matches
     #[arg(long, value_name = "REGEX")]
@@ -285,20 +315,26 @@ Examples:
 #[derive(Debug, Args)]
 pub(crate) struct DumpArguments {
     /// The process
-    #[arg(short, long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    #[arg(short, long, value_name = "PID", value_parser = parse_pid)]
     pub(crate) pid: i32,
     /// Look at all that descends from it, too: ranks and DataLoader workers
-    #[arg(short, long)]
+    #[arg(short, long, visible_alias = "subprocesses", visible_short_alias = 's')]
     pub(crate) tree: bool,
     /// Show the variables of Python frames
-    #[arg(short, long)]
-    pub(crate) locals: bool,
+    #[arg(short, long, action = ArgAction::Count)]
+    pub(crate) locals: u8,
     /// Print JSON, by the schema in the README
-    #[arg(long)]
+    #[arg(short, long)]
     pub(crate) json: bool,
+    /// Native frames, too (the default)
+    #[arg(short, long, overrides_with = "no_native")]
+    pub(crate) native: bool,
     /// Python frames only
     #[arg(long)]
     pub(crate) no_native: bool,
+    /// Never stop a thread: of those that run, Python frames are read alone
+    #[arg(long)]
+    pub(crate) nonblocking: bool,
     /// Show passwords, tokens and keys in command lines and variables: without it they are replaced by <redacted>
     #[arg(long)]
     pub(crate) no_redact: bool,
@@ -323,7 +359,7 @@ pub(crate) struct InspectArguments {
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArguments {
     /// Look at this process, too
-    #[arg(short, long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    #[arg(short, long, value_name = "PID", value_parser = parse_pid)]
     pub(crate) pid: Option<i32>,
 }
 
@@ -366,6 +402,7 @@ pub(crate) enum ReportByName {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum FormatName {
     /// Flamegraph
+    #[value(alias = "flamegraph")]
     Svg,
     /// For speedscope.app
     Speedscope,
@@ -379,6 +416,12 @@ pub(crate) enum FormatName {
     Csv,
     /// A trace for Perfetto's viewer, with code and lanes on one time axis
     Perfetto,
+    /// py-spy's own: folded stacks of Python frames
+    #[value(hide = true)]
+    Raw,
+    /// py-spy's own, which torchspy does not write
+    #[value(hide = true)]
+    Chrometrace,
 }
 
 pub(crate) use clap_complete::Shell;

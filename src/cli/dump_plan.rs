@@ -14,6 +14,8 @@ pub(crate) struct DumpPlan {
     pub(crate) locals: bool,
     pub(crate) json: bool,
     pub(crate) native: bool,
+    /// Nothing is stopped.
+    pub(crate) nonblocking: bool,
     pub(crate) redaction: Redaction,
     pub(crate) repeat: u32,
     pub(crate) every: Duration,
@@ -24,9 +26,10 @@ impl DumpPlan {
         Ok(Self {
             pid: arguments.pid,
             tree: arguments.tree,
-            locals: arguments.locals,
+            locals: arguments.locals > 0,
             json: arguments.json,
             native: !arguments.no_native,
+            nonblocking: arguments.nonblocking,
             redaction: redaction(arguments.no_redact),
             repeat: arguments.repeat.unwrap_or(1),
             every: parse_duration_of("--every", &arguments.every)?,

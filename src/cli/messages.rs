@@ -48,7 +48,9 @@ fn line(prefix: &str, text: &str) {
 }
 
 /// Help, a version, or what clap has against the arguments: in torchspy's form, `error:` and `hint:`.
-pub(crate) fn parse_error(error: &clap::Error) -> ExitCode {
+///
+/// `advice` takes the place of clap's own tip.
+pub(crate) fn parse_error(error: &clap::Error, advice: Option<String>) -> ExitCode {
     if !error.use_stderr() {
         let help = error.render();
         let _ = data(|out| match io::stdout().is_terminal() {
@@ -61,29 +63,32 @@ pub(crate) fn parse_error(error: &clap::Error) -> ExitCode {
         block(&error.render().to_string());
         return ExitCode::from(2);
     }
-    block(&in_own_form(&error.render().to_string(), error.kind()));
+    let text = error.render().to_string();
+    block(&in_own_form(&text, error.kind(), advice.is_none()));
+    if let Some(advice) = advice {
+        hint(&advice);
+    }
     ExitCode::from(2)
 }
 
-/// clap's text with its tip as a hint, and a hint where it has none.
-fn in_own_form(text: &str, kind: ErrorKind) -> String {
+/// clap's text; with its tip as a hint where it is `hinted`, and a hint where it has none.
+fn in_own_form(text: &str, kind: ErrorKind, hinted: bool) -> String {
     let mut lines: Vec<String> = Vec::new();
-    let mut hinted = false;
+    let mut needs_hint = hinted;
     for line in text.lines().filter(|line| !line.trim().is_empty()) {
         let more = line.starts_with("For more information");
         if let Some(tip) = line.trim_start().strip_prefix("tip: ") {
-            hinted = true;
-            lines.push(format!("hint: {tip}"));
+            // An option that is not known is hardly meant as the program to start.
+            if hinted && !tip.starts_with("to pass '") {
+                needs_hint = false;
+                lines.push(format!("hint: {tip}"));
+            }
         } else if !more {
             lines.push(line.to_owned());
-        } else if !hinted {
+        } else if needs_hint {
             lines.push(match kind {
                 ErrorKind::UnknownArgument if text.contains("torchspy dump") => {
                     "hint: the process is given with --pid, and --help tells what else can be: torchspy dump --pid 4242"
-                        .to_owned()
-                }
-                ErrorKind::UnknownArgument => {
-                    "hint: a command to be recorded stands behind --: torchspy record -- python train.py"
                         .to_owned()
                 }
                 _ => "hint: --help tells what can be given".to_owned(),

@@ -16,6 +16,7 @@ mod outputs;
 mod plan;
 mod program_log;
 mod progress;
+mod pyspy;
 mod regions;
 mod steering;
 mod terminal;
@@ -30,9 +31,10 @@ use std::process::ExitCode;
 ///
 /// 0 for success, 1 for an error, 2 for arguments that make no sense. `record` with a command has that command's status.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let arguments = match args::Arguments::try_parse_from(arguments) {
+    let typed: Vec<OsString> = arguments.into_iter().collect();
+    let arguments = match args::Arguments::try_parse_from(&typed) {
         Ok(arguments) => arguments,
-        Err(error) => return messages::parse_error(&error),
+        Err(error) => return messages::parse_error(&error, pyspy::hint(&typed, &error)),
     };
     match Plan::new(arguments).and_then(dispatch) {
         Ok(code) => code,

@@ -69,15 +69,17 @@ pub(crate) struct OpenOutputs {
 }
 
 impl OpenOutputs {
-    /// Opens the files that were asked for, or a recording and a flamegraph in `folder`, under a name made of `parts`.
+    /// Opens the files that were asked for, or a recording and one of the format `beside` in `folder`, under a name made of
+    /// `parts`.
     pub(crate) fn open(
         wanted: &[OutputFile],
+        beside: Format,
         force: bool,
         folder: &Path,
         parts: &NameParts<'_>,
     ) -> Result<Self, Failure> {
         if wanted.is_empty() {
-            return Self::open_default(folder, parts);
+            return Self::open_default(folder, parts, beside);
         }
         let mut opened = Self {
             outputs: Vec::new(),
@@ -113,17 +115,15 @@ impl OpenOutputs {
         Ok(opened)
     }
 
-    fn open_default(folder: &Path, parts: &NameParts<'_>) -> Result<Self, Failure> {
+    fn open_default(folder: &Path, parts: &NameParts<'_>, beside: Format) -> Result<Self, Failure> {
         let base = outputs::base_name(parts);
         for number in 1..=MAX_NAMES {
             let name = match number {
                 1 => base.clone(),
                 _ => format!("{base}-{number}"),
             };
-            let wanted = [
-                (format!("{name}.tspy"), Format::Recording),
-                (format!("{name}.svg"), Format::Flamegraph),
-            ];
+            let wanted = [Format::Recording, beside]
+                .map(|format| (format!("{name}.{}", format.extension()), format));
             let mut opened = Self {
                 outputs: Vec::new(),
                 scratch: None,
@@ -434,12 +434,14 @@ mod tests {
     #[test]
     fn a_taken_name_is_never_written_over() {
         let folder = tempfile::tempdir().unwrap();
-        let first = OpenOutputs::open(&[], false, folder.path(), &PARTS).unwrap();
+        let first =
+            OpenOutputs::open(&[], Format::Flamegraph, false, folder.path(), &PARTS).unwrap();
         let svg = first.rendered().next().unwrap().path.clone();
         std::fs::write(&svg, "kept").unwrap();
         std::fs::remove_file(&first.named_recording().unwrap().path).unwrap();
         // Of the pair, only the flamegraph's name is taken: the recording of the same name must not stay behind.
-        let second = OpenOutputs::open(&[], false, folder.path(), &PARTS).unwrap();
+        let second =
+            OpenOutputs::open(&[], Format::Flamegraph, false, folder.path(), &PARTS).unwrap();
         assert_eq!(std::fs::read_to_string(&svg).unwrap(), "kept");
         let names = names(folder.path());
         assert_eq!(names.len(), 3, "{names:?}");
@@ -467,7 +469,8 @@ mod tests {
             output("old.folded"),
             output("no/where.folded"),
         ];
-        let failure = OpenOutputs::open(&wanted, true, folder.path(), &PARTS).unwrap_err();
+        let failure = OpenOutputs::open(&wanted, Format::Flamegraph, true, folder.path(), &PARTS)
+            .unwrap_err();
         assert!(failure.hint.is_some_and(|hint| hint.contains("mkdir")));
         assert_eq!(names(folder.path()), ["old.folded"]);
     }
@@ -482,7 +485,7 @@ mod tests {
             format: Format::Flamegraph,
         });
         assert_eq!(
-            OpenOutputs::open(&wanted, true, folder.path(), &PARTS)
+            OpenOutputs::open(&wanted, Format::Flamegraph, true, folder.path(), &PARTS)
                 .unwrap_err()
                 .status,
             2
@@ -497,7 +500,8 @@ mod tests {
             path: folder.path().join("a.svg"),
             format: Format::Flamegraph,
         }];
-        let outputs = OpenOutputs::open(&wanted, true, folder.path(), &PARTS).unwrap();
+        let outputs =
+            OpenOutputs::open(&wanted, Format::Flamegraph, true, folder.path(), &PARTS).unwrap();
         outputs.recording().unwrap().write_all(b"abc").unwrap();
         let mut text = String::new();
         File::open(outputs.recording_path())

@@ -108,6 +108,9 @@ pub(crate) fn render(
     let view = ViewOptions {
         threads: drawing.threads.clone(),
         plumbing: drawing.plumbing,
+        lines: !drawing.first_lines,
+        line_numbers: !drawing.no_lines,
+        full_files: drawing.full_files,
         by: drawing.by,
         idle: if drawing.idle {
             Idle::Everywhere

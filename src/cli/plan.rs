@@ -85,6 +85,12 @@ pub(crate) struct Drawing {
     pub(crate) idle: bool,
     /// Folded stacks: only Python frames, in py-spy's form.
     pub(crate) python_only: bool,
+    /// Python functions by their first line.
+    pub(crate) first_lines: bool,
+    /// No line numbers.
+    pub(crate) no_lines: bool,
+    /// Paths of Python files as they are.
+    pub(crate) full_files: bool,
     /// Only threads whose label matches.
     pub(crate) threads: Option<Regex>,
     /// What colours of flamegraphs mean.
@@ -96,8 +102,10 @@ pub(crate) struct RecordPlan {
     pub(crate) target: Target,
     pub(crate) options: SessionOptions,
     pub(crate) duration: Option<Duration>,
-    /// Files by name; empty: a recording and a flamegraph under names of torchspy's own.
+    /// Files by name; empty: a recording and a file beside it, under names of torchspy's own.
     pub(crate) outputs: Vec<OutputFile>,
+    /// What the file beside a recording is.
+    pub(crate) beside: Format,
     /// Files that are there are replaced.
     pub(crate) force: bool,
     pub(crate) drawing: Drawing,
@@ -190,6 +198,11 @@ impl Plan {
 
 impl RecordPlan {
     fn new(arguments: RecordArguments) -> Result<Self, Failure> {
+        let mut drawing = Drawing::new(&arguments.drawing, None);
+        // py-spy's raw format has native frames only where they are asked for.
+        drawing.python_only |=
+            arguments.format == Some(FormatName::Raw) && !arguments.sampling.native;
+        let format = arguments.format.map(Format::named).transpose()?;
         Ok(Self {
             target: Target::new(("record", "record"), arguments.pid, arguments.command)?,
             options: session_options(arguments.sampling)?,
@@ -197,10 +210,17 @@ impl RecordPlan {
                 .duration
                 .as_deref()
                 .map(parse_duration)
-                .transpose()?,
-            outputs: parse_outputs(arguments.output)?,
+                .transpose()?
+                .flatten(),
+            outputs: match format {
+                None => parse_outputs(arguments.output)?,
+                Some(format) => named_output(arguments.output, format)?
+                    .into_iter()
+                    .collect(),
+            },
+            beside: format.unwrap_or(Format::Flamegraph),
             force: arguments.force,
-            drawing: Drawing::new(&arguments.drawing, None),
+            drawing,
             regions: regions::parse(&arguments.regions.region)?,
         })
     }
@@ -266,7 +286,7 @@ impl ConvertPlan {
     fn new(arguments: ConvertArguments) -> Result<Self, Failure> {
         let to_stdout = arguments.output == Path::new("-");
         let format = match arguments.format {
-            Some(name) => Format::named(name),
+            Some(name) => Format::named(name)?,
             None if to_stdout => {
                 return Err(Failure::usage(
                     "standard output has no extension to tell the format by",
@@ -311,6 +331,9 @@ impl Drawing {
         Self {
             plumbing: arguments.plumbing,
             python_only: arguments.python_only,
+            first_lines: arguments.function,
+            no_lines: arguments.nolineno,
+            full_files: arguments.full_filenames,
             by: match arguments.by {
                 ByName::Function => By::Function,
                 ByName::Module => By::Module,
@@ -326,15 +349,35 @@ impl Drawing {
 }
 
 impl Format {
-    fn named(name: FormatName) -> Self {
-        match name {
+    fn named(name: FormatName) -> Result<Self, Failure> {
+        Ok(match name {
             FormatName::Svg => Format::Flamegraph,
             FormatName::Speedscope => Format::Speedscope,
-            FormatName::Folded => Format::Folded,
+            FormatName::Folded | FormatName::Raw => Format::Folded,
             FormatName::Json => Format::Json,
             FormatName::Text => Format::Text,
             FormatName::Csv => Format::Csv,
             FormatName::Perfetto => Format::Perfetto,
+            FormatName::Chrometrace => {
+                return Err(Failure::usage(
+                    "torchspy writes no traces of Chrome's older kind",
+                    "Perfetto's viewer, ui.perfetto.dev, takes its place: -o profile.perfetto-trace",
+                ));
+            }
+        })
+    }
+
+    /// What names of such files end in.
+    pub(crate) fn extension(self) -> &'static str {
+        match self {
+            Format::Recording => "tspy",
+            Format::Flamegraph => "svg",
+            Format::Speedscope => "speedscope.json",
+            Format::Folded => "folded",
+            Format::Json => "json",
+            Format::Text => "txt",
+            Format::Csv => "csv",
+            Format::Perfetto => "perfetto-trace",
         }
     }
 
@@ -358,7 +401,7 @@ impl Format {
         found.map(|&(_, format)| format).ok_or_else(|| {
             Failure::usage(
                 format!("{}: its extension names no format", path.display()),
-                format!("the format goes by the extension: {EXTENSIONS}"),
+                format!("the format goes by the extension: {EXTENSIONS}; or name it: --format svg"),
             )
         })
     }
@@ -384,6 +427,20 @@ pub(super) fn parse_outputs(paths: Vec<PathBuf>) -> Result<Vec<OutputFile>, Fail
         outputs.push(OutputFile { path, format });
     }
     Ok(outputs)
+}
+
+/// The one output of a format that is named.
+fn named_output(paths: Vec<PathBuf>, format: Format) -> Result<Option<OutputFile>, Failure> {
+    if paths.len() > 1 {
+        return Err(Failure::usage(
+            "--format names the format of one output, and there are more",
+            format!("leave it out: the format goes by the extension: {EXTENSIONS}"),
+        ));
+    }
+    Ok(paths
+        .into_iter()
+        .next()
+        .map(|path| OutputFile { path, format }))
 }
 
 fn parse_rate(rate: f64) -> Result<f64, Failure> {
@@ -426,8 +483,12 @@ fn parse_gpu(choice: Option<&str>, library: Option<PathBuf>) -> Result<GpuOption
     Ok(GpuOptions { choice, library })
 }
 
-fn parse_duration(text: &str) -> Result<Duration, Failure> {
-    parse_duration_of("--duration", text)
+/// `None`: no end.
+fn parse_duration(text: &str) -> Result<Option<Duration>, Failure> {
+    match text {
+        "unlimited" => Ok(None),
+        _ => parse_duration_of("--duration", text).map(Some),
+    }
 }
 
 pub(super) fn parse_duration_of(option: &str, text: &str) -> Result<Duration, Failure> {
@@ -532,7 +593,7 @@ mod tests {
         ] {
             assert_eq!(
                 parse_duration(text).unwrap(),
-                Duration::from_millis(milliseconds),
+                Some(Duration::from_millis(milliseconds)),
                 "{text}"
             );
         }

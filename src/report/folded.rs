@@ -93,7 +93,7 @@ fn frame_text(view: &View<'_>, shown: Shown, python_only: bool) -> String {
         return without_separators(&view.label(shown));
     };
     let name = label::clean(&function.name, LONG);
-    let file = label::clean(label::package_path(&function.file), LONG);
+    let file = label::clean(view.file(function), LONG);
     if python_only {
         let name: String = name
             .chars()
@@ -120,7 +120,10 @@ fn frame_text(view: &View<'_>, shown: Shown, python_only: bool) -> String {
         return format!("{name} ({file}:{line})");
     }
     if function.is_python {
-        return without_separators(&format!("{name} ({file}:{line})"));
+        return without_separators(&match line {
+            0 => format!("{name} ({file})"),
+            line => format!("{name} ({file}:{line})"),
+        });
     }
     match label::file_name(&file) {
         "" => without_separators(&name),

@@ -53,17 +53,23 @@ pub fn short_file(file: &str) -> &str {
 
 /// A function for a box: `forward (torch/nn/modules/conv.py:554)`, or the native function's short name.
 pub fn function_label(function: &Function, line: u32) -> String {
+    label_in(function, &clean(short_file(&function.file), SHORT), line)
+}
+
+/// The same, with the whole path of its file.
+pub fn full_function_label(function: &Function, line: u32) -> String {
+    label_in(function, &clean(&function.file, LONG), line)
+}
+
+fn label_in(function: &Function, file: &str, line: u32) -> String {
     if !function.is_python {
         return clean(&function.short_name, SHORT);
     }
     let name = clean(&function.name, SHORT);
-    match (function.file.is_empty(), line) {
+    match (file.is_empty(), line) {
         (true, _) => name,
-        (false, 0) => format!("{name} ({})", clean(short_file(&function.file), SHORT)),
-        (false, line) => format!(
-            "{name} ({}:{line})",
-            clean(short_file(&function.file), SHORT)
-        ),
+        (false, 0) => format!("{name} ({file})"),
+        (false, line) => format!("{name} ({file}:{line})"),
     }
 }
 

@@ -231,7 +231,7 @@ impl Frames {
         }
         Frame {
             name,
-            file: label::clean(label::package_path(&function.file), LONG),
+            file: label::clean(view.file(function), LONG),
             line,
         }
     }

@@ -50,6 +50,10 @@ pub struct ViewOptions {
     pub plumbing: bool,
     /// Whether Python frames are told apart by line, as py-spy does, or by function only.
     pub lines: bool,
+    /// Whether lines have their numbers, or are told apart by file and function only.
+    pub line_numbers: bool,
+    /// Whether Python files are named by their whole paths, not from their package on.
+    pub full_files: bool,
     /// By what forward passes are drawn.
     pub by: By,
 }
@@ -62,6 +66,8 @@ impl Default for ViewOptions {
             idle: Idle::default(),
             plumbing: false,
             lines: true,
+            line_numbers: true,
+            full_files: false,
             by: By::default(),
         }
     }
@@ -290,6 +296,9 @@ impl<'a> View<'a> {
     pub fn label(&self, shown: Shown) -> String {
         match shown {
             Shown::Code { function, line } => match self.profile.functions.get(function.index()) {
+                Some(function) if self.options.full_files => {
+                    label::full_function_label(function, line)
+                }
                 Some(function) => label::function_label(function, line),
                 None => "[unknown function]".to_owned(),
             },
@@ -308,6 +317,14 @@ impl<'a> View<'a> {
         match shown {
             Shown::Code { function, .. } => self.profile.functions.get(function.index()),
             _ => None,
+        }
+    }
+
+    /// The file of a function, as it is shown where there is room.
+    pub fn file<'f>(&self, function: &'f Function) -> &'f str {
+        match self.options.full_files {
+            true => &function.file,
+            false => label::package_path(&function.file),
         }
     }
 
@@ -351,6 +368,7 @@ impl<'a> View<'a> {
                 }
                 let line = match (function.is_python, self.options.lines) {
                     (false, _) => 0,
+                    (true, _) if !self.options.line_numbers => 0,
                     (true, true) => frame.line,
                     (true, false) => function.first_line,
                 };

@@ -160,7 +160,7 @@ fn look_once(plan: &DumpPlan) -> Result<(Dump, Option<SessionError>), Failure> {
     if pids.iter().any(|pid| !silent.contains(pid)) {
         let may_stop = access::try_stop_own_child().is_ok();
         let mut options = options(plan, silent.clone());
-        options.nonblocking = !may_stop;
+        options.nonblocking |= !may_stop;
         match look(&run, options, PATIENCE) {
             Ok(found) => {
                 dump = worked_out(found, plan, &run);
@@ -288,7 +288,7 @@ fn options(plan: &DumpPlan, leave_out: Vec<i32>) -> SessionOptions {
     SessionOptions {
         rate_hz: 1.0,
         native: plan.native,
-        nonblocking: false,
+        nonblocking: plan.nonblocking,
         gil_only: false,
         threads: None,
         subprocesses: plan.tree,

@@ -139,7 +139,13 @@ fn start(plan: RecordPlan, run: &RunInfo, rank: Option<u32>) -> Result<Finish, F
         started_wall_ns: run.started_wall_ns,
     };
     check_options(&plan.options, run.pid)?;
-    let outputs = OpenOutputs::open(&plan.outputs, plan.force, Path::new(""), &parts)?;
+    let outputs = OpenOutputs::open(
+        &plan.outputs,
+        plan.beside,
+        plan.force,
+        Path::new(""),
+        &parts,
+    )?;
     match start_session(&plan, run, &outputs) {
         Ok((session, sink)) => Ok(Finish {
             session,
