@@ -285,6 +285,69 @@ fn a_planted_link_is_not_followed_and_a_replaced_recording_survives_a_kill() {
 }
 
 #[test]
+fn a_program_that_fails_is_said_to_with_its_status() {
+    let folder = folder();
+    for (script, said) in [
+        ("exit 3", "the program ended with status 3"),
+        ("kill -9 $$", "the program was ended by SIGKILL"),
+    ] {
+        let output = record(
+            &folder,
+            &["--force", "-o", "run.tspy"],
+            &["sh", "-c", script],
+        )
+        .output()
+        .unwrap();
+        let error = stderr(&output);
+        assert!(error.lines().any(|line| line == said), "{error}");
+    }
+    let output = record(&folder, &["--force", "-o", "run.tspy"], &["true"])
+        .output()
+        .unwrap();
+    assert!(
+        !stderr(&output).contains("the program "),
+        "{}",
+        stderr(&output)
+    );
+}
+
+/// Its system calls and its /proc would speak of different processes.
+#[test]
+fn a_proc_of_another_pid_namespace_is_said_to_be_one() {
+    let unshare = |arguments: &[&str]| {
+        Command::new("unshare")
+            .args(["--pid", "--fork", "--kill-child"])
+            .args(arguments)
+            .output()
+    };
+    if !unshare(&["true"]).is_ok_and(|output| output.status.success()) {
+        return eprintln!("skipped: no pid namespace to be had");
+    }
+    let own = std::process::id().to_string();
+    let torchspy = env!("CARGO_BIN_EXE_torchspy");
+    let error = stderr(&unshare(&[torchspy, "record", "--pid", &own]).unwrap());
+    assert!(
+        error.contains("/proc shows the processes of another pid namespace"),
+        "{error}"
+    );
+    assert!(error.contains("hint: mount the /proc"), "{error}");
+    assert!(!error.contains("kernel"), "{error}");
+}
+
+#[test]
+fn secrets_of_the_command_line_are_kept_only_where_that_is_asked_for() {
+    let folder = folder();
+    let program = ["sh", "-c", "exit 0", "train", "--db-pass", "hunter2hunter2"];
+    for (options, is_kept) in [(&[][..], false), (&["--no-redact"], true)] {
+        let options = [options, &["--force", "-o", "run.tspy", "-o", "run.json"]].concat();
+        record(&folder, &options, &program).output().unwrap();
+        let text = fs::read_to_string(folder.path().join("run.json")).unwrap();
+        assert_eq!(text.contains("hunter2hunter2"), is_kept, "{text}");
+        assert!(text.ends_with("}\n") && !text.ends_with("\n\n"), "{text}");
+    }
+}
+
+#[test]
 fn secrets_of_the_command_line_are_not_kept() {
     let folder = folder();
     let program = [

@@ -10,8 +10,8 @@
 mod faults;
 
 use faults::{
-    How, Recorded, Recorder, Target, any_python, compiled, output_of, program, seconds_with,
-    tracer_of,
+    How, Recorded, Recorder, Target, any_python, compiled, output_of, program, python,
+    seconds_with, tracer_of,
 };
 use serde_json::Value;
 use std::fs;
@@ -106,6 +106,100 @@ fn threads_takes_those_whose_name_matches() {
     assert_eq!(all.len(), 4, "{all:?}");
     let dump = record(&target, &["--threads", "^(hold|sleep)er$"]).inspect();
     assert_eq!(sampled_names(&dump), ["holder", "sleeper"], "{dump}");
+}
+
+/// The kernel calls them all by the program's name (up to 3.13).
+#[test]
+fn threads_takes_those_whose_python_name_matches() {
+    for version in ["3.10", "3.11", "3.12", "3.13"] {
+        let Some(python) = python(version) else {
+            continue;
+        };
+        let script = "import os, sys, threading\n\
+            def compute():\n    while True: sum(range(1000))\n\
+            def wait(): threading.Event().wait()\n\
+            for name, function in [('loader-7', compute), ('other', wait)]:\n\
+            \x20   threading.Thread(target=function, name=name, daemon=True).start()\n\
+            print('ready', os.getpid(), flush=True)\nsys.stdin.readline()\n";
+        let target = Target::start(&[&python, "-c", script]);
+        let dump = record(&target, &["--threads", "^MainThread$"]).inspect();
+        assert_eq!(sampled_threads(&dump).len(), 1, "{version}: {dump}");
+        assert!(dump.contains("py <module> ("), "{version}: {dump}");
+        let dump = record(&target, &["--threads", "^loader-"]).inspect();
+        assert_eq!(sampled_threads(&dump).len(), 1, "{version}: {dump}");
+        assert!(dump.contains("py compute ("), "{version}: {dump}");
+    }
+}
+
+#[test]
+fn threads_that_matches_nobody_says_so_and_names_those_that_are_there() {
+    let Some(target) = target(&[]) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let pid = target.pid().to_string();
+    let output = output_of(
+        Command::new(faults::TORCHSPY)
+            .args(["record", "--duration", "300ms", "--threads", "nobody"])
+            .args(["--pid", &pid])
+            .current_dir(folder.path()),
+    );
+    assert_eq!(output.status.code(), Some(1), "{}", output.stderr);
+    let said = "no thread's name matches --threads nobody";
+    assert!(output.stderr.contains(said), "{}", output.stderr);
+    for name in ["MainThread", "holder", "releaser", "sleeper"] {
+        assert!(output.stderr.contains(name), "{}", output.stderr);
+    }
+}
+
+/// As py-spy's users type it.
+#[test]
+fn py_spys_formats_and_names() {
+    let Some(target) = target(&[]) else { return };
+    let pid = target.pid().to_string();
+    let run = |options: &[&str]| {
+        let folder = tempfile::tempdir().unwrap();
+        let output = output_of(
+            Command::new(faults::TORCHSPY)
+                .args(["record", "-s", "-t", "-r", "100", "-d", "1", "-p", &pid])
+                .args(options)
+                .current_dir(folder.path()),
+        );
+        assert!(output.status.success(), "{options:?}: {}", output.stderr);
+        folder
+    };
+    let read = |folder: &tempfile::TempDir, name: &str| {
+        fs::read_to_string(folder.path().join(name)).unwrap()
+    };
+    let raw = read(&run(&["-f", "raw", "-o", "profile.txt"]), "profile.txt");
+    assert!(raw.starts_with("process "), "{raw}");
+    assert!(
+        raw.contains("compute (") && raw.contains("options.py:"),
+        "{raw}"
+    );
+    let flame = read(&run(&["-f", "flamegraph", "-o", "x"]), "x");
+    assert!(flame.contains("<svg"), "{flame}");
+    let native = read(&run(&["-n", "-f", "raw", "-o", "profile"]), "profile");
+    assert!(!native.starts_with("process "), "{native}");
+    let plain = read(&run(&["--nolineno", "-o", "a.folded"]), "a.folded");
+    assert!(
+        plain.contains("compute (") && !plain.contains("options.py:"),
+        "{plain}"
+    );
+    let full = read(&run(&["--full-filenames", "-o", "a.folded"]), "a.folded");
+    assert!(
+        full.contains(&format!("({}:", program("options.py"))),
+        "{full}"
+    );
+    let first = read(&run(&["-F", "-o", "a.folded"]), "a.folded");
+    let lines: std::collections::BTreeSet<&str> = first
+        .split(';')
+        .filter(|frame| frame.starts_with("compute ("))
+        .map(|frame| frame.split(')').next().unwrap())
+        .collect();
+    assert_eq!(lines.len(), 1, "{first}");
+    let folder = run(&["-f", "speedscope"]);
+    let names = names(folder.path());
+    let ends = |end: &str| names.iter().any(|name| name.ends_with(end));
+    assert!(ends(".speedscope.json") && ends(".tspy"), "{names:?}");
 }
 
 /// A thread that takes its name after it was first seen.

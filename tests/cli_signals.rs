@@ -146,6 +146,25 @@ fn an_interrupt_is_not_sent_twice_and_the_second_ends_the_recording_alone() {
     assert_eq!(recording.finish(8), Some(8));
 }
 
+/// A program that no Ctrl-C ends is said to be waited for, and left by the third.
+#[test]
+fn the_third_interrupt_leaves_a_program_that_goes_on() {
+    let mut recording = Recording::start(&["SIGINT"]);
+    recording.signal_group(Signal::SIGINT);
+    recording.wait_for_message("Ctrl-C again");
+    recording.signal_group(Signal::SIGINT);
+    recording.wait_for_message("torchspy waits for it: Ctrl-C again leaves it alone");
+    recording.wait_for_message("wrote run.tspy");
+    recording.signal_group(Signal::SIGINT);
+    recording.wait_for_message("left the program running (pid ");
+    let status = recording.torchspy.wait().unwrap();
+    assert_eq!(status.code(), Some(130));
+    // It lives, and ends when it is told to.
+    writeln!(recording.stdin.take().unwrap(), "0").unwrap();
+    let rest: Vec<String> = recording.said.by_ref().map(Result::unwrap).collect();
+    assert!(rest.iter().all(|line| line == "SIGINT"), "{rest:?}");
+}
+
 #[test]
 fn ctrl_z_stops_both_and_they_go_on() {
     let recording = Recording::start(&[]);

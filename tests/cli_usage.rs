@@ -77,6 +77,73 @@ fn a_command_without_dashes_is_told_how() {
     );
 }
 
+/// What py-spy's users type and torchspy does not take is answered with what to type.
+#[test]
+fn hands_that_know_py_spy_are_told_the_line_to_type() {
+    for (typed, said) in [
+        (&["top", "18401"][..], "torchspy top --pid 18401"),
+        (&["dump", "18401"], "torchspy dump --pid 18401"),
+        (&["record", "18401"], "torchspy record --pid 18401"),
+        (
+            &["record", "-o", "a.svg", "python", "train.py", "--lr", "1"],
+            "torchspy record -o a.svg -- python train.py --lr 1",
+        ),
+        (
+            &["top", "python", "-c", "print(1)"],
+            "torchspy top -- python -c 'print(1)'",
+        ),
+        (&["--pid", "18401"], "torchspy record --pid 18401"),
+        (
+            &["record", "--threads", "--pid", "1"],
+            "torchspy record --pid 1",
+        ),
+        (
+            &["record", "-f", "chrometrace", "--pid", "1"],
+            "-o profile.perfetto-trace",
+        ),
+        (&["dump", "--core", "core.1"], "py-spy dump --core"),
+        (&["dump", "-p", "1", "--full-filenames"], "--json"),
+        (&["top", "-p", "1", "-i"], "tab Threads"),
+        (&["top", "-p", "1", "--delay", "2"], "twice a second"),
+        (&["top", "-p", "1", "-f", "raw"], "torchspy record"),
+        (&["record", "--subproceses", "-p", "1"], "'--subprocesses'"),
+    ] {
+        let output = torchspy(typed);
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{typed:?}: {error}");
+        let hints: Vec<&str> = error
+            .lines()
+            .skip_while(|line| !line.starts_with("hint: "))
+            .collect();
+        assert!(hints.join("\n").contains(said), "{typed:?}: {error}");
+        assert!(!error.contains("-- -"), "{typed:?}: {error}");
+    }
+}
+
+#[test]
+fn options_of_py_spy_are_taken() {
+    // Whatever else there is to say of this process, nothing is said of the options.
+    for typed in [
+        "record -s -n -g -i -t -F --nolineno --full-filenames --nonblocking -f speedscope -d unlimited -r 50",
+        "record --subprocesses --function --idle --gil --native -d 10 -f flamegraph",
+        "dump -s -j -l -n --nonblocking",
+        "dump -ll --subprocesses --json --native",
+        "top -s -g -n -r 20 --nonblocking --subprocesses",
+        "record -f raw",
+    ] {
+        for pid in ["2147483647", "0x7fffffff"] {
+            let words: Vec<&str> = typed.split(' ').chain(["-p", pid]).collect();
+            let output = torchspy(&words);
+            let error = text(&output.stderr);
+            let known = ["there is no process 2147483647", "top needs a terminal"];
+            assert!(
+                known.iter().any(|known| error.contains(known)),
+                "{typed}: {error}"
+            );
+        }
+    }
+}
+
 #[test]
 fn a_recording_that_is_not_there() {
     for arguments in [

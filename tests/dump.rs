@@ -209,6 +209,30 @@ fn variables_are_shown_and_a_hang_does_not_move() {
     }
 }
 
+#[test]
+fn secrets_among_variables_are_shown_only_where_that_is_asked_for() {
+    let Some(python) = any_python() else { return };
+    // In two parts each: nothing looks like a key in here.
+    let script = "import os, sys\n\
+        def work(token, key, epoch, limit):\n\
+        \x20   print('ready', os.getpid(), flush=True)\n    sys.stdin.readline()\n\
+        work('hunter2hunter2', 'AK' + 'IAIOSFODNN7EXAMPLE', 'first', 7)\n";
+    let target = Target::start(&[&python, "-c", script, "--password", "opensesame"]);
+    let of = |options: &[&str]| text(&dump(options, target.pid()));
+    for options in [&["--locals"][..], &["--locals", "--json"]] {
+        let (hidden, shown) = (of(options), of(&[options, &["--no-redact"]].concat()));
+        for secret in ["hunter2hunter2", "IAIOSFODNN7EXAMPLE", "opensesame"] {
+            assert!(!hidden.contains(secret), "{hidden}");
+            assert!(shown.contains(secret), "{shown}");
+        }
+        assert!(
+            hidden.contains("<redacted>") && hidden.contains("first"),
+            "{hidden}"
+        );
+        assert!(!shown.contains("<redacted>"), "{shown}");
+    }
+}
+
 /// The one frame at a mark that a thread has.
 fn frame<'l>(thread: &'l Value, mark: &str) -> &'l Value {
     let line = marked(mark);

@@ -2,8 +2,12 @@
 
 use super::failure::Failure;
 use crate::gpu::collector::CheckError;
+use crate::os::access;
 use crate::os::launch::LaunchError;
 use crate::os::permissions::{Remedy, why_denied};
+use crate::os::process_info::{read_process_info, read_stat};
+use crate::os::redaction::Redaction;
+use crate::report::command::shown_command;
 use crate::sampling::session::SessionError;
 use std::io;
 
@@ -54,13 +58,44 @@ pub(crate) fn of_remedy(remedy: Remedy) -> &'static str {
 /// A session that could not start.
 pub(crate) fn session_failure(error: SessionError) -> Failure {
     let hint = match &error {
-        SessionError::NoSuchProcess(_) => Some(
-            "torchspy sees the processes of its own pid namespace: ps -e lists them".to_owned(),
+        SessionError::NoSuchProcess(pid) => Some(of_inner_pid(*pid).unwrap_or_else(|| {
+            "torchspy sees the processes of its own pid namespace: ps -e lists them".to_owned()
+        })),
+        SessionError::PermissionDenied { .. } if access::is_proc_foreign() => Some(
+            "mount the /proc of torchspy's own pid namespace: mount -t proc proc /proc; unshare does with --mount-proc"
+                .to_owned(),
         ),
-        SessionError::PermissionDenied { pid, .. } => Some(permission_hint(*pid)),
+        SessionError::PermissionDenied { pid, .. } => {
+            let is_kernels = read_stat(*pid).is_ok_and(|stat| stat.is_kernel_thread);
+            let inner = is_kernels.then(|| of_inner_pid(*pid)).flatten();
+            Some(inner.unwrap_or_else(|| permission_hint(*pid)))
+        }
         _ => Some("torchspy doctor tells what may be sampled here".to_owned()),
     };
     Failure::new(error).maybe_hint(hint)
+}
+
+/// A pid as it is within a container, where a process there has it.
+fn of_inner_pid(pid: i32) -> Option<String> {
+    const LISTED: usize = 4;
+    let found = access::with_inner_pid(pid);
+    let lines: Vec<String> = found
+        .iter()
+        .take(LISTED)
+        .map(|outer| {
+            let command = read_process_info(*outer, Redaction::On).map(|info| info.command);
+            format!(
+                "--pid {outer}  {}",
+                shown_command(&command.unwrap_or_default(), 60)
+            )
+        })
+        .collect();
+    (!found.is_empty()).then(|| {
+        format!(
+            "in a container's own pid namespace {pid} is another process; from here that is\n{}",
+            lines.join("\n")
+        )
+    })
 }
 
 /// Memory may be read, but threads may not be stopped: a seccomp filter on ptrace.

@@ -148,8 +148,7 @@ pub(crate) fn render(
 
 /// Writes the summary for machines.
 pub(crate) fn json(profile: &Profile, out: &mut dyn Write) -> Result<()> {
-    out.write_all(render_json(profile, &analyze(profile))?.as_bytes())?;
-    Ok(writeln!(out)?)
+    Ok(out.write_all(render_json(profile, &analyze(profile))?.as_bytes())?)
 }
 
 /// Writes the summary for people.

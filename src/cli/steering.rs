@@ -2,12 +2,12 @@
 //!
 //! | signal | launched, recording | launched, recording ended | attached, recording | writing, target aside |
 //! |---|---|---|---|---|
-//! | INT | noted (the program has it from the terminal); the second ends the recording | noted | ends the recording | gives up writing |
+//! | INT | noted (the program has it from the terminal); the second ends the recording | torchspy ends | ends the recording | gives up writing |
 //! | QUIT, HUP, TERM, USR1, USR2 from a process | forwarded | forwarded | QUIT, HUP, TERM end the recording | as INT |
 //! | QUIT, HUP from the terminal | passed over: the program has it | passed over | end the recording | as INT |
 //! | TSTP | everything is released, torchspy stops | torchspy stops | as launched | torchspy stops |
 //!
-//! After the second INT the program goes on, and torchspy waits for it and ends with its status.
+//! After the second INT the program goes on, and torchspy waits for it and ends with its status; a third leaves it alone.
 
 use crate::os::signals::Received;
 use nix::sys::signal::Signal;
@@ -30,6 +30,8 @@ pub(crate) enum Action {
     Forward(Signal),
     /// Release everything, stop, and go on when continued.
     Suspend,
+    /// Wait no longer for the launched program, which goes on.
+    Leave,
     /// Leave the outputs that are not written yet.
     GiveUp,
 }
@@ -83,7 +85,7 @@ impl Steering {
                     Action::EndRecording
                 }
             }
-            (true, false) => Action::Ignore,
+            (true, false) => Action::Leave,
             (false, true) => Action::EndRecording,
             (false, false) => self.impatient(now),
         }
@@ -135,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn the_second_interrupt_ends_the_recording_and_no_later_one_anything() {
+    fn the_second_interrupt_ends_the_recording_and_the_third_leaves_the_program() {
         let mut steering = Steering::default();
         let key = from_terminal(Signal::SIGINT);
         assert_eq!(steering.react(key, LAUNCHED), Action::TellAboutInterrupt);
@@ -144,7 +146,7 @@ mod tests {
             sampling: false,
             ..LAUNCHED
         };
-        assert_eq!(steering.react(key, ended), Action::Ignore);
+        assert_eq!(steering.react(key, ended), Action::Leave);
     }
 
     #[test]

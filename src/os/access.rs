@@ -16,6 +16,12 @@ use std::os::unix::fs::MetadataExt;
 /// # Errors
 /// What the kernel says: `PermissionDenied` where sampling is not allowed.
 pub fn try_read_memory(pid: i32) -> io::Result<()> {
+    if is_proc_foreign() {
+        // Whatever /proc says of a pid, system calls would ask of another process.
+        return Err(io::Error::other(
+            "/proc shows the processes of another pid namespace",
+        ));
+    }
     let pid = living_task(pid);
     let maps = read_bounded(format!("/proc/{pid}/maps"), 64 << 10)?;
     let maps = String::from_utf8_lossy(&maps);
@@ -28,9 +34,38 @@ pub fn try_read_memory(pid: i32) -> io::Result<()> {
         Some(address) => read_byte(pid, address),
         None => Err(io::Error::new(
             io::ErrorKind::NotFound,
-            "it has no memory: a kernel thread, or already dead",
+            match read_stat(pid) {
+                Ok(stat) if stat.is_kernel_thread => {
+                    "in the pid namespace of torchspy it is a thread of the kernel"
+                }
+                Ok(stat) if matches!(stat.state, b'Z' | b'X') => "it has ended",
+                Ok(_) => "it has no memory that could be read",
+                Err(_) => "it is gone",
+            },
         )),
     }
+}
+
+/// Whether `/proc` was mounted for another pid namespace: `unshare --pid` without `--mount-proc`.
+pub fn is_proc_foreign() -> bool {
+    let own = std::fs::read_link("/proc/self").ok();
+    own.and_then(|own| own.to_str()?.parse::<i32>().ok())
+        .is_some_and(|own| own != own_pid())
+}
+
+/// Processes that have `pid` in a pid namespace of their own, such as a container's, by the pids that they have here.
+pub fn with_inner_pid(pid: i32) -> Vec<i32> {
+    let listing = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = listing.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let mut found: Vec<i32> = pids
+        .filter(|&outer| {
+            let inner = status_field(outer, "NSpid:")
+                .and_then(|pids| pids.split_ascii_whitespace().last()?.parse::<i32>().ok());
+            outer != pid && inner == Some(pid)
+        })
+        .collect();
+    found.sort_unstable();
+    found
 }
 
 /// Stops a child of torchspy for a moment: whether threads may be stopped at all, or a seccomp filter denies ptrace. Forks;
@@ -222,6 +257,33 @@ mod tests {
         let child = OwnChild::start().unwrap();
         assert!(is_descendant(child.pid.as_raw()));
         assert!(!is_descendant(1));
+    }
+
+    #[test]
+    fn a_pid_within_a_container_is_found_from_outside() {
+        let mut sleeper = std::process::Command::new("unshare")
+            .args(["--pid", "--fork", "--kill-child", "cat"])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (mut input, mut output) = (
+            sleeper.stdin.take().unwrap(),
+            sleeper.stdout.take().unwrap(),
+        );
+        std::io::Write::write_all(&mut input, b"x").unwrap();
+        let mut byte = [0];
+        if std::io::Read::read_exact(&mut output, &mut byte).is_err() {
+            println!("skipped: no pid namespace to be had");
+        } else {
+            let unshare = i32::try_from(sleeper.id()).unwrap();
+            let is_its_child =
+                |&pid: &i32| read_stat(pid).is_ok_and(|stat| stat.parent_pid == unshare);
+            let found = with_inner_pid(1);
+            assert!(found.iter().any(is_its_child), "{found:?}");
+        }
+        drop(input);
+        sleeper.wait().unwrap();
     }
 
     #[test]

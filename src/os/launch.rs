@@ -16,9 +16,10 @@
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::libc;
-use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
 use nix::unistd::{ForkResult, fork, pipe2};
 use std::ffi::{CString, OsString, c_char};
+use std::fmt;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -74,6 +75,20 @@ impl Exit {
             Exit::Unknown => 1,
         };
         u8::try_from(status).unwrap_or(u8::MAX)
+    }
+}
+
+impl fmt::Display for Exit {
+    /// `ended with status 3`, `was ended by SIGKILL`.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Exit::Code(code) => write!(formatter, "ended with status {code}"),
+            Exit::Signal(number) => match Signal::try_from(number) {
+                Ok(signal) => write!(formatter, "was ended by {signal}"),
+                Err(_) => write!(formatter, "was ended by signal {number}"),
+            },
+            Exit::Unknown => write!(formatter, "ended with a status that is not known"),
+        }
     }
 }
 

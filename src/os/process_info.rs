@@ -91,6 +91,9 @@ const MAX_VARIABLES: u64 = 4096;
 /// Smallest page of either architecture: reads that stay within one are wholly mapped or not at all.
 const PAGE: u64 = 4096;
 
+/// The flag of the kernel's own threads (include/linux/sched.h).
+const PF_KTHREAD: u64 = 0x0020_0000;
+
 /// What `/proc/PID/stat` says, as far as it is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
@@ -100,6 +103,8 @@ pub struct Stat {
     pub parent_pid: i32,
     /// Start time in clock ticks since boot.
     pub start_ticks: u64,
+    /// It is the kernel's own.
+    pub is_kernel_thread: bool,
 }
 
 /// Parses `/proc/PID/stat` (proc_pid_stat(5)). The name in parentheses may hold anything, parentheses included.
@@ -109,12 +114,14 @@ pub fn parse_stat(text: &[u8]) -> Option<Stat> {
     let mut fields = rest.split_ascii_whitespace();
     let state = *fields.next()?.as_bytes().first()?;
     let parent_pid = fields.next()?.parse().ok()?;
-    // Field 22; the state is field 3.
-    let start_ticks = fields.nth(22 - 5)?.parse().ok()?;
+    // Fields 9 and 22; the state is field 3.
+    let flags: u64 = fields.nth(9 - 5)?.parse().ok()?;
+    let start_ticks = fields.nth(22 - 10)?.parse().ok()?;
     Some(Stat {
         state,
         parent_pid,
         start_ticks,
+        is_kernel_thread: flags & PF_KTHREAD != 0,
     })
 }
 
@@ -279,6 +286,9 @@ mod tests {
             (stat.state, stat.parent_pid, stat.start_ticks),
             (b'R', 7, 98765)
         );
+        assert!(!stat.is_kernel_thread);
+        let kernels = b"2 (kthreadd) S 0 0 0 0 -1 2129984 0 0 0 0 0 0 0 0 20 0 1 0 4 0 0\n";
+        assert!(parse_stat(kernels).unwrap().is_kernel_thread);
     }
 
     #[test]

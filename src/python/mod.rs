@@ -13,6 +13,7 @@ pub mod layout;
 pub mod line_table;
 pub mod locks;
 pub mod objects;
+pub mod thread_name;
 pub mod threads;
 pub mod values;
 pub mod variables;

@@ -44,6 +44,8 @@ pub(super) struct TracedThread {
     pub(super) name: String,
     /// It ran since then: a thread takes a name by itself.
     pub(super) may_be_renamed: bool,
+    /// Its name in Python, looked at where `--threads` goes by names and the kernel's does not match; empty where it has none.
+    pub(super) python_name: Option<String>,
     /// Whether `--threads` lets it in.
     pub(super) wanted: bool,
     /// Time that is reused so far and not yet handed on.
@@ -196,6 +198,7 @@ impl TracedThread {
             own_stop: false,
             name: String::new(),
             may_be_renamed: false,
+            python_name: None,
             wanted: true,
             reused: None,
             deferred: Passed::default(),

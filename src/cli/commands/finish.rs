@@ -6,7 +6,8 @@ use crate::cli::open_outputs::{OpenOutput, OpenOutputs};
 use crate::cli::outputs::{self, RecordingSink, SummaryOptions};
 use crate::cli::plan::Drawing;
 use crate::cli::{hints, messages, regions};
-use crate::model::profile::Profile;
+use crate::model::profile::{Profile, ProfileProcess};
+use crate::python::thread_name::MAIN_THREAD;
 use crate::sampling::session::Session;
 use std::io::{self, BufWriter, Write};
 use std::sync::Arc;
@@ -89,6 +90,9 @@ impl Finish {
         match outputs::read_profile(&path, &shown, &[]) {
             Ok(profile) => {
                 regions::warn_of_unseen(&profile);
+                if let Some(failure) = no_thread_matched(&profile) {
+                    failed(&failure);
+                }
                 for output in self.outputs.rendered() {
                     if let Err(failure) = write_output(output, &profile, &self.drawing) {
                         failed(&failure);
@@ -105,6 +109,40 @@ impl Finish {
         }
         complete
     }
+}
+
+/// Names of threads that a hint lists.
+const LISTED: usize = 8;
+
+/// A pattern of threads that let nobody in is a slip of the finger.
+fn no_thread_matched(profile: &Profile) -> Option<Failure> {
+    let pattern = profile.run.threads.as_ref()?;
+    if !profile.samples.is_empty() || profile.threads.is_empty() {
+        return None;
+    }
+    let mut names: Vec<&str> = profile
+        .threads
+        .iter()
+        .map(|each| each.name.as_str())
+        .collect();
+    let is_python = |process: &ProfileProcess| !process.info.python.is_empty();
+    if profile.processes.iter().any(is_python) {
+        names.push(MAIN_THREAD);
+    }
+    names.sort_unstable();
+    names.dedup();
+    let more = match names.len().saturating_sub(LISTED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    names.truncate(LISTED);
+    let failure = Failure::message(format!(
+        "nothing was sampled: no thread's name matches --threads {pattern}"
+    ));
+    Some(failure.hint(format!(
+        "there were {}{more}; Python's own names match, too",
+        names.join(", ")
+    )))
 }
 
 fn write_output(output: &OpenOutput, profile: &Profile, drawing: &Drawing) -> Result<(), Failure> {

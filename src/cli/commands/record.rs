@@ -29,6 +29,8 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_millis(250);
 /// As often where the kernel has no pidfd to tell that the program has ended.
 const LOOK_WITHOUT_PIDFD: Duration = Duration::from_millis(20);
+/// The status of who was interrupted, as shells have it.
+const INTERRUPTED: u8 = 130;
 /// Variables that name a rank, first match counts (torchrun, Slurm, Open MPI, PMI).
 const RANKS: [&str; 5] = [
     "RANK",
@@ -242,6 +244,8 @@ struct Recorder {
     finishing: Option<Finishing>,
     program: Option<Running>,
     exit: Option<Exit>,
+    /// The launched program is waited for no longer.
+    has_left: bool,
     deadline: Option<Instant>,
     is_first_process: bool,
 }
@@ -261,6 +265,7 @@ impl Recorder {
             finishing: None,
             program,
             exit: None,
+            has_left: false,
             deadline: duration.and_then(|duration| Instant::now().checked_add(duration)),
             is_first_process: std::process::id() == 1,
         }
@@ -349,6 +354,12 @@ impl Recorder {
                 }
             }
             Action::Suspend => self.suspend(),
+            Action::Leave => {
+                if let Some(program) = self.program.take() {
+                    self.has_left = true;
+                    self.say(&format!("left the program running (pid {})", program.pid()));
+                }
+            }
             Action::GiveUp => {
                 messages::warning("interrupted: not all outputs were written");
                 messages::hint("torchspy convert makes them from a recording (.tspy)");
@@ -391,7 +402,7 @@ impl Recorder {
         }
         if let Some(program) = self.program.as_ref().filter(|_| self.exit.is_none()) {
             messages::note(&format!(
-                "the recording has ended; the program goes on (pid {})",
+                "the recording has ended; the program goes on (pid {}), and torchspy waits for it: Ctrl-C again leaves it alone",
                 program.pid()
             ));
         }
@@ -404,11 +415,16 @@ impl Recorder {
     fn status(&self, complete: bool) -> ExitCode {
         match self.exit {
             Some(exit) => {
-                if exit == Exit::Unknown {
-                    messages::warning("the program's exit status was taken by somebody else");
+                match exit {
+                    Exit::Code(0) => {}
+                    Exit::Unknown => {
+                        messages::warning("the program's exit status was taken by somebody else");
+                    }
+                    failed => messages::note(&format!("the program {failed}")),
                 }
                 ExitCode::from(exit.shell_status())
             }
+            None if self.has_left => ExitCode::from(INTERRUPTED),
             None if complete => ExitCode::SUCCESS,
             None => ExitCode::FAILURE,
         }

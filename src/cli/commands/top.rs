@@ -106,7 +106,12 @@ fn launch(plan: &TopPlan, command: &[OsString], mut signals: Signals) -> Result<
     log.is_in_use = exit.is_none();
     log.tell();
     match exit {
-        Some(exit) => Ok(ExitCode::from(exit.shell_status())),
+        Some(exit) => {
+            if exit != Exit::Code(0) {
+                messages::note(&format!("the program {exit}"));
+            }
+            Ok(ExitCode::from(exit.shell_status()))
+        }
         None => {
             messages::note(&format!("the program goes on (pid {pid})"));
             Ok(end)
@@ -256,10 +261,7 @@ impl Top {
         };
         self.exit = program.try_wait();
         if let Some(exit) = self.exit {
-            self.status.ended = Some(format!(
-                "the program has ended with status {}",
-                exit.shell_status()
-            ));
+            self.status.ended = Some(format!("the program {exit}"));
         }
         self.exit.is_some()
     }

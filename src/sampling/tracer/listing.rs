@@ -6,6 +6,7 @@ use crate::model::ids::ThreadId;
 use crate::model::process::ThreadInfo;
 use crate::model::sample::{Capture, Gil, ThreadState};
 use crate::os::clock::monotonic_ns;
+use crate::python::thread_name::{MAIN_THREAD, read_thread_name};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 impl Tracer {
@@ -71,6 +72,10 @@ impl Tracer {
             if !std::mem::take(&mut thread.may_be_renamed) && thread.wanted && !all {
                 continue;
             }
+            if all || !thread.wanted {
+                // The program gave it another since, or another program runs.
+                thread.python_name = None;
+            }
             let process = &self.processes[index];
             let thread = &process.threads[at];
             let Ok(name) = thread.files.name() else {
@@ -81,7 +86,8 @@ impl Tracer {
             }
             let (id, was_wanted) = (thread.id, thread.wanted);
             let info = thread_info(process, thread, now_ns);
-            let wanted = is_wanted(&self.options, &name);
+            let python_name = thread.python_name.as_deref().unwrap_or_default();
+            let wanted = is_wanted(&self.options, &name) || is_wanted(&self.options, python_name);
             if was_wanted && !wanted {
                 self.flush_reused(index, at, true);
             }
@@ -92,6 +98,36 @@ impl Tracer {
             }
             (thread.name, thread.wanted) = (name, wanted);
             self.outbox.send(Message::Thread(id, Box::new(info)));
+        }
+    }
+
+    /// Lets those in whose name in Python is wanted.
+    pub(super) fn take_python_names(&mut self, index: usize) {
+        if self.options.threads.is_none() {
+            return;
+        }
+        let process = &mut self.processes[index];
+        let Some(interpreter) = process.interpreter.clone() else {
+            return;
+        };
+        for (thread, turn) in process.threads.iter_mut().zip(&mut process.turns) {
+            let Some(state) = thread.plan.state_address else {
+                continue;
+            };
+            if thread.wanted || thread.python_name.is_some() {
+                continue;
+            }
+            thread.python_name = match thread.tid == process.pid {
+                true => Some(MAIN_THREAD.to_owned()),
+                false => read_thread_name(&interpreter, state, &process.memory),
+            };
+            let name = thread.python_name.as_deref().unwrap_or_default();
+            if !name.is_empty() && is_wanted(&self.options, name) {
+                thread.wanted = true;
+                // What it ran unseen is not the next look's.
+                thread.last = thread.files.schedstat().unwrap_or_default();
+                turn.comes_at_once();
+            }
         }
     }
 

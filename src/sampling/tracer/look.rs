@@ -69,7 +69,9 @@ impl Tracer {
             && tick.start_ns >= process.python_read_ns + PYTHON_THREADS_NS
         {
             process.match_python_threads(tick.start_ns);
+            self.take_python_names(index);
         }
+        let process = &mut self.processes[index];
         process.stopped = None;
         let (before, after) = (self.reached, self.reached_after(tick));
         if unchanged {
