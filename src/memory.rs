@@ -229,6 +229,30 @@ impl<M: Memory + ?Sized> Memory for LayeredMemory<'_, M> {
         self.missed.borrow_mut().push((address, buffer.len()));
         self.behind.read_exact(address, buffer)
     }
+
+    fn read_many(&self, requests: &mut [ReadRequest<'_>]) {
+        let mut places = Vec::new();
+        let mut left = Vec::new();
+        for (place, request) in requests.iter_mut().enumerate() {
+            request.result = self.snapshot.read_exact(request.address, request.buffer);
+            if request.result.is_err() {
+                places.push(place);
+                left.push(ReadRequest {
+                    address: request.address,
+                    buffer: &mut *request.buffer,
+                    result: Ok(()),
+                });
+            }
+        }
+        if left.is_empty() {
+            return;
+        }
+        self.behind.read_many(&mut left);
+        let results: Vec<_> = left.into_iter().map(|read| read.result).collect();
+        for (place, result) in places.into_iter().zip(results) {
+            requests[place].result = result;
+        }
+    }
 }
 
 /// Memory whose reads fail on demand: for tests that a failure is survived, and that it was reached.

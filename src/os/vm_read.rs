@@ -9,7 +9,9 @@ use std::io::IoSliceMut;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 /// Longest vector that the kernel takes in one call (UIO_MAXIOV).
-const MAX_VECTOR: usize = 1024;
+const MAX_BATCH: usize = 1024;
+/// Longest vector that [`ProcessMemory::read_vector`] takes.
+pub const MAX_VECTOR: usize = 128;
 
 /// Memory of a live process. Reading takes the target's mmap lock for reading; nothing is written.
 #[derive(Debug)]
@@ -58,7 +60,7 @@ impl ProcessMemory {
         addresses: &[u64],
         buffers: &mut [IoSliceMut<'_>],
     ) -> Result<usize, ReadError> {
-        let mut remote = [RemoteIoVec { base: 0, len: 0 }; 128];
+        let mut remote = [RemoteIoVec { base: 0, len: 0 }; MAX_VECTOR];
         let count = buffers.len().min(addresses.len()).min(remote.len());
         for ((slot, &address), buffer) in remote.iter_mut().zip(addresses).zip(buffers.iter()) {
             *slot = RemoteIoVec {
@@ -100,7 +102,7 @@ impl Memory for ProcessMemory {
     fn read_many(&self, requests: &mut [ReadRequest<'_>]) {
         let mut rest = requests;
         while !rest.is_empty() {
-            let batch_length = rest.len().min(MAX_VECTOR);
+            let batch_length = rest.len().min(MAX_BATCH);
             let (batch, _) = rest.split_at_mut(batch_length);
             let done = read_batch(self, batch);
             rest = &mut rest[done..];

@@ -1,5 +1,6 @@
 //! Code objects: read once, kept, and checked whenever they are seen again.
 
+use super::code_fields::Identity;
 use super::discover::Interpreter;
 use super::layout::{Layout, MAX_CODE, OBJECT_TYPE};
 use super::line_table::{self, LineRange};
@@ -73,31 +74,6 @@ impl CachedCode {
         });
         let index = lines.partition_point(|range| range.end <= instruction);
         lines.get(index).and_then(|range| range.line).unwrap_or(0)
-    }
-}
-
-/// The fields that tell whether an address still holds the code object that was read there: everything from the first
-/// line to the line table, which includes `co_version` from 3.12 on, and never changes while the object lives.
-#[derive(Clone, Copy, Debug)]
-struct Identity {
-    start: u32,
-    length: usize,
-}
-
-impl Identity {
-    fn of(layout: &Layout) -> Self {
-        let code = &layout.code;
-        let fields = [code.first_line & !7, code.file, code.name, code.line_table];
-        let start = fields.into_iter().min().unwrap_or(0);
-        let end = fields.into_iter().max().unwrap_or(0).saturating_add(8);
-        Self {
-            start,
-            length: (end - start) as usize,
-        }
-    }
-
-    fn address(self, code: u64) -> u64 {
-        code.wrapping_add(self.start.into())
     }
 }
 

@@ -123,12 +123,12 @@ const MAX_KEPT: usize = 512;
 impl Buffers {
     /// Takes the buffers out of a sample that is done with.
     pub(super) fn reclaim(&mut self, sample: &mut RawSample) {
-        for buffer in sample.snapshot.drain() {
+        for buffer in sample.snapshot.drain().chain(sample.codes.drain()) {
             self.put_back(buffer);
         }
     }
 
-    fn put_back(&mut self, buffer: Vec<u8>) {
+    pub(super) fn put_back(&mut self, buffer: Vec<u8>) {
         let free = match buffer.len() {
             ..=SMALL_BYTES => &mut self.small,
             _ => &mut self.large,
@@ -139,7 +139,7 @@ impl Buffers {
     }
 
     /// A buffer of at least `length` bytes.
-    fn take(&mut self, length: usize) -> Vec<u8> {
+    pub(super) fn take(&mut self, length: usize) -> Vec<u8> {
         let mut buffer = match length {
             ..=SMALL_BYTES => self.small.pop(),
             _ => self.large.pop(),

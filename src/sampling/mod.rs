@@ -9,6 +9,7 @@
 
 mod budget;
 mod capture;
+mod code_copies;
 mod control;
 mod fallback;
 mod image;

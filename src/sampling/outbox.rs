@@ -6,7 +6,6 @@ use crate::model::run::Loss;
 use crate::os::clock::monotonic_ns;
 use crossbeam_channel::{Receiver, Sender, TrySendError};
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering;
 
 /// Messages that wait while the worker is behind. Past it even the time of samples is given up, and said so.
 const MAX_BACKLOG: usize = 50_000;
@@ -16,9 +15,6 @@ const MAX_UNDER_WAY: usize = 64 << 20;
 
 /// Messages that are let gather before the worker is woken: each waking costs the target as much as several samples.
 const GATHER: usize = 128;
-/// How long after the last news of a process, or after a code object was found gone, nothing gathers: the code objects on a stack
-/// are read after it was copied, and those of a process that is young or imports modules are gone soon.
-const HURRY_NS: u64 = 2_000_000_000;
 
 /// Sends messages in order. A stack that finds the queue full, or too much memory under way, gives way to its time; facts
 /// wait in a backlog.
@@ -29,7 +25,6 @@ pub(super) struct Outbox {
     recycled: Receiver<Box<RawSample>>,
     backlog: VecDeque<Message>,
     under_way: usize,
-    hurry_until_ns: u64,
     lost_stacks: u64,
     lost_stretches: u64,
 }
@@ -46,7 +41,6 @@ impl Outbox {
             recycled,
             backlog: VecDeque::new(),
             under_way: 0,
-            hurry_until_ns: 0,
             lost_stacks: 0,
             lost_stretches: 0,
         }
@@ -70,18 +64,10 @@ impl Outbox {
     /// Sends `message`, now or later. Gives back the sample of a stack that was dropped.
     pub(super) fn send(&mut self, message: Message) -> Option<Box<RawSample>> {
         self.drain();
-        let cannot_wait = match &message {
-            Message::Process(..) | Message::Image(..) => {
-                self.hurry_until_ns = monotonic_ns() + HURRY_NS;
-                true
-            }
-            Message::Flush(_) => true,
-            Message::Sample(sample) => {
-                let lost_ns = sample.shared.code_lost_ns.load(Ordering::Relaxed);
-                monotonic_ns() < self.hurry_until_ns.max(lost_ns.saturating_add(HURRY_NS))
-            }
-            _ => false,
-        };
+        let cannot_wait = matches!(
+            message,
+            Message::Process(..) | Message::Image(..) | Message::Flush(_)
+        );
         let bytes = match &message {
             Message::Sample(sample) => sample.snapshot.buffer_bytes(),
             _ => 0,

@@ -25,8 +25,6 @@ pub(super) struct ThreadShared {
     pub(super) registers_wanted: AtomicU64,
     /// Time slices of the sleep in which the copied stack did not reach its root. 0: none.
     pub(super) stack_wanted: AtomicU64,
-    /// When a code object on its stack was found gone, CLOCK_MONOTONIC. 0: never.
-    pub(super) code_lost_ns: AtomicU64,
     /// What is read along with it.
     pub(super) watched: Watched,
 }
@@ -149,6 +147,8 @@ pub(super) struct RawSample {
     pub(super) snapshot: SnapshotMemory,
     /// Python frames, leaf first, as addresses.
     pub(super) python: PythonStack,
+    /// Copied code objects of those frames.
+    pub(super) codes: SnapshotMemory,
     /// Why the Python frames end early, if they do.
     pub(super) python_partial: Option<Partial>,
     /// Why nothing was read, if nothing was.

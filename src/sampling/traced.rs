@@ -1,8 +1,9 @@
 //! What the tracer keeps of each process and thread between looks.
 
 use super::budget::Claim;
-use super::capture::ReadPlan;
-use super::raw::{Stretch, ThreadShared};
+use super::capture::{Buffers, ReadPlan};
+use super::code_copies::CodeCopies;
+use super::raw::{RawSample, Stretch, ThreadShared};
 use super::schedule::Tick;
 use super::thread_match::{OsThread, match_threads};
 use crate::model::ids::{ProcessId, ThreadId};
@@ -308,6 +309,8 @@ pub(super) struct TracedProcess {
     /// Of each thread, in their order.
     pub(super) turns: Vec<Turn>,
     pub(super) interpreter: Option<Arc<Interpreter>>,
+    /// Code objects that were copied for the worker.
+    pub(super) codes: CodeCopies,
     /// Interpreter states seen, each with a GIL that may be its own.
     pub(super) interpreter_states: Vec<u64>,
     pub(super) python_read_ns: u64,
@@ -346,6 +349,7 @@ impl TracedProcess {
             threads: Vec::new(),
             turns: Vec::new(),
             interpreter: None,
+            codes: CodeCopies::default(),
             interpreter_states: Vec::new(),
             python_read_ns: 0,
             newest_states: Vec::new(),
@@ -381,6 +385,7 @@ impl TracedProcess {
     ) {
         self.set_fallback(false, now);
         self.interpreter = interpreter;
+        self.codes.forget();
         self.interpreter_states.clear();
         self.python_read_ns = 0;
         self.states_read_ns = 0;
@@ -456,6 +461,22 @@ impl TracedProcess {
                 turn.comes_at_once();
             }
             thread.plan.set_state(state);
+        }
+    }
+
+    /// Copies what code objects a thread that was just resumed, or read without a stop, has on its stack.
+    pub(super) fn copy_codes(&mut self, buffers: &mut Buffers, sample: &mut RawSample) {
+        if let Some(interpreter) = &self.interpreter {
+            self.codes
+                .copy_rest(interpreter, &self.memory, buffers, sample);
+        }
+    }
+
+    /// The same of those never seen before, while the thread stands.
+    pub(super) fn copy_new_codes(&mut self, buffers: &mut Buffers, sample: &mut RawSample) {
+        if let Some(interpreter) = &self.interpreter {
+            self.codes
+                .copy_new(interpreter, &self.memory, buffers, sample);
         }
     }
 

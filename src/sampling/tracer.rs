@@ -368,6 +368,7 @@ impl Tracer {
             registers: None,
             snapshot: SnapshotMemory::default(),
             python: PythonStack::default(),
+            codes: SnapshotMemory::default(),
             python_partial: None,
             failure: None,
         })

@@ -289,6 +289,7 @@ impl Tracer {
             &mut self.buffers,
             &mut sample,
         );
+        process.copy_codes(&mut self.buffers, &mut sample);
         // Who has the interpreter's lock is read before it is known that the thread slept on: it is of the same moment.
         let has_gil = self.options.once && holds_gil(&self.processes[index], at);
         // A thread that waits for that lock sleeps in a futex: who has it is worth a small read.

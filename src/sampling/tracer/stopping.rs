@@ -194,6 +194,7 @@ impl Tracer {
             &mut self.buffers,
             &mut sample,
         );
+        process.copy_codes(&mut self.buffers, &mut sample);
         self.quality.torn_retries += u64::from(matches!(read, Ok(false)));
         sample.stretch = self.stretch(
             index,
@@ -277,6 +278,11 @@ impl Tracer {
                 took_ns[at] = ns;
             },
         );
+        for (at, sample) in samples.iter_mut().enumerate() {
+            if let Some(sample) = sample {
+                processes[candidates[at].process].copy_codes(buffers, sample);
+            }
+        }
         self.late = late;
         for candidate in candidates {
             self.processes[candidate.process].memory.forget();
@@ -351,6 +357,7 @@ impl Tracer {
         process.threads[at].stack_pointer = stack_pointer(&sample);
         let holders = gil_holders(process);
         let stop_ns = self.late.resume(stopped);
+        process.copy_codes(buffers, &mut sample);
         self.quality.stops.record(stop_ns);
         // Its running time was accounted for in the tick that asked for the stop.
         self.budget.account(stop_ns, 0);
@@ -514,6 +521,7 @@ fn read_stopped(
         sample.registers = stopped.registers();
         read
     };
+    process.copy_new_codes(buffers, sample);
     sample.failure = read.err().map(|_| Partial::StackUnreadable);
 }
 

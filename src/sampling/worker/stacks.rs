@@ -1,6 +1,7 @@
 //! From a capture to an interned stack: unwinding, code objects, merging.
 
 use super::{Scratch, Worker};
+use crate::memory::LayeredMemory;
 use crate::model::code::CodeInfo;
 use crate::model::frame::{Frame, Partial};
 use crate::model::ids::{CodeId, ModuleId};
@@ -38,10 +39,6 @@ impl Worker {
             .is_some_and(|image| image.unwinder.lacked_register());
         teach(raw, &scratch.native, native_end, lacked_register);
         let lost_code = self.name_python(raw, &mut scratch);
-        if lost_code {
-            let now_ns = monotonic_ns();
-            raw.shared.code_lost_ns.store(now_ns, Ordering::Relaxed);
-        }
         let python_partial = raw
             .python_partial
             .or(lost_code.then_some(Partial::CodeGone));
@@ -157,7 +154,8 @@ impl Worker {
             .addresses
             .extend(raw.python.frames.iter().map(|frame| frame.code_address));
         let (tables, code_ids) = (&mut self.tables, &mut self.code_ids);
-        codes.resolve(&scratch.addresses, &image.memory, |info| {
+        let memory = LayeredMemory::new(&raw.codes, &image.memory);
+        codes.resolve(&scratch.addresses, &memory, |info| {
             code_id(code_ids, tables, info)
         });
         let mut lost = false;

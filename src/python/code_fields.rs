@@ -1,0 +1,133 @@
+//! Which memory names a code object: what [`CodeCache`](super::code_object::CodeCache) will read of it, for whoever copies it
+//! before it is freed.
+
+use super::discover::Interpreter;
+use super::layout::{FrameChain, Layout, MAX_CODE, OBJECT_TYPE};
+use super::objects::{u32_at, u64_at};
+use crate::memory::Memory;
+
+/// An object that a code object points to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CodePart {
+    /// Where it begins.
+    pub address: u64,
+    /// So many bytes tell how long it is.
+    pub header: usize,
+    is_str: bool,
+}
+
+/// The fields that tell whether an address still holds the code object that was read there: everything from the first
+/// line to the line table, which includes `co_version` from 3.12 on, and never changes while the object lives.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Identity {
+    pub(super) start: u32,
+    pub(super) length: usize,
+}
+
+impl Identity {
+    pub(super) fn of(layout: &Layout) -> Self {
+        let code = &layout.code;
+        let fields = [code.first_line & !7, code.file, code.name, code.line_table];
+        let start = fields.into_iter().min().unwrap_or(0);
+        let end = fields.into_iter().max().unwrap_or(0).saturating_add(8);
+        Self {
+            start,
+            length: (end - start) as usize,
+        }
+    }
+
+    pub(super) fn address(self, code: u64) -> u64 {
+        code.wrapping_add(self.start.into())
+    }
+}
+
+/// Where what names a code object lies.
+#[derive(Clone, Copy, Debug)]
+pub struct CodeFields<'a> {
+    layout: &'a Layout,
+    identity: Identity,
+}
+
+impl<'a> CodeFields<'a> {
+    /// Those of one interpreter's code objects.
+    pub fn of(interpreter: &'a Interpreter) -> Self {
+        let layout = &interpreter.layout;
+        Self {
+            layout,
+            identity: Identity::of(layout),
+        }
+    }
+
+    /// The code object's own fields: address and length.
+    pub fn head(&self, code: u64) -> (u64, usize) {
+        let own = self.layout.code.bytecode + 8;
+        let end = own.min(MAX_CODE).max(OBJECT_TYPE + 16);
+        (
+            code,
+            (end as usize).max(self.identity.start as usize + self.identity.length),
+        )
+    }
+
+    /// The part of them that tells whether it is still the same: address and length.
+    pub fn identity(&self, code: u64) -> (u64, usize) {
+        (self.identity.address(code), self.identity.length)
+    }
+
+    /// The same part of a head that was read.
+    pub fn identity_in<'b>(&self, head: &'b [u8]) -> &'b [u8] {
+        let start = self.identity.start as usize;
+        head.get(start..start + self.identity.length)
+            .unwrap_or_default()
+    }
+
+    /// Whether `copies` hold a code object's own fields.
+    pub fn is_copied(&self, code: u64, copies: &dyn Memory) -> bool {
+        copies.read_u64(self.identity.address(code)).is_ok()
+    }
+
+    /// What a head that was read points to: its name, file and line table, and its bytecode where that is an object of its own
+    /// (3.10).
+    pub fn parts(&self, head: &[u8]) -> impl Iterator<Item = CodePart> + use<> {
+        let code = &self.layout.code;
+        let text = self.layout.unicode.ascii_data as usize;
+        let bytes = self.layout.bytes.data as usize;
+        let bytecode =
+            matches!(self.layout.chain, FrameChain::Objects { .. }).then_some(code.bytecode);
+        let part = |offset, header, is_str| CodePart {
+            address: u64_at(head, offset),
+            header,
+            is_str,
+        };
+        let parts = [
+            Some(part(code.name, text, true)),
+            Some(part(code.file, text, true)),
+            Some(part(code.line_table, bytes, false)),
+            bytecode.map(|offset| part(offset, bytes, false)),
+        ];
+        parts.into_iter().flatten().filter(|part| part.address != 0)
+    }
+
+    /// How many bytes a part takes, by its first ones; `usize::MAX` where they make no sense.
+    pub fn length(&self, part: CodePart, bytes: &[u8]) -> usize {
+        let (unicode, plain) = (&self.layout.unicode, &self.layout.bytes);
+        let (length, data, width) = match part.is_str {
+            true => {
+                let state = u32_at(bytes, unicode.state);
+                let (kind, ascii) = (state >> 2 & 7, state >> 6 & 1 == 1);
+                let data = if ascii {
+                    unicode.ascii_data
+                } else {
+                    unicode.compact_data
+                };
+                (u64_at(bytes, unicode.length), data, kind.max(1))
+            }
+            false => (u64_at(bytes, plain.length), plain.data, 1),
+        };
+        let whole = length
+            .checked_mul(width.into())
+            .and_then(|bytes| bytes.checked_add(data.into()));
+        whole
+            .and_then(|whole| usize::try_from(whole).ok())
+            .unwrap_or(usize::MAX)
+    }
+}

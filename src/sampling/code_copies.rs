@@ -1,0 +1,258 @@
+//! Code objects, copied with the stack that they stand on: one that runs once, as a module's at its import, is freed right after.
+
+use super::capture::Buffers;
+use super::raw::RawSample;
+use crate::memory::SnapshotMemory;
+use crate::os::resident::ResidentMemory;
+use crate::os::vm_read::MAX_VECTOR;
+use crate::python::code_fields::{CodeFields, CodePart};
+use crate::python::discover::Interpreter;
+use rustc_hash::{FxHashMap, FxHasher};
+use std::hash::Hasher;
+use std::io::IoSliceMut;
+
+/// New code objects that are copied while their thread stands stopped: three reads of some 5 us. The others follow once it runs.
+const MAX_WHILE_STOPPED: usize = 32;
+/// New code objects of one stack that are copied at all.
+const MAX_NEW: usize = 1024;
+/// What is copied of a part of which the length is not known yet, within its page: nearly all names, paths and line tables.
+const LIKELY_BYTES: usize = 512;
+/// Most of one part, and of all parts of one copy.
+const MAX_PART_BYTES: usize = 64 << 10;
+const MAX_COPY_BYTES: usize = 512 << 10;
+/// Code objects that are remembered: 2 MB.
+const MAX_SEEN: usize = 1 << 17;
+const PAGE: u64 = 4096;
+
+/// Copies in a row that find an address with the same code object, after which it is taken to stay.
+const STAYS: u8 = 16;
+
+/// Which code objects of a process were copied, by address.
+#[derive(Debug, Default)]
+pub(super) struct CodeCopies {
+    seen: FxHashMap<u64, Copied>,
+}
+
+/// What was last copied from an address.
+#[derive(Clone, Copy, Debug, Default)]
+struct Copied {
+    /// Of the fields that no living code object changes.
+    digest: u64,
+    /// The address was used again for another: so many more copies are made while the thread is stopped.
+    reused: u8,
+}
+
+impl CodeCopies {
+    /// Another program runs, or its interpreter was found.
+    pub(super) fn forget(&mut self) {
+        self.seen.clear();
+    }
+
+    /// Copies the code objects of `sample` that were never seen before, or lie where code objects come and go. Its thread is
+    /// stopped: only so many are copied.
+    pub(super) fn copy_new(
+        &mut self,
+        interpreter: &Interpreter,
+        memory: &ResidentMemory,
+        buffers: &mut Buffers,
+        sample: &mut RawSample,
+    ) {
+        let mut new = Vec::new();
+        let mut last = 0;
+        for frame in &sample.python.frames {
+            let code = frame.code_address;
+            // Recursion repeats itself.
+            if std::mem::replace(&mut last, code) == code {
+                continue;
+            }
+            let stays = self.seen.get(&code).is_some_and(|seen| seen.reused == 0);
+            if stays || new.contains(&code) {
+                continue;
+            }
+            new.push(code);
+            if new.len() == MAX_WHILE_STOPPED {
+                break;
+            }
+        }
+        if !new.is_empty() {
+            self.copy(interpreter, memory, buffers, &new, &mut sample.codes);
+        }
+    }
+
+    /// Copies the fields by which the others are known again, and those whole that turn out to be others than before, or were left
+    /// out. To be called right after the thread was resumed, or was read without a stop.
+    pub(super) fn copy_rest(
+        &mut self,
+        interpreter: &Interpreter,
+        memory: &ResidentMemory,
+        buffers: &mut Buffers,
+        sample: &mut RawSample,
+    ) {
+        let fields = CodeFields::of(interpreter);
+        let mut codes: Vec<u64> = Vec::new();
+        let frames = &sample.python.frames;
+        codes.extend(frames.iter().map(|frame| frame.code_address));
+        codes.sort_unstable();
+        codes.dedup();
+        codes.retain(|&code| !fields.is_copied(code, &sample.codes));
+        let wanted: Vec<_> = codes.iter().map(|&code| fields.identity(code)).collect();
+        let mut other = Vec::new();
+        for (code, (address, length), bytes) in read(memory, buffers, &codes, &wanted) {
+            let known = self.seen.get(&code);
+            if known.is_some_and(|known| known.digest == digest(&bytes[..length])) {
+                sample.codes.insert_part(address, bytes, length);
+            } else {
+                buffers.put_back(bytes);
+                other.push(code);
+            }
+        }
+        other.truncate(MAX_NEW);
+        for some in other.chunks(MAX_WHILE_STOPPED) {
+            self.copy(interpreter, memory, buffers, some, &mut sample.codes);
+        }
+    }
+
+    /// Copies code objects whole, all that they point to in one read or two.
+    fn copy(
+        &mut self,
+        interpreter: &Interpreter,
+        memory: &ResidentMemory,
+        buffers: &mut Buffers,
+        codes: &[u64],
+        copies: &mut SnapshotMemory,
+    ) {
+        let fields = CodeFields::of(interpreter);
+        let heads: Vec<_> = codes.iter().map(|&code| fields.head(code)).collect();
+        let (mut parts, mut places) = (Vec::<CodePart>::new(), Vec::new());
+        if self.seen.len() >= MAX_SEEN {
+            self.seen.clear();
+        }
+        for (code, (address, length), bytes) in read(memory, buffers, codes, &heads) {
+            let head = &bytes[..length];
+            for part in fields.parts(head) {
+                if !parts.iter().any(|known| known.address == part.address) {
+                    places.push((part.address, likely_length(part)));
+                    parts.push(part);
+                }
+            }
+            self.take_in(code, digest(fields.identity_in(head)));
+            copies.insert_part(address, bytes, length);
+        }
+        let (mut longer, mut lengths) = (Vec::new(), Vec::new());
+        let mut left = MAX_COPY_BYTES;
+        for (part, (address, length), bytes) in read(memory, buffers, &parts, &places) {
+            let whole = fields.length(part, &bytes[..length]);
+            if whole > length && whole <= MAX_PART_BYTES.min(left) {
+                left -= whole;
+                longer.push(part);
+                lengths.push((address, whole));
+                buffers.put_back(bytes);
+            } else {
+                copies.insert_part(address, bytes, length);
+            }
+        }
+        for (_, (address, length), bytes) in read(memory, buffers, &longer, &lengths) {
+            copies.insert_part(address, bytes, length);
+        }
+    }
+}
+
+impl CodeCopies {
+    fn take_in(&mut self, code: u64, digest: u64) {
+        let known = self.seen.get(&code).copied();
+        let reused = match known {
+            None => 0,
+            Some(known) if known.digest == digest => known.reused.saturating_sub(1),
+            Some(_) => STAYS,
+        };
+        self.seen.insert(code, Copied { digest, reused });
+    }
+}
+
+/// To the end of the page at most: what follows may not be there, and a vectored read ends at the first page that is not.
+fn likely_length(part: CodePart) -> usize {
+    let in_page = (PAGE - part.address % PAGE) as usize;
+    LIKELY_BYTES.min(in_page).max(part.header)
+}
+
+fn digest(bytes: &[u8]) -> u64 {
+    let mut hasher = FxHasher::default();
+    hasher.write(bytes);
+    hasher.finish()
+}
+
+/// Reads `places`, each with what it is of, in as few system calls as there can be. What is not there is left out.
+fn read<T: Copy>(
+    memory: &ResidentMemory,
+    buffers: &mut Buffers,
+    of: &[T],
+    places: &[(u64, usize)],
+) -> Vec<(T, (u64, usize), Vec<u8>)> {
+    let mut found = Vec::with_capacity(places.len());
+    let mut at = 0;
+    while at < places.len() {
+        let end = places.len().min(at + MAX_VECTOR);
+        let here = &places[at..end];
+        let addresses: Vec<u64> = here.iter().map(|&(address, _)| address).collect();
+        let mut pieces: Vec<Vec<u8>> = here
+            .iter()
+            .map(|&(_, length)| buffers.take(length))
+            .collect();
+        let mut slices: Vec<IoSliceMut<'_>> = here
+            .iter()
+            .zip(&mut pieces)
+            .map(|(&(_, length), piece)| IoSliceMut::new(&mut piece[..length]))
+            .collect();
+        let mut available = memory.read_vector(&addresses, &mut slices).unwrap_or(0);
+        drop(slices);
+        let mut is_whole = true;
+        for (piece, (&of, &place)) in pieces.into_iter().zip(of[at..].iter().zip(here)) {
+            is_whole &= place.1 <= available;
+            if is_whole {
+                available -= place.1;
+                found.push((of, place, piece));
+                at += 1;
+            } else {
+                buffers.put_back(piece);
+            }
+        }
+        // The first that is not there ended the read: the next begins behind it.
+        at += usize::from(!is_whole);
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_was_used_again_is_copied_until_it_stays() {
+        let mut copies = CodeCopies::default();
+        copies.take_in(8, 1);
+        assert_eq!(copies.seen[&8].reused, 0);
+        copies.take_in(8, 2);
+        assert_eq!(copies.seen[&8].reused, STAYS);
+        for _ in 0..STAYS {
+            copies.take_in(8, 2);
+        }
+        assert_eq!(copies.seen[&8].reused, 0);
+    }
+
+    #[test]
+    fn what_cannot_be_read_does_not_cost_the_others() {
+        let memory = ResidentMemory::new(std::process::id() as i32);
+        let words = [1_u64, 2, 3];
+        let address = words.as_ptr() as u64;
+        let places = [
+            (address, 8),
+            (16, 8),
+            (address + 8, 8),
+            (24, 8),
+            (address + 16, 8),
+        ];
+        let found = read(&memory, &mut Buffers::default(), &[0, 1, 2, 3, 4], &places);
+        let of: Vec<(i32, u8)> = found.iter().map(|(of, _, bytes)| (*of, bytes[0])).collect();
+        assert_eq!(of, [(0, 1), (2, 2), (4, 3)]);
+    }
+}
