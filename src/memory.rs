@@ -197,13 +197,24 @@ impl Memory for SnapshotMemory {
     }
 }
 
-/// A snapshot in front of other memory; remembers what the snapshot lacked, so that the next snapshot can hold it.
+/// A snapshot in front of other memory; remembers what the snapshot lacked, so that the next snapshot can hold it. Where that is
+/// much, as of a deep stack, what lies around it is read along.
 #[derive(Debug)]
 pub struct LayeredMemory<'a, M: ?Sized> {
     snapshot: &'a SnapshotMemory,
     behind: &'a M,
     missed: RefCell<Vec<(u64, usize)>>,
+    /// Read along: from where, and the bytes.
+    blocks: RefCell<Vec<(u64, Vec<u8>)>>,
 }
+
+/// So many misses are read one by one.
+const FEW_MISSES: usize = 64;
+/// What is read along: a chunk of CPython's data stack, or so many of its older frames.
+const BLOCK_BYTES: u64 = 16 << 10;
+const PAGE_BYTES: u64 = 4 << 10;
+/// Blocks of one read: 8 MiB.
+const MAX_BLOCKS: usize = 512;
 
 impl<'a, M: Memory + ?Sized> LayeredMemory<'a, M> {
     /// Reads `snapshot` first, then `behind`.
@@ -212,7 +223,13 @@ impl<'a, M: Memory + ?Sized> LayeredMemory<'a, M> {
             snapshot,
             behind,
             missed: RefCell::new(Vec::new()),
+            blocks: RefCell::new(Vec::new()),
         }
+    }
+
+    /// Whether as much was read as is allowed, and nothing more will be.
+    pub fn is_spent(&self) -> bool {
+        self.blocks.borrow().len() >= MAX_BLOCKS
     }
 
     /// Ranges that were read from behind: address and length.
@@ -221,10 +238,52 @@ impl<'a, M: Memory + ?Sized> LayeredMemory<'a, M> {
     }
 }
 
+impl<M: Memory + ?Sized> LayeredMemory<'_, M> {
+    /// From what was read along, the newest first: chains go from one place to the next.
+    fn read_along(&self, address: u64, buffer: &mut [u8]) -> Option<()> {
+        let blocks = self.blocks.borrow();
+        blocks.iter().rev().find_map(|(start, bytes)| {
+            let offset = usize::try_from(address.checked_sub(*start)?).ok()?;
+            let source = bytes.get(offset..offset.checked_add(buffer.len())?)?;
+            buffer.copy_from_slice(source);
+            Some(())
+        })
+    }
+
+    /// Reads the block that ends with the page in which the range does: a chain of callers leads downwards in memory.
+    fn read_block(&self, address: u64, length: usize) -> Result<(), ReadError> {
+        let last = address.saturating_add(length as u64).saturating_sub(1) & !(PAGE_BYTES - 1);
+        let first = address & !(PAGE_BYTES - 1);
+        let end = last.saturating_add(PAGE_BYTES);
+        let start = end.saturating_sub(BLOCK_BYTES).min(first);
+        let (start, bytes) = match self.behind.read_bytes(start, (end - start) as usize) {
+            Ok(bytes) => (start, bytes),
+            // The page alone is there.
+            Err(_) => (
+                first,
+                self.behind.read_bytes(first, (end - first) as usize)?,
+            ),
+        };
+        self.blocks.borrow_mut().push((start, bytes));
+        Ok(())
+    }
+}
+
 impl<M: Memory + ?Sized> Memory for LayeredMemory<'_, M> {
     fn read_exact(&self, address: u64, buffer: &mut [u8]) -> Result<(), ReadError> {
-        if self.snapshot.read_exact(address, buffer).is_ok() {
+        if self.read_along(address, buffer).is_some()
+            || self.snapshot.read_exact(address, buffer).is_ok()
+        {
             return Ok(());
+        }
+        if self.missed.borrow().len() >= FEW_MISSES && buffer.len() as u64 <= PAGE_BYTES {
+            if self.is_spent() {
+                return Err(ReadError::Unmapped(address));
+            }
+            self.read_block(address, buffer.len())?;
+            return self
+                .read_along(address, buffer)
+                .ok_or(ReadError::Unmapped(address));
         }
         self.missed.borrow_mut().push((address, buffer.len()));
         self.behind.read_exact(address, buffer)

@@ -27,7 +27,8 @@ pub enum Frame {
         /// How the unwinder came to this frame.
         trust: Trust,
     },
-    /// The stack goes on towards its root here, but was not read. Stands at the root end.
+    /// The stack goes on towards its root here, but was not read: at the root end. Of a stack that is deeper than
+    /// [`MAX_DEPTH`](super::depth::MAX_DEPTH) it takes the place of what lies between the ends.
     Truncated(Partial),
     /// No frame of its own: what stands on it was called by this `nn.Module`, whose call is the next frame, a Python function.
     NnModule(NnModuleId),
@@ -74,7 +75,7 @@ pub enum Partial {
     BadReturnAddress,
     /// The stack pointer did not move towards the root.
     NoProgress,
-    /// More frames than are followed.
+    /// More frames than are followed, or than are kept.
     TooDeep,
     /// The Python frames could not be read.
     PythonUnreadable,

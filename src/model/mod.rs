@@ -4,6 +4,7 @@ pub mod address;
 pub mod category;
 pub mod code;
 pub mod compile;
+pub mod depth;
 pub mod dump;
 pub mod frame;
 pub mod gpu_name;

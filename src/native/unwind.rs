@@ -14,8 +14,9 @@ use crate::model::address::CodeAddress;
 use crate::model::frame::{Partial, Trust};
 use crate::model::registers::Registers;
 
-/// Frames of one stack that are followed. Deep recursion in C is rarer than a loop in damaged memory.
-pub const MAX_FRAMES: usize = 1024;
+/// Frames of one stack that are followed: a function of Python 3.10 stands on three or four. Each must lie nearer to the root, so that
+/// what is damaged ends with the stack that was copied.
+pub const MAX_FRAMES: usize = 32_768;
 /// Words below a guessed return address that may be a saved register.
 const MAX_SAVED_WORDS: usize = 16;
 /// Signal handlers on one stack. They are the only frames whose stack pointer may move in either direction.

@@ -5,6 +5,7 @@
 
 use super::label;
 use crate::model::category::{Activity, FrameKind, Phase, SummaryRow};
+use crate::model::depth::{MAX_DEPTH, keep_ends};
 use crate::model::frame::Partial;
 use crate::model::ids::{FunctionId, NnModuleId, ProcessId, StackId, ThreadId};
 use crate::model::operator::OperatorMark;
@@ -14,8 +15,8 @@ use regex::Regex;
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
 
-/// Most frames of a stack that are drawn, from the leaf on.
-const MAX_FRAMES: usize = 1024;
+/// Most frames of a stack that are gone through.
+const MAX_FRAMES: usize = 4 * MAX_DEPTH;
 
 /// Of which threads waits are drawn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -345,7 +346,7 @@ impl<'a> View<'a> {
             .profile
             .stacks
             .leaf_to_root(stack)
-            .take(MAX_FRAMES * 4)
+            .take(MAX_FRAMES)
             .filter_map(|id| {
                 let frame = self.profile.stacks.frame(id);
                 if let Some(reason) = frame.partial {
@@ -382,14 +383,12 @@ impl<'a> View<'a> {
                 })
             })
             .collect();
-        if frames.len() > MAX_FRAMES {
-            frames.truncate(MAX_FRAMES);
-            frames.push(ViewFrame {
-                shown: Shown::Partial(Partial::TooDeep),
-                guessed: false,
-            });
-        }
         frames.reverse();
+        let marker = ViewFrame {
+            shown: Shown::Partial(Partial::TooDeep),
+            guessed: false,
+        };
+        keep_ends(&mut frames, marker);
         if self.options.by == By::Module {
             leave_out_between_modules(&mut frames);
         }

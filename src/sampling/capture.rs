@@ -1,6 +1,6 @@
 //! One thread, read once: its state, its Python data stack and its native stack, in one vectored read.
 
-use super::raw::{Extent, MAX_STACK_BYTES, RawSample, ThreadShared};
+use super::raw::{Extent, RawSample, ThreadShared};
 use super::watched::WatchPlan;
 use crate::memory::{LayeredMemory, Memory, ReadError};
 use crate::model::frame::Partial;
@@ -111,14 +111,16 @@ impl ReadPlan {
 pub(super) struct Buffers {
     small: Vec<Vec<u8>>,
     large: Vec<Vec<u8>>,
+    deep: Vec<Vec<u8>>,
 }
 
 /// Up to this length a buffer is small, and small ones are kept apart.
 const SMALL_BYTES: usize = 1024;
-/// A larger stack's buffer is let go, so that memory stays bounded by the usual case.
-const MAX_KEPT_BYTES: usize = 128 << 10;
-/// Buffers of each kind that are kept.
+/// A larger one is a deep stack's, of which few are kept, so that memory stays bounded by the usual case.
+const LARGE_BYTES: usize = 128 << 10;
+/// Buffers of either kind that are kept, and of those for deep stacks.
 const MAX_KEPT: usize = 512;
+const MAX_KEPT_DEEP: usize = 4;
 
 impl Buffers {
     /// Takes the buffers out of a sample that is done with.
@@ -129,22 +131,24 @@ impl Buffers {
     }
 
     pub(super) fn put_back(&mut self, buffer: Vec<u8>) {
-        let free = match buffer.len() {
-            ..=SMALL_BYTES => &mut self.small,
-            _ => &mut self.large,
-        };
-        if free.len() < MAX_KEPT && buffer.len() <= MAX_KEPT_BYTES {
+        let (free, most) = self.of_length(buffer.len());
+        if free.len() < most {
             free.push(buffer);
+        }
+    }
+
+    /// The free buffers for `length` bytes, and how many there may be.
+    fn of_length(&mut self, length: usize) -> (&mut Vec<Vec<u8>>, usize) {
+        match length {
+            ..=SMALL_BYTES => (&mut self.small, MAX_KEPT),
+            ..=LARGE_BYTES => (&mut self.large, MAX_KEPT),
+            _ => (&mut self.deep, MAX_KEPT_DEEP),
         }
     }
 
     /// A buffer of at least `length` bytes.
     pub(super) fn take(&mut self, length: usize) -> Vec<u8> {
-        let mut buffer = match length {
-            ..=SMALL_BYTES => self.small.pop(),
-            _ => self.large.pop(),
-        }
-        .unwrap_or_default();
+        let mut buffer = self.of_length(length).0.pop().unwrap_or_default();
         if buffer.len() < length {
             buffer.resize(length, 0);
         }
@@ -155,9 +159,14 @@ impl Buffers {
     /// while the target stands.
     pub(super) fn prepare(&mut self, plan: &mut ReadPlan, shared: &ThreadShared) -> Vec<u8> {
         plan.watched.refresh(&shared.watched);
-        self.take(match shared.roots.is_unknown() {
+        let usual = match shared.roots.is_unknown() {
             true => UNKNOWN_STACK_BYTES,
             false => plan.stack_bytes + 8192,
+        };
+        // One that was deep at times finds a buffer that was grown then.
+        self.take(match shared.roots.is_deep() {
+            true => usual.max(LARGE_BYTES + 1),
+            false => usual,
         })
     }
 }
@@ -192,6 +201,7 @@ pub(super) fn capture(
         let walked = read_stack(interpreter, state, &layered, &mut sample.python);
         sample.python_partial = walked.err().map(|error| match error {
             FrameError::TooDeep => Partial::TooDeep,
+            FrameError::Read(_) if layered.is_spent() => Partial::TooDeep,
             _ => Partial::PythonUnreadable,
         });
         plan.data_stack = data_stack_range(interpreter, state, &layered);
@@ -249,7 +259,7 @@ fn stack_length(extent: Extent) -> usize {
     match extent {
         Extent::Known(length) => length,
         Extent::Unknown => UNKNOWN_STACK_BYTES,
-        Extent::Deeper => MAX_STACK_BYTES,
+        Extent::Deeper(length) => length,
     }
 }
 
@@ -358,7 +368,7 @@ fn read_ranges(
             .insert_part(range.address, range.buffer, here);
     }
     if stack_pointer.is_some() {
-        plan.stack_bytes = stack_bytes.min(128 << 10);
+        plan.stack_bytes = stack_bytes;
         if stack_bytes == 0 {
             // An unreadable state or data stack must not cost the native stack.
             let start = stack_pointer.unwrap_or(0);

@@ -14,7 +14,7 @@ use crate::os::threads::SchedStat;
 use crate::python::discover::Interpreter;
 use crate::python::frames::PythonStack;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// What the tracer and the worker both know of a thread.
 #[derive(Debug, Default)]
@@ -29,15 +29,22 @@ pub(super) struct ThreadShared {
     pub(super) watched: Watched,
 }
 
-/// Most stack that is ever copied: deeper stacks are cut, and say so.
-pub(super) const MAX_STACK_BYTES: usize = 1 << 20;
+/// Most stack that is copied of a thread that was never seen to use more.
+const USUAL_STACK_BYTES: usize = 1 << 20;
+/// Most that is ever copied, some 3 ms of a stop: deeper stacks are cut, and say so. A main thread's stack may take as much by
+/// default (`ulimit -s`), and so may those of others.
+pub(super) const MAX_STACK_BYTES: usize = 8 << 20;
 /// Stands for a root that is further away than was read.
 const DEEPER: u64 = u64::MAX;
 
 /// The highest addresses that unwinding needed of a thread's stack, and of another that it runs on now and then: a fiber's,
 /// or an alternate signal stack. 0: not known. The worker finds them out, the tracer reads up to them.
 #[derive(Debug, Default)]
-pub(super) struct Roots([AtomicU64; 2]);
+pub(super) struct Roots {
+    of: [AtomicU64; 2],
+    /// The usual was not enough.
+    is_deep: AtomicBool,
+}
 
 /// How much of a stack to copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,35 +53,50 @@ pub(super) enum Extent {
     Known(usize),
     /// As much as a first look takes.
     Unknown,
-    /// As much as is ever taken: a first look was not enough.
-    Deeper,
+    /// As much as this: a first look was not enough.
+    Deeper(usize),
 }
 
 impl Roots {
     /// How much there is of the stack that is used from `stack_pointer` on.
     pub(super) fn extent(&self, stack_pointer: u64) -> Extent {
-        let roots = [0, 1].map(|at: usize| self.0[at].load(Ordering::Relaxed));
+        let roots = [0, 1].map(|at: usize| self.of[at].load(Ordering::Relaxed));
+        let reach = self.reach();
         let known = roots
             .into_iter()
             .filter_map(|root| root.checked_sub(stack_pointer))
-            .filter(|&length| length <= MAX_STACK_BYTES as u64)
+            .filter(|&length| length <= reach)
             .min();
         match known {
             Some(length) => Extent::Known(length as usize),
-            None if roots[0] == DEEPER => Extent::Deeper,
+            None if roots[0] == DEEPER => Extent::Deeper(reach as usize),
             None => Extent::Unknown,
         }
     }
 
+    /// How far from its stack pointer a thread's root may be. What is further off is of another stack.
+    pub(super) fn reach(&self) -> u64 {
+        match self.is_deep() {
+            false => USUAL_STACK_BYTES as u64,
+            true => MAX_STACK_BYTES as u64,
+        }
+    }
+
+    /// Whether it took more stack at times than is usual.
+    pub(super) fn is_deep(&self) -> bool {
+        self.is_deep.load(Ordering::Relaxed)
+    }
+
     /// Whether nothing is known yet.
     pub(super) fn is_unknown(&self) -> bool {
-        self.0[0].load(Ordering::Relaxed) == 0
+        self.of[0].load(Ordering::Relaxed) == 0
     }
 
     /// Takes in that unwinding needed the stack up to `root`.
     pub(super) fn learn(&self, root: u64) {
-        let is_of = |known: u64| known.abs_diff(root) <= MAX_STACK_BYTES as u64;
-        let [own, other] = &self.0;
+        let reach = self.reach();
+        let is_of = |known: u64| known.abs_diff(root) <= reach;
+        let [own, other] = &self.of;
         let known = own.load(Ordering::Relaxed);
         if matches!(known, 0 | DEEPER) || is_of(known) {
             let known = if known == DEEPER { 0 } else { known };
@@ -88,12 +110,14 @@ impl Roots {
 
     /// Takes in that more was needed than was copied. Tells whether that is new.
     pub(super) fn deepen(&self) -> bool {
-        self.0[0].swap(DEEPER, Ordering::Relaxed) != DEEPER
+        let is_new = self.of[0].swap(DEEPER, Ordering::Relaxed) != DEEPER;
+        is_new || !self.is_deep.swap(true, Ordering::Relaxed)
     }
 
     /// Forgets everything: another program runs.
     pub(super) fn forget(&self) {
-        self.0
+        self.is_deep.store(false, Ordering::Relaxed);
+        self.of
             .iter()
             .for_each(|root| root.store(0, Ordering::Relaxed));
     }
@@ -219,8 +243,9 @@ mod tests {
         let roots = Roots::default();
         assert!(roots.is_unknown());
         assert_eq!(roots.extent(0x7f00_0000_1000), Extent::Unknown);
-        assert!(roots.deepen() && !roots.deepen());
-        assert_eq!(roots.extent(0x7f00_0000_1000), Extent::Deeper);
+        assert!(roots.deepen());
+        let deeper = roots.extent(0x7f00_0000_1000);
+        assert_eq!(deeper, Extent::Deeper(USUAL_STACK_BYTES));
         roots.learn(0x7f00_0000_8000);
         roots.learn(0x5500_0000_3000);
         roots.learn(0x7f00_0000_7000);
@@ -229,5 +254,18 @@ mod tests {
         assert_eq!(roots.extent(0x7eff_0000_0000), Extent::Unknown);
         roots.forget();
         assert!(roots.is_unknown());
+    }
+
+    #[test]
+    fn a_deep_stack_is_read_to_its_root_again() {
+        let roots = Roots::default();
+        let (root, leaf) = (0x7fff_0080_0000, 0x7fff_0050_0000);
+        roots.learn(root);
+        assert_eq!(roots.extent(leaf), Extent::Unknown);
+        assert!(roots.deepen() && roots.deepen() && !roots.deepen());
+        assert_eq!(roots.extent(leaf), Extent::Deeper(MAX_STACK_BYTES));
+        roots.learn(root);
+        assert_eq!(roots.extent(leaf), Extent::Known(0x30_0000));
+        assert_eq!(roots.extent(root - 0x1000), Extent::Known(0x1000));
     }
 }

@@ -11,6 +11,7 @@ pub mod verdict;
 use super::of_thread;
 use super::stack_facts::StackFacts;
 use crate::model::category::FrameKind;
+use crate::model::depth::MAX_DEPTH;
 use crate::model::dump::{
     Dump, DumpedFrame, DumpedProcess, DumpedThread, DumpedWait, Owner, Place, Progress,
 };
@@ -229,10 +230,14 @@ fn no_cpu(sample: &ProfileSample) -> Option<DumpedWait> {
 fn frames(profile: &Profile, stack: Option<StackId>) -> (Vec<DumpedFrame>, Option<&'static str>) {
     let mut frames: Vec<DumpedFrame> = Vec::new();
     let mut partial = None;
-    for frame in profile.stacks.leaf_to_root(stack) {
-        let frame = profile.stacks.frame(frame);
+    let mut ids = profile.stacks.leaf_to_root(stack).peekable();
+    while let Some(id) = ids.next() {
+        let frame = profile.stacks.frame(id);
         if let Some(why) = frame.partial {
             partial = Some(why.name());
+            if ids.peek().is_some() {
+                frames.push(between_ends());
+            }
             continue;
         }
         let Some(function) = profile.functions.get(frame.function.index()) else {
@@ -262,6 +267,23 @@ fn frames(profile: &Profile, stack: Option<StackId>) -> (Vec<DumpedFrame>, Optio
         });
     }
     (frames, partial)
+}
+
+/// Stands for what lies between the ends of a deep stack.
+fn between_ends() -> DumpedFrame {
+    let name = format!("[of more than {MAX_DEPTH} frames both ends are shown]");
+    DumpedFrame {
+        short_name: name.clone(),
+        name,
+        file: String::new(),
+        line: 0,
+        is_python: false,
+        kind: FrameKind::Marker,
+        is_guess: false,
+        is_plumbing: false,
+        module: None,
+        locals: None,
+    }
 }
 
 /// The last value of each counter of a process; of counters of one kind the one that was read last.

@@ -12,8 +12,11 @@ use super::objects::u64_at;
 use crate::memory::{Memory, ReadError};
 use chains::Walk;
 
-/// The most frames of one thread that are read. CPython's own limit is 1,000 by default.
-pub const MAX_FRAMES: usize = 4096;
+/// The most frames of one thread that are followed. CPython's own limit is 1,000 by default. A stop in which so many are read takes
+/// some 3 ms.
+pub const MAX_FRAMES: usize = 32_768;
+/// Frames whose buffers are kept from stack to stack.
+const KEPT_FRAMES: usize = 8192;
 /// The most bytes of a data-stack chunk that are worth copying ahead (one is 16 KiB unless a frame is larger).
 const MAX_CHUNK: u64 = 1 << 20;
 
@@ -68,6 +71,11 @@ impl PythonStack {
         self.frames.clear();
         self.runs.clear();
         self.evaluations.clear();
+        if self.frames.capacity() > KEPT_FRAMES {
+            self.frames.shrink_to(KEPT_FRAMES);
+            self.runs.shrink_to(KEPT_FRAMES);
+            self.evaluations.shrink_to(KEPT_FRAMES);
+        }
     }
 
     /// Ends the run of the frames that no run covers yet.

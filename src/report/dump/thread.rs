@@ -3,6 +3,7 @@
 use super::head::{place, rank_list, thread_words, title};
 use crate::analysis::dump::groups::{Group, ThreadPlace, thread};
 use crate::analysis::dump::verdict::{is_for_thread, lock_words};
+use crate::model::category::FrameKind;
 use crate::model::dump::{Dump, DumpedFrame, DumpedThread, DumpedWait};
 use crate::model::profile::Role;
 use crate::model::sample::{Gil, ThreadState};
@@ -69,7 +70,11 @@ pub(super) fn group(out: &mut String, dump: &Dump, group: &Group) {
         .filter(|(index, frame)| !frame.is_plumbing || leaf.is_none_or(|leaf| *index < leaf))
         .map(|(_, frame)| words(frame));
     stack(out, shown);
-    if let Some(partial) = it.partial {
+    let has_root = it
+        .frames
+        .iter()
+        .any(|frame| frame.kind == FrameKind::Marker);
+    if let Some(partial) = it.partial.filter(|_| !has_root) {
         let _ = writeln!(out, "    … not read any further: {partial}");
     }
 }

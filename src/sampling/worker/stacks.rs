@@ -3,6 +3,7 @@
 use super::{Scratch, Worker};
 use crate::memory::LayeredMemory;
 use crate::model::code::CodeInfo;
+use crate::model::depth::{keep_ends, keep_leaf};
 use crate::model::frame::{Frame, Partial};
 use crate::model::ids::{CodeId, ModuleId};
 use crate::model::module::ModuleInfo;
@@ -11,7 +12,7 @@ use crate::native::unwind::{NativeFrame, UnwindEnd};
 use crate::os::clock::monotonic_ns;
 use crate::recording::compact::SessionTables;
 use crate::sampling::merge::{Run, merge};
-use crate::sampling::raw::{MAX_STACK_BYTES, NamedStack, RawSample, Stretch};
+use crate::sampling::raw::{NamedStack, RawSample, Stretch};
 use crate::sampling::symbol_loader::SymbolLoader;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -60,13 +61,12 @@ impl Worker {
             python_partial,
             &mut scratch.merged,
         );
-        let stack = self.tables.stacks.intern(
-            scratch
-                .merged
-                .iter()
-                .copied()
-                .filter(|frame| *frame != SHIM),
-        );
+        scratch.merged.retain(|frame| *frame != SHIM);
+        match scratch.merged.first() {
+            Some(Frame::Truncated(_)) => keep_leaf(&mut scratch.merged),
+            _ => keep_ends(&mut scratch.merged, Frame::Truncated(Partial::TooDeep)),
+        }
+        let stack = self.tables.stacks.intern(scratch.merged.iter().copied());
         self.scratch = scratch;
         if !raw.python.frames.is_empty()
             && let Some(thread) = self.tables.threads.get_mut(&raw.stretch.thread)
@@ -105,7 +105,9 @@ impl Worker {
                 );
             }
         }
-        if end == UnwindEnd::Partial(Partial::StackUnreadable) && left_its_stack(&scratch.native) {
+        if end == UnwindEnd::Partial(Partial::StackUnreadable)
+            && left_its_stack(&scratch.native, raw.shared.roots.reach())
+        {
             end = UnwindEnd::Partial(Partial::OtherStack);
         }
         for frame in &scratch.native {
@@ -209,12 +211,12 @@ const SHIM: Frame = Frame::Python {
 };
 
 /// Whether the frames lead out of the stack that they begin in.
-fn left_its_stack(native: &[NativeFrame]) -> bool {
+fn left_its_stack(native: &[NativeFrame], reach: u64) -> bool {
     let (Some(leaf), Some(last)) = (native.first(), native.last()) else {
         return false;
     };
     // Downwards is out, too: the difference is huge then.
-    last.stack_pointer.wrapping_sub(leaf.stack_pointer) > MAX_STACK_BYTES as u64
+    last.stack_pointer.wrapping_sub(leaf.stack_pointer) > reach
 }
 
 /// Tells the tracer where the stack's root is, and whether the sleeper's registers were missed.
