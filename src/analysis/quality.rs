@@ -80,6 +80,7 @@ pub fn is_python_reason(partial: Partial) -> bool {
             | Partial::MergeMismatch
             | Partial::UnknownPython
             | Partial::CodeGone
+            | Partial::PythonPending
     )
 }
 

@@ -103,11 +103,13 @@ pub enum Partial {
     Overflow,
     /// The thread ran for a moment between two waits for events, and was not stopped, since that would have ended the next of them.
     Spared,
+    /// The interpreter was still being looked for: whether there were Python frames is not known.
+    PythonPending,
 }
 
 impl Partial {
     /// Every reason, in the order of reports.
-    pub const ALL: [Partial; 20] = [
+    pub const ALL: [Partial; 21] = [
         Partial::NoUnwindInfo,
         Partial::RegisterUnknown,
         Partial::StackUnreadable,
@@ -128,6 +130,7 @@ impl Partial {
         Partial::CodeGone,
         Partial::Overflow,
         Partial::Spared,
+        Partial::PythonPending,
     ];
 
     /// The stable name, as it stands in reports and JSON.
@@ -153,6 +156,7 @@ impl Partial {
             Partial::CodeGone => "code_gone",
             Partial::Overflow => "overflow",
             Partial::Spared => "spared",
+            Partial::PythonPending => "python_pending",
         }
     }
 }

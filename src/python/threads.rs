@@ -72,17 +72,21 @@ pub fn read_threads(
     Ok(threads)
 }
 
-/// The newest thread state of each of `interpreters`: CPython puts new ones at the head of the list (`new_threadstate`,
-/// `add_threadstate` in pystate.c). While it stays the same, no thread has got a state.
+/// The newest interpreter, and the newest thread state of each of `interpreters`: CPython puts new ones at the head of the list
+/// (`PyInterpreterState_New`, `new_threadstate`, `add_threadstate` in pystate.c). While they stay the same, no thread has got a state.
 pub fn read_newest_threads(
     interpreter: &Interpreter,
     interpreters: &[u64],
     memory: &dyn Memory,
 ) -> Vec<Option<u64>> {
-    let head = interpreter.layout.interpreter.threads_head;
-    interpreters
+    let layout = &interpreter.layout;
+    let head = (interpreter.runtime_address, layout.interpreters_head);
+    let of_each = interpreters
         .iter()
-        .map(|state| memory.read_u64(state.wrapping_add(head.into())).ok())
+        .map(|&state| (state, layout.interpreter.threads_head));
+    std::iter::once(head)
+        .chain(of_each)
+        .map(|(base, offset)| memory.read_u64(base.wrapping_add(offset.into())).ok())
         .collect()
 }
 

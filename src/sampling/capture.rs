@@ -8,7 +8,7 @@ use crate::model::registers::Registers;
 use crate::os::clock::monotonic_ns;
 use crate::os::resident::ResidentMemory;
 use crate::python::discover::Interpreter;
-use crate::python::frames::{FrameError, data_stack_range, read_stack, state_range};
+use crate::python::frames::{FrameError, PythonStack, data_stack_range, read_stack, state_range};
 use crate::torch::probe::progress::INT_BYTES;
 use std::io::IoSliceMut;
 
@@ -25,6 +25,8 @@ const PAGE: u64 = 4096;
 pub(super) struct ReadPlan {
     /// The Python thread state, where the thread has one.
     pub(super) state_address: Option<u64>,
+    /// Those of other interpreters that it runs code of.
+    other_states: Vec<u64>,
     data_stack: Option<(u64, usize)>,
     extras: Vec<(u64, usize)>,
     stack_bytes: usize,
@@ -77,11 +79,48 @@ impl LikelyStack {
 
 impl ReadPlan {
     /// Forgets everything about Python: the thread has another state, or another program runs.
-    pub(super) fn set_state(&mut self, state_address: Option<u64>) {
-        if self.state_address != state_address {
-            self.state_address = state_address;
+    pub(super) fn set_states(&mut self, states: &[u64]) {
+        let mut rest: Vec<u64> = states.to_vec();
+        // The one that ran last stays the first.
+        let known = self.state_address.filter(|known| rest.contains(known));
+        let first = known.or(rest.last().copied());
+        rest.retain(|&state| Some(state) != first);
+        self.other_states = rest;
+        if self.state_address != first {
+            self.state_address = first;
             self.data_stack = None;
             self.extras.clear();
+        }
+    }
+
+    /// Whether these are the thread's states.
+    pub(super) fn has_states(&self, states: &[u64]) -> bool {
+        states.len() == usize::from(self.state_address.is_some()) + self.other_states.len()
+            && states.iter().all(|&state| self.has_state(state))
+    }
+
+    /// Whether this is a state of the thread.
+    pub(super) fn has_state(&self, state: u64) -> bool {
+        self.state_address == Some(state) || self.other_states.contains(&state)
+    }
+
+    /// Adds the frames that the thread has in other interpreters, and takes that at the leaf for its first state.
+    fn join_others(
+        &mut self,
+        interpreter: &Interpreter,
+        memory: &dyn Memory,
+        sample: &mut RawSample,
+    ) {
+        let mut other = PythonStack::default();
+        for state in &mut self.other_states {
+            let read = read_stack(interpreter, *state, memory, &mut other);
+            if read.is_ok() && !other.frames.is_empty() && sample.python.join(&other) {
+                std::mem::swap(state, &mut sample.python_state);
+            }
+        }
+        if self.state_address != Some(sample.python_state) {
+            self.state_address = Some(sample.python_state);
+            self.data_stack = None;
         }
     }
 
@@ -197,16 +236,21 @@ pub(super) fn capture(
     }
     if let (Some(interpreter), Some(state)) = (subject.interpreter, plan.state_address) {
         sample.python_state = state;
-        let layered = LayeredMemory::new(&sample.snapshot, subject.memory);
+        let snapshot = std::mem::take(&mut sample.snapshot);
+        let layered = LayeredMemory::new(&snapshot, subject.memory);
         let walked = read_stack(interpreter, state, &layered, &mut sample.python);
         sample.python_partial = walked.err().map(|error| match error {
             FrameError::TooDeep => Partial::TooDeep,
             FrameError::Read(_) if layered.is_spent() => Partial::TooDeep,
             _ => Partial::PythonUnreadable,
         });
-        plan.data_stack = data_stack_range(interpreter, state, &layered);
+        if !plan.other_states.is_empty() {
+            plan.join_others(interpreter, &layered, sample);
+        }
+        plan.data_stack = data_stack_range(interpreter, sample.python_state, &layered);
         let missed = layered.into_missed();
         learn(&mut plan.extras, &missed, plan.data_stack);
+        sample.snapshot = snapshot;
     }
     Ok(())
 }

@@ -63,6 +63,9 @@ pub(super) struct ProcessImage {
     environment: LiveEnvironment,
     maps: MapsReader,
     born_ns: u64,
+    /// When a look began that found no interpreter that had started, and when the last one did.
+    absent_ns: u64,
+    looked_ns: u64,
     next_discovery_ns: u64,
     discovery_pause_ns: u64,
     next_refresh_ns: u64,
@@ -84,6 +87,8 @@ impl ProcessImage {
             environment: LiveEnvironment::default(),
             maps: MapsReader::new(pid),
             born_ns: now_ns,
+            absent_ns: 0,
+            looked_ns: 0,
             next_discovery_ns: 0,
             discovery_pause_ns: FIRST_DISCOVERY_NS,
             next_refresh_ns: 0,
@@ -129,11 +134,18 @@ impl ProcessImage {
         let changed = self.refresh(now_ns);
         self.next_discovery_ns = monotonic_ns() + self.discovery_pause_ns;
         self.discovery_pause_ns = (self.discovery_pause_ns * 3 / 2).min(SLOWEST_DISCOVERY_NS);
-        match find_interpreter(&self.modules, &self.memory) {
+        self.looked_ns = now_ns;
+        let found = find_interpreter(&self.modules, &self.memory);
+        if let Err(DiscoverError::NotPython | DiscoverError::NotYetInitialised) = found {
+            self.absent_ns = now_ns;
+        }
+        match found {
             Ok(interpreter) => {
                 self.set_interpreter(Arc::new(interpreter));
                 true
             }
+            // Lists may change while they are read.
+            Err(DiscoverError::Invalid(_)) if now_ns < self.born_ns + 1_000_000_000 => false,
             // A process that has just been forked or has just started has not mapped everything yet.
             Err(DiscoverError::NotPython) if changed || now_ns < self.born_ns + 200_000_000 => {
                 false
@@ -148,6 +160,13 @@ impl ProcessImage {
                 true
             }
         }
+    }
+
+    /// Whether no interpreter had started at `seen_ns`; `None` where nobody has looked since.
+    pub(super) fn was_absent(&self, seen_ns: u64) -> Option<bool> {
+        let is_known = !self.is_starting() || self.looked_ns >= seen_ns;
+        let is_none = matches!(&self.python, Python::None(error) if !matches!(error, DiscoverError::OlderVersion(_)));
+        is_known.then_some(is_none || self.absent_ns >= seen_ns)
     }
 
     /// Its interpreter is known.

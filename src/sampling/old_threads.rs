@@ -37,7 +37,7 @@ impl OldThreads {
 
     /// The tid of each thread, as torchspy sees it; `None` where it is not known.
     pub(super) fn tids(&mut self, pthreads: &[u64]) -> Vec<Option<i32>> {
-        let words = self.read_words(pthreads);
+        let words = read_words(&self.memory, pthreads);
         if self.tasks.link_count().ok() != Some(self.link_count) {
             self.list();
         }
@@ -52,31 +52,6 @@ impl OldThreads {
             tids = vec![Some(self.pid)];
         }
         tids
-    }
-
-    fn read_words(&self, pthreads: &[u64]) -> Vec<[i32; TID_OFFSETS.len()]> {
-        let mut buffers = vec![[[0; 4]; TID_OFFSETS.len()]; pthreads.len()];
-        let mut requests: Vec<ReadRequest<'_>> = Vec::new();
-        for (&pthread, buffers) in pthreads.iter().zip(&mut buffers) {
-            for (offset, buffer) in TID_OFFSETS.iter().zip(buffers.iter_mut()) {
-                requests.push(ReadRequest {
-                    address: pthread.wrapping_add(*offset),
-                    buffer: buffer.as_mut_slice(),
-                    result: Ok(()),
-                });
-            }
-        }
-        self.memory.read_many(&mut requests);
-        let readable: Vec<bool> = requests.iter().map(|read| read.result.is_ok()).collect();
-        let words = buffers.iter().zip(readable.chunks(TID_OFFSETS.len()));
-        words
-            .map(|(buffers, readable)| {
-                std::array::from_fn(|at| match readable.get(at) {
-                    Some(true) => i32::from_le_bytes(buffers[at]),
-                    _ => 0,
-                })
-            })
-            .collect()
     }
 
     fn known(&self, words: &[[i32; TID_OFFSETS.len()]]) -> Vec<Option<i32>> {
@@ -108,6 +83,35 @@ impl OldThreads {
             self.by_inner.insert(inner, tid);
         }
     }
+}
+
+/// What stands where libc may keep the tids of threads.
+pub(super) fn read_words(
+    memory: &impl Memory,
+    pthreads: &[u64],
+) -> Vec<[i32; TID_OFFSETS.len()]> {
+    let mut buffers = vec![[[0; 4]; TID_OFFSETS.len()]; pthreads.len()];
+    let mut requests: Vec<ReadRequest<'_>> = Vec::new();
+    for (&pthread, buffers) in pthreads.iter().zip(&mut buffers) {
+        for (offset, buffer) in TID_OFFSETS.iter().zip(buffers.iter_mut()) {
+            requests.push(ReadRequest {
+                address: pthread.wrapping_add(*offset),
+                buffer: buffer.as_mut_slice(),
+                result: Ok(()),
+            });
+        }
+    }
+    memory.read_many(&mut requests);
+    let readable: Vec<bool> = requests.iter().map(|read| read.result.is_ok()).collect();
+    let words = buffers.iter().zip(readable.chunks(TID_OFFSETS.len()));
+    words
+        .map(|(buffers, readable)| {
+            std::array::from_fn(|at| match readable.get(at) {
+                Some(true) => i32::from_le_bytes(buffers[at]),
+                _ => 0,
+            })
+        })
+        .collect()
 }
 
 #[cfg(test)]

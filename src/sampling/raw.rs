@@ -173,6 +173,8 @@ pub(super) struct RawSample {
     pub(super) python: PythonStack,
     /// Copied code objects of those frames.
     pub(super) codes: SnapshotMemory,
+    /// When it was read, CLOCK_MONOTONIC, if the interpreter was not known then; else 0.
+    pub(super) python_pending_ns: u64,
     /// Why the Python frames end early, if they do.
     pub(super) python_partial: Option<Partial>,
     /// Why nothing was read, if nothing was.

@@ -18,59 +18,61 @@ pub(super) struct OsThread {
 /// the stack pointer. Stacks are not larger than this.
 const MAX_STACK_BYTES: u64 = 1 << 30;
 
-/// Thread state address by tid. By `native_thread_id` where the interpreter keeps it (3.11 on); else by where the stacks lie,
-/// and the one that is left is the main thread, whose block is not on its stack.
+/// Thread state addresses by tid. By `native_thread_id` where it is known; else by where the stacks lie, and the one that is left
+/// is the main thread, whose block is not on its stack.
+///
+/// A thread has a state in each interpreter that it runs code of. Another of the same interpreter is that of a thread that it is
+/// just starting: until that runs, its state bears the id of whoever made it (3.10 and 3.11: new_threadstate and init_threadstate in
+/// Python/pystate.c).
 pub(super) fn match_threads(
     python: &[PythonThread],
     os: &[OsThread],
     pid: i32,
-) -> FxHashMap<i32, u64> {
+) -> FxHashMap<i32, Vec<u64>> {
     let by_inner: FxHashMap<u64, i32> = os
         .iter()
         .map(|thread| (thread.inner_tid as u64, thread.tid))
         .collect();
-    let mut matched = FxHashMap::default();
-    let mut interpreters = FxHashMap::default();
-    let mut left = Vec::new();
+    let mut matched: FxHashMap<i32, Vec<u64>> = FxHashMap::default();
+    let mut left: Vec<(u64, Vec<u64>)> = Vec::new();
     for thread in python {
         match thread.native_thread_id {
             Some(id) => {
                 let Some(&tid) = by_inner.get(&id) else {
                     continue;
                 };
-                // A thread that has states in several interpreters shows the newest one's: lists are newest first. Within one
-                // interpreter the newer state is that of a thread that this one is just starting: until it runs, it bears the
-                // id of whoever made it (3.11's init_threadstate in Python/pystate.c).
-                let first = *interpreters.entry(tid).or_insert(thread.interpreter);
-                if first == thread.interpreter {
-                    matched.insert(tid, thread.state_address);
-                }
+                matched.entry(tid).or_default().push(thread.state_address);
             }
-            None => left.push(thread),
+            None => match left
+                .iter_mut()
+                .find(|(pthread, _)| *pthread == thread.pthread)
+            {
+                Some((_, states)) => states.push(thread.state_address),
+                None => left.push((thread.pthread, vec![thread.state_address])),
+            },
         }
     }
-    left.retain(|thread| {
+    left.retain(|(pthread, states)| {
         let nearest = os
             .iter()
             .filter(|os| os.tid != pid && os.stack_pointer != 0 && !matched.contains_key(&os.tid))
-            .filter_map(|os| Some((thread.pthread.checked_sub(os.stack_pointer)?, os.tid)))
+            .filter_map(|os| Some((pthread.checked_sub(os.stack_pointer)?, os.tid)))
             .filter(|&(distance, _)| distance < MAX_STACK_BYTES)
             .min();
         // Another thread's block between the two says that this stack is the other's.
         let own = nearest.filter(|&(distance, _)| {
-            !python.iter().any(|other| {
-                other.pthread < thread.pthread && other.pthread > thread.pthread - distance
-            })
+            let between = |other: u64| other < *pthread && other > pthread - distance;
+            !python.iter().any(|other| between(other.pthread))
         });
         if let Some((_, tid)) = own {
-            matched.insert(tid, thread.state_address);
+            matched.insert(tid, states.clone());
         }
         own.is_none()
     });
-    if let [only] = left[..]
+    if let [(_, states)] = &left[..]
         && os.iter().any(|thread| thread.tid == pid)
     {
-        matched.entry(pid).or_insert(only.state_address);
+        matched.entry(pid).or_insert_with(|| states.clone());
     }
     matched
 }
@@ -104,16 +106,30 @@ mod tests {
             &[os(500, 1, 0), os(509, 9, 0), os(510, 10, 0)],
             500,
         );
-        assert_eq!(matched.get(&500), Some(&10));
-        assert_eq!(matched.get(&509), Some(&20));
+        assert_eq!(matched.get(&500), Some(&vec![10]));
+        assert_eq!(matched.get(&509), Some(&vec![20]));
         assert_eq!(matched.len(), 2);
     }
 
     #[test]
-    fn a_thread_that_starts_another_keeps_its_own_state() {
+    fn a_thread_has_all_states_that_bear_its_id() {
         let python = [state(20, Some(9), 0), state(10, Some(9), 0)];
         let matched = match_threads(&python, &[os(509, 9, 0)], 500);
-        assert_eq!(matched.get(&509), Some(&10));
+        assert_eq!(matched.get(&509), Some(&vec![20, 10]));
+    }
+
+    #[test]
+    fn a_main_thread_with_states_in_two_interpreters_is_the_one_that_is_left() {
+        let (main, other) = (0x7000_0000, 0x9000_0000);
+        let python = [
+            state(30, None, main),
+            state(10, None, main),
+            state(20, None, other),
+        ];
+        let threads = [os(1, 1, 0xfff0_0000), os(2, 2, 0x8fff_0000), os(3, 3, 0)];
+        let matched = match_threads(&python, &threads, 1);
+        assert_eq!(matched.get(&1), Some(&vec![30, 10]));
+        assert_eq!(matched.get(&2), Some(&vec![20]));
     }
 
     #[test]
@@ -129,8 +145,8 @@ mod tests {
             os(3, 3, 0x9fff_0000),
         ];
         let matched = match_threads(&python, &threads, 1);
-        assert_eq!(matched.get(&2), Some(&20));
-        assert_eq!(matched.get(&3), Some(&30));
-        assert_eq!(matched.get(&1), Some(&10));
+        assert_eq!(matched.get(&2), Some(&vec![20]));
+        assert_eq!(matched.get(&3), Some(&vec![30]));
+        assert_eq!(matched.get(&1), Some(&vec![10]));
     }
 }

@@ -3,9 +3,11 @@
 use super::budget::Claim;
 use super::capture::{Buffers, ReadPlan};
 use super::code_copies::CodeCopies;
+use super::old_threads::read_words;
 use super::raw::{RawSample, Stretch, ThreadShared};
 use super::schedule::Tick;
 use super::thread_match::{OsThread, match_threads};
+use crate::model::frame::Partial;
 use crate::model::ids::{ProcessId, ThreadId};
 use crate::model::sample::{Capture, Gil, ThreadState};
 use crate::os::resident::ResidentMemory;
@@ -173,6 +175,8 @@ impl Passed {
 
 /// How often all thread states are read even if none is new.
 const ALL_STATES_NS: u64 = 1_000_000_000;
+/// The same while some state's thread is not known, for longer than that.
+const UNMATCHED_NS: u64 = 100_000_000;
 /// Looks that a sleeper's state must outlast before it is looked at half as often.
 const LOOKS_PER_STRIDE: u32 = 16;
 /// Past this many times half is rare enough at any rate.
@@ -317,6 +321,8 @@ pub(super) struct TracedProcess {
     /// The newest thread state of each interpreter at that time, and when all of them were read.
     newest_states: Vec<Option<u64>>,
     states_read_ns: u64,
+    /// When a state was last seen to be new.
+    states_changed_ns: u64,
     /// Whether each state's thread was known then.
     all_matched: bool,
     pub(super) last_cpu_ns: u64,
@@ -354,6 +360,7 @@ impl TracedProcess {
             python_read_ns: 0,
             newest_states: Vec::new(),
             states_read_ns: 0,
+            states_changed_ns: 0,
             all_matched: false,
             last_cpu_ns: 0,
             is_own_child,
@@ -390,7 +397,7 @@ impl TracedProcess {
         self.python_read_ns = 0;
         self.states_read_ns = 0;
         for thread in &mut self.threads {
-            thread.plan.set_state(None);
+            thread.plan.set_states(&[]);
             if exec {
                 thread.shared.roots.forget();
                 thread.shared.watched.forget();
@@ -424,17 +431,25 @@ impl TracedProcess {
         };
         self.python_read_ns = now_ns;
         let newest = read_newest_threads(&interpreter, &self.interpreter_states, &self.memory);
-        if newest == self.newest_states
-            && self.all_matched
-            && now_ns < self.states_read_ns + ALL_STATES_NS
-        {
-            return;
+        if newest == self.newest_states {
+            let is_recent = now_ns < self.states_changed_ns + ALL_STATES_NS;
+            let pause_ns = match (self.all_matched, is_recent) {
+                (true, _) => ALL_STATES_NS,
+                (false, true) => 0,
+                (false, false) => UNMATCHED_NS,
+            };
+            if now_ns < self.states_read_ns + pause_ns {
+                return;
+            }
+        } else {
+            self.states_changed_ns = now_ns;
         }
         self.states_read_ns = now_ns;
         self.newest_states = newest;
-        let Ok(python) = read_threads(&interpreter, &self.memory) else {
+        let Ok(mut python) = read_threads(&interpreter, &self.memory) else {
             return;
         };
+        self.name_old_threads(&mut python);
         let interpreters = interpreters_of(&python);
         if interpreters != self.interpreter_states {
             self.newest_states.clear();
@@ -450,17 +465,52 @@ impl TracedProcess {
             })
             .collect();
         let matched = match_threads(&python, &os, self.pid);
-        // Of a thread that was not read yet it is not known where its stack is.
-        self.all_matched = matched.len() == python.len();
+        // A thread that was just started may not bear its own id, and of one that was not read yet it may not be known where its stack
+        // is.
+        let settled = matched.values().map(|states| match states[..] {
+            [_] => 1,
+            _ => states.len().min(interpreters_among(states, &python)),
+        });
+        self.all_matched = settled.sum::<usize>() == python.len();
         for (thread, turn) in self.threads.iter_mut().zip(&mut self.turns) {
-            let state = matched.get(&thread.tid).copied();
-            if state.is_some() && thread.plan.state_address != state {
+            let states = matched.get(&thread.tid).map_or(&[][..], Vec::as_slice);
+            if !states.is_empty() && !thread.plan.has_states(states) {
                 // Its stack was read without Python frames, or with another state's.
                 thread.seen = Seen::Unknown;
                 thread.captures = 0;
                 turn.comes_at_once();
             }
-            thread.plan.set_state(state);
+            thread.plan.set_states(states);
+        }
+    }
+
+    /// Whether it is not known yet what interpreter there is.
+    pub(super) fn is_python_pending(&self) -> bool {
+        self.interpreter.is_none() && !self.is_settled && !self.by_fallback
+    }
+
+    /// Why nothing is read of a thread of which Python frames alone could be.
+    pub(super) fn why_no_python(&self) -> Partial {
+        match self.is_python_pending() {
+            true => Partial::PythonPending,
+            false => Partial::NativeNotRead,
+        }
+    }
+
+    /// Before 3.11 a thread state names its thread by where libc keeps it, which has its tid.
+    fn name_old_threads(&self, python: &mut [PythonThread]) {
+        if python
+            .iter()
+            .all(|thread| thread.native_thread_id.is_some())
+        {
+            return;
+        }
+        let pthreads: Vec<u64> = python.iter().map(|thread| thread.pthread).collect();
+        let words = read_words(&self.memory, &pthreads);
+        for (thread, words) in python.iter_mut().zip(words) {
+            let is_known = |word: &&i32| self.threads.iter().any(|os| os.inner_tid == **word);
+            let found = words.iter().find(is_known).map(|&word| word as u64);
+            thread.native_thread_id = thread.native_thread_id.or(found);
         }
     }
 
@@ -495,9 +545,22 @@ impl TracedProcess {
     pub(super) fn thread_of_state(&self, state_address: u64) -> Option<ThreadId> {
         self.threads
             .iter()
-            .find(|thread| thread.plan.state_address == Some(state_address))
+            .find(|thread| thread.plan.has_state(state_address))
             .map(|thread| thread.id)
     }
+}
+
+/// How many interpreters these states are of.
+fn interpreters_among(states: &[u64], python: &[PythonThread]) -> usize {
+    let of = |thread: &&PythonThread| states.contains(&thread.state_address);
+    let mut found: Vec<u64> = python
+        .iter()
+        .filter(of)
+        .map(|thread| thread.interpreter)
+        .collect();
+    found.sort_unstable();
+    found.dedup();
+    found.len()
 }
 
 fn interpreters_of(python: &[PythonThread]) -> Vec<u64> {

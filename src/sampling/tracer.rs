@@ -37,6 +37,8 @@ const FIRST_NS: u64 = 150_000_000;
 /// Longest sleep between looks at what the rest of torchspy wants.
 const NAP_NS: u64 = 20_000_000;
 
+/// How long the first tick waits for the interpreters of a program that runs already.
+const ATTACH_NS: u64 = 500_000_000;
 /// How long, at the end, threads are waited for that were asked to stop and have not yet.
 const LATE_STOPS_NS: u64 = 500_000_000;
 /// How often it is found out where the trainers' threads run, and of how many at most.
@@ -147,6 +149,7 @@ impl Tracer {
         wake_precisely();
         self.ahead = Ahead::prepare();
         self.placement = Placement::of_this_thread();
+        self.wait_for_interpreters();
         let mut ever = false;
         while !self.control.stop_requested() {
             self.take_events();
@@ -198,6 +201,12 @@ impl Tracer {
         while self.control.pause_requested() && !self.control.stop_requested() {
             sleep_until(monotonic_ns() + NAP_NS);
         }
+        let now_ns = self.begin_again();
+        self.flush_later(now_ns);
+    }
+
+    /// Sampling goes on now: the time since it was last done is nobody's.
+    fn begin_again(&mut self) -> u64 {
         let now_ns = monotonic_ns();
         let paused_ns = now_ns.saturating_sub(self.reached.ns);
         for process in &mut self.processes {
@@ -207,7 +216,16 @@ impl Tracer {
         self.schedule.restart(now_ns);
         self.reached.ns += paused_ns;
         self.segment_start_ns = now_ns;
-        self.flush_later(now_ns);
+        now_ns
+    }
+
+    /// A program that runs already is sampled once its interpreter is known, or after a while.
+    fn wait_for_interpreters(&mut self) {
+        if self.launched_pid.is_none() {
+            let begun_ns = monotonic_ns();
+            self.wait_for(ATTACH_NS, Self::are_settled);
+            self.flush_ns += self.begin_again().saturating_sub(begun_ns);
+        }
     }
 
     /// Again a segment from now.
@@ -354,6 +372,7 @@ impl Tracer {
             sample.python_state = 0;
             sample.registers = None;
             sample.python.clear();
+            sample.python_pending_ns = 0;
             sample.python_partial = None;
             sample.failure = None;
             return sample;
@@ -369,6 +388,7 @@ impl Tracer {
             snapshot: SnapshotMemory::default(),
             python: PythonStack::default(),
             codes: SnapshotMemory::default(),
+            python_pending_ns: 0,
             python_partial: None,
             failure: None,
         })
@@ -385,6 +405,9 @@ impl Tracer {
         sample.registers = sample.registers.filter(|_| self.options.native);
         self.flush_reused(index, at, false);
         self.control.show_sample();
+        if self.processes[index].is_python_pending() {
+            sample.python_pending_ns = monotonic_ns();
+        }
         let thread = &mut self.processes[index].threads[at];
         if self.options.once {
             thread.captures = thread.captures.saturating_add(1);

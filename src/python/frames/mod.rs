@@ -78,6 +78,24 @@ impl PythonStack {
         }
     }
 
+    /// Puts the runs of another interpreter's thread state between this one's, by where they lie on the stack that they share. Tells
+    /// whether the other's is at the leaf now.
+    pub fn join(&mut self, other: &PythonStack) -> bool {
+        let own = self.runs.iter().map(|run| (run, &self.frames, false));
+        let others = other.runs.iter().map(|run| (run, &other.frames, true));
+        let mut runs: Vec<_> = own.chain(others).collect();
+        runs.sort_by_key(|(run, ..)| run.stack_address.unwrap_or(u64::MAX));
+        let is_leaf = runs.first().is_some_and(|&(_, _, is_other)| is_other);
+        let mut joined = PythonStack::default();
+        for (run, frames, _) in runs {
+            let frames = frames.get(run.range()).unwrap_or_default();
+            joined.frames.extend_from_slice(frames);
+            joined.end_run(run.stack_address);
+        }
+        *self = joined;
+        is_leaf
+    }
+
     /// Ends the run of the frames that no run covers yet.
     fn end_run(&mut self, stack_address: Option<u64>) {
         let first = self.runs.last().map_or(0, |run| run.range().end);

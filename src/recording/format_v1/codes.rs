@@ -79,4 +79,5 @@ codes!(partial partial_of Partial {
     Partial::Overflow = 17,
     Partial::OtherStack = 18,
     Partial::Spared = 19,
+    Partial::PythonPending = 20,
 });

@@ -49,6 +49,7 @@ impl Tracer {
                     if let Some(process) =
                         self.processes.iter_mut().find(|process| process.pid == pid)
                     {
+                        process.is_settled |= !reads;
                         process.set_fallback(reads, self.reached);
                         process.named_ns = monotonic_ns();
                     }

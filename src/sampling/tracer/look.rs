@@ -28,9 +28,9 @@ const EPOLL_WAITS: [u32; 3] = [232, 281, 441];
 const SHORT_RUN_NS: u64 = 1_000_000;
 /// Sleeps that ended while they were read, and whose ticks wait for one that does not: after so many the thread is stopped.
 const MAX_WOKEN: u32 = 4;
-/// How often Python's thread states are read again even if no thread came or went: a C++ thread takes and drops a state
-/// whenever it likes (PyGILState_Ensure).
-const PYTHON_THREADS_NS: u64 = 100_000_000;
+/// How often it is asked whether there are new Python thread states: a C++ thread takes and drops one whenever it likes
+/// (PyGILState_Ensure), and a thread that was just started has none for a moment.
+const PYTHON_THREADS_NS: u64 = 5_000_000;
 
 impl Tracer {
     pub(super) fn look_at_process(
@@ -262,7 +262,8 @@ impl Tracer {
                 .state_address
                 .is_none()
         {
-            self.unread(index, at, tick, ran, Partial::NativeNotRead);
+            let why = self.processes[index].why_no_python();
+            self.unread(index, at, tick, ran, why);
             self.processes[index].threads[at].seen = Seen::Asleep(whereabouts);
             return true;
         }
@@ -343,12 +344,9 @@ fn other_holder(process: &TracedProcess, at: usize) -> Option<ThreadId> {
 
 /// Whether a thread that sleeps holds the GIL all the same: it waits in a call that does not give it up.
 fn holds_gil(process: &TracedProcess, at: usize) -> bool {
-    let state = process.threads[at].plan.state_address;
-    state.is_some_and(|state| {
-        gil_holders(process)
-            .iter()
-            .any(|(holder, _)| *holder == state)
-    })
+    let plan = &process.threads[at].plan;
+    let holders = || gil_holders(process);
+    plan.state_address.is_some() && holders().iter().any(|(holder, _)| plan.has_state(*holder))
 }
 
 /// Whether a thread that runs by now waited for events when it was looked at last, and hardly ever runs for long.

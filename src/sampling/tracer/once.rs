@@ -10,7 +10,7 @@ use crossbeam_channel::Sender;
 use std::sync::atomic::Ordering;
 
 /// How long the search for interpreters may take before threads are read without.
-const SETTLE_NS: u64 = 2_000_000_000;
+const SETTLE_NS: u64 = 4_000_000_000;
 /// How long the worker may take to unwind what was read.
 const WORKER_NS: u64 = 2_000_000_000;
 /// How often everything may be gone through, and for how long besides where a thread has not been read: on a loaded machine one that
@@ -57,11 +57,7 @@ impl Tracer {
         block_child_signals();
         wake_precisely();
         self.ahead = Ahead::prepare();
-        self.wait_for(SETTLE_NS, |tracer| {
-            tracer.take_events();
-            let mut processes = tracer.processes.iter();
-            processes.len() > 0 && processes.all(|process| process.is_settled)
-        });
+        self.wait_for(SETTLE_NS, Self::are_settled);
         let begun_ns = monotonic_ns();
         for round in 0.. {
             let late = monotonic_ns().saturating_sub(begun_ns) > MAX_NS;
@@ -104,7 +100,14 @@ impl Tracer {
         let _ = facts.try_send(found);
     }
 
-    fn wait_for(&mut self, longest_ns: u64, mut is_over: impl FnMut(&mut Self) -> bool) {
+    /// Whether it is known of every process what interpreter it has, if any.
+    pub(super) fn are_settled(&mut self) -> bool {
+        self.take_events();
+        let mut processes = self.processes.iter();
+        processes.len() > 0 && processes.all(|process| process.is_settled || process.exited)
+    }
+
+    pub(super) fn wait_for(&mut self, longest_ns: u64, mut is_over: impl FnMut(&mut Self) -> bool) {
         let deadline_ns = monotonic_ns() + longest_ns;
         while !is_over(self) && !self.control.stop_requested() {
             let now_ns = monotonic_ns();

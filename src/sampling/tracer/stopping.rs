@@ -13,7 +13,7 @@ use crate::os::threads::ThreadFiles;
 use crate::python::threads::{GilState, read_gil_holder};
 use crate::sampling::budget::Claim;
 use crate::sampling::capture::{
-    Buffers, Subject, capture, capture_standing, capture_unstopped, look_up,
+    Buffers, ReadPlan, Subject, capture, capture_standing, capture_unstopped, look_up,
 };
 use crate::sampling::stops::{NAP, Outcome, Request, SHORT_NAP, stop_each};
 use rustc_hash::FxHashMap;
@@ -45,11 +45,10 @@ impl Tracer {
         let (mut stoppable, mut sleepers, mut spared) = (Vec::new(), Vec::new(), 0);
         for candidate in candidates {
             let (index, at) = (candidate.process, candidate.thread);
-            let state_address = self.processes[index].threads[at].plan.state_address;
-            let holds = state_address.is_some_and(|state| {
-                gil.get(&index)
-                    .is_some_and(|holders| holders.iter().any(|(holder, _)| *holder == state))
-            });
+            let plan = &self.processes[index].threads[at].plan;
+            let state_address = plan.state_address;
+            let holders = gil.get(&index).map_or(&[][..], Vec::as_slice);
+            let holds = holders.iter().any(|(holder, _)| plan.has_state(*holder));
             if candidate.asleep.is_some() {
                 sleepers.push(candidate);
                 continue;
@@ -60,13 +59,9 @@ impl Tracer {
                 continue;
             }
             if state_address.is_none() && (!self.options.native || self.options.nonblocking) {
-                self.unread(
-                    index,
-                    at,
-                    tick,
-                    (candidate.run_ns, candidate.queue_ns),
-                    Partial::NativeNotRead,
-                );
+                let why = self.processes[index].why_no_python();
+                let ran = (candidate.run_ns, candidate.queue_ns);
+                self.unread(index, at, tick, ran, why);
                 self.processes[index].threads[at].seen = Seen::Running;
             } else if self.options.nonblocking {
                 self.read_unstopped(candidate, tick);
@@ -352,10 +347,10 @@ impl Tracer {
         let process = &mut processes[index];
         let thread = &mut process.threads[at];
         let stack = buffers.prepare(&mut thread.plan, &thread.shared);
-        let state_address = thread.plan.state_address;
         read_stopped(process, at, &stopped, native, stack, buffers, &mut sample);
         process.threads[at].stack_pointer = stack_pointer(&sample);
         let holders = gil_holders(process);
+        let holds = own_lock(&process.threads[at].plan, &holders);
         let stop_ns = self.late.resume(stopped);
         process.copy_codes(buffers, &mut sample);
         self.quality.stops.record(stop_ns);
@@ -375,7 +370,7 @@ impl Tracer {
         };
         sample.stretch = self.stretch(index, at, now, (0, 0), Capture::Stopped);
         sample.stretch.ticks -= 1;
-        set_gil(&mut sample.stretch, state_address, &holders);
+        set_gil(&mut sample.stretch, holds, &holders);
         self.hand_on(index, at, sample);
     }
 
@@ -422,7 +417,7 @@ impl Tracer {
             (Some(Outcome::Resumed(stop_ns)), Some(mut sample)) => {
                 self.quality.stops.record(stop_ns);
                 thread.stack_pointer = stack_pointer(&sample);
-                let state_address = thread.plan.state_address;
+                let holds = own_lock(&thread.plan, holders);
                 let registers = sample.registers.unwrap_or_else(Registers::unknown);
                 if candidate.is_between_waits
                     && (registers.is_interrupted_call() || registers.is_interrupted_wait())
@@ -455,7 +450,7 @@ impl Tracer {
                 sample.stretch.syscall = candidate
                     .asleep
                     .and_then(|whereabouts| whereabouts.syscall());
-                set_gil(&mut sample.stretch, state_address, holders);
+                set_gil(&mut sample.stretch, holds, holders);
                 self.hand_on(index, at, sample);
                 stop_ns
             }
@@ -551,9 +546,14 @@ pub(super) fn gil_holders(process: &TracedProcess) -> Vec<GilHolder> {
         .collect()
 }
 
-fn set_gil(stretch: &mut Stretch, state_address: Option<u64>, holders: &[GilHolder]) {
-    let Some(state) = state_address else { return };
-    let holds = holders.iter().any(|(holder, _)| *holder == state);
+/// Whether a thread holds a GIL; `None` where it has no state.
+fn own_lock(plan: &ReadPlan, holders: &[GilHolder]) -> Option<bool> {
+    plan.state_address?;
+    Some(holders.iter().any(|(holder, _)| plan.has_state(*holder)))
+}
+
+fn set_gil(stretch: &mut Stretch, holds: Option<bool>, holders: &[GilHolder]) {
+    let Some(holds) = holds else { return };
     stretch.gil = if holds { Gil::Held } else { Gil::NotHeld };
     stretch.gil_holder = holders
         .iter()

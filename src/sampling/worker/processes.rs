@@ -11,6 +11,7 @@ use crate::python::discover::DiscoverError;
 use crate::sampling::fallback::{Finding, Order};
 use crate::sampling::image::{ProcessImage, Python, torch_versions};
 use crate::sampling::keeper::{KeeperEvent, has_same_image};
+use crate::sampling::raw::RawSample;
 
 impl Worker {
     pub(super) fn take_process(&mut self, id: ProcessId, info: ProcessInfo) {
@@ -87,13 +88,37 @@ impl Worker {
             .map(|(&id, _)| id)
             .collect();
         for id in due {
-            let Some(image) = self.images.get_mut(&id) else {
-                continue;
-            };
+            self.discover_interpreter(id, now_ns);
+        }
+    }
+
+    fn discover_interpreter(&mut self, id: ProcessId, now_ns: u64) {
+        if let Some(image) = self.images.get_mut(&id) {
             if image.discover(now_ns) {
                 self.tell_interpreter(id);
             }
             self.note_libraries(id);
+        }
+    }
+
+    /// Whether a sample may lack Python frames since its process's interpreter was not known when it was read. Python may also not
+    /// have started then: that is found out by another look.
+    pub(super) fn lacks_interpreter(&mut self, raw: &RawSample) -> bool {
+        let seen_ns = raw.python_pending_ns;
+        let image = |worker: &Self| {
+            worker
+                .images
+                .get(&raw.process)
+                .map(|image| image.was_absent(seen_ns))
+        };
+        match seen_ns {
+            0 => false,
+            _ => {
+                if image(self) == Some(None) {
+                    self.discover_interpreter(raw.process, monotonic_ns());
+                }
+                image(self) != Some(Some(true))
+            }
         }
     }
 

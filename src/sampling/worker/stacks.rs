@@ -40,9 +40,11 @@ impl Worker {
             .is_some_and(|image| image.unwinder.lacked_register());
         teach(raw, &scratch.native, native_end, lacked_register);
         let lost_code = self.name_python(raw, &mut scratch);
+        let pending = self.lacks_interpreter(raw);
         let python_partial = raw
             .python_partial
-            .or(lost_code.then_some(Partial::CodeGone));
+            .or(lost_code.then_some(Partial::CodeGone))
+            .or(pending.then_some(Partial::PythonPending));
         let mut runs = Vec::with_capacity(raw.python.runs.len());
         self.find_compiled(raw, &mut scratch);
         self.mark_nn_modules(raw, python_partial.is_none(), &mut scratch);
