@@ -771,3 +771,88 @@ fn kinds_and_plumbing() {
         [true, false, false, true, true, false, true, true, false]
     );
 }
+
+/// Where a loader hands a batch over, the last one is freed: no frame of the loader is on the stack then.
+#[test]
+fn what_the_interpreter_does_on_a_line_that_takes_a_batch_is_input() {
+    let next = lib(
+        "torch/utils/data/dataloader.py",
+        "_BaseDataLoaderIter.__next__",
+    );
+    let tqdm = py("/env/site-packages/tqdm/std.py", "tqdm.__iter__", 1181);
+    let at = |line: u32, more: &[F]| [&[user("main", line)], more].concat();
+    let frees = [
+        cpython("subtype_dealloc"),
+        native("libtorch_python.so", "THPVariable_clear(THPVariable*)"),
+        libc("munmap"),
+    ];
+    let mut builder = Builder::trainer();
+    for taken in [
+        at(30, &[next.clone(), cpython("builtin_next")]),
+        at(31, &[tqdm.clone(), next.clone()]),
+    ] {
+        builder.ticks(0, 1, S::Running, &taken);
+    }
+    let cases = [
+        // The interpreter itself: it stores the batch.
+        (P::Input, at(30, &[])),
+        (P::Input, at(30, &frees)),
+        // An iterator around the loader, and the loop around that.
+        (P::Input, at(31, &frees)),
+        (P::Input, [&at(31, &[tqdm])[..], &frees[..]].concat()),
+        // Another line, and what else is called on that line.
+        (P::User, at(32, &frees)),
+        (P::User, at(30, &[user("log", 5)])),
+        (
+            P::User,
+            at(30, &[torch("at::_ops::mul::call(at::Tensor const&)")]),
+        ),
+        (P::User, at(30, &[native("libfoo.so", "foo")])),
+    ];
+    for (_, frames) in &cases {
+        builder.ticks(0, 1, S::Running, frames);
+    }
+    let profile = builder.profile();
+    for (at, (wanted, frames)) in cases.iter().enumerate() {
+        assert_eq!(profile.samples[2 + at].phase, *wanted, "{frames:?}");
+    }
+}
+
+#[test]
+fn a_function_that_is_called_get_batch_makes_batches() {
+    let maker = user("get_batch", 12);
+    let mut builder = Builder::trainer();
+    builder.ticks(
+        0,
+        1,
+        S::Running,
+        &under(&[maker.clone(), torch("at::native::stack(int)")]),
+    );
+    builder.ticks(0, 1, S::Running, &under(&[libc("munmap")]));
+    builder.ticks(0, 1, S::Running, &under(&[lib("torch/x.py", "get_batch")]));
+    let profile = builder.profile();
+    let phases: Vec<P> = profile.samples.iter().map(|sample| sample.phase).collect();
+    assert_eq!(phases, [P::Input, P::Input, P::User]);
+}
+
+#[test]
+fn the_end_of_the_interpreter_is_a_phase() {
+    let ends = [cpython("Py_RunMain"), cpython("Py_FinalizeEx")];
+    let with = |more: &[F]| [&ends[..], more].concat();
+    for frames in [
+        with(&[cpython("finalize_modules"), libc("free")]),
+        // What runs at the exit of the loader's is no input.
+        with(&[lib(
+            "torch/utils/data/dataloader.py",
+            "_MultiProcessingDataLoaderIter.__del__",
+        )]),
+        vec![
+            libc("exit"),
+            libc("__run_exit_handlers"),
+            torch("c10::Foo::~Foo()"),
+        ],
+    ] {
+        assert_eq!(of(S::Running, &frames).0, P::Shutdown, "{frames:?}");
+        assert_eq!(of(S::Running, &frames).2, R::Other, "{frames:?}");
+    }
+}

@@ -45,6 +45,8 @@ named!(
         Checkpoint = "checkpoint",
         /// Interpreter start and imports.
         Startup = "startup",
+        /// Interpreter exit: modules are torn down, exit handlers and destructors of libraries run.
+        Shutdown = "shutdown",
         /// What a trainer built upon torch does around all that: hooks, callbacks, logging of Lightning, the Transformers Trainer, Accelerate.
         Framework = "framework",
         /// None of the above: the script's own code.

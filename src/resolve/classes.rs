@@ -1,9 +1,10 @@
 //! Samples to phases, activities and rows, each stack once.
 
 use super::ResolveInput;
+use super::batch_lines::BatchLines;
 use crate::model::category::{Activity, Phase};
 use crate::model::ids::{ProcessId, StackId};
-use crate::model::profile::{ProfileFrame, ProfileProcess, ProfileSample, Role};
+use crate::model::profile::{Function, ProfileFrame, ProfileProcess, ProfileSample, Role};
 use crate::model::sample::{Sample, ThreadState};
 use crate::model::stack_table::StackTable;
 use crate::torch::classify::{FunctionClass, Situation, Special, activity, at_exit, phase, row};
@@ -17,6 +18,7 @@ pub(super) struct Classifier<'a, 'i> {
     classes: &'a [FunctionClass],
     stacks: &'a StackTable<ProfileFrame>,
     input: &'a ResolveInput<'i>,
+    batches: BatchLines<'a>,
     phases: Vec<Option<Option<Phase>>>,
     shapes: Vec<Shape>,
     activities: FxHashMap<(StackId, Situation), Activity>,
@@ -39,6 +41,7 @@ pub(super) struct Facts {
 impl<'a, 'i> Classifier<'a, 'i> {
     pub(super) fn new(
         classes: &'a [FunctionClass],
+        functions: &'a [Function],
         stacks: &'a StackTable<ProfileFrame>,
         input: &'a ResolveInput<'i>,
     ) -> Self {
@@ -58,6 +61,7 @@ impl<'a, 'i> Classifier<'a, 'i> {
             classes,
             stacks,
             input,
+            batches: BatchLines::new(classes, functions, stacks),
             phases: vec![None; stacks.stacks().len()],
             shapes,
             activities: FxHashMap::default(),
@@ -75,7 +79,12 @@ impl<'a, 'i> Classifier<'a, 'i> {
         if let Some(Some(known)) = self.phases.get(stack.index()) {
             return *known;
         }
-        let found = phase(self.frames(Some(stack)));
+        let mut found = phase(self.frames(Some(stack)));
+        if matches!(found, None | Some(Phase::User | Phase::Framework))
+            && self.batches.is_taken_at(stack)
+        {
+            found = Some(Phase::Input);
+        }
         if let Some(slot) = self.phases.get_mut(stack.index()) {
             *slot = Some(found);
         }

@@ -3,6 +3,7 @@
 //! Every name is looked up once per frame and every stack is classified once per state that it was seen in; a sample
 //! costs two look-ups. That is what keeps a ten-minute recording under two seconds.
 
+mod batch_lines;
 mod classes;
 mod frames;
 mod stitching;
@@ -130,7 +131,8 @@ pub fn resolve(input: &ResolveInput<'_>, names: Names) -> Profile {
         clocks: input.clocks.to_vec(),
         losses: input.losses.to_vec(),
     };
-    let mut classifier = Classifier::new(&frames.classes, &profile.stacks, input);
+    let mut classifier =
+        Classifier::new(&frames.classes, &profile.functions, &profile.stacks, input);
     let facts = classifier.facts(&frames.mapped);
     let roles = roles(input.processes, &facts.processes, input.run.pid);
     let processes: Vec<ProfileProcess> = input

@@ -2,7 +2,7 @@
 
 use super::rules::libraries::{Library, library};
 use super::rules::native::{Says, class as native_class};
-use super::rules::phases::{PhaseMark, has_path, last_part, native_mark, python_mark};
+use super::rules::phases::{PhaseMark, has_path, last_part, makes_batch, native_mark, python_mark};
 use super::rules::python::{self, PythonWait};
 use super::rules::syscalls::{Wait, wait_of};
 use super::symbol_name::SymbolName;
@@ -69,11 +69,16 @@ impl FunctionClass {
             } else {
                 Special::No
             };
+        let kind = python::kind(file);
+        let by_name = || {
+            (kind == FrameKind::PythonUser && makes_batch(last))
+                .then_some(PhaseMark::Strong(Phase::Input))
+        };
         Self {
-            kind: python::kind(file),
+            kind,
             plumbing: python::is_plumbing(file, function),
             says: Says::Python,
-            mark: python_mark(file, function),
+            mark: python_mark(file, function).or_else(by_name),
             wait: python::wait(file),
             special,
         }
@@ -106,7 +111,10 @@ impl FunctionClass {
             kind: class.kind,
             plumbing: class.plumbing,
             says: class.says,
-            mark: name.and_then(|name| native_mark(name.qualified)),
+            mark: match special {
+                Special::Exit => Some(PhaseMark::Whole(Phase::Shutdown)),
+                _ => name.and_then(|name| native_mark(name.qualified)),
+            },
             wait: PythonWait::None,
             special,
         }
@@ -419,7 +427,9 @@ pub fn row(phase: Phase, activity: Activity) -> SummaryRow {
         (Phase::Communication, _) | (_, Activity::CollectiveCall | Activity::CollectiveWait) => {
             SummaryRow::Communication
         }
-        (Phase::Startup | Phase::Compile | Phase::Checkpoint, _) => SummaryRow::Other,
+        (Phase::Startup | Phase::Shutdown | Phase::Compile | Phase::Checkpoint, _) => {
+            SummaryRow::Other
+        }
         (_, Activity::GpuSync) => SummaryRow::GpuWait,
         (
             _,

@@ -306,6 +306,13 @@ pub const NATIVE_PHASES: &[(&str, PhaseMark)] = &[
         "torch::autograd::python::PythonEngine::execute",
         Strong(Phase::Backward),
     ),
+    // Interpreter exit (CPython, Python/pylifecycle.c). `threading._shutdown`, atexit functions and the tear-down of modules run inside.
+    // From 3.13 on `Py_RunMain` calls `_Py_Finalize`, which is local: a stripped interpreter shows what that calls.
+    ("Py_Finalize", Whole(Phase::Shutdown)),
+    ("_Py_Finalize", Whole(Phase::Shutdown)),
+    ("finalize_modules", Whole(Phase::Shutdown)),
+    ("_PyAtExit_Call", Whole(Phase::Shutdown)),
+    ("atexit_callfuncs", Whole(Phase::Shutdown)),
     ("Py_InitializeFromConfig", Import),
     ("pymain_init", Import),
     ("_dl_start", Import),
@@ -321,6 +328,24 @@ pub const THREAD_PHASES: &[(&str, Phase)] = &[
     ("pt_data_pin", Phase::Input),
     ("pt_data_worker", Phase::Input),
 ];
+
+/// What a function of the user's own that makes the next batch is called, where no DataLoader does. A name is a promise and no
+/// proof, but it is what the user calls it.
+const BATCH_MAKERS: &[&str] = &[
+    "get_batch",
+    "get_next_batch",
+    "next_batch",
+    "load_batch",
+    "load_next_batch",
+    "fetch_batch",
+    "sample_batch",
+    "make_batch",
+];
+
+/// Whether a function of the user's own of this name makes a batch.
+pub fn makes_batch(name: &str) -> bool {
+    BATCH_MAKERS.contains(&name.trim_start_matches('_'))
+}
 
 /// The phase mark of a Python function.
 pub fn python_mark(file: &str, function: &str) -> Option<PhaseMark> {
