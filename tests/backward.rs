@@ -316,3 +316,112 @@ fn forward_that_is_computed_again_is_recompute() {
     let first = forward(&block, &[&checkpoint[..], &called(&block)[..]].concat());
     assert_eq!(phase_of(&first), P::Forward);
 }
+
+fn net(root: &str, class: &str) -> NnModuleInfo {
+    NnModuleInfo {
+        root: root.to_owned(),
+        number: 0,
+        path: class.to_lowercase(),
+        class: class.to_owned(),
+        training: Some(true),
+    }
+}
+
+/// A pass from this line on, by ticks of nodes.
+fn pass(builder: &mut Builder, line: u32, nodes: &[(&str, u64)]) {
+    builder.ticks(0, 1, S::Running, &[user("main", line - 1)]);
+    for &(name, ticks) in nodes {
+        let mut frames = backward(&[node(name), kernel()]);
+        frames[1] = user("main", line);
+        // Each tick is a sample of its own.
+        for _ in 0..ticks {
+            builder.ticks(0, 1, S::Running, &frames);
+        }
+    }
+}
+
+fn gan() -> Builder {
+    let mut builder = Builder::trainer();
+    for (root, class, called) in [
+        ("Critic", "Conv2d", "convolution"),
+        ("Maker", "ConvTranspose2d", "convolution"),
+        ("Critic", "BatchNorm2d", "native_batch_norm"),
+        ("Maker", "BatchNorm2d", "native_batch_norm"),
+        ("Critic", "Sigmoid", "sigmoid"),
+        ("Maker", "Tanh", "tanh"),
+    ] {
+        let frames = forward(&net(root, class), &[operator(called), kernel()]);
+        builder.ticks(0, 30, S::Running, &frames);
+    }
+    builder
+}
+
+/// The two nets of a GAN have the same kinds of nodes: lines, and the order of nodes within a pass, tell them apart.
+#[test]
+fn nets_are_told_apart_by_lines_and_by_the_order_of_a_pass() {
+    const CONV: &str = "ConvolutionBackward0";
+    const NORM: &str = "NativeBatchNormBackward0";
+    let mut builder = gan();
+    for _ in 0..10 {
+        // Of the critic alone.
+        pass(&mut builder, 60, &[("SigmoidBackward0", 1), (CONV, 4)]);
+        // Through the critic into the other net.
+        let through = [
+            (CONV, 2),
+            ("SigmoidBackward0", 1),
+            (NORM, 1),
+            ("TanhBackward0", 1),
+            (CONV, 3),
+        ];
+        pass(&mut builder, 70, &through);
+    }
+    let profile = builder.profile();
+    let table = table(&profile);
+    let of = |class: &str| {
+        let found = table.modules.iter().find(|module| module.class == class);
+        found.map_or(0, |module| module.ns / TICK_NS)
+    };
+    assert_eq!(of("Conv2d of Critic"), 60, "{:?}", table.modules);
+    assert_eq!(of("ConvTranspose2d of Maker"), 30, "{:?}", table.modules);
+    // Between the last node that only the one has and the first that only the other has.
+    assert_eq!(of("BatchNorm2d of Critic or Maker"), 10);
+    assert_eq!(table.unmatched_ns, 0);
+    let matched: u64 = table.modules.iter().map(|each| each.ns).sum();
+    assert_eq!(matched + table.outside_ns, table.total_ns);
+
+    let text = render_summary(&profile, &analyze(&profile), TextOptions::default());
+    for says in [
+        "ConvolutionBackward0 < Conv2d of Critic or ConvTranspose2d of Maker",
+        "of all ConvTranspose2d of Maker",
+    ] {
+        assert!(text.contains(says), "{says} is missing: {text}");
+    }
+    assert!(!text.contains("of no module that can be told"), "{text}");
+}
+
+/// Where nets take turns within a pass, their order tells nothing; a short stretch does not show that one is missing.
+#[test]
+fn nets_that_take_turns_are_told_by_class_alone() {
+    let mut builder = gan();
+    for _ in 0..10 {
+        let turns = [
+            ("SigmoidBackward0", 1),
+            ("TanhBackward0", 1),
+            ("ConvolutionBackward0", 2),
+            ("SigmoidBackward0", 1),
+        ];
+        pass(&mut builder, 70, &turns);
+    }
+    pass(&mut builder, 80, &[("ConvolutionBackward0", 5)]);
+    let table = table(&builder.profile());
+    let found = table
+        .modules
+        .iter()
+        .find(|module| module.ns == 25 * TICK_NS);
+    assert_eq!(
+        found.map(|module| module.class.as_str()),
+        Some("Conv2d of Critic or ConvTranspose2d of Maker"),
+        "{:?}",
+        table.modules
+    );
+}

@@ -7,10 +7,11 @@
 //!
 //! No frame of a node says which module's forward made it. What can be told is told from the forward samples of the same thread,
 //! as [`forward`](super::forward) has it: where a node's forward operator was seen in one module alone, or in modules of one
-//! class. The rest is said to be unmatched, with the reason.
+//! class; of several nets the line and the order of nodes may tell which ([`nets`](super::nets)). The rest is said to be unmatched, with the reason.
 
-use super::forward::{Forward, Home};
+use super::forward::{Forward, Home, of_nets};
 use super::intervals::{Share, Shares};
+use super::nets::{Nets, nets_of_samples};
 use crate::model::category::{FrameKind, Phase};
 use crate::model::compile::CompileMark;
 use crate::model::ids::{FunctionId, NnModuleId, StackId};
@@ -37,7 +38,7 @@ pub struct NodeTime {
 /// Time of backward of one module, or of all modules of one class.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModuleBackward {
-    /// The class.
+    /// The class; with the nets where there are several: `Conv2d of Discriminator or Generator`.
     pub class: String,
     /// The module; `None` where only the class can be told.
     pub module: Option<NnModuleId>,
@@ -252,11 +253,17 @@ pub fn backward(
     let homes: Vec<Home> = builder
         .nodes
         .iter()
-        .map(|node| forward.home(&node.name))
+        .map(|node| forward.home_in(&node.name, 0))
         .collect();
+    let names: Vec<&str> = builder.nodes.iter().map(|node| &*node.name).collect();
+    let nets = nets_of_samples(&forward, &names, samples, |stack| {
+        let seen = seen_on.get(&stack)?;
+        Some((seen.nodes.first().copied(), seen.line))
+    });
     let lines = sorted(lines);
-    let categories = Categories::new(&builder, &homes, &lines);
-    let shares = categories.shares(samples, &seen_on, wall_ns, ticks);
+    let mut categories = Categories::new(builder.nodes.len(), &lines);
+    let modules = categories.modules(&forward, &names, samples, &seen_on, &nets);
+    let shares = categories.shares(samples, &seen_on, &modules, wall_ns, ticks);
     categories.fill(&mut table, builder, homes, &shares);
     table
 }
@@ -270,49 +277,72 @@ fn sorted<K: Ord + Copy>(sums: FxHashMap<K, u64>) -> Vec<(K, u64)> {
 /// What has a share of its own: the phase, each node, each module, each line.
 struct Categories<'s> {
     nodes: usize,
-    modules: Vec<(String, Option<NnModuleId>)>,
-    module_of_node: Vec<Option<usize>>,
+    modules: Vec<((String, Option<NnModuleId>), u64)>,
+    unmatched_ns: u64,
     lines: &'s [(Option<(FunctionId, u32)>, u64)],
 }
 
 impl<'s> Categories<'s> {
-    fn new(
-        builder: &Builder,
-        homes: &[Home],
-        lines: &'s [(Option<(FunctionId, u32)>, u64)],
-    ) -> Self {
-        let mut modules: Vec<(String, Option<NnModuleId>)> = Vec::new();
-        let module_of_node = homes
-            .iter()
-            .map(|home| {
-                let key = match home {
-                    Home::Module { id, class } => (class.clone(), Some(*id)),
-                    Home::Class(class) => (class.clone(), None),
-                    _ => return None,
-                };
-                let known = modules.iter().position(|module| *module == key);
-                Some(known.unwrap_or_else(|| {
-                    modules.push(key);
-                    modules.len() - 1
-                }))
-            })
-            .collect();
+    fn new(nodes: usize, lines: &'s [(Option<(FunctionId, u32)>, u64)]) -> Self {
         Self {
-            nodes: builder.nodes.len(),
-            modules,
-            module_of_node,
+            nodes,
+            modules: Vec::new(),
+            unmatched_ns: 0,
             lines,
         }
     }
 
-    fn module(&self, node: usize) -> Option<usize> {
-        self.module_of_node.get(node).copied().flatten()
+    /// Finds the module of each sample's innermost node.
+    fn modules(
+        &mut self,
+        forward: &Forward<'_>,
+        names: &[&str],
+        samples: &[&ProfileSample],
+        seen_on: &FxHashMap<StackId, Seen>,
+        nets: &[Nets],
+    ) -> Vec<Option<usize>> {
+        let mut known: FxHashMap<(usize, Nets), Option<usize>> = FxHashMap::default();
+        let mut found = Vec::with_capacity(samples.len());
+        for (sample, &nets) in samples.iter().zip(nets) {
+            let seen = sample.stack.filter(|_| sample.phase == Phase::Backward);
+            let seen = seen.and_then(|stack| seen_on.get(&stack));
+            let Some(&node) = seen.and_then(|seen| seen.nodes.first()) else {
+                found.push(None);
+                continue;
+            };
+            let module = *known.entry((node, nets)).or_insert_with(|| {
+                let home = forward.home_in(names.get(node).copied().unwrap_or(""), nets);
+                self.module(home)
+            });
+            let sum = match module.and_then(|module| self.modules.get_mut(module)) {
+                Some((_, ns)) => ns,
+                None => &mut self.unmatched_ns,
+            };
+            *sum = sum.saturating_add(sample.weight_ns);
+            found.push(module);
+        }
+        found
+    }
+
+    fn module(&mut self, home: Home) -> Option<usize> {
+        let key = match home {
+            Home::Module { id, class } => (class, Some(id)),
+            Home::Class(class) => (class, None),
+            Home::Nets(nets) => (of_nets(&nets), None),
+            _ => return None,
+        };
+        let known = self.modules.iter().position(|(module, _)| *module == key);
+        Some(known.unwrap_or_else(|| {
+            self.modules.push((key, 0));
+            self.modules.len() - 1
+        }))
     }
 
     fn shares(
         &self,
         samples: &[&ProfileSample],
         seen_on: &FxHashMap<StackId, Seen>,
+        modules: &[Option<usize>],
         wall_ns: u64,
         ticks: u64,
     ) -> Shares {
@@ -325,13 +355,12 @@ impl<'s> Categories<'s> {
             .collect();
         let mut shares = Shares::new(wall_ns, ticks, lines_at + self.lines.len());
         let mut parts = Vec::with_capacity(4);
-        for sample in samples {
+        for (sample, module) in samples.iter().zip(modules) {
             parts.clear();
             if sample.phase == Phase::Backward {
                 parts.push((0, sample.weight_ns));
                 if let Some(seen) = sample.stack.and_then(|stack| seen_on.get(&stack)) {
                     let own = seen.nodes.first().copied();
-                    let module = own.and_then(|node| self.module(node));
                     let line = line_index.get(&seen.line);
                     let own = [
                         own.map(|node| 1 + node),
@@ -350,12 +379,8 @@ impl<'s> Categories<'s> {
     fn fill(&self, table: &mut BackwardTable, builder: Builder, homes: Vec<Home>, shares: &Shares) {
         let (modules_at, lines_at) = (1 + self.nodes, 1 + self.nodes + self.modules.len());
         table.share = shares.share(0);
-        let mut module_ns = vec![0_u64; self.modules.len()];
+        table.unmatched_ns = self.unmatched_ns;
         for (at, (node, home)) in builder.nodes.into_iter().zip(homes).enumerate() {
-            match self.module(at).and_then(|module| module_ns.get_mut(module)) {
-                Some(sum) => *sum = sum.saturating_add(node.self_ns),
-                None => table.unmatched_ns = table.unmatched_ns.saturating_add(node.self_ns),
-            }
             if node.total_ns > 0 {
                 table.nodes.push(NodeTime {
                     name: node.name,
@@ -370,13 +395,13 @@ impl<'s> Categories<'s> {
             (Reverse((left.self_ns, left.total_ns)), &left.name)
                 .cmp(&(Reverse((right.self_ns, right.total_ns)), &right.name))
         });
-        let modules = self.modules.iter().zip(module_ns).enumerate();
+        let modules = self.modules.iter().enumerate();
         table.modules = modules
             .filter(|(_, (_, ns))| *ns > 0)
             .map(|(at, ((class, module), ns))| ModuleBackward {
                 class: class.clone(),
                 module: *module,
-                ns,
+                ns: *ns,
                 share: shares.share(modules_at + at),
             })
             .collect();

@@ -6,6 +6,7 @@
 //! that many on a module that has a tenth of its time is missed once in twenty times.
 
 use super::intervals::Share;
+use super::nets::Nets;
 use crate::model::category::Phase;
 use crate::model::ids::{NnModuleId, StackId};
 use crate::model::operator::OperatorMark;
@@ -25,6 +26,9 @@ pub enum Home {
     },
     /// One of several of this class.
     Class(String),
+    /// Modules of several nets, in each of one class; or of one of them, as told by the line and the place in the pass. Classes with the
+    /// net, in order.
+    Nets(Vec<(String, String)>),
     /// None: its operator was called outside of modules.
     Outside,
     /// Modules of several classes call its operator, or some and the code around them. The classes, in order.
@@ -47,6 +51,25 @@ pub(super) struct Forward<'p> {
     profile: &'p Profile,
     /// By the name of the node, without `Backward` and what follows.
     places: FxHashMap<String, Places>,
+    /// The outermost modules, each a net; `None` for what is called outside of modules. By the bit that stands for them.
+    nets: Vec<Option<(&'p str, u32)>>,
+}
+
+/// The text for modules of nets: `Conv2d of Discriminator or Generator`, `Conv2d of D or Linear of G`.
+pub fn of_nets(nets: &[(String, String)]) -> String {
+    let mut text = String::new();
+    let mut before: Option<&str> = None;
+    for (class, net) in nets {
+        if before.is_some() {
+            text.push_str(" or ");
+        }
+        if before != Some(class) {
+            text.push_str(&format!("{class} of "));
+        }
+        text.push_str(net);
+        before = Some(class);
+    }
+    text
 }
 
 impl<'p> Forward<'p> {
@@ -65,11 +88,74 @@ impl<'p> Forward<'p> {
         let mut forward = Self {
             profile,
             places: FxHashMap::default(),
+            nets: Vec::new(),
         };
         for (stack, ticks) in ticks_on {
             forward.add(stack, ticks);
         }
+        let modules = forward
+            .places
+            .values()
+            .flat_map(|places| &places.modules)
+            .map(|&module| forward.net(module));
+        let nets: BTreeSet<_> = modules.collect();
+        forward.nets = nets.into_iter().take(Nets::BITS as usize).collect();
         forward
+    }
+
+    /// The outermost module of a module: its class and number.
+    fn net(&self, module: Option<NnModuleId>) -> Option<(&'p str, u32)> {
+        let info = module.and_then(|id| self.profile.nn_modules.get(id.index()))?;
+        Some((&info.root, info.number))
+    }
+
+    fn bit(&self, module: Option<NnModuleId>) -> Nets {
+        let net = self.net(module);
+        let at = self.nets.iter().position(|known| *known == net);
+        at.map_or(0, |at| 1 << at)
+    }
+
+    /// The nets that make nodes of this name; 0 where that is not known.
+    pub(super) fn nets_of(&self, node: &str) -> Nets {
+        let places = operator_of(node).and_then(|key| self.places.get(key));
+        let modules = places.filter(|places| places.ticks >= Share::FEW);
+        let modules = modules.into_iter().flat_map(|places| &places.modules);
+        modules.fold(0, |nets, &module| nets | self.bit(module))
+    }
+
+    /// The module that made nodes of this name, of which only these nets come into question.
+    pub(super) fn home_in(&self, node: &str, nets: Nets) -> Home {
+        let home = self.home(node);
+        let all = self.nets_of(node);
+        let asked = if nets == 0 { all } else { nets };
+        let Some(places) = operator_of(node).and_then(|key| self.places.get(key)) else {
+            return home;
+        };
+        if all.count_ones() < 2 || !matches!(home, Home::Class(_) | Home::Several(_)) {
+            return home;
+        }
+        let inside = places
+            .modules
+            .iter()
+            .filter(|&&id| self.bit(id) & asked != 0);
+        let mut found: BTreeSet<(String, String)> = BTreeSet::new();
+        for &id in inside {
+            let info = id.and_then(|id| self.profile.nn_modules.get(id.index()));
+            let (Some(info), Some((root, number))) = (info, self.net(id)) else {
+                // Outside of modules.
+                return home;
+            };
+            let net = match number {
+                0 => root.to_owned(),
+                number => format!("{root} #{}", u64::from(number) + 1),
+            };
+            found.insert((info.class.clone(), net));
+        }
+        // In one net by modules of several classes: which of them is not known.
+        if found.len() != asked.count_ones() as usize {
+            return home;
+        }
+        Home::Nets(found.into_iter().collect())
     }
 
     fn add(&mut self, stack: StackId, ticks: u64) {
@@ -110,7 +196,7 @@ impl<'p> Forward<'p> {
     }
 
     /// The module that made the nodes of this name.
-    pub(super) fn home(&self, node: &str) -> Home {
+    fn home(&self, node: &str) -> Home {
         let Some(places) = operator_of(node).and_then(|key| self.places.get(key)) else {
             return Home::NotSeen;
         };

@@ -41,6 +41,7 @@ pub mod lanes;
 pub mod late_ranks;
 mod module_groups;
 pub mod modules;
+mod nets;
 pub mod operators;
 pub mod progress;
 pub mod quality;

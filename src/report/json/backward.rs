@@ -65,7 +65,7 @@ pub struct Node {
     pub total_s: f64,
     /// Own time as a share of the thread's wall time.
     pub self_share: Interval,
-    /// By what its modules are known: `module` (one alone), `class` (several of one class), or why they are not: `outside` (its
+    /// By what its modules are known: `module` (one alone), `class` (several of one class), `nets` (of several outermost modules, in each of one class), or why they are not: `outside` (its
     /// operator was called outside of modules), `several` (by modules of several classes), `seldom` (in too few ticks),
     /// `not_seen`.
     pub matched: &'static str,
@@ -153,6 +153,11 @@ fn node(profile: &Profile, node: &NodeTime) -> Node {
     let (matched, classes, id) = match &node.home {
         Home::Module { id, class } => ("module", vec![class.clone()], Some(*id)),
         Home::Class(class) => ("class", vec![class.clone()], None),
+        Home::Nets(nets) => {
+            let mut classes: Vec<String> = nets.iter().map(|(class, _)| class.clone()).collect();
+            classes.dedup();
+            ("nets", classes, None)
+        }
         Home::Outside => ("outside", Vec::new(), None),
         Home::Several(classes) => ("several", classes.clone(), None),
         Home::Seldom => ("seldom", Vec::new(), None),

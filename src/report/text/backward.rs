@@ -3,7 +3,7 @@
 use super::format::{column_seconds, count, cut, place, printable, share};
 use super::{WIDTH, line, sentence};
 use crate::analysis::backward::{BackwardTable, NodeTime};
-use crate::analysis::forward::Home;
+use crate::analysis::forward::{Home, of_nets};
 use crate::analysis::intervals::Share;
 use crate::analysis::summary::ProcessSummary;
 use crate::model::profile::Profile;
@@ -105,6 +105,7 @@ fn row(out: &mut String, profile: &Profile, node: &NodeTime) {
             format!(" < {}", printable(&label))
         }
         Home::Class(class) => format!(" < {}", printable(class)),
+        Home::Nets(nets) => format!(" < {}", printable(&of_nets(nets))),
         Home::Several(classes) => {
             let names: Vec<_> = classes.iter().map(|class| printable(class)).collect();
             match names.len() {
