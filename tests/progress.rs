@@ -435,3 +435,114 @@ fn absurd_readings_are_survived() {
         let _ = steps(&profile, ProcessId(0));
     }
 }
+
+/// A counter that is found long after the loader's: the batches that both were read over tell how many go into a step.
+#[test]
+fn steps_before_a_counter_that_began_late_are_those_of_the_batches() {
+    let mut run = Run::new();
+    let (optimizer, loader) = (run.optimizer(), run.loader("Photos"));
+    for batch in 1..=100 {
+        let both = [loader, optimizer];
+        let read = if batch > 60 { &both[..] } else { &both[..1] };
+        run.ticks(1, &input(), read);
+        run.add(loader, 1);
+        run.ticks(3, &forward(), read);
+        run.ticks(3, &backward(), read);
+        run.add(optimizer, 1);
+        run.ticks(1, &update(), read);
+    }
+    let progress = progress(&run.profile());
+    assert_eq!((progress.steps, progress.batches), (100, 100));
+    assert_eq!(progress.batches_per_step, Some(1));
+    assert_eq!(progress.counted_from_ns, None);
+}
+
+/// Without a loader nothing tells how many steps there were before the counter was found.
+#[test]
+fn steps_of_a_counter_that_began_late_are_at_least_so_many() {
+    let mut run = Run::new();
+    let optimizer = run.optimizer();
+    for step in 1..=100 {
+        let read = if step > 5 { &[optimizer][..] } else { &[] };
+        run.ticks(4, &forward(), read);
+        run.ticks(4, &backward(), read);
+        run.add(optimizer, 1);
+        run.ticks(2, &update(), read);
+    }
+    let profile = run.profile();
+    let progress = progress(&profile);
+    assert_eq!(progress.steps, 95);
+    let from_ns = progress.counted_from_ns.unwrap();
+    assert!((490_000_000..520_000_000).contains(&from_ns), "{from_ns}");
+    let text = render_summary(&profile, &analyze(&profile), TextOptions::default());
+    assert!(
+        text.contains("\nSTEPS at least 95 (counted from 0.5 s on)"),
+        "{text}"
+    );
+    assert_eq!(json(&profile)["progress"]["counted_from_s"], 0.505);
+}
+
+/// `next(iter(loader))` before each epoch evaluates nothing, and an epoch that was begun need not have ended.
+#[test]
+fn a_look_at_the_first_batch_is_no_evaluation() {
+    let mut run = Run::new();
+    let optimizer = run.optimizer();
+    for epoch in 0..3 {
+        let look = run.loader("Photos");
+        run.ticks(1, &input(), &[look, optimizer]);
+        run.add(look, 1);
+        run.ticks(2, &script(&[]), &[look, optimizer]);
+        let train = run.loader("Photos");
+        for _ in 0..if epoch == 2 { 3 } else { 12 } {
+            run.batch(train, optimizer, true, 1);
+        }
+    }
+    let profile = run.profile();
+    let progress = progress(&profile);
+    assert_eq!(progress.evaluation.passes, 0);
+    assert_eq!(progress.epochs, Some(3));
+    let text = render_summary(&profile, &analyze(&profile), TextOptions::default());
+    assert!(!text.contains("evaluation"), "{text}");
+    assert!(
+        text.contains("epochs begun 3, 2 of them to their end"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_part_of_an_epoch_is_none() {
+    let mut run = Run::new();
+    let (optimizer, loader) = (run.optimizer(), run.loader("Photos"));
+    for _ in 0..12 {
+        run.batch(loader, optimizer, true, 1);
+    }
+    let profile = run.profile();
+    let text = render_summary(&profile, &analyze(&profile), TextOptions::default());
+    assert!(text.contains("| epochs begun 1"), "{text}");
+}
+
+/// Every second loader lived between two polls: the steps that its batches made were counted.
+#[test]
+fn epochs_that_were_missed_are_told() {
+    let mut run = Run::new();
+    let optimizer = run.optimizer();
+    for epoch in 0..20 {
+        let train = run.loader("Photos");
+        let read = [train, optimizer];
+        let read = if epoch % 2 == 0 {
+            &read[..]
+        } else {
+            &read[1..]
+        };
+        for _ in 0..8 {
+            run.add(train, 1);
+            run.ticks(2, &backward(), read);
+            run.add(optimizer, 1);
+            run.ticks(1, &update(), read);
+        }
+    }
+    let profile = run.profile();
+    assert!(progress(&profile).more_epochs);
+    let text = render_summary(&profile, &analyze(&profile), TextOptions::default());
+    assert!(text.contains("epochs at least 10"), "{text}");
+}

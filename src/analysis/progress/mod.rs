@@ -126,8 +126,12 @@ pub struct Progress {
     pub class: String,
     /// Steps that ended in the recording.
     pub steps: u64,
-    /// Passes that trained; `None` where no loader was seen, and nothing else counts epochs.
+    /// From the start of the recording to the first reading of the counter, ns, where more steps may have ended before it.
+    pub counted_from_ns: Option<u64>,
+    /// Passes that began and trained; `None` where no loader was seen, and nothing else counts epochs.
     pub epochs: Option<u64>,
+    /// Whether there were more: the batches of those that were seen are too few for the steps.
+    pub more_epochs: bool,
     /// How long epochs took that were seen whole, with what came between them, ns.
     pub epoch_ns: Vec<u64>,
     /// Batches for a step: more than 1 where gradients are accumulated. `None` where it is no whole number.
@@ -142,6 +146,8 @@ pub struct Progress {
     pub times: Option<StepTimes>,
     /// Where that time went, by phase, most first.
     pub phases: Vec<PhaseTime>,
+    /// Collectives in other phases than `communication`, as a share of the steps' time: DDP's are part of backward.
+    pub collectives_elsewhere: Share,
     /// Steps much longer than the others.
     pub slow: Vec<SlowStep>,
     /// Passes without a step.
@@ -189,6 +195,7 @@ pub fn progress(
         StepUnit::Batch => Evaluation::default(),
         StepUnit::Optimizer => evaluation(&passes),
     };
+    let more_epochs = passes::are_missing(&passes, counted.steps);
     let lightning = series::last_value(profile, process, CounterKind::LightningEpochs);
     let epochs = match (training.len(), lightning) {
         (0, Some(ended)) if ended > 0 => Some(ended),
@@ -200,6 +207,10 @@ pub fn progress(
         source: Some(counted.kind),
         class: counted.class.clone(),
         steps: counted.steps,
+        counted_from_ns: counted
+            .late_ns
+            .map(|late_ns| late_ns.saturating_sub(profile.start_ns)),
+        more_epochs: more_epochs && counted.unit == StepUnit::Optimizer,
         epochs: epochs.filter(|_| counted.unit == StepUnit::Optimizer),
         epoch_ns: match counted.unit {
             StepUnit::Optimizer => passes::epoch_times(profile, &passes),
@@ -210,6 +221,7 @@ pub fn progress(
         batch_size,
         warm_up: timed.warm_up,
         phases: timed.phases,
+        collectives_elsewhere: timed.collectives_elsewhere,
         slow: timed.slow,
         times: timed.times,
         evaluation,
@@ -246,9 +258,13 @@ fn batch_size(profile: &Profile, training: &[&Pass]) -> Option<u64> {
     sizes.all(|size| size == Some(first)).then_some(first)
 }
 
+/// Passes without a step. One of a single batch beside longer ones that train is a look at the data, `next(iter(loader))`, or the begin
+/// of an epoch whose first step was not seen.
 fn evaluation(passes: &[Pass]) -> Evaluation {
     let mut sum = Evaluation::default();
-    for pass in passes.iter().filter(|pass| !pass.trains) {
+    let longer = passes.iter().any(|pass| pass.trains && pass.batches > 1);
+    let evaluates = |pass: &&Pass| !pass.trains && (pass.batches > 1 || !longer);
+    for pass in passes.iter().filter(evaluates) {
         sum.passes += 1;
         sum.batches = sum.batches.saturating_add(pass.batches);
         let ns = pass.end_ns.saturating_sub(pass.start_ns);

@@ -160,6 +160,18 @@ pub(super) fn batches_per_step(passes: &[Pass]) -> Option<u64> {
     (each > 0 && off <= excused).then_some(each)
 }
 
+/// Whether more passes trained than were seen: one that begins and ends between two polls of a thread is missed, and its steps are
+/// not.
+pub(super) fn are_missing(passes: &[Pass], steps: u64) -> bool {
+    let training = passes.iter().filter(|pass| pass.trains);
+    let (mut batches, mut count) = (0_u64, 0_u64);
+    for pass in training {
+        batches = batches.saturating_add(pass.batches);
+        count += 1;
+    }
+    count > 1 && steps > batches.saturating_add(count).saturating_add(batches / 20)
+}
+
 /// Epochs that were seen whole: from the start of a pass that trained to that of the next one.
 pub(super) fn whole_epochs(profile: &Profile, passes: &[Pass]) -> Vec<(u64, u64)> {
     let training: Vec<&Pass> = passes.iter().filter(|pass| pass.trains).collect();

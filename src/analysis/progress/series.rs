@@ -58,6 +58,8 @@ pub(super) struct Counted {
     pub(super) steps: u64,
     /// Those before the first reading.
     pub(super) earlier: u64,
+    /// When the first reading was made, where steps may have ended before it that nothing tells of.
+    pub(super) late_ns: Option<u64>,
     /// By time.
     pub(super) ended: Vec<Ended>,
 }
@@ -193,18 +195,45 @@ fn counted(
         thread: points.first().map(|point| point.thread),
         steps: done,
         earlier: 0,
+        late_ns: None,
         ended,
     };
-    counted.earlier = earlier(profile, process, &counted, base);
+    let earlier = earlier(profile, process, &counted, base);
+    counted.earlier = earlier.unwrap_or(0);
+    if earlier.is_none() {
+        counted.late_ns = late(profile, &counted, points);
+    }
     counted.steps = counted.steps.saturating_add(counted.earlier);
     counted
 }
 
+/// When the counter was first read, if its thread had trained for longer than a step takes by then.
+fn late(profile: &Profile, counted: &Counted, points: &[&ProgressPoint]) -> Option<u64> {
+    const STEPS: f64 = 1.5;
+    const ATTACHED_NS: u64 = 100_000_000;
+    let first_ns = points.first()?.time_ns;
+    let (from, to) = (counted.ended.first()?, counted.ended.last()?);
+    let steps: u64 = counted.ended.iter().skip(1).map(|ended| ended.count).sum();
+    let step_ns = to.before_ns.saturating_sub(from.before_ns) as f64 / steps.max(1) as f64;
+    let samples = thread_samples(profile, counted.thread);
+    let trains = |sample: &&&ProfileSample| {
+        matches!(
+            sample.phase,
+            Phase::Forward | Phase::Backward | Phase::Recompute | Phase::Optimizer
+        )
+    };
+    let begin_ns = samples.iter().find(trains)?.start_ns;
+    let gap_ns = first_ns.saturating_sub(begin_ns);
+    // Who attaches asks for no step of before, and a few ticks are no matter.
+    let least_ns = if is_whole(profile) { 0 } else { ATTACHED_NS };
+    (gap_ns as f64 > STEPS * step_ns && gap_ns >= least_ns).then_some(first_ns)
+}
+
 /// Steps before the counter was first read, in a recording that begins with the program: as many as the batches that had been
-/// given out by then were good for.
-fn earlier(profile: &Profile, process: ProcessId, counted: &Counted, base: u64) -> u64 {
+/// given out by then were good for. `None` where nothing tells.
+fn earlier(profile: &Profile, process: ProcessId, counted: &Counted, base: u64) -> Option<u64> {
     if !is_whole(profile) {
-        return 0;
+        return None;
     }
     if counted.kind != CounterKind::ParameterVersion {
         // It counts from the first step on, unless the run was resumed.
@@ -212,11 +241,9 @@ fn earlier(profile: &Profile, process: ProcessId, counted: &Counted, base: u64) 
             .iter()
             .filter_map(|(_, points)| points.iter().map(|point| point.value).max())
             .fold(0, u64::saturating_add);
-        return if base <= given { base } else { 0 };
+        return Some(if base <= given { base } else { 0 });
     }
-    let Some((batches, each)) = first_pass(profile, process, counted) else {
-        return 0;
-    };
+    let (batches, each) = first_pass(profile, process, counted)?;
     let samples = thread_samples(profile, counted.thread);
     let mut votes: FxHashMap<u64, usize> = FxHashMap::default();
     let mut steps_done = 0;
@@ -240,7 +267,7 @@ fn earlier(profile: &Profile, process: ProcessId, counted: &Counted, base: u64) 
     votes
         .into_iter()
         .max_by_key(|&(before, votes)| (votes, std::cmp::Reverse(before)))
-        .map_or(0, |(before, _)| before)
+        .map(|(before, _)| before)
 }
 
 /// The readings of the first pass in which steps were made, and how many batches go into a step of it.
@@ -269,13 +296,22 @@ fn first_pass<'p>(
     }
     let pass = best?;
     let (begin, end) = (pass.first()?, pass.last()?);
+    // Either counter may have been found long after the other: what both were read over.
+    let from_ns = begin.time_ns.max(first.after_ns);
+    let to_ns = end.time_ns.min(last.before_ns);
     let steps: u64 = counted
         .ended
         .iter()
-        .filter(|step| step.before_ns > begin.time_ns && step.before_ns <= end.time_ns)
+        .filter(|step| step.before_ns > from_ns && step.before_ns <= to_ns)
         .map(|step| step.count)
         .fold(0, u64::saturating_add);
-    let batches = end.value.saturating_sub(begin.value);
+    let given = |until_ns: u64| {
+        let mut until = pass.iter().rev();
+        until
+            .find(|point| point.time_ns <= until_ns)
+            .map_or(begin.value, |point| point.value)
+    };
+    let batches = given(to_ns).saturating_sub(given(from_ns));
     // Of short passes the ends count: a batch more or less.
     let each = (batches as f64 / steps.max(1) as f64).round() as u64;
     (steps > 0 && each > 0).then_some((pass, each))
@@ -364,6 +400,7 @@ fn batches(profile: &Profile, process: ProcessId) -> Option<Counted> {
         thread,
         steps,
         earlier: 0,
+        late_ns: None,
         ended,
     })
 }

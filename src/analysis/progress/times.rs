@@ -4,8 +4,8 @@ use super::passes::Pass;
 use super::series::{Counted, Step, is_whole, listed, thread_samples};
 use super::{PhaseTime, SlowStep, Spread, StepTimes, WarmUp};
 use crate::analysis::functions::user_line;
-use crate::analysis::intervals::Shares;
-use crate::model::category::Phase;
+use crate::analysis::intervals::{Share, Shares};
+use crate::model::category::{Phase, SummaryRow};
 use crate::model::profile::{Profile, ProfileSample};
 
 /// Ticks that a step must last for its length to be told.
@@ -28,6 +28,7 @@ pub(super) struct Timed {
     pub(super) warm_up: WarmUp,
     pub(super) times: Option<StepTimes>,
     pub(super) phases: Vec<PhaseTime>,
+    pub(super) collectives_elsewhere: Share,
     pub(super) slow: Vec<SlowStep>,
 }
 
@@ -77,13 +78,15 @@ pub(super) fn timed(
         phases.get(warm..).unwrap_or(&[]),
     );
     let tick_ns = 1e9 / profile.run.rate_hz.max(1e-3);
+    let (phase_times, collectives_elsewhere) = phase_times(steps, samples);
     Timed {
         warm_up: match is_whole(profile) || warm > 0 {
             true => warm_up,
             false => WarmUp::default(),
         },
         times: step_times(steps, tick_ns),
-        phases: phase_times(steps, samples),
+        phases: phase_times,
+        collectives_elsewhere,
         slow: slow_steps(profile, steps, phases, samples, tick_ns),
     }
 }
@@ -198,7 +201,9 @@ fn spread(steps: &[Step], lengths: &[u64], mean_ns: f64) -> Spread {
     }
 }
 
-fn phase_times(steps: &[Step], samples: &[&ProfileSample]) -> Vec<PhaseTime> {
+/// And the share of collectives in other phases than theirs.
+fn phase_times(steps: &[Step], samples: &[&ProfileSample]) -> (Vec<PhaseTime>, Share) {
+    const ELSEWHERE: usize = Phase::ALL.len();
     let (mut total_ns, mut ticks) = (0_u64, 0_u64);
     let mut of = vec![0_u64; Phase::ALL.len()];
     let mut seen_last = None;
@@ -211,15 +216,22 @@ fn phase_times(steps: &[Step], samples: &[&ProfileSample]) -> Vec<PhaseTime> {
         seen_last = Some(sample.start_ns);
     }
     if total_ns == 0 {
-        return Vec::new();
+        return (Vec::new(), Share::default());
     }
-    let mut shares = Shares::new(total_ns, ticks, Phase::ALL.len());
+    let mut shares = Shares::new(total_ns, ticks, ELSEWHERE + 1);
     seen_last = None;
     for (_, sample, ns) in overlaps(steps, samples) {
         let is_new = seen_last != Some(sample.start_ns);
         let ticks = if is_new { sample.ticks } else { 0 };
         seen_last = Some(sample.start_ns);
-        shares.add(ns, ticks, &[(sample.phase as usize, ns)]);
+        let is_elsewhere =
+            sample.row == SummaryRow::Communication && sample.phase != Phase::Communication;
+        let elsewhere_ns = if is_elsewhere { ns } else { 0 };
+        shares.add(
+            ns,
+            ticks,
+            &[(sample.phase as usize, ns), (ELSEWHERE, elsewhere_ns)],
+        );
     }
     let mut times: Vec<PhaseTime> = Phase::ALL
         .iter()
@@ -231,7 +243,7 @@ fn phase_times(steps: &[Step], samples: &[&ProfileSample]) -> Vec<PhaseTime> {
         })
         .collect();
     times.sort_by(|left, right| right.per_step_ns.total_cmp(&left.per_step_ns));
-    times
+    (times, shares.share(ELSEWHERE))
 }
 
 /// Steps far beyond the others, the longest first, with the phase that took more than it usually does.

@@ -24,8 +24,12 @@ pub struct Progress {
     pub class: String,
     /// Steps that ended in the recording.
     pub steps: u64,
-    /// Passes over the data that trained; null where that is not known.
+    /// From when on they were counted, where more may have ended before.
+    pub counted_from_s: Option<f64>,
+    /// Passes over the data that began and trained; null where that is not known.
     pub epochs: Option<u64>,
+    /// Whether there were more.
+    pub more_epochs: bool,
     /// Steps a second, less warm-up and what lay between passes; null where too few were seen.
     pub steps_per_s: Option<f64>,
     /// Samples of the dataset a second, of this process alone; null where the batch size is not known.
@@ -44,6 +48,8 @@ pub struct Progress {
     pub evaluation: Option<Evaluation>,
     /// Wall time of the training thread in a step, by phase.
     pub phases: BTreeMap<String, PhaseMs>,
+    /// Share of the steps' time in collectives that lie in other phases than `communication`.
+    pub collectives_elsewhere: Interval,
     /// Steps that took much longer than others.
     pub slow: Vec<Slow>,
 }
@@ -133,7 +139,9 @@ pub(super) fn progress(profile: &Profile, process: &ProcessSummary) -> Option<Pr
         source: analysed.source.map(|kind| kind.name()),
         class: analysed.class.clone(),
         steps: analysed.steps,
+        counted_from_s: analysed.counted_from_ns.map(seconds),
         epochs: analysed.epochs,
+        more_epochs: analysed.more_epochs,
         steps_per_s: analysed.steps_per_s(),
         samples_per_s: analysed.samples_per_s(),
         batches: analysed.batches,
@@ -146,6 +154,7 @@ pub(super) fn progress(profile: &Profile, process: &ProcessSummary) -> Option<Pr
         },
         evaluation: evaluation(analysed),
         phases: phases(profile, analysed),
+        collectives_elsewhere: interval(&analysed.collectives_elsewhere),
         slow: analysed
             .slow
             .iter()

@@ -51,7 +51,14 @@ fn headline(out: &mut String, progress: &Progress) {
         StepUnit::Optimizer => "STEPS",
         StepUnit::Batch => "BATCHES",
     };
-    let mut facts = vec![format!("{unit} {}", count(progress.steps))];
+    let mut facts = vec![match progress.counted_from_ns {
+        Some(ns) => format!(
+            "{unit} at least {} (counted from {} on)",
+            count(progress.steps),
+            seconds(ns)
+        ),
+        None => format!("{unit} {}", count(progress.steps)),
+    }];
     match &progress.times {
         None => facts.push("too few to be timed".to_owned()),
         Some(times) => facts.extend(times_of(times)),
@@ -62,9 +69,25 @@ fn headline(out: &mut String, progress: &Progress) {
         facts.push(format!("{}/s", number(rate)));
     }
     if let Some(epochs) = progress.epochs {
-        facts.push(format!("epochs {}", count(epochs)));
+        facts.push(epochs_text(progress, epochs));
     }
     wrapped(out, &facts, "| ");
+}
+
+/// A pass that began need not have been seen to its end.
+fn epochs_text(progress: &Progress, epochs: u64) -> String {
+    let whole = progress.epoch_ns.len() as u64;
+    let counted = progress.source == Some(CounterKind::LightningSteps);
+    match (whole, progress.more_epochs) {
+        (_, true) => format!("epochs at least {}", count(epochs)),
+        (whole, _) if whole >= epochs || counted => format!("epochs {}", count(epochs)),
+        (0, _) => format!("epochs begun {}", count(epochs)),
+        (whole, _) => format!(
+            "epochs begun {}, {} of them to their end",
+            count(epochs),
+            count(whole)
+        ),
+    }
 }
 
 fn times_of(times: &StepTimes) -> Vec<String> {
@@ -151,9 +174,14 @@ fn evaluation(out: &mut String, progress: &Progress) {
         "passes"
     };
     let text = format!(
-        "  evaluation: {} {passes} without a step, {} batches, {}",
+        "  evaluation: {} {passes} without a step, {} {}, {}",
         count(evaluation.passes),
         count(evaluation.batches),
+        if evaluation.batches == 1 {
+            "batch"
+        } else {
+            "batches"
+        },
         seconds(evaluation.ns)
     );
     line(out, &[cut(&text, WIDTH)]);
@@ -168,8 +196,8 @@ fn phases(out: &mut String, profile: &Profile, process: &ProcessSummary, progres
     } else {
         "wall time"
     };
-    let title = format!("  {whose} of a step");
-    line(out, &[format!("{title:<38}   ms/step   share")]);
+    let title = format!("  {whose} of a step, by phase");
+    line(out, &[format!("{title:<38}   ms/step   % of steps")]);
     let mut small = 0.0;
     for phase in &progress.phases {
         if phase.share.value < SMALL {
@@ -191,6 +219,16 @@ fn phases(out: &mut String, profile: &Profile, process: &ProcessSummary, progres
             "rest",
             milliseconds(small / 1e6),
             percent(small / times.mean_ns.max(1.0))
+        );
+        line(out, &[text]);
+    }
+    if progress.collectives_elsewhere.value >= SMALL {
+        let tenths = (progress.collectives_elsewhere.value * 1000.0).round() as u32;
+        let text = format!(
+            "    {:<36}{:>10}  {}",
+            "of these, collectives in other phases",
+            milliseconds(progress.collectives_elsewhere.value * times.mean_ns / 1e6),
+            share(&progress.collectives_elsewhere, tenths)
         );
         line(out, &[text]);
     }
