@@ -76,9 +76,12 @@ pub struct CompileTable {
 }
 
 impl CompileTable {
-    /// Whether nothing of torch.compile was seen.
+    /// Whether nothing was compiled that could be seen. Dynamo's own functions run without that, too.
     pub fn is_empty(&self) -> bool {
-        self.compile_ns == 0 && self.run_ns == 0 && self.graph_breaks.is_empty()
+        let compiles = self.stages.iter().any(|&(stage, ns)| {
+            ns > 0 && !matches!(stage, CompileStage::Dynamo | CompileStage::Other)
+        });
+        !compiles && self.run_ns == 0 && self.functions.is_empty() && self.graph_breaks.is_empty()
     }
 }
 

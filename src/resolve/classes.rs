@@ -160,7 +160,13 @@ impl<'a, 'i> Classifier<'a, 'i> {
                 found,
                 Some(Phase::Forward | Phase::Backward | Phase::Recompute | Phase::Optimizer)
             );
+            let learns = trains && found != Some(Phase::Forward);
             if let Some(process) = processes.get_mut(process.index()) {
+                process.samples += 1;
+                process.wall_ns = process.wall_ns.saturating_add(sample.weight_ns);
+                if learns {
+                    process.learning_ns = process.learning_ns.saturating_add(sample.weight_ns);
+                }
                 process.worker_loop |= shape.worker_loop;
                 process.python |= shape.python;
                 if trains {

@@ -11,6 +11,12 @@ pub struct ProcessFacts {
     pub worker_loop: bool,
     /// Nanoseconds in forward, backward and optimizer.
     pub training_ns: u64,
+    /// The part of `training_ns` in backward and optimizer: evaluation has none.
+    pub learning_ns: u64,
+    /// Samples of its threads.
+    pub samples: u64,
+    /// Nanoseconds that these stand for, all threads together.
+    pub wall_ns: u64,
     /// It has a Python interpreter.
     pub python: bool,
 }
@@ -130,7 +136,8 @@ fn ancestors(processes: &[ProcessInfo], of: usize) -> Vec<usize> {
 /// | 3 | the command names a launcher, and nothing was trained, or a child of it trained | launcher; other where it is its parent's command, too: a fork that was not seen to exec |
 /// | 4 | something was trained | trainer |
 /// | 5 | it descends from a process that trained, and did not train | DataLoader worker if that one spawned it by `multiprocessing`, else other |
-/// | 6 | it has torch, or the environment names a rank, or it is the root | trainer, unless its children train: launcher |
+/// | 6 | nothing of it was sampled, or it ended within 50 ms, and it is not the root | other: a fork that was seen before its exec |
+/// | 7 | it has torch, or the environment names a rank, or it is the root | trainer, unless its children train: launcher |
 pub fn roles(processes: &[ProcessInfo], facts: &[ProcessFacts], root_pid: i32) -> Vec<Role> {
     let lines: Vec<Vec<usize>> = (0..processes.len())
         .map(|index| ancestors(processes, index))
@@ -167,10 +174,11 @@ pub fn roles(processes: &[ProcessInfo], facts: &[ProcessFacts], root_pid: i32) -
     roles
 }
 
-/// What a process imports may look like training for a moment. Where its descendants train it is no trainer for that.
+/// What a process imports may look like training for a moment. Where its descendants train it is no trainer for that, and none for
+/// evaluating what they trained.
 fn without_traces(facts: &[ProcessFacts], lines: &[Vec<usize>]) -> Vec<ProcessFacts> {
     const TRACE: u64 = 50;
-    let mut below = vec![0; facts.len()];
+    let mut below = vec![(0, 0); facts.len()];
     for (fact, line) in facts
         .iter()
         .zip(lines)
@@ -178,12 +186,14 @@ fn without_traces(facts: &[ProcessFacts], lines: &[Vec<usize>]) -> Vec<ProcessFa
     {
         for &ancestor in line {
             if let Some(most) = below.get_mut(ancestor) {
-                *most = fact.training_ns.max(*most);
+                *most = (fact.training_ns.max(most.0), fact.learning_ns.max(most.1));
             }
         }
     }
     let own = facts.iter().zip(below).map(|(fact, below)| ProcessFacts {
-        training_ns: match fact.training_ns.saturating_mul(TRACE) < below {
+        training_ns: match fact.training_ns.saturating_mul(TRACE) < below.0
+            || fact.learning_ns.saturating_mul(TRACE) < below.1
+        {
             true => 0,
             false => fact.training_ns,
         },
@@ -205,6 +215,7 @@ fn role_of(
         number: 0,
         trainer: None,
     };
+    const SHORT_NS: u64 = 50_000_000;
     if fact.worker_loop {
         return worker;
     }
@@ -238,6 +249,10 @@ fn role_of(
     }
     if child_trained {
         return Role::Launcher;
+    }
+    let is_short = process.exited && fact.wall_ns < SHORT_NS;
+    if (fact.samples == 0 || is_short) && !is_root {
+        return Role::Other;
     }
     if process.has_torch || rank.is_some() || is_root {
         return as_trainer;

@@ -45,6 +45,14 @@ pub const FRAMEWORK_PHASES: &[PhaseRule] = &[
     ),
     // data_loader.py: DataLoaderShard.__iter__ and others are generators around the DataLoader, and move batches to the device.
     rule("accelerate/data_loader.py", "*", Weak(Phase::Input)),
+    // optimizer.py, scheduler.py: what they do around torch's own, with each step (1.15 looks for an installed package every time).
+    rule("accelerate/optimizer.py", "step", Strong(Phase::Optimizer)),
+    rule(
+        "accelerate/optimizer.py",
+        "zero_grad",
+        Strong(Phase::Optimizer),
+    ),
+    rule("accelerate/scheduler.py", "step", Strong(Phase::Optimizer)),
     // Checkpoints: what is gathered for them, and written by other means than torch.save.
     rule(
         "lightning/pytorch/trainer/trainer.py",

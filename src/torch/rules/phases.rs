@@ -233,10 +233,9 @@ pub const PYTHON_PHASES: &[PhaseRule] = &[
         NoMark,
     ),
     rule("torch/_functorch/aot_autograd.py", "forward", NoMark),
-    rule("torch/_dynamo/eval_frame.py", "compile_wrapper", NoMark),
-    rule("torch/_dynamo/eval_frame.py", "_fn", NoMark),
-    rule("torch/_dynamo/eval_frame.py", "__call__", NoMark),
-    rule("torch/_dynamo/eval_frame.py", "_call_impl", NoMark),
+    // What switches the compiler on and off around a function: FSDP2 does so with every hook.
+    rule("torch/_dynamo/eval_frame.py", "*", NoMark),
+    rule("torch/_dynamo/decorators.py", "*", NoMark),
     rule("torch/_dynamo/external_utils.py", "*", NoMark),
     rule("torch/_dynamo/callback.py", "*", NoMark),
     rule(
