@@ -190,9 +190,7 @@ fn the_head_states_command_duration_rate_and_samples() {
     );
     assert_eq!(
         drawing.texts["subtitle"].as_deref(),
-        Some(
-            "57.0 ms at 100 Hz · 16 thread samples (3 threads, 2 processes) · host time, width = seconds of each thread"
-        )
+        Some("57.0 ms at 100 Hz · 16 thread samples (3 threads, 2 processes)")
     );
 }
 

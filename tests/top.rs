@@ -216,3 +216,22 @@ fn without_a_terminal_it_says_what_to_use() {
         "{said}"
     );
 }
+
+/// A terminal that knows no escape sequences gets lines.
+#[test]
+fn a_dumb_terminal_gets_lines() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(target) = busy() else {
+        return;
+    };
+    let options = format!("top --pid {}", target.pid());
+    let Some(mut terminal) = Terminal::start_with(folder.path(), &options, "TERM=dumb") else {
+        return;
+    };
+    terminal.wait_for("(hangs.py:");
+    terminal.press(b"\x03");
+    let (status, screen) = terminal.end();
+    assert_eq!(status, Some(0), "{screen:?}");
+    assert!(!screen.contains('\u{1b}'), "{screen:?}");
+    assert!(screen.contains("%Own  %Total"), "{screen:?}");
+}

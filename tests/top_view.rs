@@ -22,7 +22,7 @@ use torchspy::recording::Recording;
 use torchspy::resolve::resolve_recording;
 use torchspy::sampling::session::ProgressSnapshot;
 use torchspy::top::Status;
-use torchspy::top::draw::{Colours, draw};
+use torchspy::top::draw::{Colours, draw, plain};
 use torchspy::top::state::{State, View};
 
 /// Ticks of a segment.
@@ -314,4 +314,52 @@ fn a_pid_given_out_again_is_another_process() {
     next.processes[0].start_ticks += 1;
     live.add(next);
     assert_eq!(live.processes[&100].since.wall_ns, TICKS * TICK_NS);
+}
+
+/// Equal own time is sorted by total time; tabs, facts and verdict are whole in 80 columns.
+#[test]
+fn ties_go_by_total_time_and_the_head_fits_80_columns() {
+    let live = watched(25);
+    let mut state = State::default();
+    let shown = drawn(&live, &status(), &mut state, (80, 24));
+    let at = |text: &str| {
+        shown
+            .find(text)
+            .unwrap_or_else(|| panic!("{text}:\n{shown}"))
+    };
+    // Functions without own time.
+    assert!(at("100.0%") < at("Module._call_impl"), "{shown}");
+    assert!(at("Sequential.forward") < at("Tensor.backward"), "{shown}");
+    assert!(
+        shown.contains(
+            " F Functions  L Lines  n Native  o Ops  m Modules  a Phases  t Threads  P Procs"
+        ),
+        "{shown}"
+    );
+    let mut head = shown
+        .lines()
+        .take_while(|line| !line.contains("F Functions"));
+    assert!(head.all(|line| !line.contains('…')), "{shown}");
+}
+
+#[test]
+fn plain_lines_have_head_and_table_and_no_keys() {
+    let live = watched(25);
+    let text = plain(&live, &status(), &mut State::default(), 80, 20);
+    assert!(
+        text.starts_with("torchspy  python train.py\ntrainer pid 100 | 01:02:03"),
+        "{text}"
+    );
+    assert!(
+        text.contains("VERDICT") && text.contains("Conv2d.forward"),
+        "{text}"
+    );
+    assert!(
+        !text.contains("q quit") && !text.contains('\u{1b}'),
+        "{text}"
+    );
+    assert!(
+        text.lines().all(|line| line.chars().count() <= 80),
+        "{text}"
+    );
 }

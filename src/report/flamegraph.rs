@@ -140,7 +140,7 @@ fn wording() -> redraw::Wording {
         base_caption: "threads side by side, one scale (click: show all)",
         base_tooltip: "Each box below is one thread. Widths are that thread's own time; this bar is no sum of wall time.",
         matched: r#"(width / 1e9).toFixed(2) + " s""#,
-        notes: Vec::new(),
+        notes: vec!["host time; the width of a box is seconds of its own thread".to_owned()],
     }
 }
 
@@ -193,20 +193,25 @@ fn lay_out(title: String, subtitle: String, boxes: &[Drawn]) -> Result<String, F
     String::from_utf8(svg).map_err(|_| FlamegraphError::Layout("not UTF-8"))
 }
 
+/// Letters of a title, of the host in it, and of a subtitle, that [`redraw::NARROW`] pixels hold: inferno's titles are of 17 pixels.
+const TITLE: usize = (redraw::NARROW / (17.0 * 0.59)) as usize;
+const HOST: usize = 20;
+const SUBTITLE: usize = (redraw::NARROW / (12.0 * 0.59)) as usize - 2;
+
 /// `torchspy · python train.py`, and the host, which tells drawings of several nodes apart.
 fn title(view: &View<'_>) -> String {
     let run = &view.profile().run;
     let command = if run.command.is_empty() {
         format!("pid {}", run.pid)
     } else {
-        shown_command(&run.command, 70)
+        shown_command(&run.command, TITLE - HOST)
     };
     let host = if run.host.is_empty() {
         String::new()
     } else {
-        format!(" on {}", label::clean(&run.host, 30))
+        format!(" on {}", label::clean(&run.host, HOST - " on ".len()))
     };
-    format!("{}{host}", label::clean(&command, 70))
+    format!("{}{host}", label::clean(&command, TITLE - HOST))
 }
 
 /// Duration, rate, samples, and what the time is.
@@ -232,8 +237,7 @@ fn subtitle(view: &View<'_>) -> String {
             label::clean(&profile.missing.join("; "), 60)
         );
     }
-    text.push_str(" · host time, width = seconds of each thread");
-    text
+    label::clean(&text, SUBTITLE)
 }
 
 fn nothing_to_draw(view: &View<'_>) -> String {

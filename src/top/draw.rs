@@ -78,6 +78,29 @@ pub fn draw(
     }
 }
 
+/// The same as lines of text without escape sequences or keys, for terminals that can do no more (`TERM=dumb`).
+pub fn plain(live: &Live, status: &Status, state: &mut State, width: u16, height: u16) -> String {
+    let area = Rect::new(0, 0, width, height);
+    let lines = head_lines(live, status, state, area);
+    let mut text: String = lines
+        .iter()
+        .map(|(_, line)| format!("{}\n", cut(line, usize::from(width))))
+        .collect();
+    let body = Rect::new(0, 0, width, height.saturating_sub(lines.len() as u16));
+    let mut buffer = Buffer::empty(body);
+    let table = table(live, state, width);
+    draw_table(&mut buffer, body, &table, state, Colours::None);
+    for y in 0..body.height {
+        let cells = (0..width).filter_map(|x| buffer.cell((x, y)));
+        let line: String = cells.map(|cell| cell.symbol()).collect();
+        if !line.trim_end().is_empty() {
+            text.push_str(line.trim_end());
+            text.push('\n');
+        }
+    }
+    text
+}
+
 /// The head, with what can be spared left out where the body would be too low.
 fn head_lines(live: &Live, status: &Status, state: &State, area: Rect) -> Vec<(Kind, String)> {
     let mut lines = head(live, status, state, usize::from(area.width));
@@ -114,14 +137,25 @@ fn cut(text: &str, width: usize) -> String {
 }
 
 fn tabs(buffer: &mut Buffer, area: Rect, y: u16, view: View, colours: Colours) {
-    let names: Vec<(View, String)> = View::ALL
-        .into_iter()
-        .map(|each| {
+    let titles = |short: bool| -> Vec<(View, String)> {
+        let named = View::ALL.into_iter().map(|each| {
             let (title, key) = each.title();
+            let title = match each {
+                View::Operators if short => "Ops",
+                View::Processes if short => "Procs",
+                _ => title,
+            };
             (each, format!(" {key} {title} "))
-        })
-        .collect();
-    let whole: usize = names.iter().map(|(_, name)| name.len()).sum();
+        });
+        named.collect()
+    };
+    let length =
+        |names: &[(View, String)]| -> usize { names.iter().map(|(_, name)| name.len()).sum() };
+    let mut names = titles(false);
+    if length(&names) > usize::from(area.width) {
+        names = titles(true);
+    }
+    let whole = length(&names);
     let mut x = area.x;
     for (each, mut name) in names {
         // On a narrow screen only the view that is shown has its whole name.

@@ -56,7 +56,10 @@ pub fn head(live: &Live, status: &Status, state: &State, width: usize) -> Vec<Li
     let room = width.saturating_sub("torchspy  ".len() + mark.len());
     let command = shown_command(&live.run.command, room);
     line(Kind::Title, format!("torchspy  {command}{mark}"), false);
-    line(Kind::Plain, facts(live, status, process), false);
+    let facts = facts(live, status, process);
+    for (index, text) in wrapped(&facts, width).into_iter().enumerate() {
+        line(Kind::Plain, text, index > 0);
+    }
     if let Some(text) = process.and_then(progress) {
         line(Kind::Plain, text, false);
     }
@@ -68,7 +71,12 @@ pub fn head(live: &Live, status: &Status, state: &State, width: usize) -> Vec<Li
         line(Kind::Plain, format!("no GPU: {}", printable(why)), true);
     }
     if let Some(verdict) = &live.outlook.verdict {
-        line(Kind::Verdict, format!("VERDICT {verdict}"), false);
+        for (index, text) in wrapped(&format!("VERDICT {verdict}"), width)
+            .into_iter()
+            .enumerate()
+        {
+            line(Kind::Verdict, text, index > 1);
+        }
     }
     if let Some(file) = &status.recording {
         line(
@@ -84,6 +92,24 @@ pub fn head(live: &Live, status: &Status, state: &State, width: usize) -> Vec<Li
             false,
         );
     }
+    lines
+}
+
+/// `text` in lines of `width` columns, those after the first indented.
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    const INDENT: &str = "        ";
+    let mut lines: Vec<String> = Vec::new();
+    let mut line = String::new();
+    for word in text.split_whitespace() {
+        let is_empty = line.trim().is_empty();
+        if !is_empty && line.chars().count() + 1 + word.chars().count() > width {
+            lines.push(std::mem::replace(&mut line, INDENT.to_owned()));
+        } else if !is_empty {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    lines.push(line);
     lines
 }
 

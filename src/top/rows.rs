@@ -123,12 +123,12 @@ fn both<K: Eq + Hash + Clone>(now: &Sums<K>, since: &Sums<K>) -> Vec<(K, Both)> 
         .collect()
 }
 
-fn weight(sort: Sort, (now, since): &Both) -> (u64, u64) {
+fn weight(sort: Sort, (now, since): &Both) -> (u64, u64, u64) {
     match sort {
-        Sort::OwnNow => (now.self_ns, since.self_ns),
-        Sort::TotalNow => (now.total_ns, since.total_ns),
-        Sort::OwnSince => (since.self_ns, now.self_ns),
-        Sort::TotalSince => (since.total_ns, now.total_ns),
+        Sort::OwnNow => (now.self_ns, now.total_ns, since.self_ns),
+        Sort::TotalNow => (now.total_ns, now.self_ns, since.total_ns),
+        Sort::OwnSince => (since.self_ns, since.total_ns, now.self_ns),
+        Sort::TotalSince => (since.total_ns, since.self_ns, now.total_ns),
     }
 }
 

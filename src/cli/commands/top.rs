@@ -19,13 +19,13 @@ use crate::os::program::is_found;
 use crate::os::signals::{Signals, is_foreground};
 use crate::sampling::session::Session;
 use crate::top::Status;
-use crate::top::draw::{Colours, draw};
+use crate::top::draw::{Colours, draw, plain};
 use crate::top::state::{Command, State};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use nix::sys::signal::Signal;
 use ratatui::crossterm::event::{Event, KeyEventKind};
 use std::ffi::OsString;
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -33,6 +33,9 @@ use std::time::{Duration, Instant};
 const NAP: Duration = Duration::from_millis(100);
 /// Who naps for so long was stopped meanwhile.
 const STOOD: Duration = Duration::from_secs(1);
+/// How often a terminal that cannot be drawn on is written to, and how much of it.
+const LINES: Duration = Duration::from_secs(2);
+const PLAIN: (u16, u16) = (80, 18);
 /// How often figures that no segment brings are drawn.
 const REDRAW: Duration = Duration::from_millis(500);
 
@@ -167,6 +170,13 @@ impl Top {
     }
 
     fn watch(&mut self) {
+        if std::env::var_os("TERM").is_some_and(|term| term == "dumb") {
+            if let Err(error) = self.print_lines() {
+                self.farewell
+                    .push(format!("warning: the terminal is gone: {error}"));
+            }
+            return;
+        }
         match Screen::take() {
             Ok(screen) => self.screen = Some(screen),
             Err(error) => {
@@ -178,6 +188,34 @@ impl Top {
         if let Err(error) = looked {
             self.farewell
                 .push(format!("warning: the terminal is gone: {error}"));
+        }
+    }
+
+    /// Lines now and then, where nothing can be drawn: no keys, until a signal or the end of the process.
+    fn print_lines(&mut self) -> io::Result<()> {
+        let mut written = Instant::now();
+        loop {
+            self.take_segments();
+            self.look_at_program();
+            let is_over = self.status.ended.is_some();
+            if is_over || written.elapsed() >= LINES {
+                let (width, height) = PLAIN;
+                let text = plain(&self.live, &self.status, &mut self.state, width, height);
+                let mut out = io::stdout().lock();
+                writeln!(out, "{text}")?;
+                out.flush()?;
+                written = Instant::now();
+            }
+            if is_over || has_hung_up() {
+                return Ok(());
+            }
+            std::thread::sleep(NAP);
+            while let Some(received) = self.signals.next() {
+                match received.signal {
+                    Signal::SIGTSTP | Signal::SIGUSR1 | Signal::SIGUSR2 => {}
+                    _ => return Ok(()),
+                }
+            }
         }
     }
 

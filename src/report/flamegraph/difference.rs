@@ -340,8 +340,7 @@ fn subtitle(diff: &Diff) -> String {
         }
         None => "no steps are known: shares of wall time are compared".to_owned(),
     };
-    let width = unit_name(diff.unit);
-    format!("{what} · training thread, host time, width = {width} of B")
+    what
 }
 
 fn wording(diff: &Diff) -> Wording {
@@ -360,7 +359,10 @@ fn wording(diff: &Diff) -> Wording {
             format!("{name} ({:.2} ms)", row.a.mean_ns / 1e6)
         })
         .collect();
-    let mut notes = Vec::new();
+    let width = unit_name(diff.unit);
+    let mut notes = vec![format!(
+        "training thread, host time; the width of a box is {width} of B"
+    )];
     if !gone.is_empty() {
         let more = gone.len().saturating_sub(MOST_GONE);
         let more = match more {
@@ -368,10 +370,9 @@ fn wording(diff: &Diff) -> Wording {
             more => format!(", and {more} more"),
         };
         let listed: Vec<String> = gone.into_iter().take(MOST_GONE).collect();
-        // Two to a line, which a drawing of 1,200 pixels has room for.
-        for (index, pair) in listed.chunks(2).enumerate() {
+        for (index, name) in listed.iter().enumerate() {
             let head = if index == 0 { "Gone in B: " } else { "  " };
-            notes.push(format!("{head}{}", pair.join(", ")));
+            notes.push(format!("{head}{name}"));
         }
         if let Some(last) = notes.last_mut() {
             last.push_str(&more);

@@ -48,6 +48,8 @@ const WIDTH: f64 = 1200.0;
 const PADDING: f64 = 10.0;
 const LETTER: f64 = 12.0 * 0.59;
 const LEGEND_ROW: usize = 18;
+/// The width of a window in which all of the head can be read: half of a screen.
+pub(super) const NARROW: f64 = 700.0;
 
 /// Changes to inferno's script (flamegraph.js of 0.12): captions are a tooltip's first line; search looks at names and
 /// not at figures; matches are told in seconds of one thread, since a share of all threads' time means nothing.
@@ -148,7 +150,9 @@ pub(super) fn redraw(
     }
     swatches.sort_unstable();
     let legend = Legend::new(&swatches, &wording.notes);
-    let mut head = make_room(head, legend.height)?;
+    // Matches have a line of their own above the details: both may be long.
+    let extra = legend.height + LEGEND_ROW;
+    let mut head = make_room(head, extra)?;
     starts.sort_unstable();
     let starts: Vec<String> = starts.iter().map(u64::to_string).collect();
     for (from, to) in SCRIPT_CHANGES {
@@ -158,7 +162,7 @@ pub(super) fn redraw(
             .replace("MATCHED", wording.matched);
         head = head.replace(from, &to);
     }
-    let opening = opening.replacen("<svg ", &format!("<svg y=\"{}\" ", legend.height), 1);
+    let opening = opening.replacen("<svg ", &format!("<svg y=\"{extra}\" "), 1);
     Ok([&head, legend.drawing.as_str(), &opening, &drawn, rest].concat())
 }
 
@@ -202,7 +206,7 @@ fn make_room(head: &str, extra: usize) -> Result<String, FlamegraphError> {
             1,
         );
     // inferno puts the matches below the drawing, which is out of sight in a deep one.
-    for id in ["details", "matched"] {
+    for (id, row) in [("details", 0), ("matched", LEGEND_ROW)] {
         let Some(at) = head.find(&format!("id=\"{id}\"")) else {
             continue;
         };
@@ -215,7 +219,7 @@ fn make_room(head: &str, extra: usize) -> Result<String, FlamegraphError> {
         };
         head = format!(
             "{before}{attributes} y=\"{:.2}\"{rest}",
-            details + extra as f64
+            details + (extra - row) as f64
         );
     }
     Ok(head)
@@ -234,7 +238,7 @@ impl Legend {
         let mut drawing = String::from("<g id=\"legend\">");
         for swatch in swatches {
             let width = 18.0 + (swatch.name.chars().count() as f64 + 3.0) * LETTER;
-            if x + width > WIDTH - PADDING {
+            if x + width > NARROW - PADDING {
                 (x, row) = (PADDING, row + 1);
             }
             let (red, green, blue) = swatch.colour;
