@@ -241,7 +241,8 @@ fn cpus_that_others_take() {
     assert_verdict(&run);
     let next = run.verdict().1.next_step.unwrap();
     assert!(
-        next.starts_with("others take the CPUs (0.3 of 2.0"),
+        next.starts_with("other processes of this machine take the CPUs")
+            && next.contains("(0.3 of 2.0 CPUs used)"),
         "{next}"
     );
 }
@@ -259,7 +260,10 @@ fn operators_on_the_host_ask_for_idle_cpus_first() {
     };
     for (cpus, says) in [
         ((1.0, 8.0), "1.0 of 8.0 CPUs compute: more threads"),
-        ((7.5, 8.0), "7.5 of 8.0 CPUs compute (OMP_NUM_THREADS"),
+        (
+            (7.5, 8.0),
+            "7.5 of 8.0 CPUs compute (1 OpenMP thread seen, OMP_NUM_THREADS",
+        ),
     ] {
         assert_verdict(&run(cpus));
         let next = run(cpus).verdict().1.next_step.unwrap();

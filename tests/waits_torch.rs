@@ -102,7 +102,7 @@ fn without_workers_the_thread_s_own_stacks_tell() {
     assert!(
         recorded
             .messages
-            .contains("INPUT that the training thread made itself"),
+            .contains("INPUT of the training thread itself"),
         "{}",
         recorded.messages
     );

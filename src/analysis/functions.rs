@@ -1,5 +1,6 @@
 //! Which functions and lines the time was spent in.
 
+use super::intervals::{Share, Shares};
 use crate::model::category::FrameKind;
 use crate::model::ids::{FunctionId, StackId};
 use crate::model::profile::{Function, Profile, ProfileFrame, ProfileSample};
@@ -39,6 +40,9 @@ pub struct Hot {
     /// Native functions. Own time goes to the nearest function with a name that is no plumbing.
     pub native: Vec<FunctionTime>,
 }
+
+/// Lines whose shares have intervals.
+pub const MOST_SHARES: usize = 100;
 
 /// Sums of one key over stacks, where a key counts once per stack.
 struct Sums<K> {
@@ -130,6 +134,39 @@ pub fn hot<'a>(profile: &Profile, samples: impl Iterator<Item = &'a ProfileSampl
             .collect(),
         native: native.sorted().into_iter().map(function_time).collect(),
     }
+}
+
+/// Own time of the first [`MOST_SHARES`] of `lines`, in their order, as shares of the time of `samples`.
+pub fn line_shares(
+    profile: &Profile,
+    samples: &[&ProfileSample],
+    lines: &[LineTime],
+) -> Vec<Share> {
+    let lines = lines.get(..MOST_SHARES).unwrap_or(lines);
+    let places: FxHashMap<(FunctionId, u32), usize> = lines
+        .iter()
+        .enumerate()
+        .map(|(at, line)| ((line.function, line.line), at))
+        .collect();
+    let mut of_stack: FxHashMap<StackId, Option<usize>> = FxHashMap::default();
+    let wall_ns = samples.iter().map(|sample| sample.weight_ns).sum();
+    let ticks = samples.iter().map(|sample| u64::from(sample.ticks)).sum();
+    let mut shares = Shares::new(wall_ns, ticks, lines.len());
+    for sample in samples {
+        let at = sample.stack.and_then(|stack| {
+            *of_stack.entry(stack).or_insert_with(|| {
+                let nearest = profile.stacks.leaf_to_root(Some(stack)).find_map(|frame| {
+                    let frame = profile.stacks.frame(frame);
+                    let function = profile.functions.get(frame.function.index())?;
+                    function.is_python.then_some((frame.function, frame.line))
+                });
+                places.get(&nearest?).copied()
+            })
+        });
+        let part = at.map(|at| (at, sample.weight_ns));
+        shares.add(sample.weight_ns, sample.ticks, part.as_slice());
+    }
+    (0..lines.len()).map(|at| shares.share(at)).collect()
 }
 
 /// The line of the user's own code that the most of `samples` stood under: where to look for what they did.

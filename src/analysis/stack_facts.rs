@@ -239,6 +239,7 @@ fn may_wait(activity: Activity) -> bool {
             | Activity::GpuCopy
             | Activity::CollectiveWait
             | Activity::GilWait
+            | Activity::OmpIdle
             | Activity::LockWait
             | Activity::Io
             | Activity::Sleep
@@ -253,22 +254,19 @@ fn input_part(function: &Function) -> InputPart {
     }
 }
 
-/// The nearest task; the user's own code where it is all that stands below the fetch.
+/// The nearest task; the user's own code where it is all that stands below the fetch. The loop that asks for batches is no dataset.
 fn input_task(leaf_to_root: &[InputPart]) -> InputTask {
     let mut own = false;
     for part in leaf_to_root {
         match part {
             InputPart::Task(task) => return *task,
             InputPart::Own => own = true,
+            InputPart::Fetch | InputPart::Loop if own => return InputTask::Dataset,
             InputPart::Fetch | InputPart::Loop => break,
             InputPart::None => {}
         }
     }
-    if own {
-        InputTask::Dataset
-    } else {
-        InputTask::Other
-    }
+    InputTask::Other
 }
 
 /// `all_reduce (DDP bucket)`.

@@ -2,7 +2,7 @@
 
 use super::backward::{BackwardTable, backward};
 use super::compile::{CompileTable, compile};
-use super::functions::{Hot, LineTime, hot, user_line};
+use super::functions::{Hot, LineTime, hot, line_shares, user_line};
 use super::intervals::{Share, Shares};
 use super::modules::{ModuleTime, ModuleTree, modules};
 use super::operators::{OperatorTable, operators};
@@ -98,6 +98,10 @@ pub struct ProcessSummary {
     pub life_ns: u64,
     /// By row, in the order of [`SummaryRow::ALL`].
     pub rows: Vec<(SummaryRow, u64, Share)>,
+    /// Wall time until start-up was over, ns.
+    pub startup_ns: u64,
+    /// By row, in the same order: as a share of the wall time after that.
+    pub after_startup: Vec<Share>,
     /// By row, in the same order: the user's line that most of it stands under.
     pub row_lines: Vec<Option<LineTime>>,
     /// By phase, in the order of reports: torchspy's own and the user's regions.
@@ -110,6 +114,8 @@ pub struct ProcessSummary {
     pub itwinai: Itwinai,
     /// Functions and lines of the training thread.
     pub hot: Hot,
+    /// Own time of the first of its lines, in their order, as shares of `wall_ns`.
+    pub line_shares: Vec<Share>,
     /// Operators of the training thread.
     pub operators: OperatorTable,
     /// Modules of its forward passes.
@@ -168,7 +174,12 @@ pub fn parts(sample: &ProfileSample) -> [(Phase, Activity, SummaryRow, u64); 2] 
             sample.row,
             sample.weight_ns - queue_ns,
         ),
-        (sample.phase, Activity::CpuWait, SummaryRow::Other, queue_ns),
+        (
+            sample.phase,
+            Activity::CpuWait,
+            SummaryRow::CpuWait,
+            queue_ns,
+        ),
     ]
 }
 
@@ -221,7 +232,6 @@ fn process(profile: &Profile, id: ProcessId, samples: &[&ProfileSample]) -> Proc
         .collect();
     let wall_ns: u64 = own.iter().map(|sample| sample.weight_ns).sum();
     let ticks: u64 = own.iter().map(|sample| u64::from(sample.ticks)).sum();
-    let mut rows = Shares::new(wall_ns, ticks, SummaryRow::ALL.len());
     let mut phases = Shares::new(wall_ns, ticks, Phase::ALL.len());
     let mut activities = Shares::new(wall_ns, ticks, Activity::ALL.len());
     let mut row_ns = vec![0_u64; SummaryRow::ALL.len()];
@@ -239,11 +249,6 @@ fn process(profile: &Profile, id: ProcessId, samples: &[&ProfileSample]) -> Proc
             }
         }
         let [first, second] = parts;
-        rows.add(
-            sample.weight_ns,
-            sample.ticks,
-            &merged(first.2 as usize, second.2 as usize, &parts),
-        );
         phases.add(
             sample.weight_ns,
             sample.ticks,
@@ -255,25 +260,31 @@ fn process(profile: &Profile, id: ProcessId, samples: &[&ProfileSample]) -> Proc
             &merged(first.1 as usize, second.1 as usize, &parts),
         );
     }
+    let (before, after) = own.split_at(started(&own));
     let life_ns = training_thread
         .and_then(|thread| profile.threads.get(thread.index()))
         .map_or(0, |thread| {
             thread.last_seen_ns.saturating_sub(thread.first_seen_ns)
         });
     let threads = threads(profile, samples, training_thread);
+    let rows = row_shares(&own);
+    let hot = hot(profile, own.iter().copied());
     ProcessSummary {
         process: id,
         role: info.map_or(Role::Other, |process| process.role),
         cuda: info.is_some_and(|process| process.info.has_cuda),
-        nccl: uses_nccl(profile, samples),
+        nccl: info.is_some_and(|process| process.info.has_cuda) && uses_nccl(profile, samples),
         training_thread,
         wall_ns,
         ticks,
         life_ns,
         rows: SummaryRow::ALL
             .iter()
-            .map(|&row| (row, row_ns[row as usize], rows.share(row as usize)))
+            .zip(rows)
+            .map(|(&row, share)| (row, row_ns[row as usize], share))
             .collect(),
+        startup_ns: before.iter().map(|sample| sample.weight_ns).sum(),
+        after_startup: row_shares(after),
         row_lines: SummaryRow::ALL
             .iter()
             .map(|&row| {
@@ -293,7 +304,8 @@ fn process(profile: &Profile, id: ProcessId, samples: &[&ProfileSample]) -> Proc
             .collect(),
         matrix,
         itwinai,
-        hot: hot(profile, own.iter().copied()),
+        line_shares: line_shares(profile, &own, &hot.lines),
+        hot,
         operators: operators(profile, &own, wall_ns, ticks),
         modules: modules(profile, &own, wall_ns, ticks),
         progress: progress(profile, id, &own),
@@ -302,6 +314,41 @@ fn process(profile: &Profile, id: ProcessId, samples: &[&ProfileSample]) -> Proc
         cpu_ns: threads.iter().map(|thread| thread.cpu_ns).sum(),
         threads,
     }
+}
+
+/// Where start-up is over, which is paid once and no part of a step: the end of the first interval that is mostly start-up. Modules
+/// that are imported later do not count.
+pub(super) fn started(own: &[&ProfileSample]) -> usize {
+    /// A moment of something else ends an interval of as many of start-up.
+    const OTHERS: i128 = 4;
+    let (mut sum, mut best, mut until) = (0_i128, 0, 0);
+    for (at, sample) in own.iter().enumerate() {
+        let ns = i128::from(sample.weight_ns);
+        sum += match sample.phase {
+            Phase::Startup => ns,
+            _ => -OTHERS * ns,
+        };
+        if sum > best {
+            (best, until) = (sum, at + 1);
+        }
+    }
+    until
+}
+
+/// Shares of these samples' time by row, in the order of [`SummaryRow::ALL`].
+fn row_shares(own: &[&ProfileSample]) -> Vec<Share> {
+    let wall_ns = own.iter().map(|sample| sample.weight_ns).sum();
+    let ticks = own.iter().map(|sample| u64::from(sample.ticks)).sum();
+    let mut rows = Shares::new(wall_ns, ticks, SummaryRow::ALL.len());
+    for sample in own {
+        let parts = parts(sample);
+        let [first, second] = &parts;
+        let merged = merged(first.2 as usize, second.2 as usize, &parts);
+        rows.add(sample.weight_ns, sample.ticks, &merged);
+    }
+    (0..SummaryRow::ALL.len())
+        .map(|row| rows.share(row))
+        .collect()
 }
 
 /// The parts by category, where the same category twice is one part: a tick counts once.
@@ -331,6 +378,7 @@ fn is_itwinai_computation(activity: Activity) -> bool {
     )
 }
 
+/// Whether it was called or waited for: its destructors run in processes that never used it.
 fn uses_nccl(profile: &Profile, samples: &[&ProfileSample]) -> bool {
     let nccl: Vec<bool> = profile
         .functions
@@ -345,6 +393,12 @@ fn uses_nccl(profile: &Profile, samples: &[&ProfileSample]) -> bool {
     let mut seen = rustc_hash::FxHashSet::default();
     samples
         .iter()
+        .filter(|sample| {
+            matches!(
+                sample.activity,
+                Activity::CollectiveCall | Activity::CollectiveWait
+            )
+        })
         .filter_map(|sample| sample.stack)
         .filter(|stack| seen.insert(*stack))
         .any(|stack| {

@@ -6,6 +6,9 @@ use crate::model::profile::{Profile, ProfileSample};
 use crate::model::sample::ThreadState;
 use rustc_hash::FxHashMap;
 
+/// The role of OpenMP's threads beside those that call it.
+pub(super) const OPENMP_WORKER: &str = "OpenMP worker";
+
 /// One thread, summed up.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ThreadSummary {
@@ -80,7 +83,7 @@ fn role(
     if info.is_python {
         "Python thread"
     } else if openmp {
-        "OpenMP worker"
+        OPENMP_WORKER
     } else {
         "native thread"
     }

@@ -1,7 +1,7 @@
 //! What the training thread waited for, where, and for whom.
 //!
-//! Waits are wall time of the training thread. Time in which it could have run and had no CPU is a wait, too; time in which it
-//! waits for OpenMP's slowest thread is not: an operator is running.
+//! Waits are wall time of the training thread. Time in which it could have run and had no CPU is a wait, too, and so is time in
+//! which an operator waits for its slowest OpenMP thread.
 
 use super::input_queue::{self, InlineInput, Meanwhile};
 use super::intervals::{Share, Shares};

@@ -140,15 +140,23 @@ named!(
     SummaryRow {
         /// The host computes, or dispatches work to a device.
         HostComputation = "host_computation",
+        /// Waiting for other OpenMP threads at the end of a parallel region.
+        OmpBarrier = "omp_barrier",
         /// Collectives.
         Communication = "communication",
         /// Waiting for, or making, the next batch.
         Input = "input",
         /// Waiting for the GPU.
         GpuWait = "gpu_wait",
-        /// Python code outside operators.
+        /// Python code outside operators, and waits for the interpreter's lock.
         Python = "python",
-        /// Known, and none of the above: locks, I/O, sleep, imports, CPU waits.
+        /// Runnable, but without a CPU.
+        CpuWait = "cpu_wait",
+        /// torch.compile at work, not the compiled code.
+        Compile = "compile",
+        /// Interpreter start and imports.
+        Startup = "startup",
+        /// Known, and none of the above: locks, I/O, sleep, checkpoints.
         Other = "other",
         /// Not known.
         Unclassified = "unclassified",

@@ -17,6 +17,8 @@ pub enum WaitKind {
     Gil,
     /// For autograd's threads, in `backward()`.
     Autograd,
+    /// For other OpenMP threads, at the end of a parallel region.
+    Barrier,
     /// For a lock, condition, queue or thread.
     Lock,
     /// For a file.
@@ -39,13 +41,14 @@ pub enum WaitKind {
 
 impl WaitKind {
     /// Every kind, in the order of reports.
-    pub const ALL: [WaitKind; 15] = [
+    pub const ALL: [WaitKind; 16] = [
         WaitKind::GpuSync,
         WaitKind::GpuCopy,
         WaitKind::Collective,
         WaitKind::Input,
         WaitKind::Gil,
         WaitKind::Autograd,
+        WaitKind::Barrier,
         WaitKind::Lock,
         WaitKind::Disk,
         WaitKind::Socket,
@@ -66,6 +69,7 @@ impl WaitKind {
             WaitKind::Input => "input_queue",
             WaitKind::Gil => "gil",
             WaitKind::Autograd => "autograd",
+            WaitKind::Barrier => "omp_barrier",
             WaitKind::Lock => "lock",
             WaitKind::Disk => "disk",
             WaitKind::Socket => "socket",

@@ -25,7 +25,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// Version of the schema.
-pub const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 2;
 
 /// A whole summary.
 #[derive(Clone, Debug, Serialize)]
@@ -58,6 +58,8 @@ pub struct Report {
     pub verdict: Option<verdict::Verdict>,
     /// Shares by row.
     pub summary: BTreeMap<&'static str, f64>,
+    /// The same of the time after start-up, as the verdict's figures are.
+    pub after_startup: BTreeMap<&'static str, f64>,
     /// The same with intervals, and those of phases and activities.
     pub intervals: Intervals,
     /// Shares by phase; regions by the names that the user gave them.
@@ -203,6 +205,9 @@ pub struct FunctionRow {
     pub line: Option<u32>,
     /// Own time.
     pub self_s: f64,
+    /// The same as a share of the training thread's wall time; of lines only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub self_share: Option<Interval>,
     /// Time on the stack.
     pub total_s: f64,
 }

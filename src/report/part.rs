@@ -56,7 +56,11 @@ fn row_name(row: SummaryRow) -> &'static str {
         SummaryRow::Communication => "communication",
         SummaryRow::Input => "input",
         SummaryRow::GpuWait => "waiting for the GPU",
+        SummaryRow::OmpBarrier => "OpenMP barriers",
         SummaryRow::Python => "Python",
+        SummaryRow::CpuWait => "waiting for a CPU",
+        SummaryRow::Compile => "torch.compile",
+        SummaryRow::Startup => "start-up",
         SummaryRow::Other => "other",
         SummaryRow::Unclassified => "unclassified",
     }

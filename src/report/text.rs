@@ -274,7 +274,12 @@ fn process_facts(profile: &Profile, process: &ProcessSummary, analysis: &Analysi
         .filter(|other| matches!(other.role, Role::DataLoaderWorker { trainer, .. } if trainer == Some(process.process)))
         .count();
     if workers > 0 {
-        facts.push(format!("DataLoader workers {}", count(workers as u64)));
+        // Every pass starts its own; how many are set is among the conditions.
+        let noun = if workers == 1 { "process" } else { "processes" };
+        facts.push(format!(
+            "{} DataLoader worker {noun} seen",
+            count(workers as u64)
+        ));
     }
     facts
 }

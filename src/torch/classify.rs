@@ -423,13 +423,18 @@ pub fn at_exit(found: Activity) -> Activity {
 /// The summary's row for a phase and an activity, by the table in [`rules`](super::rules).
 pub fn row(phase: Phase, activity: Activity) -> SummaryRow {
     match (phase, activity) {
+        // Another thread holds the lock, whatever this one was about to do.
+        (phase, Activity::GilWait) if !matches!(phase, Phase::Startup | Phase::Compile) => {
+            SummaryRow::Python
+        }
         (Phase::Input, _) => SummaryRow::Input,
         (Phase::Communication, _) | (_, Activity::CollectiveCall | Activity::CollectiveWait) => {
             SummaryRow::Communication
         }
-        (Phase::Startup | Phase::Shutdown | Phase::Compile | Phase::Checkpoint, _) => {
-            SummaryRow::Other
-        }
+        (_, Activity::CpuWait) => SummaryRow::CpuWait,
+        (Phase::Startup, _) => SummaryRow::Startup,
+        (Phase::Compile, _) => SummaryRow::Compile,
+        (Phase::Shutdown | Phase::Checkpoint, _) => SummaryRow::Other,
         (_, Activity::GpuSync) => SummaryRow::GpuWait,
         (
             _,
@@ -439,9 +444,9 @@ pub fn row(phase: Phase, activity: Activity) -> SummaryRow {
             | Activity::Autograd
             | Activity::GpuLaunch
             | Activity::GpuCopy
-            | Activity::GpuAlloc
-            | Activity::OmpIdle,
+            | Activity::GpuAlloc,
         ) => SummaryRow::HostComputation,
+        (_, Activity::OmpIdle) => SummaryRow::OmpBarrier,
         (_, Activity::Python) => SummaryRow::Python,
         (_, Activity::Unclassified) => SummaryRow::Unclassified,
         (
@@ -449,7 +454,6 @@ pub fn row(phase: Phase, activity: Activity) -> SummaryRow {
             Activity::GilWait
             | Activity::LockWait
             | Activity::Io
-            | Activity::CpuWait
             | Activity::Sleep
             | Activity::NativeOther,
         ) => SummaryRow::Other,

@@ -5,6 +5,7 @@
 //! | gpu_sync, gpu_copy | a copy on the stack, or `.to()`, `.cpu()`, … as the call | gpu_copy, else gpu_sync |
 //! | collective_wait | | collective |
 //! | gil_wait | | gil |
+//! | omp_idle | | omp_barrier |
 //! | lock_wait, sleep, io | a DataLoader's queue | input_queue |
 //! | the same | `subprocess`, `os.waitpid`, `Process.join` up to the user's line; wait4 | child |
 //! | lock_wait | the backward engine up to the user's line | autograd |
@@ -64,8 +65,22 @@ pub fn wait(frames: &[WaitFrame<'_>], moment: Moment) -> Option<(WaitKind, Strin
         Activity::GpuSync | Activity::GpuCopy => Some(gpu(frames, moment.activity)),
         Activity::CollectiveWait => Some((WaitKind::Collective, String::new())),
         Activity::GilWait => Some((WaitKind::Gil, "GIL".to_owned())),
+        Activity::OmpIdle => Some((WaitKind::Barrier, barrier(frames))),
         Activity::LockWait | Activity::Sleep | Activity::Io => Some(blocked(frames, moment)),
         _ => None,
+    }
+}
+
+/// `OpenMP barrier in aten::gelu`, by the innermost operator.
+fn barrier(frames: &[WaitFrame<'_>]) -> String {
+    let mut operators = frames.iter().map(|frame| &frame.function.operator);
+    let innermost = operators.find_map(|mark| match mark {
+        OperatorMark::Operator(name) => Some(name),
+        _ => None,
+    });
+    match innermost {
+        Some(name) => format!("OpenMP barrier in {name}"),
+        None => "OpenMP barrier".to_owned(),
     }
 }
 

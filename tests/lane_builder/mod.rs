@@ -121,7 +121,7 @@ fn percents(share: f64) -> u64 {
     (share.clamp(0.0, 1.0) * 100.0).round() as u64 * (SHARE_ONE / 100)
 }
 
-fn lane(builder: &mut Builder, kind: LaneKind, gpu: Option<GpuId>, pid: i32) -> LaneId {
+pub fn lane(builder: &mut Builder, kind: LaneKind, gpu: Option<GpuId>, pid: i32) -> LaneId {
     builder.lanes.lanes.push(LaneInfo {
         kind,
         gpu,
@@ -131,7 +131,7 @@ fn lane(builder: &mut Builder, kind: LaneKind, gpu: Option<GpuId>, pid: i32) -> 
     LaneId::from_index(builder.lanes.lanes.len() - 1)
 }
 
-fn put(builder: &mut Builder, lane: LaneId, start_ns: u64, end_ns: u64, value: u64) {
+pub fn put(builder: &mut Builder, lane: LaneId, start_ns: u64, end_ns: u64, value: u64) {
     builder.lanes.points.push(LanePoint {
         lane,
         start_ns,

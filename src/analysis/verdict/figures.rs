@@ -8,11 +8,14 @@ use crate::analysis::intervals::{Share, Shares};
 use crate::analysis::lanes::{Device, LaneSummary, spans};
 use crate::analysis::of_thread;
 use crate::analysis::stack_facts::{Line, StackFacts};
-use crate::analysis::summary::ProcessSummary;
-use crate::model::category::{Activity, Phase};
-use crate::model::ids::ProcessId;
+use crate::analysis::summary::{ProcessSummary, started};
+use crate::analysis::threads::OPENMP_WORKER;
+use crate::analysis::timeline::Timeline;
+use crate::model::category::{Activity, Phase, SummaryRow};
+use crate::model::ids::{ProcessId, ThreadId};
 use crate::model::lane::{LaneKind, THROTTLE_SLOWS};
 use crate::model::profile::{Profile, ProfileSample};
+use crate::model::sample::ThreadState;
 use crate::model::wait::WaitKind;
 use crate::torch::rules::input::InputTask;
 use rustc_hash::FxHashMap;
@@ -41,13 +44,17 @@ pub enum Part {
     Python,
     /// Operators that computed on the host.
     Compute,
+    /// Waited for other OpenMP threads at the end of a parallel region.
+    Barrier,
+    /// torch.compile at work, not the compiled code.
+    Compile,
     /// Anything else.
     Other,
 }
 
 impl Part {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::InputWait,
         Self::InputOwn,
         Self::Sync,
@@ -57,6 +64,8 @@ impl Part {
         Self::Dispatch,
         Self::Python,
         Self::Compute,
+        Self::Barrier,
+        Self::Compile,
         Self::Other,
     ];
 }
@@ -83,6 +92,28 @@ pub struct DeviceFigures {
     pub capped: Option<f64>,
     /// Whether other processes have memory of it that is worth speaking of: what it did need not be this run's.
     pub shared: bool,
+}
+
+/// What OpenMP's other threads did while the training thread waited for them at a barrier.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct BarrierFigures {
+    /// How many of them computed, on average.
+    pub computing: f64,
+    /// Share of their time in which they could have run and had no CPU.
+    pub without_cpu: f64,
+}
+
+/// CPUs as the recorded processes use them, on average over the recording.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct CpuFigures {
+    /// CPU time of all of them, in CPUs; `None` where it was not read.
+    pub used: Option<f64>,
+    /// Their threads that ran or were ready to.
+    pub wanted: f64,
+    /// Their threads that ran at OpenMP barriers, and computed nothing.
+    pub spinning: f64,
+    /// Share of the time in which the cgroup's quota held them back.
+    pub throttled: f64,
 }
 
 /// Ranks of the node.
@@ -132,6 +163,8 @@ pub struct Figures {
     pub ticks: u64,
     /// Whether the process has CUDA.
     pub cuda: bool,
+    /// Whether the training thread was seen to use the GPU; where native frames were not read, whether it has CUDA.
+    pub gpu_used: bool,
     /// Whether NCCL was seen.
     pub nccl: bool,
     /// Whether native frames were recorded. Without them all of torch is the Python that called it.
@@ -148,8 +181,14 @@ pub struct Figures {
     pub tasks: Vec<(InputTask, f64)>,
     /// Share of the training thread's time in input of its own in which it waited for a file or a socket.
     pub own_reads: f64,
-    /// CPUs that all sampled processes used.
-    pub cpus_used: Option<f64>,
+    /// CPUs of all sampled processes.
+    pub cpus: CpuFigures,
+    /// CPUs of the machine that the recording was made on; 0 where not known.
+    pub host_cpus: u32,
+    /// OpenMP threads that were seen in the process, its training thread among them; `None` without native frames.
+    pub omp_threads: Option<u64>,
+    /// `None` where the training thread waited at no barrier, or no other OpenMP thread was sampled meanwhile.
+    pub barrier: Option<BarrierFigures>,
     /// Present settings.
     pub conditions: Conditions,
     /// Mean step, ns.
@@ -187,14 +226,34 @@ impl Figures {
         busy.get(part as usize).copied().flatten()
     }
 
-    /// CPUs that the process may use: what quota and affinity allow.
+    /// CPUs that the process may use: what quota and affinity allow, and the machine has.
     pub fn cpus_allowed(&self) -> Option<f64> {
         let affinity = self.conditions.affinity_cpus.map(|cpus| cpus as f64);
+        let machine = Some(f64::from(self.host_cpus)).filter(|&cpus| cpus > 0.0);
+        let affinity = affinity.or(machine);
         let least = |a: f64, b: f64| a.min(b);
         match (self.conditions.cpu_quota, affinity) {
             (Some(quota), Some(cpus)) => Some(least(quota, cpus)),
             (quota, cpus) => quota.or(cpus),
         }
+    }
+
+    /// CPUs used, and allowed. `None` where either is not known, and where the former are more than the latter: the processes may
+    /// then run on other CPUs than this one.
+    pub fn cpus_of_allowed(&self) -> Option<(f64, f64)> {
+        /// What two clocks may differ by.
+        const CLOCKS: f64 = 1.02;
+        let (used, allowed) = (self.cpus.used?, self.cpus_allowed()?);
+        (used <= CLOCKS * allowed).then_some((used.min(allowed), allowed))
+    }
+
+    /// Whether the recorded processes want no more CPUs than they may use, so that others must have those that they miss.
+    pub fn others_take_cpus(&self) -> bool {
+        /// Ticks find a thread ready that is so for a moment only.
+        const SLACK: f64 = 1.1;
+        let held = self.cpus.throttled >= super::rules::THROTTLED_CGROUP;
+        let allowed = self.cpus_allowed();
+        !held && allowed.is_some_and(|allowed| self.cpus.wanted <= SLACK * allowed)
     }
 }
 
@@ -212,15 +271,26 @@ pub fn figures(
         native: profile.run.native,
         conditions: conditions(profile, summary),
         step_ns: step_ns(summary),
-        cpus_used: cpus_used(lanes),
+        cpus: cpus(profile, lanes),
+        host_cpus: profile.run.cpus,
         ..Figures::default()
     };
+    let workers: Vec<ThreadId> = summary
+        .threads
+        .iter()
+        .filter(|thread| thread.role == OPENMP_WORKER)
+        .map(|thread| thread.thread)
+        .collect();
+    figures.omp_threads = figures.native.then_some(workers.len() as u64 + 1);
     let own = match summary.training_thread {
         Some(thread) => of_thread(profile, thread),
         None => Vec::new(),
     };
     let own = own.get(started(&own)..).unwrap_or_default();
     sum(facts, own, &mut figures);
+    figures.gpu_used =
+        figures.cuda && (!figures.native || own.iter().any(|sample| uses_gpu(sample)));
+    figures.barrier = barrier(profile, own, &workers);
     if let Some(first) = own.first() {
         figures.device = device_of(lanes, summary.process).ok().map(|device| {
             let mut found = device_figures(profile, device, summary.process, first.start_ns);
@@ -244,35 +314,80 @@ pub fn figures(
     figures
 }
 
-/// Where start-up is over, which is paid once and no part of a step: the end of the first stretch that is mostly start-up. Modules
-/// that are imported later do not count.
-fn started(own: &[&ProfileSample]) -> usize {
-    /// A moment of something else ends a stretch of as many of start-up.
-    const OTHERS: i128 = 4;
-    let (mut sum, mut best, mut until) = (0_i128, 0, 0);
-    for (at, sample) in own.iter().enumerate() {
-        let ns = i128::from(sample.weight_ns);
-        sum += match sample.phase {
-            Phase::Startup => ns,
-            _ => -OTHERS * ns,
-        };
-        if sum > best {
-            (best, until) = (sum, at + 1);
-        }
-    }
-    until
-}
-
 fn step_ns(summary: &ProcessSummary) -> Option<f64> {
     let times = summary.progress.as_ref()?.times.as_ref()?;
     Some(times.mean_ns)
 }
 
-fn cpus_used(lanes: &LaneSummary) -> Option<f64> {
+fn uses_gpu(sample: &ProfileSample) -> bool {
+    matches!(
+        sample.activity,
+        Activity::GpuLaunch | Activity::GpuSync | Activity::GpuCopy | Activity::GpuAlloc
+    )
+}
+
+/// CPU time is that of all processes over all the time in which any was read: one that lived for a second of a minute used a
+/// sixtieth of what it used then.
+fn cpus(profile: &Profile, lanes: &LaneSummary) -> CpuFigures {
+    let length_ns = profile.end_ns.saturating_sub(profile.start_ns).max(1) as f64;
     let figures = lanes.processes.iter().flat_map(|process| &process.figures);
-    let cpu = figures.filter(|figure| figure.kind == LaneKind::Cpu);
-    let all: Vec<f64> = cpu.map(|figure| figure.mean).collect();
-    (!all.is_empty()).then(|| all.iter().sum())
+    let (mut from_ns, mut to_ns, mut used_s) = (u64::MAX, 0, 0.0);
+    for figure in figures.filter(|figure| figure.kind == LaneKind::Cpu) {
+        used_s += figure.total;
+        for span in spans(profile, figure.lane) {
+            from_ns = from_ns.min(span.start_ns);
+            to_ns = to_ns.max(span.end_ns);
+        }
+    }
+    let (mut wanted_ns, mut spinning_ns) = (0.0, 0.0);
+    for sample in profile
+        .samples
+        .iter()
+        .filter(|sample| sample.state == ThreadState::Running)
+    {
+        wanted_ns += sample.weight_ns as f64;
+        if sample.activity == Activity::OmpIdle {
+            spinning_ns += sample.weight_ns.saturating_sub(sample.queue_ns) as f64;
+        }
+    }
+    CpuFigures {
+        used: (from_ns < to_ns).then(|| used_s * 1e9 / (to_ns - from_ns) as f64),
+        wanted: wanted_ns / length_ns,
+        spinning: spinning_ns / length_ns,
+        throttled: profile.quality.throttled_ns as f64 / length_ns,
+    }
+}
+
+/// What `workers` did while the training thread, whose samples are `own`, waited for them.
+fn barrier(
+    profile: &Profile,
+    own: &[&ProfileSample],
+    workers: &[ThreadId],
+) -> Option<BarrierFigures> {
+    let workers = workers
+        .iter()
+        .flat_map(|&thread| of_thread(profile, thread));
+    let timeline = Timeline::new(workers);
+    let (mut computing_ns, mut queue_ns, mut all_ns, mut barrier_ns) = (0_u64, 0_u64, 0_u64, 0_u64);
+    for sample in own
+        .iter()
+        .filter(|sample| sample.activity == Activity::OmpIdle)
+    {
+        barrier_ns = barrier_ns.saturating_add(sample.weight_ns);
+        let end_ns = sample.start_ns.saturating_add(sample.weight_ns);
+        for piece in timeline.within(sample.start_ns, end_ns) {
+            all_ns = all_ns.saturating_add(piece.length_ns());
+            queue_ns = queue_ns.saturating_add(piece.queue_ns());
+            let runs = piece.sample.state == ThreadState::Running;
+            if runs && piece.sample.activity != Activity::OmpIdle {
+                computing_ns = computing_ns.saturating_add(piece.length_ns() - piece.queue_ns());
+            }
+        }
+    }
+    (all_ns > 0 && barrier_ns > 0).then(|| BarrierFigures {
+        computing: computing_ns as f64 / barrier_ns as f64,
+        without_cpu: queue_ns as f64 / all_ns as f64,
+    })
 }
 
 fn sum(facts: &mut StackFacts<'_>, own: &[&ProfileSample], figures: &mut Figures) {
@@ -325,10 +440,12 @@ fn sum(facts: &mut StackFacts<'_>, own: &[&ProfileSample], figures: &mut Figures
 
 fn part(sample: &ProfileSample, wait: Option<WaitKind>) -> Part {
     match wait {
+        _ if sample.phase == Phase::Compile => return Part::Compile,
         Some(WaitKind::Input) => return Part::InputWait,
         Some(WaitKind::GpuSync) => return Part::Sync,
         Some(WaitKind::GpuCopy) => return Part::Copy,
         Some(WaitKind::Collective) => return Part::Communication,
+        Some(WaitKind::Gil) => return Part::Python,
         // Autograd's threads hand the backward pass to the GPU.
         Some(WaitKind::Autograd) => return Part::Dispatch,
         _ => {}
@@ -340,11 +457,13 @@ fn part(sample: &ProfileSample, wait: Option<WaitKind>) -> Part {
         // To take memory from the driver or give it back is to wait for the device (CUDA runtime, cudaFree, cudaMalloc).
         Activity::GpuSync | Activity::GpuAlloc => Part::Sync,
         Activity::GpuCopy => Part::Copy,
-        Activity::CollectiveCall | Activity::CollectiveWait => Part::Communication,
+        _ if sample.row == SummaryRow::Communication => Part::Communication,
         Activity::CpuWait => Part::NoCpu,
+        _ if matches!(sample.phase, Phase::Startup | Phase::Checkpoint) => Part::Other,
         Activity::GpuLaunch | Activity::Dispatch | Activity::Autograd => Part::Dispatch,
         Activity::Python | Activity::GilWait => Part::Python,
-        Activity::AtenCompute | Activity::Gemm | Activity::OmpIdle => Part::Compute,
+        Activity::AtenCompute | Activity::Gemm => Part::Compute,
+        Activity::OmpIdle => Part::Barrier,
         _ => Part::Other,
     }
 }

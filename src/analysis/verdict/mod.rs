@@ -20,11 +20,11 @@ use super::summary::ProcessSummary;
 use crate::model::ids::ProcessId;
 use crate::model::profile::Role;
 use figures::{Figures, LastRank, Part, Ranks};
-use next_step::next_step;
+use next_step::{Cost, costs, next_step};
 use rules::{Beside, Finding, RULES};
 
 /// Version of the rules.
-pub const VERDICT_RULES_VERSION: u32 = 2;
+pub const VERDICT_RULES_VERSION: u32 = 3;
 /// Ticks below which nothing is said, and below which nothing is said with confidence.
 const FEW_TICKS: u64 = 100;
 const MANY_TICKS: u64 = 500;
@@ -42,6 +42,8 @@ pub enum Cause {
     InputStorage,
     /// By the host's launches of kernels.
     Launch,
+    /// By torch's work around operators that compute on the host.
+    Dispatch,
     /// By Python.
     Python,
     /// By the GPU's multiprocessors.
@@ -60,6 +62,12 @@ pub enum Cause {
     Throttled,
     /// By operators on the host, where no GPU is used.
     HostCompute,
+    /// By OpenMP's barriers: more threads than CPUs.
+    BarrierThreads,
+    /// By OpenMP's barriers: some threads have more to do than others.
+    BarrierUneven,
+    /// By OpenMP's barriers: parallel regions that end before all threads have begun them.
+    BarrierShort,
 }
 
 impl Cause {
@@ -75,7 +83,9 @@ impl Cause {
             Self::Copy => "copy-bound",
             Self::CpuStarved => "CPU-starved",
             Self::Throttled => "throttled",
+            Self::Dispatch => "dispatch-bound",
             Self::HostCompute => "host-compute-bound",
+            Self::BarrierThreads | Self::BarrierUneven | Self::BarrierShort => "barrier-bound",
         }
     }
 
@@ -86,6 +96,9 @@ impl Cause {
             Self::InputStorage => Some("storage"),
             Self::GpuCompute => Some("compute"),
             Self::GpuMemory => Some("DRAM"),
+            Self::BarrierThreads => Some("more OpenMP threads than CPUs"),
+            Self::BarrierUneven => Some("uneven OpenMP work"),
+            Self::BarrierShort => Some("short parallel regions"),
             _ => None,
         }
     }
@@ -94,7 +107,8 @@ impl Cause {
     fn without(self) -> &'static str {
         match self {
             Self::InputWork | Self::InputStorage => "free input",
-            Self::Launch => "free launches",
+            Self::Launch => "free Python and launches",
+            Self::Dispatch => "free dispatch",
             Self::Python => "free Python",
             Self::GpuCompute | Self::GpuMemory => "a host that costs nothing",
             Self::Communication => "free communication",
@@ -102,6 +116,9 @@ impl Cause {
             Self::Copy => "free copies",
             Self::CpuStarved => "as many CPUs as wanted",
             Self::Throttled | Self::HostCompute => "it gone",
+            Self::BarrierThreads | Self::BarrierUneven | Self::BarrierShort => {
+                "no waits at OpenMP barriers"
+            }
         }
     }
 }
@@ -169,6 +186,8 @@ pub struct Verdict {
     pub bound: Option<Bound>,
     /// One next step.
     pub next_step: Option<String>,
+    /// Where there is no one cause: what takes the most time, each with a next step.
+    pub costs: Vec<Cost>,
     /// Why there is no cause, or what could not be judged, for people.
     pub missing: Vec<String>,
     /// The figures of that process.
@@ -355,7 +374,12 @@ fn judge(
     let step = found
         .as_ref()
         .map(|found| next_step(facts.profile(), found.cause, at, &figures));
+    let costs = match found.is_none() && can_tell {
+        true => costs(facts.profile(), &findings, &figures),
+        false => Vec::new(),
+    };
     Verdict {
+        costs,
         process: process.process,
         cause: found.as_ref().map(|found| found.cause),
         confidence,
@@ -412,11 +436,16 @@ fn confidence(found: &Finding, figures: &Figures) -> Confidence {
 /// Amdahl's law: what takes the share `gain` now takes nothing then.
 fn bound(found: &Finding, figures: &Figures) -> Option<Bound> {
     const MOST: f64 = 0.99;
+    const COMPILES: f64 = 0.02;
     let gain = found.gain?.clamp(0.0, MOST);
     Some(Bound {
         without: found.cause.without(),
         speedup: 1.0 / (1.0 - gain),
-        step_ns: figures.step_ns.map(|ns| (ns, ns * (1.0 - gain))),
+        // Shares are of all time after start-up, steps leave torch.compile's first work out.
+        step_ns: figures
+            .step_ns
+            .filter(|_| figures.of(Part::Compile) < COMPILES)
+            .map(|ns| (ns, ns * (1.0 - gain))),
     })
 }
 
@@ -424,8 +453,13 @@ fn bound(found: &Finding, figures: &Figures) -> Option<Bound> {
 fn missing(analysis: &Analysis, process: &ProcessSummary, figures: &Figures) -> Vec<String> {
     let mut missing = Vec::new();
     if figures.ticks < FEW_TICKS {
+        let noun = if figures.ticks == 1 {
+            "sample"
+        } else {
+            "samples"
+        };
         missing.push(format!(
-            "only {} samples after start-up: record for longer",
+            "only {} {noun} after start-up: record for longer",
             figures.ticks
         ));
     }
@@ -454,7 +488,7 @@ fn missing(analysis: &Analysis, process: &ProcessSummary, figures: &Figures) -> 
         Some(None) => missing.push(
             "the GPU's utilization was not measured: launch-, sync-, copy- and GPU-bound cannot be told apart".to_owned(),
         ),
-        None if figures.cuda => {
+        None if figures.gpu_used => {
             let why = match analysis.gpu_idle.iter().find(|(id, _)| *id == process.process) {
                 _ if !analysis.lanes.missing.is_empty() => analysis.lanes.missing.join("; "),
                 Some((_, Err(error))) => error.to_string(),

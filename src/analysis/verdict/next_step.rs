@@ -2,6 +2,7 @@
 
 use super::Cause;
 use super::figures::{Figures, Part};
+use super::rules::{CPUS_FULL, Finding, SPARE};
 use crate::analysis::stack_facts::Line;
 use crate::model::profile::Profile;
 
@@ -49,7 +50,174 @@ pub fn next_step(profile: &Profile, cause: Cause, at: Option<Line>, figures: &Fi
         Cause::CpuStarved => starved(figures),
         Cause::Throttled => "clocks are held down by heat or the power supply: look at cooling and at `nvidia-smi -q -d PERFORMANCE`"
             .to_owned(),
+        Cause::Dispatch => format!(
+            "many small operators{at}: larger batches, foreach or fused optimizers, or torch.compile: less dispatch for the same work"
+        ),
         Cause::HostCompute => host_compute(figures),
+        Cause::BarrierThreads => {
+            let allowed = figures.cpus_allowed().map_or(1, |cpus| (cpus as u64).max(1));
+            let want = match figures.omp_threads {
+                Some(threads) if threads > allowed => format!("want {}", plural(allowed, "CPU")),
+                _ => "share their CPUs with other threads".to_owned(),
+            };
+            format!(
+                "OpenMP threads {want} ({}): fewer, by torch.set_num_threads() or OMP_NUM_THREADS; of each rank as many as its part of \
+                 the CPUs",
+                omp_threads(figures)
+            )
+        }
+        Cause::BarrierUneven => format!(
+            "OpenMP threads share the work unevenly{at} ({}): OMP_PROC_BIND=true keeps each on a CPU; or fewer of them; the table \
+             OPERATORS says in which operators",
+            omp_threads(figures)
+        ),
+        Cause::BarrierShort => format!(
+            "parallel regions{at} are too short for their threads ({}): try torch.set_num_threads(1), or larger batches",
+            omp_threads(figures)
+        ),
+    }
+}
+
+/// What takes much of the time, where no cause stands out.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cost {
+    /// What it is.
+    pub what: &'static str,
+    /// Share of the training thread's time after start-up; of a device, of the time in which it is so.
+    pub share: f64,
+    /// What to do about it.
+    pub next_step: String,
+    /// What the run would gain at most without it, as a factor; `None` where that is not known.
+    pub at_most: Option<f64>,
+}
+
+/// The two largest.
+pub fn costs(profile: &Profile, findings: &[Finding], figures: &Figures) -> Vec<Cost> {
+    const MOST: usize = 2;
+    const WORTH: f64 = 0.1;
+    let mut costs: Vec<Cost> = findings
+        .iter()
+        .filter(|finding| {
+            matches!(
+                finding.cause,
+                Cause::GpuCompute | Cause::GpuMemory | Cause::Throttled
+            )
+        })
+        .map(|finding| Cost {
+            what: finding.cause.name(),
+            share: finding.weight,
+            next_step: next_step(profile, finding.cause, None, figures),
+            at_most: None,
+        })
+        .collect();
+    let found = |part: Part| {
+        let mut all = findings.iter();
+        let found = all
+            .find(|finding| finding.parts.contains(&part) && finding.cause != Cause::HostCompute);
+        found.map(|finding| finding.cause)
+    };
+    let (dispatch, python) = (figures.of(Part::Dispatch), figures.of(Part::Python));
+    let host = match (python > dispatch, figures.gpu_used) {
+        (true, _) => (&[Part::Python][..], "Python", Cause::Python),
+        (false, true) => (&[Part::Dispatch][..], "launches", Cause::Launch),
+        (false, false) => (
+            &[Part::Dispatch][..],
+            "dispatch of operators",
+            Cause::Dispatch,
+        ),
+    };
+    let of_causes = [
+        (
+            &[Part::InputWait, Part::InputOwn][..],
+            "input",
+            Cause::InputWork,
+        ),
+        (&[Part::Sync][..], "waiting for the GPU", Cause::Sync),
+        (&[Part::Copy][..], "copies", Cause::Copy),
+        (
+            &[Part::Communication][..],
+            "collectives",
+            Cause::Communication,
+        ),
+        (&[Part::NoCpu][..], "waiting for a CPU", Cause::CpuStarved),
+        host,
+        (
+            &[Part::Compute][..],
+            "operators on the host",
+            Cause::HostCompute,
+        ),
+        (
+            &[Part::Barrier][..],
+            "waiting at OpenMP barriers",
+            Cause::BarrierShort,
+        ),
+    ];
+    for (parts, what, cause) in of_causes {
+        let share = parts.iter().map(|part| figures.of(*part)).sum();
+        // While the device has no time to spare, the host only waits for it.
+        let of_host = matches!(
+            cause,
+            Cause::Sync | Cause::Copy | Cause::Python | Cause::Launch
+        );
+        let busy = parts.first().and_then(|part| figures.busy_meanwhile(*part));
+        if of_host && busy.is_some_and(|busy| busy > SPARE) {
+            continue;
+        }
+        let cause = parts.iter().find_map(|part| found(*part)).unwrap_or(cause);
+        costs.push(Cost {
+            what,
+            share,
+            next_step: next_step(profile, cause, figures.line(parts), figures),
+            at_most: (cause != Cause::HostCompute).then(|| speedup(share)),
+        });
+    }
+    let compile = figures.of(Part::Compile);
+    costs.push(Cost {
+        what: "torch.compile at work",
+        share: compile,
+        next_step: "it is paid once for each shape and each start: record for longer; keep its cache (TORCHINDUCTOR_CACHE_DIR); where \
+                    it recompiles (TORCH_LOGS=recompiles), dynamic=True"
+            .to_owned(),
+        at_most: Some(speedup(compile)),
+    });
+    let at = figures
+        .line(&[Part::Other])
+        .and_then(|line| place(profile, line));
+    costs.push(Cost {
+        what: "other things",
+        share: figures.of(Part::Other),
+        next_step: format!(
+            "PHASE x ACTIVITY and WAITS say what{}",
+            at.map_or(String::new(), |at| format!(", most of it at {at}"))
+        ),
+        at_most: Some(speedup(figures.of(Part::Other))),
+    });
+    costs.retain(|cost| cost.share >= WORTH);
+    costs.sort_by(|a, b| b.share.total_cmp(&a.share));
+    costs.truncate(MOST);
+    costs
+}
+
+/// Amdahl's law.
+fn speedup(share: f64) -> f64 {
+    const MOST: f64 = 0.99;
+    1.0 / (1.0 - share.clamp(0.0, MOST))
+}
+
+fn plural(count: u64, noun: &str) -> String {
+    let s = if count == 1 { "" } else { "s" };
+    format!("{count} {noun}{s}")
+}
+
+/// `4 OpenMP threads (OMP_NUM_THREADS not set)`: those that were seen, for what the environment says may have been changed since.
+fn omp_threads(figures: &Figures) -> String {
+    let variable = match figures.conditions.omp_num_threads {
+        Some(threads) => format!("OMP_NUM_THREADS {threads}"),
+        None => "OMP_NUM_THREADS not set".to_owned(),
+    };
+    match figures.omp_threads {
+        Some(threads) => format!("{} seen, {variable}", plural(threads, "OpenMP thread")),
+        None => variable,
     }
 }
 
@@ -66,11 +234,6 @@ fn workers_now(figures: &Figures) -> String {
     }
 }
 
-/// `8.3 of 16 CPUs used`.
-fn cpus(figures: &Figures) -> Option<(f64, f64)> {
-    Some((figures.cpus_used?, figures.cpus_allowed()?))
-}
-
 fn input(figures: &Figures) -> String {
     let task = figures.tasks.iter().find(|(task, share)| {
         !matches!(task.name(), "idle" | "cpu_wait" | "gil_wait") && *share > 0.0
@@ -82,8 +245,9 @@ fn input(figures: &Figures) -> String {
             share * 100.0
         )
     });
-    let left =
-        cpus(figures).map(|(used, allowed)| ((allowed - used).floor().max(0.0), used, allowed));
+    let left = figures
+        .cpus_of_allowed()
+        .map(|(used, allowed)| ((allowed - used).floor().max(0.0), used, allowed));
     let known = left.map_or(String::new(), |(_, used, allowed)| {
         format!(" ({used:.1} of {allowed:.0} CPUs used)")
     });
@@ -153,37 +317,45 @@ fn communication(figures: &Figures, at: &str) -> String {
 
 fn host_compute(figures: &Figures) -> String {
     const IDLE: f64 = 0.6;
-    if figures.cuda {
+    if figures.cuda && figures.device.is_some() {
         return "operators compute on the host while a GPU is idle: move the model and its batches there (.to(\"cuda\"))".to_owned();
     }
-    let threads = match figures.conditions.omp_num_threads {
-        Some(threads) => format!("OMP_NUM_THREADS now {threads}"),
-        None => "OMP_NUM_THREADS not set".to_owned(),
-    };
-    match cpus(figures) {
-        Some((used, allowed)) if used < IDLE * allowed => {
-            format!(
-                "{used:.1} of {allowed:.1} CPUs compute: more threads for the operators ({threads})"
-            )
+    let threads = omp_threads(figures);
+    let (used, allowed) = match figures.cpus_of_allowed() {
+        Some(known) => known,
+        None => {
+            return format!(
+                "operators compute on the host ({threads}): the table OPERATORS says what takes most"
+            );
         }
-        Some((used, allowed)) => format!(
-            "{used:.1} of {allowed:.1} CPUs compute ({threads}): bfloat16 or channels_last where this CPU gains by it, or a GPU; the \
-             table OPERATORS says what takes most"
+    };
+    // Threads that spin at a barrier have a CPU, and compute nothing.
+    let computing = (used - figures.cpus.spinning).max(0.0);
+    let all_threads = figures
+        .omp_threads
+        .is_some_and(|threads| threads as f64 >= allowed);
+    match computing < IDLE * allowed {
+        true if !all_threads => format!(
+            "{computing:.1} of {allowed:.1} CPUs compute: more threads for the operators ({threads})"
         ),
-        None => format!(
-            "operators compute on the host ({threads}): the table OPERATORS says what takes most"
+        _ => format!(
+            "{computing:.1} of {allowed:.1} CPUs compute ({threads}): bfloat16 or channels_last where this CPU gains by it, or a GPU; \
+             the table OPERATORS says what takes most"
         ),
     }
 }
 
 fn starved(figures: &Figures) -> String {
-    let known = cpus(figures).map_or(String::new(), |(used, allowed)| {
+    let known = figures.cpus_of_allowed();
+    let is_full = known.is_some_and(|(used, allowed)| used >= CPUS_FULL * allowed);
+    let known = known.map_or(String::new(), |(used, allowed)| {
         format!(" ({used:.1} of {allowed:.1} CPUs used)")
     });
-    const OWN: f64 = 0.7;
-    if cpus(figures).is_some_and(|(used, allowed)| used < OWN * allowed) {
+    if !is_full && figures.others_take_cpus() {
         return format!(
-            "others take the CPUs{known}: look for them on this machine (top), or for a quota of a cgroup above"
+            "other processes of this machine take the CPUs: this run's threads want {:.1}, and have to wait{known}; look for them (top), \
+             or for a quota of a cgroup above",
+            figures.cpus.wanted
         );
     }
     let mut now = Vec::new();
@@ -193,11 +365,7 @@ fn starved(figures: &Figures) -> String {
             .workers
             .map(|workers| format!("workers {workers}")),
     );
-    let threads = figures.conditions.omp_num_threads;
-    now.push(match threads {
-        Some(threads) => format!("OMP_NUM_THREADS {threads}"),
-        None => "OMP_NUM_THREADS not set".to_owned(),
-    });
+    now.push(omp_threads(figures));
     let more = match figures.conditions.cpu_quota {
         Some(quota) => format!("more than the cgroup's {quota} CPUs"),
         None => "more CPUs".to_owned(),

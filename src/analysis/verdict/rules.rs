@@ -34,6 +34,10 @@ pub const SPINS_SM: f64 = 0.3;
 pub const DRAM: f64 = 0.6;
 /// Time without a CPU.
 pub const NO_CPU: f64 = 0.10;
+/// Share of time in which a cgroup's quota holds processes back, from which on it is what they lack CPUs for.
+pub const THROTTLED_CGROUP: f64 = 0.05;
+/// OpenMP threads that compute while the training thread waits for them, on average, from which on the work is unevenly shared.
+pub const UNEVEN: f64 = 0.5;
 /// CPUs in use, of those allowed, from which on none is left.
 pub const CPUS_FULL: f64 = 0.95;
 /// Share of workers' time without a CPU.
@@ -73,9 +77,13 @@ pub enum Beside {
     Host,
     /// Computes on the host.
     HostOperators,
+    /// Waits at OpenMP barriers.
+    Barrier,
+    /// torch.compile at work.
+    Compile,
     /// The device has no time to spare.
     BusyDevice,
-    /// Something that is no cause: checkpoints, compilation, code of the user's, sleep.
+    /// Something that is no cause: checkpoints, code of the user's, sleep.
     Other,
 }
 
@@ -87,6 +95,8 @@ impl Beside {
             Self::Communication => "collectives",
             Self::Host => "Python and launches",
             Self::HostOperators => "operators on the host",
+            Self::Barrier => "waiting at OpenMP barriers",
+            Self::Compile => "torch.compile at work",
             Self::BusyDevice => "a GPU with no time to spare",
             Self::Other => "something that is none of these causes",
         }
@@ -97,7 +107,7 @@ impl Beside {
 pub type Rule = fn(&Figures) -> Option<Finding>;
 
 /// All of them. Their order does not matter.
-pub const RULES: [Rule; 10] = [
+pub const RULES: [Rule; 11] = [
     throttled,
     gpu_bound,
     spinning,
@@ -108,6 +118,7 @@ pub const RULES: [Rule; 10] = [
     launch,
     communication,
     host_compute,
+    barrier,
 ];
 
 fn is(figure: &'static str, value: f64, from: f64) -> Evidence {
@@ -195,6 +206,8 @@ pub fn beside(figures: &Figures, parts: &[Part]) -> Option<(Beside, f64)> {
         (Beside::Communication, of(Part::Communication)),
         (Beside::Host, host),
         (Beside::HostOperators, operators),
+        (Beside::Barrier, of(Part::Barrier)),
+        (Beside::Compile, of(Part::Compile)),
         (Beside::BusyDevice, saturated),
         (Beside::Other, of(Part::Other)),
     ];
@@ -343,8 +356,7 @@ fn cpu_starved(figures: &Figures) -> Option<Finding> {
         return None;
     }
     let full = figures
-        .cpus_used
-        .zip(figures.cpus_allowed())
+        .cpus_of_allowed()
         .map(|(used, allowed)| used / allowed);
     let mut evidence = vec![is("without_cpu", share, NO_CPU)];
     let is_full = full.filter(|&full| full >= CPUS_FULL);
@@ -399,15 +411,16 @@ fn launch(figures: &Figures) -> Option<Finding> {
         let (spare, evidence) = has_spare(figures, parts)?;
         (share.min(spare), HOSTS_PART * share, Some(evidence))
     } else {
-        (share, share, None)
+        // What would be gained is said of the one that is named.
+        (python.max(dispatch), share, None)
     };
     let mut all = vec![is("python_and_dispatch", share, HOST)];
     all.extend(evidence);
     Some(Finding {
-        cause: if python > dispatch {
-            Cause::Python
-        } else {
-            Cause::Launch
+        cause: match python > dispatch {
+            true => Cause::Python,
+            false if figures.gpu_used => Cause::Launch,
+            false => Cause::Dispatch,
         },
         gain: Some(gain),
         weight,
@@ -434,23 +447,62 @@ fn communication(figures: &Figures) -> Option<Finding> {
 /// Operators on the host, where there is no GPU to do them, or it is not used.
 fn host_compute(figures: &Figures) -> Option<Finding> {
     let (compute, dispatch) = (figures.of(Part::Compute), figures.of(Part::Dispatch));
-    let share = compute + dispatch;
+    let barrier = figures.of(Part::Barrier);
+    // An operator that waits for its slowest thread is at work.
+    let share = compute + dispatch + barrier;
     // What a thread does slowly because it has no CPU is not slow of itself.
     let starves = figures.of(Part::NoCpu) >= 2.0 * NO_CPU;
-    if starves || !figures.native || share < HOST || compute < dispatch {
+    if starves || !figures.native || share < HOST || compute < dispatch.max(barrier) {
         return None;
     }
     let mut evidence = vec![is("host_operators", share, HOST)];
-    if figures.cuda {
+    if figures.gpu_used || figures.device.is_some() {
         let busy = busy(figures).filter(|&busy| busy <= UNUSED)?;
         evidence.push(is_not("gpu_busy", busy, UNUSED));
     }
     Some(Finding {
         cause: Cause::HostCompute,
         gain: None,
-        weight: HOSTS_PART * share,
+        weight: HOSTS_PART * (compute + dispatch),
         parts: &[Part::Compute, Part::Dispatch],
         evidence,
         complete: true,
+    })
+}
+
+/// Waits of an operator for its slowest thread.
+fn barrier(figures: &Figures) -> Option<Finding> {
+    let share = figures.of(Part::Barrier);
+    let parts = &[Part::Barrier];
+    let meanwhile = busy_meanwhile(figures, parts);
+    if share < WORTH || meanwhile.is_some_and(|busy| busy > BUSY) {
+        return None;
+    }
+    let mut evidence = vec![is("omp_barrier", share, WORTH)];
+    evidence.extend(meanwhile.map(|busy| is_not("gpu_busy_meanwhile", busy, BUSY)));
+    let allowed = figures.cpus_allowed();
+    let many = figures.omp_threads.zip(allowed);
+    let many = many.is_some_and(|(threads, allowed)| threads as f64 > allowed);
+    let workers = figures.barrier;
+    let cause = match workers {
+        _ if many => Cause::BarrierThreads,
+        Some(workers) if workers.without_cpu >= WORKERS_STARVED => {
+            let share = workers.without_cpu;
+            evidence.push(is("omp_threads_without_cpu", share, WORKERS_STARVED));
+            Cause::BarrierThreads
+        }
+        Some(workers) if workers.computing >= UNEVEN => {
+            evidence.push(is("omp_threads_computing", workers.computing, UNEVEN));
+            Cause::BarrierUneven
+        }
+        _ => Cause::BarrierShort,
+    };
+    Some(Finding {
+        cause,
+        gain: Some(busy(figures).map_or(share, |busy| share.min(1.0 - busy))),
+        weight: share,
+        parts,
+        evidence,
+        complete: workers.is_some(),
     })
 }

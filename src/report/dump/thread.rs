@@ -172,6 +172,7 @@ fn wait_words(wait: &DumpedWait) -> String {
         WaitKind::Input => format!("the next batch: {}", wait.what),
         WaitKind::Gil => "the GIL".to_owned(),
         WaitKind::Autograd => "autograd's threads".to_owned(),
+        WaitKind::Barrier => format!("other OpenMP threads: {}", wait.what),
         WaitKind::Lock if wait.lock.is_some() => lock_words(wait),
         WaitKind::Lock if matches!(wait.what.as_str(), "" | "lock" | "a lock") => {
             "a lock".to_owned()

@@ -62,6 +62,7 @@ pub fn report(profile: &Profile, analysis: &Analysis) -> Report {
         computation_label: primary.map_or("host computation", ProcessSummary::computation_label),
         verdict: verdict(profile, analysis),
         summary: shares(summary_shares),
+        after_startup: shares(after_startup),
         intervals: primary
             .map(|process| intervals(profile, process))
             .unwrap_or_default(),
@@ -98,7 +99,8 @@ pub fn report(profile: &Profile, analysis: &Analysis) -> Report {
                 .lines
                 .iter()
                 .take(MOST)
-                .filter_map(|time| line_row(profile, time))
+                .zip(&process.line_shares)
+                .filter_map(|(time, share)| line_row(profile, time, share))
                 .collect()
         }),
         native_functions: primary.map_or(Vec::new(), |process| {
@@ -143,6 +145,12 @@ fn summary_shares(process: &ProcessSummary) -> BTreeMap<&'static str, f64> {
         .rows
         .iter()
         .map(|(row, _, share)| (row.name(), share.value))
+        .collect()
+}
+
+fn after_startup(process: &ProcessSummary) -> BTreeMap<&'static str, f64> {
+    let rows = process.rows.iter().zip(&process.after_startup);
+    rows.map(|((row, ..), share)| (row.name(), share.value))
         .collect()
 }
 
@@ -287,17 +295,19 @@ fn function_row(profile: &Profile, time: &FunctionTime) -> Option<FunctionRow> {
         file: function.file.clone(),
         line: function.is_python.then_some(function.first_line),
         self_s: seconds(time.self_ns),
+        self_share: None,
         total_s: seconds(time.total_ns),
     })
 }
 
-fn line_row(profile: &Profile, time: &LineTime) -> Option<FunctionRow> {
+fn line_row(profile: &Profile, time: &LineTime, share: &Share) -> Option<FunctionRow> {
     let function = named(profile, time.function)?;
     Some(FunctionRow {
         name: function.name.clone(),
         file: function.file.clone(),
         line: Some(time.line),
         self_s: seconds(time.self_ns),
+        self_share: Some(interval(share)),
         total_s: seconds(time.total_ns),
     })
 }

@@ -2,6 +2,7 @@
 
 use super::gpu_idle::who;
 use crate::analysis::Analysis;
+use crate::analysis::verdict::next_step::Cost as Costs;
 use crate::analysis::verdict::rules::Finding;
 use crate::analysis::verdict::{VERDICT_RULES_VERSION, Verdict as Told, WaitedFor};
 use crate::model::profile::Profile;
@@ -30,6 +31,8 @@ pub struct Verdict {
     pub next_step: Option<String>,
     /// What would be gained at most.
     pub at_most: Option<AtMost>,
+    /// Where there is no one cause: what takes the most time, each with a next step.
+    pub costs: Vec<Cost>,
     /// All causes that were found, the weightiest first.
     pub found: Vec<Found>,
     /// What takes the most time beside the weightiest of these; null where nothing does.
@@ -88,6 +91,19 @@ pub struct AtMost {
     pub step_ms_then: Option<f64>,
 }
 
+/// What takes much of the time, where no cause stands out.
+#[derive(Clone, Debug, Serialize)]
+pub struct Cost {
+    /// What, in words.
+    pub what: &'static str,
+    /// Share of the training thread's time after start-up.
+    pub share: f64,
+    /// What to do about it, for people.
+    pub next_step: String,
+    /// So many times as fast, at most, without it.
+    pub speedup: Option<f64>,
+}
+
 /// A cause that was found.
 #[derive(Clone, Debug, Serialize)]
 pub struct Found {
@@ -132,6 +148,7 @@ fn told(profile: &Profile, verdict: &Told) -> Verdict {
             step_ms: bound.step_ns.map(|(now, _)| now / 1e6),
             step_ms_then: bound.step_ns.map(|(_, then)| then / 1e6),
         }),
+        costs: verdict.costs.iter().map(cost).collect(),
         found: verdict.findings.iter().map(found).collect(),
         beside: verdict.beside.map(|(what, weight)| WeighsBeside {
             what: what.name(),
@@ -143,6 +160,15 @@ fn told(profile: &Profile, verdict: &Told) -> Verdict {
             WaitedFor::Device => None,
         }),
         others_gpus_spin: verdict.waits_for == Some(WaitedFor::Device),
+    }
+}
+
+fn cost(cost: &Costs) -> Cost {
+    Cost {
+        what: cost.what,
+        share: cost.share,
+        next_step: cost.next_step.clone(),
+        speedup: cost.at_most,
     }
 }
 

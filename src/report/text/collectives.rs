@@ -29,6 +29,9 @@ pub(super) fn collectives(out: &mut String, profile: &Profile, analysis: &Analys
         .flat_map(|rank| &rank.rows)
         .filter_map(|row| row.moment.backend)
         .collect();
+    // Its destructors run in processes that never used it.
+    let nccl = analysis.processes.iter().any(|process| process.nccl);
+    backends.retain(|&backend| backend != Backend::Nccl || nccl);
     backends.sort_unstable();
     backends.dedup();
     let names: Vec<&str> = backends.iter().map(|backend| backend.name()).collect();
@@ -39,7 +42,7 @@ pub(super) fn collectives(out: &mut String, profile: &Profile, analysis: &Analys
     line(
         out,
         &[format!(
-            "\nCOMMUNICATION{names}, host time of training threads"
+            "\nCOMMUNICATION{names}, % of each training thread's wall time (host time)"
         )],
     );
     let labels = process_labels(profile);

@@ -34,27 +34,47 @@ pub(super) fn ranks(out: &mut String, profile: &Profile, analysis: &Analysis) {
     line(
         out,
         &[format!(
-            "  {:<12}{:>8}{:>9}{:>8}{:>7}{:>7}{:>7}{:>8}{:>6}{:>6}",
-            "", "pid", "wall s", "compute", "comm", "input", "gpu", "python", "other", "?"
+            "  {:<10}{:>8}{:>8}{:>8}{:>6}{:>6}{:>6}{:>7}{:>6}{:>7}{:>6}",
+            "",
+            "pid",
+            "wall s",
+            "compute",
+            "comm",
+            "input",
+            "gpu",
+            "python",
+            "omp",
+            "no cpu",
+            "other"
         )],
     );
     for process in ranks {
         let wall_ns = process.wall_ns.max(1) as f64;
-        let tenth = |row| format!("{:.1}", process.row_ns(row) as f64 * 100.0 / wall_ns);
+        let tenth = |rows: &[SummaryRow]| {
+            let ns: u64 = rows.iter().map(|&row| process.row_ns(row)).sum();
+            format!("{:.1}", ns as f64 * 100.0 / wall_ns)
+        };
+        let rest = [
+            SummaryRow::Compile,
+            SummaryRow::Startup,
+            SummaryRow::Other,
+            SummaryRow::Unclassified,
+        ];
         line(
             out,
             &[format!(
-                "  {:<12}{:>8}{:>9}{:>8}{:>7}{:>7}{:>7}{:>8}{:>6}{:>6}",
-                cut(&role(process.role), 12),
+                "  {:<10}{:>8}{:>8}{:>8}{:>6}{:>6}{:>6}{:>7}{:>6}{:>7}{:>6}",
+                cut(&role(process.role), 10),
                 pid(profile, process.process),
                 column_seconds(process.wall_ns),
-                tenth(SummaryRow::HostComputation),
-                tenth(SummaryRow::Communication),
-                tenth(SummaryRow::Input),
-                tenth(SummaryRow::GpuWait),
-                tenth(SummaryRow::Python),
-                tenth(SummaryRow::Other),
-                tenth(SummaryRow::Unclassified)
+                tenth(&[SummaryRow::HostComputation]),
+                tenth(&[SummaryRow::Communication]),
+                tenth(&[SummaryRow::Input]),
+                tenth(&[SummaryRow::GpuWait]),
+                tenth(&[SummaryRow::Python]),
+                tenth(&[SummaryRow::OmpBarrier]),
+                tenth(&[SummaryRow::CpuWait]),
+                tenth(&rest)
             )],
         );
     }
@@ -111,9 +131,9 @@ fn workers(out: &mut String, profile: &Profile, analysis: &Analysis, of: Option<
             "  {} DataLoader {}{owner}: cpu {}",
             count(workers.len() as u64),
             if workers.len() == 1 {
-                "worker"
+                "worker process"
             } else {
-                "workers"
+                "worker processes"
             },
             seconds(cpu_ns)
         )],

@@ -18,10 +18,22 @@ fn row_label(row: SummaryRow, process: &ProcessSummary) -> &'static str {
         SummaryRow::Communication => "communication",
         SummaryRow::Input => "input",
         SummaryRow::GpuWait => "waiting for the GPU",
+        SummaryRow::OmpBarrier => "OpenMP barriers",
         SummaryRow::Python => "Python",
+        SummaryRow::CpuWait => "waiting for a CPU",
+        SummaryRow::Compile => "torch.compile",
+        SummaryRow::Startup => "start-up",
         SummaryRow::Other => "other",
         SummaryRow::Unclassified => "unclassified",
     }
+}
+
+/// Rows that are left out where they are empty.
+fn is_seldom(row: SummaryRow) -> bool {
+    matches!(
+        row,
+        SummaryRow::OmpBarrier | SummaryRow::CpuWait | SummaryRow::Compile | SummaryRow::Startup
+    )
 }
 
 pub(super) fn rows(out: &mut String, profile: &Profile, process: &ProcessSummary) {
@@ -34,22 +46,35 @@ pub(super) fn rows(out: &mut String, profile: &Profile, process: &ProcessSummary
     line(out, &[title]);
     let parts: Vec<u64> = process.rows.iter().map(|&(_, ns, _)| ns).collect();
     let shares = per_mille(&parts);
+    // Where the two differ, both are given: the verdict's are of the time after start-up.
+    let later_ns = process.wall_ns.saturating_sub(process.startup_ns);
+    let both = process.startup_ns.saturating_mul(200) >= process.wall_ns && later_ns > 0;
+    if both {
+        let later = format!("% after start-up ({})", seconds(later_ns));
+        line(out, &[format!("{:<34}% of all    {later}", "")]);
+    }
     for (index, (row, ns, interval)) in process.rows.iter().enumerate() {
+        if *ns == 0 && is_seldom(*row) {
+            continue;
+        }
         let at = process.row_lines.get(index).copied().flatten();
         let place = at.map_or(String::new(), |at| row_place(profile, at, *ns));
+        let later = process.after_startup.get(index).filter(|_| both);
+        let later = later.map_or(String::new(), |later| {
+            format!("{:>8}", percent(later.value))
+        });
         let text = format!(
-            "  {:<20}{:>9} s {:<14}{}",
+            "  {:<19}{:>8} s {:<13}{later}  {place}",
             row_label(*row, process),
             column_seconds(*ns),
             share(interval, shares.get(index).copied().unwrap_or(0)),
-            place
         );
         line(out, &[cut(&text, WIDTH)]);
     }
     line(
         out,
         &[format!(
-            "  {:<20}{:>9} s {:>7}",
+            "  {:<19}{:>8} s {:>7}",
             "total",
             column_seconds(process.wall_ns),
             "100.0 %"
@@ -188,7 +213,7 @@ pub(super) fn matrix(out: &mut String, profile: &Profile, process: &ProcessSumma
         })
         .collect();
     let rounded = per_mille(&cells);
-    out.push_str("\nPHASE x ACTIVITY, % of the same time\n");
+    out.push_str("\nPHASE x ACTIVITY, % of all wall time of the training thread\n");
     let names = phases.iter().map(|&phase| profile.phase_name(phase));
     let width = names.map(|name| name.chars().count()).fold(13, usize::max);
     let mut header = format!("  {:<width$}{:>7}", "", "all");
@@ -259,19 +284,25 @@ pub(super) fn functions(
                 text,
             );
         }
-        out.push_str("\nPYTHON LINES\n   self s   self %  total s  line\n");
-        for time in hot.lines.iter().filter(|time| time.self_ns > 0).take(rows) {
-            let text = |function: &Function| {
-                let at = place(function, time.line);
-                cut(&format!("{at} {}", printable(&function.name)), NAME)
+        out.push_str("\nPYTHON LINES\n   self s   self %         total s  line\n");
+        let own = hot.lines.iter().filter(|time| time.self_ns > 0);
+        for (index, time) in own.take(rows).enumerate() {
+            let Some(function) = profile.functions.get(time.function.index()) else {
+                continue;
             };
-            timed(
-                out,
-                profile,
-                (time.function, time.self_ns, time.total_ns),
-                wall_ns,
-                text,
+            let of_wall = time.self_ns as f64 / wall_ns as f64;
+            let self_share = match process.line_shares.get(index) {
+                Some(known) => share(known, (of_wall * 1000.0).round() as u32),
+                None => format!("{:>7}", percent(of_wall)),
+            };
+            let at = place(function, time.line);
+            let text = format!(
+                "{:>9}  {self_share:<14}{:>9} {at} {}",
+                column_seconds(time.self_ns),
+                column_seconds(time.total_ns),
+                printable(&function.name)
             );
+            line(out, &[cut(&text, WIDTH)]);
         }
     }
     let native: Vec<&FunctionTime> = hot

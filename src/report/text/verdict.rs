@@ -126,6 +126,22 @@ fn untold(out: &mut String, verdict: &Verdict) {
         hanging(out, "", &text);
     }
     hanging(out, "WHY", &host_shares(&verdict.figures));
+    for (index, cost) in verdict.costs.iter().enumerate() {
+        let text = format!(
+            "{}. {}, {}: {}",
+            index + 1,
+            cost.what,
+            percent(cost.share),
+            cost.next_step
+        );
+        hanging(out, if index == 0 { "NEXT" } else { "" }, &text);
+    }
+    for (index, cost) in verdict.costs.iter().enumerate() {
+        if let Some(at_most) = cost.at_most {
+            let text = format!("without {}: at most {at_most:.1}x", cost.what);
+            hanging(out, if index == 0 { "BOUND" } else { "" }, &text);
+        }
+    }
 }
 
 /// A line with a word before it, and those that follow below its text.
@@ -182,6 +198,10 @@ fn claim(cause: Cause, finding: &Finding, figures: &Figures) -> String {
             "Training thread hands work to the GPU {}",
             of(Part::Dispatch)
         ),
+        Cause::Dispatch => format!(
+            "Training thread is in torch's dispatch of operators {}",
+            of(Part::Dispatch)
+        ),
         Cause::Python => format!("Training thread is in Python {}", of(Part::Python)),
         Cause::GpuCompute | Cause::GpuMemory => "The GPU is what is waited for".to_owned(),
         Cause::Communication => format!(
@@ -200,6 +220,10 @@ fn claim(cause: Cause, finding: &Finding, figures: &Figures) -> String {
         Cause::CpuStarved => format!("Training thread has no CPU {}", of(Part::NoCpu)),
         Cause::Throttled => "The GPU's clocks are held down".to_owned(),
         Cause::HostCompute => format!("Operators compute on the host {}", of(Part::Compute)),
+        Cause::BarrierThreads | Cause::BarrierUneven | Cause::BarrierShort => format!(
+            "Training thread waits for other OpenMP threads {}",
+            of(Part::Barrier)
+        ),
     }
 }
 
@@ -246,9 +270,9 @@ fn evidence(finding: &Finding) -> String {
 
 /// The largest parts of the training thread's time.
 fn host_shares(figures: &Figures) -> String {
-    const NAMES: [(Part, &str); 10] = [
+    const NAMES: [(Part, &str); 12] = [
         (Part::InputWait, "waits for data"),
-        (Part::InputOwn, "makes batches"),
+        (Part::InputOwn, "input of its own"),
         (Part::Sync, "waits for the GPU"),
         (Part::Copy, "copies"),
         (Part::Communication, "collectives"),
@@ -256,6 +280,8 @@ fn host_shares(figures: &Figures) -> String {
         (Part::Dispatch, "dispatch"),
         (Part::Python, "Python"),
         (Part::Compute, "operators on the host"),
+        (Part::Barrier, "OpenMP barriers"),
+        (Part::Compile, "torch.compile at work"),
         (Part::Other, "other things"),
     ];
     let mut parts: Vec<(f64, &str)> = NAMES

@@ -33,7 +33,7 @@ fn tenths(ns: u64, whole_ns: u64) -> u32 {
 
 fn table(out: &mut String, profile: &Profile, waits: &ProcessWaits, rows: usize) {
     out.push_str("\nWAITS of the training thread (host time)\n");
-    out.push_str("  seconds    share        for what, at\n");
+    out.push_str("  seconds    % of all     for what, at\n");
     let list = without_cpu_lines(waits);
     // Lists of everything are asked for with no limit on rows.
     let least_ns = if rows == usize::MAX {
@@ -116,7 +116,11 @@ fn words(wait: &WaitTime) -> String {
         WaitKind::GpuCopy => "GPU copy",
         WaitKind::Input => "input",
         WaitKind::Io => "I/O",
-        WaitKind::Gil | WaitKind::Cpu | WaitKind::Autograd | WaitKind::Stopped => {
+        WaitKind::Gil
+        | WaitKind::Cpu
+        | WaitKind::Autograd
+        | WaitKind::Barrier
+        | WaitKind::Stopped => {
             return what.into_owned();
         }
         kind => kind.name(),
@@ -230,7 +234,7 @@ fn own_input(out: &mut String, profile: &Profile, inline: &InlineInput, wall_ns:
     if inline.share.is_uncertain() || inline.ns.saturating_mul(100) < wall_ns {
         return;
     }
-    out.push_str("\nINPUT that the training thread made itself\n");
+    out.push_str("\nINPUT of the training thread itself, % of all (with its waits for a CPU)\n");
     let text = format!(
         "{:>9}  {:<14}",
         column_seconds(inline.ns),

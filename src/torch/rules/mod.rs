@@ -47,17 +47,22 @@
 //!
 //! | order | rule | row |
 //! |---|---|---|
-//! | 1 | phase input | input |
-//! | 2 | phase communication, or a collective | communication |
-//! | 3 | phase startup, compile, checkpoint | other |
-//! | 4 | gpu_sync | gpu_wait |
-//! | 5 | aten, gemm, dispatch, autograd, gpu_launch, gpu_copy, gpu_alloc, omp_idle | host_computation |
-//! | 6 | python | python |
-//! | 7 | unclassified | unclassified |
-//! | 8 | anything else | other |
+//! | 1 | gil_wait, but of start-up and compile | python |
+//! | 2 | phase input | input |
+//! | 3 | phase communication, or a collective | communication |
+//! | 4 | cpu_wait | cpu_wait |
+//! | 5 | phase startup | startup |
+//! | 6 | phase compile | compile |
+//! | 7 | phase checkpoint | other |
+//! | 8 | gpu_sync | gpu_wait |
+//! | 9 | aten, gemm, dispatch, autograd, gpu_launch, gpu_copy, gpu_alloc | host_computation |
+//! | 10 | omp_idle | omp_barrier |
+//! | 11 | python | python |
+//! | 12 | unclassified | unclassified |
+//! | 13 | anything else | other |
 //!
-//! omp_idle of a training thread is the end of a parallel region: an operator is running, and waits for its slowest
-//! thread. Time in the run queue is `cpu_wait`, row `other`, whatever the thread was about to do.
+//! omp_idle of a training thread is the end of a parallel region: an operator waits for its slowest thread. It is time of that
+//! operator, but no computation. Time in the run queue is `cpu_wait`, row `cpu_wait`, whatever the thread was about to do.
 
 pub mod collectives;
 pub mod compile;
@@ -76,4 +81,4 @@ pub mod syscalls;
 pub mod waits;
 
 /// Version of all tables together. Raised with every change that may move time from one category to another.
-pub const RULES_VERSION: u32 = 2;
+pub const RULES_VERSION: u32 = 3;

@@ -16,7 +16,7 @@ use super::phases::{has_path, last_part};
 use crate::torch::symbol_name::SymbolName;
 
 /// Version of the tables of waits, collectives and input. Raised with every change that may name a wait differently.
-pub const WAIT_RULES_VERSION: u32 = 1;
+pub const WAIT_RULES_VERSION: u32 = 2;
 
 /// What a function tells of a wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
