@@ -64,6 +64,12 @@ pub struct QualitySummary {
     pub skipped_for_budget: u64,
     /// Stops that came late: after 2 ms, when the other threads had been seen to.
     pub stop_timeouts: u64,
+    /// System calls that stops cut short, at most.
+    pub calls_cut_short: u64,
+    /// Running threads that were not stopped, since that would have cut a system call short.
+    pub calls_left_running: u64,
+    /// Setuid and setgid programs that run without their privileges, since their thread was traced when they began.
+    pub privileges_lost: u64,
     /// torchspy's own CPU time, as a share of one CPU.
     pub own_cpu: f64,
     /// torchspy's own wait for a CPU, as a share of the time.
@@ -223,6 +229,9 @@ pub fn summarize(profile: &Profile) -> QualitySummary {
     summary.lost = profile.losses.iter().map(|loss| loss.samples).sum();
     summary.skipped_for_budget = quality.skipped_for_budget;
     summary.stop_timeouts = quality.stop_timeouts;
+    summary.calls_cut_short = quality.calls_cut_short;
+    summary.calls_left_running = quality.calls_left_running;
+    summary.privileges_lost = quality.privileges_lost;
     summary.own_cpu = ratio(quality.own_cpu_ns, elapsed_ns);
     summary.own_queue = ratio(quality.own_queue_ns, elapsed_ns);
     summary.throttled_ns = quality.throttled_ns;

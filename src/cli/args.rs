@@ -126,6 +126,9 @@ pub(crate) struct SamplingArguments {
     /// Sample child processes, too (the default)
     #[arg(short, long, overrides_with = "no_subprocesses")]
     pub(crate) subprocesses: bool,
+    /// Child processes whose threads may be stopped: those that run Python, all, or none: --no-subprocesses
+    #[arg(long, value_name = "WHICH", default_value = "python")]
+    pub(crate) children: ChildrenName,
     /// Leave child processes alone
     #[arg(long)]
     pub(crate) no_subprocesses: bool,
@@ -370,6 +373,17 @@ pub(crate) enum ColorName {
     Code,
     /// How idle the process's GPU was meanwhile
     Gpu,
+}
+
+/// Which child processes are sampled, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ChildrenName {
+    /// Those that run Python; others are read while they sleep, and never stopped.
+    Python,
+    /// All, as the first process.
+    All,
+    /// None at all.
+    None,
 }
 
 /// By what is drawn.

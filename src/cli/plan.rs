@@ -1,8 +1,8 @@
 //! What is to be done: checked, complete, and free of clap.
 
 use super::args::{
-    Arguments, ByName, ColorName, ConvertArguments, DrawingArguments, FormatName, RecordArguments,
-    ReportByName, SamplingArguments, Shell, Subcommands, TopArguments,
+    Arguments, ByName, ChildrenName, ColorName, ConvertArguments, DrawingArguments, FormatName,
+    RecordArguments, ReportByName, SamplingArguments, Shell, Subcommands, TopArguments,
 };
 use super::diff_plan::DiffPlan;
 use super::dump_plan::DumpPlan;
@@ -272,7 +272,8 @@ fn session_options(arguments: SamplingArguments) -> Result<SessionOptions, Failu
         nonblocking: arguments.nonblocking,
         gil_only: arguments.gil,
         threads: parse_regex(arguments.threads.as_deref())?,
-        subprocesses: !arguments.no_subprocesses,
+        subprocesses: !arguments.no_subprocesses && arguments.children != ChildrenName::None,
+        stop_any_child: arguments.children == ChildrenName::All,
         max_stopped: parse_max_stopped(&arguments.max_stopped)?,
         once: false,
         leave_out: Vec::new(),

@@ -127,6 +127,13 @@ pub struct Quality {
     pub stop_timeouts: u64,
     /// Thread captures tried again because the thread ran while it was read.
     pub torn_retries: u64,
+    /// System calls that a stop ended early and the program saw: with EINTR, or less than was asked for. At most: they may have
+    /// ended so by themselves.
+    pub calls_cut_short: u64,
+    /// Threads that ran and were not stopped, since that would have cut a system call short.
+    pub calls_left_running: u64,
+    /// Setuid and setgid programs that began while their thread was traced, and run without their privileges for it.
+    pub privileges_lost: u64,
     /// torchspy's own CPU time, ns.
     pub own_cpu_ns: u64,
     /// torchspy's own time in the run queue, ns.
@@ -148,6 +155,11 @@ impl Quality {
             .saturating_add(other.skipped_for_budget);
         self.stop_timeouts = self.stop_timeouts.saturating_add(other.stop_timeouts);
         self.torn_retries = self.torn_retries.saturating_add(other.torn_retries);
+        self.calls_cut_short = self.calls_cut_short.saturating_add(other.calls_cut_short);
+        self.calls_left_running = self
+            .calls_left_running
+            .saturating_add(other.calls_left_running);
+        self.privileges_lost = self.privileges_lost.saturating_add(other.privileges_lost);
         self.own_cpu_ns = self.own_cpu_ns.saturating_add(other.own_cpu_ns);
         self.own_queue_ns = self.own_queue_ns.saturating_add(other.own_queue_ns);
         self.throttled_ns = self.throttled_ns.saturating_add(other.throttled_ns);

@@ -13,9 +13,6 @@ pub struct Registers {
 impl Registers {
     /// Room for either architecture.
     pub const COUNT: usize = 33;
-    /// Where a system call's result is: rax.
-    #[cfg(target_arch = "x86_64")]
-    pub const RESULT: usize = 0;
     /// Frame pointer: rbp.
     #[cfg(target_arch = "x86_64")]
     pub const FRAME_POINTER: usize = 6;
@@ -25,9 +22,6 @@ impl Registers {
     /// Instruction pointer: rip, DWARF's return address column.
     #[cfg(target_arch = "x86_64")]
     pub const INSTRUCTION_POINTER: usize = 16;
-    /// Where a system call's result is: x0.
-    #[cfg(target_arch = "aarch64")]
-    pub const RESULT: usize = 0;
     /// Frame pointer: x29.
     #[cfg(target_arch = "aarch64")]
     pub const FRAME_POINTER: usize = 29;
@@ -77,18 +71,6 @@ impl Registers {
     /// The stack pointer, where it is known.
     pub fn stack_pointer(&self) -> Option<u64> {
         self.get(Self::STACK_POINTER)
-    }
-
-    /// Whether the thread is in a system call that was waiting when the thread was asked to stop, and that will begin anew: the
-    /// results ERESTARTSYS (512) to ERESTART_RESTARTBLOCK (516), which only a tracer sees (Linux, include/linux/errno.h).
-    pub fn is_interrupted_wait(&self) -> bool {
-        let result = self.get(Self::RESULT).unwrap_or(0);
-        (512..=516).contains(&result.wrapping_neg())
-    }
-
-    /// Whether the thread was about to return EINTR (4) from a system call, as far as its result tells.
-    pub fn is_interrupted_call(&self) -> bool {
-        self.get(Self::RESULT).unwrap_or(0).wrapping_neg() == 4
     }
 
     /// The instruction pointer, where it is known.

@@ -23,5 +23,6 @@ pub mod redaction;
 pub mod resident;
 pub mod signals;
 pub mod stop;
+pub mod syscalls;
 pub mod threads;
 pub mod vm_read;

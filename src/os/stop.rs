@@ -8,9 +8,11 @@
 use super::access::status_field;
 use super::clock::{monotonic_ns, timespec};
 use super::fault::{Point, reach};
+use super::syscalls::{Call, Ending};
 use crate::model::registers::Registers;
 use nix::errno::Errno;
 use nix::libc;
+use std::cell::Cell;
 use std::marker::PhantomData;
 use std::time::Duration;
 
@@ -102,6 +104,7 @@ impl Interrupting {
                     leader: self.leader,
                     is_own_child: self.is_own_child,
                     detached: false,
+                    ending: Cell::new(None),
                     not_send: PhantomData,
                 };
                 Collected::Stopped(stopped)
@@ -147,6 +150,8 @@ pub struct StoppedThread {
     leader: i32,
     is_own_child: bool,
     detached: bool,
+    /// How the stop left the system call that it met, if it met one; `None` until that was looked at.
+    ending: Cell<Option<Option<Ending>>>,
     not_send: NotSend,
 }
 
@@ -159,7 +164,22 @@ impl StoppedThread {
     /// Its registers; `None` if it was killed meanwhile.
     pub fn registers(&self) -> Option<Registers> {
         reach(Point::Held, self.tid);
-        read_registers(self.tid)
+        self.read()
+    }
+
+    fn read(&self) -> Option<Registers> {
+        let (registers, call) = read_registers(self.tid)?;
+        self.ending
+            .set(Some(call.and_then(|call| call.ending(self.tid))));
+        Some(registers)
+    }
+
+    /// How the stop left the system call that it met; `None` where it met none, or did nothing to it.
+    pub fn ending(&self) -> Option<Ending> {
+        if self.ending.get().is_none() {
+            self.read();
+        }
+        self.ending.get().flatten()
     }
 
     /// Lets it run on.
@@ -273,8 +293,13 @@ fn wait_for_stop(tid: i32, is_own_child: bool) -> Result<Option<Event>, Errno> {
     }))
 }
 
+/// The code segment of 64-bit programs (arch/x86/include/asm/segment.h, `__USER_CS`): others have other numbers of system calls.
 #[cfg(target_arch = "x86_64")]
-fn read_registers(tid: i32) -> Option<Registers> {
+const USER_64: u64 = 0x33;
+
+/// The registers, and the system call that the thread is about to return from, if it does.
+#[cfg(target_arch = "x86_64")]
+fn read_registers(tid: i32) -> Option<(Registers, Option<Call>)> {
     // SAFETY: GETREGS fills one user_regs_struct, which `user` is; zeroed is a valid value of it.
     let user: libc::user_regs_struct = unsafe {
         let mut user = std::mem::zeroed();
@@ -291,5 +316,12 @@ fn read_registers(tid: i32) -> Option<Registers> {
     for (number, value) in values.into_iter().enumerate() {
         registers.set(number, value);
     }
-    Some(registers)
+    // Of a thread that an interrupt or a fault brought into the kernel this is -1 (arch/x86/entry/entry_64.S).
+    let number = u32::try_from(user.orig_rax as i64).ok();
+    let call = number.filter(|_| user.cs == USER_64).map(|number| Call {
+        number,
+        arguments: [user.rdi, user.rsi, user.rdx, user.r10, user.r8, user.r9],
+        result: user.rax as i64,
+    });
+    Some((registers, call))
 }

@@ -162,6 +162,14 @@ impl Text<'_> {
             quality.torn_retries,
             quality.skipped_for_budget,
             self.recording.clocks.len()
+        )?;
+        if quality.calls_cut_short + quality.calls_left_running == 0 {
+            return Ok(());
+        }
+        writeln!(
+            self.out,
+            "{} calls cut short, {} threads left running for theirs",
+            quality.calls_cut_short, quality.calls_left_running
         )
     }
 

@@ -287,6 +287,12 @@ pub struct Quality {
     pub skipped_for_budget: u64,
     /// Stops that came late: after 2 ms, when the other threads had been seen to.
     pub stop_timeouts: u64,
+    /// System calls that stops cut short, with EINTR or less than was asked for, at most: they may have ended so by themselves.
+    pub calls_cut_short: u64,
+    /// Captures of running threads that were not stopped, since that would have cut a system call short: without native frames.
+    pub calls_left_running: u64,
+    /// Setuid and setgid programs that run without their privileges, since their thread was being stopped when they began.
+    pub privileges_lost: u64,
     /// torchspy's own CPU time, in cores.
     pub own_cpu: f64,
 }

@@ -8,6 +8,7 @@
 //! runs on, on other threads, behind bounded queues.
 
 mod budget;
+mod calls;
 mod capture;
 mod code_copies;
 mod control;

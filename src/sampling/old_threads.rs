@@ -86,10 +86,7 @@ impl OldThreads {
 }
 
 /// What stands where libc may keep the tids of threads.
-pub(super) fn read_words(
-    memory: &impl Memory,
-    pthreads: &[u64],
-) -> Vec<[i32; TID_OFFSETS.len()]> {
+pub(super) fn read_words(memory: &impl Memory, pthreads: &[u64]) -> Vec<[i32; TID_OFFSETS.len()]> {
     let mut buffers = vec![[[0; 4]; TID_OFFSETS.len()]; pthreads.len()];
     let mut requests: Vec<ReadRequest<'_>> = Vec::new();
     for (&pthread, buffers) in pthreads.iter().zip(&mut buffers) {

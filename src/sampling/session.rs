@@ -47,6 +47,9 @@ pub struct SessionOptions {
     pub threads: Option<regex::Regex>,
     /// Child processes, too.
     pub subprocesses: bool,
+    /// Child processes that run no Python may be stopped, too. Else they are read only while they sleep: a setuid program that a thread
+    /// execs while it is traced runs without its privileges.
+    pub stop_any_child: bool,
     /// Share of a running thread's time that stops may take, 0 to 1; infinity for no limit.
     pub max_stopped: f64,
     /// Look at every thread once and end ([`Look`](super::look::Look)), rather than go on at a rate.

@@ -1,6 +1,7 @@
 //! What the tracer keeps of each process and thread between looks.
 
 use super::budget::Claim;
+use super::calls::Calls;
 use super::capture::{Buffers, ReadPlan};
 use super::code_copies::CodeCopies;
 use super::old_threads::read_words;
@@ -57,9 +58,8 @@ pub(super) struct TracedThread {
     pub(super) deferred: Passed,
     /// Stops in a row that found it asleep.
     pub(super) fallen_asleep: u32,
-    /// Time in which it ran for a moment between two waits for events, and was spared a stop; the next stop in such a moment stands for
-    /// it, and for so many looks.
-    pub(super) spared: (Passed, u32),
+    /// What a stop would do to its system calls.
+    pub(super) calls: Calls,
     /// Time in which it slept and could not be read; the next sleep that is read stands for it too.
     pub(super) deferred_sleep: Passed,
     /// The process's first thread.
@@ -130,11 +130,6 @@ impl Turn {
         (tick + u64::from(self.number)).is_multiple_of(stride)
     }
 
-    /// Whether it was last found in the sleep that it was in before.
-    pub(super) fn is_quiet(self) -> bool {
-        self.quiet_looks > 0
-    }
-
     /// It was found in the sleep that it was in.
     pub(super) fn slept_on(&mut self) {
         self.quiet_looks = self.quiet_looks.saturating_add(1);
@@ -173,6 +168,8 @@ impl Passed {
     }
 }
 
+/// CPU time in which a child process may call exec. Forked by Python, 1 to 10 ms lie between the two; DataLoader workers run on.
+const BEGINNING_NS: u64 = 100_000_000;
 /// How often all thread states are read even if none is new.
 const ALL_STATES_NS: u64 = 1_000_000_000;
 /// The same while some state's thread is not known, for longer than that.
@@ -208,7 +205,7 @@ impl TracedThread {
             reused: None,
             deferred: Passed::default(),
             fallen_asleep: 0,
-            spared: (Passed::default(), 0),
+            calls: Calls::default(),
             deferred_sleep: Passed::default(),
             reached,
             skipped: Passed::default(),
@@ -340,6 +337,16 @@ pub(super) struct TracedProcess {
 }
 
 impl TracedProcess {
+    /// Whether it is the one that was asked for: it is the first to be found.
+    pub(super) fn is_root(&self) -> bool {
+        self.id.index() == 0
+    }
+
+    /// Whether it may be on its way from a fork to an exec, or to the next exec: a single thread that has hardly run.
+    pub(super) fn is_beginning(&self) -> bool {
+        matches!(&self.threads[..], [thread] if thread.last.is_kept() && thread.last.run_ns < BEGINNING_NS)
+    }
+
     /// Its first thread: in a trainer, the one that trains.
     pub(super) fn first_thread(&self) -> Option<&TracedThread> {
         self.threads.iter().find(|thread| thread.is_first)

@@ -55,8 +55,8 @@ struct Candidate {
     slices: u64,
     /// A sleeper whose registers are needed, and not a running thread.
     asleep: Option<Whereabouts>,
-    /// It runs for a moment after a long wait for events, and is likely to begin the next one before it stands.
-    is_between_waits: bool,
+    /// It runs, and a stop would likely cut its system call short.
+    keeps_running: bool,
 }
 
 /// The tracer's state.

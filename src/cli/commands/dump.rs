@@ -292,6 +292,7 @@ fn options(plan: &DumpPlan, leave_out: Vec<i32>) -> SessionOptions {
         gil_only: false,
         threads: None,
         subprocesses: plan.tree,
+        stop_any_child: true,
         max_stopped: f64::INFINITY,
         gpu: GpuOptions {
             choice: GpuChoice::None,

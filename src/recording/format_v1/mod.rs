@@ -1,7 +1,8 @@
 //! Versions 1 and 2 of the format: what stands in the header block and in a segment's payload. Version 2 adds a table of
 //! `nn.Module`s behind all others, frames that say which module's call comes next, or what code is compiled by it; counters of
 //! progress, their readings, and conditions; and the user's regions behind the rest of the header. Lanes of devices and processes
-//! stand behind all of it, and may be missing: a reader that does not know them leaves them out.
+//! stand behind all of it, and may be missing: a reader that does not know them leaves them out. So do more of the sampler's counts
+//! behind them.
 //!
 //! The payload is zstd over postcard over columns, each column of a table in a run of its own. Everything in it is hostile input when it is read: sizes are
 //! bounded before they are believed, and ids are checked once, here, so that nobody else has to.
@@ -30,8 +31,8 @@ use compress::Compressor;
 use lanes::WireLanes;
 use progress::{PointColumns, WireCounter, condition_of, wire_condition};
 use rows::{
-    RowBytes, Rows, WireModule, WireProcess, WireQuality, WireRegions, WireRun, clock_of, loss_of,
-    wire_clock, wire_loss,
+    RowBytes, Rows, WireCounts, WireModule, WireProcess, WireQuality, WireRegions, WireRun,
+    clock_of, loss_of, wire_clock, wire_loss,
 };
 use samples::SampleColumns;
 use serde::{Deserialize, Serialize};
@@ -132,7 +133,8 @@ impl Encoder {
             conditions: Rows::encode(&segment.conditions, wire_condition)?,
         };
         let lanes = WireLanes::encode(&segment.lanes)?;
-        let length = self.compressor.append(&(wire, lanes), out)?;
+        let counts = WireCounts::of(&segment.quality);
+        let length = self.compressor.append(&(wire, lanes, counts), out)?;
         let compressed = out.len() - start;
         if compressed > MAX_PAYLOAD || length > believable_length(compressed) {
             return Err(Corrupt("it is too large"));
@@ -206,21 +208,26 @@ impl Decoder {
         } else {
             let (wire, rest): (WireSegment2<ColumnReader<'_>, &[u8]>, _) =
                 postcard::take_from_bytes(raw).map_err(damaged)?;
-            let lanes = match rest {
-                [] => Lanes::default(),
+            let (lanes, rest) = match rest {
+                [] => (Lanes::default(), rest),
                 rest => {
-                    let wire: WireLanes<ColumnReader<'_>, &[u8]> =
-                        postcard::from_bytes(rest).map_err(damaged)?;
-                    wire.decode()?
+                    let (wire, rest): (WireLanes<ColumnReader<'_>, &[u8]>, _) =
+                        postcard::take_from_bytes(rest).map_err(damaged)?;
+                    (wire.decode()?, rest)
                 }
             };
+            let mut first = segment_of(wire.first)?;
+            if !rest.is_empty() {
+                let counts: WireCounts = postcard::from_bytes(rest).map_err(damaged)?;
+                counts.fill(&mut first.quality);
+            }
             Segment {
                 nn_modules: wire.nn_modules.decode()?,
                 counters: wire.counters.decode(WireCounter::model)?,
                 points: wire.points.decode()?,
                 conditions: wire.conditions.decode(condition_of)?,
                 lanes,
-                ..segment_of(wire.first)?
+                ..first
             }
         };
         validate::validate(&segment)?;

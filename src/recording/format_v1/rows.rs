@@ -327,7 +327,30 @@ impl WireQuality {
             own_cpu_ns: self.own_cpu_ns,
             own_queue_ns: self.own_queue_ns,
             throttled_ns: self.throttled_ns,
+            ..Quality::default()
         })
+    }
+}
+
+/// What stands behind [`WireQuality`], at the end of a segment: counts, of which a later torchspy may write more, and an earlier one
+/// wrote fewer.
+#[derive(Serialize, Deserialize)]
+pub(super) struct WireCounts(Vec<u64>);
+
+impl WireCounts {
+    pub(super) fn of(quality: &Quality) -> Self {
+        Self(vec![
+            quality.calls_cut_short,
+            quality.calls_left_running,
+            quality.privileges_lost,
+        ])
+    }
+
+    pub(super) fn fill(&self, quality: &mut Quality) {
+        let count = |at: usize| self.0.get(at).copied().unwrap_or(0);
+        quality.calls_cut_short = count(0);
+        quality.calls_left_running = count(1);
+        quality.privileges_lost = count(2);
     }
 }
 

@@ -205,6 +205,9 @@ fn quality() -> impl Strategy<Value = Quality> {
             own_cpu_ns: number >> 7,
             own_queue_ns: number >> 8,
             throttled_ns: number >> 9,
+            calls_cut_short: number >> 11,
+            calls_left_running: number >> 12,
+            privileges_lost: number >> 13,
             ..Quality::default()
         };
         stops.into_iter().for_each(|ns| quality.stops.record(ns));

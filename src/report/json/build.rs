@@ -363,6 +363,9 @@ fn quality(summary: &QualitySummary) -> Quality {
         lost: summary.lost,
         skipped_for_budget: summary.skipped_for_budget,
         stop_timeouts: summary.stop_timeouts,
+        calls_cut_short: summary.calls_cut_short,
+        calls_left_running: summary.calls_left_running,
+        privileges_lost: summary.privileges_lost,
         own_cpu: summary.own_cpu,
     }
 }

@@ -171,6 +171,33 @@ fn losses(out: &mut String, profile: &Profile, quality: &QualitySummary) {
             )],
         );
     }
+    if quality.calls_left_running > 0 {
+        line(
+            out,
+            &[format!(
+                "  {} captures without native frames: a stop would have cut a system call short",
+                count(quality.calls_left_running)
+            )],
+        );
+    }
+    if quality.calls_cut_short > 0 {
+        line(
+            out,
+            &[format!(
+                "  {} system calls cut short by stops at most (EINTR, or less than asked for)",
+                count(quality.calls_cut_short)
+            )],
+        );
+    }
+    if quality.privileges_lost > 0 {
+        line(
+            out,
+            &[format!(
+                "  WARNING: {} setuid programs began while they were stopped, without their privileges",
+                count(quality.privileges_lost)
+            )],
+        );
+    }
     if quality.lost > 0 || !profile.losses.is_empty() {
         let reason = profile
             .losses

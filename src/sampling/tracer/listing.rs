@@ -141,17 +141,10 @@ impl Tracer {
 
     /// Hands on the time of a thread that no capture will stand for.
     pub(super) fn flush_deferred(&mut self, index: usize, at: usize, why: Partial) {
-        self.flush_spared(index, at);
         let thread = &mut self.processes[index].threads[at];
         let mut deferred = std::mem::take(&mut thread.deferred);
         deferred.add(std::mem::take(&mut thread.deferred_sleep));
         self.hand_on_unread(index, at, deferred, why);
-    }
-
-    /// The same of the time in which it was spared.
-    pub(super) fn flush_spared(&mut self, index: usize, at: usize) {
-        let (spared, _) = std::mem::take(&mut self.processes[index].threads[at].spared);
-        self.hand_on_unread(index, at, spared, Partial::Spared);
     }
 
     fn hand_on_unread(&mut self, index: usize, at: usize, passed: Passed, why: Partial) {

@@ -8,6 +8,7 @@ use crate::model::ids::ThreadId;
 use crate::model::registers::Registers;
 use crate::model::sample::{Capture, Gil, ThreadState};
 use crate::os::clock::process_cpu_ns;
+use crate::os::syscalls::{is_restarted, sleeps_interruptibly};
 use crate::os::threads::{FUTEX, SchedStat, ThreadFiles, Whereabouts};
 use crate::sampling::capture::{Subject, capture};
 
@@ -19,13 +20,6 @@ const GATED_THREADS: usize = 400;
 const DEAD_LOOKS: u64 = 10;
 /// System calls on x86-64 during which a thread may hold its process's mmap lock for writing: reading memory would block.
 const MMAP_LOCKERS: [u32; 7] = [9, 10, 11, 12, 25, 28, 216];
-/// System calls that a stop does not disturb: they are restarted, with what is left of their timeout (signal(7), ptrace(2)):
-/// poll, select, nanosleep, wait4, futex, clock_nanosleep, waitid, pselect6, ppoll, restart_syscall.
-const RESTARTABLE: [u32; 10] = [7, 23, 35, 61, 202, 230, 247, 270, 271, 219];
-/// epoll_wait, epoll_pwait, epoll_pwait2 on x86-64: like those above they sleep interruptibly, unlike them they end with EINTR.
-const EPOLL_WAITS: [u32; 3] = [232, 281, 441];
-/// A thread that runs for so long at a time, on average, is seldom about to sleep.
-const SHORT_RUN_NS: u64 = 1_000_000;
 /// Sleeps that ended while they were read, and whose ticks wait for one that does not: after so many the thread is stopped.
 const MAX_WOKEN: u32 = 4;
 /// How often it is asked whether there are new Python thread states: a C++ thread takes and drops one whenever it likes
@@ -133,7 +127,6 @@ impl Tracer {
             thread.reuse(tick.start_ns, passed);
             return true;
         }
-        let slept_long = turn.is_quiet();
         turn.comes_at_once();
         let slices = now.slices;
         let previous = thread.last;
@@ -150,7 +143,9 @@ impl Tracer {
             queue_ns,
             slices,
             asleep: None,
-            is_between_waits: slept_long && runs_shortly_between_events(thread, &previous),
+            keeps_running: thread
+                .calls
+                .would_be_cut(slices != previous.slices, tick.start_ns),
         };
         // What an earlier look asked to stop, and stands by now, is no sleeper: it is taken with the next of those.
         if whereabouts == Whereabouts::Running || self.late.contains(thread.tid) {
@@ -158,6 +153,7 @@ impl Tracer {
             candidates.push(candidate);
             return true;
         }
+        thread.calls.slept(&whereabouts, tick.start_ns);
         if self.options.gil_only && !holds_gil(&self.processes[index], at) {
             self.processes[index].threads[at].seen = Seen::Unknown;
             return true;
@@ -176,11 +172,9 @@ impl Tracer {
         }
         thread.own_stop = false;
         // What SIGSTOP stopped already has nothing to be disturbed in.
-        let undisturbed = thread.state == ThreadState::Stopped
-            || whereabouts
-                .syscall()
-                .is_some_and(|number| RESTARTABLE.contains(&number));
-        if wants_registers && undisturbed && !self.options.nonblocking {
+        let undisturbed =
+            thread.state == ThreadState::Stopped || whereabouts.syscall().is_some_and(is_restarted);
+        if wants_registers && undisturbed && !self.options.nonblocking && self.may_stop(index) {
             candidate.asleep = Some(whereabouts);
             candidates.push(candidate);
             return true;
@@ -195,6 +189,17 @@ impl Tracer {
             }
         }
         true
+    }
+
+    /// Whether threads of a process may be stopped. A thread that execs a setuid program while it is seized runs it without its
+    /// privileges, so whoever may be about to is not seized: children that run no Python (shells, sudo), and those that have just been
+    /// forked or have just begun a program.
+    pub(super) fn may_stop(&self, index: usize) -> bool {
+        let process = &self.processes[index];
+        if process.is_root() || self.options.once {
+            return true;
+        }
+        !process.is_beginning() && (self.options.stop_any_child || process.interpreter.is_some())
     }
 
     /// Puts off the tick of a thread that slept when it was looked at, to the next sleep of its that can be read. To stop it where
@@ -349,21 +354,9 @@ fn holds_gil(process: &TracedProcess, at: usize) -> bool {
     plan.state_address.is_some() && holders().iter().any(|(holder, _)| plan.has_state(*holder))
 }
 
-/// Whether a thread that runs by now waited for events when it was looked at last, and hardly ever runs for long.
-fn runs_shortly_between_events(thread: &TracedThread, before: &SchedStat) -> bool {
-    let waited = match thread.seen {
-        Seen::Asleep(whereabouts) => whereabouts.syscall(),
-        _ => None,
-    };
-    waited.is_some_and(|number| EPOLL_WAITS.contains(&number))
-        && before.run_ns < SHORT_RUN_NS.saturating_mul(before.slices)
-}
-
 /// The state of a thread off the CPU. Calls that always sleep interruptibly need no look at `stat`.
 fn sleep_state(files: &ThreadFiles, whereabouts: &Whereabouts) -> ThreadState {
-    let is_plain = whereabouts
-        .syscall()
-        .is_some_and(|number| RESTARTABLE.contains(&number) || EPOLL_WAITS.contains(&number));
+    let is_plain = whereabouts.syscall().is_some_and(sleeps_interruptibly);
     if is_plain {
         return ThreadState::Sleeping;
     }

@@ -9,6 +9,7 @@ use crate::model::registers::Registers;
 use crate::model::sample::{Capture, Gil, ThreadState};
 use crate::os::clock::monotonic_ns;
 use crate::os::stop::{StopError, StoppedThread};
+use crate::os::syscalls::Ending;
 use crate::os::threads::ThreadFiles;
 use crate::python::threads::{GilState, read_gil_holder};
 use crate::sampling::budget::Claim;
@@ -22,10 +23,6 @@ use rustc_hash::FxHashMap;
 /// it did would add as much to every sleep, at the cost of what it ran before; so the tick waits for the next stop that finds it
 /// running, as ticks over the budget do. After so many ticks the sleep is taken: it hardly ever runs for longer.
 const MAX_FALLEN_ASLEEP: u32 = 4;
-/// A thread that was asked to stop runs on until the interrupt arrives, on a virtual machine for up to 100 us. One that begins to wait
-/// for events then, gets EINTR at once. After a long wait many run for so short that this is likely; so the tick waits for a later such
-/// moment, and after so many looks the thread is stopped all the same, so that what it does there is seen at times.
-const MAX_SPARED: u32 = 16;
 /// How much of a period may pass before no further sleeper is stopped for its registers: the rest waits for the next tick.
 const SLEEPERS_SHARE: u64 = 5;
 /// How long a thread's time may be deferred before its Python frames are read without a stop, ns: where stops wait for a CPU, few fit
@@ -42,7 +39,7 @@ impl Tracer {
             gil.entry(candidate.process)
                 .or_insert_with(|| gil_holders(process));
         }
-        let (mut stoppable, mut sleepers, mut spared) = (Vec::new(), Vec::new(), 0);
+        let (mut stoppable, mut sleepers, mut left_running) = (Vec::new(), Vec::new(), 0);
         for candidate in candidates {
             let (index, at) = (candidate.process, candidate.thread);
             let plan = &self.processes[index].threads[at].plan;
@@ -58,18 +55,20 @@ impl Tracer {
                 self.processes[index].threads[at].seen = Seen::Running;
                 continue;
             }
-            if state_address.is_none() && (!self.options.native || self.options.nonblocking) {
-                let why = self.processes[index].why_no_python();
+            let may_stop = self.may_stop(index);
+            let unstopped = self.options.nonblocking || candidate.keeps_running || !may_stop;
+            left_running += usize::from(unstopped && !self.options.nonblocking);
+            self.quality.calls_left_running += u64::from(candidate.keeps_running && may_stop);
+            if state_address.is_none() && (!self.options.native || unstopped) {
+                let why = match candidate.keeps_running {
+                    true => Partial::Spared,
+                    false => self.processes[index].why_no_python(),
+                };
                 let ran = (candidate.run_ns, candidate.queue_ns);
                 self.unread(index, at, tick, ran, why);
                 self.processes[index].threads[at].seen = Seen::Running;
-            } else if self.options.nonblocking {
+            } else if unstopped {
                 self.read_unstopped(candidate, tick);
-            } else if candidate.is_between_waits
-                && self.processes[index].threads[at].spared.1 < MAX_SPARED
-            {
-                self.spare(candidate, tick);
-                spared += 1;
             } else {
                 stoppable.push(candidate);
             }
@@ -106,7 +105,7 @@ impl Tracer {
             }
         }
         self.step_back();
-        let running_ns = (running + spared) as u64 * weight_ns;
+        let running_ns = (running + left_running) as u64 * weight_ns;
         self.quality.target_run_ns += running_ns + stopped_ns;
         self.budget.account(stopped_ns, running_ns);
         self.control.show_stops(stopped_ns, running_ns + stopped_ns);
@@ -143,24 +142,6 @@ impl Tracer {
 
     /// Puts the time that a look stands for off to the next capture of the thread.
     fn defer(&mut self, candidate: Candidate, tick: Tick) {
-        let passed = self.put_off(candidate, tick);
-        let thread = &mut self.processes[candidate.process].threads[candidate.thread];
-        match candidate.asleep {
-            None => thread.deferred.add(passed),
-            Some(_) => thread.deferred_sleep.add(passed),
-        }
-    }
-
-    /// The same to the next capture in a moment like this one.
-    fn spare(&mut self, candidate: Candidate, tick: Tick) {
-        let passed = self.put_off(candidate, tick);
-        let spared = &mut self.processes[candidate.process].threads[candidate.thread].spared;
-        spared.0.add(passed);
-        spared.1 += 1;
-    }
-
-    /// What a look stands for that is not followed by a capture.
-    fn put_off(&mut self, candidate: Candidate, tick: Tick) -> Passed {
         let thread = &mut self.processes[candidate.process].threads[candidate.thread];
         thread.seen = Seen::Running;
         let mut passed = Passed {
@@ -169,7 +150,10 @@ impl Tracer {
             ..Passed::of(tick)
         };
         passed.add(std::mem::take(&mut thread.skipped));
-        passed
+        match candidate.asleep {
+            None => thread.deferred.add(passed),
+            Some(_) => thread.deferred_sleep.add(passed),
+        }
     }
 
     fn read_unstopped(&mut self, candidate: Candidate, tick: Tick) {
@@ -235,6 +219,7 @@ impl Tracer {
         let mut outcomes: Vec<Option<Outcome>> = Vec::new();
         outcomes.resize_with(candidates.len(), || None);
         let mut took_ns = vec![0; candidates.len()];
+        let mut endings: Vec<Option<Ending>> = vec![None; candidates.len()];
         let mut samples: Vec<Option<Box<RawSample>>> = Vec::new();
         samples.resize_with(candidates.len(), || None);
         // A single look shows stacks and the lock's holder side by side: both are of the moment in which the thread stands.
@@ -265,6 +250,7 @@ impl Tracer {
                     buffers,
                     &mut sample,
                 );
+                endings[at] = stopped.ending();
                 holders[at] = is_once.then(|| gil_holders(process));
                 samples[at] = Some(sample);
             },
@@ -294,7 +280,9 @@ impl Tracer {
             }
             let of_tick = || gil.get(&candidate.process).map_or(&[][..], Vec::as_slice);
             let holders = holders[at].as_deref().unwrap_or_else(of_tick);
-            stopped_ns += self.settle(*candidate, outcome, samples[at].take(), ticks[at], holders);
+            let sample = samples[at].take();
+            let stop = (outcome, endings[at]);
+            stopped_ns += self.settle(*candidate, stop, sample, ticks[at], holders);
         }
         stopped_ns
     }
@@ -340,7 +328,7 @@ impl Tracer {
             queue_ns: 0,
             slices: 0,
             asleep: None,
-            is_between_waits: false,
+            keeps_running: false,
         });
         let (processes, buffers, native) =
             (&mut self.processes, &mut self.buffers, self.options.native);
@@ -351,8 +339,10 @@ impl Tracer {
         process.threads[at].stack_pointer = stack_pointer(&sample);
         let holders = gil_holders(process);
         let holds = own_lock(&process.threads[at].plan, &holders);
+        let ending = stopped.ending();
         let stop_ns = self.late.resume(stopped);
         process.copy_codes(buffers, &mut sample);
+        self.take_ending(index, at, ending);
         self.quality.stops.record(stop_ns);
         // Its running time was accounted for in the tick that asked for the stop.
         self.budget.account(stop_ns, 0);
@@ -400,17 +390,32 @@ impl Tracer {
             .collect()
     }
 
+    /// Learns from what a stop did to the system call that it met.
+    fn take_ending(&mut self, index: usize, at: usize, ending: Option<Ending>) {
+        let Some(ending) = ending else { return };
+        match ending {
+            Ending::Interrupted | Ending::CutShort => self.quality.calls_cut_short += 1,
+            Ending::Exec {
+                privileges_lost: true,
+            } => self.quality.privileges_lost += 1,
+            Ending::Waits | Ending::Exec { .. } => {}
+        }
+        let thread = &mut self.processes[index].threads[at];
+        thread.calls.stopped(ending, monotonic_ns());
+    }
+
     /// Records what became of one stop.
     fn settle(
         &mut self,
         candidate: Candidate,
-        outcome: Option<Outcome>,
+        (outcome, ending): (Option<Outcome>, Option<Ending>),
         sample: Option<Box<RawSample>>,
         tick: Tick,
         holders: &[GilHolder],
     ) -> u64 {
         let (index, at) = (candidate.process, candidate.thread);
         let ran = (candidate.run_ns, candidate.queue_ns);
+        self.take_ending(index, at, ending);
         let thread = &mut self.processes[index].threads[at];
         thread.seen = Seen::Running;
         match (outcome, sample) {
@@ -418,30 +423,14 @@ impl Tracer {
                 self.quality.stops.record(stop_ns);
                 thread.stack_pointer = stack_pointer(&sample);
                 let holds = own_lock(&thread.plan, holders);
-                let registers = sample.registers.unwrap_or_else(Registers::unknown);
-                if candidate.is_between_waits
-                    && (registers.is_interrupted_call() || registers.is_interrupted_wait())
-                {
-                    // This one always sleeps before it stands, it seems: what it does is not known.
-                    self.put_back(sample);
-                    self.spare(candidate, tick);
-                    self.flush_spared(index, at);
-                    return stop_ns;
-                }
-                if candidate.asleep.is_none()
-                    && registers.is_interrupted_wait()
-                    && thread.fallen_asleep < MAX_FALLEN_ASLEEP
-                {
+                let waits = matches!(ending, Some(Ending::Waits | Ending::Interrupted));
+                if candidate.asleep.is_none() && waits && thread.fallen_asleep < MAX_FALLEN_ASLEEP {
                     thread.fallen_asleep += 1;
                     self.put_back(sample);
                     self.defer(candidate, tick);
                     return stop_ns;
                 }
                 thread.fallen_asleep = 0;
-                if candidate.is_between_waits {
-                    let (spared, _) = std::mem::take(&mut thread.spared);
-                    thread.deferred.add(spared);
-                }
                 if let Some(whereabouts) = candidate.asleep {
                     thread.seen = Seen::Asleep(whereabouts);
                     thread.own_stop = true;

@@ -1,0 +1,97 @@
+//! Whether a stop of a thread would end a system call early: what its sleeps, and its stops so far, tell of it.
+
+use crate::os::syscalls::{Ending, ends_with_eintr, is_transfer};
+use crate::os::threads::Whereabouts;
+
+/// For how long after a sleep in such a call the next one is expected: a thread that sleeps and wakes may be in it at any moment.
+const EXPECTED_NS: u64 = 1_000_000_000;
+/// For how long a thread is left alone after a call that was cut short, twice as long each time that the next one follows at once.
+const ALONE_NS: u64 = 300_000_000;
+const LONGEST_NS: u64 = 64_000_000_000;
+
+/// The calls of one thread.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Calls {
+    /// Up to when a thread that slept a moment ago may be in a call that a stop ends early.
+    expected_until_ns: u64,
+    /// Up to when it is left alone, and how long that was.
+    alone_until_ns: u64,
+    alone_for_ns: u64,
+}
+
+impl Calls {
+    /// It was found asleep.
+    pub(super) fn slept(&mut self, whereabouts: &Whereabouts, now_ns: u64) {
+        if let Whereabouts::InSyscall {
+            number, arguments, ..
+        } = whereabouts
+            && (is_transfer(*number, arguments) || ends_with_eintr(*number))
+        {
+            self.expected_until_ns = now_ns + EXPECTED_NS;
+        }
+    }
+
+    /// It was stopped in a call.
+    pub(super) fn stopped(&mut self, ending: Ending, now_ns: u64) {
+        if matches!(ending, Ending::Waits | Ending::Exec { .. }) {
+            return;
+        }
+        // Right behind the last time: it makes such calls one after another.
+        let is_next = now_ns < self.alone_until_ns.saturating_add(self.alone_for_ns);
+        let twice_ns = if is_next {
+            self.alone_for_ns.saturating_mul(2)
+        } else {
+            0
+        };
+        self.alone_for_ns = twice_ns.clamp(ALONE_NS, LONGEST_NS);
+        self.alone_until_ns = now_ns.saturating_add(self.alone_for_ns);
+    }
+
+    /// Whether a stop now would likely cut a call short. `has_slept`: since it was polled last.
+    pub(super) fn would_be_cut(&self, has_slept: bool, now_ns: u64) -> bool {
+        now_ns < self.alone_until_ns || has_slept && now_ns < self.expected_until_ns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND_NS: u64 = 1_000_000_000;
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn who_sleeps_in_a_transfer_is_left_alone_while_it_sleeps_and_wakes() {
+        let mut calls = Calls::default();
+        let asleep = |number, length| Whereabouts::InSyscall {
+            number,
+            arguments: [1, 0, length, 0, 0, 0],
+            stack_pointer: 0,
+            instruction_pointer: 0,
+        };
+        calls.slept(&asleep(1, 100), 0);
+        assert!(
+            !calls.would_be_cut(true, 0),
+            "a short write is done as a whole"
+        );
+        calls.slept(&asleep(1, 1 << 20), 0);
+        assert!(calls.would_be_cut(true, SECOND_NS / 2));
+        assert!(!calls.would_be_cut(false, SECOND_NS / 2), "it computes");
+        assert!(!calls.would_be_cut(true, 2 * SECOND_NS));
+    }
+
+    #[test]
+    fn what_is_cut_short_at_once_again_is_left_alone_for_longer() {
+        let mut calls = Calls::default();
+        let mut now_ns = SECOND_NS;
+        for times in [1, 2, 4, 8, 16, 32, 64, 128] {
+            calls.stopped(Ending::CutShort, now_ns);
+            now_ns += times * ALONE_NS;
+            assert!(calls.would_be_cut(false, now_ns - 1) && !calls.would_be_cut(false, now_ns));
+        }
+        // One that comes once in a while is none of a row.
+        now_ns += 1_000 * SECOND_NS;
+        calls.stopped(Ending::CutShort, now_ns);
+        assert!(!calls.would_be_cut(false, now_ns + ALONE_NS));
+    }
+}
