@@ -94,13 +94,14 @@ const SECRETS_IN_TEXT: &[&str] = &[
     r"(\b-?pass(?:in|out)?[ =:]pass:|^pass:)[^\s'\x22]+",
 ];
 
-/// What is assigned to a name in code, JSON, YAML, a query or a connection string.
+/// A name to which something is assigned in code, JSON, YAML, a query or a connection string.
 const ASSIGNMENT: &str = r#"(?x)
-    (?P<head>
-        (?P<name> [A-Za-z_+~-][A-Za-z0-9_.+~-]{0,127} )
-        (?P<quote> \\*["']? ) \]? (?P<sign> \s* (?: => | := | ==? | : ) \s* )
-    )
-    (?P<value> "(?:[^"\\]|\\.)*" | '(?:[^'\\]|\\.)*' | \\+["'][^"'\\]*(?:\\+["'])? | ["']?[^\s"'`,;&)}\]]+ )"#;
+    (?P<name> [A-Za-z_+~-][A-Za-z0-9_.+~-]{0,127} )
+    (?P<quote> \\*["']? ) \]? (?P<sign> \s* (?: => | := | ==? | : ) \s* )"#;
+
+/// What is assigned.
+const VALUE: &str = r#"(?x)
+    ^(?: "(?:[^"\\]|\\.)*" | '(?:[^'\\]|\\.)*' | \\+["'][^"'\\]*(?:\\+["'])? | ["']?[^\s"'`,;&)}\]]+ )"#;
 
 /// A connection string: pairs between semicolons, whose names and values may have spaces.
 const PAIRS: &str = r"^\s*[\w .-]+=[^;=]*=*(?:;\s*[\w .-]+=[^;]*)+;?\s*$";
@@ -108,6 +109,7 @@ const PAIRS: &str = r"^\s*[\w .-]+=[^;=]*=*(?:;\s*[\w .-]+=[^;]*)+;?\s*$";
 static SHAPES: LazyLock<Vec<Regex>> = LazyLock::new(|| compile(TOKEN_SHAPES));
 static IN_TEXT: LazyLock<Vec<Regex>> = LazyLock::new(|| compile(SECRETS_IN_TEXT));
 static ASSIGNMENTS: LazyLock<Vec<Regex>> = LazyLock::new(|| compile(&[ASSIGNMENT]));
+static VALUES: LazyLock<Vec<Regex>> = LazyLock::new(|| compile(&[VALUE]));
 static CONNECTIONS: LazyLock<Vec<Regex>> = LazyLock::new(|| compile(&[PAIRS]));
 
 /// A test holds that every pattern of the tables compiles.
@@ -150,36 +152,35 @@ fn redact_pair(pair: &str) -> String {
 fn redact_assignments(pattern: &Regex, text: &str) -> String {
     let mut redacted = String::new();
     let mut done = 0;
-    let mut next = 0;
-    while let Some(found) = pattern.captures_at(text, next) {
+    for found in pattern.captures_iter(text) {
         let part = |name: &str| found.name(name).map_or("", |part| part.as_str());
-        let Some(value) = found.name("value") else {
-            break;
-        };
-        let shown = value.as_str().trim_start_matches('\\');
-        let is_quoted = shown.starts_with(['"', '\'']);
+        let start = found.get(0).map_or(done, |whole| whole.end());
+        // Only now is the value looked at: a line of a thousand assignments is read once.
+        if start < done || suspicion(part("name")) == Suspicion::None {
+            continue;
+        }
+        let values = VALUES
+            .iter()
+            .find_map(|pattern| pattern.find(&text[start..]));
+        let value = values.map_or("", |value| value.as_str());
+        let shown = value.trim_start_matches('\\');
         // `host:port`, `module:function` are no assignments.
         let assigns = !part("sign").contains(':')
             || part("sign").contains(":=")
             || part("sign").ends_with(char::is_whitespace)
             || !part("quote").is_empty()
-            || is_quoted;
+            || shown.starts_with(['"', '\'']);
         let inner = shown.trim_matches(['"', '\'', '\\']);
         if assigns && !inner.starts_with(REDACTED) && is_secret(part("name"), inner) {
-            redacted.push_str(&text[done..value.start()]);
-            let quotes =
-                value.as_str().len() - value.as_str().trim_start_matches(['"', '\'', '\\']).len();
-            let quotes = &value.as_str()[..quotes];
+            let inside = value.trim_start_matches(['"', '\'', '\\']);
+            let quotes = &value[..value.len() - inside.len()];
+            redacted.push_str(&text[done..start]);
             redacted.push_str(quotes);
             redacted.push_str(REDACTED);
-            if value.as_str().len() > quotes.len() && value.as_str().ends_with(['"', '\'']) {
+            if inside.ends_with(['"', '\'']) {
                 redacted.push_str(quotes);
             }
-            done = value.end();
-            next = done;
-        } else {
-            // What is no secret may hold one: `a="b=c"`.
-            next = value.start();
+            done = start + value.len();
         }
     }
     redacted.push_str(&text[done..]);
@@ -220,31 +221,33 @@ const LOGIN_SCHEMES: &[&str] = &[
 /// The user part of each URL goes, however it is written: a password may hold `/` and `@`, which nobody has escaped.
 fn redact_urls(text: &str) -> String {
     let mut redacted = String::new();
-    let mut rest = text;
-    while let Some(at) = rest.find("://") {
-        let (before, after) = rest.split_at(at + 3);
-        redacted.push_str(before);
-        let is_end = |c: char| c.is_whitespace() || "\"'`<>\\".contains(c);
-        let (url, behind) = after.split_at(after.find(is_end).unwrap_or(after.len()));
-        let is_of_scheme = |c: char| c.is_ascii_alphanumeric() || "+.-".contains(c);
-        let start = before[..at].trim_end_matches(is_of_scheme).len();
-        let scheme = &before[start..at];
-        match user_end(scheme, url) {
-            Some(end) => {
-                redacted.push_str(REDACTED);
-                redacted.push_str(&url[end..]);
-            }
-            None => {
-                // Further URLs may stand within it.
-                let next = url.find("://").unwrap_or(url.len());
-                redacted.push_str(&url[..next]);
-                rest = &after[next..];
-                continue;
-            }
+    let mut done = 0;
+    let is_end = |c: char| c.is_whitespace() || "\"'`<>\\".contains(c);
+    // The end of what has no white space, and its last `@`.
+    let (mut end, mut last_at) = (0, None);
+    for (at, _) in text.match_indices("://") {
+        let start = at + 3;
+        if start < done {
+            continue;
         }
-        rest = behind;
+        if start >= end {
+            end = text[start..]
+                .find(is_end)
+                .map_or(text.len(), |length| start + length);
+            last_at = text[start..end].rfind('@').map(|at| start + at);
+        }
+        if last_at.is_none_or(|last| last < start) {
+            continue;
+        }
+        let is_of_scheme = |c: char| c.is_ascii_alphanumeric() || "+.-".contains(c);
+        let scheme = text[done..at].trim_end_matches(is_of_scheme).len() + done;
+        if let Some(length) = user_end(&text[scheme..at], &text[start..end]) {
+            redacted.push_str(&text[done..start]);
+            redacted.push_str(REDACTED);
+            done = start + length;
+        }
     }
-    redacted.push_str(rest);
+    redacted.push_str(&text[done..]);
     redacted
 }
 
@@ -320,6 +323,9 @@ mod tests {
     fn every_pattern_compiles() {
         assert_eq!(SHAPES.len(), TOKEN_SHAPES.len());
         assert_eq!(IN_TEXT.len(), SECRETS_IN_TEXT.len());
-        assert_eq!((ASSIGNMENTS.len(), CONNECTIONS.len()), (1, 1));
+        assert_eq!(
+            (ASSIGNMENTS.len(), VALUES.len(), CONNECTIONS.len()),
+            (1, 1, 1)
+        );
     }
 }
