@@ -20,7 +20,6 @@ use crate::os::signals::{self, Signals};
 use crate::os::{access, host};
 use crate::sampling::session::{Session, SessionError, SessionOptions};
 use std::ffi::OsString;
-use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -109,9 +108,7 @@ pub(super) fn attachable(pid: i32, redaction: Redaction) -> Result<ProcessInfo, 
             "give the trainer's pid",
         ));
     }
-    if let Err(error) = access::try_read_memory(pid)
-        && error.kind() == io::ErrorKind::PermissionDenied
-    {
+    if let Err(error) = access::try_read_memory(pid) {
         let detail = error.to_string();
         return Err(hints::session_failure(SessionError::PermissionDenied {
             pid,

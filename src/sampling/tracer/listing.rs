@@ -111,15 +111,20 @@ impl Tracer {
             return;
         };
         for (thread, turn) in process.threads.iter_mut().zip(&mut process.turns) {
-            let Some(state) = thread.plan.state_address else {
-                continue;
-            };
             if thread.wanted || thread.python_name.is_some() {
                 continue;
             }
-            thread.python_name = match thread.tid == process.pid {
-                true => Some(MAIN_THREAD.to_owned()),
-                false => read_thread_name(&interpreter, state, &process.memory),
+            if thread.stack_pointer == 0
+                && let Ok(whereabouts) = thread.files.whereabouts()
+                && let Some(registers) = whereabouts.registers()
+            {
+                // Nobody reads it otherwise, and 3.10 knows its threads by their stacks only.
+                thread.stack_pointer = registers.stack_pointer().unwrap_or(0);
+            }
+            thread.python_name = match (thread.tid == process.pid, thread.plan.state_address) {
+                (true, _) => Some(MAIN_THREAD.to_owned()),
+                (false, Some(state)) => read_thread_name(&interpreter, state, &process.memory),
+                (false, None) => None,
             };
             let name = thread.python_name.as_deref().unwrap_or_default();
             if !name.is_empty() && is_wanted(&self.options, name) {
