@@ -128,7 +128,7 @@ fn options_of_py_spy_are_taken() {
         "record --subprocesses --function --idle --gil --native -d 10 -f flamegraph",
         "dump -s -j -l -n --nonblocking",
         "dump -ll --subprocesses --json --native",
-        "top -s -g -n -r 20 --nonblocking --subprocesses",
+        "top -s -g -n -r 20 --nonblocking",
         "record -f raw",
     ] {
         for pid in ["2147483647", "0x7fffffff"] {

@@ -6,8 +6,6 @@
 
 mod names;
 mod programs;
-#[cfg(test)]
-mod tests;
 mod text;
 mod values;
 
@@ -325,3 +323,6 @@ fn redact_login(argument: &str) -> Option<String> {
     (is_user && is_host && !argument[colon..].starts_with("://"))
         .then(|| format!("{user}:{REDACTED}{}", &argument[at..]))
 }
+
+#[cfg(test)]
+mod tests;
