@@ -213,8 +213,8 @@ const FEW_MISSES: usize = 64;
 /// What is read along: a chunk of CPython's data stack, or so many of its older frames.
 const BLOCK_BYTES: u64 = 16 << 10;
 const PAGE_BYTES: u64 = 4 << 10;
-/// Blocks of one read: 8 MiB.
-const MAX_BLOCKS: usize = 512;
+/// Blocks of one read: 16 MiB.
+const MAX_BLOCKS: usize = 1024;
 
 impl<'a, M: Memory + ?Sized> LayeredMemory<'a, M> {
     /// Reads `snapshot` first, then `behind`.
@@ -239,10 +239,10 @@ impl<'a, M: Memory + ?Sized> LayeredMemory<'a, M> {
 }
 
 impl<M: Memory + ?Sized> LayeredMemory<'_, M> {
-    /// From what was read along, the newest first: chains go from one place to the next.
-    fn read_along(&self, address: u64, buffer: &mut [u8]) -> Option<()> {
+    /// From the last `count` blocks that were read along.
+    fn read_along(&self, count: usize, address: u64, buffer: &mut [u8]) -> Option<()> {
         let blocks = self.blocks.borrow();
-        blocks.iter().rev().find_map(|(start, bytes)| {
+        blocks.iter().rev().take(count).find_map(|(start, bytes)| {
             let offset = usize::try_from(address.checked_sub(*start)?).ok()?;
             let source = bytes.get(offset..offset.checked_add(buffer.len())?)?;
             buffer.copy_from_slice(source);
@@ -250,29 +250,30 @@ impl<M: Memory + ?Sized> LayeredMemory<'_, M> {
         })
     }
 
-    /// Reads the block that ends with the page in which the range does: a chain of callers leads downwards in memory.
+    /// Reads the block that the range lies in: chains of frames lead downwards in memory, those of stacks upwards.
     fn read_block(&self, address: u64, length: usize) -> Result<(), ReadError> {
-        let last = address.saturating_add(length as u64).saturating_sub(1) & !(PAGE_BYTES - 1);
-        let first = address & !(PAGE_BYTES - 1);
-        let end = last.saturating_add(PAGE_BYTES);
-        let start = end.saturating_sub(BLOCK_BYTES).min(first);
-        let (start, bytes) = match self.behind.read_bytes(start, (end - start) as usize) {
-            Ok(bytes) => (start, bytes),
-            // The page alone is there.
-            Err(_) => (
-                first,
-                self.behind.read_bytes(first, (end - first) as usize)?,
-            ),
+        let end = address.saturating_add(length as u64);
+        let around = |size: u64| {
+            let start = address & !(size - 1);
+            let end = end.saturating_add(size - 1) & !(size - 1);
+            let bytes = self
+                .behind
+                .read_bytes(start, end.saturating_sub(start) as usize)?;
+            Ok((start, bytes))
         };
-        self.blocks.borrow_mut().push((start, bytes));
+        // Where the block is not there whole, the page is.
+        let block = around(BLOCK_BYTES).or_else(|_: ReadError| around(PAGE_BYTES))?;
+        self.blocks.borrow_mut().push(block);
         Ok(())
     }
 }
 
 impl<M: Memory + ?Sized> Memory for LayeredMemory<'_, M> {
     fn read_exact(&self, address: u64, buffer: &mut [u8]) -> Result<(), ReadError> {
-        if self.read_along(address, buffer).is_some()
+        // A chain goes from one place to the next.
+        if self.read_along(1, address, buffer).is_some()
             || self.snapshot.read_exact(address, buffer).is_ok()
+            || self.read_along(MAX_BLOCKS, address, buffer).is_some()
         {
             return Ok(());
         }
@@ -282,7 +283,7 @@ impl<M: Memory + ?Sized> Memory for LayeredMemory<'_, M> {
             }
             self.read_block(address, buffer.len())?;
             return self
-                .read_along(address, buffer)
+                .read_along(1, address, buffer)
                 .ok_or(ReadError::Unmapped(address));
         }
         self.missed.borrow_mut().push((address, buffer.len()));
@@ -348,5 +349,37 @@ impl<M: Memory> Memory for FaultyMemory<M> {
             return Err(ReadError::Unmapped(address));
         }
         self.inner.read_exact(address, buffer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Counts reads.
+    struct Counted(SnapshotMemory, std::cell::Cell<usize>);
+
+    impl Memory for Counted {
+        fn read_exact(&self, address: u64, buffer: &mut [u8]) -> Result<(), ReadError> {
+            self.1.set(self.1.get() + 1);
+            self.0.read_exact(address, buffer)
+        }
+    }
+
+    #[test]
+    fn a_long_chain_takes_few_reads_in_either_direction() {
+        const START: u64 = 0x10_3000;
+        const WORDS: u64 = 64 << 10;
+        let words: Vec<u8> = (0..WORDS).flat_map(u64::to_le_bytes).collect();
+        let mut behind = SnapshotMemory::default();
+        behind.insert(START, words);
+        let counted = Counted(behind, std::cell::Cell::new(0));
+        let none = SnapshotMemory::default();
+        let layered = LayeredMemory::new(&none, &counted);
+        for index in (0..WORDS).chain((0..WORDS).rev()) {
+            assert_eq!(layered.read_u64(START + 8 * index), Ok(index));
+        }
+        assert!(counted.1.get() < 200, "{}", counted.1.get());
+        assert_eq!(layered.into_missed().len(), FEW_MISSES);
     }
 }

@@ -1,25 +1,45 @@
 //! How deep a stack may be: of deeper ones both ends are kept.
 
-/// The most frames of a stack that are kept.
+/// The most frames of a stack that are kept, besides native frames of which there may be some for each of Python.
 pub const MAX_DEPTH: usize = 4096;
 /// Of a deeper stack, so many at the root; the others at the leaf.
 const ROOT_FRAMES: usize = 1024;
+/// Frames of any kind for each that counts: a function of Python 3.10 stands on three or four of the interpreter's.
+const ALL_FRAMES: usize = 4;
 
-/// Shortens a stack, root first, that is deeper than [`MAX_DEPTH`]: `marker` takes the place of what lies between its ends. That
-/// place is always as far from the root, so that one recursion gives one stack, however deep it was.
-pub fn keep_ends<F>(frames: &mut Vec<F>, marker: F) {
-    if frames.len() > MAX_DEPTH {
-        let leaf = frames.len() - (MAX_DEPTH - ROOT_FRAMES);
-        frames.splice(ROOT_FRAMES..leaf, [marker]);
+/// Shortens a stack, root first, in which more than [`MAX_DEPTH`] frames count: `marker` takes the place of what lies between its
+/// ends. That place is always as far from the root, so that one recursion gives one stack, however deep it was.
+pub fn keep_ends<F>(frames: &mut Vec<F>, marker: F, counts: impl Fn(&F) -> bool) {
+    let root = length_of(frames.iter(), ROOT_FRAMES, &counts);
+    let leaf = length_of(frames.iter().rev(), MAX_DEPTH - ROOT_FRAMES, &counts);
+    if root + leaf < frames.len() {
+        frames.splice(root..frames.len() - leaf, [marker]);
     }
 }
 
 /// The same of a stack whose root was not reached, which its first frame says: what lies next to it differs from read to read, and is
 /// left out.
-pub fn keep_leaf<F>(frames: &mut Vec<F>) {
-    if frames.len() > MAX_DEPTH {
-        frames.drain(1..frames.len() - MAX_DEPTH);
+pub fn keep_leaf<F>(frames: &mut Vec<F>, counts: impl Fn(&F) -> bool) {
+    let leaf = length_of(frames.iter().rev(), MAX_DEPTH, &counts);
+    if leaf + 1 < frames.len() {
+        frames.drain(1..frames.len() - leaf);
     }
+}
+
+/// How many of the first frames hold at most so many that count.
+fn length_of<'f, F: 'f>(
+    frames: impl Iterator<Item = &'f F>,
+    most: usize,
+    counts: &impl Fn(&F) -> bool,
+) -> usize {
+    let mut counted = 0;
+    frames
+        .take(most * ALL_FRAMES)
+        .take_while(|&frame| {
+            counted += usize::from(counts(frame));
+            counted <= most
+        })
+        .count()
 }
 
 #[cfg(test)]
@@ -32,7 +52,7 @@ mod tests {
             let mut frames = vec!["main"];
             frames.extend(vec!["again"; depth]);
             frames.push("leaf");
-            keep_ends(&mut frames, "…");
+            keep_ends(&mut frames, "…", |_| true);
             frames
         };
         assert_eq!(stack(100).len(), 102);
@@ -49,10 +69,29 @@ mod tests {
     #[test]
     fn without_a_root_the_leaf_is_kept() {
         let mut frames: Vec<usize> = (0..6_000).collect();
-        keep_leaf(&mut frames);
+        keep_leaf(&mut frames, |_| true);
         assert_eq!(
             (frames.len(), frames[0], frames[1], frames.last()),
             (MAX_DEPTH + 1, 0, 1_904, Some(&5_999))
         );
+    }
+
+    #[test]
+    fn frames_that_do_not_count_are_kept_with_those_that_do() {
+        let stack = |depth: usize| {
+            let mut frames = vec!["main"];
+            frames.extend(["again", "eval", "call"].repeat(depth));
+            keep_ends(&mut frames, "…", |frame| {
+                !["eval", "call"].contains(frame)
+            });
+            frames
+        };
+        assert_eq!(stack(4_000).len(), 12_001);
+        let deep = stack(5_000);
+        assert_eq!(
+            deep.iter().filter(|&&frame| frame == "again").count(),
+            MAX_DEPTH - 1
+        );
+        assert_eq!(deep, stack(9_999));
     }
 }

@@ -46,6 +46,8 @@ pub enum Remedy {
     OldKernel,
     /// No Python that is supported.
     UnsupportedPython,
+    /// A Python without the global lock.
+    FreeThreaded,
     /// The cgroup's CPU quota may throttle.
     CpuQuota,
 }
@@ -366,6 +368,22 @@ fn check_python(pid: i32) -> Check {
             Some(Remedy::UnsupportedPython),
         ),
     }
+}
+
+/// Files that a process has mapped whose names are those of a Python, and its program.
+pub fn python_files(pid: i32) -> Vec<String> {
+    let exe = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+    let mut files = vec![exe.to_string_lossy().into_owned()];
+    let maps = read_bounded(format!("/proc/{pid}/maps"), 16 << 20).unwrap_or_default();
+    for line in String::from_utf8_lossy(&maps).lines() {
+        let path = line.find('/').map_or("", |at| &line[at..]);
+        let name = path.rsplit('/').next().unwrap_or(path);
+        let is_python = name.starts_with("python") || name.starts_with("libpython");
+        if is_python && files.iter().all(|known| known != path) {
+            files.push(path.to_owned());
+        }
+    }
+    files
 }
 
 /// The version in the names of the mapped files: `libpython3.11.so.1.0`, `python3.11`.

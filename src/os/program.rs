@@ -3,16 +3,23 @@
 use std::env::{split_paths, var_os};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::PathBuf;
 
-/// Whether execvp(3) would find a file for `name`: as it is where it has a slash, else in the folders of PATH.
-pub fn is_found(name: &OsStr) -> bool {
+/// The file that execvp(3) would find for `name`: as it is where it has a slash, else in the folders of PATH.
+pub fn find(name: &OsStr) -> Option<PathBuf> {
     if name.as_bytes().contains(&b'/') {
-        return Path::new(name).exists();
+        return Some(PathBuf::from(name)).filter(|path| path.exists());
     }
     // What execvp(3) does where PATH is not set.
     let folders = var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
-    split_paths(&folders).any(|folder| folder.join(name).exists())
+    split_paths(&folders)
+        .map(|folder| folder.join(name))
+        .find(|path| path.exists())
+}
+
+/// Whether it would find any.
+pub fn is_found(name: &OsStr) -> bool {
+    find(name).is_some()
 }
 
 #[cfg(test)]

@@ -239,7 +239,7 @@ fn check_started(interpreter: &Interpreter, memory: &dyn Memory) -> Result<(), D
 }
 
 /// `PY_VERSION_HEX`: major, minor, micro, and a level (0xf for final) with its serial, a byte each.
-fn parse_version_hex(hex: u64) -> Option<(PythonVersion, String)> {
+pub(super) fn parse_version_hex(hex: u64) -> Option<(PythonVersion, String)> {
     let [level, micro, minor, major] = u32::try_from(hex).ok()?.to_le_bytes();
     if major != 3 {
         return None;

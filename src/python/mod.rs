@@ -10,6 +10,7 @@ pub mod dicts;
 pub mod discover;
 pub(crate) mod elf;
 pub mod frames;
+pub mod free_threaded;
 pub mod layout;
 pub mod line_table;
 pub mod locks;

@@ -388,7 +388,7 @@ impl<'a> View<'a> {
             shown: Shown::Partial(Partial::TooDeep),
             guessed: false,
         };
-        keep_ends(&mut frames, marker);
+        keep_ends(&mut frames, marker, |_| true);
         if self.options.by == By::Module {
             leave_out_between_modules(&mut frames);
         }

@@ -6,6 +6,7 @@ use crate::analysis::dump::moved::Comparison;
 use crate::cli::dump_kernel::{annotate, process_of};
 use crate::cli::dump_plan::DumpPlan;
 use crate::cli::failure::Failure;
+use crate::cli::free_threaded;
 use crate::cli::outputs::resolve_recording;
 use crate::cli::{hints, messages};
 use crate::gpu::collector::GpuOptions;
@@ -152,6 +153,9 @@ fn look_once(plan: &DumpPlan) -> Result<(Dump, Option<SessionError>), Failure> {
     let run = run_info(plan);
     let pids = pids(plan);
     let silent = without_answer(&pids, ANSWER);
+    if !silent.contains(&plan.pid) {
+        free_threaded::refuse_process(plan.pid)?;
+    }
     let mut dump = Dump {
         wall_ns: run.started_wall_ns,
         ..Dump::default()

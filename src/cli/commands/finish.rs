@@ -5,7 +5,7 @@ use crate::cli::failure::Failure;
 use crate::cli::open_outputs::{OpenOutput, OpenOutputs};
 use crate::cli::outputs::{self, RecordingSink, SummaryOptions};
 use crate::cli::plan::Drawing;
-use crate::cli::{hints, messages, regions};
+use crate::cli::{free_threaded, hints, messages, regions};
 use crate::model::profile::{Profile, ProfileProcess};
 use crate::python::thread_name::MAIN_THREAD;
 use crate::sampling::session::Session;
@@ -25,8 +25,16 @@ pub(crate) struct Finish {
 /// The work under way.
 pub(crate) struct Finishing {
     saved: Arc<AtomicBool>,
-    /// `true` at its end: everything was written.
-    thread: JoinHandle<bool>,
+    thread: JoinHandle<Ended>,
+}
+
+/// What came of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Ended {
+    /// Everything was written.
+    pub(crate) is_complete: bool,
+    /// All Python that there was is of a kind that cannot be read.
+    pub(crate) is_unreadable: bool,
 }
 
 impl Finishing {
@@ -53,17 +61,18 @@ impl Finishing {
         self.thread.is_finished()
     }
 
-    /// Waits for the end; `true` where everything was written.
-    pub(crate) fn join(self) -> bool {
-        self.thread.join().unwrap_or(false)
+    /// Waits for the end.
+    pub(crate) fn join(self) -> Ended {
+        self.thread.join().unwrap_or_default()
     }
 }
 
 impl Finish {
-    fn run(self, saved: &AtomicBool) -> bool {
-        let mut complete = true;
+    fn run(self, saved: &AtomicBool) -> Ended {
+        let mut ended = Ended::default();
+        let mut failures = 0_usize;
         let mut failed = |failure: &Failure| {
-            complete = false;
+            failures += 1;
             messages::warning(&failure.text());
             if let Some(hint) = &failure.hint {
                 messages::hint(hint);
@@ -93,6 +102,7 @@ impl Finish {
                 if let Some(failure) = no_thread_matched(&profile) {
                     failed(&failure);
                 }
+                ended.is_unreadable = free_threaded::warn(&profile);
                 for output in self.outputs.rendered() {
                     if let Err(failure) = write_output(output, &profile, &self.drawing) {
                         failed(&failure);
@@ -107,7 +117,8 @@ impl Finish {
         for path in self.outputs.written() {
             messages::note(&format!("wrote {}", path.display()));
         }
-        complete
+        ended.is_complete = failures == 0;
+        ended
     }
 }
 

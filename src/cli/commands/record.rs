@@ -1,7 +1,8 @@
 //! `torchspy record`: launch or attach, sample, and write on every way out.
 
-use super::finish::{Finish, Finishing};
+use super::finish::{Ended, Finish, Finishing};
 use crate::cli::failure::Failure;
+use crate::cli::free_threaded;
 use crate::cli::open_outputs::OpenOutputs;
 use crate::cli::outputs::{NameParts, RecordingSink};
 use crate::cli::plan::{Drawing, RecordPlan, Target};
@@ -68,6 +69,7 @@ fn launch(
         let name = name.to_string_lossy().into_owned();
         return Err(hints::launch_failure(LaunchError::NotFound(name)));
     }
+    free_threaded::refuse_program(command)?;
     let suspended = SuspendedLaunch::spawn(command, &signals.inherited_mask())
         .map_err(hints::launch_failure)?;
     signals.listen().map_err(Failure::new)?;
@@ -115,6 +117,7 @@ pub(super) fn attachable(pid: i32, redaction: Redaction) -> Result<ProcessInfo, 
             detail,
         }));
     }
+    free_threaded::refuse_process(pid)?;
     Ok(info)
 }
 
@@ -275,7 +278,7 @@ impl Recorder {
             while let Some(received) = self.signals.next() {
                 let action = self.steering.react(received, self.situation());
                 if self.act(action) {
-                    return self.status(false);
+                    return self.status(Ended::default());
                 }
             }
             if let Some(finish) = &self.sampling {
@@ -293,8 +296,8 @@ impl Recorder {
             let program_over = self.program.is_none() || self.exit.is_some();
             let written = self.finishing.as_ref().is_none_or(Finishing::is_done);
             if program_over && self.sampling.is_none() && written {
-                let complete = self.finishing.take().is_some_and(Finishing::join);
-                return self.status(complete);
+                let ended = self.finishing.take().map(Finishing::join);
+                return self.status(ended.unwrap_or_default());
             }
         }
     }
@@ -409,7 +412,7 @@ impl Recorder {
         }
     }
 
-    fn status(&self, complete: bool) -> ExitCode {
+    fn status(&self, ended: Ended) -> ExitCode {
         match self.exit {
             Some(exit) => {
                 match exit {
@@ -419,10 +422,14 @@ impl Recorder {
                     }
                     failed => messages::note(&format!("the program {failed}")),
                 }
-                ExitCode::from(exit.shell_status())
+                match exit.shell_status() {
+                    // The program did its work, torchspy could not.
+                    0 if ended.is_unreadable => ExitCode::FAILURE,
+                    status => ExitCode::from(status),
+                }
             }
             None if self.has_left => ExitCode::from(INTERRUPTED),
-            None if complete => ExitCode::SUCCESS,
+            None if ended.is_complete && !ended.is_unreadable => ExitCode::SUCCESS,
             None => ExitCode::FAILURE,
         }
     }

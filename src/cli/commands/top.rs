@@ -4,6 +4,7 @@ use super::live_sink::LiveSink;
 use super::record::{attachable, check_options, rank, run_info};
 use super::top_files::TopFiles;
 use crate::cli::failure::Failure;
+use crate::cli::free_threaded;
 use crate::cli::outputs;
 use crate::cli::plan::{Target, TopPlan};
 use crate::cli::program_log::ProgramLog;
@@ -83,6 +84,7 @@ fn launch(plan: &TopPlan, command: &[OsString], mut signals: Signals) -> Result<
         let name = name.to_string_lossy().into_owned();
         return Err(hints::launch_failure(LaunchError::NotFound(name)));
     }
+    free_threaded::refuse_program(command)?;
     let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
     let words = plan.options.redaction.command(&words);
     let environment = parse_environment(&std::fs::read("/proc/self/environ").unwrap_or_default());

@@ -64,9 +64,14 @@ impl Worker {
             &mut scratch.merged,
         );
         scratch.merged.retain(|frame| *frame != SHIM);
+        let counts = |frame: &Frame| matches!(frame, Frame::Python { .. });
         match scratch.merged.first() {
-            Some(Frame::Truncated(_)) => keep_leaf(&mut scratch.merged),
-            _ => keep_ends(&mut scratch.merged, Frame::Truncated(Partial::TooDeep)),
+            Some(Frame::Truncated(_)) => keep_leaf(&mut scratch.merged, counts),
+            _ => keep_ends(
+                &mut scratch.merged,
+                Frame::Truncated(Partial::TooDeep),
+                counts,
+            ),
         }
         let stack = self.tables.stacks.intern(scratch.merged.iter().copied());
         self.scratch = scratch;

@@ -1,0 +1,62 @@
+//! Telling a free-threaded interpreter by its file, before it runs or as it does.
+
+use super::discover::parse_version_hex;
+use super::elf::ElfFile;
+use super::layout::debug_offsets::{HEADER_SIZE, parse_header};
+use regex::bytes::Regex;
+
+/// The version of the free-threaded Python in this file, or in the library that it is linked with; `None` where it is none.
+///
+/// `_PyRuntime` is initialised in the file, and begins with `_Py_DebugOffsets`, which says so (3.13 on). A build whose library is a
+/// file of its own names it `libpython3.13t.so.1.0` (`ABIFLAGS` in configure.ac).
+pub fn free_threaded_version(path: &str, bytes: &[u8]) -> Option<String> {
+    if let Some(file) = ElfFile::parse(bytes) {
+        let runtime = file
+            .section_bytes(".PyRuntime")
+            .and_then(|runtime| runtime.get(..HEADER_SIZE));
+        if let Some(header) = runtime.and_then(parse_header) {
+            let version = parse_version_hex(header.version_hex).map(|(_, text)| text);
+            return header.free_threaded.then(|| version.unwrap_or_default());
+        }
+        let libraries = file.section_bytes(".dynstr").unwrap_or_default();
+        if let Some(version) = named(r"(?-u)\x00libpython(3\.\d+)t\.so", libraries) {
+            return Some(version);
+        }
+    }
+    let name = path.rsplit('/').next().unwrap_or(path);
+    named(
+        r"(?-u)^(?:lib)?python(3\.\d+)td?(?:\.so.*)?(?: \(deleted\))?$",
+        name.as_bytes(),
+    )
+}
+
+fn named(pattern: &str, text: &[u8]) -> Option<String> {
+    let found = Regex::new(pattern).ok()?.captures(text)?.get(1)?;
+    Some(String::from_utf8_lossy(found.as_bytes()).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn by_the_name() {
+        let of = |path| free_threaded_version(path, b"");
+        for path in [
+            "/usr/bin/python3.13t",
+            "/opt/lib/libpython3.13t.so.1.0",
+            "python3.13t (deleted)",
+            "python3.13td",
+        ] {
+            assert_eq!(of(path).as_deref(), Some("3.13"), "{path}");
+        }
+        for path in [
+            "/usr/bin/python3.13",
+            "/opt/lib/libpython3.13.so.1.0",
+            "/x/pytest3.13t",
+            "python3.13-tool",
+        ] {
+            assert_eq!(of(path), None, "{path}");
+        }
+    }
+}
