@@ -2,6 +2,7 @@
 
 use super::elf::ElfFile;
 use super::layout::{GilPlace, Layout, debug_offsets, tables};
+use super::threads::read_interpreters;
 use crate::memory::{Bytes, Memory, ReadError};
 use crate::model::code::PythonVersion;
 use regex::bytes::Regex;
@@ -219,10 +220,18 @@ fn check_started(interpreter: &Interpreter, memory: &dyn Memory) -> Result<(), D
     if !state.is_multiple_of(8) {
         return Err(DiscoverError::Invalid("interpreter list"));
     }
-    let thread = pointer(state, layout.interpreter.threads_head)?;
-    if thread == 0 {
-        return Err(DiscoverError::NotYetInitialised);
+    // The newest comes first, and one that rests may have no thread (3.13 on).
+    let mut started = None;
+    for state in read_interpreters(interpreter, memory)? {
+        let thread = pointer(state, layout.interpreter.threads_head)?;
+        if thread != 0 {
+            started = Some((state, thread));
+            break;
+        }
     }
+    let Some((state, thread)) = started else {
+        return Err(DiscoverError::NotYetInitialised);
+    };
     let back = pointer(thread, layout.thread.interpreter)?;
     if back == 0 {
         return Err(DiscoverError::NotYetInitialised);
