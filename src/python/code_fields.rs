@@ -61,7 +61,7 @@ impl<'a> CodeFields<'a> {
     /// The code object's own fields: address and length.
     pub fn head(&self, code: u64) -> (u64, usize) {
         let own = self.layout.code.bytecode + 8;
-        let end = own.min(MAX_CODE).max(OBJECT_TYPE + 16);
+        let end = own.clamp(OBJECT_TYPE + 16, MAX_CODE);
         (
             code,
             (end as usize).max(self.identity.start as usize + self.identity.length),

@@ -178,10 +178,12 @@ impl Buffers {
 
     /// The free buffers for `length` bytes, and how many there may be.
     fn of_length(&mut self, length: usize) -> (&mut Vec<Vec<u8>>, usize) {
-        match length {
-            ..=SMALL_BYTES => (&mut self.small, MAX_KEPT),
-            ..=LARGE_BYTES => (&mut self.large, MAX_KEPT),
-            _ => (&mut self.deep, MAX_KEPT_DEEP),
+        if length <= SMALL_BYTES {
+            (&mut self.small, MAX_KEPT)
+        } else if length <= LARGE_BYTES {
+            (&mut self.large, MAX_KEPT)
+        } else {
+            (&mut self.deep, MAX_KEPT_DEEP)
         }
     }
 
