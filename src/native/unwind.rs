@@ -114,6 +114,7 @@ impl Unwinder {
             doubtful: 0,
             crossed: (0, 0),
             signals: 0,
+            is_foreign: false,
             lacked_register: &mut self.lacked_register,
             left_known_code: &mut self.left_known_code,
         };
@@ -136,7 +137,10 @@ impl Unwinder {
                         address: found.address,
                         stack_pointer: found.caller.stack_pointer,
                         module: Some(found.site.module_index),
-                        trust: found.trust,
+                        trust: match walk.is_foreign {
+                            true => Trust::Scanned,
+                            false => found.trust,
+                        },
                     };
                     site = Some(found.site);
                 }
@@ -166,6 +170,8 @@ pub(super) struct Walk<'a> {
     /// The stack of the code that the last guess crossed: from its stack pointer to its return address.
     crossed: (u64, u64),
     signals: usize,
+    /// Whether a guess crossed what is not this stack: whatever follows is as doubtful.
+    is_foreign: bool,
     lacked_register: &'a mut bool,
     left_known_code: &'a mut bool,
 }
@@ -190,6 +196,14 @@ impl Walk<'_> {
             Err(reason) => reason,
         };
         *self.left_known_code |= reason == Partial::BadReturnAddress;
+        // The tables of code that made a call lead to what no call left there: another's stack, or what remains of one, as where
+        // greenlets share theirs by copying. Tables that are wrong are those of assembly, which seldom calls.
+        self.is_foreign |= reason == Partial::BadReturnAddress
+            && self.doubtful == 0
+            && matches!(frame.address, CodeAddress::Return(_))
+            && site.is_some();
+        // The frame pointer is what the guess goes by first.
+        *self.lacked_register |= self.registers.get(Registers::FRAME_POINTER).is_none();
         let (caller, trust) = guess::caller(self, frame).ok_or(reason)?;
         let site = self
             .sites

@@ -281,7 +281,8 @@ fn is_shim(info: &CodeInfo) -> bool {
     let trampoline = info.version >= PythonVersion::new(3, 13)
         && info.name == "__init__"
         && info.file == "__init__";
-    trampoline || info.file.is_empty() || info.file == "<shim>"
+    let nameless = info.file.is_empty() && info.name.is_empty();
+    trampoline || nameless || info.file == "<shim>"
 }
 
 /// FNV-1a: the same on every machine and in every release, as recordings need it.

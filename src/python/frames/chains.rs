@@ -12,6 +12,12 @@ use crate::python::objects::{u32_at, u64_at};
 const MAX_INSTRUCTION: u64 = 1 << 28;
 /// `FRAME_OWNED_BY_CSTACK` of 3.12 and 3.13, `FRAME_OWNED_BY_INTERPRETER` from 3.14 on: an evaluation's shim.
 const OWNED_BY_EVALUATION: u8 = 3;
+/// `FRAME_OWNED_BY_GENERATOR` of 3.11.
+const OWNED_BY_GENERATOR: u8 = 1;
+/// LOAD_CONST and YIELD_FROM of 3.10 (Include/opcode.h).
+const DELEGATES: (u8, u8) = (100, 72);
+/// Where the bytes of a bytes object begin (`PyBytesObject.ob_sval`).
+const BYTES_DATA: u64 = 32;
 /// `FRAME_OWNED_BY_CSTACK` of 3.14.
 const OWNED_BY_C_STACK: u8 = 4;
 
@@ -24,6 +30,8 @@ struct FrameHead {
     instruction: u64,
     first_local: u64,
     owner: u8,
+    /// 3.11: `owner`, which lies behind `is_entry`.
+    kind: u8,
 }
 
 /// What every walk needs.
@@ -68,6 +76,7 @@ impl<'a> Walk<'a> {
             instruction: u64_at(head, frame.instruction & !7),
             first_local: pointer(frame.localsplus),
             owner: head.get(frame.owner as usize).copied().unwrap_or(0),
+            kind: head.get(frame.owner as usize + 1).copied().unwrap_or(0),
         })
     }
 
@@ -165,11 +174,17 @@ impl<'a> Walk<'a> {
             out.frames.push(self.python_frame(frame, &head));
             frame = head.previous;
             if head.owner == 1 {
-                out.end_run(cframe.filter(|&cframe| cframe != root));
-                cframe = match cframe {
+                let outer = match cframe {
                     Some(inner) if inner != root => self.outer_of(inner, frame, layout)?,
                     _ => None,
                 };
+                // `throw()` through `yield from` (_gen_throw of Objects/genobject.c) makes the frame of each generator that
+                // delegates current in the caller's CFrame, and runs none of them.
+                if outer.is_none() && frame != 0 && head.kind == OWNED_BY_GENERATOR {
+                    continue;
+                }
+                out.end_run(cframe.filter(|&cframe| cframe != root));
+                cframe = outer;
             }
         }
         Ok(())
@@ -191,7 +206,7 @@ impl<'a> Walk<'a> {
         Ok((current == frame).then_some(outer))
     }
 
-    /// 3.10: every frame is a run, and the CFrames are counted off against the frames.
+    /// 3.10: every frame that is evaluated is a run, and the CFrames are counted off against these.
     pub(super) fn objects(
         &self,
         state: u64,
@@ -202,17 +217,49 @@ impl<'a> Walk<'a> {
         let result = self.object_frames(self.pointer(state, first)?, out);
         let chain = self.cframes(state, cframe, &mut out.evaluations);
         let (frames, evaluations) = (out.frames.len(), out.evaluations.len());
+        let delegates: Vec<bool> = match evaluations < frames {
+            true => out
+                .frames
+                .iter()
+                .map(|frame| self.delegates(frame))
+                .collect(),
+            false => Vec::new(),
+        };
+        let delegating = delegates.iter().filter(|&&delegates| delegates).count();
         // An evaluation links its CFrame a moment before its frame.
-        let early = usize::from(evaluations == frames + 1);
-        let matched = result.is_ok() && chain.is_ok() && evaluations == frames + early;
-        for index in 0..frames + early {
+        let early = usize::from(evaluations + delegating == frames + 1);
+        let matched = result.is_ok() && chain.is_ok() && evaluations + delegating == frames + early;
+        let mut evaluations = out.evaluations.iter().copied();
+        let mut first = 0;
+        for end in 1 - early..=frames {
+            if matched && end > 0 && delegates.get(end - 1) == Some(&true) {
+                continue;
+            }
             out.runs.push(PythonRun {
-                stack_address: out.evaluations.get(index).copied().filter(|_| matched),
-                first: index.saturating_sub(early) as u32,
-                length: u32::from(index >= early),
+                stack_address: evaluations.next().filter(|_| matched),
+                first: first as u32,
+                length: (end - first) as u32,
             });
+            first = end;
         }
         result.and(chain)
+    }
+
+    /// 3.10: whether a frame that called another is a generator's that `throw()` went through by its `yield from`
+    /// (_gen_throw of Objects/genobject.c): it links the frame, but evaluates nothing. Such a frame is suspended, before its
+    /// YIELD_FROM, where one that is evaluated is at an instruction that can call.
+    fn delegates(&self, frame: &PythonFrame) -> bool {
+        if frame.instruction == Frame::NO_INSTRUCTION {
+            return false;
+        }
+        let code = self.pointer(frame.code_address, self.layout.code.bytecode);
+        let mut units = [0; 4];
+        code.is_ok_and(|code| {
+            let at = code
+                .wrapping_add(BYTES_DATA)
+                .wrapping_add(frame.instruction.into());
+            self.memory.read_exact(at, &mut units).is_ok() && (units[0], units[2]) == DELEGATES
+        })
     }
 
     fn object_frames(&self, first: u64, out: &mut PythonStack) -> Result<(), FrameError> {

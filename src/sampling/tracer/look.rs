@@ -170,10 +170,17 @@ impl Tracer {
             thread.reuse(tick.start_ns, passed);
             return true;
         }
-        thread.own_stop = false;
-        // What SIGSTOP stopped already has nothing to be disturbed in.
-        let undisturbed =
-            thread.state == ThreadState::Stopped || whereabouts.syscall().is_some_and(is_restarted);
+        // The kernel refused the last stop: the thread is read as it is, and asked again at the next poll.
+        let was_refused =
+            std::mem::take(&mut thread.own_stop) && matches!(thread.seen, Seen::Running);
+        // SIGSTOP holds a thread at any instruction of its code, where only its registers say who called it.
+        let stopped_in_code = matches!(whereabouts, Whereabouts::Blocked { .. })
+            && matches!(thread.files.stat(), Ok((ThreadState::Stopped, _)));
+        // A stop interrupts nothing in a thread that SIGSTOP stopped already: it goes from one stop to the other and back.
+        let undisturbed = stopped_in_code
+            || thread.state == ThreadState::Stopped
+            || whereabouts.syscall().is_some_and(is_restarted);
+        let wants_registers = wants_registers || (stopped_in_code && !was_refused);
         if wants_registers && undisturbed && !self.options.nonblocking && self.may_stop(index) {
             candidate.asleep = Some(whereabouts);
             candidates.push(candidate);
