@@ -39,7 +39,7 @@ impl Python {
         };
         if found.is_none() {
             eprintln!(
-                "skipped: no Python {name} here (pyenv, or for 3.14 and later TORCHSPY_SID_ROOT, as root)"
+                "skipped: no Python {name} here (pyenv, or for 3.14 and later scripts/python-root, as root)"
             );
         }
         found.map(|(path, root)| Self { path, root })
