@@ -285,7 +285,7 @@ fn json_has_the_keys_of_its_schema() {
     let (profile, analysis) = analyzed(training_run());
     let json: serde_json::Value =
         serde_json::from_str(&render_json(&profile, &analysis).unwrap()).unwrap();
-    assert_eq!(json["schema"], 1);
+    assert_eq!(json["schema"], 2);
     assert!((json["duration_s"].as_f64().unwrap() - 30.05).abs() < 1e-9);
     let process = &json["processes"][0];
     assert_eq!(process["pid"], 100);
@@ -347,7 +347,7 @@ fn time_without_a_cpu_is_cpu_wait() {
         primary.matrix.cell(Phase::User, Activity::CpuWait),
         25 * TICK_NS / 2
     );
-    assert_eq!(primary.row_ns(SummaryRow::Other), 25 * TICK_NS / 2);
+    assert_eq!(primary.row_ns(SummaryRow::CpuWait), 25 * TICK_NS / 2);
 }
 
 #[test]

@@ -275,7 +275,7 @@ fn activities_are_told_by_the_first_known_frame() {
         ),
         (
             A::OmpIdle,
-            R::HostComputation,
+            R::OmpBarrier,
             vec![
                 kernel.clone(),
                 parallel.clone(),
@@ -284,7 +284,7 @@ fn activities_are_told_by_the_first_known_frame() {
         ),
         (
             A::OmpIdle,
-            R::HostComputation,
+            R::OmpBarrier,
             vec![kernel.clone(), parallel.clone(), unnamed("libgomp.so.1")],
         ),
         (

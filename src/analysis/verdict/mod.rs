@@ -435,9 +435,10 @@ fn confidence(found: &Finding, figures: &Figures) -> Confidence {
 
 /// Amdahl's law: what takes the share `gain` now takes nothing then.
 fn bound(found: &Finding, figures: &Figures) -> Option<Bound> {
-    const MOST: f64 = 0.99;
+    const MOST: f64 = 0.95;
     const COMPILES: f64 = 0.02;
-    let gain = found.gain?.clamp(0.0, MOST);
+    // That nearly all of the time would be gone says nothing.
+    let gain = found.gain.filter(|&gain| gain < MOST)?.max(0.0);
     Some(Bound {
         without: found.cause.without(),
         speedup: 1.0 / (1.0 - gain),
@@ -453,15 +454,12 @@ fn bound(found: &Finding, figures: &Figures) -> Option<Bound> {
 fn missing(analysis: &Analysis, process: &ProcessSummary, figures: &Figures) -> Vec<String> {
     let mut missing = Vec::new();
     if figures.ticks < FEW_TICKS {
-        let noun = if figures.ticks == 1 {
-            "sample"
-        } else {
-            "samples"
+        let samples = match figures.ticks {
+            0 => "no samples".to_owned(),
+            1 => "only 1 sample".to_owned(),
+            ticks => format!("only {ticks} samples"),
         };
-        missing.push(format!(
-            "only {} {noun} after start-up: record for longer",
-            figures.ticks
-        ));
+        missing.push(format!("{samples} after start-up: record for longer"));
     }
     if !figures.ranks.node_seen() {
         missing.push(format!(

@@ -154,13 +154,16 @@ pub fn costs(profile: &Profile, findings: &[Finding], figures: &Figures) -> Vec<
     ];
     for (parts, what, cause) in of_causes {
         let share = parts.iter().map(|part| figures.of(*part)).sum();
-        // While the device has no time to spare, the host only waits for it.
+        // Where the device has no time to spare, or that is not known, the host may only wait for it.
         let of_host = matches!(
             cause,
             Cause::Sync | Cause::Copy | Cause::Python | Cause::Launch
         );
-        let busy = parts.first().and_then(|part| figures.busy_meanwhile(*part));
-        if of_host && busy.is_some_and(|busy| busy > SPARE) {
+        let busy = parts
+            .first()
+            .and_then(|part| figures.busy_meanwhile(*part))
+            .or(figures.device.as_ref().and_then(|device| device.busy));
+        if of_host && figures.gpu_used && busy.is_none_or(|busy| busy > SPARE) {
             continue;
         }
         let cause = parts.iter().find_map(|part| found(*part)).unwrap_or(cause);
@@ -168,7 +171,9 @@ pub fn costs(profile: &Profile, findings: &[Finding], figures: &Figures) -> Vec<
             what,
             share,
             next_step: next_step(profile, cause, figures.line(parts), figures),
-            at_most: (cause != Cause::HostCompute).then(|| speedup(share)),
+            at_most: (cause != Cause::HostCompute)
+                .then(|| speedup(share))
+                .flatten(),
         });
     }
     let compile = figures.of(Part::Compile);
@@ -178,7 +183,7 @@ pub fn costs(profile: &Profile, findings: &[Finding], figures: &Figures) -> Vec<
         next_step: "it is paid once for each shape and each start: record for longer; keep its cache (TORCHINDUCTOR_CACHE_DIR); where \
                     it recompiles (TORCH_LOGS=recompiles), dynamic=True"
             .to_owned(),
-        at_most: Some(speedup(compile)),
+        at_most: speedup(compile),
     });
     let at = figures
         .line(&[Part::Other])
@@ -190,7 +195,7 @@ pub fn costs(profile: &Profile, findings: &[Finding], figures: &Figures) -> Vec<
             "PHASE x ACTIVITY and WAITS say what{}",
             at.map_or(String::new(), |at| format!(", most of it at {at}"))
         ),
-        at_most: Some(speedup(figures.of(Part::Other))),
+        at_most: speedup(figures.of(Part::Other)),
     });
     costs.retain(|cost| cost.share >= WORTH);
     costs.sort_by(|a, b| b.share.total_cmp(&a.share));
@@ -198,10 +203,10 @@ pub fn costs(profile: &Profile, findings: &[Finding], figures: &Figures) -> Vec<
     costs
 }
 
-/// Amdahl's law.
-fn speedup(share: f64) -> f64 {
-    const MOST: f64 = 0.99;
-    1.0 / (1.0 - share.clamp(0.0, MOST))
+/// Amdahl's law; that nearly all of the time would be gone says nothing.
+fn speedup(share: f64) -> Option<f64> {
+    const MOST: f64 = 0.95;
+    (share < MOST).then(|| 1.0 / (1.0 - share))
 }
 
 fn plural(count: u64, noun: &str) -> String {

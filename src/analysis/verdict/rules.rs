@@ -407,7 +407,8 @@ fn launch(figures: &Figures) -> Option<Finding> {
         return None;
     }
     let parts = &[Part::Dispatch, Part::Python];
-    let (gain, weight, evidence) = if figures.cuda {
+    let has_device = figures.gpu_used || (figures.cuda && figures.device.is_some());
+    let (gain, weight, evidence) = if has_device {
         let (spare, evidence) = has_spare(figures, parts)?;
         (share.min(spare), HOSTS_PART * share, Some(evidence))
     } else {

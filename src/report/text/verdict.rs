@@ -96,6 +96,7 @@ fn none_text(verdict: &Verdict) -> String {
         .map(|finding| finding.cause.name().to_owned())
         .collect();
     match names.as_slice() {
+        [] if verdict.figures.ticks == 0 => "none: nothing after start-up was recorded".to_owned(),
         [] => {
             "no single one: nothing takes enough of the time, or what could was not seen".to_owned()
         }
@@ -125,7 +126,9 @@ fn untold(out: &mut String, verdict: &Verdict) {
         let text = format!("{}: {}", finding.cause.name(), evidence(finding));
         hanging(out, "", &text);
     }
-    hanging(out, "WHY", &host_shares(&verdict.figures));
+    if verdict.figures.ticks > 0 {
+        hanging(out, "WHY", &host_shares(&verdict.figures));
+    }
     for (index, cost) in verdict.costs.iter().enumerate() {
         let text = format!(
             "{}. {}, {}: {}",

@@ -143,7 +143,12 @@ fn row(out: &mut String, profile: &Profile, wait: &WaitTime, wall_ns: u64) {
         line(out, &[head, "  ".to_owned(), at]);
     } else {
         line(out, &[cut(&head, WIDTH)]);
-        line(out, &[cut(&format!("{:>28}{at}", "at "), WIDTH)]);
+        let before = if wait.kind == WaitKind::Cpu {
+            ""
+        } else {
+            "at "
+        };
+        line(out, &[cut(&format!("{before:>28}{at}"), WIDTH)]);
     }
 }
 
