@@ -84,6 +84,7 @@ pub fn plain(live: &Live, status: &Status, state: &mut State, width: u16, height
     let lines = head_lines(live, status, state, area);
     let mut text: String = lines
         .iter()
+        .filter(|(_, line)| !line.is_empty())
         .map(|(_, line)| format!("{}\n", cut(line, usize::from(width))))
         .collect();
     let body = Rect::new(0, 0, width, height.saturating_sub(lines.len() as u16));

@@ -56,10 +56,7 @@ pub fn head(live: &Live, status: &Status, state: &State, width: usize) -> Vec<Li
     let room = width.saturating_sub("torchspy  ".len() + mark.len());
     let command = shown_command(&live.run.command, room);
     line(Kind::Title, format!("torchspy  {command}{mark}"), false);
-    let facts = facts(live, status, process);
-    for (index, text) in wrapped(&facts, width).into_iter().enumerate() {
-        line(Kind::Plain, text, index > 0);
-    }
+    line(Kind::Plain, facts(live, status, process), false);
     if let Some(text) = process.and_then(progress) {
         line(Kind::Plain, text, false);
     }
@@ -71,11 +68,11 @@ pub fn head(live: &Live, status: &Status, state: &State, width: usize) -> Vec<Li
         line(Kind::Plain, format!("no GPU: {}", printable(why)), true);
     }
     if let Some(verdict) = &live.outlook.verdict {
-        for (index, text) in wrapped(&format!("VERDICT {verdict}"), width)
-            .into_iter()
-            .enumerate()
-        {
-            line(Kind::Verdict, text, index > 1);
+        let mut texts = wrapped(&format!("VERDICT {verdict}"), width);
+        // Always two lines, so that the table stays where it is when the verdict changes.
+        texts.resize(texts.len().max(2), String::new());
+        for (index, text) in texts.into_iter().enumerate() {
+            line(Kind::Verdict, text, index > 0);
         }
     }
     if let Some(file) = &status.recording {

@@ -326,7 +326,7 @@ fn title(diff: &Diff) -> String {
 }
 
 fn subtitle(diff: &Diff) -> String {
-    let what = match &diff.step {
+    match &diff.step {
         Some(step) => {
             let (relative, half) = step.relative.unwrap_or_default();
             format!(
@@ -339,8 +339,7 @@ fn subtitle(diff: &Diff) -> String {
             )
         }
         None => "no steps are known: shares of wall time are compared".to_owned(),
-    };
-    what
+    }
 }
 
 fn wording(diff: &Diff) -> Wording {
