@@ -391,7 +391,7 @@ fn nets_are_told_apart_by_lines_and_by_the_order_of_a_pass() {
 
     let text = render_summary(&profile, &analyze(&profile), TextOptions::default());
     for says in [
-        "ConvolutionBackward0 < Conv2d of Critic or ConvTranspose2d of Maker",
+        "ConvolutionBackward0 < Conv2d of Critic or C",
         "of all ConvTranspose2d of Maker",
     ] {
         assert!(text.contains(says), "{says} is missing: {text}");

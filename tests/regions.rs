@@ -180,7 +180,7 @@ fn regions_are_recorded_and_added() {
 fn what_is_no_region_is_refused_before_anything_is_read() {
     for (text, hint) in [
         ("augment", "hint: give a name"),
-        ("forward=train.py:f", "hint: choose another name"),
+        ("region_1=train.py:f", "hint: choose another name"),
         ("a=train.py:12", "hint: give a name"),
     ] {
         let output = torchspy(&["report", "--region", text], Path::new("no.tspy"));

@@ -4,7 +4,7 @@ use super::failure::Failure;
 use super::messages;
 use crate::model::category::Phase;
 use crate::model::profile::Profile;
-use crate::model::region::{MAX_FUNCTIONS, Region, RegionError, region_names};
+use crate::model::region::{MAX_FUNCTIONS, Region, RegionError, built_in, region_names};
 
 /// The functions of a file that a hint lists.
 const LISTED: usize = 6;
@@ -19,7 +19,7 @@ pub(super) fn parse(texts: &[String]) -> Result<Vec<Region>, Failure> {
                     "give a name, the end of the file's path, and a function: --region loss=train.py:Net.loss"
                 }
                 RegionError::Name => "such as --region augment=data.py:augment",
-                RegionError::BuiltIn(_) => "choose another name",
+                RegionError::Taken(_) => "choose another name",
             };
             Failure::usage(format!("--region {text}: {error}"), hint)
         })?;
@@ -56,7 +56,7 @@ pub(super) fn add(known: &mut Vec<Region>, more: &[Region]) {
 pub(super) fn warn_of_unseen(profile: &Profile) {
     let names: Vec<&str> = region_names(&profile.run.regions).collect();
     for region in &profile.run.regions {
-        if !names.contains(&region.name.as_str()) {
+        if built_in(&region.name).is_none() && !names.contains(&region.name.as_str()) {
             messages::warning(&format!(
                 "region {region} is left out: a report has {} at most",
                 Phase::REGIONS.len()

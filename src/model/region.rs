@@ -33,8 +33,8 @@ pub enum RegionError {
     )]
     Name,
     /// The name means something already.
-    #[error("`{0}` is a phase of torchspy's own")]
-    BuiltIn(String),
+    #[error("`{0}` means something else in tables of phases")]
+    Taken(String),
 }
 
 impl Region {
@@ -63,9 +63,9 @@ impl Region {
         {
             return Err(RegionError::Name);
         }
-        // Tables of phases have rows and keys of these names, too.
-        if Phase::ALL.iter().any(|phase| phase.name() == name) || name == "all" {
-            return Err(RegionError::BuiltIn(name.to_owned()));
+        // Tables of phases have rows and keys of these names, too. A phase that torchspy knows is meant as such.
+        if Phase::REGIONS.iter().any(|phase| phase.name() == name) || name == "all" {
+            return Err(RegionError::Taken(name.to_owned()));
         }
         Ok(Self {
             name: name.to_owned(),
@@ -93,14 +93,20 @@ fn ends_with_parts(whole: &str, end: &str, separator: char) -> bool {
         .is_some_and(|before| before.is_empty() || before.ends_with(separator))
 }
 
-/// The names of regions, each once, in the order in which they were given; no more than there are places.
+/// The phase of torchspy's own that a region's name stands for: `input=train.py:get_batch` says where batches are made.
+pub fn built_in(name: &str) -> Option<Phase> {
+    let mut phases = Phase::BUILT_IN.iter().copied();
+    phases.find(|phase| phase.name() == name)
+}
+
+/// The names of regions that are phases of their own, each once, in the order in which they were given; no more than there are places.
 pub fn region_names(regions: &[Region]) -> impl Iterator<Item = &str> {
     regions
         .iter()
         .enumerate()
         .filter(move |&(at, region)| {
             let before = regions.get(..at).unwrap_or_default();
-            before.iter().all(|other| other.name != region.name)
+            built_in(&region.name).is_none() && before.iter().all(|other| other.name != region.name)
         })
         .map(|(_, region)| region.name.as_str())
         .take(Phase::REGIONS.len())
@@ -109,6 +115,9 @@ pub fn region_names(regions: &[Region]) -> impl Iterator<Item = &str> {
 /// The phase of a function, where it belongs to a region; of several the first.
 pub fn region_of(regions: &[Region], file: &str, function: &str) -> Option<Phase> {
     let region = regions.iter().find(|region| region.holds(file, function))?;
+    if let Some(phase) = built_in(&region.name) {
+        return Some(phase);
+    }
     let at = region_names(regions).position(|name| name == region.name)?;
     Phase::REGIONS.get(at).copied()
 }
@@ -150,10 +159,18 @@ mod tests {
         for text in ["=x.py:f", "1st=x.py:f", "my loss=x.py:f", "a\u{7}=x.py:f"] {
             assert_eq!(Region::parse(text), Err(RegionError::Name), "{text:?}");
         }
-        for name in ["forward", "user", "region_1", "all"] {
-            let wanted = Err(RegionError::BuiltIn(name.to_owned()));
+        for name in ["region_1", "all"] {
+            let wanted = Err(RegionError::Taken(name.to_owned()));
             assert_eq!(Region::parse(&format!("{name}=x.py:f")), wanted);
         }
+    }
+
+    #[test]
+    fn a_phase_of_torchspy_s_own_is_meant_as_such() {
+        let regions: Vec<Region> = ["input=x.py:more", "a=x.py:f"].map(region).into();
+        assert_eq!(region_names(&regions).collect::<Vec<_>>(), ["a"]);
+        assert_eq!(region_of(&regions, "/x.py", "more"), Some(Phase::Input));
+        assert_eq!(region_of(&regions, "/x.py", "f"), Some(Phase::Region1));
     }
 
     #[test]

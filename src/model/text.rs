@@ -85,9 +85,24 @@ pub fn is_unprintable(character: char) -> bool {
         )
 }
 
+/// What a notebook's cell is called, if `path` is the file name of one. Until ipykernel 6 it is `<ipython-input-12-HASH>`, with the cell's
+/// number; since then `/tmp/ipykernel_PID/HASH.py` (ipykernel/compiler.py, `get_file_name`), and the number is in IPython's memory alone: a hash
+/// of the cell's text tells cells apart.
+pub fn notebook_cell(path: &str) -> Option<String> {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if let Some(rest) = path.strip_prefix("<ipython-input-") {
+        let number = rest.split('-').next().filter(|number| is_number(number))?;
+        return Some(format!("cell {number}"));
+    }
+    let (folder, file) = path.rsplit_once('/')?;
+    let pid = folder.rsplit('/').next()?.strip_prefix("ipykernel_")?;
+    let hash = file.strip_suffix(".py")?;
+    (is_number(pid) && is_number(hash)).then(|| format!("Jupyter cell #{hash}"))
+}
+
 #[cfg(test)]
 mod tests {
-    use super::printable;
+    use super::{notebook_cell, printable};
     use std::borrow::Cow;
 
     #[test]
@@ -116,5 +131,22 @@ mod tests {
     fn nothing_unprintable_is_left() {
         let all: String = (0..0x11_0000).filter_map(char::from_u32).collect();
         assert!(!printable(&all).contains(super::is_unprintable));
+    }
+
+    #[test]
+    fn cells_of_notebooks_have_names() {
+        for (path, wanted) in [
+            ("<ipython-input-12-4ac0e3b1>", Some("cell 12")),
+            (
+                "/tmp/ipykernel_811/3405691582.py",
+                Some("Jupyter cell #3405691582"),
+            ),
+            ("/tmp/ipykernel_811/train.py", None),
+            ("/tmp/ipykernel_x/3405691582.py", None),
+            ("<ipython-input-x>", None),
+            ("train.py", None),
+        ] {
+            assert_eq!(notebook_cell(path).as_deref(), wanted, "{path}");
+        }
     }
 }

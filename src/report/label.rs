@@ -2,6 +2,7 @@
 //! that leaves here is free of control bytes and bounded in length.
 
 use crate::model::profile::{Function, Profile, ProfileProcess, Role};
+use crate::model::text::notebook_cell;
 pub use crate::model::text::package_path;
 use rustc_hash::FxHashMap;
 
@@ -53,7 +54,9 @@ pub fn short_file(file: &str) -> &str {
 
 /// A function for a box: `forward (torch/nn/modules/conv.py:554)`, or the native function's short name.
 pub fn function_label(function: &Function, line: u32) -> String {
-    label_in(function, &clean(short_file(&function.file), SHORT), line)
+    let cell = notebook_cell(&function.file);
+    let file = cell.as_deref().unwrap_or(short_file(&function.file));
+    label_in(function, &clean(file, SHORT), line)
 }
 
 /// The same, with the whole path of its file.

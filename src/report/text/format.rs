@@ -2,6 +2,7 @@
 
 use crate::analysis::intervals::Share;
 use crate::model::profile::Function;
+use crate::model::text::notebook_cell;
 pub(crate) use crate::model::text::printable;
 pub(crate) use crate::report::label::count;
 
@@ -100,6 +101,12 @@ pub(crate) fn place(function: &Function, line: u32) -> String {
 
 /// The same of a file by its path.
 pub(crate) fn place_of(path: &str, line: u32) -> String {
+    if let Some(cell) = notebook_cell(path) {
+        return match line {
+            0 => printable(&cell).into_owned(),
+            line => format!("{}:{line}", printable(&cell)),
+        };
+    }
     let mut parts = path.rsplit('/');
     let file = parts.next().unwrap_or_default();
     let from_package = path.contains("-packages/") || path.contains("/lib/python");

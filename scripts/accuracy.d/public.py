@@ -1,0 +1,112 @@
+"""Part 8: public training examples, in the shape of tests/programs/public, against what they count and clock themselves.
+
+Each runs alone and ends by itself: once with one OpenMP thread, once as torch has it. Phases are seconds of the report less the script's own, in
+points of the script's loop: that one process and this one loop, start-up left out. The verdict's cause is held against what the clock allows.
+"""
+
+import json
+import os
+import sys
+
+import profilers
+from targets import PROGRAMS, Failed, torch_python
+
+# Name, steps and epochs to be known, phases that are told together since a wrapper's collectives run inside them, causes that are right where
+# no other process wants the CPUs, shorter form.
+COMPUTES = ("host-compute-bound",)
+RUNS = (
+    ("mnist", True, (), COMPUTES, ("--count", 640)),
+    ("dcgan", True, (), COMPUTES, ("--batches", 4)),
+    ("imagenet", True, (), (*COMPUTES, "CPU-starved"), ("--batches", 6)),
+    ("nanogpt", False, (), COMPUTES, ("--steps", 8)),
+    ("mingpt", False, (), COMPUTES, ("--steps", 15)),
+    ("reinforce", False, (), ("Python-bound", *COMPUTES), ("--episodes", 20)),
+    ("word_language_model", True, (), COMPUTES, ("--batches", 10)),
+    ("mnist_hogwild", True, (), (*COMPUTES, "CPU-starved"), ("--count", 640)),
+    ("fsdp2_tutorial", False, ("forward", "backward", "communication"), ("communication-bound", *COMPUTES), ("--steps", 8)),
+    ("ddp_tutorial", True, ("forward", "backward", "communication"), ("communication-bound", *COMPUTES), ("--epochs", 5)),
+)
+PHASES = ("input", "forward", "backward", "optimizer", "checkpoint")
+POINTS = 2
+
+
+def clocks(path):
+    """What each process that trains wrote, by pid."""
+    folder, name = os.path.split(path)
+    found = {}
+    for each in sorted(os.listdir(folder)):
+        if each == name or each.startswith(name + "."):
+            with open(os.path.join(folder, each), encoding="utf-8") as file:
+                told = json.load(file)
+            found[told["pid"]] = told
+    if not found:
+        raise Failed(f"{name}: no process wrote its clock")
+    return found
+
+
+def record(tool, python, folder, name, arguments, threads):
+    """The report, the process that it is of, and what that process counted; None where it is of one that does not train."""
+    clock = os.path.join(folder, f"{name}-{threads}.json")
+    script = os.path.join(PROGRAMS, "public", f"{name}.py")
+    environment = ["env", "-u", "OMP_NUM_THREADS"] if threads is None else ["env", f"OMP_NUM_THREADS={threads}"]
+    with tool.launch([*environment, python, script, "--clock", clock, *map(str, arguments)]) as run:
+        run.wait(900)
+    report, told = tool.report(run.recording), clocks(clock)
+    primary = report["processes"][report["primary"]] if report["primary"] is not None else None
+    return report, primary, told.get(primary["pid"] if primary else None)
+
+
+def phases(table, label, primary, told, together):
+    loop = sum(told["phases"].values())
+
+    def seen(phase):
+        return primary["phases"].get(phase, 0.0) * primary["wall_s"]
+
+    rows = [((phase,), phase) for phase in PHASES if phase not in together]
+    rows += [(together, " + ".join(together))] if together else []
+    for names, shown in rows:
+        true = sum(told["phases"].get(phase, 0.0) for phase in names)
+        measured = sum(map(seen, names))
+        if max(true, measured) >= 0.005 * loop:
+            off = 100 * (measured - true) / loop
+            table.at_most(f"{label}: {shown}, {100 * true / loop:.1f} % of {loop:.1f} s", abs(off), POINTS, "{:.1f}", f" points ({off:+.1f})")
+
+
+def compare(table, tool, python, folder, run, threads, quick):
+    name, epochs, together, causes, short = run
+    label = f"{name}, {'torch default' if threads is None else f'{threads} thread'}"
+    report, primary, told = record(tool, python, folder, name, short if quick else (), threads)
+    if told is None:
+        table.at_most(f"{label}: the subject trains", 1, 0, "{:.0f}", " other process")
+        return
+    progress = report["progress"] or {}
+    for key in ("steps", "epochs") if epochs else ("steps",):
+        table.at_most(f"{label}: {key}, {told[key]} by its own count", abs((progress.get(key) or 0) - told[key]), 0, "{:.0f}", " off")
+    if not epochs and progress.get("epochs"):
+        table.at_most(f"{label}: epochs, of which it has none", progress["epochs"], 0, "{:.0f}", " said")
+    phases(table, label, primary, told, together)
+    cause = (report["verdict"] or {}).get("cause") or "none"
+    starved = primary["activities"]["cpu_wait"] >= 0.1
+    allowed = (*causes, "CPU-starved") if starved else causes
+    table.at_most(f"{label}: verdict {cause}", 0 if cause in allowed else 1, 0, "{:.0f}", " wrong")
+
+
+def measure(table, folder, quick):
+    """Public training examples."""
+    table.heading("8. Public training examples, rewritten (against their own counts and clocks)")
+    python = torch_python()
+    missing = "no torch environment" if python is None else profilers.torchspy_missing()
+    if missing:
+        table.skip("public training examples", missing)
+        return
+    tool = profilers.TorchSpy(folder)
+    only = os.environ.get("TORCHSPY_PUBLIC", "").split()
+    for run in RUNS:
+        for threads in (1,) if quick else (1, None):
+            if only and run[0] not in only:
+                continue
+            try:
+                compare(table, tool, python, folder, run, threads, quick)
+            except (Failed, OSError, ValueError, KeyError) as error:
+                table.fail(f"{run[0]}: not measured", f"{type(error).__name__}: {error}")
+    sys.stdout.flush()
