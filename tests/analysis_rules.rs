@@ -856,3 +856,21 @@ fn the_end_of_the_interpreter_is_a_phase() {
         assert_eq!(of(S::Running, &frames).2, R::Other, "{frames:?}");
     }
 }
+
+#[test]
+fn what_counts_a_loop_written_by_hand_is_named() {
+    use torchspy::analysis::analyze;
+    use torchspy::report::text::{TextOptions, render_summary};
+    let mut builder = Builder::trainer();
+    let engine = lib("torch/autograd/graph.py", "_engine_run_backward");
+    builder.ticks(0, 40, S::Running, &under(&[engine]));
+    let profile = builder.profile();
+    let text = render_summary(&profile, &analyze(&profile), TextOptions::default());
+    for says in [
+        "STEPS not counted: no optimizer and no DataLoader was seen at work",
+        "--region input=FILE:FUNCTION",
+        "--region optimizer=FILE:FUNCTION",
+    ] {
+        assert!(text.contains(says), "{says} is missing: {text}");
+    }
+}

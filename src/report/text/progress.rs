@@ -3,9 +3,10 @@
 use super::format::{
     column_seconds, count, cut, milliseconds, percent, place, printable, seconds, share,
 };
-use super::{WIDTH, line, wrapped};
+use super::{WIDTH, line, sentence, wrapped};
 use crate::analysis::progress::{Progress, SlowStep, StepTimes, StepUnit, steps as listed};
 use crate::analysis::summary::ProcessSummary;
+use crate::model::category::Phase;
 use crate::model::profile::Profile;
 use crate::model::progress::CounterKind;
 
@@ -14,6 +15,7 @@ const SMALL: f64 = 0.01;
 
 pub(super) fn progress(out: &mut String, profile: &Profile, process: &ProcessSummary) {
     let Some(progress) = &process.progress else {
+        not_counted(out, process);
         return;
     };
     out.push('\n');
@@ -24,6 +26,25 @@ pub(super) fn progress(out: &mut String, profile: &Profile, process: &ProcessSum
     phases(out, profile, process, progress);
     for slow in &progress.slow {
         slow_step(out, profile, progress, slow);
+    }
+}
+
+/// A loop that updates its parameters by hand, and makes its batches by hand: what says more of it.
+fn not_counted(out: &mut String, process: &ProcessSummary) {
+    let matrix = &process.matrix;
+    if matrix.phase(Phase::Backward) == 0 {
+        return;
+    }
+    out.push_str("\nSTEPS not counted: no optimizer and no DataLoader was seen at work\n");
+    let lacks = |phase: &Phase| matrix.phase(*phase) == 0;
+    let lacking: Vec<String> = [Phase::Input, Phase::Optimizer]
+        .iter()
+        .filter(|phase| lacks(phase))
+        .map(|phase| format!("--region {}=FILE:FUNCTION", phase.name()))
+        .collect();
+    if !lacking.is_empty() {
+        let text = format!("functions of your own that do it: {}", lacking.join(", "));
+        sentence(out, "  ", &text);
     }
 }
 

@@ -8,7 +8,7 @@
 //!
 //! | order | mark | meaning |
 //! |---|---|---|
-//! | 1 | whole | decides wherever it stands: what runs inside a DataLoader's fetch is input, be it an `nn.Module`; inside of the compiler, compile |
+//! | 1 | whole | decides wherever it stands: what runs inside a DataLoader's fetch is input, be it an `nn.Module`; inside of the compiler, compile; at the interpreter's exit, shutdown |
 //! | 2 | strong | the nearest one decides; a region of the user's (`--region`) is one, before the rules of its own file |
 //! | 3 | weak | a file as a whole; decides if it is nearer than the nearest strong mark |
 //! | 4 | import | forgets the weak marks nearer than itself; without any other mark: `startup` |
@@ -16,6 +16,8 @@
 //! | 6 | thread name | `pt_autograd_*` is backward, `pt_nccl_*` communication, … |
 //! | 7 | role | a DataLoader worker's moments are input |
 //! | 8 | none | `user` |
+//!
+//! What would be `user` or `framework` is input where the interpreter itself is at work on a line that takes a batch: it frees the last one.
 //!
 //! A closure that an optimizer's step calls is the user's step where it is Lightning's, which has a row; of others only the modules and the
 //! backward within are told apart from the step.
@@ -53,7 +55,7 @@
 //! | 4 | cpu_wait | cpu_wait |
 //! | 5 | phase startup | startup |
 //! | 6 | phase compile | compile |
-//! | 7 | phase checkpoint | other |
+//! | 7 | phase shutdown, checkpoint | other |
 //! | 8 | gpu_sync | gpu_wait |
 //! | 9 | aten, gemm, dispatch, autograd, gpu_launch, gpu_copy, gpu_alloc | host_computation |
 //! | 10 | omp_idle | omp_barrier |
