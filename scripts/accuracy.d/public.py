@@ -15,6 +15,7 @@ from targets import PROGRAMS, Failed, torch_python
 # no other process wants the CPUs, shorter form.
 COMPUTES = ("host-compute-bound",)
 RUNS = (
+    ("large_batches", False, (), ("input-bound",), ("--steps", 60)),
     ("mnist", True, (), COMPUTES, ("--count", 640)),
     ("dcgan", True, (), COMPUTES, ("--batches", 4)),
     ("imagenet", True, (), (*COMPUTES, "CPU-starved"), ("--batches", 6)),
