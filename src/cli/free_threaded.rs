@@ -3,6 +3,7 @@
 use super::failure::Failure;
 use super::{hints, messages};
 use crate::model::profile::Profile;
+use crate::memory::Bytes;
 use crate::os::elf_file::ElfFile;
 use crate::os::permissions::{Remedy, python_files};
 use crate::os::program::find;
@@ -17,13 +18,13 @@ pub(crate) const WHY: &str = "a free-threaded build, whose objects and frames ar
 /// Scripts that run scripts that run an interpreter.
 const MAX_SCRIPTS: usize = 4;
 /// Longest first line of a script (BINPRM_BUF_SIZE).
-const MAX_LINE: usize = 256;
+const MAX_LINE: u64 = 256;
 
 /// The version of a process's Python, where it is free-threaded.
 pub(crate) fn version_of(pid: i32) -> Option<String> {
     python_files(pid).iter().find_map(|path| {
         let file = ElfFile::open(pid, path).ok();
-        free_threaded_version(path, file.as_deref().unwrap_or_default())
+        free_threaded_version(path, file.as_ref().map(|file| file as &dyn Bytes))
     })
 }
 
@@ -47,11 +48,12 @@ pub(crate) fn refuse_program(command: &[OsString]) -> Result<(), Failure> {
         let name = path.to_string_lossy();
         let own_pid = i32::try_from(std::process::id()).unwrap_or(0);
         let file = ElfFile::open(own_pid, &name).ok();
-        let bytes = file.as_deref().unwrap_or_default();
-        if let Some(version) = free_threaded_version(&name, bytes) {
+        let file = file.as_ref().map(|file| file as &dyn Bytes);
+        if let Some(version) = free_threaded_version(&name, file) {
             return Err(refusal(&format!("{name} is Python {version}")));
         }
-        program = interpreter_of(bytes);
+        let start = file.and_then(|file| file.copy(0..file.size().min(MAX_LINE)));
+        program = interpreter_of(&start.unwrap_or_default());
     }
     Ok(())
 }
@@ -62,7 +64,7 @@ fn interpreter_of(script: &[u8]) -> Option<OsString> {
         .strip_prefix(b"#!")?
         .split(|&byte| byte == b'\n')
         .next()?;
-    let line = String::from_utf8_lossy(line.get(..MAX_LINE).unwrap_or(line)).into_owned();
+    let line = String::from_utf8_lossy(line).into_owned();
     let mut words = line.split_ascii_whitespace();
     let first = words.next()?;
     let is_env = first.ends_with("/env");

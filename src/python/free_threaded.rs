@@ -3,23 +3,25 @@
 use super::discover::parse_version_hex;
 use super::elf::ElfFile;
 use super::layout::debug_offsets::{HEADER_SIZE, parse_header};
+use crate::memory::Bytes;
 use regex::bytes::Regex;
 
 /// The version of the free-threaded Python in this file, or in the library that it is linked with; `None` where it is none.
 ///
 /// `_PyRuntime` is initialised in the file, and begins with `_Py_DebugOffsets`, which says so (3.13 on). A build whose library is a
 /// file of its own names it `libpython3.13t.so.1.0` (`ABIFLAGS` in configure.ac).
-pub fn free_threaded_version(path: &str, bytes: &[u8]) -> Option<String> {
-    if let Some(file) = ElfFile::parse(bytes) {
+pub fn free_threaded_version(path: &str, file: Option<&dyn Bytes>) -> Option<String> {
+    if let Some(file) = file.and_then(ElfFile::parse) {
         let runtime = file
             .section_bytes(".PyRuntime")
-            .and_then(|runtime| runtime.get(..HEADER_SIZE));
-        if let Some(header) = runtime.and_then(parse_header) {
+            .filter(|runtime| runtime.len() >= HEADER_SIZE);
+        let header = runtime.and_then(|runtime| parse_header(&runtime[..HEADER_SIZE]));
+        if let Some(header) = header {
             let version = parse_version_hex(header.version_hex).map(|(_, text)| text);
             return header.free_threaded.then(|| version.unwrap_or_default());
         }
         let libraries = file.section_bytes(".dynstr").unwrap_or_default();
-        if let Some(version) = named(r"(?-u)\x00libpython(3\.\d+)t\.so", libraries) {
+        if let Some(version) = named(r"(?-u)\x00libpython(3\.\d+)t\.so", &libraries) {
             return Some(version);
         }
     }
@@ -41,7 +43,7 @@ mod tests {
 
     #[test]
     fn by_the_name() {
-        let of = |path| free_threaded_version(path, b"");
+        let of = |path| free_threaded_version(path, None);
         for path in [
             "/usr/bin/python3.13t",
             "/opt/lib/libpython3.13t.so.1.0",
