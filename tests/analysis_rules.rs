@@ -869,7 +869,7 @@ fn what_counts_a_loop_written_by_hand_is_named() {
     for says in [
         "STEPS not counted: no optimizer and no DataLoader was seen at work",
         "--region input=FILE:FUNCTION",
-        "--region optimizer=FILE:FUNCTION",
+        "optimizer=FILE:FUNCTION",
     ] {
         assert!(text.contains(says), "{says} is missing: {text}");
     }

@@ -119,7 +119,7 @@ mod tests {
                 "loss",
                 "--region loss: it is not of the form NAME=FILE:FUNCTION",
             ),
-            ("forward=a.py:f", "`forward` is a phase"),
+            ("region_1=a.py:f", "`region_1` means something else"),
             ("a b=a.py:f", "a region's name has letters"),
         ] {
             let failure = parsed(&[text]).expect_err(text);
