@@ -15,8 +15,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use tempfile::TempDir;
 
+/// By kind.
+type Counts = Vec<(String, [u64; 3])>;
+
 /// Kinds of calls of `calls_cut_short.c`, with what became of them under a recorder: calls, EINTRs, and less than was asked for.
-fn count_calls(seconds: &str, kinds: &[&str]) -> Option<(Vec<(String, [u64; 3])>, Recorded)> {
+fn count_calls(seconds: &str, kinds: &[&str]) -> Option<(Counts, Recorded)> {
     let counter = compiled("calls_cut_short.c")?;
     let words = [&[&*counter, seconds, "1000000", "300"], kinds].concat();
     let mut target = Target::start(&words);

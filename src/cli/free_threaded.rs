@@ -2,8 +2,8 @@
 
 use super::failure::Failure;
 use super::{hints, messages};
-use crate::model::profile::Profile;
 use crate::memory::Bytes;
+use crate::model::profile::Profile;
 use crate::os::elf_file::ElfFile;
 use crate::os::permissions::{Remedy, python_files};
 use crate::os::program::find;

@@ -176,11 +176,14 @@ impl Session {
             event_sender.clone(),
             control.clone(),
         );
-        let inbox = Inbox { messages, rung };
+        let inbox = Inbox {
+            messages,
+            rung,
+            control: control.clone(),
+        };
         let lanes = collector::start(options.gpu.clone())?;
         let worker = Worker::new(
             inbox,
-            control.clone(),
             recycle,
             event_sender,
             segment_sender,

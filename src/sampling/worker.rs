@@ -54,12 +54,13 @@ pub(super) struct Inbox {
     pub(super) messages: Receiver<Message>,
     /// Wakes the worker: what gathers meanwhile is cheaper to do at once.
     pub(super) rung: Receiver<()>,
+    /// Whether any more will come.
+    pub(super) control: Arc<Control>,
 }
 
 /// The worker's state.
 pub(super) struct Worker {
     inbox: Inbox,
-    control: Arc<Control>,
     /// Up to where segments were written, CLOCK_MONOTONIC.
     written_ns: u64,
     recycle: Sender<Box<RawSample>>,
@@ -107,7 +108,6 @@ struct Scratch {
 impl Worker {
     pub(super) fn new(
         inbox: Inbox,
-        control: Arc<Control>,
         recycle: Sender<Box<RawSample>>,
         events: Sender<KeeperEvent>,
         segments: Sender<Segment>,
@@ -117,7 +117,6 @@ impl Worker {
     ) -> Self {
         Self {
             inbox,
-            control,
             written_ns: monotonic_ns(),
             recycle,
             events,
@@ -165,7 +164,7 @@ impl Worker {
                         } else {
                             PATIENCE
                         };
-                        if self.control.tracer_is_abandoned() {
+                        if self.inbox.control.tracer_is_abandoned() {
                             self.flush_last();
                             return;
                         }

@@ -118,7 +118,7 @@ pub(super) fn looks_random(value: &str) -> bool {
     if value.contains('/') && !is_base64 {
         return false;
     }
-    let runs = value.split(|c: char| !c.is_ascii_alphanumeric() && !(is_base64 && c == '/'));
+    let runs = value.split(|c: char| !(c.is_ascii_alphanumeric() || is_base64 && c == '/'));
     let longest = runs.max_by_key(|run| run.len()).unwrap_or_default();
     longest.len() >= SHORTEST_RANDOM * 4 / 5 && is_mixed(longest.as_bytes())
 }
