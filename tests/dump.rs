@@ -212,11 +212,11 @@ fn variables_are_shown_and_a_hang_does_not_move() {
 #[test]
 fn secrets_among_variables_are_shown_only_where_that_is_asked_for() {
     let Some(python) = any_python() else { return };
-    // In two parts each: nothing looks like a key in here.
+    // Backwards: the command line shows this source.
     let script = "import os, sys\n\
         def work(token, key, epoch, limit):\n\
         \x20   print('ready', os.getpid(), flush=True)\n    sys.stdin.readline()\n\
-        work('hunter2hunter2', 'AK' + 'IAIOSFODNN7EXAMPLE', 'first', 7)\n";
+        work('2retnuh2retnuh'[::-1], 'ELPMAXE7NNDOFSOIAIKA'[::-1], 'first', 7)\n";
     let target = Target::start(&[&python, "-c", script, "--password", "opensesame"]);
     let of = |options: &[&str]| text(&dump(options, target.pid()));
     for options in [&["--locals"][..], &["--locals", "--json"]] {

@@ -36,6 +36,8 @@ fn places_of(name: &str) {
 /// A comparison that compared nothing, or too little, has not been made.
 fn check_scope(peers: &Peers, compared: Compared, threads: usize, python_frames: usize) {
     if peers.has_gdb() {
+        assert!(compared.beyond_gdb <= 1, "{compared:?}");
+        let threads = threads - compared.beyond_gdb;
         assert!(compared.native_stacks >= threads, "{compared:?}");
         assert!(compared.native_frames >= 5 * threads, "{compared:?}");
         assert!(compared.native_names >= threads, "{compared:?}");

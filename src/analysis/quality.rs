@@ -62,6 +62,8 @@ pub struct QualitySummary {
     pub lost: u64,
     /// Running threads passed over to keep within the budget.
     pub skipped_for_budget: u64,
+    /// Captures left out since a stop that was asked for before had not come yet.
+    pub skipped_for_late_stop: u64,
     /// Stops that came late: after 2 ms, when the other threads had been seen to.
     pub stop_timeouts: u64,
     /// System calls that stops cut short, at most.
@@ -229,6 +231,7 @@ pub fn summarize(profile: &Profile) -> QualitySummary {
     summary.lost = profile.losses.iter().map(|loss| loss.samples).sum();
     summary.skipped_for_budget = quality.skipped_for_budget;
     summary.stop_timeouts = quality.stop_timeouts;
+    summary.skipped_for_late_stop = quality.skipped_for_late_stop;
     summary.calls_cut_short = quality.calls_cut_short;
     summary.calls_left_running = quality.calls_left_running;
     summary.privileges_lost = quality.privileges_lost;

@@ -127,6 +127,8 @@ pub struct Quality {
     pub stop_timeouts: u64,
     /// Thread captures tried again because the thread ran while it was read.
     pub torn_retries: u64,
+    /// Threads that were not asked to stop, since one that was asked before had not stopped yet.
+    pub skipped_for_late_stop: u64,
     /// System calls that a stop ended early and the program saw: with EINTR, or less than was asked for. At most: they may have
     /// ended so by themselves.
     pub calls_cut_short: u64,
@@ -155,6 +157,9 @@ impl Quality {
             .saturating_add(other.skipped_for_budget);
         self.stop_timeouts = self.stop_timeouts.saturating_add(other.stop_timeouts);
         self.torn_retries = self.torn_retries.saturating_add(other.torn_retries);
+        self.skipped_for_late_stop = self
+            .skipped_for_late_stop
+            .saturating_add(other.skipped_for_late_stop);
         self.calls_cut_short = self.calls_cut_short.saturating_add(other.calls_cut_short);
         self.calls_left_running = self
             .calls_left_running

@@ -36,7 +36,7 @@ pub fn try_read_memory(pid: i32) -> io::Result<()> {
             io::ErrorKind::NotFound,
             match read_stat(pid) {
                 Ok(stat) if stat.is_kernel_thread => {
-                    "in the pid namespace of torchspy it is a thread of the kernel"
+                    "in the pid namespace of torchspy it is a kernel thread"
                 }
                 Ok(stat) if matches!(stat.state, b'Z' | b'X') => "it has ended",
                 Ok(_) => "it has no memory that could be read",

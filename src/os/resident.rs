@@ -76,7 +76,7 @@ impl ResidentMemory {
             self.each_page(address, end, |page, state| {
                 let is_present = state == Page::Present;
                 if is_present {
-                    present_to = page + PAGE;
+                    present_to = page.saturating_add(PAGE);
                 }
                 is_present
             });
@@ -116,7 +116,7 @@ impl ResidentMemory {
                     local.push(IoSliceMut::new(piece));
                 }
                 total += length;
-                at += length as u64;
+                at = at.wrapping_add(length as u64);
             }
             if !rest.is_empty() {
                 break 'ranges;
@@ -148,7 +148,7 @@ impl ResidentMemory {
         let mut pieces: Vec<(usize, bool)> = Vec::new();
         let mut hole = 0;
         self.each_page(address, end, |page, state| {
-            let here = (end.min(page + PAGE) - address.max(page)) as usize;
+            let here = (end.min(page.saturating_add(PAGE)) - address.max(page)) as usize;
             match state {
                 Page::Present => {
                     if hole > 0 {
@@ -190,7 +190,10 @@ impl ResidentMemory {
                 if !visit(page, state) {
                     return;
                 }
-                page += PAGE;
+                let Some(next) = page.checked_add(PAGE) else {
+                    return;
+                };
+                page = next;
             }
         }
     }
@@ -280,6 +283,15 @@ mod tests {
             true
         });
         assert_eq!(state, Some(Page::Untouched));
+    }
+
+    #[test]
+    fn the_end_of_the_address_space_is_no_overflow() {
+        let memory = ResidentMemory::new(std::process::id() as i32);
+        for address in [u64::MAX, u64::MAX - 7, u64::MAX - PAGE] {
+            memory.look_up([(address, 4096)]);
+            assert!(memory.read_u64(address).is_err(), "{address:#x}");
+        }
     }
 
     #[test]

@@ -280,6 +280,14 @@ impl TaskDirectory {
     }
 }
 
+/// The kernel's names of a process's threads; none once it is gone.
+pub fn thread_names(pid: i32) -> Vec<String> {
+    let tids = TaskDirectory::new(pid).list().unwrap_or_default();
+    tids.into_iter()
+        .filter_map(|tid| ThreadFiles::open(pid, tid).name().ok())
+        .collect()
+}
+
 /// A living thread of process `pid`: the first one, unless that is dead while others live. /proc shows no memory, files or
 /// root of a dead thread, and `/proc/TID` serves as well as `/proc/PID`.
 pub fn living_task(pid: i32) -> i32 {

@@ -285,6 +285,8 @@ pub struct Quality {
     pub lost: u64,
     /// Captures left out to stay within the budget.
     pub skipped_for_budget: u64,
+    /// Captures left out since a stop that was asked for before had not come yet.
+    pub skipped_for_late_stop: u64,
     /// Stops that came late: after 2 ms, when the other threads had been seen to.
     pub stop_timeouts: u64,
     /// System calls that stops cut short, with EINTR or less than was asked for, at most: they may have ended so by themselves.

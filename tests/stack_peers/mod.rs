@@ -38,6 +38,8 @@ struct GdbFrame {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Compared {
     pub native_stacks: usize,
+    /// Stacks with code that is in no file, a JIT compiler's, from which gdb finds no way out.
+    pub beyond_gdb: usize,
     pub native_frames: usize,
     pub native_names: usize,
     pub python_stacks: usize,
@@ -73,7 +75,9 @@ impl Peers {
             if let Some(gdb) = self.gdb.as_ref().map(|threads| threads.get(&tid)) {
                 let gdb = gdb.unwrap_or_else(|| panic!("gdb knows no thread {tid}"));
                 // What a guess skipped is only known afterwards; the same thread is read again with its registers.
-                if !stack.guessed && gdb.iter().all(|frame| frame.place.is_some()) {
+                let is_placed = gdb.iter().all(|frame| frame.place.is_some());
+                compared.beyond_gdb += usize::from(!is_placed);
+                if !stack.guessed && is_placed {
                     compare_native(tid, stack, gdb, &mut compared);
                 }
             }

@@ -7,6 +7,7 @@ use crate::cli::outputs::{self, RecordingSink, SummaryOptions};
 use crate::cli::plan::Drawing;
 use crate::cli::{free_threaded, hints, messages, regions};
 use crate::model::profile::{Profile, ProfileProcess};
+use crate::os::threads::thread_names;
 use crate::python::thread_name::MAIN_THREAD;
 use crate::sampling::session::Session;
 use std::io::{self, BufWriter, Write};
@@ -128,14 +129,12 @@ const LISTED: usize = 8;
 /// A pattern of threads that let nobody in is a slip of the finger.
 fn no_thread_matched(profile: &Profile) -> Option<Failure> {
     let pattern = profile.run.threads.as_ref()?;
-    if !profile.samples.is_empty() || profile.threads.is_empty() {
+    if !profile.samples.is_empty() {
         return None;
     }
-    let mut names: Vec<&str> = profile
-        .threads
-        .iter()
-        .map(|each| each.name.as_str())
-        .collect();
+    // A recording holds the threads that were sampled: of those that are there the kernel tells.
+    let threads = thread_names(profile.run.pid);
+    let mut names: Vec<&str> = threads.iter().map(String::as_str).collect();
     let is_python = |process: &ProfileProcess| !process.info.python.is_empty();
     if profile.processes.iter().any(is_python) {
         names.push(MAIN_THREAD);
@@ -150,10 +149,13 @@ fn no_thread_matched(profile: &Profile) -> Option<Failure> {
     let failure = Failure::message(format!(
         "nothing was sampled: no thread's name matches --threads {pattern}"
     ));
-    Some(failure.hint(format!(
-        "there were {}{more}; Python's own names match, too",
-        names.join(", ")
-    )))
+    Some(failure.hint(match threads.is_empty() {
+        true => "the kernel's names of threads and Python's own match".to_owned(),
+        false => format!(
+            "there were {}{more}; Python's own names match, too",
+            names.join(", ")
+        ),
+    }))
 }
 
 fn write_output(output: &OpenOutput, profile: &Profile, drawing: &Drawing) -> Result<(), Failure> {

@@ -227,7 +227,7 @@ fn redact_urls(text: &str) -> String {
     let (mut end, mut last_at) = (0, None);
     for (at, _) in text.match_indices("://") {
         let start = at + 3;
-        if start < done {
+        if at < done {
             continue;
         }
         if start >= end {

@@ -343,6 +343,7 @@ impl WireCounts {
             quality.calls_cut_short,
             quality.calls_left_running,
             quality.privileges_lost,
+            quality.skipped_for_late_stop,
         ])
     }
 
@@ -351,6 +352,7 @@ impl WireCounts {
         quality.calls_cut_short = count(0);
         quality.calls_left_running = count(1);
         quality.privileges_lost = count(2);
+        quality.skipped_for_late_stop = count(3);
     }
 }
 

@@ -362,6 +362,7 @@ fn quality(summary: &QualitySummary) -> Quality {
         unclassified: summary.unclassified,
         lost: summary.lost,
         skipped_for_budget: summary.skipped_for_budget,
+        skipped_for_late_stop: summary.skipped_for_late_stop,
         stop_timeouts: summary.stop_timeouts,
         calls_cut_short: summary.calls_cut_short,
         calls_left_running: summary.calls_left_running,

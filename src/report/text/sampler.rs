@@ -162,6 +162,15 @@ fn losses(out: &mut String, profile: &Profile, quality: &QualitySummary) {
         let skipped = count(quality.skipped_for_budget);
         line(out, &[format!("  {skipped} captures left out {limit}")]);
     }
+    if quality.skipped_for_late_stop > 0 {
+        line(
+            out,
+            &[format!(
+                "  {} captures left out while an earlier stop was awaited",
+                count(quality.skipped_for_late_stop)
+            )],
+        );
+    }
     if quality.stop_timeouts > 0 {
         line(
             out,

@@ -176,6 +176,9 @@ impl Tracer {
         // SIGSTOP holds a thread at any instruction of its code, where only its registers say who called it.
         let stopped_in_code = matches!(whereabouts, Whereabouts::Blocked { .. })
             && matches!(thread.files.stat(), Ok((ThreadState::Stopped, _)));
+        if stopped_in_code {
+            thread.state = ThreadState::Stopped;
+        }
         // A stop interrupts nothing in a thread that SIGSTOP stopped already: it goes from one stop to the other and back.
         let undisturbed = stopped_in_code
             || thread.state == ThreadState::Stopped

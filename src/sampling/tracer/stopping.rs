@@ -83,7 +83,8 @@ impl Tracer {
         let mut to_stop: Vec<Candidate> = chosen.iter().map(|&index| stoppable[index]).collect();
         for (index, candidate) in stoppable.into_iter().enumerate() {
             if !chosen.contains(&index) {
-                self.skip_for_budget(candidate, tick);
+                self.quality.skipped_for_budget += 1;
+                self.skip(candidate, tick);
             }
         }
         to_stop.append(&mut sleepers);
@@ -126,9 +127,8 @@ impl Tracer {
         }
     }
 
-    /// Leaves out a stop that the budget has no room for.
-    fn skip_for_budget(&mut self, candidate: Candidate, tick: Tick) {
-        self.quality.skipped_for_budget += 1;
+    /// Leaves out a stop that the budget has no room for, or that has to wait for another.
+    fn skip(&mut self, candidate: Candidate, tick: Tick) {
         let process = &self.processes[candidate.process];
         let thread = &process.threads[candidate.thread];
         let can_be_read = process.interpreter.is_some() && thread.plan.state_address.is_some();
@@ -458,7 +458,8 @@ impl Tracer {
                     Some(Outcome::NotAsked) => {
                         self.processes[index].threads[at].own_stop = false;
                         if candidate.asleep.is_none() {
-                            self.skip_for_budget(candidate, tick);
+                            self.quality.skipped_for_late_stop += 1;
+                            self.skip(candidate, tick);
                         } else {
                             self.defer(candidate, tick);
                         }
