@@ -247,6 +247,14 @@ impl Figures {
         (used <= CLOCKS * allowed).then_some((used.min(allowed), allowed))
     }
 
+    /// Whether the recorded processes leave no CPU for the sampler, which then takes one of theirs.
+    pub fn every_cpu_is_wanted(&self) -> bool {
+        /// Of as many threads as CPUs some sleep now and then.
+        const NEARLY_ALL: f64 = 0.85;
+        let allowed = self.cpus_allowed();
+        allowed.is_some_and(|allowed| allowed > 0.0 && self.cpus.wanted >= NEARLY_ALL * allowed)
+    }
+
     /// Whether the recorded processes want no more CPUs than they may use, so that others must have those that they miss.
     pub fn others_take_cpus(&self) -> bool {
         /// Ticks find a thread ready that is so for a moment only.

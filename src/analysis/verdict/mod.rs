@@ -453,6 +453,13 @@ fn bound(found: &Finding, figures: &Figures) -> Option<Bound> {
 /// What could not be judged, and why.
 fn missing(analysis: &Analysis, process: &ProcessSummary, figures: &Figures) -> Vec<String> {
     let mut missing = Vec::new();
+    if figures.every_cpu_is_wanted() {
+        missing.push(
+            "every CPU is taken: the sampler displaces a thread at each tick, so that waits for it, OpenMP barriers above all, come out \
+             too long, and phases and operators some points off (see README, Limits)"
+                .to_owned(),
+        );
+    }
     if figures.ticks < FEW_TICKS {
         let samples = match figures.ticks {
             0 => "no samples".to_owned(),
