@@ -24,6 +24,26 @@ impl Placement {
         }
     }
 
+    /// How many CPUs it may use; 0 where that is not known.
+    pub fn cpus(&self) -> usize {
+        self.allowed.len()
+    }
+
+    /// Whether `cpus` are all that it may use.
+    pub fn is_all(&self, cpus: &[usize]) -> bool {
+        !self.allowed.is_empty() && self.allowed.iter().all(|cpu| cpus.contains(cpu))
+    }
+
+    /// Keeps to one CPU, where it may use that. A thread that sleeps there wakes there, and takes the CPU from who runs on it.
+    pub fn keep_to(&mut self, cpu: usize) {
+        if !self.allowed.contains(&cpu) {
+            return;
+        }
+        let others = self.allowed.iter().copied().filter(|&other| other != cpu);
+        let others: Vec<usize> = others.collect();
+        self.avoid(others);
+    }
+
     /// Keeps off `cpus`, and only off these; off the first of them if else none would be left. Where the kernel refuses, the
     /// thread may run everywhere again.
     pub fn keep_off(&mut self, cpus: &[usize]) {
@@ -35,6 +55,10 @@ impl Placement {
             }
         }
         avoided.sort_unstable();
+        self.avoid(avoided);
+    }
+
+    fn avoid(&mut self, mut avoided: Vec<usize>) {
         if avoided == self.avoided {
             return;
         }

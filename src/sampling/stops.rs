@@ -97,17 +97,21 @@ pub(super) struct Request {
 
 /// Asks one of `requests` after the other to stop, calls `read` with it when it is stopped, and lets it go before the next is asked.
 /// `done` is told what became of each, and for how long it was dealt with, ns. `nap` is the longest sleep between two polls. Sleepers are
-/// asked for as long as CLOCK_MONOTONIC shows less than `sleepers_until_ns`.
+/// asked for as long as CLOCK_MONOTONIC shows less than `sleepers_until_ns`. `gives_way` where one of the threads waits for the very CPU
+/// that the caller runs on.
 pub(super) fn stop_each(
     requests: &[Request],
     nap: Duration,
+    gives_way: bool,
     sleepers_until_ns: u64,
     late: &mut LateStops,
     mut read: impl FnMut(usize, &StoppedThread),
     mut done: impl FnMut(usize, Outcome, u64),
 ) {
     // With as many threads as CPUs the one that is asked may be waiting for the CPU that we spin on.
-    let spin_ns = if requests.len() < *CPUS {
+    let spin_ns = if gives_way {
+        0
+    } else if requests.len() < *CPUS {
         SPIN_NS
     } else {
         CROWDED_SPIN_NS

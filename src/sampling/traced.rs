@@ -214,6 +214,11 @@ impl TracedThread {
         }
     }
 
+    /// Whether it is its process's first thread.
+    pub(super) fn is_first(&self) -> bool {
+        self.is_first
+    }
+
     /// Whether its time is recorded at all.
     pub(super) fn is_looked_at(&self) -> bool {
         self.wanted && !self.is_dead
@@ -347,9 +352,10 @@ impl TracedProcess {
         matches!(&self.threads[..], [thread] if thread.last.is_kept() && thread.last.run_ns < BEGINNING_NS)
     }
 
-    /// Its first thread: in a trainer, the one that trains.
-    pub(super) fn first_thread(&self) -> Option<&TracedThread> {
-        self.threads.iter().find(|thread| thread.is_first)
+    /// Its first thread (in a trainer, the one that trains), unless that was found in the sleep that it was in before.
+    pub(super) fn active_first_thread(&self) -> Option<&TracedThread> {
+        let at = self.turns.iter().position(|turn| turn.is_first)?;
+        (self.turns[at].quiet_looks == 0).then(|| &self.threads[at])
     }
 
     pub(super) fn new(id: ProcessId, pid: i32, is_own_child: bool) -> Self {

@@ -1,6 +1,7 @@
 //! The thread that traces, and does nothing else: at each tick it asks the kernel which threads ran, reads sleepers as they
 //! are, stops what runs for one read, and hands the copies on.
 
+mod crowd;
 mod events;
 mod listing;
 mod look;
@@ -29,6 +30,7 @@ use crate::os::stop::{block_child_signals, wait_for_any_stop};
 use crate::os::threads::{SchedStat, ThreadFiles, Whereabouts};
 use crate::python::frames::PythonStack;
 use crossbeam_channel::Receiver;
+use crowd::{Crowd, running_threads};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,9 +43,6 @@ const NAP_NS: u64 = 20_000_000;
 const ATTACH_NS: u64 = 500_000_000;
 /// How long, at the end, threads are waited for that were asked to stop and have not yet.
 const LATE_STOPS_NS: u64 = 500_000_000;
-/// How often it is found out where the trainers' threads run, and of how many at most.
-const PLACE_NS: u64 = 100_000_000;
-const MAX_PLACED: usize = 16;
 
 /// A running thread of this tick.
 #[derive(Clone, Copy, Debug)]
@@ -87,8 +86,7 @@ pub(super) struct Tracer {
     /// While threads are stopped, or asked to stop.
     in_front: Option<InFront>,
     placement: Placement,
-    /// When it was last found out where the trainers' threads run, CLOCK_MONOTONIC.
-    placed_ns: u64,
+    crowd: Crowd,
     launched_pid: Option<i32>,
     /// The newest pid of the machine, and what it was at the last tick.
     newest: (NewestPid, Option<u64>),
@@ -137,7 +135,7 @@ impl Tracer {
             ahead: Ahead::default(),
             in_front: None,
             placement: Placement::default(),
-            placed_ns: 0,
+            crowd: Crowd::default(),
             launched_pid,
             newest: (NewestPid::open(), None),
         }
@@ -259,9 +257,10 @@ impl Tracer {
             self.look_at_process(index, tick, &mut candidates);
         }
         self.reached = self.reached_after(tick);
+        let running = running_threads(&candidates);
         self.take_candidates(candidates, tick);
+        self.choose_cpu(&running, tick.start_ns);
         self.remove_exited();
-        self.keep_out_of_the_way(tick.start_ns);
         let threads = self
             .processes
             .iter()
@@ -276,24 +275,6 @@ impl Tracer {
             self.buffers.reclaim(&mut sample);
             self.spare.push(sample);
         }
-    }
-
-    /// Keeps the tracer off the CPUs on which the first threads of processes run: they train.
-    fn keep_out_of_the_way(&mut self, now_ns: u64) {
-        if now_ns < self.placed_ns + PLACE_NS {
-            return;
-        }
-        self.placed_ns = now_ns;
-        let running = self
-            .processes
-            .iter()
-            .filter_map(TracedProcess::first_thread)
-            .filter(|thread| thread.state == ThreadState::Running);
-        let cpus: Vec<usize> = running
-            .take(MAX_PLACED)
-            .filter_map(|thread| thread.files.cpu().ok().flatten())
-            .collect();
-        self.placement.keep_off(&cpus);
     }
 
     /// Up to where time is accounted for once every thread was looked at in `tick`.
@@ -439,6 +420,7 @@ impl Tracer {
 
     /// Hands on what there is of the time up to `end_ns`.
     fn flush(&mut self, end_ns: u64, last: bool) {
+        self.crowd.step_back();
         for index in 0..self.processes.len() {
             self.rename_threads(index, false);
             for at in 0..self.processes[index].threads.len() {

@@ -114,7 +114,8 @@ impl Tracer {
 
     /// Runs before all others, as long as threads are stopped or asked to stop.
     fn stand_in_front(&mut self) {
-        if self.in_front.is_none() {
+        // On a full machine it does so already.
+        if self.in_front.is_none() && !self.crowd.is_crowded() {
             self.in_front = Some(self.ahead.stand_in_front());
         }
     }
@@ -233,6 +234,7 @@ impl Tracer {
         stop_each(
             &requests,
             nap,
+            self.crowd.is_crowded(),
             sleepers_until_ns,
             &mut late,
             |at, stopped| {
