@@ -10,7 +10,7 @@
 mod faults;
 mod terminal;
 
-use faults::{How, Recorder, Target, compiled, run};
+use faults::{How, Recorder, Target, compiled, run, seconds_with};
 use nix::sys::signal::Signal;
 use terminal::Terminal;
 
@@ -127,4 +127,24 @@ fn an_interrupt_ends_the_recording_amid_execs() {
     recorder.kill(Signal::SIGINT);
     recorder.finish().expect_success();
     finish(target);
+}
+
+/// Until it execs, what vfork made has its parent's memory, which lives on: what was opened of it then is not the child's.
+#[test]
+fn what_was_found_between_vfork_and_exec_is_read_after_it() {
+    let Some(program) = compiled("vfork_waits.c") else {
+        return;
+    };
+    let mut target = Target::start(&[&program]);
+    let child = target.ready[0].parse().unwrap();
+    let recorder = Recorder::attach(child, How::default());
+    recorder.wait_for_segment();
+    target.tell("");
+    recorder.wait_for_segment();
+    recorder.wait_for_segment();
+    target.close_input();
+    let recorded = recorder.finish().expect_success();
+    assert!(target.wait().success());
+    let found_s = seconds_with(&recorded.inspect(), "compute_after_exec");
+    assert!(found_s > 1.0, "{found_s} s: {}", recorded.inspect());
 }

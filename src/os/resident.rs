@@ -5,11 +5,12 @@
 //! FAULT_FLAG_INTERRUPTIBLE here), and nothing can be resumed by a thread that waits. So whoever has stopped a thread asks the page
 //! table first (`/proc/PID/pagemap`, Documentation/admin-guide/mm/pagemap.rst): without a wait, and without filling anything.
 
+use super::clock::monotonic_ns;
 use super::threads::living_task;
 use super::vm_read::{ProcessMemory, error_of};
 use crate::memory::{Memory, ReadError};
 use nix::sys::uio::RemoteIoVec;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::io::IoSliceMut;
 use std::os::unix::fs::FileExt;
@@ -24,6 +25,8 @@ const BATCH: usize = 64;
 /// The longest run of pages in a range that were never touched and read as zeros: what a function left of a large local buffer.
 const MAX_HOLE: usize = 64;
 
+/// The page table is opened anew at most so often, ns.
+const OPENED_NS: u64 = 50_000_000;
 /// Ranges that are known at a time: they are searched one by one.
 const MAX_KNOWN: usize = 256;
 
@@ -43,6 +46,8 @@ pub struct ResidentMemory {
     pid: i32,
     /// `None` where the kernel has no such file (CONFIG_PROC_PAGE_MONITOR).
     table: RefCell<Option<File>>,
+    /// When that was opened, CLOCK_MONOTONIC.
+    opened_ns: Cell<u64>,
     /// Addresses from and to that were present when they were looked up.
     known: RefCell<Vec<(u64, u64)>>,
 }
@@ -54,6 +59,7 @@ impl ResidentMemory {
             memory: ProcessMemory::new(pid),
             pid,
             table: RefCell::new(open_table(pid)),
+            opened_ns: Cell::new(monotonic_ns()),
             known: RefCell::default(),
         }
     }
@@ -177,17 +183,14 @@ impl ResidentMemory {
         let mut entries = [0; BATCH * 8];
         while page < end {
             let count = ((end - page).div_ceil(PAGE) as usize).min(BATCH);
-            let read = self.read_table(page, &mut entries[..count * 8]);
+            let mut read = self.read_table(page, &mut entries[..count * 8]);
+            let begins = page <= address;
+            let is_present = read > 0 && state(&entries, 0, read) == Page::Present;
+            if begins && !is_present && self.open_again() {
+                read = self.read_table(page, &mut entries[..count * 8]);
+            }
             for index in 0..count {
-                let state = match entries[index * 8..].first_chunk() {
-                    Some(entry) if index < read => match u64::from_le_bytes(*entry) {
-                        entry if entry & PRESENT != 0 => Page::Present,
-                        entry if entry & SWAPPED != 0 => Page::Missing,
-                        _ => Page::Untouched,
-                    },
-                    _ => Page::Present,
-                };
-                if !visit(page, state) {
+                if !visit(page, state(&entries, index, read)) {
                     return;
                 }
                 let Some(next) = page.checked_add(PAGE) else {
@@ -200,17 +203,33 @@ impl ResidentMemory {
 
     /// Entries of the page table from `page` on; gives how many there are.
     fn read_table(&self, page: u64, entries: &mut [u8]) -> usize {
-        let offset = page / PAGE * 8;
-        let mut table = self.table.borrow_mut();
+        let table = self.table.borrow();
         let Some(file) = table.as_ref() else { return 0 };
-        let read = file.read_at(entries, offset).unwrap_or(0);
-        if read > 0 {
-            return read / 8;
+        file.read_at(entries, page / PAGE * 8).unwrap_or(0) / 8
+    }
+
+    /// Opens the page table anew, not too often. The file is of the memory that the process had when it was opened: an exec gives it
+    /// another, and between vfork and exec it is that of the parent, which goes on to have it.
+    fn open_again(&self) -> bool {
+        let now_ns = monotonic_ns();
+        if now_ns < self.opened_ns.get() + OPENED_NS {
+            return false;
         }
-        // The file is of the memory that the process had when it was opened, which ends with an exec.
-        *table = open_table(self.pid);
-        let file = table.as_ref();
-        file.map_or(0, |file| file.read_at(entries, offset).unwrap_or(0) / 8)
+        self.opened_ns.set(now_ns);
+        *self.table.borrow_mut() = open_table(self.pid);
+        true
+    }
+}
+
+/// What the page table says of the page of entry `index`, of `read` that there are. Where it says nothing, it is present.
+fn state(entries: &[u8], index: usize, read: usize) -> Page {
+    match entries[index * 8..].first_chunk() {
+        Some(entry) if index < read => match u64::from_le_bytes(*entry) {
+            entry if entry & PRESENT != 0 => Page::Present,
+            entry if entry & SWAPPED != 0 => Page::Missing,
+            _ => Page::Untouched,
+        },
+        _ => Page::Present,
     }
 }
 
