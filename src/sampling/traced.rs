@@ -497,6 +497,12 @@ impl TracedProcess {
         }
     }
 
+    /// The same at once, where threads have come: a state that looks as it did may be one of theirs, which took the place of one that is gone.
+    pub(super) fn match_new_threads(&mut self, now_ns: u64) {
+        self.states_read_ns = 0;
+        self.match_python_threads(now_ns);
+    }
+
     /// Whether it is not known yet what interpreter there is.
     pub(super) fn is_python_pending(&self) -> bool {
         self.interpreter.is_none() && !self.is_settled && !self.by_fallback

@@ -39,7 +39,7 @@ impl Tracer {
         let process = &mut self.processes[index];
         process.link_count = link_count;
         if is_larger {
-            process.match_python_threads(now_ns);
+            process.match_new_threads(now_ns);
         }
     }
 
