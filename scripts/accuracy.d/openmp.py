@@ -72,6 +72,8 @@ def judge(table, name, log, window, report):
     """The rows of one trainer's recording."""
     true = phase_shares(log["switches"], *window)
     said = {key: 100 * report["intervals"]["phases"][key]["share"] for key in PHASES}
+    # DDP's hooks run inside of backward, by the script's clock.
+    said["backward"] += 100 * report["intervals"]["phases"]["communication"]["share"]
     worst = max(PHASES, key=lambda phase: abs(said[phase] - true[phase]))
     table.at_most(f"{name}: phase that is most off ({worst})", abs(said[worst] - true[worst]), PHASE_LIMIT, "{:.1f}", " points")
     by_cpu, by_wall = (barrier_share(log[clock], [window]) for clock in ("cpu", "wall"))

@@ -259,7 +259,7 @@ impl Tracer {
         self.reached = self.reached_after(tick);
         let running = running_threads(&candidates);
         self.take_candidates(candidates, tick);
-        self.choose_cpu(&running, tick.start_ns);
+        self.choose_cpu(&running, tick);
         self.remove_exited();
         let threads = self
             .processes

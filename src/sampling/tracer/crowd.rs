@@ -5,7 +5,7 @@
 //! is looked at some tens of microseconds later is a wait that the look has caused. So the tracer wakes on the CPU of the thread that
 //! trains: what that one did when it lost the CPU is what it did at the timer's moment, however long it is until it is read.
 
-use super::{Candidate, TracedProcess, Tracer};
+use super::{Candidate, Tick, TracedProcess, Tracer};
 use crate::os::priority::InFront;
 use crate::sampling::traced::TracedThread;
 
@@ -14,6 +14,11 @@ const PLACE_NS: u64 = 100_000_000;
 const MAX_PLACED: usize = 64;
 /// For how long all CPUs are taken to be busy after they were seen to be, ns.
 const CROWDED_NS: u64 = 500_000_000;
+/// Over how long it is averaged in how many ticks as many threads ran as there are CPUs, ns.
+const AVERAGED_NS: f64 = 1e9;
+/// From which share on a CPU that is idle now will hardly be at the next tick. Below it, taking the CPU from the thread that trains would
+/// cost it more than it tells.
+const CROWDED_SHARE: f64 = 0.5;
 
 /// Whether a CPU is left for the tracer, and whose it takes where none is.
 #[derive(Debug, Default)]
@@ -21,6 +26,8 @@ pub(super) struct Crowd {
     /// When it was last found out where threads run, CLOCK_MONOTONIC.
     placed_ns: u64,
     crowded_until_ns: u64,
+    /// In which share of the latest ticks as many threads ran as there are CPUs.
+    full_share: f64,
     /// The process whose first thread is to lose its CPU at the next wake-up.
     turn: usize,
     in_front: Option<InFront>,
@@ -36,6 +43,13 @@ impl Crowd {
     pub(super) fn is_crowded(&self) -> bool {
         self.crowded_until_ns > 0
     }
+
+    /// Takes in whether a tick of `weight_ns` found as many threads running as there are CPUs. Whether most did lately.
+    fn is_full_mostly(&mut self, is_full: bool, weight_ns: u64) -> bool {
+        let part = (weight_ns as f64 / AVERAGED_NS).min(1.0);
+        self.full_share += (f64::from(u8::from(is_full)) - self.full_share) * part;
+        self.full_share > CROWDED_SHARE
+    }
 }
 
 /// Process and place of each of `candidates` that runs.
@@ -50,15 +64,18 @@ pub(super) fn running_threads(candidates: &[Candidate]) -> Vec<(usize, usize)> {
 
 impl Tracer {
     /// Chooses the CPU to sleep on, by which threads ran at this tick.
-    pub(super) fn choose_cpu(&mut self, running: &[(usize, usize)], now_ns: u64) {
+    pub(super) fn choose_cpu(&mut self, running: &[(usize, usize)], tick: Tick) {
         // Elsewhere a real-time priority is for as long as somebody stands stopped.
         self.crowd.step_back();
+        let now_ns = tick.start_ns;
         let is_due = now_ns >= self.crowd.placed_ns + PLACE_NS;
-        let may_be_all = running.len() >= self.placement.cpus();
+        let is_full = running.len() >= self.placement.cpus();
+        let is_full_mostly = self.crowd.is_full_mostly(is_full, tick.weight_ns());
+        let may_be_all = is_full && is_full_mostly;
         if is_due && (may_be_all || !self.crowd.is_crowded()) {
             self.crowd.placed_ns = now_ns;
             let cpus = self.cpus_of(running);
-            if self.placement.is_all(&cpus) {
+            if may_be_all && self.placement.is_all(&cpus) {
                 self.crowd.crowded_until_ns = now_ns + CROWDED_NS;
             } else if !self.crowd.is_crowded() {
                 self.placement.keep_off(&cpus);
