@@ -1,4 +1,5 @@
-"""What a recording must never do to its target: leave it stopped, wake it from a SIGSTOP, take its signals, stop it for long."""
+"""What a recording must never do to its target: leave it stopped, hang with its execs, wake it from a SIGSTOP, take its signals, stop it
+for long."""
 
 import os
 import random
@@ -134,6 +135,22 @@ def sleepers(table, mine, program, quick):
     table.at_most("    the share of time that they take, less the bare run's", more, 2, "{:.2f} %")
 
 
+def execs(table, mine, program, quick):
+    """A process that replaces itself again and again while threads of it run, each of them perhaps asked to stop."""
+    lives = 200 if quick else 10_000
+    storm = compiled("exec_storm.c")
+    for rate in (1000,) if quick else (100, 1000):
+        for origin in ("leader", "thread"):
+            with Target([storm, str(lives), origin], 300) as target:
+                with mine.attach(target.pid, rate=rate, options=("--max-stopped", "off")) as run:
+                    time.sleep(0.5)
+                    target.go()
+                    word, done = target.read_line(300).split()
+                    run.wait(60)
+            stops = mine.report(run.recording)["quality"]["stops"]
+            table.at_most(f"of {lives} execs by the {origin} at {rate} Hz, hung", lives - int(done) if word == "done" else lives, 0, "{:d}", f" ({stops} stops)")
+
+
 def measure(table, folder, quick):
     """Each row: what must not happen, and how often it did."""
     table.heading("9. Harm")
@@ -143,7 +160,7 @@ def measure(table, folder, quick):
         table.skip("harm", missing)
         return
     mine = profilers.TorchSpy(folder)
-    for part in (kills, group_stops, loaded, signals, sleepers):
+    for part in (kills, execs, group_stops, loaded, signals, sleepers):
         try:
             part(table, mine, program, quick)
         except Failed as error:

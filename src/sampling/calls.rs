@@ -4,8 +4,10 @@ use crate::os::syscalls::{Ending, ends_with_eintr, is_transfer};
 use crate::os::threads::Whereabouts;
 
 /// For how long after a sleep in such a call the next one is expected: a thread that sleeps and wakes may be in it at any moment.
-const EXPECTED_NS: u64 = 1_000_000_000;
-/// For how long a thread is left alone after a call that was cut short, twice as long each time that the next one follows at once.
+/// On a loaded machine it is seldom found in one: it waits for a CPU.
+const EXPECTED_NS: u64 = 10_000_000_000;
+/// For how long a thread is left alone after a call that was cut short, twice as long each time that the next one follows at once. For the
+/// longest of these times it is not stopped where it slept a moment ago.
 const ALONE_NS: u64 = 300_000_000;
 const LONGEST_NS: u64 = 64_000_000_000;
 
@@ -45,11 +47,12 @@ impl Calls {
         };
         self.alone_for_ns = twice_ns.clamp(ALONE_NS, LONGEST_NS);
         self.alone_until_ns = now_ns.saturating_add(self.alone_for_ns);
+        self.expected_until_ns = now_ns.saturating_add(LONGEST_NS);
     }
 
-    /// Whether a stop now would likely cut a call short. `has_slept`: since it was polled last.
-    pub(super) fn would_be_cut(&self, has_slept: bool, now_ns: u64) -> bool {
-        now_ns < self.alone_until_ns || has_slept && now_ns < self.expected_until_ns
+    /// Whether a stop now would likely cut a call short. `may_have_slept`: since it was polled last.
+    pub(super) fn would_be_cut(&self, may_have_slept: bool, now_ns: u64) -> bool {
+        now_ns < self.alone_until_ns || may_have_slept && now_ns < self.expected_until_ns
     }
 }
 
@@ -75,9 +78,9 @@ mod tests {
             "a short write is done as a whole"
         );
         calls.slept(&asleep(1, 1 << 20), 0);
-        assert!(calls.would_be_cut(true, SECOND_NS / 2));
-        assert!(!calls.would_be_cut(false, SECOND_NS / 2), "it computes");
-        assert!(!calls.would_be_cut(true, 2 * SECOND_NS));
+        assert!(calls.would_be_cut(true, 5 * SECOND_NS));
+        assert!(!calls.would_be_cut(false, 5 * SECOND_NS), "it computes");
+        assert!(!calls.would_be_cut(true, 20 * SECOND_NS));
     }
 
     #[test]

@@ -143,9 +143,11 @@ impl Tracer {
             queue_ns,
             slices,
             asleep: None,
-            keeps_running: thread
-                .calls
-                .would_be_cut(slices != previous.slices, tick.start_ns),
+            // One that ran for less than that waits for a CPU: it may have been woken in its call.
+            keeps_running: thread.calls.would_be_cut(
+                slices != previous.slices || run_ns < tick.weight_ns() / 2,
+                tick.start_ns,
+            ),
         };
         // What an earlier look asked to stop, and stands by now, is no sleeper: it is taken with the next of those.
         if whereabouts == Whereabouts::Running || self.late.contains(thread.tid) {
