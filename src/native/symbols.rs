@@ -16,8 +16,9 @@ const SYMBOL_BYTES: usize = 24;
 const MAX_SYMBOLS: usize = 16 << 20;
 /// `.gnu_debugdata` unpacked; Fedora's largest are a few MB.
 const MAX_DEBUG_DATA: usize = 64 << 20;
-/// A table's strings that are held while its symbols are compared: those of libtorch_cpu are 60 MB.
+/// Bytes of strings that are read while symbols are compared by name, those of libtorch_cpu are 80 MB; and how many at a time.
 const MAX_STRINGS: u64 = 256 << 20;
+const WINDOW: u64 = 1 << 20;
 /// Symbols that are read at once.
 const CHUNK: usize = 1 << 16;
 /// Most names are shorter, and read at once.
@@ -94,7 +95,6 @@ impl SymbolTable {
         table.base = span.start;
         let sections = parse_sections(image.bytes());
         let mut candidates = Vec::new();
-        let mut names: [Vec<u8>; 3] = Default::default();
         table.debug_data = unpack_debug_data(image.bytes(), &sections).unwrap_or_default();
         let debug_sections = parse_sections(&table.debug_data);
         let debug_data: &dyn Bytes = &table.debug_data;
@@ -104,10 +104,7 @@ impl SymbolTable {
             (Source::DebugData, SHT_SYMTAB, debug_data, &debug_sections),
         ] {
             if let Some(symbols) = SymbolSection::find(file, sections, kind) {
-                let strings = symbols.strings.clone();
-                let held = strings.start..strings.end.min(strings.start + MAX_STRINGS);
-                names[source as usize] = file.copy(held).unwrap_or_default();
-                table.strings[source as usize] = strings;
+                table.strings[source as usize] = symbols.strings.clone();
                 symbols.collect(source, span.start, &mut candidates);
             }
         }
@@ -127,8 +124,60 @@ impl SymbolTable {
             return Self::empty();
         }
         table.image = Some(image);
-        table.entries = choose(candidates, &code_ends, &names);
+        candidates.sort_unstable_by_key(Candidate::key);
+        table.prefer_by_name(&mut candidates);
+        table.entries = choose(candidates, &code_ends);
         table
+    }
+
+    /// Of sorted candidates that are equal but for their names, puts the one first that has the best name.
+    fn prefer_by_name(&self, candidates: &mut [Candidate]) {
+        let equals = |left: &Candidate, right: &Candidate| left.key() == right.key();
+        let groups = || candidates.chunk_by(equals).filter(|group| group.len() > 1);
+        let ranks = self.rank_names(groups().flatten().map(|candidate| candidate.entry));
+        for group in candidates.chunk_by_mut(equals) {
+            if group.len() > 1 {
+                group.sort_unstable_by_key(|candidate| ranks.get(&candidate.entry.name));
+            }
+        }
+    }
+
+    /// Reads the names of `entries`, in the order of the file: by [`Entry::name`], what makes one better than another.
+    fn rank_names(&self, entries: impl Iterator<Item = Entry>) -> FxHashMap<u32, NameRank> {
+        let mut names: Vec<Entry> = entries.collect();
+        names.sort_unstable_by_key(|entry| (entry.strings() as u8, entry.name & NAME_MASK));
+        let mut ranks = FxHashMap::default();
+        let (mut window, mut source, mut from) = (Vec::new(), None, 0);
+        let mut left = MAX_STRINGS;
+        for entry in names {
+            let at = u64::from(entry.name & NAME_MASK);
+            let is_inside = source == Some(entry.strings()) && from <= at;
+            let found = is_inside.then(|| string_at(&window, (at - from) as usize));
+            if found.flatten().is_none() {
+                if left == 0 {
+                    break;
+                }
+                (source, from) = (Some(entry.strings()), at);
+                window = self.read_strings(entry, WINDOW).unwrap_or_default();
+                left = left.saturating_sub(window.len() as u64 + 1);
+            }
+            let name = string_at(&window, (at - from) as usize).unwrap_or_default();
+            left = left.saturating_sub(name.len() as u64);
+            ranks.insert(entry.name, NameRank::of(name));
+        }
+        ranks
+    }
+
+    /// The string table from an entry's name on, `length` bytes at most.
+    fn read_strings(&self, entry: Entry, length: u64) -> Option<Vec<u8>> {
+        let source = entry.strings();
+        let file: &dyn Bytes = match source {
+            Source::DebugData => &self.debug_data,
+            _ => self.image.as_ref()?.bytes(),
+        };
+        let strings = self.strings.get(source as usize)?;
+        let start = strings.start + u64::from(entry.name & NAME_MASK);
+        file.copy(start..(start + length).min(strings.end))
     }
 
     /// The function that covers `address`, one of the file's own virtual addresses; `None` in a gap between functions.
@@ -167,15 +216,8 @@ impl SymbolTable {
     }
 
     fn read_name(&self, entry: Entry) -> Option<String> {
-        let source = entry.strings();
-        let file: &dyn Bytes = match source {
-            Source::DebugData => &self.debug_data,
-            _ => self.image.as_ref()?.bytes(),
-        };
-        let strings = self.strings.get(source as usize)?;
-        let start = strings.start + u64::from(entry.name & NAME_MASK);
         for length in [USUAL_NAME, LONGEST_STRING as u64] {
-            let bytes = file.copy(start..(start + length).min(strings.end))?;
+            let bytes = self.read_strings(entry, length)?;
             if let Some(name) = string_at(&bytes, 0) {
                 return Some(String::from_utf8_lossy(name).into_owned());
             }
@@ -200,20 +242,8 @@ impl std::fmt::Debug for SymbolTable {
     }
 }
 
-/// One entry for each address, with sizes where the file gives none. `names` are the string tables by [`Source`].
-fn choose(mut candidates: Vec<Candidate>, code_ends: &[u32], names: &[Vec<u8>; 3]) -> Vec<Entry> {
-    candidates.sort_unstable_by(|left, right| {
-        let key = |candidate: &Candidate| {
-            (
-                candidate.entry.start,
-                candidate.entry.size == 0,
-                candidate.rank,
-            )
-        };
-        key(left)
-            .cmp(&key(right))
-            .then_with(|| compare_names(names, left.entry, right.entry))
-    });
+/// One entry for each address, the first of its sorted candidates, with sizes where the file gives none.
+fn choose(mut candidates: Vec<Candidate>, code_ends: &[u32]) -> Vec<Entry> {
     candidates.dedup_by_key(|candidate| candidate.entry.start);
     let mut entries: Vec<Entry> = Vec::with_capacity(candidates.len());
     let mut covered_to = 0;
@@ -240,16 +270,21 @@ fn choose(mut candidates: Vec<Candidate>, code_ends: &[u32], names: &[Vec<u8>; 3
 }
 
 /// Of two names of one function, the one with fewer leading underscores, the shorter, the first by alphabet.
-fn compare_names(names: &[Vec<u8>; 3], left: Entry, right: Entry) -> std::cmp::Ordering {
-    let key = |entry: Entry| {
-        let strings = names.get(entry.strings() as usize);
-        let name = strings
-            .and_then(|strings| string_at(strings, (entry.name & NAME_MASK) as usize))
-            .unwrap_or_default();
-        let underscores = name.iter().take_while(|&&byte| byte == b'_').count();
-        (underscores, name.len(), name)
-    };
-    key(left).cmp(&key(right))
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct NameRank {
+    underscores: usize,
+    length: usize,
+    name: Box<[u8]>,
+}
+
+impl NameRank {
+    fn of(name: &[u8]) -> Self {
+        Self {
+            underscores: name.iter().take_while(|&&byte| byte == b'_').count(),
+            length: name.len(),
+            name: name.into(),
+        }
+    }
 }
 
 /// Ends of the code sections, or of the code segments where there are no section headers, as distances from `base`, ascending.
@@ -281,6 +316,13 @@ struct Candidate {
     entry: Entry,
     /// Smaller wins among symbols of one address.
     rank: u8,
+}
+
+impl Candidate {
+    /// What it is sorted by.
+    fn key(&self) -> (u32, bool, u8) {
+        (self.entry.start, self.entry.size == 0, self.rank)
+    }
 }
 
 impl Entry {
