@@ -319,9 +319,10 @@ struct Candidate {
 }
 
 impl Candidate {
-    /// What it is sorted by.
-    fn key(&self) -> (u32, bool, u8) {
-        (self.entry.start, self.entry.size == 0, self.rank)
+    /// What it is sorted by. (`.symtab` has the names of `.dynsym`, too: they need not be compared.)
+    fn key(&self) -> (u32, bool, u8, u8) {
+        let source = self.entry.source() as u8;
+        (self.entry.start, self.entry.size == 0, self.rank, source)
     }
 }
 

@@ -6,9 +6,9 @@ use crate::os::threads::Whereabouts;
 /// For how long after a sleep in such a call the next one is expected: a thread that sleeps and wakes may be in it at any moment.
 /// On a loaded machine it is seldom found in one: it waits for a CPU.
 const EXPECTED_NS: u64 = 10_000_000_000;
-/// For how long a thread is left alone after a call that was cut short, twice as long each time that the next one follows at once. For the
+/// For how long a thread is left alone after a call that was cut short, twice as long each time that the next one follows soon. For the
 /// longest of these times it is not stopped where it slept a moment ago.
-const ALONE_NS: u64 = 300_000_000;
+const ALONE_NS: u64 = 1_000_000_000;
 const LONGEST_NS: u64 = 64_000_000_000;
 
 /// The calls of one thread.
@@ -38,8 +38,9 @@ impl Calls {
         if matches!(ending, Ending::Waits | Ending::Exec { .. }) {
             return;
         }
-        // Right behind the last time: it makes such calls one after another.
-        let is_next = now_ns < self.alone_until_ns.saturating_add(self.alone_for_ns);
+        // Soon after the last time: it makes such calls one after another.
+        let is_next =
+            self.alone_for_ns > 0 && now_ns < self.alone_until_ns.saturating_add(LONGEST_NS);
         let twice_ns = if is_next {
             self.alone_for_ns.saturating_mul(2)
         } else {
@@ -84,10 +85,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_short_at_once_again_is_left_alone_for_longer() {
+    fn what_is_cut_short_soon_again_is_left_alone_for_longer() {
         let mut calls = Calls::default();
         let mut now_ns = SECOND_NS;
-        for times in [1, 2, 4, 8, 16, 32, 64, 128] {
+        for times in [1, 2, 4, 8, 16, 32, 64, 64] {
             calls.stopped(Ending::CutShort, now_ns);
             now_ns += times * ALONE_NS;
             assert!(calls.would_be_cut(false, now_ns - 1) && !calls.would_be_cut(false, now_ns));
