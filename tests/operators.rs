@@ -598,7 +598,10 @@ fn without_native_stacks_the_table_says_why_it_is_not_there() {
     builder.ticks(0, 50, S::Running, &[user("main", 3)]);
     let (profile, analysis) = analyzed(builder);
     let text = render_summary(&profile, &analysis, TextOptions::default());
-    assert!(text.contains("native stacks were not recorded"), "{text}");
+    assert!(
+        text.contains("native stacks of what runs were not recorded"),
+        "{text}"
+    );
     let json: serde_json::Value =
         serde_json::from_str(&render_json(&profile, &analysis).expect("json")).expect("json");
     assert!(json["operators"].is_null());

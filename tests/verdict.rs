@@ -286,19 +286,24 @@ fn a_small_cause_beside_a_large_other_is_not_the_one() {
     );
 }
 
-/// Guard rail: without native frames all of torch is the Python that called it.
+/// Guard rail: without native frames all of torch is the Python that called it; `--nonblocking` reads none of what runs.
 #[test]
 fn without_native_frames_launches_are_not_told_from_python() {
-    let run = Run::new("no native", None, &[(Do::Python, 90), (Do::Launch, 10)]);
-    let mut profile = run.device(Device::busy(0.3)).profile();
-    profile.run.native = false;
-    let verdict = analyze(&profile).verdict.unwrap();
-    assert_eq!(verdict.cause, None, "{:#?}", verdict.findings);
-    assert!(
-        verdict.missing[0].contains("native frames were not recorded"),
-        "{:?}",
-        verdict.missing
-    );
+    for (native, nonblocking) in [(false, false), (true, true)] {
+        let run = Run::new("no native", None, &[(Do::Python, 90), (Do::Launch, 10)]);
+        let mut profile = run.device(Device::busy(0.3)).profile();
+        (profile.run.native, profile.run.nonblocking) = (native, nonblocking);
+        let verdict = analyze(&profile).verdict.unwrap();
+        assert_eq!(verdict.cause, None, "{:#?}", verdict.findings);
+        assert!(
+            verdict.missing[0].contains("native frames of what runs were not recorded"),
+            "{:?}",
+            verdict.missing
+        );
+        let text = render_summary(&profile, &analyze(&profile), TextOptions::default());
+        assert!(text.contains("\n  Python or native  "), "{text}");
+        assert!(!text.contains("take Python out"), "{text}");
+    }
 }
 
 fn reducing() -> Run {

@@ -44,6 +44,13 @@ pub struct RunInfo {
     pub regions: Vec<Region>,
 }
 
+impl RunInfo {
+    /// Whether native frames were read of threads that ran. Where they were not, what Python calls looks like Python.
+    pub fn reads_running_native(&self) -> bool {
+        self.native && !self.nonblocking
+    }
+}
+
 /// The same moment on both clocks. Ranks on several hosts are aligned by these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClockPair {

@@ -167,7 +167,7 @@ pub struct Figures {
     pub gpu_used: bool,
     /// Whether NCCL was seen.
     pub nccl: bool,
-    /// Whether native frames were recorded. Without them all of torch is the Python that called it.
+    /// Whether native frames of what runs were recorded. Without them all of torch is the Python that called it.
     pub native: bool,
     /// The device; `None` where none was recorded that the process is known to use.
     pub device: Option<DeviceFigures>,
@@ -276,7 +276,7 @@ pub fn figures(
     let mut figures = Figures {
         cuda: summary.cuda,
         nccl: summary.nccl,
-        native: profile.run.native,
+        native: profile.run.reads_running_native(),
         conditions: conditions(profile, summary),
         step_ns: step_ns(summary),
         cpus: cpus(profile, lanes),

@@ -478,7 +478,8 @@ fn missing(analysis: &Analysis, process: &ProcessSummary, figures: &Figures) -> 
     }
     if !figures.native {
         missing.push(
-            "native frames were not recorded: launch-, Python-, sync-, copy- and host-compute-bound cannot be told apart".to_owned(),
+            "native frames of what runs were not recorded: Python's time holds what it calls, and launch-, Python-, sync-, copy-, barrier- and \
+             host-compute-bound cannot be told apart".to_owned(),
         );
     }
     if figures.device.as_ref().is_some_and(|device| device.shared) {

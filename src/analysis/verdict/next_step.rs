@@ -153,6 +153,10 @@ pub fn costs(profile: &Profile, findings: &[Finding], figures: &Figures) -> Vec<
         ),
     ];
     for (parts, what, cause) in of_causes {
+        // What looks like Python may be anything that it calls.
+        if cause == Cause::Python && !figures.native {
+            continue;
+        }
         let share = parts.iter().map(|part| figures.of(*part)).sum();
         // Where the device has no time to spare, or that is not known, the host may only wait for it.
         let of_host = matches!(

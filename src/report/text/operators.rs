@@ -32,8 +32,10 @@ pub(super) fn operators(
         .get(process.process.index())
         .is_some_and(|process| process.info.has_torch);
     if shown.is_empty() {
-        if has_torch && !profile.run.native {
-            out.push_str("\nOPERATORS\n  Not known: native stacks were not recorded.\n");
+        if has_torch && !profile.run.reads_running_native() {
+            out.push_str(
+                "\nOPERATORS\n  Not known: native stacks of what runs were not recorded.\n",
+            );
         }
         return;
     }

@@ -12,13 +12,14 @@ use crate::model::ids::FunctionId;
 use crate::model::profile::{Function, Profile};
 
 /// A row for people.
-fn row_label(row: SummaryRow, process: &ProcessSummary) -> &'static str {
+fn row_label(row: SummaryRow, profile: &Profile, process: &ProcessSummary) -> &'static str {
     match row {
         SummaryRow::HostComputation => process.computation_label(),
         SummaryRow::Communication => "communication",
         SummaryRow::Input => "input",
         SummaryRow::GpuWait => "waiting for the GPU",
         SummaryRow::OmpBarrier => "OpenMP barriers",
+        SummaryRow::Python if !profile.run.reads_running_native() => "Python or native",
         SummaryRow::Python => "Python",
         SummaryRow::CpuWait => "waiting for a CPU",
         SummaryRow::Compile => "torch.compile",
@@ -65,7 +66,7 @@ pub(super) fn rows(out: &mut String, profile: &Profile, process: &ProcessSummary
         });
         let text = format!(
             "  {:<19}{:>8} s {:<13}{later}  {place}",
-            row_label(*row, process),
+            row_label(*row, profile, process),
             column_seconds(*ns),
             share(interval, shares.get(index).copied().unwrap_or(0)),
         );

@@ -289,7 +289,10 @@ fn host_shares(figures: &Figures) -> String {
     ];
     let mut parts: Vec<(f64, &str)> = NAMES
         .into_iter()
-        .map(|(part, name)| (figures.of(part), name))
+        .map(|(part, name)| match part {
+            Part::Python if !figures.native => (figures.of(part), "Python or native code"),
+            _ => (figures.of(part), name),
+        })
         .filter(|(share, _)| *share >= 0.05)
         .collect();
     parts.sort_by(|a, b| b.0.total_cmp(&a.0));
