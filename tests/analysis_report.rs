@@ -658,6 +658,24 @@ fn a_thread_that_trains_in_place_of_main_is_the_training_thread() {
     );
 }
 
+/// Compiled Python has frames, and no interpreter loop between whose native frames they belong.
+#[test]
+fn what_does_not_merge_is_said_in_words() {
+    for (mismatches, is_said) in [(1, false), (9, true)] {
+        let mut builder = Builder::trainer();
+        let mismatch = [F::Cut(Partial::MergeMismatch), user("main", 3)];
+        builder.ticks(0, mismatches, S::Running, &mismatch);
+        builder.ticks(0, 10 - mismatches, S::Running, &[user("main", 3)]);
+        let (profile, analysis) = analyzed(builder);
+        let text = render_summary(&profile, &analysis, TextOptions::default());
+        assert_eq!(
+            text.contains("do not fit between native ones"),
+            is_said,
+            "{text}"
+        );
+    }
+}
+
 #[test]
 fn without_native_frames_rooted_is_not_claimed() {
     let mut builder = Builder::trainer();

@@ -193,6 +193,10 @@ impl Walk<'_> {
                 self.registers = found.caller.registers;
                 return Ok(Some(found));
             }
+            // The tables tell where the return address is, and no more of the stack was copied: nothing is to be guessed.
+            Err(Partial::StackUnreadable) if self.doubtful == 0 => {
+                return Err(Partial::StackUnreadable);
+            }
             Err(reason) => reason,
         };
         *self.left_known_code |= reason == Partial::BadReturnAddress;

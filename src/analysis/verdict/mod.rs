@@ -455,8 +455,8 @@ fn missing(analysis: &Analysis, process: &ProcessSummary, figures: &Figures) -> 
     let mut missing = Vec::new();
     if figures.every_cpu_is_wanted() {
         missing.push(
-            "every CPU is taken: the sampler displaces a thread at each tick, so that waits for it, OpenMP barriers above all, come out \
-             too long, and phases and operators some points off (see README, Limits)"
+            "every CPU is taken: the sampler takes the training thread's for each look, and phases and waits may be some points off \
+             where steps last a few ms (see README, Limits)"
                 .to_owned(),
         );
     }

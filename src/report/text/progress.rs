@@ -152,7 +152,9 @@ fn counted(out: &mut String, progress: &Progress) {
     let mut facts = vec![match progress.source {
         Some(CounterKind::Batches) => format!("  counted by {class}"),
         Some(CounterKind::ParameterVersion) => {
-            format!("  counted by changes of {class}'s parameters")
+            format!(
+                "  counted by changes of {class}'s parameters (a few at both ends may be missing)"
+            )
         }
         Some(CounterKind::TrainerSteps) => "  counted by the Trainer's global_step".to_owned(),
         Some(CounterKind::LightningSteps | CounterKind::LightningEpochs) => {

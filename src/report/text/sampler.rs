@@ -108,6 +108,9 @@ fn cost(out: &mut String, quality: &QualitySummary) {
     wrapped(out, &parts, "| ");
 }
 
+/// Merged shares below this are no accident.
+const MOSTLY_MERGED: f64 = 0.5;
+
 fn stacks(out: &mut String, quality: &QualitySummary) {
     let rooted = quality
         .rooted_share
@@ -126,6 +129,15 @@ fn stacks(out: &mut String, quality: &QualitySummary) {
         ],
         "| ",
     );
+    if quality
+        .merged_share
+        .is_some_and(|share| share < MOSTLY_MERGED)
+    {
+        out.push_str(
+            "  WARNING: Python frames do not fit between native ones and stand at the root:\n",
+        );
+        out.push_str("    is this compiled Python (Nuitka), which runs no interpreter loop?\n");
+    }
     if !quality.partial.is_empty() {
         let reasons: Vec<String> = quality
             .partial

@@ -30,12 +30,14 @@ class Trainer:
         model.train()
         clock.enter("input")
         data_iter = iter(loader)
+        clock.epochs += 1
         while clock.steps < self.steps:
             clock.enter("input")
             try:
                 batch = next(data_iter)
             except StopIteration:
                 data_iter = iter(loader)
+                clock.epochs += 1
                 batch = next(data_iter)
             x, y = batch
             clock.enter("forward")
@@ -51,7 +53,7 @@ class Trainer:
 
 
 def main():
-    args = options(steps=80)
+    args = options(steps=300)
     torch.manual_seed(3407)
     clock = Clock()
     Trainer(GPT(width=96, layers=3, heads=3), Sorting(), clock, args.steps).run()

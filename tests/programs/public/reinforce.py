@@ -23,7 +23,7 @@ def move(state, action):
 
 
 def main():
-    args = options(episodes=120, moves=60)
+    args = options(episodes=500, moves=60)
     torch.manual_seed(543)
     clock, policy = Clock(), Policy()
     optimizer = optim.Adam(policy.parameters(), lr=1e-2)

@@ -24,7 +24,7 @@ def get_batch(source, i):
 
 
 def main():
-    args = options(epochs=2, batches=40)
+    args = options(epochs=2, batches=200)
     torch.manual_seed(1111)
     clock, model, criterion = Clock(), RNNModel(), nn.NLLLoss()
     text = torch.randint(0, WORDS, (args.batches * LENGTH + 1, SIZE))
