@@ -497,7 +497,8 @@ impl TracedProcess {
         }
     }
 
-    /// The same at once, where threads have come: a state that looks as it did may be one of theirs, which took the place of one that is gone.
+    /// [`Self::match_python_threads`] at once, where threads have come: a state that looks as it did may be of one of them, which took
+    /// the place of a thread that is gone.
     pub(super) fn match_new_threads(&mut self, now_ns: u64) {
         self.states_read_ns = 0;
         self.match_python_threads(now_ns);

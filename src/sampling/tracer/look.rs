@@ -143,7 +143,7 @@ impl Tracer {
             queue_ns,
             slices,
             asleep: None,
-            // One that ran for less than that waits for a CPU: it may have been woken in its call.
+            // One that ran for less than half of the tick waits for a CPU: it may have been woken in its call.
             keeps_running: thread.calls.would_be_cut(
                 slices != previous.slices || run_ns < tick.weight_ns() / 2,
                 tick.start_ns,
