@@ -36,7 +36,7 @@ class Discriminator(nn.Module):
 
 
 def main():
-    args = options(epochs=1, batches=25, size=32)
+    args = options(epochs=1, batches=125, size=32)
     torch.manual_seed(1)
     clock = Clock()
     pictures = TensorDataset(torch.rand(args.batches * args.size, 3, 64, 64), torch.zeros(args.batches * args.size))

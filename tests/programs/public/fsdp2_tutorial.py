@@ -14,13 +14,18 @@ from torch.distributed.fsdp import fully_shard
 def rank_main(rank, args, port):
     os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "127.0.0.1", str(port)
     torch.set_num_threads(1)
+    clock = Clock()
+    clock.enter("communication")
     dist.init_process_group("gloo", rank=rank, world_size=args.ranks)
     torch.manual_seed(0)
-    clock, model = Clock(), GPT()
+    clock.enter("other")
+    model = GPT()
+    clock.enter("communication")
     mesh = dist.device_mesh.init_device_mesh("cpu", (args.ranks,))
     for block in model.blocks:
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
+    clock.enter("other")
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     for _ in range(args.steps):
         clock.enter("other")
@@ -34,12 +39,13 @@ def rank_main(rank, args, port):
         optimizer.step()
         optimizer.zero_grad()
         clock.steps += 1
-    clock.write(args.clock, rank)
+    clock.enter("communication")
     dist.destroy_process_group()
+    clock.write(args.clock, rank)
 
 
 def main():
-    args = options(steps=25, ranks=2)
+    args = options(steps=120, ranks=2)
     mp.spawn(rank_main, args=(args, free_port()), nprocs=args.ranks)
 
 

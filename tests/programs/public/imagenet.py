@@ -84,7 +84,7 @@ def validate(loader, model, criterion, clock):
 
 
 def main():
-    args = options(epochs=2, batches=20, size=16, workers=2)
+    args = options(epochs=2, batches=80, size=16, workers=2)
     torch.manual_seed(1)
     clock = Clock()
     loader = DataLoader(Pictures(args.batches * args.size), batch_size=args.size, shuffle=True, num_workers=args.workers)

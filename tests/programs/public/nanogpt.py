@@ -20,7 +20,7 @@ def get_batch(path):
 
 
 def main():
-    args = options(steps=40, accumulate=2)
+    args = options(steps=200, accumulate=2)
     torch.manual_seed(1337)
     clock = Clock()
     model = GPT()
