@@ -3,8 +3,9 @@
 
 mod native_live;
 
-use native_live::LiveMemory;
+use native_live::{LiveMemory, Target, capture};
 use proptest::prelude::*;
+use std::process::Command;
 use std::sync::Arc;
 use torchspy::memory::{FaultyMemory, Memory, SnapshotMemory};
 use torchspy::model::frame::Partial;
@@ -105,6 +106,46 @@ fn a_stack_that_cannot_be_read_is_partial() {
         unwind(&memory, &modules, &at).0,
         UnwindEnd::Partial(Partial::BadReturnAddress)
     );
+}
+
+/// What calls left behind on a real stack looks like return addresses: none of it may be taken for one.
+#[test]
+fn a_copy_that_ends_early_gives_the_same_frames_and_no_others() {
+    const SOURCE: &str = "
+import sys
+def deeper(left):
+    if left: return max([left - 1], key=deeper)
+    print('ready', flush=True)
+    sys.stdin.read()
+    return 0
+deeper(40)
+";
+    let target = Target::start(Command::new("python3").args(["-c", SOURCE]));
+    // read
+    target.wait_for_syscalls(&[(0, 1)]);
+    let modules = target.modules();
+    let stopped = capture(&target, target.pid, &target.mappings(), 1 << 20).unwrap();
+    let (end, whole) = unwind(&stopped.stack, &modules, &stopped.registers);
+    assert_eq!(end, UnwindEnd::Root);
+    let (leaf, root) = (whole[0].stack_pointer, whole[whole.len() - 1].stack_pointer);
+    let length = usize::try_from(root - leaf).unwrap();
+    let bytes = stopped.stack.read_bytes(leaf, length).unwrap();
+    let mut unwinder = Unwinder::that_loads_symbols();
+    let mut frames = Vec::new();
+    let mut memory = SnapshotMemory::default();
+    for copied in (0..length).step_by(8) {
+        let buffer = memory.drain().next().unwrap_or_else(|| bytes.clone());
+        memory.insert_part(leaf, buffer, copied);
+        let end = unwinder.unwind(&modules, &stopped.registers, &memory, &mut frames);
+        assert_eq!(
+            (end, frames.as_slice()),
+            (
+                UnwindEnd::Partial(Partial::StackUnreadable),
+                &whole[..frames.len()]
+            ),
+            "{copied} of {length} bytes"
+        );
+    }
 }
 
 #[test]

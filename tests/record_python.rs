@@ -202,6 +202,14 @@ rooted()
             }
         }
         assert!(all > 0.0, "{version}");
+        // Where the native stack was not copied to its root, the Python frames still tell it.
+        for (stack, _) in &stacks {
+            assert!(
+                stack.contains("rooted"),
+                "{version}: {}",
+                &stack[..stack.len().min(400)]
+            );
+        }
         // The first samples of a thread find out how deep its stack is.
         assert!(kept > 0.8 * all, "{version}: {kept} of {all}");
     }

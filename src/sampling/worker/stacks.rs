@@ -65,13 +65,13 @@ impl Worker {
         );
         scratch.merged.retain(|frame| *frame != SHIM);
         let counts = |frame: &Frame| matches!(frame, Frame::Python { .. });
-        match scratch.merged.first() {
-            Some(Frame::Truncated(_)) => keep_leaf(&mut scratch.merged, counts),
-            _ => keep_ends(
-                &mut scratch.merged,
-                Frame::Truncated(Partial::TooDeep),
-                counts,
-            ),
+        match scratch.merged.as_slice() {
+            // Native frames ended early and Python's did not: its root is this stack's, whatever was missed in between.
+            [Frame::Truncated(_), Frame::Python { .. }, ..] if python_partial.is_none() => {
+                keep_ends(&mut scratch.merged, TOO_DEEP, counts);
+            }
+            [Frame::Truncated(_), ..] => keep_leaf(&mut scratch.merged, counts),
+            _ => keep_ends(&mut scratch.merged, TOO_DEEP, counts),
         }
         let stack = self.tables.stacks.intern(scratch.merged.iter().copied());
         self.scratch = scratch;
@@ -209,6 +209,9 @@ impl Worker {
         self.push(stretch, stack);
     }
 }
+
+/// Stands for what is left out between both ends of a deep stack.
+const TOO_DEEP: Frame = Frame::Truncated(Partial::TooDeep);
 
 /// Stands for a frame that is not shown, so that runs keep their places; left out when the stack is interned.
 const SHIM: Frame = Frame::Python {
