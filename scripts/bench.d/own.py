@@ -109,7 +109,7 @@ def recorded(table, recording, seconds, folder):
     size = os.path.getsize(recording) / 1e6
     table.at_most(f"recording per minute (of {size:.2f} MB in {seconds} s)", size * 60 / seconds, 2, "{:.2f} MB")
     for name, arguments in (
-        ("report", ["report", recording]),
+        ("report --full", ["report", "--full", recording]),
         ("convert to .svg", ["convert", recording, "--force", "-o", os.path.join(folder, "long.svg")]),
         ("convert to .speedscope.json", ["convert", recording, "--force", "-o", os.path.join(folder, "long.speedscope.json")]),
     ):
