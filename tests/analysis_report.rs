@@ -146,7 +146,7 @@ fn text_of_one_trainer() {
     let options = TextOptions {
         itwinai: true,
         rows: 5,
-        by: None,
+        ..TextOptions::default()
     };
     let text = render_summary(&profile, &analysis, options);
     assert!(
@@ -221,9 +221,8 @@ fn text_of_two_ranks_with_cuda_and_nccl() {
         &profile,
         &analysis,
         TextOptions {
-            itwinai: false,
             rows: 3,
-            by: None,
+            ..TextOptions::default()
         },
     );
     assert!(text.contains("host op dispatch"));
@@ -257,7 +256,7 @@ fn hostile_names_do_not_reach_the_terminal() {
         TextOptions {
             itwinai: true,
             rows: 9,
-            by: None,
+            ..TextOptions::default()
         },
     );
     let bad: Vec<char> = text

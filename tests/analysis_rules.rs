@@ -53,10 +53,9 @@ fn phases_are_told_by_the_nearest_frame() {
         "Optimizer.profile_hook_step.<locals>.wrapper",
     );
     let engine = lib("torch/autograd/graph.py", "_engine_run_backward");
-    let ddp = lib(
-        "torch/nn/parallel/distributed.py",
-        "DistributedDataParallel._pre_forward",
-    );
+    let in_ddp = |function| lib("torch/nn/parallel/distributed.py", function);
+    let around_forward = in_ddp("DistributedDataParallel._pre_forward");
+    let ddp = in_ddp("DistributedDataParallel._sync_buffers");
     let dynamo = lib("torch/_dynamo/convert_frame.py", "ConvertFrame.__call__");
     let import = py("<frozen importlib._bootstrap>", "_find_and_load", 1);
     let cases: Vec<(P, Vec<F>)> = vec![
@@ -83,6 +82,7 @@ fn phases_are_told_by_the_nearest_frame() {
             P::Optimizer,
             vec![lib("torch/optim/lr_scheduler.py", "StepLR.step")],
         ),
+        (P::Forward, vec![module.clone(), around_forward]),
         (P::Communication, vec![module.clone(), ddp.clone()]),
         (
             P::Forward,

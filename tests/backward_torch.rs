@@ -1,9 +1,10 @@
 //! A recording of real torch with activation checkpointing, in both of its forms.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
+mod installed;
 mod native_live;
 
-use native_live::torch_python;
+use native_live::{full_report, torch_python};
 use serde_json::Value;
 use std::process::{Command, Stdio};
 
@@ -43,6 +44,7 @@ fn report(form: &str) -> Option<Value> {
         .unwrap();
     let said = String::from_utf8_lossy(&recorded.stderr);
     assert!(recorded.status.success(), "{said}");
+    let said = full_report(&recording);
     assert!(
         said.contains("s of recompute (activation checkpointing)"),
         "{said}"

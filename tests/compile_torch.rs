@@ -1,9 +1,10 @@
 //! A recording of a real torch.compile run: what compiling took, by function; a graph break and a compilation anew, both planted.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
+mod installed;
 mod native_live;
 
-use native_live::torch_python;
+use native_live::{full_report, torch_python};
 use serde_json::Value;
 use std::process::{Command, Stdio};
 
@@ -53,6 +54,7 @@ fn compiling_is_told_by_function_stage_and_cause() {
         .unwrap();
     let said = String::from_utf8_lossy(&recorded.stderr);
     assert!(recorded.status.success(), "{said}");
+    let said = full_report(&recording);
     assert!(said.contains("TORCH.COMPILE, wall time"), "{said}");
     assert!(said.contains("graph break at train_compiled.py:"), "{said}");
 

@@ -1,6 +1,7 @@
 //! `torchspy diff`: its errors, and real recordings of real torch.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
+mod installed;
 mod native_live;
 
 use native_live::torch_python;

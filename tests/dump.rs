@@ -8,6 +8,7 @@
 )]
 
 mod faults;
+mod installed;
 mod python_target;
 
 use faults::{TORCHSPY, Target, any_python, compiled, program, python, wait_until};

@@ -7,6 +7,7 @@
 )]
 
 mod faults;
+mod installed;
 mod python_target;
 
 use faults::{TORCHSPY, Target, any_python, program, python, wait_until};

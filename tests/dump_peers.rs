@@ -7,6 +7,7 @@
 )]
 
 mod faults;
+mod installed;
 mod native_live;
 mod stack_peers;
 
@@ -52,10 +53,7 @@ fn torchspy(pid: i32) -> Stacks {
 }
 
 fn py_spy(pid: i32) -> Option<Stacks> {
-    let Some(tool) = peer("py-spy") else {
-        eprintln!("skipped: no py-spy (scripts/torch-env peers makes it)");
-        return None;
-    };
+    let tool = peer("py-spy")?;
     let json = output_of(Command::new(tool).args([
         "dump",
         "--native",
@@ -86,10 +84,7 @@ fn py_spy(pid: i32) -> Option<Stacks> {
 }
 
 fn pystack(pid: i32) -> Option<Stacks> {
-    let Some(tool) = peer("pystack") else {
-        eprintln!("skipped: no pystack (scripts/torch-env peers makes it)");
-        return None;
-    };
+    let tool = peer("pystack")?;
     let text = output_of(Command::new(tool).args([
         "remote",
         "--no-color",

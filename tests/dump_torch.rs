@@ -8,6 +8,7 @@
 )]
 
 mod faults;
+mod installed;
 mod native_live;
 
 use faults::{TORCHSPY, Target, program, wait_until};

@@ -7,6 +7,7 @@
 )]
 
 mod faults;
+mod installed;
 
 use faults::{
     How, Output, Recorder, TORCHSPY, Target, any_python, assert_error, compiled, output_of,

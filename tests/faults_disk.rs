@@ -11,6 +11,7 @@
 )]
 
 mod faults;
+mod installed;
 
 use faults::{
     How, Recorded, Recorder, TORCHSPY, Target, any_python, compiled, functions, program, run,

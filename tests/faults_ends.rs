@@ -7,6 +7,7 @@
 )]
 
 mod faults;
+mod installed;
 
 use faults::{
     How, Recorder, Target, any_python, compiled, faults_can_be_made, functions, partial, program,
@@ -146,7 +147,8 @@ fn exec_replaces_the_program() {
     for from in ["main", "thread"] {
         let script = program("fault_exec.py");
         let words = [
-            &*python, &*script, "--times", "1", "--work", "0.7", "--from", from, "--into", &*next,
+            &*python, &*script, "--go", "--times", "1", "--work", "0.7", "--from", from, "--into",
+            &*next,
         ];
         let mut target = Target::start(&words);
         let recorder = Recorder::attach(
@@ -156,6 +158,8 @@ fn exec_replaces_the_program() {
                 fault: None,
             },
         );
+        recorder.wait_for_segment();
+        target.tell("");
         target.expect("spinning");
         let recorded = recorder.finish().expect_success();
         assert!(target.wait().success());
@@ -195,6 +199,7 @@ fn exec_into_another_python() {
     let words = [
         &*first,
         &*script,
+        "--go",
         "--times",
         "1",
         "--work",
@@ -212,6 +217,8 @@ fn exec_into_another_python() {
             fault: None,
         },
     );
+    recorder.wait_for_segment();
+    target.tell("");
     target.expect("ready");
     target.expect("done");
     let recorded = recorder.finish().expect_success();
@@ -257,6 +264,13 @@ fn a_fork_storm() {
     assert!(recorded.inspect().contains("py live ("), "a child was read");
 }
 
+/// How many samples of a kind a line of `inspect` tells of.
+fn counted(line: &str, what: &str) -> Option<u64> {
+    let words: Vec<&str> = line.split(' ').collect();
+    let at = words.iter().position(|word| *word == what)?;
+    words[at - 1].parse().ok()
+}
+
 /// The parent of a vfork is in state D until its child ends or execs. It is read and not interrupted.
 #[test]
 fn a_thread_in_uninterruptible_sleep_and_its_vfork_child() {
@@ -276,13 +290,9 @@ fn a_thread_in_uninterruptible_sleep_and_its_vfork_child() {
     target.expect("done");
     let recorded = recorder.finish().expect_success();
     let (dump, report) = (recorded.inspect(), recorded.report());
-    let asleep = dump.lines().find_map(|line| {
-        let words: Vec<&str> = line.split(' ').collect();
-        let at = words
-            .iter()
-            .position(|word| *word == "uninterruptible/asleep")?;
-        words[at - 1].parse::<u64>().ok()
-    });
+    let asleep = dump
+        .lines()
+        .find_map(|line| counted(line, "uninterruptible/asleep"));
     let ticks = report["quality"]["ticks"].as_u64().unwrap();
     assert!(asleep.unwrap() * 2 > ticks, "{dump}");
     let child: i64 = target.ready[1].parse().unwrap();
@@ -291,6 +301,52 @@ fn a_thread_in_uninterruptible_sleep_and_its_vfork_child() {
         processes.iter().any(|process| process["pid"] == child),
         "{report}"
     );
+}
+
+/// A thread that is asked to stop as it enters vfork stops only when its child has ended. Until then it is read as the sleeper that it
+/// is, and other processes are stopped and read as ever.
+#[test]
+fn a_thread_that_enters_vfork_as_it_is_asked_to_stop() {
+    let Some(vfork) = compiled("fault_vfork.c") else {
+        return;
+    };
+    if !faults_can_be_made() {
+        return;
+    }
+    let mut target = Target::spawn(std::process::Command::new(&vfork).args(["2", "3", "20"]));
+    target.ready = target.expect("ready");
+    // Each thread that is chosen has 30 ms to go on before it is seized: one that computes for 20 is in vfork by then.
+    let recorder = Recorder::attach(
+        target.pid(),
+        How {
+            options: &["--rate", "500", "--max-stopped", "100", "--children", "all"],
+            fault: Some("chosen:0:1000000:sleep-30000"),
+        },
+    );
+    for _ in 0..2 {
+        target.expect("ready");
+    }
+    target.expect("done");
+    let recorded = recorder.finish().expect_success();
+    let dump = recorded.inspect_samples();
+    let threads: Vec<&str> = dump.split("\nthread ").skip(1).collect();
+    let of = |process: &str| {
+        let of_process = |thread: &&&str| thread.lines().next().unwrap().contains(process);
+        *threads.iter().find(of_process).expect(process)
+    };
+    assert!(recorded.report()["quality"]["stop_timeouts"] != 0, "{dump}");
+    let asleep = |line| counted(line, "uninterruptible/asleep");
+    let asleep: u64 = of("of P0:").lines().filter_map(asleep).sum();
+    assert!(asleep > 20, "{dump}");
+    let mut stopped: Vec<f64> = of("of P1:")
+        .lines()
+        .filter(|line| line.contains("running/stopped") && line.starts_with("  at "))
+        .map(|line| line.split(' ').nth(3).unwrap().parse().unwrap())
+        .collect();
+    stopped.sort_by(f64::total_cmp);
+    let gaps = stopped.windows(2).map(|pair| pair[1] - pair[0]);
+    // A thread that computes stops when it has a CPU; one that waited for the vfork was not asked for its 2 s.
+    assert!(gaps.fold(0.0, f64::max) < 1.5, "{dump}");
 }
 
 /// `/proc/PID` of it has no memory, no root and no maps: those of a living thread serve.

@@ -8,6 +8,7 @@
 )]
 
 mod faults;
+mod installed;
 mod terminal;
 
 use faults::{How, Recorder, Target, compiled, run, seconds_with};
@@ -16,6 +17,10 @@ use terminal::Terminal;
 
 /// Lives of each storm: without the rule that one stop is collected before the next is asked for, the first hang came within 128.
 const LIVES: &str = "200";
+/// Snapshots of each storm that does not end by itself.
+const SNAPSHOTS: usize = 3;
+/// What a snapshot says of a process that execs meanwhile.
+const WHY: &str = "replaced its program (exec)";
 const ORIGINS: [&str; 2] = ["leader", "thread"];
 
 fn storm(origin: &str) -> Option<Target> {
@@ -52,21 +57,49 @@ fn under_record() {
     }
 }
 
+/// One that goes on until it is told to end.
+fn endless_storm(origin: &str) -> Option<Target> {
+    let program = compiled("exec_storm.c")?;
+    Some(Target::start(&[&program, "0", origin]))
+}
+
+/// Which life a storm is in: its third argument, which the first life lacks.
+fn life_of(pid: i32) -> u64 {
+    loop {
+        let command = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap();
+        // Empty while the exec replaces the memory that it is read from.
+        let mut words = command.split_terminator('\0').skip(1);
+        if words.next().is_some() {
+            return words.nth(1).map_or(0, |life| life.parse().unwrap());
+        }
+    }
+}
+
+/// Each is made amid execs, ends before they do, and shows a stack or says why it may lack them.
 #[test]
 fn under_dump() {
     for origin in ORIGINS {
-        let Some(mut target) = storm(origin) else {
+        let Some(mut target) = endless_storm(origin) else {
             return;
         };
-        let pid = target.pid().to_string();
+        let pid = target.pid();
         target.tell("");
-        let mut snapshots = 0;
-        // It ends at some time: then there is no such process, or none that has a thread.
-        while run(&["dump", "--pid", &pid]).status.success() && snapshots < 1000 {
-            snapshots += 1;
+        for number in 0..SNAPSHOTS {
+            let before = life_of(pid);
+            let snapshot = run(&["dump", "--pid", &pid.to_string()]);
+            let lives = life_of(pid) - before;
+            let what = format!("{origin} {number}: {}{}", snapshot.stdout, snapshot.stderr);
+            assert!(snapshot.status.success(), "{what}");
+            assert!(lives > 0, "no exec meanwhile: {what}");
+            let has_stack = ["spin (", "main ("]
+                .iter()
+                .any(|frame| snapshot.stdout.contains(frame));
+            println!("{origin} {number}: {lives} lives, stacks of them: {has_stack}");
+            assert!(has_stack || snapshot.stdout.contains(WHY), "{what}");
         }
-        assert!(snapshots > 0, "{origin}");
-        finish(target);
+        target.tell("");
+        assert!(target.expect("done")[0].parse::<u64>().unwrap() > 0);
+        assert!(target.wait().success());
     }
 }
 

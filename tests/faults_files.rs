@@ -7,6 +7,7 @@
 )]
 
 mod faults;
+mod installed;
 
 use faults::{How, Recorder, Target, program, run};
 use std::fs::{File, OpenOptions};

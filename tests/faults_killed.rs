@@ -7,6 +7,7 @@
 )]
 
 mod faults;
+mod installed;
 
 use faults::{
     How, Recorded, Recorder, Target, any_python, faults_can_be_made, output_of, program, run,
@@ -161,7 +162,7 @@ fn the_recording_is_readable() {
 
 fn assert_readable(recorded: &Recorded, at_least_s: f64, at_most_s: f64) {
     let path = recorded.path().to_string_lossy().into_owned();
-    let report = run(&["report", &path]);
+    let report = run(&["report", "--full", &path]);
     assert!(report.status.success(), "{}", report.stderr);
     assert!(
         report.stderr.contains("warning: the end is missing"),

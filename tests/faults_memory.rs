@@ -7,8 +7,11 @@
 )]
 
 mod faults;
+mod installed;
 
-use faults::{How, Recorder, Target, any_python, compiled, program, run};
+use faults::{
+    How, Recorder, TORCHSPY, Target, any_python, assert_error, compiled, output_of, program, run,
+};
 use std::process::{Child, Command, Stdio};
 
 /// A stack with pages of a userfaultfd in it that never answers: the thread runs on, and is sampled.
@@ -39,6 +42,35 @@ fn pages_that_nobody_answers_for_keep_no_thread_stopped() {
     // It used to be stopped for as long as torchspy lived; it counts even what other programs take of its CPU.
     let gap_us: u64 = target.expect("gap")[0].parse().unwrap();
     println!("longest gap {gap_us} us");
+}
+
+/// Whoever reads a process's memory, or its command line, waits for its mmap lock, here for good: `record` says so and ends, and `dump`
+/// shows what the kernel knows.
+#[test]
+fn a_lock_that_is_never_given_up_keeps_nobody_waiting() {
+    let Some(path) = compiled("mmap_lock.c") else {
+        return;
+    };
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let mut target = Target::spawn(Command::new(path).arg(file.path()));
+    if target.line().starts_with("refused") {
+        println!("skipped: no FUSE here, or nothing may be mounted");
+        return;
+    }
+    let pid = target.pid().to_string();
+    let folder = tempfile::tempdir().unwrap();
+    let mut record = Command::new(TORCHSPY);
+    record.current_dir(folder.path());
+    let recorded = output_of(record.args(["record", "--pid", &pid]));
+    let unknown = "command line unknown: its memory does not answer";
+    assert_error(&recorded, unknown, &["mmap lock", "torchspy dump --pid"]);
+    let snapshot = run(&["dump", "--pid", &pid]);
+    assert!(snapshot.status.success(), "{}", snapshot.stderr);
+    let text = &snapshot.stdout;
+    assert!(text.contains("its memory does not answer"), "{text}");
+    assert!(!target.states().contains(&b't'), "a thread stays stopped");
+    target.close_input();
+    assert!(target.wait().success());
 }
 
 /// Programs that use every CPU ten times over.

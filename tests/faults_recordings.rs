@@ -8,6 +8,7 @@
 )]
 
 mod faults;
+mod installed;
 
 use faults::{How, Recorder, assert_error, compiled, run};
 use std::path::{Path, PathBuf};

@@ -7,6 +7,7 @@
 )]
 
 mod faults;
+mod installed;
 
 use faults::{
     How, Recorder, Target, any_python, compiled, faults_can_be_made, program, run, seconds_with,

@@ -8,6 +8,7 @@
 )]
 
 mod faults;
+mod installed;
 
 use faults::{TORCHSPY, Target, assert_error, output_of, python, run};
 use std::path::Path;

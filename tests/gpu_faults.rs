@@ -8,6 +8,7 @@
 
 mod faults;
 mod gpu_machine;
+mod installed;
 
 use faults::{Recorder, assert_error, output_of, run};
 use gpu_machine::{Machine, double_without, gpu, lane, rows, why_missing};
@@ -324,7 +325,7 @@ fn a_driver_that_does_not_work_is_one_line() {
             ..Scenario::default()
         };
         let recorded = machine.record(&scenario, &["--duration", "1s"]);
-        let text = run(&["report", &recorded.path().to_string_lossy()]).stdout;
+        let text = run(&["report", "--full", &recorded.path().to_string_lossy()]).stdout;
         let line = text
             .lines()
             .find(|line| line.starts_with("DEVICE not recorded"));

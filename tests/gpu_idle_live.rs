@@ -8,6 +8,7 @@
 
 mod faults;
 mod gpu_machine;
+mod installed;
 
 use faults::{assert_error, output_of, run};
 use gpu_machine::Machine;
@@ -69,7 +70,7 @@ fn idle_time_of_lines_holds_what_was_planted() {
             }
         }
         assert!(told >= 2, "{report}");
-        let text = run(&["report", &recorded.path().to_string_lossy()]).stdout;
+        let text = run(&["report", "--full", &recorded.path().to_string_lossy()]).stdout;
         assert!(
             text.contains("GPU 0 IDLE while the training thread was at"),
             "{text}"

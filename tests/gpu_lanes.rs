@@ -8,6 +8,7 @@
 
 mod faults;
 mod gpu_machine;
+mod installed;
 
 use faults::run;
 use gpu_machine::{Machine, gpu, lane, rows, why_missing};
@@ -117,7 +118,7 @@ fn figures_are_those_of_the_device_that_the_program_uses() {
             .starts_with("gpu_lanes")
     );
 
-    let text = run(&["report", &recorded.path().to_string_lossy()]).stdout;
+    let text = run(&["report", "--full", &recorded.path().to_string_lossy()]).stdout;
     for part in [
         "DEVICE 1",
         "any kernel",
@@ -199,7 +200,7 @@ fn visible_devices_are_the_hint_where_no_list_shows_the_process() {
                 assert_eq!(own["memory_bytes"], serde_json::Value::Null);
             }
             None => {
-                let text = run(&["report", &recorded.path().to_string_lossy()]).stdout;
+                let text = run(&["report", "--full", &recorded.path().to_string_lossy()]).stdout;
                 assert!(
                     text.contains("no sampled process used a GPU (2 here"),
                     "{text}"

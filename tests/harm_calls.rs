@@ -7,6 +7,7 @@
 )]
 
 mod faults;
+mod installed;
 
 use faults::{How, Recorded, Recorder, TORCHSPY, Target, any_python, compiled, output_of, program};
 use nix::sys::signal::{Signal, kill};

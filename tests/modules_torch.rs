@@ -1,6 +1,7 @@
 //! A recording of real torch: every forward sample has a path that `named_modules()` has.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
+mod installed;
 mod native_live;
 
 use native_live::torch_python;

@@ -1,6 +1,7 @@
 //! The unwinder against gdb, which nobody here wrote, on programs that stand still in awkward places.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
+mod installed;
 mod native_live;
 
 use native_live::{LiveMemory, Target, capture, compile, gdb_stacks, torch_python};

@@ -1,6 +1,7 @@
 //! Damaged modules, stacks and registers: the unwinder and the symbol table end, and say what they can.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
+mod installed;
 mod native_live;
 
 use native_live::{LiveMemory, Target, capture};

@@ -1,6 +1,7 @@
 //! Modules of live processes: files that were deleted or replaced, code that comes and goes.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
+mod installed;
 mod native_live;
 
 use native_live::{LiveMemory, LiveOpener, Target, compile};

@@ -2,6 +2,7 @@
 //! signal frames, code without unwind tables, code made at run time. The stack must reach its root at each.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
+mod installed;
 mod native_live;
 
 use native_live::{LiveMemory, Target, compile, to_registers};

@@ -1,6 +1,7 @@
 //! Symbols and names against binutils.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
+mod installed;
 mod native_live;
 
 use native_live::torch_python;

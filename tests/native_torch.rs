@@ -1,6 +1,7 @@
 //! The unwinder on a torch training loop: how many stacks reach their root, and by what.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
+mod installed;
 mod native_live;
 
 use native_live::{Capture, LiveMemory, LiveOpener, Target, capture, torch_python};

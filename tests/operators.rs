@@ -582,7 +582,7 @@ fn the_table_in_text() {
     };
     let text = render_summary(&profile, &analysis, options);
     let from = text.find("OPERATORS").expect("the section");
-    let to = text.find("\nPYTHON FUNCTIONS").expect("the next section");
+    let to = text.find("\nLINES OF YOUR CODE").expect("the next section");
     let section = &text[from..to];
     assert!(
         section.lines().all(|line| line.chars().count() <= 80),

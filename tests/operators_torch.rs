@@ -1,6 +1,7 @@
 //! A recording of real torch: the operator is found, with its lines, its module and its node.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
+mod installed;
 mod native_live;
 
 use native_live::torch_python;

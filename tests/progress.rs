@@ -12,6 +12,7 @@ use torchspy::model::category::Phase;
 use torchspy::model::ids::{CounterId, ProcessId, ThreadId};
 use torchspy::model::profile::Profile;
 use torchspy::model::progress::{Condition, CounterInfo, CounterKind, ProgressPoint, facts};
+use torchspy::model::sample::Capture;
 use torchspy::report::json::render_json;
 use torchspy::report::text::{TextOptions, render_summary};
 
@@ -213,6 +214,31 @@ fn steps_epochs_and_evaluation_are_told_apart() {
     );
 }
 
+/// A thread that is not stopped runs on between the reading of a counter and that of its frames: the first of a step's two changes is then
+/// seen beside frames of what comes after the step.
+#[test]
+fn readings_of_a_thread_that_ran_on_do_not_double_the_steps() {
+    let mut run = Run::new();
+    let optimizer = run.optimizer();
+    let train = run.loader("Photos");
+    let read = [train, optimizer];
+    for number in 0..24 {
+        run.ticks(2, &input(), &read);
+        run.add(train, 1);
+        run.ticks(14, &backward(), &read);
+        run.add(optimizer, 1);
+        if number % 3 == 0 {
+            run.ticks(1, &input(), &read);
+            run.builder.samples.last_mut().unwrap().capture = Capture::Unstopped;
+        }
+        run.add(optimizer, 1);
+        run.ticks(1, &update(), &read);
+    }
+    let progress = progress(&run.profile());
+    assert_eq!(progress.source, Some(CounterKind::ParameterVersion));
+    assert_eq!((progress.steps, progress.batches), (24, 24), "{progress:?}");
+}
+
 /// An evaluation whose first batch is seen in the same reading as the last step before it does not train.
 #[test]
 fn the_last_step_of_an_epoch_is_not_that_of_the_evaluation_behind_it() {
@@ -281,6 +307,33 @@ fn batches_are_gathered_into_steps() {
     assert_eq!((progress.steps, progress.batches), (10, 40));
     assert_eq!(progress.batches_per_step, Some(4));
     assert_eq!(progress.epochs, Some(1));
+}
+
+/// The loader of each of three epochs ends before it is read again: its last step was made with batches that nobody saw.
+#[test]
+fn batches_that_steps_took_unseen_are_told() {
+    for (unseen, more) in [(0, false), (3, false), (4, true)] {
+        let mut run = Run::new();
+        let optimizer = run.optimizer();
+        for _ in 0..3 {
+            let loader = run.loader("Photos");
+            for batch in 1..=48 {
+                if batch + unseen <= 48 {
+                    run.batch(loader, optimizer, batch % 4 == 0, 1);
+                } else if batch % 4 == 0 {
+                    run.add(optimizer, 1);
+                    run.ticks(1, &update(), &[optimizer]);
+                }
+            }
+        }
+        let profile = run.profile();
+        let progress = progress(&profile);
+        assert_eq!((progress.steps, progress.batches_per_step), (36, Some(4)));
+        // Three may also be what the last step of an epoch did without.
+        assert_eq!(progress.batches, 144 - 3 * unseen);
+        assert_eq!(progress.more_batches, more, "{unseen} unseen");
+        assert_eq!(json(&profile)["progress"]["more_batches"], more);
+    }
 }
 
 #[test]
@@ -431,8 +484,21 @@ fn absurd_readings_are_survived() {
         }
         let profile = run.profile();
         let analysis = analyze(&profile);
-        let _ = render_summary(&profile, &analysis, TextOptions::default());
-        let _ = steps(&profile, ProcessId(0));
+        let text = render_summary(&profile, &analysis, TextOptions::default());
+        let fits = |line: &str| line.chars().count() <= 80 && !line.contains("NaN");
+        assert!(text.lines().all(fits), "{value}: {text}");
+        // Time is in one row of the summary, whatever the counters say.
+        let process = analysis.primary().unwrap();
+        let wall_ns = profile.end_ns - profile.start_ns;
+        assert!(process.wall_ns <= wall_ns, "{value}: {}", process.wall_ns);
+        let listed = steps(&profile, ProcessId(0));
+        assert!(listed.len() <= 1 << 19, "{value}: {}", listed.len());
+        for pair in listed.windows(2) {
+            assert!(pair[0].number <= pair[1].number, "{value}: {pair:?}");
+        }
+        for step in &listed {
+            assert!(step.start_ns <= step.end_ns, "{value}: {step:?}");
+        }
     }
 }
 

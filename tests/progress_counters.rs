@@ -1,6 +1,7 @@
 //! Counters of progress in real interpreters, against what the program says of them.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
+mod installed;
 mod python_target;
 
 use python_target::{Python, Target};

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
+mod installed;
 mod python_target;
 
 use python_target::{Image, Python};

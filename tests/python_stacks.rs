@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
+mod installed;
 mod python_target;
 
 use python_target::{Python, Target};
@@ -353,8 +354,7 @@ for thread in gdb.selected_inferior().threads():
 
 /// py-spy names the same frames, for the versions that it knows.
 fn check_peer(python: &str) {
-    let Some(peer) = find_peer() else {
-        eprintln!("skipped: no py-spy here (scripts/requirements-peers.txt)");
+    let Some(peer) = installed::peer("py-spy") else {
         return;
     };
     let Some(session) = Session::start(python) else {
@@ -410,15 +410,6 @@ fn check_peer(python: &str) {
 /// py-spy has `co_name`, with the class in front where it knows one.
 fn last_part(name: &str) -> &str {
     name.rsplit('.').next().unwrap_or(name)
-}
-
-fn find_peer() -> Option<std::path::PathBuf> {
-    let cache = std::path::PathBuf::from(std::env::var("HOME").ok()?).join(".cache/torchspy");
-    let peers = std::fs::read_dir(cache)
-        .ok()?
-        .flatten()
-        .map(|entry| entry.path().join("bin/py-spy"));
-    peers.into_iter().find(|path| path.exists())
 }
 
 macro_rules! peer_on_each {

@@ -3,6 +3,7 @@
 // Tests may: clippy's exemption does not reach helper functions of integration tests.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
+mod installed;
 mod python_target;
 
 use python_target::{Python, Target};
@@ -127,7 +128,7 @@ fn check_stacks(python: &str) {
         |stack: &Vec<String>| busy.iter().any(|&line| ends_with(stack, "compute", line));
     assert!(stacks.iter().any(computing), "{stacks:?}");
 
-    let report = torchspy(&["report"], &recording);
+    let report = torchspy(&["report", "--full"], &recording);
     assert!(
         report.contains("older than 3.10: Python frames only"),
         "{report}"
@@ -175,8 +176,8 @@ fn check_dump(python: &str) {
 
 /// py-spy as a program, of the peers' environment, sees the same stacks.
 fn check_peer(python: &str) {
-    let Some(peer) = find_peer() else {
-        return eprintln!("skipped: no py-spy here (scripts/torch-env peers)");
+    let Some(peer) = installed::peer("py-spy") else {
+        return;
     };
     let Some(target) = start(python) else { return };
     let output = Command::new(peer)
@@ -221,15 +222,6 @@ fn check_gil(python: &str) {
     for stack in &stacks {
         assert!(stack.last().unwrap().starts_with("compute ("), "{stacks:?}");
     }
-}
-
-fn find_peer() -> Option<PathBuf> {
-    let home = PathBuf::from(std::env::var("HOME").ok()?);
-    let folders = std::fs::read_dir(home.join(".cache/torchspy")).ok()?;
-    let peers = folders
-        .flatten()
-        .map(|entry| entry.path().join("bin/py-spy"));
-    peers.into_iter().find(|path| path.exists())
 }
 
 macro_rules! on_each {

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 mod faults;
+mod installed;
 
 use faults::{How, Recorder, Target, compiled, partial, seconds_with, stacks_cut_by};
 

@@ -7,6 +7,7 @@
 )]
 
 mod faults;
+mod installed;
 
 use faults::{How, Recorded, Recorder, TORCHSPY, Target, any_python, partial, python, run};
 use serde_json::Value;

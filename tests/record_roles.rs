@@ -7,6 +7,7 @@
 )]
 
 mod faults;
+mod installed;
 mod native_live;
 
 use faults::{How, Recorder, output_of, program};

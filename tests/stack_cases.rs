@@ -2,6 +2,7 @@
 //! into its place in the native stack.
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test")]
 
+mod installed;
 mod python_target;
 
 use nix::sys::signal::{Signal, kill};

@@ -6,6 +6,7 @@
     reason = "a test"
 )]
 
+mod installed;
 mod native_live;
 mod python_target;
 mod stack_peers;

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test")]
 
 mod faults;
+mod installed;
 mod terminal;
 
 use faults::{TORCHSPY, Target, any_python, program, wait_until};
@@ -66,7 +67,7 @@ fn it_draws_records_and_gives_the_terminal_back() {
     );
     let recording = file(folder.path(), "tspy").unwrap();
     let report = Command::new(TORCHSPY)
-        .arg("report")
+        .args(["report", "--full"])
         .arg(recording)
         .output()
         .unwrap();

@@ -7,8 +7,9 @@ mod verdict_scenarios;
 
 use torchspy::analysis::analyze;
 use torchspy::analysis::verdict::{Cause, Confidence};
+use torchspy::model::profile::Profile;
 use torchspy::report::json::render_json;
-use torchspy::report::text::{TextOptions, render_summary};
+use torchspy::report::text::{Detail, TextOptions, render_summary};
 use verdict_scenarios::{Device, Do, Run, Workers};
 
 fn name(cause: Option<Cause>) -> Option<&'static str> {
@@ -16,7 +17,7 @@ fn name(cause: Option<Cause>) -> Option<&'static str> {
 }
 
 fn assert_verdict(run: &Run) {
-    let (_, verdict) = run.verdict();
+    let (profile, verdict) = run.verdict();
     assert_eq!(
         name(verdict.cause),
         run.expected,
@@ -24,6 +25,35 @@ fn assert_verdict(run: &Run) {
         run.name,
         verdict.findings
     );
+    assert_fits_a_screen(&profile);
+}
+
+/// What `report` and `record` print if nothing else is asked for: 40 lines of 80 columns, with the verdict.
+fn assert_fits_a_screen(profile: &Profile) {
+    let analysis = analyze(profile);
+    let text = |detail| {
+        let options = TextOptions {
+            detail,
+            ..TextOptions::default()
+        };
+        render_summary(profile, &analysis, options)
+    };
+    let (first, last) = (text(Detail::Brief), text(Detail::VerdictLast));
+    let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
+    let (mut above, mut below) = (lines(&first), lines(&last));
+    assert!(above.len() <= 40, "{} lines: {first}", above.len());
+    let fits = |line: &String| line.chars().count() <= 80;
+    assert!(above.iter().all(fits), "{first}");
+    let at = |lines: &[String], word: &str| lines.iter().position(|line| line.starts_with(word));
+    assert!(
+        at(&above, "VERDICT") < at(&above, "HOST WALL TIME"),
+        "{first}"
+    );
+    assert!(at(&below, "VERDICT") > at(&below, "SAMPLER"), "{last}");
+    // Only the order differs.
+    above.sort_unstable();
+    below.sort_unstable();
+    assert_eq!(above, below, "{last}");
 }
 
 fn starving() -> Run {

@@ -7,6 +7,7 @@
 )]
 
 mod faults;
+mod installed;
 
 use faults::{TORCHSPY, program, python};
 use serde_json::Value;

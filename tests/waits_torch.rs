@@ -7,6 +7,7 @@
 )]
 
 mod faults;
+mod installed;
 mod native_live;
 
 use faults::{How, Recorded, Recorder, program};
@@ -77,7 +78,7 @@ fn a_starving_loop_is_told_what_its_workers_do() {
         "{workers}"
     );
     assert!(decode_s > 0.0 && transform_s > 0.0);
-    let said = &recorded.messages;
+    let said = recorded.full_report();
     assert!(said.contains("input: DataLoader queue"), "{said}");
     assert!(said.contains("workers were busy"), "{said}");
 }
@@ -99,12 +100,10 @@ fn without_workers_the_thread_s_own_stacks_tell() {
         .map(|row| row["seconds"].as_f64().unwrap())
         .sum();
     assert!(decode_s + transform_s > 0.7 * (seconds - cpu_wait), "{own}");
+    let said = recorded.full_report();
     assert!(
-        recorded
-            .messages
-            .contains("INPUT of the training thread itself"),
-        "{}",
-        recorded.messages
+        said.contains("INPUT of the training thread itself"),
+        "{said}"
     );
 }
 

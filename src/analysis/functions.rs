@@ -136,11 +136,26 @@ pub fn hot<'a>(profile: &Profile, samples: impl Iterator<Item = &'a ProfileSampl
     }
 }
 
-/// Own time of the first [`MOST_SHARES`] of `lines`, in their order, as shares of the time of `samples`.
+/// The line of the function nearest to the leaf that `is_meant`.
+fn nearest_line(
+    profile: &Profile,
+    stack: StackId,
+    is_meant: impl Fn(&Function) -> bool,
+) -> Option<(FunctionId, u32)> {
+    profile.stacks.leaf_to_root(Some(stack)).find_map(|frame| {
+        let frame = profile.stacks.frame(frame);
+        let function = profile.functions.get(frame.function.index())?;
+        is_meant(function).then_some((frame.function, frame.line))
+    })
+}
+
+/// Own time of the first [`MOST_SHARES`] of `lines`, in their order, as shares of the time of `samples`. A sample's time is its
+/// line's nearest to the leaf of the functions that `are_meant`.
 pub fn line_shares(
     profile: &Profile,
     samples: &[&ProfileSample],
     lines: &[LineTime],
+    are_meant: impl Fn(&Function) -> bool,
 ) -> Vec<Share> {
     let lines = lines.get(..MOST_SHARES).unwrap_or(lines);
     let places: FxHashMap<(FunctionId, u32), usize> = lines
@@ -155,12 +170,8 @@ pub fn line_shares(
     for sample in samples {
         let at = sample.stack.and_then(|stack| {
             *of_stack.entry(stack).or_insert_with(|| {
-                let nearest = profile.stacks.leaf_to_root(Some(stack)).find_map(|frame| {
-                    let frame = profile.stacks.frame(frame);
-                    let function = profile.functions.get(frame.function.index())?;
-                    function.is_python.then_some((frame.function, frame.line))
-                });
-                places.get(&nearest?).copied()
+                let nearest = nearest_line(profile, stack, &are_meant)?;
+                places.get(&nearest).copied()
             })
         });
         let part = at.map(|at| (at, sample.weight_ns));
@@ -169,11 +180,16 @@ pub fn line_shares(
     (0..lines.len()).map(|at| shares.share(at)).collect()
 }
 
-/// The line of the user's own code that the most of `samples` stood under: where to look for what they did.
-pub fn user_line<'a>(
+/// Whether it is the user's own code.
+pub fn is_users(function: &Function) -> bool {
+    function.kind == FrameKind::PythonUser
+}
+
+/// The lines of the user's own code nearest to the leaf, those with the most time first: where to look for what `samples` did.
+pub fn user_lines<'a>(
     profile: &Profile,
     samples: impl Iterator<Item = &'a ProfileSample>,
-) -> Option<LineTime> {
+) -> Vec<LineTime> {
     let mut weights: FxHashMap<StackId, u64> = FxHashMap::default();
     for sample in samples {
         if let Some(stack) = sample.stack {
@@ -183,25 +199,22 @@ pub fn user_line<'a>(
     }
     let mut lines: FxHashMap<(FunctionId, u32), u64> = FxHashMap::default();
     for (&stack, &weight_ns) in &weights {
-        let nearest = profile.stacks.leaf_to_root(Some(stack)).find_map(|frame| {
-            let frame = profile.stacks.frame(frame);
-            let function = profile.functions.get(frame.function.index())?;
-            (function.kind == FrameKind::PythonUser).then_some((frame.function, frame.line))
-        });
-        if let Some(key) = nearest {
+        if let Some(key) = nearest_line(profile, stack, is_users) {
             let sum = lines.entry(key).or_default();
             *sum = sum.saturating_add(weight_ns);
         }
     }
-    lines
+    let mut lines: Vec<LineTime> = lines
         .into_iter()
-        .max_by_key(|&(key, ns)| (ns, std::cmp::Reverse(key)))
         .map(|((function, line), ns)| LineTime {
             function,
             line,
             self_ns: ns,
             total_ns: ns,
         })
+        .collect();
+    lines.sort_by_key(|each| (std::cmp::Reverse(each.self_ns), each.function, each.line));
+    lines
 }
 
 /// The native function that a stack's own time goes to; `None` where the leaf is Python.

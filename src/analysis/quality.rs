@@ -64,6 +64,8 @@ pub struct QualitySummary {
     pub skipped_for_budget: u64,
     /// Captures left out since a stop that was asked for before had not come yet.
     pub skipped_for_late_stop: u64,
+    /// Looks at training threads that were left out since every CPU was taken, and their processes took turns.
+    pub skipped_for_turn: u64,
     /// Stops that came late: after 2 ms, when the other threads had been seen to.
     pub stop_timeouts: u64,
     /// System calls that stops cut short, at most.
@@ -232,6 +234,7 @@ pub fn summarize(profile: &Profile) -> QualitySummary {
     summary.skipped_for_budget = quality.skipped_for_budget;
     summary.stop_timeouts = quality.stop_timeouts;
     summary.skipped_for_late_stop = quality.skipped_for_late_stop;
+    summary.skipped_for_turn = quality.skipped_for_turn;
     summary.calls_cut_short = quality.calls_cut_short;
     summary.calls_left_running = quality.calls_left_running;
     summary.privileges_lost = quality.privileges_lost;

@@ -2,7 +2,7 @@
 
 use super::backward::{BackwardTable, backward};
 use super::compile::{CompileTable, compile};
-use super::functions::{Hot, LineTime, hot, line_shares, user_line};
+use super::functions::{Hot, LineTime, hot, is_users, line_shares, user_lines};
 use super::intervals::{Share, Shares};
 use super::modules::{ModuleTime, ModuleTree, modules};
 use super::operators::{OperatorTable, operators};
@@ -12,6 +12,7 @@ use crate::model::category::{Activity, FrameKind, Phase, SummaryRow};
 use crate::model::ids::{ProcessId, ThreadId};
 use crate::model::profile::{Profile, ProfileSample, Role};
 use rustc_hash::FxHashMap;
+use std::ops::Range;
 
 /// Nanoseconds by phase and activity.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -100,7 +101,9 @@ pub struct ProcessSummary {
     pub rows: Vec<(SummaryRow, u64, Share)>,
     /// Wall time until start-up was over, ns.
     pub startup_ns: u64,
-    /// By row, in the same order: as a share of the wall time after that.
+    /// Wall time from the start of the interpreter's exit on, ns.
+    pub shutdown_ns: u64,
+    /// By row, in the same order: as a share of the wall time between these two.
     pub after_startup: Vec<Share>,
     /// By row, in the same order: the user's line that most of it stands under.
     pub row_lines: Vec<Option<LineTime>>,
@@ -116,6 +119,10 @@ pub struct ProcessSummary {
     pub hot: Hot,
     /// Own time of the first of its lines, in their order, as shares of `wall_ns`.
     pub line_shares: Vec<Share>,
+    /// Its time by the user's line nearest to the leaf, the most first: with that of everything that the line calls.
+    pub user_lines: Vec<LineTime>,
+    /// The first of these, in their order, as shares of `wall_ns`.
+    pub user_line_shares: Vec<Share>,
     /// Operators of the training thread.
     pub operators: OperatorTable,
     /// Modules of its forward passes.
@@ -260,7 +267,8 @@ fn process(profile: &Profile, id: ProcessId, samples: &[&ProfileSample]) -> Proc
             &merged(first.1 as usize, second.1 as usize, &parts),
         );
     }
-    let (before, after) = own.split_at(started(&own));
+    let trained = trained(&own);
+    let sum = |samples: &[&ProfileSample]| samples.iter().map(|sample| sample.weight_ns).sum();
     let life_ns = training_thread
         .and_then(|thread| profile.threads.get(thread.index()))
         .map_or(0, |thread| {
@@ -269,6 +277,7 @@ fn process(profile: &Profile, id: ProcessId, samples: &[&ProfileSample]) -> Proc
     let threads = threads(profile, samples, training_thread);
     let rows = row_shares(&own);
     let hot = hot(profile, own.iter().copied());
+    let users = user_lines(profile, own.iter().copied());
     ProcessSummary {
         process: id,
         role: info.map_or(Role::Other, |process| process.role),
@@ -283,15 +292,14 @@ fn process(profile: &Profile, id: ProcessId, samples: &[&ProfileSample]) -> Proc
             .zip(rows)
             .map(|(&row, share)| (row, row_ns[row as usize], share))
             .collect(),
-        startup_ns: before.iter().map(|sample| sample.weight_ns).sum(),
-        after_startup: row_shares(after),
+        startup_ns: own.get(..trained.start).map_or(0, sum),
+        shutdown_ns: own.get(trained.end..).map_or(0, sum),
+        after_startup: row_shares(own.get(trained).unwrap_or_default()),
         row_lines: SummaryRow::ALL
             .iter()
             .map(|&row| {
-                user_line(
-                    profile,
-                    own.iter().copied().filter(|sample| sample.row == row),
-                )
+                let of_row = own.iter().copied().filter(|sample| sample.row == row);
+                user_lines(profile, of_row).first().copied()
             })
             .collect(),
         phases: profile
@@ -304,8 +312,10 @@ fn process(profile: &Profile, id: ProcessId, samples: &[&ProfileSample]) -> Proc
             .collect(),
         matrix,
         itwinai,
-        line_shares: line_shares(profile, &own, &hot.lines),
+        line_shares: line_shares(profile, &own, &hot.lines, |function| function.is_python),
         hot,
+        user_line_shares: line_shares(profile, &own, &users, is_users),
+        user_lines: users,
         operators: operators(profile, &own, wall_ns, ticks),
         modules: modules(profile, &own, wall_ns, ticks),
         progress: progress(profile, id, &own),
@@ -316,17 +326,26 @@ fn process(profile: &Profile, id: ProcessId, samples: &[&ProfileSample]) -> Proc
     }
 }
 
-/// Where start-up is over, which is paid once and no part of a step: the end of the first interval that is mostly start-up. Modules
-/// that are imported later do not count.
-pub(super) fn started(own: &[&ProfileSample]) -> usize {
-    /// A moment of something else ends an interval of as many of start-up.
+/// What is between start-up and the interpreter's exit, which are paid once and no part of a step: from the end of the first interval that
+/// is mostly start-up to the start of the last one that is mostly exit. Modules that are imported later do not count.
+pub(super) fn trained(own: &[&ProfileSample]) -> Range<usize> {
+    let start = mostly(own.iter().copied(), Phase::Startup);
+    let rest = own.get(start..).unwrap_or_default();
+    let end = mostly(rest.iter().rev().copied(), Phase::Shutdown);
+    start..own.len().saturating_sub(end)
+}
+
+/// How many samples the longest beginning has that is mostly of this phase.
+fn mostly<'p>(samples: impl Iterator<Item = &'p ProfileSample>, phase: Phase) -> usize {
+    /// A moment of something else ends an interval of as many of the phase.
     const OTHERS: i128 = 4;
     let (mut sum, mut best, mut until) = (0_i128, 0, 0);
-    for (at, sample) in own.iter().enumerate() {
+    for (at, sample) in samples.enumerate() {
         let ns = i128::from(sample.weight_ns);
-        sum += match sample.phase {
-            Phase::Startup => ns,
-            _ => -OTHERS * ns,
+        sum += if sample.phase == phase {
+            ns
+        } else {
+            -OTHERS * ns
         };
         if sum > best {
             (best, until) = (sum, at + 1);

@@ -210,15 +210,18 @@ pub(crate) struct ReportArguments {
     /// The recording
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// Print JSON, by the schema in the README
+    /// Print JSON, by the schema in docs/schema
     #[arg(long)]
     pub(crate) json: bool,
     /// Print computation versus other as itwinai defines them
     #[arg(long)]
     pub(crate) itwinai: bool,
-    /// Functions and lines to list
-    #[arg(long, value_name = "N", default_value_t = 10)]
-    pub(crate) top: usize,
+    /// Print every table, and not only what fits a screen
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) full: bool,
+    /// Rows of each table: 10, if not said. Implies --full
+    #[arg(long, value_name = "N")]
+    pub(crate) top: Option<usize>,
     /// Leave out what came before the end of the Nth step
     #[arg(long, value_name = "N")]
     pub(crate) skip_steps: Option<u64>,
@@ -284,7 +287,7 @@ pub(crate) struct DiffArguments {
     /// Replace output files that are there already
     #[arg(long)]
     pub(crate) force: bool,
-    /// Print JSON, by the schema in the README
+    /// Print JSON, by the schema in docs/schema
     #[arg(long)]
     pub(crate) json: bool,
     /// Parts of a kind to list
@@ -326,7 +329,7 @@ pub(crate) struct DumpArguments {
     /// Show the variables of Python frames
     #[arg(short, long, action = ArgAction::Count)]
     pub(crate) locals: u8,
-    /// Print JSON, by the schema in the README
+    /// Print JSON, by the schema in docs/src/json.md
     #[arg(short, long)]
     pub(crate) json: bool,
     /// Native frames, too (the default)

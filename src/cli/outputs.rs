@@ -18,7 +18,7 @@ use crate::report::json::render_json;
 use crate::report::lanes_csv;
 use crate::report::perfetto;
 use crate::report::speedscope::{self, SpeedscopeOptions};
-use crate::report::text::{By, TextOptions, render_summary};
+use crate::report::text::{TextOptions, render_summary};
 use crate::report::view::{Idle, ViewOptions};
 use crate::resolve::{self, Names};
 use crate::sampling::session::SegmentSink;
@@ -29,27 +29,6 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 pub(crate) use crate::report::naming::{NameParts, base_name};
-
-/// What a summary lists.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SummaryOptions {
-    /// Functions and lines.
-    pub(crate) top: usize,
-    /// Computation versus other, as itwinai defines them.
-    pub(crate) itwinai: bool,
-    /// What it is about alone.
-    pub(crate) by: Option<By>,
-}
-
-impl Default for SummaryOptions {
-    fn default() -> Self {
-        Self {
-            top: 10,
-            itwinai: false,
-            by: None,
-        }
-    }
-}
 
 /// The recording that a session writes into; kept to be finished when the session has ended.
 #[derive(Clone)]
@@ -138,7 +117,7 @@ pub(crate) fn render(
             folded::render(profile, &options, out)?;
         }
         Format::Json => json(profile, out)?,
-        Format::Text => summary(profile, SummaryOptions::default(), out)?,
+        Format::Text => summary(profile, TextOptions::default(), out)?,
         Format::Csv => lanes_csv::render(profile, out)?,
         Format::Perfetto => perfetto::render(profile, &view, out)?,
         Format::Recording => anyhow::bail!("a recording is not rendered"),
@@ -152,17 +131,8 @@ pub(crate) fn json(profile: &Profile, out: &mut dyn Write) -> Result<()> {
 }
 
 /// Writes the summary for people.
-pub(crate) fn summary(
-    profile: &Profile,
-    options: SummaryOptions,
-    out: &mut dyn Write,
-) -> Result<()> {
-    let text = TextOptions {
-        itwinai: options.itwinai,
-        rows: options.top,
-        by: options.by,
-    };
-    Ok(out.write_all(render_summary(profile, &analyze(profile), text).as_bytes())?)
+pub(crate) fn summary(profile: &Profile, options: TextOptions, out: &mut dyn Write) -> Result<()> {
+    Ok(out.write_all(render_summary(profile, &analyze(profile), options).as_bytes())?)
 }
 
 /// Writes what a recording holds.

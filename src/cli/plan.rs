@@ -14,7 +14,7 @@ use crate::gpu::select::GpuChoice;
 use crate::model::region::Region;
 use crate::os::redaction::Redaction;
 use crate::report::flamegraph::Colours;
-use crate::report::text;
+use crate::report::text::{self, Detail, TextOptions};
 use crate::report::view::By;
 use crate::sampling::session::{SEGMENT, SessionOptions};
 use regex::Regex;
@@ -124,11 +124,10 @@ pub(crate) struct ReportPlan {
     pub(crate) file: PathBuf,
     pub(crate) regions: Vec<Region>,
     pub(crate) json: bool,
-    pub(crate) itwinai: bool,
-    pub(crate) top: usize,
+    /// What of the text is printed.
+    pub(crate) text: TextOptions,
     /// `None`: the whole recording.
     pub(crate) steps: Option<StepRange>,
-    pub(crate) by: Option<text::By>,
 }
 
 #[derive(Debug)]
@@ -165,16 +164,23 @@ impl Plan {
                 regions: regions::parse(&arguments.regions.region)?,
                 file: arguments.file,
                 json: arguments.json,
-                itwinai: arguments.itwinai,
-                top: arguments.top,
-                by: arguments.by.map(|by| match by {
-                    ReportByName::Op => text::By::Operator,
-                    ReportByName::Module => text::By::Module,
-                    ReportByName::Phase => text::By::Phase,
-                    ReportByName::Step => text::By::Step,
-                    ReportByName::Line => text::By::Line,
-                    ReportByName::Wait => text::By::Wait,
-                }),
+                text: TextOptions {
+                    // A number of rows is asked for by who wants the tables.
+                    detail: match arguments.full || arguments.top.is_some() {
+                        true => Detail::Full,
+                        false => Detail::Brief,
+                    },
+                    itwinai: arguments.itwinai,
+                    rows: arguments.top.unwrap_or(TextOptions::default().rows),
+                    by: arguments.by.map(|by| match by {
+                        ReportByName::Op => text::By::Operator,
+                        ReportByName::Module => text::By::Module,
+                        ReportByName::Phase => text::By::Phase,
+                        ReportByName::Step => text::By::Step,
+                        ReportByName::Line => text::By::Line,
+                        ReportByName::Wait => text::By::Wait,
+                    }),
+                },
                 steps: (arguments.skip_steps.is_some() || arguments.steps.is_some()).then(|| {
                     StepRange {
                         skip: arguments.skip_steps.unwrap_or(0),

@@ -129,6 +129,8 @@ pub struct Quality {
     pub torn_retries: u64,
     /// Threads that were not asked to stop, since one that was asked before had not stopped yet.
     pub skipped_for_late_stop: u64,
+    /// Training threads that were not looked at, since every CPU was taken: their processes take turns.
+    pub skipped_for_turn: u64,
     /// System calls that a stop ended early and the program saw: with EINTR, or less than was asked for. At most: they may have
     /// ended so by themselves.
     pub calls_cut_short: u64,
@@ -160,6 +162,7 @@ impl Quality {
         self.skipped_for_late_stop = self
             .skipped_for_late_stop
             .saturating_add(other.skipped_for_late_stop);
+        self.skipped_for_turn = self.skipped_for_turn.saturating_add(other.skipped_for_turn);
         self.calls_cut_short = self.calls_cut_short.saturating_add(other.calls_cut_short);
         self.calls_left_running = self
             .calls_left_running

@@ -86,23 +86,54 @@ pub fn is_unprintable(character: char) -> bool {
 }
 
 /// What a notebook's cell is called, if `path` is the file name of one. Until ipykernel 6 it is `<ipython-input-12-HASH>`, with the cell's
-/// number; since then `/tmp/ipykernel_PID/HASH.py` (ipykernel/compiler.py, `get_file_name`), and the number is in IPython's memory alone: a hash
-/// of the cell's text tells cells apart.
+/// number. Since then it is `/tmp/ipykernel_PID/HASH.py` (ipykernel/compiler.py, `get_file_name`), with a hash of the cell's text;
+/// [`numbered_cell`] puts the number before that where it is known.
 pub fn notebook_cell(path: &str) -> Option<String> {
-    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     if let Some(rest) = path.strip_prefix("<ipython-input-") {
         let number = rest.split('-').next().filter(|number| is_number(number))?;
         return Some(format!("cell {number}"));
     }
+    let (_, file) = in_kernel(path)?;
+    if let Some((number, hash)) = file
+        .strip_prefix(CELL_NUMBER)
+        .and_then(|file| file.split_once("]-"))
+    {
+        return (is_number(number) && is_number(hash)).then(|| format!("Jupyter cell [{number}]"));
+    }
+    is_number(file).then(|| format!("Jupyter cell #{file}"))
+}
+
+/// The hash that ipykernel named a cell's file after, if `path` is one.
+pub fn cell_hash(path: &str) -> Option<u32> {
+    let (_, hash) = in_kernel(path)?;
+    is_number(hash).then(|| hash.parse().ok()).flatten()
+}
+
+/// The file of the cell `path` under its number: `/tmp/ipykernel_811/In[12]-HASH.py`.
+pub fn numbered_cell(path: &str, number: u32) -> String {
+    match in_kernel(path) {
+        Some((folder, hash)) => format!("{folder}/{CELL_NUMBER}{number}]-{hash}.py"),
+        None => path.to_owned(),
+    }
+}
+
+/// What stands before the number in the name of a cell's file.
+const CELL_NUMBER: &str = "In[";
+
+/// The folder of a kernel's cells, and the name without `.py` of a file in it.
+fn in_kernel(path: &str) -> Option<(&str, &str)> {
     let (folder, file) = path.rsplit_once('/')?;
     let pid = folder.rsplit('/').next()?.strip_prefix("ipykernel_")?;
-    let hash = file.strip_suffix(".py")?;
-    (is_number(pid) && is_number(hash)).then(|| format!("Jupyter cell #{hash}"))
+    is_number(pid).then_some((folder, file.strip_suffix(".py")?))
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{notebook_cell, printable};
+    use super::{cell_hash, notebook_cell, numbered_cell, printable};
     use std::borrow::Cow;
 
     #[test]
@@ -141,6 +172,11 @@ mod tests {
                 "/tmp/ipykernel_811/3405691582.py",
                 Some("Jupyter cell #3405691582"),
             ),
+            (
+                "/tmp/ipykernel_811/In[12]-3405691582.py",
+                Some("Jupyter cell [12]"),
+            ),
+            ("/tmp/ipykernel_811/In[x]-3405691582.py", None),
             ("/tmp/ipykernel_811/train.py", None),
             ("/tmp/ipykernel_x/3405691582.py", None),
             ("<ipython-input-x>", None),
@@ -148,5 +184,16 @@ mod tests {
         ] {
             assert_eq!(notebook_cell(path).as_deref(), wanted, "{path}");
         }
+    }
+
+    #[test]
+    fn cells_are_numbered_once() {
+        let cell = "/tmp/ipykernel_811/3405691582.py";
+        assert_eq!(cell_hash(cell), Some(3_405_691_582));
+        let numbered = numbered_cell(cell, 12);
+        assert_eq!(numbered, "/tmp/ipykernel_811/In[12]-3405691582.py");
+        assert_eq!(cell_hash(&numbered), None);
+        assert_eq!(cell_hash("/tmp/ipykernel_811/99999999999.py"), None);
+        assert_eq!(cell_hash("train.py"), None);
     }
 }

@@ -11,6 +11,9 @@ use nix::unistd::{ForkResult, Pid, fork};
 use std::io::{self, IoSliceMut};
 use std::os::unix::fs::MetadataExt;
 
+/// How often the memory of a process is asked for that lives and has none.
+const EXEC_TRIES: u32 = 8;
+
 /// Reads one byte of the target's memory, which asks the kernel for the same access as ptrace does, without a stop.
 ///
 /// # Errors
@@ -22,7 +25,23 @@ pub fn try_read_memory(pid: i32) -> io::Result<()> {
             "/proc shows the processes of another pid namespace",
         ));
     }
-    let pid = living_task(pid);
+    // One that execs has other memory, and maybe another first thread, from one moment to the next.
+    for _ in 1..EXEC_TRIES {
+        match try_read_task(living_task(pid)) {
+            Err(error) if error.kind() != io::ErrorKind::PermissionDenied && is_alive(pid) => {}
+            tried => return tried,
+        }
+    }
+    try_read_task(living_task(pid))
+}
+
+/// Whether a process has a program of its own, and has not ended.
+fn is_alive(pid: i32) -> bool {
+    let stat = read_stat(living_task(pid));
+    stat.is_ok_and(|stat| !stat.is_kernel_thread && !matches!(stat.state, b'Z' | b'X'))
+}
+
+fn try_read_task(pid: i32) -> io::Result<()> {
     let maps = read_bounded(format!("/proc/{pid}/maps"), 64 << 10)?;
     let maps = String::from_utf8_lossy(&maps);
     let readable = maps.lines().find_map(|line| {

@@ -3,8 +3,9 @@
 use super::clock::monotonic_ns;
 use super::threads::{SchedStat, ThreadFiles, Whereabouts};
 use std::io;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
 
 /// System calls that wait for another process's memory, or for its exec, for as long as that takes: process_vm_readv, ptrace (its
 /// cred_guard_mutex), read and pread64 (of /proc/PID/environ and its like).
@@ -15,6 +16,10 @@ const WAITING: [u32; 4] = [270, 117, 63, 67];
 
 /// A thread that has been in one of these calls for so long, without being scheduled, hangs, ns.
 const HANGS_NS: u64 = 400_000_000;
+/// The same of a question that is asked before sampling starts.
+const NO_ANSWER_NS: u64 = 600_000_000;
+/// How often it is asked whether a thread hangs.
+const POLL: Duration = Duration::from_millis(5);
 
 /// A thread of torchspy.
 #[derive(Debug)]
@@ -57,6 +62,10 @@ impl OwnThread {
 
     /// Whether it hangs; to be asked again and again.
     pub fn hangs(&mut self) -> bool {
+        self.hangs_for(HANGS_NS)
+    }
+
+    fn hangs_for(&mut self, longest_ns: u64) -> bool {
         let now_ns = monotonic_ns();
         if let Ok(tid) = self.tid.try_recv() {
             let files = ThreadFiles::open(std::process::id() as i32, tid);
@@ -78,11 +87,78 @@ impl OwnThread {
         if stat != seen.stat || !waits {
             (seen.stat, seen.since_ns) = (stat, now_ns);
         }
-        now_ns - seen.since_ns > HANGS_NS
+        now_ns - seen.since_ns > longest_ns
     }
 
     /// Waits for its end; `false` if it panicked.
     pub fn join(self) -> bool {
         self.handle.join().is_ok()
+    }
+}
+
+/// A question about another process that a thread of its own was sent to ask.
+#[derive(Debug)]
+pub struct Asked<T> {
+    thread: OwnThread,
+    answer: Receiver<T>,
+}
+
+/// Asks what may wait for another process's memory: whoever holds its mmap lock, or answers for a page of it (userfaultfd, FUSE), may
+/// never do so.
+///
+/// # Errors
+/// No thread is to be had.
+pub fn ask<T: Send + 'static>(
+    question: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<Asked<T>> {
+    let (sender, answer) = channel();
+    let thread = OwnThread::start("torchspy-ask", move || {
+        // Nobody listens where it took too long.
+        let _ = sender.send(question());
+    })?;
+    Ok(Asked { thread, answer })
+}
+
+impl<T> Asked<T> {
+    /// The answer; `None` where its thread hangs. It is left there, and ends with torchspy: the wait is killable.
+    pub fn answer(mut self) -> Option<T> {
+        loop {
+            match self.answer.recv_timeout(POLL) {
+                Ok(answer) => return Some(answer),
+                Err(RecvTimeoutError::Disconnected) => return None,
+                Err(RecvTimeoutError::Timeout) if self.thread.hangs_for(NO_ANSWER_NS) => {
+                    return None;
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write, pipe};
+
+    #[test]
+    fn what_answers_is_heard_and_what_hangs_is_not_waited_for() {
+        assert_eq!(ask(|| 3).unwrap().answer(), Some(3));
+        let (mut reader, mut writer) = pipe().unwrap();
+        let hangs = ask(move || reader.read(&mut [0; 1]).unwrap()).unwrap();
+        assert_eq!(hangs.answer(), None);
+        // Its thread goes on to its end.
+        writer.write_all(b"1").unwrap();
+    }
+
+    /// A thread that waits for anything but a read of another process does not hang: it may wait for a CPU, or for a disk.
+    #[test]
+    fn what_only_takes_long_is_waited_for() {
+        let (sender, wait) = channel();
+        let slow = ask(move || wait.recv().unwrap()).unwrap();
+        let asking = std::thread::spawn(move || slow.answer());
+        std::thread::sleep(Duration::from_nanos(2 * NO_ANSWER_NS));
+        assert!(!asking.is_finished());
+        sender.send(5).unwrap();
+        assert_eq!(asking.join().unwrap(), Some(5));
     }
 }

@@ -1,5 +1,6 @@
 //! Facts about a process from /proc and from its memory: names, start time, command line, environment.
 
+use super::own_thread::ask;
 use super::redaction::Redaction;
 use super::threads::living_task;
 use crate::memory::{Memory, ReadError};
@@ -83,6 +84,9 @@ const KEPT_VARIABLES: &[&str] = &[
     "LD_PRELOAD",
 ];
 
+/// The note of a process whose command line hangs.
+const COMMAND_UNKNOWN: &str = "command line unknown: its memory does not answer";
+
 const MAX_VALUE_BYTES: usize = 256;
 const MAX_COMMAND_BYTES: u64 = 64 << 10;
 const MAX_ARGUMENT_BYTES: usize = 4 << 10;
@@ -134,23 +138,32 @@ pub fn read_stat(pid: i32) -> io::Result<Stat> {
     parse_stat(&text).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "stat"))
 }
 
-/// Facts about a process. What may not be read (another user's process) is left empty.
+/// Facts about a process. What may not be read (another user's process) is left empty; so are command line and environment where its
+/// memory does not answer, which the note says.
 ///
 /// # Errors
-/// `NotFound` where there is no such process.
+/// `NotFound` where there is no such process; no thread is to be had.
 pub fn read_process_info(pid: i32, redaction: Redaction) -> io::Result<ProcessInfo> {
     let stat = read_stat(pid)?;
     let living = living_task(pid);
     let exe = std::fs::read_link(format!("/proc/{living}/exe")).unwrap_or_default();
-    let command = read_bounded(format!("/proc/{living}/cmdline"), MAX_COMMAND_BYTES);
-    let environment = read_bounded(format!("/proc/{living}/environ"), MAX_ENVIRONMENT_BYTES);
+    // Both files are read from its memory (fs/proc/base.c, get_mm_cmdline, environ_read).
+    let texts = ask(move || {
+        let command = read_bounded(format!("/proc/{living}/cmdline"), MAX_COMMAND_BYTES);
+        let environment = read_bounded(format!("/proc/{living}/environ"), MAX_ENVIRONMENT_BYTES);
+        [command, environment].map(Result::unwrap_or_default)
+    })?;
+    let texts = texts.answer();
+    let note = texts.is_none().then(|| COMMAND_UNKNOWN.to_owned());
+    let [command, environment] = texts.unwrap_or_default();
     Ok(ProcessInfo {
         pid,
         start_ticks: stat.start_ticks,
         parent_pid: stat.parent_pid,
         exe: exe.to_string_lossy().into_owned(),
-        command: parse_command(&command.unwrap_or_default(), redaction),
-        environment: parse_environment(&environment.unwrap_or_default()),
+        command: parse_command(&command, redaction),
+        environment: parse_environment(&environment),
+        note: note.unwrap_or_default(),
         ..ProcessInfo::default()
     })
 }
@@ -381,7 +394,15 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
-            let _ = (parse_stat(&bytes), parse_command(&bytes, Redaction::On), parse_environment(&bytes));
+            if let Some(stat) = parse_stat(&bytes) {
+                prop_assert!(bytes.contains(&stat.state));
+            }
+            let zeros = bytes.iter().filter(|&&byte| byte == 0).count();
+            let command = parse_command(&bytes, Redaction::Off);
+            prop_assert!(command.len() <= zeros + 1);
+            prop_assert!(command.iter().all(|argument| argument.len() <= 3 * bytes.len()));
+            prop_assert!(parse_command(&bytes, Redaction::On).len() <= zeros + 1);
+            prop_assert!(parse_environment(&bytes).len() <= zeros + 1);
         }
     }
 }

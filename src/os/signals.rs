@@ -63,6 +63,8 @@ pub struct Signals {
     listener: Option<Listener>,
     inherited: SigSet,
     ignored: SigSet,
+    /// The process ends with an exit status of its own next.
+    is_last: bool,
 }
 
 impl Signals {
@@ -96,6 +98,7 @@ impl Signals {
                 listener: None,
                 inherited,
                 ignored,
+                is_last: false,
             }),
             Err(error) => {
                 let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&inherited), None);
@@ -122,6 +125,11 @@ impl Signals {
     /// The mask that torchspy was started with, and that what it launches is to have.
     pub fn inherited_mask(&self) -> SigSet {
         self.inherited
+    }
+
+    /// The process ends next: one more signal, which may come any time, is to change nothing about its exit status.
+    pub fn let_no_more_act(&mut self) {
+        self.is_last = true;
     }
 
     /// The next signal, if one is queued; never blocks.
@@ -240,7 +248,9 @@ impl Drop for Signals {
             unsafe { libc::pthread_kill(waiter.as_pthread_t(), farewell()) };
             let _ = waiter.join();
         }
-        let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&self.inherited), None);
+        if !self.is_last {
+            let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&self.inherited), None);
+        }
     }
 }
 

@@ -87,6 +87,11 @@ impl Interrupting {
         self.tid
     }
 
+    /// The first thread of its process.
+    pub fn leader(&self) -> i32 {
+        self.leader
+    }
+
     /// Asks once more. An interrupt that met the thread in exec may be lost; one too many does nothing.
     pub fn ask_again(&self) {
         let _ = ptrace(libc::PTRACE_INTERRUPT, self.tid, 0);

@@ -142,6 +142,8 @@ pub struct ThreadFiles {
     syscall: ProcFile,
     /// Opened when it is first read: of most threads it never is.
     stat: OnceCell<ProcFile>,
+    /// As `stat`.
+    status: OnceCell<ProcFile>,
 }
 
 impl ThreadFiles {
@@ -152,6 +154,7 @@ impl ThreadFiles {
             schedstat: ProcFile::new(format!("{directory}/schedstat")),
             syscall: ProcFile::new(format!("{directory}/syscall")),
             stat: OnceCell::new(),
+            status: OnceCell::new(),
             directory,
         }
     }
@@ -201,6 +204,18 @@ impl ThreadFiles {
             .stat
             .get_or_init(|| ProcFile::new(format!("{}/stat", self.directory)));
         Ok(parse(file.read(&mut buffer)?))
+    }
+
+    /// How often the thread gave up its CPU by itself: to sleep, or to stand stopped by a tracer. `None` where it cannot be read. About 10 µs.
+    pub fn voluntary_switches(&self) -> Option<u64> {
+        let mut buffer = [0; 4096];
+        let file = self
+            .status
+            .get_or_init(|| ProcFile::new(format!("{}/status", self.directory)));
+        let text = file.read(&mut buffer).ok()?;
+        let mut lines = text.split(|&byte| byte == b'\n').rev();
+        let count = lines.find_map(|line| line.strip_prefix(b"voluntary_ctxt_switches:"))?;
+        std::str::from_utf8(count).ok()?.trim().parse().ok()
     }
 
     /// The thread's name.

@@ -1,7 +1,10 @@
 //! Code objects: read once, kept, and checked whenever they are seen again.
 
+use super::cells::Cells;
 use super::code_fields::Identity;
 use super::discover::Interpreter;
+use super::frames::PythonFrame;
+use super::layout::objects::frame_globals;
 use super::layout::{Layout, MAX_CODE, OBJECT_TYPE};
 use super::line_table::{self, LineRange};
 use super::objects::{ObjectError, read_bytes_length, read_bytes_object, read_str, u32_at, u64_at};
@@ -90,6 +93,7 @@ pub struct CodeCache {
     layout: Layout,
     code_type: Option<u64>,
     identity: Identity,
+    cells: Cells,
     entries: FxHashMap<u64, Entry>,
     table_bytes: usize,
     round: u64,
@@ -103,6 +107,7 @@ impl CodeCache {
             layout: interpreter.layout,
             code_type: interpreter.code_type,
             identity: Identity::of(&interpreter.layout),
+            cells: Cells::new(&interpreter.layout),
             entries: FxHashMap::default(),
             table_bytes: 0,
             round: 0,
@@ -127,10 +132,40 @@ impl CodeCache {
         &mut self,
         addresses: &[u64],
         memory: &dyn Memory,
+        on_new: impl FnMut(&CodeInfo) -> CodeId,
+    ) {
+        self.update_all(addresses.to_vec(), &|_| None, memory, on_new);
+    }
+
+    /// [`CodeCache::resolve`] for the code of these frames, of which `copied` may hold what they were: a notebook's cells are
+    /// named by their numbers.
+    pub fn resolve_frames(
+        &mut self,
+        frames: &[PythonFrame],
+        copied: &dyn Memory,
+        memory: &dyn Memory,
+        on_new: impl FnMut(&CodeInfo) -> CodeId,
+    ) {
+        let version = self.layout.version;
+        let addresses = frames.iter().map(|frame| frame.code_address).collect();
+        let globals_of = |code: u64| {
+            let frame = frames.iter().find(|frame| frame.code_address == code)?;
+            let globals = frame_globals(version);
+            let place = frame.frame_address.wrapping_add(globals);
+            let copied = copied.read_u64(place);
+            copied.or_else(|_| memory.read_u64(place)).ok()
+        };
+        self.update_all(addresses, &globals_of, memory, on_new);
+    }
+
+    fn update_all(
+        &mut self,
+        mut seen: Vec<u64>,
+        globals_of: &dyn Fn(u64) -> Option<u64>,
+        memory: &dyn Memory,
         mut on_new: impl FnMut(&CodeInfo) -> CodeId,
     ) {
         self.round += 1;
-        let mut seen: Vec<u64> = addresses.to_vec();
         seen.sort_unstable();
         seen.dedup();
         let mut scratch = std::mem::take(&mut self.scratch);
@@ -147,7 +182,7 @@ impl CodeCache {
             .collect();
         memory.read_many(&mut requests);
         for (&address, request) in seen.iter().zip(&requests) {
-            self.update(address, request, memory, &mut on_new);
+            self.update(address, request, globals_of, memory, &mut on_new);
         }
         self.scratch = scratch;
         self.evict();
@@ -166,6 +201,7 @@ impl CodeCache {
         &mut self,
         address: u64,
         request: &ReadRequest<'_>,
+        globals_of: &dyn Fn(u64) -> Option<u64>,
         memory: &dyn Memory,
         on_new: &mut impl FnMut(&CodeInfo) -> CodeId,
     ) {
@@ -179,6 +215,8 @@ impl CodeCache {
         }
         let code = match request.result {
             Ok(()) => self.read(address, request.buffer, memory).map(|mut code| {
+                let file = std::mem::take(&mut code.info.file);
+                code.info.file = self.cells.name(file, || globals_of(address), memory);
                 code.id = on_new(&code.info);
                 code
             }),

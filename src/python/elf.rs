@@ -154,8 +154,10 @@ mod tests {
                 bytes[offset % length] = value;
             }
             if let Some(file) = ElfFile::parse(&bytes) {
-                let _ = file.symbols(["_PyRuntime", "Py_Version"]);
-                let _ = file.section_bytes(".rodata");
+                let [found] = file.symbols(["no such symbol"]);
+                prop_assert_eq!(found, None);
+                let section = file.section_bytes(".rodata");
+                prop_assert!(section.is_none_or(|section| section.len() <= bytes.len()));
             }
         }
     }

@@ -4,6 +4,7 @@
 //! [`frames`] a thread's frames, and [`code_object`] what their code objects are called. Which field lies where is
 //! data, in [`layout`]. Everything that is read is treated as hostile: bounded, checked, never trusted to end.
 
+mod cells;
 pub mod code_fields;
 pub mod code_object;
 pub mod dicts;

@@ -19,8 +19,9 @@ pub mod progress;
 pub mod verdict;
 pub mod waits;
 
-pub use build::{render_json, report};
+pub use build::{render_json, report, schema};
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -28,7 +29,7 @@ use std::collections::BTreeMap;
 pub const SCHEMA: u32 = 2;
 
 /// A whole summary.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Report {
     /// [`SCHEMA`].
     pub schema: u32,
@@ -98,6 +99,8 @@ pub struct Report {
     pub functions: Vec<FunctionRow>,
     /// Python lines.
     pub lines: Vec<FunctionRow>,
+    /// The same time by the line of the user's own code that is nearest to the leaf: with all that the line calls.
+    pub user_lines: Vec<FunctionRow>,
     /// Native functions.
     pub native_functions: Vec<FunctionRow>,
     /// Threads.
@@ -121,7 +124,7 @@ pub struct Report {
 }
 
 /// A process.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Process {
     /// Its pid.
     pub pid: i32,
@@ -162,7 +165,7 @@ pub struct Process {
 }
 
 /// A share's interval.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, JsonSchema, Serialize)]
 pub struct Interval {
     /// The share.
     pub share: f64,
@@ -175,7 +178,7 @@ pub struct Interval {
 }
 
 /// Intervals of all shares.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, JsonSchema, Serialize)]
 pub struct Intervals {
     /// By row.
     pub summary: BTreeMap<&'static str, Interval>,
@@ -186,7 +189,7 @@ pub struct Intervals {
 }
 
 /// Computation versus other.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default, JsonSchema, Serialize)]
 pub struct Itwinai {
     /// The host's time in operators over all.
     pub computation: f64,
@@ -195,7 +198,7 @@ pub struct Itwinai {
 }
 
 /// A function or line.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct FunctionRow {
     /// Its name.
     pub name: String,
@@ -213,7 +216,7 @@ pub struct FunctionRow {
 }
 
 /// A thread.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Thread {
     /// Its tid.
     pub tid: i32,
@@ -232,7 +235,7 @@ pub struct Thread {
 }
 
 /// Stop times.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, JsonSchema, Serialize)]
 pub struct StopTimes {
     /// Median.
     pub p50: f64,
@@ -243,7 +246,7 @@ pub struct StopTimes {
 }
 
 /// The sampler's figures.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Quality {
     /// Ticks a second that were carried out.
     pub rate_hz: f64,
@@ -287,6 +290,8 @@ pub struct Quality {
     pub skipped_for_budget: u64,
     /// Captures left out since a stop that was asked for before had not come yet.
     pub skipped_for_late_stop: u64,
+    /// Looks at training threads that were left out since every CPU was taken, and their processes took turns.
+    pub skipped_for_turn: u64,
     /// Stops that came late: after 2 ms, when the other threads had been seen to.
     pub stop_timeouts: u64,
     /// System calls that stops cut short, with EINTR or less than was asked for, at most: they may have ended so by themselves.

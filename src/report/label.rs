@@ -5,6 +5,7 @@ use crate::model::profile::{Function, Profile, ProfileProcess, Role};
 use crate::model::text::notebook_cell;
 pub use crate::model::text::package_path;
 use rustc_hash::FxHashMap;
+use std::borrow::Cow;
 
 /// Longest name in a box or a line of a list, characters.
 pub const SHORT: usize = 200;
@@ -52,11 +53,14 @@ pub fn short_file(file: &str) -> &str {
     }
 }
 
+/// The same; a cell of a notebook by its number.
+pub(crate) fn shown_file(file: &str) -> Cow<'_, str> {
+    notebook_cell(file).map_or(Cow::Borrowed(short_file(file)), Cow::Owned)
+}
+
 /// A function for a box: `forward (torch/nn/modules/conv.py:554)`, or the native function's short name.
 pub fn function_label(function: &Function, line: u32) -> String {
-    let cell = notebook_cell(&function.file);
-    let file = cell.as_deref().unwrap_or(short_file(&function.file));
-    label_in(function, &clean(file, SHORT), line)
+    label_in(function, &clean(&shown_file(&function.file), SHORT), line)
 }
 
 /// The same, with the whole path of its file.

@@ -1,12 +1,14 @@
 //! The summary for people: plain text, 80 columns, no colour needed.
 
 mod backward;
+mod brief;
 mod collectives;
 mod compile;
 mod conditions;
 pub mod diff;
 mod energy;
 pub(crate) mod format;
+mod functions;
 mod gpu_idle;
 pub(crate) mod lanes;
 mod modules;
@@ -28,9 +30,23 @@ use crate::report::command::shown_command;
 use format::{count, percent, printable, seconds};
 use std::fmt::Write;
 
+/// How much to print.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Detail {
+    /// Every table.
+    #[default]
+    Full,
+    /// What fits a screen: the verdict, and the five rows of each table that matter most.
+    Brief,
+    /// The same with the verdict at its end: for a terminal that shows the end of what was printed.
+    VerdictLast,
+}
+
 /// What to print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TextOptions {
+    /// How much of it.
+    pub detail: Detail,
     /// Also computation versus other, by itwinai's definition.
     pub itwinai: bool,
     /// Operators, functions, lines and threads in a table; twice as many modules.
@@ -59,6 +75,7 @@ pub enum By {
 impl Default for TextOptions {
     fn default() -> Self {
         Self {
+            detail: Detail::Full,
             itwinai: false,
             rows: 10,
             by: None,
@@ -71,6 +88,9 @@ pub(crate) const WIDTH: usize = 80;
 
 /// The summary of a profile. Nothing in it comes from the target without its control characters taken out.
 pub fn render_summary(profile: &Profile, analysis: &Analysis, options: TextOptions) -> String {
+    if options.detail != Detail::Full && options.by.is_none() {
+        return brief::brief(profile, analysis, options);
+    }
     let mut out = String::new();
     head(&mut out, profile, analysis);
     if let Some(by) = options.by {
@@ -79,10 +99,10 @@ pub fn render_summary(profile: &Profile, analysis: &Analysis, options: TextOptio
         return out;
     }
     verdict::verdict(&mut out, profile, analysis);
-    processes::ranks(&mut out, profile, analysis);
+    processes::ranks(&mut out, profile, analysis, usize::MAX);
     match analysis.primary() {
         Some(process) => {
-            tables::rows(&mut out, profile, process);
+            tables::rows(&mut out, profile, process, 0.0);
             if options.itwinai {
                 tables::itwinai(&mut out, process);
             }
@@ -94,13 +114,10 @@ pub fn render_summary(profile: &Profile, analysis: &Analysis, options: TextOptio
             backward::backward(&mut out, profile, process, options.rows);
             compile::compile(&mut out, process, options.rows);
             operators::operators(&mut out, profile, process, options.rows);
-            tables::functions(&mut out, profile, process, options.rows);
-            tables::threads(&mut out, profile, process, options.rows);
+            functions::functions(&mut out, profile, process, options.rows);
+            functions::threads(&mut out, profile, process, options.rows);
         }
-        None => {
-            out.push_str("\nNOTHING SAMPLED\n");
-            sentence(&mut out, "  ", &why_nothing(&profile.run));
-        }
+        None => nothing_sampled(&mut out, &profile.run),
     }
     lanes::lanes(&mut out, profile, analysis);
     gpu_idle::gpu_idle(&mut out, profile, analysis, options.rows);
@@ -137,7 +154,7 @@ fn alone(out: &mut String, profile: &Profile, analysis: &Analysis, by: By) {
                 progress::progress(out, profile, process);
                 progress::steps(out, profile, process);
             }
-            By::Line => tables::functions(out, profile, process, ALL),
+            By::Line => functions::functions(out, profile, process, ALL),
             By::Wait => {
                 waits::waits(out, profile, analysis, ALL);
                 collectives::collectives(out, profile, analysis, ALL);
@@ -155,14 +172,16 @@ fn alone(out: &mut String, profile: &Profile, analysis: &Analysis, by: By) {
 }
 
 /// Why there is no thread to report on, as far as the options tell.
-fn why_nothing(run: &RunInfo) -> String {
-    match &run.threads {
+fn nothing_sampled(out: &mut String, run: &RunInfo) {
+    out.push_str("\nNOTHING SAMPLED\n");
+    let why = match &run.threads {
         Some(pattern) => {
             format!("No thread with Python frames whose name matches /{pattern}/ was seen.")
         }
         None if run.gil_only => "No thread was seen with the GIL.".to_owned(),
         None => "No thread with Python frames was seen.".to_owned(),
-    }
+    };
+    sentence(out, "  ", &why);
 }
 
 /// What must be known before any figure is believed.
@@ -202,11 +221,7 @@ fn warnings(out: &mut String, profile: &Profile, analysis: &Analysis) {
 fn head(out: &mut String, profile: &Profile, analysis: &Analysis) {
     let run = &profile.run;
     let elapsed_ns = profile.end_ns.saturating_sub(profile.start_ns);
-    let command = match shown_command(&run.command, WIDTH) {
-        command if command.is_empty() => "(no command)".to_owned(),
-        command => command,
-    };
-    line(out, &[command]);
+    command(out, profile);
     let how = if run.launched { "launched" } else { "attached" };
     let mut facts = vec![
         format!("pid {}", run.pid),
@@ -222,15 +237,7 @@ fn head(out: &mut String, profile: &Profile, analysis: &Analysis) {
         }
         .to_owned(),
     );
-    if run.nonblocking {
-        facts.push("nonblocking".to_owned());
-    }
-    if run.gil_only {
-        facts.push("GIL holders only".to_owned());
-    }
-    if let Some(threads) = &run.threads {
-        facts.push(format!("threads /{}/", printable(threads)));
-    }
+    facts.extend(selection(run));
     wrapped(out, &facts, "| ");
     if let Some(process) = analysis.primary() {
         wrapped(out, &process_facts(profile, process, analysis), "| ");
@@ -248,6 +255,29 @@ fn head(out: &mut String, profile: &Profile, analysis: &Analysis) {
     warnings(out, profile, analysis);
 }
 
+fn command(out: &mut String, profile: &Profile) {
+    let command = match shown_command(&profile.run.command, WIDTH) {
+        command if command.is_empty() => "(no command)".to_owned(),
+        command => command,
+    };
+    line(out, &[command]);
+}
+
+/// Options that change what a sample may hold.
+fn selection(run: &RunInfo) -> Vec<String> {
+    let mut facts = Vec::new();
+    if run.nonblocking {
+        facts.push("nonblocking".to_owned());
+    }
+    if run.gil_only {
+        facts.push("GIL holders only".to_owned());
+    }
+    if let Some(threads) = &run.threads {
+        facts.push(format!("threads /{}/", printable(threads)));
+    }
+    facts
+}
+
 fn process_facts(profile: &Profile, process: &ProcessSummary, analysis: &Analysis) -> Vec<String> {
     let mut facts = Vec::new();
     if let Some(info) = profile
@@ -262,7 +292,9 @@ fn process_facts(profile: &Profile, process: &ProcessSummary, analysis: &Analysi
         match (info.has_torch, info.torch.is_empty()) {
             (_, false) => facts.push(format!("torch {}", printable(&info.torch))),
             (true, true) => facts.push("torch (version not read)".to_owned()),
-            (false, true) => facts.push("no torch".to_owned()),
+            // Libraries are known only where native frames are read.
+            (false, true) if profile.run.native => facts.push("no torch".to_owned()),
+            (false, true) => {}
         }
         if info.has_cuda {
             facts.push("CUDA".to_owned());

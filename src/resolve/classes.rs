@@ -3,15 +3,15 @@
 use super::ResolveInput;
 use super::batch_lines::BatchLines;
 use crate::model::category::{Activity, Phase};
-use crate::model::ids::{ProcessId, StackId};
+use crate::model::ids::{ProcessId, StackId, ThreadId};
 use crate::model::profile::{Function, ProfileFrame, ProfileProcess, ProfileSample, Role};
-use crate::model::sample::{Sample, ThreadState};
+use crate::model::sample::{Capture, Sample, ThreadState};
 use crate::model::stack_table::StackTable;
 use crate::torch::classify::{FunctionClass, Situation, Special, activity, at_exit, phase, row};
 use crate::torch::role::{ProcessFacts, ThreadFacts};
 use crate::torch::rules::native::Says;
 use crate::torch::rules::phases::thread_phase;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Classifies stacks, and remembers what it found.
 pub(super) struct Classifier<'a, 'i> {
@@ -192,6 +192,14 @@ impl<'a, 'i> Classifier<'a, 'i> {
             .iter()
             .map(|thread| fallback_phase(&thread.name, processes.get(thread.process.index())))
             .collect();
+        // Of a thread whose native frames are read else: what Python called is not known where it was not stopped.
+        let has_native: FxHashSet<ThreadId> = input
+            .samples
+            .iter()
+            .filter(|sample| sample.capture == Capture::Stopped)
+            .filter(|_| input.run.reads_running_native())
+            .map(|sample| sample.thread)
+            .collect();
         input
             .samples
             .iter()
@@ -199,7 +207,12 @@ impl<'a, 'i> Classifier<'a, 'i> {
                 let stack = mapped_stack(mapped, sample);
                 let situation =
                     Situation::new(&input.run.architecture, sample.state, sample.syscall);
-                let activity = self.activity(stack, situation);
+                let lacks_native =
+                    sample.capture == Capture::Unstopped && has_native.contains(&sample.thread);
+                let activity = match self.activity(stack, situation) {
+                    Activity::Python if lacks_native => Activity::Unclassified,
+                    activity => activity,
+                };
                 let phase = stack
                     .and_then(|stack| self.phase(stack))
                     .or_else(|| fallback.get(sample.thread.index()).copied())

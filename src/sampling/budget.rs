@@ -9,6 +9,9 @@ pub(super) struct Budget {
     fraction: f64,
     /// Fractions of a thread that are left from the ticks before.
     carried: f64,
+    /// How many threads that do not train ran in the last tick, and what those of them have to say that were passed over.
+    others: usize,
+    passed_over: Vec<u64>,
     /// Which of those with equal claims is next, among the running threads.
     turn: usize,
     window_stopped_ns: u64,
@@ -41,7 +44,7 @@ impl Claim {
 const FIRST_CLAIM: u64 = 8;
 /// A stop is taken to last this long before any was measured, ns.
 const EXPECTED_STOP_NS: f64 = 150_000.0;
-/// Time of running threads after which the controller looks at what it measured, ns.
+/// Time of running threads after which the controller takes in what it measured, ns.
 const WINDOW_NS: u64 = 250_000_000;
 
 impl Budget {
@@ -52,6 +55,8 @@ impl Budget {
             max_share,
             fraction: (max_share / expected).clamp(0.01, 1.0),
             carried: 1.0,
+            others: 0,
+            passed_over: Vec::new(),
             turn: 0,
             window_stopped_ns: 0,
             window_run_ns: 0,
@@ -59,29 +64,65 @@ impl Budget {
         }
     }
 
-    /// Which of the running threads to stop now: indices of those with the largest claims, largest first. Equal ones take turns
-    /// from tick to tick.
-    pub(super) fn choose(&mut self, claims: &[Claim]) -> Vec<usize> {
-        let running = claims.len();
-        let wanted = if self.is_overdrawn() {
-            0.0
-        } else if self.max_share.is_finite() {
-            self.carried = (self.carried + self.fraction * running as f64).min(running as f64);
-            self.carried.floor()
-        } else {
-            running as f64
-        };
-        if self.max_share.is_finite() {
-            self.carried -= wanted;
-        }
-        let first = self.turn;
-        let count = wanted as usize;
-        self.turn = self.turn.wrapping_add(count);
-        let mut order: Vec<usize> = (0..running)
-            .map(|offset| first.wrapping_add(offset) % running)
+    /// Which of the running threads that train to stop now, before it is known who else runs: indices of those with the largest claims,
+    /// largest first. Others are taken to run as they did in the last tick, and keep what is theirs. Once a tick, before [`Self::choose`].
+    pub(super) fn choose_trainers(&mut self, claims: &[Claim]) -> Vec<usize> {
+        let running = claims.len() + self.others;
+        let count = self.earn(running as f64, running as f64).min(running);
+        let sizes: Vec<u64> = claims
+            .iter()
+            .map(Claim::size)
+            .chain(std::mem::take(&mut self.passed_over))
             .collect();
-        order.sort_by_key(|&index| std::cmp::Reverse(claims.get(index).map(Claim::size)));
+        let mut order = self.in_order(&sizes);
         order.truncate(count);
+        order.retain(|&index| index < claims.len());
+        self.spend(order.len());
+        order
+    }
+
+    /// Which of the other running threads to stop now, in the same way. Equal ones take turns from tick to tick.
+    pub(super) fn choose(&mut self, claims: &[Claim]) -> Vec<usize> {
+        let expected = std::mem::replace(&mut self.others, claims.len());
+        let more = claims.len() as f64 - expected as f64;
+        let count = self.earn(more, f64::INFINITY).min(claims.len());
+        let sizes: Vec<u64> = claims.iter().map(Claim::size).collect();
+        let mut order = self.in_order(&sizes);
+        self.passed_over = order
+            .split_off(count)
+            .into_iter()
+            .filter_map(|index| sizes.get(index).copied())
+            .collect();
+        self.spend(order.len());
+        order
+    }
+
+    /// How many threads may be stopped now that `running` more of them are known to run; no more than `most` are saved up.
+    fn earn(&mut self, running: f64, most: f64) -> usize {
+        if self.is_overdrawn() {
+            0
+        } else if self.max_share.is_finite() {
+            self.carried = (self.carried + self.fraction * running).clamp(0.0, most);
+            self.carried as usize
+        } else {
+            usize::MAX
+        }
+    }
+
+    fn spend(&mut self, count: usize) {
+        self.turn = self.turn.wrapping_add(count);
+        if self.max_share.is_finite() {
+            self.carried -= count as f64;
+        }
+    }
+
+    /// Indices of claims of these sizes, the largest first.
+    fn in_order(&self, sizes: &[u64]) -> Vec<usize> {
+        let count = sizes.len();
+        let mut order: Vec<usize> = (0..count)
+            .map(|offset| self.turn.wrapping_add(offset) % count)
+            .collect();
+        order.sort_by_key(|&index| std::cmp::Reverse(sizes.get(index).copied()));
         order
     }
 
@@ -124,6 +165,12 @@ impl Budget {
 mod tests {
     use super::*;
 
+    /// Whom a tick stops: of those that train, and of the others.
+    fn tick(budget: &mut Budget, trainers: &[Claim], others: &[Claim]) -> (Vec<usize>, Vec<usize>) {
+        let trainers = budget.choose_trainers(trainers);
+        (trainers, budget.choose(others))
+    }
+
     /// Simulates a second of ticks in which each stop takes `stop_ns`; gives the share of running time that was stopped.
     fn share(
         budget: &mut Budget,
@@ -134,7 +181,7 @@ mod tests {
     ) -> f64 {
         let mut stopped = 0;
         for _ in 0..ticks {
-            let here = budget.choose(&vec![Claim::default(); running]).len() as u64 * stop_ns;
+            let here = tick(budget, &[], &vec![Claim::default(); running]).1.len() as u64 * stop_ns;
             stopped += here;
             budget.account(here, running as u64 * period_ns);
         }
@@ -164,7 +211,7 @@ mod tests {
         budget.account(500_000_000, 0);
         // 2 % of two running threads: 400 us a tick.
         let silent = (0..5_000).take_while(|_| {
-            let stops = budget.choose(&[Claim::default(); 2]).len();
+            let stops = tick(&mut budget, &[], &[Claim::default(); 2]).1.len();
             budget.account(0, 20_000_000);
             stops == 0
         });
@@ -176,7 +223,7 @@ mod tests {
         let mut budget = Budget::new(0.02, 1_000_000);
         let mut stops = [0; 7];
         for _ in 0..10_000 {
-            for index in budget.choose(&[Claim::default(); 7]) {
+            for index in tick(&mut budget, &[], &[Claim::default(); 7]).1 {
                 stops[index] += 1;
             }
             budget.account(100_000, 7_000_000);
@@ -197,7 +244,8 @@ mod tests {
         claims[others].is_first = true;
         let mut stops = vec![0; others + 1];
         for _ in 0..10_000 {
-            let chosen = budget.choose(&claims);
+            let (trainers, mut chosen) = tick(&mut budget, &claims[others..], &claims[..others]);
+            chosen.extend(trainers.iter().map(|_| others));
             for claim in &mut claims {
                 claim.deferred += 1;
             }
@@ -229,8 +277,8 @@ mod tests {
     fn no_bound_stops_everything() {
         let mut budget = Budget::new(f64::INFINITY, 1_000_000);
         let claims = [Claim::default(); 5];
-        assert_eq!(budget.choose(&claims).len(), 5);
+        assert_eq!(tick(&mut budget, &claims, &claims).1.len(), 5);
         budget.account(u64::MAX / 2, 1);
-        assert_eq!(budget.choose(&claims).len(), 5);
+        assert_eq!(tick(&mut budget, &claims, &claims).0.len(), 5);
     }
 }

@@ -11,6 +11,9 @@ const EXPECTED_NS: u64 = 10_000_000_000;
 const ALONE_NS: u64 = 1_000_000_000;
 const LONGEST_NS: u64 = 64_000_000_000;
 
+/// A thread that ran for so long since its last poll has left the call that it was woken in.
+const LEAST_RUN_NS: u64 = 1_000_000;
+
 /// The calls of one thread.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Calls {
@@ -19,6 +22,9 @@ pub(super) struct Calls {
     /// Up to when it is left alone, and how long that was.
     alone_until_ns: u64,
     alone_for_ns: u64,
+    /// How often it had given up its CPU at the last poll, and how often it did since because it was stopped.
+    switches: Option<u64>,
+    own_stops: u64,
 }
 
 impl Calls {
@@ -51,9 +57,35 @@ impl Calls {
         self.expected_until_ns = now_ns.saturating_add(LONGEST_NS);
     }
 
-    /// Whether a stop now would likely cut a call short. `may_have_slept`: since it was polled last.
-    pub(super) fn would_be_cut(&self, may_have_slept: bool, now_ns: u64) -> bool {
-        now_ns < self.alone_until_ns || may_have_slept && now_ns < self.expected_until_ns
+    /// It was stopped for a moment.
+    pub(super) fn was_stopped(&mut self) {
+        self.own_stops += 1;
+    }
+
+    /// Whether a stop now would likely cut a call short, of a thread that ran for `run_ns` since its last poll, of `tick_ns`.
+    /// `was_switched`: some other thread ran on its CPU meanwhile, or it slept. `switches` gives how often it gave up its CPU so far.
+    pub(super) fn would_be_cut(
+        &mut self,
+        (run_ns, tick_ns): (u64, u64),
+        was_switched: bool,
+        switches: impl FnOnce() -> Option<u64>,
+        now_ns: u64,
+    ) -> bool {
+        let before = self.switches.take();
+        let own_stops = std::mem::take(&mut self.own_stops);
+        if now_ns < self.alone_until_ns {
+            return true;
+        }
+        if now_ns >= self.expected_until_ns {
+            return false;
+        }
+        self.switches = switches();
+        let slept = match (before, self.switches) {
+            (Some(before), Some(now)) => now > before + own_stops,
+            _ => was_switched,
+        };
+        // One that hardly ran may have been woken in its call, and wait for a CPU since.
+        slept || run_ns < LEAST_RUN_NS.min(tick_ns / 2)
     }
 }
 
@@ -74,28 +106,48 @@ mod tests {
             instruction_pointer: 0,
         };
         calls.slept(&asleep(1, 100), 0);
+        // Ran for so long of a tick of 10 ms, and gave up its CPU so often by then.
+        let cut = |calls: &mut Calls, run_ns, switches, now_ns| {
+            calls.would_be_cut((run_ns, 10_000_000), true, || switches, now_ns)
+        };
         assert!(
-            !calls.would_be_cut(true, 0),
+            !cut(&mut calls, 0, None, 0),
             "a short write is done as a whole"
         );
         calls.slept(&asleep(1, 1 << 20), 0);
-        assert!(calls.would_be_cut(true, 5 * SECOND_NS));
-        assert!(!calls.would_be_cut(false, 5 * SECOND_NS), "it computes");
-        assert!(!calls.would_be_cut(true, 20 * SECOND_NS));
+        let now_ns = 5 * SECOND_NS;
+        assert!(cut(&mut calls, 9_000_000, None, now_ns), "it may sleep");
+        assert!(cut(&mut calls, 9_000_000, Some(7), now_ns));
+        assert!(
+            !cut(&mut calls, 2_000_000, Some(7), now_ns),
+            "it lost its CPU to others, and computes"
+        );
+        calls.was_stopped();
+        assert!(
+            !cut(&mut calls, 2_000_000, Some(8), now_ns),
+            "it was stopped"
+        );
+        assert!(cut(&mut calls, 2_000_000, Some(9), now_ns), "it slept");
+        assert!(cut(&mut calls, 100_000, Some(9), now_ns), "it hardly ran");
+        assert!(!cut(&mut calls, 0, Some(20), 20 * SECOND_NS));
     }
 
     #[test]
     fn what_is_cut_short_soon_again_is_left_alone_for_longer() {
+        // It computes.
+        let is_alone = |calls: &mut Calls, now_ns| {
+            calls.would_be_cut((9_000_000, 10_000_000), false, || None, now_ns)
+        };
         let mut calls = Calls::default();
         let mut now_ns = SECOND_NS;
         for times in [1, 2, 4, 8, 16, 32, 64, 64] {
             calls.stopped(Ending::CutShort, now_ns);
             now_ns += times * ALONE_NS;
-            assert!(calls.would_be_cut(false, now_ns - 1) && !calls.would_be_cut(false, now_ns));
+            assert!(is_alone(&mut calls, now_ns - 1) && !is_alone(&mut calls, now_ns));
         }
         // One that comes once in a while is none of a row.
         now_ns += 1_000 * SECOND_NS;
         calls.stopped(Ending::CutShort, now_ns);
-        assert!(!calls.would_be_cut(false, now_ns + ALONE_NS));
+        assert!(!is_alone(&mut calls, now_ns + ALONE_NS));
     }
 }

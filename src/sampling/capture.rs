@@ -260,7 +260,7 @@ pub(super) fn capture(
 /// The same of a thread that stands, whose `registers` are asked for last: the kernel gives them once the thread is off its CPU,
 /// some 10 us after it began to stand, while what it will not write to any more can be read at once. Where its stack is, is
 /// taken from its last stops, and read again where it was not there.
-pub(super) fn capture_standing(
+pub(super) fn capture_stopped(
     subject: Subject<'_>,
     plan: &mut ReadPlan,
     stack_buffer: Vec<u8>,

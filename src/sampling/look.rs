@@ -34,6 +34,8 @@ pub struct LookedProcess {
     pub pid: i32,
     /// Its interpreter, where one was found.
     pub interpreter: Option<Arc<Interpreter>>,
+    /// How often it was seen to have replaced its program (exec) during the snapshot.
+    pub execs: u32,
     /// Its threads.
     pub threads: Vec<LookedThread>,
 }

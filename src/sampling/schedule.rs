@@ -1,17 +1,17 @@
-//! When to look.
+//! When to poll.
 //!
-//! Time is cut into strata of one period; each is looked at once, at a random moment within it. A fixed distance would lock
-//! on to training steps of a multiple of it; a random moment in every stratum cannot, and each look stands for exactly its
-//! stratum. A look that is late by less than a period (or half a millisecond) still is its stratum's; one that comes later stands for the strata that
-//! went by, too, so shares stay right under load. The time that threads stand because of a look is theirs besides; the strata
-//! that follow are shorter by it, so that as many looks come to a second.
+//! Time is cut into strata of one period; each is polled once, at a random moment within it. A fixed distance would lock
+//! on to training steps of a multiple of it; a random moment in every stratum cannot, and each poll stands for exactly its
+//! stratum. A poll that is late by less than a period (or half a millisecond) still is its stratum's; one that comes later stands for the strata that
+//! went by, too, so shares stay right under load. The time that threads are stopped because of a poll is theirs besides; the strata
+//! that follow are shorter by it, so that as many polls come to a second.
 
-/// A thread that sleeps to a moment wakes up so much later on a virtual machine, at any rate of looks.
+/// A thread that sleeps to a moment wakes up so much later on a virtual machine, at any rate of polls.
 const PROMPT_NS: u64 = 200_000;
-/// Looks that are late by less are caught up with one after the other, at the highest rates too.
+/// Polls that are late by less are caught up with one after the other, at the highest rates too.
 const SLACK_NS: u64 = 500_000;
 
-/// One look.
+/// One poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tick {
     /// Start of the time that it stands for, CLOCK_MONOTONIC.
@@ -20,7 +20,7 @@ pub(super) struct Tick {
     pub(super) end_ns: u64,
     /// Whether it began more than half a period after its moment, and not just as soon as a thread wakes up.
     pub(super) late: bool,
-    /// Strata that went by without a look of their own.
+    /// Strata that went by without a poll of their own.
     pub(super) missed: u64,
 }
 
@@ -31,7 +31,7 @@ impl Tick {
     }
 }
 
-/// The schedule of looks.
+/// The schedule of polls.
 #[derive(Debug)]
 pub(super) struct Schedule {
     period_ns: u64,
@@ -45,7 +45,7 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
-    /// A schedule of `rate_hz` looks a second from `start_ns` on.
+    /// A schedule of `rate_hz` polls a second from `start_ns` on.
     pub(super) fn new(rate_hz: f64, start_ns: u64, seed: u64) -> Self {
         let period_ns = ((1e9 / rate_hz) as u64).clamp(10_000, 60_000_000_000);
         let mut schedule = Self {
@@ -57,27 +57,27 @@ impl Schedule {
             random: seed | 1,
         };
         schedule.draw();
-        // The first look comes at once: a user who attaches wants to see something.
+        // The first poll comes at once: a user who attaches wants to see something.
         schedule.moment_ns = start_ns;
         schedule
     }
 
-    /// The nominal distance of looks, ns.
+    /// The nominal distance of polls, ns.
     pub(super) fn period_ns(&self) -> u64 {
         self.period_ns
     }
 
-    /// Start of the time that no look stands for yet, CLOCK_MONOTONIC.
+    /// Start of the time that no poll stands for yet, CLOCK_MONOTONIC.
     pub(super) fn stratum_ns(&self) -> u64 {
         self.stratum_ns
     }
 
-    /// The moment of the next look.
+    /// The moment of the next poll.
     pub(super) fn next_ns(&self) -> u64 {
         self.moment_ns
     }
 
-    /// Takes the next look, which begins at `now_ns`, and plans the one after it.
+    /// Takes the next poll, which begins at `now_ns`, and plans the one after it.
     pub(super) fn take(&mut self, now_ns: u64) -> Tick {
         let late_ns = now_ns.saturating_sub(self.moment_ns);
         let late = late_ns > (self.period_ns / 2).max(PROMPT_NS);
@@ -97,9 +97,9 @@ impl Schedule {
         }
     }
 
-    /// Puts all that is to come off by `by_ns`: for that long threads stood because of the look before.
+    /// Puts all that is to come off by `by_ns`: for that long threads were stopped because of the poll before.
     ///
-    /// Such time is no part of any stratum. It begins at a look, so no other look would fall into it as often as into the rest,
+    /// Such time is no part of any stratum. It begins at a poll, so no other poll would fall into it as often as into the rest,
     /// and running threads, which alone are stopped, would seem to run for less than they do.
     pub(super) fn put_off(&mut self, by_ns: u64) {
         self.stratum_ns += by_ns;
@@ -126,7 +126,7 @@ impl Schedule {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
-        // Before its moment is drawn: a look that stands for its stratum's length is right whatever that is.
+        // Before its moment is drawn: a poll that stands for its stratum's length is right whatever that is.
         let shorter_ns = self.behind_ns.min(self.period_ns / 2);
         self.behind_ns -= shorter_ns;
         self.length_ns = self.period_ns - shorter_ns;
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_that_a_look_took_is_in_no_stratum() {
+    fn time_that_a_poll_took_is_in_no_stratum() {
         let mut schedule = Schedule::new(1000.0, 0, 7);
         let tick = schedule.take(0);
         let planned = schedule.next_ns();
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_look_stands_for_the_time_that_went_by() {
+    fn a_late_poll_stands_for_the_time_that_went_by() {
         let mut schedule = Schedule::new(100.0, 0, 7);
         schedule.take(0);
         let missed = (45_000_000 - schedule.next_ns()) / 10_000_000;
@@ -180,40 +180,40 @@ mod tests {
         assert_eq!(schedule.take(schedule.next_ns()).start_ns, end_ns);
     }
 
-    /// Looks of `take_ns` in a second of a schedule of 1,000 Hz, each begun `wake_ns` after its moment or when the one before is
-    /// over; every look's stops take `stop_ns`. Also how long all strata are.
-    fn looks_in_a_second(wake_ns: u64, take_ns: u64, stop_ns: u64) -> (u64, u64) {
+    /// Polls of `take_ns` in a second of a schedule of 1,000 Hz, each begun `wake_ns` after its moment or when the one before is
+    /// over; every poll's stops take `stop_ns`. Also how long all strata are.
+    fn polls_in_a_second(wake_ns: u64, take_ns: u64, stop_ns: u64) -> (u64, u64) {
         let mut schedule = Schedule::new(1000.0, 0, 7);
-        let (mut now_ns, mut looks, mut weight_ns) = (0, 0, 0);
+        let (mut now_ns, mut polls, mut weight_ns) = (0, 0, 0);
         while now_ns < 1_000_000_000 {
             now_ns = now_ns.max(schedule.next_ns() + wake_ns);
             let tick = schedule.take(now_ns);
-            looks += 1;
+            polls += 1;
             weight_ns += tick.weight_ns();
             schedule.put_off(stop_ns);
             now_ns += take_ns + stop_ns;
         }
-        (looks, weight_ns)
+        (polls, weight_ns)
     }
 
     #[test]
-    fn a_late_wake_up_costs_no_look() {
+    fn a_late_wake_up_costs_no_poll() {
         for (wake_ns, take_ns) in [(100_000, 50_000), (800_000, 100_000), (0, 900_000)] {
-            let (looks, weight_ns) = looks_in_a_second(wake_ns, take_ns, 0);
+            let (polls, weight_ns) = polls_in_a_second(wake_ns, take_ns, 0);
             assert!(
-                (995..=1_005).contains(&looks),
-                "{wake_ns} {take_ns}: {looks}"
+                (995..=1_005).contains(&polls),
+                "{wake_ns} {take_ns}: {polls}"
             );
             assert!(weight_ns.abs_diff(1_000_000_000) < 5_000_000);
         }
     }
 
     #[test]
-    fn stops_cost_no_look() {
+    fn stops_cost_no_poll() {
         for stop_ns in [30_000, 300_000] {
-            let (looks, weight_ns) = looks_in_a_second(50_000, 50_000, stop_ns);
-            assert!((995..=1_005).contains(&looks), "{stop_ns}: {looks}");
-            let sampled_ns = 1_000_000_000 - looks * stop_ns;
+            let (polls, weight_ns) = polls_in_a_second(50_000, 50_000, stop_ns);
+            assert!((995..=1_005).contains(&polls), "{stop_ns}: {polls}");
+            let sampled_ns = 1_000_000_000 - polls * stop_ns;
             assert!(
                 weight_ns.abs_diff(sampled_ns) < 5_000_000,
                 "{stop_ns}: {weight_ns}"

@@ -13,7 +13,7 @@ use super::worker::{Inbox, Worker};
 use crate::gpu::collector::{self, GpuOptions};
 use crate::model::segment::Segment;
 use crate::os::access::try_read_memory;
-use crate::os::own_thread::OwnThread;
+use crate::os::own_thread::{OwnThread, ask};
 use crate::os::priority::run_behind;
 use crate::os::process_info::read_stat;
 use crate::os::redaction::Redaction;
@@ -151,11 +151,14 @@ impl Session {
         if read_stat(root_pid).is_err() {
             return Err(SessionError::NoSuchProcess(root_pid));
         }
-        if !options.leave_out.contains(&root_pid) {
-            try_read_memory(root_pid).map_err(|error| SessionError::PermissionDenied {
+        // What does not answer is not refused: it may answer later.
+        if !options.leave_out.contains(&root_pid)
+            && let Some(Err(error)) = ask(move || try_read_memory(root_pid))?.answer()
+        {
+            return Err(SessionError::PermissionDenied {
                 pid: root_pid,
                 detail: error.to_string(),
-            })?;
+            });
         }
         // Threads inherit the mask: a stop of the target must wake the tracer and nobody else.
         block_child_signals();
@@ -211,7 +214,7 @@ impl Session {
             let once = options.once;
             let tracer = Tracer::new(options, tracer_control.clone(), events, outbox, launched);
             match once {
-                true => tracer.look_once(&look_sender),
+                true => tracer.snapshot(&look_sender),
                 false => tracer.run(),
             }
             tracer_control.set_finished();
@@ -280,8 +283,16 @@ impl Session {
     ///
     /// # Errors
     /// None so far; what went wrong while writing is in [`SessionEnd`].
-    pub fn stop(self) -> Result<SessionEnd, SessionError> {
+    pub fn stop(mut self) -> Result<SessionEnd, SessionError> {
         self.control.request_stop();
+        // All that hang do so at the same time.
+        while !self.tracer.has_ended() && !self.tracer.hangs() {
+            self.worker.hangs();
+            self.others.iter_mut().for_each(|thread| {
+                thread.hangs();
+            });
+            std::thread::sleep(POLL);
+        }
         let (mut died, mut hangs) = (false, false);
         let mut end = |mut thread: OwnThread| {
             while !thread.has_ended() && !thread.hangs() {
@@ -296,12 +307,13 @@ impl Session {
             self.control.abandon_tracer();
         }
         // What it was given last it hands to the writer, which ends after it.
+        let [fallback, keeper] = self.others;
         if end(self.worker) {
             end(self.writer);
+            // It waits for the worker's orders, or for its end.
+            end(fallback);
         }
-        self.others.into_iter().for_each(|thread| {
-            end(thread);
-        });
+        end(keeper);
         let mut error = self
             .error
             .lock()

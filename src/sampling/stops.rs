@@ -1,18 +1,18 @@
-//! Stopping the chosen threads of a tick, one after the other: asked, awaited, read, let go.
+//! Stopping a thread: asked, awaited, read, let go; and the stops that are still outstanding.
 
 use crate::os::clock::monotonic_ns;
 use crate::os::stop::{Collected, Interrupting, StopError, StoppedThread, wait_for_any_stop};
 use std::sync::LazyLock;
 use std::time::Duration;
 
-/// How long to look again and again before going to sleep for the stop: waking up costs more than most stops last. On a virtual
+/// How long to poll before going to sleep for the stop: waking up costs more than most stops last. On a virtual
 /// machine the interrupt alone takes 35 to 100 us to arrive (mean of some 600, at 100 Hz).
 const SPIN_NS: u64 = 200_000;
 /// The same where as many threads run as there are CPUs.
 const CROWDED_SPIN_NS: u64 = 5_000;
 /// How long to wait for threads that do not stop: a thread that waits for a CPU stops when it gets one, and is read then.
 const DEADLINE_NS: u64 = 2_000_000;
-/// Longest sleep between two looks. It bounds by how much the measured stop may exceed the true one.
+/// Longest sleep between two polls. It bounds by how much the measured stop may exceed the true one.
 pub(super) const NAP: Duration = Duration::from_micros(250);
 /// The same where each thread is read once, and not a hundred times a second.
 pub(super) const SHORT_NAP: Duration = Duration::from_micros(40);
@@ -23,9 +23,9 @@ static CPUS: LazyLock<usize> =
 
 /// What a thread was asked that has not been answered yet: to stop, or, where it was killed while it was stopped, to be waited for.
 ///
-/// Nothing is seized while there is one. PTRACE_SEIZE waits for the process's cred_guard_mutex (ptrace_attach, kernel/ptrace.c), which an
-/// exec holds until all other threads are gone, and a traced one is gone only when its tracer has waited for it: a tracer that
-/// waits for the mutex instead hangs with its target. With nothing outstanding that wait harms nobody.
+/// Nothing of its process is seized while there is one. PTRACE_SEIZE waits for the process's cred_guard_mutex (ptrace_attach,
+/// kernel/ptrace.c), which an exec holds until all other threads are gone, and a traced one is gone only when its tracer has waited for it:
+/// a tracer that waits for the mutex instead hangs with its target. With nothing outstanding there that wait harms nobody.
 #[derive(Debug, Default)]
 pub(super) struct LateStops {
     pending: Vec<Interrupting>,
@@ -55,9 +55,69 @@ impl LateStops {
         resumed.stopped_ns
     }
 
+    /// Asks a thread to stop, calls `read` with it when it is stopped, and lets it go. What became of it, and for how long it was dealt
+    /// with, ns.
+    pub(super) fn stop(
+        &mut self,
+        request: Request,
+        wait: Wait,
+        read: impl FnOnce(&StoppedThread),
+    ) -> (Outcome, u64) {
+        let begun_ns = monotonic_ns();
+        if self.has_of(request.leader) || (request.is_asleep && begun_ns > wait.sleepers_until_ns) {
+            return (Outcome::NotAsked, 0);
+        }
+        let asked = Interrupting::request(request.tid, request.leader, request.is_own_child);
+        let outcome = match asked {
+            Ok(interrupting) => self.await_stop(interrupting, wait, read),
+            Err(error) => Outcome::Failed(error),
+        };
+        (outcome, monotonic_ns() - begun_ns)
+    }
+
+    fn await_stop(
+        &mut self,
+        mut interrupting: Interrupting,
+        wait: Wait,
+        read: impl FnOnce(&StoppedThread),
+    ) -> Outcome {
+        let begun_ns = monotonic_ns();
+        loop {
+            match interrupting.collect() {
+                Collected::Stopped(stopped) => {
+                    read(&stopped);
+                    return Outcome::Resumed(self.resume(stopped));
+                }
+                Collected::Pending(pending) => interrupting = pending,
+                Collected::Gone => return Outcome::Gone,
+                Collected::Replaced(replaced) => {
+                    self.pending.push(replaced);
+                    return Outcome::Gone;
+                }
+            }
+            let now_ns = monotonic_ns();
+            if now_ns > begun_ns + DEADLINE_NS {
+                self.pending.push(interrupting);
+                return Outcome::TimedOut;
+            }
+            if now_ns > begun_ns + wait.spin_ns {
+                wait_for_any_stop(wait.nap);
+            } else {
+                std::hint::spin_loop();
+            }
+        }
+    }
+
     /// Whether nothing is outstanding.
     pub(super) fn is_empty(&self) -> bool {
         self.pending.is_empty()
+    }
+
+    /// Whether something is outstanding of the process with this first thread.
+    pub(super) fn has_of(&self, leader: i32) -> bool {
+        self.pending
+            .iter()
+            .any(|interrupting| interrupting.leader() == leader)
     }
 
     /// Whether this thread may still stop for us, or is stopped and was not collected yet.
@@ -74,7 +134,7 @@ pub(super) enum Outcome {
     Resumed(u64),
     /// It had not stopped by the deadline.
     TimedOut,
-    /// It was not asked: another had not answered yet, or others took all the time there was for it.
+    /// It was not asked: another of its process had not answered yet, or others took all the time there was for it.
     NotAsked,
     /// It could not be asked.
     Failed(StopError),
@@ -95,73 +155,36 @@ pub(super) struct Request {
     pub(super) is_asleep: bool,
 }
 
-/// Asks one of `requests` after the other to stop, calls `read` with it when it is stopped, and lets it go before the next is asked.
-/// `done` is told what became of each, and for how long it was dealt with, ns. `nap` is the longest sleep between two polls. Sleepers are
-/// asked for as long as CLOCK_MONOTONIC shows less than `sleepers_until_ns`. `gives_way` where one of the threads waits for the very CPU
-/// that the caller runs on.
-pub(super) fn stop_each(
-    requests: &[Request],
+/// How stops are awaited.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wait {
+    /// How long to poll without a sleep, and the longest sleep between two polls afterwards.
+    spin_ns: u64,
     nap: Duration,
-    gives_way: bool,
     sleepers_until_ns: u64,
-    late: &mut LateStops,
-    mut read: impl FnMut(usize, &StoppedThread),
-    mut done: impl FnMut(usize, Outcome, u64),
-) {
-    // With as many threads as CPUs the one that is asked may be waiting for the CPU that we spin on.
-    let spin_ns = if gives_way {
-        0
-    } else if requests.len() < *CPUS {
-        SPIN_NS
-    } else {
-        CROWDED_SPIN_NS
-    };
-    for (index, request) in requests.iter().enumerate() {
-        let begun_ns = monotonic_ns();
-        if !late.is_empty() || (request.is_asleep && begun_ns > sleepers_until_ns) {
-            done(index, Outcome::NotAsked, 0);
-            continue;
-        }
-        let outcome = match Interrupting::request(request.tid, request.leader, request.is_own_child)
-        {
-            Ok(interrupting) => await_stop(interrupting, (spin_ns, nap), late, |stopped| {
-                read(index, stopped);
-            }),
-            Err(error) => Outcome::Failed(error),
-        };
-        done(index, outcome, monotonic_ns() - begun_ns);
-    }
 }
 
-fn await_stop(
-    mut interrupting: Interrupting,
-    (spin_ns, nap): (u64, Duration),
-    late: &mut LateStops,
-    read: impl FnOnce(&StoppedThread),
-) -> Outcome {
-    let begun_ns = monotonic_ns();
-    loop {
-        match interrupting.collect() {
-            Collected::Stopped(stopped) => {
-                read(&stopped);
-                return Outcome::Resumed(late.resume(stopped));
-            }
-            Collected::Pending(pending) => interrupting = pending,
-            Collected::Gone => return Outcome::Gone,
-            Collected::Replaced(replaced) => {
-                late.pending.push(replaced);
-                return Outcome::Gone;
-            }
-        }
-        let now_ns = monotonic_ns();
-        if now_ns > begun_ns + DEADLINE_NS {
-            late.pending.push(interrupting);
-            return Outcome::TimedOut;
-        }
-        if now_ns > begun_ns + spin_ns {
-            wait_for_any_stop(nap);
+impl Wait {
+    /// For `requests` stops of a tick. Sleepers are asked for as long as CLOCK_MONOTONIC shows less than `sleepers_until_ns`. `gives_way`
+    /// where one of the threads waits for the very CPU that the caller runs on.
+    pub(super) fn new(
+        requests: usize,
+        nap: Duration,
+        gives_way: bool,
+        sleepers_until_ns: u64,
+    ) -> Self {
+        // With as many threads as CPUs the one that is asked may be waiting for the CPU that we spin on.
+        let spin_ns = if gives_way {
+            0
+        } else if requests < *CPUS {
+            SPIN_NS
         } else {
-            std::hint::spin_loop();
+            CROWDED_SPIN_NS
+        };
+        Self {
+            spin_ns,
+            nap,
+            sleepers_until_ns,
         }
     }
 }

@@ -1,62 +1,58 @@
-//! The thread that traces, and does nothing else: at each tick it asks the kernel which threads ran, reads sleepers as they
-//! are, stops what runs for one read, and hands the copies on.
+//! The thread that traces, and does nothing else. At each tick it does four things, each a part of its own:
+//!
+//! - [`poll`]: asks the kernel which threads ran since the last tick, and where the others sleep;
+//! - [`decide`]: chooses who is captured and how, so that stops stay within their budget;
+//! - [`capture`]: reads sleepers as they are, stops what runs for one read, and resumes it;
+//! - [`account`]: a ledger for each thread, of what its samples stand for.
 
+mod account;
+mod capture;
 mod crowd;
+mod decide;
 mod events;
+mod gil;
 mod listing;
-mod look;
 mod once;
-mod stopping;
+mod outcomes;
+mod poll;
+mod precedence;
+mod process;
+mod spare;
+mod thread;
+mod tick;
 
-use super::budget::Budget;
-use super::capture::Buffers;
 use super::control::Control;
 use super::keeper::KeeperEvent;
 use super::outbox::Outbox;
-use super::raw::{FlushFacts, Message, NamedStack, RawSample, Stretch};
-use super::schedule::{Schedule, Tick};
+use super::raw::{FlushFacts, Message, RawSample};
+use super::schedule::Schedule;
 use super::session::{SEGMENT, SessionOptions};
-use super::stops::{LateStops, NAP};
-use super::traced::{Passed, Reached, Seen, TracedProcess, TracedThread};
-use crate::memory::SnapshotMemory;
 use crate::model::frame::Partial;
 use crate::model::quality::Quality;
-use crate::model::sample::{Capture, Gil, ThreadState};
+use crate::model::sample::Capture as Method;
 use crate::os::clock::{monotonic_ns, own_cpu_ns, sleep_until, wake_precisely};
 use crate::os::new_pids::NewestPid;
-use crate::os::placement::Placement;
-use crate::os::priority::{Ahead, InFront};
-use crate::os::stop::{block_child_signals, wait_for_any_stop};
-use crate::os::threads::{SchedStat, ThreadFiles, Whereabouts};
-use crate::python::frames::PythonStack;
+use crate::os::stop::block_child_signals;
+use crate::os::threads::{SchedStat, ThreadFiles};
+use account::{Charged, Reached};
+use capture::Capture;
 use crossbeam_channel::Receiver;
-use crowd::{Crowd, running_threads};
+use decide::Decide;
+use poll::Poll;
+use precedence::Event;
+use process::TracedProcess;
 use std::sync::Arc;
-use std::time::Duration;
+use thread::Seen;
 
 /// The first segment, where somebody watches.
 const FIRST_NS: u64 = 150_000_000;
-/// Longest sleep between looks at what the rest of torchspy wants.
+/// Longest sleep before it is asked what the rest of torchspy wants.
 const NAP_NS: u64 = 20_000_000;
 
 /// How long the first tick waits for the interpreters of a program that runs already.
 const ATTACH_NS: u64 = 500_000_000;
 /// How long, at the end, threads are waited for that were asked to stop and have not yet.
 const LATE_STOPS_NS: u64 = 500_000_000;
-
-/// A running thread of this tick.
-#[derive(Clone, Copy, Debug)]
-struct Candidate {
-    process: usize,
-    thread: usize,
-    run_ns: u64,
-    queue_ns: u64,
-    slices: u64,
-    /// A sleeper whose registers are needed, and not a running thread.
-    asleep: Option<Whereabouts>,
-    /// It runs, and a stop would likely cut its system call short.
-    keeps_running: bool,
-}
 
 /// The tracer's state.
 pub(super) struct Tracer {
@@ -67,14 +63,13 @@ pub(super) struct Tracer {
     processes: Vec<TracedProcess>,
     next_process: usize,
     next_thread: usize,
-    buffers: Buffers,
-    // Boxes travel to the worker and back as they are.
-    #[expect(clippy::vec_box)]
-    spare: Vec<Box<RawSample>>,
-    late: LateStops,
-    budget: Budget,
+    poll: Poll,
+    decide: Decide,
+    capture: Capture,
     schedule: Schedule,
-    /// Up to where the looks so far, and the stops of theirs, account for time.
+    /// The longest stop of the tick, ns.
+    longest_stop_ns: u64,
+    /// Up to where the polls so far, and the stops of theirs, account for time.
     reached: Reached,
     quality: Quality,
     segment_start_ns: u64,
@@ -82,11 +77,6 @@ pub(super) struct Tracer {
     flush_ns: u64,
     own_cpu_ns: u64,
     own_queue: (ThreadFiles, SchedStat),
-    ahead: Ahead,
-    /// While threads are stopped, or asked to stop.
-    in_front: Option<InFront>,
-    placement: Placement,
-    crowd: Crowd,
     launched_pid: Option<i32>,
     /// The newest pid of the machine, and what it was at the last tick.
     newest: (NewestPid, Option<u64>),
@@ -102,7 +92,6 @@ impl Tracer {
     ) -> Self {
         let now_ns = monotonic_ns();
         let schedule = Schedule::new(options.rate_hz, now_ns, now_ns ^ 0x9e37_79b9_7f4a_7c15);
-        let budget = Budget::new(options.max_stopped, schedule.period_ns());
         let first_ns = match options.segment < SEGMENT {
             true => FIRST_NS,
             false => SEGMENT.as_nanos() as u64,
@@ -111,6 +100,9 @@ impl Tracer {
         let own_files = ThreadFiles::open(own_pid, nix::unistd::gettid().as_raw());
         let own_stat = own_files.schedstat().unwrap_or_default();
         Self {
+            poll: Poll::new(&options),
+            decide: Decide::new(&options, schedule.period_ns()),
+            capture: Capture::new(&options),
             options,
             control,
             events,
@@ -118,11 +110,8 @@ impl Tracer {
             processes: Vec::new(),
             next_process: 0,
             next_thread: 0,
-            buffers: Buffers::default(),
-            spare: Vec::new(),
-            late: LateStops::default(),
-            budget,
             schedule,
+            longest_stop_ns: 0,
             reached: Reached {
                 ns: now_ns,
                 ticks: 0,
@@ -132,10 +121,6 @@ impl Tracer {
             flush_ns: now_ns + first_ns,
             own_cpu_ns: own_cpu_ns(),
             own_queue: (own_files, own_stat),
-            ahead: Ahead::default(),
-            in_front: None,
-            placement: Placement::default(),
-            crowd: Crowd::default(),
             launched_pid,
             newest: (NewestPid::open(), None),
         }
@@ -145,8 +130,8 @@ impl Tracer {
     pub(super) fn run(mut self) {
         block_child_signals();
         wake_precisely();
-        self.ahead = Ahead::prepare();
-        self.placement = Placement::of_this_thread();
+        self.capture.prepare();
+        self.decide.crowd.prepare();
         self.wait_for_interpreters();
         let mut ever = false;
         while !self.control.stop_requested() {
@@ -181,16 +166,16 @@ impl Tracer {
 
     fn rest(&mut self, now_ns: u64) {
         let until = self.schedule.next_ns().min(now_ns + NAP_NS);
-        if self.late.is_empty() {
-            sleep_until(until);
-        } else {
+        if self.capture.is_outstanding() {
             // Short naps, for the same reason as within a tick.
-            wait_for_any_stop(Duration::from_nanos((until - now_ns).max(1)).min(NAP));
+            Capture::nap(until - now_ns);
             self.take_late();
+        } else {
+            sleep_until(until);
         }
     }
 
-    /// Lets go of everything and stands still until the session goes on.
+    /// Lets go of everything and waits until the session goes on.
     fn pause(&mut self) {
         let end_ns = monotonic_ns();
         self.release_late_stops();
@@ -209,7 +194,7 @@ impl Tracer {
         let paused_ns = now_ns.saturating_sub(self.reached.ns);
         for process in &mut self.processes {
             process.named_ns = now_ns;
-            process.put_off(paused_ns);
+            process.postpone(self.reached, paused_ns);
         }
         self.schedule.restart(now_ns);
         self.reached.ns += paused_ns;
@@ -231,57 +216,15 @@ impl Tracer {
         self.flush_ns = now_ns + self.options.segment.as_nanos() as u64;
     }
 
-    /// Waits, a bounded time, for threads that were asked to stop and have not yet: none may be left behind stopped. If
-    /// torchspy ends before they stop, the kernel lets them go.
+    /// Awaits what was asked to stop and has not yet, for a bounded time.
     fn release_late_stops(&mut self) {
         // By the clock: on a loaded machine a short nap takes long.
-        let deadline_ns = monotonic_ns() + LATE_STOPS_NS;
-        while !self.late.is_empty() && monotonic_ns() < deadline_ns {
-            wait_for_any_stop(Duration::from_millis(5));
-            for stopped in self.late.arrived() {
-                self.late.resume(stopped);
-            }
-        }
-        self.in_front = None;
-    }
-
-    fn tick(&mut self, tick: Tick) {
-        self.quality.ticks += 1;
-        self.call_keeper();
-        self.quality.late_ticks += u64::from(tick.late);
-        self.quality.missed_ticks += tick.missed;
-        self.take_recycled();
-        self.take_late();
-        let mut candidates = Vec::new();
-        for index in 0..self.processes.len() {
-            self.look_at_process(index, tick, &mut candidates);
-        }
-        self.reached = self.reached_after(tick);
-        let running = running_threads(&candidates);
-        self.take_candidates(candidates, tick);
-        self.choose_cpu(&running, tick);
-        self.remove_exited();
-        let threads = self
-            .processes
-            .iter()
-            .map(|process| process.threads.len())
-            .sum();
-        self.control
-            .show_tick(self.processes.len(), threads, self.budget.is_limiting());
+        self.capture.release(monotonic_ns() + LATE_STOPS_NS);
     }
 
     fn take_recycled(&mut self) {
-        while let Some(mut sample) = self.outbox.recycled() {
-            self.buffers.reclaim(&mut sample);
-            self.spare.push(sample);
-        }
-    }
-
-    /// Up to where time is accounted for once every thread was looked at in `tick`.
-    fn reached_after(&self, tick: Tick) -> Reached {
-        Reached {
-            ns: tick.end_ns,
-            ticks: self.reached.ticks + 1,
+        while let Some(sample) = self.outbox.recycled() {
+            self.capture.recycle(sample);
         }
     }
 
@@ -294,94 +237,7 @@ impl Tracer {
         }
     }
 
-    /// A stretch of this tick, with what was passed over before while the thread did the same: ran, or slept.
-    fn stretch(
-        &mut self,
-        index: usize,
-        at: usize,
-        tick: Tick,
-        (run_ns, queue_ns): (u64, u64),
-        capture: Capture,
-    ) -> Stretch {
-        let thread = &mut self.processes[index].threads[at];
-        let deferred = match (capture.is_fresh(), thread.state) {
-            (true, ThreadState::Running) => std::mem::take(&mut thread.deferred),
-            (true, _) => std::mem::take(&mut thread.deferred_sleep),
-            (false, _) => Passed::default(),
-        };
-        let skipped = std::mem::take(&mut thread.skipped);
-        let earlier_ns = deferred.weight_ns + skipped.weight_ns;
-        Stretch {
-            thread: thread.id,
-            start_ns: tick.start_ns.saturating_sub(earlier_ns),
-            weight_ns: tick.weight_ns() + earlier_ns,
-            ticks: 1 + deferred.ticks + skipped.ticks,
-            capture,
-            state: thread.state,
-            syscall: None,
-            gil: Gil::Unknown,
-            gil_holder: None,
-            run_ns: run_ns + deferred.run_ns,
-            queue_ns: queue_ns + deferred.queue_ns,
-        }
-    }
-
-    /// A candidate's sample, with nothing in it yet.
-    fn sample(&mut self, candidate: Candidate) -> Box<RawSample> {
-        let process = &self.processes[candidate.process];
-        let thread = &process.threads[candidate.thread];
-        let stretch = Stretch {
-            thread: thread.id,
-            start_ns: 0,
-            weight_ns: 0,
-            ticks: 0,
-            capture: Capture::Unread,
-            state: thread.state,
-            syscall: None,
-            gil: Gil::Unknown,
-            gil_holder: None,
-            run_ns: 0,
-            queue_ns: 0,
-        };
-        let (shared, process, slices) = (thread.shared.clone(), process.id, candidate.slices);
-        if let Some(mut sample) = self.spare.pop() {
-            sample.stretch = stretch;
-            sample.process = process;
-            sample.shared = shared;
-            sample.slices = slices;
-            sample.read_ns = 0;
-            sample.python_state = 0;
-            sample.registers = None;
-            sample.python.clear();
-            sample.python_pending_ns = 0;
-            sample.python_partial = None;
-            sample.failure = None;
-            return sample;
-        }
-        Box::new(RawSample {
-            stretch,
-            process,
-            shared,
-            slices,
-            read_ns: 0,
-            python_state: 0,
-            registers: None,
-            snapshot: SnapshotMemory::default(),
-            python: PythonStack::default(),
-            codes: SnapshotMemory::default(),
-            python_pending_ns: 0,
-            python_partial: None,
-            failure: None,
-        })
-    }
-
-    fn put_back(&mut self, mut sample: Box<RawSample>) {
-        self.buffers.reclaim(&mut sample);
-        if self.spare.len() < 64 {
-            self.spare.push(sample);
-        }
-    }
-
+    /// Sends a capture.
     fn hand_on(&mut self, index: usize, at: usize, mut sample: Box<RawSample>) {
         sample.registers = sample.registers.filter(|_| self.options.native);
         self.flush_reused(index, at, false);
@@ -395,32 +251,36 @@ impl Tracer {
             thread.captured_ns = monotonic_ns();
         }
         if let Some(dropped) = self.outbox.send(Message::Sample(sample)) {
-            self.put_back(dropped);
+            self.capture.put_back(dropped);
             // What it sleeps on with is not known.
             self.processes[index].threads[at].seen = Seen::Unknown;
             self.processes[index].threads[at].captures = 0;
         }
     }
 
-    fn unread(&mut self, index: usize, at: usize, tick: Tick, ran: (u64, u64), why: Partial) {
+    /// The polled tick is a sample without a stack.
+    fn not_read(&mut self, index: usize, at: usize, why: Partial) {
         self.flush_reused(index, at, false);
-        let stretch = self.stretch(index, at, tick, ran, Capture::Unread);
-        self.outbox.span(stretch, Some(why));
+        let thread = &mut self.processes[index].threads[at];
+        let mut sample = thread.sample(Charged::default(), Method::Unread);
+        thread.charge(&mut sample, Method::Unread);
+        self.outbox.span(sample, Some(why));
     }
 
-    fn flush_reused(&mut self, index: usize, at: usize, no_look_follows: bool) {
+    /// Sends the reused sample of a thread, up to now if `no_poll_follows`.
+    fn flush_reused(&mut self, index: usize, at: usize, no_poll_follows: bool) {
         let process = &mut self.processes[index];
         let thread = &mut process.threads[at];
-        let was_looked_at = thread.is_looked_at() && !process.by_fallback;
-        let end = (no_look_follows && was_looked_at).then_some(self.reached);
-        if let Some(stretch) = thread.take_reused(end) {
-            self.outbox.span(stretch, None);
+        let was_polled = thread.is_recorded() && !process.by_fallback;
+        let end = (no_poll_follows && was_polled).then_some(self.reached);
+        if let Some(sample) = thread.take_reused(end) {
+            self.outbox.span(sample, None);
         }
     }
 
-    /// Hands on what there is of the time up to `end_ns`.
+    /// Sends what there is of the time up to `end_ns`, and ends the segment.
     fn flush(&mut self, end_ns: u64, last: bool) {
-        self.crowd.step_back();
+        self.capture.precede(Event::HasWoken);
         for index in 0..self.processes.len() {
             self.rename_threads(index, false);
             for at in 0..self.processes[index].threads.len() {

@@ -101,7 +101,6 @@ struct Scratch {
     marked: Vec<Frame>,
     /// The runs of `marked`.
     runs: Vec<Range<usize>>,
-    addresses: Vec<u64>,
     merged: Vec<Frame>,
 }
 

@@ -3,7 +3,13 @@
 //! A test of a fault fails if the fault was not reached. Faults between two steps of a stop are made by torchspy itself
 //! (`TORCHSPY_FAULT`, src/os/fault.rs), which release builds do not have: such tests are skipped there.
 
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::print_stderr)]
+#![allow(
+    dead_code,
+    unused_imports,
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::print_stderr
+)]
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -15,43 +21,13 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
+pub use crate::installed::{any_python, python};
+
 pub const TORCHSPY: &str = env!("CARGO_BIN_EXE_torchspy");
 
 /// A program of tests/programs.
 pub fn program(name: &str) -> String {
     format!("{}/tests/programs/{name}", env!("CARGO_MANIFEST_DIR"))
-}
-
-/// An interpreter of pyenv, by the start of its version, else the system's; `None`, with a word on stderr, without any.
-pub fn python(version: &str) -> Option<String> {
-    let home = std::env::var("HOME").unwrap_or_default();
-    let versions = std::fs::read_dir(format!("{home}/.pyenv/versions"));
-    let mut found: Vec<PathBuf> = versions
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|entry| entry.path())
-        .filter(|path| {
-            path.file_name()
-                .is_some_and(|name| name.to_string_lossy().starts_with(version))
-        })
-        .map(|path| path.join("bin/python3"))
-        .filter(|path| path.exists())
-        .collect();
-    found.sort();
-    let found = found.pop().or_else(|| {
-        let system = PathBuf::from("/usr/bin/python3");
-        (version == "3.1" && system.exists()).then_some(system)
-    });
-    if found.is_none() {
-        eprintln!("skipped: no Python {version} here");
-    }
-    found.map(|path| path.to_string_lossy().into_owned())
-}
-
-/// Any interpreter that torchspy reads.
-pub fn any_python() -> Option<String> {
-    python("3.11").or_else(|| python("3.1"))
 }
 
 /// A C program of tests/programs, built; `None`, with a word on stderr, without a compiler.
@@ -371,9 +347,25 @@ impl Recorded {
         serde_json::from_str(&output.stdout).unwrap()
     }
 
+    /// `report --full`.
+    pub fn full_report(&self) -> String {
+        self.printed(&["report", "--full"])
+    }
+
     /// `inspect`.
     pub fn inspect(&self) -> String {
-        let output = run(&["inspect", &self.path().to_string_lossy()]);
+        self.printed(&["inspect"])
+    }
+
+    /// `inspect --samples`.
+    pub fn inspect_samples(&self) -> String {
+        self.printed(&["inspect", "--samples"])
+    }
+
+    fn printed(&self, words: &[&str]) -> String {
+        let path = self.path();
+        let path = path.to_string_lossy();
+        let output = run(&[words, &[&*path]].concat());
         assert!(output.status.success(), "{}", output.stderr);
         output.stdout
     }

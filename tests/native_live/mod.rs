@@ -1,5 +1,10 @@
 //! Live targets for the tests of native code: memory, registers by ptrace, and gdb's opinion.
-#![allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
+#![allow(
+    dead_code,
+    unused_imports,
+    unreachable_pub,
+    reason = "each test binary uses its part"
+)]
 
 use nix::sys::ptrace;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
@@ -16,6 +21,18 @@ use torchspy::native::loaded::{LoadedModules, ModuleOpener};
 use torchspy::native::modules::ModuleStore;
 use torchspy::os::elf_file::ElfFile;
 use torchspy::os::maps::{Mapping, parse_maps};
+
+pub use crate::installed::torch_python;
+
+/// `report --full` of a recording.
+pub fn full_report(recording: &Path) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_torchspy"))
+        .args(["report", "--full"])
+        .arg(recording)
+        .output()
+        .unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
 
 /// Memory of a live process.
 pub struct LiveMemory(pub i32);
@@ -310,29 +327,4 @@ fn run_gcc(command: &mut Command) -> Option<()> {
         }
     }
     Some(())
-}
-
-/// The Python that has torch, if there is one.
-pub fn torch_python() -> Option<PathBuf> {
-    let cache = std::env::var_os("TORCHSPY_CACHE")
-        .map(PathBuf::from)
-        .or_else(|| {
-            let home = std::env::var_os("HOME")?;
-            Some(Path::new(&home).join(".cache/torchspy"))
-        })?;
-    let found = std::fs::read_dir(&cache)
-        .ok()?
-        .filter_map(Result::ok)
-        .find_map(|entry| {
-            let python = entry.path().join("bin/python");
-            (entry.file_name().to_string_lossy().starts_with("torch-") && python.exists())
-                .then_some(python)
-        });
-    if found.is_none() {
-        println!(
-            "skipped: no torch environment below {} (scripts/torch-env makes it)",
-            cache.display()
-        );
-    }
-    found
 }

@@ -1,10 +1,12 @@
-/* Replaces itself with exec as fast as it can, out of a process with running threads: usage exec_storm LIVES [leader|thread].
+/* Replaces itself with exec as fast as it can, out of a process with running threads: usage exec_storm LIVES [leader|thread]. With 0
+LIVES it goes on until stdin has another line, or ends.
 
 Each life starts three threads that spin, and the first thread ("leader") or one of the others ("thread") calls exec once they all
 run. The kernel holds the process's cred_guard_mutex from then on until the other threads are gone (de_thread, fs/exec.c), and a
 thread that is traced is not gone before its tracer has waited for it.
 
 Prints "ready PID" and, if stdin is a pipe or a file, waits for a line in its first life; prints "done LIVES" in the last. */
+#include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -45,7 +47,9 @@ int main(int count, char **words)
         while (read(0, &c, 1) == 1 && c != '\n') {
         }
     }
-    if (life >= lives) {
+    struct pollfd input = {.fd = 0, .events = POLLIN};
+    int is_told = lives == 0 && life > 0 && poll(&input, 1, 0) > 0;
+    if (is_told || (lives > 0 && life >= lives)) {
         printf("done %ld\n", life);
         return 0;
     }

@@ -24,24 +24,7 @@ pub struct Python {
 impl Python {
     /// `3.11` and so on, or `debian` for the system's own. `None`, with a word on stderr, where it is not installed.
     pub fn find(name: &str) -> Option<Self> {
-        let home = PathBuf::from(std::env::var("HOME").unwrap_or_else(|_| "/root".into()));
-        let found = match name {
-            "debian" => Some(("/usr/bin/python3".to_owned(), None))
-                .filter(|(path, _)| Path::new(path).exists()),
-            "3.14" | "3.15" => {
-                let sid = std::env::var("TORCHSPY_SID_ROOT")
-                    .map_or(home.join(".cache/torchspy/sid"), PathBuf::from);
-                let path = format!("/usr/bin/python{name}");
-                let runs = sid.join(&path[1..]).exists() && nix::unistd::geteuid().is_root();
-                runs.then_some((path, Some(sid)))
-            }
-            _ => pyenv(&home, name).map(|path| (path, None)),
-        };
-        if found.is_none() {
-            eprintln!(
-                "skipped: no Python {name} here (pyenv, or for 3.14 and later scripts/python-root, as root)"
-            );
-        }
+        let found = crate::installed::rooted_python(name);
         found.map(|(path, root)| Self { path, root })
     }
 
@@ -100,20 +83,6 @@ impl Python {
             }
         }
     }
-}
-
-fn pyenv(home: &Path, name: &str) -> Option<String> {
-    let entries = std::fs::read_dir(home.join(".pyenv/versions")).ok()?;
-    let wanted = format!("{name}.");
-    let found = entries
-        .flatten()
-        .find(|entry| entry.file_name().to_string_lossy().starts_with(&wanted))?;
-    let path = found.path().join(if name.starts_with('2') {
-        "bin/python2"
-    } else {
-        "bin/python3"
-    });
-    path.exists().then(|| path.to_string_lossy().into_owned())
 }
 
 /// A running program; it is killed when this is dropped.

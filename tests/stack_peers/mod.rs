@@ -1,13 +1,20 @@
 //! What torchspy recorded of a process that stands still, frame by frame against gdb's native and pystack's Python stacks.
-#![allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
+#![allow(
+    dead_code,
+    unused_imports,
+    unreachable_pub,
+    reason = "each test binary uses its part"
+)]
 
 mod inspected;
 
 pub use inspected::{Inspected, InspectedFrame, InspectedStack};
 
+pub use crate::installed::peer;
+
 use super::native_live::{GdbStack, LiveMemory, LiveOpener, gdb_stacks_below};
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use torchspy::native::loaded::LoadedModules;
@@ -210,10 +217,7 @@ fn normal_python(frame: PythonFrame) -> PythonFrame {
 
 /// pystack's Python stacks, root first, by tid; `None` (with the reason printed) where it is not installed.
 fn pystack(pid: i32) -> Option<BTreeMap<i32, Vec<PythonFrame>>> {
-    let Some(pystack) = peer("pystack") else {
-        println!("skipped: no pystack (scripts/torch-env peers makes it)");
-        return None;
-    };
+    let pystack = peer("pystack")?;
     let output = Command::new(pystack)
         .args(["remote", "--no-color", "--no-block", &pid.to_string()])
         .output()
@@ -233,24 +237,6 @@ fn pystack(pid: i32) -> Option<BTreeMap<i32, Vec<PythonFrame>>> {
         }
     }
     Some(threads)
-}
-
-/// A tool of `scripts/torch-env peers`, where that was run.
-pub fn peer(name: &str) -> Option<PathBuf> {
-    if std::env::var_os("TORCHSPY_NO_PEERS").is_some() {
-        return None;
-    }
-    let cache = std::env::var_os("TORCHSPY_CACHE").map(PathBuf::from);
-    let cache = cache.or_else(|| {
-        let home = std::env::var_os("HOME")?;
-        Some(Path::new(&home).join(".cache/torchspy"))
-    })?;
-    std::fs::read_dir(cache)
-        .ok()?
-        .flatten()
-        .filter(|entry| entry.file_name().to_string_lossy().starts_with("peers-"))
-        .map(|entry| entry.path().join("bin").join(name))
-        .find(|path| path.exists())
 }
 
 /// Waits until no thread of a process runs: all are asleep, or stopped.

@@ -3,6 +3,7 @@
 
 use crate::analysis_builder::*;
 use crate::lane_builder::{cpus, energy, gpu, level, throttle, utilization, windows};
+use serde::Deserialize;
 use torchspy::analysis::analyze;
 use torchspy::analysis::verdict::Verdict;
 use torchspy::model::ids::{GpuId, LaneId, ProcessId, ThreadId};
@@ -12,7 +13,7 @@ use torchspy::model::progress::{Condition, CounterInfo, CounterKind, facts};
 use torchspy::model::sample::Gil;
 
 /// What the training thread does for some ticks.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Deserialize)]
 pub enum Do {
     Wait,
     MakeBatch,
@@ -100,7 +101,7 @@ pub enum Do {
 }
 
 /// What a DataLoader worker does for some ticks.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Deserialize)]
 pub enum Feed {
     Decode,
     /// Python code of the dataset.
@@ -117,7 +118,7 @@ pub enum Feed {
 }
 
 /// The DataLoader of a rank, and what each of its workers does in a step.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize)]
 pub struct Loader {
     /// Place among the recorded ranks.
     pub rank: usize,
@@ -126,12 +127,13 @@ pub struct Loader {
 }
 
 /// What the device did, as shares of one.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Deserialize)]
 pub struct Device {
     pub busy: f64,
     pub sm: Option<f64>,
     pub dram: Option<f64>,
     pub power: f64,
+    #[serde(default)]
     pub throttle: u64,
 }
 
@@ -179,7 +181,8 @@ pub fn ranks(name: &'static str, steps: &[&[(Do, u64)]]) -> Run {
 }
 
 /// What DataLoader workers do, in ticks of a step: decode, read, wait, run without a CPU.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
 pub struct Workers {
     pub count: u64,
     pub decode: u64,
@@ -189,9 +192,10 @@ pub struct Workers {
 }
 
 /// A run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Run {
-    pub name: &'static str,
+    pub name: String,
     pub step: Vec<(Do, u64)>,
     pub device: Option<Device>,
     pub cuda: bool,
@@ -207,6 +211,7 @@ pub struct Run {
     pub startup: u64,
     pub pin_memory: Option<bool>,
     /// `None`: no single cause, or none that may be told.
+    #[serde(skip)]
     pub expected: Option<&'static str>,
     /// Loaders by rank; with any, `workers` is not looked at.
     pub loaders: Vec<Loader>,
@@ -236,10 +241,16 @@ pub struct Run {
     pub omp: u64,
 }
 
+impl Default for Run {
+    fn default() -> Self {
+        Self::new("", None, &[])
+    }
+}
+
 impl Run {
-    pub fn new(name: &'static str, expected: Option<&'static str>, step: &[(Do, u64)]) -> Self {
+    pub fn new(name: &str, expected: Option<&'static str>, step: &[(Do, u64)]) -> Self {
         Self {
-            name,
+            name: name.to_owned(),
             step: step.to_vec(),
             device: None,
             cuda: true,
@@ -271,18 +282,6 @@ impl Run {
 
     pub fn device(mut self, device: Device) -> Self {
         self.device = Some(device);
-        self
-    }
-
-    /// Each rank has `count` workers that do this in a step.
-    pub fn feed(mut self, count: u64, step: &[(Feed, u64)]) -> Self {
-        self.loaders = (0..=self.others.len())
-            .map(|rank| Loader {
-                rank,
-                count,
-                step: step.to_vec(),
-            })
-            .collect();
         self
     }
 

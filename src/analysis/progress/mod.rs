@@ -136,8 +136,10 @@ pub struct Progress {
     pub epoch_ns: Vec<u64>,
     /// Batches for a step: more than 1 where gradients are accumulated. `None` where it is no whole number.
     pub batches_per_step: Option<u64>,
-    /// Batches given out for training.
+    /// Batches given out for training, as far as they were seen.
     pub batches: u64,
+    /// Whether there were more: those that were seen are too few for the steps.
+    pub more_batches: bool,
     /// Samples in a batch.
     pub batch_size: Option<u64>,
     /// Left out of what follows.
@@ -216,6 +218,9 @@ pub fn progress(
             StepUnit::Optimizer => passes::epoch_times(profile, &passes),
             StepUnit::Batch => Vec::new(),
         },
+        more_batches: batches_per_step.is_some_and(|each| {
+            counted.unit == StepUnit::Optimizer && passes::are_batches_missing(&passes, each)
+        }),
         batches_per_step,
         batches,
         batch_size,

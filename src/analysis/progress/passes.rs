@@ -160,6 +160,26 @@ pub(super) fn batches_per_step(passes: &[Pass]) -> Option<u64> {
     (each > 0 && off <= excused).then_some(each)
 }
 
+/// Whether more batches were given out than were seen: each step of a pass takes `each`, but the last one, which may take fewer. What a
+/// loader gave out between the last reading of it and its end is not known.
+pub(super) fn are_batches_missing(passes: &[Pass], each: u64) -> bool {
+    let whole = passes
+        .iter()
+        .filter(|pass| pass.trains && !pass.began_before && pass.steps > 0);
+    let (mut seen, mut taken) = (0_u64, 0_u64);
+    for pass in whole {
+        seen = seen.saturating_add(pass.batches);
+        let steps = (pass.steps - 1).saturating_mul(each);
+        taken = taken.saturating_add(steps).saturating_add(1);
+    }
+    // A step at the border may be of the pass that had begun before.
+    let border = match passes.iter().any(|pass| pass.began_before) {
+        true => each,
+        false => 0,
+    };
+    taken > seen.saturating_add(border)
+}
+
 /// Whether more passes trained than were seen: one that begins and ends between two polls of a thread is missed, and its steps are
 /// not.
 pub(super) fn are_missing(passes: &[Pass], steps: u64) -> bool {

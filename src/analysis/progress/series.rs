@@ -320,6 +320,17 @@ fn first_pass<'p>(
 /// How many changes a step makes to a parameter: what divides nearly all differences between readings outside of the
 /// optimizer. `None` where that is not told by a few of them.
 fn changes_of_a_step(profile: &Profile, points: &[&ProgressPoint]) -> Option<u64> {
+    // A thread that is not stopped may run on between the reading of a counter and that of its frames.
+    let still = |sample: &ProfileSample| sample.capture != Capture::Unstopped;
+    changes_outside_optimizer(profile, points, still)
+        .or_else(|| changes_outside_optimizer(profile, points, |_| true))
+}
+
+fn changes_outside_optimizer(
+    profile: &Profile,
+    points: &[&ProgressPoint],
+    tells: impl Fn(&ProfileSample) -> bool,
+) -> Option<u64> {
     const FEWEST: usize = 2;
     let samples = thread_samples(profile, points.first().map(|point| point.thread));
     // A value stood from its first reading to the last one before the next value.
@@ -329,7 +340,7 @@ fn changes_of_a_step(profile: &Profile, points: &[&ProgressPoint]) -> Option<u64
         let mut within = rest
             .iter()
             .take_while(|sample| sample.start_ns <= to_ns.max(from_ns));
-        within.any(|sample| sample.phase != Phase::Optimizer)
+        within.any(|sample| sample.phase != Phase::Optimizer && tells(sample))
     };
     let outside: Vec<u64> = points
         .iter()
@@ -354,7 +365,8 @@ fn changes_of_a_step(profile: &Profile, points: &[&ProgressPoint]) -> Option<u64
     }
     let divides = |each: &u64| {
         let even = differences.iter().filter(|&&each_one| each_one % each == 0);
-        even.count() * 20 >= differences.len() * 19
+        // A single value from within a step makes two differences that are not.
+        even.count() * 10 >= differences.len() * 9
     };
     (1..=MAX_CHANGES).rev().find(divides)
 }

@@ -3,7 +3,7 @@
 use super::passes::Pass;
 use super::series::{Counted, Step, is_whole, listed, thread_samples};
 use super::{PhaseTime, SlowStep, Spread, StepTimes, WarmUp};
-use crate::analysis::functions::user_line;
+use crate::analysis::functions::user_lines;
 use crate::analysis::intervals::{Share, Shares};
 use crate::model::category::{Phase, SummaryRow};
 use crate::model::profile::{Profile, ProfileSample};
@@ -288,14 +288,14 @@ fn slow_steps(
         let inside = overlaps(std::slice::from_ref(step), samples)
             .filter(|(_, sample, ns)| sample.phase == phase && *ns > 0)
             .map(|(_, sample, _)| sample);
-        let line = user_line(profile, inside);
+        let lines = user_lines(profile, inside);
         Some(SlowStep {
             number: step.number,
             start_ns: step.start_ns,
             ns: lengths[at],
             phase,
             more_ns: more(phase),
-            line: line.map(|line| (line.function, line.line)),
+            line: lines.first().map(|line| (line.function, line.line)),
         })
     });
     described.collect()

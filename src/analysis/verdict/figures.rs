@@ -8,7 +8,7 @@ use crate::analysis::intervals::{Share, Shares};
 use crate::analysis::lanes::{Device, LaneSummary, spans};
 use crate::analysis::of_thread;
 use crate::analysis::stack_facts::{Line, StackFacts};
-use crate::analysis::summary::{ProcessSummary, started};
+use crate::analysis::summary::{ProcessSummary, trained};
 use crate::analysis::threads::OPENMP_WORKER;
 use crate::analysis::timeline::Timeline;
 use crate::model::category::{Activity, Phase, SummaryRow};
@@ -110,6 +110,8 @@ pub struct CpuFigures {
     pub used: Option<f64>,
     /// Their threads that ran or were ready to.
     pub wanted: f64,
+    /// The same while the training thread waited for a CPU; `None` where it did not.
+    pub wanted_in_waits: Option<f64>,
     /// Their threads that ran at OpenMP barriers, and computed nothing.
     pub spinning: f64,
     /// Share of the time in which the cgroup's quota held them back.
@@ -255,13 +257,15 @@ impl Figures {
         allowed.is_some_and(|allowed| allowed > 0.0 && self.cpus.wanted >= NEARLY_ALL * allowed)
     }
 
-    /// Whether the recorded processes want no more CPUs than they may use, so that others must have those that they miss.
-    pub fn others_take_cpus(&self) -> bool {
+    /// Threads that wanted a CPU while the training thread waited for one: where these are no more than the CPUs that the recorded
+    /// processes may use, others have those that they miss. `None` where they want more, or are held back.
+    pub fn wanted_where_others_take_cpus(&self) -> Option<f64> {
         /// Ticks find a thread ready that is so for a moment only.
-        const SLACK: f64 = 1.1;
+        const SLACK: f64 = 0.05;
         let held = self.cpus.throttled >= super::rules::THROTTLED_CGROUP;
         let allowed = self.cpus_allowed();
-        !held && allowed.is_some_and(|allowed| self.cpus.wanted <= SLACK * allowed)
+        let wanted = self.cpus.wanted_in_waits.filter(|_| !held)?;
+        (wanted <= allowed? + SLACK).then_some(wanted)
     }
 }
 
@@ -294,11 +298,12 @@ pub fn figures(
         Some(thread) => of_thread(profile, thread),
         None => Vec::new(),
     };
-    let own = own.get(started(&own)..).unwrap_or_default();
+    let own = own.get(trained(&own)).unwrap_or_default();
     sum(facts, own, &mut figures);
     figures.gpu_used =
         figures.cuda && (!figures.native || own.iter().any(|sample| uses_gpu(sample)));
     figures.barrier = barrier(profile, own, &workers);
+    figures.cpus.wanted_in_waits = wanted_in_waits(profile, own);
     if let Some(first) = own.first() {
         figures.device = device_of(lanes, summary.process).ok().map(|device| {
             let mut found = device_figures(profile, device, summary.process, first.start_ns);
@@ -361,9 +366,26 @@ fn cpus(profile: &Profile, lanes: &LaneSummary) -> CpuFigures {
     CpuFigures {
         used: (from_ns < to_ns).then(|| used_s * 1e9 / (to_ns - from_ns) as f64),
         wanted: wanted_ns / length_ns,
+        wanted_in_waits: None,
         spinning: spinning_ns / length_ns,
         throttled: profile.quality.throttled_ns as f64 / length_ns,
     }
+}
+
+/// How many threads of the recorded processes ran or were ready to while the thread of the samples `own` waited for a CPU.
+fn wanted_in_waits(profile: &Profile, own: &[&ProfileSample]) -> Option<f64> {
+    let running = profile.samples.iter();
+    let running = Timeline::new(running.filter(|sample| sample.state == ThreadState::Running));
+    let (mut wanted_ns, mut waited_ns) = (0.0, 0.0);
+    for sample in own.iter().filter(|sample| sample.queue_ns > 0) {
+        let end_ns = sample.start_ns.saturating_add(sample.weight_ns);
+        let pieces = running.within(sample.start_ns, end_ns);
+        let all_ns: u64 = pieces.map(|piece| piece.length_ns()).sum();
+        let waited = sample.queue_ns.min(sample.weight_ns) as f64;
+        wanted_ns += all_ns as f64 / sample.weight_ns as f64 * waited;
+        waited_ns += waited;
+    }
+    (waited_ns > 0.0).then(|| wanted_ns / waited_ns)
 }
 
 /// What `workers` did while the training thread, whose samples are `own`, waited for them.

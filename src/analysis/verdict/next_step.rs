@@ -360,11 +360,11 @@ fn starved(figures: &Figures) -> String {
     let known = known.map_or(String::new(), |(used, allowed)| {
         format!(" ({used:.1} of {allowed:.1} CPUs used)")
     });
-    if !is_full && figures.others_take_cpus() {
+    let others = figures.wanted_where_others_take_cpus();
+    if let Some(wanted) = others.filter(|_| !is_full) {
         return format!(
-            "other processes of this machine take the CPUs: this run's threads want {:.1}, and have to wait{known}; look for them (top), \
-             or for a quota of a cgroup above",
-            figures.cpus.wanted
+            "other processes of this machine take the CPUs: this run's threads want {wanted:.1} while the training thread waits{known}; \
+             look for them (top), or for a quota of a cgroup above"
         );
     }
     let mut now = Vec::new();

@@ -14,7 +14,7 @@ use crate::gpu::select::GpuChoice;
 use crate::model::dump::Dump;
 use crate::model::run::RunInfo;
 use crate::os::kernel_view::{without_answer, zombies_of};
-use crate::os::process_info::read_stat;
+use crate::os::process_info::{Stat, read_stat};
 use crate::os::process_tree::{ProcessEvent, ProcessWatch};
 use crate::os::signals::{Signals, wait_readable};
 use crate::os::{access, host};
@@ -128,11 +128,16 @@ fn check_target(pid: i32) -> Result<(), Failure> {
             "give the trainer's pid",
         ));
     }
+    // A thread that execs takes over the tid of the first thread, which is a zombie until then: asked before and after.
+    let is_zombie = |stat: &Stat| matches!(stat.state, b'Z' | b'X');
+    let has_ended = |stat: &Stat| {
+        is_zombie(stat) && is_alone(pid) && read_stat(pid).is_ok_and(|again| is_zombie(&again))
+    };
     match read_stat(pid) {
         Err(_) => Err(hints::session_failure(SessionError::NoSuchProcess(pid))),
-        Ok(stat) if matches!(stat.state, b'Z' | b'X') && is_alone(pid) => Err(Failure::message(
-            format!("process {pid} has ended: it is a zombie, and waits for its parent"),
-        )
+        Ok(stat) if has_ended(&stat) => Err(Failure::message(format!(
+            "process {pid} has ended: it is a zombie, and waits for its parent"
+        ))
         .hint(format!("its parent is process {}", stat.parent_pid))),
         Ok(_) => Ok(()),
     }
@@ -245,6 +250,7 @@ fn worked_out(found: Look, plan: &DumpPlan, run: &RunInfo) -> Dump {
     };
     dump.skew_ns = skew_ns(&facts);
     dump.wall_ns += facts.begun_ns.saturating_sub(run.started_ns);
+    dump.missing.extend(replaced(&facts));
     let (inspected, left) = inspect_all(
         facts.processes,
         plan.locals.then_some(plan.redaction),
@@ -258,6 +264,18 @@ fn worked_out(found: Look, plan: &DumpPlan, run: &RunInfo) -> Dump {
         ));
     }
     dump
+}
+
+/// Processes that replaced their programs during the snapshot.
+fn replaced(facts: &LookFacts) -> impl Iterator<Item = String> {
+    let processes = facts.processes.iter().filter(|each| each.execs > 0);
+    processes.map(|each| {
+        format!(
+            "process {} replaced its program (exec) at least {} during the snapshot: stacks may be of one program and names of another",
+            each.pid,
+            counted(each.execs as usize, "time"),
+        )
+    })
 }
 
 /// Adds those of `pids` that live and that the look says nothing of, with what the kernel shows of them, and their threads where no

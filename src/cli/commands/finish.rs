@@ -3,12 +3,13 @@
 
 use crate::cli::failure::Failure;
 use crate::cli::open_outputs::{OpenOutput, OpenOutputs};
-use crate::cli::outputs::{self, RecordingSink, SummaryOptions};
+use crate::cli::outputs::{self, RecordingSink};
 use crate::cli::plan::Drawing;
 use crate::cli::{free_threaded, hints, messages, regions};
 use crate::model::profile::{Profile, ProfileProcess};
 use crate::os::threads::thread_names;
 use crate::python::thread_name::MAIN_THREAD;
+use crate::report::text::{Detail, TextOptions};
 use crate::sampling::session::Session;
 use std::io::{self, BufWriter, Write};
 use std::sync::Arc;
@@ -171,7 +172,11 @@ fn write_output(output: &OpenOutput, profile: &Profile, drawing: &Drawing) -> Re
 
 fn print_summary(profile: &Profile) -> anyhow::Result<()> {
     let mut text = Vec::new();
-    outputs::summary(profile, SummaryOptions::default(), &mut text)?;
+    let options = TextOptions {
+        detail: Detail::VerdictLast,
+        ..TextOptions::default()
+    };
+    outputs::summary(profile, options, &mut text)?;
     messages::block(&String::from_utf8_lossy(&text));
     Ok(())
 }

@@ -110,6 +110,13 @@ pub(super) fn attachable(pid: i32, redaction: Redaction) -> Result<ProcessInfo, 
             "give the trainer's pid",
         ));
     }
+    // process_vm_readv waits for the mmap lock and cannot be killed meanwhile (mm/process_vm_access.c): it is not called where the
+    // lock is not given up.
+    if !info.note.is_empty() {
+        return Err(Failure::message(format!("process {pid}: {}", info.note)).hint(format!(
+            "a thread of it may hold its mmap lock; torchspy dump --pid {pid} shows what the kernel knows of it"
+        )));
+    }
     if let Err(error) = access::try_read_memory(pid) {
         let detail = error.to_string();
         return Err(hints::session_failure(SessionError::PermissionDenied {
@@ -363,6 +370,7 @@ impl Recorder {
             Action::GiveUp => {
                 messages::warning("interrupted: not all outputs were written");
                 messages::hint("torchspy convert makes them from a recording (.tspy)");
+                self.signals.let_no_more_act();
                 return true;
             }
         }

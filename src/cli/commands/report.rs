@@ -2,7 +2,7 @@
 
 use crate::analysis::progress::window::restrict;
 use crate::cli::failure::Failure;
-use crate::cli::outputs::{self, SummaryOptions};
+use crate::cli::outputs;
 use crate::cli::plan::ReportPlan;
 use crate::cli::{hints, messages, regions};
 use crate::model::profile::Profile;
@@ -22,12 +22,7 @@ pub(crate) fn run(plan: &ReportPlan) -> Result<ExitCode, Failure> {
     if plan.json {
         outputs::json(&profile, &mut text)?;
     } else {
-        let options = SummaryOptions {
-            top: plan.top,
-            itwinai: plan.itwinai,
-            by: plan.by,
-        };
-        outputs::summary(&profile, options, &mut text)?;
+        outputs::summary(&profile, plan.text, &mut text)?;
     }
     messages::data(|out| out.write_all(&text))?;
     Ok(ExitCode::SUCCESS)

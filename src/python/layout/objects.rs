@@ -89,6 +89,16 @@ impl ObjectLayout {
     }
 }
 
+/// `f_globals` of a frame. 3.10: Include/cpython/frameobject.h; 3.11 to 3.13: Include/internal/pycore_frame.h; later:
+/// Include/internal/pycore_interpframe_structs.h.
+pub fn frame_globals(version: PythonVersion) -> u64 {
+    match version.minor {
+        ..=10 => 48,
+        11 => 8,
+        _ => 24,
+    }
+}
+
 /// `PyTypeObject.tp_name`: a C string.
 pub const TYPE_NAME: u32 = 24;
 /// `PyTypeObject.tp_basicsize`.

@@ -344,6 +344,7 @@ impl WireCounts {
             quality.calls_left_running,
             quality.privileges_lost,
             quality.skipped_for_late_stop,
+            quality.skipped_for_turn,
         ])
     }
 
@@ -353,6 +354,7 @@ impl WireCounts {
         quality.calls_left_running = count(1);
         quality.privileges_lost = count(2);
         quality.skipped_for_late_stop = count(3);
+        quality.skipped_for_turn = count(4);
     }
 }
 

@@ -208,6 +208,8 @@ fn quality() -> impl Strategy<Value = Quality> {
             calls_cut_short: number >> 11,
             calls_left_running: number >> 12,
             privileges_lost: number >> 13,
+            skipped_for_late_stop: number >> 14,
+            skipped_for_turn: number >> 15,
             ..Quality::default()
         };
         stops.into_iter().for_each(|ns| quality.stops.record(ns));

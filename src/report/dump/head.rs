@@ -3,10 +3,10 @@
 use crate::analysis::dump::verdict::{RankGroup, because, is_for_thread, lock_words, verdict};
 use crate::model::dump::{Dump, DumpedProcess, Place};
 use crate::model::profile::Role;
-use crate::model::text::{package_path, printable};
+use crate::model::text::printable;
 use crate::model::wait::WaitKind;
 use crate::report::command::shown_command;
-use crate::report::label::counted;
+use crate::report::label::{counted, shown_file};
 use std::fmt::Write as _;
 
 /// Width of a command line.
@@ -299,14 +299,10 @@ pub(super) fn title(role: Role) -> String {
 
 /// `data.py:88`, with the folders that tell packages apart.
 pub(super) fn place(place: &Place) -> String {
-    let file = package_path(&place.file);
-    let short = match file.len() == place.file.len() {
-        true => file.rsplit('/').next().unwrap_or(file),
-        false => file,
-    };
+    let short = shown_file(&place.file);
     match place.line {
-        0 => format!("{} ({})", printable(&place.function), printable(short)),
-        line => format!("{}:{line}", printable(short)),
+        0 => format!("{} ({})", printable(&place.function), printable(&short)),
+        line => format!("{}:{line}", printable(&short)),
     }
 }
 

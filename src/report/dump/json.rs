@@ -1,4 +1,4 @@
-//! Dumps for machines, by the schema in the README.
+//! Dumps for machines, by the schema in docs/src/json.md.
 
 use crate::analysis::dump::deadlocks::deadlocks;
 use crate::analysis::dump::groups::groups;

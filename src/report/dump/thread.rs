@@ -7,7 +7,7 @@ use crate::model::category::FrameKind;
 use crate::model::dump::{Dump, DumpedFrame, DumpedThread, DumpedWait};
 use crate::model::profile::Role;
 use crate::model::sample::{Gil, ThreadState};
-use crate::model::text::{package_path, printable};
+use crate::model::text::{notebook_cell, package_path, printable};
 use crate::model::wait::WaitKind;
 use crate::report::label::{counted, file_name};
 use std::fmt::Write as _;
@@ -240,10 +240,12 @@ fn words(frame: &DumpedFrame) -> String {
         true => printable(&frame.name),
         false => printable(&frame.short_name),
     };
-    let file = match frame.is_python {
-        true => printable(package_path(&frame.file)),
-        false => printable(file_name(&frame.file)),
-    };
+    let cell = notebook_cell(&frame.file).filter(|_| frame.is_python);
+    let file = printable(match (&cell, frame.is_python) {
+        (Some(cell), _) => cell,
+        (None, true) => package_path(&frame.file),
+        (None, false) => file_name(&frame.file),
+    });
     let guess = if frame.is_guess { "~" } else { "" };
     let mut out = match (frame.is_python, frame.line) {
         (true, line) if line != 0 => format!("    {name} ({file}:{line})"),

@@ -6,6 +6,7 @@ use crate::analysis::backward::{BackwardLine, ModuleBackward, NodeTime};
 use crate::analysis::forward::Home;
 use crate::analysis::summary::ProcessSummary;
 use crate::model::profile::Profile;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// Version of this part. Keys are only ever added within a version.
@@ -15,7 +16,7 @@ pub const VERSION: u32 = 1;
 const MOST: usize = 500;
 
 /// Backward on the training thread.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Backward {
     /// [`VERSION`].
     pub version: u32,
@@ -40,7 +41,7 @@ pub struct Backward {
 }
 
 /// A line that called backward.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Line {
     /// The nearest file of the user's own code; null where there is none.
     pub file: Option<String>,
@@ -55,7 +56,7 @@ pub struct Line {
 }
 
 /// A kind of node.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Node {
     /// `ConvolutionBackward0`.
     pub name: String,
@@ -76,7 +77,7 @@ pub struct Node {
 }
 
 /// A module, or all modules of a class.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Module {
     /// The class.
     pub class: String,
@@ -91,7 +92,7 @@ pub struct Module {
 }
 
 /// Forward that was computed again.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Recompute {
     /// The class of the innermost module; null where none was called or read.
     pub class: Option<String>,

@@ -94,14 +94,10 @@ pub fn report(profile: &Profile, analysis: &Analysis) -> Report {
                 .collect()
         }),
         lines: primary.map_or(Vec::new(), |process| {
-            process
-                .hot
-                .lines
-                .iter()
-                .take(MOST)
-                .zip(&process.line_shares)
-                .filter_map(|(time, share)| line_row(profile, time, share))
-                .collect()
+            lines(profile, &process.hot.lines, &process.line_shares)
+        }),
+        user_lines: primary.map_or(Vec::new(), |process| {
+            lines(profile, &process.user_lines, &process.user_line_shares)
         }),
         native_functions: primary.map_or(Vec::new(), |process| {
             process
@@ -138,6 +134,11 @@ pub fn render_json(profile: &Profile, analysis: &Analysis) -> Result<String, ser
     let mut text = printable_json(&serde_json::to_string_pretty(&report(profile, analysis))?);
     text.push('\n');
     Ok(text)
+}
+
+/// The JSON schema of what [`render_json`] writes, with a description of every key.
+pub fn schema() -> schemars::Schema {
+    schemars::schema_for!(Report)
 }
 
 fn summary_shares(process: &ProcessSummary) -> BTreeMap<&'static str, f64> {
@@ -300,16 +301,24 @@ fn function_row(profile: &Profile, time: &FunctionTime) -> Option<FunctionRow> {
     })
 }
 
-fn line_row(profile: &Profile, time: &LineTime, share: &Share) -> Option<FunctionRow> {
-    let function = named(profile, time.function)?;
-    Some(FunctionRow {
-        name: function.name.clone(),
-        file: function.file.clone(),
-        line: Some(time.line),
-        self_s: seconds(time.self_ns),
-        self_share: Some(interval(share)),
-        total_s: seconds(time.total_ns),
-    })
+fn lines(profile: &Profile, times: &[LineTime], shares: &[Share]) -> Vec<FunctionRow> {
+    let row = |(time, share): (&LineTime, &Share)| {
+        let function = named(profile, time.function)?;
+        Some(FunctionRow {
+            name: function.name.clone(),
+            file: function.file.clone(),
+            line: Some(time.line),
+            self_s: seconds(time.self_ns),
+            self_share: Some(interval(share)),
+            total_s: seconds(time.total_ns),
+        })
+    };
+    times
+        .iter()
+        .take(MOST)
+        .zip(shares)
+        .filter_map(row)
+        .collect()
 }
 
 fn thread(profile: &Profile, summary: &ThreadSummary) -> Option<Thread> {
@@ -363,6 +372,7 @@ fn quality(summary: &QualitySummary) -> Quality {
         lost: summary.lost,
         skipped_for_budget: summary.skipped_for_budget,
         skipped_for_late_stop: summary.skipped_for_late_stop,
+        skipped_for_turn: summary.skipped_for_turn,
         stop_timeouts: summary.stop_timeouts,
         calls_cut_short: summary.calls_cut_short,
         calls_left_running: summary.calls_left_running,

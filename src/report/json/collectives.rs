@@ -9,6 +9,7 @@ use crate::analysis::late_ranks::Late;
 use crate::analysis::stack_facts::moment_words;
 use crate::model::ids::ProcessId;
 use crate::model::profile::{Profile, Role};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// Collectives of one rank, and ranks and lines of each collective, that are listed.
@@ -16,7 +17,7 @@ const MOST: usize = 100;
 const MOST_LATE: usize = 20;
 
 /// One collective of one rank, at one line.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Collective {
     /// The rank whose host time it is; null where the environment names none.
     pub rank: Option<u32>,
@@ -50,7 +51,7 @@ pub struct Collective {
 }
 
 /// A rank that others waited for.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct LateRank {
     /// Its rank; null where the environment names none.
     pub rank: Option<u32>,

@@ -4,6 +4,7 @@ use super::Interval;
 use super::build::{interval, seconds};
 use crate::analysis::compile::{BreakSite, CompiledFunction};
 use crate::analysis::summary::ProcessSummary;
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -14,7 +15,7 @@ pub const VERSION: u32 = 1;
 const MOST: usize = 500;
 
 /// What torch.compile did on the training thread.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Compile {
     /// [`VERSION`].
     pub version: u32,
@@ -41,7 +42,7 @@ pub struct Compile {
 }
 
 /// A function that was compiled.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Function {
     /// Its name; the class of an `nn.Module` that was compiled as a whole.
     pub name: String,
@@ -64,7 +65,7 @@ pub struct Function {
 }
 
 /// A graph break.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct GraphBreak {
     /// The file.
     pub file: String,

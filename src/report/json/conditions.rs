@@ -3,13 +3,14 @@
 use crate::analysis::conditions::{Conditions as Analysed, conditions as analysed};
 use crate::analysis::summary::ProcessSummary;
 use crate::model::profile::Profile;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// Version of this part. Keys are only ever added within a version.
 pub const VERSION: u32 = 1;
 
 /// Conditions of the process.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Conditions {
     /// [`VERSION`].
     pub version: u32,

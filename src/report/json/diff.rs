@@ -6,13 +6,14 @@ use crate::analysis::diff::{Diff, Figure, Row, RunFacts, Verdict};
 use crate::model::text::printable_json;
 use crate::report::part::part_name;
 use crate::torch::rules::RULES_VERSION;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// Version of the schema. Keys are only ever added within a version.
 pub const SCHEMA: u32 = 1;
 
 /// A whole comparison.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct DiffReport {
     /// [`SCHEMA`].
     pub schema: u32,
@@ -43,7 +44,7 @@ pub struct DiffReport {
 }
 
 /// A run.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Run {
     /// The recording.
     pub file: String,
@@ -58,7 +59,7 @@ pub struct Run {
 }
 
 /// The step of a rank.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Rank {
     /// Its number.
     pub rank: u32,
@@ -67,7 +68,7 @@ pub struct Rank {
 }
 
 /// A part, compared.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Part {
     /// `row`, `phase`, `activity`, `module`, `module_self`, `operator`, `line`, `function`, `native`; `step`.
     pub kind: &'static str,
@@ -103,7 +104,7 @@ pub struct Part {
 }
 
 /// A part in one side.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, JsonSchema, Serialize)]
 pub struct Side {
     /// Time per unit; the mean over the side's runs.
     pub mean_s: f64,
@@ -114,7 +115,7 @@ pub struct Side {
 }
 
 /// What carries the difference.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Carrier {
     /// As of [`Part`].
     pub kind: &'static str,
@@ -127,7 +128,7 @@ pub struct Carrier {
 }
 
 /// How far runs of one kind differ.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, JsonSchema, Serialize)]
 pub struct Scatter {
     /// Whether it was measured on several runs of a side, or taken for granted.
     pub measured: bool,
@@ -138,7 +139,7 @@ pub struct Scatter {
 }
 
 /// Something that is not the same in all runs.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Differs {
     /// What.
     pub what: String,
@@ -200,6 +201,11 @@ pub fn diff_report(diff: &Diff) -> DiffReport {
             })
             .collect(),
     }
+}
+
+/// The JSON schema of what [`render_diff_json`] writes, with a description of every key.
+pub fn diff_schema() -> schemars::Schema {
+    schemars::schema_for!(DiffReport)
 }
 
 /// The same as JSON text, indented, with a line feed at its end.

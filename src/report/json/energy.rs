@@ -6,10 +6,11 @@ use crate::analysis::Analysis;
 use crate::analysis::energy::curve::Joules;
 use crate::analysis::energy::{DeviceEnergy, RankEnergy};
 use crate::model::profile::Profile;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// Energy by device and rank.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Energy {
     /// True: the sensor behind the counter sees part of the time only.
     pub estimate: bool,
@@ -20,7 +21,7 @@ pub struct Energy {
 }
 
 /// Energy of a device over the recording.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct OfDevice {
     /// The driver's number.
     pub gpu: u32,
@@ -41,7 +42,7 @@ pub struct OfDevice {
 }
 
 /// An estimate with its bounds.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, JsonSchema, Serialize)]
 pub struct Amount {
     /// The estimate.
     pub energy_j: f64,
@@ -50,7 +51,7 @@ pub struct Amount {
 }
 
 /// Energy of a rank's device.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct OfRank {
     /// The process.
     pub pid: i32,
@@ -73,7 +74,7 @@ pub struct OfRank {
 }
 
 /// Energy of the device during a phase.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct OfPhase {
     /// The phase.
     pub phase: String,

@@ -6,10 +6,11 @@ use crate::analysis::gpu_overlay::account::Part;
 use crate::analysis::gpu_overlay::{GpuIdle, Subject};
 use crate::model::ids::ProcessId;
 use crate::model::profile::{Profile, Role};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// Idle time of a device while a rank's training thread was somewhere.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Idle {
     /// The process.
     pub pid: i32,
@@ -42,7 +43,7 @@ pub struct Idle {
 }
 
 /// From, to.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, JsonSchema, Serialize)]
 pub struct Bounds {
     /// At least.
     pub low: f64,
@@ -51,7 +52,7 @@ pub struct Bounds {
 }
 
 /// Why the device of a rank is not laid over its code.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct NoIdle {
     /// The process.
     pub pid: i32,

@@ -5,6 +5,7 @@ use crate::analysis::Analysis;
 use crate::analysis::lanes::{Device, Figure, HostProcess, LaneSummary};
 use crate::model::lane::{LaneKind, throttle_names};
 use crate::model::profile::{Profile, Role};
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -12,7 +13,7 @@ use std::collections::BTreeMap;
 pub const VERSION: u32 = 1;
 
 /// A GPU that was recorded, or an instance of one. Means are over the windows that were measured.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Gpu {
     /// [`VERSION`].
     pub version: u32,
@@ -85,7 +86,7 @@ pub struct Gpu {
 }
 
 /// Device memory.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, JsonSchema, Serialize)]
 pub struct Memory {
     /// What there is; null where not known.
     pub total_bytes: Option<u64>,
@@ -96,7 +97,7 @@ pub struct Memory {
 }
 
 /// A process that uses a device.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct User {
     /// Its pid, as the driver sees it.
     pub pid: i32,
@@ -113,7 +114,7 @@ pub struct User {
 }
 
 /// What was not measured.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Gap {
     /// The lanes; empty for all.
     pub lanes: Vec<&'static str>,
@@ -126,7 +127,7 @@ pub struct Gap {
 }
 
 /// The host.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Host {
     /// [`VERSION`].
     pub version: u32,
@@ -139,7 +140,7 @@ pub struct Host {
 }
 
 /// What a process took.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct HostUse {
     /// Its pid.
     pub pid: i32,

@@ -4,6 +4,7 @@ use super::Interval;
 use super::build::{interval, seconds};
 use crate::analysis::modules::ModuleTime;
 use crate::analysis::summary::ProcessSummary;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// Version of this part. Keys are only ever added within a version.
@@ -13,7 +14,7 @@ pub const VERSION: u32 = 1;
 const MOST: usize = 1000;
 
 /// The training thread's forward passes.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Forward {
     /// [`VERSION`].
     pub version: u32,
@@ -30,7 +31,7 @@ pub struct Forward {
 }
 
 /// Modules that differ by a number alone.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Group {
     /// How many they are.
     pub count: usize,
@@ -40,7 +41,7 @@ pub struct Group {
 }
 
 /// One module.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Module {
     /// Class of the outermost module.
     pub root: String,

@@ -7,6 +7,7 @@ use crate::analysis::summary::ProcessSummary;
 use crate::model::category::Activity;
 use crate::model::profile::Profile;
 use crate::torch::rules::operators::OPERATOR_RULES_VERSION;
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -18,7 +19,7 @@ const MOST: usize = 200;
 const MOST_SITES: usize = 20;
 
 /// Time in operators, all together.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Operators {
     /// [`VERSION`].
     pub version: u32,
@@ -35,7 +36,7 @@ pub struct Operators {
 }
 
 /// One operator.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Operator {
     /// `aten::add`, as torch.profiler calls it.
     pub name: String,
@@ -58,7 +59,7 @@ pub struct Operator {
 }
 
 /// A place that an operator was called from.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct OperatorSite {
     /// The phase.
     pub phase: String,

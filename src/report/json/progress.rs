@@ -5,6 +5,7 @@ use super::build::{interval, seconds};
 use crate::analysis::progress::{Progress as Analysed, SlowStep, StepTimes, StepUnit};
 use crate::analysis::summary::ProcessSummary;
 use crate::model::profile::Profile;
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -12,7 +13,7 @@ use std::collections::BTreeMap;
 pub const VERSION: u32 = 1;
 
 /// Progress of the process.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Progress {
     /// [`VERSION`].
     pub version: u32,
@@ -34,8 +35,10 @@ pub struct Progress {
     pub steps_per_s: Option<f64>,
     /// Samples of the dataset a second, of this process alone; null where the batch size is not known.
     pub samples_per_s: Option<f64>,
-    /// Batches that were given out for training.
+    /// Batches that were given out for training, as far as they were seen.
     pub batches: u64,
+    /// Whether there were more.
+    pub more_batches: bool,
     /// Batches for a step; null where it is no whole number.
     pub batches_per_step: Option<u64>,
     /// Lengths of steps; null where too few were seen.
@@ -55,7 +58,7 @@ pub struct Progress {
 }
 
 /// Lengths of steps, milliseconds.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct StepMs {
     /// Steps that these figures are of.
     pub steps: u64,
@@ -80,7 +83,7 @@ pub struct StepMs {
 }
 
 /// Steps at the start.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct WarmUp {
     /// How many.
     pub steps: u64,
@@ -89,7 +92,7 @@ pub struct WarmUp {
 }
 
 /// Passes without a step.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Evaluation {
     /// How many.
     pub passes: u64,
@@ -100,7 +103,7 @@ pub struct Evaluation {
 }
 
 /// A phase of a step.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct PhaseMs {
     /// Milliseconds per step.
     pub ms: f64,
@@ -109,7 +112,7 @@ pub struct PhaseMs {
 }
 
 /// A step that took much longer than others.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Slow {
     /// Its number in the recording, from 1.
     pub step: u64,
@@ -145,6 +148,7 @@ pub(super) fn progress(profile: &Profile, process: &ProcessSummary) -> Option<Pr
         steps_per_s: analysed.steps_per_s(),
         samples_per_s: analysed.samples_per_s(),
         batches: analysed.batches,
+        more_batches: analysed.more_batches,
         batches_per_step: analysed.batches_per_step,
         step_ms: analysed.times.as_ref().map(step_ms),
         epoch_s: analysed.epoch_ns.iter().copied().map(seconds).collect(),

@@ -6,10 +6,11 @@ use crate::analysis::verdict::next_step::Cost as Costs;
 use crate::analysis::verdict::rules::Finding;
 use crate::analysis::verdict::{VERDICT_RULES_VERSION, Verdict as Told, WaitedFor};
 use crate::model::profile::Profile;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// The verdict.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Verdict {
     /// Version of the rules.
     pub rules: u32,
@@ -46,7 +47,7 @@ pub struct Verdict {
 }
 
 /// What takes time, whether or not it is a cause.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, JsonSchema, Serialize)]
 pub struct WeighsBeside {
     /// What, in words.
     pub what: &'static str,
@@ -55,7 +56,7 @@ pub struct WeighsBeside {
 }
 
 /// A figure.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, JsonSchema, Serialize)]
 pub struct Evidence {
     /// Its name.
     pub figure: &'static str,
@@ -68,7 +69,7 @@ pub struct Evidence {
 }
 
 /// A line.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct At {
     /// Its file.
     pub file: String,
@@ -79,7 +80,7 @@ pub struct At {
 }
 
 /// An upper bound.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, JsonSchema, Serialize)]
 pub struct AtMost {
     /// What would have to be so.
     pub without: &'static str,
@@ -92,7 +93,7 @@ pub struct AtMost {
 }
 
 /// What takes much of the time, where no cause stands out.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Cost {
     /// What, in words.
     pub what: &'static str,
@@ -105,7 +106,7 @@ pub struct Cost {
 }
 
 /// A cause that was found.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Found {
     /// Its name.
     pub cause: &'static str,

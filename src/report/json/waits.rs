@@ -7,6 +7,7 @@ use crate::analysis::input_queue::TaskTime;
 use crate::analysis::stack_facts::Line;
 use crate::analysis::waits::{Holder, WaitTime};
 use crate::model::profile::Profile;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// Waits that are listed, and lines of each task.
@@ -14,7 +15,7 @@ const MOST: usize = 500;
 const MOST_LINES: usize = 10;
 
 /// A source line.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct At {
     /// The file.
     pub file: String,
@@ -25,7 +26,7 @@ pub struct At {
 }
 
 /// One thing that the training thread waited for, at one line.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Wait {
     /// `gpu_sync`, `gpu_copy`, `collective`, `input_queue`, `gil`, `autograd`, `lock`, `disk`, `socket`, `io`, `child`,
     /// `events`, `sleep`, `cpu`, `stopped`.
@@ -47,7 +48,7 @@ pub struct Wait {
 }
 
 /// Who held the GIL.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct GilHolder {
     /// The thread.
     pub tid: i32,
@@ -60,7 +61,7 @@ pub struct GilHolder {
 }
 
 /// Making batches.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Input {
     /// What workers did while the training thread waited for them; null without such waits.
     pub workers: Option<Workers>,
@@ -69,7 +70,7 @@ pub struct Input {
 }
 
 /// What DataLoader workers did while the training thread waited for them.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Workers {
     /// How long it waited.
     pub waited_s: f64,
@@ -82,7 +83,7 @@ pub struct Workers {
 }
 
 /// What the training thread did to make batches itself.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct OwnInput {
     /// How long.
     pub seconds: f64,
@@ -93,7 +94,7 @@ pub struct OwnInput {
 }
 
 /// One task.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Task {
     /// `decode`, `transform`, `collate`, `read`, `send`, `dataset`, `idle`, `gil_wait`, `cpu_wait`, `other`.
     pub task: &'static str,
@@ -106,7 +107,7 @@ pub struct Task {
 }
 
 /// A line of a task.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct TaskLine {
     /// The line; null where no Python frame was read.
     pub at: Option<At>,

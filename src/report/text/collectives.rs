@@ -69,6 +69,15 @@ pub(super) fn collectives(out: &mut String, profile: &Profile, analysis: &Analys
     }
 }
 
+/// Which rank the first `most` ranks wait for, a sentence each.
+pub(super) fn brief(out: &mut String, profile: &Profile, analysis: &Analysis, most: usize) {
+    let labels = process_labels(profile);
+    let ranks = analysis.collectives.iter().filter(|rank| rank.ns > 0);
+    for rank in ranks.take(most) {
+        who_waits(out, profile, &labels, rank);
+    }
+}
+
 /// `rank 0 waits 38.0 % ±3.0 in all_reduce (DDP bucket): rank 1 arrives last, at train.py:41 slow_transform`.
 fn who_waits(out: &mut String, profile: &Profile, labels: &[String], rank: &ProcessCollectives) {
     let (Some(process), Some(row)) = (rank.process, rank.rows.iter().max_by_key(|row| row.wait_ns))

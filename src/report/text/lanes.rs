@@ -45,26 +45,49 @@ pub(super) fn lanes(out: &mut String, profile: &Profile, analysis: &Analysis) {
         }
     }
     if summary.devices.is_empty() {
-        let why = if !summary.missing.is_empty() {
-            Some(summary.missing.join("; "))
-        } else if !summary.unused.is_empty() {
-            Some(format!(
-                "no sampled process used a GPU ({} here; --gpu all records them)",
-                summary.unused.len()
-            ))
-        } else {
-            None
-        };
-        if let Some(why) = why {
-            out.push('\n');
-            sentence(out, "", &format!("DEVICE not recorded: {why}"));
-        }
+        not_recorded(out, analysis);
     } else {
         for why in &summary.missing {
             sentence(out, "  ", &format!("not recorded: {why}"));
         }
     }
     host(out, profile, &summary.processes, &summary.host);
+}
+
+/// A line for each of the first devices; where the target uses CUDA and none was recorded, why.
+pub(super) fn brief(out: &mut String, profile: &Profile, analysis: &Analysis, most: usize) {
+    let summary = &analysis.lanes;
+    if !summary.devices.is_empty() {
+        out.push('\n');
+    }
+    for device in summary.devices.iter().take(most) {
+        line_of_device(out, profile, device);
+    }
+    let left = summary.devices.len().saturating_sub(most);
+    if left > 0 {
+        sentence(out, "  ", &format!("… {} more", count(left as u64)));
+    }
+    let uses_cuda = analysis.primary().is_some_and(|process| process.cuda);
+    if summary.devices.is_empty() && uses_cuda {
+        not_recorded(out, analysis);
+    }
+}
+
+/// Why no device was recorded.
+fn not_recorded(out: &mut String, analysis: &Analysis) {
+    let summary = &analysis.lanes;
+    let why = if !summary.missing.is_empty() {
+        summary.missing.join("; ")
+    } else if !summary.unused.is_empty() {
+        format!(
+            "no sampled process used a GPU ({} here; --gpu all records them)",
+            summary.unused.len()
+        )
+    } else {
+        return;
+    };
+    out.push('\n');
+    sentence(out, "", &format!("DEVICE not recorded: {why}"));
 }
 
 fn line_of_device(out: &mut String, profile: &Profile, device: &Device) {

@@ -3,7 +3,7 @@
 use super::format::{column_seconds, count, cut, percent, place, printable, share};
 use super::tables::column;
 use super::{WIDTH, line};
-use crate::analysis::operators::{OperatorTime, Place};
+use crate::analysis::operators::{OperatorTime, Place, Site};
 use crate::analysis::summary::ProcessSummary;
 use crate::model::operator::NamedBy;
 use crate::model::profile::Profile;
@@ -21,12 +21,7 @@ pub(super) fn operators(
     process: &ProcessSummary,
     rows: usize,
 ) {
-    let table = &process.operators;
-    let shown: Vec<&OperatorTime> = table
-        .operators
-        .iter()
-        .filter(|operator| operator.self_ns > 0)
-        .collect();
+    let shown = sampled(process);
     let has_torch = profile
         .processes
         .get(process.process.index())
@@ -66,25 +61,60 @@ pub(super) fn operators(
     sum(out, process);
 }
 
-fn row(out: &mut String, profile: &Profile, operator: &OperatorTime, wall_ns: u64) {
+/// The operators that took the most, a line each, with the main place of each.
+pub(super) fn brief(out: &mut String, profile: &Profile, process: &ProcessSummary, rows: usize) {
+    let shown = sampled(process);
+    if shown.is_empty() || rows == 0 {
+        return;
+    }
+    out.push_str("\nOPERATORS, and where most of each is\n");
+    for operator in shown.iter().take(rows) {
+        let (name, share) = name_and_share(operator, process.wall_ns);
+        let sites = by_time(operator);
+        let place = sites.first().map(|site| place_text(profile, &site.place));
+        let text = format!(
+            "{:>9}  {share:<14}{name}  {}",
+            column_seconds(operator.self_ns),
+            place.unwrap_or_default()
+        );
+        line(out, &[cut(&text, WIDTH)]);
+    }
+}
+
+pub(super) fn sampled(process: &ProcessSummary) -> Vec<&OperatorTime> {
+    let operators = process.operators.operators.iter();
+    operators.filter(|operator| operator.self_ns > 0).collect()
+}
+
+fn name_and_share(operator: &OperatorTime, wall_ns: u64) -> (String, String) {
     let tenths = (operator.self_ns as f64 * 1000.0 / wall_ns.max(1) as f64).round() as u32;
     let name = match operator.named_by {
         NamedBy::Schema => printable(&operator.name).into_owned(),
         NamedBy::Kernel => format!("{} (kernel)", printable(&operator.name)),
     };
-    let text = format!(
-        "{:>9}{:>9}  {:<13} {name}",
-        column_seconds(operator.self_ns),
-        column_seconds(operator.total_ns),
-        share(&operator.share, tenths),
-    );
-    line(out, &[cut(&text, WIDTH)]);
-    let mut sites: Vec<_> = operator
+    (name, share(&operator.share, tenths))
+}
+
+/// Where an operator was called, the place with the most time first.
+fn by_time(operator: &OperatorTime) -> Vec<&Site> {
+    let mut sites: Vec<&Site> = operator
         .sites
         .iter()
         .filter(|site| site.self_ns > 0)
         .collect();
     sites.sort_by_key(|site| std::cmp::Reverse(site.self_ns));
+    sites
+}
+
+fn row(out: &mut String, profile: &Profile, operator: &OperatorTime, wall_ns: u64) {
+    let (name, share) = name_and_share(operator, wall_ns);
+    let text = format!(
+        "{:>9}{:>9}  {share:<13} {name}",
+        column_seconds(operator.self_ns),
+        column_seconds(operator.total_ns),
+    );
+    line(out, &[cut(&text, WIDTH)]);
+    let sites = by_time(operator);
     let part = |ns: u64| ns as f64 / operator.self_ns.max(1) as f64;
     let listed = sites
         .iter()

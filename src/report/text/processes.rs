@@ -20,8 +20,8 @@ fn pid(profile: &Profile, id: ProcessId) -> i32 {
         .map_or(0, |process| process.info.pid)
 }
 
-/// All ranks, one line each, where there are several.
-pub(super) fn ranks(out: &mut String, profile: &Profile, analysis: &Analysis) {
+/// All ranks, one line each, where there are several; the first `most` of them.
+pub(super) fn ranks(out: &mut String, profile: &Profile, analysis: &Analysis, most: usize) {
     let ranks: Vec<&ProcessSummary> = analysis
         .processes
         .iter()
@@ -48,7 +48,8 @@ pub(super) fn ranks(out: &mut String, profile: &Profile, analysis: &Analysis) {
             "other"
         )],
     );
-    for process in ranks {
+    let left = ranks.len().saturating_sub(most);
+    for process in ranks.into_iter().take(most) {
         let wall_ns = process.wall_ns.max(1) as f64;
         let tenth = |rows: &[SummaryRow]| {
             let ns: u64 = rows.iter().map(|&row| process.row_ns(row)).sum();
@@ -77,6 +78,9 @@ pub(super) fn ranks(out: &mut String, profile: &Profile, analysis: &Analysis) {
                 tenth(&rest)
             )],
         );
+    }
+    if left > 0 {
+        line(out, &[format!("  … {} more", count(left as u64))]);
     }
 }
 

@@ -29,6 +29,30 @@ pub(super) fn progress(out: &mut String, profile: &Profile, process: &ProcessSum
     }
 }
 
+/// Steps in two lines: how many and how long, and of what phases.
+pub(super) fn brief(out: &mut String, profile: &Profile, process: &ProcessSummary) {
+    let Some(progress) = &process.progress else {
+        not_counted(out, process);
+        return;
+    };
+    out.push('\n');
+    headline(out, progress);
+    let phases: Vec<String> = progress
+        .phases
+        .iter()
+        .filter(|phase| phase.share.value >= SMALL)
+        .map(|phase| {
+            let name = printable(profile.phase_name(phase.phase));
+            format!("{name} {}", percent(phase.share.value))
+        })
+        .collect();
+    if let Some((first, rest)) = phases.split_first() {
+        let mut parts = vec![format!("  of a step: {first}")];
+        parts.extend_from_slice(rest);
+        wrapped(out, &parts, "| ");
+    }
+}
+
 /// A loop that updates its parameters by hand, and makes its batches by hand: what says more of it.
 fn not_counted(out: &mut String, process: &ProcessSummary) {
     let matrix = &process.matrix;

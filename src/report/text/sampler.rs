@@ -23,6 +23,44 @@ pub(super) fn sampler(out: &mut String, profile: &Profile, analysis: &Analysis) 
     }
 }
 
+/// Whether the figures may be believed, in a line or two, and what was lost.
+pub(super) fn brief(out: &mut String, profile: &Profile, analysis: &Analysis) {
+    let quality = &analysis.quality;
+    let training = quality
+        .training_hz
+        .filter(|hz| *hz < 0.95 * quality.rate_hz);
+    let mut parts = vec![format!(
+        "SAMPLER {:.0} of {:.0} Hz{}",
+        quality.rate_hz,
+        quality.asked_hz,
+        training.map_or(String::new(), |hz| format!(", training threads {hz:.0}"))
+    )];
+    if quality.stops > 0 {
+        parts.push(format!(
+            "stops {}, p99 {}",
+            fine_percent(quality.stopped_share),
+            short_time(quality.stop_p99_ns)
+        ));
+    }
+    if quality.skipped_for_budget > 0 {
+        parts.push(format!("limited by --max-stopped {}", limit(profile)));
+    }
+    if quality.skipped_for_turn > 0 {
+        parts.push("in turns since every CPU is taken".to_owned());
+    }
+    let merged = quality.merged_share;
+    parts.extend(merged.map(|share| format!("merged {}", fine_percent(share))));
+    parts.push("report --full shows every table".to_owned());
+    out.push('\n');
+    wrapped(out, &parts, "| ");
+    merge_warning(out, quality);
+    harm(out, quality);
+    lost(out, profile, quality);
+    for missing in &profile.missing {
+        sentence(out, "", &format!("MISSING {missing}"));
+    }
+}
+
 fn ticks(out: &mut String, profile: &Profile, quality: &QualitySummary) {
     let elapsed_ns = profile.end_ns.saturating_sub(profile.start_ns);
     wrapped(
@@ -129,15 +167,7 @@ fn stacks(out: &mut String, quality: &QualitySummary) {
         ],
         "| ",
     );
-    if quality
-        .merged_share
-        .is_some_and(|share| share < MOSTLY_MERGED)
-    {
-        out.push_str(
-            "  WARNING: Python frames do not fit between native ones and stand at the root:\n",
-        );
-        out.push_str("    is this compiled Python (Nuitka), which runs no interpreter loop?\n");
-    }
+    merge_warning(out, quality);
     if !quality.partial.is_empty() {
         let reasons: Vec<String> = quality
             .partial
@@ -160,17 +190,67 @@ fn stacks(out: &mut String, quality: &QualitySummary) {
     );
 }
 
-fn losses(out: &mut String, profile: &Profile, quality: &QualitySummary) {
-    if quality.skipped_for_budget > 0 {
-        let limit = format!(
-            "to stay within --max-stopped {:.1}",
-            profile.run.max_stopped * 100.0
+/// Percent of the running time that stops may take.
+fn limit(profile: &Profile) -> String {
+    format!("{:.1}", profile.run.max_stopped * 100.0)
+}
+
+fn merge_warning(out: &mut String, quality: &QualitySummary) {
+    if quality
+        .merged_share
+        .is_some_and(|share| share < MOSTLY_MERGED)
+    {
+        out.push_str(
+            "  WARNING: Python frames do not fit between native ones and stand at the root:\n",
         );
-        if let Some(hz) = quality.training_hz {
-            let asked_hz = quality.asked_hz;
-            let text = format!("  training threads: {hz:.0} of {asked_hz:.0} Hz, {limit}");
-            line(out, &[text]);
-        }
+        out.push_str("    is this compiled Python (Nuitka), which runs no interpreter loop?\n");
+    }
+}
+
+/// What stops did to setuid programs.
+fn harm(out: &mut String, quality: &QualitySummary) {
+    if quality.privileges_lost > 0 {
+        line(
+            out,
+            &[format!(
+                "  WARNING: {} setuid programs began while they were stopped, without their privileges",
+                count(quality.privileges_lost)
+            )],
+        );
+    }
+}
+
+/// What could not be kept.
+fn lost(out: &mut String, profile: &Profile, quality: &QualitySummary) {
+    if quality.lost > 0 || !profile.losses.is_empty() {
+        let reason = profile
+            .losses
+            .last()
+            .map_or(String::new(), |loss| printable(&loss.reason).into_owned());
+        let text = format!(
+            "  LOST {} stacks in {} gaps (their time is kept): {reason}",
+            count(quality.lost),
+            count(profile.losses.len() as u64)
+        );
+        line(out, &[cut(&text, WIDTH)]);
+    }
+}
+
+fn losses(out: &mut String, profile: &Profile, quality: &QualitySummary) {
+    let limit = format!("to stay within --max-stopped {}", limit(profile));
+    let mut reasons = Vec::new();
+    if quality.skipped_for_turn > 0 {
+        reasons.push("in turns since every CPU is taken".to_owned());
+    }
+    if quality.skipped_for_budget > 0 {
+        reasons.push(limit.clone());
+    }
+    if let Some(hz) = quality.training_hz.filter(|_| !reasons.is_empty()) {
+        let text = format!("  training threads: {hz:.0} of {:.0} Hz", quality.asked_hz);
+        reasons.insert(0, text);
+        wrapped(out, &reasons, "| ");
+    }
+    if quality.skipped_for_budget > 0 {
         let skipped = count(quality.skipped_for_budget);
         line(out, &[format!("  {skipped} captures left out {limit}")]);
     }
@@ -210,25 +290,6 @@ fn losses(out: &mut String, profile: &Profile, quality: &QualitySummary) {
             )],
         );
     }
-    if quality.privileges_lost > 0 {
-        line(
-            out,
-            &[format!(
-                "  WARNING: {} setuid programs began while they were stopped, without their privileges",
-                count(quality.privileges_lost)
-            )],
-        );
-    }
-    if quality.lost > 0 || !profile.losses.is_empty() {
-        let reason = profile
-            .losses
-            .last()
-            .map_or(String::new(), |loss| printable(&loss.reason).into_owned());
-        let text = format!(
-            "  LOST {} stacks in {} gaps (their time is kept): {reason}",
-            count(quality.lost),
-            count(profile.losses.len() as u64)
-        );
-        line(out, &[cut(&text, WIDTH)]);
-    }
+    harm(out, quality);
+    lost(out, profile, quality);
 }

@@ -1,15 +1,12 @@
-//! The training thread: rows, phases and activities, functions and lines, threads.
+//! The training thread's time by row, and by phase and activity.
 
-use super::format::{
-    column_seconds, count, cut, cut_front, percent, place, printable, seconds, share,
-};
+use super::format::{column_seconds, count, cut, percent, place, seconds, share};
 use super::{WIDTH, line, role};
-use crate::analysis::functions::{FunctionTime, LineTime};
+use crate::analysis::functions::LineTime;
 use crate::analysis::rounding::per_mille;
 use crate::analysis::summary::ProcessSummary;
 use crate::model::category::{Activity, Phase, SummaryRow};
-use crate::model::ids::FunctionId;
-use crate::model::profile::{Function, Profile};
+use crate::model::profile::Profile;
 
 /// A row for people.
 fn row_label(row: SummaryRow, profile: &Profile, process: &ProcessSummary) -> &'static str {
@@ -37,7 +34,8 @@ fn is_seldom(row: SummaryRow) -> bool {
     )
 }
 
-pub(super) fn rows(out: &mut String, profile: &Profile, process: &ProcessSummary) {
+/// Without the rows that are less than `least` of the time.
+pub(super) fn rows(out: &mut String, profile: &Profile, process: &ProcessSummary, least: f64) {
     out.push('\n');
     let title = format!(
         "HOST WALL TIME of the training thread, {} ({}; not GPU time)",
@@ -47,15 +45,22 @@ pub(super) fn rows(out: &mut String, profile: &Profile, process: &ProcessSummary
     line(out, &[title]);
     let parts: Vec<u64> = process.rows.iter().map(|&(_, ns, _)| ns).collect();
     let shares = per_mille(&parts);
-    // Where the two differ, both are given: the verdict's are of the time after start-up.
-    let later_ns = process.wall_ns.saturating_sub(process.startup_ns);
-    let both = process.startup_ns.saturating_mul(200) >= process.wall_ns && later_ns > 0;
+    // Where the two differ, both are given: the verdict's are of the time after start-up and before the interpreter's exit.
+    let (startup_ns, shutdown_ns) = (process.startup_ns, process.shutdown_ns);
+    let later_ns = process.wall_ns.saturating_sub(startup_ns + shutdown_ns);
+    let is_worth = |ns: u64| ns.saturating_mul(200) >= process.wall_ns;
+    let both = later_ns > 0 && (is_worth(startup_ns) || is_worth(shutdown_ns));
     if both {
-        let later = format!("% after start-up ({})", seconds(later_ns));
+        let which = match is_worth(shutdown_ns) {
+            true => "% between start-up and exit",
+            false => "% after start-up",
+        };
+        let later = format!("{which} ({})", seconds(later_ns));
         line(out, &[format!("{:<34}% of all    {later}", "")]);
     }
     for (index, (row, ns, interval)) in process.rows.iter().enumerate() {
-        if *ns == 0 && is_seldom(*row) {
+        let is_small = (*ns as f64) < least * process.wall_ns as f64;
+        if is_small || (*ns == 0 && is_seldom(*row)) {
             continue;
         }
         let at = process.row_lines.get(index).copied().flatten();
@@ -259,151 +264,4 @@ fn matrix_line(out: &mut String, label: &str, cells: &[u32], own: usize) {
         text.push_str(&format!("{:>width$}", tenths(cell)));
     }
     line(out, &[text]);
-}
-
-pub(super) fn functions(
-    out: &mut String,
-    profile: &Profile,
-    process: &ProcessSummary,
-    rows: usize,
-) {
-    let hot = &process.hot;
-    let wall_ns = process.wall_ns.max(1);
-    if !hot.python.is_empty() {
-        out.push_str("\nPYTHON FUNCTIONS (self: with the native code they call)\n");
-        out.push_str("   self s   self %  total s  function\n");
-        for time in hot.python.iter().filter(|time| time.self_ns > 0).take(rows) {
-            let text = |function: &Function| {
-                let at = place(function, function.first_line);
-                with_place(&printable(&function.name), &at)
-            };
-            timed(
-                out,
-                profile,
-                (time.function, time.self_ns, time.total_ns),
-                wall_ns,
-                text,
-            );
-        }
-        out.push_str("\nPYTHON LINES\n   self s   self %         total s  line\n");
-        let own = hot.lines.iter().filter(|time| time.self_ns > 0);
-        for (index, time) in own.take(rows).enumerate() {
-            let Some(function) = profile.functions.get(time.function.index()) else {
-                continue;
-            };
-            let of_wall = time.self_ns as f64 / wall_ns as f64;
-            let self_share = match process.line_shares.get(index) {
-                Some(known) => share(known, (of_wall * 1000.0).round() as u32),
-                None => format!("{:>7}", percent(of_wall)),
-            };
-            let at = place(function, time.line);
-            let text = format!(
-                "{:>9}  {self_share:<14}{:>9} {at} {}",
-                column_seconds(time.self_ns),
-                column_seconds(time.total_ns),
-                printable(&function.name)
-            );
-            line(out, &[cut(&text, WIDTH)]);
-        }
-    }
-    let native: Vec<&FunctionTime> = hot
-        .native
-        .iter()
-        .filter(|time| time.self_ns > 0)
-        .take(rows)
-        .collect();
-    if !native.is_empty() {
-        out.push_str("\nNATIVE FUNCTIONS\n   self s   self %  total s  function\n");
-        for time in native {
-            let text = |function: &Function| cut(&printable(&function.short_name), NAME);
-            timed(
-                out,
-                profile,
-                (time.function, time.self_ns, time.total_ns),
-                wall_ns,
-                text,
-            );
-        }
-    }
-}
-
-/// What is left for a name after the three columns of numbers.
-const NAME: usize = WIDTH - 28;
-
-fn with_place(name: &str, at: &str) -> String {
-    let name = cut_front(name, NAME.saturating_sub(at.chars().count() + 1).max(12));
-    cut(&format!("{name} {at}"), NAME)
-}
-
-fn timed(
-    out: &mut String,
-    profile: &Profile,
-    (function, self_ns, total_ns): (FunctionId, u64, u64),
-    wall_ns: u64,
-    text: impl Fn(&Function) -> String,
-) {
-    let Some(function) = profile.functions.get(function.index()) else {
-        return;
-    };
-    line(
-        out,
-        &[format!(
-            "{:>9}{:>9}{:>9} {}",
-            column_seconds(self_ns),
-            percent(self_ns as f64 / wall_ns as f64),
-            column_seconds(total_ns),
-            text(function)
-        )],
-    );
-}
-
-pub(super) fn threads(out: &mut String, profile: &Profile, process: &ProcessSummary, rows: usize) {
-    if process.threads.is_empty() {
-        return;
-    }
-    out.push_str("\nTHREADS\n");
-    line(
-        out,
-        &[format!(
-            "  {:<38}{:>9}{:>9}  {}",
-            "thread", "wall s", "cpu s", "mostly"
-        )],
-    );
-    for thread in process.threads.iter().take(rows) {
-        let Some(info) = profile.threads.get(thread.thread.index()) else {
-            continue;
-        };
-        let name = cut(
-            &format!("{} {} ({})", info.tid, printable(&info.name), thread.role),
-            38,
-        );
-        line(
-            out,
-            &[format!(
-                "  {name:<38}{:>9}{:>9}  {} {:.0} %",
-                column_seconds(thread.wall_ns),
-                column_seconds(thread.cpu_ns),
-                column(thread.main_activity),
-                thread.main_share * 100.0
-            )],
-        );
-    }
-    let left = process.threads.len().saturating_sub(rows);
-    if left > 0 {
-        let cpu_ns: u64 = process
-            .threads
-            .iter()
-            .skip(rows)
-            .map(|thread| thread.cpu_ns)
-            .sum();
-        line(
-            out,
-            &[format!(
-                "  {:<38}{:>9}{:>9}",
-                format!("{} more", count(left as u64)),
-                "",
-                column_seconds(cpu_ns)
-            )],
-        );
-    }
 }

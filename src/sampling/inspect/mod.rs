@@ -146,13 +146,10 @@ impl ThreadReader<'_> {
             ..InspectedThread::default()
         };
         let before = self.stack(state);
-        let addresses: Vec<u64> = before
-            .frames
-            .iter()
-            .map(|frame| frame.code_address)
-            .collect();
         self.codes
-            .resolve(&addresses, self.memory, |_| CodeId::from_index(0));
+            .resolve_frames(&before.frames, self.memory, self.memory, |_| {
+                CodeId::from_index(0)
+            });
         let mut given_up = None;
         let mut is_named = false;
         for (index, frame) in before.frames.iter().take(MAX_FRAMES).enumerate() {

@@ -1,11 +1,12 @@
 //! What the keeper and the fallback tell.
 
-use super::once::LOOK_NS;
-use super::{Message, NamedStack, Stretch, TracedProcess, Tracer};
+use super::once::SNAPSHOT_NS;
+use super::{TracedProcess, Tracer};
 use crate::model::ids::ProcessId;
 use crate::model::sample::{Capture, Gil};
 use crate::os::clock::monotonic_ns;
 use crate::sampling::keeper::KeeperEvent;
+use crate::sampling::raw::{Message, NamedStack, Stretch};
 
 impl Tracer {
     pub(super) fn take_events(&mut self) {
@@ -14,10 +15,11 @@ impl Tracer {
                 KeeperEvent::Started { pid, info } => {
                     let id = ProcessId::from_index(self.next_process);
                     self.next_process += 1;
+                    let parent_pid = info.parent_pid;
                     self.outbox.send(Message::Process(id, info));
                     let is_own_child = self.launched_pid == Some(pid);
                     self.processes
-                        .push(TracedProcess::new(id, pid, is_own_child));
+                        .push(TracedProcess::new(id, pid, parent_pid, is_own_child));
                 }
                 KeeperEvent::Info { pid, info } => {
                     if let Some(process) = self.processes.iter().find(|process| process.pid == pid)
@@ -39,6 +41,7 @@ impl Tracer {
                             self.reached,
                         );
                         if exec {
+                            self.processes[index].execs.seen(monotonic_ns());
                             self.rename_threads(index, true);
                         }
                         let id = self.processes[index].id;
@@ -84,7 +87,7 @@ impl Tracer {
         };
         let is_once = self.options.once;
         if is_once && self.processes[index].threads.is_empty() {
-            // The first stacks may be there before anything else was looked at.
+            // The first stacks may be there before anything else was read.
             self.list_threads(index, 0);
         }
         let process = &mut self.processes[index];
@@ -94,7 +97,7 @@ impl Tracer {
         process.is_settled = true;
         let last_ns = std::mem::replace(&mut process.named_ns, now_ns);
         let since_ns = match is_once {
-            true => now_ns.saturating_sub(LOOK_NS),
+            true => now_ns.saturating_sub(SNAPSHOT_NS),
             false => last_ns,
         };
         let gil_holder = stacks

@@ -1,12 +1,16 @@
 //! Which threads a process has.
 
-use super::{Message, Passed, SessionOptions, Stretch, TracedProcess, TracedThread, Tracer};
+use super::account::Charged;
+use super::thread::TracedThread;
+use super::{TracedProcess, Tracer};
 use crate::model::frame::Partial;
 use crate::model::ids::ThreadId;
 use crate::model::process::ThreadInfo;
-use crate::model::sample::{Capture, Gil, ThreadState};
+use crate::model::sample::{Capture, ThreadState};
 use crate::os::clock::monotonic_ns;
 use crate::python::thread_name::{MAIN_THREAD, read_thread_name};
+use crate::sampling::raw::{Message, Stretch};
+use crate::sampling::session::SessionOptions;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 impl Tracer {
@@ -93,8 +97,9 @@ impl Tracer {
             }
             let thread = &mut self.processes[index].threads[at];
             if wanted && !was_wanted {
-                // What it ran unseen is not the next look's.
+                // What it ran, and did, while it was not polled is not recorded.
                 thread.last = thread.files.schedstat().unwrap_or_default();
+                thread.ledger.leave_out_to(self.reached);
             }
             (thread.name, thread.wanted) = (name, wanted);
             self.outbox.send(Message::Thread(id, Box::new(info)));
@@ -110,7 +115,7 @@ impl Tracer {
         let Some(interpreter) = process.interpreter.clone() else {
             return;
         };
-        for (thread, turn) in process.threads.iter_mut().zip(&mut process.turns) {
+        for (thread, backoff) in process.threads.iter_mut().zip(&mut process.backoffs) {
             if thread.wanted || thread.python_name.is_some() {
                 continue;
             }
@@ -129,14 +134,14 @@ impl Tracer {
             let name = thread.python_name.as_deref().unwrap_or_default();
             if !name.is_empty() && is_wanted(&self.options, name) {
                 thread.wanted = true;
-                // What it ran unseen is not the next look's.
+                // What it ran while it was not polled is not recorded.
                 thread.last = thread.files.schedstat().unwrap_or_default();
-                turn.comes_at_once();
+                backoff.reset();
             }
         }
     }
 
-    /// Hands on the time of a thread that will not be looked at again.
+    /// Sends the time of a thread that will not be polled again.
     fn close_thread(&mut self, index: usize, at: usize) {
         self.flush_reused(index, at, true);
         self.flush_deferred(index, at, Partial::Exited);
@@ -144,31 +149,18 @@ impl Tracer {
         self.outbox.send(Message::ThreadGone(id));
     }
 
-    /// Hands on the time of a thread that no capture will stand for.
+    /// Sends the deferred time of a thread that no capture will stand for.
     pub(super) fn flush_deferred(&mut self, index: usize, at: usize, why: Partial) {
         let thread = &mut self.processes[index].threads[at];
-        let mut deferred = std::mem::take(&mut thread.deferred);
-        deferred.add(std::mem::take(&mut thread.deferred_sleep));
-        self.hand_on_unread(index, at, deferred, why);
-    }
-
-    fn hand_on_unread(&mut self, index: usize, at: usize, passed: Passed, why: Partial) {
-        if passed.weight_ns > 0 {
-            let end_ns = monotonic_ns();
-            let stretch = Stretch {
-                thread: self.processes[index].threads[at].id,
-                start_ns: end_ns.saturating_sub(passed.weight_ns),
-                weight_ns: passed.weight_ns,
-                ticks: passed.ticks,
-                capture: Capture::Unread,
-                state: ThreadState::Running,
-                syscall: None,
-                gil: Gil::Unknown,
-                gil_holder: None,
-                run_ns: passed.run_ns,
-                queue_ns: passed.queue_ns,
+        let charge = thread.ledger.take_deferred();
+        if charge.weight_ns > 0 {
+            let charged = Charged {
+                start_ns: monotonic_ns().saturating_sub(charge.weight_ns),
+                charge,
             };
-            self.outbox.span(stretch, Some(why));
+            let sample = thread.sample(charged, Capture::Unread);
+            let state = ThreadState::Running;
+            self.outbox.span(Stretch { state, ..sample }, Some(why));
         }
     }
 

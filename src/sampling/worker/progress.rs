@@ -124,7 +124,9 @@ impl Worker {
                 let _ = read_stack(interpreter, raw.python_state, live, &mut stack);
                 let addresses: Vec<u64> = stack.frames.iter().map(|at| at.code_address).collect();
                 let (tables, code_ids) = (&mut self.tables, &mut self.code_ids);
-                known.resolve(&addresses, live, |info| code_id(code_ids, tables, info));
+                known.resolve_frames(&stack.frames, live, live, |info| {
+                    code_id(code_ids, tables, info)
+                });
                 let named: Vec<Option<CodeId>> = addresses
                     .iter()
                     .map(|&address| known.get(address).ok().map(|code| code.id))

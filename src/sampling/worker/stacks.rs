@@ -158,13 +158,9 @@ impl Worker {
         let Some(codes) = image.codes.as_mut() else {
             return true;
         };
-        scratch.addresses.clear();
-        scratch
-            .addresses
-            .extend(raw.python.frames.iter().map(|frame| frame.code_address));
         let (tables, code_ids) = (&mut self.tables, &mut self.code_ids);
         let memory = LayeredMemory::new(&raw.codes, &image.memory);
-        codes.resolve(&scratch.addresses, &memory, |info| {
+        codes.resolve_frames(&raw.python.frames, &raw.snapshot, &memory, |info| {
             code_id(code_ids, tables, info)
         });
         let mut lost = false;

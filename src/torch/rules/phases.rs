@@ -175,7 +175,20 @@ pub const PYTHON_PHASES: &[PhaseRule] = &[
         "*",
         Weak(Phase::Checkpoint),
     ),
-    // Communication.
+    // Communication. What DDP's own forward does around the module's is forward: the buffers that it sends have functions of their own.
+    rule("torch/nn/parallel/distributed.py", "forward", NoMark),
+    rule("torch/nn/parallel/distributed.py", "_pre_forward", NoMark),
+    rule(
+        "torch/nn/parallel/distributed.py",
+        "_run_ddp_forward",
+        NoMark,
+    ),
+    rule(
+        "torch/nn/parallel/distributed.py",
+        "_inside_ddp_forward",
+        NoMark,
+    ),
+    rule("torch/nn/parallel/distributed.py", "_post_forward", NoMark),
     rule(
         "torch/nn/parallel/distributed.py",
         "*",

@@ -21,7 +21,7 @@ def child(rank, args, model):
 
 
 def main():
-    args = options(epochs=2, count=1280, processes=2)
+    args = options(epochs=2, count=3840, processes=2)
     torch.set_num_threads(1)
     model = Net().share_memory()
     mp.set_start_method("spawn")

@@ -6,7 +6,7 @@ use crate::memory::{Memory, ReadRequest};
 use crate::python::dicts::TypeFacts;
 use crate::python::discover::Interpreter;
 use crate::python::layout::OBJECT_TYPE;
-use crate::python::layout::objects::ObjectLayout;
+use crate::python::layout::objects::{ObjectLayout, frame_globals};
 use crate::torch::rules::progress::{AUTOCAST, COUNTERS, FETCHERS, OPTIMIZER};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -92,7 +92,7 @@ pub(super) struct Scanner {
     uses: FxHashMap<u64, Use>,
     locals: u64,
     tag_mask: u64,
-    /// `f_globals` of a frame. 3.10: Include/cpython/frameobject.h; later: Include/internal/pycore_frame.h.
+    /// See [`frame_globals`]; `None` of a version whose objects are not searched.
     globals: Option<u64>,
     /// Where a generator has its frame, and whether it is a pointer. Include/cpython/genobject.h,
     /// Include/internal/pycore_interpframe_structs.h.
@@ -102,17 +102,17 @@ pub(super) struct Scanner {
 impl Scanner {
     pub(super) fn new(interpreter: &Interpreter) -> Self {
         let frame = &interpreter.layout.frame;
-        let (globals, generator) = match interpreter.version.minor {
-            10 => (Some(48), Some((16, true))),
-            11 => (Some(8), Some((80, false))),
-            12..=14 => (Some(24), Some((72, false))),
-            _ => (None, None),
+        let generator = match interpreter.version.minor {
+            10 => Some((16, true)),
+            11 => Some((80, false)),
+            12..=14 => Some((72, false)),
+            _ => None,
         };
         Self {
             uses: FxHashMap::default(),
             locals: frame.localsplus.into(),
             tag_mask: frame.tag_mask,
-            globals,
+            globals: generator.map(|_| frame_globals(interpreter.version)),
             generator,
         }
     }

@@ -1,0 +1,303 @@
+//! Whatever happens to a thread, its ticks, its time and what the scheduler gave it are charged exactly once.
+
+use super::{Charge, Charged, Deferred, KeptIn, Ledger, Reached};
+use crate::model::sample::ThreadState;
+use crate::sampling::schedule::Tick;
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+const PERIOD_NS: u64 = 1_000_000;
+const THREADS: usize = 3;
+
+/// What a tick does with one thread.
+#[derive(Clone, Copy, Debug)]
+enum Outcome {
+    /// Polled in a later tick: it has long been asleep, or the tick is another's turn.
+    NotPolled,
+    /// `--threads` leaves it out, or it is dead while others live.
+    Unwanted,
+    /// Found running without the GIL under `--gil`, or dead for the first time.
+    LeftOut,
+    Reused,
+    /// For the budget, or for an outstanding stop.
+    Deferred,
+    /// It woke while it was read.
+    Woken,
+    /// A sleeper whose stop did not come about.
+    SleepDeferred,
+    /// Asked to stop; it blocked before the stop landed, or has not stopped yet.
+    DeferredAfterStop(u64),
+    Stopped(u64),
+    StoppedAsleep(u64),
+    Asleep,
+    Unstopped,
+    NotRead,
+    /// The poll failed: it is gone, or nothing came of the tick.
+    Vanished,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct PerThread {
+    outcome: Outcome,
+    ran: (u64, u64),
+    /// The stop that an earlier tick asked for arrives before this tick is charged, and finds a running thread or a sleeper.
+    late: Option<Deferred>,
+}
+
+#[derive(Clone, Debug)]
+struct Step {
+    missed: u64,
+    threads: Vec<PerThread>,
+    /// A segment ends.
+    flushes: bool,
+    paused_ns: u64,
+}
+
+/// One thread: its ledger, and what its charges should come to.
+struct Subject {
+    ledger: Ledger,
+    charged: Charge,
+    left_out: Charge,
+    /// All of its time so far; that up to its last poll.
+    total: Charge,
+    polled: Charge,
+}
+
+impl Charge {
+    fn time(weight_ns: u64, ticks: u32) -> Self {
+        Self {
+            weight_ns,
+            ticks,
+            ..Self::default()
+        }
+    }
+}
+
+impl Ledger {
+    fn pending(&self) -> Charge {
+        let mut pending = self
+            .reused
+            .map_or(Charge::default(), |(_, reused)| reused.charge);
+        for part in [self.open, self.unpolled, self.running, self.asleep] {
+            pending += part;
+        }
+        pending
+    }
+}
+
+const KEPT: KeptIn = KeptIn {
+    state: ThreadState::Sleeping,
+    syscall: None,
+};
+
+impl Subject {
+    fn new(reached: Reached) -> Self {
+        Self {
+            ledger: Ledger::new(reached),
+            charged: Charge::default(),
+            left_out: Charge::default(),
+            total: Charge::default(),
+            polled: Charge::default(),
+        }
+    }
+
+    fn leave_out_since_poll(&mut self) {
+        self.left_out.weight_ns += self.total.weight_ns - self.polled.weight_ns;
+        self.left_out.ticks += self.total.ticks - self.polled.ticks;
+        self.polled = self.total;
+    }
+
+    fn emit(&mut self, charged: Charged) {
+        self.charged += charged.charge;
+    }
+
+    fn flush(&mut self) {
+        if let Some((_, reused)) = self.ledger.take_reused() {
+            self.emit(reused);
+        }
+    }
+
+    /// Gives for how long it was dealt with.
+    fn tick(&mut self, from: Reached, tick: Tick, step: PerThread) -> u64 {
+        let now = Charge::time(tick.weight_ns(), 1);
+        self.total += now;
+        match step.outcome {
+            Outcome::NotPolled => return 0,
+            Outcome::Unwanted => {
+                self.ledger.leave_out_to(from.after(tick));
+                self.leave_out_since_poll();
+                return 0;
+            }
+            _ => {}
+        }
+        self.ledger.poll(from, tick);
+        self.ledger.ran(step.ran);
+        (self.total.run_ns, self.total.queue_ns) = (
+            self.total.run_ns + step.ran.0,
+            self.total.queue_ns + step.ran.1,
+        );
+        self.polled = self.total;
+        if let Some(kind) = step.late.filter(|_| self.ledger.has_deferred()) {
+            let charged = self.ledger.charge_late(kind, tick.end_ns);
+            self.emit(charged);
+        }
+        let mut stop = |ns| {
+            self.ledger.stopped_for(ns);
+            self.total.weight_ns += ns;
+            self.polled.weight_ns += ns;
+            ns
+        };
+        let (running, asleep) = (Some(Deferred::Running), Some(Deferred::Asleep));
+        let (took_ns, charged) = match step.outcome {
+            Outcome::NotPolled | Outcome::Unwanted | Outcome::Vanished => (0, None),
+            Outcome::LeftOut => {
+                self.ledger.leave_out();
+                self.left_out += now;
+                self.left_out.run_ns += step.ran.0;
+                self.left_out.queue_ns += step.ran.1;
+                (0, None)
+            }
+            Outcome::Reused => {
+                self.ledger.reuse(KEPT);
+                (0, None)
+            }
+            Outcome::Deferred => {
+                self.ledger.defer(Deferred::Running);
+                (0, None)
+            }
+            Outcome::Woken => {
+                self.ledger.defer_tick(Deferred::Asleep);
+                (0, None)
+            }
+            Outcome::SleepDeferred => {
+                self.ledger.defer(Deferred::Asleep);
+                (0, None)
+            }
+            Outcome::DeferredAfterStop(ns) => {
+                let took_ns = stop(ns);
+                self.ledger.defer(Deferred::Running);
+                (took_ns, None)
+            }
+            Outcome::Stopped(ns) => (stop(ns), Some(self.ledger.charge(running))),
+            Outcome::StoppedAsleep(ns) => (stop(ns), Some(self.ledger.charge(asleep))),
+            Outcome::Asleep => (0, Some(self.ledger.charge(asleep))),
+            Outcome::Unstopped => (0, Some(self.ledger.charge(running))),
+            Outcome::NotRead => (0, Some(self.ledger.charge(None))),
+        };
+        if let Some(charged) = charged {
+            self.emit(charged);
+            self.flush();
+        }
+        took_ns
+    }
+
+    fn check(&self) -> Result<(), TestCaseError> {
+        let mut accounted = self.charged;
+        accounted += self.left_out;
+        accounted += self.ledger.pending();
+        prop_assert_eq!(accounted, self.polled);
+        Ok(())
+    }
+
+    /// It is gone, or sampling ends: nothing may be pending then.
+    fn finish(&mut self, end: Reached) -> Result<(), TestCaseError> {
+        self.ledger.finish(end, KEPT);
+        self.polled = self.total;
+        self.flush();
+        self.charged += self.ledger.take_deferred();
+        prop_assert_eq!(self.ledger.pending(), Charge::default());
+        self.check()
+    }
+}
+
+fn outcomes() -> impl Strategy<Value = Outcome> {
+    let stop_ns = || 0..3 * PERIOD_NS;
+    prop_oneof![
+        2 => Just(Outcome::NotPolled),
+        1 => Just(Outcome::Unwanted),
+        1 => Just(Outcome::LeftOut),
+        2 => Just(Outcome::Reused),
+        2 => Just(Outcome::Deferred),
+        1 => Just(Outcome::Woken),
+        1 => Just(Outcome::SleepDeferred),
+        1 => stop_ns().prop_map(Outcome::DeferredAfterStop),
+        2 => stop_ns().prop_map(Outcome::Stopped),
+        1 => stop_ns().prop_map(Outcome::StoppedAsleep),
+        1 => Just(Outcome::Asleep),
+        1 => Just(Outcome::Unstopped),
+        1 => Just(Outcome::NotRead),
+        1 => Just(Outcome::Vanished),
+    ]
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let late = prop_oneof![
+        4 => Just(None),
+        1 => Just(Some(Deferred::Running)),
+        1 => Just(Some(Deferred::Asleep)),
+    ];
+    let ran = (0..PERIOD_NS, 0..PERIOD_NS);
+    let thread =
+        (outcomes(), ran, late).prop_map(|(outcome, ran, late)| PerThread { outcome, ran, late });
+    let rarely = |range| prop_oneof![5 => Just(0), 1 => range];
+    let step = (
+        rarely(1..4u64),
+        vec(thread, THREADS),
+        any::<bool>(),
+        rarely(1..9 * PERIOD_NS),
+    );
+    let step = step.prop_map(|(missed, threads, flushes, paused_ns)| Step {
+        missed,
+        threads,
+        flushes,
+        paused_ns,
+    });
+    vec(step, 1..40)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2_000) })]
+
+    /// `gil_only`: the time of the longest stop is no other thread's.
+    #[test]
+    fn every_tick_of_every_thread_is_charged_once(steps in steps(), gil_only: bool) {
+        let mut reached = Reached { ns: 7 * PERIOD_NS, ticks: 0 };
+        let mut subjects: Vec<Subject> = (0..THREADS).map(|_| Subject::new(reached)).collect();
+        for step in steps {
+            let tick = Tick {
+                start_ns: reached.ns,
+                end_ns: reached.ns + (1 + step.missed) * PERIOD_NS,
+                late: step.missed > 0,
+                missed: step.missed,
+            };
+            let mut took_ns = [0; THREADS];
+            for ((subject, &thread), took_ns) in subjects.iter_mut().zip(&step.threads).zip(&mut took_ns) {
+                *took_ns = subject.tick(reached, tick, thread);
+            }
+            reached = reached.after(tick);
+            let longest_ns = took_ns.iter().copied().max().unwrap_or(0);
+            let before = reached;
+            reached.ns += longest_ns;
+            for (subject, took_ns) in subjects.iter_mut().zip(took_ns) {
+                match gil_only {
+                    true => subject.ledger.postpone(before, longest_ns),
+                    false => subject.total.weight_ns += longest_ns - took_ns,
+                }
+                if step.flushes {
+                    subject.flush();
+                }
+                subject.check()?;
+            }
+            if step.paused_ns > 0 {
+                for subject in &mut subjects {
+                    subject.ledger.postpone(reached, step.paused_ns);
+                    subject.check()?;
+                }
+                reached.ns += step.paused_ns;
+            }
+        }
+        for subject in &mut subjects {
+            subject.finish(reached)?;
+        }
+    }
+}

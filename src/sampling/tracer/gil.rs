@@ -1,0 +1,62 @@
+//! Who holds a process's GIL.
+
+use super::process::TracedProcess;
+use crate::model::ids::ThreadId;
+use crate::model::sample::Gil;
+use crate::python::threads::{GilState, read_gil_holder};
+use crate::sampling::capture::ReadPlan;
+use crate::sampling::raw::Stretch;
+
+/// A thread state that holds a GIL, and its thread.
+pub(super) type GilHolder = (u64, Option<ThreadId>);
+
+/// Thread states that hold a GIL of the process right now, with their threads.
+pub(super) fn gil_holders(process: &TracedProcess) -> Vec<GilHolder> {
+    let Some(interpreter) = &process.interpreter else {
+        return Vec::new();
+    };
+    process
+        .interpreter_states
+        .iter()
+        .filter_map(
+            |&state| match read_gil_holder(interpreter, state, &process.memory) {
+                GilState::HeldBy(holder) => Some((holder, process.thread_of_state(holder))),
+                GilState::Free | GilState::Unknown => None,
+            },
+        )
+        .collect()
+}
+
+/// Whether a thread holds one of these.
+pub(super) fn is_among(plan: &ReadPlan, holders: &[GilHolder]) -> bool {
+    holders.iter().any(|(holder, _)| plan.has_state(*holder))
+}
+
+/// The thread that holds the GIL while a Python thread sleeps, if it is another.
+pub(super) fn other_holder(process: &TracedProcess, at: usize) -> Option<ThreadId> {
+    let thread = process.threads.get(at)?;
+    thread.plan.state_address?;
+    gil_holders(process)
+        .into_iter()
+        .find_map(|(_, holder)| holder)
+        .filter(|&holder| holder != thread.id)
+}
+
+/// Whether a thread that sleeps holds the GIL all the same: it waits in a call that does not give it up.
+pub(super) fn holds_gil(process: &TracedProcess, at: usize) -> bool {
+    let plan = &process.threads[at].plan;
+    plan.state_address.is_some() && is_among(plan, &gil_holders(process))
+}
+
+/// Records whether the thread of a sample holds a GIL, or else who does. Nothing of a thread without a state.
+pub(super) fn set_gil(sample: &mut Stretch, plan: &ReadPlan, holders: &[GilHolder]) {
+    if plan.state_address.is_none() {
+        return;
+    }
+    let holds = is_among(plan, holders);
+    sample.gil = if holds { Gil::Held } else { Gil::NotHeld };
+    sample.gil_holder = holders
+        .iter()
+        .find_map(|(_, thread)| *thread)
+        .filter(|&thread| !holds && thread != sample.thread);
+}

@@ -1,0 +1,59 @@
+//! Samples that are used again, so that a capture allocates nothing.
+
+use super::account::Charged;
+use super::process::TracedProcess;
+use crate::memory::SnapshotMemory;
+use crate::model::sample::Capture as Method;
+use crate::python::frames::PythonStack;
+use crate::sampling::raw::RawSample;
+
+/// How many unused samples are kept for the next captures, besides those that come back from the worker.
+pub(super) const MAX_SPARE: usize = 64;
+
+/// Samples whose buffers were taken out. Boxes travel to the worker and back as they are.
+#[derive(Debug, Default)]
+#[expect(clippy::vec_box)]
+pub(super) struct SpareSamples(pub(super) Vec<Box<RawSample>>);
+
+impl SpareSamples {
+    /// A thread's sample, with nothing in it yet.
+    pub(super) fn blank(
+        &mut self,
+        process: &TracedProcess,
+        at: usize,
+        slices: u64,
+    ) -> Box<RawSample> {
+        let thread = &process.threads[at];
+        let stretch = thread.sample(Charged::default(), Method::Unread);
+        let (shared, process) = (thread.shared.clone(), process.id);
+        if let Some(mut sample) = self.0.pop() {
+            sample.stretch = stretch;
+            sample.process = process;
+            sample.shared = shared;
+            sample.slices = slices;
+            sample.read_ns = 0;
+            sample.python_state = 0;
+            sample.registers = None;
+            sample.python.clear();
+            sample.python_pending_ns = 0;
+            sample.python_partial = None;
+            sample.failure = None;
+            return sample;
+        }
+        Box::new(RawSample {
+            stretch,
+            process,
+            shared,
+            slices,
+            read_ns: 0,
+            python_state: 0,
+            registers: None,
+            snapshot: SnapshotMemory::default(),
+            python: PythonStack::default(),
+            codes: SnapshotMemory::default(),
+            python_pending_ns: 0,
+            python_partial: None,
+            failure: None,
+        })
+    }
+}

@@ -1,0 +1,109 @@
+//! Interpreters and tools that tests need and a machine may lack. What is missing is said once, where it was looked for, as
+//! `skipped: …` on stderr: `scripts/test` counts these lines.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::print_stderr,
+    reason = "each test binary uses its part"
+)]
+
+use std::path::PathBuf;
+
+/// The cache folder, as in `scripts/test`.
+pub fn cache() -> PathBuf {
+    let folder = |name| std::env::var_os(name).map(PathBuf::from);
+    folder("TORCHSPY_CACHE").unwrap_or_else(|| {
+        let caches = folder("XDG_CACHE_HOME").unwrap_or_else(|| home().join(".cache"));
+        caches.join("torchspy")
+    })
+}
+
+/// `found`, or nothing and its reason.
+fn or_skip<T>(found: Option<T>, reason: &str) -> Option<T> {
+    if found.is_none() {
+        eprintln!("skipped: {reason}");
+    }
+    found
+}
+
+fn home() -> PathBuf {
+    PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| "/root".into()))
+}
+
+/// A file below a folder whose name starts with `start`; of several the one whose folder sorts last.
+fn below(folder: PathBuf, start: &str, file: &str) -> Option<PathBuf> {
+    let entries = std::fs::read_dir(folder).ok()?.flatten();
+    let named = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(start));
+    let files = named.map(|entry| entry.path().join(file));
+    files.filter(|path| path.exists()).max()
+}
+
+/// pyenv's interpreter of a version (`3.11`).
+fn pyenv(version: &str) -> Option<PathBuf> {
+    let program = if version.starts_with('2') {
+        "bin/python2"
+    } else {
+        "bin/python3"
+    };
+    below(
+        home().join(".pyenv/versions"),
+        &format!("{version}."),
+        program,
+    )
+}
+
+/// An interpreter of pyenv, by its version.
+pub fn python(version: &str) -> Option<String> {
+    let found = pyenv(version).map(|path| path.to_string_lossy().into_owned());
+    or_skip(found, &format!("no Python {version} here (pyenv)"))
+}
+
+/// Any interpreter that torchspy reads: pyenv's 3.11, else another of pyenv's, else the system's.
+pub fn any_python() -> Option<String> {
+    let system = || Some(PathBuf::from("/usr/bin/python3")).filter(|path| path.exists());
+    let found = pyenv("3.11")
+        .or_else(|| below(home().join(".pyenv/versions"), "3.1", "bin/python3"))
+        .or_else(system);
+    let found = found.map(|path| path.to_string_lossy().into_owned());
+    or_skip(found, "no Python here")
+}
+
+/// An interpreter by its path, and the root that it runs under by chroot: `3.11` and so on, or `debian` for the system's own.
+pub fn rooted_python(name: &str) -> Option<(String, Option<PathBuf>)> {
+    let found = match name {
+        "debian" => Some(("/usr/bin/python3".to_owned(), None))
+            .filter(|(path, _)| PathBuf::from(path).exists()),
+        "3.14" | "3.15" => {
+            let root = std::env::var_os("TORCHSPY_SID_ROOT");
+            let root = root.map_or_else(|| cache().join("sid"), PathBuf::from);
+            let path = format!("/usr/bin/python{name}");
+            let runs = root.join(&path[1..]).exists() && nix::unistd::geteuid().is_root();
+            runs.then_some((path, Some(root)))
+        }
+        _ => pyenv(name).map(|path| (path.to_string_lossy().into_owned(), None)),
+    };
+    let reason =
+        format!("no Python {name} here (pyenv, or for 3.14 and later scripts/sid, as root)");
+    or_skip(found, &reason)
+}
+
+/// The Python that has torch.
+pub fn torch_python() -> Option<PathBuf> {
+    let found = below(cache(), "torch-", "bin/python");
+    or_skip(found, "no torch environment (scripts/torch-env makes it)")
+}
+
+/// The Python that has ipykernel and gevent.
+pub fn runtimes_python() -> Option<PathBuf> {
+    let found = below(cache(), "runtimes-", "bin/python");
+    let reason = "no ipykernel and gevent (scripts/torch-env runtimes makes them)";
+    or_skip(found, reason)
+}
+
+/// A profiler that torchspy is measured against.
+pub fn peer(name: &str) -> Option<PathBuf> {
+    let wanted = std::env::var_os("TORCHSPY_NO_PEERS").is_none();
+    let found = wanted.then(|| below(cache(), "peers-", &format!("bin/{name}")));
+    let reason = format!("no {name} (scripts/torch-env peers makes it)");
+    or_skip(found.flatten(), &reason)
+}
