@@ -11,8 +11,8 @@ mod faults;
 mod installed;
 
 use faults::{
-    How, Recorded, Recorder, Target, any_python, compiled, output_of, program, python, run,
-    seconds_with, tracer_of,
+    How, Recorded, Recorder, Target, any_python, compiled, faults_can_be_made, output_of, program,
+    python, run, seconds_with, tracer_of,
 };
 use serde_json::Value;
 use std::fs;
@@ -370,6 +370,31 @@ fn max_stopped_makes_the_sampler_back_off() {
         quality(&bounded, "stops") < 0.5 * quality(&free, "stops"),
         "{bounded} {free}"
     );
+}
+
+/// torchspy got no CPU for longer than the recording was to last, between two polls: the last one stands for that time.
+#[test]
+fn time_without_a_cpu_at_the_end_is_recorded() {
+    let Some(spin) = compiled("fault_spin.c") else {
+        return;
+    };
+    if !faults_can_be_made() {
+        return;
+    }
+    let target = Target::spawn(Command::new(&spin).arg("60"));
+    let how = How {
+        options: &["--rate", "1000", "--duration", "1s"],
+        fault: Some("ticked:20:1:sleep-2000000"),
+    };
+    let recorded = Recorder::attach(target.pid(), how)
+        .finish()
+        .expect_success();
+    let (report, dump) = (recorded.report(), recorded.inspect());
+    let duration = report["duration_s"].as_f64().unwrap();
+    assert!(duration > 1.9, "{report}");
+    let spun_s = seconds_with(&dump, "spin_in_c") + seconds_with(&dump, "stop_timeout");
+    assert!(spun_s > 0.9 * duration, "{spun_s} of {duration}: {dump}");
+    assert!(quality(&report, "missed_ticks") > 1_800.0, "{report}");
 }
 
 fn with_commas(number: u64) -> String {

@@ -6,11 +6,18 @@
 mod installed;
 mod python_target;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use python_target::{Python, Target};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
+/// For what takes no longer than seconds on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// All stacks, of sleepers too, before the recording's name.
+const TO_FOLDED: [&str; 6] = ["convert", "--format", "folded", "--idle", "-o", "-"];
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/old_python.py");
 
 /// Lines of the program that are marked with `# line: MARK`.
@@ -35,50 +42,66 @@ fn start(python: &str) -> Option<Target> {
     Some(target)
 }
 
-/// Records for a second.
+/// Records for as long as it takes until most stacks are the walker's: on a busy machine it takes seconds to find the interpreter.
 fn record(target: &Target, options: &[&str], folder: &Path) -> PathBuf {
     let recording = folder.join("run.tspy");
-    let output = Command::new(env!("CARGO_BIN_EXE_torchspy"))
-        .args([
-            "record",
-            "--duration",
-            "1s",
-            "--pid",
-            &target.pid().to_string(),
-        ])
+    let recorder = Command::new(env!("CARGO_BIN_EXE_torchspy"))
+        .args(["record", "--pid", &target.pid().to_string()])
         .args(options)
         .arg("-o")
         .arg(&recording)
-        .output()
+        .stderr(Stdio::piped())
+        .spawn()
         .unwrap();
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    let deadline = Instant::now() + PATIENCE;
+    while !has_python(&recording) && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    kill(Pid::from_raw(recorder.id() as i32), Signal::SIGINT).unwrap();
+    let output = recorder.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(has_python(&recording), "{said}");
     recording
 }
 
-fn torchspy(arguments: &[&str], recording: &Path) -> String {
+/// Whether one thread computes for longer than all together had stacks without Python. The recording may have just begun.
+fn has_python(recording: &Path) -> bool {
+    let folded = try_torchspy(&TO_FOLDED, recording).unwrap_or_default();
+    let (mut computes, mut not_python) = (0, 0);
+    for line in folded.lines() {
+        let (stack, count) = line.rsplit_once(' ').unwrap();
+        let count: u64 = count.parse().unwrap();
+        if stack.contains(";compute (") {
+            computes += count;
+        } else if !stack.contains(".py:") {
+            not_python += count;
+        }
+    }
+    computes > not_python
+}
+
+/// What it prints, or else why it does not.
+fn try_torchspy(arguments: &[&str], recording: &Path) -> Result<String, String> {
     let output = Command::new(env!("CARGO_BIN_EXE_torchspy"))
         .args(arguments)
         .arg(recording)
         .output()
         .unwrap();
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    String::from_utf8(output.stdout).unwrap()
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    match output.status.success() {
+        true => Ok(text(output.stdout)),
+        false => Err(text(output.stderr)),
+    }
+}
+
+fn torchspy(arguments: &[&str], recording: &Path) -> String {
+    try_torchspy(arguments, recording).unwrap()
 }
 
 /// All stacks with Python frames, `function (file:line)` from the root on, without the thread.
 fn python_stacks(recording: &Path) -> BTreeSet<Vec<String>> {
-    let folded = torchspy(
-        &["convert", "--format", "folded", "--idle", "-o", "-"],
-        recording,
-    );
+    let folded = torchspy(&TO_FOLDED, recording);
     let stacks = folded.lines().map(|line| {
         let (stack, _) = line.rsplit_once(' ').unwrap();
         let frames = stack.split(';').skip(1);
@@ -86,9 +109,8 @@ fn python_stacks(recording: &Path) -> BTreeSet<Vec<String>> {
         let frames = frames.filter(|frame| !frame.starts_with('['));
         frames.map(str::to_owned).collect::<Vec<_>>()
     });
-    stacks
-        .filter(|stack| stack.iter().any(|frame| frame.contains(".py:")))
-        .collect()
+    let is_python = |stack: &Vec<String>| stack.iter().any(|frame| frame.contains(".py:"));
+    stacks.filter(is_python).collect()
 }
 
 fn ends_with(stack: &[String], function: &str, line: usize) -> bool {

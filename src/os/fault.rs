@@ -17,7 +17,9 @@ pub(crate) enum Point {
     Held,
     /// It was read, and is about to be detached.
     Read,
-    /// No step of a stop: the view of `top` was drawn.
+    /// No step of a stop: all that was due in a tick was read.
+    Ticked,
+    /// Nor this: the view of `top` was drawn.
     Drawn,
 }
 
@@ -94,6 +96,7 @@ mod active {
             "interrupted" => Point::Interrupted,
             "held" => Point::Held,
             "read" => Point::Read,
+            "ticked" => Point::Ticked,
             "drawn" => Point::Drawn,
             _ => return None,
         };

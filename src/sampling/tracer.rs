@@ -133,14 +133,16 @@ impl Tracer {
         self.capture.prepare();
         self.decide.crowd.prepare();
         self.wait_for_interpreters();
-        let mut ever = false;
-        while !self.control.stop_requested() {
+        let (mut ever, mut ends) = (false, false);
+        while !ends {
+            // Polls that are due by then are taken still: the last may stand for long, where torchspy got no CPU.
+            ends = self.control.stop_requested();
             self.take_events();
             ever |= !self.processes.is_empty();
             if ever && self.processes.is_empty() && self.control.tree_is_gone() {
                 break;
             }
-            if self.control.pause_requested() {
+            if self.control.pause_requested() && !ends {
                 self.pause();
                 continue;
             }
@@ -148,7 +150,7 @@ impl Tracer {
             if now_ns >= self.schedule.next_ns() {
                 let tick = self.schedule.take(now_ns);
                 self.tick(tick);
-            } else {
+            } else if !ends {
                 self.rest(now_ns);
             }
             let now_ns = monotonic_ns();

@@ -11,6 +11,7 @@ use super::thread::Seen;
 use super::{TracedProcess, Tracer};
 use crate::model::sample::{Capture as Method, ThreadState};
 use crate::os::clock::{monotonic_ns, process_cpu_ns};
+use crate::os::fault::{Point, reach};
 use crate::os::threads::{SchedStat, Whereabouts};
 use crate::sampling::schedule::Tick;
 use rustc_hash::FxHashMap;
@@ -53,6 +54,7 @@ impl Tracer {
         }
         self.remove_exited();
         self.show_tick(self.decide.is_limiting());
+        reach(Point::Ticked, std::process::id() as i32);
     }
 
     pub(super) fn show_tick(&self, is_limiting: bool) {
