@@ -7,12 +7,12 @@ use torchspy::analysis::late_ranks::last_rank;
 use torchspy::analysis::waits::{ProcessWaits, WaitTime};
 use torchspy::analysis::{Analysis, analyze};
 use torchspy::model::ids::ThreadId;
+use torchspy::model::input::InputTask;
 use torchspy::model::profile::Profile;
 use torchspy::model::sample::Gil;
 use torchspy::model::wait::WaitKind;
 use torchspy::report::json::render_json;
 use torchspy::report::text::{By, TextOptions, render_summary};
-use torchspy::torch::rules::input::InputTask;
 
 fn python(symbol: &str) -> F {
     native("libtorch_python.so", symbol)

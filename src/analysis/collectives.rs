@@ -7,10 +7,11 @@ use super::late_ranks::{Late, blame, stretches};
 use super::stack_facts::{Line, StackFacts};
 use super::timeline::Timeline;
 use crate::model::category::Activity;
+use crate::model::collective::Backend;
+use crate::model::collective::CollectiveMoment;
 use crate::model::ids::{ProcessId, ThreadId};
 use crate::model::profile::{Profile, ProfileSample, Role};
-use crate::torch::collectives::CollectiveMoment;
-use crate::torch::rules::collectives::{BACKEND_THREADS, Backend};
+use crate::torch::rules::collectives::BACKEND_THREADS;
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
 

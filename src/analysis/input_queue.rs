@@ -8,9 +8,9 @@ use super::stack_facts::{Line, StackFacts};
 use super::timeline::{Piece, Timeline};
 use crate::model::category::Phase;
 use crate::model::ids::{ProcessId, ThreadId};
+use crate::model::input::InputTask;
 use crate::model::profile::{ProfileSample, Role};
 use crate::model::wait::WaitKind;
-use crate::torch::rules::input::InputTask;
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
 

@@ -8,9 +8,9 @@
 use super::collectives::{CollectiveTime, waits};
 use super::stack_facts::{Line, StackFacts};
 use super::timeline::Timeline;
+use crate::model::collective::CollectiveMoment;
 use crate::model::ids::{FunctionId, ProcessId};
 use crate::model::profile::ProfileSample;
-use crate::torch::collectives::CollectiveMoment;
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
 

@@ -1,16 +1,16 @@
 //! What stacks tell of waits, collectives and input: each function is looked up once, each stack once per activity.
 
 use crate::model::category::{Activity, FrameKind};
+use crate::model::collective::CollectiveMoment;
 use crate::model::ids::{FunctionId, StackId};
+use crate::model::input::{InputPart, InputTask};
 use crate::model::profile::{Function, Profile, ProfileSample};
 use crate::model::sample::ThreadState;
-use crate::model::wait::WaitKind;
-use crate::torch::collectives::{self, CollectiveMoment};
-use crate::torch::rules::collectives::CollectivePart;
-use crate::torch::rules::input::{self, InputPart, InputTask};
+use crate::model::wait::{WaitKind, WaitPart};
+use crate::torch::collectives;
 use crate::torch::rules::syscall_names::{CallWait, call_of};
-use crate::torch::rules::waits::{self as wait_rules, WaitPart};
-use crate::torch::waits::{self, Moment, WaitFrame};
+use crate::torch::rules::waits as wait_rules;
+use crate::torch::waits::{self, Moment};
 use rustc_hash::FxHashMap;
 
 /// A line of a Python function.
@@ -19,18 +19,9 @@ pub type Line = (FunctionId, u32);
 /// What is waited for, and the number of the words for it.
 type Wait = (WaitKind, usize);
 
-/// What the rules say of one function.
-#[derive(Clone, Copy, Default)]
-struct Parts {
-    wait: WaitPart,
-    collective: CollectivePart,
-    input: InputPart,
-}
-
 /// Looks functions and stacks up, and remembers what it found.
 pub struct StackFacts<'p> {
     profile: &'p Profile,
-    parts: Vec<Option<Parts>>,
     waits: FxHashMap<(Option<StackId>, Moment), Option<Wait>>,
     words: Vec<String>,
     word_ids: FxHashMap<String, usize>,
@@ -44,7 +35,6 @@ impl<'p> StackFacts<'p> {
     pub fn new(profile: &'p Profile) -> Self {
         Self {
             profile,
-            parts: vec![None; profile.functions.len()],
             waits: FxHashMap::default(),
             words: Vec::new(),
             word_ids: FxHashMap::default(),
@@ -64,26 +54,14 @@ impl<'p> StackFacts<'p> {
         self.words.get(number).map_or("", String::as_str)
     }
 
-    fn parts(&mut self, id: FunctionId) -> Parts {
-        let Some(function) = self.profile.functions.get(id.index()) else {
-            return Parts::default();
-        };
-        let Some(slot) = self.parts.get_mut(id.index()) else {
-            return Parts::default();
-        };
-        *slot.get_or_insert_with(|| Parts {
-            wait: waits::part(function),
-            collective: collectives::part(function),
-            input: input_part(function),
+    /// The functions of a stack, from its leaf outward.
+    fn functions(&self, stack: Option<StackId>) -> impl Iterator<Item = &'p Function> + use<'p> {
+        let profile = self.profile;
+        profile.stacks.leaf_to_root(stack).filter_map(|frame| {
+            profile
+                .functions
+                .get(profile.stacks.frame(frame).function.index())
         })
-    }
-
-    fn functions(&self, stack: Option<StackId>) -> Vec<FunctionId> {
-        self.profile
-            .stacks
-            .leaf_to_root(stack)
-            .map(|frame| self.profile.stacks.frame(frame).function)
-            .collect()
     }
 
     /// What a sample waits for, and the number of the words for it; `None` where it does not wait.
@@ -99,14 +77,7 @@ impl<'p> StackFacts<'p> {
         if let Some(&known) = self.waits.get(&(sample.stack, moment)) {
             return known;
         }
-        let profile = self.profile;
-        let mut frames: Vec<WaitFrame<'_>> = Vec::new();
-        for id in self.functions(sample.stack) {
-            let part = self.parts(id).wait;
-            if let Some(function) = profile.functions.get(id.index()) {
-                frames.push(WaitFrame { function, part });
-            }
-        }
+        let frames: Vec<&Function> = self.functions(sample.stack).collect();
         let found = waits::wait(&frames, moment).map(|(kind, what)| {
             let what = match kind {
                 WaitKind::Collective => self.collective_words(sample),
@@ -149,21 +120,18 @@ impl<'p> StackFacts<'p> {
         if let Some(&known) = self.collectives.get(&(stack, sample.activity)) {
             return known;
         }
-        let parts: Vec<CollectivePart> = self
+        let parts = self
             .functions(Some(stack))
-            .into_iter()
-            .map(|id| self.parts(id).collective)
-            .collect();
-        let found = collectives::collective(parts.into_iter(), sample.activity);
+            .map(|function| function.collective);
+        let found = collectives::collective(parts, sample.activity);
         self.collectives.insert((stack, sample.activity), found);
         found
     }
 
     /// Whether a stack waits in a DataLoader's queue, or takes a batch out of it.
-    pub fn is_in_loader_queue(&mut self, stack: Option<StackId>) -> bool {
+    pub fn is_in_loader_queue(&self, stack: Option<StackId>) -> bool {
         self.functions(stack)
-            .into_iter()
-            .any(|id| self.parts(id).wait == WaitPart::Loader)
+            .any(|function| function.wait == WaitPart::Loader)
     }
 
     /// The nearest line of the user's own code; where there is none, of a package's; where there is none, of any.
@@ -220,8 +188,7 @@ impl<'p> StackFacts<'p> {
         }
         let parts: Vec<InputPart> = self
             .functions(Some(stack))
-            .into_iter()
-            .map(|id| self.parts(id).input)
+            .map(|function| function.input)
             .collect();
         let found = match (input_task(&parts), reads) {
             (InputTask::Idle | InputTask::Send, _) | (_, false) => input_task(&parts),
@@ -244,14 +211,6 @@ fn may_wait(activity: Activity) -> bool {
             | Activity::Io
             | Activity::Sleep
     )
-}
-
-fn input_part(function: &Function) -> InputPart {
-    match function.kind {
-        FrameKind::Marker => InputPart::None,
-        kind if function.is_python => input::python_part(&function.file, &function.name, kind),
-        _ => input::native_part(&function.file, &function.name),
-    }
 }
 
 /// The nearest task; the user's own code where it is all that stands below the fetch. The loop that asks for batches is no dataset.

@@ -3,12 +3,14 @@
 pub mod address;
 pub mod category;
 pub mod code;
+pub mod collective;
 pub mod compile;
 pub mod depth;
 pub mod dump;
 pub mod frame;
 pub mod gpu_name;
 pub mod ids;
+pub mod input;
 pub mod lane;
 pub mod module;
 pub mod nn_module;

@@ -1,9 +1,11 @@
 //! A recording, symbolized and classified: the only input of analysis and reports.
 
 use super::category::{Activity, FrameKind, Phase, SummaryRow};
+use super::collective::CollectivePart;
 use super::compile::CompileMark;
 use super::frame::{Partial, Trust};
 use super::ids::{FunctionId, NnModuleId, ProcessId, StackId, ThreadId};
+use super::input::InputPart;
 use super::lane::Lanes;
 use super::nn_module::NnModuleInfo;
 use super::operator::OperatorMark;
@@ -14,6 +16,7 @@ use super::region::region_names;
 use super::run::{ClockPair, Loss, RunInfo};
 use super::sample::{Capture, Gil, ThreadState};
 use super::stack_table::StackTable;
+use super::wait::WaitPart;
 
 /// What a process is in a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -72,6 +75,12 @@ pub struct Function {
     pub operator: OperatorMark,
     /// What it tells of torch.compile.
     pub compile: CompileMark,
+    /// What it tells of waits.
+    pub wait: WaitPart,
+    /// What it tells of collectives.
+    pub collective: CollectivePart,
+    /// What it tells of making a batch.
+    pub input: InputPart,
 }
 
 /// A frame, symbolized.

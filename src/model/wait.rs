@@ -87,3 +87,35 @@ impl WaitKind {
         matches!(self, WaitKind::GpuSync | WaitKind::GpuCopy)
     }
 }
+
+/// What a function tells of a wait.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum WaitPart {
+    /// Nothing.
+    #[default]
+    None,
+    /// The call that waits for the GPU, as it is written.
+    Gpu(&'static str),
+    /// A method of tensors, by its name in Python.
+    Method,
+    /// A call of the CUDA runtime or driver that blocks.
+    Runtime,
+    /// A copy between devices.
+    Copies,
+    /// A copy from the host to the GPU, as the driver's call says.
+    ToDevice,
+    /// A copy from the GPU to the host, likewise.
+    ToHost,
+    /// The engine of backward, called by a thread that waits for it.
+    Engine,
+    /// The queue on which a DataLoader's iterator waits for its workers.
+    Loader,
+    /// A child process.
+    Child,
+    /// A socket.
+    Socket,
+    /// An event loop.
+    Events,
+    /// `time.sleep`.
+    Sleep,
+}

@@ -2,18 +2,21 @@
 
 use super::{Names, ResolveInput};
 use crate::model::category::FrameKind;
+use crate::model::collective::CollectivePart;
 use crate::model::compile::CompileMark;
 use crate::model::frame::{Frame, Partial};
 use crate::model::ids::{FrameId, FunctionId, StackId};
+use crate::model::input::InputPart;
 use crate::model::module::ModuleKind;
 use crate::model::operator::OperatorMark;
 use crate::model::profile::{Function, ProfileFrame};
 use crate::model::region::region_of;
 use crate::model::stack_table::StackTable;
+use crate::model::wait::WaitPart;
 use crate::torch::classify::{FunctionClass, Special};
 use crate::torch::rules::libraries::{file_name, library};
 use crate::torch::rules::phases::PhaseMark;
-use crate::torch::rules::{compile, operators};
+use crate::torch::rules::{collectives, compile, input, operators, waits};
 use rustc_hash::FxHashMap;
 
 /// Everything with a name.
@@ -192,6 +195,9 @@ impl Resolver<'_, '_> {
                 is_python: true,
                 operator: operators::python_mark(&info.file, &info.name),
                 compile: compile::mark(&info.file, &info.name),
+                wait: waits::python_part(&info.file, &info.name),
+                collective: collectives::python_part(&info.file, &info.name),
+                input: input::python_part(&info.file, &info.name, class.kind),
             };
             (function, class)
         })
@@ -234,6 +240,9 @@ impl Resolver<'_, '_> {
                 OperatorMark::None
             };
             let function = Function {
+                wait: waits::native_part(&name),
+                collective: collectives::native_part(&name),
+                input: input::native_part(path, &name),
                 name,
                 short_name: short,
                 file: path.to_owned(),
@@ -292,5 +301,8 @@ fn marker(name: &str, plumbing: bool) -> Function {
         is_python: false,
         operator: OperatorMark::None,
         compile: CompileMark::None,
+        wait: WaitPart::None,
+        collective: CollectivePart::default(),
+        input: InputPart::None,
     }
 }

@@ -1,36 +1,7 @@
 //! Which collective a moment is in.
 
-use super::rules::collectives::{Backend, CollectivePart, Issuer, native_part, python_part};
-use crate::model::category::{Activity, FrameKind};
-use crate::model::profile::Function;
-
-/// A moment in a collective, or in what surrounds one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct CollectiveMoment {
-    /// The collective: `all_reduce`. `None` for a wrapper's own work around it. `wait` where the stack waits for one that was
-    /// issued earlier and does not tell which.
-    pub name: Option<&'static str>,
-    /// Who moves the data, where the stack tells.
-    pub backend: Option<Backend>,
-    /// On whose behalf, where it is a wrapper's.
-    pub issuer: Option<Issuer>,
-}
-
-impl CollectiveMoment {
-    /// Whether the rank takes part in a collective in this moment, or waits for one: it has arrived.
-    pub fn has_arrived(self) -> bool {
-        self.name.is_some()
-    }
-}
-
-/// The rules' part of a function.
-pub fn part(function: &Function) -> CollectivePart {
-    match function.kind {
-        FrameKind::Marker => CollectivePart::default(),
-        _ if function.is_python => python_part(&function.file, &function.name),
-        _ => native_part(&function.name),
-    }
-}
+use crate::model::category::Activity;
+use crate::model::collective::{CollectiveMoment, CollectivePart, Issuer};
 
 /// The collective of a moment, from the parts of its functions, leaf first. Of several names the outermost is the one that was
 /// called (`all_gather_object` gathers twice); of several wrappers the innermost is the one at work.

@@ -22,21 +22,12 @@
 //! pipe, a terminal, a socket or a file system in user space.
 
 use super::rules::syscall_names::CallWait;
-use super::rules::waits::{self, WaitPart};
+use super::rules::waits;
 use crate::model::category::{Activity, FrameKind};
 use crate::model::operator::OperatorMark;
 use crate::model::profile::Function;
 use crate::model::sample::ThreadState;
-use crate::model::wait::WaitKind;
-
-/// One frame, with what the rules say of its function.
-#[derive(Clone, Copy, Debug)]
-pub struct WaitFrame<'p> {
-    /// The function.
-    pub function: &'p Function,
-    /// Its part.
-    pub part: WaitPart,
-}
+use crate::model::wait::{WaitKind, WaitPart};
 
 /// What is known of a moment besides its stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -49,18 +40,9 @@ pub struct Moment {
     pub call: Option<(&'static str, CallWait)>,
 }
 
-/// The rules' part of a function.
-pub fn part(function: &Function) -> WaitPart {
-    match function.kind {
-        FrameKind::Marker => WaitPart::None,
-        _ if function.is_python => waits::python_part(&function.file, &function.name),
-        _ => waits::native_part(&function.name),
-    }
-}
-
 /// What a moment waits for, and in which words; `None` where it does not wait. `frames` are leaf first. Which collective it is
 /// and who holds the lock of the interpreter are told elsewhere.
-pub fn wait(frames: &[WaitFrame<'_>], moment: Moment) -> Option<(WaitKind, String)> {
+pub fn wait(frames: &[&Function], moment: Moment) -> Option<(WaitKind, String)> {
     match moment.activity {
         Activity::GpuSync | Activity::GpuCopy => Some(gpu(frames, moment.activity)),
         Activity::CollectiveWait => Some((WaitKind::Collective, String::new())),
@@ -72,8 +54,8 @@ pub fn wait(frames: &[WaitFrame<'_>], moment: Moment) -> Option<(WaitKind, Strin
 }
 
 /// `OpenMP barrier in aten::gelu`, by the innermost operator.
-fn barrier(frames: &[WaitFrame<'_>]) -> String {
-    let mut operators = frames.iter().map(|frame| &frame.function.operator);
+fn barrier(frames: &[&Function]) -> String {
+    let mut operators = frames.iter().map(|frame| &frame.operator);
     let innermost = operators.find_map(|mark| match mark {
         OperatorMark::Operator(name) => Some(name),
         _ => None,
@@ -85,10 +67,10 @@ fn barrier(frames: &[WaitFrame<'_>]) -> String {
 }
 
 /// The frames from the leaf to the nearest one of the user's own code, that one left out.
-fn below_user<'f, 'p>(frames: &'f [WaitFrame<'p>]) -> &'f [WaitFrame<'p>] {
+fn below_user<'f, 'p>(frames: &'f [&'p Function]) -> &'f [&'p Function] {
     let end = frames
         .iter()
-        .position(|frame| frame.function.kind == FrameKind::PythonUser);
+        .position(|frame| frame.kind == FrameKind::PythonUser);
     frames.get(..end.unwrap_or(frames.len())).unwrap_or(frames)
 }
 
@@ -102,12 +84,12 @@ struct GpuCall {
     direction: Option<&'static str>,
 }
 
-fn gpu(frames: &[WaitFrame<'_>], activity: Activity) -> (WaitKind, String) {
+fn gpu(frames: &[&Function], activity: Activity) -> (WaitKind, String) {
     let mut found = GpuCall::default();
     for frame in frames {
-        let function = frame.function;
+        let function = frame;
         // A call that is written in Python (torch/cuda/streams.py) stands behind its binding; the script's line ends the search.
-        match frame.part {
+        match frame.wait {
             WaitPart::Gpu(call) if !(function.is_python && found.call.is_some()) => {
                 found.call = Some(call.to_owned());
             }
@@ -125,7 +107,7 @@ fn gpu(frames: &[WaitFrame<'_>], activity: Activity) -> (WaitKind, String) {
         if let OperatorMark::Operator(name) = &function.operator {
             found.operator = Some(name.clone());
         }
-        if function.is_python && frame.part == WaitPart::None {
+        if function.is_python && frame.wait == WaitPart::None {
             break;
         }
     }
@@ -164,12 +146,12 @@ fn copy_blocks_because(runtime: &str) -> Option<&'static str> {
     }
 }
 
-fn blocked(frames: &[WaitFrame<'_>], moment: Moment) -> (WaitKind, String) {
-    if frames.iter().any(|frame| frame.part == WaitPart::Loader) {
+fn blocked(frames: &[&Function], moment: Moment) -> (WaitKind, String) {
+    if frames.iter().any(|frame| frame.wait == WaitPart::Loader) {
         return (WaitKind::Input, "DataLoader queue".to_owned());
     }
     let below = below_user(frames);
-    let has = |part: WaitPart| below.iter().any(|frame| frame.part == part);
+    let has = |part: WaitPart| below.iter().any(|frame| frame.wait == part);
     let call = moment.call.map(|(name, _)| name);
     let waits = moment.call.map(|(_, waits)| waits);
     let kind = match (moment.activity, waits) {
@@ -195,17 +177,12 @@ fn blocked(frames: &[WaitFrame<'_>], moment: Moment) -> (WaitKind, String) {
     (kind, words(below, kind, call, moment.state))
 }
 
-fn words(
-    below: &[WaitFrame<'_>],
-    kind: WaitKind,
-    call: Option<&str>,
-    state: ThreadState,
-) -> String {
+fn words(below: &[&Function], kind: WaitKind, call: Option<&str>, state: ThreadState) -> String {
     let api = library_call(below);
     match kind {
         WaitKind::Stopped => "stopped by a signal or a debugger".to_owned(),
         WaitKind::Autograd => "backward()".to_owned(),
-        WaitKind::Sleep if below.iter().any(|frame| frame.part == WaitPart::Sleep) => {
+        WaitKind::Sleep if below.iter().any(|frame| frame.wait == WaitPart::Sleep) => {
             "time.sleep()".to_owned()
         }
         WaitKind::Lock => api
@@ -227,11 +204,11 @@ fn words(
 
 /// The function of Python's own library that the user's code, or another package, called: the outermost of those that stand
 /// together at the leaf end.
-fn library_call(below: &[WaitFrame<'_>]) -> Option<String> {
+fn library_call(below: &[&Function]) -> Option<String> {
     below
         .iter()
-        .filter(|frame| frame.function.is_python)
-        .map(|frame| frame.function)
+        .filter(|frame| frame.is_python)
+        .map(|frame| frame)
         .take_while(|function| waits::is_library(&function.file) && !is_thread_start(function))
         .last()
         .and_then(|function| waits::library_call(&function.file, &function.name))
@@ -245,7 +222,7 @@ fn is_thread_start(function: &Function) -> bool {
 }
 
 /// Functions of the C library that are of files alone, of a thread whose system call is not known: it ran.
-fn file_function<'p>(below: &[WaitFrame<'p>]) -> Option<&'p str> {
+fn file_function<'p>(below: &[&'p Function]) -> Option<&'p str> {
     const STARTS: &[&str] = &[
         "open",
         "pread",
@@ -261,19 +238,19 @@ fn file_function<'p>(below: &[WaitFrame<'p>]) -> Option<&'p str> {
     ];
     below
         .iter()
-        .take_while(|frame| !frame.function.is_python)
-        .filter(|frame| frame.function.kind == FrameKind::Wait)
-        .map(|frame| frame.function.name.trim_start_matches('_'))
+        .take_while(|frame| !frame.is_python)
+        .filter(|frame| frame.kind == FrameKind::Wait)
+        .map(|frame| frame.name.trim_start_matches('_'))
         .find(|name| STARTS.iter().any(|start| name.starts_with(start)))
 }
 
 /// The nearest native function, below any Python frame, that is neither the interpreter's nor the C library's.
-fn native_caller<'p>(below: &[WaitFrame<'p>]) -> Option<&'p str> {
+fn native_caller<'p>(below: &[&'p Function]) -> Option<&'p str> {
     use crate::model::module::ModuleKind;
     use crate::torch::rules::libraries::{Library, library};
     below
         .iter()
-        .map(|frame| frame.function)
+        .map(|frame| frame)
         .take_while(|function| !function.is_python)
         .find(|function| {
             !matches!(

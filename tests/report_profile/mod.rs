@@ -126,6 +126,9 @@ impl Builder {
             is_python: true,
             operator: OperatorMark::None,
             compile: CompileMark::None,
+            wait: torchspy::model::wait::WaitPart::None,
+            collective: torchspy::model::collective::CollectivePart::default(),
+            input: torchspy::model::input::InputPart::None,
         })
     }
 
@@ -140,6 +143,9 @@ impl Builder {
             is_python: false,
             operator: OperatorMark::None,
             compile: CompileMark::None,
+            wait: torchspy::model::wait::WaitPart::None,
+            collective: torchspy::model::collective::CollectivePart::default(),
+            input: torchspy::model::input::InputPart::None,
         })
     }
 

@@ -100,6 +100,9 @@ fn function(index: usize) -> Function {
         is_python: true,
         operator: OperatorMark::None,
         compile: CompileMark::default(),
+        wait: crate::model::wait::WaitPart::None,
+        collective: crate::model::collective::CollectivePart::default(),
+        input: crate::model::input::InputPart::None,
     }
 }
 

@@ -13,11 +13,11 @@ use crate::analysis::threads::OPENMP_WORKER;
 use crate::analysis::timeline::Timeline;
 use crate::model::category::{Activity, Phase, SummaryRow};
 use crate::model::ids::{ProcessId, ThreadId};
+use crate::model::input::InputTask;
 use crate::model::lane::{LaneKind, THROTTLE_SLOWS};
 use crate::model::profile::{Profile, ProfileSample};
 use crate::model::sample::ThreadState;
 use crate::model::wait::WaitKind;
-use crate::torch::rules::input::InputTask;
 use rustc_hash::FxHashMap;
 
 /// Share of a device's memory from which on another process is taken to compute on it: a desktop has less.

@@ -7,10 +7,10 @@ use crate::analysis::Analysis;
 use crate::analysis::collectives::ProcessCollectives;
 use crate::analysis::late_ranks::last_rank;
 use crate::analysis::stack_facts::moment_words;
+use crate::model::collective::Backend;
 use crate::model::ids::ProcessId;
 use crate::model::profile::Profile;
 use crate::report::label::process_labels;
-use crate::torch::rules::collectives::Backend;
 
 /// The part of a rank's waits for which one rank must be to blame to be named.
 const WORTH_NAMING: f64 = 0.1;

@@ -6,9 +6,9 @@ use crate::analysis::Analysis;
 use crate::analysis::input_queue::{InlineInput, Meanwhile, TaskTime};
 use crate::analysis::stack_facts::Line;
 use crate::analysis::waits::{Holder, ProcessWaits, WaitTime, thread_name};
+use crate::model::input::InputTask;
 use crate::model::profile::Profile;
 use crate::model::wait::WaitKind;
-use crate::torch::rules::input::InputTask;
 
 /// Holders of the GIL, and lines of a task, that are listed.
 const MOST: usize = 2;

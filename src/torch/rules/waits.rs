@@ -13,42 +13,11 @@
 //! | `time_sleep`, `pysleep` | `time.sleep` | Modules/timemodule.c |
 
 use super::phases::{has_path, last_part};
+use crate::model::wait::WaitPart;
 use crate::torch::symbol_name::SymbolName;
 
 /// Version of the tables of waits, collectives and input. Raised with every change that may name a wait differently.
 pub const WAIT_RULES_VERSION: u32 = 2;
-
-/// What a function tells of a wait.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum WaitPart {
-    /// Nothing.
-    #[default]
-    None,
-    /// The call that waits for the GPU, as it is written.
-    Gpu(&'static str),
-    /// A method of tensors, by its name in Python.
-    Method,
-    /// A call of the CUDA runtime or driver that blocks.
-    Runtime,
-    /// A copy between devices.
-    Copies,
-    /// A copy from the host to the GPU, as the driver's call says.
-    ToDevice,
-    /// A copy from the GPU to the host, likewise.
-    ToHost,
-    /// The engine of backward, called by a thread that waits for it.
-    Engine,
-    /// The queue on which a DataLoader's iterator waits for its workers.
-    Loader,
-    /// A child process.
-    Child,
-    /// A socket.
-    Socket,
-    /// An event loop.
-    Events,
-    /// `time.sleep`.
-    Sleep,
-}
 
 use WaitPart::{Child, Copies, Engine, Events, Gpu, Loader, Method, Runtime, Sleep, Socket};
 

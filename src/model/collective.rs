@@ -1,0 +1,126 @@
+//! What functions say of collectives, and what a stack that is in one says.
+
+/// Who moves the data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Backend {
+    /// NCCL: the host enqueues, the GPU waits.
+    Nccl,
+    /// Gloo: threads of the host.
+    Gloo,
+    /// MPI.
+    Mpi,
+    /// UCC.
+    Ucc,
+}
+
+impl Backend {
+    /// The name that `init_process_group` takes.
+    pub fn name(self) -> &'static str {
+        match self {
+            Backend::Nccl => "nccl",
+            Backend::Gloo => "gloo",
+            Backend::Mpi => "mpi",
+            Backend::Ucc => "ucc",
+        }
+    }
+}
+
+/// On whose behalf a collective runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Issuer {
+    /// DDP's reduction of gradients by buckets.
+    DdpBucket,
+    /// DDP's own work around it: copies into buckets, hooks.
+    DdpReducer,
+    /// DDP's broadcast of buffers before forward.
+    DdpBuffers,
+    /// DDP's set-up: parameters are verified and broadcast.
+    DdpStart,
+    /// FSDP gathers the parameters of a module.
+    FsdpUnshard,
+    /// FSDP frees them.
+    FsdpReshard,
+    /// FSDP reduces gradients.
+    FsdpReduce,
+    /// Statistics of SyncBatchNorm.
+    SyncBatchNorm,
+    /// A checkpoint's ranks agree.
+    Checkpoint,
+}
+
+impl Issuer {
+    /// The stable name, as it stands in reports and JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Issuer::DdpBucket => "DDP bucket",
+            Issuer::DdpReducer => "DDP reducer",
+            Issuer::DdpBuffers => "DDP buffers",
+            Issuer::DdpStart => "DDP start",
+            Issuer::FsdpUnshard => "FSDP unshard",
+            Issuer::FsdpReshard => "FSDP reshard",
+            Issuer::FsdpReduce => "FSDP reduce",
+            Issuer::SyncBatchNorm => "SyncBatchNorm",
+            Issuer::Checkpoint => "checkpoint",
+        }
+    }
+
+    /// The collective that it issues, where no frame names another; `None` where it issues none.
+    pub fn collective(self) -> Option<&'static str> {
+        match self {
+            Issuer::DdpBucket => Some("all_reduce"),
+            Issuer::DdpBuffers | Issuer::DdpStart => Some("broadcast"),
+            Issuer::FsdpUnshard => Some("all_gather"),
+            Issuer::FsdpReduce => Some("reduce_scatter"),
+            Issuer::DdpReducer
+            | Issuer::FsdpReshard
+            | Issuer::SyncBatchNorm
+            | Issuer::Checkpoint => None,
+        }
+    }
+}
+
+impl Issuer {
+    /// Whether all that it does is communication; others also do other work, and only label the collectives in it.
+    pub fn is_communication(self) -> bool {
+        matches!(
+            self,
+            Issuer::DdpBucket
+                | Issuer::DdpReducer
+                | Issuer::FsdpUnshard
+                | Issuer::FsdpReshard
+                | Issuer::FsdpReduce
+        )
+    }
+}
+
+/// What one function tells of a collective.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct CollectivePart {
+    /// The collective.
+    pub name: Option<&'static str>,
+    /// Who moves the data.
+    pub backend: Option<Backend>,
+    /// On whose behalf.
+    pub issuer: Option<Issuer>,
+    /// It imports: what called it waits for no rank.
+    pub imports: bool,
+}
+
+/// A moment in a collective, or in what surrounds one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CollectiveMoment {
+    /// The collective: `all_reduce`. `None` for a wrapper's own work around it. `wait` where the stack waits for one that was
+    /// issued earlier and does not tell which.
+    pub name: Option<&'static str>,
+    /// Who moves the data, where the stack tells.
+    pub backend: Option<Backend>,
+    /// On whose behalf, where it is a wrapper's.
+    pub issuer: Option<Issuer>,
+}
+
+impl CollectiveMoment {
+    /// Whether the rank takes part in a collective in this moment, or waits for one: it has arrived.
+    pub fn has_arrived(self) -> bool {
+        self.name.is_some()
+    }
+}
