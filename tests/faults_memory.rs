@@ -99,7 +99,9 @@ impl Drop for Load {
     }
 }
 
-/// The share of their running time for which threads may be stopped holds on a machine that is ten times overloaded, too.
+/// The share of their running time for which threads may be stopped holds on a machine that is ten times overloaded, too. How long one
+/// stop takes is the machine's: where none of its CPUs runs torchspy, a stop lasts for as long. It is paid back before the next, so all
+/// stops but the longest are within the share.
 #[test]
 fn stops_stay_within_the_budget_under_load() {
     let Some(python) = any_python() else { return };
@@ -114,7 +116,10 @@ fn stops_stay_within_the_budget_under_load() {
     let quality = &report["quality"];
     let share = quality["stopped_share"].as_f64().unwrap();
     println!("stopped {:.2} %: {}", 100.0 * share, quality["stop_us"]);
-    assert!(share <= 0.02, "{quality}");
+    let longest_s = quality["stop_us"]["max"].as_f64().unwrap() / 1e6;
+    // One of its threads at least runs or waits for a CPU at any time.
+    let longest_share = longest_s / report["duration_s"].as_f64().unwrap();
+    assert!(share <= 0.02 + longest_share, "{quality}");
     assert!(quality["stops"].as_u64().unwrap() > 0, "{quality}");
 }
 
