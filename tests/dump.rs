@@ -385,7 +385,7 @@ fn variables_of_functions_that_stand_still_are_shown_while_others_run() {
 
 #[test]
 fn nothing_of_the_target_acts_on_the_terminal() {
-    let Some(target) = hanging("3.1", "strange") else {
+    let Some(target) = hanging("3.11", "strange") else {
         return;
     };
     for options in [
@@ -468,7 +468,7 @@ fn a_loop_that_computes_moves() {
 
 #[test]
 fn a_stopped_process_is_read_and_says_so() {
-    let Some(target) = hanging("3.1", "read") else {
+    let Some(target) = hanging("3.11", "read") else {
         return;
     };
     wait_until("it reads", || {
