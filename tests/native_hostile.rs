@@ -10,13 +10,14 @@ use std::process::Command;
 use std::sync::Arc;
 use torchspy::memory::{FaultyMemory, Memory, SnapshotMemory};
 use torchspy::model::frame::Partial;
+use torchspy::model::mapping::Mapping;
 use torchspy::model::registers::Registers;
 use torchspy::native::image::{ElfImage, ModuleBytes};
 use torchspy::native::loaded::{LoadedModules, ModuleOpener};
 use torchspy::native::modules::ModuleStore;
 use torchspy::native::symbols::SymbolTable;
 use torchspy::native::unwind::{MAX_FRAMES, NativeFrame, UnwindEnd, Unwinder};
-use torchspy::os::maps::{Mapping, parse_maps};
+use torchspy::os::maps::parse_maps;
 
 const CODE: u64 = 0x7f00_0000_0000;
 const STACK: u64 = 0x7ffe_0000_0000;

@@ -9,13 +9,13 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use torchspy::memory::Memory;
+use torchspy::model::mapping::Mapping;
 use torchspy::model::module::ModuleKind;
 use torchspy::model::registers::Registers;
 use torchspy::native::image::ModuleBytes;
 use torchspy::native::loaded::{LoadedModules, ModuleOpener};
 use torchspy::native::modules::ModuleStore;
 use torchspy::native::unwind::{NativeFrame, UnwindEnd, Unwinder};
-use torchspy::os::maps::Mapping;
 
 struct NoFiles;
 

@@ -9,7 +9,7 @@ use torchspy::native::image::ModuleBytes;
 use torchspy::native::loaded::{LoadedModules, ModuleOpener};
 use torchspy::native::modules::ModuleStore;
 use torchspy::native::unwind::{MAX_FRAMES, Unwinder};
-use torchspy::os::maps::Mapping;
+use torchspy::model::mapping::Mapping;
 
 const CODE: u64 = 0x7f00_0000_0000;
 const STACK: u64 = 0x7ffe_0000_0000;

@@ -12,6 +12,7 @@ pub mod gpu_name;
 pub mod ids;
 pub mod input;
 pub mod lane;
+pub mod mapping;
 pub mod module;
 pub mod nn_module;
 pub mod operator;

@@ -5,7 +5,7 @@ use super::image::{ElfImage, ModuleBytes};
 use super::modules::{Module, ModuleStore};
 use crate::memory::Memory;
 use crate::model::module::ModuleKind;
-use crate::os::maps::Mapping;
+use crate::model::mapping::Mapping;
 use std::sync::Arc;
 
 /// Linux maps files in pages of this size on x86-64; larger ones are multiples.

@@ -1,7 +1,7 @@
 //! Opening a target's ELF files, read-only, and only within the target's own root.
-use super::maps::Mapping;
 use super::threads::living_task;
 use crate::memory::Bytes;
+use crate::model::mapping::Mapping;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat, openat2};
 use nix::sys::stat::{Mode, SFlag, fstat};

@@ -3,13 +3,13 @@
 use super::live_environment::LiveEnvironment;
 use super::maps_reader::MapsReader;
 use crate::memory::{Bytes, Memory};
+use crate::model::mapping::Mapping;
 use crate::native::image::ModuleBytes;
 use crate::native::loaded::{LoadedModules, ModuleOpener};
 use crate::native::modules::{Module, ModuleStore};
 use crate::native::unwind::Unwinder;
 use crate::os::clock::monotonic_ns;
 use crate::os::elf_file::ElfFile;
-use crate::os::maps::Mapping;
 use crate::os::vm_read::ProcessMemory;
 use crate::python::code_object::CodeCache;
 use crate::python::discover::{DiscoverError, Interpreter, PythonImage, could_be_python, discover};

@@ -1,7 +1,8 @@
 //! Reading `/proc/PID/maps` without ever waiting for it for long: the kernel takes the target's mmap lock for it, which a
 //! thread in a driver may hold for seconds.
 
-use crate::os::maps::{Mapping, parse_maps};
+use crate::model::mapping::Mapping;
+use crate::os::maps::parse_maps;
 use crate::os::threads::living_task;
 use crossbeam_channel::{Receiver, bounded};
 use std::io::Read;

@@ -15,12 +15,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use torchspy::memory::{Memory, ReadError, SnapshotMemory};
+use torchspy::model::mapping::Mapping;
 use torchspy::model::registers::Registers;
 use torchspy::native::image::ModuleBytes;
 use torchspy::native::loaded::{LoadedModules, ModuleOpener};
 use torchspy::native::modules::ModuleStore;
 use torchspy::os::elf_file::ElfFile;
-use torchspy::os::maps::{Mapping, parse_maps};
+use torchspy::os::maps::parse_maps;
 
 pub use crate::installed::torch_python;
 
