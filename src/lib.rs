@@ -7,10 +7,13 @@
 //! ```
 //!
 //! Imports point one way: `cli → top → live → report, analysis → resolve → torch → recording → model`, and
-//! `cli → sampling → torch::probe → python → memory → model`, `sampling → gpu → os`, `sampling → native, os → memory`.
+//! `cli → sampling → torch::probe → python → memory → model`, `sampling → gpu → os`, `sampling → native, os → memory`,
+//! `native, python → elf → memory`; `arch` lies below all.
 
 pub mod analysis;
+pub mod arch;
 pub mod cli;
+pub mod elf;
 pub mod gpu;
 pub mod live;
 pub mod memory;

@@ -1,5 +1,6 @@
 //! Reading another process's memory, or a copy of it: bounded, typed, never blocking on the target.
 
+use crate::arch::{Architecture, Machine};
 use std::cell::RefCell;
 use std::ops::Range;
 
@@ -212,7 +213,7 @@ pub struct LayeredMemory<'a, M: ?Sized> {
 const FEW_MISSES: usize = 64;
 /// What is read along: a chunk of CPython's data stack, or so many of its older frames.
 const BLOCK_BYTES: u64 = 16 << 10;
-const PAGE_BYTES: u64 = 4 << 10;
+const PAGE_BYTES: u64 = Machine::PAGE_BYTES;
 /// Blocks of one read: 16 MiB.
 const MAX_BLOCKS: usize = 1024;
 

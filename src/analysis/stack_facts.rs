@@ -8,7 +8,7 @@ use crate::model::profile::{Function, Profile, ProfileSample};
 use crate::model::sample::ThreadState;
 use crate::model::wait::{WaitKind, WaitPart};
 use crate::torch::collectives;
-use crate::torch::rules::syscall_names::{CallWait, call_of};
+use crate::torch::rules::syscalls::{CallWait, call_of};
 use crate::torch::rules::waits as wait_rules;
 use crate::torch::waits::{self, Moment};
 use rustc_hash::FxHashMap;

@@ -5,7 +5,7 @@ use crate::model::profile::Role;
 use crate::model::sample::{Capture, Gil, ThreadState};
 use crate::os::kernel_view::{KernelThread, read_kernel_thread, read_kernel_threads};
 use crate::os::threads::ThreadFiles;
-use crate::torch::rules::syscall_names::call_of;
+use crate::torch::rules::syscalls::call_of;
 
 /// A process of which nothing but that is known.
 pub(super) fn process_of(pid: i32, note: &str) -> DumpedProcess {

@@ -1,6 +1,7 @@
 //! Python code objects, by content.
 
 use serde::{Deserialize, Serialize};
+use std::ops::RangeInclusive;
 
 /// Major and minor version of CPython, which decide every layout and the form of line tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -12,6 +13,10 @@ pub struct PythonVersion {
 }
 
 impl PythonVersion {
+    /// Minor versions of Python 3 whose structures are known. Any other is refused: its objects are not read by the numbers of
+    /// the version next to it.
+    pub const SUPPORTED: RangeInclusive<u8> = 10..=15;
+
     /// `PythonVersion::new(3, 11)`.
     pub const fn new(major: u8, minor: u8) -> Self {
         Self { major, minor }

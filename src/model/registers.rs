@@ -1,9 +1,8 @@
 //! A thread's registers, in DWARF numbering, with what is known of them.
 
+use crate::arch::{Architecture, Machine};
+
 /// Registers by DWARF number. A thread that was read asleep has only its stack and instruction pointer.
-///
-/// x86-64 numbering (System V ABI, figure 3.36): 0 rax, 1 rdx, 2 rcx, 3 rbx, 4 rsi, 5 rdi, 6 rbp, 7 rsp, 8–15 r8–r15,
-/// 16 return address (rip). aarch64 uses 0–30 for x0–x30, 31 for sp, 32 for pc.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Registers {
     values: [u64; Registers::COUNT],
@@ -11,26 +10,14 @@ pub struct Registers {
 }
 
 impl Registers {
-    /// Room for either architecture.
-    pub const COUNT: usize = 33;
-    /// Frame pointer: rbp.
-    #[cfg(target_arch = "x86_64")]
-    pub const FRAME_POINTER: usize = 6;
-    /// Stack pointer: rsp.
-    #[cfg(target_arch = "x86_64")]
-    pub const STACK_POINTER: usize = 7;
-    /// Instruction pointer: rip, DWARF's return address column.
-    #[cfg(target_arch = "x86_64")]
-    pub const INSTRUCTION_POINTER: usize = 16;
-    /// Frame pointer: x29.
-    #[cfg(target_arch = "aarch64")]
-    pub const FRAME_POINTER: usize = 29;
+    /// Numbers that are kept: those below.
+    pub const COUNT: usize = Machine::REGISTERS;
+    /// Frame pointer.
+    pub const FRAME_POINTER: usize = Machine::FRAME_POINTER;
     /// Stack pointer.
-    #[cfg(target_arch = "aarch64")]
-    pub const STACK_POINTER: usize = 31;
-    /// Program counter.
-    #[cfg(target_arch = "aarch64")]
-    pub const INSTRUCTION_POINTER: usize = 32;
+    pub const STACK_POINTER: usize = Machine::STACK_POINTER;
+    /// Instruction pointer.
+    pub const INSTRUCTION_POINTER: usize = Machine::INSTRUCTION_POINTER;
 
     /// No register known.
     pub fn unknown() -> Self {

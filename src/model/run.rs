@@ -12,7 +12,7 @@ pub struct RunInfo {
     pub host: String,
     /// Kernel release.
     pub kernel: String,
-    /// `x86_64` or `aarch64`.
+    /// The processor architecture, as `uname -m` writes it.
     pub architecture: String,
     /// CPUs that torchspy saw.
     pub cpus: u32,

@@ -1,10 +1,10 @@
 //! Crossing code that has no unwind tables: code made at run time (oneDNN's kernels), stripped drivers, hand-written assembly
 //! whose tables are wrong. Whatever is guessed here is a return address in executable memory that follows a call.
 
-use super::arch;
 use super::rows::Caller;
 use super::sites::Site;
 use super::unwind::{Found, NativeFrame, Walk};
+use crate::arch::{Architecture, Machine};
 use crate::model::frame::Trust;
 use crate::model::registers::Registers;
 
@@ -20,7 +20,7 @@ const MAX_CANDIDATES: usize = 16;
 /// The caller of `frame`, by its frame pointer or the first word on its stack that can be a return address.
 pub(super) fn caller(walk: &mut Walk<'_>, frame: &NativeFrame) -> Option<(Caller, Trust)> {
     let by_pointer = by_frame_pointer(walk, frame);
-    let limit = by_pointer.map(|caller| caller.stack_pointer.wrapping_sub(arch::POINTER_BYTES));
+    let limit = by_pointer.map(|caller| caller.stack_pointer.wrapping_sub(Machine::POINTER_BYTES));
     match (by_scan(walk, frame, limit), by_pointer) {
         // Garbage that follows a call seldom leads on.
         (Some(scanned), Some(pointed)) if !walk.can_follow(&scanned) => {
@@ -48,10 +48,10 @@ pub(super) fn without_register(
     if register >= Registers::COUNT || walk.registers.get(register).is_some() {
         return None;
     }
-    let start = frame.stack_pointer & !(arch::STACK_ALIGNMENT - 1);
+    let start = frame.stack_pointer & !(Machine::STACK_ALIGNMENT - 1);
     let mut best: Option<(u8, Found)> = None;
     let mut candidates = 0;
-    for value in (start..start.checked_add(SCAN_BYTES)?).step_by(arch::POINTER_BYTES as usize) {
+    for value in (start..start.checked_add(SCAN_BYTES)?).step_by(Machine::POINTER_BYTES as usize) {
         let Some(mut found) = walk.follow_with(frame, site, register, value) else {
             continue;
         };
@@ -77,16 +77,16 @@ pub(super) fn without_register(
     best.map(|(_, found)| found)
 }
 
-/// The caller if rbp is this frame's frame pointer. If this code does not touch rbp, that is its caller's, or an outer one's.
+/// The caller if the frame pointer is this frame's. If this code does not touch it, it is its caller's, or an outer one's.
 fn by_frame_pointer(walk: &mut Walk<'_>, frame: &NativeFrame) -> Option<Caller> {
     let pointer = walk.registers.get(Registers::FRAME_POINTER)?;
     let distance = pointer.checked_sub(frame.stack_pointer)?;
-    if distance > MAX_FRAME || pointer % arch::STACK_ALIGNMENT != 0 {
+    if distance > MAX_FRAME || pointer % Machine::STACK_ALIGNMENT != 0 {
         return None;
     }
     let address = walk
         .memory
-        .read_u64(pointer.checked_add(arch::POINTER_BYTES)?)
+        .read_u64(pointer.checked_add(Machine::POINTER_BYTES)?)
         .ok()?;
     if !walk.follows_call(address) {
         return None;
@@ -99,7 +99,7 @@ fn by_frame_pointer(walk: &mut Walk<'_>, frame: &NativeFrame) -> Option<Caller> 
     Some(returned_to(
         registers,
         address,
-        pointer.checked_add(2 * arch::POINTER_BYTES)?,
+        pointer.checked_add(2 * Machine::POINTER_BYTES)?,
     ))
 }
 
@@ -107,12 +107,12 @@ fn by_frame_pointer(walk: &mut Walk<'_>, frame: &NativeFrame) -> Option<Caller> 
 fn by_scan(walk: &mut Walk<'_>, frame: &NativeFrame, limit: Option<u64>) -> Option<Caller> {
     let start = frame
         .stack_pointer
-        .checked_next_multiple_of(arch::STACK_ALIGNMENT)?;
+        .checked_next_multiple_of(Machine::STACK_ALIGNMENT)?;
     let end = start.checked_add(SCAN_BYTES)?;
     let mut slot = start;
     while slot < end.min(limit.unwrap_or(end)) {
         let word = walk.memory.read_u64(slot).ok()?;
-        let after = slot.checked_add(arch::POINTER_BYTES)?;
+        let after = slot.checked_add(Machine::POINTER_BYTES)?;
         if walk.follows_call(word) {
             return Some(returned_to(walk.registers, word, after));
         }

@@ -1,6 +1,6 @@
 //! A module's bytes: a whole ELF file, an image of one, or parts that were copied from memory.
 
-use super::elf::{ElfError, HEADER_BYTES, HeaderTable, LoadSegment, Segments, find_build_id};
+use crate::elf::{ElfError, HEADER_BYTES, HeaderTable, LoadSegment, Segments, find_build_id};
 use crate::memory::Bytes;
 use std::ops::Range;
 use std::sync::Arc;
@@ -167,8 +167,8 @@ impl std::fmt::Debug for ElfImage {
 
 #[cfg(test)]
 mod tests {
-    use super::super::elf::parse_sections;
     use super::*;
+    use crate::elf::parse_sections;
     use proptest::prelude::*;
 
     fn own_file() -> Vec<u8> {

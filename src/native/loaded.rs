@@ -1,15 +1,16 @@
 //! The modules of one process: which code lies where.
 
-use super::elf::{HEADER_BYTES, HeaderTable, Segments, find_build_id};
 use super::image::{ElfImage, ModuleBytes};
 use super::modules::{Module, ModuleStore};
+use crate::arch::{Architecture, Machine};
+use crate::elf::{HEADER_BYTES, HeaderTable, Segments, find_build_id};
 use crate::memory::Memory;
-use crate::model::module::ModuleKind;
 use crate::model::mapping::Mapping;
+use crate::model::module::ModuleKind;
 use std::sync::Arc;
 
-/// Linux maps files in pages of this size on x86-64; larger ones are multiples.
-const PAGE: u64 = 4096;
+/// Linux maps files in pages of this size; larger ones are multiples.
+const PAGE: u64 = Machine::PAGE_BYTES;
 /// The vDSO has been 1 to 2 pages of image for all of its life.
 const MAX_VDSO: u64 = 1 << 20;
 const MAX_NOTES: u64 = 1 << 16;

@@ -3,9 +3,7 @@
 //! [`loaded::LoadedModules`] knows what code lies where in a process, [`unwind::Unwinder`] walks a copied stack with the
 //! modules' unwind tables, and [`modules::Module::symbols`] names the addresses afterwards.
 
-pub mod arch;
 pub mod demangle;
-pub mod elf;
 mod expression;
 mod guess;
 pub mod image;

@@ -1,9 +1,9 @@
 //! Modules: an ELF file, the vDSO, or memory without a file, and what unwinding needs of each. Shared by all processes that
 //! have the same build-id mapped.
 
-use super::elf::{Segments, parse_sections};
 use super::image::{ElfImage, Piece};
 use super::symbols::SymbolTable;
+use crate::elf::{Segments, parse_sections};
 use crate::memory::Memory;
 use crate::model::module::{ModuleInfo, ModuleKind};
 use rustc_hash::FxHashMap;

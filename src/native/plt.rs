@@ -1,7 +1,7 @@
 //! Names for the stubs of the procedure linkage table: each jumps through a slot that a relocation names.
 
-use super::arch;
-use super::elf::{CONTEXT, Section};
+use crate::arch::{Architecture, Machine};
+use crate::elf::{CONTEXT, Section};
 use crate::memory::Bytes;
 use goblin::elf::reloc::RelocSection;
 use goblin::elf::section_header::SHT_DYNSYM;
@@ -9,8 +9,6 @@ use goblin::elf::sym::Symtab;
 use rustc_hash::FxHashMap;
 use std::ops::Range;
 
-/// Bytes of a stub, in all three PLT sections (x86-64 psABI, section 5.2).
-pub(super) const STUB_BYTES: u64 = 16;
 const RELOCATION_BYTES: usize = 24;
 const SYMBOL_BYTES: usize = 24;
 /// libtorch_python imports some 10,000 functions.
@@ -63,13 +61,14 @@ fn named_stubs(file: &dyn Bytes, sections: &[Section], names: &FxHashMap<u64, u3
         .iter()
         .filter(|section| [".plt", ".plt.sec", ".plt.got"].contains(&section.name.as_str()))
     {
-        let code = read_items(file, &section.range, MAX_STUBS, STUB_BYTES as usize);
+        let code = read_items(file, &section.range, MAX_STUBS, Machine::PLT_STUB);
         let mut address = section.address;
-        for stub in code.unwrap_or_default().chunks(STUB_BYTES as usize) {
-            if let Some(&name) = arch::plt_slot(address, stub).and_then(|slot| names.get(&slot)) {
+        for stub in code.unwrap_or_default().chunks(Machine::PLT_STUB) {
+            if let Some(&name) = Machine::plt_slot(address, stub).and_then(|slot| names.get(&slot))
+            {
                 stubs.push(Stub { address, name });
             }
-            address = address.wrapping_add(STUB_BYTES);
+            address = address.wrapping_add(Machine::PLT_STUB as u64);
         }
     }
     stubs

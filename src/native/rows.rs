@@ -1,9 +1,9 @@
 //! Unwind rows in a compact form: what to do at one address to get from a frame to its caller.
 
-use super::arch::{self, CfaSource};
 use super::expression::{Inputs, RuleError, evaluate};
 use super::modules::{Module, UnwindTables};
 use super::symbols::SymbolTable;
+use crate::arch::{Architecture, CfaSource, Machine};
 use crate::model::registers::Registers;
 use gimli::{
     CfaRule, EhFrame, EndianSlice, LittleEndian, RegisterRule, UnwindContext, UnwindExpression,
@@ -166,7 +166,7 @@ fn try_read_row(
         return None;
     }
     let return_column = entry.cie().return_address_register();
-    if return_column.0 != arch::RETURN_ADDRESS {
+    if return_column.0 != Machine::RETURN_ADDRESS {
         return None;
     }
     let signal = entry.is_signal_trampoline();
@@ -209,8 +209,8 @@ fn try_read_row(
     }
     let full = FullRow {
         cfa,
-        // There is no default rule for it, and compilers always write one.
-        return_address: return_address?,
+        // Where calls push it, compilers always write a rule.
+        return_address: return_address.or(Machine::LINKS.then_some(Rule::Same))?,
         rules,
         signal,
         by_code: false,
@@ -232,7 +232,7 @@ pub(super) fn read_row_by_code(module: &Module, symbols: &SymbolTable, address: 
 fn try_read_row_by_code(module: &Module, symbols: &SymbolTable, address: u64) -> Option<Row> {
     let start = symbols.lookup(address)?.start;
     let code = module.image()?.piece(start..address)?;
-    let frame = arch::frame_by_code(&code.read(0, arch::MAX_CODE as u64)?)?;
+    let frame = Machine::frame_by_code(&code.read(0, Machine::MAX_CODE as u64)?)?;
     let saved = frame
         .saved
         .into_iter()
@@ -246,7 +246,7 @@ fn try_read_row_by_code(module: &Module, symbols: &SymbolTable, address: u64) ->
             CfaSource::Register(register, offset) => Cfa::Offset { register, offset },
             CfaSource::Slot { slot, offset } => Cfa::Slot { slot, offset },
         },
-        return_address: Rule::Saved(-arch::POINTER_BYTES.cast_signed()),
+        return_address: Rule::Saved(-Machine::POINTER_BYTES.cast_signed()),
         rules: saved.chain(lost).collect(),
         signal: false,
         by_code: true,
@@ -258,7 +258,7 @@ impl SimpleRow {
         let Cfa::Offset { register, offset } = full.cfa else {
             return None;
         };
-        let word = arch::POINTER_BYTES.cast_signed();
+        let word = Machine::POINTER_BYTES.cast_signed();
         if full.signal || !matches!(full.return_address, Rule::Saved(offset) if offset == -word) {
             return None;
         }
@@ -303,7 +303,7 @@ impl SimpleRow {
         // What an epilogue popped is back in its register, and its slot is below the stack pointer, where nothing is sure.
         let stack_pointer = inputs.register(Registers::STACK_POINTER)?;
         let depth = usize::try_from(cfa.saturating_sub(stack_pointer)).unwrap_or(usize::MAX);
-        let depth = depth.clamp(arch::POINTER_BYTES as usize, usize::from(self.depth));
+        let depth = depth.clamp(Machine::POINTER_BYTES as usize, usize::from(self.depth));
         let mut area = [0; SAVE_AREA];
         let area = &mut area[..depth.min(SAVE_AREA)];
         let saved = self
@@ -321,9 +321,9 @@ impl SimpleRow {
                     word_at(area, depth - usize::from(distance)),
                 );
             }
-            word_at(area, depth - arch::POINTER_BYTES as usize)
+            word_at(area, depth - Machine::POINTER_BYTES as usize)
         } else {
-            let address = inputs.word(cfa.wrapping_sub(arch::POINTER_BYTES))?;
+            let address = inputs.word(cfa.wrapping_sub(Machine::POINTER_BYTES))?;
             for &(register, distance) in saved {
                 let value = inputs.word(cfa.wrapping_sub(u64::from(distance)));
                 restore(&mut registers, usize::from(register), value);
@@ -369,9 +369,9 @@ impl FullRow {
                 restore(&mut registers, register, value);
             }
         }
-        let address = self
-            .return_address
-            .value(usize::from(arch::RETURN_ADDRESS), cfa, inputs)?;
+        let address =
+            self.return_address
+                .value(usize::from(Machine::RETURN_ADDRESS), cfa, inputs)?;
         Ok(finish(registers, address, stack_pointer))
     }
 }

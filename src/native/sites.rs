@@ -1,8 +1,8 @@
 //! What unwinding needs to know of single addresses, kept: the unwind row, and whether a call ends there.
 
-use super::arch;
 use super::loaded::{Loaded, LoadedModules};
 use super::rows::{Row, read_function_start, read_row, read_row_by_code};
+use crate::arch::{Architecture, Machine};
 use crate::memory::Memory;
 use gimli::UnwindContext;
 use rustc_hash::FxHashMap;
@@ -77,18 +77,18 @@ impl Sites {
         memory: &dyn Memory,
         address: u64,
     ) -> Option<u64> {
-        let mut call = [0; arch::DIRECT_CALL];
+        let mut call = [0; Machine::DIRECT_CALL];
         read_before(
             &modules.find(address.checked_sub(1)?)?,
             memory,
             address,
             &mut call,
         )?;
-        let target = arch::call_target(address, &call)?;
-        let mut stub = [0; arch::LONGEST_STUB];
+        let target = Machine::call_target(address, &call)?;
+        let mut stub = [0; Machine::PLT_STUB];
         let after = target.checked_add(stub.len() as u64)?;
         read_before(&modules.find(target)?, memory, after, &mut stub)?;
-        arch::plt_slot(target, &stub).is_none().then_some(target)
+        Machine::plt_slot(target, &stub).is_none().then_some(target)
     }
 
     /// Where the function around `address` begins, by the unwind tables.
@@ -149,13 +149,13 @@ impl Cached {
 
 /// Whether the bytes before `address`, from the module's file or the target's memory, end in a call.
 fn read_ends_call(loaded: &Loaded<'_>, memory: &dyn Memory, address: u64) -> Option<bool> {
-    let mut bytes = [0; arch::LONGEST_CALL];
+    let mut bytes = [0; Machine::LONGEST_CALL];
     let length = usize::try_from(address.checked_sub(loaded.start)?)
         .ok()?
-        .min(arch::LONGEST_CALL);
+        .min(Machine::LONGEST_CALL);
     let bytes = bytes.get_mut(..length)?;
     read_before(loaded, memory, address, bytes)?;
-    Some(arch::follows_call(bytes))
+    Some(Machine::follows_call(bytes))
 }
 
 /// Code that ends before `end`, from the module's file or the target's memory.

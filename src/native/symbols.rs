@@ -1,8 +1,9 @@
 //! Function names by address, from `.symtab`, `.dynsym` and `.gnu_debugdata`: a compact index over the file.
 
-use super::elf::{CONTEXT, LONGEST_STRING, Section, parse_sections, string_at};
 use super::image::ElfImage;
 use super::plt;
+use crate::arch::{Architecture, Machine};
+use crate::elf::{CONTEXT, LONGEST_STRING, Section, parse_sections, string_at};
 use crate::memory::Bytes;
 use goblin::elf::section_header::{SHF_EXECINSTR, SHN_UNDEF, SHT_DYNSYM, SHT_SYMTAB};
 use goblin::elf::sym::{STB_GLOBAL, STB_LOCAL, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE, Symtab};
@@ -111,7 +112,7 @@ impl SymbolTable {
         for stub in plt::stubs(image.bytes(), &sections) {
             if let Some(entry) = Entry::new(
                 stub.address,
-                plt::STUB_BYTES,
+                Machine::PLT_STUB as u64,
                 stub.name,
                 Source::Plt,
                 span.start,

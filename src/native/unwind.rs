@@ -3,12 +3,12 @@
 //! It follows `.eh_frame` with all registers, so that functions that realign their stack, signal frames and PLT stubs unwind
 //! like any other. Code without tables is crossed by a guess that is checked and marked; see `guess.rs`.
 
-use super::arch;
 use super::expression::{Inputs, RuleError};
 use super::guess;
 use super::loaded::LoadedModules;
 use super::rows::{Caller, Row};
 use super::sites::{Site, Sites};
+use crate::arch::{Architecture, Machine};
 use crate::memory::Memory;
 use crate::model::address::CodeAddress;
 use crate::model::frame::{Partial, Trust};
@@ -217,7 +217,7 @@ impl Walk<'_> {
         self.doubtful = CARRIED;
         self.crossed = (
             frame.stack_pointer,
-            caller.stack_pointer.saturating_sub(arch::POINTER_BYTES),
+            caller.stack_pointer.saturating_sub(Machine::POINTER_BYTES),
         );
         if trust == Trust::FramePointer {
             self.doubtful &= !(1 << Registers::FRAME_POINTER);
@@ -248,7 +248,7 @@ impl Walk<'_> {
         }
         let (bottom, mut slot) = self.crossed;
         for _ in 0..MAX_SAVED_WORDS {
-            slot = slot.saturating_sub(arch::POINTER_BYTES);
+            slot = slot.saturating_sub(Machine::POINTER_BYTES);
             if slot < bottom {
                 break;
             }
@@ -312,9 +312,9 @@ impl Walk<'_> {
                 .ok_or(Partial::BadReturnAddress)?
         };
         if self.doubtful != 0 {
-            for register in arch::CALLEE_SAVED {
-                if row.restores(register) {
-                    self.doubtful &= !(1 << register);
+            for register in Machine::CALLEE_SAVED {
+                if row.restores(*register) {
+                    self.doubtful &= !(1 << *register);
                 }
             }
         }
@@ -428,8 +428,8 @@ impl Walk<'_> {
 const CARRIED: u64 = {
     let mut bits = 0;
     let mut index = 0;
-    while index < arch::CALLEE_SAVED.len() {
-        bits |= 1 << arch::CALLEE_SAVED[index];
+    while index < Machine::CALLEE_SAVED.len() {
+        bits |= 1 << Machine::CALLEE_SAVED[index];
         index += 1;
     }
     bits

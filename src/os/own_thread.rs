@@ -2,17 +2,20 @@
 
 use super::clock::monotonic_ns;
 use super::threads::{SchedStat, ThreadFiles, Whereabouts};
+use crate::arch::system_calls::{Sysno, number};
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-/// System calls that wait for another process's memory, or for its exec, for as long as that takes: process_vm_readv, ptrace (its
-/// cred_guard_mutex), read and pread64 (of /proc/PID/environ and its like).
-#[cfg(target_arch = "x86_64")]
-const WAITING: [u32; 4] = [310, 101, 0, 17];
-#[cfg(not(target_arch = "x86_64"))]
-const WAITING: [u32; 4] = [270, 117, 63, 67];
+/// System calls that wait for another process's memory, or for its exec (ptrace, its cred_guard_mutex), for as long as that takes;
+/// read and pread64 (of /proc/PID/environ and its like).
+const WAITING: [u32; 4] = [
+    number(Sysno::process_vm_readv),
+    number(Sysno::ptrace),
+    number(Sysno::read),
+    number(Sysno::pread64),
+];
 
 /// A thread that has been in one of these calls for so long, without being scheduled, hangs, ns.
 const HANGS_NS: u64 = 400_000_000;

@@ -3,6 +3,7 @@
 use super::own_thread::ask;
 use super::redaction::Redaction;
 use super::threads::living_task;
+use crate::arch::{Architecture, Machine};
 use crate::memory::{Memory, ReadError};
 use crate::model::process::ProcessInfo;
 use std::fs::File;
@@ -93,7 +94,7 @@ const MAX_ARGUMENT_BYTES: usize = 4 << 10;
 const MAX_ENVIRONMENT_BYTES: u64 = 1 << 20;
 const MAX_VARIABLES: u64 = 4096;
 /// Smallest page of either architecture: reads that stay within one are wholly mapped or not at all.
-const PAGE: u64 = 4096;
+const PAGE: u64 = Machine::PAGE_BYTES;
 
 /// The flag of the kernel's own threads (include/linux/sched.h).
 const PF_KTHREAD: u64 = 0x0020_0000;

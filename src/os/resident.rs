@@ -8,6 +8,7 @@
 use super::clock::monotonic_ns;
 use super::threads::living_task;
 use super::vm_read::{ProcessMemory, error_of};
+use crate::arch::{Architecture, Machine};
 use crate::memory::{Memory, ReadError};
 use nix::sys::uio::RemoteIoVec;
 use std::cell::{Cell, RefCell};
@@ -15,8 +16,8 @@ use std::fs::File;
 use std::io::IoSliceMut;
 use std::os::unix::fs::FileExt;
 
-/// Bytes of a page on x86-64; on aarch64 the page table is not asked where pages are larger.
-const PAGE: u64 = 4096;
+/// Bytes of a page; where the kernel's are larger, the page table is not asked.
+const PAGE: u64 = Machine::PAGE_BYTES;
 /// Bits of a pagemap entry: the page is present; it is in swap.
 const PRESENT: u64 = 1 << 63;
 const SWAPPED: u64 = 1 << 62;

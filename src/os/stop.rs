@@ -8,10 +8,12 @@
 use super::access::status_field;
 use super::clock::{monotonic_ns, timespec};
 use super::fault::{Point, reach};
-use super::syscalls::{Call, Ending};
+use super::syscalls::{Ending, ending};
+use crate::arch::{Architecture, Machine, SystemCall};
 use crate::model::registers::Registers;
 use nix::errno::Errno;
 use nix::libc;
+use nix::unistd::Pid;
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::time::Duration;
@@ -175,7 +177,7 @@ impl StoppedThread {
     fn read(&self) -> Option<Registers> {
         let (registers, call) = read_registers(self.tid)?;
         self.ending
-            .set(Some(call.and_then(|call| call.ending(self.tid))));
+            .set(Some(call.and_then(|call| ending(&call, self.tid))));
         Some(registers)
     }
 
@@ -298,35 +300,12 @@ fn wait_for_stop(tid: i32, is_own_child: bool) -> Result<Option<Event>, Errno> {
     }))
 }
 
-/// The code segment of 64-bit programs (arch/x86/include/asm/segment.h, `__USER_CS`): others have other numbers of system calls.
-#[cfg(target_arch = "x86_64")]
-const USER_64: u64 = 0x33;
-
 /// The registers, and the system call that the thread is about to return from, if it does.
-#[cfg(target_arch = "x86_64")]
-fn read_registers(tid: i32) -> Option<(Registers, Option<Call>)> {
-    // SAFETY: GETREGS fills one user_regs_struct, which `user` is; zeroed is a valid value of it.
-    let user: libc::user_regs_struct = unsafe {
-        let mut user = std::mem::zeroed();
-        if libc::ptrace(libc::PTRACE_GETREGS, tid, 0_usize, &mut user) == -1 {
-            return None;
-        }
-        user
-    };
-    let values = [
-        user.rax, user.rdx, user.rcx, user.rbx, user.rsi, user.rdi, user.rbp, user.rsp, user.r8,
-        user.r9, user.r10, user.r11, user.r12, user.r13, user.r14, user.r15, user.rip,
-    ];
+fn read_registers(tid: i32) -> Option<(Registers, Option<SystemCall>)> {
+    let user = nix::sys::ptrace::getregs(Pid::from_raw(tid)).ok()?;
     let mut registers = Registers::unknown();
-    for (number, value) in values.into_iter().enumerate() {
+    for (number, value) in Machine::registers(&user) {
         registers.set(number, value);
     }
-    // Of a thread that an interrupt or a fault brought into the kernel this is -1 (arch/x86/entry/entry_64.S).
-    let number = u32::try_from(user.orig_rax as i64).ok();
-    let call = number.filter(|_| user.cs == USER_64).map(|number| Call {
-        number,
-        arguments: [user.rdi, user.rsi, user.rdx, user.r10, user.r8, user.r9],
-        result: user.rax as i64,
-    });
-    Some((registers, call))
+    Some((registers, Machine::system_call(&user)))
 }

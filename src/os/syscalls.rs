@@ -12,19 +12,10 @@
 //! call anew, but torchspy writes nothing to its target. So a thread that is likely to be in such a call is not stopped.
 
 use super::access::status_field;
+use crate::arch::SystemCall;
+use crate::arch::system_calls::Sysno;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
-
-/// A system call at whose end a thread stopped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Call {
-    /// Its number.
-    pub number: u32,
-    /// Its arguments.
-    pub arguments: [u64; 6],
-    /// What it is about to return: below 0 an error's negative number.
-    pub result: i64,
-}
 
 /// How a stop left the system call that it met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,189 +44,290 @@ const DO_NOT_WAIT: u64 = 0x40;
 /// A write to a pipe of up to so many bytes is done as a whole or not at all (PIPE_BUF, pipe(7)); sockets take more at once.
 const WHOLE_BYTES: u64 = 4096;
 
-/// Numbers of one architecture.
-struct Numbers {
-    /// Restarted with what is left of their timeout: poll, select, nanosleep, wait4, futex, clock_nanosleep, waitid, pselect6,
-    /// ppoll, restart_syscall.
-    restarted: &'static [u32],
-    /// Sleep interruptibly and never in another state: epoll_wait, epoll_pwait, epoll_pwait2.
-    event_waits: &'static [u32],
-    /// End with EINTR, and have done nothing then, whatever the timeout: epoll_wait, epoll_pwait, epoll_pwait2 (fs/eventpoll.c,
-    /// `ep_poll`), semop, semtimedop (ipc/sem.c), rt_sigtimedwait (kernel/signal.c), io_getevents (fs/aio.c); and with SO_RCVTIMEO or SO_SNDTIMEO (include/net/sock.h, `sock_intr_errno`) accept, accept4,
-    /// connect, recvfrom, recvmsg, recvmmsg, sendto, sendmsg, sendmmsg, read, write, readv, writev.
-    interrupted: &'static [u32],
-    /// io_uring_enter: the same where it submits nothing (io_uring/io_uring.c).
-    ring_enter: u32,
-    /// Transfer what the argument of this place counts, and may end with less: write, pwrite64, sendto, sendfile, splice, tee,
-    /// copy_file_range, vmsplice, recvmmsg, sendmmsg, io_getevents (its least number of events).
-    transfers: &'static [(u32, usize)],
-    sendto: u32,
-    /// sendmsg, writev: the same, counted in the program's memory.
-    gathering: &'static [u32],
-    /// recvfrom, recvmsg, with the argument that holds the flags, and that of the length; only with MSG_WAITALL.
-    receives: &'static [(u32, usize, Option<usize>)],
-    /// getrandom, and read and pread64 of a device without a position: the length's argument.
-    getrandom: (u32, usize),
-    reads: &'static [(u32, usize)],
-    /// write, readv, writev: of a socket as well as of a file.
-    file_writes: &'static [u32],
-    /// execve, execveat.
-    execs: &'static [u32],
+/// What is known of one system call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Facts {
+    sleep: Sleep,
+    eintr: Eintr,
+    moves: Moves,
 }
 
-/// Source: Linux, arch/x86/entry/syscalls/syscall_64.tbl.
-#[cfg(target_arch = "x86_64")]
-const NUMBERS: Numbers = Numbers {
-    restarted: &[7, 23, 35, 61, 202, 230, 247, 270, 271, 219],
-    event_waits: &[232, 281, 441],
-    interrupted: &[
-        232, 281, 441, 65, 220, 128, 208, 43, 288, 42, 45, 47, 299, 44, 46, 307, 0, 1, 19, 20,
-    ],
-    ring_enter: 426,
-    transfers: &[
-        (1, 2),
-        (18, 2),
-        (44, 2),
-        (40, 3),
-        (275, 4),
-        (276, 2),
-        (326, 4),
-        (278, 2),
-        (299, 2),
-        (307, 2),
-        (208, 1),
-    ],
-    sendto: 44,
-    gathering: &[46, 20],
-    receives: &[(45, 3, Some(2)), (47, 2, None)],
-    getrandom: (318, 1),
-    reads: &[(0, 2), (17, 2)],
-    file_writes: &[1, 19, 20],
-    execs: &[59, 322],
+/// How a call sleeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sleep {
+    /// In a way that need not be known.
+    Other,
+    /// Interruptibly, and it is begun anew with what is left of its timeout.
+    Restarted,
+    /// Interruptibly, and never in another state.
+    Interruptible,
+}
+
+/// Whether a call that ends with EINTR has done nothing, whatever its timeout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Eintr {
+    /// Not known.
+    Unknown,
+    /// Yes. Of calls on sockets only those with SO_RCVTIMEO or SO_SNDTIMEO end so (include/net/sock.h, `sock_intr_errno`).
+    Waited,
+    /// The same, where the descriptor is a socket's.
+    WaitedOnSocket,
+    /// Where it submits nothing: its second argument is 0 (io_uring/io_uring.c).
+    WaitedUnlessSubmits,
+}
+
+/// What a call transfers, and which argument counts it: it may end with less.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Moves {
+    Nothing,
+    /// Bytes or messages.
+    Counted(usize),
+    /// The same, with the argument of the flags.
+    Sent {
+        length: usize,
+        flags: usize,
+    },
+    /// Events: at least so many. They are few.
+    Events(usize),
+    /// Bytes, counted in the program's memory.
+    Gathered,
+    /// Bytes, and with MSG_WAITALL all of them.
+    Received {
+        flags: usize,
+        length: Option<usize>,
+    },
+    /// Bytes of a file: less than asked for is usual, but of a device without a position.
+    Read(usize),
+    /// Random bytes.
+    Random(usize),
+    /// A program, in place of this one.
+    Exec,
+}
+
+const fn facts(sleep: Sleep, eintr: Eintr, moves: Moves) -> Facts {
+    Facts {
+        sleep,
+        eintr,
+        moves,
+    }
+}
+
+const NO_FACTS: Facts = facts(Sleep::Other, Eintr::Unknown, Moves::Nothing);
+
+/// By name; an architecture need not have all of them. Sources: fs/select.c, kernel/time, kernel/futex, kernel/exit.c
+/// (ERESTARTSYS and its like); fs/eventpoll.c (`ep_poll`), ipc/sem.c, kernel/signal.c, fs/aio.c (EINTR).
+const CALLS: &[(&[&str], Facts)] = &{
+    use Eintr::{Unknown, Waited, WaitedOnSocket, WaitedUnlessSubmits};
+    use Moves::{Counted, Events, Exec, Gathered, Nothing, Random, Read, Received, Sent};
+    use Sleep::{Interruptible, Other, Restarted};
+    [
+        (
+            &[
+                "poll",
+                "select",
+                "nanosleep",
+                "wait4",
+                "futex",
+                "clock_nanosleep",
+                "waitid",
+                "pselect6",
+                "ppoll",
+                "restart_syscall",
+            ] as &[&str],
+            facts(Restarted, Unknown, Nothing),
+        ),
+        (
+            &["epoll_wait", "epoll_pwait", "epoll_pwait2"],
+            facts(Interruptible, Waited, Nothing),
+        ),
+        (
+            &[
+                "semop",
+                "semtimedop",
+                "rt_sigtimedwait",
+                "accept",
+                "accept4",
+                "connect",
+            ],
+            facts(Other, Waited, Nothing),
+        ),
+        (&["io_getevents"], facts(Other, Waited, Events(1))),
+        (
+            &["io_uring_enter"],
+            facts(Other, WaitedUnlessSubmits, Nothing),
+        ),
+        (&["recvmmsg", "sendmmsg"], facts(Other, Waited, Counted(2))),
+        (
+            &["sendto"],
+            facts(
+                Other,
+                Waited,
+                Sent {
+                    length: 2,
+                    flags: 3,
+                },
+            ),
+        ),
+        (&["sendmsg"], facts(Other, Waited, Gathered)),
+        (
+            &["recvfrom"],
+            facts(
+                Other,
+                Waited,
+                Received {
+                    flags: 3,
+                    length: Some(2),
+                },
+            ),
+        ),
+        (
+            &["recvmsg"],
+            facts(
+                Other,
+                Waited,
+                Received {
+                    flags: 2,
+                    length: None,
+                },
+            ),
+        ),
+        (&["write"], facts(Other, WaitedOnSocket, Counted(2))),
+        (&["writev"], facts(Other, WaitedOnSocket, Gathered)),
+        (&["read"], facts(Other, WaitedOnSocket, Read(2))),
+        (&["readv"], facts(Other, WaitedOnSocket, Nothing)),
+        (&["pread64"], facts(Other, Unknown, Read(2))),
+        (
+            &["pwrite64", "tee", "vmsplice"],
+            facts(Other, Unknown, Counted(2)),
+        ),
+        (&["sendfile"], facts(Other, Unknown, Counted(3))),
+        (
+            &["splice", "copy_file_range"],
+            facts(Other, Unknown, Counted(4)),
+        ),
+        (&["getrandom"], facts(Other, Unknown, Random(1))),
+        (&["execve", "execveat"], facts(Other, Unknown, Exec)),
+    ]
 };
 
-/// Source: Linux, include/uapi/asm-generic/unistd.h.
-#[cfg(target_arch = "aarch64")]
-const NUMBERS: Numbers = Numbers {
-    restarted: &[73, 101, 260, 98, 115, 95, 72, 128],
-    event_waits: &[22, 441],
-    interrupted: &[
-        22, 441, 193, 192, 137, 4, 202, 242, 203, 207, 212, 243, 206, 211, 269, 63, 64, 65, 66,
-    ],
-    ring_enter: 426,
-    transfers: &[
-        (64, 2),
-        (68, 2),
-        (206, 2),
-        (71, 3),
-        (76, 4),
-        (77, 2),
-        (285, 4),
-        (75, 2),
-        (243, 2),
-        (269, 2),
-        (4, 1),
-    ],
-    sendto: 206,
-    gathering: &[211, 66],
-    receives: &[(207, 3, Some(2)), (212, 2, None)],
-    getrandom: (278, 1),
-    reads: &[(63, 2), (67, 2)],
-    file_writes: &[64, 65, 66],
-    execs: &[221, 281],
+/// No architecture has numbers from here on.
+const MAX_NUMBER: usize = 1024;
+
+/// The facts by number, of this machine. Made when torchspy is compiled: a thread that was stopped does not wait for it.
+static BY_NUMBER: [Facts; MAX_NUMBER] = {
+    let mut table = [NO_FACTS; MAX_NUMBER];
+    let mut number = 0;
+    while number < MAX_NUMBER {
+        if let Some(call) = Sysno::new(number) {
+            table[number] = by_name(call.name());
+        }
+        number += 1;
+    }
+    table
 };
+
+const fn by_name(name: &str) -> Facts {
+    let mut group = 0;
+    while group < CALLS.len() {
+        let (names, facts) = CALLS[group];
+        let mut index = 0;
+        while index < names.len() {
+            if is_same(names[index].as_bytes(), name.as_bytes()) {
+                return facts;
+            }
+            index += 1;
+        }
+        group += 1;
+    }
+    NO_FACTS
+}
+
+const fn is_same(left: &[u8], right: &[u8]) -> bool {
+    if left.len() != right.len() {
+        return false;
+    }
+    let mut index = 0;
+    while index < left.len() && left[index] == right[index] {
+        index += 1;
+    }
+    index == left.len()
+}
+
+fn facts_of(number: u32) -> Facts {
+    let found = BY_NUMBER.get(number as usize);
+    found.copied().unwrap_or(NO_FACTS)
+}
 
 /// Whether a stop does not disturb a thread that sleeps in this call.
 pub fn is_restarted(number: u32) -> bool {
-    NUMBERS.restarted.contains(&number)
+    facts_of(number).sleep == Sleep::Restarted
 }
 
 /// Whether a thread that sleeps in this call can be woken by a signal: it is in no other kind of sleep.
 pub fn sleeps_interruptibly(number: u32) -> bool {
-    is_restarted(number) || NUMBERS.event_waits.contains(&number)
+    facts_of(number).sleep != Sleep::Other
 }
 
 /// Whether a thread that sleeps in this call, or is about to, sees EINTR where it is stopped. (Of calls on sockets only those with a
 /// timeout; read and write of theirs are left out, since most are of files and pipes.)
 pub fn ends_with_eintr(number: u32) -> bool {
-    let is_plain = |(call, _): &(u32, usize)| *call == number;
-    NUMBERS.interrupted.contains(&number)
-        && !NUMBERS.reads.iter().any(is_plain)
-        && !NUMBERS.file_writes.contains(&number)
+    facts_of(number).eintr == Eintr::Waited
 }
 
 /// Whether a stop may make this call transfer less than it was asked to. Such a call sleeps whenever the
 /// other side has no room, or nothing more to give; it is that sleep in which the stop's signal ends it.
 pub fn is_transfer(number: u32, arguments: &[u64; 6]) -> bool {
-    let argument = |at: usize| arguments.get(at).copied().unwrap_or(0);
-    let least = |number: u32| match Some(&number) == NUMBERS.transfers.last().map(|(last, _)| last)
-    {
-        // Events are few.
-        true => 1,
-        false => WHOLE_BYTES,
-    };
-    NUMBERS
-        .transfers
-        .iter()
-        .any(|&(call, at)| call == number && argument(at) > least(call))
-        || NUMBERS.gathering.contains(&number)
-        || waits_for_all(number, arguments)
-}
-
-fn waits_for_all(number: u32, arguments: &[u64; 6]) -> bool {
-    NUMBERS.receives.iter().any(|&(call, flags, _)| {
-        call == number
-            && arguments
-                .get(flags)
-                .is_some_and(|flags| flags & WAIT_FOR_ALL != 0)
-    })
-}
-
-impl Call {
-    /// How a stop of thread `tid` left it; `None` where it did nothing to it.
-    pub fn ending(&self, tid: i32) -> Option<Ending> {
-        if RESTARTS.contains(&self.result) {
-            return Some(Ending::Waits);
-        }
-        if self.result == -EINTR {
-            let has_waited = NUMBERS.interrupted.contains(&self.number)
-                || self.number == NUMBERS.ring_enter && self.argument(1) == 0;
-            return Some(match has_waited {
-                true => Ending::Interrupted,
-                false => Ending::CutShort,
-            });
-        }
-        if self.result == 0 && NUMBERS.execs.contains(&self.number) {
-            return Some(Ending::Exec {
-                privileges_lost: lacks_privileges(tid),
-            });
-        }
-        if self.result <= 0 {
-            return None;
-        }
-        let is_less = |at: usize| (self.result as u64) < self.argument(at);
-        if NUMBERS.getrandom.0 == self.number {
-            return is_less(NUMBERS.getrandom.1).then_some(Ending::CutShort);
-        }
-        if let Some(&(_, at)) = NUMBERS.reads.iter().find(|(call, _)| *call == self.number) {
-            return (is_less(at) && is_source_without_end(tid, self.argument(0)))
-                .then_some(Ending::CutShort);
-        }
-        if NUMBERS.sendto == self.number && self.argument(3) & DO_NOT_WAIT != 0 {
-            return None;
-        }
-        let mut counted = NUMBERS.transfers.iter();
-        let is_short = counted.any(|&(call, at)| call == self.number && is_less(at))
-            || waits_for_all(self.number, &self.arguments)
-                && NUMBERS
-                    .receives
-                    .iter()
-                    .any(|&(call, _, at)| call == self.number && at.is_some_and(is_less));
-        (is_short && !is_nonblocking(tid, self.argument(0))).then_some(Ending::CutShort)
+    match facts_of(number).moves {
+        Moves::Counted(at) | Moves::Sent { length: at, .. } => arguments[at] > WHOLE_BYTES,
+        Moves::Events(at) => arguments[at] > 1,
+        Moves::Gathered => true,
+        Moves::Received { flags, .. } => arguments[flags] & WAIT_FOR_ALL != 0,
+        Moves::Nothing | Moves::Read(_) | Moves::Random(_) | Moves::Exec => false,
     }
+}
 
-    fn argument(&self, at: usize) -> u64 {
-        self.arguments.get(at).copied().unwrap_or(0)
+/// How a stop of thread `tid` left `call`; `None` where it did nothing to it.
+pub fn ending(call: &SystemCall, tid: i32) -> Option<Ending> {
+    let Facts { eintr, moves, .. } = facts_of(call.number);
+    if RESTARTS.contains(&call.result) {
+        return Some(Ending::Waits);
+    }
+    if call.result == -EINTR {
+        let has_waited = match eintr {
+            Eintr::Unknown => false,
+            Eintr::Waited | Eintr::WaitedOnSocket => true,
+            Eintr::WaitedUnlessSubmits => call.arguments[1] == 0,
+        };
+        return Some(match has_waited {
+            true => Ending::Interrupted,
+            false => Ending::CutShort,
+        });
+    }
+    if call.result == 0 && moves == Moves::Exec {
+        return Some(Ending::Exec {
+            privileges_lost: lacks_privileges(tid),
+        });
+    }
+    (call.result > 0 && is_short(call, moves, tid)).then_some(Ending::CutShort)
+}
+
+/// Whether a call that succeeded transferred less than it was asked to, and would have gone on but for the stop.
+fn is_short(call: &SystemCall, moves: Moves, tid: i32) -> bool {
+    let is_less = |at: usize| call.result.cast_unsigned() < call.arguments[at];
+    let has_flag = |flags: usize, flag: u64| call.arguments[flags] & flag != 0;
+    let descriptor = call.arguments[0];
+    let blocks = || !is_nonblocking(tid, descriptor);
+    match moves {
+        Moves::Counted(at) | Moves::Events(at) => is_less(at) && blocks(),
+        Moves::Sent { length, flags } => {
+            !has_flag(flags, DO_NOT_WAIT) && is_less(length) && blocks()
+        }
+        Moves::Received { flags, length } => {
+            has_flag(flags, WAIT_FOR_ALL) && length.is_some_and(is_less) && blocks()
+        }
+        Moves::Read(at) => is_less(at) && is_source_without_end(tid, descriptor),
+        Moves::Random(at) => is_less(at),
+        Moves::Nothing | Moves::Gathered | Moves::Exec => false,
     }
 }
 
@@ -276,54 +368,61 @@ fn is_source_without_end(tid: i32, descriptor: u64) -> bool {
     })
 }
 
-#[cfg(all(test, target_arch = "x86_64"))]
+#[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arch::system_calls::number;
     use std::fs::File;
     use std::os::fd::AsRawFd;
 
-    fn ending(number: u32, arguments: [u64; 6], result: i64) -> Option<Ending> {
-        let call = Call {
-            number,
+    fn ending(call: Sysno, arguments: [u64; 6], result: i64) -> Option<Ending> {
+        let call = SystemCall {
+            number: number(call),
             arguments,
             result,
         };
-        call.ending(nix::unistd::gettid().as_raw())
+        super::ending(&call, nix::unistd::gettid().as_raw())
     }
 
     #[test]
     fn what_ended_early_is_told_apart() {
         let none = [0; 6];
-        assert_eq!(ending(202, none, -512), Some(Ending::Waits));
-        assert_eq!(ending(232, none, -EINTR), Some(Ending::Interrupted));
-        assert_eq!(ending(232, none, 0), None);
-        // An ioctl's EINTR may be the driver's own.
-        assert_eq!(ending(16, none, -EINTR), Some(Ending::CutShort));
+        assert_eq!(ending(Sysno::futex, none, -512), Some(Ending::Waits));
         assert_eq!(
-            ending(426, [3, 0, 1, 1, 0, 0], -EINTR),
+            ending(Sysno::epoll_pwait, none, -EINTR),
+            Some(Ending::Interrupted)
+        );
+        assert_eq!(ending(Sysno::epoll_pwait, none, 0), None);
+        // An ioctl's EINTR may be the driver's own.
+        assert_eq!(ending(Sysno::ioctl, none, -EINTR), Some(Ending::CutShort));
+        assert_eq!(
+            ending(Sysno::io_uring_enter, [3, 0, 1, 1, 0, 0], -EINTR),
             Some(Ending::Interrupted)
         );
         assert_eq!(
-            ending(426, [3, 8, 1, 1, 0, 0], -EINTR),
+            ending(Sysno::io_uring_enter, [3, 8, 1, 1, 0, 0], -EINTR),
             Some(Ending::CutShort)
         );
         let exec = Ending::Exec {
             privileges_lost: false,
         };
-        assert_eq!(ending(59, none, 0), Some(exec));
+        assert_eq!(ending(Sysno::execve, none, 0), Some(exec));
         assert_eq!(
-            ending(1, [1, 0, 1 << 20, 0, 0, 0], 65536),
+            ending(Sysno::write, [1, 0, 1 << 20, 0, 0, 0], 65536),
             Some(Ending::CutShort)
         );
-        assert_eq!(ending(44, [1, 0, 1 << 20, 0x40, 0, 0], 65536), None);
-        assert_eq!(ending(1, [1, 0, 65536, 0, 0, 0], 65536), None);
         assert_eq!(
-            ending(45, [1, 0, 65536, 0x100, 0, 0], 4096),
+            ending(Sysno::sendto, [1, 0, 1 << 20, 0x40, 0, 0], 65536),
+            None
+        );
+        assert_eq!(ending(Sysno::write, [1, 0, 65536, 0, 0, 0], 65536), None);
+        assert_eq!(
+            ending(Sysno::recvfrom, [1, 0, 65536, 0x100, 0, 0], 4096),
             Some(Ending::CutShort)
         );
-        assert_eq!(ending(45, [1, 0, 65536, 0, 0, 0], 4096), None);
+        assert_eq!(ending(Sysno::recvfrom, [1, 0, 65536, 0, 0, 0], 4096), None);
         assert_eq!(
-            ending(318, [0, 1 << 20, 0, 0, 0, 0], 8192),
+            ending(Sysno::getrandom, [0, 1 << 20, 0, 0, 0, 0], 8192),
             Some(Ending::CutShort)
         );
     }
@@ -337,7 +436,7 @@ mod tests {
             let file = File::open(path).expect("it is on every Linux");
             let descriptor = file.as_raw_fd() as u64;
             assert_eq!(
-                ending(0, [descriptor, 0, 9, 0, 0, 0], 4),
+                ending(Sysno::read, [descriptor, 0, 9, 0, 0, 0], 4),
                 expected,
                 "{path}"
             );
@@ -346,10 +445,16 @@ mod tests {
 
     #[test]
     fn transfers_of_many_bytes_are_known() {
-        assert!(is_transfer(1, &[1, 0, 1 << 20, 0, 0, 0]));
-        assert!(!is_transfer(1, &[1, 0, 4096, 0, 0, 0]));
-        assert!(is_transfer(45, &[1, 0, 9, 0x100, 0, 0]) && !is_transfer(45, &[1, 0, 9, 0, 0, 0]));
-        assert!(is_transfer(208, &[0, 8, 8, 0, 0, 0]) && !is_transfer(208, &[0, 1, 8, 0, 0, 0]));
-        assert!(!is_transfer(0, &[1, 0, 1 << 20, 0, 0, 0]));
+        assert!(is_transfer(number(Sysno::write), &[1, 0, 1 << 20, 0, 0, 0]));
+        assert!(!is_transfer(number(Sysno::write), &[1, 0, 4096, 0, 0, 0]));
+        assert!(
+            is_transfer(number(Sysno::recvfrom), &[1, 0, 9, 0x100, 0, 0])
+                && !is_transfer(number(Sysno::recvfrom), &[1, 0, 9, 0, 0, 0])
+        );
+        assert!(
+            is_transfer(number(Sysno::io_getevents), &[0, 8, 8, 0, 0, 0])
+                && !is_transfer(number(Sysno::io_getevents), &[0, 1, 8, 0, 0, 0])
+        );
+        assert!(!is_transfer(number(Sysno::read), &[1, 0, 1 << 20, 0, 0, 0]));
     }
 }

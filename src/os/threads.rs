@@ -1,6 +1,7 @@
 //! What the kernel tells of a process's threads without touching them.
 
 use super::process_info::read_stat;
+use crate::arch::system_calls::{Sysno, number};
 use crate::model::registers::Registers;
 use crate::model::sample::ThreadState;
 use std::cell::OnceCell;
@@ -26,18 +27,10 @@ impl SchedStat {
     }
 }
 
-/// The numbers of `futex` and `restart_syscall` (Linux, arch/x86/entry/syscalls/syscall_64.tbl; include/uapi/asm-generic/unistd.h).
-pub const FUTEX: u32 = if cfg!(target_arch = "x86_64") {
-    202
-} else {
-    98
-};
-/// See [`FUTEX`].
-pub const RESTART_SYSCALL: u32 = if cfg!(target_arch = "x86_64") {
-    219
-} else {
-    128
-};
+/// The number of `futex`.
+pub const FUTEX: u32 = number(Sysno::futex);
+/// The number of `restart_syscall`: how the kernel goes on with a sleep that a stop interrupted.
+pub const RESTART_SYSCALL: u32 = number(Sysno::restart_syscall);
 
 /// Where `/proc/PID/task/TID/syscall` finds a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

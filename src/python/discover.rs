@@ -1,14 +1,14 @@
 //! Finding the interpreter of a process: which of its files is Python, which version, and where `_PyRuntime` lies.
 
-use super::elf::ElfFile;
 use super::layout::{GilPlace, Layout, debug_offsets, tables};
 use super::threads::read_interpreters;
+use crate::elf::names::ElfNames;
 use crate::memory::{Bytes, Memory, ReadError};
 use crate::model::code::PythonVersion;
 use regex::bytes::Regex;
 
 /// The oldest version that there is a layout of.
-const OLDEST: PythonVersion = PythonVersion::new(3, 10);
+const OLDEST: PythonVersion = PythonVersion::new(3, *PythonVersion::SUPPORTED.start());
 
 /// An ELF file that is mapped in the target: its Python binary, or a libpython.
 #[derive(Clone, Copy)]
@@ -93,7 +93,7 @@ pub fn discover(
 ) -> Result<Interpreter, DiscoverError> {
     let mut reason = DiscoverError::NotPython;
     for image in images {
-        let Some(file) = ElfFile::parse(image.bytes) else {
+        let Some(file) = ElfNames::parse(image.bytes) else {
             continue;
         };
         let Some(symbols) = Symbols::find(image, &file) else {
@@ -117,7 +117,7 @@ struct Symbols {
 
 impl Symbols {
     /// `None` where the file is no interpreter.
-    fn find(image: &PythonImage<'_>, file: &ElfFile<'_>) -> Option<Self> {
+    fn find(image: &PythonImage<'_>, file: &ElfNames<'_>) -> Option<Self> {
         let names = [
             "_PyRuntime",
             "Py_Version",
@@ -132,7 +132,7 @@ impl Symbols {
         let section = || {
             Some(
                 file.section(".PyRuntime")?
-                    .sh_addr
+                    .address
                     .wrapping_add(image.load_bias),
             )
         };
@@ -148,7 +148,7 @@ impl Symbols {
 
 fn read_interpreter(
     image: &PythonImage<'_>,
-    file: &ElfFile<'_>,
+    file: &ElfNames<'_>,
     symbols: &Symbols,
     memory: &dyn Memory,
 ) -> Result<Interpreter, DiscoverError> {
@@ -267,7 +267,7 @@ pub(super) fn parse_version_hex(hex: u64) -> Option<(PythonVersion, String)> {
 
 /// The version of a Python without `Py_Version` (before 3.11): by the directory of its library (`python3.10`), whose
 /// name stands in it, else by its file's name.
-fn guess_version(path: &str, file: &ElfFile<'_>) -> Option<(PythonVersion, String)> {
+fn guess_version(path: &str, file: &ElfNames<'_>) -> Option<(PythonVersion, String)> {
     let constants = file.section_bytes(".rodata").unwrap_or_default();
     let name = path.rsplit('/').next().unwrap_or(path).as_bytes();
     let named = first_version(r"(?-u)python([23])\.(\d{1,2})[a-z]{0,2}\x00", &constants)
@@ -299,6 +299,7 @@ fn first_version(pattern: &str, text: &[u8]) -> Option<PythonVersion> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arch::{Architecture, Machine};
 
     #[test]
     fn names_that_could_be_python() {
@@ -337,5 +338,68 @@ mod tests {
             ..image
         };
         assert_eq!(discover(&[junk], &memory), Err(DiscoverError::NotPython));
+    }
+
+    /// A file of one section, `.PyRuntime`, at this address.
+    fn file_with_runtime(address: u64) -> Vec<u8> {
+        const NAMES: &[u8] = b"\0.PyRuntime\0";
+        let mut file = vec![0; 64];
+        file[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        file[18..20].copy_from_slice(&Machine::ELF_MACHINE.to_le_bytes());
+        // e_shoff, e_shentsize, e_shnum, e_shstrndx: the names' section is the last of three.
+        file[40..48].copy_from_slice(&64_u64.to_le_bytes());
+        file[58..60].copy_from_slice(&64_u16.to_le_bytes());
+        file[60..62].copy_from_slice(&3_u16.to_le_bytes());
+        file[62..64].copy_from_slice(&2_u16.to_le_bytes());
+        let names_at = 4 * 64_u64;
+        // sh_name and sh_type as one word, sh_flags, sh_addr, sh_offset, sh_size; the rest is 0.
+        let runtime = [1 | 1 << 32, 3, address, 0, 0];
+        let names = [3 << 32, 0, 0, names_at, NAMES.len() as u64];
+        for words in [[0; 5], runtime, names] {
+            file.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+            file.resize(file.len() + 24, 0);
+        }
+        file.extend(NAMES);
+        file
+    }
+
+    /// What is found where `_PyRuntime` begins with `header`, and states 16 as the offset of every field.
+    fn discover_runtime(header: [u64; 3]) -> Result<Interpreter, DiscoverError> {
+        let bytes = file_with_runtime(0x1000);
+        let image = PythonImage {
+            path: "/usr/bin/python3",
+            load_bias: 0x5000_0000,
+            bytes: &bytes,
+        };
+        let offsets = [16; debug_offsets::MAX_SIZE / 8];
+        let words = header.into_iter().chain(offsets);
+        let mut memory = crate::memory::SnapshotMemory::default();
+        memory.insert(0x5000_1000, words.flat_map(u64::to_le_bytes).collect());
+        discover(&[image], &memory)
+    }
+
+    #[test]
+    fn a_version_that_came_later_is_refused_and_not_read_by_the_tables_of_another() {
+        let cookie = u64::from_le_bytes(*debug_offsets::COOKIE);
+        // Of a version that is known these offsets are good, and followed: to a list of interpreters that is empty.
+        assert_eq!(
+            discover_runtime([cookie, 0x030f_00f0, 0]),
+            Err(DiscoverError::NotYetInitialised)
+        );
+        for (newer, text) in [
+            (0x0310_00f0, "3.16.0"),
+            (0x0310_00a1, "3.16.0a1"),
+            (0x0363_07f0, "3.99.7"),
+        ] {
+            assert_eq!(
+                discover_runtime([cookie, newer, 0]),
+                Err(DiscoverError::NewerVersion(text.to_owned()))
+            );
+        }
+        // One that no longer begins with its offsets does not say which it is.
+        assert_eq!(
+            discover_runtime([0, 0x0310_00f0, 0]),
+            Err(DiscoverError::Invalid("no version"))
+        );
     }
 }

@@ -1,8 +1,8 @@
 //! Telling a free-threaded interpreter by its file, before it runs or as it does.
 
 use super::discover::parse_version_hex;
-use super::elf::ElfFile;
 use super::layout::debug_offsets::{HEADER_SIZE, parse_header};
+use crate::elf::names::ElfNames;
 use crate::memory::Bytes;
 use regex::bytes::Regex;
 
@@ -11,7 +11,7 @@ use regex::bytes::Regex;
 /// `_PyRuntime` is initialised in the file, and begins with `_Py_DebugOffsets`, which says so (3.13 on). A build whose library is a
 /// file of its own names it `libpython3.13t.so.1.0` (`ABIFLAGS` in configure.ac).
 pub fn free_threaded_version(path: &str, file: Option<&dyn Bytes>) -> Option<String> {
-    if let Some(file) = file.and_then(ElfFile::parse) {
+    if let Some(file) = file.and_then(ElfNames::parse) {
         let runtime = file
             .section_bytes(".PyRuntime")
             .filter(|runtime| runtime.len() >= HEADER_SIZE);

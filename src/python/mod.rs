@@ -9,7 +9,6 @@ pub mod code_fields;
 pub mod code_object;
 pub mod dicts;
 pub mod discover;
-pub(crate) mod elf;
 pub mod frames;
 pub mod free_threaded;
 pub mod layout;

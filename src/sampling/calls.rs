@@ -92,20 +92,20 @@ impl Calls {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arch::system_calls::{Sysno, number};
 
     const SECOND_NS: u64 = 1_000_000_000;
 
-    #[cfg(target_arch = "x86_64")]
     #[test]
     fn who_sleeps_in_a_transfer_is_left_alone_while_it_sleeps_and_wakes() {
         let mut calls = Calls::default();
-        let asleep = |number, length| Whereabouts::InSyscall {
-            number,
+        let asleep = |length| Whereabouts::InSyscall {
+            number: number(Sysno::write),
             arguments: [1, 0, length, 0, 0, 0],
             stack_pointer: 0,
             instruction_pointer: 0,
         };
-        calls.slept(&asleep(1, 100), 0);
+        calls.slept(&asleep(100), 0);
         // Ran for so long of a tick of 10 ms, and gave up its CPU so often by then.
         let cut = |calls: &mut Calls, run_ns, switches, now_ns| {
             calls.would_be_cut((run_ns, 10_000_000), true, || switches, now_ns)
@@ -114,7 +114,7 @@ mod tests {
             !cut(&mut calls, 0, None, 0),
             "a short write is done as a whole"
         );
-        calls.slept(&asleep(1, 1 << 20), 0);
+        calls.slept(&asleep(1 << 20), 0);
         let now_ns = 5 * SECOND_NS;
         assert!(cut(&mut calls, 9_000_000, None, now_ns), "it may sleep");
         assert!(cut(&mut calls, 9_000_000, Some(7), now_ns));

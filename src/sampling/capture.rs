@@ -2,6 +2,7 @@
 
 use super::raw::{Extent, RawSample, ThreadShared};
 use super::watched::WatchPlan;
+use crate::arch::{Architecture, Machine};
 use crate::memory::{LayeredMemory, Memory, ReadError};
 use crate::model::frame::Partial;
 use crate::model::registers::Registers;
@@ -18,7 +19,7 @@ const UNKNOWN_STACK_BYTES: usize = 256 << 10;
 const MAX_DATA_STACK_BYTES: usize = 256 << 10;
 /// Pieces that the last walk had to fetch and the next will find copied.
 const MAX_EXTRAS: usize = 80;
-const PAGE: u64 = 4096;
+const PAGE: u64 = Machine::PAGE_BYTES;
 
 /// What the last captures of a thread teach about where the next will have to read.
 #[derive(Debug, Default)]

@@ -2,6 +2,7 @@
 
 use super::capture::Buffers;
 use super::raw::RawSample;
+use crate::arch::{Architecture, Machine};
 use crate::memory::SnapshotMemory;
 use crate::os::resident::ResidentMemory;
 use crate::os::vm_read::MAX_VECTOR;
@@ -22,7 +23,7 @@ const MAX_PART_BYTES: usize = 64 << 10;
 const MAX_COPY_BYTES: usize = 512 << 10;
 /// Code objects that are remembered: 2 MB.
 const MAX_SEEN: usize = 1 << 17;
-const PAGE: u64 = 4096;
+const PAGE: u64 = Machine::PAGE_BYTES;
 
 /// Copies in a row that find an address with the same code object, after which it is taken to stay.
 const STAYS: u8 = 16;

@@ -1,9 +1,10 @@
 //! A process's environment as it is now: ranks that a program sets for itself after exec are not in /proc.
 
+use crate::arch::{Architecture, Machine};
+use crate::elf::names::ElfNames;
 use crate::memory::Memory;
 use crate::native::loaded::LoadedModules;
 use crate::os::process_info::live_environment;
-use crate::python::elf::ElfFile;
 use rustc_hash::FxHasher;
 use std::hash::Hasher;
 
@@ -47,7 +48,7 @@ fn find_variable(modules: &LoadedModules) -> Option<u64> {
         .enumerate()
         .filter(|(position, (module, _))| *position == 0 || is_libc(&module.info.path))
         .find_map(|(_, (module, bias))| {
-            let file = ElfFile::parse(module.image()?.bytes())?;
+            let file = ElfNames::parse(module.image()?.bytes())?;
             let [environ, with_underscores] = file.symbols(["environ", "__environ"]);
             Some(environ.or(with_underscores)?.wrapping_add(bias))
         })
@@ -69,7 +70,7 @@ fn fingerprint(variable: u64, memory: &dyn Memory) -> Option<u64> {
     let mut next = array;
     for _ in 0..MAX_ENTRIES / CHUNK + CHUNK {
         // To the end of a page at most: what lies behind need not be mapped.
-        let length = (4096 - next % 4096).min(CHUNK * 8);
+        let length = (Machine::PAGE_BYTES - next % Machine::PAGE_BYTES).min(CHUNK * 8);
         let bytes = memory
             .read_bytes(next, usize::try_from(length).ok()?)
             .ok()?;

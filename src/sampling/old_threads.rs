@@ -1,14 +1,13 @@
 //! OS threads by `pthread_self()`, which is all that a Python before 3.11 knows of its threads.
 
+use crate::arch::{Architecture, Machine};
 use crate::memory::{Memory, ReadRequest};
 use crate::os::threads::{TaskDirectory, ThreadFiles};
 use crate::os::vm_read::ProcessMemory;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Where libc keeps a thread's tid, from `pthread_self()` on. glibc: `tid` of `struct pthread` (nptl/descr.h) stands
-/// behind the header, which is 704 bytes on x86-64 and 192 on aarch64, and a list entry of 16; so since 2.4. musl: `tid` of
-/// `struct __pthread` (src/internal/pthread_impl.h, 1.2) on x86-64. What stands there is checked against the tids there are.
-const TID_OFFSETS: [u64; 3] = [0x2d0, 0xd0, 0x30];
+/// Where libc keeps a thread's tid, from `pthread_self()` on. What stands there is checked against the tids there are.
+const TID_OFFSETS: &[u64] = Machine::TID_OFFSETS;
 
 /// A process's threads.
 #[derive(Debug)]

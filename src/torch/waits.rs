@@ -21,7 +21,7 @@
 //! An interruptible sleep in `read` is no disk's: file systems of disks wait in state D (Linux, fs/, `io_schedule`). It is a
 //! pipe, a terminal, a socket or a file system in user space.
 
-use super::rules::syscall_names::CallWait;
+use super::rules::syscalls::CallWait;
 use super::rules::waits;
 use crate::model::category::{Activity, FrameKind};
 use crate::model::operator::OperatorMark;

@@ -21,7 +21,7 @@ use crate::model::progress::CounterKind;
 use crate::model::quality::DurationHistogram;
 use crate::model::sample::{Capture, Gil, ThreadState};
 use crate::model::wait::WaitKind;
-use crate::torch::rules::syscall_names::call_of;
+use crate::torch::rules::syscalls::call_of;
 use rustc_hash::FxHashMap;
 
 /// Works out what `profile` says, which holds one look. Times are left to whoever looked.

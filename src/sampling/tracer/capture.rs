@@ -8,6 +8,7 @@ use super::precedence::{Event, Precedence};
 use super::process::TracedProcess;
 use super::spare::{MAX_SPARE, SpareSamples};
 use super::thread::{Seen, TracedThread};
+use crate::arch::system_calls::{Sysno, number};
 use crate::memory::ReadError;
 use crate::model::frame::Partial;
 use crate::model::registers::Registers;
@@ -25,8 +26,16 @@ use crate::sampling::session::SessionOptions;
 use crate::sampling::stops::{LateStops, NAP, Outcome, Request, SHORT_NAP, Wait};
 use std::time::Duration;
 
-/// System calls on x86-64 during which a thread may hold its process's mmap lock for writing: reading memory would block.
-const MMAP_LOCKERS: [u32; 7] = [9, 10, 11, 12, 25, 28, 216];
+/// System calls during which a thread may hold its process's mmap lock for writing: reading memory would block.
+const MMAP_LOCKERS: [u32; 7] = [
+    number(Sysno::mmap),
+    number(Sysno::mprotect),
+    number(Sysno::munmap),
+    number(Sysno::brk),
+    number(Sysno::mremap),
+    number(Sysno::madvise),
+    number(Sysno::remap_file_pages),
+];
 
 /// Stops, reads and resumes.
 #[derive(Debug)]

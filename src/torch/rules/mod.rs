@@ -78,7 +78,6 @@ pub mod phases;
 pub mod progress;
 pub mod python;
 pub mod symbols;
-pub mod syscall_names;
 pub mod syscalls;
 pub mod waits;
 

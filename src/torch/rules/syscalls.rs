@@ -1,4 +1,8 @@
-//! What a system call that a thread sleeps in says of the thread.
+//! What a system call that a thread sleeps in means, by its name: numbers are those of [`system_calls`].
+
+use crate::arch::system_calls;
+use rustc_hash::FxHashMap;
+use std::sync::LazyLock;
 
 /// Why a thread sleeps, as far as its system call tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -11,91 +15,99 @@ pub enum Wait {
     Sleep,
 }
 
-/// Numbers by meaning. Source: Linux, arch/x86/entry/syscalls/syscall_64.tbl.
-const X86_64: &[(Wait, &[u32])] = &[
-    // futex, semtimedop, semop, futex_waitv, futex_wait
-    (Wait::Lock, &[202, 220, 65, 449, 455]),
-    (
-        Wait::Io,
-        &[
-            0, 1, 2, 3, 4, 5, 6, 8, 17, 18, 19,
-            20, // read write open close stat fstat lstat lseek p/read/write v
-            26, 40, 44, 45, 46, 47,
-            42, // msync sendfile sendto recvfrom sendmsg recvmsg connect
-            72, 73, 74, 75, 76, 77, 78, 82, 83, 84, 87, 88,
-            89, // fcntl flock fsync … getdents rename mkdir … readlink
-            187, 217, 257, 262, 263, 264, 267, 275, 276,
-            277, // readahead getdents64 openat newfstatat … splice tee
-            295, 296, 299, 306, 307, 326, 327, 328, 332, 437,
-            426, // preadv … copy_file_range statx openat2 io_uring_enter
-        ],
-    ),
-    (
-        Wait::Sleep,
-        &[
-            7, 23, 35, 34, 58, 61, 230, 232, 247, 270, 271,
-            281, // poll select nanosleep pause vfork wait4 clock_nanosleep epoll …
-            43, 288, 128, 130, 208,
-            441, // accept accept4 rt_sigtimedwait rt_sigsuspend io_getevents epoll_pwait2
-        ],
-    ),
+/// What a system call waits for, as far as its number alone tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CallWait {
+    /// A file system.
+    File,
+    /// A socket.
+    Socket,
+    /// Whatever a descriptor is of: a file, a pipe, a terminal or a socket.
+    Descriptor,
+    /// A child.
+    Child,
+    /// Any of several descriptors.
+    Events,
+    /// Time, or a signal.
+    Time,
+    /// Another thread.
+    Lock,
+}
+
+#[rustfmt::skip]
+const CALLS: &[(Wait, CallWait, &[&str])] = &[
+    (Wait::Lock, CallWait::Lock, &["futex", "futex_wait", "futex_waitv", "semop", "semtimedop"]),
+    (Wait::Io, CallWait::Descriptor, &[
+        "close", "io_uring_enter", "read", "readv", "sendfile", "splice", "tee", "write", "writev",
+    ]),
+    (Wait::Io, CallWait::File, &[
+        "copy_file_range", "fcntl", "fdatasync", "flock", "fstat", "fstatat", "fsync", "ftruncate", "getdents", "getdents64", "lseek",
+        "lstat", "mkdir", "msync", "newfstatat", "open", "openat", "openat2", "pread64", "preadv", "preadv2", "pwrite64", "pwritev",
+        "pwritev2", "readahead", "readlink", "readlinkat", "rename", "renameat", "rmdir", "stat", "statx", "symlink",
+        "sync_file_range", "syncfs", "truncate", "unlink", "unlinkat",
+    ]),
+    (Wait::Io, CallWait::Socket, &[
+        "connect", "recvfrom", "recvmmsg", "recvmsg", "sendmmsg", "sendmsg", "sendto",
+    ]),
+    // For a peer to come, as an event loop does.
+    (Wait::Sleep, CallWait::Socket, &["accept", "accept4"]),
+    // Who sleeps in vfork waits until its child has exec'd or ended (vfork(2)).
+    (Wait::Sleep, CallWait::Child, &["vfork", "wait4", "waitid"]),
+    (Wait::Sleep, CallWait::Events, &[
+        "epoll_pwait", "epoll_pwait2", "epoll_wait", "io_getevents", "poll", "ppoll", "pselect6", "select",
+    ]),
+    (Wait::Sleep, CallWait::Time, &["clock_nanosleep", "nanosleep", "pause", "rt_sigsuspend", "rt_sigtimedwait"]),
 ];
 
-/// Numbers by meaning. Source: Linux, include/uapi/asm-generic/unistd.h.
-const AARCH64: &[(Wait, &[u32])] = &[
-    (Wait::Lock, &[98, 192, 193, 449, 455]),
-    (
-        Wait::Io,
-        &[
-            25, 32, 48, 56, 57, 61, 62, 63, 64, 65, 66, 67, 68, 69, 70, 71, 76, 77, 78, 79, 80, 82,
-            83, 84, 203, 206, 207, 211, 212, 213, 227, 243, 267, 269, 285, 286, 287, 291, 426, 437,
-        ],
-    ),
-    (
-        Wait::Sleep,
-        &[4, 22, 72, 73, 95, 101, 115, 133, 137, 202, 242, 260, 441],
-    ),
-];
+static BY_NAME: LazyLock<FxHashMap<&str, (Wait, CallWait)>> = LazyLock::new(|| {
+    let rows = CALLS.iter();
+    rows.flat_map(|&(wait, call, names)| names.iter().map(move |&name| (name, (wait, call))))
+        .collect()
+});
 
-/// What system call `number` of `architecture` (as `uname -m` writes it) says; `None` where it says nothing of use.
+fn find(architecture: &str, number: u32) -> Option<(&'static str, (Wait, CallWait))> {
+    let name = system_calls::name_on(architecture, number)?;
+    Some((name, *BY_NAME.get(name)?))
+}
+
+/// Why a thread sleeps in system call `number` of `architecture` (as `uname -m` writes it); `None` where that tells nothing of use.
 pub fn wait_of(architecture: &str, number: u32) -> Option<Wait> {
-    let table = if architecture == "aarch64" {
-        AARCH64
-    } else {
-        X86_64
-    };
-    table
-        .iter()
-        .find(|(_, numbers)| numbers.contains(&number))
-        .map(|&(wait, _)| wait)
+    find(architecture, number).map(|(_, (wait, _))| wait)
+}
+
+/// The name of system call `number` of `architecture` (as `uname -m` writes it), and what it waits for; `None` of one that
+/// is in no table.
+pub fn call_of(architecture: &str, number: u32) -> Option<(&'static str, CallWait)> {
+    find(architecture, number).map(|(name, (_, call))| (name, call))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustc_hash::FxHashSet;
 
     #[test]
-    fn no_number_has_two_meanings() {
-        for table in [X86_64, AARCH64] {
-            let mut all: Vec<u32> = table
-                .iter()
-                .flat_map(|(_, numbers)| numbers.iter().copied())
-                .collect();
-            let count = all.len();
-            all.sort_unstable();
-            all.dedup();
-            assert_eq!(all.len(), count);
+    fn every_name_is_a_call_and_has_one_meaning() {
+        let known: FxHashSet<&str> = (0..1024)
+            .flat_map(|number| {
+                ["x86_64", "aarch64"].map(|each| system_calls::name_on(each, number))
+            })
+            .flatten()
+            .collect();
+        let mut seen = FxHashSet::default();
+        for name in CALLS.iter().flat_map(|(_, _, names)| *names) {
+            assert!(known.contains(name), "{name}");
+            assert!(seen.insert(name), "{name}");
         }
     }
 
     #[test]
-    fn numbers_agree_with_the_c_library() {
-        assert_eq!(wait_of("x86_64", 202), Some(Wait::Lock));
-        assert_eq!(wait_of("x86_64", 0), Some(Wait::Io));
+    fn numbers_are_those_of_the_architecture() {
+        assert_eq!(call_of("x86_64", 61), Some(("wait4", CallWait::Child)));
+        assert_eq!(call_of("aarch64", 63), Some(("read", CallWait::Descriptor)));
         assert_eq!(wait_of("x86_64", 232), Some(Wait::Sleep));
-        assert_eq!(wait_of("x86_64", 230), Some(Wait::Sleep));
+        assert_eq!(wait_of("aarch64", 98), Some(Wait::Lock));
         // ioctl: a driver's, of which the stack says more.
         assert_eq!(wait_of("x86_64", 16), None);
-        assert_eq!(wait_of("aarch64", 98), Some(Wait::Lock));
     }
 }

@@ -3,7 +3,17 @@
 use super::decode::{Decoder, Effect, NOTHING, Operands, RAX, RBX, RDX, Register, Rm};
 
 impl Decoder<'_> {
-    /// A write of the `rm` operand with something unknown.
+    /// A write of the `rm` operand with something unknown; `opcode` is even where the operand is a byte.
+    fn writes_rm_of(&self, opcode: u8, operands: Operands) -> Effect {
+        match operands.rm {
+            Rm::Register(register) if opcode & 1 == 0 => {
+                Effect::Overwrite(self.byte_register(register), None)
+            }
+            _ => self.writes_rm(operands),
+        }
+    }
+
+    /// The same of an operand that is no byte.
     fn writes_rm(&self, operands: Operands) -> Effect {
         match operands.rm {
             Rm::Register(register) => Effect::Overwrite(Some(register), None),
@@ -51,7 +61,15 @@ impl Decoder<'_> {
                 self.operands()?;
                 NOTHING
             }
-            0x86 | 0x87 => {
+            0x86 => {
+                let operands = self.operands()?;
+                let other = operands.rm_register();
+                Effect::Overwrite(
+                    self.byte_register(operands.reg),
+                    other.and_then(|register| self.byte_register(register)),
+                )
+            }
+            0x87 => {
                 let operands = self.operands()?;
                 Effect::Overwrite(Some(operands.reg), operands.rm_register())
             }
@@ -94,7 +112,7 @@ impl Decoder<'_> {
                 if opcode < 0xd0 {
                     self.signed(1)?;
                 }
-                self.writes_rm(operands)
+                self.writes_rm_of(opcode, operands)
             }
             0xc3 | 0xf4 => Effect::Return,
             0xc2 => {
@@ -108,7 +126,7 @@ impl Decoder<'_> {
                 } else {
                     self.immediate()?
                 };
-                self.writes_rm(operands)
+                self.writes_rm_of(opcode, operands)
             }
             0xc9 => Effect::Leave,
             0xcc => Effect::Return,
@@ -141,7 +159,8 @@ impl Decoder<'_> {
                 let operands = self.operands()?;
                 let written = match form {
                     _ if is_compare => return Some(NOTHING),
-                    0 | 1 => return Some(self.writes_rm(operands)),
+                    0 | 1 => return Some(self.writes_rm_of(opcode, operands)),
+                    2 => return Some(Effect::Overwrite(self.byte_register(operands.reg), None)),
                     _ => operands.reg,
                 };
                 Effect::Overwrite(Some(written), None)
@@ -173,7 +192,7 @@ impl Decoder<'_> {
                 to,
                 value: value.checked_neg()?,
             },
-            _ => self.writes_rm(operands),
+            _ => self.writes_rm_of(opcode, operands),
         })
     }
 
@@ -222,7 +241,7 @@ impl Decoder<'_> {
                 };
                 NOTHING
             }
-            2 | 3 => self.writes_rm(operands),
+            2 | 3 => self.writes_rm_of(opcode, operands),
             _ => Effect::Overwrite(Some(RAX), Some(RDX)),
         })
     }
@@ -230,7 +249,7 @@ impl Decoder<'_> {
     fn group_ff(&mut self, opcode: u8) -> Option<Effect> {
         let operands = self.operands()?;
         Some(match (opcode, operands.digit) {
-            (_, 0 | 1) => self.writes_rm(operands),
+            (_, 0 | 1) => self.writes_rm_of(opcode, operands),
             (0xff, 2) => Effect::Call,
             (0xff, 4) => Effect::Jump,
             (0xff, 6) => Effect::PushOther,

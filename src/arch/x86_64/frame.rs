@@ -4,44 +4,16 @@
 //! a straight line with symbolic registers; what follows a return goes on with the frame as it was before the epilogue.
 
 use super::decode::{Effect, RBP, RSP, Register, decode};
+use crate::arch::{CfaSource, CodeFrame};
 
 /// DWARF numbers of the hardware's registers (System V ABI, figure 3.36).
 const DWARF: [u16; 16] = [0, 2, 1, 3, 7, 6, 4, 5, 8, 9, 10, 11, 12, 13, 14, 15];
 const CALLEE_SAVED: [Register; 6] = [3, 5, 12, 13, 14, 15];
 /// Stores into the frame that are remembered.
 const MAX_SLOTS: usize = 64;
-/// Bytes of code that are followed. MKL's kernels have tens of KB.
-pub const MAX_CODE: usize = 256 << 10;
-
-/// A frame, by the code that made it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CodeFrame {
-    /// Where the canonical frame address is: the stack pointer before the call.
-    pub cfa: CfaSource,
-    /// Callee-saved registers, by DWARF number, and where they were saved, counted from the CFA.
-    pub saved: Vec<(u16, i64)>,
-    /// Callee-saved registers that were overwritten without a trace.
-    pub lost: Vec<u16>,
-}
-
-/// How to compute the CFA.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CfaSource {
-    /// A register, by DWARF number, plus an offset.
-    Register(u16, i64),
-    /// The word at stack pointer plus `slot`, plus an offset: frames of unknown size keep their way back in a slot.
-    Slot {
-        /// Offset from the stack pointer.
-        slot: i64,
-        /// Offset from the word there.
-        offset: i64,
-    },
-}
-
 /// The frame at the end of `code`, which begins at a function's first instruction. An instruction that ends past `code`, such as
 /// the call that a return address belongs to, is not carried out.
-pub fn frame_by_code(code: &[u8]) -> Option<CodeFrame> {
-    let code = code.get(..MAX_CODE).unwrap_or(code);
+pub(super) fn frame_by_code(code: &[u8]) -> Option<CodeFrame> {
     let mut tracker = Tracker::new();
     let mut position = 0;
     while let Some(rest) = code.get(position..).filter(|rest| !rest.is_empty()) {

@@ -1,33 +1,10 @@
-//! x86-64, System V ABI.
+//! Call instructions and the stubs of the procedure linkage table (Intel SDM volume 2, CALL and JMP).
 
-mod decode;
-mod frame;
-mod opcodes;
+use super::X86_64;
+use crate::arch::Architecture;
 
-pub use frame::{CfaSource, CodeFrame, MAX_CODE, frame_by_code};
-
-use crate::model::registers::Registers;
-
-/// `e_machine` of an ELF file (EM_X86_64).
-pub const MACHINE: u16 = 62;
-/// Bytes in a pointer, and in a stack slot.
-pub const POINTER_BYTES: u64 = 8;
-/// DWARF's return address column, as compilers for this architecture use it.
-pub const RETURN_ADDRESS: u16 = Registers::INSTRUCTION_POINTER as u16;
-/// What the stack pointer is a multiple of at any moment in well-behaved code.
-pub const STACK_ALIGNMENT: u64 = 8;
-/// Registers that a function hands back as it got them: rbx, rbp, r12 to r15.
-pub const CALLEE_SAVED: [usize; 6] = [3, 6, 12, 13, 14, 15];
-/// Bytes of the longest call instruction, without prefixes.
-pub const LONGEST_CALL: usize = 7;
-
-/// Bytes of a call whose target is in its code.
-pub const DIRECT_CALL: usize = 5;
-/// Bytes that tell a PLT stub: `endbr64`, a prefix, `jmp *slot(%rip)`.
-pub const LONGEST_STUB: usize = 11;
-
-/// Where the call that returns to `address` goes, if `before`, the [`DIRECT_CALL`] bytes before it, is `E8 rel32`.
-pub fn call_target(address: u64, before: &[u8; DIRECT_CALL]) -> Option<u64> {
+/// Where the call that returns to `address` goes, if it is `E8 rel32`, the bytes `before` it.
+pub(super) fn call_target(address: u64, before: &[u8]) -> Option<u64> {
     let &[0xe8, a, b, c, d] = before else {
         return None;
     };
@@ -37,15 +14,15 @@ pub fn call_target(address: u64, before: &[u8; DIRECT_CALL]) -> Option<u64> {
 
 /// Whether `before`, the bytes that end at a return address, can end in a call instruction.
 ///
-/// Intel SDM volume 2, CALL: `E8 rel32`, and `FF /2` with any ModRM, SIB and displacement. Prefixes stand before these bytes
-/// and make no difference. Up to [`LONGEST_CALL`] bytes are looked at.
-pub fn follows_call(before: &[u8]) -> bool {
+/// `E8 rel32`, and `FF /2` with any ModRM, SIB and displacement. Prefixes stand before these bytes
+/// and make no difference. Up to 7 bytes are looked at.
+pub(super) fn follows_call(before: &[u8]) -> bool {
     let back = |distance: usize| before.len().checked_sub(distance).map(|at| before[at]);
     if back(5) == Some(0xe8) {
         return true;
     }
     // `FF /2` whose encoding is `length` bytes long.
-    (2..=LONGEST_CALL).any(|length| {
+    (2..=X86_64::LONGEST_CALL).any(|length| {
         back(length) == Some(0xff)
             && back(length - 1).is_some_and(|modrm| {
                 let sib = (length > 2).then(|| back(length - 2)).flatten();
@@ -72,7 +49,7 @@ fn indirect_call_length(modrm: u8, sib: Option<u8>) -> usize {
 }
 
 /// The address of the GOT slot that the PLT stub `code` at `address` jumps through: `[endbr64] [bnd] jmp *slot(%rip)`.
-pub fn plt_slot(address: u64, code: &[u8]) -> Option<u64> {
+pub(super) fn plt_slot(address: u64, code: &[u8]) -> Option<u64> {
     let mut at = 0;
     if code.starts_with(&[0xf3, 0x0f, 0x1e, 0xfa]) {
         at = 4;

@@ -1,8 +1,13 @@
-//! ELF files and images, as far as unwinding and naming need them: segments, sections, notes.
+//! ELF files and images, as far as unwinding, naming and finding interpreters need them: segments, sections, notes.
+//!
+//! goblin parses each table; which part of a file is read when is decided here, since files are read in parts and never mapped:
+//! libtorch_cpu has 450 MB. (`goblin::elf::Elf::parse` wants all of a file in memory.)
 //!
 //! Layouts: the ELF-64 object file format, and gABI for notes. Everything here is hostile input.
 
-use super::arch;
+pub mod names;
+
+use crate::arch::{Architecture, Machine};
 use crate::memory::Bytes;
 use goblin::container::{Container, Ctx, Endian};
 use goblin::elf::program_header::{PF_X, PT_GNU_EH_FRAME, PT_LOAD, PT_NOTE, ProgramHeader};
@@ -26,7 +31,7 @@ const MAX_BUILD_ID: usize = 64;
 const NT_GNU_BUILD_ID: u32 = 3;
 
 /// Little-endian, 64 bits: all that torchspy reads.
-pub(super) const CONTEXT: Ctx = Ctx {
+pub(crate) const CONTEXT: Ctx = Ctx {
     container: Container::Big,
     le: Endian::Little,
 };
@@ -105,7 +110,7 @@ fn parse_header(bytes: &[u8]) -> Result<Header, ElfError> {
         return Err(ElfError::NotElf);
     }
     let header = Header::parse(bytes).map_err(|_| ElfError::NotElf)?;
-    if header.e_machine != arch::MACHINE {
+    if header.e_machine != Machine::ELF_MACHINE {
         return Err(ElfError::NotElf);
     }
     Ok(header)

@@ -1,6 +1,10 @@
 //! Instructions of 64-bit code: how long each is, and what it does to registers and the stack. Not what it computes.
 //!
 //! Intel SDM volume 2, chapter 2 (prefixes, ModRM, VEX, EVEX) and appendix A (opcode maps).
+//!
+//! Not the crate `iced-x86` 1.22: with its `decoder` and `instr_info`, a frame by code took 6.7 to 9.5 instead of 2.8 to 3.3 ns per
+//! byte of MKL's AVX-512 kernels (10 MB; 9.2 instead of 7.2 of the C library), which is most of what a walk from a new address there
+//! costs, and 271 KB more. Frames at the ends of functions are equal for all 1,889 of the C library and 792 of 794 kernels.
 
 /// A general-purpose register by hardware number: 0 rax, 1 rcx, 2 rdx, 3 rbx, 4 rsp, 5 rbp, 6 rsi, 7 rdi, 8 to 15.
 pub(super) type Register = u8;
@@ -292,6 +296,18 @@ mod tests {
                     base: RSP,
                     displacement: 8,
                 },
+            ),
+            ("and $0x7f,%ch", &[0x80, 0xe5, 0x7f], NOTHING),
+            ("or %al,%ah", &[0x08, 0xc4], NOTHING),
+            (
+                "xchg %ah,%al",
+                &[0x86, 0xe0],
+                Effect::Overwrite(None, Some(RAX)),
+            ),
+            (
+                "and $0x7f,%bpl",
+                &[0x40, 0x80, 0xe5, 0x7f],
+                Effect::Overwrite(Some(RBP), None),
             ),
             ("repz ret", &[0xf3, 0xc3], Effect::Return),
             ("endbr64", &[0xf3, 0x0f, 0x1e, 0xfa], NOTHING),
