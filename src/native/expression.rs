@@ -1,13 +1,13 @@
-//! DWARF expressions as they stand in unwind tables: a small stack machine over registers and memory.
+//! DWARF expressions as they stand in unwind tables, by gimli's machine: bounded in space and time, over registers and memory.
 //!
-//! DWARF 5, sections 2.5 and 6.4.2. Types, pieces and references to debug information do not occur there.
+//! DWARF 5, sections 2.5 and 6.4.2. Types, pieces and references to debug information do not occur there, and are refused.
 
 use crate::memory::Memory;
 use crate::model::registers::Registers;
-use gimli::{EndianSlice, LittleEndian, Operation};
+use gimli::{EndianSlice, Evaluation, EvaluationResult, LittleEndian, Value};
 
 /// x86-64's PLT rules take 7 operations, glibc's signal frame 2.
-const MAX_OPERATIONS: usize = 256;
+const MAX_OPERATIONS: u32 = 256;
 const MAX_STACK: usize = 64;
 
 const ENCODING: gimli::Encoding = gimli::Encoding {
@@ -44,10 +44,28 @@ impl Inputs<'_> {
     }
 
     pub(super) fn word(&self, address: u64) -> Result<u64, RuleError> {
-        self.memory
-            .read_u64(address)
-            .map_err(|_| RuleError::Unreadable)
+        self.read(address, 8)
     }
+
+    fn read(&self, address: u64, bytes: u8) -> Result<u64, RuleError> {
+        let value = match bytes {
+            8 => self.memory.read_u64(address),
+            4 => self.memory.read_u32(address).map(u64::from),
+            _ => return Err(RuleError::Unsupported),
+        };
+        value.map_err(|_| RuleError::Unreadable)
+    }
+}
+
+type Bytes<'a> = EndianSlice<'a, LittleEndian>;
+
+/// Where the machine keeps its values: on our stack, and no more than [`MAX_STACK`]. What the other two hold is refused.
+struct Bounded;
+
+impl<'a> gimli::EvaluationStorage<Bytes<'a>> for Bounded {
+    type Stack = [Value; MAX_STACK];
+    type ExpressionStack = [(Bytes<'a>, Bytes<'a>); 1];
+    type Result = [gimli::Piece<Bytes<'a>>; 1];
 }
 
 /// Evaluates `expression`, with `initial` on the stack where there is one (the CFA, for the rule of a register).
@@ -56,150 +74,34 @@ pub(super) fn evaluate(
     initial: Option<u64>,
     inputs: Inputs<'_>,
 ) -> Result<u64, RuleError> {
-    let mut machine = Machine {
-        stack: [0; MAX_STACK],
-        depth: 0,
-        inputs,
-    };
+    let bytes = EndianSlice::new(expression, LittleEndian);
+    let mut machine: Evaluation<_, Bounded> = Evaluation::new_in(bytes, ENCODING);
+    machine.set_max_iterations(MAX_OPERATIONS);
     if let Some(value) = initial {
-        machine.push(value)?;
+        machine.set_initial_value(value);
     }
-    let mut position = 0;
-    for _ in 0..MAX_OPERATIONS {
-        let Some(rest) = expression.get(position..).filter(|rest| !rest.is_empty()) else {
-            return machine.pop();
-        };
-        let mut reader = EndianSlice::new(rest, LittleEndian);
-        let operation =
-            Operation::parse(&mut reader, ENCODING).map_err(|_| RuleError::Unsupported)?;
-        position = expression.len() - reader.len();
-        if let Some(jump) = machine.execute(operation)? {
-            position = position
-                .checked_add_signed(isize::from(jump))
-                .ok_or(RuleError::Unsupported)?;
-        }
-    }
-    Err(RuleError::Unsupported)
-}
-
-struct Machine<'a> {
-    stack: [u64; MAX_STACK],
-    depth: usize,
-    inputs: Inputs<'a>,
-}
-
-type Op<'a> = Operation<EndianSlice<'a, LittleEndian>>;
-
-impl Machine<'_> {
-    fn push(&mut self, value: u64) -> Result<(), RuleError> {
-        *self
-            .stack
-            .get_mut(self.depth)
-            .ok_or(RuleError::Unsupported)? = value;
-        self.depth += 1;
-        Ok(())
-    }
-
-    fn pop(&mut self) -> Result<u64, RuleError> {
-        self.depth = self.depth.checked_sub(1).ok_or(RuleError::Unsupported)?;
-        Ok(self.stack[self.depth])
-    }
-
-    fn pick(&self, index: usize) -> Result<u64, RuleError> {
-        let at = self
-            .depth
-            .checked_sub(index.saturating_add(1))
-            .ok_or(RuleError::Unsupported)?;
-        Ok(self.stack[at])
-    }
-
-    /// Carries out one operation; a jump's distance, if it is taken.
-    fn execute(&mut self, operation: Op<'_>) -> Result<Option<i16>, RuleError> {
-        match operation {
-            Operation::Nop => {}
-            Operation::Drop => {
-                self.pop()?;
+    let mut step = machine.evaluate();
+    loop {
+        step = match step.map_err(|_| RuleError::Unsupported)? {
+            EvaluationResult::Complete => {
+                let value = machine.value_result().ok_or(RuleError::Unsupported)?;
+                return value.to_u64(u64::MAX).map_err(|_| RuleError::Unsupported);
             }
-            Operation::Pick { index } => self.push(self.pick(usize::from(index))?)?,
-            Operation::Swap => {
-                let (top, second) = (self.pop()?, self.pop()?);
-                self.push(top)?;
-                self.push(second)?;
+            EvaluationResult::RequiresRegister { register, .. } => {
+                let value = inputs.register(usize::from(register.0))?;
+                machine.resume_with_register(Value::Generic(value))
             }
-            Operation::Rot => {
-                let (top, second, third) = (self.pop()?, self.pop()?, self.pop()?);
-                self.push(top)?;
-                self.push(third)?;
-                self.push(second)?;
+            EvaluationResult::RequiresMemory {
+                address,
+                size,
+                space: None,
+                ..
+            } => machine.resume_with_memory(Value::Generic(inputs.read(address, size)?)),
+            EvaluationResult::RequiresRelocatedAddress(address) => {
+                machine.resume_with_relocated_address(address.wrapping_add(inputs.bias))
             }
-            Operation::UnsignedConstant { value } => self.push(value)?,
-            Operation::SignedConstant { value } => self.push(value.cast_unsigned())?,
-            Operation::Address { address } => self.push(address.wrapping_add(self.inputs.bias))?,
-            Operation::RegisterOffset {
-                register, offset, ..
-            } => {
-                let value = self.inputs.register(usize::from(register.0))?;
-                self.push(value.wrapping_add_signed(offset))?;
-            }
-            Operation::Deref {
-                size, space: false, ..
-            } => {
-                let address = self.pop()?;
-                let value = match size {
-                    8 => self.inputs.word(address)?,
-                    4 => u64::from(
-                        self.inputs
-                            .memory
-                            .read_u32(address)
-                            .map_err(|_| RuleError::Unreadable)?,
-                    ),
-                    _ => return Err(RuleError::Unsupported),
-                };
-                self.push(value)?;
-            }
-            Operation::Skip { target } => return Ok(Some(target)),
-            Operation::Bra { target } => return Ok((self.pop()? != 0).then_some(target)),
-            operation => self.compute(&operation)?,
-        }
-        Ok(None)
-    }
-
-    fn compute(&mut self, operation: &Op<'_>) -> Result<(), RuleError> {
-        let top = self.pop()?;
-        let unary = match operation {
-            Operation::Abs => Some(top.cast_signed().unsigned_abs()),
-            Operation::Neg => Some(top.wrapping_neg()),
-            Operation::Not => Some(!top),
-            Operation::PlusConstant { value } => Some(top.wrapping_add(*value)),
-            _ => None,
-        };
-        if let Some(value) = unary {
-            return self.push(value);
-        }
-        let second = self.pop()?;
-        let (signed_second, signed_top) = (second.cast_signed(), top.cast_signed());
-        let shift = u32::try_from(top).ok().filter(|&bits| bits < 64);
-        let value = match operation {
-            Operation::And => second & top,
-            Operation::Or => second | top,
-            Operation::Xor => second ^ top,
-            Operation::Plus => second.wrapping_add(top),
-            Operation::Minus => second.wrapping_sub(top),
-            Operation::Mul => second.wrapping_mul(top),
-            Operation::Div if top != 0 => signed_second.wrapping_div(signed_top).cast_unsigned(),
-            Operation::Mod if top != 0 => second % top,
-            Operation::Shl => shift.map_or(0, |bits| second << bits),
-            Operation::Shr => shift.map_or(0, |bits| second >> bits),
-            Operation::Shra => (signed_second >> shift.unwrap_or(63)).cast_unsigned(),
-            Operation::Eq => u64::from(second == top),
-            Operation::Ne => u64::from(second != top),
-            Operation::Ge => u64::from(signed_second >= signed_top),
-            Operation::Gt => u64::from(signed_second > signed_top),
-            Operation::Le => u64::from(signed_second <= signed_top),
-            Operation::Lt => u64::from(signed_second < signed_top),
             _ => return Err(RuleError::Unsupported),
         };
-        self.push(value)
     }
 }
 
