@@ -9,6 +9,7 @@ use super::access::{
 };
 use super::host;
 use super::process_info::{read_bounded, read_stat};
+use crate::model::code::PythonVersion;
 use nix::unistd::geteuid;
 use std::io;
 
@@ -354,11 +355,17 @@ fn check_tracer(pid: i32) -> Check {
 
 fn check_python(pid: i32) -> Check {
     match python_version(pid) {
-        Some((3, minor)) if (10..=15).contains(&minor) => Check::ok("python", format!("3.{minor}")),
+        Some((3, minor)) if PythonVersion::SUPPORTED.contains(&minor) => {
+            Check::ok("python", format!("3.{minor}"))
+        }
         Some((major, minor)) => Check::new(
             "python",
             Verdict::Limited,
-            format!("{major}.{minor}: torchspy reads 3.10 to 3.15 itself"),
+            format!(
+                "{major}.{minor}: torchspy reads 3.{} to 3.{} itself",
+                PythonVersion::SUPPORTED.start(),
+                PythonVersion::SUPPORTED.end()
+            ),
             Some(Remedy::UnsupportedPython),
         ),
         None => Check::new(
@@ -387,7 +394,7 @@ pub fn python_files(pid: i32) -> Vec<String> {
 }
 
 /// The version in the names of the mapped files: `libpython3.11.so.1.0`, `python3.11`.
-fn python_version(pid: i32) -> Option<(u32, u32)> {
+fn python_version(pid: i32) -> Option<(u8, u8)> {
     let exe = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
     let maps = read_bounded(format!("/proc/{pid}/maps"), 16 << 20).unwrap_or_default();
     let maps = String::from_utf8_lossy(&maps);
@@ -398,7 +405,7 @@ fn python_version(pid: i32) -> Option<(u32, u32)> {
     library.or_else(|| parse_version(name?.strip_prefix("python")?))
 }
 
-fn parse_version(text: &str) -> Option<(u32, u32)> {
+fn parse_version(text: &str) -> Option<(u8, u8)> {
     let (major, rest) = text.split_once('.')?;
     let digits = rest
         .find(|c: char| !c.is_ascii_digit())

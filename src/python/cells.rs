@@ -8,7 +8,6 @@
 
 use super::dicts::{MAX_ENTRIES, TypeFacts, read_entries, read_table, read_type};
 use super::layout::Layout;
-use super::layout::objects::ObjectLayout;
 use super::objects::{ObjectError, read_str};
 use crate::memory::Memory;
 use crate::model::text::{cell_hash, numbered_cell};
@@ -31,7 +30,6 @@ const SEED: u32 = 0xc70f_6907;
 #[derive(Debug)]
 pub(super) struct Cells {
     layout: Layout,
-    objects: ObjectLayout,
     /// The dictionary that all cells share, once it was found; 0 before.
     namespace: u64,
     /// By hash. `None` where no text has it.
@@ -43,7 +41,6 @@ impl Cells {
     pub(super) fn new(layout: &Layout) -> Self {
         Self {
             layout: *layout,
-            objects: ObjectLayout::of(layout.version),
             namespace: 0,
             numbers: FxHashMap::default(),
             searches: 0,
@@ -96,8 +93,8 @@ impl Cells {
         if !TypeFacts::read(read_type(namespace, memory)?, memory)?.is_dict() {
             return Err(ObjectError::Invalid);
         }
-        let table = read_table(&self.objects, namespace, memory)?;
-        let entries = read_entries(&self.objects, &table, MAX_ENTRIES, memory)?;
+        let table = read_table(&self.layout.objects, namespace, memory)?;
+        let entries = read_entries(&self.layout.objects, &table, MAX_ENTRIES, memory)?;
         let mut texts: Vec<(u32, u64)> = entries
             .iter()
             .filter_map(|entry| {

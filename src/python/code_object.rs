@@ -4,7 +4,6 @@ use super::cells::Cells;
 use super::code_fields::Identity;
 use super::discover::Interpreter;
 use super::frames::PythonFrame;
-use super::layout::objects::frame_globals;
 use super::layout::{Layout, MAX_CODE, OBJECT_TYPE};
 use super::line_table::{self, LineRange};
 use super::objects::{ObjectError, read_bytes_length, read_bytes_object, read_str, u32_at, u64_at};
@@ -146,11 +145,10 @@ impl CodeCache {
         memory: &dyn Memory,
         on_new: impl FnMut(&CodeInfo) -> CodeId,
     ) {
-        let version = self.layout.version;
+        let globals = u64::from(self.layout.objects.frame_globals);
         let addresses = frames.iter().map(|frame| frame.code_address).collect();
         let globals_of = |code: u64| {
             let frame = frames.iter().find(|frame| frame.code_address == code)?;
-            let globals = frame_globals(version);
             let place = frame.frame_address.wrapping_add(globals);
             let copied = copied.read_u64(place);
             copied.or_else(|_| memory.read_u64(place)).ok()

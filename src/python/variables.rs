@@ -10,7 +10,7 @@
 use super::dicts::{InstanceDict, TypeFacts, read_entries, read_table, read_type};
 use super::discover::Interpreter;
 use super::frames::PythonFrame;
-use super::layout::objects::{CELL_CONTENTS, ObjectLayout};
+use super::layout::objects::CELL_CONTENTS;
 use super::objects::{ObjectError, read_bytes_object, read_str};
 use crate::memory::Memory;
 use crate::model::frame::Frame;
@@ -56,7 +56,7 @@ pub fn variable_names(
         ..=10 => &NAMES_3_10,
         _ => &[NAMES],
     };
-    let items = u64::from(ObjectLayout::of(interpreter.version).tuple_items);
+    let items = u64::from(interpreter.layout.objects.tuple_items);
     let mut names = Vec::new();
     for offset in tuples {
         let tuple = memory.read_u64(code.wrapping_add(*offset))?;
@@ -194,7 +194,7 @@ pub fn read_attributes(
     object: u64,
     memory: &dyn Memory,
 ) -> Result<Vec<Variable>, ObjectError> {
-    let layout = ObjectLayout::of(interpreter.version);
+    let layout = interpreter.layout.objects;
     let facts = TypeFacts::read(read_type(object, memory)?, memory)?;
     let table = match facts.attributes(&layout, object, memory)? {
         None => return Ok(Vec::new()),

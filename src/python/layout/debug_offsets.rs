@@ -6,7 +6,7 @@
 
 use super::{
     BytesLayout, CodeLayout, FrameChain, FrameLayout, GilLayout, GilPlace, InterpreterLayout,
-    Layout, LayoutError, ThreadLayout, UnicodeLayout, tables,
+    Layout, LayoutError, ThreadLayout, UnicodeLayout, objects, objects::ObjectLayout, tables,
 };
 use crate::model::code::PythonVersion;
 
@@ -57,6 +57,8 @@ struct Form {
     has_compact_size: bool,
     /// Bits of a stack reference that are no part of the pointer.
     tag_mask: u64,
+    /// What the table does not state.
+    objects: ObjectLayout,
 }
 
 const FORMS: [Form; 3] = [
@@ -73,6 +75,7 @@ const FORMS: [Form; 3] = [
         has_base_frame: false,
         has_compact_size: false,
         tag_mask: 0,
+        objects: objects::V3_13,
     },
     Form {
         version: PythonVersion::new(3, 14),
@@ -87,6 +90,7 @@ const FORMS: [Form; 3] = [
         has_base_frame: false,
         has_compact_size: false,
         tag_mask: 3,
+        objects: objects::V3_14,
     },
     Form {
         version: PythonVersion::new(3, 15),
@@ -101,6 +105,7 @@ const FORMS: [Form; 3] = [
         has_base_frame: true,
         has_compact_size: true,
         tag_mask: 3,
+        objects: objects::V3_15,
     },
 ];
 
@@ -154,6 +159,7 @@ pub fn parse_layout(version: PythonVersion, bytes: &[u8]) -> Result<Layout, Layo
             length: table.at(form.bytes, 1, "bytes length")?,
             data: table.at(form.bytes, 2, "bytes data")?,
         },
+        objects: form.objects,
     };
     layout.validate()?;
     Ok(layout)

@@ -1,13 +1,15 @@
 //! Where the fields of CPython's structures lie: offsets in bytes, as data, one [`Layout`] per interpreter.
 //!
 //! Up to 3.12 a layout is a table ([`tables`]), as compiled from the headers of that version; a minor version keeps its
-//! layout over all its patch releases. From 3.13 on the interpreter says most of it itself ([`debug_offsets`]).
+//! layout over all its patch releases. From 3.13 on the interpreter says most of it itself ([`debug_offsets`]). A version that is
+//! in neither has no layout, and is not read: [`PythonVersion::SUPPORTED`].
 
 pub mod debug_offsets;
 pub mod objects;
 pub mod tables;
 
 use crate::model::code::PythonVersion;
+use objects::ObjectLayout;
 
 /// Every offset that torchspy needs of one interpreter. Validated when it is made ([`Layout::validate`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +34,8 @@ pub struct Layout {
     pub unicode: UnicodeLayout,
     /// `PyBytesObject`.
     pub bytes: BytesLayout,
+    /// Attributes, dictionaries and tuples.
+    pub objects: ObjectLayout,
 }
 
 /// `struct _gil_runtime_state`: one per process up to 3.11, one per interpreter (or shared) from 3.12 on.
@@ -329,5 +333,24 @@ fn check(field: &'static str, offset: u32, size: u32, bound: u32) -> Result<(), 
             field,
             offset: offset.into(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_versions_that_are_supported_are_those_with_a_layout() {
+        for minor in 0..=u8::MAX {
+            let version = PythonVersion::new(3, minor);
+            let is_known = tables::for_version(version).is_some()
+                || debug_offsets::size_for(version).is_some();
+            assert_eq!(
+                is_known,
+                PythonVersion::SUPPORTED.contains(&minor),
+                "{version}"
+            );
+        }
     }
 }

@@ -6,8 +6,6 @@
 //! Include/internal/pycore_object.h (`MANAGED_DICT_OFFSET`, `_PyObject_InlineValues`) of 3.10.13, 3.11.7, 3.12.1, 3.13.0
 //! and 3.14: `https://github.com/python/cpython/tree/3.NN/Include`. Builds with a GIL, 64 bits.
 
-use crate::model::code::PythonVersion;
-
 /// Layout of the objects of one version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObjectLayout {
@@ -23,6 +21,9 @@ pub struct ObjectLayout {
     pub tells_replaced: bool,
     /// `PyTupleObject.ob_item`. 3.14 put the tuple's hash before it.
     pub tuple_items: u32,
+    /// `f_globals` of a frame. 3.10: Include/cpython/frameobject.h; 3.11 to 3.13: Include/internal/pycore_frame.h; later:
+    /// Include/internal/pycore_interpframe_structs.h.
+    pub frame_globals: u32,
 }
 
 /// Where an instance keeps its attributes.
@@ -48,56 +49,52 @@ pub enum KeysForm {
     Log2,
 }
 
-impl ObjectLayout {
-    /// The layout of a version; of one that is not known that of the last before it.
-    pub fn of(version: PythonVersion) -> Self {
-        match version.minor {
-            ..=10 => Self {
-                attributes: Attributes::AtOffset,
-                keys: KeysForm::Sized,
-                values: 0,
-                cached_keys: Some(872),
-                tells_replaced: true,
-                tuple_items: 24,
-            },
-            11 => Self {
-                attributes: Attributes::ValuesOrDict,
-                keys: KeysForm::Log2,
-                values: 0,
-                cached_keys: Some(872),
-                tells_replaced: true,
-                tuple_items: 24,
-            },
-            12 => Self {
-                attributes: Attributes::Tagged,
-                keys: KeysForm::Log2,
-                values: 0,
-                cached_keys: Some(880),
-                tells_replaced: true,
-                tuple_items: 24,
-            },
-            minor => Self {
-                attributes: Attributes::Inline,
-                keys: KeysForm::Log2,
-                values: 8,
-                // 3.15 put a slot into PyTypeObject.
-                cached_keys: (minor <= 14).then_some(880),
-                tells_replaced: minor <= 13,
-                tuple_items: if minor <= 13 { 24 } else { 32 },
-            },
-        }
-    }
-}
+/// CPython 3.10.
+pub const V3_10: ObjectLayout = ObjectLayout {
+    attributes: Attributes::AtOffset,
+    keys: KeysForm::Sized,
+    values: 0,
+    cached_keys: Some(872),
+    tells_replaced: true,
+    tuple_items: 24,
+    frame_globals: 48,
+};
 
-/// `f_globals` of a frame. 3.10: Include/cpython/frameobject.h; 3.11 to 3.13: Include/internal/pycore_frame.h; later:
-/// Include/internal/pycore_interpframe_structs.h.
-pub fn frame_globals(version: PythonVersion) -> u64 {
-    match version.minor {
-        ..=10 => 48,
-        11 => 8,
-        _ => 24,
-    }
-}
+/// CPython 3.11.
+pub const V3_11: ObjectLayout = ObjectLayout {
+    attributes: Attributes::ValuesOrDict,
+    keys: KeysForm::Log2,
+    frame_globals: 8,
+    ..V3_10
+};
+
+/// CPython 3.12.
+pub const V3_12: ObjectLayout = ObjectLayout {
+    attributes: Attributes::Tagged,
+    cached_keys: Some(880),
+    frame_globals: 24,
+    ..V3_11
+};
+
+/// CPython 3.13.
+pub const V3_13: ObjectLayout = ObjectLayout {
+    attributes: Attributes::Inline,
+    values: 8,
+    ..V3_12
+};
+
+/// CPython 3.14.
+pub const V3_14: ObjectLayout = ObjectLayout {
+    tells_replaced: false,
+    tuple_items: 32,
+    ..V3_13
+};
+
+/// CPython 3.15, which put a slot into PyTypeObject.
+pub const V3_15: ObjectLayout = ObjectLayout {
+    cached_keys: None,
+    ..V3_14
+};
 
 /// `PyTypeObject.tp_name`: a C string.
 pub const TYPE_NAME: u32 = 24;

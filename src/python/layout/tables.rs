@@ -8,7 +8,7 @@
 
 use super::{
     BytesLayout, CFrameLayout, CodeLayout, FrameChain, FrameLayout, GilLayout, GilPlace,
-    InterpreterLayout, Layout, ThreadLayout, UnicodeLayout,
+    InterpreterLayout, Layout, ThreadLayout, UnicodeLayout, objects,
 };
 use crate::model::code::PythonVersion;
 
@@ -81,6 +81,7 @@ pub const V3_10: Layout = Layout {
     },
     unicode: UNICODE_WITH_WSTR,
     bytes: BYTES,
+    objects: objects::V3_10,
 };
 
 /// CPython 3.11.
@@ -128,6 +129,7 @@ pub const V3_11: Layout = Layout {
     },
     unicode: UNICODE_WITH_WSTR,
     bytes: BYTES,
+    objects: objects::V3_11,
 };
 
 /// CPython 3.12.
@@ -175,6 +177,7 @@ pub const V3_12: Layout = Layout {
     },
     unicode: UNICODE,
     bytes: BYTES,
+    objects: objects::V3_12,
 };
 
 /// `_PyInterpreterFrame.f_funcobj`, 3.12 to 3.15.

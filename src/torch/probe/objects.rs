@@ -78,7 +78,7 @@ impl Objects {
     pub(super) fn new(interpreter: &Interpreter) -> Self {
         Self {
             layout: interpreter.layout,
-            objects: ObjectLayout::of(interpreter.version),
+            objects: interpreter.layout.objects,
             known: FxHashMap::default(),
             children: 0,
             types: FxHashMap::default(),

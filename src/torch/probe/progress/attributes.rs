@@ -42,7 +42,7 @@ impl Reader {
     pub(super) fn new(interpreter: &Interpreter) -> Self {
         Self {
             layout: interpreter.layout,
-            objects: ObjectLayout::of(interpreter.version),
+            objects: interpreter.layout.objects,
             types: FxHashMap::default(),
         }
     }

@@ -6,7 +6,7 @@ use crate::memory::{Memory, ReadRequest};
 use crate::python::dicts::TypeFacts;
 use crate::python::discover::Interpreter;
 use crate::python::layout::OBJECT_TYPE;
-use crate::python::layout::objects::{ObjectLayout, frame_globals};
+use crate::python::layout::objects::ObjectLayout;
 use crate::torch::rules::progress::{AUTOCAST, COUNTERS, FETCHERS, OPTIMIZER};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -92,7 +92,7 @@ pub(super) struct Scanner {
     uses: FxHashMap<u64, Use>,
     locals: u64,
     tag_mask: u64,
-    /// See [`frame_globals`]; `None` of a version whose objects are not searched.
+    /// Offset of a frame's globals; `None` of a version whose objects are not searched.
     globals: Option<u64>,
     /// Where a generator has its frame, and whether it is a pointer. Include/cpython/genobject.h,
     /// Include/internal/pycore_interpframe_structs.h.
@@ -112,7 +112,7 @@ impl Scanner {
             uses: FxHashMap::default(),
             locals: frame.localsplus.into(),
             tag_mask: frame.tag_mask,
-            globals: generator.map(|_| frame_globals(interpreter.version)),
+            globals: generator.map(|_| interpreter.layout.objects.frame_globals.into()),
             generator,
         }
     }
