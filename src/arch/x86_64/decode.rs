@@ -3,8 +3,7 @@
 //! Intel SDM volume 2, chapter 2 (prefixes, ModRM, VEX, EVEX) and appendix A (opcode maps).
 //!
 //! Not the crate `iced-x86` 1.22: with its `decoder` and `instr_info`, a frame by code took 6.7 to 9.5 instead of 2.8 to 3.3 ns per
-//! byte of MKL's AVX-512 kernels (10 MB; 9.2 instead of 7.2 of the C library), which is most of what a walk from a new address there
-//! costs, and 271 KB more. Frames at the ends of functions are equal for all 1,889 of the C library and 792 of 794 kernels.
+//! byte of MKL's AVX-512 kernels (10 MB; 9.2 instead of 7.2 of the C library), and 271 KB more. Frames at the ends of functions are equal for all 1,889 of the C library and 792 of 794 kernels.
 
 /// A general-purpose register by hardware number: 0 rax, 1 rcx, 2 rdx, 3 rbx, 4 rsp, 5 rbp, 6 rsi, 7 rdi, 8 to 15.
 pub(super) type Register = u8;
