@@ -1,35 +1,37 @@
-//! How many running threads may be stopped in a tick: the share of their time that stops may take is bounded.
+//! How many running threads may be stopped in a tick: stops may take only a bounded share of their
+//! time.
 
 /// A controller that keeps the stopped share of running threads below a bound.
 #[derive(Debug)]
 pub(super) struct Budget {
-    /// Bound, 0 to 1; infinite where it is off.
+    /// Bound, 0 to 1; infinity for no bound.
     max_share: f64,
-    /// Share of running threads that is stopped in a tick.
+    /// Share of running threads to stop per tick, 0 to 1.
     fraction: f64,
-    /// Fractions of a thread that are left from the ticks before.
+    /// Unused stops, in threads, from previous ticks.
     carried: f64,
-    /// How many threads that do not train ran in the last tick, and what those of them have to say that were passed over.
+    /// Number of non-training threads that ran in the last tick.
     others: usize,
-    passed_over: Vec<u64>,
-    /// Which of those with equal claims is next, among the running threads.
+    /// Claim sizes of those of them that were not stopped.
+    deferred_sizes: Vec<u64>,
+    /// Round-robin position among running threads with equal claims.
     turn: usize,
     window_stopped_ns: u64,
     window_run_ns: u64,
-    /// Time that stops may still take, ns: what running threads earned, less what stops took. One long stop, of a thread that
-    /// waited for a CPU, is paid back before the next.
+    /// Time that stops may still take, ns. One long stop, of a thread that waited for a CPU, is
+    /// paid back before the next.
     balance_ns: f64,
 }
 
-/// The most that is saved up, ns: a quiet time does not pay for many long stops.
+/// Upper limit of the balance, ns: a quiet interval does not pay for many long stops.
 const MAX_BALANCE_NS: f64 = 5_000_000.0;
 
-/// What a running thread has to say for being stopped in this tick.
+/// A running thread's claim to be stopped in this tick.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Claim {
-    /// It is its process's first thread, which most often is the one that trains.
+    /// It is its process's first thread, which usually is the one that trains.
     pub(super) is_first: bool,
-    /// Ticks since its last stop in which it ran and was passed over.
+    /// Ticks since its last stop in which it ran and was deferred.
     pub(super) deferred: u32,
 }
 
@@ -40,15 +42,16 @@ impl Claim {
     }
 }
 
-/// So many times as often as another thread a first thread is stopped where not all can be.
+/// Where not all threads can be stopped, a first thread is stopped this many times as often as
+/// another.
 const FIRST_CLAIM: u64 = 8;
-/// A stop is taken to last this long before any was measured, ns.
+/// Assumed length of a stop before any was measured, ns.
 const EXPECTED_STOP_NS: f64 = 150_000.0;
-/// Time of running threads after which the controller takes in what it measured, ns.
+/// Time of running threads per update of the controller, ns.
 const WINDOW_NS: u64 = 250_000_000;
 
 impl Budget {
-    /// At most `max_share` of the time of running threads, at one tick every `period_ns`.
+    /// Bounds stops to `max_share` of the time of running threads, at one tick every `period_ns`.
     pub(super) fn new(max_share: f64, period_ns: u64) -> Self {
         let expected = EXPECTED_STOP_NS / period_ns as f64;
         Self {
@@ -56,7 +59,7 @@ impl Budget {
             fraction: (max_share / expected).clamp(0.01, 1.0),
             carried: 1.0,
             others: 0,
-            passed_over: Vec::new(),
+            deferred_sizes: Vec::new(),
             turn: 0,
             window_stopped_ns: 0,
             window_run_ns: 0,
@@ -64,15 +67,16 @@ impl Budget {
         }
     }
 
-    /// Which of the running threads that train to stop now, before it is known who else runs: indices of those with the largest claims,
-    /// largest first. Others are taken to run as they did in the last tick, and keep what is theirs. Once a tick, before [`Self::choose`].
+    /// Which running training threads to stop now, before the other threads were polled: indices of
+    /// the largest claims, largest first. Assumes that the others run as in the last tick, and
+    /// reserves their stops. Called once a tick, before [`Self::choose`].
     pub(super) fn choose_trainers(&mut self, claims: &[Claim]) -> Vec<usize> {
         let running = claims.len() + self.others;
         let count = self.earn(running as f64, running as f64).min(running);
         let sizes: Vec<u64> = claims
             .iter()
             .map(Claim::size)
-            .chain(std::mem::take(&mut self.passed_over))
+            .chain(std::mem::take(&mut self.deferred_sizes))
             .collect();
         let mut order = self.in_order(&sizes);
         order.truncate(count);
@@ -81,14 +85,14 @@ impl Budget {
         order
     }
 
-    /// Which of the other running threads to stop now, in the same way. Equal ones take turns from tick to tick.
+    /// Which of the other running threads to stop now, in the same way. Equal claims take turns.
     pub(super) fn choose(&mut self, claims: &[Claim]) -> Vec<usize> {
         let expected = std::mem::replace(&mut self.others, claims.len());
         let more = claims.len() as f64 - expected as f64;
         let count = self.earn(more, f64::INFINITY).min(claims.len());
         let sizes: Vec<u64> = claims.iter().map(Claim::size).collect();
         let mut order = self.in_order(&sizes);
-        self.passed_over = order
+        self.deferred_sizes = order
             .split_off(count)
             .into_iter()
             .filter_map(|index| sizes.get(index).copied())
@@ -97,7 +101,8 @@ impl Budget {
         order
     }
 
-    /// How many threads may be stopped now that `running` more of them are known to run; no more than `most` are saved up.
+    /// Adds the stops that `running` threads earn, up to `most` in total; returns how many threads
+    /// may be stopped.
     fn earn(&mut self, running: f64, most: f64) -> usize {
         if self.is_overdrawn() {
             0
@@ -116,7 +121,7 @@ impl Budget {
         }
     }
 
-    /// Indices of claims of these sizes, the largest first.
+    /// Indices of claims of these sizes, largest first.
     fn in_order(&self, sizes: &[u64]) -> Vec<usize> {
         let count = sizes.len();
         let mut order: Vec<usize> = (0..count)
@@ -126,7 +131,7 @@ impl Budget {
         order
     }
 
-    /// Tells what the last tick's stops took, of how much time of running threads.
+    /// Charges `stopped_ns` of the last tick's stops, in `run_ns` of time of running threads.
     pub(super) fn account(&mut self, stopped_ns: u64, run_ns: u64) {
         self.window_stopped_ns += stopped_ns;
         self.window_run_ns += run_ns;
@@ -138,7 +143,7 @@ impl Budget {
             return;
         }
         let share = self.window_stopped_ns as f64 / self.window_run_ns as f64;
-        // Aims a little below the bound, moves down at once and up slowly.
+        // Aims a little below the bound; decreases at once and increases slowly.
         let aim = 0.85 * self.max_share;
         if share > aim {
             self.fraction = (self.fraction * aim / share).max(0.001);
@@ -150,12 +155,12 @@ impl Budget {
         self.window_run_ns = 0;
     }
 
-    /// Whether stops took more than they may, so that none is asked for now.
+    /// Whether stops took more than their share, so that none is allowed now.
     pub(super) fn is_overdrawn(&self) -> bool {
         self.balance_ns < 0.0
     }
 
-    /// Whether fewer threads are stopped than run.
+    /// Whether the budget allows fewer stops than threads run.
     pub(super) fn is_limiting(&self) -> bool {
         self.max_share.is_finite() && self.fraction < 1.0
     }
@@ -165,13 +170,14 @@ impl Budget {
 mod tests {
     use super::*;
 
-    /// Whom a tick stops: of those that train, and of the others.
+    /// Stopped training threads and stopped other threads of one tick.
     fn tick(budget: &mut Budget, trainers: &[Claim], others: &[Claim]) -> (Vec<usize>, Vec<usize>) {
         let trainers = budget.choose_trainers(trainers);
         (trainers, budget.choose(others))
     }
 
-    /// Simulates a second of ticks in which each stop takes `stop_ns`; gives the share of running time that was stopped.
+    /// Simulates ticks in which each stop takes `stop_ns`; returns the stopped share of running
+    /// time.
     fn share(
         budget: &mut Budget,
         running: usize,
@@ -237,7 +243,8 @@ mod tests {
         );
     }
 
-    /// Stops of a first thread and of others that always run, where `stop_ns` of a tick's 10 ms is what a stop takes.
+    /// Stops of a first thread and of others, all always running; a stop takes `stop_ns` of a
+    /// tick's 10 ms.
     fn stops_of_first_and_others(others: usize, stop_ns: u64) -> (usize, Vec<usize>) {
         let mut budget = Budget::new(0.02, 10_000_000);
         let mut claims = vec![Claim::default(); others + 1];

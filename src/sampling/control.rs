@@ -1,16 +1,16 @@
-//! What the session tells the tracer, and what the tracer shows of itself, without locks.
+//! Lock-free requests of the session to the other threads, and the figures that they publish.
 
 use crate::os::bell::Bell;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// Flags and figures that the threads of a session share.
+/// Flags and figures shared by the threads of a session.
 #[derive(Debug)]
 pub(super) struct Control {
     /// Wakes the keeper.
     keeper: Bell,
     stop: AtomicBool,
-    /// The tracer does not answer any more: what there is, is all.
+    /// The tracer does not answer any more: the worker must not wait for it.
     abandoned: AtomicBool,
     pause: AtomicBool,
     paused: AtomicBool,
@@ -25,9 +25,9 @@ pub(super) struct Control {
     limiting: AtomicBool,
 }
 
-/// The figures at one moment.
+/// The figures at one time.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Shown {
+pub(super) struct Figures {
     pub(super) ticks: u64,
     pub(super) samples: u64,
     pub(super) threads: usize,
@@ -61,7 +61,7 @@ impl Control {
         self.keeper.ring();
     }
 
-    /// The bell that the keeper listens to.
+    /// Wakes the keeper.
     pub(super) fn keeper_bell(&self) -> &Bell {
         &self.keeper
     }
@@ -113,7 +113,7 @@ impl Control {
 
     pub(super) fn show_tick(&self, processes: usize, threads: usize, limiting: bool) {
         self.ticks.fetch_add(1, Ordering::Relaxed);
-        // The last line of a recording says what there was, and not that all has ended.
+        // The last progress line reports the processes before the end, not zero.
         if processes > 0 {
             self.processes.store(processes, Ordering::Relaxed);
             self.threads.store(threads, Ordering::Relaxed);
@@ -130,10 +130,10 @@ impl Control {
         self.run_ns.fetch_add(run_ns, Ordering::Relaxed);
     }
 
-    pub(super) fn shown(&self) -> Shown {
+    pub(super) fn figures(&self) -> Figures {
         let run_ns = self.run_ns.load(Ordering::Relaxed);
         let stopped_ns = self.stopped_ns.load(Ordering::Relaxed);
-        Shown {
+        Figures {
             ticks: self.ticks.load(Ordering::Relaxed),
             samples: self.samples.load(Ordering::Relaxed),
             threads: self.threads.load(Ordering::Relaxed),

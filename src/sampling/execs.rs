@@ -1,11 +1,13 @@
-//! How often a process replaces its program: one that does so again and again has no program that could be looked into.
+//! Counts the execs of a process. While programs follow each other quickly, none of them lives long
+//! enough for its interpreter to be found.
 
-/// For how long a process that execs again and again is given the chance to stay with a program, ns.
+/// Execs count as a storm only after this time since the first one, ns.
 const PATIENCE_NS: u64 = 300_000_000;
-/// A program that has lived for so long is no short life any more, ns. A new program is known not to be Python after 200 ms.
+/// Longest lifetime of a program in a storm, ns. A new program is known not to be Python after 200
+/// ms.
 const SHORT_LIFE_NS: u64 = 250_000_000;
 
-/// The execs of a process that were seen.
+/// The observed execs of a process.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Execs {
     count: u32,
@@ -15,8 +17,8 @@ pub(super) struct Execs {
 }
 
 impl Execs {
-    /// There was another.
-    pub(super) fn seen(&mut self, now_ns: u64) {
+    /// Records an exec.
+    pub(super) fn record(&mut self, now_ns: u64) {
         if self.count == 0 {
             self.first_ns = now_ns;
         }
@@ -24,14 +26,13 @@ impl Execs {
         self.count = self.count.saturating_add(1);
     }
 
-    /// How many.
     pub(super) fn count(&self) -> u32 {
         self.count
     }
 
-    /// Whether one short-lived program has followed the other for a while, up to now. The chain of a launcher (sh, env, python) is
-    /// over sooner.
-    pub(super) fn are_short_lives(&self, now_ns: u64) -> bool {
+    /// Whether short-lived programs have followed each other for a while, up to now. The chain of a
+    /// launcher (sh, env, python) is shorter.
+    pub(super) fn is_storm(&self, now_ns: u64) -> bool {
         self.count > 1
             && now_ns.saturating_sub(self.first_ns) >= PATIENCE_NS
             && now_ns.saturating_sub(self.last_ns) < SHORT_LIFE_NS
@@ -46,7 +47,7 @@ mod tests {
 
     fn execs(at_ms: &[u64]) -> Execs {
         let mut execs = Execs::default();
-        at_ms.iter().for_each(|at| execs.seen(at * MS));
+        at_ms.iter().for_each(|at| execs.record(at * MS));
         execs
     }
 
@@ -55,8 +56,8 @@ mod tests {
         let mut storm = Execs::default();
         let mut over_ms = None;
         for ms in (1000..5000).step_by(10) {
-            storm.seen(ms * MS);
-            if over_ms.is_none() && storm.are_short_lives(ms * MS) {
+            storm.record(ms * MS);
+            if over_ms.is_none() && storm.is_storm(ms * MS) {
                 over_ms = Some(ms - 1000);
             }
         }
@@ -66,18 +67,18 @@ mod tests {
 
     #[test]
     fn the_program_that_a_launcher_ends_with_is_waited_for() {
-        assert!(!execs(&[]).are_short_lives(9000 * MS));
-        assert!(!execs(&[1000]).are_short_lives(1400 * MS));
+        assert!(!execs(&[]).is_storm(9000 * MS));
+        assert!(!execs(&[1000]).is_storm(1400 * MS));
         let chain = execs(&[1000, 1010, 1030]);
         for ms in 1030..5000 {
-            assert!(!chain.are_short_lives(ms * MS), "{ms}");
+            assert!(!chain.is_storm(ms * MS), "{ms}");
         }
     }
 
     #[test]
     fn a_storm_that_is_over_leaves_a_program() {
         let storm = execs(&[1000, 1200, 1400]);
-        assert!(storm.are_short_lives(1500 * MS));
-        assert!(!storm.are_short_lives(1650 * MS));
+        assert!(storm.is_storm(1500 * MS));
+        assert!(!storm.is_storm(1650 * MS));
     }
 }

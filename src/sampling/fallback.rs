@@ -1,4 +1,5 @@
-//! The thread that reads Pythons older than 3.10, with py-spy's walker: Python frames alone, and without a stop.
+//! The thread that reads Pythons older than 3.10 with py-spy: only Python frames, and without a
+//! stop.
 
 use super::control::Control;
 use super::keeper::KeeperEvent;
@@ -16,45 +17,41 @@ use py_spy::{Config, PythonSpy, StackTrace};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// How long a process may fail to be read, starting up or later, before its native stacks are taken instead.
+/// How long reads of a process may fail, at its start or later, before the tracer captures its
+/// native stacks instead, ns.
 const PATIENCE_NS: u64 = 5_000_000_000;
-/// How often an interpreter that is not ready is tried, less often each time: finding it parses its whole file.
+/// Time between searches for an interpreter that is not ready, ns, doubled each time: a search
+/// parses the whole file.
 const FIRST_RETRY_NS: u64 = 50_000_000;
 const SLOWEST_RETRY_NS: u64 = 2_000_000_000;
-/// Stacks that wait for the tracer; past it ticks are passed over, and the next one stands for their time.
+/// Queued events above which ticks are skipped; the next one stands for their time.
 const MAX_WAITING: usize = 1_000;
-/// Longest sleep between looks at what the rest of torchspy wants.
+/// Longest sleep between checks for orders and for a stop request, ns.
 const NAP_NS: u64 = 20_000_000;
 
-/// From the worker: whose stacks to read.
+/// From the worker: which processes to read.
 #[derive(Debug)]
 pub(super) enum Order {
-    /// From now on this one's.
     Watch {
-        /// The process.
         process: ProcessId,
-        /// Its pid.
         pid: i32,
     },
-    /// Not this one's any more: it ended, or runs another program.
+    /// It exited, or has called exec.
     Forget(ProcessId),
 }
 
-/// To the worker: what became of it.
+/// To the worker: the result for a process.
 #[derive(Debug)]
 pub(super) struct Finding {
-    /// The process.
     pub(super) process: ProcessId,
     /// The interpreter's full version, or why there are no stacks.
     pub(super) result: Result<String, String>,
 }
 
-/// The worker's end.
+/// The worker's channels to the fallback.
 #[derive(Debug)]
 pub(super) struct FallbackLink {
-    /// Orders.
     pub(super) orders: Sender<Order>,
-    /// What became of them.
     pub(super) findings: Receiver<Finding>,
 }
 
@@ -66,13 +63,12 @@ struct Watched {
     threads: OldThreads,
     next_try_ns: u64,
     retry_pause_ns: u64,
-    /// Since when it cannot be read; `None` while it can.
+    /// Since when reads have failed; `None` after a successful read.
     failing_since_ns: Option<u64>,
-    /// Whether the others were told that it is read, or that it cannot be.
-    told: Option<bool>,
+    /// The result last reported to the other threads: whether it can be read.
+    reported: Option<bool>,
 }
 
-/// The thread's state.
 pub(super) struct Fallback {
     orders: Receiver<Order>,
     findings: Sender<Finding>,
@@ -84,7 +80,7 @@ pub(super) struct Fallback {
 }
 
 impl Fallback {
-    /// The thread's state, and the worker's end of it.
+    /// The thread's state, and the worker's channels to it.
     pub(super) fn new(
         rate_hz: f64,
         gil_only: bool,
@@ -99,7 +95,8 @@ impl Fallback {
             subprocesses: false,
             include_idle: true,
             gil_only,
-            // Names come from the kernel, and file names stay whole: both would cost reads.
+            // Thread names come from the kernel, and file names are not shortened: both would cost
+            // reads.
             collect_thread_names: false,
             full_filenames: true,
             ..Config::default()
@@ -120,7 +117,7 @@ impl Fallback {
         (fallback, link)
     }
 
-    /// Reads until it is told to stop or the worker has gone.
+    /// Reads until a stop is requested or the worker has ended.
     pub(super) fn run(mut self) {
         while self.wait_for_work() {
             let now_ns = monotonic_ns();
@@ -133,42 +130,42 @@ impl Fallback {
                 }
                 schedule.take(now_ns);
                 if !self.control.pause_requested() && self.events.len() < MAX_WAITING {
-                    self.look_at_all();
+                    self.poll_all();
                 }
             }
         }
     }
 
-    /// Waits for something to watch. `false` if there will never be anything.
+    /// Waits for a process to watch. `false` if there will be none.
     fn wait_for_work(&mut self) -> bool {
         loop {
             // The worker, which gives the orders, ends with the session.
             let Ok(order) = self.orders.recv() else {
                 return false;
             };
-            self.obey(order);
+            self.apply(order);
             if !self.watched.is_empty() {
                 return true;
             }
         }
     }
 
-    /// Takes orders that wait. `false` if it is time to end.
+    /// Handles queued orders. `false` if a stop was requested.
     fn take_orders(&mut self) -> bool {
         while let Ok(order) = self.orders.try_recv() {
-            self.obey(order);
+            self.apply(order);
         }
         !self.control.stop_requested()
     }
 
-    fn obey(&mut self, order: Order) {
+    fn apply(&mut self, order: Order) {
         match order {
             Order::Watch { process, pid } => self.watched.push(Watched::new(process, pid)),
             Order::Forget(process) => self.watched.retain(|one| one.process != process),
         }
     }
 
-    fn look_at_all(&mut self) {
+    fn poll_all(&mut self) {
         let now_ns = monotonic_ns();
         let mut at = 0;
         while let Some(one) = self.watched.get_mut(at) {
@@ -176,11 +173,11 @@ impl Fallback {
                 at += 1;
                 continue;
             }
-            // py-spy may panic over memory that makes no sense.
+            // py-spy may panic on inconsistent memory.
             let read = catch_unwind(AssertUnwindSafe(|| one.read(&self.config)))
                 .unwrap_or_else(|_| Err("py-spy's walker failed".to_owned()));
             match read {
-                Ok(stacks) => self.hand_on(at, stacks),
+                Ok(stacks) => self.forward(at, stacks),
                 Err(_) if is_gone(one.pid) => {
                     self.watched.swap_remove(at);
                     continue;
@@ -191,17 +188,17 @@ impl Fallback {
         }
     }
 
-    fn hand_on(&mut self, at: usize, stacks: Vec<(i32, NamedStack)>) {
+    fn forward(&mut self, at: usize, stacks: Vec<(i32, NamedStack)>) {
         let one = &mut self.watched[at];
         one.failing_since_ns = None;
         let pid = one.pid;
-        if one.told.replace(true) != Some(true) {
+        if one.reported.replace(true) != Some(true) {
             let version = one.spy.as_ref().map(|spy| spy.version.to_string());
             let finding = Finding {
                 process: one.process,
                 result: Ok(version.unwrap_or_default()),
             };
-            // Nobody listens once the others have ended; so below.
+            // The receivers are gone once the other threads have ended; so below.
             let _ = self.findings.send(finding);
             let _ = self.events.send(KeeperEvent::Fallback { pid, reads: true });
         }
@@ -212,7 +209,8 @@ impl Fallback {
         });
     }
 
-    /// A read that tore costs its moment; one that goes on failing, all Python frames.
+    /// A single failed read costs one tick; after [`PATIENCE_NS`] of failures the process has no
+    /// Python frames.
     fn fail(&mut self, at: usize, why: String, now_ns: u64) {
         let one = &mut self.watched[at];
         let since_ns = *one.failing_since_ns.get_or_insert(now_ns);
@@ -221,7 +219,7 @@ impl Fallback {
         }
         one.spy = None;
         let pid = one.pid;
-        if one.told.replace(false) != Some(false) {
+        if one.reported.replace(false) != Some(false) {
             let finding = Finding {
                 process: one.process,
                 result: Err(why),
@@ -248,7 +246,7 @@ impl Watched {
             next_try_ns: 0,
             retry_pause_ns: FIRST_RETRY_NS,
             failing_since_ns: None,
-            told: None,
+            reported: None,
         }
     }
 
@@ -270,19 +268,19 @@ impl Watched {
             u8::try_from(spy.version.major).unwrap_or(0),
             u8::try_from(spy.version.minor).unwrap_or(0),
         );
-        let somebody_holds = traces.iter().any(|trace| trace.owns_gil);
+        let is_gil_held = traces.iter().any(|trace| trace.owns_gil);
         let pthreads: Vec<u64> = traces.iter().map(|trace| trace.thread_id).collect();
         let tids = self.threads.tids(&pthreads);
         let mut stacks = Vec::with_capacity(traces.len());
         for (trace, tid) in traces.into_iter().zip(tids) {
-            let gil = match (somebody_holds, trace.owns_gil) {
+            let gil = match (is_gil_held, trace.owns_gil) {
                 (false, _) => Gil::Unknown,
                 (true, true) => Gil::Held,
                 (true, false) => Gil::NotHeld,
             };
             let Some(tid) = tid else { continue };
             let files = self.threads.files(tid);
-            // Of a thread that has just ended nothing is to be had.
+            // The thread has just exited.
             let Ok(scheduled) = files.schedstat() else {
                 continue;
             };
@@ -302,7 +300,7 @@ impl Watched {
     }
 }
 
-/// Before the interpreter has started py-spy may find one where none is: a stack is the proof.
+/// Before an interpreter has started, py-spy may report a wrong one: only a stack proves it.
 fn find_interpreter(pid: i32, config: &Config) -> Result<PythonSpy, String> {
     let mut spy = PythonSpy::new(pid, config).map_err(text)?;
     let traces = spy.get_stack_traces().map_err(text)?;
@@ -312,7 +310,7 @@ fn find_interpreter(pid: i32, config: &Config) -> Result<PythonSpy, String> {
     Ok(spy)
 }
 
-/// An error with its causes, in a line.
+/// An error with its causes, on one line.
 fn text(error: impl std::fmt::Display) -> String {
     format!("{error:#}").replace('\n', " ")
 }

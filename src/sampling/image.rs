@@ -1,4 +1,4 @@
-//! The program that one process runs: its modules, its unwinder, its interpreter and code objects.
+//! The program of one process: its modules, unwinder, interpreter and code objects.
 
 use super::live_environment::LiveEnvironment;
 use super::maps_reader::MapsReader;
@@ -17,10 +17,11 @@ use crate::torch::probe::ModuleProbe;
 use crate::torch::probe::progress::ProgressProbe;
 use std::sync::Arc;
 
-/// Maps are read again at most this often, longer each time that it brought nothing.
+/// Shortest time between two reads of the maps, ns; doubled after each read without a change.
 const FIRST_REFRESH_NS: u64 = 5_000_000;
 const SLOWEST_REFRESH_NS: u64 = 10_000_000_000;
-/// While an interpreter may be starting it is looked for this often, less and less; after that whenever the modules change.
+/// Time between two searches for an interpreter while it may be starting, ns, with backoff; after
+/// that it is searched for when the modules change.
 const FIRST_DISCOVERY_NS: u64 = 3_000_000;
 const SLOWEST_DISCOVERY_NS: u64 = 50_000_000;
 const DISCOVERY_PATIENCE_NS: u64 = 10_000_000_000;
@@ -39,14 +40,14 @@ impl ModuleOpener for Opener {
     }
 }
 
-/// What was found out about the interpreter.
+/// Result of interpreter discovery.
 #[derive(Debug)]
 pub(super) enum Python {
-    /// Not looked for yet, or still starting.
+    /// Not searched for yet, or still starting.
     Pending,
-    /// Found.
     Found(Arc<Interpreter>),
-    /// None, or none that can be read, and why. A version that only the fallback reads says so.
+    /// There is no interpreter, or none that can be read directly. A version that only the fallback
+    /// reads is [`DiscoverError::OlderVersion`].
     None(DiscoverError),
 }
 
@@ -63,9 +64,10 @@ pub(super) struct ProcessImage {
     environment: LiveEnvironment,
     maps: MapsReader,
     born_ns: u64,
-    /// When a look began that found no interpreter that had started, and when the last one did.
+    /// When the last search that found no started interpreter began.
     absent_ns: u64,
-    looked_ns: u64,
+    /// When the last search began.
+    searched_ns: u64,
     next_discovery_ns: u64,
     discovery_pause_ns: u64,
     next_refresh_ns: u64,
@@ -88,7 +90,7 @@ impl ProcessImage {
             maps: MapsReader::new(pid),
             born_ns: now_ns,
             absent_ns: 0,
-            looked_ns: 0,
+            searched_ns: 0,
             next_discovery_ns: 0,
             discovery_pause_ns: FIRST_DISCOVERY_NS,
             next_refresh_ns: 0,
@@ -96,7 +98,7 @@ impl ProcessImage {
         }
     }
 
-    /// Reads the maps again if it is time. Tells whether executable memory changed.
+    /// Reads the maps again if that is due. Returns whether executable memory changed.
     pub(super) fn refresh(&mut self, now_ns: u64) -> bool {
         if now_ns < self.next_refresh_ns {
             return false;
@@ -108,7 +110,7 @@ impl ProcessImage {
         let changed = self
             .modules
             .refresh(&mappings, &Opener { pid: self.pid }, &self.memory);
-        // Whoever maps code all the time is followed with a delay; a torch that is still importing closely.
+        // After a change, such as during the import of torch, the next read follows soon.
         self.refresh_pause_ns = if changed {
             FIRST_REFRESH_NS
         } else {
@@ -118,23 +120,23 @@ impl ProcessImage {
         changed
     }
 
-    /// Whether the interpreter should be looked for now.
+    /// Whether a search for the interpreter is due.
     pub(super) fn discovery_due(&self, now_ns: u64) -> bool {
         matches!(self.python, Python::Pending) && now_ns >= self.next_discovery_ns
     }
 
-    /// Whether an interpreter may still turn up soon.
+    /// Whether an interpreter may still be starting.
     pub(super) fn is_starting(&self) -> bool {
         matches!(self.python, Python::Pending)
     }
 
-    /// Looks for the interpreter. Tells whether its state changed.
+    /// Searches for the interpreter. Returns whether its state changed.
     pub(super) fn discover(&mut self, now_ns: u64) -> bool {
         self.next_refresh_ns = 0;
         let changed = self.refresh(now_ns);
         self.next_discovery_ns = monotonic_ns() + self.discovery_pause_ns;
         self.discovery_pause_ns = (self.discovery_pause_ns * 3 / 2).min(SLOWEST_DISCOVERY_NS);
-        self.looked_ns = now_ns;
+        self.searched_ns = now_ns;
         let found = find_interpreter(&self.modules, &self.memory);
         if let Err(DiscoverError::NotPython | DiscoverError::NotYetInitialised) = found {
             self.absent_ns = now_ns;
@@ -146,7 +148,7 @@ impl ProcessImage {
             }
             // Lists may change while they are read.
             Err(DiscoverError::Invalid(_)) if now_ns < self.born_ns + 1_000_000_000 => false,
-            // A process that has just been forked or has just started has not mapped everything yet.
+            // A process that was just forked or just started has not mapped everything yet.
             Err(DiscoverError::NotPython) if changed || now_ns < self.born_ns + 200_000_000 => {
                 false
             }
@@ -162,14 +164,14 @@ impl ProcessImage {
         }
     }
 
-    /// Whether no interpreter had started at `seen_ns`; `None` where nobody has looked since.
+    /// Whether no interpreter had started at `seen_ns`; `None` if there was no search since.
     pub(super) fn was_absent(&self, seen_ns: u64) -> Option<bool> {
-        let is_known = !self.is_starting() || self.looked_ns >= seen_ns;
+        let is_known = !self.is_starting() || self.searched_ns >= seen_ns;
         let is_none = matches!(&self.python, Python::None(error) if !matches!(error, DiscoverError::OlderVersion(_)));
         is_known.then_some(is_none || self.absent_ns >= seen_ns)
     }
 
-    /// Its interpreter is known.
+    /// Sets the interpreter after discovery.
     pub(super) fn set_interpreter(&mut self, interpreter: Arc<Interpreter>) {
         self.codes = Some(CodeCache::new(&interpreter));
         self.nn_modules = Some(ModuleProbe::new(&interpreter));
@@ -177,7 +179,7 @@ impl ProcessImage {
         self.python = Python::Found(interpreter);
     }
 
-    /// Looks for an interpreter again: a program may load Python when it has long been running.
+    /// Searches for an interpreter again: a long-running program may load Python.
     pub(super) fn modules_changed(&mut self) {
         if matches!(
             self.python,
@@ -194,7 +196,7 @@ impl ProcessImage {
         }
     }
 
-    /// The environment, if it is another than at the last look: ranks may be set after exec.
+    /// The environment, if it has changed since the last read: ranks may be set after exec.
     pub(super) fn changed_environment(&mut self) -> Option<Vec<(String, String)>> {
         match self.python {
             Python::Pending | Python::None(DiscoverError::NotPython) => None,
@@ -204,7 +206,7 @@ impl ProcessImage {
         }
     }
 
-    /// The path of the module whose path ends with `suffix`, if it is loaded.
+    /// The path of the first loaded module for which `is_it` returns true.
     pub(super) fn module_path(&self, is_it: impl Fn(&Module) -> bool) -> Option<String> {
         self.modules
             .modules()
@@ -213,7 +215,8 @@ impl ProcessImage {
     }
 }
 
-/// The interpreter among the modules: those that are named like Python first, the program itself whatever its name.
+/// Searches the modules for an interpreter: modules named like Python, and the program itself
+/// whatever its name.
 fn find_interpreter(
     modules: &LoadedModules,
     memory: &dyn Memory,
@@ -235,16 +238,14 @@ fn find_interpreter(
     discover(&images, memory)
 }
 
-/// Torch's own versions.
 #[derive(Debug, Default)]
 pub(super) struct TorchVersions {
-    /// Of itself.
     pub(super) torch: Option<String>,
-    /// Of the CUDA that it was built for.
+    /// Version of CUDA that torch was built for.
     pub(super) cuda: Option<String>,
 }
 
-/// torch's versions by its own `version.py`, next to the library that was found at `library`.
+/// Versions from torch's `version.py`, in the package of the library at path `library`.
 pub(super) fn torch_versions(pid: i32, library: &str) -> Option<TorchVersions> {
     const LONGEST: u64 = 64 << 10;
     let package = library.rsplit_once("/lib/")?.0;

@@ -1,4 +1,4 @@
-//! The thread that keeps watch over the process tree: who starts, who execs, who ends.
+//! The keeper thread: watches the process tree for processes that start, exec and exit.
 
 use super::control::Control;
 use super::raw::NamedStack;
@@ -17,83 +17,81 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What the tracer is told of processes.
+/// Events about processes, sent to the tracer.
 #[derive(Debug)]
 pub(super) enum KeeperEvent {
     /// A process of the tree was found.
     Started { pid: i32, info: Box<ProcessInfo> },
-    /// Its facts changed.
+    /// Facts about it changed.
     Info { pid: i32, info: Box<ProcessInfo> },
-    /// It runs another program (`exec`), or its interpreter was found.
+    /// It called exec (`exec`), or its interpreter was found.
     Image {
         pid: i32,
         interpreter: Option<Arc<Interpreter>>,
         exec: bool,
     },
-    /// The fallback reads this one's Python frames: the tracer leaves it alone. Or it cannot any more.
+    /// Whether the fallback reads its Python frames; then the tracer does not.
     Fallback { pid: i32, reads: bool },
-    /// The fallback read these stacks, by tid, and when.
+    /// Stacks by tid that the fallback read at `time_ns` (CLOCK_MONOTONIC).
     Named {
         pid: i32,
         time_ns: u64,
         stacks: Vec<(i32, NamedStack)>,
     },
-    /// It has no interpreter whose frames are read.
+    /// It has no interpreter whose frames can be read.
     NoInterpreter { pid: i32 },
-    /// It ended.
+    /// It exited.
     Gone { pid: i32 },
 }
 
-/// How often the tree is looked at while the program that torchspy started is on its way to its exec.
+/// Time between polls of the tree until the program that torchspy started has called exec.
 const LAUNCH: Duration = Duration::from_micros(500);
-/// How often a process is asked whether it has called exec while it is young, and how often later. In between the keeper
-/// sleeps: the tracer wakes it at the tick after a process was started, and a process that ends does itself.
+/// Time between checks for an exec while a process is young, and later. In between the keeper
+/// sleeps: the tracer wakes it at the tick after a process was started, and an exit wakes it, too.
 const YOUNG_CHECK: Duration = Duration::from_millis(10);
 const EXEC_CHECK: Duration = Duration::from_millis(250);
-/// Until what age a process is young.
+/// Age up to which a process is young, ns.
 const YOUNG_NS: u64 = 5_000_000_000;
 
-/// A process that is watched.
-struct Kept {
+struct WatchedProcess {
     image: ImageMark,
-    /// CLOCK_MONOTONIC.
+    /// CLOCK_MONOTONIC, as is `checked_ns`.
     young_until_ns: u64,
     checked_ns: u64,
-    /// Forked by torchspy and not yet the program: nothing to sample.
+    /// Forked by torchspy, before the exec of the program: there is nothing to sample.
     before_exec: bool,
     start_ticks: u64,
 }
 
-impl Kept {
+impl WatchedProcess {
     fn is_young(&self, now_ns: u64) -> bool {
         now_ns < self.young_until_ns
     }
 }
 
-/// For how long a process has lived that was started at `start_ticks`, ns.
+/// Age of a process that was started at `start_ticks` (clock ticks since boot), ns.
 fn age_ns(start_ticks: u64) -> u64 {
     let per_second = sysconf(SysconfVar::CLK_TCK).ok().flatten().unwrap_or(100);
     let start_ns = start_ticks.saturating_mul(1_000_000_000 / per_second.unsigned_abs().max(1));
     boottime_ns().saturating_sub(start_ns)
 }
 
-/// What changes when a process calls exec, even of the same program: addresses are random, and so is this pair.
+/// Changes when a process calls exec, even of the same program: the addresses are randomised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ImageMark {
     start_code: u64,
     start_stack: u64,
 }
 
-/// The keeper's state.
 pub(super) struct Keeper {
     watch: ProcessWatch,
     root_pid: i32,
     subprocesses: bool,
-    leave_out: Vec<i32>,
+    excluded_pids: Vec<i32>,
     redaction: Redaction,
     events: Sender<KeeperEvent>,
     control: Arc<Control>,
-    kept: FxHashMap<i32, Kept>,
+    watched: FxHashMap<i32, WatchedProcess>,
     own_exe: Option<(u64, u64)>,
 }
 
@@ -108,36 +106,42 @@ impl Keeper {
             watch: ProcessWatch::new(root_pid)?,
             root_pid,
             subprocesses: options.subprocesses,
-            leave_out: options.leave_out.clone(),
+            excluded_pids: options.leave_out.clone(),
             redaction: options.redaction,
             events,
             control,
-            kept: FxHashMap::default(),
+            watched: FxHashMap::default(),
             own_exe: exe_of("self"),
         })
     }
 
-    /// Watches until it is told to stop.
+    /// Watches until a stop is requested.
     pub(super) fn run(mut self) {
         while !self.control.stop_requested() {
-            self.look();
+            self.poll();
             self.watch.wait(self.control.keeper_bell(), self.pause());
         }
     }
 
     fn pause(&self) -> Duration {
         let now_ns = monotonic_ns();
-        if self.kept.values().any(|kept| kept.before_exec) {
+        if self.watched.values().any(|watched| watched.before_exec) {
             LAUNCH
-        } else if self.kept.values().any(|kept| kept.is_young(now_ns)) || !self.watch.hears_ends() {
+        } else if self
+            .watched
+            .values()
+            .any(|watched| watched.is_young(now_ns))
+            || !self.watch.hears_ends()
+        {
             YOUNG_CHECK
         } else {
             EXEC_CHECK
         }
     }
 
-    /// One look; also made once before the sampler starts, so that the first tick has something to look at.
-    pub(super) fn look(&mut self) {
+    /// Polls the tree once; also called before the sampler starts, so that the first tick has
+    /// processes to poll.
+    pub(super) fn poll(&mut self) {
         for event in self.watch.poll() {
             match event {
                 ProcessEvent::Started {
@@ -151,7 +155,7 @@ impl Keeper {
     }
 
     fn started(&mut self, pid: i32, start_ticks: u64) {
-        if pid != self.root_pid && !self.subprocesses || self.leave_out.contains(&pid) {
+        if pid != self.root_pid && !self.subprocesses || self.excluded_pids.contains(&pid) {
             return;
         }
         let now_ns = monotonic_ns();
@@ -159,14 +163,14 @@ impl Keeper {
             && is_own_child(pid)
             && self.own_exe.is_some()
             && exe_of(&pid.to_string()) == self.own_exe;
-        let kept = Kept {
+        let watched = WatchedProcess {
             image: read_mark(pid),
             young_until_ns: (now_ns + YOUNG_NS).saturating_sub(age_ns(start_ticks)),
             checked_ns: now_ns,
             before_exec,
             start_ticks,
         };
-        self.kept.insert(pid, kept);
+        self.watched.insert(pid, watched);
         if !before_exec {
             self.announce(pid, now_ns);
         }
@@ -174,37 +178,39 @@ impl Keeper {
 
     fn announce(&self, pid: i32, now_ns: u64) {
         let info = Box::new(self.process_info(pid, now_ns));
-        // Nobody listens once the tracer has ended.
+        // The receiver is gone once the tracer has ended.
         let _ = self.events.send(KeeperEvent::Started { pid, info });
     }
 
     fn exited(&mut self, pid: i32, start_ticks: u64) {
         if self
-            .kept
+            .watched
             .get(&pid)
-            .is_some_and(|kept| kept.start_ticks == start_ticks)
+            .is_some_and(|watched| watched.start_ticks == start_ticks)
         {
-            self.kept.remove(&pid);
+            self.watched.remove(&pid);
             let _ = self.events.send(KeeperEvent::Gone { pid });
         }
-        if self.kept.is_empty() {
+        if self.watched.is_empty() {
             self.control.set_tree_gone();
         }
     }
 
     fn check_exec(&mut self, now_ns: u64) {
         let mut changed = Vec::new();
-        for (&pid, kept) in &mut self.kept {
-            if !kept.is_young(now_ns) && now_ns < kept.checked_ns + EXEC_CHECK.as_nanos() as u64 {
+        for (&pid, watched) in &mut self.watched {
+            if !watched.is_young(now_ns)
+                && now_ns < watched.checked_ns + EXEC_CHECK.as_nanos() as u64
+            {
                 continue;
             }
-            kept.checked_ns = now_ns;
+            watched.checked_ns = now_ns;
             let mark = read_mark(pid);
-            if mark == kept.image || mark.start_code == 0 {
+            if mark == watched.image || mark.start_code == 0 {
                 continue;
             }
-            kept.image = mark;
-            changed.push((pid, std::mem::take(&mut kept.before_exec)));
+            watched.image = mark;
+            changed.push((pid, std::mem::take(&mut watched.before_exec)));
         }
         for (pid, was_before_exec) in changed {
             if was_before_exec {
@@ -241,13 +247,13 @@ fn exe_of(pid: &str) -> Option<(u64, u64)> {
     Some((metadata.dev(), metadata.ino()))
 }
 
-/// Whether one is a fork of the other, and neither has called exec since.
+/// Whether one process is a fork of the other, and neither has called exec since.
 pub(super) fn has_same_image(pid: i32, other: i32) -> bool {
     let mark = read_mark(pid);
     mark.start_code != 0 && mark == read_mark(other)
 }
 
-/// Fields 26 and 28 of `/proc/PID/stat` (proc_pid_stat(5)); zeros where they may not be read.
+/// Fields 26 and 28 of `/proc/PID/stat` (proc_pid_stat(5)); zeros where they cannot be read.
 fn read_mark(pid: i32) -> ImageMark {
     let text = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
     let after_name = text

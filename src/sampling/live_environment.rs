@@ -1,4 +1,5 @@
-//! A process's environment as it is now: ranks that a program sets for itself after exec are not in /proc.
+//! A process's current environment: ranks that a program sets for itself after exec are not in
+//! /proc.
 
 use crate::arch::{Architecture, Machine};
 use crate::elf::names::ElfNames;
@@ -8,20 +9,21 @@ use crate::os::process_info::live_environment;
 use rustc_hash::FxHasher;
 use std::hash::Hasher;
 
-/// Entries that are looked at.
+/// Most entries that are read.
 const MAX_ENTRIES: u64 = 4096;
 
-/// Where a process keeps its environment, and what it was at the last look.
+/// The address of a process's environment, and its fingerprint at the last read.
 #[derive(Debug, Default)]
 pub(super) struct LiveEnvironment {
-    /// The address of `environ`; `None` within once it was looked for in vain.
+    /// The address of `environ`; the inner `None` means that the search found nothing.
     variable: Option<Option<u64>>,
-    /// The array's address and entries, hashed. setenv(3) and putenv(3) change one or the other.
-    seen: u64,
+    /// Hash of the array's address and entries. setenv(3) and putenv(3) change one or the other.
+    fingerprint: u64,
 }
 
 impl LiveEnvironment {
-    /// The allow-listed variables, if anything changed since the last call. Costs two small reads if not.
+    /// The allow-listed variables, if anything changed since the last call. Otherwise it costs two
+    /// small reads.
     pub(super) fn changed(
         &mut self,
         modules: &LoadedModules,
@@ -29,19 +31,20 @@ impl LiveEnvironment {
     ) -> Option<Vec<(String, String)>> {
         let variable = *self.variable.get_or_insert_with(|| find_variable(modules));
         let variable = variable?;
-        let seen = fingerprint(variable, memory)?;
-        if seen == self.seen {
+        let fingerprint = fingerprint(variable, memory)?;
+        if fingerprint == self.fingerprint {
             return None;
         }
-        self.seen = seen;
+        self.fingerprint = fingerprint;
         live_environment(variable, memory)
             .ok()
             .filter(|kept| !kept.is_empty())
     }
 }
 
-/// The address of libc's `environ`. The program comes first, as in the dynamic linker's own search: one that was linked
-/// against the variable holds it itself (a copy relocation), and libc uses that.
+/// The address of libc's `environ`. The program is searched first, as the dynamic linker does: a
+/// program that was linked against the variable holds it itself (a copy relocation), and libc uses
+/// that.
 fn find_variable(modules: &LoadedModules) -> Option<u64> {
     modules
         .modules()
@@ -54,7 +57,8 @@ fn find_variable(modules: &LoadedModules) -> Option<u64> {
         })
 }
 
-/// glibc's names (`libc.so.6`, `libc-2.31.so`) and musl's (`ld-musl-x86_64.so.1`, `libc.musl-x86_64.so.1`).
+/// glibc's names (`libc.so.6`, `libc-2.31.so`) and musl's (`ld-musl-x86_64.so.1`,
+/// `libc.musl-x86_64.so.1`).
 fn is_libc(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
     ["libc.so", "libc-", "libc.musl", "ld-musl"]
@@ -69,7 +73,7 @@ fn fingerprint(variable: u64, memory: &dyn Memory) -> Option<u64> {
     hasher.write_u64(array);
     let mut next = array;
     for _ in 0..MAX_ENTRIES / CHUNK + CHUNK {
-        // To the end of a page at most: what lies behind need not be mapped.
+        // At most to the end of a page: the next one may not be mapped.
         let length = (Machine::PAGE_BYTES - next % Machine::PAGE_BYTES).min(CHUNK * 8);
         let bytes = memory
             .read_bytes(next, usize::try_from(length).ok()?)

@@ -1,5 +1,5 @@
-//! Reading `/proc/PID/maps` without ever waiting for it for long: the kernel takes the target's mmap lock for it, which a
-//! thread in a driver may hold for seconds.
+//! Reads `/proc/PID/maps` with a bounded wait: the kernel takes the target's mmap lock for it,
+//! which a thread in a driver may hold for seconds.
 
 use crate::model::mapping::Mapping;
 use crate::os::maps::parse_maps;
@@ -9,10 +9,11 @@ use std::io::Read;
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_millis(250);
-/// A CUDA process has tens of thousands of mappings, of about 100 bytes each; this is far above any.
+/// Far above any real process: CUDA processes have tens of thousands of mappings of about 100
+/// bytes.
 const MAX_MAPS_BYTES: u64 = 64 << 20;
 
-/// Reads the maps of one process, each time on a thread of its own that may be left behind.
+/// Reads the maps of one process, each time on a new thread that is abandoned if it blocks.
 #[derive(Debug)]
 pub(super) struct MapsReader {
     pid: i32,
@@ -27,10 +28,10 @@ impl MapsReader {
         }
     }
 
-    /// The mappings; `None` if they cannot be had now.
+    /// The mappings; `None` if the read failed or is still blocked.
     pub(super) fn read(&mut self) -> Option<Vec<Mapping>> {
         let receiver = match self.outstanding.take() {
-            // The last read has not come back yet: no second one is begun.
+            // The last read is still running: no second one is started.
             Some(receiver) => receiver,
             None => self.begin()?,
         };
@@ -50,7 +51,7 @@ impl MapsReader {
         std::thread::Builder::new()
             .name("torchspy-maps".to_owned())
             .spawn(move || {
-                // Nobody may be waiting any more.
+                // The receiver may be gone.
                 let _ = sender.send(read_maps(pid));
             })
             .ok()?;
@@ -62,6 +63,6 @@ fn read_maps(pid: i32) -> Option<Vec<Mapping>> {
     let mut text = Vec::new();
     let file = std::fs::File::open(format!("/proc/{}/maps", living_task(pid))).ok()?;
     file.take(MAX_MAPS_BYTES).read_to_end(&mut text).ok()?;
-    // A dead process's maps are empty, and so are those of one that is just being replaced.
+    // The maps are empty for a dead process, and during an exec.
     (!text.is_empty()).then(|| parse_maps(&text))
 }

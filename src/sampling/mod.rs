@@ -1,14 +1,14 @@
-//! The sampler: when to look, whom to stop, what to copy, and what to make of it.
+//! The sampler: when to poll, which threads to stop, what to copy, and how to process the copies.
 //!
 //! ```text
 //! keeper ──processes──▶ tracer ──copies──▶ worker ──segments──▶ writer
 //! ```
 //!
-//! [`session`] is the way in. The tracer does nothing but ask, stop, copy and resume; all else happens after the target
-//! runs on, on other threads, behind bounded queues.
+//! [`session`] is the entry point. The tracer only polls, stops, copies and resumes; everything
+//! else runs on other threads, behind bounded queues, after the target was resumed.
 
 mod budget;
-mod calls;
+mod call_history;
 mod capture;
 mod code_copies;
 mod control;
@@ -18,7 +18,6 @@ mod image;
 pub mod inspect;
 mod keeper;
 mod live_environment;
-pub mod look;
 mod maps_reader;
 mod merge;
 mod old_threads;
@@ -26,6 +25,7 @@ mod outbox;
 mod raw;
 mod schedule;
 pub mod session;
+pub mod snapshot;
 mod stops;
 mod symbol_loader;
 mod thread_match;

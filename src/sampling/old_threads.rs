@@ -1,4 +1,4 @@
-//! OS threads by `pthread_self()`, which is all that a Python before 3.11 knows of its threads.
+//! OS threads by `pthread_self()`, the only thread id in thread states of Python before 3.11.
 
 use crate::arch::{Architecture, Machine};
 use crate::memory::{Memory, ReadRequest};
@@ -6,7 +6,7 @@ use crate::os::threads::{TaskDirectory, ThreadFiles};
 use crate::os::vm_read::ProcessMemory;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Where libc keeps a thread's tid, from `pthread_self()` on. What stands there is checked against the tids there are.
+/// Offsets of a thread's tid from `pthread_self()`. Values are checked against the listed tids.
 const TID_OFFSETS: &[u64] = Machine::TID_OFFSETS;
 
 /// A process's threads.
@@ -15,10 +15,10 @@ pub(super) struct OldThreads {
     pid: i32,
     memory: ProcessMemory,
     tasks: TaskDirectory,
-    /// Tids as torchspy sees them, by those that the process sees (its pid namespace).
+    /// Tids in torchspy's pid namespace, by tids in the pid namespace of the process.
     by_inner: FxHashMap<i32, i32>,
     files: FxHashMap<i32, ThreadFiles>,
-    /// That of the last listing.
+    /// Link count of the task directory at the last listing.
     link_count: u64,
 }
 
@@ -34,7 +34,7 @@ impl OldThreads {
         }
     }
 
-    /// The tid of each thread, as torchspy sees it; `None` where it is not known.
+    /// The tid of each thread, in torchspy's pid namespace; `None` where it is not known.
     pub(super) fn tids(&mut self, pthreads: &[u64]) -> Vec<Option<i32>> {
         let words = read_words(&self.memory, pthreads);
         if self.tasks.link_count().ok() != Some(self.link_count) {
@@ -42,11 +42,11 @@ impl OldThreads {
         }
         let mut tids = self.known(&words);
         if tids.contains(&None) {
-            // One may have come for another that went: the count is the same then.
+            // A new thread may have replaced one that exited: the link count is then the same.
             self.list();
             tids = self.known(&words);
         }
-        // The only Python thread of a libc that is not known is the main thread.
+        // With an unknown libc, a single Python thread is taken for the main thread.
         if let [None] = tids[..] {
             tids = vec![Some(self.pid)];
         }
@@ -64,7 +64,7 @@ impl OldThreads {
             .collect()
     }
 
-    /// The kernel's files of a thread that [`OldThreads::tids`] named.
+    /// The /proc files of a thread that [`OldThreads::tids`] returned.
     pub(super) fn files(&mut self, tid: i32) -> &ThreadFiles {
         let pid = self.pid;
         self.files
@@ -84,7 +84,7 @@ impl OldThreads {
     }
 }
 
-/// What stands where libc may keep the tids of threads.
+/// The words at each of [`TID_OFFSETS`]; 0 where memory is not readable.
 pub(super) fn read_words(memory: &impl Memory, pthreads: &[u64]) -> Vec<[i32; TID_OFFSETS.len()]> {
     let mut buffers = vec![[[0; 4]; TID_OFFSETS.len()]; pthreads.len()];
     let mut requests: Vec<ReadRequest<'_>> = Vec::new();

@@ -1,67 +1,70 @@
-//! The tracer's way to the worker: never blocks, and what does not fit is counted.
+//! The tracer's queue to the worker: sending never blocks, and messages that do not fit are
+//! counted.
 
-use super::raw::{Message, RawSample, Stretch};
+use super::raw::{Message, RawSample, ThreadSpan};
 use crate::model::frame::Partial;
 use crate::model::run::Loss;
 use crate::os::clock::monotonic_ns;
 use crossbeam_channel::{Receiver, Sender, TrySendError};
 use std::collections::VecDeque;
 
-/// Messages that wait while the worker is behind. Past it even the time of samples is given up, and said so.
+/// Messages that wait while the worker is behind. Above it the time of samples is dropped, too, and
+/// counted as lost.
 const MAX_BACKLOG: usize = 50_000;
 
-/// Copied memory that is under way to the worker and back. Each thread's first copy is a quarter of a megabyte.
-const MAX_UNDER_WAY: usize = 64 << 20;
+/// Bytes of copied memory between the tracer and the worker. Each thread's first copy has 256 KiB.
+const MAX_IN_FLIGHT: usize = 64 << 20;
 
-/// Messages that are let gather before the worker is woken: each waking costs the target as much as several samples.
-const GATHER: usize = 128;
+/// Messages that are batched before the worker is woken: a wake-up costs the target as much as
+/// several samples.
+const BATCH: usize = 128;
 
-/// Sends messages in order. A stack that finds the queue full, or too much memory under way, gives way to its time; facts
-/// wait in a backlog.
+/// Sends messages in order. Where the queue is full, or too much memory is in flight, a sample's
+/// stack is dropped and only its time is kept; other messages wait in a backlog.
 #[derive(Debug)]
 pub(super) struct Outbox {
     sender: Sender<Message>,
-    bell: Sender<()>,
+    wake: Sender<()>,
     recycled: Receiver<Box<RawSample>>,
     backlog: VecDeque<Message>,
-    under_way: usize,
+    in_flight: usize,
     lost_stacks: u64,
-    lost_stretches: u64,
+    lost_spans: u64,
 }
 
 impl Outbox {
     pub(super) fn new(
         sender: Sender<Message>,
-        bell: Sender<()>,
+        wake: Sender<()>,
         recycled: Receiver<Box<RawSample>>,
     ) -> Self {
         Self {
             sender,
-            bell,
+            wake,
             recycled,
             backlog: VecDeque::new(),
-            under_way: 0,
+            in_flight: 0,
             lost_stacks: 0,
-            lost_stretches: 0,
+            lost_spans: 0,
         }
     }
 
-    /// A sample that the worker is done with, for its buffers.
+    /// A sample that the worker has finished with; its buffers are reused.
     pub(super) fn recycled(&mut self) -> Option<Box<RawSample>> {
         let sample = self.recycled.try_recv().ok()?;
         let bytes = sample.snapshot.buffer_bytes();
-        self.under_way = self.under_way.saturating_sub(bytes);
+        self.in_flight = self.in_flight.saturating_sub(bytes);
         Some(sample)
     }
 
-    /// Whether nothing is under way: the worker is done with all samples that were sent.
+    /// Whether the worker has finished with all samples that were sent.
     pub(super) fn is_idle(&mut self) -> bool {
         self.drain();
-        let _ = self.bell.try_send(());
-        self.backlog.is_empty() && self.under_way == 0
+        let _ = self.wake.try_send(());
+        self.backlog.is_empty() && self.in_flight == 0
     }
 
-    /// Sends `message`, now or later. Gives back the sample of a stack that was dropped.
+    /// Sends `message`, now or later. Returns the sample if its stack was dropped.
     pub(super) fn send(&mut self, message: Message) -> Option<Box<RawSample>> {
         self.drain();
         let cannot_wait = matches!(
@@ -72,11 +75,11 @@ impl Outbox {
             Message::Sample(sample) => sample.snapshot.buffer_bytes(),
             _ => 0,
         };
-        let has_room = bytes == 0 || self.under_way + bytes <= MAX_UNDER_WAY;
+        let has_room = bytes == 0 || self.in_flight + bytes <= MAX_IN_FLIGHT;
         let dropped = if self.backlog.is_empty() && has_room {
             match self.sender.try_send(message) {
                 Ok(()) => {
-                    self.under_way += bytes;
+                    self.in_flight += bytes;
                     None
                 }
                 Err(TrySendError::Disconnected(_)) => None,
@@ -85,9 +88,9 @@ impl Outbox {
         } else {
             self.keep(message)
         };
-        if cannot_wait || self.sender.len() >= GATHER {
-            // Full: it sounds already.
-            let _ = self.bell.try_send(());
+        if cannot_wait || self.sender.len() >= BATCH {
+            // Full: a wake-up is already pending.
+            let _ = self.wake.try_send(());
         }
         dropped
     }
@@ -97,7 +100,7 @@ impl Outbox {
             Message::Sample(sample) => {
                 self.lost_stacks += 1;
                 (
-                    Message::Span(sample.stretch, Some(Partial::Overflow)),
+                    Message::Span(sample.span, Some(Partial::Overflow)),
                     Some(sample),
                 )
             }
@@ -106,16 +109,16 @@ impl Outbox {
         if self.backlog.len() >= MAX_BACKLOG
             && matches!(message, Message::Span(..) | Message::Named(..))
         {
-            self.lost_stretches += 1;
+            self.lost_spans += 1;
         } else {
             self.backlog.push_back(message);
         }
         sample
     }
 
-    /// Sends a stretch of time.
-    pub(super) fn span(&mut self, stretch: Stretch, why: Option<Partial>) {
-        self.send(Message::Span(stretch, why));
+    /// Sends a span without a new stack.
+    pub(super) fn span(&mut self, span: ThreadSpan, why: Option<Partial>) {
+        self.send(Message::Span(span, why));
     }
 
     fn drain(&mut self) {
@@ -134,7 +137,7 @@ impl Outbox {
         }
     }
 
-    /// What was lost since the last call.
+    /// Losses since the last call.
     pub(super) fn take_losses(&mut self) -> Vec<Loss> {
         let time_ns = monotonic_ns();
         let mut losses = Vec::new();
@@ -145,10 +148,10 @@ impl Outbox {
                 reason: "stacks dropped: samples came faster than they could be unwound".to_owned(),
             });
         }
-        if self.lost_stretches > 0 {
+        if self.lost_spans > 0 {
             losses.push(Loss {
                 time_ns,
-                samples: std::mem::take(&mut self.lost_stretches),
+                samples: std::mem::take(&mut self.lost_spans),
                 reason: "samples dropped whole: the worker stood still for too long".to_owned(),
             });
         }
@@ -157,7 +160,7 @@ impl Outbox {
 
     /// Sends the whole backlog, waiting for room: at the end of a session only.
     pub(super) fn finish(mut self) {
-        let _ = self.bell.try_send(());
+        let _ = self.wake.try_send(());
         for message in self.backlog.drain(..) {
             if self.sender.send(message).is_err() {
                 return;

@@ -1,4 +1,5 @@
-//! What the tracer hands on: copies of memory, and facts about threads, with nothing worked out yet.
+//! Messages from the tracer to the worker: copies of memory and facts about threads, not resolved
+//! yet.
 
 use super::watched::Watched;
 use crate::memory::SnapshotMemory;
@@ -16,49 +17,52 @@ use crate::python::frames::PythonStack;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// What the tracer and the worker both know of a thread.
+/// State of a thread that the tracer and the worker share.
 #[derive(Debug, Default)]
 pub(super) struct ThreadShared {
-    /// Where its stacks end.
+    /// The root ends of its stacks.
     pub(super) roots: Roots,
-    /// Time slices of the sleep in which unwinding lacked a register that only a stop can give. 0: none.
+    /// Time slice count (schedstat) of the sleep in which unwinding lacked a register that only a
+    /// stop can give. 0: none.
     pub(super) registers_wanted: AtomicU64,
-    /// Time slices of the sleep in which the copied stack did not reach its root. 0: none.
+    /// Time slice count of the sleep in which the copied stack did not reach its root. 0: none.
     pub(super) stack_wanted: AtomicU64,
-    /// What is read along with it.
+    /// Further memory that is read with each capture.
     pub(super) watched: Watched,
 }
 
-/// Most stack that is copied of a thread that was never seen to use more.
+/// Most stack that is copied of a thread that is not known to use more, bytes.
 const USUAL_STACK_BYTES: usize = 1 << 20;
-/// Most that is ever copied, some 3 ms of a stop: deeper stacks are cut, and say so. A main thread's stack may take as much by
-/// default (`ulimit -s`), and so may those of others.
+/// Most stack that is ever copied, bytes; that takes about 3 ms of a stop. Deeper stacks are
+/// truncated and marked. It is the default limit of a main thread's stack (`ulimit -s`), and of
+/// others.
 pub(super) const MAX_STACK_BYTES: usize = 8 << 20;
-/// Stands for a root that is further away than was read.
+/// Marks a root that is further away than was copied.
 const DEEPER: u64 = u64::MAX;
 
-/// The highest addresses that unwinding needed of a thread's stack, and of another that it runs on now and then: a fiber's,
-/// or an alternate signal stack. 0: not known. The worker finds them out, the tracer reads up to them.
+/// The highest addresses that unwinding needed of a thread's stack, and of another stack that it
+/// uses at times: a fiber's, or an alternate signal stack. 0: not known. The worker publishes them,
+/// the tracer copies up to them.
 #[derive(Debug, Default)]
 pub(super) struct Roots {
     of: [AtomicU64; 2],
-    /// The usual was not enough.
+    /// [`USUAL_STACK_BYTES`] was not enough.
     is_deep: AtomicBool,
 }
 
-/// How much of a stack to copy.
+/// How much of a stack to copy, bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
-    /// As many bytes, to the root.
+    /// Up to the known root.
     Known(usize),
-    /// As much as a first look takes.
+    /// The root is not known: the default of a first capture.
     Unknown,
-    /// As much as this: a first look was not enough.
+    /// A first capture was not enough.
     Deeper(usize),
 }
 
 impl Roots {
-    /// How much there is of the stack that is used from `stack_pointer` on.
+    /// How much to copy of the stack from `stack_pointer` on.
     pub(super) fn extent(&self, stack_pointer: u64) -> Extent {
         let roots = [0, 1].map(|at: usize| self.of[at].load(Ordering::Relaxed));
         let reach = self.reach();
@@ -74,7 +78,8 @@ impl Roots {
         }
     }
 
-    /// How far from its stack pointer a thread's root may be. What is further off is of another stack.
+    /// Largest distance between a stack pointer and the root of its stack. An address further away
+    /// belongs to another stack.
     pub(super) fn reach(&self) -> u64 {
         match self.is_deep() {
             false => USUAL_STACK_BYTES as u64,
@@ -82,17 +87,16 @@ impl Roots {
         }
     }
 
-    /// Whether it took more stack at times than is usual.
+    /// Whether the thread has used more than [`USUAL_STACK_BYTES`].
     pub(super) fn is_deep(&self) -> bool {
         self.is_deep.load(Ordering::Relaxed)
     }
 
-    /// Whether nothing is known yet.
     pub(super) fn is_unknown(&self) -> bool {
         self.of[0].load(Ordering::Relaxed) == 0
     }
 
-    /// Takes in that unwinding needed the stack up to `root`.
+    /// Records that unwinding needed the stack up to `root`.
     pub(super) fn learn(&self, root: u64) {
         let reach = self.reach();
         let is_of = |known: u64| known.abs_diff(root) <= reach;
@@ -108,13 +112,13 @@ impl Roots {
         other.store(known.max(root), Ordering::Relaxed);
     }
 
-    /// Takes in that more was needed than was copied. Tells whether that is new.
+    /// Records that unwinding needed more than was copied. Returns whether that is new.
     pub(super) fn deepen(&self) -> bool {
         let is_new = self.of[0].swap(DEEPER, Ordering::Relaxed) != DEEPER;
         is_new || !self.is_deep.swap(true, Ordering::Relaxed)
     }
 
-    /// Forgets everything: another program runs.
+    /// Forgets all roots after an exec.
     pub(super) fn forget(&self) {
         self.is_deep.store(false, Ordering::Relaxed);
         self.of
@@ -123,116 +127,102 @@ impl Roots {
     }
 }
 
-/// A stretch of a thread's time, less its stack.
+/// A span of a thread's time, without a stack.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Stretch {
-    /// The thread.
+pub(super) struct ThreadSpan {
     pub(super) thread: ThreadId,
     /// Start, CLOCK_MONOTONIC.
     pub(super) start_ns: u64,
-    /// Length.
     pub(super) weight_ns: u64,
     /// Ticks that it stands for.
     pub(super) ticks: u32,
-    /// How the stack was come by.
+    /// Capture method.
     pub(super) capture: Capture,
-    /// The thread's state.
     pub(super) state: ThreadState,
-    /// The system call that it slept in.
+    /// Number of the system call that it slept in.
     pub(super) syscall: Option<u32>,
-    /// Whether it held the GIL.
     pub(super) gil: Gil,
-    /// Who held it.
+    /// The other thread that held the GIL.
     pub(super) gil_holder: Option<ThreadId>,
-    /// CPU time.
+    /// CPU time, ns.
     pub(super) run_ns: u64,
-    /// Time in the run queue.
+    /// Time in the run queue, ns.
     pub(super) queue_ns: u64,
 }
 
 /// A fresh capture.
 #[derive(Debug)]
 pub(super) struct RawSample {
-    /// Its time.
-    pub(super) stretch: Stretch,
-    /// The process.
+    pub(super) span: ThreadSpan,
     pub(super) process: ProcessId,
-    /// What it shares with the tracer.
     pub(super) shared: Arc<ThreadShared>,
-    /// Time slices that the thread had had (schedstat).
+    /// Time slices of the thread so far (schedstat).
     pub(super) slices: u64,
-    /// When its memory was read, CLOCK_MONOTONIC; 0 where nothing was read along with it.
+    /// When watched memory was read, CLOCK_MONOTONIC; 0 if none was.
     pub(super) read_ns: u64,
-    /// Its Python thread state; 0 where it has none.
+    /// Address of its Python thread state; 0 if it has none.
     pub(super) python_state: u64,
-    /// Registers; all of them where it was stopped, two where it slept, none where native frames were not read.
+    /// All registers if it was stopped, two if it slept, none if native frames are not read.
     pub(super) registers: Option<Registers>,
-    /// Copied memory: its stack, and Python state.
+    /// Copied memory: native stack and Python state.
     pub(super) snapshot: SnapshotMemory,
     /// Python frames, leaf first, as addresses.
     pub(super) python: PythonStack,
     /// Copied code objects of those frames.
     pub(super) codes: SnapshotMemory,
-    /// When it was read, CLOCK_MONOTONIC, if the interpreter was not known then; else 0.
+    /// When it was captured, CLOCK_MONOTONIC, if the interpreter was not known then; else 0.
     pub(super) python_pending_ns: u64,
-    /// Why the Python frames end early, if they do.
+    /// Why the Python frames are truncated, if they are.
     pub(super) python_partial: Option<Partial>,
-    /// Why nothing was read, if nothing was.
+    /// Why the capture failed, if it did.
     pub(super) failure: Option<Partial>,
 }
 
-/// A Python stack that another library read whole: Pythons older than 3.10.
+/// A Python stack with resolved names, from the fallback for Pythons older than 3.10.
 #[derive(Debug)]
 pub(super) struct NamedStack {
     /// Function, file and line, leaf first.
     pub(super) frames: Vec<(String, String, u32)>,
-    /// The interpreter's version.
     pub(super) version: PythonVersion,
-    /// Whether the thread held the GIL.
     pub(super) gil: Gil,
-    /// What the kernel said of the thread when the stack was read.
+    /// The thread's schedstat when the stack was read.
     pub(super) scheduled: SchedStat,
-    /// Its state then.
     pub(super) state: ThreadState,
-    /// The system call that it was in.
+    /// Number of the system call that it was in.
     pub(super) syscall: Option<u32>,
 }
 
 /// From the tracer to the worker, in order.
 #[derive(Debug)]
 pub(super) enum Message {
-    /// A process is seen for the first time, or its facts changed. Ids count up from 0.
+    /// A new process, or changed facts about a known one. Ids count up from 0.
     Process(ProcessId, Box<ProcessInfo>),
-    /// The process runs another program now (exec), or its interpreter was found: caches about it are void.
+    /// The process has called exec, or its interpreter was found: caches about it are invalid.
     Image(ProcessId, Option<Arc<Interpreter>>),
-    /// A thread is seen for the first time, or its facts changed. Ids count up from 0.
+    /// A new thread, or changed facts about a known one. Ids count up from 0.
     Thread(ThreadId, Box<ThreadInfo>),
     /// A fresh capture.
     Sample(Box<RawSample>),
-    /// A stack without native frames that was read by name.
-    Named(Stretch, Box<NamedStack>),
-    /// Time in which the thread kept the stack of its last capture, or was not read.
-    Span(Stretch, Option<Partial>),
-    /// The thread is gone: its last stack is not needed any more.
+    /// A stack of the fallback, without native frames.
+    Named(ThreadSpan, Box<NamedStack>),
+    /// Time in which the thread kept the stack of its last capture (`None`), or was not captured.
+    Span(ThreadSpan, Option<Partial>),
+    /// The thread has exited: its last stack is not needed any more.
     ThreadGone(ThreadId),
-    /// The process is gone.
     ProcessGone(ProcessId),
-    /// A second is over: write it down.
+    /// The end of a segment: write it.
     Flush(Box<FlushFacts>),
 }
 
-/// What belongs to a segment and is no sample.
+/// Facts of a segment besides its samples.
 #[derive(Debug)]
 pub(super) struct FlushFacts {
-    /// First moment of the segment.
+    /// Start and end of the segment, CLOCK_MONOTONIC.
     pub(super) start_ns: u64,
-    /// Last moment of the segment.
     pub(super) end_ns: u64,
-    /// The sampler's figures over it.
     pub(super) quality: Quality,
-    /// What was lost in it.
     pub(super) losses: Vec<Loss>,
-    /// Whether it is the last one.
+    /// Whether it is the last segment.
     pub(super) last: bool,
 }
 

@@ -1,31 +1,33 @@
 //! When to poll.
 //!
-//! Time is cut into strata of one period; each is polled once, at a random moment within it. A fixed distance would lock
-//! on to training steps of a multiple of it; a random moment in every stratum cannot, and each poll stands for exactly its
-//! stratum. A poll that is late by less than a period (or half a millisecond) still is its stratum's; one that comes later stands for the strata that
-//! went by, too, so shares stay right under load. The time that threads are stopped because of a poll is theirs besides; the strata
-//! that follow are shorter by it, so that as many polls come to a second.
+//! Time is divided into strata of one period; each stratum has one poll, at a random time in it. A
+//! fixed interval would lock on to training steps that are a multiple of it; a random time in each
+//! stratum cannot, and each poll stands for exactly its stratum. A poll that is late by less than a
+//! period (or half a millisecond) still stands for its own stratum; a later poll also stands for
+//! the strata that it missed, so shares stay correct under load. The time for which a poll stops
+//! threads belongs to no stratum; the next strata are shorter by it, so that the poll rate stays
+//! the same.
 
-/// A thread that sleeps to a moment wakes up so much later on a virtual machine, at any rate of polls.
+/// Usual wake-up delay of a sleeping thread on a virtual machine, ns.
 const PROMPT_NS: u64 = 200_000;
-/// Polls that are late by less are caught up with one after the other, at the highest rates too.
+/// Polls that are late by less than this miss no stratum, ns: at high rates they follow at once.
 const SLACK_NS: u64 = 500_000;
 
 /// One poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tick {
-    /// Start of the time that it stands for, CLOCK_MONOTONIC.
+    /// Start of the interval that it stands for, CLOCK_MONOTONIC.
     pub(super) start_ns: u64,
-    /// End of that time.
+    /// End of that interval.
     pub(super) end_ns: u64,
-    /// Whether it began more than half a period after its moment, and not just as soon as a thread wakes up.
+    /// Whether it began more than half a period after its due time, and later than a usual wake-up.
     pub(super) late: bool,
-    /// Strata that went by without a poll of their own.
+    /// Strata without a poll of their own that it also stands for.
     pub(super) missed: u64,
 }
 
 impl Tick {
-    /// The length of the time that it stands for, ns.
+    /// Length of the interval that it stands for, ns.
     pub(super) fn weight_ns(&self) -> u64 {
         self.end_ns - self.start_ns
     }
@@ -36,10 +38,10 @@ impl Tick {
 pub(super) struct Schedule {
     period_ns: u64,
     stratum_ns: u64,
-    moment_ns: u64,
-    /// Length of the stratum that comes next: a period, or less.
+    due_ns: u64,
+    /// Length of the next stratum: a period, or less.
     length_ns: u64,
-    /// Time that stops took and that strata have not been shortened by yet.
+    /// Time of stops by which strata were not shortened yet.
     behind_ns: u64,
     random: u64,
 }
@@ -51,35 +53,35 @@ impl Schedule {
         let mut schedule = Self {
             period_ns,
             stratum_ns: start_ns,
-            moment_ns: start_ns,
+            due_ns: start_ns,
             length_ns: period_ns,
             behind_ns: 0,
             random: seed | 1,
         };
         schedule.draw();
-        // The first poll comes at once: a user who attaches wants to see something.
-        schedule.moment_ns = start_ns;
+        // The first poll is immediate: a user who attaches wants a result soon.
+        schedule.due_ns = start_ns;
         schedule
     }
 
-    /// The nominal distance of polls, ns.
+    /// Nominal time between polls, ns.
     pub(super) fn period_ns(&self) -> u64 {
         self.period_ns
     }
 
-    /// Start of the time that no poll stands for yet, CLOCK_MONOTONIC.
+    /// Start of the next stratum, CLOCK_MONOTONIC.
     pub(super) fn stratum_ns(&self) -> u64 {
         self.stratum_ns
     }
 
-    /// The moment of the next poll.
+    /// When the next poll is due, CLOCK_MONOTONIC.
     pub(super) fn next_ns(&self) -> u64 {
-        self.moment_ns
+        self.due_ns
     }
 
-    /// Takes the next poll, which begins at `now_ns`, and plans the one after it.
+    /// Takes the next poll, which begins at `now_ns`, and schedules the one after it.
     pub(super) fn take(&mut self, now_ns: u64) -> Tick {
-        let late_ns = now_ns.saturating_sub(self.moment_ns);
+        let late_ns = now_ns.saturating_sub(self.due_ns);
         let late = late_ns > (self.period_ns / 2).max(PROMPT_NS);
         let start_ns = self.stratum_ns;
         let missed = match late_ns < SLACK_NS {
@@ -97,24 +99,25 @@ impl Schedule {
         }
     }
 
-    /// Puts all that is to come off by `by_ns`: for that long threads were stopped because of the poll before.
+    /// Delays all further polls by `by_ns`, the time for which the last poll stopped threads.
     ///
-    /// Such time is no part of any stratum. It begins at a poll, so no other poll would fall into it as often as into the rest,
-    /// and running threads, which alone are stopped, would seem to run for less than they do.
-    pub(super) fn put_off(&mut self, by_ns: u64) {
+    /// That time belongs to no stratum. It begins at a poll, so another poll would fall into it
+    /// less often than into other time, and running threads, the only ones that are stopped, would
+    /// be underestimated.
+    pub(super) fn delay(&mut self, by_ns: u64) {
         self.stratum_ns += by_ns;
-        self.moment_ns += by_ns;
+        self.due_ns += by_ns;
         self.behind_ns += by_ns;
     }
 
-    /// Periods that went by unsampled, since stops took them, since this was asked last.
-    pub(super) fn take_lost(&mut self) -> u64 {
+    /// Periods lost to stops since the last call.
+    pub(super) fn take_missed_periods(&mut self) -> u64 {
         let lost = self.behind_ns / self.period_ns;
         self.behind_ns %= self.period_ns;
         lost
     }
 
-    /// Begins anew at `now_ns`: what lies between stays unsampled.
+    /// Restarts at `now_ns`: the time in between is not sampled.
     pub(super) fn restart(&mut self, now_ns: u64) {
         self.stratum_ns = now_ns;
         self.behind_ns = 0;
@@ -122,15 +125,15 @@ impl Schedule {
     }
 
     fn draw(&mut self) {
-        // xorshift64: any generator will do that has no period near that of a training loop.
+        // xorshift64: any generator whose period is far from that of a training loop will do.
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
-        // Before its moment is drawn: a poll that stands for its stratum's length is right whatever that is.
+        // Before the due time is drawn, so that the poll stands for the shortened stratum.
         let shorter_ns = self.behind_ns.min(self.period_ns / 2);
         self.behind_ns -= shorter_ns;
         self.length_ns = self.period_ns - shorter_ns;
-        self.moment_ns = self.stratum_ns + self.random % self.length_ns;
+        self.due_ns = self.stratum_ns + self.random % self.length_ns;
     }
 }
 
@@ -143,7 +146,7 @@ mod tests {
         let mut schedule = Schedule::new(1000.0, 0, 7);
         let tick = schedule.take(0);
         let planned = schedule.next_ns();
-        schedule.put_off(5_500_000);
+        schedule.delay(5_500_000);
         assert_eq!(schedule.next_ns(), planned + 5_500_000);
         let next = schedule.take(schedule.next_ns());
         assert_eq!(next.start_ns, tick.end_ns + 5_500_000);
@@ -180,8 +183,9 @@ mod tests {
         assert_eq!(schedule.take(schedule.next_ns()).start_ns, end_ns);
     }
 
-    /// Polls of `take_ns` in a second of a schedule of 1,000 Hz, each begun `wake_ns` after its moment or when the one before is
-    /// over; every poll's stops take `stop_ns`. Also how long all strata are.
+    /// Simulates a second at 1,000 Hz: polls take `take_ns` and their stops `stop_ns`; each begins
+    /// `wake_ns` after it is due, or when the previous one ends. Returns the number of polls, and
+    /// the length of all strata.
     fn polls_in_a_second(wake_ns: u64, take_ns: u64, stop_ns: u64) -> (u64, u64) {
         let mut schedule = Schedule::new(1000.0, 0, 7);
         let (mut now_ns, mut polls, mut weight_ns) = (0, 0, 0);
@@ -190,7 +194,7 @@ mod tests {
             let tick = schedule.take(now_ns);
             polls += 1;
             weight_ns += tick.weight_ns();
-            schedule.put_off(stop_ns);
+            schedule.delay(stop_ns);
             now_ns += take_ns + stop_ns;
         }
         (polls, weight_ns)
@@ -219,10 +223,16 @@ mod tests {
                 "{stop_ns}: {weight_ns}"
             );
         }
-        // What cannot be caught up with is lost, and said so.
+        // Periods that cannot be caught up with are counted as lost.
         let mut schedule = Schedule::new(1000.0, 0, 7);
         schedule.take(0);
-        schedule.put_off(2_300_000);
-        assert_eq!((schedule.take_lost(), schedule.take_lost()), (2, 0));
+        schedule.delay(2_300_000);
+        assert_eq!(
+            (
+                schedule.take_missed_periods(),
+                schedule.take_missed_periods()
+            ),
+            (2, 0)
+        );
     }
 }

@@ -6,8 +6,8 @@
 use super::control::Control;
 use super::fallback::Fallback;
 use super::keeper::{Keeper, is_own_child};
-use super::look::LookFacts;
 use super::outbox::Outbox;
+use super::snapshot::SnapshotFacts;
 use super::tracer::Tracer;
 use super::worker::{Inbox, Worker};
 use crate::gpu::collector::{self, GpuOptions};
@@ -52,7 +52,7 @@ pub struct SessionOptions {
     pub stop_any_child: bool,
     /// Share of a running thread's time that stops may take, 0 to 1; infinity for no limit.
     pub max_stopped: f64,
-    /// Look at every thread once and end ([`Look`](super::look::Look)), rather than go on at a rate.
+    /// Look at every thread once and end ([`Look`](super::snapshot::Look)), rather than go on at a rate.
     pub once: bool,
     /// Processes that are left alone.
     pub leave_out: Vec<i32>,
@@ -129,12 +129,12 @@ pub struct Session {
     worker: OwnThread,
     writer: OwnThread,
     others: [OwnThread; 2],
-    look: Receiver<LookFacts>,
+    look: Receiver<SnapshotFacts>,
 }
 
 impl std::fmt::Debug for Session {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "Session({:?})", self.control.shown())
+        write!(formatter, "Session({:?})", self.control.figures())
     }
 }
 
@@ -170,7 +170,7 @@ impl Session {
         let (event_sender, events) = unbounded();
         let (segment_sender, segments) = bounded(SEGMENTS);
         let mut keeper = Keeper::new(root_pid, &options, event_sender.clone(), control.clone())?;
-        keeper.look();
+        keeper.poll();
         let launched = is_own_child(root_pid).then_some(root_pid);
         let outbox = Outbox::new(message_sender, worker_bell, recycled);
         let (fallback, link) = Fallback::new(
@@ -234,23 +234,23 @@ impl Session {
 
     /// What was found at the one look of a session that looks once, when all threads were read; `None` if that takes longer than
     /// `patience`, or never comes.
-    pub(super) fn looked(&self, patience: Duration) -> Option<LookFacts> {
+    pub(super) fn snapshot_facts(&self, patience: Duration) -> Option<SnapshotFacts> {
         self.look.recv_timeout(patience).ok()
     }
 
     /// Where the recording stands.
     pub fn progress(&self) -> ProgressSnapshot {
-        let shown = self.control.shown();
+        let figures = self.control.figures();
         let elapsed = self.started.elapsed();
         ProgressSnapshot {
             elapsed,
-            ticks: shown.ticks,
-            samples: shown.samples,
-            rate_hz: shown.ticks as f64 / elapsed.as_secs_f64().max(1e-3),
-            threads: shown.threads,
-            processes: shown.processes,
-            stopped_share: shown.stopped_share,
-            over_budget: shown.limiting,
+            ticks: figures.ticks,
+            samples: figures.samples,
+            rate_hz: figures.ticks as f64 / elapsed.as_secs_f64().max(1e-3),
+            threads: figures.threads,
+            processes: figures.processes,
+            stopped_share: figures.stopped_share,
+            over_budget: figures.limiting,
         }
     }
 

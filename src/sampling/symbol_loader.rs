@@ -1,5 +1,6 @@
-//! Symbols off the sampling path: a thread reads a module's table when the first frame in it is seen. Names come from it, and
-//! the unwinder's way through code without unwind information.
+//! Loads symbols off the sampling path: a thread reads a module's symbol table when the first frame
+//! in the module is seen. The table gives function names, and function bounds to the unwinder where
+//! there is no unwind information.
 
 use crate::model::ids::ModuleId;
 use crate::native::modules::Module;
@@ -9,7 +10,7 @@ use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Modules whose symbols were asked for.
+/// The loader thread and the modules whose symbols were requested.
 #[derive(Debug)]
 pub(super) struct SymbolLoader {
     requests: Sender<Arc<Module>>,
@@ -19,15 +20,15 @@ pub(super) struct SymbolLoader {
 }
 
 impl SymbolLoader {
-    /// `behind` others, where names may come later than samples; else somebody waits for them.
+    /// `behind`: the thread runs at low priority, because names may arrive later than samples.
     pub(super) fn start(behind: bool) -> Self {
         let (requests, incoming) = unbounded::<Arc<Module>>();
         let (outgoing, loaded) = unbounded();
-        // Without the thread every lookup says "not yet": names are missing, samples are not.
+        // Without the thread every lookup reports "not loaded": names are missing, samples are not.
         let _ = std::thread::Builder::new()
             .name("torchspy-syms".to_owned())
             .spawn(move || {
-                // A large library's table is a tenth of a second of work.
+                // The table of a large library takes a tenth of a second.
                 if behind {
                     run_behind(15);
                 }
@@ -46,7 +47,7 @@ impl SymbolLoader {
         }
     }
 
-    /// Asks for the symbols of a module, once.
+    /// Requests the symbols of a module, once.
     pub(super) fn request(&mut self, id: ModuleId, module: &Arc<Module>) {
         if self.modules.contains_key(&id) {
             return;
@@ -57,7 +58,7 @@ impl SymbolLoader {
         }
     }
 
-    /// Waits for what is being loaded, for `patience` at most.
+    /// Waits for outstanding requests, for at most `patience`.
     pub(super) fn wait(&mut self, patience: Duration) {
         let deadline = Instant::now() + patience;
         while self.outstanding > 0 && self.loaded.recv_deadline(deadline).is_ok() {
@@ -65,14 +66,14 @@ impl SymbolLoader {
         }
     }
 
-    /// Whether the symbols are asked for and not there yet.
+    /// Whether the symbols were requested and are not loaded yet.
     pub(super) fn is_awaited(&self, id: ModuleId) -> bool {
         self.modules
             .get(&id)
             .is_some_and(|module| module.symbols_if_loaded().is_none())
     }
 
-    /// The symbol around an address of a module's file: start, end and mangled name.
+    /// The symbol that contains an address of a module's file: start, end and mangled name.
     pub(super) fn lookup(&self, id: ModuleId, address: u64) -> Option<(u64, u64, String)> {
         let symbol = self
             .modules

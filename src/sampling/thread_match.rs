@@ -1,28 +1,30 @@
-//! Which OS thread each Python thread state belongs to.
+//! Matches Python thread states to OS threads.
 
 use crate::python::threads::PythonThread;
 use rustc_hash::FxHashMap;
 
-/// What is known of an OS thread.
+/// An OS thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OsThread {
-    /// Its tid as torchspy sees it.
+    /// Its tid in torchspy's pid namespace.
     pub(super) tid: i32,
-    /// Its tid as it sees itself (the innermost pid namespace).
+    /// Its tid in its own, the innermost pid namespace.
     pub(super) inner_tid: i32,
-    /// Its stack pointer when it was last seen; 0 while unknown.
+    /// Its stack pointer at the last capture; 0 while unknown.
     pub(super) stack_pointer: u64,
 }
 
-/// A thread's own block (`pthread_self`) lies at the top of the stack that glibc maps for it, so it is the first block above
-/// the stack pointer. Stacks are not larger than this.
+/// Largest stack, bytes. A thread's control block (`pthread_self`) lies at the top of the stack
+/// that glibc maps for it, so it is the first block above the stack pointer.
 const MAX_STACK_BYTES: u64 = 1 << 30;
 
-/// Thread state addresses by tid. By `native_thread_id` where it is known; else by where the stacks lie, and the one that is left
-/// is the main thread, whose block is not on its stack.
+/// Thread state addresses by tid: by `native_thread_id` where it is known, else by the stack
+/// addresses. A single unmatched state belongs to the main thread, whose control block is not on
+/// its stack.
 ///
-/// A thread has a state in each interpreter that it runs code of. Another of the same interpreter is that of a thread that it is
-/// just starting: until that runs, its state bears the id of whoever made it (3.10 and 3.11: new_threadstate and init_threadstate in
+/// A thread has a state in each interpreter that it runs code of. A second state of the same
+/// interpreter belongs to a thread that this one is just starting: until the new thread runs, its
+/// state has the id of its creator (3.10 and 3.11: new_threadstate and init_threadstate in
 /// Python/pystate.c).
 pub(super) fn match_threads(
     python: &[PythonThread],
@@ -59,7 +61,7 @@ pub(super) fn match_threads(
             .filter_map(|os| Some((pthread.checked_sub(os.stack_pointer)?, os.tid)))
             .filter(|&(distance, _)| distance < MAX_STACK_BYTES)
             .min();
-        // Another thread's block between the two says that this stack is the other's.
+        // With another thread's block in between, the stack belongs to that thread.
         let own = nearest.filter(|&(distance, _)| {
             let between = |other: u64| other < *pthread && other > pthread - distance;
             !python.iter().any(|other| between(other.pthread))

@@ -1,13 +1,13 @@
-//! The thread that traces, and does nothing else. At each tick it does four things, each a part of its own:
+//! The tracer thread. Each tick has four stages, one module each:
 //!
 //! - [`poll`]: asks the kernel which threads ran since the last tick, and where the others sleep;
-//! - [`decide`]: chooses who is captured and how, so that stops stay within their budget;
-//! - [`capture`]: reads sleepers as they are, stops what runs for one read, and resumes it;
-//! - [`account`]: a ledger for each thread, of what its samples stand for.
+//! - [`decide`]: chooses which threads are captured and how, so that stops stay within their
+//!   budget;
+//! - [`capture`]: reads sleeping threads without a stop; stops, reads and resumes running threads;
+//! - [`account`]: a ledger per thread that charges each tick to exactly one sample.
 
 mod account;
 mod capture;
-mod crowd;
 mod decide;
 mod events;
 mod gil;
@@ -15,11 +15,12 @@ mod listing;
 mod once;
 mod outcomes;
 mod poll;
-mod precedence;
+mod priority;
 mod process;
 mod spare;
 mod thread;
 mod tick;
+mod wake_cpu;
 
 use super::control::Control;
 use super::keeper::KeeperEvent;
@@ -34,24 +35,24 @@ use crate::os::clock::{monotonic_ns, own_cpu_ns, sleep_until, wake_precisely};
 use crate::os::new_pids::NewestPid;
 use crate::os::stop::block_child_signals;
 use crate::os::threads::{SchedStat, ThreadFiles};
-use account::{Charged, Reached};
+use account::{Charged, TimePoint};
 use capture::Capture;
 use crossbeam_channel::Receiver;
 use decide::Decide;
 use poll::Poll;
-use precedence::Event;
+use priority::PriorityEvent;
 use process::TracedProcess;
 use std::sync::Arc;
-use thread::Seen;
+use thread::LastPoll;
 
-/// The first segment, where somebody watches.
+/// Length of the first segment of a live view, ns.
 const FIRST_NS: u64 = 150_000_000;
-/// Longest sleep before it is asked what the rest of torchspy wants.
+/// Longest sleep before events and requests of the other threads are handled, ns.
 const NAP_NS: u64 = 20_000_000;
 
-/// How long the first tick waits for the interpreters of a program that runs already.
+/// How long the first tick waits for interpreter discovery in a program that already runs, ns.
 const ATTACH_NS: u64 = 500_000_000;
-/// How long, at the end, threads are waited for that were asked to stop and have not yet.
+/// How long to wait at the end for outstanding stop requests, ns.
 const LATE_STOPS_NS: u64 = 500_000_000;
 
 /// The tracer's state.
@@ -69,8 +70,8 @@ pub(super) struct Tracer {
     schedule: Schedule,
     /// The longest stop of the tick, ns.
     longest_stop_ns: u64,
-    /// Up to where the polls so far, and the stops of theirs, account for time.
-    reached: Reached,
+    /// Polls so far, and their stops, account for the time up to here.
+    accounted_to: TimePoint,
     quality: Quality,
     segment_start_ns: u64,
     /// When the segment ends.
@@ -78,7 +79,7 @@ pub(super) struct Tracer {
     own_cpu_ns: u64,
     own_queue: (ThreadFiles, SchedStat),
     launched_pid: Option<i32>,
-    /// The newest pid of the machine, and what it was at the last tick.
+    /// The newest pid of the machine, and its value at the last tick.
     newest: (NewestPid, Option<u64>),
 }
 
@@ -112,7 +113,7 @@ impl Tracer {
             next_thread: 0,
             schedule,
             longest_stop_ns: 0,
-            reached: Reached {
+            accounted_to: TimePoint {
                 ns: now_ns,
                 ticks: 0,
             },
@@ -126,16 +127,17 @@ impl Tracer {
         }
     }
 
-    /// Samples until it is told to stop or every process is gone.
+    /// Samples until a stop is requested or every process is gone.
     pub(super) fn run(mut self) {
         block_child_signals();
         wake_precisely();
         self.capture.prepare();
-        self.decide.crowd.prepare();
+        self.decide.wake_cpu.prepare();
         self.wait_for_interpreters();
         let (mut ever, mut ends) = (false, false);
         while !ends {
-            // Polls that are due by then are taken still: the last may stand for long, where torchspy got no CPU.
+            // Polls that are already due are still taken: where torchspy got no CPU, the last one
+            // may stand for a long time.
             ends = self.control.stop_requested();
             self.take_events();
             ever |= !self.processes.is_empty();
@@ -151,33 +153,33 @@ impl Tracer {
                 let tick = self.schedule.take(now_ns);
                 self.tick(tick);
             } else if !ends {
-                self.rest(now_ns);
+                self.wait_for_next_poll(now_ns);
             }
             let now_ns = monotonic_ns();
             if now_ns >= self.flush_ns {
                 self.flush(now_ns, false);
-                self.flush_later(now_ns);
+                self.schedule_flush(now_ns);
             }
         }
-        // What is waited for below is no time that was sampled.
+        // The waits below are not part of the sampled time.
         let end_ns = monotonic_ns();
         self.release_late_stops();
         self.flush(end_ns, true);
         self.outbox.finish();
     }
 
-    fn rest(&mut self, now_ns: u64) {
+    fn wait_for_next_poll(&mut self, now_ns: u64) {
         let until = self.schedule.next_ns().min(now_ns + NAP_NS);
         if self.capture.is_outstanding() {
-            // Short naps, for the same reason as within a tick.
+            // Short sleeps, for the same reason as within a tick.
             Capture::nap(until - now_ns);
-            self.take_late();
+            self.collect_late_stops();
         } else {
             sleep_until(until);
         }
     }
 
-    /// Lets go of everything and waits until the session goes on.
+    /// Resumes all threads and waits until the session continues.
     fn pause(&mut self) {
         let end_ns = monotonic_ns();
         self.release_late_stops();
@@ -186,41 +188,42 @@ impl Tracer {
         while self.control.pause_requested() && !self.control.stop_requested() {
             sleep_until(monotonic_ns() + NAP_NS);
         }
-        let now_ns = self.begin_again();
-        self.flush_later(now_ns);
+        let now_ns = self.restart_sampling();
+        self.schedule_flush(now_ns);
     }
 
-    /// Sampling goes on now: the time since it was last done is nobody's.
-    fn begin_again(&mut self) -> u64 {
+    /// Continues sampling now: the time since the last poll is charged to no sample.
+    fn restart_sampling(&mut self) -> u64 {
         let now_ns = monotonic_ns();
-        let paused_ns = now_ns.saturating_sub(self.reached.ns);
+        let paused_ns = now_ns.saturating_sub(self.accounted_to.ns);
         for process in &mut self.processes {
             process.named_ns = now_ns;
-            process.postpone(self.reached, paused_ns);
+            process.exclude(self.accounted_to, paused_ns);
         }
         self.schedule.restart(now_ns);
-        self.reached.ns += paused_ns;
+        self.accounted_to.ns += paused_ns;
         self.segment_start_ns = now_ns;
         now_ns
     }
 
-    /// A program that runs already is sampled once its interpreter is known, or after a while.
+    /// In a program that already runs, sampling starts once its interpreters are known, or after
+    /// [`ATTACH_NS`].
     fn wait_for_interpreters(&mut self) {
         if self.launched_pid.is_none() {
             let begun_ns = monotonic_ns();
-            self.wait_for(ATTACH_NS, Self::are_settled);
-            self.flush_ns += self.begin_again().saturating_sub(begun_ns);
+            self.wait_for(ATTACH_NS, Self::interpreters_known);
+            self.flush_ns += self.restart_sampling().saturating_sub(begun_ns);
         }
     }
 
-    /// Again a segment from now.
-    fn flush_later(&mut self, now_ns: u64) {
+    /// The next flush is one segment length from now.
+    fn schedule_flush(&mut self, now_ns: u64) {
         self.flush_ns = now_ns + self.options.segment.as_nanos() as u64;
     }
 
-    /// Awaits what was asked to stop and has not yet, for a bounded time.
+    /// Waits for outstanding stop requests, for a bounded time.
     fn release_late_stops(&mut self) {
-        // By the clock: on a loaded machine a short nap takes long.
+        // Bounded by the clock: on a loaded machine a short sleep takes long.
         self.capture.release(monotonic_ns() + LATE_STOPS_NS);
     }
 
@@ -230,8 +233,8 @@ impl Tracer {
         }
     }
 
-    /// Tells the keeper if a process may have been started since the last tick.
-    fn call_keeper(&mut self) {
+    /// Wakes the keeper if a process may have been started since the last tick.
+    fn wake_keeper(&mut self) {
         let newest = self.newest.0.read();
         if newest.is_none() || newest != self.newest.1 {
             self.newest.1 = newest;
@@ -239,8 +242,8 @@ impl Tracer {
         }
     }
 
-    /// Sends a capture.
-    fn hand_on(&mut self, index: usize, at: usize, mut sample: Box<RawSample>) {
+    /// Forwards a capture to the worker.
+    fn forward(&mut self, index: usize, at: usize, mut sample: Box<RawSample>) {
         sample.registers = sample.registers.filter(|_| self.options.native);
         self.flush_reused(index, at, false);
         self.control.show_sample();
@@ -254,14 +257,14 @@ impl Tracer {
         }
         if let Some(dropped) = self.outbox.send(Message::Sample(sample)) {
             self.capture.put_back(dropped);
-            // What it sleeps on with is not known.
-            self.processes[index].threads[at].seen = Seen::Unknown;
+            // The stack was dropped, so later ticks cannot reuse it.
+            self.processes[index].threads[at].last_poll = LastPoll::Unknown;
             self.processes[index].threads[at].captures = 0;
         }
     }
 
-    /// The polled tick is a sample without a stack.
-    fn not_read(&mut self, index: usize, at: usize, why: Partial) {
+    /// Records the polled tick as a sample without a stack.
+    fn record_without_stack(&mut self, index: usize, at: usize, why: Partial) {
         self.flush_reused(index, at, false);
         let thread = &mut self.processes[index].threads[at];
         let mut sample = thread.sample(Charged::default(), Method::Unread);
@@ -269,20 +272,20 @@ impl Tracer {
         self.outbox.span(sample, Some(why));
     }
 
-    /// Sends the reused sample of a thread, up to now if `no_poll_follows`.
+    /// Sends a thread's reused sample, extended to now if `no_poll_follows`.
     fn flush_reused(&mut self, index: usize, at: usize, no_poll_follows: bool) {
         let process = &mut self.processes[index];
         let thread = &mut process.threads[at];
         let was_polled = thread.is_recorded() && !process.by_fallback;
-        let end = (no_poll_follows && was_polled).then_some(self.reached);
+        let end = (no_poll_follows && was_polled).then_some(self.accounted_to);
         if let Some(sample) = thread.take_reused(end) {
             self.outbox.span(sample, None);
         }
     }
 
-    /// Sends what there is of the time up to `end_ns`, and ends the segment.
+    /// Sends all samples up to `end_ns` and ends the segment.
     fn flush(&mut self, end_ns: u64, last: bool) {
-        self.capture.precede(Event::HasWoken);
+        self.capture.update_priority(PriorityEvent::TrainersRead);
         for index in 0..self.processes.len() {
             self.rename_threads(index, false);
             for at in 0..self.processes[index].threads.len() {

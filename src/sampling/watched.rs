@@ -1,10 +1,11 @@
-//! Words that every read of a thread takes along: counters of progress. The worker finds out which, the tracer reads them.
+//! Memory that every capture of a thread includes: progress counters. The worker finds their
+//! addresses, the tracer reads them.
 
 use crate::torch::probe::progress::WatchList;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What is read of a thread, as the worker last said.
+/// The memory to read with a thread, as last published by the worker.
 #[derive(Debug, Default)]
 pub(super) struct Watched {
     generation: AtomicU64,
@@ -12,13 +13,13 @@ pub(super) struct Watched {
 }
 
 impl Watched {
-    /// Says what is to be read from now on.
+    /// Publishes a new list.
     pub(super) fn set(&self, list: WatchList) {
         *self.list.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(list);
         self.generation.fetch_add(1, Ordering::Release);
     }
 
-    /// Another program runs.
+    /// Clears the list after an exec.
     pub(super) fn forget(&self) {
         if self.generation.load(Ordering::Relaxed) != 0 {
             self.set(WatchList::default());
@@ -26,7 +27,7 @@ impl Watched {
     }
 }
 
-/// The tracer's copy, with where each int was when it was last read.
+/// The tracer's copy of the list, with the address of each int at its last read.
 #[derive(Debug, Default)]
 pub(super) struct WatchPlan {
     generation: u64,
@@ -35,7 +36,8 @@ pub(super) struct WatchPlan {
 }
 
 impl WatchPlan {
-    /// Takes over what the worker said. Not to be called while the thread stands: it may wait.
+    /// Copies the list if it has changed. Takes a lock, so it is not called while a thread is
+    /// stopped.
     pub(super) fn refresh(&mut self, watched: &Watched) {
         let generation = watched.generation.load(Ordering::Acquire);
         if generation == self.generation {
@@ -50,7 +52,7 @@ impl WatchPlan {
         self.ints = vec![0; self.list.ints.len()];
     }
 
-    /// Whether the worker has said anything since it was last taken over.
+    /// Whether the worker has published a list since the last [`Self::refresh`].
     pub(super) fn is_behind(&self, watched: &Watched) -> bool {
         watched.generation.load(Ordering::Acquire) != self.generation
     }
@@ -64,12 +66,13 @@ impl WatchPlan {
         &self.list.ranges
     }
 
-    /// Where ints were at the last read: most of them still are.
+    /// Addresses of the ints at the last read: most of them have not moved.
     pub(super) fn last_ints(&self) -> impl Iterator<Item = u64> + '_ {
         self.ints.iter().copied().filter(|&address| address != 0)
     }
 
-    /// Takes in where ints are now: `pointer_at` reads a place. Gives those that were elsewhere before.
+    /// Updates the addresses of the ints: `pointer_at` reads a pointer. Returns the addresses that
+    /// have changed.
     pub(super) fn moved_ints(&mut self, pointer_at: impl Fn(u64) -> Option<u64>) -> Vec<u64> {
         let mut moved = Vec::new();
         for (&place, known) in self.list.ints.iter().zip(&mut self.ints) {

@@ -12,7 +12,7 @@ use super::control::Control;
 use super::fallback::{FallbackLink, Order};
 use super::image::ProcessImage;
 use super::keeper::KeeperEvent;
-use super::raw::{Message, RawSample, Stretch};
+use super::raw::{Message, RawSample, ThreadSpan};
 use super::symbol_loader::SymbolLoader;
 use crate::gpu::feed::LaneFeed;
 use crate::model::code::CodeInfo;
@@ -207,13 +207,13 @@ impl Worker {
                 // The tracer may have ended.
                 let _ = self.recycle.try_send(sample);
             }
-            Message::Named(stretch, stack) => self.take_named(stretch, &stack),
-            Message::Span(stretch, why) => {
+            Message::Named(span, stack) => self.take_named(span, &stack),
+            Message::Span(span, why) => {
                 let stack = match why {
                     Some(why) => self.tables.stacks.intern([Frame::Truncated(why)]),
-                    None => self.last_stacks.get(&stretch.thread).copied().flatten(),
+                    None => self.last_stacks.get(&span.thread).copied().flatten(),
                 };
-                self.push(stretch, stack);
+                self.push(span, stack);
             }
             Message::ThreadGone(id) => {
                 self.last_stacks.remove(&id);
@@ -233,25 +233,23 @@ impl Worker {
         }
     }
 
-    fn push(&mut self, stretch: Stretch, stack: Option<StackId>) {
-        if let Some(thread) = self.tables.threads.get_mut(&stretch.thread) {
-            thread.last_seen_ns = thread
-                .last_seen_ns
-                .max(stretch.start_ns + stretch.weight_ns);
+    fn push(&mut self, span: ThreadSpan, stack: Option<StackId>) {
+        if let Some(thread) = self.tables.threads.get_mut(&span.thread) {
+            thread.last_seen_ns = thread.last_seen_ns.max(span.start_ns + span.weight_ns);
         }
         self.samples.push(Sample {
-            thread: stretch.thread,
+            thread: span.thread,
             stack,
-            start_ns: stretch.start_ns,
-            weight_ns: stretch.weight_ns,
-            ticks: stretch.ticks,
-            capture: stretch.capture,
-            state: stretch.state,
-            syscall: stretch.syscall,
-            gil: stretch.gil,
-            gil_holder: stretch.gil_holder,
-            run_ns: stretch.run_ns,
-            queue_ns: stretch.queue_ns,
+            start_ns: span.start_ns,
+            weight_ns: span.weight_ns,
+            ticks: span.ticks,
+            capture: span.capture,
+            state: span.state,
+            syscall: span.syscall,
+            gil: span.gil,
+            gil_holder: span.gil_holder,
+            run_ns: span.run_ns,
+            queue_ns: span.queue_ns,
         });
     }
 }

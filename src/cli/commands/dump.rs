@@ -23,8 +23,8 @@ use crate::report::dump::moved::render_moved;
 use crate::report::dump::text::render_dump;
 use crate::report::label::counted;
 use crate::sampling::inspect::inspect_all;
-use crate::sampling::look::{Look, LookFacts, look};
 use crate::sampling::session::{SEGMENT, SessionError, SessionOptions};
+use crate::sampling::snapshot::{Snapshot, SnapshotFacts, take_snapshot};
 use nix::sys::signal::Signal;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -170,7 +170,7 @@ fn look_once(plan: &DumpPlan) -> Result<(Dump, Option<SessionError>), Failure> {
         let may_stop = access::try_stop_own_child().is_ok();
         let mut options = options(plan, silent.clone());
         options.nonblocking |= !may_stop;
-        match look(&run, options, PATIENCE) {
+        match take_snapshot(&run, options, PATIENCE) {
             Ok(found) => {
                 dump = worked_out(found, plan, &run);
                 unreached(&mut dump, pids.iter().filter(|pid| !silent.contains(pid)));
@@ -236,7 +236,7 @@ fn pids(plan: &DumpPlan) -> Vec<i32> {
 }
 
 /// What a look says.
-fn worked_out(found: Look, plan: &DumpPlan, run: &RunInfo) -> Dump {
+fn worked_out(found: Snapshot, plan: &DumpPlan, run: &RunInfo) -> Dump {
     let mut dump = Dump {
         wall_ns: run.started_wall_ns,
         ..dump(&resolve_recording(&found.recording))
@@ -267,7 +267,7 @@ fn worked_out(found: Look, plan: &DumpPlan, run: &RunInfo) -> Dump {
 }
 
 /// Processes that replaced their programs during the snapshot.
-fn replaced(facts: &LookFacts) -> impl Iterator<Item = String> {
+fn replaced(facts: &SnapshotFacts) -> impl Iterator<Item = String> {
     let processes = facts.processes.iter().filter(|each| each.execs > 0);
     processes.map(|each| {
         format!(
@@ -298,7 +298,7 @@ fn unreached<'p>(dump: &mut Dump, pids: impl Iterator<Item = &'p i32>) {
 }
 
 /// Time between the first thread that was read and the last.
-fn skew_ns(facts: &LookFacts) -> Option<u64> {
+fn skew_ns(facts: &SnapshotFacts) -> Option<u64> {
     let threads = facts.processes.iter().flat_map(|process| &process.threads);
     let read = threads
         .map(|thread| thread.captured_ns)

@@ -10,7 +10,7 @@ use crate::os::vm_read::ProcessMemory;
 use crate::python::discover::Interpreter;
 use crate::python::locks::LockObject;
 use crate::python::threads::read_threads;
-use crate::sampling::look::{LookedProcess, LookedThread};
+use crate::sampling::snapshot::{SnapshotProcess, SnapshotThread};
 use rustc_hash::FxHashMap;
 
 /// FUTEX_WAIT without its flags, and the value of a glibc lock that others wait for (nptl, lowlevellock.c).
@@ -41,7 +41,7 @@ pub(super) struct Sleeps {
 
 impl Sleeps {
     /// Of the threads of a process those that are in the sleep in which they were looked at. Before anything else is read.
-    pub(super) fn of(pid: i32, threads: &[LookedThread]) -> Self {
+    pub(super) fn of(pid: i32, threads: &[SnapshotThread]) -> Self {
         let sleeps = threads.iter().filter_map(|thread| {
             let files = ThreadFiles::open(pid, thread.tid);
             let scheduled = files.schedstat().ok()?;
@@ -145,7 +145,7 @@ impl Sightings {
 
 /// Tells who holds which lock.
 pub(super) struct Owners<'a> {
-    pub(super) process: &'a LookedProcess,
+    pub(super) process: &'a SnapshotProcess,
     pub(super) memory: &'a ProcessMemory,
     pub(super) sightings: Sightings,
 }

@@ -3,7 +3,7 @@
 
 mod locks;
 
-use super::look::{LookedProcess, LookedThread};
+use super::snapshot::{SnapshotProcess, SnapshotThread};
 use crate::model::dump::{Inspected, InspectedFrame, InspectedThread, Local, Place};
 use crate::model::ids::CodeId;
 use crate::os::redaction::Redaction;
@@ -50,7 +50,7 @@ const COUNTERS: &[&str] = &[
 /// Reads objects of processes that were looked at, and their variables too where `locals` says how their values are shown, for at
 /// most `patience`: a process may have stopped to answer since. Gives those that were done by then, and the pids of the others.
 pub fn inspect_all(
-    processes: Vec<LookedProcess>,
+    processes: Vec<SnapshotProcess>,
     locals: Option<Redaction>,
     patience: Duration,
 ) -> (Vec<Inspected>, Vec<i32>) {
@@ -76,7 +76,7 @@ pub fn inspect_all(
     (done, waiting)
 }
 
-fn inspect(process: &LookedProcess, locals: Option<Redaction>) -> Inspected {
+fn inspect(process: &SnapshotProcess, locals: Option<Redaction>) -> Inspected {
     let memory = ProcessMemory::new(process.pid);
     let threads = process.threads.get(..MAX_THREADS);
     let threads = threads.unwrap_or(&process.threads);
@@ -136,7 +136,7 @@ impl ThreadReader<'_> {
     /// The thread; what its frames tell of locks goes to `sightings`.
     fn thread(
         &mut self,
-        looked: &LookedThread,
+        looked: &SnapshotThread,
         state: u64,
         sleeps_at: Option<u64>,
         sightings: &mut Sightings,

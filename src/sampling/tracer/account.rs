@@ -1,22 +1,23 @@
-//! The account of each thread's time. A ledger knows no process and no clock: it is given what happened, and gives what a sample
-//! stands for.
+//! Accounts for each thread's time. A ledger reads no process and no clock: it receives what
+//! happened in a tick and returns what a sample stands for.
 //!
-//! Every tick of a thread, and the time that stops add to it, is charged exactly once: to the capture of that tick, to a later capture
-//! (deferred), or to the stack that the thread keeps (reused). What is not recorded is left out explicitly.
+//! Every tick of a thread, and the time that stops add to it, is charged exactly once: to the
+//! capture of that tick, to a later capture (deferred), or to the stack that the thread keeps
+//! (reused). Time that is not recorded is discarded explicitly.
 
 use crate::model::sample::ThreadState;
 use crate::sampling::schedule::Tick;
 
-/// Up to where time is accounted for.
+/// A point in sampled time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Reached {
+pub(super) struct TimePoint {
     /// CLOCK_MONOTONIC, ns.
     pub(super) ns: u64,
-    /// Ticks up to then.
+    /// Ticks since sampling began.
     pub(super) ticks: u64,
 }
 
-impl Reached {
+impl TimePoint {
     /// The end of `tick`, which begins here.
     pub(super) fn after(self, tick: Tick) -> Self {
         Self {
@@ -25,8 +26,8 @@ impl Reached {
         }
     }
 
-    /// What lies between here and `earlier`.
-    fn since(self, earlier: Reached) -> Charge {
+    /// Time and ticks from `earlier` to here.
+    fn since(self, earlier: TimePoint) -> Charge {
         Charge {
             weight_ns: self.ns.saturating_sub(earlier.ns),
             ticks: self.ticks.saturating_sub(earlier.ticks) as u32,
@@ -35,7 +36,7 @@ impl Reached {
     }
 }
 
-/// Time of a thread in ticks, and what the scheduler gave it in them.
+/// An amount of a thread's time, and the CPU and run queue time in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Charge {
     /// Length, ns.
@@ -64,16 +65,17 @@ pub(super) struct Charged {
     pub(super) charge: Charge,
 }
 
-/// Deferred time is kept apart by what the thread did in it: a capture of a running thread says nothing about a sleep.
+/// Deferred time is kept apart by thread state: a capture of a running thread does not stand for a
+/// sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Deferred {
     Running,
     Asleep,
 }
 
-/// Where a thread was that keeps its stack.
+/// State of a thread that keeps its stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct KeptIn {
+pub(super) struct KeptState {
     pub(super) state: ThreadState,
     /// The number of the system call.
     pub(super) syscall: Option<u32>,
@@ -82,37 +84,36 @@ pub(super) struct KeptIn {
 /// The account of one thread.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Ledger {
-    reached: Reached,
-    /// The polled tick that is not charged yet, and its start.
+    accounted_to: TimePoint,
+    /// The polled tick that is not charged yet, and its start (CLOCK_MONOTONIC).
     open: Charge,
     open_ns: u64,
-    /// Time since the poll before in which the thread was not polled: the next sample stands for it, too.
+    /// Time since the previous poll in which the thread was not polled: charged to the next sample.
     unpolled: Charge,
     running: Charge,
     asleep: Charge,
-    reused: Option<(KeptIn, Charged)>,
+    reused: Option<(KeptState, Charged)>,
 }
 
 impl Ledger {
-    /// Of a thread whose time counts from `reached` on.
-    pub(super) fn new(reached: Reached) -> Self {
+    /// A ledger of a thread whose time counts from `accounted_to` on.
+    pub(super) fn new(accounted_to: TimePoint) -> Self {
         Self {
-            reached,
+            accounted_to,
             ..Self::default()
         }
     }
 
-    /// Up to where time is accounted for.
-    pub(super) fn reached(&self) -> Reached {
-        self.reached
+    pub(super) fn accounted_to(&self) -> TimePoint {
+        self.accounted_to
     }
 
-    /// The thread is polled in `tick`, which begins at `from`.
-    pub(super) fn poll(&mut self, from: Reached, tick: Tick) {
-        // A poll that failed has charged nothing.
+    /// Opens `tick`, which begins at `from` and in which the thread is polled.
+    pub(super) fn poll(&mut self, from: TimePoint, tick: Tick) {
+        // The previous tick is still open where its poll failed.
         self.unpolled += std::mem::take(&mut self.open);
-        self.unpolled += from.since(self.reached);
-        self.reached = from.after(tick);
+        self.unpolled += from.since(self.accounted_to);
+        self.accounted_to = from.after(tick);
         self.open_ns = tick.start_ns;
         self.open = Charge {
             weight_ns: tick.weight_ns(),
@@ -121,41 +122,42 @@ impl Ledger {
         };
     }
 
-    /// CPU and queue time since the poll before.
-    pub(super) fn ran(&mut self, (run_ns, queue_ns): (u64, u64)) {
+    /// Adds CPU and run queue time since the previous poll, ns.
+    pub(super) fn add_scheduled(&mut self, (run_ns, queue_ns): (u64, u64)) {
         self.open.run_ns += run_ns;
         self.open.queue_ns += queue_ns;
     }
 
-    /// A stop took `took_ns` in which the thread did nothing else: its tick is longer by that.
+    /// Extends the thread's tick by a stop of `took_ns`, in which it did nothing else.
     pub(super) fn stopped_for(&mut self, took_ns: u64) {
         self.open.weight_ns += took_ns;
-        self.reached.ns += took_ns;
+        self.accounted_to.ns += took_ns;
     }
 
-    /// The polled tick is not recorded.
-    pub(super) fn leave_out(&mut self) {
+    /// Discards the polled tick: it is not recorded.
+    pub(super) fn discard(&mut self) {
         self.open = Charge::default();
     }
 
-    /// Nothing is recorded from where the account stands up to `to`.
-    pub(super) fn leave_out_to(&mut self, to: Reached) {
-        self.reached = to;
+    /// Discards all time up to `to` that is not charged yet.
+    pub(super) fn discard_to(&mut self, to: TimePoint) {
+        self.accounted_to = to;
     }
 
-    /// `by_ns` after `from` are not recorded. A thread that was stopped after `from` has taken its part of them already.
-    pub(super) fn postpone(&mut self, from: Reached, by_ns: u64) {
-        self.reached.ns = self.reached.ns.min(from.ns) + by_ns;
+    /// Excludes `by_ns` after `from` from the record. A thread that was stopped after `from` has
+    /// already been charged with its part of them.
+    pub(super) fn exclude(&mut self, from: TimePoint, by_ns: u64) {
+        self.accounted_to.ns = self.accounted_to.ns.min(from.ns) + by_ns;
     }
 
-    /// Defers the polled tick, and what was not polled before it, to the next capture of the same kind.
+    /// Defers the polled tick, and unpolled time before it, to the next capture of the same kind.
     pub(super) fn defer(&mut self, kind: Deferred) {
         let unpolled = std::mem::take(&mut self.unpolled);
         self.defer_tick(kind);
         *self.deferred(kind) += unpolled;
     }
 
-    /// Defers the polled tick alone. What was not polled before it goes to whatever is recorded next.
+    /// Defers only the polled tick. Unpolled time before it is charged to the next sample.
     pub(super) fn defer_tick(&mut self, kind: Deferred) {
         let open = std::mem::take(&mut self.open);
         *self.deferred(kind) += open;
@@ -168,13 +170,13 @@ impl Ledger {
         }
     }
 
-    /// The thread kept its stack in the polled tick, and in what was not polled before it.
-    pub(super) fn reuse(&mut self, kept: KeptIn) {
+    /// Charges the polled tick, and unpolled time before it, to the stack that the thread keeps.
+    pub(super) fn reuse(&mut self, kept: KeptState) {
         let open = std::mem::take(&mut self.open);
         self.reuse_from(self.open_ns, open, kept);
     }
 
-    fn reuse_from(&mut self, start_ns: u64, charge: Charge, kept: KeptIn) {
+    fn reuse_from(&mut self, start_ns: u64, charge: Charge, kept: KeptState) {
         let unpolled = std::mem::take(&mut self.unpolled);
         let begins = Charged {
             start_ns: start_ns.saturating_sub(unpolled.weight_ns),
@@ -185,15 +187,15 @@ impl Ledger {
         reused.charge += unpolled;
     }
 
-    /// Charges the polled tick to a sample, with the time that was not polled before it and, where the sample has a stack, all that was
-    /// deferred to one of its kind.
+    /// Charges the polled tick to a sample, with the unpolled time before it and, where the sample
+    /// has a stack, all time deferred to its kind.
     pub(super) fn charge(&mut self, deferred: Option<Deferred>) -> Charged {
         let start_ns = self.open_ns;
         let open = std::mem::take(&mut self.open);
         self.charge_from(start_ns, open, deferred)
     }
 
-    /// Charges what was deferred to a capture at `now_ns`, which was asked for in an earlier tick.
+    /// Charges deferred time to a capture at `now_ns`, whose stop was requested in an earlier tick.
     pub(super) fn charge_late(&mut self, deferred: Deferred, now_ns: u64) -> Charged {
         self.charge_from(now_ns, Charge::default(), Some(deferred))
     }
@@ -215,53 +217,52 @@ impl Ledger {
         }
     }
 
-    /// Ends the reused sample, if there is one.
-    pub(super) fn take_reused(&mut self) -> Option<(KeptIn, Charged)> {
+    /// Takes the reused sample, if there is one.
+    pub(super) fn take_reused(&mut self) -> Option<(KeptState, Charged)> {
         self.reused.take()
     }
 
-    /// No poll will follow: the thread is taken to have kept its stack up to `end`.
-    pub(super) fn finish(&mut self, end: Reached, kept: KeptIn) {
+    /// No poll will follow: assumes that the thread kept its stack up to `end`.
+    pub(super) fn finish(&mut self, end: TimePoint, kept: KeptState) {
         self.unpolled += std::mem::take(&mut self.open);
-        if end.ns > self.reached.ns {
-            self.unpolled += end.since(self.reached);
-            self.reached = end;
+        if end.ns > self.accounted_to.ns {
+            self.unpolled += end.since(self.accounted_to);
+            self.accounted_to = end;
         }
         if self.unpolled.weight_ns > 0 {
             self.reuse_from(end.ns, Charge::default(), kept);
         }
     }
 
-    /// What was deferred, which no capture will stand for.
+    /// Takes all deferred time: no capture will stand for it.
     pub(super) fn take_deferred(&mut self) -> Charge {
         let mut deferred = std::mem::take(&mut self.running);
         deferred += std::mem::take(&mut self.asleep);
         deferred
     }
 
-    /// Whether time is deferred.
     pub(super) fn has_deferred(&self) -> bool {
         self.running.weight_ns + self.asleep.weight_ns > 0
     }
 
-    /// Ticks and time in which the thread ran and was not captured.
+    /// Deferred time in which the thread ran.
     pub(super) fn deferred_running(&self) -> Charge {
         self.running
     }
 
-    /// Ticks in which it slept and could not be read.
+    /// Deferred ticks in which the thread slept.
     pub(super) fn deferred_sleeps(&self) -> u32 {
         self.asleep.ticks
     }
 
-    /// Time before the polled tick in which it was not polled, ns.
+    /// Time before the polled tick in which the thread was not polled, ns.
     pub(super) fn unpolled_ns(&self) -> u64 {
         self.unpolled.weight_ns
     }
 
-    /// Begins anew at `now`, for a snapshot: no sample stands for the time before it.
-    pub(super) fn restart(&mut self, now: Reached) {
-        self.reached = now;
+    /// Restarts at `now`, for a snapshot: no sample stands for the time before.
+    pub(super) fn restart(&mut self, now: TimePoint) {
+        self.accounted_to = now;
         self.unpolled = Charge::default();
         for deferred in [&mut self.running, &mut self.asleep] {
             deferred.weight_ns = deferred.weight_ns.min(1);

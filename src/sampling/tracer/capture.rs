@@ -1,13 +1,14 @@
-//! Capture: threads are read as they sleep or run, or are stopped for it, one after the other; what stops late is read then.
+//! Capture: reads threads while they sleep or run, or stops them one after the other; a thread that
+//! stops late is read when it does.
 //!
-//! What is to be captured was decided before, and what a capture stands for is charged afterwards.
+//! [`super::decide`] chooses what to capture, and [`super::account`] charges time to the captures.
 
 use super::gil::{GilHolder, gil_holders, holds_gil, other_holder};
 use super::poll::Candidate;
-use super::precedence::{Event, Precedence};
+use super::priority::{PriorityEvent, TracerPriority};
 use super::process::TracedProcess;
-use super::spare::{MAX_SPARE, SpareSamples};
-use super::thread::{Seen, TracedThread};
+use super::spare::{MAX_SPARE, SamplePool};
+use super::thread::{LastPoll, TracedThread};
 use crate::arch::system_calls::{Sysno, number};
 use crate::memory::ReadError;
 use crate::model::frame::Partial;
@@ -26,7 +27,8 @@ use crate::sampling::session::SessionOptions;
 use crate::sampling::stops::{LateStops, NAP, Outcome, Request, SHORT_NAP, Wait};
 use std::time::Duration;
 
-/// System calls during which a thread may hold its process's mmap lock for writing: reading memory would block.
+/// System calls during which a thread may hold its process's mmap lock for writing: a read of its
+/// memory would block.
 const MMAP_LOCKERS: [u32; 7] = [
     number(Sysno::mmap),
     number(Sysno::mprotect),
@@ -43,42 +45,42 @@ pub(super) struct Capture {
     native: bool,
     once: bool,
     buffers: Buffers,
-    spare: SpareSamples,
+    spare: SamplePool,
     late: LateStops,
     ahead: Ahead,
-    precedence: Precedence<InFront>,
+    priority: TracerPriority<InFront>,
 }
 
-/// What came of reading a sleeper.
+/// Result of reading a sleeper.
 pub(super) enum Asleep {
-    /// It was read, and slept on.
+    /// It slept during the whole read.
     Read(Box<RawSample>),
-    /// It woke while it was read.
+    /// It woke during the read.
     Woke,
-    /// A first thread that is dead while others live.
+    /// It is a dead first thread of a process with living threads.
     Dead,
-    NotRead(Partial),
+    NotCaptured(Partial),
 }
 
-/// What came of one stop.
-pub(super) struct Attempt {
+/// Result of one stop.
+pub(super) struct StopAttempt {
     pub(super) candidate: Candidate,
     pub(super) outcome: Outcome,
-    /// What was read; nothing unless the outcome is that it was resumed.
+    /// Empty unless the outcome is [`Outcome::Resumed`].
     pub(super) sample: Box<RawSample>,
     /// The buffer for its stack.
     stack: Vec<u8>,
-    /// For how long the thread was dealt with, ns: stopped, or waiting for a CPU or in the kernel to be.
+    /// Time from the request to the resume or the timeout, ns.
     pub(super) took_ns: u64,
     pub(super) ending: Option<Ending>,
-    /// Who held the GIL while it was stopped, where each thread is read once: stacks and holders are shown side by side then.
+    /// GIL holders while it was stopped, in a snapshot: that shows stacks and holders together.
     pub(super) holders: Option<Vec<GilHolder>>,
 }
 
-/// A stop that was asked for in an earlier tick, and its thread, which runs again.
+/// A capture from a stop that was requested in an earlier tick; its thread runs again.
 pub(super) struct LateCapture {
     pub(super) sample: Box<RawSample>,
-    /// Who held the GIL while it was stopped.
+    /// GIL holders while it was stopped.
     pub(super) holders: Vec<GilHolder>,
     pub(super) ending: Option<Ending>,
     pub(super) stop_ns: u64,
@@ -90,73 +92,73 @@ impl Capture {
             native: options.native,
             once: options.once,
             buffers: Buffers::default(),
-            spare: SpareSamples::default(),
+            spare: SamplePool::default(),
             late: LateStops::default(),
             ahead: Ahead::default(),
-            precedence: Precedence::default(),
+            priority: TracerPriority::default(),
         }
     }
 
-    /// Finds out what priority the calling thread, which is the one that traces, may have.
+    /// Finds out which priority the calling thread, the tracer, may take.
     pub(super) fn prepare(&mut self) {
         self.ahead = Ahead::prepare();
     }
 
-    /// Runs before all others, or as they do, as what happens requires.
-    pub(super) fn precede(&mut self, event: Event) {
-        self.precedence.on(event, || self.ahead.stand_in_front());
+    /// Raises or restores the tracer's priority as `event` requires.
+    pub(super) fn update_priority(&mut self, event: PriorityEvent) {
+        self.priority.on(event, || self.ahead.stand_in_front());
     }
 
-    /// Whether a thread was asked to stop and has not been collected.
+    /// Whether a stop request has not been answered or collected.
     pub(super) fn is_outstanding(&self) -> bool {
         !self.late.is_empty()
     }
 
-    /// Whether one of this process was. Nothing of it is seized then.
+    /// The same for one process. None of its threads is seized then.
     pub(super) fn is_outstanding_of(&self, leader: i32) -> bool {
-        self.late.has_of(leader)
+        self.late.has_process(leader)
     }
 
-    /// Whether this thread may still stop for us, or is stopped and was not collected yet.
-    pub(super) fn awaits(&self, tid: i32) -> bool {
+    /// Whether a stop request to this thread has not been answered or collected.
+    pub(super) fn awaits_stop(&self, tid: i32) -> bool {
         self.late.contains(tid)
     }
 
-    /// Waits up to `left_ns` for threads that were asked to stop, but no longer than a nap: it bounds by how much the measured stop may
-    /// exceed the true one.
+    /// Waits up to `left_ns`, and at most [`NAP`], for outstanding stops. The limit bounds by how
+    /// much the measured stop may exceed the true one.
     pub(super) fn nap(left_ns: u64) {
         wait_for_any_stop(Duration::from_nanos(left_ns.max(1)).min(NAP));
     }
 
     /// Threads that were asked to stop in an earlier tick and are stopped by now.
-    pub(super) fn arrived(&mut self) -> Vec<StoppedThread> {
-        self.late.arrived()
+    pub(super) fn stopped_late(&mut self) -> Vec<StoppedThread> {
+        self.late.stopped_late()
     }
 
-    /// Lets a thread run on that need not be read.
+    /// Resumes a thread that need not be read.
     pub(super) fn resume(&mut self, stopped: StoppedThread) {
         self.late.resume(stopped);
     }
 
-    /// Waits up to `deadline_ns` for threads that were asked to stop and have not yet: none may be left behind stopped. If torchspy
-    /// ends before they stop, the kernel lets them go.
+    /// Waits up to `deadline_ns` for outstanding stops: no thread may stay stopped. If torchspy
+    /// ends before they stop, the kernel releases them.
     pub(super) fn release(&mut self, deadline_ns: u64) {
         while self.is_outstanding() && monotonic_ns() < deadline_ns {
             wait_for_any_stop(Duration::from_millis(5));
-            for stopped in self.late.arrived() {
+            for stopped in self.late.stopped_late() {
                 self.late.resume(stopped);
             }
         }
-        self.precede(Event::LetGo);
+        self.update_priority(PriorityEvent::Released);
     }
 
-    /// Takes back a sample that the worker is done with.
+    /// Reclaims a sample that the worker has finished with.
     pub(super) fn recycle(&mut self, mut sample: Box<RawSample>) {
         self.buffers.reclaim(&mut sample);
         self.spare.0.push(sample);
     }
 
-    /// Takes back a sample that is not used.
+    /// Reclaims an unused sample.
     pub(super) fn put_back(&mut self, mut sample: Box<RawSample>) {
         self.buffers.reclaim(&mut sample);
         if self.spare.0.len() < MAX_SPARE {
@@ -164,7 +166,8 @@ impl Capture {
         }
     }
 
-    /// Reads a sleeper as it is and checks that it slept on: its `scheduled` is the same before and after.
+    /// Reads a sleeper without a stop and checks that it slept on: its `scheduled` is the same
+    /// before and after.
     pub(super) fn asleep(
         &mut self,
         process: &mut TracedProcess,
@@ -188,14 +191,14 @@ impl Capture {
             return Asleep::Dead;
         }
         if !self.native && thread.plan.state_address.is_none() {
-            thread.seen = Seen::Asleep(whereabouts);
-            return Asleep::NotRead(process.why_no_python());
+            thread.last_poll = LastPoll::Asleep(whereabouts);
+            return Asleep::NotCaptured(process.why_no_python());
         }
         let syscall = whereabouts.syscall();
         if state == ThreadState::Uninterruptible
             && syscall.is_some_and(|number| MMAP_LOCKERS.contains(&number))
         {
-            return Asleep::NotRead(Partial::Uninterruptible);
+            return Asleep::NotCaptured(Partial::Uninterruptible);
         }
         let mut sample = self.spare.blank(process, at, scheduled.slices);
         sample.registers = registers.filter(|_| self.native);
@@ -213,9 +216,10 @@ impl Capture {
             &mut sample,
         );
         process.copy_codes(&mut self.buffers, &mut sample);
-        // Who has the interpreter's lock is read before it is known that the thread slept on: it is of the same moment.
+        // The GIL holder is read before the check that the thread slept on, so both are of the same
+        // time.
         let has_gil = self.once && holds_gil(process, at);
-        // A thread that waits for that lock sleeps in a futex: who has it is worth a small read.
+        // A thread that waits for the GIL sleeps in a futex: only then is the holder read.
         let gil_holder = match syscall {
             Some(FUTEX) => other_holder(process, at),
             _ => None,
@@ -234,22 +238,23 @@ impl Capture {
             return Asleep::Woke;
         }
         if matches!(read, Err(ReadError::Gone)) {
-            // A process on its way out gives up its memory before its threads are gone.
+            // An exiting process releases its memory before its threads are gone.
             self.put_back(sample);
-            return Asleep::NotRead(Partial::Exited);
+            return Asleep::NotCaptured(Partial::Exited);
         }
-        thread.seen = match scheduled.is_kept() {
-            true => Seen::Asleep(whereabouts),
-            false => Seen::Unknown,
+        thread.last_poll = match scheduled.is_kept() {
+            true => LastPoll::Asleep(whereabouts),
+            false => LastPoll::Unknown,
         };
-        sample.stretch.syscall = syscall;
-        sample.stretch.gil = if has_gil { Gil::Held } else { Gil::NotHeld };
-        sample.stretch.gil_holder = gil_holder;
+        sample.span.syscall = syscall;
+        sample.span.gil = if has_gil { Gil::Held } else { Gil::NotHeld };
+        sample.span.gil_holder = gil_holder;
         sample.failure = read.err().map(|_| Partial::StackUnreadable);
         Asleep::Read(sample)
     }
 
-    /// Reads the Python frames of a thread that runs, and whether they changed under the read. `None` without an interpreter.
+    /// Reads the Python frames of a running thread. The flag is true if they changed during the
+    /// read. `None` without an interpreter.
     pub(super) fn unstopped(
         &mut self,
         process: &mut TracedProcess,
@@ -271,21 +276,22 @@ impl Capture {
         Some((sample, is_torn))
     }
 
-    /// Stops, reads and resumes each of `candidates`, one after the other. Sleepers are asked for as long as CLOCK_MONOTONIC shows less
-    /// than `sleepers_until_ns`. `gives_way` where one of them waits for the very CPU that the caller runs on.
+    /// Stops, reads and resumes each of `candidates`, one after the other. Sleepers are stopped
+    /// only until `sleepers_until_ns` (CLOCK_MONOTONIC). `yields_cpu`: a candidate may wait for the
+    /// CPU that the caller runs on.
     pub(super) fn stop(
         &mut self,
         processes: &mut [TracedProcess],
         candidates: &[Candidate],
-        gives_way: bool,
+        yields_cpu: bool,
         sleepers_until_ns: u64,
-    ) -> Vec<Attempt> {
+    ) -> Vec<StopAttempt> {
         let mut attempts = Vec::with_capacity(candidates.len());
         for &candidate in candidates {
             attempts.push(self.prepare_stop(&mut processes[candidate.process], candidate));
         }
         let nap = if self.once { SHORT_NAP } else { NAP };
-        let wait = Wait::new(candidates.len(), nap, gives_way, sleepers_until_ns);
+        let wait = Wait::new(candidates.len(), nap, yields_cpu, sleepers_until_ns);
         let Self {
             native,
             once,
@@ -324,8 +330,8 @@ impl Capture {
         attempts
     }
 
-    /// Has all ready that a stop needs.
-    fn prepare_stop(&mut self, process: &mut TracedProcess, candidate: Candidate) -> Attempt {
+    /// Prepares everything that a stop needs, so that the stop is short.
+    fn prepare_stop(&mut self, process: &mut TracedProcess, candidate: Candidate) -> StopAttempt {
         let sample = self
             .spare
             .blank(process, candidate.thread, candidate.slices);
@@ -337,9 +343,9 @@ impl Capture {
             &thread.plan,
             &thread.shared,
         );
-        Attempt {
+        StopAttempt {
             candidate,
-            outcome: Outcome::NotAsked,
+            outcome: Outcome::NotRequested,
             sample,
             stack,
             took_ns: 0,
@@ -348,8 +354,8 @@ impl Capture {
         }
     }
 
-    /// Reads and resumes a thread that was asked to stop in an earlier tick. It waited for a CPU, or in the kernel: where it stopped is
-    /// where it was in all the ticks since.
+    /// Reads and resumes a thread whose stop was requested in an earlier tick. It waited for a CPU
+    /// or in the kernel since then: it has been where it stopped in all ticks in between.
     pub(super) fn late(
         &mut self,
         process: &mut TracedProcess,
@@ -382,7 +388,7 @@ impl Capture {
     }
 }
 
-/// Reads a stopped thread into `sample`: its registers and, as its plan says, its memory.
+/// Reads a stopped thread into `sample`: its registers, and the memory in its plan.
 fn read_stopped(
     process: &mut TracedProcess,
     at: usize,
@@ -411,13 +417,15 @@ fn read_stopped(
     sample.failure = read.err().map(|_| Partial::StackUnreadable);
 }
 
-/// Where the stack of a thread that was stopped is: of older Pythons it tells whose each thread state is. 0 where it was not read.
+/// Stack pointer of a captured thread; 0 where it was not read. Thread states of older Pythons are
+/// matched to threads by it.
 pub(super) fn stack_pointer(sample: &RawSample) -> u64 {
     let registers = sample.registers.as_ref();
     registers.and_then(Registers::stack_pointer).unwrap_or(0)
 }
 
-/// The state of a thread off the CPU. Calls that always sleep interruptibly need no read of `stat`.
+/// State of a thread that is off the CPU. Calls that always sleep interruptibly need no read of
+/// `stat`.
 fn sleep_state(files: &ThreadFiles, whereabouts: &Whereabouts) -> ThreadState {
     let is_plain = whereabouts.syscall().is_some_and(sleeps_interruptibly);
     if is_plain {
@@ -428,14 +436,15 @@ fn sleep_state(files: &ThreadFiles, whereabouts: &Whereabouts) -> ThreadState {
         .map_or(ThreadState::Unknown, |(state, _)| state)
 }
 
-/// A first thread that is dead while others live stays in /proc, with neither registers nor memory.
+/// A dead first thread of a process with living threads stays in /proc, without registers or
+/// memory.
 fn is_dead(state: ThreadState, whereabouts: &Whereabouts) -> bool {
     let registers = whereabouts.registers();
     state == ThreadState::Unknown
         && registers.and_then(|registers| registers.stack_pointer()) == Some(0)
 }
 
-/// Why the kernel refused to let us trace a thread: it says EPERM for every reason.
+/// Why the kernel refused to let torchspy trace a thread: it returns EPERM for every reason.
 pub(super) fn refusal(thread: &TracedThread) -> Partial {
     match thread.files.tracer_pid() {
         Some(0) | None => match thread.files.stat() {

@@ -1,4 +1,4 @@
-//! What the keeper and the fallback tell.
+//! Events from the keeper and the fallback.
 
 use super::once::SNAPSHOT_NS;
 use super::{TracedProcess, Tracer};
@@ -6,7 +6,7 @@ use crate::model::ids::ProcessId;
 use crate::model::sample::{Capture, Gil};
 use crate::os::clock::monotonic_ns;
 use crate::sampling::keeper::KeeperEvent;
-use crate::sampling::raw::{Message, NamedStack, Stretch};
+use crate::sampling::raw::{Message, NamedStack, ThreadSpan};
 
 impl Tracer {
     pub(super) fn take_events(&mut self) {
@@ -34,14 +34,14 @@ impl Tracer {
                 } => {
                     let found = self.processes.iter().position(|process| process.pid == pid);
                     if let Some(index) = found {
-                        self.processes[index].is_settled = interpreter.is_some();
+                        self.processes[index].discovery_done = interpreter.is_some();
                         self.processes[index].set_interpreter(
                             interpreter.clone(),
                             exec,
-                            self.reached,
+                            self.accounted_to,
                         );
                         if exec {
-                            self.processes[index].execs.seen(monotonic_ns());
+                            self.processes[index].execs.record(monotonic_ns());
                             self.rename_threads(index, true);
                         }
                         let id = self.processes[index].id;
@@ -52,8 +52,8 @@ impl Tracer {
                     if let Some(process) =
                         self.processes.iter_mut().find(|process| process.pid == pid)
                     {
-                        process.is_settled |= !reads;
-                        process.set_fallback(reads, self.reached);
+                        process.discovery_done |= !reads;
+                        process.set_fallback(reads, self.accounted_to);
                         process.named_ns = monotonic_ns();
                     }
                 }
@@ -61,7 +61,7 @@ impl Tracer {
                     if let Some(process) =
                         self.processes.iter_mut().find(|process| process.pid == pid)
                     {
-                        process.is_settled = true;
+                        process.discovery_done = true;
                     }
                 }
                 KeeperEvent::Named {
@@ -80,21 +80,22 @@ impl Tracer {
         }
     }
 
-    /// Stacks of a Python that only the fallback reads: each stands for the time since the one before.
+    /// Stacks of a Python that only the fallback reads: each stands for the time since the previous
+    /// one.
     fn take_named(&mut self, pid: i32, now_ns: u64, stacks: Vec<(i32, NamedStack)>) {
         let Some(index) = self.processes.iter().position(|process| process.pid == pid) else {
             return;
         };
         let is_once = self.options.once;
         if is_once && self.processes[index].threads.is_empty() {
-            // The first stacks may be there before anything else was read.
+            // The first stacks may arrive before the threads were listed.
             self.list_threads(index, 0);
         }
         let process = &mut self.processes[index];
         if !process.by_fallback || (now_ns <= process.named_ns && !is_once) {
             return;
         }
-        process.is_settled = true;
+        process.discovery_done = true;
         let last_ns = std::mem::replace(&mut process.named_ns, now_ns);
         let since_ns = match is_once {
             true => now_ns.saturating_sub(SNAPSHOT_NS),
@@ -109,14 +110,14 @@ impl Tracer {
             let Some(thread) = process
                 .threads
                 .iter_mut()
-                .find(|thread| thread.tid == tid && thread.wanted)
+                .find(|thread| thread.tid == tid && thread.is_selected)
             else {
                 continue;
             };
             thread.captures = thread.captures.saturating_add(1);
             thread.captured_ns = now_ns;
             let (run_ns, queue_ns) = thread.advance(stack.scheduled);
-            let stretch = Stretch {
+            let span = ThreadSpan {
                 thread: thread.id,
                 start_ns: since_ns,
                 weight_ns: now_ns - since_ns,
@@ -129,7 +130,7 @@ impl Tracer {
                 run_ns,
                 queue_ns,
             };
-            self.outbox.send(Message::Named(stretch, Box::new(stack)));
+            self.outbox.send(Message::Named(span, Box::new(stack)));
             self.control.show_sample();
         }
     }

@@ -1,11 +1,11 @@
-//! Who holds a process's GIL.
+//! Which threads hold a process's GILs.
 
 use super::process::TracedProcess;
 use crate::model::ids::ThreadId;
 use crate::model::sample::Gil;
 use crate::python::threads::{GilState, read_gil_holder};
 use crate::sampling::capture::ReadPlan;
-use crate::sampling::raw::Stretch;
+use crate::sampling::raw::ThreadSpan;
 
 /// A thread state that holds a GIL, and its thread.
 pub(super) type GilHolder = (u64, Option<ThreadId>);
@@ -27,12 +27,12 @@ pub(super) fn gil_holders(process: &TracedProcess) -> Vec<GilHolder> {
         .collect()
 }
 
-/// Whether a thread holds one of these.
-pub(super) fn is_among(plan: &ReadPlan, holders: &[GilHolder]) -> bool {
+/// Whether a thread's state is one of `holders`.
+pub(super) fn holds_any(plan: &ReadPlan, holders: &[GilHolder]) -> bool {
     holders.iter().any(|(holder, _)| plan.has_state(*holder))
 }
 
-/// The thread that holds the GIL while a Python thread sleeps, if it is another.
+/// The other thread that holds the GIL while this Python thread sleeps, if any.
 pub(super) fn other_holder(process: &TracedProcess, at: usize) -> Option<ThreadId> {
     let thread = process.threads.get(at)?;
     thread.plan.state_address?;
@@ -42,18 +42,19 @@ pub(super) fn other_holder(process: &TracedProcess, at: usize) -> Option<ThreadI
         .filter(|&holder| holder != thread.id)
 }
 
-/// Whether a thread that sleeps holds the GIL all the same: it waits in a call that does not give it up.
+/// Whether a sleeping thread holds the GIL: it waits in a call that does not release it.
 pub(super) fn holds_gil(process: &TracedProcess, at: usize) -> bool {
     let plan = &process.threads[at].plan;
-    plan.state_address.is_some() && is_among(plan, &gil_holders(process))
+    plan.state_address.is_some() && holds_any(plan, &gil_holders(process))
 }
 
-/// Records whether the thread of a sample holds a GIL, or else who does. Nothing of a thread without a state.
-pub(super) fn set_gil(sample: &mut Stretch, plan: &ReadPlan, holders: &[GilHolder]) {
+/// Sets whether the sample's thread holds a GIL, or else which thread does. A thread without a
+/// Python thread state is left unchanged.
+pub(super) fn set_gil(sample: &mut ThreadSpan, plan: &ReadPlan, holders: &[GilHolder]) {
     if plan.state_address.is_none() {
         return;
     }
-    let holds = is_among(plan, holders);
+    let holds = holds_any(plan, holders);
     sample.gil = if holds { Gil::Held } else { Gil::NotHeld };
     sample.gil_holder = holders
         .iter()

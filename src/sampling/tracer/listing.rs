@@ -1,4 +1,4 @@
-//! Which threads a process has.
+//! Listing the threads of a process.
 
 use super::account::Charged;
 use super::thread::TracedThread;
@@ -9,7 +9,7 @@ use crate::model::process::ThreadInfo;
 use crate::model::sample::{Capture, ThreadState};
 use crate::os::clock::monotonic_ns;
 use crate::python::thread_name::{MAIN_THREAD, read_thread_name};
-use crate::sampling::raw::{Message, Stretch};
+use crate::sampling::raw::{Message, ThreadSpan};
 use crate::sampling::session::SessionOptions;
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -51,10 +51,10 @@ impl Tracer {
         let id = ThreadId::from_index(self.next_thread);
         self.next_thread += 1;
         let process = &mut self.processes[index];
-        let mut thread = TracedThread::new(process.pid, tid, id, self.reached);
+        let mut thread = TracedThread::new(process.pid, tid, id, self.accounted_to);
         let info = thread_info(process, &thread, now_ns);
         thread.name.clone_from(&info.name);
-        thread.wanted = is_wanted(&self.options, &info.name);
+        thread.is_selected = matches_filter(&self.options, &info.name);
         self.outbox.send(Message::Thread(id, Box::new(info)));
         process.add_thread(thread);
     }
@@ -67,17 +67,18 @@ impl Tracer {
         }
     }
 
-    /// Threads take their names after they have started, the first one when torch is imported; and an exec gives another.
+    /// Reads thread names again. Threads set their names after they have started, the first one
+    /// when torch is imported; and an exec changes the name.
     pub(super) fn rename_threads(&mut self, index: usize, all: bool) {
         let now_ns = monotonic_ns();
         for at in 0..self.processes[index].threads.len() {
             let thread = &mut self.processes[index].threads[at];
-            // Of those that are left out it is not known whether they ran.
-            if !std::mem::take(&mut thread.may_be_renamed) && thread.wanted && !all {
+            // Excluded threads are not polled, so whether they ran is not known.
+            if !std::mem::take(&mut thread.may_be_renamed) && thread.is_selected && !all {
                 continue;
             }
-            if all || !thread.wanted {
-                // The program gave it another since, or another program runs.
+            if all || !thread.is_selected {
+                // The program may have changed it, or another program runs.
                 thread.python_name = None;
             }
             let process = &self.processes[index];
@@ -88,26 +89,27 @@ impl Tracer {
             if name == thread.name {
                 continue;
             }
-            let (id, was_wanted) = (thread.id, thread.wanted);
+            let (id, was_selected) = (thread.id, thread.is_selected);
             let info = thread_info(process, thread, now_ns);
             let python_name = thread.python_name.as_deref().unwrap_or_default();
-            let wanted = is_wanted(&self.options, &name) || is_wanted(&self.options, python_name);
-            if was_wanted && !wanted {
+            let wanted =
+                matches_filter(&self.options, &name) || matches_filter(&self.options, python_name);
+            if was_selected && !wanted {
                 self.flush_reused(index, at, true);
             }
             let thread = &mut self.processes[index].threads[at];
-            if wanted && !was_wanted {
-                // What it ran, and did, while it was not polled is not recorded.
+            if wanted && !was_selected {
+                // Its time while it was not polled is not recorded.
                 thread.last = thread.files.schedstat().unwrap_or_default();
-                thread.ledger.leave_out_to(self.reached);
+                thread.ledger.discard_to(self.accounted_to);
             }
-            (thread.name, thread.wanted) = (name, wanted);
+            (thread.name, thread.is_selected) = (name, wanted);
             self.outbox.send(Message::Thread(id, Box::new(info)));
         }
     }
 
-    /// Lets those in whose name in Python is wanted.
-    pub(super) fn take_python_names(&mut self, index: usize) {
+    /// Selects threads whose Python name matches `--threads`.
+    pub(super) fn select_by_python_name(&mut self, index: usize) {
         if self.options.threads.is_none() {
             return;
         }
@@ -116,14 +118,14 @@ impl Tracer {
             return;
         };
         for (thread, backoff) in process.threads.iter_mut().zip(&mut process.backoffs) {
-            if thread.wanted || thread.python_name.is_some() {
+            if thread.is_selected || thread.python_name.is_some() {
                 continue;
             }
             if thread.stack_pointer == 0
                 && let Ok(whereabouts) = thread.files.whereabouts()
                 && let Some(registers) = whereabouts.registers()
             {
-                // Nobody reads it otherwise, and 3.10 knows its threads by their stacks only.
+                // Nothing else reads it, and 3.10 identifies its threads only by their stacks.
                 thread.stack_pointer = registers.stack_pointer().unwrap_or(0);
             }
             thread.python_name = match (thread.tid == process.pid, thread.plan.state_address) {
@@ -132,16 +134,16 @@ impl Tracer {
                 (false, None) => None,
             };
             let name = thread.python_name.as_deref().unwrap_or_default();
-            if !name.is_empty() && is_wanted(&self.options, name) {
-                thread.wanted = true;
-                // What it ran while it was not polled is not recorded.
+            if !name.is_empty() && matches_filter(&self.options, name) {
+                thread.is_selected = true;
+                // CPU time while it was not polled is not recorded.
                 thread.last = thread.files.schedstat().unwrap_or_default();
                 backoff.reset();
             }
         }
     }
 
-    /// Sends the time of a thread that will not be polled again.
+    /// Sends the remaining time of a thread that will not be polled again.
     fn close_thread(&mut self, index: usize, at: usize) {
         self.flush_reused(index, at, true);
         self.flush_deferred(index, at, Partial::Exited);
@@ -149,7 +151,7 @@ impl Tracer {
         self.outbox.send(Message::ThreadGone(id));
     }
 
-    /// Sends the deferred time of a thread that no capture will stand for.
+    /// Sends a thread's deferred time without a stack: no capture will stand for it.
     pub(super) fn flush_deferred(&mut self, index: usize, at: usize, why: Partial) {
         let thread = &mut self.processes[index].threads[at];
         let charge = thread.ledger.take_deferred();
@@ -160,7 +162,7 @@ impl Tracer {
             };
             let sample = thread.sample(charged, Capture::Unread);
             let state = ThreadState::Running;
-            self.outbox.span(Stretch { state, ..sample }, Some(why));
+            self.outbox.span(ThreadSpan { state, ..sample }, Some(why));
         }
     }
 
@@ -192,7 +194,7 @@ fn thread_info(process: &TracedProcess, thread: &TracedThread, now_ns: u64) -> T
     }
 }
 
-fn is_wanted(options: &SessionOptions, name: &str) -> bool {
+fn matches_filter(options: &SessionOptions, name: &str) -> bool {
     let wanted = options.threads.as_ref();
     wanted.is_none_or(|wanted| wanted.is_match(name))
 }

@@ -1,54 +1,55 @@
-//! A snapshot of every thread, and the end: each is read fresh, and read again only where the first read lacked something.
+//! One snapshot of every thread: each is read once, and again only where the first read lacked
+//! something.
 
 use super::Tracer;
-use super::account::Reached;
-use super::decide::Who;
+use super::account::TimePoint;
+use super::decide::CandidateGroup;
 use super::process::TracedProcess;
-use super::thread::{Seen, TracedThread};
+use super::thread::{LastPoll, TracedThread};
 use crate::os::clock::{monotonic_ns, sleep_until, wake_precisely};
 use crate::os::stop::{block_child_signals, wait_for_any_stop};
-use crate::sampling::look::{LookFacts, LookedProcess, LookedThread};
 use crate::sampling::schedule::Tick;
+use crate::sampling::snapshot::{SnapshotFacts, SnapshotProcess, SnapshotThread};
 use crate::sampling::stops::SHORT_NAP;
 use crossbeam_channel::Sender;
 use std::sync::atomic::Ordering;
 
-/// How long the search for interpreters may take before threads are read without.
-const SETTLE_NS: u64 = 4_000_000_000;
-/// How long the worker may take to unwind what was read.
+/// How long interpreter discovery may take before threads are read without it, ns.
+const DISCOVERY_NS: u64 = 4_000_000_000;
+/// How long the worker may take to unwind the captures, ns.
 const WORKER_NS: u64 = 2_000_000_000;
-/// How often everything may be gone through, and for how long besides where a thread has not been read: on a loaded machine one that
-/// wants to run may wait for long before it stops.
+/// Most rounds over all threads, and for how long rounds continue where a thread has not been
+/// captured, ns: on a loaded machine a runnable thread may wait long for a CPU before it stops.
 const MAX_ROUNDS: u32 = 12;
 const MAX_NS: u64 = 1_000_000_000;
-/// How often one thread is read.
+/// Most captures of one thread.
 const MAX_CAPTURES: u32 = 3;
-/// The time that a snapshot's sample stands for, ns: a sample has a length.
+/// Nominal length of a snapshot's sample, ns: a sample has a length.
 pub(super) const SNAPSHOT_NS: u64 = 1_000_000;
-/// Pause of a wait for another thread of torchspy.
+/// Sleep between two checks for another thread of torchspy, ns.
 const NAP_NS: u64 = 500_000;
-/// How long to do nothing but wait for threads that were asked to stop and wait for a CPU themselves: where all CPUs are taken, one
-/// stops as soon as it gets one, and should not be stopped while others are polled.
+/// How long to do nothing but wait for late stops, ns: where all CPUs are busy, a thread stops as
+/// soon as it gets one, and should not stay stopped while others are polled.
 const LATE_NS: u64 = 100_000_000;
 
 impl TracedThread {
-    /// Whether a snapshot, which reads every thread once, has to read this one, for the first time or again.
+    /// Whether the snapshot has to capture this thread, for the first time or again.
     pub(super) fn begin_snapshot(&mut self) -> bool {
         let again = self.captures > 0 && self.lacks_something();
         if again {
-            self.seen = Seen::Unknown;
+            self.last_poll = LastPoll::Unknown;
         }
         again || self.captures == 0
     }
 
-    /// Whether the reads so far lacked something that another may give.
+    /// Whether the captures so far lacked something that another may provide.
     fn lacks_something(&self) -> bool {
         if self.captures >= MAX_CAPTURES {
             return false;
         }
-        let is_asleep = matches!(self.seen, Seen::Asleep(_));
+        let is_asleep = matches!(self.last_poll, LastPoll::Asleep(_));
         let lacks_registers = is_asleep
-            && !self.own_stop
+            && !self.stopped_by_us
             && self.shared.registers_wanted.load(Ordering::Relaxed) != 0;
         let lacks_stack = self.shared.stack_wanted.load(Ordering::Relaxed) != 0;
         lacks_registers || lacks_stack || self.plan.is_behind(&self.shared)
@@ -56,17 +57,17 @@ impl TracedThread {
 }
 
 impl Tracer {
-    /// Reads every thread, tells `facts` of it, and ends.
-    pub(crate) fn snapshot(mut self, facts: &Sender<LookFacts>) {
+    /// Captures every thread, sends the facts to `facts`, and ends.
+    pub(crate) fn snapshot(mut self, facts: &Sender<SnapshotFacts>) {
         block_child_signals();
         wake_precisely();
         self.capture.prepare();
-        self.wait_for(SETTLE_NS, Self::are_settled);
+        self.wait_for(DISCOVERY_NS, Self::interpreters_known);
         let begun_ns = monotonic_ns();
         for round in 0.. {
             let now_ns = monotonic_ns();
-            let late = now_ns.saturating_sub(begun_ns) > MAX_NS || self.has_short_lives(now_ns);
-            let enough = round >= MAX_ROUNDS && (late || !self.has_unread());
+            let late = now_ns.saturating_sub(begun_ns) > MAX_NS || self.has_exec_storm(now_ns);
+            let enough = round >= MAX_ROUNDS && (late || !self.has_uncaptured());
             if enough || self.control.stop_requested() {
                 break;
             }
@@ -78,15 +79,16 @@ impl Tracer {
             self.take_events();
             let now_ns = monotonic_ns();
             for process in &mut self.processes {
-                // Of some Pythons it is known only now whose each thread state is: by where the stacks are.
+                // Some Python versions name no OS thread in a thread state: only now, with the
+                // stack pointers, can states be matched to threads.
                 process.match_python_threads(now_ns);
             }
             if !self.lacks_anything() {
                 break;
             }
         }
-        // Of an older Python the stacks come from elsewhere.
-        self.wait_for(SETTLE_NS, |tracer| {
+        // The fallback delivers the stacks of older Pythons.
+        self.wait_for(DISCOVERY_NS, |tracer| {
             tracer.take_events();
             let mut others = tracer
                 .processes
@@ -101,25 +103,26 @@ impl Tracer {
         let found = self.facts(begun_ns);
         self.flush(monotonic_ns(), true);
         self.outbox.finish();
-        // Nobody waits for it any more where it took too long.
+        // The receiver is gone where the snapshot took too long.
         let _ = facts.try_send(found);
     }
 
-    /// Whether it is known of every process what interpreter it has, if any; or its programs do not live for long enough to find out.
-    pub(super) fn are_settled(&mut self) -> bool {
+    /// Whether interpreter discovery has ended in every process. A process that execs again and
+    /// again counts as done: none of its programs lives long enough.
+    pub(super) fn interpreters_known(&mut self) -> bool {
         self.take_events();
         let now_ns = monotonic_ns();
         let mut processes = self.processes.iter();
         processes.len() > 0
             && processes.all(|process| {
-                process.is_settled || process.exited || process.execs.are_short_lives(now_ns)
+                process.discovery_done || process.exited || process.execs.is_storm(now_ns)
             })
     }
 
-    /// Whether a process execs again and again: there will always be threads that have not been read.
-    fn has_short_lives(&self, now_ns: u64) -> bool {
+    /// Whether a process execs again and again: it always has threads that were not captured.
+    fn has_exec_storm(&self, now_ns: u64) -> bool {
         let mut processes = self.processes.iter();
-        processes.any(|process| process.execs.are_short_lives(now_ns))
+        processes.any(|process| process.execs.is_storm(now_ns))
     }
 
     pub(super) fn wait_for(&mut self, longest_ns: u64, mut is_over: impl FnMut(&mut Self) -> bool) {
@@ -133,12 +136,13 @@ impl Tracer {
                 sleep_until(now_ns + NAP_NS);
             } else {
                 wait_for_any_stop(SHORT_NAP);
-                self.take_late();
+                self.collect_late_stops();
             }
         }
     }
 
-    /// Waits, not for long, for threads that were asked to stop and have not yet, and reads them the moment they do.
+    /// Waits for outstanding stops, for at most [`LATE_NS`], and captures each thread as soon as it
+    /// stops.
     pub(super) fn wait_for_late(&mut self) {
         let deadline_ns = monotonic_ns() + LATE_NS;
         while self.capture.is_outstanding()
@@ -146,15 +150,15 @@ impl Tracer {
             && !self.control.stop_requested()
         {
             wait_for_any_stop(SHORT_NAP);
-            self.take_late();
+            self.collect_late_stops();
         }
     }
 
     fn snapshot_round(&mut self) {
         self.quality.ticks += 1;
-        self.take_late();
+        self.collect_late_stops();
         let start_ns = monotonic_ns();
-        self.reached.ns = start_ns;
+        self.accounted_to.ns = start_ns;
         let tick = Tick {
             start_ns,
             end_ns: start_ns + SNAPSHOT_NS,
@@ -164,14 +168,14 @@ impl Tracer {
         let mut candidates = Vec::new();
         for index in 0..self.processes.len() {
             self.processes[index].prime();
-            self.processes[index].restart(self.reached);
+            self.processes[index].restart(self.accounted_to);
             self.poll_process(index, tick, &mut candidates);
         }
-        self.reached = self.reached.after(tick);
+        self.accounted_to = self.accounted_to.after(tick);
         for candidate in &candidates {
             self.processes[candidate.process].prime_thread(candidate.thread);
         }
-        self.take_candidates(candidates, tick, Who::Others);
+        self.capture_candidates(candidates, tick, CandidateGroup::Others);
         self.charge_longest_stop();
         self.remove_exited();
         self.show_tick(false);
@@ -186,34 +190,34 @@ impl Tracer {
         threads.filter(|thread| thread.is_recorded())
     }
 
-    fn has_unread(&self) -> bool {
+    fn has_uncaptured(&self) -> bool {
         self.recorded().any(|thread| thread.captures == 0)
     }
 
     fn lacks_anything(&self) -> bool {
-        self.has_unread() || self.recorded().any(TracedThread::lacks_something)
+        self.has_uncaptured() || self.recorded().any(TracedThread::lacks_something)
     }
 
-    fn facts(&self, begun_ns: u64) -> LookFacts {
-        let processes = self.processes.iter().map(|process| LookedProcess {
+    fn facts(&self, begun_ns: u64) -> SnapshotFacts {
+        let processes = self.processes.iter().map(|process| SnapshotProcess {
             pid: process.pid,
             interpreter: process.interpreter.clone(),
             execs: process.execs.count(),
             threads: process
                 .threads
                 .iter()
-                .map(|thread| LookedThread {
+                .map(|thread| SnapshotThread {
                     tid: thread.tid,
                     python_state: thread.plan.state_address,
                     captured_ns: thread.captured_ns,
-                    asleep: match thread.seen {
-                        Seen::Asleep(whereabouts) => Some(whereabouts),
+                    asleep: match thread.last_poll {
+                        LastPoll::Asleep(whereabouts) => Some(whereabouts),
                         _ => None,
                     },
                 })
                 .collect(),
         });
-        LookFacts {
+        SnapshotFacts {
             begun_ns,
             processes: processes.collect(),
         }
@@ -221,8 +225,8 @@ impl Tracer {
 }
 
 impl TracedProcess {
-    /// What was read last has the latest start: no snapshot stands for the time before it.
-    fn restart(&mut self, now: Reached) {
+    /// The last capture has the latest start: a snapshot stands for no time before it.
+    fn restart(&mut self, now: TimePoint) {
         for thread in &mut self.threads {
             thread.ledger.restart(now);
         }

@@ -1,11 +1,11 @@
-//! What comes of stops: samples, deferred ticks, and time that is charged.
+//! Results of stops: samples, deferred ticks, and charged time.
 
 use super::Tracer;
-use super::capture::{Attempt, refusal, stack_pointer};
+use super::capture::{StopAttempt, refusal, stack_pointer};
 use super::gil::set_gil;
 use super::poll::Candidate;
-use super::precedence::Event;
-use super::thread::Seen;
+use super::priority::PriorityEvent;
+use super::thread::LastPoll;
 use super::tick::Holders;
 use crate::model::frame::Partial;
 use crate::model::sample::Capture as Method;
@@ -14,15 +14,17 @@ use crate::os::stop::{StopError, StoppedThread};
 use crate::os::syscalls::Ending;
 use crate::sampling::stops::Outcome;
 
-/// A thread that ran when it was polled may have blocked before the stop landed, some tens of microseconds later. Taking that for what
-/// it did would add as much to every sleep, at the cost of what it ran before; so the tick waits for the next stop that finds it
-/// running, as ticks over the budget do. After so many ticks the sleep is taken: it hardly ever runs for longer.
+/// A thread that ran when it was polled may have blocked before the stop landed, some tens of
+/// microseconds later. Recording that sleep would overstate every sleep at the cost of the code
+/// before it; so the tick is deferred to the next stop that finds the thread running, like ticks
+/// over the budget. After this many deferred ticks the sleep is recorded: the thread hardly ever
+/// runs for longer.
 const MAX_BLOCKED: u32 = 4;
 
 impl Tracer {
-    /// Records what came of one stop; gives for how long the thread was stopped, ns.
-    pub(super) fn settle(&mut self, attempt: Attempt, gil: &Holders) -> u64 {
-        let Attempt {
+    /// Records the result of one stop; returns for how long the thread was stopped, ns.
+    pub(super) fn finish_stop(&mut self, attempt: StopAttempt, gil: &Holders) -> u64 {
+        let StopAttempt {
             candidate,
             outcome,
             mut sample,
@@ -31,15 +33,15 @@ impl Tracer {
             ..
         } = attempt;
         let (index, at) = (candidate.process, candidate.thread);
-        self.take_ending(index, at, ending);
+        self.record_syscall_ending(index, at, ending);
         let thread = &mut self.processes[index].threads[at];
-        thread.seen = Seen::Running;
+        thread.last_poll = LastPoll::Running;
         let Outcome::Resumed(stop_ns) = outcome else {
             self.capture.put_back(sample);
-            self.settle_failed(candidate, &outcome);
+            self.finish_failed_stop(candidate, &outcome);
             return 0;
         };
-        thread.calls.was_stopped();
+        thread.calls.record_own_stop();
         self.quality.stops.record(stop_ns);
         thread.stack_pointer = stack_pointer(&sample);
         let waits = matches!(ending, Some(Ending::Waits | Ending::Interrupted));
@@ -51,45 +53,46 @@ impl Tracer {
         }
         thread.blocked = 0;
         if let Some(whereabouts) = candidate.asleep {
-            thread.seen = Seen::Asleep(whereabouts);
-            thread.own_stop = true;
-            sample.stretch.syscall = whereabouts.syscall();
+            thread.last_poll = LastPoll::Asleep(whereabouts);
+            thread.stopped_by_us = true;
+            sample.span.syscall = whereabouts.syscall();
         }
-        thread.charge(&mut sample.stretch, Method::Stopped);
+        thread.charge(&mut sample.span, Method::Stopped);
         let of_tick = || gil.get(&index).map_or(&[][..], Vec::as_slice);
         let holders = holders.as_deref().unwrap_or_else(of_tick);
-        set_gil(&mut sample.stretch, &thread.plan, holders);
-        self.hand_on(index, at, sample);
+        set_gil(&mut sample.span, &thread.plan, holders);
+        self.forward(index, at, sample);
         stop_ns
     }
 
-    /// The same of a thread that was not captured.
-    fn settle_failed(&mut self, candidate: Candidate, outcome: &Outcome) {
+    /// Records the result of a stop that captured nothing.
+    fn finish_failed_stop(&mut self, candidate: Candidate, outcome: &Outcome) {
         let (index, at) = (candidate.process, candidate.thread);
         let is_asleep = candidate.asleep.is_some();
         let thread = &mut self.processes[index].threads[at];
-        // A sleeper that cannot be stopped is read as it is at the next poll, and then asked again.
-        thread.own_stop = is_asleep && !matches!(outcome, Outcome::NotAsked);
+        // A sleeper that cannot be stopped is read without a stop at the next poll, and stopped at
+        // the one after it.
+        thread.stopped_by_us = is_asleep && !matches!(outcome, Outcome::NotRequested);
         match outcome {
             Outcome::TimedOut => {
                 self.quality.stop_timeouts += 1;
                 self.defer(candidate);
             }
-            Outcome::NotAsked if !is_asleep => {
+            Outcome::NotRequested if !is_asleep => {
                 self.quality.skipped_for_late_stop += 1;
                 self.skip(candidate);
             }
             Outcome::Failed(StopError::Refused) if !is_asleep => {
                 let why = refusal(thread);
-                self.not_read(index, at, why);
+                self.record_without_stack(index, at, why);
             }
-            Outcome::NotAsked | Outcome::Failed(StopError::Refused) => self.defer(candidate),
-            _ => self.not_read(index, at, Partial::Exited),
+            Outcome::NotRequested | Outcome::Failed(StopError::Refused) => self.defer(candidate),
+            _ => self.record_without_stack(index, at, Partial::Exited),
         }
     }
 
-    /// Takes in what a stop did to the system call that it met.
-    fn take_ending(&mut self, index: usize, at: usize, ending: Option<Ending>) {
+    /// Records how a stop affected the system call that the thread was in.
+    fn record_syscall_ending(&mut self, index: usize, at: usize, ending: Option<Ending>) {
         let Some(ending) = ending else { return };
         match ending {
             Ending::Interrupted | Ending::CutShort => self.quality.calls_cut_short += 1,
@@ -99,15 +102,15 @@ impl Tracer {
             Ending::Waits | Ending::Exec { .. } => {}
         }
         let thread = &mut self.processes[index].threads[at];
-        thread.calls.stopped(ending, monotonic_ns());
+        thread.calls.record_interruption(ending, monotonic_ns());
     }
 
-    /// Reads and lets go the threads that were asked to stop in an earlier tick and are stopped now.
-    pub(super) fn take_late(&mut self) {
+    /// Reads and resumes threads that were asked to stop in an earlier tick and are stopped now.
+    pub(super) fn collect_late_stops(&mut self) {
         if !self.capture.is_outstanding() {
             return;
         }
-        for stopped in self.capture.arrived() {
+        for stopped in self.capture.stopped_late() {
             let tid = stopped.tid();
             let mut processes = self.processes.iter().enumerate();
             let found = processes.find_map(|(index, process)| {
@@ -119,45 +122,46 @@ impl Tracer {
                     .then_some((index, at))
             });
             match found {
-                Some((index, at)) => self.read_late(index, at, stopped),
+                Some((index, at)) => self.capture_late(index, at, stopped),
                 None => self.capture.resume(stopped),
             }
         }
         let outstanding = self.capture.is_outstanding();
-        self.capture.precede(Event::Collected { outstanding });
+        self.capture
+            .update_priority(PriorityEvent::Collected { outstanding });
     }
 
-    fn read_late(&mut self, index: usize, at: usize, stopped: StoppedThread) {
+    fn capture_late(&mut self, index: usize, at: usize, stopped: StoppedThread) {
         let late = self.capture.late(&mut self.processes[index], at, stopped);
         let (mut sample, stop_ns) = (late.sample, late.stop_ns);
-        self.take_ending(index, at, late.ending);
+        self.record_syscall_ending(index, at, late.ending);
         self.quality.stops.record(stop_ns);
         // Its running time was accounted for in the tick that asked for the stop.
         self.decide.account(stop_ns, 0);
         self.control.show_stops(stop_ns, 0);
-        // All of its time was deferred to now. Of a snapshot what was read last has the latest start.
+        // All of its time was deferred to now. In a snapshot the last capture has the latest start.
         let now_ns = match self.options.once {
             true => monotonic_ns(),
             false => self.schedule.stratum_ns(),
         };
         let thread = &mut self.processes[index].threads[at];
-        thread.calls.was_stopped();
-        thread.charge_late(&mut sample.stretch, now_ns);
-        set_gil(&mut sample.stretch, &thread.plan, &late.holders);
-        self.hand_on(index, at, sample);
+        thread.calls.record_own_stop();
+        thread.charge_late(&mut sample.span, now_ns);
+        set_gil(&mut sample.span, &thread.plan, &late.holders);
+        self.forward(index, at, sample);
     }
 
-    /// Postpones the schedule by the longest stop of the tick.
+    /// Delays the schedule by the longest stop of the tick.
     pub(super) fn charge_longest_stop(&mut self) {
         let longest_ns = std::mem::take(&mut self.longest_stop_ns);
-        self.schedule.put_off(longest_ns);
-        self.quality.missed_ticks += self.schedule.take_lost();
-        let before = self.reached;
-        self.reached.ns += longest_ns;
+        self.schedule.delay(longest_ns);
+        self.quality.missed_ticks += self.schedule.take_missed_periods();
+        let before = self.accounted_to;
+        self.accounted_to.ns += longest_ns;
         if self.options.gil_only {
-            // Only who holds the GIL is recorded, and who did during the stop is not known.
+            // Only the GIL holder is recorded, and the holder during the stop is not known.
             for process in &mut self.processes {
-                process.postpone(before, longest_ns);
+                process.exclude(before, longest_ns);
             }
         }
     }

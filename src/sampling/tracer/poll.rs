@@ -1,9 +1,9 @@
-//! Poll: which threads ran since the last tick, and where those sleep that did not.
+//! Poll: which threads ran since the last tick, and where the others sleep.
 
-use super::account::Reached;
+use super::account::TimePoint;
 use super::gil::holds_gil;
 use super::process::TracedProcess;
-use super::thread::{Seen, TracedThread};
+use super::thread::{LastPoll, TracedThread};
 use crate::model::frame::Partial;
 use crate::model::sample::ThreadState;
 use crate::os::syscalls::is_restarted;
@@ -11,32 +11,32 @@ use crate::os::threads::{SchedStat, Whereabouts};
 use crate::sampling::schedule::Tick;
 use crate::sampling::session::SessionOptions;
 
-/// How many ticks pass before a dead first thread is polled again: another thread's exec gives its tid a new life.
+/// Ticks between polls of a dead first thread: an exec of another thread reuses its tid.
 const DEAD_TICKS: u64 = 10;
 
 /// A thread that runs at this tick, or a sleeper whose registers are needed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate {
-    /// Places of its process and, in that, of the thread.
+    /// Index of the process, and of the thread in it.
     pub(super) process: usize,
     pub(super) thread: usize,
-    /// How often it was put on a CPU.
+    /// Time slices so far (schedstat).
     pub(super) slices: u64,
-    /// A sleeper whose registers are needed, and not a running thread.
+    /// Where it sleeps, if it is a sleeper whose registers are needed; `None` if it runs.
     pub(super) asleep: Option<Whereabouts>,
-    /// It runs, and a stop would likely cut its system call short.
-    pub(super) keeps_running: bool,
+    /// It runs, and a stop would probably end its system call early.
+    pub(super) stop_would_interrupt: bool,
 }
 
-/// What a poll found.
+/// Result of a poll.
 pub(super) enum Found {
-    /// Its tick is accounted for already: it kept its stack, or is not recorded.
+    /// Its tick is already accounted for: it kept its stack, or is not recorded.
     Accounted,
-    /// It runs, or its registers are needed.
+    /// It is to be captured as [`super::decide`] chooses.
     Candidate(Candidate),
-    /// It sleeps, and is to be read as it is.
+    /// It sleeps and is read without a stop.
     Asleep(Candidate, Whereabouts, SchedStat),
-    /// The kernel does not say where it is.
+    /// The kernel does not report its state.
     Unreadable(Partial),
     Gone,
 }
@@ -58,27 +58,28 @@ impl Poll {
         }
     }
 
-    /// Polls the thread at `(index, at)`, which is of `process`, in `tick`, which begins at `before`. `is_awaited` whether a thread was
-    /// asked to stop by an earlier tick, `may_stop` whether those of the process may be stopped at all.
+    /// Polls thread `at` of `process`, which has index `index`, in `tick`, which begins at
+    /// `before`. `is_awaited`: an earlier tick asked the thread to stop. `may_stop`: threads of the
+    /// process may be stopped at all.
     pub(super) fn thread(
         self,
         process: &mut TracedProcess,
         (index, at): (usize, usize),
-        (before, tick): (Reached, Tick),
+        (before, tick): (TimePoint, Tick),
         is_awaited: impl Fn(i32) -> bool,
         may_stop: bool,
     ) -> Found {
         let (thread, backoff) = (&mut process.threads[at], &mut process.backoffs[at]);
         let stays_dead = thread.is_dead && !before.ticks.is_multiple_of(DEAD_TICKS);
-        if !thread.wanted || stays_dead {
-            thread.ledger.leave_out_to(before.after(tick));
+        if !thread.is_selected || stays_dead {
+            thread.ledger.discard_to(before.after(tick));
             return Found::Accounted;
         }
         if self.once && !thread.begin_snapshot() {
             return Found::Accounted;
         }
         if std::mem::take(&mut thread.is_dead) {
-            thread.ledger.leave_out_to(before);
+            thread.ledger.discard_to(before);
         }
         thread.ledger.poll(before, tick);
         let Ok(now) = thread.files.schedstat() else {
@@ -88,17 +89,17 @@ impl Poll {
         let wants_stack = thread.wants_stack(&now);
         let wants_registers = unscheduled && thread.wants_registers(&now);
         if unscheduled
-            && matches!(thread.seen, Seen::Asleep(_))
+            && matches!(thread.last_poll, LastPoll::Asleep(_))
             && !(wants_registers || wants_stack)
         {
-            backoff.slept_on();
+            backoff.record_same_sleep();
             thread.reuse();
             return Found::Accounted;
         }
         backoff.reset();
         let previous = thread.last;
         let ran = thread.advance(now);
-        thread.ledger.ran(ran);
+        thread.ledger.add_scheduled(ran);
         thread.may_be_renamed = true;
         let whereabouts = match thread.files.whereabouts() {
             Ok(whereabouts) => whereabouts,
@@ -109,15 +110,16 @@ impl Poll {
             thread: at,
             slices: now.slices,
             asleep: None,
-            keeps_running: thread.calls.would_be_cut(
+            stop_would_interrupt: thread.calls.stop_would_interrupt(
                 (ran.0, tick.weight_ns()),
                 now.slices != previous.slices,
                 || thread.files.voluntary_switches(),
                 tick.start_ns,
             ),
         };
-        // What an earlier tick asked to stop, and is stopped by now, is no sleeper: it is taken with the next of those. One that the stop
-        // cannot reach is: the parent of a vfork, or a thread whose file system does not answer.
+        // A thread that an earlier tick asked to stop, and that is stopped by now, is not a
+        // sleeper: it is captured with the late stops. A thread that the stop cannot reach is one:
+        // the parent of a vfork, or a thread whose file system does not answer.
         let is_stopped = || {
             is_awaited(thread.tid)
                 && !matches!(thread.files.stat(), Ok((ThreadState::Uninterruptible, _)))
@@ -126,15 +128,15 @@ impl Poll {
             process.stopped = Some(false);
             return Found::Candidate(candidate);
         }
-        thread.calls.slept(&whereabouts, tick.start_ns);
+        thread.calls.record_sleep(&whereabouts, tick.start_ns);
         if self.gil_only && !holds_gil(process, at) {
             let thread = &mut process.threads[at];
-            thread.seen = Seen::Unknown;
-            thread.ledger.leave_out();
+            thread.last_poll = LastPoll::Unknown;
+            thread.ledger.discard();
             return Found::Accounted;
         }
         let thread = &mut process.threads[at];
-        if is_back_in_its_sleep(thread, &whereabouts, &previous, &now)
+        if is_back_in_same_sleep(thread, &whereabouts, &previous, &now)
             && !(wants_registers || wants_stack)
         {
             thread.reuse();
@@ -147,28 +149,32 @@ impl Poll {
         Found::Asleep(candidate, whereabouts, now)
     }
 
-    /// Whether a sleeper has to be stopped for its registers, and a stop interrupts nothing in it.
+    /// Whether a sleeper has to be stopped for its registers, and a stop does not end its system
+    /// call.
     fn needs_stop(
         self,
         thread: &mut TracedThread,
         whereabouts: &Whereabouts,
         wants_registers: bool,
     ) -> bool {
-        // The kernel refused the last stop: the thread is read as it is, and asked again at the next poll.
-        let was_refused =
-            std::mem::take(&mut thread.own_stop) && matches!(thread.seen, Seen::Running);
-        // SIGSTOP holds a thread at any instruction of its code, where only its registers say who called it.
+        // The kernel refused the last stop: the thread is read without one, and stopped at the next
+        // poll.
+        let was_refused = std::mem::take(&mut thread.stopped_by_us)
+            && matches!(thread.last_poll, LastPoll::Running);
+        // SIGSTOP stops a thread at any instruction of its code, where its caller can be found only
+        // from its registers.
         let stopped_in_code = matches!(whereabouts, Whereabouts::Blocked { .. })
             && matches!(thread.files.stat(), Ok((ThreadState::Stopped, _)));
         if stopped_in_code {
             thread.state = ThreadState::Stopped;
         }
-        // A stop interrupts nothing in a thread that SIGSTOP stopped already: it goes from one stop to the other and back.
-        let undisturbed = stopped_in_code
+        // A stop ends no system call of a thread that SIGSTOP has already stopped: it goes from one
+        // stop to the other and back.
+        let is_harmless = stopped_in_code
             || thread.state == ThreadState::Stopped
             || whereabouts.syscall().is_some_and(is_restarted);
         let wants_registers = wants_registers || (stopped_in_code && !was_refused);
-        wants_registers && undisturbed && !self.nonblocking
+        wants_registers && is_harmless && !self.nonblocking
     }
 }
 
@@ -180,15 +186,17 @@ fn unreadable(error: &std::io::Error) -> Found {
     }
 }
 
-/// Whether a thread that ran a little is back in the very sleep that we stopped it in.
-fn is_back_in_its_sleep(
+/// Whether a thread that ran a little is back in the same sleep in which we stopped it.
+fn is_back_in_same_sleep(
     thread: &TracedThread,
     now: &Whereabouts,
     before: &SchedStat,
     after: &SchedStat,
 ) -> bool {
-    let Seen::Asleep(then) = thread.seen else {
+    let LastPoll::Asleep(then) = thread.last_poll else {
         return false;
     };
-    thread.own_stop && then.is_same_sleep(*now) && after.slices.saturating_sub(before.slices) <= 3
+    thread.stopped_by_us
+        && then.is_same_sleep(*now)
+        && after.slices.saturating_sub(before.slices) <= 3
 }

@@ -1,7 +1,7 @@
-//! What the tracer keeps of each process between polls.
+//! State of a process between polls.
 
-use super::account::Reached;
-use super::thread::{Backoff, Seen, TracedThread};
+use super::account::TimePoint;
+use super::thread::{Backoff, LastPoll, TracedThread};
 use crate::model::frame::Partial;
 use crate::model::ids::{ProcessId, ThreadId};
 use crate::model::sample::ThreadState;
@@ -17,14 +17,14 @@ use crate::sampling::raw::RawSample;
 use crate::sampling::thread_match::{OsThread, match_threads};
 use std::sync::Arc;
 
-/// CPU time in which a child process may call exec. Forked by Python, 1 to 10 ms lie between the two; DataLoader workers run on.
+/// CPU time within which a new child process may still call exec, ns. After a fork by Python that
+/// takes 1 to 10 ms; DataLoader workers run on without one.
 const BEGINNING_NS: u64 = 100_000_000;
-/// How often all thread states are read even if none is new.
+/// Longest time between two reads of all thread states, ns.
 const ALL_STATES_NS: u64 = 1_000_000_000;
-/// The same while some state's thread is not known, for longer than that.
+/// The same while a state has had no known thread for longer than [`ALL_STATES_NS`].
 const UNMATCHED_NS: u64 = 100_000_000;
 
-/// A process.
 #[derive(Debug)]
 pub(super) struct TracedProcess {
     pub(super) id: ProcessId,
@@ -34,49 +34,50 @@ pub(super) struct TracedProcess {
     pub(super) tasks: TaskDirectory,
     pub(super) link_count: u64,
     pub(super) threads: Vec<TracedThread>,
-    /// Of each thread, in their order.
+    /// One per thread, in the same order.
     pub(super) backoffs: Vec<Backoff>,
     pub(super) interpreter: Option<Arc<Interpreter>>,
     /// Code objects that were copied for the worker.
     pub(super) codes: CodeCopies,
-    /// Interpreter states seen, each with a GIL that may be its own.
+    /// Addresses of the interpreter states; each may have a GIL of its own.
     pub(super) interpreter_states: Vec<u64>,
     pub(super) python_read_ns: u64,
-    /// The newest thread state of each interpreter at that time, and when all of them were read.
+    /// The newest thread state of each interpreter at the last read.
     newest_states: Vec<Option<u64>>,
     states_read_ns: u64,
-    /// When a state was last seen to be new.
+    /// When a new state was last found.
     states_changed_ns: u64,
-    /// Whether each state's thread was known then.
+    /// Whether every state had a known thread at the last read.
     all_matched: bool,
     pub(super) last_cpu_ns: u64,
-    /// torchspy started it: its exit status is the launcher's to take.
+    /// torchspy started it: the launcher, not the tracer, takes its exit status.
     pub(super) is_own_child: bool,
     pub(super) exited: bool,
-    /// Whether it is in a group stop (SIGSTOP), asked at most once in a tick.
+    /// Whether it is in a group stop (SIGSTOP), read at most once per tick.
     pub(super) stopped: Option<bool>,
-    /// Its stacks come from the fallback, and not from here.
+    /// The fallback reads its stacks; the tracer does not.
     pub(super) by_fallback: bool,
-    /// When the fallback's last stacks came.
+    /// When the fallback last delivered stacks, CLOCK_MONOTONIC.
     pub(super) named_ns: u64,
-    /// What became of the search for its interpreter is known.
-    pub(super) is_settled: bool,
+    /// Interpreter discovery has ended, with or without a result.
+    pub(super) discovery_done: bool,
     pub(super) execs: Execs,
 }
 
 impl TracedProcess {
-    /// Whether it is the one that was asked for: it is the first to be found.
+    /// Whether it is the process given by the user: it is found first.
     pub(super) fn is_root(&self) -> bool {
         self.id.index() == 0
     }
 
-    /// Whether it may be on its way from a fork to an exec, or to the next exec: a single thread that has hardly run.
-    pub(super) fn is_beginning(&self) -> bool {
+    /// Whether it may be between a fork and an exec, or between two execs: it has a single thread
+    /// that has hardly run.
+    pub(super) fn may_exec_soon(&self) -> bool {
         matches!(&self.threads[..], [thread] if thread.last.is_kept() && thread.last.run_ns < BEGINNING_NS)
     }
 
-    /// The place of its first thread (in a trainer, the one that trains), unless that was found in the sleep that it was in before, or
-    /// it is no Python whose threads are known.
+    /// Index of its first thread (in a trainer, the one that trains). `None` if the last poll found
+    /// that thread in an unchanged sleep, or if the process is not a Python with known threads.
     pub(super) fn active_first_thread(&self) -> Option<usize> {
         let is_known = self.python_read_ns > 0 && !self.by_fallback;
         let at = self.backoffs.iter().position(|backoff| backoff.is_first)?;
@@ -107,7 +108,7 @@ impl TracedProcess {
             stopped: None,
             by_fallback: false,
             named_ns: 0,
-            is_settled: false,
+            discovery_done: false,
             execs: Execs::default(),
         }
     }
@@ -117,18 +118,18 @@ impl TracedProcess {
         self.threads.push(thread);
     }
 
-    /// The last thread takes its place.
+    /// Removes a thread; the last one takes its index.
     pub(super) fn remove_thread(&mut self, at: usize) {
         self.backoffs.swap_remove(at);
         self.threads.swap_remove(at);
     }
 
-    /// Another program runs in it, or its interpreter was found: what was known of Python is void.
+    /// Sets the interpreter after discovery, or after an exec. Resets all Python state.
     pub(super) fn set_interpreter(
         &mut self,
         interpreter: Option<Arc<Interpreter>>,
         exec: bool,
-        now: Reached,
+        now: TimePoint,
     ) {
         self.set_fallback(false, now);
         self.interpreter = interpreter;
@@ -145,26 +146,27 @@ impl TracedProcess {
         }
     }
 
-    /// `by_ns` after `from` are not recorded.
-    pub(super) fn postpone(&mut self, from: Reached, by_ns: u64) {
+    /// Excludes `by_ns` after `from` from the record.
+    pub(super) fn exclude(&mut self, from: TimePoint, by_ns: u64) {
         for thread in &mut self.threads {
-            thread.ledger.postpone(from, by_ns);
+            thread.ledger.exclude(from, by_ns);
         }
     }
 
-    /// Its stacks come from the fallback from `now` on, or from here again.
-    pub(super) fn set_fallback(&mut self, reads: bool, now: Reached) {
+    /// Sets whether the fallback reads its stacks from `now` on.
+    pub(super) fn set_fallback(&mut self, reads: bool, now: TimePoint) {
         let was_read = std::mem::replace(&mut self.by_fallback, reads);
         for (thread, backoff) in self.threads.iter_mut().zip(&mut self.backoffs) {
-            thread.seen = Seen::Unknown;
+            thread.last_poll = LastPoll::Unknown;
             backoff.reset();
             if was_read {
-                thread.ledger.leave_out_to(now);
+                thread.ledger.discard_to(now);
             }
         }
     }
 
-    /// Reads which Python thread states there are and gives them to their threads, if any may have come, and every second.
+    /// Reads the Python thread states and matches them to threads, if there may be new ones, and at
+    /// least every [`ALL_STATES_NS`].
     pub(super) fn match_python_threads(&mut self, now_ns: u64) {
         let Some(interpreter) = self.interpreter.clone() else {
             return;
@@ -205,8 +207,8 @@ impl TracedProcess {
             })
             .collect();
         let matched = match_threads(&python, &os, self.pid);
-        // A thread that was just started may not bear its own id, and of one that was not read yet it may not be known where its stack
-        // is.
+        // The state of a thread that was just started may not have that thread's id yet, and the
+        // stack of a thread that was not captured yet may not be known.
         let settled = matched.values().map(|states| match states[..] {
             [_] => 1,
             _ => states.len().min(interpreters_among(states, &python)),
@@ -215,8 +217,8 @@ impl TracedProcess {
         for (thread, backoff) in self.threads.iter_mut().zip(&mut self.backoffs) {
             let states = matched.get(&thread.tid).map_or(&[][..], Vec::as_slice);
             if !states.is_empty() && !thread.plan.has_states(states) {
-                // Its stack was read without Python frames, or with another state's.
-                thread.seen = Seen::Unknown;
+                // Its stack was captured without Python frames, or with those of another state.
+                thread.last_poll = LastPoll::Unknown;
                 thread.captures = 0;
                 backoff.reset();
             }
@@ -224,19 +226,19 @@ impl TracedProcess {
         }
     }
 
-    /// [`Self::match_python_threads`] at once, where threads have come: a state that looks as it did may be of one of them, which took
-    /// the place of a thread that is gone.
+    /// [`Self::match_python_threads`] without a wait, after threads were added: an unchanged state
+    /// address may belong to a new thread that replaced one that has exited.
     pub(super) fn match_new_threads(&mut self, now_ns: u64) {
         self.states_read_ns = 0;
         self.match_python_threads(now_ns);
     }
 
-    /// Whether it is not known yet what interpreter there is.
+    /// Whether interpreter discovery is still running.
     pub(super) fn is_python_pending(&self) -> bool {
-        self.interpreter.is_none() && !self.is_settled && !self.by_fallback
+        self.interpreter.is_none() && !self.discovery_done && !self.by_fallback
     }
 
-    /// Why nothing is read of a thread of which Python frames alone could be.
+    /// Why a thread has no stack where only Python frames could be read.
     pub(super) fn why_no_python(&self) -> Partial {
         match self.is_python_pending() {
             true => Partial::PythonPending,
@@ -244,7 +246,8 @@ impl TracedProcess {
         }
     }
 
-    /// Before 3.11 a thread state names its thread by where libc keeps it, which has its tid.
+    /// Fills in thread ids before 3.11: a thread state then has the `pthread_self()` of its thread,
+    /// and libc keeps the tid there.
     fn name_old_threads(&self, python: &mut [PythonThread]) {
         if python
             .iter()
@@ -261,7 +264,8 @@ impl TracedProcess {
         }
     }
 
-    /// Copies what code objects a thread that was just resumed, or read without a stop, has on its stack.
+    /// Copies the code objects on the stack of a thread that was just resumed, or read without a
+    /// stop.
     pub(super) fn copy_codes(&mut self, buffers: &mut Buffers, sample: &mut RawSample) {
         if let Some(interpreter) = &self.interpreter {
             self.codes
@@ -269,7 +273,7 @@ impl TracedProcess {
         }
     }
 
-    /// The same of those never seen before, while the thread is stopped.
+    /// Copies code objects that were never seen before, while the thread is stopped.
     pub(super) fn copy_new_codes(&mut self, buffers: &mut Buffers, sample: &mut RawSample) {
         if let Some(interpreter) = &self.interpreter {
             self.codes
@@ -297,7 +301,7 @@ impl TracedProcess {
     }
 }
 
-/// How many interpreters these states are of.
+/// Number of interpreters that `states` belong to.
 fn interpreters_among(states: &[u64], python: &[PythonThread]) -> usize {
     let of = |thread: &&PythonThread| states.contains(&thread.state_address);
     let mut found: Vec<u64> = python

@@ -1,4 +1,4 @@
-//! Samples that are used again, so that a capture allocates nothing.
+//! A pool of samples, so that a capture allocates nothing.
 
 use super::account::Charged;
 use super::process::TracedProcess;
@@ -7,16 +7,16 @@ use crate::model::sample::Capture as Method;
 use crate::python::frames::PythonStack;
 use crate::sampling::raw::RawSample;
 
-/// How many unused samples are kept for the next captures, besides those that come back from the worker.
+/// Unused samples that are kept, besides those that come back from the worker.
 pub(super) const MAX_SPARE: usize = 64;
 
-/// Samples whose buffers were taken out. Boxes travel to the worker and back as they are.
+/// Samples without their buffers. The boxes travel to the worker and back as they are.
 #[derive(Debug, Default)]
 #[expect(clippy::vec_box)]
-pub(super) struct SpareSamples(pub(super) Vec<Box<RawSample>>);
+pub(super) struct SamplePool(pub(super) Vec<Box<RawSample>>);
 
-impl SpareSamples {
-    /// A thread's sample, with nothing in it yet.
+impl SamplePool {
+    /// An empty sample of a thread.
     pub(super) fn blank(
         &mut self,
         process: &TracedProcess,
@@ -24,10 +24,10 @@ impl SpareSamples {
         slices: u64,
     ) -> Box<RawSample> {
         let thread = &process.threads[at];
-        let stretch = thread.sample(Charged::default(), Method::Unread);
+        let span = thread.sample(Charged::default(), Method::Unread);
         let (shared, process) = (thread.shared.clone(), process.id);
         if let Some(mut sample) = self.0.pop() {
-            sample.stretch = stretch;
+            sample.span = span;
             sample.process = process;
             sample.shared = shared;
             sample.slices = slices;
@@ -41,7 +41,7 @@ impl SpareSamples {
             return sample;
         }
         Box::new(RawSample {
-            stretch,
+            span,
             process,
             shared,
             slices,

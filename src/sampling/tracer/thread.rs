@@ -1,28 +1,27 @@
-//! What the tracer keeps of each thread between polls.
+//! State of a thread between polls.
 
-use super::account::{Charged, Deferred, KeptIn, Ledger, Reached};
+use super::account::{Charged, Deferred, KeptState, Ledger, TimePoint};
 use crate::model::ids::ThreadId;
 use crate::model::sample::{Capture, Gil, ThreadState};
 use crate::os::threads::{SchedStat, ThreadFiles, Whereabouts};
 use crate::sampling::budget::Claim;
-use crate::sampling::calls::Calls;
+use crate::sampling::call_history::CallHistory;
 use crate::sampling::capture::ReadPlan;
-use crate::sampling::raw::{Stretch, ThreadShared};
+use crate::sampling::raw::{ThreadShared, ThreadSpan};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Where a thread was found at the last poll.
+/// Result of the last poll of a thread.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Seen {
+pub(super) enum LastPoll {
     /// Not polled yet, or its stack is not known.
     Unknown,
-    /// Running: never taken as unchanged.
+    /// Running: its stack is never reused.
     Running,
     /// Asleep, and its stack is known.
     Asleep(Whereabouts),
 }
 
-/// A thread.
 #[derive(Debug)]
 pub(super) struct TracedThread {
     pub(super) id: ThreadId,
@@ -32,46 +31,46 @@ pub(super) struct TracedThread {
     pub(super) shared: Arc<ThreadShared>,
     pub(super) plan: ReadPlan,
     pub(super) last: SchedStat,
-    pub(super) seen: Seen,
+    pub(super) last_poll: LastPoll,
     pub(super) state: ThreadState,
     pub(super) stack_pointer: u64,
-    /// We stopped it in the sleep that it is in: what it ran since then, it ran because of us.
-    pub(super) own_stop: bool,
-    /// Its name when that was last read.
+    /// torchspy stopped it in its current sleep: it has run since then only because of that stop.
+    pub(super) stopped_by_us: bool,
+    /// Its kernel name (`comm`) when that was last read.
     pub(super) name: String,
-    /// It ran since then: a thread takes a name by itself.
+    /// It ran since then, so it may have set another name.
     pub(super) may_be_renamed: bool,
-    /// Its name in Python, read where `--threads` goes by names and the kernel's does not match; empty where it has none.
+    /// Its name in Python, read where `--threads` is given and the kernel's name does not match;
+    /// empty where it has none.
     pub(super) python_name: Option<String>,
-    /// Whether `--threads` lets it in.
-    pub(super) wanted: bool,
-    /// What samples stand for.
+    /// Whether it matches `--threads`.
+    pub(super) is_selected: bool,
     pub(super) ledger: Ledger,
-    /// Stops in a row before which it blocked.
+    /// Successive stops before which it blocked.
     pub(super) blocked: u32,
-    /// What a stop would do to its system calls.
-    pub(super) calls: Calls,
-    /// The process's first thread.
+    pub(super) calls: CallHistory,
+    /// It is the first thread of its process.
     pub(super) is_first: bool,
-    /// Dead while others live, at the last poll: a first thread stays listed then.
+    /// Dead at the last poll while other threads live: a first thread stays in /proc then.
     pub(super) is_dead: bool,
-    /// How often it was captured, and when it was last.
     pub(super) captures: u32,
-    /// See `captures`; CLOCK_MONOTONIC.
+    /// When it was last captured, CLOCK_MONOTONIC.
     pub(super) captured_ns: u64,
 }
 
-/// In which ticks a thread is polled. Kept apart from the threads, which are large: most are not polled in most ticks.
+/// In which ticks a thread is polled. Kept apart from the threads, which are large: most are not
+/// polled in most ticks.
 ///
-/// A thread that has long been asleep is polled in every second tick, later in every fourth, eighth, … Which ticks those are
-/// does not depend on what it does, and a poll stands for the ticks before it, so shares stay unbiased; 160 threads then cost a
-/// fifth. A process's first thread, which usually is the one that trains, is polled in every tick.
+/// A thread that has long been asleep is polled in every second tick, later in every fourth,
+/// eighth, … The choice of ticks does not depend on what the thread does, and a poll stands for the
+/// ticks before it, so shares stay unbiased; polling 160 threads then costs a fifth. A process's
+/// first thread, which usually is the one that trains, is polled in every tick.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Backoff {
-    /// The thread's number, by which polls are spread over the ticks.
+    /// Spreads the polls of threads over the ticks.
     number: u32,
     pub(super) is_first: bool,
-    /// Polls in a row that found it in the same sleep.
+    /// Successive polls that found it in the same sleep.
     pub(super) quiet_polls: u32,
 }
 
@@ -84,7 +83,7 @@ impl Backoff {
         }
     }
 
-    /// Whether the thread is polled in `tick`, counted from the start, of `weight_ns`.
+    /// Whether the thread is polled in tick number `tick`, which is `weight_ns` long.
     pub(super) fn is_due(self, tick: u64, weight_ns: u64) -> bool {
         let doublings = (self.quiet_polls / POLLS_PER_STRIDE).min(MAX_DOUBLINGS);
         if doublings == 0 || self.is_first {
@@ -95,26 +94,26 @@ impl Backoff {
         (tick + u64::from(self.number)).is_multiple_of(stride)
     }
 
-    /// It was found in the sleep that it was in.
-    pub(super) fn slept_on(&mut self) {
+    /// A poll found it in the same sleep as before.
+    pub(super) fn record_same_sleep(&mut self) {
         self.quiet_polls = self.quiet_polls.saturating_add(1);
     }
 
-    /// It is polled in every tick again.
+    /// Polls it in every tick again.
     pub(super) fn reset(&mut self) {
         self.quiet_polls = 0;
     }
 }
 
-/// Polls that a sleeper's state must outlast before it is polled half as often.
+/// Polls in the same sleep after which a thread is polled half as often.
 const POLLS_PER_STRIDE: u32 = 16;
-/// Past this many times half is rare enough at any rate.
+/// Most halvings of the poll rate.
 const MAX_DOUBLINGS: u32 = 7;
-/// Longest time between two polls of a sleeper, ns: a wake-up is noticed this late at most.
+/// Longest time between two polls of a sleeper, ns: the latest that a wake-up is noticed.
 const MAX_UNPOLLED_NS: u64 = 170_000_000;
 
 impl TracedThread {
-    pub(super) fn new(pid: i32, tid: i32, id: ThreadId, reached: Reached) -> Self {
+    pub(super) fn new(pid: i32, tid: i32, id: ThreadId, accounted_to: TimePoint) -> Self {
         let files = ThreadFiles::open(pid, tid);
         Self {
             id,
@@ -126,28 +125,28 @@ impl TracedThread {
             plan: ReadPlan::default(),
             last: files.schedstat().unwrap_or_default(),
             files,
-            seen: Seen::Unknown,
+            last_poll: LastPoll::Unknown,
             state: ThreadState::Unknown,
             stack_pointer: 0,
-            own_stop: false,
+            stopped_by_us: false,
             name: String::new(),
             may_be_renamed: false,
             python_name: None,
-            wanted: true,
-            ledger: Ledger::new(reached),
+            is_selected: true,
+            ledger: Ledger::new(accounted_to),
             blocked: 0,
-            calls: Calls::default(),
+            calls: CallHistory::default(),
             captures: 0,
             captured_ns: 0,
         }
     }
 
-    /// Whether its time is recorded at all.
+    /// Whether its time is recorded.
     pub(super) fn is_recorded(&self) -> bool {
-        self.wanted && !self.is_dead
+        self.is_selected && !self.is_dead
     }
 
-    /// What it has to say for a stop while it runs.
+    /// Its claim to a stop of this tick's budget.
     pub(super) fn claim(&self) -> Claim {
         Claim {
             is_first: self.is_first,
@@ -155,14 +154,15 @@ impl TracedThread {
         }
     }
 
-    /// Whether the worker lacked registers in the sleep that the thread is still in.
+    /// Whether unwinding lacked registers in the sleep that the thread is still in.
     pub(super) fn wants_registers(&self, now: &SchedStat) -> bool {
-        !self.own_stop
+        !self.stopped_by_us
             && now.slices != 0
             && self.shared.registers_wanted.load(Ordering::Relaxed) == now.slices
     }
 
-    /// Whether the worker had too little of the stack of the sleep that the thread is still in. Says so once.
+    /// Whether unwinding lacked stack bytes in the sleep that the thread is still in. True once per
+    /// request.
     pub(super) fn wants_stack(&self, now: &SchedStat) -> bool {
         let wanted = &self.shared.stack_wanted;
         let wants = now.slices != 0 && wanted.load(Ordering::Relaxed) == now.slices;
@@ -172,7 +172,7 @@ impl TracedThread {
         wants
     }
 
-    /// CPU and queue time since the poll before, which this one takes over.
+    /// Takes over `now`; returns CPU and run queue time since the previous poll, ns.
     pub(super) fn advance(&mut self, now: SchedStat) -> (u64, u64) {
         let run_ns = now.run_ns.saturating_sub(self.last.run_ns);
         let queue_ns = now.queue_ns.saturating_sub(self.last.queue_ns);
@@ -180,31 +180,31 @@ impl TracedThread {
         (run_ns, queue_ns)
     }
 
-    fn kept_in(&self) -> KeptIn {
-        let syscall = match self.seen {
-            Seen::Asleep(whereabouts) => whereabouts.syscall(),
+    fn kept_state(&self) -> KeptState {
+        let syscall = match self.last_poll {
+            LastPoll::Asleep(whereabouts) => whereabouts.syscall(),
             _ => None,
         };
-        KeptIn {
+        KeptState {
             state: self.state,
             syscall,
         }
     }
 
-    /// It kept its stack in the polled tick.
+    /// Charges the polled tick to the stack that the thread kept.
     pub(super) fn reuse(&mut self) {
-        let kept = self.kept_in();
+        let kept = self.kept_state();
         self.ledger.reuse(kept);
     }
 
-    /// The reused sample, up to `end` if no poll will follow.
-    pub(super) fn take_reused(&mut self, end: Option<Reached>) -> Option<Stretch> {
+    /// Takes the reused sample, extended to `end` if no poll will follow.
+    pub(super) fn take_reused(&mut self, end: Option<TimePoint>) -> Option<ThreadSpan> {
         if let Some(end) = end {
-            let kept = self.kept_in();
+            let kept = self.kept_state();
             self.ledger.finish(end, kept);
         }
         let (kept, charged) = self.ledger.take_reused()?;
-        Some(Stretch {
+        Some(ThreadSpan {
             state: kept.state,
             syscall: kept.syscall,
             gil: Gil::NotHeld,
@@ -212,15 +212,16 @@ impl TracedThread {
         })
     }
 
-    /// The polled tick is `sample`'s, with what was not captured before while the thread did the same: ran, or slept.
-    pub(super) fn charge(&mut self, sample: &mut Stretch, capture: Capture) {
+    /// Charges the polled tick to `sample`, with the time deferred while the thread was in the same
+    /// state (running or asleep).
+    pub(super) fn charge(&mut self, sample: &mut ThreadSpan, capture: Capture) {
         let deferred = capture.is_fresh().then(|| self.deferred_kind());
         let charged = self.ledger.charge(deferred);
         self.fill(sample, charged, capture);
     }
 
-    /// `sample` is of a stop that was asked for in an earlier tick.
-    pub(super) fn charge_late(&mut self, sample: &mut Stretch, now_ns: u64) {
+    /// Charges deferred time to `sample`, which comes from a stop requested in an earlier tick.
+    pub(super) fn charge_late(&mut self, sample: &mut ThreadSpan, now_ns: u64) {
         let charged = self.ledger.charge_late(self.deferred_kind(), now_ns);
         self.fill(sample, charged, Capture::Stopped);
     }
@@ -232,9 +233,9 @@ impl TracedThread {
         }
     }
 
-    /// What a capture knows of the call and the lock stays.
-    fn fill(&self, sample: &mut Stretch, charged: Charged, capture: Capture) {
-        *sample = Stretch {
+    /// Fills in all but the system call and the GIL, which the capture has set.
+    fn fill(&self, sample: &mut ThreadSpan, charged: Charged, capture: Capture) {
+        *sample = ThreadSpan {
             syscall: sample.syscall,
             gil: sample.gil,
             gil_holder: sample.gil_holder,
@@ -243,9 +244,9 @@ impl TracedThread {
     }
 
     /// A sample that stands for `charged`.
-    pub(super) fn sample(&self, charged: Charged, capture: Capture) -> Stretch {
+    pub(super) fn sample(&self, charged: Charged, capture: Capture) -> ThreadSpan {
         let charge = charged.charge;
-        Stretch {
+        ThreadSpan {
             thread: self.id,
             start_ns: charged.start_ns,
             weight_ns: charge.weight_ns,

@@ -2,12 +2,12 @@
 
 use super::account::Deferred;
 use super::capture::Asleep;
-use super::crowd::{running_threads, trainers};
-use super::decide::{How, Who};
-use super::gil::{GilHolder, gil_holders, is_among};
+use super::decide::{CandidateGroup, CaptureMode};
+use super::gil::{GilHolder, gil_holders, holds_any};
 use super::poll::{Candidate, Found};
-use super::precedence::Event;
-use super::thread::Seen;
+use super::priority::PriorityEvent;
+use super::thread::LastPoll;
+use super::wake_cpu::{running_threads, trainers};
 use super::{TracedProcess, Tracer};
 use crate::model::sample::{Capture as Method, ThreadState};
 use crate::os::clock::{monotonic_ns, process_cpu_ns};
@@ -16,41 +16,44 @@ use crate::os::threads::{SchedStat, Whereabouts};
 use crate::sampling::schedule::Tick;
 use rustc_hash::FxHashMap;
 
-/// Threads of one process past which its CPU clock is asked first. The clock of a thread that just woke does not move
-/// before the scheduler's tick, so it may miss the first milliseconds of a burst, while asking every thread never does:
-/// up to here exactness is cheaper than what it costs.
+/// Number of threads above which a process's CPU clock is read before its threads. The clock of a
+/// thread that just woke does not advance before the scheduler's tick, so this may miss the first
+/// milliseconds of a burst; polling every thread never does. Up to this number polling is cheap
+/// enough.
 const GATED_THREADS: usize = 400;
-/// How often it is asked whether there are new Python thread states: a C++ thread takes and drops one whenever it likes
-/// (PyGILState_Ensure), and a thread that was just started has none for a moment.
+/// How often new Python thread states are searched for, ns: a C++ thread may create and delete one
+/// at any time (PyGILState_Ensure), and a thread that was just started has none at first.
 const PYTHON_THREADS_NS: u64 = 5_000_000;
-/// Sleeps that ended while they were read, and whose ticks wait for one that does not: after so many the thread is stopped.
+/// Deferred ticks of sleeps that ended during the read after which the thread is stopped.
 const MAX_WOKEN: u32 = 4;
-/// How much of a period may pass before no further sleeper is stopped for its registers: the rest waits for the next tick.
+/// Divisor of the period: sleepers are stopped for their registers only in the first part of it.
+/// The others wait for the next tick.
 const SLEEPERS_SHARE: u64 = 5;
 
-/// Who holds the GIL of each process with candidates.
+/// GIL holders by index of the process, for processes with candidates.
 pub(super) type Holders = FxHashMap<usize, Vec<GilHolder>>;
 
 impl Tracer {
     pub(super) fn tick(&mut self, tick: Tick) {
         self.quality.ticks += 1;
-        self.call_keeper();
+        self.wake_keeper();
         self.quality.late_ticks += u64::from(tick.late);
         self.quality.missed_ticks += tick.missed;
         self.take_recycled();
-        self.take_late();
-        let mut running = self.take_trainers(tick);
+        self.collect_late_stops();
+        let mut running = self.capture_trainers(tick);
         let mut candidates = Vec::new();
         for index in 0..self.processes.len() {
             self.poll_process(index, tick, &mut candidates);
         }
-        self.reached = self.reached.after(tick);
+        self.accounted_to = self.accounted_to.after(tick);
         running.extend(running_threads(&candidates));
-        self.take_candidates(candidates, tick, Who::Others);
+        self.capture_candidates(candidates, tick, CandidateGroup::Others);
         self.charge_longest_stop();
-        let crowd = &mut self.decide.crowd;
-        if crowd.choose_cpu(&self.processes, &running, tick) {
-            self.capture.precede(Event::WillWakeOnTrainer);
+        let wake_cpu = &mut self.decide.wake_cpu;
+        if wake_cpu.choose_cpu(&self.processes, &running, tick) {
+            self.capture
+                .update_priority(PriorityEvent::WillWakeOnTrainer);
         }
         self.remove_exited();
         self.show_tick(self.decide.is_limiting());
@@ -63,27 +66,27 @@ impl Tracer {
             .show_tick(self.processes.len(), threads.sum(), is_limiting);
     }
 
-    /// Polls the threads that train, stops those that run, and steps back: nobody waits for what comes after. Process and place of those
-    /// that ran.
-    fn take_trainers(&mut self, tick: Tick) -> Vec<(usize, usize)> {
+    /// Polls the training threads, captures those that run, and leaves the trainer's CPU: the rest
+    /// of the tick is not urgent. Returns process and thread index of those that ran.
+    fn capture_trainers(&mut self, tick: Tick) -> Vec<(usize, usize)> {
         let mut candidates = Vec::new();
         for (index, at) in trainers(&self.processes) {
             let process = &mut self.processes[index];
-            if self.decide.crowd.is_left(process) {
+            if self.decide.wake_cpu.skips_turn(process) {
                 self.quality.skipped_for_turn += 1;
                 continue;
             }
-            // Whether it is in a group stop is asked again in each tick.
+            // The group stop is read again in each tick.
             process.stopped = None;
             if !self.poll_thread(index, at, tick, &mut candidates) {
                 self.processes[index].link_count = 0;
             }
         }
         let running = running_threads(&candidates);
-        self.take_candidates(candidates, tick, Who::Trainers);
-        if self.decide.crowd.is_crowded() {
-            self.capture.precede(Event::HasWoken);
-            self.decide.crowd.step_back();
+        self.capture_candidates(candidates, tick, CandidateGroup::Trainers);
+        if self.decide.wake_cpu.shares_trainer_cpu() {
+            self.capture.update_priority(PriorityEvent::TrainersRead);
+            self.decide.wake_cpu.leave_trainer_cpu();
         }
         running
     }
@@ -112,38 +115,38 @@ impl Tracer {
             && tick.start_ns >= process.python_read_ns + PYTHON_THREADS_NS
         {
             process.match_python_threads(tick.start_ns);
-            self.take_python_names(index);
+            self.select_by_python_name(index);
         }
         let process = &mut self.processes[index];
         process.stopped = None;
         if is_unchanged {
             for thread in &mut process.threads {
-                thread.ledger.poll(self.reached, tick);
+                thread.ledger.poll(self.accounted_to, tick);
                 thread.reuse();
             }
             return;
         }
-        let (ticks, weight_ns) = (self.reached.ticks, tick.weight_ns());
+        let (ticks, weight_ns) = (self.accounted_to.ticks, tick.weight_ns());
         let mut gone = false;
         for at in 0..self.processes[index].backoffs.len() {
             let is_due = self.processes[index].backoffs[at].is_due(ticks, weight_ns);
-            if is_due && !self.is_taken_or_left(index, at) {
+            if is_due && !self.needs_no_poll(index, at) {
                 gone |= !self.poll_thread(index, at, tick, candidates);
             }
-            // One that was asked to stop is not to be stopped for as long as all the others are polled.
-            self.take_late();
+            // A thread whose stop lands late must not stay stopped until all others are polled.
+            self.collect_late_stops();
         }
         if gone {
             self.processes[index].link_count = 0;
         }
     }
 
-    /// Whether a thread was polled in this tick already, or is left to a later one.
-    fn is_taken_or_left(&self, index: usize, at: usize) -> bool {
+    /// Whether a thread was already polled in this tick, or is polled in a later one.
+    fn needs_no_poll(&self, index: usize, at: usize) -> bool {
         let process = &self.processes[index];
         let thread = &process.threads[at];
-        let is_left = || thread.is_first && self.decide.crowd.is_left(process);
-        thread.ledger.reached().ticks > self.reached.ticks || is_left()
+        let skips_turn = || thread.is_first && self.decide.wake_cpu.skips_turn(process);
+        thread.ledger.accounted_to().ticks > self.accounted_to.ticks || skips_turn()
     }
 
     /// Polls one thread: reused, read asleep, or a candidate. `false` if it is gone.
@@ -156,8 +159,8 @@ impl Tracer {
     ) -> bool {
         let process = &mut self.processes[index];
         let may_stop = self.decide.may_stop(process);
-        let is_awaited = |tid| self.capture.awaits(tid);
-        let now = (self.reached, tick);
+        let is_awaited = |tid| self.capture.awaits_stop(tid);
+        let now = (self.accounted_to, tick);
         match self
             .poll
             .thread(process, (index, at), now, is_awaited, may_stop)
@@ -167,13 +170,14 @@ impl Tracer {
             Found::Asleep(candidate, whereabouts, scheduled) => {
                 candidates.extend(self.read_asleep(candidate, whereabouts, scheduled));
             }
-            Found::Unreadable(why) => self.not_read(index, at, why),
+            Found::Unreadable(why) => self.record_without_stack(index, at, why),
             Found::Gone => return false,
         }
         true
     }
 
-    /// Reads a sleeper as it is. It is a candidate for a stop where that has not come about too often.
+    /// Reads a sleeper without a stop. Returns it as a candidate for a stop where such reads failed
+    /// too often.
     fn read_asleep(
         &mut self,
         candidate: Candidate,
@@ -184,8 +188,8 @@ impl Tracer {
         let process = &mut self.processes[index];
         match self.capture.asleep(process, at, whereabouts, scheduled) {
             Asleep::Read(mut sample) => {
-                process.threads[at].charge(&mut sample.stretch, Method::Asleep);
-                self.hand_on(index, at, sample);
+                process.threads[at].charge(&mut sample.span, Method::Asleep);
+                self.forward(index, at, sample);
             }
             Asleep::Woke => {
                 self.quality.torn_retries += 1;
@@ -193,22 +197,28 @@ impl Tracer {
                 if thread.ledger.deferred_sleeps() >= MAX_WOKEN {
                     return Some(candidate);
                 }
-                // To stop it where it runs by now would take as much from every sleep, and give it to what follows.
-                thread.seen = Seen::Unknown;
+                // A stop where it runs by now would charge time of every sleep to the code after
+                // it.
+                thread.last_poll = LastPoll::Unknown;
                 thread.ledger.defer_tick(Deferred::Asleep);
             }
             Asleep::Dead => {
-                process.threads[at].ledger.leave_out();
+                process.threads[at].ledger.discard();
                 self.flush_reused(index, at, true);
                 self.processes[index].threads[at].is_dead = true;
             }
-            Asleep::NotRead(why) => self.not_read(index, at, why),
+            Asleep::NotCaptured(why) => self.record_without_stack(index, at, why),
         }
         None
     }
 
-    /// Captures candidates as is decided. What does not fit into the budget is deferred.
-    pub(super) fn take_candidates(&mut self, candidates: Vec<Candidate>, tick: Tick, who: Who) {
+    /// Captures candidates as decided. Stops that do not fit into the budget are deferred.
+    pub(super) fn capture_candidates(
+        &mut self,
+        candidates: Vec<Candidate>,
+        tick: Tick,
+        who: CandidateGroup,
+    ) {
         let weight_ns = tick.weight_ns();
         let mut gil = Holders::default();
         for candidate in &candidates {
@@ -221,39 +231,40 @@ impl Tracer {
             let (index, at) = (candidate.process, candidate.thread);
             let process = &mut self.processes[index];
             let holders = gil.get(&index).map_or(&[][..], Vec::as_slice);
-            let holds_gil = is_among(&process.threads[at].plan, holders);
-            let how = self.decide.how(candidate, process, holds_gil);
-            if matches!(how, How::Unstopped | How::NotRead(_)) {
-                left_running += u64::from(self.decide.leaves_running(candidate, process));
+            let holds_gil = holds_any(&process.threads[at].plan, holders);
+            let how = self.decide.capture_mode(candidate, process, holds_gil);
+            if matches!(how, CaptureMode::Unstopped | CaptureMode::NotCaptured(_)) {
+                left_running += u64::from(self.decide.avoids_stop(candidate, process));
                 self.quality.calls_left_running +=
-                    u64::from(candidate.keeps_running && self.decide.may_stop(process));
+                    u64::from(candidate.stop_would_interrupt && self.decide.may_stop(process));
             }
             let thread = &mut process.threads[at];
-            if how != How::StoppedAsleep {
+            if how != CaptureMode::StoppedAsleep {
                 thread.state = ThreadState::Running;
             }
             match how {
-                How::StoppedAsleep => sleepers.push(candidate),
-                How::Stopped => stoppable.push(candidate),
-                How::Unstopped => self.read_unstopped(candidate),
-                How::NotRead(why) => {
-                    self.not_read(index, at, why);
-                    self.processes[index].threads[at].seen = Seen::Running;
+                CaptureMode::StoppedAsleep => sleepers.push(candidate),
+                CaptureMode::Stopped => stoppable.push(candidate),
+                CaptureMode::Unstopped => self.read_unstopped(candidate),
+                CaptureMode::NotCaptured(why) => {
+                    self.record_without_stack(index, at, why);
+                    self.processes[index].threads[at].last_poll = LastPoll::Running;
                 }
-                How::LeftOut => {
-                    thread.seen = Seen::Running;
-                    thread.ledger.leave_out();
+                CaptureMode::Excluded => {
+                    thread.last_poll = LastPoll::Running;
+                    thread.ledger.discard();
                 }
             }
         }
-        // Of all the time that they ran and were not polled, too: stops may take a share of that.
+        // Includes the time in which they ran and were not polled: stops may take a share of it,
+        // too.
         let running_ns = |candidate: &Candidate| {
             let thread = &self.processes[candidate.process].threads[candidate.thread];
             weight_ns + thread.ledger.unpolled_ns()
         };
         let running_ns: u64 = stoppable.iter().map(running_ns).sum();
         let chosen = self.decide.within_budget(&stoppable, &self.processes, who);
-        // Those that run come first: a sleeper stays where it is.
+        // Running threads first: a sleeper stays where it is.
         let mut to_stop: Vec<Candidate> = chosen.iter().map(|&index| stoppable[index]).collect();
         for (index, candidate) in stoppable.into_iter().enumerate() {
             if !chosen.contains(&index) {
@@ -269,23 +280,23 @@ impl Tracer {
         self.control.show_stops(stopped_ns, running_ns + stopped_ns);
     }
 
-    /// Stops, reads and resumes; gives for how long threads were stopped in all, ns.
+    /// Stops, reads and resumes; returns the total time that threads were stopped, ns.
     fn stop(&mut self, candidates: &[Candidate], gil: &Holders) -> u64 {
-        // Where threads are read once not only for each of the stops: the CPU is given back a slice later, and a thread that was
-        // awaited may be stopped by then.
+        // A snapshot keeps the raised priority over all its stops: a lowered priority takes effect
+        // a time slice later, and a late thread may be stopped by then.
         if !candidates.is_empty() {
-            self.capture.precede(Event::Asking);
+            self.capture.update_priority(PriorityEvent::RequestingStops);
         }
         let once = self.options.once;
         let mut stopped_ns = 0;
-        // Where each thread is read once nothing is deferred: they are stopped one by one, and those that come late are awaited.
+        // A snapshot defers nothing: threads are stopped one by one, and late stops are awaited.
         let together = if once { 1 } else { candidates.len().max(1) };
         for part in candidates.chunks(together) {
             let sleepers_until_ns = monotonic_ns() + self.schedule.period_ns() / SLEEPERS_SHARE;
-            let gives_way = self.decide.crowd.is_crowded();
+            let yields_cpu = self.decide.wake_cpu.shares_trainer_cpu();
             let attempts =
                 self.capture
-                    .stop(&mut self.processes, part, gives_way, sleepers_until_ns);
+                    .stop(&mut self.processes, part, yields_cpu, sleepers_until_ns);
             if !once {
                 self.end_of_stops();
             }
@@ -294,7 +305,7 @@ impl Tracer {
                 self.longest_stop_ns = self.longest_stop_ns.max(attempt.took_ns);
                 let thread = &mut self.processes[candidate.process].threads[candidate.thread];
                 thread.ledger.stopped_for(attempt.took_ns);
-                stopped_ns += self.settle(attempt, gil);
+                stopped_ns += self.finish_stop(attempt, gil);
             }
             if once {
                 self.wait_for_late();
@@ -306,25 +317,26 @@ impl Tracer {
 
     fn end_of_stops(&mut self) {
         let outstanding = self.capture.is_outstanding();
-        self.capture.precede(Event::Asked { outstanding });
+        self.capture
+            .update_priority(PriorityEvent::RequestedStops { outstanding });
     }
 
-    /// Leaves out a stop that the budget has no room for, or that has to wait for another.
+    /// Skips a stop to stay in the budget, or because another stop of the process is outstanding.
     pub(super) fn skip(&mut self, candidate: Candidate) {
         let process = &self.processes[candidate.process];
         let is_outstanding = self.capture.is_outstanding_of(process.pid);
         let decide = &self.decide;
-        if decide.reads_unstopped(process, candidate.thread, is_outstanding) {
+        if decide.should_read_unstopped(process, candidate.thread, is_outstanding) {
             self.read_unstopped(candidate);
         } else {
             self.defer(candidate);
         }
     }
 
-    /// Defers the tick to the next capture of the thread.
+    /// Charges the tick to the next capture of the thread.
     pub(super) fn defer(&mut self, candidate: Candidate) {
         let thread = &mut self.processes[candidate.process].threads[candidate.thread];
-        thread.seen = Seen::Running;
+        thread.last_poll = LastPoll::Running;
         thread.ledger.defer(match candidate.asleep {
             None => Deferred::Running,
             Some(_) => Deferred::Asleep,
@@ -334,21 +346,22 @@ impl Tracer {
     fn read_unstopped(&mut self, candidate: Candidate) {
         let (index, at) = (candidate.process, candidate.thread);
         let process = &mut self.processes[index];
-        process.threads[at].seen = Seen::Running;
+        process.threads[at].last_poll = LastPoll::Running;
         let read = self.capture.unstopped(process, at, candidate.slices);
         if let Some((mut sample, is_torn)) = read {
             self.quality.torn_retries += u64::from(is_torn);
-            process.threads[at].charge(&mut sample.stretch, Method::Unstopped);
-            self.hand_on(index, at, sample);
+            process.threads[at].charge(&mut sample.span, Method::Unstopped);
+            self.forward(index, at, sample);
         }
     }
 }
 
-/// Whether all of a large process's threads slept and none has run since the tick before, by its CPU clock.
+/// Whether all threads of a large process slept, and by its CPU clock none has run since the last
+/// tick.
 fn has_not_run(process: &mut TracedProcess) -> bool {
     let mut threads = process.threads.iter();
     let is_gated = process.threads.len() > GATED_THREADS
-        && threads.all(|thread| matches!(thread.seen, Seen::Asleep(_)));
+        && threads.all(|thread| matches!(thread.last_poll, LastPoll::Asleep(_)));
     let cpu_ns = match is_gated {
         true => process_cpu_ns(process.pid).unwrap_or(0),
         false => 0,

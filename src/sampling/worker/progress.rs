@@ -99,7 +99,7 @@ impl Worker {
         if raw.python.frames.is_empty() {
             return;
         }
-        let thread = raw.stretch.thread;
+        let thread = raw.span.thread;
         let mut progress = std::mem::take(&mut self.progress);
         let part = progress.part_of(thread, &scratch.python, &self.tables.codes);
         if part == Trains::Yes

@@ -12,7 +12,7 @@ use crate::native::unwind::{NativeFrame, UnwindEnd};
 use crate::os::clock::monotonic_ns;
 use crate::recording::compact::SessionTables;
 use crate::sampling::merge::{Run, merge};
-use crate::sampling::raw::{NamedStack, RawSample, Stretch};
+use crate::sampling::raw::{NamedStack, RawSample, ThreadSpan};
 use crate::sampling::symbol_loader::SymbolLoader;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ impl Worker {
     pub(super) fn take_sample(&mut self, raw: &RawSample) {
         if let Some(why) = raw.failure {
             let stack = self.tables.stacks.intern([Frame::Truncated(why)]);
-            self.push(raw.stretch, stack);
+            self.push(raw.span, stack);
             return;
         }
         let mut scratch = std::mem::take(&mut self.scratch);
@@ -76,12 +76,12 @@ impl Worker {
         let stack = self.tables.stacks.intern(scratch.merged.iter().copied());
         self.scratch = scratch;
         if !raw.python.frames.is_empty()
-            && let Some(thread) = self.tables.threads.get_mut(&raw.stretch.thread)
+            && let Some(thread) = self.tables.threads.get_mut(&raw.span.thread)
         {
             thread.is_python = true;
         }
-        self.last_stacks.insert(raw.stretch.thread, stack);
-        self.push(raw.stretch, stack);
+        self.last_stacks.insert(raw.span.thread, stack);
+        self.push(raw.span, stack);
     }
 
     /// Native frames of a sample into the scratch; `None` where none were to be read. Also whether modules changed.
@@ -181,7 +181,7 @@ impl Worker {
         lost
     }
 
-    pub(super) fn take_named(&mut self, stretch: Stretch, stack: &NamedStack) {
+    pub(super) fn take_named(&mut self, span: ThreadSpan, stack: &NamedStack) {
         let mut frames = Vec::with_capacity(stack.frames.len());
         for (name, file, line) in stack.frames.iter().rev() {
             let info = CodeInfo {
@@ -198,11 +198,11 @@ impl Worker {
                 line: *line,
             });
         }
-        if let Some(thread) = self.tables.threads.get_mut(&stretch.thread) {
+        if let Some(thread) = self.tables.threads.get_mut(&span.thread) {
             thread.is_python = true;
         }
         let stack = self.tables.stacks.intern(frames);
-        self.push(stretch, stack);
+        self.push(span, stack);
     }
 }
 

@@ -1,6 +1,7 @@
-//! Whatever happens to a thread, its ticks, its time and what the scheduler gave it are charged exactly once.
+//! Whatever happens to a thread, its ticks, its time, and its CPU and run queue time are charged
+//! exactly once.
 
-use super::{Charge, Charged, Deferred, KeptIn, Ledger, Reached};
+use super::{Charge, Charged, Deferred, KeptState, Ledger, TimePoint};
 use crate::model::sample::ThreadState;
 use crate::sampling::schedule::Tick;
 use proptest::collection::vec;
@@ -9,30 +10,30 @@ use proptest::prelude::*;
 const PERIOD_NS: u64 = 1_000_000;
 const THREADS: usize = 3;
 
-/// What a tick does with one thread.
+/// What a tick does to one thread.
 #[derive(Clone, Copy, Debug)]
 enum Outcome {
-    /// Polled in a later tick: it has long been asleep, or the tick is another's turn.
+    /// Polled in a later tick: it has long been asleep, or other trainers have their turn.
     NotPolled,
-    /// `--threads` leaves it out, or it is dead while others live.
-    Unwanted,
+    /// Not selected by `--threads`, or dead while others live.
+    NotSelected,
     /// Found running without the GIL under `--gil`, or dead for the first time.
-    LeftOut,
+    Discarded,
     Reused,
-    /// For the budget, or for an outstanding stop.
+    /// Over the budget, or another stop is outstanding.
     Deferred,
-    /// It woke while it was read.
+    /// It woke during the read.
     Woken,
-    /// A sleeper whose stop did not come about.
+    /// A sleeper that was not stopped.
     SleepDeferred,
-    /// Asked to stop; it blocked before the stop landed, or has not stopped yet.
+    /// Its stop was requested; it blocked before the stop landed, or has not stopped yet.
     DeferredAfterStop(u64),
     Stopped(u64),
     StoppedAsleep(u64),
     Asleep,
     Unstopped,
-    NotRead,
-    /// The poll failed: it is gone, or nothing came of the tick.
+    NotCaptured,
+    /// The poll failed, or nothing was recorded in the tick.
     Vanished,
 }
 
@@ -40,7 +41,8 @@ enum Outcome {
 struct PerThread {
     outcome: Outcome,
     ran: (u64, u64),
-    /// The stop that an earlier tick asked for arrives before this tick is charged, and finds a running thread or a sleeper.
+    /// A stop requested in an earlier tick lands before this tick is charged, and finds the thread
+    /// running or asleep.
     late: Option<Deferred>,
 }
 
@@ -53,12 +55,12 @@ struct Step {
     paused_ns: u64,
 }
 
-/// One thread: its ledger, and what its charges should come to.
+/// One thread: its ledger, and the expected sum of its charges.
 struct Subject {
     ledger: Ledger,
     charged: Charge,
-    left_out: Charge,
-    /// All of its time so far; that up to its last poll.
+    discarded: Charge,
+    /// All of its time so far, and the time up to its last poll.
     total: Charge,
     polled: Charge,
 }
@@ -85,25 +87,25 @@ impl Ledger {
     }
 }
 
-const KEPT: KeptIn = KeptIn {
+const KEPT: KeptState = KeptState {
     state: ThreadState::Sleeping,
     syscall: None,
 };
 
 impl Subject {
-    fn new(reached: Reached) -> Self {
+    fn new(accounted_to: TimePoint) -> Self {
         Self {
-            ledger: Ledger::new(reached),
+            ledger: Ledger::new(accounted_to),
             charged: Charge::default(),
-            left_out: Charge::default(),
+            discarded: Charge::default(),
             total: Charge::default(),
             polled: Charge::default(),
         }
     }
 
-    fn leave_out_since_poll(&mut self) {
-        self.left_out.weight_ns += self.total.weight_ns - self.polled.weight_ns;
-        self.left_out.ticks += self.total.ticks - self.polled.ticks;
+    fn discard_since_poll(&mut self) {
+        self.discarded.weight_ns += self.total.weight_ns - self.polled.weight_ns;
+        self.discarded.ticks += self.total.ticks - self.polled.ticks;
         self.polled = self.total;
     }
 
@@ -117,21 +119,21 @@ impl Subject {
         }
     }
 
-    /// Gives for how long it was dealt with.
-    fn tick(&mut self, from: Reached, tick: Tick, step: PerThread) -> u64 {
+    /// Returns how long the stop took, ns.
+    fn tick(&mut self, from: TimePoint, tick: Tick, step: PerThread) -> u64 {
         let now = Charge::time(tick.weight_ns(), 1);
         self.total += now;
         match step.outcome {
             Outcome::NotPolled => return 0,
-            Outcome::Unwanted => {
-                self.ledger.leave_out_to(from.after(tick));
-                self.leave_out_since_poll();
+            Outcome::NotSelected => {
+                self.ledger.discard_to(from.after(tick));
+                self.discard_since_poll();
                 return 0;
             }
             _ => {}
         }
         self.ledger.poll(from, tick);
-        self.ledger.ran(step.ran);
+        self.ledger.add_scheduled(step.ran);
         (self.total.run_ns, self.total.queue_ns) = (
             self.total.run_ns + step.ran.0,
             self.total.queue_ns + step.ran.1,
@@ -149,12 +151,12 @@ impl Subject {
         };
         let (running, asleep) = (Some(Deferred::Running), Some(Deferred::Asleep));
         let (took_ns, charged) = match step.outcome {
-            Outcome::NotPolled | Outcome::Unwanted | Outcome::Vanished => (0, None),
-            Outcome::LeftOut => {
-                self.ledger.leave_out();
-                self.left_out += now;
-                self.left_out.run_ns += step.ran.0;
-                self.left_out.queue_ns += step.ran.1;
+            Outcome::NotPolled | Outcome::NotSelected | Outcome::Vanished => (0, None),
+            Outcome::Discarded => {
+                self.ledger.discard();
+                self.discarded += now;
+                self.discarded.run_ns += step.ran.0;
+                self.discarded.queue_ns += step.ran.1;
                 (0, None)
             }
             Outcome::Reused => {
@@ -182,7 +184,7 @@ impl Subject {
             Outcome::StoppedAsleep(ns) => (stop(ns), Some(self.ledger.charge(asleep))),
             Outcome::Asleep => (0, Some(self.ledger.charge(asleep))),
             Outcome::Unstopped => (0, Some(self.ledger.charge(running))),
-            Outcome::NotRead => (0, Some(self.ledger.charge(None))),
+            Outcome::NotCaptured => (0, Some(self.ledger.charge(None))),
         };
         if let Some(charged) = charged {
             self.emit(charged);
@@ -193,14 +195,14 @@ impl Subject {
 
     fn check(&self) -> Result<(), TestCaseError> {
         let mut accounted = self.charged;
-        accounted += self.left_out;
+        accounted += self.discarded;
         accounted += self.ledger.pending();
         prop_assert_eq!(accounted, self.polled);
         Ok(())
     }
 
-    /// It is gone, or sampling ends: nothing may be pending then.
-    fn finish(&mut self, end: Reached) -> Result<(), TestCaseError> {
+    /// It has exited, or sampling ends: nothing may stay pending.
+    fn finish(&mut self, end: TimePoint) -> Result<(), TestCaseError> {
         self.ledger.finish(end, KEPT);
         self.polled = self.total;
         self.flush();
@@ -214,8 +216,8 @@ fn outcomes() -> impl Strategy<Value = Outcome> {
     let stop_ns = || 0..3 * PERIOD_NS;
     prop_oneof![
         2 => Just(Outcome::NotPolled),
-        1 => Just(Outcome::Unwanted),
-        1 => Just(Outcome::LeftOut),
+        1 => Just(Outcome::NotSelected),
+        1 => Just(Outcome::Discarded),
         2 => Just(Outcome::Reused),
         2 => Just(Outcome::Deferred),
         1 => Just(Outcome::Woken),
@@ -225,7 +227,7 @@ fn outcomes() -> impl Strategy<Value = Outcome> {
         1 => stop_ns().prop_map(Outcome::StoppedAsleep),
         1 => Just(Outcome::Asleep),
         1 => Just(Outcome::Unstopped),
-        1 => Just(Outcome::NotRead),
+        1 => Just(Outcome::NotCaptured),
         1 => Just(Outcome::Vanished),
     ]
 }
@@ -258,29 +260,29 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2_000) })]
 
-    /// `gil_only`: the time of the longest stop is no other thread's.
+    /// `gil_only`: the longest stop is charged to no other thread.
     #[test]
     fn every_tick_of_every_thread_is_charged_once(steps in steps(), gil_only: bool) {
-        let mut reached = Reached { ns: 7 * PERIOD_NS, ticks: 0 };
-        let mut subjects: Vec<Subject> = (0..THREADS).map(|_| Subject::new(reached)).collect();
+        let mut accounted_to = TimePoint { ns: 7 * PERIOD_NS, ticks: 0 };
+        let mut subjects: Vec<Subject> = (0..THREADS).map(|_| Subject::new(accounted_to)).collect();
         for step in steps {
             let tick = Tick {
-                start_ns: reached.ns,
-                end_ns: reached.ns + (1 + step.missed) * PERIOD_NS,
+                start_ns: accounted_to.ns,
+                end_ns: accounted_to.ns + (1 + step.missed) * PERIOD_NS,
                 late: step.missed > 0,
                 missed: step.missed,
             };
             let mut took_ns = [0; THREADS];
             for ((subject, &thread), took_ns) in subjects.iter_mut().zip(&step.threads).zip(&mut took_ns) {
-                *took_ns = subject.tick(reached, tick, thread);
+                *took_ns = subject.tick(accounted_to, tick, thread);
             }
-            reached = reached.after(tick);
+            accounted_to = accounted_to.after(tick);
             let longest_ns = took_ns.iter().copied().max().unwrap_or(0);
-            let before = reached;
-            reached.ns += longest_ns;
+            let before = accounted_to;
+            accounted_to.ns += longest_ns;
             for (subject, took_ns) in subjects.iter_mut().zip(took_ns) {
                 match gil_only {
-                    true => subject.ledger.postpone(before, longest_ns),
+                    true => subject.ledger.exclude(before, longest_ns),
                     false => subject.total.weight_ns += longest_ns - took_ns,
                 }
                 if step.flushes {
@@ -290,14 +292,14 @@ proptest! {
             }
             if step.paused_ns > 0 {
                 for subject in &mut subjects {
-                    subject.ledger.postpone(reached, step.paused_ns);
+                    subject.ledger.exclude(accounted_to, step.paused_ns);
                     subject.check()?;
                 }
-                reached.ns += step.paused_ns;
+                accounted_to.ns += step.paused_ns;
             }
         }
         for subject in &mut subjects {
-            subject.finish(reached)?;
+            subject.finish(accounted_to)?;
         }
     }
 }

@@ -1,6 +1,6 @@
-//! One look at every thread of a process, or of it and all that descend from it.
+//! A snapshot of every thread of a process, or of a process and its descendants.
 //!
-//! It is a [session](super::session) that goes through all threads once, into memory.
+//! It is a [session](super::session) that captures all threads once, into memory.
 
 use super::session::{SegmentSink, Session, SessionError, SessionOptions};
 use crate::model::run::RunInfo;
@@ -15,51 +15,52 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
-/// How much longer than it may take a look is waited for.
+/// Additional wait for a snapshot that exceeds its time limit.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// What was looked at, and when.
+/// What a snapshot captured, and when.
 #[derive(Clone, Debug, Default)]
-pub struct LookFacts {
-    /// When the first thread was about to be read, CLOCK_MONOTONIC.
+pub struct SnapshotFacts {
+    /// Before the first thread was read, CLOCK_MONOTONIC.
     pub begun_ns: u64,
-    /// Processes that lived at the end of the look.
-    pub processes: Vec<LookedProcess>,
+    /// Processes that lived at the end of the snapshot.
+    pub processes: Vec<SnapshotProcess>,
 }
 
-/// A process that was looked at.
+/// A captured process.
 #[derive(Clone, Debug)]
-pub struct LookedProcess {
+pub struct SnapshotProcess {
     /// Its pid.
     pub pid: i32,
     /// Its interpreter, where one was found.
     pub interpreter: Option<Arc<Interpreter>>,
-    /// How often it was seen to have replaced its program (exec) during the snapshot.
+    /// Number of execs that were seen during the snapshot.
     pub execs: u32,
     /// Its threads.
-    pub threads: Vec<LookedThread>,
+    pub threads: Vec<SnapshotThread>,
 }
 
-/// A thread that was looked at.
+/// A captured thread.
 #[derive(Clone, Copy, Debug)]
-pub struct LookedThread {
+pub struct SnapshotThread {
     /// Its tid.
     pub tid: i32,
-    /// Its `PyThreadState`, where it has one.
+    /// Address of its `PyThreadState`, if it has one.
     pub python_state: Option<u64>,
-    /// When it was read, CLOCK_MONOTONIC; 0 where it was not.
+    /// When it was captured, CLOCK_MONOTONIC; 0 if it was not.
     pub captured_ns: u64,
-    /// Where it slept when it was read.
+    /// Where it slept when it was captured.
     pub asleep: Option<Whereabouts>,
 }
 
-/// What one look gave.
+/// Result of a snapshot.
 #[derive(Clone, Debug, Default)]
-pub struct Look {
-    /// The threads' stacks, as a recording of one moment.
+pub struct Snapshot {
+    /// The threads' stacks, as a recording with one sample per thread.
     pub recording: Recording,
-    /// What was looked at. `None` where the look did not end in time: the recording then holds what was read before.
-    pub facts: Option<LookFacts>,
+    /// `None` where the snapshot did not end in time: the recording then holds what was captured
+    /// before.
+    pub facts: Option<SnapshotFacts>,
 }
 
 /// Keeps segments in memory.
@@ -74,54 +75,54 @@ impl SegmentSink for Kept {
     }
 }
 
-/// Looks at `run.pid`, for at most `patience`: whatever the target does to whoever reads it, this comes back.
+/// Takes a snapshot of `run.pid` within `patience`. Returns even if reads of the target block.
 ///
 /// # Errors
 /// See [`SessionError`].
-pub fn look(
+pub fn take_snapshot(
     run: &RunInfo,
     options: SessionOptions,
     patience: Duration,
-) -> Result<Look, SessionError> {
+) -> Result<Snapshot, SessionError> {
     let (sender, ended) = bounded(1);
-    let asked = run.clone();
+    let thread_run = run.clone();
     // The calling thread must not take the signals that wake the tracer.
     block_child_signals();
-    // Even starting reads files of the target, and may wait for it.
+    // Even the start reads files of the target, and may block.
     Builder::new()
-        .name("torchspy-look".to_owned())
+        .name("torchspy-snap".to_owned())
         .spawn(move || {
-            // Nobody listens where it took too long.
-            let _ = sender.send(look_to_its_end(&asked, options, patience));
+            // The receiver is gone where it took too long.
+            let _ = sender.send(run_session(&thread_run, options, patience));
         })?;
     match ended.recv_timeout(patience.saturating_add(GRACE)) {
         Ok(found) => found,
-        Err(_) => Ok(Look {
+        Err(_) => Ok(Snapshot {
             recording: recording_of(run.clone(), Vec::new()),
             facts: None,
         }),
     }
 }
 
-fn look_to_its_end(
+fn run_session(
     run: &RunInfo,
     options: SessionOptions,
     patience: Duration,
-) -> Result<Look, SessionError> {
+) -> Result<Snapshot, SessionError> {
     let kept = Kept::default();
     let deadline = Instant::now() + patience;
     let session = Session::start(run.pid, options, Box::new(kept.clone()))?;
-    let facts = session.looked(patience);
+    let facts = session.snapshot_facts(patience);
     let ended = facts.is_some() || session.finished();
     let left = deadline.saturating_duration_since(Instant::now());
-    // The names of native code may take a while after the last thread was read.
+    // Symbols of native code may take a while after the last capture.
     if ended && left > Duration::ZERO {
         session.stop()?;
     } else {
         session.abandon();
     }
     let segments = std::mem::take(&mut *kept.0.lock().unwrap_or_else(PoisonError::into_inner));
-    Ok(Look {
+    Ok(Snapshot {
         recording: recording_of(run.clone(), segments),
         facts,
     })
