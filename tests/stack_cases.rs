@@ -4,129 +4,29 @@
 
 mod installed;
 mod python_target;
+mod stack_case;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use python_target::{Python, Target};
-use serde::Deserialize;
-use serde_json::Value;
-use std::collections::BTreeMap;
-use std::process::Command;
+use python_target::Python;
+use stack_case::{Exceptions, check, dump};
 
-/// What a case says of itself: its thread, and its frames, leaf first: name, file, line.
-#[derive(Deserialize)]
-struct Case {
-    tid: u64,
-    frames: Vec<(String, String, u64)>,
+/// None is known.
+const EXCEPTIONS: &Exceptions = &[];
+
+fn every_case_is_exact(version: &str) {
+    check(version, ("stack_cases.py", &[]), 150, EXCEPTIONS);
+    check(version, ("stack_cases.py", &["second"]), 2, EXCEPTIONS);
 }
 
-/// Cases that cannot be exact, and why: version, case, reason. None is known.
-const EXCEPTIONS: [(&str, &str, &str); 0] = [];
-/// Futex, as /proc/PID/syscall has it: what a thread sleeps in that waits for a lock.
-const FUTEX: &str = "202 ";
-
-fn dump(pid: i32) -> Vec<Value> {
-    let output = Command::new(env!("CARGO_BIN_EXE_torchspy"))
-        .args(["dump", "--json", "--pid", &pid.to_string()])
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
-    let value: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let threads = &value["looks"][0]["processes"][0]["threads"];
-    threads.as_array().unwrap().clone()
-}
-
-fn start(version: &str, arguments: &[&str]) -> Option<(Target, BTreeMap<String, Case>)> {
-    let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/stack_cases.py");
-    let mut target = Python::find(version)?.start(program.as_ref(), arguments);
-    let lines = target.ready();
-    let cases: BTreeMap<String, Case> = serde_json::from_str(&lines[0]).unwrap();
-    for case in cases.values() {
-        target.wait_in_call(case.tid, &[FUTEX]);
-    }
-    Some((target, cases))
-}
-
-/// What is wrong with a thread, if anything is.
-fn fault(case: &Case, thread: &Value) -> Option<String> {
-    let text = |value: &Value| value.as_str().unwrap_or("").to_owned();
-    let all = thread["frames"].as_array().unwrap();
-    let python = all.iter().filter(|frame| frame["python"] == true);
-    let found: Vec<_> = python
-        .map(|frame| {
-            let line = frame["line"].as_u64().unwrap_or(0);
-            (text(&frame["function"]), text(&frame["file"]), line)
-        })
-        .collect();
-    if found != case.frames {
-        return Some(format!("frames {found:#?}, not {:#?}", case.frames));
-    }
-    if !thread["partial"].is_null() {
-        return Some(text(&thread["partial"]));
-    }
-    let guess = all.iter().find(|frame| frame["guess"] == true);
-    guess.map(|frame| format!("a guess: {frame:#}"))
-}
-
-fn check(version: &str, arguments: &[&str], least: usize) {
-    let Some((target, cases)) = start(version, arguments) else {
-        return;
-    };
-    assert!(cases.len() >= least, "{} cases", cases.len());
-    let threads = dump(target.pid());
-    let mut faults = Vec::new();
-    for (name, case) in &cases {
-        let thread = threads.iter().find(|thread| thread["tid"] == case.tid);
-        let fault = thread.map_or(Some("no such thread".to_owned()), |thread| {
-            fault(case, thread)
-        });
-        let is_known = EXCEPTIONS
-            .iter()
-            .any(|&(of, known, _)| of == version && known == name);
-        match fault {
-            Some(fault) if !is_known => faults.push(format!("{name}: {fault}")),
-            None if is_known => faults.push(format!("{name}: exact, and yet an exception")),
-            _ => {}
-        }
-    }
-    assert!(faults.is_empty(), "Python {version}\n{}", faults.join("\n"));
-}
-
-fn check_all(version: &str) {
-    check(version, &[], 150);
-    check(version, &["second"], 2);
-}
-
-#[test]
-fn every_case_is_exact_on_3_10() {
-    check_all("3.10");
-}
-
-#[test]
-fn every_case_is_exact_on_3_11() {
-    check_all("3.11");
-}
-
-#[test]
-fn every_case_is_exact_on_3_12() {
-    check_all("3.12");
-}
-
-#[test]
-fn every_case_is_exact_on_3_13() {
-    check_all("3.13");
-}
-
-#[test]
-fn every_case_is_exact_on_3_14() {
-    check_all("3.14");
-}
-
-#[test]
-fn every_case_is_exact_on_3_15() {
-    check_all("3.15");
-}
+on_each_python!(every_case_is_exact:
+    every_case_is_exact_on_3_10 "3.10",
+    every_case_is_exact_on_3_11 "3.11",
+    every_case_is_exact_on_3_12 "3.12",
+    every_case_is_exact_on_3_13 "3.13",
+    every_case_is_exact_on_3_14 "3.14",
+    every_case_is_exact_on_3_15 "3.15",
+);
 
 /// A loop through functions that C code calls back: at most of its instructions the frame pointer tells who called.
 const COMPUTES: &str = "
@@ -160,7 +60,7 @@ fn a_stopped_process_is_read_with_its_registers_and_stays_stopped() {
         }
         let place = || std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap();
         let before = place();
-        let threads = dump(target.pid());
+        let threads = dump(target.pid(), &[]);
         let main = &threads[0];
         if before.starts_with("-1 ") {
             outside_calls += 1;

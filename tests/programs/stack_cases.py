@@ -1,7 +1,7 @@
 """Holds one thread in each of many stack situations, all at the same time.
 
 Each case runs in a thread of its own, and calls hold() at its innermost place: that says which frames Python itself sees
-(sys._getframe), and then blocks in a lock. Prints one line of JSON (by case: tid, and frames leaf first as name, file, line)
+(sys._getframe), and then blocks in a lock. Prints a line of JSON for each (case, pid, tid, frames leaf first as name, file, line)
 and "ready", and stays until it is killed. The main thread ends in a signal handler, or with the argument "second", which
 holds the few cases that others keep from happening, in an atexit function.
 """
@@ -1729,7 +1729,8 @@ def main():
 def report(count):
     while len(FOUND) < count:
         threading.Event().wait(0.001)
-    print(json.dumps({name: {"tid": tid, "frames": frames} for name, (tid, frames) in FOUND.items()}))
+    for name, (tid, frames) in FOUND.items():
+        print(json.dumps({"case": name, "pid": os.getpid(), "tid": tid, "frames": frames}))
     print("ready", flush=True)
     threading.Event().wait()
 

@@ -157,7 +157,7 @@ impl Target {
 
     /// Waits until the thread is in one of these system calls, each as its number and a space (`/proc/PID/task/TID/syscall`).
     pub fn wait_in_call(&self, thread: u64, calls: &[&str]) {
-        let path = format!("/proc/{}/task/{thread}/syscall", self.pid());
+        let path = format!("/proc/{thread}/syscall");
         let started = std::time::Instant::now();
         let mut state = String::new();
         while !calls.iter().any(|call| state.starts_with(call)) {

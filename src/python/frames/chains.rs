@@ -12,7 +12,7 @@ use crate::python::objects::{u32_at, u64_at};
 const MAX_INSTRUCTION: u64 = 1 << 28;
 /// `FRAME_OWNED_BY_CSTACK` of 3.12 and 3.13, `FRAME_OWNED_BY_INTERPRETER` from 3.14 on: an evaluation's shim.
 const OWNED_BY_EVALUATION: u8 = 3;
-/// `FRAME_OWNED_BY_GENERATOR` of 3.11.
+/// `FRAME_OWNED_BY_GENERATOR` of 3.11 on.
 const OWNED_BY_GENERATOR: u8 = 1;
 /// LOAD_CONST and YIELD_FROM of 3.10 (Include/opcode.h).
 const DELEGATES: (u8, u8) = (100, 72);
@@ -111,15 +111,20 @@ impl<'a> Walk<'a> {
         };
         let leaf = self.pointer(state, cframe.leaf)?;
         let result = walk(leaf, out);
-        if result.is_ok() || !out.frames.is_empty() || !out.runs.is_empty() || leaf == root {
+        let is_suspended = matches!(result, Err(FrameError::Suspended(_)));
+        let is_empty = out.frames.is_empty() && out.runs.is_empty();
+        if leaf == root || !(is_suspended || is_empty) {
             return result;
         }
         // An evaluation links its CFrame before it says which frame is current (Python/ceval.c): for a few instructions
-        // the field holds whatever lay there. The frames are then those of the evaluation outside of it.
+        // the field holds whatever lay there, nothing or a frame of an evaluation that is over. The frames are then those of
+        // the evaluation outside of it.
         let outer = self.pointer(leaf, cframe.previous)?;
         let mut below = PythonStack::default();
         below.end_run(Some(leaf));
-        if walk(outer, &mut below).is_ok() {
+        // A generator that C code runs outside of all other Python leads nowhere, too: it is kept, with the error.
+        let is_read = walk(outer, &mut below).is_ok();
+        if is_read && !(is_suspended && below.frames.is_empty()) {
             *out = below;
             return Ok(());
         }
@@ -141,6 +146,7 @@ impl<'a> Walk<'a> {
                 _ if self.is_trampoline(&head) => {}
                 _ => out.frames.push(self.python_frame(frame, &head)),
             }
+            is_running(frame, head.owner == OWNED_BY_GENERATOR, head.previous)?;
             frame = head.previous;
         }
         Ok(())
@@ -172,6 +178,7 @@ impl<'a> Walk<'a> {
                 return Err(FrameError::Invalid(frame));
             }
             out.frames.push(self.python_frame(frame, &head));
+            is_running(frame, head.kind == OWNED_BY_GENERATOR, head.previous)?;
             frame = head.previous;
             if head.owner == 1 {
                 let outer = match cframe {
@@ -315,6 +322,15 @@ impl<'a> Walk<'a> {
             instruction,
             first_local: head.first_local,
         }
+    }
+}
+
+/// A generator's frame that runs leads to its caller's, or to a shim; one that is suspended leads nowhere (`gen_send_ex` of
+/// Objects/genobject.c, YIELD_VALUE of Python/ceval.c).
+fn is_running(frame: u64, is_generator: bool, previous: u64) -> Result<(), FrameError> {
+    match is_generator && previous == 0 {
+        true => Err(FrameError::Suspended(frame)),
+        false => Ok(()),
     }
 }
 

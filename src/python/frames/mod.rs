@@ -123,6 +123,9 @@ pub enum FrameError {
     /// A frame leads back to one nearer to the leaf.
     #[error("the frames run in a circle")]
     Cycle,
+    /// The chain ends at a generator's frame that does not run: it is of an evaluation that is over.
+    #[error("the frames end at a suspended generator's, {0:#x}")]
+    Suspended(u64),
     /// More than [`MAX_FRAMES`].
     #[error("more frames than are followed")]
     TooDeep,
