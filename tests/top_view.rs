@@ -19,7 +19,7 @@ use torchspy::model::profile::Profile;
 use torchspy::model::progress::{CounterInfo, CounterKind, ProgressPoint};
 use torchspy::model::segment::Segment;
 use torchspy::recording::Recording;
-use torchspy::resolve::resolve_recording;
+use torchspy::resolve::resolve;
 use torchspy::sampling::session::ProgressSnapshot;
 use torchspy::top::Status;
 use torchspy::top::draw::{Colours, draw, plain};
@@ -29,7 +29,7 @@ use torchspy::top::state::{State, View};
 const TICKS: u64 = 40;
 
 fn resolved(recording: &Recording) -> Profile {
-    resolve_recording(recording, NAMES)
+    resolve(recording, NAMES)
 }
 
 fn module(path: &str, class: &str) -> F {

@@ -122,6 +122,17 @@ impl SymbolTable {
     }
 }
 
+impl FromIterator<SymbolInfo> for SymbolTable {
+    fn from_iter<I: IntoIterator<Item = SymbolInfo>>(symbols: I) -> Self {
+        let mut table = Self::default();
+        for symbol in symbols {
+            table.insert(symbol.module, symbol);
+        }
+        table.sort();
+        table
+    }
+}
+
 /// A recording in memory. All ids are indices into its tables, and valid.
 #[derive(Clone, Debug, Default)]
 pub struct Recording {

@@ -1,12 +1,12 @@
 //! Samples to phases, activities and rows, each stack once.
 
-use super::ResolveInput;
 use super::batch_lines::BatchLines;
 use crate::model::category::{Activity, Phase};
 use crate::model::ids::{ProcessId, StackId, ThreadId};
 use crate::model::profile::{Function, ProfileFrame, ProfileProcess, ProfileSample, Role};
 use crate::model::sample::{Capture, Sample, ThreadState};
 use crate::model::stack_table::StackTable;
+use crate::recording::Recording;
 use crate::torch::classify::{FunctionClass, Situation, Special, activity, at_exit, phase, row};
 use crate::torch::role::{ProcessFacts, ThreadFacts};
 use crate::torch::rules::native::Says;
@@ -14,10 +14,10 @@ use crate::torch::rules::phases::thread_phase;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Classifies stacks, and remembers what it found.
-pub(super) struct Classifier<'a, 'i> {
+pub(super) struct Classifier<'a> {
     classes: &'a [FunctionClass],
     stacks: &'a StackTable<ProfileFrame>,
-    input: &'a ResolveInput<'i>,
+    input: &'a Recording,
     batches: BatchLines<'a>,
     phases: Vec<Option<Option<Phase>>>,
     shapes: Vec<Shape>,
@@ -38,12 +38,12 @@ pub(super) struct Facts {
     pub(super) threads: Vec<(ProcessId, ThreadFacts)>,
 }
 
-impl<'a, 'i> Classifier<'a, 'i> {
+impl<'a> Classifier<'a> {
     pub(super) fn new(
         classes: &'a [FunctionClass],
         functions: &'a [Function],
         stacks: &'a StackTable<ProfileFrame>,
-        input: &'a ResolveInput<'i>,
+        input: &'a Recording,
     ) -> Self {
         let mut shapes: Vec<Shape> = Vec::with_capacity(stacks.stacks().len());
         for &(parent, frame) in stacks.stacks() {
@@ -68,7 +68,7 @@ impl<'a, 'i> Classifier<'a, 'i> {
         }
     }
 
-    fn frames(&self, stack: Option<StackId>) -> impl Iterator<Item = FunctionClass> + use<'a, 'i> {
+    fn frames(&self, stack: Option<StackId>) -> impl Iterator<Item = FunctionClass> + use<'a> {
         let (classes, stacks) = (self.classes, self.stacks);
         stacks
             .leaf_to_root(stack)
@@ -147,7 +147,7 @@ impl<'a, 'i> Classifier<'a, 'i> {
                 process.python = true;
             }
         }
-        for sample in input.samples {
+        for sample in &input.samples {
             let stack = mapped_stack(mapped, sample);
             let shape = self.shape(stack);
             let found = stack.and_then(|stack| self.phase(stack));

@@ -16,7 +16,8 @@ use torchspy::model::run::{Loss, RunInfo};
 use torchspy::model::sample::{Capture, Gil, Sample, ThreadState};
 use torchspy::model::segment::Segment;
 use torchspy::model::stack_table::StackTable;
-use torchspy::resolve::{Names, ResolveInput, resolve};
+use torchspy::recording::Recording;
+use torchspy::resolve::{Names, resolve};
 
 /// Site-packages of a target.
 pub const SITE: &str = "/env/lib/python3.11/site-packages/";
@@ -406,33 +407,31 @@ impl Builder {
         if self.quality == Quality::default() {
             self.quality.ticks = end_ns / TICK_NS;
         }
-        let symbols = |module: ModuleId, address: u64| {
-            self.symbols.iter().find(|symbol| {
-                symbol.module == module && (symbol.start..symbol.end).contains(&address)
-            })
-        };
-        let input = ResolveInput {
-            run: &self.run,
-            processes: &self.processes,
-            threads: &self.threads,
-            modules: &self.modules,
-            codes: &self.codes,
-            nn_modules: &self.nn_modules,
-            counters: &self.counters,
-            points: &self.points,
-            conditions: &self.conditions,
-            lanes: &self.lanes,
-            stacks: &self.stacks,
-            samples: &self.samples,
-            quality: &self.quality,
-            clocks: &[],
-            losses: &self.losses,
-            missing: &self.missing,
-            start_ns: 0,
+        resolve(&self.recording(end_ns), NAMES)
+    }
+
+    /// All of it as a recording that ends at `end_ns`, ids as they are.
+    pub fn recording(self, end_ns: u64) -> Recording {
+        Recording {
+            run: self.run,
+            processes: self.processes,
+            threads: self.threads,
+            modules: self.modules,
+            symbols: self.symbols.into_iter().collect(),
+            codes: self.codes,
+            nn_modules: self.nn_modules,
+            counters: self.counters,
+            points: self.points,
+            conditions: self.conditions,
+            lanes: self.lanes,
+            stacks: self.stacks,
+            samples: self.samples,
+            quality: self.quality,
+            losses: self.losses,
+            missing: self.missing,
             end_ns,
-            symbols: &symbols,
-        };
-        resolve(&input, NAMES)
+            ..Recording::default()
+        }
     }
 }
 
