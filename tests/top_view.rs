@@ -313,7 +313,7 @@ fn a_flamegraph_is_of_the_last_minute() {
 fn a_pid_given_out_again_is_another_process() {
     let mut live = watched(5);
     let mut next = segment(5, 0);
-    next.processes[0].start_ticks += 1;
+    next.tables.processes[0].start_ticks += 1;
     live.add(next);
     assert_eq!(live.processes[&100].since.wall_ns, TICKS * TICK_NS);
 }

@@ -116,6 +116,7 @@ impl<'a> Classifier<'a> {
     pub(super) fn facts(&mut self, mapped: &[Option<StackId>]) -> Facts {
         let input = self.input;
         let mut processes: Vec<ProcessFacts> = input
+            .tables
             .processes
             .iter()
             .map(|process| ProcessFacts {
@@ -124,16 +125,17 @@ impl<'a> Classifier<'a> {
             })
             .collect();
         let mut threads: Vec<(ProcessId, ThreadFacts)> = input
+            .tables
             .threads
             .iter()
-            .enumerate()
-            .map(|(index, thread)| {
+            .map(|(&id, thread)| {
                 let pid = input
+                    .tables
                     .processes
                     .get(thread.process.index())
                     .map(|process| process.pid);
                 let facts = ThreadFacts {
-                    thread: crate::model::ids::ThreadId::from_index(index),
+                    thread: id,
                     is_main: pid == Some(thread.tid),
                     is_python: thread.is_python,
                     training_ns: 0,
@@ -142,7 +144,12 @@ impl<'a> Classifier<'a> {
                 (thread.process, facts)
             })
             .collect();
-        for thread in input.threads.iter().filter(|thread| thread.is_python) {
+        for thread in input
+            .tables
+            .threads
+            .values()
+            .filter(|thread| thread.is_python)
+        {
             if let Some(process) = processes.get_mut(thread.process.index()) {
                 process.python = true;
             }
@@ -188,8 +195,9 @@ impl<'a> Classifier<'a> {
     ) -> Vec<ProfileSample> {
         let input = self.input;
         let fallback: Vec<Phase> = input
+            .tables
             .threads
-            .iter()
+            .values()
             .map(|thread| fallback_phase(&thread.name, processes.get(thread.process.index())))
             .collect();
         // Of a thread whose native frames are read else: what Python called is not known where it was not stopped.

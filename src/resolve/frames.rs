@@ -43,6 +43,7 @@ impl Frames {
             demangled: FxHashMap::default(),
         };
         let frames: Vec<ProfileFrame> = input
+            .tables
             .stacks
             .frames()
             .iter()
@@ -53,7 +54,13 @@ impl Frames {
             .iter()
             .map(|&frame| stacks.intern_frame(frame))
             .collect();
-        let mapped = map_stacks(&input.stacks, &frames, &ids, &resolver.classes, &mut stacks);
+        let mapped = map_stacks(
+            &input.tables.stacks,
+            &frames,
+            &ids,
+            &resolver.classes,
+            &mut stacks,
+        );
         Self {
             functions: resolver.functions,
             classes: resolver.classes,
@@ -176,7 +183,7 @@ impl Resolver<'_> {
     }
 
     fn python(&mut self, code: usize) -> FunctionId {
-        let Some(info) = self.input.codes.get(code) else {
+        let Some(info) = self.input.tables.codes.get(code) else {
             return self.marker(Partial::CodeGone);
         };
         let regions = &self.input.run.regions;
@@ -207,7 +214,7 @@ impl Resolver<'_> {
     fn native(&mut self, module: usize, address: u64) -> FunctionId {
         let input = self.input;
         let names = self.names;
-        let info = input.modules.get(module);
+        let info = input.tables.modules.get(module);
         let (kind, path) = info.map_or((ModuleKind::Anonymous, "[unknown]"), |info| {
             (info.kind, info.path.as_str())
         });
@@ -268,7 +275,7 @@ impl Resolver<'_> {
 
     /// Stands for the compilation of a function, and has its name and place.
     fn compiled(&mut self, code: usize) -> FunctionId {
-        let Some(info) = self.input.codes.get(code) else {
+        let Some(info) = self.input.tables.codes.get(code) else {
             return self.marker(Partial::CodeGone);
         };
         let key = Key::Compiles(info.name.clone(), info.file.clone(), info.first_line);

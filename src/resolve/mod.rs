@@ -33,11 +33,11 @@ pub fn resolve(recording: &Recording, names: Names) -> Profile {
         end_ns: recording.end_ns,
         missing: recording.missing.clone(),
         processes: Vec::new(),
-        threads: recording.threads.clone(),
+        threads: recording.tables.threads.values().cloned().collect(),
         thread_cpu_ns: cpu_by_thread(recording),
         functions: frames.functions,
-        nn_modules: recording.nn_modules.clone(),
-        counters: recording.counters.clone(),
+        nn_modules: recording.tables.nn_modules.to_vec(),
+        counters: recording.tables.counters.to_vec(),
         points: recording.points.clone(),
         conditions: recording.conditions.clone(),
         lanes: recording.lanes.clone(),
@@ -54,8 +54,13 @@ pub fn resolve(recording: &Recording, names: Names) -> Profile {
         recording,
     );
     let facts = classifier.facts(&frames.mapped);
-    let roles = roles(&recording.processes, &facts.processes, recording.run.pid);
+    let roles = roles(
+        &recording.tables.processes,
+        &facts.processes,
+        recording.run.pid,
+    );
     let processes: Vec<ProfileProcess> = recording
+        .tables
         .processes
         .iter()
         .zip(roles)
@@ -82,7 +87,7 @@ pub fn resolve(recording: &Recording, names: Names) -> Profile {
 }
 
 fn cpu_by_thread(recording: &Recording) -> Vec<u64> {
-    let mut cpu = vec![0_u64; recording.threads.len()];
+    let mut cpu = vec![0_u64; recording.tables.threads.len()];
     for sample in &recording.samples {
         if let Some(total) = cpu.get_mut(sample.thread.index()) {
             *total = total.saturating_add(sample.run_ns);

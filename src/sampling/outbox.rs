@@ -1,8 +1,9 @@
 //! The tracer's way to the worker: never blocks, and what does not fit is counted.
 
-use super::raw::{Message, RawSample, Stretch};
+use super::raw::{Message, RawSample};
 use crate::model::frame::Partial;
 use crate::model::run::Loss;
+use crate::model::sample::Sample;
 use crate::os::clock::monotonic_ns;
 use crossbeam_channel::{Receiver, Sender, TrySendError};
 use std::collections::VecDeque;
@@ -97,7 +98,7 @@ impl Outbox {
             Message::Sample(sample) => {
                 self.lost_stacks += 1;
                 (
-                    Message::Span(sample.stretch, Some(Partial::Overflow)),
+                    Message::Span(sample.recorded, Some(Partial::Overflow)),
                     Some(sample),
                 )
             }
@@ -114,8 +115,8 @@ impl Outbox {
     }
 
     /// Sends a stretch of time.
-    pub(super) fn span(&mut self, stretch: Stretch, why: Option<Partial>) {
-        self.send(Message::Span(stretch, why));
+    pub(super) fn span(&mut self, sample: Sample, why: Option<Partial>) {
+        self.send(Message::Span(sample, why));
     }
 
     fn drain(&mut self) {

@@ -9,7 +9,7 @@ use crate::model::process::{ProcessInfo, ThreadInfo};
 use crate::model::quality::Quality;
 use crate::model::registers::Registers;
 use crate::model::run::Loss;
-use crate::model::sample::{Capture, Gil, ThreadState};
+use crate::model::sample::{Gil, Sample, ThreadState};
 use crate::os::threads::SchedStat;
 use crate::python::discover::Interpreter;
 use crate::python::frames::PythonStack;
@@ -123,38 +123,11 @@ impl Roots {
     }
 }
 
-/// A stretch of a thread's time, less its stack.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Stretch {
-    /// The thread.
-    pub(super) thread: ThreadId,
-    /// Start, CLOCK_MONOTONIC.
-    pub(super) start_ns: u64,
-    /// Length.
-    pub(super) weight_ns: u64,
-    /// Ticks that it stands for.
-    pub(super) ticks: u32,
-    /// How the stack was come by.
-    pub(super) capture: Capture,
-    /// The thread's state.
-    pub(super) state: ThreadState,
-    /// The system call that it slept in.
-    pub(super) syscall: Option<u32>,
-    /// Whether it held the GIL.
-    pub(super) gil: Gil,
-    /// Who held it.
-    pub(super) gil_holder: Option<ThreadId>,
-    /// CPU time.
-    pub(super) run_ns: u64,
-    /// Time in the run queue.
-    pub(super) queue_ns: u64,
-}
-
 /// A fresh capture.
 #[derive(Debug)]
 pub(super) struct RawSample {
-    /// Its time.
-    pub(super) stretch: Stretch,
+    /// What is recorded of it; its stack is found out by the worker.
+    pub(super) recorded: Sample,
     /// The process.
     pub(super) process: ProcessId,
     /// What it shares with the tracer.
@@ -210,9 +183,9 @@ pub(super) enum Message {
     /// A fresh capture.
     Sample(Box<RawSample>),
     /// A stack without native frames that was read by name.
-    Named(Stretch, Box<NamedStack>),
+    Named(Sample, Box<NamedStack>),
     /// Time in which the thread kept the stack of its last capture, or was not read.
-    Span(Stretch, Option<Partial>),
+    Span(Sample, Option<Partial>),
     /// The thread is gone: its last stack is not needed any more.
     ThreadGone(ThreadId),
     /// The process is gone.

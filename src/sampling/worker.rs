@@ -12,19 +12,18 @@ use super::control::Control;
 use super::fallback::{FallbackLink, Order};
 use super::image::ProcessImage;
 use super::keeper::KeeperEvent;
-use super::raw::{Message, RawSample, Stretch};
+use super::raw::{Message, RawSample};
 use super::symbol_loader::SymbolLoader;
 use crate::gpu::feed::LaneFeed;
-use crate::model::code::CodeInfo;
 use crate::model::frame::Frame;
 use crate::model::ids::{CodeId, ModuleId, ProcessId, StackId, ThreadId};
 use crate::model::sample::Sample;
 use crate::model::segment::Segment;
+use crate::model::tables::Tables;
 use crate::native::modules::ModuleStore;
 use crate::native::unwind::NativeFrame;
 use crate::os::clock::monotonic_ns;
 use crate::os::host::CpuGroups;
-use crate::recording::compact::SessionTables;
 use compilation::Compilers;
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
 use nn_modules::NnModuleCalls;
@@ -68,11 +67,10 @@ pub(super) struct Worker {
     segments: Sender<Segment>,
     fallback: FallbackLink,
     lanes: LaneFeed,
-    tables: SessionTables,
+    tables: Tables,
     images: FxHashMap<ProcessId, ProcessImage>,
     store: Arc<ModuleStore>,
     module_ids: FxHashMap<u32, ModuleId>,
-    code_ids: FxHashMap<CodeInfo, CodeId>,
     calls: NnModuleCalls,
     progress: Progress,
     compilers: Compilers,
@@ -122,11 +120,10 @@ impl Worker {
             segments,
             fallback,
             lanes,
-            tables: SessionTables::default(),
+            tables: Tables::default(),
             images: FxHashMap::default(),
             store: Arc::default(),
             module_ids: FxHashMap::default(),
-            code_ids: FxHashMap::default(),
             calls: NnModuleCalls::default(),
             progress: Progress::default(),
             compilers: Compilers::default(),
@@ -207,13 +204,13 @@ impl Worker {
                 // The tracer may have ended.
                 let _ = self.recycle.try_send(sample);
             }
-            Message::Named(stretch, stack) => self.take_named(stretch, &stack),
-            Message::Span(stretch, why) => {
+            Message::Named(sample, stack) => self.take_named(sample, &stack),
+            Message::Span(sample, why) => {
                 let stack = match why {
                     Some(why) => self.tables.stacks.intern([Frame::Truncated(why)]),
-                    None => self.last_stacks.get(&stretch.thread).copied().flatten(),
+                    None => self.last_stacks.get(&sample.thread).copied().flatten(),
                 };
-                self.push(stretch, stack);
+                self.push(sample, stack);
             }
             Message::ThreadGone(id) => {
                 self.last_stacks.remove(&id);
@@ -233,25 +230,10 @@ impl Worker {
         }
     }
 
-    fn push(&mut self, stretch: Stretch, stack: Option<StackId>) {
-        if let Some(thread) = self.tables.threads.get_mut(&stretch.thread) {
-            thread.last_seen_ns = thread
-                .last_seen_ns
-                .max(stretch.start_ns + stretch.weight_ns);
+    fn push(&mut self, sample: Sample, stack: Option<StackId>) {
+        if let Some(thread) = self.tables.threads.get_mut(&sample.thread) {
+            thread.last_seen_ns = thread.last_seen_ns.max(sample.start_ns + sample.weight_ns);
         }
-        self.samples.push(Sample {
-            thread: stretch.thread,
-            stack,
-            start_ns: stretch.start_ns,
-            weight_ns: stretch.weight_ns,
-            ticks: stretch.ticks,
-            capture: stretch.capture,
-            state: stretch.state,
-            syscall: stretch.syscall,
-            gil: stretch.gil,
-            gil_holder: stretch.gil_holder,
-            run_ns: stretch.run_ns,
-            queue_ns: stretch.queue_ns,
-        });
+        self.samples.push(Sample { stack, ..sample });
     }
 }

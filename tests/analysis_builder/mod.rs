@@ -16,6 +16,7 @@ use torchspy::model::run::{Loss, RunInfo};
 use torchspy::model::sample::{Capture, Gil, Sample, ThreadState};
 use torchspy::model::segment::Segment;
 use torchspy::model::stack_table::StackTable;
+use torchspy::model::tables::Tables;
 use torchspy::recording::Recording;
 use torchspy::resolve::{Names, resolve};
 
@@ -370,25 +371,20 @@ impl Builder {
             point.before_ns += start_ns;
         }
         self.quality.ticks = length_ns / TICK_NS;
+        let symbols = self.symbols.clone();
+        let recording = self.recording(start_ns + length_ns);
         Segment {
             index,
             start_ns,
-            end_ns: start_ns + length_ns,
-            processes: self.processes,
-            threads: self.threads,
-            modules: self.modules,
-            symbols: self.symbols,
-            codes: self.codes,
-            nn_modules: self.nn_modules,
-            counters: self.counters,
-            points: self.points,
-            conditions: self.conditions,
-            lanes: self.lanes,
-            frames: self.stacks.frames().to_vec(),
-            stacks: self.stacks.stacks().to_vec(),
-            samples: self.samples,
-            quality: self.quality,
-            losses: self.losses,
+            end_ns: recording.end_ns,
+            tables: recording.tables,
+            symbols,
+            points: recording.points,
+            conditions: recording.conditions,
+            lanes: recording.lanes,
+            samples: recording.samples,
+            quality: recording.quality,
+            losses: recording.losses,
             ..Segment::default()
         }
     }
@@ -412,19 +408,25 @@ impl Builder {
 
     /// All of it as a recording that ends at `end_ns`, ids as they are.
     pub fn recording(self, end_ns: u64) -> Recording {
+        let threads = self.threads.into_iter().enumerate();
+        let tables = Tables {
+            processes: self.processes,
+            threads: threads
+                .map(|(at, thread)| (ThreadId::from_index(at), thread))
+                .collect(),
+            modules: self.modules.into(),
+            codes: self.codes.into(),
+            nn_modules: self.nn_modules.into(),
+            counters: self.counters.into(),
+            stacks: self.stacks,
+        };
         Recording {
             run: self.run,
-            processes: self.processes,
-            threads: self.threads,
-            modules: self.modules,
+            tables,
             symbols: self.symbols.into_iter().collect(),
-            codes: self.codes,
-            nn_modules: self.nn_modules,
-            counters: self.counters,
             points: self.points,
             conditions: self.conditions,
             lanes: self.lanes,
-            stacks: self.stacks,
             samples: self.samples,
             quality: self.quality,
             losses: self.losses,

@@ -242,9 +242,9 @@ impl Capture {
             true => Seen::Asleep(whereabouts),
             false => Seen::Unknown,
         };
-        sample.stretch.syscall = syscall;
-        sample.stretch.gil = if has_gil { Gil::Held } else { Gil::NotHeld };
-        sample.stretch.gil_holder = gil_holder;
+        sample.recorded.syscall = syscall;
+        sample.recorded.gil = if has_gil { Gil::Held } else { Gil::NotHeld };
+        sample.recorded.gil_holder = gil_holder;
         sample.failure = read.err().map(|_| Partial::StackUnreadable);
         Asleep::Read(sample)
     }

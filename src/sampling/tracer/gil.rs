@@ -2,10 +2,9 @@
 
 use super::process::TracedProcess;
 use crate::model::ids::ThreadId;
-use crate::model::sample::Gil;
+use crate::model::sample::{Gil, Sample};
 use crate::python::threads::{GilState, read_gil_holder};
 use crate::sampling::capture::ReadPlan;
-use crate::sampling::raw::Stretch;
 
 /// A thread state that holds a GIL, and its thread.
 pub(super) type GilHolder = (u64, Option<ThreadId>);
@@ -49,7 +48,7 @@ pub(super) fn holds_gil(process: &TracedProcess, at: usize) -> bool {
 }
 
 /// Records whether the thread of a sample holds a GIL, or else who does. Nothing of a thread without a state.
-pub(super) fn set_gil(sample: &mut Stretch, plan: &ReadPlan, holders: &[GilHolder]) {
+pub(super) fn set_gil(sample: &mut Sample, plan: &ReadPlan, holders: &[GilHolder]) {
     if plan.state_address.is_none() {
         return;
     }

@@ -53,12 +53,12 @@ impl Tracer {
         if let Some(whereabouts) = candidate.asleep {
             thread.seen = Seen::Asleep(whereabouts);
             thread.own_stop = true;
-            sample.stretch.syscall = whereabouts.syscall();
+            sample.recorded.syscall = whereabouts.syscall();
         }
-        thread.charge(&mut sample.stretch, Method::Stopped);
+        thread.charge(&mut sample.recorded, Method::Stopped);
         let of_tick = || gil.get(&index).map_or(&[][..], Vec::as_slice);
         let holders = holders.as_deref().unwrap_or_else(of_tick);
-        set_gil(&mut sample.stretch, &thread.plan, holders);
+        set_gil(&mut sample.recorded, &thread.plan, holders);
         self.hand_on(index, at, sample);
         stop_ns
     }
@@ -142,8 +142,8 @@ impl Tracer {
         };
         let thread = &mut self.processes[index].threads[at];
         thread.calls.was_stopped();
-        thread.charge_late(&mut sample.stretch, now_ns);
-        set_gil(&mut sample.stretch, &thread.plan, &late.holders);
+        thread.charge_late(&mut sample.recorded, now_ns);
+        set_gil(&mut sample.recorded, &thread.plan, &late.holders);
         self.hand_on(index, at, sample);
     }
 

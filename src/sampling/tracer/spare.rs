@@ -24,10 +24,10 @@ impl SpareSamples {
         slices: u64,
     ) -> Box<RawSample> {
         let thread = &process.threads[at];
-        let stretch = thread.sample(Charged::default(), Method::Unread);
+        let recorded = thread.sample(Charged::default(), Method::Unread);
         let (shared, process) = (thread.shared.clone(), process.id);
         if let Some(mut sample) = self.0.pop() {
-            sample.stretch = stretch;
+            sample.recorded = recorded;
             sample.process = process;
             sample.shared = shared;
             sample.slices = slices;
@@ -41,7 +41,7 @@ impl SpareSamples {
             return sample;
         }
         Box::new(RawSample {
-            stretch,
+            recorded,
             process,
             shared,
             slices,

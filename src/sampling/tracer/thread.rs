@@ -2,12 +2,12 @@
 
 use super::account::{Charged, Deferred, KeptIn, Ledger, Reached};
 use crate::model::ids::ThreadId;
-use crate::model::sample::{Capture, Gil, ThreadState};
+use crate::model::sample::{Capture, Gil, Sample, ThreadState};
 use crate::os::threads::{SchedStat, ThreadFiles, Whereabouts};
 use crate::sampling::budget::Claim;
 use crate::sampling::calls::Calls;
 use crate::sampling::capture::ReadPlan;
-use crate::sampling::raw::{Stretch, ThreadShared};
+use crate::sampling::raw::ThreadShared;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -198,13 +198,13 @@ impl TracedThread {
     }
 
     /// The reused sample, up to `end` if no poll will follow.
-    pub(super) fn take_reused(&mut self, end: Option<Reached>) -> Option<Stretch> {
+    pub(super) fn take_reused(&mut self, end: Option<Reached>) -> Option<Sample> {
         if let Some(end) = end {
             let kept = self.kept_in();
             self.ledger.finish(end, kept);
         }
         let (kept, charged) = self.ledger.take_reused()?;
-        Some(Stretch {
+        Some(Sample {
             state: kept.state,
             syscall: kept.syscall,
             gil: Gil::NotHeld,
@@ -213,14 +213,14 @@ impl TracedThread {
     }
 
     /// The polled tick is `sample`'s, with what was not captured before while the thread did the same: ran, or slept.
-    pub(super) fn charge(&mut self, sample: &mut Stretch, capture: Capture) {
+    pub(super) fn charge(&mut self, sample: &mut Sample, capture: Capture) {
         let deferred = capture.is_fresh().then(|| self.deferred_kind());
         let charged = self.ledger.charge(deferred);
         self.fill(sample, charged, capture);
     }
 
     /// `sample` is of a stop that was asked for in an earlier tick.
-    pub(super) fn charge_late(&mut self, sample: &mut Stretch, now_ns: u64) {
+    pub(super) fn charge_late(&mut self, sample: &mut Sample, now_ns: u64) {
         let charged = self.ledger.charge_late(self.deferred_kind(), now_ns);
         self.fill(sample, charged, Capture::Stopped);
     }
@@ -233,8 +233,8 @@ impl TracedThread {
     }
 
     /// What a capture knows of the call and the lock stays.
-    fn fill(&self, sample: &mut Stretch, charged: Charged, capture: Capture) {
-        *sample = Stretch {
+    fn fill(&self, sample: &mut Sample, charged: Charged, capture: Capture) {
+        *sample = Sample {
             syscall: sample.syscall,
             gil: sample.gil,
             gil_holder: sample.gil_holder,
@@ -243,10 +243,11 @@ impl TracedThread {
     }
 
     /// A sample that stands for `charged`.
-    pub(super) fn sample(&self, charged: Charged, capture: Capture) -> Stretch {
+    pub(super) fn sample(&self, charged: Charged, capture: Capture) -> Sample {
         let charge = charged.charge;
-        Stretch {
+        Sample {
             thread: self.id,
+            stack: None,
             start_ns: charged.start_ns,
             weight_ns: charge.weight_ns,
             ticks: charge.ticks,

@@ -184,7 +184,7 @@ impl Tracer {
         let process = &mut self.processes[index];
         match self.capture.asleep(process, at, whereabouts, scheduled) {
             Asleep::Read(mut sample) => {
-                process.threads[at].charge(&mut sample.stretch, Method::Asleep);
+                process.threads[at].charge(&mut sample.recorded, Method::Asleep);
                 self.hand_on(index, at, sample);
             }
             Asleep::Woke => {
@@ -338,7 +338,7 @@ impl Tracer {
         let read = self.capture.unstopped(process, at, candidate.slices);
         if let Some((mut sample, is_torn)) = read {
             self.quality.torn_retries += u64::from(is_torn);
-            process.threads[at].charge(&mut sample.stretch, Method::Unstopped);
+            process.threads[at].charge(&mut sample.recorded, Method::Unstopped);
             self.hand_on(index, at, sample);
         }
     }
