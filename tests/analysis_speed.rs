@@ -5,8 +5,7 @@ mod analysis_builder;
 use analysis_builder::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use torchspy::analysis::analyze;
-use torchspy::model::ids::ModuleId;
-use torchspy::resolve::{Names, ResolveInput, resolve};
+use torchspy::resolve::{Names, resolve};
 
 static DEMANGLED: AtomicUsize = AtomicUsize::new(0);
 
@@ -34,39 +33,14 @@ fn every_symbol_is_demangled_once_however_many_samples_there_are() {
         let again = builder.samples.clone();
         builder.samples.extend(again);
     }
-    let symbols = |module: ModuleId, address: u64| {
-        builder
-            .symbols
-            .iter()
-            .find(|symbol| symbol.module == module && (symbol.start..symbol.end).contains(&address))
-    };
-    let input = ResolveInput {
-        run: &builder.run,
-        processes: &builder.processes,
-        threads: &builder.threads,
-        modules: &builder.modules,
-        codes: &builder.codes,
-        nn_modules: &builder.nn_modules,
-        counters: &builder.counters,
-        points: &builder.points,
-        conditions: &builder.conditions,
-        lanes: &builder.lanes,
-        stacks: &builder.stacks,
-        samples: &builder.samples,
-        quality: &builder.quality,
-        clocks: &[],
-        losses: &[],
-        missing: &[],
-        start_ns: 0,
-        end_ns: 1,
-        symbols: &symbols,
-    };
+    let symbols = builder.symbols.len();
+    let recording = builder.recording(1);
     let names = Names {
         demangle: counting,
         shorten: str::to_owned,
     };
     let started = std::time::Instant::now();
-    let profile = resolve(&input, names);
+    let profile = resolve(&recording, names);
     let resolved = started.elapsed();
     let analysis = analyze(&profile);
     println!(
@@ -75,7 +49,7 @@ fn every_symbol_is_demangled_once_however_many_samples_there_are() {
         profile.samples.len()
     );
     assert_eq!(profile.samples.len(), 32_000);
-    assert_eq!(DEMANGLED.load(Ordering::Relaxed), builder.symbols.len());
+    assert_eq!(DEMANGLED.load(Ordering::Relaxed), symbols);
     assert_eq!(
         analysis.primary().map(|process| process.ticks),
         Some(32_000)

@@ -16,7 +16,7 @@ use torchspy::native::shorten::shorten;
 use torchspy::recording::reader::Recording;
 use torchspy::report::json::diff::{diff_schema, render_diff_json};
 use torchspy::report::json::{render_json, schema};
-use torchspy::resolve::{Names, resolve_recording};
+use torchspy::resolve::{Names, resolve};
 use verdict_scenarios::{Do, Run};
 
 /// A part of the made-up run.
@@ -130,7 +130,7 @@ fn assert_fits(schema: &schemars::Schema, text: &str) {
 #[test]
 fn what_is_written_fits_them() {
     let recording = Recording::read(&in_tree("tests/fixtures/recording/v1.tspy")).unwrap();
-    let recorded = resolve_recording(&recording, Names { demangle, shorten });
+    let recorded = resolve(&recording, Names { demangle, shorten });
     let (made_up, _) = Run::new("a run", None, &[(Do::Wait, 60), (Do::Launch, 40)]).verdict();
     for profile in [&recorded, &made_up] {
         let text = render_json(profile, &analyze(profile)).unwrap();

@@ -10,7 +10,8 @@ use torchspy::model::process::{ProcessInfo, ThreadInfo};
 use torchspy::model::sample::Sample;
 use torchspy::model::segment::Segment;
 use torchspy::model::stack_table::StackTable;
-use torchspy::recording::{Recording, RecordingWriter, SegmentFacts, SessionTables, segment_of};
+use torchspy::model::tables::Tables;
+use torchspy::recording::{Recording, RecordingWriter, segment_of};
 
 fn recorded(segments: &[Segment]) -> Recording {
     let directory = tempfile::tempdir().unwrap();
@@ -99,9 +100,9 @@ fn samples_mean_the_same_in_the_session_and_in_the_recording() {
         .map(|sample| {
             spelled(
                 sample,
-                &recording.stacks,
-                |id| recording.threads[id.index()].tid,
-                |frame| spell_frame(frame, &recording.modules, &recording.codes),
+                &recording.tables.stacks,
+                |id| recording.tables.threads[&id].tid,
+                |frame| spell_frame(frame, &recording.tables.modules, &recording.tables.codes),
             )
         })
         .collect();
@@ -122,7 +123,7 @@ fn every_native_frame_finds_its_symbol() {
     let mut process = TorchProcess::new(8);
     let recording = recorded(&[process.second(false), process.second(true)]);
     let mut found = 0;
-    for frame in recording.stacks.frames() {
+    for frame in recording.tables.stacks.frames() {
         if let Frame::Native {
             module, address, ..
         } = *frame
@@ -141,11 +142,12 @@ fn every_native_frame_finds_its_symbol() {
 fn the_same_things_of_two_segments_are_one() {
     let segments = small_segments();
     let recording = recorded(&segments);
-    assert_eq!(recording.processes.len(), segments[0].processes.len());
-    assert_eq!(recording.threads.len(), segments[0].threads.len());
-    assert_eq!(recording.modules, segments[0].modules);
-    assert_eq!(recording.codes, segments[0].codes);
-    assert_eq!(recording.stacks.stacks(), segments[0].stacks);
+    let (whole, first) = (&recording.tables, &segments[0].tables);
+    assert_eq!(whole.processes.len(), first.processes.len());
+    assert_eq!(whole.threads.len(), first.threads.len());
+    assert_eq!(whole.modules, first.modules);
+    assert_eq!(whole.codes, first.codes);
+    assert_eq!(whole.stacks.stacks(), first.stacks.stacks());
     assert_eq!(recording.quality.ticks, 200);
     assert_eq!(
         (recording.start_ns, recording.end_ns),
@@ -158,7 +160,10 @@ fn with_process(index: u64, process: ProcessInfo) -> Segment {
         index,
         start_ns: index,
         end_ns: index + 1,
-        processes: vec![process],
+        tables: Tables {
+            processes: vec![process],
+            ..Tables::default()
+        },
         last: index == 1,
         ..Segment::default()
     }
@@ -202,7 +207,7 @@ fn later_facts_of_a_process_replace_but_never_blank_out() {
         with_process(0, first.clone()),
         with_process(1, later.clone()),
     ]);
-    assert_eq!(recording.processes, [expected]);
+    assert_eq!(recording.tables.processes, [expected]);
     // The same pid, started later: another process.
     let other = ProcessInfo {
         start_ticks: 200,
@@ -212,7 +217,7 @@ fn later_facts_of_a_process_replace_but_never_blank_out() {
         with_process(0, first.clone()),
         with_process(1, other.clone()),
     ]);
-    assert_eq!(recording.processes, [first, other]);
+    assert_eq!(recording.tables.processes, [first, other]);
 }
 
 /// What a process is found to be once it has called exec replaces what it was, and is not mixed with it.
@@ -235,7 +240,7 @@ fn an_exec_makes_something_else_of_a_process() {
             with_process(1, later.clone()),
         ];
         assert_eq!(
-            recorded(&segments).processes,
+            recorded(&segments).tables.processes,
             std::slice::from_ref(later),
             "{first:?}"
         );
@@ -244,7 +249,7 @@ fn an_exec_makes_something_else_of_a_process() {
 
 fn with_thread(index: u64, start_ticks: u64, name: &str) -> Segment {
     let mut segment = with_process(index, ProcessInfo::default());
-    segment.threads = vec![ThreadInfo {
+    let thread = ThreadInfo {
         process: ProcessId(0),
         tid: 8,
         start_ticks,
@@ -252,18 +257,19 @@ fn with_thread(index: u64, start_ticks: u64, name: &str) -> Segment {
         is_python: index == 0,
         first_seen_ns: 1 + index,
         last_seen_ns: 2 + index,
-    }];
+    };
+    segment.tables.threads.insert(ThreadId(0), thread);
     segment
 }
 
 #[test]
 fn a_thread_is_known_by_its_start_where_that_was_read() {
     let reused = recorded(&[with_thread(0, 10, "a"), with_thread(1, 20, "b")]);
-    assert_eq!(reused.threads.len(), 2);
+    assert_eq!(reused.tables.threads.len(), 2);
     for (first, second) in [(10, 10), (0, 10), (10, 0)] {
         let same = recorded(&[with_thread(0, first, "a"), with_thread(1, second, "b")]);
-        assert_eq!(same.threads.len(), 1);
-        let thread = &same.threads[0];
+        assert_eq!(same.tables.threads.len(), 1);
+        let thread = &same.tables.threads[&ThreadId(0)];
         assert_eq!((thread.start_ticks, thread.name.as_str()), (10, "b"));
         assert!(thread.is_python);
         assert_eq!((thread.first_seen_ns, thread.last_seen_ns), (1, 3));
@@ -283,11 +289,16 @@ fn a_segment_holds_only_what_it_uses() {
         ..small_segments()[0].samples[0]
     };
     let depth = tables.stacks.leaf_to_root(Some(stack)).count();
-    let segment = segment_of(tables, &[sample], SegmentFacts::default(), |_, _| None);
-    let tids: Vec<i32> = segment.threads.iter().map(|thread| thread.tid).collect();
+    let of_session = Segment {
+        samples: vec![sample],
+        ..Segment::default()
+    };
+    let segment = segment_of(tables, of_session, &[], |_, _| None);
+    let own = &segment.tables;
+    let tids: Vec<i32> = own.threads.values().map(|thread| thread.tid).collect();
     assert_eq!(tids, [4242 + 3, 4242 + 9]);
-    assert_eq!(segment.stacks.len(), depth);
-    assert!(segment.frames.len() <= depth && segment.codes.len() < depth);
+    assert_eq!(own.stacks.stacks().len(), depth);
+    assert!(own.stacks.frames().len() <= depth && own.codes.len() < depth);
     assert_eq!(
         segment.samples[0].stack,
         Some(StackId::from_index(depth - 1))
@@ -297,14 +308,14 @@ fn a_segment_holds_only_what_it_uses() {
 
 #[test]
 fn ids_that_the_session_does_not_know_are_left_out() {
-    let tables = SessionTables::default();
+    let tables = Tables::default();
     let sample = small_segments()[0].samples[0];
-    let facts = SegmentFacts {
-        changed_processes: vec![ProcessId(5)],
-        ..SegmentFacts::default()
+    let of_session = Segment {
+        samples: vec![sample],
+        ..Segment::default()
     };
-    let segment = segment_of(&tables, &[sample], facts, |_, _| None);
-    assert!(segment.samples.is_empty() && segment.processes.is_empty());
+    let segment = segment_of(&tables, of_session, &[ProcessId(5)], |_, _| None);
+    assert!(segment.samples.is_empty() && segment.tables.processes.is_empty());
 }
 
 #[test]

@@ -21,18 +21,20 @@ fn a_minute_of_160_threads_is_at_most_two_megabytes() {
     println!(
         "a segment: {} samples, {} stacks, {} frames, {} symbols of {} bytes on average, {} code objects",
         some.samples.len(),
-        some.stacks.len(),
-        some.frames.len(),
+        some.tables.stacks.stacks().len(),
+        some.tables.stacks.frames().len(),
         some.symbols.len(),
         some.symbols
             .iter()
             .map(|symbol| symbol.name.len())
             .sum::<usize>()
             / some.symbols.len(),
-        some.codes.len(),
+        some.tables.codes.len(),
     );
     // What the bar is about: a lighter load would prove nothing.
-    assert!(some.samples.len() >= 450 && some.symbols.len() >= 600 && some.codes.len() >= 250);
+    assert!(
+        some.samples.len() >= 450 && some.symbols.len() >= 600 && some.tables.codes.len() >= 250
+    );
     let began = Instant::now();
     for segment in &segments {
         writer.write_segment(segment).unwrap();
@@ -73,9 +75,9 @@ fn ten_minutes_are_read() {
         "read in {:.3} s: {} samples, {} stacks, {} frames",
         began.elapsed().as_secs_f64(),
         recording.samples.len(),
-        recording.stacks.stacks().len(),
-        recording.stacks.frames().len(),
+        recording.tables.stacks.stacks().len(),
+        recording.tables.stacks.frames().len(),
     );
     assert_eq!(recording.samples.len(), written);
-    assert_eq!(recording.threads.len(), 160);
+    assert_eq!(recording.tables.threads.len(), 160);
 }

@@ -69,7 +69,7 @@ fn a_segment_that_is_not_valid_costs_nothing_else() {
     let mut writer = RecordingWriter::create(&path, &run_info()).unwrap();
     let [good, last] = small_segments().try_into().unwrap();
     let mut bad = good.clone();
-    bad.threads.clear();
+    bad.tables.threads.clear();
     assert!(matches!(
         writer.write_segment(&bad),
         Err(WriteError::Segment(_))

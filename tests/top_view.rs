@@ -19,7 +19,7 @@ use torchspy::model::profile::Profile;
 use torchspy::model::progress::{CounterInfo, CounterKind, ProgressPoint};
 use torchspy::model::segment::Segment;
 use torchspy::recording::Recording;
-use torchspy::resolve::resolve_recording;
+use torchspy::resolve::resolve;
 use torchspy::sampling::session::ProgressSnapshot;
 use torchspy::top::Status;
 use torchspy::top::draw::{Colours, draw, plain};
@@ -29,7 +29,7 @@ use torchspy::top::state::{State, View};
 const TICKS: u64 = 40;
 
 fn resolved(recording: &Recording) -> Profile {
-    resolve_recording(recording, NAMES)
+    resolve(recording, NAMES)
 }
 
 fn module(path: &str, class: &str) -> F {
@@ -313,7 +313,7 @@ fn a_flamegraph_is_of_the_last_minute() {
 fn a_pid_given_out_again_is_another_process() {
     let mut live = watched(5);
     let mut next = segment(5, 0);
-    next.processes[0].start_ticks += 1;
+    next.tables.processes[0].start_ticks += 1;
     live.add(next);
     assert_eq!(live.processes[&100].since.wall_ns, TICKS * TICK_NS);
 }

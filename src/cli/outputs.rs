@@ -74,7 +74,7 @@ pub(crate) fn read_profile(path: &Path, shown: &str, regions: &[Region]) -> Resu
 
 /// Names and classifies what a recording in memory holds.
 pub(crate) fn resolve_recording(recording: &Recording) -> Profile {
-    resolve::resolve_recording(recording, Names { demangle, shorten })
+    resolve::resolve(recording, Names { demangle, shorten })
 }
 
 /// Writes a profile in a format.

@@ -1,9 +1,7 @@
 //! Code addresses: where a thread is, and where it will come back to, are different things.
 
-use serde::{Deserialize, Serialize};
-
 /// An address in code, with the role that it has on a stack.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum CodeAddress {
     /// The instruction that a thread executes next: a leaf's, or that of a frame that a signal interrupted.
     Ip(u64),

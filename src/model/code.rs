@@ -1,10 +1,9 @@
 //! Python code objects, by content.
 
-use serde::{Deserialize, Serialize};
 use std::ops::RangeInclusive;
 
 /// Major and minor version of CPython, which decide every layout and the form of line tables.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PythonVersion {
     /// 3.
     pub major: u8,
@@ -30,7 +29,7 @@ impl std::fmt::Display for PythonVersion {
 }
 
 /// What is kept of a code object: enough to name a frame later, on another machine. Lines stand in the frames.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CodeInfo {
     /// `co_qualname` where there is one (3.11 on), else `co_name`.
     pub name: String,

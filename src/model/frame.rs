@@ -2,10 +2,9 @@
 
 use super::address::CodeAddress;
 use super::ids::{CodeId, ModuleId, NnModuleId};
-use serde::{Deserialize, Serialize};
 
 /// One frame of a stack, as it was read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Frame {
     /// A Python function.
     Python {
@@ -42,7 +41,7 @@ impl Frame {
 }
 
 /// How the unwinder came to a frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Trust {
     /// The leaf itself, or by unwind information of the frame below.
     Unwound,
@@ -61,7 +60,7 @@ impl Trust {
 }
 
 /// Why a stack was not read to its root, or its Python frames not merged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Partial {
     /// Code without unwind information, and no checked guess went on.
     NoUnwindInfo,

@@ -2,6 +2,15 @@
 
 use serde::{Deserialize, Serialize};
 
+/// An id that is an index into its table.
+pub trait Id: Copy + Eq {
+    /// The id as an index into its table.
+    fn index(self) -> usize;
+
+    /// The id of the element at `index`.
+    fn from_index(index: usize) -> Self;
+}
+
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
@@ -20,6 +29,16 @@ macro_rules! id {
             /// Saturates: no table here grows to 2^32 elements, and one that would is full long before.
             pub fn from_index(index: usize) -> Self {
                 Self(u32::try_from(index).unwrap_or(u32::MAX))
+            }
+        }
+
+        impl Id for $name {
+            fn index(self) -> usize {
+                Self::index(self)
+            }
+
+            fn from_index(index: usize) -> Self {
+                Self::from_index(index)
             }
         }
     };

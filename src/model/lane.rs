@@ -232,7 +232,7 @@ pub struct LaneInfo {
 }
 
 /// A value, and the window that it speaks of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LanePoint {
     /// The lane.
     pub lane: LaneId,
@@ -279,7 +279,7 @@ pub struct LaneGap {
 }
 
 /// Lanes of all kinds. Ids are indices into its own tables.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lanes {
     /// GPUs that were seen.
     pub gpus: Vec<GpuInfo>,

@@ -26,7 +26,7 @@ pub struct ModuleInfo {
 }
 
 /// A native symbol: the addresses `start..end` of `module` belong to `name`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SymbolInfo {
     /// The module.
     pub module: ModuleId,

@@ -1,9 +1,7 @@
 //! `nn.Module`s whose calls were seen.
 
-use serde::{Deserialize, Serialize};
-
 /// A module in the tree that it was called in.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NnModuleInfo {
     /// Class of the outermost module that holds it: `ResNet`.
     pub root: String,

@@ -39,7 +39,7 @@ pub struct ProcessInfo {
 }
 
 /// A thread that was sampled.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ThreadInfo {
     /// Its process.
     pub process: ProcessId,

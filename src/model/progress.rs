@@ -100,7 +100,7 @@ pub mod facts {
 }
 
 /// A reading of a counter that gave another value than the one before, or the first one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProgressPoint {
     /// The counter.
     pub counter: CounterId,

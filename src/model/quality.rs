@@ -36,21 +36,6 @@ impl DurationHistogram {
         ((sub + bucket % sub + 1) << octave).wrapping_sub(1)
     }
 
-    /// A histogram of counts as [`DurationHistogram::counts`] gives them. Buckets that no duration has are dropped.
-    pub fn from_parts(mut counts: Vec<u32>, max_ns: u64, total_ns: u64) -> Self {
-        counts.truncate(Self::bucket(u64::MAX) + 1);
-        Self {
-            counts,
-            max_ns,
-            total_ns,
-        }
-    }
-
-    /// Counts by bucket: 16 to an octave, without the empty ones at the end.
-    pub fn counts(&self) -> &[u32] {
-        &self.counts
-    }
-
     /// Adds one duration.
     pub fn record(&mut self, ns: u64) {
         let bucket = Self::bucket(ns);
@@ -128,15 +113,20 @@ pub struct Quality {
     /// Thread captures tried again because the thread ran while it was read.
     pub torn_retries: u64,
     /// Threads that were not asked to stop, since one that was asked before had not stopped yet.
+    #[serde(skip)]
     pub skipped_for_late_stop: u64,
     /// Training threads that were not looked at, since every CPU was taken: their processes take turns.
+    #[serde(skip)]
     pub skipped_for_turn: u64,
     /// System calls that a stop ended early and the program saw: with EINTR, or less than was asked for. At most: they may have
     /// ended so by themselves.
+    #[serde(skip)]
     pub calls_cut_short: u64,
     /// Threads that ran and were not stopped, since that would have cut a system call short.
+    #[serde(skip)]
     pub calls_left_running: u64,
     /// Setuid and setgid programs that began while their thread was traced, and run without their privileges for it.
+    #[serde(skip)]
     pub privileges_lost: u64,
     /// torchspy's own CPU time, ns.
     pub own_cpu_ns: u64,

@@ -1,7 +1,7 @@
 //! What a recording is of: the header, clocks and losses.
 
 use super::region::Region;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// The head of a recording, written once, before the first sample.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -23,6 +23,7 @@ pub struct RunInfo {
     /// Whether torchspy started the target (`--`), or attached to it (`--pid`).
     pub launched: bool,
     /// Sampling rate that was asked for.
+    #[serde(deserialize_with = "finite")]
     pub rate_hz: f64,
     /// Whether native frames were asked for.
     pub native: bool,
@@ -33,6 +34,7 @@ pub struct RunInfo {
     /// Thread filter, where one was given.
     pub threads: Option<String>,
     /// Share of a running thread's time that stops may take, 0 to 1.
+    #[serde(deserialize_with = "finite")]
     pub max_stopped: f64,
     /// CLOCK_MONOTONIC at the start.
     pub started_ns: u64,
@@ -41,7 +43,14 @@ pub struct RunInfo {
     /// Free-text facts that reports print: `cgroup quota 4.0 CPUs`.
     pub notes: Vec<String>,
     /// Regions that the user named, in the order in which they were given.
+    #[serde(skip)]
     pub regions: Vec<Region>,
+}
+
+/// What is no number becomes 0.
+fn finite<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    let value = f64::deserialize(deserializer)?;
+    Ok(if value.is_finite() { value } else { 0.0 })
 }
 
 impl RunInfo {

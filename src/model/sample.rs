@@ -1,10 +1,9 @@
 //! Samples: what one thread did over a stretch of time.
 
 use super::ids::{StackId, ThreadId};
-use serde::{Deserialize, Serialize};
 
 /// How a sample's stack was come by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Capture {
     /// The thread was stopped for it.
     Stopped,
@@ -26,7 +25,7 @@ impl Capture {
 }
 
 /// A thread's state as `/proc/PID/task/TID/stat` names it (proc_pid_stat(5)).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ThreadState {
     /// R: on a CPU, or waiting for one.
     Running,
@@ -41,7 +40,7 @@ pub enum ThreadState {
 }
 
 /// What a thread had to do with its interpreter's global lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Gil {
     /// Not read, or no Python thread.
     Unknown,
@@ -52,7 +51,7 @@ pub enum Gil {
 }
 
 /// One thread over one stretch of time. Ticks in which nothing changed are one sample.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
     /// The thread.
     pub thread: ThreadId,

@@ -1,67 +1,32 @@
 //! Stacks as integers: each stack is its parent stack, nearer to the root, and one frame.
 
 use super::ids::{FrameId, StackId};
-use rustc_hash::FxHashMap;
+use super::interner::Interner;
 use std::hash::Hash;
 
+/// A stack: its parent, `None` for a root, and its frame. A parent has a smaller id than its children.
+pub type Stack = (Option<StackId>, FrameId);
+
 /// Interned frames of type `F` and the stacks made of them.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct StackTable<F> {
-    frames: Vec<F>,
-    frame_ids: FxHashMap<F, FrameId>,
-    stacks: Vec<(Option<StackId>, FrameId)>,
-    stack_ids: FxHashMap<(Option<StackId>, FrameId), StackId>,
+    frames: Interner<FrameId, F>,
+    stacks: Interner<StackId, Stack>,
 }
 
 impl<F> Default for StackTable<F> {
     fn default() -> Self {
-        Self {
-            frames: Vec::new(),
-            frame_ids: FxHashMap::default(),
-            stacks: Vec::new(),
-            stack_ids: FxHashMap::default(),
-        }
+        Self::from_parts(Vec::new(), Vec::new())
     }
 }
 
-impl<F: Clone + Eq + Hash> StackTable<F> {
-    /// The id of `frame`, new or known.
-    pub fn intern_frame(&mut self, frame: F) -> FrameId {
-        if let Some(&id) = self.frame_ids.get(&frame) {
-            return id;
+impl<F> StackTable<F> {
+    /// Frames by [`FrameId`], and stacks by [`StackId`].
+    pub fn from_parts(frames: Vec<F>, stacks: Vec<Stack>) -> Self {
+        Self {
+            frames: frames.into(),
+            stacks: stacks.into(),
         }
-        let id = FrameId::from_index(self.frames.len());
-        self.frames.push(frame.clone());
-        self.frame_ids.insert(frame, id);
-        id
-    }
-
-    /// The id of the stack that has `frame` above `parent`; `None` as parent makes a root.
-    pub fn intern_stack(&mut self, parent: Option<StackId>, frame: FrameId) -> StackId {
-        // A stack's first child most often came right after it; looking there spares the map's cache misses.
-        if let Some(StackId(parent_id)) = parent
-            && let Some(next) = parent_id.checked_add(1)
-            && self.stacks.get(next as usize) == Some(&(parent, frame))
-        {
-            return StackId(next);
-        }
-        if let Some(&id) = self.stack_ids.get(&(parent, frame)) {
-            return id;
-        }
-        let id = StackId::from_index(self.stacks.len());
-        self.stacks.push((parent, frame));
-        self.stack_ids.insert((parent, frame), id);
-        id
-    }
-
-    /// The id of the stack of `frames`, root first; `None` for an empty stack.
-    pub fn intern(&mut self, frames: impl IntoIterator<Item = F>) -> Option<StackId> {
-        let mut stack = None;
-        for frame in frames {
-            let frame = self.intern_frame(frame);
-            stack = Some(self.intern_stack(stack, frame));
-        }
-        stack
     }
 
     /// Frames by id.
@@ -69,8 +34,8 @@ impl<F: Clone + Eq + Hash> StackTable<F> {
         &self.frames
     }
 
-    /// Stacks by id: parent and frame. A parent always has a smaller id than its child.
-    pub fn stacks(&self) -> &[(Option<StackId>, FrameId)] {
+    /// Stacks by id.
+    pub fn stacks(&self) -> &[Stack] {
         &self.stacks
     }
 
@@ -95,12 +60,33 @@ impl<F: Clone + Eq + Hash> StackTable<F> {
         frames.reverse();
         frames
     }
+}
 
-    /// Forgets everything.
-    pub fn clear(&mut self) {
-        self.frames.clear();
-        self.frame_ids.clear();
-        self.stacks.clear();
-        self.stack_ids.clear();
+impl<F: Clone + Eq + Hash> StackTable<F> {
+    /// The id of `frame`, new or known.
+    pub fn intern_frame(&mut self, frame: F) -> FrameId {
+        self.frames.intern(&frame)
+    }
+
+    /// The id of the stack that has `frame` above `parent`; `None` as parent makes a root.
+    pub fn intern_stack(&mut self, parent: Option<StackId>, frame: FrameId) -> StackId {
+        // A stack's first child most often came right after it; looking there spares the index's cache misses.
+        if let Some(StackId(parent_id)) = parent
+            && let Some(next) = parent_id.checked_add(1)
+            && self.stacks.get(next as usize) == Some(&(parent, frame))
+        {
+            return StackId(next);
+        }
+        self.stacks.intern(&(parent, frame))
+    }
+
+    /// The id of the stack of `frames`, root first; `None` for an empty stack.
+    pub fn intern(&mut self, frames: impl IntoIterator<Item = F>) -> Option<StackId> {
+        let mut stack = None;
+        for frame in frames {
+            let frame = self.intern_frame(frame);
+            stack = Some(self.intern_stack(stack, frame));
+        }
+        stack
     }
 }

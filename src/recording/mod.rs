@@ -4,15 +4,16 @@
 //! ([`crate::model::segment::Segment`]), each with its own checksum: what was written stays readable whatever
 //! happens later.
 
-pub mod compact;
+mod compact;
 mod container;
 mod format_v1;
 mod merge;
 pub mod reader;
+mod remap;
 pub mod text;
 pub mod writer;
 
-pub use compact::{SegmentFacts, SessionTables, segment_of};
+pub use compact::segment_of;
 pub use merge::recording_of;
 pub use reader::{OpenError, Recording, SymbolTable};
 pub use text::{InspectOptions, render_text};

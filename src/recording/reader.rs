@@ -3,19 +3,15 @@
 use super::container::{Found, Head, KIND_SAMPLES, OLDEST_VERSION, Scanner, VERSION};
 use super::format_v1::{Corrupt, Decoder, decode_run};
 use super::merge::{Merger, Refused};
-use crate::model::code::CodeInfo;
-use crate::model::frame::Frame;
 use crate::model::ids::ModuleId;
 use crate::model::lane::Lanes;
-use crate::model::module::{ModuleInfo, SymbolInfo};
-use crate::model::nn_module::NnModuleInfo;
-use crate::model::process::{ProcessInfo, ThreadInfo};
-use crate::model::progress::{Condition, CounterInfo, ProgressPoint};
+use crate::model::module::SymbolInfo;
+use crate::model::progress::{Condition, ProgressPoint};
 use crate::model::quality::Quality;
 use crate::model::run::{ClockPair, Loss, RunInfo};
 use crate::model::sample::Sample;
 use crate::model::segment::Segment;
-use crate::model::stack_table::StackTable;
+use crate::model::tables::Tables;
 use rustc_hash::FxHashMap;
 use std::fs::File;
 use std::io::{self, Read};
@@ -122,33 +118,32 @@ impl SymbolTable {
     }
 }
 
-/// A recording in memory. All ids are indices into its tables, and valid.
+impl FromIterator<SymbolInfo> for SymbolTable {
+    fn from_iter<I: IntoIterator<Item = SymbolInfo>>(symbols: I) -> Self {
+        let mut table = Self::default();
+        for symbol in symbols {
+            table.insert(symbol.module, symbol);
+        }
+        table.sort();
+        table
+    }
+}
+
+/// A recording in memory. All ids are those of its tables, and valid.
 #[derive(Clone, Debug, Default)]
 pub struct Recording {
     /// What it is of.
     pub run: RunInfo,
-    /// Processes.
-    pub processes: Vec<ProcessInfo>,
-    /// Threads.
-    pub threads: Vec<ThreadInfo>,
-    /// Modules.
-    pub modules: Vec<ModuleInfo>,
+    /// What the rest points into.
+    pub tables: Tables,
     /// Names of native code.
     pub symbols: SymbolTable,
-    /// Code objects.
-    pub codes: Vec<CodeInfo>,
-    /// `nn.Module`s.
-    pub nn_modules: Vec<NnModuleInfo>,
-    /// Counters of progress.
-    pub counters: Vec<CounterInfo>,
-    /// Their readings, by time.
+    /// Readings of counters, by time.
     pub points: Vec<ProgressPoint>,
     /// Conditions, in the order in which they became known.
     pub conditions: Vec<Condition>,
     /// Lanes of devices and processes; points by lane and end.
     pub lanes: Lanes,
-    /// Frames and stacks.
-    pub stacks: StackTable<Frame>,
     /// Samples by thread, then by start. The sum of all their lengths is below 2^63 ns.
     pub samples: Vec<Sample>,
     /// The sampler's figures over the whole recording.

@@ -8,6 +8,7 @@ use crate::model::address::CodeAddress;
 use crate::model::frame::{Frame, Trust};
 use crate::model::ids::{ModuleId, ProcessId, StackId, ThreadId};
 use crate::model::module::ModuleInfo;
+use crate::model::process::ThreadInfo;
 use crate::model::sample::{Capture, Gil, Sample, ThreadState};
 use crate::model::text::printable;
 use std::borrow::Cow;
@@ -175,7 +176,7 @@ impl Text<'_> {
 
     fn processes(&mut self) -> fmt::Result {
         writeln!(self.out, "\nprocesses")?;
-        for (index, process) in self.recording.processes.iter().enumerate() {
+        for (index, process) in self.recording.tables.processes.iter().enumerate() {
             writeln!(
                 self.out,
                 "  P{index} pid {} of {}: {} [{}] seen {:.3} to {:.3} s, CPU {:.3} s{}",
@@ -209,7 +210,7 @@ impl Text<'_> {
 
     fn modules(&mut self) -> fmt::Result {
         writeln!(self.out, "\nmodules")?;
-        for (index, module) in self.recording.modules.iter().enumerate() {
+        for (index, module) in self.recording.tables.modules.iter().enumerate() {
             write!(
                 self.out,
                 "  M{index} {:?} {}",
@@ -229,10 +230,10 @@ impl Text<'_> {
 
     /// None where none was seen.
     fn nn_modules(&mut self) -> fmt::Result {
-        if !self.recording.nn_modules.is_empty() {
+        if !self.recording.tables.nn_modules.is_empty() {
             writeln!(self.out, "\nnn.Modules")?;
         }
-        for (index, module) in self.recording.nn_modules.iter().enumerate() {
+        for (index, module) in self.recording.tables.nn_modules.iter().enumerate() {
             let mode = match module.training {
                 Some(true) => "train",
                 Some(false) => "eval",
@@ -251,17 +252,16 @@ impl Text<'_> {
     }
 
     fn threads(&mut self) -> fmt::Result {
-        let mut order: Vec<usize> = (0..self.recording.threads.len()).collect();
-        order.sort_by_key(|&index| (self.recording.threads[index].process, index));
-        for index in order {
-            self.thread(index)?;
+        let recording = self.recording;
+        let mut order: Vec<_> = recording.tables.threads.iter().collect();
+        order.sort_by_key(|&(id, thread)| (thread.process, *id));
+        for (&id, thread) in order {
+            self.thread(id, thread)?;
         }
         Ok(())
     }
 
-    fn thread(&mut self, index: usize) -> fmt::Result {
-        let id = ThreadId::from_index(index);
-        let thread = &self.recording.threads[index];
+    fn thread(&mut self, id: ThreadId, thread: &ThreadInfo) -> fmt::Result {
         let ProcessId(process) = thread.process;
         // Samples are sorted by thread.
         let all = &self.recording.samples;
@@ -270,7 +270,8 @@ impl Text<'_> {
         let samples = &all[from..from + samples];
         writeln!(
             self.out,
-            "\nthread T{index} of P{process}: tid {} \"{}\"{}, seen {:.3} to {:.3} s, {} samples",
+            "\nthread T{} of P{process}: tid {} \"{}\"{}, seen {:.3} to {:.3} s, {} samples",
+            id.0,
             thread.tid,
             printable(&thread.name),
             if thread.is_python { ", python" } else { "" },
@@ -324,14 +325,14 @@ impl Text<'_> {
 
     /// One frame a line, root first.
     fn frames(&mut self, stack: Option<StackId>) -> fmt::Result {
-        for frame in self.recording.stacks.root_to_leaf(stack) {
-            match *self.recording.stacks.frame(frame) {
+        for frame in self.recording.tables.stacks.root_to_leaf(stack) {
+            match *self.recording.tables.stacks.frame(frame) {
                 Frame::Python {
                     code,
                     instruction,
                     line,
                 } => {
-                    let code = &self.recording.codes[code.index()];
+                    let code = &self.recording.tables.codes[code.index()];
                     write!(
                         self.out,
                         "    py {} ({}:{line})",
@@ -350,11 +351,11 @@ impl Text<'_> {
                 } => self.native_frame(module, address, trust)?,
                 Frame::Truncated(reason) => writeln!(self.out, "    ?? {}", reason.name())?,
                 Frame::NnModule(id) => {
-                    let module = &self.recording.nn_modules[id.index()];
+                    let module = &self.recording.tables.nn_modules[id.index()];
                     writeln!(self.out, "    nn N{} {}", id.0, printable(&module.label()))?;
                 }
                 Frame::Compiles(code) => {
-                    let code = &self.recording.codes[code.index()];
+                    let code = &self.recording.tables.codes[code.index()];
                     let (name, file) = (printable(&code.name), printable(&code.file));
                     writeln!(self.out, "    compiles {name} ({file}:{})", code.first_line)?;
                 }
@@ -369,7 +370,7 @@ impl Text<'_> {
         address: CodeAddress,
         trust: Trust,
     ) -> fmt::Result {
-        let info = &self.recording.modules[module.index()];
+        let info = &self.recording.tables.modules[module.index()];
         let guess = match trust {
             Trust::Unwound => "",
             Trust::FramePointer => " (guess: frame pointer)",

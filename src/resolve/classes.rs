@@ -1,12 +1,12 @@
 //! Samples to phases, activities and rows, each stack once.
 
-use super::ResolveInput;
 use super::batch_lines::BatchLines;
 use crate::model::category::{Activity, Phase};
 use crate::model::ids::{ProcessId, StackId, ThreadId};
 use crate::model::profile::{Function, ProfileFrame, ProfileProcess, ProfileSample, Role};
 use crate::model::sample::{Capture, Sample, ThreadState};
 use crate::model::stack_table::StackTable;
+use crate::recording::Recording;
 use crate::torch::classify::{FunctionClass, Situation, Special, activity, at_exit, phase, row};
 use crate::torch::role::{ProcessFacts, ThreadFacts};
 use crate::torch::rules::native::Says;
@@ -14,10 +14,10 @@ use crate::torch::rules::phases::thread_phase;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Classifies stacks, and remembers what it found.
-pub(super) struct Classifier<'a, 'i> {
+pub(super) struct Classifier<'a> {
     classes: &'a [FunctionClass],
     stacks: &'a StackTable<ProfileFrame>,
-    input: &'a ResolveInput<'i>,
+    input: &'a Recording,
     batches: BatchLines<'a>,
     phases: Vec<Option<Option<Phase>>>,
     shapes: Vec<Shape>,
@@ -38,12 +38,12 @@ pub(super) struct Facts {
     pub(super) threads: Vec<(ProcessId, ThreadFacts)>,
 }
 
-impl<'a, 'i> Classifier<'a, 'i> {
+impl<'a> Classifier<'a> {
     pub(super) fn new(
         classes: &'a [FunctionClass],
         functions: &'a [Function],
         stacks: &'a StackTable<ProfileFrame>,
-        input: &'a ResolveInput<'i>,
+        input: &'a Recording,
     ) -> Self {
         let mut shapes: Vec<Shape> = Vec::with_capacity(stacks.stacks().len());
         for &(parent, frame) in stacks.stacks() {
@@ -68,7 +68,7 @@ impl<'a, 'i> Classifier<'a, 'i> {
         }
     }
 
-    fn frames(&self, stack: Option<StackId>) -> impl Iterator<Item = FunctionClass> + use<'a, 'i> {
+    fn frames(&self, stack: Option<StackId>) -> impl Iterator<Item = FunctionClass> + use<'a> {
         let (classes, stacks) = (self.classes, self.stacks);
         stacks
             .leaf_to_root(stack)
@@ -116,6 +116,7 @@ impl<'a, 'i> Classifier<'a, 'i> {
     pub(super) fn facts(&mut self, mapped: &[Option<StackId>]) -> Facts {
         let input = self.input;
         let mut processes: Vec<ProcessFacts> = input
+            .tables
             .processes
             .iter()
             .map(|process| ProcessFacts {
@@ -124,16 +125,17 @@ impl<'a, 'i> Classifier<'a, 'i> {
             })
             .collect();
         let mut threads: Vec<(ProcessId, ThreadFacts)> = input
+            .tables
             .threads
             .iter()
-            .enumerate()
-            .map(|(index, thread)| {
+            .map(|(&id, thread)| {
                 let pid = input
+                    .tables
                     .processes
                     .get(thread.process.index())
                     .map(|process| process.pid);
                 let facts = ThreadFacts {
-                    thread: crate::model::ids::ThreadId::from_index(index),
+                    thread: id,
                     is_main: pid == Some(thread.tid),
                     is_python: thread.is_python,
                     training_ns: 0,
@@ -142,12 +144,17 @@ impl<'a, 'i> Classifier<'a, 'i> {
                 (thread.process, facts)
             })
             .collect();
-        for thread in input.threads.iter().filter(|thread| thread.is_python) {
+        for thread in input
+            .tables
+            .threads
+            .values()
+            .filter(|thread| thread.is_python)
+        {
             if let Some(process) = processes.get_mut(thread.process.index()) {
                 process.python = true;
             }
         }
-        for sample in input.samples {
+        for sample in &input.samples {
             let stack = mapped_stack(mapped, sample);
             let shape = self.shape(stack);
             let found = stack.and_then(|stack| self.phase(stack));
@@ -188,8 +195,9 @@ impl<'a, 'i> Classifier<'a, 'i> {
     ) -> Vec<ProfileSample> {
         let input = self.input;
         let fallback: Vec<Phase> = input
+            .tables
             .threads
-            .iter()
+            .values()
             .map(|thread| fallback_phase(&thread.name, processes.get(thread.process.index())))
             .collect();
         // Of a thread whose native frames are read else: what Python called is not known where it was not stopped.

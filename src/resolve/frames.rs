@@ -1,6 +1,6 @@
 //! Raw frames to functions, raw stacks to stacks of functions.
 
-use super::{Names, ResolveInput};
+use super::Names;
 use crate::model::category::FrameKind;
 use crate::model::collective::CollectivePart;
 use crate::model::compile::CompileMark;
@@ -13,6 +13,7 @@ use crate::model::profile::{Function, ProfileFrame};
 use crate::model::region::region_of;
 use crate::model::stack_table::StackTable;
 use crate::model::wait::WaitPart;
+use crate::recording::Recording;
 use crate::torch::classify::{FunctionClass, Special};
 use crate::torch::rules::libraries::{file_name, library};
 use crate::torch::rules::phases::PhaseMark;
@@ -32,7 +33,7 @@ pub(super) struct Frames {
 }
 
 impl Frames {
-    pub(super) fn resolve(input: &ResolveInput<'_>, names: Names) -> Self {
+    pub(super) fn resolve(input: &Recording, names: Names) -> Self {
         let mut resolver = Resolver {
             input,
             names,
@@ -42,6 +43,7 @@ impl Frames {
             demangled: FxHashMap::default(),
         };
         let frames: Vec<ProfileFrame> = input
+            .tables
             .stacks
             .frames()
             .iter()
@@ -52,7 +54,13 @@ impl Frames {
             .iter()
             .map(|&frame| stacks.intern_frame(frame))
             .collect();
-        let mapped = map_stacks(input.stacks, &frames, &ids, &resolver.classes, &mut stacks);
+        let mapped = map_stacks(
+            &input.tables.stacks,
+            &frames,
+            &ids,
+            &resolver.classes,
+            &mut stacks,
+        );
         Self {
             functions: resolver.functions,
             classes: resolver.classes,
@@ -98,8 +106,8 @@ fn map_stacks(
     mapped
 }
 
-struct Resolver<'i, 'a> {
-    input: &'i ResolveInput<'a>,
+struct Resolver<'a> {
+    input: &'a Recording,
     names: Names,
     functions: Vec<Function>,
     classes: Vec<FunctionClass>,
@@ -117,7 +125,7 @@ enum Key {
     Compiles(String, String, u32),
 }
 
-impl Resolver<'_, '_> {
+impl Resolver<'_> {
     fn frame(&mut self, frame: Frame) -> ProfileFrame {
         match frame {
             Frame::Python { code, line, .. } => ProfileFrame {
@@ -175,7 +183,7 @@ impl Resolver<'_, '_> {
     }
 
     fn python(&mut self, code: usize) -> FunctionId {
-        let Some(info) = self.input.codes.get(code) else {
+        let Some(info) = self.input.tables.codes.get(code) else {
             return self.marker(Partial::CodeGone);
         };
         let regions = &self.input.run.regions;
@@ -206,11 +214,13 @@ impl Resolver<'_, '_> {
     fn native(&mut self, module: usize, address: u64) -> FunctionId {
         let input = self.input;
         let names = self.names;
-        let info = input.modules.get(module);
+        let info = input.tables.modules.get(module);
         let (kind, path) = info.map_or((ModuleKind::Anonymous, "[unknown]"), |info| {
             (info.kind, info.path.as_str())
         });
-        let symbol = (input.symbols)(crate::model::ids::ModuleId::from_index(module), address);
+        let symbol = input
+            .symbols
+            .lookup(crate::model::ids::ModuleId::from_index(module), address);
         let (name, short) = match symbol {
             Some(symbol) => self
                 .demangled
@@ -265,7 +275,7 @@ impl Resolver<'_, '_> {
 
     /// Stands for the compilation of a function, and has its name and place.
     fn compiled(&mut self, code: usize) -> FunctionId {
-        let Some(info) = self.input.codes.get(code) else {
+        let Some(info) = self.input.tables.codes.get(code) else {
             return self.marker(Partial::CodeGone);
         };
         let key = Key::Compiles(info.name.clone(), info.file.clone(), info.first_line);

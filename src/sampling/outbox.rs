@@ -1,9 +1,10 @@
 //! The tracer's queue to the worker: sending never blocks, and messages that do not fit are
 //! counted.
 
-use super::raw::{Message, RawSample, ThreadSpan};
+use super::raw::{Message, RawSample};
 use crate::model::frame::Partial;
 use crate::model::run::Loss;
+use crate::model::sample::Sample;
 use crate::os::clock::monotonic_ns;
 use crossbeam_channel::{Receiver, Sender, TrySendError};
 use std::collections::VecDeque;
@@ -100,7 +101,7 @@ impl Outbox {
             Message::Sample(sample) => {
                 self.lost_stacks += 1;
                 (
-                    Message::Span(sample.span, Some(Partial::Overflow)),
+                    Message::Span(sample.recorded, Some(Partial::Overflow)),
                     Some(sample),
                 )
             }
@@ -117,7 +118,7 @@ impl Outbox {
     }
 
     /// Sends a span without a new stack.
-    pub(super) fn span(&mut self, span: ThreadSpan, why: Option<Partial>) {
+    pub(super) fn span(&mut self, span: Sample, why: Option<Partial>) {
         self.send(Message::Span(span, why));
     }
 

@@ -10,7 +10,7 @@ use crate::model::process::{ProcessInfo, ThreadInfo};
 use crate::model::quality::Quality;
 use crate::model::registers::Registers;
 use crate::model::run::Loss;
-use crate::model::sample::{Capture, Gil, ThreadState};
+use crate::model::sample::{Gil, Sample, ThreadState};
 use crate::os::threads::SchedStat;
 use crate::python::discover::Interpreter;
 use crate::python::frames::PythonStack;
@@ -127,33 +127,11 @@ impl Roots {
     }
 }
 
-/// A span of a thread's time, without a stack.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct ThreadSpan {
-    pub(super) thread: ThreadId,
-    /// Start, CLOCK_MONOTONIC.
-    pub(super) start_ns: u64,
-    pub(super) weight_ns: u64,
-    /// Ticks that it stands for.
-    pub(super) ticks: u32,
-    /// Capture method.
-    pub(super) capture: Capture,
-    pub(super) state: ThreadState,
-    /// Number of the system call that it slept in.
-    pub(super) syscall: Option<u32>,
-    pub(super) gil: Gil,
-    /// The other thread that held the GIL.
-    pub(super) gil_holder: Option<ThreadId>,
-    /// CPU time, ns.
-    pub(super) run_ns: u64,
-    /// Time in the run queue, ns.
-    pub(super) queue_ns: u64,
-}
-
 /// A fresh capture.
 #[derive(Debug)]
 pub(super) struct RawSample {
-    pub(super) span: ThreadSpan,
+    /// What is recorded of it; the worker adds its stack.
+    pub(super) recorded: Sample,
     pub(super) process: ProcessId,
     pub(super) shared: Arc<ThreadShared>,
     /// Time slices of the thread so far (schedstat).
@@ -204,9 +182,9 @@ pub(super) enum Message {
     /// A fresh capture.
     Sample(Box<RawSample>),
     /// A stack of the fallback, without native frames.
-    Named(ThreadSpan, Box<NamedStack>),
+    Named(Sample, Box<NamedStack>),
     /// Time in which the thread kept the stack of its last capture (`None`), or was not captured.
-    Span(ThreadSpan, Option<Partial>),
+    Span(Sample, Option<Partial>),
     /// The thread has exited: its last stack is not needed any more.
     ThreadGone(ThreadId),
     ProcessGone(ProcessId),

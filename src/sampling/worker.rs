@@ -12,19 +12,18 @@ use super::control::Control;
 use super::fallback::{FallbackLink, Order};
 use super::image::ProcessImage;
 use super::keeper::KeeperEvent;
-use super::raw::{Message, RawSample, ThreadSpan};
+use super::raw::{Message, RawSample};
 use super::symbol_loader::SymbolLoader;
 use crate::gpu::feed::LaneFeed;
-use crate::model::code::CodeInfo;
 use crate::model::frame::Frame;
 use crate::model::ids::{CodeId, ModuleId, ProcessId, StackId, ThreadId};
 use crate::model::sample::Sample;
 use crate::model::segment::Segment;
+use crate::model::tables::Tables;
 use crate::native::modules::ModuleStore;
 use crate::native::unwind::NativeFrame;
 use crate::os::clock::monotonic_ns;
 use crate::os::host::CpuGroups;
-use crate::recording::compact::SessionTables;
 use compilation::Compilers;
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
 use nn_modules::NnModuleCalls;
@@ -68,11 +67,10 @@ pub(super) struct Worker {
     segments: Sender<Segment>,
     fallback: FallbackLink,
     lanes: LaneFeed,
-    tables: SessionTables,
+    tables: Tables,
     images: FxHashMap<ProcessId, ProcessImage>,
     store: Arc<ModuleStore>,
     module_ids: FxHashMap<u32, ModuleId>,
-    code_ids: FxHashMap<CodeInfo, CodeId>,
     calls: NnModuleCalls,
     progress: Progress,
     compilers: Compilers,
@@ -122,11 +120,10 @@ impl Worker {
             segments,
             fallback,
             lanes,
-            tables: SessionTables::default(),
+            tables: Tables::default(),
             images: FxHashMap::default(),
             store: Arc::default(),
             module_ids: FxHashMap::default(),
-            code_ids: FxHashMap::default(),
             calls: NnModuleCalls::default(),
             progress: Progress::default(),
             compilers: Compilers::default(),
@@ -233,7 +230,7 @@ impl Worker {
         }
     }
 
-    fn push(&mut self, span: ThreadSpan, stack: Option<StackId>) {
+    fn push(&mut self, span: Sample, stack: Option<StackId>) {
         if let Some(thread) = self.tables.threads.get_mut(&span.thread) {
             thread.last_seen_ns = thread.last_seen_ns.max(span.start_ns + span.weight_ns);
         }

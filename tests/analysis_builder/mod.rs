@@ -16,7 +16,9 @@ use torchspy::model::run::{Loss, RunInfo};
 use torchspy::model::sample::{Capture, Gil, Sample, ThreadState};
 use torchspy::model::segment::Segment;
 use torchspy::model::stack_table::StackTable;
-use torchspy::resolve::{Names, ResolveInput, resolve};
+use torchspy::model::tables::Tables;
+use torchspy::recording::Recording;
+use torchspy::resolve::{Names, resolve};
 
 /// Site-packages of a target.
 pub const SITE: &str = "/env/lib/python3.11/site-packages/";
@@ -369,25 +371,20 @@ impl Builder {
             point.before_ns += start_ns;
         }
         self.quality.ticks = length_ns / TICK_NS;
+        let symbols = self.symbols.clone();
+        let recording = self.recording(start_ns + length_ns);
         Segment {
             index,
             start_ns,
-            end_ns: start_ns + length_ns,
-            processes: self.processes,
-            threads: self.threads,
-            modules: self.modules,
-            symbols: self.symbols,
-            codes: self.codes,
-            nn_modules: self.nn_modules,
-            counters: self.counters,
-            points: self.points,
-            conditions: self.conditions,
-            lanes: self.lanes,
-            frames: self.stacks.frames().to_vec(),
-            stacks: self.stacks.stacks().to_vec(),
-            samples: self.samples,
-            quality: self.quality,
-            losses: self.losses,
+            end_ns: recording.end_ns,
+            tables: recording.tables,
+            symbols,
+            points: recording.points,
+            conditions: recording.conditions,
+            lanes: recording.lanes,
+            samples: recording.samples,
+            quality: recording.quality,
+            losses: recording.losses,
             ..Segment::default()
         }
     }
@@ -406,33 +403,37 @@ impl Builder {
         if self.quality == Quality::default() {
             self.quality.ticks = end_ns / TICK_NS;
         }
-        let symbols = |module: ModuleId, address: u64| {
-            self.symbols.iter().find(|symbol| {
-                symbol.module == module && (symbol.start..symbol.end).contains(&address)
-            })
+        resolve(&self.recording(end_ns), NAMES)
+    }
+
+    /// All of it as a recording that ends at `end_ns`, ids as they are.
+    pub fn recording(self, end_ns: u64) -> Recording {
+        let threads = self.threads.into_iter().enumerate();
+        let tables = Tables {
+            processes: self.processes,
+            threads: threads
+                .map(|(at, thread)| (ThreadId::from_index(at), thread))
+                .collect(),
+            modules: self.modules.into(),
+            codes: self.codes.into(),
+            nn_modules: self.nn_modules.into(),
+            counters: self.counters.into(),
+            stacks: self.stacks,
         };
-        let input = ResolveInput {
-            run: &self.run,
-            processes: &self.processes,
-            threads: &self.threads,
-            modules: &self.modules,
-            codes: &self.codes,
-            nn_modules: &self.nn_modules,
-            counters: &self.counters,
-            points: &self.points,
-            conditions: &self.conditions,
-            lanes: &self.lanes,
-            stacks: &self.stacks,
-            samples: &self.samples,
-            quality: &self.quality,
-            clocks: &[],
-            losses: &self.losses,
-            missing: &self.missing,
-            start_ns: 0,
+        Recording {
+            run: self.run,
+            tables,
+            symbols: self.symbols.into_iter().collect(),
+            points: self.points,
+            conditions: self.conditions,
+            lanes: self.lanes,
+            samples: self.samples,
+            quality: self.quality,
+            losses: self.losses,
+            missing: self.missing,
             end_ns,
-            symbols: &symbols,
-        };
-        resolve(&input, NAMES)
+            ..Recording::default()
+        }
     }
 }
 

@@ -4,14 +4,21 @@
 use torchspy::model::address::CodeAddress;
 use torchspy::model::code::{CodeInfo, PythonVersion};
 use torchspy::model::frame::{Frame, Partial, Trust};
-use torchspy::model::ids::{CodeId, FrameId, ModuleId, ProcessId, StackId, ThreadId};
+use torchspy::model::ids::{
+    CodeId, FrameId, GpuId, LaneId, ModuleId, ProcessId, StackId, ThreadId,
+};
+use torchspy::model::lane::{GpuClock, GpuInfo, LaneGap, LaneInfo, LaneKind, LanePoint, Lanes};
 use torchspy::model::module::{ModuleInfo, ModuleKind, SymbolInfo};
+use torchspy::model::nn_module::NnModuleInfo;
 use torchspy::model::process::{ProcessInfo, ThreadInfo};
+use torchspy::model::progress::{Condition, CounterInfo, CounterKind, ProgressPoint};
 use torchspy::model::quality::Quality;
 use torchspy::model::run::{ClockPair, Loss, RunInfo};
 use torchspy::model::sample::{Capture, Gil, Sample, ThreadState};
 use torchspy::model::segment::Segment;
-use torchspy::recording::{SegmentFacts, SessionTables, segment_of};
+use torchspy::model::stack_table::StackTable;
+use torchspy::model::tables::Tables;
+use torchspy::recording::segment_of;
 
 const SYMBOLS: &str = include_str!("../fixtures/recording/torch_symbols.txt");
 const CODES: &str = include_str!("../fixtures/recording/torch_codes.txt");
@@ -68,7 +75,7 @@ struct Symbol {
 /// --native, functions and not call sites) had 146 distinct stacks of 1,228 nodes, 734 of them unlike what stood there
 /// before.
 pub(crate) struct TorchProcess {
-    pub(crate) tables: SessionTables,
+    pub(crate) tables: Tables,
     symbols: Vec<Symbol>,
     dice: Dice,
     sleepers: Vec<StackId>,
@@ -87,7 +94,7 @@ const SECOND: u64 = 1_000_000_000;
 
 impl TorchProcess {
     pub(crate) fn new(threads: usize) -> Self {
-        let mut tables = SessionTables::default();
+        let mut tables = Tables::default();
         let mut dice = Dice::new(11);
         let symbols = load_symbols(&mut tables, &mut dice);
         load_codes(&mut tables, &mut dice);
@@ -252,17 +259,18 @@ impl TorchProcess {
                 }
             }
         }
-        let facts = SegmentFacts {
+        let of_session = Segment {
             index: self.index,
             start_ns,
             end_ns,
+            samples: samples.clone(),
             quality: self.quality(),
             clocks: vec![ClockPair {
                 monotonic_ns: start_ns,
                 wall_ns: 1_760_000_000_000_000_000 + start_ns,
             }],
             last,
-            ..SegmentFacts::default()
+            ..Segment::default()
         };
         self.tables.processes[0].last_seen_ns = end_ns;
         for thread in self.tables.threads.values_mut() {
@@ -270,7 +278,7 @@ impl TorchProcess {
         }
         self.index += 1;
         let symbols = &self.symbols;
-        let segment = segment_of(&self.tables, &samples, facts, |module, address| {
+        let segment = segment_of(&self.tables, of_session, &[], |module, address| {
             let after = symbols.partition_point(|s| (s.module, s.start) <= (module, address));
             let symbol = symbols.get(after.checked_sub(1)?)?;
             let end = symbol.start + symbol.size;
@@ -318,7 +326,7 @@ impl TorchProcess {
     }
 }
 
-fn load_symbols(tables: &mut SessionTables, dice: &mut Dice) -> Vec<Symbol> {
+fn load_symbols(tables: &mut Tables, dice: &mut Dice) -> Vec<Symbol> {
     let mut symbols = Vec::new();
     for line in SYMBOLS.lines() {
         let mut fields = line.split(' ');
@@ -327,12 +335,12 @@ fn load_symbols(tables: &mut SessionTables, dice: &mut Dice) -> Vec<Symbol> {
         let module = match tables.modules.iter().position(|module| module.path == path) {
             Some(known) => ModuleId::from_index(known),
             None => {
-                tables.modules.push(ModuleInfo {
+                let build_id = (0..20).map(|_| dice.below(256) as u8).collect();
+                tables.modules.intern(&ModuleInfo {
                     kind: ModuleKind::File,
                     path,
-                    build_id: (0..20).map(|_| dice.below(256) as u8).collect(),
-                });
-                ModuleId::from_index(tables.modules.len() - 1)
+                    build_id,
+                })
             }
         };
         let mut number = || u64::from_str_radix(fields.next().unwrap(), 16).unwrap();
@@ -347,11 +355,11 @@ fn load_symbols(tables: &mut SessionTables, dice: &mut Dice) -> Vec<Symbol> {
     symbols
 }
 
-fn load_codes(tables: &mut SessionTables, dice: &mut Dice) {
+fn load_codes(tables: &mut Tables, dice: &mut Dice) {
     for line in CODES.lines() {
         let mut fields = line.split('\t');
         let mut text = || fields.next().unwrap().to_owned();
-        tables.codes.push(CodeInfo {
+        tables.codes.intern(&CodeInfo {
             file: text(),
             name: text(),
             first_line: text().parse().unwrap(),
@@ -406,7 +414,7 @@ fn small_tables() -> Segment {
         path: path.into(),
         build_id: build_id.into(),
     };
-    Segment {
+    let tables = Tables {
         processes: vec![ProcessInfo {
             pid: 4242,
             start_ticks: 991_234,
@@ -421,7 +429,7 @@ fn small_tables() -> Segment {
             cpu_ns: 900_000_000,
             ..ProcessInfo::default()
         }],
-        threads: vec![
+        threads: [
             ThreadInfo {
                 process: ProcessId(0),
                 tid: 4242,
@@ -440,7 +448,11 @@ fn small_tables() -> Segment {
                 first_seen_ns: SECOND + 5_000_000,
                 last_seen_ns: 2 * SECOND,
             },
-        ],
+        ]
+        .into_iter()
+        .enumerate()
+        .map(|(at, thread)| (ThreadId::from_index(at), thread))
+        .collect(),
         modules: vec![
             module(
                 ModuleKind::File,
@@ -449,40 +461,47 @@ fn small_tables() -> Segment {
             ),
             module(ModuleKind::Vdso, "[vdso]", &[1, 2, 3]),
             module(ModuleKind::Anonymous, "[anonymous]", &[]),
-        ],
+        ]
+        .into(),
+        codes: vec![code("<module>", 1), code("train", 10)].into(),
+        stacks: StackTable::from_parts(
+            vec![
+                python(0, 24, 3),
+                python(1, 110, 17),
+                python(1, Frame::NO_INSTRUCTION, 10),
+                native(0, CodeAddress::Return(0x1010), Trust::Unwound),
+                native(0, CodeAddress::Ip(0x2020), Trust::Unwound),
+                native(1, CodeAddress::Ip(0x800), Trust::Unwound),
+                native(
+                    2,
+                    CodeAddress::Return(0x7f00_0000_1000),
+                    Trust::FramePointer,
+                ),
+                native(2, CodeAddress::Return(0x7f00_0000_2000), Trust::Scanned),
+                Frame::Truncated(Partial::NoUnwindInfo),
+            ],
+            vec![
+                (None, FrameId(0)),
+                (Some(StackId(0)), FrameId(1)),
+                (Some(StackId(1)), FrameId(3)),
+                (Some(StackId(2)), FrameId(4)),
+                (Some(StackId(0)), FrameId(2)),
+                (None, FrameId(8)),
+                (Some(StackId(5)), FrameId(6)),
+                (Some(StackId(6)), FrameId(7)),
+                (Some(StackId(7)), FrameId(5)),
+            ],
+        ),
+        ..Tables::default()
+    };
+    Segment {
+        tables,
         symbols: vec![SymbolInfo {
             module: ModuleId(0),
             start: 0x1000,
             end: 0x1100,
             name: "_ZN2at6native3addEv".into(),
         }],
-        codes: vec![code("<module>", 1), code("train", 10)],
-        frames: vec![
-            python(0, 24, 3),
-            python(1, 110, 17),
-            python(1, Frame::NO_INSTRUCTION, 10),
-            native(0, CodeAddress::Return(0x1010), Trust::Unwound),
-            native(0, CodeAddress::Ip(0x2020), Trust::Unwound),
-            native(1, CodeAddress::Ip(0x800), Trust::Unwound),
-            native(
-                2,
-                CodeAddress::Return(0x7f00_0000_1000),
-                Trust::FramePointer,
-            ),
-            native(2, CodeAddress::Return(0x7f00_0000_2000), Trust::Scanned),
-            Frame::Truncated(Partial::NoUnwindInfo),
-        ],
-        stacks: vec![
-            (None, FrameId(0)),
-            (Some(StackId(0)), FrameId(1)),
-            (Some(StackId(1)), FrameId(3)),
-            (Some(StackId(2)), FrameId(4)),
-            (Some(StackId(0)), FrameId(2)),
-            (None, FrameId(8)),
-            (Some(StackId(5)), FrameId(6)),
-            (Some(StackId(6)), FrameId(7)),
-            (Some(StackId(7)), FrameId(5)),
-        ],
         ..Segment::default()
     }
 }
@@ -570,10 +589,98 @@ fn second_small_segment() -> Segment {
         end: 0x2040,
         name: "_ZN2at6native3mulEv".into(),
     });
-    let process = &mut segment.processes[0];
+    let process = &mut segment.tables.processes[0];
     process.torch = "2.15.0".into();
     process.environment.clear();
     process.last_seen_ns = 3 * SECOND;
     process.exited = true;
     segment
+}
+
+/// The small segments with what version 2 of the format has besides: modules, counters, conditions, counter tracks of devices.
+pub(crate) fn full_segments() -> Vec<Segment> {
+    let mut segments = small_segments();
+    let segment = &mut segments[0];
+    let tables = &mut segment.tables;
+    let counter = CounterInfo {
+        process: ProcessId(0),
+        number: 1,
+        kind: CounterKind::ParameterVersion,
+        class: "AdamW".into(),
+        file: "/home/user/train.py".into(),
+        line: 10,
+        facts: vec![("function".into(), "train".into())],
+    };
+    let counter = tables.counters.intern(&counter);
+    let module = tables.nn_modules.intern(&NnModuleInfo {
+        root: "ResNet".into(),
+        number: 0,
+        path: "layer1.0".into(),
+        class: "Conv2d".into(),
+        training: Some(true),
+    });
+    for frame in [Frame::NnModule(module), Frame::Compiles(CodeId(1))] {
+        let frame = tables.stacks.intern_frame(frame);
+        tables.stacks.intern_stack(Some(StackId(1)), frame);
+    }
+    segment.points.push(ProgressPoint {
+        counter,
+        thread: ThreadId(0),
+        before_ns: SECOND,
+        time_ns: SECOND + 10_000_000,
+        value: 17,
+    });
+    segment.conditions.push(Condition {
+        process: ProcessId(0),
+        name: "cpu_quota".into(),
+        value: "4.00".into(),
+    });
+    segment.lanes = device_lanes();
+    let quality = &mut segment.quality;
+    (quality.calls_cut_short, quality.calls_left_running) = (1, 2);
+    (quality.privileges_lost, quality.skipped_for_late_stop) = (3, 4);
+    quality.skipped_for_turn = 5;
+    segments
+}
+
+fn device_lanes() -> Lanes {
+    Lanes {
+        gpus: vec![GpuInfo {
+            uuid: "GPU-8d2c".into(),
+            index: 3,
+            mig: Some(1),
+            name: "X100".into(),
+            driver: "580.1".into(),
+            pci: "0000:3b:00.0".into(),
+            memory_bytes: 80 << 30,
+            power_limit_mw: 700_000,
+            recorded: true,
+        }],
+        clocks: vec![GpuClock {
+            gpu: GpuId(0),
+            monotonic_ns: 5,
+            driver_ns: 1 << 60,
+            error_ns: 7,
+            clock: "realtime".into(),
+        }],
+        lanes: vec![LaneInfo {
+            kind: LaneKind::NetworkSent,
+            gpu: Some(GpuId(0)),
+            pid: 12,
+            process: "python".into(),
+        }],
+        points: vec![LanePoint {
+            lane: LaneId(0),
+            start_ns: 10,
+            end_ns: 20,
+            value: 1 << 40,
+        }],
+        gaps: vec![LaneGap {
+            gpu: None,
+            kind: Some(LaneKind::Energy),
+            start_ns: 1,
+            end_ns: 0,
+            reason: "not supported".into(),
+        }],
+    }
 }

@@ -2,7 +2,6 @@
 
 use super::column::Corrupt;
 use crate::model::frame::{Partial, Trust};
-use crate::model::module::ModuleKind;
 use crate::model::sample::{Capture, Gil, ThreadState};
 
 macro_rules! codes {
@@ -23,12 +22,6 @@ macro_rules! codes {
         }
     };
 }
-
-codes!(module_kind module_kind_of ModuleKind {
-    ModuleKind::File = 0,
-    ModuleKind::Vdso = 1,
-    ModuleKind::Anonymous = 2,
-});
 
 codes!(trust trust_of Trust {
     Trust::Unwound = 0,

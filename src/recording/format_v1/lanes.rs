@@ -1,10 +1,10 @@
 //! Lanes of devices and processes, from version 2 on.
 
-use super::column::{ColumnReader, ColumnWriter, Corrupt, bounded, row_count};
+use super::column::{ColumnReader, ColumnWriter, Corrupt, row_count};
 use super::rows::{RowBytes, Rows};
 use super::tables::{MAX_ROWS, count_of};
-use crate::model::ids::{GpuId, LaneId};
-use crate::model::lane::{GpuClock, GpuInfo, LaneGap, LaneInfo, LaneKind, LanePoint, Lanes};
+use crate::model::ids::LaneId;
+use crate::model::lane::{LanePoint, Lanes};
 use serde::{Deserialize, Serialize};
 
 /// [`Lanes`] in a file.
@@ -20,11 +20,11 @@ pub(super) struct WireLanes<C, B> {
 impl WireLanes<ColumnWriter, RowBytes> {
     pub(super) fn encode(lanes: &Lanes) -> Result<Self, Corrupt> {
         Ok(Self {
-            gpus: Rows::encode(&lanes.gpus, WireGpu::of)?,
-            clocks: Rows::encode(&lanes.clocks, WireClock::of)?,
-            lanes: Rows::encode(&lanes.lanes, WireLane::of)?,
+            gpus: Rows::encode(&lanes.gpus)?,
+            clocks: Rows::encode(&lanes.clocks)?,
+            lanes: Rows::encode(&lanes.lanes)?,
             points: PointColumns::encode(&lanes.points)?,
-            gaps: Rows::encode(&lanes.gaps, WireGap::of)?,
+            gaps: Rows::encode(&lanes.gaps)?,
         })
     }
 }
@@ -32,156 +32,13 @@ impl WireLanes<ColumnWriter, RowBytes> {
 impl WireLanes<ColumnReader<'_>, &[u8]> {
     pub(super) fn decode(self) -> Result<Lanes, Corrupt> {
         Ok(Lanes {
-            gpus: self.gpus.decode(WireGpu::model)?,
-            clocks: self.clocks.decode(WireClock::model)?,
-            lanes: self.lanes.decode(WireLane::model)?,
+            gpus: self.gpus.decode()?,
+            clocks: self.clocks.decode()?,
+            lanes: self.lanes.decode()?,
             points: self.points.decode()?,
-            gaps: self.gaps.decode(WireGap::model)?,
+            gaps: self.gaps.decode()?,
         })
     }
-}
-
-#[derive(Serialize, Deserialize)]
-struct WireGpu<'a> {
-    uuid: &'a str,
-    index: u32,
-    mig: Option<u32>,
-    name: &'a str,
-    driver: &'a str,
-    pci: &'a str,
-    memory_bytes: u64,
-    power_limit_mw: u64,
-    recorded: bool,
-}
-
-impl<'a> WireGpu<'a> {
-    fn of(gpu: &'a GpuInfo) -> Self {
-        Self {
-            uuid: bounded(&gpu.uuid),
-            index: gpu.index,
-            mig: gpu.mig,
-            name: bounded(&gpu.name),
-            driver: bounded(&gpu.driver),
-            pci: bounded(&gpu.pci),
-            memory_bytes: gpu.memory_bytes,
-            power_limit_mw: gpu.power_limit_mw,
-            recorded: gpu.recorded,
-        }
-    }
-
-    fn model(self) -> Result<GpuInfo, Corrupt> {
-        Ok(GpuInfo {
-            uuid: self.uuid.to_owned(),
-            index: self.index,
-            mig: self.mig,
-            name: self.name.to_owned(),
-            driver: self.driver.to_owned(),
-            pci: self.pci.to_owned(),
-            memory_bytes: self.memory_bytes,
-            power_limit_mw: self.power_limit_mw,
-            recorded: self.recorded,
-        })
-    }
-}
-
-#[derive(Serialize, Deserialize)]
-struct WireClock<'a> {
-    gpu: u32,
-    monotonic_ns: u64,
-    driver_ns: u64,
-    error_ns: u64,
-    clock: &'a str,
-}
-
-impl<'a> WireClock<'a> {
-    fn of(clock: &'a GpuClock) -> Self {
-        Self {
-            gpu: clock.gpu.0,
-            monotonic_ns: clock.monotonic_ns,
-            driver_ns: clock.driver_ns,
-            error_ns: clock.error_ns,
-            clock: bounded(&clock.clock),
-        }
-    }
-
-    fn model(self) -> Result<GpuClock, Corrupt> {
-        Ok(GpuClock {
-            gpu: GpuId(self.gpu),
-            monotonic_ns: self.monotonic_ns,
-            driver_ns: self.driver_ns,
-            error_ns: self.error_ns,
-            clock: self.clock.to_owned(),
-        })
-    }
-}
-
-#[derive(Serialize, Deserialize)]
-struct WireLane<'a> {
-    kind: u32,
-    gpu: Option<u32>,
-    pid: i32,
-    process: &'a str,
-}
-
-impl<'a> WireLane<'a> {
-    fn of(lane: &'a LaneInfo) -> Self {
-        Self {
-            kind: kind_code(lane.kind),
-            gpu: lane.gpu.map(|gpu| gpu.0),
-            pid: lane.pid,
-            process: bounded(&lane.process),
-        }
-    }
-
-    fn model(self) -> Result<LaneInfo, Corrupt> {
-        Ok(LaneInfo {
-            kind: kind_of(self.kind)?,
-            gpu: self.gpu.map(GpuId),
-            pid: self.pid,
-            process: self.process.to_owned(),
-        })
-    }
-}
-
-#[derive(Serialize, Deserialize)]
-struct WireGap<'a> {
-    gpu: Option<u32>,
-    kind: Option<u32>,
-    start_ns: u64,
-    end_ns: u64,
-    reason: &'a str,
-}
-
-impl<'a> WireGap<'a> {
-    fn of(gap: &'a LaneGap) -> Self {
-        Self {
-            gpu: gap.gpu.map(|gpu| gpu.0),
-            kind: gap.kind.map(kind_code),
-            start_ns: gap.start_ns,
-            end_ns: gap.end_ns,
-            reason: bounded(&gap.reason),
-        }
-    }
-
-    fn model(self) -> Result<LaneGap, Corrupt> {
-        Ok(LaneGap {
-            gpu: self.gpu.map(GpuId),
-            kind: self.kind.map(kind_of).transpose()?,
-            start_ns: self.start_ns,
-            end_ns: self.end_ns,
-            reason: self.reason.to_owned(),
-        })
-    }
-}
-
-/// The place of a kind in [`LaneKind::ALL`], which only grows at its end.
-fn kind_code(kind: LaneKind) -> u32 {
-    kind as u32
-}
-
-fn kind_of(code: u32) -> Result<LaneKind, Corrupt> {
-    let kind = LaneKind::ALL.get(code as usize).copied();
-    kind.ok_or(Corrupt("an unknown code"))
 }
 
 /// [`LanePoint`]s in a file.
@@ -197,7 +54,7 @@ struct PointColumns<C> {
 impl PointColumns<ColumnWriter> {
     fn encode(points: &[LanePoint]) -> Result<Self, Corrupt> {
         let mut columns = Self {
-            count: count_of(points, MAX_ROWS)?,
+            count: count_of(points.len(), MAX_ROWS)?,
             ..Self::default()
         };
         for point in points {

@@ -24,16 +24,16 @@ mod tests;
 pub(super) use column::Corrupt;
 
 use crate::model::lane::Lanes;
+use crate::model::region::{MAX_FUNCTIONS, Region};
 use crate::model::run::RunInfo;
 use crate::model::segment::Segment;
+use crate::model::stack_table::StackTable;
+use crate::model::tables::Tables;
 use column::{ColumnReader, ColumnWriter};
 use compress::Compressor;
 use lanes::WireLanes;
-use progress::{PointColumns, WireCounter, condition_of, wire_condition};
-use rows::{
-    RowBytes, Rows, WireCounts, WireModule, WireProcess, WireQuality, WireRegions, WireRun,
-    clock_of, loss_of, wire_clock, wire_loss,
-};
+use progress::PointColumns;
+use rows::{RowBytes, Rows, WireCounts};
 use samples::SampleColumns;
 use serde::{Deserialize, Serialize};
 use stacks::{FrameColumns, Named, StackColumns};
@@ -84,21 +84,28 @@ fn believable_length(compressed: usize) -> usize {
     )
 }
 
-/// The header block of `run`.
+/// The header block of `run`, and behind it the user's regions, `NAME=FILE:FUNCTION`.
 pub(super) fn encode_run(run: &RunInfo) -> Result<Vec<u8>, Corrupt> {
-    postcard::to_stdvec(&(WireRun::of(run), WireRegions::of(run)))
-        .map_err(|_| Corrupt("the header cannot be written"))
+    let regions: Vec<String> = run
+        .regions
+        .iter()
+        .take(MAX_FUNCTIONS)
+        .map(ToString::to_string)
+        .collect();
+    postcard::to_stdvec(&(run, regions)).map_err(|_| Corrupt("the header cannot be written"))
 }
 
-/// What [`encode_run`] wrote.
+/// What [`encode_run`] wrote. What is no region is left out.
 pub(super) fn decode_run(block: &[u8]) -> Result<RunInfo, Corrupt> {
     let damaged = |_| Corrupt("the header is damaged");
-    let (run, rest): (WireRun<'_>, _) = postcard::take_from_bytes(block).map_err(damaged)?;
-    let mut run = run.model();
+    let (mut run, rest): (RunInfo, _) = postcard::take_from_bytes(block).map_err(damaged)?;
     // Version 1 ends here.
     if !rest.is_empty() {
-        let regions: WireRegions = postcard::from_bytes(rest).map_err(damaged)?;
-        run.regions = regions.model();
+        let regions: Vec<String> = postcard::from_bytes(rest).map_err(damaged)?;
+        let regions = regions.iter().take(MAX_FUNCTIONS);
+        run.regions = regions
+            .filter_map(|text| Region::parse(text).ok())
+            .collect();
     }
     Ok(run)
 }
@@ -127,10 +134,10 @@ impl Encoder {
         let start = out.len();
         let wire = WireSegment2 {
             first: wire_of(segment)?,
-            nn_modules: NnModuleColumns::encode(&segment.nn_modules)?,
-            counters: Rows::encode(&segment.counters, WireCounter::of)?,
+            nn_modules: NnModuleColumns::encode(&segment.tables.nn_modules)?,
+            counters: Rows::encode(&segment.tables.counters)?,
             points: PointColumns::encode(&segment.points)?,
-            conditions: Rows::encode(&segment.conditions, wire_condition)?,
+            conditions: Rows::encode(&segment.conditions)?,
         };
         let lanes = WireLanes::encode(&segment.lanes)?;
         let counts = WireCounts::of(&segment.quality);
@@ -144,28 +151,29 @@ impl Encoder {
 }
 
 fn wire_of(segment: &Segment) -> Result<WireSegment<ColumnWriter, RowBytes>, Corrupt> {
+    let tables = &segment.tables;
     Ok(WireSegment {
         index: segment.index,
         start_ns: segment.start_ns,
         end_ns: segment.end_ns,
         last: segment.last,
-        processes: Rows::encode(&segment.processes, WireProcess::of)?,
-        threads: ThreadColumns::encode(&segment.threads, segment.end_ns)?,
-        modules: Rows::encode(&segment.modules, WireModule::of)?,
+        processes: Rows::encode(&tables.processes)?,
+        threads: ThreadColumns::encode(&tables.threads, segment.end_ns)?,
+        modules: Rows::encode(&tables.modules)?,
         symbols: SymbolColumns::encode(&segment.symbols)?,
-        codes: CodeColumns::encode(&segment.codes)?,
+        codes: CodeColumns::encode(&tables.codes)?,
         frames: FrameColumns::encode(
-            &segment.frames,
+            tables.stacks.frames(),
             Named {
-                codes: &segment.codes,
+                codes: &tables.codes,
                 symbols: &segment.symbols,
             },
         )?,
-        stacks: StackColumns::encode(&segment.stacks, segment.frames.len())?,
+        stacks: StackColumns::encode(tables.stacks.stacks(), tables.stacks.frames().len())?,
         samples: SampleColumns::encode(&segment.samples, segment.start_ns)?,
-        quality: Rows::encode(std::slice::from_ref(&segment.quality), WireQuality::of)?,
-        clocks: Rows::encode(&segment.clocks, wire_clock)?,
-        losses: Rows::encode(&segment.losses, wire_loss)?,
+        quality: Rows::encode(std::slice::from_ref(&segment.quality))?,
+        clocks: Rows::encode(&segment.clocks)?,
+        losses: Rows::encode(&segment.losses)?,
     })
 }
 
@@ -221,11 +229,11 @@ impl Decoder {
                 let counts: WireCounts = postcard::from_bytes(rest).map_err(damaged)?;
                 counts.fill(&mut first.quality);
             }
+            first.tables.nn_modules = wire.nn_modules.decode()?.into();
+            first.tables.counters = wire.counters.decode()?.into();
             Segment {
-                nn_modules: wire.nn_modules.decode()?,
-                counters: wire.counters.decode(WireCounter::model)?,
                 points: wire.points.decode()?,
-                conditions: wire.conditions.decode(condition_of)?,
+                conditions: wire.conditions.decode()?,
                 lanes,
                 ..first
             }
@@ -242,30 +250,25 @@ fn segment_of(wire: WireSegment<ColumnReader<'_>, &[u8]>) -> Result<Segment, Cor
         codes: &codes,
         symbols: &symbols,
     })?;
+    let stacks = wire.stacks.decode(frames.len())?;
     Ok(Segment {
         index: wire.index,
         start_ns: wire.start_ns,
         end_ns: wire.end_ns,
-        processes: wire.processes.decode(WireProcess::model)?,
-        threads: wire.threads.decode(wire.end_ns)?,
-        modules: wire.modules.decode(WireModule::model)?,
-        stacks: wire.stacks.decode(frames.len())?,
-        samples: wire.samples.decode(wire.start_ns)?,
-        quality: wire
-            .quality
-            .decode(WireQuality::model)?
-            .pop()
-            .unwrap_or_default(),
-        clocks: wire.clocks.decode(clock_of)?,
-        losses: wire.losses.decode(loss_of)?,
-        last: wire.last,
+        tables: Tables {
+            processes: wire.processes.decode()?,
+            threads: wire.threads.decode(wire.end_ns)?,
+            modules: wire.modules.decode()?.into(),
+            codes: codes.into(),
+            stacks: StackTable::from_parts(frames, stacks),
+            ..Tables::default()
+        },
         symbols,
-        codes,
-        nn_modules: Vec::new(),
-        counters: Vec::new(),
-        points: Vec::new(),
-        conditions: Vec::new(),
-        lanes: Lanes::default(),
-        frames,
+        samples: wire.samples.decode(wire.start_ns)?,
+        quality: wire.quality.decode()?.pop().unwrap_or_default(),
+        clocks: wire.clocks.decode()?,
+        losses: wire.losses.decode()?,
+        last: wire.last,
+        ..Segment::default()
     })
 }

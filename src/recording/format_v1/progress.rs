@@ -1,92 +1,10 @@
-//! Counters, their readings, and conditions, from version 2 on.
+//! Readings of counters, from version 2 on.
 
-use super::column::{ColumnReader, ColumnWriter, Corrupt, bounded, row_count};
+use super::column::{ColumnReader, ColumnWriter, Corrupt, row_count};
 use super::tables::{MAX_ROWS, count_of};
-use crate::model::ids::{CounterId, ProcessId, ThreadId};
-use crate::model::progress::{Condition, CounterInfo, CounterKind, ProgressPoint};
+use crate::model::ids::{CounterId, ThreadId};
+use crate::model::progress::ProgressPoint;
 use serde::{Deserialize, Serialize};
-
-/// [`CounterInfo`] in a file.
-#[derive(Serialize, Deserialize)]
-pub(super) struct WireCounter<'a> {
-    process: u32,
-    number: u32,
-    kind: u32,
-    class: &'a str,
-    file: &'a str,
-    line: u32,
-    #[serde(borrow)]
-    facts: Vec<(&'a str, &'a str)>,
-}
-
-impl<'a> WireCounter<'a> {
-    pub(super) fn of(counter: &'a CounterInfo) -> Self {
-        Self {
-            process: counter.process.0,
-            number: counter.number,
-            kind: counter_kind(counter.kind),
-            class: bounded(&counter.class),
-            file: bounded(&counter.file),
-            line: counter.line,
-            facts: counter
-                .facts
-                .iter()
-                .map(|(name, value)| (bounded(name), bounded(value)))
-                .collect(),
-        }
-    }
-
-    pub(super) fn model(self) -> Result<CounterInfo, Corrupt> {
-        Ok(CounterInfo {
-            process: ProcessId(self.process),
-            number: self.number,
-            kind: counter_kind_of(self.kind)?,
-            class: self.class.to_owned(),
-            file: self.file.to_owned(),
-            line: self.line,
-            facts: self
-                .facts
-                .iter()
-                .map(|&(name, value)| (name.to_owned(), value.to_owned()))
-                .collect(),
-        })
-    }
-}
-
-fn counter_kind(kind: CounterKind) -> u32 {
-    match kind {
-        CounterKind::Batches => 0,
-        CounterKind::ParameterVersion => 1,
-        CounterKind::TrainerSteps => 2,
-        CounterKind::LightningSteps => 3,
-        CounterKind::LightningEpochs => 4,
-    }
-}
-
-fn counter_kind_of(code: u32) -> Result<CounterKind, Corrupt> {
-    CounterKind::ALL
-        .into_iter()
-        .find(|&kind| counter_kind(kind) == code)
-        .ok_or(Corrupt("an unknown code"))
-}
-
-pub(super) fn wire_condition(condition: &Condition) -> (u32, &str, &str) {
-    (
-        condition.process.0,
-        bounded(&condition.name),
-        bounded(&condition.value),
-    )
-}
-
-pub(super) fn condition_of(
-    (process, name, value): (u32, &str, &str),
-) -> Result<Condition, Corrupt> {
-    Ok(Condition {
-        process: ProcessId(process),
-        name: name.to_owned(),
-        value: value.to_owned(),
-    })
-}
 
 /// [`ProgressPoint`]s in a file.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -102,7 +20,7 @@ pub(super) struct PointColumns<C> {
 impl PointColumns<ColumnWriter> {
     pub(super) fn encode(points: &[ProgressPoint]) -> Result<Self, Corrupt> {
         let mut columns = Self {
-            count: count_of(points, MAX_ROWS)?,
+            count: count_of(points.len(), MAX_ROWS)?,
             ..Self::default()
         };
         for point in points {

@@ -74,7 +74,7 @@ impl Before {
 impl SampleColumns<ColumnWriter> {
     pub(super) fn encode(samples: &[Sample], segment_start_ns: u64) -> Result<Self, Corrupt> {
         let mut columns = Self {
-            count: count_of(samples, MAX_ROWS)?,
+            count: count_of(samples.len(), MAX_ROWS)?,
             ..Self::default()
         };
         let mut order: Vec<&Sample> = samples.iter().collect();

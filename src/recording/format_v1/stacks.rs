@@ -72,7 +72,7 @@ impl Named<'_> {
 impl FrameColumns<ColumnWriter> {
     pub(super) fn encode(frames: &[Frame], named: Named<'_>) -> Result<Self, Corrupt> {
         let mut columns = Self {
-            count: count_of(frames, MAX_ROWS)?,
+            count: count_of(frames.len(), MAX_ROWS)?,
             ..Self::default()
         };
         let mut symbol = 0;
@@ -296,7 +296,7 @@ impl StackColumns<ColumnWriter> {
         frames: usize,
     ) -> Result<Self, Corrupt> {
         let mut columns = Self {
-            count: count_of(stacks, MAX_STACKS)?,
+            count: count_of(stacks.len(), MAX_STACKS)?,
             ..Self::default()
         };
         let mut prediction = Prediction::new(frames, stacks.len());

@@ -4,11 +4,12 @@ use super::column::{
     ColumnReader, ColumnWriter, Corrupt, TextColumn, TextReader, TextWriter, row_count,
 };
 use crate::model::code::{CodeInfo, PythonVersion};
-use crate::model::ids::{ModuleId, ProcessId};
+use crate::model::ids::{ModuleId, ProcessId, ThreadId};
 use crate::model::module::SymbolInfo;
 use crate::model::nn_module::NnModuleInfo;
 use crate::model::process::ThreadInfo;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Most threads of a segment.
 const MAX_THREADS: usize = 1 << 18;
@@ -17,11 +18,11 @@ const MAX_THREADS: usize = 1 << 18;
 pub(super) const MAX_ROWS: usize = 1 << 20;
 
 /// The number of `rows`, where that many fit in a segment.
-pub(super) fn count_of<T>(rows: &[T], most: usize) -> Result<u32, Corrupt> {
-    if rows.len() > most {
+pub(super) fn count_of(rows: usize, most: usize) -> Result<u32, Corrupt> {
+    if rows > most {
         return Err(Corrupt("a table is too large"));
     }
-    u32::try_from(rows.len()).map_err(|_| Corrupt("a table is too large"))
+    u32::try_from(rows).map_err(|_| Corrupt("a table is too large"))
 }
 
 /// [`ThreadInfo`]s in a file.
@@ -38,13 +39,16 @@ pub(super) struct ThreadColumns<C> {
 }
 
 impl ThreadColumns<ColumnWriter> {
-    pub(super) fn encode(threads: &[ThreadInfo], segment_end_ns: u64) -> Result<Self, Corrupt> {
+    pub(super) fn encode(
+        threads: &BTreeMap<ThreadId, ThreadInfo>,
+        segment_end_ns: u64,
+    ) -> Result<Self, Corrupt> {
         let mut columns = Self {
-            count: count_of(threads, MAX_THREADS)?,
+            count: count_of(threads.len(), MAX_THREADS)?,
             ..Self::default()
         };
         let mut names = TextWriter::default();
-        for thread in threads {
+        for thread in threads.values() {
             columns.process.put_delta(u64::from(thread.process.0));
             columns.tid.put_delta(i64::from(thread.tid) as u64);
             columns.start_ticks.put_delta(thread.start_ticks);
@@ -61,12 +65,15 @@ impl ThreadColumns<ColumnWriter> {
 }
 
 impl ThreadColumns<ColumnReader<'_>> {
-    pub(super) fn decode(mut self, segment_end_ns: u64) -> Result<Vec<ThreadInfo>, Corrupt> {
+    pub(super) fn decode(
+        mut self,
+        segment_end_ns: u64,
+    ) -> Result<BTreeMap<ThreadId, ThreadInfo>, Corrupt> {
         let count = row_count(self.count, MAX_THREADS, &[&self.process, &self.tid])?;
         let mut names = TextReader::new(self.name);
-        let mut threads = Vec::with_capacity(count);
-        for _ in 0..count {
-            threads.push(ThreadInfo {
+        let mut threads = BTreeMap::new();
+        for id in 0..count {
+            let thread = ThreadInfo {
                 process: ProcessId(self.process.get_delta_as()?),
                 tid: i32::try_from(self.tid.get_delta()? as i64)
                     .map_err(|_| Corrupt("a number is out of range"))?,
@@ -75,7 +82,8 @@ impl ThreadColumns<ColumnReader<'_>> {
                 is_python: self.is_python.get()? != 0,
                 first_seen_ns: self.first_seen.get_delta()?,
                 last_seen_ns: self.last_seen.get_difference(segment_end_ns)?,
-            });
+            };
+            threads.insert(ThreadId::from_index(id), thread);
         }
         Ok(threads)
     }
@@ -95,7 +103,7 @@ pub(super) struct CodeColumns<C> {
 impl CodeColumns<ColumnWriter> {
     pub(super) fn encode(codes: &[CodeInfo]) -> Result<Self, Corrupt> {
         let mut columns = Self {
-            count: count_of(codes, MAX_ROWS)?,
+            count: count_of(codes.len(), MAX_ROWS)?,
             ..Self::default()
         };
         let (mut names, mut files) = (TextWriter::default(), TextWriter::default());
@@ -146,7 +154,7 @@ pub(super) struct SymbolColumns<C> {
 impl SymbolColumns<ColumnWriter> {
     pub(super) fn encode(symbols: &[SymbolInfo]) -> Result<Self, Corrupt> {
         let mut columns = Self {
-            count: count_of(symbols, MAX_ROWS)?,
+            count: count_of(symbols.len(), MAX_ROWS)?,
             ..Self::default()
         };
         let mut names = TextWriter::default();
@@ -201,7 +209,7 @@ pub(super) struct NnModuleColumns<C> {
 impl NnModuleColumns<ColumnWriter> {
     pub(super) fn encode(modules: &[NnModuleInfo]) -> Result<Self, Corrupt> {
         let mut columns = Self {
-            count: count_of(modules, MAX_ROWS)?,
+            count: count_of(modules.len(), MAX_ROWS)?,
             ..Self::default()
         };
         let (mut roots, mut paths) = (TextWriter::default(), TextWriter::default());

@@ -15,6 +15,8 @@ use crate::model::region::Region;
 use crate::model::run::{ClockPair, Loss, RunInfo};
 use crate::model::sample::{Capture, Gil, Sample, ThreadState};
 use crate::model::segment::Segment;
+use crate::model::stack_table::StackTable;
+use crate::model::tables::Tables;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -220,36 +222,41 @@ fn quality() -> impl Strategy<Value = Quality> {
 /// Puts ids into the bounds of their tables, stacks' parents before them, and samples into order.
 fn made_valid(mut segment: Segment, parents: &[(u32, u32)]) -> Segment {
     let below = |id: u32, count: usize| id % count as u32;
-    for thread in &mut segment.threads {
-        thread.process.0 = below(thread.process.0, segment.processes.len());
+    let tables = &mut segment.tables;
+    for thread in tables.threads.values_mut() {
+        thread.process.0 = below(thread.process.0, tables.processes.len());
     }
     for symbol in &mut segment.symbols {
-        symbol.module.0 = below(symbol.module.0, segment.modules.len());
+        symbol.module.0 = below(symbol.module.0, tables.modules.len());
     }
-    for frame in &mut segment.frames {
+    let mut frames = tables.stacks.frames().to_vec();
+    for frame in &mut frames {
         match frame {
-            Frame::Python { code, .. } => code.0 = below(code.0, segment.codes.len()),
-            Frame::Native { module, .. } => module.0 = below(module.0, segment.modules.len()),
-            Frame::Compiles(code) => code.0 = below(code.0, segment.codes.len()),
-            Frame::NnModule(id) => id.0 = below(id.0, segment.nn_modules.len()),
+            Frame::Python { code, .. } => code.0 = below(code.0, tables.codes.len()),
+            Frame::Native { module, .. } => module.0 = below(module.0, tables.modules.len()),
+            Frame::Compiles(code) => code.0 = below(code.0, tables.codes.len()),
+            Frame::NnModule(id) => id.0 = below(id.0, tables.nn_modules.len()),
             Frame::Truncated(_) => {}
         }
     }
-    for (index, &(parent, frame)) in parents.iter().enumerate() {
+    let stacks = parents.iter().enumerate().map(|(index, &(parent, frame))| {
         let parent = parent % (index as u32 + 1);
-        let frame = FrameId(below(frame, segment.frames.len()));
+        let frame = FrameId(below(frame, frames.len()));
         let parent = (parent as usize != index).then_some(StackId(parent));
-        segment.stacks.push((parent, frame));
-    }
+        (parent, frame)
+    });
+    let stacks: Vec<_> = stacks.collect();
+    let stack_count = stacks.len();
+    tables.stacks = StackTable::from_parts(frames, stacks);
     for sample in &mut segment.samples {
-        sample.thread.0 = below(sample.thread.0, segment.threads.len());
+        sample.thread.0 = below(sample.thread.0, tables.threads.len());
         if let Some(holder) = &mut sample.gil_holder {
-            holder.0 = below(holder.0, segment.threads.len());
+            holder.0 = below(holder.0, tables.threads.len());
         }
         sample.stack = sample
             .stack
-            .filter(|_| !segment.stacks.is_empty())
-            .map(|stack| StackId(below(stack.0, segment.stacks.len())));
+            .filter(|_| stack_count > 0)
+            .map(|stack| StackId(below(stack.0, stack_count)));
     }
     segment
         .samples
@@ -282,18 +289,16 @@ fn segments() -> impl Strategy<Value = Segment> {
             index,
             start_ns,
             end_ns: start_ns + length_ns,
-            processes,
-            threads,
-            modules,
+            tables: Tables {
+                processes,
+                threads: (0..).map(ThreadId).zip(threads).collect(),
+                modules: modules.into(),
+                codes: codes.into(),
+                nn_modules: nn_modules.into(),
+                stacks: StackTable::from_parts(frames, Vec::new()),
+                ..Tables::default()
+            },
             symbols,
-            codes,
-            nn_modules,
-            counters: Vec::new(),
-            points: Vec::new(),
-            conditions: Vec::new(),
-            lanes: Lanes::default(),
-            frames,
-            stacks: Vec::new(),
             samples,
             quality,
             clocks: clocks
@@ -312,6 +317,7 @@ fn segments() -> impl Strategy<Value = Segment> {
                 })
                 .collect(),
             last,
+            ..Segment::default()
         };
         made_valid(segment, &parents)
     })
@@ -391,10 +397,8 @@ fn the_run_comes_back() {
 
 #[test]
 fn ids_that_do_not_exist_are_not_written() {
-    let segment = Segment {
-        stacks: vec![(None, FrameId(0))],
-        ..Segment::default()
-    };
+    let mut segment = Segment::default();
+    segment.tables.stacks = StackTable::from_parts(Vec::new(), vec![(None, FrameId(0))]);
     assert!(
         Encoder::new()
             .unwrap()

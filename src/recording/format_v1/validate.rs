@@ -6,6 +6,7 @@ use crate::model::ids::GpuId;
 use crate::model::lane::Lanes;
 use crate::model::sample::Sample;
 use crate::model::segment::Segment;
+use crate::model::tables::Tables;
 
 /// Latest moment that is believed: 146 years after the machine started. Leaves room to add.
 const MAX_TIME_NS: u64 = 1 << 62;
@@ -15,73 +16,79 @@ const MAX_STRETCH_NS: u64 = 1 << 50;
 
 /// Checks that every id is one of the segment's own tables, and that times can be added up.
 pub(super) fn validate(segment: &Segment) -> Result<(), Corrupt> {
+    let tables = &segment.tables;
     check(
         segment.start_ns <= segment.end_ns && segment.end_ns <= MAX_TIME_NS,
         "it ends before it starts",
     )?;
-    for thread in &segment.threads {
+    let last_thread = tables.threads.last_key_value();
+    check(
+        last_thread.is_none_or(|(id, _)| id.index() + 1 == tables.threads.len()),
+        "its threads do not count from 0",
+    )?;
+    for thread in tables.threads.values() {
         check(
-            thread.process.index() < segment.processes.len(),
+            thread.process.index() < tables.processes.len(),
             "a thread's process does not exist",
         )?;
     }
     for symbol in &segment.symbols {
         check(
-            symbol.module.index() < segment.modules.len(),
+            symbol.module.index() < tables.modules.len(),
             "a symbol's module does not exist",
         )?;
         check(symbol.start < symbol.end, "a symbol is empty")?;
     }
-    for frame in &segment.frames {
+    for frame in tables.stacks.frames() {
         match frame {
             Frame::Python { code, .. } | Frame::Compiles(code) => check(
-                code.index() < segment.codes.len(),
+                code.index() < tables.codes.len(),
                 "a frame's code object does not exist",
             )?,
             Frame::Native { module, .. } => check(
-                module.index() < segment.modules.len(),
+                module.index() < tables.modules.len(),
                 "a frame's module does not exist",
             )?,
             Frame::NnModule(id) => check(
-                id.index() < segment.nn_modules.len(),
+                id.index() < tables.nn_modules.len(),
                 "a frame's nn.Module does not exist",
             )?,
             Frame::Truncated(_) => {}
         }
     }
-    for (index, (parent, frame)) in segment.stacks.iter().enumerate() {
+    for (index, (parent, frame)) in tables.stacks.stacks().iter().enumerate() {
         check(
             parent.is_none_or(|parent| parent.index() < index),
             "a stack's parent does not come before it",
         )?;
         check(
-            frame.index() < segment.frames.len(),
+            frame.index() < tables.stacks.frames().len(),
             "a stack's frame does not exist",
         )?;
     }
-    for counter in &segment.counters {
+    for counter in &tables.counters {
         check(
-            counter.process.index() < segment.processes.len(),
+            counter.process.index() < tables.processes.len(),
             "a counter's process does not exist",
         )?;
     }
     for point in &segment.points {
         check(
-            point.counter.index() < segment.counters.len()
-                && point.thread.index() < segment.threads.len(),
+            point.counter.index() < tables.counters.len()
+                && point.thread.index() < tables.threads.len(),
             "a reading's counter or thread does not exist",
         )?;
         check(point.time_ns <= MAX_TIME_NS, "a reading's time is absurd")?;
     }
     for condition in &segment.conditions {
         check(
-            condition.process.index() < segment.processes.len(),
+            condition.process.index() < tables.processes.len(),
             "a condition's process does not exist",
         )?;
     }
     validate_lanes(&segment.lanes)?;
     for sample in &segment.samples {
-        validate_sample(segment, sample)?;
+        validate_sample(tables, sample)?;
     }
     Ok(())
 }
@@ -120,18 +127,18 @@ fn validate_lanes(lanes: &Lanes) -> Result<(), Corrupt> {
     )
 }
 
-fn validate_sample(segment: &Segment, sample: &Sample) -> Result<(), Corrupt> {
+fn validate_sample(tables: &Tables, sample: &Sample) -> Result<(), Corrupt> {
     check(
-        sample.thread.index() < segment.threads.len()
+        sample.thread.index() < tables.threads.len()
             && sample
                 .gil_holder
-                .is_none_or(|holder| holder.index() < segment.threads.len()),
+                .is_none_or(|holder| holder.index() < tables.threads.len()),
         "a sample's thread does not exist",
     )?;
     check(
         sample
             .stack
-            .is_none_or(|stack| stack.index() < segment.stacks.len()),
+            .is_none_or(|stack| stack.index() < tables.stacks.stacks().len()),
         "a sample's stack does not exist",
     )?;
     check(sample.start_ns <= MAX_TIME_NS, "a sample's time is absurd")?;

@@ -9,16 +9,19 @@ impl Text<'_> {
     /// None where none was read.
     pub(super) fn progress(&mut self) -> fmt::Result {
         let recording = self.recording;
-        if !recording.counters.is_empty() {
+        if !recording.tables.counters.is_empty() {
             writeln!(self.out, "\ncounters")?;
         }
-        let mut readings: Vec<Vec<&ProgressPoint>> = vec![Vec::new(); recording.counters.len()];
+        let mut readings: Vec<Vec<&ProgressPoint>> =
+            vec![Vec::new(); recording.tables.counters.len()];
         for point in &recording.points {
             if let Some(readings) = readings.get_mut(point.counter.index()) {
                 readings.push(point);
             }
         }
-        for (index, (counter, readings)) in recording.counters.iter().zip(readings).enumerate() {
+        for (index, (counter, readings)) in
+            recording.tables.counters.iter().zip(readings).enumerate()
+        {
             self.counter(index, counter)?;
             if let (Some(first), Some(last)) = (readings.first(), readings.last()) {
                 writeln!(

@@ -246,9 +246,9 @@ impl Capture {
             true => LastPoll::Asleep(whereabouts),
             false => LastPoll::Unknown,
         };
-        sample.span.syscall = syscall;
-        sample.span.gil = if has_gil { Gil::Held } else { Gil::NotHeld };
-        sample.span.gil_holder = gil_holder;
+        sample.recorded.syscall = syscall;
+        sample.recorded.gil = if has_gil { Gil::Held } else { Gil::NotHeld };
+        sample.recorded.gil_holder = gil_holder;
         sample.failure = read.err().map(|_| Partial::StackUnreadable);
         Asleep::Read(sample)
     }

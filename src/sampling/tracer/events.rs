@@ -3,10 +3,10 @@
 use super::once::SNAPSHOT_NS;
 use super::{TracedProcess, Tracer};
 use crate::model::ids::ProcessId;
-use crate::model::sample::{Capture, Gil};
+use crate::model::sample::{Capture, Gil, Sample};
 use crate::os::clock::monotonic_ns;
 use crate::sampling::keeper::KeeperEvent;
-use crate::sampling::raw::{Message, NamedStack, ThreadSpan};
+use crate::sampling::raw::{Message, NamedStack};
 
 impl Tracer {
     pub(super) fn take_events(&mut self) {
@@ -117,8 +117,9 @@ impl Tracer {
             thread.captures = thread.captures.saturating_add(1);
             thread.captured_ns = now_ns;
             let (run_ns, queue_ns) = thread.advance(stack.scheduled);
-            let span = ThreadSpan {
+            let span = Sample {
                 thread: thread.id,
+                stack: None,
                 start_ns: since_ns,
                 weight_ns: now_ns - since_ns,
                 ticks: 1,

@@ -2,10 +2,9 @@
 
 use super::process::TracedProcess;
 use crate::model::ids::ThreadId;
-use crate::model::sample::Gil;
+use crate::model::sample::{Gil, Sample};
 use crate::python::threads::{GilState, read_gil_holder};
 use crate::sampling::capture::ReadPlan;
-use crate::sampling::raw::ThreadSpan;
 
 /// A thread state that holds a GIL, and its thread.
 pub(super) type GilHolder = (u64, Option<ThreadId>);
@@ -50,7 +49,7 @@ pub(super) fn holds_gil(process: &TracedProcess, at: usize) -> bool {
 
 /// Sets whether the sample's thread holds a GIL, or else which thread does. A thread without a
 /// Python thread state is left unchanged.
-pub(super) fn set_gil(sample: &mut ThreadSpan, plan: &ReadPlan, holders: &[GilHolder]) {
+pub(super) fn set_gil(sample: &mut Sample, plan: &ReadPlan, holders: &[GilHolder]) {
     if plan.state_address.is_none() {
         return;
     }

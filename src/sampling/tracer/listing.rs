@@ -6,10 +6,10 @@ use super::{TracedProcess, Tracer};
 use crate::model::frame::Partial;
 use crate::model::ids::ThreadId;
 use crate::model::process::ThreadInfo;
-use crate::model::sample::{Capture, ThreadState};
+use crate::model::sample::{Capture, Sample, ThreadState};
 use crate::os::clock::monotonic_ns;
 use crate::python::thread_name::{MAIN_THREAD, read_thread_name};
-use crate::sampling::raw::{Message, ThreadSpan};
+use crate::sampling::raw::Message;
 use crate::sampling::session::SessionOptions;
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -162,7 +162,7 @@ impl Tracer {
             };
             let sample = thread.sample(charged, Capture::Unread);
             let state = ThreadState::Running;
-            self.outbox.span(ThreadSpan { state, ..sample }, Some(why));
+            self.outbox.span(Sample { state, ..sample }, Some(why));
         }
     }
 

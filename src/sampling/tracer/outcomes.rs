@@ -55,12 +55,12 @@ impl Tracer {
         if let Some(whereabouts) = candidate.asleep {
             thread.last_poll = LastPoll::Asleep(whereabouts);
             thread.stopped_by_us = true;
-            sample.span.syscall = whereabouts.syscall();
+            sample.recorded.syscall = whereabouts.syscall();
         }
-        thread.charge(&mut sample.span, Method::Stopped);
+        thread.charge(&mut sample.recorded, Method::Stopped);
         let of_tick = || gil.get(&index).map_or(&[][..], Vec::as_slice);
         let holders = holders.as_deref().unwrap_or_else(of_tick);
-        set_gil(&mut sample.span, &thread.plan, holders);
+        set_gil(&mut sample.recorded, &thread.plan, holders);
         self.forward(index, at, sample);
         stop_ns
     }
@@ -146,8 +146,8 @@ impl Tracer {
         };
         let thread = &mut self.processes[index].threads[at];
         thread.calls.record_own_stop();
-        thread.charge_late(&mut sample.span, now_ns);
-        set_gil(&mut sample.span, &thread.plan, &late.holders);
+        thread.charge_late(&mut sample.recorded, now_ns);
+        set_gil(&mut sample.recorded, &thread.plan, &late.holders);
         self.forward(index, at, sample);
     }
 

@@ -24,10 +24,10 @@ impl SamplePool {
         slices: u64,
     ) -> Box<RawSample> {
         let thread = &process.threads[at];
-        let span = thread.sample(Charged::default(), Method::Unread);
+        let recorded = thread.sample(Charged::default(), Method::Unread);
         let (shared, process) = (thread.shared.clone(), process.id);
         if let Some(mut sample) = self.0.pop() {
-            sample.span = span;
+            sample.recorded = recorded;
             sample.process = process;
             sample.shared = shared;
             sample.slices = slices;
@@ -41,7 +41,7 @@ impl SamplePool {
             return sample;
         }
         Box::new(RawSample {
-            span,
+            recorded,
             process,
             shared,
             slices,

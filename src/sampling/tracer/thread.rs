@@ -2,12 +2,12 @@
 
 use super::account::{Charged, Deferred, KeptState, Ledger, TimePoint};
 use crate::model::ids::ThreadId;
-use crate::model::sample::{Capture, Gil, ThreadState};
+use crate::model::sample::{Capture, Gil, Sample, ThreadState};
 use crate::os::threads::{SchedStat, ThreadFiles, Whereabouts};
 use crate::sampling::budget::Claim;
 use crate::sampling::call_history::CallHistory;
 use crate::sampling::capture::ReadPlan;
-use crate::sampling::raw::{ThreadShared, ThreadSpan};
+use crate::sampling::raw::ThreadShared;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -198,13 +198,13 @@ impl TracedThread {
     }
 
     /// Takes the reused sample, extended to `end` if no poll will follow.
-    pub(super) fn take_reused(&mut self, end: Option<TimePoint>) -> Option<ThreadSpan> {
+    pub(super) fn take_reused(&mut self, end: Option<TimePoint>) -> Option<Sample> {
         if let Some(end) = end {
             let kept = self.kept_state();
             self.ledger.finish(end, kept);
         }
         let (kept, charged) = self.ledger.take_reused()?;
-        Some(ThreadSpan {
+        Some(Sample {
             state: kept.state,
             syscall: kept.syscall,
             gil: Gil::NotHeld,
@@ -214,14 +214,14 @@ impl TracedThread {
 
     /// Charges the polled tick to `sample`, with the time deferred while the thread was in the same
     /// state (running or asleep).
-    pub(super) fn charge(&mut self, sample: &mut ThreadSpan, capture: Capture) {
+    pub(super) fn charge(&mut self, sample: &mut Sample, capture: Capture) {
         let deferred = capture.is_fresh().then(|| self.deferred_kind());
         let charged = self.ledger.charge(deferred);
         self.fill(sample, charged, capture);
     }
 
     /// Charges deferred time to `sample`, which comes from a stop requested in an earlier tick.
-    pub(super) fn charge_late(&mut self, sample: &mut ThreadSpan, now_ns: u64) {
+    pub(super) fn charge_late(&mut self, sample: &mut Sample, now_ns: u64) {
         let charged = self.ledger.charge_late(self.deferred_kind(), now_ns);
         self.fill(sample, charged, Capture::Stopped);
     }
@@ -234,8 +234,8 @@ impl TracedThread {
     }
 
     /// Fills in all but the system call and the GIL, which the capture has set.
-    fn fill(&self, sample: &mut ThreadSpan, charged: Charged, capture: Capture) {
-        *sample = ThreadSpan {
+    fn fill(&self, sample: &mut Sample, charged: Charged, capture: Capture) {
+        *sample = Sample {
             syscall: sample.syscall,
             gil: sample.gil,
             gil_holder: sample.gil_holder,
@@ -244,10 +244,11 @@ impl TracedThread {
     }
 
     /// A sample that stands for `charged`.
-    pub(super) fn sample(&self, charged: Charged, capture: Capture) -> ThreadSpan {
+    pub(super) fn sample(&self, charged: Charged, capture: Capture) -> Sample {
         let charge = charged.charge;
-        ThreadSpan {
+        Sample {
             thread: self.id,
+            stack: None,
             start_ns: charged.start_ns,
             weight_ns: charge.weight_ns,
             ticks: charge.ticks,

@@ -188,7 +188,7 @@ impl Tracer {
         let process = &mut self.processes[index];
         match self.capture.asleep(process, at, whereabouts, scheduled) {
             Asleep::Read(mut sample) => {
-                process.threads[at].charge(&mut sample.span, Method::Asleep);
+                process.threads[at].charge(&mut sample.recorded, Method::Asleep);
                 self.forward(index, at, sample);
             }
             Asleep::Woke => {
@@ -350,7 +350,7 @@ impl Tracer {
         let read = self.capture.unstopped(process, at, candidate.slices);
         if let Some((mut sample, is_torn)) = read {
             self.quality.torn_retries += u64::from(is_torn);
-            process.threads[at].charge(&mut sample.span, Method::Unstopped);
+            process.threads[at].charge(&mut sample.recorded, Method::Unstopped);
             self.forward(index, at, sample);
         }
     }

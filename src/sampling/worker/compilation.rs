@@ -1,6 +1,5 @@
 //! Which code a compiler's frames are at work on.
 
-use super::stacks::code_id;
 use super::{Scratch, Worker};
 use crate::memory::Memory;
 use crate::model::code::CodeInfo;
@@ -56,13 +55,13 @@ impl Worker {
         let content = image
             .memory
             .read_u64(object.wrapping_add(CELL_CONTENTS.into()));
-        let (tables, ids) = (&mut self.tables, &mut self.code_ids);
+        let known = &mut self.tables.codes;
         [Some(object), content.ok()]
             .into_iter()
             .flatten()
             .filter(|address| *address != 0 && address.is_multiple_of(8))
             .find_map(|address| {
-                codes.resolve(&[address], &image.memory, |info| code_id(ids, tables, info));
+                codes.resolve(&[address], &image.memory, |info| known.intern(info));
                 codes.get(address).ok().map(|code| code.id)
             })
     }

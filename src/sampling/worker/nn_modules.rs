@@ -4,12 +4,9 @@ use super::{Scratch, Worker};
 use crate::model::code::CodeInfo;
 use crate::model::frame::Frame;
 use crate::model::ids::{CodeId, NnModuleId};
-use crate::model::nn_module::NnModuleInfo;
-use crate::recording::compact::SessionTables;
 use crate::sampling::raw::RawSample;
 use crate::torch::probe::ProbeFrame;
 use crate::torch::rules::modules::{ModuleCall, module_call};
-use rustc_hash::FxHashMap;
 
 /// Modules of a session past which no new one is told apart.
 const MAX_MODULES: usize = 1 << 18;
@@ -19,7 +16,6 @@ const MAX_MODULES: usize = 1 << 18;
 pub(super) struct NnModuleCalls {
     /// By [`CodeId`].
     calls: Vec<ModuleCall>,
-    ids: FxHashMap<NnModuleInfo, NnModuleId>,
     frames: Vec<ProbeFrame>,
     found: Vec<(usize, NnModuleId)>,
 }
@@ -62,12 +58,12 @@ impl Worker {
             && let Some(image) = self.images.get_mut(&raw.process)
             && let Some(probe) = image.nn_modules.as_mut()
         {
-            let (tables, ids) = (&mut self.tables, &mut calls.ids);
+            let known = &mut self.tables.nn_modules;
             probe.find(
                 &calls.frames,
                 is_whole,
                 &image.memory,
-                |info| nn_module_id(ids, tables, info),
+                |info| known.intern_below(MAX_MODULES, info),
                 &mut calls.found,
             );
         }
@@ -92,21 +88,4 @@ impl Worker {
         }
         self.calls = calls;
     }
-}
-
-fn nn_module_id(
-    ids: &mut FxHashMap<NnModuleInfo, NnModuleId>,
-    tables: &mut SessionTables,
-    info: &NnModuleInfo,
-) -> Option<NnModuleId> {
-    if let Some(&id) = ids.get(info) {
-        return Some(id);
-    }
-    if ids.len() >= MAX_MODULES {
-        return None;
-    }
-    let id = NnModuleId::from_index(tables.nn_modules.len());
-    tables.nn_modules.push(info.clone());
-    ids.insert(info.clone(), id);
-    Some(id)
 }

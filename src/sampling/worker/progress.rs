@@ -1,14 +1,13 @@
 //! Counters of progress: looked for on the frames of threads that train, and read with their samples.
 
-use super::stacks::code_id;
 use super::{Scratch, Worker};
 use crate::model::code::CodeInfo;
 use crate::model::frame::Frame;
 use crate::model::ids::{CodeId, CounterId, ProcessId, ThreadId};
 use crate::model::progress::{Condition, CounterInfo, ProgressPoint, facts};
+use crate::model::tables::Tables;
 use crate::os::clock::monotonic_ns;
 use crate::python::frames::{PythonStack, read_stack};
-use crate::recording::compact::SessionTables;
 use crate::sampling::image::Python;
 use crate::sampling::raw::RawSample;
 use crate::torch::probe::progress::{FoundCounter, ScanFrame};
@@ -99,7 +98,7 @@ impl Worker {
         if raw.python.frames.is_empty() {
             return;
         }
-        let thread = raw.span.thread;
+        let thread = raw.recorded.thread;
         let mut progress = std::mem::take(&mut self.progress);
         let part = progress.part_of(thread, &scratch.python, &self.tables.codes);
         if part == Trains::Yes
@@ -123,10 +122,8 @@ impl Worker {
                 let mut stack = PythonStack::default();
                 let _ = read_stack(interpreter, raw.python_state, live, &mut stack);
                 let addresses: Vec<u64> = stack.frames.iter().map(|at| at.code_address).collect();
-                let (tables, code_ids) = (&mut self.tables, &mut self.code_ids);
-                known.resolve_frames(&stack.frames, live, live, |info| {
-                    code_id(code_ids, tables, info)
-                });
+                let codes = &mut self.tables.codes;
+                known.resolve_frames(&stack.frames, live, live, |info| codes.intern(info));
                 let named: Vec<Option<CodeId>> = addresses
                     .iter()
                     .map(|&address| known.get(address).ok().map(|code| code.id))
@@ -199,7 +196,7 @@ fn holder(frame: usize, leaf_first: &[Option<CodeId>], codes: &[CodeFacts]) -> O
 }
 
 fn counter_id(
-    tables: &mut SessionTables,
+    tables: &mut Tables,
     counters_of: &mut FxHashMap<ProcessId, u32>,
     process: ProcessId,
     found: &FoundCounter,
@@ -222,6 +219,5 @@ fn counter_id(
         facts: said,
     };
     *number += 1;
-    tables.counters.push(info);
-    Some(CounterId::from_index(tables.counters.len() - 1))
+    Some(tables.counters.intern(&info))
 }

@@ -1,13 +1,12 @@
 //! A segment every second, and the names that came too late for their own.
 
 use super::{MAX_STACKS, SYMBOL_PATIENCE, Worker};
-use crate::model::frame::Frame;
-use crate::model::ids::ModuleId;
+use crate::model::ids::{ModuleId, ProcessId};
 use crate::model::module::SymbolInfo;
 use crate::model::quality::Quality;
 use crate::model::segment::Segment;
 use crate::os::clock::{clock_pair, monotonic_ns};
-use crate::recording::compact::{SegmentFacts, segment_of};
+use crate::recording::segment_of;
 use crate::sampling::raw::FlushFacts;
 
 impl Worker {
@@ -30,27 +29,32 @@ impl Worker {
             self.symbols.wait(SYMBOL_PATIENCE);
         }
         let (points, conditions) = self.progress.take();
-        let segment_facts = SegmentFacts {
+        let of_session = Segment {
             index: self.next_segment,
             start_ns: facts.start_ns,
             end_ns: facts.end_ns,
-            changed_processes: self.changed.drain().collect(),
-            quality: facts.quality,
-            clocks: vec![clock_pair()],
-            losses: facts.losses,
             points,
             conditions,
             lanes: self.take_lanes(facts.last),
+            samples: std::mem::take(&mut self.samples),
+            quality: facts.quality,
+            clocks: vec![clock_pair()],
+            losses: facts.losses,
             last: facts.last,
+            ..Segment::default()
         };
         self.next_segment += 1;
-        let symbols = &self.symbols;
-        let mut segment = segment_of(&self.tables, &self.samples, segment_facts, |id, address| {
-            symbols.lookup(id, address)
+        let changed: Vec<ProcessId> = self.changed.drain().collect();
+        let (symbols, unnamed) = (&self.symbols, &mut self.unnamed);
+        let mut segment = segment_of(&self.tables, of_session, &changed, |id, address| {
+            let is_awaited = symbols.is_awaited(id);
+            let found = symbols.lookup(id, address);
+            if is_awaited && found.is_none() {
+                unnamed.insert((id, address));
+            }
+            found
         });
-        self.remember_unnamed(&segment);
         self.name_late(&mut segment);
-        self.samples.clear();
         for id in self.gone_threads.drain(..) {
             self.tables.threads.remove(&id);
         }
@@ -59,31 +63,6 @@ impl Worker {
         if self.tables.stacks.stacks().len() > MAX_STACKS {
             self.tables
                 .forget_stacks_except(self.last_stacks.values_mut());
-        }
-    }
-
-    /// Native frames of `segment` whose module's symbols are still being loaded: a later segment brings their names.
-    fn remember_unnamed(&mut self, segment: &Segment) {
-        let ids: Vec<Option<ModuleId>> = segment
-            .modules
-            .iter()
-            .map(|info| {
-                self.tables
-                    .modules
-                    .iter()
-                    .position(|known| known == info)
-                    .map(ModuleId::from_index)
-            })
-            .collect();
-        for frame in &segment.frames {
-            if let Frame::Native {
-                module, address, ..
-            } = frame
-                && let Some(Some(id)) = ids.get(module.index())
-                && self.symbols.is_awaited(*id)
-            {
-                self.unnamed.insert((*id, address.lookup()));
-            }
         }
     }
 
@@ -103,15 +82,8 @@ impl Worker {
             let Some(info) = self.tables.modules.get(id.index()) else {
                 continue;
             };
-            let local = match segment.modules.iter().position(|known| known == info) {
-                Some(position) => position,
-                None => {
-                    segment.modules.push(info.clone());
-                    segment.modules.len() - 1
-                }
-            };
             let symbol = SymbolInfo {
-                module: ModuleId::from_index(local),
+                module: segment.tables.modules.intern(info),
                 start,
                 end,
                 name,

@@ -7,12 +7,13 @@ use crate::model::depth::{keep_ends, keep_leaf};
 use crate::model::frame::{Frame, Partial};
 use crate::model::ids::{CodeId, ModuleId};
 use crate::model::module::ModuleInfo;
+use crate::model::sample::Sample;
+use crate::model::tables::Tables;
 use crate::native::modules::Module;
 use crate::native::unwind::{NativeFrame, UnwindEnd};
 use crate::os::clock::monotonic_ns;
-use crate::recording::compact::SessionTables;
 use crate::sampling::merge::{Run, merge};
-use crate::sampling::raw::{NamedStack, RawSample, ThreadSpan};
+use crate::sampling::raw::{NamedStack, RawSample};
 use crate::sampling::symbol_loader::SymbolLoader;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ impl Worker {
     pub(super) fn take_sample(&mut self, raw: &RawSample) {
         if let Some(why) = raw.failure {
             let stack = self.tables.stacks.intern([Frame::Truncated(why)]);
-            self.push(raw.span, stack);
+            self.push(raw.recorded, stack);
             return;
         }
         let mut scratch = std::mem::take(&mut self.scratch);
@@ -76,12 +77,12 @@ impl Worker {
         let stack = self.tables.stacks.intern(scratch.merged.iter().copied());
         self.scratch = scratch;
         if !raw.python.frames.is_empty()
-            && let Some(thread) = self.tables.threads.get_mut(&raw.span.thread)
+            && let Some(thread) = self.tables.threads.get_mut(&raw.recorded.thread)
         {
             thread.is_python = true;
         }
-        self.last_stacks.insert(raw.span.thread, stack);
-        self.push(raw.span, stack);
+        self.last_stacks.insert(raw.recorded.thread, stack);
+        self.push(raw.recorded, stack);
     }
 
     /// Native frames of a sample into the scratch; `None` where none were to be read. Also whether modules changed.
@@ -158,10 +159,10 @@ impl Worker {
         let Some(codes) = image.codes.as_mut() else {
             return true;
         };
-        let (tables, code_ids) = (&mut self.tables, &mut self.code_ids);
+        let known = &mut self.tables.codes;
         let memory = LayeredMemory::new(&raw.codes, &image.memory);
         codes.resolve_frames(&raw.python.frames, &raw.snapshot, &memory, |info| {
-            code_id(code_ids, tables, info)
+            known.intern(info)
         });
         let mut lost = false;
         for frame in &raw.python.frames {
@@ -181,7 +182,7 @@ impl Worker {
         lost
     }
 
-    pub(super) fn take_named(&mut self, span: ThreadSpan, stack: &NamedStack) {
+    pub(super) fn take_named(&mut self, span: Sample, stack: &NamedStack) {
         let mut frames = Vec::with_capacity(stack.frames.len());
         for (name, file, line) in stack.frames.iter().rev() {
             let info = CodeInfo {
@@ -191,7 +192,7 @@ impl Worker {
                 version: stack.version,
                 content_hash: 0,
             };
-            let code = code_id(&mut self.code_ids, &mut self.tables, &info);
+            let code = self.tables.codes.intern(&info);
             frames.push(Frame::Python {
                 code,
                 instruction: Frame::NO_INSTRUCTION,
@@ -251,7 +252,7 @@ fn teach(raw: &RawSample, native: &[NativeFrame], end: Option<UnwindEnd>, lacked
 
 fn module_id(
     ids: &mut FxHashMap<u32, ModuleId>,
-    tables: &mut SessionTables,
+    tables: &mut Tables,
     symbols: &mut SymbolLoader,
     module: &Arc<Module>,
 ) -> ModuleId {
@@ -259,44 +260,19 @@ fn module_id(
         return id;
     }
     // Two processes may hold the same file in two forms (one that could be opened, one that could not).
-    let id = match tables
-        .modules
-        .iter()
-        .position(|known| *known == module.info)
-    {
-        Some(position) => ModuleId::from_index(position),
-        None => {
-            tables.modules.push(module.info.clone());
-            ModuleId::from_index(tables.modules.len() - 1)
-        }
-    };
+    let id = tables.modules.intern(&module.info);
     ids.insert(module.id(), id);
     symbols.request(id, module);
     id
 }
 
 /// The module of code that lies in no executable memory that is known.
-fn unknown_module(ids: &mut FxHashMap<u32, ModuleId>, tables: &mut SessionTables) -> ModuleId {
+fn unknown_module(ids: &mut FxHashMap<u32, ModuleId>, tables: &mut Tables) -> ModuleId {
     *ids.entry(u32::MAX).or_insert_with(|| {
-        tables.modules.push(ModuleInfo {
+        tables.modules.intern(&ModuleInfo {
             kind: crate::model::module::ModuleKind::Anonymous,
             path: "[unknown]".to_owned(),
             build_id: Vec::new(),
-        });
-        ModuleId::from_index(tables.modules.len() - 1)
+        })
     })
-}
-
-pub(super) fn code_id(
-    ids: &mut FxHashMap<CodeInfo, CodeId>,
-    tables: &mut SessionTables,
-    info: &CodeInfo,
-) -> CodeId {
-    if let Some(&id) = ids.get(info) {
-        return id;
-    }
-    let id = CodeId::from_index(tables.codes.len());
-    tables.codes.push(info.clone());
-    ids.insert(info.clone(), id);
-    id
 }
