@@ -1,4 +1,4 @@
-//! Reading another process's memory, or a copy of it: bounded, typed, never blocking on the target.
+//! Bounded, typed reads of another process's memory, or of a copy of it.
 
 use crate::arch::{Architecture, Machine};
 use std::cell::RefCell;
@@ -18,17 +18,17 @@ pub enum ReadError {
     Gone,
 }
 
-/// Bytes of a file, or of a copy of memory. They are read in parts, never mapped: touching a mapped page past the end of a file
-/// that has shrunk raises SIGBUS.
+/// Bytes of a file, or of a copy of memory. They are read in parts, never mapped: touching a mapped
+/// page past the end of a file that has shrunk raises SIGBUS.
 pub trait Bytes: Send + Sync {
-    /// How many there are, or were at first.
+    /// Size when it was opened.
     fn size(&self) -> u64;
 
-    /// Fills `buffer` from `offset` on. `false` where that many bytes are not there, or are other than at first; the buffer's
-    /// content is then unspecified.
+    /// Fills `buffer` from `offset` on. `false` if the range is not available, or the file has
+    /// changed since it was opened; the buffer's content is then unspecified.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> bool;
 
-    /// Whether it is a file that was cut short or rewritten since it was opened.
+    /// Whether it is a file that was truncated or rewritten since it was opened.
     fn has_changed(&self) -> bool {
         false
     }
@@ -59,23 +59,23 @@ impl Bytes for Vec<u8> {
 /// One range of a vectored read.
 #[derive(Debug)]
 pub struct ReadRequest<'a> {
-    /// Where to read.
+    /// Address in the target.
     pub address: u64,
-    /// Where to put it; its length is how much to read.
+    /// Destination; its length is the number of bytes to read.
     pub buffer: &'a mut [u8],
-    /// What came of it.
+    /// Outcome of the read.
     pub result: Result<(), ReadError>,
 }
 
-/// Memory of a process: live, a snapshot, or faulty on purpose.
+/// Memory of a process: live, a snapshot, or with injected faults.
 pub trait Memory {
-    /// Fills `buffer` from `address`, wholly or not at all.
+    /// Fills `buffer` completely from `address`.
     ///
     /// # Errors
     /// [`ReadError`]; the buffer's content is then unspecified.
     fn read_exact(&self, address: u64, buffer: &mut [u8]) -> Result<(), ReadError>;
 
-    /// Reads many ranges, each with a result of its own. Live memory does it in one system call where it can.
+    /// Reads many ranges, each with its own result. Live memory uses one system call where it can.
     fn read_many(&self, requests: &mut [ReadRequest<'_>]) {
         for request in requests {
             request.result = self.read_exact(request.address, request.buffer);
@@ -149,19 +149,19 @@ pub struct SnapshotMemory {
 #[derive(Clone, Debug)]
 struct Copied {
     start: u64,
-    /// As many of the bytes are the copy: a buffer that goes round is longer than most of what it carries.
+    /// Only this many bytes are the copy: a reused buffer is longer than most copies.
     length: usize,
     bytes: Vec<u8>,
 }
 
 impl SnapshotMemory {
-    /// Adds a copied range. Later ranges win where two overlap only in that lookups try the newest first.
+    /// Adds a copied range. Where ranges overlap, lookups try the newest first.
     pub fn insert(&mut self, address: u64, bytes: Vec<u8>) {
         let length = bytes.len();
         self.insert_part(address, bytes, length);
     }
 
-    /// The same of the first `length` bytes of a buffer.
+    /// Adds the first `length` bytes of a buffer as a copied range.
     pub fn insert_part(&mut self, address: u64, bytes: Vec<u8>, length: usize) {
         self.ranges.push(Copied {
             start: address,
@@ -170,12 +170,12 @@ impl SnapshotMemory {
         });
     }
 
-    /// What its buffers take, bytes.
+    /// Total size of its buffers, bytes.
     pub fn buffer_bytes(&self) -> usize {
         self.ranges.iter().map(|copied| copied.bytes.len()).sum()
     }
 
-    /// Forgets all ranges and hands their buffers back for reuse.
+    /// Removes all ranges and returns their buffers for reuse.
     pub fn drain(&mut self) -> impl Iterator<Item = Vec<u8>> + '_ {
         self.ranges.drain(..).map(|copied| copied.bytes)
     }
@@ -198,23 +198,23 @@ impl Memory for SnapshotMemory {
     }
 }
 
-/// A snapshot in front of other memory; remembers what the snapshot lacked, so that the next snapshot can hold it. Where that is
-/// much, as of a deep stack, what lies around it is read along.
+/// A snapshot in front of other memory; records the ranges that the snapshot lacked, so that the
+/// next snapshot can include them. After many misses, as with a deep stack, whole blocks are read.
 #[derive(Debug)]
 pub struct LayeredMemory<'a, M: ?Sized> {
     snapshot: &'a SnapshotMemory,
     behind: &'a M,
     missed: RefCell<Vec<(u64, usize)>>,
-    /// Read along: from where, and the bytes.
+    /// Blocks that were read: start address and bytes.
     blocks: RefCell<Vec<(u64, Vec<u8>)>>,
 }
 
-/// So many misses are read one by one.
+/// This many misses are read one by one; after that blocks are read.
 const FEW_MISSES: usize = 64;
-/// What is read along: a chunk of CPython's data stack, or so many of its older frames.
+/// Size of a block: a chunk of CPython's data stack, or many of its older frames.
 const BLOCK_BYTES: u64 = 16 << 10;
 const PAGE_BYTES: u64 = Machine::PAGE_BYTES;
-/// Blocks of one read: 16 MiB.
+/// Most blocks: 16 MiB in total.
 const MAX_BLOCKS: usize = 1024;
 
 impl<'a, M: Memory + ?Sized> LayeredMemory<'a, M> {
@@ -228,19 +228,19 @@ impl<'a, M: Memory + ?Sized> LayeredMemory<'a, M> {
         }
     }
 
-    /// Whether as much was read as is allowed, and nothing more will be.
+    /// Whether the limit of blocks is reached: further reads fail.
     pub fn is_spent(&self) -> bool {
         self.blocks.borrow().len() >= MAX_BLOCKS
     }
 
-    /// Ranges that were read from behind: address and length.
+    /// Ranges that the snapshot lacked: address and length.
     pub fn into_missed(self) -> Vec<(u64, usize)> {
         self.missed.into_inner()
     }
 }
 
 impl<M: Memory + ?Sized> LayeredMemory<'_, M> {
-    /// From the last `count` blocks that were read along.
+    /// Reads from the last `count` blocks.
     fn read_along(&self, count: usize, address: u64, buffer: &mut [u8]) -> Option<()> {
         let blocks = self.blocks.borrow();
         blocks.iter().rev().take(count).find_map(|(start, bytes)| {
@@ -251,7 +251,8 @@ impl<M: Memory + ?Sized> LayeredMemory<'_, M> {
         })
     }
 
-    /// Reads the block that the range lies in: chains of frames lead downwards in memory, those of stacks upwards.
+    /// Reads the aligned block that contains the range: chains of frames lead downwards in memory,
+    /// those of stacks upwards.
     fn read_block(&self, address: u64, length: usize) -> Result<(), ReadError> {
         let end = address.saturating_add(length as u64);
         let around = |size: u64| {
@@ -262,7 +263,7 @@ impl<M: Memory + ?Sized> LayeredMemory<'_, M> {
                 .read_bytes(start, end.saturating_sub(start) as usize)?;
             Ok((start, bytes))
         };
-        // Where the block is not there whole, the page is.
+        // Where the block is only partly mapped, the page may be.
         let block = around(BLOCK_BYTES).or_else(|_: ReadError| around(PAGE_BYTES))?;
         self.blocks.borrow_mut().push(block);
         Ok(())
@@ -271,7 +272,7 @@ impl<M: Memory + ?Sized> LayeredMemory<'_, M> {
 
 impl<M: Memory + ?Sized> Memory for LayeredMemory<'_, M> {
     fn read_exact(&self, address: u64, buffer: &mut [u8]) -> Result<(), ReadError> {
-        // A chain goes from one place to the next.
+        // A chain mostly stays in the newest block.
         if self.read_along(1, address, buffer).is_some()
             || self.snapshot.read_exact(address, buffer).is_ok()
             || self.read_along(MAX_BLOCKS, address, buffer).is_some()
@@ -316,7 +317,8 @@ impl<M: Memory + ?Sized> Memory for LayeredMemory<'_, M> {
     }
 }
 
-/// Memory whose reads fail on demand: for tests that a failure is survived, and that it was reached.
+/// Memory with injected read faults, for tests; counts the faults, so that a test can assert that
+/// they happened.
 #[derive(Debug)]
 pub struct FaultyMemory<M> {
     inner: M,
@@ -336,7 +338,7 @@ impl<M: Memory> FaultyMemory<M> {
         }
     }
 
-    /// How many reads failed on purpose.
+    /// Number of injected faults.
     pub fn reached(&self) -> u64 {
         self.reached.get()
     }

@@ -1,4 +1,4 @@
-//! Values on their way to the recording, and the gaps between them.
+//! Batches of values and gaps for the recording.
 
 use super::GpuError;
 use crate::model::ids::{GpuId, LaneId};
@@ -6,52 +6,51 @@ use crate::model::lane::{GpuInfo, LaneGap, LaneInfo, LaneKind, LanePoint, Lanes}
 use crossbeam_channel::{Sender, TrySendError};
 use rustc_hash::FxHashMap;
 
-/// Values that are kept while nobody takes them: minutes of one device.
+/// Most values that are kept while the channel is full: minutes of one device.
 const MAX_POINTS: usize = 1 << 16;
-/// Gaps, likewise: a figure that comes and goes has one each second at most.
+/// Most gaps likewise: a metric that fails intermittently has at most one per second.
 const MAX_GAPS: usize = 1 << 10;
 
-/// What one thread has gathered since it last sent.
+/// Values of one thread since its last send.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     lanes: Lanes,
     ids: FxHashMap<LaneInfo, LaneId>,
-    /// Lanes that fail: since when, and why.
+    /// Failing counter tracks: since when, and why.
     failing: FxHashMap<LaneKind, (u64, String)>,
 }
 
 impl Batch {
-    /// Of a device, which is the batch's only one; `None` for the host's.
+    /// A batch of one device, or of the host (`None`).
     pub(super) fn new(gpu: Option<&GpuInfo>) -> Self {
         let mut batch = Self::default();
         batch.lanes.gpus.extend(gpu.cloned());
         batch
     }
 
-    /// The device, where there is one.
     pub(super) fn gpu(&self) -> Option<GpuId> {
         (!self.lanes.gpus.is_empty()).then_some(GpuId(0))
     }
 
-    /// The device, to be described better.
+    /// The device's description, to be completed.
     pub(super) fn gpu_info(&mut self) -> Option<&mut GpuInfo> {
         self.lanes.gpus.first_mut()
     }
 
-    /// A value of the device.
+    /// Adds a value of the device.
     pub(super) fn put(&mut self, kind: LaneKind, start_ns: u64, end_ns: u64, value: u64) {
         self.works(kind, end_ns);
         self.put_of(kind, 0, "", start_ns, end_ns, value);
     }
 
-    /// A call that failed works again: its gap ends.
+    /// A failing call succeeds again: ends its gap.
     pub(super) fn works(&mut self, kind: LaneKind, now_ns: u64) {
         if let Some((since_ns, reason)) = self.failing.remove(&kind) {
             self.gap(Some(kind), since_ns, now_ns, reason);
         }
     }
 
-    /// A value of a process.
+    /// Adds a value of a process.
     pub(super) fn put_of(
         &mut self,
         kind: LaneKind,
@@ -84,14 +83,14 @@ impl Batch {
         self.lanes.points.push(LanePoint { lane, ..point });
     }
 
-    /// A call failed that may work another time.
+    /// A call failed and may succeed later: begins a gap.
     pub(super) fn fails(&mut self, kind: LaneKind, now_ns: u64, error: &GpuError) {
         self.failing
             .entry(kind)
             .or_insert_with(|| (now_ns, error.reason.clone()));
     }
 
-    /// Something is missing, from a moment to another; 0 for the rest of the recording.
+    /// Adds a gap; `end_ns` 0 means up to the end of the recording.
     pub(super) fn gap(
         &mut self,
         kind: Option<LaneKind>,
@@ -112,15 +111,15 @@ impl Batch {
         });
     }
 
-    /// How the driver's clock relates to ours.
+    /// Sets the relation of the driver's clock to CLOCK_MONOTONIC.
     pub(super) fn clock(&mut self, clock: crate::model::lane::GpuClock) {
         self.lanes.clocks.clear();
         self.lanes.clocks.push(clock);
     }
 
-    /// Sends what there is; keeps it where nobody has room.
+    /// Sends the batch; keeps it if the channel is full.
     pub(super) fn send(&mut self, to: &Sender<Lanes>) {
-        // The device itself goes along each time: it may be all that there is to say.
+        // Each batch includes the device, even without values.
         let gpus = self.lanes.gpus.clone();
         match to.try_send(std::mem::take(&mut self.lanes)) {
             Ok(()) | Err(TrySendError::Disconnected(_)) => {
@@ -131,7 +130,7 @@ impl Batch {
         }
     }
 
-    /// Ends the gaps of what fails until now.
+    /// Ends the gaps of all failing counter tracks.
     pub(super) fn end_gaps(&mut self, now_ns: u64) {
         let failing = std::mem::take(&mut self.failing);
         for (kind, (since_ns, reason)) in failing {

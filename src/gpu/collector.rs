@@ -1,7 +1,8 @@
-//! Starts what collects: a thread that opens the driver's library, one for each device, one for the host.
+//! Starts the collector threads: one that opens the driver's library, one per device, one for the
+//! host.
 
 use super::batch::Batch;
-use super::device_thread::{DeviceThread, Ends};
+use super::device_thread::{Channels, DeviceThread};
 use super::feed::{LaneFeed, Shared};
 use super::host::HostThread;
 use super::nvml::NvmlSource;
@@ -17,10 +18,10 @@ use std::sync::Arc;
 use std::thread::Builder;
 use std::time::Duration;
 
-/// Batches that wait for the next segment.
+/// Capacity of the channel, in batches.
 const BATCHES: usize = 512;
 
-/// How long the driver may take to name its devices before the recording starts without them being looked at.
+/// How long [`check`] waits for the driver to list its devices.
 const CHECK_PATIENCE: Duration = Duration::from_secs(5);
 
 /// What to collect.
@@ -32,10 +33,10 @@ pub struct GpuOptions {
     pub library: Option<PathBuf>,
 }
 
-/// Starts collecting. The driver is opened on a thread of its own: what it takes to begin holds up nothing.
+/// Starts collecting. The driver is opened on a separate thread, so that its start blocks nothing.
 ///
 /// # Errors
-/// Where no thread can be started.
+/// No thread can be started.
 pub fn start(options: GpuOptions) -> io::Result<LaneFeed> {
     let (batches, received) = bounded(BATCHES);
     let (stop, stopped) = bounded(0);
@@ -63,14 +64,14 @@ pub fn start(options: GpuOptions) -> io::Result<LaneFeed> {
     Ok(LaneFeed::new(shared, received, stop))
 }
 
-/// What is wrong with what was asked for.
+/// Why the requested devices or library cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckError {
     /// The library that was named cannot be loaded.
     #[error("{0}")]
     Library(GpuError),
-    /// GPUs were named, and the driver cannot be asked for them.
-    #[error("--gpu names GPUs, and there are none to be had: {0}")]
+    /// GPUs were named, and the driver is not available.
+    #[error("--gpu names GPUs, and none is available: {0}")]
     NoDriver(GpuError),
     /// There is no such GPU.
     #[error("there is no GPU {name} here")]
@@ -82,8 +83,8 @@ pub enum CheckError {
     },
 }
 
-/// Looks whether the devices and the library that were named are there, before anything is started. Where nothing was
-/// named, or the driver takes too long to say, nothing is wrong.
+/// Checks before the start that the named devices and library exist. Returns `Ok` if none were
+/// named, or if the driver takes longer than 5 s.
 ///
 /// # Errors
 /// See [`CheckError`].
@@ -103,7 +104,7 @@ pub fn check(options: &GpuOptions) -> Result<(), CheckError> {
                 let infos = found.devices.iter().map(|device| device.info().clone());
                 Ok(infos.collect::<Vec<_>>())
             });
-            // Nobody waits any more where the driver took too long.
+            // The receiver is gone where the driver took too long.
             let _ = sender.send(known);
         });
     let Ok(Ok(known)) = asked.map(|_| receiver.recv_timeout(CHECK_PATIENCE)) else {
@@ -141,8 +142,8 @@ struct Starter {
 }
 
 impl Starter {
-    fn ends(&self) -> Ends {
-        Ends {
+    fn ends(&self) -> Channels {
+        Channels {
             batches: self.batches.clone(),
             stop: self.stop.clone(),
             shared: self.shared.clone(),

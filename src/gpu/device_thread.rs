@@ -1,4 +1,4 @@
-//! One device, one thread: a call that hangs holds up no other device.
+//! One thread per device: a call that hangs blocks no other device.
 
 use super::batch::Batch;
 use super::driver_clock::{DriverClock, Now};
@@ -16,18 +16,18 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Ticks from one look at a device's processes to the next, and from one batch to the next.
+/// Ticks between two polls of a device's processes, and between two batches.
 const PROCESS_TICKS: u64 = 10;
 const SEND_TICKS: u64 = 5;
-/// For as long a device that is not used is looked at often: a recording may be short.
+/// Ticks for which an unused device is polled often: a recording may be short.
 const EARLY_TICKS: u64 = 50;
-/// Looks for which an empty list of processes is believed.
-const PATIENT_LOOKS: u32 = 25;
-/// Processes of a device that are named.
+/// Polls for which an empty list of processes is taken as "not used".
+const PATIENT_POLLS: u32 = 25;
+/// Most processes per device that are recorded.
 const MAX_PROCESSES: usize = 256;
 
-/// Where a device's lanes go, and what ends the thread.
-pub(super) struct Ends {
+/// A collector's channels: values out, stop and shared state in.
+pub(super) struct Channels {
     pub(super) batches: Sender<Lanes>,
     pub(super) stop: Receiver<()>,
     pub(super) shared: Arc<Shared>,
@@ -36,24 +36,24 @@ pub(super) struct Ends {
 pub(super) struct DeviceThread {
     device: Box<dyn GpuDevice>,
     choice: GpuChoice,
-    ends: Ends,
+    ends: Channels,
     call: Arc<Call>,
     batch: Batch,
     clock: DriverClock,
     pace: Pace,
-    /// Whether it is recorded, and not only looked at.
+    /// Whether it is recorded, and not only checked for use.
     active: bool,
     /// Whether the driver listed a sampled process on it.
     was_listed: bool,
-    /// Looks at which no list showed a sampled process, and one had CUDA.
-    hinted_looks: u32,
+    /// Polls in which no list had a sampled process although one has loaded CUDA.
+    hinted_polls: u32,
     unsupported: FxHashSet<Metric>,
     names: FxHashMap<i32, String>,
     readings: Readings,
     began_ns: u64,
 }
 
-/// Whether the device can still be asked.
+/// Whether the device can still be read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Health {
     Alive,
@@ -64,7 +64,7 @@ impl DeviceThread {
     pub(super) fn new(
         device: Box<dyn GpuDevice>,
         choice: GpuChoice,
-        ends: Ends,
+        ends: Channels,
         began_ns: u64,
     ) -> Self {
         let active = choice.takes(device.info());
@@ -84,7 +84,7 @@ impl DeviceThread {
             pace: Pace::default(),
             active,
             was_listed: false,
-            hinted_looks: 0,
+            hinted_polls: 0,
             unsupported: FxHashSet::default(),
             names: FxHashMap::default(),
             readings: Readings::default(),
@@ -92,7 +92,7 @@ impl DeviceThread {
         }
     }
 
-    /// Works until the recording ends or the device is gone.
+    /// Polls until the recording ends or the device is lost.
     pub(super) fn run(mut self) {
         self.batch.send(&self.ends.batches);
         let mut tick = 0_u64;
@@ -101,7 +101,6 @@ impl DeviceThread {
             if self.round(tick) == Health::Lost {
                 break;
             }
-            // What is worth knowing by a fraction of a second is asked at each round; the rest by the clock.
             self.pace.spent(thread_cpu_ns().saturating_sub(began.1));
             if tick.is_multiple_of(SEND_TICKS) || self.period() > SHORTEST * 2 {
                 self.batch.send(&self.ends.batches);
@@ -127,16 +126,16 @@ impl DeviceThread {
         self.batch.send(&self.ends.batches);
     }
 
-    /// Time between rounds. Devices that are recorded share one budget.
+    /// Time between rounds. Recorded devices share one budget.
     fn period(&self) -> Duration {
         self.pace.period(self.ends.shared.recorded())
     }
 
-    /// Reads what is due at this tick. Ticks may be passed over: what came due in between is read now.
+    /// Reads all metrics that are due. Ticks may be skipped: metrics due in between are read now.
     fn round(&mut self, tick: u64) -> Health {
         let step = (self.period().as_nanos() / SHORTEST.as_nanos()).max(1) as u64;
         let due = |every: u64| tick % every < step;
-        if (!self.active || due(PROCESS_TICKS)) && self.look_at_processes() == Health::Lost {
+        if (!self.active || due(PROCESS_TICKS)) && self.poll_processes() == Health::Lost {
             return Health::Lost;
         }
         if !self.active {
@@ -173,7 +172,7 @@ impl DeviceThread {
         }
     }
 
-    /// While a call takes long, nothing else is read of the device.
+    /// Records a gap for a long call: nothing else of the device is read during it.
     fn took(&mut self, began_ns: u64, ended_ns: u64) {
         if ended_ns.saturating_sub(began_ns) >= LONG_CALL_NS {
             self.batch.gap(
@@ -217,7 +216,7 @@ impl DeviceThread {
                     ))
                 }),
             };
-            // The driver's buffer reaches back to what was before the recording.
+            // The driver's buffer has samples from before the recording.
             if let Some((start_ns, end_ns)) = window
                 && end_ns > self.began_ns
             {
@@ -239,7 +238,7 @@ impl DeviceThread {
                 for &kind in metric.kinds() {
                     let reason = match (is_instance, error.kind) {
                         (true, GpuErrorKind::Unsupported) => {
-                            format!("not told of a MIG instance: {}", error.reason)
+                            format!("not available for a MIG instance: {}", error.reason)
                         }
                         _ => error.reason.clone(),
                     };
@@ -255,8 +254,9 @@ impl DeviceThread {
         Health::Alive
     }
 
-    /// Who uses the device: by the driver's list, and where that does not show the sampled processes, by what they may see.
-    fn look_at_processes(&mut self) -> Health {
+    /// Finds out which processes use the device: from the driver's list, or, where that does not
+    /// have the sampled processes, from the devices visible to them.
+    fn poll_processes(&mut self) -> Health {
         let sampled = self.ends.shared.sampled();
         let began_ns = self.call.begin();
         let listed = self.device.processes();
@@ -304,7 +304,7 @@ impl DeviceThread {
         Health::Alive
     }
 
-    /// Whether the sampled processes use the device. Once they were seen to, they do.
+    /// Whether the sampled processes use the device. Stays true once they were listed.
     fn is_used(&mut self, listed: &[GpuProcess], sampled: &[Sampled]) -> bool {
         let is_sampled =
             |process: &GpuProcess| sampled.iter().any(|known| known.pid == process.pid);
@@ -316,14 +316,15 @@ impl DeviceThread {
         if self.ends.shared.is_listed() || !self.is_hinted(sampled) {
             return false;
         }
-        // A process that has loaded CUDA may be about to use the device: an empty list means something only after a while.
-        self.hinted_looks += 1;
+        // A process that has loaded CUDA may be about to use the device: an empty list is
+        // meaningful only after a while.
+        self.hinted_polls += 1;
         let foreign = |process: &GpuProcess| process_name(process.pid).is_empty();
-        self.hinted_looks > PATIENT_LOOKS || listed.iter().any(foreign)
+        self.hinted_polls > PATIENT_POLLS || listed.iter().any(foreign)
     }
 
-    /// Whether a sampled process has CUDA and may see this device. In a container the driver's pids are the host's: no list
-    /// shows ours.
+    /// Whether a sampled process has loaded CUDA and this device is visible to it. In a container
+    /// the driver lists the host's pids, never ours.
     fn is_hinted(&self, sampled: &[Sampled]) -> bool {
         let info = self.device.info();
         sampled

@@ -1,17 +1,18 @@
-//! The driver's time stamps and CLOCK_MONOTONIC.
+//! Converts the driver's timestamps to CLOCK_MONOTONIC.
 //!
-//! nvml.h calls the stamps of buffered samples "CPU timestamp in microseconds" and does not say of which clock. So it is found
-//! out: a clock of this machine by which every newest sample is a little old, and none is of the future, is taken to be
-//! the driver's. Where none fits, a sample cannot be seen before it was taken, and that bounds the offset from one side.
+//! nvml.h calls the stamps of buffered samples "CPU timestamp in microseconds" and does not name
+//! the clock. So the clock is inferred: a clock of this machine by which every newest sample is
+//! slightly old, and none is in the future, is taken for the driver's. Where none fits, the offset
+//! is bounded from one side, since a sample is never seen before it was taken.
 
-/// Samples older than this, by a clock, show that it is not the driver's: the longest window is 1 s.
+/// A clock by which a sample is older than this is not the driver's: the longest window is 1 s.
 const OLDEST_NS: i128 = 5_000_000_000;
 /// Samples may seem this far in the future: the stamp and the clock are not read at the same time.
 const FUTURE_NS: i128 = 2_000_000;
 /// Rate at which the wall clock may be slewed (adjtime(3): 500 ppm).
 const SLEW_PPM: i128 = 500;
 
-/// The clocks of this machine, read at one moment.
+/// The clocks of this machine, read together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {
     /// CLOCK_MONOTONIC, ns.
@@ -20,23 +21,24 @@ pub struct Now {
     pub realtime_ns: u64,
     /// CLOCK_BOOTTIME, ns.
     pub boottime_ns: u64,
-    /// How long the reading of all of them took.
+    /// How long reading all of them took, ns.
     pub took_ns: u64,
 }
 
-/// What to add to the driver's time stamps.
+/// Offset of CLOCK_MONOTONIC to the driver's timestamps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Relation {
     /// CLOCK_MONOTONIC less the driver's clock, ns.
     pub offset_ns: i128,
-    /// How far off that may be.
+    /// Largest error of the offset, ns.
     pub error_ns: u64,
-    /// Which clock the driver's was found to be.
+    /// Name of the driver's clock, or `unknown`.
     pub clock: &'static str,
 }
 
 impl Relation {
-    /// The moment of a time stamp of the driver, µs, by CLOCK_MONOTONIC; `None` where it was before that clock began.
+    /// Converts a timestamp of the driver, µs, to CLOCK_MONOTONIC, ns; `None` if it is before that
+    /// clock's start.
     pub fn monotonic_ns(&self, driver_us: u64) -> Option<u64> {
         let ns = i128::from(driver_us) * 1000 + self.offset_ns;
         u64::try_from(ns).ok()
@@ -45,13 +47,14 @@ impl Relation {
 
 const NAMES: [&str; 3] = ["realtime", "monotonic", "boottime"];
 
-/// What is known of the driver's clock.
+/// Inference of the driver's clock.
 #[derive(Clone, Debug)]
 pub struct DriverClock {
-    /// By the order of [`NAMES`].
+    /// Clocks that still fit, in the order of [`NAMES`].
     possible: [bool; 3],
     newest_us: u64,
-    /// Least and most of CLOCK_MONOTONIC at the first sight of a sample, less its time stamp.
+    /// Smallest and largest difference between CLOCK_MONOTONIC, when a sample was first seen, and
+    /// its timestamp.
     seen: Option<(i128, i128)>,
     longest_period_ns: i128,
 }
@@ -68,7 +71,7 @@ impl Default for DriverClock {
 }
 
 impl DriverClock {
-    /// Takes in the newest time stamp that the driver gave, µs, right after it gave it.
+    /// Records the newest timestamp of the driver, µs, right after it was read.
     pub fn observe(&mut self, newest_us: u64, now: Now) {
         if newest_us <= self.newest_us {
             return;
@@ -80,7 +83,7 @@ impl DriverClock {
             self.longest_period_ns = self.longest_period_ns.max(period.min(OLDEST_NS));
         }
         self.newest_us = newest_us;
-        // How old the driver's buffer was when it was first looked into says nothing: it may have slept.
+        // The age of the buffer at the first read means nothing: the device may have been idle.
         let ages = clocks(now).map(|clock| clock - driver_ns);
         let fits = |age: &i128| (-FUTURE_NS..=OLDEST_NS).contains(age);
         if is_first && !ages.iter().any(fits) && ages.iter().any(|age| *age > OLDEST_NS) {
@@ -96,13 +99,13 @@ impl DriverClock {
         });
     }
 
-    /// What is known now; `None` before the first sample.
+    /// The relation as known now; `None` before the first sample.
     pub fn relation(&self, now: Now) -> Option<Relation> {
         let (least, most) = self.seen?;
         let found = (0..NAMES.len()).find(|&at| self.possible[at]);
         if let Some(at) = found {
             let slewed = OLDEST_NS / 1_000_000 * SLEW_PPM;
-            // The stamp is in whole microseconds.
+            // Timestamps have a resolution of 1 µs.
             let error = i128::from(now.took_ns) + 1000 + if at == 0 { slewed } else { 0 };
             return Some(Relation {
                 offset_ns: i128::from(now.monotonic_ns) - clocks(now)[at],
@@ -110,7 +113,7 @@ impl DriverClock {
                 clock: NAMES[at],
             });
         }
-        // Taken to be given out within a period of the last that were seen.
+        // Assumes that samples become visible within one period.
         let error = (most - least).max(self.longest_period_ns);
         Some(Relation {
             offset_ns: least,
@@ -140,7 +143,8 @@ mod tests {
         }
     }
 
-    /// Samples each 167 ms by a clock that is `ahead_ns` ahead of the monotonic one, seen 30 ms to 60 ms later.
+    /// Samples each 167 ms by a clock that is `ahead_ns` ahead of the monotonic one, seen 30 ms to
+    /// 60 ms later.
     fn observed(ahead_ns: u64) -> (DriverClock, Relation) {
         let mut clock = DriverClock::default();
         let mut last = now(0);

@@ -1,4 +1,5 @@
-//! Between the collectors and the recording: what is sampled goes one way, lanes the other. Nobody waits for anybody.
+//! Channels between the collectors and the recording: sampled processes one way, counter tracks the
+//! other. Neither side blocks.
 
 use crate::model::lane::{GpuInfo, LaneGap, LaneMerger, Lanes};
 use crate::os::clock::monotonic_ns;
@@ -7,20 +8,21 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long the end of a recording waits for the last values. A call that hangs is left to itself.
+/// How long the end of a recording waits for the last values. A call that hangs is abandoned.
 const PATIENCE: Duration = Duration::from_millis(400);
-/// Values and gaps past which batches wait for the next segment: a segment has room for more (see format_v1).
+/// Values and gaps above which batches wait for the next segment; a segment can hold more (see
+/// format_v1).
 const MAX_POINTS: usize = 1 << 18;
 const MAX_GAPS: usize = 1 << 12;
 /// A call that takes this long is a gap.
 pub(super) const LONG_CALL_NS: u64 = 1_000_000_000;
 
-/// A process that is sampled, as far as collectors need to know.
+/// A sampled process, as the collectors need it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sampled {
     /// Its pid.
     pub pid: i32,
-    /// Its name, for people.
+    /// Its name, for display.
     pub name: String,
     /// Whether libcuda is mapped.
     pub has_cuda: bool,
@@ -28,7 +30,7 @@ pub struct Sampled {
     pub visible: Option<String>,
 }
 
-/// A call of the driver that is under way, or none.
+/// The driver call of one thread that is in progress, if any.
 #[derive(Debug, Default)]
 pub(super) struct Call {
     gpu: Option<GpuInfo>,
@@ -43,7 +45,7 @@ impl Call {
         now_ns
     }
 
-    /// Whether the device is recorded, and not only seen.
+    /// Whether the device is recorded, and not only checked for use.
     pub(super) fn set_recorded(&self, recorded: bool) {
         self.recorded.store(recorded, Ordering::Relaxed);
     }
@@ -53,7 +55,7 @@ impl Call {
     }
 }
 
-/// What collectors and the recording share.
+/// State shared by the collectors and the recording.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     sampled: Mutex<Arc<[Sampled]>>,
@@ -63,7 +65,6 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Who is sampled.
     pub(super) fn sampled(&self) -> Arc<[Sampled]> {
         self.sampled
             .lock()
@@ -71,24 +72,23 @@ impl Shared {
             .clone()
     }
 
-    /// The driver lists a sampled process on some device: its lists can be believed.
+    /// The driver lists a sampled process on some device, so its lists show our pids.
     pub(super) fn set_listed(&self) {
         self.listed.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it does.
     pub(super) fn is_listed(&self) -> bool {
         self.listed.load(Ordering::Relaxed)
     }
 
-    /// How many devices are recorded.
+    /// Number of recorded devices.
     pub(super) fn recorded(&self) -> usize {
         let calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
         let recorded = |call: &&Arc<Call>| call.recorded.load(Ordering::Relaxed);
         calls.iter().filter(recorded).count()
     }
 
-    /// A place to say that a call is under way; of a device, or of the library itself.
+    /// Registers a slot for calls of a device, or of the library itself.
     pub(super) fn call(&self, gpu: Option<&GpuInfo>) -> Arc<Call> {
         let call = Arc::new(Call {
             gpu: gpu.cloned(),
@@ -101,12 +101,12 @@ impl Shared {
     }
 }
 
-/// The recording's end.
+/// The recording's side of the channels.
 #[derive(Debug)]
 pub struct LaneFeed {
     pub(super) shared: Arc<Shared>,
     batches: Receiver<Lanes>,
-    /// Collectors work for as long as this is there.
+    /// Dropping it ends the collectors.
     stop: Option<Sender<()>>,
 }
 
@@ -119,7 +119,7 @@ impl LaneFeed {
         }
     }
 
-    /// Tells collectors who is sampled. Does not wait for any of them.
+    /// Publishes the sampled processes to the collectors. Never blocks.
     pub fn tell(&self, sampled: Vec<Sampled>) {
         if let Ok(mut known) = self.shared.sampled.try_lock()
             && **known != *sampled
@@ -128,7 +128,7 @@ impl LaneFeed {
         }
     }
 
-    /// What was gathered since the last call.
+    /// Takes the values collected since the last call.
     pub fn take(&self) -> Lanes {
         let mut merger = LaneMerger::default();
         while has_room(&merger)
@@ -139,13 +139,13 @@ impl LaneFeed {
         merger.finish()
     }
 
-    /// Ends collecting, and takes what is left: all that arrives within a short while. Calls that the driver has not come
-    /// back from are gaps.
+    /// Ends collecting and takes the remaining values that arrive within 400 ms. Driver
+    /// calls that have not returned become gaps.
     pub fn take_last(&mut self) -> Lanes {
         self.stop = None;
         let mut merger = LaneMerger::default();
         let deadline = Instant::now() + PATIENCE;
-        // Until the last collector has ended, or it has been long enough.
+        // Until the last collector has ended, or the deadline.
         while has_room(&merger)
             && let Ok(batch) = self.batches.recv_deadline(deadline)
         {

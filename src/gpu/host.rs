@@ -1,7 +1,7 @@
-//! Lanes of the host: CPU time, memory, storage and network of the processes that are sampled.
+//! Counter tracks of the host: CPU time, memory, storage and network of the sampled processes.
 
 use super::batch::Batch;
-use super::device_thread::Ends;
+use super::device_thread::Channels;
 use super::feed::Sampled;
 use super::pace::Pace;
 use crate::model::lane::LaneKind;
@@ -11,29 +11,29 @@ use crossbeam_channel::RecvTimeoutError;
 use rustc_hash::FxHashMap;
 use std::time::{Duration, Instant};
 
-/// Time between two looks, where that costs little enough.
+/// Shortest time between two polls.
 const PERIOD: Duration = Duration::from_millis(500);
-/// Looks that cost more than a fifth of the devices' budget come less often.
+/// Polls may use a fifth of the devices' CPU budget; more expensive ones are less frequent.
 const SHARE_OF_BUDGET: usize = 5;
-/// Processes that are looked at.
+/// Most processes that are polled.
 const MAX_PROCESSES: usize = 512;
 
-/// A counter when it was last read.
+/// The last reading of a counter.
 #[derive(Clone, Copy)]
 struct Last {
     time_ns: u64,
     value: u64,
 }
 
-/// The thread that looks.
+/// The thread that polls the host's counters.
 pub(super) struct HostThread {
-    ends: Ends,
+    ends: Channels,
     batch: Batch,
     last: FxHashMap<(LaneKind, i32), Last>,
 }
 
 impl HostThread {
-    pub(super) fn new(ends: Ends) -> Self {
+    pub(super) fn new(ends: Channels) -> Self {
         Self {
             ends,
             batch: Batch::new(None),
@@ -41,7 +41,7 @@ impl HostThread {
         }
     }
 
-    /// Works until the recording ends.
+    /// Polls until the recording ends.
     pub(super) fn run(mut self) {
         let mut pace = Pace::default();
         loop {
@@ -95,7 +95,7 @@ impl HostThread {
         }
     }
 
-    /// What a counter rose by since it was last read.
+    /// Adds the increase of a counter since its last reading.
     fn count(&mut self, kind: LaneKind, process: &Sampled, value: u64) {
         let now = Last {
             time_ns: monotonic_ns(),

@@ -1,10 +1,11 @@
-//! What the GPU did: figures of the driver, collected beside the samples.
+//! GPU metrics from the driver, collected alongside the samples.
 //!
 //! ```text
 //! GpuSource ──devices──▶ collector (a thread per device) ──Lanes──▶ feed ──▶ the segment that is written next
 //! ```
 //!
-//! Nothing here can hold up the sampler: a call of the driver that blocks or fails costs a gap in the lanes of its device.
+//! Nothing here can block the sampler: a driver call that blocks or fails leaves a gap in the
+//! counter tracks of its device.
 
 mod batch;
 pub mod collector;
@@ -18,12 +19,12 @@ pub mod select;
 
 use crate::model::lane::{GpuInfo, LaneKind};
 
-/// Figures that one call of the driver brings.
+/// The metrics that one driver call returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Metric {
     /// Utilization, buffered by the driver with its own time stamps.
     Utilization,
-    /// The share of time in which memory was busy, the same way.
+    /// Share of time in which memory was busy, buffered likewise.
     MemoryBusy,
     /// Power.
     Power,
@@ -33,18 +34,18 @@ pub enum Metric {
     Memory,
     /// Clocks.
     Clocks,
-    /// Why clocks are held down.
+    /// Reasons for reduced clocks.
     Throttle,
     /// Temperature.
     Temperature,
-    /// PCIe, which the driver measures for 20 ms while the call waits.
+    /// PCIe throughput; the call blocks for 20 ms while the driver measures it.
     Pcie,
     /// GPM: multiprocessors, tensor cores, memory bandwidth, PCIe and NVLink.
     Performance,
 }
 
 impl Metric {
-    /// All of them, with the ticks from one reading to the next.
+    /// All metrics, with the number of ticks between two readings.
     pub const ALL: [(Self, u64); 10] = [
         (Self::Performance, 1),
         (Self::Energy, 1),
@@ -58,7 +59,7 @@ impl Metric {
         (Self::Pcie, 10),
     ];
 
-    /// The lanes that it fills.
+    /// The counter tracks that it fills.
     pub fn kinds(self) -> &'static [LaneKind] {
         match self {
             Self::Utilization => &[LaneKind::Utilization],
@@ -82,101 +83,101 @@ impl Metric {
     }
 }
 
-/// What a value speaks of.
+/// The interval that a value covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Window {
-    /// From one moment to another, CLOCK_MONOTONIC, ns.
+    /// Start and end, CLOCK_MONOTONIC, ns.
     Monotonic(u64, u64),
-    /// The same in the driver's own time stamps, µs.
+    /// Start and end in the driver's own timestamps, µs.
     Driver(u64, u64),
-    /// The moment of the reading.
+    /// An instantaneous value, at the time of the reading.
     Moment,
 }
 
-/// A value of a lane.
+/// A value of a counter track.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
-    /// What it is.
+    /// The counter track.
     pub kind: LaneKind,
-    /// What it speaks of.
+    /// The interval that the value covers.
     pub window: Window,
     /// The value.
     pub value: u64,
 }
 
-/// What a call brought.
+/// Results of a driver call.
 #[derive(Debug, Default)]
 pub struct Readings {
     /// Values.
     pub values: Vec<Reading>,
-    /// Lanes that the call should have filled, and why it did not.
+    /// Counter tracks that the call did not fill, and why.
     pub failed: Vec<(LaneKind, GpuError)>,
 }
 
-/// Why a call brought nothing.
+/// Why a driver call failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GpuErrorKind {
-    /// It never will: the device or the driver has no such figure.
+    /// The device or the driver does not have this metric; later calls fail, too.
     Unsupported,
     /// The device is gone.
     Lost,
-    /// The user may not.
+    /// The user lacks the permission.
     Denied,
-    /// Anything else; the next call may work.
+    /// Anything else; the next call may succeed.
     Failed,
 }
 
-/// What the driver said.
+/// An error of the driver.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{reason}")]
 pub struct GpuError {
-    /// What kind of failure it is.
+    /// Class of the failure.
     pub kind: GpuErrorKind,
-    /// Why, for people.
+    /// Human-readable reason.
     pub reason: String,
 }
 
 /// A process that has a context on a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuProcess {
-    /// Its pid, as the driver sees it.
+    /// Its pid in the driver's pid namespace.
     pub pid: i32,
-    /// Device memory that it has; `None` where the driver does not say.
+    /// Device memory that it uses; `None` where the driver does not report it.
     pub memory_bytes: Option<u64>,
 }
 
 /// A device, or an instance of one.
 pub trait GpuDevice: Send {
-    /// What it is.
+    /// Description of the device.
     fn info(&self) -> &GpuInfo;
 
-    /// Reads what one call brings.
+    /// Reads the values of one driver call.
     ///
     /// # Errors
-    /// Where the call brought nothing at all.
+    /// The call returned no value.
     fn read(&mut self, metric: Metric, readings: &mut Readings) -> Result<(), GpuError>;
 
-    /// Who uses it.
+    /// Processes that use the device.
     ///
     /// # Errors
-    /// What the driver said.
+    /// The error of the driver.
     fn processes(&mut self) -> Result<Vec<GpuProcess>, GpuError>;
 }
 
-/// What a source has.
+/// Devices of a source.
 #[derive(Default)]
 pub struct Found {
     /// Devices, and instances of devices.
     pub devices: Vec<Box<dyn GpuDevice>>,
-    /// What is missing of them, for people.
+    /// Human-readable reasons for devices that are missing.
     pub missing: Vec<String>,
 }
 
-/// Where devices come from.
+/// A source of devices.
 pub trait GpuSource {
-    /// The devices.
+    /// Lists the devices.
     ///
     /// # Errors
-    /// Where there is none to be had.
+    /// The source is not available.
     fn devices(&self) -> Result<Found, GpuError>;
 }

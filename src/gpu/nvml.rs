@@ -1,4 +1,4 @@
-//! NVML: the driver's library of management, through nvml-wrapper.
+//! NVML, the driver's management library, through nvml-wrapper.
 
 mod device;
 
@@ -11,24 +11,24 @@ use nvml_wrapper::{Device, Nvml};
 use std::ffi::OsStr;
 use std::path::Path;
 
-/// Devices past which the rest is left out.
+/// Most devices that are recorded.
 const MAX_DEVICES: u32 = 64;
-/// Instances of a device: seven is the most that there are so far.
+/// Most MIG instances of a device: current devices have at most seven.
 const MAX_INSTANCES: u32 = 64;
-/// NVML, loaded and at work.
+/// NVML, loaded and initialised.
 #[derive(Debug)]
 pub struct NvmlSource {
-    /// Never unloaded: a call that hangs in the driver may be inside of it until the end.
+    /// Never unloaded: a call that hangs in the driver may never return.
     nvml: &'static Nvml,
     driver: String,
 }
 
 impl NvmlSource {
-    /// Loads the library, from `library` or from where it is found, and asks it to begin. This may take seconds where no
-    /// other program keeps the driver awake.
+    /// Loads the library, from `library` or from the default path, and initialises it. This may
+    /// take seconds where no other program keeps the driver loaded.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The library cannot be loaded or initialised.
     pub fn open(library: Option<&Path>) -> Result<Self, GpuError> {
         let name = library.map_or(OsStr::new("libnvidia-ml.so.1"), Path::as_os_str);
         let nvml = Nvml::builder()
@@ -101,7 +101,7 @@ impl GpuSource for NvmlSource {
         let mut found = Found::default();
         if count > MAX_DEVICES {
             found.missing.push(format!(
-                "{count} GPUs: only the first {MAX_DEVICES} are looked at"
+                "{count} GPUs: only the first {MAX_DEVICES} are recorded"
             ));
         }
         for index in 0..count.min(MAX_DEVICES) {
@@ -117,7 +117,7 @@ impl GpuSource for NvmlSource {
 }
 
 impl NvmlSource {
-    /// A device, or the instances that it is split into.
+    /// Adds a device and, in MIG mode, its instances.
     fn with_instances(&self, index: u32, device: Device<'static>, found: &mut Found) {
         // NVML_DEVICE_MIG_ENABLE is 1.
         let is_split = device.mig_mode().is_ok_and(|mode| mode.current == 1);
@@ -125,7 +125,7 @@ impl NvmlSource {
             let count = device.mig_device_count().unwrap_or(0).min(MAX_INSTANCES);
             let mut instances = 0;
             for number in 0..count {
-                // Places without an instance are NOT_FOUND.
+                // Unused indices return NOT_FOUND.
                 if let Ok(instance) = device.mig_device_by_index(number) {
                     instances += 1;
                     let info = self.info(&instance, index, Some(number));

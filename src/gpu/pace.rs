@@ -1,18 +1,19 @@
-//! How often a device is asked: often enough for short windows, and seldom enough to cost next to nothing.
+//! How often a device is polled: often enough for short windows, within a CPU budget.
 
 use std::time::Duration;
 
-/// Shortest time between two rounds. GPM needs two samples at least 100 ms apart, and the energy counter steps that often
-/// (nvml.h; arXiv 2312.02741).
+/// Shortest time between two rounds. GPM needs two samples at least 100 ms apart, and the energy
+/// counter steps that often (nvml.h; arXiv 2312.02741).
 pub const SHORTEST: Duration = Duration::from_millis(100);
 /// Longest time between two rounds, whatever they cost.
 const LONGEST: Duration = Duration::from_secs(2);
-/// CPU time that collecting may take, all devices together: 0.4 % of a core leaves room for the host's lanes.
+/// Share of a core that collecting may take, all devices together: 0.4 % leaves room for the host's
+/// counter tracks.
 const BUDGET: f64 = 0.004;
-/// How much the latest round counts in the mean, once there are more.
+/// Weight of the latest round in the moving average.
 const NEWEST: f64 = 0.1;
 
-/// A period that follows what a round costs.
+/// A polling period that adapts to the CPU time of a round.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pace {
     mean_ns: f64,
@@ -20,7 +21,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Takes in what a round cost of CPU time. The first one, which has to find what it reads, counts for nothing.
+    /// Records the CPU time of a round, ns. The first round, which also does the setup, is ignored.
     pub fn spent(&mut self, cpu_ns: u64) {
         let counted = f64::from(self.rounds);
         self.rounds = self.rounds.saturating_add(1);
@@ -29,7 +30,8 @@ impl Pace {
         }
     }
 
-    /// Time from the start of a round to that of the next, for one of `sharing` threads that have the budget in common.
+    /// Time from the start of a round to the start of the next, for one of `sharing` threads that
+    /// share the budget.
     pub fn period(&self, sharing: usize) -> Duration {
         let budget = BUDGET / sharing.max(1) as f64;
         let affordable = Duration::from_secs_f64((self.mean_ns / 1e9 / budget).min(3600.0));

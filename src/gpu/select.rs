@@ -3,10 +3,10 @@
 use crate::model::gpu_name::{GpuName, MAX_NAMES, NoGpuName};
 use crate::model::lane::GpuInfo;
 
-/// What `--gpu` says.
+/// The value of `--gpu`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum GpuChoice {
-    /// Those that the sampled processes use.
+    /// Devices that the sampled processes use.
     #[default]
     Used,
     /// All.
@@ -18,10 +18,10 @@ pub enum GpuChoice {
 }
 
 impl GpuChoice {
-    /// Reads `all`, `none`, `used`, or a list with commas.
+    /// Parses `all`, `none`, `used`, or a comma-separated list.
     ///
     /// # Errors
-    /// The first word that can name no device.
+    /// The first item that is not a device name.
     pub fn parse(text: &str) -> Result<Self, NoGpuName> {
         match text.trim() {
             "all" => Ok(Self::All),
@@ -38,7 +38,7 @@ impl GpuChoice {
         }
     }
 
-    /// Whether a device is asked for by this alone, whoever uses it.
+    /// Whether this selects a device regardless of which processes use it.
     pub fn takes(&self, gpu: &GpuInfo) -> bool {
         match self {
             Self::All => true,

@@ -1,21 +1,24 @@
-//! Which pids were given out since the last look: the processes and threads that were started.
+//! Which pids were allocated since the last poll: processes and threads that were started.
 //!
-//! `/proc/loadavg` ends with the pid that was given out last (proc_loadavg(5)), and pids are given out in their order, past those
-//! that are in use, and from the start again behind the highest (kernel/pid.c, idr_alloc_cyclic). So the ones between two readings
-//! are all that can be new, and a machine of a thousand processes need not be listed because one of them started a thread.
+//! `/proc/loadavg` ends with the last allocated pid (proc_loadavg(5)). Pids are allocated in
+//! ascending order, skipping those in use, and wrap around at the highest (kernel/pid.c,
+//! idr_alloc_cyclic). So only pids between two readings can be new, and a machine with a thousand
+//! processes need not be listed because one of them started a thread.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-/// More new pids than these are not asked for one by one: listing all processes is cheaper.
+/// Above this number of new pids, listing all processes is cheaper than checking each.
 const MAX_NEW: u64 = 64;
-/// A pid is given out before its process is in /proc: a large program takes as long as its page tables take to copy. What is not
-/// there is looked for again after so long, and then whenever it has been awaited for twice as long, until it is given up.
+/// A pid is allocated before its process appears in /proc: a fork of a large program first copies
+/// its page tables. A missing pid is checked again after this time, then each time the wait has
+/// doubled, until it is given up.
 const FIRST_WAIT_NS: u64 = 10_000_000;
 const LONGEST_WAIT_NS: u64 = 500_000_000;
 
-/// The pid that was given out last, to a process or a thread: while it stands still, nothing was started. 2 µs a look.
+/// The pid that was allocated last, to a process or a thread: while it does not change, nothing was
+/// started. A read takes 2 µs.
 #[derive(Debug)]
 pub struct NewestPid(Option<File>);
 
@@ -39,19 +42,19 @@ fn parse_last_pid(text: &[u8]) -> Option<u64> {
     text.split_ascii_whitespace().nth(4)?.parse().ok()
 }
 
-/// Where to look for what was started.
+/// Which pids to check for new processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NewPids {
-    /// At these pids, some of which may belong to threads, or to nobody any more, or not yet.
+    /// These pids; some may belong to threads, or to no process any more, or not yet.
     These(Vec<i32>),
-    /// Everywhere.
+    /// All pids in /proc.
     Any,
 }
 
-/// The pids to look at, told from readings of the newest.
+/// Derives the pids to check from readings of the newest pid.
 #[derive(Clone, Debug)]
 pub struct PidSeries {
-    /// Whether the newest pid is of the namespace that /proc shows.
+    /// Whether the newest pid and /proc are of the same pid namespace.
     is_comparable: bool,
     last: Option<u64>,
     /// Not in /proc yet, or not any more, and since when.
@@ -74,7 +77,8 @@ impl PidSeries {
         }
     }
 
-    /// Where to look at `now_ns` (CLOCK_MONOTONIC), when `newest` is the newest pid (`None`: not known).
+    /// The pids to check at `now_ns` (CLOCK_MONOTONIC); `newest` is the newest pid (`None`: not
+    /// known).
     pub fn look(&mut self, newest: Option<u64>, now_ns: u64) -> NewPids {
         let before = std::mem::replace(&mut self.last, newest);
         let (Some(before), Some(newest)) = (before, newest) else {
@@ -94,14 +98,14 @@ impl PidSeries {
         NewPids::These(self.awaited.iter().map(|&(pid, _)| pid).collect())
     }
 
-    /// Tells which of them were there: these need not be looked for any more.
+    /// Removes the pids that were found, and those that were awaited for too long.
     pub fn found(&mut self, now_ns: u64, is_there: impl Fn(i32) -> bool) {
         self.awaited.retain(|&(pid, since_ns)| {
             now_ns.saturating_sub(since_ns) < LONGEST_WAIT_NS && !is_there(pid)
         });
     }
 
-    /// How long to wait at `now_ns` for what is not there; `None` if nothing is awaited.
+    /// How long to wait at `now_ns` before the next check; `None` if no pid is awaited.
     pub fn wait(&self, now_ns: u64) -> Option<Duration> {
         let latest_ns = self.awaited.iter().map(|&(_, since_ns)| since_ns).max()?;
         let waited_ns = now_ns.saturating_sub(latest_ns);

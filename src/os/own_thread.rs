@@ -1,4 +1,5 @@
-//! A thread of torchspy's own, and whether it hangs in the kernel with a read of another process.
+//! torchspy's own threads, and detection of one that hangs in the kernel in a read of another
+//! process.
 
 use super::clock::monotonic_ns;
 use super::threads::{SchedStat, ThreadFiles, Whereabouts};
@@ -8,8 +9,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-/// System calls that wait for another process's memory, or for its exec (ptrace, its cred_guard_mutex), for as long as that takes;
-/// read and pread64 (of /proc/PID/environ and its like).
+/// System calls that wait for another process's memory, or for its exec (ptrace, its
+/// cred_guard_mutex), for as long as that takes; read and pread64 (of /proc/PID/environ and its
+/// like).
 const WAITING: [u32; 4] = [
     number(Sysno::process_vm_readv),
     number(Sysno::ptrace),
@@ -21,7 +23,7 @@ const WAITING: [u32; 4] = [
 const HANGS_NS: u64 = 400_000_000;
 /// The same of a question that is asked before sampling starts.
 const NO_ANSWER_NS: u64 = 600_000_000;
-/// How often it is asked whether a thread hangs.
+/// Time between two checks whether a thread hangs.
 const POLL: Duration = Duration::from_millis(5);
 
 /// A thread of torchspy.
@@ -63,7 +65,7 @@ impl OwnThread {
         self.handle.is_finished()
     }
 
-    /// Whether it hangs; to be asked again and again.
+    /// Whether it hangs. Must be called repeatedly.
     pub fn hangs(&mut self) -> bool {
         self.hangs_for(HANGS_NS)
     }
@@ -99,15 +101,15 @@ impl OwnThread {
     }
 }
 
-/// A question about another process that a thread of its own was sent to ask.
+/// A read of another process that runs on its own thread.
 #[derive(Debug)]
 pub struct Asked<T> {
     thread: OwnThread,
     answer: Receiver<T>,
 }
 
-/// Asks what may wait for another process's memory: whoever holds its mmap lock, or answers for a page of it (userfaultfd, FUSE), may
-/// never do so.
+/// Runs a read that may block on another process's memory: the holder of its mmap lock, or the
+/// server of one of its pages (userfaultfd, FUSE), may never respond.
 ///
 /// # Errors
 /// No thread is to be had.
@@ -123,7 +125,8 @@ pub fn ask<T: Send + 'static>(
 }
 
 impl<T> Asked<T> {
-    /// The answer; `None` where its thread hangs. It is left there, and ends with torchspy: the wait is killable.
+    /// The answer; `None` if its thread hangs. That thread is abandoned, and ends with torchspy:
+    /// the wait is killable.
     pub fn answer(mut self) -> Option<T> {
         loop {
             match self.answer.recv_timeout(POLL) {
@@ -153,7 +156,8 @@ mod tests {
         writer.write_all(b"1").unwrap();
     }
 
-    /// A thread that waits for anything but a read of another process does not hang: it may wait for a CPU, or for a disk.
+    /// A thread that waits for anything but a read of another process does not hang: it may wait
+    /// for a CPU, or for a disk.
     #[test]
     fn what_only_takes_long_is_waited_for() {
         let (sender, wait) = channel();

@@ -1,8 +1,9 @@
-//! A process and its descendants, watched cheaply: children are found within one look of their start.
+//! Watches a process and its descendants at low cost: children are found at the next poll.
 //!
-//! While the newest pid stands still, nothing was started, and one read of a kept-open file is the whole cost. When it has
-//! moved, the parents of the new pids are read. A process that starts and ends between two looks is not seen, and neither is
-//! one whose parent did. One that was seen stays, whoever becomes its parent.
+//! While the newest pid does not change, nothing was started, and a poll costs one read of an open
+//! file. When it changes, the parents of the new pids are read. A process that starts and exits
+//! between two polls is not found, and neither are its children. A process that was found stays a
+//! member when it is re-parented.
 
 use super::bell::Bell;
 use super::clock::monotonic_ns;
@@ -16,7 +17,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// Members kept at most: a fork storm must not take all of torchspy's file descriptors and memory.
+/// Most members: a fork storm must not use up torchspy's file descriptors and memory.
 const MAX_MEMBERS: usize = 4096;
 
 /// A change in the tree.
@@ -38,9 +39,9 @@ pub enum ProcessEvent {
         /// Its start time: the pid may be another's by now.
         start_ticks: u64,
     },
-    /// The tree is larger than is watched; this one is left out. Told once.
+    /// The tree exceeds the member limit. Reported once.
     TooMany {
-        /// The first pid that was left out.
+        /// The first pid that is not watched.
         pid: i32,
     },
 }
@@ -56,12 +57,12 @@ pub struct ProcessRow {
     pub start_ticks: u64,
 }
 
-/// Who belongs to the tree: the pure part.
+/// Membership in the tree, without I/O.
 #[derive(Clone, Debug, Default)]
 pub struct ProcessTree {
     /// Start ticks by pid.
     members: FxHashMap<i32, u64>,
-    /// Looked at, and no member.
+    /// Checked, and not members.
     strangers: FxHashSet<i32>,
 }
 
@@ -73,21 +74,22 @@ impl ProcessTree {
         tree
     }
 
-    /// Whether this pid's row need not be read: it is a member, or is known to be none.
+    /// Whether this pid's row need not be read: it is known as a member or as a stranger.
     pub fn knows(&self, pid: i32) -> bool {
         self.members.contains_key(&pid) || self.strangers.contains(&pid)
     }
 
-    /// Forgets strangers that are gone, so that a process that is given such a pid later is looked at.
+    /// Forgets strangers that are gone, so that a later process with the same pid is checked.
     pub fn retain_listed(&mut self, listed: &FxHashSet<i32>) {
         self.strangers.retain(|pid| listed.contains(pid));
     }
 
-    /// Takes in rows of unknown pids; returns those that belong to the tree, parents before children.
+    /// Adds rows of unknown pids; returns those that belong to the tree, parents before children.
     pub fn add(&mut self, rows: &[ProcessRow]) -> Vec<ProcessRow> {
         let mut found = Vec::new();
         let mut rest: Vec<ProcessRow> = rows.to_vec();
-        // Older pids are usually parents, so that one round is enough; a wrapped pid counter costs another.
+        // Older pids are usually parents, so that one round is enough; a wrapped pid counter costs
+        // another.
         rest.sort_by_key(|row| (row.start_ticks, row.pid));
         loop {
             let before = found.len();
@@ -109,12 +111,12 @@ impl ProcessTree {
         found
     }
 
-    /// Takes out a member that ended.
+    /// Removes a member that exited.
     pub fn remove(&mut self, pid: i32) {
         self.members.remove(&pid);
     }
 
-    /// Takes out a member, and does not look at its pid again while that is listed.
+    /// Removes a member, and ignores its pid while that is listed.
     pub fn leave_out(&mut self, pid: i32) {
         self.members.remove(&pid);
         self.strangers.insert(pid);
@@ -138,7 +140,8 @@ pub struct ProcessWatch {
 }
 
 impl ProcessWatch {
-    /// Watches `root_pid` and what descends from it. The first poll reports the root and the descendants it has.
+    /// Watches `root_pid` and what descends from it. The first poll reports the root and the
+    /// descendants it has.
     ///
     /// # Errors
     /// `NotFound` where there is no such process.
@@ -158,8 +161,8 @@ impl ProcessWatch {
         })
     }
 
-    /// Sleeps until a member ends, `bell` sounds, or `timeout` has passed. Where members have no pidfd (before Linux 5.3)
-    /// their end goes by unheard.
+    /// Sleeps until a member exits, `bell` is rung, or `timeout` has passed. Members without a
+    /// pidfd (before Linux 5.3) do not wake it.
     pub fn wait(&self, bell: &Bell, timeout: Duration) {
         let mut fds: Vec<PollFd<'_>> = std::iter::once(bell.as_fd())
             .chain(self.pidfds.values().flatten().map(AsFd::as_fd))
@@ -167,12 +170,12 @@ impl ProcessWatch {
             .collect();
         let awaited = self.series.wait(monotonic_ns()).unwrap_or(timeout);
         let timeout = TimeSpec::from_duration(timeout.min(awaited));
-        // A signal, or too many descriptors, only makes it an early look.
+        // A signal, or too many descriptors, only makes the poll early.
         let _ = ppoll(&mut fds, Some(timeout), None);
         bell.silence();
     }
 
-    /// Whether the end of every member is heard by [`ProcessWatch::wait`].
+    /// Whether the exit of every member wakes [`ProcessWatch::wait`].
     pub fn hears_ends(&self) -> bool {
         self.pidfds.values().all(Option::is_some)
     }
@@ -181,7 +184,8 @@ impl ProcessWatch {
     pub fn poll(&mut self) -> Vec<ProcessEvent> {
         let mut events = std::mem::take(&mut self.unreported);
         self.find_ended(&mut events);
-        // Read before what it points to: what starts meanwhile moves it again, and is found by the next poll.
+        // Read before the processes: one that starts in between changes it again, and is found by
+        // the next poll.
         match self.series.look(self.newest.read(), monotonic_ns()) {
             NewPids::Any => self.find_in_all(&mut events),
             NewPids::These(pids) => self.find_at(&pids, &mut events),
@@ -194,7 +198,7 @@ impl ProcessWatch {
         self.tree.members()
     }
 
-    /// The file descriptor that stands for a member; `None` for strangers and before Linux 5.3.
+    /// The pidfd of a member; `None` for strangers and before Linux 5.3.
     pub fn pidfd(&self, pid: i32) -> Option<BorrowedFd<'_>> {
         self.pidfds.get(&pid)?.as_ref().map(AsFd::as_fd)
     }
@@ -243,7 +247,7 @@ impl ProcessWatch {
         self.add(&rows, events);
     }
 
-    /// Looks at pids that were given out lately, by processes and threads of the whole machine.
+    /// Checks recently allocated pids, of processes and threads of the whole machine.
     fn find_at(&mut self, pids: &[i32], events: &mut Vec<ProcessEvent>) {
         if pids.is_empty() {
             return;
@@ -257,7 +261,7 @@ impl ProcessWatch {
         self.series.found(monotonic_ns(), |pid| {
             there.contains(&pid) || members.contains_key(&pid)
         });
-        // A thread has a place in /proc too, with the parent of its process.
+        // A thread has an entry in /proc, too, with the parent of its process.
         let may_belong = |row: &&ProcessRow| {
             self.tree.members.contains_key(&row.parent) || there.contains(&row.parent)
         };
@@ -286,7 +290,7 @@ impl ProcessWatch {
             return;
         }
         match open_process(pid) {
-            // A dead process stays in /proc until its parent asks for it.
+            // A dead process stays in /proc until its parent waits for it.
             Ok((stat, pidfd)) if has_ended(&stat, pidfd.as_ref()) => self.tree.leave_out(pid),
             Ok((stat, pidfd)) if stat.start_ticks == row.start_ticks => {
                 self.pidfds.insert(pid, pidfd);
@@ -296,19 +300,21 @@ impl ProcessWatch {
                     start_ticks: row.start_ticks,
                 });
             }
-            // It ended, and perhaps another has its pid: that one is looked at next time.
+            // It exited, and its pid may have been reused: that process is checked by the next
+            // poll.
             _ => self.tree.remove(pid),
         }
     }
 }
 
-/// Opens a pidfd and reads `stat` after it, so that both speak of the same process.
+/// Opens a pidfd and reads `stat` after it, so that both refer to the same process.
 fn open_process(pid: i32) -> io::Result<(Stat, Option<OwnedFd>)> {
     let pidfd = open_pidfd(pid).ok();
     Ok((read_stat(pid)?, pidfd))
 }
 
-/// By its pidfd where there is one: a process whose first thread is dead but has others is `Z` in /proc, and lives.
+/// Whether a process has exited, by its pidfd where there is one: a living process whose first
+/// thread is dead is `Z` in /proc.
 fn has_ended(stat: &Stat, pidfd: Option<&OwnedFd>) -> bool {
     match pidfd {
         Some(fd) => {
@@ -335,7 +341,7 @@ fn row_of(pid: i32) -> Option<ProcessRow> {
     })
 }
 
-/// Whether a pid is that of a process, and not of another thread than its first.
+/// Whether a pid is that of a process, and not of a further thread.
 fn is_process(pid: i32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let group = status.lines().find_map(|line| line.strip_prefix("Tgid:"));

@@ -52,7 +52,7 @@ pub struct SessionOptions {
     pub stop_any_child: bool,
     /// Share of a running thread's time that stops may take, 0 to 1; infinity for no limit.
     pub max_stopped: f64,
-    /// Look at every thread once and end ([`Look`](super::snapshot::Look)), rather than go on at a rate.
+    /// Take one [`Snapshot`](super::snapshot::Snapshot) of every thread and end, rather than sample at a rate.
     pub once: bool,
     /// Processes that are left alone.
     pub leave_out: Vec<i32>,

@@ -1,4 +1,4 @@
-//! One device, and its figures by NVML's calls.
+//! One device, read through NVML.
 
 use crate::gpu::{
     GpuDevice, GpuError, GpuErrorKind, GpuProcess, Metric, Reading, Readings, Window,
@@ -13,18 +13,21 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::gpm::gpm_metrics_get;
 use nvml_wrapper::{Device, GpmSample, Nvml};
 
-/// The same moment in two samples of a driver: longer apart, what lies between is not theirs.
+/// Longest interval between two buffered samples, µs: above it the second does not cover the time
+/// since the first.
 const LONGEST_WINDOW_US: u64 = 2_500_000;
-/// Mean that `nvmlDeviceGetPowerUsage` is of on Ampere and later, but for GA100 (nvml.h: "1 sec averaging").
+/// Averaging time of `nvmlDeviceGetPowerUsage` on Ampere and later, except GA100 (nvml.h: "1 sec
+/// averaging").
 const POWER_WINDOW_NS: u64 = 1_000_000_000;
-/// What `nvmlDeviceGetPcieThroughput` measures over (nvml.h: "20ms").
+/// Measuring time of `nvmlDeviceGetPcieThroughput` (nvml.h: "20ms").
 const PCIE_WINDOW_NS: u64 = 20_000_000;
 
-/// Two samples of GPM lie at least 100 ms apart (nvml.h, "GPM Functions"), give or take what a round comes early.
+/// Two GPM samples must be at least 100 ms apart (nvml.h, "GPM Functions"); a round may be slightly
+/// early.
 const GPM_SHORTEST_NS: u64 = 95_000_000;
 
-/// GPM's figures: what it calls them, and the lane of each. Shares are in percent; rates are in MiB/s (nvml.h), whatever the
-/// names of nvml-wrapper say.
+/// GPM metrics and their counter tracks. Shares are in percent; rates are in MiB/s (nvml.h),
+/// although the names in nvml-wrapper suggest otherwise.
 const GPM: [(GpmMetricId, LaneKind); 8] = [
     (GpmMetricId::SmUtil, LaneKind::SmActive),
     (GpmMetricId::SmOccupancy, LaneKind::SmOccupancy),
@@ -36,7 +39,7 @@ const GPM: [(GpmMetricId, LaneKind); 8] = [
     (GpmMetricId::NvlinkTotalRxPerSec, LaneKind::NvlinkReceived),
 ];
 
-/// Used and total memory, bytes, by whichever call the driver has.
+/// Used and total memory, bytes, by whichever call the driver supports.
 pub(super) fn memory(device: &Device<'_>) -> Result<(u64, u64), NvmlError> {
     match device.memory_info() {
         Err(NvmlError::FailedToLoadSymbol(_)) => memory_info_v1(device),
@@ -49,18 +52,18 @@ pub(super) struct NvmlDevice {
     nvml: &'static Nvml,
     device: Device<'static>,
     info: GpuInfo,
-    /// Of an instance: its device, and its number there.
+    /// For an instance: its device, and its GPU instance id there.
     parent: Option<Device<'static>>,
     instance_id: Option<u32>,
-    /// Newest time stamps of buffered samples, µs: utilization, memory.
+    /// Newest timestamps of buffered samples, µs: utilization, memory.
     newest_us: [u64; 2],
-    /// The energy counter when it was last read, and when that was.
+    /// Last reading of the energy counter, mJ, and its time, ns.
     energy: Option<(u64, u64)>,
     gpm: Option<(GpmSample<'static>, u64)>,
     gpm_supported: Option<bool>,
-    /// Whether power is a mean over [`POWER_WINDOW_NS`], and not of the moment.
+    /// Whether power is a mean over [`POWER_WINDOW_NS`] and not instantaneous.
     power_is_mean: bool,
-    /// Whether GPM does not give PCIe's figures: the slow call has to.
+    /// Whether GPM does not report PCIe rates, so that the slow call is needed.
     needs_pcie: bool,
 }
 
@@ -85,7 +88,7 @@ impl NvmlDevice {
         }
     }
 
-    /// The same as an instance of `parent`, with its number there.
+    /// Makes it an instance of `parent`, with its GPU instance id there.
     pub(super) fn of(self, parent: Option<Device<'static>>, instance_id: Option<u32>) -> Self {
         Self {
             parent,
@@ -104,7 +107,7 @@ impl NvmlDevice {
         let since = self.newest_us[which];
         let samples = match self.device.samples(sampling, since) {
             Ok(samples) => samples,
-            // Nothing newer than what was seen.
+            // No newer samples.
             Err(NvmlError::NotFound | NvmlError::NoData) => return Ok(()),
             Err(error) => return Err(error.into()),
         };
@@ -117,7 +120,7 @@ impl NvmlDevice {
         stamped.dedup_by_key(|(stamp, _)| *stamp);
         let mut previous = since;
         for (stamp, value) in stamped {
-            // The first of all has no window that is known.
+            // The window of the very first sample is not known.
             if previous > 0 && stamp - previous <= LONGEST_WINDOW_US {
                 readings.values.push(Reading {
                     kind,
@@ -137,7 +140,7 @@ impl NvmlDevice {
         let after = monotonic_ns();
         let now = before + (after - before) / 2;
         if let Some((last_mj, last_ns)) = self.energy.replace((counter_mj, now))
-            // The counter starts again when the driver is loaded.
+            // The counter restarts when the driver is loaded.
             && counter_mj >= last_mj
         {
             readings.values.push(Reading {
