@@ -208,7 +208,6 @@ fn library_call(below: &[&Function]) -> Option<String> {
     below
         .iter()
         .filter(|frame| frame.is_python)
-        .map(|frame| frame)
         .take_while(|function| waits::is_library(&function.file) && !is_thread_start(function))
         .last()
         .and_then(|function| waits::library_call(&function.file, &function.name))
@@ -250,7 +249,6 @@ fn native_caller<'p>(below: &[&'p Function]) -> Option<&'p str> {
     use crate::torch::rules::libraries::{Library, library};
     below
         .iter()
-        .map(|frame| frame)
         .take_while(|function| !function.is_python)
         .find(|function| {
             !matches!(

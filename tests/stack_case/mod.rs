@@ -143,17 +143,17 @@ pub fn python_samples(recording: &Recording) -> Vec<Sampled> {
     let mut samples: Vec<_> = recording.samples.iter().collect();
     samples.sort_by_key(|sample| (sample.thread, sample.start_ns));
     let sampled = |sample: &Sample| {
-        let thread = &recording.threads[sample.thread.index()];
+        let thread = &recording.tables.threads[&sample.thread];
         let mut found = Sampled {
-            pid: recording.processes[thread.process.index()].pid,
+            pid: recording.tables.processes[thread.process.index()].pid,
             tid: thread.tid,
             frames: Vec::new(),
             partial: None,
         };
-        for frame in recording.stacks.leaf_to_root(sample.stack) {
-            match *recording.stacks.frame(frame) {
+        for frame in recording.tables.stacks.leaf_to_root(sample.stack) {
+            match *recording.tables.stacks.frame(frame) {
                 Frame::Python { code, line, .. } => {
-                    let code = &recording.codes[code.index()];
+                    let code = &recording.tables.codes[code.index()];
                     let place = (code.name.clone(), code.file.clone(), line.into());
                     found.frames.push(place);
                 }
