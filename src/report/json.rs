@@ -21,6 +21,10 @@ pub mod waits;
 
 pub use build::{render_json, report, schema};
 
+use crate::analysis::intervals::Share;
+use crate::report::tables::functions::FunctionRow;
+use crate::report::tables::modules::Module;
+use crate::report::tables::operators::Operator;
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -74,11 +78,11 @@ pub struct Report {
     /// Operators; null where none was seen.
     pub operators: Option<operators::Operators>,
     /// Operators, those with the most own time first.
-    pub ops: Vec<operators::Operator>,
+    pub ops: Vec<Operator>,
     /// Forward passes; null where there was none.
     pub forward: Option<modules::Forward>,
     /// `nn.Module`s of forward passes, each before those below it.
-    pub modules: Vec<modules::Module>,
+    pub modules: Vec<Module>,
     /// Backward; null where there was none.
     pub backward: Option<backward::Backward>,
     /// torch.compile; null where nothing of it was seen.
@@ -164,28 +168,15 @@ pub struct Process {
     pub activities: BTreeMap<&'static str, f64>,
 }
 
-/// A share's interval.
-#[derive(Clone, Copy, Debug, JsonSchema, Serialize)]
-pub struct Interval {
-    /// The share.
-    pub share: f64,
-    /// Lower end of the 95 % interval.
-    pub low: f64,
-    /// Upper end.
-    pub high: f64,
-    /// Ticks in which it was seen; below 30 the share should not be quoted.
-    pub samples: u64,
-}
-
 /// Intervals of all shares.
 #[derive(Clone, Debug, Default, JsonSchema, Serialize)]
 pub struct Intervals {
     /// By row.
-    pub summary: BTreeMap<&'static str, Interval>,
+    pub summary: BTreeMap<&'static str, Share>,
     /// By phase.
-    pub phases: BTreeMap<String, Interval>,
+    pub phases: BTreeMap<String, Share>,
     /// By activity.
-    pub activities: BTreeMap<&'static str, Interval>,
+    pub activities: BTreeMap<&'static str, Share>,
 }
 
 /// Computation versus other.
@@ -195,24 +186,6 @@ pub struct Itwinai {
     pub computation: f64,
     /// The rest.
     pub other: f64,
-}
-
-/// A function or line.
-#[derive(Clone, Debug, JsonSchema, Serialize)]
-pub struct FunctionRow {
-    /// Its name.
-    pub name: String,
-    /// Its file, or a native function's module.
-    pub file: String,
-    /// The line; a function's first; null for native functions.
-    pub line: Option<u32>,
-    /// Own time.
-    pub self_s: f64,
-    /// The same as a share of the training thread's wall time; of lines only.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub self_share: Option<Interval>,
-    /// Time on the stack.
-    pub total_s: f64,
 }
 
 /// A thread.

@@ -1,14 +1,14 @@
 //! The part of the schema that is about collectives.
 
-use super::Interval;
-use super::build::{interval, seconds};
 use super::waits::{At, at};
 use crate::analysis::Analysis;
 use crate::analysis::collectives::{CollectiveTime, ProcessCollectives};
+use crate::analysis::intervals::Share;
 use crate::analysis::late_ranks::Late;
 use crate::analysis::stack_facts::moment_words;
 use crate::model::ids::ProcessId;
 use crate::model::profile::{Profile, Role};
+use crate::model::seconds::of as seconds;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -39,11 +39,11 @@ pub struct Collective {
     /// As a share of the training thread's wall time.
     pub share: f64,
     /// The same with its interval.
-    pub interval: Interval,
+    pub interval: Share,
     /// The part in which the thread waits.
     pub wait_s: f64,
     /// As a share of the training thread's wall time.
-    pub wait_share: Interval,
+    pub wait_share: Share,
     /// The line; null where no Python frame was read.
     pub at: Option<At>,
     /// Which rank of the recording arrived last, and where it was, most time first.
@@ -100,9 +100,9 @@ fn collective(profile: &Profile, own: &ProcessCollectives, row: &CollectiveTime)
         issuer: row.moment.issuer.map(|issuer| issuer.name()),
         seconds: seconds(row.ns),
         share: row.share.value,
-        interval: interval(&row.share),
+        interval: row.share,
         wait_s: seconds(row.wait_ns),
-        wait_share: interval(&row.wait_share),
+        wait_share: row.wait_share,
         at: at(profile, row.at),
         late: row
             .late

@@ -1,9 +1,9 @@
 //! The part of the schema that is about torch.compile.
 
-use super::Interval;
-use super::build::{interval, seconds};
 use crate::analysis::compile::{BreakSite, CompiledFunction};
+use crate::analysis::intervals::Share;
 use crate::analysis::summary::ProcessSummary;
+use crate::model::seconds::of as seconds;
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ pub struct Compile {
     /// Time of compiling, the wait for compilers included: the phase `compile`.
     pub compile_s: f64,
     /// The same as a share of the thread's wall time.
-    pub compile_share: Interval,
+    pub compile_share: Share,
     /// The same by stage: `dynamo`, `aot_autograd`, `inductor`, `build`, `other`.
     pub stages_s: BTreeMap<&'static str, f64>,
     /// The part of `compile_s` of which the function is not known.
@@ -30,7 +30,7 @@ pub struct Compile {
     /// Time of compiled code.
     pub run_s: f64,
     /// The same as a share of the thread's wall time.
-    pub run_share: Interval,
+    pub run_share: Share,
     /// The part of `run_s` in backward of which the function is not known.
     pub backward_s: f64,
     /// Functions, those with the most time first.
@@ -53,7 +53,7 @@ pub struct Function {
     /// Time in which it was compiled.
     pub compile_s: f64,
     /// As a share of the thread's wall time.
-    pub compile_share: Interval,
+    pub compile_share: Share,
     /// Times that it, or a part of it behind a graph break, was seen being compiled: a lower bound.
     pub compilations: u32,
     /// Those of them that were not the first of their part.
@@ -61,7 +61,7 @@ pub struct Function {
     /// Time of its compiled code.
     pub run_s: f64,
     /// As a share of the thread's wall time.
-    pub run_share: Interval,
+    pub run_share: Share,
 }
 
 /// A graph break.
@@ -88,7 +88,7 @@ pub(super) fn compile(process: &ProcessSummary) -> Option<Compile> {
     Some(Compile {
         version: VERSION,
         compile_s: seconds(table.compile_ns),
-        compile_share: interval(&table.compile_share),
+        compile_share: table.compile_share,
         stages_s: table
             .stages
             .iter()
@@ -96,7 +96,7 @@ pub(super) fn compile(process: &ProcessSummary) -> Option<Compile> {
             .collect(),
         unknown_s: seconds(table.unknown_ns),
         run_s: seconds(table.run_ns),
-        run_share: interval(&table.run_share),
+        run_share: table.run_share,
         backward_s: seconds(table.backward_ns),
         functions: table.functions.iter().take(MOST).map(function).collect(),
         graph_breaks: table.graph_breaks.iter().take(MOST).map(broken).collect(),
@@ -110,11 +110,11 @@ fn function(function: &CompiledFunction) -> Function {
         file: (!function.file.is_empty()).then(|| function.file.clone()),
         line: (function.line > 0).then_some(function.line),
         compile_s: seconds(function.compile_ns),
-        compile_share: interval(&function.compile_share),
+        compile_share: function.compile_share,
         compilations: function.compilations,
         recompilations: function.recompilations,
         run_s: seconds(function.run_ns),
-        run_share: interval(&function.run_share),
+        run_share: function.run_share,
     }
 }
 

@@ -1,11 +1,11 @@
 //! The part of the schema that says what devices did while the host was where. What is not resolved is null.
 
-use super::build::seconds;
 use crate::analysis::Analysis;
 use crate::analysis::gpu_overlay::account::Part;
 use crate::analysis::gpu_overlay::{GpuIdle, Subject};
 use crate::model::ids::ProcessId;
 use crate::model::profile::{Profile, Role};
+use crate::model::seconds::of as seconds;
 use schemars::JsonSchema;
 use serde::Serialize;
 

@@ -1,12 +1,12 @@
 //! The part of the schema that is about waits and input.
 
-use super::Interval;
-use super::build::{interval, seconds};
 use crate::analysis::Analysis;
 use crate::analysis::input_queue::TaskTime;
+use crate::analysis::intervals::Share;
 use crate::analysis::stack_facts::Line;
 use crate::analysis::waits::{Holder, WaitTime};
 use crate::model::profile::Profile;
+use crate::model::seconds::of as seconds;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -38,7 +38,7 @@ pub struct Wait {
     /// As a share of the training thread's wall time.
     pub share: f64,
     /// The same with its interval.
-    pub interval: Interval,
+    pub interval: Share,
     /// The line; null where no Python frame was read.
     pub at: Option<At>,
     /// Whether the time is that of work which was queued on the GPU earlier, and not the line's own.
@@ -77,7 +77,7 @@ pub struct Workers {
     /// Workers that lived, on average over the waits.
     pub workers: f64,
     /// The share of their time in which they did not wait to be asked for a batch.
-    pub busy: Interval,
+    pub busy: Share,
     /// By task, as shares of their time.
     pub tasks: Vec<Task>,
 }
@@ -88,7 +88,7 @@ pub struct OwnInput {
     /// How long.
     pub seconds: f64,
     /// As a share of its wall time.
-    pub share: Interval,
+    pub share: Share,
     /// By task, as shares of its wall time.
     pub tasks: Vec<Task>,
 }
@@ -101,7 +101,7 @@ pub struct Task {
     /// How long, of all workers together.
     pub seconds: f64,
     /// Its share.
-    pub share: Interval,
+    pub share: Share,
     /// Lines, most time first.
     pub lines: Vec<TaskLine>,
 }
@@ -143,7 +143,7 @@ fn wait(profile: &Profile, row: &WaitTime) -> Wait {
         what: row.what.clone(),
         seconds: seconds(row.ns),
         share: row.share.value,
-        interval: interval(&row.share),
+        interval: row.share,
         at: at(profile, row.at),
         earlier_work: row.kind.is_for_earlier_work(),
         holders: row
@@ -171,12 +171,12 @@ pub(super) fn input(profile: &Profile, analysis: &Analysis) -> Option<Input> {
     let workers = waits.meanwhile.as_ref().map(|meanwhile| Workers {
         waited_s: seconds(meanwhile.waited_ns),
         workers: meanwhile.workers,
-        busy: interval(&meanwhile.busy),
+        busy: meanwhile.busy,
         tasks: tasks(&meanwhile.tasks),
     });
     let own = waits.inline.as_ref().map(|inline| OwnInput {
         seconds: seconds(inline.ns),
-        share: interval(&inline.share),
+        share: inline.share,
         tasks: tasks(&inline.tasks),
     });
     (workers.is_some() || own.is_some()).then_some(Input { workers, own })
@@ -186,7 +186,7 @@ fn task(profile: &Profile, time: &TaskTime) -> Task {
     Task {
         task: time.task.name(),
         seconds: seconds(time.ns),
-        share: interval(&time.share),
+        share: time.share,
         lines: time
             .lines
             .iter()
