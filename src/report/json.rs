@@ -6,12 +6,10 @@
 
 pub mod backward;
 mod build;
-pub mod collectives;
 pub mod compile;
 pub mod conditions;
 pub mod diff;
 pub mod energy;
-pub mod gpu_idle;
 pub mod lanes;
 pub mod modules;
 pub mod operators;
@@ -22,9 +20,13 @@ pub mod waits;
 pub use build::{render_json, report, schema};
 
 use crate::analysis::intervals::Share;
+use crate::report::tables::collectives::Collective;
 use crate::report::tables::functions::FunctionRow;
+use crate::report::tables::gpu_idle::{Idle, NoIdle};
 use crate::report::tables::modules::Module;
 use crate::report::tables::operators::Operator;
+use crate::report::tables::threads::Thread;
+use crate::report::tables::waits::Wait;
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -94,11 +96,11 @@ pub struct Report {
     /// Version of the rules that name waits, collectives and input.
     pub wait_rules: u32,
     /// What the training thread waited for, most time first.
-    pub waits: Vec<waits::Wait>,
+    pub waits: Vec<Wait>,
     /// What DataLoader workers did meanwhile, or the training thread itself without them; null without a DataLoader.
     pub input: Option<waits::Input>,
     /// Collectives of every rank.
-    pub collectives: Vec<collectives::Collective>,
+    pub collectives: Vec<Collective>,
     /// Python functions, those with the most own time first.
     pub functions: Vec<FunctionRow>,
     /// Python lines.
@@ -114,9 +116,9 @@ pub struct Report {
     /// Why there is none, or what is missing of all of them.
     pub gpus_missing: Vec<String>,
     /// Idle time of devices by where the host was.
-    pub gpu_idle: Vec<gpu_idle::Idle>,
+    pub gpu_idle: Vec<Idle>,
     /// Why there is none of a rank.
-    pub gpu_idle_missing: Vec<gpu_idle::NoIdle>,
+    pub gpu_idle_missing: Vec<NoIdle>,
     /// Energy of devices; null where none has a counter.
     pub energy: Option<energy::Energy>,
     /// What processes took of the host; null where that was not recorded.
@@ -186,25 +188,6 @@ pub struct Itwinai {
     pub computation: f64,
     /// The rest.
     pub other: f64,
-}
-
-/// A thread.
-#[derive(Clone, Debug, JsonSchema, Serialize)]
-pub struct Thread {
-    /// Its tid.
-    pub tid: i32,
-    /// Its name.
-    pub name: String,
-    /// What it is, for people.
-    pub role: &'static str,
-    /// Time sampled.
-    pub wall_s: f64,
-    /// CPU time.
-    pub cpu_s: f64,
-    /// What it did most.
-    pub main_activity: &'static str,
-    /// The share of its time that it did that.
-    pub main_share: f64,
 }
 
 /// Stop times.

@@ -36,8 +36,6 @@ pub enum Cut {
     End,
     /// Its beginning is cut off.
     Front,
-    /// It moves to a line of its own, after these words.
-    NextLine(&'static str),
 }
 
 /// Where a column is shown.

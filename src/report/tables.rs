@@ -1,9 +1,14 @@
 //! The tables of a report: a struct for a row, which is its JSON, and its columns, which are its text and CSV.
 
 pub mod backward;
+pub mod collectives;
+pub mod compile;
 pub mod functions;
+pub mod gpu_idle;
 pub mod modules;
 pub mod operators;
+pub mod threads;
+pub mod waits;
 
 use super::table::Sheet;
 use crate::analysis::Analysis;
@@ -50,6 +55,27 @@ pub const TABLES: &[(&str, Make)] = &[
     }),
     ("backward_modules", |p, a| {
         Sheet::new(backward::MODULES, &backward::modules(p, a, ALL))
+    }),
+    ("waits", |p, a| {
+        Sheet::new(waits::WAITS, &waits::waits(p, a, ALL))
+    }),
+    ("collectives", |p, a| {
+        Sheet::new(
+            collectives::COLLECTIVES,
+            &collectives::collectives(p, a, ALL),
+        )
+    }),
+    ("compiled", |_, a| {
+        Sheet::new(compile::FUNCTIONS, compile::functions(a))
+    }),
+    ("graph_breaks", |_, a| {
+        Sheet::new(compile::GRAPH_BREAKS, &compile::graph_breaks(a, ALL))
+    }),
+    ("gpu_idle", |p, a| {
+        Sheet::new(gpu_idle::GPU_IDLE, &gpu_idle::gpu_idle(p, a))
+    }),
+    ("threads", |p, a| {
+        Sheet::new(threads::THREADS, &threads::threads(p, a))
     }),
 ];
 

@@ -30,6 +30,7 @@ use crate::model::wait::WaitKind;
 use crate::report::command::shown_command;
 use format::{count, percent, printable, seconds};
 use std::fmt::Write;
+pub(crate) use tables::column as activity_word;
 
 /// How much to print.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -116,7 +117,7 @@ pub fn render_summary(profile: &Profile, analysis: &Analysis, options: TextOptio
             compile::compile(&mut out, process, options.rows);
             operators::operators(&mut out, profile, analysis, options.rows);
             functions::functions(&mut out, profile, analysis, options.rows);
-            functions::threads(&mut out, profile, process, options.rows);
+            functions::threads(&mut out, profile, analysis, options.rows);
         }
         None => nothing_sampled(&mut out, &profile.run),
     }

@@ -1,23 +1,20 @@
 //! Fills the schema from an analysis.
 
 use super::backward::backward;
-use super::collectives::collectives;
 use super::compile::compile;
 use super::conditions::conditions;
 use super::energy::energy;
-use super::gpu_idle::{gpu_idle, gpu_idle_missing};
 use super::lanes::{gpus, gpus_missing, host};
 use super::modules::{MOST as MOST_MODULES, forward};
 use super::operators::{MOST as MOST_OPERATORS, MOST_SITES, operators};
 use super::progress::progress;
 use super::verdict::verdict;
-use super::waits::{input, waits};
-use super::{Intervals, Itwinai, Process, Quality, Report, SCHEMA, StopTimes, Thread};
+use super::waits::{MOST as MOST_WAITS, input};
+use super::{Intervals, Itwinai, Process, Quality, Report, SCHEMA, StopTimes};
 use crate::analysis::Analysis;
 use crate::analysis::intervals::Share;
 use crate::analysis::quality::QualitySummary;
 use crate::analysis::summary::ProcessSummary;
-use crate::analysis::threads::ThreadSummary;
 use crate::model::category::{Activity, Phase, SummaryRow};
 use crate::model::profile::{Profile, Role};
 use crate::model::seconds::of as seconds;
@@ -71,28 +68,22 @@ pub fn report(profile: &Profile, analysis: &Analysis) -> Report {
         forward: forward(analysis),
         modules: tables::modules::modules(analysis, MOST_MODULES),
         backward: backward(profile, analysis),
-        compile: primary.and_then(compile),
+        compile: compile(analysis),
         progress: primary.and_then(|process| progress(profile, process)),
         conditions: primary.map(|process| conditions(profile, process)),
         wait_rules: WAIT_RULES_VERSION,
-        waits: waits(profile, analysis),
+        waits: tables::waits::waits(profile, analysis, MOST_WAITS),
         input: input(profile, analysis),
-        collectives: collectives(profile, analysis),
+        collectives: tables::collectives::collectives(profile, analysis, MOST),
         functions: functions::functions(profile, analysis, MOST),
         lines: functions::lines(profile, analysis, MOST),
         user_lines: functions::user_lines(profile, analysis, MOST),
         native_functions: functions::native(profile, analysis, MOST),
-        threads: primary.map_or(Vec::new(), |process| {
-            process
-                .threads
-                .iter()
-                .filter_map(|each| thread(profile, each))
-                .collect()
-        }),
+        threads: tables::threads::threads(profile, analysis),
         gpus: gpus(profile, analysis),
         gpus_missing: gpus_missing(&analysis.lanes),
-        gpu_idle: gpu_idle(profile, analysis),
-        gpu_idle_missing: gpu_idle_missing(profile, analysis),
+        gpu_idle: tables::gpu_idle::gpu_idle(profile, analysis),
+        gpu_idle_missing: tables::gpu_idle::gpu_idle_missing(profile, analysis),
         energy: energy(profile, analysis),
         host_use: host(profile, &analysis.lanes),
         quality: quality(&analysis.quality),
@@ -248,19 +239,6 @@ fn process(profile: &Profile, summary: &ProcessSummary) -> Process {
         },
         activities: shares(activity_shares),
     }
-}
-
-fn thread(profile: &Profile, summary: &ThreadSummary) -> Option<Thread> {
-    let info = profile.threads.get(summary.thread.index())?;
-    Some(Thread {
-        tid: info.tid,
-        name: info.name.clone(),
-        role: summary.role,
-        wall_s: seconds(summary.wall_ns),
-        cpu_s: seconds(summary.cpu_ns),
-        main_activity: summary.main_activity.name(),
-        main_share: summary.main_share,
-    })
 }
 
 fn quality(summary: &QualitySummary) -> Quality {

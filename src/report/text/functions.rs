@@ -1,16 +1,14 @@
 //! The training thread's functions and lines, and all threads.
 
-use super::format::{column_seconds, count, cut, printable};
 use super::line;
 use super::table::{body, table};
-use super::tables::column;
 use crate::analysis::Analysis;
-use crate::analysis::summary::ProcessSummary;
 use crate::model::profile::Profile;
 use crate::report::table::Column;
 use crate::report::tables::functions::{
     self as rows, FUNCTIONS, FunctionRow, LINES, NATIVE, USER_LINES,
 };
+use crate::report::tables::threads::{THREADS, threads as threads_of};
 
 /// Lines and functions, `rows` of each.
 pub(super) fn functions(out: &mut String, profile: &Profile, analysis: &Analysis, rows: usize) {
@@ -55,53 +53,11 @@ fn own(
     }
 }
 
-pub(super) fn threads(out: &mut String, profile: &Profile, process: &ProcessSummary, rows: usize) {
-    if process.threads.is_empty() {
-        return;
-    }
-    out.push_str("\nTHREADS\n");
-    line(
-        out,
-        &[format!(
-            "  {:<38}{:>9}{:>9}  {}",
-            "thread", "wall s", "cpu s", "mostly"
-        )],
-    );
-    for thread in process.threads.iter().take(rows) {
-        let Some(info) = profile.threads.get(thread.thread.index()) else {
-            continue;
-        };
-        let name = cut(
-            &format!("{} {} ({})", info.tid, printable(&info.name), thread.role),
-            38,
-        );
-        line(
-            out,
-            &[format!(
-                "  {name:<38}{:>9}{:>9}  {} {:.0} %",
-                column_seconds(thread.wall_ns),
-                column_seconds(thread.cpu_ns),
-                column(thread.main_activity),
-                thread.main_share * 100.0
-            )],
-        );
-    }
-    let left = process.threads.len().saturating_sub(rows);
-    if left > 0 {
-        let cpu_ns: u64 = process
-            .threads
-            .iter()
-            .skip(rows)
-            .map(|thread| thread.cpu_ns)
-            .sum();
-        line(
-            out,
-            &[format!(
-                "  {:<38}{:>9}{:>9}",
-                format!("{} more", count(left as u64)),
-                "",
-                column_seconds(cpu_ns)
-            )],
-        );
+/// All threads of the process.
+pub(super) fn threads(out: &mut String, profile: &Profile, analysis: &Analysis, rows: usize) {
+    let found = threads_of(profile, analysis);
+    if !found.is_empty() {
+        out.push_str("\nTHREADS\n");
+        table(out, THREADS, &found, rows);
     }
 }

@@ -59,7 +59,7 @@ impl<R> TextTable<R> {
         line(out, &[text]);
     }
 
-    /// A row, in one line; in two where a text moves to a line of its own.
+    /// A row.
     pub(super) fn row(&self, out: &mut String, row: &R) {
         let mut cells: Vec<String> = self
             .columns
@@ -67,24 +67,15 @@ impl<R> TextTable<R> {
             .map(|column| cell(column.kind, &(column.value)(row)))
             .collect();
         self.shorten(&mut cells);
-        let (mut text, mut next) = (String::new(), None);
-        for (column, cell) in self.columns.iter().zip(&cells) {
-            match column.cut {
-                Cut::NextLine(before) => next = Some((before, cell)),
-                _ => push(&mut text, column, cell),
-            }
+        line(out, &[cut(&self.joined(&cells), WIDTH)]);
+    }
+
+    fn joined(&self, cells: &[String]) -> String {
+        let mut text = String::new();
+        for (column, cell) in self.columns.iter().zip(cells) {
+            push(&mut text, column, cell);
         }
-        match next {
-            Some((_, cell)) if text.chars().count() + 2 + cell.chars().count() <= WIDTH => {
-                line(out, &[text, "  ".to_owned(), cell.clone()]);
-            }
-            Some((before, cell)) => {
-                line(out, &[cut(&text, WIDTH)]);
-                let indent = self.indent() + 2;
-                line(out, &[cut(&format!("{:indent$}{before}{cell}", ""), WIDTH)]);
-            }
-            None => line(out, &[cut(&text, WIDTH)]),
-        }
+        text
     }
 
     /// How many more rows there are, and what they add up to; nothing for none.
@@ -102,32 +93,21 @@ impl<R> TextTable<R> {
         self.more_with(out, left, vec![String::new(); self.columns.len()]);
     }
 
-    fn more_with(&self, out: &mut String, left: usize, sums: Vec<String>) {
-        if left == 0 {
-            return;
+    fn more_with(&self, out: &mut String, left: usize, mut cells: Vec<String>) {
+        let is_text = |column: &&'static Column<R>| matches!(column.kind, Kind::Text | Kind::Place);
+        let first = self.columns.iter().position(is_text);
+        if let Some(cell) = first.and_then(|at| cells.get_mut(at)) {
+            *cell = format!("… {} more", count(left as u64));
         }
-        let mut more = Some(format!("… {} more", count(left as u64)));
-        let mut text = String::new();
-        for (column, sum) in self.columns.iter().zip(sums) {
-            let cell = match column.kind {
-                Kind::Text | Kind::Place => more.take().unwrap_or_default(),
-                _ => sum,
-            };
-            push(&mut text, column, &cell);
+        if left > 0 {
+            line(out, &[self.joined(&cells)]);
         }
-        line(out, &[text]);
     }
 
     /// Cuts texts of a line that is too long, the last first.
     fn shorten(&self, cells: &mut [String]) {
-        let is_inline = |column: &Column<R>| !matches!(column.cut, Cut::NextLine(_));
-        let mut whole = String::new();
-        for (column, cell) in self.columns.iter().zip(cells.iter()) {
-            if is_inline(column) {
-                push(&mut whole, column, cell);
-            }
-        }
-        let mut over = whole.chars().count().saturating_sub(WIDTH);
+        let length = self.joined(cells).chars().count();
+        let mut over = length.saturating_sub(WIDTH);
         for (column, cell) in self.columns.iter().zip(cells).rev() {
             let length = cell.chars().count();
             let kept = length.saturating_sub(over).max(SHORTEST).min(length);
@@ -138,16 +118,6 @@ impl<R> TextTable<R> {
             };
             over = over.saturating_sub(length - kept);
         }
-    }
-
-    /// Where the first text that takes what is left begins.
-    fn indent(&self) -> usize {
-        let mut text = String::new();
-        let numbers = self.columns.iter();
-        for column in numbers.take_while(|column| column.width > 0) {
-            push(&mut text, column, "");
-        }
-        text.chars().count() + 1
     }
 }
 
