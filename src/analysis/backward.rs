@@ -17,7 +17,10 @@ use crate::model::compile::CompileMark;
 use crate::model::ids::{FunctionId, NnModuleId, StackId};
 use crate::model::operator::OperatorMark;
 use crate::model::profile::{Function, Profile, ProfileFrame, ProfileSample};
+use crate::model::seconds;
 use rustc_hash::FxHashMap;
+use schemars::JsonSchema;
+use serde::Serialize;
 use std::cmp::Reverse;
 
 /// Time of one kind of node.
@@ -59,12 +62,14 @@ pub struct BackwardLine {
     pub share: Share,
 }
 
-/// Forward that was computed again, by the class of its innermost module.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Forward that was computed again.
+#[derive(Clone, Debug, JsonSchema, PartialEq, Eq, Serialize)]
 pub struct RecomputeTime {
-    /// The class; `None` where no module was called or read.
+    /// The class of the innermost module; null where none was called or read.
     pub class: Option<String>,
     /// The time.
+    #[serde(rename = "self_s", serialize_with = "seconds::serialize")]
+    #[schemars(with = "f64")]
     pub ns: u64,
 }
 

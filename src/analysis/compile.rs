@@ -16,30 +16,41 @@ use crate::model::compile::{CompileMark, CompileStage, GraphBreak, Subject};
 use crate::model::ids::StackId;
 use crate::model::operator::OperatorMark;
 use crate::model::profile::{Function, Profile, ProfileFrame, ProfileSample};
+use crate::model::seconds;
 use rustc_hash::{FxHashMap, FxHashSet};
+use schemars::JsonSchema;
+use serde::{Serialize, Serializer};
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 /// A function that was compiled, or whose compiled code ran.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, JsonSchema, PartialEq, Serialize)]
 pub struct CompiledFunction {
     /// Its name; the class of an `nn.Module` that was compiled as a whole.
     pub name: String,
-    /// Its file; empty where only the class of a module is known.
+    /// Its file; null where only the class of a module is known.
+    #[serde(serialize_with = "null_if_empty")]
+    #[schemars(with = "Option<String>")]
     pub file: String,
-    /// Its first line; 0 where only the rest of it behind a graph break was seen.
+    /// Its first line; null where only the rest of it behind a graph break was seen.
+    #[serde(serialize_with = "null_if_zero")]
+    #[schemars(with = "Option<u32>")]
     pub line: u32,
     /// Time in which it, or a part of it behind a graph break, was compiled.
+    #[serde(rename = "compile_s", serialize_with = "seconds::serialize")]
+    #[schemars(with = "f64")]
     pub compile_ns: u64,
-    /// `compile_ns` as a share of the thread's wall time.
+    /// As a share of the thread's wall time.
     pub compile_share: Share,
-    /// Times that it, or a part of it, was seen being compiled: a lower bound.
+    /// Times that it, or a part of it behind a graph break, was seen being compiled: a lower bound.
     pub compilations: u32,
-    /// The part of `compilations` that was not the first one seen of its part.
+    /// Those of them that were not the first of their part.
     pub recompilations: u32,
     /// Time of its compiled code.
+    #[serde(rename = "run_s", serialize_with = "seconds::serialize")]
+    #[schemars(with = "f64")]
     pub run_ns: u64,
-    /// `run_ns` as a share of the thread's wall time.
+    /// As a share of the thread's wall time.
     pub run_share: Share,
 }
 
@@ -50,6 +61,15 @@ pub struct BreakSite {
     pub file: String,
     /// Line and function.
     pub at: GraphBreak,
+}
+
+fn null_if_empty<S: Serializer>(text: &str, serializer: S) -> Result<S::Ok, S::Error> {
+    (!text.is_empty()).then_some(text).serialize(serializer)
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde hands it over so")]
+fn null_if_zero<S: Serializer>(number: &u32, serializer: S) -> Result<S::Ok, S::Error> {
+    (*number > 0).then_some(number).serialize(serializer)
 }
 
 /// What torch.compile did on a training thread.

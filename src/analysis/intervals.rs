@@ -8,16 +8,20 @@
 //! number of ticks; the interval is Wilson's (1927) for that number, with Student's t in place of z, since the variance
 //! is an estimate. Ticks of threads that were known not to have run count as samples: the kernel vouches for them.
 
-/// A share of time, with its 95 % interval.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+use schemars::JsonSchema;
+use serde::Serialize;
+
+/// A share of time, 0 to 1, with its interval.
+#[derive(Clone, Copy, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub struct Share {
-    /// 0 to 1.
+    /// The share.
+    #[serde(rename = "share")]
     pub value: f64,
-    /// Lower end of the interval.
+    /// Lower end of the 95 % interval.
     pub low: f64,
-    /// Upper end of the interval.
+    /// Upper end.
     pub high: f64,
-    /// Ticks in which it was seen.
+    /// Ticks in which it was seen; below 30 the share should not be quoted.
     pub samples: u64,
 }
 

@@ -153,6 +153,11 @@ impl ProcessSummary {
         Some(module.total_ns.saturating_sub(evaluated) as f64 / progress.steps as f64)
     }
 
+    /// A time as a share of the training thread's wall time.
+    pub fn part(&self, ns: u64) -> f64 {
+        ns as f64 / self.wall_ns.max(1) as f64
+    }
+
     /// Time of a row, ns.
     pub fn row_ns(&self, row: SummaryRow) -> u64 {
         self.rows

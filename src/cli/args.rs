@@ -213,6 +213,9 @@ pub(crate) struct ReportArguments {
     /// Print JSON, by the schema in docs/schema
     #[arg(long)]
     pub(crate) json: bool,
+    /// Print one table as CSV: functions, operators, modules, waits, …; all of its rows
+    #[arg(long, value_name = "TABLE", conflicts_with_all = ["json", "itwinai", "full", "top", "by"])]
+    pub(crate) csv: Option<String>,
     /// Print computation versus other as itwinai defines them
     #[arg(long)]
     pub(crate) itwinai: bool,

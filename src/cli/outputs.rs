@@ -12,12 +12,14 @@ use crate::native::shorten::shorten;
 use crate::recording::reader::Recording;
 use crate::recording::text::{InspectOptions, render_text};
 use crate::recording::writer::RecordingWriter;
+use crate::report::csv;
 use crate::report::flamegraph;
 use crate::report::folded::{self, Count, FoldedOptions};
 use crate::report::json::render_json;
 use crate::report::lanes_csv;
 use crate::report::perfetto;
 use crate::report::speedscope::{self, SpeedscopeOptions};
+use crate::report::tables::Make;
 use crate::report::text::{TextOptions, render_summary};
 use crate::report::view::{Idle, ViewOptions};
 use crate::resolve::{self, Names};
@@ -133,6 +135,11 @@ pub(crate) fn json(profile: &Profile, out: &mut dyn Write) -> Result<()> {
 /// Writes the summary for people.
 pub(crate) fn summary(profile: &Profile, options: TextOptions, out: &mut dyn Write) -> Result<()> {
     Ok(out.write_all(render_summary(profile, &analyze(profile), options).as_bytes())?)
+}
+
+/// Writes a table as CSV.
+pub(crate) fn table(profile: &Profile, make: Make, out: &mut dyn Write) -> Result<()> {
+    Ok(out.write_all(csv::render(&make(profile, &analyze(profile))).as_bytes())?)
 }
 
 /// Writes what a recording holds.

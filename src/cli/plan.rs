@@ -14,6 +14,7 @@ use crate::gpu::select::GpuChoice;
 use crate::model::region::Region;
 use crate::os::redaction::Redaction;
 use crate::report::flamegraph::Colours;
+use crate::report::tables::{self, Make};
 use crate::report::text::{self, Detail, TextOptions};
 use crate::report::view::By;
 use crate::sampling::session::{SEGMENT, SessionOptions};
@@ -124,6 +125,8 @@ pub(crate) struct ReportPlan {
     pub(crate) file: PathBuf,
     pub(crate) regions: Vec<Region>,
     pub(crate) json: bool,
+    /// A table, printed alone as CSV.
+    pub(crate) csv: Option<Make>,
     /// What of the text is printed.
     pub(crate) text: TextOptions,
     /// `None`: the whole recording.
@@ -164,6 +167,7 @@ impl Plan {
                 regions: regions::parse(&arguments.regions.region)?,
                 file: arguments.file,
                 json: arguments.json,
+                csv: arguments.csv.as_deref().map(table).transpose()?,
                 text: TextOptions {
                     // A number of rows is asked for by who wants the tables.
                     detail: match arguments.full || arguments.top.is_some() {
@@ -261,6 +265,17 @@ impl Target {
             )),
         }
     }
+}
+
+/// A table by its name.
+fn table(name: &str) -> Result<Make, Failure> {
+    tables::named(name).ok_or_else(|| {
+        let names: Vec<&str> = tables::TABLES.iter().map(|(name, _)| *name).collect();
+        Failure::usage(
+            format!("no table is called `{name}`"),
+            format!("these are: {}", names.join(", ")),
+        )
+    })
 }
 
 /// `--no-redact`.

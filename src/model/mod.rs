@@ -25,6 +25,7 @@ pub mod region;
 pub mod registers;
 pub mod run;
 pub mod sample;
+pub mod seconds;
 pub mod segment;
 pub mod stack_table;
 pub mod tables;

@@ -6,12 +6,10 @@
 
 pub mod backward;
 mod build;
-pub mod collectives;
 pub mod compile;
 pub mod conditions;
 pub mod diff;
 pub mod energy;
-pub mod gpu_idle;
 pub mod lanes;
 pub mod modules;
 pub mod operators;
@@ -21,6 +19,14 @@ pub mod waits;
 
 pub use build::{render_json, report, schema};
 
+use crate::analysis::intervals::Share;
+use crate::report::tables::collectives::Collective;
+use crate::report::tables::functions::FunctionRow;
+use crate::report::tables::gpu_idle::{Idle, NoIdle};
+use crate::report::tables::modules::Module;
+use crate::report::tables::operators::Operator;
+use crate::report::tables::threads::Thread;
+use crate::report::tables::waits::Wait;
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -74,11 +80,11 @@ pub struct Report {
     /// Operators; null where none was seen.
     pub operators: Option<operators::Operators>,
     /// Operators, those with the most own time first.
-    pub ops: Vec<operators::Operator>,
+    pub ops: Vec<Operator>,
     /// Forward passes; null where there was none.
     pub forward: Option<modules::Forward>,
     /// `nn.Module`s of forward passes, each before those below it.
-    pub modules: Vec<modules::Module>,
+    pub modules: Vec<Module>,
     /// Backward; null where there was none.
     pub backward: Option<backward::Backward>,
     /// torch.compile; null where nothing of it was seen.
@@ -90,11 +96,11 @@ pub struct Report {
     /// Version of the rules that name waits, collectives and input.
     pub wait_rules: u32,
     /// What the training thread waited for, most time first.
-    pub waits: Vec<waits::Wait>,
+    pub waits: Vec<Wait>,
     /// What DataLoader workers did meanwhile, or the training thread itself without them; null without a DataLoader.
     pub input: Option<waits::Input>,
     /// Collectives of every rank.
-    pub collectives: Vec<collectives::Collective>,
+    pub collectives: Vec<Collective>,
     /// Python functions, those with the most own time first.
     pub functions: Vec<FunctionRow>,
     /// Python lines.
@@ -110,9 +116,9 @@ pub struct Report {
     /// Why there is none, or what is missing of all of them.
     pub gpus_missing: Vec<String>,
     /// Idle time of devices by where the host was.
-    pub gpu_idle: Vec<gpu_idle::Idle>,
+    pub gpu_idle: Vec<Idle>,
     /// Why there is none of a rank.
-    pub gpu_idle_missing: Vec<gpu_idle::NoIdle>,
+    pub gpu_idle_missing: Vec<NoIdle>,
     /// Energy of devices; null where none has a counter.
     pub energy: Option<energy::Energy>,
     /// What processes took of the host; null where that was not recorded.
@@ -164,28 +170,15 @@ pub struct Process {
     pub activities: BTreeMap<&'static str, f64>,
 }
 
-/// A share's interval.
-#[derive(Clone, Copy, Debug, JsonSchema, Serialize)]
-pub struct Interval {
-    /// The share.
-    pub share: f64,
-    /// Lower end of the 95 % interval.
-    pub low: f64,
-    /// Upper end.
-    pub high: f64,
-    /// Ticks in which it was seen; below 30 the share should not be quoted.
-    pub samples: u64,
-}
-
 /// Intervals of all shares.
 #[derive(Clone, Debug, Default, JsonSchema, Serialize)]
 pub struct Intervals {
     /// By row.
-    pub summary: BTreeMap<&'static str, Interval>,
+    pub summary: BTreeMap<&'static str, Share>,
     /// By phase.
-    pub phases: BTreeMap<String, Interval>,
+    pub phases: BTreeMap<String, Share>,
     /// By activity.
-    pub activities: BTreeMap<&'static str, Interval>,
+    pub activities: BTreeMap<&'static str, Share>,
 }
 
 /// Computation versus other.
@@ -195,43 +188,6 @@ pub struct Itwinai {
     pub computation: f64,
     /// The rest.
     pub other: f64,
-}
-
-/// A function or line.
-#[derive(Clone, Debug, JsonSchema, Serialize)]
-pub struct FunctionRow {
-    /// Its name.
-    pub name: String,
-    /// Its file, or a native function's module.
-    pub file: String,
-    /// The line; a function's first; null for native functions.
-    pub line: Option<u32>,
-    /// Own time.
-    pub self_s: f64,
-    /// The same as a share of the training thread's wall time; of lines only.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub self_share: Option<Interval>,
-    /// Time on the stack.
-    pub total_s: f64,
-}
-
-/// A thread.
-#[derive(Clone, Debug, JsonSchema, Serialize)]
-pub struct Thread {
-    /// Its tid.
-    pub tid: i32,
-    /// Its name.
-    pub name: String,
-    /// What it is, for people.
-    pub role: &'static str,
-    /// Time sampled.
-    pub wall_s: f64,
-    /// CPU time.
-    pub cpu_s: f64,
-    /// What it did most.
-    pub main_activity: &'static str,
-    /// The share of its time that it did that.
-    pub main_share: f64,
 }
 
 /// Stop times.

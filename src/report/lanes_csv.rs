@@ -3,6 +3,7 @@
 //! Columns: `start_s`, `end_s` (since the start of the recording; equal where the value was read at one moment), `gpu` (its
 //! number), `uuid`, `pid`, `process`, `lane`, `unit`, `value`, `missing` (why there is no value). Shares are 0 to 1.
 
+use super::csv::field;
 use crate::analysis::lanes::natural;
 use crate::model::lane::{LaneKind, LaneUnit, throttle_names};
 use crate::model::profile::Profile;
@@ -95,29 +96,12 @@ fn value(kind: LaneKind, value: u64) -> String {
     }
 }
 
-/// A text as a field: control characters taken out, quoted where it has to be. One that a spreadsheet would take for a
-/// formula is quoted with an apostrophe before it.
-fn field(text: &str) -> String {
-    let mut text: String = text.chars().filter(|c| !c.is_control()).collect();
-    if text.starts_with(['=', '+', '-', '@']) {
-        text.insert(0, '\'');
-    }
-    if text.contains(['"', ',', ';']) {
-        format!("\"{}\"", text.replace('"', "\"\""))
-    } else {
-        text
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn texts_stay_in_their_field() {
-        assert_eq!(field("GPU-8d2c"), "GPU-8d2c");
-        assert_eq!(field("a,b\n\"c\""), "\"a,b\"\"c\"\"\"");
-        assert_eq!(field("=1+1"), "'=1+1");
+    fn values_are_in_their_units() {
         assert_eq!(value(LaneKind::Throttle, 0x21), "idle;thermal by software");
         assert_eq!(value(LaneKind::Power, 262_500), "262.5");
     }

@@ -3,6 +3,7 @@
 //! [`view`] decides what of a profile is drawn; flamegraph, speedscope and folded draw the same view.
 
 pub mod command;
+pub mod csv;
 pub mod diff_folded;
 pub mod dump;
 pub mod flamegraph;
@@ -13,6 +14,8 @@ pub mod naming;
 pub mod part;
 pub mod perfetto;
 pub mod speedscope;
+pub mod table;
+pub mod tables;
 pub mod view;
 
 pub mod json;

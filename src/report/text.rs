@@ -16,6 +16,7 @@ mod operators;
 mod processes;
 mod progress;
 mod sampler;
+mod table;
 mod tables;
 mod verdict;
 mod waits;
@@ -29,6 +30,7 @@ use crate::model::wait::WaitKind;
 use crate::report::command::shown_command;
 use format::{count, percent, printable, seconds};
 use std::fmt::Write;
+pub(crate) use tables::column as activity_word;
 
 /// How much to print.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -110,12 +112,12 @@ pub fn render_summary(profile: &Profile, analysis: &Analysis, options: TextOptio
             tables::matrix(&mut out, profile, process);
             waits::waits(&mut out, profile, analysis, options.rows);
             collectives::collectives(&mut out, profile, analysis, options.rows);
-            modules::modules(&mut out, process, options.rows.saturating_mul(2));
-            backward::backward(&mut out, profile, process, options.rows);
+            modules::modules(&mut out, analysis, options.rows.saturating_mul(2));
+            backward::backward(&mut out, profile, analysis, options.rows);
             compile::compile(&mut out, process, options.rows);
-            operators::operators(&mut out, profile, process, options.rows);
-            functions::functions(&mut out, profile, process, options.rows);
-            functions::threads(&mut out, profile, process, options.rows);
+            operators::operators(&mut out, profile, analysis, options.rows);
+            functions::functions(&mut out, profile, analysis, options.rows);
+            functions::threads(&mut out, profile, analysis, options.rows);
         }
         None => nothing_sampled(&mut out, &profile.run),
     }
@@ -139,12 +141,12 @@ fn alone(out: &mut String, profile: &Profile, analysis: &Analysis, by: By) {
     if let Some(process) = analysis.primary() {
         match by {
             By::Operator => {
-                operators::operators(out, profile, process, ALL);
-                backward::backward(out, profile, process, ALL);
+                operators::operators(out, profile, analysis, ALL);
+                backward::backward(out, profile, analysis, ALL);
             }
             By::Module => {
-                modules::modules(out, process, ALL);
-                backward::backward(out, profile, process, ALL);
+                modules::modules(out, analysis, ALL);
+                backward::backward(out, profile, analysis, ALL);
             }
             By::Phase => {
                 tables::matrix(out, profile, process);
@@ -154,7 +156,7 @@ fn alone(out: &mut String, profile: &Profile, analysis: &Analysis, by: By) {
                 progress::progress(out, profile, process);
                 progress::steps(out, profile, process);
             }
-            By::Line => functions::functions(out, profile, process, ALL),
+            By::Line => functions::functions(out, profile, analysis, ALL),
             By::Wait => {
                 waits::waits(out, profile, analysis, ALL);
                 collectives::collectives(out, profile, analysis, ALL);

@@ -19,10 +19,10 @@ pub(crate) fn run(plan: &ReportPlan) -> Result<ExitCode, Failure> {
         profile.run.notes.push(note);
     }
     let mut text = Vec::new();
-    if plan.json {
-        outputs::json(&profile, &mut text)?;
-    } else {
-        outputs::summary(&profile, plan.text, &mut text)?;
+    match plan.csv {
+        Some(table) => outputs::table(&profile, table, &mut text)?,
+        None if plan.json => outputs::json(&profile, &mut text)?,
+        None => outputs::summary(&profile, plan.text, &mut text)?,
     }
     messages::data(|out| out.write_all(&text))?;
     Ok(ExitCode::SUCCESS)

@@ -1,40 +1,31 @@
 //! Fills the schema from an analysis.
 
 use super::backward::backward;
-use super::collectives::collectives;
 use super::compile::compile;
 use super::conditions::conditions;
 use super::energy::energy;
-use super::gpu_idle::{gpu_idle, gpu_idle_missing};
 use super::lanes::{gpus, gpus_missing, host};
-use super::modules::{forward, modules};
-use super::operators::{operators, ops};
+use super::modules::{MOST as MOST_MODULES, forward};
+use super::operators::{MOST as MOST_OPERATORS, MOST_SITES, operators};
 use super::progress::progress;
 use super::verdict::verdict;
-use super::waits::{input, waits};
-use super::{
-    FunctionRow, Interval, Intervals, Itwinai, Process, Quality, Report, SCHEMA, StopTimes, Thread,
-};
+use super::waits::{MOST as MOST_WAITS, input};
+use super::{Intervals, Itwinai, Process, Quality, Report, SCHEMA, StopTimes};
 use crate::analysis::Analysis;
-use crate::analysis::functions::{FunctionTime, LineTime};
 use crate::analysis::intervals::Share;
 use crate::analysis::quality::QualitySummary;
 use crate::analysis::summary::ProcessSummary;
-use crate::analysis::threads::ThreadSummary;
 use crate::model::category::{Activity, Phase, SummaryRow};
-use crate::model::ids::FunctionId;
-use crate::model::profile::{Function, Profile, Role};
+use crate::model::profile::{Profile, Role};
+use crate::model::seconds::of as seconds;
 use crate::model::text::printable_json;
+use crate::report::tables::{self, functions};
 use crate::torch::rules::RULES_VERSION;
 use crate::torch::rules::waits::WAIT_RULES_VERSION;
 use std::collections::BTreeMap;
 
 /// Functions and lines that are listed.
 const MOST: usize = 100;
-
-pub(super) fn seconds(ns: u64) -> f64 {
-    ns as f64 / 1e9
-}
 
 /// The report of a profile.
 pub fn report(profile: &Profile, analysis: &Analysis) -> Report {
@@ -73,52 +64,26 @@ pub fn report(profile: &Profile, analysis: &Analysis) -> Report {
             .unwrap_or_default(),
         itwinai: primary.map(itwinai).unwrap_or_default(),
         operators: primary.and_then(operators),
-        ops: primary.map_or(Vec::new(), |process| ops(profile, process)),
-        forward: primary.and_then(forward),
-        modules: primary.map_or(Vec::new(), modules),
-        backward: primary.and_then(|process| backward(profile, process)),
-        compile: primary.and_then(compile),
+        ops: tables::operators::operators(profile, analysis, MOST_OPERATORS, MOST_SITES),
+        forward: forward(analysis),
+        modules: tables::modules::modules(analysis, MOST_MODULES),
+        backward: backward(profile, analysis),
+        compile: compile(analysis),
         progress: primary.and_then(|process| progress(profile, process)),
         conditions: primary.map(|process| conditions(profile, process)),
         wait_rules: WAIT_RULES_VERSION,
-        waits: waits(profile, analysis),
+        waits: tables::waits::waits(profile, analysis, MOST_WAITS),
         input: input(profile, analysis),
-        collectives: collectives(profile, analysis),
-        functions: primary.map_or(Vec::new(), |process| {
-            process
-                .hot
-                .python
-                .iter()
-                .take(MOST)
-                .filter_map(|time| function_row(profile, time))
-                .collect()
-        }),
-        lines: primary.map_or(Vec::new(), |process| {
-            lines(profile, &process.hot.lines, &process.line_shares)
-        }),
-        user_lines: primary.map_or(Vec::new(), |process| {
-            lines(profile, &process.user_lines, &process.user_line_shares)
-        }),
-        native_functions: primary.map_or(Vec::new(), |process| {
-            process
-                .hot
-                .native
-                .iter()
-                .take(MOST)
-                .filter_map(|time| function_row(profile, time))
-                .collect()
-        }),
-        threads: primary.map_or(Vec::new(), |process| {
-            process
-                .threads
-                .iter()
-                .filter_map(|each| thread(profile, each))
-                .collect()
-        }),
+        collectives: tables::collectives::collectives(profile, analysis, MOST),
+        functions: functions::functions(profile, analysis, MOST),
+        lines: functions::lines(profile, analysis, MOST),
+        user_lines: functions::user_lines(profile, analysis, MOST),
+        native_functions: functions::native(profile, analysis, MOST),
+        threads: tables::threads::threads(profile, analysis),
         gpus: gpus(profile, analysis),
         gpus_missing: gpus_missing(&analysis.lanes),
-        gpu_idle: gpu_idle(profile, analysis),
-        gpu_idle_missing: gpu_idle_missing(profile, analysis),
+        gpu_idle: tables::gpu_idle::gpu_idle(profile, analysis),
+        gpu_idle_missing: tables::gpu_idle::gpu_idle_missing(profile, analysis),
         energy: energy(profile, analysis),
         host_use: host(profile, &analysis.lanes),
         quality: quality(&analysis.quality),
@@ -172,28 +137,19 @@ fn activity_shares(process: &ProcessSummary) -> BTreeMap<&'static str, f64> {
         .collect()
 }
 
-pub(super) fn interval(share: &Share) -> Interval {
-    Interval {
-        share: share.value,
-        low: share.low,
-        high: share.high,
-        samples: share.samples,
-    }
-}
-
 fn intervals(profile: &Profile, process: &ProcessSummary) -> Intervals {
     let rows = process
         .rows
         .iter()
-        .map(|(row, _, share): &(SummaryRow, u64, Share)| (row.name(), interval(share)));
+        .map(|(row, _, share): &(SummaryRow, u64, Share)| (row.name(), *share));
     let phases = process.phases.iter().map(|(phase, share)| {
         let name = profile.phase_name(*phase).to_owned();
-        (name, interval(share))
+        (name, *share)
     });
     let activities = process
         .activities
         .iter()
-        .map(|(activity, share)| (activity.name(), interval(share)));
+        .map(|(activity, share)| (activity.name(), *share));
     Intervals {
         summary: rows.collect(),
         phases: phases.collect(),
@@ -283,55 +239,6 @@ fn process(profile: &Profile, summary: &ProcessSummary) -> Process {
         },
         activities: shares(activity_shares),
     }
-}
-
-fn named(profile: &Profile, id: FunctionId) -> Option<&Function> {
-    profile.functions.get(id.index())
-}
-
-fn function_row(profile: &Profile, time: &FunctionTime) -> Option<FunctionRow> {
-    let function = named(profile, time.function)?;
-    Some(FunctionRow {
-        name: function.name.clone(),
-        file: function.file.clone(),
-        line: function.is_python.then_some(function.first_line),
-        self_s: seconds(time.self_ns),
-        self_share: None,
-        total_s: seconds(time.total_ns),
-    })
-}
-
-fn lines(profile: &Profile, times: &[LineTime], shares: &[Share]) -> Vec<FunctionRow> {
-    let row = |(time, share): (&LineTime, &Share)| {
-        let function = named(profile, time.function)?;
-        Some(FunctionRow {
-            name: function.name.clone(),
-            file: function.file.clone(),
-            line: Some(time.line),
-            self_s: seconds(time.self_ns),
-            self_share: Some(interval(share)),
-            total_s: seconds(time.total_ns),
-        })
-    };
-    times
-        .iter()
-        .take(MOST)
-        .zip(shares)
-        .filter_map(row)
-        .collect()
-}
-
-fn thread(profile: &Profile, summary: &ThreadSummary) -> Option<Thread> {
-    let info = profile.threads.get(summary.thread.index())?;
-    Some(Thread {
-        tid: info.tid,
-        name: info.name.clone(),
-        role: summary.role,
-        wall_s: seconds(summary.wall_ns),
-        cpu_s: seconds(summary.cpu_ns),
-        main_activity: summary.main_activity.name(),
-        main_share: summary.main_share,
-    })
 }
 
 fn quality(summary: &QualitySummary) -> Quality {

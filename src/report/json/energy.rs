@@ -1,11 +1,11 @@
 //! The part of the schema on energy. All of it is an estimate, and the device's, whoever used it.
 
-use super::build::seconds;
-use super::gpu_idle::{Bounds, who};
 use crate::analysis::Analysis;
 use crate::analysis::energy::curve::Joules;
 use crate::analysis::energy::{DeviceEnergy, RankEnergy};
 use crate::model::profile::Profile;
+use crate::model::seconds::of as seconds;
+use crate::report::tables::gpu_idle::{Bounds, who};
 use schemars::JsonSchema;
 use serde::Serialize;
 

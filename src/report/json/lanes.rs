@@ -1,10 +1,10 @@
 //! The part of the schema that says what devices and the host did. What was not measured is null.
 
-use super::build::seconds;
 use crate::analysis::Analysis;
 use crate::analysis::lanes::{Device, Figure, HostProcess, LaneSummary};
 use crate::model::lane::{LaneKind, throttle_names};
 use crate::model::profile::{Profile, Role};
+use crate::model::seconds::of as seconds;
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeMap;

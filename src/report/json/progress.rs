@@ -1,10 +1,10 @@
 //! The part of the schema that is about steps, epochs and throughput.
 
-use super::Interval;
-use super::build::{interval, seconds};
+use crate::analysis::intervals::Share;
 use crate::analysis::progress::{Progress as Analysed, SlowStep, StepTimes, StepUnit};
 use crate::analysis::summary::ProcessSummary;
 use crate::model::profile::Profile;
+use crate::model::seconds::of as seconds;
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -52,7 +52,7 @@ pub struct Progress {
     /// Wall time of the training thread in a step, by phase.
     pub phases: BTreeMap<String, PhaseMs>,
     /// Share of the steps' time in collectives that lie in other phases than `communication`.
-    pub collectives_elsewhere: Interval,
+    pub collectives_elsewhere: Share,
     /// Steps that took much longer than others.
     pub slow: Vec<Slow>,
 }
@@ -108,7 +108,7 @@ pub struct PhaseMs {
     /// Milliseconds per step.
     pub ms: f64,
     /// Share of the steps' time.
-    pub share: Interval,
+    pub share: Share,
 }
 
 /// A step that took much longer than others.
@@ -158,7 +158,7 @@ pub(super) fn progress(profile: &Profile, process: &ProcessSummary) -> Option<Pr
         },
         evaluation: evaluation(analysed),
         phases: phases(profile, analysed),
-        collectives_elsewhere: interval(&analysed.collectives_elsewhere),
+        collectives_elsewhere: analysed.collectives_elsewhere,
         slow: analysed
             .slow
             .iter()
@@ -197,7 +197,7 @@ fn phases(profile: &Profile, analysed: &Analysed) -> BTreeMap<String, PhaseMs> {
     let phases = analysed.phases.iter().map(|phase| {
         let row = PhaseMs {
             ms: phase.per_step_ns / 1e6,
-            share: interval(&phase.share),
+            share: phase.share,
         };
         (profile.phase_name(phase.phase).to_owned(), row)
     });

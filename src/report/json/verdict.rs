@@ -1,11 +1,11 @@
 //! The part of the schema that says what a run is bound by.
 
-use super::gpu_idle::who;
 use crate::analysis::Analysis;
 use crate::analysis::verdict::next_step::Cost as Costs;
 use crate::analysis::verdict::rules::Finding;
 use crate::analysis::verdict::{VERDICT_RULES_VERSION, Verdict as Told, WaitedFor};
 use crate::model::profile::Profile;
+use crate::report::tables::gpu_idle::who;
 use schemars::JsonSchema;
 use serde::Serialize;
 

@@ -53,9 +53,10 @@ pub(super) fn brief(profile: &Profile, analysis: &Analysis, options: TextOptions
                 used += verdict.lines().count();
             }
             let (lines, operators) = shared(LINES.saturating_sub(used));
-            functions::user_lines(&mut out, profile, process, lines);
-            match operators::sampled(process).is_empty() {
-                false => operators::brief(&mut out, profile, process, operators),
+            functions::user_lines(&mut out, profile, analysis, lines);
+            let sampled = operators::sampled(profile, analysis);
+            match sampled.is_empty() {
+                false => operators::brief(&mut out, &sampled, operators),
                 true => {
                     let rows = operators.saturating_sub(WAITS - TITLE);
                     waits::waits(&mut out, profile, analysis, rows);

@@ -1,8 +1,9 @@
 //! Collectives: whom the ranks wait for, and the host's time in each.
 
-use super::format::{column_seconds, count, cut, percent, share};
+use super::format::{column_seconds, share};
+use super::table::table;
 use super::waits::line_text;
-use super::{WIDTH, line, sentence};
+use super::{line, sentence};
 use crate::analysis::Analysis;
 use crate::analysis::collectives::ProcessCollectives;
 use crate::analysis::late_ranks::last_rank;
@@ -11,6 +12,7 @@ use crate::model::collective::Backend;
 use crate::model::ids::ProcessId;
 use crate::model::profile::Profile;
 use crate::report::label::process_labels;
+use crate::report::tables::collectives::{COLLECTIVES, OF_BACKENDS, of_rank};
 
 /// The part of a rank's waits for which one rank must be to blame to be named.
 const WORTH_NAMING: f64 = 0.1;
@@ -65,7 +67,7 @@ pub(super) fn collectives(out: &mut String, profile: &Profile, analysis: &Analys
         );
     }
     if let Some(own) = analysis.primary_collectives() {
-        table(out, profile, own, rows, backends.len() > 1);
+        listed(out, profile, own, rows, backends.len() > 1);
     }
 }
 
@@ -117,7 +119,7 @@ fn label(labels: &[String], process: ProcessId) -> &str {
         .map_or("unknown process", String::as_str)
 }
 
-fn table(
+fn listed(
     out: &mut String,
     profile: &Profile,
     own: &ProcessCollectives,
@@ -138,30 +140,9 @@ fn table(
     if shown == 0 {
         return;
     }
-    out.push_str("  seconds    share        waits s  collective, at\n");
-    for row in own.rows.iter().take(shown) {
-        let tenths = (row.ns as f64 * 1000.0 / own.wall_ns.max(1) as f64).round() as u32;
-        let backend = row.moment.backend.filter(|_| name_backends);
-        let backend = backend.map_or(String::new(), |backend| format!(", {}", backend.name()));
-        let text = format!(
-            "{:>9}  {:<14}{:>6}  {}{backend}  {}",
-            column_seconds(row.ns),
-            share(&row.share, tenths),
-            column_seconds(row.wait_ns),
-            moment_words(row.moment),
-            line_text(profile, row.at, false)
-        );
-        line(out, &[cut(&text, WIDTH)]);
-    }
-    let rest = own.rows.get(shown..).unwrap_or_default();
-    if !rest.is_empty() {
-        let ns: u64 = rest.iter().map(|row| row.ns).sum();
-        let text = format!(
-            "{:>9}  {:>7}               … {} more",
-            column_seconds(ns),
-            percent(ns as f64 / own.wall_ns.max(1) as f64),
-            count(rest.len() as u64)
-        );
-        line(out, &[text]);
-    }
+    let columns = match name_backends {
+        true => OF_BACKENDS,
+        false => COLLECTIVES,
+    };
+    table(out, columns, &of_rank(profile, own, usize::MAX), shown);
 }

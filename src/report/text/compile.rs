@@ -1,50 +1,36 @@
 //! torch.compile: what compiling cost, and what ran of it.
 
 use super::format::{column_seconds, count, cut, place_of, printable, share};
+use super::table::table;
 use super::{WIDTH, line};
-use crate::analysis::compile::{CompileTable, CompiledFunction};
+use crate::analysis::compile::CompileTable;
 use crate::analysis::intervals::Share;
 use crate::analysis::summary::ProcessSummary;
 use crate::model::compile::CompileStage;
+use crate::report::tables::compile::FUNCTIONS;
 
 /// The share of wall time below which compiling without a function that is known is not worth a table.
 const WORTH_A_TABLE: f64 = 0.01;
 
 pub(super) fn compile(out: &mut String, process: &ProcessSummary, rows: usize) {
-    let table = &process.compile;
-    let silent = table.functions.is_empty()
-        && table.graph_breaks.is_empty()
-        && table.compile_share.value < WORTH_A_TABLE;
-    if table.is_empty() || silent {
+    let found = &process.compile;
+    let silent = found.functions.is_empty()
+        && found.graph_breaks.is_empty()
+        && found.compile_share.value < WORTH_A_TABLE;
+    if found.is_empty() || silent {
         return;
     }
     out.push_str("\nTORCH.COMPILE, wall time of the training thread\n");
-    sum(out, "compiling", table.compile_ns, &table.compile_share);
-    let stages = stages(table);
+    sum(out, "compiling", found.compile_ns, &found.compile_share);
+    let stages = stages(found);
     if !stages.is_empty() {
         line(out, &[cut(&format!("    {stages}"), WIDTH)]);
     }
-    sum(out, "compiled code", table.run_ns, &table.run_share);
-    if !table.functions.is_empty() {
-        out.push_str("  compile s     run s  run %         times  function\n");
+    sum(out, "compiled code", found.run_ns, &found.run_share);
+    if !found.functions.is_empty() {
+        table(out, FUNCTIONS, &found.functions, rows);
     }
-    for function in table.functions.iter().take(rows) {
-        row(out, function);
-    }
-    let rest = table.functions.get(rows..).unwrap_or_default();
-    if !rest.is_empty() {
-        let compile_ns = rest.iter().map(|each| each.compile_ns).sum();
-        let run_ns = rest.iter().map(|each| each.run_ns).sum();
-        let text = format!(
-            "{:>11}{:>10}  {:<21}… {} more",
-            column_seconds(compile_ns),
-            column_seconds(run_ns),
-            "",
-            count(rest.len() as u64)
-        );
-        line(out, &[text]);
-    }
-    notes(out, table, rows);
+    notes(out, found, rows);
 }
 
 fn sum(out: &mut String, label: &str, ns: u64, of_wall: &Share) {
@@ -80,25 +66,6 @@ fn word(stage: CompileStage) -> &'static str {
         CompileStage::Build => "C++/Triton",
         CompileStage::Other => "other",
     }
-}
-
-fn row(out: &mut String, function: &CompiledFunction) {
-    let at = match function.file.is_empty() {
-        true => String::new(),
-        false => format!(" ({})", place_of(&function.file, function.line)),
-    };
-    let times = match function.compilations {
-        0 => "-".to_owned(),
-        seen => format!(">={}", count(u64::from(seen))),
-    };
-    let text = format!(
-        "{:>11}{:>10}  {:<13} {times:>5}  {}{at}",
-        column_seconds(function.compile_ns),
-        column_seconds(function.run_ns),
-        share(&function.run_share, tenths(&function.run_share)),
-        printable(&function.name),
-    );
-    line(out, &[cut(&text, WIDTH)]);
 }
 
 fn notes(out: &mut String, table: &CompileTable, rows: usize) {

@@ -1,12 +1,14 @@
 //! The operators of the training thread.
 
-use super::format::{column_seconds, count, cut, percent, place, printable, share};
+use super::format::{column_seconds, cut, percent};
+use super::table::{TextTable, body};
 use super::tables::column;
 use super::{WIDTH, line};
-use crate::analysis::operators::{OperatorTime, Place, Site};
+use crate::analysis::Analysis;
 use crate::analysis::summary::ProcessSummary;
-use crate::model::operator::NamedBy;
 use crate::model::profile::Profile;
+use crate::report::tables::operators::operators as rows_of;
+use crate::report::tables::operators::{BRIEF, OPERATORS, Operator};
 
 /// Places of one operator that are listed.
 const PLACES: usize = 2;
@@ -15,13 +17,11 @@ const WORTH_A_LINE: f64 = 0.2;
 /// Activities that are listed of the time in operators, and in none.
 const MOSTLY: usize = 3;
 
-pub(super) fn operators(
-    out: &mut String,
-    profile: &Profile,
-    process: &ProcessSummary,
-    rows: usize,
-) {
-    let shown = sampled(process);
+pub(super) fn operators(out: &mut String, profile: &Profile, analysis: &Analysis, rows: usize) {
+    let Some(process) = analysis.primary() else {
+        return;
+    };
+    let shown = sampled(profile, analysis);
     let has_torch = profile
         .processes
         .get(process.process.index())
@@ -40,87 +40,41 @@ pub(super) fn operators(
         "wall time of the training thread"
     };
     line(out, &[format!("\nOPERATORS, {whose}")]);
-    out.push_str("   self s  total s   self %        operator (sampled: calls are not counted)\n");
+    let table = TextTable::new(OPERATORS, &shown);
+    table.head(out);
     for operator in shown.iter().take(rows) {
-        row(out, profile, operator, process.wall_ns);
+        table.row(out, operator);
+        places(out, operator);
     }
-    let rest = shown.get(rows..).unwrap_or_default();
-    if !rest.is_empty() {
-        let rest_ns: u64 = rest.iter().map(|operator| operator.self_ns).sum();
-        line(
-            out,
-            &[format!(
-                "{:>9}{:>9}  {:>7}       … {} more",
-                column_seconds(rest_ns),
-                "",
-                percent(rest_ns as f64 / process.wall_ns.max(1) as f64),
-                count(rest.len() as u64)
-            )],
-        );
-    }
+    table.rest(out, shown.get(rows..).unwrap_or_default());
     sum(out, process);
 }
 
 /// The operators that took the most, a line each, with the main place of each.
-pub(super) fn brief(out: &mut String, profile: &Profile, process: &ProcessSummary, rows: usize) {
-    let shown = sampled(process);
+pub(super) fn brief(out: &mut String, shown: &[Operator], rows: usize) {
     if shown.is_empty() || rows == 0 {
         return;
     }
     out.push_str("\nOPERATORS, and where most of each is\n");
-    for operator in shown.iter().take(rows) {
-        let (name, share) = name_and_share(operator, process.wall_ns);
-        let sites = by_time(operator);
-        let place = sites.first().map(|site| place_text(profile, &site.place));
-        let text = format!(
-            "{:>9}  {share:<14}{name}  {}",
-            column_seconds(operator.self_ns),
-            place.unwrap_or_default()
-        );
-        line(out, &[cut(&text, WIDTH)]);
-    }
+    body(out, BRIEF, shown.get(..rows).unwrap_or(shown), rows);
 }
 
-pub(super) fn sampled(process: &ProcessSummary) -> Vec<&OperatorTime> {
-    let operators = process.operators.operators.iter();
-    operators.filter(|operator| operator.self_ns > 0).collect()
+/// Those with time of their own.
+pub(super) fn sampled(profile: &Profile, analysis: &Analysis) -> Vec<Operator> {
+    let mut found = rows_of(profile, analysis, usize::MAX, usize::MAX);
+    found.retain(|operator| operator.self_s > 0.0);
+    found
 }
 
-fn name_and_share(operator: &OperatorTime, wall_ns: u64) -> (String, String) {
-    let tenths = (operator.self_ns as f64 * 1000.0 / wall_ns.max(1) as f64).round() as u32;
-    let name = match operator.named_by {
-        NamedBy::Schema => printable(&operator.name).into_owned(),
-        NamedBy::Kernel => format!("{} (kernel)", printable(&operator.name)),
-    };
-    (name, share(&operator.share, tenths))
-}
-
-/// Where an operator was called, the place with the most time first.
-fn by_time(operator: &OperatorTime) -> Vec<&Site> {
-    let mut sites: Vec<&Site> = operator
-        .sites
-        .iter()
-        .filter(|site| site.self_ns > 0)
-        .collect();
-    sites.sort_by_key(|site| std::cmp::Reverse(site.self_ns));
-    sites
-}
-
-fn row(out: &mut String, profile: &Profile, operator: &OperatorTime, wall_ns: u64) {
-    let (name, share) = name_and_share(operator, wall_ns);
-    let text = format!(
-        "{:>9}{:>9}  {share:<13} {name}",
-        column_seconds(operator.self_ns),
-        column_seconds(operator.total_ns),
-    );
-    line(out, &[cut(&text, WIDTH)]);
-    let sites = by_time(operator);
-    let part = |ns: u64| ns as f64 / operator.self_ns.max(1) as f64;
+/// Where most of an operator's own time was.
+fn places(out: &mut String, operator: &Operator) {
+    let sites = operator.by_time();
+    let part = |self_s: f64| self_s / operator.self_s.max(1e-9);
     let listed = sites
         .iter()
         .take(PLACES)
         .enumerate()
-        .filter(|(index, site)| *index == 0 || part(site.self_ns) >= WORTH_A_LINE)
+        .filter(|(index, site)| *index == 0 || part(site.self_s) >= WORTH_A_LINE)
         .count();
     for (index, site) in sites.iter().take(listed).enumerate() {
         let more = match sites.len() - listed {
@@ -130,30 +84,12 @@ fn row(out: &mut String, profile: &Profile, operator: &OperatorTime, wall_ns: u6
         };
         let share = match sites.len() {
             1 => String::new(),
-            _ => format!("{:.0} % ", part(site.self_ns) * 100.0),
+            _ => format!("{:.0} % ", part(site.self_s) * 100.0),
         };
-        let text = format!("{:>12}{share}{}", "", place_text(profile, &site.place));
+        let text = format!("{:>12}{share}{}", "", site.shown());
         let kept = WIDTH.saturating_sub(more.chars().count());
         line(out, &[cut(&text, kept), more]);
     }
-}
-
-/// `backward, ConvolutionBackward0, train.py:57`; `forward, Conv2d, train.py:33`.
-fn place_text(profile: &Profile, at: &Place) -> String {
-    let mut text = profile.phase_name(at.phase).to_owned();
-    for part in [&at.node, &at.module].into_iter().flatten() {
-        text.push_str(", ");
-        text.push_str(&printable(part));
-    }
-    let source = at.line.and_then(|(function, line)| {
-        let function = profile.functions.get(function.index())?;
-        Some(place(function, line))
-    });
-    if let Some(source) = source {
-        text.push_str(", ");
-        text.push_str(&source);
-    }
-    text
 }
 
 /// How much of the thread's time the table is of, and what the rest was.

@@ -153,7 +153,7 @@ pub(super) fn itwinai(out: &mut String, process: &ProcessSummary) {
 }
 
 /// Short names for columns.
-pub(super) fn column(activity: Activity) -> &'static str {
+pub(crate) fn column(activity: Activity) -> &'static str {
     match activity {
         Activity::AtenCompute => "aten",
         Activity::Gemm => "gemm",

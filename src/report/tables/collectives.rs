@@ -1,19 +1,19 @@
-//! The part of the schema that is about collectives.
+//! Collectives of every rank, and which rank arrived last.
 
-use super::Interval;
-use super::build::{interval, seconds};
 use super::waits::{At, at};
 use crate::analysis::Analysis;
 use crate::analysis::collectives::{CollectiveTime, ProcessCollectives};
+use crate::analysis::intervals::Share;
 use crate::analysis::late_ranks::Late;
 use crate::analysis::stack_facts::moment_words;
 use crate::model::ids::ProcessId;
 use crate::model::profile::{Profile, Role};
+use crate::model::seconds::of as seconds;
+use crate::report::table::{Column, Kind};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// Collectives of one rank, and ranks and lines of each collective, that are listed.
-const MOST: usize = 100;
+/// Ranks and lines of each collective that are listed.
 const MOST_LATE: usize = 20;
 
 /// One collective of one rank, at one line.
@@ -39,11 +39,11 @@ pub struct Collective {
     /// As a share of the training thread's wall time.
     pub share: f64,
     /// The same with its interval.
-    pub interval: Interval,
+    pub interval: Share,
     /// The part in which the thread waits.
     pub wait_s: f64,
     /// As a share of the training thread's wall time.
-    pub wait_share: Interval,
+    pub wait_share: Share,
     /// The line; null where no Python frame was read.
     pub at: Option<At>,
     /// Which rank of the recording arrived last, and where it was, most time first.
@@ -63,18 +63,58 @@ pub struct LateRank {
     pub at: Option<At>,
 }
 
-/// The collectives of every rank.
-pub(super) fn collectives(profile: &Profile, analysis: &Analysis) -> Vec<Collective> {
-    analysis
-        .collectives
-        .iter()
-        .flat_map(|rank| {
-            rank.rows
-                .iter()
-                .take(MOST)
-                .map(|row| collective(profile, rank, row))
-        })
+type Col = Column<Collective>;
+
+const SECONDS: Col = Col::new(Kind::Seconds, "seconds", "seconds", |row| {
+    row.seconds.into()
+})
+.adds_up();
+const SHARE: Col = Col::new(Kind::Share, "share", "share", |row| row.interval.into()).adds_up();
+const WAITS: Col = Col::new(Kind::Seconds, "wait_s", "waits s", |row| row.wait_s.into()).width(8);
+const AT: Col = Col::words("", |row| format!(" {}", At::shown(row.at.as_ref())).into());
+
+/// Collectives.
+pub const COLLECTIVES: &[Col] = &[
+    Col::data(Kind::Count, "rank", |row| row.rank.into()),
+    Col::data(Kind::Count, "pid", |row| row.pid.into()),
+    SECONDS,
+    SHARE,
+    WAITS,
+    Col::new(Kind::Text, "what", "collective, at", |row| {
+        (&row.what).into()
+    }),
+    AT,
+    Col::data(Kind::Text, "name", |row| row.name.into()),
+    Col::data(Kind::Text, "backend", |row| row.backend.into()),
+    Col::data(Kind::Text, "issuer", |row| row.issuer.into()),
+    Col::data(Kind::Share, "wait_share", |row| row.wait_share.into()),
+    Col::data(Kind::Text, "function", |row| At::function(row.at.as_ref())),
+    Col::data(Kind::Place, "at", |row| At::place(row.at.as_ref())),
+];
+/// The same in text where there are several backends.
+pub const OF_BACKENDS: &[Col] = &[
+    SECONDS,
+    SHARE,
+    WAITS,
+    Col::words("collective, at", |row| match row.backend {
+        Some(backend) => format!("{}, {backend}", row.what).into(),
+        None => (&row.what).into(),
+    }),
+    AT,
+];
+
+/// The collectives of every rank, the first `most` of each.
+pub fn collectives(profile: &Profile, analysis: &Analysis, most: usize) -> Vec<Collective> {
+    let ranks = analysis.collectives.iter();
+    ranks
+        .flat_map(|rank| of_rank(profile, rank, most))
         .collect()
+}
+
+/// The first `most` collectives of a rank.
+pub fn of_rank(profile: &Profile, rank: &ProcessCollectives, most: usize) -> Vec<Collective> {
+    let rows = rank.rows.iter().take(most);
+    rows.map(|row| collective(profile, rank, row)).collect()
 }
 
 fn rank_and_pid(profile: &Profile, process: Option<ProcessId>) -> (Option<u32>, i32) {
@@ -100,9 +140,9 @@ fn collective(profile: &Profile, own: &ProcessCollectives, row: &CollectiveTime)
         issuer: row.moment.issuer.map(|issuer| issuer.name()),
         seconds: seconds(row.ns),
         share: row.share.value,
-        interval: interval(&row.share),
+        interval: row.share,
         wait_s: seconds(row.wait_ns),
-        wait_share: interval(&row.wait_share),
+        wait_share: row.wait_share,
         at: at(profile, row.at),
         late: row
             .late

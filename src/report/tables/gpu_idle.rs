@@ -1,11 +1,13 @@
-//! The part of the schema that says what devices did while the host was where. What is not resolved is null.
+//! What devices did while the host was where. What is not resolved is null.
 
-use super::build::seconds;
 use crate::analysis::Analysis;
 use crate::analysis::gpu_overlay::account::Part;
 use crate::analysis::gpu_overlay::{GpuIdle, Subject};
 use crate::model::ids::ProcessId;
 use crate::model::profile::{Profile, Role};
+use crate::model::seconds::of as seconds;
+use crate::report::table::{Column, Cut, Kind, Value};
+use crate::report::text::format::place_of;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -62,8 +64,49 @@ pub struct NoIdle {
     pub reason: String,
 }
 
+type Col = Column<Idle>;
+
+/// Idle time of devices.
+pub const GPU_IDLE: &[Col] = &[
+    Col::new(Kind::Seconds, "seconds", "idle s", |row| row.seconds.into()),
+    Col::new(Kind::Seconds, "seconds_low", "least", |row| {
+        row.interval.map(|of| of.low).into()
+    }),
+    Col::new(Kind::Seconds, "seconds_high", "most", |row| {
+        row.interval.map(|of| of.high).into()
+    }),
+    Col::new(Kind::Seconds, "host_s", "host s", |row| row.host_s.into()),
+    Col::words(" where", |row| format!(" {}", row.shown()).into()).cut(Cut::End),
+    Col::data(Kind::Count, "pid", |row| row.pid.into()),
+    Col::data(Kind::Count, "rank", |row| row.rank.into()),
+    Col::data(Kind::Count, "gpu", |row| row.gpu.into()),
+    Col::data(Kind::Count, "mig", |row| row.mig.into()),
+    Col::data(Kind::Text, "kind", |row| row.kind.into()),
+    Col::data(Kind::Text, "name", |row| (&row.name).into()),
+    Col::data(Kind::Place, "at", |row| match &row.file {
+        Some(file) => Value::Place(file.clone(), row.line.unwrap_or(0)),
+        None => Value::None,
+    }),
+    Col::data(Kind::Seconds, "covered_s", |row| row.covered_s.into()),
+    Col::data(Kind::Text, "resolved", |row| row.resolved.into()),
+    Col::data(Kind::Milliseconds, "window_ms", |row| row.window_ms.into()),
+];
+
+impl Idle {
+    /// Where the host was, in words.
+    pub fn shown(&self) -> String {
+        match (self.kind, &self.file) {
+            ("all", _) if self.resolved => "all of its time".to_owned(),
+            ("all", _) => "all of its time: not resolved".to_owned(),
+            ("module", _) => format!("module {}", self.name),
+            (_, Some(file)) => format!("{} {}", place_of(file, self.line.unwrap_or(0)), self.name),
+            _ => self.name.clone(),
+        }
+    }
+}
+
 /// Of all ranks, by kind and idle time.
-pub(super) fn gpu_idle(profile: &Profile, analysis: &Analysis) -> Vec<Idle> {
+pub fn gpu_idle(profile: &Profile, analysis: &Analysis) -> Vec<Idle> {
     let ranks = analysis.gpu_idle.iter();
     ranks
         .filter_map(|(_, idle)| idle.as_ref().ok())
@@ -72,7 +115,7 @@ pub(super) fn gpu_idle(profile: &Profile, analysis: &Analysis) -> Vec<Idle> {
 }
 
 /// Why there is nothing of a rank.
-pub(super) fn gpu_idle_missing(profile: &Profile, analysis: &Analysis) -> Vec<NoIdle> {
+pub fn gpu_idle_missing(profile: &Profile, analysis: &Analysis) -> Vec<NoIdle> {
     let ranks = analysis.gpu_idle.iter();
     ranks
         .filter_map(|(process, idle)| {
@@ -86,7 +129,7 @@ pub(super) fn gpu_idle_missing(profile: &Profile, analysis: &Analysis) -> Vec<No
         .collect()
 }
 
-pub(super) fn who(profile: &Profile, process: ProcessId) -> (i32, Option<u32>) {
+pub(crate) fn who(profile: &Profile, process: ProcessId) -> (i32, Option<u32>) {
     let info = profile.processes.get(process.index());
     let rank = match info.map(|process| process.role) {
         Some(Role::Trainer { rank, .. }) => rank,
@@ -95,7 +138,8 @@ pub(super) fn who(profile: &Profile, process: ProcessId) -> (i32, Option<u32>) {
     (info.map_or(0, |process| process.info.pid), rank)
 }
 
-fn of_rank(profile: &Profile, analysis: &Analysis, idle: &GpuIdle) -> Vec<Idle> {
+/// Of one rank: all of its time, then what is resolved, by kind and idle time.
+pub fn of_rank(profile: &Profile, analysis: &Analysis, idle: &GpuIdle) -> Vec<Idle> {
     let (pid, rank) = who(profile, idle.process);
     let mut devices = analysis.lanes.devices.iter();
     let device = devices.find(|device| device.id == idle.gpu);

@@ -1,0 +1,214 @@
+//! Operators of the training thread, and where they were called from.
+
+use super::named_line;
+use crate::analysis::Analysis;
+use crate::analysis::intervals::Share;
+use crate::analysis::operators::{OperatorTime, Site};
+use crate::model::profile::Profile;
+use crate::model::seconds::of as seconds;
+use crate::report::table::{Column, In, Kind, Value};
+use crate::report::text::format::{place_of, printable};
+use schemars::JsonSchema;
+use serde::Serialize;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+/// One operator.
+#[derive(Clone, Debug, JsonSchema, Serialize)]
+pub struct Operator {
+    /// `aten::add`, as torch.profiler calls it.
+    pub name: String,
+    /// `schema`; `kernel` where no symbol holds the operator's name, and its kernel's stands for it.
+    pub named_by: &'static str,
+    /// Time in which it was the innermost operator.
+    pub self_s: f64,
+    /// Time in which it was on the stack.
+    pub total_s: f64,
+    /// Own time as a share of the thread's wall time.
+    pub share: Share,
+    /// The phase with the most of its own time.
+    pub phase: String,
+    /// Own time by phase.
+    pub phases: BTreeMap<String, f64>,
+    /// Where it was called from, most time first.
+    pub sites: Vec<OperatorSite>,
+    /// Places that are not listed.
+    pub sites_left_out: usize,
+}
+
+/// A place that an operator was called from.
+#[derive(Clone, Debug, JsonSchema, Serialize)]
+pub struct OperatorSite {
+    /// The phase.
+    pub phase: String,
+    /// The node of autograd's graph.
+    pub node: Option<String>,
+    /// The class of the innermost module.
+    pub module: Option<String>,
+    /// The nearest file of the user's own code.
+    pub file: Option<String>,
+    /// The function there.
+    pub function: Option<String>,
+    /// The line.
+    pub line: Option<u32>,
+    /// As of [`Operator`].
+    pub self_s: f64,
+    /// As of [`Operator`].
+    pub total_s: f64,
+}
+
+type Col = Column<Operator>;
+type SiteCol = Column<(String, OperatorSite)>;
+
+const SELF: Col = Col::new(Kind::Seconds, "self_s", "self s", |row| row.self_s.into()).adds_up();
+const SHARE: Col = Col::new(Kind::Share, "share", "self %", |row| row.share.into()).adds_up();
+const SHOWN: Col = Col::words("operator (sampled: calls are not counted)", shown_name);
+
+/// Operators.
+pub const OPERATORS: &[Col] = &[
+    SELF,
+    Col::new(Kind::Seconds, "total_s", "total s", |row| {
+        row.total_s.into()
+    }),
+    SHARE,
+    SHOWN,
+    Col::data(Kind::Text, "name", |row| (&row.name).into()),
+    Col::data(Kind::Text, "named_by", |row| row.named_by.into()),
+    Col::data(Kind::Text, "phase", |row| (&row.phase).into()),
+];
+/// The same in a line each, with the place of most of it.
+pub const BRIEF: &[Col] = &[
+    SELF,
+    SHARE,
+    SHOWN,
+    Col::words("", |row| {
+        row.by_time()
+            .first()
+            .map(|site| format!(" {}", site.shown()))
+            .into()
+    }),
+];
+/// Places of all operators.
+pub const SITES: &[SiteCol] = &[
+    SiteCol::new(Kind::Text, "operator", "operator", |(name, _)| name.into()),
+    SiteCol::new(Kind::Text, "phase", "phase", |(_, site)| {
+        (&site.phase).into()
+    }),
+    SiteCol::new(Kind::Text, "node", "node", |(_, site)| {
+        site.node.as_ref().into()
+    }),
+    SiteCol::new(Kind::Text, "module", "module", |(_, site)| {
+        site.module.as_ref().into()
+    }),
+    SiteCol::new(Kind::Text, "function", "", |(_, site)| {
+        site.function.as_ref().into()
+    }),
+    SiteCol::new(Kind::Place, "at", "at", |(_, site)| match &site.file {
+        Some(file) => Value::Place(file.clone(), site.line.unwrap_or(0)),
+        None => Value::None,
+    }),
+    SiteCol::new(Kind::Seconds, "self_s", "self s", |(_, site)| {
+        site.self_s.into()
+    })
+    .adds_up(),
+    SiteCol::new(Kind::Seconds, "total_s", "total s", |(_, site)| {
+        site.total_s.into()
+    })
+    .only(In::Data),
+];
+
+fn shown_name(row: &Operator) -> Value {
+    match row.named_by {
+        "kernel" => format!("{} (kernel)", row.name).into(),
+        _ => (&row.name).into(),
+    }
+}
+
+impl Operator {
+    /// Where it was the innermost operator, most time first.
+    pub fn by_time(&self) -> Vec<&OperatorSite> {
+        let own = self.sites.iter().filter(|site| site.self_s > 0.0);
+        let mut sites: Vec<&OperatorSite> = own.collect();
+        sites.sort_by_key(|site| Reverse((site.self_s * 1e9).round() as u64));
+        sites
+    }
+}
+
+impl OperatorSite {
+    /// `backward, ConvolutionBackward0, train.py:57`; `forward, Conv2d, train.py:33`.
+    pub fn shown(&self) -> String {
+        let mut parts = vec![self.phase.clone()];
+        let names = [&self.node, &self.module].into_iter().flatten();
+        parts.extend(names.map(|name| printable(name).into_owned()));
+        let line = self.line.unwrap_or(0);
+        parts.extend(self.file.iter().map(|file| place_of(file, line)));
+        parts.join(", ")
+    }
+}
+
+/// The first `most` operators of the training thread, those with the most own time first, and the first `most_sites` places of
+/// each.
+pub fn operators(
+    profile: &Profile,
+    analysis: &Analysis,
+    most: usize,
+    most_sites: usize,
+) -> Vec<Operator> {
+    let table = analysis.primary().map(|process| &process.operators);
+    let operators = table.into_iter().flat_map(|table| &table.operators);
+    operators
+        .take(most)
+        .map(|each| operator(profile, each, most_sites))
+        .collect()
+}
+
+/// The places of all operators.
+pub fn sites(profile: &Profile, analysis: &Analysis) -> Vec<(String, OperatorSite)> {
+    let operators = operators(profile, analysis, usize::MAX, usize::MAX);
+    let sites = operators
+        .into_iter()
+        .flat_map(|Operator { name, sites, .. }| {
+            sites.into_iter().map(move |site| (name.clone(), site))
+        });
+    sites.collect()
+}
+
+fn operator(profile: &Profile, time: &OperatorTime, most_sites: usize) -> Operator {
+    let mut phases: BTreeMap<&str, u64> = BTreeMap::new();
+    for site in &time.sites {
+        let name = profile.phase_name(site.place.phase);
+        *phases.entry(name).or_default() += site.self_ns;
+    }
+    let main = phases.iter().max_by_key(|&(_, &ns)| ns);
+    let main_phase = main.map_or("unknown", |(name, _)| *name);
+    let sites = time.sites.iter().take(most_sites);
+    Operator {
+        name: time.name.clone(),
+        named_by: time.named_by.name(),
+        self_s: seconds(time.self_ns),
+        total_s: seconds(time.total_ns),
+        share: time.share,
+        phase: main_phase.to_owned(),
+        phases: phases
+            .into_iter()
+            .filter(|&(_, ns)| ns > 0)
+            .map(|(phase, ns)| (phase.to_owned(), seconds(ns)))
+            .collect(),
+        sites: sites.map(|each| site(profile, each)).collect(),
+        sites_left_out: time.sites.len().saturating_sub(most_sites),
+    }
+}
+
+fn site(profile: &Profile, site: &Site) -> OperatorSite {
+    let at = site.place.line.and_then(|line| named_line(profile, line));
+    OperatorSite {
+        phase: profile.phase_name(site.place.phase).to_owned(),
+        node: site.place.node.clone(),
+        module: site.place.module.clone(),
+        file: at.map(|(function, _)| function.file.clone()),
+        function: at.map(|(function, _)| function.name.clone()),
+        line: at.map(|(_, line)| line),
+        self_s: seconds(site.self_ns),
+        total_s: seconds(site.total_ns),
+    }
+}
