@@ -10,6 +10,7 @@ pub mod folded;
 pub mod label;
 pub mod lanes_csv;
 pub mod naming;
+pub mod parquet;
 pub mod part;
 pub mod perfetto;
 pub mod speedscope;
