@@ -1,7 +1,7 @@
 //! Backward: the nodes of autograd's graph under the line that called `backward()`, and the modules that they belong to.
 //!
 //! The table is of the phase `backward` of the training thread. On a GPU the engine's own threads did the work, and their stacks
-//! hang below the line that waited for them (see [`stitch`](crate::torch::stitch)). A node's own time is that of samples whose
+//! hang below the line that waited for them (see `resolve`). A node's own time is that of samples whose
 //! innermost node it is, its total time that of samples with it anywhere on the stack. A forward that is computed again for a
 //! node is the phase `recompute`, and no time of the node.
 //!
@@ -12,11 +12,10 @@
 use super::forward::{Forward, Home, of_nets};
 use super::intervals::{Share, Shares};
 use super::nets::{Nets, nets_of_samples};
-use crate::model::category::{FrameKind, Phase};
-use crate::model::compile::CompileMark;
-use crate::model::ids::{FunctionId, NnModuleId, StackId};
-use crate::model::operator::OperatorMark;
-use crate::model::profile::{Function, Profile, ProfileFrame, ProfileSample};
+use crate::model::category::Phase;
+use crate::model::facts::{Facts, Line};
+use crate::model::ids::{NameId, NnModuleId, StackId};
+use crate::model::profile::{Profile, ProfileSample};
 use crate::model::seconds;
 use rustc_hash::FxHashMap;
 use schemars::JsonSchema;
@@ -55,7 +54,7 @@ pub struct ModuleBackward {
 #[derive(Clone, Debug, PartialEq)]
 pub struct BackwardLine {
     /// The nearest line of the user's own code around the engine; `None` where there is none.
-    pub line: Option<(FunctionId, u32)>,
+    pub line: Option<Line>,
     /// Time of backward.
     pub ns: u64,
     /// The same as a share of the thread's wall time.
@@ -94,111 +93,56 @@ pub struct BackwardTable {
     pub recompute: Vec<RecomputeTime>,
 }
 
-/// What a stack tells.
-#[derive(Clone, Default)]
-struct Seen {
-    /// Nodes, innermost first, each once.
-    nodes: Vec<usize>,
-    line: Option<(FunctionId, u32)>,
-    /// The innermost module.
-    module: Option<NnModuleId>,
-}
-
-#[derive(Default)]
-struct Node {
-    name: String,
+/// Sums of one kind of node.
+struct Node<'p> {
+    name: &'p str,
     self_ns: u64,
     total_ns: u64,
 }
 
-#[derive(Default)]
-struct Builder {
-    nodes: Vec<Node>,
-    index: FxHashMap<String, usize>,
+/// Nodes in the order in which they were first seen.
+struct Builder<'p> {
+    facts: &'p Facts,
+    nodes: Vec<Node<'p>>,
+    index: FxHashMap<NameId, usize>,
 }
 
-impl Builder {
-    fn node(&mut self, name: String) -> usize {
+impl<'p> Builder<'p> {
+    fn node(&mut self, name: NameId) -> usize {
         let nodes = &mut self.nodes;
-        *self.index.entry(name).or_insert_with_key(|name| {
+        *self.index.entry(name).or_insert_with(|| {
             nodes.push(Node {
-                name: name.clone(),
-                ..Node::default()
+                name: self.facts.names.get(name),
+                self_ns: 0,
+                total_ns: 0,
             });
             nodes.len() - 1
         })
     }
 
-    fn seen(&mut self, profile: &Profile, stack: StackId) -> Seen {
-        let mut seen = Seen::default();
-        // The function of the user's that a node written in Python runs: the one nearest to the node.
-        let mut python: Option<&str> = None;
-        for frame in profile.stacks.leaf_to_root(Some(stack)) {
-            let &ProfileFrame {
-                function: id,
-                line,
-                nn_module,
-                ..
-            } = profile.stacks.frame(frame);
-            seen.module = seen.module.or(nn_module);
-            let Some(function) = profile.functions.get(id.index()) else {
+    /// The innermost node of a stack.
+    fn innermost(&self, stack: Option<StackId>) -> Option<usize> {
+        let name = self.facts.nodes(stack).next()?;
+        self.index.get(&name).copied()
+    }
+
+    fn add(&mut self, sample: &ProfileSample) {
+        let mut counted: Vec<NameId> = Vec::new();
+        for name in self.facts.nodes(sample.stack) {
+            // Within itself a node counts once.
+            if counted.contains(&name) {
                 continue;
-            };
-            if let OperatorMark::Node(name) = &function.operator {
-                let node = self.node(node_name(name, python.take()));
-                if !seen.nodes.contains(&node) {
-                    seen.nodes.push(node);
+            }
+            let at = self.node(name);
+            if let Some(node) = self.nodes.get_mut(at) {
+                node.total_ns = node.total_ns.saturating_add(sample.weight_ns);
+                if counted.is_empty() {
+                    node.self_ns = node.self_ns.saturating_add(sample.weight_ns);
                 }
             }
-            if is_engine(function) {
-                // What called the outermost engine counts.
-                seen.line = None;
-            } else if function.kind == FrameKind::PythonUser && seen.line.is_none() {
-                seen.line = Some((id, line));
-            }
-            python = function_class(function).or(python);
-        }
-        seen
-    }
-
-    fn add(&mut self, seen: &Seen, weight_ns: u64) {
-        for (depth, &node) in seen.nodes.iter().enumerate() {
-            if let Some(node) = self.nodes.get_mut(node) {
-                node.total_ns = node.total_ns.saturating_add(weight_ns);
-                if depth == 0 {
-                    node.self_ns = node.self_ns.saturating_add(weight_ns);
-                }
-            }
+            counted.push(name);
         }
     }
-}
-
-fn is_engine(function: &Function) -> bool {
-    matches!(
-        function.operator,
-        OperatorMark::Node(_) | OperatorMark::Engine
-    ) || function.compile == CompileMark::Backward
-}
-
-/// What autograd calls a node in Python: the class of the function that it runs, and `Backward`.
-fn node_name(name: &str, class: Option<&str>) -> String {
-    match (name, class) {
-        ("PyNode", Some(class)) => format!("{class}Backward"),
-        ("PyNode", None) => "autograd.Function in Python".to_owned(),
-        _ => name.to_owned(),
-    }
-}
-
-/// `MyFunction` of `MyFunction.backward`, `CompiledFunction` of `f.<locals>.CompiledFunction.backward`. Not known before Python
-/// 3.11, which has no qualified names.
-fn function_class(function: &Function) -> Option<&str> {
-    let class = function
-        .name
-        .strip_suffix(".backward")
-        .filter(|_| function.is_python)?;
-    let class = class.rsplit('.').next()?;
-    // `Tensor.backward` calls the engine.
-    (class != "Tensor" && !class.is_empty()).then_some(class)
 }
 
 /// Backward in a thread's samples, which are sorted by start. `wall_ns` and `ticks` are their sums.
@@ -208,41 +152,38 @@ pub fn backward(
     wall_ns: u64,
     ticks: u64,
 ) -> BackwardTable {
-    let concerns = |sample: &ProfileSample| match sample.phase {
-        Phase::Backward | Phase::Recompute => sample.stack,
-        _ => None,
-    };
+    let facts = &profile.facts;
     let mut table = BackwardTable::default();
-    let mut builder = Builder::default();
-    let mut seen_on: FxHashMap<StackId, Seen> = FxHashMap::default();
-    let mut lines: FxHashMap<Option<(FunctionId, u32)>, u64> = FxHashMap::default();
+    let mut builder = Builder {
+        facts,
+        nodes: Vec::new(),
+        index: FxHashMap::default(),
+    };
+    let mut lines: FxHashMap<Option<Line>, u64> = FxHashMap::default();
     let mut recompute: FxHashMap<Option<&str>, u64> = FxHashMap::default();
     for sample in samples {
         if sample.phase == Phase::Backward {
             table.total_ns = table.total_ns.saturating_add(sample.weight_ns);
         }
-        let Some(stack) = concerns(sample) else {
+        if sample.stack.is_none() {
             continue;
-        };
-        let seen = seen_on
-            .entry(stack)
-            .or_insert_with(|| builder.seen(profile, stack));
+        }
         if sample.phase == Phase::Recompute {
-            let module = seen
-                .module
-                .and_then(|id| profile.nn_modules.get(id.index()));
+            let module = facts.modules(sample.stack).next();
+            let module = module.and_then(|id| profile.nn_modules.get(id.index()));
             let sum = recompute
                 .entry(module.map(|module| module.class.as_str()))
                 .or_default();
             *sum = sum.saturating_add(sample.weight_ns);
-            continue;
+        } else if sample.phase == Phase::Backward {
+            builder.add(sample);
+            let of_stack = facts.of(sample.stack);
+            if of_stack.nodes.is_none() {
+                table.outside_ns = table.outside_ns.saturating_add(sample.weight_ns);
+            }
+            let sum = lines.entry(of_stack.backward_line).or_default();
+            *sum = sum.saturating_add(sample.weight_ns);
         }
-        builder.add(seen, sample.weight_ns);
-        if seen.nodes.is_empty() {
-            table.outside_ns = table.outside_ns.saturating_add(sample.weight_ns);
-        }
-        let sum = lines.entry(seen.line).or_default();
-        *sum = sum.saturating_add(sample.weight_ns);
     }
     table.recompute = sorted(recompute)
         .into_iter()
@@ -258,17 +199,17 @@ pub fn backward(
     let homes: Vec<Home> = builder
         .nodes
         .iter()
-        .map(|node| forward.home_in(&node.name, 0))
+        .map(|node| forward.home_in(node.name, 0))
         .collect();
-    let names: Vec<&str> = builder.nodes.iter().map(|node| &*node.name).collect();
+    let names: Vec<&str> = builder.nodes.iter().map(|node| node.name).collect();
     let nets = nets_of_samples(&forward, &names, samples, |stack| {
-        let seen = seen_on.get(&stack)?;
-        Some((seen.nodes.first().copied(), seen.line))
+        let line = facts.of(Some(stack)).backward_line;
+        (builder.innermost(Some(stack)), line)
     });
     let lines = sorted(lines);
     let mut categories = Categories::new(builder.nodes.len(), &lines);
-    let modules = categories.modules(&forward, &names, samples, &seen_on, &nets);
-    let shares = categories.shares(samples, &seen_on, &modules, wall_ns, ticks);
+    let modules = categories.modules(&forward, &builder, samples, &nets);
+    let shares = categories.shares(&builder, samples, &modules, wall_ns, ticks);
     categories.fill(&mut table, builder, homes, &shares);
     table
 }
@@ -284,11 +225,11 @@ struct Categories<'s> {
     nodes: usize,
     modules: Vec<((String, Option<NnModuleId>), u64)>,
     unmatched_ns: u64,
-    lines: &'s [(Option<(FunctionId, u32)>, u64)],
+    lines: &'s [(Option<Line>, u64)],
 }
 
 impl<'s> Categories<'s> {
-    fn new(nodes: usize, lines: &'s [(Option<(FunctionId, u32)>, u64)]) -> Self {
+    fn new(nodes: usize, lines: &'s [(Option<Line>, u64)]) -> Self {
         Self {
             nodes,
             modules: Vec::new(),
@@ -301,22 +242,21 @@ impl<'s> Categories<'s> {
     fn modules(
         &mut self,
         forward: &Forward<'_>,
-        names: &[&str],
+        builder: &Builder<'_>,
         samples: &[&ProfileSample],
-        seen_on: &FxHashMap<StackId, Seen>,
         nets: &[Nets],
     ) -> Vec<Option<usize>> {
         let mut known: FxHashMap<(usize, Nets), Option<usize>> = FxHashMap::default();
         let mut found = Vec::with_capacity(samples.len());
         for (sample, &nets) in samples.iter().zip(nets) {
-            let seen = sample.stack.filter(|_| sample.phase == Phase::Backward);
-            let seen = seen.and_then(|stack| seen_on.get(&stack));
-            let Some(&node) = seen.and_then(|seen| seen.nodes.first()) else {
+            let stack = sample.stack.filter(|_| sample.phase == Phase::Backward);
+            let Some(node) = builder.innermost(stack) else {
                 found.push(None);
                 continue;
             };
             let module = *known.entry((node, nets)).or_insert_with(|| {
-                let home = forward.home_in(names.get(node).copied().unwrap_or(""), nets);
+                let home =
+                    forward.home_in(builder.nodes.get(node).map_or("", |node| node.name), nets);
                 self.module(home)
             });
             let sum = match module.and_then(|module| self.modules.get_mut(module)) {
@@ -345,8 +285,8 @@ impl<'s> Categories<'s> {
 
     fn shares(
         &self,
+        builder: &Builder<'_>,
         samples: &[&ProfileSample],
-        seen_on: &FxHashMap<StackId, Seen>,
         modules: &[Option<usize>],
         wall_ns: u64,
         ticks: u64,
@@ -364,9 +304,9 @@ impl<'s> Categories<'s> {
             parts.clear();
             if sample.phase == Phase::Backward {
                 parts.push((0, sample.weight_ns));
-                if let Some(seen) = sample.stack.and_then(|stack| seen_on.get(&stack)) {
-                    let own = seen.nodes.first().copied();
-                    let line = line_index.get(&seen.line);
+                if sample.stack.is_some() {
+                    let own = builder.innermost(sample.stack);
+                    let line = line_index.get(&builder.facts.of(sample.stack).backward_line);
                     let own = [
                         own.map(|node| 1 + node),
                         module.map(|module| modules_at + module),
@@ -381,14 +321,20 @@ impl<'s> Categories<'s> {
         shares
     }
 
-    fn fill(&self, table: &mut BackwardTable, builder: Builder, homes: Vec<Home>, shares: &Shares) {
+    fn fill(
+        &self,
+        table: &mut BackwardTable,
+        builder: Builder<'_>,
+        homes: Vec<Home>,
+        shares: &Shares,
+    ) {
         let (modules_at, lines_at) = (1 + self.nodes, 1 + self.nodes + self.modules.len());
         table.share = shares.share(0);
         table.unmatched_ns = self.unmatched_ns;
         for (at, (node, home)) in builder.nodes.into_iter().zip(homes).enumerate() {
             if node.total_ns > 0 {
                 table.nodes.push(NodeTime {
-                    name: node.name,
+                    name: node.name.to_owned(),
                     self_ns: node.self_ns,
                     total_ns: node.total_ns,
                     share: shares.share(1 + at),

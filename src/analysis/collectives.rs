@@ -4,14 +4,13 @@
 
 use super::intervals::{Share, Shares};
 use super::late_ranks::{Late, blame, stretches};
-use super::stack_facts::{Line, StackFacts};
 use super::timeline::Timeline;
 use crate::model::category::Activity;
 use crate::model::collective::Backend;
 use crate::model::collective::CollectiveMoment;
+use crate::model::facts::Line;
 use crate::model::ids::{ProcessId, ThreadId};
 use crate::model::profile::{Profile, ProfileSample, Role};
-use crate::torch::rules::collectives::BACKEND_THREADS;
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
 
@@ -67,8 +66,7 @@ struct Rank<'p> {
 }
 
 /// The collectives of every rank, in the order of `ranks`.
-pub fn all(facts: &mut StackFacts<'_>, ranks: &[(ProcessId, ThreadId)]) -> Vec<ProcessCollectives> {
-    let profile = facts.profile();
+pub fn all(profile: &Profile, ranks: &[(ProcessId, ThreadId)]) -> Vec<ProcessCollectives> {
     let ranks: Vec<Rank<'_>> = ranks
         .iter()
         .map(|&(process, thread)| {
@@ -94,7 +92,7 @@ pub fn all(facts: &mut StackFacts<'_>, ranks: &[(ProcessId, ThreadId)]) -> Vec<P
             })
             .map(|(other, _)| other)
             .collect();
-        found.push(of_rank(facts, rank, &peers));
+        found.push(of_rank(profile, rank, &peers));
     }
     found
 }
@@ -138,13 +136,12 @@ struct Row {
     late: FxHashMap<(ProcessId, Option<Line>), u64>,
 }
 
-fn of_rank(facts: &mut StackFacts<'_>, rank: &Rank<'_>, peers: &[&Rank<'_>]) -> ProcessCollectives {
-    let profile = facts.profile();
+fn of_rank(profile: &Profile, rank: &Rank<'_>, peers: &[&Rank<'_>]) -> ProcessCollectives {
     let wall_ns: u64 = rank.own.iter().map(|sample| sample.weight_ns).sum();
     let ticks: u64 = rank.own.iter().map(|sample| u64::from(sample.ticks)).sum();
     let backend = only_backend(profile, rank.process);
     let mut rows: Vec<Row> = Vec::new();
-    let of_sample = rows_of(facts, rank, backend, &mut rows);
+    let of_sample = rows_of(profile, rank, backend, &mut rows);
     let mut shares = Shares::new(wall_ns, ticks, rows.len() * 2);
     for (sample, row) in rank.own.iter().zip(&of_sample) {
         let mut parts = Vec::new();
@@ -161,9 +158,9 @@ fn of_rank(facts: &mut StackFacts<'_>, rank: &Rank<'_>, peers: &[&Rank<'_>]) -> 
         .iter()
         .map(|peer| (peer.process, &peer.timeline))
         .collect();
-    for stretch in stretches(facts, &rank.own, &of_sample) {
+    for stretch in stretches(profile, &rank.own, &of_sample) {
         if let Some(row) = rows.get_mut(stretch.row) {
-            blame(facts, &stretch, &peers_by_time, tick_ns, &mut row.late);
+            blame(profile, &stretch, &peers_by_time, tick_ns, &mut row.late);
         }
     }
     let count = rows.len();
@@ -209,7 +206,7 @@ impl Row {
 
 /// The row of each sample of a rank; makes the rows.
 fn rows_of(
-    facts: &mut StackFacts<'_>,
+    profile: &Profile,
     rank: &Rank<'_>,
     backend: Option<Backend>,
     rows: &mut Vec<Row>,
@@ -218,9 +215,9 @@ fn rows_of(
     rank.own
         .iter()
         .map(|sample| {
-            let mut moment = facts.collective(sample)?;
+            let mut moment = profile.facts.collective(sample.collective)?;
             moment.backend = moment.backend.or(backend);
-            let line = facts.line(sample.stack);
+            let line = profile.facts.line(sample.stack);
             let at = *index.entry((moment, line)).or_insert_with(|| {
                 rows.push(Row {
                     moment,
@@ -251,15 +248,10 @@ pub(super) fn waits(sample: &ProfileSample) -> bool {
 
 /// The one backend whose threads a process has; `None` with several, or none.
 fn only_backend(profile: &Profile, process: ProcessId) -> Option<Backend> {
-    let mut backends: Vec<Backend> = profile
-        .threads
-        .iter()
-        .filter(|thread| thread.process == process)
-        .filter_map(|thread| {
-            let mut known = BACKEND_THREADS.iter();
-            known.find(|(start, _)| thread.name.starts_with(start))
-        })
-        .map(|&(_, backend)| backend)
+    let threads = profile.threads.iter().enumerate();
+    let mut backends: Vec<Backend> = threads
+        .filter(|(_, thread)| thread.process == process)
+        .filter_map(|(at, _)| profile.facts.backend(ThreadId::from_index(at)))
         .collect();
     backends.sort_unstable();
     backends.dedup();

@@ -9,6 +9,9 @@
 //! between two ticks is not seen, and two without a sample between them are one: the count is a lower bound. The first that is
 //! seen of a run that was attached to may be a repetition itself. A graph break is seen where the rest of the function was, at
 //! work or being compiled.
+//!
+//! This walks stacks, each once and only where something was compiled: whose code runs is told by what stands between it and the
+//! function that called it, which nothing else asks.
 
 use super::intervals::{Share, Shares};
 use crate::model::category::Phase;

@@ -4,6 +4,9 @@
 //! (torchgen/packaged/autograd/load_derivatives.py, `_create_op_prefix`, torch 2.15.0). An operator that was seen in one module
 //! alone made its nodes there, as far as the samples tell: with fewer than [`Share::FEW`] ticks of it nothing is told, and from
 //! that many on a module that has a tenth of its time is missed once in twenty times.
+//!
+//! This walks stacks: of each it asks for all functions below the innermost module, by the names that their nodes would have, which
+//! nothing else asks.
 
 use super::intervals::Share;
 use super::nets::Nets;

@@ -2,8 +2,9 @@
 
 use super::intervals::{Share, Shares};
 use crate::model::category::FrameKind;
+use crate::model::facts::Line;
 use crate::model::ids::{FunctionId, StackId};
-use crate::model::profile::{Function, Profile, ProfileFrame, ProfileSample};
+use crate::model::profile::{Profile, ProfileFrame, ProfileSample};
 use rustc_hash::FxHashMap;
 
 /// Time of one function.
@@ -78,12 +79,7 @@ impl<K: Eq + std::hash::Hash + Copy + Ord> Sums<K> {
     }
 }
 
-/// Whether a native function has a name, and not only an address.
-fn has_name(function: &Function) -> bool {
-    !function.name.contains("+0x") && !function.name.starts_with('[')
-}
-
-/// The functions and lines of `samples`.
+/// The functions and lines of `samples`. Every function of a stack has a row, so stacks are walked here, each once.
 pub fn hot<'a>(profile: &Profile, samples: impl Iterator<Item = &'a ProfileSample>) -> Hot {
     let mut weights: FxHashMap<StackId, u64> = FxHashMap::default();
     for sample in samples {
@@ -97,7 +93,7 @@ pub fn hot<'a>(profile: &Profile, samples: impl Iterator<Item = &'a ProfileSampl
     let mut native = Sums::new();
     for (stamp, (&stack, &weight_ns)) in weights.iter().enumerate() {
         let mut python_found = false;
-        let own_native = own_native(profile, stack);
+        let own_native = profile.facts.of(Some(stack)).native_leaf;
         for frame in profile.stacks.leaf_to_root(Some(stack)) {
             let &ProfileFrame { function, line, .. } = profile.stacks.frame(frame);
             let Some(info) = profile.functions.get(function.index()) else {
@@ -136,53 +132,28 @@ pub fn hot<'a>(profile: &Profile, samples: impl Iterator<Item = &'a ProfileSampl
     }
 }
 
-/// The line of the function nearest to the leaf that `is_meant`.
-fn nearest_line(
-    profile: &Profile,
-    stack: StackId,
-    is_meant: impl Fn(&Function) -> bool,
-) -> Option<(FunctionId, u32)> {
-    profile.stacks.leaf_to_root(Some(stack)).find_map(|frame| {
-        let frame = profile.stacks.frame(frame);
-        let function = profile.functions.get(frame.function.index())?;
-        is_meant(function).then_some((frame.function, frame.line))
-    })
-}
-
-/// Own time of the first [`MOST_SHARES`] of `lines`, in their order, as shares of the time of `samples`. A sample's time is its
-/// line's nearest to the leaf of the functions that `are_meant`.
+/// Own time of the first [`MOST_SHARES`] of `lines`, in their order, as shares of the time of `samples`. A sample's time is that of
+/// `line_of` its stack.
 pub fn line_shares(
-    profile: &Profile,
     samples: &[&ProfileSample],
     lines: &[LineTime],
-    are_meant: impl Fn(&Function) -> bool,
+    line_of: impl Fn(Option<StackId>) -> Option<Line>,
 ) -> Vec<Share> {
     let lines = lines.get(..MOST_SHARES).unwrap_or(lines);
-    let places: FxHashMap<(FunctionId, u32), usize> = lines
+    let places: FxHashMap<Line, usize> = lines
         .iter()
         .enumerate()
         .map(|(at, line)| ((line.function, line.line), at))
         .collect();
-    let mut of_stack: FxHashMap<StackId, Option<usize>> = FxHashMap::default();
     let wall_ns = samples.iter().map(|sample| sample.weight_ns).sum();
     let ticks = samples.iter().map(|sample| u64::from(sample.ticks)).sum();
     let mut shares = Shares::new(wall_ns, ticks, lines.len());
     for sample in samples {
-        let at = sample.stack.and_then(|stack| {
-            *of_stack.entry(stack).or_insert_with(|| {
-                let nearest = nearest_line(profile, stack, &are_meant)?;
-                places.get(&nearest).copied()
-            })
-        });
+        let at = line_of(sample.stack).and_then(|line| places.get(&line).copied());
         let part = at.map(|at| (at, sample.weight_ns));
         shares.add(sample.weight_ns, sample.ticks, part.as_slice());
     }
     (0..lines.len()).map(|at| shares.share(at)).collect()
-}
-
-/// Whether it is the user's own code.
-pub fn is_users(function: &Function) -> bool {
-    function.kind == FrameKind::PythonUser
 }
 
 /// The lines of the user's own code nearest to the leaf, those with the most time first: where to look for what `samples` did.
@@ -190,18 +161,11 @@ pub fn user_lines<'a>(
     profile: &Profile,
     samples: impl Iterator<Item = &'a ProfileSample>,
 ) -> Vec<LineTime> {
-    let mut weights: FxHashMap<StackId, u64> = FxHashMap::default();
+    let mut lines: FxHashMap<Line, u64> = FxHashMap::default();
     for sample in samples {
-        if let Some(stack) = sample.stack {
-            let weight = weights.entry(stack).or_default();
-            *weight = weight.saturating_add(sample.weight_ns);
-        }
-    }
-    let mut lines: FxHashMap<(FunctionId, u32), u64> = FxHashMap::default();
-    for (&stack, &weight_ns) in &weights {
-        if let Some(key) = nearest_line(profile, stack, is_users) {
-            let sum = lines.entry(key).or_default();
-            *sum = sum.saturating_add(weight_ns);
+        if let Some(line) = profile.facts.of(sample.stack).user_line {
+            let sum = lines.entry(line).or_default();
+            *sum = sum.saturating_add(sample.weight_ns);
         }
     }
     let mut lines: Vec<LineTime> = lines
@@ -215,21 +179,4 @@ pub fn user_lines<'a>(
         .collect();
     lines.sort_by_key(|each| (std::cmp::Reverse(each.self_ns), each.function, each.line));
     lines
-}
-
-/// The native function that a stack's own time goes to; `None` where the leaf is Python.
-pub(super) fn own_native(profile: &Profile, stack: StackId) -> Option<FunctionId> {
-    let mut first = None;
-    for frame in profile.stacks.leaf_to_root(Some(stack)) {
-        let function = profile.stacks.frame(frame).function;
-        let info = profile.functions.get(function.index())?;
-        if info.is_python || info.kind == FrameKind::Marker {
-            break;
-        }
-        if has_name(info) && !info.plumbing {
-            return Some(function);
-        }
-        first = first.or(Some(function));
-    }
-    first
 }

@@ -4,12 +4,12 @@
 //! samples of its workers are taken by overlap. A worker's time is that of the thread that runs its loop.
 
 use super::intervals::{Share, Shares};
-use super::stack_facts::{Line, StackFacts};
 use super::timeline::{Piece, Timeline};
 use crate::model::category::Phase;
+use crate::model::facts::Line;
 use crate::model::ids::{ProcessId, ThreadId};
 use crate::model::input::InputTask;
-use crate::model::profile::{ProfileSample, Role};
+use crate::model::profile::{Profile, ProfileSample, Role};
 use crate::model::wait::WaitKind;
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
@@ -129,16 +129,13 @@ impl Tasks {
 /// What the workers of `trainer` did while its training thread, whose samples are `own`, waited for them. `None` without
 /// workers, or without such waits.
 pub fn meanwhile(
-    facts: &mut StackFacts<'_>,
+    profile: &Profile,
     trainer: ProcessId,
     own: &[&ProfileSample],
 ) -> Option<Meanwhile> {
     let waits: Vec<(u64, u64)> = own
         .iter()
-        .filter(|sample| {
-            let wait = facts.wait(sample);
-            wait.is_some_and(|(kind, _)| kind == WaitKind::Input)
-        })
+        .filter(|sample| sample.wait.is_some_and(|wait| wait.kind == WaitKind::Input))
         .map(|sample| {
             (
                 sample.start_ns,
@@ -148,8 +145,7 @@ pub fn meanwhile(
         .collect();
     let waited_ns: u64 = waits.iter().map(|(from, to)| to - from).sum();
     let mut pieces: Vec<Piece<'_>> = Vec::new();
-    for thread in worker_threads(facts, trainer) {
-        let profile = facts.profile();
+    for thread in worker_threads(profile, trainer) {
         let timeline = Timeline::new(super::of_thread(profile, thread).into_iter());
         for &(from, to) in &waits {
             pieces.extend(timeline.within(from, to));
@@ -162,8 +158,8 @@ pub fn meanwhile(
     let ticks = pieces.iter().map(|piece| u64::from(piece.ticks())).sum();
     let mut tasks = Tasks::new(worker_ns, ticks);
     for piece in &pieces {
-        let task = facts.task(piece.sample);
-        let line = facts.line(piece.sample.stack);
+        let task = piece.sample.task;
+        let line = profile.facts.line(piece.sample.stack);
         tasks.add(
             piece.length_ns(),
             piece.queue_ns(),
@@ -181,10 +177,9 @@ pub fn meanwhile(
 }
 
 /// The threads that run the loops of a trainer's workers.
-fn worker_threads(facts: &StackFacts<'_>, trainer: ProcessId) -> Vec<ThreadId> {
+fn worker_threads(profile: &Profile, trainer: ProcessId) -> Vec<ThreadId> {
     let of_trainer = |role: Role| matches!(role, Role::DataLoaderWorker { trainer: Some(of), .. } if of == trainer);
-    facts
-        .profile()
+    profile
         .processes
         .iter()
         .filter(|process| of_trainer(process.role))
@@ -194,7 +189,7 @@ fn worker_threads(facts: &StackFacts<'_>, trainer: ProcessId) -> Vec<ThreadId> {
 
 /// What the training thread did to make batches itself; `None` where it did not.
 pub fn inline(
-    facts: &mut StackFacts<'_>,
+    profile: &Profile,
     own: &[&ProfileSample],
     wall_ns: u64,
     ticks: u64,
@@ -202,8 +197,9 @@ pub fn inline(
     let mut tasks = Tasks::new(wall_ns, ticks);
     let mut ns = 0_u64;
     for sample in own {
-        let inline = sample.phase == Phase::Input && !facts.is_in_loader_queue(sample.stack);
-        let task = inline.then(|| (facts.task(sample), facts.line(sample.stack)));
+        let inline =
+            sample.phase == Phase::Input && !profile.facts.of(sample.stack).is_in_loader_queue;
+        let task = inline.then(|| (sample.task, profile.facts.line(sample.stack)));
         if inline {
             ns = ns.saturating_add(sample.weight_ns);
         }

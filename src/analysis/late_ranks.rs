@@ -6,11 +6,11 @@
 //! in recordings of their own, and are not seen.
 
 use super::collectives::{CollectiveTime, waits};
-use super::stack_facts::{Line, StackFacts};
 use super::timeline::Timeline;
 use crate::model::collective::CollectiveMoment;
+use crate::model::facts::Line;
 use crate::model::ids::{FunctionId, ProcessId};
-use crate::model::profile::ProfileSample;
+use crate::model::profile::{Profile, ProfileSample};
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
 
@@ -38,15 +38,16 @@ type Missing = (Option<Line>, u64, u64);
 
 /// Samples of one wait that follow each other, as one stretch.
 pub(super) fn stretches(
-    facts: &mut StackFacts<'_>,
+    profile: &Profile,
     own: &[&ProfileSample],
     of_sample: &[Option<usize>],
 ) -> Vec<Stretch> {
     let mut stretches: Vec<Stretch> = Vec::new();
     for (sample, row) in own.iter().zip(of_sample) {
         let Some(row) = *row else { continue };
-        let arrived = facts
-            .collective(sample)
+        let arrived = profile
+            .facts
+            .collective(sample.collective)
             .is_some_and(CollectiveMoment::has_arrived);
         if !arrived || !waits(sample) {
             continue;
@@ -66,7 +67,7 @@ pub(super) fn stretches(
 
 /// Adds a stretch's time to the rank that arrived last in it, by the lines at which it was before.
 pub(super) fn blame(
-    facts: &mut StackFacts<'_>,
+    profile: &Profile,
     stretch: &Stretch,
     peers: &[(ProcessId, &Timeline<'_>)],
     tick_ns: u64,
@@ -74,7 +75,7 @@ pub(super) fn blame(
 ) {
     let mut last: Option<(u64, ProcessId, Vec<Missing>)> = None;
     for &(peer, timeline) in peers {
-        let missing = missing(facts, stretch, timeline, tick_ns);
+        let missing = missing(profile, stretch, timeline, tick_ns);
         let Some(&(_, _, arrived_ns)) = missing.last() else {
             continue;
         };
@@ -97,7 +98,7 @@ pub(super) fn blame(
 /// Where a peer was in a stretch before it arrived: line, from, to. What follows its arrival and is cut off by the stretch's end
 /// within two ticks is the next step, which it began while the waiting rank was still waking up.
 fn missing(
-    facts: &mut StackFacts<'_>,
+    profile: &Profile,
     stretch: &Stretch,
     peer: &Timeline<'_>,
     tick_ns: u64,
@@ -105,13 +106,14 @@ fn missing(
     let mut found: Vec<Missing> = Vec::new();
     let mut since_arrival: Option<usize> = None;
     for piece in peer.within(stretch.from_ns, stretch.to_ns) {
-        let arrived = facts
-            .collective(piece.sample)
+        let arrived = profile
+            .facts
+            .collective(piece.sample.collective)
             .is_some_and(CollectiveMoment::has_arrived);
         if arrived {
             since_arrival = Some(found.len());
         } else {
-            let line = facts.line(piece.sample.stack);
+            let line = profile.facts.line(piece.sample.stack);
             found.push((line, piece.from_ns, piece.to_ns));
         }
     }

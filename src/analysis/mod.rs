@@ -16,7 +16,7 @@
 //! | [`waits`] | what training threads waited for |
 //! | [`input_queue`] | what DataLoader workers did while their trainer waited for them |
 //! | [`collectives`], [`late_ranks`] | time in collectives, and which rank arrived last |
-//! | [`stack_facts`], [`timeline`] | what these three look up: stacks, and samples by time |
+//! | [`timeline`] | samples by time, for these three |
 //! | [`lanes`] | what devices and the host did over time |
 //! | [`gpu_overlay`] | what devices did while the host was where |
 //! | [`energy`] | what they took, by run, rank, epoch, step and phase |
@@ -60,7 +60,6 @@ use energy::Energy;
 use gpu_overlay::{GpuIdle, NoOverlay};
 use lanes::LaneSummary;
 use quality::QualitySummary;
-use stack_facts::StackFacts;
 use summary::ProcessSummary;
 use verdict::Verdict;
 use waits::ProcessWaits;
@@ -110,20 +109,19 @@ pub fn analyze(profile: &Profile) -> Analysis {
     let processes = summary::summarize(profile);
     let primary = summary::primary(&processes);
     let ranks = ranks(&processes, primary);
-    let mut facts = StackFacts::new(profile);
     let lanes = lanes::summarize(profile);
     let mut analysis = Analysis {
         verdict: None,
-        gpu_idle: gpu_overlay::all(&mut facts, &lanes, &ranks),
+        gpu_idle: gpu_overlay::all(profile, &lanes, &ranks),
         energy: energy::energy(profile, &lanes, &ranks),
-        waits: waits::all(&mut facts, &ranks),
-        collectives: collectives::all(&mut facts, &ranks),
+        waits: waits::all(profile, &ranks),
+        collectives: collectives::all(profile, &ranks),
         processes,
         primary,
         quality: quality::summarize(profile),
         lanes,
     };
-    analysis.verdict = verdict::verdict(&mut facts, &analysis);
+    analysis.verdict = verdict::verdict(profile, &analysis);
     analysis
 }
 

@@ -7,6 +7,7 @@
 use super::intervals::{Share, Shares};
 use super::module_groups::{Groups, Member, group};
 use crate::model::category::Phase;
+use crate::model::facts::Facts;
 use crate::model::ids::{NnModuleId, StackId};
 use crate::model::nn_module::NnModuleInfo;
 use crate::model::profile::{Profile, ProfileSample};
@@ -93,16 +94,16 @@ struct Times {
     eval_ns: u64,
 }
 
-/// What a stack tells: its modules with all above them, and the innermost.
+/// The modules of a chain of calls, with all above them, and the innermost.
 #[derive(Clone, Default)]
-struct Seen {
+struct Called {
     nodes: Vec<usize>,
     innermost: Option<usize>,
     evaluates: bool,
 }
 
-/// What the stacks of forward samples tell.
-type SeenOn = FxHashMap<StackId, Seen>;
+/// By chain, of [`Facts::module_chains`](crate::model::facts::Facts::module_chains).
+type ByChain = FxHashMap<StackId, Called>;
 
 struct Builder<'p> {
     profile: &'p Profile,
@@ -168,24 +169,21 @@ impl<'p> Builder<'p> {
         Some(at)
     }
 
-    fn seen(&mut self, stack: StackId) -> Seen {
+    fn called(&mut self, calls: StackId) -> Called {
         let profile = self.profile;
-        let mut seen = Seen::default();
-        for frame in profile.stacks.leaf_to_root(Some(stack)) {
-            let Some(id) = profile.stacks.frame(frame).nn_module else {
-                continue;
-            };
+        let mut called = Called::default();
+        for id in profile.facts.modules_from(calls) {
             let chain = self.chain(id);
-            if seen.innermost.is_none() {
-                seen.innermost = chain.last().copied();
+            if called.innermost.is_none() {
+                called.innermost = chain.last().copied();
                 let info = profile.nn_modules.get(id.index());
-                seen.evaluates = info.is_some_and(|info| info.training == Some(false));
+                called.evaluates = info.is_some_and(|info| info.training == Some(false));
             }
-            seen.nodes.extend(chain);
+            called.nodes.extend(chain);
         }
-        seen.nodes.sort_unstable();
-        seen.nodes.dedup();
-        seen
+        called.nodes.sort_unstable();
+        called.nodes.dedup();
+        called
     }
 
     /// The modules, as grouping needs them.
@@ -202,7 +200,7 @@ impl<'p> Builder<'p> {
     }
 }
 
-impl Seen {
+impl Called {
     /// The same of groups.
     fn grouped(&self, group_of: &[usize]) -> Self {
         let of = |node: &usize| group_of.get(*node).copied();
@@ -235,6 +233,7 @@ impl Seen {
 /// A thread's samples, sorted by start, and their sums.
 #[derive(Clone, Copy)]
 struct Thread<'s> {
+    facts: &'s Facts,
     samples: &'s [&'s ProfileSample],
     wall_ns: u64,
     ticks: u64,
@@ -242,18 +241,21 @@ struct Thread<'s> {
 
 impl Thread<'_> {
     /// Times of `count` modules or groups; and shares, of total times first and then of own ones.
-    fn sum(&self, seen_on: &SeenOn, count: usize) -> (Vec<Times>, Shares) {
+    fn sum(&self, by_chain: &ByChain, count: usize) -> (Vec<Times>, Shares) {
         let mut times = vec![Times::default(); count];
         let mut shares = Shares::new(self.wall_ns, self.ticks, 2 * count);
         let mut parts = Vec::new();
         for sample in self.samples {
             parts.clear();
             if sample.phase == Phase::Forward
-                && let Some(seen) = sample.stack.and_then(|stack| seen_on.get(&stack))
+                && let Some(calls) = self.facts.of(sample.stack).modules
+                && let Some(called) = by_chain.get(&calls)
             {
-                seen.sum(sample.weight_ns, &mut times);
-                parts.extend(seen.nodes.iter().map(|&node| (node, sample.weight_ns)));
-                let own = seen.innermost.map(|node| (count + node, sample.weight_ns));
+                called.sum(sample.weight_ns, &mut times);
+                parts.extend(called.nodes.iter().map(|&node| (node, sample.weight_ns)));
+                let own = called
+                    .innermost
+                    .map(|node| (count + node, sample.weight_ns));
                 parts.extend(own);
             }
             // A sample in no module passes time, too.
@@ -317,9 +319,9 @@ impl Builder<'_> {
     }
 
     /// All modules, each before those below it.
-    fn modules(&self, thread: Thread<'_>, seen_on: &SeenOn) -> Vec<ModuleTime> {
+    fn modules(&self, thread: Thread<'_>, by_chain: &ByChain) -> Vec<ModuleTime> {
         let count = self.nodes.len();
-        let (times, shares) = thread.sum(seen_on, count);
+        let (times, shares) = thread.sum(by_chain, count);
         let parents: Vec<_> = self.nodes.iter().map(|node| node.parent).collect();
         in_order(&parents, &times, |at| self.key(at))
             .into_iter()
@@ -331,14 +333,14 @@ impl Builder<'_> {
     }
 
     /// The same, grouped.
-    fn groups(&self, thread: Thread<'_>, seen_on: &SeenOn) -> Vec<ModuleGroup> {
+    fn groups(&self, thread: Thread<'_>, by_chain: &ByChain) -> Vec<ModuleGroup> {
         let Groups { groups, of } = group(&self.members());
-        let seen_on: SeenOn = seen_on
+        let by_chain: ByChain = by_chain
             .iter()
-            .map(|(&stack, seen)| (stack, seen.grouped(&of)))
+            .map(|(&calls, called)| (calls, called.grouped(&of)))
             .collect();
         let count = groups.len();
-        let (times, shares) = thread.sum(&seen_on, count);
+        let (times, shares) = thread.sum(&by_chain, count);
         let parents: Vec<_> = groups.iter().map(|group| group.parent).collect();
         let mut parts = vec![0; count];
         for &parent in parents.iter().flatten() {
@@ -397,13 +399,16 @@ pub fn modules(
         chains: FxHashMap::default(),
     };
     let is_forward = |sample: &&&ProfileSample| sample.phase == Phase::Forward;
-    let mut seen_on = SeenOn::default();
+    let mut by_chain = ByChain::default();
     let mut tree = ModuleTree::default();
     for sample in samples.iter().filter(is_forward) {
         tree.forward_ns = tree.forward_ns.saturating_add(sample.weight_ns);
-        let innermost = sample.stack.and_then(|stack| {
-            let seen = seen_on.entry(stack).or_insert_with(|| builder.seen(stack));
-            seen.innermost
+        let calls = profile.facts.of(sample.stack).modules;
+        let innermost = calls.and_then(|calls| {
+            let called = by_chain
+                .entry(calls)
+                .or_insert_with(|| builder.called(calls));
+            called.innermost
         });
         if innermost.is_none() {
             tree.unread_ns = tree.unread_ns.saturating_add(sample.weight_ns);
@@ -413,11 +418,12 @@ pub fn modules(
         return tree;
     }
     let thread = Thread {
+        facts: &profile.facts,
         samples,
         wall_ns,
         ticks,
     };
-    tree.modules = builder.modules(thread, &seen_on);
-    tree.groups = builder.groups(thread, &seen_on);
+    tree.modules = builder.modules(thread, &by_chain);
+    tree.groups = builder.groups(thread, &by_chain);
     tree
 }

@@ -36,13 +36,13 @@ pub(super) fn nets_of_samples(
     forward: &Forward<'_>,
     names: &[&str],
     samples: &[&ProfileSample],
-    seen: impl Fn(StackId) -> Option<(Option<usize>, Line)>,
+    seen: impl Fn(StackId) -> (Option<usize>, Line),
 ) -> Vec<Nets> {
     let by_node: Vec<Nets> = names.iter().map(|name| forward.nets_of(name)).collect();
     let mut passes: Vec<Vec<Moment>> = Vec::new();
     let mut goes_on = None;
     for (at, sample) in samples.iter().enumerate() {
-        let own = sample.stack.and_then(&seen);
+        let own = sample.stack.map(&seen);
         let (Some((node, line)), Phase::Backward | Phase::Recompute) = (own, sample.phase) else {
             goes_on = None;
             continue;

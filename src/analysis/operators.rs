@@ -7,10 +7,11 @@
 
 use super::intervals::{Share, Shares};
 use super::summary::parts;
-use crate::model::category::{Activity, FrameKind, Phase};
-use crate::model::ids::{FrameId, FunctionId, StackId};
-use crate::model::operator::{NamedBy, OperatorMark};
-use crate::model::profile::{Function, Profile, ProfileSample};
+use crate::model::category::{Activity, Phase};
+use crate::model::facts::{Facts, Line, OperatorSite};
+use crate::model::ids::{NameId, StackId};
+use crate::model::operator::NamedBy;
+use crate::model::profile::{Profile, ProfileSample};
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
 
@@ -25,7 +26,7 @@ pub struct Place {
     /// names.
     pub module: Option<String>,
     /// The nearest line of the user's own code.
-    pub line: Option<(FunctionId, u32)>,
+    pub line: Option<Line>,
 }
 
 /// Time of an operator from one place.
@@ -79,179 +80,55 @@ impl OperatorTable {
     }
 }
 
-/// An operator on a stack, and what was found outward of it.
-struct Seen<'p> {
-    name: &'p str,
-    named_by: NamedBy,
-    own: bool,
-    node: Option<&'p str>,
-    module: Option<&'p str>,
-    line: Option<(FunctionId, u32)>,
-    /// Past a node or the engine: modules further out only called `backward()`.
-    in_engine: bool,
-}
-
-/// What a stack tells: its operators, the innermost first.
-struct StackOperators<'p> {
-    profile: &'p Profile,
-    frames: Vec<FrameId>,
-}
-
-impl<'p> StackOperators<'p> {
-    fn function(&self, at: usize) -> Option<(&'p Function, FunctionId, u32)> {
-        let frame = self.profile.stacks.frame(*self.frames.get(at)?);
-        let function = self.profile.functions.get(frame.function.index())?;
-        Some((function, frame.function, frame.line))
-    }
-
-    fn find(&self) -> Vec<Seen<'p>> {
-        let mut seen: Vec<Seen<'p>> = Vec::new();
-        let mut own_open = true;
-        let mut last_python: Option<&'p Function> = None;
-        for at in 0..self.frames.len() {
-            let Some((function, id, line)) = self.function(at) else {
-                continue;
-            };
-            let operator = match &function.operator {
-                OperatorMark::None => None,
-                OperatorMark::Operator(name) => Some((name.as_str(), NamedBy::Schema)),
-                OperatorMark::LibraryKernel(Some(name)) => Some((name.as_str(), NamedBy::Kernel)),
-                OperatorMark::LibraryKernel(None) | OperatorMark::PythonKernel => self
-                    .kernel(at, function)
-                    .map(|name| (name, NamedBy::Kernel)),
-                OperatorMark::Node(node) => {
-                    own_open = false;
-                    for each in &mut seen {
-                        each.node = each.node.or(Some(node));
-                        each.in_engine = true;
-                    }
-                    None
-                }
-                OperatorMark::Engine => {
-                    own_open = false;
-                    seen.iter_mut().for_each(|each| each.in_engine = true);
-                    None
-                }
-                OperatorMark::ModuleCall => {
-                    let class = last_python.and_then(module_class);
-                    for each in seen.iter_mut().filter(|each| !each.in_engine) {
-                        each.module = each.module.or(class);
-                    }
-                    None
-                }
-            };
-            if let Some((name, named_by)) = operator {
-                if !seen.iter().any(|each| each.name == name) {
-                    seen.push(Seen {
-                        name,
-                        named_by,
-                        own: own_open,
-                        node: None,
-                        module: None,
-                        line: None,
-                        in_engine: false,
-                    });
-                }
-                own_open = false;
-            }
-            if function.is_python {
-                last_python = Some(function);
-            }
-            if function.kind == FrameKind::PythonUser {
-                for each in &mut seen {
-                    each.line = each.line.or(Some((id, line)));
-                }
-            }
-        }
-        seen
-    }
-
-    /// The kernel that the glue at `at` calls: inward of it, and no further than the next operator.
-    fn kernel(&self, at: usize, glue: &Function) -> Option<&'p str> {
-        let in_python = glue.operator == OperatorMark::PythonKernel;
-        let kernel = (0..at)
-            .rev()
-            .filter_map(|inner| self.function(inner))
-            .map(|(function, _, _)| function)
-            .take_while(|function| {
-                matches!(
-                    function.operator,
-                    OperatorMark::None | OperatorMark::ModuleCall
-                )
-            })
-            .find(|function| match in_python {
-                true => function.is_python && function.kind != FrameKind::PythonTorch,
-                false => function.file == glue.file && !function.plumbing,
-            });
-        match kernel {
-            // Torch's glue imports what it needs when it is first called: that is no kernel.
-            Some(kernel) if in_python && kernel.plumbing => None,
-            Some(kernel) => Some(&kernel.short_name),
-            None if in_python => None,
-            None => Some("kernel without a name"),
-        }
-    }
-}
-
-/// The operator that a stack's own time is spent in.
-pub(super) fn innermost_operator(profile: &Profile, stack: StackId) -> Option<&str> {
-    let frames = profile.stacks.leaf_to_root(Some(stack)).collect();
-    let seen = (StackOperators { profile, frames }).find();
-    seen.iter().find(|each| each.own).map(|each| each.name)
-}
-
-/// `Conv2d` of `Conv2d.forward`, `Net` of `main.<locals>.Net.forward`; `None` of a hook and of a name that is not qualified.
-fn module_class(function: &Function) -> Option<&str> {
-    let class = function.name.strip_suffix(".forward")?;
-    class.rsplit('.').next().filter(|class| !class.is_empty())
-}
-
 /// Sums of one operator.
-struct Sum<'p> {
-    name: &'p str,
+struct Sum {
+    name: NameId,
     named_by: NamedBy,
     self_ns: u64,
     total_ns: u64,
-    sites: FxHashMap<Place, (u64, u64)>,
+    sites: FxHashMap<(Phase, OperatorSite), (u64, u64)>,
 }
 
 /// Sums of all operators, in the order in which they were first seen.
 #[derive(Default)]
-struct Sums<'p> {
-    sums: Vec<Sum<'p>>,
-    index: FxHashMap<&'p str, usize>,
+struct Sums {
+    sums: Vec<Sum>,
+    index: FxHashMap<NameId, usize>,
 }
 
-impl<'p> Sums<'p> {
-    /// Adds the time of a stack to an operator on it, and says which it is.
-    fn add(&mut self, seen: &Seen<'p>, phase: Phase, weight_ns: u64) -> usize {
-        let Self { sums, index } = self;
-        let at = *index.entry(seen.name).or_insert_with(|| {
+impl Sums {
+    fn at(&mut self, site: &OperatorSite) -> usize {
+        let sums = &mut self.sums;
+        *self.index.entry(site.name).or_insert_with(|| {
             sums.push(Sum {
-                name: seen.name,
-                named_by: seen.named_by,
+                name: site.name,
+                named_by: site.named_by,
                 self_ns: 0,
                 total_ns: 0,
                 sites: FxHashMap::default(),
             });
             sums.len() - 1
-        });
-        let own_ns = if seen.own { weight_ns } else { 0 };
-        let place = Place {
-            phase,
-            node: seen.node.map(str::to_owned),
-            module: seen.module.map(str::to_owned),
-            line: seen.line,
-        };
-        if let Some(sum) = sums.get_mut(at) {
-            sum.named_by = sum.named_by.min(seen.named_by);
-            sum.self_ns = sum.self_ns.saturating_add(own_ns);
-            sum.total_ns = sum.total_ns.saturating_add(weight_ns);
-            let (site_self, site_total) = sum.sites.entry(place).or_default();
-            *site_self = site_self.saturating_add(own_ns);
-            *site_total = site_total.saturating_add(weight_ns);
+        })
+    }
+
+    /// Adds the time of a chain of operators to each of them; `is_own` where it is the innermost one's own.
+    fn add(&mut self, chain: &[&OperatorSite], is_own: bool, phase: Phase, weight_ns: u64) {
+        for (at, site) in chain.iter().enumerate() {
+            // Within itself an operator counts once: where it is innermost.
+            if chain.iter().take(at).any(|inner| inner.name == site.name) {
+                continue;
+            }
+            let own_ns = if at == 0 && is_own { weight_ns } else { 0 };
+            let index = self.at(site);
+            if let Some(sum) = self.sums.get_mut(index) {
+                sum.named_by = sum.named_by.min(site.named_by);
+                sum.self_ns = sum.self_ns.saturating_add(own_ns);
+                sum.total_ns = sum.total_ns.saturating_add(weight_ns);
+                let (site_self, site_total) = sum.sites.entry((phase, **site)).or_default();
+                *site_self = site_self.saturating_add(own_ns);
+                *site_total = site_total.saturating_add(weight_ns);
+            }
         }
-        at
     }
 }
 
@@ -262,28 +139,27 @@ pub fn operators(
     wall_ns: u64,
     ticks: u64,
 ) -> OperatorTable {
+    let facts = &profile.facts;
     let mut sums = Sums::default();
-    let mut own_of: FxHashMap<StackId, usize> = FxHashMap::default();
-    for ((stack, phase), weight_ns) in weights(samples) {
-        let frames = profile.stacks.leaf_to_root(Some(stack)).collect();
-        for seen in (StackOperators { profile, frames }).find() {
-            let at = sums.add(&seen, phase, weight_ns);
-            if seen.own {
-                own_of.insert(stack, at);
-            }
-        }
+    for ((operators, is_own, phase), weight_ns) in weights(facts, samples) {
+        let chain: Vec<&OperatorSite> = facts.operators_from(operators).collect();
+        sums.add(&chain, is_own, phase, weight_ns);
     }
-    let own = |sample: &ProfileSample| own_of.get(&sample.stack?).copied();
+    let index = std::mem::take(&mut sums.index);
+    let own = |sample: &ProfileSample| {
+        let site = facts.own_operator(sample.stack)?;
+        index.get(&site.name).copied()
+    };
     let shares = shares(samples, wall_ns, ticks, sums.sums.len(), own);
     let times = sums.sums.into_iter().enumerate();
     let mut operators: Vec<OperatorTime> = times
         .map(|(at, sum)| OperatorTime {
-            name: sum.name.to_owned(),
+            name: facts.names.get(sum.name).to_owned(),
             named_by: sum.named_by,
             self_ns: sum.self_ns,
             total_ns: sum.total_ns,
             share: shares.share(at),
-            sites: sites(sum.sites),
+            sites: sites(facts, sum.sites),
         })
         .collect();
     operators.sort_by(|left, right| {
@@ -297,12 +173,14 @@ pub fn operators(
     }
 }
 
-/// Time by stack and phase, in an order that is the same on every run.
-fn weights(samples: &[&ProfileSample]) -> Vec<((StackId, Phase), u64)> {
-    let mut weights: FxHashMap<(StackId, Phase), u64> = FxHashMap::default();
+/// Time by chain of operators, whether it is the innermost one's own, and phase; in an order that is the same on every run.
+fn weights(facts: &Facts, samples: &[&ProfileSample]) -> Vec<((StackId, bool, Phase), u64)> {
+    let mut weights: FxHashMap<(StackId, bool, Phase), u64> = FxHashMap::default();
     for sample in samples {
-        if let Some(stack) = sample.stack {
-            let weight = weights.entry((stack, sample.phase)).or_default();
+        let of_stack = facts.of(sample.stack);
+        if let Some(operators) = of_stack.operators {
+            let key = (operators, of_stack.is_in_operator, sample.phase);
+            let weight = weights.entry(key).or_default();
             *weight = weight.saturating_add(sample.weight_ns);
         }
     }
@@ -340,8 +218,22 @@ fn by_activity<'s>(samples: impl Iterator<Item = &'s &'s ProfileSample>) -> Vec<
     times
 }
 
-fn sites(sums: FxHashMap<Place, (u64, u64)>) -> Vec<Site> {
-    let mut sites: Vec<Site> = sums
+fn sites(facts: &Facts, sums: FxHashMap<(Phase, OperatorSite), (u64, u64)>) -> Vec<Site> {
+    let name = |id: Option<NameId>| id.map(|id| facts.names.get(id).to_owned());
+    let mut places: FxHashMap<Place, (u64, u64)> = FxHashMap::default();
+    for ((phase, site), (self_ns, total_ns)) in sums {
+        let place = Place {
+            phase,
+            node: name(site.node),
+            module: name(site.module),
+            line: site.line,
+        };
+        // An operator may be named in two ways at one place.
+        let (place_self, place_total) = places.entry(place).or_default();
+        *place_self = place_self.saturating_add(self_ns);
+        *place_total = place_total.saturating_add(total_ns);
+    }
+    let mut sites: Vec<Site> = places
         .into_iter()
         .map(|(place, (self_ns, total_ns))| Site {
             place,

@@ -2,13 +2,13 @@
 
 use super::backward::{BackwardTable, backward};
 use super::compile::{CompileTable, compile};
-use super::functions::{Hot, LineTime, hot, is_users, line_shares, user_lines};
+use super::functions::{Hot, LineTime, hot, line_shares, user_lines};
 use super::intervals::{Share, Shares};
 use super::modules::{ModuleTime, ModuleTree, modules};
 use super::operators::{OperatorTable, operators};
 use super::progress::{Progress, StepUnit, progress};
 use super::threads::{ThreadSummary, threads};
-use crate::model::category::{Activity, FrameKind, Phase, SummaryRow};
+use crate::model::category::{Activity, Phase, SummaryRow};
 use crate::model::ids::{ProcessId, ThreadId};
 use crate::model::profile::{Profile, ProfileSample, Role};
 use rustc_hash::FxHashMap;
@@ -317,9 +317,11 @@ fn process(profile: &Profile, id: ProcessId, samples: &[&ProfileSample]) -> Proc
             .collect(),
         matrix,
         itwinai,
-        line_shares: line_shares(profile, &own, &hot.lines, |function| function.is_python),
+        line_shares: line_shares(&own, &hot.lines, |stack| {
+            profile.facts.of(stack).python_leaf
+        }),
         hot,
-        user_line_shares: line_shares(profile, &own, &users, is_users),
+        user_line_shares: line_shares(&own, &users, |stack| profile.facts.of(stack).user_line),
         user_lines: users,
         operators: operators(profile, &own, wall_ns, ticks),
         modules: modules(profile, &own, wall_ns, ticks),
@@ -402,37 +404,13 @@ fn is_itwinai_computation(activity: Activity) -> bool {
     )
 }
 
-/// Whether it was called or waited for: its destructors run in processes that never used it.
+/// Whether NCCL was called or waited for: its destructors run in processes that never used it.
 fn uses_nccl(profile: &Profile, samples: &[&ProfileSample]) -> bool {
-    let nccl: Vec<bool> = profile
-        .functions
-        .iter()
-        .map(|function| {
-            function.kind == FrameKind::Communication && is_nccl(&function.file, &function.name)
-        })
-        .collect();
-    if !nccl.contains(&true) {
-        return false;
-    }
-    let mut seen = rustc_hash::FxHashSet::default();
-    samples
-        .iter()
-        .filter(|sample| {
-            matches!(
-                sample.activity,
-                Activity::CollectiveCall | Activity::CollectiveWait
-            )
-        })
-        .filter_map(|sample| sample.stack)
-        .filter(|stack| seen.insert(*stack))
-        .any(|stack| {
-            profile.stacks.leaf_to_root(Some(stack)).any(|frame| {
-                let function = profile.stacks.frame(frame).function;
-                nccl.get(function.index()).copied().unwrap_or(false)
-            })
-        })
-}
-
-fn is_nccl(file: &str, name: &str) -> bool {
-    file.contains("libnccl") || name.contains("ProcessGroupNCCL")
+    samples.iter().any(|sample| {
+        let communicates = matches!(
+            sample.activity,
+            Activity::CollectiveCall | Activity::CollectiveWait
+        );
+        communicates && profile.facts.of(sample.stack).has_nccl
+    })
 }

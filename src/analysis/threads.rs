@@ -1,6 +1,6 @@
 //! What every thread was, and did.
 
-use crate::model::category::{Activity, FrameKind};
+use crate::model::category::Activity;
 use crate::model::ids::ThreadId;
 use crate::model::profile::{Profile, ProfileSample};
 use crate::model::sample::ThreadState;
@@ -71,15 +71,8 @@ fn role(
     if pid == Some(info.tid) {
         return "main thread";
     }
-    let openmp = own.iter().take(64).any(|sample| {
-        profile.stacks.leaf_to_root(sample.stack).any(|frame| {
-            let function = profile.stacks.frame(frame).function;
-            profile
-                .functions
-                .get(function.index())
-                .is_some_and(|function| function.kind == FrameKind::OpenMp)
-        })
-    });
+    let mut first = own.iter().take(64);
+    let openmp = first.any(|sample| profile.facts.of(sample.stack).has_openmp);
     if info.is_python {
         "Python thread"
     } else if openmp {

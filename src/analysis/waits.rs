@@ -5,9 +5,9 @@
 
 use super::input_queue::{self, InlineInput, Meanwhile};
 use super::intervals::{Share, Shares};
-use super::stack_facts::{Line, StackFacts};
 use super::timeline::Timeline;
-use crate::model::ids::{ProcessId, ThreadId};
+use crate::model::facts::Line;
+use crate::model::ids::{NameId, ProcessId, ThreadId};
 use crate::model::profile::{Profile, ProfileSample};
 use crate::model::sample::Gil;
 use crate::model::wait::WaitKind;
@@ -63,8 +63,8 @@ pub struct ProcessWaits {
     pub inline: Option<InlineInput>,
 }
 
-/// What makes two waits one row.
-type Key = (WaitKind, usize, Option<Line>);
+/// What makes two waits one row. Those for a CPU have no label.
+type Key = (WaitKind, Option<NameId>, Option<Line>);
 
 /// Samples with the rows that they belong to.
 #[derive(Default)]
@@ -86,22 +86,21 @@ impl Rows {
 const NO_CPU: &str = "no CPU (run queue, cgroup quota)";
 
 /// The waits of `process`, whose training thread is `thread`.
-pub fn waits(facts: &mut StackFacts<'_>, process: ProcessId, thread: ThreadId) -> ProcessWaits {
-    let profile = facts.profile();
+pub fn waits(profile: &Profile, process: ProcessId, thread: ThreadId) -> ProcessWaits {
     let own: Vec<&ProfileSample> = super::of_thread(profile, thread);
     let wall_ns = own.iter().map(|sample| sample.weight_ns).sum();
     let ticks = own.iter().map(|sample| u64::from(sample.ticks)).sum();
     let mut rows = Rows::default();
-    let no_cpu = facts.number_of(NO_CPU);
     let parts: Vec<[Option<(usize, u64)>; 2]> = own
         .iter()
         .map(|sample| {
             let queue_ns = sample.queue_ns.min(sample.weight_ns);
-            let at = facts.line(sample.stack);
-            let main = facts
-                .wait(sample)
-                .map(|(kind, what)| (rows.at((kind, what, at)), sample.weight_ns - queue_ns));
-            let queue = (queue_ns > 0).then(|| (rows.at((WaitKind::Cpu, no_cpu, at)), queue_ns));
+            let at = profile.facts.line(sample.stack);
+            let main = sample.wait.map(|wait| {
+                let row = rows.at((wait.kind, Some(wait.label), at));
+                (row, sample.weight_ns - queue_ns)
+            });
+            let queue = (queue_ns > 0).then(|| (rows.at((WaitKind::Cpu, None, at)), queue_ns));
             [main, queue]
         })
         .collect();
@@ -125,14 +124,16 @@ pub fn waits(facts: &mut StackFacts<'_>, process: ProcessId, thread: ThreadId) -
             }
         }
     }
-    let mut holders = gil_holders(facts, process, thread, &own, &parts, &rows);
+    let mut holders = gil_holders(profile, process, thread, &own, &parts, &rows);
     let mut list: Vec<WaitTime> = rows
         .keys
         .iter()
         .enumerate()
         .map(|(row, &(kind, what, at))| WaitTime {
             kind,
-            what: facts.words(what).to_owned(),
+            what: what
+                .map_or(NO_CPU, |what| profile.facts.names.get(what))
+                .to_owned(),
             at,
             ns: row_ns.get(row).copied().unwrap_or(0),
             share: by_row.share(row),
@@ -150,8 +151,8 @@ pub fn waits(facts: &mut StackFacts<'_>, process: ProcessId, thread: ThreadId) -
         share: by_kind.share(WaitKind::ALL.len()),
         kinds: kinds(&list, &by_kind),
         rows: list,
-        meanwhile: input_queue::meanwhile(facts, process, &own),
-        inline: input_queue::inline(facts, &own, wall_ns, ticks),
+        meanwhile: input_queue::meanwhile(profile, process, &own),
+        inline: input_queue::inline(profile, &own, wall_ns, ticks),
     }
 }
 
@@ -175,14 +176,13 @@ fn kinds(rows: &[WaitTime], shares: &Shares) -> Vec<(WaitKind, u64, Share)> {
 /// Who held the GIL, by row. The samples of the process's other threads say when they held it; what of a wait none of them
 /// tells of goes to the thread that the waiting thread's own sample names.
 fn gil_holders(
-    facts: &mut StackFacts<'_>,
+    profile: &Profile,
     process: ProcessId,
     thread: ThreadId,
     own: &[&ProfileSample],
     parts: &[[Option<(usize, u64)>; 2]],
     rows: &Rows,
 ) -> FxHashMap<usize, Vec<Holder>> {
-    let profile = facts.profile();
     let is_gil = |row: usize| rows.keys.get(row).is_some_and(|key| key.0 == WaitKind::Gil);
     let mut found: FxHashMap<usize, Vec<Holder>> = FxHashMap::default();
     if !rows.keys.iter().any(|key| key.0 == WaitKind::Gil) {
@@ -201,7 +201,7 @@ fn gil_holders(
             continue;
         };
         if is_gil(row) {
-            for (holder, at, ns) in holders_of(facts, &others, sample) {
+            for (holder, at, ns) in holders_of(profile, &others, sample) {
                 let sum = sums.entry((row, holder, at)).or_default();
                 *sum = sum.saturating_add(ns);
             }
@@ -239,7 +239,7 @@ fn by_function(mut lines: Vec<Holder>) -> Vec<Holder> {
 
 /// Who held the lock over one wait, and for how long of it. No moment counts twice.
 fn holders_of(
-    facts: &StackFacts<'_>,
+    profile: &Profile,
     others: &Timeline<'_>,
     wait: &ProfileSample,
 ) -> Vec<(ThreadId, Option<Line>, u64)> {
@@ -249,7 +249,7 @@ fn holders_of(
     for piece in others.within(wait.start_ns, end) {
         let from = piece.from_ns.max(at_ns);
         if piece.sample.gil == Gil::Held && piece.to_ns > from {
-            let line = facts.leaf_line(piece.sample.stack);
+            let line = profile.facts.of(piece.sample.stack).python_leaf;
             holders.push((piece.sample.thread, line, piece.to_ns - from));
             at_ns = piece.to_ns;
         }
@@ -262,17 +262,17 @@ fn holders_of(
             .within(wait.start_ns, end)
             .filter(|piece| piece.sample.thread == holder)
             .max_by_key(|piece| piece.length_ns())
-            .and_then(|piece| facts.leaf_line(piece.sample.stack));
+            .and_then(|piece| profile.facts.of(piece.sample.stack).python_leaf);
         holders.push((holder, line, wait.weight_ns - told_ns));
     }
     holders
 }
 
 /// The waits of every process that has a training thread and is a trainer, or the primary one.
-pub fn all(facts: &mut StackFacts<'_>, processes: &[(ProcessId, ThreadId)]) -> Vec<ProcessWaits> {
+pub fn all(profile: &Profile, processes: &[(ProcessId, ThreadId)]) -> Vec<ProcessWaits> {
     processes
         .iter()
-        .map(|&(process, thread)| waits(facts, process, thread))
+        .map(|&(process, thread)| waits(profile, process, thread))
         .collect()
 }
 

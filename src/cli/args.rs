@@ -26,7 +26,7 @@ pub(crate) enum Subcommands {
     Record(RecordArguments),
     /// Print the summary of a recording
     Report(ReportArguments),
-    /// Turn a recording into a flamegraph, speedscope file, folded stacks, JSON, text, CSV or Perfetto trace
+    /// Turn a recording into a flamegraph, speedscope file, folded stacks, JSON, text, CSV, Parquet or Perfetto trace
     Convert(ConvertArguments),
     /// Compare two recordings, or two sets of them: did it help?
     #[command(after_help = DIFF_AFTER_HELP)]
@@ -76,7 +76,7 @@ pub(crate) struct RecordArguments {
     /// End the recording after this time: 30s, 2m, 1.5 (seconds), unlimited. The program goes on
     #[arg(short, long, value_name = "TIME", allow_negative_numbers = true)]
     pub(crate) duration: Option<String>,
-    /// Output file, by extension: .tspy .svg .speedscope.json .folded .json .txt .csv .perfetto-trace; may be given more than once
+    /// Output file, by extension: .tspy .svg .speedscope.json .folded .json .txt .csv .parquet .perfetto-trace; may be given more than once
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Vec<PathBuf>,
     /// Format of the output, whatever its extension; without -o, of one beside the recording
@@ -243,7 +243,7 @@ pub(crate) struct ConvertArguments {
     /// The recording
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// Output file, by extension: .svg .speedscope.json .folded .json .txt .csv .perfetto-trace; `-` is standard output
+    /// Output file, by extension: .svg .speedscope.json .folded .json .txt .csv .parquet .perfetto-trace; `-` is standard output
     #[arg(short, long, value_name = "OUT")]
     pub(crate) output: PathBuf,
     /// Replace output files that are there already
@@ -436,6 +436,8 @@ pub(crate) enum FormatName {
     Csv,
     /// A trace for Perfetto's viewer, with code and lanes on one time axis
     Perfetto,
+    /// A row per sample, for DuckDB, pandas or Spark; and a second file, of stacks
+    Parquet,
     /// py-spy's own: folded stacks of Python frames
     #[value(hide = true)]
     Raw,

@@ -37,7 +37,11 @@ impl DiffPlan {
         for output in &outputs {
             if matches!(
                 output.format,
-                Format::Recording | Format::Speedscope | Format::Csv | Format::Perfetto
+                Format::Recording
+                    | Format::Speedscope
+                    | Format::Csv
+                    | Format::Perfetto
+                    | Format::Parquet
             ) {
                 return Err(Failure::usage(
                     format!("{}: a comparison has no such form", output.path.display()),

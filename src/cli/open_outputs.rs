@@ -122,13 +122,15 @@ impl OpenOutputs {
                 1 => base.clone(),
                 _ => format!("{base}-{number}"),
             };
-            let wanted = [Format::Recording, beside]
-                .map(|format| (format!("{name}.{}", format.extension()), format));
+            let formats = [Some(Format::Recording), Some(beside), beside.stacks()];
+            let wanted = formats.map(|format| {
+                format.map(|format| (format!("{name}.{}", format.extension()), format))
+            });
             let mut opened = Self {
                 outputs: Vec::new(),
                 scratch: None,
             };
-            let result = wanted.into_iter().try_for_each(|(name, format)| {
+            let result = wanted.into_iter().flatten().try_for_each(|(name, format)| {
                 let path = folder.join(name);
                 let file =
                     create_exclusively(&path, format).map_err(|error| (path.clone(), error))?;
@@ -246,9 +248,14 @@ pub(crate) fn open_named(output: &OutputFile, force: bool) -> Result<OpenOutput,
             Place::Named,
         ),
     };
-    if *format == Format::Recording && matches!(place, Place::Special) {
+    let needs_file = match format {
+        Format::Recording => Some("a recording is read back at its end"),
+        Format::Parquet | Format::ParquetStacks => Some("Parquet is two files with names"),
+        _ => None,
+    };
+    if let (Some(reason), Place::Special) = (needs_file, &place) {
         return Err(Failure::message(format!(
-            "cannot write {}: a recording is read back at its end, and this is no regular file",
+            "cannot write {}: {reason}, and this is no regular file",
             path.display()
         ))
         .hint("give a file, or its pipe a format that is only written: .svg .folded .json .txt"));

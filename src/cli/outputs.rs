@@ -17,6 +17,7 @@ use crate::report::flamegraph;
 use crate::report::folded::{self, Count, FoldedOptions};
 use crate::report::json::render_json;
 use crate::report::lanes_csv;
+use crate::report::parquet;
 use crate::report::perfetto;
 use crate::report::speedscope::{self, SpeedscopeOptions};
 use crate::report::tables::Make;
@@ -122,6 +123,8 @@ pub(crate) fn render(
         Format::Text => summary(profile, TextOptions::default(), out)?,
         Format::Csv => lanes_csv::render(profile, out)?,
         Format::Perfetto => perfetto::render(profile, &view, out)?,
+        Format::Parquet => parquet::samples::render(profile, out)?,
+        Format::ParquetStacks => parquet::stacks::render(profile, out)?,
         Format::Recording => anyhow::bail!("a recording is not rendered"),
     }
     Ok(())

@@ -23,7 +23,8 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-const EXTENSIONS: &str = ".tspy .svg .speedscope.json .folded .json .txt .csv .perfetto-trace";
+const EXTENSIONS: &str =
+    ".tspy .svg .speedscope.json .folded .json .txt .csv .parquet .perfetto-trace";
 /// A segment of what is watched: as often there is something new to see.
 const LIVE_SEGMENT: Duration = Duration::from_millis(400);
 const MAX_RATE_HZ: f64 = 10_000.0;
@@ -57,6 +58,10 @@ pub(crate) enum Format {
     Csv,
     /// Code and lanes for Perfetto's viewer.
     Perfetto,
+    /// A row per sample.
+    Parquet,
+    /// The stacks of those rows, in a file of their own.
+    ParquetStacks,
 }
 
 /// Whom to sample.
@@ -73,6 +78,18 @@ pub(crate) enum Target {
 pub(crate) struct OutputFile {
     pub(crate) path: PathBuf,
     pub(crate) format: Format,
+}
+
+impl OutputFile {
+    /// Its path and format, and those of the file that goes with it.
+    pub(crate) fn with_stacks(path: PathBuf, format: Format) -> Vec<Self> {
+        let stacks = format.stacks().map(|format| Self {
+            path: path.with_extension(format.extension()),
+            format,
+        });
+        let first = Self { path, format };
+        std::iter::once(first).chain(stacks).collect()
+    }
 }
 
 /// What is drawn.
@@ -224,9 +241,7 @@ impl RecordPlan {
                 .flatten(),
             outputs: match format {
                 None => parse_outputs(arguments.output)?,
-                Some(format) => named_output(arguments.output, format)?
-                    .into_iter()
-                    .collect(),
+                Some(format) => named_output(arguments.output, format)?,
             },
             beside: format.unwrap_or(Format::Flamegraph),
             force: arguments.force,
@@ -317,6 +332,12 @@ impl ConvertPlan {
             }
             None => Format::of_path(&arguments.output)?,
         };
+        if format == Format::Parquet && to_stdout {
+            return Err(Failure::usage(
+                "Parquet is two files: samples and their stacks",
+                "name the first: -o run.parquet; the other is run.stacks.parquet",
+            ));
+        }
         let draws = matches!(
             format,
             Format::Flamegraph | Format::Speedscope | Format::Folded | Format::Perfetto
@@ -330,7 +351,7 @@ impl ConvertPlan {
         if format == Format::Recording {
             return Err(Failure::usage(
                 "a recording cannot be converted into a recording",
-                "cp copies it; .svg .speedscope.json .folded .json .txt .csv .perfetto-trace are formats to convert to",
+                "cp copies it; .svg .speedscope.json .folded .json .txt .csv .parquet .perfetto-trace are formats to convert to",
             ));
         }
         Ok(Self {
@@ -380,6 +401,7 @@ impl Format {
             FormatName::Text => Format::Text,
             FormatName::Csv => Format::Csv,
             FormatName::Perfetto => Format::Perfetto,
+            FormatName::Parquet => Format::Parquet,
             FormatName::Chrometrace => {
                 return Err(Failure::usage(
                     "torchspy writes no traces of Chrome's older kind",
@@ -400,13 +422,20 @@ impl Format {
             Format::Text => "txt",
             Format::Csv => "csv",
             Format::Perfetto => "perfetto-trace",
+            Format::Parquet => "parquet",
+            Format::ParquetStacks => "stacks.parquet",
         }
+    }
+
+    /// The format of the file that goes with one of this.
+    pub(crate) fn stacks(self) -> Option<Self> {
+        (self == Format::Parquet).then_some(Format::ParquetStacks)
     }
 
     /// The format that a file's name asks for.
     pub(crate) fn of_path(path: &Path) -> Result<Self, Failure> {
         // Longer extensions first: `.speedscope.json` is also a `.json`.
-        const TABLE: [(&str, Format); 8] = [
+        const TABLE: [(&str, Format); 9] = [
             (".speedscope.json", Format::Speedscope),
             (".tspy", Format::Recording),
             (".svg", Format::Flamegraph),
@@ -415,6 +444,7 @@ impl Format {
             (".txt", Format::Text),
             (".csv", Format::Csv),
             (".perfetto-trace", Format::Perfetto),
+            (".parquet", Format::Parquet),
         ];
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let found = TABLE
@@ -446,23 +476,21 @@ pub(super) fn parse_outputs(paths: Vec<PathBuf>) -> Result<Vec<OutputFile>, Fail
                 "give one .tspy file; cp copies it",
             ));
         }
-        outputs.push(OutputFile { path, format });
+        outputs.extend(OutputFile::with_stacks(path, format));
     }
     Ok(outputs)
 }
 
-/// The one output of a format that is named.
-fn named_output(paths: Vec<PathBuf>, format: Format) -> Result<Option<OutputFile>, Failure> {
+/// The one output of a format that is named, and what goes with it.
+fn named_output(paths: Vec<PathBuf>, format: Format) -> Result<Vec<OutputFile>, Failure> {
     if paths.len() > 1 {
         return Err(Failure::usage(
             "--format names the format of one output, and there are more",
             format!("leave it out: the format goes by the extension: {EXTENSIONS}"),
         ));
     }
-    Ok(paths
-        .into_iter()
-        .next()
-        .map(|path| OutputFile { path, format }))
+    let path = paths.into_iter().next();
+    Ok(path.map_or(Vec::new(), |path| OutputFile::with_stacks(path, format)))
 }
 
 fn parse_rate(rate: f64) -> Result<f64, Failure> {

@@ -4,7 +4,6 @@ use super::tables::{CodeKey, ModuleKey, Tables};
 use crate::analysis::functions::hot;
 use crate::analysis::modules::modules;
 use crate::analysis::operators::operators;
-use crate::analysis::stack_facts::StackFacts;
 use crate::analysis::summary::parts;
 use crate::analysis::threads::{ThreadSummary, threads};
 use crate::model::category::Activity;
@@ -57,7 +56,6 @@ pub struct ChunkProcess {
 /// The processes of a segment's profile. `training` tells the tid of a pid's training thread, where that is known better than one
 /// segment can tell.
 pub fn chunk(profile: &Profile, training: impl Fn(i32) -> Option<i32>) -> Vec<ChunkProcess> {
-    let mut facts = StackFacts::new(profile);
     let mut found = Vec::new();
     for (at, process) in profile.processes.iter().enumerate() {
         let id = ProcessId::from_index(at);
@@ -82,7 +80,7 @@ pub fn chunk(profile: &Profile, training: impl Fn(i32) -> Option<i32>) -> Vec<Ch
             role: process.role,
             training_tid: thread.and_then(|thread| Some(profile.threads.get(thread.index())?.tid)),
             tables: tables(profile, &own),
-            threads: chunk_threads(&mut facts, &samples, thread),
+            threads: chunk_threads(profile, &samples, thread),
         });
     }
     found
@@ -149,11 +147,10 @@ fn tables(profile: &Profile, samples: &[&ProfileSample]) -> Tables {
 }
 
 fn chunk_threads(
-    facts: &mut StackFacts<'_>,
+    profile: &Profile,
     samples: &[&ProfileSample],
     training: Option<ThreadId>,
 ) -> Vec<ChunkThread> {
-    let profile = facts.profile();
     let summed = threads(profile, samples, training);
     let of = |summary: ThreadSummary| {
         let info = profile.threads.get(summary.thread.index())?;
@@ -161,8 +158,7 @@ fn chunk_threads(
         let last = samples
             .iter()
             .rfind(|sample| sample.thread == summary.thread)?;
-        let wait = facts.wait(last);
-        let at = facts.line(last.stack).and_then(|(function, line)| {
+        let at = profile.facts.line(last.stack).and_then(|(function, line)| {
             let function = profile.functions.get(function.index())?;
             Some(CodeKey {
                 name: function.short_name.clone(),
@@ -178,7 +174,9 @@ fn chunk_threads(
             cpu_ns: summary.cpu_ns,
             state: last.state,
             activity: last.activity,
-            wait: wait.map(|(kind, words)| (kind, facts.words(words).to_owned())),
+            wait: last
+                .wait
+                .map(|wait| (wait.kind, profile.facts.names.get(wait.label).to_owned())),
             at,
             has_gil: last.gil == Gil::Held,
         })

@@ -123,4 +123,14 @@ impl CollectiveMoment {
     pub fn has_arrived(self) -> bool {
         self.name.is_some()
     }
+
+    /// `all_reduce (DDP bucket)`.
+    pub fn label(self) -> String {
+        match (self.name, self.issuer) {
+            (Some(name), Some(issuer)) => format!("{name} ({})", issuer.name()),
+            (Some(name), None) => name.to_owned(),
+            (None, Some(issuer)) => issuer.name().to_owned(),
+            (None, None) => "collective".to_owned(),
+        }
+    }
 }

@@ -88,3 +88,11 @@ id!(
     /// A function of a [`Profile`](super::profile::Profile).
     FunctionId
 );
+id!(
+    /// A string of [`Facts`](super::facts::Facts).
+    NameId
+);
+id!(
+    /// A collective of [`Facts`](super::facts::Facts).
+    CollectiveId
+);

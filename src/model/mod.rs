@@ -7,6 +7,7 @@ pub mod collective;
 pub mod compile;
 pub mod depth;
 pub mod dump;
+pub mod facts;
 pub mod frame;
 pub mod gpu_name;
 pub mod ids;

@@ -3,9 +3,10 @@
 use super::category::{Activity, FrameKind, Phase, SummaryRow};
 use super::collective::CollectivePart;
 use super::compile::CompileMark;
+use super::facts::{Facts, Wait};
 use super::frame::{Partial, Trust};
-use super::ids::{FunctionId, NnModuleId, ProcessId, StackId, ThreadId};
-use super::input::InputPart;
+use super::ids::{CollectiveId, FunctionId, NnModuleId, ProcessId, StackId, ThreadId};
+use super::input::{InputPart, InputTask};
 use super::lane::Lanes;
 use super::nn_module::NnModuleInfo;
 use super::operator::OperatorMark;
@@ -41,6 +42,21 @@ pub enum Role {
     },
     /// Anything else.
     Other,
+}
+
+impl Role {
+    /// The stable names, as they stand in JSON and Parquet.
+    pub const NAMES: [&'static str; 4] = ["launcher", "trainer", "dataloader_worker", "other"];
+
+    /// The role's name is that many in [`Role::NAMES`].
+    pub fn number(self) -> usize {
+        match self {
+            Role::Launcher => 0,
+            Role::Trainer { .. } => 1,
+            Role::DataLoaderWorker { .. } => 2,
+            Role::Other => 3,
+        }
+    }
 }
 
 /// A process with its role.
@@ -129,6 +145,12 @@ pub struct ProfileSample {
     pub activity: Activity,
     /// The summary's row of the part that is not `queue_ns`.
     pub row: SummaryRow,
+    /// What the part that is not `queue_ns` waits for; `None` where it does not wait.
+    pub wait: Option<Wait>,
+    /// The collective that it is in.
+    pub collective: Option<CollectiveId>,
+    /// What making a batch the part that is not `queue_ns` is about, should it be input.
+    pub task: InputTask,
 }
 
 /// A recording, ready to be summed up and drawn.
@@ -162,6 +184,8 @@ pub struct Profile {
     pub lanes: Lanes,
     /// Frames and stacks.
     pub stacks: StackTable<ProfileFrame>,
+    /// What the stacks say.
+    pub facts: Facts,
     /// Samples by thread and start.
     pub samples: Vec<ProfileSample>,
     /// The sampler's figures.

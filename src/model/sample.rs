@@ -39,6 +39,28 @@ pub enum ThreadState {
     Unknown,
 }
 
+impl ThreadState {
+    /// Every state, in the order of declaration.
+    pub const ALL: [ThreadState; 5] = [
+        ThreadState::Running,
+        ThreadState::Sleeping,
+        ThreadState::Uninterruptible,
+        ThreadState::Stopped,
+        ThreadState::Unknown,
+    ];
+
+    /// The stable name, as it stands in outputs for machines.
+    pub fn name(self) -> &'static str {
+        match self {
+            ThreadState::Running => "running",
+            ThreadState::Sleeping => "sleeping",
+            ThreadState::Uninterruptible => "uninterruptible",
+            ThreadState::Stopped => "stopped",
+            ThreadState::Unknown => "unknown",
+        }
+    }
+}
+
 /// What a thread had to do with its interpreter's global lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Gil {

@@ -44,6 +44,16 @@ impl<F> StackTable<F> {
         &self.frames[id.index()]
     }
 
+    /// The stack that the leaf of `stack` stands on.
+    pub fn parent(&self, stack: StackId) -> Option<StackId> {
+        self.stacks[stack.index()].0
+    }
+
+    /// The leaf of `stack`.
+    pub fn leaf(&self, stack: StackId) -> &F {
+        self.frame(self.stacks[stack.index()].1)
+    }
+
     /// The frames of `stack`, leaf first.
     pub fn leaf_to_root(&self, stack: Option<StackId>) -> impl Iterator<Item = FrameId> + '_ {
         let mut next = stack;

@@ -9,7 +9,7 @@ use crate::model::frame::{Frame, Trust};
 use crate::model::ids::{ModuleId, ProcessId, StackId, ThreadId};
 use crate::model::module::ModuleInfo;
 use crate::model::process::ThreadInfo;
-use crate::model::sample::{Capture, Gil, Sample, ThreadState};
+use crate::model::sample::{Capture, Gil, Sample};
 use crate::model::text::printable;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -304,7 +304,7 @@ impl Text<'_> {
             let mut kinds: BTreeMap<(&str, &str), u64> = BTreeMap::new();
             for sample in &of {
                 *kinds
-                    .entry((state_name(sample.state), capture_name(sample.capture)))
+                    .entry((sample.state.name(), capture_name(sample.capture)))
                     .or_default() += 1;
             }
             write!(
@@ -407,7 +407,7 @@ impl Text<'_> {
             seconds(sample.weight_ns),
             sample.ticks,
             stack_name(sample.stack),
-            state_name(sample.state),
+            sample.state.name(),
             capture_name(sample.capture)
         )?;
         if let Some(syscall) = sample.syscall {
@@ -445,16 +445,6 @@ fn stack_name(stack: Option<StackId>) -> String {
 
 fn file_name(module: &ModuleInfo) -> Cow<'_, str> {
     printable(module.path.rsplit('/').next().unwrap_or(&module.path))
-}
-
-fn state_name(state: ThreadState) -> &'static str {
-    match state {
-        ThreadState::Running => "running",
-        ThreadState::Sleeping => "sleeping",
-        ThreadState::Uninterruptible => "uninterruptible",
-        ThreadState::Stopped => "stopped",
-        ThreadState::Unknown => "unknown",
-    }
 }
 
 fn capture_name(capture: Capture) -> &'static str {

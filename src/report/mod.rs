@@ -11,6 +11,7 @@ pub mod folded;
 pub mod label;
 pub mod lanes_csv;
 pub mod naming;
+pub mod parquet;
 pub mod part;
 pub mod perfetto;
 pub mod speedscope;

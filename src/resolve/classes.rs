@@ -3,6 +3,7 @@
 use super::batch_lines::BatchLines;
 use crate::model::category::{Activity, Phase};
 use crate::model::ids::{ProcessId, StackId, ThreadId};
+use crate::model::input::InputTask;
 use crate::model::profile::{Function, ProfileFrame, ProfileProcess, ProfileSample, Role};
 use crate::model::sample::{Capture, Sample, ThreadState};
 use crate::model::stack_table::StackTable;
@@ -240,6 +241,9 @@ impl<'a> Classifier<'a> {
                     phase,
                     activity,
                     row: row(phase, activity),
+                    wait: None,
+                    collective: None,
+                    task: InputTask::Other,
                 }
             })
             .collect()

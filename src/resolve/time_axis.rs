@@ -96,6 +96,7 @@ mod tests {
     use super::*;
     use crate::model::category::{Activity, Phase, SummaryRow};
     use crate::model::ids::ThreadId;
+    use crate::model::input::InputTask;
     use crate::model::sample::{Gil, ThreadState};
 
     fn sample(thread: usize, start_ns: u64, weight_ns: u64, ticks: u32) -> ProfileSample {
@@ -114,6 +115,9 @@ mod tests {
             phase: Phase::User,
             activity: Activity::Python,
             row: SummaryRow::Python,
+            wait: None,
+            collective: None,
+            task: InputTask::Other,
         }
     }
 

@@ -3,20 +3,28 @@
 use crate::model::category::Activity;
 use crate::model::collective::{CollectiveMoment, CollectivePart, Issuer};
 
-/// The collective of a moment, from the parts of its functions, leaf first. Of several names the outermost is the one that was
-/// called (`all_gather_object` gathers twice); of several wrappers the innermost is the one at work.
-pub fn collective(
-    leaf_to_root: impl Iterator<Item = CollectivePart>,
-    activity: Activity,
-) -> Option<CollectiveMoment> {
-    let mut name = None;
-    let mut backend = None;
-    let mut issuer: Option<Issuer> = None;
-    for part in leaf_to_root.take_while(|part| !part.imports) {
-        name = part.name.or(name);
-        backend = backend.or(part.backend);
-        issuer = issuer.or(part.issuer);
+/// What a stack tells, from what its parent tells and its leaf. Of several names the outermost is the one that was called
+/// (`all_gather_object` gathers twice); of several wrappers the innermost is the one at work. What is imported is in no collective.
+pub fn with_leaf(outward: CollectivePart, leaf: CollectivePart) -> CollectivePart {
+    match leaf.imports {
+        true => CollectivePart::default(),
+        false => CollectivePart {
+            name: outward.name.or(leaf.name),
+            backend: leaf.backend.or(outward.backend),
+            issuer: leaf.issuer.or(outward.issuer),
+            imports: false,
+        },
     }
+}
+
+/// The collective of a sample, from what its stack tells.
+pub fn collective(stack: CollectivePart, activity: Activity) -> Option<CollectiveMoment> {
+    let CollectivePart {
+        name,
+        backend,
+        issuer,
+        ..
+    } = stack;
     let by_activity = match activity {
         Activity::CollectiveWait => Some("wait"),
         Activity::CollectiveCall => Some("other"),
@@ -48,6 +56,14 @@ mod tests {
         }
     }
 
+    fn found(root_to_leaf: &[CollectivePart], activity: Activity) -> Option<CollectiveMoment> {
+        let none = CollectivePart::default();
+        let stack = root_to_leaf
+            .iter()
+            .fold(none, |outward, &leaf| with_leaf(outward, leaf));
+        collective(stack, activity)
+    }
+
     fn issued(issuer: Issuer) -> CollectivePart {
         CollectivePart {
             issuer: Some(issuer),
@@ -57,13 +73,13 @@ mod tests {
 
     #[test]
     fn the_outermost_name_and_the_innermost_wrapper_count() {
-        let parts = [named("all_gather"), named("all_gather_object")];
-        let found = collective(parts.into_iter(), Activity::CollectiveWait).expect("one");
-        assert_eq!(found.name, Some("all_gather_object"));
-        let parts = [issued(Issuer::FsdpReshard), issued(Issuer::FsdpReduce)];
-        let found = collective(parts.into_iter(), Activity::Python).expect("one");
-        assert_eq!(found.issuer, Some(Issuer::FsdpReshard));
-        assert!(!found.has_arrived());
+        let parts = [named("all_gather_object"), named("all_gather")];
+        let both = found(&parts, Activity::CollectiveWait).expect("one");
+        assert_eq!(both.name, Some("all_gather_object"));
+        let parts = [issued(Issuer::FsdpReduce), issued(Issuer::FsdpReshard)];
+        let both = found(&parts, Activity::Python).expect("one");
+        assert_eq!(both.issuer, Some(Issuer::FsdpReshard));
+        assert!(!both.has_arrived());
     }
 
     #[test]
@@ -72,30 +88,19 @@ mod tests {
             imports: true,
             ..CollectivePart::default()
         };
-        let parts = [import, named("init_process_group")];
-        assert_eq!(collective(parts.into_iter(), Activity::Io), None);
+        let parts = [named("init_process_group"), import];
+        assert_eq!(found(&parts, Activity::Io), None);
     }
 
     #[test]
     fn a_wrapper_names_the_collective_that_no_frame_names() {
-        let found = collective(
-            [issued(Issuer::DdpBucket)].into_iter(),
-            Activity::CollectiveWait,
-        );
-        assert_eq!(found.expect("one").name, Some("all_reduce"));
-        let copies = collective(
-            [issued(Issuer::DdpReducer)].into_iter(),
-            Activity::AtenCompute,
-        );
+        let of = |issuer, activity| found(&[issued(issuer)], activity);
+        let bucket = of(Issuer::DdpBucket, Activity::CollectiveWait);
+        assert_eq!(bucket.expect("one").name, Some("all_reduce"));
+        let copies = of(Issuer::DdpReducer, Activity::AtenCompute);
         assert_eq!(copies.expect("one").name, None);
-        assert_eq!(
-            collective([issued(Issuer::Checkpoint)].into_iter(), Activity::Io),
-            None
-        );
-        assert_eq!(
-            collective([issued(Issuer::DdpStart)].into_iter(), Activity::Python),
-            None
-        );
-        assert_eq!(collective(std::iter::empty(), Activity::Python), None);
+        assert_eq!(of(Issuer::Checkpoint, Activity::Io), None);
+        assert_eq!(of(Issuer::DdpStart, Activity::Python), None);
+        assert_eq!(found(&[], Activity::Python), None);
     }
 }

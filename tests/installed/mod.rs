@@ -100,6 +100,13 @@ pub fn runtimes_python() -> Option<PathBuf> {
     or_skip(found, reason)
 }
 
+/// The Python that has DuckDB and pandas.
+pub fn tables_python() -> Option<PathBuf> {
+    let found = below(cache(), "tables-", "bin/python");
+    let reason = "no DuckDB and pandas (scripts/torch-env tables makes them)";
+    or_skip(found, reason)
+}
+
 /// A profiler that torchspy is measured against.
 pub fn peer(name: &str) -> Option<PathBuf> {
     let wanted = std::env::var_os("TORCHSPY_NO_PEERS").is_none();

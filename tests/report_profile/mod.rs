@@ -222,6 +222,9 @@ impl Builder {
             phase,
             activity,
             row: SummaryRow::Unclassified,
+            wait: None,
+            collective: None,
+            task: torchspy::model::input::InputTask::Other,
         });
         *clock += weight_ns;
         self.profile.end_ns = self.profile.end_ns.max(*clock);

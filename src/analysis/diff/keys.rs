@@ -1,8 +1,6 @@
 //! What is compared: the parts of a run, by names that mean the same in another run.
 
-use crate::analysis::functions::own_native;
-use crate::analysis::operators::innermost_operator;
-use crate::model::category::{Activity, FrameKind, Phase, SummaryRow};
+use crate::model::category::{Activity, Phase, SummaryRow};
 use crate::model::ids::{FunctionId, StackId};
 use crate::model::profile::{Function, Profile};
 use crate::model::text::package_path;
@@ -173,13 +171,31 @@ impl Keys {
             let name = profile.phase_name(phase).to_owned();
             found.push(self.number(Key::Region(name), About::default));
         }
-        if let Some(name) = innermost_operator(profile, stack) {
-            found.push(self.number(Key::Operator(name.to_owned()), About::default));
+        if let Some(site) = profile.facts.own_operator(Some(stack)) {
+            let name = profile.facts.names.get(site.name).to_owned();
+            found.push(self.number(Key::Operator(name), About::default));
         }
-        self.python(profile, names, stack, &mut found);
-        let native = own_native(profile, stack).and_then(|id| profile.functions.get(id.index()));
-        if let Some(function) = native {
-            found.push(self.native(function));
+        let facts = profile.facts.of(Some(stack));
+        let function = |id: FunctionId| profile.functions.get(id.index());
+        if let Some(leaf) = facts.python_leaf.and_then(|(id, _)| function(id)) {
+            let key = Key::Function {
+                file: names.name(&leaf.file),
+                name: leaf.name.clone(),
+            };
+            found.push(self.number(key, || place(leaf, leaf.first_line)));
+        }
+        if let Some((id, line)) = facts.user_line
+            && let Some(function) = function(id)
+        {
+            let key = Key::Line {
+                file: names.name(&function.file),
+                function: function.name.clone(),
+                offset: i64::from(line) - i64::from(function.first_line),
+            };
+            found.push(self.number(key, || place(function, line)));
+        }
+        if let Some(native) = facts.native_leaf.and_then(function) {
+            found.push(self.native(native));
         }
         found.sort_unstable();
         found.dedup();
@@ -188,9 +204,8 @@ impl Keys {
 
     fn modules(&mut self, profile: &Profile, stack: StackId, found: &mut Vec<usize>) {
         let mut innermost = true;
-        for frame in profile.stacks.leaf_to_root(Some(stack)) {
-            let id = profile.stacks.frame(frame).nn_module;
-            let Some(info) = id.and_then(|id| profile.nn_modules.get(id.index())) else {
+        for id in profile.facts.modules(Some(stack)) {
+            let Some(info) = profile.nn_modules.get(id.index()) else {
                 continue;
             };
             let about = |class: &str| About {
@@ -222,41 +237,6 @@ impl Keys {
                     (true, _) => self.number(key, || about(&info.class)),
                 };
                 found.push(number);
-            }
-        }
-    }
-
-    fn python(
-        &mut self,
-        profile: &Profile,
-        names: &FileNames,
-        stack: StackId,
-        found: &mut Vec<usize>,
-    ) {
-        let mut first = true;
-        for frame in profile.stacks.leaf_to_root(Some(stack)) {
-            let frame = profile.stacks.frame(frame);
-            let Some(function) = profile.functions.get(frame.function.index()) else {
-                continue;
-            };
-            if !function.is_python {
-                continue;
-            }
-            if std::mem::take(&mut first) {
-                let key = Key::Function {
-                    file: names.name(&function.file),
-                    name: function.name.clone(),
-                };
-                found.push(self.number(key, || place(function, function.first_line)));
-            }
-            if function.kind == FrameKind::PythonUser {
-                let key = Key::Line {
-                    file: names.name(&function.file),
-                    function: function.name.clone(),
-                    offset: i64::from(frame.line) - i64::from(function.first_line),
-                };
-                found.push(self.number(key, || place(function, frame.line)));
-                return;
             }
         }
     }

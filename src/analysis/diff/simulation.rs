@@ -9,7 +9,9 @@ use super::units::{Unit, Units};
 use super::{Diff, Options, Row, Run, Verdict, compare};
 use crate::model::category::{Activity, FrameKind, Phase, SummaryRow};
 use crate::model::compile::CompileMark;
+use crate::model::facts::StackFacts;
 use crate::model::ids::{FunctionId, NnModuleId, ProcessId, ThreadId};
+use crate::model::input::InputTask;
 use crate::model::nn_module::NnModuleInfo;
 use crate::model::operator::OperatorMark;
 use crate::model::process::{ProcessInfo, ThreadInfo};
@@ -156,7 +158,17 @@ fn simulate(world: &World, seed: u64) -> Simulated {
             };
             let module = (phase == Phase::Forward).then(|| NnModuleId::from_index(index));
             let frames = module.map(|id| frame(Some(id))).into_iter();
-            profile.stacks.intern(frames.chain([frame(None)]))
+            let stack = profile.stacks.intern(frames.chain([frame(None)]));
+            let line = Some((FunctionId::from_index(index), 11));
+            let facts = StackFacts {
+                user_line: line,
+                python_leaf: line,
+                modules: profile.facts.module_chains.intern(module),
+                ..StackFacts::default()
+            };
+            let count = profile.stacks.stacks().len();
+            profile.facts.stacks.resize(count, facts);
+            stack
         })
         .collect();
     let of_run = 1.0 + world.run_to_run * random.normal();
@@ -213,6 +225,9 @@ fn sample(
         phase,
         activity: Activity::AtenCompute,
         row: SummaryRow::HostComputation,
+        wait: None,
+        collective: None,
+        task: InputTask::Other,
     }
 }
 

@@ -9,7 +9,6 @@ pub mod moved;
 pub mod verdict;
 
 use super::of_thread;
-use super::stack_facts::StackFacts;
 use crate::model::category::FrameKind;
 use crate::model::depth::MAX_DEPTH;
 use crate::model::dump::{
@@ -21,19 +20,17 @@ use crate::model::progress::CounterKind;
 use crate::model::quality::DurationHistogram;
 use crate::model::sample::{Capture, Gil, ThreadState};
 use crate::model::wait::WaitKind;
-use crate::torch::rules::syscalls::call_of;
 use rustc_hash::FxHashMap;
 
 /// Works out what `profile` says, which holds one look. Times are left to whoever looked.
 pub fn dump(profile: &Profile) -> Dump {
-    let mut facts = StackFacts::new(profile);
     let samples = last_samples(profile);
     let mut processes: Vec<DumpedProcess> = profile
         .processes
         .iter()
         .enumerate()
         .map(|(index, process)| {
-            of_process(&mut facts, ProcessId::from_index(index), process, &samples)
+            of_process(profile, ProcessId::from_index(index), process, &samples)
         })
         .collect();
     processes.sort_by_key(|process| role_order(process.role));
@@ -81,12 +78,11 @@ fn last_samples(profile: &Profile) -> FxHashMap<ThreadId, &ProfileSample> {
 }
 
 fn of_process(
-    facts: &mut StackFacts<'_>,
+    profile: &Profile,
     id: ProcessId,
     process: &ProfileProcess,
     samples: &FxHashMap<ThreadId, &ProfileSample>,
 ) -> DumpedProcess {
-    let profile = facts.profile();
     let mut threads: Vec<DumpedThread> = Vec::new();
     let mut gil_holder = None;
     for (index, info) in profile.threads.iter().enumerate() {
@@ -102,7 +98,7 @@ fn of_process(
         }
         gil_holder = gil_holder.or(sample.gil_holder.and_then(|holder| tid(profile, holder)));
         let trains = process.training_thread == Some(thread);
-        threads.push(of_sample(facts, thread, sample, trains));
+        threads.push(of_sample(profile, thread, sample, trains));
     }
     if let Some(holder) = gil_holder
         && lets_go(&threads, holder)
@@ -157,27 +153,29 @@ fn tid(profile: &Profile, thread: ThreadId) -> Option<i32> {
 }
 
 fn of_sample(
-    facts: &mut StackFacts<'_>,
+    profile: &Profile,
     id: ThreadId,
     sample: &ProfileSample,
     trains: bool,
 ) -> DumpedThread {
-    let profile = facts.profile();
     let info = profile.threads.get(id.index());
-    let wait = facts.wait(sample).map(|(kind, what)| DumpedWait {
-        kind,
-        what: facts.words(what).to_owned(),
-        owner: owner(profile, kind, sample),
+    let wait = sample.wait.map(|wait| DumpedWait {
+        kind: wait.kind,
+        what: profile.facts.names.get(wait.label).to_owned(),
+        owner: owner(profile, wait.kind, sample),
         lock: None,
     });
-    let at = facts.line(sample.stack).and_then(|(function, line)| {
-        let function = profile.functions.get(function.index())?;
-        Some(Place {
-            function: function.name.clone(),
-            file: function.file.clone(),
-            line,
-        })
-    });
+    let at = profile
+        .facts
+        .line(sample.stack)
+        .and_then(|(function, line)| {
+            let function = profile.functions.get(function.index())?;
+            Some(Place {
+                function: function.name.clone(),
+                file: function.file.clone(),
+                line,
+            })
+        });
     let asleep = sample.state != ThreadState::Running;
     let call = sample.syscall.filter(|_| asleep);
     let (frames, partial) = frames(profile, sample.stack);
@@ -189,9 +187,10 @@ fn of_sample(
         state: sample.state,
         capture: sample.capture,
         syscall: call.map(|number| {
-            call_of(&profile.run.architecture, number).map_or_else(
+            let known = profile.facts.system_calls.get(&number);
+            known.map_or_else(
                 || format!("system call {number}"),
-                |(name, _)| name.to_owned(),
+                |name| (*name).to_owned(),
             )
         }),
         gil: sample.gil,

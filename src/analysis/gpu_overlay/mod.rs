@@ -16,8 +16,8 @@ pub mod windows;
 
 use super::lanes::{Device, LaneSummary};
 use super::of_thread;
-use super::stack_facts::{Line, StackFacts};
 use crate::model::category::Phase;
+use crate::model::facts::Line;
 use crate::model::ids::{GpuId, NnModuleId, ProcessId, StackId, ThreadId};
 use crate::model::profile::{Profile, Role};
 use account::{Account, Part};
@@ -133,25 +133,25 @@ pub fn idle_windows(profile: &Profile, lanes: &LaneSummary) -> FxHashMap<Process
 
 /// Idle time of the devices of `ranks`: processes, with their training threads; or why there is none.
 pub fn all(
-    facts: &mut StackFacts<'_>,
+    profile: &Profile,
     lanes: &LaneSummary,
     ranks: &[(ProcessId, ThreadId)],
 ) -> Vec<(ProcessId, Result<GpuIdle, NoOverlay>)> {
     ranks
         .iter()
-        .map(|&(process, thread)| (process, overlay(facts, lanes, process, thread)))
+        .map(|&(process, thread)| (process, overlay(profile, lanes, process, thread)))
         .collect()
 }
 
 fn overlay(
-    facts: &mut StackFacts<'_>,
+    profile: &Profile,
     lanes: &LaneSummary,
     process: ProcessId,
     thread: ThreadId,
 ) -> Result<GpuIdle, NoOverlay> {
     let device = device_of(lanes, process)?;
-    let windows = Windows::idle(facts.profile(), device)?;
-    let (all, parts) = by_subject(facts, &windows, thread);
+    let windows = Windows::idle(profile, device)?;
+    let (all, parts) = by_subject(profile, &windows, thread);
     let (mut rows, mut unresolved): (Vec<IdleRow>, Vec<IdleRow>) =
         parts.into_iter().partition(|row| row.part.resolved);
     rows.sort_by(|a, b| {
@@ -173,12 +173,7 @@ fn overlay(
 }
 
 /// Amounts of `windows` by where a thread was: of all its time, and of each thing.
-pub fn by_subject(
-    facts: &mut StackFacts<'_>,
-    windows: &Windows,
-    thread: ThreadId,
-) -> (Part, Vec<IdleRow>) {
-    let profile = facts.profile();
+pub fn by_subject(profile: &Profile, windows: &Windows, thread: ThreadId) -> (Part, Vec<IdleRow>) {
     let mut modules = Modules::new(profile);
     let mut accounts: FxHashMap<Subject, Account> = FxHashMap::default();
     let mut all = Account::default();
@@ -189,7 +184,7 @@ pub fn by_subject(
         );
         all.add(windows, from_ns, to_ns);
         let phase = [Subject::Phase(sample.phase)];
-        let line = facts.line(sample.stack).map(Subject::Line);
+        let line = profile.facts.line(sample.stack).map(Subject::Line);
         let own = match sample.phase {
             Phase::Forward => modules.of(sample.stack),
             _ => &[],
@@ -228,10 +223,11 @@ fn most_of_each_kind(rows: &[IdleRow]) -> Vec<IdleRow> {
     kept
 }
 
-/// The modules that stacks are in, each by the first of its ids: one module may be known in two modes.
+/// The modules of chains of calls, each by the first of its ids: one module may be known in two modes.
 struct Modules<'p> {
     profile: &'p Profile,
     first: FxHashMap<(&'p str, u32, &'p str), NnModuleId>,
+    /// By chain, of [`Facts::module_chains`](crate::model::facts::Facts::module_chains).
     of: FxHashMap<StackId, Vec<NnModuleId>>,
 }
 
@@ -245,13 +241,14 @@ impl<'p> Modules<'p> {
     }
 
     fn of(&mut self, stack: Option<StackId>) -> &[NnModuleId] {
-        let Some(stack) = stack else { return &[] };
         let (profile, first) = (self.profile, &mut self.first);
-        self.of.entry(stack).or_insert_with(|| {
-            let frames = profile.stacks.leaf_to_root(Some(stack));
-            let mut own: Vec<NnModuleId> = frames
-                .filter_map(|frame| {
-                    let id = profile.stacks.frame(frame).nn_module?;
+        let Some(calls) = profile.facts.of(stack).modules else {
+            return &[];
+        };
+        self.of.entry(calls).or_insert_with(|| {
+            let ids = profile.facts.modules_from(calls);
+            let mut own: Vec<NnModuleId> = ids
+                .filter_map(|id| {
                     let info = profile.nn_modules.get(id.index())?;
                     let key = (info.root.as_str(), info.number, info.path.as_str());
                     Some(*first.entry(key).or_insert(id))

@@ -7,12 +7,12 @@ use crate::analysis::input_queue::Meanwhile;
 use crate::analysis::intervals::{Share, Shares};
 use crate::analysis::lanes::{Device, LaneSummary, spans};
 use crate::analysis::of_thread;
-use crate::analysis::stack_facts::{Line, StackFacts};
 use crate::analysis::summary::{ProcessSummary, trained};
 use crate::analysis::threads::OPENMP_WORKER;
 use crate::analysis::timeline::Timeline;
 use crate::model::category::{Activity, Phase, SummaryRow};
-use crate::model::ids::{ProcessId, ThreadId};
+use crate::model::facts::Line;
+use crate::model::ids::{NameId, ProcessId, ThreadId};
 use crate::model::input::InputTask;
 use crate::model::lane::{LaneKind, THROTTLE_SLOWS};
 use crate::model::profile::{Profile, ProfileSample};
@@ -271,12 +271,11 @@ impl Figures {
 
 /// What the training thread of `summary` did, with what else there is.
 pub fn figures(
-    facts: &mut StackFacts<'_>,
+    profile: &Profile,
     lanes: &LaneSummary,
     summary: &ProcessSummary,
     meanwhile: Option<&Meanwhile>,
 ) -> Figures {
-    let profile = facts.profile();
     let mut figures = Figures {
         cuda: summary.cuda,
         nccl: summary.nccl,
@@ -299,7 +298,7 @@ pub fn figures(
         None => Vec::new(),
     };
     let own = own.get(trained(&own)).unwrap_or_default();
-    sum(facts, own, &mut figures);
+    sum(profile, own, &mut figures);
     figures.gpu_used =
         figures.cuda && (!figures.native || own.iter().any(|sample| uses_gpu(sample)));
     figures.barrier = barrier(profile, own, &workers);
@@ -307,7 +306,7 @@ pub fn figures(
     if let Some(first) = own.first() {
         figures.device = device_of(lanes, summary.process).ok().map(|device| {
             let mut found = device_figures(profile, device, summary.process, first.start_ns);
-            meanwhile_of(facts, own, device, &mut found);
+            meanwhile_of(profile, own, device, &mut found);
             found
         });
     }
@@ -420,17 +419,17 @@ fn barrier(
     })
 }
 
-fn sum(facts: &mut StackFacts<'_>, own: &[&ProfileSample], figures: &mut Figures) {
+fn sum(profile: &Profile, own: &[&ProfileSample], figures: &mut Figures) {
     let wall_ns = own.iter().map(|sample| sample.weight_ns).sum();
     figures.ticks = own.iter().map(|sample| u64::from(sample.ticks)).sum();
     let mut shares = Shares::new(wall_ns, figures.ticks, Part::ALL.len());
-    let mut lines: FxHashMap<(usize, Line), (u64, Option<usize>)> = FxHashMap::default();
+    let mut lines: FxHashMap<(usize, Line), (u64, Option<NameId>)> = FxHashMap::default();
     let mut totals = [0_u64; Part::ALL.len()];
     let mut reads_ns = 0_u64;
     for sample in own {
         let queue_ns = sample.queue_ns.min(sample.weight_ns);
-        let wait = facts.wait(sample);
-        let part = part(sample, wait.map(|(kind, _)| kind)) as usize;
+        let wait = sample.wait;
+        let part = part(sample, wait.map(|wait| wait.kind)) as usize;
         let own_ns = sample.weight_ns - queue_ns;
         shares.add(
             sample.weight_ns,
@@ -439,14 +438,17 @@ fn sum(facts: &mut StackFacts<'_>, own: &[&ProfileSample], figures: &mut Figures
         );
         totals[part] = totals[part].saturating_add(own_ns);
         let reads = sample.activity == Activity::Io
-            || matches!(wait, Some((WaitKind::Disk | WaitKind::Socket, _)));
+            || matches!(
+                wait.map(|wait| wait.kind),
+                Some(WaitKind::Disk | WaitKind::Socket)
+            );
         if part == Part::InputOwn as usize && reads {
             reads_ns = reads_ns.saturating_add(own_ns);
         }
-        if let Some(line) = facts.line(sample.stack) {
+        if let Some(line) = profile.facts.line(sample.stack) {
             let (ns, words) = lines.entry((part, line)).or_default();
             *ns = ns.saturating_add(own_ns);
-            *words = words.or(wait.map(|(_, words)| words));
+            *words = words.or(wait.map(|wait| wait.label));
         }
     }
     let own_input_ns = totals[Part::InputOwn as usize];
@@ -463,7 +465,9 @@ fn sum(facts: &mut StackFacts<'_>, own: &[&ProfileSample], figures: &mut Figures
         let share = ns as f64 / totals[part].max(1) as f64;
         figures.lines.insert(part, (line, share));
         if let Some(words) = words {
-            figures.words.insert(part, facts.words(words).to_owned());
+            figures
+                .words
+                .insert(part, profile.facts.names.get(words).to_owned());
         }
     }
 }
@@ -500,7 +504,7 @@ fn part(sample: &ProfileSample, wait: Option<WaitKind>) -> Part {
 
 /// How busy the device was in each part of the thread's time.
 fn meanwhile_of(
-    facts: &mut StackFacts<'_>,
+    profile: &Profile,
     own: &[&ProfileSample],
     device: &Device,
     figures: &mut DeviceFigures,
@@ -509,7 +513,7 @@ fn meanwhile_of(
     let Some(figure) = device.figure(LaneKind::Utilization) else {
         return;
     };
-    let windows = spans(facts.profile(), figure.lane);
+    let windows = spans(profile, figure.lane);
     let mut sums = [(0.0, 0.0); Part::ALL.len()];
     let (mut saturated_ns, mut all_ns) = (0.0, 0.0);
     for sample in own {
@@ -518,7 +522,7 @@ fn meanwhile_of(
         let Some(window) = windows.get(next).filter(|window| window.start_ns <= at_ns) else {
             continue;
         };
-        let kind = facts.wait(sample).map(|(kind, _)| kind);
+        let kind = sample.wait.map(|wait| wait.kind);
         let ns = sample.weight_ns as f64;
         let (sum, length) = &mut sums[part(sample, kind) as usize];
         *sum += window.value * ns;

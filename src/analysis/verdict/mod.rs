@@ -15,10 +15,10 @@ pub mod rules;
 
 use super::Analysis;
 use super::late_ranks::last_rank;
-use super::stack_facts::{Line, StackFacts};
 use super::summary::ProcessSummary;
+use crate::model::facts::Line;
 use crate::model::ids::ProcessId;
-use crate::model::profile::Role;
+use crate::model::profile::{Profile, Role};
 use figures::{Figures, LastRank, Part, Ranks};
 use next_step::{Cost, costs, next_step};
 use rules::{Beside, Finding, RULES};
@@ -208,14 +208,14 @@ pub enum WaitedFor {
 }
 
 /// The verdict on the primary process; `None` where it is no trainer.
-pub fn verdict(facts: &mut StackFacts<'_>, analysis: &Analysis) -> Option<Verdict> {
+pub fn verdict(profile: &Profile, analysis: &Analysis) -> Option<Verdict> {
     let primary = analysis.primary()?;
     if !matches!(primary.role, Role::Trainer { .. }) {
         return None;
     }
-    let ranks = ranks(facts, analysis, primary);
+    let ranks = ranks(profile, analysis, primary);
     let last_rank = last_rank_of(analysis, primary);
-    let own = of_process(facts, analysis, primary, ranks, last_rank);
+    let own = of_process(profile, analysis, primary, ranks, last_rank);
     let straggler = last_rank.filter(|last| {
         last.percent >= STRAGGLES
             && own.of(Part::Communication) >= rules::WORTH
@@ -228,24 +228,24 @@ pub fn verdict(facts: &mut StackFacts<'_>, analysis: &Analysis) -> Option<Verdic
     });
     // Who waits is a victim: the rank that it waits for has the cause.
     if let Some((other, last)) = other.zip(straggler) {
-        let figures = of_process(facts, analysis, other, ranks, None);
-        let mut verdict = judge(facts, analysis, other, figures);
+        let figures = of_process(profile, analysis, other, ranks, None);
+        let mut verdict = judge(profile, analysis, other, figures);
         verdict.waits_for = Some(WaitedFor::Host(last.percent));
         verdict.at = last.at.or(verdict.at);
         return Some(verdict);
     }
     if rules::may_spin(&own)
-        && let Some(verdict) = not_spinning(facts, analysis, primary, &own)
+        && let Some(verdict) = not_spinning(profile, analysis, primary, &own)
     {
         return Some(verdict);
     }
-    Some(judge(facts, analysis, primary, own))
+    Some(judge(profile, analysis, primary, own))
 }
 
 /// The verdict on the rank for which the others' devices spin: where collectives run on the device, hosts do not wait in them, and
 /// the last to arrive is the one whose kernels do not wait.
 fn not_spinning(
-    facts: &mut StackFacts<'_>,
+    profile: &Profile,
     analysis: &Analysis,
     primary: &ProcessSummary,
     own: &Figures,
@@ -263,13 +263,13 @@ fn not_spinning(
     let busy = own.device.as_ref()?.busy?;
     let mut found: Option<Verdict> = None;
     for other in others {
-        let figures = of_process(facts, analysis, other, own.ranks, None);
+        let figures = of_process(profile, analysis, other, own.ranks, None);
         let is_less = figures
             .device
             .as_ref()
             .and_then(|device| device.busy)
             .is_some_and(|other| other <= busy - LESS);
-        let verdict = judge(facts, analysis, other, figures);
+        let verdict = judge(profile, analysis, other, figures);
         let is_slow = match verdict.cause {
             Some(Cause::Throttled) => true,
             Some(Cause::Communication) | None => false,
@@ -292,7 +292,7 @@ fn not_spinning(
 }
 
 fn of_process(
-    facts: &mut StackFacts<'_>,
+    profile: &Profile,
     analysis: &Analysis,
     process: &ProcessSummary,
     ranks: Ranks,
@@ -300,18 +300,18 @@ fn of_process(
 ) -> Figures {
     let waits = super::waits::of(&analysis.waits, process.process);
     let meanwhile = waits.and_then(|waits| waits.meanwhile.as_ref());
-    let mut figures = figures::figures(facts, &analysis.lanes, process, meanwhile);
+    let mut figures = figures::figures(profile, &analysis.lanes, process, meanwhile);
     figures.ranks = ranks;
     figures.last_rank = last_rank;
     figures
 }
 
-fn ranks(facts: &StackFacts<'_>, analysis: &Analysis, primary: &ProcessSummary) -> Ranks {
+fn ranks(profile: &Profile, analysis: &Analysis, primary: &ProcessSummary) -> Ranks {
     let world = match primary.role {
         Role::Trainer { world_size, .. } => world_size.unwrap_or(1),
         _ => 1,
     };
-    let info = facts.profile().processes.get(primary.process.index());
+    let info = profile.processes.get(primary.process.index());
     let node = info.and_then(|process| {
         let mut all = process.info.environment.iter();
         let (_, value) = all.find(|(name, _)| name == "LOCAL_WORLD_SIZE")?;
@@ -345,7 +345,7 @@ fn last_rank_of(analysis: &Analysis, process: &ProcessSummary) -> Option<LastRan
 }
 
 fn judge(
-    facts: &StackFacts<'_>,
+    profile: &Profile,
     analysis: &Analysis,
     process: &ProcessSummary,
     figures: Figures,
@@ -373,9 +373,9 @@ fn judge(
     let at = found.as_ref().and_then(|found| figures.line(found.parts));
     let step = found
         .as_ref()
-        .map(|found| next_step(facts.profile(), found.cause, at, &figures));
+        .map(|found| next_step(profile, found.cause, at, &figures));
     let costs = match found.is_none() && can_tell {
-        true => costs(facts.profile(), &findings, &figures),
+        true => costs(profile, &findings, &figures),
         false => Vec::new(),
     };
     Verdict {

@@ -3,7 +3,7 @@
 use super::report;
 use crate::analysis::gpu_overlay::cut::{self, NothingKept};
 use crate::cli::failure::Failure;
-use crate::cli::open_outputs::{cannot_write, open_named};
+use crate::cli::open_outputs::{OpenOutput, cannot_write, open_named};
 use crate::cli::plan::{ConvertPlan, Format, OutputFile};
 use crate::cli::{messages, outputs};
 use crate::model::profile::Profile;
@@ -26,9 +26,13 @@ pub(crate) fn run(plan: &ConvertPlan) -> Result<ExitCode, Failure> {
     if plan.gpu_idle {
         keep_idle(&mut profile)?;
     }
-    let mut bytes = Vec::new();
-    outputs::render(&profile, plan.format, &plan.drawing, &mut bytes)?;
+    let render = |format| -> Result<Vec<u8>, Failure> {
+        let mut bytes = Vec::new();
+        outputs::render(&profile, format, &plan.drawing, &mut bytes)?;
+        Ok(bytes)
+    };
     let Some(path) = &plan.output else {
+        let bytes = render(plan.format)?;
         messages::data(|out| out.write_all(&bytes))?;
         return Ok(ExitCode::SUCCESS);
     };
@@ -38,24 +42,43 @@ pub(crate) fn run(plan: &ConvertPlan) -> Result<ExitCode, Failure> {
             "choose another name for the output",
         ));
     }
-    let output = OutputFile {
-        path: path.clone(),
-        format: plan.format,
-    };
-    write_named(&output, plan.force, &bytes)?;
-    messages::note(&format!("wrote {}", path.display()));
+    let files = OutputFile::with_stacks(path.clone(), plan.format);
+    let files = files.into_iter().map(|output| {
+        let bytes = render(output.format)?;
+        Ok((output, bytes))
+    });
+    let files = files.collect::<Result<Vec<_>, Failure>>()?;
+    let parts = files.iter().map(|(output, bytes)| (output, &bytes[..]));
+    write_together(parts, plan.force)?;
+    for (output, _) in &files {
+        messages::note(&format!("wrote {}", output.path.display()));
+    }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Writes a file that the user named, or leaves what was there.
 pub(super) fn write_named(output: &OutputFile, force: bool, bytes: &[u8]) -> Result<(), Failure> {
-    let mut opened = open_named(output, force)?;
-    let written = opened.file.write_all(bytes);
-    written.map_err(|error| {
-        opened.remove_if_created();
-        cannot_write(&output.path, error)
-    })?;
-    opened.keep()
+    write_together([(output, bytes)], force)
+}
+
+/// Writes all of these files, or leaves what was there of each. Only where the last one cannot be renamed are the others replaced.
+fn write_together<'f>(
+    files: impl IntoIterator<Item = (&'f OutputFile, &'f [u8])>,
+    force: bool,
+) -> Result<(), Failure> {
+    let mut opened: Vec<OpenOutput> = Vec::new();
+    let written = files.into_iter().try_for_each(|(output, bytes)| {
+        let output = open_named(output, force)?;
+        let written = (&output.file).write_all(bytes);
+        let written = written.map_err(|error| cannot_write(&output.path, error));
+        opened.push(output);
+        written
+    });
+    if written.is_err() {
+        opened.iter().for_each(OpenOutput::remove_if_created);
+    }
+    written?;
+    opened.iter().try_for_each(OpenOutput::keep)
 }
 
 fn keep_idle(profile: &mut Profile) -> Result<(), Failure> {

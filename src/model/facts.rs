@@ -1,0 +1,205 @@
+//! What `resolve` finds once of each stack: analyses group by it and sum; none matches a name again.
+//!
+//! What depends on a thread's state, activity or system call as well is kept with the [sample](super::profile::ProfileSample).
+
+use super::collective::{Backend, CollectiveMoment};
+use super::ids::{CollectiveId, FrameId, FunctionId, NameId, NnModuleId, StackId, ThreadId};
+use super::operator::NamedBy;
+use super::stack_table::StackTable;
+use super::wait::WaitKind;
+use rustc_hash::FxHashMap;
+use std::hash::Hash;
+
+/// A line of a Python function.
+pub type Line = (FunctionId, u32);
+
+/// What a sample waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Wait {
+    /// The kind.
+    pub kind: WaitKind,
+    /// What exactly, as reports print it: `torch.cuda.synchronize()`.
+    pub label: NameId,
+}
+
+/// An operator on a stack, and where it was called from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct OperatorSite {
+    /// `aten::add`.
+    pub name: NameId,
+    /// By what it was named.
+    pub named_by: NamedBy,
+    /// The node of autograd's graph that called it: `ConvolutionBackward0`.
+    pub node: Option<NameId>,
+    /// The class of the innermost `nn.Module` that called it, by the name of its `forward`.
+    pub module: Option<NameId>,
+    /// The nearest line of the user's own code around it.
+    pub line: Option<Line>,
+}
+
+/// What one stack says, whatever its thread's state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StackFacts {
+    /// The line of the user's own code nearest to the leaf.
+    pub user_line: Option<Line>,
+    /// The line of a package's code nearest to the leaf: neither torch's plumbing nor Python's own library.
+    pub package_line: Option<Line>,
+    /// The line of the Python function nearest to the leaf.
+    pub python_leaf: Option<Line>,
+    /// The line of the user's own code that called the outermost engine of backward; without one, as `user_line`.
+    pub backward_line: Option<Line>,
+    /// The native function that own time goes to: the nearest to the leaf with a name. `None` where the leaf is Python.
+    pub native_leaf: Option<FunctionId>,
+    /// The innermost of the operators on it, of [`Facts::operator_chains`].
+    pub operators: Option<StackId>,
+    /// Whether the innermost operator is what the stack is at: no node of backward runs inside it.
+    pub is_in_operator: bool,
+    /// The innermost of the nodes of autograd's graph on it, of [`Facts::node_chains`].
+    pub nodes: Option<StackId>,
+    /// The innermost of the `nn.Module`s on it, of [`Facts::module_chains`].
+    pub modules: Option<StackId>,
+    /// OpenMP is on it.
+    pub has_openmp: bool,
+    /// NCCL is on it.
+    pub has_nccl: bool,
+    /// It waits in a DataLoader's queue, or takes a batch out of it.
+    pub is_in_loader_queue: bool,
+}
+
+impl StackFacts {
+    const NONE: Self = Self {
+        user_line: None,
+        package_line: None,
+        python_leaf: None,
+        backward_line: None,
+        native_leaf: None,
+        operators: None,
+        is_in_operator: false,
+        nodes: None,
+        modules: None,
+        has_openmp: false,
+        has_nccl: false,
+        is_in_loader_queue: false,
+    };
+
+    /// The nearest line of the user's own code; where there is none, of a package's; where there is none, of any.
+    pub fn line(&self) -> Option<Line> {
+        self.user_line.or(self.package_line).or(self.python_leaf)
+    }
+}
+
+/// Strings, each once.
+#[derive(Clone, Debug, Default)]
+pub struct Names {
+    names: Vec<String>,
+    ids: FxHashMap<String, NameId>,
+}
+
+impl Names {
+    /// The id of a name, new or known.
+    pub fn intern(&mut self, name: &str) -> NameId {
+        if let Some(&known) = self.ids.get(name) {
+            return known;
+        }
+        let id = NameId::from_index(self.names.len());
+        self.names.push(name.to_owned());
+        self.ids.insert(name.to_owned(), id);
+        id
+    }
+
+    /// Names by id.
+    pub fn all(&self) -> &[String] {
+        &self.names
+    }
+
+    /// The name with this id.
+    pub fn get(&self, id: NameId) -> &str {
+        self.names.get(id.index()).map_or("", String::as_str)
+    }
+}
+
+/// What was found of all stacks and samples. Operators, nodes and modules of a stack are chains from the innermost outward, which
+/// many stacks share.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// By [`StackId`] of the profile's stacks.
+    pub stacks: Vec<StackFacts>,
+    /// Operators, nodes, classes, and what is waited for.
+    pub names: Names,
+    /// Chains of operators.
+    pub operator_chains: StackTable<OperatorSite>,
+    /// Chains of nodes of autograd's graph.
+    pub node_chains: StackTable<NameId>,
+    /// Chains of `nn.Module`s.
+    pub module_chains: StackTable<NnModuleId>,
+    /// Collectives by [`CollectiveId`].
+    pub collectives: Vec<CollectiveMoment>,
+    /// The collective backend that a thread works for, by [`ThreadId`].
+    pub backends: Vec<Option<Backend>>,
+    /// Names of the system calls that samples were in, by number.
+    pub system_calls: FxHashMap<u32, &'static str>,
+}
+
+impl Facts {
+    /// What a stack says; nothing of no stack.
+    pub fn of(&self, stack: Option<StackId>) -> &StackFacts {
+        stack
+            .and_then(|stack| self.stacks.get(stack.index()))
+            .unwrap_or(&StackFacts::NONE)
+    }
+
+    /// [`StackFacts::line`] of a stack.
+    pub fn line(&self, stack: Option<StackId>) -> Option<Line> {
+        self.of(stack).line()
+    }
+
+    /// The operators of a stack, innermost first; within itself an operator comes again.
+    pub fn operators(&self, stack: Option<StackId>) -> impl Iterator<Item = &OperatorSite> {
+        chain(&self.operator_chains, self.of(stack).operators)
+    }
+
+    /// The operators of a chain, innermost first.
+    pub fn operators_from(&self, chain_id: StackId) -> impl Iterator<Item = &OperatorSite> {
+        chain(&self.operator_chains, Some(chain_id))
+    }
+
+    /// The operator that a stack's own time is spent in.
+    pub fn own_operator(&self, stack: Option<StackId>) -> Option<&OperatorSite> {
+        let is_own = self.of(stack).is_in_operator;
+        self.operators(stack).next().filter(|_| is_own)
+    }
+
+    /// The nodes of autograd's graph on a stack, innermost first; within itself a node comes again.
+    pub fn nodes(&self, stack: Option<StackId>) -> impl Iterator<Item = NameId> {
+        chain(&self.node_chains, self.of(stack).nodes).copied()
+    }
+
+    /// The `nn.Module`s that a stack is in, innermost first.
+    pub fn modules(&self, stack: Option<StackId>) -> impl Iterator<Item = NnModuleId> {
+        chain(&self.module_chains, self.of(stack).modules).copied()
+    }
+
+    /// The `nn.Module`s of a chain, innermost first.
+    pub fn modules_from(&self, chain_id: StackId) -> impl Iterator<Item = NnModuleId> {
+        chain(&self.module_chains, Some(chain_id)).copied()
+    }
+
+    /// A collective of a sample.
+    pub fn collective(&self, id: Option<CollectiveId>) -> Option<CollectiveMoment> {
+        self.collectives.get(id?.index()).copied()
+    }
+
+    /// The backend that a thread works for.
+    pub fn backend(&self, thread: ThreadId) -> Option<Backend> {
+        self.backends.get(thread.index()).copied().flatten()
+    }
+}
+
+fn chain<F: Clone + Eq + Hash>(
+    table: &StackTable<F>,
+    innermost: Option<StackId>,
+) -> impl Iterator<Item = &F> {
+    table
+        .leaf_to_root(innermost)
+        .map(|frame: FrameId| table.frame(frame))
+}

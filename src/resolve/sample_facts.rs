@@ -1,0 +1,149 @@
+//! What samples say beyond their stacks: waits, by stack, activity, state and system call; collectives and tasks of making a batch.
+
+use super::stack_facts::Finder;
+use crate::model::category::Activity;
+use crate::model::collective::CollectiveMoment;
+use crate::model::facts::{Facts, Wait};
+use crate::model::ids::{CollectiveId, StackId};
+use crate::model::input::InputTask;
+use crate::model::profile::{Function, Profile, ProfileFrame, ProfileSample};
+use crate::model::sample::ThreadState;
+use crate::model::stack_table::StackTable;
+use crate::model::wait::WaitKind;
+use crate::torch::collectives;
+use crate::torch::rules::collectives::BACKEND_THREADS;
+use crate::torch::rules::syscalls::{CallWait, call_of};
+use crate::torch::waits::{self, Moment};
+use rustc_hash::FxHashMap;
+
+/// Finds what all stacks and samples of a profile say. No stack is added to it afterwards.
+pub(super) fn find(profile: &mut Profile) {
+    let mut finder = Finder::find(&profile.functions, &profile.stacks);
+    finder.facts.backends = profile
+        .threads
+        .iter()
+        .map(|thread| {
+            let mut known = BACKEND_THREADS.iter();
+            let (_, backend) = known.find(|(start, _)| thread.name.starts_with(start))?;
+            Some(*backend)
+        })
+        .collect();
+    let mut states = States {
+        architecture: &profile.run.architecture,
+        functions: &profile.functions,
+        stacks: &profile.stacks,
+        waits: FxHashMap::default(),
+        collective_ids: FxHashMap::default(),
+        collectives: FxHashMap::default(),
+        finder,
+    };
+    for sample in &mut profile.samples {
+        states.fill(sample);
+    }
+    profile.facts = states.finder.facts;
+}
+
+struct States<'a> {
+    architecture: &'a str,
+    functions: &'a [Function],
+    stacks: &'a StackTable<ProfileFrame>,
+    waits: FxHashMap<(Option<StackId>, Moment), Option<Wait>>,
+    collective_ids: FxHashMap<CollectiveMoment, CollectiveId>,
+    /// By stack and what the activity says of it.
+    collectives: FxHashMap<(StackId, Activity), Option<CollectiveId>>,
+    finder: Finder<'a>,
+}
+
+impl States<'_> {
+    fn facts(&mut self) -> &mut Facts {
+        &mut self.finder.facts
+    }
+
+    fn fill(&mut self, sample: &mut ProfileSample) {
+        let call = self.call(sample);
+        sample.collective = self.collective(sample);
+        sample.wait = self.wait(sample, call);
+        sample.task = match (sample.activity, sample.stack) {
+            (Activity::GilWait, _) => InputTask::GilWait,
+            (_, None) => InputTask::Other,
+            (activity, stack) => self.finder.inner(stack).task(activity == Activity::Io),
+        };
+    }
+
+    /// A system call that a running thread was in is not what it does now.
+    fn call(&mut self, sample: &ProfileSample) -> Option<(&'static str, CallWait)> {
+        let asleep = sample.state != ThreadState::Running;
+        let number = sample.syscall.filter(|_| asleep)?;
+        let call = call_of(self.architecture, number)?;
+        self.facts().system_calls.insert(number, call.0);
+        Some(call)
+    }
+
+    fn wait(
+        &mut self,
+        sample: &ProfileSample,
+        call: Option<(&'static str, CallWait)>,
+    ) -> Option<Wait> {
+        if !may_wait(sample.activity) {
+            return None;
+        }
+        let moment = Moment {
+            activity: sample.activity,
+            state: sample.state,
+            call,
+        };
+        if let Some(&known) = self.waits.get(&(sample.stack, moment)) {
+            return known;
+        }
+        let functions = self.stacks.leaf_to_root(sample.stack);
+        let functions: Vec<&Function> = functions
+            .filter_map(|frame| {
+                self.functions
+                    .get(self.stacks.frame(frame).function.index())
+            })
+            .collect();
+        let found = waits::wait(&functions, moment).map(|(kind, what)| {
+            let collective = self.finder.facts.collective(sample.collective);
+            let what = match (kind, collective) {
+                (WaitKind::Collective, Some(collective)) => collective.label(),
+                (WaitKind::Collective, None) => "collective".to_owned(),
+                _ => what,
+            };
+            let label = self.facts().names.intern(&what);
+            Wait { kind, label }
+        });
+        self.waits.insert((sample.stack, moment), found);
+        found
+    }
+
+    fn collective(&mut self, sample: &ProfileSample) -> Option<CollectiveId> {
+        let stack = sample.stack?;
+        if let Some(&known) = self.collectives.get(&(stack, sample.activity)) {
+            return known;
+        }
+        let part = self.finder.inner(Some(stack)).collective;
+        let found = collectives::collective(part, sample.activity).map(|found| {
+            let known = &mut self.finder.facts.collectives;
+            *self.collective_ids.entry(found).or_insert_with(|| {
+                known.push(found);
+                CollectiveId::from_index(known.len() - 1)
+            })
+        });
+        self.collectives.insert((stack, sample.activity), found);
+        found
+    }
+}
+
+fn may_wait(activity: Activity) -> bool {
+    matches!(
+        activity,
+        Activity::GpuSync
+            | Activity::GpuCopy
+            | Activity::CollectiveWait
+            | Activity::GilWait
+            | Activity::OmpIdle
+            | Activity::LockWait
+            | Activity::Io
+            | Activity::Sleep
+    )
+}
