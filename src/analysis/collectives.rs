@@ -11,7 +11,7 @@ use crate::model::collective::Backend;
 use crate::model::collective::CollectiveMoment;
 use crate::model::ids::{ProcessId, ThreadId};
 use crate::model::profile::{Profile, ProfileSample, Role};
-use crate::torch::rules::collectives::BACKEND_THREADS;
+use crate::torch::rules::RuleSet;
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
 
@@ -255,11 +255,7 @@ fn only_backend(profile: &Profile, process: ProcessId) -> Option<Backend> {
         .threads
         .iter()
         .filter(|thread| thread.process == process)
-        .filter_map(|thread| {
-            let mut known = BACKEND_THREADS.iter();
-            known.find(|(start, _)| thread.name.starts_with(start))
-        })
-        .map(|&(_, backend)| backend)
+        .filter_map(|thread| RuleSet::built_in().thread_backend(&thread.name))
         .collect();
     backends.sort_unstable();
     backends.dedup();

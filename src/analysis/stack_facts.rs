@@ -8,8 +8,8 @@ use crate::model::profile::{Function, Profile, ProfileSample};
 use crate::model::sample::ThreadState;
 use crate::model::wait::{WaitKind, WaitPart};
 use crate::torch::collectives;
+use crate::torch::rules::is_library;
 use crate::torch::rules::syscalls::{CallWait, call_of};
-use crate::torch::rules::waits as wait_rules;
 use crate::torch::waits::{self, Moment};
 use rustc_hash::FxHashMap;
 
@@ -155,7 +155,7 @@ impl<'p> StackFacts<'p> {
             }
             if function.is_python {
                 any = any.or(Some(line));
-                if !wait_rules::is_library(&function.file) && !function.plumbing {
+                if !is_library(&function.file) && !function.plumbing {
                     package = package.or(Some(line));
                 }
             }
