@@ -38,6 +38,7 @@ fn every_symbol_is_demangled_once_however_many_samples_there_are() {
     let names = Names {
         demangle: counting,
         shorten: str::to_owned,
+        rules: torchspy::torch::rules::RuleSet::built_in(),
     };
     let started = std::time::Instant::now();
     let profile = resolve(&recording, names);

@@ -7,6 +7,7 @@ use torchspy::model::category::{Activity, Phase};
 use torchspy::model::module::ModuleKind;
 use torchspy::model::sample::ThreadState;
 use torchspy::torch::classify::{FunctionClass, Situation, activity, phase};
+use torchspy::torch::rules::RuleSet;
 
 const STACKS: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
@@ -42,13 +43,15 @@ struct Fixture {
 
 fn class_of(kind: &str, file: &str, name: &str) -> FunctionClass {
     let named = (!name.is_empty()).then_some(name);
-    match kind {
-        "py" => FunctionClass::of_python(file, name),
-        "file" => FunctionClass::of_native(ModuleKind::File, file, named),
-        "anonymous" => FunctionClass::of_native(ModuleKind::Anonymous, file, named),
-        "vdso" => FunctionClass::of_native(ModuleKind::Vdso, file, named),
+    let rules = RuleSet::built_in();
+    let of = match kind {
+        "py" => rules.python(file, name),
+        "file" => rules.native(ModuleKind::File, file, named),
+        "anonymous" => rules.native(ModuleKind::Anonymous, file, named),
+        "vdso" => rules.native(ModuleKind::Vdso, file, named),
         other => panic!("no kind of frame: {other}"),
-    }
+    };
+    of.class
 }
 
 fn state_of(name: &str) -> ThreadState {

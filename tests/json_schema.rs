@@ -17,6 +17,7 @@ use torchspy::recording::reader::Recording;
 use torchspy::report::json::diff::{diff_schema, render_diff_json};
 use torchspy::report::json::{render_json, schema};
 use torchspy::resolve::{Names, resolve};
+use torchspy::torch::rules::RuleSet;
 use verdict_scenarios::{Do, Run};
 
 /// A part of the made-up run.
@@ -130,7 +131,12 @@ fn assert_fits(schema: &schemars::Schema, text: &str) {
 #[test]
 fn what_is_written_fits_them() {
     let recording = Recording::read(&in_tree("tests/fixtures/recording/v1.tspy")).unwrap();
-    let recorded = resolve(&recording, Names { demangle, shorten });
+    let names = Names {
+        demangle,
+        shorten,
+        rules: RuleSet::built_in(),
+    };
+    let recorded = resolve(&recording, names);
     let (made_up, _) = Run::new("a run", None, &[(Do::Wait, 60), (Do::Launch, 40)]).verdict();
     for profile in [&recorded, &made_up] {
         let text = render_json(profile, &analyze(profile)).unwrap();

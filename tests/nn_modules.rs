@@ -18,7 +18,7 @@ use torchspy::python::discover::Interpreter;
 use torchspy::python::frames::{PythonStack, read_stack};
 use torchspy::python::threads::read_threads;
 use torchspy::torch::probe::{ModuleProbe, ProbeFrame};
-use torchspy::torch::rules::modules::{ModuleCall, module_call};
+use torchspy::torch::rules::{ModuleCall, RuleSet};
 
 /// Path, class and `training`.
 type Row = (String, String, bool);
@@ -57,7 +57,9 @@ fn frames(interpreter: &Interpreter, target: &Target) -> Vec<ProbeFrame> {
         let code = codes.get(frame.code_address).unwrap();
         ProbeFrame {
             first_local: frame.first_local,
-            call: module_call(&code.info.file, &code.info.name),
+            call: RuleSet::built_in()
+                .python(&code.info.file, &code.info.name)
+                .module_call,
         }
     });
     probed.collect()

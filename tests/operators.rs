@@ -13,8 +13,7 @@ use torchspy::model::profile::Profile;
 use torchspy::native::demangle::demangle;
 use torchspy::report::json::render_json;
 use torchspy::report::text::{TextOptions, render_summary};
-use torchspy::torch::rules::libraries::library;
-use torchspy::torch::rules::operators::native_mark;
+use torchspy::torch::rules::RuleSet;
 
 /// An operator's entry.
 fn op(overload: &str) -> F {
@@ -521,8 +520,8 @@ fn real_symbols_name_their_operators() {
     for (module, symbol, wanted) in cases {
         let name = demangle(symbol);
         assert_ne!(name, symbol);
-        let library = library(ModuleKind::File, module);
-        assert_eq!(native_mark(library, &name), wanted, "{name}");
+        let rules = RuleSet::built_in().native(ModuleKind::File, module, Some(&name));
+        assert_eq!(rules.operator, wanted, "{name}");
     }
 }
 
@@ -533,7 +532,10 @@ fn every_entry_of_the_fixture_is_an_operator() {
     let mut entries = 0;
     for symbol in symbols.filter(|symbol| symbol.starts_with("_ZN2at4_ops")) {
         let name = demangle(symbol);
-        let mark = native_mark(library(ModuleKind::File, "libtorch_cpu.so"), &name);
+        let rules = RuleSet::built_in();
+        let mark = rules
+            .native(ModuleKind::File, "libtorch_cpu.so", Some(&name))
+            .operator;
         assert!(
             matches!(&mark, OperatorMark::Operator(found) if found.starts_with("aten::")),
             "{name}: {mark:?}"

@@ -5,7 +5,7 @@
 mod analysis_builder;
 mod lane_builder;
 
-use analysis_builder::{Builder, F, NAMES, S, TICK_NS, fetch, lib, libc, torch, user};
+use analysis_builder::{Builder, F, S, TICK_NS, fetch, lib, libc, names, torch, user};
 use lane_builder::gpu;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -19,17 +19,18 @@ use torchspy::model::profile::Profile;
 use torchspy::model::progress::{CounterInfo, CounterKind, ProgressPoint};
 use torchspy::model::segment::Segment;
 use torchspy::recording::Recording;
-use torchspy::resolve::resolve;
+use torchspy::resolve::{Names, resolve};
 use torchspy::sampling::session::ProgressSnapshot;
 use torchspy::top::Status;
 use torchspy::top::draw::{Colours, draw, plain};
 use torchspy::top::state::{State, View};
+use torchspy::torch::rules::RuleSet;
 
 /// Ticks of a segment.
 const TICKS: u64 = 40;
 
-fn resolved(recording: &Recording) -> Profile {
-    resolve(recording, NAMES)
+fn resolved(recording: &Recording, rules: &'static RuleSet) -> Profile {
+    resolve(recording, Names { rules, ..names() })
 }
 
 fn module(path: &str, class: &str) -> F {
@@ -136,7 +137,7 @@ fn lane(builder: &mut Builder, kind: LaneKind, gpu: GpuId, value: u64) {
 }
 
 fn watched(segments: u64) -> Live {
-    let mut live = Live::new(Builder::new().run, resolved);
+    let mut live = Live::new(Builder::new().run, resolved, RuleSet::built_in());
     for index in 0..segments {
         live.add(segment(index, (index + 1) % 10 * SHARE_ONE / 10));
     }
@@ -199,7 +200,7 @@ fn large_small_and_empty_screens() {
     let mut state = State::default();
     insta::assert_snapshot!("160x50", drawn(&live, &status(), &mut state, (160, 50)));
     insta::assert_snapshot!("40x10", drawn(&live, &status(), &mut state, (40, 10)));
-    let nothing = Live::new(Builder::new().run, resolved);
+    let nothing = Live::new(Builder::new().run, resolved, RuleSet::built_in());
     insta::assert_snapshot!(
         "nothing_yet",
         drawn(&nothing, &status(), &mut state, (80, 24))

@@ -37,6 +37,9 @@ pub(crate) enum Subcommands {
     /// Watch a program as it runs, in the terminal
     #[command(after_help = TOP_AFTER_HELP)]
     Top(TopArguments),
+    /// Print the rules by which functions are attributed to phases, activities, operators, waits
+    #[command(after_help = RULES_AFTER_HELP)]
+    Rules(RulesArguments),
     /// Print what a recording holds
     Inspect(InspectArguments),
     /// Tell what may be sampled here, and what to do where it may not
@@ -93,7 +96,7 @@ pub(crate) struct RecordArguments {
     #[arg(short = 't', hide = true)]
     pub(crate) thread_ids: bool,
     #[command(flatten)]
-    pub(crate) regions: RegionArguments,
+    pub(crate) attribution: AttributionArguments,
     /// The program to start, and its arguments
     #[arg(last = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
@@ -164,17 +167,20 @@ pub(crate) struct TopArguments {
     #[command(flatten)]
     pub(crate) sampling: SamplingArguments,
     #[command(flatten)]
-    pub(crate) regions: RegionArguments,
+    pub(crate) attribution: AttributionArguments,
     /// The program to start, and its arguments
     #[arg(last = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct RegionArguments {
+pub(crate) struct AttributionArguments {
     /// Show a function as a phase of its own, such as loss=train.py:Net.loss; may be given more than once
     #[arg(long, value_name = "NAME=FILE:FUNCTION")]
     pub(crate) region: Vec<String>,
+    /// What functions of your own mean: rows in TOML that come before torchspy's own (see torchspy rules)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) rules: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -235,7 +241,7 @@ pub(crate) struct ReportArguments {
     #[arg(long, value_name = "WHAT", conflicts_with = "json")]
     pub(crate) by: Option<ReportByName>,
     #[command(flatten)]
-    pub(crate) regions: RegionArguments,
+    pub(crate) attribution: AttributionArguments,
 }
 
 #[derive(Debug, Args)]
@@ -259,7 +265,7 @@ pub(crate) struct ConvertArguments {
     #[arg(long)]
     pub(crate) gpu_idle: bool,
     #[command(flatten)]
-    pub(crate) regions: RegionArguments,
+    pub(crate) attribution: AttributionArguments,
     #[command(flatten)]
     pub(crate) drawing: DrawingArguments,
 }
@@ -310,7 +316,7 @@ pub(crate) struct DiffArguments {
     #[arg(long)]
     pub(crate) plumbing: bool,
     #[command(flatten)]
-    pub(crate) regions: RegionArguments,
+    pub(crate) attribution: AttributionArguments,
 }
 
 const DUMP_AFTER_HELP: &str = "\
@@ -353,6 +359,25 @@ pub(crate) struct DumpArguments {
     /// Time between two looks: 1s, 500ms
     #[arg(long, value_name = "TIME", default_value = "1s", requires = "repeat")]
     pub(crate) every: String,
+}
+
+const RULES_AFTER_HELP: &str = "\
+Examples:
+  torchspy rules optimizer
+  torchspy rules --toml > mine.toml
+  torchspy report run.tspy --rules mine.toml";
+
+#[derive(Debug, Args)]
+pub(crate) struct RulesArguments {
+    /// Print only rows that have this in them
+    #[arg(value_name = "PATTERN")]
+    pub(crate) pattern: Option<String>,
+    /// Print torchspy's own rules as TOML, as a start for a file of yours
+    #[arg(long, conflicts_with_all = ["pattern", "rules"])]
+    pub(crate) toml: bool,
+    /// Print the rows of this file, too
+    #[arg(long, value_name = "FILE")]
+    pub(crate) rules: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

@@ -4,6 +4,7 @@ use super::args::{ByName, DiffArguments};
 use super::failure::Failure;
 use super::plan::{Format, OutputFile, parse_outputs};
 use super::regions;
+use super::rules::Rules;
 use crate::analysis::diff::Options;
 use crate::model::region::Region;
 use crate::report::view::By;
@@ -28,6 +29,7 @@ pub(crate) struct DiffPlan {
     pub(crate) by: By,
     pub(crate) plumbing: bool,
     pub(crate) regions: Vec<Region>,
+    pub(crate) rules: Rules,
 }
 
 impl DiffPlan {
@@ -72,7 +74,8 @@ impl DiffPlan {
                 ByName::Module => By::Module,
             },
             plumbing: arguments.plumbing,
-            regions: regions::parse(&arguments.regions.region)?,
+            regions: regions::parse(&arguments.attribution.region)?,
+            rules: Rules::read(arguments.attribution.rules.as_deref())?,
         })
     }
 }

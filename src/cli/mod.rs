@@ -19,6 +19,7 @@ mod program_log;
 mod progress;
 mod pyspy;
 mod regions;
+mod rules;
 mod steering;
 mod terminal;
 
@@ -51,6 +52,7 @@ fn dispatch(plan: Plan) -> Result<ExitCode, Failure> {
         Plan::Diff(plan) => commands::diff::run(&plan),
         Plan::Dump(plan) => commands::dump::run(&plan),
         Plan::Top(plan) => commands::top::run(plan),
+        Plan::Rules(plan) => commands::rules::run(&plan),
         Plan::Inspect(plan) => commands::inspect::run(&plan),
         Plan::Doctor(plan) => commands::doctor::run(&plan),
         Plan::Completions(shell) => commands::completions::run(shell),

@@ -25,6 +25,7 @@ use crate::report::text::{TextOptions, render_summary};
 use crate::report::view::{Idle, ViewOptions};
 use crate::resolve::{self, Names};
 use crate::sampling::session::SegmentSink;
+use crate::torch::rules::RuleSet;
 use anyhow::{Context, Result};
 use std::fs::File;
 use std::io::{self, Write};
@@ -69,15 +70,25 @@ impl SegmentSink for RecordingSink {
 }
 
 /// Reads and resolves a recording, in which `regions` are phases besides those that it names itself.
-pub(crate) fn read_profile(path: &Path, shown: &str, regions: &[Region]) -> Result<Profile> {
+pub(crate) fn read_profile(
+    path: &Path,
+    shown: &str,
+    regions: &[Region],
+    rules: &'static RuleSet,
+) -> Result<Profile> {
     let mut recording = Recording::read(path).with_context(|| format!("cannot open {shown}"))?;
     regions::add(&mut recording.run.regions, regions);
-    Ok(resolve_recording(&recording))
+    Ok(resolve_recording(&recording, rules))
 }
 
 /// Names and classifies what a recording in memory holds.
-pub(crate) fn resolve_recording(recording: &Recording) -> Profile {
-    resolve::resolve(recording, Names { demangle, shorten })
+pub(crate) fn resolve_recording(recording: &Recording, rules: &'static RuleSet) -> Profile {
+    let names = Names {
+        demangle,
+        shorten,
+        rules,
+    };
+    resolve::resolve(recording, names)
 }
 
 /// Writes a profile in a format.

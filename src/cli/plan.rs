@@ -8,6 +8,7 @@ use super::diff_plan::DiffPlan;
 use super::dump_plan::DumpPlan;
 use super::failure::Failure;
 use super::regions;
+use super::rules::Rules;
 use crate::analysis::progress::window::StepRange;
 use crate::gpu::collector::GpuOptions;
 use crate::gpu::select::GpuChoice;
@@ -40,6 +41,7 @@ pub(crate) enum Plan {
     Diff(DiffPlan),
     Dump(DumpPlan),
     Top(TopPlan),
+    Rules(RulesPlan),
     Inspect(InspectPlan),
     Doctor(DoctorPlan),
     Completions(Shell),
@@ -128,6 +130,7 @@ pub(crate) struct RecordPlan {
     pub(crate) force: bool,
     pub(crate) drawing: Drawing,
     pub(crate) regions: Vec<Region>,
+    pub(crate) rules: Rules,
 }
 
 #[derive(Debug)]
@@ -135,12 +138,14 @@ pub(crate) struct TopPlan {
     pub(crate) target: Target,
     pub(crate) options: SessionOptions,
     pub(crate) regions: Vec<Region>,
+    pub(crate) rules: Rules,
 }
 
 #[derive(Debug)]
 pub(crate) struct ReportPlan {
     pub(crate) file: PathBuf,
     pub(crate) regions: Vec<Region>,
+    pub(crate) rules: Rules,
     pub(crate) json: bool,
     /// A table, printed alone as CSV.
     pub(crate) csv: Option<Make>,
@@ -154,6 +159,7 @@ pub(crate) struct ReportPlan {
 pub(crate) struct ConvertPlan {
     pub(crate) file: PathBuf,
     pub(crate) regions: Vec<Region>,
+    pub(crate) rules: Rules,
     /// `None`: standard output.
     pub(crate) output: Option<PathBuf>,
     /// A file that is there is replaced.
@@ -162,6 +168,15 @@ pub(crate) struct ConvertPlan {
     pub(crate) drawing: Drawing,
     /// Only what lay in windows in which the GPU was idle.
     pub(crate) gpu_idle: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct RulesPlan {
+    /// `None`: all rows.
+    pub(crate) pattern: Option<String>,
+    /// The files themselves.
+    pub(crate) toml: bool,
+    pub(crate) rules: Rules,
 }
 
 #[derive(Debug)]
@@ -181,7 +196,8 @@ impl Plan {
         Ok(match arguments.command {
             Subcommands::Record(arguments) => Plan::Record(RecordPlan::new(arguments)?),
             Subcommands::Report(arguments) => Plan::Report(ReportPlan {
-                regions: regions::parse(&arguments.regions.region)?,
+                regions: regions::parse(&arguments.attribution.region)?,
+                rules: Rules::read(arguments.attribution.rules.as_deref())?,
                 file: arguments.file,
                 json: arguments.json,
                 csv: arguments.csv.as_deref().map(table).transpose()?,
@@ -213,6 +229,11 @@ impl Plan {
             Subcommands::Diff(arguments) => Plan::Diff(DiffPlan::new(arguments)?),
             Subcommands::Dump(arguments) => Plan::Dump(DumpPlan::new(&arguments)?),
             Subcommands::Top(arguments) => Plan::Top(TopPlan::new(arguments)?),
+            Subcommands::Rules(arguments) => Plan::Rules(RulesPlan {
+                rules: Rules::read(arguments.rules.as_deref())?,
+                pattern: arguments.pattern,
+                toml: arguments.toml,
+            }),
             Subcommands::Inspect(arguments) => Plan::Inspect(InspectPlan {
                 file: arguments.file,
                 samples: arguments.samples,
@@ -246,7 +267,8 @@ impl RecordPlan {
             beside: format.unwrap_or(Format::Flamegraph),
             force: arguments.force,
             drawing,
-            regions: regions::parse(&arguments.regions.region)?,
+            regions: regions::parse(&arguments.attribution.region)?,
+            rules: Rules::read(arguments.attribution.rules.as_deref())?,
         })
     }
 }
@@ -258,7 +280,8 @@ impl TopPlan {
         Ok(Self {
             target: Target::new(("top", "watch"), arguments.pid, arguments.command)?,
             options,
-            regions: regions::parse(&arguments.regions.region)?,
+            regions: regions::parse(&arguments.attribution.region)?,
+            rules: Rules::read(arguments.attribution.rules.as_deref())?,
         })
     }
 }
@@ -355,7 +378,8 @@ impl ConvertPlan {
             ));
         }
         Ok(Self {
-            regions: regions::parse(&arguments.regions.region)?,
+            regions: regions::parse(&arguments.attribution.region)?,
+            rules: Rules::read(arguments.attribution.rules.as_deref())?,
             file: arguments.file,
             output: (!to_stdout).then_some(arguments.output),
             force: arguments.force,

@@ -13,6 +13,7 @@ use crate::model::run::RunInfo;
 use crate::model::segment::Segment;
 use crate::recording::{Recording, recording_of};
 use crate::report::text::verdict_line;
+use crate::torch::rules::RuleSet;
 use std::collections::{BTreeMap, VecDeque};
 
 /// What "now" is.
@@ -29,7 +30,7 @@ const MOST_PROCESSES: usize = 4096;
 const MOST_COUNTERS: usize = 64;
 
 /// Names and classifies a recording.
-pub type Resolve = fn(&Recording) -> Profile;
+pub type Resolve = fn(&Recording, &'static RuleSet) -> Profile;
 
 /// Steps of a process, over the last half minute.
 #[derive(Clone, Debug, PartialEq)]
@@ -129,6 +130,7 @@ pub struct Live {
     /// See `start_ns`.
     pub end_ns: u64,
     resolve: Resolve,
+    rules: &'static RuleSet,
     segments: VecDeque<Segment>,
     /// What `now` is made of: the end of each segment, and what each pid did in it.
     recent: VecDeque<(u64, Vec<(i32, Tables)>)>,
@@ -137,7 +139,7 @@ pub struct Live {
 
 impl Live {
     /// Nothing seen yet.
-    pub fn new(run: RunInfo, resolve: Resolve) -> Self {
+    pub fn new(run: RunInfo, resolve: Resolve, rules: &'static RuleSet) -> Self {
         Self {
             run,
             processes: BTreeMap::new(),
@@ -148,6 +150,7 @@ impl Live {
             start_ns: 0,
             end_ns: 0,
             resolve,
+            rules,
             segments: VecDeque::new(),
             recent: VecDeque::new(),
             looked_ahead_ns: 0,
@@ -170,7 +173,7 @@ impl Live {
         {
             self.segments.pop_front();
         }
-        let profile = (self.resolve)(&recording);
+        let profile = (self.resolve)(&recording, self.rules);
         if self.end_ns >= self.looked_ahead_ns + OUTLOOK_EVERY_NS || self.primary.is_none() {
             self.look_ahead();
         }
@@ -206,7 +209,7 @@ impl Live {
             .filter(|segment| segment.end_ns > from_ns)
             .cloned()
             .collect();
-        let profile = (self.resolve)(&recording_of(self.run.clone(), recent));
+        let profile = (self.resolve)(&recording_of(self.run.clone(), recent), self.rules);
         let analysis = analyze(&profile);
         self.take_analysis(&profile, &analysis);
     }

@@ -153,6 +153,15 @@ pub struct ProfileSample {
     pub task: InputTask,
 }
 
+/// Rules that the user added, and what came of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AddedRules {
+    /// Rows.
+    pub rows: usize,
+    /// Functions of the recording that any of these is for.
+    pub functions: usize,
+}
+
 /// A recording, ready to be summed up and drawn.
 #[derive(Clone, Debug, Default)]
 pub struct Profile {
@@ -194,6 +203,8 @@ pub struct Profile {
     pub clocks: Vec<ClockPair>,
     /// What was lost.
     pub losses: Vec<Loss>,
+    /// Rules of the user's own, where it was resolved by any.
+    pub added_rules: Option<AddedRules>,
 }
 
 impl Profile {

@@ -34,6 +34,15 @@ use std::collections::BTreeMap;
 /// Version of the schema.
 pub const SCHEMA: u32 = 2;
 
+/// Rules that the user added.
+#[derive(Clone, Copy, Debug, JsonSchema, Serialize)]
+pub struct AddedRules {
+    /// Rows.
+    pub rows: usize,
+    /// Functions of the recording that any of these is for.
+    pub functions: usize,
+}
+
 /// A whole summary.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Report {
@@ -41,6 +50,9 @@ pub struct Report {
     pub schema: u32,
     /// Version of the rules that told phases and activities.
     pub rules: u32,
+    /// Rules of the user's own (--rules); not there without any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub added_rules: Option<AddedRules>,
     /// Version of the torchspy that recorded.
     pub torchspy: String,
     /// The command line of the root process.

@@ -10,8 +10,7 @@ use crate::model::operator::OperatorMark;
 use crate::model::profile::{Function, ProfileFrame};
 use crate::model::stack_table::StackTable;
 use crate::torch::classify::FunctionClass;
-use crate::torch::rules::native::Says;
-use crate::torch::rules::phases::{PhaseMark, last_part, makes_batch};
+use crate::torch::rules::{PhaseMark, Says, last_part};
 use rustc_hash::FxHashSet;
 
 /// The lines of a recording that take batches.
@@ -49,7 +48,8 @@ impl<'a> BatchLines<'a> {
 
     /// Whether the value of this function is a batch.
     fn hands_over(&self, id: FunctionId) -> bool {
-        let mark = self.classes.get(id.index()).and_then(|class| class.mark);
+        let class = self.classes.get(id.index());
+        let mark = class.and_then(|class| class.mark);
         let is_input = matches!(
             mark,
             Some(
@@ -59,9 +59,8 @@ impl<'a> BatchLines<'a> {
             )
         );
         is_input
-            && self.function(id).is_some_and(|function| {
-                is_iteration(function) || makes_batch(last_part(&function.name))
-            })
+            && (class.is_some_and(|class| class.makes_batch)
+                || self.function(id).is_some_and(is_iteration))
     }
 
     /// The line that called, and where that is an iterator around the loader (tqdm's `__iter__`), the line that called it.

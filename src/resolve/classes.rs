@@ -8,10 +8,9 @@ use crate::model::profile::{Function, ProfileFrame, ProfileProcess, ProfileSampl
 use crate::model::sample::{Capture, Sample, ThreadState};
 use crate::model::stack_table::StackTable;
 use crate::recording::Recording;
-use crate::torch::classify::{FunctionClass, Situation, Special, activity, at_exit, phase, row};
+use crate::torch::classify::{FunctionClass, Situation, activity, at_exit, phase, row};
 use crate::torch::role::{ProcessFacts, ThreadFacts};
-use crate::torch::rules::native::Says;
-use crate::torch::rules::phases::thread_phase;
+use crate::torch::rules::{RuleSet, Says, Special};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Classifies stacks, and remembers what it found.
@@ -20,6 +19,7 @@ pub(super) struct Classifier<'a> {
     stacks: &'a StackTable<ProfileFrame>,
     input: &'a Recording,
     batches: BatchLines<'a>,
+    rules: &'static RuleSet,
     phases: Vec<Option<Option<Phase>>>,
     shapes: Vec<Shape>,
     activities: FxHashMap<(StackId, Situation), Activity>,
@@ -45,6 +45,7 @@ impl<'a> Classifier<'a> {
         functions: &'a [Function],
         stacks: &'a StackTable<ProfileFrame>,
         input: &'a Recording,
+        rules: &'static RuleSet,
     ) -> Self {
         let mut shapes: Vec<Shape> = Vec::with_capacity(stacks.stacks().len());
         for &(parent, frame) in stacks.stacks() {
@@ -63,6 +64,7 @@ impl<'a> Classifier<'a> {
             stacks,
             input,
             batches: BatchLines::new(classes, functions, stacks),
+            rules,
             phases: vec![None; stacks.stacks().len()],
             shapes,
             activities: FxHashMap::default(),
@@ -199,7 +201,10 @@ impl<'a> Classifier<'a> {
             .tables
             .threads
             .values()
-            .map(|thread| fallback_phase(&thread.name, processes.get(thread.process.index())))
+            .map(|thread| {
+                let by_name = self.rules.thread_phase(&thread.name);
+                by_name.unwrap_or_else(|| fallback_phase(processes.get(thread.process.index())))
+            })
             .collect();
         // Of a thread whose native frames are read else: what Python called is not known where it was not stopped.
         let has_native: FxHashSet<ThreadId> = input
@@ -272,10 +277,10 @@ fn mapped_stack(mapped: &[Option<StackId>], sample: &Sample) -> Option<StackId> 
         .and_then(|stack| mapped.get(stack.index()).copied().flatten())
 }
 
-/// The phase of a moment whose frames tell none.
-fn fallback_phase(thread: &str, process: Option<&ProfileProcess>) -> Phase {
-    thread_phase(thread).unwrap_or(match process.map(|process| process.role) {
+/// The phase of a moment of which neither frames nor the thread's name tell any.
+fn fallback_phase(process: Option<&ProfileProcess>) -> Phase {
+    match process.map(|process| process.role) {
         Some(Role::DataLoaderWorker { .. }) => Phase::Input,
         _ => Phase::User,
-    })
+    }
 }

@@ -14,10 +14,8 @@ use crate::model::region::region_of;
 use crate::model::stack_table::StackTable;
 use crate::model::wait::WaitPart;
 use crate::recording::Recording;
-use crate::torch::classify::{FunctionClass, Special};
-use crate::torch::rules::libraries::{file_name, library};
-use crate::torch::rules::phases::PhaseMark;
-use crate::torch::rules::{collectives, compile, input, operators, waits};
+use crate::torch::classify::FunctionClass;
+use crate::torch::rules::{FunctionRules, PhaseMark, Special, file_name, subject};
 use rustc_hash::FxHashMap;
 
 /// Everything with a name.
@@ -26,6 +24,8 @@ pub(super) struct Frames {
     pub(super) functions: Vec<Function>,
     /// What the rules say of each.
     pub(super) classes: Vec<FunctionClass>,
+    /// How many of them a row is for that the user added.
+    pub(super) added: usize,
     /// Named stacks.
     pub(super) stacks: StackTable<ProfileFrame>,
     /// The named stack of each raw stack.
@@ -39,6 +39,7 @@ impl Frames {
             names,
             functions: Vec::new(),
             classes: Vec::new(),
+            added: 0,
             known: FxHashMap::default(),
             demangled: FxHashMap::default(),
         };
@@ -63,6 +64,7 @@ impl Frames {
         );
         Self {
             functions: resolver.functions,
+            added: resolver.added,
             classes: resolver.classes,
             stacks,
             mapped,
@@ -111,6 +113,7 @@ struct Resolver<'a> {
     names: Names,
     functions: Vec<Function>,
     classes: Vec<FunctionClass>,
+    added: usize,
     known: FxHashMap<Key, FunctionId>,
     demangled: FxHashMap<&'a str, (String, String)>,
 }
@@ -170,11 +173,16 @@ impl Resolver<'_> {
         }
     }
 
-    fn add(&mut self, key: Key, make: impl FnOnce() -> (Function, FunctionClass)) -> FunctionId {
+    fn add(
+        &mut self,
+        key: Key,
+        make: impl FnOnce() -> (Function, FunctionClass, bool),
+    ) -> FunctionId {
         if let Some(&id) = self.known.get(&key) {
             return id;
         }
-        let (function, class) = make();
+        let (function, class, is_added) = make();
+        self.added += usize::from(is_added);
         let id = FunctionId::from_index(self.functions.len());
         self.functions.push(function);
         self.classes.push(class);
@@ -187,27 +195,20 @@ impl Resolver<'_> {
             return self.marker(Partial::CodeGone);
         };
         let regions = &self.input.run.regions;
+        let names = self.names;
         let key = Key::Python(info.name.clone(), info.file.clone(), info.first_line);
         self.add(key, || {
-            let mut class = FunctionClass::of_python(&info.file, &info.name);
+            let mut rules = names.rules.python(&info.file, &info.name);
             if let Some(region) = region_of(regions, &info.file, &info.name) {
-                class.mark = Some(PhaseMark::Strong(region));
+                rules.class.mark = Some(PhaseMark::Strong(region));
             }
+            let name = info.name.clone();
             let function = Function {
-                name: info.name.clone(),
-                short_name: info.name.clone(),
-                file: info.file.clone(),
                 first_line: info.first_line,
-                kind: class.kind,
-                plumbing: class.plumbing,
                 is_python: true,
-                operator: operators::python_mark(&info.file, &info.name),
-                compile: compile::mark(&info.file, &info.name),
-                wait: waits::python_part(&info.file, &info.name),
-                collective: collectives::python_part(&info.file, &info.name),
-                input: input::python_part(&info.file, &info.name, class.kind),
+                ..named(name.clone(), name, &info.file, &rules)
             };
-            (function, class)
+            (function, rules.class, rules.added)
         })
     }
 
@@ -241,35 +242,19 @@ impl Resolver<'_> {
             }
         };
         let key = Key::Native(name.clone(), path.to_owned());
-        let named = symbol.is_some();
+        let has_symbol = symbol.is_some();
         self.add(key, || {
-            let class = FunctionClass::of_native(kind, path, named.then_some(name.as_str()));
-            let operator = if named {
-                operators::native_mark(library(kind, path), &name)
-            } else {
-                OperatorMark::None
-            };
-            let function = Function {
-                wait: waits::native_part(&name),
-                collective: collectives::native_part(&name),
-                input: input::native_part(path, &name),
-                name,
-                short_name: short,
-                file: path.to_owned(),
-                first_line: 0,
-                kind: class.kind,
-                plumbing: class.plumbing,
-                is_python: false,
-                operator,
-                compile: CompileMark::None,
-            };
-            (function, class)
+            let rules = names
+                .rules
+                .native(kind, path, has_symbol.then_some(name.as_str()));
+            let function = named(name, short, path, &rules);
+            (function, rules.class, rules.added)
         })
     }
 
     fn marker(&mut self, partial: Partial) -> FunctionId {
         self.add(Key::Marker(partial), || {
-            (marker(partial.name(), false), FunctionClass::MARKER)
+            (marker(partial.name(), false), FunctionClass::MARKER, false)
         })
     }
 
@@ -278,9 +263,11 @@ impl Resolver<'_> {
         let Some(info) = self.input.tables.codes.get(code) else {
             return self.marker(Partial::CodeGone);
         };
+        let names = self.names;
         let key = Key::Compiles(info.name.clone(), info.file.clone(), info.first_line);
         self.add(key, || {
-            let subject = compile::subject(&info.file, &info.name);
+            let mark = names.rules.python(&info.file, &info.name).compile;
+            let subject = subject(mark, &info.name);
             let name = format!("compile {subject}");
             let function = Function {
                 file: info.file.clone(),
@@ -288,15 +275,33 @@ impl Resolver<'_> {
                 compile: CompileMark::Compiles(subject),
                 ..marker(&name, false)
             };
-            (function, FunctionClass::MARKER)
+            (function, FunctionClass::MARKER, false)
         })
     }
 
     /// All modules have this function, which says nothing: what they are is in the frame.
     fn nn_module(&mut self) -> FunctionId {
         self.add(Key::NnModule, || {
-            (marker("nn.Module", true), FunctionClass::MARKER)
+            (marker("nn.Module", true), FunctionClass::MARKER, false)
         })
+    }
+}
+
+/// A native function of which the rules say this.
+fn named(name: String, short_name: String, file: &str, rules: &FunctionRules) -> Function {
+    Function {
+        name,
+        short_name,
+        file: file.to_owned(),
+        first_line: 0,
+        kind: rules.class.kind,
+        plumbing: rules.class.plumbing,
+        is_python: false,
+        operator: rules.operator.clone(),
+        compile: rules.compile.clone(),
+        wait: rules.wait,
+        collective: rules.collective,
+        input: rules.input,
     }
 }
 

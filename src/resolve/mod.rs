@@ -12,9 +12,10 @@ mod stitching;
 mod time_axis;
 
 use crate::model::facts::Facts;
-use crate::model::profile::{Profile, ProfileProcess, ProfileSample};
+use crate::model::profile::{AddedRules, Profile, ProfileProcess, ProfileSample};
 use crate::recording::Recording;
 use crate::torch::role::{ThreadFacts, roles, training_thread};
+use crate::torch::rules::RuleSet;
 use classes::Classifier;
 use frames::Frames;
 
@@ -25,6 +26,8 @@ pub struct Names {
     pub demangle: fn(&str) -> String,
     /// Shortens a demangled name for reading.
     pub shorten: fn(&str) -> String,
+    /// What functions and threads are.
+    pub rules: &'static RuleSet,
 }
 
 /// Names and classifies everything in a recording. Ids that point nowhere are treated as not read.
@@ -50,12 +53,22 @@ pub fn resolve(recording: &Recording, names: Names) -> Profile {
         quality: recording.quality.clone(),
         clocks: recording.clocks.clone(),
         losses: recording.losses.clone(),
+        added_rules: (names.rules.added > 0).then_some(AddedRules {
+            rows: names.rules.added,
+            functions: frames.added,
+        }),
     };
+    if let Some(AddedRules { rows, functions }) = profile.added_rules {
+        let note =
+            format!("additional rules (--rules): {rows}, which matched {functions} functions");
+        profile.run.notes.push(note);
+    }
     let mut classifier = Classifier::new(
         &frames.classes,
         &profile.functions,
         &profile.stacks,
         recording,
+        names.rules,
     );
     let facts = classifier.facts(&frames.mapped);
     let roles = roles(
@@ -86,8 +99,8 @@ pub fn resolve(recording: &Recording, names: Names) -> Profile {
     let samples = classifier.samples(&frames.mapped, &processes);
     profile.processes = processes;
     profile.samples = time_axis::lay_out(samples);
-    stitching::stitch(&mut profile, &frames.classes);
-    sample_facts::find(&mut profile);
+    stitching::stitch(&mut profile, &frames.classes, names.rules);
+    sample_facts::find(&mut profile, names.rules);
     profile
 }
 

@@ -11,22 +11,18 @@ use crate::model::sample::ThreadState;
 use crate::model::stack_table::StackTable;
 use crate::model::wait::WaitKind;
 use crate::torch::collectives;
-use crate::torch::rules::collectives::BACKEND_THREADS;
+use crate::torch::rules::RuleSet;
 use crate::torch::rules::syscalls::{CallWait, call_of};
 use crate::torch::waits::{self, Moment};
 use rustc_hash::FxHashMap;
 
 /// Finds what all stacks and samples of a profile say. No stack is added to it afterwards.
-pub(super) fn find(profile: &mut Profile) {
+pub(super) fn find(profile: &mut Profile, rules: &RuleSet) {
     let mut finder = Finder::find(&profile.functions, &profile.stacks);
     finder.facts.backends = profile
         .threads
         .iter()
-        .map(|thread| {
-            let mut known = BACKEND_THREADS.iter();
-            let (_, backend) = known.find(|(start, _)| thread.name.starts_with(start))?;
-            Some(*backend)
-        })
+        .map(|thread| rules.thread_backend(&thread.name))
         .collect();
     let mut states = States {
         architecture: &profile.run.architecture,

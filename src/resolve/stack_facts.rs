@@ -11,7 +11,7 @@ use crate::model::profile::{Function, ProfileFrame};
 use crate::model::stack_table::StackTable;
 use crate::model::wait::WaitPart;
 use crate::torch::collectives::with_leaf;
-use crate::torch::rules::waits::is_library;
+use crate::torch::rules::is_library;
 
 /// What a stack says that only `resolve` asks: for the frames inward of it, and for samples' states.
 #[derive(Clone, Copy)]

@@ -5,8 +5,8 @@ use crate::model::category::Phase;
 use crate::model::ids::{ProcessId, StackId, ThreadId};
 use crate::model::profile::{Profile, ProfileFrame, ProfileSample};
 use crate::model::stack_table::StackTable;
-use crate::torch::classify::{FunctionClass, Special};
-use crate::torch::rules::phases::thread_phase;
+use crate::torch::classify::FunctionClass;
+use crate::torch::rules::{RuleSet, Says, Special};
 use crate::torch::stitch::{StackJoiner, is_busy, overlapping, sort_busy, split, waits_for_engine};
 use rustc_hash::FxHashMap;
 
@@ -17,8 +17,8 @@ struct Engine {
 }
 
 /// Splits the samples in which a training thread waits for the engine, as [`torch::stitch`](crate::torch::stitch) says.
-pub(super) fn stitch(profile: &mut Profile, classes: &[FunctionClass]) {
-    let engines = engines(profile, classes);
+pub(super) fn stitch(profile: &mut Profile, classes: &[FunctionClass], rules: &RuleSet) {
+    let engines = engines(profile, classes, rules);
     if engines.is_empty() {
         return;
     }
@@ -56,7 +56,11 @@ pub(super) fn stitch(profile: &mut Profile, classes: &[FunctionClass]) {
     profile.samples = stitched;
 }
 
-fn engines(profile: &Profile, classes: &[FunctionClass]) -> FxHashMap<ProcessId, Engine> {
+fn engines(
+    profile: &Profile,
+    classes: &[FunctionClass],
+    rules: &RuleSet,
+) -> FxHashMap<ProcessId, Engine> {
     let mut engines: FxHashMap<ProcessId, Engine> = FxHashMap::default();
     for own in by_thread(&profile.samples) {
         let Some(thread) = own
@@ -65,7 +69,7 @@ fn engines(profile: &Profile, classes: &[FunctionClass]) -> FxHashMap<ProcessId,
         else {
             continue;
         };
-        let by_name = thread_phase(&thread.name) == Some(Phase::Backward);
+        let by_name = rules.thread_phase(&thread.name) == Some(Phase::Backward);
         if !by_name
             && !own
                 .iter()
@@ -120,7 +124,7 @@ impl CallsEngine<'_> {
             stacks
                 .leaf_to_root(Some(stack))
                 .filter_map(|frame| classes.get(stacks.frame(frame).function.index()))
-                .find(|class| class.says == crate::torch::rules::native::Says::Python)
+                .find(|class| class.says == Says::Python)
                 .is_some_and(|class| class.special == Special::EngineCall)
         })
     }

@@ -1,16 +1,11 @@
 //! What a function is, once per function; and what a stack was doing, once per stack.
 
-use super::rules::libraries::{Library, library};
-use super::rules::native::{Says, class as native_class};
-use super::rules::phases::{PhaseMark, has_path, last_part, makes_batch, native_mark, python_mark};
-use super::rules::python::{self, PythonWait};
 use super::rules::syscalls::{Wait, wait_of};
-use super::symbol_name::SymbolName;
+use super::rules::{PhaseMark, PythonWait, Says, Special};
 use crate::model::category::{Activity, FrameKind, Phase, SummaryRow};
-use crate::model::module::ModuleKind;
 use crate::model::sample::ThreadState;
 
-/// All that the rules say of one function.
+/// What the rules say of a function, as far as stacks are classified by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FunctionClass {
     /// Its colour.
@@ -25,25 +20,9 @@ pub struct FunctionClass {
     pub wait: PythonWait,
     /// It has a part of its own.
     pub special: Special,
+    /// Its name is that of a function which makes a batch.
+    pub makes_batch: bool,
 }
-
-/// Functions that other stages look for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Special {
-    /// None.
-    No,
-    /// The root of a DataLoader worker.
-    WorkerLoop,
-    /// Where a thread calls the backward engine, and waits for it.
-    EngineCall,
-    /// The root of an engine thread.
-    EngineThread,
-    /// The end of the process: its libraries are taken down.
-    Exit,
-}
-
-/// What runs destructors of libraries and `atexit` functions (glibc stdlib/exit.c, elf/dl-fini.c).
-const EXITS: &[&str] = &["exit", "__run_exit_handlers", "__cxa_finalize", "_dl_fini"];
 
 impl FunctionClass {
     /// A truncation marker.
@@ -54,71 +33,8 @@ impl FunctionClass {
         mark: None,
         wait: PythonWait::None,
         special: Special::No,
+        makes_batch: false,
     };
-
-    /// A Python function.
-    pub fn of_python(file: &str, function: &str) -> Self {
-        let last = last_part(function);
-        let special =
-            if last == "_worker_loop" && has_path(file, "torch/utils/data/_utils/worker.py") {
-                Special::WorkerLoop
-            } else if (last == "_engine_run_backward" && has_path(file, "torch/autograd/graph.py"))
-                || (last == "backward" && has_path(file, "torch/autograd/__init__.py"))
-            {
-                Special::EngineCall
-            } else {
-                Special::No
-            };
-        let kind = python::kind(file);
-        let by_name = || {
-            (kind == FrameKind::PythonUser && makes_batch(last))
-                .then_some(PhaseMark::Strong(Phase::Input))
-        };
-        Self {
-            kind,
-            plumbing: python::is_plumbing(file, function),
-            says: Says::Python,
-            mark: python_mark(file, function).or_else(by_name),
-            wait: python::wait(file),
-            special,
-        }
-    }
-
-    /// A native function by its demangled name, if it has one.
-    pub fn of_native(kind: ModuleKind, path: &str, name: Option<&str>) -> Self {
-        let library = library(kind, path);
-        let class = native_class(library, path, name);
-        let name = name.map(SymbolName::parse);
-        let special = match name {
-            Some(name)
-                if name
-                    .stem
-                    .starts_with("torch::autograd::Engine::thread_init") =>
-            {
-                Special::EngineThread
-            }
-            Some(name)
-                if name
-                    .stem
-                    .starts_with("torch::autograd::python::PythonEngine::thread_init") =>
-            {
-                Special::EngineThread
-            }
-            Some(name) if library == Library::System && EXITS.contains(&name.stem) => Special::Exit,
-            _ => Special::No,
-        };
-        Self {
-            kind: class.kind,
-            plumbing: class.plumbing,
-            says: class.says,
-            mark: match special {
-                Special::Exit => Some(PhaseMark::Whole(Phase::Shutdown)),
-                _ => name.and_then(|name| native_mark(name.qualified)),
-            },
-            wait: PythonWait::None,
-            special,
-        }
-    }
 }
 
 /// What is known of a thread besides its stack.
@@ -157,7 +73,7 @@ impl Situation {
 }
 
 /// The phase that the frames of a stack tell, leaf first; `None` where they tell none. The order of precedence is
-/// written down in [`rules`](super::rules).
+/// written down in `docs/src/attribution.md`.
 pub fn phase(leaf_to_root: impl Iterator<Item = FunctionClass>) -> Option<Phase> {
     let mut weak = None;
     let mut strong = None;
@@ -235,7 +151,7 @@ impl Passed {
     }
 }
 
-/// The activity that a stack tells, its leaf first. The order of precedence is written down in [`rules`](super::rules).
+/// The activity that a stack tells, its leaf first. The order of precedence is written down in `docs/src/attribution.md`.
 pub fn activity(
     leaf_to_root: impl Iterator<Item = FunctionClass>,
     situation: Situation,
@@ -420,7 +336,7 @@ pub fn at_exit(found: Activity) -> Activity {
     }
 }
 
-/// The summary's row for a phase and an activity, by the table in [`rules`](super::rules).
+/// The summary's row for a phase and an activity, by the table in `docs/src/attribution.md`.
 pub fn row(phase: Phase, activity: Activity) -> SummaryRow {
     match (phase, activity) {
         // Another thread holds the lock, whatever this one was about to do.

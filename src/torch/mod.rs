@@ -2,7 +2,7 @@
 //!
 //! | file | question |
 //! |---|---|
-//! | [`rules`] | what is known of torch's, Python's and the system's names: tables, with their sources |
+//! | [`rules`] | what is known of torch's, Python's and the system's names: rows of data, with their sources |
 //! | [`symbol_name`] | which part of a demangled C++ name is the function's own |
 //! | [`classify`] | what a function is, and what a stack of functions was doing |
 //! | [`role`] | what a process is in a job, and which of its threads trains |

@@ -22,7 +22,8 @@
 //! pipe, a terminal, a socket or a file system in user space.
 
 use super::rules::syscalls::CallWait;
-use super::rules::waits;
+use super::rules::{self, Library, RuleSet};
+use super::symbol_name::SymbolName;
 use crate::model::category::{Activity, FrameKind};
 use crate::model::operator::OperatorMark;
 use crate::model::profile::Function;
@@ -93,7 +94,7 @@ fn gpu(frames: &[&Function], activity: Activity) -> (WaitKind, String) {
             WaitPart::Gpu(call) if !(function.is_python && found.call.is_some()) => {
                 found.call = Some(call.to_owned());
             }
-            WaitPart::Method => found.call = waits::method(&function.name).or(found.call),
+            WaitPart::Method => found.call = method(&function.name).or(found.call),
             WaitPart::Runtime => {
                 found
                     .runtime
@@ -118,7 +119,12 @@ fn gpu(frames: &[&Function], activity: Activity) -> (WaitKind, String) {
     };
     let call = found
         .call
-        .or_else(|| found.operator.as_deref().map(waits::operator_call))
+        .or_else(|| {
+            found
+                .operator
+                .as_deref()
+                .map(|name| RuleSet::built_in().operator_call(name).to_owned())
+        })
         .or_else(|| found.runtime.clone())
         .unwrap_or_else(|| "GPU".to_owned());
     let mut about: Vec<&str> = Vec::new();
@@ -131,6 +137,17 @@ fn gpu(frames: &[&Function], activity: Activity) -> (WaitKind, String) {
         false => format!("{call} ({})", about.join(", ")),
     };
     (kind, what)
+}
+
+/// A method of tensors as a line has it: `.item()` of `torch::autograd::THPVariable_item(…)`.
+fn method(name: &str) -> Option<String> {
+    let stem = SymbolName::parse(name).stem;
+    let method = stem.strip_prefix("torch::autograd::THPVariable_")?;
+    let is_word = |text: &str| {
+        text.chars()
+            .all(|each| each.is_alphanumeric() || each == '_')
+    };
+    (!method.is_empty() && is_word(method)).then(|| format!(".{method}()"))
 }
 
 /// What blocks the host in a copy. `cudaMemcpyAsync` returns at once for pinned memory; for pageable memory it blocks while the
@@ -208,9 +225,9 @@ fn library_call(below: &[&Function]) -> Option<String> {
     below
         .iter()
         .filter(|frame| frame.is_python)
-        .take_while(|function| waits::is_library(&function.file) && !is_thread_start(function))
+        .take_while(|function| rules::is_library(&function.file) && !is_thread_start(function))
         .last()
-        .and_then(|function| waits::library_call(&function.file, &function.name))
+        .and_then(|function| rules::library_call(&function.file, &function.name))
 }
 
 /// What starts a thread's own function, which may be one of the library's (Lib/threading.py; 3.10 knows the last names alone).
@@ -246,7 +263,7 @@ fn file_function<'p>(below: &[&'p Function]) -> Option<&'p str> {
 /// The nearest native function, below any Python frame, that is neither the interpreter's nor the C library's.
 fn native_caller<'p>(below: &[&'p Function]) -> Option<&'p str> {
     use crate::model::module::ModuleKind;
-    use crate::torch::rules::libraries::{Library, library};
+    let rules = RuleSet::built_in();
     below
         .iter()
         .take_while(|function| !function.is_python)
@@ -255,7 +272,7 @@ fn native_caller<'p>(below: &[&'p Function]) -> Option<&'p str> {
                 function.kind,
                 FrameKind::Wait | FrameKind::Interpreter | FrameKind::Marker
             ) && !matches!(
-                library(ModuleKind::File, &function.file),
+                rules.family(ModuleKind::File, &function.file),
                 Library::System | Library::Python
             ) && !function.name.contains("+0x")
                 && !function.name.starts_with('[')

@@ -19,6 +19,7 @@ use torchspy::model::stack_table::StackTable;
 use torchspy::model::tables::Tables;
 use torchspy::recording::Recording;
 use torchspy::resolve::{Names, resolve};
+use torchspy::torch::rules::RuleSet;
 
 /// Site-packages of a target.
 pub const SITE: &str = "/env/lib/python3.11/site-packages/";
@@ -403,7 +404,7 @@ impl Builder {
         if self.quality == Quality::default() {
             self.quality.ticks = end_ns / TICK_NS;
         }
-        resolve(&self.recording(end_ns), NAMES)
+        resolve(&self.recording(end_ns), names())
     }
 
     /// All of it as a recording that ends at `end_ns`, ids as they are.
@@ -438,7 +439,10 @@ impl Builder {
 }
 
 /// Names as they are.
-pub const NAMES: Names = Names {
-    demangle: str::to_owned,
-    shorten: |name| name.split('(').next().unwrap_or(name).to_owned(),
-};
+pub fn names() -> Names {
+    Names {
+        demangle: str::to_owned,
+        shorten: |name| name.split('(').next().unwrap_or(name).to_owned(),
+        rules: RuleSet::built_in(),
+    }
+}

@@ -10,7 +10,6 @@ use crate::cli::failure::Failure;
 use crate::cli::messages;
 use crate::cli::plan::Format;
 use crate::model::profile::Profile;
-use crate::model::region::Region;
 use crate::report::diff_folded;
 use crate::report::flamegraph::difference;
 use crate::report::json::diff::render_diff_json;
@@ -22,10 +21,7 @@ use std::process::ExitCode;
 /// Prints the comparison on standard output, and writes the files that are asked for.
 pub(crate) fn run(plan: &DiffPlan) -> Result<ExitCode, Failure> {
     refuse_own_files(plan)?;
-    let (a_profiles, b_profiles) = (
-        open_all(&plan.a, &plan.regions)?,
-        open_all(&plan.b, &plan.regions)?,
-    );
+    let (a_profiles, b_profiles) = (open_all(&plan.a, plan)?, open_all(&plan.b, plan)?);
     let sides = |rank| -> Result<_, Failure> {
         Ok((
             runs(&plan.a, &a_profiles, rank)?,
@@ -73,10 +69,10 @@ fn refuse_own_files(plan: &DiffPlan) -> Result<(), Failure> {
     }
 }
 
-fn open_all(files: &[PathBuf], regions: &[Region]) -> Result<Vec<Profile>, Failure> {
+fn open_all(files: &[PathBuf], plan: &DiffPlan) -> Result<Vec<Profile>, Failure> {
     files
         .iter()
-        .map(|file| report::open(file, regions))
+        .map(|file| report::open(file, &plan.regions, plan.rules.set))
         .collect()
 }
 

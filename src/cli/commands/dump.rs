@@ -25,6 +25,7 @@ use crate::report::label::counted;
 use crate::sampling::inspect::inspect_all;
 use crate::sampling::session::{SEGMENT, SessionError, SessionOptions};
 use crate::sampling::snapshot::{Snapshot, SnapshotFacts, take_snapshot};
+use crate::torch::rules::RuleSet;
 use nix::sys::signal::Signal;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -239,7 +240,7 @@ fn pids(plan: &DumpPlan) -> Vec<i32> {
 fn worked_out(found: Snapshot, plan: &DumpPlan, run: &RunInfo) -> Dump {
     let mut dump = Dump {
         wall_ns: run.started_wall_ns,
-        ..dump(&resolve_recording(&found.recording))
+        ..dump(&resolve_recording(&found.recording, RuleSet::built_in()))
     };
     let Some(facts) = found.facts else {
         dump.missing.push(format!(

@@ -11,6 +11,7 @@ use crate::os::threads::thread_names;
 use crate::python::thread_name::MAIN_THREAD;
 use crate::report::text::{Detail, TextOptions};
 use crate::sampling::session::Session;
+use crate::torch::rules::RuleSet;
 use std::io::{self, BufWriter, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,6 +23,7 @@ pub(crate) struct Finish {
     pub(crate) sink: RecordingSink,
     pub(crate) outputs: OpenOutputs,
     pub(crate) drawing: Drawing,
+    pub(crate) rules: &'static RuleSet,
 }
 
 /// The work under way.
@@ -98,7 +100,7 @@ impl Finish {
             || "the recording".into(),
             |output| output.path.display().to_string(),
         );
-        match outputs::read_profile(&path, &shown, &[]) {
+        match outputs::read_profile(&path, &shown, &[], self.rules) {
             Ok(profile) => {
                 regions::warn_of_unseen(&profile);
                 if let Some(failure) = no_thread_matched(&profile) {

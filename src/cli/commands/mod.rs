@@ -10,5 +10,6 @@ pub(crate) mod inspect;
 mod live_sink;
 pub(crate) mod record;
 pub(crate) mod report;
+pub(crate) mod rules;
 pub(crate) mod top;
 mod top_files;

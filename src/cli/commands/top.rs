@@ -5,7 +5,7 @@ use super::record::{attachable, check_options, rank, run_info};
 use super::top_files::TopFiles;
 use crate::cli::failure::Failure;
 use crate::cli::free_threaded;
-use crate::cli::outputs;
+use crate::cli::outputs::resolve_recording;
 use crate::cli::plan::{Target, TopPlan};
 use crate::cli::program_log::ProgramLog;
 use crate::cli::terminal::{self, Screen, has_hung_up};
@@ -153,19 +153,20 @@ impl Top {
         let (sink, segments) = LiveSink::new();
         let session = Session::start(run.pid, plan.options.clone(), Box::new(sink.clone()))
             .map_err(hints::session_failure)?;
+        let rules = plan.rules.set;
         let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         Ok(Self {
             signals,
             session: Some(session),
             segments,
-            live: Live::new(run, outputs::resolve_recording),
+            live: Live::new(run, resolve_recording, rules),
             frozen: None,
             status: Status::default(),
             state: State::default(),
             colours: if plain { Colours::None } else { Colours::Some },
             program: None,
             exit: None,
-            files: TopFiles::new(sink, rank),
+            files: TopFiles::new(sink, rank, rules),
             farewell: Vec::new(),
             screen: None,
         })

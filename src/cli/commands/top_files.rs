@@ -8,6 +8,7 @@ use crate::cli::plan::{Drawing, Format};
 use crate::model::run::RunInfo;
 use crate::os::host;
 use crate::recording::Recording;
+use crate::torch::rules::RuleSet;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -25,11 +26,12 @@ pub(super) struct TopFiles {
     words: (Sender<String>, Receiver<String>),
     farewell: Vec<String>,
     has_failed: bool,
+    rules: &'static RuleSet,
 }
 
 impl TopFiles {
     /// Records from `sink`; files are named after `rank`, where there is one.
-    pub(super) fn new(sink: LiveSink, rank: Option<u32>) -> Self {
+    pub(super) fn new(sink: LiveSink, rank: Option<u32>, rules: &'static RuleSet) -> Self {
         Self {
             sink,
             rank,
@@ -38,6 +40,7 @@ impl TopFiles {
             words: unbounded(),
             farewell: Vec::new(),
             has_failed: false,
+            rules,
         }
     }
 
@@ -94,11 +97,12 @@ impl TopFiles {
     pub(super) fn draw(&mut self, recording: Recording, run: &RunInfo) -> String {
         let (path, file) = self.create(run, "svg", Format::Flamegraph);
         let sender = self.words.0.clone();
+        let rules = self.rules;
         let drawing = std::thread::Builder::new()
             .name("torchspy-draw".to_owned())
             .spawn(move || {
                 let written = file.map_err(anyhow::Error::from).and_then(|file| {
-                    write_flamegraph(&recording, file).inspect_err(|_| forget_empty(&path))
+                    write_flamegraph(&recording, rules, file).inspect_err(|_| forget_empty(&path))
                 });
                 let text = match written {
                     Ok(()) => format!("wrote {}", path.display()),
@@ -162,8 +166,12 @@ fn forget_empty(path: &Path) {
     }
 }
 
-fn write_flamegraph(recording: &Recording, file: File) -> anyhow::Result<()> {
-    let profile = outputs::resolve_recording(recording);
+fn write_flamegraph(
+    recording: &Recording,
+    rules: &'static RuleSet,
+    file: File,
+) -> anyhow::Result<()> {
+    let profile = outputs::resolve_recording(recording, rules);
     let mut out = BufWriter::new(file);
     outputs::render(&profile, Format::Flamegraph, &Drawing::default(), &mut out)?;
     Ok(out.flush()?)

@@ -10,7 +10,7 @@ use super::operators::{MOST as MOST_OPERATORS, MOST_SITES, operators};
 use super::progress::progress;
 use super::verdict::verdict;
 use super::waits::{MOST as MOST_WAITS, input};
-use super::{Intervals, Itwinai, Process, Quality, Report, SCHEMA, StopTimes};
+use super::{AddedRules, Intervals, Itwinai, Process, Quality, Report, SCHEMA, StopTimes};
 use crate::analysis::Analysis;
 use crate::analysis::intervals::Share;
 use crate::analysis::quality::QualitySummary;
@@ -20,8 +20,7 @@ use crate::model::profile::{Profile, Role};
 use crate::model::seconds::of as seconds;
 use crate::model::text::printable_json;
 use crate::report::tables::{self, functions};
-use crate::torch::rules::RULES_VERSION;
-use crate::torch::rules::waits::WAIT_RULES_VERSION;
+use crate::torch::rules::{RuleSet, WAIT_RULES_VERSION};
 use std::collections::BTreeMap;
 
 /// Functions and lines that are listed.
@@ -36,7 +35,11 @@ pub fn report(profile: &Profile, analysis: &Analysis) -> Report {
     };
     Report {
         schema: SCHEMA,
-        rules: RULES_VERSION,
+        rules: RuleSet::built_in().version,
+        added_rules: profile.added_rules.map(|added| AddedRules {
+            rows: added.rows,
+            functions: added.functions,
+        }),
         torchspy: profile.run.torchspy.clone(),
         command: profile.run.command.clone(),
         host: profile.run.host.clone(),

@@ -5,7 +5,7 @@ use crate::analysis::diff::noise::RunToRun;
 use crate::analysis::diff::{Diff, Figure, Row, RunFacts, Verdict};
 use crate::model::text::printable_json;
 use crate::report::part::part_name;
-use crate::torch::rules::RULES_VERSION;
+use crate::torch::rules::RuleSet;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -154,7 +154,7 @@ pub fn diff_report(diff: &Diff) -> DiffReport {
     let parts = |rows: &[Row]| rows.iter().map(|row| part(row, diff)).collect();
     DiffReport {
         schema: SCHEMA,
-        rules: RULES_VERSION,
+        rules: RuleSet::built_in().version,
         torchspy: env!("CARGO_PKG_VERSION"),
         unit: diff.unit.name(),
         a: diff.a.iter().map(run).collect(),

@@ -3,7 +3,7 @@
 use crate::analysis::summary::ProcessSummary;
 use crate::model::category::Activity;
 use crate::model::seconds::of as seconds;
-use crate::torch::rules::operators::OPERATOR_RULES_VERSION;
+use crate::torch::rules::OPERATOR_RULES_VERSION;
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeMap;

@@ -8,7 +8,7 @@ pub mod samples;
 pub mod stacks;
 
 use crate::model::profile::Profile;
-use crate::torch::rules::RULES_VERSION;
+use crate::torch::rules::RuleSet;
 use arrow_array::RecordBatch;
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, ZstdLevel};
@@ -33,7 +33,7 @@ fn write(
 ) -> io::Result<()> {
     let keys = [
         ("torchspy.schema_version", SCHEMA_VERSION.to_string()),
-        ("torchspy.rules_version", RULES_VERSION.to_string()),
+        ("torchspy.rules_version", RuleSet::built_in().version.to_string()),
         ("torchspy.content", content.to_owned()),
         ("torchspy.version", env!("CARGO_PKG_VERSION").to_owned()),
         ("torchspy.host", profile.run.host.clone()),

@@ -7,7 +7,7 @@ use crate::model::frame::Frame;
 use crate::model::ids::CodeId;
 use crate::python::layout::objects::CELL_CONTENTS;
 use crate::sampling::raw::RawSample;
-use crate::torch::rules::compile::takes_code;
+use crate::torch::rules::RuleSet;
 
 /// Compilations within one another that are followed. Torch itself never nests them.
 const MAX_NESTED: usize = 8;
@@ -19,7 +19,8 @@ pub(super) struct Compilers(Vec<bool>);
 impl Compilers {
     fn takes_code(&mut self, id: CodeId, codes: &[CodeInfo]) -> bool {
         for code in codes.get(self.0.len()..).unwrap_or(&[]) {
-            self.0.push(takes_code(&code.file, &code.name));
+            let rules = RuleSet::built_in().python(&code.file, &code.name);
+            self.0.push(rules.takes_code);
         }
         self.0.get(id.index()).copied().unwrap_or_default()
     }

@@ -6,7 +6,7 @@ use crate::model::frame::Frame;
 use crate::model::ids::{CodeId, NnModuleId};
 use crate::sampling::raw::RawSample;
 use crate::torch::probe::ProbeFrame;
-use crate::torch::rules::modules::{ModuleCall, module_call};
+use crate::torch::rules::{ModuleCall, RuleSet};
 
 /// Modules of a session past which no new one is told apart.
 const MAX_MODULES: usize = 1 << 18;
@@ -24,7 +24,8 @@ impl NnModuleCalls {
     /// How the code object takes part in calling a module.
     fn call(&mut self, id: CodeId, codes: &[CodeInfo]) -> ModuleCall {
         for code in codes.get(self.calls.len()..).unwrap_or(&[]) {
-            self.calls.push(module_call(&code.file, &code.name));
+            let rules = RuleSet::built_in().python(&code.file, &code.name);
+            self.calls.push(rules.module_call);
         }
         self.calls.get(id.index()).copied().unwrap_or_default()
     }

@@ -11,7 +11,8 @@ use crate::python::frames::{PythonStack, read_stack};
 use crate::sampling::image::Python;
 use crate::sampling::raw::RawSample;
 use crate::torch::probe::progress::{FoundCounter, ScanFrame};
-use crate::torch::rules::progress::{Trains, is_library, trains};
+use crate::torch::rules::progress::is_library;
+use crate::torch::rules::{RuleSet, Trains};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Counters of a session past which no new one is read.
@@ -48,7 +49,7 @@ impl Progress {
     fn code(&mut self, id: CodeId, codes: &[CodeInfo]) -> CodeFacts {
         for code in codes.get(self.codes.len()..).unwrap_or(&[]) {
             self.codes.push(CodeFacts {
-                trains: trains(&code.file, &code.name),
+                trains: RuleSet::built_in().python(&code.file, &code.name).trains,
                 is_library: is_library(&code.file),
                 is_module: code.name == "<module>",
             });

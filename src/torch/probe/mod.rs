@@ -20,7 +20,7 @@ use crate::memory::Memory;
 use crate::model::ids::NnModuleId;
 use crate::model::nn_module::NnModuleInfo;
 use crate::python::discover::Interpreter;
-use crate::torch::rules::modules::ModuleCall;
+use crate::torch::rules::ModuleCall;
 use objects::Objects;
 use places::{Owner, Places, core};
 use routes::{Routes, Way};

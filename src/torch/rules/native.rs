@@ -1,9 +1,22 @@
-//! What native functions do, by the beginning of their demangled names and by their library.
+//! What the rules say of a native function.
 
-use super::libraries::Library;
-use super::symbols::{GEMM, NATIVE, OMP_IDLE};
+use super::operators::native_mark;
+use super::paths::{file_name, is_of_inductor};
+use super::rows::{
+    ClassRow, CollectiveForm, Library, ModuleCall, NativeRow, Part, PythonWait, Special,
+    SymbolForm, Trains,
+};
 use super::syscalls::Wait;
+use super::words::PhaseMark;
+use super::{FunctionRules, RuleSet};
 use crate::model::category::{Activity, FrameKind};
+use crate::model::collective::CollectivePart;
+use crate::model::compile::CompileMark;
+use crate::model::input::InputPart;
+use crate::model::module::ModuleKind;
+use crate::model::operator::OperatorMark;
+use crate::model::wait::WaitPart;
+use crate::torch::classify::FunctionClass;
 use crate::torch::symbol_name::SymbolName;
 
 /// How a native frame takes part in finding the activity.
@@ -36,27 +49,6 @@ pub enum Says {
     Marker,
 }
 
-/// What a rule looks at.
-#[derive(Clone, Copy, Debug)]
-pub enum Pattern {
-    /// The qualified name begins so.
-    Start(&'static str),
-    /// The name without parameters and suffixes is this.
-    Is(&'static str),
-    /// The whole name, template arguments and parameters included, contains this.
-    Has(&'static str),
-}
-
-impl Pattern {
-    pub(super) fn matches(self, name: SymbolName<'_>) -> bool {
-        match self {
-            Pattern::Start(text) => name.qualified.starts_with(text),
-            Pattern::Is(text) => name.stem == text,
-            Pattern::Has(text) => name.whole.contains(text),
-        }
-    }
-}
-
 /// What a native function is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NativeClass {
@@ -68,43 +60,212 @@ pub struct NativeClass {
     pub plumbing: bool,
 }
 
-impl NativeClass {
-    /// It says this, and is no plumbing.
-    pub(super) const fn plain(says: Says, kind: FrameKind) -> Self {
-        Self {
-            says,
-            kind,
-            plumbing: false,
-        }
-    }
+/// Of a file that no family is for.
+const FOREIGN: NativeClass = NativeClass {
+    says: Says::Foreign,
+    kind: FrameKind::Native,
+    plumbing: false,
+};
 
-    /// It only passes a call on.
-    pub(super) const fn plumbing(says: Says, kind: FrameKind) -> Self {
-        Self {
-            says,
-            kind,
-            plumbing: true,
-        }
-    }
+/// The class that a row writes down.
+pub(super) fn class_of(row: &ClassRow) -> Result<NativeClass, &'static str> {
+    let says = match (&row.running, row.part) {
+        (Some(active), None) => Says::Known {
+            active: active.0,
+            asleep: row.asleep.as_ref().map(|asleep| asleep.0),
+        },
+        (None, Some(part)) => match part {
+            Part::Through => Says::Through(row.waits),
+            Part::Interpreter => Says::Interpreter,
+            Part::Loading => Says::Loading,
+            Part::TorchOther => Says::TorchOther,
+            Part::CudaOther => Says::CudaOther,
+            Part::Anonymous => Says::Anonymous,
+            Part::Foreign => Says::Foreign,
+        },
+        _ => return Err("a class has either `running` or `part`"),
+    };
+    Ok(NativeClass {
+        says,
+        kind: row.kind.0,
+        plumbing: row.plumbing.unwrap_or(false),
+    })
+}
 
-    /// It is known what it does.
-    pub(super) const fn known(active: Activity, asleep: Option<Activity>, kind: FrameKind) -> Self {
-        Self::plain(Says::Known { active, asleep }, kind)
+impl NativeRow {
+    /// Whether it is for some functions of a library and not for all.
+    pub(super) fn names_symbols(&self) -> bool {
+        !(self.start.is_empty() && self.is.is_empty() && self.has.is_empty()) || self.form.is_some()
     }
 }
 
-/// Rows of one meaning. `libraries` is empty where the name alone is enough.
-#[derive(Clone, Copy, Debug)]
-pub struct NativeRule {
-    /// Families in which the row holds.
-    pub libraries: &'static [Library],
-    /// Any of these.
-    pub patterns: &'static [Pattern],
-    /// The meaning.
-    pub class: NativeClass,
+/// A native function, as rows look at it.
+#[derive(Clone, Copy)]
+struct Symbol<'f> {
+    family: Library,
+    path: &'f str,
+    name: Option<SymbolName<'f>>,
 }
 
-/// Torch's own C++ that the tables do not know begins with a namespace. Anything else in libtorch_cpu is C, and that is
+impl RuleSet {
+    /// What the rules say of a native function, by its module and its demangled name, if it has one.
+    pub fn native(&self, kind: ModuleKind, path: &str, name: Option<&str>) -> FunctionRules {
+        let symbol = Symbol {
+            family: self.family(kind, path),
+            path,
+            name: name.map(SymbolName::parse),
+        };
+        let rows = self.native_rows(symbol);
+        let row = |&at: &usize| self.native.get(at);
+        let class = rows
+            .iter()
+            .find_map(|&at| self.native_classes.get(at).copied().flatten())
+            .unwrap_or_else(|| self.family_class(symbol.family));
+        let mark = rows.iter().find_map(|at| Some(row(at)?.phase.as_ref()?.0));
+        let wait = rows.iter().find_map(|at| Some(row(at)?.wait.as_ref()?.0));
+        let input = rows.iter().find_map(|at| Some(row(at)?.input.as_ref()?.0));
+        let special = rows.iter().find_map(|at| row(at)?.special);
+        let operator = rows
+            .iter()
+            .find_map(|at| Some((row(at)?, row(at)?.operator?)));
+        let operator = operator.zip(symbol.name).map(|((row, form), name)| {
+            let start = row
+                .start
+                .iter()
+                .find(|start| name.qualified.starts_with(start.as_str()));
+            native_mark(symbol.family, name, form, start.map_or(0, String::len))
+        });
+        FunctionRules {
+            class: FunctionClass {
+                kind: class.kind,
+                plumbing: class.plumbing,
+                says: class.says,
+                mark: mark.filter(|&mark| mark != PhaseMark::None),
+                wait: PythonWait::None,
+                special: special.unwrap_or(Special::No),
+                makes_batch: false,
+            },
+            operator: operator.unwrap_or(OperatorMark::None),
+            compile: CompileMark::None,
+            wait: wait.unwrap_or(WaitPart::None),
+            collective: CollectivePart {
+                name: rows
+                    .iter()
+                    .find_map(|at| Some((row(at)?, row(at)?.collective?)))
+                    .and_then(|(row, form)| self.native_collective(row, form, symbol.name?)),
+                backend: rows
+                    .iter()
+                    .find_map(|at| Some(row(at)?.backend.as_ref()?.0)),
+                issuer: rows.iter().find_map(|at| Some(row(at)?.issuer.as_ref()?.0)),
+                imports: false,
+            },
+            input: input.unwrap_or(InputPart::None),
+            module_call: ModuleCall::No,
+            trains: Trains::No,
+            takes_code: false,
+            added: rows.iter().any(|&at| at < self.added_native),
+        }
+    }
+
+    /// The rows for a function, for tests.
+    #[cfg(test)]
+    pub(super) fn native_matches(&self, path: &str, name: &str) -> Vec<usize> {
+        self.native_rows(Symbol {
+            family: self.family(ModuleKind::File, path),
+            path,
+            name: Some(SymbolName::parse(name)),
+        })
+    }
+
+    /// Rows for a function, in order.
+    fn native_rows(&self, symbol: Symbol<'_>) -> Vec<usize> {
+        let mut found: Vec<usize> = Vec::new();
+        found.extend(self.whole_files.of(file_name(symbol.path)));
+        if let Some(name) = symbol.name {
+            found.extend(self.starts.of(name.qualified));
+            found.extend(self.names.get(name.stem).into_iter().flatten());
+            let has = self.contained.iter();
+            found.extend(
+                has.filter(|(text, _)| name.whole.contains(text.as_str()))
+                    .map(|&(_, at)| at),
+            );
+            let forms = self.symbol_forms.iter().filter(|&&at| {
+                let form = self.native.get(at).and_then(|row| row.form);
+                form == Some(SymbolForm::StaticMkl) && is_static_mkl(symbol.path, name.stem)
+            });
+            found.extend(forms);
+        }
+        found.sort_unstable();
+        found.dedup();
+        found.retain(|&at| self.native.get(at).is_some_and(|row| symbol.is_in(row)));
+        found
+    }
+
+    /// The family of a module.
+    pub fn family(&self, kind: ModuleKind, path: &str) -> Library {
+        match kind {
+            ModuleKind::Vdso => return Library::System,
+            ModuleKind::Anonymous => return Library::Anonymous,
+            ModuleKind::File => {}
+        }
+        let in_folder = self.families.iter().find(|row| {
+            let folder = row.folder.as_deref();
+            folder.is_some_and(|folder| path.contains(folder))
+        });
+        if let Some(row) = in_folder {
+            return row.name;
+        }
+        let name = file_name(path);
+        if is_of_inductor(name) {
+            return Library::Inductor;
+        }
+        let first = self.family_files.of(name).min();
+        first
+            .and_then(|&at| self.families.get(at))
+            .map_or(Library::Other, |row| row.name)
+    }
+
+    /// What a function is of which only the library is known.
+    fn family_class(&self, family: Library) -> NativeClass {
+        let rows = self.families.iter().zip(&self.family_classes);
+        let mut classes = rows.filter(|(row, _)| row.name == family);
+        classes.find_map(|(_, &class)| class).unwrap_or(FOREIGN)
+    }
+}
+
+impl Symbol<'_> {
+    /// Whether it lies in a library that the row is for.
+    fn is_in(self, row: &NativeRow) -> bool {
+        let file = file_name(self.path);
+        (row.family.is_empty() || row.family.contains(&self.family))
+            && (row.file.is_empty()
+                || row
+                    .file
+                    .iter()
+                    .any(|start| file.starts_with(start.as_str())))
+    }
+}
+
+impl RuleSet {
+    fn native_collective(
+        &self,
+        row: &NativeRow,
+        form: CollectiveForm,
+        name: SymbolName<'_>,
+    ) -> Option<&'static str> {
+        let told = match form {
+            CollectiveForm::Last => name.stem.rsplit("::").next()?,
+            CollectiveForm::Follows => {
+                let mut starts = row.start.iter();
+                let rest = starts.find_map(|start| name.stem.strip_prefix(start.as_str()))?;
+                (!rest.contains(':')).then_some(rest)?
+            }
+        };
+        self.collective_name(told)
+    }
+}
+
+/// Torch's own C++ that the rows do not know begins with a namespace. Anything else in libtorch_cpu is C, and that is
 /// the unprefixed insides of MKL (`gblock_by_k_omp`, `sgemm_t_n23`; 25,000 `mkl_` symbols and thousands without the
 /// prefix, nm -C libtorch_cpu 2.15.0), FFT and vector maths among them; but for what runs when the library is loaded.
 fn is_static_mkl(module: &str, stem: &str) -> bool {
@@ -115,85 +276,8 @@ fn is_static_mkl(module: &str, stem: &str) -> bool {
         "_init",
         "TORCH_LIBRARY",
     ];
-    super::libraries::file_name(module).starts_with("libtorch_cpu")
+    file_name(module).starts_with("libtorch_cpu")
         && !stem.is_empty()
         && !stem.contains(':')
         && !LOADING.iter().any(|start| stem.starts_with(start))
-}
-
-/// The class of a native function. `name` is `None` where no symbol is known.
-pub fn class(library: Library, module: &str, name: Option<&str>) -> NativeClass {
-    let Some(name) = name.map(SymbolName::parse) else {
-        return default_class(library);
-    };
-    let row = NATIVE.iter().find(|rule| {
-        (rule.libraries.is_empty() || rule.libraries.contains(&library))
-            && rule.patterns.iter().any(|pattern| pattern.matches(name))
-    });
-    match row {
-        Some(rule) => rule.class,
-        None if library == Library::Torch && is_static_mkl(module, name.stem) => GEMM,
-        None => default_class(library),
-    }
-}
-
-/// What is said of a function of which only the library is known.
-fn default_class(library: Library) -> NativeClass {
-    match library {
-        Library::Torch => NativeClass::plain(Says::TorchOther, FrameKind::Aten),
-        Library::Python => NativeClass::plain(Says::Interpreter, FrameKind::Interpreter),
-        Library::System => NativeClass::plain(Says::Through(None), FrameKind::Native),
-        Library::OpenMp => OMP_IDLE,
-        Library::Blas => GEMM,
-        Library::Inductor => super::symbols::ATEN,
-        Library::Cuda => NativeClass::plain(Says::CudaOther, FrameKind::Cuda),
-        Library::Nccl | Library::Fabric => super::symbols::COLLECTIVE,
-        Library::Anonymous => NativeClass::plain(Says::Anonymous, FrameKind::Native),
-        Library::Other => NativeClass::plain(Says::Foreign, FrameKind::Native),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use Pattern::{Has, Is, Start};
-
-    #[test]
-    fn what_runs_when_torch_is_loaded_is_no_matrix_product() {
-        let path = "/x/torch/lib/libtorch_cpu.so";
-        for name in [
-            "_GLOBAL__sub_I_RegisterCPU_0.cpp",
-            "__static_initialization_and_destruction_0(int, int)",
-        ] {
-            assert_eq!(
-                class(Library::Torch, path, Some(name)).says,
-                Says::TorchOther,
-                "{name}"
-            );
-        }
-        assert_eq!(class(Library::Torch, path, Some("gblock_by_k_omp")), GEMM);
-        // The same in a library that has no MKL inside.
-        let other = class(
-            Library::Torch,
-            "/x/libtorch_python.so",
-            Some("gblock_by_k_omp"),
-        );
-        assert_eq!(other.says, Says::TorchOther);
-    }
-
-    #[test]
-    fn every_row_can_match() {
-        for (index, rule) in NATIVE.iter().enumerate() {
-            let library = rule.libraries.first().copied().unwrap_or(Library::Other);
-            for pattern in rule.patterns {
-                let (Start(text) | Is(text) | Has(text)) = *pattern;
-                let name = SymbolName::parse(text);
-                let first = NATIVE.iter().position(|each| {
-                    (each.libraries.is_empty() || each.libraries.contains(&library))
-                        && each.patterns.iter().any(|pattern| pattern.matches(name))
-                });
-                assert_eq!(first, Some(index), "{text} is shadowed");
-            }
-        }
-    }
 }

@@ -1,94 +1,11 @@
-//! Which functions belong to an operator, to a node of autograd's graph, or to neither.
-//!
-//! | function | tells | source (torch 2.15.0) |
-//! |---|---|---|
-//! | `at::_ops::NAME::call`, `redispatch` | operator | torchgen/gen.py, `ComputeOperators` |
-//! | `VariableType::NAME`, `ADInplaceOrView::NAME`, `TraceType::NAME` | operator | tools/autograd/gen_variable_type.py, gen_inplace_or_view_type.py |
-//! | `wrapper_KEY_OVERLOAD_NAME` | operator | torchgen/dest/register_dispatch_key.py, `wrapper_name` |
-//! | `c10d::ops::NAMEKEY` | collective | torch/csrc/distributed/c10d/Ops.cpp |
-//! | dispatcher glue in a library that is not torch's | operator, by its kernel | aten/src/ATen/core/boxing/impl/make_boxed_from_unboxed_functor.h |
-//! | `PythonKernelHolder` | operator, by its Python function | torch/csrc/utils/python_dispatch.cpp |
-//! | `generated::NodeN::apply` and hand-written nodes | node | tools/autograd/gen_autograd_functions.py; nm -C libtorch_cpu |
-//! | `Engine::evaluate_function` | engine | torch/csrc/autograd/engine.cpp |
-//! | `_call_impl`, `_wrapped_call_impl` | call of a module | torch/nn/modules/module.py |
-//!
-//! In recordings of 2.15 every operator had its `at::_ops` frame (19 s of training, no sample without); the wrappers are
-//! there for calls that pass it by, and for stacks of which that part is missing.
+//! The operator, or the node of autograd's graph, that a native function's name tells.
 
-use super::libraries::Library;
-use super::phases::{has_path, last_part};
+use super::rows::{Library, OperatorForm};
 use crate::model::operator::OperatorMark;
 use crate::torch::symbol_name::SymbolName;
+use OperatorForm::{Collective, Engine, Entry, Glue, Node, Overload, PythonGlue, Wrapper};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::OnceLock;
-
-/// Version of these tables and of the table of names. Raised with every change that may name an operator differently.
-pub const OPERATOR_RULES_VERSION: u32 = 1;
-
-/// How a function's name tells the operator's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
-    /// What follows, up to `::`, is the C++ name of an overload.
-    Entry,
-    /// The last part is the C++ name of an overload.
-    Overload,
-    /// The last part is a wrapper's name.
-    Wrapper,
-    /// The last part is the name of a collective and a dispatch key.
-    Collective,
-    /// The part before `::apply` is a node's name.
-    Node,
-    /// It is the engine.
-    Engine,
-    /// Glue that calls a kernel, and whose template arguments may name it. Only outside of torch's own libraries.
-    Glue,
-    /// Glue that calls a kernel in Python.
-    PythonGlue,
-}
-
-use Form::{Collective, Engine, Entry, Glue, Node, Overload, PythonGlue, Wrapper};
-
-/// Beginnings of qualified names.
-const ROWS: &[(&str, Form)] = &[
-    ("at::_ops::", Entry),
-    ("torch::autograd::VariableType::", Overload),
-    ("torch::ADInplaceOrView::", Overload),
-    ("torch::TraceType::", Overload),
-    ("at::(anonymous namespace)::wrapper_", Wrapper),
-    (
-        "at::(anonymous namespace)::(anonymous namespace)::wrapper_",
-        Wrapper,
-    ),
-    ("c10d::ops::(anonymous namespace)::", Collective),
-    ("torch::autograd::generated::", Node),
-    ("torch::autograd::AccumulateGrad::", Node),
-    ("torch::autograd::CopySlices::", Node),
-    ("torch::autograd::CopyBackwards::", Node),
-    ("torch::autograd::CppNode<", Node),
-    ("torch::autograd::PyNode::", Node),
-    ("torch::autograd::GraphRoot::", Node),
-    ("torch::autograd::Identity::", Node),
-    ("torch::autograd::UndefinedGrad", Node),
-    ("torch::autograd::Gather::", Node),
-    ("torch::autograd::Scatter::", Node),
-    (
-        "torch::jit::(anonymous namespace)::DifferentiableGraphBackward::",
-        Node,
-    ),
-    ("torch::distributed::autograd::RecvRpcBackward::", Node),
-    ("torch::distributed::autograd::SendRpcBackward::", Node),
-    ("torch::autograd::Engine::evaluate_function", Engine),
-    ("c10::impl::wrap_kernel_functor_unboxed_<", Glue),
-    ("c10::impl::make_boxed_from_unboxed_functor<", Glue),
-    (
-        "c10::BoxedKernel::make_boxed_functor<torch::impl::dispatch::PythonKernelHolder>",
-        PythonGlue,
-    ),
-    (
-        "torch::impl::dispatch::PythonKernelHolder::operator()",
-        PythonGlue,
-    ),
-];
 
 /// Dispatch keys that end the names of c10d's functions. Source: c10d/Ops.cpp, `IMPL_*` macros.
 const COLLECTIVE_KEYS: &[&str] = &[
@@ -101,19 +18,21 @@ const COLLECTIVE_KEYS: &[&str] = &[
     "HPU",
 ];
 
-/// What a native function tells of operators.
-pub fn native_mark(library: Library, name: &str) -> OperatorMark {
-    let name = SymbolName::parse(name);
-    let Some(&(start, form)) = ROWS
-        .iter()
-        .find(|(start, _)| name.qualified.starts_with(start))
-    else {
-        return OperatorMark::None;
-    };
+/// What a native function's name tells of operators by `form`; the pattern of its row has `start` bytes.
+pub(super) fn native_mark(
+    library: Library,
+    name: SymbolName<'_>,
+    form: OperatorForm,
+    start: usize,
+) -> OperatorMark {
     let aten = |symbol: &str| OperatorMark::Operator(format!("aten::{}", schema_name(symbol)));
     let last = name.stem.rsplit("::").next().unwrap_or(name.stem);
     match form {
-        Entry => match name.stem[start.len()..].split_once("::") {
+        Entry => match name
+            .stem
+            .get(start..)
+            .and_then(|rest| rest.split_once("::"))
+        {
             Some((symbol, "call" | "redispatch")) => aten(symbol),
             _ => OperatorMark::None,
         },
@@ -147,19 +66,6 @@ pub fn native_mark(library: Library, name: &str) -> OperatorMark {
         }
         PythonGlue => OperatorMark::PythonKernel,
         Overload | Glue => OperatorMark::None,
-    }
-}
-
-/// What a Python function tells of operators.
-pub fn python_mark(file: &str, function: &str) -> OperatorMark {
-    let calls = matches!(
-        last_part(function),
-        "_call_impl" | "_wrapped_call_impl" | "inner"
-    );
-    if calls && has_path(file, "torch/nn/modules/module.py") {
-        OperatorMark::ModuleCall
-    } else {
-        OperatorMark::None
     }
 }
 
@@ -248,7 +154,7 @@ fn names() -> &'static Names {
 ///
 /// What another torch has and the table lacks keeps its whole name, but for an end that begins in upper case:
 /// operators' names have none, most overloads' names do.
-pub fn schema_name(symbol: &str) -> &str {
+fn schema_name(symbol: &str) -> &str {
     let names = names();
     if let Some(name) = names.exceptions.get(symbol) {
         return name;

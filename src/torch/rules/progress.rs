@@ -1,7 +1,6 @@
 //! Where trainers keep count of their progress: classes, the attributes that lead to a counter, and where a tensor keeps its
 //! version.
 
-use super::phases::{has_path, last_part};
 use crate::model::progress::{CounterKind, facts};
 
 /// A counter that is an int, and the attributes that lead to it.
@@ -136,41 +135,6 @@ pub fn element_type(number: u16) -> Option<&'static str> {
         24 => "float8_e4m3fn",
         _ => return None,
     })
-}
-
-/// What a Python file tells of the thread that runs it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Trains {
-    /// Nothing.
-    #[default]
-    No,
-    /// It trains or evaluates.
-    Yes,
-    /// It prepares data for another process.
-    Feeds,
-}
-
-/// Parts of torch that only training and evaluation loops call. Source: torch 2.15.
-const LOOPS: &[&str] = &[
-    "torch/nn/modules/module.py",
-    "torch/optim/optimizer.py",
-    "torch/utils/data/dataloader.py",
-    "torch/_tensor.py",
-    "torch/autograd/__init__.py",
-];
-/// A DataLoader worker's own loop.
-const FEEDER: (&str, &str) = ("torch/utils/data/_utils/worker.py", "_worker_loop");
-
-/// What a thread that runs `function` of `file` is. While a module is imported nothing runs yet.
-pub fn trains(file: &str, function: &str) -> Trains {
-    let function = last_part(function);
-    if function == FEEDER.1 && has_path(file, FEEDER.0) {
-        Trains::Feeds
-    } else if function != "<module>" && LOOPS.iter().any(|path| has_path(file, path)) {
-        Trains::Yes
-    } else {
-        Trains::No
-    }
 }
 
 /// Whether the file is no part of the user's program.

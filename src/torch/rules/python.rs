@@ -1,144 +1,159 @@
-//! What kind of code a Python function is, by its file.
+//! What the rules say of a Python function.
 
-use super::phases::{has_path, last_part};
+use super::graph_breaks::graph_break;
+use super::paths::{is_inductor_code, is_library, last_part, package_path, tails};
+use super::rows::{ModuleCall, PathForm, PythonOperator, PythonRow, PythonWait, Special, Trains};
+use super::words::{CompileWord, PhaseMark};
+use super::{FunctionRules, RuleSet, Says};
 use crate::model::category::FrameKind;
+use crate::model::collective::CollectivePart;
+use crate::model::compile::CompileMark;
+use crate::model::input::InputPart;
+use crate::model::operator::OperatorMark;
+use crate::model::wait::WaitPart;
+use crate::torch::classify::FunctionClass;
 
-/// Parts of paths; first match. Source: the files of torch 2.15.0, triton 3.9, Lightning 2.6, Transformers 5, Accelerate 1.15.
-const KINDS: &[(&str, FrameKind)] = &[
-    ("torch/utils/data/", FrameKind::DataLoader),
-    ("torch/optim/", FrameKind::Optimizer),
-    ("torch/autograd/", FrameKind::Autograd),
-    ("torch/distributed/", FrameKind::Communication),
-    ("torch/nn/parallel/", FrameKind::Communication),
-    ("torch/", FrameKind::PythonTorch),
-    ("torchvision/", FrameKind::PythonTorch),
-    ("torchaudio/", FrameKind::PythonTorch),
-    ("torchdata/", FrameKind::PythonTorch),
-    ("triton/", FrameKind::PythonTorch),
-    ("functorch/", FrameKind::PythonTorch),
-    ("lightning/", FrameKind::PythonTorch),
-    ("pytorch_lightning/", FrameKind::PythonTorch),
-    ("transformers/", FrameKind::PythonTorch),
-    ("accelerate/", FrameKind::PythonTorch),
-    ("deepspeed/", FrameKind::PythonTorch),
-];
+/// The body of a module, which an import runs.
+const BODY: &str = "<module>";
 
-/// Where installed packages lie: under these, a package's name says what it is.
-const PACKAGES: &[&str] = &["site-packages/", "dist-packages/"];
-
-/// Python's own library (CPython, Lib/site.py and Lib/sysconfig), and code without a file that is not the user's.
-const LIBRARY: &[&str] = &[
-    "/lib/python3",
-    "/lib64/python3",
-    "<frozen ",
-    "<__array_function__",
-];
-
-/// Code that dynamo, FX and inductor make (torch/fx/graph_module.py, torch/_inductor/codecache.py).
-const GENERATED: &[&str] = &["<eval_with_key>", "/torchinductor_", "<torch_package_"];
-
-/// Whether a path is that of code which inductor wrote: its folder is named by two letters of the file's.
-fn is_of_inductor(file: &str) -> bool {
-    let mut parts = file.rsplit('/');
-    let (Some(name), Some(folder)) = (parts.next(), parts.next()) else {
-        return false;
-    };
-    name.ends_with(".py")
-        && super::libraries::is_of_inductor(name)
-        && name.get(1..3) == Some(folder)
+/// The rows for one function, in order, and how many of them the user added.
+struct Rows<'s> {
+    all: Vec<&'s PythonRow>,
+    added: usize,
 }
 
-/// The kind of a Python function.
-pub fn kind(file: &str) -> FrameKind {
-    if GENERATED.iter().any(|part| file.contains(part)) || is_of_inductor(file) {
-        return FrameKind::PythonTorch;
+impl<'s> Rows<'s> {
+    /// What the first row says that says it.
+    fn first<T>(&self, of: impl Fn(&'s PythonRow) -> Option<T>) -> Option<T> {
+        self.all.iter().find_map(|row| of(row))
     }
-    for packages in PACKAGES {
-        if let Some((_, inside)) = file.rsplit_once(packages) {
-            return KINDS
-                .iter()
-                .find(|(start, _)| inside.starts_with(start))
-                .map_or(FrameKind::PythonLibrary, |&(_, kind)| kind);
+
+    /// The same, of rows that the user added only, unless `holds`.
+    fn first_where<T>(&self, holds: bool, of: impl Fn(&'s PythonRow) -> Option<T>) -> Option<T> {
+        let end = if holds { self.all.len() } else { self.added };
+        self.all.iter().take(end).find_map(|row| of(row))
+    }
+}
+
+impl RuleSet {
+    /// What the rules say of a Python function, by its file and its (from Python 3.11 on: qualified) name.
+    pub fn python(&self, file: &str, function: &str) -> FunctionRules {
+        let last = last_part(function);
+        let rows = self.python_rows(file, last);
+        let kind = rows
+            .first(|row| Some(row.kind.as_ref()?.0))
+            .unwrap_or(FrameKind::PythonUser);
+        let is_own = kind == FrameKind::PythonUser;
+        // Rows for every function say nothing of a module's body, but that it is imported.
+        let holds = |row: &PythonRow| last != BODY || !row.function.is_empty();
+        let phase = rows.first(|row| {
+            let mark = row.phase.as_ref()?.0;
+            (mark == PhaseMark::Import || holds(row)).then_some(mark)
+        });
+        let own_phase = self.own_phase(last);
+        let mark = phase
+            .filter(|&mark| mark != PhaseMark::None)
+            .or(own_phase.filter(|_| is_own));
+        FunctionRules {
+            class: FunctionClass {
+                kind,
+                plumbing: rows.first(|row| row.plumbing).unwrap_or(false),
+                says: Says::Python,
+                mark,
+                wait: rows
+                    .first_where(kind == FrameKind::PythonLibrary, |row| row.asleep)
+                    .unwrap_or(PythonWait::None),
+                special: rows.first(|row| row.special).unwrap_or(Special::No),
+                makes_batch: own_phase.is_some(),
+            },
+            operator: match rows.first(|row| row.operator) {
+                Some(PythonOperator::ModuleCall) => OperatorMark::ModuleCall,
+                None => OperatorMark::None,
+            },
+            compile: rows
+                .first(|row| match &row.compile.as_ref()?.0 {
+                    CompileWord::Mark(mark) => Some(mark.clone()),
+                    CompileWord::Resumed => graph_break(function).map(CompileMark::Resumed),
+                })
+                .unwrap_or_default(),
+            wait: rows
+                .first(|row| Some(row.wait.as_ref()?.0))
+                .unwrap_or(WaitPart::None),
+            collective: CollectivePart {
+                name: rows
+                    .first(|row| row.collective)
+                    .and_then(|_| self.collective_name(last)),
+                backend: None,
+                issuer: rows.first(|row| Some(row.issuer.as_ref()?.0)),
+                imports: mark == Some(PhaseMark::Import),
+            },
+            input: self.input(&rows, last, is_own),
+            module_call: rows.first(|row| row.module_call).unwrap_or(ModuleCall::No),
+            trains: rows
+                .first(|row| row.trains.filter(|_| holds(row)))
+                .unwrap_or(Trains::No),
+            takes_code: rows.first(|row| row.takes_code).unwrap_or(false),
+            added: rows.added > 0,
         }
     }
-    if LIBRARY.iter().any(|part| file.contains(part)) {
-        return FrameKind::PythonLibrary;
+
+    fn input(&self, rows: &Rows<'_>, last: &str, is_own: bool) -> InputPart {
+        let by_row = rows.first_where(!is_own, |row| Some(row.input.as_ref()?.0));
+        let by_word = || {
+            let name = last.to_ascii_lowercase();
+            let mut own = self.own.iter();
+            own.find(|row| row.word.iter().any(|word| name.contains(word.as_str())))
+                .and_then(|row| Some(row.input.as_ref()?.0))
+                .unwrap_or(InputPart::Own)
+        };
+        by_row.unwrap_or_else(|| if is_own { by_word() } else { InputPart::None })
     }
-    FrameKind::PythonUser
-}
 
-/// Python functions that only pass a call on: file and last part of the name, `*` for all. Source: torch 2.15.0.
-const PLUMBING: &[(&str, &str)] = &[
-    ("torch/nn/modules/module.py", "_call_impl"),
-    ("torch/nn/modules/module.py", "_wrapped_call_impl"),
-    ("torch/nn/modules/module.py", "inner"),
-    ("torch/utils/_contextlib.py", "*"),
-    ("torch/optim/optimizer.py", "wrapper"),
-    ("torch/optim/optimizer.py", "_use_grad"),
-    ("torch/optim/optimizer.py", "maybe_fallback"),
-    ("torch/optim/lr_scheduler.py", "wrapper"),
-    ("torch/_compile.py", "inner"),
-    ("torch/amp/autocast_mode.py", "decorate_autocast"),
-    ("torch/_dynamo/eval_frame.py", "compile_wrapper"),
-    ("torch/_dynamo/eval_frame.py", "_fn"),
-    ("torch/_dynamo/external_utils.py", "*"),
-    ("torch/distributed/c10d_logger.py", "wrapper"),
-    ("torch/_jit_internal.py", "fn"),
-    ("<frozen importlib", "*"),
-];
-
-/// Whether a Python function only passes a call on.
-pub fn is_plumbing(file: &str, function: &str) -> bool {
-    let last = last_part(function);
-    PLUMBING
-        .iter()
-        .any(|&(part, name)| (name == "*" || name == last) && has_path(file, part))
-}
-
-/// How a Python file takes part when a thread sleeps below it. Source: CPython 3.10-3.15, Lib.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum PythonWait {
-    /// A sleep below it waits for another thread or process through a queue, lock or pipe.
-    Queue,
-    /// Says nothing itself: its caller decides.
-    CallerDecides,
-    /// Says nothing.
-    None,
-}
-
-const WAITS: &[(&str, PythonWait)] = &[
-    ("multiprocessing/connection.py", PythonWait::Queue),
-    ("multiprocessing/queues.py", PythonWait::Queue),
-    ("multiprocessing/synchronize.py", PythonWait::Queue),
-    ("multiprocessing/popen_", PythonWait::Queue),
-    ("threading.py", PythonWait::Queue),
-    ("queue.py", PythonWait::Queue),
-    ("concurrent/futures/", PythonWait::Queue),
-    ("selectors.py", PythonWait::CallerDecides),
-];
-
-/// How a Python file takes part when a thread sleeps below it.
-pub fn wait(file: &str) -> PythonWait {
-    // A file of the user's that is called `queue.py` is not Python's.
-    if kind(file) != FrameKind::PythonLibrary {
-        return PythonWait::None;
+    /// The rows for a function, for tests.
+    #[cfg(test)]
+    pub(super) fn python_matches(&self, file: &str, function: &str) -> Vec<usize> {
+        let rows = self.python_rows(file, last_part(function)).all;
+        let all = self.python.iter().enumerate();
+        all.filter(|(_, row)| rows.iter().any(|each| std::ptr::eq(*each, *row)))
+            .map(|(at, _)| at)
+            .collect()
     }
-    WAITS
-        .iter()
-        .find(|(part, _)| has_path(file, part))
-        .map_or(PythonWait::None, |&(_, wait)| wait)
+
+    fn python_rows(&self, file: &str, last: &str) -> Rows<'_> {
+        let mut found: Vec<usize> = Vec::new();
+        for tail in tails(file) {
+            found.extend(self.files.of(tail));
+        }
+        if let Some(inside) = package_path(file) {
+            found.extend(self.packages.of(inside));
+        }
+        if is_library(file) {
+            for tail in tails(file) {
+                found.extend(self.libraries.of(tail));
+            }
+        }
+        found.extend(self.path_forms.iter().filter(|&&at| {
+            let form = self.python.get(at).and_then(|row| row.form);
+            form == Some(PathForm::Inductor) && is_inductor_code(file)
+        }));
+        found.sort_unstable();
+        found.dedup();
+        found.retain(|&at| self.python.get(at).is_some_and(|row| names(row, last)));
+        Rows {
+            added: found.iter().filter(|&&at| at < self.added_python).count(),
+            all: found.iter().filter_map(|&at| self.python.get(at)).collect(),
+        }
+    }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn code_of_inductor_is_known_wherever_its_cache_is() {
-        let name = "ccp22flhfst5j7iuivqotdljcdcp6fcjsqrzkllybncud725urjp";
-        let of = |path: String| kind(&path);
-        assert_eq!(of(format!("/data/k/cp/{name}.py")), FrameKind::PythonTorch);
-        assert_eq!(of(format!("/data/k/xx/{name}.py")), FrameKind::PythonUser);
-        assert_eq!(of("/data/cp/ccp.py".to_owned()), FrameKind::PythonUser);
-    }
+/// Whether a row is for functions of this name.
+fn names(row: &PythonRow, last: &str) -> bool {
+    row.function.is_empty()
+        || row
+            .function
+            .iter()
+            .any(|name| match name.strip_suffix('*') {
+                Some(start) => last.starts_with(start),
+                None => name == last,
+            })
 }

@@ -5,7 +5,8 @@ use rustc_hash::FxHashMap;
 use std::sync::LazyLock;
 
 /// Why a thread sleeps, as far as its system call tells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Wait {
     /// A lock, condition, semaphore, or the end of a thread.
     Lock,

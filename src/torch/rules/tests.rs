@@ -1,0 +1,453 @@
+//! What the rules say of real functions; and that each row says something.
+
+use super::*;
+use crate::model::category::{Activity, FrameKind};
+use crate::model::collective::{Backend, Issuer};
+use crate::model::compile::CompileStage;
+use crate::model::input::InputTask;
+use crate::model::module::ModuleKind;
+use CompileMark::{Between, Generated, Graph, Stage};
+use CompileStage::{AotAutograd, Build, Dynamo, Inductor};
+use InputPart::{Own, Task};
+use InputTask::{Collate, Decode, Read, Transform};
+use Issuer::{DdpBucket, FsdpReduce, FsdpReshard, FsdpUnshard};
+use WaitPart::{Gpu, Method, Runtime, Socket};
+
+const SITE: &str = "/env/lib/python3.11/site-packages/";
+
+fn python(file: &str, function: &str) -> FunctionRules {
+    RuleSet::built_in().python(file, function)
+}
+
+fn native(path: &str, name: &str) -> FunctionRules {
+    RuleSet::built_in().native(ModuleKind::File, path, Some(name))
+}
+
+fn name(symbol: &str) -> (Option<&'static str>, Option<Backend>) {
+    let part = native("/x/libtorch_cuda.so", symbol).collective;
+    (part.name, part.backend)
+}
+
+/// Names as nm -C prints them for libtorch_cpu.so and libtorch_cuda.so 2.15.0, and nm -D for libnccl.so.2.
+#[test]
+fn native_collectives_are_named() {
+    let gloo = Some(Backend::Gloo);
+    let nccl = Some(Backend::Nccl);
+    for (symbol, wanted) in [
+        (
+            "c10d::ops::(anonymous namespace)::allreduce_CPU(c10::ArrayRef<at::Tensor>)",
+            (Some("all_reduce"), None),
+        ),
+        (
+            "c10d::ProcessGroupGloo::allreduce(std::vector<at::Tensor>&, c10d::AllreduceOptions const&)",
+            (Some("all_reduce"), gloo),
+        ),
+        (
+            "c10d::ProcessGroupGloo::all_gather_single(at::Tensor&, at::Tensor&)",
+            (Some("all_gather"), gloo),
+        ),
+        (
+            "c10d::ProcessGroupNCCL::_reduce_scatter_base(at::Tensor&, at::Tensor&)",
+            (Some("reduce_scatter"), nccl),
+        ),
+        ("ncclAllReduce", (Some("all_reduce"), nccl)),
+        ("ncclGroupEnd", (None, nccl)),
+        (
+            "gloo::transport::tcp::UnboundBuffer::waitRecv(int*)",
+            (None, gloo),
+        ),
+        (
+            "c10d::ProcessGroupGloo::AsyncWork::execute(int)",
+            (None, gloo),
+        ),
+        (
+            "c10d::Work::wait(std::chrono::duration<long>)",
+            (None, None),
+        ),
+        ("at::native::scatter(at::Tensor)", (None, None)),
+    ] {
+        assert_eq!(name(symbol), wanted, "{symbol}");
+    }
+}
+
+#[test]
+fn python_collectives_are_named() {
+    let file = "/e/site-packages/torch/distributed/distributed_c10d.py";
+    for (function, wanted) in [
+        ("all_reduce", Some("all_reduce")),
+        ("all_gather_into_tensor", Some("all_gather")),
+        ("reduce_scatter_tensor", Some("reduce_scatter")),
+        ("all_gather_object", Some("all_gather_object")),
+        ("barrier", Some("barrier")),
+        ("_get_default_group", None),
+        ("get_rank", None),
+    ] {
+        assert_eq!(python(file, function).collective.name, wanted, "{function}");
+    }
+    assert_eq!(
+        python("/home/u/comm.py", "all_reduce").collective.name,
+        None
+    );
+}
+
+#[test]
+fn wrappers_are_told_apart() {
+    let fsdp = "/e/torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py";
+    let issuer = |file, function| python(file, function).collective.issuer;
+    assert_eq!(issuer(fsdp, "FSDPParamGroup.unshard"), Some(FsdpUnshard));
+    assert_eq!(issuer(fsdp, "FSDPParamGroup.reshard"), Some(FsdpReshard));
+    assert_eq!(
+        issuer(fsdp, "FSDPParamGroup.post_backward"),
+        Some(FsdpReduce)
+    );
+    assert_eq!(issuer(fsdp, "FSDPParamGroup.pre_forward"), None);
+    let reducer = |symbol| native("/x/libtorch_cpu.so", symbol).collective.issuer;
+    assert_eq!(
+        reducer("c10d::Reducer::all_reduce_bucket(c10d::Reducer::Bucket&)"),
+        Some(DdpBucket)
+    );
+    assert_eq!(
+        reducer("c10d::Reducer::autograd_hook(unsigned long)"),
+        Some(Issuer::DdpReducer)
+    );
+}
+
+#[test]
+fn stages_are_told_by_file() {
+    let cases = [
+        (
+            "torch/_dynamo/symbolic_convert.py",
+            "InstructionTranslator.run",
+            Stage(Dynamo),
+        ),
+        (
+            "torch/_functorch/partitioners.py",
+            "min_cut",
+            Stage(AotAutograd),
+        ),
+        (
+            "torch/_inductor/scheduler.py",
+            "Scheduler.fuse",
+            Stage(Inductor),
+        ),
+        (
+            "torch/_inductor/cpp_builder.py",
+            "run_compile_cmd",
+            Stage(Build),
+        ),
+        (
+            "torch/_inductor/output_code.py",
+            "CompiledFxGraph.__call__",
+            Generated,
+        ),
+        ("torch/_dynamo/utils.py", "dynamo_timed", Between),
+        (
+            "torch/nn/modules/module.py",
+            "Module._call_impl",
+            CompileMark::None,
+        ),
+    ];
+    for (file, function, wanted) in cases {
+        assert_eq!(
+            python(&format!("{SITE}{file}"), function).compile,
+            wanted,
+            "{file}"
+        );
+    }
+    let made = "/tmp/torchinductor_u/c2/cc2x.py";
+    assert_eq!(python(made, "Runner.call").compile, Generated);
+    assert_eq!(python("<eval_with_key>.3", "forward").compile, Graph);
+    assert_eq!(
+        python("/home/u/train.py", "main").compile,
+        CompileMark::None
+    );
+    let takes_code = |file: &str| python(file, "_compile").takes_code;
+    assert!(takes_code(&format!("{SITE}torch/_dynamo/convert_frame.py")));
+    assert!(!takes_code("/home/u/convert_frame.py"));
+}
+
+#[test]
+fn tasks_of_real_functions() {
+    for (file, function, wanted) in [
+        ("PIL/ImageFile.py", "ImageFile.load", Task(Decode)),
+        (
+            "PIL/JpegImagePlugin.py",
+            "JpegImageFile._open",
+            Task(Decode),
+        ),
+        ("PIL/Image.py", "Image.resize", Task(Transform)),
+        (
+            "torchvision/transforms/transforms.py",
+            "Resize.forward",
+            Task(Transform),
+        ),
+        (
+            "torch/utils/data/_utils/collate.py",
+            "default_collate",
+            Task(Collate),
+        ),
+        ("numpy/lib/_npyio_impl.py", "load", Task(Read)),
+        ("torch/nn/functional.py", "pad", InputPart::None),
+    ] {
+        assert_eq!(
+            python(&format!("{SITE}{file}"), function).input,
+            wanted,
+            "{file}"
+        );
+    }
+    let own = |function| python("/home/u/data.py", function).input;
+    assert_eq!(own("Images.__getitem__"), Own);
+    assert_eq!(own("Images.decode_row"), Task(Decode));
+    assert_eq!(own("RandomCrop.__call__"), Own);
+    assert_eq!(
+        native("/x/pillow.libs/libjpeg-32d42e16.so.62", "jpeg_idct_islow").input,
+        Task(Decode)
+    );
+    assert_eq!(
+        native("/lib/x86_64-linux-gnu/libc.so.6", "memcpy").input,
+        InputPart::None
+    );
+}
+
+#[test]
+fn families_of_real_paths() {
+    let library = |kind, path| RuleSet::built_in().family(kind, path);
+    let cases = [
+        ("/x/torch/lib/libtorch_cpu.so", Library::Torch),
+        ("/x/torch/lib/libtorch_cuda.so", Library::Torch),
+        ("/x/torch/lib/libc10_cuda.so", Library::Torch),
+        ("/usr/lib/x86_64-linux-gnu/libcuda.so.570.1", Library::Cuda),
+        ("/x/nvidia/cu13/lib/libcudart.so.13", Library::Cuda),
+        ("/x/nvidia/nccl/lib/libnccl.so.2", Library::Nccl),
+        ("/x/torch/lib/libgomp.so.1", Library::OpenMp),
+        ("/usr/bin/python3.11", Library::Python),
+        ("/x/lib/python3.11/lib-dynload/_pickle.so", Library::Python),
+        ("/lib/x86_64-linux-gnu/libc.so.6", Library::System),
+        ("/lib64/ld-linux-x86-64.so.2", Library::System),
+        (
+            "/x/numpy.libs/libscipy_openblas64_-32a4b2a6.so",
+            Library::Blas,
+        ),
+        ("/x/numpy/_core/_multiarray_umath.so", Library::Other),
+        ("/x/triton/_C/libtriton.so", Library::Other),
+        ("", Library::Other),
+    ];
+    for (path, wanted) in cases {
+        assert_eq!(library(ModuleKind::File, path), wanted, "{path}");
+    }
+    assert_eq!(library(ModuleKind::Vdso, "[vdso]"), Library::System);
+    assert_eq!(library(ModuleKind::Anonymous, "x"), Library::Anonymous);
+}
+
+#[test]
+fn what_runs_when_torch_is_loaded_is_no_matrix_product() {
+    let path = "/x/torch/lib/libtorch_cpu.so";
+    for name in [
+        "_GLOBAL__sub_I_RegisterCPU_0.cpp",
+        "__static_initialization_and_destruction_0(int, int)",
+    ] {
+        assert_eq!(native(path, name).class.says, Says::TorchOther, "{name}");
+    }
+    let says = native(path, "gblock_by_k_omp").class.says;
+    assert!(matches!(
+        says,
+        Says::Known {
+            active: Activity::Gemm,
+            ..
+        }
+    ));
+    // The same in a library that has no MKL inside.
+    let other = native("/x/libtorch_python.so", "gblock_by_k_omp");
+    assert_eq!(other.class.says, Says::TorchOther);
+}
+
+/// Names as nm -C prints them for libtorch_python.so 2.15.0.
+#[test]
+fn bindings_are_read_as_they_are_written() {
+    let wait = |name: &str| native("/x/libtorch_python.so", name).wait;
+    let name = "torch::autograd::THPVariable_item(_object*, _object*)";
+    assert_eq!(wait(name), Method);
+    assert_eq!(
+        wait("THCPModule_cudaSynchronize(_object*, _object*)"),
+        Gpu("torch.cuda.synchronize()")
+    );
+    assert_eq!(wait("cuMemcpyDtoHAsync_v2"), WaitPart::ToHost);
+    assert_eq!(wait("cuMemcpyAsync"), Runtime);
+    assert_eq!(wait("at::native::add(int)"), WaitPart::None);
+}
+
+#[test]
+fn a_file_of_the_user_s_is_not_python_s() {
+    let wait = |file: &str| python(file, "SocketIO.readinto").wait;
+    assert_eq!(wait("/home/u/socket.py"), WaitPart::None);
+    assert_eq!(wait("/usr/lib/python3.11/socket.py"), Socket);
+}
+
+#[test]
+fn calls_are_told_by_file_and_name() {
+    let call = |file: &str, function: &str| python(file, function).module_call;
+    let file = "/x/site-packages/torch/nn/modules/module.py";
+    assert_eq!(call(file, "Module._wrapped_call_impl"), ModuleCall::Outer);
+    assert_eq!(call(file, "_call_impl"), ModuleCall::Inner);
+    assert_eq!(
+        call(file, "Module._call_impl.<locals>.inner"),
+        ModuleCall::No
+    );
+    assert_eq!(call("/x/my.py", "_call_impl"), ModuleCall::No);
+}
+
+#[test]
+fn code_of_inductor_is_known_wherever_its_cache_is() {
+    let name = "ccp22flhfst5j7iuivqotdljcdcp6fcjsqrzkllybncud725urjp";
+    let of = |path: String| python(&path, "call").class.kind;
+    assert_eq!(of(format!("/data/k/cp/{name}.py")), FrameKind::PythonTorch);
+    assert_eq!(of(format!("/data/k/xx/{name}.py")), FrameKind::PythonUser);
+    assert_eq!(of("/data/cp/ccp.py".to_owned()), FrameKind::PythonUser);
+}
+
+/// A function that a row is for: every pattern of it, as `(library or file, name)`.
+fn examples(row: &Listed) -> Vec<(String, String)> {
+    let of = |key: &str| {
+        let found = row.patterns.iter().find(|(name, _)| name == key);
+        found.map_or(&[][..], |(_, values)| values.as_slice())
+    };
+    let (mut places, mut names): (Vec<String>, Vec<String>) = (Vec::new(), Vec::new());
+    let plain = |text: &String| text.trim_end_matches('*').to_owned();
+    if row.subject == "python" {
+        let mut add = |key: &str, folder: &str| {
+            let path = |path| format!("{folder}{}", plain(path));
+            places.extend(of(key).iter().map(path));
+        };
+        add("file", "/home/u/");
+        add("package", SITE);
+        add("library", "/usr/lib/python3.11/");
+        names.extend(of("function").iter().map(plain));
+        if names.is_empty() {
+            names.push("anything".to_owned());
+        }
+    } else {
+        let family = of("family").first().map_or("other", String::as_str);
+        let rules = RuleSet::built_in();
+        let files = rules.families.iter().filter(|each| {
+            format!("{:?}", each.name).to_lowercase() == family && !each.files.is_empty()
+        });
+        places.extend(of("file").iter().map(|start| format!("/x/{start}1.so")));
+        if places.is_empty() {
+            let name = files.flat_map(|each| &each.files).next();
+            places.push(format!("/x/{}_cpu.so", name.map_or("ext", String::as_str)));
+        }
+        let symbols = of("start").iter().chain(of("is")).chain(of("has"));
+        names.extend(symbols.cloned());
+        if names.is_empty() {
+            names.push("anything".to_owned());
+        }
+    }
+    places
+        .iter()
+        .flat_map(|place| names.iter().map(|name| (place.clone(), name.clone())))
+        .collect()
+}
+
+/// Each pattern of a row is the first to say something of some function, of each thing that the row says.
+#[test]
+fn no_row_is_shadowed() {
+    let rules = RuleSet::built_in();
+    let rows = listed(None);
+    for subject in ["python", "native"] {
+        let own: Vec<&Listed> = rows.iter().filter(|row| row.subject == subject).collect();
+        for (index, row) in own.iter().enumerate() {
+            for (place, name) in examples(row) {
+                let matching = match subject {
+                    "python" => rules.python_matches(&place, &name),
+                    _ => rules.native_matches(&place, &name),
+                };
+                assert!(matching.contains(&index), "{place} {name}: {row:?}");
+                let is_first = |meaning: &str| {
+                    let mut earlier = matching.iter().take_while(|&&at| at < index);
+                    let has = |row: &Listed| row.meanings.iter().any(|(key, _)| key == meaning);
+                    !earlier.any(|&at| own.get(at).is_some_and(|row| has(row)))
+                };
+                let first = row.meanings.iter().any(|(key, _)| is_first(key));
+                assert!(first, "{place} {name} is shadowed: {row:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_row_has_a_source_and_a_meaning() {
+    let rows = listed(None);
+    assert!(rows.len() > 200, "{}", rows.len());
+    for row in rows {
+        assert!(row.subject == "class" || !row.source.is_empty(), "{row:?}");
+        assert!(
+            !row.meanings.is_empty() || row.subject == "family",
+            "{row:?}"
+        );
+    }
+}
+
+#[test]
+fn rows_of_the_user_s_own_come_first() {
+    let text = r#"
+        [[python]]
+        file = "acme/loader.py"
+        phase = "whole input"
+        input = "decode"
+        [[python]]
+        file = "torch/optim/"
+        phase = "strong user"
+        [[native]]
+        file = "libacme_kernels"
+        class = "aten"
+    "#;
+    let rules = RuleSet::with(text).expect("rules");
+    assert_eq!(rules.added, 3);
+    let found = rules.python("/home/u/acme/loader.py", "Loader.read");
+    assert_eq!((found.input, found.added), (Task(Decode), true));
+    let input = crate::model::category::Phase::Input;
+    assert_eq!(found.class.mark, Some(PhaseMark::Whole(input)));
+    let step = rules.python(&format!("{SITE}torch/optim/sgd.py"), "SGD.step");
+    let user = crate::model::category::Phase::User;
+    assert_eq!(step.class.mark, Some(PhaseMark::Strong(user)));
+    let kernel = rules.native(ModuleKind::File, "/x/libacme_kernels.so", Some("fused"));
+    assert_eq!((kernel.class.kind, kernel.added), (FrameKind::Aten, true));
+    let other = rules.native(ModuleKind::File, "/x/libother.so", Some("fused"));
+    assert_eq!((other.class.says, other.added), (Says::Foreign, false));
+}
+
+#[test]
+fn errors_say_where_and_what() {
+    let cases = [
+        ("[[python]]\nfile = 3", 2, "a string, or a list"),
+        (
+            "[[python]]\nfile = \"a/\"\nphas = \"none\"",
+            3,
+            "unknown field `phas`",
+        ),
+        (
+            "\n[[python]]\nfile = \"a/\"\nphase = \"strong inputs\"",
+            4,
+            "unknown phase mark",
+        ),
+        ("[[python]]\nphase = \"none\"", 1, "needs `file`"),
+        (
+            "[[native]]\nstart = \"f\"\nclass = \"fast\"",
+            1,
+            "unknown class `fast`",
+        ),
+        ("[[native]]\nclass = \"aten\"", 1, "needs `start`"),
+        ("[[native]\n", 1, ""),
+        ("[class.mine]\nkind = \"aten\"", 1, "`running` or `part`"),
+        (
+            "[[thread]]\nstart = \"x\"\nphase = \"run\"",
+            3,
+            "unknown phase `run`",
+        ),
+    ];
+    for (text, line, message) in cases {
+        let error = RuleSet::with(text).expect_err(text);
+        assert_eq!(error.line, line, "{text}: {error}");
+        assert!(error.message.contains(message), "{text}: {error}");
+    }
+}

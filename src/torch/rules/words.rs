@@ -1,0 +1,215 @@
+//! The words of rules: how phases, activities, waits and the rest are written in a row.
+
+use crate::model::category::{Activity, FrameKind, Phase};
+use crate::model::collective::{Backend, Issuer};
+use crate::model::compile::{CompileMark, CompileStage};
+use crate::model::input::{InputPart, InputTask};
+use crate::model::wait::WaitPart;
+use serde::de::{Deserialize, Deserializer, Error};
+
+/// How a frame takes part in finding the phase. `docs/src/attribution.md` says in which order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PhaseMark {
+    /// All that runs inside of this frame, whatever it is.
+    Whole(Phase),
+    /// This frame and what it calls, down to the next strong mark.
+    Strong(Phase),
+    /// As a strong mark; but a forward inside of it belongs to it, if no backward stands between.
+    Again(Phase),
+    /// Code of a file that serves a phase, but is also run by imports.
+    Weak(Phase),
+    /// Machinery that runs a training for its user: decides where nothing else does, and no code of the user's is nearer.
+    Around(Phase),
+    /// The import machinery.
+    Import,
+    /// Looks like a weak mark's file, but is run in training.
+    None,
+}
+
+/// A value that a row writes as a word.
+pub(super) trait Word: Sized {
+    /// What the words are of.
+    const WHAT: &'static str;
+
+    /// The value of a word.
+    fn parse(text: &str) -> Option<Self>;
+
+    /// The words that there are.
+    fn known() -> Vec<&'static str>;
+}
+
+/// A value that is read from its word.
+#[derive(Clone, Debug)]
+pub(super) struct Written<T>(pub(super) T);
+
+impl<'de, T: Word> Deserialize<'de> for Written<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        T::parse(&text).map(Written).ok_or_else(|| {
+            let (what, known) = (T::WHAT, T::known().join(", "));
+            D::Error::custom(format!("unknown {what} `{text}`, expected one of: {known}"))
+        })
+    }
+}
+
+/// Implements [`Word`] for a type with a list of values and a name of each.
+macro_rules! word {
+    ($name:ty, $what:literal, $all:expr) => {
+        impl Word for $name {
+            const WHAT: &'static str = $what;
+
+            fn parse(text: &str) -> Option<Self> {
+                $all.iter().copied().find(|each| each.name() == text)
+            }
+
+            fn known() -> Vec<&'static str> {
+                $all.iter().map(|each| each.name()).collect()
+            }
+        }
+    };
+}
+
+word!(FrameKind, "kind", FrameKind::ALL);
+word!(Activity, "activity", Activity::ALL);
+word!(Phase, "phase", Phase::BUILT_IN);
+word!(Backend, "backend", BACKENDS);
+word!(Issuer, "issuer", ISSUERS);
+
+const BACKENDS: &[Backend] = &[Backend::Nccl, Backend::Gloo, Backend::Mpi, Backend::Ucc];
+
+const ISSUERS: &[Issuer] = &[
+    Issuer::DdpBucket,
+    Issuer::DdpReducer,
+    Issuer::DdpBuffers,
+    Issuer::DdpStart,
+    Issuer::FsdpUnshard,
+    Issuer::FsdpReshard,
+    Issuer::FsdpReduce,
+    Issuer::SyncBatchNorm,
+    Issuer::Checkpoint,
+];
+
+impl Word for PhaseMark {
+    const WHAT: &'static str = "phase mark";
+
+    fn parse(text: &str) -> Option<Self> {
+        let (how, phase) = match text {
+            "import" => return Some(PhaseMark::Import),
+            "none" => return Some(PhaseMark::None),
+            _ => text.split_once(' ')?,
+        };
+        let phase = Phase::parse(phase)?;
+        Some(match how {
+            "whole" => PhaseMark::Whole(phase),
+            "strong" => PhaseMark::Strong(phase),
+            "again" => PhaseMark::Again(phase),
+            "weak" => PhaseMark::Weak(phase),
+            "around" => PhaseMark::Around(phase),
+            _ => return None,
+        })
+    }
+
+    fn known() -> Vec<&'static str> {
+        let own = [
+            "import",
+            "none",
+            "whole|strong|again|weak|around and a phase of",
+        ];
+        own.into_iter().chain(Phase::known()).collect()
+    }
+}
+
+/// What a row tells of torch.compile.
+#[derive(Clone, Debug)]
+pub(super) enum CompileWord {
+    /// This.
+    Mark(CompileMark),
+    /// The rest of a function behind a graph break, as its name tells.
+    Resumed,
+}
+
+impl Word for CompileWord {
+    const WHAT: &'static str = "part in torch.compile";
+
+    fn parse(text: &str) -> Option<Self> {
+        let stage = || {
+            CompileStage::ALL
+                .into_iter()
+                .find(|each| each.name() == text)
+        };
+        Some(CompileWord::Mark(match text {
+            "resumed" => return Some(CompileWord::Resumed),
+            "between" => CompileMark::Between,
+            "generated" => CompileMark::Generated,
+            "graph" => CompileMark::Graph,
+            "wrapper" => CompileMark::Wrapper,
+            "backward" => CompileMark::Backward,
+            _ => CompileMark::Stage(stage()?),
+        }))
+    }
+
+    fn known() -> Vec<&'static str> {
+        let own = [
+            "resumed",
+            "between",
+            "generated",
+            "graph",
+            "wrapper",
+            "backward",
+        ];
+        let stages = CompileStage::ALL.iter().map(|each| each.name());
+        own.into_iter().chain(stages).collect()
+    }
+}
+
+const WAITS: &[(&str, WaitPart)] = &[
+    ("method", WaitPart::Method),
+    ("runtime", WaitPart::Runtime),
+    ("copies", WaitPart::Copies),
+    ("to_device", WaitPart::ToDevice),
+    ("to_host", WaitPart::ToHost),
+    ("engine", WaitPart::Engine),
+    ("loader", WaitPart::Loader),
+    ("child", WaitPart::Child),
+    ("socket", WaitPart::Socket),
+    ("events", WaitPart::Events),
+    ("sleep", WaitPart::Sleep),
+];
+
+impl Word for WaitPart {
+    const WHAT: &'static str = "wait";
+
+    fn parse(text: &str) -> Option<Self> {
+        // Rows live as long as the program: so does the call that is written in one.
+        if let Some(call) = text.strip_prefix("gpu ") {
+            return Some(WaitPart::Gpu(String::leak(call.to_owned())));
+        }
+        let known = WAITS.iter().find(|(word, _)| *word == text);
+        known.map(|&(_, part)| part)
+    }
+
+    fn known() -> Vec<&'static str> {
+        let words = WAITS.iter().map(|&(word, _)| word);
+        std::iter::once("gpu CALL").chain(words).collect()
+    }
+}
+
+impl Word for InputPart {
+    const WHAT: &'static str = "task of making a batch";
+
+    fn parse(text: &str) -> Option<Self> {
+        match text {
+            "fetch" => Some(InputPart::Fetch),
+            "loop" => Some(InputPart::Loop),
+            _ => InputTask::ALL
+                .into_iter()
+                .find(|task| task.name() == text)
+                .map(InputPart::Task),
+        }
+    }
+
+    fn known() -> Vec<&'static str> {
+        let tasks = InputTask::ALL.iter().map(|task| task.name());
+        ["fetch", "loop"].into_iter().chain(tasks).collect()
+    }
+}
