@@ -42,6 +42,7 @@ pub(crate) enum Plan {
     Inspect(InspectPlan),
     Doctor(DoctorPlan),
     Completions(Shell),
+    Man(ManPlan),
 }
 
 /// What a file holds.
@@ -158,6 +159,13 @@ pub(crate) struct DoctorPlan {
     pub(crate) pid: Option<i32>,
 }
 
+#[derive(Debug)]
+pub(crate) struct ManPlan {
+    pub(crate) folder: PathBuf,
+    /// Whether pages that are there already may be replaced.
+    pub(crate) force: bool,
+}
+
 impl Plan {
     /// Checks what clap cannot.
     pub(crate) fn new(arguments: Arguments) -> Result<Self, Failure> {
@@ -202,6 +210,10 @@ impl Plan {
             }),
             Subcommands::Doctor(arguments) => Plan::Doctor(DoctorPlan { pid: arguments.pid }),
             Subcommands::Completions { shell } => Plan::Completions(shell),
+            Subcommands::Man(arguments) => Plan::Man(ManPlan {
+                folder: arguments.output,
+                force: arguments.force,
+            }),
         })
     }
 }
