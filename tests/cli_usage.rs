@@ -22,7 +22,9 @@ fn help() {
     let output = torchspy(&["--help"]);
     assert!(output.status.success() && output.stderr.is_empty());
     insta::assert_snapshot!("help", text(&output.stdout));
-    for command in ["record", "report", "convert", "diff", "inspect", "doctor"] {
+    for command in [
+        "record", "report", "convert", "diff", "inspect", "doctor", "man",
+    ] {
         let output = torchspy(&[command, "--help"]);
         assert!(output.status.success());
         insta::assert_snapshot!(format!("help_{command}"), text(&output.stdout));

@@ -1,5 +1,5 @@
-//! The README and the book of docs/: links lead somewhere, command lines are taken, and the first page stays short.
-#![allow(clippy::unwrap_used, reason = "a test")]
+//! The README, the book of docs/ and the help: links lead somewhere, command lines are taken, and the first page stays short.
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -125,26 +125,128 @@ fn words_of(line: &str) -> Option<Vec<String>> {
     Some(words.split_whitespace().map(number).collect())
 }
 
-/// With `--help` behind them options are checked, and nothing is done.
+/// Checks that the options of a command line are taken: with `--help` behind them nothing else is done.
+fn assert_taken(mut words: Vec<String>, shown_in: &str) {
+    let end = words.iter().position(|word| word == "--" || word == ">");
+    words.insert(end.unwrap_or(words.len()), "--help".to_owned());
+    words.truncate(
+        words
+            .iter()
+            .position(|word| word == ">")
+            .unwrap_or(words.len()),
+    );
+    let output = Command::new(TORCHSPY).args(&words).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{shown_in}: {words:?}\n{said}");
+}
+
 #[test]
 fn command_lines_are_taken() {
     let mut checked = 0;
     for (path, text) in pages() {
-        for line in prose_and_commands(&text).1 {
-            let Some(mut words) = words_of(line) else {
-                continue;
-            };
-            let end = words.iter().position(|word| word == "--");
-            words.insert(end.unwrap_or(words.len()), "--help".to_owned());
-            let output = Command::new(TORCHSPY).args(&words).output().unwrap();
-            let said = String::from_utf8_lossy(&output.stderr);
-            assert!(
-                output.status.success(),
-                "{}: {line}\n{said}",
-                path.display()
-            );
+        for words in prose_and_commands(&text).1.into_iter().filter_map(words_of) {
+            assert_taken(words, &path.display().to_string());
             checked += 1;
         }
     }
     assert!(checked > 20, "only {checked} command lines found");
+}
+
+fn help(arguments: &[&str]) -> String {
+    let output = Command::new(TORCHSPY).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{arguments:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The commands that `torchspy --help` lists.
+fn commands() -> Vec<String> {
+    let help = help(&["--help"]);
+    let listed = help.split_once("\nCommands:\n").unwrap().1;
+    let rows = listed.lines().take_while(|line| !line.is_empty());
+    // Descriptions go on in lines that are set in further.
+    let names = rows.filter(|line| !line.starts_with("   "));
+    names
+        .map(|line| line.split_whitespace().next().unwrap().to_owned())
+        .collect()
+}
+
+#[test]
+fn the_help_of_every_command_has_two_examples_that_are_taken() {
+    let commands = commands();
+    assert!(commands.len() >= 10, "{commands:?}");
+    let pages = [help(&["--help"])]
+        .into_iter()
+        .chain(commands.iter().map(|command| help(&[command, "--help"])));
+    for page in pages {
+        let (_, examples) = page.split_once("\nExamples:\n").expect(&page);
+        // What stands behind two spaces is a remark.
+        let lines = examples
+            .lines()
+            .map(|line| line.trim().split("  ").next().unwrap());
+        let lines: Vec<Vec<String>> = lines.filter_map(words_of).collect();
+        assert!(lines.len() >= 2, "{page}");
+        for words in lines {
+            assert_taken(words, &page);
+        }
+    }
+}
+
+/// Runs a checker of man pages; what it says, or `None` where it is not installed.
+fn checked_by(program: &str, arguments: &[&str], page: &Path) -> Option<String> {
+    let mut command = Command::new(program);
+    match command.args(arguments).arg(page).output() {
+        Ok(output) => Some(format!(
+            "{}{}",
+            String::from_utf8_lossy(&output.stderr),
+            match arguments.contains(&"lint") {
+                true => String::from_utf8_lossy(&output.stdout),
+                false => "".into(),
+            }
+        )),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+        Err(error) => panic!("{program}: {error}"),
+    }
+}
+
+#[test]
+fn every_command_has_a_man_page_that_groff_and_mandoc_take() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().join("new/man1");
+    let output = folder.to_str().unwrap();
+    let printed = help(&["man", "-o", output]);
+    let mut names = vec!["torchspy.1".to_owned()];
+    names.extend(
+        commands()
+            .iter()
+            .map(|command| format!("torchspy-{command}.1")),
+    );
+    let expected: Vec<PathBuf> = names.iter().map(|name| folder.join(name)).collect();
+    let paths: Vec<PathBuf> = printed.lines().map(PathBuf::from).collect();
+    assert_eq!(paths, expected);
+    for path in &paths {
+        let text = fs::read_to_string(path).unwrap();
+        assert!(text.contains("Examples:"), "{text}");
+        let said = [
+            (
+                "groff",
+                checked_by("groff", &["-man", "-ww", "-Tutf8"], path),
+            ),
+            (
+                "mandoc",
+                checked_by("mandoc", &["-T", "lint", "-W", "error"], path),
+            ),
+        ];
+        for (program, said) in said {
+            match said {
+                Some(said) => assert_eq!(said, "", "{program}: {}", path.display()),
+                None => println!("skipped: {program} is not installed"),
+            }
+        }
+    }
+    // What is there is replaced only where that is asked for.
+    let mut again = Command::new(TORCHSPY);
+    let refused = again.args(["man", "-o", output]).output().unwrap();
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("--force"));
+    assert_eq!(help(&["man", "--force", "-o", output]), printed);
 }

@@ -25,6 +25,8 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 # These compare times, or fill the machine: another binary beside them would be measured, too, or they would starve it.
 ALONE = re.compile(r"_torch$|^(analysis_speed|diff_cli|dump_loaded|gpu_\w+|waits_live|stacks_places|record_roles)$")
 RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored", re.MULTILINE)
+# Seconds of each binary in the last run: the longest begin first, so that none of them runs alone at the end.
+SECONDS = os.path.join(ROOT, "target", "test-seconds.json")
 printing = threading.Lock()
 
 
@@ -47,6 +49,15 @@ def build():
             name = "lib" if "lib" in target["kind"] else "main" if "bin" in target["kind"] else target["name"]
             found[name] = message["executable"]
     return found
+
+
+def last_seconds():
+    """Seconds that each binary took when it ran last; none before the first run."""
+    try:
+        with open(SECONDS, encoding="utf-8") as file:
+            return json.load(file)
+    except (OSError, ValueError):
+        return {}
 
 
 def left_over(mark):
@@ -128,12 +139,17 @@ def main():
     unknown = set(arguments.names) - set(binaries)
     if unknown:
         sys.exit(f"error: no test binary {', '.join(sorted(unknown))}\nhint: there are {', '.join(sorted(binaries))}")
-    chosen = arguments.names or list(binaries)
+    seconds = last_seconds()
+    # What is new may take long: it begins first.
+    chosen = sorted(arguments.names or binaries, key=lambda name: -seconds.get(name, float("inf")))
     started = time.monotonic()
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
         tasks = [pool.submit(run, name, binaries[name], arguments.limit) for name in chosen if not ALONE.search(name)]
         results = [task.result() for task in tasks]
     results += [run(name, binaries[name], arguments.limit) for name in chosen if ALONE.search(name)]
+    seconds.update({one["name"]: round(one["seconds"], 1) for one in results})
+    with open(SECONDS, "w", encoding="utf-8") as file:
+        json.dump(seconds, file, indent=1, sort_keys=True)
     print("\nthe slowest:")
     for one in sorted(results, key=lambda one: -one["seconds"])[:12]:
         print(f"  {one['seconds']:6.1f} s  {one['name']}")

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 #[command(
     name = "torchspy",
     version,
+    after_help = AFTER_HELP,
     max_term_width = 100,
     disable_help_subcommand = true
 )]
@@ -25,8 +26,10 @@ pub(crate) enum Subcommands {
     #[command(after_help = RECORD_AFTER_HELP)]
     Record(RecordArguments),
     /// Print the summary of a recording
+    #[command(after_help = REPORT_AFTER_HELP)]
     Report(ReportArguments),
     /// Turn a recording into a flamegraph, speedscope file, folded stacks, JSON, text, CSV, Parquet or Perfetto trace
+    #[command(after_help = CONVERT_AFTER_HELP)]
     Convert(ConvertArguments),
     /// Compare two recordings, or two sets of them: did it help?
     #[command(after_help = DIFF_AFTER_HELP)]
@@ -41,15 +44,26 @@ pub(crate) enum Subcommands {
     #[command(after_help = RULES_AFTER_HELP)]
     Rules(RulesArguments),
     /// Print what a recording holds
+    #[command(after_help = INSPECT_AFTER_HELP)]
     Inspect(InspectArguments),
-    /// Tell what may be sampled here, and what to do where it may not
+    /// Check what may be sampled here, and what to do where it may not
+    #[command(after_help = DOCTOR_AFTER_HELP)]
     Doctor(DoctorArguments),
     /// Print shell completions
+    #[command(after_help = COMPLETIONS_AFTER_HELP)]
     Completions {
         /// The shell
         shell: Shell,
     },
+    /// Write man pages, one for torchspy and one for each command
+    #[command(after_help = MAN_AFTER_HELP)]
+    Man(ManArguments),
 }
+
+const AFTER_HELP: &str = "\
+Examples:
+  torchspy record -- python train.py
+  torchspy dump --pid 4242 --tree";
 
 /// A pid, in decimal or, as py-spy takes it, in hexadecimal.
 pub(super) fn parse_pid(text: &str) -> Result<i32, String> {
@@ -82,7 +96,7 @@ pub(crate) struct RecordArguments {
     /// Output file, by extension: .tspy .svg .speedscope.json .folded .json .txt .csv .parquet .perfetto-trace; may be given more than once
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Vec<PathBuf>,
-    /// Format of the output, whatever its extension; without -o, of one beside the recording
+    /// Format of the output, whatever its extension; without -o, of the file written next to the recording
     #[arg(short, long)]
     pub(crate) format: Option<FormatName>,
     /// Replace output files that are there already
@@ -92,7 +106,7 @@ pub(crate) struct RecordArguments {
     pub(crate) sampling: SamplingArguments,
     #[command(flatten)]
     pub(crate) drawing: DrawingArguments,
-    /// Threads are drawn apart from each other, as with py-spy's -t: they always are
+    /// py-spy's -t: threads are always drawn separately
     #[arg(short = 't', hide = true)]
     pub(crate) thread_ids: bool,
     #[command(flatten)]
@@ -129,10 +143,10 @@ pub(crate) struct SamplingArguments {
     /// Sample child processes, too (the default)
     #[arg(short, long, overrides_with = "no_subprocesses")]
     pub(crate) subprocesses: bool,
-    /// Child processes whose threads may be stopped: those that run Python, all, or none: --no-subprocesses
+    /// Child processes whose threads may be stopped; others are read only while they sleep
     #[arg(long, value_name = "WHICH", default_value = "python")]
     pub(crate) children: ChildrenName,
-    /// Leave child processes alone
+    /// Do not sample child processes: --children none
     #[arg(long)]
     pub(crate) no_subprocesses: bool,
     /// Never stop a thread: Python frames are checked against torn reads, native ones come from sleeping threads
@@ -147,13 +161,13 @@ pub(crate) struct SamplingArguments {
     /// Keep passwords, tokens and keys in command lines: without it they are replaced by <redacted>
     #[arg(long)]
     pub(crate) no_redact: bool,
-    /// NVIDIA's library of management, where it is in an odd place (libnvidia-ml.so.1)
+    /// Path of NVIDIA's libnvidia-ml.so.1, where the loader does not find it
     #[arg(long, value_name = "PATH")]
     pub(crate) nvml_lib: Option<PathBuf>,
 }
 
 const TOP_AFTER_HELP: &str = "\
-Keys: ? shows them all; q quits. A program that torchspy starts writes into a file beside (torchspy-….log).
+Keys: ? shows them all; q quits. The output of a program that torchspy starts goes to a file, torchspy-*.log.
 
 Examples:
   torchspy top --pid 4242
@@ -194,7 +208,7 @@ pub(crate) struct DrawingArguments {
     /// Draw forward passes by function, or by nn.Module in the place of what calls them
     #[arg(long, value_name = "WHAT", default_value = "function")]
     pub(crate) by: ByName,
-    /// Colour flamegraphs by the kind of code, or by how idle the GPU was meanwhile
+    /// Colour flamegraphs by the kind of code, or by how idle the GPU was at the time
     #[arg(long, value_name = "WHAT", default_value = "code")]
     pub(crate) color: ColorName,
     /// Draw the waits of every thread, not of training threads only
@@ -211,6 +225,11 @@ pub(crate) struct DrawingArguments {
     pub(crate) full_filenames: bool,
 }
 
+const REPORT_AFTER_HELP: &str = "\
+Examples:
+  torchspy report run.tspy
+  torchspy report run.tspy --by op --top 30";
+
 #[derive(Debug, Args)]
 pub(crate) struct ReportArguments {
     /// The recording
@@ -219,22 +238,22 @@ pub(crate) struct ReportArguments {
     /// Print JSON, by the schema in docs/schema
     #[arg(long)]
     pub(crate) json: bool,
-    /// Print one table as CSV: functions, operators, modules, waits, …; all of its rows
+    /// Print all rows of one table as CSV: functions, operators, modules, waits and others
     #[arg(long, value_name = "TABLE", conflicts_with_all = ["json", "itwinai", "full", "top", "by"])]
     pub(crate) csv: Option<String>,
-    /// Print computation versus other as itwinai defines them
+    /// Print computation versus everything else, as itwinai defines them
     #[arg(long)]
     pub(crate) itwinai: bool,
-    /// Print every table, and not only what fits a screen
+    /// Print every table, not only what fits a screen
     #[arg(long, conflicts_with = "json")]
     pub(crate) full: bool,
-    /// Rows of each table: 10, if not said. Implies --full
+    /// Rows of each table (default 10). Implies --full
     #[arg(long, value_name = "N")]
     pub(crate) top: Option<usize>,
     /// Leave out what came before the end of the Nth step
     #[arg(long, value_name = "N")]
     pub(crate) skip_steps: Option<u64>,
-    /// Report on as many steps, and leave out what came after them
+    /// Report on this many steps, and leave out what came after them
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) steps: Option<u64>,
     /// Print only this, and all of it
@@ -243,6 +262,11 @@ pub(crate) struct ReportArguments {
     #[command(flatten)]
     pub(crate) attribution: AttributionArguments,
 }
+
+const CONVERT_AFTER_HELP: &str = "\
+Examples:
+  torchspy convert run.tspy -o run.speedscope.json
+  torchspy convert run.tspy -o modules.svg --by module";
 
 #[derive(Debug, Args)]
 pub(crate) struct ConvertArguments {
@@ -261,7 +285,7 @@ pub(crate) struct ConvertArguments {
     /// Draw only threads whose name matches
     #[arg(long, value_name = "REGEX")]
     pub(crate) threads: Option<String>,
-    /// Draw only what lay in windows in which the GPU was idle for 90 % or more
+    /// Draw only samples from windows in which the GPU was idle for 90 % or more
     #[arg(long)]
     pub(crate) gpu_idle: bool,
     #[command(flatten)]
@@ -271,8 +295,8 @@ pub(crate) struct ConvertArguments {
 }
 
 const DIFF_AFTER_HELP: &str = "\
-Two single runs cannot tell how far the machine itself drifts from one run to the next. Several of each, recorded in turns,
-can: A1 B1 A2 B2 A3 B3.
+Two single runs cannot show how much the machine itself varies from run to run. Several of each, recorded in turns
+(A1 B1 A2 B2 A3 B3), can.
 
 Examples:
   torchspy diff before.tspy after.tspy
@@ -299,14 +323,14 @@ pub(crate) struct DiffArguments {
     /// Print JSON, by the schema in docs/schema
     #[arg(long)]
     pub(crate) json: bool,
-    /// Parts of a kind to list
+    /// Rows of each table
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub(crate) top: usize,
     /// Compare this rank; default is the first of both
     #[arg(long, value_name = "N")]
     pub(crate) rank: Option<u32>,
-    /// How far the time of one run differs from the next's on this machine, as a standard deviation in percent; used
-    /// where no side has several runs to measure it by
+    /// How much run times scatter on this machine, as a standard deviation in percent; used where no side has several
+    /// runs to measure it
     #[arg(long, value_name = "PERCENT", default_value_t = 1.0)]
     pub(crate) run_to_run: f64,
     /// Draw forward passes by function, or by nn.Module in the place of what calls them
@@ -332,7 +356,7 @@ pub(crate) struct DumpArguments {
     /// The process
     #[arg(short, long, value_name = "PID", value_parser = parse_pid)]
     pub(crate) pid: i32,
-    /// Look at all that descends from it, too: ranks and DataLoader workers
+    /// Include all its descendants: ranks and DataLoader workers
     #[arg(short, long, visible_alias = "subprocesses", visible_short_alias = 's')]
     pub(crate) tree: bool,
     /// Show the variables of Python frames
@@ -353,10 +377,10 @@ pub(crate) struct DumpArguments {
     /// Show passwords, tokens and keys in command lines and variables: without it they are replaced by <redacted>
     #[arg(long)]
     pub(crate) no_redact: bool,
-    /// Look as many times (100 at most), and tell what moved in between
+    /// Take this many snapshots (100 at most), and say what moved in between
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) repeat: Option<u32>,
-    /// Time between two looks: 1s, 500ms
+    /// Time between two snapshots: 1s, 500ms
     #[arg(long, value_name = "TIME", default_value = "1s", requires = "repeat")]
     pub(crate) every: String,
 }
@@ -380,6 +404,11 @@ pub(crate) struct RulesArguments {
     pub(crate) rules: Option<PathBuf>,
 }
 
+const INSPECT_AFTER_HELP: &str = "\
+Examples:
+  torchspy inspect run.tspy
+  torchspy inspect run.tspy --samples";
+
 #[derive(Debug, Args)]
 pub(crate) struct InspectArguments {
     /// The recording
@@ -390,11 +419,36 @@ pub(crate) struct InspectArguments {
     pub(crate) samples: bool,
 }
 
+const DOCTOR_AFTER_HELP: &str = "\
+Examples:
+  torchspy doctor
+  torchspy doctor --pid 4242";
+
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArguments {
-    /// Look at this process, too
+    /// Check this process, too
     #[arg(short, long, value_name = "PID", value_parser = parse_pid)]
     pub(crate) pid: Option<i32>,
+}
+
+const COMPLETIONS_AFTER_HELP: &str = "\
+Examples:
+  torchspy completions bash > ~/.local/share/bash-completion/completions/torchspy
+  torchspy completions fish > ~/.config/fish/completions/torchspy.fish";
+
+const MAN_AFTER_HELP: &str = "\
+Examples:
+  torchspy man -o ~/.local/share/man/man1
+  torchspy man -o man --force";
+
+#[derive(Debug, Args)]
+pub(crate) struct ManArguments {
+    /// Folder for torchspy.1, torchspy-record.1 and so on; it is made if it is missing
+    #[arg(short, long, value_name = "DIR")]
+    pub(crate) output: PathBuf,
+    /// Replace pages that are there already
+    #[arg(long)]
+    pub(crate) force: bool,
 }
 
 /// What colours mean.
@@ -402,18 +456,18 @@ pub(crate) struct DoctorArguments {
 pub(crate) enum ColorName {
     /// Kinds of code
     Code,
-    /// How idle the process's GPU was meanwhile
+    /// How idle the process's GPU was at the time
     Gpu,
 }
 
 /// Which child processes are sampled, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ChildrenName {
-    /// Those that run Python; others are read while they sleep, and never stopped.
+    /// Those that run Python
     Python,
-    /// All, as the first process.
+    /// All of them
     All,
-    /// None at all.
+    /// None: child processes are not sampled at all
     None,
 }
 
@@ -457,9 +511,9 @@ pub(crate) enum FormatName {
     Json,
     /// The summary for people
     Text,
-    /// Lanes of GPUs and host, as a table
+    /// Counter tracks of GPUs and host, as a table
     Csv,
-    /// A trace for Perfetto's viewer, with code and lanes on one time axis
+    /// A trace for Perfetto's viewer, with code and counter tracks on one time axis
     Perfetto,
     /// A row per sample, for DuckDB, pandas or Spark; and a second file, of stacks
     Parquet,

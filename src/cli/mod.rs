@@ -56,5 +56,6 @@ fn dispatch(plan: Plan) -> Result<ExitCode, Failure> {
         Plan::Inspect(plan) => commands::inspect::run(&plan),
         Plan::Doctor(plan) => commands::doctor::run(&plan),
         Plan::Completions(shell) => commands::completions::run(shell),
+        Plan::Man(plan) => commands::man::run(&plan),
     }
 }

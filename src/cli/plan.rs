@@ -45,6 +45,7 @@ pub(crate) enum Plan {
     Inspect(InspectPlan),
     Doctor(DoctorPlan),
     Completions(Shell),
+    Man(ManPlan),
 }
 
 /// What a file holds.
@@ -190,6 +191,13 @@ pub(crate) struct DoctorPlan {
     pub(crate) pid: Option<i32>,
 }
 
+#[derive(Debug)]
+pub(crate) struct ManPlan {
+    pub(crate) folder: PathBuf,
+    /// Whether pages that are there already may be replaced.
+    pub(crate) force: bool,
+}
+
 impl Plan {
     /// Checks what clap cannot.
     pub(crate) fn new(arguments: Arguments) -> Result<Self, Failure> {
@@ -240,6 +248,10 @@ impl Plan {
             }),
             Subcommands::Doctor(arguments) => Plan::Doctor(DoctorPlan { pid: arguments.pid }),
             Subcommands::Completions { shell } => Plan::Completions(shell),
+            Subcommands::Man(arguments) => Plan::Man(ManPlan {
+                folder: arguments.output,
+                force: arguments.force,
+            }),
         })
     }
 }

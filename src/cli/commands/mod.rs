@@ -8,6 +8,7 @@ pub(crate) mod dump;
 mod finish;
 pub(crate) mod inspect;
 mod live_sink;
+pub(crate) mod man;
 pub(crate) mod record;
 pub(crate) mod report;
 pub(crate) mod rules;

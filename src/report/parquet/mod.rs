@@ -33,7 +33,10 @@ fn write(
 ) -> io::Result<()> {
     let keys = [
         ("torchspy.schema_version", SCHEMA_VERSION.to_string()),
-        ("torchspy.rules_version", RuleSet::built_in().version.to_string()),
+        (
+            "torchspy.rules_version",
+            RuleSet::built_in().version.to_string(),
+        ),
         ("torchspy.content", content.to_owned()),
         ("torchspy.version", env!("CARGO_PKG_VERSION").to_owned()),
         ("torchspy.host", profile.run.host.clone()),

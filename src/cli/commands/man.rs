@@ -1,0 +1,40 @@
+//! `torchspy man -o DIR`.
+
+use crate::cli::args::Arguments;
+use crate::cli::failure::Failure;
+use crate::cli::messages;
+use crate::cli::open_outputs::{cannot_write, open_named};
+use crate::cli::plan::{Format, ManPlan, OutputFile};
+use clap::{Command, CommandFactory};
+use clap_mangen::Man;
+use std::io::Write;
+use std::process::ExitCode;
+
+/// Writes the pages, and prints their paths.
+pub(crate) fn run(plan: &ManPlan) -> Result<ExitCode, Failure> {
+    std::fs::create_dir_all(&plan.folder).map_err(|error| cannot_write(&plan.folder, error))?;
+    for command in pages() {
+        let page = Man::new(command).source(concat!("torchspy ", env!("CARGO_PKG_VERSION")));
+        let output = OutputFile {
+            path: plan.folder.join(page.get_filename()),
+            format: Format::Text,
+        };
+        let mut file = open_named(&output, plan.force)?;
+        let mut text = Vec::new();
+        let written = page.render(&mut text);
+        written
+            .and_then(|()| file.file.write_all(&text))
+            .map_err(|error| cannot_write(&output.path, error))?;
+        file.keep()?;
+        messages::data(|out| writeln!(out, "{}", output.path.display()))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// torchspy, and each of its commands: once built, clap calls them `torchspy-record` and so on, as `man` does.
+fn pages() -> Vec<Command> {
+    let mut root = Arguments::command();
+    root.build();
+    let commands: Vec<Command> = root.get_subcommands().cloned().collect();
+    [root].into_iter().chain(commands).collect()
+}
