@@ -7,12 +7,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What is not yet as the table says, by folder and what it uses.
-const KNOWN: &[(&str, &str)] = &[
-    // native/loaded.rs takes the mappings of a process as os/maps.rs parses them.
-    ("native", "os"),
-];
-
 type Uses = BTreeMap<String, BTreeSet<String>>;
 
 fn root() -> &'static Path {
@@ -113,18 +107,9 @@ fn folders_use_what_the_table_allows() {
             continue;
         };
         for other in used.iter().filter(|other| *other != part) {
-            let known = KNOWN.contains(&(part.as_str(), other.as_str()));
-            if allowed.contains(other) == known {
-                wrong.push(match known {
-                    true => format!("{part} uses {other} as the table says: no longer KNOWN"),
-                    false => format!("{part} uses {other}"),
-                });
+            if !allowed.contains(other) {
+                wrong.push(format!("{part} uses {other}"));
             }
-        }
-    }
-    for (part, other) in KNOWN {
-        if !uses.get(*part).is_some_and(|used| used.contains(*other)) {
-            wrong.push(format!("{part} uses {other} no more: no longer KNOWN"));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
