@@ -10,6 +10,7 @@ use torchspy::analysis::diff::keys::Key;
 use torchspy::analysis::diff::subject::{ranks, subject};
 use torchspy::analysis::diff::units::{Unit, Units};
 use torchspy::analysis::diff::{Diff, DiffError, Options, Row, Run, Verdict, compare};
+use torchspy::model::facts::{Line, OperatorSite};
 use torchspy::model::ids::ProcessId;
 use torchspy::model::nn_module::NnModuleInfo;
 use torchspy::model::profile::{Profile, ProfileFrame};
@@ -234,6 +235,22 @@ fn lines_go_by_their_place_in_the_function() {
         stacks.intern_stack(parent, frame);
     }
     b.stacks = stacks;
+    // What was found of these stacks is of their lines, too.
+    let moved = |line: Option<Line>| line.map(|(function, line)| (function, line + 40));
+    for facts in &mut b.facts.stacks {
+        facts.user_line = moved(facts.user_line);
+        facts.package_line = moved(facts.package_line);
+        facts.python_leaf = moved(facts.python_leaf);
+        facts.backward_line = moved(facts.backward_line);
+    }
+    let mut chains = StackTable::default();
+    for &(parent, site) in b.facts.operator_chains.stacks() {
+        let old = *b.facts.operator_chains.frame(site);
+        let line = moved(old.line);
+        let site = chains.intern_frame(OperatorSite { line, ..old });
+        chains.intern_stack(parent, site);
+    }
+    b.facts.operator_chains = chains;
     let diff = compare(
         &[named("a", &a, &steps)],
         &[named("b", &b, &steps)],
