@@ -46,7 +46,6 @@ pub mod operators;
 pub mod progress;
 pub mod quality;
 pub mod rounding;
-pub mod stack_facts;
 pub mod summary;
 pub mod threads;
 pub mod timeline;

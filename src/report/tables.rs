@@ -12,7 +12,7 @@ pub mod waits;
 
 use super::table::Sheet;
 use crate::analysis::Analysis;
-use crate::analysis::stack_facts::Line;
+use crate::model::facts::Line;
 use crate::model::profile::{Function, Profile};
 
 /// No limit.

@@ -234,19 +234,6 @@ impl Worker {
         if let Some(thread) = self.tables.threads.get_mut(&span.thread) {
             thread.last_seen_ns = thread.last_seen_ns.max(span.start_ns + span.weight_ns);
         }
-        self.samples.push(Sample {
-            thread: span.thread,
-            stack,
-            start_ns: span.start_ns,
-            weight_ns: span.weight_ns,
-            ticks: span.ticks,
-            capture: span.capture,
-            state: span.state,
-            syscall: span.syscall,
-            gil: span.gil,
-            gil_holder: span.gil_holder,
-            run_ns: span.run_ns,
-            queue_ns: span.queue_ns,
-        });
+        self.samples.push(Sample { stack, ..span });
     }
 }

@@ -3,7 +3,7 @@
 use super::Cause;
 use super::figures::{Figures, Part};
 use super::rules::{CPUS_FULL, Finding, SPARE};
-use crate::analysis::stack_facts::Line;
+use crate::model::facts::Line;
 use crate::model::profile::Profile;
 
 /// Workers past which more are not advised, whatever the CPUs.

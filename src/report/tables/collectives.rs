@@ -5,7 +5,6 @@ use crate::analysis::Analysis;
 use crate::analysis::collectives::{CollectiveTime, ProcessCollectives};
 use crate::analysis::intervals::Share;
 use crate::analysis::late_ranks::Late;
-use crate::analysis::stack_facts::moment_words;
 use crate::model::ids::ProcessId;
 use crate::model::profile::{Profile, Role};
 use crate::model::seconds::of as seconds;
@@ -136,7 +135,7 @@ fn collective(profile: &Profile, own: &ProcessCollectives, row: &CollectiveTime)
         name: row.moment.name,
         backend: row.moment.backend.map(|backend| backend.name()),
         group: None,
-        what: moment_words(row.moment),
+        what: row.moment.label(),
         issuer: row.moment.issuer.map(|issuer| issuer.name()),
         seconds: seconds(row.ns),
         share: row.share.value,

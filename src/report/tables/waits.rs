@@ -3,8 +3,8 @@
 use super::named_line;
 use crate::analysis::Analysis;
 use crate::analysis::intervals::Share;
-use crate::analysis::stack_facts::Line;
 use crate::analysis::waits::{Holder, WaitTime};
+use crate::model::facts::Line;
 use crate::model::profile::Profile;
 use crate::model::seconds::of as seconds;
 use crate::report::table::{Column, Kind, Value};

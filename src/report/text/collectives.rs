@@ -7,7 +7,6 @@ use super::{line, sentence};
 use crate::analysis::Analysis;
 use crate::analysis::collectives::ProcessCollectives;
 use crate::analysis::late_ranks::last_rank;
-use crate::analysis::stack_facts::moment_words;
 use crate::model::collective::Backend;
 use crate::model::ids::ProcessId;
 use crate::model::profile::Profile;
@@ -94,7 +93,7 @@ fn who_waits(out: &mut String, profile: &Profile, labels: &[String], rank: &Proc
         "{} waits {} in {}",
         label(labels, process),
         share(&row.wait_share, tenths).trim(),
-        moment_words(row.moment),
+        row.moment.label(),
     );
     let part = |ns: u64| ns as f64 / row.wait_ns.max(1) as f64;
     match last_rank(row) {

@@ -4,8 +4,8 @@ use super::format::{column_seconds, count, cut, percent, place, printable, share
 use super::{WIDTH, line};
 use crate::analysis::Analysis;
 use crate::analysis::input_queue::{InlineInput, Meanwhile, TaskTime};
-use crate::analysis::stack_facts::Line;
 use crate::analysis::waits::{Holder, ProcessWaits, WaitTime, thread_name};
+use crate::model::facts::Line;
 use crate::model::input::InputTask;
 use crate::model::profile::Profile;
 use crate::model::wait::WaitKind;
