@@ -127,6 +127,46 @@ fn a_file_that_was_replaced_is_not_used() {
     }
 }
 
+/// The loader maps a file piece by piece, and the list of mappings may be read in between.
+#[test]
+fn a_file_seen_half_mapped_is_read_once_it_is_mapped() {
+    let note = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/programs/native/late_note.s"
+    );
+    let flags = ["-O1", "-Wa,--no-warn", "-Wl,--build-id=none", note];
+    let Some((_folder, program)) = compile("places", &flags, false) else {
+        return;
+    };
+    let target = start(&program);
+    let exe = program.to_str().unwrap();
+    let whole = target.mappings();
+    let mut half = whole.clone();
+    half.retain(|mapping| mapping.path != exe || !mapping.writable);
+    assert!(half.len() < whole.len());
+    let mut modules = LoadedModules::new(Arc::new(ModuleStore::default()));
+    let mut refresh = |mappings: &[Mapping]| {
+        let memory = LiveMemory(target.pid);
+        let changed = modules.refresh(mappings, &LiveOpener(target.pid), &memory);
+        let of_file = modules
+            .modules()
+            .filter(|(module, _)| module.info.path == exe);
+        let known: Vec<_> = of_file
+            .map(|(module, _)| (module.info.build_id.clone(), module.lost_its_file()))
+            .collect();
+        (changed, known)
+    };
+    let unknown = (Vec::new(), false);
+    assert_eq!(refresh(&half), (true, vec![unknown.clone()]));
+    assert_eq!(refresh(&half), (false, vec![unknown.clone()]));
+    let found = (b"twenty bytes of it..".to_vec(), false);
+    assert_eq!(refresh(&whole), (true, vec![unknown, found]));
+    assert!(!refresh(&whole).0);
+    let (end, frames) = stack(&target, &modules, "recursion");
+    assert_eq!(end, UnwindEnd::Root);
+    assert!(frames.len() > 400);
+}
+
 #[test]
 fn one_file_is_one_module_for_all_processes() {
     let Some((_folder, program)) = compile("places", &["-O1", "-Wl,--build-id"], false) else {

@@ -55,6 +55,9 @@ struct Slot {
 struct Segment {
     mapping: Mapping,
     slot: u32,
+    /// Where its file could not be had: all that was mapped of it, as `(start, end, offset)`. The loader maps a file piece by
+    /// piece, and a process may be caught in between.
+    pieces: Vec<(u64, u64, u64)>,
 }
 
 /// The executable memory of one process.
@@ -98,15 +101,27 @@ impl LoadedModules {
             if !mapping.executable {
                 continue;
             }
-            let known = self.known_slot(mapping);
-            // Where a file was rewritten, another module may have been loaded from it to the same place.
-            let slot = match known.filter(|&slot| !self.was_rewritten(slot)) {
-                Some(slot) => slot,
+            let known = self.known(mapping);
+            let known_slot = known.map(|segment| segment.slot);
+            let is_current = |segment: &&Segment| {
+                // Where a file was rewritten, another module may have been loaded from it to the same place.
+                !self.was_rewritten(segment.slot)
+                    && (segment.pieces.is_empty() || segment.pieces == pieces_of(mapping, mappings))
+            };
+            let slot = match known.filter(is_current) {
+                Some(segment) => segment.slot,
                 None => self.resolve(mappings, position, opener, memory),
             };
-            changed |= known != Some(slot);
-            let mapping = mapping.clone();
-            segments.push(Segment { mapping, slot });
+            changed |= known_slot != Some(slot);
+            segments.push(Segment {
+                mapping: mapping.clone(),
+                slot,
+                pieces: if self.lacks_its_file(slot) {
+                    pieces_of(mapping, mappings)
+                } else {
+                    Vec::new()
+                },
+            });
         }
         segments.sort_by_key(|segment| segment.mapping.start);
         changed |= segments.len() != self.segments.len();
@@ -131,15 +146,22 @@ impl LoadedModules {
         }
     }
 
-    fn known_slot(&self, mapping: &Mapping) -> Option<u32> {
+    fn known(&self, mapping: &Mapping) -> Option<&Segment> {
         let at = self
             .segments
             .binary_search_by_key(&mapping.start, |segment| segment.mapping.start)
             .ok()?;
-        let known = &self.segments.get(at)?.mapping;
+        let segment = &self.segments[at];
+        let known = &segment.mapping;
         let same =
             known.end == mapping.end && known.offset == mapping.offset && known.same_file(mapping);
-        same.then(|| self.segments[at].slot)
+        same.then_some(segment)
+    }
+
+    fn lacks_its_file(&self, slot: u32) -> bool {
+        self.module(slot).is_some_and(|(module, _)| {
+            module.info.kind == ModuleKind::File && module.image().is_none()
+        })
     }
 
     fn was_rewritten(&self, slot: u32) -> bool {
@@ -336,7 +358,7 @@ impl MappedHeaders {
             .iter()
             .find(|load| page_floor(load.offset) == 0)?;
         let bias = first.start.wrapping_sub(page_floor(lowest.address));
-        if !is_placed(&segments, code, bias) {
+        if !is_placed(&segments, code, bias) || !has_notes(&segments, mappings, code, bias) {
             return None;
         }
         let notes = segments
@@ -380,6 +402,32 @@ fn is_placed(segments: &Segments, code: &Mapping, bias: u64) -> bool {
                 && code.start.wrapping_sub(first_address) == code.offset - first_offset
                 && code.offset < load.offset.saturating_add(load.file_size)
         })
+}
+
+/// Whether all notes of the module are mapped. A file that patchelf changed may have its build-id in its last segment, which the
+/// loader maps last.
+fn has_notes(segments: &Segments, mappings: &[Mapping], code: &Mapping, bias: u64) -> bool {
+    segments.notes.iter().all(|&(address, _)| {
+        let Some(load) = segments.load_of(address) else {
+            return true;
+        };
+        let offset = load.offset.wrapping_add(address - load.address);
+        let at = bias.wrapping_add(address);
+        mappings.iter().any(|mapping| {
+            (mapping.start..mapping.end).contains(&at)
+                && mapping.same_file(code)
+                && mapping.offset.checked_add(at - mapping.start) == Some(offset)
+        })
+    })
+}
+
+/// All mappings of the file that `code` maps, as `(start, end, offset)`.
+fn pieces_of(code: &Mapping, mappings: &[Mapping]) -> Vec<(u64, u64, u64)> {
+    mappings
+        .iter()
+        .filter(|mapping| mapping.same_file(code))
+        .map(|mapping| (mapping.start, mapping.end, mapping.offset))
+        .collect()
 }
 
 fn page_floor(address: u64) -> u64 {

@@ -120,8 +120,11 @@ impl Module {
     /// Whether it is a file of which no more can be read: it was replaced before it could be opened, or cut short or rewritten
     /// since.
     pub fn lost_its_file(&self) -> bool {
-        let is_lost = |image: &ElfImage| image.bytes().has_changed();
-        self.info.kind == ModuleKind::File && self.image.as_ref().is_none_or(is_lost)
+        // Without segments, not even its headers could be read: it is no ELF file, or was not mapped whole.
+        match &self.image {
+            Some(image) => image.bytes().has_changed(),
+            None => self.info.kind == ModuleKind::File && !self.segments.loads.is_empty(),
+        }
     }
 
     /// Its unwind tables.
