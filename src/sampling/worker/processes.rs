@@ -258,7 +258,7 @@ impl Worker {
             });
             if let Some(path) = lost {
                 let note = format!(
-                    "{path}: its file was replaced or changed, or cannot be read; functions of it may lack their names"
+                    "{path}: its file was replaced, cut short or rewritten, or cannot be read; functions of it may lack their names"
                 );
                 if process.note.is_empty() {
                     process.note = note;
