@@ -1,5 +1,5 @@
 //! Which folder of src may use which: the table of docs/src/internals.md, held against every path in the code. A folder uses only
-//! what stands below it in that table, so there are no cycles.
+//! what stands below it in that table, so there are no cycles. What belongs to one architecture stays in `src/arch`.
 
 use regex::Regex;
 use std::collections::{BTreeMap, BTreeSet};
@@ -128,9 +128,35 @@ fn the_table_has_no_cycles() {
         below.insert(part);
     }
     assert_eq!(below.len(), table.len(), "a folder has two rows");
-    let analysis = table.iter().find(|(part, _)| part == "analysis").unwrap();
+    let allowed = |part: &str| &table.iter().find(|(own, _)| own == part).unwrap().1;
+    for part in [
+        "analysis", "arch", "elf", "memory", "model", "native", "python", "report", "resolve",
+        "torch",
+    ] {
+        assert!(
+            ["os", "sampling"]
+                .iter()
+                .all(|live| !allowed(part).contains(*live)),
+            "{part} is tested without a process, and does not see the system"
+        );
+    }
     assert!(
-        !analysis.1.iter().any(|other| other.starts_with("torch")),
+        !allowed("analysis")
+            .iter()
+            .any(|other| other.starts_with("torch")),
         "analyses group by what is found already: they match no names"
     );
+}
+
+#[test]
+fn only_arch_asks_for_the_architecture() {
+    let mut all = Vec::new();
+    files(&root().join("src"), &mut all);
+    let asks = |path: &PathBuf| {
+        let text = fs::read_to_string(path).unwrap();
+        let mut code = text.lines().map(|line| line.split("//").next().unwrap());
+        code.any(|line| line.contains("target_arch"))
+    };
+    all.retain(asks);
+    assert_eq!(all, [root().join("src/arch/mod.rs")]);
 }
