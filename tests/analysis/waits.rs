@@ -11,6 +11,8 @@ use torchspy::model::sample::Gil;
 use torchspy::model::wait::WaitKind;
 use torchspy::report::json::render_json;
 use torchspy::report::text::{By, TextOptions, render_summary};
+use torchspy::resolve::{Names, resolve};
+use torchspy::torch::rules::RuleSet;
 
 fn python(symbol: &str) -> F {
     native("libtorch_python.so", symbol)
@@ -64,6 +66,42 @@ fn only(state: S, frames: &[F]) -> WaitTime {
 fn kind_and_what(state: S, frames: &[F]) -> (WaitKind, String) {
     let wait = only(state, frames);
     (wait.kind, wait.what)
+}
+
+/// Calls are named, and libraries left aside, by the rules in force: those of a file before torchspy's own.
+#[test]
+fn waits_are_named_by_rules_of_the_users_own() {
+    let text = "[[call]]\noperator = \"aten::_local_scalar_dense\"\ncall = \"acme.read()\"\n\
+        [[family]]\nname = \"system\"\nfiles = \"libacme\"\n";
+    let rules: &'static RuleSet = Box::leak(Box::new(RuleSet::with(text).unwrap()));
+    let item = vec![
+        user("step", 5),
+        op("_local_scalar_dense"),
+        runtime("cudaStreamSynchronize"),
+    ];
+    let lock = vec![
+        user("step", 6),
+        native("libshop.so", "shop::Basket::wait()"),
+        native("libacme.so", "acme::lock()"),
+        libc("pthread_mutex_lock"),
+    ];
+    let mut builder = Builder::trainer();
+    builder.ticks(0, 30, S::Running, &item);
+    builder.ticks(0, 30, S::Futex, &lock);
+    let recording = builder.recording(60 * TICK_NS);
+    let named = |rules| {
+        let profile = resolve(&recording, Names { rules, ..names() });
+        let analysis = analyze(&profile);
+        let rows = &analysis.primary_waits().expect("a trainer").rows;
+        let mut named: Vec<String> = rows.iter().map(|row| row.what.clone()).collect();
+        named.sort();
+        named
+    };
+    assert_eq!(
+        named(RuleSet::built_in()),
+        [".item()", "lock in acme::lock"]
+    );
+    assert_eq!(named(rules), ["acme.read()", "lock in shop::Basket::wait"]);
 }
 
 #[test]
