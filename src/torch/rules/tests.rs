@@ -440,6 +440,11 @@ fn errors_say_where_and_what() {
         ("[[native]\n", 1, ""),
         ("[class.mine]\nkind = \"aten\"", 1, "`running` or `part`"),
         (
+            "\n[class.aten]\nkind = \"python (torch)\"\npart = \"loading\"",
+            2,
+            "class `aten` is torchspy's own",
+        ),
+        (
             "[[thread]]\nstart = \"x\"\nphase = \"run\"",
             3,
             "unknown phase `run`",
