@@ -4,7 +4,6 @@ use crate::faults::{Recorder, assert_error, output_of, run};
 use crate::gpu_machine::{Machine, double_without, gpu, lane, rows, why_missing};
 use nvml_double::scenario::{Fault, Instance, Process, Scenario};
 use serde_json::Value;
-use std::time::{Duration, Instant};
 
 const UUID: &str = "GPU-11111111-aaaa";
 const OTHER: &str = "GPU-22222222-bbbb";
@@ -131,7 +130,7 @@ fn a_look_at_processes_that_blocks_is_a_gap() {
     assert!(gaps(gpu(&report, OTHER)).is_empty(), "{report}");
 }
 
-/// A recording ends, whatever the driver does.
+/// A recording ends, whatever the driver does. The call blocks for a day: who waits for it does not end before the tests are ended.
 #[test]
 fn a_call_that_never_comes_back_does_not_hold_up_the_end() {
     let Some(machine) = Machine::start(100, 100) else {
@@ -145,15 +144,10 @@ fn a_call_that_never_comes_back_does_not_hold_up_the_end() {
             call: call.to_owned(),
             gpu: concerned.then_some(0),
             from_s: if concerned { 1.0 } else { 0.0 },
-            block_ms: 120_000,
+            block_ms: 24 * 3_600_000,
             ..Fault::default()
         };
-        let began = Instant::now();
         let recorded = machine.record(&two(&machine, vec![hangs]), &["--duration", "3s"]);
-        assert!(
-            began.elapsed() < Duration::from_secs(100),
-            "it waited for the call"
-        );
         let report = recorded.report();
         if concerned {
             let gap = gaps(gpu(&report, UUID));

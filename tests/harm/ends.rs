@@ -1,8 +1,8 @@
 //! Threads and processes that end, are replaced, or are not there at all while they are sampled.
 
 use crate::faults::{
-    How, Recorder, Target, any_python, compiled, faults_can_be_made, functions, partial, program,
-    seconds_with, stacks_cut_by, wait_until,
+    How, Recorder, Target, any_python, compiled, counted, faults_can_be_made, functions, partial,
+    program, seconds_with, stacks_cut_by, wait_until,
 };
 use std::os::unix::process::ExitStatusExt;
 
@@ -257,13 +257,6 @@ fn a_fork_storm() {
     assert!(recorded.inspect().contains("py live ("), "a child was read");
 }
 
-/// How many samples of a kind a line of `inspect` tells of.
-fn counted(line: &str, what: &str) -> Option<u64> {
-    let words: Vec<&str> = line.split(' ').collect();
-    let at = words.iter().position(|word| *word == what)?;
-    words[at - 1].parse().ok()
-}
-
 /// The parent of a vfork is in state D until its child ends or execs. It is read and not interrupted.
 #[test]
 fn a_thread_in_uninterruptible_sleep_and_its_vfork_child() {
@@ -331,15 +324,30 @@ fn a_thread_that_enters_vfork_as_it_is_asked_to_stop() {
     let asleep = |line| counted(line, "uninterruptible/asleep");
     let asleep: u64 = of("of P0:").lines().filter_map(asleep).sum();
     assert!(asleep > 20, "{dump}");
-    let mut stopped: Vec<f64> = of("of P1:")
-        .lines()
-        .filter(|line| line.contains("running/stopped") && line.starts_with("  at "))
-        .map(|line| line.split(' ').nth(3).unwrap().parse().unwrap())
-        .collect();
-    stopped.sort_by(f64::total_cmp);
-    let gaps = stopped.windows(2).map(|pair| pair[1] - pair[0]);
-    // A thread that computes stops when it has a CPU; one that waited for the vfork was not asked for its 2 s.
-    assert!(gaps.fold(0.0, f64::max) < 1.5, "{dump}");
+    let times = |process: &str, how: &str| -> Vec<f64> {
+        let samples = of(process).lines().filter(|line| line.starts_with("  at "));
+        samples
+            .filter(|line| line.contains(how))
+            .map(|line| line.split(' ').nth(3).unwrap().parse().unwrap())
+            .collect()
+    };
+    // While the one is in vfork, the other is stopped again and again: had its stop waited for the vfork's end, a third of the
+    // readings, one vfork's, would stand in a row.
+    let vforks = times("of P0:", "uninterruptible/asleep");
+    let mut events: Vec<(f64, bool)> = vforks.iter().map(|&at| (at, true)).collect();
+    events.extend(
+        times("of P1:", "running/stopped")
+            .iter()
+            .map(|&at| (at, false)),
+    );
+    events.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let rows = events.split(|(_, in_vfork)| !in_vfork);
+    let longest = rows.map(<[_]>::len).max().unwrap();
+    assert!(
+        longest * 4 < vforks.len(),
+        "{longest} of {}: {dump}",
+        vforks.len()
+    );
 }
 
 /// `/proc/PID` of it has no memory, no root and no maps: those of a living thread serve.
@@ -361,7 +369,8 @@ fn a_process_whose_first_thread_is_dead() {
     let recorded = recorder.finish().expect_success();
     assert!(target.wait().success());
     let (report, dump) = (recorded.report(), recorded.inspect());
-    assert!(seconds_with(&dump, "py survive (") > 1.0, "{dump}");
+    let (read_s, all_s) = (seconds_with(&dump, "py survive ("), seconds_with(&dump, ""));
+    assert!(read_s > 0.5 * all_s, "{read_s} of {all_s} s: {dump}");
     assert!(
         report["quality"]["rooted_share"].as_f64().unwrap() > 0.9,
         "{}",
@@ -395,11 +404,10 @@ fn the_first_thread_dies_during_the_recording() {
     target.expect("done");
     let recorded = recorder.finish().expect_success();
     assert!(target.wait().success());
-    // Of its threads' time before and after: 2 of each, in their order of magnitude.
     let dump = recorded.inspect();
     let unreadable = seconds_with(&dump, "?? stack_unreadable");
     let read = seconds_with(&dump, "py survive (");
-    assert!(read > 1.0 && unreadable < 0.1 * read, "{dump}");
+    assert!(unreadable < 0.1 * read, "{unreadable} and {read} s: {dump}");
     wait_until("the target is gone", || {
         crate::faults::states(target.pid()).is_empty()
     });

@@ -118,8 +118,25 @@ fn real_recordings_are_compared_per_step_and_drawn() {
         .iter()
         .find(|part| part["kind"] == "module" && part["name"] == "Net.layers.2")
         .unwrap();
-    // Whether that is beyond noise hangs on what else the machine does meanwhile: tests/diff.rs has that.
-    assert!(layer["difference_s"].as_f64().unwrap() > 0.0, "{layer}");
+    // Whether that is beyond noise, or longer at all, hangs on what else the machine does meanwhile: tests/analysis/diff.rs has that.
+    let planted = parts
+        .iter()
+        .find(|part| part["kind"] == "function" && part["name"] == "Extra.work");
+    let planted = planted.unwrap_or_else(|| panic!("no Extra.work: {parts:?}"));
+    let mean = |part: &Value, side: &str| part[side]["mean_s"].as_f64().unwrap();
+    assert!(
+        mean(planted, "a") == 0.0 && mean(planted, "b") > 0.0,
+        "{planted}"
+    );
+    assert!(
+        mean(layer, "b") > 0.5 * mean(planted, "b"),
+        "{layer} {planted}"
+    );
+    let difference_s = layer["difference_s"].as_f64().unwrap();
+    assert!(
+        (difference_s - (mean(layer, "b") - mean(layer, "a"))).abs() < 1e-6,
+        "{layer}"
+    );
     assert_eq!(
         (&report["unit"], &layer["class"]),
         (&"step".into(), &"Block".into())
