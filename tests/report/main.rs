@@ -17,6 +17,10 @@ mod speedscope;
 
 #[path = "../analysis_builder/mod.rs"]
 mod analysis_builder;
+#[path = "../faults/mod.rs"]
+mod faults;
+#[path = "../gpu_machine/mod.rs"]
+mod gpu_machine;
 #[path = "../installed/mod.rs"]
 mod installed;
 #[path = "../lane_builder/mod.rs"]

@@ -1,6 +1,8 @@
 //! `convert -o run.parquet`: what DuckDB and pandas read of it is what the report says; two files or none.
 
+use crate::gpu_machine::Machine;
 use crate::installed::{tables_python, torch_python};
+use nvml_double::scenario::{Activity, Gpu, Scenario};
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -92,6 +94,41 @@ fn a_trainers_columns_are_filled() {
         let is_there = |line: &str| line.split(' ').any(|word| word == column);
         assert!(said.lines().any(is_there), "{column}: {said}");
     }
+}
+
+/// The driver says that a GPU is busy for 40 % of the time, and that this process is on it: so says each sample.
+#[test]
+fn samples_have_the_use_of_the_gpu_that_their_process_is_on() {
+    let (Some(python), Some(machine)) = (tables_python(), Machine::start(20, 20)) else {
+        return;
+    };
+    let busy = Gpu {
+        activity: Activity::Constant(0.4),
+        ..machine.gpu("GPU-11111111-aaaa")
+    };
+    let other = Gpu {
+        uuid: "GPU-22222222-bbbb".to_owned(),
+        activity: Activity::Constant(0.9),
+        ..Gpu::default()
+    };
+    let scenario = Scenario {
+        gpus: vec![other, busy],
+        ..Scenario::default()
+    };
+    let recorded = machine.record(&scenario, &["--duration", "3s"]);
+    let folder = recorded.folder.path();
+    let converted = torchspy(&["convert", "run.tspy", "-o", "run.parquet"], folder);
+    assert!(converted.status.success(), "{}", text(&converted));
+    let query = "import duckdb\n\
+        print(*duckdb.sql('SELECT DISTINCT round(gpu_busy_percent) FROM \"run.parquet\" \
+        WHERE gpu_busy_percent IS NOT NULL ORDER BY 1').fetchall())\n\
+        print(*duckdb.sql('SELECT DISTINCT pid FROM \"run.parquet\" \
+        WHERE gpu_busy_percent IS NOT NULL').fetchall())";
+    let mut command = Command::new(&python);
+    let asked = command.args(["-c", query]).current_dir(folder).output();
+    let asked = text(&asked.unwrap());
+    let pid = machine.target.pid();
+    assert_eq!(asked.trim(), format!("(40.0,)\n({pid},)"));
 }
 
 #[test]
