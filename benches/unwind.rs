@@ -7,7 +7,7 @@ use std::hint::black_box;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, mpsc};
 use torchspy::arch::{Architecture, Machine};
-use torchspy::memory::SnapshotMemory;
+use torchspy::memory::{Memory, ReadError, SnapshotMemory};
 use torchspy::model::mapping::Mapping;
 use torchspy::model::registers::Registers;
 use torchspy::native::image::{ElfImage, ModuleBytes};
@@ -27,6 +27,16 @@ struct Files;
 impl ModuleOpener for Files {
     fn open(&self, mapping: &Mapping) -> Option<ModuleBytes> {
         Some(Arc::new(fs::read(&mapping.path).ok()?))
+    }
+}
+
+/// This process: headers of modules are held against their files.
+struct OwnMemory(fs::File);
+
+impl Memory for OwnMemory {
+    fn read_exact(&self, address: u64, buffer: &mut [u8]) -> Result<(), ReadError> {
+        let read = self.0.read_exact_at(buffer, address);
+        read.map_err(|_| ReadError::Unmapped(address))
     }
 }
 
@@ -76,7 +86,8 @@ fn unwind(criterion: &mut Criterion) {
     let (registers, memory) = capture(tid.recv().unwrap());
     let mut modules = LoadedModules::new(Arc::new(ModuleStore::default()));
     let mappings = parse_maps(&fs::read("/proc/self/maps").unwrap());
-    modules.refresh(&mappings, &Files, &memory);
+    let own = OwnMemory(fs::File::open("/proc/self/mem").unwrap());
+    modules.refresh(&mappings, &Files, &own);
     let mut frames = Vec::new();
     let mut unwinder = Unwinder::new();
     unwinder.unwind(&modules, &registers, &memory, &mut frames);

@@ -10,7 +10,7 @@ Unclassified is time whose activity is not known, and time in phase `user` that 
 frames are a framework's own. What the user's code accounts for is listed by its name. The phase `framework` is what the scripts have as
 `user`, for their clocks do not tell the two apart; its share is printed.
 
-Activities: tests/classes.rs classifies the labelled stacks of tests/fixtures/classes again and prints their matrix; it is run from here.
+Activities: tests/analysis/classes.rs classifies the labelled stacks of tests/fixtures/classes again and prints their matrix; it is run from here.
 """
 
 import bisect
@@ -222,9 +222,10 @@ def say(run, unclassified):
 
 
 def activities(table, quick):
-    """The matrix of tests/classes.rs."""
+    """The matrix of tests/analysis/classes.rs."""
     done = subprocess.run(
-        ["cargo", "test", "--quiet", "--locked", "--test", "classes", "--", "--nocapture"], cwd=ROOT, capture_output=True, text=True, timeout=1800
+        ["cargo", "test", "--quiet", "--locked", "--test", "analysis", "--", "classes::", "--nocapture"],
+        cwd=ROOT, capture_output=True, text=True, timeout=1800,
     )
     shown = [line for line in done.stdout.splitlines() if line.startswith("    ")]
     print("\n".join(shown), flush=True)
@@ -233,7 +234,7 @@ def activities(table, quick):
         kind = "phase of a labelled stack" if figure[1] in PHASES else "activity"
         table.at_least(f"{kind} {figure[1]}: the lesser of precision and recall", min(float(figure[2]), float(figure[3])), 95, "{:.1f} %")
     if done.returncode != 0 or not any(figures):
-        raise Failed(f"cargo test --test classes: exit status {done.returncode}\n{(done.stdout + done.stderr)[-3000:]}")
+        raise Failed(f"cargo test --test analysis classes: exit status {done.returncode}\n{(done.stdout + done.stderr)[-3000:]}")
 
 
 def measure(table, folder, quick):

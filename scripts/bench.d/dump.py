@@ -86,6 +86,6 @@ def measure(table, folder, quick):
     table.stated("    first to last thread: median", f"{median([each['skew_ms'] for _, each in found]):.1f} ms")
     table.stated("    threads without a stack", f"{unread} of {threads * looks}")
     if quick:
-        table.skip(f"dump --tree of {RANKS} ranks", "quick form; tests/dump_torch.rs has two ranks")
+        table.skip(f"dump --tree of {RANKS} ranks", "quick form; tests/torch/dump.rs has two ranks")
     else:
         ranks(table, python)

@@ -6,7 +6,7 @@ usage: scripts/test.d/binaries.py [--jobs N] [--limit SECONDS] [NAME ...]
 `cargo test` runs one binary after another, and waits for ever for one that hangs. Here a binary that hangs is ended, with
 what it had printed and the processes that it had, and the others go on. Each starts in a session of its own with default
 signals and no input, so that nothing of the caller's terminal or of a job scheduler reaches the programs that tests start.
-NAME picks binaries (`top`, `lib`). The last line counts what passed, failed and was ignored, and the skips that were printed.
+NAME picks binaries (`native`, `lib`). The last line counts what passed, failed and was ignored, and the skips that were printed.
 """
 
 import argparse
@@ -22,8 +22,9 @@ import threading
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-# These compare times, or fill the machine: another binary beside them would be measured, too, or they would starve it.
-ALONE = re.compile(r"_torch$|^(analysis_speed|diff_cli|dump_loaded|gpu_\w+|waits_live|stacks_places|record_roles)$")
+# These compare what torchspy read with clocks of the target, count what polls may miss, or fill the machine: another binary beside
+# them would be measured, too, or they would starve it.
+ALONE = re.compile(r"^(gpu|loaded|torch_polled|waits_live)$")
 RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored", re.MULTILINE)
 # Seconds of each binary in the last run: the longest begin first, so that none of them runs alone at the end.
 SECONDS = os.path.join(ROOT, "target", "test-seconds.json")

@@ -263,9 +263,10 @@ impl RecordPlan {
         drawing.python_only |=
             arguments.format == Some(FormatName::Raw) && !arguments.sampling.native;
         let format = arguments.format.map(Format::named).transpose()?;
+        let rules = Rules::read(arguments.attribution.rules.as_deref())?;
         Ok(Self {
             target: Target::new(("record", "record"), arguments.pid, arguments.command)?,
-            options: session_options(arguments.sampling)?,
+            options: session_options(arguments.sampling, &rules)?,
             duration: arguments
                 .duration
                 .as_deref()
@@ -280,20 +281,21 @@ impl RecordPlan {
             force: arguments.force,
             drawing,
             regions: regions::parse(&arguments.attribution.region)?,
-            rules: Rules::read(arguments.attribution.rules.as_deref())?,
+            rules,
         })
     }
 }
 
 impl TopPlan {
     fn new(arguments: TopArguments) -> Result<Self, Failure> {
-        let mut options = session_options(arguments.sampling)?;
+        let rules = Rules::read(arguments.attribution.rules.as_deref())?;
+        let mut options = session_options(arguments.sampling, &rules)?;
         options.segment = LIVE_SEGMENT;
         Ok(Self {
             target: Target::new(("top", "watch"), arguments.pid, arguments.command)?,
             options,
             regions: regions::parse(&arguments.attribution.region)?,
-            rules: Rules::read(arguments.attribution.rules.as_deref())?,
+            rules,
         })
     }
 }
@@ -336,7 +338,7 @@ pub(super) fn redaction(is_off: bool) -> Redaction {
     }
 }
 
-fn session_options(arguments: SamplingArguments) -> Result<SessionOptions, Failure> {
+fn session_options(arguments: SamplingArguments, rules: &Rules) -> Result<SessionOptions, Failure> {
     Ok(SessionOptions {
         rate_hz: parse_rate(arguments.rate)?,
         native: !arguments.no_native,
@@ -349,6 +351,7 @@ fn session_options(arguments: SamplingArguments) -> Result<SessionOptions, Failu
         once: false,
         leave_out: Vec::new(),
         redaction: redaction(arguments.no_redact),
+        rules: rules.set,
         gpu: parse_gpu(arguments.gpu.as_deref(), arguments.nvml_lib)?,
         segment: SEGMENT,
     })

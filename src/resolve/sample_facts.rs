@@ -25,6 +25,7 @@ pub(super) fn find(profile: &mut Profile, rules: &RuleSet) {
         .map(|thread| rules.thread_backend(&thread.name))
         .collect();
     let mut states = States {
+        rules,
         architecture: &profile.run.architecture,
         functions: &profile.functions,
         stacks: &profile.stacks,
@@ -40,6 +41,7 @@ pub(super) fn find(profile: &mut Profile, rules: &RuleSet) {
 }
 
 struct States<'a> {
+    rules: &'a RuleSet,
     architecture: &'a str,
     functions: &'a [Function],
     stacks: &'a StackTable<ProfileFrame>,
@@ -98,7 +100,7 @@ impl States<'_> {
                     .get(self.stacks.frame(frame).function.index())
             })
             .collect();
-        let found = waits::wait(&functions, moment).map(|(kind, what)| {
+        let found = waits::wait(&functions, moment, self.rules).map(|(kind, what)| {
             let collective = self.finder.facts.collective(sample.collective);
             let what = match (kind, collective) {
                 (WaitKind::Collective, Some(collective)) => collective.label(),

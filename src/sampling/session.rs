@@ -18,6 +18,7 @@ use crate::os::priority::run_behind;
 use crate::os::process_info::read_stat;
 use crate::os::redaction::Redaction;
 use crate::os::stop::block_child_signals;
+use crate::torch::rules::RuleSet;
 use crossbeam_channel::{Receiver, bounded, unbounded};
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -58,6 +59,8 @@ pub struct SessionOptions {
     pub leave_out: Vec<i32>,
     /// Whether secrets are taken out of command lines.
     pub redaction: Redaction,
+    /// What functions are: which threads train, where modules, counters and compilations are looked for.
+    pub rules: &'static RuleSet,
     /// GPUs.
     pub gpu: GpuOptions,
     /// How much time a segment holds. The first of shorter ones than [`SEGMENT`] comes sooner: somebody waits for it.
@@ -192,7 +195,7 @@ impl Session {
             segment_sender,
             link,
             lanes,
-            options.once,
+            &options,
         );
         let (writer_control, writer_error) = (control.clone(), error.clone());
         let tracer_control = control.clone();

@@ -1,5 +1,6 @@
 //! From copies of memory to recorded samples: unwinding, code objects, merging, interning; and a segment every second.
 
+mod code_rules;
 mod compilation;
 mod lanes;
 mod nn_modules;
@@ -13,6 +14,7 @@ use super::fallback::{FallbackLink, Order};
 use super::image::ProcessImage;
 use super::keeper::KeeperEvent;
 use super::raw::{Message, RawSample};
+use super::session::SessionOptions;
 use super::symbol_loader::SymbolLoader;
 use crate::gpu::feed::LaneFeed;
 use crate::model::frame::Frame;
@@ -24,7 +26,7 @@ use crate::native::modules::ModuleStore;
 use crate::native::unwind::NativeFrame;
 use crate::os::clock::monotonic_ns;
 use crate::os::host::CpuGroups;
-use compilation::Compilers;
+use code_rules::CodeRules;
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
 use nn_modules::NnModuleCalls;
 use progress::Progress;
@@ -71,9 +73,9 @@ pub(super) struct Worker {
     images: FxHashMap<ProcessId, ProcessImage>,
     store: Arc<ModuleStore>,
     module_ids: FxHashMap<u32, ModuleId>,
+    code_rules: CodeRules,
     calls: NnModuleCalls,
     progress: Progress,
-    compilers: Compilers,
     symbols: SymbolLoader,
     last_stacks: FxHashMap<ThreadId, Option<StackId>>,
     samples: Vec<Sample>,
@@ -110,7 +112,7 @@ impl Worker {
         segments: Sender<Segment>,
         fallback: FallbackLink,
         lanes: LaneFeed,
-        in_a_hurry: bool,
+        options: &SessionOptions,
     ) -> Self {
         Self {
             inbox,
@@ -124,10 +126,10 @@ impl Worker {
             images: FxHashMap::default(),
             store: Arc::default(),
             module_ids: FxHashMap::default(),
+            code_rules: CodeRules::new(options.rules),
             calls: NnModuleCalls::default(),
             progress: Progress::default(),
-            compilers: Compilers::default(),
-            symbols: SymbolLoader::start(!in_a_hurry),
+            symbols: SymbolLoader::start(!options.once),
             last_stacks: FxHashMap::default(),
             samples: Vec::new(),
             gone_threads: Vec::new(),

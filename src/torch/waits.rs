@@ -43,13 +43,13 @@ pub struct Moment {
 
 /// What a moment waits for, and in which words; `None` where it does not wait. `frames` are leaf first. Which collective it is
 /// and who holds the lock of the interpreter are told elsewhere.
-pub fn wait(frames: &[&Function], moment: Moment) -> Option<(WaitKind, String)> {
+pub fn wait(frames: &[&Function], moment: Moment, rules: &RuleSet) -> Option<(WaitKind, String)> {
     match moment.activity {
-        Activity::GpuSync | Activity::GpuCopy => Some(gpu(frames, moment.activity)),
+        Activity::GpuSync | Activity::GpuCopy => Some(gpu(frames, moment.activity, rules)),
         Activity::CollectiveWait => Some((WaitKind::Collective, String::new())),
         Activity::GilWait => Some((WaitKind::Gil, "GIL".to_owned())),
         Activity::OmpIdle => Some((WaitKind::Barrier, barrier(frames))),
-        Activity::LockWait | Activity::Sleep | Activity::Io => Some(blocked(frames, moment)),
+        Activity::LockWait | Activity::Sleep | Activity::Io => Some(blocked(frames, moment, rules)),
         _ => None,
     }
 }
@@ -85,7 +85,7 @@ struct GpuCall {
     direction: Option<&'static str>,
 }
 
-fn gpu(frames: &[&Function], activity: Activity) -> (WaitKind, String) {
+fn gpu(frames: &[&Function], activity: Activity, rules: &RuleSet) -> (WaitKind, String) {
     let mut found = GpuCall::default();
     for frame in frames {
         let function = frame;
@@ -123,7 +123,7 @@ fn gpu(frames: &[&Function], activity: Activity) -> (WaitKind, String) {
             found
                 .operator
                 .as_deref()
-                .map(|name| RuleSet::built_in().operator_call(name).to_owned())
+                .map(|name| rules.operator_call(name).to_owned())
         })
         .or_else(|| found.runtime.clone())
         .unwrap_or_else(|| "GPU".to_owned());
@@ -163,7 +163,7 @@ fn copy_blocks_because(runtime: &str) -> Option<&'static str> {
     }
 }
 
-fn blocked(frames: &[&Function], moment: Moment) -> (WaitKind, String) {
+fn blocked(frames: &[&Function], moment: Moment, rules: &RuleSet) -> (WaitKind, String) {
     if frames.iter().any(|frame| frame.wait == WaitPart::Loader) {
         return (WaitKind::Input, "DataLoader queue".to_owned());
     }
@@ -191,10 +191,16 @@ fn blocked(frames: &[&Function], moment: Moment) -> (WaitKind, String) {
         (_, Some(CallWait::Events | CallWait::Descriptor)) => WaitKind::Events,
         (_, None) => WaitKind::Sleep,
     };
-    (kind, words(below, kind, call, moment.state))
+    (kind, words(below, kind, call, moment.state, rules))
 }
 
-fn words(below: &[&Function], kind: WaitKind, call: Option<&str>, state: ThreadState) -> String {
+fn words(
+    below: &[&Function],
+    kind: WaitKind,
+    call: Option<&str>,
+    state: ThreadState,
+    rules: &RuleSet,
+) -> String {
     let api = library_call(below);
     match kind {
         WaitKind::Stopped => "stopped by a signal or a debugger".to_owned(),
@@ -203,7 +209,7 @@ fn words(below: &[&Function], kind: WaitKind, call: Option<&str>, state: ThreadS
             "time.sleep()".to_owned()
         }
         WaitKind::Lock => api
-            .or_else(|| native_caller(below).map(|name| format!("lock in {name}")))
+            .or_else(|| native_caller(below, rules).map(|name| format!("lock in {name}")))
             .unwrap_or_else(|| "a lock".to_owned()),
         _ => {
             let call = call
@@ -261,9 +267,8 @@ fn file_function<'p>(below: &[&'p Function]) -> Option<&'p str> {
 }
 
 /// The nearest native function, below any Python frame, that is neither the interpreter's nor the C library's.
-fn native_caller<'p>(below: &[&'p Function]) -> Option<&'p str> {
+fn native_caller<'p>(below: &[&'p Function], rules: &RuleSet) -> Option<&'p str> {
     use crate::model::module::ModuleKind;
-    let rules = RuleSet::built_in();
     below
         .iter()
         .take_while(|function| !function.is_python)

@@ -391,6 +391,22 @@ pub fn seconds_with(dump: &str, part: &str) -> f64 {
         .sum()
 }
 
+/// The number before `what` in a line of `inspect`: `12 running/stopped`.
+pub fn counted(line: &str, what: &str) -> Option<u64> {
+    let words: Vec<&str> = line.split(' ').collect();
+    let at = words.iter().position(|word| *word == what)?;
+    words[at - 1].parse().ok()
+}
+
+/// Samples of this state and way of capture, of all stacks in a dump that hold `part`.
+pub fn samples_with(dump: &str, part: &str, what: &str) -> u64 {
+    let stacks = dump.split("\n  S").skip(1);
+    stacks
+        .filter(|stack| stack.contains(part))
+        .filter_map(|stack| counted(stack.lines().next()?, what))
+        .sum()
+}
+
 /// Names of the Python functions of the training thread in a report.
 pub fn functions(report: &serde_json::Value) -> BTreeMap<String, f64> {
     let rows = report["functions"].as_array().unwrap();

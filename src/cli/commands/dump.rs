@@ -323,6 +323,7 @@ fn options(plan: &DumpPlan, leave_out: Vec<i32>) -> SessionOptions {
         },
         once: true,
         leave_out,
+        rules: RuleSet::built_in(),
         redaction: plan.redaction,
         segment: SEGMENT,
     }

@@ -2,29 +2,13 @@
 
 use super::{Scratch, Worker};
 use crate::memory::Memory;
-use crate::model::code::CodeInfo;
 use crate::model::frame::Frame;
 use crate::model::ids::CodeId;
 use crate::python::layout::objects::CELL_CONTENTS;
 use crate::sampling::raw::RawSample;
-use crate::torch::rules::RuleSet;
 
 /// Compilations within one another that are followed. Torch itself never nests them.
 const MAX_NESTED: usize = 8;
-
-/// Which code objects are functions of a compiler that are given the code to compile, by [`CodeId`].
-#[derive(Default)]
-pub(super) struct Compilers(Vec<bool>);
-
-impl Compilers {
-    fn takes_code(&mut self, id: CodeId, codes: &[CodeInfo]) -> bool {
-        for code in codes.get(self.0.len()..).unwrap_or(&[]) {
-            let rules = RuleSet::built_in().python(&code.file, &code.name);
-            self.0.push(rules.takes_code);
-        }
-        self.0.get(id.index()).copied().unwrap_or_default()
-    }
-}
 
 impl Worker {
     /// Puts into `scratch.compiled` which of the frames in `scratch.python` were given code to compile, and which code.
@@ -34,7 +18,7 @@ impl Worker {
             let Frame::Python { code, .. } = *named else {
                 continue;
             };
-            if !self.compilers.takes_code(code, &self.tables.codes) {
+            if !self.code_rules.of(code, &self.tables.codes).takes_code {
                 continue;
             }
             let subject = raw.python.frames.get(index).map(|frame| frame.first_local);

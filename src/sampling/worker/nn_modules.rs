@@ -1,12 +1,11 @@
 //! Which modules' calls the Python frames of a sample are.
 
 use super::{Scratch, Worker};
-use crate::model::code::CodeInfo;
 use crate::model::frame::Frame;
-use crate::model::ids::{CodeId, NnModuleId};
+use crate::model::ids::NnModuleId;
 use crate::sampling::raw::RawSample;
 use crate::torch::probe::ProbeFrame;
-use crate::torch::rules::{ModuleCall, RuleSet};
+use crate::torch::rules::ModuleCall;
 
 /// Modules of a session past which no new one is told apart.
 const MAX_MODULES: usize = 1 << 18;
@@ -14,21 +13,8 @@ const MAX_MODULES: usize = 1 << 18;
 /// What the worker knows of modules over all processes.
 #[derive(Default)]
 pub(super) struct NnModuleCalls {
-    /// By [`CodeId`].
-    calls: Vec<ModuleCall>,
     frames: Vec<ProbeFrame>,
     found: Vec<(usize, NnModuleId)>,
-}
-
-impl NnModuleCalls {
-    /// How the code object takes part in calling a module.
-    fn call(&mut self, id: CodeId, codes: &[CodeInfo]) -> ModuleCall {
-        for code in codes.get(self.calls.len()..).unwrap_or(&[]) {
-            let rules = RuleSet::built_in().python(&code.file, &code.name);
-            self.calls.push(rules.module_call);
-        }
-        self.calls.get(id.index()).copied().unwrap_or_default()
-    }
 }
 
 impl Worker {
@@ -46,7 +32,9 @@ impl Worker {
         let mut has_calls = false;
         for (frame, named) in raw.python.frames.iter().zip(&scratch.python) {
             let call = match *named {
-                Frame::Python { code, .. } => calls.call(code, &self.tables.codes),
+                Frame::Python { code, .. } => {
+                    self.code_rules.of(code, &self.tables.codes).module_call
+                }
                 _ => ModuleCall::No,
             };
             has_calls |= call != ModuleCall::No;

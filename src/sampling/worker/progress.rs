@@ -1,7 +1,7 @@
 //! Counters of progress: looked for on the frames of threads that train, and read with their samples.
 
+use super::code_rules::CodeFacts;
 use super::{Scratch, Worker};
-use crate::model::code::CodeInfo;
 use crate::model::frame::Frame;
 use crate::model::ids::{CodeId, CounterId, ProcessId, ThreadId};
 use crate::model::progress::{Condition, CounterInfo, ProgressPoint, facts};
@@ -11,8 +11,7 @@ use crate::python::frames::{PythonStack, read_stack};
 use crate::sampling::image::Python;
 use crate::sampling::raw::RawSample;
 use crate::torch::probe::progress::{FoundCounter, ScanFrame};
-use crate::torch::rules::progress::is_library;
-use crate::torch::rules::{RuleSet, Trains};
+use crate::torch::rules::Trains;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Counters of a session past which no new one is read.
@@ -22,19 +21,9 @@ const MAX_CONDITIONS: usize = 1 << 16;
 /// Readings of a second that are kept.
 const MAX_POINTS: usize = 1 << 17;
 
-/// What a code object tells.
-#[derive(Clone, Copy, Debug, Default)]
-struct CodeFacts {
-    trains: Trains,
-    is_library: bool,
-    is_module: bool,
-}
-
 /// What the worker knows of progress over all processes.
 #[derive(Default)]
 pub(super) struct Progress {
-    /// By [`CodeId`].
-    codes: Vec<CodeFacts>,
     threads: FxHashMap<ThreadId, Trains>,
     counters_of: FxHashMap<ProcessId, u32>,
     conditions: FxHashSet<Condition>,
@@ -46,17 +35,6 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    fn code(&mut self, id: CodeId, codes: &[CodeInfo]) -> CodeFacts {
-        for code in codes.get(self.codes.len()..).unwrap_or(&[]) {
-            self.codes.push(CodeFacts {
-                trains: RuleSet::built_in().python(&code.file, &code.name).trains,
-                is_library: is_library(&code.file),
-                is_module: code.name == "<module>",
-            });
-        }
-        self.codes.get(id.index()).copied().unwrap_or_default()
-    }
-
     /// A condition, if it is a new one.
     pub(super) fn condition(&mut self, process: ProcessId, name: &str, value: String) {
         let condition = Condition {
@@ -101,7 +79,9 @@ impl Worker {
         }
         let thread = raw.recorded.thread;
         let mut progress = std::mem::take(&mut self.progress);
-        let part = progress.part_of(thread, &scratch.python, &self.tables.codes);
+        let part = progress.part_of(thread, &scratch.python, |code| {
+            self.code_rules.of(code, &self.tables.codes).trains
+        });
         if part == Trains::Yes
             && let Some(image) = self.images.get_mut(&raw.process)
             && let Some(probe) = image.progress.as_mut()
@@ -132,13 +112,13 @@ impl Worker {
                 progress.frames.clear();
                 // Outermost first.
                 for (frame, code) in stack.frames.iter().zip(&named).rev() {
-                    let facts = code.map(|code| progress.code(code, &self.tables.codes));
+                    let facts = code.map(|code| self.code_rules.of(code, &self.tables.codes));
                     progress.frames.push(ScanFrame {
                         address: frame.frame_address,
                         is_module: facts.is_some_and(|code| code.is_module && !code.is_library),
                     });
                 }
-                let (codes, counters_of) = (&progress.codes, &mut progress.counters_of);
+                let (codes, counters_of) = (self.code_rules.known(), &mut progress.counters_of);
                 let tables = &mut self.tables;
                 let searched =
                     probe.search(thread, now_ns, &progress.frames, live, live, |found| {
@@ -160,7 +140,12 @@ impl Worker {
 
 impl Progress {
     /// What the thread was seen to do so far, this sample's frames included.
-    fn part_of(&mut self, thread: ThreadId, frames: &[Frame], codes: &[CodeInfo]) -> Trains {
+    fn part_of(
+        &mut self,
+        thread: ThreadId,
+        frames: &[Frame],
+        mut trains: impl FnMut(CodeId) -> Trains,
+    ) -> Trains {
         let known = self.threads.get(&thread).copied().unwrap_or_default();
         if known == Trains::Feeds {
             return known;
@@ -168,7 +153,7 @@ impl Progress {
         let mut part = known;
         for frame in frames {
             if let Frame::Python { code, .. } = *frame {
-                match self.code(code, codes).trains {
+                match trains(code) {
                     Trains::No => {}
                     Trains::Yes => part = Trains::Yes,
                     Trains::Feeds => {

@@ -103,12 +103,20 @@ impl RuleSet {
         for text in texts {
             let file: RulesFile = toml::from_str(text)
                 .map_err(|error| RulesError::at(text, error.span(), error.message()))?;
-            for (name, row) in &file.class {
-                let class = class_of(row.get_ref())
-                    .map_err(|message| RulesError::at(text, Some(row.span()), message))?;
-                classes.insert(name.clone(), class);
-            }
             files.push((text, file));
+        }
+        // Those that are compiled in come first: what a file may not do is give one of their names another meaning.
+        for (text, file) in files.iter().rev() {
+            for (name, row) in &file.class {
+                let error = |message: &str| RulesError::at(text, Some(row.span()), message);
+                let class = class_of(row.get_ref()).map_err(error)?;
+                let known = classes.insert(name.clone(), class);
+                if known.is_some_and(|known| known != class) {
+                    return Err(error(&format!(
+                        "class `{name}` is torchspy's own, with another meaning: give yours a name that is not taken"
+                    )));
+                }
+            }
         }
         for (text, file) in files {
             set.take(file, &classes)

@@ -12,7 +12,11 @@ use InputPart::{Own, Task};
 use InputTask::{Collate, Decode, Read, Transform};
 use Issuer::{DdpBucket, FsdpReduce, FsdpReshard, FsdpUnshard};
 use WaitPart::{Gpu, Method, Runtime, Socket};
+use std::collections::{BTreeMap, BTreeSet};
+use words::Word;
 
+/// What inductor calls a file that it writes.
+const INDUCTOR: &str = "ccp22flhfst5j7iuivqotdljcdcp6fcjsqrzkllybncud725urjp";
 const SITE: &str = "/env/lib/python3.11/site-packages/";
 
 fn python(file: &str, function: &str) -> FunctionRules {
@@ -298,7 +302,7 @@ fn calls_are_told_by_file_and_name() {
 
 #[test]
 fn code_of_inductor_is_known_wherever_its_cache_is() {
-    let name = "ccp22flhfst5j7iuivqotdljcdcp6fcjsqrzkllybncud725urjp";
+    let name = INDUCTOR;
     let of = |path: String| python(&path, "call").class.kind;
     assert_eq!(of(format!("/data/k/cp/{name}.py")), FrameKind::PythonTorch);
     assert_eq!(of(format!("/data/k/xx/{name}.py")), FrameKind::PythonUser);
@@ -321,6 +325,9 @@ fn examples(row: &Listed) -> Vec<(String, String)> {
         add("file", "/home/u/");
         add("package", SITE);
         add("library", "/usr/lib/python3.11/");
+        if of("form").iter().any(|form| form == "inductor") {
+            places.push(format!("/data/k/cp/{INDUCTOR}.py"));
+        }
         names.extend(of("function").iter().map(plain));
         if names.is_empty() {
             names.push("anything".to_owned());
@@ -348,14 +355,17 @@ fn examples(row: &Listed) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Each pattern of a row is the first to say something of some function, of each thing that the row says.
+/// Each pattern of a row is the first to say something of some function; and each thing that the row says is what is said of
+/// some function that it is for: no earlier row, more general or not, takes it.
 #[test]
 fn no_row_is_shadowed() {
     let rules = RuleSet::built_in();
     let rows = listed(None);
+    let mut shadowed = Vec::new();
     for subject in ["python", "native"] {
         let own: Vec<&Listed> = rows.iter().filter(|row| row.subject == subject).collect();
         for (index, row) in own.iter().enumerate() {
+            let mut answered = BTreeSet::new();
             for (place, name) in examples(row) {
                 let matching = match subject {
                     "python" => rules.python_matches(&place, &name),
@@ -367,11 +377,142 @@ fn no_row_is_shadowed() {
                     let has = |row: &Listed| row.meanings.iter().any(|(key, _)| key == meaning);
                     !earlier.any(|&at| own.get(at).is_some_and(|row| has(row)))
                 };
-                let first = row.meanings.iter().any(|(key, _)| is_first(key));
-                assert!(first, "{place} {name} is shadowed: {row:?}");
+                let keys = row.meanings.iter().map(|(key, _)| key.as_str());
+                let first: Vec<&str> = keys.filter(|key| is_first(key)).collect();
+                if first.is_empty() {
+                    shadowed.push(format!("{place} {name}: {row:?}"));
+                }
+                answered.extend(first);
+            }
+            for (key, _) in &row.meanings {
+                if !answered.contains(key.as_str()) {
+                    shadowed.push(format!("{key} of {row:?}"));
+                }
             }
         }
     }
+    assert!(shadowed.is_empty(), "{}", shadowed.join("\n"));
+}
+
+/// The same of all other rows: each is the answer for each name that it lists.
+#[test]
+fn every_name_of_a_row_is_its_own() {
+    let rules = RuleSet::built_in();
+    let rows = listed(None);
+    let mut asked = BTreeMap::new();
+    for row in &rows {
+        let of = |key: &str| {
+            let found = row.patterns.iter().find(|(name, _)| name == key);
+            found.map_or(&[][..], |(_, values)| values.as_slice())
+        };
+        let said = |key: &str| {
+            let found = row.meanings.iter().find(|(name, _)| name == key);
+            found.map(|(_, value)| value.as_str())
+        };
+        let name = || of("name").first().map(String::as_str);
+        let mut answers = 0;
+        let mut is = |found: Option<String>, wanted: Option<&str>, example: &str| {
+            assert_eq!(found.as_deref(), wanted, "{example}: {row:?}");
+            answers += 1;
+        };
+        match row.subject {
+            "family" => {
+                let mut paths: Vec<(ModuleKind, String)> = Vec::new();
+                let file = |path: String| (ModuleKind::File, path);
+                let of_files = of("files").iter().map(|start| format!("/x/{start}1.so"));
+                paths.extend(of_files.map(file));
+                let of_folders = of("folder").iter().map(|folder| format!("/x/{folder}x.so"));
+                paths.extend(of_folders.map(file));
+                // These have no names of files.
+                paths.extend(match name() {
+                    Some("inductor") => Some(file(format!("/tmp/k/cp/{INDUCTOR}.so"))),
+                    Some("anonymous") => Some((ModuleKind::Anonymous, String::new())),
+                    Some("other") => Some(file("/x/acme.so".to_owned())),
+                    _ => None,
+                });
+                let class = |row: &&Listed| {
+                    let is_name = |(key, values): &(String, Vec<String>)| {
+                        key == "name" && values.iter().map(String::as_str).eq(said("class"))
+                    };
+                    row.subject == "class" && row.patterns.iter().any(is_name)
+                };
+                let class = rows.iter().find(class).expect("its class");
+                let kind = class.meanings.iter().find(|(key, _)| key == "kind");
+                for (module, path) in paths {
+                    let family = format!("{:?}", rules.family(module, &path)).to_lowercase();
+                    is(Some(family), name(), &path);
+                    let found = rules.native(module, &path, None).class.kind.name();
+                    let wanted = kind.map(|(_, value)| value.as_str());
+                    is(Some(found.to_owned()), wanted, &path);
+                }
+            }
+            "own" => {
+                for word in of("word") {
+                    let found = python("/home/u/data.py", word).input;
+                    let Task(task) = found else {
+                        panic!("{word}: {found:?}")
+                    };
+                    is(Some(task.name().to_owned()), said("input"), word);
+                }
+                for each in of("name") {
+                    let mark = python("/home/u/data.py", each).class.mark;
+                    let mark = mark.map(|mark| format!("{mark:?}"));
+                    let wanted = said("phase").and_then(PhaseMark::parse);
+                    is(
+                        mark,
+                        wanted.map(|mark| format!("{mark:?}")).as_deref(),
+                        each,
+                    );
+                }
+            }
+            "thread" => {
+                for start in of("start") {
+                    let thread = format!("{start}0");
+                    let phase = rules
+                        .thread_phase(&thread)
+                        .map(|phase| phase.name().to_owned());
+                    is(phase, said("phase"), start);
+                    let backend = rules.thread_backend(&thread);
+                    is(
+                        backend.map(|each| each.name().to_owned()),
+                        said("backend"),
+                        start,
+                    );
+                }
+            }
+            "collective" => {
+                for start in of("start") {
+                    let found = rules.collective_name(start).map(str::to_owned);
+                    is(found, said("name"), start);
+                }
+            }
+            "call" => {
+                for operator in of("operator") {
+                    is(
+                        Some(rules.operator_call(operator).to_owned()),
+                        said("call"),
+                        operator,
+                    );
+                }
+            }
+            "class" => {
+                let users = rows.iter().filter(|user| {
+                    user.meanings
+                        .iter()
+                        .any(|(key, value)| key == "class" && Some(value.as_str()) == name())
+                });
+                answers = users.count();
+            }
+            _ => continue,
+        }
+        assert!(answers > 0, "no name has it: {row:?}");
+        *asked.entry(row.subject).or_insert(0) += 1;
+    }
+    let all: Vec<&str> = asked.keys().copied().collect();
+    assert_eq!(
+        all,
+        ["call", "class", "collective", "family", "own", "thread"]
+    );
 }
 
 #[test]
@@ -439,6 +580,11 @@ fn errors_say_where_and_what() {
         ("[[native]]\nclass = \"aten\"", 1, "needs `start`"),
         ("[[native]\n", 1, ""),
         ("[class.mine]\nkind = \"aten\"", 1, "`running` or `part`"),
+        (
+            "\n[class.aten]\nkind = \"python (torch)\"\npart = \"loading\"",
+            2,
+            "class `aten` is torchspy's own",
+        ),
         (
             "[[thread]]\nstart = \"x\"\nphase = \"run\"",
             3,

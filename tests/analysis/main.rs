@@ -1,0 +1,34 @@
+//! What analyses say of profiles that are made here: no process, no clock.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "tests"
+)]
+
+mod attribution;
+mod backward;
+mod classes;
+mod compile;
+mod diff;
+mod frameworks;
+mod gpu_energy;
+mod gpu_overlay;
+mod modules;
+mod operators;
+mod progress;
+mod regions;
+mod report;
+mod speed;
+mod top_view;
+mod verdict;
+mod verdict_corpus;
+mod verdict_words;
+mod waits;
+
+#[path = "../analysis_builder/mod.rs"]
+mod analysis_builder;
+#[path = "../lane_builder/mod.rs"]
+mod lane_builder;
+#[path = "../verdict_scenarios/mod.rs"]
+mod verdict_scenarios;

@@ -1,0 +1,611 @@
+//! Steps, epochs and their times from readings of counters; and what is said of a recording without them.
+
+use crate::analysis_builder::*;
+use serde_json::Value;
+use torchspy::analysis::analyze;
+use torchspy::analysis::progress::window::{StepRange, WindowError, restrict};
+use torchspy::analysis::progress::{Progress, StepUnit, steps};
+use torchspy::model::category::Phase;
+use torchspy::model::ids::{CounterId, ProcessId, ThreadId};
+use torchspy::model::profile::Profile;
+use torchspy::model::progress::{Condition, CounterInfo, CounterKind, ProgressPoint, facts};
+use torchspy::model::sample::Capture;
+use torchspy::report::json::render_json;
+use torchspy::report::text::{TextOptions, render_summary};
+
+/// A training run whose counters are read in the middle of every tick.
+struct Run {
+    builder: Builder,
+    now_ns: u64,
+    /// Value, and when and with which value it was last read.
+    counters: Vec<(u64, Option<(u64, u64)>)>,
+}
+
+impl Run {
+    fn new() -> Self {
+        Self {
+            builder: Builder::trainer(),
+            now_ns: 0,
+            counters: Vec::new(),
+        }
+    }
+
+    fn counter(&mut self, kind: CounterKind, class: &str, said: &[(&str, &str)]) -> usize {
+        let said = said.iter();
+        self.builder.counters.push(CounterInfo {
+            process: ProcessId(0),
+            number: self.counters.len() as u32,
+            kind,
+            class: class.to_owned(),
+            file: "/home/u/train.py".to_owned(),
+            line: 40,
+            facts: said
+                .map(|&(name, value)| (name.to_owned(), value.to_owned()))
+                .collect(),
+        });
+        self.counters.push((0, None));
+        self.counters.len() - 1
+    }
+
+    fn loader(&mut self, dataset: &str) -> usize {
+        let said = [
+            (facts::BATCH_SIZE, "8"),
+            (facts::WORKERS, "2"),
+            (facts::DATASET, dataset),
+        ];
+        self.counter(
+            CounterKind::Batches,
+            "_MultiProcessingDataLoaderIter",
+            &said,
+        )
+    }
+
+    fn optimizer(&mut self) -> usize {
+        let said = [(facts::PARAMETER_DTYPE, "float32")];
+        self.counter(CounterKind::ParameterVersion, "AdamW", &said)
+    }
+
+    /// Ticks of the training thread, each with a reading of the counters in `read`.
+    fn ticks(&mut self, ticks: u64, frames: &[F], read: &[usize]) {
+        for _ in 0..ticks {
+            self.builder.ticks(0, 1, S::Running, frames);
+            let time_ns = self.now_ns + TICK_NS / 2;
+            self.now_ns += TICK_NS;
+            for &counter in read {
+                let (value, last) = &mut self.counters[counter];
+                if last.is_none_or(|(known, _)| known != *value) {
+                    self.builder.points.push(ProgressPoint {
+                        counter: CounterId::from_index(counter),
+                        thread: ThreadId(0),
+                        before_ns: last.map_or(time_ns, |(_, read_ns)| read_ns),
+                        time_ns,
+                        value: *value,
+                    });
+                }
+                *last = Some((*value, time_ns));
+            }
+        }
+    }
+
+    fn add(&mut self, counter: usize, count: u64) {
+        self.counters[counter].0 += count;
+    }
+
+    /// A batch, and a step of `changes` to the parameter if `steps`.
+    fn batch(&mut self, loader: usize, optimizer: usize, steps: bool, changes: u64) {
+        let read = [loader, optimizer];
+        self.ticks(2, &input(), &read);
+        self.add(loader, 1);
+        self.ticks(6, &forward(), &read);
+        self.ticks(8, &backward(), &read);
+        if steps {
+            // The first of two changes is seen on its own.
+            self.add(optimizer, changes / 2);
+            self.ticks(1, &update(), &read);
+            self.add(optimizer, changes - changes / 2);
+            self.ticks(1, &update(), &read);
+        }
+    }
+
+    fn profile(self) -> Profile {
+        self.builder.profile()
+    }
+}
+
+fn script(more: &[F]) -> Vec<F> {
+    let mut frames = vec![user("<module>", 90), user("train", 41)];
+    frames.extend_from_slice(more);
+    frames
+}
+
+fn input() -> Vec<F> {
+    script(&[lib(
+        "torch/utils/data/dataloader.py",
+        "_BaseDataLoaderIter.__next__",
+    )])
+}
+
+fn forward() -> Vec<F> {
+    script(&[lib("torch/nn/modules/module.py", "Module._call_impl")])
+}
+
+fn backward() -> Vec<F> {
+    script(&[lib("torch/_tensor.py", "Tensor.backward")])
+}
+
+fn update() -> Vec<F> {
+    script(&[lib(
+        "torch/optim/optimizer.py",
+        "Optimizer.profile_hook_step.<locals>.wrapper",
+    )])
+}
+
+/// Two epochs of 12 steps, and an evaluation of 5 batches after each. The counters are found in the third batch.
+fn two_epochs() -> Run {
+    let mut run = Run::new();
+    let optimizer = run.optimizer();
+    for epoch in 0..2 {
+        let train = run.loader("Photos");
+        if epoch == 0 {
+            run.add(train, 2);
+            run.add(optimizer, 7 + 2 * 2);
+        }
+        for _ in 0..if epoch == 0 { 10 } else { 12 } {
+            run.batch(train, optimizer, true, 2);
+        }
+        let test = run.loader("Tests");
+        for _ in 0..5 {
+            run.ticks(2, &input(), &[test, optimizer]);
+            run.add(test, 1);
+            run.ticks(3, &forward(), &[test, optimizer]);
+        }
+    }
+    run
+}
+
+fn progress(profile: &Profile) -> Progress {
+    analyze(profile)
+        .primary()
+        .unwrap()
+        .progress
+        .clone()
+        .unwrap()
+}
+
+fn json(profile: &Profile) -> Value {
+    serde_json::from_str(&render_json(profile, &analyze(profile)).unwrap()).unwrap()
+}
+
+#[test]
+fn steps_epochs_and_evaluation_are_told_apart() {
+    let profile = two_epochs().profile();
+    let progress = progress(&profile);
+    assert_eq!(progress.unit, StepUnit::Optimizer);
+    assert_eq!(progress.source, Some(CounterKind::ParameterVersion));
+    // Two of them before the counters were found.
+    assert_eq!(progress.steps, 24, "{progress:?}");
+    assert_eq!(progress.epochs, Some(2));
+    assert_eq!(progress.batches, 24);
+    assert_eq!(progress.batches_per_step, Some(1));
+    assert_eq!(progress.evaluation.passes, 2);
+    assert_eq!(progress.evaluation.batches, 10);
+    let times = progress.times.as_ref().unwrap();
+    let spread = times.spread.unwrap();
+    assert_eq!(spread.p50_ns, 18 * TICK_NS);
+    assert_eq!(spread.max_ns, 18 * TICK_NS, "evaluation is no step");
+    assert!(spread.sd_ns < 1.0, "{spread:?}");
+    // 8 samples in a step of 180 ms.
+    assert!((progress.samples_per_s().unwrap() - 8.0 / 0.18).abs() < 0.1);
+    let backward = progress.phases.first().unwrap();
+    assert_eq!(backward.phase, Phase::Backward);
+    assert!((backward.per_step_ns - 80e6).abs() < 1e6, "{backward:?}");
+    assert_eq!(progress.epoch_ns.len(), 2);
+    // From a step's end to the next step's, the evaluation in one of them.
+    let listed = steps(&profile, ProcessId(0));
+    assert_eq!(listed.len(), 21);
+    assert_eq!((listed[0].number, listed[20].number), (4, 24));
+    assert!(
+        listed
+            .windows(2)
+            .all(|pair| pair[0].end_ns == pair[1].start_ns)
+    );
+}
+
+/// A thread that is not stopped runs on between the reading of a counter and that of its frames: the first of a step's two changes is then
+/// seen beside frames of what comes after the step.
+#[test]
+fn readings_of_a_thread_that_ran_on_do_not_double_the_steps() {
+    let mut run = Run::new();
+    let optimizer = run.optimizer();
+    let train = run.loader("Photos");
+    let read = [train, optimizer];
+    for number in 0..24 {
+        run.ticks(2, &input(), &read);
+        run.add(train, 1);
+        run.ticks(14, &backward(), &read);
+        run.add(optimizer, 1);
+        if number % 3 == 0 {
+            run.ticks(1, &input(), &read);
+            run.builder.samples.last_mut().unwrap().capture = Capture::Unstopped;
+        }
+        run.add(optimizer, 1);
+        run.ticks(1, &update(), &read);
+    }
+    let progress = progress(&run.profile());
+    assert_eq!(progress.source, Some(CounterKind::ParameterVersion));
+    assert_eq!((progress.steps, progress.batches), (24, 24), "{progress:?}");
+}
+
+/// An evaluation whose first batch is seen in the same reading as the last step before it does not train.
+#[test]
+fn the_last_step_of_an_epoch_is_not_that_of_the_evaluation_behind_it() {
+    let mut run = Run::new();
+    let optimizer = run.optimizer();
+    for _ in 0..3 {
+        let train = run.loader("Photos");
+        for number in 1..=12 {
+            run.ticks(2, &input(), &[train, optimizer]);
+            run.add(train, 1);
+            run.ticks(6, &backward(), &[train, optimizer]);
+            run.add(optimizer, 1);
+            if number < 12 {
+                run.ticks(1, &update(), &[train, optimizer]);
+            }
+        }
+        let test = run.loader("Tests");
+        for _ in 0..5 {
+            run.add(test, 1);
+            run.ticks(3, &forward(), &[test, optimizer]);
+        }
+    }
+    let progress = progress(&run.profile());
+    assert_eq!((progress.steps, progress.epochs), (36, Some(3)));
+    assert_eq!(progress.batches, 36);
+    let evaluation = progress.evaluation;
+    assert_eq!((evaluation.passes, evaluation.batches), (3, 15));
+}
+
+/// A loader that is found in its third batch made the steps that came before it was found, and not the evaluation before.
+#[test]
+fn steps_before_a_loader_is_found_are_its_own() {
+    let mut run = Run::new();
+    let optimizer = run.optimizer();
+    for epoch in 0..3 {
+        let train = run.loader("Photos");
+        for number in 1..=12 {
+            let found = epoch == 0 || number > 2;
+            let read = [optimizer, train];
+            let read = if found { &read[..] } else { &read[..1] };
+            run.ticks(2, &input(), read);
+            run.add(train, 1);
+            run.ticks(6, &backward(), read);
+            run.add(optimizer, 1);
+            run.ticks(1, &update(), read);
+        }
+        let test = run.loader("Tests");
+        for _ in 0..5 {
+            run.add(test, 1);
+            run.ticks(3, &forward(), &[test, optimizer]);
+        }
+    }
+    let progress = progress(&run.profile());
+    assert_eq!((progress.steps, progress.epochs), (36, Some(3)));
+    assert_eq!(progress.evaluation.passes, 3);
+}
+
+#[test]
+fn batches_are_gathered_into_steps() {
+    let mut run = Run::new();
+    let (optimizer, loader) = (run.optimizer(), run.loader("Photos"));
+    for batch in 1..=40 {
+        run.batch(loader, optimizer, batch % 4 == 0, 1);
+    }
+    let progress = progress(&run.profile());
+    assert_eq!((progress.steps, progress.batches), (10, 40));
+    assert_eq!(progress.batches_per_step, Some(4));
+    assert_eq!(progress.epochs, Some(1));
+}
+
+/// The loader of each of three epochs ends before it is read again: its last step was made with batches that nobody saw.
+#[test]
+fn batches_that_steps_took_unseen_are_told() {
+    for (unseen, more) in [(0, false), (3, false), (4, true)] {
+        let mut run = Run::new();
+        let optimizer = run.optimizer();
+        for _ in 0..3 {
+            let loader = run.loader("Photos");
+            for batch in 1..=48 {
+                if batch + unseen <= 48 {
+                    run.batch(loader, optimizer, batch % 4 == 0, 1);
+                } else if batch % 4 == 0 {
+                    run.add(optimizer, 1);
+                    run.ticks(1, &update(), &[optimizer]);
+                }
+            }
+        }
+        let profile = run.profile();
+        let progress = progress(&profile);
+        assert_eq!((progress.steps, progress.batches_per_step), (36, Some(4)));
+        // Three may also be what the last step of an epoch did without.
+        assert_eq!(progress.batches, 144 - 3 * unseen);
+        assert_eq!(progress.more_batches, more, "{unseen} unseen");
+        assert_eq!(json(&profile)["progress"]["more_batches"], more);
+    }
+}
+
+#[test]
+fn without_steps_batches_are_counted() {
+    let mut run = Run::new();
+    let (optimizer, loader) = (run.optimizer(), run.loader("Photos"));
+    for _ in 0..20 {
+        run.batch(loader, optimizer, false, 1);
+    }
+    let profile = run.profile();
+    let progress = progress(&profile);
+    assert_eq!(progress.unit, StepUnit::Batch);
+    assert_eq!((progress.steps, progress.epochs), (20, None));
+    let text = render_summary(&profile, &analyze(&profile), TextOptions::default());
+    assert!(text.contains("\nBATCHES 20 | mean 160"), "{text}");
+    assert!(text.contains("no optimizer step was seen"), "{text}");
+}
+
+/// Several steps between two ticks are counted, and their lengths are not told.
+#[test]
+fn steps_shorter_than_a_tick_are_counted_and_not_timed() {
+    let mut run = Run::new();
+    let (optimizer, loader) = (run.optimizer(), run.loader("Photos"));
+    // Every reading is made between a batch and its step.
+    for tick in 0..200 {
+        run.add(loader, 2 + tick % 3);
+        run.add(optimizer, 2 + tick % 3 - u64::from(tick == 0));
+        run.ticks(1, &forward(), &[loader, optimizer]);
+    }
+    let progress = progress(&run.profile());
+    assert_eq!(progress.steps, 66 * 9 + 2 + 3 - 1, "{progress:?}");
+    let times = progress.times.unwrap();
+    assert!((times.mean_ns - 10e6 / 3.0).abs() < 0.1e6, "{times:?}");
+    assert_eq!(times.spread, None);
+}
+
+#[test]
+fn a_slow_step_says_what_it_did() {
+    let mut run = Run::new();
+    let (optimizer, loader) = (run.optimizer(), run.loader("Photos"));
+    for step in 1..=30 {
+        run.batch(loader, optimizer, true, 1);
+        if step == 20 {
+            run.ticks(30, &script(&[user("save", 77)]), &[loader, optimizer]);
+        }
+    }
+    let profile = run.profile();
+    let progress = progress(&profile);
+    let [slow] = progress.slow.as_slice() else {
+        panic!("{:?}", progress.slow)
+    };
+    // Its time falls into the step that ends after it.
+    assert_eq!((slow.number, slow.phase), (21, Phase::User));
+    assert_eq!(slow.more_ns, 30 * TICK_NS);
+    let text = render_summary(&profile, &analyze(&profile), TextOptions::default());
+    let line = "  slow: step 21 at 3.6 s, 480 ms (2.7 x): user +300 ms, train.py:77";
+    assert!(text.contains(line), "{text}");
+}
+
+#[test]
+fn slow_steps_at_the_start_are_warm_up() {
+    let mut run = Run::new();
+    let (optimizer, loader) = (run.optimizer(), run.loader("Photos"));
+    for step in 0..40 {
+        if step < 4 {
+            run.ticks(40, &forward(), &[loader, optimizer]);
+        }
+        run.batch(loader, optimizer, true, 1);
+    }
+    let progress = progress(&run.profile());
+    assert_eq!(progress.steps, 40);
+    assert_eq!(progress.warm_up.steps, 4, "{progress:?}");
+    assert_eq!(progress.times.unwrap().mean_ns, 180e6);
+}
+
+#[test]
+fn some_of_the_steps() {
+    let whole = two_epochs().profile();
+    let mut part = whole.clone();
+    let range = StepRange {
+        skip: 5,
+        count: Some(4),
+    };
+    assert_eq!(restrict(&mut part, range), Ok((6, 9)));
+    let progress = progress(&part);
+    assert_eq!(progress.steps, 4, "{progress:?}");
+    let wall_ns: u64 = part.samples.iter().map(|sample| sample.weight_ns).sum();
+    assert_eq!(wall_ns, 4 * 18 * TICK_NS);
+    let mut none = whole.clone();
+    let beyond = StepRange {
+        skip: 24,
+        count: None,
+    };
+    assert_eq!(restrict(&mut none, beyond), Err(WindowError::TooFew(24)));
+    assert_eq!(none.samples, whole.samples);
+    let mut silent = whole.clone();
+    silent.points.clear();
+    assert_eq!(restrict(&mut silent, range), Err(WindowError::NoSteps));
+}
+
+#[test]
+fn what_is_not_known_is_absent() {
+    let mut builder = Builder::trainer();
+    builder.ticks(0, 50, S::Running, &forward());
+    let profile = builder.profile();
+    let report = json(&profile);
+    assert_eq!(report["progress"], Value::Null);
+    let conditions = report["conditions"].as_object().unwrap();
+    let known: Vec<&str> = conditions.keys().map(String::as_str).collect();
+    assert_eq!(known, ["python", "torch", "version"]);
+    let text = render_summary(&profile, &analyze(&profile), TextOptions::default());
+    assert!(!text.contains("STEPS"), "{text}");
+}
+
+#[test]
+fn conditions_are_those_of_the_loader_that_trains() {
+    let mut run = two_epochs();
+    run.builder.conditions.push(Condition {
+        process: ProcessId(0),
+        name: facts::CPU_QUOTA.to_owned(),
+        value: "4.00".to_owned(),
+    });
+    // The loader that evaluates has other batches.
+    for counter in &mut run.builder.counters {
+        if counter.fact(facts::DATASET) == Some("Tests") {
+            counter.facts[0].1 = "64".to_owned();
+        }
+    }
+    let profile = run.profile();
+    let conditions = &json(&profile)["conditions"];
+    assert_eq!(conditions["batch_size"], 8, "{conditions}");
+    assert_eq!(conditions["dataset"], "Photos");
+    assert_eq!(conditions["optimizer"], "AdamW");
+    assert_eq!(conditions["cpu_quota"], 4.0);
+    let text = render_summary(&profile, &analyze(&profile), TextOptions::default());
+    let line = "batch 8 float32 AdamW | DataLoader workers 2 | cgroup 4 CPUs";
+    assert!(text.contains(line), "{text}");
+}
+
+/// Readings may say anything.
+#[test]
+fn absurd_readings_are_survived() {
+    for value in [0, 1, u64::MAX / 2, u64::MAX] {
+        let mut run = two_epochs();
+        for point in run.builder.points.iter_mut().step_by(3) {
+            point.value = value;
+            point.before_ns = value;
+        }
+        let profile = run.profile();
+        let analysis = analyze(&profile);
+        let text = render_summary(&profile, &analysis, TextOptions::default());
+        let fits = |line: &str| line.chars().count() <= 80 && !line.contains("NaN");
+        assert!(text.lines().all(fits), "{value}: {text}");
+        // Time is in one row of the summary, whatever the counters say.
+        let process = analysis.primary().unwrap();
+        let wall_ns = profile.end_ns - profile.start_ns;
+        assert!(process.wall_ns <= wall_ns, "{value}: {}", process.wall_ns);
+        let listed = steps(&profile, ProcessId(0));
+        assert!(listed.len() <= 1 << 19, "{value}: {}", listed.len());
+        for pair in listed.windows(2) {
+            assert!(pair[0].number <= pair[1].number, "{value}: {pair:?}");
+        }
+        for step in &listed {
+            assert!(step.start_ns <= step.end_ns, "{value}: {step:?}");
+        }
+    }
+}
+
+/// A counter that is found long after the loader's: the batches that both were read over tell how many go into a step.
+#[test]
+fn steps_before_a_counter_that_began_late_are_those_of_the_batches() {
+    let mut run = Run::new();
+    let (optimizer, loader) = (run.optimizer(), run.loader("Photos"));
+    for batch in 1..=100 {
+        let both = [loader, optimizer];
+        let read = if batch > 60 { &both[..] } else { &both[..1] };
+        run.ticks(1, &input(), read);
+        run.add(loader, 1);
+        run.ticks(3, &forward(), read);
+        run.ticks(3, &backward(), read);
+        run.add(optimizer, 1);
+        run.ticks(1, &update(), read);
+    }
+    let progress = progress(&run.profile());
+    assert_eq!((progress.steps, progress.batches), (100, 100));
+    assert_eq!(progress.batches_per_step, Some(1));
+    assert_eq!(progress.counted_from_ns, None);
+}
+
+/// Without a loader nothing tells how many steps there were before the counter was found.
+#[test]
+fn steps_of_a_counter_that_began_late_are_at_least_so_many() {
+    let mut run = Run::new();
+    let optimizer = run.optimizer();
+    for step in 1..=100 {
+        let read = if step > 5 { &[optimizer][..] } else { &[] };
+        run.ticks(4, &forward(), read);
+        run.ticks(4, &backward(), read);
+        run.add(optimizer, 1);
+        run.ticks(2, &update(), read);
+    }
+    let profile = run.profile();
+    let progress = progress(&profile);
+    assert_eq!(progress.steps, 95);
+    let from_ns = progress.counted_from_ns.unwrap();
+    assert!((490_000_000..520_000_000).contains(&from_ns), "{from_ns}");
+    let text = render_summary(&profile, &analyze(&profile), TextOptions::default());
+    assert!(
+        text.contains("\nSTEPS at least 95 (counted from 0.5 s on)"),
+        "{text}"
+    );
+    assert_eq!(json(&profile)["progress"]["counted_from_s"], 0.505);
+}
+
+/// `next(iter(loader))` before each epoch evaluates nothing, and an epoch that was begun need not have ended.
+#[test]
+fn a_look_at_the_first_batch_is_no_evaluation() {
+    let mut run = Run::new();
+    let optimizer = run.optimizer();
+    for epoch in 0..3 {
+        let look = run.loader("Photos");
+        run.ticks(1, &input(), &[look, optimizer]);
+        run.add(look, 1);
+        run.ticks(2, &script(&[]), &[look, optimizer]);
+        let train = run.loader("Photos");
+        for _ in 0..if epoch == 2 { 3 } else { 12 } {
+            run.batch(train, optimizer, true, 1);
+        }
+    }
+    let profile = run.profile();
+    let progress = progress(&profile);
+    assert_eq!(progress.evaluation.passes, 0);
+    assert_eq!(progress.epochs, Some(3));
+    let text = render_summary(&profile, &analyze(&profile), TextOptions::default());
+    assert!(!text.contains("evaluation"), "{text}");
+    assert!(
+        text.contains("epochs begun 3, 2 of them to their end"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_part_of_an_epoch_is_none() {
+    let mut run = Run::new();
+    let (optimizer, loader) = (run.optimizer(), run.loader("Photos"));
+    for _ in 0..12 {
+        run.batch(loader, optimizer, true, 1);
+    }
+    let profile = run.profile();
+    let text = render_summary(&profile, &analyze(&profile), TextOptions::default());
+    assert!(text.contains("| epochs begun 1"), "{text}");
+}
+
+/// Every second loader lived between two polls: the steps that its batches made were counted.
+#[test]
+fn epochs_that_were_missed_are_told() {
+    let mut run = Run::new();
+    let optimizer = run.optimizer();
+    for epoch in 0..20 {
+        let train = run.loader("Photos");
+        let read = [train, optimizer];
+        let read = if epoch % 2 == 0 {
+            &read[..]
+        } else {
+            &read[1..]
+        };
+        for _ in 0..8 {
+            run.add(train, 1);
+            run.ticks(2, &backward(), read);
+            run.add(optimizer, 1);
+            run.ticks(1, &update(), read);
+        }
+    }
+    let profile = run.profile();
+    assert!(progress(&profile).more_epochs);
+    let text = render_summary(&profile, &analyze(&profile), TextOptions::default());
+    assert!(text.contains("epochs at least 10"), "{text}");
+}

@@ -1,0 +1,19 @@
+//! The command line: arguments, messages, signals, what `record` starts and ends.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "tests"
+)]
+
+mod launch;
+mod record;
+mod signals;
+mod usage;
+
+#[path = "../faults/mod.rs"]
+mod faults;
+#[path = "../installed/mod.rs"]
+mod installed;
+#[path = "../terminal/mod.rs"]
+mod terminal;

@@ -1,0 +1,24 @@
+//! Nothing that goes wrong, in torchspy, its target or the machine, harms the target or is passed over in silence.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "tests"
+)]
+
+mod calls;
+mod denied;
+mod disk;
+mod ends;
+mod exec;
+mod files;
+mod killed;
+mod recordings;
+mod signals;
+
+#[path = "../faults/mod.rs"]
+mod faults;
+#[path = "../installed/mod.rs"]
+mod installed;
+#[path = "../terminal/mod.rs"]
+mod terminal;

@@ -1,0 +1,107 @@
+//! The real speedscope opens what torchspy writes for it; the pictures are left in target/tmp for a look.
+
+use std::fs::File;
+use std::path::Path;
+use std::process::Command;
+use torchspy::report::flamegraph;
+use torchspy::report::speedscope::{SpeedscopeOptions, render};
+use torchspy::report::view::ViewOptions;
+
+#[test]
+fn the_real_speedscope_opens_a_training_run() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let profile = crate::report_profile::training::training();
+    let mut svg = File::create(folder.join("training.svg")).unwrap();
+    flamegraph::render(&profile, &ViewOptions::default(), &mut svg).unwrap();
+    let path = folder.join("training.speedscope.json");
+    render(
+        &profile,
+        &SpeedscopeOptions::default(),
+        &mut File::create(&path).unwrap(),
+    )
+    .unwrap();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/check-speedscope");
+    let output = Command::new(script)
+        .arg(&path)
+        .arg(folder.join("training.speedscope.png"))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    if output.status.code() == Some(77) {
+        println!("{said}");
+        return;
+    }
+    assert!(
+        output.status.success(),
+        "{said}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(said.contains("6 threads"), "{said}");
+}
+
+/// What Chromium makes of a drawing whose address asks for a search and a zoom, as inferno's script restores them.
+fn open_drawing(svg: &Path, query: &str) -> Option<String> {
+    let home = tempfile::tempdir().unwrap();
+    let output = Command::new("chromium")
+        .args([
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-quic",
+            "--no-first-run",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-sync",
+            "--virtual-time-budget=3000",
+            "--window-size=1400,500",
+            "--dump-dom",
+        ])
+        .arg(format!("--user-data-dir={}", home.path().display()))
+        .arg(format!("file://{}?{query}", svg.display()))
+        .output();
+    match output {
+        Ok(output) => Some(String::from_utf8_lossy(&output.stdout).into_owned()),
+        Err(error) => {
+            println!("skipped: chromium: {error}");
+            None
+        }
+    }
+}
+
+#[test]
+fn search_and_zoom_work_and_matches_are_told_per_thread() {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("search.svg");
+    let profile = crate::report_profile::training::training();
+    let mut svg = Vec::new();
+    flamegraph::render(&profile, &ViewOptions::default(), &mut svg).unwrap();
+    std::fs::write(&path, &svg).unwrap();
+    let matched = |page: &str| {
+        let (_, rest) = page.split_once("id=\"matched\"").unwrap();
+        rest.split_once('>')
+            .unwrap()
+            .1
+            .split_once('<')
+            .unwrap()
+            .0
+            .to_owned()
+    };
+    let Some(page) = open_drawing(&path, "s=brgemm") else {
+        return;
+    };
+    // The training thread spends 40 × (50 + 70 + 10) ms in it.
+    assert_eq!(
+        matched(&page),
+        "Matched: 5.20 s in the leftmost matching thread; matches in 2 more"
+    );
+    // Names are searched, figures and the bar below all threads are not.
+    let page = open_drawing(&path, "s=activity:|side%20by%20side").unwrap();
+    assert_eq!(matched(&page).trim(), "");
+
+    let drawing = crate::report_profile::svg::Drawing::read(&svg);
+    let thread = drawing.roots()[1];
+    let page = open_drawing(&path, &format!("x={}&y={}&s=brgemm", thread.x, thread.y)).unwrap();
+    assert_eq!(matched(&page), "Matched: 2.80 s");
+    let shown = page.matches("<g>").count() + page.matches("<g class=\"\">").count();
+    let hidden = page.matches("<g class=\"hide\">").count();
+    assert!(hidden > 10 && shown >= 3, "{shown} shown, {hidden} hidden");
+}

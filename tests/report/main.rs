@@ -1,0 +1,31 @@
+//! What a profile is written as: one file per format.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "tests"
+)]
+
+mod csv;
+mod flamegraph;
+mod folded;
+mod in_browser;
+mod json_schema;
+mod parquet;
+mod perfetto;
+mod speedscope;
+
+#[path = "../analysis_builder/mod.rs"]
+mod analysis_builder;
+#[path = "../faults/mod.rs"]
+mod faults;
+#[path = "../gpu_machine/mod.rs"]
+mod gpu_machine;
+#[path = "../installed/mod.rs"]
+mod installed;
+#[path = "../lane_builder/mod.rs"]
+mod lane_builder;
+#[path = "../report_profile/mod.rs"]
+mod report_profile;
+#[path = "../verdict_scenarios/mod.rs"]
+mod verdict_scenarios;

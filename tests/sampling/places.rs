@@ -1,0 +1,112 @@
+//! What the binary records of programs that stand at known places, against gdb and pystack.
+
+use crate::python_target::Python;
+use crate::stack_peers::{Compared, Inspected, Peers, wait_until_still};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::path::Path;
+
+const PLACES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/places.py");
+
+fn places_of(name: &str) {
+    let Some(python) = Python::find(name) else {
+        return;
+    };
+    let mut target = python.start(Path::new(PLACES), &["threads"]);
+    target.ready();
+    wait_until_still(target.pid());
+    let recorded = Inspected::record(target.pid(), &[]);
+    let peers = Peers::ask(target.pid(), target.root());
+    let compared = peers.compare(target.pid(), &recorded);
+    println!("{name}: {compared:?}");
+    // The main thread, the six places, and the two threads that `lock` starts.
+    check_scope(&peers, compared, 9, 250);
+}
+
+/// A comparison that compared nothing, or too little, has not been made.
+fn check_scope(peers: &Peers, compared: Compared, threads: usize, python_frames: usize) {
+    if peers.has_gdb() {
+        assert!(compared.beyond_gdb <= 1, "{compared:?}");
+        let threads = threads - compared.beyond_gdb;
+        assert!(compared.native_stacks >= threads, "{compared:?}");
+        assert!(compared.native_frames >= 5 * threads, "{compared:?}");
+        assert!(compared.native_names >= threads, "{compared:?}");
+    }
+    if peers.has_pystack() {
+        assert_eq!(peers.python_threads(), threads);
+        assert!(compared.python_stacks >= threads, "{compared:?}");
+        assert!(compared.python_frames >= python_frames, "{compared:?}");
+    }
+}
+
+macro_rules! places {
+    ($($test:ident: $python:literal,)*) => {
+        $(#[test] fn $test() { places_of($python); })*
+    };
+}
+
+places! {
+    places_of_3_10: "3.10",
+    places_of_3_11: "3.11",
+    places_of_3_12: "3.12",
+    places_of_3_13: "3.13",
+    places_of_3_14: "3.14",
+    places_of_3_15: "3.15",
+    places_of_debians_static_python: "debian",
+}
+
+#[test]
+fn places_of_torch() {
+    let Some(path) = crate::native_live::torch_python() else {
+        return;
+    };
+    let python = Python {
+        path: path.to_string_lossy().into_owned(),
+        root: None,
+    };
+    let mut target = python.start(Path::new(PLACES), &["torch"]);
+    target.ready();
+    let worker = child_of(target.pid());
+    wait_until_still(worker);
+    // The threads compute: SIGSTOP lets all tools see them at the same instruction.
+    kill(Pid::from_raw(target.pid()), Signal::SIGSTOP).unwrap();
+    wait_until_still(target.pid());
+    let recorded = Inspected::record(target.pid(), &[]);
+    for place in [
+        "place_aten",
+        "place_conv",
+        "backward",
+        "place_numpy",
+        "place_torch",
+    ] {
+        assert!(
+            recorded.text.contains(&format!("py {place} ("))
+                || recorded.text.contains(&format!(".{place} (")),
+            "{place}:\n{}",
+            recorded.text
+        );
+    }
+    let peers = Peers::ask(target.pid(), target.root());
+    let compared = peers.compare(target.pid(), &recorded);
+    println!("torch: {compared:?}");
+    // The main thread, the four places, and the thread that feeds the worker its indices.
+    check_scope(&peers, compared, 6, 40);
+    let peers = Peers::ask(worker, target.root());
+    let compared = peers.compare(worker, &recorded);
+    println!("DataLoader worker: {compared:?}");
+    check_scope(&peers, compared, 1, 5);
+}
+
+fn child_of(pid: i32) -> i32 {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let children: Vec<i32> = tasks
+        .flatten()
+        .filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok())
+        .flat_map(|text| {
+            let pids = text.split_whitespace().map(|pid| pid.parse().unwrap());
+            pids.collect::<Vec<i32>>()
+        })
+        .collect();
+    assert_eq!(children.len(), 1, "{children:?}");
+    children[0]
+}

@@ -1,0 +1,23 @@
+//! Recordings of real torch. What they find is counts and shares, whatever else the machine does.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "tests"
+)]
+
+mod backward;
+mod compile;
+mod diff;
+mod dump;
+mod native;
+mod operators;
+mod roles;
+mod waits;
+
+#[path = "../faults/mod.rs"]
+mod faults;
+#[path = "../installed/mod.rs"]
+mod installed;
+#[path = "../native_live/mod.rs"]
+mod native_live;

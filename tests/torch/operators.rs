@@ -1,0 +1,73 @@
+//! A recording of real torch: the operator is found, with its lines, its module and its node.
+
+use crate::native_live::torch_python;
+use serde_json::Value;
+use std::process::{Command, Stdio};
+
+const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/op_heavy.py");
+
+/// The line of the program that carries a mark.
+fn marked(mark: &str) -> u64 {
+    let text = std::fs::read_to_string(PROGRAM).unwrap();
+    let line = text
+        .lines()
+        .position(|line| line.ends_with(&format!("# mark: {mark}")));
+    line.unwrap() as u64 + 1
+}
+
+fn torchspy() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_torchspy"));
+    command.stdin(Stdio::null());
+    command
+}
+
+#[test]
+fn a_matrix_product_is_found_in_forward_and_in_backward() {
+    let Some(python) = torch_python() else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let recording = folder.path().join("run.tspy");
+    // About 150 products of 1.1 GFLOP, two of three in backward.
+    let recorded = torchspy()
+        .args(["record", "-o"])
+        .arg(&recording)
+        .arg("--")
+        .arg(python)
+        .args([PROGRAM, "50", "832"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&recorded.stderr);
+    assert!(recorded.status.success(), "{said}");
+    assert_eq!(String::from_utf8_lossy(&recorded.stdout), "done\n");
+    assert!(said.contains("aten::mm"), "the summary lacks it: {said}");
+    assert!(said.contains("MmBackward0"), "{said}");
+
+    let report = torchspy()
+        .args(["report", "--json"])
+        .arg(&recording)
+        .output()
+        .unwrap();
+    let report: Value = serde_json::from_slice(&report.stdout).unwrap();
+    let table = &report["operators"];
+    let first = &report["ops"][0];
+    assert_eq!(first["name"], "aten::mm", "{table}");
+    let own = first["self_s"].as_f64().unwrap();
+    let activities = table["inside_s"].as_object().unwrap().values();
+    let inside: f64 = activities.map(|seconds| seconds.as_f64().unwrap()).sum();
+    assert!(own > 0.7 * inside, "{own} of {inside} s: {table}");
+    let forward = first["phases"]["forward"].as_f64().unwrap();
+    let backward = first["phases"]["backward"].as_f64().unwrap();
+    assert!(backward > forward && forward > 0.0, "{first}");
+
+    let site = |phase: &str| {
+        let sites = first["sites"].as_array().unwrap();
+        sites.iter().find(|site| site["phase"] == phase).unwrap()
+    };
+    assert_eq!(site("forward")["line"], marked("forward"));
+    assert_eq!(site("forward")["module"], "Heavy");
+    assert_eq!(site("forward")["node"], Value::Null);
+    assert_eq!(site("backward")["line"], marked("backward"));
+    assert_eq!(site("backward")["node"], "MmBackward0");
+    assert_eq!(site("backward")["module"], Value::Null);
+}

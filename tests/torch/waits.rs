@@ -1,0 +1,178 @@
+//! Real torch: what a starving loop's workers do, and which rank the others wait for.
+
+use crate::faults::{How, Recorded, Recorder, program};
+use crate::native_live::torch_python;
+use serde_json::Value;
+use std::path::Path;
+
+/// The line of a program that carries a mark.
+fn marked(name: &str, mark: &str) -> u64 {
+    let text = std::fs::read_to_string(program(name)).unwrap();
+    let wanted = format!("# mark: {mark}");
+    let line = text.lines().position(|line| line.ends_with(&wanted));
+    line.unwrap() as u64 + 1
+}
+
+fn record(words: &[&str]) -> Recorded {
+    let command = Recorder::launch_command(words, How::default());
+    Recorder::spawn(command, tempfile::tempdir().unwrap())
+        .finish()
+        .expect_success()
+}
+
+fn loader(python: &Path, workers: &str, steps: &str) -> Recorded {
+    record(&[
+        &python.to_string_lossy(),
+        &program("loader.py"),
+        "--workers",
+        workers,
+        "--steps",
+        steps,
+    ])
+}
+
+/// Seconds of a task, and its lines.
+fn task(tasks: &Value, name: &str) -> (f64, Vec<u64>) {
+    let rows = tasks.as_array().unwrap();
+    let row = rows
+        .iter()
+        .find(|row| row["task"] == name)
+        .unwrap_or_else(|| panic!("no {name}: {tasks}"));
+    let lines = row["lines"].as_array().unwrap();
+    let lines = lines.iter().filter_map(|line| line["at"]["line"].as_u64());
+    (row["seconds"].as_f64().unwrap(), lines.collect())
+}
+
+#[test]
+fn a_starving_loop_is_told_what_its_workers_do() {
+    let Some(python) = torch_python() else { return };
+    let recorded = loader(&python, "2", "120");
+    let report = recorded.report();
+    let rows = report["waits"].as_array().unwrap();
+    let wait = rows.iter().find(|row| row["kind"] == "input_queue");
+    let wait = wait.unwrap_or_else(|| panic!("{rows:?}"));
+    assert_eq!(wait["at"]["line"], marked("loader.py", "loop"), "{wait}");
+    let workers = &report["input"]["workers"];
+    let alive = workers["workers"].as_f64().unwrap();
+    assert!((1.0..=2.05).contains(&alive), "{workers}");
+    assert!(
+        workers["busy"]["share"].as_f64().unwrap() > 0.6,
+        "{workers}"
+    );
+    let (decode_s, lines) = task(&workers["tasks"], "decode");
+    assert!(lines.contains(&marked("loader.py", "decode")), "{workers}");
+    let (transform_s, lines) = task(&workers["tasks"], "transform");
+    let line = marked("loader.py", "transform");
+    assert!(
+        lines.iter().any(|&at| at == line || at == line - 1),
+        "{workers}"
+    );
+    assert!(decode_s > 0.0 && transform_s > 0.0);
+    let said = recorded.full_report();
+    assert!(said.contains("input: DataLoader queue"), "{said}");
+    assert!(said.contains("workers were busy"), "{said}");
+}
+
+#[test]
+fn without_workers_the_thread_s_own_stacks_tell() {
+    let Some(python) = torch_python() else { return };
+    let recorded = loader(&python, "0", "60");
+    let report = recorded.report();
+    assert!(report["input"]["workers"].is_null(), "{}", report["input"]);
+    let own = &report["input"]["own"];
+    let (decode_s, lines) = task(&own["tasks"], "decode");
+    assert!(lines.contains(&marked("loader.py", "decode")), "{own}");
+    let (transform_s, _) = task(&own["tasks"], "transform");
+    let seconds = own["seconds"].as_f64().unwrap();
+    let cpu_wait = own["tasks"].as_array().unwrap().iter();
+    let cpu_wait: f64 = cpu_wait
+        .filter(|row| row["task"] == "cpu_wait")
+        .map(|row| row["seconds"].as_f64().unwrap())
+        .sum();
+    assert!(decode_s + transform_s > 0.7 * (seconds - cpu_wait), "{own}");
+    let said = recorded.full_report();
+    assert!(
+        said.contains("INPUT of the training thread itself"),
+        "{said}"
+    );
+}
+
+/// Two Gloo ranks under torchrun: the fast one's wait is found, and the slow one is named with its line.
+fn check_ranks(slow: u64, ddp: bool) {
+    let Some(python) = torch_python() else { return };
+    let python = python.to_string_lossy();
+    let script = program("slow_rank.py");
+    let slow_rank = slow.to_string();
+    let mut words = vec![
+        &*python,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        &*script,
+        "--slow-rank",
+        &slow_rank,
+    ];
+    if ddp {
+        words.push("--ddp");
+    }
+    let recorded = record(&words);
+    let report = recorded.report();
+    let said = &recorded.messages;
+    let rows = report["collectives"].as_array().unwrap();
+    let fast = 1 - slow;
+    let issuer = match ddp {
+        true => Value::from("DDP bucket"),
+        false => Value::Null,
+    };
+    let row = rows
+        .iter()
+        .filter(|row| row["rank"] == fast)
+        .max_by(|a, b| {
+            let waits = |row: &Value| row["wait_s"].as_f64().unwrap();
+            waits(a).total_cmp(&waits(b))
+        })
+        .unwrap_or_else(|| panic!("{said}"));
+    assert_eq!(row["name"], "all_reduce", "{row}\n{said}");
+    assert_eq!(row["backend"], "gloo", "{row}");
+    assert_eq!(row["issuer"], issuer, "{row}");
+    let called = if ddp { "backward" } else { "all_reduce" };
+    assert_eq!(row["at"]["line"], marked("slow_rank.py", called), "{row}");
+    let late: Vec<&Value> = row["late"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|late| late["rank"] == slow && late["at"]["function"] == "slow_transform")
+        .collect();
+    let late_s: f64 = late
+        .iter()
+        .map(|late| late["seconds"].as_f64().unwrap())
+        .sum();
+    let wait_s = row["wait_s"].as_f64().unwrap();
+    assert!(late_s > 0.6 * wait_s, "{late_s} of {wait_s}: {row}\n{said}");
+    let line = marked("slow_rank.py", "transform");
+    let at = late[0]["at"]["line"].as_u64().unwrap();
+    assert!((line - 1..=line).contains(&at), "{row}");
+
+    let words = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    let sentence = format!("rank {slow} arrives last");
+    let from = words
+        .find(&sentence)
+        .unwrap_or_else(|| panic!("no {sentence}: {said}"));
+    assert!(words[from..].contains("slow_transform"), "{said}");
+    assert!(
+        words[..from].contains(&format!("rank {fast} waits")),
+        "{said}"
+    );
+}
+
+#[test]
+fn the_slow_rank_of_a_ddp_job_is_named() {
+    check_ranks(1, true);
+}
+
+#[test]
+fn the_slow_rank_of_a_job_with_its_own_all_reduce_is_named() {
+    check_ranks(0, false);
+}

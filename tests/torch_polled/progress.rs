@@ -1,0 +1,182 @@
+//! Recordings of real torch: steps, epochs and conditions are the script's own.
+
+use crate::native_live::torch_python;
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+const PROGRAM: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/tests/programs/train_progress.py"
+);
+
+fn torchspy() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_torchspy"));
+    command.stdin(Stdio::null());
+    command
+}
+
+fn output(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn report(recording: &Path, arguments: &[&str]) -> Value {
+    let mut command = torchspy();
+    command.args(["report", "--json"]).arg(recording);
+    serde_json::from_str(&output(command.args(arguments))).unwrap()
+}
+
+/// What the script says of itself.
+fn recorded(recording: &Path, arguments: &[&str]) -> Option<Value> {
+    let python = torch_python()?;
+    let mut command = torchspy();
+    command
+        // A step has to last some ticks on a fast machine, too, for its length and its end to be seen.
+        .args(["record", "--rate", "250", "--max-stopped", "off", "-o"])
+        .arg(recording)
+        .arg("--");
+    let said = output(command.arg(python).arg(PROGRAM).args(arguments));
+    Some(serde_json::from_str(said.trim()).unwrap())
+}
+
+#[test]
+fn steps_and_epochs_are_the_scripts_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let recording = folder.path().join("run.tspy");
+    let arguments = ["--batches", "24", "--epochs", "3", "--evaluate"];
+    let Some(truth) = recorded(&recording, &arguments) else {
+        return;
+    };
+    let report = report(&recording, &[]);
+    let progress = &report["progress"];
+    assert_eq!(progress["source"], "parameter_version", "{progress}");
+    assert_eq!(progress["class"], "SGD");
+    for key in ["steps", "epochs"] {
+        assert_eq!(progress[key], truth[key], "{key}: {progress}");
+    }
+    // What a loader gives out after its last reading of a pass is not counted, and then it is said that there were more.
+    let batches = |of: &Value| of["batches"].as_u64().unwrap();
+    let lacking = batches(&truth).checked_sub(batches(progress)).unwrap();
+    assert_eq!(progress["more_batches"], lacking > 0, "{progress}");
+    assert_eq!(progress["batches_per_step"], 1);
+    // A pass that is over in a moment may be missed.
+    let evaluated = progress["evaluation"]["batches"].as_u64().unwrap();
+    let all = truth["evaluated"].as_u64().unwrap();
+    assert!(evaluated > 0 && evaluated <= all, "{progress}");
+    let conditions = &report["conditions"];
+    let expected = [
+        ("batch_size", Value::from(8)),
+        ("workers", Value::from(0)),
+        ("pin_memory", Value::from(false)),
+        ("dataset", Value::from("Noise")),
+        ("optimizer", Value::from("SGD")),
+        ("parameter_dtype", Value::from("float32")),
+        ("mode", Value::from("train and eval")),
+    ];
+    for (key, value) in expected {
+        assert_eq!(conditions[key], value, "{key}: {conditions}");
+    }
+    assert_eq!(conditions.get("autocast"), None);
+    assert!(conditions["torch"].as_str().unwrap().contains('.'));
+}
+
+/// AdamW changes a parameter more than once in a step.
+#[test]
+fn accumulated_batches_are_no_steps() {
+    let folder = tempfile::tempdir().unwrap();
+    let recording = folder.path().join("run.tspy");
+    let arguments = [
+        "--batches",
+        "48",
+        "--accumulate",
+        "4",
+        "--optimizer",
+        "adamw",
+        "--workers",
+        "1",
+        "--autocast",
+    ];
+    let Some(truth) = recorded(&recording, &arguments) else {
+        return;
+    };
+    let report = report(&recording, &[]);
+    let progress = &report["progress"];
+    assert_eq!(progress["epochs"], truth["epochs"], "{progress}");
+    let count = |of: &Value, key: &str| of[key].as_u64().unwrap();
+    let (steps, all_steps) = (count(progress, "steps"), count(&truth, "steps"));
+    // A last step that is over within a poll of the model's end is not seen.
+    assert!((all_steps - 1..=all_steps).contains(&steps), "{progress}");
+    assert_eq!(progress["batches_per_step"], 4);
+    // A batch that is over within a poll of its loader's end is not seen, either; its step is. Of an epoch's last step one batch is known.
+    let (batches, all_batches) = (count(progress, "batches"), count(&truth, "batches"));
+    let taken = 4 * steps - 3 * count(&truth, "epochs");
+    assert!(batches <= all_batches, "{progress}");
+    assert_eq!(progress["more_batches"], batches < taken, "{progress}");
+    let conditions = &report["conditions"];
+    assert_eq!(conditions["workers"], 1, "{conditions}");
+    assert_eq!(conditions["prefetch"], 2, "{conditions}");
+    assert_eq!(conditions["autocast"], "bfloat16", "{conditions}");
+}
+
+#[test]
+fn without_an_optimizer_a_step_is_a_batch() {
+    let folder = tempfile::tempdir().unwrap();
+    let recording = folder.path().join("run.tspy");
+    let Some(truth) = recorded(&recording, &["--infer", "--batches", "40", "--size", "64"]) else {
+        return;
+    };
+    let progress = &report(&recording, &[])["progress"];
+    assert_eq!(progress["unit"], "batch", "{progress}");
+    assert_eq!(progress["steps"], truth["batches"], "{progress}");
+    assert_eq!(progress["epochs"], Value::Null);
+}
+
+#[test]
+fn a_slow_step_is_found_and_steps_may_be_left_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let recording = folder.path().join("run.tspy");
+    let arguments = [
+        "--batches",
+        "40",
+        "--epochs",
+        "1",
+        "--size",
+        "32",
+        "--slow",
+        "25",
+    ];
+    let Some(truth) = recorded(&recording, &arguments) else {
+        return;
+    };
+    let whole = report(&recording, &[]);
+    let progress = &whole["progress"];
+    assert_eq!(progress["steps"], truth["steps"], "{progress}");
+    let slow = &progress["slow"][0];
+    assert_eq!(slow["step"], 25, "{progress}");
+    assert_eq!(slow["phase"], "user", "{progress}");
+    // The script's own figures begin with the second step.
+    let mut step_ms: Vec<f64> = serde_json::from_value(truth["step_ms"].clone()).unwrap();
+    let slow_ms = step_ms[25 - 2];
+    step_ms.sort_by(f64::total_cmp);
+    let planted_ms = slow_ms - step_ms[step_ms.len() / 2];
+    let more_ms = slow["more_ms"].as_f64().unwrap();
+    assert!(
+        more_ms > 0.5 * planted_ms && more_ms < slow_ms * 1.2,
+        "{slow}: {planted_ms} of {slow_ms} ms were planted"
+    );
+
+    let part = report(&recording, &["--skip-steps", "10", "--steps", "5"]);
+    assert_eq!(part["progress"]["steps"], 5, "{}", part["progress"]);
+    assert!(part["wall_s"].as_f64().unwrap() < whole["wall_s"].as_f64().unwrap() / 2.0);
+    let failed = torchspy()
+        .args(["report", "--skip-steps", "100000"])
+        .arg(&recording)
+        .output()
+        .unwrap();
+    assert!(!failed.status.success());
+    let said = String::from_utf8_lossy(&failed.stderr);
+    assert!(said.contains("has only 40 steps"), "{said}");
+}
