@@ -571,7 +571,7 @@ fn steps_of_a_counter_that_began_late_are_at_least_so_many() {
     assert!((490_000_000..520_000_000).contains(&from_ns), "{from_ns}");
     let text = render_summary(&profile, &analyze(&profile), TextOptions::default());
     assert!(
-        text.contains("\nSTEPS 95 to 100 | counted from 0.5 s on |"),
+        text.contains("\nSTEPS 95 to 100 | counted from 0.5 s on"),
         "{text}"
     );
     let report = &json(&profile)["progress"];
@@ -606,7 +606,7 @@ fn steps_of_passes_that_nobody_saw_are_allowed_for() {
     );
     let text = render_summary(&profile, &analyze(&profile), TextOptions::default());
     assert!(
-        text.contains("\nSTEPS 8 to 25 | counted from 1.3 s on |"),
+        text.contains("\nSTEPS 8 to 25 | counted from 1.3 s on"),
         "{text}"
     );
     assert!(text.contains("epochs 1 to 3"), "{text}");
