@@ -1,7 +1,9 @@
 """Part 8: public training examples, in the shape of tests/programs/public, against what they count and clock themselves.
 
 Each runs alone and ends by itself: once with one OpenMP thread, once as torch has it. Phases are seconds of the report less the script's own, in
-points of the script's loop: that one process and this one loop, start-up left out. The verdict's cause is held against what the clock allows.
+points of the script's loop: that one process and this one loop, start-up left out. Beside them stands the standard error that follows from the
+loop's ticks; where a phase is beyond the limit by less than two of them, the script runs again, and the loops are taken together. The verdict's cause
+is held against what the clock allows.
 """
 
 import json
@@ -9,6 +11,7 @@ import os
 import sys
 
 import profilers
+import recorded
 from targets import PROGRAMS, Failed, torch_python
 
 # Name, counters to be known (steps only where an optimizer makes them), phases that are told together since a wrapper's collectives run inside them, causes that are right where
@@ -30,6 +33,7 @@ RUNS = (
 )
 PHASES = ("input", "forward", "backward", "optimizer", "checkpoint")
 POINTS = 2
+MOST_RUNS = 3
 
 
 def clocks(path):
@@ -58,20 +62,28 @@ def record(tool, python, folder, name, arguments, threads):
     return report, primary, told.get(primary["pid"] if primary else None)
 
 
-def phases(table, label, primary, told, together):
-    loop = sum(told["phases"].values())
+class Loops:
+    """Time by phase in a script's loop, by its clock and by the report, s; that of all its runs."""
 
-    def seen(phase):
-        return primary["phases"].get(phase, 0.0) * primary["wall_s"]
+    def __init__(self, names):
+        self.names, self.seconds, self.ticks = names, 0.0, 0.0
+        self.true, self.said = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0)
 
-    rows = [((phase,), phase) for phase in PHASES if phase not in together]
-    rows += [(together, " + ".join(together))] if together else []
-    for names, shown in rows:
-        true = sum(told["phases"].get(phase, 0.0) for phase in names)
-        measured = sum(map(seen, names))
-        if max(true, measured) >= 0.005 * loop:
-            off = 100 * (measured - true) / loop
-            table.at_most(f"{label}: {shown}, {100 * true / loop:.1f} % of {loop:.1f} s", abs(off), POINTS, "{:.1f}", f" points ({off:+.1f})")
+    def add(self, report, primary, told):
+        """One more run."""
+        seconds = sum(told["phases"].values())
+        self.seconds += seconds
+        self.ticks += report["quality"]["ticks"] * seconds / report["wall_s"]
+        for names in self.names:
+            self.true[names] += sum(told["phases"].get(phase, 0.0) for phase in names)
+            self.said[names] += sum(primary["phases"].get(phase, 0.0) * primary["wall_s"] for phase in names)
+
+    def rows(self):
+        """(phases, their share in %, points that they are off by, the standard error), of those that matter."""
+        for names in self.names:
+            true, said = (100 * of[names] / self.seconds for of in (self.true, self.said))
+            if max(true, said) >= 0.5:
+                yield names, true, said - true, recorded.standard_error(true, self.ticks)
 
 
 def compare(table, tool, python, folder, run, threads, quick):
@@ -85,14 +97,25 @@ def compare(table, tool, python, folder, run, threads, quick):
     for key in BOTH:
         if key in counters:
             said, true = progress.get(key) or 0, told[key]
-            # The report says "at least", or that a few at the ends may be missing: then it may say less, and never more.
-            is_least = progress.get("more_epochs") if key == "epochs" else progress.get("source") == "parameter_version"
-            slack = 10 if key == "epochs" else 100
-            missing = 1 + true / slack if is_least and said <= true else 0
-            table.at_most(f"{label}: {key}, {true} by its own count", abs(said - true), missing, "{:.0f}", " off")
+            # "At least", a range, or the number itself.
+            least = progress.get("more_epochs") if key == "epochs" else progress.get("counted_from_s") is not None
+            most = progress.get(f"{key}_at_most") or (float("inf") if least else said)
+            off = max(said - true, true - most, 0)
+            shown = f"{said}" if most == said else f"{said} to {most}"
+            table.at_most(f"{label}: {key}, {true} by its own count", off, 0, "{:.0f}", f" off ({shown})")
         elif progress.get(key):
             table.at_most(f"{label}: {key}, which cannot be known", progress[key], 0, "{:.0f}", " said")
-    phases(table, label, primary, told, together)
+    loops = Loops([(phase,) for phase in PHASES if phase not in together] + ([together] if together else []))
+    loops.add(report, primary, told)
+    for _ in range(0 if quick else MOST_RUNS - 1):
+        if not any(recorded.is_open(abs(off), error, POINTS) for _, _, off, error in loops.rows()):
+            break
+        again, same, clock = record(tool, python, folder, name, (), threads)
+        if clock is not None:
+            loops.add(again, same, clock)
+    for names, true, off, error in loops.rows():
+        shown = f"{label}: {' + '.join(names)}, {true:.1f} % of {loops.seconds:.1f} s, {loops.ticks:.0f} ticks"
+        table.at_most(shown, abs(off), POINTS, "{:.1f}", f" points ({off:+.1f}, standard error {error:.1f})")
     verdict = report["verdict"] or {}
     # Where it says that no single one stands out, each that it names has to be right.
     found = [each["cause"] for each in verdict.get("found", [])]

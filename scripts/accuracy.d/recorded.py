@@ -1,6 +1,7 @@
 """What a recording holds, as `torchspy inspect` and `torchspy convert` tell it."""
 
 import json
+import math
 import re
 import subprocess
 
@@ -10,6 +11,16 @@ from targets import Failed
 WINDOW = re.compile(r"^from ([\d.]+) s \(monotonic; .*\), for ([\d.]+) s$", re.M)
 THREAD = re.compile(r"^thread T\d+ of P(\d+): tid (\d+) ", re.M)
 SAMPLE = re.compile(r"^  at (-?[\d.]+) s for ([\d.]+) s, (\d+) ticks, (S\d+|no stack), (\w+)/(\w+)(?:, syscall (\d+))?", re.M)
+
+
+def standard_error(share, ticks):
+    """Of a share in percent of so many ticks, each at a random moment, in points: where steps last many ticks it scatters by less."""
+    return math.sqrt(share * (100 - share) / ticks) if ticks else float("inf")
+
+
+def is_open(off, error, limit):
+    """Whether what is off by more than `limit` may be so by scatter alone."""
+    return limit < off <= limit + 2 * error
 
 
 def _output(*arguments):

@@ -99,7 +99,7 @@ pub mod facts {
     pub const AUTOCAST: &str = "autocast";
 }
 
-/// A reading of a counter that gave another value than the one before, or the first one.
+/// A reading of a counter that gave another value than the one before, or the first or the last one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProgressPoint {
     /// The counter.

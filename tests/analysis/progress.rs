@@ -293,6 +293,35 @@ fn steps_before_a_loader_is_found_are_its_own() {
     assert_eq!(progress.evaluation.passes, 3);
 }
 
+/// A loader that is found between its first step and its second batch made that step, and not the evaluation before.
+#[test]
+fn a_step_before_the_first_reading_of_a_loader_is_not_that_of_an_evaluation() {
+    let mut run = Run::new();
+    let optimizer = run.optimizer();
+    for epoch in 0..3 {
+        let train = run.loader("Photos");
+        let read = [optimizer, train];
+        for number in 1..=12 {
+            let known = if epoch == 0 || number > 1 { 2 } else { 1 };
+            run.ticks(2, &input(), &read[..known]);
+            run.add(train, 1);
+            run.ticks(6, &backward(), &read[..known]);
+            run.add(optimizer, 1);
+            run.ticks(1, &update(), &read[..known]);
+        }
+        let test = run.loader("Tests");
+        for _ in 0..5 {
+            run.add(test, 1);
+            run.ticks(3, &forward(), &[test, optimizer]);
+        }
+    }
+    let progress = progress(&run.profile());
+    assert_eq!((progress.steps, progress.epochs), (36, Some(3)));
+    assert_eq!(progress.batches, 36);
+    let evaluation = progress.evaluation;
+    assert_eq!((evaluation.passes, evaluation.batches), (3, 15));
+}
+
 #[test]
 fn batches_are_gathered_into_steps() {
     let mut run = Run::new();
@@ -539,10 +568,76 @@ fn steps_of_a_counter_that_began_late_are_at_least_so_many() {
     assert!((490_000_000..520_000_000).contains(&from_ns), "{from_ns}");
     let text = render_summary(&profile, &analyze(&profile), TextOptions::default());
     assert!(
-        text.contains("\nSTEPS at least 95 (counted from 0.5 s on)"),
+        text.contains("\nSTEPS 95 to 100 | counted from 0.5 s on"),
         "{text}"
     );
-    assert_eq!(json(&profile)["progress"]["counted_from_s"], 0.505);
+    let report = &json(&profile)["progress"];
+    assert_eq!(report["counted_from_s"], 0.505);
+    assert_eq!(report["steps_at_most"], 100);
+}
+
+/// The loader that is seen first need not be the first: the parameter's version tells that there were steps before, or how it was filled.
+#[test]
+fn steps_of_passes_that_nobody_saw_are_allowed_for() {
+    let mut run = Run::new();
+    let optimizer = run.optimizer();
+    run.add(optimizer, 1);
+    for epoch in 0..3 {
+        let loader = run.loader("Photos");
+        let both = [loader, optimizer];
+        let read = if epoch == 2 { &both[..] } else { &[] };
+        for _ in 0..8 {
+            run.ticks(1, &input(), read);
+            run.add(loader, 1);
+            run.ticks(6, &backward(), read);
+            run.add(optimizer, 1);
+            run.ticks(1, &update(), read);
+        }
+    }
+    let profile = run.profile();
+    let progress = progress(&profile);
+    assert_eq!((progress.steps, progress.steps_at_most), (8, Some(25)));
+    assert_eq!(
+        (progress.epochs, progress.epochs_at_most),
+        (Some(1), Some(3))
+    );
+    let text = render_summary(&profile, &analyze(&profile), TextOptions::default());
+    assert!(
+        text.contains("\nSTEPS 8 to 25 | counted from 1.3 s on"),
+        "{text}"
+    );
+    assert!(text.contains("epochs 1 to 3"), "{text}");
+}
+
+/// Whoever reads a counter for the last time in the middle of a step does not know whether that one ended. What was read once more
+/// after the step is known.
+#[test]
+fn the_last_step_may_have_ended_unread() {
+    for (reads_on, most) in [(false, Some(20)), (true, None)] {
+        let mut run = Run::new();
+        let (optimizer, loader) = (run.optimizer(), run.loader("Photos"));
+        for _ in 0..19 {
+            run.batch(loader, optimizer, true, 1);
+        }
+        let read = [loader, optimizer];
+        if reads_on {
+            run.ticks(3, &script(&[]), &read);
+        } else {
+            run.ticks(1, &input(), &read);
+            run.add(loader, 1);
+            run.ticks(4, &backward(), &read);
+        }
+        let (value, last_ns) = run.counters[optimizer].1.unwrap();
+        run.builder.points.push(ProgressPoint {
+            counter: CounterId::from_index(optimizer),
+            thread: ThreadId(0),
+            before_ns: last_ns,
+            time_ns: last_ns,
+            value,
+        });
+        let progress = progress(&run.profile());
+        assert_eq!((progress.steps, progress.steps_at_most), (19, most));
+    }
 }
 
 /// `next(iter(loader))` before each epoch evaluates nothing, and an epoch that was begun need not have ended.
@@ -607,5 +702,6 @@ fn epochs_that_were_missed_are_told() {
     let profile = run.profile();
     assert!(progress(&profile).more_epochs);
     let text = render_summary(&profile, &analyze(&profile), TextOptions::default());
-    assert!(text.contains("epochs at least 10"), "{text}");
+    assert!(text.contains("epochs 10 to 20"), "{text}");
+    assert_eq!(json(&profile)["progress"]["epochs_at_most"], 20);
 }

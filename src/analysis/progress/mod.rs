@@ -126,12 +126,16 @@ pub struct Progress {
     pub class: String,
     /// Steps that ended in the recording.
     pub steps: u64,
+    /// The most that can have ended, where it may have been more; `None` also where nothing tells.
+    pub steps_at_most: Option<u64>,
     /// From the start of the recording to the first reading of the counter, ns, where more steps may have ended before it.
     pub counted_from_ns: Option<u64>,
     /// Passes that began and trained; `None` where no loader was seen, and nothing else counts epochs.
     pub epochs: Option<u64>,
     /// Whether there were more: the batches of those that were seen are too few for the steps.
     pub more_epochs: bool,
+    /// The most that the steps leave room for, where it may have been more, and if all are of the same length.
+    pub epochs_at_most: Option<u64>,
     /// How long epochs took that were seen whole, with what came between them, ns.
     pub epoch_ns: Vec<u64>,
     /// Batches for a step: more than 1 where gradients are accumulated. `None` where it is no whole number.
@@ -197,7 +201,9 @@ pub fn progress(
         StepUnit::Batch => Evaluation::default(),
         StepUnit::Optimizer => evaluation(&passes),
     };
-    let more_epochs = passes::are_missing(&passes, counted.steps);
+    let most_epochs = passes::most(&passes, counted.most.unwrap_or(counted.steps))
+        .filter(|&most| counted.unit == StepUnit::Optimizer && most > training.len() as u64);
+    let more_epochs = most_epochs.is_some() || passes::are_missing(&passes, counted.steps);
     let lightning = series::last_value(profile, process, CounterKind::LightningEpochs);
     let epochs = match (training.len(), lightning) {
         (0, Some(ended)) if ended > 0 => Some(ended),
@@ -209,10 +215,12 @@ pub fn progress(
         source: Some(counted.kind),
         class: counted.class.clone(),
         steps: counted.steps,
+        steps_at_most: counted.most,
         counted_from_ns: counted
             .late_ns
             .map(|late_ns| late_ns.saturating_sub(profile.start_ns)),
         more_epochs: more_epochs && counted.unit == StepUnit::Optimizer,
+        epochs_at_most: most_epochs,
         epochs: epochs.filter(|_| counted.unit == StepUnit::Optimizer),
         epoch_ns: match counted.unit {
             StepUnit::Optimizer => passes::epoch_times(profile, &passes),

@@ -94,7 +94,7 @@ fn first_value(profile: &Profile, pass: &Pass) -> u64 {
 
 /// A step belongs to the pass that gave out a batch last before it. But a pass is known from its first reading on only: between two
 /// readings it may have made its last step and the next one given out its first batch, and some batches may have been given out, and
-/// some steps made with them, before that reading.
+/// some steps made with them, before that reading. So those that trained beyond doubt come first.
 fn assign_steps(passes: &mut [Pass], given: &[(u64, usize)], counted: &Counted) {
     // When each pass was first seen to have given out something, and how much.
     let mut starts: Vec<(u64, usize)> = passes.iter().map(|pass| pass.start_ns).zip(0..).collect();
@@ -107,24 +107,32 @@ fn assign_steps(passes: &mut [Pass], given: &[(u64, usize)], counted: &Counted) 
         let until = starts.partition_point(|&(start_ns, _)| start_ns <= time_ns);
         starts.get(until).map(|&(_, pass)| pass)
     };
+    // Nothing but this pass gave out batches before the step, and it did so after it.
+    for ended in &counted.ended {
+        let last = last_until(ended.after_ns);
+        if last == last_until(ended.before_ns)
+            && let Some(pass) = last.and_then(|pass| passes.get_mut(pass))
+        {
+            pass.trains |= pass.end_ns > ended.before_ns;
+        }
+    }
     for (index, ended) in counted.ended.iter().enumerate() {
         let trains = |pass: &usize| passes.get(*pass).is_some_and(|pass| pass.trains);
-        let had_begun = |pass: &usize| passes.get(*pass).is_some_and(|pass| pass.first_value > 1);
+        let gave = |pass: &usize, least: u64| {
+            passes
+                .get(*pass)
+                .is_some_and(|pass| pass.first_value >= least)
+        };
+        let (last, next) = (last_until(ended.before_ns), next_after(ended.before_ns));
+        let is_over = last
+            .and_then(|last| passes.get(last))
+            .is_none_or(|last| last.end_ns <= ended.after_ns);
         let pass = last_until(ended.after_ns)
             .filter(trains)
-            .or_else(|| last_until(ended.before_ns).filter(trains))
-            .or_else(|| {
-                let last = last_until(ended.before_ns);
-                let over = last.is_none_or(|last| {
-                    passes
-                        .get(last)
-                        .is_none_or(|pass| pass.end_ns <= ended.after_ns)
-                });
-                next_after(ended.before_ns)
-                    .filter(had_begun)
-                    .filter(|_| over)
-            })
-            .or_else(|| last_until(ended.before_ns));
+            .or_else(|| last.filter(trains))
+            .or_else(|| next.filter(|next| gave(next, 1) && trains(next)))
+            .or_else(|| next.filter(|next| gave(next, 2) && is_over))
+            .or(last);
         let Some(pass) = pass else {
             continue;
         };
@@ -190,6 +198,22 @@ pub(super) fn are_missing(passes: &[Pass], steps: u64) -> bool {
         count += 1;
     }
     count > 1 && steps > batches.saturating_add(count).saturating_add(batches / 20)
+}
+
+/// How many passes the steps leave room for, if each gives out as many batches as the longest that was seen. `None` where none trained.
+pub(super) fn most(passes: &[Pass], steps: u64) -> Option<u64> {
+    let training = || passes.iter().filter(|pass| pass.trains && pass.steps > 0);
+    let longest = training().map(|pass| pass.last_value).max()?;
+    // Steps of a pass that was missed are counted with the one before it: the usual one tells.
+    let mut each: Vec<u64> = training()
+        .map(|pass| (pass.batches as f64 / pass.steps as f64).round() as u64)
+        .collect();
+    each.sort_unstable();
+    let each = each.get(each.len() / 2).copied()?.max(1);
+    let room = steps.saturating_mul(each) / longest.max(1);
+    // Attached, one may have begun before.
+    let cut = passes.iter().any(|pass| pass.began_before);
+    Some(room.saturating_add(cut.into()))
 }
 
 /// Epochs that were seen whole: from the start of a pass that trained to that of the next one.

@@ -17,6 +17,9 @@ const MAX_DIFFERENCES: usize = 4096;
 /// Steps that may have gone by before their counter was found: a launched program is looked at from its start.
 const MAX_EARLIER: u64 = 1000;
 
+/// How often a parameter is filled before the first step, where batches tell what steps there were.
+const FILLED: u64 = 2;
+
 /// A step: from the end of the one before to its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
@@ -40,6 +43,16 @@ pub(super) struct Ended {
     pub(super) count: u64,
 }
 
+impl Counted {
+    /// How long a step takes, on average; `None` of a single one.
+    fn step_ns(&self) -> Option<f64> {
+        let (from, to) = (self.ended.first()?, self.ended.last()?);
+        let steps: u64 = self.ended.iter().skip(1).map(|ended| ended.count).sum();
+        let ns = to.before_ns.saturating_sub(from.before_ns);
+        (steps > 0 && ns > 0).then(|| ns as f64 / steps as f64)
+    }
+}
+
 impl Ended {
     fn middle_ns(&self) -> u64 {
         self.after_ns
@@ -60,6 +73,8 @@ pub(super) struct Counted {
     pub(super) earlier: u64,
     /// When the first reading was made, where steps may have ended before it that nothing tells of.
     pub(super) late_ns: Option<u64>,
+    /// The most that there can have been; `None` where they are exact, or nothing tells.
+    pub(super) most: Option<u64>,
     /// By time.
     pub(super) ended: Vec<Ended>,
 }
@@ -196,37 +211,122 @@ fn counted(
         steps: done,
         earlier: 0,
         late_ns: None,
+        most: None,
         ended,
     };
-    let earlier = earlier(profile, process, &counted, base);
+    // Each step has raised it.
+    let raised = match kind {
+        CounterKind::ParameterVersion => least_base(profile, process, id, points) / each.max(1),
+        _ => base,
+    };
+    let earlier = earlier(profile, process, &counted, base).filter(|&earlier| earlier <= raised);
     counted.earlier = earlier.unwrap_or(0);
-    if earlier.is_none() {
-        counted.late_ns = late(profile, &counted, points);
-    }
     counted.steps = counted.steps.saturating_add(counted.earlier);
+    let samples = thread_samples(profile, counted.thread);
+    let step_ns = counted.step_ns();
+    let late_ns = late(profile, &samples, points, step_ns.unwrap_or(0.0));
+    if !is_whole(profile) {
+        counted.late_ns = late_ns;
+        return counted;
+    }
+    let before = match kind {
+        CounterKind::ParameterVersion => {
+            let rest = raised.saturating_sub(counted.earlier);
+            let filled = match (earlier, late_ns) {
+                (Some(_), _) => FILLED,
+                (None, None) => 1,
+                (None, Some(_)) => 0,
+            };
+            if rest > filled { rest } else { 0 }
+        }
+        _ => 0,
+    };
+    counted.late_ns = points
+        .first()
+        .map(|point| point.time_ns)
+        .filter(|_| before > 0);
+    let missed = before.saturating_add(unread(
+        &counted,
+        &samples,
+        points,
+        step_ns.unwrap_or(f64::INFINITY),
+    ));
+    let most = counted.steps.saturating_add(missed);
+    counted.most = (before <= MAX_EARLIER && missed > 0).then_some(most);
     counted
 }
 
-/// When the counter was first read, if its thread had trained for longer than a step takes by then.
-fn late(profile: &Profile, counted: &Counted, points: &[&ProgressPoint]) -> Option<u64> {
-    const STEPS: f64 = 1.5;
+/// The version that an optimizer's parameters had at the first reading: a parameter's begins at 0, and is raised by what fills it,
+/// too, for some of them more often than for others.
+fn least_base(
+    profile: &Profile,
+    process: ProcessId,
+    id: CounterId,
+    points: &[&ProgressPoint],
+) -> u64 {
+    let info = |id: CounterId| profile.counters.get(id.index());
+    let said = |id: CounterId| info(id).map(|info| (&info.class, &info.facts));
+    let own = points.first();
+    readings(profile, process, CounterKind::ParameterVersion)
+        .iter()
+        .filter(|(other, _)| said(*other) == said(id))
+        .filter_map(|(_, points)| points.first())
+        .filter(|first| own.is_some_and(|own| own.time_ns == first.time_ns))
+        .map(|first| first.value)
+        .min()
+        .unwrap_or(0)
+}
+
+fn trains(sample: &ProfileSample) -> bool {
+    matches!(
+        sample.phase,
+        Phase::Forward | Phase::Backward | Phase::Recompute | Phase::Optimizer
+    )
+}
+
+/// When the counter was first read, if a step may have ended by then since its thread was last seen not to train.
+fn late(
+    profile: &Profile,
+    samples: &[&ProfileSample],
+    points: &[&ProgressPoint],
+    step_ns: f64,
+) -> Option<u64> {
     const ATTACHED_NS: u64 = 100_000_000;
     let first_ns = points.first()?.time_ns;
-    let (from, to) = (counted.ended.first()?, counted.ended.last()?);
-    let steps: u64 = counted.ended.iter().skip(1).map(|ended| ended.count).sum();
-    let step_ns = to.before_ns.saturating_sub(from.before_ns) as f64 / steps.max(1) as f64;
-    let samples = thread_samples(profile, counted.thread);
-    let trains = |sample: &&&ProfileSample| {
-        matches!(
-            sample.phase,
-            Phase::Forward | Phase::Backward | Phase::Recompute | Phase::Optimizer
-        )
+    let begin = samples.iter().position(|sample| trains(sample))?;
+    // A sample is of a moment within its stretch.
+    let begin_ns = match begin.checked_sub(1).and_then(|before| samples.get(before)) {
+        Some(before) => before.start_ns.saturating_add(before.weight_ns / 2),
+        None => samples.get(begin)?.start_ns,
     };
-    let begin_ns = samples.iter().find(trains)?.start_ns;
     let gap_ns = first_ns.saturating_sub(begin_ns);
     // Who attaches asks for no step of before, and a few ticks are no matter.
     let least_ns = if is_whole(profile) { 0 } else { ATTACHED_NS };
-    (gap_ns as f64 > STEPS * step_ns && gap_ns >= least_ns).then_some(first_ns)
+    (gap_ns as f64 > step_ns && gap_ns >= least_ns).then_some(first_ns)
+}
+
+/// How many steps may have ended after the last reading of a counter, until its thread was looked at again.
+fn unread(
+    counted: &Counted,
+    samples: &[&ProfileSample],
+    points: &[&ProgressPoint],
+    step_ns: f64,
+) -> u64 {
+    let (Some(last), Some(ended)) = (points.last(), counted.ended.last()) else {
+        return 0;
+    };
+    let after = samples.partition_point(|sample| sample.start_ns <= last.time_ns);
+    let Some(next) = samples.get(after).or_else(|| samples.last()) else {
+        return 0;
+    };
+    let end_ns = next.start_ns.saturating_add(next.weight_ns);
+    let whole = end_ns.saturating_sub(last.time_ns) as f64 / step_ns;
+    // Whether a step was under way.
+    let since = samples.get(..after).unwrap_or(&[]).iter().rev();
+    let begun = since
+        .take_while(|sample| sample.start_ns >= ended.before_ns)
+        .any(|sample| trains(sample));
+    whole as u64 + u64::from(begun)
 }
 
 /// Steps before the counter was first read, in a recording that begins with the program: as many as the batches that had been
@@ -413,6 +513,7 @@ fn batches(profile: &Profile, process: ProcessId) -> Option<Counted> {
         steps,
         earlier: 0,
         late_ns: None,
+        most: None,
         ended,
     })
 }

@@ -25,12 +25,16 @@ pub struct Progress {
     pub class: String,
     /// Steps that ended in the recording.
     pub steps: u64,
+    /// The most that can have ended, where it may have been more; null also where nothing tells.
+    pub steps_at_most: Option<u64>,
     /// From when on they were counted, where more may have ended before.
     pub counted_from_s: Option<f64>,
     /// Passes over the data that began and trained; null where that is not known.
     pub epochs: Option<u64>,
     /// Whether there were more.
     pub more_epochs: bool,
+    /// The most that the steps leave room for, where it may have been more, and if all are of the same length.
+    pub epochs_at_most: Option<u64>,
     /// Steps a second, less warm-up and what lay between passes; null where too few were seen.
     pub steps_per_s: Option<f64>,
     /// Samples of the dataset a second, of this process alone; null where the batch size is not known.
@@ -142,9 +146,11 @@ pub(super) fn progress(profile: &Profile, process: &ProcessSummary) -> Option<Pr
         source: analysed.source.map(|kind| kind.name()),
         class: analysed.class.clone(),
         steps: analysed.steps,
+        steps_at_most: analysed.steps_at_most,
         counted_from_s: analysed.counted_from_ns.map(seconds),
         epochs: analysed.epochs,
         more_epochs: analysed.more_epochs,
+        epochs_at_most: analysed.epochs_at_most,
         steps_per_s: analysed.steps_per_s(),
         samples_per_s: analysed.samples_per_s(),
         batches: analysed.batches,

@@ -96,14 +96,14 @@ fn headline(out: &mut String, progress: &Progress) {
         StepUnit::Optimizer => "STEPS",
         StepUnit::Batch => "BATCHES",
     };
-    let mut facts = vec![match progress.counted_from_ns {
-        Some(ns) => format!(
-            "{unit} at least {} (counted from {} on)",
-            count(progress.steps),
-            seconds(ns)
-        ),
-        None => format!("{unit} {}", count(progress.steps)),
+    let steps = count(progress.steps);
+    let mut facts = vec![match (progress.steps_at_most, progress.counted_from_ns) {
+        (Some(most), _) => format!("{unit} {steps} to {}", count(most)),
+        (None, Some(_)) => format!("{unit} at least {steps}"),
+        (None, None) => format!("{unit} {steps}"),
     }];
+    let from = progress.counted_from_ns;
+    facts.extend(from.map(|ns| format!("counted from {} on", seconds(ns))));
     match &progress.times {
         None => facts.push("too few to be timed".to_owned()),
         Some(times) => facts.extend(times_of(times)),
@@ -123,6 +123,9 @@ fn headline(out: &mut String, progress: &Progress) {
 fn epochs_text(progress: &Progress, epochs: u64) -> String {
     let whole = progress.epoch_ns.len() as u64;
     let counted = progress.source == Some(CounterKind::LightningSteps);
+    if let Some(most) = progress.epochs_at_most {
+        return format!("epochs {} to {}", count(epochs), count(most));
+    }
     match (whole, progress.more_epochs) {
         (_, true) => format!("epochs at least {}", count(epochs)),
         (whole, _) if whole >= epochs || counted => format!("epochs {}", count(epochs)),
@@ -176,9 +179,7 @@ fn counted(out: &mut String, progress: &Progress) {
     let mut facts = vec![match progress.source {
         Some(CounterKind::Batches) => format!("  counted by {class}"),
         Some(CounterKind::ParameterVersion) => {
-            format!(
-                "  counted by changes of {class}'s parameters (a few at both ends may be missing)"
-            )
+            format!("  counted by changes of {class}'s parameters")
         }
         Some(CounterKind::TrainerSteps) => "  counted by the Trainer's global_step".to_owned(),
         Some(CounterKind::LightningSteps | CounterKind::LightningEpochs) => {

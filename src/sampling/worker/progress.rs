@@ -68,7 +68,15 @@ impl Worker {
             && let Some(image) = self.images.get_mut(&info.process)
             && let Some(probe) = image.progress.as_mut()
         {
-            probe.forget(thread);
+            self.progress.points.extend(probe.forget(thread));
+        }
+    }
+
+    /// The session is over.
+    pub(super) fn forget_all_progress(&mut self) {
+        let probes = self.images.values_mut();
+        for probe in probes.filter_map(|image| image.progress.as_mut()) {
+            self.progress.points.extend(probe.forget_all());
         }
     }
 

@@ -27,6 +27,7 @@ impl Worker {
         facts.quality.throttled_ns = self.throttled_ns();
         if facts.last {
             self.symbols.wait(SYMBOL_PATIENCE);
+            self.forget_all_progress();
         }
         let (points, conditions) = self.progress.take();
         let of_session = Segment {

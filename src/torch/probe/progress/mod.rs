@@ -95,6 +95,20 @@ struct Live {
     misses: u32,
 }
 
+impl Live {
+    /// The last reading as a point of its own: until then its value stood. Of a pass the last batch is what counts.
+    fn last_reading(&self, thread: ThreadId) -> Option<ProgressPoint> {
+        let (value, time_ns) = self.last.filter(|_| self.kind != CounterKind::Batches)?;
+        Some(ProgressPoint {
+            counter: self.id,
+            thread,
+            before_ns: time_ns,
+            time_ns,
+            value,
+        })
+    }
+}
+
 /// What is known of a thread.
 #[derive(Debug, Default)]
 struct Watched {
@@ -137,7 +151,8 @@ impl ProgressProbe {
         }
     }
 
-    /// Reads the counters of a thread from what was copied with its sample at `time_ns`; those whose value is new go to `points`.
+    /// Reads the counters of a thread from what was copied with its sample at `time_ns`; those whose value is new go to `points`, and so
+    /// does the last reading of what is gone.
     /// Tells whether the thread's [`WatchList`] is another now.
     pub fn read(
         &mut self,
@@ -183,7 +198,11 @@ impl ProgressProbe {
             // One parameter that moves is enough of an optimizer.
             let is_spare = settled
                 .is_some_and(|(owner, object)| counter.owner == owner && counter.object != object);
-            counter.misses <= MAX_MISSES && !is_spare
+            let is_lost = counter.misses > MAX_MISSES;
+            if is_lost {
+                points.extend(counter.last_reading(thread));
+            }
+            !is_lost && !is_spare
         });
         let changed = watched.live.len() != before;
         if changed {
@@ -260,9 +279,19 @@ impl ProgressProbe {
             .collect()
     }
 
-    /// Forgets a thread that is gone.
-    pub fn forget(&mut self, thread: ThreadId) {
-        self.threads.remove(&thread);
+    /// Forgets a thread that is gone; gives the last readings of its counters.
+    pub fn forget(&mut self, thread: ThreadId) -> Vec<ProgressPoint> {
+        let live = self.threads.remove(&thread).unwrap_or_default().live;
+        live.iter()
+            .filter_map(|counter| counter.last_reading(thread))
+            .collect()
+    }
+
+    /// Forgets all threads: the session is over.
+    pub fn forget_all(&mut self) -> Vec<ProgressPoint> {
+        let threads: Vec<ThreadId> = self.threads.keys().copied().collect();
+        let last = threads.into_iter().flat_map(|thread| self.forget(thread));
+        last.collect()
     }
 
     /// Begins to read a counter, unless it is read already. Tells whether it does.
