@@ -14,6 +14,7 @@ use torchspy::model::ids::CodeId;
 use torchspy::python::code_object::CodeCache;
 use torchspy::python::discover::Interpreter;
 use torchspy::python::frames::{PythonStack, data_stack_range, read_stack, state_range};
+use torchspy::python::layout::FrameChain;
 use torchspy::python::threads::{GilState, PythonThread, read_gil_holder, read_threads};
 
 /// A thread as the program describes it: name, file, line and `f_lasti` of each frame, leaf first.
@@ -227,6 +228,50 @@ fn check_snapshot(python: &str) {
         {
             assert_eq!(missed, [], "{kind} on {python}");
         }
+    }
+}
+
+/// 3.10 links and unlinks a `CFrame` and a frame one after the other: each moment in between, made from a thread that is held.
+#[test]
+fn an_evaluation_of_3_10_that_begins_or_ends_takes_no_frame_of_another() {
+    let Some(session) = Session::start("3.10") else {
+        return;
+    };
+    let FrameChain::Objects { frame, cframe } = session.interpreter.layout.chain.clone() else {
+        panic!("not 3.10");
+    };
+    let memory = session.target.memory();
+    let offsets = &session.interpreter.layout.frame;
+    for (kind, described) in &session.described {
+        let state = session.thread(described).state_address;
+        let read = |field: u32, value: Option<u64>| {
+            let mut changed = SnapshotMemory::default();
+            if let Some(value) = value {
+                changed.insert(state + u64::from(field), value.to_le_bytes().to_vec());
+            }
+            let mut stack = PythonStack::default();
+            let layered = LayeredMemory::new(&changed, &memory);
+            read_stack(&session.interpreter, state, &layered, &mut stack).unwrap();
+            stack
+        };
+        let pointer = |address: u64, offset: u32| memory.read_u64(address + u64::from(offset));
+        let addresses = |stack: &PythonStack| -> Vec<Option<u64>> {
+            stack.runs.iter().map(|run| run.stack_address).collect()
+        };
+        let whole = read(frame, None);
+        let inner = pointer(state, cframe.leaf).unwrap();
+        let outer = pointer(inner, cframe.previous).unwrap();
+        let ending = read(cframe.leaf, Some(outer));
+        assert_eq!(ending.frames, whole.frames, "{kind}");
+        assert_eq!(ending.ending_inside, Some(outer), "{kind}");
+        assert_eq!(addresses(&ending)[0], None, "{kind}");
+        assert_eq!(addresses(&ending)[1..], addresses(&whole)[1..], "{kind}");
+        let back = pointer(whole.frames[0].frame_address, offsets.previous).unwrap();
+        let beginning = read(frame, Some(back));
+        assert_eq!(beginning.frames, whole.frames[1..], "{kind}");
+        assert_eq!(beginning.ending_inside, None, "{kind}");
+        assert_eq!(addresses(&beginning), addresses(&whole), "{kind}");
+        assert_eq!(beginning.runs[0].length, 0, "{kind}");
     }
 }
 

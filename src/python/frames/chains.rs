@@ -233,17 +233,24 @@ impl<'a> Walk<'a> {
             false => Vec::new(),
         };
         let delegating = delegates.iter().filter(|&&delegates| delegates).count();
-        // An evaluation links its CFrame a moment before its frame.
+        // An evaluation links its CFrame a moment before its frame, and unlinks it a moment before that (Python/ceval.c).
         let early = usize::from(evaluations + delegating == frames + 1);
-        let matched = result.is_ok() && chain.is_ok() && evaluations + delegating == frames + early;
-        let mut evaluations = out.evaluations.iter().copied();
+        let late = evaluations + delegating + 1 == frames && !delegates.starts_with(&[true]);
+        let is_balanced = evaluations + delegating == frames + early || late;
+        let matched = result.is_ok() && chain.is_ok() && is_balanced;
+        let root = state.wrapping_add(cframe.root.into());
+        let mut evaluations = out.evaluations.iter().copied().peekable();
+        if matched && late {
+            out.ending_inside = Some(evaluations.peek().copied().unwrap_or(root));
+        }
         let mut first = 0;
         for end in 1 - early..=frames {
             if matched && end > 0 && delegates.get(end - 1) == Some(&true) {
                 continue;
             }
+            let is_ending = late && end == 1;
             out.runs.push(PythonRun {
-                stack_address: evaluations.next().filter(|_| matched),
+                stack_address: evaluations.next_if(|_| matched && !is_ending),
                 first: first as u32,
                 length: (end - first) as u32,
             });
