@@ -13,7 +13,9 @@ use torchspy::model::code::CodeInfo;
 use torchspy::model::ids::CodeId;
 use torchspy::python::code_object::CodeCache;
 use torchspy::python::discover::Interpreter;
-use torchspy::python::frames::{PythonStack, data_stack_range, read_stack, state_range};
+use torchspy::python::frames::{
+    FrameError, PythonStack, data_stack_range, read_stack, state_range,
+};
 use torchspy::python::layout::FrameChain;
 use torchspy::python::threads::{GilState, PythonThread, read_gil_holder, read_threads};
 
@@ -273,6 +275,51 @@ fn an_evaluation_of_3_10_that_begins_or_ends_takes_no_frame_of_another() {
         assert_eq!(addresses(&beginning), addresses(&whole), "{kind}");
         assert_eq!(beginning.runs[0].length, 0, "{kind}");
     }
+}
+
+/// 3.11 and 3.12 link a `CFrame` before they fill it in: what led outwards may be anything.
+fn check_unfilled(python: &str) {
+    const UNFILLED: u64 = 0x1000;
+    let Some(session) = Session::start(python) else {
+        return;
+    };
+    let (FrameChain::Entries(cframe) | FrameChain::ShimsBehindCFrame(cframe)) =
+        session.interpreter.layout.chain.clone()
+    else {
+        panic!("{python} has no CFrame");
+    };
+    let memory = session.target.memory();
+    let state = session.thread(&session.described["main"]).state_address;
+    let leaf = state + u64::from(cframe.leaf);
+    let mut stack = PythonStack::default();
+    read_stack(&session.interpreter, state, &memory, &mut stack).unwrap();
+    let whole = stack.clone();
+    let mut read = |outer: u64| {
+        let mut fields = vec![0; 64];
+        fields[cframe.previous as usize..][..8].copy_from_slice(&outer.to_le_bytes());
+        let mut changed = SnapshotMemory::default();
+        changed.insert(leaf, UNFILLED.to_le_bytes().to_vec());
+        changed.insert(UNFILLED, fields);
+        let layered = LayeredMemory::new(&changed, &memory);
+        let result = read_stack(&session.interpreter, state, &layered, &mut stack);
+        result.map(|()| stack.clone())
+    };
+    let outside = read(memory.read_u64(leaf).unwrap()).unwrap();
+    assert_eq!(outside.frames, whole.frames);
+    let first = outside.runs[0];
+    assert_eq!((first.stack_address, first.length), (Some(UNFILLED), 0));
+    // It leads to something without a frame: that is no empty stack.
+    assert_eq!(read(UNFILLED), Err(FrameError::Invalid(UNFILLED)));
+}
+
+#[test]
+fn an_evaluation_of_3_11_that_begins_hides_no_frames() {
+    check_unfilled("3.11");
+}
+
+#[test]
+fn an_evaluation_of_3_12_that_begins_hides_no_frames() {
+    check_unfilled("3.12");
 }
 
 /// A native frame as gdb sees it.

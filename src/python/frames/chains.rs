@@ -116,19 +116,21 @@ impl<'a> Walk<'a> {
         if leaf == root || !(is_suspended || is_empty) {
             return result;
         }
-        // An evaluation links its CFrame before it says which frame is current (Python/ceval.c): for a few instructions
-        // the field holds whatever lay there, nothing or a frame of an evaluation that is over. The frames are then those of
+        // An evaluation links its CFrame before it fills it in (Python/ceval.c): for a few instructions, 18 as gcc builds 3.12,
+        // its fields hold whatever lay there, nothing or a frame of an evaluation that is over. The frames are then those of
         // the evaluation outside of it.
         let outer = self.pointer(leaf, cframe.previous)?;
         let mut below = PythonStack::default();
         below.end_run(Some(leaf));
         // A generator that C code runs outside of all other Python leads nowhere, too: it is kept, with the error.
         let is_read = walk(outer, &mut below).is_ok();
-        if is_read && !(is_suspended && below.frames.is_empty()) {
+        let is_first = result.is_ok() && outer == root;
+        if is_read && (is_first || !below.frames.is_empty()) {
             *out = below;
             return Ok(());
         }
-        result
+        // What led outwards was not filled in yet, either: the frames are somewhere else.
+        result.and(Err(FrameError::Invalid(leaf)))
     }
 
     /// 3.12 on: a run ends at a shim, which lies on the C stack itself. 3.15 ends the chain with a `base` frame, which
