@@ -239,7 +239,7 @@ fn an_evaluation_of_3_10_that_begins_or_ends_takes_no_frame_of_another() {
     let Some(session) = Session::start("3.10") else {
         return;
     };
-    let FrameChain::Objects { frame, cframe } = session.interpreter.layout.chain.clone() else {
+    let FrameChain::Objects { frame, cframe } = session.interpreter.layout.chain else {
         panic!("not 3.10");
     };
     let memory = session.target.memory();
@@ -284,7 +284,7 @@ fn check_unfilled(python: &str) {
         return;
     };
     let (FrameChain::Entries(cframe) | FrameChain::ShimsBehindCFrame(cframe)) =
-        session.interpreter.layout.chain.clone()
+        session.interpreter.layout.chain
     else {
         panic!("{python} has no CFrame");
     };
