@@ -4,7 +4,7 @@
 use crate::faults::{How, Recorder, program};
 use crate::on_each_python;
 use crate::python_target::Python;
-use crate::stack_case::{Exceptions, Place, check, python_samples};
+use crate::stack_case::{Exceptions, Place, check, samples};
 use torchspy::recording::reader::Recording;
 
 const EXCEPTIONS: &Exceptions = &[];
@@ -38,7 +38,7 @@ fn a_recorded_child_has_a_stack_of_its_own(version: &str) {
     let recording = Recording::read(&recorded.path()).unwrap();
     let parent = recording.run.pid;
     let (mut of_parent, mut of_children) = (0, 0);
-    for sample in python_samples(&recording) {
+    for sample in samples(&recording) {
         let count = |name: &str| {
             let named = |frame: &&Place| frame.0 == name;
             sample.frames.iter().filter(named).count()

@@ -8,7 +8,10 @@ use torchspy::model::code::CodeInfo;
 use torchspy::model::ids::CodeId;
 use torchspy::python::code_object::CodeCache;
 use torchspy::python::discover::Interpreter;
-use torchspy::python::frames::{PythonStack, data_stack_range, read_stack, state_range};
+use torchspy::python::frames::{
+    FrameError, PythonStack, data_stack_range, read_stack, state_range,
+};
+use torchspy::python::layout::FrameChain;
 use torchspy::python::threads::{GilState, PythonThread, read_gil_holder, read_threads};
 
 /// A thread as the program describes it: name, file, line and `f_lasti` of each frame, leaf first.
@@ -223,6 +226,95 @@ fn check_snapshot(python: &str) {
             assert_eq!(missed, [], "{kind} on {python}");
         }
     }
+}
+
+/// 3.10 links and unlinks a `CFrame` and a frame one after the other: each moment in between, made from a thread that is held.
+#[test]
+fn an_evaluation_of_3_10_that_begins_or_ends_takes_no_frame_of_another() {
+    let Some(session) = Session::start("3.10") else {
+        return;
+    };
+    let FrameChain::Objects { frame, cframe } = session.interpreter.layout.chain else {
+        panic!("not 3.10");
+    };
+    let memory = session.target.memory();
+    let offsets = &session.interpreter.layout.frame;
+    for (kind, described) in &session.described {
+        let state = session.thread(described).state_address;
+        let read = |field: u32, value: Option<u64>| {
+            let mut changed = SnapshotMemory::default();
+            if let Some(value) = value {
+                changed.insert(state + u64::from(field), value.to_le_bytes().to_vec());
+            }
+            let mut stack = PythonStack::default();
+            let layered = LayeredMemory::new(&changed, &memory);
+            read_stack(&session.interpreter, state, &layered, &mut stack).unwrap();
+            stack
+        };
+        let pointer = |address: u64, offset: u32| memory.read_u64(address + u64::from(offset));
+        let addresses = |stack: &PythonStack| -> Vec<Option<u64>> {
+            stack.runs.iter().map(|run| run.stack_address).collect()
+        };
+        let whole = read(frame, None);
+        let inner = pointer(state, cframe.leaf).unwrap();
+        let outer = pointer(inner, cframe.previous).unwrap();
+        let ending = read(cframe.leaf, Some(outer));
+        assert_eq!(ending.frames, whole.frames, "{kind}");
+        assert_eq!(ending.ending_inside, Some(outer), "{kind}");
+        assert_eq!(addresses(&ending)[0], None, "{kind}");
+        assert_eq!(addresses(&ending)[1..], addresses(&whole)[1..], "{kind}");
+        let back = pointer(whole.frames[0].frame_address, offsets.previous).unwrap();
+        let beginning = read(frame, Some(back));
+        assert_eq!(beginning.frames, whole.frames[1..], "{kind}");
+        assert_eq!(beginning.ending_inside, None, "{kind}");
+        assert_eq!(addresses(&beginning), addresses(&whole), "{kind}");
+        assert_eq!(beginning.runs[0].length, 0, "{kind}");
+    }
+}
+
+/// 3.11 and 3.12 link a `CFrame` before they fill it in: what led outwards may be anything.
+fn check_unfilled(python: &str) {
+    const UNFILLED: u64 = 0x1000;
+    let Some(session) = Session::start(python) else {
+        return;
+    };
+    let (FrameChain::Entries(cframe) | FrameChain::ShimsBehindCFrame(cframe)) =
+        session.interpreter.layout.chain
+    else {
+        panic!("{python} has no CFrame");
+    };
+    let memory = session.target.memory();
+    let state = session.thread(&session.described["main"]).state_address;
+    let leaf = state + u64::from(cframe.leaf);
+    let mut stack = PythonStack::default();
+    read_stack(&session.interpreter, state, &memory, &mut stack).unwrap();
+    let whole = stack.clone();
+    let mut read = |outer: u64| {
+        let mut fields = vec![0; 64];
+        fields[cframe.previous as usize..][..8].copy_from_slice(&outer.to_le_bytes());
+        let mut changed = SnapshotMemory::default();
+        changed.insert(leaf, UNFILLED.to_le_bytes().to_vec());
+        changed.insert(UNFILLED, fields);
+        let layered = LayeredMemory::new(&changed, &memory);
+        let result = read_stack(&session.interpreter, state, &layered, &mut stack);
+        result.map(|()| stack.clone())
+    };
+    let outside = read(memory.read_u64(leaf).unwrap()).unwrap();
+    assert_eq!(outside.frames, whole.frames);
+    let first = outside.runs[0];
+    assert_eq!((first.stack_address, first.length), (Some(UNFILLED), 0));
+    // It leads to something without a frame: that is no empty stack.
+    assert_eq!(read(UNFILLED), Err(FrameError::Invalid(UNFILLED)));
+}
+
+#[test]
+fn an_evaluation_of_3_11_that_begins_hides_no_frames() {
+    check_unfilled("3.11");
+}
+
+#[test]
+fn an_evaluation_of_3_12_that_begins_hides_no_frames() {
+    check_unfilled("3.12");
 }
 
 /// A native frame as gdb sees it.

@@ -138,8 +138,15 @@ pub struct Sampled {
     pub partial: Option<&'static str>,
 }
 
-/// The samples that have Python frames, by thread, in the order of their times.
-pub fn python_samples(recording: &Recording) -> Vec<Sampled> {
+impl Sampled {
+    /// Whether a stack was read. How often a thread that waits for a CPU does not stop in time is up to the machine.
+    pub fn is_read(&self) -> bool {
+        ![Some("stop_timeout"), Some("overflow")].contains(&self.partial)
+    }
+}
+
+/// All samples, by thread, in the order of their times.
+pub fn samples(recording: &Recording) -> Vec<Sampled> {
     let mut samples: Vec<_> = recording.samples.iter().collect();
     samples.sort_by_key(|sample| (sample.thread, sample.start_ns));
     let sampled = |sample: &Sample| {
@@ -161,7 +168,7 @@ pub fn python_samples(recording: &Recording) -> Vec<Sampled> {
                 _ => {}
             }
         }
-        (!found.frames.is_empty()).then_some(found)
+        found
     };
-    samples.into_iter().filter_map(sampled).collect()
+    samples.into_iter().map(sampled).collect()
 }

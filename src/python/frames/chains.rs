@@ -116,19 +116,21 @@ impl<'a> Walk<'a> {
         if leaf == root || !(is_suspended || is_empty) {
             return result;
         }
-        // An evaluation links its CFrame before it says which frame is current (Python/ceval.c): for a few instructions
-        // the field holds whatever lay there, nothing or a frame of an evaluation that is over. The frames are then those of
+        // An evaluation links its CFrame before it fills it in (Python/ceval.c): for a few instructions, 18 as gcc builds 3.12,
+        // its fields hold whatever lay there, nothing or a frame of an evaluation that is over. The frames are then those of
         // the evaluation outside of it.
         let outer = self.pointer(leaf, cframe.previous)?;
         let mut below = PythonStack::default();
         below.end_run(Some(leaf));
         // A generator that C code runs outside of all other Python leads nowhere, too: it is kept, with the error.
         let is_read = walk(outer, &mut below).is_ok();
-        if is_read && !(is_suspended && below.frames.is_empty()) {
+        let is_first = result.is_ok() && outer == root;
+        if is_read && (is_first || !below.frames.is_empty()) {
             *out = below;
             return Ok(());
         }
-        result
+        // What led outwards was not filled in yet, either: the frames are somewhere else.
+        result.and(Err(FrameError::Invalid(leaf)))
     }
 
     /// 3.12 on: a run ends at a shim, which lies on the C stack itself. 3.15 ends the chain with a `base` frame, which
@@ -233,17 +235,24 @@ impl<'a> Walk<'a> {
             false => Vec::new(),
         };
         let delegating = delegates.iter().filter(|&&delegates| delegates).count();
-        // An evaluation links its CFrame a moment before its frame.
+        // An evaluation links its CFrame a moment before its frame, and unlinks it a moment before that (Python/ceval.c).
         let early = usize::from(evaluations + delegating == frames + 1);
-        let matched = result.is_ok() && chain.is_ok() && evaluations + delegating == frames + early;
-        let mut evaluations = out.evaluations.iter().copied();
+        let late = evaluations + delegating + 1 == frames && !delegates.starts_with(&[true]);
+        let is_balanced = evaluations + delegating == frames + early || late;
+        let matched = result.is_ok() && chain.is_ok() && is_balanced;
+        let root = state.wrapping_add(cframe.root.into());
+        let mut evaluations = out.evaluations.iter().copied().peekable();
+        if matched && late {
+            out.ending_inside = Some(evaluations.peek().copied().unwrap_or(root));
+        }
         let mut first = 0;
         for end in 1 - early..=frames {
             if matched && end > 0 && delegates.get(end - 1) == Some(&true) {
                 continue;
             }
+            let is_ending = late && end == 1;
             out.runs.push(PythonRun {
-                stack_address: evaluations.next().filter(|_| matched),
+                stack_address: evaluations.next_if(|_| matched && !is_ending),
                 first: first as u32,
                 length: (end - first) as u32,
             });

@@ -61,6 +61,9 @@ pub struct PythonStack {
     pub frames: Vec<PythonFrame>,
     /// Leaf first; together they cover all frames.
     pub runs: Vec<PythonRun>,
+    /// 3.10: the evaluation of the leaf is about to end and has unlinked its `CFrame`, which leads to the one at this address.
+    /// The first run then has no `stack_address`.
+    pub ending_inside: Option<u64>,
     /// 3.10: addresses of `CFrame`s, before they are matched with frames.
     evaluations: Vec<u64>,
 }
@@ -70,6 +73,7 @@ impl PythonStack {
     pub fn clear(&mut self) {
         self.frames.clear();
         self.runs.clear();
+        self.ending_inside = None;
         self.evaluations.clear();
         if self.frames.capacity() > KEPT_FRAMES {
             self.frames.shrink_to(KEPT_FRAMES);

@@ -1,7 +1,7 @@
 //! From a capture to an interned stack: unwinding, code objects, merging.
 
 use super::{Scratch, Worker};
-use crate::memory::LayeredMemory;
+use crate::memory::{LayeredMemory, Memory};
 use crate::model::code::CodeInfo;
 use crate::model::depth::{keep_ends, keep_leaf};
 use crate::model::frame::{Frame, Partial};
@@ -50,10 +50,11 @@ impl Worker {
         self.find_compiled(raw, &mut scratch);
         self.mark_nn_modules(raw, python_partial.is_none(), &mut scratch);
         self.take_progress(raw, &scratch);
+        let mut ending = ending_evaluation(raw, &scratch.native);
         for (run, range) in raw.python.runs.iter().zip(&scratch.runs) {
             let frames = scratch.marked.get(range.clone()).unwrap_or(&[]);
             runs.push(Run {
-                stack_address: run.stack_address,
+                stack_address: run.stack_address.or(ending.take()),
                 frames,
             });
         }
@@ -216,6 +217,22 @@ const SHIM: Frame = Frame::Python {
     instruction: 0,
     line: 0,
 };
+
+/// Most of an evaluation's own part of the stack, words: 50 in 3.10 as gcc builds it.
+const MAX_EVALUATION_WORDS: usize = 512;
+
+/// Where the leaf's evaluation has its `CFrame`, if it has unlinked that and is about to end: it is still there, and leads to the
+/// one outside of it. Where no such word is, the leaf is not an evaluation.
+fn ending_evaluation(raw: &RawSample, native: &[NativeFrame]) -> Option<u64> {
+    let outer = raw.python.ending_inside?;
+    let [leaf, caller, ..] = native else {
+        return None;
+    };
+    (leaf.stack_pointer..caller.stack_pointer)
+        .step_by(8)
+        .take(MAX_EVALUATION_WORDS)
+        .find(|&address| raw.snapshot.read_u64(address) == Ok(outer))
+}
 
 /// Whether the frames lead out of the stack that they begin in.
 fn left_its_stack(native: &[NativeFrame], reach: u64) -> bool {

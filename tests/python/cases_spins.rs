@@ -1,0 +1,197 @@
+//! Threads that never rest, on every interpreter that is installed: each stack is one that the program can have, or says why it is
+//! not complete. Sampled at moments of no choice, between any two instructions of a call or a return.
+
+use crate::faults::{How, Recorder};
+use crate::on_each_python;
+use crate::stack_case::{Place, Sampled, doubt, dump, python_frames, samples, start};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use torchspy::recording::reader::Recording;
+
+/// Of all stacks that were read, at most one in so many may be incomplete.
+const COMPLETE: usize = 100;
+const DUMPS: usize = 8;
+
+/// What the program says of itself, a line each.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Line {
+    Function(Function),
+    Case(Case),
+}
+
+#[derive(Debug, Deserialize)]
+struct Function {
+    /// As callers name it.
+    key: String,
+    /// As stacks name it.
+    name: String,
+    file: String,
+    lines: Vec<u64>,
+    /// What a line calls.
+    calls: Vec<(u64, Vec<String>)>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Case {
+    /// The thread's first function.
+    case: String,
+    tid: i32,
+    /// The frames below that, leaf first.
+    below: Vec<Place>,
+    /// How many frames of a function there are, at least and at most.
+    counts: BTreeMap<String, (usize, usize)>,
+}
+
+struct Program {
+    functions: Vec<Function>,
+    cases: Vec<Case>,
+}
+
+impl Program {
+    fn read(lines: &[String]) -> Self {
+        let (mut functions, mut cases) = (Vec::new(), Vec::new());
+        for line in lines {
+            match serde_json::from_str(line).unwrap() {
+                Line::Function(function) => functions.push(function),
+                Line::Case(case) => cases.push(case),
+            }
+        }
+        Self { functions, cases }
+    }
+
+    /// Why a thread of this case cannot have these frames (leaf first), if it cannot.
+    fn fault(&self, case: &Case, frames: &[Place]) -> Option<String> {
+        let Some(path) = frames.strip_suffix(&case.below[..]) else {
+            return Some("it does not begin as its thread does".to_owned());
+        };
+        let mut counts = BTreeMap::new();
+        let mut called = std::slice::from_ref(&case.case);
+        for (name, file, line) in path.iter().rev() {
+            let is_it = |function: &&Function| {
+                called.contains(&function.key)
+                    && function.name == *name
+                    && function.file == *file
+                    && function.lines.contains(line)
+            };
+            let Some(function) = self.functions.iter().find(is_it) else {
+                return Some(format!("nothing calls {name}, line {line}, there"));
+            };
+            *counts.entry(function.key.as_str()).or_insert(0) += 1;
+            let on_line = function.calls.iter().find(|(at, _)| at == line);
+            called = on_line.map_or(&[], |(_, called)| called);
+        }
+        if path.is_empty() {
+            return Some("it ends too early".to_owned());
+        }
+        let wrong = case.counts.iter().find(|(key, (least, most))| {
+            let count = counts.get(key.as_str()).copied().unwrap_or(0);
+            !(*least..=*most).contains(&count)
+        });
+        wrong.map(|(key, _)| format!("{key} is there too often, or not often enough"))
+    }
+}
+
+fn said(case: &Case, fault: &str, frames: &[Place]) -> String {
+    let places = frames
+        .iter()
+        .map(|(name, _, line)| format!("{name}:{line}"));
+    let places: Vec<_> = places.collect();
+    format!("{}: {fault}: {}", case.case, places.join(" "))
+}
+
+fn every_stack_is_possible(version: &str) {
+    let Some(mut target) = start(version, "stack_spins.py", &[]) else {
+        return;
+    };
+    let program = Program::read(&target.ready());
+    let how = How {
+        options: &["--duration", "4s", "--rate", "500", "--max-stopped", "off"],
+        fault: None,
+    };
+    let recorded = Recorder::attach(target.pid(), how)
+        .finish()
+        .expect_success();
+    let samples = samples(&Recording::read(&recorded.path()).unwrap());
+    let dumped: Vec<_> = (0..DUMPS).flat_map(|_| dump(target.pid(), &[])).collect();
+    let mut faults = Vec::new();
+    let (mut incomplete, mut all) = (BTreeMap::new(), 0);
+    for case in &program.cases {
+        let of_case = |sample: &&Sampled| sample.tid == case.tid && sample.is_read();
+        let samples = samples.iter().filter(of_case);
+        let mut stacks: Vec<(Vec<Place>, Option<String>)> = samples
+            .map(|sample| (sample.frames.clone(), sample.partial.map(str::to_owned)))
+            .collect();
+        let of_case = dumped.iter().filter(|thread| thread["tid"] == case.tid);
+        stacks.extend(of_case.map(|thread| (python_frames(thread), doubt(thread))));
+        let mut complete = 0;
+        all += stacks.len();
+        for (frames, mark) in stacks {
+            if let Some(mark) = mark {
+                *incomplete.entry(mark).or_insert(0) += 1;
+                continue;
+            }
+            complete += 1;
+            let fault = program.fault(case, &frames);
+            faults.extend(fault.map(|fault| said(case, &fault, &frames)));
+        }
+        assert!(complete > 30, "{version}, {}: {complete}", case.case);
+    }
+    eprintln!("{version}: {all} stacks, {incomplete:?}");
+    assert!(
+        faults.is_empty(),
+        "{version}: {} of {all}: {:#?}",
+        faults.len(),
+        &faults[..faults.len().min(20)]
+    );
+    let incomplete: usize = incomplete.values().sum();
+    assert!(incomplete * COMPLETE <= all, "{version}: {incomplete}");
+}
+
+on_each_python!(every_stack_is_possible:
+    every_stack_is_possible_on_3_10 "3.10",
+    every_stack_is_possible_on_3_11 "3.11",
+    every_stack_is_possible_on_3_12 "3.12",
+    every_stack_is_possible_on_3_13 "3.13",
+    every_stack_is_possible_on_3_14 "3.14",
+    every_stack_is_possible_on_3_15 "3.15",
+);
+
+#[test]
+fn a_frame_too_few_too_many_or_on_another_line_is_a_fault() {
+    let program = Program::read(&[
+        r#"{"key": "f", "name": "f", "file": "p", "lines": [1, 2], "calls": [[2, ["g"]]]}"#.into(),
+        r#"{"key": "g", "name": "C.g", "file": "p", "lines": [4, 5], "calls": [[5, ["g", "h"]]]}"#
+            .into(),
+        r#"{"key": "h", "name": "h", "file": "p", "lines": [7], "calls": []}"#.into(),
+        r#"{"case": "f", "tid": 1, "below": [["run", "t", 9]], "counts": {"g": [0, 2]}}"#.into(),
+    ]);
+    let is_possible = |frames: &[(&str, &str, u64)]| {
+        let place = |&(name, file, line): &(&str, &str, u64)| (name.into(), file.into(), line);
+        let frames: Vec<Place> = frames.iter().map(place).collect();
+        program.fault(&program.cases[0], &frames).is_none()
+    };
+    let (run, f, g, h) = (
+        ("run", "t", 9),
+        ("f", "p", 2),
+        ("C.g", "p", 5),
+        ("h", "p", 7),
+    );
+    assert!(is_possible(&[f, run]) && is_possible(&[("f", "p", 1), run]));
+    assert!(is_possible(&[g, f, run]) && is_possible(&[h, g, g, f, run]));
+    for wrong in [
+        &[][..],
+        &[run],
+        &[f],
+        &[h, f, run],
+        &[h, g, run],
+        &[g, ("f", "p", 1), run],
+        &[g, f, ("run", "t", 8)],
+        &[h, g, g, g, f, run],
+        &[h, g, f, f, run],
+        &[("h", "q", 7), g, f, run],
+        &[("h", "p", 8), g, f, run],
+    ] {
+        assert!(!is_possible(wrong), "{wrong:?}");
+    }
+}
