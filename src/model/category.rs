@@ -137,6 +137,8 @@ activities!(
     AtenCompute = "aten_compute", "aten", Compute;
     /// Matrix products and oneDNN primitives on the CPU.
     Gemm = "gemm_onednn", "gemm", Compute;
+    /// Copies of tensors in the host's memory: contiguous(), clone(), cat(), changes of type and layout.
+    TensorCopy = "tensor_copy", "copy", Compute;
     /// Dispatcher, Python bindings and wrappers around operators.
     Dispatch = "dispatch", "dispatch", Dispatch;
     /// The autograd engine's own work.
