@@ -1,7 +1,7 @@
 //! What the rules say of real functions; and that each row says something.
 
 use super::*;
-use crate::model::category::{Activity, FrameKind};
+use crate::model::category::{Activity, FrameKind, Phase};
 use crate::model::collective::{Backend, Issuer};
 use crate::model::compile::CompileStage;
 use crate::model::input::InputTask;
@@ -317,6 +317,19 @@ fn a_file_of_the_user_s_is_not_python_s() {
     let wait = |file: &str| python(file, "SocketIO.readinto").wait;
     assert_eq!(wait("/home/u/socket.py"), WaitPart::None);
     assert_eq!(wait("/usr/lib/python3.11/socket.py"), Socket);
+}
+
+#[test]
+fn averages_of_the_weights_are_the_optimizer_s() {
+    let mark = |name: &str| {
+        python("/x/site-packages/torch/optim/swa_utils.py", name)
+            .class
+            .mark
+    };
+    let optimizer = Some(PhaseMark::Strong(Phase::Optimizer));
+    assert_eq!(mark("AveragedModel.update_parameters"), optimizer);
+    // It runs the model over a loader.
+    assert_eq!(mark("update_bn"), None);
 }
 
 #[test]
