@@ -16,7 +16,7 @@ mod operators;
 mod processes;
 mod progress;
 mod sampler;
-mod table;
+pub(crate) mod table;
 mod tables;
 mod verdict;
 mod waits;
