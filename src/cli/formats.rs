@@ -3,11 +3,12 @@
 use super::failure::Failure;
 use super::outputs;
 use super::plan::Drawing;
+use crate::analysis::analyze;
 use crate::model::profile::Profile;
 use crate::report::folded::{self, Count, FoldedOptions};
 use crate::report::speedscope::{self, SpeedscopeOptions};
 use crate::report::text::TextOptions;
-use crate::report::{flamegraph, lanes_csv, parquet, perfetto};
+use crate::report::{flamegraph, lanes_csv, markdown, parquet, perfetto};
 use anyhow::Result;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use std::io::Write;
@@ -97,6 +98,12 @@ formats!(
         extension: "txt",
         draws: false,
         render: |profile, _, out| outputs::summary(profile, TextOptions::default(), out),
+    };
+    Markdown: Entry {
+        named: Some(("markdown", "The report on one screen, for a pull request or an issue")),
+        extension: "md",
+        draws: false,
+        render: |profile, _, out| Ok(markdown::render(profile, &analyze(profile), out)?),
     };
     /// Counter tracks of GPUs and host.
     Csv: Entry {
