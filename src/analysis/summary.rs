@@ -8,7 +8,7 @@ use super::modules::{ModuleTime, ModuleTree, modules};
 use super::operators::{OperatorTable, operators};
 use super::progress::{Progress, StepUnit, progress};
 use super::threads::{ThreadSummary, threads};
-use crate::model::category::{Activity, Phase, SummaryRow};
+use crate::model::category::{Activity, ActivityGroup, Phase, SummaryRow};
 use crate::model::ids::{ProcessId, ThreadId};
 use crate::model::profile::{Profile, ProfileSample, Role};
 use rustc_hash::FxHashMap;
@@ -391,26 +391,17 @@ fn merged(
 }
 
 fn is_itwinai_computation(activity: Activity) -> bool {
-    matches!(
-        activity,
-        Activity::AtenCompute
-            | Activity::Gemm
-            | Activity::Dispatch
-            | Activity::Autograd
-            | Activity::GpuLaunch
-            | Activity::GpuCopy
-            | Activity::GpuAlloc
-            | Activity::OmpIdle
-    )
+    match activity.group() {
+        ActivityGroup::Compute | ActivityGroup::Dispatch => true,
+        ActivityGroup::Gpu => activity != Activity::GpuSync,
+        ActivityGroup::Collective | ActivityGroup::Alone => activity == Activity::OmpIdle,
+    }
 }
 
 /// Whether NCCL was called or waited for: its destructors run in processes that never used it.
 fn uses_nccl(profile: &Profile, samples: &[&ProfileSample]) -> bool {
     samples.iter().any(|sample| {
-        let communicates = matches!(
-            sample.activity,
-            Activity::CollectiveCall | Activity::CollectiveWait
-        );
+        let communicates = sample.activity.group() == ActivityGroup::Collective;
         communicates && profile.facts.of(sample.stack).has_nccl
     })
 }

@@ -1,5 +1,6 @@
 //! Arguments as typed. They go no further than [`plan`](super::plan).
 
+use super::formats::{self, Format, extensions};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -28,7 +29,7 @@ pub(crate) enum Subcommands {
     /// Print the summary of a recording
     #[command(after_help = REPORT_AFTER_HELP)]
     Report(ReportArguments),
-    /// Turn a recording into a flamegraph, speedscope file, folded stacks, JSON, text, CSV, Parquet or Perfetto trace
+    /// Turn a recording into a flamegraph, a trace, a table, or another format
     #[command(after_help = CONVERT_AFTER_HELP)]
     Convert(ConvertArguments),
     /// Compare two recordings, or two sets of them: did it help?
@@ -93,12 +94,19 @@ pub(crate) struct RecordArguments {
     /// End the recording after this time: 30s, 2m, 1.5 (seconds), unlimited. The program goes on
     #[arg(short, long, value_name = "TIME", allow_negative_numbers = true)]
     pub(crate) duration: Option<String>,
-    /// Output file, by extension: .tspy .svg .speedscope.json .folded .json .txt .csv .parquet .perfetto-trace; may be given more than once
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(
+        short,
+        long,
+        value_name = "FILE",
+        help = format!(
+            "Output file, by extension: {}; may be given more than once",
+            extensions(Format::asked_for())
+        )
+    )]
     pub(crate) output: Vec<PathBuf>,
     /// Format of the output, whatever its extension; without -o, of the file written next to the recording
-    #[arg(short, long)]
-    pub(crate) format: Option<FormatName>,
+    #[arg(short, long, value_parser = formats::names())]
+    pub(crate) format: Option<String>,
     /// Replace output files that are there already
     #[arg(long)]
     pub(crate) force: bool,
@@ -273,15 +281,22 @@ pub(crate) struct ConvertArguments {
     /// The recording
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// Output file, by extension: .svg .speedscope.json .folded .json .txt .csv .parquet .perfetto-trace; `-` is standard output
-    #[arg(short, long, value_name = "OUT")]
+    #[arg(
+        short,
+        long,
+        value_name = "OUT",
+        help = format!(
+            "Output file, by extension: {}; `-` is standard output",
+            extensions(Format::converted())
+        )
+    )]
     pub(crate) output: PathBuf,
     /// Replace output files that are there already
     #[arg(long)]
     pub(crate) force: bool,
     /// Format, whatever the extension
-    #[arg(short, long)]
-    pub(crate) format: Option<FormatName>,
+    #[arg(short, long, value_parser = formats::names())]
+    pub(crate) format: Option<String>,
     /// Draw only threads whose name matches
     #[arg(long, value_name = "REGEX")]
     pub(crate) threads: Option<String>,
@@ -495,34 +510,6 @@ pub(crate) enum ReportByName {
     Line,
     /// What the training thread waited for, and collectives
     Wait,
-}
-
-/// Formats by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum FormatName {
-    /// Flamegraph
-    #[value(alias = "flamegraph")]
-    Svg,
-    /// For speedscope.app
-    Speedscope,
-    /// Folded stacks, for flamegraph tools
-    Folded,
-    /// The summary for machines
-    Json,
-    /// The summary for people
-    Text,
-    /// Counter tracks of GPUs and host, as a table
-    Csv,
-    /// A trace for Perfetto's viewer, with code and counter tracks on one time axis
-    Perfetto,
-    /// A row per sample, for DuckDB, pandas or Spark; and a second file, of stacks
-    Parquet,
-    /// py-spy's own: folded stacks of Python frames
-    #[value(hide = true)]
-    Raw,
-    /// py-spy's own, which torchspy does not write
-    #[value(hide = true)]
-    Chrometrace,
 }
 
 pub(crate) use clap_complete::Shell;

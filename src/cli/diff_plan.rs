@@ -2,7 +2,8 @@
 
 use super::args::{ByName, DiffArguments};
 use super::failure::Failure;
-use super::plan::{Format, OutputFile, parse_outputs};
+use super::formats::Format;
+use super::plan::{OutputFile, parse_outputs};
 use super::regions;
 use super::rules::Rules;
 use crate::analysis::diff::Options;
@@ -37,13 +38,9 @@ impl DiffPlan {
         let (a, b) = sides(arguments.files, arguments.a, arguments.b)?;
         let outputs = parse_outputs(arguments.output)?;
         for output in &outputs {
-            if matches!(
+            if !matches!(
                 output.format,
-                Format::Recording
-                    | Format::Speedscope
-                    | Format::Csv
-                    | Format::Perfetto
-                    | Format::Parquet
+                Format::Flamegraph | Format::Folded | Format::Json | Format::Text
             ) {
                 return Err(Failure::usage(
                     format!("{}: a comparison has no such form", output.path.display()),

@@ -9,6 +9,7 @@ mod diff_plan;
 mod dump_kernel;
 mod dump_plan;
 mod failure;
+mod formats;
 mod free_threaded;
 mod hints;
 mod messages;

@@ -1,9 +1,10 @@
 //! Output files, opened before anything is started, so that a full day's recording does not end at a missing folder.
 
 use super::failure::Failure;
+use super::formats::Format;
 use super::hints;
 use super::outputs::{self, NameParts};
-use super::plan::{Format, OutputFile};
+use super::plan::OutputFile;
 use nix::fcntl::OFlag;
 use nix::unistd::geteuid;
 use std::fs::{File, OpenOptions};

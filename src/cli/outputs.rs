@@ -1,6 +1,5 @@
 //! The seam between the command line and the libraries that write, read, resolve and render. One function each.
 
-use super::plan::{Drawing, Format};
 use super::regions;
 use crate::analysis::analyze;
 use crate::model::profile::Profile;
@@ -13,16 +12,9 @@ use crate::recording::reader::Recording;
 use crate::recording::text::{InspectOptions, render_text};
 use crate::recording::writer::RecordingWriter;
 use crate::report::csv;
-use crate::report::flamegraph;
-use crate::report::folded::{self, Count, FoldedOptions};
 use crate::report::json::render_json;
-use crate::report::lanes_csv;
-use crate::report::parquet;
-use crate::report::perfetto;
-use crate::report::speedscope::{self, SpeedscopeOptions};
 use crate::report::tables::Make;
 use crate::report::text::{TextOptions, render_summary};
-use crate::report::view::{Idle, ViewOptions};
 use crate::resolve::{self, Names};
 use crate::sampling::session::SegmentSink;
 use crate::torch::rules::RuleSet;
@@ -89,56 +81,6 @@ pub(crate) fn resolve_recording(recording: &Recording, rules: &'static RuleSet) 
         rules,
     };
     resolve::resolve(recording, names)
-}
-
-/// Writes a profile in a format.
-pub(crate) fn render(
-    profile: &Profile,
-    format: Format,
-    drawing: &Drawing,
-    out: &mut dyn Write,
-) -> Result<()> {
-    let view = ViewOptions {
-        threads: drawing.threads.clone(),
-        plumbing: drawing.plumbing,
-        lines: !drawing.first_lines,
-        line_numbers: !drawing.no_lines,
-        full_files: drawing.full_files,
-        by: drawing.by,
-        idle: if drawing.idle {
-            Idle::Everywhere
-        } else {
-            Idle::TrainingThread
-        },
-        ..ViewOptions::default()
-    };
-    match format {
-        Format::Flamegraph => flamegraph::render_in(profile, &view, drawing.colours, out)?,
-        Format::Speedscope => speedscope::render(
-            profile,
-            &SpeedscopeOptions {
-                view,
-                categories: true,
-            },
-            out,
-        )?,
-        Format::Folded => {
-            let options = FoldedOptions {
-                view,
-                python_only: drawing.python_only,
-                count: Count::Ticks,
-            };
-            folded::render(profile, &options, out)?;
-        }
-        Format::Json => json(profile, out)?,
-        Format::Text => summary(profile, TextOptions::default(), out)?,
-        Format::Csv => lanes_csv::render(profile, out)?,
-        Format::Perfetto => perfetto::render(profile, &view, out)?,
-        Format::Parquet => parquet::samples::render(profile, out)?,
-        Format::ParquetStacks => parquet::stacks::render(profile, out)?,
-        Format::Recording => anyhow::bail!("a recording is not rendered"),
-    }
-    Ok(())
 }
 
 /// Writes the summary for machines.

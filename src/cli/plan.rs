@@ -1,12 +1,13 @@
 //! What is to be done: checked, complete, and free of clap.
 
 use super::args::{
-    Arguments, ByName, ChildrenName, ColorName, ConvertArguments, DrawingArguments, FormatName,
+    Arguments, ByName, ChildrenName, ColorName, ConvertArguments, DrawingArguments,
     RecordArguments, ReportByName, SamplingArguments, Shell, Subcommands, TopArguments,
 };
 use super::diff_plan::DiffPlan;
 use super::dump_plan::DumpPlan;
 use super::failure::Failure;
+use super::formats::{self, Format};
 use super::regions;
 use super::rules::Rules;
 use crate::analysis::progress::window::StepRange;
@@ -17,15 +18,13 @@ use crate::os::redaction::Redaction;
 use crate::report::flamegraph::Colours;
 use crate::report::tables::{self, Make};
 use crate::report::text::{self, Detail, TextOptions};
-use crate::report::view::By;
+use crate::report::view::{By, Idle, ViewOptions};
 use crate::sampling::session::{SEGMENT, SessionOptions};
 use regex::Regex;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-const EXTENSIONS: &str =
-    ".tspy .svg .speedscope.json .folded .json .txt .csv .parquet .perfetto-trace";
 /// A segment of what is watched: as often there is something new to see.
 const LIVE_SEGMENT: Duration = Duration::from_millis(400);
 const MAX_RATE_HZ: f64 = 10_000.0;
@@ -46,25 +45,6 @@ pub(crate) enum Plan {
     Doctor(DoctorPlan),
     Completions(Shell),
     Man(ManPlan),
-}
-
-/// What a file holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Format {
-    Recording,
-    Flamegraph,
-    Speedscope,
-    Folded,
-    Json,
-    Text,
-    /// Lanes of GPUs and host.
-    Csv,
-    /// Code and lanes for Perfetto's viewer.
-    Perfetto,
-    /// A row per sample.
-    Parquet,
-    /// The stacks of those rows, in a file of their own.
-    ParquetStacks,
 }
 
 /// Whom to sample.
@@ -261,8 +241,8 @@ impl RecordPlan {
         let mut drawing = Drawing::new(&arguments.drawing, None);
         // py-spy's raw format has native frames only where they are asked for.
         drawing.python_only |=
-            arguments.format == Some(FormatName::Raw) && !arguments.sampling.native;
-        let format = arguments.format.map(Format::named).transpose()?;
+            arguments.format.as_deref() == Some("raw") && !arguments.sampling.native;
+        let format = arguments.format.as_deref().map(Format::named).transpose()?;
         let rules = Rules::read(arguments.attribution.rules.as_deref())?;
         Ok(Self {
             target: Target::new(("record", "record"), arguments.pid, arguments.command)?,
@@ -360,12 +340,12 @@ fn session_options(arguments: SamplingArguments, rules: &Rules) -> Result<Sessio
 impl ConvertPlan {
     fn new(arguments: ConvertArguments) -> Result<Self, Failure> {
         let to_stdout = arguments.output == Path::new("-");
-        let format = match arguments.format {
+        let format = match arguments.format.as_deref() {
             Some(name) => Format::named(name)?,
             None if to_stdout => {
                 return Err(Failure::usage(
                     "standard output has no extension to tell the format by",
-                    "add --format svg, speedscope, folded, json, text, csv or perfetto",
+                    format!("add --format, one of: {}", formats::streamed()),
                 ));
             }
             None => Format::of_path(&arguments.output)?,
@@ -376,20 +356,22 @@ impl ConvertPlan {
                 "name the first: -o run.parquet; the other is run.stacks.parquet",
             ));
         }
-        let draws = matches!(
-            format,
-            Format::Flamegraph | Format::Speedscope | Format::Folded | Format::Perfetto
-        );
-        if arguments.gpu_idle && !draws {
+        if arguments.gpu_idle && !format.draws() {
             return Err(Failure::usage(
                 "--gpu-idle is about drawings",
-                "it works with .svg .speedscope.json .folded .perfetto-trace; the summary has a table of idle time",
+                format!(
+                    "it works with {}; the summary has a table of idle time",
+                    formats::extensions(Format::converted().filter(|format| format.draws()))
+                ),
             ));
         }
         if format == Format::Recording {
             return Err(Failure::usage(
                 "a recording cannot be converted into a recording",
-                "cp copies it; .svg .speedscope.json .folded .json .txt .csv .parquet .perfetto-trace are formats to convert to",
+                format!(
+                    "cp copies it; {} are formats to convert to",
+                    formats::extensions(Format::converted())
+                ),
             ));
         }
         Ok(Self {
@@ -428,73 +410,22 @@ impl Drawing {
             threads,
         }
     }
-}
 
-impl Format {
-    fn named(name: FormatName) -> Result<Self, Failure> {
-        Ok(match name {
-            FormatName::Svg => Format::Flamegraph,
-            FormatName::Speedscope => Format::Speedscope,
-            FormatName::Folded | FormatName::Raw => Format::Folded,
-            FormatName::Json => Format::Json,
-            FormatName::Text => Format::Text,
-            FormatName::Csv => Format::Csv,
-            FormatName::Perfetto => Format::Perfetto,
-            FormatName::Parquet => Format::Parquet,
-            FormatName::Chrometrace => {
-                return Err(Failure::usage(
-                    "torchspy writes no traces of Chrome's older kind",
-                    "Perfetto's viewer, ui.perfetto.dev, takes its place: -o profile.perfetto-trace",
-                ));
-            }
-        })
-    }
-
-    /// What names of such files end in.
-    pub(crate) fn extension(self) -> &'static str {
-        match self {
-            Format::Recording => "tspy",
-            Format::Flamegraph => "svg",
-            Format::Speedscope => "speedscope.json",
-            Format::Folded => "folded",
-            Format::Json => "json",
-            Format::Text => "txt",
-            Format::Csv => "csv",
-            Format::Perfetto => "perfetto-trace",
-            Format::Parquet => "parquet",
-            Format::ParquetStacks => "stacks.parquet",
+    /// The same for what draws stacks.
+    pub(crate) fn view(&self) -> ViewOptions {
+        ViewOptions {
+            threads: self.threads.clone(),
+            plumbing: self.plumbing,
+            lines: !self.first_lines,
+            line_numbers: !self.no_lines,
+            full_files: self.full_files,
+            by: self.by,
+            idle: match self.idle {
+                true => Idle::Everywhere,
+                false => Idle::TrainingThread,
+            },
+            ..ViewOptions::default()
         }
-    }
-
-    /// The format of the file that goes with one of this.
-    pub(crate) fn stacks(self) -> Option<Self> {
-        (self == Format::Parquet).then_some(Format::ParquetStacks)
-    }
-
-    /// The format that a file's name asks for.
-    pub(crate) fn of_path(path: &Path) -> Result<Self, Failure> {
-        // Longer extensions first: `.speedscope.json` is also a `.json`.
-        const TABLE: [(&str, Format); 9] = [
-            (".speedscope.json", Format::Speedscope),
-            (".tspy", Format::Recording),
-            (".svg", Format::Flamegraph),
-            (".folded", Format::Folded),
-            (".json", Format::Json),
-            (".txt", Format::Text),
-            (".csv", Format::Csv),
-            (".perfetto-trace", Format::Perfetto),
-            (".parquet", Format::Parquet),
-        ];
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let found = TABLE
-            .iter()
-            .find(|(extension, _)| name.ends_with(extension));
-        found.map(|&(_, format)| format).ok_or_else(|| {
-            Failure::usage(
-                format!("{}: its extension names no format", path.display()),
-                format!("the format goes by the extension: {EXTENSIONS}; or name it: --format svg"),
-            )
-        })
     }
 }
 
@@ -525,7 +456,10 @@ fn named_output(paths: Vec<PathBuf>, format: Format) -> Result<Vec<OutputFile>, 
     if paths.len() > 1 {
         return Err(Failure::usage(
             "--format names the format of one output, and there are more",
-            format!("leave it out: the format goes by the extension: {EXTENSIONS}"),
+            format!(
+                "leave it out: the format goes by the extension: {}",
+                formats::extensions(Format::asked_for())
+            ),
         ));
     }
     let path = paths.into_iter().next();

@@ -1,10 +1,10 @@
 //! What a program writes that torchspy starts while it has the terminal to itself.
 
 use super::failure::Failure;
+use super::formats::Format;
 use super::messages;
 use super::open_outputs::create_numbered;
 use super::outputs::{NameParts, base_name};
-use super::plan::Format;
 use crate::os::host;
 use nix::sys::statvfs::fstatvfs;
 use nix::unistd::{dup, dup2_stderr, dup2_stdin, dup2_stdout};

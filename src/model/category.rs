@@ -91,48 +91,88 @@ impl Phase {
     }
 }
 
-named!(
-    /// What a thread did in a moment.
-    Activity {
-        /// ATen kernels on the CPU.
-        AtenCompute = "aten_compute",
-        /// Matrix products and oneDNN primitives on the CPU.
-        Gemm = "gemm_onednn",
-        /// Dispatcher, Python bindings and wrappers around operators.
-        Dispatch = "dispatch",
-        /// The autograd engine's own work.
-        Autograd = "autograd",
-        /// CUDA kernel launches.
-        GpuLaunch = "gpu_launch",
-        /// Waiting for the GPU.
-        GpuSync = "gpu_sync",
-        /// Copies to, from and on the GPU, as the host sees them.
-        GpuCopy = "gpu_copy",
-        /// Device memory allocation.
-        GpuAlloc = "gpu_alloc",
-        /// A collective being issued.
-        CollectiveCall = "collective_call",
-        /// Waiting for a collective on the host.
-        CollectiveWait = "collective_wait",
-        /// The interpreter itself, and C code of Python's own library.
-        Python = "python",
-        /// Waiting for the GIL.
-        GilWait = "gil_wait",
-        /// Waiting for a lock, condition, queue or thread.
-        LockWait = "lock_wait",
-        /// Files, pipes and sockets.
-        Io = "io",
-        /// OpenMP workers and barriers that wait for work.
-        OmpIdle = "omp_idle",
-        /// Runnable, but without a CPU.
-        CpuWait = "cpu_wait",
-        /// Asleep by its own wish, or waiting for events.
-        Sleep = "sleep",
-        /// Native code that no rule knows.
-        NativeOther = "native_other",
-        /// Nothing to go by.
-        Unclassified = "unclassified",
-    }
+/// Defines the activities: the name of each, its label in a column of eight characters, and its group.
+macro_rules! activities {
+    ($($(#[$doc:meta])* $variant:ident = $text:literal, $label:literal, $group:ident;)+) => {
+        named!(
+            /// What a thread did in a moment.
+            Activity { $($(#[$doc])* $variant = $text,)+ }
+        );
+
+        impl Activity {
+            /// Its name in a column of eight characters.
+            pub fn label(self) -> &'static str {
+                match self {
+                    $(Activity::$variant => $label,)+
+                }
+            }
+
+            /// What the summary and the verdict ask of it.
+            pub fn group(self) -> ActivityGroup {
+                match self {
+                    $(Activity::$variant => ActivityGroup::$group,)+
+                }
+            }
+        }
+    };
+}
+
+/// Activities that are of one sort to the summary and the verdict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ActivityGroup {
+    /// Operators' own work on the CPU.
+    Compute,
+    /// torch's machinery around operators.
+    Dispatch,
+    /// The host's side of the GPU.
+    Gpu,
+    /// Collectives.
+    Collective,
+    /// The interpreter, waits, and what is not known: each is of its own sort.
+    Alone,
+}
+
+activities!(
+    /// ATen kernels on the CPU.
+    AtenCompute = "aten_compute", "aten", Compute;
+    /// Matrix products and oneDNN primitives on the CPU.
+    Gemm = "gemm_onednn", "gemm", Compute;
+    /// Copies of tensors in the host's memory: contiguous(), clone(), cat(), changes of type and layout.
+    TensorCopy = "tensor_copy", "copy", Compute;
+    /// Dispatcher, Python bindings and wrappers around operators.
+    Dispatch = "dispatch", "dispatch", Dispatch;
+    /// The autograd engine's own work.
+    Autograd = "autograd", "autograd", Dispatch;
+    /// CUDA kernel launches.
+    GpuLaunch = "gpu_launch", "launch", Gpu;
+    /// Waiting for the GPU.
+    GpuSync = "gpu_sync", "gpu sync", Gpu;
+    /// Copies to, from and on the GPU, as the host sees them.
+    GpuCopy = "gpu_copy", "gpu copy", Gpu;
+    /// Device memory allocation.
+    GpuAlloc = "gpu_alloc", "gpu mem", Gpu;
+    /// A collective being issued.
+    CollectiveCall = "collective_call", "coll", Collective;
+    /// Waiting for a collective on the host.
+    CollectiveWait = "collective_wait", "collwait", Collective;
+    /// The interpreter itself, and C code of Python's own library.
+    Python = "python", "python", Alone;
+    /// Waiting for the GIL.
+    GilWait = "gil_wait", "gil wait", Alone;
+    /// Waiting for a lock, condition, queue or thread.
+    LockWait = "lock_wait", "lock", Alone;
+    /// Files, pipes and sockets.
+    Io = "io", "io", Alone;
+    /// OpenMP workers and barriers that wait for work.
+    OmpIdle = "omp_idle", "omp idle", Alone;
+    /// Runnable, but without a CPU.
+    CpuWait = "cpu_wait", "cpu wait", Alone;
+    /// Asleep by its own wish, or waiting for events.
+    Sleep = "sleep", "sleep", Alone;
+    /// Native code that no rule knows.
+    NativeOther = "native_other", "native", Alone;
+    /// Nothing to go by.
+    Unclassified = "unclassified", "unknown", Alone;
 );
 
 named!(

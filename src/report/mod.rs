@@ -10,6 +10,7 @@ pub mod flamegraph;
 pub mod folded;
 pub mod label;
 pub mod lanes_csv;
+pub mod markdown;
 pub mod naming;
 pub mod parquet;
 pub mod part;

@@ -16,7 +16,7 @@ mod operators;
 mod processes;
 mod progress;
 mod sampler;
-mod table;
+pub(crate) mod table;
 mod tables;
 mod verdict;
 mod waits;
@@ -30,7 +30,6 @@ use crate::model::wait::WaitKind;
 use crate::report::command::shown_command;
 use format::{count, percent, printable, seconds};
 use std::fmt::Write;
-pub(crate) use tables::column as activity_word;
 
 /// How much to print.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

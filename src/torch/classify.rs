@@ -2,7 +2,7 @@
 
 use super::rules::syscalls::{Wait, wait_of};
 use super::rules::{PhaseMark, PythonWait, Says, Special};
-use crate::model::category::{Activity, FrameKind, Phase, SummaryRow};
+use crate::model::category::{Activity, ActivityGroup, FrameKind, Phase, SummaryRow};
 use crate::model::sample::ThreadState;
 
 /// What the rules say of a function, as far as stacks are classified by it.
@@ -255,17 +255,22 @@ fn in_context(found: Activity, outward: &mut impl Iterator<Item = FunctionClass>
             _ => found,
         },
         Activity::Dispatch
-        | Activity::AtenCompute
-        | Activity::Gemm
         | Activity::GpuLaunch
         | Activity::GpuAlloc
         | Activity::CollectiveCall
-            if callers.any(|class| class.says == Says::Loading) =>
+            if is_loading(&mut callers) =>
         {
+            Activity::NativeOther
+        }
+        _ if found.group() == ActivityGroup::Compute && is_loading(&mut callers) => {
             Activity::NativeOther
         }
         _ => found,
     }
+}
+
+fn is_loading(callers: &mut impl Iterator<Item = FunctionClass>) -> bool {
+    callers.any(|class| class.says == Says::Loading)
 }
 
 fn of_known(class: FunctionClass) -> Option<Activity> {
@@ -325,14 +330,9 @@ fn at_root(wait: Option<Wait>, passed: &Passed, situation: Situation) -> Activit
 
 /// The activity of a moment in which a process takes its libraries down: these neither communicate nor use a device any more.
 pub fn at_exit(found: Activity) -> Activity {
-    match found {
-        Activity::CollectiveCall
-        | Activity::CollectiveWait
-        | Activity::GpuLaunch
-        | Activity::GpuSync
-        | Activity::GpuCopy
-        | Activity::GpuAlloc => Activity::NativeOther,
-        other => other,
+    match found.group() {
+        ActivityGroup::Collective | ActivityGroup::Gpu => Activity::NativeOther,
+        _ => found,
     }
 }
 
@@ -344,34 +344,21 @@ pub fn row(phase: Phase, activity: Activity) -> SummaryRow {
             SummaryRow::Python
         }
         (Phase::Input, _) => SummaryRow::Input,
-        (Phase::Communication, _) | (_, Activity::CollectiveCall | Activity::CollectiveWait) => {
-            SummaryRow::Communication
-        }
+        (Phase::Communication, _) => SummaryRow::Communication,
+        (_, activity) if activity.group() == ActivityGroup::Collective => SummaryRow::Communication,
         (_, Activity::CpuWait) => SummaryRow::CpuWait,
         (Phase::Startup, _) => SummaryRow::Startup,
         (Phase::Compile, _) => SummaryRow::Compile,
         (Phase::Shutdown | Phase::Checkpoint, _) => SummaryRow::Other,
         (_, Activity::GpuSync) => SummaryRow::GpuWait,
-        (
-            _,
-            Activity::AtenCompute
-            | Activity::Gemm
-            | Activity::Dispatch
-            | Activity::Autograd
-            | Activity::GpuLaunch
-            | Activity::GpuCopy
-            | Activity::GpuAlloc,
-        ) => SummaryRow::HostComputation,
         (_, Activity::OmpIdle) => SummaryRow::OmpBarrier,
         (_, Activity::Python) => SummaryRow::Python,
         (_, Activity::Unclassified) => SummaryRow::Unclassified,
-        (
-            _,
-            Activity::GilWait
-            | Activity::LockWait
-            | Activity::Io
-            | Activity::Sleep
-            | Activity::NativeOther,
-        ) => SummaryRow::Other,
+        (_, activity) => match activity.group() {
+            ActivityGroup::Compute | ActivityGroup::Dispatch | ActivityGroup::Gpu => {
+                SummaryRow::HostComputation
+            }
+            ActivityGroup::Collective | ActivityGroup::Alone => SummaryRow::Other,
+        },
     }
 }

@@ -222,7 +222,7 @@ fn activities_are_told_by_the_first_known_frame() {
     );
     let kernel = torch("at::native::conv2d(at::Tensor const&)");
     let callback = torch(
-        "void c10::function_ref<void (char**, long)>::callback_fn<at::native::AVX2::copy_kernel(at::TensorIterator&)::{lambda()#1}>(long)",
+        "void c10::function_ref<void (char**, long)>::callback_fn<at::native::AVX2::mul_kernel(at::TensorIterator&)::{lambda()#1}>(long)",
     );
     let parallel = native("libgomp.so.1", "GOMP_parallel");
     let outlined = torch(
@@ -339,6 +339,13 @@ fn activities_are_told_by_the_first_known_frame() {
                 unnamed("libcuda.so.1"),
                 libc("clock_gettime"),
             ],
+        ),
+        (
+            A::TensorCopy,
+            R::HostComputation,
+            vec![torch(
+                "at::native::AVX2::copy_kernel(at::TensorIterator&, bool)",
+            )],
         ),
         (
             A::GpuCopy,

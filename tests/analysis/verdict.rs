@@ -88,7 +88,7 @@ fn input_bound_by_decoding_asks_for_workers() {
     for line in [
         "VERDICT input-bound, batch work (high). Training thread waits for data 60 %",
         "        at train.py:88 in main",
-        "WHY     input 60 % (from 15 %), gpu busy meanwhile 30 % (up to 85 %);",
+        "WHY     input 60 % (≥ 15 %), gpu busy meanwhile 30 % (≤ 85 %);",
         "NEXT    workers 2 -> 5",
         "BOUND   with free input: at most 2.5x",
     ] {

@@ -11,6 +11,7 @@ mod flamegraph;
 mod folded;
 mod in_browser;
 mod json_schema;
+mod markdown;
 mod parquet;
 mod perfetto;
 mod speedscope;

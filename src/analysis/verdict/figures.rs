@@ -10,7 +10,7 @@ use crate::analysis::of_thread;
 use crate::analysis::summary::{ProcessSummary, trained};
 use crate::analysis::threads::OPENMP_WORKER;
 use crate::analysis::timeline::Timeline;
-use crate::model::category::{Activity, Phase, SummaryRow};
+use crate::model::category::{Activity, ActivityGroup, Phase, SummaryRow};
 use crate::model::facts::Line;
 use crate::model::ids::{NameId, ProcessId, ThreadId};
 use crate::model::input::InputTask;
@@ -332,10 +332,7 @@ fn step_ns(summary: &ProcessSummary) -> Option<f64> {
 }
 
 fn uses_gpu(sample: &ProfileSample) -> bool {
-    matches!(
-        sample.activity,
-        Activity::GpuLaunch | Activity::GpuSync | Activity::GpuCopy | Activity::GpuAlloc
-    )
+    sample.activity.group() == ActivityGroup::Gpu
 }
 
 /// CPU time is that of all processes over all the time in which any was read: one that lived for a second of a minute used a
@@ -494,11 +491,13 @@ fn part(sample: &ProfileSample, wait: Option<WaitKind>) -> Part {
         _ if sample.row == SummaryRow::Communication => Part::Communication,
         Activity::CpuWait => Part::NoCpu,
         _ if matches!(sample.phase, Phase::Startup | Phase::Checkpoint) => Part::Other,
-        Activity::GpuLaunch | Activity::Dispatch | Activity::Autograd => Part::Dispatch,
         Activity::Python | Activity::GilWait => Part::Python,
-        Activity::AtenCompute | Activity::Gemm => Part::Compute,
         Activity::OmpIdle => Part::Barrier,
-        _ => Part::Other,
+        activity => match activity.group() {
+            ActivityGroup::Compute => Part::Compute,
+            ActivityGroup::Dispatch | ActivityGroup::Gpu => Part::Dispatch,
+            ActivityGroup::Collective | ActivityGroup::Alone => Part::Other,
+        },
     }
 }
 

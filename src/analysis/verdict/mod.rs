@@ -455,7 +455,7 @@ fn missing(analysis: &Analysis, process: &ProcessSummary, figures: &Figures) -> 
     let mut missing = Vec::new();
     if figures.every_cpu_is_wanted() {
         missing.push(
-            "every CPU is taken: the sampler takes the training thread's for each look, and phases and waits may be some points off \
+            "every CPU is taken: the sampler takes the training thread's for each sample, and phases and waits may be some points off \
              where steps last a few ms (see Limits in docs)"
                 .to_owned(),
         );

@@ -3,9 +3,10 @@
 use super::report;
 use crate::analysis::gpu_overlay::cut::{self, NothingKept};
 use crate::cli::failure::Failure;
+use crate::cli::formats::Format;
+use crate::cli::messages;
 use crate::cli::open_outputs::{OpenOutput, cannot_write, open_named};
-use crate::cli::plan::{ConvertPlan, Format, OutputFile};
-use crate::cli::{messages, outputs};
+use crate::cli::plan::{ConvertPlan, OutputFile};
 use crate::model::profile::Profile;
 use crate::report::view::thread_labels;
 use regex::Regex;
@@ -26,9 +27,9 @@ pub(crate) fn run(plan: &ConvertPlan) -> Result<ExitCode, Failure> {
     if plan.gpu_idle {
         keep_idle(&mut profile)?;
     }
-    let render = |format| -> Result<Vec<u8>, Failure> {
+    let render = |format: Format| -> Result<Vec<u8>, Failure> {
         let mut bytes = Vec::new();
-        outputs::render(&profile, format, &plan.drawing, &mut bytes)?;
+        format.render(&profile, &plan.drawing, &mut bytes)?;
         Ok(bytes)
     };
     let Some(path) = &plan.output else {

@@ -163,7 +163,7 @@ fn no_thread_matched(profile: &Profile) -> Option<Failure> {
 
 fn write_output(output: &OpenOutput, profile: &Profile, drawing: &Drawing) -> Result<(), Failure> {
     let mut out = BufWriter::new(&output.file);
-    let result = outputs::render(profile, output.format, drawing, &mut out);
+    let result = output.format.render(profile, drawing, &mut out);
     let result = result.and_then(|()| Ok(out.flush()?));
     result.map_err(|error| {
         output.remove_if_created();

@@ -2,9 +2,10 @@
 
 use crate::cli::args::Arguments;
 use crate::cli::failure::Failure;
+use crate::cli::formats::Format;
 use crate::cli::messages;
 use crate::cli::open_outputs::{cannot_write, open_named};
-use crate::cli::plan::{Format, ManPlan, OutputFile};
+use crate::cli::plan::{ManPlan, OutputFile};
 use clap::{Command, CommandFactory};
 use clap_mangen::Man;
 use std::io::Write;

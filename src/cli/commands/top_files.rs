@@ -2,9 +2,10 @@
 
 use super::live_sink::LiveSink;
 use crate::cli::failure::Failure;
+use crate::cli::formats::Format;
 use crate::cli::open_outputs::create_numbered;
 use crate::cli::outputs::{self, NameParts, RecordingSink, base_name};
-use crate::cli::plan::{Drawing, Format};
+use crate::cli::plan::Drawing;
 use crate::model::run::RunInfo;
 use crate::os::host;
 use crate::recording::Recording;
@@ -173,6 +174,6 @@ fn write_flamegraph(
 ) -> anyhow::Result<()> {
     let profile = outputs::resolve_recording(recording, rules);
     let mut out = BufWriter::new(file);
-    outputs::render(&profile, Format::Flamegraph, &Drawing::default(), &mut out)?;
+    Format::Flamegraph.render(&profile, &Drawing::default(), &mut out)?;
     Ok(out.flush()?)
 }

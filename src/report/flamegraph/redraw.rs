@@ -52,9 +52,10 @@ const LEGEND_ROW: usize = 18;
 pub(super) const NARROW: f64 = 700.0;
 
 /// Changes to inferno's script (flamegraph.js of 0.12): captions are a tooltip's first line; search looks at names and
-/// not at figures; matches are told in seconds of one thread, since a share of all threads' time means nothing.
+/// not at figures; matches are told in seconds of one thread, since a share of all threads' time means nothing; "Search" can be seen.
 /// `THREADS` becomes the places at which threads start, `BASE` the caption below all, `MATCHED` what tells a width.
-const SCRIPT_CHANGES: [(&str, &str); 5] = [
+const SCRIPT_CHANGES: [(&str, &str); 6] = [
+    ("opacity:0.1;", "opacity:0.6;"),
     (
         r#".textContent.replace(/\([^(]*\)$/,"")"#,
         r#".textContent.split("\n")[0]"#,

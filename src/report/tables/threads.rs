@@ -5,7 +5,6 @@ use crate::analysis::threads::ThreadSummary;
 use crate::model::profile::Profile;
 use crate::model::seconds::of as seconds;
 use crate::report::table::{Column, Cut, Kind};
-use crate::report::text::activity_word;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -69,6 +68,6 @@ fn thread(profile: &Profile, summary: &ThreadSummary) -> Option<Thread> {
         cpu_s: seconds(summary.cpu_ns),
         main_activity: summary.main_activity.name(),
         main_share: summary.main_share,
-        mostly: activity_word(summary.main_activity),
+        mostly: summary.main_activity.label(),
     })
 }

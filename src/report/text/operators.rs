@@ -2,7 +2,6 @@
 
 use super::format::{column_seconds, cut, percent};
 use super::table::{TextTable, body};
-use super::tables::column;
 use super::{WIDTH, line};
 use crate::analysis::Analysis;
 use crate::analysis::summary::ProcessSummary;
@@ -104,7 +103,7 @@ fn sum(out: &mut String, process: &ProcessSummary) {
             .iter()
             .take(MOSTLY)
             .filter(|&&(_, ns)| ns.saturating_mul(100) >= process.wall_ns)
-            .map(|&(activity, ns)| format!("{} {}", column(activity), share(ns)))
+            .map(|&(activity, ns)| format!("{} {}", activity.label(), share(ns)))
             .collect();
         let text = format!(
             "  {label:<13}{:>7} s{:>8}  {}",

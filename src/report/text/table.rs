@@ -142,7 +142,8 @@ fn number(value: &Value) -> f64 {
     }
 }
 
-fn cell(kind: Kind, value: &Value) -> String {
+/// A value as text, without what separates columns.
+pub(crate) fn cell(kind: Kind, value: &Value) -> String {
     match (kind, value) {
         (_, Value::None) => String::new(),
         (_, Value::Text(text)) => printable(text).into_owned(),

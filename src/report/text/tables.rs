@@ -152,31 +152,6 @@ pub(super) fn itwinai(out: &mut String, process: &ProcessSummary) {
     );
 }
 
-/// Short names for columns.
-pub(crate) fn column(activity: Activity) -> &'static str {
-    match activity {
-        Activity::AtenCompute => "aten",
-        Activity::Gemm => "gemm",
-        Activity::Dispatch => "dispatch",
-        Activity::Autograd => "autograd",
-        Activity::GpuLaunch => "launch",
-        Activity::GpuSync => "gpu sync",
-        Activity::GpuCopy => "gpu copy",
-        Activity::GpuAlloc => "gpu mem",
-        Activity::CollectiveCall => "coll",
-        Activity::CollectiveWait => "collwait",
-        Activity::Python => "python",
-        Activity::GilWait => "gil wait",
-        Activity::LockWait => "lock",
-        Activity::Io => "io",
-        Activity::OmpIdle => "omp idle",
-        Activity::CpuWait => "cpu wait",
-        Activity::Sleep => "sleep",
-        Activity::NativeOther => "native",
-        Activity::Unclassified => "unknown",
-    }
-}
-
 /// Activities with a column of their own, or one more where that is all; the rest share one. 80 columns hold no more.
 const COLUMNS: usize = 5;
 
@@ -224,7 +199,7 @@ pub(super) fn matrix(out: &mut String, profile: &Profile, process: &ProcessSumma
     let width = names.map(|name| name.chars().count()).fold(13, usize::max);
     let mut header = format!("  {:<width$}{:>7}", "", "all");
     for &activity in &activities {
-        header.push_str(&format!("{:>9}", column(activity)));
+        header.push_str(&format!("{:>9}", activity.label()));
     }
     if !rest.is_empty() {
         header.push_str(&format!("{:>7}", "rest"));
@@ -245,7 +220,7 @@ pub(super) fn matrix(out: &mut String, profile: &Profile, process: &ProcessSumma
         activities.len(),
     );
     if !rest.is_empty() {
-        let names: Vec<&str> = rest.iter().map(|&activity| column(activity)).collect();
+        let names: Vec<&str> = rest.iter().map(|&activity| activity.label()).collect();
         line(out, &[cut(&format!("  rest: {}", names.join(", ")), WIDTH)]);
     }
 }

@@ -243,7 +243,7 @@ fn why(finding: &Finding, figures: &Figures) -> String {
             .iter()
             .filter(|(task, share)| task.name() != "idle" && *share >= 0.05)
             .take(3)
-            .map(|(task, share)| format!("{} {}", task.name(), percent(*share)))
+            .map(|(task, share)| format!("{} {}", task.name().replace('_', " "), percent(*share)))
             .collect();
         parts.push(format!(
             "workers {} busy: {}",
@@ -262,8 +262,8 @@ fn evidence(finding: &Finding) -> String {
             let name = evidence.figure.replace('_', " ");
             let value = percent(evidence.value);
             match (evidence.at_least, evidence.at_most) {
-                (Some(least), _) => format!("{name} {value} (from {})", percent(least)),
-                (_, Some(most)) => format!("{name} {value} (up to {})", percent(most)),
+                (Some(least), _) => format!("{name} {value} (≥ {})", percent(least)),
+                (_, Some(most)) => format!("{name} {value} (≤ {})", percent(most)),
                 _ => format!("{name} {value}"),
             }
         })

@@ -95,20 +95,10 @@ pub(super) fn table(process: &LiveProcess, state: &State, width: u16, run: &RunI
 /// An activity in ten columns.
 fn short(activity: Activity) -> &'static str {
     match activity {
-        Activity::AtenCompute => "aten",
-        Activity::Gemm => "gemm",
-        Activity::GpuLaunch => "launch",
-        Activity::GpuSync => "gpu sync",
-        Activity::GpuCopy => "gpu copy",
         Activity::GpuAlloc => "gpu alloc",
         Activity::CollectiveCall => "coll. call",
         Activity::CollectiveWait => "coll. wait",
-        Activity::GilWait => "gil wait",
         Activity::LockWait => "lock wait",
-        Activity::OmpIdle => "omp idle",
-        Activity::CpuWait => "cpu wait",
-        Activity::NativeOther => "native",
-        Activity::Unclassified => "unknown",
-        other => other.name(),
+        other => other.label(),
     }
 }

@@ -1,7 +1,7 @@
 //! What the rules say of real functions; and that each row says something.
 
 use super::*;
-use crate::model::category::{Activity, FrameKind};
+use crate::model::category::{Activity, FrameKind, Phase};
 use crate::model::collective::{Backend, Issuer};
 use crate::model::compile::CompileStage;
 use crate::model::input::InputTask;
@@ -265,6 +265,42 @@ fn what_runs_when_torch_is_loaded_is_no_matrix_product() {
     assert_eq!(other.class.says, Says::TorchOther);
 }
 
+/// Names as nm -C prints them for libtorch_cpu.so 2.15.0.
+#[test]
+fn copies_in_memory_are_no_computation_of_elements() {
+    let active = |name: &str| match native("/x/torch/lib/libtorch_cpu.so", name).class.says {
+        Says::Known { active, .. } => Some(active),
+        _ => None,
+    };
+    for name in [
+        "at::native::AVX512::copy_kernel(at::TensorIterator&, bool)",
+        "at::native::copy_impl(at::Tensor&, at::Tensor const&, bool) [clone .isra.0]",
+        "(anonymous namespace)::copy_same_type_transpose_(at::Tensor&, at::Tensor const&)::{lambda()#1}::operator()() const [clone .isra.0]",
+        "void c10::function_ref<void (char**, long const*, long, long)>::callback_fn<at::native::AVX2::VectorizedLoop2d<\
+         at::native::AVX2::direct_copy_kernel(at::TensorIteratorBase&)::{lambda()#3}::operator()() const::{lambda(float)#1}>>",
+    ] {
+        assert_eq!(active(name), Some(Activity::TensorCopy), "{name}");
+    }
+    for name in [
+        "at::native::(anonymous namespace)::index_copy_kernel(at::TensorIterator&, long, long, long)",
+        "at::native::AVX2::add_clamp_kernel(at::TensorIterator&, c10::Scalar const&, c10::Scalar const&, c10::Scalar const&)",
+    ] {
+        assert_eq!(active(name), Some(Activity::AtenCompute), "{name}");
+    }
+    // A copy to a device is none of these.
+    let cuda = native(
+        "/x/torch/lib/libtorch_cuda.so",
+        "at::native::copy_kernel_cuda(at::TensorIterator&, bool)",
+    );
+    assert!(matches!(
+        cuda.class.says,
+        Says::Known {
+            active: Activity::GpuCopy,
+            ..
+        }
+    ));
+}
+
 /// Names as nm -C prints them for libtorch_python.so 2.15.0.
 #[test]
 fn bindings_are_read_as_they_are_written() {
@@ -285,6 +321,19 @@ fn a_file_of_the_user_s_is_not_python_s() {
     let wait = |file: &str| python(file, "SocketIO.readinto").wait;
     assert_eq!(wait("/home/u/socket.py"), WaitPart::None);
     assert_eq!(wait("/usr/lib/python3.11/socket.py"), Socket);
+}
+
+#[test]
+fn averages_of_the_weights_are_the_optimizer_s() {
+    let mark = |name: &str| {
+        python("/x/site-packages/torch/optim/swa_utils.py", name)
+            .class
+            .mark
+    };
+    let optimizer = Some(PhaseMark::Strong(Phase::Optimizer));
+    assert_eq!(mark("AveragedModel.update_parameters"), optimizer);
+    // It runs the model over a loader.
+    assert_eq!(mark("update_bn"), None);
 }
 
 #[test]

@@ -1,0 +1,247 @@
+//! Formats of output: all that the command line knows of each.
+
+use super::failure::Failure;
+use super::outputs;
+use super::plan::Drawing;
+use crate::analysis::analyze;
+use crate::model::profile::Profile;
+use crate::report::folded::{self, Count, FoldedOptions};
+use crate::report::speedscope::{self, SpeedscopeOptions};
+use crate::report::text::TextOptions;
+use crate::report::{flamegraph, lanes_csv, markdown, parquet, perfetto};
+use anyhow::Result;
+use clap::builder::{PossibleValue, PossibleValuesParser};
+use std::io::Write;
+use std::path::Path;
+
+/// A format, for people and for the command line.
+struct Entry {
+    /// What `--format` calls it, and what its help says; `None` where it is asked for in another way.
+    named: Option<(&'static str, &'static str)>,
+    /// What names of such files end in.
+    extension: &'static str,
+    /// Whether it shows stacks, of which some may be chosen.
+    draws: bool,
+    /// Writes it.
+    render: fn(&Profile, &Drawing, &mut dyn Write) -> Result<()>,
+}
+
+macro_rules! formats {
+    ($($(#[$doc:meta])* $variant:ident: $entry:expr;)+) => {
+        /// What a file holds.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub(crate) enum Format {
+            $($(#[$doc])* $variant,)+
+        }
+
+        impl Format {
+            /// Every format, in the order of the help.
+            const ALL: &'static [Format] = &[$(Format::$variant,)+];
+
+            fn entry(self) -> &'static Entry {
+                match self {
+                    $(Format::$variant => {
+                        const ENTRY: Entry = $entry;
+                        &ENTRY
+                    })+
+                }
+            }
+        }
+    };
+}
+
+formats!(
+    Recording: Entry {
+        named: None,
+        extension: "tspy",
+        draws: false,
+        render: |_, _, _| anyhow::bail!("a recording is not rendered"),
+    };
+    Flamegraph: Entry {
+        named: Some(("svg", "Flamegraph")),
+        extension: "svg",
+        draws: true,
+        render: |profile, drawing, out| {
+            Ok(flamegraph::render_in(profile, &drawing.view(), drawing.colours, out)?)
+        },
+    };
+    Speedscope: Entry {
+        named: Some(("speedscope", "For speedscope.app")),
+        extension: "speedscope.json",
+        draws: true,
+        render: |profile, drawing, out| {
+            let options = SpeedscopeOptions { view: drawing.view(), categories: true };
+            Ok(speedscope::render(profile, &options, out)?)
+        },
+    };
+    Folded: Entry {
+        named: Some(("folded", "Folded stacks, for flamegraph tools")),
+        extension: "folded",
+        draws: true,
+        render: |profile, drawing, out| {
+            let options = FoldedOptions {
+                view: drawing.view(),
+                python_only: drawing.python_only,
+                count: Count::Ticks,
+            };
+            Ok(folded::render(profile, &options, out)?)
+        },
+    };
+    Json: Entry {
+        named: Some(("json", "The summary for machines")),
+        extension: "json",
+        draws: false,
+        render: |profile, _, out| outputs::json(profile, out),
+    };
+    Text: Entry {
+        named: Some(("text", "The summary for people")),
+        extension: "txt",
+        draws: false,
+        render: |profile, _, out| outputs::summary(profile, TextOptions::default(), out),
+    };
+    Markdown: Entry {
+        named: Some(("markdown", "The report on one screen, for a pull request or an issue")),
+        extension: "md",
+        draws: false,
+        render: |profile, _, out| Ok(markdown::render(profile, &analyze(profile), out)?),
+    };
+    /// Counter tracks of GPUs and host.
+    Csv: Entry {
+        named: Some(("csv", "Counter tracks of GPUs and host, as a table")),
+        extension: "csv",
+        draws: false,
+        render: |profile, _, out| Ok(lanes_csv::render(profile, out)?),
+    };
+    Parquet: Entry {
+        named: Some((
+            "parquet",
+            "A row per sample, for DuckDB, pandas or Spark; and a second file, of stacks",
+        )),
+        extension: "parquet",
+        draws: false,
+        render: |profile, _, out| Ok(parquet::samples::render(profile, out)?),
+    };
+    /// The stacks of those rows, in a file of their own.
+    ParquetStacks: Entry {
+        named: None,
+        extension: "stacks.parquet",
+        draws: false,
+        render: |profile, _, out| Ok(parquet::stacks::render(profile, out)?),
+    };
+    Perfetto: Entry {
+        named: Some((
+            "perfetto",
+            "A trace for Perfetto's viewer, with code and counter tracks on one time axis",
+        )),
+        extension: "perfetto-trace",
+        draws: true,
+        render: |profile, drawing, out| Ok(perfetto::render(profile, &drawing.view(), out)?),
+    };
+);
+
+/// Names that the help does not list: what people type, and py-spy's own.
+const HIDDEN: &[(&str, Option<Format>)] = &[
+    ("flamegraph", Some(Format::Flamegraph)),
+    ("raw", Some(Format::Folded)),
+    ("chrometrace", None),
+];
+
+impl Format {
+    /// The format of a name that [`names`] takes.
+    pub(super) fn named(name: &str) -> Result<Self, Failure> {
+        let listed = Self::ALL
+            .iter()
+            .copied()
+            .map(|format| (format, format.entry().named));
+        let hidden = HIDDEN.iter().filter(|(each, _)| *each == name);
+        let mut found = listed
+            .filter(|(_, named)| named.is_some_and(|(each, _)| each == name))
+            .map(|(format, _)| format)
+            .chain(hidden.filter_map(|&(_, format)| format));
+        found.next().ok_or_else(|| {
+            Failure::usage(
+                "torchspy writes no traces of Chrome's older kind",
+                "Perfetto's viewer, ui.perfetto.dev, takes its place: -o profile.perfetto-trace",
+            )
+        })
+    }
+
+    /// What names of such files end in.
+    pub(crate) fn extension(self) -> &'static str {
+        self.entry().extension
+    }
+
+    /// Whether it shows stacks, of which some may be chosen.
+    pub(crate) fn draws(self) -> bool {
+        self.entry().draws
+    }
+
+    /// The format of the file that goes with one of this.
+    pub(crate) fn stacks(self) -> Option<Self> {
+        (self == Format::Parquet).then_some(Format::ParquetStacks)
+    }
+
+    /// The format that a file's name asks for.
+    pub(crate) fn of_path(path: &Path) -> Result<Self, Failure> {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let stem = |format: &Format| name.strip_suffix(format.extension())?.strip_suffix('.');
+        let fits = Self::asked_for().filter(|format| stem(format).is_some());
+        // `.speedscope.json` is also a `.json`.
+        let longest = fits.max_by_key(|format| format.extension().len());
+        longest.ok_or_else(|| {
+            let known = extensions(Self::asked_for());
+            Failure::usage(
+                format!("{}: its extension names no format", path.display()),
+                format!("the format goes by the extension: {known}; or name it: --format svg"),
+            )
+        })
+    }
+
+    /// Those that a name or an extension asks for: each but what goes with another.
+    pub(super) fn asked_for() -> impl Iterator<Item = Self> {
+        let goes_with =
+            |format: &Format| Self::ALL.iter().any(|each| each.stacks() == Some(*format));
+        Self::ALL
+            .iter()
+            .copied()
+            .filter(move |format| !goes_with(format))
+    }
+
+    /// Those that a recording is turned into.
+    pub(super) fn converted() -> impl Iterator<Item = Self> {
+        Self::asked_for().filter(|&format| format != Format::Recording)
+    }
+
+    /// Writes a profile in this format.
+    pub(crate) fn render(
+        self,
+        profile: &Profile,
+        drawing: &Drawing,
+        out: &mut dyn Write,
+    ) -> Result<()> {
+        (self.entry().render)(profile, drawing, out)
+    }
+}
+
+/// Extensions as one types them: `.svg .folded`.
+pub(super) fn extensions(formats: impl Iterator<Item = Format>) -> String {
+    let dotted = formats.map(|format| format!(".{}", format.extension()));
+    dotted.collect::<Vec<_>>().join(" ")
+}
+
+/// Names for `--format` of what can go to standard output.
+pub(super) fn streamed() -> String {
+    let one_file = Format::converted().filter(|format| format.stacks().is_none());
+    let names = one_file.filter_map(|format| Some(format.entry().named?.0));
+    names.collect::<Vec<_>>().join(", ")
+}
+
+/// What `--format` takes.
+pub(super) fn names() -> PossibleValuesParser {
+    let listed = Format::ALL.iter().filter_map(|format| format.entry().named);
+    let listed = listed.map(|(name, help)| PossibleValue::new(name).help(help));
+    let hidden = HIDDEN
+        .iter()
+        .map(|(name, _)| PossibleValue::new(*name).hide(true));
+    PossibleValuesParser::new(listed.chain(hidden))
+}

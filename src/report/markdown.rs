@@ -1,0 +1,124 @@
+//! Markdown, for a pull request or an issue: the verdict, where the time went, the lines and operators that matter, and folded below
+//! these the report on one screen.
+
+use super::command::shown_command;
+use super::table::{Column, In, Kind, Value};
+use super::tables::functions::{USER_LINES, user_lines};
+use super::tables::operators::{BRIEF, operators};
+use super::text::table::cell;
+use super::text::{Detail, TextOptions, WIDTH, render_summary, verdict_line};
+use crate::analysis::Analysis;
+use crate::analysis::intervals::Share;
+use crate::model::category::SummaryRow;
+use crate::model::profile::Profile;
+use crate::model::seconds::of as seconds;
+use std::io::{self, Write};
+
+/// Rows of a table at most.
+const ROWS: usize = 5;
+/// The share of the time below which a row says nothing.
+const SMALL: f64 = 0.01;
+
+/// A row of the summary, its time in ns, and its share.
+type TimeRow = (SummaryRow, u64, Share);
+const TIME: &[Column<TimeRow>] = &[
+    Column::new(Kind::Seconds, "s", "s", |row| seconds(row.1).into()),
+    Column::new(Kind::Share, "share", "%", |row| row.2.into()),
+    Column::new(
+        Kind::Text,
+        "row",
+        "host time of the training thread",
+        |row| row.0.name().replace('_', " ").into(),
+    ),
+];
+
+/// Writes the report of a profile.
+///
+/// # Errors
+/// Where `out` cannot be written.
+pub fn render(profile: &Profile, analysis: &Analysis, out: &mut dyn Write) -> io::Result<()> {
+    let command = shown_command(&profile.run.command, WIDTH);
+    writeln!(out, "### torchspy: {}", code(&command))?;
+    if let Some(verdict) = &analysis.verdict {
+        writeln!(out, "\n**{}**", plain(&verdict_line(profile, verdict)))?;
+    }
+    if let Some(process) = analysis.primary() {
+        let rows = process.rows.iter().copied();
+        let rows: Vec<TimeRow> = rows.filter(|(.., share)| share.value >= SMALL).collect();
+        table(out, TIME, &rows)?;
+    }
+    table(out, USER_LINES, &user_lines(profile, analysis, ROWS))?;
+    let mut sampled = operators(profile, analysis, ROWS, usize::MAX);
+    sampled.retain(|operator| operator.self_s > 0.0);
+    table(out, BRIEF, &sampled)?;
+    let options = TextOptions {
+        detail: Detail::Brief,
+        ..TextOptions::default()
+    };
+    let text = render_summary(profile, analysis, options);
+    let fence = "`".repeat(longest_run(&text).max(2) + 1);
+    writeln!(out, "\n<details><summary>The report</summary>\n")?;
+    writeln!(out, "{fence}text\n{text}{fence}\n\n</details>")
+}
+
+/// The columns that text has, with a row of headings; nothing for no rows.
+fn table<R>(out: &mut dyn Write, columns: &[Column<R>], rows: &[R]) -> io::Result<()> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let shown = || columns.iter().filter(|column| column.shown != In::Data);
+    let is_text = |column: &Column<R>| matches!(column.kind, Kind::Text | Kind::Place);
+    let heads: Vec<&str> = shown().map(|column| column.label).collect();
+    let rules: Vec<&str> = shown()
+        .map(|column| if is_text(column) { "---" } else { "---:" })
+        .collect();
+    writeln!(
+        out,
+        "\n| {} |\n| {} |",
+        heads.join(" | "),
+        rules.join(" | ")
+    )?;
+    for row in rows {
+        let cells = shown().map(|column| {
+            let value = (column.value)(row);
+            let text = cell(column.kind, &value);
+            match value {
+                Value::Text(_) | Value::Place(..) => code(text.trim()),
+                _ => text.trim().to_owned(),
+            }
+        });
+        writeln!(out, "| {} |", cells.collect::<Vec<_>>().join(" | "))?;
+    }
+    Ok(())
+}
+
+/// A span of code, which may stand in a cell: a bar would end the cell there, too.
+fn code(text: &str) -> String {
+    if text.is_empty() {
+        return String::new();
+    }
+    let text = text.replace('|', "\\|");
+    let fence = "`".repeat(longest_run(&text) + 1);
+    match text.contains('`') {
+        true => format!("{fence} {text} {fence}"),
+        false => format!("{fence}{text}{fence}"),
+    }
+}
+
+/// Text in which no character means anything to Markdown (CommonMark 0.31.2, 2.4: any punctuation may be escaped).
+fn plain(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if "\\`*_{}[]<>#|~&@!".contains(c) {
+            out.push('\\');
+        }
+        out.push(c);
+    }
+    out
+}
+
+/// The longest run of backticks.
+fn longest_run(text: &str) -> usize {
+    let runs = text.split(|c| c != '`').map(str::len);
+    runs.max().unwrap_or(0)
+}
