@@ -6,10 +6,11 @@ use super::table::{Column, In, Kind, Value};
 use super::tables::functions::{USER_LINES, user_lines};
 use super::tables::operators::{BRIEF, operators};
 use super::text::table::cell;
-use super::text::{Detail, TextOptions, WIDTH, render_summary, verdict_line};
+use super::text::{Detail, TextOptions, WIDTH, render_summary, row_label, verdict_line};
 use crate::analysis::Analysis;
 use crate::analysis::intervals::Share;
-use crate::model::category::SummaryRow;
+use crate::analysis::rounding::per_mille;
+use crate::analysis::summary::ProcessSummary;
 use crate::model::profile::Profile;
 use crate::model::seconds::of as seconds;
 use std::io::{self, Write};
@@ -19,17 +20,12 @@ const ROWS: usize = 5;
 /// The share of the time below which a row says nothing.
 const SMALL: f64 = 0.01;
 
-/// A row of the summary, its time in ns, and its share.
-type TimeRow = (SummaryRow, u64, Share);
+/// A row of the summary: its label, its time in ns, and its share.
+type TimeRow = (&'static str, u64, Share);
 const TIME: &[Column<TimeRow>] = &[
     Column::new(Kind::Seconds, "s", "s", |row| seconds(row.1).into()),
     Column::new(Kind::Share, "share", "%", |row| row.2.into()),
-    Column::new(
-        Kind::Text,
-        "row",
-        "host time of the training thread",
-        |row| row.0.name().replace('_', " ").into(),
-    ),
+    Column::words("host time of the training thread", |row| row.0.into()),
 ];
 
 /// Writes the report of a profile.
@@ -43,9 +39,7 @@ pub fn render(profile: &Profile, analysis: &Analysis, out: &mut dyn Write) -> io
         writeln!(out, "\n**{}**", plain(&verdict_line(profile, verdict)))?;
     }
     if let Some(process) = analysis.primary() {
-        let rows = process.rows.iter().copied();
-        let rows: Vec<TimeRow> = rows.filter(|(.., share)| share.value >= SMALL).collect();
-        table(out, TIME, &rows)?;
+        table(out, TIME, &times(profile, process))?;
     }
     table(out, USER_LINES, &user_lines(profile, analysis, ROWS))?;
     let mut sampled = operators(profile, analysis, ROWS, usize::MAX);
@@ -59,6 +53,22 @@ pub fn render(profile: &Profile, analysis: &Analysis, out: &mut dyn Write) -> io
     let fence = "`".repeat(longest_run(&text).max(2) + 1);
     writeln!(out, "\n<details><summary>The report</summary>\n")?;
     writeln!(out, "{fence}text\n{text}{fence}\n\n</details>")
+}
+
+/// Rows that are not small, rounded together as in the text.
+fn times(profile: &Profile, process: &ProcessSummary) -> Vec<TimeRow> {
+    let parts: Vec<u64> = process.rows.iter().map(|&(_, ns, _)| ns).collect();
+    let rows = process.rows.iter().zip(per_mille(&parts));
+    let rows = rows.filter(|((.., share), _)| share.value >= SMALL);
+    rows.map(|(&(row, ns, share), rounded)| {
+        let value = f64::from(rounded) / 1000.0;
+        (
+            row_label(row, profile, process),
+            ns,
+            Share { value, ..share },
+        )
+    })
+    .collect()
 }
 
 /// The columns that text has, with a row of headings; nothing for no rows.

@@ -30,6 +30,7 @@ use crate::model::wait::WaitKind;
 use crate::report::command::shown_command;
 use format::{count, percent, printable, seconds};
 use std::fmt::Write;
+pub(crate) use tables::row_label;
 
 /// How much to print.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -9,7 +9,11 @@ use crate::model::category::{Activity, Phase, SummaryRow};
 use crate::model::profile::Profile;
 
 /// A row for people.
-fn row_label(row: SummaryRow, profile: &Profile, process: &ProcessSummary) -> &'static str {
+pub(crate) fn row_label(
+    row: SummaryRow,
+    profile: &Profile,
+    process: &ProcessSummary,
+) -> &'static str {
     match row {
         SummaryRow::HostComputation => process.computation_label(),
         SummaryRow::Communication => "communication",
