@@ -24,7 +24,7 @@ impl<K, V> Default for Interner<K, V> {
     }
 }
 
-/// Ids are positions. Equal values, which only a damaged file holds, keep an id each.
+/// Ids are positions. Equal values keep an id each; interning finds the first.
 impl<K, V> From<Vec<V>> for Interner<K, V> {
     fn from(values: Vec<V>) -> Self {
         Self {
@@ -40,11 +40,25 @@ impl<K: Id, V: Clone + Eq + Hash> Interner<K, V> {
     pub fn intern(&mut self, value: &V) -> K {
         self.complete_index();
         let hash = hash_of(value);
-        if let Some(id) = self.find(hash, value) {
-            return id;
-        }
+        let known = self.find(hash, value);
+        known.unwrap_or_else(|| self.append(hash, value.clone()))
+    }
+
+    /// Adds `value` with the next id even where an equal one is known. Returns the id that stands for both: the first one's.
+    pub fn push(&mut self, value: V) -> K {
+        self.complete_index();
+        let hash = hash_of(&value);
+        let Some(first) = self.find(hash, &value) else {
+            return self.append(hash, value);
+        };
+        self.values.push(value);
+        self.indexed += 1;
+        first
+    }
+
+    fn append(&mut self, hash: u64, value: V) -> K {
         let id = K::from_index(self.values.len());
-        self.values.push(value.clone());
+        self.values.push(value);
         self.add_to_index(hash, id);
         id
     }
@@ -127,6 +141,8 @@ mod tests {
         table.values_mut()[1] = "d";
         assert_eq!(table.intern(&"d"), CodeId(1));
         assert_eq!(table.intern(&"b"), CodeId(4));
-        assert_eq!(*table, ["a", "d", "a", "c", "b"]);
+        assert_eq!(table.push("c"), CodeId(3));
+        assert_eq!(table.push("e"), CodeId(6));
+        assert_eq!(*table, ["a", "d", "a", "c", "b", "c", "e"]);
     }
 }

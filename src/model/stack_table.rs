@@ -90,6 +90,16 @@ impl<F: Clone + Eq + Hash> StackTable<F> {
         self.stacks.intern(&(parent, frame))
     }
 
+    /// Adds a frame with the next id even where it is known. Returns the id that stands for it: the first one's.
+    pub fn push_frame(&mut self, frame: F) -> FrameId {
+        self.frames.push(frame)
+    }
+
+    /// The same of a stack.
+    pub fn push_stack(&mut self, parent: Option<StackId>, frame: FrameId) -> StackId {
+        self.stacks.push((parent, frame))
+    }
+
     /// The id of the stack of `frames`, root first; `None` for an empty stack.
     pub fn intern(&mut self, frames: impl IntoIterator<Item = F>) -> Option<StackId> {
         let mut stack = None;

@@ -116,7 +116,7 @@ impl<'a> Classifier<'a> {
     }
 
     /// What the samples show of processes and threads, before roles are known.
-    pub(super) fn facts(&mut self, mapped: &[Option<StackId>]) -> Facts {
+    pub(super) fn facts(&mut self, first: &[StackId]) -> Facts {
         let input = self.input;
         let mut processes: Vec<ProcessFacts> = input
             .tables
@@ -158,7 +158,7 @@ impl<'a> Classifier<'a> {
             }
         }
         for sample in &input.samples {
-            let stack = mapped_stack(mapped, sample);
+            let stack = sample.stack.map(|stack| first[stack.index()]);
             let shape = self.shape(stack);
             let found = stack.and_then(|stack| self.phase(stack));
             let Some((process, thread)) = threads.get_mut(sample.thread.index()) else {
@@ -193,7 +193,7 @@ impl<'a> Classifier<'a> {
     /// All samples, classified.
     pub(super) fn samples(
         &mut self,
-        mapped: &[Option<StackId>],
+        first: &[StackId],
         processes: &[ProfileProcess],
     ) -> Vec<ProfileSample> {
         let input = self.input;
@@ -218,7 +218,7 @@ impl<'a> Classifier<'a> {
             .samples
             .iter()
             .map(|sample| {
-                let stack = mapped_stack(mapped, sample);
+                let stack = sample.stack.map(|stack| first[stack.index()]);
                 let situation =
                     Situation::new(&input.run.architecture, sample.state, sample.syscall);
                 let lacks_native =
@@ -269,12 +269,6 @@ fn waited_for_cpu_ns(sample: &Sample) -> u64 {
     }
     let part = u128::from(sample.weight_ns) * u128::from(sample.queue_ns) / ready_ns;
     u64::try_from(part).unwrap_or(sample.weight_ns)
-}
-
-fn mapped_stack(mapped: &[Option<StackId>], sample: &Sample) -> Option<StackId> {
-    sample
-        .stack
-        .and_then(|stack| mapped.get(stack.index()).copied().flatten())
 }
 
 /// The phase of a moment of which neither frames nor the thread's name tell any.

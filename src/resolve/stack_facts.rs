@@ -96,7 +96,12 @@ pub(super) struct Finder<'a> {
 }
 
 impl<'a> Finder<'a> {
-    pub(super) fn find(functions: &'a [Function], stacks: &'a StackTable<ProfileFrame>) -> Self {
+    /// What `first` says another stack stands for is left out. Stacks behind it are in use.
+    pub(super) fn find(
+        functions: &'a [Function],
+        stacks: &'a StackTable<ProfileFrame>,
+        first: &[StackId],
+    ) -> Self {
         let traits: Vec<Traits> = functions.iter().map(Traits::of).collect();
         let count = stacks.stacks().len();
         let mut finder = Self {
@@ -107,6 +112,11 @@ impl<'a> Finder<'a> {
         };
         finder.facts.stacks.reserve_exact(count);
         for (at, &(parent, frame)) in stacks.stacks().iter().enumerate() {
+            if first.get(at).is_some_and(|first| first.index() != at) {
+                finder.facts.stacks.push(StackFacts::default());
+                finder.inner.push(Inner::ROOT);
+                continue;
+            }
             let frame = stacks.frame(frame);
             let above = finder.facts.of(parent);
             let (mut own, mut inner) = (*above, finder.inner(parent));
