@@ -2,7 +2,7 @@
 
 use super::codes::{capture, capture_of, gil, gil_of, state, state_of};
 use super::column::{ColumnReader, ColumnWriter, Corrupt, row_count};
-use super::tables::{MAX_ROWS, count_of};
+use super::columns::{MAX_ROWS, count_of};
 use crate::model::ids::{StackId, ThreadId};
 use crate::model::sample::Sample;
 use serde::{Deserialize, Serialize};
