@@ -1,6 +1,6 @@
 //! One segment, named, classified and summed up.
 
-use super::tables::{CodeKey, ModuleKey, Tables};
+use super::sums::{CodeKey, ModuleKey, ThreadSums};
 use crate::analysis::functions::hot;
 use crate::analysis::modules::modules;
 use crate::analysis::operators::operators;
@@ -48,7 +48,7 @@ pub struct ChunkProcess {
     /// The thread that trains, by its tid, as far as this segment tells.
     pub training_tid: Option<i32>,
     /// What that thread did.
-    pub tables: Tables,
+    pub sums: ThreadSums,
     /// Its threads.
     pub threads: Vec<ChunkThread>,
 }
@@ -79,7 +79,7 @@ pub fn chunk(profile: &Profile, training: impl Fn(i32) -> Option<i32>) -> Vec<Ch
             info: process.info.clone(),
             role: process.role,
             training_tid: thread.and_then(|thread| Some(profile.threads.get(thread.index())?.tid)),
-            tables: tables(profile, &own),
+            sums: sums(profile, &own),
             threads: chunk_threads(profile, &samples, thread),
         });
     }
@@ -92,11 +92,11 @@ fn thread_of(profile: &Profile, process: ProcessId, tid: i32) -> Option<ThreadId
     Some(ThreadId::from_index(at))
 }
 
-fn tables(profile: &Profile, samples: &[&ProfileSample]) -> Tables {
-    let mut tables = Tables {
+fn sums(profile: &Profile, samples: &[&ProfileSample]) -> ThreadSums {
+    let mut sums = ThreadSums {
         wall_ns: samples.iter().map(|sample| sample.weight_ns).sum(),
         ticks: samples.iter().map(|sample| u64::from(sample.ticks)).sum(),
-        ..Tables::default()
+        ..ThreadSums::default()
     };
     let hot = hot(profile, samples.iter().copied());
     let code = |function: FunctionId, line: Option<u32>| {
@@ -109,41 +109,41 @@ fn tables(profile: &Profile, samples: &[&ProfileSample]) -> Tables {
     };
     for row in &hot.python {
         if let Some(key) = code(row.function, None) {
-            tables.functions.put(key, row.self_ns, row.total_ns);
+            sums.functions.put(key, row.self_ns, row.total_ns);
         }
     }
     for row in &hot.lines {
         if let Some(key) = code(row.function, Some(row.line)) {
-            tables.lines.put(key, row.self_ns, row.total_ns);
+            sums.lines.put(key, row.self_ns, row.total_ns);
         }
     }
     for row in &hot.native {
         if let Some(key) = code(row.function, Some(0)) {
-            tables.native.put(key, row.self_ns, row.total_ns);
+            sums.native.put(key, row.self_ns, row.total_ns);
         }
     }
-    for row in operators(profile, samples, tables.wall_ns, tables.ticks).operators {
-        tables.operators.put(row.name, row.self_ns, row.total_ns);
+    for row in operators(profile, samples, sums.wall_ns, sums.ticks).operators {
+        sums.operators.put(row.name, row.self_ns, row.total_ns);
     }
-    for row in modules(profile, samples, tables.wall_ns, tables.ticks).modules {
+    for row in modules(profile, samples, sums.wall_ns, sums.ticks).modules {
         let path = row.path.split('.').filter(|part| !part.is_empty());
         let key = ModuleKey {
             path: path.map(str::to_owned).collect(),
             root: (row.root, row.number),
         };
         if !row.class.is_empty() {
-            tables.classes.insert(key.clone(), row.class);
+            sums.classes.insert(key.clone(), row.class);
         }
-        tables.modules.put(key, row.self_ns, row.total_ns);
+        sums.modules.put(key, row.self_ns, row.total_ns);
     }
     for sample in samples {
         for (phase, activity, _, ns) in parts(sample) {
             if ns > 0 {
-                *tables.matrix.entry((phase, activity)).or_default() += ns;
+                *sums.matrix.entry((phase, activity)).or_default() += ns;
             }
         }
     }
-    tables
+    sums
 }
 
 fn chunk_threads(

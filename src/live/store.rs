@@ -1,7 +1,7 @@
 //! What the last seconds held, what all of a session did, and how the run stands.
 
 use super::chunk::{ChunkProcess, ChunkThread, chunk};
-use super::tables::Tables;
+use super::sums::ThreadSums;
 use crate::analysis::progress::StepUnit;
 use crate::analysis::{Analysis, analyze};
 use crate::model::ids::GpuId;
@@ -64,9 +64,9 @@ pub struct LiveProcess {
     /// The tid of the thread that trains.
     pub training_tid: Option<i32>,
     /// What that thread did in the last seconds.
-    pub now: Tables,
+    pub now: ThreadSums,
     /// What it did since the start, or since the last reset.
-    pub since: Tables,
+    pub since: ThreadSums,
     /// Its threads, by tid, and when each was last seen.
     pub threads: BTreeMap<i32, (ChunkThread, u64)>,
     /// Counters by kind and number.
@@ -133,7 +133,7 @@ pub struct Live {
     rules: &'static RuleSet,
     segments: VecDeque<Segment>,
     /// What `now` is made of: the end of each segment, and what each pid did in it.
-    recent: VecDeque<(u64, Vec<(i32, Tables)>)>,
+    recent: VecDeque<(u64, Vec<(i32, ThreadSums)>)>,
     looked_ahead_ns: u64,
 }
 
@@ -186,7 +186,7 @@ impl Live {
     /// Sums since the start begin anew.
     pub fn reset(&mut self) {
         for process in self.processes.values_mut() {
-            process.since = Tables::default();
+            process.since = ThreadSums::default();
         }
     }
 
@@ -262,8 +262,8 @@ impl Live {
                 info: info.clone(),
                 role: Role::Other,
                 training_tid: None,
-                now: Tables::default(),
-                since: Tables::default(),
+                now: ThreadSums::default(),
+                since: ThreadSums::default(),
                 threads: BTreeMap::new(),
                 counters: BTreeMap::new(),
                 pace: None,
@@ -283,12 +283,12 @@ impl Live {
         let known = &self.processes;
         let training = |pid: i32| known.get(&pid)?.training_tid;
         let chunks = chunk(profile, training);
-        let mut sums = Vec::new();
+        let mut by_pid = Vec::new();
         for ChunkProcess {
             info,
             role,
             training_tid,
-            tables,
+            sums,
             threads,
         } in chunks
         {
@@ -306,19 +306,19 @@ impl Live {
             }
             live.threads
                 .retain(|_, (_, seen_ns)| *seen_ns + GONE_NS >= end_ns);
-            live.now.add(&tables);
-            live.since.add(&tables);
-            sums.push((live.info.pid, tables));
+            live.now.add(&sums);
+            live.since.add(&sums);
+            by_pid.push((live.info.pid, sums));
         }
-        self.recent.push_back((end_ns, sums));
+        self.recent.push_back((end_ns, by_pid));
         while self
             .recent
             .front()
             .is_some_and(|(then_ns, _)| then_ns + NOW_NS <= end_ns)
         {
-            for (pid, tables) in self.recent.pop_front().map_or(Vec::new(), |old| old.1) {
+            for (pid, sums) in self.recent.pop_front().map_or(Vec::new(), |old| old.1) {
                 if let Some(process) = self.processes.get_mut(&pid) {
-                    process.now.take(&tables);
+                    process.now.take(&sums);
                 }
             }
         }

@@ -112,7 +112,7 @@ impl<K: Eq + Hash + Clone> Sums<K> {
 
 /// What one thread did.
 #[derive(Clone, Debug, Default)]
-pub struct Tables {
+pub struct ThreadSums {
     /// Its wall time, ns.
     pub wall_ns: u64,
     /// Ticks that it stands for.
@@ -133,9 +133,9 @@ pub struct Tables {
     pub matrix: FxHashMap<(Phase, Activity), u64>,
 }
 
-impl Tables {
+impl ThreadSums {
     /// Adds another stretch.
-    pub fn add(&mut self, other: &Tables) {
+    pub fn add(&mut self, other: &ThreadSums) {
         self.wall_ns = self.wall_ns.saturating_add(other.wall_ns);
         self.ticks = self.ticks.saturating_add(other.ticks);
         self.functions.add(&other.functions);
@@ -155,7 +155,7 @@ impl Tables {
     }
 
     /// Takes a stretch away that was added before.
-    pub fn take(&mut self, other: &Tables) {
+    pub fn take(&mut self, other: &ThreadSums) {
         self.wall_ns = self.wall_ns.saturating_sub(other.wall_ns);
         self.ticks = self.ticks.saturating_sub(other.ticks);
         self.functions.take(&other.functions);
@@ -186,14 +186,14 @@ mod tests {
 
     #[test]
     fn what_is_added_can_be_taken_away() {
-        let mut part = Tables {
+        let mut part = ThreadSums {
             wall_ns: 10,
             ticks: 1,
-            ..Tables::default()
+            ..ThreadSums::default()
         };
         part.functions.put(key("step"), 4, 10);
         part.matrix.insert((Phase::Forward, Activity::Gemm), 10);
-        let mut sum = Tables::default();
+        let mut sum = ThreadSums::default();
         sum.add(&part);
         sum.add(&part);
         assert_eq!(
