@@ -3,7 +3,9 @@
 //! What depends on a thread's state, activity or system call as well is kept with the [sample](super::profile::ProfileSample).
 
 use super::collective::{Backend, CollectiveMoment};
-use super::ids::{CollectiveId, FrameId, FunctionId, NameId, NnModuleId, StackId, ThreadId};
+use super::ids::{
+    ChainId, CollectiveId, FrameId, FunctionId, NameId, NnModuleId, StackId, ThreadId,
+};
 use super::operator::NamedBy;
 use super::stack_table::StackTable;
 use super::wait::WaitKind;
@@ -51,13 +53,13 @@ pub struct StackFacts {
     /// The native function that own time goes to: the nearest to the leaf with a name. `None` where the leaf is Python.
     pub native_leaf: Option<FunctionId>,
     /// The innermost of the operators on it, of [`Facts::operator_chains`].
-    pub operators: Option<StackId>,
+    pub operators: Option<ChainId>,
     /// Whether the innermost operator is what the stack is at: no node of backward runs inside it.
     pub is_in_operator: bool,
     /// The innermost of the nodes of autograd's graph on it, of [`Facts::node_chains`].
-    pub nodes: Option<StackId>,
+    pub nodes: Option<ChainId>,
     /// The innermost of the `nn.Module`s on it, of [`Facts::module_chains`].
-    pub modules: Option<StackId>,
+    pub modules: Option<ChainId>,
     /// OpenMP is on it.
     pub has_openmp: bool,
     /// NCCL is on it.
@@ -127,11 +129,11 @@ pub struct Facts {
     /// Operators, nodes, classes, and what is waited for.
     pub names: Names,
     /// Chains of operators.
-    pub operator_chains: StackTable<OperatorSite>,
+    pub operator_chains: StackTable<OperatorSite, ChainId>,
     /// Chains of nodes of autograd's graph.
-    pub node_chains: StackTable<NameId>,
+    pub node_chains: StackTable<NameId, ChainId>,
     /// Chains of `nn.Module`s.
-    pub module_chains: StackTable<NnModuleId>,
+    pub module_chains: StackTable<NnModuleId, ChainId>,
     /// Collectives by [`CollectiveId`].
     pub collectives: Vec<CollectiveMoment>,
     /// The collective backend that a thread works for, by [`ThreadId`].
@@ -159,7 +161,7 @@ impl Facts {
     }
 
     /// The operators of a chain, innermost first.
-    pub fn operators_from(&self, chain_id: StackId) -> impl Iterator<Item = &OperatorSite> {
+    pub fn operators_from(&self, chain_id: ChainId) -> impl Iterator<Item = &OperatorSite> {
         chain(&self.operator_chains, Some(chain_id))
     }
 
@@ -180,7 +182,7 @@ impl Facts {
     }
 
     /// The `nn.Module`s of a chain, innermost first.
-    pub fn modules_from(&self, chain_id: StackId) -> impl Iterator<Item = NnModuleId> {
+    pub fn modules_from(&self, chain_id: ChainId) -> impl Iterator<Item = NnModuleId> {
         chain(&self.module_chains, Some(chain_id)).copied()
     }
 
@@ -196,8 +198,8 @@ impl Facts {
 }
 
 fn chain<F: Clone + Eq + Hash>(
-    table: &StackTable<F>,
-    innermost: Option<StackId>,
+    table: &StackTable<F, ChainId>,
+    innermost: Option<ChainId>,
 ) -> impl Iterator<Item = &F> {
     table
         .leaf_to_root(innermost)

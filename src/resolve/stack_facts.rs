@@ -4,7 +4,7 @@ use crate::model::category::FrameKind;
 use crate::model::collective::CollectivePart;
 use crate::model::compile::CompileMark;
 use crate::model::facts::{Facts, Line, OperatorSite, StackFacts};
-use crate::model::ids::{NameId, StackId};
+use crate::model::ids::{ChainId, NameId, StackId};
 use crate::model::input::{InputPart, InputTask};
 use crate::model::operator::{NamedBy, OperatorMark};
 use crate::model::profile::{Function, ProfileFrame};
@@ -239,7 +239,7 @@ impl<'a> Finder<'a> {
         }
     }
 
-    fn enter(&mut self, site: OperatorSite, outward: Option<StackId>, own: &mut StackFacts) {
+    fn enter(&mut self, site: OperatorSite, outward: Option<ChainId>, own: &mut StackFacts) {
         let chains = &mut self.facts.operator_chains;
         let frame = chains.intern_frame(site);
         own.operators = Some(chains.intern_stack(outward, frame));
