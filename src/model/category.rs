@@ -1,28 +1,6 @@
 //! The two axes of attribution, and the summary's row, with their stable names.
 
-use serde::{Deserialize, Serialize};
-
-macro_rules! named {
-    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)+ }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-        pub enum $name {
-            $($(#[$variant_doc])* $variant,)+
-        }
-
-        impl $name {
-            /// Every value, in the order of reports.
-            pub const ALL: &'static [$name] = &[$($name::$variant,)+];
-
-            /// The stable name, as it stands in reports and JSON.
-            pub fn name(self) -> &'static str {
-                match self {
-                    $($name::$variant => $text,)+
-                }
-            }
-        }
-    };
-}
+use super::named::named;
 
 named!(
     /// What part of training a moment belongs to.

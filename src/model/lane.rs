@@ -1,61 +1,64 @@
 //! Lanes: what devices and processes did and took over time, beside the samples. Every value speaks of a window.
 
 use super::ids::{GpuId, LaneId};
+use super::named::named;
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
-/// What a lane's values are, and in what unit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum LaneKind {
-    /// Share of the window in which at least one kernel ran on the device, whoever's: NVML's utilization.
-    Utilization,
-    /// Share of the window in which the device's memory was read or written.
-    MemoryBusy,
-    /// Share of the window in which a multiprocessor had a warp, averaged over all of them (GPM).
-    SmActive,
-    /// Warps on multiprocessors, of as many as fit (GPM).
-    SmOccupancy,
-    /// Share of the window in which tensor cores worked (GPM).
-    TensorActive,
-    /// Memory bandwidth, of what the device has (GPM).
-    DramActive,
-    /// Mean power, mW.
-    Power,
-    /// Energy taken in the window, mJ.
-    Energy,
-    /// Device memory in use, bytes.
-    MemoryUsed,
-    /// Device memory of one process, bytes.
-    ProcessMemory,
-    /// Clock of the multiprocessors, MHz.
-    SmClock,
-    /// Clock of the memory, MHz.
-    MemoryClock,
-    /// Why clocks are held down: bits of [`throttle_names`].
-    Throttle,
-    /// Temperature, degrees Celsius.
-    Temperature,
-    /// Sent over PCIe by the device, bytes a second.
-    PcieSent,
-    /// Received over PCIe by the device, bytes a second.
-    PcieReceived,
-    /// Sent over NVLink by the device, bytes a second.
-    NvlinkSent,
-    /// Received over NVLink by the device, bytes a second.
-    NvlinkReceived,
-    /// CPU time of a process in the window, ns.
-    Cpu,
-    /// Resident memory of a process, bytes.
-    Resident,
-    /// Bytes that a process caused to be read from storage in the window.
-    DiskRead,
-    /// Bytes that a process caused to be sent to storage in the window.
-    DiskWritten,
-    /// Bytes that came over the network in the window, of the network namespace.
-    NetworkReceived,
-    /// Bytes that went over the network in the window, of the network namespace.
-    NetworkSent,
-}
+named!(
+    /// What a lane's values are, and in what unit. Its place here is its code in recordings: new ones come last.
+    #[derive(Serialize, Deserialize)]
+    LaneKind {
+        /// Share of the window in which at least one kernel ran on the device, whoever's: NVML's utilization.
+        Utilization = "utilization",
+        /// Share of the window in which the device's memory was read or written.
+        MemoryBusy = "memory_busy",
+        /// Share of the window in which a multiprocessor had a warp, averaged over all of them (GPM).
+        SmActive = "sm_active",
+        /// Warps on multiprocessors, of as many as fit (GPM).
+        SmOccupancy = "sm_occupancy",
+        /// Share of the window in which tensor cores worked (GPM).
+        TensorActive = "tensor_active",
+        /// Memory bandwidth, of what the device has (GPM).
+        DramActive = "dram_active",
+        /// Mean power, mW.
+        Power = "power",
+        /// Energy taken in the window, mJ.
+        Energy = "energy",
+        /// Device memory in use, bytes.
+        MemoryUsed = "memory_used",
+        /// Device memory of one process, bytes.
+        ProcessMemory = "process_memory",
+        /// Clock of the multiprocessors, MHz.
+        SmClock = "sm_clock",
+        /// Clock of the memory, MHz.
+        MemoryClock = "memory_clock",
+        /// Why clocks are held down: bits of [`throttle_names`].
+        Throttle = "throttle",
+        /// Temperature, degrees Celsius.
+        Temperature = "temperature",
+        /// Sent over PCIe by the device, bytes a second.
+        PcieSent = "pcie_sent",
+        /// Received over PCIe by the device, bytes a second.
+        PcieReceived = "pcie_received",
+        /// Sent over NVLink by the device, bytes a second.
+        NvlinkSent = "nvlink_sent",
+        /// Received over NVLink by the device, bytes a second.
+        NvlinkReceived = "nvlink_received",
+        /// CPU time of a process in the window, ns.
+        Cpu = "cpu",
+        /// Resident memory of a process, bytes.
+        Resident = "resident",
+        /// Bytes that a process caused to be read from storage in the window.
+        DiskRead = "disk_read",
+        /// Bytes that a process caused to be sent to storage in the window.
+        DiskWritten = "disk_written",
+        /// Bytes that came over the network in the window, of the network namespace.
+        NetworkReceived = "network_received",
+        /// Bytes that went over the network in the window, of the network namespace.
+        NetworkSent = "network_sent",
+    }
+);
 
 /// What the numbers of a lane count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,64 +89,6 @@ pub enum LaneUnit {
 pub const SHARE_ONE: u64 = 1_000_000;
 
 impl LaneKind {
-    /// All of them, each at the place of its code in recordings: new ones come last.
-    pub const ALL: [Self; 24] = [
-        Self::Utilization,
-        Self::MemoryBusy,
-        Self::SmActive,
-        Self::SmOccupancy,
-        Self::TensorActive,
-        Self::DramActive,
-        Self::Power,
-        Self::Energy,
-        Self::MemoryUsed,
-        Self::ProcessMemory,
-        Self::SmClock,
-        Self::MemoryClock,
-        Self::Throttle,
-        Self::Temperature,
-        Self::PcieSent,
-        Self::PcieReceived,
-        Self::NvlinkSent,
-        Self::NvlinkReceived,
-        Self::Cpu,
-        Self::Resident,
-        Self::DiskRead,
-        Self::DiskWritten,
-        Self::NetworkReceived,
-        Self::NetworkSent,
-    ];
-
-    /// Its name in texts for machines.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Utilization => "utilization",
-            Self::MemoryBusy => "memory_busy",
-            Self::SmActive => "sm_active",
-            Self::SmOccupancy => "sm_occupancy",
-            Self::TensorActive => "tensor_active",
-            Self::DramActive => "dram_active",
-            Self::Power => "power",
-            Self::Energy => "energy",
-            Self::MemoryUsed => "memory_used",
-            Self::ProcessMemory => "process_memory",
-            Self::SmClock => "sm_clock",
-            Self::MemoryClock => "memory_clock",
-            Self::Throttle => "throttle",
-            Self::Temperature => "temperature",
-            Self::PcieSent => "pcie_sent",
-            Self::PcieReceived => "pcie_received",
-            Self::NvlinkSent => "nvlink_sent",
-            Self::NvlinkReceived => "nvlink_received",
-            Self::Cpu => "cpu",
-            Self::Resident => "resident",
-            Self::DiskRead => "disk_read",
-            Self::DiskWritten => "disk_written",
-            Self::NetworkReceived => "network_received",
-            Self::NetworkSent => "network_sent",
-        }
-    }
-
     /// What its numbers count.
     pub fn unit(self) -> LaneUnit {
         match self {
@@ -447,8 +392,8 @@ mod tests {
         let names: std::collections::BTreeSet<_> =
             LaneKind::ALL.iter().map(|kind| kind.name()).collect();
         assert_eq!(names.len(), LaneKind::ALL.len());
-        for (at, kind) in LaneKind::ALL.into_iter().enumerate() {
-            assert_eq!(kind as usize, at);
+        for (at, kind) in LaneKind::ALL.iter().enumerate() {
+            assert_eq!(*kind as usize, at);
         }
     }
 }

@@ -1,5 +1,7 @@
 //! What functions tell of operators: the parts of a stack from which an operator table is made.
 
+use super::named::named;
+
 /// What one function tells of the operators that run in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OperatorMark {
@@ -25,21 +27,12 @@ pub enum OperatorMark {
     ModuleCall,
 }
 
-/// By what an operator was named.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum NamedBy {
-    /// By its own name, as torch registered it.
-    Schema,
-    /// By the function that does its work: no symbol holds the operator's name.
-    Kernel,
-}
-
-impl NamedBy {
-    /// The stable name, as it stands in JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            NamedBy::Schema => "schema",
-            NamedBy::Kernel => "kernel",
-        }
+named!(
+    /// By what an operator was named.
+    NamedBy {
+        /// By its own name, as torch registered it.
+        Schema = "schema",
+        /// By the function that does its work: no symbol holds the operator's name.
+        Kernel = "kernel",
     }
-}
+);

@@ -1,44 +1,25 @@
 //! How far a training run is: counters in the target that were read with the samples, and the conditions that it runs under.
 
 use super::ids::{CounterId, ProcessId, ThreadId};
+use super::named::named;
 use serde::{Deserialize, Serialize};
 
-/// What a counter counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum CounterKind {
-    /// Batches that a DataLoader's iterator has given out since it began its pass: `_num_yielded`.
-    Batches,
-    /// In-place changes of one parameter that an optimizer updates: a constant number of them for each of its steps.
-    ParameterVersion,
-    /// Optimizer steps, as the Transformers Trainer counts them: `state.global_step`.
-    TrainerSteps,
-    /// Optimizer steps, as Lightning counts them.
-    LightningSteps,
-    /// Epochs that Lightning has ended.
-    LightningEpochs,
-}
-
-impl CounterKind {
-    /// All of them.
-    pub const ALL: [Self; 5] = [
-        Self::Batches,
-        Self::ParameterVersion,
-        Self::TrainerSteps,
-        Self::LightningSteps,
-        Self::LightningEpochs,
-    ];
-
-    /// Its name in texts for machines.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Batches => "batches",
-            Self::ParameterVersion => "parameter_version",
-            Self::TrainerSteps => "trainer_steps",
-            Self::LightningSteps => "lightning_steps",
-            Self::LightningEpochs => "lightning_epochs",
-        }
+named!(
+    /// What a counter counts.
+    #[derive(Serialize, Deserialize)]
+    CounterKind {
+        /// Batches that a DataLoader's iterator has given out since it began its pass: `_num_yielded`.
+        Batches = "batches",
+        /// In-place changes of one parameter that an optimizer updates: a constant number of them for each of its steps.
+        ParameterVersion = "parameter_version",
+        /// Optimizer steps, as the Transformers Trainer counts them: `state.global_step`.
+        TrainerSteps = "trainer_steps",
+        /// Optimizer steps, as Lightning counts them.
+        LightningSteps = "lightning_steps",
+        /// Epochs that Lightning has ended.
+        LightningEpochs = "lightning_epochs",
     }
-}
+);
 
 /// A counter of one object of the target.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

@@ -1,6 +1,7 @@
 //! Samples: what one thread did over a stretch of time.
 
 use super::ids::{StackId, ThreadId};
+use super::named::named;
 
 /// How a sample's stack was come by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -24,42 +25,21 @@ impl Capture {
     }
 }
 
-/// A thread's state as `/proc/PID/task/TID/stat` names it (proc_pid_stat(5)).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum ThreadState {
-    /// R: on a CPU, or waiting for one.
-    Running,
-    /// S: asleep, may be woken by a signal.
-    Sleeping,
-    /// D: asleep in the kernel, not to be woken.
-    Uninterruptible,
-    /// T or t: stopped by a signal or a tracer.
-    Stopped,
-    /// Not read, or another letter.
-    Unknown,
-}
-
-impl ThreadState {
-    /// Every state, in the order of declaration.
-    pub const ALL: [ThreadState; 5] = [
-        ThreadState::Running,
-        ThreadState::Sleeping,
-        ThreadState::Uninterruptible,
-        ThreadState::Stopped,
-        ThreadState::Unknown,
-    ];
-
-    /// The stable name, as it stands in outputs for machines.
-    pub fn name(self) -> &'static str {
-        match self {
-            ThreadState::Running => "running",
-            ThreadState::Sleeping => "sleeping",
-            ThreadState::Uninterruptible => "uninterruptible",
-            ThreadState::Stopped => "stopped",
-            ThreadState::Unknown => "unknown",
-        }
+named!(
+    /// A thread's state as `/proc/PID/task/TID/stat` names it (proc_pid_stat(5)).
+    ThreadState {
+        /// R: on a CPU, or waiting for one.
+        Running = "running",
+        /// S: asleep, may be woken by a signal.
+        Sleeping = "sleeping",
+        /// D: asleep in the kernel, not to be woken.
+        Uninterruptible = "uninterruptible",
+        /// T or t: stopped by a signal or a tracer.
+        Stopped = "stopped",
+        /// Not read, or another letter.
+        Unknown = "unknown",
     }
-}
+);
 
 /// What a thread had to do with its interpreter's global lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
