@@ -16,15 +16,11 @@ use crate::model::wait::WaitKind;
 /// A thread over a segment, and how it was at its end.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChunkThread {
-    /// Its tid.
     pub tid: i32,
-    /// Its name.
     pub name: String,
     /// What it is: `training thread`, `OpenMP worker`, …
     pub role: &'static str,
-    /// Time sampled, ns.
     pub wall_ns: u64,
-    /// CPU time, ns.
     pub cpu_ns: u64,
     /// Its state at its last sample.
     pub state: ThreadState,
@@ -41,20 +37,17 @@ pub struct ChunkThread {
 /// A process over a segment.
 #[derive(Clone, Debug)]
 pub struct ChunkProcess {
-    /// The facts.
     pub info: ProcessInfo,
-    /// Its role, as far as this segment tells.
+    /// Its role, as far as this segment shows.
     pub role: Role,
-    /// The thread that trains, by its tid, as far as this segment tells.
+    /// The thread that trains, by its tid, as far as this segment shows.
     pub training_tid: Option<i32>,
-    /// What that thread did.
     pub sums: ThreadSums,
-    /// Its threads.
     pub threads: Vec<ChunkThread>,
 }
 
 /// The processes of a segment's profile. `training` tells the tid of a pid's training thread, where that is known better than one
-/// segment can tell.
+/// segment can show.
 pub fn chunk(profile: &Profile, training: impl Fn(i32) -> Option<i32>) -> Vec<ChunkProcess> {
     let mut found = Vec::new();
     for (at, process) in profile.processes.iter().enumerate() {

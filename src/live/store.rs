@@ -16,9 +16,8 @@ use crate::report::text::verdict_line;
 use crate::torch::rules::RuleSet;
 use std::collections::{BTreeMap, VecDeque};
 
-/// What "now" is.
 pub const NOW_NS: u64 = 5_000_000_000;
-/// How much is kept: for a flamegraph, and for what takes longer to tell.
+/// How much is kept: for a flamegraph, and for what needs more than the last seconds.
 pub const KEPT_NS: u64 = 60_000_000_000;
 /// What the outlook looks back on, and how often it is made.
 const OUTLOOK_NS: u64 = 30_000_000_000;
@@ -35,9 +34,7 @@ pub type Resolve = fn(&Recording, &'static RuleSet) -> Profile;
 /// Steps of a process, over the last half minute.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pace {
-    /// What a step is.
     pub unit: StepUnit,
-    /// Steps a second.
     pub steps_per_s: f64,
     /// 95th percentile of a step's length, ns, where steps are long enough.
     pub p95_ns: Option<u64>,
@@ -48,18 +45,14 @@ pub struct Pace {
 /// A counter of the target, as it was last read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counter {
-    /// Its value.
     pub value: u64,
     /// When it last changed, CLOCK_MONOTONIC.
     pub changed_ns: u64,
 }
 
-/// A process.
 #[derive(Clone, Debug)]
 pub struct LiveProcess {
-    /// The facts.
     pub info: ProcessInfo,
-    /// Its role.
     pub role: Role,
     /// The tid of the thread that trains.
     pub training_tid: Option<i32>,
@@ -71,7 +64,6 @@ pub struct LiveProcess {
     pub threads: BTreeMap<i32, (ChunkThread, u64)>,
     /// Counters by kind and number.
     pub counters: BTreeMap<(CounterKind, u32), Counter>,
-    /// Steps.
     pub pace: Option<Pace>,
     /// CPUs in use.
     pub cpus: Option<f64>,
@@ -84,23 +76,19 @@ pub struct LiveProcess {
 /// A value of a device's lane: the end of its window, and a figure in the lane's unit.
 pub type Value = (u64, u64);
 
-/// A GPU.
 #[derive(Clone, Debug)]
 pub struct LiveDevice {
-    /// What it is.
     pub info: GpuInfo,
     /// Utilization, millionths, over the last minute.
     pub utilization: VecDeque<Value>,
-    /// Power, mW.
     pub power_mw: Option<u64>,
     /// Memory in use, bytes.
     pub memory: Option<u64>,
 }
 
-/// What takes more than a moment to tell.
+/// What needs more than the last seconds.
 #[derive(Clone, Debug, Default)]
 pub struct Outlook {
-    /// The verdict in one line.
     pub verdict: Option<String>,
     /// torchspy's own CPU time, as a share of one CPU.
     pub own_cpu: f64,
@@ -113,21 +101,16 @@ pub struct Outlook {
 /// A session as it goes on.
 #[derive(Clone, Debug)]
 pub struct Live {
-    /// What it was started with.
     pub run: RunInfo,
-    /// By pid.
     pub processes: BTreeMap<i32, LiveProcess>,
-    /// GPUs that were recorded.
     pub devices: Vec<LiveDevice>,
     /// Why there is none.
     pub no_device: Option<String>,
-    /// How it stands.
     pub outlook: Outlook,
     /// The pid whose summary stands for the job: the first rank, or what trains.
     pub primary: Option<i32>,
-    /// First and last moment, CLOCK_MONOTONIC.
+    /// Start and end, CLOCK_MONOTONIC.
     pub start_ns: u64,
-    /// See `start_ns`.
     pub end_ns: u64,
     resolve: Resolve,
     rules: &'static RuleSet,
@@ -138,7 +121,6 @@ pub struct Live {
 }
 
 impl Live {
-    /// Nothing seen yet.
     pub fn new(run: RunInfo, resolve: Resolve, rules: &'static RuleSet) -> Self {
         Self {
             run,
@@ -190,7 +172,6 @@ impl Live {
         }
     }
 
-    /// The last minute, as a recording.
     pub fn last_minute(&self) -> Recording {
         recording_of(self.run.clone(), self.segments.iter().cloned().collect())
     }

@@ -3,7 +3,7 @@
 use super::named::named;
 
 named!(
-    /// What part of training a moment belongs to.
+    /// The part of training that a sample belongs to.
     Phase {
         /// Getting the next batch.
         Input = "input",
@@ -32,27 +32,16 @@ named!(
         /// The first region that the user named. What it is called is in the recording:
         /// [`Profile::phase_name`](super::profile::Profile::phase_name).
         Region1 = "region_1",
-        /// The second, and so on.
         Region2 = "region_2",
-        /// A region.
         Region3 = "region_3",
-        /// A region.
         Region4 = "region_4",
-        /// A region.
         Region5 = "region_5",
-        /// A region.
         Region6 = "region_6",
-        /// A region.
         Region7 = "region_7",
-        /// A region.
         Region8 = "region_8",
-        /// A region.
         Region9 = "region_9",
-        /// A region.
         Region10 = "region_10",
-        /// A region.
         Region11 = "region_11",
-        /// A region.
         Region12 = "region_12",
     }
 );
@@ -70,7 +59,7 @@ impl Phase {
 }
 
 named!(
-    /// What a thread did in a moment.
+    /// What a thread did in a sample.
     Activity {
         /// ATen kernels on the CPU.
         AtenCompute = "aten_compute",
@@ -94,7 +83,6 @@ named!(
         CollectiveWait = "collective_wait",
         /// The interpreter itself, and C code of Python's own library.
         Python = "python",
-        /// Waiting for the GIL.
         GilWait = "gil_wait",
         /// Waiting for a lock, condition, queue or thread.
         LockWait = "lock_wait",
@@ -114,7 +102,7 @@ named!(
 );
 
 named!(
-    /// The summary's rows: one word for a moment of the training thread.
+    /// The summary's rows: one word for what the training thread did.
     SummaryRow {
         /// The host computes, or dispatches work to a device.
         HostComputation = "host_computation",
@@ -124,7 +112,6 @@ named!(
         Communication = "communication",
         /// Waiting for, or making, the next batch.
         Input = "input",
-        /// Waiting for the GPU.
         GpuWait = "gpu_wait",
         /// Python code outside operators, and waits for the interpreter's lock.
         Python = "python",
@@ -162,7 +149,6 @@ named!(
         Cuda = "cuda",
         /// DataLoader machinery.
         DataLoader = "dataloader",
-        /// Optimizers.
         Optimizer = "optimizer",
         /// OpenMP runtime.
         OpenMp = "openmp",

@@ -9,9 +9,7 @@ named!(
         Nccl = "nccl",
         /// Gloo: threads of the host.
         Gloo = "gloo",
-        /// MPI.
         Mpi = "mpi",
-        /// UCC.
         Ucc = "ucc",
     }
 );
@@ -70,10 +68,9 @@ impl Issuer {
     }
 }
 
-/// What one function tells of a collective.
+/// What one function says of a collective.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct CollectivePart {
-    /// The collective.
     pub name: Option<&'static str>,
     /// Who moves the data.
     pub backend: Option<Backend>,
@@ -83,20 +80,19 @@ pub struct CollectivePart {
     pub imports: bool,
 }
 
-/// A moment in a collective, or in what surrounds one.
+/// What a sample is doing in a collective, or in what surrounds one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CollectiveMoment {
     /// The collective: `all_reduce`. `None` for a wrapper's own work around it. `wait` where the stack waits for one that was
     /// issued earlier and does not tell which.
     pub name: Option<&'static str>,
-    /// Who moves the data, where the stack tells.
     pub backend: Option<Backend>,
     /// On whose behalf, where it is a wrapper's.
     pub issuer: Option<Issuer>,
 }
 
 impl CollectiveMoment {
-    /// Whether the rank takes part in a collective in this moment, or waits for one: it has arrived.
+    /// Whether the rank takes part in a collective at this time, or waits for one: it has arrived.
     pub fn has_arrived(self) -> bool {
         self.name.is_some()
     }

@@ -1,11 +1,10 @@
-//! What functions tell of torch.compile: of the compiler at work, and of the code that it made.
+//! What functions say of torch.compile: of the compiler at work, and of the code that it made.
 
 use super::named::named;
 
-/// What one function tells of torch.compile.
+/// What one function says of torch.compile.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum CompileMark {
-    /// Nothing.
     #[default]
     None,
     /// It is the compiler's: of this stage where it compiles, else what calls the code that was made.
@@ -54,7 +53,6 @@ impl std::fmt::Display for Subject {
 pub struct GraphBreak {
     /// The function, by its (from Python 3.11 on: qualified) name.
     pub function: String,
-    /// The line.
     pub line: u32,
 }
 

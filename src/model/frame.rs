@@ -7,9 +7,7 @@ use super::named::named;
 /// One frame of a stack, as it was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Frame {
-    /// A Python function.
     Python {
-        /// Its code object.
         code: CodeId,
         /// Byte offset of the last started instruction from the start of the bytecode; [`Frame::NO_INSTRUCTION`]
         /// where the frame has not started.
@@ -17,14 +15,12 @@ pub enum Frame {
         /// The source line of that instruction; 0 where the line table names none.
         line: u32,
     },
-    /// A native function.
     Native {
         /// Where the code lies.
         module: ModuleId,
         /// The address less the module's load bias, which is the file's own virtual address. In memory without a
         /// file ([`ModuleKind::Anonymous`](super::module::ModuleKind)) the address as it was in the process.
         address: CodeAddress,
-        /// How the unwinder came to this frame.
         trust: Trust,
     },
     /// The stack goes on towards its root here, but was not read: at the root end. Of a stack that is deeper than
@@ -77,19 +73,15 @@ named!(
         NoProgress = "no_progress",
         /// More frames than are followed, or than are kept.
         TooDeep = "too_deep",
-        /// The Python frames could not be read.
         PythonUnreadable = "python_unreadable",
         /// Python frames and native eval frames do not match.
         MergeMismatch = "merge_mismatch",
         /// The thread ran while its stack was being read without a stop.
         Torn = "torn",
-        /// The thread did not stop in time.
         StopTimeout = "stop_timeout",
-        /// Another tracer holds the thread.
         AlreadyTraced = "already_traced",
         /// The thread is in uninterruptible sleep (state D) and is not touched.
         Uninterruptible = "uninterruptible",
-        /// The kernel denies reading the process.
         PermissionDenied = "permission_denied",
         /// The thread ended while it was being read.
         Exited = "exited",

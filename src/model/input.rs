@@ -28,18 +28,14 @@ named!(
     }
 );
 
-/// What one function tells of the task.
+/// What one function says of the task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum InputPart {
-    /// Nothing.
     #[default]
     None,
-    /// The task.
     Task(InputTask),
     /// The fetch of one batch: outward of it there is no dataset.
     Fetch,
-    /// The worker's loop.
     Loop,
-    /// The user's own code.
     Own,
 }

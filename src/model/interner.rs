@@ -3,6 +3,7 @@
 use super::ids::Id;
 use hashbrown::HashTable;
 use rustc_hash::FxBuildHasher;
+use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
 use std::ops::Deref;
 
@@ -37,11 +38,15 @@ impl<K, V> From<Vec<V>> for Interner<K, V> {
 
 impl<K: Id, V: Clone + Eq + Hash> Interner<K, V> {
     /// The id of `value`, new or known.
-    pub fn intern(&mut self, value: &V) -> K {
+    pub fn intern<Q>(&mut self, value: &Q) -> K
+    where
+        V: Borrow<Q>,
+        Q: Eq + Hash + ToOwned<Owned = V> + ?Sized,
+    {
         self.complete_index();
         let hash = hash_of(value);
         let known = self.find(hash, value);
-        known.unwrap_or_else(|| self.append(hash, value.clone()))
+        known.unwrap_or_else(|| self.append(hash, value.to_owned()))
     }
 
     /// Adds `value` with the next id even where an equal one is known. Returns the id that stands for both: the first one's.
@@ -70,8 +75,11 @@ impl<K: Id, V: Clone + Eq + Hash> Interner<K, V> {
         (has_room || self.find(hash_of(value), value).is_some()).then(|| self.intern(value))
     }
 
-    fn find(&self, hash: u64, value: &V) -> Option<K> {
-        let is_same = |id: &K| self.values.get(id.index()) == Some(value);
+    fn find<Q: Eq + ?Sized>(&self, hash: u64, value: &Q) -> Option<K>
+    where
+        V: Borrow<Q>,
+    {
+        let is_same = |id: &K| self.values.get(id.index()).map(V::borrow) == Some(value);
         self.ids.find(hash, is_same).copied()
     }
 
@@ -100,7 +108,7 @@ impl<K: Id, V: Clone + Eq + Hash> Interner<K, V> {
     }
 }
 
-fn hash_of<V: Hash>(value: &V) -> u64 {
+fn hash_of<V: Hash + ?Sized>(value: &V) -> u64 {
     FxBuildHasher.hash_one(value)
 }
 

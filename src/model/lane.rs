@@ -1,4 +1,4 @@
-//! Lanes: what devices and processes did and took over time, beside the samples. Every value speaks of a window.
+//! Lanes: what devices and processes did and took over time, besides the samples. Every value speaks of a window.
 
 use super::ids::{GpuId, LaneId};
 use super::named::named;
@@ -65,23 +65,14 @@ named!(
 pub enum LaneUnit {
     /// Millionths.
     Share,
-    /// mW.
     Milliwatts,
-    /// mJ in the window.
     Millijoules,
-    /// Bytes.
     Bytes,
-    /// Bytes in the window.
     BytesInWindow,
-    /// Bytes a second.
     BytesPerSecond,
-    /// MHz.
     Megahertz,
-    /// Degrees Celsius.
     Celsius,
-    /// ns in the window.
     NanosecondsInWindow,
-    /// A set of bits.
     Bits,
 }
 
@@ -89,7 +80,6 @@ pub enum LaneUnit {
 pub const SHARE_ONE: u64 = 1_000_000;
 
 impl LaneKind {
-    /// What its numbers count.
     pub fn unit(self) -> LaneUnit {
         match self {
             Self::Utilization
@@ -124,11 +114,8 @@ pub struct GpuInfo {
     pub index: u32,
     /// The number of a MIG instance on its device; `None` for a whole device.
     pub mig: Option<u32>,
-    /// Product name.
     pub name: String,
-    /// Version of the driver.
     pub driver: String,
-    /// Bus address.
     pub pci: String,
     /// Memory, bytes; 0 where not known.
     pub memory_bytes: u64,
@@ -151,11 +138,9 @@ impl GpuInfo {
 /// How the driver's time stamps relate to CLOCK_MONOTONIC.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuClock {
-    /// Whose.
     pub gpu: GpuId,
-    /// A moment of CLOCK_MONOTONIC.
     pub monotonic_ns: u64,
-    /// The same moment in the driver's time stamps, ns.
+    /// The same time in the driver's time stamps, ns.
     pub driver_ns: u64,
     /// How far off that may be, either way.
     pub error_ns: u64,
@@ -166,24 +151,21 @@ pub struct GpuClock {
 /// One figure of one device or process.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct LaneInfo {
-    /// What it is.
     pub kind: LaneKind,
     /// The GPU, of a device's lane.
     pub gpu: Option<GpuId>,
     /// The process by its pid, of a process's lane; 0 for others.
     pub pid: i32,
-    /// The process's name.
     pub process: String,
 }
 
 /// A value, and the window that it speaks of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LanePoint {
-    /// The lane.
     pub lane: LaneId,
     /// Start of the window, CLOCK_MONOTONIC.
     pub start_ns: u64,
-    /// Its end. Equal to the start: the value was read at this moment, and says nothing of those before.
+    /// Its end. Equal to the start: the value was read at this time, and says nothing of those before.
     pub end_ns: u64,
     /// The value, in the unit of the lane's kind.
     pub value: u64,
@@ -191,7 +173,7 @@ pub struct LanePoint {
 
 /// Largest value that is believed: an exabyte. Leaves room to add.
 const MAX_VALUE: u64 = 1 << 60;
-/// Latest moment of CLOCK_MONOTONIC that is believed: 146 years. Leaves room to add.
+/// Latest timestamp of CLOCK_MONOTONIC that is believed: 146 years. Leaves room to add.
 const MAX_TIME_NS: u64 = 1 << 62;
 /// Longest window that is believed: thirteen days.
 const MAX_WINDOW_NS: u64 = 1 << 50;
@@ -219,22 +201,16 @@ pub struct LaneGap {
     pub start_ns: u64,
     /// Until when; 0: for the rest of the recording.
     pub end_ns: u64,
-    /// Why, for people.
     pub reason: String,
 }
 
 /// Lanes of all kinds. Ids are indices into its own tables.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lanes {
-    /// GPUs that were seen.
     pub gpus: Vec<GpuInfo>,
-    /// Their clocks.
     pub clocks: Vec<GpuClock>,
-    /// The lanes.
     pub lanes: Vec<LaneInfo>,
-    /// Their values.
     pub points: Vec<LanePoint>,
-    /// What is missing.
     pub gaps: Vec<LaneGap>,
 }
 
@@ -254,7 +230,6 @@ pub const THROTTLE_REASONS: [(u64, &str); 9] = [
 /// Reasons that hold a busy device back: neither idleness nor a setting of clocks.
 pub const THROTTLE_SLOWS: u64 = 0x4 | 0x8 | 0x20 | 0x40 | 0x80;
 
-/// Names of the reasons in `bits`.
 pub fn throttle_names(bits: u64) -> impl Iterator<Item = &'static str> {
     THROTTLE_REASONS
         .into_iter()
@@ -263,7 +238,6 @@ pub fn throttle_names(bits: u64) -> impl Iterator<Item = &'static str> {
 }
 
 impl Lanes {
-    /// Whether nothing is in it.
     pub fn is_empty(&self) -> bool {
         self.gpus.is_empty()
             && self.lanes.is_empty()

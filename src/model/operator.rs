@@ -1,11 +1,10 @@
-//! What functions tell of operators: the parts of a stack from which an operator table is made.
+//! What functions say of operators: the parts of a stack from which an operator table is made.
 
 use super::named::named;
 
-/// What one function tells of the operators that run in it.
+/// What one function says of the operators that run in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OperatorMark {
-    /// Nothing.
     #[default]
     None,
     /// It is an operator's entry, or one of its wrappers: `aten::add`, as torch.profiler calls it.

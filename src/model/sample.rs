@@ -1,9 +1,9 @@
-//! Samples: what one thread did over a stretch of time.
+//! Samples: what one thread did over an interval.
 
 use super::ids::{StackId, ThreadId};
 use super::named::named;
 
-/// How a sample's stack was come by.
+/// Capture method of a sample's stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Capture {
     /// The thread was stopped for it.
@@ -46,36 +46,30 @@ named!(
 pub enum Gil {
     /// Not read, or no Python thread.
     Unknown,
-    /// It does not hold the lock.
     NotHeld,
-    /// It holds the lock.
     Held,
 }
 
-/// One thread over one stretch of time. Ticks in which nothing changed are one sample.
+/// One thread over one interval. Ticks in which nothing changed are one sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
-    /// The thread.
     pub thread: ThreadId,
     /// Its stack; `None` only where nothing at all was read.
     pub stack: Option<StackId>,
-    /// Start of the stretch, CLOCK_MONOTONIC.
+    /// Start of the interval, CLOCK_MONOTONIC.
     pub start_ns: u64,
-    /// Length of the stretch: the true time since the thread's sample before, not the nominal period.
+    /// Length of the interval: the true time since the thread's sample before, not the nominal period.
     pub weight_ns: u64,
     /// Ticks that it stands for.
     pub ticks: u32,
-    /// How the stack was come by.
     pub capture: Capture,
-    /// The thread's state.
     pub state: ThreadState,
     /// The system call that it was in, by number.
     pub syscall: Option<u32>,
-    /// Whether it held its interpreter's lock.
     pub gil: Gil,
-    /// The thread that held the lock at that moment, where it is known and another.
+    /// The thread that held the lock at that time, where it is known and another.
     pub gil_holder: Option<ThreadId>,
-    /// CPU time of the thread over the stretch (schedstat, first field).
+    /// CPU time of the thread over the interval (schedstat, first field).
     pub run_ns: u64,
     /// Time in which it could have run but waited for a CPU (schedstat, second field): run queue and cgroup throttling.
     pub queue_ns: u64,

@@ -31,17 +31,14 @@ impl<F, S> StackTable<F, S> {
 }
 
 impl<F, S: Id> StackTable<F, S> {
-    /// Frames by id.
     pub fn frames(&self) -> &[F] {
         &self.frames
     }
 
-    /// Stacks by id.
     pub fn stacks(&self) -> &[Stack<S>] {
         &self.stacks
     }
 
-    /// The frame with this id.
     pub fn frame(&self, id: FrameId) -> &F {
         &self.frames[id.index()]
     }

@@ -23,7 +23,6 @@ named!(
         Lock = "lock",
         /// For a file.
         Disk = "disk",
-        /// For a socket.
         Socket = "socket",
         /// In a read or write of which is not known whether it is of a file, a pipe, a terminal or a socket.
         Io = "io",
@@ -47,10 +46,9 @@ impl WaitKind {
     }
 }
 
-/// What a function tells of a wait.
+/// What a function says of a wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum WaitPart {
-    /// Nothing.
     #[default]
     None,
     /// The call that waits for the GPU, as it is written.
@@ -71,7 +69,6 @@ pub enum WaitPart {
     Loader,
     /// A child process.
     Child,
-    /// A socket.
     Socket,
     /// An event loop.
     Events,

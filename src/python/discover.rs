@@ -17,14 +17,12 @@ pub struct PythonImage<'a> {
     pub path: &'a str,
     /// What is added to the file's virtual addresses.
     pub load_bias: u64,
-    /// The file.
     pub bytes: &'a dyn Bytes,
 }
 
 /// A Python interpreter, ready to be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interpreter {
-    /// Major and minor version.
     pub version: PythonVersion,
     /// The best known form of the version: `3.11.7`, or `3.10` where no more is known.
     pub version_text: String,
@@ -60,7 +58,6 @@ pub enum DiscoverError {
         "Python {0} is a free-threaded build, whose objects and frames are laid out differently: its Python frames are left out"
     )]
     FreeThreaded(String),
-    /// The interpreter's memory cannot be read.
     #[error("the interpreter cannot be read: {0}")]
     Unreadable(ReadError),
     /// What was read is no interpreter.

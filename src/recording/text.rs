@@ -228,7 +228,7 @@ impl Text<'_> {
         Ok(())
     }
 
-    /// None where none was seen.
+    /// Nothing where none was seen.
     fn nn_modules(&mut self) -> fmt::Result {
         if !self.recording.tables.nn_modules.is_empty() {
             writeln!(self.out, "\nnn.Modules")?;

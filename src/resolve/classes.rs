@@ -255,8 +255,8 @@ impl<'a> Classifier<'a> {
     }
 }
 
-/// How much of a stretch the thread waited for a CPU. A look finds a moment: who sleeps in it waited before it fell asleep, and that is
-/// told by the looks that find it ready to run, each for its part of the time in which it was. Otherwise sleeps would pay for the waits
+/// How much of an interval the thread waited for a CPU. A poll sees one point in time: who sleeps then waited before it blocked, and that is
+/// counted by the polls that find it ready to run, each for its part of the time in which it was. Otherwise sleeps would pay for the waits
 /// of what runs between them.
 fn waited_for_cpu_ns(sample: &Sample) -> u64 {
     let asleep = matches!(
@@ -271,7 +271,7 @@ fn waited_for_cpu_ns(sample: &Sample) -> u64 {
     u64::try_from(part).unwrap_or(sample.weight_ns)
 }
 
-/// The phase of a moment of which neither frames nor the thread's name tell any.
+/// The phase of a sample of which neither frames nor the thread's name say any.
 fn fallback_phase(process: Option<&ProfileProcess>) -> Phase {
     match process.map(|process| process.role) {
         Some(Role::DataLoaderWorker { .. }) => Phase::Input,

@@ -19,7 +19,7 @@ use crate::torch::rules::RuleSet;
 use classes::Classifier;
 use frames::Frames;
 
-/// How symbols become names for people.
+/// How symbols become readable names.
 #[derive(Clone, Copy)]
 pub struct Names {
     /// Demangles a symbol; gives back what it cannot demangle.

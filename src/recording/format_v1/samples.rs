@@ -127,7 +127,7 @@ impl SampleColumns<ColumnWriter> {
 }
 
 impl SampleColumns<ColumnReader<'_>> {
-    /// All samples, by start; those of one moment by thread.
+    /// All samples, by start; those of one time by thread.
     pub(super) fn decode(mut self, segment_start_ns: u64) -> Result<Vec<Sample>, Corrupt> {
         let count = row_count(
             self.count,
