@@ -3,20 +3,21 @@
 use super::ids::{StackId, ThreadId};
 use super::named::named;
 
-/// Capture method of a sample's stack.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Capture {
-    /// The thread was stopped for it.
-    Stopped,
-    /// Read, without a stop, while the thread slept in a system call; the read was checked.
-    Asleep,
-    /// Read without a stop from a thread that may run (`--nonblocking`); validated against torn reads.
-    Unstopped,
-    /// The thread has not been scheduled since its last fresh capture: it keeps the stack that it had then.
-    Reused,
-    /// Its stack was not read; what is known of its state was.
-    Unread,
-}
+named!(
+    /// Capture method of a sample's stack.
+    Capture {
+        /// The thread was stopped for it.
+        Stopped = "stopped",
+        /// Read, without a stop, while the thread slept in a system call; the read was checked.
+        Asleep = "asleep",
+        /// Read without a stop from a thread that may run (`--nonblocking`); validated against torn reads.
+        Unstopped = "unstopped",
+        /// The thread has not been scheduled since its last fresh capture: it keeps the stack that it had then.
+        Reused = "reused",
+        /// Its stack was not read; what is known of its state was.
+        Unread = "unread",
+    }
+);
 
 impl Capture {
     /// Whether the stack was read for this sample, and not taken over from an earlier one.

@@ -12,10 +12,11 @@ use crate::model::operator::OperatorMark;
 use crate::model::profile::{Function, ProfileFrame};
 use crate::model::region::region_of;
 use crate::model::stack_table::{Stack, StackTable};
+use crate::model::text::file_name;
 use crate::model::wait::WaitPart;
 use crate::recording::Recording;
 use crate::torch::classify::FunctionClass;
-use crate::torch::rules::{FunctionRules, PhaseMark, Special, file_name, subject};
+use crate::torch::rules::{FunctionRules, PhaseMark, Special, subject};
 use rustc_hash::FxHashMap;
 
 /// Everything with a name.
