@@ -35,7 +35,7 @@ fn stack_table(criterion: &mut Criterion) {
     criterion.bench_function(
         "stack table: intern 200 stacks of 40 frames, all known",
         |bencher| {
-            let mut table = StackTable::default();
+            let mut table: StackTable<u32> = StackTable::default();
             bencher.iter(|| {
                 for stack in black_box(&stacks) {
                     black_box(table.intern(stack.iter().copied()));

@@ -470,8 +470,8 @@ fn table(builder: Builder<'_>, totals: &Totals, shares: &Shares) -> CompileTable
         compile_ns: totals.compile_ns,
         compile_share: shares.share(0),
         stages: CompileStage::ALL
-            .into_iter()
-            .filter_map(|stage| Some((stage, *totals.stages.get(&stage)?)))
+            .iter()
+            .filter_map(|&stage| Some((stage, *totals.stages.get(&stage)?)))
             .collect(),
         unknown_ns: totals.unknown_ns.saturating_add(totals.compile_backward_ns),
         run_ns: totals.run_ns,

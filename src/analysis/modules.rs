@@ -8,7 +8,7 @@ use super::intervals::{Share, Shares};
 use super::module_groups::{Groups, Member, group};
 use crate::model::category::Phase;
 use crate::model::facts::Facts;
-use crate::model::ids::{NnModuleId, StackId};
+use crate::model::ids::{ChainId, NnModuleId};
 use crate::model::nn_module::NnModuleInfo;
 use crate::model::profile::{Profile, ProfileSample};
 use rustc_hash::FxHashMap;
@@ -103,7 +103,7 @@ struct Called {
 }
 
 /// By chain, of [`Facts::module_chains`](crate::model::facts::Facts::module_chains).
-type ByChain = FxHashMap<StackId, Called>;
+type ByChain = FxHashMap<ChainId, Called>;
 
 struct Builder<'p> {
     profile: &'p Profile,
@@ -169,7 +169,7 @@ impl<'p> Builder<'p> {
         Some(at)
     }
 
-    fn called(&mut self, calls: StackId) -> Called {
+    fn called(&mut self, calls: ChainId) -> Called {
         let profile = self.profile;
         let mut called = Called::default();
         for id in profile.facts.modules_from(calls) {

@@ -9,7 +9,7 @@ use super::intervals::{Share, Shares};
 use super::summary::parts;
 use crate::model::category::{Activity, Phase};
 use crate::model::facts::{Facts, Line, OperatorSite};
-use crate::model::ids::{NameId, StackId};
+use crate::model::ids::{ChainId, NameId};
 use crate::model::operator::NamedBy;
 use crate::model::profile::{Profile, ProfileSample};
 use rustc_hash::FxHashMap;
@@ -174,8 +174,8 @@ pub fn operators(
 }
 
 /// Time by chain of operators, whether it is the innermost one's own, and phase; in an order that is the same on every run.
-fn weights(facts: &Facts, samples: &[&ProfileSample]) -> Vec<((StackId, bool, Phase), u64)> {
-    let mut weights: FxHashMap<(StackId, bool, Phase), u64> = FxHashMap::default();
+fn weights(facts: &Facts, samples: &[&ProfileSample]) -> Vec<((ChainId, bool, Phase), u64)> {
+    let mut weights: FxHashMap<(ChainId, bool, Phase), u64> = FxHashMap::default();
     for sample in samples {
         let of_stack = facts.of(sample.stack);
         if let Some(operators) = of_stack.operators {

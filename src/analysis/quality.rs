@@ -159,7 +159,7 @@ impl Counts {
         self.native += u64::from(shape.native);
         self.guessed += u64::from(shape.guessed);
         self.with_guess += u64::from(shape.guessed > 0);
-        for (count, &reason) in self.reasons.iter_mut().zip(&Partial::ALL) {
+        for (count, &reason) in self.reasons.iter_mut().zip(Partial::ALL) {
             *count += u64::from(shape.reasons & bit(reason) != 0);
         }
     }

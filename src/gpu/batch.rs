@@ -37,7 +37,6 @@ impl Batch {
         self.lanes.gpus.first_mut()
     }
 
-    /// Adds a value of the device.
     pub(super) fn put(&mut self, kind: LaneKind, start_ns: u64, end_ns: u64, value: u64) {
         self.works(kind, end_ns);
         self.put_of(kind, 0, "", start_ns, end_ns, value);

@@ -24,10 +24,8 @@ const BATCHES: usize = 512;
 /// How long [`check`] waits for the driver to list its devices.
 const CHECK_PATIENCE: Duration = Duration::from_secs(5);
 
-/// What to collect.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GpuOptions {
-    /// Which devices.
     pub choice: GpuChoice,
     /// NVML's library; `None` for where the system has it.
     pub library: Option<PathBuf>,
@@ -73,10 +71,8 @@ pub enum CheckError {
     /// GPUs were named, and the driver is not available.
     #[error("--gpu names GPUs, and none is available: {0}")]
     NoDriver(GpuError),
-    /// There is no such GPU.
     #[error("there is no GPU {name} here")]
     NoSuchGpu {
-        /// What was asked for.
         name: String,
         /// Those that there are: number, name, UUID.
         known: Vec<String>,

@@ -15,11 +15,8 @@ const SLEW_PPM: i128 = 500;
 /// The clocks of this machine, read together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {
-    /// CLOCK_MONOTONIC, ns.
     pub monotonic_ns: u64,
-    /// CLOCK_REALTIME, ns.
     pub realtime_ns: u64,
-    /// CLOCK_BOOTTIME, ns.
     pub boottime_ns: u64,
     /// How long reading all of them took, ns.
     pub took_ns: u64,

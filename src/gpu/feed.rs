@@ -20,7 +20,6 @@ pub(super) const LONG_CALL_NS: u64 = 1_000_000_000;
 /// A sampled process, as the collectors need it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sampled {
-    /// Its pid.
     pub pid: i32,
     /// Its name, for display.
     pub name: String,

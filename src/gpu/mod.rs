@@ -26,17 +26,12 @@ pub enum Metric {
     Utilization,
     /// Share of time in which memory was busy, buffered likewise.
     MemoryBusy,
-    /// Power.
     Power,
-    /// The energy counter.
     Energy,
-    /// Memory in use.
     Memory,
-    /// Clocks.
     Clocks,
     /// Reasons for reduced clocks.
     Throttle,
-    /// Temperature.
     Temperature,
     /// PCIe throughput; the call blocks for 20 ms while the driver measures it.
     Pcie,
@@ -94,21 +89,17 @@ pub enum Window {
     Moment,
 }
 
-/// A value of a counter track.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
-    /// The counter track.
     pub kind: LaneKind,
     /// The interval that the value covers.
     pub window: Window,
-    /// The value.
     pub value: u64,
 }
 
 /// Results of a driver call.
 #[derive(Debug, Default)]
 pub struct Readings {
-    /// Values.
     pub values: Vec<Reading>,
     /// Counter tracks that the call did not fill, and why.
     pub failed: Vec<(LaneKind, GpuError)>,
@@ -119,7 +110,6 @@ pub struct Readings {
 pub enum GpuErrorKind {
     /// The device or the driver does not have this metric; later calls fail, too.
     Unsupported,
-    /// The device is gone.
     Lost,
     /// The user lacks the permission.
     Denied,
@@ -127,13 +117,10 @@ pub enum GpuErrorKind {
     Failed,
 }
 
-/// An error of the driver.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{reason}")]
 pub struct GpuError {
-    /// Class of the failure.
     pub kind: GpuErrorKind,
-    /// Human-readable reason.
     pub reason: String,
 }
 
@@ -148,7 +135,6 @@ pub struct GpuProcess {
 
 /// A device, or an instance of one.
 pub trait GpuDevice: Send {
-    /// Description of the device.
     fn info(&self) -> &GpuInfo;
 
     /// Reads the values of one driver call.
@@ -164,7 +150,6 @@ pub trait GpuDevice: Send {
     fn processes(&mut self) -> Result<Vec<GpuProcess>, GpuError>;
 }
 
-/// Devices of a source.
 #[derive(Default)]
 pub struct Found {
     /// Devices, and instances of devices.
@@ -173,7 +158,6 @@ pub struct Found {
     pub missing: Vec<String>,
 }
 
-/// A source of devices.
 pub trait GpuSource {
     /// Lists the devices.
     ///

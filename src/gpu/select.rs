@@ -9,11 +9,8 @@ pub enum GpuChoice {
     /// Devices that the sampled processes use.
     #[default]
     Used,
-    /// All.
     All,
-    /// None.
     None,
-    /// These.
     List(Vec<GpuName>),
 }
 

@@ -1,6 +1,6 @@
 //! One segment, named, classified and summed up.
 
-use super::tables::{CodeKey, ModuleKey, Tables};
+use super::sums::{CodeKey, ModuleKey, ThreadSums};
 use crate::analysis::functions::hot;
 use crate::analysis::modules::modules;
 use crate::analysis::operators::operators;
@@ -16,15 +16,11 @@ use crate::model::wait::WaitKind;
 /// A thread over a segment, and how it was at its end.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChunkThread {
-    /// Its tid.
     pub tid: i32,
-    /// Its name.
     pub name: String,
     /// What it is: `training thread`, `OpenMP worker`, …
     pub role: &'static str,
-    /// Time sampled, ns.
     pub wall_ns: u64,
-    /// CPU time, ns.
     pub cpu_ns: u64,
     /// Its state at its last sample.
     pub state: ThreadState,
@@ -41,20 +37,17 @@ pub struct ChunkThread {
 /// A process over a segment.
 #[derive(Clone, Debug)]
 pub struct ChunkProcess {
-    /// The facts.
     pub info: ProcessInfo,
-    /// Its role, as far as this segment tells.
+    /// Its role, as far as this segment shows.
     pub role: Role,
-    /// The thread that trains, by its tid, as far as this segment tells.
+    /// The thread that trains, by its tid, as far as this segment shows.
     pub training_tid: Option<i32>,
-    /// What that thread did.
-    pub tables: Tables,
-    /// Its threads.
+    pub sums: ThreadSums,
     pub threads: Vec<ChunkThread>,
 }
 
 /// The processes of a segment's profile. `training` tells the tid of a pid's training thread, where that is known better than one
-/// segment can tell.
+/// segment can show.
 pub fn chunk(profile: &Profile, training: impl Fn(i32) -> Option<i32>) -> Vec<ChunkProcess> {
     let mut found = Vec::new();
     for (at, process) in profile.processes.iter().enumerate() {
@@ -79,7 +72,7 @@ pub fn chunk(profile: &Profile, training: impl Fn(i32) -> Option<i32>) -> Vec<Ch
             info: process.info.clone(),
             role: process.role,
             training_tid: thread.and_then(|thread| Some(profile.threads.get(thread.index())?.tid)),
-            tables: tables(profile, &own),
+            sums: sums(profile, &own),
             threads: chunk_threads(profile, &samples, thread),
         });
     }
@@ -92,11 +85,11 @@ fn thread_of(profile: &Profile, process: ProcessId, tid: i32) -> Option<ThreadId
     Some(ThreadId::from_index(at))
 }
 
-fn tables(profile: &Profile, samples: &[&ProfileSample]) -> Tables {
-    let mut tables = Tables {
+fn sums(profile: &Profile, samples: &[&ProfileSample]) -> ThreadSums {
+    let mut sums = ThreadSums {
         wall_ns: samples.iter().map(|sample| sample.weight_ns).sum(),
         ticks: samples.iter().map(|sample| u64::from(sample.ticks)).sum(),
-        ..Tables::default()
+        ..ThreadSums::default()
     };
     let hot = hot(profile, samples.iter().copied());
     let code = |function: FunctionId, line: Option<u32>| {
@@ -109,41 +102,41 @@ fn tables(profile: &Profile, samples: &[&ProfileSample]) -> Tables {
     };
     for row in &hot.python {
         if let Some(key) = code(row.function, None) {
-            tables.functions.put(key, row.self_ns, row.total_ns);
+            sums.functions.put(key, row.self_ns, row.total_ns);
         }
     }
     for row in &hot.lines {
         if let Some(key) = code(row.function, Some(row.line)) {
-            tables.lines.put(key, row.self_ns, row.total_ns);
+            sums.lines.put(key, row.self_ns, row.total_ns);
         }
     }
     for row in &hot.native {
         if let Some(key) = code(row.function, Some(0)) {
-            tables.native.put(key, row.self_ns, row.total_ns);
+            sums.native.put(key, row.self_ns, row.total_ns);
         }
     }
-    for row in operators(profile, samples, tables.wall_ns, tables.ticks).operators {
-        tables.operators.put(row.name, row.self_ns, row.total_ns);
+    for row in operators(profile, samples, sums.wall_ns, sums.ticks).operators {
+        sums.operators.put(row.name, row.self_ns, row.total_ns);
     }
-    for row in modules(profile, samples, tables.wall_ns, tables.ticks).modules {
+    for row in modules(profile, samples, sums.wall_ns, sums.ticks).modules {
         let path = row.path.split('.').filter(|part| !part.is_empty());
         let key = ModuleKey {
             path: path.map(str::to_owned).collect(),
             root: (row.root, row.number),
         };
         if !row.class.is_empty() {
-            tables.classes.insert(key.clone(), row.class);
+            sums.classes.insert(key.clone(), row.class);
         }
-        tables.modules.put(key, row.self_ns, row.total_ns);
+        sums.modules.put(key, row.self_ns, row.total_ns);
     }
     for sample in samples {
         for (phase, activity, _, ns) in parts(sample) {
             if ns > 0 {
-                *tables.matrix.entry((phase, activity)).or_default() += ns;
+                *sums.matrix.entry((phase, activity)).or_default() += ns;
             }
         }
     }
-    tables
+    sums
 }
 
 fn chunk_threads(

@@ -2,12 +2,12 @@
 //!
 //! | file | says |
 //! |---|---|
-//! | [`tables`] | sums over a stretch of time that can be added and taken away again |
+//! | [`sums`] | sums over an interval that can be added and taken away again |
 //! | [`chunk`] | one segment, named, classified and summed up |
 //! | [`store`] | what the last seconds held, what all of it did, and how the run stands |
 
 pub mod chunk;
 pub mod store;
-pub mod tables;
+pub mod sums;
 
 pub use store::Live;

@@ -1,7 +1,7 @@
 //! What the last seconds held, what all of a session did, and how the run stands.
 
 use super::chunk::{ChunkProcess, ChunkThread, chunk};
-use super::tables::Tables;
+use super::sums::ThreadSums;
 use crate::analysis::progress::StepUnit;
 use crate::analysis::{Analysis, analyze};
 use crate::model::ids::GpuId;
@@ -16,9 +16,8 @@ use crate::report::text::verdict_line;
 use crate::torch::rules::RuleSet;
 use std::collections::{BTreeMap, VecDeque};
 
-/// What "now" is.
 pub const NOW_NS: u64 = 5_000_000_000;
-/// How much is kept: for a flamegraph, and for what takes longer to tell.
+/// How much is kept: for a flamegraph, and for what needs more than the last seconds.
 pub const KEPT_NS: u64 = 60_000_000_000;
 /// What the outlook looks back on, and how often it is made.
 const OUTLOOK_NS: u64 = 30_000_000_000;
@@ -35,9 +34,7 @@ pub type Resolve = fn(&Recording, &'static RuleSet) -> Profile;
 /// Steps of a process, over the last half minute.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pace {
-    /// What a step is.
     pub unit: StepUnit,
-    /// Steps a second.
     pub steps_per_s: f64,
     /// 95th percentile of a step's length, ns, where steps are long enough.
     pub p95_ns: Option<u64>,
@@ -48,30 +45,25 @@ pub struct Pace {
 /// A counter of the target, as it was last read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counter {
-    /// Its value.
     pub value: u64,
     /// When it last changed, CLOCK_MONOTONIC.
     pub changed_ns: u64,
 }
 
-/// A process.
 #[derive(Clone, Debug)]
 pub struct LiveProcess {
-    /// The facts.
     pub info: ProcessInfo,
-    /// Its role.
     pub role: Role,
     /// The tid of the thread that trains.
     pub training_tid: Option<i32>,
     /// What that thread did in the last seconds.
-    pub now: Tables,
+    pub now: ThreadSums,
     /// What it did since the start, or since the last reset.
-    pub since: Tables,
+    pub since: ThreadSums,
     /// Its threads, by tid, and when each was last seen.
     pub threads: BTreeMap<i32, (ChunkThread, u64)>,
     /// Counters by kind and number.
     pub counters: BTreeMap<(CounterKind, u32), Counter>,
-    /// Steps.
     pub pace: Option<Pace>,
     /// CPUs in use.
     pub cpus: Option<f64>,
@@ -84,23 +76,19 @@ pub struct LiveProcess {
 /// A value of a device's lane: the end of its window, and a figure in the lane's unit.
 pub type Value = (u64, u64);
 
-/// A GPU.
 #[derive(Clone, Debug)]
 pub struct LiveDevice {
-    /// What it is.
     pub info: GpuInfo,
     /// Utilization, millionths, over the last minute.
     pub utilization: VecDeque<Value>,
-    /// Power, mW.
     pub power_mw: Option<u64>,
     /// Memory in use, bytes.
     pub memory: Option<u64>,
 }
 
-/// What takes more than a moment to tell.
+/// What needs more than the last seconds.
 #[derive(Clone, Debug, Default)]
 pub struct Outlook {
-    /// The verdict in one line.
     pub verdict: Option<String>,
     /// torchspy's own CPU time, as a share of one CPU.
     pub own_cpu: f64,
@@ -113,32 +101,26 @@ pub struct Outlook {
 /// A session as it goes on.
 #[derive(Clone, Debug)]
 pub struct Live {
-    /// What it was started with.
     pub run: RunInfo,
-    /// By pid.
     pub processes: BTreeMap<i32, LiveProcess>,
-    /// GPUs that were recorded.
     pub devices: Vec<LiveDevice>,
     /// Why there is none.
     pub no_device: Option<String>,
-    /// How it stands.
     pub outlook: Outlook,
     /// The pid whose summary stands for the job: the first rank, or what trains.
     pub primary: Option<i32>,
-    /// First and last moment, CLOCK_MONOTONIC.
+    /// Start and end, CLOCK_MONOTONIC.
     pub start_ns: u64,
-    /// See `start_ns`.
     pub end_ns: u64,
     resolve: Resolve,
     rules: &'static RuleSet,
     segments: VecDeque<Segment>,
     /// What `now` is made of: the end of each segment, and what each pid did in it.
-    recent: VecDeque<(u64, Vec<(i32, Tables)>)>,
+    recent: VecDeque<(u64, Vec<(i32, ThreadSums)>)>,
     looked_ahead_ns: u64,
 }
 
 impl Live {
-    /// Nothing seen yet.
     pub fn new(run: RunInfo, resolve: Resolve, rules: &'static RuleSet) -> Self {
         Self {
             run,
@@ -186,11 +168,10 @@ impl Live {
     /// Sums since the start begin anew.
     pub fn reset(&mut self) {
         for process in self.processes.values_mut() {
-            process.since = Tables::default();
+            process.since = ThreadSums::default();
         }
     }
 
-    /// The last minute, as a recording.
     pub fn last_minute(&self) -> Recording {
         recording_of(self.run.clone(), self.segments.iter().cloned().collect())
     }
@@ -262,8 +243,8 @@ impl Live {
                 info: info.clone(),
                 role: Role::Other,
                 training_tid: None,
-                now: Tables::default(),
-                since: Tables::default(),
+                now: ThreadSums::default(),
+                since: ThreadSums::default(),
                 threads: BTreeMap::new(),
                 counters: BTreeMap::new(),
                 pace: None,
@@ -283,12 +264,12 @@ impl Live {
         let known = &self.processes;
         let training = |pid: i32| known.get(&pid)?.training_tid;
         let chunks = chunk(profile, training);
-        let mut sums = Vec::new();
+        let mut by_pid = Vec::new();
         for ChunkProcess {
             info,
             role,
             training_tid,
-            tables,
+            sums,
             threads,
         } in chunks
         {
@@ -306,19 +287,19 @@ impl Live {
             }
             live.threads
                 .retain(|_, (_, seen_ns)| *seen_ns + GONE_NS >= end_ns);
-            live.now.add(&tables);
-            live.since.add(&tables);
-            sums.push((live.info.pid, tables));
+            live.now.add(&sums);
+            live.since.add(&sums);
+            by_pid.push((live.info.pid, sums));
         }
-        self.recent.push_back((end_ns, sums));
+        self.recent.push_back((end_ns, by_pid));
         while self
             .recent
             .front()
             .is_some_and(|(then_ns, _)| then_ns + NOW_NS <= end_ns)
         {
-            for (pid, tables) in self.recent.pop_front().map_or(Vec::new(), |old| old.1) {
+            for (pid, sums) in self.recent.pop_front().map_or(Vec::new(), |old| old.1) {
                 if let Some(process) = self.processes.get_mut(&pid) {
-                    process.now.take(&tables);
+                    process.now.take(&sums);
                 }
             }
         }

@@ -1,31 +1,9 @@
 //! The two axes of attribution, and the summary's row, with their stable names.
 
-use serde::{Deserialize, Serialize};
-
-macro_rules! named {
-    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)+ }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-        pub enum $name {
-            $($(#[$variant_doc])* $variant,)+
-        }
-
-        impl $name {
-            /// Every value, in the order of reports.
-            pub const ALL: &'static [$name] = &[$($name::$variant,)+];
-
-            /// The stable name, as it stands in reports and JSON.
-            pub fn name(self) -> &'static str {
-                match self {
-                    $($name::$variant => $text,)+
-                }
-            }
-        }
-    };
-}
+use super::named::named;
 
 named!(
-    /// What part of training a moment belongs to.
+    /// The part of training that a sample belongs to.
     Phase {
         /// Getting the next batch.
         Input = "input",
@@ -54,27 +32,16 @@ named!(
         /// The first region that the user named. What it is called is in the recording:
         /// [`Profile::phase_name`](super::profile::Profile::phase_name).
         Region1 = "region_1",
-        /// The second, and so on.
         Region2 = "region_2",
-        /// A region.
         Region3 = "region_3",
-        /// A region.
         Region4 = "region_4",
-        /// A region.
         Region5 = "region_5",
-        /// A region.
         Region6 = "region_6",
-        /// A region.
         Region7 = "region_7",
-        /// A region.
         Region8 = "region_8",
-        /// A region.
         Region9 = "region_9",
-        /// A region.
         Region10 = "region_10",
-        /// A region.
         Region11 = "region_11",
-        /// A region.
         Region12 = "region_12",
     }
 );
@@ -95,7 +62,7 @@ impl Phase {
 macro_rules! activities {
     ($($(#[$doc:meta])* $variant:ident = $text:literal, $label:literal, $group:ident;)+) => {
         named!(
-            /// What a thread did in a moment.
+            /// What a thread did in a sample.
             Activity { $($(#[$doc])* $variant = $text,)+ }
         );
 
@@ -176,7 +143,7 @@ activities!(
 );
 
 named!(
-    /// The summary's rows: one word for a moment of the training thread.
+    /// The summary's rows: one word for what the training thread did.
     SummaryRow {
         /// The host computes, or dispatches work to a device.
         HostComputation = "host_computation",
@@ -186,7 +153,6 @@ named!(
         Communication = "communication",
         /// Waiting for, or making, the next batch.
         Input = "input",
-        /// Waiting for the GPU.
         GpuWait = "gpu_wait",
         /// Python code outside operators, and waits for the interpreter's lock.
         Python = "python",
@@ -224,7 +190,6 @@ named!(
         Cuda = "cuda",
         /// DataLoader machinery.
         DataLoader = "dataloader",
-        /// Optimizers.
         Optimizer = "optimizer",
         /// OpenMP runtime.
         OpenMp = "openmp",

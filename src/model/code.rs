@@ -5,7 +5,6 @@ use std::ops::RangeInclusive;
 /// Major and minor version of CPython, which decide every layout and the form of line tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PythonVersion {
-    /// 3.
     pub major: u8,
     /// 10 for 3.10.
     pub minor: u8,
@@ -37,7 +36,6 @@ pub struct CodeInfo {
     pub file: String,
     /// `co_firstlineno`.
     pub first_line: u32,
-    /// The interpreter's version.
     pub version: PythonVersion,
     /// A hash of the bytecode's length and the line table: it tells two lambdas on one line apart.
     pub content_hash: u64,

@@ -1,69 +1,44 @@
 //! What functions say of collectives, and what a stack that is in one says.
 
-/// Who moves the data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Backend {
-    /// NCCL: the host enqueues, the GPU waits.
-    Nccl,
-    /// Gloo: threads of the host.
-    Gloo,
-    /// MPI.
-    Mpi,
-    /// UCC.
-    Ucc,
-}
+use super::named::named;
 
-impl Backend {
-    /// The name that `init_process_group` takes.
-    pub fn name(self) -> &'static str {
-        match self {
-            Backend::Nccl => "nccl",
-            Backend::Gloo => "gloo",
-            Backend::Mpi => "mpi",
-            Backend::Ucc => "ucc",
-        }
+named!(
+    /// Who moves the data.
+    Backend {
+        /// NCCL: the host enqueues, the GPU waits.
+        Nccl = "nccl",
+        /// Gloo: threads of the host.
+        Gloo = "gloo",
+        Mpi = "mpi",
+        Ucc = "ucc",
     }
-}
+);
 
-/// On whose behalf a collective runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Issuer {
-    /// DDP's reduction of gradients by buckets.
-    DdpBucket,
-    /// DDP's own work around it: copies into buckets, hooks.
-    DdpReducer,
-    /// DDP's broadcast of buffers before forward.
-    DdpBuffers,
-    /// DDP's set-up: parameters are verified and broadcast.
-    DdpStart,
-    /// FSDP gathers the parameters of a module.
-    FsdpUnshard,
-    /// FSDP frees them.
-    FsdpReshard,
-    /// FSDP reduces gradients.
-    FsdpReduce,
-    /// Statistics of SyncBatchNorm.
-    SyncBatchNorm,
-    /// A checkpoint's ranks agree.
-    Checkpoint,
-}
+named!(
+    /// On whose behalf a collective runs.
+    Issuer {
+        /// DDP's reduction of gradients by buckets.
+        DdpBucket = "DDP bucket",
+        /// DDP's own work around it: copies into buckets, hooks.
+        DdpReducer = "DDP reducer",
+        /// DDP's broadcast of buffers before forward.
+        DdpBuffers = "DDP buffers",
+        /// DDP's set-up: parameters are verified and broadcast.
+        DdpStart = "DDP start",
+        /// FSDP gathers the parameters of a module.
+        FsdpUnshard = "FSDP unshard",
+        /// FSDP frees them.
+        FsdpReshard = "FSDP reshard",
+        /// FSDP reduces gradients.
+        FsdpReduce = "FSDP reduce",
+        /// Statistics of SyncBatchNorm.
+        SyncBatchNorm = "SyncBatchNorm",
+        /// A checkpoint's ranks agree.
+        Checkpoint = "checkpoint",
+    }
+);
 
 impl Issuer {
-    /// The stable name, as it stands in reports and JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            Issuer::DdpBucket => "DDP bucket",
-            Issuer::DdpReducer => "DDP reducer",
-            Issuer::DdpBuffers => "DDP buffers",
-            Issuer::DdpStart => "DDP start",
-            Issuer::FsdpUnshard => "FSDP unshard",
-            Issuer::FsdpReshard => "FSDP reshard",
-            Issuer::FsdpReduce => "FSDP reduce",
-            Issuer::SyncBatchNorm => "SyncBatchNorm",
-            Issuer::Checkpoint => "checkpoint",
-        }
-    }
-
     /// The collective that it issues, where no frame names another; `None` where it issues none.
     pub fn collective(self) -> Option<&'static str> {
         match self {
@@ -93,10 +68,9 @@ impl Issuer {
     }
 }
 
-/// What one function tells of a collective.
+/// What one function says of a collective.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct CollectivePart {
-    /// The collective.
     pub name: Option<&'static str>,
     /// Who moves the data.
     pub backend: Option<Backend>,
@@ -106,20 +80,19 @@ pub struct CollectivePart {
     pub imports: bool,
 }
 
-/// A moment in a collective, or in what surrounds one.
+/// What a sample is doing in a collective, or in what surrounds one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CollectiveMoment {
     /// The collective: `all_reduce`. `None` for a wrapper's own work around it. `wait` where the stack waits for one that was
     /// issued earlier and does not tell which.
     pub name: Option<&'static str>,
-    /// Who moves the data, where the stack tells.
     pub backend: Option<Backend>,
     /// On whose behalf, where it is a wrapper's.
     pub issuer: Option<Issuer>,
 }
 
 impl CollectiveMoment {
-    /// Whether the rank takes part in a collective in this moment, or waits for one: it has arrived.
+    /// Whether the rank takes part in a collective at this time, or waits for one: it has arrived.
     pub fn has_arrived(self) -> bool {
         self.name.is_some()
     }

@@ -1,9 +1,10 @@
-//! What functions tell of torch.compile: of the compiler at work, and of the code that it made.
+//! What functions say of torch.compile: of the compiler at work, and of the code that it made.
 
-/// What one function tells of torch.compile.
+use super::named::named;
+
+/// What one function says of torch.compile.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum CompileMark {
-    /// Nothing.
     #[default]
     None,
     /// It is the compiler's: of this stage where it compiles, else what calls the code that was made.
@@ -52,43 +53,21 @@ impl std::fmt::Display for Subject {
 pub struct GraphBreak {
     /// The function, by its (from Python 3.11 on: qualified) name.
     pub function: String,
-    /// The line.
     pub line: u32,
 }
 
-/// A stage of compilation, from Python code to a library.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum CompileStage {
-    /// Dynamo: from bytecode to a graph; guards.
-    Dynamo,
-    /// AOTAutograd: the graph of backward, decompositions, functionalization.
-    AotAutograd,
-    /// Inductor: passes over the graph, lowering, scheduling, code.
-    Inductor,
-    /// C++ or Triton compilers, and the wait for their processes.
-    Build,
-    /// Something else while compiling.
-    Other,
-}
-
-impl CompileStage {
-    /// Every stage, in its order.
-    pub const ALL: [CompileStage; 5] = [
-        CompileStage::Dynamo,
-        CompileStage::AotAutograd,
-        CompileStage::Inductor,
-        CompileStage::Build,
-        CompileStage::Other,
-    ];
-
-    /// The stable name, as it stands in JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            CompileStage::Dynamo => "dynamo",
-            CompileStage::AotAutograd => "aot_autograd",
-            CompileStage::Inductor => "inductor",
-            CompileStage::Build => "build",
-            CompileStage::Other => "other",
-        }
+named!(
+    /// A stage of compilation, from Python code to a library.
+    CompileStage {
+        /// Dynamo: from bytecode to a graph; guards.
+        Dynamo = "dynamo",
+        /// AOTAutograd: the graph of backward, decompositions, functionalization.
+        AotAutograd = "aot_autograd",
+        /// Inductor: passes over the graph, lowering, scheduling, code.
+        Inductor = "inductor",
+        /// C++ or Triton compilers, and the wait for their processes.
+        Build = "build",
+        /// Something else while compiling.
+        Other = "other",
     }
-}
+);

@@ -1,4 +1,4 @@
-//! One look at all threads of a job, worked out: the input of what `dump` prints.
+//! A snapshot of all threads of a job, resolved: the input of what `dump` prints.
 
 use super::category::FrameKind;
 use super::profile::Role;
@@ -12,22 +12,19 @@ pub struct Dump {
     pub wall_ns: u64,
     /// Time between the first thread that was read and the last; `None` where nothing was read.
     pub skew_ns: Option<u64>,
-    /// Threads that were stopped to be read, and the longest that any of them stood.
+    /// Threads that were stopped to be read, and the longest of these stops.
     pub stopped: u64,
-    /// See `stopped`.
     pub longest_stop_ns: u64,
-    /// How long each of them stood, ascending, within 5 %.
+    /// Lengths of the stops, ascending, within 5 %.
     pub stops_ns: Vec<u64>,
     /// Processes, parents before children.
     pub processes: Vec<DumpedProcess>,
-    /// What could not be read and why, in sentences for people.
+    /// What could not be read and why, in sentences.
     pub missing: Vec<String>,
 }
 
-/// A process.
 #[derive(Clone, Debug)]
 pub struct DumpedProcess {
-    /// Its pid.
     pub pid: i32,
     /// What it is in the job.
     pub role: Role,
@@ -39,7 +36,7 @@ pub struct DumpedProcess {
     pub python: String,
     /// Torch version; empty without torch.
     pub torch: String,
-    /// What is missing of it, for people; empty if nothing.
+    /// What is missing of it; empty if nothing.
     pub note: String,
     /// How far its training is, by every counter that was read.
     pub progress: Vec<Progress>,
@@ -54,32 +51,23 @@ pub struct DumpedProcess {
 pub struct Progress {
     /// What is counted: `step`, `batch`, `epoch`, `parameter version`, or the name of a variable.
     pub what: String,
-    /// The count.
     pub value: u64,
     /// What counts: a class (`_MultiProcessingDataLoaderIter`), or the function that has the variable.
     pub source: String,
 }
 
-/// A thread.
 #[derive(Clone, Debug)]
 pub struct DumpedThread {
-    /// Its tid.
     pub tid: i32,
-    /// What the kernel calls it.
     pub name: String,
     /// What Python calls it, where that was read.
     pub python_name: Option<String>,
     /// Whether it is its process's training thread.
     pub trains: bool,
-    /// Its state.
     pub state: ThreadState,
-    /// How its stack was come by.
     pub capture: Capture,
-    /// The system call that it sleeps in.
     pub syscall: Option<String>,
-    /// Whether it held the interpreter's lock.
     pub gil: Gil,
-    /// What it waits for.
     pub wait: Option<DumpedWait>,
     /// The innermost `nn.Module` on its stack.
     pub module: Option<String>,
@@ -91,7 +79,7 @@ pub struct DumpedThread {
     pub partial: Option<&'static str>,
     /// Of how many of its Python frames, from the leaf on, no variables are known, for they had moved on when these were read.
     pub moved_frames: usize,
-    /// How often it had been put on a CPU when the look ended; `None` where the kernel does not tell.
+    /// How often it had been put on a CPU when the snapshot ended; `None` where the kernel does not tell.
     pub slices: Option<u64>,
     /// The kernel's word for where it sleeps (`/proc/TID/wchan`).
     pub wchan: Option<String>,
@@ -102,29 +90,25 @@ pub struct DumpedThread {
 /// What a thread waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DumpedWait {
-    /// The kind.
     pub kind: WaitKind,
     /// What exactly: `all_reduce (DDP bucket)`, `Queue.get()`.
     pub what: String,
-    /// The thread that holds what it waits for, where that can be told.
+    /// The thread that holds what it waits for, where that is known.
     pub owner: Option<Owner>,
     /// The lock, where it was found.
     pub lock: Option<Lock>,
 }
 
-/// Who holds a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
-    /// Its tid.
     pub tid: i32,
-    /// What tells so, for people: `with` statement, owner field.
+    /// The evidence: `with` statement, owner field.
     pub by: &'static str,
 }
 
 /// The kind of a [`Lock`] that is none: who sleeps in `Thread.join()` waits for a thread, which so holds it.
 pub const THREAD_END: &str = "end of a thread";
 
-/// A lock.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Lock {
     /// `threading.Lock`, `threading.RLock`, `pthread mutex`, [`THREAD_END`].
@@ -137,18 +121,14 @@ pub struct Lock {
     pub is_timed: bool,
 }
 
-/// A place in Python code.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Place {
-    /// Function.
     pub function: String,
-    /// File.
     pub file: String,
     /// Line; 0 where not known.
     pub line: u32,
 }
 
-/// A frame.
 #[derive(Clone, Debug)]
 pub struct DumpedFrame {
     /// The function's name, whole.
@@ -159,11 +139,8 @@ pub struct DumpedFrame {
     pub file: String,
     /// Line; 0 where not known.
     pub line: u32,
-    /// Whether it is Python's.
     pub is_python: bool,
-    /// What code it is.
     pub kind: FrameKind,
-    /// Whether it was found by a guess.
     pub is_guess: bool,
     /// Whether it says nothing to most people: the interpreter's own code, bindings, dispatchers.
     pub is_plumbing: bool,
@@ -173,32 +150,25 @@ pub struct DumpedFrame {
     pub locals: Option<Vec<Local>>,
 }
 
-/// A variable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Local {
-    /// Its name.
     pub name: String,
     /// Its value, cut: `Tensor (64, 128) float32 cpu`, `17`, `'train'`, `<Trainer>`.
     pub value: String,
 }
 
-/// What was read of a process's objects after a look: its threads ran on meanwhile.
+/// What was read of a process's objects after a snapshot: its threads ran on at the same time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inspected {
-    /// The process.
     pub pid: i32,
-    /// Its Python threads.
     pub threads: Vec<InspectedThread>,
     /// Threads past the most that are inspected.
     pub left_out: usize,
 }
 
-/// A thread's objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InspectedThread {
-    /// Its tid.
     pub tid: i32,
-    /// What Python calls it.
     pub python_name: Option<String>,
     /// Its Python frames, leaf first.
     pub frames: Vec<InspectedFrame>,
@@ -206,10 +176,8 @@ pub struct InspectedThread {
     pub lock: Option<(Lock, Option<Owner>)>,
 }
 
-/// A Python frame's variables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InspectedFrame {
-    /// Where it is.
     pub place: Place,
     /// Which frame it is, from the leaf on.
     pub index: usize,

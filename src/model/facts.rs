@@ -3,7 +3,10 @@
 //! What depends on a thread's state, activity or system call as well is kept with the [sample](super::profile::ProfileSample).
 
 use super::collective::{Backend, CollectiveMoment};
-use super::ids::{CollectiveId, FrameId, FunctionId, NameId, NnModuleId, StackId, ThreadId};
+use super::ids::{
+    ChainId, CollectiveId, FrameId, FunctionId, NameId, NnModuleId, StackId, ThreadId,
+};
+use super::interner::Interner;
 use super::operator::NamedBy;
 use super::stack_table::StackTable;
 use super::wait::WaitKind;
@@ -16,7 +19,6 @@ pub type Line = (FunctionId, u32);
 /// What a sample waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Wait {
-    /// The kind.
     pub kind: WaitKind,
     /// What exactly, as reports print it: `torch.cuda.synchronize()`.
     pub label: NameId,
@@ -27,7 +29,6 @@ pub struct Wait {
 pub struct OperatorSite {
     /// `aten::add`.
     pub name: NameId,
-    /// By what it was named.
     pub named_by: NamedBy,
     /// The node of autograd's graph that called it: `ConvolutionBackward0`.
     pub node: Option<NameId>,
@@ -51,16 +52,14 @@ pub struct StackFacts {
     /// The native function that own time goes to: the nearest to the leaf with a name. `None` where the leaf is Python.
     pub native_leaf: Option<FunctionId>,
     /// The innermost of the operators on it, of [`Facts::operator_chains`].
-    pub operators: Option<StackId>,
+    pub operators: Option<ChainId>,
     /// Whether the innermost operator is what the stack is at: no node of backward runs inside it.
     pub is_in_operator: bool,
     /// The innermost of the nodes of autograd's graph on it, of [`Facts::node_chains`].
-    pub nodes: Option<StackId>,
+    pub nodes: Option<ChainId>,
     /// The innermost of the `nn.Module`s on it, of [`Facts::module_chains`].
-    pub modules: Option<StackId>,
-    /// OpenMP is on it.
+    pub modules: Option<ChainId>,
     pub has_openmp: bool,
-    /// NCCL is on it.
     pub has_nccl: bool,
     /// It waits in a DataLoader's queue, or takes a batch out of it.
     pub is_in_loader_queue: bool,
@@ -90,31 +89,20 @@ impl StackFacts {
 
 /// Strings, each once.
 #[derive(Clone, Debug, Default)]
-pub struct Names {
-    names: Vec<String>,
-    ids: FxHashMap<String, NameId>,
-}
+pub struct Names(Interner<NameId, String>);
 
 impl Names {
     /// The id of a name, new or known.
     pub fn intern(&mut self, name: &str) -> NameId {
-        if let Some(&known) = self.ids.get(name) {
-            return known;
-        }
-        let id = NameId::from_index(self.names.len());
-        self.names.push(name.to_owned());
-        self.ids.insert(name.to_owned(), id);
-        id
+        self.0.intern(name)
     }
 
-    /// Names by id.
     pub fn all(&self) -> &[String] {
-        &self.names
+        &self.0
     }
 
-    /// The name with this id.
     pub fn get(&self, id: NameId) -> &str {
-        self.names.get(id.index()).map_or("", String::as_str)
+        self.0.get(id.index()).map_or("", String::as_str)
     }
 }
 
@@ -126,12 +114,9 @@ pub struct Facts {
     pub stacks: Vec<StackFacts>,
     /// Operators, nodes, classes, and what is waited for.
     pub names: Names,
-    /// Chains of operators.
-    pub operator_chains: StackTable<OperatorSite>,
-    /// Chains of nodes of autograd's graph.
-    pub node_chains: StackTable<NameId>,
-    /// Chains of `nn.Module`s.
-    pub module_chains: StackTable<NnModuleId>,
+    pub operator_chains: StackTable<OperatorSite, ChainId>,
+    pub node_chains: StackTable<NameId, ChainId>,
+    pub module_chains: StackTable<NnModuleId, ChainId>,
     /// Collectives by [`CollectiveId`].
     pub collectives: Vec<CollectiveMoment>,
     /// The collective backend that a thread works for, by [`ThreadId`].
@@ -148,7 +133,6 @@ impl Facts {
             .unwrap_or(&StackFacts::NONE)
     }
 
-    /// [`StackFacts::line`] of a stack.
     pub fn line(&self, stack: Option<StackId>) -> Option<Line> {
         self.of(stack).line()
     }
@@ -159,7 +143,7 @@ impl Facts {
     }
 
     /// The operators of a chain, innermost first.
-    pub fn operators_from(&self, chain_id: StackId) -> impl Iterator<Item = &OperatorSite> {
+    pub fn operators_from(&self, chain_id: ChainId) -> impl Iterator<Item = &OperatorSite> {
         chain(&self.operator_chains, Some(chain_id))
     }
 
@@ -180,24 +164,22 @@ impl Facts {
     }
 
     /// The `nn.Module`s of a chain, innermost first.
-    pub fn modules_from(&self, chain_id: StackId) -> impl Iterator<Item = NnModuleId> {
+    pub fn modules_from(&self, chain_id: ChainId) -> impl Iterator<Item = NnModuleId> {
         chain(&self.module_chains, Some(chain_id)).copied()
     }
 
-    /// A collective of a sample.
     pub fn collective(&self, id: Option<CollectiveId>) -> Option<CollectiveMoment> {
         self.collectives.get(id?.index()).copied()
     }
 
-    /// The backend that a thread works for.
     pub fn backend(&self, thread: ThreadId) -> Option<Backend> {
         self.backends.get(thread.index()).copied().flatten()
     }
 }
 
 fn chain<F: Clone + Eq + Hash>(
-    table: &StackTable<F>,
-    innermost: Option<StackId>,
+    table: &StackTable<F, ChainId>,
+    innermost: Option<ChainId>,
 ) -> impl Iterator<Item = &F> {
     table
         .leaf_to_root(innermost)

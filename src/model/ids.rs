@@ -85,6 +85,10 @@ id!(
     StackId
 );
 id!(
+    /// A chain of [`Facts`](super::facts::Facts): operators, nodes or modules from the innermost outward.
+    ChainId
+);
+id!(
     /// A function of a [`Profile`](super::profile::Profile).
     FunctionId
 );

@@ -3,6 +3,7 @@
 use super::ids::Id;
 use hashbrown::HashTable;
 use rustc_hash::FxBuildHasher;
+use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
 use std::ops::Deref;
 
@@ -24,7 +25,7 @@ impl<K, V> Default for Interner<K, V> {
     }
 }
 
-/// Ids are positions. Equal values, which only a damaged file holds, keep an id each.
+/// Ids are positions. Equal values keep an id each; interning finds the first.
 impl<K, V> From<Vec<V>> for Interner<K, V> {
     fn from(values: Vec<V>) -> Self {
         Self {
@@ -37,14 +38,32 @@ impl<K, V> From<Vec<V>> for Interner<K, V> {
 
 impl<K: Id, V: Clone + Eq + Hash> Interner<K, V> {
     /// The id of `value`, new or known.
-    pub fn intern(&mut self, value: &V) -> K {
+    pub fn intern<Q>(&mut self, value: &Q) -> K
+    where
+        V: Borrow<Q>,
+        Q: Eq + Hash + ToOwned<Owned = V> + ?Sized,
+    {
         self.complete_index();
         let hash = hash_of(value);
-        if let Some(id) = self.find(hash, value) {
-            return id;
-        }
+        let known = self.find(hash, value);
+        known.unwrap_or_else(|| self.append(hash, value.to_owned()))
+    }
+
+    /// Adds `value` with the next id even where an equal one is known. Returns the id that stands for both: the first one's.
+    pub fn push(&mut self, value: V) -> K {
+        self.complete_index();
+        let hash = hash_of(&value);
+        let Some(first) = self.find(hash, &value) else {
+            return self.append(hash, value);
+        };
+        self.values.push(value);
+        self.indexed += 1;
+        first
+    }
+
+    fn append(&mut self, hash: u64, value: V) -> K {
         let id = K::from_index(self.values.len());
-        self.values.push(value.clone());
+        self.values.push(value);
         self.add_to_index(hash, id);
         id
     }
@@ -56,8 +75,11 @@ impl<K: Id, V: Clone + Eq + Hash> Interner<K, V> {
         (has_room || self.find(hash_of(value), value).is_some()).then(|| self.intern(value))
     }
 
-    fn find(&self, hash: u64, value: &V) -> Option<K> {
-        let is_same = |id: &K| self.values.get(id.index()) == Some(value);
+    fn find<Q: Eq + ?Sized>(&self, hash: u64, value: &Q) -> Option<K>
+    where
+        V: Borrow<Q>,
+    {
+        let is_same = |id: &K| self.values.get(id.index()).map(V::borrow) == Some(value);
         self.ids.find(hash, is_same).copied()
     }
 
@@ -86,7 +108,7 @@ impl<K: Id, V: Clone + Eq + Hash> Interner<K, V> {
     }
 }
 
-fn hash_of<V: Hash>(value: &V) -> u64 {
+fn hash_of<V: Hash + ?Sized>(value: &V) -> u64 {
     FxBuildHasher.hash_one(value)
 }
 
@@ -127,6 +149,8 @@ mod tests {
         table.values_mut()[1] = "d";
         assert_eq!(table.intern(&"d"), CodeId(1));
         assert_eq!(table.intern(&"b"), CodeId(4));
-        assert_eq!(*table, ["a", "d", "a", "c", "b"]);
+        assert_eq!(table.push("c"), CodeId(3));
+        assert_eq!(table.push("e"), CodeId(6));
+        assert_eq!(*table, ["a", "d", "a", "c", "b", "c", "e"]);
     }
 }

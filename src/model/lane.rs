@@ -1,84 +1,78 @@
-//! Lanes: what devices and processes did and took over time, beside the samples. Every value speaks of a window.
+//! Lanes: what devices and processes did and took over time, besides the samples. Every value speaks of a window.
 
 use super::ids::{GpuId, LaneId};
+use super::named::named;
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
-/// What a lane's values are, and in what unit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum LaneKind {
-    /// Share of the window in which at least one kernel ran on the device, whoever's: NVML's utilization.
-    Utilization,
-    /// Share of the window in which the device's memory was read or written.
-    MemoryBusy,
-    /// Share of the window in which a multiprocessor had a warp, averaged over all of them (GPM).
-    SmActive,
-    /// Warps on multiprocessors, of as many as fit (GPM).
-    SmOccupancy,
-    /// Share of the window in which tensor cores worked (GPM).
-    TensorActive,
-    /// Memory bandwidth, of what the device has (GPM).
-    DramActive,
-    /// Mean power, mW.
-    Power,
-    /// Energy taken in the window, mJ.
-    Energy,
-    /// Device memory in use, bytes.
-    MemoryUsed,
-    /// Device memory of one process, bytes.
-    ProcessMemory,
-    /// Clock of the multiprocessors, MHz.
-    SmClock,
-    /// Clock of the memory, MHz.
-    MemoryClock,
-    /// Why clocks are held down: bits of [`throttle_names`].
-    Throttle,
-    /// Temperature, degrees Celsius.
-    Temperature,
-    /// Sent over PCIe by the device, bytes a second.
-    PcieSent,
-    /// Received over PCIe by the device, bytes a second.
-    PcieReceived,
-    /// Sent over NVLink by the device, bytes a second.
-    NvlinkSent,
-    /// Received over NVLink by the device, bytes a second.
-    NvlinkReceived,
-    /// CPU time of a process in the window, ns.
-    Cpu,
-    /// Resident memory of a process, bytes.
-    Resident,
-    /// Bytes that a process caused to be read from storage in the window.
-    DiskRead,
-    /// Bytes that a process caused to be sent to storage in the window.
-    DiskWritten,
-    /// Bytes that came over the network in the window, of the network namespace.
-    NetworkReceived,
-    /// Bytes that went over the network in the window, of the network namespace.
-    NetworkSent,
-}
+named!(
+    /// What a lane's values are, and in what unit. Its place here is its code in recordings: new ones come last.
+    #[derive(Serialize, Deserialize)]
+    LaneKind {
+        /// Share of the window in which at least one kernel ran on the device, whoever's: NVML's utilization.
+        Utilization = "utilization",
+        /// Share of the window in which the device's memory was read or written.
+        MemoryBusy = "memory_busy",
+        /// Share of the window in which a multiprocessor had a warp, averaged over all of them (GPM).
+        SmActive = "sm_active",
+        /// Warps on multiprocessors, of as many as fit (GPM).
+        SmOccupancy = "sm_occupancy",
+        /// Share of the window in which tensor cores worked (GPM).
+        TensorActive = "tensor_active",
+        /// Memory bandwidth, of what the device has (GPM).
+        DramActive = "dram_active",
+        /// Mean power, mW.
+        Power = "power",
+        /// Energy taken in the window, mJ.
+        Energy = "energy",
+        /// Device memory in use, bytes.
+        MemoryUsed = "memory_used",
+        /// Device memory of one process, bytes.
+        ProcessMemory = "process_memory",
+        /// Clock of the multiprocessors, MHz.
+        SmClock = "sm_clock",
+        /// Clock of the memory, MHz.
+        MemoryClock = "memory_clock",
+        /// Why clocks are held down: bits of [`throttle_names`].
+        Throttle = "throttle",
+        /// Temperature, degrees Celsius.
+        Temperature = "temperature",
+        /// Sent over PCIe by the device, bytes a second.
+        PcieSent = "pcie_sent",
+        /// Received over PCIe by the device, bytes a second.
+        PcieReceived = "pcie_received",
+        /// Sent over NVLink by the device, bytes a second.
+        NvlinkSent = "nvlink_sent",
+        /// Received over NVLink by the device, bytes a second.
+        NvlinkReceived = "nvlink_received",
+        /// CPU time of a process in the window, ns.
+        Cpu = "cpu",
+        /// Resident memory of a process, bytes.
+        Resident = "resident",
+        /// Bytes that a process caused to be read from storage in the window.
+        DiskRead = "disk_read",
+        /// Bytes that a process caused to be sent to storage in the window.
+        DiskWritten = "disk_written",
+        /// Bytes that came over the network in the window, of the network namespace.
+        NetworkReceived = "network_received",
+        /// Bytes that went over the network in the window, of the network namespace.
+        NetworkSent = "network_sent",
+    }
+);
 
 /// What the numbers of a lane count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LaneUnit {
     /// Millionths.
     Share,
-    /// mW.
     Milliwatts,
-    /// mJ in the window.
     Millijoules,
-    /// Bytes.
     Bytes,
-    /// Bytes in the window.
     BytesInWindow,
-    /// Bytes a second.
     BytesPerSecond,
-    /// MHz.
     Megahertz,
-    /// Degrees Celsius.
     Celsius,
-    /// ns in the window.
     NanosecondsInWindow,
-    /// A set of bits.
     Bits,
 }
 
@@ -86,65 +80,6 @@ pub enum LaneUnit {
 pub const SHARE_ONE: u64 = 1_000_000;
 
 impl LaneKind {
-    /// All of them, each at the place of its code in recordings: new ones come last.
-    pub const ALL: [Self; 24] = [
-        Self::Utilization,
-        Self::MemoryBusy,
-        Self::SmActive,
-        Self::SmOccupancy,
-        Self::TensorActive,
-        Self::DramActive,
-        Self::Power,
-        Self::Energy,
-        Self::MemoryUsed,
-        Self::ProcessMemory,
-        Self::SmClock,
-        Self::MemoryClock,
-        Self::Throttle,
-        Self::Temperature,
-        Self::PcieSent,
-        Self::PcieReceived,
-        Self::NvlinkSent,
-        Self::NvlinkReceived,
-        Self::Cpu,
-        Self::Resident,
-        Self::DiskRead,
-        Self::DiskWritten,
-        Self::NetworkReceived,
-        Self::NetworkSent,
-    ];
-
-    /// Its name in texts for machines.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Utilization => "utilization",
-            Self::MemoryBusy => "memory_busy",
-            Self::SmActive => "sm_active",
-            Self::SmOccupancy => "sm_occupancy",
-            Self::TensorActive => "tensor_active",
-            Self::DramActive => "dram_active",
-            Self::Power => "power",
-            Self::Energy => "energy",
-            Self::MemoryUsed => "memory_used",
-            Self::ProcessMemory => "process_memory",
-            Self::SmClock => "sm_clock",
-            Self::MemoryClock => "memory_clock",
-            Self::Throttle => "throttle",
-            Self::Temperature => "temperature",
-            Self::PcieSent => "pcie_sent",
-            Self::PcieReceived => "pcie_received",
-            Self::NvlinkSent => "nvlink_sent",
-            Self::NvlinkReceived => "nvlink_received",
-            Self::Cpu => "cpu",
-            Self::Resident => "resident",
-            Self::DiskRead => "disk_read",
-            Self::DiskWritten => "disk_written",
-            Self::NetworkReceived => "network_received",
-            Self::NetworkSent => "network_sent",
-        }
-    }
-
-    /// What its numbers count.
     pub fn unit(self) -> LaneUnit {
         match self {
             Self::Utilization
@@ -179,11 +114,8 @@ pub struct GpuInfo {
     pub index: u32,
     /// The number of a MIG instance on its device; `None` for a whole device.
     pub mig: Option<u32>,
-    /// Product name.
     pub name: String,
-    /// Version of the driver.
     pub driver: String,
-    /// Bus address.
     pub pci: String,
     /// Memory, bytes; 0 where not known.
     pub memory_bytes: u64,
@@ -206,11 +138,9 @@ impl GpuInfo {
 /// How the driver's time stamps relate to CLOCK_MONOTONIC.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuClock {
-    /// Whose.
     pub gpu: GpuId,
-    /// A moment of CLOCK_MONOTONIC.
     pub monotonic_ns: u64,
-    /// The same moment in the driver's time stamps, ns.
+    /// The same time in the driver's time stamps, ns.
     pub driver_ns: u64,
     /// How far off that may be, either way.
     pub error_ns: u64,
@@ -221,24 +151,21 @@ pub struct GpuClock {
 /// One figure of one device or process.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct LaneInfo {
-    /// What it is.
     pub kind: LaneKind,
     /// The GPU, of a device's lane.
     pub gpu: Option<GpuId>,
     /// The process by its pid, of a process's lane; 0 for others.
     pub pid: i32,
-    /// The process's name.
     pub process: String,
 }
 
 /// A value, and the window that it speaks of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LanePoint {
-    /// The lane.
     pub lane: LaneId,
     /// Start of the window, CLOCK_MONOTONIC.
     pub start_ns: u64,
-    /// Its end. Equal to the start: the value was read at this moment, and says nothing of those before.
+    /// Its end. Equal to the start: the value was read at this time, and says nothing of those before.
     pub end_ns: u64,
     /// The value, in the unit of the lane's kind.
     pub value: u64,
@@ -246,7 +173,7 @@ pub struct LanePoint {
 
 /// Largest value that is believed: an exabyte. Leaves room to add.
 const MAX_VALUE: u64 = 1 << 60;
-/// Latest moment of CLOCK_MONOTONIC that is believed: 146 years. Leaves room to add.
+/// Latest timestamp of CLOCK_MONOTONIC that is believed: 146 years. Leaves room to add.
 const MAX_TIME_NS: u64 = 1 << 62;
 /// Longest window that is believed: thirteen days.
 const MAX_WINDOW_NS: u64 = 1 << 50;
@@ -274,22 +201,16 @@ pub struct LaneGap {
     pub start_ns: u64,
     /// Until when; 0: for the rest of the recording.
     pub end_ns: u64,
-    /// Why, for people.
     pub reason: String,
 }
 
 /// Lanes of all kinds. Ids are indices into its own tables.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lanes {
-    /// GPUs that were seen.
     pub gpus: Vec<GpuInfo>,
-    /// Their clocks.
     pub clocks: Vec<GpuClock>,
-    /// The lanes.
     pub lanes: Vec<LaneInfo>,
-    /// Their values.
     pub points: Vec<LanePoint>,
-    /// What is missing.
     pub gaps: Vec<LaneGap>,
 }
 
@@ -309,7 +230,6 @@ pub const THROTTLE_REASONS: [(u64, &str); 9] = [
 /// Reasons that hold a busy device back: neither idleness nor a setting of clocks.
 pub const THROTTLE_SLOWS: u64 = 0x4 | 0x8 | 0x20 | 0x40 | 0x80;
 
-/// Names of the reasons in `bits`.
 pub fn throttle_names(bits: u64) -> impl Iterator<Item = &'static str> {
     THROTTLE_REASONS
         .into_iter()
@@ -318,7 +238,6 @@ pub fn throttle_names(bits: u64) -> impl Iterator<Item = &'static str> {
 }
 
 impl Lanes {
-    /// Whether nothing is in it.
     pub fn is_empty(&self) -> bool {
         self.gpus.is_empty()
             && self.lanes.is_empty()
@@ -447,8 +366,8 @@ mod tests {
         let names: std::collections::BTreeSet<_> =
             LaneKind::ALL.iter().map(|kind| kind.name()).collect();
         assert_eq!(names.len(), LaneKind::ALL.len());
-        for (at, kind) in LaneKind::ALL.into_iter().enumerate() {
-            assert_eq!(kind as usize, at);
+        for (at, kind) in LaneKind::ALL.iter().enumerate() {
+            assert_eq!(*kind as usize, at);
         }
     }
 }

@@ -7,17 +7,13 @@ pub struct Mapping {
     pub start: u64,
     /// First address after it.
     pub end: u64,
-    /// Offset into the file.
     pub offset: u64,
     /// The file's inode number; 0 where there is no file.
     pub inode: u64,
     /// The file's device, major and minor number.
     pub device: (u32, u32),
-    /// `r`.
     pub readable: bool,
-    /// `w`.
     pub writable: bool,
-    /// `x`.
     pub executable: bool,
     /// `s`: writes are seen by others.
     pub shared: bool,
@@ -41,17 +37,14 @@ impl Mapping {
             && self.path != "//anon"
     }
 
-    /// Whether `address` lies in this mapping.
     pub fn contains(&self, address: u64) -> bool {
         (self.start..self.end).contains(&address)
     }
 
-    /// Bytes in this mapping.
     pub fn size(&self) -> u64 {
         self.end.saturating_sub(self.start)
     }
 
-    /// Whether both map the same file.
     pub fn same_file(&self, other: &Self) -> bool {
         self.inode == other.inode && self.device == other.device && self.path == other.path
     }

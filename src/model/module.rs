@@ -3,12 +3,9 @@
 use super::ids::ModuleId;
 use serde::{Deserialize, Serialize};
 
-/// What a module is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum ModuleKind {
-    /// An ELF file.
     File,
-    /// The kernel's vDSO.
     Vdso,
     /// Executable memory without a file: code made at run time.
     Anonymous,
@@ -17,7 +14,6 @@ pub enum ModuleKind {
 /// A module of which code was seen.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ModuleInfo {
-    /// What it is.
     pub kind: ModuleKind,
     /// Its path as the target sees it; `[vdso]` or `[anonymous]` where there is no file.
     pub path: String,
@@ -28,7 +24,6 @@ pub struct ModuleInfo {
 /// A native symbol: the addresses `start..end` of `module` belong to `name`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SymbolInfo {
-    /// The module.
     pub module: ModuleId,
     /// First address, in the file's own virtual addresses.
     pub start: u64,

@@ -1,9 +1,10 @@
-//! What functions tell of operators: the parts of a stack from which an operator table is made.
+//! What functions say of operators: the parts of a stack from which an operator table is made.
 
-/// What one function tells of the operators that run in it.
+use super::named::named;
+
+/// What one function says of the operators that run in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OperatorMark {
-    /// Nothing.
     #[default]
     None,
     /// It is an operator's entry, or one of its wrappers: `aten::add`, as torch.profiler calls it.
@@ -25,21 +26,12 @@ pub enum OperatorMark {
     ModuleCall,
 }
 
-/// By what an operator was named.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum NamedBy {
-    /// By its own name, as torch registered it.
-    Schema,
-    /// By the function that does its work: no symbol holds the operator's name.
-    Kernel,
-}
-
-impl NamedBy {
-    /// The stable name, as it stands in JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            NamedBy::Schema => "schema",
-            NamedBy::Kernel => "kernel",
-        }
+named!(
+    /// By what an operator was named.
+    NamedBy {
+        /// By its own name, as torch registered it.
+        Schema = "schema",
+        /// By the function that does its work: no symbol holds the operator's name.
+        Kernel = "kernel",
     }
-}
+);

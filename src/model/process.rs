@@ -12,7 +12,6 @@ pub struct ProcessInfo {
     pub start_ticks: u64,
     /// The parent's pid; 0 where unknown.
     pub parent_pid: i32,
-    /// The executable's path.
     pub exe: String,
     /// The command line, without secrets.
     pub command: Vec<String>,
@@ -26,11 +25,10 @@ pub struct ProcessInfo {
     pub has_torch: bool,
     /// libcuda is mapped.
     pub has_cuda: bool,
-    /// What is missing of this process and why, for people: `not a Python process`, `free-threaded 3.14: …`. Empty if nothing.
+    /// What is missing of this process and why: `not a Python process`, `free-threaded 3.14: …`. Empty if nothing.
     pub note: String,
-    /// First and last moment at which it was seen, CLOCK_MONOTONIC.
+    /// First and last time at which it was seen, CLOCK_MONOTONIC.
     pub first_seen_ns: u64,
-    /// See `first_seen_ns`.
     pub last_seen_ns: u64,
     /// CPU time of the whole process over the recording so far, ns.
     pub cpu_ns: u64,
@@ -38,10 +36,8 @@ pub struct ProcessInfo {
     pub exited: bool,
 }
 
-/// A thread that was sampled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ThreadInfo {
-    /// Its process.
     pub process: ProcessId,
     /// The tid as torchspy sees it. Equal to the pid: the main thread.
     pub tid: i32,
@@ -51,8 +47,7 @@ pub struct ThreadInfo {
     pub name: String,
     /// Whether the interpreter has a thread state for it.
     pub is_python: bool,
-    /// First and last moment at which it was seen, CLOCK_MONOTONIC.
+    /// First and last time at which it was seen, CLOCK_MONOTONIC.
     pub first_seen_ns: u64,
-    /// See `first_seen_ns`.
     pub last_seen_ns: u64,
 }

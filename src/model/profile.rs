@@ -33,14 +33,12 @@ pub enum Role {
         /// Its rank on this node.
         local_rank: Option<u32>,
     },
-    /// A DataLoader worker.
     DataLoaderWorker {
         /// Counts from 0 within its trainer, by order of start.
         number: u32,
         /// The trainer that feeds on it.
         trainer: Option<ProcessId>,
     },
-    /// Anything else.
     Other,
 }
 
@@ -59,18 +57,14 @@ impl Role {
     }
 }
 
-/// A process with its role.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProfileProcess {
-    /// The facts.
     pub info: ProcessInfo,
-    /// The role.
     pub role: Role,
     /// The thread whose wall time the summary is of: the one that runs the training loop. `None` without Python threads.
     pub training_thread: Option<ThreadId>,
 }
 
-/// What a function is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Function {
     /// Python: qualified name. Native: demangled name, or `module+0xaddress` without a symbol. Markers: the reason.
@@ -81,28 +75,19 @@ pub struct Function {
     pub file: String,
     /// First line of a Python function; 0 for others.
     pub first_line: u32,
-    /// What kind of code it is.
     pub kind: FrameKind,
     /// Whether flamegraphs fold it away unless `--plumbing` asks for it.
     pub plumbing: bool,
-    /// Whether it is a Python function.
     pub is_python: bool,
-    /// What it tells of operators.
     pub operator: OperatorMark,
-    /// What it tells of torch.compile.
     pub compile: CompileMark,
-    /// What it tells of waits.
     pub wait: WaitPart,
-    /// What it tells of collectives.
     pub collective: CollectivePart,
-    /// What it tells of making a batch.
     pub input: InputPart,
 }
 
-/// A frame, symbolized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ProfileFrame {
-    /// The function.
     pub function: FunctionId,
     /// Source line, 0 where unknown.
     pub line: u32,
@@ -114,32 +99,23 @@ pub struct ProfileFrame {
     pub nn_module: Option<NnModuleId>,
 }
 
-/// A sample, classified.
+/// A sample, classified. Fields that [`Sample`](super::sample::Sample) has as well mean the same.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ProfileSample {
-    /// The thread.
     pub thread: ThreadId,
     /// Its stack; `None` where nothing was read.
     pub stack: Option<StackId>,
-    /// Start of the stretch, CLOCK_MONOTONIC.
     pub start_ns: u64,
-    /// Length of the stretch.
     pub weight_ns: u64,
-    /// The part of the stretch in which the thread could have run but had no CPU; never more than `weight_ns`.
+    /// The part of the interval in which the thread could have run but had no CPU; never more than `weight_ns`.
     pub queue_ns: u64,
-    /// Ticks that it stands for.
     pub ticks: u32,
-    /// How the stack was come by.
     pub capture: Capture,
-    /// The thread's state.
     pub state: ThreadState,
-    /// The system call that it was in, by number.
     pub syscall: Option<u32>,
-    /// Whether it held the GIL.
     pub gil: Gil,
     /// The thread that held the GIL, where it is known and another.
     pub gil_holder: Option<ThreadId>,
-    /// The phase.
     pub phase: Phase,
     /// The activity of the part that is not `queue_ns`.
     pub activity: Activity,
@@ -147,7 +123,6 @@ pub struct ProfileSample {
     pub row: SummaryRow,
     /// What the part that is not `queue_ns` waits for; `None` where it does not wait.
     pub wait: Option<Wait>,
-    /// The collective that it is in.
     pub collective: Option<CollectiveId>,
     /// What making a batch the part that is not `queue_ns` is about, should it be input.
     pub task: InputTask,
@@ -156,7 +131,6 @@ pub struct ProfileSample {
 /// Rules that the user added, and what came of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddedRules {
-    /// Rows.
     pub rows: usize,
     /// Functions of the recording that any of these is for.
     pub functions: usize,
@@ -165,13 +139,11 @@ pub struct AddedRules {
 /// A recording, ready to be summed up and drawn.
 #[derive(Clone, Debug, Default)]
 pub struct Profile {
-    /// The head of the recording.
     pub run: RunInfo,
-    /// First and last moment sampled, CLOCK_MONOTONIC.
+    /// Start of the first sample and end of the last, CLOCK_MONOTONIC.
     pub start_ns: u64,
-    /// See `start_ns`.
     pub end_ns: u64,
-    /// What is missing of the recording (its end, corrupt segments), for people. Empty if nothing.
+    /// What is missing of the recording (its end, corrupt segments). Empty if nothing.
     pub missing: Vec<String>,
     /// Processes by [`ProcessId`].
     pub processes: Vec<ProfileProcess>,
@@ -187,21 +159,15 @@ pub struct Profile {
     pub counters: Vec<CounterInfo>,
     /// Their readings, by time.
     pub points: Vec<ProgressPoint>,
-    /// What processes run under.
     pub conditions: Vec<Condition>,
     /// Lanes of devices and processes; points by lane and end.
     pub lanes: Lanes,
-    /// Frames and stacks.
     pub stacks: StackTable<ProfileFrame>,
-    /// What the stacks say.
     pub facts: Facts,
     /// Samples by thread and start.
     pub samples: Vec<ProfileSample>,
-    /// The sampler's figures.
     pub quality: Quality,
-    /// Clock pairs.
     pub clocks: Vec<ClockPair>,
-    /// What was lost.
     pub losses: Vec<Loss>,
     /// Rules of the user's own, where it was resolved by any.
     pub added_rules: Option<AddedRules>,

@@ -1,4 +1,4 @@
-//! The sampler's own figures. Values of two stretches of time add up.
+//! The sampler's own figures. Values of two intervals add up.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,9 +7,7 @@ use serde::{Deserialize, Serialize};
 pub struct DurationHistogram {
     /// Counts by bucket, sparse tail left off.
     counts: Vec<u32>,
-    /// Longest duration, ns.
     max_ns: u64,
-    /// Sum of all durations, ns.
     total_ns: u64,
 }
 
@@ -36,7 +34,6 @@ impl DurationHistogram {
         ((sub + bucket % sub + 1) << octave).wrapping_sub(1)
     }
 
-    /// Adds one duration.
     pub fn record(&mut self, ns: u64) {
         let bucket = Self::bucket(ns);
         if self.counts.len() <= bucket {
@@ -60,17 +57,14 @@ impl DurationHistogram {
         self.total_ns = self.total_ns.saturating_add(other.total_ns);
     }
 
-    /// How many durations.
     pub fn count(&self) -> u64 {
         self.counts.iter().map(|&count| u64::from(count)).sum()
     }
 
-    /// Their sum, ns.
     pub fn total_ns(&self) -> u64 {
         self.total_ns
     }
 
-    /// The longest, ns.
     pub fn max_ns(&self) -> u64 {
         self.max_ns
     }
@@ -93,7 +87,7 @@ impl DurationHistogram {
     }
 }
 
-/// What the sampler did over a stretch of time. How many stacks were rooted and merged is told by the samples themselves.
+/// What the sampler did over an interval. How many stacks were rooted and merged is known from the samples themselves.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Quality {
     /// Ticks of the schedule that were carried out.
@@ -102,7 +96,7 @@ pub struct Quality {
     pub late_ticks: u64,
     /// Ticks that were left out because the one before, or its stops, took too long.
     pub missed_ticks: u64,
-    /// Stops of the target's threads, by how long the thread stood (from the interrupt to the resume).
+    /// Stops of the target's threads, by length (from the interrupt to the resume).
     pub stops: DurationHistogram,
     /// Time that sampled threads ran or were ready to run: what the stops are a share of, ns.
     pub target_run_ns: u64,
@@ -128,16 +122,14 @@ pub struct Quality {
     /// Setuid and setgid programs that began while their thread was traced, and run without their privileges for it.
     #[serde(skip)]
     pub privileges_lost: u64,
-    /// torchspy's own CPU time, ns.
     pub own_cpu_ns: u64,
-    /// torchspy's own time in the run queue, ns.
     pub own_queue_ns: u64,
     /// Seconds by which the target's cgroup was throttled, ns; 0 where it has no quota.
     pub throttled_ns: u64,
 }
 
 impl Quality {
-    /// Adds a later stretch.
+    /// Adds a later interval.
     pub fn merge(&mut self, other: &Self) {
         self.ticks = self.ticks.saturating_add(other.ticks);
         self.late_ticks = self.late_ticks.saturating_add(other.late_ticks);

@@ -13,7 +13,6 @@ pub const MAX_FUNCTIONS: usize = 256;
 /// A function that is a phase, or a part of one: several functions may share a name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Region {
-    /// What the phase is called.
     pub name: String,
     /// The end of the file's path: `train.py`, `data/augment.py`.
     pub file: String,
@@ -27,12 +26,10 @@ pub enum RegionError {
     /// A part is missing, empty or too long.
     #[error("it is not of the form NAME=FILE:FUNCTION")]
     Form,
-    /// The name cannot stand in a table.
     #[error(
         "a region's name has letters, digits, `_`, `-` and `.`, 16 characters at most, and begins with a letter"
     )]
     Name,
-    /// The name means something already.
     #[error("`{0}` means something else in tables of phases")]
     Taken(String),
 }

@@ -12,14 +12,10 @@ pub struct Registers {
 impl Registers {
     /// Numbers that are kept: those below.
     pub const COUNT: usize = Machine::REGISTERS;
-    /// Frame pointer.
     pub const FRAME_POINTER: usize = Machine::FRAME_POINTER;
-    /// Stack pointer.
     pub const STACK_POINTER: usize = Machine::STACK_POINTER;
-    /// Instruction pointer.
     pub const INSTRUCTION_POINTER: usize = Machine::INSTRUCTION_POINTER;
 
-    /// No register known.
     pub fn unknown() -> Self {
         Self {
             values: [0; Self::COUNT],
@@ -48,19 +44,16 @@ impl Registers {
         }
     }
 
-    /// Forgets DWARF register `number`.
     pub fn forget(&mut self, number: usize) {
         if number < Self::COUNT {
             self.known &= !(1 << number);
         }
     }
 
-    /// The stack pointer, where it is known.
     pub fn stack_pointer(&self) -> Option<u64> {
         self.get(Self::STACK_POINTER)
     }
 
-    /// The instruction pointer, where it is known.
     pub fn instruction_pointer(&self) -> Option<u64> {
         self.get(Self::INSTRUCTION_POINTER)
     }

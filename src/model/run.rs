@@ -6,28 +6,20 @@ use serde::{Deserialize, Deserializer, Serialize};
 /// The head of a recording, written once, before the first sample.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunInfo {
-    /// Version of the torchspy that wrote it.
     pub torchspy: String,
-    /// Host name.
     pub host: String,
-    /// Kernel release.
     pub kernel: String,
     /// The processor architecture, as `uname -m` writes it.
     pub architecture: String,
-    /// CPUs that torchspy saw.
     pub cpus: u32,
     /// The root process's command line, without secrets.
     pub command: Vec<String>,
-    /// The root process's pid.
     pub pid: i32,
     /// Whether torchspy started the target (`--`), or attached to it (`--pid`).
     pub launched: bool,
-    /// Sampling rate that was asked for.
     #[serde(deserialize_with = "finite")]
     pub rate_hz: f64,
-    /// Whether native frames were asked for.
     pub native: bool,
-    /// Whether stops were forbidden.
     pub nonblocking: bool,
     /// Whether only holders of the GIL were sampled.
     pub gil_only: bool,
@@ -60,22 +52,19 @@ impl RunInfo {
     }
 }
 
-/// The same moment on both clocks. Ranks on several hosts are aligned by these.
+/// The same time on both clocks. Ranks on several hosts are aligned by these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClockPair {
-    /// CLOCK_MONOTONIC.
     pub monotonic_ns: u64,
     /// CLOCK_REALTIME, since 1970.
     pub wall_ns: u64,
 }
 
-/// Something that was lost while recording.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Loss {
     /// When, CLOCK_MONOTONIC.
     pub time_ns: u64,
     /// Samples whose stack was lost (their time is kept under `Truncated(Overflow)`).
     pub samples: u64,
-    /// Why, for people.
     pub reason: String,
 }

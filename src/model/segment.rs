@@ -13,9 +13,8 @@ use super::tables::Tables;
 pub struct Segment {
     /// Counts from 0; a missing number is a lost segment.
     pub index: u64,
-    /// First and last moment that it speaks of, CLOCK_MONOTONIC.
+    /// Start and end of its interval, CLOCK_MONOTONIC.
     pub start_ns: u64,
-    /// See `start_ns`.
     pub end_ns: u64,
     /// What the rest points into, and processes that are new or have changed.
     pub tables: Tables,
@@ -23,17 +22,13 @@ pub struct Segment {
     pub symbols: Vec<SymbolInfo>,
     /// Readings of counters, by the order in which they were taken.
     pub points: Vec<ProgressPoint>,
-    /// Conditions that became known in this segment.
     pub conditions: Vec<Condition>,
     /// What devices and processes took and did.
     pub lanes: Lanes,
     /// Samples by start.
     pub samples: Vec<Sample>,
-    /// The sampler's figures over this segment.
     pub quality: Quality,
-    /// Clock pairs taken in this segment.
     pub clocks: Vec<ClockPair>,
-    /// What was lost in this segment.
     pub losses: Vec<Loss>,
     /// Whether this is the last segment of a recording that ended in order.
     pub last: bool,

@@ -30,7 +30,6 @@ pub struct Tables {
     pub nn_modules: Interner<NnModuleId, NnModuleInfo>,
     /// Counters of progress.
     pub counters: Interner<CounterId, CounterInfo>,
-    /// Frames and stacks.
     pub stacks: StackTable<Frame>,
 }
 

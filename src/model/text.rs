@@ -3,6 +3,11 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
+/// The last part of a path.
+pub fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
 /// `text` with everything escaped that could act on a terminal or mislead its reader: control characters (C0, C1,
 /// delete, so ANSI sequences too), line and paragraph separators, and bidirectional and invisible format characters
 /// (Unicode TR 36, section 2; CVE-2021-42574). A backslash stays as it is: what is printed is for reading, not for parsing.

@@ -1,4 +1,4 @@
-//! Names for people: C++ and Rust names demangled, bounded in time and size, and free of control bytes.
+//! Names: C++ and Rust names demangled, bounded in time and size, and free of control bytes.
 
 use std::fmt::{self, Write};
 

@@ -31,7 +31,6 @@ impl Piece {
         })
     }
 
-    /// A copy of memory at `address`.
     pub fn of_copy(address: u64, copy: Vec<u8>) -> Self {
         let range = 0..copy.len() as u64;
         Self {
@@ -41,7 +40,6 @@ impl Piece {
         }
     }
 
-    /// How many bytes it has.
     pub fn size(&self) -> u64 {
         self.range.end - self.range.start
     }
@@ -112,12 +110,10 @@ impl ElfImage {
         Ok(image)
     }
 
-    /// The whole file.
     pub fn bytes(&self) -> &dyn Bytes {
         &*self.bytes
     }
 
-    /// What the program headers say.
     pub fn segments(&self) -> &Segments {
         &self.segments
     }

@@ -33,7 +33,6 @@ pub trait ModuleOpener {
 /// Where an address lies.
 #[derive(Clone, Copy, Debug)]
 pub struct Loaded<'a> {
-    /// The module.
     pub module: &'a Arc<Module>,
     /// Its number in this process, stable for as long as the process is the same program.
     pub module_index: u32,

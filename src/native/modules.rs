@@ -22,7 +22,6 @@ const MAX_ENTRY: u64 = 1 << 20;
 
 static NEXT_ID: AtomicU32 = AtomicU32::new(0);
 
-/// A module.
 #[derive(Debug)]
 pub struct Module {
     id: u32,
@@ -127,7 +126,6 @@ impl Module {
         }
     }
 
-    /// Its unwind tables.
     pub fn unwind(&self) -> Option<&UnwindTables> {
         self.unwind.as_ref()
     }

@@ -21,13 +21,11 @@ const SAVE_AREA: usize = 64;
 /// What the unwind tables say of one address.
 #[derive(Clone, Debug)]
 pub(super) enum Row {
-    /// Nothing.
     NoInfo,
     /// That there is no caller.
     Root,
     /// The common case: see [`SimpleRow`].
     Simple(SimpleRow),
-    /// Everything else.
     Full(Arc<FullRow>),
 }
 
@@ -43,7 +41,6 @@ pub(super) struct SimpleRow {
     saved: [(u8, u8); MAX_SAVED],
 }
 
-/// A row of any kind.
 #[derive(Clone, Debug)]
 pub(super) struct FullRow {
     cfa: Cfa,
@@ -86,7 +83,6 @@ pub(super) struct Caller {
     pub(super) registers: Registers,
     /// Where it goes on.
     pub(super) address: u64,
-    /// Its stack pointer.
     pub(super) stack_pointer: u64,
 }
 

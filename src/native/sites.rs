@@ -17,7 +17,6 @@ const MAX_LEAVES: usize = 3000;
 pub(super) struct Site {
     /// The module's number in its process.
     pub(super) module_index: u32,
-    /// The module's bias.
     pub(super) bias: u64,
     /// How to get from a frame here to its caller.
     pub(super) row: Row,
@@ -43,7 +42,6 @@ struct Cached {
 }
 
 impl Sites {
-    /// How many addresses are kept.
     pub(super) fn len(&self) -> usize {
         self.entries.len() + self.leaves.len()
     }

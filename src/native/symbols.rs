@@ -74,7 +74,6 @@ const NAME_BITS: u32 = 30;
 const NAME_MASK: u32 = (1 << NAME_BITS) - 1;
 
 impl SymbolTable {
-    /// Nothing has a name.
     pub fn empty() -> Self {
         Self {
             image: None,
@@ -226,12 +225,10 @@ impl SymbolTable {
         Some(String::new())
     }
 
-    /// How many functions have a name.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether no function has a name.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }

@@ -72,7 +72,6 @@ impl Unwinder {
         unwinder
     }
 
-    /// How many rows are kept.
     pub fn cached_rows(&self) -> usize {
         self.sites.len()
     }

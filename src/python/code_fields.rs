@@ -9,7 +9,6 @@ use crate::memory::Memory;
 /// An object that a code object points to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CodePart {
-    /// Where it begins.
     pub address: u64,
     /// So many bytes tell how long it is.
     pub header: usize,

@@ -26,7 +26,6 @@ const MAX_TABLE_BYTES: usize = 32 << 20;
 /// Why a code object could not be named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CodeError {
-    /// Its memory could not be read.
     #[error(transparent)]
     Read(#[from] ReadError),
     /// What lies there is no code object, or none any more.
@@ -43,7 +42,6 @@ impl From<ObjectError> for CodeError {
     }
 }
 
-/// A code object that was read.
 #[derive(Clone, Debug)]
 pub struct CachedCode {
     /// What it is called.
@@ -114,12 +112,10 @@ impl CodeCache {
         }
     }
 
-    /// How many code objects are kept.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether none is kept.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }

@@ -21,10 +21,8 @@ const MAX_DICT_OFFSET: u64 = 1 << 16;
 /// Bytes of a type that are read: up to and with `tp_mro`.
 const TYPE_HEAD: usize = 352;
 
-/// An entry of a dictionary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The key's object.
     pub key: u64,
     /// The value's object; never 0.
     pub value: u64,
@@ -44,7 +42,6 @@ pub struct Table {
 /// A type, as far as instances need it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TypeFacts {
-    /// The type object.
     pub address: u64,
     /// Last part of `tp_name`.
     pub name: String,
@@ -85,7 +82,6 @@ impl TypeFacts {
         memory.read_exact(self.address, &mut head).is_ok() && identity(&head) == self.identity
     }
 
-    /// Whether it is a dictionary's.
     pub fn is_dict(&self) -> bool {
         self.flags & FLAG_DICT != 0
     }
@@ -191,7 +187,6 @@ fn identity(head: &[u8; TYPE_HEAD]) -> [u64; 3] {
 /// Where an instance's attributes lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InstanceDict {
-    /// In this dictionary.
     Dict(u64),
     /// In values of its own, under keys that its type's instances share.
     Values(Table),

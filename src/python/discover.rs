@@ -5,6 +5,7 @@ use super::threads::read_interpreters;
 use crate::elf::names::ElfNames;
 use crate::memory::{Bytes, Memory, ReadError};
 use crate::model::code::PythonVersion;
+use crate::model::text::file_name;
 use regex::bytes::Regex;
 
 /// The oldest version that there is a layout of.
@@ -17,14 +18,12 @@ pub struct PythonImage<'a> {
     pub path: &'a str,
     /// What is added to the file's virtual addresses.
     pub load_bias: u64,
-    /// The file.
     pub bytes: &'a dyn Bytes,
 }
 
 /// A Python interpreter, ready to be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interpreter {
-    /// Major and minor version.
     pub version: PythonVersion,
     /// The best known form of the version: `3.11.7`, or `3.10` where no more is known.
     pub version_text: String,
@@ -60,7 +59,6 @@ pub enum DiscoverError {
         "Python {0} is a free-threaded build, whose objects and frames are laid out differently: its Python frames are left out"
     )]
     FreeThreaded(String),
-    /// The interpreter's memory cannot be read.
     #[error("the interpreter cannot be read: {0}")]
     Unreadable(ReadError),
     /// What was read is no interpreter.
@@ -77,7 +75,7 @@ impl From<ReadError> for DiscoverError {
 /// Whether a file's name suggests that it holds an interpreter. An executable may hold one under any name, so a
 /// process's own is always worth a try.
 pub fn could_be_python(path: &str) -> bool {
-    let name = path.rsplit('/').next().unwrap_or(path);
+    let name = file_name(path);
     let name = name.strip_suffix(" (deleted)").unwrap_or(name);
     name.starts_with("python") || name.starts_with("libpython")
 }
@@ -269,7 +267,7 @@ pub(super) fn parse_version_hex(hex: u64) -> Option<(PythonVersion, String)> {
 /// name stands in it, else by its file's name.
 fn guess_version(path: &str, file: &ElfNames<'_>) -> Option<(PythonVersion, String)> {
     let constants = file.section_bytes(".rodata").unwrap_or_default();
-    let name = path.rsplit('/').next().unwrap_or(path).as_bytes();
+    let name = file_name(path).as_bytes();
     let named = first_version(r"(?-u)python([23])\.(\d{1,2})[a-z]{0,2}\x00", &constants)
         .or_else(|| first_version(r"(?-u)python([23])\.(\d{1,2})", name))?;
     let full = Regex::new(&format!(

@@ -4,6 +4,7 @@ use super::discover::parse_version_hex;
 use super::layout::debug_offsets::{HEADER_SIZE, parse_header};
 use crate::elf::names::ElfNames;
 use crate::memory::Bytes;
+use crate::model::text::file_name;
 use regex::bytes::Regex;
 
 /// The version of the free-threaded Python in this file, or in the library that it is linked with; `None` where it is none.
@@ -25,7 +26,7 @@ pub fn free_threaded_version(path: &str, file: Option<&dyn Bytes>) -> Option<Str
             return Some(version);
         }
     }
-    let name = path.rsplit('/').next().unwrap_or(path);
+    let name = file_name(path);
     named(
         r"(?-u)^(?:lib)?python(3\.\d+)td?(?:\.so.*)?(?: \(deleted\))?$",
         name.as_bytes(),

@@ -20,10 +20,8 @@ const SELF: u64 = 24;
 /// The attribute by which a `threading.Condition` holds its lock.
 const CONDITION_LOCK: &str = "_lock";
 
-/// A lock object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockObject {
-    /// The object.
     pub address: u64,
     /// `threading.Lock` or `threading.RLock`.
     pub kind: &'static str,

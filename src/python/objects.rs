@@ -6,7 +6,6 @@ use crate::memory::{Memory, ReadError};
 /// Why an object could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ObjectError {
-    /// Its memory could not be read.
     #[error(transparent)]
     Read(#[from] ReadError),
     /// It is not what it should be.

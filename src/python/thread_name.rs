@@ -10,7 +10,6 @@ use crate::model::ids::CodeId;
 
 /// What Lib/threading.py calls the thread that started the interpreter.
 pub const MAIN_THREAD: &str = "MainThread";
-/// The longest name.
 const MAX_NAME: usize = 128;
 
 /// The name of the thread whose `PyThreadState` is at `state`; empty where it was not made by `threading`. It may run.

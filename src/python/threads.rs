@@ -24,12 +24,9 @@ pub struct PythonThread {
     pub interpreter: u64,
 }
 
-/// The state of a global lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GilState {
-    /// It could not be read.
     Unknown,
-    /// Nobody holds it.
     Free,
     /// The thread with this `PyThreadState` holds it.
     HeldBy(u64),
@@ -38,13 +35,11 @@ pub enum GilState {
 /// Where a global lock's state is read: put it into a read of your own, and hand the bytes to [`parse_gil`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GilRange {
-    /// Where it begins.
     pub address: u64,
-    /// How many bytes it takes.
     pub length: usize,
 }
 
-/// Reads the threads of all interpreters of a process. The lists may change meanwhile: what is returned was in them at
+/// Reads the threads of all interpreters of a process. The lists may change at the same time: what is returned was in them at
 /// some moment of the read.
 ///
 /// # Errors

@@ -19,7 +19,6 @@ use crate::model::frame::Frame;
 pub const MAX_VARIABLES: u64 = 128;
 /// Values of an evaluation stack that are read.
 const MAX_VALUES: u64 = 64;
-/// The most bytes of a name.
 const MAX_NAME: usize = 128;
 /// The most bytes of an exception table.
 const MAX_TABLE: usize = 1 << 16;
@@ -34,10 +33,8 @@ const NAMES_3_10: [u64; 3] = [72, 88, 80];
 /// `ob_size` of a tuple.
 const LENGTH: u64 = 16;
 
-/// A variable with a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Variable {
-    /// Its name.
     pub name: String,
     /// The object that it holds; of one that an inner function uses what its cell holds.
     pub object: u64,

@@ -108,17 +108,13 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
 
 /// What was found at the start of a file.
 pub(super) enum Head {
-    /// No byte at all.
     Empty,
     /// Another file; its first bytes.
     Foreign(Vec<u8>),
     /// Starts as a recording, but is cut or damaged.
     Damaged,
-    /// A recording.
     Recording {
-        /// Its version.
         version: u32,
-        /// The header block.
         block: Vec<u8>,
     },
 }
@@ -133,8 +129,9 @@ pub(super) enum Found<'a> {
         raw_length: usize,
     },
     /// Bytes that were no whole segment, up to the next one or the end. `cut`: the file ends within a segment.
-    Damage { cut: bool },
-    /// The end of the file.
+    Damage {
+        cut: bool,
+    },
     End,
 }
 

@@ -20,29 +20,20 @@ use std::path::Path;
 /// Why a file cannot be opened as a recording.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The file cannot be read.
     #[error("cannot read it: {0}")]
     Io(#[from] io::Error),
-    /// No byte in it.
     #[error("it is empty: torchspy was killed before it wrote anything, or the disk was full")]
     Empty,
-    /// Something else.
     #[error("it is not a recording of torchspy{}", looks_like.map(|what| format!(": it looks like {what}")).unwrap_or_default())]
-    NotARecording {
-        /// What it looks like instead.
-        looks_like: Option<&'static str>,
-    },
-    /// Written by a later torchspy.
+    NotARecording { looks_like: Option<&'static str> },
     #[error(
         "it is a recording of format {found}, and this torchspy reads up to format {known}: use a newer torchspy"
     )]
     NewerVersion {
-        /// The file's version.
         found: u32,
         /// The latest version that this torchspy reads.
         known: u32,
     },
-    /// The header is cut or damaged.
     #[error("its header is cut or damaged")]
     HeaderCorrupt,
 }
@@ -104,7 +95,6 @@ impl SymbolTable {
             .find(|symbol| address < symbol.end)
     }
 
-    /// How many symbols there are.
     pub fn len(&self) -> usize {
         self.modules
             .values()
@@ -112,7 +102,6 @@ impl SymbolTable {
             .sum()
     }
 
-    /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.modules.is_empty()
     }
@@ -136,7 +125,6 @@ pub struct Recording {
     pub run: RunInfo,
     /// What the rest points into.
     pub tables: Tables,
-    /// Names of native code.
     pub symbols: SymbolTable,
     /// Readings of counters, by time.
     pub points: Vec<ProgressPoint>,
@@ -150,13 +138,11 @@ pub struct Recording {
     pub quality: Quality,
     /// Clock pairs, in the order of the file.
     pub clocks: Vec<ClockPair>,
-    /// What was lost while recording.
     pub losses: Vec<Loss>,
-    /// What is missing of the file itself, in sentences for people. Empty if nothing.
+    /// What is missing of the file itself, in sentences. Empty if nothing.
     pub missing: Vec<String>,
-    /// First and last moment, CLOCK_MONOTONIC; both 0 without any segment.
+    /// Start and end, CLOCK_MONOTONIC; both 0 without any segment.
     pub start_ns: u64,
-    /// See `start_ns`.
     pub end_ns: u64,
 }
 
@@ -386,7 +372,7 @@ fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
-/// What a file that starts like this is, where it is easy to tell.
+/// What a file that starts like this is, where it is easy to know.
 fn looks_like(start: &[u8]) -> Option<&'static str> {
     const KNOWN: &[(&[u8], &str)] = &[
         (b"\x7fELF", "an ELF file"),

@@ -7,10 +7,9 @@ use super::reader::Recording;
 use crate::model::address::CodeAddress;
 use crate::model::frame::{Frame, Trust};
 use crate::model::ids::{ModuleId, ProcessId, StackId, ThreadId};
-use crate::model::module::ModuleInfo;
 use crate::model::process::ThreadInfo;
-use crate::model::sample::{Capture, Gil, Sample};
-use crate::model::text::printable;
+use crate::model::sample::{Gil, Sample};
+use crate::model::text::{file_name, printable};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
@@ -228,7 +227,7 @@ impl Text<'_> {
         Ok(())
     }
 
-    /// None where none was seen.
+    /// Nothing where none was seen.
     fn nn_modules(&mut self) -> fmt::Result {
         if !self.recording.tables.nn_modules.is_empty() {
             writeln!(self.out, "\nnn.Modules")?;
@@ -304,7 +303,7 @@ impl Text<'_> {
             let mut kinds: BTreeMap<(&str, &str), u64> = BTreeMap::new();
             for sample in &of {
                 *kinds
-                    .entry((sample.state.name(), capture_name(sample.capture)))
+                    .entry((sample.state.name(), sample.capture.name()))
                     .or_default() += 1;
             }
             write!(
@@ -380,7 +379,7 @@ impl Text<'_> {
             CodeAddress::Ip(_) => "ip",
             CodeAddress::Return(_) => "return",
         };
-        let file = file_name(info);
+        let file = printable(file_name(&info.path));
         match self.recording.symbols.lookup(module, address.lookup()) {
             Some(symbol) => {
                 let name = match self.options.demangle {
@@ -408,7 +407,7 @@ impl Text<'_> {
             sample.ticks,
             stack_name(sample.stack),
             sample.state.name(),
-            capture_name(sample.capture)
+            sample.capture.name()
         )?;
         if let Some(syscall) = sample.syscall {
             write!(self.out, ", syscall {syscall}")?;
@@ -441,18 +440,4 @@ fn words(command: &[String]) -> String {
 
 fn stack_name(stack: Option<StackId>) -> String {
     stack.map_or("no stack".to_owned(), |StackId(stack)| format!("S{stack}"))
-}
-
-fn file_name(module: &ModuleInfo) -> Cow<'_, str> {
-    printable(module.path.rsplit('/').next().unwrap_or(&module.path))
-}
-
-fn capture_name(capture: Capture) -> &'static str {
-    match capture {
-        Capture::Stopped => "stopped",
-        Capture::Asleep => "asleep",
-        Capture::Unstopped => "unstopped",
-        Capture::Reused => "reused",
-        Capture::Unread => "unread",
-    }
 }

@@ -34,7 +34,6 @@ impl From<WriteError> for io::Error {
     }
 }
 
-/// A recording that is being written.
 pub struct RecordingWriter {
     file: File,
     /// End of the last whole segment; `None` where the file cannot be cut (a pipe).

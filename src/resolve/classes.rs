@@ -116,7 +116,7 @@ impl<'a> Classifier<'a> {
     }
 
     /// What the samples show of processes and threads, before roles are known.
-    pub(super) fn facts(&mut self, mapped: &[Option<StackId>]) -> Facts {
+    pub(super) fn facts(&mut self, first: &[StackId]) -> Facts {
         let input = self.input;
         let mut processes: Vec<ProcessFacts> = input
             .tables
@@ -158,7 +158,7 @@ impl<'a> Classifier<'a> {
             }
         }
         for sample in &input.samples {
-            let stack = mapped_stack(mapped, sample);
+            let stack = sample.stack.map(|stack| first[stack.index()]);
             let shape = self.shape(stack);
             let found = stack.and_then(|stack| self.phase(stack));
             let Some((process, thread)) = threads.get_mut(sample.thread.index()) else {
@@ -193,7 +193,7 @@ impl<'a> Classifier<'a> {
     /// All samples, classified.
     pub(super) fn samples(
         &mut self,
-        mapped: &[Option<StackId>],
+        first: &[StackId],
         processes: &[ProfileProcess],
     ) -> Vec<ProfileSample> {
         let input = self.input;
@@ -218,7 +218,7 @@ impl<'a> Classifier<'a> {
             .samples
             .iter()
             .map(|sample| {
-                let stack = mapped_stack(mapped, sample);
+                let stack = sample.stack.map(|stack| first[stack.index()]);
                 let situation =
                     Situation::new(&input.run.architecture, sample.state, sample.syscall);
                 let lacks_native =
@@ -255,8 +255,8 @@ impl<'a> Classifier<'a> {
     }
 }
 
-/// How much of a stretch the thread waited for a CPU. A look finds a moment: who sleeps in it waited before it fell asleep, and that is
-/// told by the looks that find it ready to run, each for its part of the time in which it was. Otherwise sleeps would pay for the waits
+/// How much of an interval the thread waited for a CPU. A poll sees one point in time: who sleeps then waited before it blocked, and that is
+/// counted by the polls that find it ready to run, each for its part of the time in which it was. Otherwise sleeps would pay for the waits
 /// of what runs between them.
 fn waited_for_cpu_ns(sample: &Sample) -> u64 {
     let asleep = matches!(
@@ -271,13 +271,7 @@ fn waited_for_cpu_ns(sample: &Sample) -> u64 {
     u64::try_from(part).unwrap_or(sample.weight_ns)
 }
 
-fn mapped_stack(mapped: &[Option<StackId>], sample: &Sample) -> Option<StackId> {
-    sample
-        .stack
-        .and_then(|stack| mapped.get(stack.index()).copied().flatten())
-}
-
-/// The phase of a moment of which neither frames nor the thread's name tell any.
+/// The phase of a sample of which neither frames nor the thread's name say any.
 fn fallback_phase(process: Option<&ProfileProcess>) -> Phase {
     match process.map(|process| process.role) {
         Some(Role::DataLoaderWorker { .. }) => Phase::Input,

@@ -11,11 +11,12 @@ use crate::model::module::ModuleKind;
 use crate::model::operator::OperatorMark;
 use crate::model::profile::{Function, ProfileFrame};
 use crate::model::region::region_of;
-use crate::model::stack_table::StackTable;
+use crate::model::stack_table::{Stack, StackTable};
+use crate::model::text::file_name;
 use crate::model::wait::WaitPart;
 use crate::recording::Recording;
 use crate::torch::classify::FunctionClass;
-use crate::torch::rules::{FunctionRules, PhaseMark, Special, file_name, subject};
+use crate::torch::rules::{FunctionRules, PhaseMark, Special, subject};
 use rustc_hash::FxHashMap;
 
 /// Everything with a name.
@@ -26,10 +27,11 @@ pub(super) struct Frames {
     pub(super) classes: Vec<FunctionClass>,
     /// How many of them a row is for that the user added.
     pub(super) added: usize,
-    /// Named stacks.
+    /// Named frames and stacks, under the recording's ids. Of raw stacks that have one name the first stands for all; the others'
+    /// rows are not referred to.
     pub(super) stacks: StackTable<ProfileFrame>,
-    /// The named stack of each raw stack.
-    pub(super) mapped: Vec<Option<StackId>>,
+    /// By raw stack, the one that stands for it.
+    pub(super) first: Vec<StackId>,
 }
 
 impl Frames {
@@ -43,69 +45,53 @@ impl Frames {
             known: FxHashMap::default(),
             demangled: FxHashMap::default(),
         };
-        let frames: Vec<ProfileFrame> = input
-            .tables
-            .stacks
+        let mut stacks = StackTable::default();
+        let raw = &input.tables.stacks;
+        let frames: Vec<FrameId> = raw
             .frames()
             .iter()
-            .map(|&frame| resolver.frame(frame))
+            .map(|&frame| stacks.push_frame(resolver.frame(frame)))
             .collect();
-        let mut stacks = StackTable::default();
-        let ids: Vec<FrameId> = frames
-            .iter()
-            .map(|&frame| stacks.intern_frame(frame))
-            .collect();
-        let mapped = map_stacks(
-            &input.tables.stacks,
-            &frames,
-            &ids,
-            &resolver.classes,
-            &mut stacks,
-        );
+        let first = name_stacks(raw.stacks(), &frames, &resolver.classes, &mut stacks);
         Self {
             functions: resolver.functions,
             added: resolver.added,
             classes: resolver.classes,
             stacks,
-            mapped,
+            first,
         }
     }
 }
 
-/// Rebuilds every raw stack of named frames. Parents come before their children, so one pass is enough.
+/// Adds a row for every raw stack to `stacks`, with the named `frames`. Parents come before their children, so one pass is enough.
 ///
 /// A DataLoader worker that was forked has its parent's whole stack under its own loop: the frames of the training
-/// script up to the fork, which the worker never returns to. They are cut off; a truncation marker stays.
-fn map_stacks(
-    raw: &StackTable<Frame>,
-    frames: &[ProfileFrame],
-    ids: &[FrameId],
+/// script up to the fork, which the worker never returns to. They are cut off; a truncation marker at the root stays.
+fn name_stacks(
+    raw: &[Stack],
+    frames: &[FrameId],
     classes: &[FunctionClass],
     stacks: &mut StackTable<ProfileFrame>,
-) -> Vec<Option<StackId>> {
-    let mut mapped: Vec<Option<StackId>> = Vec::with_capacity(raw.stacks().len());
-    let mut markers: Vec<Option<FrameId>> = Vec::with_capacity(raw.stacks().len());
-    for &(parent, frame) in raw.stacks() {
-        let parent_index = parent.map(StackId::index);
-        let marker = parent_index.and_then(|index| markers.get(index).copied().flatten());
-        let mut under = parent_index.and_then(|index| mapped.get(index).copied().flatten());
-        let (Some(named), Some(&id)) = (frames.get(frame.index()), ids.get(frame.index())) else {
-            mapped.push(under);
-            markers.push(marker);
-            continue;
-        };
+) -> Vec<StackId> {
+    let mut first: Vec<StackId> = Vec::with_capacity(raw.len());
+    let mut markers: Vec<Option<StackId>> = Vec::with_capacity(raw.len());
+    for &(parent, frame) in raw {
+        let frame = frames[frame.index()];
+        let named = *stacks.frame(frame);
+        let mut under = parent.map(|parent| first[parent.index()]);
+        let mut marker = parent.and_then(|parent| markers[parent.index()]);
         let class = classes.get(named.function.index());
         if class.is_some_and(|class| class.special == Special::WorkerLoop) {
-            under = marker.map(|marker| stacks.intern_stack(None, marker));
+            under = marker;
         }
-        mapped.push(Some(stacks.intern_stack(under, id)));
-        markers.push(if named.partial.is_some() {
-            Some(id)
-        } else {
-            marker
-        });
+        let id = stacks.push_stack(under, frame);
+        if parent.is_none() && named.partial.is_some() {
+            marker = Some(id);
+        }
+        markers.push(marker);
+        first.push(id);
     }
-    mapped
+    first
 }
 
 struct Resolver<'a> {

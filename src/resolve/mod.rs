@@ -19,7 +19,7 @@ use crate::torch::rules::RuleSet;
 use classes::Classifier;
 use frames::Frames;
 
-/// How symbols become names for people.
+/// How symbols become readable names.
 #[derive(Clone, Copy)]
 pub struct Names {
     /// Demangles a symbol; gives back what it cannot demangle.
@@ -30,7 +30,7 @@ pub struct Names {
     pub rules: &'static RuleSet,
 }
 
-/// Names and classifies everything in a recording. Ids that point nowhere are treated as not read.
+/// Names and classifies everything in a recording.
 pub fn resolve(recording: &Recording, names: Names) -> Profile {
     let frames = Frames::resolve(recording, names);
     let mut profile = Profile {
@@ -70,7 +70,7 @@ pub fn resolve(recording: &Recording, names: Names) -> Profile {
         recording,
         names.rules,
     );
-    let facts = classifier.facts(&frames.mapped);
+    let facts = classifier.facts(&frames.first);
     let roles = roles(
         &recording.tables.processes,
         &facts.processes,
@@ -96,11 +96,11 @@ pub fn resolve(recording: &Recording, names: Names) -> Profile {
             }
         })
         .collect();
-    let samples = classifier.samples(&frames.mapped, &processes);
+    let samples = classifier.samples(&frames.first, &processes);
     profile.processes = processes;
     profile.samples = time_axis::lay_out(samples);
     stitching::stitch(&mut profile, &frames.classes, names.rules);
-    sample_facts::find(&mut profile, names.rules);
+    sample_facts::find(&mut profile, &frames.first, names.rules);
     profile
 }
 

@@ -16,9 +16,9 @@ use crate::torch::rules::syscalls::{CallWait, call_of};
 use crate::torch::waits::{self, Moment};
 use rustc_hash::FxHashMap;
 
-/// Finds what all stacks and samples of a profile say. No stack is added to it afterwards.
-pub(super) fn find(profile: &mut Profile, rules: &RuleSet) {
-    let mut finder = Finder::find(&profile.functions, &profile.stacks);
+/// Finds what all stacks and samples of a profile say, of equal stacks only the `first`. No stack is added to it afterwards.
+pub(super) fn find(profile: &mut Profile, first: &[StackId], rules: &RuleSet) {
+    let mut finder = Finder::find(&profile.functions, &profile.stacks, first);
     finder.facts.backends = profile
         .threads
         .iter()

@@ -4,7 +4,7 @@ use crate::model::category::FrameKind;
 use crate::model::collective::CollectivePart;
 use crate::model::compile::CompileMark;
 use crate::model::facts::{Facts, Line, OperatorSite, StackFacts};
-use crate::model::ids::{NameId, StackId};
+use crate::model::ids::{ChainId, NameId, StackId};
 use crate::model::input::{InputPart, InputTask};
 use crate::model::operator::{NamedBy, OperatorMark};
 use crate::model::profile::{Function, ProfileFrame};
@@ -96,7 +96,12 @@ pub(super) struct Finder<'a> {
 }
 
 impl<'a> Finder<'a> {
-    pub(super) fn find(functions: &'a [Function], stacks: &'a StackTable<ProfileFrame>) -> Self {
+    /// What `first` says another stack stands for is left out. Stacks behind it are in use.
+    pub(super) fn find(
+        functions: &'a [Function],
+        stacks: &'a StackTable<ProfileFrame>,
+        first: &[StackId],
+    ) -> Self {
         let traits: Vec<Traits> = functions.iter().map(Traits::of).collect();
         let count = stacks.stacks().len();
         let mut finder = Self {
@@ -107,6 +112,11 @@ impl<'a> Finder<'a> {
         };
         finder.facts.stacks.reserve_exact(count);
         for (at, &(parent, frame)) in stacks.stacks().iter().enumerate() {
+            if first.get(at).is_some_and(|first| first.index() != at) {
+                finder.facts.stacks.push(StackFacts::default());
+                finder.inner.push(Inner::ROOT);
+                continue;
+            }
             let frame = stacks.frame(frame);
             let above = finder.facts.of(parent);
             let (mut own, mut inner) = (*above, finder.inner(parent));
@@ -229,7 +239,7 @@ impl<'a> Finder<'a> {
         }
     }
 
-    fn enter(&mut self, site: OperatorSite, outward: Option<StackId>, own: &mut StackFacts) {
+    fn enter(&mut self, site: OperatorSite, outward: Option<ChainId>, own: &mut StackFacts) {
         let chains = &mut self.facts.operator_chains;
         let frame = chains.intern_frame(site);
         own.operators = Some(chains.intern_stack(outward, frame));

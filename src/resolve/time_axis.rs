@@ -1,13 +1,13 @@
 //! Samples on one time axis: a thread does one thing at a time.
 //!
-//! A look that came to nothing, because its thread fell asleep before it stood, leaves its tick to the next sample of the same kind.
+//! A capture that failed, because its thread blocked before the stop landed, leaves its tick to the next sample of the same kind.
 //! That sample is longer by it, and begins where others of the thread are. The part that is too much belongs where nothing is: into
-//! the gap that the look left. Drawn one after the other such samples would shift all that follows.
+//! the gap that the failed capture left. Drawn one after the other such samples would shift all that follows.
 
 use crate::model::profile::ProfileSample;
 use crate::model::sample::Capture;
 
-/// A stretch of time without a sample.
+/// An interval without a sample.
 #[derive(Clone, Copy)]
 struct Gap {
     start_ns: u64,
@@ -77,7 +77,7 @@ fn split_off(rest: &mut ProfileSample, length_ns: u64, start_ns: u64) -> Profile
         weight_ns: length_ns,
         queue_ns,
         ticks: u32::try_from(ticks).unwrap_or(rest.ticks),
-        // Its stack was read later: it is no sign of what was there at this moment.
+        // Its stack was read later: it is no sign of what was there at this time.
         capture: match rest.capture.is_fresh() {
             true => Capture::Reused,
             false => rest.capture,
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn what_is_too_early_goes_to_the_gap_that_it_left() {
-        // The look at 20 came to nothing; the sample at 50 stands for it, too.
+        // The capture at 20 failed; the sample at 50 stands for it, too.
         let samples = vec![
             sample(0, 0, 20, 2),
             sample(0, 30, 20, 2),

@@ -8,7 +8,7 @@ mod threads;
 use super::state::{RowKey, Sort, State, View};
 use crate::live::Live;
 use crate::live::store::LiveProcess;
-use crate::live::tables::{CodeKey, Sums, Tables, Times};
+use crate::live::sums::{CodeKey, Sums, ThreadSums, Times};
 use crate::report::text::format::{place_of, printable};
 use rustc_hash::FxHashSet;
 use std::cmp::Reverse;
@@ -159,7 +159,7 @@ fn seconds(ns: u64) -> String {
     }
 }
 
-fn code(process: &LiveProcess, state: &State, of: impl Fn(&Tables) -> &Sums<CodeKey>) -> Table {
+fn code(process: &LiveProcess, state: &State, of: impl Fn(&ThreadSums) -> &Sums<CodeKey>) -> Table {
     let title = match state.view {
         View::Native => "Native function (library)",
         View::Lines => "Line",

@@ -229,7 +229,7 @@ fn lines_go_by_their_place_in_the_function() {
         let old = *b.stacks.frame(frame);
         let line = if old.line > 0 { old.line + 40 } else { 0 };
         let frame = stacks.intern_frame(ProfileFrame { line, ..old });
-        stacks.intern_stack(parent, frame);
+        stacks.push_stack(parent, frame);
     }
     b.stacks = stacks;
     // What was found of these stacks is of their lines, too.

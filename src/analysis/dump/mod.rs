@@ -288,7 +288,7 @@ fn between_ends() -> DumpedFrame {
 /// The last value of each counter of a process; of counters of one kind the one that was read last.
 fn progress(profile: &Profile, process: ProcessId) -> Vec<Progress> {
     let mut found = Vec::new();
-    for kind in CounterKind::ALL {
+    for &kind in CounterKind::ALL {
         let of_kind = profile.points.iter().rev().find_map(|point| {
             let counter = profile.counters.get(point.counter.index())?;
             (counter.process == process && counter.kind == kind).then_some((point, counter))

@@ -18,7 +18,7 @@ use super::lanes::{Device, LaneSummary};
 use super::of_thread;
 use crate::model::category::Phase;
 use crate::model::facts::Line;
-use crate::model::ids::{GpuId, NnModuleId, ProcessId, StackId, ThreadId};
+use crate::model::ids::{ChainId, GpuId, NnModuleId, ProcessId, StackId, ThreadId};
 use crate::model::profile::{Profile, Role};
 use account::{Account, Part};
 use rustc_hash::FxHashMap;
@@ -228,7 +228,7 @@ struct Modules<'p> {
     profile: &'p Profile,
     first: FxHashMap<(&'p str, u32, &'p str), NnModuleId>,
     /// By chain, of [`Facts::module_chains`](crate::model::facts::Facts::module_chains).
-    of: FxHashMap<StackId, Vec<NnModuleId>>,
+    of: FxHashMap<ChainId, Vec<NnModuleId>>,
 }
 
 impl<'p> Modules<'p> {

@@ -25,7 +25,6 @@ const MAX_CHUNK: u64 = 1 << 20;
 pub struct PythonFrame {
     /// Its `_PyInterpreterFrame`, or its `PyFrameObject` in 3.10.
     pub frame_address: u64,
-    /// Its code object.
     pub code_address: u64,
     /// Byte offset of the last started instruction from the start of the bytecode; [`NO_INSTRUCTION`](crate::model::frame::Frame::NO_INSTRUCTION) where the
     /// frame has not started.
@@ -121,7 +120,6 @@ impl PythonStack {
 /// Why a stack was not read to its root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// A frame could not be read.
     #[error(transparent)]
     Read(#[from] ReadError),
     /// A frame leads back to one nearer to the leaf.
@@ -164,7 +162,7 @@ pub fn data_stack_range(
 }
 
 /// Reads the frames of the thread whose `PyThreadState` is at `state_address` into `out`, which is cleared first. Shim
-/// frames are left out. The thread should not run meanwhile; if it does, anything may come of it but a panic or a hang.
+/// frames are left out. The thread should not run at the same time; if it does, anything may come of it but a panic or a hang.
 ///
 /// # Errors
 /// [`FrameError`]; `out` then holds what was read before, leaf first.

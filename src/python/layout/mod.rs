@@ -196,7 +196,6 @@ pub(crate) const MAX_CODE: u32 = 512;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field} at offset {offset} is out of bounds")]
 pub struct LayoutError {
-    /// The field.
     pub field: &'static str,
     /// Where it is said to lie.
     pub offset: u64,

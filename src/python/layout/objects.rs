@@ -49,7 +49,6 @@ pub enum KeysForm {
     Log2,
 }
 
-/// CPython 3.10.
 pub const V3_10: ObjectLayout = ObjectLayout {
     attributes: Attributes::AtOffset,
     keys: KeysForm::Sized,
@@ -60,7 +59,6 @@ pub const V3_10: ObjectLayout = ObjectLayout {
     frame_globals: 48,
 };
 
-/// CPython 3.11.
 pub const V3_11: ObjectLayout = ObjectLayout {
     attributes: Attributes::ValuesOrDict,
     keys: KeysForm::Log2,
@@ -68,7 +66,6 @@ pub const V3_11: ObjectLayout = ObjectLayout {
     ..V3_10
 };
 
-/// CPython 3.12.
 pub const V3_12: ObjectLayout = ObjectLayout {
     attributes: Attributes::Tagged,
     cached_keys: Some(880),
@@ -76,14 +73,12 @@ pub const V3_12: ObjectLayout = ObjectLayout {
     ..V3_11
 };
 
-/// CPython 3.13.
 pub const V3_13: ObjectLayout = ObjectLayout {
     attributes: Attributes::Inline,
     values: 8,
     ..V3_12
 };
 
-/// CPython 3.14.
 pub const V3_14: ObjectLayout = ObjectLayout {
     tells_replaced: false,
     tuple_items: 32,

@@ -33,7 +33,6 @@ pub const UNICODE: UnicodeLayout = UnicodeLayout {
     compact_data: 56,
 };
 
-/// CPython 3.10.
 pub const V3_10: Layout = Layout {
     version: PythonVersion::new(3, 10),
     interpreters_head: 32,
@@ -84,7 +83,6 @@ pub const V3_10: Layout = Layout {
     objects: objects::V3_10,
 };
 
-/// CPython 3.11.
 pub const V3_11: Layout = Layout {
     version: PythonVersion::new(3, 11),
     interpreters_head: 40,
@@ -132,7 +130,6 @@ pub const V3_11: Layout = Layout {
     objects: objects::V3_11,
 };
 
-/// CPython 3.12.
 pub const V3_12: Layout = Layout {
     version: PythonVersion::new(3, 12),
     interpreters_head: 40,

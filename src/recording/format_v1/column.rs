@@ -175,19 +175,16 @@ pub(crate) struct TextColumn<C> {
     shared: C,
     rest: C,
     bytes: C,
-}
-
-/// Front-codes strings into a [`TextColumn`].
-#[derive(Debug, Default)]
-pub(crate) struct TextWriter<'t> {
-    column: TextColumn<ColumnWriter>,
-    previous: &'t [u8],
+    /// The string before, and the length of all so far: while the column is written or read.
+    #[serde(skip)]
+    previous: Vec<u8>,
+    #[serde(skip)]
     length: usize,
 }
 
-impl<'t> TextWriter<'t> {
+impl TextColumn<ColumnWriter> {
     /// Appends `text`, cut to [`MAX_TEXT`].
-    pub(crate) fn put(&mut self, text: &'t str) -> Result<(), Corrupt> {
+    pub(crate) fn put(&mut self, text: &str) -> Result<(), Corrupt> {
         let text = bounded(text).as_bytes();
         self.length += text.len();
         if self.length > MAX_COLUMN_TEXT {
@@ -201,16 +198,39 @@ impl<'t> TextWriter<'t> {
             .count();
         // A byte or two of accidental agreement only disturbs the matches that zstd would find.
         let shared = if shared < MIN_SHARED { 0 } else { shared };
-        self.column.shared.put(shared as u64);
-        self.column.rest.put((text.len() - shared) as u64);
-        self.column.bytes.put_bytes(&text[shared..]);
-        self.previous = text;
+        self.shared.put(shared as u64);
+        self.rest.put((text.len() - shared) as u64);
+        self.bytes.put_bytes(&text[shared..]);
+        self.previous.truncate(shared);
+        self.previous.extend_from_slice(&text[shared..]);
         Ok(())
     }
+}
 
-    /// The finished column.
-    pub(crate) fn finish(self) -> TextColumn<ColumnWriter> {
-        self.column
+impl TextColumn<ColumnReader<'_>> {
+    /// The next string.
+    pub(crate) fn get(&mut self) -> Result<String, Corrupt> {
+        let shared: usize = self.shared.get_as()?;
+        let rest: usize = self.rest.get_as()?;
+        let length = shared.saturating_add(rest);
+        if shared > self.previous.len()
+            || length > MAX_TEXT
+            || length > MAX_COLUMN_TEXT - self.length
+        {
+            return Err(Corrupt("a string is too long"));
+        }
+        self.length += length;
+        self.previous.truncate(shared);
+        self.previous.extend_from_slice(self.bytes.get_bytes(rest)?);
+        match std::str::from_utf8(&self.previous) {
+            Ok(text) => Ok(text.to_owned()),
+            Err(_) => Err(Corrupt("a string is no text")),
+        }
+    }
+
+    /// Whether `count` rows can be here.
+    pub(crate) fn has_rows(&self, count: usize) -> bool {
+        self.shared.has_rows(count) && self.rest.has_rows(count)
     }
 }
 
@@ -223,43 +243,6 @@ pub(crate) fn bounded(text: &str) -> &str {
     }
     let cut = (0..=MAX_TEXT).rev().find(|&cut| text.is_char_boundary(cut));
     &text[..cut.unwrap_or(0)]
-}
-
-/// Reads a [`TextColumn`].
-#[derive(Debug)]
-pub(crate) struct TextReader<'a> {
-    column: TextColumn<ColumnReader<'a>>,
-    previous: Vec<u8>,
-    left: usize,
-}
-
-impl<'a> TextReader<'a> {
-    /// The strings of `column`.
-    pub(crate) fn new(column: TextColumn<ColumnReader<'a>>) -> Self {
-        Self {
-            column,
-            previous: Vec::new(),
-            left: MAX_COLUMN_TEXT,
-        }
-    }
-
-    /// The next string.
-    pub(crate) fn get(&mut self) -> Result<String, Corrupt> {
-        let shared: usize = self.column.shared.get_as()?;
-        let rest: usize = self.column.rest.get_as()?;
-        let length = shared.saturating_add(rest);
-        if shared > self.previous.len() || length > MAX_TEXT || length > self.left {
-            return Err(Corrupt("a string is too long"));
-        }
-        self.left -= length;
-        self.previous.truncate(shared);
-        self.previous
-            .extend_from_slice(self.column.bytes.get_bytes(rest)?);
-        match std::str::from_utf8(&self.previous) {
-            Ok(text) => Ok(text.to_owned()),
-            Err(_) => Err(Corrupt("a string is no text")),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -318,15 +301,16 @@ mod tests {
             "größe",
             "größte",
         ];
-        let mut writer = TextWriter::default();
-        names.iter().for_each(|name| writer.put(name).unwrap());
-        let column = writer.finish();
+        let mut column = TextColumn::<ColumnWriter>::default();
+        names.iter().for_each(|name| column.put(name).unwrap());
         assert!(column.bytes.bytes.len() < names.concat().len());
-        let mut reader = TextReader::new(TextColumn {
+        let mut reader = TextColumn {
             shared: read(&column.shared),
             rest: read(&column.rest),
             bytes: read(&column.bytes),
-        });
+            previous: Vec::new(),
+            length: 0,
+        };
         for name in names {
             assert_eq!(reader.get().as_deref(), Ok(name));
         }

@@ -1,10 +1,9 @@
 //! Lanes of devices and processes, from version 2 on.
 
-use super::column::{ColumnReader, ColumnWriter, Corrupt, row_count};
+use super::column::{ColumnReader, ColumnWriter, Corrupt};
 use super::rows::{RowBytes, Rows};
-use super::tables::{MAX_ROWS, count_of};
-use crate::model::ids::LaneId;
-use crate::model::lane::{LanePoint, Lanes};
+use super::tables::LaneColumns;
+use crate::model::lane::Lanes;
 use serde::{Deserialize, Serialize};
 
 /// [`Lanes`] in a file.
@@ -13,7 +12,7 @@ pub(super) struct WireLanes<C, B> {
     gpus: Rows<B>,
     clocks: Rows<B>,
     lanes: Rows<B>,
-    points: PointColumns<C>,
+    points: LaneColumns<C>,
     gaps: Rows<B>,
 }
 
@@ -23,7 +22,7 @@ impl WireLanes<ColumnWriter, RowBytes> {
             gpus: Rows::encode(&lanes.gpus)?,
             clocks: Rows::encode(&lanes.clocks)?,
             lanes: Rows::encode(&lanes.lanes)?,
-            points: PointColumns::encode(&lanes.points)?,
+            points: LaneColumns::encode(lanes.points.iter())?,
             gaps: Rows::encode(&lanes.gaps)?,
         })
     }
@@ -38,51 +37,5 @@ impl WireLanes<ColumnReader<'_>, &[u8]> {
             points: self.points.decode()?,
             gaps: self.gaps.decode()?,
         })
-    }
-}
-
-/// [`LanePoint`]s in a file.
-#[derive(Debug, Default, Serialize, Deserialize)]
-struct PointColumns<C> {
-    count: u32,
-    lane: C,
-    end: C,
-    length: C,
-    value: C,
-}
-
-impl PointColumns<ColumnWriter> {
-    fn encode(points: &[LanePoint]) -> Result<Self, Corrupt> {
-        let mut columns = Self {
-            count: count_of(points.len(), MAX_ROWS)?,
-            ..Self::default()
-        };
-        for point in points {
-            columns.lane.put_delta(u64::from(point.lane.0));
-            columns.end.put_delta(point.end_ns);
-            columns
-                .length
-                .put(point.end_ns.saturating_sub(point.start_ns));
-            columns.value.put_delta(point.value);
-        }
-        Ok(columns)
-    }
-}
-
-impl PointColumns<ColumnReader<'_>> {
-    fn decode(mut self) -> Result<Vec<LanePoint>, Corrupt> {
-        let count = row_count(self.count, MAX_ROWS, &[&self.lane, &self.end])?;
-        let mut points = Vec::with_capacity(count);
-        for _ in 0..count {
-            let lane = LaneId(self.lane.get_delta_as()?);
-            let end_ns = self.end.get_delta()?;
-            points.push(LanePoint {
-                lane,
-                start_ns: end_ns.saturating_sub(self.length.get()?),
-                end_ns,
-                value: self.value.get_delta()?,
-            });
-        }
-        Ok(points)
     }
 }

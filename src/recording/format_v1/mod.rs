@@ -9,9 +9,9 @@
 
 mod codes;
 mod column;
+mod columns;
 mod compress;
 mod lanes;
-mod progress;
 mod rows;
 mod samples;
 mod stacks;
@@ -23,6 +23,7 @@ mod tests;
 
 pub(super) use column::Corrupt;
 
+use crate::model::ids::ThreadId;
 use crate::model::lane::Lanes;
 use crate::model::region::{MAX_FUNCTIONS, Region};
 use crate::model::run::RunInfo;
@@ -32,12 +33,11 @@ use crate::model::tables::Tables;
 use column::{ColumnReader, ColumnWriter};
 use compress::Compressor;
 use lanes::WireLanes;
-use progress::PointColumns;
 use rows::{RowBytes, Rows, WireCounts};
 use samples::SampleColumns;
 use serde::{Deserialize, Serialize};
 use stacks::{FrameColumns, Named, StackColumns};
-use tables::{CodeColumns, NnModuleColumns, SymbolColumns, ThreadColumns};
+use tables::{CodeColumns, NnModuleColumns, ProgressColumns, SymbolColumns, ThreadColumns};
 
 /// Most bytes of a segment's payload, before compression and after.
 pub(super) const MAX_PAYLOAD: usize = 64 << 20;
@@ -71,7 +71,7 @@ struct WireSegment2<C, B> {
     first: WireSegment<C, B>,
     nn_modules: NnModuleColumns<C>,
     counters: Rows<B>,
-    points: PointColumns<C>,
+    points: ProgressColumns<C>,
     conditions: Rows<B>,
 }
 
@@ -134,9 +134,9 @@ impl Encoder {
         let start = out.len();
         let wire = WireSegment2 {
             first: wire_of(segment)?,
-            nn_modules: NnModuleColumns::encode(&segment.tables.nn_modules)?,
+            nn_modules: NnModuleColumns::encode(segment.tables.nn_modules.iter())?,
             counters: Rows::encode(&segment.tables.counters)?,
-            points: PointColumns::encode(&segment.points)?,
+            points: ProgressColumns::encode(segment.points.iter())?,
             conditions: Rows::encode(&segment.conditions)?,
         };
         let lanes = WireLanes::encode(&segment.lanes)?;
@@ -158,10 +158,10 @@ fn wire_of(segment: &Segment) -> Result<WireSegment<ColumnWriter, RowBytes>, Cor
         end_ns: segment.end_ns,
         last: segment.last,
         processes: Rows::encode(&tables.processes)?,
-        threads: ThreadColumns::encode(&tables.threads, segment.end_ns)?,
+        threads: ThreadColumns::encode(tables.threads.values(), segment.end_ns)?,
         modules: Rows::encode(&tables.modules)?,
-        symbols: SymbolColumns::encode(&segment.symbols)?,
-        codes: CodeColumns::encode(&tables.codes)?,
+        symbols: SymbolColumns::encode(segment.symbols.iter())?,
+        codes: CodeColumns::encode(tables.codes.iter())?,
         frames: FrameColumns::encode(
             tables.stacks.frames(),
             Named {
@@ -251,13 +251,14 @@ fn segment_of(wire: WireSegment<ColumnReader<'_>, &[u8]>) -> Result<Segment, Cor
         symbols: &symbols,
     })?;
     let stacks = wire.stacks.decode(frames.len())?;
+    let threads = wire.threads.decode(wire.end_ns)?;
     Ok(Segment {
         index: wire.index,
         start_ns: wire.start_ns,
         end_ns: wire.end_ns,
         tables: Tables {
             processes: wire.processes.decode()?,
-            threads: wire.threads.decode(wire.end_ns)?,
+            threads: (0..).map(ThreadId).zip(threads).collect(),
             modules: wire.modules.decode()?.into(),
             codes: codes.into(),
             stacks: StackTable::from_parts(frames, stacks),

@@ -2,7 +2,7 @@
 
 use super::codes::{capture, capture_of, gil, gil_of, state, state_of};
 use super::column::{ColumnReader, ColumnWriter, Corrupt, row_count};
-use super::tables::{MAX_ROWS, count_of};
+use super::columns::{MAX_ROWS, count_of};
 use crate::model::ids::{StackId, ThreadId};
 use crate::model::sample::Sample;
 use serde::{Deserialize, Serialize};
@@ -127,7 +127,7 @@ impl SampleColumns<ColumnWriter> {
 }
 
 impl SampleColumns<ColumnReader<'_>> {
-    /// All samples, by start; those of one moment by thread.
+    /// All samples, by start; those of one time by thread.
     pub(super) fn decode(mut self, segment_start_ns: u64) -> Result<Vec<Sample>, Corrupt> {
         let count = row_count(
             self.count,

@@ -2,7 +2,7 @@
 
 use super::codes::{partial, partial_of, trust, trust_of};
 use super::column::{ColumnReader, ColumnWriter, Corrupt, row_count};
-use super::tables::{MAX_ROWS, count_of};
+use super::columns::{MAX_ROWS, count_of};
 use crate::model::address::CodeAddress;
 use crate::model::code::CodeInfo;
 use crate::model::frame::Frame;

@@ -8,11 +8,11 @@ use crate::model::sample::Sample;
 use crate::model::segment::Segment;
 use crate::model::tables::Tables;
 
-/// Latest moment that is believed: 146 years after the machine started. Leaves room to add.
+/// Latest timestamp that is believed: 146 years after the machine started. Leaves room to add.
 const MAX_TIME_NS: u64 = 1 << 62;
 
-/// Longest stretch that is believed: thirteen days.
-const MAX_STRETCH_NS: u64 = 1 << 50;
+/// Longest interval that is believed: thirteen days.
+const MAX_INTERVAL_NS: u64 = 1 << 50;
 
 /// Checks that every id is one of the segment's own tables, and that times can be added up.
 pub(super) fn validate(segment: &Segment) -> Result<(), Corrupt> {
@@ -145,7 +145,7 @@ fn validate_sample(tables: &Tables, sample: &Sample) -> Result<(), Corrupt> {
     check(
         [sample.weight_ns, sample.run_ns, sample.queue_ns]
             .iter()
-            .all(|&stretch| stretch <= MAX_STRETCH_NS),
+            .all(|&length| length <= MAX_INTERVAL_NS),
         "a sample's length is absurd",
     )
 }

@@ -7,7 +7,7 @@ use crate::model::text::printable;
 use std::fmt::{self, Write};
 
 impl Text<'_> {
-    /// None where none was recorded.
+    /// Nothing where none was recorded.
     pub(super) fn lanes(&mut self) -> fmt::Result {
         let lanes = &self.recording.lanes;
         if !lanes.gpus.is_empty() {

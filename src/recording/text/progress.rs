@@ -6,7 +6,7 @@ use crate::model::text::printable;
 use std::fmt::{self, Write};
 
 impl Text<'_> {
-    /// None where none was read.
+    /// Nothing where none was read.
     pub(super) fn progress(&mut self) -> fmt::Result {
         let recording = self.recording;
         if !recording.tables.counters.is_empty() {

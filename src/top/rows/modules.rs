@@ -2,7 +2,7 @@
 
 use super::{Both, MOST_ROWS, Row, Table, both, time_cells, time_columns, weight};
 use crate::live::store::LiveProcess;
-use crate::live::tables::ModuleKey;
+use crate::live::sums::ModuleKey;
 use crate::report::text::format::printable;
 use crate::top::state::{RowKey, Sort, State};
 use rustc_hash::FxHashMap;

@@ -26,7 +26,7 @@ mod words;
 
 pub use listing::{Listed, SUBJECTS, listed};
 pub use native::{NativeClass, Says};
-pub use paths::{file_name, is_library, last_part, library_call};
+pub use paths::{is_library, last_part, library_call};
 pub use rows::{Library, ModuleCall, PythonWait, Special, Trains};
 pub use set::{RuleSet, RulesError, SOURCES, subject};
 pub use words::PhaseMark;

@@ -1,7 +1,7 @@
 //! What the rules say of a native function.
 
 use super::operators::native_mark;
-use super::paths::{file_name, is_of_inductor};
+use super::paths::is_of_inductor;
 use super::rows::{
     ClassRow, CollectiveForm, Library, ModuleCall, NativeRow, Part, PythonWait, Special,
     SymbolForm, Trains,
@@ -15,6 +15,7 @@ use crate::model::compile::CompileMark;
 use crate::model::input::InputPart;
 use crate::model::module::ModuleKind;
 use crate::model::operator::OperatorMark;
+use crate::model::text::file_name;
 use crate::model::wait::WaitPart;
 use crate::torch::classify::FunctionClass;
 use crate::torch::symbol_name::SymbolName;

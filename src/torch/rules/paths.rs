@@ -5,11 +5,6 @@ pub fn last_part(qualified: &str) -> &str {
     qualified.rsplit('.').next().unwrap_or(qualified)
 }
 
-/// The last part of a path.
-pub fn file_name(path: &str) -> &str {
-    path.rsplit('/').next().unwrap_or(path)
-}
-
 /// A path from the start of each folder's or file's name on.
 pub(super) fn tails(path: &str) -> impl Iterator<Item = &str> {
     let folders = path

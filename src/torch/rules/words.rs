@@ -134,7 +134,8 @@ impl Word for CompileWord {
     fn parse(text: &str) -> Option<Self> {
         let stage = || {
             CompileStage::ALL
-                .into_iter()
+                .iter()
+                .copied()
                 .find(|each| each.name() == text)
         };
         Some(CompileWord::Mark(match text {
@@ -202,7 +203,8 @@ impl Word for InputPart {
             "fetch" => Some(InputPart::Fetch),
             "loop" => Some(InputPart::Loop),
             _ => InputTask::ALL
-                .into_iter()
+                .iter()
+                .copied()
                 .find(|task| task.name() == text)
                 .map(InputPart::Task),
         }

@@ -1,4 +1,4 @@
-//! Sums over a stretch of one thread's time. They add up: a run's are those of its parts.
+//! Sums over an interval of one thread's time. They add up: a run's are those of its parts.
 
 use crate::model::category::{Activity, Phase};
 use rustc_hash::FxHashMap;
@@ -10,16 +10,13 @@ const MOST_KEYS: usize = 20_000;
 /// Time of one key, ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Times {
-    /// In itself.
     pub self_ns: u64,
-    /// With all that it called.
     pub total_ns: u64,
 }
 
 /// A function, or a line of one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CodeKey {
-    /// The function's short name.
     pub name: String,
     /// Its file; of native code the library.
     pub file: String,
@@ -39,7 +36,6 @@ pub struct ModuleKey {
 /// Times by key.
 #[derive(Clone, Debug)]
 pub struct Sums<K> {
-    /// By key.
     pub times: FxHashMap<K, Times>,
     /// Of keys that were left out, in themselves, ns.
     pub rest_ns: u64,
@@ -110,20 +106,13 @@ impl<K: Eq + Hash + Clone> Sums<K> {
     }
 }
 
-/// What one thread did.
 #[derive(Clone, Debug, Default)]
-pub struct Tables {
-    /// Its wall time, ns.
+pub struct ThreadSums {
     pub wall_ns: u64,
-    /// Ticks that it stands for.
     pub ticks: u64,
-    /// Python functions.
     pub functions: Sums<CodeKey>,
-    /// Python lines.
     pub lines: Sums<CodeKey>,
-    /// Native functions.
     pub native: Sums<CodeKey>,
-    /// Operators.
     pub operators: Sums<String>,
     /// Modules of forward passes.
     pub modules: Sums<ModuleKey>,
@@ -133,9 +122,8 @@ pub struct Tables {
     pub matrix: FxHashMap<(Phase, Activity), u64>,
 }
 
-impl Tables {
-    /// Adds another stretch.
-    pub fn add(&mut self, other: &Tables) {
+impl ThreadSums {
+    pub fn add(&mut self, other: &ThreadSums) {
         self.wall_ns = self.wall_ns.saturating_add(other.wall_ns);
         self.ticks = self.ticks.saturating_add(other.ticks);
         self.functions.add(&other.functions);
@@ -154,8 +142,8 @@ impl Tables {
         }
     }
 
-    /// Takes a stretch away that was added before.
-    pub fn take(&mut self, other: &Tables) {
+    /// Takes an interval away that was added before.
+    pub fn take(&mut self, other: &ThreadSums) {
         self.wall_ns = self.wall_ns.saturating_sub(other.wall_ns);
         self.ticks = self.ticks.saturating_sub(other.ticks);
         self.functions.take(&other.functions);
@@ -186,14 +174,14 @@ mod tests {
 
     #[test]
     fn what_is_added_can_be_taken_away() {
-        let mut part = Tables {
+        let mut part = ThreadSums {
             wall_ns: 10,
             ticks: 1,
-            ..Tables::default()
+            ..ThreadSums::default()
         };
         part.functions.put(key("step"), 4, 10);
         part.matrix.insert((Phase::Forward, Activity::Gemm), 10);
-        let mut sum = Tables::default();
+        let mut sum = ThreadSums::default();
         sum.add(&part);
         sum.add(&part);
         assert_eq!(
