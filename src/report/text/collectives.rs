@@ -71,12 +71,15 @@ pub(super) fn collectives(out: &mut String, profile: &Profile, analysis: &Analys
 }
 
 /// Which rank the first `most` ranks wait for, a sentence each.
-pub(super) fn brief(out: &mut String, profile: &Profile, analysis: &Analysis, most: usize) {
+pub(super) fn brief(profile: &Profile, analysis: &Analysis, most: usize) -> Vec<String> {
     let labels = process_labels(profile);
     let ranks = analysis.collectives.iter().filter(|rank| rank.ns > 0);
-    for rank in ranks.take(most) {
-        who_waits(out, profile, &labels, rank);
-    }
+    let sentence_of = |rank| {
+        let mut text = String::new();
+        who_waits(&mut text, profile, &labels, rank);
+        text
+    };
+    ranks.take(most).map(sentence_of).collect()
 }
 
 /// `rank 0 waits 38.0 % ±3.0 in all_reduce (DDP bucket): rank 1 arrives last, at train.py:41 slow_transform`.

@@ -29,14 +29,21 @@ pub(super) fn progress(out: &mut String, profile: &Profile, process: &ProcessSum
     }
 }
 
-/// Steps in two lines: how many and how long, and of what phases.
-pub(super) fn brief(out: &mut String, profile: &Profile, process: &ProcessSummary) {
+/// How many steps there were, and how long they took.
+pub(super) fn brief(out: &mut String, process: &ProcessSummary) {
     let Some(progress) = &process.progress else {
         not_counted(out, process);
         return;
     };
     out.push('\n');
     headline(out, progress);
+}
+
+/// Of what phases a step is.
+pub(super) fn brief_phases(out: &mut String, profile: &Profile, process: &ProcessSummary) {
+    let Some(progress) = &process.progress else {
+        return;
+    };
     let phases: Vec<String> = progress
         .phases
         .iter()
