@@ -3,7 +3,7 @@
 mod analysis_builder;
 
 use analysis_builder::*;
-use torchspy::analysis::operators::{OperatorTable, OperatorTime, Place};
+use torchspy::analysis::operators::{CallSite, OperatorTable, OperatorTime};
 use torchspy::analysis::{Analysis, analyze};
 use torchspy::model::category::{Activity, Phase};
 use torchspy::model::frame::Partial;
@@ -120,7 +120,7 @@ fn ticks(table: &OperatorTable, name: &str) -> (u64, u64) {
     (found.self_ns / TICK_NS, found.total_ns / TICK_NS)
 }
 
-fn place<'a>(table: &'a OperatorTable, name: &str) -> &'a Place {
+fn place<'a>(table: &'a OperatorTable, name: &str) -> &'a CallSite {
     let sites = &find(table, name).sites;
     assert_eq!(sites.len(), 1, "{name}: {sites:?}");
     &sites[0].place
