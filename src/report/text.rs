@@ -250,7 +250,7 @@ fn head(out: &mut String, profile: &Profile, analysis: &Analysis) {
         }
     }
     for note in &run.notes {
-        line(out, &printable(note).into_owned());
+        line(out, &printable(note));
     }
     warnings(out, profile, analysis);
 }
