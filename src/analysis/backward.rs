@@ -5,11 +5,11 @@
 //! innermost node it is, its total time that of samples with it anywhere on the stack. A forward that is computed again for a
 //! node is the phase `recompute`, and no time of the node.
 //!
-//! No frame of a node says which module's forward made it. What can be told is told from the forward samples of the same thread,
+//! No frame of a node says which module's forward made it. What can be known is reported from the forward samples of the same thread,
 //! as [`forward`](super::forward) has it: where a node's forward operator was seen in one module alone, or in modules of one
 //! class; of several nets the line and the order of nodes may tell which ([`nets`](super::nets)). The rest is said to be unmatched, with the reason.
 
-use super::forward::{Forward, Home, of_nets};
+use super::forward::{Forward, ForwardOrigin, of_nets};
 use super::intervals::{Share, Shares};
 use super::nets::{Nets, nets_of_samples};
 use crate::model::category::Phase;
@@ -34,7 +34,7 @@ pub struct NodeTime {
     /// Own time as a share of the thread's wall time.
     pub share: Share,
     /// The module whose forward made it.
-    pub home: Home,
+    pub origin: ForwardOrigin,
 }
 
 /// Time of backward of one module, or of all modules of one class.
@@ -42,7 +42,7 @@ pub struct NodeTime {
 pub struct ModuleBackward {
     /// The class; with the nets where there are several: `Conv2d of Discriminator or Generator`.
     pub class: String,
-    /// The module; `None` where only the class can be told.
+    /// The module; `None` where only the class can be known.
     pub module: Option<NnModuleId>,
     /// Own time of its nodes.
     pub ns: u64,
@@ -170,7 +170,7 @@ pub fn backward(
         }
         if sample.phase == Phase::Recompute {
             let module = facts.modules(sample.stack).next();
-            let module = module.and_then(|id| profile.nn_modules.get(id.index()));
+            let module = module.and_then(|id| profile.nn_module(id));
             let sum = recompute
                 .entry(module.map(|module| module.class.as_str()))
                 .or_default();
@@ -196,10 +196,10 @@ pub fn backward(
         return table;
     }
     let forward = Forward::of(profile, samples);
-    let homes: Vec<Home> = builder
+    let origins: Vec<ForwardOrigin> = builder
         .nodes
         .iter()
-        .map(|node| forward.home_in(node.name, 0))
+        .map(|node| forward.origin_in(node.name, 0))
         .collect();
     let names: Vec<&str> = builder.nodes.iter().map(|node| node.name).collect();
     let nets = nets_of_samples(&forward, &names, samples, |stack| {
@@ -210,7 +210,7 @@ pub fn backward(
     let mut categories = Categories::new(builder.nodes.len(), &lines);
     let modules = categories.modules(&forward, &builder, samples, &nets);
     let shares = categories.shares(&builder, samples, &modules, wall_ns, ticks);
-    categories.fill(&mut table, builder, homes, &shares);
+    categories.fill(&mut table, builder, origins, &shares);
     table
 }
 
@@ -255,9 +255,9 @@ impl<'s> Categories<'s> {
                 continue;
             };
             let module = *known.entry((node, nets)).or_insert_with(|| {
-                let home =
-                    forward.home_in(builder.nodes.get(node).map_or("", |node| node.name), nets);
-                self.module(home)
+                let origin =
+                    forward.origin_in(builder.nodes.get(node).map_or("", |node| node.name), nets);
+                self.module(origin)
             });
             let sum = match module.and_then(|module| self.modules.get_mut(module)) {
                 Some((_, ns)) => ns,
@@ -269,11 +269,11 @@ impl<'s> Categories<'s> {
         found
     }
 
-    fn module(&mut self, home: Home) -> Option<usize> {
-        let key = match home {
-            Home::Module { id, class } => (class, Some(id)),
-            Home::Class(class) => (class, None),
-            Home::Nets(nets) => (of_nets(&nets), None),
+    fn module(&mut self, origin: ForwardOrigin) -> Option<usize> {
+        let key = match origin {
+            ForwardOrigin::Module { id, class } => (class, Some(id)),
+            ForwardOrigin::Class(class) => (class, None),
+            ForwardOrigin::Nets(nets) => (of_nets(&nets), None),
             _ => return None,
         };
         let known = self.modules.iter().position(|(module, _)| *module == key);
@@ -325,20 +325,20 @@ impl<'s> Categories<'s> {
         &self,
         table: &mut BackwardTable,
         builder: Builder<'_>,
-        homes: Vec<Home>,
+        origins: Vec<ForwardOrigin>,
         shares: &Shares,
     ) {
         let (modules_at, lines_at) = (1 + self.nodes, 1 + self.nodes + self.modules.len());
         table.share = shares.share(0);
         table.unmatched_ns = self.unmatched_ns;
-        for (at, (node, home)) in builder.nodes.into_iter().zip(homes).enumerate() {
+        for (at, (node, origin)) in builder.nodes.into_iter().zip(origins).enumerate() {
             if node.total_ns > 0 {
                 table.nodes.push(NodeTime {
                     name: node.name.to_owned(),
                     self_ns: node.self_ns,
                     total_ns: node.total_ns,
                     share: shares.share(1 + at),
-                    home,
+                    origin,
                 });
             }
         }

@@ -1,9 +1,9 @@
 //! Collectives: the host's time in each, and for whom a rank waited in it.
 //!
-//! Whom it waited for is told by [`late_ranks`](super::late_ranks).
+//! Whom it waited for is reported by [`late_ranks`](super::late_ranks).
 
 use super::intervals::{Share, Shares};
-use super::late_ranks::{Late, blame, stretches};
+use super::late_ranks::{Late, blame, intervals};
 use super::timeline::Timeline;
 use crate::model::category::Activity;
 use crate::model::collective::Backend;
@@ -107,7 +107,7 @@ struct Job<'p> {
 }
 
 fn job(profile: &Profile, process: ProcessId) -> Option<Job<'_>> {
-    let process = profile.processes.get(process.index())?;
+    let process = profile.process(process)?;
     let Role::Trainer {
         rank, world_size, ..
     } = process.role
@@ -158,9 +158,9 @@ fn of_rank(profile: &Profile, rank: &Rank<'_>, peers: &[&Rank<'_>]) -> ProcessCo
         .iter()
         .map(|peer| (peer.process, &peer.timeline))
         .collect();
-    for stretch in stretches(profile, &rank.own, &of_sample) {
-        if let Some(row) = rows.get_mut(stretch.row) {
-            blame(profile, &stretch, &peers_by_time, tick_ns, &mut row.late);
+    for interval in intervals(profile, &rank.own, &of_sample) {
+        if let Some(row) = rows.get_mut(interval.row) {
+            blame(profile, &interval, &peers_by_time, tick_ns, &mut row.late);
         }
     }
     let count = rows.len();
@@ -170,16 +170,13 @@ fn of_rank(profile: &Profile, rank: &Rank<'_>, peers: &[&Rank<'_>]) -> ProcessCo
         .map(|(at, row)| row.finish(shares.share(at), shares.share(count + at)))
         .collect();
     list.sort_by_key(|row| (Reverse(row.ns), row.moment, row.at));
-    let role = profile.processes.get(rank.process.index());
+    let role = profile.process(rank.process);
     ProcessCollectives {
         process: Some(rank.process),
         wall_ns,
         ns: list.iter().map(|row| row.ns).sum(),
         peers: peers.len(),
-        world_size: role.and_then(|process| match process.role {
-            Role::Trainer { world_size, .. } => world_size,
-            _ => None,
-        }),
+        world_size: role.and_then(|process| process.role.world_size()),
         rows: list,
     }
 }
@@ -238,7 +235,7 @@ fn rows_of(
         .collect()
 }
 
-/// Whether a moment in a collective is a wait.
+/// Whether a point in time in a collective is a wait.
 pub(super) fn waits(sample: &ProfileSample) -> bool {
     matches!(
         sample.activity,

@@ -5,15 +5,16 @@
 //! runs for the function that called it. Backward's graph may be compiled when it is first called, and no frame of backward says
 //! of which function it is: that time, and that of its code, is a function's only where no other was compiled.
 //!
-//! How often a function was compiled is counted in stretches: samples of its compilation with others between them. A compilation
+//! How often a function was compiled is counted in intervals: samples of its compilation with others between them. A compilation
 //! between two ticks is not seen, and two without a sample between them are one: the count is a lower bound. The first that is
 //! seen of a run that was attached to may be a repetition itself. A graph break is seen where the rest of the function was, at
 //! work or being compiled.
 //!
-//! This walks stacks, each once and only where something was compiled: whose code runs is told by what stands between it and the
+//! This walks stacks, each once and only where something was compiled: whose code runs is reported by what stands between it and the
 //! function that called it, which nothing else asks.
 
 use super::intervals::{Share, Shares};
+use crate::model::as_json::{null_if_empty, null_if_zero, seconds_by_name};
 use crate::model::category::Phase;
 use crate::model::compile::{CompileMark, CompileStage, GraphBreak, Subject};
 use crate::model::ids::StackId;
@@ -22,9 +23,9 @@ use crate::model::profile::{Function, Profile, ProfileFrame, ProfileSample};
 use crate::model::seconds;
 use rustc_hash::{FxHashMap, FxHashSet};
 use schemars::JsonSchema;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A function that was compiled, or whose compiled code ran.
 #[derive(Clone, Debug, JsonSchema, PartialEq, Serialize)]
@@ -57,40 +58,43 @@ pub struct CompiledFunction {
     pub run_share: Share,
 }
 
-/// A place at which a function was cut in two.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// A graph break.
+#[derive(Clone, Debug, JsonSchema, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[schemars(rename = "GraphBreak")]
 pub struct BreakSite {
     /// The file.
     pub file: String,
     /// Line and function.
+    #[serde(flatten)]
     pub at: GraphBreak,
 }
 
-fn null_if_empty<S: Serializer>(text: &str, serializer: S) -> Result<S::Ok, S::Error> {
-    (!text.is_empty()).then_some(text).serialize(serializer)
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde hands it over so")]
-fn null_if_zero<S: Serializer>(number: &u32, serializer: S) -> Result<S::Ok, S::Error> {
-    (*number > 0).then_some(number).serialize(serializer)
-}
-
-/// What torch.compile did on a training thread.
-#[derive(Clone, Debug, Default, PartialEq)]
+/// What torch.compile did on the training thread.
+#[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub struct CompileTable {
-    /// Time of compiling.
+    /// Time of compiling, the wait for compilers included: the phase `compile`.
+    #[serde(rename = "compile_s", serialize_with = "seconds::serialize")]
+    #[schemars(with = "f64")]
     pub compile_ns: u64,
     /// The same as a share of the thread's wall time.
     pub compile_share: Share,
-    /// Time of compiling by stage, in their order; zeros left out.
+    /// The same by stage: `dynamo`, `aot_autograd`, `inductor`, `build`, `other`.
+    #[serde(rename = "stages_s", serialize_with = "seconds_by_name")]
+    #[schemars(with = "BTreeMap<String, f64>")]
     pub stages: Vec<(CompileStage, u64)>,
-    /// The part of it of which the function is not known: graphs of backward, and what was not read.
+    /// The part of `compile_s` of which the function is not known.
+    #[serde(rename = "unknown_s", serialize_with = "seconds::serialize")]
+    #[schemars(with = "f64")]
     pub unknown_ns: u64,
     /// Time of compiled code.
+    #[serde(rename = "run_s", serialize_with = "seconds::serialize")]
+    #[schemars(with = "f64")]
     pub run_ns: u64,
     /// The same as a share of the thread's wall time.
     pub run_share: Share,
-    /// The part of it in backward of which the function is not known.
+    /// The part of `run_s` in backward of which the function is not known.
+    #[serde(rename = "backward_s", serialize_with = "seconds::serialize")]
+    #[schemars(with = "f64")]
     pub backward_ns: u64,
     /// Functions, those with the most time first.
     pub functions: Vec<CompiledFunction>,
@@ -111,7 +115,7 @@ impl CompileTable {
 /// A part of a function that is compiled by itself: the function, and the line of the graph break before it, or 0.
 type Part = (usize, u32);
 
-/// What a stack tells.
+/// What a stack shows.
 #[derive(Clone, Default)]
 struct Seen {
     /// What is being compiled, innermost first.
@@ -142,7 +146,7 @@ struct Sum<'p> {
     compile_ns: u64,
     run_ns: u64,
     /// Stretches of compilation by part.
-    stretches: FxHashMap<u32, u32>,
+    intervals: FxHashMap<u32, u32>,
 }
 
 struct Builder<'p> {
@@ -162,7 +166,7 @@ impl<'p> Builder<'p> {
                 line: 0,
                 compile_ns: 0,
                 run_ns: 0,
-                stretches: FxHashMap::default(),
+                intervals: FxHashMap::default(),
             });
             sums.len() - 1
         });
@@ -205,11 +209,11 @@ impl<'p> Builder<'p> {
         let (mut graph, mut generated) = (false, false);
         for (at, frame) in frames.iter().enumerate() {
             seen.is_partial |= frame.partial.is_some();
-            let Some(function) = profile.functions.get(frame.function.index()) else {
+            let Some(function) = profile.function(frame.function) else {
                 continue;
             };
             let outward = frames.get(at + 1..).unwrap_or_default();
-            seen.in_engine |= is_engine(function);
+            seen.in_engine |= function.is_engine();
             if generated && seen.runs.is_none() {
                 seen.runs = self.owner(function, outward);
             }
@@ -254,7 +258,7 @@ impl<'p> Builder<'p> {
 
     /// Whose code it is that was made and called by `function`; `None` where that stands further out.
     fn owner(&mut self, function: &'p Function, outward: &[&'p ProfileFrame]) -> Option<Runs> {
-        if is_engine(function) {
+        if function.is_engine() {
             return Some(Runs::Backward);
         }
         if !function.is_python || function.operator == OperatorMark::ModuleCall {
@@ -274,13 +278,6 @@ impl<'p> Builder<'p> {
             _ => None,
         }
     }
-}
-
-fn is_engine(function: &Function) -> bool {
-    matches!(
-        function.operator,
-        OperatorMark::Node(_) | OperatorMark::Engine
-    ) || function.compile == CompileMark::Backward
 }
 
 /// Times that are not of one function.
@@ -323,7 +320,7 @@ pub fn compile(
             .or_insert_with(|| builder.seen(stack))
             .clone();
         add(&mut builder, &mut totals, sample, &seen);
-        // Time that was put off to a later look stands where that look's stack was not yet.
+        // Time that was deferred to a later look stands where that look's stack was not yet.
         if !sample.capture.is_fresh() {
             continue;
         }
@@ -334,7 +331,7 @@ pub fn compile(
                 if !open.contains(part)
                     && let Some(sum) = builder.sums.get_mut(part.0)
                 {
-                    *sum.stretches.entry(part.1).or_default() += 1;
+                    *sum.intervals.entry(part.1).or_default() += 1;
                 }
             }
             open = seen.subjects.iter().copied().collect();
@@ -456,8 +453,8 @@ fn table(builder: Builder<'_>, totals: &Totals, shares: &Shares) -> CompileTable
             line: sum.line,
             compile_ns: sum.compile_ns,
             compile_share: shares.share(2 + 2 * at),
-            compilations: sum.stretches.values().sum(),
-            recompilations: sum.stretches.values().map(|count| count - 1).sum(),
+            compilations: sum.intervals.values().sum(),
+            recompilations: sum.intervals.values().map(|count| count - 1).sum(),
             run_ns: sum.run_ns,
             run_share: shares.share(3 + 2 * at),
         })

@@ -1,10 +1,16 @@
 //! What a process was measured under. What is not known is absent, and never guessed.
 
 use super::summary::ProcessSummary;
+use crate::model::as_json::{name_or_null, named};
 use crate::model::category::Phase;
-use crate::model::profile::{Profile, Role};
+use crate::model::profile::Profile;
 use crate::model::progress::{CounterInfo, CounterKind, facts};
+use schemars::JsonSchema;
+use serde::Serialize;
 use std::collections::BTreeSet;
+
+/// Version of the JSON of conditions. Keys are only ever added within a version.
+pub const VERSION: u32 = 1;
 
 /// Whether modules ran in training or in evaluation mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,44 +34,67 @@ impl Mode {
     }
 }
 
-/// The conditions of one process.
-#[derive(Clone, Debug, Default, PartialEq)]
+named!(Mode);
+
+/// Conditions of the process.
+#[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub struct Conditions {
-    /// Samples in a batch, as the loaders' batch samplers say; of several loaders that of those that trained.
+    /// [`VERSION`].
+    pub version: u32,
+    /// Samples in a batch.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub batch_size: Option<u64>,
-    /// DataLoader workers, likewise.
+    /// DataLoader workers.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub workers: Option<u64>,
-    /// `pin_memory`.
+    /// `pin_memory` of the DataLoader.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub pin_memory: Option<bool>,
-    /// `prefetch_factor`.
+    /// `prefetch_factor` of the DataLoader.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub prefetch: Option<u64>,
     /// Class of the dataset.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub dataset: Option<String>,
-    /// The optimizer's class.
+    /// Class of the optimizer.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub optimizer: Option<String>,
-    /// Type of its first parameters.
+    /// Type of the optimizer's first parameters.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub parameter_dtype: Option<String>,
-    /// The type of an autocast that was on.
+    /// Type of an autocast that was on.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub autocast: Option<String>,
-    /// Training or evaluation.
+    /// `train`, `eval`, or `train and eval`.
+    #[serde(
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "name_or_null"
+    )]
+    #[schemars(with = "Option<String>")]
     pub mode: Option<Mode>,
     /// Torch's version.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub torch: Option<String>,
-    /// The CUDA version that it was built for.
+    /// The CUDA version that torch was built for.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub torch_cuda: Option<String>,
     /// Python's version.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub python: Option<String>,
     /// Ranks in the job.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub world_size: Option<u32>,
     /// `OMP_NUM_THREADS` of the environment.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub omp_num_threads: Option<u64>,
     /// The quota of the process's cgroups, in CPUs.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_quota: Option<f64>,
     /// CPUs that the process may run on.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub affinity_cpus: Option<u64>,
 }
 
-/// The conditions of a process.
 pub fn conditions(profile: &Profile, summary: &ProcessSummary) -> Conditions {
     let loaders = loaders(profile, summary);
     let of_loaders = |name: &str| agreed(loaders.iter().map(|loader| loader.fact(name)));
@@ -80,8 +109,7 @@ pub fn conditions(profile: &Profile, summary: &ProcessSummary) -> Conditions {
             .map(|each| each.value.clone())
     };
     let info = profile
-        .processes
-        .get(summary.process.index())
+        .process(summary.process)
         .map(|process| &process.info);
     let text = |text: Option<&String>| text.filter(|text| !text.is_empty()).cloned();
     let environment = |name: &str| {
@@ -90,6 +118,7 @@ pub fn conditions(profile: &Profile, summary: &ProcessSummary) -> Conditions {
             .map(|(_, value)| value.clone())
     };
     Conditions {
+        version: VERSION,
         batch_size: number(of_loaders(facts::BATCH_SIZE)),
         workers: number(of_loaders(facts::WORKERS)),
         pin_memory: of_loaders(facts::PIN_MEMORY).and_then(|text| text.parse().ok()),
@@ -102,10 +131,7 @@ pub fn conditions(profile: &Profile, summary: &ProcessSummary) -> Conditions {
         torch: text(info.map(|info| &info.torch)),
         torch_cuda: said(facts::TORCH_CUDA),
         python: text(info.map(|info| &info.python)),
-        world_size: match summary.role {
-            Role::Trainer { world_size, .. } => world_size,
-            _ => None,
-        },
+        world_size: summary.role.world_size(),
         omp_num_threads: number(environment("OMP_NUM_THREADS")),
         cpu_quota: said(facts::CPU_QUOTA)
             .and_then(|text| text.parse().ok())

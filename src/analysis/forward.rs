@@ -2,7 +2,7 @@
 //!
 //! A node is named after the operator whose derivative it computes: `_log_softmax` has `LogSoftmaxBackward0`
 //! (torchgen/packaged/autograd/load_derivatives.py, `_create_op_prefix`, torch 2.15.0). An operator that was seen in one module
-//! alone made its nodes there, as far as the samples tell: with fewer than [`Share::FEW`] ticks of it nothing is told, and from
+//! alone made its nodes there, as far as the samples tell: with fewer than [`Share::FEW`] ticks of it nothing is reported, and from
 //! that many on a module that has a tenth of its time is missed once in twenty times.
 //!
 //! This walks stacks: of each it asks for all functions below the innermost module, by the names that their nodes would have, which
@@ -17,16 +17,11 @@ use crate::model::profile::{Profile, ProfileSample};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
 
-/// The module whose forward made a node, as far as it can be told.
+/// The module whose forward made a node, as far as it can be known.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Home {
+pub enum ForwardOrigin {
     /// This one.
-    Module {
-        /// The module.
-        id: NnModuleId,
-        /// Its class.
-        class: String,
-    },
+    Module { id: NnModuleId, class: String },
     /// One of several of this class.
     Class(String),
     /// Modules of several nets, in each of one class; or of one of them, as told by the line and the place in the pass. Classes with the
@@ -108,7 +103,7 @@ impl<'p> Forward<'p> {
 
     /// The outermost module of a module: its class and number.
     fn net(&self, module: Option<NnModuleId>) -> Option<(&'p str, u32)> {
-        let info = module.and_then(|id| self.profile.nn_modules.get(id.index()))?;
+        let info = module.and_then(|id| self.profile.nn_module(id))?;
         Some((&info.root, info.number))
     }
 
@@ -127,15 +122,17 @@ impl<'p> Forward<'p> {
     }
 
     /// The module that made nodes of this name, of which only these nets come into question.
-    pub(super) fn home_in(&self, node: &str, nets: Nets) -> Home {
-        let home = self.home(node);
+    pub(super) fn origin_in(&self, node: &str, nets: Nets) -> ForwardOrigin {
+        let origin = self.origin(node);
         let all = self.nets_of(node);
         let asked = if nets == 0 { all } else { nets };
         let Some(places) = operator_of(node).and_then(|key| self.places.get(key)) else {
-            return home;
+            return origin;
         };
-        if all.count_ones() < 2 || !matches!(home, Home::Class(_) | Home::Several(_)) {
-            return home;
+        if all.count_ones() < 2
+            || !matches!(origin, ForwardOrigin::Class(_) | ForwardOrigin::Several(_))
+        {
+            return origin;
         }
         let inside = places
             .modules
@@ -143,10 +140,10 @@ impl<'p> Forward<'p> {
             .filter(|&&id| self.bit(id) & asked != 0);
         let mut found: BTreeSet<(String, String)> = BTreeSet::new();
         for &id in inside {
-            let info = id.and_then(|id| self.profile.nn_modules.get(id.index()));
+            let info = id.and_then(|id| self.profile.nn_module(id));
             let (Some(info), Some((root, number))) = (info, self.net(id)) else {
                 // Outside of modules.
-                return home;
+                return origin;
             };
             let net = match number {
                 0 => root.to_owned(),
@@ -156,9 +153,9 @@ impl<'p> Forward<'p> {
         }
         // In one net by modules of several classes: which of them is not known.
         if found.len() != asked.count_ones() as usize {
-            return home;
+            return origin;
         }
-        Home::Nets(found.into_iter().collect())
+        ForwardOrigin::Nets(found.into_iter().collect())
     }
 
     fn add(&mut self, stack: StackId, ticks: u64) {
@@ -172,7 +169,7 @@ impl<'p> Forward<'p> {
                 module = Some(id);
                 break;
             }
-            let Some(function) = profile.functions.get(frame.function.index()) else {
+            let Some(function) = profile.function(frame.function) else {
                 continue;
             };
             match &function.operator {
@@ -182,7 +179,7 @@ impl<'p> Forward<'p> {
                 _ => {}
             }
         }
-        let info = module.and_then(|id| profile.nn_modules.get(id.index()));
+        let info = module.and_then(|id| profile.nn_module(id));
         // No graph is made for evaluation. (Where one is, its modules are missed here, not wrong.) And of a call whose module was
         // not read nothing can be said.
         let evaluates = info.is_some_and(|info| info.training == Some(false));
@@ -199,11 +196,11 @@ impl<'p> Forward<'p> {
     }
 
     /// The module that made the nodes of this name.
-    fn home(&self, node: &str) -> Home {
+    fn origin(&self, node: &str) -> ForwardOrigin {
         let Some(places) = operator_of(node).and_then(|key| self.places.get(key)) else {
-            return Home::NotSeen;
+            return ForwardOrigin::NotSeen;
         };
-        let info = |id: &NnModuleId| self.profile.nn_modules.get(id.index());
+        let info = |id: &NnModuleId| self.profile.nn_module(*id);
         let known: Vec<NnModuleId> = places.modules.iter().copied().flatten().collect();
         let classes: BTreeSet<&str> = known
             .iter()
@@ -218,18 +215,18 @@ impl<'p> Forward<'p> {
             .map(|info| (&info.root, info.number, &info.path))
             .collect();
         if places.ticks < Share::FEW {
-            return Home::Seldom;
+            return ForwardOrigin::Seldom;
         }
         match (classes.first(), classes.len(), has_outside) {
-            (None, _, _) => Home::Outside,
+            (None, _, _) => ForwardOrigin::Outside,
             (Some(&class), 1, false) => match (paths.len(), known.first()) {
-                (1, Some(&id)) => Home::Module {
+                (1, Some(&id)) => ForwardOrigin::Module {
                     id,
                     class: class.to_owned(),
                 },
-                _ => Home::Class(class.to_owned()),
+                _ => ForwardOrigin::Class(class.to_owned()),
             },
-            _ => Home::Several(classes.into_iter().map(str::to_owned).collect()),
+            _ => ForwardOrigin::Several(classes.into_iter().map(str::to_owned).collect()),
         }
     }
 }

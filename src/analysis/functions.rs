@@ -7,10 +7,8 @@ use crate::model::ids::{FunctionId, StackId};
 use crate::model::profile::{Profile, ProfileFrame, ProfileSample};
 use rustc_hash::FxHashMap;
 
-/// Time of one function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FunctionTime {
-    /// The function.
     pub function: FunctionId,
     /// Time in which it was the nearest of its language to the leaf.
     pub self_ns: u64,
@@ -23,7 +21,6 @@ pub struct FunctionTime {
 pub struct LineTime {
     /// The function that the line is in.
     pub function: FunctionId,
-    /// The line.
     pub line: u32,
     /// As of [`FunctionTime`].
     pub self_ns: u64,
@@ -96,7 +93,7 @@ pub fn hot<'a>(profile: &Profile, samples: impl Iterator<Item = &'a ProfileSampl
         let own_native = profile.facts.of(Some(stack)).native_leaf;
         for frame in profile.stacks.leaf_to_root(Some(stack)) {
             let &ProfileFrame { function, line, .. } = profile.stacks.frame(frame);
-            let Some(info) = profile.functions.get(function.index()) else {
+            let Some(info) = profile.function(function) else {
                 continue;
             };
             if info.is_python {

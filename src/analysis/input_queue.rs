@@ -1,6 +1,6 @@
 //! What the DataLoader's workers did while the training thread waited for them; and without workers, what it did itself.
 //!
-//! Workers are sampled on the same clock as their trainer. Over each stretch in which the training thread waits in the queue, the
+//! Workers are sampled on the same clock as their trainer. Over each interval in which the training thread waits in the queue, the
 //! samples of its workers are taken by overlap. A worker's time is that of the thread that runs its loop.
 
 use super::intervals::{Share, Shares};
@@ -14,10 +14,8 @@ use crate::model::wait::WaitKind;
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
 
-/// Time of one task.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskTime {
-    /// The task.
     pub task: InputTask,
     /// How long.
     pub ns: u64,
@@ -32,9 +30,9 @@ pub struct TaskTime {
 pub struct Meanwhile {
     /// How long the training thread waited.
     pub waited_ns: u64,
-    /// The workers' time over these stretches, all workers together.
+    /// The workers' time over these intervals, all workers together.
     pub worker_ns: u64,
-    /// Workers that lived, on average over these stretches.
+    /// Workers that lived, on average over these intervals.
     pub workers: f64,
     /// The share of the workers' time in which they did not wait for the trainer.
     pub busy: Share,
@@ -70,7 +68,7 @@ impl Tasks {
         }
     }
 
-    /// Adds a stretch of `length_ns`, of which `queue_ns` in the run queue; `None` is time that is no input.
+    /// Adds an interval of `length_ns`, of which `queue_ns` in the run queue; `None` is time that is no input.
     fn add(
         &mut self,
         length_ns: u64,

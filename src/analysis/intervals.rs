@@ -35,6 +35,15 @@ impl Share {
     }
 }
 
+/// From, to.
+#[derive(Clone, Copy, Debug, Default, JsonSchema, PartialEq, Serialize)]
+pub struct Bounds {
+    /// At least.
+    pub low: f64,
+    /// At most.
+    pub high: f64,
+}
+
 /// Most batches, and fewest.
 const MOST_BATCHES: usize = 30;
 const FEWEST_BATCHES: usize = 10;
@@ -120,7 +129,6 @@ impl Shares {
         }
     }
 
-    /// The share of one category.
     pub fn share(&self, category: usize) -> Share {
         let (Some(batches), Some(&samples)) = (self.parts.get(category), self.ticks.get(category))
         else {

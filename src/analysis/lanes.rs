@@ -1,4 +1,4 @@
-//! Lanes of devices and of the host, summed up: means over windows, and what was not measured.
+//! Counter tracks of devices and of the host, summed up: means over windows, and what was not measured.
 //!
 //! A window that reaches over the end of the recording counts with the part that lies within. Where there is no window,
 //! there is no figure: gaps are not filled.
@@ -12,52 +12,69 @@ use crate::model::ids::{GpuId, LaneId, ProcessId};
 use crate::model::lane::{GpuClock, GpuInfo, LaneInfo, LaneKind, THROTTLE_REASONS};
 use crate::model::profile::Profile;
 use rustc_hash::FxHashMap;
+use schemars::JsonSchema;
+use serde::{Serialize, Serializer};
 use spans::is_amount;
 
-/// Devices and gaps that are told of: no machine has more, and a damaged recording may.
+/// Devices and gaps that are reported of: no machine has more, and a damaged recording may.
 const MAX_DEVICES: usize = 256;
 const MAX_GAPS: usize = 256;
 
-/// A lane's mean, and how well it covers the recording.
+/// A counter track's mean, and how well it covers the recording.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Figure {
-    /// The lane.
     pub lane: LaneId,
-    /// What it is.
     pub kind: LaneKind,
     /// Mean over its windows, in the unit of [`natural`]; amounts are per second.
     pub mean: f64,
     /// Lowest and highest value of a window.
     pub low: f64,
-    /// See `low`.
     pub high: f64,
     /// Sum of amounts (energy, CPU time, bytes); 0 for others.
     pub total: f64,
     /// Time that its windows cover, ns.
     pub covered_ns: u64,
-    /// Length of the window in the middle by length; 0 where it is read at moments.
+    /// Length of the window in the middle by length; 0 where it is read at points in time.
     pub window_ns: u64,
 }
 
-/// Who uses a device.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A process that uses a device.
+#[derive(Clone, Debug, JsonSchema, PartialEq, Eq, Serialize)]
+#[schemars(rename = "User")]
 pub struct DeviceProcess {
-    /// Its pid.
+    /// Its pid, as the driver sees it.
     pub pid: i32,
     /// Its name.
     pub name: String,
-    /// The process of the recording, where it is one.
+    /// Whether it is a process of the recording.
+    #[serde(rename = "sampled", serialize_with = "is_known")]
+    #[schemars(with = "bool")]
     pub process: Option<ProcessId>,
-    /// Most device memory that it had; `None` where the driver did not say.
+    /// Its rank.
+    pub rank: Option<u32>,
+    /// Most device memory that it had.
     pub memory_bytes: Option<u64>,
-    /// Whether only its environment says that it may use the device, and not the driver that it does.
+    /// How it is known: `driver`, or `visible_devices`, its environment alone.
+    #[serde(rename = "known_by", serialize_with = "known_by")]
+    #[schemars(with = "String")]
     pub hinted: bool,
+}
+
+#[allow(clippy::ref_option, reason = "serde hands it over so")]
+fn is_known<S: Serializer>(process: &Option<ProcessId>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_bool(process.is_some())
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde hands it over so")]
+fn known_by<S: Serializer>(hinted: &bool, serializer: S) -> Result<S::Ok, S::Error> {
+    let by = if *hinted { "visible_devices" } else { "driver" };
+    serializer.serialize_str(by)
 }
 
 /// What is missing of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
-    /// The lanes; empty for all of them.
+    /// The counter tracks; empty for all of them.
     pub kinds: Vec<LaneKind>,
     /// From when on, CLOCK_MONOTONIC.
     pub start_ns: u64,
@@ -70,9 +87,7 @@ pub struct Missing {
 /// A device over the recording.
 #[derive(Clone, Debug)]
 pub struct Device {
-    /// Its id.
     pub id: GpuId,
-    /// What it is.
     pub info: GpuInfo,
     /// Its figures, in the order of [`LaneKind::ALL`]. Those that were not measured are not there.
     pub figures: Vec<Figure>,
@@ -83,24 +98,19 @@ pub struct Device {
     pub throttled: Option<Vec<(u64, f64)>>,
     /// How its driver's clock relates to ours.
     pub clock: Option<GpuClock>,
-    /// What is missing.
     pub missing: Vec<Missing>,
 }
 
-/// A process on its host.
 #[derive(Clone, Debug)]
 pub struct HostProcess {
-    /// Its pid.
     pub pid: i32,
-    /// Its name.
     pub name: String,
     /// The process of the recording.
     pub process: Option<ProcessId>,
-    /// Its figures.
     pub figures: Vec<Figure>,
 }
 
-/// All lanes of a recording.
+/// All counter tracks of a recording.
 #[derive(Clone, Debug, Default)]
 pub struct LaneSummary {
     /// Devices that were recorded, by number.
@@ -109,7 +119,6 @@ pub struct LaneSummary {
     pub unused: Vec<GpuInfo>,
     /// Why there is no device, or what is missing of all of them.
     pub missing: Vec<String>,
-    /// Processes.
     pub processes: Vec<HostProcess>,
     /// Figures of the host itself: its network.
     pub host: Vec<Figure>,
@@ -136,7 +145,7 @@ impl Device {
     }
 }
 
-/// All lanes of a profile, summed up.
+/// All counter tracks of a profile, summed up.
 pub fn summarize(profile: &Profile) -> LaneSummary {
     let lanes = &profile.lanes;
     let index = Index::new(profile);
@@ -183,7 +192,7 @@ pub fn summarize(profile: &Profile) -> LaneSummary {
     summary
 }
 
-/// Lanes by device, and processes by pid: the latest, where a pid was used again.
+/// Counter tracks by device, and processes by pid: the latest, where a pid was used again.
 struct Index<'p> {
     lanes: FxHashMap<Option<GpuId>, Vec<(LaneId, &'p LaneInfo)>>,
     processes: FxHashMap<i32, ProcessId>,
@@ -311,10 +320,12 @@ fn device_processes(
         .filter(|(_, lane)| lane.kind == LaneKind::ProcessMemory)
         .map(|&(lane_id, lane)| {
             let values = points(profile, lane_id).iter().map(|point| point.value);
+            let process = index.processes.get(&lane.pid).copied();
             DeviceProcess {
                 pid: lane.pid,
                 name: lane.process.clone(),
-                process: index.processes.get(&lane.pid).copied(),
+                process,
+                rank: process.and_then(|process| profile.pid_and_rank(process).1),
                 memory_bytes: values.max().filter(|&bytes| bytes > 0),
                 hinted: false,
             }
@@ -349,6 +360,7 @@ fn hinted(profile: &Profile, info: &GpuInfo) -> Vec<DeviceProcess> {
                     .unwrap_or_default()
                     .to_owned(),
                 process: Some(ProcessId::from_index(index)),
+                rank: process.role.rank(),
                 memory_bytes: None,
                 hinted: true,
             });

@@ -1,8 +1,8 @@
 //! Which rank the others wait for.
 //!
-//! Ranks of one recording are on one clock. Over each stretch in which a rank waits in a collective, those other ranks that are
+//! Ranks of one recording are on one clock. Over each interval in which a rank waits in a collective, those other ranks that are
 //! in none have not arrived. The one that is the last of them is whom the others wait for; where its training thread was over
-//! that time is why. What is left of a stretch, in which all had arrived, is the collective itself. Ranks of other hosts are
+//! that time is why. What is left of an interval, in which all had arrived, is the collective itself. Ranks of other hosts are
 //! in recordings of their own, and are not seen.
 
 use super::collectives::{CollectiveTime, waits};
@@ -14,10 +14,9 @@ use crate::model::profile::{Profile, ProfileSample};
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
 
-/// A rank that arrived last, and where it was meanwhile.
+/// A rank that arrived last, and where it was at the same time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Late {
-    /// The process.
     pub process: ProcessId,
     /// The nearest line of the user's own code there.
     pub at: Option<Line>,
@@ -25,8 +24,8 @@ pub struct Late {
     pub ns: u64,
 }
 
-/// A stretch in which a rank waits in one collective.
-pub(super) struct Stretch {
+/// An interval in which a rank waits in one collective.
+pub(super) struct Interval {
     from_ns: u64,
     to_ns: u64,
     /// The row of the collective.
@@ -36,13 +35,13 @@ pub(super) struct Stretch {
 /// Where a rank was that had not arrived: line, from, to.
 type Missing = (Option<Line>, u64, u64);
 
-/// Samples of one wait that follow each other, as one stretch.
-pub(super) fn stretches(
+/// Samples of one wait that follow each other, as one interval.
+pub(super) fn intervals(
     profile: &Profile,
     own: &[&ProfileSample],
     of_sample: &[Option<usize>],
-) -> Vec<Stretch> {
-    let mut stretches: Vec<Stretch> = Vec::new();
+) -> Vec<Interval> {
+    let mut intervals: Vec<Interval> = Vec::new();
     for (sample, row) in own.iter().zip(of_sample) {
         let Some(row) = *row else { continue };
         let arrived = profile
@@ -53,29 +52,29 @@ pub(super) fn stretches(
             continue;
         }
         let end = sample.start_ns.saturating_add(sample.weight_ns);
-        match stretches.last_mut() {
+        match intervals.last_mut() {
             Some(last) if last.row == row && last.to_ns == sample.start_ns => last.to_ns = end,
-            _ => stretches.push(Stretch {
+            _ => intervals.push(Interval {
                 from_ns: sample.start_ns,
                 to_ns: end,
                 row,
             }),
         }
     }
-    stretches
+    intervals
 }
 
-/// Adds a stretch's time to the rank that arrived last in it, by the lines at which it was before.
+/// Adds an interval's time to the rank that arrived last in it, by the lines at which it was before.
 pub(super) fn blame(
     profile: &Profile,
-    stretch: &Stretch,
+    interval: &Interval,
     peers: &[(ProcessId, &Timeline<'_>)],
     tick_ns: u64,
     sums: &mut FxHashMap<(ProcessId, Option<Line>), u64>,
 ) {
     let mut last: Option<(u64, ProcessId, Vec<Missing>)> = None;
     for &(peer, timeline) in peers {
-        let missing = missing(profile, stretch, timeline, tick_ns);
+        let missing = missing(profile, interval, timeline, tick_ns);
         let Some(&(_, _, arrived_ns)) = missing.last() else {
             continue;
         };
@@ -95,17 +94,17 @@ pub(super) fn blame(
     }
 }
 
-/// Where a peer was in a stretch before it arrived: line, from, to. What follows its arrival and is cut off by the stretch's end
+/// Where a peer was in an interval before it arrived: line, from, to. What follows its arrival and is cut off by the interval's end
 /// within two ticks is the next step, which it began while the waiting rank was still waking up.
 fn missing(
     profile: &Profile,
-    stretch: &Stretch,
+    interval: &Interval,
     peer: &Timeline<'_>,
     tick_ns: u64,
 ) -> Vec<Missing> {
     let mut found: Vec<Missing> = Vec::new();
     let mut since_arrival: Option<usize> = None;
-    for piece in peer.within(stretch.from_ns, stretch.to_ns) {
+    for piece in peer.within(interval.from_ns, interval.to_ns) {
         let arrived = profile
             .facts
             .collective(piece.sample.collective)
@@ -119,7 +118,7 @@ fn missing(
     }
     if let Some(first) = since_arrival
         && let Some(&(_, from, _)) = found.get(first)
-        && stretch.to_ns - from <= tick_ns.saturating_mul(2)
+        && interval.to_ns - from <= tick_ns.saturating_mul(2)
     {
         found.truncate(first);
     }

@@ -25,6 +25,11 @@
 //! | [`rounding`] | percentages that add up |
 //! | [`diff`] | what differs between two runs, beyond noise |
 
+#![allow(
+    missing_docs,
+    reason = "where a name says it all, a comment would repeat it"
+)]
+
 pub mod backward;
 pub mod collectives;
 pub mod compile;
@@ -92,12 +97,10 @@ impl Analysis {
         self.processes.get(self.primary?)
     }
 
-    /// The waits of the primary process.
     pub fn primary_waits(&self) -> Option<&ProcessWaits> {
         waits::of(&self.waits, self.primary()?.process)
     }
 
-    /// The collectives of the primary process.
     pub fn primary_collectives(&self) -> Option<&ProcessCollectives> {
         collectives::of(&self.collectives, self.primary()?.process)
     }
@@ -124,7 +127,7 @@ pub fn analyze(profile: &Profile) -> Analysis {
     analysis
 }
 
-/// The processes whose waits are told, with their training threads.
+/// The processes whose waits are reported, with their training threads.
 fn ranks(processes: &[ProcessSummary], primary: Option<usize>) -> Vec<(ProcessId, ThreadId)> {
     processes
         .iter()

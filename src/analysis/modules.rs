@@ -6,12 +6,17 @@
 
 use super::intervals::{Share, Shares};
 use super::module_groups::{Groups, Member, group};
+use super::progress::{Progress, StepUnit};
+use crate::model::as_json::null_if_empty;
 use crate::model::category::Phase;
 use crate::model::facts::Facts;
 use crate::model::ids::{ChainId, NnModuleId};
 use crate::model::nn_module::NnModuleInfo;
 use crate::model::profile::{Profile, ProfileSample};
+use crate::model::seconds;
 use rustc_hash::FxHashMap;
+use schemars::JsonSchema;
+use serde::Serialize;
 use std::cmp::Reverse;
 
 /// Modules past which time is left to the ones above: a recording is hostile.
@@ -19,29 +24,41 @@ const MAX_MODULES: usize = 10_000;
 /// The deepest tree.
 const MAX_DEPTH: usize = 64;
 
-/// Time of one module.
-#[derive(Clone, Debug, PartialEq)]
+/// One module.
+#[derive(Clone, Debug, JsonSchema, PartialEq, Serialize)]
+#[schemars(rename = "Module")]
 pub struct ModuleTime {
     /// Class of the outermost module.
     pub root: String,
     /// Counts outermost modules of that class from 0.
     pub number: u32,
-    /// As `named_modules()` has it; empty for the outermost module.
+    /// As `named_modules()` has it, less wrappers; empty for the outermost module.
     pub path: String,
-    /// Its class; empty for a container that was indexed and never called.
+    /// Its class; null for a container that was indexed and never called.
+    #[serde(serialize_with = "null_if_empty")]
+    #[schemars(with = "Option<String>")]
     pub class: String,
-    /// 0 for the outermost module.
-    pub depth: usize,
     /// Time in which it was the innermost module.
+    #[serde(rename = "self_s", serialize_with = "seconds::serialize")]
+    #[schemars(with = "f64")]
     pub self_ns: u64,
-    /// Time in which it or a module below it was called.
+    /// Time in which it, or a module below it, was called.
+    #[serde(rename = "total_s", serialize_with = "seconds::serialize")]
+    #[schemars(with = "f64")]
     pub total_ns: u64,
-    /// The part of `total_ns` in which the innermost module was in evaluation mode (`training` False).
+    /// The part of `total_s` in which the innermost module was in evaluation mode.
+    #[serde(rename = "eval_s", serialize_with = "seconds::serialize")]
+    #[schemars(with = "f64")]
     pub eval_ns: u64,
+    /// Training time (`total_s` less `eval_s`; all of it where nothing is trained) per step, ms; null where no steps are known.
+    pub per_step_ms: Option<f64>,
     /// Own time as a share of the thread's wall time.
     pub self_share: Share,
-    /// Total time, likewise.
+    /// Total time as a share of the thread's wall time.
     pub total_share: Share,
+    /// 0 for the outermost module.
+    #[serde(skip)]
+    pub depth: usize,
 }
 
 impl ModuleTime {
@@ -54,15 +71,18 @@ impl ModuleTime {
     }
 }
 
-/// Time of modules that do the same thing in different places of a model.
-#[derive(Clone, Debug, PartialEq)]
+/// Modules that differ by a number alone.
+#[derive(Clone, Debug, JsonSchema, PartialEq, Serialize)]
+#[schemars(rename = "Group")]
 pub struct ModuleGroup {
-    /// As of one module, whose path has `*` for the numbers that differ: `layers.*.conv`. The depth is that of what is shown.
-    pub time: ModuleTime,
-    /// The end of its path, from the module above it that is shown.
-    pub name: String,
-    /// How many modules they are.
+    /// How many they are.
     pub count: usize,
+    /// As of one of them; its path has `*` for the number. The depth is that of what is shown.
+    #[serde(flatten)]
+    pub time: ModuleTime,
+    /// The end of its path, from the module above it that is listed.
+    #[serde(skip)]
+    pub name: String,
 }
 
 /// The modules of a training thread's forward passes.
@@ -76,6 +96,24 @@ pub struct ModuleTree {
     pub forward_ns: u64,
     /// The part of it of which no module is known.
     pub unread_ns: u64,
+}
+
+impl ModuleTree {
+    /// Finds the time per step, over all steps of the recording; where steps are an optimizer's, less evaluation.
+    pub(super) fn per_step(&mut self, progress: Option<&Progress>) {
+        let Some(progress) = progress.filter(|progress| progress.steps > 0) else {
+            return;
+        };
+        let groups = self.groups.iter_mut().map(|group| &mut group.time);
+        for module in self.modules.iter_mut().chain(groups) {
+            let evaluated_ns = match progress.unit {
+                StepUnit::Optimizer => module.eval_ns,
+                StepUnit::Batch => 0,
+            };
+            let ns = module.total_ns.saturating_sub(evaluated_ns) as f64;
+            module.per_step_ms = Some(ns / progress.steps as f64 / 1e6);
+        }
+    }
 }
 
 /// A module while it is summed up.
@@ -119,7 +157,7 @@ impl<'p> Builder<'p> {
             return known.clone();
         }
         let mut chain = Vec::new();
-        if let Some(info) = self.profile.nn_modules.get(id.index()) {
+        if let Some(info) = self.profile.nn_module(id) {
             let dots = info.path.match_indices('.').map(|(at, _)| at);
             let inner = (!info.path.is_empty()).then_some(info.path.len());
             let ends = std::iter::once(0).chain(dots).chain(inner);
@@ -176,7 +214,7 @@ impl<'p> Builder<'p> {
             let chain = self.chain(id);
             if called.innermost.is_none() {
                 called.innermost = chain.last().copied();
-                let info = profile.nn_modules.get(id.index());
+                let info = profile.nn_module(id);
                 called.evaluates = info.is_some_and(|info| info.training == Some(false));
             }
             called.nodes.extend(chain);
@@ -214,7 +252,7 @@ impl Called {
         }
     }
 
-    /// Adds its time to all that it tells of.
+    /// Adds its time to all that it says of.
     fn sum(&self, weight_ns: u64, times: &mut [Times]) {
         for &node in &self.nodes {
             if let Some(times) = times.get_mut(node) {
@@ -308,6 +346,7 @@ impl Builder<'_> {
             self_ns: times.self_ns,
             total_ns: times.total_ns,
             eval_ns: times.eval_ns,
+            per_step_ms: None,
             self_share: shares.0,
             total_share: shares.1,
         }

@@ -1,7 +1,7 @@
 //! Which of several nets a node of backward belongs to, where their forwards make the same kinds of nodes: the two of a GAN.
 //!
 //! Two things tell. A line that calls backward may reach one net only: kinds that the other net alone makes are then missing below it, in a
-//! stretch that is long enough to have shown them. And the engine runs the nodes of one pass in the reverse order of their making
+//! interval that is long enough to have shown them. And the engine runs the nodes of one pass in the reverse order of their making
 //! (`sequence_nr`, torch/csrc/autograd/engine.cpp): where all of one net come before all of the other, what is sampled before a kind of
 //! the first net alone is the first net's.
 
@@ -22,7 +22,7 @@ const EXPECTED: f64 = 3.0;
 const PASSES: u32 = 3;
 const STRAYS: u32 = 20;
 
-/// A moment of backward.
+/// A point in time of backward.
 struct Moment {
     /// Its place in the thread's samples.
     sample: usize,
@@ -31,7 +31,7 @@ struct Moment {
     nets: Nets,
 }
 
-/// The nets that each sample's innermost node may belong to; 0 where nothing is known. `seen` tells a stack's innermost node and line.
+/// The nets that each sample's innermost node may belong to; 0 where nothing is known. `seen` gives a stack's innermost node and line.
 pub(super) fn nets_of_samples(
     forward: &Forward<'_>,
     names: &[&str],
@@ -168,7 +168,7 @@ impl Order {
             .is_some_and(|after| after & (1 << other) != 0)
     }
 
-    /// Of the nets that a moment may belong to those that its place in the pass allows.
+    /// Of the nets that a point in time may belong to those that its place in the pass allows.
     fn narrow(&self, pass: &[Moment], at: usize, nets: Nets) -> Nets {
         if nets.count_ones() < 2 {
             return nets;

@@ -17,7 +17,7 @@ use std::cmp::Reverse;
 
 /// Where an operator was called from: samples with the same answers are one site.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Place {
+pub struct CallSite {
     /// The phase: `backward`, or what else the training thread was about.
     pub phase: Phase,
     /// The node of autograd's graph that called it: `ConvolutionBackward0`.
@@ -32,15 +32,13 @@ pub struct Place {
 /// Time of an operator from one place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Site {
-    /// The place.
-    pub place: Place,
+    pub place: CallSite,
     /// As of [`OperatorTime`].
     pub self_ns: u64,
     /// As of [`OperatorTime`].
     pub total_ns: u64,
 }
 
-/// Time of one operator.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OperatorTime {
     /// `aten::add`, as torch.profiler calls it; a kernel's name where no symbol has the operator's.
@@ -220,9 +218,9 @@ fn by_activity<'s>(samples: impl Iterator<Item = &'s &'s ProfileSample>) -> Vec<
 
 fn sites(facts: &Facts, sums: FxHashMap<(Phase, OperatorSite), (u64, u64)>) -> Vec<Site> {
     let name = |id: Option<NameId>| id.map(|id| facts.names.get(id).to_owned());
-    let mut places: FxHashMap<Place, (u64, u64)> = FxHashMap::default();
+    let mut places: FxHashMap<CallSite, (u64, u64)> = FxHashMap::default();
     for ((phase, site), (self_ns, total_ns)) in sums {
-        let place = Place {
+        let place = CallSite {
             phase,
             node: name(site.node),
             module: name(site.module),

@@ -1,84 +1,113 @@
 //! How good the samples are, and what they cost the target.
 
+use crate::model::as_json::{counts, microseconds};
 use crate::model::category::SummaryRow;
 use crate::model::frame::Partial;
 use crate::model::ids::StackId;
 use crate::model::profile::{Profile, ProfileSample};
 use crate::model::sample::Capture;
+use schemars::JsonSchema;
+use serde::Serialize;
+use std::collections::BTreeMap;
 
-/// The sampler's figures, ready to print.
-#[derive(Clone, Debug, Default, PartialEq)]
+/// Captures by kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Captures {
+    /// Of a sleeper, without a stop.
+    pub asleep: u64,
+    /// Ticks in which a thread had not run since its last capture.
+    pub reused: u64,
+    /// By a stop.
+    pub stopped: u64,
+    /// Ticks in which no stack was captured.
+    pub unread: u64,
+    /// Of a running thread, without a stop.
+    pub unstopped: u64,
+}
+
+/// Stop times.
+#[derive(Clone, Copy, Debug, Default, JsonSchema, PartialEq, Eq, Serialize)]
+pub struct StopTimes {
+    /// Median.
+    #[serde(rename = "p50", serialize_with = "microseconds")]
+    #[schemars(with = "f64")]
+    pub p50_ns: u64,
+    /// 99th percentile.
+    #[serde(rename = "p99", serialize_with = "microseconds")]
+    #[schemars(with = "f64")]
+    pub p99_ns: u64,
+    /// Longest.
+    #[serde(rename = "max", serialize_with = "microseconds")]
+    #[schemars(with = "f64")]
+    pub max_ns: u64,
+}
+
+/// The sampler's figures.
+#[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
+#[schemars(rename = "Quality")]
 pub struct QualitySummary {
-    /// Rate that was asked for.
-    pub asked_hz: f64,
     /// Ticks a second that were carried out.
     pub rate_hz: f64,
-    /// Captures of training threads a second, those that a sleeper's last one stood for among them. `None` without such threads.
+    /// Rate that was asked for.
+    pub asked_hz: f64,
+    /// Captures of training threads a second; null without such threads.
     pub training_hz: Option<f64>,
     /// Ticks carried out.
     pub ticks: u64,
-    /// Of these, late by more than half a period.
+    /// Late ones.
     pub late_ticks: u64,
     /// Ticks left out.
     pub missed_ticks: u64,
-    /// Thread samples, in ticks: fresh ones and those taken over.
+    /// Thread samples, in ticks.
     pub samples: u64,
     /// Captures that read a stack.
     pub fresh: u64,
-    /// Of these: by a stop, of a sleeper without one, of a running thread without one.
-    pub stopped: u64,
-    /// See `stopped`.
-    pub asleep: u64,
-    /// See `stopped`.
-    pub unstopped: u64,
-    /// Ticks in which a thread had not run since its last capture.
-    pub reused: u64,
-    /// Ticks in which no stack was read.
-    pub unread: u64,
+    /// Captures by kind.
+    #[schemars(with = "BTreeMap<String, u64>")]
+    pub captures: Captures,
     /// Stops of threads.
     pub stops: u64,
-    /// Median stop, ns.
-    pub stop_p50_ns: u64,
-    /// 99th percentile, ns.
-    pub stop_p99_ns: u64,
-    /// Longest, ns.
-    pub stop_max_ns: u64,
-    /// Stopped time over the time in which sampled threads ran or were ready to, 0 to 1.
+    /// How long they were, in microseconds.
+    pub stop_us: StopTimes,
+    /// Stopped time over the CPU time of all sampled threads.
     pub stopped_share: f64,
-    /// Fresh captures that reach their root, of those that may have native frames (which are read of stopped and sleeping
-    /// threads), 0 to 1. `None` without any.
+    /// Fresh captures that reach their root; null without native stacks.
     pub rooted_share: Option<f64>,
-    /// Fresh captures of Python threads whose Python frames are all in place, 0 to 1. `None` without any.
+    /// Fresh captures of Python threads that merged wholly; null without any.
     pub merged_share: Option<f64>,
-    /// Fresh captures by the reason why they are not whole, in the order of [`Partial::ALL`]; zeros left out.
+    /// Fresh captures that are truncated, by reason.
+    #[serde(serialize_with = "counts")]
+    #[schemars(with = "BTreeMap<String, u64>")]
     pub partial: Vec<(Partial, u64)>,
-    /// Native frames found by a checked guess, of all native frames of fresh captures, 0 to 1.
+    /// Native frames found by a checked guess.
     pub guessed_frames: f64,
-    /// Fresh captures with a guess in them, 0 to 1.
+    /// Fresh captures with such a frame.
     pub guessed_stacks: f64,
-    /// Time of training threads that no rule could name, 0 to 1.
+    /// Time of training threads that no rule could name.
     pub unclassified: f64,
     /// Stacks lost while recording.
     pub lost: u64,
-    /// Running threads passed over to keep within the budget.
+    /// Captures left out to stay within the budget.
     pub skipped_for_budget: u64,
     /// Captures left out since a stop that was asked for before had not come yet.
     pub skipped_for_late_stop: u64,
-    /// Looks at training threads that were left out since every CPU was taken, and their processes took turns.
+    /// Polls of training threads that were left out since every CPU was taken, and their processes took turns.
     pub skipped_for_turn: u64,
     /// Stops that came late: after 2 ms, when the other threads had been seen to.
     pub stop_timeouts: u64,
-    /// System calls that stops cut short, at most.
+    /// System calls that stops cut short, with EINTR or less than was asked for, at most: they may have ended so by themselves.
     pub calls_cut_short: u64,
-    /// Running threads that were not stopped, since that would have cut a system call short.
+    /// Captures of running threads that were not stopped, since that would have cut a system call short: without native frames.
     pub calls_left_running: u64,
-    /// Setuid and setgid programs that run without their privileges, since their thread was traced when they began.
+    /// Setuid and setgid programs that run without their privileges, since their thread was being stopped when they began.
     pub privileges_lost: u64,
-    /// torchspy's own CPU time, as a share of one CPU.
+    /// torchspy's own CPU time, in cores.
     pub own_cpu: f64,
     /// torchspy's own wait for a CPU, as a share of the time.
+    #[serde(skip)]
     pub own_queue: f64,
     /// Time in which the target's cgroup was throttled, ns.
+    #[serde(skip)]
     pub throttled_ns: u64,
 }
 
@@ -122,8 +151,7 @@ fn shapes(profile: &Profile) -> Vec<Shape> {
             shape.guessed += u32::from(trust.is_guess());
         }
         shape.python |= profile
-            .functions
-            .get(frame.function.index())
+            .function(frame.function)
             .is_some_and(|function| function.is_python);
         shapes.push(shape);
     }
@@ -189,11 +217,11 @@ pub fn summarize(profile: &Profile) -> QualitySummary {
         let ticks = u64::from(sample.ticks);
         summary.samples += ticks;
         match sample.capture {
-            Capture::Stopped => summary.stopped += 1,
-            Capture::Asleep => summary.asleep += 1,
-            Capture::Unstopped => summary.unstopped += 1,
-            Capture::Reused => summary.reused += ticks,
-            Capture::Unread => summary.unread += ticks,
+            Capture::Stopped => summary.captures.stopped += 1,
+            Capture::Asleep => summary.captures.asleep += 1,
+            Capture::Unstopped => summary.captures.unstopped += 1,
+            Capture::Reused => summary.captures.reused += ticks,
+            Capture::Unread => summary.captures.unread += ticks,
         }
         if sample.capture.is_fresh() {
             summary.fresh += 1;
@@ -211,9 +239,11 @@ pub fn summarize(profile: &Profile) -> QualitySummary {
     summary.rate_hz = ratio(quality.ticks, elapsed_ns) * 1e9;
     summary.training_hz = captured_ticks(profile).map(|share| share * summary.rate_hz);
     summary.stops = quality.stops.count();
-    summary.stop_p50_ns = quality.stops.quantile_ns(0.5).unwrap_or(0);
-    summary.stop_p99_ns = quality.stops.quantile_ns(0.99).unwrap_or(0);
-    summary.stop_max_ns = quality.stops.max_ns();
+    summary.stop_us = StopTimes {
+        p50_ns: quality.stops.quantile_ns(0.5).unwrap_or(0),
+        p99_ns: quality.stops.quantile_ns(0.99).unwrap_or(0),
+        max_ns: quality.stops.max_ns(),
+    };
     summary.stopped_share = ratio(quality.stops.total_ns(), quality.target_run_ns);
     summary.rooted_share = profile
         .run

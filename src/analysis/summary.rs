@@ -4,9 +4,9 @@ use super::backward::{BackwardTable, backward};
 use super::compile::{CompileTable, compile};
 use super::functions::{Hot, LineTime, hot, line_shares, user_lines};
 use super::intervals::{Share, Shares};
-use super::modules::{ModuleTime, ModuleTree, modules};
+use super::modules::{ModuleTree, modules};
 use super::operators::{OperatorTable, operators};
-use super::progress::{Progress, StepUnit, progress};
+use super::progress::{Progress, progress};
 use super::threads::{ThreadSummary, threads};
 use crate::model::category::{Activity, ActivityGroup, Phase, SummaryRow};
 use crate::model::ids::{ProcessId, ThreadId};
@@ -72,7 +72,6 @@ impl Matrix {
 /// and waits are "other", as there.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Itwinai {
-    /// Computation, ns.
     pub computation_ns: u64,
     /// The rest, ns.
     pub other_ns: u64,
@@ -81,9 +80,7 @@ pub struct Itwinai {
 /// One process, summed up.
 #[derive(Clone, Debug)]
 pub struct ProcessSummary {
-    /// The process.
     pub process: ProcessId,
-    /// Its role.
     pub role: Role,
     /// Whether CUDA is loaded: then computation on the host is the dispatch of work to the device.
     pub cuda: bool,
@@ -133,26 +130,12 @@ pub struct ProcessSummary {
     pub backward: BackwardTable,
     /// What torch.compile did on it.
     pub compile: CompileTable,
-    /// All threads.
     pub threads: Vec<ThreadSummary>,
     /// CPU time of all threads that were sampled, ns.
     pub cpu_ns: u64,
 }
 
 impl ProcessSummary {
-    /// Time of a module per step, over all steps of the recording, ns; where steps are an optimizer's, less evaluation.
-    pub fn per_step_ns(&self, module: &ModuleTime) -> Option<f64> {
-        let progress = self
-            .progress
-            .as_ref()
-            .filter(|progress| progress.steps > 0)?;
-        let evaluated = match progress.unit {
-            StepUnit::Optimizer => module.eval_ns,
-            StepUnit::Batch => 0,
-        };
-        Some(module.total_ns.saturating_sub(evaluated) as f64 / progress.steps as f64)
-    }
-
     /// A time as a share of the training thread's wall time.
     pub fn part(&self, ns: u64) -> f64 {
         ns as f64 / self.wall_ns.max(1) as f64
@@ -199,7 +182,7 @@ pub fn parts(sample: &ProfileSample) -> [(Phase, Activity, SummaryRow, u64); 2] 
 pub fn summarize(profile: &Profile) -> Vec<ProcessSummary> {
     let mut samples: FxHashMap<ProcessId, Vec<&ProfileSample>> = FxHashMap::default();
     for sample in &profile.samples {
-        if let Some(thread) = profile.threads.get(sample.thread.index()) {
+        if let Some(thread) = profile.thread(sample.thread) {
             samples.entry(thread.process).or_default().push(sample);
         }
     }
@@ -235,7 +218,7 @@ pub fn primary(processes: &[ProcessSummary]) -> Option<usize> {
 }
 
 fn process(profile: &Profile, id: ProcessId, samples: &[&ProfileSample]) -> ProcessSummary {
-    let info = profile.processes.get(id.index());
+    let info = profile.process(id);
     let training_thread = info.and_then(|process| process.training_thread);
     let own: Vec<&ProfileSample> = samples
         .iter()
@@ -275,7 +258,7 @@ fn process(profile: &Profile, id: ProcessId, samples: &[&ProfileSample]) -> Proc
     let trained = trained(&own);
     let sum = |samples: &[&ProfileSample]| samples.iter().map(|sample| sample.weight_ns).sum();
     let life_ns = training_thread
-        .and_then(|thread| profile.threads.get(thread.index()))
+        .and_then(|thread| profile.thread(thread))
         .map_or(0, |thread| {
             thread.last_seen_ns.saturating_sub(thread.first_seen_ns)
         });
@@ -283,6 +266,9 @@ fn process(profile: &Profile, id: ProcessId, samples: &[&ProfileSample]) -> Proc
     let rows = row_shares(&own);
     let hot = hot(profile, own.iter().copied());
     let users = user_lines(profile, own.iter().copied());
+    let progress = progress(profile, id, &own);
+    let mut modules = modules(profile, &own, wall_ns, ticks);
+    modules.per_step(progress.as_ref());
     ProcessSummary {
         process: id,
         role: info.map_or(Role::Other, |process| process.role),
@@ -324,8 +310,8 @@ fn process(profile: &Profile, id: ProcessId, samples: &[&ProfileSample]) -> Proc
         user_line_shares: line_shares(&own, &users, |stack| profile.facts.of(stack).user_line),
         user_lines: users,
         operators: operators(profile, &own, wall_ns, ticks),
-        modules: modules(profile, &own, wall_ns, ticks),
-        progress: progress(profile, id, &own),
+        modules,
+        progress,
         backward: backward(profile, &own, wall_ns, ticks),
         compile: compile(profile, &own, wall_ns, ticks),
         cpu_ns: threads.iter().map(|thread| thread.cpu_ns).sum(),
@@ -344,7 +330,7 @@ pub(super) fn trained(own: &[&ProfileSample]) -> Range<usize> {
 
 /// How many samples the longest beginning has that is mostly of this phase.
 fn mostly<'p>(samples: impl Iterator<Item = &'p ProfileSample>, phase: Phase) -> usize {
-    /// A moment of something else ends an interval of as many of the phase.
+    /// A point in time of something else ends an interval of as many of the phase.
     const OTHERS: i128 = 4;
     let (mut sum, mut best, mut until) = (0_i128, 0, 0);
     for (at, sample) in samples.enumerate() {

@@ -1,30 +1,47 @@
 //! What every thread was, and did.
 
+use crate::model::as_json::name;
 use crate::model::category::Activity;
 use crate::model::ids::ThreadId;
 use crate::model::profile::{Profile, ProfileSample};
 use crate::model::sample::ThreadState;
+use crate::model::seconds;
 use rustc_hash::FxHashMap;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 /// The role of OpenMP's threads beside those that call it.
 pub(super) const OPENMP_WORKER: &str = "OpenMP worker";
 
-/// One thread, summed up.
-#[derive(Clone, Debug, PartialEq)]
+/// A thread.
+#[derive(Clone, Debug, JsonSchema, PartialEq, Serialize)]
+#[schemars(rename = "Thread")]
 pub struct ThreadSummary {
-    /// The thread.
+    /// Its id in the profile.
+    #[serde(skip)]
     pub thread: ThreadId,
-    /// What it is: `training thread`, `OpenMP worker`, …
+    /// Its tid.
+    pub tid: i32,
+    /// Its name.
+    pub name: String,
+    /// What it is, for people.
     pub role: &'static str,
-    /// Time sampled, ns.
+    /// Time sampled.
+    #[serde(rename = "wall_s", serialize_with = "seconds::serialize")]
+    #[schemars(with = "f64")]
     pub wall_ns: u64,
-    /// CPU time by the kernel's account, ns.
+    /// CPU time.
+    #[serde(rename = "cpu_s", serialize_with = "seconds::serialize")]
+    #[schemars(with = "f64")]
     pub cpu_ns: u64,
-    /// Time in which it ran or could have run, ns.
+    /// Time in which it ran or could have run.
+    #[serde(skip)]
     pub running_ns: u64,
-    /// What it did most of its time.
+    /// What it did most.
+    #[serde(serialize_with = "name")]
+    #[schemars(with = "String")]
     pub main_activity: Activity,
-    /// The share of its time that it did that, 0 to 1.
+    /// The share of its time that it did that.
     pub main_share: f64,
 }
 
@@ -52,7 +69,7 @@ fn role(
     own: &[&ProfileSample],
     training: Option<ThreadId>,
 ) -> &'static str {
-    let Some(info) = profile.threads.get(thread.index()) else {
+    let Some(info) = profile.thread(thread) else {
         return "thread";
     };
     if training == Some(thread) {
@@ -65,8 +82,7 @@ fn role(
         return role;
     }
     let pid = profile
-        .processes
-        .get(info.process.index())
+        .process(info.process)
         .map(|process| process.info.pid);
     if pid == Some(info.tid) {
         return "main thread";
@@ -128,8 +144,11 @@ fn summarize(
         .into_iter()
         .max_by_key(|&(activity, ns)| (ns, std::cmp::Reverse(activity)))
         .unwrap_or((Activity::Unclassified, 0));
+    let info = profile.thread(thread);
     ThreadSummary {
         thread,
+        tid: info.map_or(0, |info| info.tid),
+        name: info.map_or_else(String::new, |info| info.name.clone()),
         role: role(profile, thread, own, training),
         wall_ns,
         cpu_ns: profile

@@ -1,4 +1,4 @@
-//! Samples by time: what other threads did meanwhile.
+//! Samples by time: what other threads did at the same time.
 
 use crate::model::profile::ProfileSample;
 
@@ -9,10 +9,9 @@ pub struct Timeline<'p> {
     longest_ns: u64,
 }
 
-/// A sample, and the part of it that lies in the stretch that was asked for.
+/// A sample, and the part of it that lies in the interval that was asked for.
 #[derive(Clone, Copy, Debug)]
 pub struct Piece<'p> {
-    /// The sample.
     pub sample: &'p ProfileSample,
     /// The part's start.
     pub from_ns: u64,
@@ -21,7 +20,6 @@ pub struct Piece<'p> {
 }
 
 impl Piece<'_> {
-    /// Its length.
     pub fn length_ns(&self) -> u64 {
         self.to_ns - self.from_ns
     }

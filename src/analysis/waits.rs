@@ -17,7 +17,6 @@ use std::cmp::Reverse;
 /// Who held the interpreter's lock while the training thread waited for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// The thread.
     pub thread: ThreadId,
     /// The line that it was at, where its stack was read at that time.
     pub at: Option<Line>,
@@ -28,7 +27,6 @@ pub struct Holder {
 /// One thing that the training thread waited for, at one line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WaitTime {
-    /// The kind.
     pub kind: WaitKind,
     /// What exactly.
     pub what: String,
@@ -174,7 +172,7 @@ fn kinds(rows: &[WaitTime], shares: &Shares) -> Vec<(WaitKind, u64, Share)> {
 }
 
 /// Who held the GIL, by row. The samples of the process's other threads say when they held it; what of a wait none of them
-/// tells of goes to the thread that the waiting thread's own sample names.
+/// says of goes to the thread that the waiting thread's own sample names.
 fn gil_holders(
     profile: &Profile,
     process: ProcessId,
@@ -191,8 +189,7 @@ fn gil_holders(
     let others = Timeline::new(profile.samples.iter().filter(|sample| {
         sample.thread != thread
             && profile
-                .threads
-                .get(sample.thread.index())
+                .thread(sample.thread)
                 .is_some_and(|info| info.process == process)
     }));
     let mut sums: FxHashMap<(usize, ThreadId, Option<Line>), u64> = FxHashMap::default();
@@ -237,7 +234,7 @@ fn by_function(mut lines: Vec<Holder>) -> Vec<Holder> {
     merged
 }
 
-/// Who held the lock over one wait, and for how long of it. No moment counts twice.
+/// Who held the lock over one wait, and for how long of it. No point in time counts twice.
 fn holders_of(
     profile: &Profile,
     others: &Timeline<'_>,
@@ -279,12 +276,4 @@ pub fn all(profile: &Profile, processes: &[(ProcessId, ThreadId)]) -> Vec<Proces
 /// The waits of `process`.
 pub fn of(all: &[ProcessWaits], process: ProcessId) -> Option<&ProcessWaits> {
     all.iter().find(|waits| waits.process == Some(process))
-}
-
-/// The thread's name and number for people: `4243 (python)`.
-pub fn thread_name(profile: &Profile, thread: ThreadId) -> String {
-    profile.threads.get(thread.index()).map_or_else(
-        || "unknown".to_owned(),
-        |info| format!("{} ({})", info.tid, info.name),
-    )
 }

@@ -1,6 +1,8 @@
 //! What functions say of torch.compile: of the compiler at work, and of the code that it made.
 
 use super::named::named;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 /// What one function says of torch.compile.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -49,7 +51,8 @@ impl std::fmt::Display for Subject {
 }
 
 /// A place at which a function was cut in two, since what is there cannot be compiled.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, JsonSchema, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[schemars(rename = "CutAt")]
 pub struct GraphBreak {
     /// The function, by its (from Python 3.11 on: qualified) name.
     pub function: String,

@@ -1,6 +1,7 @@
 //! Plain data that every stage shares. Nothing here does I/O, knows an operating system, or blocks.
 
 pub mod address;
+pub mod as_json;
 pub mod category;
 pub mod code;
 pub mod collective;

@@ -18,6 +18,8 @@ use super::run::{ClockPair, Loss, RunInfo};
 use super::sample::{Capture, Gil, ThreadState};
 use super::stack_table::StackTable;
 use super::wait::WaitPart;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 /// What a process is in a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -55,6 +57,35 @@ impl Role {
             Role::Other => 3,
         }
     }
+
+    /// The stable name.
+    pub fn name(self) -> &'static str {
+        Self::NAMES[self.number()]
+    }
+
+    /// The rank of a trainer, where its environment names one.
+    pub fn rank(self) -> Option<u32> {
+        match self {
+            Role::Trainer { rank, .. } => rank,
+            _ => None,
+        }
+    }
+
+    /// Ranks in a trainer's job, where its environment says.
+    pub fn world_size(self) -> Option<u32> {
+        match self {
+            Role::Trainer { world_size, .. } => world_size,
+            _ => None,
+        }
+    }
+
+    /// The number of a DataLoader worker.
+    pub fn worker(self) -> Option<u32> {
+        match self {
+            Role::DataLoaderWorker { number, .. } => Some(number),
+            _ => None,
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -84,6 +115,14 @@ pub struct Function {
     pub wait: WaitPart,
     pub collective: CollectivePart,
     pub input: InputPart,
+}
+
+impl Function {
+    /// Whether it is backward's engine, or called by it.
+    pub fn is_engine(&self) -> bool {
+        matches!(self.operator, OperatorMark::Node(_) | OperatorMark::Engine)
+            || self.compile == CompileMark::Backward
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -128,8 +167,8 @@ pub struct ProfileSample {
     pub task: InputTask,
 }
 
-/// Rules that the user added, and what came of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Rules that the user added.
+#[derive(Clone, Copy, Debug, JsonSchema, PartialEq, Eq, Serialize)]
 pub struct AddedRules {
     pub rows: usize,
     /// Functions of the recording that any of these is for.
@@ -174,6 +213,32 @@ pub struct Profile {
 }
 
 impl Profile {
+    /// The process; none of an id that a damaged recording made up, as of all below.
+    pub fn process(&self, id: ProcessId) -> Option<&ProfileProcess> {
+        self.processes.get(id.index())
+    }
+
+    /// The thread.
+    pub fn thread(&self, id: ThreadId) -> Option<&ThreadInfo> {
+        self.threads.get(id.index())
+    }
+
+    /// The function.
+    pub fn function(&self, id: FunctionId) -> Option<&Function> {
+        self.functions.get(id.index())
+    }
+
+    /// The `nn.Module`.
+    pub fn nn_module(&self, id: NnModuleId) -> Option<&NnModuleInfo> {
+        self.nn_modules.get(id.index())
+    }
+
+    /// Pid of a process, 0 where it is not known, and its rank where it has one.
+    pub fn pid_and_rank(&self, id: ProcessId) -> (i32, Option<u32>) {
+        self.process(id)
+            .map_or((0, None), |process| (process.info.pid, process.role.rank()))
+    }
+
     /// What a phase is called: a region by the name that the user gave it.
     pub fn phase_name(&self, phase: Phase) -> &str {
         let region = phase.region();

@@ -1,7 +1,7 @@
 //! Flamegraph: an SVG by inferno, annotated.
 //!
 //! Each thread is a root of its own: the training thread first, with its whole wall time, then the others with the time
-//! in which they did something. Widths are seconds of the thread's own time at one scale. Python frames are told apart
+//! in which they did something. Widths are seconds of the thread's own time at one scale. Python frames are distinguished
 //! by line, `func (file:line)`, as in py-spy's flamegraphs; native frames by function. Roots stand on top (py-spy's
 //! "icicle"), and wide boxes to the left.
 
@@ -50,7 +50,7 @@ pub enum Colours {
     /// The kind of code.
     #[default]
     Code,
-    /// How idle the process's GPU was meanwhile.
+    /// How idle the process's GPU was at the same time.
     Gpu,
 }
 
@@ -198,7 +198,7 @@ const TITLE: usize = (redraw::NARROW / (17.0 * 0.59)) as usize;
 const HOST: usize = 20;
 const SUBTITLE: usize = (redraw::NARROW / (12.0 * 0.59)) as usize - 2;
 
-/// `torchspy · python train.py`, and the host, which tells drawings of several nodes apart.
+/// `torchspy · python train.py`, and the host, which distinguishes drawings of several nodes.
 fn title(view: &View<'_>) -> String {
     let run = &view.profile().run;
     let command = if run.command.is_empty() {

@@ -8,7 +8,6 @@ use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-/// What the counts are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Count {
     /// Sampler ticks, as py-spy counts samples. A late tick counts once.
@@ -26,7 +25,6 @@ pub struct FoldedOptions {
     /// Only Python frames, each strictly `func (file:line)` and the first one `process PID:"thread"`, as py-spy's raw
     /// format has them: for tools that parse that one, such as itwinai (`([^\s]+) \(([^():]+):(\d+)\)`).
     pub python_only: bool,
-    /// What the counts are.
     pub count: Count,
 }
 
@@ -34,13 +32,13 @@ pub struct FoldedOptions {
 pub fn render(profile: &Profile, options: &FoldedOptions, out: &mut dyn Write) -> io::Result<()> {
     let view = View::new(profile, &options.view);
     let mut sums = FxHashMap::<_, u64>::default();
-    for stretch in view.stretches() {
+    for interval in view.intervals() {
         let amount = match options.count {
-            Count::Ticks => u64::from(stretch.ticks),
-            Count::Microseconds => stretch.weight_ns,
+            Count::Ticks => u64::from(interval.ticks),
+            Count::Microseconds => interval.weight_ns,
         };
         let sum = sums
-            .entry((stretch.root, stretch.stack, stretch.queued))
+            .entry((interval.root, interval.stack, interval.queued))
             .or_default();
         *sum = u64::saturating_add(*sum, amount);
     }

@@ -108,7 +108,7 @@ fn role_label(profile: &Profile, process: &ProfileProcess) -> String {
         } => format!("rank {rank}"),
         Role::Trainer { rank: None, .. } => "trainer".to_owned(),
         Role::DataLoaderWorker { number, trainer } => {
-            let trainer = trainer.and_then(|id| profile.processes.get(id.index()));
+            let trainer = trainer.and_then(|id| profile.process(id));
             match trainer.map(|trainer| trainer.role) {
                 Some(Role::Trainer {
                     rank: Some(rank), ..

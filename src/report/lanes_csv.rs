@@ -1,6 +1,6 @@
-//! Lanes as CSV: a row for each window of each lane, and one for each gap.
+//! Counter tracks as CSV: a row for each window of each counter track, and one for each gap.
 //!
-//! Columns: `start_s`, `end_s` (since the start of the recording; equal where the value was read at one moment), `gpu` (its
+//! Columns: `start_s`, `end_s` (since the start of the recording; equal where the value was read at one point in time), `gpu` (its
 //! number), `uuid`, `pid`, `process`, `lane`, `unit`, `value`, `missing` (why there is no value). Shares are 0 to 1.
 
 use super::csv::field;
@@ -12,7 +12,7 @@ use std::io::{self, Write};
 /// The first line.
 pub const HEAD: &str = "start_s,end_s,gpu,uuid,pid,process,lane,unit,value,missing";
 
-/// Writes all lanes of a profile, by lane and time, then what is missing.
+/// Writes all counter tracks of a profile, by counter track and time, then what is missing.
 ///
 /// # Errors
 /// Where `out` cannot be written.

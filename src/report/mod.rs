@@ -2,6 +2,11 @@
 //!
 //! [`view`] decides what of a profile is drawn; flamegraph, speedscope and folded draw the same view.
 
+#![allow(
+    missing_docs,
+    reason = "where a name says it all, a comment would repeat it"
+)]
+
 pub mod command;
 pub mod csv;
 pub mod diff_folded;

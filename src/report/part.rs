@@ -30,7 +30,7 @@ pub fn part_name(key: &Key, about: &About) -> String {
     }
 }
 
-/// The name of a part with what tells it apart from others: the class of a module, the place of a function.
+/// The name of a part with what distinguishes it from others: the class of a module, the place of a function.
 pub fn part_label(key: &Key, about: &About) -> String {
     let name = part_name(key, about);
     match key {
@@ -50,7 +50,8 @@ fn place(about: &About) -> String {
     format!("{}:{}", short_file(&about.file), about.line)
 }
 
-fn row_name(row: SummaryRow) -> &'static str {
+/// A row of the summary for people.
+pub(crate) fn row_name(row: SummaryRow) -> &'static str {
     match row {
         SummaryRow::HostComputation => "host computation or op dispatch",
         SummaryRow::Communication => "communication",

@@ -1,7 +1,7 @@
-//! A trace for Perfetto's viewer: stacks of threads as slices, and lanes of GPUs and host as counters, on one time axis.
+//! A trace for Perfetto's viewer: stacks of threads as slices, and counter tracks of GPUs and host as counters, on one time axis.
 //!
 //! A slice is a function for as long as each sample finds it in the same place: what happened between two samples is not known. A
-//! counter holds its value from the start of its window on, which is how Perfetto draws them; where a lane has a gap, its
+//! counter holds its value from the start of its window on, which is how Perfetto draws them; where a counter track has a gap, its
 //! track says so in slices of their own, since a counter cannot be absent.
 
 mod proto;
@@ -157,19 +157,20 @@ impl Trace<'_, '_> {
         let tracks = self.thread_tracks(view)?;
         let mut open: Vec<Open> = tracks.iter().map(|_| Open::default()).collect();
         let mut left = MAX_SLICES;
-        for stretch in view.stretches() {
-            let (Some(&track), Some(own)) = (tracks.get(stretch.root), open.get_mut(stretch.root))
+        for interval in view.intervals() {
+            let (Some(&track), Some(own)) =
+                (tracks.get(interval.root), open.get_mut(interval.root))
             else {
                 continue;
             };
-            let frames = view.frames(stretch.stack, stretch.queued);
+            let frames = view.frames(interval.stack, interval.queued);
             let frames: Vec<Shown> = frames
                 .iter()
                 .take(MAX_DEPTH)
                 .map(|frame| frame.shown)
                 .collect();
-            let end_ns = stretch.start_ns.saturating_add(stretch.weight_ns);
-            let same = own.same(&frames, stretch.start_ns);
+            let end_ns = interval.start_ns.saturating_add(interval.weight_ns);
+            let same = own.same(&frames, interval.start_ns);
             for _ in same..own.frames.len() {
                 self.end(track, own.end_ns)?;
             }
@@ -179,7 +180,7 @@ impl Trace<'_, '_> {
                     break;
                 }
                 left -= 1;
-                self.begin(track, stretch.start_ns, &view.label(shown))?;
+                self.begin(track, interval.start_ns, &view.label(shown))?;
                 own.frames.push(shown);
             }
             own.end_ns = end_ns;
@@ -218,7 +219,7 @@ impl Trace<'_, '_> {
         Ok(tracks)
     }
 
-    /// A counter for each lane, below a track for its device or the host.
+    /// A counter for each counter track, below a track for its device or the host.
     fn lanes(&mut self) -> io::Result<()> {
         let profile = self.profile;
         let mut parents: FxHashMap<Option<GpuId>, u64> = FxHashMap::default();

@@ -117,15 +117,15 @@ fn sampled(view: &View<'_>, frames: &mut Frames) -> Vec<Sampled> {
     let mut profiles: Vec<Sampled> = view.roots().iter().map(|root| empty(root, end)).collect();
     let mut filled = vec![0_u64; profiles.len()];
     let mut stacks = FxHashMap::default();
-    for stretch in view.stretches() {
-        let (profile, filled) = (&mut profiles[stretch.root], &mut filled[stretch.root]);
-        let start = stretch.start_ns.saturating_sub(begin);
+    for interval in view.intervals() {
+        let (profile, filled) = (&mut profiles[interval.root], &mut filled[interval.root]);
+        let start = interval.start_ns.saturating_sub(begin);
         profile.push(&[], start.saturating_sub(*filled));
         *filled = (*filled).max(start);
-        let key = (stretch.stack, stretch.queued, stretch.phase);
+        let key = (interval.stack, interval.queued, interval.phase);
         let stack = stacks.entry(key).or_insert_with(|| frames.stack(view, key));
-        profile.push(stack, stretch.weight_ns);
-        *filled = filled.saturating_add(stretch.weight_ns);
+        profile.push(stack, interval.weight_ns);
+        *filled = filled.saturating_add(interval.weight_ns);
     }
     for (profile, filled) in profiles.iter_mut().zip(filled) {
         profile.push(&[], end.saturating_sub(filled));
@@ -152,7 +152,7 @@ fn empty(root: &Root, end: u64) -> Sampled {
 }
 
 impl Sampled {
-    /// Adds a stretch; one that goes on with the same stack lengthens the last.
+    /// Adds an interval; one that goes on with the same stack lengthens the last.
     fn push(&mut self, stack: &[usize], weight: u64) {
         if weight == 0 {
             return;

@@ -9,16 +9,18 @@ use std::borrow::Cow;
 /// What the values of a column are: how they are written, and what unit they have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Seconds.
     Seconds,
-    /// Milliseconds.
     Milliseconds,
     /// A share of 0 to 1; text shows it in percent.
     Percent,
+    /// The same without the sign, which the table's title has.
+    Points,
     /// A share of 0 to 1 with its 95 % interval.
     Share,
     /// A whole number.
     Count,
+    /// A whole number that counts nothing: a pid.
+    Id,
     /// A number of any other unit, which its key names: `energy_j`.
     Number,
     /// A name.
@@ -68,6 +70,24 @@ pub enum Value {
     Place(String, u32),
 }
 
+impl Value {
+    /// A text; nothing where it is empty.
+    pub fn text(text: &str) -> Self {
+        match text {
+            "" => Self::None,
+            text => text.into(),
+        }
+    }
+
+    /// A file and a line; nothing without a file.
+    pub fn place(file: Option<&String>, line: Option<u32>) -> Self {
+        match file.filter(|file| !file.is_empty()) {
+            Some(file) => Self::Place(file.clone(), line.unwrap_or(0)),
+            None => Self::None,
+        }
+    }
+}
+
 /// A column of a table whose rows are `R`.
 pub struct Column<R> {
     /// The key of the same field in JSON, and the heading in CSV.
@@ -80,7 +100,6 @@ pub struct Column<R> {
     pub width: usize,
     /// What becomes of a text that is too long.
     pub cut: Cut,
-    /// Where it is shown.
     pub shown: In,
     /// Whether values of several rows add up to something that means anything.
     pub adds_up: bool,
@@ -99,7 +118,8 @@ impl<R> Column<R> {
         let width = match kind {
             Kind::Seconds | Kind::Milliseconds | Kind::Percent | Kind::Number => 9,
             Kind::Share => 15,
-            Kind::Count => 6,
+            Kind::Id => 8,
+            Kind::Count | Kind::Points => 6,
             Kind::Text | Kind::Place => 0,
         };
         Self {

@@ -3,10 +3,14 @@
 pub mod backward;
 pub mod collectives;
 pub mod compile;
+pub mod diff;
+pub mod energy;
 pub mod functions;
 pub mod gpu_idle;
+pub mod input;
 pub mod modules;
 pub mod operators;
+pub mod processes;
 pub mod threads;
 pub mod waits;
 
@@ -69,13 +73,19 @@ pub const TABLES: &[(&str, Make)] = &[
         Sheet::new(compile::FUNCTIONS, compile::functions(a))
     }),
     ("graph_breaks", |_, a| {
-        Sheet::new(compile::GRAPH_BREAKS, &compile::graph_breaks(a, ALL))
+        Sheet::new(compile::GRAPH_BREAKS, compile::graph_breaks(a))
     }),
     ("gpu_idle", |p, a| {
         Sheet::new(gpu_idle::GPU_IDLE, &gpu_idle::gpu_idle(p, a))
     }),
-    ("threads", |p, a| {
-        Sheet::new(threads::THREADS, &threads::threads(p, a))
+    ("energy", |p, a| {
+        Sheet::new(energy::ENERGY, &energy::energy(p, a))
+    }),
+    ("processes", |p, a| {
+        Sheet::new(processes::PROCESSES, &processes::processes(p, a))
+    }),
+    ("threads", |_, a| {
+        Sheet::new(threads::THREADS, threads::threads(a))
     }),
 ];
 
@@ -89,5 +99,5 @@ pub fn named(name: &str) -> Option<Make> {
 
 /// The function of a line, which the profile may lack.
 fn named_line(profile: &Profile, (function, line): Line) -> Option<(&Function, u32)> {
-    Some((profile.functions.get(function.index())?, line))
+    Some((profile.function(function)?, line))
 }

@@ -66,7 +66,6 @@ pub enum By {
     Module,
     /// Phases by activity, and per step.
     Phase,
-    /// Steps, one by one.
     Step,
     /// Functions and lines.
     Line,
@@ -117,7 +116,7 @@ pub fn render_summary(profile: &Profile, analysis: &Analysis, options: TextOptio
             compile::compile(&mut out, process, options.rows);
             operators::operators(&mut out, profile, analysis, options.rows);
             functions::functions(&mut out, profile, analysis, options.rows);
-            functions::threads(&mut out, profile, analysis, options.rows);
+            functions::threads(&mut out, analysis, options.rows);
         }
         None => nothing_sampled(&mut out, &profile.run),
     }
@@ -129,7 +128,6 @@ pub fn render_summary(profile: &Profile, analysis: &Analysis, options: TextOptio
     out
 }
 
-/// A verdict in one line.
 pub fn verdict_line(profile: &Profile, verdict: &Verdict) -> String {
     printable(&verdict::line(profile, verdict)).into_owned()
 }
@@ -244,7 +242,7 @@ fn head(out: &mut String, profile: &Profile, analysis: &Analysis) {
     if let Some(process) = analysis.primary() {
         wrapped(out, &process_facts(profile, process, analysis), "| ");
         conditions::line(out, profile, process);
-        let info = profile.processes.get(process.process.index());
+        let info = profile.process(process.process);
         if let Some(note) = info.map(|process| &process.info.note)
             && !note.is_empty()
         {
@@ -252,7 +250,7 @@ fn head(out: &mut String, profile: &Profile, analysis: &Analysis) {
         }
     }
     for note in &run.notes {
-        line(out, &[printable(note).into_owned()]);
+        line(out, &printable(note));
     }
     warnings(out, profile, analysis);
 }
@@ -262,7 +260,7 @@ fn command(out: &mut String, profile: &Profile) {
         command if command.is_empty() => "(no command)".to_owned(),
         command => command,
     };
-    line(out, &[command]);
+    line(out, &command);
 }
 
 /// Options that change what a sample may hold.
@@ -283,8 +281,7 @@ fn selection(run: &RunInfo) -> Vec<String> {
 fn process_facts(profile: &Profile, process: &ProcessSummary, analysis: &Analysis) -> Vec<String> {
     let mut facts = Vec::new();
     if let Some(info) = profile
-        .processes
-        .get(process.process.index())
+        .process(process.process)
         .map(|process| &process.info)
     {
         facts.push(format!("{} pid {}", role(process.role), info.pid));
@@ -337,10 +334,8 @@ pub(crate) fn role(role: Role) -> String {
 }
 
 /// Appends a line.
-fn line(out: &mut String, parts: &[String]) {
-    for part in parts {
-        out.push_str(part);
-    }
+fn line(out: &mut String, text: &str) {
+    out.push_str(text);
     while out.ends_with(' ') {
         out.pop();
     }

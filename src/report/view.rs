@@ -31,7 +31,6 @@ pub enum Idle {
 /// By what forward passes are drawn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum By {
-    /// Functions.
     #[default]
     Function,
     /// `nn.Module`s, in the place of what calls them: the functions between a module and the one that it calls are left out.
@@ -49,9 +48,9 @@ pub struct ViewOptions {
     pub idle: Idle,
     /// Whether dispatcher and binding plumbing is drawn, and not folded into its caller.
     pub plumbing: bool,
-    /// Whether Python frames are told apart by line, as py-spy does, or by function only.
+    /// Whether Python frames are distinguished by line, as py-spy does, or by function only.
     pub lines: bool,
-    /// Whether lines have their numbers, or are told apart by file and function only.
+    /// Whether lines have their numbers, or are distinguished by file and function only.
     pub line_numbers: bool,
     /// Whether Python files are named by their whole paths, not from their package on.
     pub full_files: bool,
@@ -77,9 +76,7 @@ impl Default for ViewOptions {
 /// A thread that is drawn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Root {
-    /// The thread.
     pub thread: ThreadId,
-    /// Its process.
     pub process: ProcessId,
     /// `rank 0 · MainThread`; with the tid where two threads would read the same.
     pub label: String,
@@ -98,9 +95,7 @@ pub struct Root {
 /// What one frame of the view is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Shown {
-    /// Code.
     Code {
-        /// The function.
         function: FunctionId,
         /// The source line; 0 where unknown, and for native code.
         line: u32,
@@ -115,18 +110,16 @@ pub enum Shown {
     CpuWait,
 }
 
-/// A frame of the view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ViewFrame {
-    /// What it is.
     pub shown: Shown,
     /// Whether the unwinder came here by a checked guess.
     pub guessed: bool,
 }
 
-/// A stretch of one thread's time that is drawn as one stack.
+/// An interval of one thread's time that is drawn as one stack.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Stretch {
+pub struct Interval {
     /// Index into [`View::roots`].
     pub root: usize,
     /// The stack, for [`View::frames`].
@@ -139,7 +132,6 @@ pub struct Stretch {
     pub weight_ns: u64,
     /// Ticks it stands for. A sample's ticks are shared out between its two parts without loss, so this may be 0.
     pub ticks: u32,
-    /// The phase.
     pub phase: Phase,
     /// The activity; `cpu_wait` for a queued part.
     pub activity: Activity,
@@ -200,7 +192,6 @@ impl<'a> View<'a> {
         view
     }
 
-    /// The profile.
     pub fn profile(&self) -> &'a Profile {
         self.profile
     }
@@ -212,7 +203,7 @@ impl<'a> View<'a> {
     }
 
     /// What is drawn of all samples, by thread and start.
-    pub fn stretches(&self) -> impl Iterator<Item = Stretch> + '_ {
+    pub fn intervals(&self) -> impl Iterator<Item = Interval> + '_ {
         let mut tick_debt = vec![0.0_f64; self.roots.len()];
         self.profile.samples.iter().flat_map(move |sample| {
             let root = self
@@ -230,7 +221,7 @@ impl<'a> View<'a> {
         root: usize,
         sample: &ProfileSample,
         tick_debt: &mut f64,
-    ) -> [Option<Stretch>; 2] {
+    ) -> [Option<Interval>; 2] {
         let queue_ns = queue_part(sample);
         let run_ns = self.run_part(self.roots[root].training, sample);
         // Where two parts share a tick, the fraction that rounding leaves is carried to the thread's next sample.
@@ -244,7 +235,7 @@ impl<'a> View<'a> {
         if queue_ns > 0 {
             *tick_debt = wanted - f64::from(queue_ticks);
         }
-        let run = Stretch {
+        let run = Interval {
             root,
             stack: sample.stack,
             queued: false,
@@ -255,7 +246,7 @@ impl<'a> View<'a> {
             activity: sample.activity,
             row: sample.row,
         };
-        let queue = Stretch {
+        let queue = Interval {
             queued: true,
             start_ns: sample.start_ns.saturating_add(sample.weight_ns - queue_ns),
             weight_ns: queue_ns,
@@ -267,7 +258,7 @@ impl<'a> View<'a> {
         [(run_ns > 0).then_some(run), (queue_ns > 0).then_some(queue)]
     }
 
-    /// The frames of a stretch's stack, root first, with plumbing folded into its caller.
+    /// The frames of an interval's stack, root first, with plumbing folded into its caller.
     pub fn frames(&self, stack: Option<StackId>, queued: bool) -> Vec<ViewFrame> {
         let known = stack.filter(|stack| stack.index() < self.profile.stacks.stacks().len());
         let mut frames = self.stack_frames(known, self.options.plumbing);
@@ -296,14 +287,14 @@ impl<'a> View<'a> {
     /// What a frame is called in a box or a list.
     pub fn label(&self, shown: Shown) -> String {
         match shown {
-            Shown::Code { function, line } => match self.profile.functions.get(function.index()) {
+            Shown::Code { function, line } => match self.profile.function(function) {
                 Some(function) if self.options.full_files => {
                     label::full_function_label(function, line)
                 }
                 Some(function) => label::function_label(function, line),
                 None => "[unknown function]".to_owned(),
             },
-            Shown::Module(id) => match self.profile.nn_modules.get(id.index()) {
+            Shown::Module(id) => match self.profile.nn_module(id) {
                 Some(module) => label::clean(&module.label(), label::SHORT),
                 None => "[unknown module]".to_owned(),
             },
@@ -316,7 +307,7 @@ impl<'a> View<'a> {
     /// The function of a frame, where it is code.
     pub fn function(&self, shown: Shown) -> Option<&'a Function> {
         match shown {
-            Shown::Code { function, .. } => self.profile.functions.get(function.index()),
+            Shown::Code { function, .. } => self.profile.function(function),
             _ => None,
         }
     }
@@ -362,7 +353,7 @@ impl<'a> View<'a> {
                         guessed: false,
                     });
                 }
-                let function = self.profile.functions.get(frame.function.index())?;
+                let function = self.profile.function(frame.function)?;
                 let replaced = by_module && function.operator == OperatorMark::ModuleCall;
                 if replaced || (function.plumbing && !plumbing) {
                     return None;
@@ -426,7 +417,7 @@ impl<'a> View<'a> {
                     .threads
                     .as_ref()
                     .is_none_or(|pattern| pattern.is_match(&label));
-                let process = profile.processes.get(thread.process.index());
+                let process = profile.process(thread.process);
                 let id = ThreadId::from_index(index);
                 (wanted_process && wanted_thread).then(|| Root {
                     thread: id,
@@ -491,7 +482,7 @@ fn place(profile: &Profile, role: Role) -> (u8, u32, u32) {
     match role {
         Role::Trainer { rank, .. } => (0, rank.unwrap_or(0), 0),
         Role::DataLoaderWorker { number, trainer } => {
-            let trainer = trainer.and_then(|id| profile.processes.get(id.index()));
+            let trainer = trainer.and_then(|id| profile.process(id));
             match trainer.map(|trainer| trainer.role) {
                 Some(Role::Trainer { rank, .. }) => {
                     (0, rank.unwrap_or(0), number.saturating_add(1))
@@ -512,7 +503,7 @@ pub fn thread_labels(profile: &Profile) -> Vec<String> {
         .threads
         .iter()
         .map(|thread| {
-            let process = profile.processes.get(thread.process.index());
+            let process = profile.process(thread.process);
             let is_main =
                 thread.is_python && process.is_some_and(|process| process.info.pid == thread.tid);
             let name = if is_main {

@@ -2,7 +2,6 @@
 
 use crate::model::category::FrameKind;
 use crate::model::collective::CollectivePart;
-use crate::model::compile::CompileMark;
 use crate::model::facts::{Facts, Line, OperatorSite, StackFacts};
 use crate::model::ids::{ChainId, NameId, StackId};
 use crate::model::input::{InputPart, InputTask};
@@ -319,7 +318,7 @@ fn lines(
         own.python_leaf = Some(line);
     }
     if !inner.in_engine {
-        inner.in_engine = is_engine(function);
+        inner.in_engine = function.is_engine();
         own.backward_line = match inner.in_engine {
             true => outward_line,
             false => own.user_line,
@@ -331,14 +330,6 @@ fn lines(
         own.native_leaf = Some(frame.function);
         inner.is_leaf_named = traits.has_name;
     }
-}
-
-/// Whether it is backward's engine, or called by it.
-fn is_engine(function: &Function) -> bool {
-    matches!(
-        function.operator,
-        OperatorMark::Node(_) | OperatorMark::Engine
-    ) || function.compile == CompileMark::Backward
 }
 
 /// The nearest task; the user's own code where it is all that stands inward of the fetch. The loop that asks for batches is no dataset.

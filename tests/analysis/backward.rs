@@ -4,7 +4,7 @@ use crate::analysis_builder::*;
 use serde_json::Value;
 use torchspy::analysis::analyze;
 use torchspy::analysis::backward::BackwardTable;
-use torchspy::analysis::forward::Home;
+use torchspy::analysis::forward::ForwardOrigin;
 use torchspy::model::category::Phase as P;
 use torchspy::model::nn_module::NnModuleInfo;
 use torchspy::model::profile::Profile;
@@ -84,11 +84,11 @@ fn table(profile: &Profile) -> BackwardTable {
     analyze(profile).primary().unwrap().backward.clone()
 }
 
-fn home(table: &BackwardTable, name: &str) -> Home {
+fn origin(table: &BackwardTable, name: &str) -> ForwardOrigin {
     let found = table.nodes.iter().find(|node| node.name == name);
     found
         .unwrap_or_else(|| panic!("no {name}: {table:?}"))
-        .home
+        .origin
         .clone()
 }
 
@@ -142,10 +142,10 @@ fn nodes_find_the_module_that_made_them_where_that_can_be_told() {
     let profile = builder.profile();
     let table = table(&profile);
     assert_eq!(
-        home(&table, "ConvolutionBackward0"),
-        Home::Class("Conv2d".to_owned())
+        origin(&table, "ConvolutionBackward0"),
+        ForwardOrigin::Class("Conv2d".to_owned())
     );
-    let Home::Module { id, class } = home(&table, "AddmmBackward0") else {
+    let ForwardOrigin::Module { id, class } = origin(&table, "AddmmBackward0") else {
         panic!("{table:?}");
     };
     assert_eq!(
@@ -153,10 +153,16 @@ fn nodes_find_the_module_that_made_them_where_that_can_be_told() {
         ("fc", "Linear")
     );
     let several = ["Net", "ReLU"].map(str::to_owned).to_vec();
-    assert_eq!(home(&table, "ReluBackward0"), Home::Several(several));
-    assert_eq!(home(&table, "NormBackward0"), Home::Seldom);
-    assert_eq!(home(&table, "LogSoftmaxBackward0"), Home::Outside);
-    assert_eq!(home(&table, "TBackward0"), Home::NotSeen);
+    assert_eq!(
+        origin(&table, "ReluBackward0"),
+        ForwardOrigin::Several(several)
+    );
+    assert_eq!(origin(&table, "NormBackward0"), ForwardOrigin::Seldom);
+    assert_eq!(
+        origin(&table, "LogSoftmaxBackward0"),
+        ForwardOrigin::Outside
+    );
+    assert_eq!(origin(&table, "TBackward0"), ForwardOrigin::NotSeen);
 
     assert_eq!(table.total_ns, 120 * TICK_NS);
     assert_eq!(table.outside_ns, 10 * TICK_NS);

@@ -359,13 +359,13 @@ fn energy_by_phase_and_above_the_baseline() {
     assert!(rank.shared);
     let of = |name: &str| {
         let mut phases = rank.phases.iter();
-        let phase = phases.find(|phase| phase.phase.name() == name).unwrap();
+        let phase = phases.find(|phase| phase.phase == name).unwrap();
         phase.energy.unwrap()
     };
     for (name, truth) in [("input", 70.0 * 20.0), ("optimizer", 500.0 * 10.0)] {
         let energy = of(name);
         assert!(
-            energy.low <= truth && truth <= energy.high,
+            energy.interval.low <= truth && truth <= energy.interval.high,
             "{name}: {energy:?}"
         );
         assert!(

@@ -1,7 +1,7 @@
 //! The operator table: which time is whose, where it was called from, and what names it.
 
 use crate::analysis_builder::*;
-use torchspy::analysis::operators::{OperatorTable, OperatorTime, Place};
+use torchspy::analysis::operators::{CallSite, OperatorTable, OperatorTime};
 use torchspy::analysis::{Analysis, analyze};
 use torchspy::model::category::{Activity, Phase};
 use torchspy::model::frame::Partial;
@@ -118,7 +118,7 @@ fn ticks(table: &OperatorTable, name: &str) -> (u64, u64) {
     (found.self_ns / TICK_NS, found.total_ns / TICK_NS)
 }
 
-fn place<'a>(table: &'a OperatorTable, name: &str) -> &'a Place {
+fn place<'a>(table: &'a OperatorTable, name: &str) -> &'a CallSite {
     let sites = &find(table, name).sites;
     assert_eq!(sites.len(), 1, "{name}: {sites:?}");
     &sites[0].place

@@ -384,8 +384,8 @@ fn quality_counts_fresh_captures_only() {
     assert_eq!(
         (
             quality.fresh,
-            quality.stopped,
-            quality.reused,
+            quality.captures.stopped,
+            quality.captures.reused,
             quality.samples
         ),
         (10, 10, 30, 40)

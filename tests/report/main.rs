@@ -14,6 +14,7 @@ mod json_schema;
 mod markdown;
 mod parquet;
 mod perfetto;
+mod short;
 mod speedscope;
 
 #[path = "../analysis_builder/mod.rs"]

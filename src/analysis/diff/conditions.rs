@@ -3,19 +3,22 @@
 use super::Run;
 use crate::model::profile::{ProfileProcess, Role};
 use crate::model::progress::facts;
+use schemars::JsonSchema;
+use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Recordings whose lengths differ by this factor are pointed out.
 const MUCH_LONGER: f64 = 1.5;
 
 /// Something that is not the same in all runs.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, JsonSchema, PartialEq, Eq, Serialize)]
+#[schemars(rename = "Differs")]
 pub struct Discrepancy {
-    /// What: `host`, `batch size`.
+    /// What.
     pub what: String,
-    /// Of A; several values where its runs differ among themselves.
+    /// Values of A's runs.
     pub a: Vec<String>,
-    /// Of B.
+    /// Values of B's.
     pub b: Vec<String>,
 }
 
@@ -143,7 +146,7 @@ fn lengths(a: &[Run<'_>], b: &[Run<'_>]) -> Option<Discrepancy> {
 }
 
 fn process<'p>(run: &Run<'p>) -> Option<&'p ProfileProcess> {
-    run.profile.processes.get(run.process.index())
+    run.profile.process(run.process)
 }
 
 /// The arguments: the interpreter's path is of no matter, its version is asked for apart.
@@ -158,12 +161,11 @@ fn command(run: &Run<'_>) -> String {
 
 fn ranked(run: &Run<'_>) -> (String, String) {
     let number = |number: Option<u32>| number.map_or_else(|| "none".to_owned(), |n| n.to_string());
-    match process(run).map(|process| process.role) {
-        Some(Role::Trainer {
-            rank, world_size, ..
-        }) => (number(rank), number(world_size)),
-        _ => (number(None), number(None)),
-    }
+    let role = process(run).map(|process| process.role);
+    (
+        number(role.and_then(Role::rank)),
+        number(role.and_then(Role::world_size)),
+    )
 }
 
 fn on(option: bool) -> String {

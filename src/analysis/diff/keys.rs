@@ -6,7 +6,7 @@ use crate::model::profile::{Function, Profile};
 use crate::model::text::package_path;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// The deepest module that is told apart.
+/// The deepest module that is distinguished.
 const MAX_DEPTH: usize = 64;
 
 /// A part of a run. Two runs' parts are the same if their keys are equal.
@@ -14,13 +14,11 @@ const MAX_DEPTH: usize = 64;
 pub enum Key {
     /// The whole step.
     Step,
-    /// A row of the summary.
     Row(SummaryRow),
     /// A phase of torchspy's own.
     Phase(Phase),
     /// A region that the user named.
     Region(String),
-    /// An activity.
     Activity(Activity),
     /// An `nn.Module` in forward, with all below it.
     Module {
@@ -46,7 +44,6 @@ pub enum Key {
     Line {
         /// File, as [`FileNames`] has it.
         file: String,
-        /// Function.
         function: String,
         /// Lines below the function's first: code further up may have moved it.
         offset: i64,
@@ -155,7 +152,7 @@ impl Keys {
         number
     }
 
-    /// The parts that a stack in a phase tells of, each once.
+    /// The parts that a stack in a phase says of, each once.
     pub(super) fn of_stack(
         &mut self,
         profile: &Profile,
@@ -176,7 +173,7 @@ impl Keys {
             found.push(self.number(Key::Operator(name), About::default));
         }
         let facts = profile.facts.of(Some(stack));
-        let function = |id: FunctionId| profile.functions.get(id.index());
+        let function = |id: FunctionId| profile.function(id);
         if let Some(leaf) = facts.python_leaf.and_then(|(id, _)| function(id)) {
             let key = Key::Function {
                 file: names.name(&leaf.file),
@@ -205,7 +202,7 @@ impl Keys {
     fn modules(&mut self, profile: &Profile, stack: StackId, found: &mut Vec<usize>) {
         let mut innermost = true;
         for id in profile.facts.modules(Some(stack)) {
-            let Some(info) = profile.nn_modules.get(id.index()) else {
+            let Some(info) = profile.nn_module(id) else {
                 continue;
             };
             let about = |class: &str| About {
@@ -230,7 +227,7 @@ impl Keys {
                     number: info.number,
                     path: path.to_owned(),
                 };
-                // Of what stands above it only the path is known here; a call of its own tells its class.
+                // Of what stands above it only the path is known here; a call of its own shows its class.
                 let number = match (end == info.path.len(), self.numbers.get(&key).copied()) {
                     (false, Some(known)) => known,
                     (false, None) => self.number(key, About::default),
@@ -290,7 +287,6 @@ impl FileNames {
         }
     }
 
-    /// The name of a file.
     pub(crate) fn name(&self, file: &str) -> String {
         let package = package_path(file);
         if package.len() < file.len() || self.shared.contains(file) {
@@ -311,7 +307,7 @@ fn files<'p>(profiles: impl IntoIterator<Item = &'p Profile>) -> FxHashSet<&'p s
 
 /// The name of a function in both sides of a comparison, for drawings.
 pub(crate) fn function_name(profile: &Profile, names: &FileNames, id: FunctionId) -> String {
-    match profile.functions.get(id.index()) {
+    match profile.function(id) {
         Some(function) if function.is_python => {
             format!("{}\0{}", function.name, names.name(&function.file))
         }

@@ -59,7 +59,7 @@ pub(super) struct Scan<'p> {
     keys_of: FxHashMap<(StackId, Phase), Vec<usize>>,
     /// Ticks by part.
     pub(super) ticks: Vec<u64>,
-    /// Time by part, ns; parts that stacks tell of.
+    /// Time by part, ns; parts that stacks say of.
     pub(super) time_ns: Vec<f64>,
     /// A tick as it was, on average, ns.
     pub(super) tick_ns: f64,
@@ -70,8 +70,7 @@ pub(super) struct Scan<'p> {
 /// The samples of the thread that runs the training loop.
 pub(super) fn training_samples(profile: &Profile, process: ProcessId) -> Vec<&ProfileSample> {
     let thread: Option<ThreadId> = profile
-        .processes
-        .get(process.index())
+        .process(process)
         .and_then(|process| process.training_thread);
     profile
         .samples
@@ -81,7 +80,7 @@ pub(super) fn training_samples(profile: &Profile, process: ProcessId) -> Vec<&Pr
 }
 
 impl<'p> Scan<'p> {
-    /// Looks a run through; `None` where it is too short to be cut into blocks. `parts_of` tells the parts that a stack is
+    /// Scans a run; `None` where it is too short to be cut into blocks. `parts_of` gives the parts that a stack is
     /// in, by number, each once; the flag is whether it was seen in forward.
     pub(super) fn new(
         profile: &'p Profile,
@@ -142,17 +141,17 @@ impl<'p> Scan<'p> {
             series: FxHashMap::default(),
             blocks: self.blocks.units.len(),
         };
-        let (mut at, mut stretches) = (0, Vec::new());
+        let (mut at, mut intervals) = (0, Vec::new());
         for (index, sample) in self.samples.iter().enumerate() {
             self.blocks
-                .parts(&mut at, sample.start_ns, sample.weight_ns, &mut stretches);
-            if stretches.is_empty() {
+                .parts(&mut at, sample.start_ns, sample.weight_ns, &mut intervals);
+            if intervals.is_empty() {
                 continue;
             }
             let seen = Seen {
                 number: index + 1,
                 ticks: sample.ticks,
-                stretches: &stretches,
+                intervals: &intervals,
             };
             if fixed {
                 sums.add_fixed(sample, &seen);
@@ -192,7 +191,7 @@ struct Seen<'s> {
     /// Counts from 1.
     number: usize,
     ticks: u32,
-    stretches: &'s [(usize, u64)],
+    intervals: &'s [(usize, u64)],
 }
 
 struct Sums {
@@ -229,7 +228,7 @@ impl Sums {
             series.ticks += u64::from(seen.ticks);
         }
         visits.see(seen.number, seen.ticks);
-        for &(block, ns) in seen.stretches {
+        for &(block, ns) in seen.intervals {
             if let Some(sum) = series.blocks.get_mut(block) {
                 *sum += ns as f64 * part;
             }

@@ -28,14 +28,18 @@ pub mod units;
 mod simulation;
 
 use crate::analysis::intervals::Share;
+use crate::model::as_json;
 use crate::model::category::Phase;
 use crate::model::ids::{ProcessId, StackId};
 use crate::model::profile::Profile;
+use crate::model::seconds;
 use carrier::Carrier;
 use conditions::Discrepancy;
 use keys::{About, FileNames, Key, Keys};
 use measure::Scan;
 use noise::{Comparison, Difference, Estimate, FAMILY_ERROR, RunToRun, STEP_ERROR, beyond_chance};
+use schemars::JsonSchema;
+use serde::Serialize;
 use units::{Unit, Units};
 
 /// How far the mean of a run differs from that of the next on one machine, as a relative standard deviation, where it
@@ -47,9 +51,7 @@ pub const RUN_TO_RUN: f64 = 0.01;
 pub struct Run<'p> {
     /// What it is called: the recording's file.
     pub name: String,
-    /// The profile.
     pub profile: &'p Profile,
-    /// The process.
     pub process: ProcessId,
     /// Its steps.
     pub units: Units,
@@ -105,14 +107,17 @@ impl Verdict {
     }
 }
 
-/// A part's time in the runs of one side.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+/// A part in one side.
+#[derive(Clone, Copy, Debug, Default, JsonSchema, PartialEq, Serialize)]
+#[schemars(rename = "Side")]
 pub struct Figure {
-    /// ns per unit; the mean over its runs.
+    /// Time per unit; the mean over the side's runs.
+    #[serde(rename = "mean_s", serialize_with = "as_json::seconds")]
     pub mean_ns: f64,
     /// Half of its 95 % interval.
+    #[serde(rename = "half_s", serialize_with = "as_json::seconds")]
     pub half_ns: f64,
-    /// Ticks in which it was seen, in all runs.
+    /// Ticks in which it was seen; below 30 the mean should not be quoted.
     pub samples: u64,
 }
 
@@ -126,13 +131,10 @@ impl Figure {
 /// A part, compared.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// What it is.
     pub key: Key,
     /// What else is known of it.
     pub about: About,
-    /// In A.
     pub a: Figure,
-    /// In B.
     pub b: Figure,
     /// B less A, ns per unit.
     pub difference_ns: f64,
@@ -153,18 +155,24 @@ impl Row {
     }
 }
 
-/// A run, as it was compared.
-#[derive(Clone, Debug, PartialEq)]
+/// A run.
+#[derive(Clone, Debug, JsonSchema, PartialEq, Serialize)]
+#[schemars(rename = "Run")]
 pub struct RunFacts {
-    /// Its name.
+    /// The recording.
+    #[serde(rename = "file")]
     pub name: String,
     /// Its command line.
     pub command: Vec<String>,
     /// Steps, or seconds, that count.
     pub units: f64,
-    /// Wall time of the training thread, ns.
+    /// Wall time of the training thread.
+    #[serde(rename = "wall_s", serialize_with = "seconds::serialize")]
+    #[schemars(with = "f64")]
     pub wall_ns: u64,
-    /// The part of it outside of every step, ns.
+    /// The part of it outside of every step.
+    #[serde(rename = "outside_s", serialize_with = "seconds::serialize")]
+    #[schemars(with = "f64")]
     pub outside_ns: u64,
 }
 
@@ -175,9 +183,7 @@ pub struct Diff {
     pub unit: Unit,
     /// Whether both sides have steps, but one has too few for blocks: the unit is the second therefore.
     pub few_steps: bool,
-    /// The runs of A.
     pub a: Vec<RunFacts>,
-    /// The runs of B.
     pub b: Vec<RunFacts>,
     /// The whole step; `None` where no steps are known.
     pub step: Option<Row>,
@@ -297,7 +303,7 @@ fn compare_per<'r, 'p>(
     })
 }
 
-/// A run that was looked through.
+/// A run that was scanned.
 struct Scanned<'p> {
     name: String,
     command: Vec<String>,

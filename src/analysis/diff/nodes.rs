@@ -8,9 +8,7 @@ use crate::model::profile::Profile;
 /// A group, compared.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Node {
-    /// In A.
     pub a: Figure,
-    /// In B.
     pub b: Figure,
     /// B less A, ns per unit, and half of its 95 % interval; `None` where it was seen too seldom on both sides.
     pub difference_ns: Option<(f64, f64)>,
@@ -18,7 +16,7 @@ pub struct Node {
     pub verdict: Verdict,
 }
 
-/// Compares groups of stacks, by number. `groups_of` tells the groups that a stack of a run is in; the runs of A come before
+/// Compares groups of stacks, by number. `groups_of` gives the groups that a stack of a run is in; the runs of A come before
 /// those of B. Whether steps or seconds are counted is for the caller to say, as [`compare`](super::compare) found it.
 ///
 /// # Errors

@@ -4,7 +4,7 @@
 //! variance of the run's mean is that of independent blocks, times `(1 + r) / (1 - r)` where `r` is how much a block
 //! resembles the next (the first autocorrelation, freed of its bias in short series: Kendall 1954; the factor is that of a
 //! first-order autoregression), with as many fewer degrees of freedom. What drifts while a run lasts is noise: a run that got
-//! slower by itself is not told from one that was made slower. The variance is never less than what sampling alone leaves.
+//! slower by itself is not reported from one that was made slower. The variance is never less than what sampling alone leaves.
 //!
 //! **From one run to the next** a machine changes, too: memory is laid out anew, neighbours come and go. Two single runs cannot
 //! tell how much. A relative standard deviation is taken for granted then ([`Comparison::run_to_run`]). Where a side has
@@ -29,7 +29,7 @@ pub(super) const STEP_ERROR: f64 = 0.05;
 const PRIOR_FREEDOM: f64 = 8.0;
 /// Degrees of freedom of what is taken for granted or comes from sampling alone.
 const KNOWN: f64 = 200.0;
-/// A block resembles the next no more than this; beyond it the run is one long drift, and tells nothing.
+/// A block resembles the next no more than this; beyond it the run is one long drift, and shows nothing.
 const MOST_ALIKE: f64 = 0.8;
 const FEWEST_FREEDOM: f64 = 2.0;
 
@@ -177,7 +177,6 @@ impl Comparison {
         Self { parts, run_to_run }
     }
 
-    /// The difference of a part.
     pub(super) fn difference(&self, part: usize, is_step: bool) -> Option<Difference> {
         let sides = self.parts.get(part)?;
         let means = [mean(&sides[0]), mean(&sides[1])];

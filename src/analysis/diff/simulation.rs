@@ -1,4 +1,4 @@
-//! Simulated trainers, looked at by a simulated sampler: how often is noise called a difference, and a difference found?
+//! Simulated trainers, examined by a simulated sampler: how often is noise called a difference, and a difference found?
 //!
 //! A step goes through parts of known length. Lengths vary from step to step; the machine's speed drifts while a run lasts, and
 //! differs from one run to the next. A tick falls anywhere within its period. All is drawn from a fixed seed.

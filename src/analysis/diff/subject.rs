@@ -7,11 +7,7 @@ use crate::model::profile::{Profile, Role};
 /// first process that was.
 pub fn subject(profile: &Profile, rank: Option<u32>) -> Option<ProcessId> {
     let sampled = sampled(profile);
-    let is_asked_for = |role: Role| match (rank, role) {
-        (None, _) => true,
-        (Some(wanted), Role::Trainer { rank, .. }) => rank == Some(wanted),
-        (Some(_), _) => false,
-    };
+    let is_asked_for = |role: Role| rank.is_none() || role.rank() == rank;
     profile
         .processes
         .iter()
@@ -27,10 +23,7 @@ pub fn subject(profile: &Profile, rank: Option<u32>) -> Option<ProcessId> {
 pub fn ranks(profile: &Profile) -> Vec<u32> {
     let trainers = profile.processes.iter().zip(sampled(profile));
     let mut ranks: Vec<u32> = trainers
-        .filter_map(|(process, sampled)| match process.role {
-            Role::Trainer { rank, .. } if sampled => rank,
-            _ => None,
-        })
+        .filter_map(|(process, sampled)| process.role.rank().filter(|_| sampled))
         .collect();
     ranks.sort_unstable();
     ranks.dedup();
@@ -64,10 +57,10 @@ fn order(role: Role) -> (u8, u32) {
 fn sampled(profile: &Profile) -> Vec<bool> {
     let mut sampled = vec![false; profile.processes.len()];
     for sample in &profile.samples {
-        let Some(thread) = profile.threads.get(sample.thread.index()) else {
+        let Some(thread) = profile.thread(sample.thread) else {
             continue;
         };
-        let process = profile.processes.get(thread.process.index());
+        let process = profile.process(thread.process);
         if process.is_some_and(|process| process.training_thread == Some(sample.thread))
             && let Some(sampled) = sampled.get_mut(thread.process.index())
         {

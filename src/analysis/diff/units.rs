@@ -1,7 +1,7 @@
 //! In what runs are counted, and how a run's time is cut into blocks.
 //!
 //! Neighbouring steps resemble each other, and a machine drifts: single steps are no independent measurements. A run is
-//! cut into up to 30 blocks of equally many steps, and how far these differ tells how sure the run's mean is.
+//! cut into up to 30 blocks of equally many steps, and how far these differ shows how sure the run's mean is.
 
 use crate::model::category::Phase;
 use crate::model::profile::ProfileSample;
@@ -17,7 +17,7 @@ const TICKS_A_BLOCK: u64 = 10;
 pub enum Units {
     /// Steps: start and end, CLOCK_MONOTONIC, in order and without overlaps. Time outside of them is left out.
     Steps(Vec<(u64, u64)>),
-    /// Seconds of wall time, where no steps are known: from the first moment of forward, backward or optimizer to the last.
+    /// Seconds of wall time, where no steps are known: from the first point in time of forward, backward or optimizer to the last.
     Seconds,
 }
 
@@ -40,9 +40,9 @@ impl Unit {
     }
 }
 
-/// A stretch of time that counts, and the block that it is in.
+/// An interval of time that counts, and the block that it is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stretch {
+struct Interval {
     start_ns: u64,
     end_ns: u64,
     block: usize,
@@ -51,7 +51,7 @@ struct Stretch {
 /// A run's time in blocks.
 #[derive(Clone, Debug)]
 pub(super) struct Blocks {
-    stretches: Vec<Stretch>,
+    intervals: Vec<Interval>,
     /// Units by block: steps, or seconds.
     pub(super) units: Vec<f64>,
     /// Time by block, ns.
@@ -139,7 +139,7 @@ impl Blocks {
 
     fn empty(count: usize) -> Self {
         Self {
-            stretches: Vec::new(),
+            intervals: Vec::new(),
             units: vec![0.0; count],
             time_ns: vec![0.0; count],
         }
@@ -149,9 +149,9 @@ impl Blocks {
         if let Some(sum) = self.time_ns.get_mut(block) {
             *sum += end_ns.saturating_sub(start_ns) as f64;
         }
-        match self.stretches.last_mut() {
+        match self.intervals.last_mut() {
             Some(last) if last.block == block && last.end_ns == start_ns => last.end_ns = end_ns,
-            _ => self.stretches.push(Stretch {
+            _ => self.intervals.push(Interval {
                 start_ns,
                 end_ns,
                 block,
@@ -171,24 +171,24 @@ impl Blocks {
         into.clear();
         let end_ns = start_ns.saturating_add(weight_ns);
         while self
-            .stretches
+            .intervals
             .get(*at)
-            .is_some_and(|stretch| stretch.end_ns <= start_ns)
+            .is_some_and(|interval| interval.end_ns <= start_ns)
         {
             *at += 1;
         }
-        for stretch in self.stretches.iter().skip(*at) {
-            if stretch.start_ns >= end_ns {
+        for interval in self.intervals.iter().skip(*at) {
+            if interval.start_ns >= end_ns {
                 break;
             }
-            let from_ns = stretch.start_ns.max(start_ns);
-            let part_ns = stretch.end_ns.min(end_ns).saturating_sub(from_ns);
+            let from_ns = interval.start_ns.max(start_ns);
+            let part_ns = interval.end_ns.min(end_ns).saturating_sub(from_ns);
             if part_ns == 0 {
                 continue;
             }
             match into.last_mut() {
-                Some((block, ns)) if *block == stretch.block => *ns = ns.saturating_add(part_ns),
-                _ => into.push((stretch.block, part_ns)),
+                Some((block, ns)) if *block == interval.block => *ns = ns.saturating_add(part_ns),
+                _ => into.push((interval.block, part_ns)),
             }
         }
     }

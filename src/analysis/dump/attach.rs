@@ -65,7 +65,7 @@ fn to_thread(process: &mut DumpedProcess, found: InspectedThread, with_locals: b
     }
 }
 
-/// A lock is what a thread waits for that slept when it was looked at.
+/// A lock is what a thread waits for that slept when it was examined.
 fn set_lock(thread: &mut DumpedThread, found: &InspectedThread) {
     let Some((lock, owner)) = found.lock.clone() else {
         return;

@@ -10,7 +10,6 @@ pub type ThreadPlace = (usize, usize);
 /// Threads with equal stacks, in the order of the dump; never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// The threads.
     pub members: Vec<ThreadPlace>,
 }
 
@@ -85,7 +84,6 @@ pub fn groups(dump: &Dump) -> Vec<Group> {
     groups
 }
 
-/// The thread at a place.
 pub fn thread(dump: &Dump, (process, thread): ThreadPlace) -> Option<&DumpedThread> {
     dump.processes.get(process)?.threads.get(thread)
 }

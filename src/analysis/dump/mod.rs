@@ -123,7 +123,7 @@ fn of_process(
     });
     let trainer_pid = match process.role {
         Role::DataLoaderWorker { trainer, .. } => trainer
-            .and_then(|trainer| profile.processes.get(trainer.index()))
+            .and_then(|trainer| profile.process(trainer))
             .map(|trainer| trainer.info.pid),
         _ => None,
     };
@@ -149,7 +149,7 @@ fn lets_go(threads: &[DumpedThread], holder: i32) -> bool {
 }
 
 fn tid(profile: &Profile, thread: ThreadId) -> Option<i32> {
-    profile.threads.get(thread.index()).map(|info| info.tid)
+    profile.thread(thread).map(|info| info.tid)
 }
 
 fn of_sample(
@@ -158,7 +158,7 @@ fn of_sample(
     sample: &ProfileSample,
     trains: bool,
 ) -> DumpedThread {
-    let info = profile.threads.get(id.index());
+    let info = profile.thread(id);
     let wait = sample.wait.map(|wait| DumpedWait {
         kind: wait.kind,
         what: profile.facts.names.get(wait.label).to_owned(),
@@ -169,7 +169,7 @@ fn of_sample(
         .facts
         .line(sample.stack)
         .and_then(|(function, line)| {
-            let function = profile.functions.get(function.index())?;
+            let function = profile.function(function)?;
             Some(Place {
                 function: function.name.clone(),
                 file: function.file.clone(),
@@ -214,7 +214,7 @@ fn owner(profile: &Profile, kind: WaitKind, sample: &ProfileSample) -> Option<Ow
     })
 }
 
-/// A thread that the kernel calls running, but that had no CPU when it was looked at.
+/// A thread that the kernel calls running, but that had no CPU when it was examined.
 fn no_cpu(sample: &ProfileSample) -> Option<DumpedWait> {
     let waited = sample.capture == Capture::Unread && sample.queue_ns > 0;
     waited.then(|| DumpedWait {
@@ -239,14 +239,11 @@ fn frames(profile: &Profile, stack: Option<StackId>) -> (Vec<DumpedFrame>, Optio
             }
             continue;
         }
-        let Some(function) = profile.functions.get(frame.function.index()) else {
+        let Some(function) = profile.function(frame.function) else {
             continue;
         };
         // What stands on the mark was called by this module: the call itself is the next frame towards the leaf or this side.
-        if let Some(module) = frame
-            .nn_module
-            .and_then(|id| profile.nn_modules.get(id.index()))
-        {
+        if let Some(module) = frame.nn_module.and_then(|id| profile.nn_module(id)) {
             if let Some(last) = frames.last_mut() {
                 last.module = Some(module.label());
             }

@@ -1,44 +1,40 @@
-//! What moved between looks, and what did not: a hang is what does not move.
+//! What moved between snapshots, and what did not: a hang is what does not move.
 
 use super::verdict::doing;
 use crate::model::dump::{Dump, DumpedThread, Place};
 use crate::model::profile::Role;
 
-/// A thread over several looks.
+/// A thread over several snapshots.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ThreadMoves {
-    /// Its process: an index of the first look.
+    /// Its process: an index of the first snapshot.
     pub process: usize,
-    /// Its tid.
     pub tid: i32,
-    /// Its name.
     pub name: String,
     /// Whether it is a training thread.
     pub trains: bool,
-    /// Between how many looks and the next its stack changed.
+    /// Between how many snapshots and the next its stack changed.
     pub moves: usize,
-    /// Whether it was on a CPU between the first look and the last; `None` where the kernel does not tell.
+    /// Whether it was on a CPU between the first snapshot and the last; `None` where the kernel does not tell.
     pub ran: Option<bool>,
-    /// What it did at the last look, and where.
+    /// What it did in the last snapshot, and where.
     pub doing: String,
-    /// See `doing`.
     pub at: Option<Place>,
 }
 
-/// A counter over several looks.
+/// A counter over several snapshots.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CounterMoves {
-    /// Its process: an index of the first look.
+    /// Its process: an index of the first snapshot.
     pub process: usize,
     /// What is counted.
     pub what: String,
-    /// At the first look.
+    /// In the first snapshot.
     pub first: u64,
-    /// At the last.
     pub last: u64,
 }
 
-/// Whether a job hangs, by several looks at it.
+/// Whether a job hangs, by several snapshots of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standstill {
     /// It does: nothing that trains was seen elsewhere, and none of it was on a CPU in between.
@@ -54,18 +50,18 @@ pub enum Standstill {
 /// What does not move for a shorter time is no hang: a step, a batch or a pause may last that long.
 const SHORTEST_HANG_NS: u64 = 500_000_000;
 
-/// What several looks say together.
+/// What several snapshots say together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
-    /// How many looks these are.
-    pub looks: usize,
+    /// How many snapshots these are.
+    pub snapshots: usize,
     /// Time between the first and the last.
     pub length_ns: u64,
-    /// Threads that were there at all looks.
+    /// Threads that were there in all snapshots.
     pub threads: Vec<ThreadMoves>,
-    /// Counters that were read at the first look and the last.
+    /// Counters that were read in the first snapshot and the last.
     pub counters: Vec<CounterMoves>,
-    /// Processes of the first look that ended since: indices of it.
+    /// Processes of the first snapshot that ended since: indices of it.
     pub ended: Vec<usize>,
 }
 
@@ -74,7 +70,7 @@ impl Moved {
     pub fn standstill(&self) -> Standstill {
         let training: Vec<&ThreadMoves> =
             self.threads.iter().filter(|thread| thread.trains).collect();
-        let stands = self.looks > 1
+        let stands = self.snapshots > 1
             && !training.is_empty()
             && training.iter().all(|thread| thread.moves == 0)
             && self.counters.iter().all(|each| each.first == each.last);
@@ -90,14 +86,14 @@ impl Moved {
     }
 }
 
-/// Compares looks at the same processes, one after another: all that is kept of them is the first one, and of each thread where it
+/// Compares snapshots of the same processes, one after another: all that is kept of them is the first one, and of each thread where it
 /// was last.
 #[derive(Debug, Default)]
 pub struct Comparison {
     first: Option<Dump>,
-    looks: usize,
+    snapshots: usize,
     last_wall_ns: u64,
-    /// Threads that were there at all looks so far, by process (an index of the first look) and tid.
+    /// Threads that were there in all snapshots so far, by process (an index of the first snapshot) and tid.
     threads: Vec<Followed>,
     counters: Vec<CounterMoves>,
     ended: Vec<usize>,
@@ -114,17 +110,17 @@ struct Followed {
 type Spot = (String, String, u32);
 
 impl Comparison {
-    /// Takes the next look.
-    pub fn add(&mut self, look: Dump) {
-        self.looks += 1;
-        self.last_wall_ns = look.wall_ns;
+    /// Takes the next snapshot.
+    pub fn add(&mut self, snapshot: Dump) {
+        self.snapshots += 1;
+        self.last_wall_ns = snapshot.wall_ns;
         let Some(first) = &self.first else {
-            self.begin(look);
+            self.begin(snapshot);
             return;
         };
         self.threads.retain_mut(|thread| {
             let process = first.processes.get(thread.moves.process);
-            let now = process.and_then(|process| find(&look, process.pid, thread.moves.tid));
+            let now = process.and_then(|process| find(&snapshot, process.pid, thread.moves.tid));
             now.is_some_and(|now| {
                 thread.go_on(now);
                 true
@@ -133,7 +129,10 @@ impl Comparison {
         self.counters.clear();
         self.ended.clear();
         for (index, process) in first.processes.iter().enumerate() {
-            let now = look.processes.iter().find(|each| each.pid == process.pid);
+            let now = snapshot
+                .processes
+                .iter()
+                .find(|each| each.pid == process.pid);
             if now.is_none() {
                 self.ended.push(index);
             }
@@ -154,14 +153,14 @@ impl Comparison {
         }
     }
 
-    /// All processes ended after the last look.
+    /// All processes ended after the last snapshot.
     pub fn all_ended(&mut self) {
         self.threads.clear();
         self.ended = (0..self.first.as_ref().map_or(0, |first| first.processes.len())).collect();
     }
 
-    fn begin(&mut self, look: Dump) {
-        for (index, process) in look.processes.iter().enumerate() {
+    fn begin(&mut self, snapshot: Dump) {
+        for (index, process) in snapshot.processes.iter().enumerate() {
             let is_trainer = matches!(process.role, Role::Trainer { .. });
             let threads = process.threads.iter().map(|thread| Followed {
                 places: places(thread),
@@ -179,24 +178,24 @@ impl Comparison {
             });
             self.threads.extend(threads);
         }
-        self.first = Some(look);
+        self.first = Some(snapshot);
     }
 
-    /// The first look, if there was any.
+    /// The first snapshot, if there was any.
     pub fn first(&self) -> Option<&Dump> {
         self.first.as_ref()
     }
 
-    /// Time between the first look and the last.
+    /// Time between the first snapshot and the last.
     pub fn length_ns(&self) -> u64 {
         let first = self.first.as_ref().map_or(0, |first| first.wall_ns);
         self.last_wall_ns.saturating_sub(first)
     }
 
-    /// What all looks so far say.
+    /// Whin all snapshots so far say.
     pub fn moved(&self) -> Moved {
         Moved {
-            looks: self.looks,
+            snapshots: self.snapshots,
             length_ns: self.length_ns(),
             ended: self.ended.clone(),
             threads: self.threads.iter().map(|each| each.moves.clone()).collect(),
@@ -217,8 +216,8 @@ impl Followed {
     }
 }
 
-fn find(look: &Dump, pid: i32, tid: i32) -> Option<&DumpedThread> {
-    let process = look.processes.iter().find(|each| each.pid == pid)?;
+fn find(snapshot: &Dump, pid: i32, tid: i32) -> Option<&DumpedThread> {
+    let process = snapshot.processes.iter().find(|each| each.pid == pid)?;
     process.threads.iter().find(|each| each.tid == tid)
 }
 
@@ -241,7 +240,7 @@ mod tests {
     use crate::model::dump::{DumpedProcess, Progress};
 
     /// A trainer at a line, at a step.
-    fn look(line: &str, step: u64) -> Dump {
+    fn snapshot(line: &str, step: u64) -> Dump {
         let trainer = DumpedProcess {
             role: Role::Trainer {
                 rank: None,
@@ -261,40 +260,47 @@ mod tests {
         }
     }
 
-    /// What looks say that are half a minute apart, in which no thread ran, or all did.
-    fn moved(looks: Vec<Dump>, ran: bool) -> Moved {
+    /// What snapshots say that are half a minute apart, in which no thread ran, or all did.
+    fn moved(snapshots: Vec<Dump>, ran: bool) -> Moved {
         let mut comparison = Comparison::default();
-        for (number, mut look) in (0_u64..).zip(looks) {
-            look.wall_ns = number * 30_000_000_000;
-            for thread in look.processes.iter_mut().flat_map(|each| &mut each.threads) {
+        for (number, mut snapshot) in (0_u64..).zip(snapshots) {
+            snapshot.wall_ns = number * 30_000_000_000;
+            for thread in snapshot
+                .processes
+                .iter_mut()
+                .flat_map(|each| &mut each.threads)
+            {
                 thread.slices = Some(if ran { number } else { 0 });
             }
-            comparison.add(look);
+            comparison.add(snapshot);
         }
         comparison.moved()
     }
 
     #[test]
     fn a_hang_is_what_neither_moved_nor_ran() {
-        let hangs = |looks, ran| moved(looks, ran).standstill();
-        let same = || vec![look("f:1", 5), look("f:1", 5)];
-        assert_eq!(hangs(vec![look("f:1", 5)], false), Standstill::No);
+        let hangs = |snapshots, ran| moved(snapshots, ran).standstill();
+        let same = || vec![snapshot("f:1", 5), snapshot("f:1", 5)];
+        assert_eq!(hangs(vec![snapshot("f:1", 5)], false), Standstill::No);
         assert_eq!(hangs(same(), false), Standstill::Hang);
         assert_eq!(hangs(same(), true), Standstill::SamePlace);
-        let counted = vec![look("f:1", 5), look("f:1", 6)];
+        let counted = vec![snapshot("f:1", 5), snapshot("f:1", 6)];
         assert_eq!(hangs(counted, true), Standstill::No);
-        let there_and_back = moved(vec![look("f:1", 5), look("f:2", 5), look("f:1", 5)], true);
+        let there_and_back = moved(
+            vec![snapshot("f:1", 5), snapshot("f:2", 5), snapshot("f:1", 5)],
+            true,
+        );
         assert_eq!(there_and_back.threads[0].moves, 2);
         assert_eq!(there_and_back.standstill(), Standstill::No);
     }
 
-    /// Two looks that far apart, at a trainer that stays where it is.
+    /// Two snapshots that far apart, at a trainer that stays where it is.
     fn standing_for(length_ns: u64) -> Comparison {
         let mut comparison = Comparison::default();
         for wall_ns in [0, length_ns] {
             comparison.add(Dump {
                 wall_ns,
-                ..look("f:1", 5)
+                ..snapshot("f:1", 5)
             });
         }
         comparison
@@ -317,9 +323,9 @@ mod tests {
 
     #[test]
     fn a_thread_that_was_not_there_at_all_looks_is_left_out() {
-        let mut without = look("f:1", 5);
+        let mut without = snapshot("f:1", 5);
         without.processes[0].threads.clear();
-        let found = moved(vec![look("f:1", 5), without, look("f:1", 5)], false);
+        let found = moved(vec![snapshot("f:1", 5), without, snapshot("f:1", 5)], false);
         assert_eq!(found.threads, []);
         assert_eq!(
             found.standstill(),

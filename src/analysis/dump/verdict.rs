@@ -41,7 +41,6 @@ impl Verdict {
     }
 }
 
-/// The training thread of a process.
 pub fn training_thread(process: &DumpedProcess) -> Option<&DumpedThread> {
     process.threads.iter().find(|thread| thread.trains)
 }
@@ -98,7 +97,7 @@ pub fn doing(thread: &DumpedThread) -> String {
     }
 }
 
-/// The counter that tells best how far a process is.
+/// The counter that shows best how far a process is.
 pub fn best_step(process: &DumpedProcess) -> Option<&Progress> {
     let by_name = |name: &str| process.progress.iter().find(|each| each.what == name);
     ["step", "batch"].into_iter().find_map(by_name).or_else(|| {

@@ -1,26 +1,29 @@
-//! Energy between two moments, from the readings of a counter.
+//! Energy between two points in time, from the readings of a counter.
 //!
-//! The counter is exact and late: it moves in steps of about 100 ms (arXiv 2312.02741), so a reading tells the energy of some moment
-//! in the step before it. Of a stretch the counter therefore tells two bounds: the rise between readings that surely lie within
+//! The counter is exact and late: it moves in steps of about 100 ms (arXiv 2312.02741), so a reading shows the energy of some point in time
+//! in the step before it. Of an interval the counter therefore shows two bounds: the rise between readings that surely lie within
 //! it, and that between readings that surely lie around it.
 
 use crate::analysis::gpu_overlay::windows::tick_ns;
+use crate::analysis::intervals::Bounds;
 use crate::analysis::lanes::points;
 use crate::model::ids::LaneId;
 use crate::model::profile::Profile;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 /// Steps in which the counter moves.
 pub const STEP_NS: u64 = 100_000_000;
 
-/// An amount of energy: an estimate between two bounds, J.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+/// An estimate with its bounds.
+#[derive(Clone, Copy, Debug, Default, JsonSchema, PartialEq, Serialize)]
+#[schemars(rename = "Amount")]
 pub struct Joules {
     /// The estimate.
+    #[serde(rename = "energy_j")]
     pub joules: f64,
-    /// At least.
-    pub low: f64,
-    /// At most.
-    pub high: f64,
+    /// Its bounds.
+    pub interval: Bounds,
 }
 
 /// What a device took since the first reading, by time.
@@ -36,7 +39,7 @@ pub struct Curve {
 }
 
 impl Curve {
-    /// Of a lane of energy; `None` where it has no values.
+    /// Of a counter track of energy; `None` where it has no values.
     pub fn new(profile: &Profile, lane: LaneId) -> Option<Self> {
         let mut curve = Self {
             readings: Vec::new(),
@@ -80,12 +83,12 @@ impl Curve {
         self.readings.last().map_or(0.0, |&(_, joules)| joules)
     }
 
-    /// How long something must last for its energy to be told: two readings and steps of the counter.
+    /// How long something must last for its energy to be known: two readings and steps of the counter.
     pub fn shortest_ns(&self) -> u64 {
         2 * self.period_ns.max(STEP_NS).saturating_add(STEP_NS)
     }
 
-    /// The energy of a stretch; `None` where it is not all covered.
+    /// The energy of an interval; `None` where it is not all covered.
     pub fn between(&self, from_ns: u64, to_ns: u64) -> Option<Joules> {
         let (first_ns, last_ns) = (self.readings.first()?.0, self.readings.last()?.0);
         let is_whole = from_ns <= to_ns
@@ -108,8 +111,10 @@ impl Curve {
         let joules = (self.at(to_ns) - self.at(from_ns)).max(0.0);
         Some(Joules {
             joules,
-            low: (early(to_ns) - late(from_ns)).clamp(0.0, joules),
-            high: (late(to_ns) - early(from_ns)).max(joules),
+            interval: Bounds {
+                low: (early(to_ns) - late(from_ns)).clamp(0.0, joules),
+                high: (late(to_ns) - early(from_ns)).max(joules),
+            },
         })
     }
 

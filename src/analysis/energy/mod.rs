@@ -6,14 +6,18 @@
 pub mod curve;
 
 use super::gpu_overlay::device_of;
+use super::intervals::Bounds;
 use super::lanes::{Device, LaneSummary, spans};
 use super::of_thread;
 use super::progress::{Step, epochs, steps};
 use crate::model::category::Phase;
-use crate::model::ids::{GpuId, ProcessId, ThreadId};
+use crate::model::ids::{ProcessId, ThreadId};
 use crate::model::lane::LaneKind;
 use crate::model::profile::Profile;
+use crate::model::seconds;
 use curve::{Curve, Joules, STEP_NS};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 /// Time without a kernel that a baseline needs.
 const BASELINE_NS: u64 = 1_000_000_000;
@@ -22,64 +26,83 @@ const LONG_ENOUGH: f64 = 0.5;
 /// Epochs that are listed.
 const MOST_EPOCHS: usize = 1000;
 
-/// Energy of one device over the recording.
-#[derive(Clone, Debug, PartialEq)]
+/// Energy of a device over the recording.
+#[derive(Clone, Debug, JsonSchema, PartialEq, Serialize)]
+#[schemars(rename = "OfDevice")]
 pub struct DeviceEnergy {
-    /// The device.
-    pub gpu: GpuId,
-    /// All of it, J, in `covered_ns`.
+    /// The driver's number.
+    pub gpu: u32,
+    /// The number of a MIG instance.
+    pub mig: Option<u32>,
+    /// `GPU-…`.
+    pub uuid: String,
+    /// Energy.
+    #[serde(rename = "energy_j")]
     pub joules: f64,
-    /// See `joules`.
+    /// In so many seconds.
+    #[serde(rename = "energy_s", serialize_with = "seconds::serialize")]
+    #[schemars(with = "f64")]
     pub covered_ns: u64,
-    /// Power while no kernel ran, W; `None` where the device was never idle for a second, or its utilization is not known.
+    /// Power while no kernel ran; null where that was not seen.
     pub idle_w: Option<f64>,
-    /// For how long that was measured, ns.
+    /// For how long that was measured.
+    #[serde(skip)]
     pub idle_ns: u64,
+    /// `idle_w` over `energy_s`.
+    pub idle_j: Option<f64>,
+    /// The rest.
+    pub above_idle_j: Option<f64>,
 }
 
-impl DeviceEnergy {
-    /// What it would have taken without any kernel, J.
-    pub fn idle_j(&self) -> Option<f64> {
-        Some(self.idle_w? * self.covered_ns as f64 / 1e9)
-    }
-}
-
-/// Energy of a phase.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// Energy of the device during a phase.
+#[derive(Clone, Debug, JsonSchema, PartialEq, Serialize)]
+#[schemars(rename = "OfPhase")]
 pub struct PhaseEnergy {
     /// The phase.
-    pub phase: Phase,
+    pub phase: String,
     /// Its time on the host.
+    #[serde(rename = "host_s", serialize_with = "seconds::serialize")]
+    #[schemars(with = "f64")]
     pub host_ns: u64,
-    /// The device's energy meanwhile; `None` where it is not resolved.
+    /// Energy; null where it is not resolved.
     pub energy: Option<Joules>,
 }
 
-/// Energy of the device of one rank.
-#[derive(Clone, Debug, PartialEq)]
+/// Energy of a rank's device.
+#[derive(Clone, Debug, JsonSchema, PartialEq, Serialize)]
+#[schemars(rename = "OfRank")]
 pub struct RankEnergy {
-    /// The process.
+    /// Its id in the profile.
+    #[serde(skip)]
     pub process: ProcessId,
-    /// Its device.
-    pub gpu: GpuId,
-    /// Whether other processes use the device, too: the energy is theirs as well.
+    /// The process.
+    pub pid: i32,
+    /// Its rank.
+    pub rank: Option<u32>,
+    /// The device, by the driver's number.
+    pub gpu: u32,
+    /// The number of a MIG instance.
+    pub mig: Option<u32>,
+    /// Whether others use the device, too.
     pub shared: bool,
-    /// Per step, over all steps that were seen whole.
+    /// Per step; null where steps are not known or too short.
     pub step: Option<Joules>,
-    /// How many these are.
+    /// Steps that `step` is the mean of.
     pub steps: u64,
-    /// Of epochs that were seen whole; `None` of one that readings do not cover.
+    /// Epochs that were seen whole; null of one that was not measured.
     pub epochs: Vec<Option<Joules>>,
-    /// Of phases, most time first.
+    /// Phases, those with the most time on the host first.
     pub phases: Vec<PhaseEnergy>,
 }
 
-/// Energy of all devices and ranks.
-#[derive(Clone, Debug, Default, PartialEq)]
+/// Energy by device and rank.
+#[derive(Clone, Debug, JsonSchema, PartialEq, Serialize)]
 pub struct Energy {
-    /// By device.
+    /// True: the sensor behind the counter sees part of the time only.
+    pub estimate: bool,
+    /// Devices with an energy counter.
     pub devices: Vec<DeviceEnergy>,
-    /// By rank.
+    /// Ranks whose device has one.
     pub ranks: Vec<RankEnergy>,
 }
 
@@ -92,12 +115,18 @@ pub fn energy(profile: &Profile, lanes: &LaneSummary, ranks: &[(ProcessId, Threa
     let of_device = |device: &Device| {
         let curve = curve(device)?;
         let (idle_w, idle_ns) = idle_power(profile, device, &curve);
+        let (joules, covered_ns) = (curve.total(), curve.covered_ns());
+        let idle_j = idle_w.map(|watts| watts * covered_ns as f64 / 1e9);
         Some(DeviceEnergy {
-            gpu: device.id,
-            joules: curve.total(),
-            covered_ns: curve.covered_ns(),
+            gpu: device.info.index,
+            mig: device.info.mig,
+            uuid: device.info.uuid.clone(),
+            joules,
+            covered_ns,
             idle_w,
             idle_ns,
+            idle_j,
+            above_idle_j: idle_j.map(|idle| (joules - idle).max(0.0)),
         })
     };
     let of_rank = |&(process, thread): &(ProcessId, ThreadId)| {
@@ -105,30 +134,31 @@ pub fn energy(profile: &Profile, lanes: &LaneSummary, ranks: &[(ProcessId, Threa
         Some(rank(profile, device, &curve(device)?, process, thread))
     };
     Energy {
+        estimate: true,
         devices: lanes.devices.iter().filter_map(of_device).collect(),
         ranks: ranks.iter().filter_map(of_rank).collect(),
     }
 }
 
-/// Mean power over stretches without any kernel, less the counter's step at either end.
+/// Mean power over intervals without any kernel, less the counter's step at either end.
 fn idle_power(profile: &Profile, device: &Device, curve: &Curve) -> (Option<f64>, u64) {
     let Some(figure) = device.figure(LaneKind::Utilization) else {
         return (None, 0);
     };
-    let mut stretches: Vec<(u64, u64)> = Vec::new();
+    let mut intervals: Vec<(u64, u64)> = Vec::new();
     for span in spans(profile, figure.lane) {
         if span.bits > 0 {
             continue;
         }
-        match stretches.last_mut() {
+        match intervals.last_mut() {
             Some((_, end_ns)) if span.start_ns <= end_ns.saturating_add(STEP_NS / 10) => {
                 *end_ns = span.end_ns;
             }
-            _ => stretches.push((span.start_ns, span.end_ns)),
+            _ => intervals.push((span.start_ns, span.end_ns)),
         }
     }
     let (mut joules, mut ns) = (0.0, 0_u64);
-    for (start_ns, end_ns) in stretches {
+    for (start_ns, end_ns) in intervals {
         let (from_ns, to_ns) = (start_ns.saturating_add(2 * STEP_NS), end_ns);
         if from_ns < to_ns
             && let Some(energy) = curve.between(from_ns, to_ns)
@@ -150,9 +180,13 @@ fn rank(
 ) -> RankEnergy {
     let steps = steps(profile, process);
     let step = per_step(curve, &steps);
+    let (pid, rank) = profile.pid_and_rank(process);
     RankEnergy {
         process,
-        gpu: device.id,
+        pid,
+        rank,
+        gpu: device.info.index,
+        mig: device.info.mig,
         shared: device
             .processes
             .iter()
@@ -182,13 +216,15 @@ fn per_step(curve: &Curve, steps: &[Step]) -> Option<(Joules, u64)> {
     let each = |joules: f64| joules / count as f64;
     let joules = Joules {
         joules: each(all.joules),
-        low: each(all.low),
-        high: each(all.high),
+        interval: Bounds {
+            low: each(all.interval.low),
+            high: each(all.interval.high),
+        },
     };
     Some((joules, count))
 }
 
-/// A stretch of one phase.
+/// An interval of one phase.
 struct Visit {
     phase: Phase,
     start_ns: u64,
@@ -210,21 +246,22 @@ fn phases(profile: &Profile, curve: &Curve, thread: ThreadId) -> Vec<PhaseEnergy
             }),
         }
     }
-    let mut phases: Vec<PhaseEnergy> = Phase::ALL
+    let mut phases: Vec<(Phase, PhaseEnergy)> = Phase::ALL
         .iter()
         .filter_map(|&phase| {
             let own: Vec<&Visit> = visits.iter().filter(|visit| visit.phase == phase).collect();
             let length = |visit: &&Visit| visit.end_ns.saturating_sub(visit.start_ns);
             let host_ns = own.iter().map(length).fold(0, u64::saturating_add);
-            (host_ns > 0).then(|| PhaseEnergy {
-                phase,
+            let energy = PhaseEnergy {
+                phase: profile.phase_name(phase).to_owned(),
                 host_ns,
                 energy: of_visits(curve, &own, host_ns),
-            })
+            };
+            (host_ns > 0).then_some((phase, energy))
         })
         .collect();
-    phases.sort_by_key(|phase| (std::cmp::Reverse(phase.host_ns), phase.phase));
-    phases
+    phases.sort_by_key(|(phase, energy)| (std::cmp::Reverse(energy.host_ns), *phase));
+    phases.into_iter().map(|(_, energy)| energy).collect()
 }
 
 /// The energy of a phase's visits; `None` where most of its time is in short ones, or where readings do not cover most of it.
@@ -241,8 +278,8 @@ fn of_visits(curve: &Curve, visits: &[&Visit], host_ns: u64) -> Option<Joules> {
             long_ns = long_ns.saturating_add(length_ns);
         }
         sum.joules += energy.joules;
-        sum.low += energy.low;
-        sum.high += energy.high;
+        sum.interval.low += energy.interval.low;
+        sum.interval.high += energy.interval.high;
     }
     let most = |ns: u64, share: f64| ns as f64 >= share * host_ns as f64;
     (most(long_ns, LONG_ENOUGH) && most(covered_ns, 0.9)).then_some(sum)

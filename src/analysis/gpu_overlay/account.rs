@@ -1,6 +1,6 @@
 //! What of the amounts of windows belongs to one thing: hard bounds, and an estimate within them.
 //!
-//! A window tells one amount (ns in which the device was idle, or J) of all its time. Of a thing that had a part of that time no
+//! A window shows one amount (ns in which the device was idle, or J) of all its time. Of a thing that had a part of that time no
 //! more is known than this: the rest of the window can have had no less than the lowest rate and no more than the highest, and so
 //! can the thing itself. Summed over windows these are bounds that hold whatever happened inside of them (the argument is
 //! Fréchet's for a joint distribution of known margins). Edges of the thing are known to a tick and to the error of the driver's
@@ -10,7 +10,7 @@ use super::windows::{Window, Windows};
 
 /// Part of a window from which on it belongs to the thing alone.
 const WHOLE: f64 = 0.98;
-/// Visits that are this many ticks apart are one: the sampler saw something else for a moment. Moments are a small part of a
+/// Visits that are this many ticks apart are one: the sampler saw something else briefly. These are a small part of a
 /// visit; two things that take short turns are none.
 const TICKS_APART: u64 = 2;
 const LEAST_OWN: f64 = 0.8;
@@ -31,9 +31,8 @@ pub struct Part {
     pub amount: f64,
     /// Bounds, of all its time: what no window covers may be anything.
     pub low: f64,
-    /// See `low`.
     pub high: f64,
-    /// Whether it lasts for long enough, each time, to be told at all. If not, the figures say nothing.
+    /// Whether it lasts for long enough, each time, to be known at all. If not, the figures say nothing.
     pub resolved: bool,
 }
 
@@ -61,7 +60,7 @@ struct Visit {
     own_ns: u64,
 }
 
-/// Gathers the stretches of one thing, in the order of time.
+/// Gathers the intervals of one thing, in the order of time.
 #[derive(Clone, Debug, Default)]
 pub struct Account {
     open: Option<Open>,
@@ -79,7 +78,7 @@ pub struct Account {
 }
 
 impl Account {
-    /// Adds a stretch that begins no earlier than the last one ended.
+    /// Adds an interval that begins no earlier than the last one ended.
     pub fn add(&mut self, windows: &Windows, from_ns: u64, to_ns: u64) {
         if from_ns >= to_ns {
             return;
@@ -220,9 +219,9 @@ mod tests {
         Windows::new(windows.collect(), (0.0, 1.0), 10 * MS, 0).unwrap()
     }
 
-    fn part(windows: &Windows, stretches: &[(u64, u64)]) -> Part {
+    fn part(windows: &Windows, intervals: &[(u64, u64)]) -> Part {
         let mut account = Account::default();
-        for &(from, to) in stretches {
+        for &(from, to) in intervals {
             account.add(windows, from * MS, to * MS);
         }
         account.finish(windows)
@@ -264,8 +263,8 @@ mod tests {
     #[test]
     fn a_moment_of_something_else_does_not_end_a_visit() {
         let windows = windows(&[1.0; 10]);
-        let stretches: Vec<(u64, u64)> = (0..10).map(|at| (at * 100, at * 100 + 90)).collect();
-        let own = part(&windows, &stretches);
+        let intervals: Vec<(u64, u64)> = (0..10).map(|at| (at * 100, at * 100 + 90)).collect();
+        let own = part(&windows, &intervals);
         assert!(own.resolved);
         assert!((own.amount - 900e6).abs() < 1.0, "{own:?}");
     }

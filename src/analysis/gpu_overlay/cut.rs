@@ -58,11 +58,11 @@ pub fn keep_idle(profile: &mut Profile) -> Result<Kept, NothingKept> {
     }
     let idle: FxHashMap<ProcessId, Vec<(u64, u64)>> = windows
         .iter()
-        .map(|(&process, windows)| (process, stretches(windows)))
+        .map(|(&process, windows)| (process, intervals(windows)))
         .collect();
     let mut samples = Vec::new();
     for sample in &profile.samples {
-        let thread = profile.threads.get(sample.thread.index());
+        let thread = profile.thread(sample.thread);
         let Some(idle) = thread.and_then(|thread| idle.get(&thread.process)) else {
             continue;
         };
@@ -83,15 +83,15 @@ fn is_idle(window: &Window) -> bool {
 }
 
 /// Idle windows, those that follow each other as one.
-fn stretches(windows: &Windows) -> Vec<(u64, u64)> {
-    let mut stretches: Vec<(u64, u64)> = Vec::new();
+fn intervals(windows: &Windows) -> Vec<(u64, u64)> {
+    let mut intervals: Vec<(u64, u64)> = Vec::new();
     for window in windows.all().iter().filter(|window| is_idle(window)) {
-        match stretches.last_mut() {
+        match intervals.last_mut() {
             Some((_, to_ns)) if *to_ns == window.start_ns => *to_ns = window.end_ns,
-            _ => stretches.push((window.start_ns, window.end_ns)),
+            _ => intervals.push((window.start_ns, window.end_ns)),
         }
     }
-    stretches
+    intervals
 }
 
 /// A tick counts on the side that has most of it.

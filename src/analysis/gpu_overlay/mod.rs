@@ -1,6 +1,6 @@
 //! What the device did while the host was where: idle time of GPUs by phase, line and module of the training thread.
 //!
-//! A value of the driver speaks of a window, not of a moment. Samples are joined to windows, and what a window leaves open stays
+//! A value of the driver speaks of a window, not of a point in time. Samples are joined to windows, and what a window leaves open stays
 //! open: each figure is an estimate between two bounds, and what is shorter than two windows each time is not resolved.
 //! Utilization counts any kernel, those of communication and of other processes too: idle means that nobody's ran.
 //!
@@ -26,13 +26,12 @@ use windows::{NoWindows, Windows};
 
 /// Things of a kind that are listed, those with the most idle time first.
 const MOST_ROWS: usize = 200;
-/// Things that are looked at: a recording is hostile.
+/// Things that are examined: a recording is hostile.
 const MAX_SUBJECTS: usize = 20_000;
 
 /// Where the host was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Subject {
-    /// In a phase.
     Phase(Phase),
     /// At a line: the nearest of the user's own code.
     Line(Line),
@@ -43,7 +42,6 @@ pub enum Subject {
 /// Idle time of a device while the host was somewhere.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct IdleRow {
-    /// Where.
     pub subject: Subject,
     /// How long, ns.
     pub part: Part,
@@ -52,7 +50,6 @@ pub struct IdleRow {
 /// The device of one trainer, by where its training thread was.
 #[derive(Clone, Debug)]
 pub struct GpuIdle {
-    /// The process.
     pub process: ProcessId,
     /// The device.
     pub gpu: GpuId,
@@ -95,7 +92,7 @@ pub fn device_of(lanes: &LaneSummary, process: ProcessId) -> Result<&Device, NoO
         own.and_then(|user| user.memory_bytes).unwrap_or(0)
     };
     let listed = lanes.devices.iter().filter(|device| uses(device, false));
-    // Of a device and its instance the instance tells more of the process; of equals the first.
+    // Of a device and its instance the instance shows more of the process; of equals the first.
     let best = listed
         .rev()
         .max_by_key(|device| (memory(device), device.info.mig.is_some()));
@@ -112,7 +109,7 @@ pub fn device_of(lanes: &LaneSummary, process: ProcessId) -> Result<&Device, NoO
 
 /// The process whose device a process works for: a DataLoader worker's trainer, else itself.
 pub fn served(profile: &Profile, process: ProcessId) -> ProcessId {
-    match profile.processes.get(process.index()).map(|info| info.role) {
+    match profile.process(process).map(|info| info.role) {
         Some(Role::DataLoaderWorker {
             trainer: Some(trainer),
             ..
@@ -249,7 +246,7 @@ impl<'p> Modules<'p> {
             let ids = profile.facts.modules_from(calls);
             let mut own: Vec<NnModuleId> = ids
                 .filter_map(|id| {
-                    let info = profile.nn_modules.get(id.index())?;
+                    let info = profile.nn_module(id)?;
                     let key = (info.root.as_str(), info.number, info.path.as_str());
                     Some(*first.entry(key).or_insert(id))
                 })

@@ -1,4 +1,4 @@
-//! Windows of a device in the order of time, each with what it tells.
+//! Windows of a device in the order of time, each with what it shows.
 
 use crate::analysis::lanes::{Device, points};
 use crate::model::ids::{GpuId, LaneId};
@@ -9,7 +9,7 @@ use crate::model::profile::Profile;
 const ROUNDING: f64 = 0.006;
 /// Windows that are less apart than this, or overlap by less, meet.
 const MEET_NS: u64 = 2_000_000;
-/// A clock that is off by more than this part of a window tells nothing of what is in it.
+/// A clock that is off by more than this part of a window shows nothing of what is in it.
 const WORST_CLOCK: u64 = 4;
 
 /// A window, and an amount that speaks of all of it.
@@ -26,7 +26,6 @@ pub struct Window {
 }
 
 impl Window {
-    /// Its length.
     pub fn length_ns(&self) -> u64 {
         self.end_ns.saturating_sub(self.start_ns)
     }
@@ -64,7 +63,7 @@ impl Windows {
     ) -> Option<Self> {
         windows.retain(|window| window.start_ns < window.end_ns && window.amount.is_finite());
         windows.sort_by_key(|window| (window.start_ns, window.end_ns));
-        // Of two that overlap the first counts. Their edges are the same stamp, related to our clock at two moments.
+        // Of two that overlap the first counts. Their edges are the same stamp, related to our clock at two points in time.
         let mut until_ns = 0;
         windows.retain_mut(|window| {
             if window.start_ns.abs_diff(until_ns) <= MEET_NS.min(window.length_ns() / 10) {
@@ -139,7 +138,6 @@ impl Windows {
         self.windows.get(index)
     }
 
-    /// All of them.
     pub fn all(&self) -> &[Window] {
         &self.windows
     }
@@ -163,7 +161,7 @@ pub fn tick_ns(profile: &Profile) -> u64 {
     (1e9 / profile.run.rate_hz.clamp(1.0, 1e6)) as u64
 }
 
-/// The lane of a device, by what it is.
+/// The counter track of a device, by what it is.
 pub fn lane_of(profile: &Profile, gpu: GpuId, kind: LaneKind) -> Option<LaneId> {
     let of = |lane: &crate::model::lane::LaneInfo| lane.gpu == Some(gpu) && lane.kind == kind;
     profile

@@ -1,10 +1,10 @@
-//! A lane as stretches of time with a value each.
+//! A counter track as intervals of time with a value each.
 
 use crate::model::ids::LaneId;
 use crate::model::lane::{LaneKind, LanePoint, LaneUnit, SHARE_ONE};
 use crate::model::profile::Profile;
 
-/// For how long a figure that was read at one moment is taken to hold: a little more than the longest period.
+/// For how long a figure that was read at one point in time is taken to hold: a little more than the longest period.
 const HOLDS_NS: u64 = 2_500_000_000;
 
 /// A value in the unit for people: shares of one, W, J, bytes, MHz, degrees Celsius, seconds.
@@ -30,12 +30,11 @@ pub(super) fn is_amount(kind: LaneKind) -> bool {
     )
 }
 
-/// A value with the part of its window that lies within the recording; readings of a moment hold until the next one.
+/// A value with the part of its window that lies within the recording; readings of a point in time hold until the next one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Span {
     /// Start of the part, CLOCK_MONOTONIC.
     pub start_ns: u64,
-    /// Its end.
     pub end_ns: u64,
     /// The value, in natural units; amounts are per second.
     pub value: f64,
@@ -43,7 +42,7 @@ pub struct Span {
     pub bits: u64,
 }
 
-/// The points of a lane. They are sorted by lane.
+/// The points of a counter track.
 pub fn points(profile: &Profile, lane: LaneId) -> &[LanePoint] {
     let all = &profile.lanes.points;
     let from = all.partition_point(|point| point.lane < lane);
@@ -51,7 +50,7 @@ pub fn points(profile: &Profile, lane: LaneId) -> &[LanePoint] {
     &own[..own.partition_point(|point| point.lane == lane)]
 }
 
-/// The spans of a lane within the recording, by their ends.
+/// The spans of a counter track within the recording, by their ends.
 pub fn spans(profile: &Profile, lane: LaneId) -> Vec<Span> {
     let Some(info) = profile.lanes.lanes.get(lane.index()) else {
         return Vec::new();
@@ -85,7 +84,7 @@ pub fn spans(profile: &Profile, lane: LaneId) -> Vec<Span> {
     spans
 }
 
-/// For how long a reading of a moment holds: half as long again as it takes from one to the next, mostly.
+/// For how long a reading of a point in time holds: half as long again as it takes from one to the next, mostly.
 fn holds_ns(points: &[LanePoint]) -> u64 {
     let mut between: Vec<u64> = points
         .windows(2)
@@ -99,7 +98,7 @@ fn holds_ns(points: &[LanePoint]) -> u64 {
     (usual / 2).saturating_add(usual).min(HOLDS_NS)
 }
 
-/// The lane in `columns` stretches of equal length: the mean of each, `None` where nothing was measured.
+/// The counter track in `columns` intervals of equal length: the mean of each, `None` where nothing was measured.
 pub fn series(profile: &Profile, lane: LaneId, columns: usize) -> Vec<Option<f64>> {
     let length = profile.end_ns.saturating_sub(profile.start_ns) as f64;
     let mut sums = vec![(0.0_f64, 0.0_f64); columns];

@@ -21,11 +21,13 @@ use crate::model::category::Phase;
 use crate::model::ids::{FunctionId, ProcessId, ThreadId};
 use crate::model::profile::{Profile, ProfileSample};
 use crate::model::progress::{CounterKind, facts};
+use crate::model::seconds;
 pub use passes::Pass;
+use schemars::JsonSchema;
+use serde::Serialize;
 pub use series::{Step, steps};
 use std::collections::BTreeSet;
 
-/// What a step is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StepUnit {
     /// A step of an optimizer.
@@ -35,12 +37,14 @@ pub enum StepUnit {
     Batch,
 }
 
-/// Steps left out of the headline.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Steps at the start, which the headline leaves out.
+#[derive(Clone, Copy, Debug, Default, JsonSchema, PartialEq, Eq, Serialize)]
 pub struct WarmUp {
-    /// How many, from the first of the recording.
+    /// How many.
     pub steps: u64,
-    /// From the first sample of the thread to the end of the last of them.
+    /// Seconds until the last of them ended.
+    #[serde(rename = "seconds", serialize_with = "seconds::serialize")]
+    #[schemars(with = "f64")]
     pub ns: u64,
 }
 
@@ -51,9 +55,8 @@ pub struct StepTimes {
     pub steps: u64,
     /// Time that they took together.
     pub ns: u64,
-    /// Mean.
     pub mean_ns: f64,
-    /// 95 % interval of the mean; `None` where steps are too short to be told apart, or too few.
+    /// 95 % interval of the mean; `None` where steps are too short to be distinguished, or too few.
     pub interval_ns: Option<(f64, f64)>,
     /// The distribution, where steps last more than five ticks.
     pub spread: Option<Spread>,
@@ -66,9 +69,7 @@ pub struct Spread {
     pub sd_ns: f64,
     /// Percentiles.
     pub p50_ns: u64,
-    /// See `p50_ns`.
     pub p95_ns: u64,
-    /// See `p50_ns`.
     pub p99_ns: u64,
     /// The longest.
     pub max_ns: u64,
@@ -87,7 +88,6 @@ pub struct SlowStep {
     pub ns: u64,
     /// The phase that took more than usual, and by how much.
     pub phase: Phase,
-    /// See `phase`.
     pub more_ns: u64,
     /// The user's line under which that phase was in this step.
     pub line: Option<(FunctionId, u32)>,
@@ -96,7 +96,6 @@ pub struct SlowStep {
 /// Time of a phase per step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PhaseTime {
-    /// The phase.
     pub phase: Phase,
     /// Time per step, ns.
     pub per_step_ns: f64,
@@ -105,20 +104,21 @@ pub struct PhaseTime {
 }
 
 /// Passes without a step.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, JsonSchema, PartialEq, Eq, Serialize)]
 pub struct Evaluation {
     /// How many.
     pub passes: u64,
     /// Batches that they gave out.
     pub batches: u64,
     /// From the first to the last batch of each, in all.
+    #[serde(rename = "seconds", serialize_with = "seconds::serialize")]
+    #[schemars(with = "f64")]
     pub ns: u64,
 }
 
 /// The progress of one process.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Progress {
-    /// What a step is.
     pub unit: StepUnit,
     /// The counter that steps were counted by.
     pub source: Option<CounterKind>,

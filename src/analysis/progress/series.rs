@@ -14,7 +14,7 @@ const MAX_STEPS: u64 = 1 << 19;
 const MAX_CHANGES: u64 = 64;
 /// Differences that a constant number of changes is learned from.
 const MAX_DIFFERENCES: usize = 4096;
-/// Steps that may have gone by before their counter was found: a launched program is looked at from its start.
+/// Steps that may have gone by before their counter was found: a launched program is examined from its start.
 const MAX_EARLIER: u64 = 1000;
 
 /// How often a parameter is filled before the first step, where batches tell what steps there were.
@@ -27,7 +27,6 @@ pub struct Step {
     pub number: u64,
     /// Start, CLOCK_MONOTONIC.
     pub start_ns: u64,
-    /// End.
     pub end_ns: u64,
     /// How well the end is known: the time between the two samples that it lies between.
     pub uncertain_ns: u64,
@@ -71,7 +70,7 @@ pub(super) struct Counted {
     pub(super) steps: u64,
     /// Those before the first reading.
     pub(super) earlier: u64,
-    /// When the first reading was made, where steps may have ended before it that nothing tells of.
+    /// When the first reading was made, where steps may have ended before it that nothing says of.
     pub(super) late_ns: Option<u64>,
     /// The most that there can have been; `None` where they are exact, or nothing tells.
     pub(super) most: Option<u64>,
@@ -117,7 +116,7 @@ pub(super) fn listed(counted: &Counted) -> Vec<Step> {
 
 /// Whether the recording begins with the program: what came before its first reading is part of it, too.
 pub(super) fn is_whole(profile: &Profile) -> bool {
-    // Where only some of its steps are looked at, there are readings from before.
+    // Where only some of its steps are examined, there are readings from before.
     let first = profile.points.first();
     profile.run.launched && first.is_none_or(|point| point.time_ns > profile.start_ns)
 }
@@ -330,7 +329,7 @@ fn unread(
 }
 
 /// Steps before the counter was first read, in a recording that begins with the program: as many as the batches that had been
-/// given out by then were good for. `None` where nothing tells.
+/// given out by then were good for. `None` where nothing shows.
 fn earlier(profile: &Profile, process: ProcessId, counted: &Counted, base: u64) -> Option<u64> {
     if !is_whole(profile) {
         return None;
@@ -418,7 +417,7 @@ fn first_pass<'p>(
 }
 
 /// How many changes a step makes to a parameter: what divides nearly all differences between readings outside of the
-/// optimizer. `None` where that is not told by a few of them.
+/// optimizer. `None` where that is not reported by a few of them.
 fn changes_of_a_step(profile: &Profile, points: &[&ProgressPoint]) -> Option<u64> {
     // A thread that is not stopped may run on between the reading of a counter and that of its frames.
     let still = |sample: &ProfileSample| sample.capture != Capture::Unstopped;
@@ -530,7 +529,7 @@ impl<'p> Quiet<'p> {
         }
     }
 
-    /// The last moment before a reading at which the counter had its old value. It is counted on by its thread: while that
+    /// The last point in time before a reading at which the counter had its old value. It is counted on by its thread: while that
     /// was not scheduled it did not move.
     fn until(&self, point: &ProgressPoint) -> u64 {
         let before_ns = point.before_ns.min(point.time_ns);
@@ -544,7 +543,7 @@ impl<'p> Quiet<'p> {
                 break;
             }
             if sample.capture == Capture::Reused {
-                // The look that found it so was made within the last tick of the stretch.
+                // The look that found it so was made within the last tick of the interval.
                 let tick_ns = sample.weight_ns / u64::from(sample.ticks.max(1));
                 let seen_ns = end_ns.min(point.time_ns).saturating_sub(tick_ns / 2);
                 return seen_ns.clamp(before_ns, point.time_ns);

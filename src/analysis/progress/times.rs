@@ -8,7 +8,7 @@ use crate::analysis::intervals::{Share, Shares};
 use crate::model::category::{Phase, SummaryRow};
 use crate::model::profile::{Profile, ProfileSample};
 
-/// Ticks that a step must last for its length to be told.
+/// Ticks that a step must last for its length to be known.
 const TICKS_A_STEP: f64 = 5.0;
 /// The most steps at the start that are taken for warm-up because they are slow: a quarter of all, and no more than this.
 const MOST_SLOW: usize = 20;

@@ -23,7 +23,7 @@ use rustc_hash::FxHashMap;
 /// Share of a device's memory from which on another process is taken to compute on it: a desktop has less.
 const OTHERS_MEMORY: f64 = 0.02;
 
-/// What a moment of the training thread was, as far as verdicts go.
+/// What a point in time of the training thread was, as far as verdicts go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Part {
     /// Waited for the next batch of the workers.
@@ -53,7 +53,6 @@ pub enum Part {
 }
 
 impl Part {
-    /// All of them.
     pub const ALL: [Self; 12] = [
         Self::InputWait,
         Self::InputOwn,
@@ -144,9 +143,8 @@ impl Ranks {
 /// The rank that the others wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LastRank {
-    /// The process.
     pub process: ProcessId,
-    /// Where it was meanwhile.
+    /// Where it was at the same time.
     pub at: Option<Line>,
     /// For how long it was waited for, in percent of the wait in collectives.
     pub percent: u32,
@@ -159,8 +157,8 @@ pub struct Figures {
     pub shares: Vec<Share>,
     /// The line with most of each part, and how much of the part it has.
     pub lines: FxHashMap<usize, (Line, f64)>,
-    /// The words for what was waited for there, of waits for the GPU.
-    pub words: FxHashMap<usize, String>,
+    /// The label of what was waited for there, of waits for the GPU.
+    pub labels: FxHashMap<usize, String>,
     /// Ticks that the shares are of.
     pub ticks: u64,
     /// Whether the process has CUDA.
@@ -175,9 +173,7 @@ pub struct Figures {
     pub device: Option<DeviceFigures>,
     /// What workers did while they were waited for: busy, reading, without a CPU, as shares of their time.
     pub workers_busy: Option<f64>,
-    /// See `workers_busy`.
     pub workers_read: f64,
-    /// See `workers_busy`.
     pub workers_queue: f64,
     /// The workers' tasks, as shares of their time, most first.
     pub tasks: Vec<(InputTask, f64)>,
@@ -189,7 +185,7 @@ pub struct Figures {
     pub host_cpus: u32,
     /// OpenMP threads that were seen in the process, its training thread among them; `None` without native frames.
     pub omp_threads: Option<u64>,
-    /// `None` where the training thread waited at no barrier, or no other OpenMP thread was sampled meanwhile.
+    /// `None` where the training thread waited at no barrier, or no other OpenMP thread was sampled at the same time.
     pub barrier: Option<BarrierFigures>,
     /// Present settings.
     pub conditions: Conditions,
@@ -202,7 +198,6 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// The share of a part.
     pub fn share(&self, part: Part) -> Share {
         self.shares.get(part as usize).copied().unwrap_or_default()
     }
@@ -260,7 +255,7 @@ impl Figures {
     /// Threads that wanted a CPU while the training thread waited for one: where these are no more than the CPUs that the recorded
     /// processes may use, others have those that they miss. `None` where they want more, or are held back.
     pub fn wanted_where_others_take_cpus(&self) -> Option<f64> {
-        /// Ticks find a thread ready that is so for a moment only.
+        /// Ticks find a thread ready that is so only briefly.
         const SLACK: f64 = 0.05;
         let held = self.cpus.throttled >= super::rules::THROTTLED_CGROUP;
         let allowed = self.cpus_allowed();
@@ -443,9 +438,9 @@ fn sum(profile: &Profile, own: &[&ProfileSample], figures: &mut Figures) {
             reads_ns = reads_ns.saturating_add(own_ns);
         }
         if let Some(line) = profile.facts.line(sample.stack) {
-            let (ns, words) = lines.entry((part, line)).or_default();
+            let (ns, label) = lines.entry((part, line)).or_default();
             *ns = ns.saturating_add(own_ns);
-            *words = words.or(wait.map(|wait| wait.label));
+            *label = label.or(wait.map(|wait| wait.label));
         }
     }
     let own_input_ns = totals[Part::InputOwn as usize];
@@ -455,16 +450,16 @@ fn sum(profile: &Profile, own: &[&ProfileSample], figures: &mut Figures) {
         .collect();
     let mut lines: Vec<_> = lines.into_iter().collect();
     lines.sort_by_key(|&((part, line), (ns, _))| (part, std::cmp::Reverse(ns), line));
-    for ((part, line), (ns, words)) in lines {
+    for ((part, line), (ns, label)) in lines {
         if figures.lines.contains_key(&part) {
             continue;
         }
         let share = ns as f64 / totals[part].max(1) as f64;
         figures.lines.insert(part, (line, share));
-        if let Some(words) = words {
+        if let Some(label) = label {
             figures
-                .words
-                .insert(part, profile.facts.names.get(words).to_owned());
+                .labels
+                .insert(part, profile.facts.names.get(label).to_owned());
         }
     }
 }
@@ -566,7 +561,7 @@ fn device_figures(
     let held = |bits: u64| {
         let reasons = device.throttled.as_ref()?.iter();
         let held = reasons.filter(|(bit, _)| bit & bits != 0);
-        // Two reasons at a time are not told apart from one after the other.
+        // Two reasons at a time are not distinguished from one after the other.
         Some(held.map(|(_, share)| *share).fold(0.0, f64::max))
     };
     DeviceFigures {

@@ -21,9 +21,10 @@ use crate::model::ids::ProcessId;
 use crate::model::profile::{Profile, Role};
 use figures::{Figures, LastRank, Part, Ranks};
 use next_step::{Cost, costs, next_step};
-use rules::{Beside, Finding, RULES};
+use rules::{CompetingCost, Finding, RULES};
+use schemars::JsonSchema;
+use serde::Serialize;
 
-/// Version of the rules.
 pub const VERDICT_RULES_VERSION: u32 = 3;
 /// Ticks below which nothing is said, and below which nothing is said with confidence.
 const FEW_TICKS: u64 = 100;
@@ -44,7 +45,6 @@ pub enum Cause {
     Launch,
     /// By torch's work around operators that compute on the host.
     Dispatch,
-    /// By Python.
     Python,
     /// By the GPU's multiprocessors.
     GpuCompute,
@@ -56,7 +56,6 @@ pub enum Cause {
     Sync,
     /// By copies to and from the GPU.
     Copy,
-    /// By CPUs.
     CpuStarved,
     /// By clocks that are held down.
     Throttled,
@@ -146,9 +145,9 @@ impl Confidence {
 }
 
 /// A figure with the thresholds that it passed.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, JsonSchema, PartialEq, Serialize)]
 pub struct Evidence {
-    /// The figure.
+    /// Its name.
     pub figure: &'static str,
     /// Its value, a share of one.
     pub value: f64,
@@ -169,7 +168,6 @@ pub struct Bound {
     pub step_ns: Option<(f64, f64)>,
 }
 
-/// The verdict.
 #[derive(Clone, Debug)]
 pub struct Verdict {
     /// The process that it is of: the primary one, or the rank that the others wait for.
@@ -184,7 +182,6 @@ pub struct Verdict {
     pub at: Option<Line>,
     /// What it would buy at most.
     pub bound: Option<Bound>,
-    /// One next step.
     pub next_step: Option<String>,
     /// Where there is no one cause: what takes the most time, each with a next step.
     pub costs: Vec<Cost>,
@@ -192,8 +189,8 @@ pub struct Verdict {
     pub missing: Vec<String>,
     /// The figures of that process.
     pub figures: Figures,
-    /// What takes the most time beside the weightiest finding, with its weight.
-    pub beside: Option<(Beside, f64)>,
+    /// The largest competing cost of the weightiest finding, with its weight.
+    pub competing: Option<(CompetingCost, f64)>,
     /// Where the primary process waits for another rank: how that is known.
     pub waits_for: Option<WaitedFor>,
 }
@@ -307,11 +304,8 @@ fn of_process(
 }
 
 fn ranks(profile: &Profile, analysis: &Analysis, primary: &ProcessSummary) -> Ranks {
-    let world = match primary.role {
-        Role::Trainer { world_size, .. } => world_size.unwrap_or(1),
-        _ => 1,
-    };
-    let info = profile.processes.get(primary.process.index());
+    let world = primary.role.world_size().unwrap_or(1);
+    let info = profile.process(primary.process);
     let node = info.and_then(|process| {
         let mut all = process.info.environment.iter();
         let (_, value) = all.find(|(name, _)| name == "LOCAL_WORLD_SIZE")?;
@@ -362,9 +356,9 @@ fn judge(
     let missing = missing(analysis, process, &figures);
     let can_tell = figures.ticks >= FEW_TICKS && figures.ranks.node_seen();
     let first = findings.first();
-    let beside = first.and_then(|first| rules::beside(&figures, first.parts));
+    let competing = first.and_then(|first| rules::competing(&figures, first.parts));
     let next = findings.get(1).map_or(0.0, |second| second.weight);
-    let next = beside.map_or(next, |(_, weight)| next.max(weight));
+    let next = competing.map_or(next, |(_, weight)| next.max(weight));
     let is_one = |first: &&Finding| {
         can_tell && first.weight >= rules::ENOUGH && first.weight >= STANDS_OUT * next
     };
@@ -387,7 +381,7 @@ fn judge(
         next_step: step,
         at,
         findings,
-        beside,
+        competing,
         missing,
         figures,
         waits_for: None,

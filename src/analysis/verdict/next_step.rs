@@ -5,6 +5,8 @@ use super::figures::{Figures, Part};
 use super::rules::{CPUS_FULL, Finding, SPARE};
 use crate::model::facts::Line;
 use crate::model::profile::Profile;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 /// Workers past which more are not advised, whatever the CPUs.
 const MOST_WORKERS: u64 = 64;
@@ -38,7 +40,7 @@ pub fn next_step(profile: &Profile, cause: Cause, at: Option<Line>, figures: &Fi
             .to_owned(),
         Cause::Communication => communication(figures, &at),
         Cause::Sync => {
-            let what = figures.words.get(&(Part::Sync as usize));
+            let what = figures.labels.get(&(Part::Sync as usize));
             let what = what.map_or("the wait", String::as_str);
             format!("take {what}{at} out of the step, or do it every 50 steps: each one leaves the GPU without work")
         }
@@ -79,15 +81,16 @@ pub fn next_step(profile: &Profile, cause: Cause, at: Option<Line>, figures: &Fi
 }
 
 /// What takes much of the time, where no cause stands out.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, JsonSchema, PartialEq, Serialize)]
 pub struct Cost {
-    /// What it is.
+    /// What, in words.
     pub what: &'static str,
     /// Share of the training thread's time after start-up; of a device, of the time in which it is so.
     pub share: f64,
-    /// What to do about it.
+    /// What to do about it, for people.
     pub next_step: String,
-    /// What the run would gain at most without it, as a factor; `None` where that is not known.
+    /// So many times as fast, at most, without it.
+    #[serde(rename = "speedup")]
     pub at_most: Option<f64>,
 }
 
@@ -231,7 +234,7 @@ fn omp_threads(figures: &Figures) -> String {
 }
 
 fn place(profile: &Profile, (function, line): Line) -> Option<String> {
-    let function = profile.functions.get(function.index())?;
+    let function = profile.function(function)?;
     let file = function.file.rsplit('/').next().unwrap_or_default();
     Some(format!("{file}:{line}"))
 }

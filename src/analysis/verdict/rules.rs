@@ -52,7 +52,6 @@ pub const HOST: f64 = 0.6;
 /// What a rule found.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finding {
-    /// The cause.
     pub cause: Cause,
     /// Share of the training thread's time that would be gained at most, were the cause gone; `None` where that is not known.
     pub gain: Option<f64>,
@@ -66,9 +65,9 @@ pub struct Finding {
     pub complete: bool,
 }
 
-/// What takes time beside a cause, whether or not it is a cause itself.
+/// What takes time besides a cause, whether or not it is a cause itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Beside {
+pub enum CompetingCost {
     /// Waits for batches, or makes them.
     Input,
     /// Is in collectives.
@@ -87,7 +86,7 @@ pub enum Beside {
     Other,
 }
 
-impl Beside {
+impl CompetingCost {
     /// For people.
     pub fn name(self) -> &'static str {
         match self {
@@ -166,7 +165,7 @@ fn has_spare(figures: &Figures, parts: &[Part]) -> Option<(f64, Evidence)> {
     (meanwhile <= SPARE).then(|| (gain, is_not("gpu_busy_meanwhile", meanwhile, SPARE)))
 }
 
-/// Whether what the host does beside these parts takes more of its time than they do, counted whole.
+/// Whether what the host does besides these parts takes more of its time than they do, counted whole.
 pub fn host_takes_more(figures: &Figures, parts: &[Part], stands_out: f64) -> bool {
     let sum = |is_of: bool, all: &[Part]| -> f64 {
         let own = all.iter().filter(|part| parts.contains(part) == is_of);
@@ -177,14 +176,14 @@ pub fn host_takes_more(figures: &Figures, parts: &[Part], stands_out: f64) -> bo
 }
 
 /// What the thread does that is none of these parts, and takes the most: what a cause must stand out from.
-pub fn beside(figures: &Figures, parts: &[Part]) -> Option<(Beside, f64)> {
+pub fn competing(figures: &Figures, parts: &[Part]) -> Option<(CompetingCost, f64)> {
     let of = |part| match parts.contains(&part) {
         true => 0.0,
         false => figures.of(part),
     };
     let waits_a_lot = figures.of(Part::NoCpu) >= 2.0 * NO_CPU;
     let has_host = parts.contains(&Part::Dispatch) || waits_a_lot;
-    // Launches for a busy device are back-pressure: then the device is what stands beside.
+    // Launches for a busy device are back-pressure: then the device is what competes.
     let is_late = !figures.cuda
         || busy_meanwhile(figures, &[Part::Dispatch, Part::Python])
             .is_none_or(|busy| busy <= SPARE);
@@ -202,14 +201,17 @@ pub fn beside(figures: &Figures, parts: &[Part]) -> Option<(Beside, f64)> {
         false => device.map_or(0.0, |device| device.saturated),
     };
     let all = [
-        (Beside::Input, of(Part::InputWait) + of(Part::InputOwn)),
-        (Beside::Communication, of(Part::Communication)),
-        (Beside::Host, host),
-        (Beside::HostOperators, operators),
-        (Beside::Barrier, of(Part::Barrier)),
-        (Beside::Compile, of(Part::Compile)),
-        (Beside::BusyDevice, saturated),
-        (Beside::Other, of(Part::Other)),
+        (
+            CompetingCost::Input,
+            of(Part::InputWait) + of(Part::InputOwn),
+        ),
+        (CompetingCost::Communication, of(Part::Communication)),
+        (CompetingCost::Host, host),
+        (CompetingCost::HostOperators, operators),
+        (CompetingCost::Barrier, of(Part::Barrier)),
+        (CompetingCost::Compile, of(Part::Compile)),
+        (CompetingCost::BusyDevice, saturated),
+        (CompetingCost::Other, of(Part::Other)),
     ];
     let most = all.into_iter().max_by(|a, b| a.1.total_cmp(&b.1));
     most.filter(|(_, weight)| *weight > 0.0)
@@ -427,7 +429,7 @@ fn launch(figures: &Figures) -> Option<Finding> {
         weight,
         parts,
         evidence: all,
-        // Which of the two is told by the larger one: it should be.
+        // Which of the two is reported by the larger one: it should be.
         complete: python.max(dispatch) >= 1.3 * python.min(dispatch),
     })
 }

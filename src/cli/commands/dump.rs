@@ -18,7 +18,7 @@ use crate::os::process_info::{Stat, read_stat};
 use crate::os::process_tree::{ProcessEvent, ProcessWatch};
 use crate::os::signals::{Signals, wait_readable};
 use crate::os::{access, host};
-use crate::report::dump::json::{render_look, render_looks};
+use crate::report::dump::json::{render_snapshot, render_snapshots};
 use crate::report::dump::moved::render_moved;
 use crate::report::dump::text::render_dump;
 use crate::report::label::counted;
@@ -77,7 +77,7 @@ pub(crate) fn run(plan: &DumpPlan) -> Result<ExitCode, Failure> {
             }
         };
         match plan.json {
-            true => looks.push(render_look(&dump)),
+            true => looks.push(render_snapshot(&dump)),
             false if number == 0 => print(&render_dump(&dump))?,
             false => {}
         }
@@ -85,7 +85,7 @@ pub(crate) fn run(plan: &DumpPlan) -> Result<ExitCode, Failure> {
     }
     match plan.json {
         true => {
-            let text = render_looks(&looks, &comparison).map_err(Failure::new)?;
+            let text = render_snapshots(&looks, &comparison).map_err(Failure::new)?;
             print(&format!("{text}\n"))?;
         }
         false => print(&render_moved(&comparison))?,

@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 /// Width of a command line.
 const COMMAND: usize = 70;
 
-/// What was looked at, at what cost, and each process in a line or two.
+/// What was examined, at what cost, and each process in a line or two.
 pub(super) fn processes(out: &mut String, dump: &Dump) {
     let threads: usize = dump
         .processes
@@ -256,11 +256,9 @@ pub(super) fn rank_list(dump: &Dump, processes: &[usize]) -> String {
         .iter()
         .filter_map(|&index| dump.processes.get(index))
     {
-        match process.role {
-            Role::Trainer {
-                rank: Some(rank), ..
-            } => numbers.push(rank),
-            _ => pids.push(process.pid.to_string()),
+        match process.role.rank() {
+            Some(rank) => numbers.push(rank),
+            None => pids.push(process.pid.to_string()),
         }
     }
     let mut words = Vec::new();
@@ -289,11 +287,9 @@ fn ranges(numbers: &mut [u32]) -> String {
 
 /// `rank 3`, `trainer`, `DataLoader worker 1`.
 pub(super) fn title(role: Role) -> String {
-    match role {
-        Role::Trainer {
-            rank: Some(rank), ..
-        } => format!("rank {rank}"),
-        other => crate::report::text::role(other),
+    match role.rank() {
+        Some(rank) => format!("rank {rank}"),
+        None => crate::report::text::role(role),
     }
 }
 

@@ -5,24 +5,26 @@ use crate::analysis::dump::groups::groups;
 use crate::analysis::dump::moved::{Comparison, Standstill};
 use crate::analysis::dump::verdict::verdict;
 use crate::model::dump::{Dump, DumpedFrame, DumpedProcess, DumpedThread, DumpedWait, Place};
-use crate::model::profile::Role;
-use crate::model::sample::{Capture, Gil, ThreadState};
+use crate::model::sample::{Capture, Gil};
 use crate::model::text::printable_json;
 use serde_json::{Value, json};
 
 /// Version of the schema.
 const SCHEMA: u32 = 1;
 
-/// Looks as JSON, each as [`render_look`] gave it, and what moved between them.
+/// Looks as JSON, each as [`render_snapshot`] gave it, and what moved between them.
 ///
 /// # Errors
 /// None that a dump can cause: numbers and strings alone are written.
-pub fn render_looks(looks: &[Value], comparison: &Comparison) -> Result<String, serde_json::Error> {
+pub fn render_snapshots(
+    snapshots: &[Value],
+    comparison: &Comparison,
+) -> Result<String, serde_json::Error> {
     let value = json!({
         "schema": SCHEMA,
         "torchspy": env!("CARGO_PKG_VERSION"),
-        "looks": looks,
-        "moved": match looks.len() {
+        "looks": snapshots,
+        "moved": match snapshots.len() {
             0 | 1 => Value::Null,
             _ => moves(comparison),
         },
@@ -30,8 +32,8 @@ pub fn render_looks(looks: &[Value], comparison: &Comparison) -> Result<String, 
     serde_json::to_string_pretty(&value).map(|text| printable_json(&text))
 }
 
-/// One look as JSON.
-pub fn render_look(dump: &Dump) -> Value {
+/// One snapshot as JSON.
+pub fn render_snapshot(dump: &Dump) -> Value {
     let pid = |index: &usize| dump.processes.get(*index).map(|process| process.pid);
     let verdict = verdict(dump);
     json!({
@@ -63,24 +65,12 @@ pub fn render_look(dump: &Dump) -> Value {
 }
 
 fn process(process: &DumpedProcess) -> Value {
-    let (role, rank, world_size) = match process.role {
-        Role::Launcher => ("launcher", None, None),
-        Role::Trainer {
-            rank, world_size, ..
-        } => ("trainer", rank, world_size),
-        Role::DataLoaderWorker { .. } => ("dataloader_worker", None, None),
-        Role::Other => ("other", None, None),
-    };
-    let number = match process.role {
-        Role::DataLoaderWorker { number, .. } => Some(number),
-        _ => None,
-    };
     json!({
         "pid": process.pid,
-        "role": role,
-        "rank": rank,
-        "world_size": world_size,
-        "worker": number,
+        "role": process.role.name(),
+        "rank": process.role.rank(),
+        "world_size": process.role.world_size(),
+        "worker": process.role.worker(),
         "trainer_pid": process.trainer_pid,
         "command": process.command,
         "python": text(&process.python),
@@ -104,7 +94,7 @@ fn thread(thread: &DumpedThread) -> Value {
         "name": thread.name,
         "python_name": thread.python_name,
         "trains": thread.trains,
-        "state": state(thread.state),
+        "state": thread.state.name(),
         "capture": match thread.capture {
             Capture::Stopped => "stopped",
             Capture::Asleep | Capture::Reused => "asleep",
@@ -126,16 +116,6 @@ fn thread(thread: &DumpedThread) -> Value {
         "wchan": thread.wchan,
         "kernel_stack": thread.kernel_stack,
     })
-}
-
-fn state(state: ThreadState) -> &'static str {
-    match state {
-        ThreadState::Running => "running",
-        ThreadState::Sleeping => "sleeping",
-        ThreadState::Uninterruptible => "uninterruptible",
-        ThreadState::Stopped => "stopped",
-        ThreadState::Unknown => "unknown",
-    }
 }
 
 fn wait(wait: &DumpedWait) -> Value {

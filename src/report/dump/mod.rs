@@ -1,4 +1,4 @@
-//! One look at a job, or several: for people and for machines.
+//! One snapshot of a job, or several: for people and for machines.
 
 mod head;
 pub mod json;

@@ -1,4 +1,4 @@
-//! Several looks, for people: what did not move in between first.
+//! Several snapshots, for people: what did not move in between first.
 
 use super::head::{place, title};
 use crate::analysis::dump::moved::{Comparison, Moved, Standstill, ThreadMoves};
@@ -10,17 +10,17 @@ use std::fmt::Write as _;
 /// Threads of each kind that are listed.
 const LISTED: usize = 24;
 
-/// What several looks say together; empty of fewer than two.
+/// What several snapshots say together; empty of fewer than two.
 pub fn render_moved(comparison: &Comparison) -> String {
     let found = comparison.moved();
-    let Some(first) = comparison.first().filter(|_| found.looks > 1) else {
+    let Some(first) = comparison.first().filter(|_| found.snapshots > 1) else {
         return String::new();
     };
     let mut out = String::new();
     let _ = writeln!(
         out,
         "\nMOVED, {} in {:.1} s",
-        counted(found.looks, "look"),
+        counted(found.snapshots, "snapshot"),
         found.length_ns as f64 / 1e9
     );
     let training = || found.threads.iter().filter(|thread| thread.trains);
@@ -28,7 +28,7 @@ pub fn render_moved(comparison: &Comparison) -> String {
         Standstill::Hang => "nothing that trains moved, or ran: that is a hang".to_owned(),
         Standstill::SamePlace => format!(
             "no training thread was seen elsewhere, but {} of {} ran in between: a loop without end, one long\n  \
-             operation, or a line where it often is; more looks tell (--repeat 10)",
+             operation, or a line where it often is; more snapshots tell (--repeat 10)",
             training()
                 .filter(|thread| thread.ran != Some(false))
                 .count(),

@@ -89,7 +89,7 @@ impl Idle {
         }
     }
 
-    /// From dark orange to pale yellow, by lightness, which every eye tells; what is not known is bluish or grey. Chosen by a
+    /// From dark orange to pale yellow, by lightness, which every eye shows; what is not known is bluish or grey. Chosen by a
     /// search, as [`colour`]'s were.
     pub(super) fn colour(self) -> Rgb {
         match self {

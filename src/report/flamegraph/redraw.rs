@@ -15,7 +15,6 @@ pub(super) struct Swatch {
     pub(super) order: usize,
     /// The meaning.
     pub(super) name: &'static str,
-    /// The colour.
     pub(super) colour: Rgb,
 }
 
@@ -52,8 +51,8 @@ const LEGEND_ROW: usize = 18;
 pub(super) const NARROW: f64 = 700.0;
 
 /// Changes to inferno's script (flamegraph.js of 0.12): captions are a tooltip's first line; search looks at names and
-/// not at figures; matches are told in seconds of one thread, since a share of all threads' time means nothing; "Search" can be seen.
-/// `THREADS` becomes the places at which threads start, `BASE` the caption below all, `MATCHED` what tells a width.
+/// not at figures; matches are reported in seconds of one thread, since a share of all threads' time means nothing; "Search" can be seen.
+/// `THREADS` becomes the places at which threads start, `BASE` the caption below all, `MATCHED` what shows a width.
 const SCRIPT_CHANGES: [(&str, &str); 6] = [
     ("opacity:0.1;", "opacity:0.6;"),
     (
@@ -83,7 +82,7 @@ const SCRIPT_CHANGES: [(&str, &str); 6] = [
     ),
 ];
 
-/// Rewrites inferno's `svg`. `inscription` tells what stands in the box with a number.
+/// Rewrites inferno's `svg`. `inscription` shows what stands in the box with a number.
 pub(super) fn redraw(
     svg: &str,
     wording: &Wording,

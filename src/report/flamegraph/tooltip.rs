@@ -68,7 +68,7 @@ pub(super) fn tooltip(view: &View<'_>, node: &Node) -> String {
     text
 }
 
-/// What the GPU did meanwhile: an estimate with its bounds, or that it is not resolved.
+/// What the GPU did at the same time: an estimate with its bounds, or that it is not resolved.
 fn gpu(part: &Part) -> String {
     let Some(share) = part.share() else {
         return "\nGPU meanwhile: not resolved (shorter than 2 windows of the driver each time)"

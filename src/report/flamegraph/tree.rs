@@ -30,7 +30,7 @@ pub(super) struct Node {
     pub(super) phases: [u64; Phase::ALL.len()],
     /// Its time by activity, ns, in the order of [`Activity::ALL`].
     pub(super) activities: [u64; Activity::ALL.len()],
-    /// Idle time of the process's GPU meanwhile; `None` where none is known.
+    /// Idle time of the process's GPU at the same time; `None` where none is known.
     pub(super) gpu_idle: Option<Part>,
 }
 
@@ -64,16 +64,16 @@ impl Tree {
     /// All boxes of `view`; `gpus` are windows of the GPU of each process.
     pub(super) fn build(view: &View<'_>, gpus: &FxHashMap<ProcessId, Windows>) -> Self {
         let mut sums = FxHashMap::<_, u64>::default();
-        for stretch in view.stretches() {
+        for interval in view.intervals() {
             let key = (
-                stretch.root,
-                stretch.stack,
-                stretch.queued,
-                stretch.phase,
-                stretch.activity,
+                interval.root,
+                interval.stack,
+                interval.queued,
+                interval.phase,
+                interval.activity,
             );
             let sum = sums.entry(key).or_default();
-            *sum = sum.saturating_add(stretch.weight_ns);
+            *sum = sum.saturating_add(interval.weight_ns);
         }
         let mut tree = Self {
             nodes: Vec::new(),
@@ -109,16 +109,16 @@ impl Tree {
     /// Lays what GPUs did over the boxes.
     fn lay_over(&mut self, view: &View<'_>, gpus: &FxHashMap<ProcessId, Windows>, paths: &Paths) {
         let mut accounts: FxHashMap<usize, Account> = FxHashMap::default();
-        for stretch in view.stretches() {
-            let key = (stretch.root, stretch.stack, stretch.queued);
-            let windows = gpus.get(&view.roots()[stretch.root].process);
+        for interval in view.intervals() {
+            let key = (interval.root, interval.stack, interval.queued);
+            let windows = gpus.get(&view.roots()[interval.root].process);
             let (Some(windows), Some(path)) = (windows, paths.get(&key)) else {
                 continue;
             };
-            let end_ns = stretch.start_ns.saturating_add(stretch.weight_ns);
+            let end_ns = interval.start_ns.saturating_add(interval.weight_ns);
             for &node in path {
                 let account = accounts.entry(node).or_default();
-                account.add(windows, stretch.start_ns, end_ns);
+                account.add(windows, interval.start_ns, end_ns);
             }
         }
         for (node, account) in accounts {

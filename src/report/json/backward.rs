@@ -32,7 +32,7 @@ pub struct Backward {
     pub nodes: Vec<Node>,
     /// Modules whose nodes these are, those with the most time first.
     pub modules: Vec<Module>,
-    /// Time in nodes of which no module can be told.
+    /// Time in nodes of which no module can be known.
     pub unmatched_s: f64,
     /// Time of the phase `recompute`: forward that was computed again (activation checkpointing).
     pub recompute_s: f64,

@@ -2,31 +2,30 @@
 
 use super::backward::backward;
 use super::compile::compile;
-use super::conditions::conditions;
-use super::energy::energy;
 use super::lanes::{gpus, gpus_missing, host};
 use super::modules::{MOST as MOST_MODULES, forward};
 use super::operators::{MOST as MOST_OPERATORS, MOST_SITES, operators};
 use super::progress::progress;
 use super::verdict::verdict;
-use super::waits::{MOST as MOST_WAITS, input};
-use super::{AddedRules, Intervals, Itwinai, Process, Quality, Report, SCHEMA, StopTimes};
+use super::{Intervals, Itwinai, Report, SCHEMA};
 use crate::analysis::Analysis;
+use crate::analysis::conditions::conditions;
 use crate::analysis::intervals::Share;
-use crate::analysis::quality::QualitySummary;
 use crate::analysis::summary::ProcessSummary;
 use crate::model::category::{Activity, Phase, SummaryRow};
-use crate::model::profile::{Profile, Role};
+use crate::model::profile::Profile;
 use crate::model::seconds::of as seconds;
 use crate::model::text::printable_json;
+use crate::report::tables::processes::{activity_shares, phase_shares, summary_shares};
 use crate::report::tables::{self, functions};
 use crate::torch::rules::{RuleSet, WAIT_RULES_VERSION};
 use std::collections::BTreeMap;
 
 /// Functions and lines that are listed.
 const MOST: usize = 100;
+/// Waits that are listed.
+const MOST_WAITS: usize = 500;
 
-/// The report of a profile.
 pub fn report(profile: &Profile, analysis: &Analysis) -> Report {
     let primary = analysis.primary();
     let empty = BTreeMap::new();
@@ -36,21 +35,14 @@ pub fn report(profile: &Profile, analysis: &Analysis) -> Report {
     Report {
         schema: SCHEMA,
         rules: RuleSet::built_in().version,
-        added_rules: profile.added_rules.map(|added| AddedRules {
-            rows: added.rows,
-            functions: added.functions,
-        }),
+        added_rules: profile.added_rules,
         torchspy: profile.run.torchspy.clone(),
         command: profile.run.command.clone(),
         host: profile.run.host.clone(),
         started_wall_ns: profile.run.started_wall_ns,
         duration_s: seconds(profile.end_ns.saturating_sub(profile.start_ns)),
         native: profile.run.native,
-        processes: analysis
-            .processes
-            .iter()
-            .map(|each| process(profile, each))
-            .collect(),
+        processes: tables::processes::processes(profile, analysis),
         primary: analysis.primary,
         wall_s: primary.map_or(0.0, |process| seconds(process.wall_ns)),
         computation_label: primary.map_or("host computation", ProcessSummary::computation_label),
@@ -76,20 +68,22 @@ pub fn report(profile: &Profile, analysis: &Analysis) -> Report {
         conditions: primary.map(|process| conditions(profile, process)),
         wait_rules: WAIT_RULES_VERSION,
         waits: tables::waits::waits(profile, analysis, MOST_WAITS),
-        input: input(profile, analysis),
+        input: tables::input::input(profile, analysis),
         collectives: tables::collectives::collectives(profile, analysis, MOST),
         functions: functions::functions(profile, analysis, MOST),
         lines: functions::lines(profile, analysis, MOST),
         user_lines: functions::user_lines(profile, analysis, MOST),
         native_functions: functions::native(profile, analysis, MOST),
-        threads: tables::threads::threads(profile, analysis),
+        threads: tables::threads::threads(analysis).to_vec(),
         gpus: gpus(profile, analysis),
         gpus_missing: gpus_missing(&analysis.lanes),
         gpu_idle: tables::gpu_idle::gpu_idle(profile, analysis),
         gpu_idle_missing: tables::gpu_idle::gpu_idle_missing(profile, analysis),
-        energy: energy(profile, analysis),
+        energy: Some(&analysis.energy)
+            .filter(|energy| !energy.devices.is_empty())
+            .cloned(),
         host_use: host(profile, &analysis.lanes),
-        quality: quality(&analysis.quality),
+        quality: analysis.quality.clone(),
         missing: profile.missing.clone(),
     }
 }
@@ -109,34 +103,9 @@ pub fn schema() -> schemars::Schema {
     schemars::schema_for!(Report)
 }
 
-fn summary_shares(process: &ProcessSummary) -> BTreeMap<&'static str, f64> {
-    process
-        .rows
-        .iter()
-        .map(|(row, _, share)| (row.name(), share.value))
-        .collect()
-}
-
 fn after_startup(process: &ProcessSummary) -> BTreeMap<&'static str, f64> {
     let rows = process.rows.iter().zip(&process.after_startup);
     rows.map(|((row, ..), share)| (row.name(), share.value))
-        .collect()
-}
-
-fn phase_shares(profile: &Profile, process: &ProcessSummary) -> BTreeMap<String, f64> {
-    let name = |phase| profile.phase_name(phase).to_owned();
-    process
-        .phases
-        .iter()
-        .map(|&(phase, share)| (name(phase), share.value))
-        .collect()
-}
-
-fn activity_shares(process: &ProcessSummary) -> BTreeMap<&'static str, f64> {
-    process
-        .activities
-        .iter()
-        .map(|(activity, share)| (activity.name(), share.value))
         .collect()
 }
 
@@ -186,107 +155,5 @@ fn itwinai(process: &ProcessSummary) -> Itwinai {
     Itwinai {
         computation: counts.computation_ns as f64 / total,
         other: counts.other_ns as f64 / total,
-    }
-}
-
-fn process(profile: &Profile, summary: &ProcessSummary) -> Process {
-    let info = profile
-        .processes
-        .get(summary.process.index())
-        .map(|process| process.info.clone())
-        .unwrap_or_default();
-    let (role, ranks, worker) = match summary.role {
-        Role::Launcher => ("launcher", (None, None, None), None),
-        Role::Trainer {
-            rank,
-            world_size,
-            local_rank,
-        } => ("trainer", (rank, world_size, local_rank), None),
-        Role::DataLoaderWorker { number, .. } => {
-            ("dataloader_worker", (None, None, None), Some(number))
-        }
-        Role::Other => ("other", (None, None, None), None),
-    };
-    let text = |value: String| (!value.is_empty()).then_some(value);
-    let sampled = summary.wall_ns > 0;
-    let shares = |each: fn(&ProcessSummary) -> BTreeMap<&'static str, f64>| {
-        if sampled {
-            each(summary)
-        } else {
-            BTreeMap::new()
-        }
-    };
-    Process {
-        pid: info.pid,
-        parent_pid: info.parent_pid,
-        role,
-        rank: ranks.0,
-        world_size: ranks.1,
-        local_rank: ranks.2,
-        worker,
-        python: text(info.python),
-        torch: text(info.torch),
-        cuda: info.has_cuda,
-        command: info.command,
-        note: text(info.note),
-        cpu_s: seconds(summary.cpu_ns),
-        wall_s: seconds(summary.wall_ns),
-        training_tid: summary
-            .training_thread
-            .and_then(|thread| profile.threads.get(thread.index()))
-            .map(|thread| thread.tid),
-        summary: shares(summary_shares),
-        phases: match sampled {
-            true => phase_shares(profile, summary),
-            false => BTreeMap::new(),
-        },
-        activities: shares(activity_shares),
-    }
-}
-
-fn quality(summary: &QualitySummary) -> Quality {
-    let us = |ns: u64| ns as f64 / 1e3;
-    Quality {
-        rate_hz: summary.rate_hz,
-        asked_hz: summary.asked_hz,
-        training_hz: summary.training_hz,
-        ticks: summary.ticks,
-        late_ticks: summary.late_ticks,
-        missed_ticks: summary.missed_ticks,
-        samples: summary.samples,
-        fresh: summary.fresh,
-        captures: BTreeMap::from([
-            ("stopped", summary.stopped),
-            ("asleep", summary.asleep),
-            ("unstopped", summary.unstopped),
-            ("reused", summary.reused),
-            ("unread", summary.unread),
-        ]),
-        stops: summary.stops,
-        stop_us: StopTimes {
-            p50: us(summary.stop_p50_ns),
-            p99: us(summary.stop_p99_ns),
-            max: us(summary.stop_max_ns),
-        },
-        stopped_share: summary.stopped_share,
-        rooted_share: summary.rooted_share,
-        merged_share: summary.merged_share,
-        partial: summary
-            .partial
-            .iter()
-            .map(|&(reason, count)| (reason.name(), count))
-            .collect(),
-        guessed_frames: summary.guessed_frames,
-        guessed_stacks: summary.guessed_stacks,
-        unclassified: summary.unclassified,
-        lost: summary.lost,
-        skipped_for_budget: summary.skipped_for_budget,
-        skipped_for_late_stop: summary.skipped_for_late_stop,
-        skipped_for_turn: summary.skipped_for_turn,
-        stop_timeouts: summary.stop_timeouts,
-        calls_cut_short: summary.calls_cut_short,
-        calls_left_running: summary.calls_left_running,
-        privileges_lost: summary.privileges_lost,
-        own_cpu: summary.own_cpu,
     }
 }

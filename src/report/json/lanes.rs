@@ -1,9 +1,9 @@
 //! The part of the schema that says what devices and the host did. What was not measured is null.
 
 use crate::analysis::Analysis;
-use crate::analysis::lanes::{Device, Figure, HostProcess, LaneSummary};
+use crate::analysis::lanes::{Device, DeviceProcess, Figure, HostProcess, LaneSummary, Missing};
 use crate::model::lane::{LaneKind, throttle_names};
-use crate::model::profile::{Profile, Role};
+use crate::model::profile::Profile;
 use crate::model::seconds::of as seconds;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -80,7 +80,7 @@ pub struct Gpu {
     /// How far off its time stamps may be by ours.
     pub clock_error_us: Option<f64>,
     /// Who used it.
-    pub processes: Vec<User>,
+    pub processes: Vec<DeviceProcess>,
     /// What was not measured.
     pub missing: Vec<Gap>,
 }
@@ -96,27 +96,10 @@ pub struct Memory {
     pub max_bytes: f64,
 }
 
-/// A process that uses a device.
-#[derive(Clone, Debug, JsonSchema, Serialize)]
-pub struct User {
-    /// Its pid, as the driver sees it.
-    pub pid: i32,
-    /// Its name.
-    pub name: String,
-    /// Whether it is a process of the recording.
-    pub sampled: bool,
-    /// Its rank.
-    pub rank: Option<u32>,
-    /// Most device memory that it had.
-    pub memory_bytes: Option<u64>,
-    /// How it is known: `driver`, or `visible_devices`, its environment alone.
-    pub known_by: &'static str,
-}
-
 /// What was not measured.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Gap {
-    /// The lanes; empty for all.
+    /// The counter tracks; empty for all.
     pub lanes: Vec<&'static str>,
     /// Since the start of the recording.
     pub from_s: f64,
@@ -171,7 +154,7 @@ pub(super) fn gpus_missing(lanes: &LaneSummary) -> Vec<String> {
     missing
 }
 
-/// The host; null where its lanes were not recorded.
+/// The host; null where its counter tracks were not recorded.
 pub(super) fn host(profile: &Profile, lanes: &LaneSummary) -> Option<Host> {
     if lanes.processes.is_empty() {
         return None;
@@ -196,18 +179,11 @@ fn host_use(profile: &Profile, process: &HostProcess) -> HostUse {
     let figure = |kind| process.figures.iter().find(|figure| figure.kind == kind);
     HostUse {
         pid: process.pid,
-        rank: process.process.and_then(|id| rank(profile, id.index())),
+        rank: process.process.and_then(|id| profile.pid_and_rank(id).1),
         cpus: figure(LaneKind::Cpu).map(|figure| figure.mean),
         rss_max_bytes: figure(LaneKind::Resident).map(|figure| figure.high),
         disk_read_bytes: figure(LaneKind::DiskRead).map(|figure| figure.total),
         disk_written_bytes: figure(LaneKind::DiskWritten).map(|figure| figure.total),
-    }
-}
-
-fn rank(profile: &Profile, index: usize) -> Option<u32> {
-    match profile.processes.get(index)?.role {
-        Role::Trainer { rank, .. } => rank,
-        _ => None,
     }
 }
 
@@ -268,30 +244,14 @@ fn gpu(profile: &Profile, device: &Device) -> Gpu {
             .clock
             .as_ref()
             .map(|clock| clock.error_ns as f64 / 1e3),
-        processes: users(profile, device),
+        processes: device.processes.clone(),
         missing: gaps(profile, device),
     }
 }
 
-fn users(profile: &Profile, device: &Device) -> Vec<User> {
-    let user = |process: &crate::analysis::lanes::DeviceProcess| User {
-        pid: process.pid,
-        name: process.name.clone(),
-        sampled: process.process.is_some(),
-        rank: process.process.and_then(|id| rank(profile, id.index())),
-        memory_bytes: process.memory_bytes,
-        known_by: if process.hinted {
-            "visible_devices"
-        } else {
-            "driver"
-        },
-    };
-    device.processes.iter().map(user).collect()
-}
-
 fn gaps(profile: &Profile, device: &Device) -> Vec<Gap> {
     let since = |ns: u64| seconds(ns.saturating_sub(profile.start_ns));
-    let gap = |missing: &crate::analysis::lanes::Missing| Gap {
+    let gap = |missing: &Missing| Gap {
         lanes: missing.kinds.iter().map(|kind| kind.name()).collect(),
         from_s: since(missing.start_ns),
         to_s: (missing.end_ns > 0).then(|| since(missing.end_ns)),

@@ -1,8 +1,9 @@
 //! The part of the schema that is about `nn.Module`s.
 
 use crate::analysis::Analysis;
+use crate::analysis::modules::ModuleGroup;
 use crate::model::seconds::of as seconds;
-use crate::report::tables::modules::{Group, groups};
+use crate::report::tables::modules::groups;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -24,7 +25,7 @@ pub struct Forward {
     /// Modules that are not listed: those with the least total time.
     pub left_out: usize,
     /// The same with those as one that do the same thing in different places: `layers.*.attention`.
-    pub groups: Vec<Group>,
+    pub groups: Vec<ModuleGroup>,
     /// Groups that are not listed.
     pub groups_left_out: usize,
 }

@@ -1,7 +1,9 @@
 //! The part of the schema that is about steps, epochs and throughput.
 
 use crate::analysis::intervals::Share;
-use crate::analysis::progress::{Progress as Analysed, SlowStep, StepTimes, StepUnit};
+use crate::analysis::progress::{
+    Evaluation, Progress as Analysed, SlowStep, StepTimes, StepUnit, WarmUp,
+};
 use crate::analysis::summary::ProcessSummary;
 use crate::model::profile::Profile;
 use crate::model::seconds::of as seconds;
@@ -86,26 +88,6 @@ pub struct StepMs {
     pub resolution: Option<f64>,
 }
 
-/// Steps at the start.
-#[derive(Clone, Debug, JsonSchema, Serialize)]
-pub struct WarmUp {
-    /// How many.
-    pub steps: u64,
-    /// Seconds until the last of them ended.
-    pub seconds: f64,
-}
-
-/// Passes without a step.
-#[derive(Clone, Debug, JsonSchema, Serialize)]
-pub struct Evaluation {
-    /// How many.
-    pub passes: u64,
-    /// Batches that they gave out.
-    pub batches: u64,
-    /// From the first to the last batch of each, in all.
-    pub seconds: f64,
-}
-
 /// A phase of a step.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct PhaseMs {
@@ -158,11 +140,8 @@ pub(super) fn progress(profile: &Profile, process: &ProcessSummary) -> Option<Pr
         batches_per_step: analysed.batches_per_step,
         step_ms: analysed.times.as_ref().map(step_ms),
         epoch_s: analysed.epoch_ns.iter().copied().map(seconds).collect(),
-        warmup: WarmUp {
-            steps: analysed.warm_up.steps,
-            seconds: seconds(analysed.warm_up.ns),
-        },
-        evaluation: evaluation(analysed),
+        warmup: analysed.warm_up,
+        evaluation: Some(analysed.evaluation).filter(|sum| sum.passes > 0),
         phases: phases(profile, analysed),
         collectives_elsewhere: analysed.collectives_elsewhere,
         slow: analysed
@@ -190,15 +169,6 @@ fn step_ms(times: &StepTimes) -> StepMs {
     }
 }
 
-fn evaluation(analysed: &Analysed) -> Option<Evaluation> {
-    let evaluation = analysed.evaluation;
-    (evaluation.passes > 0).then(|| Evaluation {
-        passes: evaluation.passes,
-        batches: evaluation.batches,
-        seconds: seconds(evaluation.ns),
-    })
-}
-
 fn phases(profile: &Profile, analysed: &Analysed) -> BTreeMap<String, PhaseMs> {
     let phases = analysed.phases.iter().map(|phase| {
         let row = PhaseMs {
@@ -213,7 +183,7 @@ fn phases(profile: &Profile, analysed: &Analysed) -> BTreeMap<String, PhaseMs> {
 fn slow_row(profile: &Profile, slow: &SlowStep) -> Slow {
     let function = slow
         .line
-        .and_then(|(function, _)| profile.functions.get(function.index()));
+        .and_then(|(function, _)| profile.function(function));
     Slow {
         step: slow.number,
         at_s: seconds(slow.start_ns.saturating_sub(profile.start_ns)),

@@ -1,11 +1,11 @@
 //! The part of the schema that says what a run is bound by.
 
 use crate::analysis::Analysis;
-use crate::analysis::verdict::next_step::Cost as Costs;
+use crate::analysis::verdict::next_step::Cost;
 use crate::analysis::verdict::rules::Finding;
-use crate::analysis::verdict::{VERDICT_RULES_VERSION, Verdict as Told, WaitedFor};
+use crate::analysis::verdict::{Evidence, VERDICT_RULES_VERSION, Verdict as Analysed, WaitedFor};
 use crate::model::profile::Profile;
-use crate::report::tables::gpu_idle::who;
+use crate::report::tables::waits::{At, at};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -37,7 +37,8 @@ pub struct Verdict {
     /// All causes that were found, the weightiest first.
     pub found: Vec<Found>,
     /// What takes the most time beside the weightiest of these; null where nothing does.
-    pub beside: Option<WeighsBeside>,
+    #[serde(rename = "beside")]
+    pub competing: Option<CompetingCost>,
     /// What could not be judged, and why.
     pub missing: Vec<String>,
     /// Share of the others' wait in collectives in which they wait for this rank, in percent; null where they do not.
@@ -48,35 +49,12 @@ pub struct Verdict {
 
 /// What takes time, whether or not it is a cause.
 #[derive(Clone, Copy, Debug, JsonSchema, Serialize)]
-pub struct WeighsBeside {
+#[schemars(rename = "WeighsBeside")]
+pub struct CompetingCost {
     /// What, in words.
     pub what: &'static str,
     /// How much it weighs.
     pub weight: f64,
-}
-
-/// A figure.
-#[derive(Clone, Copy, Debug, JsonSchema, Serialize)]
-pub struct Evidence {
-    /// Its name.
-    pub figure: &'static str,
-    /// Its value, a share of one.
-    pub value: f64,
-    /// It had to be as much.
-    pub at_least: Option<f64>,
-    /// It had to be no more.
-    pub at_most: Option<f64>,
-}
-
-/// A line.
-#[derive(Clone, Debug, JsonSchema, Serialize)]
-pub struct At {
-    /// Its file.
-    pub file: String,
-    /// Its function.
-    pub function: String,
-    /// Its number.
-    pub line: u32,
 }
 
 /// An upper bound.
@@ -90,19 +68,6 @@ pub struct AtMost {
     pub step_ms: Option<f64>,
     /// A step then, at least.
     pub step_ms_then: Option<f64>,
-}
-
-/// What takes much of the time, where no cause stands out.
-#[derive(Clone, Debug, JsonSchema, Serialize)]
-pub struct Cost {
-    /// What, in words.
-    pub what: &'static str,
-    /// Share of the training thread's time after start-up.
-    pub share: f64,
-    /// What to do about it, for people.
-    pub next_step: String,
-    /// So many times as fast, at most, without it.
-    pub speedup: Option<f64>,
 }
 
 /// A cause that was found.
@@ -120,11 +85,11 @@ pub struct Found {
 
 /// Null where the process is no trainer.
 pub(super) fn verdict(profile: &Profile, analysis: &Analysis) -> Option<Verdict> {
-    Some(told(profile, analysis.verdict.as_ref()?))
+    Some(shaped(profile, analysis.verdict.as_ref()?))
 }
 
-fn told(profile: &Profile, verdict: &Told) -> Verdict {
-    let (pid, rank) = who(profile, verdict.process);
+fn shaped(profile: &Profile, verdict: &Analysed) -> Verdict {
+    let (pid, rank) = profile.pid_and_rank(verdict.process);
     let first = verdict.findings.first().filter(|_| verdict.cause.is_some());
     Verdict {
         rules: VERDICT_RULES_VERSION,
@@ -133,15 +98,8 @@ fn told(profile: &Profile, verdict: &Told) -> Verdict {
         cause: verdict.cause.map(|cause| cause.name()),
         detail: verdict.cause.and_then(|cause| cause.detail()),
         confidence: verdict.confidence.map(|confidence| confidence.name()),
-        evidence: first.map_or_else(Vec::new, evidence),
-        at: verdict.at.and_then(|(function, line)| {
-            let function = profile.functions.get(function.index())?;
-            Some(At {
-                file: function.file.clone(),
-                function: function.name.clone(),
-                line,
-            })
-        }),
+        evidence: first.map_or_else(Vec::new, |first| first.evidence.clone()),
+        at: at(profile, verdict.at),
         next_step: verdict.next_step.clone(),
         at_most: verdict.bound.map(|bound| AtMost {
             without: bound.without,
@@ -149,9 +107,9 @@ fn told(profile: &Profile, verdict: &Told) -> Verdict {
             step_ms: bound.step_ns.map(|(now, _)| now / 1e6),
             step_ms_then: bound.step_ns.map(|(_, then)| then / 1e6),
         }),
-        costs: verdict.costs.iter().map(cost).collect(),
+        costs: verdict.costs.clone(),
         found: verdict.findings.iter().map(found).collect(),
-        beside: verdict.beside.map(|(what, weight)| WeighsBeside {
+        competing: verdict.competing.map(|(what, weight)| CompetingCost {
             what: what.name(),
             weight,
         }),
@@ -164,32 +122,11 @@ fn told(profile: &Profile, verdict: &Told) -> Verdict {
     }
 }
 
-fn cost(cost: &Costs) -> Cost {
-    Cost {
-        what: cost.what,
-        share: cost.share,
-        next_step: cost.next_step.clone(),
-        speedup: cost.at_most,
-    }
-}
-
 fn found(finding: &Finding) -> Found {
     Found {
         cause: finding.cause.name(),
         detail: finding.cause.detail(),
         weight: finding.weight,
-        evidence: evidence(finding),
+        evidence: finding.evidence.clone(),
     }
-}
-
-fn evidence(finding: &Finding) -> Vec<Evidence> {
-    let figures = finding.evidence.iter();
-    figures
-        .map(|evidence| Evidence {
-            figure: evidence.figure,
-            value: evidence.value,
-            at_least: evidence.at_least,
-            at_most: evidence.at_most,
-        })
-        .collect()
 }

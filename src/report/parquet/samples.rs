@@ -93,7 +93,7 @@ impl Process {
         let utilization = device_of(lanes, trainer)
             .ok()
             .and_then(|device| device.figure(LaneKind::Utilization));
-        let role = profile.processes.get(id.index());
+        let role = profile.process(id);
         Self {
             role: role.map_or(Role::Other, |process| process.role),
             steps: steps(profile, trainer),
@@ -178,7 +178,7 @@ impl<'p> Table<'p> {
     }
 
     fn process(&self, sample: &ProfileSample) -> Option<(&'p ProfileProcess, &Process)> {
-        let thread = self.profile.threads.get(sample.thread.index())?;
+        let thread = self.profile.thread(sample.thread)?;
         let at = thread.process.index();
         Some((self.profile.processes.get(at)?, self.processes.get(at)?))
     }
@@ -187,18 +187,14 @@ impl<'p> Table<'p> {
         let each = || samples.iter().map(|sample| self.process(sample));
         let threads = samples.iter().map(|sample| sample.thread.index());
         let tid = |sample: &ProfileSample| {
-            let thread = self.profile.threads.get(sample.thread.index());
+            let thread = self.profile.thread(sample.thread);
             thread.map(|thread| thread.tid)
         };
         let trains = samples.iter().map(|sample| {
             let process = self.process(sample);
             process.is_some_and(|(process, _)| process.training_thread == Some(sample.thread))
         });
-        let rank = |process: &Process| match process.role {
-            Role::Trainer { rank, .. } => rank,
-            _ => None,
-        };
-        let ranks: UInt32Array = each().map(|process| rank(process?.1)).collect();
+        let ranks: UInt32Array = each().map(|process| process?.1.role.rank()).collect();
         let pids: Int32Array = each().map(|process| Some(process?.0.info.pid)).collect();
         let roles = each().map(|process| Some(process?.1.role.number()));
         Ok(vec![

@@ -99,7 +99,7 @@ impl Batch {
 
     fn finish(self, profile: &Profile, all: &Values) -> Result<RecordBatch, ArrowError> {
         let frames = &self.frames;
-        let function = |frame: &ProfileFrame| profile.functions.get(frame.function.index());
+        let function = |frame: &ProfileFrame| profile.function(frame.function);
         let names = frames.iter().map(|frame| {
             Some(match frame.nn_module {
                 Some(module) => profile.functions.len() + module.index(),

@@ -30,7 +30,6 @@ impl Message {
         self
     }
 
-    /// A double.
     pub(super) fn double(mut self, field: u64, value: f64) -> Self {
         self.key(field, FIXED_64);
         self.bytes.extend_from_slice(&value.to_le_bytes());
@@ -54,7 +53,6 @@ impl Message {
         self
     }
 
-    /// All of it.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes
     }

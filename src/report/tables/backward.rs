@@ -3,7 +3,7 @@
 use super::named_line;
 use crate::analysis::Analysis;
 use crate::analysis::backward::{BackwardLine, BackwardTable, ModuleBackward, NodeTime};
-use crate::analysis::forward::{Home, of_nets};
+use crate::analysis::forward::{ForwardOrigin, of_nets};
 use crate::analysis::intervals::Share;
 use crate::model::profile::Profile;
 use crate::model::seconds::of as seconds;
@@ -56,9 +56,9 @@ pub struct Node {
 pub struct Module {
     /// The class.
     pub class: String,
-    /// Class of the outermost module; null where only the class can be told.
+    /// Class of the outermost module; null where only the class can be known.
     pub root: Option<String>,
-    /// As `named_modules()` has it; null where only the class can be told.
+    /// As `named_modules()` has it; null where only the class can be known.
     pub path: Option<String>,
     /// Own time of its nodes.
     pub self_s: f64,
@@ -81,13 +81,11 @@ pub const LINES: &[LineCol] = &[
     .width(18),
     LineCol::new(Kind::Share, "share", "share", |row| row.share.into()),
     LineCol::words("called at", shown_line),
-    LineCol::data(Kind::Place, "at", |row| match &row.file {
-        Some(file) => Value::Place(file.clone(), row.line.unwrap_or(0)),
-        None => Value::None,
+    LineCol::data(Kind::Place, "at", |row| {
+        Value::place(row.file.as_ref(), row.line)
     }),
     LineCol::data(Kind::Text, "function", |row| row.function.as_ref().into()),
 ];
-/// Nodes.
 pub const NODES: &[NodeCol] = &[
     NodeCol::new(Kind::Seconds, "self_s", "self s", |row| row.self_s.into()).adds_up(),
     NodeCol::new(Kind::Seconds, "total_s", "total s", |row| {
@@ -166,28 +164,30 @@ fn line(profile: &Profile, line: &BackwardLine) -> Line {
 }
 
 fn node(profile: &Profile, node: &NodeTime) -> Node {
-    let (matched, classes, id) = match &node.home {
-        Home::Module { id, class } => ("module", vec![class.clone()], Some(*id)),
-        Home::Class(class) => ("class", vec![class.clone()], None),
-        Home::Nets(nets) => {
+    let (matched, classes, id) = match &node.origin {
+        ForwardOrigin::Module { id, class } => ("module", vec![class.clone()], Some(*id)),
+        ForwardOrigin::Class(class) => ("class", vec![class.clone()], None),
+        ForwardOrigin::Nets(nets) => {
             let mut classes: Vec<String> = nets.iter().map(|(class, _)| class.clone()).collect();
             classes.dedup();
             ("nets", classes, None)
         }
-        Home::Outside => ("outside", Vec::new(), None),
-        Home::Several(classes) => ("several", classes.clone(), None),
-        Home::Seldom => ("seldom", Vec::new(), None),
-        Home::NotSeen => ("not_seen", Vec::new(), None),
+        ForwardOrigin::Outside => ("outside", Vec::new(), None),
+        ForwardOrigin::Several(classes) => ("several", classes.clone(), None),
+        ForwardOrigin::Seldom => ("seldom", Vec::new(), None),
+        ForwardOrigin::NotSeen => ("not_seen", Vec::new(), None),
     };
-    let info = id.and_then(|id| profile.nn_modules.get(id.index()));
-    let of = match &node.home {
-        Home::Module { .. } => info.map_or(String::new(), |info| info.label()),
-        Home::Class(class) => class.clone(),
-        Home::Nets(nets) => of_nets(nets),
-        Home::Several(classes) if classes.len() < 2 => format!("{} and outside", classes.join("")),
-        Home::Several(classes) => classes.join(" or "),
-        Home::Outside => "no module".to_owned(),
-        Home::Seldom | Home::NotSeen => String::new(),
+    let info = id.and_then(|id| profile.nn_module(id));
+    let of = match &node.origin {
+        ForwardOrigin::Module { .. } => info.map_or(String::new(), |info| info.label()),
+        ForwardOrigin::Class(class) => class.clone(),
+        ForwardOrigin::Nets(nets) => of_nets(nets),
+        ForwardOrigin::Several(classes) if classes.len() < 2 => {
+            format!("{} and outside", classes.join(""))
+        }
+        ForwardOrigin::Several(classes) => classes.join(" or "),
+        ForwardOrigin::Outside => "no module".to_owned(),
+        ForwardOrigin::Seldom | ForwardOrigin::NotSeen => String::new(),
     };
     Node {
         name: node.name.clone(),
@@ -202,9 +202,7 @@ fn node(profile: &Profile, node: &NodeTime) -> Node {
 }
 
 fn module(profile: &Profile, module: &ModuleBackward) -> Module {
-    let info = module
-        .module
-        .and_then(|id| profile.nn_modules.get(id.index()));
+    let info = module.module.and_then(|id| profile.nn_module(id));
     Module {
         class: module.class.clone(),
         root: info.map(|info| info.root.clone()),

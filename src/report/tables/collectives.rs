@@ -5,8 +5,7 @@ use crate::analysis::Analysis;
 use crate::analysis::collectives::{CollectiveTime, ProcessCollectives};
 use crate::analysis::intervals::Share;
 use crate::analysis::late_ranks::Late;
-use crate::model::ids::ProcessId;
-use crate::model::profile::{Profile, Role};
+use crate::model::profile::Profile;
 use crate::model::seconds::of as seconds;
 use crate::report::table::{Column, Kind};
 use schemars::JsonSchema;
@@ -25,9 +24,9 @@ pub struct Collective {
     /// `all_reduce`, …; null for a wrapper's own work around collectives; `wait` where one is waited for that was issued
     /// elsewhere.
     pub name: Option<&'static str>,
-    /// `nccl`, `gloo`, `mpi`, `ucc`; null where nothing tells.
+    /// `nccl`, `gloo`, `mpi`, `ucc`; null where nothing shows.
     pub backend: Option<&'static str>,
-    /// The process group: null, for no frame tells.
+    /// The process group: null, for no frame shows.
     pub group: Option<String>,
     /// The same in words, with the wrapper that issued it: `all_reduce (DDP bucket)`.
     pub what: String,
@@ -72,7 +71,6 @@ const SHARE: Col = Col::new(Kind::Share, "share", "share", |row| row.interval.in
 const WAITS: Col = Col::new(Kind::Seconds, "wait_s", "waits s", |row| row.wait_s.into()).width(8);
 const AT: Col = Col::words("", |row| format!(" {}", At::shown(row.at.as_ref())).into());
 
-/// Collectives.
 pub const COLLECTIVES: &[Col] = &[
     Col::data(Kind::Count, "rank", |row| row.rank.into()),
     Col::data(Kind::Count, "pid", |row| row.pid.into()),
@@ -116,19 +114,9 @@ pub fn of_rank(profile: &Profile, rank: &ProcessCollectives, most: usize) -> Vec
     rows.map(|row| collective(profile, rank, row)).collect()
 }
 
-fn rank_and_pid(profile: &Profile, process: Option<ProcessId>) -> (Option<u32>, i32) {
-    let process = process.and_then(|process| profile.processes.get(process.index()));
-    process.map_or((None, 0), |process| {
-        let rank = match process.role {
-            Role::Trainer { rank, .. } => rank,
-            _ => None,
-        };
-        (rank, process.info.pid)
-    })
-}
-
 fn collective(profile: &Profile, own: &ProcessCollectives, row: &CollectiveTime) -> Collective {
-    let (rank, pid) = rank_and_pid(profile, own.process);
+    let process = own.process.map(|process| profile.pid_and_rank(process));
+    let (pid, rank) = process.unwrap_or_default();
     Collective {
         rank,
         pid,
@@ -153,7 +141,7 @@ fn collective(profile: &Profile, own: &ProcessCollectives, row: &CollectiveTime)
 }
 
 fn late(profile: &Profile, late: &Late) -> LateRank {
-    let (rank, pid) = rank_and_pid(profile, Some(late.process));
+    let (pid, rank) = profile.pid_and_rank(late.process);
     LateRank {
         rank,
         pid,

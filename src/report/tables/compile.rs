@@ -6,24 +6,10 @@ use crate::model::seconds::of as seconds;
 use crate::report::label::count;
 use crate::report::table::{Column, Cut, In, Kind, Value};
 use crate::report::text::format::place_of;
-use schemars::JsonSchema;
-use serde::Serialize;
-
-/// A graph break.
-#[derive(Clone, Debug, JsonSchema, Serialize)]
-pub struct GraphBreak {
-    /// The file.
-    pub file: String,
-    /// The line.
-    pub line: u32,
-    /// The function.
-    pub function: String,
-}
 
 type Col = Column<CompiledFunction>;
-type BreakCol = Column<GraphBreak>;
+type BreakCol = Column<BreakSite>;
 
-/// Functions.
 pub const FUNCTIONS: &[Col] = &[
     Col::new(Kind::Seconds, "compile_s", "compile s", |row| {
         seconds(row.compile_ns).into()
@@ -41,9 +27,8 @@ pub const FUNCTIONS: &[Col] = &[
     Col::new(Kind::Count, "", "times", seen).only(In::Text),
     Col::words(" function", shown).cut(Cut::End),
     Col::data(Kind::Text, "name", |row| (&row.name).into()),
-    Col::data(Kind::Place, "at", |row| match row.file.as_str() {
-        "" => Value::None,
-        file => Value::Place(file.to_owned(), row.line),
+    Col::data(Kind::Place, "at", |row| {
+        Value::place(Some(&row.file), Some(row.line))
     }),
     Col::data(Kind::Count, "compilations", |row| row.compilations.into()),
     Col::data(Kind::Count, "recompilations", |row| {
@@ -51,12 +36,13 @@ pub const FUNCTIONS: &[Col] = &[
     }),
     Col::data(Kind::Share, "compile_share", |row| row.compile_share.into()),
 ];
-/// Graph breaks.
 pub const GRAPH_BREAKS: &[BreakCol] = &[
     BreakCol::new(Kind::Place, "at", "graph break at", |row| {
-        Value::Place(row.file.clone(), row.line)
+        Value::Place(row.file.clone(), row.at.line)
     }),
-    BreakCol::new(Kind::Text, "function", "in", |row| (&row.function).into()),
+    BreakCol::new(Kind::Text, "function", "in", |row| {
+        (&row.at.function).into()
+    }),
 ];
 
 /// How often it was compiled, at least.
@@ -83,17 +69,7 @@ pub fn functions(analysis: &Analysis) -> &[CompiledFunction] {
     table(analysis).map_or(&[], |table| &table.functions)
 }
 
-/// The first `most` graph breaks, by file and line.
-pub fn graph_breaks(analysis: &Analysis, most: usize) -> Vec<GraphBreak> {
-    let sites = table(analysis).into_iter();
-    let sites = sites.flat_map(|table| &table.graph_breaks).take(most);
-    sites.map(broken).collect()
-}
-
-fn broken(site: &BreakSite) -> GraphBreak {
-    GraphBreak {
-        file: site.file.clone(),
-        line: site.at.line,
-        function: site.at.function.clone(),
-    }
+/// Graph breaks, by file and line.
+pub fn graph_breaks(analysis: &Analysis) -> &[BreakSite] {
+    table(analysis).map_or(&[], |table| &table.graph_breaks)
 }

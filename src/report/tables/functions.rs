@@ -131,7 +131,7 @@ fn row(
     (self_ns, total_ns): (u64, u64),
     share: Option<Share>,
 ) -> Option<FunctionRow> {
-    let function = profile.functions.get(function.index())?;
+    let function = profile.function(function)?;
     let first_line = function.is_python.then_some(function.first_line);
     Some(FunctionRow {
         name: function.name.clone(),

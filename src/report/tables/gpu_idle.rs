@@ -3,8 +3,8 @@
 use crate::analysis::Analysis;
 use crate::analysis::gpu_overlay::account::Part;
 use crate::analysis::gpu_overlay::{GpuIdle, Subject};
-use crate::model::ids::ProcessId;
-use crate::model::profile::{Profile, Role};
+use crate::analysis::intervals::Bounds;
+use crate::model::profile::Profile;
 use crate::model::seconds::of as seconds;
 use crate::report::table::{Column, Cut, Kind, Value};
 use crate::report::text::format::place_of;
@@ -34,7 +34,7 @@ pub struct Idle {
     pub host_s: f64,
     /// The part of it that windows cover.
     pub covered_s: f64,
-    /// Idle time of the device meanwhile, an estimate; null where it is not resolved.
+    /// Idle time of the device at the same time, an estimate; null where it is not resolved.
     pub seconds: Option<f64>,
     /// Bounds of `seconds`.
     pub interval: Option<Bounds>,
@@ -42,15 +42,6 @@ pub struct Idle {
     pub resolved: bool,
     /// Length of a window.
     pub window_ms: f64,
-}
-
-/// From, to.
-#[derive(Clone, Copy, Debug, JsonSchema, Serialize)]
-pub struct Bounds {
-    /// At least.
-    pub low: f64,
-    /// At most.
-    pub high: f64,
 }
 
 /// Why the device of a rank is not laid over its code.
@@ -83,9 +74,8 @@ pub const GPU_IDLE: &[Col] = &[
     Col::data(Kind::Count, "mig", |row| row.mig.into()),
     Col::data(Kind::Text, "kind", |row| row.kind.into()),
     Col::data(Kind::Text, "name", |row| (&row.name).into()),
-    Col::data(Kind::Place, "at", |row| match &row.file {
-        Some(file) => Value::Place(file.clone(), row.line.unwrap_or(0)),
-        None => Value::None,
+    Col::data(Kind::Place, "at", |row| {
+        Value::place(row.file.as_ref(), row.line)
     }),
     Col::data(Kind::Seconds, "covered_s", |row| row.covered_s.into()),
     Col::data(Kind::Text, "resolved", |row| row.resolved.into()),
@@ -119,7 +109,7 @@ pub fn gpu_idle_missing(profile: &Profile, analysis: &Analysis) -> Vec<NoIdle> {
     let ranks = analysis.gpu_idle.iter();
     ranks
         .filter_map(|(process, idle)| {
-            let (pid, rank) = who(profile, *process);
+            let (pid, rank) = profile.pid_and_rank(*process);
             Some(NoIdle {
                 pid,
                 rank,
@@ -129,18 +119,9 @@ pub fn gpu_idle_missing(profile: &Profile, analysis: &Analysis) -> Vec<NoIdle> {
         .collect()
 }
 
-pub(crate) fn who(profile: &Profile, process: ProcessId) -> (i32, Option<u32>) {
-    let info = profile.processes.get(process.index());
-    let rank = match info.map(|process| process.role) {
-        Some(Role::Trainer { rank, .. }) => rank,
-        _ => None,
-    };
-    (info.map_or(0, |process| process.info.pid), rank)
-}
-
 /// Of one rank: all of its time, then what is resolved, by kind and idle time.
 pub fn of_rank(profile: &Profile, analysis: &Analysis, idle: &GpuIdle) -> Vec<Idle> {
-    let (pid, rank) = who(profile, idle.process);
+    let (pid, rank) = profile.pid_and_rank(idle.process);
     let mut devices = analysis.lanes.devices.iter();
     let device = devices.find(|device| device.id == idle.gpu);
     let row = |kind, name: &str, place: Option<(&str, u32)>, part: &Part| Idle {
@@ -169,13 +150,13 @@ pub fn of_rank(profile: &Profile, analysis: &Analysis, idle: &GpuIdle) -> Vec<Id
                 rows.push(row("phase", profile.phase_name(phase), None, &each.part));
             }
             Subject::Line((function, line)) => {
-                if let Some(function) = profile.functions.get(function.index()) {
+                if let Some(function) = profile.function(function) {
                     let place = Some((function.file.as_str(), line));
                     rows.push(row("line", &function.name, place, &each.part));
                 }
             }
             Subject::Module(id) => {
-                if let Some(module) = profile.nn_modules.get(id.index()) {
+                if let Some(module) = profile.nn_module(id) {
                     let name = match module.path.as_str() {
                         "" => &module.root,
                         path => path,

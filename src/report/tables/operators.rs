@@ -64,7 +64,6 @@ const SELF: Col = Col::new(Kind::Seconds, "self_s", "self s", |row| row.self_s.i
 const SHARE: Col = Col::new(Kind::Share, "share", "self %", |row| row.share.into()).adds_up();
 const SHOWN: Col = Col::words("operator (sampled: calls are not counted)", shown_name);
 
-/// Operators.
 pub const OPERATORS: &[Col] = &[
     SELF,
     Col::new(Kind::Seconds, "total_s", "total s", |row| {
@@ -103,9 +102,8 @@ pub const SITES: &[SiteCol] = &[
     SiteCol::new(Kind::Text, "function", "", |(_, site)| {
         site.function.as_ref().into()
     }),
-    SiteCol::new(Kind::Place, "at", "at", |(_, site)| match &site.file {
-        Some(file) => Value::Place(file.clone(), site.line.unwrap_or(0)),
-        None => Value::None,
+    SiteCol::new(Kind::Place, "at", "at", |(_, site)| {
+        Value::place(site.file.as_ref(), site.line)
     }),
     SiteCol::new(Kind::Seconds, "self_s", "self s", |(_, site)| {
         site.self_s.into()

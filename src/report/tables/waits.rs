@@ -4,11 +4,13 @@ use super::named_line;
 use crate::analysis::Analysis;
 use crate::analysis::intervals::Share;
 use crate::analysis::waits::{Holder, WaitTime};
+use crate::model::as_json::name;
 use crate::model::facts::Line;
 use crate::model::profile::Profile;
 use crate::model::seconds::of as seconds;
-use crate::report::table::{Column, Kind, Value};
-use crate::report::text::format::place_of;
+use crate::model::wait::WaitKind;
+use crate::report::table::{Column, Cut, Kind, Value};
+use crate::report::text::format::{place_of, printable};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -28,7 +30,9 @@ pub struct At {
 pub struct Wait {
     /// `gpu_sync`, `gpu_copy`, `collective`, `input_queue`, `gil`, `autograd`, `lock`, `disk`, `socket`, `io`, `child`,
     /// `events`, `sleep`, `cpu`, `stopped`.
-    pub kind: &'static str,
+    #[serde(serialize_with = "name")]
+    #[schemars(with = "String")]
+    pub kind: WaitKind,
     /// What exactly: the call, the collective, the system call.
     pub what: String,
     /// How long.
@@ -70,23 +74,58 @@ pub(crate) fn at(profile: &Profile, line: Option<Line>) -> Option<At> {
 
 type Col = Column<Wait>;
 
-/// Waits.
 pub const WAITS: &[Col] = &[
     Col::new(Kind::Seconds, "seconds", "seconds", |row| {
         row.seconds.into()
     })
     .adds_up(),
-    Col::new(Kind::Share, "share", "% of all", |row| row.interval.into()).adds_up(),
-    Col::new(Kind::Text, "kind", "kind", |row| row.kind.into()),
-    Col::new(Kind::Text, "what", "for what", |row| (&row.what).into()),
-    Col::new(Kind::Text, "function", "in", |row| {
-        At::function(row.at.as_ref())
+    Col::new(Kind::Share, "share", "    % of all", |row| {
+        row.interval.into()
+    })
+    .width(16)
+    .adds_up(),
+    Col::words("for what, at", |row| row.words().into()).cut(Cut::End),
+    Col::words("", |row| {
+        let most = match row.kind {
+            WaitKind::Cpu => "most at ",
+            _ => "",
+        };
+        format!(" {most}{}", At::shown(row.at.as_ref())).into()
     }),
-    Col::new(Kind::Place, "at", "at", |row| At::place(row.at.as_ref())),
+    Col::data(Kind::Text, "kind", |row| row.kind.name().into()),
+    Col::data(Kind::Text, "what", |row| (&row.what).into()),
+    Col::data(Kind::Text, "function", |row| At::function(row.at.as_ref())),
+    Col::data(Kind::Place, "at", |row| At::place(row.at.as_ref())),
     Col::data(Kind::Text, "earlier_work", |row| row.earlier_work.into()),
 ];
 
+impl Wait {
+    /// A wait in words: `GPU sync: cudaStreamSynchronize *`.
+    fn words(&self) -> String {
+        let kind = match self.kind {
+            WaitKind::GpuSync => "GPU sync",
+            WaitKind::GpuCopy => "GPU copy",
+            WaitKind::Input => "input",
+            WaitKind::Io => "I/O",
+            WaitKind::Gil
+            | WaitKind::Cpu
+            | WaitKind::Autograd
+            | WaitKind::Barrier
+            | WaitKind::Stopped => return self.what.clone(),
+            kind => kind.name(),
+        };
+        let mark = if self.earlier_work { " *" } else { "" };
+        format!("{kind}: {}{mark}", self.what)
+    }
+}
+
 impl At {
+    /// `train.py:41 slow_transform`.
+    pub(crate) fn named(at: Option<&At>) -> String {
+        let function = at.map_or(String::new(), |at| format!(" {}", printable(&at.function)));
+        format!("{}{function}", At::shown(at))
+    }
+
     /// `train.py:41`.
     pub(crate) fn shown(at: Option<&At>) -> String {
         at.map_or_else(
@@ -113,9 +152,10 @@ pub fn waits(profile: &Profile, analysis: &Analysis, most: usize) -> Vec<Wait> {
     rows.map(|row| wait(profile, row)).collect()
 }
 
-fn wait(profile: &Profile, row: &WaitTime) -> Wait {
+/// A wait with its names.
+pub fn wait(profile: &Profile, row: &WaitTime) -> Wait {
     Wait {
-        kind: row.kind.name(),
+        kind: row.kind,
         what: row.what.clone(),
         seconds: seconds(row.ns),
         share: row.share.value,
@@ -131,7 +171,7 @@ fn wait(profile: &Profile, row: &WaitTime) -> Wait {
 }
 
 fn holder(profile: &Profile, holder: &Holder) -> Option<GilHolder> {
-    let thread = profile.threads.get(holder.thread.index())?;
+    let thread = profile.thread(holder.thread)?;
     Some(GilHolder {
         tid: thread.tid,
         thread: thread.name.clone(),

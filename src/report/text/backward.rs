@@ -28,7 +28,7 @@ pub(super) fn backward(out: &mut String, profile: &Profile, analysis: &Analysis,
     } else {
         "wall time under the lines that called it"
     };
-    line(out, &[format!("\nBACKWARD, {whose}")]);
+    line(out, &format!("\nBACKWARD, {whose}"));
     body(
         out,
         LINES,
@@ -47,7 +47,7 @@ pub(super) fn backward(out: &mut String, profile: &Profile, analysis: &Analysis,
             column_seconds(found.outside_ns),
             ""
         );
-        line(out, &[text]);
+        line(out, &text);
     }
     body(
         out,
@@ -62,7 +62,7 @@ pub(super) fn backward(out: &mut String, profile: &Profile, analysis: &Analysis,
             column_seconds(found.unmatched_ns),
             part * 100.0
         );
-        line(out, &[text]);
+        line(out, &text);
     }
     recompute(out, found);
 }

@@ -8,7 +8,7 @@ use super::{
 use crate::analysis::Analysis;
 use crate::model::profile::Profile;
 
-/// Lines of the whole, which a verdict of many words may exceed.
+/// Lines of the whole.
 const LINES: usize = 40;
 /// Rows of a table at most.
 const ROWS: usize = 5;
@@ -24,52 +24,128 @@ const DEVICES: usize = 2;
 const SMALL: f64 = 0.01;
 /// Lines of a table besides its rows: one is empty, one is its title.
 const TITLE: usize = 2;
-/// The same of waits, which have a header and a sum.
-const WAITS: usize = 4;
 
-/// The summary in some 40 lines.
-pub(super) fn brief(profile: &Profile, analysis: &Analysis, options: TextOptions) -> String {
-    let mut verdict = String::new();
-    verdict::verdict(&mut verdict, profile, analysis);
-    let mut out = String::new();
-    head(&mut out, profile, analysis);
-    if options.detail != Detail::VerdictLast {
-        out.push_str(&verdict);
+/// A part of the whole. Where the whole is too long, parts are cut to their `least` lines in the order of `goes`.
+struct Part {
+    text: String,
+    goes: u8,
+    least: usize,
+}
+
+/// A part that is never cut.
+const STAYS: u8 = u8::MAX;
+
+impl Part {
+    fn new(goes: u8, least: usize, write: impl FnOnce(&mut String)) -> Self {
+        let mut text = String::new();
+        write(&mut text);
+        Self { text, goes, least }
     }
-    let mut ending = String::new();
-    sampler::brief(&mut ending, profile, analysis);
-    processes::ranks(&mut out, profile, analysis, RANKS);
-    collectives::brief(&mut out, profile, analysis, LATE);
-    match analysis.primary() {
-        Some(process) => {
-            tables::rows(&mut out, profile, process, SMALL);
-            if options.itwinai {
-                tables::itwinai(&mut out, process);
-            }
-            lanes::brief(&mut out, profile, analysis, DEVICES);
-            progress::brief(&mut out, profile, process);
-            let mut used = out.lines().count() + ending.lines().count();
-            if options.detail == Detail::VerdictLast {
-                used += verdict.lines().count();
-            }
-            let (lines, operators) = shared(LINES.saturating_sub(used));
-            functions::user_lines(&mut out, profile, analysis, lines);
-            let sampled = operators::sampled(profile, analysis);
-            match sampled.is_empty() {
-                false => operators::brief(&mut out, &sampled, operators),
-                true => {
-                    let rows = operators.saturating_sub(WAITS - TITLE);
-                    waits::waits(&mut out, profile, analysis, rows);
-                }
-            }
+
+    fn lines(&self) -> usize {
+        self.text.lines().count()
+    }
+
+    /// Takes `over` lines from its end, or as many as may go; all of them where none has to be left.
+    fn cut(&mut self, over: usize) {
+        let left = self.lines().saturating_sub(over).max(self.least);
+        if self.least == 0 {
+            self.text.clear();
+        } else if left < self.lines() {
+            let kept: Vec<&str> = self.text.lines().take(left - 1).collect();
+            self.text = format!("{}\n        …\n", kept.join("\n"));
         }
-        None => nothing_sampled(&mut out, &profile.run),
     }
-    out.push_str(&ending);
-    if options.detail == Detail::VerdictLast {
-        out.push_str(&verdict);
+}
+
+fn lines_of(parts: &[Part]) -> usize {
+    parts.iter().map(Part::lines).sum()
+}
+
+/// The summary in 40 lines; `itwinai`, which is asked for, comes on top.
+pub(super) fn brief(profile: &Profile, analysis: &Analysis, options: TextOptions) -> String {
+    let verdict = Part::new(9, 13, |out| verdict::verdict(out, profile, analysis));
+    let ending = Part::new(7, 4, |out| sampler::brief(out, profile, analysis));
+    let mut parts = vec![
+        Part::new(STAYS, 0, |out| head(out, profile, analysis)),
+        Part::new(1, 0, |out| notes(out, profile, analysis)),
+        Part::new(STAYS, 0, |out| warnings(out, profile, analysis)),
+    ];
+    let at_verdict = parts.len();
+    parts.push(Part::new(5, 0, |out| {
+        processes::ranks(out, profile, analysis, RANKS);
+    }));
+    let late = collectives::brief(profile, analysis, LATE);
+    parts.extend(late.into_iter().enumerate().map(|(at, text)| {
+        let goes = if at == 0 { 4 } else { 2 };
+        Part::new(goes, 0, |out| out.push_str(&text))
+    }));
+    let mut asked_for = 0;
+    if let Some(process) = analysis.primary() {
+        parts.push(Part::new(8, 9, |out| {
+            tables::rows(out, profile, process, SMALL);
+        }));
+        if options.itwinai {
+            let itwinai = Part::new(STAYS, 0, |out| tables::itwinai(out, process));
+            asked_for = itwinai.lines();
+            parts.push(itwinai);
+        }
+        parts.push(Part::new(6, 0, |out| {
+            lanes::brief(out, profile, analysis, DEVICES);
+        }));
+        parts.push(Part::new(STAYS, 0, |out| progress::brief(out, process)));
+        parts.push(Part::new(3, 0, |out| {
+            progress::brief_phases(out, profile, process);
+        }));
+        let used = lines_of(&parts) + verdict.lines() + ending.lines();
+        let room = (LINES + asked_for).saturating_sub(used);
+        parts.push(Part::new(0, 0, |out| {
+            where_most_is(out, profile, analysis, room);
+        }));
+    } else {
+        parts.push(Part::new(STAYS, 0, |out| {
+            nothing_sampled(out, &profile.run);
+        }));
     }
-    out
+    parts.push(ending);
+    match options.detail {
+        Detail::VerdictLast => parts.push(verdict),
+        _ => parts.insert(at_verdict, verdict),
+    }
+    fit(&mut parts, LINES + asked_for);
+    parts.into_iter().map(|part| part.text).collect()
+}
+
+/// Cuts parts until the whole has no more than `most` lines.
+fn fit(parts: &mut [Part], most: usize) {
+    let mut order: Vec<usize> = (0..parts.len()).collect();
+    order.sort_by_key(|&at| parts[at].goes);
+    for at in order {
+        let over = lines_of(parts).saturating_sub(most);
+        if over > 0 && parts[at].goes != STAYS {
+            parts[at].cut(over);
+        }
+    }
+}
+
+/// The lines of code, and the operators or waits, that took the most, in `room` lines.
+fn where_most_is(out: &mut String, profile: &Profile, analysis: &Analysis, room: usize) {
+    let (lines, rows) = shared(room);
+    functions::user_lines(out, profile, analysis, lines);
+    let sampled = operators::sampled(profile, analysis);
+    if !sampled.is_empty() {
+        operators::brief(out, &sampled, rows);
+        return;
+    }
+    // A wait may take several lines.
+    let room = room.saturating_sub(out.lines().count());
+    let listed = (1..=rows).rev().map(|rows| {
+        let mut text = String::new();
+        waits::waits(&mut text, profile, analysis, rows);
+        text
+    });
+    let fits = |text: &String| text.lines().count() <= room;
+    out.push_str(&listed.into_iter().find(fits).unwrap_or_default());
 }
 
 /// Rows of two tables that share so many lines. The second is left out where both would say too little.
@@ -81,7 +157,7 @@ fn shared(lines: usize) -> (usize, usize) {
     (lines.saturating_sub(TITLE).min(ROWS), 0)
 }
 
-/// Who was recorded, for how long, and what casts doubt on it.
+/// Who was recorded, and for how long.
 fn head(out: &mut String, profile: &Profile, analysis: &Analysis) {
     super::command(out, profile);
     let run = &profile.run;
@@ -96,6 +172,11 @@ fn head(out: &mut String, profile: &Profile, analysis: &Analysis) {
         facts.push("Python stacks only".to_owned());
     }
     wrapped(out, &facts, "| ");
+}
+
+/// What was noted of the run and of the process.
+fn notes(out: &mut String, profile: &Profile, analysis: &Analysis) {
+    let run = &profile.run;
     let root = profile
         .processes
         .iter()
@@ -106,5 +187,4 @@ fn head(out: &mut String, profile: &Profile, analysis: &Analysis) {
     for note in run.notes.iter().chain(note).filter(|note| !note.is_empty()) {
         sentence(out, "", note);
     }
-    warnings(out, profile, analysis);
 }

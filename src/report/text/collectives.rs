@@ -1,8 +1,7 @@
 //! Collectives: whom the ranks wait for, and the host's time in each.
 
-use super::format::{column_seconds, share};
+use super::format::{column_seconds, share_of};
 use super::table::table;
-use super::waits::line_text;
 use super::{line, sentence};
 use crate::analysis::Analysis;
 use crate::analysis::collectives::ProcessCollectives;
@@ -12,6 +11,7 @@ use crate::model::ids::ProcessId;
 use crate::model::profile::Profile;
 use crate::report::label::process_labels;
 use crate::report::tables::collectives::{COLLECTIVES, OF_BACKENDS, of_rank};
+use crate::report::tables::waits::{At, at as place_at};
 
 /// The part of a rank's waits for which one rank must be to blame to be named.
 const WORTH_NAMING: f64 = 0.1;
@@ -42,9 +42,7 @@ pub(super) fn collectives(out: &mut String, profile: &Profile, analysis: &Analys
     };
     line(
         out,
-        &[format!(
-            "\nCOMMUNICATION{names}, % of each training thread's wall time (host time)"
-        )],
+        &format!("\nCOMMUNICATION{names}, % of each training thread's wall time (host time)"),
     );
     let labels = process_labels(profile);
     for rank in ranks.iter().take(rows.max(8)) {
@@ -71,12 +69,15 @@ pub(super) fn collectives(out: &mut String, profile: &Profile, analysis: &Analys
 }
 
 /// Which rank the first `most` ranks wait for, a sentence each.
-pub(super) fn brief(out: &mut String, profile: &Profile, analysis: &Analysis, most: usize) {
+pub(super) fn brief(profile: &Profile, analysis: &Analysis, most: usize) -> Vec<String> {
     let labels = process_labels(profile);
     let ranks = analysis.collectives.iter().filter(|rank| rank.ns > 0);
-    for rank in ranks.take(most) {
-        who_waits(out, profile, &labels, rank);
-    }
+    let sentence_of = |rank| {
+        let mut text = String::new();
+        who_waits(&mut text, profile, &labels, rank);
+        text
+    };
+    ranks.take(most).map(sentence_of).collect()
 }
 
 /// `rank 0 waits 38.0 % ±3.0 in all_reduce (DDP bucket): rank 1 arrives last, at train.py:41 slow_transform`.
@@ -88,11 +89,10 @@ fn who_waits(out: &mut String, profile: &Profile, labels: &[String], rank: &Proc
     if row.wait_share.is_uncertain() {
         return;
     }
-    let tenths = (row.wait_ns as f64 * 1000.0 / rank.wall_ns.max(1) as f64).round() as u32;
     let mut text = format!(
         "{} waits {} in {}",
         label(labels, process),
-        share(&row.wait_share, tenths).trim(),
+        share_of(&row.wait_share).trim(),
         row.moment.label(),
     );
     let part = |ns: u64| ns as f64 / row.wait_ns.max(1) as f64;
@@ -103,7 +103,7 @@ fn who_waits(out: &mut String, profile: &Profile, labels: &[String], rank: &Proc
                 label(labels, late),
                 column_seconds(ns),
                 column_seconds(row.wait_ns),
-                line_text(profile, at, true)
+                At::named(place_at(profile, at).as_ref())
             ));
         }
         _ if rank.peers > 0 => text.push_str(": for most of it all ranks had arrived"),

@@ -1,6 +1,6 @@
 //! torch.compile: what compiling cost, and what ran of it.
 
-use super::format::{column_seconds, count, cut, place_of, printable, share};
+use super::format::{column_seconds, count, cut, place_of, printable, share_of};
 use super::table::table;
 use super::{WIDTH, line};
 use crate::analysis::compile::CompileTable;
@@ -24,7 +24,7 @@ pub(super) fn compile(out: &mut String, process: &ProcessSummary, rows: usize) {
     sum(out, "compiling", found.compile_ns, &found.compile_share);
     let stages = stages(found);
     if !stages.is_empty() {
-        line(out, &[cut(&format!("    {stages}"), WIDTH)]);
+        line(out, &cut(&format!("    {stages}"), WIDTH));
     }
     sum(out, "compiled code", found.run_ns, &found.run_share);
     if !found.functions.is_empty() {
@@ -37,13 +37,9 @@ fn sum(out: &mut String, label: &str, ns: u64, of_wall: &Share) {
     let text = format!(
         "  {label:<14}{:>9} s {}",
         column_seconds(ns),
-        share(of_wall, tenths(of_wall))
+        share_of(of_wall)
     );
-    line(out, &[cut(&text, WIDTH)]);
-}
-
-fn tenths(of_wall: &Share) -> u32 {
-    (of_wall.value * 1000.0).round() as u32
+    line(out, &cut(&text, WIDTH));
 }
 
 /// `dynamo 3.1 s, inductor 4.2 s`, the largest first.
@@ -75,7 +71,7 @@ fn notes(out: &mut String, table: &CompileTable, rows: usize) {
             "  recompiled: seen {} at least (TORCH_LOGS=recompiles says why)",
             times(again)
         );
-        line(out, &[cut(&text, WIDTH)]);
+        line(out, &cut(&text, WIDTH));
     }
     for site in table.graph_breaks.iter().take(rows) {
         let text = format!(
@@ -83,13 +79,13 @@ fn notes(out: &mut String, table: &CompileTable, rows: usize) {
             place_of(&site.file, site.at.line),
             printable(&site.at.function)
         );
-        line(out, &[cut(&text, WIDTH)]);
+        line(out, &cut(&text, WIDTH));
     }
     let more = table.graph_breaks.len().saturating_sub(rows);
     if more > 0 {
         line(
             out,
-            &[format!("  … {} more graph breaks", count(more as u64))],
+            &format!("  … {} more graph breaks", count(more as u64)),
         );
     }
     let unknown = [
@@ -102,7 +98,7 @@ fn notes(out: &mut String, table: &CompileTable, rows: usize) {
                 "  of which function is not known: {what}, {} s",
                 column_seconds(ns)
             );
-            line(out, &[text]);
+            line(out, &text);
         }
     }
 }

@@ -1,52 +1,17 @@
 //! Two sides compared, for people: the verdict first, then what differs beyond noise, then how sure that is.
 
 use super::format::{count, cut, cut_front, printable, seconds};
+use super::table::{TextTable, body};
 use super::{WIDTH, line, sentence};
 use crate::analysis::diff::carrier::is_below;
 use crate::analysis::diff::conditions::Discrepancy;
 use crate::analysis::diff::keys::Key;
 use crate::analysis::diff::noise::RunToRun;
 use crate::analysis::diff::units::Unit;
-use crate::analysis::diff::{Diff, Figure, Row, RunFacts, Verdict};
+use crate::analysis::diff::{Diff, Row, RunFacts, Verdict};
 use crate::report::command::shown_command;
-use crate::report::part::{part_label, part_name, unit_name};
-
-/// Milliseconds with as many decimals as the figures deserve.
-#[derive(Clone, Copy)]
-struct Scale {
-    decimals: usize,
-}
-
-impl Scale {
-    fn new(diff: &Diff) -> Self {
-        let whole_ns = diff.step.as_ref().map_or(1e9, |step| step.a.mean_ns);
-        let decimals = match whole_ns / 1e6 {
-            10_000.0.. => 0,
-            10.0.. => 1,
-            1.0.. => 2,
-            _ => 3,
-        };
-        Self { decimals }
-    }
-
-    fn ms(self, ns: f64) -> String {
-        format!("{:.*}", self.decimals, ns / 1e6)
-    }
-
-    fn signed(self, ns: f64) -> String {
-        format!("{:+.*}", self.decimals, ns / 1e6)
-    }
-
-    /// A side's figure; seen too seldom, only what it is below.
-    fn figure(self, figure: &Figure) -> String {
-        if figure.is_uncertain() {
-            let unit = 10_f64.powi(i32::try_from(self.decimals).unwrap_or(0));
-            let above = (figure.mean_ns + figure.half_ns) / 1e6;
-            return format!("<{:.*}", self.decimals, (above * unit).ceil() / unit);
-        }
-        self.ms(figure.mean_ns)
-    }
-}
+use crate::report::part::{part_name, unit_name};
+use crate::report::tables::diff::{PARTS, Part, Scale, part, parts};
 
 /// The comparison, in lines of 80 columns. `rows` is how many parts of a kind are listed.
 pub fn render_diff(diff: &Diff, rows: usize) -> String {
@@ -59,7 +24,7 @@ pub fn render_diff(diff: &Diff, rows: usize) -> String {
     for each in &diff.discrepancies {
         sentence(&mut out, "  ", &discrepancy(each));
     }
-    table(&mut out, diff, scale, rows);
+    table(&mut out, diff, rows);
     noise(&mut out, diff);
     how_sure(&mut out, diff);
     out
@@ -158,14 +123,14 @@ fn side(out: &mut String, name: &str, runs: &[RunFacts], unit: Unit) {
             facts.push_str(&format!(", {} outside of them", seconds(run.outside_ns)));
         }
         let file = cut_front(&printable(&run.name), 30);
-        line(out, &[format!("{name:<2}{file}: {facts}")]);
+        line(out, &format!("{name:<2}{file}: {facts}"));
     }
     let commands: Vec<String> = runs
         .iter()
         .map(|run| shown_command(&run.command, WIDTH - 3))
         .collect();
     if let Some(command) = commands.first().filter(|command| !command.is_empty()) {
-        line(out, &[format!("  {command}")]);
+        line(out, &format!("  {command}"));
     }
 }
 
@@ -233,47 +198,36 @@ const SECTIONS: &[(&str, IsOf)] = &[
     }),
 ];
 
-fn table(out: &mut String, diff: &Diff, scale: Scale, most: usize) {
+fn table(out: &mut String, diff: &Diff, most: usize) {
     let beyond = diff.beyond_noise();
     if diff.step.is_none() && beyond.is_empty() {
         return;
     }
     line(
         out,
-        &[format!(
+        &format!(
             "\nHOST WALL TIME of the training thread (not GPU time), {}",
             unit_name(diff.unit)
-        )],
+        ),
     );
-    line(
-        out,
-        &[format!(
-            "{:>9}{:>9}{:>9} {:<7} {}",
-            "A", "B", "B - A", "±95 %", "beyond noise"
-        )],
-    );
-    if let Some(step) = &diff.step {
-        row(out, step, scale, diff.unit);
-    }
+    let mut steps = parts(diff, &diff.step);
     for (rank, step) in &diff.ranks {
-        named_row(out, step, scale, diff.unit, &format!("step of rank {rank}"));
+        steps.push(Part {
+            shown: format!("step of rank {rank}"),
+            ..part(diff, step)
+        });
+    }
+    let table = TextTable::new(PARTS, &steps);
+    table.head(out);
+    for step in &steps {
+        table.row(out, step);
     }
     for (title, is_of) in SECTIONS {
-        let of_kind: Vec<&Row> = beyond
-            .iter()
-            .copied()
-            .filter(|row| is_of(&row.key) && !passes_on(row, &beyond))
-            .collect();
-        if of_kind.is_empty() {
-            continue;
-        }
-        line(out, &[(*title).to_owned()]);
-        for each in of_kind.iter().take(most) {
-            row(out, each, scale, diff.unit);
-        }
-        let left = of_kind.len().saturating_sub(most);
-        if left > 0 {
-            line(out, &[format!("{:36}… {} more", "", count(left as u64))]);
+        let is_listed = |row: &&Row| is_of(&row.key) && !passes_on(row, &beyond);
+        let of_kind = parts(diff, beyond.iter().copied().filter(is_listed));
+        if !of_kind.is_empty() {
+            line(out, title);
+            body(out, PARTS, &of_kind, most);
         }
     }
 }
@@ -285,33 +239,6 @@ fn passes_on(module: &Row, beyond: &[&Row]) -> bool {
             && below.verdict == module.verdict
             && below.difference_ns / module.difference_ns >= 0.7
     })
-}
-
-fn row(out: &mut String, row: &Row, scale: Scale, unit: Unit) {
-    let label = part_label(&row.key, &row.about);
-    let label = match row.key {
-        Key::Phase(_) | Key::Region(_) => format!("phase {label}"),
-        Key::Activity(_) => format!("activity {label}"),
-        Key::Row(_) => format!("{label} (summary row)"),
-        _ => printable(&label).into_owned(),
-    };
-    named_row(out, row, scale, unit, &label);
-}
-
-fn named_row(out: &mut String, row: &Row, scale: Scale, unit: Unit, label: &str) {
-    let numbers = format!(
-        "{:>9}{:>9}{:>9} ±{:<6} ",
-        scale.figure(&row.a),
-        scale.figure(&row.b),
-        scale.signed(row.difference_ns),
-        scale.ms(row.half_ns),
-    );
-    let verdict = match row.verdict {
-        Verdict::Noise => "noise",
-        verdict => verdict.name(unit),
-    };
-    let text = format!("{numbers}{verdict:<7} {label}");
-    line(out, &[cut(&text, WIDTH)]);
 }
 
 fn noise(out: &mut String, diff: &Diff) {

@@ -94,6 +94,20 @@ pub(crate) fn share(share: &Share, per_mille: u32) -> String {
     )
 }
 
+/// The same, rounded by itself.
+pub(crate) fn share_of(known: &Share) -> String {
+    share(known, (known.value * 1000.0).round() as u32)
+}
+
+/// `12.3`, `1,234`.
+pub(crate) fn joules(value: f64) -> String {
+    if value < 99.95 {
+        format!("{value:.1}")
+    } else {
+        count(value.round() as u64)
+    }
+}
+
 /// `train.py:88`, or the last two parts of a longer path.
 pub(crate) fn place(function: &Function, line: u32) -> String {
     place_of(&function.file, line)

@@ -48,16 +48,16 @@ fn own(
 ) {
     found.retain(|row| row.self_s > 0.0);
     if !found.is_empty() {
-        line(out, &[format!("\n{title}")]);
+        line(out, &format!("\n{title}"));
         table(out, columns, &found, usize::MAX);
     }
 }
 
 /// All threads of the process.
-pub(super) fn threads(out: &mut String, profile: &Profile, analysis: &Analysis, rows: usize) {
-    let found = threads_of(profile, analysis);
+pub(super) fn threads(out: &mut String, analysis: &Analysis, rows: usize) {
+    let found = threads_of(analysis);
     if !found.is_empty() {
         out.push_str("\nTHREADS\n");
-        table(out, THREADS, &found, rows);
+        table(out, THREADS, found, rows);
     }
 }

@@ -45,7 +45,7 @@ fn table(out: &mut String, profile: &Profile, analysis: &Analysis, idle: &GpuIdl
     let head = format!(
         "{label}IDLE while the training thread was at (estimate, windows of {window_ms:.0} ms)"
     );
-    line(out, &[head]);
+    line(out, &head);
     let found = of_rank(profile, analysis, idle);
     let table = TextTable::new(GPU_IDLE, &found);
     table.head(out);

@@ -34,7 +34,7 @@ const DRAWN: [(LaneKind, &str, bool); 12] = [
     (LaneKind::NvlinkSent, "NVLink from", true),
 ];
 
-/// Nothing where the recording knows nothing of lanes.
+/// Nothing where the recording knows nothing of counter tracks.
 pub(super) fn lanes(out: &mut String, profile: &Profile, analysis: &Analysis) {
     let summary = &analysis.lanes;
     for (at, device) in summary.devices.iter().enumerate() {

@@ -20,7 +20,7 @@ pub(super) fn modules(out: &mut String, analysis: &Analysis, rows: usize) {
     } else {
         "time of forward"
     };
-    line(out, &[format!("\nMODULES, {whose} on the training thread")]);
+    line(out, &format!("\nMODULES, {whose} on the training thread"));
     let shown = groups(analysis, rows);
     let table = TextTable::new(MODULES, &shown);
     table.head(out);
@@ -38,7 +38,7 @@ pub(super) fn modules(out: &mut String, analysis: &Analysis, rows: usize) {
             },
             count(progress.steps)
         );
-        line(out, &[text]);
+        line(out, &text);
     }
     let mut text = format!(
         "  in forward   {:>7} s{:>8}",
@@ -51,5 +51,5 @@ pub(super) fn modules(out: &mut String, analysis: &Analysis, rows: usize) {
             tree.unread_ns as f64 / 1e9
         ));
     }
-    line(out, &[cut(&text, WIDTH)]);
+    line(out, &cut(&text, WIDTH));
 }

@@ -22,8 +22,7 @@ pub(super) fn operators(out: &mut String, profile: &Profile, analysis: &Analysis
     };
     let shown = sampled(profile, analysis);
     let has_torch = profile
-        .processes
-        .get(process.process.index())
+        .process(process.process)
         .is_some_and(|process| process.info.has_torch);
     if shown.is_empty() {
         if has_torch && !profile.run.reads_running_native() {
@@ -38,7 +37,7 @@ pub(super) fn operators(out: &mut String, profile: &Profile, analysis: &Analysis
     } else {
         "wall time of the training thread"
     };
-    line(out, &[format!("\nOPERATORS, {whose}")]);
+    line(out, &format!("\nOPERATORS, {whose}"));
     let table = TextTable::new(OPERATORS, &shown);
     table.head(out);
     for operator in shown.iter().take(rows) {
@@ -87,7 +86,7 @@ fn places(out: &mut String, operator: &Operator) {
         };
         let text = format!("{:>12}{share}{}", "", site.shown());
         let kept = WIDTH.saturating_sub(more.chars().count());
-        line(out, &[cut(&text, kept), more]);
+        line(out, &format!("{}{more}", cut(&text, kept)));
     }
 }
 
@@ -111,6 +110,6 @@ fn sum(out: &mut String, process: &ProcessSummary) {
             share(ns),
             mostly.join(", ")
         );
-        line(out, &[cut(text.trim_end(), WIDTH)]);
+        line(out, &cut(text.trim_end(), WIDTH));
     }
 }

@@ -1,87 +1,24 @@
 //! Several processes: ranks side by side, workers in one line.
 
-use super::format::{column_seconds, count, cut, percent, seconds};
+use super::format::{count, cut, percent, seconds};
+use super::table::table;
 use super::{WIDTH, line, role, sentence};
 use crate::analysis::Analysis;
 use crate::analysis::summary::ProcessSummary;
-use crate::model::category::{Activity, SummaryRow};
+use crate::model::category::Activity;
 use crate::model::ids::ProcessId;
 use crate::model::profile::{Profile, Role};
 use crate::report::command::shown_command;
-
-fn is_trainer(process: &ProcessSummary) -> bool {
-    matches!(process.role, Role::Trainer { .. })
-}
-
-fn pid(profile: &Profile, id: ProcessId) -> i32 {
-    profile
-        .processes
-        .get(id.index())
-        .map_or(0, |process| process.info.pid)
-}
+use crate::report::tables::processes::{PROCESSES, ranks as rows_of};
 
 /// All ranks, one line each, where there are several; the first `most` of them.
 pub(super) fn ranks(out: &mut String, profile: &Profile, analysis: &Analysis, most: usize) {
-    let ranks: Vec<&ProcessSummary> = analysis
-        .processes
-        .iter()
-        .filter(|process| is_trainer(process))
-        .collect();
+    let ranks = rows_of(profile, analysis);
     if ranks.len() < 2 {
         return;
     }
     out.push_str("\nRANKS, % of each training thread's wall time (host time, not GPU time)\n");
-    line(
-        out,
-        &[format!(
-            "  {:<10}{:>8}{:>8}{:>8}{:>6}{:>6}{:>6}{:>7}{:>6}{:>7}{:>6}",
-            "",
-            "pid",
-            "wall s",
-            "compute",
-            "comm",
-            "input",
-            "gpu",
-            "python",
-            "omp",
-            "no cpu",
-            "other"
-        )],
-    );
-    let left = ranks.len().saturating_sub(most);
-    for process in ranks.into_iter().take(most) {
-        let wall_ns = process.wall_ns.max(1) as f64;
-        let tenth = |rows: &[SummaryRow]| {
-            let ns: u64 = rows.iter().map(|&row| process.row_ns(row)).sum();
-            format!("{:.1}", ns as f64 * 100.0 / wall_ns)
-        };
-        let rest = [
-            SummaryRow::Compile,
-            SummaryRow::Startup,
-            SummaryRow::Other,
-            SummaryRow::Unclassified,
-        ];
-        line(
-            out,
-            &[format!(
-                "  {:<10}{:>8}{:>8}{:>8}{:>6}{:>6}{:>6}{:>7}{:>6}{:>7}{:>6}",
-                cut(&role(process.role), 10),
-                pid(profile, process.process),
-                column_seconds(process.wall_ns),
-                tenth(&[SummaryRow::HostComputation]),
-                tenth(&[SummaryRow::Communication]),
-                tenth(&[SummaryRow::Input]),
-                tenth(&[SummaryRow::GpuWait]),
-                tenth(&[SummaryRow::Python]),
-                tenth(&[SummaryRow::OmpBarrier]),
-                tenth(&[SummaryRow::CpuWait]),
-                tenth(&rest)
-            )],
-        );
-    }
-    if left > 0 {
-        line(out, &[format!("  … {} more", count(left as u64))]);
-    }
+    table(out, PROCESSES, &ranks, most);
 }
 
 /// What is no rank: workers by their trainer, then launchers and helpers.
@@ -124,14 +61,14 @@ fn workers(out: &mut String, profile: &Profile, analysis: &Analysis, of: Option<
         format!(
             " of {} pid {}",
             role(owner.role),
-            pid(profile, owner.process)
+            profile.pid_and_rank(owner.process).0
         )
     });
     let wall_ns: u64 = workers.iter().map(|worker| worker.wall_ns).sum();
     let cpu_ns: u64 = workers.iter().map(|worker| worker.cpu_ns).sum();
     line(
         out,
-        &[format!(
+        &format!(
             "  {} DataLoader {}{owner}: cpu {}",
             count(workers.len() as u64),
             if workers.len() == 1 {
@@ -140,7 +77,7 @@ fn workers(out: &mut String, profile: &Profile, analysis: &Analysis, of: Option<
                 "worker processes"
             },
             seconds(cpu_ns)
-        )],
+        ),
     );
     if wall_ns == 0 {
         return;
@@ -176,7 +113,7 @@ fn workers(out: &mut String, profile: &Profile, analysis: &Analysis, of: Option<
         percent(busy_ns as f64 / wall_ns as f64),
         mostly.join(", ")
     );
-    line(out, &[cut(&text, WIDTH)]);
+    line(out, &cut(&text, WIDTH));
 }
 
 /// Time in which a worker did not wait for work.
@@ -190,8 +127,7 @@ fn busy_ns(worker: &ProcessSummary) -> u64 {
 
 fn helper(out: &mut String, profile: &Profile, process: &ProcessSummary) {
     let Some(info) = profile
-        .processes
-        .get(process.process.index())
+        .process(process.process)
         .map(|process| &process.info)
     else {
         return;
@@ -208,7 +144,7 @@ fn helper(out: &mut String, profile: &Profile, process: &ProcessSummary) {
     } else {
         shown_command(&info.command, left)
     };
-    line(out, &[text, command]);
+    line(out, &format!("{text}{command}"));
     if !info.note.is_empty() {
         sentence(out, "    ", &info.note);
     }

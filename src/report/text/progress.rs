@@ -1,7 +1,7 @@
 //! Steps: how many, how long, which were slow; and how much of them was what.
 
 use super::format::{
-    column_seconds, count, cut, milliseconds, percent, place, printable, seconds, share,
+    column_seconds, count, cut, milliseconds, percent, place, printable, seconds, share_of,
 };
 use super::{WIDTH, line, sentence, wrapped};
 use crate::analysis::progress::{Progress, SlowStep, StepTimes, StepUnit, steps as listed};
@@ -29,14 +29,21 @@ pub(super) fn progress(out: &mut String, profile: &Profile, process: &ProcessSum
     }
 }
 
-/// Steps in two lines: how many and how long, and of what phases.
-pub(super) fn brief(out: &mut String, profile: &Profile, process: &ProcessSummary) {
+/// How many steps there were, and how long they took.
+pub(super) fn brief(out: &mut String, process: &ProcessSummary) {
     let Some(progress) = &process.progress else {
         not_counted(out, process);
         return;
     };
     out.push('\n');
     headline(out, progress);
+}
+
+/// Of what phases a step is.
+pub(super) fn brief_phases(out: &mut String, profile: &Profile, process: &ProcessSummary) {
+    let Some(progress) = &process.progress else {
+        return;
+    };
     let phases: Vec<String> = progress
         .phases
         .iter()
@@ -87,7 +94,7 @@ pub(super) fn steps(out: &mut String, profile: &Profile, process: &ProcessSummar
             milliseconds(step.end_ns.saturating_sub(step.start_ns) as f64 / 1e6),
             milliseconds(step.uncertain_ns as f64 / 2e6),
         );
-        line(out, &[text]);
+        line(out, &text);
     }
 }
 
@@ -170,7 +177,7 @@ fn warm_up(out: &mut String, profile: &Profile, progress: &Progress) {
             seconds(progress.warm_up.ns)
         ),
     };
-    line(out, &[format!("  warm-up left out: {text}")]);
+    line(out, &format!("  warm-up left out: {text}"));
 }
 
 /// What was counted, and by what.
@@ -232,7 +239,7 @@ fn evaluation(out: &mut String, progress: &Progress) {
         },
         seconds(evaluation.ns)
     );
-    line(out, &[cut(&text, WIDTH)]);
+    line(out, &cut(&text, WIDTH));
 }
 
 fn phases(out: &mut String, profile: &Profile, process: &ProcessSummary, progress: &Progress) {
@@ -245,21 +252,20 @@ fn phases(out: &mut String, profile: &Profile, process: &ProcessSummary, progres
         "wall time"
     };
     let title = format!("  {whose} of a step, by phase");
-    line(out, &[format!("{title:<38}   ms/step   % of steps")]);
+    line(out, &format!("{title:<38}   ms/step   % of steps"));
     let mut small = 0.0;
     for phase in &progress.phases {
         if phase.share.value < SMALL {
             small += phase.per_step_ns;
             continue;
         }
-        let tenths = (phase.share.value * 1000.0).round() as u32;
         let text = format!(
             "    {:<36}{:>10}  {}",
             printable(profile.phase_name(phase.phase)),
             milliseconds(phase.per_step_ns / 1e6),
-            share(&phase.share, tenths)
+            share_of(&phase.share)
         );
-        line(out, &[text]);
+        line(out, &text);
     }
     if small > 0.0 {
         let text = format!(
@@ -268,17 +274,16 @@ fn phases(out: &mut String, profile: &Profile, process: &ProcessSummary, progres
             milliseconds(small / 1e6),
             percent(small / times.mean_ns.max(1.0))
         );
-        line(out, &[text]);
+        line(out, &text);
     }
     if progress.collectives_elsewhere.value >= SMALL {
-        let tenths = (progress.collectives_elsewhere.value * 1000.0).round() as u32;
         let text = format!(
             "    {:<36}{:>10}  {}",
             "of these, collectives in other phases",
             milliseconds(progress.collectives_elsewhere.value * times.mean_ns / 1e6),
-            share(&progress.collectives_elsewhere, tenths)
+            share_of(&progress.collectives_elsewhere)
         );
-        line(out, &[text]);
+        line(out, &text);
     }
 }
 
@@ -298,13 +303,13 @@ fn slow_step(out: &mut String, profile: &Profile, progress: &Progress, slow: &Sl
         milliseconds(slow.more_ns as f64 / 1e6)
     );
     let line_of = slow.line.and_then(|(function, line)| {
-        let function = profile.functions.get(function.index())?;
+        let function = profile.function(function)?;
         Some(place(function, line))
     });
     if let Some(place) = line_of {
         text.push_str(&format!(", {place}"));
     }
-    line(out, &[cut(&text, WIDTH)]);
+    line(out, &cut(&text, WIDTH));
 }
 
 fn number(value: f64) -> String {

@@ -39,7 +39,7 @@ pub(super) fn brief(out: &mut String, profile: &Profile, analysis: &Analysis) {
         parts.push(format!(
             "stops {}, p99 {}",
             fine_percent(quality.stopped_share),
-            short_time(quality.stop_p99_ns)
+            short_time(quality.stop_us.p99_ns)
         ));
     }
     if quality.skipped_for_budget > 0 {
@@ -88,20 +88,23 @@ fn ticks(out: &mut String, profile: &Profile, quality: &QualitySummary) {
 fn captures(out: &mut String, quality: &QualitySummary) {
     let mut kinds = format!(
         "{} stopped, {} asleep",
-        count(quality.stopped),
-        count(quality.asleep)
+        count(quality.captures.stopped),
+        count(quality.captures.asleep)
     );
-    if quality.unstopped > 0 {
-        kinds.push_str(&format!(", {} unstopped", count(quality.unstopped)));
+    if quality.captures.unstopped > 0 {
+        kinds.push_str(&format!(
+            ", {} unstopped",
+            count(quality.captures.unstopped)
+        ));
     }
-    let read = quality.stopped + quality.asleep + quality.unstopped;
+    let read = quality.captures.stopped + quality.captures.asleep + quality.captures.unstopped;
     let mut parts = vec![format!("  captures: {} read ({kinds})", count(read))];
     parts.push(format!(
         "reused {} (thread had not run)",
-        count(quality.reused)
+        count(quality.captures.reused)
     ));
-    if quality.unread > 0 {
-        parts.push(format!("unread {}", count(quality.unread)));
+    if quality.captures.unread > 0 {
+        parts.push(format!("unread {}", count(quality.captures.unread)));
     }
     wrapped(out, &parts, "| ");
 }
@@ -113,9 +116,9 @@ fn cost(out: &mut String, quality: &QualitySummary) {
             &[
                 format!(
                     "  stops: p50 {}, p99 {}, max {}",
-                    short_time(quality.stop_p50_ns),
-                    short_time(quality.stop_p99_ns),
-                    short_time(quality.stop_max_ns)
+                    short_time(quality.stop_us.p50_ns),
+                    short_time(quality.stop_us.p99_ns),
+                    short_time(quality.stop_us.max_ns)
                 ),
                 format!(
                     "{} of the target's running time",
@@ -183,10 +186,10 @@ fn stacks(out: &mut String, quality: &QualitySummary) {
     }
     line(
         out,
-        &[format!(
+        &format!(
             "  unclassified: {} of the training threads' time",
             fine_percent(quality.unclassified)
-        )],
+        ),
     );
 }
 
@@ -212,10 +215,10 @@ fn harm(out: &mut String, quality: &QualitySummary) {
     if quality.privileges_lost > 0 {
         line(
             out,
-            &[format!(
+            &format!(
                 "  WARNING: {} setuid programs began while they were stopped, without their privileges",
                 count(quality.privileges_lost)
-            )],
+            ),
         );
     }
 }
@@ -232,7 +235,7 @@ fn lost(out: &mut String, profile: &Profile, quality: &QualitySummary) {
             count(quality.lost),
             count(profile.losses.len() as u64)
         );
-        line(out, &[cut(&text, WIDTH)]);
+        line(out, &cut(&text, WIDTH));
     }
 }
 
@@ -252,42 +255,42 @@ fn losses(out: &mut String, profile: &Profile, quality: &QualitySummary) {
     }
     if quality.skipped_for_budget > 0 {
         let skipped = count(quality.skipped_for_budget);
-        line(out, &[format!("  {skipped} captures left out {limit}")]);
+        line(out, &format!("  {skipped} captures left out {limit}"));
     }
     if quality.skipped_for_late_stop > 0 {
         line(
             out,
-            &[format!(
+            &format!(
                 "  {} captures left out while an earlier stop was awaited",
                 count(quality.skipped_for_late_stop)
-            )],
+            ),
         );
     }
     if quality.stop_timeouts > 0 {
         line(
             out,
-            &[format!(
+            &format!(
                 "  {} stops came late, and were read when they came",
                 count(quality.stop_timeouts)
-            )],
+            ),
         );
     }
     if quality.calls_left_running > 0 {
         line(
             out,
-            &[format!(
+            &format!(
                 "  {} captures without native frames: a stop would have cut a system call short",
                 count(quality.calls_left_running)
-            )],
+            ),
         );
     }
     if quality.calls_cut_short > 0 {
         line(
             out,
-            &[format!(
+            &format!(
                 "  {} system calls cut short by stops at most (EINTR, or less than asked for)",
                 count(quality.calls_cut_short)
-            )],
+            ),
         );
     }
     harm(out, quality);

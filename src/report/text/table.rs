@@ -1,6 +1,8 @@
 //! Any table as text, by its columns.
 
-use super::format::{count, cut, cut_front, milliseconds, percent, place_of, printable, share};
+use super::format::{
+    count, cut, cut_front, joules, milliseconds, percent, place_of, printable, share_of,
+};
 use super::{WIDTH, line};
 use crate::report::table::{Column, Cut, In, Kind, Value};
 
@@ -56,10 +58,9 @@ impl<R> TextTable<R> {
             };
             push(&mut text, column, &label);
         }
-        line(out, &[text]);
+        line(out, &text);
     }
 
-    /// A row.
     pub(super) fn row(&self, out: &mut String, row: &R) {
         let mut cells: Vec<String> = self
             .columns
@@ -67,7 +68,7 @@ impl<R> TextTable<R> {
             .map(|column| cell(column.kind, &(column.value)(row)))
             .collect();
         self.shorten(&mut cells);
-        line(out, &[cut(&self.joined(&cells), WIDTH)]);
+        line(out, &cut(&self.joined(&cells), WIDTH));
     }
 
     fn joined(&self, cells: &[String]) -> String {
@@ -100,7 +101,7 @@ impl<R> TextTable<R> {
             *cell = format!("… {} more", count(left as u64));
         }
         if left > 0 {
-            line(out, &[self.joined(&cells)]);
+            line(out, &self.joined(&cells));
         }
     }
 
@@ -149,13 +150,13 @@ pub(crate) fn cell(kind: Kind, value: &Value) -> String {
         (_, Value::Text(text)) => printable(text).into_owned(),
         (_, Value::Place(file, line)) => place_of(file, *line),
         (_, Value::Flag(flag)) => if *flag { "yes" } else { "no" }.to_owned(),
+        (Kind::Id, Value::Count(number)) => number.to_string(),
         (_, Value::Count(number)) => match u64::try_from(*number) {
             Ok(number) => count(number),
             Err(_) => number.to_string(),
         },
         (_, Value::Share(known)) => {
-            let tenths = (known.value * 1000.0).round() as u32;
-            format!("{:SHARE_GAP$}{}", "", share(known, tenths))
+            format!("{:SHARE_GAP$}{}", "", share_of(known))
         }
         (Kind::Seconds, Value::Number(number)) => format!("{number:.2}"),
         (Kind::Milliseconds, Value::Number(number)) => milliseconds(*number),
@@ -163,6 +164,7 @@ pub(crate) fn cell(kind: Kind, value: &Value) -> String {
             format!("{:SHARE_GAP$}{:>SHARE_NUMBER$}", "", percent(*number))
         }
         (Kind::Percent, Value::Number(number)) => percent(*number),
-        (_, Value::Number(number)) => format!("{number:.1}"),
+        (Kind::Points, Value::Number(number)) => format!("{:.1}", number * 100.0),
+        (_, Value::Number(number)) => joules(*number),
     }
 }

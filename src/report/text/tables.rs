@@ -7,6 +7,7 @@ use crate::analysis::rounding::per_mille;
 use crate::analysis::summary::ProcessSummary;
 use crate::model::category::{Activity, Phase, SummaryRow};
 use crate::model::profile::Profile;
+use crate::report::part::row_name;
 
 /// A row for people.
 pub(crate) fn row_label(
@@ -16,17 +17,8 @@ pub(crate) fn row_label(
 ) -> &'static str {
     match row {
         SummaryRow::HostComputation => process.computation_label(),
-        SummaryRow::Communication => "communication",
-        SummaryRow::Input => "input",
-        SummaryRow::GpuWait => "waiting for the GPU",
-        SummaryRow::OmpBarrier => "OpenMP barriers",
         SummaryRow::Python if !profile.run.reads_running_native() => "Python or native",
-        SummaryRow::Python => "Python",
-        SummaryRow::CpuWait => "waiting for a CPU",
-        SummaryRow::Compile => "torch.compile",
-        SummaryRow::Startup => "start-up",
-        SummaryRow::Other => "other",
-        SummaryRow::Unclassified => "unclassified",
+        row => row_name(row),
     }
 }
 
@@ -46,7 +38,7 @@ pub(super) fn rows(out: &mut String, profile: &Profile, process: &ProcessSummary
         role(process.role),
         seconds(process.wall_ns)
     );
-    line(out, &[title]);
+    line(out, &title);
     let parts: Vec<u64> = process.rows.iter().map(|&(_, ns, _)| ns).collect();
     let shares = per_mille(&parts);
     // Where the two differ, both are given: the verdict's are of the time after start-up and before the interpreter's exit.
@@ -60,7 +52,7 @@ pub(super) fn rows(out: &mut String, profile: &Profile, process: &ProcessSummary
             false => "% after start-up",
         };
         let later = format!("{which} ({})", seconds(later_ns));
-        line(out, &[format!("{:<34}% of all    {later}", "")]);
+        line(out, &format!("{:<34}% of all    {later}", ""));
     }
     for (index, (row, ns, interval)) in process.rows.iter().enumerate() {
         let is_small = (*ns as f64) < least * process.wall_ns as f64;
@@ -79,16 +71,16 @@ pub(super) fn rows(out: &mut String, profile: &Profile, process: &ProcessSummary
             column_seconds(*ns),
             share(interval, shares.get(index).copied().unwrap_or(0)),
         );
-        line(out, &[cut(&text, WIDTH)]);
+        line(out, &cut(&text, WIDTH));
     }
     line(
         out,
-        &[format!(
+        &format!(
             "  {:<19}{:>8} s {:>7}",
             "total",
             column_seconds(process.wall_ns),
             "100.0 %"
-        )],
+        ),
     );
     notes(out, process);
 }
@@ -100,8 +92,7 @@ fn row_place(profile: &Profile, at: LineTime, row_ns: u64) -> String {
     }
     let part = at.total_ns.min(row_ns) as f64 / row_ns as f64;
     profile
-        .functions
-        .get(at.function.index())
+        .function(at.function)
         .map_or(String::new(), |function| {
             format!("{:.0} % at {}", part * 100.0, place(function, at.line))
         })
@@ -119,20 +110,20 @@ fn notes(out: &mut String, process: &ProcessSummary) {
     if process.ticks < 100 {
         line(
             out,
-            &[format!(
+            &format!(
                 "  Few samples ({}): record for longer.",
                 count(process.ticks)
-            )],
+            ),
         );
     }
     let unseen = process.life_ns.saturating_sub(process.wall_ns);
     if unseen > process.life_ns / 50 && unseen > 100_000_000 {
         line(
             out,
-            &[format!(
+            &format!(
                 "  {} of the thread's life were not sampled.",
                 seconds(unseen)
-            )],
+            ),
         );
     }
 }
@@ -144,11 +135,11 @@ pub(super) fn itwinai(out: &mut String, process: &ProcessSummary) {
     for ((label, ns), share) in ["computation", "other"].into_iter().zip(parts).zip(shares) {
         line(
             out,
-            &[format!(
+            &format!(
                 "  {label:<20}{:>9} s {:>7}",
                 column_seconds(ns),
                 percent(f64::from(share) / 1000.0)
-            )],
+            ),
         );
     }
     out.push_str(
@@ -208,7 +199,7 @@ pub(super) fn matrix(out: &mut String, profile: &Profile, process: &ProcessSumma
     if !rest.is_empty() {
         header.push_str(&format!("{:>7}", "rest"));
     }
-    line(out, &[header]);
+    line(out, &header);
     let mut totals = vec![0_u32; columns];
     for (&phase, cells) in phases.iter().zip(rounded.chunks(columns.max(1))) {
         for (total, cell) in totals.iter_mut().zip(cells) {
@@ -225,7 +216,7 @@ pub(super) fn matrix(out: &mut String, profile: &Profile, process: &ProcessSumma
     );
     if !rest.is_empty() {
         let names: Vec<&str> = rest.iter().map(|&activity| activity.label()).collect();
-        line(out, &[cut(&format!("  rest: {}", names.join(", ")), WIDTH)]);
+        line(out, &cut(&format!("  rest: {}", names.join(", ")), WIDTH));
     }
 }
 
@@ -242,5 +233,5 @@ fn matrix_line(out: &mut String, label: &str, cells: &[u32], own: usize) {
         let width = if index < own { 9 } else { 7 };
         text.push_str(&format!("{:>width$}", tenths(cell)));
     }
-    line(out, &[text]);
+    line(out, &text);
 }

@@ -19,8 +19,8 @@ pub(super) fn verdict(out: &mut String, profile: &Profile, analysis: &Analysis) 
     };
     out.push('\n');
     match (verdict.cause, verdict.findings.first()) {
-        (Some(cause), Some(finding)) => told(out, profile, verdict, cause, finding),
-        _ => untold(out, verdict),
+        (Some(cause), Some(finding)) => one_cause(out, profile, verdict, cause, finding),
+        _ => no_cause(out, verdict),
     }
     for missing in &verdict.missing {
         hanging(out, "MISSING", missing);
@@ -34,7 +34,7 @@ pub(super) fn line(profile: &Profile, verdict: &Verdict) -> String {
     };
     let mut text = cause_text(verdict, cause, finding);
     if let Some((function, line)) = verdict.at
-        && let Some(function) = profile.functions.get(function.index())
+        && let Some(function) = profile.function(function)
     {
         text.push_str(&format!(", at {}", place(function, line)));
     }
@@ -53,10 +53,16 @@ fn cause_text(verdict: &Verdict, cause: Cause, finding: &Finding) -> String {
     format!("{}{detail} ({confidence}). {claim}", cause.name())
 }
 
-fn told(out: &mut String, profile: &Profile, verdict: &Verdict, cause: Cause, finding: &Finding) {
+fn one_cause(
+    out: &mut String,
+    profile: &Profile,
+    verdict: &Verdict,
+    cause: Cause,
+    finding: &Finding,
+) {
     hanging(out, "VERDICT", &cause_text(verdict, cause, finding));
     if let Some(waits) = verdict.waits_for {
-        let info = profile.processes.get(verdict.process.index());
+        let info = profile.process(verdict.process);
         let name = info.map_or_else(String::new, |process| role(process.role));
         let text = match waits {
             WaitedFor::Host(percent) => format!(
@@ -69,7 +75,7 @@ fn told(out: &mut String, profile: &Profile, verdict: &Verdict, cause: Cause, fi
         hanging(out, "", &text);
     }
     if let Some((function, line)) = verdict.at
-        && let Some(function) = profile.functions.get(function.index())
+        && let Some(function) = profile.function(function)
     {
         let text = format!(
             "at {} in {}",
@@ -100,11 +106,11 @@ fn none_text(verdict: &Verdict) -> String {
         [] => {
             "no single one: nothing takes enough of the time, or what could was not seen".to_owned()
         }
-        [only] => match verdict.beside {
-            Some((beside, weight)) if STANDS_OUT * weight > weight_of_first(verdict) => {
+        [only] => match verdict.competing {
+            Some((competing, weight)) if STANDS_OUT * weight > weight_of_first(verdict) => {
                 format!(
                     "no single one: {only}, but {} takes as much or more",
-                    beside.name()
+                    competing.name()
                 )
             }
             _ if verdict.missing.is_empty() => {
@@ -120,7 +126,7 @@ fn weight_of_first(verdict: &Verdict) -> f64 {
     verdict.findings.first().map_or(0.0, |first| first.weight)
 }
 
-fn untold(out: &mut String, verdict: &Verdict) {
+fn no_cause(out: &mut String, verdict: &Verdict) {
     hanging(out, "VERDICT", &none_text(verdict));
     for finding in verdict.findings.iter().take(3) {
         let text = format!("{}: {}", finding.cause.name(), evidence(finding));

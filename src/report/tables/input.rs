@@ -1,16 +1,17 @@
-//! The part of the schema that is about waits and input.
+//! How batches are made: by DataLoader workers while the training thread waits, or by that thread itself.
 
+use super::waits::{At, at};
 use crate::analysis::Analysis;
 use crate::analysis::input_queue::TaskTime;
 use crate::analysis::intervals::Share;
+use crate::model::as_json::name;
+use crate::model::input::InputTask;
 use crate::model::profile::Profile;
 use crate::model::seconds::of as seconds;
-use crate::report::tables::waits::{At, at};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// Waits that are listed, and lines of each task.
-pub(super) const MOST: usize = 500;
+/// Lines of each task that are listed.
 const MOST_LINES: usize = 10;
 
 /// Making batches.
@@ -50,7 +51,9 @@ pub struct OwnInput {
 #[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Task {
     /// `decode`, `transform`, `collate`, `read`, `send`, `dataset`, `idle`, `gil_wait`, `cpu_wait`, `other`.
-    pub task: &'static str,
+    #[serde(serialize_with = "name")]
+    #[schemars(with = "String")]
+    pub task: InputTask,
     /// How long, of all workers together.
     pub seconds: f64,
     /// Its share.
@@ -69,7 +72,7 @@ pub struct TaskLine {
 }
 
 /// The input of the primary process.
-pub(super) fn input(profile: &Profile, analysis: &Analysis) -> Option<Input> {
+pub fn input(profile: &Profile, analysis: &Analysis) -> Option<Input> {
     let waits = analysis.primary_waits()?;
     let tasks = |tasks: &[TaskTime]| tasks.iter().map(|each| task(profile, each)).collect();
     let workers = waits.meanwhile.as_ref().map(|meanwhile| Workers {
@@ -88,7 +91,7 @@ pub(super) fn input(profile: &Profile, analysis: &Analysis) -> Option<Input> {
 
 fn task(profile: &Profile, time: &TaskTime) -> Task {
     Task {
-        task: time.task.name(),
+        task: time.task,
         seconds: seconds(time.ns),
         share: time.share,
         lines: time
