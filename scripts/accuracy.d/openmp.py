@@ -115,7 +115,8 @@ def judge(table, name, found):
     label = f"{name}: phase that is most off ({worst}), of {ticks} ticks"
     table.at_most(label, off, PHASE_LIMIT, "{:.1f}", f" points, standard error {error:.1f}")
     if "--nonblocking" in name:
-        # Barriers are not seen: no native frames are read of what runs. The verdict may not take them for something else.
+        # Barriers are not seen: no native frames are read of what runs. The verdict may not take
+        # them for something else.
         for _, _, cause in found:
             table.at_most(f"    verdict {cause or 'none'}: needs frames that were not read", int(cause in HOST_CAUSES), 0, "{:d}")
     else:

@@ -14,8 +14,9 @@ import profilers
 import recorded
 from targets import PROGRAMS, Failed, torch_python
 
-# Name, counters to be known (steps only where an optimizer makes them), phases that are told together since a wrapper's collectives run inside them, causes that are right where
-# no other process wants the CPUs, shorter form.
+# Name, counters to be known (steps only where an optimizer makes them), phases that are told
+# together since a wrapper's collectives run inside them, causes that are right where no other
+# process wants the CPUs, shorter form.
 COMPUTES = ("host-compute-bound",)
 BOTH = ("steps", "epochs")
 RUNS = (

@@ -1,7 +1,8 @@
-//! Counter tracks of devices and of the host, summed up: means over windows, and what was not measured.
+//! Counter tracks of devices and of the host, summed up: means over windows, and what was not
+//! measured.
 //!
-//! A window that reaches over the end of the recording counts with the part that lies within. Where there is no window,
-//! there is no figure: gaps are not filled.
+//! A window that reaches over the end of the recording counts with the part that lies within. Where
+//! there is no window, there is no figure: gaps are not filled.
 
 mod spans;
 
@@ -93,8 +94,8 @@ pub struct Device {
     pub figures: Vec<Figure>,
     /// Who used it: sampled processes first.
     pub processes: Vec<DeviceProcess>,
-    /// Share of the time with a reading in which each reason (a bit of [`THROTTLE_REASONS`]) held clocks down; `None` without
-    /// any reading.
+    /// Share of the time with a reading in which each reason (a bit of [`THROTTLE_REASONS`]) held
+    /// clocks down; `None` without any reading.
     pub throttled: Option<Vec<(u64, f64)>>,
     /// How its driver's clock relates to ours.
     pub clock: Option<GpuClock>,
@@ -130,7 +131,8 @@ impl Device {
         self.figures.iter().find(|figure| figure.kind == kind)
     }
 
-    /// Mean power, W: from the energy counter where there is one, which misses nothing between two readings.
+    /// Mean power, W: from the energy counter where there is one, which misses nothing between two
+    /// readings.
     pub fn power_w(&self) -> Option<f64> {
         let figure = self
             .figure(LaneKind::Energy)
@@ -331,7 +333,8 @@ fn device_processes(
             }
         })
         .collect();
-    // In a container the driver's pids are the host's: then what processes may see is all that is known.
+    // In a container the driver's pids are the host's: then what processes may see is all that is
+    // known.
     if !listed.iter().any(|process| process.process.is_some()) {
         listed.extend(hinted(profile, info));
     }

@@ -1,8 +1,9 @@
 //! The tree of modules: which `nn.Module` the forward passes of a training thread were in.
 //!
-//! A module's own time is that of forward samples whose innermost module it is, its total time that of samples in which it, or
-//! one below it in the tree, was called. It is wall time, as that of operators is. A forward that is computed again for
-//! backward (activation checkpointing) is no part of it: that is the phase `recompute`, and as backward in a table of its own.
+//! A module's own time is that of forward samples whose innermost module it is, its total time that
+//! of samples in which it, or one below it in the tree, was called. It is wall time, as that of
+//! operators is. A forward that is computed again for backward (activation checkpointing) is no
+//! part of it: that is the phase `recompute`, and as backward in a table of its own.
 
 use super::intervals::{Share, Shares};
 use super::module_groups::{Groups, Member, group};
@@ -50,7 +51,8 @@ pub struct ModuleTime {
     #[serde(rename = "eval_s", serialize_with = "seconds::serialize")]
     #[schemars(with = "f64")]
     pub eval_ns: u64,
-    /// Training time (`total_s` less `eval_s`; all of it where nothing is trained) per step, ms; null where no steps are known.
+    /// Training time (`total_s` less `eval_s`; all of it where nothing is trained) per step, ms;
+    /// null where no steps are known.
     pub per_step_ms: Option<f64>,
     /// Own time as a share of the thread's wall time.
     pub self_share: Share,
@@ -99,7 +101,8 @@ pub struct ModuleTree {
 }
 
 impl ModuleTree {
-    /// Finds the time per step, over all steps of the recording; where steps are an optimizer's, less evaluation.
+    /// Finds the time per step, over all steps of the recording; where steps are an optimizer's,
+    /// less evaluation.
     pub(super) fn per_step(&mut self, progress: Option<&Progress>) {
         let Some(progress) = progress.filter(|progress| progress.steps > 0) else {
             return;
@@ -424,7 +427,8 @@ fn joined(above: &str, name: &str) -> String {
     }
 }
 
-/// The modules of a thread's samples, which are sorted by start. `wall_ns` and `ticks` are their sums.
+/// The modules of a thread's samples, which are sorted by start. `wall_ns` and `ticks` are their
+/// sums.
 pub fn modules(
     profile: &Profile,
     samples: &[&ProfileSample],

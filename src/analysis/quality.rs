@@ -91,15 +91,19 @@ pub struct QualitySummary {
     pub skipped_for_budget: u64,
     /// Captures left out since a stop that was asked for before had not come yet.
     pub skipped_for_late_stop: u64,
-    /// Polls of training threads that were left out since every CPU was taken, and their processes took turns.
+    /// Polls of training threads that were left out since every CPU was taken, and their processes
+    /// took turns.
     pub skipped_for_turn: u64,
     /// Stops that came late: after 2 ms, when the other threads had been seen to.
     pub stop_timeouts: u64,
-    /// System calls that stops cut short, with EINTR or less than was asked for, at most: they may have ended so by themselves.
+    /// System calls that stops cut short, with EINTR or less than was asked for, at most: they may
+    /// have ended so by themselves.
     pub calls_cut_short: u64,
-    /// Captures of running threads that were not stopped, since that would have cut a system call short: without native frames.
+    /// Captures of running threads that were not stopped, since that would have cut a system call
+    /// short: without native frames.
     pub calls_left_running: u64,
-    /// Setuid and setgid programs that run without their privileges, since their thread was being stopped when they began.
+    /// Setuid and setgid programs that run without their privileges, since their thread was being
+    /// stopped when they began.
     pub privileges_lost: u64,
     /// torchspy's own CPU time, in cores.
     pub own_cpu: f64,
@@ -284,7 +288,8 @@ fn training_samples(profile: &Profile) -> impl Iterator<Item = &ProfileSample> {
     samples.filter(move |sample| training.contains(&sample.thread))
 }
 
-/// Share of the training threads' ticks in which their stacks were known: not those that a later capture stands for.
+/// Share of the training threads' ticks in which their stacks were known: not those that a later
+/// capture stands for.
 fn captured_ticks(profile: &Profile) -> Option<f64> {
     let (mut captured, mut all) = (0, 0);
     for sample in training_samples(profile) {

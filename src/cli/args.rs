@@ -104,7 +104,8 @@ pub(crate) struct RecordArguments {
         )
     )]
     pub(crate) output: Vec<PathBuf>,
-    /// Format of the output, whatever its extension; without -o, of the file written next to the recording
+    /// Format of the output, whatever its extension; without -o, of the file written next to the
+    /// recording
     #[arg(short, long, value_parser = formats::names())]
     pub(crate) format: Option<String>,
     /// Replace output files that are there already
@@ -157,13 +158,15 @@ pub(crate) struct SamplingArguments {
     /// Do not sample child processes: --children none
     #[arg(long)]
     pub(crate) no_subprocesses: bool,
-    /// Never stop a thread: Python frames are checked against torn reads, native ones come from sleeping threads
+    /// Never stop a thread: Python frames are checked against torn reads, native ones come from
+    /// sleeping threads
     #[arg(long)]
     pub(crate) nonblocking: bool,
     /// Share of a running thread's time that stops may take, in percent, or `off`
     #[arg(long, value_name = "PERCENT", default_value = "2")]
     pub(crate) max_stopped: String,
-    /// Record these GPUs: all, none, or a list by number or UUID; without it, those that the sampled processes use
+    /// Record these GPUs: all, none, or a list by number or UUID; without it, those that the
+    /// sampled processes use
     #[arg(long, value_name = "all|none|LIST")]
     pub(crate) gpu: Option<String>,
     /// Keep passwords, tokens and keys in command lines: without it they are replaced by <redacted>
@@ -197,10 +200,12 @@ pub(crate) struct TopArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct AttributionArguments {
-    /// Show a function as a phase of its own, such as loss=train.py:Net.loss; may be given more than once
+    /// Show a function as a phase of its own, such as loss=train.py:Net.loss; may be given more
+    /// than once
     #[arg(long, value_name = "NAME=FILE:FUNCTION")]
     pub(crate) region: Vec<String>,
-    /// What functions of your own mean: rows in TOML that come before torchspy's own (see torchspy rules)
+    /// What functions of your own mean: rows in TOML that come before torchspy's own (see torchspy
+    /// rules)
     #[arg(long, value_name = "FILE")]
     pub(crate) rules: Option<PathBuf>,
 }
@@ -329,7 +334,8 @@ pub(crate) struct DiffArguments {
     /// Recordings of B, pooled
     #[arg(long, value_name = "FILE", num_args = 1.., requires = "a")]
     pub(crate) b: Vec<PathBuf>,
-    /// Output file, by extension: .svg (a differential flamegraph) .folded (two columns) .json .txt; may be given more than once
+    /// Output file, by extension: .svg (a differential flamegraph) .folded (two columns) .json
+    /// .txt; may be given more than once
     #[arg(short, long, value_name = "OUT")]
     pub(crate) output: Vec<PathBuf>,
     /// Replace output files that are there already
@@ -344,8 +350,8 @@ pub(crate) struct DiffArguments {
     /// Compare this rank; default is the first of both
     #[arg(long, value_name = "N")]
     pub(crate) rank: Option<u32>,
-    /// How much run times scatter on this machine, as a standard deviation in percent; used where no side has several
-    /// runs to measure it
+    /// How much run times scatter on this machine, as a standard deviation in percent; used where
+    /// no side has several runs to measure it
     #[arg(long, value_name = "PERCENT", default_value_t = 1.0)]
     pub(crate) run_to_run: f64,
     /// Draw forward passes by function, or by nn.Module in the place of what calls them
@@ -389,7 +395,8 @@ pub(crate) struct DumpArguments {
     /// Never stop a thread: of those that run, Python frames are read alone
     #[arg(long)]
     pub(crate) nonblocking: bool,
-    /// Show passwords, tokens and keys in command lines and variables: without it they are replaced by <redacted>
+    /// Show passwords, tokens and keys in command lines and variables: without it they are replaced
+    /// by <redacted>
     #[arg(long)]
     pub(crate) no_redact: bool,
     /// Take this many snapshots (100 at most), and say what moved in between

@@ -57,7 +57,8 @@ fn syscall_name(number: u32) -> String {
     )
 }
 
-/// Adds how often each thread ran, and where in the kernel those stand that wait there for good or could not be read.
+/// Adds how often each thread ran, and where in the kernel those stand that wait there for good or
+/// could not be read.
 pub(super) fn annotate(dump: &mut Dump) {
     for process in &mut dump.processes {
         let pid = process.pid;

@@ -16,7 +16,8 @@ use std::path::Path;
 
 /// A format, for people and for the command line.
 struct Entry {
-    /// What `--format` calls it, and what its help says; `None` where it is asked for in another way.
+    /// What `--format` calls it, and what its help says; `None` where it is asked for in another
+    /// way.
     named: Option<(&'static str, &'static str)>,
     /// What names of such files end in.
     extension: &'static str,

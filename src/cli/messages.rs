@@ -1,7 +1,8 @@
 //! What torchspy says: lines on standard error, data on standard output.
 //!
-//! Text from a target (names, paths, command lines) never brings control bytes to the terminal. A closed stream is no
-//! reason to stop: what is said into one is lost, and data into one ends the command quietly.
+//! Text from a target (names, paths, command lines) never brings control bytes to the terminal. A
+//! closed stream is no reason to stop: what is said into one is lost, and data into one ends the
+//! command quietly.
 
 use super::failure::Failure;
 pub(crate) use crate::model::text::printable;
@@ -47,7 +48,8 @@ fn line(prefix: &str, text: &str) {
     let _ = writeln!(stderr, "{prefix}{}", printable(text));
 }
 
-/// Help, a version, or what clap has against the arguments: in torchspy's form, `error:` and `hint:`.
+/// Help, a version, or what clap has against the arguments: in torchspy's form, `error:` and
+/// `hint:`.
 ///
 /// `advice` takes the place of clap's own tip.
 pub(crate) fn parse_error(error: &clap::Error, advice: Option<String>) -> ExitCode {
@@ -106,7 +108,8 @@ pub(crate) fn data(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Resu
             anyhow::Error::new(error).context("cannot write to standard output"),
         )),
         Err(_) => {
-            // What is still buffered has no reader: it must not be written again when the buffer is dropped.
+            // What is still buffered has no reader: it must not be written again when the buffer is
+            // dropped.
             let _ = stdout.into_parts();
             Ok(())
         }

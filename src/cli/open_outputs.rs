@@ -1,4 +1,5 @@
-//! Output files, opened before anything is started, so that a full day's recording does not end at a missing folder.
+//! Output files, opened before anything is started, so that a full day's recording does not end at
+//! a missing folder.
 
 use super::failure::Failure;
 use super::formats::Format;
@@ -70,8 +71,8 @@ pub(crate) struct OpenOutputs {
 }
 
 impl OpenOutputs {
-    /// Opens the files that were asked for, or a recording and one of the format `beside` in `folder`, under a name made of
-    /// `parts`.
+    /// Opens the files that were asked for, or a recording and one of the format `beside` in
+    /// `folder`, under a name made of `parts`.
     pub(crate) fn open(
         wanted: &[OutputFile],
         beside: Format,
@@ -168,12 +169,14 @@ impl OpenOutputs {
         }
     }
 
-    /// Gives the recording its name, in the place of one that is replaced: it is to be found there however torchspy ends.
+    /// Gives the recording its name, in the place of one that is replaced: it is to be found there
+    /// however torchspy ends.
     pub(crate) fn keep_recording(&self) -> Result<(), Failure> {
         self.named_recording().map_or(Ok(()), OpenOutput::keep)
     }
 
-    /// Where the recording can be read back. A file without a name is reached through its descriptor (proc_pid_fd(5)).
+    /// Where the recording can be read back. A file without a name is reached through its
+    /// descriptor (proc_pid_fd(5)).
     pub(crate) fn recording_path(&self) -> PathBuf {
         match (self.named_recording(), &self.scratch) {
             (Some(output), _) => output.path.clone(),
@@ -236,8 +239,9 @@ fn identity_at(path: &Path) -> Option<(u64, u64)> {
     data.is_file().then(|| (data.dev(), data.ino()))
 }
 
-/// Opens a file that the user named. One that is there is replaced by [`OpenOutput::keep`], if `force` says so; nothing is ever
-/// written into it, nor through a link: whoever else can write to the folder may have put it there.
+/// Opens a file that the user named. One that is there is replaced by [`OpenOutput::keep`], if
+/// `force` says so; nothing is ever written into it, nor through a link: whoever else can write to
+/// the folder may have put it there.
 pub(crate) fn open_named(output: &OutputFile, force: bool) -> Result<OpenOutput, Failure> {
     let OutputFile { path, format } = output;
     let (file, place) = match create_exclusively(path, *format) {
@@ -315,7 +319,8 @@ fn own_stream(path: &Path) -> io::Result<Option<File>> {
         .iter()
         .any(|folder| path.parent() == Some(Path::new(folder)));
     if path == Path::new("/dev/stdout") {
-        // Opened anew, a file that the shell has redirected it to would be written from its beginning.
+        // Opened anew, a file that the shell has redirected it to would be written from its
+        // beginning.
         Ok(Some(io::stdout().as_fd().try_clone_to_owned()?.into()))
     } else if path == Path::new("/dev/stderr") {
         Ok(Some(io::stderr().as_fd().try_clone_to_owned()?.into()))
@@ -330,7 +335,8 @@ fn open_special(path: &Path) -> io::Result<File> {
     let no_link = OFlag::O_NOFOLLOW.bits();
     let mut options = OpenOptions::new();
     options.write(true).custom_flags(no_link);
-    // With a reader of its own a pipe does not wait for one. A terminal cannot always be opened for reading as well.
+    // With a reader of its own a pipe does not wait for one. A terminal cannot always be opened for
+    // reading as well.
     let both = options.clone().read(true).open(path);
     both.or_else(|_| options.open(path))
 }
@@ -353,7 +359,8 @@ fn create_beside(path: &Path, format: Format) -> io::Result<(PathBuf, File)> {
     result
 }
 
-/// Recordings are their owner's alone (command lines, paths); what is rendered from them follows the umask.
+/// Recordings are their owner's alone (command lines, paths); what is rendered from them follows
+/// the umask.
 fn mode(format: Format) -> u32 {
     if format == Format::Recording {
         0o600
@@ -447,7 +454,8 @@ mod tests {
         let svg = first.rendered().next().unwrap().path.clone();
         std::fs::write(&svg, "kept").unwrap();
         std::fs::remove_file(&first.named_recording().unwrap().path).unwrap();
-        // Of the pair, only the flamegraph's name is taken: the recording of the same name must not stay behind.
+        // Of the pair, only the flamegraph's name is taken: the recording of the same name must not
+        // stay behind.
         let second =
             OpenOutputs::open(&[], Format::Flamegraph, false, folder.path(), &PARTS).unwrap();
         assert_eq!(std::fs::read_to_string(&svg).unwrap(), "kept");

@@ -1,4 +1,5 @@
-//! The seam between the command line and the libraries that write, read, resolve and render. One function each.
+//! The seam between the command line and the libraries that write, read, resolve and render. One
+//! function each.
 
 use super::regions;
 use crate::analysis::analyze;
@@ -41,7 +42,8 @@ impl RecordingSink {
         })
     }
 
-    /// Ends the recording: what was written has reached the disk, or the error says that it has not.
+    /// Ends the recording: what was written has reached the disk, or the error says that it has
+    /// not.
     pub(crate) fn finish(&self) -> Result<()> {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(writer) = writer.take() {
@@ -61,7 +63,8 @@ impl SegmentSink for RecordingSink {
     }
 }
 
-/// Reads and resolves a recording, in which `regions` are phases besides those that it names itself.
+/// Reads and resolves a recording, in which `regions` are phases besides those that it names
+/// itself.
 pub(crate) fn read_profile(
     path: &Path,
     shown: &str,

@@ -49,7 +49,8 @@ impl ProgramLog {
         })
     }
 
-    /// Does `work` while torchspy's own standard streams are those that the program is to have: no input, and this file.
+    /// Does `work` while torchspy's own standard streams are those that the program is to have: no
+    /// input, and this file.
     pub(crate) fn with_streams<T>(&self, work: impl FnOnce() -> T) -> io::Result<T> {
         let own = (dup(io::stdin())?, dup(io::stdout())?, dup(io::stderr())?);
         let nothing = File::open("/dev/null")?;

@@ -1,6 +1,7 @@
 //! What hands that know py-spy type, and what torchspy has against it: the line to type instead.
 //!
-//! Most of py-spy's options mean here what they mean there (py-spy 0.4, `py-spy record --help`); these are the others.
+//! Most of py-spy's options mean here what they mean there (py-spy 0.4, `py-spy record --help`);
+//! these are the others.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use std::ffi::OsString;

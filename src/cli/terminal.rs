@@ -1,5 +1,6 @@
-//! The terminal as a screen of torchspy's own, given back on every way out: by the end of its scope, by a signal that the main loop
-//! takes, and by a panic of any thread, before its message is printed.
+//! The terminal as a screen of torchspy's own, given back on every way out: by the end of its
+//! scope, by a signal that the main loop takes, and by a panic of any thread, before its message is
+//! printed.
 
 use crossbeam_channel::{Receiver, bounded};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -53,7 +54,8 @@ impl Screen {
         Ok(screen)
     }
 
-    /// Clears it, so that all of it is drawn anew. (`Terminal::clear` asks the terminal where its cursor is, and not every one says.)
+    /// Clears it, so that all of it is drawn anew. (`Terminal::clear` asks the terminal where its
+    /// cursor is, and not every one says.)
     pub(crate) fn clear(&mut self) -> io::Result<()> {
         let size = self.terminal.size()?;
         self.terminal.resize(Rect::from((Position::ORIGIN, size)))
@@ -76,8 +78,8 @@ impl Drop for Screen {
     }
 }
 
-/// What is typed, and when the window changes its size, from a thread of its own: where the terminal is gone, reading it may never
-/// come back, and must not keep anybody from ending.
+/// What is typed, and when the window changes its size, from a thread of its own: where the
+/// terminal is gone, reading it may never come back, and must not keep anybody from ending.
 pub(crate) fn events() -> io::Result<Receiver<Event>> {
     let (sender, events) = bounded(EVENTS);
     Builder::new()
@@ -103,7 +105,8 @@ pub(crate) fn has_hung_up() -> bool {
             .is_some_and(|found| found.intersects(gone))
 }
 
-/// Gives the terminal back, once; what goes wrong then is nothing that anybody could do something about.
+/// Gives the terminal back, once; what goes wrong then is nothing that anybody could do something
+/// about.
 fn give_back() {
     if TAKEN.swap(false, Ordering::AcqRel) {
         let mut out = io::stdout();

@@ -1,4 +1,5 @@
-//! How fields are written in JSON: functions for `serde(serialize_with)`, for rows that are kept in other units and types.
+//! How fields are written in JSON: functions for `serde(serialize_with)`, for rows that are kept in
+//! other units and types.
 
 #![allow(
     clippy::trivially_copy_pass_by_ref,

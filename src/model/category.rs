@@ -25,7 +25,8 @@ named!(
         Startup = "startup",
         /// Interpreter exit: modules are torn down, exit handlers and destructors of libraries run.
         Shutdown = "shutdown",
-        /// What a trainer built upon torch does around all that: hooks, callbacks, logging of Lightning, the Transformers Trainer, Accelerate.
+        /// What a trainer built upon torch does around all that: hooks, callbacks, logging of
+        /// Lightning, the Transformers Trainer, Accelerate.
         Framework = "framework",
         /// None of the above: the script's own code.
         User = "user",
@@ -52,13 +53,15 @@ impl Phase {
     /// Places for regions that the user names.
     pub const REGIONS: &'static [Phase] = Phase::ALL.split_at(Phase::Region1 as usize).1;
 
-    /// Which of the user's regions it is, counted from 0; `None` of a phase that torchspy knows of itself.
+    /// Which of the user's regions it is, counted from 0; `None` of a phase that torchspy knows of
+    /// itself.
     pub fn region(self) -> Option<usize> {
         (self as usize).checked_sub(Self::BUILT_IN.len())
     }
 }
 
-/// Defines the activities: the name of each, its label in a column of eight characters, and its group.
+/// Defines the activities: the name of each, its label in a column of eight characters, and its
+/// group.
 macro_rules! activities {
     ($($(#[$doc:meta])* $variant:ident = $text:literal, $label:literal, $group:ident;)+) => {
         named!(
@@ -104,7 +107,8 @@ activities!(
     AtenCompute = "aten_compute", "aten", Compute;
     /// Matrix products and oneDNN primitives on the CPU.
     Gemm = "gemm_onednn", "gemm", Compute;
-    /// Copies of tensors in the host's memory: contiguous(), clone(), cat(), changes of type and layout.
+    /// Copies of tensors in the host's memory: contiguous(), clone(), cat(), changes of type and
+    /// layout.
     TensorCopy = "tensor_copy", "copy", Compute;
     /// Dispatcher, Python bindings and wrappers around operators.
     Dispatch = "dispatch", "dispatch", Dispatch;

@@ -55,7 +55,8 @@ impl Issuer {
 }
 
 impl Issuer {
-    /// Whether all that it does is communication; others also do other work, and only label the collectives in it.
+    /// Whether all that it does is communication; others also do other work, and only label the
+    /// collectives in it.
     pub fn is_communication(self) -> bool {
         matches!(
             self,
@@ -83,8 +84,8 @@ pub struct CollectivePart {
 /// What a sample is doing in a collective, or in what surrounds one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CollectiveMoment {
-    /// The collective: `all_reduce`. `None` for a wrapper's own work around it. `wait` where the stack waits for one that was
-    /// issued earlier and does not tell which.
+    /// The collective: `all_reduce`. `None` for a wrapper's own work around it. `wait` where the
+    /// stack waits for one that was issued earlier and does not tell which.
     pub name: Option<&'static str>,
     pub backend: Option<Backend>,
     /// On whose behalf, where it is a wrapper's.

@@ -1,4 +1,5 @@
-//! Lanes: what devices and processes did and took over time, besides the samples. Every value speaks of a window.
+//! Lanes: what devices and processes did and took over time, besides the samples. Every value
+//! speaks of a window.
 
 use super::ids::{GpuId, LaneId};
 use super::named::named;
@@ -6,14 +7,17 @@ use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
 named!(
-    /// What a lane's values are, and in what unit. Its place here is its code in recordings: new ones come last.
+    /// What a lane's values are, and in what unit. Its place here is its code in recordings: new
+    /// ones come last.
     #[derive(Serialize, Deserialize)]
     LaneKind {
-        /// Share of the window in which at least one kernel ran on the device, whoever's: NVML's utilization.
+        /// Share of the window in which at least one kernel ran on the device, whoever's: NVML's
+        /// utilization.
         Utilization = "utilization",
         /// Share of the window in which the device's memory was read or written.
         MemoryBusy = "memory_busy",
-        /// Share of the window in which a multiprocessor had a warp, averaged over all of them (GPM).
+        /// Share of the window in which a multiprocessor had a warp, averaged over all of them
+        /// (GPM).
         SmActive = "sm_active",
         /// Warps on multiprocessors, of as many as fit (GPM).
         SmOccupancy = "sm_occupancy",
@@ -165,7 +169,8 @@ pub struct LanePoint {
     pub lane: LaneId,
     /// Start of the window, CLOCK_MONOTONIC.
     pub start_ns: u64,
-    /// Its end. Equal to the start: the value was read at this time, and says nothing of those before.
+    /// Its end. Equal to the start: the value was read at this time, and says nothing of those
+    /// before.
     pub end_ns: u64,
     /// The value, in the unit of the lane's kind.
     pub value: u64,
@@ -179,7 +184,8 @@ const MAX_TIME_NS: u64 = 1 << 62;
 const MAX_WINDOW_NS: u64 = 1 << 50;
 
 impl LanePoint {
-    /// Whether value and window are such as a driver or a recording may say. What is not is neither written nor read.
+    /// Whether value and window are such as a driver or a recording may say. What is not is neither
+    /// written nor read.
     pub fn is_believable(&self) -> bool {
         self.value <= MAX_VALUE
             && self.end_ns <= MAX_TIME_NS
@@ -214,7 +220,8 @@ pub struct Lanes {
     pub gaps: Vec<LaneGap>,
 }
 
-/// Why clocks are held down: bit, name. nvml.h, `nvmlClocksThrottleReason…` (`nvmlClocksEventReason…` since R535).
+/// Why clocks are held down: bit, name. nvml.h, `nvmlClocksThrottleReason…`
+/// (`nvmlClocksEventReason…` since R535).
 pub const THROTTLE_REASONS: [(u64, &str); 9] = [
     (0x1, "idle"),
     (0x2, "application clocks"),
@@ -255,7 +262,8 @@ pub struct LaneMerger {
 }
 
 impl LaneMerger {
-    /// Adds all of `other`, whose ids must be indices into its own tables; what points nowhere is left out.
+    /// Adds all of `other`, whose ids must be indices into its own tables; what points nowhere is
+    /// left out.
     pub fn add(&mut self, other: &Lanes) {
         let gpus: Vec<GpuId> = other.gpus.iter().map(|gpu| self.gpu(gpu)).collect();
         let gpu_of = |id: GpuId| gpus.get(id.index()).copied();

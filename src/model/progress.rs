@@ -1,4 +1,5 @@
-//! How far a training run is: counters in the target that were read with the samples, and the conditions that it runs under.
+//! How far a training run is: counters in the target that were read with the samples, and the
+//! conditions that it runs under.
 
 use super::ids::{CounterId, ProcessId, ThreadId};
 use super::named::named;
@@ -7,9 +8,11 @@ use serde::{Deserialize, Serialize};
 named!(
     #[derive(Serialize, Deserialize)]
     CounterKind {
-        /// Batches that a DataLoader's iterator has given out since it began its pass: `_num_yielded`.
+        /// Batches that a DataLoader's iterator has given out since it began its pass:
+        /// `_num_yielded`.
         Batches = "batches",
-        /// In-place changes of one parameter that an optimizer updates: a constant number of them for each of its steps.
+        /// In-place changes of one parameter that an optimizer updates: a constant number of them
+        /// for each of its steps.
         ParameterVersion = "parameter_version",
         /// Optimizer steps, as the Transformers Trainer counts them: `state.global_step`.
         TrainerSteps = "trainer_steps",
@@ -24,12 +27,14 @@ named!(
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct CounterInfo {
     pub process: ProcessId,
-    /// Counts the objects of the process whose counters were read, from 0: two objects are two numbers.
+    /// Counts the objects of the process whose counters were read, from 0: two objects are two
+    /// numbers.
     pub number: u32,
     pub kind: CounterKind,
     /// The object's class: `_MultiProcessingDataLoaderIter`, `AdamW`.
     pub class: String,
-    /// The file of the user's code that holds the object, and that code's first line; empty and 0 where not known.
+    /// The file of the user's code that holds the object, and that code's first line; empty and 0
+    /// where not known.
     pub file: String,
     pub line: u32,
     /// What else the object says, by name: see [`facts`].
@@ -72,13 +77,15 @@ pub mod facts {
     pub const AUTOCAST: &str = "autocast";
 }
 
-/// A reading of a counter that gave another value than the one before, or the first or the last one.
+/// A reading of a counter that gave another value than the one before, or the first or the last
+/// one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProgressPoint {
     pub counter: CounterId,
     /// The thread with whose sample it was read.
     pub thread: ThreadId,
-    /// When it was last read before, with the old value, CLOCK_MONOTONIC; equal to `time_ns` at the first reading.
+    /// When it was last read before, with the old value, CLOCK_MONOTONIC; equal to `time_ns` at the
+    /// first reading.
     pub before_ns: u64,
     pub time_ns: u64,
     pub value: u64,

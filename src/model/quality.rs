@@ -44,7 +44,8 @@ impl DurationHistogram {
         self.total_ns = self.total_ns.saturating_add(ns);
     }
 
-    /// Adds all durations of `other`. Buckets past the 64th octave, which no duration has, are dropped.
+    /// Adds all durations of `other`. Buckets past the 64th octave, which no duration has, are
+    /// dropped.
     pub fn merge(&mut self, other: &Self) {
         let wanted = other.counts.len().min(Self::bucket(u64::MAX) + 1);
         if self.counts.len() < wanted {
@@ -87,7 +88,8 @@ impl DurationHistogram {
     }
 }
 
-/// What the sampler did over an interval. How many stacks were rooted and merged is known from the samples themselves.
+/// What the sampler did over an interval. How many stacks were rooted and merged is known from the
+/// samples themselves.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Quality {
     /// Ticks of the schedule that were carried out.
@@ -109,17 +111,19 @@ pub struct Quality {
     /// Threads that were not asked to stop, since one that was asked before had not stopped yet.
     #[serde(skip)]
     pub skipped_for_late_stop: u64,
-    /// Training threads that were not looked at, since every CPU was taken: their processes take turns.
+    /// Training threads that were not looked at, since every CPU was taken: their processes take
+    /// turns.
     #[serde(skip)]
     pub skipped_for_turn: u64,
-    /// System calls that a stop ended early and the program saw: with EINTR, or less than was asked for. At most: they may have
-    /// ended so by themselves.
+    /// System calls that a stop ended early and the program saw: with EINTR, or less than was asked
+    /// for. At most: they may have ended so by themselves.
     #[serde(skip)]
     pub calls_cut_short: u64,
     /// Threads that ran and were not stopped, since that would have cut a system call short.
     #[serde(skip)]
     pub calls_left_running: u64,
-    /// Setuid and setgid programs that began while their thread was traced, and run without their privileges for it.
+    /// Setuid and setgid programs that began while their thread was traced, and run without their
+    /// privileges for it.
     #[serde(skip)]
     pub privileges_lost: u64,
     pub own_cpu_ns: u64,

@@ -4,7 +4,8 @@ use super::ids::{FrameId, Id, StackId};
 use super::interner::Interner;
 use std::hash::Hash;
 
-/// A stack: its parent, `None` for a root, and its frame. A parent has a smaller id than its children.
+/// A stack: its parent, `None` for a root, and its frame. A parent has a smaller id than its
+/// children.
 pub type Stack<S = StackId> = (Option<S>, FrameId);
 
 /// Interned frames of type `F` and the stacks made of them, with ids of type `S`.
@@ -79,7 +80,8 @@ impl<F: Clone + Eq + Hash, S: Id + Hash> StackTable<F, S> {
 
     /// The id of the stack that has `frame` above `parent`; `None` as parent makes a root.
     pub fn intern_stack(&mut self, parent: Option<S>, frame: FrameId) -> S {
-        // A stack's first child most often came right after it; looking there spares the index's cache misses.
+        // A stack's first child most often came right after it; looking there spares the index's
+        // cache misses.
         if let Some(next) = parent.map(|parent| parent.index() + 1)
             && self.stacks.get(next) == Some(&(parent, frame))
         {
@@ -88,7 +90,8 @@ impl<F: Clone + Eq + Hash, S: Id + Hash> StackTable<F, S> {
         self.stacks.intern(&(parent, frame))
     }
 
-    /// Adds a frame with the next id even where it is known. Returns the id that stands for it: the first one's.
+    /// Adds a frame with the next id even where it is known. Returns the id that stands for it: the
+    /// first one's.
     pub fn push_frame(&mut self, frame: F) -> FrameId {
         self.frames.push(frame)
     }

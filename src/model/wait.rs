@@ -24,7 +24,8 @@ named!(
         /// For a file.
         Disk = "disk",
         Socket = "socket",
-        /// In a read or write of which is not known whether it is of a file, a pipe, a terminal or a socket.
+        /// In a read or write of which is not known whether it is of a file, a pipe, a terminal or
+        /// a socket.
         Io = "io",
         /// For a child process.
         Child = "child",
@@ -40,7 +41,8 @@ named!(
 );
 
 impl WaitKind {
-    /// Whether the time is that of work which was queued on the GPU earlier, and not the waiting line's own.
+    /// Whether the time is that of work which was queued on the GPU earlier, and not the waiting
+    /// line's own.
     pub fn is_for_earlier_work(self) -> bool {
         matches!(self, WaitKind::GpuSync | WaitKind::GpuCopy)
     }

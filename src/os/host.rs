@@ -41,10 +41,12 @@ pub fn wall_ns() -> u64 {
     u64::try_from(since.unwrap_or_default().as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// A moment of the wall clock in UTC, in ISO 8601's basic form, as file names have it: `20260131T235959Z`.
+/// A moment of the wall clock in UTC, in ISO 8601's basic form, as file names have it:
+/// `20260131T235959Z`.
 pub fn utc_stamp(wall_ns: u64) -> String {
     let seconds = libc::time_t::try_from(wall_ns / 1_000_000_000).unwrap_or(0);
-    // SAFETY: gmtime_r reads one integer and writes the broken-down time into a value that outlives the call.
+    // SAFETY: gmtime_r reads one integer and writes the broken-down time into a value that outlives
+    // the call.
     let time = unsafe {
         let mut time: libc::tm = std::mem::zeroed();
         libc::gmtime_r(&raw const seconds, &raw mut time);
@@ -75,7 +77,8 @@ impl CpuGroups {
         Self::parse(&String::from_utf8_lossy(&text))
     }
 
-    /// Parses `/proc/PID/cgroup` (cgroups(7)): `0::/path` is version 2, `N:cpu,cpuacct:/path` version 1.
+    /// Parses `/proc/PID/cgroup` (cgroups(7)): `0::/path` is version 2, `N:cpu,cpuacct:/path`
+    /// version 1.
     fn parse(text: &str) -> Self {
         const DEEPEST: usize = 64;
         let mut folders = Vec::new();
@@ -117,8 +120,9 @@ impl CpuGroups {
         quotas.min_by(f64::total_cmp)
     }
 
-    /// For how long the groups were throttled so far, ns: the most of any of them (of a group that lies in another the
-    /// times overlap). The kernel adds up the times of all CPUs. `None` where it does not say.
+    /// For how long the groups were throttled so far, ns: the most of any of them (of a group that
+    /// lies in another the times overlap). The kernel adds up the times of all CPUs. `None` where
+    /// it does not say.
     pub fn throttled_ns(&self) -> Option<u64> {
         let times = self
             .folders
@@ -133,7 +137,8 @@ pub fn affinity_cpus(pid: i32) -> Option<usize> {
     Some(allowed_cpus(pid)?.len())
 }
 
-/// The CPUs that a thread may run on; 0 is the calling one. `None` where the kernel does not say, or has more than a set holds.
+/// The CPUs that a thread may run on; 0 is the calling one. `None` where the kernel does not say,
+/// or has more than a set holds.
 pub fn allowed_cpus(tid: i32) -> Option<Vec<usize>> {
     use nix::sched::{CpuSet, sched_getaffinity};
     let set = sched_getaffinity(nix::unistd::Pid::from_raw(tid)).ok()?;

@@ -1,8 +1,9 @@
 //! What may be sampled here, and what stands in the way.
 //!
-//! The kernel's rules are those of ptrace(2), "Ptrace access mode checking": same user and dumpable, or CAP_SYS_PTRACE in
-//! the target's user namespace; then Yama (kernel, admin-guide/LSM/Yama), then seccomp. The checks ask the kernel by doing
-//! what sampling does, and read /proc only to say why.
+//! The kernel's rules are those of ptrace(2), "Ptrace access mode checking": same user and
+//! dumpable, or CAP_SYS_PTRACE in the target's user namespace; then Yama (kernel,
+//! admin-guide/LSM/Yama), then seccomp. The checks ask the kernel by doing what sampling does, and
+//! read /proc only to say why.
 
 use super::access::{
     self, OwnChild, container, has_sys_ptrace, own_pid, try_read_memory, yama_scope,
@@ -143,7 +144,8 @@ pub fn check_target(pid: i32) -> io::Result<Vec<Check>> {
     Ok(vec![user, namespaces, tracer, memory, python])
 }
 
-/// Why the kernel refuses access to this process, as far as /proc tells; `None` where nothing stands out.
+/// Why the kernel refuses access to this process, as far as /proc tells; `None` where nothing
+/// stands out.
 pub fn why_denied(pid: i32) -> Option<Remedy> {
     let privileged = has_sys_ptrace();
     if access::tracer(pid).is_some() {
@@ -274,7 +276,8 @@ fn check_own_child() -> [Check; 2] {
 }
 
 fn check_schedstat() -> Check {
-    // `0 0 0` is what a kernel without CONFIG_SCHED_INFO, or a container runtime such as gVisor, says.
+    // `0 0 0` is what a kernel without CONFIG_SCHED_INFO, or a container runtime such as gVisor,
+    // says.
     let text = read_bounded("/proc/thread-self/schedstat", 128).unwrap_or_default();
     if text.iter().any(|byte| (b'1'..=b'9').contains(byte)) {
         Check::ok("schedstat", "available")

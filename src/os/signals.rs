@@ -1,10 +1,11 @@
 //! Signals that torchspy gets while it records, as a queue that a main loop polls.
 //!
-//! All of them are blocked in every thread, and one thread waits for them: no handler, no interrupted system call, nothing
-//! that can happen between two instructions. SIGCHLD is blocked too but not waited for here: the tracing thread does.
+//! All of them are blocked in every thread, and one thread waits for them: no handler, no
+//! interrupted system call, nothing that can happen between two instructions. SIGCHLD is blocked
+//! too but not waited for here: the tracing thread does.
 //!
-//! A signalfd would need no thread, but whoever polls one is woken by every signal to the process, whatever the set: at each
-//! stop of a thread of the target, that is (signalfd_notify, Linux).
+//! A signalfd would need no thread, but whoever polls one is woken by every signal to the process,
+//! whatever the set: at each stop of a thread of the target, that is (signalfd_notify, Linux).
 #![allow(unsafe_code)]
 
 use super::bell::Bell;
@@ -31,8 +32,9 @@ const ENDING: [Signal; 6] = [
     Signal::SIGUSR2,
 ];
 
-/// Blocked without being read. SIGCHLD: for the tracer. SIGTTOU: writing progress from the background must not stop
-/// torchspy while it may hold a thread of the target; a process that blocks it is let write (tty_check_change, Linux).
+/// Blocked without being read. SIGCHLD: for the tracer. SIGTTOU: writing progress from the
+/// background must not stop torchspy while it may hold a thread of the target; a process that
+/// blocks it is let write (tty_check_change, Linux).
 const SILENT: [Signal; 3] = [Signal::SIGCHLD, Signal::SIGTTOU, Signal::SIGTTIN];
 
 /// A signal that came in.
@@ -40,8 +42,9 @@ const SILENT: [Signal; 3] = [Signal::SIGCHLD, Signal::SIGTTOU, Signal::SIGTTIN];
 pub struct Received {
     /// Which.
     pub signal: Signal,
-    /// The kernel made it, for a key at the terminal or its hang-up: the whole foreground process group got one, the
-    /// launched program included. Otherwise a process sent it, perhaps to torchspy alone.
+    /// The kernel made it, for a key at the terminal or its hang-up: the whole foreground process
+    /// group got one, the launched program included. Otherwise a process sent it, perhaps to
+    /// torchspy alone.
     pub from_terminal: bool,
 }
 
@@ -55,7 +58,8 @@ struct Listener {
     waiter: JoinHandle<()>,
 }
 
-/// The signals of [`Signals::install`], blocked and queued. Dropping it restores the mask; what is pending then acts.
+/// The signals of [`Signals::install`], blocked and queued. Dropping it restores the mask; what is
+/// pending then acts.
 #[derive(Debug)]
 pub struct Signals {
     bell: Arc<Bell>,
@@ -107,8 +111,9 @@ impl Signals {
         }
     }
 
-    /// Starts to listen; until then signals wait. To be called after the fork of a program that is launched: a process that
-    /// ever had a second thread hands on other dispositions of the C library's own signals.
+    /// Starts to listen; until then signals wait. To be called after the fork of a program that is
+    /// launched: a process that ever had a second thread hands on other dispositions of the C
+    /// library's own signals.
     ///
     /// # Errors
     /// No thread can be started.
@@ -127,15 +132,16 @@ impl Signals {
         self.inherited
     }
 
-    /// The process ends next: one more signal, which may come any time, is to change nothing about its exit status.
+    /// The process ends next: one more signal, which may come any time, is to change nothing about
+    /// its exit status.
     pub fn let_no_more_act(&mut self) {
         self.is_last = true;
     }
 
     /// The next signal, if one is queued; never blocks.
     ///
-    /// A signal that torchspy was told to ignore (`nohup`, or `&` in a shell script) is passed over: SIGHUP always, the
-    /// others where they come from the terminal's keys.
+    /// A signal that torchspy was told to ignore (`nohup`, or `&` in a shell script) is passed
+    /// over: SIGHUP always, the others where they come from the terminal's keys.
     pub fn next(&self) -> Option<Received> {
         loop {
             // Silenced first: what is queued after the look makes it sound again.
@@ -152,8 +158,8 @@ impl Signals {
         }
     }
 
-    /// Stops torchspy as Ctrl-Z would have, and comes back when it is continued. A no-op in an orphaned process group,
-    /// whose members no shell could continue (POSIX, `_exit`).
+    /// Stops torchspy as Ctrl-Z would have, and comes back when it is continued. A no-op in an
+    /// orphaned process group, whose members no shell could continue (POSIX, `_exit`).
     ///
     /// # Errors
     /// None that is known; the kernel's word is passed on.
@@ -161,11 +167,13 @@ impl Signals {
         stop_by(Signal::SIGTSTP)
     }
 
-    /// Comes back when torchspy is in the foreground of its terminal, and stands stopped until then, as a program that changes the
-    /// terminal's settings from the background does: these signals are blocked, so the kernel would let it (tty_check_change, Linux).
+    /// Comes back when torchspy is in the foreground of its terminal, and stands stopped until
+    /// then, as a program that changes the terminal's settings from the background does: these
+    /// signals are blocked, so the kernel would let it (tty_check_change, Linux).
     ///
     /// # Errors
-    /// It is in the background, and nothing stops it: no shell looks after it, or it ignores the signal.
+    /// It is in the background, and nothing stops it: no shell looks after it, or it ignores the
+    /// signal.
     pub fn wait_for_foreground(&self) -> io::Result<()> {
         /// A stop that takes less is none.
         const MOMENT: Duration = Duration::from_millis(5);
@@ -194,7 +202,8 @@ fn stop_by(signal: Signal) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether the terminal at stdin is this process's to draw on. So is one that is not its controlling terminal.
+/// Whether the terminal at stdin is this process's to draw on. So is one that is not its
+/// controlling terminal.
 pub fn is_foreground() -> bool {
     tcgetpgrp(io::stdin()).map_or(true, |foreground| foreground == getpgrp())
 }
@@ -208,7 +217,8 @@ impl AsFd for Signals {
 /// Queues the signals of `set` until [`farewell`] comes.
 fn wait_for_signals(set: &SigSet, queue: &Sender<Queued>, bell: &Bell) {
     loop {
-        // SAFETY: `set` is initialised, and the kernel fills `information`, of which zeroed is a valid value.
+        // SAFETY: `set` is initialised, and the kernel fills `information`, of which zeroed is a
+        // valid value.
         let (number, information) = unsafe {
             let mut information: libc::siginfo_t = std::mem::zeroed();
             (
@@ -229,7 +239,8 @@ fn wait_for_signals(set: &SigSet, queue: &Sender<Queued>, bell: &Bell) {
 
 fn with_farewell(set: SigSet) -> SigSet {
     let mut set = *set.as_ref();
-    // SAFETY: `set` is an initialised set, to which a signal that exists is added; so is the result.
+    // SAFETY: `set` is an initialised set, to which a signal that exists is added; so is the
+    // result.
     unsafe {
         libc::sigaddset(&raw mut set, farewell());
         SigSet::from_sigset_t_unchecked(set)
@@ -244,7 +255,8 @@ fn farewell() -> libc::c_int {
 impl Drop for Signals {
     fn drop(&mut self) {
         if let Some(Listener { waiter, .. }) = self.listener.take() {
-            // SAFETY: the thread has not been joined, so that its handle is valid; it waits for this signal, blocked.
+            // SAFETY: the thread has not been joined, so that its handle is valid; it waits for
+            // this signal, blocked.
             unsafe { libc::pthread_kill(waiter.as_pthread_t(), farewell()) };
             let _ = waiter.join();
         }
@@ -256,8 +268,8 @@ impl Drop for Signals {
 
 /// Whether the signal's disposition, as inherited, is to be ignored.
 fn is_ignored(signal: Signal) -> bool {
-    // SAFETY: an all-zero sigaction is a valid value (no handler, empty mask), and with a null new action the call only
-    // writes the present one into `current`, which outlives it.
+    // SAFETY: an all-zero sigaction is a valid value (no handler, empty mask), and with a null new
+    // action the call only writes the present one into `current`, which outlives it.
     unsafe {
         let mut current: libc::sigaction = std::mem::zeroed();
         libc::sigaction(signal as libc::c_int, std::ptr::null(), &raw mut current) == 0

@@ -82,7 +82,8 @@ impl Whereabouts {
         }
     }
 
-    /// Whether who was here then is in the same sleep `now`: a stop may have restarted its call meanwhile (ptrace(2)).
+    /// Whether who was here then is in the same sleep `now`: a stop may have restarted its call
+    /// meanwhile (ptrace(2)).
     pub fn is_same_sleep(self, now: Self) -> bool {
         match (self, now) {
             (
@@ -105,7 +106,8 @@ impl Whereabouts {
     }
 }
 
-/// A file of procfs that is kept open and read from its start each time; opened anew each time where no descriptor is left.
+/// A file of procfs that is kept open and read from its start each time; opened anew each time
+/// where no descriptor is left.
 #[derive(Debug)]
 struct ProcFile {
     path: String,
@@ -199,7 +201,8 @@ impl ThreadFiles {
         Ok(parse(file.read(&mut buffer)?))
     }
 
-    /// How often the thread gave up its CPU by itself: to sleep, or to stand stopped by a tracer. `None` where it cannot be read. About 10 µs.
+    /// How often the thread gave up its CPU by itself: to sleep, or to stand stopped by a tracer.
+    /// `None` where it cannot be read. About 10 µs.
     pub fn voluntary_switches(&self) -> Option<u64> {
         let mut buffer = [0; 4096];
         let file = self
@@ -233,7 +236,8 @@ impl ThreadFiles {
             .ok()
     }
 
-    /// The tid as the thread itself sees it: the last of `NSpid` (inner pid namespaces); `None` where the kernel has none.
+    /// The tid as the thread itself sees it: the last of `NSpid` (inner pid namespaces); `None`
+    /// where the kernel has none.
     pub fn inner_tid(&self) -> Option<i32> {
         let status = std::fs::read_to_string(format!("{}/status", self.directory)).ok()?;
         let line = status
@@ -261,7 +265,8 @@ impl TaskDirectory {
         }
     }
 
-    /// A number that changes when the number of threads does, and when the process is gone: the directory's link count.
+    /// A number that changes when the number of threads does, and when the process is gone: the
+    /// directory's link count.
     ///
     /// # Errors
     /// The process was gone before it was first looked at.
@@ -296,8 +301,8 @@ pub fn thread_names(pid: i32) -> Vec<String> {
         .collect()
 }
 
-/// A living thread of process `pid`: the first one, unless that is dead while others live. /proc shows no memory, files or
-/// root of a dead thread, and `/proc/TID` serves as well as `/proc/PID`.
+/// A living thread of process `pid`: the first one, unless that is dead while others live. /proc
+/// shows no memory, files or root of a dead thread, and `/proc/TID` serves as well as `/proc/PID`.
 pub fn living_task(pid: i32) -> i32 {
     let lives = |tid: i32| read_stat(tid).is_ok_and(|stat| !matches!(stat.state, b'Z' | b'X'));
     if lives(pid) {
@@ -379,7 +384,8 @@ fn stat_field(text: &[u8], place: usize) -> Option<u64> {
 /// The state is field 3.
 const FIRST_STAT_FIELD: usize = 3;
 
-/// The fields from the state on. The name before it may hold spaces and parentheses: fields count from the last `)`.
+/// The fields from the state on. The name before it may hold spaces and parentheses: fields count
+/// from the last `)`.
 fn stat_fields(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     let after_name = text
         .iter()

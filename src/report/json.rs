@@ -1,8 +1,9 @@
 //! The summary for machines: JSON of a versioned schema.
 //!
-//! Shares are 0 to 1, times are seconds unless their name says otherwise. Keys are only ever added within a version;
-//! one that goes or changes its meaning raises [`SCHEMA`]. `summary`, `phases`, `activities`, `operators`, `ops`, `modules`, `functions`, `lines`,
-//! `native` and `threads` at the top are those of the primary process: the first trainer's, of its training thread.
+//! Shares are 0 to 1, times are seconds unless their name says otherwise. Keys are only ever added
+//! within a version; one that goes or changes its meaning raises [`SCHEMA`]. `summary`, `phases`,
+//! `activities`, `operators`, `ops`, `modules`, `functions`, `lines`, `native` and `threads` at the
+//! top are those of the primary process: the first trainer's, of its training thread.
 
 pub mod backward;
 mod build;
@@ -103,7 +104,8 @@ pub struct Report {
     pub wait_rules: u32,
     /// What the training thread waited for, most time first.
     pub waits: Vec<Wait>,
-    /// What DataLoader workers did at the same time, or the training thread itself without them; null without a DataLoader.
+    /// What DataLoader workers did at the same time, or the training thread itself without them;
+    /// null without a DataLoader.
     pub input: Option<Input>,
     /// Collectives of every rank.
     pub collectives: Vec<Collective>,
@@ -111,7 +113,8 @@ pub struct Report {
     pub functions: Vec<FunctionRow>,
     /// Python lines.
     pub lines: Vec<FunctionRow>,
-    /// The same time by the line of the user's own code that is nearest to the leaf: with all that the line calls.
+    /// The same time by the line of the user's own code that is nearest to the leaf: with all that
+    /// the line calls.
     pub user_lines: Vec<FunctionRow>,
     /// Native functions.
     pub native_functions: Vec<FunctionRow>,

@@ -1,5 +1,5 @@
-//! Markdown, for a pull request or an issue: the verdict, where the time went, the lines and operators that matter, and folded below
-//! these the report on one screen.
+//! Markdown, for a pull request or an issue: the verdict, where the time went, the lines and
+//! operators that matter, and folded below these the report on one screen.
 
 use super::command::shown_command;
 use super::table::{Column, In, Kind, Value};
@@ -115,7 +115,8 @@ fn code(text: &str) -> String {
     }
 }
 
-/// Text in which no character means anything to Markdown (CommonMark 0.31.2, 2.4: any punctuation may be escaped).
+/// Text in which no character means anything to Markdown (CommonMark 0.31.2, 2.4: any punctuation
+/// may be escaped).
 fn plain(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

@@ -27,8 +27,8 @@ pub(super) struct Frames {
     pub(super) classes: Vec<FunctionClass>,
     /// How many of them a row is for that the user added.
     pub(super) added: usize,
-    /// Named frames and stacks, under the recording's ids. Of raw stacks that have one name the first stands for all; the others'
-    /// rows are not referred to.
+    /// Named frames and stacks, under the recording's ids. Of raw stacks that have one name the
+    /// first stands for all; the others' rows are not referred to.
     pub(super) stacks: StackTable<ProfileFrame>,
     /// By raw stack, the one that stands for it.
     pub(super) first: Vec<StackId>,
@@ -63,10 +63,12 @@ impl Frames {
     }
 }
 
-/// Adds a row for every raw stack to `stacks`, with the named `frames`. Parents come before their children, so one pass is enough.
+/// Adds a row for every raw stack to `stacks`, with the named `frames`. Parents come before their
+/// children, so one pass is enough.
 ///
-/// A DataLoader worker that was forked has its parent's whole stack under its own loop: the frames of the training
-/// script up to the fork, which the worker never returns to. They are cut off; a truncation marker at the root stays.
+/// A DataLoader worker that was forked has its parent's whole stack under its own loop: the frames
+/// of the training script up to the fork, which the worker never returns to. They are cut off; a
+/// truncation marker at the root stays.
 fn name_stacks(
     raw: &[Stack],
     frames: &[FrameId],

@@ -1,4 +1,5 @@
-//! What samples say beyond their stacks: waits, by stack, activity, state and system call; collectives and tasks of making a batch.
+//! What samples say beyond their stacks: waits, by stack, activity, state and system call;
+//! collectives and tasks of making a batch.
 
 use super::stack_facts::Finder;
 use crate::model::category::Activity;
@@ -16,7 +17,8 @@ use crate::torch::rules::syscalls::{CallWait, call_of};
 use crate::torch::waits::{self, Moment};
 use rustc_hash::FxHashMap;
 
-/// Finds what all stacks and samples of a profile say, of equal stacks only the `first`. No stack is added to it afterwards.
+/// Finds what all stacks and samples of a profile say, of equal stacks only the `first`. No stack
+/// is added to it afterwards.
 pub(super) fn find(profile: &mut Profile, first: &[StackId], rules: &RuleSet) {
     let mut finder = Finder::find(&profile.functions, &profile.stacks, first);
     finder.facts.backends = profile

@@ -1,4 +1,5 @@
-//! The lines above the table: what it is, how far it is, what looking costs, devices, and the verdict.
+//! The lines above the table: what it is, how far it is, what looking costs, devices, and the
+//! verdict.
 
 use super::Status;
 use super::rows::rate;

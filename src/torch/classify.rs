@@ -72,8 +72,8 @@ impl Situation {
     }
 }
 
-/// The phase that the frames of a stack tell, leaf first; `None` where they tell none. The order of precedence is
-/// written down in `docs/src/attribution.md`.
+/// The phase that the frames of a stack tell, leaf first; `None` where they tell none. The order of
+/// precedence is written down in `docs/src/attribution.md`.
 pub fn phase(leaf_to_root: impl Iterator<Item = FunctionClass>) -> Option<Phase> {
     let mut weak = None;
     let mut strong = None;
@@ -151,7 +151,8 @@ impl Passed {
     }
 }
 
-/// The activity that a stack tells, its leaf first. The order of precedence is written down in `docs/src/attribution.md`.
+/// The activity that a stack tells, its leaf first. The order of precedence is written down in
+/// `docs/src/attribution.md`.
 pub fn activity(
     leaf_to_root: impl Iterator<Item = FunctionClass>,
     situation: Situation,
@@ -228,8 +229,9 @@ fn known(
     }
 }
 
-/// What the callers of a known function make of it: a copy that `.item()` makes is a wait for the GPU; what registers kernels and
-/// bindings while a library is loaded neither computes nor dispatches; autograd's part of a forward is the dispatch of an operator.
+/// What the callers of a known function make of it: a copy that `.item()` makes is a wait for the
+/// GPU; what registers kernels and bindings while a library is loaded neither computes nor
+/// dispatches; autograd's part of a forward is the dispatch of an operator.
 fn in_context(found: Activity, outward: &mut impl Iterator<Item = FunctionClass>) -> Activity {
     let mut callers = outward.take_while(|class| class.says != Says::Python);
     match found {
@@ -249,7 +251,8 @@ fn in_context(found: Activity, outward: &mut impl Iterator<Item = FunctionClass>
                 found
             }
         }
-        // What a forward's wrapper writes down for backward, and what goes with a tensor that is given up.
+        // What a forward's wrapper writes down for backward, and what goes with a tensor that is
+        // given up.
         Activity::Autograd => match callers.find_map(of_known) {
             Some(told @ (Activity::Dispatch | Activity::NativeOther)) => told,
             _ => found,
@@ -299,7 +302,8 @@ fn at_python(
     situation: Situation,
 ) -> Activity {
     match wait {
-        // The interpreter calls the C library's wait from its evaluation loop in one place only: `take_gil`, inlined.
+        // The interpreter calls the C library's wait from its evaluation loop in one place only:
+        // `take_gil`, inlined.
         Some(Wait::Lock)
             if passed.named && !passed.interpreter && !passed.foreign && !passed.torch =>
         {
@@ -328,7 +332,8 @@ fn at_root(wait: Option<Wait>, passed: &Passed, situation: Situation) -> Activit
     }
 }
 
-/// The activity of a moment in which a process takes its libraries down: these neither communicate nor use a device any more.
+/// The activity of a moment in which a process takes its libraries down: these neither communicate
+/// nor use a device any more.
 pub fn at_exit(found: Activity) -> Activity {
     match found.group() {
         ActivityGroup::Collective | ActivityGroup::Gpu => Activity::NativeOther,

@@ -1,4 +1,5 @@
-//! What makes this torchspy: rules that say what a moment of a trainer was. Pure, but for the probe.
+//! What makes this torchspy: rules that say what a moment of a trainer was. Pure, but for the
+//! probe.
 //!
 //! | file | question |
 //! |---|---|

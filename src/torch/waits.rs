@@ -1,4 +1,5 @@
-//! What a moment waits for: the kind, and what exactly, from its stack, its activity and its system call.
+//! What a moment waits for: the kind, and what exactly, from its stack, its activity and its system
+//! call.
 //!
 //! | activity | what decides | kind |
 //! |---|---|---|
@@ -18,8 +19,8 @@
 //! | sleep | poll, select, epoll | events |
 //! | sleep, state T | | stopped |
 //!
-//! An interruptible sleep in `read` is no disk's: file systems of disks wait in state D (Linux, fs/, `io_schedule`). It is a
-//! pipe, a terminal, a socket or a file system in user space.
+//! An interruptible sleep in `read` is no disk's: file systems of disks wait in state D (Linux,
+//! fs/, `io_schedule`). It is a pipe, a terminal, a socket or a file system in user space.
 
 use super::rules::syscalls::CallWait;
 use super::rules::{self, Library, RuleSet};
@@ -41,8 +42,8 @@ pub struct Moment {
     pub call: Option<(&'static str, CallWait)>,
 }
 
-/// What a moment waits for, and in which words; `None` where it does not wait. `frames` are leaf first. Which collective it is
-/// and who holds the lock of the interpreter are told elsewhere.
+/// What a moment waits for, and in which words; `None` where it does not wait. `frames` are leaf
+/// first. Which collective it is and who holds the lock of the interpreter are told elsewhere.
 pub fn wait(frames: &[&Function], moment: Moment, rules: &RuleSet) -> Option<(WaitKind, String)> {
     match moment.activity {
         Activity::GpuSync | Activity::GpuCopy => Some(gpu(frames, moment.activity, rules)),
@@ -89,7 +90,8 @@ fn gpu(frames: &[&Function], activity: Activity, rules: &RuleSet) -> (WaitKind, 
     let mut found = GpuCall::default();
     for frame in frames {
         let function = frame;
-        // A call that is written in Python (torch/cuda/streams.py) stands behind its binding; the script's line ends the search.
+        // A call that is written in Python (torch/cuda/streams.py) stands behind its binding; the
+        // script's line ends the search.
         match frame.wait {
             WaitPart::Gpu(call) if !(function.is_python && found.call.is_some()) => {
                 found.call = Some(call.to_owned());
@@ -150,9 +152,10 @@ fn method(name: &str) -> Option<String> {
     (!method.is_empty() && is_word(method)).then(|| format!(".{method}()"))
 }
 
-/// What blocks the host in a copy. `cudaMemcpyAsync` returns at once for pinned memory; for pageable memory it blocks while the
-/// copy passes through a staging buffer (CUDA Runtime API, "API synchronization behavior"). A copy that is not `non_blocking`
-/// synchronizes the stream after it (aten/src/ATen/native/cuda/Copy.cu).
+/// What blocks the host in a copy. `cudaMemcpyAsync` returns at once for pinned memory; for
+/// pageable memory it blocks while the copy passes through a staging buffer (CUDA Runtime API, "API
+/// synchronization behavior"). A copy that is not `non_blocking` synchronizes the stream after it
+/// (aten/src/ATen/native/cuda/Copy.cu).
 fn copy_blocks_because(runtime: &str) -> Option<&'static str> {
     if runtime.starts_with("cudaMemcpy") {
         Some("pageable memory")
@@ -225,8 +228,8 @@ fn words(
     }
 }
 
-/// The function of Python's own library that the user's code, or another package, called: the outermost of those that stand
-/// together at the leaf end.
+/// The function of Python's own library that the user's code, or another package, called: the
+/// outermost of those that stand together at the leaf end.
 fn library_call(below: &[&Function]) -> Option<String> {
     below
         .iter()
@@ -236,14 +239,16 @@ fn library_call(below: &[&Function]) -> Option<String> {
         .and_then(|function| rules::library_call(&function.file, &function.name))
 }
 
-/// What starts a thread's own function, which may be one of the library's (Lib/threading.py; 3.10 knows the last names alone).
+/// What starts a thread's own function, which may be one of the library's (Lib/threading.py; 3.10
+/// knows the last names alone).
 fn is_thread_start(function: &Function) -> bool {
     let last = function.name.strip_prefix("Thread.");
     function.file.ends_with("/threading.py")
         && ["_bootstrap", "_bootstrap_inner", "run"].contains(&last.unwrap_or(&function.name))
 }
 
-/// Functions of the C library that are of files alone, of a thread whose system call is not known: it ran.
+/// Functions of the C library that are of files alone, of a thread whose system call is not known:
+/// it ran.
 fn file_function<'p>(below: &[&'p Function]) -> Option<&'p str> {
     const STARTS: &[&str] = &[
         "open",
@@ -266,7 +271,8 @@ fn file_function<'p>(below: &[&'p Function]) -> Option<&'p str> {
         .find(|name| STARTS.iter().any(|start| name.starts_with(start)))
 }
 
-/// The nearest native function, below any Python frame, that is neither the interpreter's nor the C library's.
+/// The nearest native function, below any Python frame, that is neither the interpreter's nor the C
+/// library's.
 fn native_caller<'p>(below: &[&'p Function], rules: &RuleSet) -> Option<&'p str> {
     use crate::model::module::ModuleKind;
     below

@@ -1,4 +1,5 @@
-//! Steps, epochs and their times from readings of counters; and what is said of a recording without them.
+//! Steps, epochs and their times from readings of counters; and what is said of a recording without
+//! them.
 
 use crate::analysis_builder::*;
 use serde_json::Value;
@@ -140,7 +141,8 @@ fn update() -> Vec<F> {
     )])
 }
 
-/// Two epochs of 12 steps, and an evaluation of 5 batches after each. The counters are found in the third batch.
+/// Two epochs of 12 steps, and an evaluation of 5 batches after each. The counters are found in the
+/// third batch.
 fn two_epochs() -> Run {
     let mut run = Run::new();
     let optimizer = run.optimizer();
@@ -211,8 +213,8 @@ fn steps_epochs_and_evaluation_are_told_apart() {
     );
 }
 
-/// A thread that is not stopped runs on between the reading of a counter and that of its frames: the first of a step's two changes is then
-/// seen beside frames of what comes after the step.
+/// A thread that is not stopped runs on between the reading of a counter and that of its frames:
+/// the first of a step's two changes is then seen beside frames of what comes after the step.
 #[test]
 fn readings_of_a_thread_that_ran_on_do_not_double_the_steps() {
     let mut run = Run::new();
@@ -236,7 +238,8 @@ fn readings_of_a_thread_that_ran_on_do_not_double_the_steps() {
     assert_eq!((progress.steps, progress.batches), (24, 24), "{progress:?}");
 }
 
-/// An evaluation whose first batch is seen in the same reading as the last step before it does not train.
+/// An evaluation whose first batch is seen in the same reading as the last step before it does not
+/// train.
 #[test]
 fn the_last_step_of_an_epoch_is_not_that_of_the_evaluation_behind_it() {
     let mut run = Run::new();
@@ -265,7 +268,8 @@ fn the_last_step_of_an_epoch_is_not_that_of_the_evaluation_behind_it() {
     assert_eq!((evaluation.passes, evaluation.batches), (3, 15));
 }
 
-/// A loader that is found in its third batch made the steps that came before it was found, and not the evaluation before.
+/// A loader that is found in its third batch made the steps that came before it was found, and not
+/// the evaluation before.
 #[test]
 fn steps_before_a_loader_is_found_are_its_own() {
     let mut run = Run::new();
@@ -293,7 +297,8 @@ fn steps_before_a_loader_is_found_are_its_own() {
     assert_eq!(progress.evaluation.passes, 3);
 }
 
-/// A loader that is found between its first step and its second batch made that step, and not the evaluation before.
+/// A loader that is found between its first step and its second batch made that step, and not the
+/// evaluation before.
 #[test]
 fn a_step_before_the_first_reading_of_a_loader_is_not_that_of_an_evaluation() {
     let mut run = Run::new();
@@ -335,7 +340,8 @@ fn batches_are_gathered_into_steps() {
     assert_eq!(progress.epochs, Some(1));
 }
 
-/// The loader of each of three epochs ends before it is read again: its last step was made with batches that nobody saw.
+/// The loader of each of three epochs ends before it is read again: its last step was made with
+/// batches that nobody saw.
 #[test]
 fn batches_that_steps_took_unseen_are_told() {
     for (unseen, more) in [(0, false), (3, false), (4, true)] {
@@ -528,7 +534,8 @@ fn absurd_readings_are_survived() {
     }
 }
 
-/// A counter that is found long after the loader's: the batches that both were read over tell how many go into a step.
+/// A counter that is found long after the loader's: the batches that both were read over tell how
+/// many go into a step.
 #[test]
 fn steps_before_a_counter_that_began_late_are_those_of_the_batches() {
     let mut run = Run::new();
@@ -576,7 +583,8 @@ fn steps_of_a_counter_that_began_late_are_at_least_so_many() {
     assert_eq!(report["steps_at_most"], 100);
 }
 
-/// The loader that is seen first need not be the first: the parameter's version tells that there were steps before, or how it was filled.
+/// The loader that is seen first need not be the first: the parameter's version tells that there
+/// were steps before, or how it was filled.
 #[test]
 fn steps_of_passes_that_nobody_saw_are_allowed_for() {
     let mut run = Run::new();
@@ -609,8 +617,8 @@ fn steps_of_passes_that_nobody_saw_are_allowed_for() {
     assert!(text.contains("epochs 1 to 3"), "{text}");
 }
 
-/// Whoever reads a counter for the last time in the middle of a step does not know whether that one ended. What was read once more
-/// after the step is known.
+/// Whoever reads a counter for the last time in the middle of a step does not know whether that one
+/// ended. What was read once more after the step is known.
 #[test]
 fn the_last_step_may_have_ended_unread() {
     for (reads_on, most) in [(false, Some(20)), (true, None)] {
@@ -640,7 +648,8 @@ fn the_last_step_may_have_ended_unread() {
     }
 }
 
-/// `next(iter(loader))` before each epoch evaluates nothing, and an epoch that was begun need not have ended.
+/// `next(iter(loader))` before each epoch evaluates nothing, and an epoch that was begun need not
+/// have ended.
 #[test]
 fn a_look_at_the_first_batch_is_no_evaluation() {
     let mut run = Run::new();

@@ -1,4 +1,5 @@
-//! What the training thread waits for: kinds, words, lines, holders of the GIL, and what workers do meanwhile.
+//! What the training thread waits for: kinds, words, lines, holders of the GIL, and what workers do
+//! meanwhile.
 
 use crate::analysis_builder::*;
 use torchspy::analysis::late_ranks::last_rank;
@@ -68,7 +69,8 @@ fn kind_and_what(state: S, frames: &[F]) -> (WaitKind, String) {
     (wait.kind, wait.what)
 }
 
-/// Calls are named, and libraries left aside, by the rules in force: those of a file before torchspy's own.
+/// Calls are named, and libraries left aside, by the rules in force: those of a file before
+/// torchspy's own.
 #[test]
 fn waits_are_named_by_rules_of_the_users_own() {
     let text = "[[call]]\noperator = \"aten::_local_scalar_dense\"\ncall = \"acme.read()\"\n\
@@ -398,7 +400,8 @@ fn loader_wait() -> Vec<F> {
     ]
 }
 
-/// A trainer that waits for 200 ticks for two workers, and trains for 50 while they do other things.
+/// A trainer that waits for 200 ticks for two workers, and trains for 50 while they do other
+/// things.
 fn starving() -> Builder {
     let mut builder = Builder::trainer();
     builder.ticks(0, 200, S::Poll, &loader_wait());

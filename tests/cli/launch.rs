@@ -1,4 +1,5 @@
-//! What `record` leaves of a launched program's surroundings: status, streams, signals, files; and where its outputs go.
+//! What `record` leaves of a launched program's surroundings: status, streams, signals, files; and
+//! where its outputs go.
 // Tests may: clippy's exemption does not reach helper functions of integration tests.
 
 use std::fs;
@@ -244,7 +245,8 @@ fn named_outputs_are_the_only_ones_and_replace_others_only_by_force() {
     assert!(!content.is_empty() && !content.starts_with(b"something older"));
 }
 
-/// Neither what a link leads to is written, nor its mode changed; and a killed torchspy has left its recording, by its name.
+/// Neither what a link leads to is written, nor its mode changed; and a killed torchspy has left
+/// its recording, by its name.
 #[test]
 fn a_planted_link_is_not_followed_and_a_replaced_recording_survives_a_kill() {
     use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -410,7 +412,8 @@ fn a_closed_stderr_costs_nothing_but_the_messages() {
 
 #[test]
 fn as_first_process_it_reaps_orphans() {
-    // An orphan writes its pid and ends; the program waits until its zombie is gone, and gives up after a minute at the least.
+    // An orphan writes its pid and ends; the program waits until its zombie is gone, and gives up
+    // after a minute at the least.
     let program = "(sh -c 'echo $$ > pid.new; mv pid.new pid' &)\n\
         until [ -e pid ]; do sleep 0.01; done\n\
         for i in $(seq 6000); do [ -e /proc/$(cat pid) ] || exit 5; sleep 0.01; done\n\

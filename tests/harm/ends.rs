@@ -8,7 +8,8 @@ use std::os::unix::process::ExitStatusExt;
 
 const FAST: &[&str] = &["--rate", "500", "--max-stopped", "100"];
 
-/// SIGKILL between two steps of a stop: nobody but torchspy itself can have sent it, so it was reached.
+/// SIGKILL between two steps of a stop: nobody but torchspy itself can have sent it, so it was
+/// reached.
 #[test]
 fn the_target_is_killed_at_every_step_of_a_stop() {
     let Some(python) = any_python() else { return };
@@ -228,7 +229,8 @@ fn exec_into_another_python() {
     assert!(dump.contains("python 3.12"), "{dump}");
 }
 
-/// Dozens of children a second. Short-lived ones may be missed; none is an error, none is left behind.
+/// Dozens of children a second. Short-lived ones may be missed; none is an error, none is left
+/// behind.
 #[test]
 fn a_fork_storm() {
     let Some(python) = any_python() else { return };
@@ -257,7 +259,8 @@ fn a_fork_storm() {
     assert!(recorded.inspect().contains("py live ("), "a child was read");
 }
 
-/// The parent of a vfork is in state D until its child ends or execs. It is read and not interrupted.
+/// The parent of a vfork is in state D until its child ends or execs. It is read and not
+/// interrupted.
 #[test]
 fn a_thread_in_uninterruptible_sleep_and_its_vfork_child() {
     let Some(vfork) = compiled("fault_vfork.c") else {
@@ -289,8 +292,8 @@ fn a_thread_in_uninterruptible_sleep_and_its_vfork_child() {
     );
 }
 
-/// A thread that is asked to stop as it enters vfork stops only when its child has ended. Until then it is read as the sleeper that it
-/// is, and other processes are stopped and read as ever.
+/// A thread that is asked to stop as it enters vfork stops only when its child has ended. Until
+/// then it is read as the sleeper that it is, and other processes are stopped and read as ever.
 #[test]
 fn a_thread_that_enters_vfork_as_it_is_asked_to_stop() {
     let Some(vfork) = compiled("fault_vfork.c") else {
@@ -301,7 +304,8 @@ fn a_thread_that_enters_vfork_as_it_is_asked_to_stop() {
     }
     let mut target = Target::spawn(std::process::Command::new(&vfork).args(["2", "3", "20"]));
     target.ready = target.expect("ready");
-    // Each thread that is chosen has 30 ms to go on before it is seized: one that computes for 20 is in vfork by then.
+    // Each thread that is chosen has 30 ms to go on before it is seized: one that computes for 20
+    // is in vfork by then.
     let recorder = Recorder::attach(
         target.pid(),
         How {
@@ -331,8 +335,8 @@ fn a_thread_that_enters_vfork_as_it_is_asked_to_stop() {
             .map(|line| line.split(' ').nth(3).unwrap().parse().unwrap())
             .collect()
     };
-    // While the one is in vfork, the other is stopped again and again: had its stop waited for the vfork's end, a third of the
-    // readings, one vfork's, would stand in a row.
+    // While the one is in vfork, the other is stopped again and again: had its stop waited for the
+    // vfork's end, a third of the readings, one vfork's, would stand in a row.
     let vforks = times("of P0:", "uninterruptible/asleep");
     let mut events: Vec<(f64, bool)> = vforks.iter().map(|&at| (at, true)).collect();
     events.extend(

@@ -1,4 +1,5 @@
-//! torchspy is killed with SIGKILL: the target computes on as if nothing had been, and the recording is readable.
+//! torchspy is killed with SIGKILL: the target computes on as if nothing had been, and the
+//! recording is readable.
 
 use crate::faults::{
     How, Recorded, Recorder, Target, any_python, faults_can_be_made, output_of, program, run,

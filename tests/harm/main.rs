@@ -1,4 +1,5 @@
-//! Nothing that goes wrong, in torchspy, its target or the machine, harms the target or is passed over in silence.
+//! Nothing that goes wrong, in torchspy, its target or the machine, harms the target or is passed
+//! over in silence.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,

@@ -1,11 +1,13 @@
-//! Memory that nobody answers for, and machines on which a stop waits for a CPU: no thread of the target may stay stopped.
+//! Memory that nobody answers for, and machines on which a stop waits for a CPU: no thread of the
+//! target may stay stopped.
 
 use crate::faults::{
     How, Recorder, TORCHSPY, Target, any_python, assert_error, compiled, output_of, program, run,
 };
 use std::process::{Child, Command, Stdio};
 
-/// A stack with pages of a userfaultfd in it that never answers: the thread runs on, and is sampled.
+/// A stack with pages of a userfaultfd in it that never answers: the thread runs on, and is
+/// sampled.
 #[test]
 fn pages_that_nobody_answers_for_keep_no_thread_stopped() {
     let Some(path) = compiled("unanswered.c") else {
@@ -30,13 +32,14 @@ fn pages_that_nobody_answers_for_keep_no_thread_stopped() {
     let stops = report["quality"]["stops"].as_u64().unwrap();
     assert!(stops > 10, "{}", report["quality"]);
     target.close_input();
-    // It used to be stopped for as long as torchspy lived; it counts even what other programs take of its CPU.
+    // It used to be stopped for as long as torchspy lived; it counts even what other programs take
+    // of its CPU.
     let gap_us: u64 = target.expect("gap")[0].parse().unwrap();
     println!("longest gap {gap_us} us");
 }
 
-/// Whoever reads a process's memory, or its command line, waits for its mmap lock, here for good: `record` says so and ends, and `dump`
-/// shows what the kernel knows.
+/// Whoever reads a process's memory, or its command line, waits for its mmap lock, here for good:
+/// `record` says so and ends, and `dump` shows what the kernel knows.
 #[test]
 fn a_lock_that_is_never_given_up_keeps_nobody_waiting() {
     let Some(path) = compiled("mmap_lock.c") else {
@@ -90,9 +93,10 @@ impl Drop for Load {
     }
 }
 
-/// The share of their running time for which threads may be stopped holds on a machine that is ten times overloaded, too. How long one
-/// stop takes is the machine's: where none of its CPUs runs torchspy, a stop lasts for as long. It is paid back before the next, so all
-/// stops but the longest are within the share.
+/// The share of their running time for which threads may be stopped holds on a machine that is ten
+/// times overloaded, too. How long one stop takes is the machine's: where none of its CPUs runs
+/// torchspy, a stop lasts for as long. It is paid back before the next, so all stops but the
+/// longest are within the share.
 #[test]
 fn stops_stay_within_the_budget_under_load() {
     let Some(python) = any_python() else { return };
@@ -129,8 +133,9 @@ fn median_stop_us(path: &str, sleepers: u32) -> f64 {
     quality["stop_us"]["p50"].as_f64().unwrap()
 }
 
-/// What is asked to stop is collected before the next is asked: thousands of sleepers do not prolong the stop of who runs. Asked
-/// together they all were stopped for as long as it took to ask and read them: 60 ms and more of 3,000, as against 0.05.
+/// What is asked to stop is collected before the next is asked: thousands of sleepers do not
+/// prolong the stop of who runs. Asked together they all were stopped for as long as it took to ask
+/// and read them: 60 ms and more of 3,000, as against 0.05.
 #[test]
 fn thousands_of_sleepers_do_not_prolong_a_stop() {
     let Some(path) = compiled("many_sleepers.c") else {

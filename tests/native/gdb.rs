@@ -1,4 +1,5 @@
-//! The unwinder against gdb, which nobody here wrote, on programs that stand still in awkward places.
+//! The unwinder against gdb, which nobody here wrote, on programs that stand still in awkward
+//! places.
 
 use crate::native_live::{LiveMemory, Target, capture, compile, gdb_stacks, torch_python};
 use std::process::Command;
@@ -6,7 +7,8 @@ use torchspy::memory::LayeredMemory;
 use torchspy::model::frame::Trust;
 use torchspy::native::unwind::{NativeFrame, UnwindEnd, Unwinder};
 
-/// Unwinds every thread of a target that stands still, and compares each with gdb's stack, pc by pc. Returns the stacks.
+/// Unwinds every thread of a target that stands still, and compares each with gdb's stack, pc by
+/// pc. Returns the stacks.
 fn compare_with_gdb(target: &Target) -> Vec<(String, Vec<NativeFrame>)> {
     let modules = target.modules();
     let mappings = target.mappings();

@@ -1,5 +1,5 @@
-//! Threads on both sides of forks, and workers of multiprocessing, on every interpreter that is installed: from the fork on the
-//! child's stack is its own.
+//! Threads on both sides of forks, and workers of multiprocessing, on every interpreter that is
+//! installed: from the fork on the child's stack is its own.
 
 use crate::faults::{How, Recorder, program};
 use crate::on_each_python;

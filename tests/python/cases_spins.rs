@@ -1,5 +1,6 @@
-//! Threads that never rest, on every interpreter that is installed: each stack is one that the program can have, or says why it is
-//! not complete. Sampled at moments of no choice, between any two instructions of a call or a return.
+//! Threads that never rest, on every interpreter that is installed: each stack is one that the
+//! program can have, or says why it is not complete. Sampled at moments of no choice, between any
+//! two instructions of a call or a return.
 
 use crate::faults::{How, Recorder};
 use crate::on_each_python;

@@ -1,4 +1,5 @@
-//! Memory that lies, and memory that fails: nothing panics, nothing hangs, and what was read is kept.
+//! Memory that lies, and memory that fails: nothing panics, nothing hangs, and what was read is
+//! kept.
 
 use crate::python_target::Python;
 use proptest::prelude::*;

@@ -1,4 +1,5 @@
-//! The text form, which is also the golden test of the format: a file of version 1 reads as it always did.
+//! The text form, which is also the golden test of the format: a file of version 1 reads as it
+//! always did.
 
 use crate::builder::{full_segments, run_info, small_segments};
 use std::path::{Path, PathBuf};

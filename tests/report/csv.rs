@@ -12,7 +12,8 @@ use torchspy::report::csv;
 use torchspy::report::json::render_json;
 use torchspy::report::tables::{TABLES, named};
 
-/// Reads `{"tables": {name: CSV}, "report": JSON}`, and prints how many fields of each table it compared.
+/// Reads `{"tables": {name: CSV}, "report": JSON}`, and prints how many fields of each table it
+/// compared.
 const COMPARE: &str = r#"
 import csv, io, json, re, sys
 

@@ -1,4 +1,5 @@
-//! The flamegraph: what is drawn, how wide, and that nothing a target is called can break the drawing.
+//! The flamegraph: what is drawn, how wide, and that nothing a target is called can break the
+//! drawing.
 
 use crate::report_profile::svg::Drawing;
 use crate::report_profile::{At, Builder, MS, rank, small};

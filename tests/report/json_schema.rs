@@ -1,4 +1,5 @@
-//! The JSON of reports and comparisons: the schemas that docs/ holds are those of the code, and what is written fits them.
+//! The JSON of reports and comparisons: the schemas that docs/ holds are those of the code, and
+//! what is written fits them.
 
 use crate::verdict_scenarios::{Do, Run};
 use serde_json::Value;

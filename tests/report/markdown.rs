@@ -1,4 +1,5 @@
-//! Markdown: its tables are tables, whatever the names in them, and the text below them is the report's.
+//! Markdown: its tables are tables, whatever the names in them, and the text below them is the
+//! report's.
 
 use crate::analysis_builder::*;
 use std::process::Command;

@@ -1,4 +1,5 @@
-//! `convert -o run.parquet`: what DuckDB and pandas read of it is what the report says; two files or none.
+//! `convert -o run.parquet`: what DuckDB and pandas read of it is what the report says; two files
+//! or none.
 
 use crate::gpu_machine::Machine;
 use crate::installed::{tables_python, torch_python};
@@ -96,7 +97,8 @@ fn a_trainers_columns_are_filled() {
     }
 }
 
-/// The driver says that a GPU is busy for 40 % of the time, and that this process is on it: so says each sample.
+/// The driver says that a GPU is busy for 40 % of the time, and that this process is on it: so says
+/// each sample.
 #[test]
 fn samples_have_the_use_of_the_gpu_that_their_process_is_on() {
     let (Some(python), Some(machine)) = (tables_python(), Machine::start(20, 20)) else {

@@ -32,7 +32,8 @@ fn recorded() -> Vec<(String, Profile)> {
     found
 }
 
-/// Four ranks that wait for each other, for CPUs and for data: each part of the report has something to say.
+/// Four ranks that wait for each other, for CPUs and for data: each part of the report has
+/// something to say.
 fn ranks() -> Profile {
     let mut builder = Builder::new();
     for rank in 0..4_i32 {

@@ -1,4 +1,5 @@
-//! `torchspy top` at a real terminal, on real processes: what is drawn, what keys do, and that the terminal comes back whole.
+//! `torchspy top` at a real terminal, on real processes: what is drawn, what keys do, and that the
+//! terminal comes back whole.
 
 use crate::faults::{TORCHSPY, Target, any_python, program, wait_until};
 use crate::terminal::Terminal;

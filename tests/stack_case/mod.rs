@@ -1,4 +1,5 @@
-//! Threads that are held, or spin, in a known situation: what the target says of its frames, and what `dump` shows of them.
+//! Threads that are held, or spin, in a known situation: what the target says of its frames, and
+//! what `dump` shows of them.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
 
 use crate::python_target::{Python, Target};
@@ -81,7 +82,8 @@ fn fault(case: &Case, thread: &Value) -> Option<String> {
     doubt(thread)
 }
 
-/// Starts a program that holds threads in locks, and compares each with what it says, `least` cases at least.
+/// Starts a program that holds threads in locks, and compares each with what it says, `least` cases
+/// at least.
 pub fn check(
     version: &str,
     (program, arguments): (&str, &[&str]),
@@ -139,7 +141,8 @@ pub struct Sampled {
 }
 
 impl Sampled {
-    /// Whether a stack was read. How often a thread that waits for a CPU does not stop in time is up to the machine.
+    /// Whether a stack was read. How often a thread that waits for a CPU does not stop in time is
+    /// up to the machine.
     pub fn is_read(&self) -> bool {
         ![Some("stop_timeout"), Some("overflow")].contains(&self.partial)
     }

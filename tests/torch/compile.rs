@@ -1,4 +1,5 @@
-//! A recording of a real torch.compile run: what compiling took, by function; a graph break and a compilation anew, both planted.
+//! A recording of a real torch.compile run: what compiling took, by function; a graph break and a
+//! compilation anew, both planted.
 
 use crate::native_live::{full_report, torch_python};
 use serde_json::Value;

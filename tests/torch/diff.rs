@@ -118,7 +118,8 @@ fn real_recordings_are_compared_per_step_and_drawn() {
         .iter()
         .find(|part| part["kind"] == "module" && part["name"] == "Net.layers.2")
         .unwrap();
-    // Whether that is beyond noise, or longer at all, hangs on what else the machine does meanwhile: tests/analysis/diff.rs has that.
+    // Whether that is beyond noise, or longer at all, hangs on what else the machine does
+    // meanwhile: tests/analysis/diff.rs has that.
     let planted = parts
         .iter()
         .find(|part| part["kind"] == "function" && part["name"] == "Extra.work");

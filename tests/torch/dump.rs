@@ -1,5 +1,5 @@
-//! `torchspy dump --tree` on Gloo ranks under torchrun of which the last hangs, in four ways: that rank is named, with its line, and
-//! what the others wait for.
+//! `torchspy dump --tree` on Gloo ranks under torchrun of which the last hangs, in four ways: that
+//! rank is named, with its line, and what the others wait for.
 
 use crate::faults::{TORCHSPY, Target, program, wait_until};
 use crate::native_live::torch_python;

@@ -1,4 +1,5 @@
-//! Recordings of real torch whose figures come of polls while it trains: one that comes late misses a step or a module's path.
+//! Recordings of real torch whose figures come of polls while it trains: one that comes late misses
+//! a step or a module's path.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,

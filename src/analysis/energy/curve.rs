@@ -1,8 +1,9 @@
 //! Energy between two points in time, from the readings of a counter.
 //!
-//! The counter is exact and late: it moves in steps of about 100 ms (arXiv 2312.02741), so a reading shows the energy of some point in time
-//! in the step before it. Of an interval the counter therefore shows two bounds: the rise between readings that surely lie within
-//! it, and that between readings that surely lie around it.
+//! The counter is exact and late: it moves in steps of about 100 ms (arXiv 2312.02741), so a
+//! reading shows the energy of some point in time in the step before it. Of an interval the counter
+//! therefore shows two bounds: the rise between readings that surely lie within it, and that
+//! between readings that surely lie around it.
 
 use crate::analysis::gpu_overlay::windows::tick_ns;
 use crate::analysis::intervals::Bounds;
@@ -83,7 +84,8 @@ impl Curve {
         self.readings.last().map_or(0.0, |&(_, joules)| joules)
     }
 
-    /// How long something must last for its energy to be known: two readings and steps of the counter.
+    /// How long something must last for its energy to be known: two readings and steps of the
+    /// counter.
     pub fn shortest_ns(&self) -> u64 {
         2 * self.period_ns.max(STEP_NS).saturating_add(STEP_NS)
     }

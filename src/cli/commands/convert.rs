@@ -62,7 +62,8 @@ pub(super) fn write_named(output: &OutputFile, force: bool, bytes: &[u8]) -> Res
     write_together([(output, bytes)], force)
 }
 
-/// Writes all of these files, or leaves what was there of each. Only where the last one cannot be renamed are the others replaced.
+/// Writes all of these files, or leaves what was there of each. Only where the last one cannot be
+/// renamed are the others replaced.
 fn write_together<'f>(
     files: impl IntoIterator<Item = (&'f OutputFile, &'f [u8])>,
     force: bool,

@@ -1,4 +1,5 @@
-//! Where segments go that are watched: to whoever shows them, and while that is wished for into a recording.
+//! Where segments go that are watched: to whoever shows them, and while that is wished for into a
+//! recording.
 
 use crate::cli::outputs::RecordingSink;
 use crate::model::segment::Segment;
@@ -7,7 +8,8 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Segments that wait to be shown. Past it the next are not: they are lost to the view, not to the recording.
+/// Segments that wait to be shown. Past it the next are not: they are lost to the view, not to the
+/// recording.
 const WAITING: usize = 16;
 
 /// The sink of a session that is watched.

@@ -42,8 +42,8 @@ const RANKS: [&str; 5] = [
 
 /// Records, and returns the launched program's status, or torchspy's own where it attached.
 ///
-/// What cannot be opened or sampled is an error before the program has run a single instruction. What goes wrong later is a
-/// warning: the program goes on, and its status is passed on.
+/// What cannot be opened or sampled is an error before the program has run a single instruction.
+/// What goes wrong later is a warning: the program goes on, and its status is passed on.
 pub(crate) fn run(plan: RecordPlan) -> Result<ExitCode, Failure> {
     // First of all, so that every thread made later has them blocked.
     let signals = Signals::install().map_err(Failure::new)?;
@@ -110,8 +110,8 @@ pub(super) fn attachable(pid: i32, redaction: Redaction) -> Result<ProcessInfo, 
             "give the trainer's pid",
         ));
     }
-    // process_vm_readv waits for the mmap lock and cannot be killed meanwhile (mm/process_vm_access.c): it is not called where the
-    // lock is not given up.
+    // process_vm_readv waits for the mmap lock and cannot be killed meanwhile
+    // (mm/process_vm_access.c): it is not called where the lock is not given up.
     if !info.note.is_empty() {
         return Err(Failure::message(format!("process {pid}: {}", info.note)).hint(format!(
             "a thread of it may hold its mmap lock; torchspy dump --pid {pid} shows what the kernel knows of it"

@@ -29,7 +29,8 @@ pub(crate) fn run(plan: &ReportPlan) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reads a recording, with a warning for each thing that it lacks. `regions` are those to be told apart besides its own.
+/// Reads a recording, with a warning for each thing that it lacks. `regions` are those to be told
+/// apart besides its own.
 pub(crate) fn open(
     path: &Path,
     regions: &[Region],

@@ -56,7 +56,8 @@ pub(crate) fn run(plan: TopPlan) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Waits, stopped as a shell expects it, until the terminal is torchspy's: in the background it is not to be drawn on.
+/// Waits, stopped as a shell expects it, until the terminal is torchspy's: in the background it is
+/// not to be drawn on.
 fn foreground(signals: &Signals) -> Result<(), Failure> {
     signals.wait_for_foreground().map_err(|error| {
         Failure::new(error).hint("start it in the foreground: without & behind it, or with fg")
@@ -194,7 +195,8 @@ impl Top {
         }
     }
 
-    /// Lines now and then, where nothing can be drawn: no keys, until a signal or the end of the process.
+    /// Lines now and then, where nothing can be drawn: no keys, until a signal or the end of the
+    /// process.
     fn print_lines(&mut self) -> io::Result<()> {
         let mut written = Instant::now();
         loop {
@@ -243,7 +245,8 @@ impl Top {
             }
             let napped = Instant::now();
             let mut next = match events.recv_timeout(NAP) {
-                // Who reads a terminal from its background is refused. (Where it is gone for good, that is seen below.)
+                // Who reads a terminal from its background is refused. (Where it is gone for good,
+                // that is seen below.)
                 Err(RecvTimeoutError::Disconnected) => {
                     std::thread::sleep(NAP);
                     events = terminal::events()?;
@@ -365,7 +368,8 @@ impl Top {
         Ok(())
     }
 
-    /// After a stop that could not be prepared for (SIGSTOP): what is on the screen is somebody else's, and so may the terminal be.
+    /// After a stop that could not be prepared for (SIGSTOP): what is on the screen is somebody
+    /// else's, and so may the terminal be.
     fn come_back(&mut self) -> io::Result<()> {
         if !is_foreground() {
             self.while_paused(|signals| signals.wait_for_foreground())?;

@@ -1,7 +1,8 @@
 //! Names of flags, variables and headers, and what they say of their values.
 //!
-//! A name is split into words at `-`, `_`, `.` and changes of case; its last word says what the value is: `db-pass` is a
-//! password, `pass-rate` a rate, `pin_memory` a setting, `token_file` a path.
+//! A name is split into words at `-`, `_`, `.` and changes of case; its last word says what the
+//! value is: `db-pass` is a password, `pass-rate` a rate, `pin_memory` a setting, `token_file` a
+//! path.
 
 /// How sure a name makes it that its value is a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -10,7 +11,8 @@ pub(super) enum Suspicion {
     None,
     /// The value is hidden where it could be a secret.
     Possible,
-    /// The value is hidden, unless it is a number that no such secret has: a `token` that is an int, `pass=2`.
+    /// The value is hidden, unless it is a number that no such secret has: a `token` that is an
+    /// int, `pass=2`.
     LikelyWord,
     /// As above; also a short number is a secret: `pin=1234`.
     Number,
@@ -79,7 +81,8 @@ const DOUBTFUL_ANYWHERE: &[&str] = &[
     "secrets",
 ];
 
-/// Ends of words that are written together: `authtoken`. Not `tokens` or `tokenizer`, which are about text.
+/// Ends of words that are written together: `authtoken`. Not `tokens` or `tokenizer`, which are
+/// about text.
 const ENDINGS: &[&str] = &[
     "accesskey",
     "accountkey",
@@ -283,7 +286,8 @@ const NEUTRAL_ENDS: &[&str] = &[
     "write",
 ];
 
-/// Words of a name whose value may be a digest: forty hexadecimal digits, as a commit has and an API key, too.
+/// Words of a name whose value may be a digest: forty hexadecimal digits, as a commit has and an
+/// API key, too.
 const DIGESTS: &[&str] = &[
     "artifact",
     "base",
@@ -407,7 +411,8 @@ fn is_number(word: &str) -> bool {
     word.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// The words of a name in kebab-case, snake_case, dotted or camelCase, in lower case. `AWSSecretKey` has three.
+/// The words of a name in kebab-case, snake_case, dotted or camelCase, in lower case.
+/// `AWSSecretKey` has three.
 fn words(name: &str) -> Vec<String> {
     // `-Dname=value`, as Java's and CMake's definitions are.
     let name = name.strip_prefix("-D").unwrap_or(name);

@@ -1,7 +1,8 @@
-//! Tables whose rows all have the same fields: a column for each field, declared once for both directions.
+//! Tables whose rows all have the same fields: a column for each field, declared once for both
+//! directions.
 //!
-//! Samples, frames and stacks have columns of their own making: what a row holds there depends on its kind, or on a guess that both
-//! sides make, and one declaration of that would be a language.
+//! Samples, frames and stacks have columns of their own making: what a row holds there depends on
+//! its kind, or on a guess that both sides make, and one declaration of that would be a language.
 
 use super::column::{Corrupt, TextColumn};
 use crate::model::code::PythonVersion;
@@ -64,8 +65,9 @@ number! {
     LaneId: id => id.0.into(), number => u32::of(number).map(LaneId);
 }
 
-/// Declares the columns of a table: `field: coding` in the order of the file, where a coding is one of those of `coding!`. The
-/// argument of one is a field that stands before it, or what the table is `given`.
+/// Declares the columns of a table: `field: coding` in the order of the file, where a coding is one
+/// of those of `coding!`. The argument of one is a field that stands before it, or what the table
+/// is `given`.
 macro_rules! columns {
     (
         $(#[$doc:meta])*

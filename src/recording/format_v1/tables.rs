@@ -1,4 +1,5 @@
-//! Columns of threads, code objects, symbols and `nn.Module`s; of values of counter tracks and readings of counters.
+//! Columns of threads, code objects, symbols and `nn.Module`s; of values of counter tracks and
+//! readings of counters.
 
 use super::column::{ColumnReader, ColumnWriter, Corrupt};
 use super::columns::{MAX_ROWS, Number, coding, column_of, columns, count_of};

@@ -1,4 +1,5 @@
-//! A comparison for machines: JSON of a schema of its own. Times are seconds per unit, shares are 0 to 1.
+//! A comparison for machines: JSON of a schema of its own. Times are seconds per unit, shares are 0
+//! to 1.
 
 use crate::analysis::diff::conditions::Discrepancy;
 use crate::analysis::diff::noise::RunToRun;

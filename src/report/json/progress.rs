@@ -35,11 +35,13 @@ pub struct Progress {
     pub epochs: Option<u64>,
     /// Whether there were more.
     pub more_epochs: bool,
-    /// The most that the steps leave room for, where it may have been more, and if all are of the same length.
+    /// The most that the steps leave room for, where it may have been more, and if all are of the
+    /// same length.
     pub epochs_at_most: Option<u64>,
     /// Steps a second, less warm-up and what lay between passes; null where too few were seen.
     pub steps_per_s: Option<f64>,
-    /// Samples of the dataset a second, of this process alone; null where the batch size is not known.
+    /// Samples of the dataset a second, of this process alone; null where the batch size is not
+    /// known.
     pub samples_per_s: Option<f64>,
     /// Batches that were given out for training, as far as they were seen.
     pub batches: u64,

@@ -1,4 +1,5 @@
-//! Energy of devices, and of ranks by step, epoch and phase. All of it is an estimate, and the device's, whoever used it.
+//! Energy of devices, and of ranks by step, epoch and phase. All of it is an estimate, and the
+//! device's, whoever used it.
 
 use crate::analysis::Analysis;
 use crate::analysis::energy::curve::Joules;

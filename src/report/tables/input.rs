@@ -1,4 +1,5 @@
-//! How batches are made: by DataLoader workers while the training thread waits, or by that thread itself.
+//! How batches are made: by DataLoader workers while the training thread waits, or by that thread
+//! itself.
 
 use super::waits::{At, at};
 use crate::analysis::Analysis;
@@ -50,7 +51,8 @@ pub struct OwnInput {
 /// One task.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Task {
-    /// `decode`, `transform`, `collate`, `read`, `send`, `dataset`, `idle`, `gil_wait`, `cpu_wait`, `other`.
+    /// `decode`, `transform`, `collate`, `read`, `send`, `dataset`, `idle`, `gil_wait`, `cpu_wait`,
+    /// `other`.
     #[serde(serialize_with = "name")]
     #[schemars(with = "String")]
     pub task: InputTask,

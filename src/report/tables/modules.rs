@@ -72,7 +72,8 @@ fn tree(analysis: &Analysis) -> Option<&ModuleTree> {
     Some(&analysis.primary()?.modules)
 }
 
-/// The modules of the primary process, each before those below it, siblings by total time: the `most` with the most of it.
+/// The modules of the primary process, each before those below it, siblings by total time: the
+/// `most` with the most of it.
 pub fn modules(analysis: &Analysis, most: usize) -> Vec<ModuleTime> {
     let modules = tree(analysis).map_or(&[][..], |tree| &tree.modules);
     longest(modules, most, |module| module.total_ns)
@@ -97,8 +98,8 @@ pub fn each_alone(analysis: &Analysis) -> Vec<ModuleGroup> {
         .collect()
 }
 
-/// Those with the most total time, in their order. What stands above one of them is among them: it has no less time, and comes
-/// first.
+/// Those with the most total time, in their order. What stands above one of them is among them: it
+/// has no less time, and comes first.
 fn longest<T: Clone>(rows: &[T], most: usize, total_ns: impl Fn(&T) -> u64) -> Vec<T> {
     let mut ranked: Vec<(usize, &T)> = rows.iter().enumerate().collect();
     ranked.sort_by_key(|&(at, row)| (Reverse(total_ns(row)), at));

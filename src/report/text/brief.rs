@@ -1,4 +1,5 @@
-//! What fits a screen: the verdict, where the time went, and the few lines and operators that matter.
+//! What fits a screen: the verdict, where the time went, and the few lines and operators that
+//! matter.
 
 use super::format::seconds;
 use super::{
@@ -25,7 +26,8 @@ const SMALL: f64 = 0.01;
 /// Lines of a table besides its rows: one is empty, one is its title.
 const TITLE: usize = 2;
 
-/// A part of the whole. Where the whole is too long, parts are cut to their `least` lines in the order of `goes`.
+/// A part of the whole. Where the whole is too long, parts are cut to their `least` lines in the
+/// order of `goes`.
 struct Part {
     text: String,
     goes: u8,
@@ -46,7 +48,8 @@ impl Part {
         self.text.lines().count()
     }
 
-    /// Takes `over` lines from its end, or as many as may go; all of them where none has to be left.
+    /// Takes `over` lines from its end, or as many as may go; all of them where none has to be
+    /// left.
     fn cut(&mut self, over: usize) {
         let left = self.lines().saturating_sub(over).max(self.least);
         if self.least == 0 {
@@ -148,7 +151,8 @@ fn where_most_is(out: &mut String, profile: &Profile, analysis: &Analysis, room:
     out.push_str(&listed.into_iter().find(fits).unwrap_or_default());
 }
 
-/// Rows of two tables that share so many lines. The second is left out where both would say too little.
+/// Rows of two tables that share so many lines. The second is left out where both would say too
+/// little.
 fn shared(lines: usize) -> (usize, usize) {
     let each = (lines / 2).saturating_sub(TITLE);
     if each >= FEWEST {

@@ -11,7 +11,8 @@ use crate::sampling::raw::RawSample;
 const MAX_NESTED: usize = 8;
 
 impl Worker {
-    /// Puts into `scratch.compiled` which of the frames in `scratch.python` were given code to compile, and which code.
+    /// Puts into `scratch.compiled` which of the frames in `scratch.python` were given code to
+    /// compile, and which code.
     pub(super) fn find_compiled(&mut self, raw: &RawSample, scratch: &mut Scratch) {
         scratch.compiled.clear();
         for (index, named) in scratch.python.iter().enumerate() {
@@ -33,7 +34,8 @@ impl Worker {
         }
     }
 
-    /// The code object at `object`, or in the cell there. It lives as long as the compiler's frame does, which may have ended since.
+    /// The code object at `object`, or in the cell there. It lives as long as the compiler's frame
+    /// does, which may have ended since.
     fn subject(&mut self, raw: &RawSample, object: u64) -> Option<CodeId> {
         let image = self.images.get_mut(&raw.process)?;
         let codes = image.codes.as_mut()?;

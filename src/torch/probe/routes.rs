@@ -1,5 +1,5 @@
-//! By which names one module holds another, directly or through others that are not called: a container that is indexed, a
-//! wrapper.
+//! By which names one module holds another, directly or through others that are not called: a
+//! container that is indexed, a wrapper.
 
 use super::objects::{ModuleObject, Objects};
 use crate::memory::Memory;
@@ -16,11 +16,11 @@ const MAX_SEARCHES: usize = 64;
 const MAX_KEPT: usize = 65_536;
 /// For how many samples a search that found nothing is not made again.
 const IN_VAIN: u64 = 1000;
-/// For how many samples a tree in which nothing was found is not looked through for changes again, for the sake of a module
-/// without parts: losses are made anew for every batch.
+/// For how many samples a tree in which nothing was found is not looked through for changes again,
+/// for the sake of a module without parts: losses are made anew for every batch.
 const LOOKED_THROUGH: u64 = 64;
-/// How often a search is made again because the tree changed: each may come upon a change a level deeper, where a freed tree's
-/// memory serves others now.
+/// How often a search is made again because the tree changed: each may come upon a change a level
+/// deeper, where a freed tree's memory serves others now.
 const TRIES: usize = MAX_DEPTH + 2;
 
 /// How one module is reached from another.
@@ -131,8 +131,8 @@ impl Routes {
         }
     }
 
-    /// Reads anew what changed of the modules that a search in vain came to: it took them as they were known. Tells until which
-    /// round the search need not be made again.
+    /// Reads anew what changed of the modules that a search in vain came to: it took them as they
+    /// were known. Tells until which round the search need not be made again.
     fn look_through(
         &mut self,
         owner: u64,
@@ -155,7 +155,8 @@ impl Routes {
     }
 }
 
-/// Whether `owner` holds `child` through `between`, as of now: all of them are what they were known to be.
+/// Whether `owner` holds `child` through `between`, as of now: all of them are what they were known
+/// to be.
 fn holds(
     owner: u64,
     between: &[u64],
@@ -174,8 +175,8 @@ fn holds(
     last_holds && objects.generation() == generation
 }
 
-/// Breadth first, from `owner`: what is nearer and what comes first wins, as a call by that way would most likely be. Also all
-/// modules that it came to.
+/// Breadth first, from `owner`: what is nearer and what comes first wins, as a call by that way
+/// would most likely be. Also all modules that it came to.
 fn search(
     owner: u64,
     child: u64,
@@ -229,7 +230,8 @@ fn module_of<'o>(
     }
 }
 
-/// The names down to part `name` of the module at step `last`, without wrappers', and the modules between.
+/// The names down to part `name` of the module at step `last`, without wrappers', and the modules
+/// between.
 fn names(
     steps: &[Step],
     last: usize,

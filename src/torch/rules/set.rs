@@ -105,7 +105,8 @@ impl RuleSet {
                 .map_err(|error| RulesError::at(text, error.span(), error.message()))?;
             files.push((text, file));
         }
-        // Those that are compiled in come first: what a file may not do is give one of their names another meaning.
+        // Those that are compiled in come first: what a file may not do is give one of their names
+        // another meaning.
         for (text, file) in files.iter().rev() {
             for (name, row) in &file.class {
                 let error = |message: &str| RulesError::at(text, Some(row.span()), message);
@@ -245,7 +246,8 @@ impl RuleSet {
             .map_or(operator, |row| row.call.as_str())
     }
 
-    /// How the user's own function of this name, that makes a batch, takes part in finding the phase.
+    /// How the user's own function of this name, that makes a batch, takes part in finding the
+    /// phase.
     pub(super) fn own_phase(&self, name: &str) -> Option<PhaseMark> {
         let name = name.trim_start_matches('_');
         let is = |row: &&OwnRow| row.name.iter().any(|each| each == name);

@@ -32,7 +32,8 @@ fn name(symbol: &str) -> (Option<&'static str>, Option<Backend>) {
     (part.name, part.backend)
 }
 
-/// Names as nm -C prints them for libtorch_cpu.so and libtorch_cuda.so 2.15.0, and nm -D for libnccl.so.2.
+/// Names as nm -C prints them for libtorch_cpu.so and libtorch_cuda.so 2.15.0, and nm -D for
+/// libnccl.so.2.
 #[test]
 fn native_collectives_are_named() {
     let gloo = Some(Backend::Gloo);
@@ -404,8 +405,9 @@ fn examples(row: &Listed) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Each pattern of a row is the first to say something of some function; and each thing that the row says is what is said of
-/// some function that it is for: no earlier row, more general or not, takes it.
+/// Each pattern of a row is the first to say something of some function; and each thing that the
+/// row says is what is said of some function that it is for: no earlier row, more general or not,
+/// takes it.
 #[test]
 fn no_row_is_shadowed() {
     let rules = RuleSet::built_in();

@@ -18,7 +18,8 @@ pub enum PhaseMark {
     Again(Phase),
     /// Code of a file that serves a phase, but is also run by imports.
     Weak(Phase),
-    /// Machinery that runs a training for its user: decides where nothing else does, and no code of the user's is nearer.
+    /// Machinery that runs a training for its user: decides where nothing else does, and no code of
+    /// the user's is nearer.
     Around(Phase),
     /// The import machinery.
     Import,
