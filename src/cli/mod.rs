@@ -9,10 +9,13 @@ mod diff_plan;
 mod dump_kernel;
 mod dump_plan;
 mod failure;
+mod format;
 mod free_threaded;
 mod hints;
 mod messages;
 mod open_outputs;
+mod option_values;
+mod output_file;
 mod outputs;
 mod plan;
 mod program_log;
@@ -21,6 +24,7 @@ mod pyspy;
 mod regions;
 mod rules;
 mod steering;
+mod target;
 mod terminal;
 
 use clap::Parser;
@@ -29,7 +33,7 @@ use plan::Plan;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// Does what the arguments say (the first is torchspy's own name); returns the exit status.
+/// Runs the command of `arguments` (the first is torchspy's own name); returns the exit status.
 ///
 /// 0 for success, 1 for an error, 2 for arguments that make no sense. `record` with a command has that command's status.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {

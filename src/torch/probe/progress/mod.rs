@@ -2,9 +2,9 @@
 //!
 //! A DataLoader's iterator counts the batches that it gave out; an optimizer changes each of its parameters a constant number of
 //! times a step, and a tensor counts these changes; the Transformers Trainer and Lightning count their steps. Objects that have
-//! such a counter are looked for on the frames of threads that train, in the live process and seldom; once one is known, its
-//! words are read along with the thread's registers and stack ([`WatchList`]), so that every sample says what the counter
-//! was at that very moment. With them come the words that tell whether the object is still what it was.
+//! such a counter are searched on the frames of threads that train, in the live process and seldom; once one is known, its
+//! bytes are read along with the thread's registers and stack ([`WatchList`]), so that every sample holds the counter's value
+//! at its own timestamp. With them come the bytes that show whether the object is still what it was.
 
 mod attributes;
 mod scan;
@@ -69,9 +69,7 @@ pub struct WatchList {
 /// A counter that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundCounter {
-    /// What it counts.
     pub kind: CounterKind,
-    /// The object's class.
     pub class: String,
     /// The frame that leads to it: an index of those that were searched.
     pub frame: usize,
@@ -95,7 +93,6 @@ struct Live {
     misses: u32,
 }
 
-/// What is known of a thread.
 #[derive(Debug, Default)]
 struct Watched {
     live: Vec<Live>,
@@ -110,7 +107,6 @@ struct Watched {
 pub struct Searched {
     /// Whether the thread's [`WatchList`] is another now.
     pub changed: bool,
-    /// Conditions: names and values.
     pub conditions: Vec<(&'static str, String)>,
 }
 
@@ -126,7 +122,6 @@ pub struct ProgressProbe {
 }
 
 impl ProgressProbe {
-    /// For a process with this interpreter.
     pub fn new(interpreter: &Interpreter) -> Self {
         Self {
             reader: Reader::new(interpreter),
@@ -138,7 +133,7 @@ impl ProgressProbe {
     }
 
     /// Reads the counters of a thread from what was copied with its sample at `time_ns`; those whose value is new go to `points`.
-    /// Tells whether the thread's [`WatchList`] is another now.
+    /// Returns whether the thread's [`WatchList`] has changed.
     pub fn read(
         &mut self,
         thread: ThreadId,
@@ -260,12 +255,12 @@ impl ProgressProbe {
             .collect()
     }
 
-    /// Forgets a thread that is gone.
+    /// Forgets a thread that has ended.
     pub fn forget(&mut self, thread: ThreadId) {
         self.threads.remove(&thread);
     }
 
-    /// Begins to read a counter, unless it is read already. Tells whether it does.
+    /// Begins to read a counter, unless it is read already. Returns whether it begins.
     fn watch(
         &mut self,
         thread: ThreadId,
@@ -300,7 +295,7 @@ impl ProgressProbe {
         {
             return false;
         }
-        // An iterator may lie where another one lay before; if it says the same of itself, it goes on as that one's next pass.
+        // An iterator may lie where another one lay before; if its facts are the same, it is taken as that one's next pass.
         let same =
             |known: &FoundCounter| (&known.class, &known.facts) == (&counter.class, &counter.facts);
         let id = match self.known.get(&(object, kind)) {
@@ -342,7 +337,7 @@ impl ProgressProbe {
         if self.int(attribute.value, live).is_none() {
             return Vec::new();
         }
-        let Attribute { place, guards, .. } = attribute;
+        let Attribute { slot, guards, .. } = attribute;
         let watch = Watch {
             // The last object of the path is not known here; its guards hold its type and attributes.
             object: if rule.path.len() == 1 {
@@ -351,7 +346,7 @@ impl ProgressProbe {
                 0
             },
             guards,
-            number: Number::Int { slot: place },
+            number: Number::Int { slot },
         };
         let class = self.reader.class_of(found.object, live).unwrap_or_default();
         let facts = match rule.kind {
@@ -435,15 +430,15 @@ impl ProgressProbe {
             let Some(watch) = tensor.watch(live) else {
                 continue;
             };
-            let mut said = vec![(facts::PARAMETERS.to_owned(), count.to_string())];
+            let mut facts = vec![(facts::PARAMETERS.to_owned(), count.to_string())];
             if let Some(element) = tensor.element_type(live) {
-                said.push((facts::PARAMETER_DTYPE.to_owned(), element.to_owned()));
+                facts.push((facts::PARAMETER_DTYPE.to_owned(), element.to_owned()));
             }
             let counter = FoundCounter {
                 kind: CounterKind::ParameterVersion,
                 class: class.clone(),
                 frame: found.frame,
-                facts: said,
+                facts,
             };
             counters.push((parameter, watch, counter));
         }
