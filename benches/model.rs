@@ -19,7 +19,8 @@ fn histogram(criterion: &mut Criterion) {
     });
 }
 
-/// A training loop's stacks: a shared root part of 30 frames, and 10 frames of which the last few differ.
+/// A training loop's stacks: a shared root part of 30 frames, and 10 frames of which the last few
+/// differ.
 fn stacks() -> Vec<Vec<u32>> {
     (0..200_u32)
         .map(|number| {

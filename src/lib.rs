@@ -6,9 +6,9 @@
 //!                               resolve: symbolize · classify ──▶ Profile ──▶ analysis ──▶ report
 //! ```
 //!
-//! Imports point one way: `cli → top → live → report, analysis → resolve → torch → recording → model`, and
-//! `cli → sampling → torch::probe → python → memory → model`, `sampling → gpu → os`, `sampling → native, os → memory`,
-//! `native, python → elf → memory`; `arch` lies below all.
+//! Imports point one way: `cli → top → live → report, analysis → resolve → torch → recording →
+//! model`, and `cli → sampling → torch::probe → python → memory → model`, `sampling → gpu → os`,
+//! `sampling → native, os → memory`, `native, python → elf → memory`; `arch` lies below all.
 
 pub mod analysis;
 pub mod arch;

@@ -772,7 +772,8 @@ fn kinds_and_plumbing() {
     );
 }
 
-/// Where a loader hands a batch over, the last one is freed: no frame of the loader is on the stack then.
+/// Where a loader hands a batch over, the last one is freed: no frame of the loader is on the stack
+/// then.
 #[test]
 fn what_the_interpreter_does_on_a_line_that_takes_a_batch_is_input() {
     let next = lib(

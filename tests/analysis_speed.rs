@@ -1,4 +1,5 @@
-//! Resolving costs a look-up per sample, not a search: a recording with many samples of few stacks names each once.
+//! Resolving costs a look-up per sample, not a search: a recording with many samples of few stacks
+//! names each once.
 
 mod analysis_builder;
 

@@ -1,4 +1,5 @@
-//! Backward: nodes under the line that called it, whose forward made them, and forward that is computed again.
+//! Backward: nodes under the line that called it, whose forward made them, and forward that is
+//! computed again.
 #![allow(clippy::unwrap_used)]
 
 mod analysis_builder;
@@ -200,7 +201,8 @@ fn nodes_find_the_module_that_made_them_where_that_can_be_told() {
     assert!((json["backward"]["unmatched_s"].as_f64().unwrap() - 0.3).abs() < 1e-9);
 }
 
-/// On a GPU the engine's thread works and the caller sleeps: nodes stand below the caller's line all the same.
+/// On a GPU the engine's thread works and the caller sleeps: nodes stand below the caller's line
+/// all the same.
 #[test]
 fn work_of_an_engine_thread_hangs_below_the_line_that_waits() {
     let mut builder = Builder::trainer();
@@ -356,7 +358,8 @@ fn gan() -> Builder {
     builder
 }
 
-/// The two nets of a GAN have the same kinds of nodes: lines, and the order of nodes within a pass, tell them apart.
+/// The two nets of a GAN have the same kinds of nodes: lines, and the order of nodes within a pass,
+/// tell them apart.
 #[test]
 fn nets_are_told_apart_by_lines_and_by_the_order_of_a_pass() {
     const CONV: &str = "ConvolutionBackward0";
@@ -399,7 +402,8 @@ fn nets_are_told_apart_by_lines_and_by_the_order_of_a_pass() {
     assert!(!text.contains("of no module that can be told"), "{text}");
 }
 
-/// Where nets take turns within a pass, their order tells nothing; a short stretch does not show that one is missing.
+/// Where nets take turns within a pass, their order tells nothing; a short stretch does not show
+/// that one is missing.
 #[test]
 fn nets_that_take_turns_are_told_by_class_alone() {
     let mut builder = gan();

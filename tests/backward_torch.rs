@@ -37,8 +37,8 @@ fn report(form: &str) -> Option<Value> {
         .arg(&recording)
         .arg("--")
         .arg(python)
-        // Enough for 30 ticks of each forward operator on a machine four times as fast as one of 2.5 GHz: with fewer, a node's
-        // module is not told.
+        // Enough for 30 ticks of each forward operator on a machine four times as fast as one of
+        // 2.5 GHz: with fewer, a node's module is not told.
         .args([PROGRAM, form, "80"])
         .output()
         .unwrap();
@@ -57,8 +57,9 @@ fn report(form: &str) -> Option<Value> {
     Some(serde_json::from_slice(&report.stdout).unwrap())
 }
 
-/// The blocks' forward is computed twice, once of them in backward, which has twice its work. (In the form that is not reentrant
-/// less the last product, of which nothing is saved. The first call of a checkpoint imports the compiler: that is no block's.)
+/// The blocks' forward is computed twice, once of them in backward, which has twice its work. (In
+/// the form that is not reentrant less the last product, of which nothing is saved. The first call
+/// of a checkpoint imports the compiler: that is no block's.)
 fn check(form: &str) {
     let Some(report) = report(form) else {
         return;

@@ -1,5 +1,6 @@
-//! Real stacks of training threads, labelled without torchspy's help, are classified again. Phases were told by the scripts' own clocks,
-//! activities by hand; tests/fixtures/classes/README.md says how.
+//! Real stacks of training threads, labelled without torchspy's help, are classified again. Phases
+//! were told by the scripts' own clocks, activities by hand; tests/fixtures/classes/README.md says
+//! how.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
 use std::collections::BTreeMap;
@@ -13,7 +14,8 @@ const STACKS: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/tests/fixtures/classes/stacks.txt"
 );
-/// A phase or an activity with less time than this, of all runs together, is too seldom to be judged: of 1,680 labelled moments some 17.
+/// A phase or an activity with less time than this, of all runs together, is too seldom to be
+/// judged: of 1,680 labelled moments some 17.
 const LEAST_PHASE: f64 = 0.003;
 const LEAST_ACTIVITY: f64 = 0.01;
 

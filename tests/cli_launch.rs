@@ -1,4 +1,5 @@
-//! What `record` leaves of a launched program's surroundings: status, streams, signals, files; and where its outputs go.
+//! What `record` leaves of a launched program's surroundings: status, streams, signals, files; and
+//! where its outputs go.
 // Tests may: clippy's exemption does not reach helper functions of integration tests.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
@@ -245,7 +246,8 @@ fn named_outputs_are_the_only_ones_and_replace_others_only_by_force() {
     assert!(!content.is_empty() && !content.starts_with(b"something older"));
 }
 
-/// Neither what a link leads to is written, nor its mode changed; and a killed torchspy has left its recording, by its name.
+/// Neither what a link leads to is written, nor its mode changed; and a killed torchspy has left
+/// its recording, by its name.
 #[test]
 fn a_planted_link_is_not_followed_and_a_replaced_recording_survives_a_kill() {
     use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};

@@ -1,5 +1,5 @@
-//! The options of `record`, each proven by the recording that it makes. (Launching, signals and names are in cli_launch.rs
-//! and cli_signals.rs.)
+//! The options of `record`, each proven by the recording that it makes. (Launching, signals and
+//! names are in cli_launch.rs and cli_signals.rs.)
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -74,7 +74,8 @@ fn quality(report: &Value, key: &str) -> f64 {
     report["quality"][key].as_f64().unwrap()
 }
 
-/// Who sleeps does not hold the GIL, nor does who hashes without it (but for the moments in between).
+/// Who sleeps does not hold the GIL, nor does who hashes without it (but for the moments in
+/// between).
 #[test]
 fn gil_takes_only_its_holders() {
     let Some(target) = target(&[]) else { return };
@@ -126,7 +127,8 @@ fn threads_takes_those_whose_python_name_matches() {
         let dump = record(&target, &["--threads", "^MainThread$"]).inspect();
         assert_eq!(sampled_threads(&dump).len(), 1, "{version}: {dump}");
         if version == "3.10" {
-            // It knows its threads by their stacks, and that of who is left out and always runs is not known.
+            // It knows its threads by their stacks, and that of who is left out and always runs is
+            // not known.
             continue;
         }
         assert!(dump.contains("py <module> ("), "{version}: {dump}");
@@ -251,7 +253,8 @@ fn no_subprocesses_leaves_children_alone() {
     assert!(dump.contains("py compute ("), "{dump}");
 }
 
-/// No stop, and no tracer at any of thousands of looks; Python frames of what runs, native ones of what sleeps.
+/// No stop, and no tracer at any of thousands of looks; Python frames of what runs, native ones of
+/// what sleeps.
 #[test]
 fn nonblocking_never_stops_anything() {
     let Some(target) = target(&[]) else { return };
@@ -314,7 +317,8 @@ fn no_native_reads_python_frames_alone() {
     assert!(dump.contains("\n    na "), "{dump}");
 }
 
-/// Every moment has its tick, or one that stands for it as well: together they make the rate, however loaded the machine is.
+/// Every moment has its tick, or one that stands for it as well: together they make the rate,
+/// however loaded the machine is.
 #[test]
 fn rate_is_ticks_per_second() {
     let Some(target) = target(&[]) else { return };
@@ -327,7 +331,8 @@ fn rate_is_ticks_per_second() {
     }
 }
 
-/// Dear stops and a small budget: fewer stops, said in the summary, and the time of the rest is kept.
+/// Dear stops and a small budget: fewer stops, said in the summary, and the time of the rest is
+/// kept.
 #[test]
 fn max_stopped_makes_the_sampler_back_off() {
     let Some(spin) = compiled("fault_spin.c") else {
@@ -343,7 +348,8 @@ fn max_stopped_makes_the_sampler_back_off() {
         let recorded = Recorder::attach(target.pid(), how)
             .finish()
             .expect_success();
-        // Where stops are dear the last may be long ago when the recording ends: what ran since was never read, and is said.
+        // Where stops are dear the last may be long ago when the recording ends: what ran since was
+        // never read, and is said.
         let dump = recorded.inspect();
         let spun_s = seconds_with(&dump, "spin_in_c") + seconds_with(&dump, "stop_timeout");
         assert!(seconds_with(&dump, "spin_in_c") > 0.0, "{dump}");
@@ -372,7 +378,8 @@ fn max_stopped_makes_the_sampler_back_off() {
     );
 }
 
-/// torchspy got no CPU for longer than the recording was to last, between two polls: the last one stands for that time.
+/// torchspy got no CPU for longer than the recording was to last, between two polls: the last one
+/// stands for that time.
 #[test]
 fn time_without_a_cpu_at_the_end_is_recorded() {
     let Some(spin) = compiled("fault_spin.c") else {

@@ -1,4 +1,5 @@
-//! Signals while recording: what reaches the program, what ends the recording, and that all is written.
+//! Signals while recording: what reaches the program, what ends the recording, and that all is
+//! written.
 // Tests may: clippy's exemption does not reach helper functions of integration tests.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
@@ -14,8 +15,9 @@ use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
 use tempfile::TempDir;
 use terminal::Terminal;
 
-/// Says which signals it gets, and ends with the status that a line of its standard input gives. It writes past
-/// Python's buffers: the next signal may come before a flush is over, and a second print in there is an error.
+/// Says which signals it gets, and ends with the status that a line of its standard input gives. It
+/// writes past Python's buffers: the next signal may come before a flush is over, and a second
+/// print in there is an error.
 const PROGRAM: &str = r#"
 import os, signal, sys
 def say(text):
@@ -125,8 +127,8 @@ fn a_forwarded_signal_that_kills_is_passed_on_as_status() {
 fn one_interrupt_ends_the_program_and_then_the_recording() {
     let recording = Recording::start(&[]);
     recording.signal_group(Signal::SIGINT);
-    // Which of the two is first on a loaded machine, torchspy's word about it or the end of the program, is left to chance.
-    // Python's KeyboardInterrupt ends it by the signal.
+    // Which of the two is first on a loaded machine, torchspy's word about it or the end of the
+    // program, is left to chance. Python's KeyboardInterrupt ends it by the signal.
     assert_eq!(recording.wait(), Some(130));
 }
 
@@ -252,7 +254,8 @@ fn attached_the_recording_ends_with_the_target() {
     assert!(terminal.finish().is_some());
 }
 
-/// Keys at a real terminal: a signal that the kernel sends to the whole group is not forwarded again.
+/// Keys at a real terminal: a signal that the kernel sends to the whole group is not forwarded
+/// again.
 #[test]
 fn keys_at_a_terminal() {
     let folder = tempfile::tempdir().unwrap();

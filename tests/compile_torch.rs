@@ -1,4 +1,5 @@
-//! A recording of a real torch.compile run: what compiling took, by function; a graph break and a compilation anew, both planted.
+//! A recording of a real torch.compile run: what compiling took, by function; a graph break and a
+//! compilation anew, both planted.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
 mod installed;

@@ -122,7 +122,8 @@ fn real_recordings_are_compared_per_step_and_drawn() {
         .iter()
         .find(|part| part["kind"] == "module" && part["name"] == "Net.layers.2")
         .unwrap();
-    // Whether that is beyond noise hangs on what else the machine does meanwhile: tests/diff.rs has that.
+    // Whether that is beyond noise hangs on what else the machine does meanwhile: tests/diff.rs has
+    // that.
     assert!(layer["difference_s"].as_f64().unwrap() > 0.0, "{layer}");
     assert_eq!(
         (&report["unit"], &layer["class"]),

@@ -1,4 +1,5 @@
-//! The README, the book of docs/ and the help: links lead somewhere, command lines are taken, and the first page stays short.
+//! The README, the book of docs/ and the help: links lead somewhere, command lines are taken, and
+//! the first page stays short.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
 use std::fs;
@@ -125,7 +126,8 @@ fn words_of(line: &str) -> Option<Vec<String>> {
     Some(words.split_whitespace().map(number).collect())
 }
 
-/// Checks that the options of a command line are taken: with `--help` behind them nothing else is done.
+/// Checks that the options of a command line are taken: with `--help` behind them nothing else is
+/// done.
 fn assert_taken(mut words: Vec<String>, shown_in: &str) {
     let end = words.iter().position(|word| word == "--" || word == ">");
     words.insert(end.unwrap_or(words.len()), "--help".to_owned());

@@ -1,5 +1,5 @@
-//! `torchspy dump` on real interpreters that hang: who waits for what, which thread holds it, and that no Python frame is missing
-//! which pystack or py-spy shows.
+//! `torchspy dump` on real interpreters that hang: who waits for what, which thread holds it, and
+//! that no Python frame is missing which pystack or py-spy shows.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,

@@ -1,4 +1,5 @@
-//! `torchspy dump` on a machine whose CPUs are all taken: what is asked to stop stands late, and is read then.
+//! `torchspy dump` on a machine whose CPUs are all taken: what is asked to stop stands late, and is
+//! read then.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -29,8 +30,8 @@ fn shows(pid: i32, function: &str) -> bool {
     frames.any(|frame| frame["python"] == true && frame["function"] == function)
 }
 
-/// Of 3.10 it is known whose each thread state is when the stacks were read once. The second read, which comes late, is the one
-/// that counts.
+/// Of 3.10 it is known whose each thread state is when the stacks were read once. The second read,
+/// which comes late, is the one that counts.
 #[test]
 fn a_thread_that_stands_late_has_its_python_frames() {
     let (Some(python), Some(spinner)) = (python("3.10"), any_python()) else {

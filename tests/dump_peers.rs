@@ -1,4 +1,5 @@
-//! Every Python frame that `py-spy dump --native` and pystack show of a process that hangs is in torchspy's dump of it, too.
+//! Every Python frame that `py-spy dump --native` and pystack show of a process that hangs is in
+//! torchspy's dump of it, too.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,

@@ -1,5 +1,5 @@
-//! `torchspy dump --tree` on Gloo ranks under torchrun of which the last hangs, in four ways: that rank is named, with its line, and
-//! what the others wait for.
+//! `torchspy dump --tree` on Gloo ranks under torchrun of which the last hangs, in four ways: that
+//! rank is named, with its line, and what the others wait for.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,

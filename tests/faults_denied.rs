@@ -1,4 +1,5 @@
-//! What the kernel refuses, and targets that are not what they seem: each is said in words, with what to do.
+//! What the kernel refuses, and targets that are not what they seem: each is said in words, with
+//! what to do.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -23,7 +24,8 @@ fn worker(python: &str) -> Target {
     Target::start(&[python, &program("fault_exit.py"), "--go", "return"])
 }
 
-/// torchspy as a user without rights, in a folder that is theirs; `None`, with the reason printed, where that is refused.
+/// torchspy as a user without rights, in a folder that is theirs; `None`, with the reason printed,
+/// where that is refused.
 fn as_nobody(arguments: &[&str]) -> Option<(Output, Vec<String>)> {
     let folder = tempfile::tempdir().unwrap();
     let own = folder.path().join("torchspy");
@@ -226,7 +228,8 @@ fn run_launched(program: &str) -> faults::Recorded {
         .expect_success()
 }
 
-/// Another tracer that lets the threads run, as gdb does after `continue`: it keeps them, and costs those samples alone.
+/// Another tracer that lets the threads run, as gdb does after `continue`: it keeps them, and costs
+/// those samples alone.
 #[test]
 fn a_process_that_another_tracer_holds() {
     let (Some(python), Some(tracer)) = (any_python(), compiled("fault_tracer.c")) else {
@@ -248,7 +251,8 @@ fn a_process_that_another_tracer_holds() {
     assert!(!dump.contains("permission_denied"), "{dump}");
 }
 
-/// gdb has stopped it: it stays so, its stack is read as it is, and goes on being sampled when gdb lets go.
+/// gdb has stopped it: it stays so, its stack is read as it is, and goes on being sampled when gdb
+/// lets go.
 #[test]
 fn a_process_that_gdb_holds() {
     let Some(python) = any_python() else { return };

@@ -1,8 +1,9 @@
 //! Disks that are full, and disks that stand still, while a recording is written.
 //!
-//! A full disk is a small tmpfs in a mount namespace of its own. A disk that stands still is a writer thread that does:
-//! the test holds it by ptrace where it waits for its next segment, so that the rest of torchspy meets what a write that
-//! does not come back is, and a test that is killed leaves nothing frozen behind.
+//! A full disk is a small tmpfs in a mount namespace of its own. A disk that stands still is a
+//! writer thread that does: the test holds it by ptrace where it waits for its next segment, so
+//! that the rest of torchspy meets what a write that does not come back is, and a test that is
+//! killed leaves nothing frozen behind.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -115,7 +116,8 @@ fn assert_says_full(recorded: &Recorded) {
     assert!(!said.contains("panicked"), "{said}");
 }
 
-/// The target goes on, and what fitted is there. Attached, torchspy's own status says that not all was written.
+/// The target goes on, and what fitted is there. Attached, torchspy's own status says that not all
+/// was written.
 #[test]
 fn a_disk_that_fills_up_under_an_attached_recording() {
     let (Some(python), Some(disk)) = (any_python(), SmallDisk::new(1024)) else {
@@ -156,7 +158,8 @@ fn a_disk_that_fills_up_under_a_launched_program() {
     };
     let folder = tempfile::tempdir().unwrap();
     let go = folder.path().join("go");
-    // Works until there is a file, then ends with a status of its own. Where the test fails, the folder goes first.
+    // Works until there is a file, then ends with a status of its own. Where the test fails, the
+    // folder goes first.
     let script = "import os, sys\ngo = sys.argv[1]\ndef work():\n    while os.path.isdir(os.path.dirname(go)) and not os.path.exists(go): sum(range(1000))\nwork()\nsys.exit(7)";
     let go_text = go.to_string_lossy().into_owned();
     let mut recorder = spawn_onto(&disk, &["--", &python, "-c", script, &go_text]);
@@ -244,7 +247,8 @@ impl StalledWriter {
             ptrace::interrupt(tid).unwrap();
             let status = waitpid(tid, Some(WaitPidFlag::__WALL)).unwrap();
             assert!(matches!(status, WaitStatus::PtraceEvent(..)), "{status:?}");
-            // Between two writes it waits for the channel: in futex, where it holds nothing that others wait for.
+            // Between two writes it waits for the channel: in futex, where it holds nothing that
+            // others wait for.
             let call = std::fs::read_to_string(format!("/proc/{torchspy}/task/{tid}/syscall"));
             let call = call.unwrap();
             let number: i64 = call.split(' ').next().unwrap().parse().unwrap_or(-1);
@@ -295,8 +299,8 @@ fn wait_for_ticks(pid: i32, ticks: u64) {
     });
 }
 
-/// Sampling goes on, the target is not held up, memory stays within its bounds; what the queues cannot take is counted
-/// as lost; and once the disk goes on, all the rest is written.
+/// Sampling goes on, the target is not held up, memory stays within its bounds; what the queues
+/// cannot take is counted as lost; and once the disk goes on, all the rest is written.
 #[test]
 fn a_disk_that_stands_still() {
     let Some(waker) = compiled("fault_wakers.c") else {
@@ -315,7 +319,8 @@ fn a_disk_that_stands_still() {
         return;
     };
     let written = recorder.path().metadata().unwrap().len();
-    // The worker waits for the writer once its queue of segments is full: it does not run at all any more.
+    // The worker waits for the writer once its queue of segments is full: it does not run at all
+    // any more.
     let worker = format!(
         "/proc/{pid}/task/{}/schedstat",
         thread_of(pid, "torchspy-work")
@@ -327,7 +332,8 @@ fn a_disk_that_stands_still() {
         let then = std::mem::replace(&mut before, now);
         then == before
     });
-    // Some 20 messages a tick: the queue of 8,192 stacks and the 50,000 stretches behind it are full after this.
+    // Some 20 messages a tick: the queue of 8,192 stacks and the 50,000 stretches behind it are
+    // full after this.
     wait_for_ticks(pid, 5_000);
     let process = PathBuf::from(format!("/proc/{pid}"));
     let full = status_of(&process, "VmRSS");
@@ -362,7 +368,8 @@ fn a_disk_that_stands_still() {
     assert!(seconds_with(&dump, "nap_in_c") > 0.0, "{dump}");
 }
 
-/// Ctrl-C while the disk stands still. The first ends the recording, which cannot be written; more of them end torchspy.
+/// Ctrl-C while the disk stands still. The first ends the recording, which cannot be written; more
+/// of them end torchspy.
 #[test]
 fn interrupts_end_torchspy_while_the_disk_stands_still() {
     let Some(python) = any_python() else { return };

@@ -17,7 +17,8 @@ use std::os::unix::process::ExitStatusExt;
 
 const FAST: &[&str] = &["--rate", "500", "--max-stopped", "100"];
 
-/// SIGKILL between two steps of a stop: nobody but torchspy itself can have sent it, so it was reached.
+/// SIGKILL between two steps of a stop: nobody but torchspy itself can have sent it, so it was
+/// reached.
 #[test]
 fn the_target_is_killed_at_every_step_of_a_stop() {
     let Some(python) = any_python() else { return };
@@ -235,7 +236,8 @@ fn exec_into_another_python() {
     assert!(dump.contains("python 3.12"), "{dump}");
 }
 
-/// Dozens of children a second. Short-lived ones may be missed; none is an error, none is left behind.
+/// Dozens of children a second. Short-lived ones may be missed; none is an error, none is left
+/// behind.
 #[test]
 fn a_fork_storm() {
     let Some(python) = any_python() else { return };
@@ -271,7 +273,8 @@ fn counted(line: &str, what: &str) -> Option<u64> {
     words[at - 1].parse().ok()
 }
 
-/// The parent of a vfork is in state D until its child ends or execs. It is read and not interrupted.
+/// The parent of a vfork is in state D until its child ends or execs. It is read and not
+/// interrupted.
 #[test]
 fn a_thread_in_uninterruptible_sleep_and_its_vfork_child() {
     let Some(vfork) = compiled("fault_vfork.c") else {
@@ -303,8 +306,8 @@ fn a_thread_in_uninterruptible_sleep_and_its_vfork_child() {
     );
 }
 
-/// A thread that is asked to stop as it enters vfork stops only when its child has ended. Until then it is read as the sleeper that it
-/// is, and other processes are stopped and read as ever.
+/// A thread that is asked to stop as it enters vfork stops only when its child has ended. Until
+/// then it is read as the sleeper that it is, and other processes are stopped and read as ever.
 #[test]
 fn a_thread_that_enters_vfork_as_it_is_asked_to_stop() {
     let Some(vfork) = compiled("fault_vfork.c") else {
@@ -315,7 +318,8 @@ fn a_thread_that_enters_vfork_as_it_is_asked_to_stop() {
     }
     let mut target = Target::spawn(std::process::Command::new(&vfork).args(["2", "3", "20"]));
     target.ready = target.expect("ready");
-    // Each thread that is chosen has 30 ms to go on before it is seized: one that computes for 20 is in vfork by then.
+    // Each thread that is chosen has 30 ms to go on before it is seized: one that computes for 20
+    // is in vfork by then.
     let recorder = Recorder::attach(
         target.pid(),
         How {
@@ -345,7 +349,8 @@ fn a_thread_that_enters_vfork_as_it_is_asked_to_stop() {
         .collect();
     stopped.sort_by(f64::total_cmp);
     let gaps = stopped.windows(2).map(|pair| pair[1] - pair[0]);
-    // A thread that computes stops when it has a CPU; one that waited for the vfork was not asked for its 2 s.
+    // A thread that computes stops when it has a CPU; one that waited for the vfork was not asked
+    // for its 2 s.
     assert!(gaps.fold(0.0, f64::max) < 1.5, "{dump}");
 }
 

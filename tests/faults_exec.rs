@@ -1,5 +1,6 @@
-//! A process that replaces itself with exec while other threads of it run, sampled: neither it nor torchspy may hang. The kernel holds
-//! the process's cred_guard_mutex until the other threads, traced ones too, have been waited for (ptrace(2), "execve(2) under ptrace").
+//! A process that replaces itself with exec while other threads of it run, sampled: neither it nor
+//! torchspy may hang. The kernel holds the process's cred_guard_mutex until the other threads,
+//! traced ones too, have been waited for (ptrace(2), "execve(2) under ptrace").
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -15,7 +16,8 @@ use faults::{How, Recorder, Target, compiled, run, seconds_with};
 use nix::sys::signal::Signal;
 use terminal::Terminal;
 
-/// Lives of each storm: without the rule that one stop is collected before the next is asked for, the first hang came within 128.
+/// Lives of each storm: without the rule that one stop is collected before the next is asked for,
+/// the first hang came within 128.
 const LIVES: &str = "200";
 /// Snapshots of each storm that does not end by itself.
 const SNAPSHOTS: usize = 3;
@@ -122,7 +124,8 @@ fn under_top() {
     }
 }
 
-/// A thread that was killed while it was stopped stays a zombie until its tracer has waited for it; an exec waits for that.
+/// A thread that was killed while it was stopped stays a zombie until its tracer has waited for it;
+/// an exec waits for that.
 #[test]
 fn a_thread_that_is_killed_while_it_is_stopped_holds_up_no_exec() {
     if !faults::faults_can_be_made() {
@@ -162,7 +165,8 @@ fn an_interrupt_ends_the_recording_amid_execs() {
     finish(target);
 }
 
-/// Until it execs, what vfork made has its parent's memory, which lives on: what was opened of it then is not the child's.
+/// Until it execs, what vfork made has its parent's memory, which lives on: what was opened of it
+/// then is not the child's.
 #[test]
 fn what_was_found_between_vfork_and_exec_is_read_after_it() {
     let Some(program) = compiled("vfork_waits.c") else {

@@ -18,14 +18,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tempfile::TempDir;
 
 const FAST: &[&str] = &["--rate", "500", "--max-stopped", "100"];
-/// What the loader maps of it comes first, its symbols and section headers stand behind 64 KiB of padding.
+/// What the loader maps of it comes first, its symbols and section headers stand behind 64 KiB of
+/// padding.
 const LIBRARY: &str = "
 __asm__(\".section .padding,\\\"\\\",@progbits\\n.zero 65536\\n.previous\");
 int NAME_counts(volatile int *stop, int count) { return *stop ? count : count + 1; }
 void NAME_spins(volatile int *stop) { for (int count = 0; !*stop;) count = NAME_counts(stop, count); }
 ";
 
-/// A target that loads libraries, and where its files are; `None`, with a word on stderr, without gcc.
+/// A target that loads libraries, and where its files are; `None`, with a word on stderr, without
+/// gcc.
 fn target() -> Option<(Target, TempDir)> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("loads_library");

@@ -1,4 +1,5 @@
-//! torchspy is killed with SIGKILL: the target computes on as if nothing had been, and the recording is readable.
+//! torchspy is killed with SIGKILL: the target computes on as if nothing had been, and the
+//! recording is readable.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,

@@ -1,4 +1,5 @@
-//! Memory that nobody answers for, and machines on which a stop waits for a CPU: no thread of the target may stay stopped.
+//! Memory that nobody answers for, and machines on which a stop waits for a CPU: no thread of the
+//! target may stay stopped.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -14,7 +15,8 @@ use faults::{
 };
 use std::process::{Child, Command, Stdio};
 
-/// A stack with pages of a userfaultfd in it that never answers: the thread runs on, and is sampled.
+/// A stack with pages of a userfaultfd in it that never answers: the thread runs on, and is
+/// sampled.
 #[test]
 fn pages_that_nobody_answers_for_keep_no_thread_stopped() {
     let Some(path) = compiled("unanswered.c") else {
@@ -39,13 +41,14 @@ fn pages_that_nobody_answers_for_keep_no_thread_stopped() {
     let stops = report["quality"]["stops"].as_u64().unwrap();
     assert!(stops > 10, "{}", report["quality"]);
     target.close_input();
-    // It used to be stopped for as long as torchspy lived; it counts even what other programs take of its CPU.
+    // It used to be stopped for as long as torchspy lived; it counts even what other programs take
+    // of its CPU.
     let gap_us: u64 = target.expect("gap")[0].parse().unwrap();
     println!("longest gap {gap_us} us");
 }
 
-/// Whoever reads a process's memory, or its command line, waits for its mmap lock, here for good: `record` says so and ends, and `dump`
-/// shows what the kernel knows.
+/// Whoever reads a process's memory, or its command line, waits for its mmap lock, here for good:
+/// `record` says so and ends, and `dump` shows what the kernel knows.
 #[test]
 fn a_lock_that_is_never_given_up_keeps_nobody_waiting() {
     let Some(path) = compiled("mmap_lock.c") else {
@@ -99,9 +102,10 @@ impl Drop for Load {
     }
 }
 
-/// The share of their running time for which threads may be stopped holds on a machine that is ten times overloaded, too. How long one
-/// stop takes is the machine's: where none of its CPUs runs torchspy, a stop lasts for as long. It is paid back before the next, so all
-/// stops but the longest are within the share.
+/// The share of their running time for which threads may be stopped holds on a machine that is ten
+/// times overloaded, too. How long one stop takes is the machine's: where none of its CPUs runs
+/// torchspy, a stop lasts for as long. It is paid back before the next, so all stops but the
+/// longest are within the share.
 #[test]
 fn stops_stay_within_the_budget_under_load() {
     let Some(python) = any_python() else { return };
@@ -123,7 +127,8 @@ fn stops_stay_within_the_budget_under_load() {
     assert!(quality["stops"].as_u64().unwrap() > 0, "{quality}");
 }
 
-/// What is asked to stop is collected before the next is asked: thousands of sleepers do not prolong the stop of who runs.
+/// What is asked to stop is collected before the next is asked: thousands of sleepers do not
+/// prolong the stop of who runs.
 #[test]
 fn thousands_of_sleepers_do_not_prolong_a_stop() {
     let Some(path) = compiled("many_sleepers.c") else {
@@ -140,6 +145,7 @@ fn thousands_of_sleepers_do_not_prolong_a_stop() {
     let stop = &quality["stop_us"];
     println!("stops {stop}");
     assert!(quality["stops"].as_u64().unwrap() > 10, "{quality}");
-    // Asked together they all were stopped for as long as it took to ask and read the 3,000: 60 ms and more.
+    // Asked together they all were stopped for as long as it took to ask and read the 3,000: 60 ms
+    // and more.
     assert!(stop["p50"].as_f64().unwrap() < 5_000.0, "{quality}");
 }

@@ -1,5 +1,5 @@
-//! Recordings that are no recordings, or not whole, as users of `report`, `convert` and `inspect` meet them.
-//! (What the reader makes of every damage is in recording_damage.rs.)
+//! Recordings that are no recordings, or not whole, as users of `report`, `convert` and `inspect`
+//! meet them. (What the reader makes of every damage is in recording_damage.rs.)
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,

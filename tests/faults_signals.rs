@@ -20,7 +20,8 @@ use std::path::Path;
 
 const FAST: &[&str] = &["--rate", "1000", "--max-stopped", "100"];
 
-/// torchspy itself sends the signals, right between the steps of a stop: what the target counts is what was sent there.
+/// torchspy itself sends the signals, right between the steps of a stop: what the target counts is
+/// what was sent there.
 #[test]
 fn a_signal_at_every_step_of_a_stop_is_delivered_once() {
     let Some(counter) = compiled("fault_count_signals.c") else {
@@ -51,7 +52,8 @@ fn a_signal_at_every_step_of_a_stop_is_delivered_once() {
     }
 }
 
-/// A signal that stops (SIGSTOP) between the steps of a stop: the target stays stopped until SIGCONT, and then runs.
+/// A signal that stops (SIGSTOP) between the steps of a stop: the target stays stopped until
+/// SIGCONT, and then runs.
 #[test]
 fn sigstop_at_every_step_of_a_stop_stops() {
     let Some(counter) = compiled("fault_count_signals.c") else {
@@ -152,7 +154,8 @@ fn python_handlers_run_once_per_signal() {
     assert!(recorded.report()["quality"]["stops"].as_u64().unwrap() > 20);
 }
 
-/// Stopped by SIGSTOP before torchspy comes: it stays so, its stack is read, and SIGCONT works during and after.
+/// Stopped by SIGSTOP before torchspy comes: it stays so, its stack is read, and SIGCONT works
+/// during and after.
 #[test]
 fn a_stopped_target_is_read_and_stays_stopped() {
     let Some(python) = any_python() else { return };
@@ -190,7 +193,8 @@ fn a_stopped_target_is_read_and_stays_stopped() {
     }
 }
 
-/// Ctrl-Z while a thread is held: everything is let go before torchspy stops, and `fg` goes on recording.
+/// Ctrl-Z while a thread is held: everything is let go before torchspy stops, and `fg` goes on
+/// recording.
 #[test]
 fn ctrl_z_lets_go_of_an_attached_target() {
     let Some(python) = any_python() else { return };

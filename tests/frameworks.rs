@@ -135,7 +135,8 @@ fn what_a_framework_does_itself_is_told_from_what_it_calls() {
     ] {
         assert_eq!(phase(&[lib(file, "run")]), P::Framework, "{file}");
     }
-    // A model of Transformers' is none, nor a folder of the user's that is called as a framework is.
+    // A model of Transformers' is none, nor a folder of the user's that is called as a framework
+    // is.
     assert_eq!(
         phase(&[lib("transformers/activations.py", "gelu")]),
         P::User

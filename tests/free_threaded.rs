@@ -1,5 +1,6 @@
-//! A free-threaded Python is refused before anything is done to it. There is none to be installed here: one with the global lock
-//! takes its place, whose library says of itself that it has none (`_Py_DebugOffsets.free_threaded`).
+//! A free-threaded Python is refused before anything is done to it. There is none to be installed
+//! here: one with the global lock takes its place, whose library says of itself that it has none
+//! (`_Py_DebugOffsets.free_threaded`).
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,

@@ -141,8 +141,8 @@ fn read(builder: &mut Builder, counter: CounterId, before_ns: u64, time_ns: u64,
     });
 }
 
-/// Each step ends between two readings that are as far from its end; each pass of a loader is first seen when its epoch begins, and
-/// the last validation gives out its last batch at the end.
+/// Each step ends between two readings that are as far from its end; each pass of a loader is first
+/// seen when its epoch begins, and the last validation gives out its last batch at the end.
 fn count(builder: &mut Builder, process: usize) {
     let steps = counter(builder, process, CounterKind::TrainerSteps);
     read(builder, steps, START, START, 0);
@@ -167,8 +167,8 @@ fn count(builder: &mut Builder, process: usize) {
     }
 }
 
-/// Two ranks, each with a device of its own, whose counter is `late` by so much each time it is read, and the ranks' progress if
-/// `counted`.
+/// Two ranks, each with a device of its own, whose counter is `late` by so much each time it is
+/// read, and the ranks' progress if `counted`.
 fn recorded(late: fn(u64) -> u64, counted: bool) -> Builder {
     let mut builder = Builder::new();
     for (rank, power) in POWER.into_iter().enumerate() {
@@ -215,7 +215,8 @@ fn assert_told(told: &Joules, truth: f64) {
     assert_holds(told, truth);
 }
 
-/// Bounds hold the truth, and are no wider than what can be taken between readings around both ends.
+/// Bounds hold the truth, and are no wider than what can be taken between readings around both
+/// ends.
 fn assert_holds(told: &Joules, truth: f64) {
     assert!(
         told.low <= truth + 1e-3 && truth - 1e-3 <= told.high,
@@ -263,7 +264,8 @@ fn energy_of_the_run_the_epochs_the_steps_and_the_ranks() {
         for (epoch, told) in rank.epochs.iter().enumerate() {
             assert_told(&told.unwrap(), power.epoch_j(epoch));
         }
-        // A wait for input is shorter than two readings and steps of the counter; a forward pass and a validation are not.
+        // A wait for input is shorter than two readings and steps of the counter; a forward pass
+        // and a validation are not.
         let phase = |name: &str| {
             let mut phases = rank.phases.iter();
             phases.find(|phase| phase.phase.name() == name).unwrap()
@@ -373,7 +375,8 @@ fn bounds_hold_where_the_counter_is_late() {
     }
 }
 
-/// Readings are missing in the middle of the second epoch of the first rank: what they should have told is not made up.
+/// Readings are missing in the middle of the second epoch of the first rank: what they should have
+/// told is not made up.
 #[test]
 fn an_epoch_without_readings_is_not_told() {
     let mut builder = recorded(exact, true);

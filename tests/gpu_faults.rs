@@ -39,7 +39,8 @@ fn gaps(device: &Value) -> Vec<(f64, f64, String)> {
     .collect()
 }
 
-/// Samples of the program's main thread by the second in which they begin, from `inspect --samples`.
+/// Samples of the program's main thread by the second in which they begin, from `inspect
+/// --samples`.
 fn ticks_by_second(recorded: &faults::Recorded) -> Vec<u64> {
     let path = recorded.path();
     let output = run(&["inspect", "--samples", &path.to_string_lossy()]);
@@ -60,7 +61,8 @@ fn ticks_by_second(recorded: &faults::Recorded) -> Vec<u64> {
     seconds
 }
 
-/// A call that hangs for 5 s is a gap on its device. Samples are taken as before, and the other device is read as before.
+/// A call that hangs for 5 s is a gap on its device. Samples are taken as before, and the other
+/// device is read as before.
 #[test]
 fn a_call_that_blocks_delays_no_sample() {
     let Some(machine) = Machine::start(100, 0) else {
@@ -117,7 +119,8 @@ fn a_call_that_blocks_delays_no_sample() {
     assert!(meanwhile.count() >= 1);
 }
 
-/// A look at who uses a device is a call like any other: for as long as it hangs nothing else is read.
+/// A look at who uses a device is a call like any other: for as long as it hangs nothing else is
+/// read.
 #[test]
 fn a_look_at_processes_that_blocks_is_a_gap() {
     let Some(machine) = Machine::start(100, 0) else {
@@ -384,8 +387,9 @@ fn collecting_stays_within_its_budget() {
         lengths.sort_unstable();
         lengths[lengths.len() / 2]
     };
-    // 10 ms of 0.2 % of a core, which is what one device of two has, is the longest period. The other's calls cost something too, and
-    // the mean takes some rounds to see what the dear ones cost.
+    // 10 ms of 0.2 % of a core, which is what one device of two has, is the longest period. The
+    // other's calls cost something too, and the mean takes some rounds to see what the dear ones
+    // cost.
     assert!(
         median(UUID) > 2 * median(OTHER),
         "{} {}",

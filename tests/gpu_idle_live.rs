@@ -35,8 +35,8 @@ fn rows<'v>(report: &'v Value, function: &str) -> Vec<&'v Value> {
         .collect()
 }
 
-/// The device is idle while the program sleeps, and busy while it computes. Each figure that is given has bounds that hold this,
-/// and turns shorter than two windows have none.
+/// The device is idle while the program sleeps, and busy while it computes. Each figure that is
+/// given has bounds that hold this, and turns shorter than two windows have none.
 #[test]
 fn idle_time_of_lines_holds_what_was_planted() {
     for (busy_ms, idle_ms, resolved) in [(1500, 2000, true), (500, 700, true), (60, 40, false)] {

@@ -1,4 +1,5 @@
-//! Lanes of GPUs, recorded from a double of NVML that replays what a program logged: every figure against its truth.
+//! Lanes of GPUs, recorded from a double of NVML that replays what a program logged: every figure
+//! against its truth.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -25,7 +26,8 @@ fn with(gpus: Vec<Gpu>) -> Scenario {
     }
 }
 
-/// The share of each window in which the device was busy, against the log; returns how many windows there were.
+/// The share of each window in which the device was busy, against the log; returns how many windows
+/// there were.
 fn assert_windows(
     activity: &Activity,
     rows: &[&gpu_machine::Row],
@@ -153,7 +155,8 @@ fn a_driver_with_a_clock_of_its_own() {
     let windows = lane(&rows, UUID, "utilization");
     assert!(windows.len() >= 10, "{}", windows.len());
     let activity = machine.activity();
-    // The truth of the same window, shifted by no more than the error: with turns of a second some shift fits.
+    // The truth of the same window, shifted by no more than the error: with turns of a second some
+    // shift fits.
     for row in windows {
         let fits = (-10..=10).any(|part| {
             let shift = (error_ns * f64::from(part) / 10.0) as i64;

@@ -35,7 +35,8 @@ impl Random {
     }
 }
 
-/// A line of the script for each turn, for how long, and the share of that time in which the device is busy, at its end.
+/// A line of the script for each turn, for how long, and the share of that time in which the device
+/// is busy, at its end.
 #[derive(Clone, Copy, Debug)]
 struct Turn {
     line: u32,
@@ -54,7 +55,8 @@ impl Turn {
     }
 }
 
-/// Turns of three lines, each of its own length (give or take a fifth) and with a busy share of its own.
+/// Turns of three lines, each of its own length (give or take a fifth) and with a busy share of its
+/// own.
 fn turns(random: &mut Random, lengths_ms: [f64; 3], busy: [f64; 3], end_ns: u64) -> Vec<Turn> {
     let mut turns: Vec<Turn> = Vec::new();
     let mut start_ns = 0;
@@ -110,7 +112,8 @@ fn of_line(analysis: &Analysis, line: u32) -> Part {
     of_line.next().unwrap().part
 }
 
-/// Where a figure is given, its bounds hold the truth; and what is shorter than two windows has none.
+/// Where a figure is given, its bounds hold the truth; and what is shorter than two windows has
+/// none.
 #[test]
 fn bounds_hold_the_truth_and_short_things_are_not_resolved() {
     let mut random = Random(0x9E37_79B9_7F4A_7C15);

@@ -7,8 +7,9 @@ mod runtimes;
 use serde_json::Value;
 use std::process::Command;
 
-/// A greenlet's frames are those of its Python functions. What lies below its first one is another greenlet's stack, to which no call
-/// leads: whatever is found there is a guess, and each frame says so.
+/// A greenlet's frames are those of its Python functions. What lies below its first one is another
+/// greenlet's stack, to which no call leads: whatever is found there is a guess, and each frame
+/// says so.
 #[test]
 fn frames_below_a_greenlet_are_marked_as_guesses() {
     let Some(mut target) = runtimes::start("gevent_frames.py", &[]) else {

@@ -1,4 +1,5 @@
-//! What a recording must not do to the programs that it records: end their system calls early, or take a setuid program's privileges.
+//! What a recording must not do to the programs that it records: end their system calls early, or
+//! take a setuid program's privileges.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -19,7 +20,8 @@ use tempfile::TempDir;
 /// By kind.
 type Counts = Vec<(String, [u64; 3])>;
 
-/// Kinds of calls of `calls_cut_short.c`, with what became of them under a recorder: calls, EINTRs, and less than was asked for.
+/// Kinds of calls of `calls_cut_short.c`, with what became of them under a recorder: calls, EINTRs,
+/// and less than was asked for.
 fn count_calls(seconds: &str, kinds: &[&str]) -> Option<(Counts, Recorded)> {
     let counter = compiled("calls_cut_short.c")?;
     let words = [&[&*counter, seconds, "1000000", "300"], kinds].concat();
@@ -45,7 +47,8 @@ fn count_calls(seconds: &str, kinds: &[&str]) -> Option<(Counts, Recorded)> {
     Some((counts, recorder.finish().expect_success()))
 }
 
-/// A thread that waits in calls which a stop would end with EINTR is not stopped between two of them, at ten times the default rate.
+/// A thread that waits in calls which a stop would end with EINTR is not stopped between two of
+/// them, at ten times the default rate.
 #[test]
 fn calls_that_end_with_eintr_are_left_running() {
     let kinds = [
@@ -91,7 +94,8 @@ fn calls_that_restart_show_nothing() {
     }
 }
 
-/// Calls that fill much memory come back with less where they are stopped: after the first of a row the thread is left alone.
+/// Calls that fill much memory come back with less where they are stopped: after the first of a row
+/// the thread is left alone.
 #[test]
 fn calls_that_fill_memory_are_left_running() {
     let Some((counts, recorded)) = count_calls("1.5", &["getrandom", "dev_zero"]) else {
@@ -152,7 +156,8 @@ fn who_computes_is_stopped() {
     assert!(quality["stops"].as_u64().unwrap() > 50, "{quality}");
 }
 
-/// A folder of nobody's with a setuid program of root's in it; `None`, with the reason printed, where setuid programs get nothing.
+/// A folder of nobody's with a setuid program of root's in it; `None`, with the reason printed,
+/// where setuid programs get nothing.
 fn setuid_program() -> Option<(TempDir, String)> {
     let built = compiled("setuid_spawner.c")?;
     let folder = tempfile::tempdir().unwrap();
@@ -223,7 +228,8 @@ fn lost(how: &str, count: &str, pause_us: &str, options: &[&str]) -> Option<u64>
     Some(lost)
 }
 
-/// Forked children that work for a few milliseconds before they exec a setuid program are not stopped until then.
+/// Forked children that work for a few milliseconds before they exec a setuid program are not
+/// stopped until then.
 #[test]
 fn a_setuid_program_keeps_its_privileges() {
     for options in [&[][..], &["--children", "all"]] {

@@ -1,5 +1,5 @@
-//! Which folder of src may use which: the table of docs/src/internals.md, held against every path in the code. A folder uses only
-//! what stands below it in that table, so there are no cycles.
+//! Which folder of src may use which: the table of docs/src/internals.md, held against every path
+//! in the code. A folder uses only what stands below it in that table, so there are no cycles.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use regex::Regex;
@@ -47,7 +47,8 @@ fn files(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The part of the table that a file belongs to: its folder of src, or the one below that where the table names it.
+/// The part of the table that a file belongs to: its folder of src, or the one below that where the
+/// table names it.
 fn part_of(file: &Path, parts: &[String]) -> String {
     let path = file.strip_prefix(root().join("src")).unwrap();
     let path = path.with_extension("").to_string_lossy().into_owned();

@@ -1,4 +1,5 @@
-//! The JSON of reports and comparisons: the schemas that docs/ holds are those of the code, and what is written fits them.
+//! The JSON of reports and comparisons: the schemas that docs/ holds are those of the code, and
+//! what is written fits them.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod analysis_builder;

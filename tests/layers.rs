@@ -1,4 +1,5 @@
-//! The folders of `src` import each other one way, and what belongs to one architecture stays in `src/arch`.
+//! The folders of `src` import each other one way, and what belongs to one architecture stays in
+//! `src/arch`.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use regex::Regex;

@@ -44,8 +44,8 @@ fn kernel() -> F {
     torch("at::native::add(at::Tensor const&)")
 }
 
-/// 40 ticks in a convolution of an indexed layer, 30 in the net itself, 20 in its head (half of it in evaluation), 10 in a loss, 50
-/// in backward and 5 in a call of which no module is known.
+/// 40 ticks in a convolution of an indexed layer, 30 in the net itself, 20 in its head (half of it
+/// in evaluation), 10 in a loss, 50 in backward and 5 in a call of which no module is known.
 fn profile() -> Profile {
     let mut builder = Builder::trainer();
     let net = module("", "Net");

@@ -1,4 +1,5 @@
-//! The unwinder against gdb, which nobody here wrote, on programs that stand still in awkward places.
+//! The unwinder against gdb, which nobody here wrote, on programs that stand still in awkward
+//! places.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
 mod installed;
@@ -10,7 +11,8 @@ use torchspy::memory::LayeredMemory;
 use torchspy::model::frame::Trust;
 use torchspy::native::unwind::{NativeFrame, UnwindEnd, Unwinder};
 
-/// Unwinds every thread of a target that stands still, and compares each with gdb's stack, pc by pc. Returns the stacks.
+/// Unwinds every thread of a target that stands still, and compares each with gdb's stack, pc by
+/// pc. Returns the stacks.
 fn compare_with_gdb(target: &Target) -> Vec<(String, Vec<NativeFrame>)> {
     let modules = target.modules();
     let mappings = target.mappings();

@@ -1,4 +1,5 @@
-//! Damaged modules, stacks and registers: the unwinder and the symbol table end, and say what they can.
+//! Damaged modules, stacks and registers: the unwinder and the symbol table end, and say what they
+//! can.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
 mod installed;
@@ -110,7 +111,8 @@ fn a_stack_that_cannot_be_read_is_partial() {
     );
 }
 
-/// What calls left behind on a real stack looks like return addresses: none of it may be taken for one.
+/// What calls left behind on a real stack looks like return addresses: none of it may be taken for
+/// one.
 #[test]
 fn a_copy_that_ends_early_gives_the_same_frames_and_no_others() {
     const SOURCE: &str = "

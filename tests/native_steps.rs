@@ -1,5 +1,6 @@
-//! Every instruction of a program, one by one: prologues and epilogues, stubs and the dynamic linker behind them, the vDSO,
-//! signal frames, code without unwind tables, code made at run time. The stack must reach its root at each.
+//! Every instruction of a program, one by one: prologues and epilogues, stubs and the dynamic
+//! linker behind them, the vDSO, signal frames, code without unwind tables, code made at run time.
+//! The stack must reach its root at each.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
 mod installed;

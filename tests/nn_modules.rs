@@ -1,4 +1,5 @@
-//! Which modules the calls of real interpreters are of, against what `named_modules()` says; and memory that lies.
+//! Which modules the calls of real interpreters are of, against what `named_modules()` says; and
+//! memory that lies.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
@@ -224,7 +225,8 @@ fn recorder<M>(inner: M) -> Recorder<M> {
     }
 }
 
-/// Memory in which any words were replaced, by others of it or by anything: nothing panics, nothing goes on for ever.
+/// Memory in which any words were replaced, by others of it or by anything: nothing panics, nothing
+/// goes on for ever.
 fn check_hostile(python: &str) {
     let Some(mut target) = start(python) else {
         return;

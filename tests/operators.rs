@@ -387,7 +387,8 @@ fn operators_of_other_libraries_go_by_their_kernels() {
                 libc("memcpy"),
             ],
         ),
-        // Inlined: the library's own code has no name, and an operator that it calls is not its kernel.
+        // Inlined: the library's own code has no name, and an operator that it calls is not its
+        // kernel.
         (30, vec![native("mylib.so", &unnamed), op("sin")]),
         // Torch's own glue says nothing: the operator's entry does.
         (40, vec![op("cos"), torch(&named)]),

@@ -1,4 +1,5 @@
-//! `convert -o run.parquet`: what DuckDB and pandas read of it is what the report says; two files or none.
+//! `convert -o run.parquet`: what DuckDB and pandas read of it is what the report says; two files
+//! or none.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod installed;

@@ -1,4 +1,5 @@
-//! Steps, epochs and their times from readings of counters; and what is said of a recording without them.
+//! Steps, epochs and their times from readings of counters; and what is said of a recording without
+//! them.
 #![allow(clippy::unwrap_used)]
 
 mod analysis_builder;
@@ -143,7 +144,8 @@ fn update() -> Vec<F> {
     )])
 }
 
-/// Two epochs of 12 steps, and an evaluation of 5 batches after each. The counters are found in the third batch.
+/// Two epochs of 12 steps, and an evaluation of 5 batches after each. The counters are found in the
+/// third batch.
 fn two_epochs() -> Run {
     let mut run = Run::new();
     let optimizer = run.optimizer();
@@ -214,8 +216,8 @@ fn steps_epochs_and_evaluation_are_told_apart() {
     );
 }
 
-/// A thread that is not stopped runs on between the reading of a counter and that of its frames: the first of a step's two changes is then
-/// seen beside frames of what comes after the step.
+/// A thread that is not stopped runs on between the reading of a counter and that of its frames:
+/// the first of a step's two changes is then seen beside frames of what comes after the step.
 #[test]
 fn readings_of_a_thread_that_ran_on_do_not_double_the_steps() {
     let mut run = Run::new();
@@ -239,7 +241,8 @@ fn readings_of_a_thread_that_ran_on_do_not_double_the_steps() {
     assert_eq!((progress.steps, progress.batches), (24, 24), "{progress:?}");
 }
 
-/// An evaluation whose first batch is seen in the same reading as the last step before it does not train.
+/// An evaluation whose first batch is seen in the same reading as the last step before it does not
+/// train.
 #[test]
 fn the_last_step_of_an_epoch_is_not_that_of_the_evaluation_behind_it() {
     let mut run = Run::new();
@@ -268,7 +271,8 @@ fn the_last_step_of_an_epoch_is_not_that_of_the_evaluation_behind_it() {
     assert_eq!((evaluation.passes, evaluation.batches), (3, 15));
 }
 
-/// A loader that is found in its third batch made the steps that came before it was found, and not the evaluation before.
+/// A loader that is found in its third batch made the steps that came before it was found, and not
+/// the evaluation before.
 #[test]
 fn steps_before_a_loader_is_found_are_its_own() {
     let mut run = Run::new();
@@ -309,7 +313,8 @@ fn batches_are_gathered_into_steps() {
     assert_eq!(progress.epochs, Some(1));
 }
 
-/// The loader of each of three epochs ends before it is read again: its last step was made with batches that nobody saw.
+/// The loader of each of three epochs ends before it is read again: its last step was made with
+/// batches that nobody saw.
 #[test]
 fn batches_that_steps_took_unseen_are_told() {
     for (unseen, more) in [(0, false), (3, false), (4, true)] {
@@ -502,7 +507,8 @@ fn absurd_readings_are_survived() {
     }
 }
 
-/// A counter that is found long after the loader's: the batches that both were read over tell how many go into a step.
+/// A counter that is found long after the loader's: the batches that both were read over tell how
+/// many go into a step.
 #[test]
 fn steps_before_a_counter_that_began_late_are_those_of_the_batches() {
     let mut run = Run::new();
@@ -548,7 +554,8 @@ fn steps_of_a_counter_that_began_late_are_at_least_so_many() {
     assert_eq!(json(&profile)["progress"]["counted_from_s"], 0.505);
 }
 
-/// `next(iter(loader))` before each epoch evaluates nothing, and an epoch that was begun need not have ended.
+/// `next(iter(loader))` before each epoch evaluates nothing, and an epoch that was begun need not
+/// have ended.
 #[test]
 fn a_look_at_the_first_batch_is_no_evaluation() {
     let mut run = Run::new();

@@ -38,7 +38,8 @@ fn recorded(recording: &Path, arguments: &[&str]) -> Option<Value> {
     let python = torch_python()?;
     let mut command = torchspy();
     command
-        // A step has to last some ticks on a fast machine, too, for its length and its end to be seen.
+        // A step has to last some ticks on a fast machine, too, for its length and its end to be
+        // seen.
         .args(["record", "--rate", "250", "--max-stopped", "off", "-o"])
         .arg(recording)
         .arg("--");
@@ -61,7 +62,8 @@ fn steps_and_epochs_are_the_scripts_own() {
     for key in ["steps", "epochs"] {
         assert_eq!(progress[key], truth[key], "{key}: {progress}");
     }
-    // What a loader gives out after its last reading of a pass is not counted, and then it is said that there were more.
+    // What a loader gives out after its last reading of a pass is not counted, and then it is said
+    // that there were more.
     let batches = |of: &Value| of["batches"].as_u64().unwrap();
     let lacking = batches(&truth).checked_sub(batches(progress)).unwrap();
     assert_eq!(progress["more_batches"], lacking > 0, "{progress}");
@@ -114,7 +116,8 @@ fn accumulated_batches_are_no_steps() {
     // A last step that is over within a poll of the model's end is not seen.
     assert!((all_steps - 1..=all_steps).contains(&steps), "{progress}");
     assert_eq!(progress["batches_per_step"], 4);
-    // A batch that is over within a poll of its loader's end is not seen, either; its step is. Of an epoch's last step one batch is known.
+    // A batch that is over within a poll of its loader's end is not seen, either; its step is. Of
+    // an epoch's last step one batch is known.
     let (batches, all_batches) = (count(progress, "batches"), count(&truth, "batches"));
     let taken = 4 * steps - 3 * count(&truth, "epochs");
     assert!(batches <= all_batches, "{progress}");

@@ -115,7 +115,8 @@ fn check_faults(python: &str) {
     assert_eq!(cache.get(made.0).unwrap().info.name, made.1);
 }
 
-/// Every instruction of a good part of the standard library has the line that Python's own `co_lines` gives it.
+/// Every instruction of a good part of the standard library has the line that Python's own
+/// `co_lines` gives it.
 fn check_line_tables(python: &str, minor: u8) {
     let Some(python) = Python::find(python) else {
         return;

@@ -1,4 +1,5 @@
-//! Finding interpreters, their threads and who holds the GIL, on every interpreter that is installed.
+//! Finding interpreters, their threads and who holds the GIL, on every interpreter that is
+//! installed.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
@@ -152,7 +153,8 @@ fn check_gil(python: &str) {
     assert_eq!(threads.len(), 1);
     let state = || read_gil_holder(&interpreter, threads[0].interpreter, &target.memory());
     let held = GilState::HeldBy(threads[0].state_address);
-    // The target gives it up to write "ready", and may still be in that call; afterwards nobody asks for it.
+    // The target gives it up to write "ready", and may still be in that call; afterwards nobody
+    // asks for it.
     let deadline = Instant::now() + Duration::from_secs(60);
     while state() != held {
         assert!(Instant::now() < deadline, "{:?}", state());
@@ -201,7 +203,8 @@ time.sleep(3600)
         read_stack(&interpreter, thread.state_address, &memory, &mut stack).unwrap();
         depths.push(stack.frames.len());
     }
-    // The interpreter's first thread state may stay, without frames, beside that of the thread that runs in it.
+    // The interpreter's first thread state may stay, without frames, beside that of the thread that
+    // runs in it.
     assert!(depths.contains(&2), "{depths:?}");
 }
 

@@ -1,4 +1,5 @@
-//! Memory that lies, and memory that fails: nothing panics, nothing hangs, and what was read is kept.
+//! Memory that lies, and memory that fails: nothing panics, nothing hangs, and what was read is
+//! kept.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 

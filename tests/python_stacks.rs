@@ -1,4 +1,5 @@
-//! Frames, lines and native evaluations of real interpreters, against what Python says of itself and what gdb sees.
+//! Frames, lines and native evaluations of real interpreters, against what Python says of itself
+//! and what gdb sees.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
@@ -204,7 +205,8 @@ fn check_snapshot(python: &str) {
         copy(address, length);
         let stacks = live.runs.iter().filter_map(|run| run.stack_address);
         let (low, high) = (stacks.clone().min().unwrap(), stacks.max().unwrap());
-        // The leaf's CFrame may lie below the marks, and all lie in the stack that the sampler copies.
+        // The leaf's CFrame may lie below the marks, and all lie in the stack that the sampler
+        // copies.
         copy(low - 1024, (high - low) as usize + 1536);
         if let Some((address, length)) =
             data_stack_range(&session.interpreter, thread.state_address, &memory)
@@ -244,7 +246,8 @@ impl NativeFrame {
     }
 }
 
-/// Every native evaluation that gdb sees has one run, whose address lies in its part of the C stack.
+/// Every native evaluation that gdb sees has one run, whose address lies in its part of the C
+/// stack.
 fn check_evaluations(python: &str) {
     if std::process::Command::new("gdb")
         .arg("--version")
@@ -284,8 +287,8 @@ fn check_evaluations(python: &str) {
             matched.is_sorted_by(|leaf, root| leaf < root),
             "{kind} on {python}: {matched:?}"
         );
-        // The cold part of the evaluation function, where Debian's 3.14 and 3.15 make their calls, has no symbol; there
-        // the frames that runs lie in tell where it is.
+        // The cold part of the evaluation function, where Debian's 3.14 and 3.15 make their calls,
+        // has no symbol; there the frames that runs lie in tell where it is.
         let code: Vec<u64> = matched.iter().map(|&index| native[index].pc).collect();
         let cold = *code.iter().min().unwrap()..=*code.iter().max().unwrap();
         let named = native.iter().any(NativeFrame::is_evaluation);

@@ -1,5 +1,5 @@
-//! Pythons older than 3.10, which py-spy's walker reads: every thread's functions, files and lines, as py-spy itself
-//! names them.
+//! Pythons older than 3.10, which py-spy's walker reads: every thread's functions, files and lines,
+//! as py-spy itself names them.
 // Tests may: clippy's exemption does not reach helper functions of integration tests.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
@@ -42,7 +42,8 @@ fn start(python: &str) -> Option<Target> {
     Some(target)
 }
 
-/// Records for as long as it takes until most stacks are the walker's: on a busy machine it takes seconds to find the interpreter.
+/// Records for as long as it takes until most stacks are the walker's: on a busy machine it takes
+/// seconds to find the interpreter.
 fn record(target: &Target, options: &[&str], folder: &Path) -> PathBuf {
     let recording = folder.join("run.tspy");
     let recorder = Command::new(env!("CARGO_BIN_EXE_torchspy"))
@@ -65,7 +66,8 @@ fn record(target: &Target, options: &[&str], folder: &Path) -> PathBuf {
     recording
 }
 
-/// Whether one thread computes for longer than all together had stacks without Python. The recording may have just begun.
+/// Whether one thread computes for longer than all together had stacks without Python. The
+/// recording may have just begun.
 fn has_python(recording: &Path) -> bool {
     let folded = try_torchspy(&TO_FOLDED, recording).unwrap_or_default();
     let (mut computes, mut not_python) = (0, 0);

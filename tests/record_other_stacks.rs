@@ -7,8 +7,9 @@ mod installed;
 
 use faults::{How, Recorder, Target, compiled, partial, seconds_with, stacks_cut_by};
 
-/// A fiber's stack is read up to its entry, to which no call leads, and the thread's own to its root. From an alternate
-/// signal stack the frames are followed as far as it goes, and the stack says that they go on in another.
+/// A fiber's stack is read up to its entry, to which no call leads, and the thread's own to its
+/// root. From an alternate signal stack the frames are followed as far as it goes, and the stack
+/// says that they go on in another.
 #[test]
 fn every_stack_is_read_as_far_as_it_goes() {
     let Some(program) = compiled("other_stacks.c") else {

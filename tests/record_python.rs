@@ -1,4 +1,5 @@
-//! Python frames that were missing without a word: just after attaching, of subinterpreters, of deep stacks, of code that runs once.
+//! Python frames that were missing without a word: just after attaching, of subinterpreters, of
+//! deep stacks, of code that runs once.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -34,7 +35,8 @@ fn folded(recorded: &Recorded) -> Vec<(String, f64)> {
     lines.collect()
 }
 
-/// What a `dump` shows of the first thread: its Python functions, leaf first, and why it is partial.
+/// What a `dump` shows of the first thread: its Python functions, leaf first, and why it is
+/// partial.
 fn dumped(pid: i32) -> (Vec<String>, Value) {
     let output = Command::new(TORCHSPY)
         .args(["dump", "--json", "--pid", &pid.to_string()])

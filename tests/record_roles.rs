@@ -58,8 +58,8 @@ fn threads_of(dump: &str, pid: &Value) -> String {
         .collect()
 }
 
-/// Two Gloo ranks below torchrun, two DataLoader workers below each. The workers inherit RANK and are no ranks; `sleep` is
-/// no Python.
+/// Two Gloo ranks below torchrun, two DataLoader workers below each. The workers inherit RANK and
+/// are no ranks; `sleep` is no Python.
 fn check_roles(start_method: &str) {
     let Some(python) = torch_python() else { return };
     let python = python.to_string_lossy();
@@ -166,7 +166,8 @@ fn torchrun_with_spawned_workers() {
     check_roles("spawn");
 }
 
-/// A child that is started anew by the same Python is no copy of its parent, however soon it is found.
+/// A child that is started anew by the same Python is no copy of its parent, however soon it is
+/// found.
 #[test]
 fn children_of_the_same_python_are_read() {
     let Some(python) = faults::any_python() else {

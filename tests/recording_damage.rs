@@ -244,7 +244,8 @@ fn absurd_lengths_are_not_believed() {
     assert!(matches!(read(&long_head), Err(OpenError::HeaderCorrupt)));
 }
 
-/// Segments that each claim all of the bytes after them: reading must stay about as long as the file.
+/// Segments that each claim all of the bytes after them: reading must stay about as long as the
+/// file.
 #[test]
 fn overlapping_segments_do_not_make_reading_quadratic() {
     let (bytes, starts, _) = recording_of_four();
@@ -254,7 +255,8 @@ fn overlapping_segments_do_not_make_reading_quadratic() {
         let after = (count - index - 1) * SEGMENT_HEAD as u32;
         file.extend(framed(u64::from(index), b"", after, 100));
     }
-    // All but the last, which claims no bytes, have the wrong checksum: 65 GB, were each of them checked.
+    // All but the last, which claims no bytes, have the wrong checksum: 65 GB, were each of them
+    // checked.
     let recording = read(&file).unwrap();
     assert_eq!(recording.samples.len(), 0);
 }
@@ -304,7 +306,8 @@ fn memory_is_bounded_by_the_length_of_the_file() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// What the fuzz target does, with the stable toolchain: several edits at once, then everything that readers do.
+    /// What the fuzz target does, with the stable toolchain: several edits at once, then everything
+    /// that readers do.
     #[test]
     fn damage_of_any_kind_does_no_harm(
         edits in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 0..3_u8), 1..8),

@@ -1,4 +1,5 @@
-//! From the sampler's tables to segments, and from segments to one recording: nothing changes on the way.
+//! From the sampler's tables to segments, and from segments to one recording: nothing changes on
+//! the way.
 #![allow(clippy::unwrap_used)]
 
 mod recording;
@@ -220,7 +221,8 @@ fn later_facts_of_a_process_replace_but_never_blank_out() {
     assert_eq!(recording.tables.processes, [first, other]);
 }
 
-/// What a process is found to be once it has called exec replaces what it was, and is not mixed with it.
+/// What a process is found to be once it has called exec replaces what it was, and is not mixed
+/// with it.
 #[test]
 fn an_exec_makes_something_else_of_a_process() {
     let python = ProcessInfo {

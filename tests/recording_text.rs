@@ -1,4 +1,5 @@
-//! The text form, which is also the golden test of the format: a file of version 1 reads as it always did.
+//! The text form, which is also the golden test of the format: a file of version 1 reads as it
+//! always did.
 #![allow(clippy::unwrap_used)]
 
 mod recording;

@@ -33,8 +33,8 @@ fn main_calls(more: &[F]) -> Vec<F> {
     frames
 }
 
-/// 40 ticks in a region, 20 in a module that it calls, 10 in a region that a module calls, 10 in the compiler below it, 20 in an
-/// import, 20 in the script.
+/// 40 ticks in a region, 20 in a module that it calls, 10 in a region that a module calls, 10 in
+/// the compiler below it, 20 in an import, 20 in the script.
 fn profile() -> torchspy::model::profile::Profile {
     let mut builder = builder(&["augment=train.py:augment", "loss=train.py:Net.loss"]);
     let augment = user("augment", 12);

@@ -18,7 +18,8 @@ use torchspy::report::json::render_json;
 use torchspy::report::tables::{TABLES, named};
 use verdict_scenarios::{Do, Run};
 
-/// Reads `{"tables": {name: CSV}, "report": JSON}`, and prints how many fields of each table it compared.
+/// Reads `{"tables": {name: CSV}, "report": JSON}`, and prints how many fields of each table it
+/// compared.
 const COMPARE: &str = r#"
 import csv, io, json, re, sys
 

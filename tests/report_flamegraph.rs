@@ -1,4 +1,5 @@
-//! The flamegraph: what is drawn, how wide, and that nothing a target is called can break the drawing.
+//! The flamegraph: what is drawn, how wide, and that nothing a target is called can break the
+//! drawing.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail by it")]
 

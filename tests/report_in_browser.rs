@@ -1,4 +1,5 @@
-//! The real speedscope opens what torchspy writes for it; the pictures are left in target/tmp for a look.
+//! The real speedscope opens what torchspy writes for it; the pictures are left in target/tmp for a
+//! look.
 
 #![allow(
     clippy::unwrap_used,
@@ -47,7 +48,8 @@ fn the_real_speedscope_opens_a_training_run() {
     assert!(said.contains("6 threads"), "{said}");
 }
 
-/// What Chromium makes of a drawing whose address asks for a search and a zoom, as inferno's script restores them.
+/// What Chromium makes of a drawing whose address asks for a search and a zoom, as inferno's script
+/// restores them.
 fn open_drawing(svg: &Path, query: &str) -> Option<String> {
     let home = tempfile::tempdir().unwrap();
     let output = Command::new("chromium")

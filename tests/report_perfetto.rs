@@ -1,4 +1,5 @@
-//! The trace for Perfetto, read back: slices that nest, counters with their windows, and what is missing.
+//! The trace for Perfetto, read back: slices that nest, counters with their windows, and what is
+//! missing.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod analysis_builder;
@@ -74,7 +75,8 @@ fn text(fields: &[(u64, Value)], wanted: u64) -> Option<Vec<u8>> {
     })
 }
 
-/// What a trace says: tracks by number, slices by track as `start end depth name`, counters by track.
+/// What a trace says: tracks by number, slices by track as `start end depth name`, counters by
+/// track.
 #[derive(Debug, Default)]
 struct Trace {
     tracks: BTreeMap<u64, String>,

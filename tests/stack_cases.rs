@@ -1,5 +1,5 @@
-//! Some 155 stack situations on every interpreter that is installed: Python frames as Python itself sees them, and each merged
-//! into its place in the native stack.
+//! Some 155 stack situations on every interpreter that is installed: Python frames as Python itself
+//! sees them, and each merged into its place in the native stack.
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test")]
 
 mod installed;
@@ -28,7 +28,8 @@ on_each_python!(every_case_is_exact:
     every_case_is_exact_on_3_15 "3.15",
 );
 
-/// A loop through functions that C code calls back: at most of its instructions the frame pointer tells who called.
+/// A loop through functions that C code calls back: at most of its instructions the frame pointer
+/// tells who called.
 const COMPUTES: &str = "
 import functools
 print('ready', flush=True)

@@ -1,5 +1,5 @@
-//! Threads on both sides of forks, and workers of multiprocessing, on every interpreter that is installed: from the fork on the
-//! child's stack is its own.
+//! Threads on both sides of forks, and workers of multiprocessing, on every interpreter that is
+//! installed: from the fork on the child's stack is its own.
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test")]
 
 mod faults;

@@ -1,5 +1,5 @@
-//! Threads in code of subinterpreters, on every interpreter that is installed: the frames of each interpreter that a thread runs
-//! code of, in the order in which they were called.
+//! Threads in code of subinterpreters, on every interpreter that is installed: the frames of each
+//! interpreter that a thread runs code of, in the order in which they were called.
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test")]
 
 mod installed;

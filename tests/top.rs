@@ -1,4 +1,5 @@
-//! `torchspy top` at a real terminal, on real processes: what is drawn, what keys do, and that the terminal comes back whole.
+//! `torchspy top` at a real terminal, on real processes: what is drawn, what keys do, and that the
+//! terminal comes back whole.
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test")]
 
 mod faults;

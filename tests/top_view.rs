@@ -1,5 +1,5 @@
-//! The view of `torchspy top` on a test backend, from segments as a sampler writes them: every view at several sizes, and what keys
-//! do to it.
+//! The view of `torchspy top` on a test backend, from segments as a sampler writes them: every view
+//! at several sizes, and what keys do to it.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod analysis_builder;
@@ -47,7 +47,8 @@ fn call() -> F {
     lib("torch/nn/modules/module.py", "Module._call_impl")
 }
 
-/// A trainer that waits for its loader for a quarter of the time, with a worker, and `busy` millionths of a GPU.
+/// A trainer that waits for its loader for a quarter of the time, with a worker, and `busy`
+/// millionths of a GPU.
 fn segment(index: u64, busy: u64) -> Segment {
     let mut builder = Builder::trainer();
     let start_ns = 1_000_000_000_000 + index * TICKS * TICK_NS;

@@ -1,4 +1,5 @@
-//! Verdicts on made-up runs: each cause, and each guard rail. These were looked at while the rules were written.
+//! Verdicts on made-up runs: each cause, and each guard rail. These were looked at while the rules
+//! were written.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod analysis_builder;
@@ -28,7 +29,8 @@ fn assert_verdict(run: &Run) {
     assert_fits_a_screen(&profile);
 }
 
-/// What `report` and `record` print if nothing else is asked for: 40 lines of 80 columns, with the verdict.
+/// What `report` and `record` print if nothing else is asked for: 40 lines of 80 columns, with the
+/// verdict.
 fn assert_fits_a_screen(profile: &Profile) {
     let analysis = analyze(profile);
     let text = |detail| {
@@ -316,7 +318,8 @@ fn a_small_cause_beside_a_large_other_is_not_the_one() {
     );
 }
 
-/// Guard rail: without native frames all of torch is the Python that called it; `--nonblocking` reads none of what runs.
+/// Guard rail: without native frames all of torch is the Python that called it; `--nonblocking`
+/// reads none of what runs.
 #[test]
 fn without_native_frames_launches_are_not_told_from_python() {
     for (native, nonblocking) in [(false, false), (true, true)] {

@@ -1,7 +1,7 @@
 //! Verdicts on the runs of a corpus (verdict_scenarios/corpus.toml), each by its name.
 //!
-//! A case that is not a known failure must get one of its answers. A known failure must still fail, so that the list stays true,
-//! and must not be wrong with high confidence.
+//! A case that is not a known failure must get one of its answers. A known failure must still fail,
+//! so that the list stays true, and must not be wrong with high confidence.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod analysis_builder;

@@ -1,4 +1,5 @@
-//! What reports say in words, where figures could be read in two ways: causes, next steps, rows, counts, roles.
+//! What reports say in words, where figures could be read in two ways: causes, next steps, rows,
+//! counts, roles.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod analysis_builder;
@@ -95,7 +96,8 @@ fn waits_for_a_cpu_start_up_and_compile_are_rows() {
     );
 }
 
-/// The verdict's figures are of the time after start-up: the table of rows gives them under that name.
+/// The verdict's figures are of the time after start-up: the table of rows gives them under that
+/// name.
 #[test]
 fn rows_after_start_up_are_the_verdicts_figures() {
     let run = Run {
@@ -208,7 +210,8 @@ fn a_single_thread_is_not_told_to_be_fewer() {
     );
 }
 
-/// Threads that spin have a CPU, and compute nothing; how many there are is seen, whatever the environment says.
+/// Threads that spin have a CPU, and compute nothing; how many there are is seen, whatever the
+/// environment says.
 #[test]
 fn cpus_that_spin_do_not_compute() {
     let mut builder = Builder::trainer();

@@ -1,4 +1,5 @@
-//! What the training thread waits for: kinds, words, lines, holders of the GIL, and what workers do meanwhile.
+//! What the training thread waits for: kinds, words, lines, holders of the GIL, and what workers do
+//! meanwhile.
 
 mod analysis_builder;
 
@@ -362,7 +363,8 @@ fn loader_wait() -> Vec<F> {
     ]
 }
 
-/// A trainer that waits for 200 ticks for two workers, and trains for 50 while they do other things.
+/// A trainer that waits for 200 ticks for two workers, and trains for 50 while they do other
+/// things.
 fn starving() -> Builder {
     let mut builder = Builder::trainer();
     builder.ticks(0, 200, S::Poll, &loader_wait());

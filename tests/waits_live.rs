@@ -1,4 +1,5 @@
-//! Waits of real interpreters: each kind is found at its line, for as long as the program says, and the GIL's holder is named.
+//! Waits of real interpreters: each kind is found at its line, for as long as the program says, and
+//! the GIL's holder is named.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -78,8 +79,8 @@ fn check(version: &str) {
     assert!(said.contains("WAITS of the training thread"), "{said}");
 }
 
-/// Who held the GIL most is a thread that spins, and its line says so. On a loaded machine not every capture of a spinning
-/// thread is made: then the thread is known, and its line is not.
+/// Who held the GIL most is a thread that spins, and its line says so. On a loaded machine not
+/// every capture of a spinning thread is made: then the thread is known, and its line is not.
 fn check_holder(rows: &[Value], waiting: u64, spinning: u64) {
     let row = rows
         .iter()

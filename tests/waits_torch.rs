@@ -107,7 +107,8 @@ fn without_workers_the_thread_s_own_stacks_tell() {
     );
 }
 
-/// Two Gloo ranks under torchrun: the fast one's wait is found, and the slow one is named with its line.
+/// Two Gloo ranks under torchrun: the fast one's wait is found, and the slow one is named with its
+/// line.
 fn check_ranks(slow: u64, ddp: bool) {
     let Some(python) = torch_python() else { return };
     let python = python.to_string_lossy();

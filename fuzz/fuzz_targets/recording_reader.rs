@@ -16,7 +16,8 @@ fuzz_target!(|data: &[u8]| {
         0 => rest.to_vec(),
         // Anything after a good header.
         1 => [header(), rest].concat(),
-        // A segment's tables, compressed, with right checksums: a fuzzer does not find those by itself.
+        // A segment's tables, compressed, with right checksums: a fuzzer does not find those by
+        // itself.
         2 => match zstd::bulk::compress(rest, 1) {
             Ok(payload) => [header(), &framed(&payload, rest.len())].concat(),
             Err(_) => return,

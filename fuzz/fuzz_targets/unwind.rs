@@ -1,4 +1,5 @@
-//! A module's image, a stack and registers, all from the input: headers, unwind tables, code and symbols are the target's.
+//! A module's image, a stack and registers, all from the input: headers, unwind tables, code and
+//! symbols are the target's.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -22,7 +23,8 @@ impl ModuleOpener for NoFiles {
     }
 }
 
-// 16 registers, 1 KiB of stack, and the rest is the image. Register values are spread over code and stack.
+// 16 registers, 1 KiB of stack, and the rest is the image. Register values are spread over code and
+// stack.
 fuzz_target!(|input: &[u8]| {
     let Some((head, image)) = input.split_at_checked(128 + 1024) else {
         return;

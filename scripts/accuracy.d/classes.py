@@ -38,8 +38,9 @@ RUNS = (
     ("DDP on Gloo", "ddp.py", TORCHRUN, "torch"),
     ("torch.compile", "compiled_model.py", (), "torch"),
 )
-# Machinery that runs a training for its user: where it stands nearer to the leaf than the user's code, time is not the user's own. A
-# library that the user calls by himself, such as for a model's construction, is no such thing.
+# Machinery that runs a training for its user: where it stands nearer to the leaf than the user's
+# code, time is not the user's own. A library that the user calls by himself, such as for a model's
+# construction, is no such thing.
 FRAMEWORKS = ("lightning/", "lightning_fabric/", "pytorch_lightning/", "transformers/train", "transformers/integrations/", "accelerate/")
 LEAST_SHARE = 0.005
 TID = re.compile(r"\(pid \d+, tid (\d+)\)$")

@@ -23,7 +23,8 @@ RUNS = [
 ]
 QUICK = [("mlp", 2, ()), ("ddp", 1, ())]
 HOST_CAUSES = ("Python-bound", "dispatch-bound", "launch-bound", "host-compute-bound", "barrier-bound")
-# Shares of so many ticks scatter by less than half a point; steps of a millisecond are the least even.
+# Shares of so many ticks scatter by less than half a point; steps of a millisecond are the least
+# even.
 SECONDS = {"mlp": 40, "ddp": 40, "gpt": 20, "resnet": 20}
 # Points that a phase and the barrier may be off by.
 PHASE_LIMIT, BARRIER_LIMIT = 2.0, 5.0
@@ -84,7 +85,8 @@ def judge(table, name, log, window, report):
     bare = barrier_share(log["cpu"], after)
     barrier = 100 * report["intervals"]["activities"]["omp_idle"]["share"]
     if "--nonblocking" in name:
-        # Barriers are not seen: no native frames are read of what runs. The verdict may not take them for something else.
+        # Barriers are not seen: no native frames are read of what runs. The verdict may not take
+        # them for something else.
         cause = (report["verdict"] or {}).get("cause")
         table.at_most(f"    verdict {cause or 'none'}: needs frames that were not read", int(cause in HOST_CAUSES), 0, "{:d}")
     else:

@@ -11,8 +11,9 @@ import sys
 import profilers
 from targets import PROGRAMS, Failed, torch_python
 
-# Name, counters to be known (steps only where an optimizer makes them), phases that are told together since a wrapper's collectives run inside them, causes that are right where
-# no other process wants the CPUs, shorter form.
+# Name, counters to be known (steps only where an optimizer makes them), phases that are told
+# together since a wrapper's collectives run inside them, causes that are right where no other
+# process wants the CPUs, shorter form.
 COMPUTES = ("host-compute-bound",)
 BOTH = ("steps", "epochs")
 RUNS = (
@@ -85,7 +86,8 @@ def compare(table, tool, python, folder, run, threads, quick):
     for key in BOTH:
         if key in counters:
             said, true = progress.get(key) or 0, told[key]
-            # The report says "at least", or that a few at the ends may be missing: then it may say less, and never more.
+            # The report says "at least", or that a few at the ends may be missing: then it may say
+            # less, and never more.
             is_least = progress.get("more_epochs") if key == "epochs" else progress.get("source") == "parameter_version"
             slack = 10 if key == "epochs" else 100
             missing = 1 + true / slack if is_least and said <= true else 0

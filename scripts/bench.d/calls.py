@@ -10,7 +10,8 @@ import time
 import profilers
 from targets import PROGRAMS, Failed, Target
 
-# Begun anew by the kernel, by torchspy's mending, or left running: none may be seen at the default rate.
+# Begun anew by the kernel, by torchspy's mending, or left running: none may be seen at the default
+# rate.
 KINDS = (
     "recv_timeout", "accept_timeout", "connect_timeout", "epoll_wait", "io_getevents", "semtimedop", "sigtimedwait", "nanosleep",
     "poll", "futex", "fallocate", "getrandom", "dev_zero", "pipe_write", "send", "recv_waitall",

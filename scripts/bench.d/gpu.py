@@ -37,7 +37,8 @@ HANGING = (
 DEAR = {"nvmlGpmSampleGet": 300, "nvmlDeviceGetTotalEnergyConsumption": 300}
 # The first seconds are no part of the steady state: symbols are read, and devices are found.
 WARM_UP = 2.0
-# A stop that a hanging call held up would come seconds late. The machine itself is away for some periods now and then.
+# A stop that a hanging call held up would come seconds late. The machine itself is away for some
+# periods now and then.
 LONGEST_MS = 100
 
 
@@ -93,7 +94,8 @@ class Watched:
         self.cpu, self.collectors = ended.since(begun)
         # When each stop began, CLOCK_MONOTONIC, s.
         self.stops = [gap[0] / 1e9 for gap in result["gaps"] if gap[2]]
-        # The machine itself is away for some milliseconds now and then, which a mean of all would be.
+        # The machine itself is away for some milliseconds now and then, which a mean of all would
+        # be.
         usual = sorted(felt.stops_us)[: math.ceil(0.98 * len(felt.stops_us))]
         self.mean_us = sum(usual) / len(usual)
         self.recording = run.recording

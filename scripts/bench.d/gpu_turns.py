@@ -11,7 +11,8 @@ import profilers
 from figures import median
 from targets import Failed, Target
 
-# Lines of these functions of tests/programs/gpu_phases.py are what the host is at in a busy and in an idle turn of it.
+# Lines of these functions of tests/programs/gpu_phases.py are what the host is at in a busy and in
+# an idle turn of it.
 FUNCTIONS = {"keep_busy": True, "be_idle": False}
 # A line that a look or two saw by chance is not the turn.
 LEAST_HOST_S = 0.5
@@ -19,14 +20,16 @@ LEAST_HOST_S = 0.5
 EDGES_S = 0.05
 # The double's windows of utilization, ms, give or take its jitter.
 WINDOW_MS = 167
-# How far the device is behind the host, as a part of the shorter turn: what a turn of the host has is then part busy, part idle.
+# How far the device is behind the host, as a part of the shorter turn: what a turn of the host has
+# is then part busy, part idle.
 LAGS = (0, 0.3, 0.7)
 # Lengths of busy and idle turns, ms; for how long each is recorded, s, and with which of the lags.
 SERIES = [(ms, ms, 3.5, LAGS[:2]) for ms in (20, 60, 150, 300)]
 SERIES += [(ms, ms, 10 if ms < 2000 else 12, LAGS) for ms in (500, 1000, 2000)]
 SERIES += [(500, 700, 12, LAGS[:1]), (1000, 400, 12, LAGS[1:2]), (300, 1500, 12, LAGS[1:2]), (2000, 60, 12, LAGS[:1])]
 QUICK_SERIES = [(150, 150, 3.5, LAGS[:1]), (500, 500, 6, LAGS[1:2])]
-# Energy is judged where the two steps of the counter (100 ms) at a recording's ends are less than the bar.
+# Energy is judged where the two steps of the counter (100 ms) at a recording's ends are less than
+# the bar.
 LEAST_ENERGY_S = 9
 
 
@@ -120,7 +123,8 @@ def idle_times(sums, log, report, recording, lengths):
         length_ms = lengths[0] if busy else lengths[1]
         own = sums.setdefault(length_ms, Sums())
         if row["host_s"] < LEAST_HOST_S:
-            # Of a line beside, no figure may be given either where its function's turns are too short.
+            # Of a line beside, no figure may be given either where its function's turns are too
+            # short.
             own.given += bool(row["resolved"] and length_ms < 2 * WINDOW_MS)
             continue
         told += 1

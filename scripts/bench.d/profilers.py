@@ -52,7 +52,8 @@ class Run:
         self.log = os.path.join(folder, f"{os.path.basename(command[0])}-{time.monotonic_ns()}.log")
         self.started_ns = time.monotonic_ns()
         with open(self.log, "wb") as log:
-            # A process group of its own, whose parent is in another one: such a group can be suspended as from a terminal.
+            # A process group of its own, whose parent is in another one: such a group can be
+            # suspended as from a terminal.
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, preexec_fn=os.setpgrp,
                 env={**os.environ, **(variables or {})},

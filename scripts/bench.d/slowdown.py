@@ -19,22 +19,26 @@ from targets import Failed, Target, torch_python
 BUDGET_OFF = ("--max-stopped", "100")
 
 
-# In a pair the script works on and on, and is recorded in turns: what the machine does to both sides is then the same. A shared
-# host does equal work at one speed for some seconds and up to 1.4 times slower for the next, so that many short turns, each
-# compared with its neighbour, tell more than few long ones.
+# In a pair the script works on and on, and is recorded in turns: what the machine does to both
+# sides is then the same. A shared host does equal work at one speed for some seconds and up to 1.4
+# times slower for the next, so that many short turns, each compared with its neighbour, tell more
+# than few long ones.
 TURNS = 18
-# How long a turn is looked at: its mean time of a step is that of the steps which lie in it whole. What torchspy does once a second
-# (a segment is compressed and written) falls due a second after it goes on, and so once into each turn.
+# How long a turn is looked at: its mean time of a step is that of the steps which lie in it whole.
+# What torchspy does once a second (a segment is compressed and written) falls due a second after it
+# goes on, and so once into each turn.
 TURN_S = 1.0
-# What comes between: a profiler that goes on looks at all threads anew, which is no part of what sampling costs. It is the same
-# between bare turns.
+# What comes between: a profiler that goes on looks at all threads anew, which is no part of what
+# sampling costs. It is the same between bare turns.
 BETWEEN_S = 0.1
-# Of a turn with fewer whole steps nothing is told: the machine stood still. So many of a variant's may be lost.
+# Of a turn with fewer whole steps nothing is told: the machine stood still. So many of a variant's
+# may be lost.
 FEWEST_STEPS = 3
 MOST_LOST = 1 / 4
-# A pair's figure is the mean of the middle half of its turns' ratios (as logarithms: a ratio of noisy times is too large on
-# average). A change of the machine's speed between two neighbours is then no part of it; a stop costs every turn alike.
-# Turns that are bare on both sides are compared in the same way, and show what the figures are good to.
+# A pair's figure is the mean of the middle half of its turns' ratios (as logarithms: a ratio of
+# noisy times is too large on average). A change of the machine's speed between two neighbours is
+# then no part of it; a stop costs every turn alike. Turns that are bare on both sides are compared
+# in the same way, and show what the figures are good to.
 BARE_AGAIN = "bare against bare"
 # So many rounds for each in which the variants behind the first have a turn: their bars are wider.
 ROUNDS_OF_FIRST = 3

@@ -7,9 +7,10 @@ from figures import median, middle_mean, quantile
 from targets import Failed, Target
 
 SLEEPERS = (0, 60)
-# torchspy is suspended every other turn of so long, so that what a shared machine does to the probe is taken off turn by turn: it
-# takes 10 to 20 ms of each second, and never the same, where torchspy takes 5. The peers' stops are so much longer than that that
-# a bare run beside theirs will do; and py-spy, suspended, may leave its target stopped.
+# torchspy is suspended every other turn of so long, so that what a shared machine does to the probe
+# is taken off turn by turn: it takes 10 to 20 ms of each second, and never the same, where torchspy
+# takes 5. The peers' stops are so much longer than that that a bare run beside theirs will do; and
+# py-spy, suspended, may leave its target stopped.
 TURN_S = 0.5
 # What comes between two turns: a profiler that goes on looks at all threads anew.
 BETWEEN_S = 0.1
@@ -22,7 +23,8 @@ class Felt:
     def __init__(self, result):
         self.seconds = (result["window_ns"][1] - result["window_ns"][0]) / 1e9
         self.all_us = sum(gap[1] for gap in result["gaps"]) / 1e3
-        # A ptrace stop is a voluntary context switch, which a thread that only spins never makes by itself.
+        # A ptrace stop is a voluntary context switch, which a thread that only spins never makes by
+        # itself.
         self.stops_us = [gap[1] / 1e3 for gap in result["gaps"] if gap[2]]
         self.lost = None
         if result["lost"]:
@@ -109,13 +111,15 @@ class Summary:
     """All runs of one tool at one number of sleepers, less what the bare probe feels."""
 
     def __init__(self, runs, bare):
-        # A tick that was sampled is a stop that was felt: the same count for every tool, and none of the tools' own.
+        # A tick that was sampled is a stop that was felt: the same count for every tool, and none
+        # of the tools' own.
         self.lengths = [length for run in runs for length in run.stops_us]
         self.stops = len(self.lengths)
         self.stop_only_us = sum(self.lengths) / max(self.stops, 1)
         self.rate = self.stops / sum(run.seconds for run in runs)
         if isinstance(runs[0], FeltInTurns):
-            # The middle of them: a machine that others share stands still now and then, for longer than all stops together.
+            # The middle of them: a machine that others share stands still now and then, for longer
+            # than all stops together.
             all_us = [more for run in runs for more in run.more_us]
             more_us, error_us = middle_mean(all_us)
             self.per_tick_us, self.noise_us = more_us / max(self.rate, 1), error_us / max(self.rate, 1)
@@ -126,7 +130,8 @@ class Summary:
         idle = median(idle_per_second)
         each_us = [(run.all_us - idle * run.seconds) / max(len(run.stops_us), 1) for run in runs]
         self.per_tick_us, self.plain_us = median(each_us), sum(each_us) / len(each_us)
-        # By how much the bare runs differ from their own median, as a time per tick: what lies below it is not resolved.
+        # By how much the bare runs differ from their own median, as a time per tick: what lies
+        # below it is not resolved.
         self.noise_us = median([abs(each - idle) for each in idle_per_second]) / max(self.rate, 1)
 
     def line(self):
@@ -166,7 +171,8 @@ def spin(table, tools, quick):
                 continue
             if isinstance(tool, profilers.TorchSpy):
                 ticks = max(1, sum(run.ticks for run in found))
-                # Fresh captures count every thread; the running one is told by the stops that it felt.
+                # Fresh captures count every thread; the running one is told by the stops that it
+                # felt.
                 share = min(sum(run.fresh_captures for run in found), sum(run.felt for run in found)) / ticks
                 table.at_least(f"fresh captures per tick, {sleepers} sleepers", share, 0.95)
                 continue

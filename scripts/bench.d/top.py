@@ -107,7 +107,8 @@ def long_watch(table, target, seconds):
         top.finish()
     table.at_most(f"torchspy's own CPU over {spent:.0f} s, 160 threads, 100 Hz", share, 8, "{:.1f} % of a core")
     table.stated("    its own memory, then and at the end", f"{before[1]:.0f} MB, {after[1]:.0f} MB")
-    # Symbols of the target's libraries, from their files: the kernel takes such pages back when it needs them.
+    # Symbols of the target's libraries, from their files: the kernel takes such pages back when it
+    # needs them.
     table.stated("    with pages of files that it alone reads", f"{before[0]:.0f} MB, {after[0]:.0f} MB")
 
 

@@ -22,10 +22,12 @@ import threading
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-# These compare times, or fill the machine: another binary beside them would be measured, too, or they would starve it.
+# These compare times, or fill the machine: another binary beside them would be measured, too, or
+# they would starve it.
 ALONE = re.compile(r"_torch$|^(analysis_speed|diff_cli|dump_loaded|gpu_\w+|waits_live|stacks_places|record_roles)$")
 RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored", re.MULTILINE)
-# Seconds of each binary in the last run: the longest begin first, so that none of them runs alone at the end.
+# Seconds of each binary in the last run: the longest begin first, so that none of them runs alone
+# at the end.
 SECONDS = os.path.join(ROOT, "target", "test-seconds.json")
 printing = threading.Lock()
 

@@ -1,13 +1,17 @@
-//! Backward: the nodes of autograd's graph under the line that called `backward()`, and the modules that they belong to.
+//! Backward: the nodes of autograd's graph under the line that called `backward()`, and the modules
+//! that they belong to.
 //!
-//! The table is of the phase `backward` of the training thread. On a GPU the engine's own threads did the work, and their stacks
-//! hang below the line that waited for them (see `resolve`). A node's own time is that of samples whose
-//! innermost node it is, its total time that of samples with it anywhere on the stack. A forward that is computed again for a
-//! node is the phase `recompute`, and no time of the node.
+//! The table is of the phase `backward` of the training thread. On a GPU the engine's own threads
+//! did the work, and their stacks hang below the line that waited for them (see `resolve`). A
+//! node's own time is that of samples whose innermost node it is, its total time that of samples
+//! with it anywhere on the stack. A forward that is computed again for a node is the phase
+//! `recompute`, and no time of the node.
 //!
-//! No frame of a node says which module's forward made it. What can be told is told from the forward samples of the same thread,
-//! as [`forward`](super::forward) has it: where a node's forward operator was seen in one module alone, or in modules of one
-//! class; of several nets the line and the order of nodes may tell which ([`nets`](super::nets)). The rest is said to be unmatched, with the reason.
+//! No frame of a node says which module's forward made it. What can be told is told from the
+//! forward samples of the same thread, as [`forward`](super::forward) has it: where a node's
+//! forward operator was seen in one module alone, or in modules of one class; of several nets the
+//! line and the order of nodes may tell which ([`nets`](super::nets)). The rest is said to be
+//! unmatched, with the reason.
 
 use super::forward::{Forward, Home, of_nets};
 use super::intervals::{Share, Shares};
@@ -25,7 +29,8 @@ use std::cmp::Reverse;
 /// Time of one kind of node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeTime {
-    /// `ConvolutionBackward0`; a `torch.autograd.Function` of the user's by its class: `MyFunctionBackward`.
+    /// `ConvolutionBackward0`; a `torch.autograd.Function` of the user's by its class:
+    /// `MyFunctionBackward`.
     pub name: String,
     /// Time in which it was the innermost node.
     pub self_ns: u64,

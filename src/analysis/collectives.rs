@@ -29,8 +29,8 @@ pub struct CollectiveTime {
     pub wait_ns: u64,
     /// As a share of the training thread's wall time.
     pub wait_share: Share,
-    /// The part of the waits in which some other rank of the recording had not arrived: by the one that arrived last, and
-    /// its line, most time first.
+    /// The part of the waits in which some other rank of the recording had not arrived: by the one
+    /// that arrived last, and its line, most time first.
     pub late: Vec<Late>,
 }
 

@@ -1,17 +1,21 @@
-//! torch.compile: the time that compiling took, by stage and by function, and the time of the code that came of it.
+//! torch.compile: the time that compiling took, by stage and by function, and the time of the code
+//! that came of it.
 //!
-//! Compiling is the phase `compile` of the training thread, the wait for C++ and Triton compilers included. The stage is that of
-//! the innermost function of the compiler's, the function that which dynamo was given (read from its frame). Code that was made
-//! runs for the function that called it. Backward's graph may be compiled when it is first called, and no frame of backward says
-//! of which function it is: that time, and that of its code, is a function's only where no other was compiled.
+//! Compiling is the phase `compile` of the training thread, the wait for C++ and Triton compilers
+//! included. The stage is that of the innermost function of the compiler's, the function that which
+//! dynamo was given (read from its frame). Code that was made runs for the function that called it.
+//! Backward's graph may be compiled when it is first called, and no frame of backward says of which
+//! function it is: that time, and that of its code, is a function's only where no other was
+//! compiled.
 //!
-//! How often a function was compiled is counted in stretches: samples of its compilation with others between them. A compilation
-//! between two ticks is not seen, and two without a sample between them are one: the count is a lower bound. The first that is
-//! seen of a run that was attached to may be a repetition itself. A graph break is seen where the rest of the function was, at
-//! work or being compiled.
+//! How often a function was compiled is counted in stretches: samples of its compilation with
+//! others between them. A compilation between two ticks is not seen, and two without a sample
+//! between them are one: the count is a lower bound. The first that is seen of a run that was
+//! attached to may be a repetition itself. A graph break is seen where the rest of the function
+//! was, at work or being compiled.
 //!
-//! This walks stacks, each once and only where something was compiled: whose code runs is told by what stands between it and the
-//! function that called it, which nothing else asks.
+//! This walks stacks, each once and only where something was compiled: whose code runs is told by
+//! what stands between it and the function that called it, which nothing else asks.
 
 use super::intervals::{Share, Shares};
 use crate::model::category::Phase;
@@ -84,7 +88,8 @@ pub struct CompileTable {
     pub compile_share: Share,
     /// Time of compiling by stage, in their order; zeros left out.
     pub stages: Vec<(CompileStage, u64)>,
-    /// The part of it of which the function is not known: graphs of backward, and what was not read.
+    /// The part of it of which the function is not known: graphs of backward, and what was not
+    /// read.
     pub unknown_ns: u64,
     /// Time of compiled code.
     pub run_ns: u64,
@@ -99,7 +104,8 @@ pub struct CompileTable {
 }
 
 impl CompileTable {
-    /// Whether nothing was compiled that could be seen. Dynamo's own functions run without that, too.
+    /// Whether nothing was compiled that could be seen. Dynamo's own functions run without that,
+    /// too.
     pub fn is_empty(&self) -> bool {
         let compiles = self.stages.iter().any(|&(stage, ns)| {
             ns > 0 && !matches!(stage, CompileStage::Dynamo | CompileStage::Other)
@@ -108,7 +114,8 @@ impl CompileTable {
     }
 }
 
-/// A part of a function that is compiled by itself: the function, and the line of the graph break before it, or 0.
+/// A part of a function that is compiled by itself: the function, and the line of the graph break
+/// before it, or 0.
 type Part = (usize, u32);
 
 /// What a stack tells.
@@ -252,7 +259,8 @@ impl<'p> Builder<'p> {
         seen
     }
 
-    /// Whose code it is that was made and called by `function`; `None` where that stands further out.
+    /// Whose code it is that was made and called by `function`; `None` where that stands further
+    /// out.
     fn owner(&mut self, function: &'p Function, outward: &[&'p ProfileFrame]) -> Option<Runs> {
         if is_engine(function) {
             return Some(Runs::Backward);
@@ -295,7 +303,8 @@ struct Totals {
     backward_ns: u64,
 }
 
-/// What torch.compile did in a thread's samples, which are sorted by start. `wall_ns` and `ticks` are their sums.
+/// What torch.compile did in a thread's samples, which are sorted by start. `wall_ns` and `ticks`
+/// are their sums.
 pub fn compile(
     profile: &Profile,
     samples: &[&ProfileSample],
@@ -327,7 +336,8 @@ pub fn compile(
         if !sample.capture.is_fresh() {
             continue;
         }
-        // A sample of compiling without its function, or one that was not read to its end, may be of the same.
+        // A sample of compiling without its function, or one that was not read to its end, may be
+        // of the same.
         let tells = sample.phase != Phase::Compile && !seen.is_partial;
         if tells || !seen.subjects.is_empty() {
             for part in &seen.subjects {

@@ -31,7 +31,8 @@ impl Mode {
 /// The conditions of one process.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Conditions {
-    /// Samples in a batch, as the loaders' batch samplers say; of several loaders that of those that trained.
+    /// Samples in a batch, as the loaders' batch samplers say; of several loaders that of those
+    /// that trained.
     pub batch_size: Option<u64>,
     /// DataLoader workers, likewise.
     pub workers: Option<u64>,

@@ -1,12 +1,14 @@
-//! In which modules the operators of forward were called: by this a node of autograd's graph finds the module that made it.
+//! In which modules the operators of forward were called: by this a node of autograd's graph finds
+//! the module that made it.
 //!
-//! A node is named after the operator whose derivative it computes: `_log_softmax` has `LogSoftmaxBackward0`
-//! (torchgen/packaged/autograd/load_derivatives.py, `_create_op_prefix`, torch 2.15.0). An operator that was seen in one module
-//! alone made its nodes there, as far as the samples tell: with fewer than [`Share::FEW`] ticks of it nothing is told, and from
-//! that many on a module that has a tenth of its time is missed once in twenty times.
+//! A node is named after the operator whose derivative it computes: `_log_softmax` has
+//! `LogSoftmaxBackward0` (torchgen/packaged/autograd/load_derivatives.py, `_create_op_prefix`,
+//! torch 2.15.0). An operator that was seen in one module alone made its nodes there, as far as the
+//! samples tell: with fewer than [`Share::FEW`] ticks of it nothing is told, and from that many on
+//! a module that has a tenth of its time is missed once in twenty times.
 //!
-//! This walks stacks: of each it asks for all functions below the innermost module, by the names that their nodes would have, which
-//! nothing else asks.
+//! This walks stacks: of each it asks for all functions below the innermost module, by the names
+//! that their nodes would have, which nothing else asks.
 
 use super::intervals::Share;
 use super::nets::Nets;
@@ -29,12 +31,13 @@ pub enum Home {
     },
     /// One of several of this class.
     Class(String),
-    /// Modules of several nets, in each of one class; or of one of them, as told by the line and the place in the pass. Classes with the
-    /// net, in order.
+    /// Modules of several nets, in each of one class; or of one of them, as told by the line and
+    /// the place in the pass. Classes with the net, in order.
     Nets(Vec<(String, String)>),
     /// None: its operator was called outside of modules.
     Outside,
-    /// Modules of several classes call its operator, or some and the code around them. The classes, in order.
+    /// Modules of several classes call its operator, or some and the code around them. The classes,
+    /// in order.
     Several(Vec<String>),
     /// Its operator was seen in too few ticks.
     Seldom,
@@ -54,11 +57,13 @@ pub(super) struct Forward<'p> {
     profile: &'p Profile,
     /// By the name of the node, without `Backward` and what follows.
     places: FxHashMap<String, Places>,
-    /// The outermost modules, each a net; `None` for what is called outside of modules. By the bit that stands for them.
+    /// The outermost modules, each a net; `None` for what is called outside of modules. By the bit
+    /// that stands for them.
     nets: Vec<Option<(&'p str, u32)>>,
 }
 
-/// The text for modules of nets: `Conv2d of Discriminator or Generator`, `Conv2d of D or Linear of G`.
+/// The text for modules of nets: `Conv2d of Discriminator or Generator`, `Conv2d of D or Linear of
+/// G`.
 pub fn of_nets(nets: &[(String, String)]) -> String {
     let mut text = String::new();
     let mut before: Option<&str> = None;
@@ -183,8 +188,8 @@ impl<'p> Forward<'p> {
             }
         }
         let info = module.and_then(|id| profile.nn_modules.get(id.index()));
-        // No graph is made for evaluation. (Where one is, its modules are missed here, not wrong.) And of a call whose module was
-        // not read nothing can be said.
+        // No graph is made for evaluation. (Where one is, its modules are missed here, not wrong.)
+        // And of a call whose module was not read nothing can be said.
         let evaluates = info.is_some_and(|info| info.training == Some(false));
         if evaluates || (called && info.is_none()) {
             return;
@@ -234,15 +239,16 @@ impl<'p> Forward<'p> {
     }
 }
 
-/// `Convolution` of `ConvolutionBackward0`, `ThresholdBackward` of `ThresholdBackwardBackward0`, `MyFunction` of
-/// `MyFunctionBackward`; `None` of a node that no operator makes.
+/// `Convolution` of `ConvolutionBackward0`, `ThresholdBackward` of `ThresholdBackwardBackward0`,
+/// `MyFunction` of `MyFunctionBackward`; `None` of a node that no operator makes.
 fn operator_of(node: &str) -> Option<&str> {
     let name = node.trim_end_matches(|digit: char| digit.is_ascii_digit());
     name.strip_suffix("Backward").filter(|key| !key.is_empty())
 }
 
-/// The key of an operator's nodes: `LogSoftmax` of `aten::_log_softmax`, `Relu` of `aten::relu_`, `MaxPool2DWithIndices` of
-/// `aten::max_pool2d_with_indices`: each part as Python's `str.title` has it.
+/// The key of an operator's nodes: `LogSoftmax` of `aten::_log_softmax`, `Relu` of `aten::relu_`,
+/// `MaxPool2DWithIndices` of `aten::max_pool2d_with_indices`: each part as Python's `str.title` has
+/// it.
 fn node_of(operator: &str) -> String {
     let name = operator.rsplit("::").next().unwrap_or(operator);
     let mut key = String::with_capacity(name.len());
@@ -263,7 +269,8 @@ fn node_of(operator: &str) -> String {
     key
 }
 
-/// `MyFunction` of `MyFunction.forward`: a `torch.autograd.Function`, or a module, whose name no node has.
+/// `MyFunction` of `MyFunction.forward`: a `torch.autograd.Function`, or a module, whose name no
+/// node has.
 fn function_of(name: &str) -> Option<String> {
     let class = name.strip_suffix(".forward")?.rsplit('.').next()?;
     (!class.is_empty()).then(|| class.to_owned())

@@ -79,7 +79,8 @@ impl<K: Eq + std::hash::Hash + Copy + Ord> Sums<K> {
     }
 }
 
-/// The functions and lines of `samples`. Every function of a stack has a row, so stacks are walked here, each once.
+/// The functions and lines of `samples`. Every function of a stack has a row, so stacks are walked
+/// here, each once.
 pub fn hot<'a>(profile: &Profile, samples: impl Iterator<Item = &'a ProfileSample>) -> Hot {
     let mut weights: FxHashMap<StackId, u64> = FxHashMap::default();
     for sample in samples {
@@ -132,8 +133,8 @@ pub fn hot<'a>(profile: &Profile, samples: impl Iterator<Item = &'a ProfileSampl
     }
 }
 
-/// Own time of the first [`MOST_SHARES`] of `lines`, in their order, as shares of the time of `samples`. A sample's time is that of
-/// `line_of` its stack.
+/// Own time of the first [`MOST_SHARES`] of `lines`, in their order, as shares of the time of
+/// `samples`. A sample's time is that of `line_of` its stack.
 pub fn line_shares(
     samples: &[&ProfileSample],
     lines: &[LineTime],
@@ -156,7 +157,8 @@ pub fn line_shares(
     (0..lines.len()).map(|at| shares.share(at)).collect()
 }
 
-/// The lines of the user's own code nearest to the leaf, those with the most time first: where to look for what `samples` did.
+/// The lines of the user's own code nearest to the leaf, those with the most time first: where to
+/// look for what `samples` did.
 pub fn user_lines<'a>(
     profile: &Profile,
     samples: impl Iterator<Item = &'a ProfileSample>,

@@ -1,7 +1,9 @@
-//! What the DataLoader's workers did while the training thread waited for them; and without workers, what it did itself.
+//! What the DataLoader's workers did while the training thread waited for them; and without
+//! workers, what it did itself.
 //!
-//! Workers are sampled on the same clock as their trainer. Over each stretch in which the training thread waits in the queue, the
-//! samples of its workers are taken by overlap. A worker's time is that of the thread that runs its loop.
+//! Workers are sampled on the same clock as their trainer. Over each stretch in which the training
+//! thread waits in the queue, the samples of its workers are taken by overlap. A worker's time is
+//! that of the thread that runs its loop.
 
 use super::intervals::{Share, Shares};
 use super::timeline::{Piece, Timeline};
@@ -70,7 +72,8 @@ impl Tasks {
         }
     }
 
-    /// Adds a stretch of `length_ns`, of which `queue_ns` in the run queue; `None` is time that is no input.
+    /// Adds a stretch of `length_ns`, of which `queue_ns` in the run queue; `None` is time that is
+    /// no input.
     fn add(
         &mut self,
         length_ns: u64,
@@ -126,8 +129,8 @@ impl Tasks {
     }
 }
 
-/// What the workers of `trainer` did while its training thread, whose samples are `own`, waited for them. `None` without
-/// workers, or without such waits.
+/// What the workers of `trainer` did while its training thread, whose samples are `own`, waited for
+/// them. `None` without workers, or without such waits.
 pub fn meanwhile(
     profile: &Profile,
     trainer: ProcessId,

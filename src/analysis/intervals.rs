@@ -1,12 +1,14 @@
 //! How sure a share is: 95 % intervals that know that neighbouring samples resemble each other.
 //!
-//! A share is a mean over time, and a training thread does the same thing for many ticks on end: its samples are worth
-//! less than as many independent ones. The time of a thread is cut into up to 30 batches of equal length. The variance
-//! of the mean comes from the differences between neighbouring batches (the mean square successive difference: von
-//! Neumann 1941; batch means: Law, Simulation Modeling and Analysis, 9.5.3), which a single change in the run, such as
-//! the end of start-up, barely moves. It gives the effective number of samples, `p (1 - p) / variance`, at most the
-//! number of ticks; the interval is Wilson's (1927) for that number, with Student's t in place of z, since the variance
-//! is an estimate. Ticks of threads that were known not to have run count as samples: the kernel vouches for them.
+//! A share is a mean over time, and a training thread does the same thing for many ticks on end:
+//! its samples are worth less than as many independent ones. The time of a thread is cut into up to
+//! 30 batches of equal length. The variance of the mean comes from the differences between
+//! neighbouring batches (the mean square successive difference: von Neumann 1941; batch means: Law,
+//! Simulation Modeling and Analysis, 9.5.3), which a single change in the run, such as the end of
+//! start-up, barely moves. It gives the effective number of samples, `p (1 - p) / variance`, at
+//! most the number of ticks; the interval is Wilson's (1927) for that number, with Student's t in
+//! place of z, since the variance is an estimate. Ticks of threads that were known not to have run
+//! count as samples: the kernel vouches for them.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -41,7 +43,8 @@ const FEWEST_BATCHES: usize = 10;
 /// Ticks that a batch should hold.
 const TICKS_A_BATCH: u64 = 10;
 
-/// Student's t for a two-sided 95 % interval, by degrees of freedom. Source: any table of the distribution.
+/// Student's t for a two-sided 95 % interval, by degrees of freedom. Source: any table of the
+/// distribution.
 const STUDENT: &[(usize, f64)] = &[
     (6, 2.447),
     (8, 2.306),
@@ -89,7 +92,8 @@ impl Shares {
         }
     }
 
-    /// Adds a sample: the thread's next `weight_ns`, of which each `(category, ns)` is a part, spread evenly.
+    /// Adds a sample: the thread's next `weight_ns`, of which each `(category, ns)` is a part,
+    /// spread evenly.
     pub fn add(&mut self, weight_ns: u64, ticks: u32, parts: &[(usize, u64)]) {
         let start = self.elapsed_ns as f64;
         let end = start + weight_ns as f64;
@@ -133,7 +137,8 @@ impl Shares {
         let value = (sum / self.total_ns as f64).clamp(0.0, 1.0);
         let shares: Vec<f64> = batches.iter().map(|part| part / self.batch_ns).collect();
         let worth = effective_samples(value, &shares, self.all_ticks);
-        // Degrees of freedom of the successive difference: about two thirds of the batches (Bendat and Piersol).
+        // Degrees of freedom of the successive difference: about two thirds of the batches (Bendat
+        // and Piersol).
         let (low, high) = wilson(value, worth, student((batches.len() - 1) * 2 / 3));
         Share {
             value,
@@ -192,8 +197,8 @@ mod tests {
         }
     }
 
-    /// Share of 1,000 simulated recordings whose interval holds the true share: ours, and one that takes every tick for
-    /// independent. The state is drawn anew every `dwell` ticks on average.
+    /// Share of 1,000 simulated recordings whose interval holds the true share: ours, and one that
+    /// takes every tick for independent. The state is drawn anew every `dwell` ticks on average.
     fn coverage(truth: f64, dwell: f64, ticks: u64) -> (f64, f64) {
         let mut random = Random(0x9E37_79B9_7F4A_7C15);
         let runs = 1000;

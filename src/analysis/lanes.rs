@@ -1,7 +1,7 @@
 //! Lanes of devices and of the host, summed up: means over windows, and what was not measured.
 //!
-//! A window that reaches over the end of the recording counts with the part that lies within. Where there is no window,
-//! there is no figure: gaps are not filled.
+//! A window that reaches over the end of the recording counts with the part that lies within. Where
+//! there is no window, there is no figure: gaps are not filled.
 
 mod spans;
 
@@ -50,7 +50,8 @@ pub struct DeviceProcess {
     pub process: Option<ProcessId>,
     /// Most device memory that it had; `None` where the driver did not say.
     pub memory_bytes: Option<u64>,
-    /// Whether only its environment says that it may use the device, and not the driver that it does.
+    /// Whether only its environment says that it may use the device, and not the driver that it
+    /// does.
     pub hinted: bool,
 }
 
@@ -78,8 +79,8 @@ pub struct Device {
     pub figures: Vec<Figure>,
     /// Who used it: sampled processes first.
     pub processes: Vec<DeviceProcess>,
-    /// Share of the time with a reading in which each reason (a bit of [`THROTTLE_REASONS`]) held clocks down; `None` without
-    /// any reading.
+    /// Share of the time with a reading in which each reason (a bit of [`THROTTLE_REASONS`]) held
+    /// clocks down; `None` without any reading.
     pub throttled: Option<Vec<(u64, f64)>>,
     /// How its driver's clock relates to ours.
     pub clock: Option<GpuClock>,
@@ -121,7 +122,8 @@ impl Device {
         self.figures.iter().find(|figure| figure.kind == kind)
     }
 
-    /// Mean power, W: from the energy counter where there is one, which misses nothing between two readings.
+    /// Mean power, W: from the energy counter where there is one, which misses nothing between two
+    /// readings.
     pub fn power_w(&self) -> Option<f64> {
         let figure = self
             .figure(LaneKind::Energy)
@@ -320,7 +322,8 @@ fn device_processes(
             }
         })
         .collect();
-    // In a container the driver's pids are the host's: then what processes may see is all that is known.
+    // In a container the driver's pids are the host's: then what processes may see is all that is
+    // known.
     if !listed.iter().any(|process| process.process.is_some()) {
         listed.extend(hinted(profile, info));
     }

@@ -1,8 +1,9 @@
 //! Which rank the others wait for.
 //!
-//! Ranks of one recording are on one clock. Over each stretch in which a rank waits in a collective, those other ranks that are
-//! in none have not arrived. The one that is the last of them is whom the others wait for; where its training thread was over
-//! that time is why. What is left of a stretch, in which all had arrived, is the collective itself. Ranks of other hosts are
+//! Ranks of one recording are on one clock. Over each stretch in which a rank waits in a
+//! collective, those other ranks that are in none have not arrived. The one that is the last of
+//! them is whom the others wait for; where its training thread was over that time is why. What is
+//! left of a stretch, in which all had arrived, is the collective itself. Ranks of other hosts are
 //! in recordings of their own, and are not seen.
 
 use super::collectives::{CollectiveTime, waits};
@@ -95,8 +96,9 @@ pub(super) fn blame(
     }
 }
 
-/// Where a peer was in a stretch before it arrived: line, from, to. What follows its arrival and is cut off by the stretch's end
-/// within two ticks is the next step, which it began while the waiting rank was still waking up.
+/// Where a peer was in a stretch before it arrived: line, from, to. What follows its arrival and is
+/// cut off by the stretch's end within two ticks is the next step, which it began while the waiting
+/// rank was still waking up.
 fn missing(
     profile: &Profile,
     stretch: &Stretch,
@@ -126,7 +128,8 @@ fn missing(
     found
 }
 
-/// The rank that arrived last for the most time; for how long; and its most frequent line: of the function in which it was most.
+/// The rank that arrived last for the most time; for how long; and its most frequent line: of the
+/// function in which it was most.
 pub fn last_rank(row: &CollectiveTime) -> Option<(ProcessId, u64, Option<Line>)> {
     let process = row
         .late

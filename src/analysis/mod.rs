@@ -68,7 +68,8 @@ use waits::ProcessWaits;
 pub struct Analysis {
     /// Processes: ranks by number, then other trainers, then the rest by start.
     pub processes: Vec<ProcessSummary>,
-    /// The process whose summary stands for the recording: the first trainer that was sampled. An index into `processes`.
+    /// The process whose summary stands for the recording: the first trainer that was sampled. An
+    /// index into `processes`.
     pub primary: Option<usize>,
     /// The waits of trainers, and of the primary process.
     pub waits: Vec<ProcessWaits>,
@@ -78,7 +79,8 @@ pub struct Analysis {
     pub quality: QualitySummary,
     /// What devices and the host did.
     pub lanes: LaneSummary,
-    /// Idle time of the device of each rank, and of the primary process, by where its training thread was; or why not.
+    /// Idle time of the device of each rank, and of the primary process, by where its training
+    /// thread was; or why not.
     pub gpu_idle: Vec<(ProcessId, Result<GpuIdle, NoOverlay>)>,
     /// Energy of devices.
     pub energy: Energy,

@@ -1,8 +1,9 @@
-//! Modules that do the same thing in different places of a model, as one: `layers.*.attention` for the attention of all layers.
+//! Modules that do the same thing in different places of a model, as one: `layers.*.attention` for
+//! the attention of all layers.
 //!
-//! Parts of one module, or of one group, belong together where they have the same class and the same name, or numbers for
-//! names, as the parts of a ModuleList or a Sequential have. A container that was never called and holds one group alone is
-//! shown with it, in one line.
+//! Parts of one module, or of one group, belong together where they have the same class and the
+//! same name, or numbers for names, as the parts of a ModuleList or a Sequential have. A container
+//! that was never called and holds one group alone is shown with it, in one line.
 
 use rustc_hash::FxHashMap;
 

@@ -1,8 +1,9 @@
 //! The tree of modules: which `nn.Module` the forward passes of a training thread were in.
 //!
-//! A module's own time is that of forward samples whose innermost module it is, its total time that of samples in which it, or
-//! one below it in the tree, was called. It is wall time, as that of operators is. A forward that is computed again for
-//! backward (activation checkpointing) is no part of it: that is the phase `recompute`, and as backward in a table of its own.
+//! A module's own time is that of forward samples whose innermost module it is, its total time that
+//! of samples in which it, or one below it in the tree, was called. It is wall time, as that of
+//! operators is. A forward that is computed again for backward (activation checkpointing) is no
+//! part of it: that is the phase `recompute`, and as backward in a table of its own.
 
 use super::intervals::{Share, Shares};
 use super::module_groups::{Groups, Member, group};
@@ -36,7 +37,8 @@ pub struct ModuleTime {
     pub self_ns: u64,
     /// Time in which it or a module below it was called.
     pub total_ns: u64,
-    /// The part of `total_ns` in which the innermost module was in evaluation mode (`training` False).
+    /// The part of `total_ns` in which the innermost module was in evaluation mode (`training`
+    /// False).
     pub eval_ns: u64,
     /// Own time as a share of the thread's wall time.
     pub self_share: Share,
@@ -57,7 +59,8 @@ impl ModuleTime {
 /// Time of modules that do the same thing in different places of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModuleGroup {
-    /// As of one module, whose path has `*` for the numbers that differ: `layers.*.conv`. The depth is that of what is shown.
+    /// As of one module, whose path has `*` for the numbers that differ: `layers.*.conv`. The depth
+    /// is that of what is shown.
     pub time: ModuleTime,
     /// The end of its path, from the module above it that is shown.
     pub name: String,
@@ -385,7 +388,8 @@ fn joined(above: &str, name: &str) -> String {
     }
 }
 
-/// The modules of a thread's samples, which are sorted by start. `wall_ns` and `ticks` are their sums.
+/// The modules of a thread's samples, which are sorted by start. `wall_ns` and `ticks` are their
+/// sums.
 pub fn modules(
     profile: &Profile,
     samples: &[&ProfileSample],

@@ -1,9 +1,11 @@
-//! Which of several nets a node of backward belongs to, where their forwards make the same kinds of nodes: the two of a GAN.
+//! Which of several nets a node of backward belongs to, where their forwards make the same kinds of
+//! nodes: the two of a GAN.
 //!
-//! Two things tell. A line that calls backward may reach one net only: kinds that the other net alone makes are then missing below it, in a
-//! stretch that is long enough to have shown them. And the engine runs the nodes of one pass in the reverse order of their making
-//! (`sequence_nr`, torch/csrc/autograd/engine.cpp): where all of one net come before all of the other, what is sampled before a kind of
-//! the first net alone is the first net's.
+//! Two things tell. A line that calls backward may reach one net only: kinds that the other net
+//! alone makes are then missing below it, in a stretch that is long enough to have shown them. And
+//! the engine runs the nodes of one pass in the reverse order of their making (`sequence_nr`,
+//! torch/csrc/autograd/engine.cpp): where all of one net come before all of the other, what is
+//! sampled before a kind of the first net alone is the first net's.
 
 use super::forward::Forward;
 use crate::model::category::Phase;
@@ -16,7 +18,8 @@ pub(super) type Nets = u64;
 /// A line that called backward.
 pub(super) type Line = Option<(FunctionId, u32)>;
 
-/// A net that is missing below a line would have been expected in as many ticks there: it is missed once in twenty times.
+/// A net that is missing below a line would have been expected in as many ticks there: it is missed
+/// once in twenty times.
 const EXPECTED: f64 = 3.0;
 /// Passes that must show an order, and for how many of them one may show another.
 const PASSES: u32 = 3;
@@ -31,7 +34,8 @@ struct Moment {
     nets: Nets,
 }
 
-/// The nets that each sample's innermost node may belong to; 0 where nothing is known. `seen` tells a stack's innermost node and line.
+/// The nets that each sample's innermost node may belong to; 0 where nothing is known. `seen` tells
+/// a stack's innermost node and line.
 pub(super) fn nets_of_samples(
     forward: &Forward<'_>,
     names: &[&str],

@@ -1,9 +1,10 @@
 //! Operators: a table like torch.profiler's key averages, from samples.
 //!
-//! Own time of an operator is the time of samples whose innermost operator it is, total time that of samples with it
-//! anywhere on the stack, counted once: what torch.profiler calls "Self CPU" and "CPU total". It is wall time of the
-//! training thread, waits for a CPU and for the slowest OpenMP thread included, as it is there; the time of OpenMP's workers
-//! is no part of it. How often an operator was called is not in a sample, and not in the table.
+//! Own time of an operator is the time of samples whose innermost operator it is, total time that
+//! of samples with it anywhere on the stack, counted once: what torch.profiler calls "Self CPU" and
+//! "CPU total". It is wall time of the training thread, waits for a CPU and for the slowest OpenMP
+//! thread included, as it is there; the time of OpenMP's workers is no part of it. How often an
+//! operator was called is not in a sample, and not in the table.
 
 use super::intervals::{Share, Shares};
 use super::summary::parts;
@@ -22,8 +23,8 @@ pub struct Place {
     pub phase: Phase,
     /// The node of autograd's graph that called it: `ConvolutionBackward0`.
     pub node: Option<String>,
-    /// The class of the innermost `nn.Module` that called it: `Conv2d`. Not known before Python 3.11, which has no qualified
-    /// names.
+    /// The class of the innermost `nn.Module` that called it: `Conv2d`. Not known before Python
+    /// 3.11, which has no qualified names.
     pub module: Option<String>,
     /// The nearest line of the user's own code.
     pub line: Option<Line>,
@@ -111,7 +112,8 @@ impl Sums {
         })
     }
 
-    /// Adds the time of a chain of operators to each of them; `is_own` where it is the innermost one's own.
+    /// Adds the time of a chain of operators to each of them; `is_own` where it is the innermost
+    /// one's own.
     fn add(&mut self, chain: &[&OperatorSite], is_own: bool, phase: Phase, weight_ns: u64) {
         for (at, site) in chain.iter().enumerate() {
             // Within itself an operator counts once: where it is innermost.
@@ -132,7 +134,8 @@ impl Sums {
     }
 }
 
-/// The operators of a thread's samples, which are sorted by start. `wall_ns` and `ticks` are their sums.
+/// The operators of a thread's samples, which are sorted by start. `wall_ns` and `ticks` are their
+/// sums.
 pub fn operators(
     profile: &Profile,
     samples: &[&ProfileSample],
@@ -173,7 +176,8 @@ pub fn operators(
     }
 }
 
-/// Time by chain of operators, whether it is the innermost one's own, and phase; in an order that is the same on every run.
+/// Time by chain of operators, whether it is the innermost one's own, and phase; in an order that
+/// is the same on every run.
 fn weights(facts: &Facts, samples: &[&ProfileSample]) -> Vec<((StackId, bool, Phase), u64)> {
     let mut weights: FxHashMap<(StackId, bool, Phase), u64> = FxHashMap::default();
     for sample in samples {

@@ -13,7 +13,8 @@ pub struct QualitySummary {
     pub asked_hz: f64,
     /// Ticks a second that were carried out.
     pub rate_hz: f64,
-    /// Captures of training threads a second, those that a sleeper's last one stood for among them. `None` without such threads.
+    /// Captures of training threads a second, those that a sleeper's last one stood for among them.
+    /// `None` without such threads.
     pub training_hz: Option<f64>,
     /// Ticks carried out.
     pub ticks: u64,
@@ -45,12 +46,14 @@ pub struct QualitySummary {
     pub stop_max_ns: u64,
     /// Stopped time over the time in which sampled threads ran or were ready to, 0 to 1.
     pub stopped_share: f64,
-    /// Fresh captures that reach their root, of those that may have native frames (which are read of stopped and sleeping
-    /// threads), 0 to 1. `None` without any.
+    /// Fresh captures that reach their root, of those that may have native frames (which are read
+    /// of stopped and sleeping threads), 0 to 1. `None` without any.
     pub rooted_share: Option<f64>,
-    /// Fresh captures of Python threads whose Python frames are all in place, 0 to 1. `None` without any.
+    /// Fresh captures of Python threads whose Python frames are all in place, 0 to 1. `None`
+    /// without any.
     pub merged_share: Option<f64>,
-    /// Fresh captures by the reason why they are not whole, in the order of [`Partial::ALL`]; zeros left out.
+    /// Fresh captures by the reason why they are not whole, in the order of [`Partial::ALL`]; zeros
+    /// left out.
     pub partial: Vec<(Partial, u64)>,
     /// Native frames found by a checked guess, of all native frames of fresh captures, 0 to 1.
     pub guessed_frames: f64,
@@ -64,7 +67,8 @@ pub struct QualitySummary {
     pub skipped_for_budget: u64,
     /// Captures left out since a stop that was asked for before had not come yet.
     pub skipped_for_late_stop: u64,
-    /// Looks at training threads that were left out since every CPU was taken, and their processes took turns.
+    /// Looks at training threads that were left out since every CPU was taken, and their processes
+    /// took turns.
     pub skipped_for_turn: u64,
     /// Stops that came late: after 2 ms, when the other threads had been seen to.
     pub stop_timeouts: u64,
@@ -72,7 +76,8 @@ pub struct QualitySummary {
     pub calls_cut_short: u64,
     /// Running threads that were not stopped, since that would have cut a system call short.
     pub calls_left_running: u64,
-    /// Setuid and setgid programs that run without their privileges, since their thread was traced when they began.
+    /// Setuid and setgid programs that run without their privileges, since their thread was traced
+    /// when they began.
     pub privileges_lost: u64,
     /// torchspy's own CPU time, as a share of one CPU.
     pub own_cpu: f64,
@@ -254,7 +259,8 @@ fn training_samples(profile: &Profile) -> impl Iterator<Item = &ProfileSample> {
     samples.filter(move |sample| training.contains(&sample.thread))
 }
 
-/// Share of the training threads' ticks in which their stacks were known: not those that a later capture stands for.
+/// Share of the training threads' ticks in which their stacks were known: not those that a later
+/// capture stands for.
 fn captured_ticks(profile: &Profile) -> Option<f64> {
     let (mut captured, mut all) = (0, 0);
     for sample in training_samples(profile) {

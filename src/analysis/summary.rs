@@ -67,9 +67,9 @@ impl Matrix {
 /// Computation versus other, as itwinai counts it, on the host.
 ///
 /// itwinai (its torch.profiler report) takes the self device time of operators whose name matches
-/// `.*(?:aten|\sat|c10|autograd)::` over that of all. The analogue here: time whose nearest function with a meaning is
-/// one of ATen, oneDNN, the dispatcher, autograd or a GPU call, over the wall time of the training thread. Communication
-/// and waits are "other", as there.
+/// `.*(?:aten|\sat|c10|autograd)::` over that of all. The analogue here: time whose nearest
+/// function with a meaning is one of ATen, oneDNN, the dispatcher, autograd or a GPU call, over the
+/// wall time of the training thread. Communication and waits are "other", as there.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Itwinai {
     /// Computation, ns.
@@ -119,7 +119,8 @@ pub struct ProcessSummary {
     pub hot: Hot,
     /// Own time of the first of its lines, in their order, as shares of `wall_ns`.
     pub line_shares: Vec<Share>,
-    /// Its time by the user's line nearest to the leaf, the most first: with that of everything that the line calls.
+    /// Its time by the user's line nearest to the leaf, the most first: with that of everything
+    /// that the line calls.
     pub user_lines: Vec<LineTime>,
     /// The first of these, in their order, as shares of `wall_ns`.
     pub user_line_shares: Vec<Share>,
@@ -140,7 +141,8 @@ pub struct ProcessSummary {
 }
 
 impl ProcessSummary {
-    /// Time of a module per step, over all steps of the recording, ns; where steps are an optimizer's, less evaluation.
+    /// Time of a module per step, over all steps of the recording, ns; where steps are an
+    /// optimizer's, less evaluation.
     pub fn per_step_ns(&self, module: &ModuleTime) -> Option<f64> {
         let progress = self
             .progress
@@ -176,7 +178,8 @@ impl ProcessSummary {
     }
 }
 
-/// The parts of one sample: (phase, activity, row, ns). Time in the run queue is `cpu_wait`, whatever was to run.
+/// The parts of one sample: (phase, activity, row, ns). Time in the run queue is `cpu_wait`,
+/// whatever was to run.
 pub fn parts(sample: &ProfileSample) -> [(Phase, Activity, SummaryRow, u64); 2] {
     let queue_ns = sample.queue_ns.min(sample.weight_ns);
     [
@@ -333,8 +336,9 @@ fn process(profile: &Profile, id: ProcessId, samples: &[&ProfileSample]) -> Proc
     }
 }
 
-/// What is between start-up and the interpreter's exit, which are paid once and no part of a step: from the end of the first interval that
-/// is mostly start-up to the start of the last one that is mostly exit. Modules that are imported later do not count.
+/// What is between start-up and the interpreter's exit, which are paid once and no part of a step:
+/// from the end of the first interval that is mostly start-up to the start of the last one that is
+/// mostly exit. Modules that are imported later do not count.
 pub(super) fn trained(own: &[&ProfileSample]) -> Range<usize> {
     let start = mostly(own.iter().copied(), Phase::Startup);
     let rest = own.get(start..).unwrap_or_default();

@@ -28,8 +28,8 @@ pub struct ThreadSummary {
     pub main_share: f64,
 }
 
-/// Roles by the beginning of the name. Source: strings of the torch 2.15.0 binaries; CUDA driver 570; CPython
-/// Lib/multiprocessing/queues.py (3.14 on sets names).
+/// Roles by the beginning of the name. Source: strings of the torch 2.15.0 binaries; CUDA driver
+/// 570; CPython Lib/multiprocessing/queues.py (3.14 on sets names).
 const BY_NAME: &[(&str, &str)] = &[
     ("pt_autograd_", "autograd engine"),
     ("pt_nccl_watchdg", "NCCL watchdog"),
@@ -82,7 +82,8 @@ fn role(
     }
 }
 
-/// The threads that `samples` speak of, those with the most CPU time first, the training thread before all.
+/// The threads that `samples` speak of, those with the most CPU time first, the training thread
+/// before all.
 pub fn threads(
     profile: &Profile,
     samples: &[&ProfileSample],

@@ -1,7 +1,7 @@
 //! What the training thread waited for, where, and for whom.
 //!
-//! Waits are wall time of the training thread. Time in which it could have run and had no CPU is a wait, too, and so is time in
-//! which an operator waits for its slowest OpenMP thread.
+//! Waits are wall time of the training thread. Time in which it could have run and had no CPU is a
+//! wait, too, and so is time in which an operator waits for its slowest OpenMP thread.
 
 use super::input_queue::{self, InlineInput, Meanwhile};
 use super::intervals::{Share, Shares};
@@ -173,8 +173,8 @@ fn kinds(rows: &[WaitTime], shares: &Shares) -> Vec<(WaitKind, u64, Share)> {
     kinds
 }
 
-/// Who held the GIL, by row. The samples of the process's other threads say when they held it; what of a wait none of them
-/// tells of goes to the thread that the waiting thread's own sample names.
+/// Who held the GIL, by row. The samples of the process's other threads say when they held it; what
+/// of a wait none of them tells of goes to the thread that the waiting thread's own sample names.
 fn gil_holders(
     profile: &Profile,
     process: ProcessId,

@@ -1,8 +1,9 @@
-//! What differs between processor architectures: a folder each, which provides an [`Architecture`]. Nothing outside of this
-//! module names one.
+//! What differs between processor architectures: a folder each, which provides an [`Architecture`].
+//! Nothing outside of this module names one.
 //!
-//! It lies below all other modules and imports none of them: `model` numbers its registers by it, `os` reads registers and system
-//! calls with it, `native` unwinds with it, `python` checks ELF files by it.
+//! It lies below all other modules and imports none of them: `model` numbers its registers by it,
+//! `os` reads registers and system calls with it, `native` unwinds with it, `python` checks ELF
+//! files by it.
 
 pub mod system_calls;
 
@@ -24,49 +25,56 @@ pub trait Architecture {
     /// The stack pointer is a multiple of this between any two instructions of well-behaved code.
     const STACK_ALIGNMENT: u64;
 
-    /// General-purpose registers and the instruction pointer: numbers from 0 up to, not including, this one.
+    /// General-purpose registers and the instruction pointer: numbers from 0 up to, not including,
+    /// this one.
     const REGISTERS: usize;
     /// The frame pointer, which begins a chain of (caller's frame pointer, return address).
     const FRAME_POINTER: usize;
     /// The stack pointer.
     const STACK_POINTER: usize;
-    /// The instruction pointer. DWARF need not have a number for it: any below [`Architecture::REGISTERS`] that is free.
+    /// The instruction pointer. DWARF need not have a number for it: any below
+    /// [`Architecture::REGISTERS`] that is free.
     const INSTRUCTION_POINTER: usize;
     /// The return address column of unwind tables.
     const RETURN_ADDRESS: u16;
-    /// Whether a call leaves the return address in a register, where it is as long as unwind tables have no rule for it.
+    /// Whether a call leaves the return address in a register, where it is as long as unwind tables
+    /// have no rule for it.
     const LINKS: bool;
     /// Registers that a function returns as it got them, but for the stack pointer.
     const CALLEE_SAVED: &'static [usize];
 
     /// Bytes of the longest call instruction.
     const LONGEST_CALL: usize;
-    /// Whether the instruction that ends where `before` ends can be a call; `before` holds [`Architecture::LONGEST_CALL`] bytes, or
-    /// as many as there are.
+    /// Whether the instruction that ends where `before` ends can be a call; `before` holds
+    /// [`Architecture::LONGEST_CALL`] bytes, or as many as there are.
     fn follows_call(before: &[u8]) -> bool;
     /// Bytes of a call whose target is in its code.
     const DIRECT_CALL: usize;
-    /// Where the call that returns to `address` goes, if `before`, the [`Architecture::DIRECT_CALL`] bytes before it, is a direct one.
+    /// Where the call that returns to `address` goes, if `before`, the
+    /// [`Architecture::DIRECT_CALL`] bytes before it, is a direct one.
     fn call_target(address: u64, before: &[u8]) -> Option<u64>;
 
     /// Bytes of a stub of the procedure linkage table.
     const PLT_STUB: usize;
-    /// The address of the slot that the stub `code` at `address` jumps through; `None` where it is no stub.
+    /// The address of the slot that the stub `code` at `address` jumps through; `None` where it is
+    /// no stub.
     fn plt_slot(address: u64, code: &[u8]) -> Option<u64>;
 
     /// Bytes of code that [`Architecture::frame_by_code`] follows at most.
     const MAX_CODE: usize;
-    /// The frame at the end of `code`, which begins at a function's first instruction: of functions without unwind tables. An
-    /// instruction that ends past `code`, such as the call that a return address belongs to, is not carried out.
+    /// The frame at the end of `code`, which begins at a function's first instruction: of functions
+    /// without unwind tables. An instruction that ends past `code`, such as the call that a return
+    /// address belongs to, is not carried out.
     fn frame_by_code(code: &[u8]) -> Option<CodeFrame>;
 
     /// Numbers and values of the registers of a stopped thread.
     fn registers(user: &user_regs_struct) -> impl Iterator<Item = (usize, u64)>;
-    /// The system call that a stopped thread is about to return from; `None` where it was not in one, or in one of another
-    /// architecture's, as 32-bit programs are.
+    /// The system call that a stopped thread is about to return from; `None` where it was not in
+    /// one, or in one of another architecture's, as 32-bit programs are.
     fn system_call(user: &user_regs_struct) -> Option<SystemCall>;
 
-    /// Where the C libraries may keep a thread's tid, from `pthread_self()` on. What stands there is checked.
+    /// Where the C libraries may keep a thread's tid, from `pthread_self()` on. What stands there
+    /// is checked.
     const TID_OFFSETS: &'static [u64];
 }
 
@@ -97,7 +105,8 @@ pub struct CodeFrame {
 pub enum CfaSource {
     /// A register plus an offset.
     Register(u16, i64),
-    /// The word at stack pointer plus `slot`, plus an offset: frames of unknown size keep their way back in a slot.
+    /// The word at stack pointer plus `slot`, plus an offset: frames of unknown size keep their way
+    /// back in a slot.
     Slot {
         /// Offset from the stack pointer.
         slot: i64,

@@ -1,8 +1,10 @@
-//! Numbers and names of Linux's system calls, from the crate `syscalls` (made from the kernel's own tables).
+//! Numbers and names of Linux's system calls, from the crate `syscalls` (made from the kernel's own
+//! tables).
 
 pub use syscalls::Sysno;
 
-/// The name of system call `number` of the machine that a recording was made on, by what `uname -m` wrote there.
+/// The name of system call `number` of the machine that a recording was made on, by what `uname -m`
+/// wrote there.
 pub fn name_on(architecture: &str, number: u32) -> Option<&'static str> {
     let number = usize::try_from(number).ok()?;
     match architecture {

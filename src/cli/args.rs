@@ -28,7 +28,8 @@ pub(crate) enum Subcommands {
     /// Print the summary of a recording
     #[command(after_help = REPORT_AFTER_HELP)]
     Report(ReportArguments),
-    /// Turn a recording into a flamegraph, speedscope file, folded stacks, JSON, text, CSV, Parquet or Perfetto trace
+    /// Turn a recording into a flamegraph, speedscope file, folded stacks, JSON, text, CSV, Parquet
+    /// or Perfetto trace
     #[command(after_help = CONVERT_AFTER_HELP)]
     Convert(ConvertArguments),
     /// Compare two recordings, or two sets of them: did it help?
@@ -93,10 +94,12 @@ pub(crate) struct RecordArguments {
     /// End the recording after this time: 30s, 2m, 1.5 (seconds), unlimited. The program goes on
     #[arg(short, long, value_name = "TIME", allow_negative_numbers = true)]
     pub(crate) duration: Option<String>,
-    /// Output file, by extension: .tspy .svg .speedscope.json .folded .json .txt .csv .parquet .perfetto-trace; may be given more than once
+    /// Output file, by extension: .tspy .svg .speedscope.json .folded .json .txt .csv .parquet
+    /// .perfetto-trace; may be given more than once
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Vec<PathBuf>,
-    /// Format of the output, whatever its extension; without -o, of the file written next to the recording
+    /// Format of the output, whatever its extension; without -o, of the file written next to the
+    /// recording
     #[arg(short, long)]
     pub(crate) format: Option<FormatName>,
     /// Replace output files that are there already
@@ -149,13 +152,15 @@ pub(crate) struct SamplingArguments {
     /// Do not sample child processes: --children none
     #[arg(long)]
     pub(crate) no_subprocesses: bool,
-    /// Never stop a thread: Python frames are checked against torn reads, native ones come from sleeping threads
+    /// Never stop a thread: Python frames are checked against torn reads, native ones come from
+    /// sleeping threads
     #[arg(long)]
     pub(crate) nonblocking: bool,
     /// Share of a running thread's time that stops may take, in percent, or `off`
     #[arg(long, value_name = "PERCENT", default_value = "2")]
     pub(crate) max_stopped: String,
-    /// Record these GPUs: all, none, or a list by number or UUID; without it, those that the sampled processes use
+    /// Record these GPUs: all, none, or a list by number or UUID; without it, those that the
+    /// sampled processes use
     #[arg(long, value_name = "all|none|LIST")]
     pub(crate) gpu: Option<String>,
     /// Keep passwords, tokens and keys in command lines: without it they are replaced by <redacted>
@@ -189,10 +194,12 @@ pub(crate) struct TopArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct AttributionArguments {
-    /// Show a function as a phase of its own, such as loss=train.py:Net.loss; may be given more than once
+    /// Show a function as a phase of its own, such as loss=train.py:Net.loss; may be given more
+    /// than once
     #[arg(long, value_name = "NAME=FILE:FUNCTION")]
     pub(crate) region: Vec<String>,
-    /// What functions of your own mean: rows in TOML that come before torchspy's own (see torchspy rules)
+    /// What functions of your own mean: rows in TOML that come before torchspy's own (see torchspy
+    /// rules)
     #[arg(long, value_name = "FILE")]
     pub(crate) rules: Option<PathBuf>,
 }
@@ -273,7 +280,8 @@ pub(crate) struct ConvertArguments {
     /// The recording
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// Output file, by extension: .svg .speedscope.json .folded .json .txt .csv .parquet .perfetto-trace; `-` is standard output
+    /// Output file, by extension: .svg .speedscope.json .folded .json .txt .csv .parquet
+    /// .perfetto-trace; `-` is standard output
     #[arg(short, long, value_name = "OUT")]
     pub(crate) output: PathBuf,
     /// Replace output files that are there already
@@ -314,7 +322,8 @@ pub(crate) struct DiffArguments {
     /// Recordings of B, pooled
     #[arg(long, value_name = "FILE", num_args = 1.., requires = "a")]
     pub(crate) b: Vec<PathBuf>,
-    /// Output file, by extension: .svg (a differential flamegraph) .folded (two columns) .json .txt; may be given more than once
+    /// Output file, by extension: .svg (a differential flamegraph) .folded (two columns) .json
+    /// .txt; may be given more than once
     #[arg(short, long, value_name = "OUT")]
     pub(crate) output: Vec<PathBuf>,
     /// Replace output files that are there already
@@ -329,8 +338,8 @@ pub(crate) struct DiffArguments {
     /// Compare this rank; default is the first of both
     #[arg(long, value_name = "N")]
     pub(crate) rank: Option<u32>,
-    /// How much run times scatter on this machine, as a standard deviation in percent; used where no side has several
-    /// runs to measure it
+    /// How much run times scatter on this machine, as a standard deviation in percent; used where
+    /// no side has several runs to measure it
     #[arg(long, value_name = "PERCENT", default_value_t = 1.0)]
     pub(crate) run_to_run: f64,
     /// Draw forward passes by function, or by nn.Module instead of the functions that call them
@@ -374,7 +383,8 @@ pub(crate) struct DumpArguments {
     /// Never stop a thread: of those that run, Python frames are read alone
     #[arg(long)]
     pub(crate) nonblocking: bool,
-    /// Show passwords, tokens and keys in command lines and variables: without it they are replaced by <redacted>
+    /// Show passwords, tokens and keys in command lines and variables: without it they are replaced
+    /// by <redacted>
     #[arg(long)]
     pub(crate) no_redact: bool,
     /// Take this many snapshots (100 at most), and show what moved in between

@@ -57,7 +57,8 @@ fn syscall_name(number: u32) -> String {
     )
 }
 
-/// Adds how often each thread ran; and the kernel stacks of threads in state D and of those that were not captured.
+/// Adds how often each thread ran; and the kernel stacks of threads in state D and of those that
+/// were not captured.
 pub(super) fn annotate(dump: &mut Dump) {
     for process in &mut dump.processes {
         let pid = process.pid;

@@ -1,4 +1,5 @@
-//! Free-threaded Pythons (3.13t and later) are refused: their objects and frames are laid out differently.
+//! Free-threaded Pythons (3.13t and later) are refused: their objects and frames are laid out
+//! differently.
 
 use super::failure::Failure;
 use super::{hints, messages};
@@ -35,8 +36,8 @@ pub(crate) fn refuse_process(pid: i32) -> Result<(), Failure> {
     }
 }
 
-/// An error where `command` would start one, as far as its files show that: the program's own, or a script's
-/// interpreter. Nothing has run yet.
+/// An error where `command` would start one, as far as its files show that: the program's own, or a
+/// script's interpreter. Nothing has run yet.
 pub(crate) fn refuse_program(command: &[OsString]) -> Result<(), Failure> {
     let mut program = command.first().cloned();
     for _ in 0..MAX_SCRIPTS {
@@ -75,8 +76,8 @@ fn refusal(subject: &str) -> Failure {
     Failure::message(format!("{subject}, {WHY}")).hint(hints::of_remedy(Remedy::FreeThreaded))
 }
 
-/// Warns at the end of a recording, for interpreters that a script or another program started. Returns whether there was no other
-/// Python.
+/// Warns at the end of a recording, for interpreters that a script or another program started.
+/// Returns whether there was no other Python.
 pub(crate) fn warn(profile: &Profile) -> bool {
     let processes = || profile.processes.iter().map(|process| &process.info);
     let mut any = false;

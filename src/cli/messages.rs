@@ -1,7 +1,7 @@
 //! Output: messages on standard error, data on standard output.
 //!
-//! Text from a target (names, paths, command lines) never brings control bytes to the terminal. A closed stream is no
-//! error: a message is lost, and a command that writes data ends quietly.
+//! Text from a target (names, paths, command lines) never brings control bytes to the terminal. A
+//! closed stream is no error: a message is lost, and a command that writes data ends quietly.
 
 use super::failure::Failure;
 pub(crate) use crate::model::text::printable;
@@ -115,7 +115,8 @@ pub(crate) fn data(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Resu
             anyhow::Error::new(error).context("cannot write to standard output"),
         )),
         Err(_) => {
-            // What is still buffered has no reader: it must not be written again when the buffer is dropped.
+            // What is still buffered has no reader: it must not be written again when the buffer is
+            // dropped.
             let _ = stdout.into_parts();
             Ok(())
         }

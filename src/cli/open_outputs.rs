@@ -1,4 +1,5 @@
-//! Output files, opened before anything is started, so that a full day's recording does not end at a missing folder.
+//! Output files, opened before anything is started, so that a full day's recording does not end at
+//! a missing folder.
 
 use super::failure::Failure;
 use super::format::{Format, OutputFile};
@@ -19,8 +20,8 @@ pub(crate) struct OpenOutputs {
 }
 
 impl OpenOutputs {
-    /// Opens the files that were asked for, or a recording and one of the format `beside` in `folder`, under a name made of
-    /// `parts`.
+    /// Opens the files that were asked for, or a recording and one of the format `beside` in
+    /// `folder`, under a name made of `parts`.
     pub(crate) fn open(
         wanted: &[OutputFile],
         beside: Format,
@@ -111,12 +112,14 @@ impl OpenOutputs {
         }
     }
 
-    /// Gives the recording its name, and so replaces a file that was there: it is found there however torchspy ends.
+    /// Gives the recording its name, and so replaces a file that was there: it is found there
+    /// however torchspy ends.
     pub(crate) fn keep_recording(&self) -> Result<(), Failure> {
         self.named_recording().map_or(Ok(()), OpenOutput::keep)
     }
 
-    /// Where the recording can be read back. A file without a name is reached through its descriptor (proc_pid_fd(5)).
+    /// Where the recording can be read back. A file without a name is reached through its
+    /// descriptor (proc_pid_fd(5)).
     pub(crate) fn recording_path(&self) -> PathBuf {
         match (self.named_recording(), &self.scratch) {
             (Some(output), _) => output.path.clone(),
@@ -196,7 +199,8 @@ mod tests {
         let svg = first.rendered().next().unwrap().path.clone();
         std::fs::write(&svg, "kept").unwrap();
         std::fs::remove_file(&first.named_recording().unwrap().path).unwrap();
-        // Of the pair, only the flamegraph's name is taken: the recording of the same name must not stay behind.
+        // Of the pair, only the flamegraph's name is taken: the recording of the same name must not
+        // stay behind.
         let second =
             OpenOutputs::open(&[], Format::Flamegraph, false, folder.path(), &PARTS).unwrap();
         assert_eq!(std::fs::read_to_string(&svg).unwrap(), "kept");

@@ -1,4 +1,5 @@
-//! One output file: created or opened so that nothing that was there is written into, and no link is followed.
+//! One output file: created or opened so that nothing that was there is written into, and no link
+//! is followed.
 
 use super::failure::Failure;
 use super::format::{Format, OutputFile};
@@ -85,8 +86,9 @@ pub(super) fn identity_at(path: &Path) -> Option<(u64, u64)> {
     data.is_file().then(|| (data.dev(), data.ino()))
 }
 
-/// Opens a file that the user named. With `force` an existing one is replaced, by [`OpenOutput::keep`]. Nothing is ever written
-/// into an existing file, nor through a link: whoever else can write to the folder may have put it there.
+/// Opens a file that the user named. With `force` an existing one is replaced, by
+/// [`OpenOutput::keep`]. Nothing is ever written into an existing file, nor through a link: whoever
+/// else can write to the folder may have put it there.
 pub(crate) fn open_named(output: &OutputFile, force: bool) -> Result<OpenOutput, Failure> {
     let OutputFile { path, format } = output;
     let (file, destination) = match create_exclusively(path, *format) {
@@ -164,7 +166,8 @@ fn own_stream(path: &Path) -> io::Result<Option<File>> {
         .iter()
         .any(|folder| path.parent() == Some(Path::new(folder)));
     if path == Path::new("/dev/stdout") {
-        // Opened anew, a file that the shell has redirected it to would be written from its beginning.
+        // Opened anew, a file that the shell has redirected it to would be written from its
+        // beginning.
         Ok(Some(io::stdout().as_fd().try_clone_to_owned()?.into()))
     } else if path == Path::new("/dev/stderr") {
         Ok(Some(io::stderr().as_fd().try_clone_to_owned()?.into()))
@@ -179,12 +182,14 @@ fn open_special(path: &Path) -> io::Result<File> {
     let no_link = OFlag::O_NOFOLLOW.bits();
     let mut options = OpenOptions::new();
     options.write(true).custom_flags(no_link);
-    // With a reader of its own a pipe does not wait for one. A terminal cannot always be opened for reading as well.
+    // With a reader of its own a pipe does not wait for one. A terminal cannot always be opened for
+    // reading as well.
     let both = options.clone().read(true).open(path);
     both.or_else(|_| options.open(path))
 }
 
-/// Creates the first of `names`, which are numbered from 1, that is not taken. Returns the last path that was tried.
+/// Creates the first of `names`, which are numbered from 1, that is not taken. Returns the last
+/// path that was tried.
 fn create_first(names: impl Fn(u32) -> PathBuf, format: Format) -> (PathBuf, io::Result<File>) {
     let mut number = 1;
     loop {
@@ -207,7 +212,8 @@ fn create_beside(path: &Path, format: Format) -> io::Result<(PathBuf, File)> {
     Ok((path, file?))
 }
 
-/// Recordings are their owner's alone (command lines, paths); what is rendered from them follows the umask.
+/// Recordings are their owner's alone (command lines, paths); what is rendered from them follows
+/// the umask.
 fn mode(format: Format) -> u32 {
     if format == Format::Recording {
         0o600
@@ -262,8 +268,8 @@ pub(crate) fn write_named(output: &OutputFile, force: bool, bytes: &[u8]) -> Res
     write_together([(output, bytes)], force)
 }
 
-/// Writes all of these files, or leaves what was there of each. They are renamed one by one at the end: if that fails for one, those
-/// before it are replaced.
+/// Writes all of these files, or leaves what was there of each. They are renamed one by one at the
+/// end: if that fails for one, those before it are replaced.
 pub(crate) fn write_together<'f>(
     files: impl IntoIterator<Item = (&'f OutputFile, &'f [u8])>,
     force: bool,

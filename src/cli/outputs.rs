@@ -1,4 +1,5 @@
-//! Between the command line and the modules that write, read, resolve and render: one function for each.
+//! Between the command line and the modules that write, read, resolve and render: one function for
+//! each.
 
 use super::format::Format;
 use super::plan::Drawing;
@@ -70,7 +71,8 @@ impl SegmentSink for RecordingSink {
     }
 }
 
-/// Reads and resolves a recording, with `regions` as phases in addition to those that it names itself.
+/// Reads and resolves a recording, with `regions` as phases in addition to those that it names
+/// itself.
 pub(crate) fn read_profile(
     path: &Path,
     shown: &str,

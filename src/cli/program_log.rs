@@ -17,7 +17,8 @@ use std::path::{Path, PathBuf};
 const TAIL_LINES: usize = 10;
 const TAIL_BYTES: u64 = 16 * 1024;
 
-/// The file that the program writes to. It is removed if it is empty, unless the program may still write into it.
+/// The file that the program writes to. It is removed if it is empty, unless the program may still
+/// write into it.
 pub(crate) struct ProgramLog {
     path: PathBuf,
     file: File,
@@ -47,7 +48,8 @@ impl ProgramLog {
         })
     }
 
-    /// Does `work` while torchspy's own standard streams are those that the program is to have: no input, and this file.
+    /// Does `work` while torchspy's own standard streams are those that the program is to have: no
+    /// input, and this file.
     pub(crate) fn with_streams<T>(&self, work: impl FnOnce() -> T) -> io::Result<T> {
         let own = (dup(io::stdin())?, dup(io::stdout())?, dup(io::stderr())?);
         let nothing = File::open("/dev/null")?;

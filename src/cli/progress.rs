@@ -1,4 +1,5 @@
-//! What is shown while a recording runs: a line on the terminal, or one last line where there is none.
+//! What is shown while a recording runs: a line on the terminal, or one last line where there is
+//! none.
 
 use super::messages;
 use crate::report::label::{count, counted};

@@ -1,6 +1,7 @@
 //! Hints for users of py-spy: what to type instead of options that torchspy does not have.
 //!
-//! Most of py-spy's options mean here what they mean there (py-spy 0.4, `py-spy record --help`); these are the others.
+//! Most of py-spy's options mean here what they mean there (py-spy 0.4, `py-spy record --help`);
+//! these are the others.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use std::ffi::OsString;

@@ -7,21 +7,25 @@
 //! | QUIT, HUP from the terminal | passed over: the program has it | passed over | end the recording | as INT |
 //! | TSTP | everything is released, torchspy stops | torchspy stops | as launched | torchspy stops |
 //!
-//! After the second INT the program goes on, and torchspy waits for it and ends with its status; a third leaves it alone.
+//! After the second INT the program goes on, and torchspy waits for it and ends with its status; a
+//! third leaves it alone.
 
 use crate::os::signals::Received;
 use nix::sys::signal::Signal;
 
-/// Interrupts after which torchspy gives up even though nothing that lasts has been written: a stalled disk.
+/// Interrupts after which torchspy gives up even though nothing that lasts has been written: a
+/// stalled disk.
 const PATIENCE: u32 = 3;
 
 /// What to do about a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     Ignore,
-    /// Notify the user that the recording ends with the program, and how to end the recording alone.
+    /// Notify the user that the recording ends with the program, and how to end the recording
+    /// alone.
     NotifyInterrupt,
-    /// Notify the user that the recording is still being written, and how many more interrupts give it up.
+    /// Notify the user that the recording is still being written, and how many more interrupts give
+    /// it up.
     NotifyWriting(u32),
     /// End the recording; a launched program goes on.
     EndRecording,

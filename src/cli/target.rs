@@ -1,4 +1,5 @@
-//! What `record`, `top` and `dump` do before they sample a target: checks, and the head of the recording.
+//! What `record`, `top` and `dump` do before they sample a target: checks, and the head of the
+//! recording.
 
 use super::failure::Failure;
 use super::plan::Target;
@@ -17,7 +18,8 @@ use crate::sampling::session::{SessionError, SessionOptions};
 use crate::torch::role::rank_of;
 use std::ffi::OsString;
 
-/// An error where a command cannot be started, or would start a Python that cannot be read. Nothing has run yet.
+/// An error where a command cannot be started, or would start a Python that cannot be read. Nothing
+/// has run yet.
 pub(super) fn check_program(command: &[OsString]) -> Result<(), Failure> {
     if let Some(name) = command.first().filter(|name| !is_found(name)) {
         let name = name.to_string_lossy().into_owned();
@@ -48,8 +50,8 @@ pub(super) fn attachable(pid: i32, redaction: Redaction) -> Result<ProcessInfo, 
             "give the trainer's pid",
         ));
     }
-    // process_vm_readv waits for the mmap lock and cannot be killed while it does (mm/process_vm_access.c): it is not called
-    // where the lock is not released.
+    // process_vm_readv waits for the mmap lock and cannot be killed while it does
+    // (mm/process_vm_access.c): it is not called where the lock is not released.
     if !info.note.is_empty() {
         return Err(Failure::message(format!("process {pid}: {}", info.note)).hint(format!(
             "a thread of it may hold its mmap lock; torchspy dump --pid {pid} shows what the kernel knows of it"

@@ -1,5 +1,6 @@
-//! The terminal as a screen of torchspy's own, given back on every way out: by the end of its scope, by a signal that the main loop
-//! takes, and by a panic of any thread, before its message is printed.
+//! The terminal as a screen of torchspy's own, given back on every way out: by the end of its
+//! scope, by a signal that the main loop takes, and by a panic of any thread, before its message is
+//! printed.
 
 use crossbeam_channel::{Receiver, bounded};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -52,7 +53,8 @@ impl Screen {
         Ok(screen)
     }
 
-    /// Clears it, so that all of it is drawn anew. (`Terminal::clear` asks the terminal for its cursor, and not every terminal answers.)
+    /// Clears it, so that all of it is drawn anew. (`Terminal::clear` asks the terminal for its
+    /// cursor, and not every terminal answers.)
     pub(crate) fn clear(&mut self) -> io::Result<()> {
         let size = self.terminal.size()?;
         self.terminal.resize(Rect::from((Position::ORIGIN, size)))
@@ -74,8 +76,8 @@ impl Drop for Screen {
     }
 }
 
-/// What is typed, and when the window changes its size, from a thread of its own: after a hang-up, a read of the terminal
-/// may never return, and must not keep torchspy from ending.
+/// What is typed, and when the window changes its size, from a thread of its own: after a hang-up,
+/// a read of the terminal may never return, and must not keep torchspy from ending.
 pub(crate) fn events() -> io::Result<Receiver<Event>> {
     let (sender, events) = bounded(EVENTS);
     Builder::new()

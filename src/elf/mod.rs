@@ -1,7 +1,9 @@
-//! ELF files and images, as far as unwinding, naming and finding interpreters need them: segments, sections, notes.
+//! ELF files and images, as far as unwinding, naming and finding interpreters need them: segments,
+//! sections, notes.
 //!
-//! goblin parses each table; which part of a file is read when is decided here, since files are read in parts and never mapped:
-//! libtorch_cpu has 450 MB. (`goblin::elf::Elf::parse` wants all of a file in memory.)
+//! goblin parses each table; which part of a file is read when is decided here, since files are
+//! read in parts and never mapped: libtorch_cpu has 450 MB. (`goblin::elf::Elf::parse` wants all of
+//! a file in memory.)
 //!
 //! Layouts: the ELF-64 object file format, and gABI for notes. Everything here is hostile input.
 
@@ -22,7 +24,8 @@ pub const PROGRAM_HEADER_BYTES: usize = 56;
 const SECTION_HEADER_BYTES: usize = 64;
 /// No real file has more; torch's libraries have about a dozen.
 const MAX_PROGRAM_HEADERS: usize = 256;
-/// A file compiled with `-ffunction-sections` and linked with `-r` may have many; a loadable one has dozens.
+/// A file compiled with `-ffunction-sections` and linked with `-r` may have many; a loadable one
+/// has dozens.
 const MAX_SECTIONS: usize = 1 << 16;
 /// Names of sections are a few kilobytes.
 const MAX_SECTION_NAMES: u64 = 1 << 20;

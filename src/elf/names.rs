@@ -1,5 +1,5 @@
-//! A few sections and symbols of an ELF file by name, without tables of the rest: an embedding executable may have millions of
-//! symbols.
+//! A few sections and symbols of an ELF file by name, without tables of the rest: an embedding
+//! executable may have millions of symbols.
 
 use super::{CONTEXT, Section, parse_sections};
 use crate::memory::Bytes;
@@ -18,7 +18,8 @@ pub struct ElfNames<'a> {
 }
 
 impl<'a> ElfNames<'a> {
-    /// Reads the section headers; `None` where `bytes` are no ELF file of this architecture, or have none.
+    /// Reads the section headers; `None` where `bytes` are no ELF file of this architecture, or
+    /// have none.
     pub fn parse(bytes: &'a dyn Bytes) -> Option<Self> {
         let sections = parse_sections(bytes);
         (!sections.is_empty()).then_some(Self { bytes, sections })
@@ -41,7 +42,8 @@ impl<'a> ElfNames<'a> {
             .flatten()
     }
 
-    /// The values of defined symbols, in the order of `names`: those of `.dynsym`, else those of `.symtab`.
+    /// The values of defined symbols, in the order of `names`: those of `.dynsym`, else those of
+    /// `.symtab`.
     pub fn symbols<const N: usize>(&self, names: [&str; N]) -> [Option<u64>; N] {
         let mut found = [None; N];
         for kind in [SHT_DYNSYM, SHT_SYMTAB] {

@@ -53,8 +53,8 @@ pub struct ChunkProcess {
     pub threads: Vec<ChunkThread>,
 }
 
-/// The processes of a segment's profile. `training` tells the tid of a pid's training thread, where that is known better than one
-/// segment can tell.
+/// The processes of a segment's profile. `training` tells the tid of a pid's training thread, where
+/// that is known better than one segment can tell.
 pub fn chunk(profile: &Profile, training: impl Fn(i32) -> Option<i32>) -> Vec<ChunkProcess> {
     let mut found = Vec::new();
     for (at, process) in profile.processes.iter().enumerate() {

@@ -1,4 +1,5 @@
-//! A session as it goes on: what its segments say, summed up as they come, in memory that does not grow with its length.
+//! A session as it goes on: what its segments say, summed up as they come, in memory that does not
+//! grow with its length.
 //!
 //! | file | says |
 //! |---|---|

@@ -4,7 +4,8 @@ use crate::model::category::{Activity, Phase};
 use rustc_hash::FxHashMap;
 use std::hash::Hash;
 
-/// Functions, lines or modules that a table holds at most. Past it the half with the least time goes into [`Sums::rest`].
+/// Functions, lines or modules that a table holds at most. Past it the half with the least time
+/// goes into [`Sums::rest`].
 const MOST_KEYS: usize = 20_000;
 
 /// Time of one key, ns.

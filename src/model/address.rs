@@ -3,9 +3,11 @@
 /// An address in code, with the role that it has on a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum CodeAddress {
-    /// The instruction that a thread executes next: a leaf's, or that of a frame that a signal interrupted.
+    /// The instruction that a thread executes next: a leaf's, or that of a frame that a signal
+    /// interrupted.
     Ip(u64),
-    /// The instruction after a call. The call itself, and so the line and the unwind row, is one byte before it.
+    /// The instruction after a call. The call itself, and so the line and the unwind row, is one
+    /// byte before it.
     Return(u64),
 }
 

@@ -47,7 +47,8 @@ named!(
         Startup = "startup",
         /// Interpreter exit: modules are torn down, exit handlers and destructors of libraries run.
         Shutdown = "shutdown",
-        /// What a trainer built upon torch does around all that: hooks, callbacks, logging of Lightning, the Transformers Trainer, Accelerate.
+        /// What a trainer built upon torch does around all that: hooks, callbacks, logging of
+        /// Lightning, the Transformers Trainer, Accelerate.
         Framework = "framework",
         /// None of the above: the script's own code.
         User = "user",
@@ -85,7 +86,8 @@ impl Phase {
     /// Places for regions that the user names.
     pub const REGIONS: &'static [Phase] = Phase::ALL.split_at(Phase::Region1 as usize).1;
 
-    /// Which of the user's regions it is, counted from 0; `None` of a phase that torchspy knows of itself.
+    /// Which of the user's regions it is, counted from 0; `None` of a phase that torchspy knows of
+    /// itself.
     pub fn region(self) -> Option<usize> {
         (self as usize).checked_sub(Self::BUILT_IN.len())
     }

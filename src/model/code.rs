@@ -12,8 +12,8 @@ pub struct PythonVersion {
 }
 
 impl PythonVersion {
-    /// Minor versions of Python 3 whose structures are known. Any other is refused: its objects are not read by the numbers of
-    /// the version next to it.
+    /// Minor versions of Python 3 whose structures are known. Any other is refused: its objects are
+    /// not read by the numbers of the version next to it.
     pub const SUPPORTED: RangeInclusive<u8> = 10..=15;
 
     /// `PythonVersion::new(3, 11)`.
@@ -28,7 +28,8 @@ impl std::fmt::Display for PythonVersion {
     }
 }
 
-/// What is kept of a code object: enough to name a frame later, on another machine. Lines stand in the frames.
+/// What is kept of a code object: enough to name a frame later, on another machine. Lines stand in
+/// the frames.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CodeInfo {
     /// `co_qualname` where there is one (3.11 on), else `co_name`.

@@ -80,7 +80,8 @@ impl Issuer {
 }
 
 impl Issuer {
-    /// Whether all that it does is communication; others also do other work, and only label the collectives in it.
+    /// Whether all that it does is communication; others also do other work, and only label the
+    /// collectives in it.
     pub fn is_communication(self) -> bool {
         matches!(
             self,
@@ -109,8 +110,8 @@ pub struct CollectivePart {
 /// A moment in a collective, or in what surrounds one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CollectiveMoment {
-    /// The collective: `all_reduce`. `None` for a wrapper's own work around it. `wait` where the stack waits for one that was
-    /// issued earlier and does not tell which.
+    /// The collective: `all_reduce`. `None` for a wrapper's own work around it. `wait` where the
+    /// stack waits for one that was issued earlier and does not tell which.
     pub name: Option<&'static str>,
     /// Who moves the data, where the stack tells.
     pub backend: Option<Backend>,
@@ -119,7 +120,8 @@ pub struct CollectiveMoment {
 }
 
 impl CollectiveMoment {
-    /// Whether the rank takes part in a collective in this moment, or waits for one: it has arrived.
+    /// Whether the rank takes part in a collective in this moment, or waits for one: it has
+    /// arrived.
     pub fn has_arrived(self) -> bool {
         self.name.is_some()
     }

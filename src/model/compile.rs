@@ -6,19 +6,22 @@ pub enum CompileMark {
     /// Nothing.
     #[default]
     None,
-    /// It is the compiler's: of this stage where it compiles, else what calls the code that was made.
+    /// It is the compiler's: of this stage where it compiles, else what calls the code that was
+    /// made.
     Stage(CompileStage),
     /// It is torch's, and stands between code that was made and the function that it was made from.
     Between,
     /// Code that was made, or the function of torch that calls it.
     Generated,
-    /// Code of an FX graph, or the function of torch that calls it: made by the compiler where the compiler's functions call it.
+    /// Code of an FX graph, or the function of torch that calls it: made by the compiler where the
+    /// compiler's functions call it.
     Graph,
     /// An extra function around one that could not be compiled by itself: its name says nothing.
     Wrapper,
     /// The rest of a function behind a graph break.
     Resumed(GraphBreak),
-    /// The engine of backward is called: what stands on it was not called by the code outward of it.
+    /// The engine of backward is called: what stands on it was not called by the code outward of
+    /// it.
     Backward,
     /// No function: what stands on it compiles the function of this name and place.
     Compiles(Subject),

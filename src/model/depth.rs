@@ -1,14 +1,17 @@
 //! How deep a stack may be: of deeper ones both ends are kept.
 
-/// The most frames of a stack that are kept, besides native frames of which there may be some for each of Python.
+/// The most frames of a stack that are kept, besides native frames of which there may be some for
+/// each of Python.
 pub const MAX_DEPTH: usize = 4096;
 /// Of a deeper stack, so many at the root; the others at the leaf.
 const ROOT_FRAMES: usize = 1024;
-/// Frames of any kind for each that counts: a function of Python 3.10 stands on three or four of the interpreter's.
+/// Frames of any kind for each that counts: a function of Python 3.10 stands on three or four of
+/// the interpreter's.
 const ALL_FRAMES: usize = 4;
 
-/// Shortens a stack, root first, in which more than [`MAX_DEPTH`] frames count: `marker` takes the place of what lies between its
-/// ends. That place is always as far from the root, so that one recursion gives one stack, however deep it was.
+/// Shortens a stack, root first, in which more than [`MAX_DEPTH`] frames count: `marker` takes the
+/// place of what lies between its ends. That place is always as far from the root, so that one
+/// recursion gives one stack, however deep it was.
 pub fn keep_ends<F>(frames: &mut Vec<F>, marker: F, counts: impl Fn(&F) -> bool) {
     let root = length_of(frames.iter(), ROOT_FRAMES, &counts);
     let leaf = length_of(frames.iter().rev(), MAX_DEPTH - ROOT_FRAMES, &counts);
@@ -17,8 +20,8 @@ pub fn keep_ends<F>(frames: &mut Vec<F>, marker: F, counts: impl Fn(&F) -> bool)
     }
 }
 
-/// The same of a stack whose root was not reached, which its first frame says: what lies next to it differs from read to read, and is
-/// left out.
+/// The same of a stack whose root was not reached, which its first frame says: what lies next to it
+/// differs from read to read, and is left out.
 pub fn keep_leaf<F>(frames: &mut Vec<F>, counts: impl Fn(&F) -> bool) {
     let leaf = length_of(frames.iter().rev(), MAX_DEPTH, &counts);
     if leaf + 1 < frames.len() {

@@ -56,7 +56,8 @@ pub struct Progress {
     pub what: String,
     /// The count.
     pub value: u64,
-    /// What counts: a class (`_MultiProcessingDataLoaderIter`), or the function that has the variable.
+    /// What counts: a class (`_MultiProcessingDataLoaderIter`), or the function that has the
+    /// variable.
     pub source: String,
 }
 
@@ -89,9 +90,11 @@ pub struct DumpedThread {
     pub frames: Vec<DumpedFrame>,
     /// Why the stack ends early, or was not read.
     pub partial: Option<&'static str>,
-    /// Of how many of its Python frames, from the leaf on, no variables are known, for they had moved on when these were read.
+    /// Of how many of its Python frames, from the leaf on, no variables are known, for they had
+    /// moved on when these were read.
     pub moved_frames: usize,
-    /// How often it had been put on a CPU when the look ended; `None` where the kernel does not tell.
+    /// How often it had been put on a CPU when the look ended; `None` where the kernel does not
+    /// tell.
     pub slices: Option<u64>,
     /// The kernel's word for where it sleeps (`/proc/TID/wchan`).
     pub wchan: Option<String>,
@@ -121,7 +124,8 @@ pub struct Owner {
     pub by: &'static str,
 }
 
-/// The kind of a [`Lock`] that is none: who sleeps in `Thread.join()` waits for a thread, which so holds it.
+/// The kind of a [`Lock`] that is none: who sleeps in `Thread.join()` waits for a thread, which so
+/// holds it.
 pub const THREAD_END: &str = "end of a thread";
 
 /// A lock.
@@ -131,7 +135,8 @@ pub struct Lock {
     pub kind: &'static str,
     /// The object's address, or the mutex's.
     pub address: u64,
-    /// A variable or attribute that holds it: `self.lock`. Of the end of a thread that thread's name.
+    /// A variable or attribute that holds it: `self.lock`. Of the end of a thread that thread's
+    /// name.
     pub name: Option<String>,
     /// Whether the wait for it ends after a time, with it or without.
     pub is_timed: bool,
@@ -213,7 +218,8 @@ pub struct InspectedFrame {
     pub place: Place,
     /// Which frame it is, from the leaf on.
     pub index: usize,
-    /// Whether it, and all frames that called it, were the same before and after its variables were read.
+    /// Whether it, and all frames that called it, were the same before and after its variables were
+    /// read.
     pub is_steady: bool,
     /// Variables, where they were asked for.
     pub locals: Vec<Local>,

@@ -1,6 +1,8 @@
-//! What `resolve` finds once of each stack: analyses group by it and sum; none matches a name again.
+//! What `resolve` finds once of each stack: analyses group by it and sum; none matches a name
+//! again.
 //!
-//! What depends on a thread's state, activity or system call as well is kept with the [sample](super::profile::ProfileSample).
+//! What depends on a thread's state, activity or system call as well is kept with the
+//! [sample](super::profile::ProfileSample).
 
 use super::collective::{Backend, CollectiveMoment};
 use super::ids::{CollectiveId, FrameId, FunctionId, NameId, NnModuleId, StackId, ThreadId};
@@ -42,13 +44,16 @@ pub struct OperatorSite {
 pub struct StackFacts {
     /// The line of the user's own code nearest to the leaf.
     pub user_line: Option<Line>,
-    /// The line of a package's code nearest to the leaf: neither torch's plumbing nor Python's own library.
+    /// The line of a package's code nearest to the leaf: neither torch's plumbing nor Python's own
+    /// library.
     pub package_line: Option<Line>,
     /// The line of the Python function nearest to the leaf.
     pub python_leaf: Option<Line>,
-    /// The line of the user's own code that called the outermost engine of backward; without one, as `user_line`.
+    /// The line of the user's own code that called the outermost engine of backward; without one,
+    /// as `user_line`.
     pub backward_line: Option<Line>,
-    /// The native function that own time goes to: the nearest to the leaf with a name. `None` where the leaf is Python.
+    /// The native function that own time goes to: the nearest to the leaf with a name. `None` where
+    /// the leaf is Python.
     pub native_leaf: Option<FunctionId>,
     /// The innermost of the operators on it, of [`Facts::operator_chains`].
     pub operators: Option<StackId>,
@@ -82,7 +87,8 @@ impl StackFacts {
         is_in_loader_queue: false,
     };
 
-    /// The nearest line of the user's own code; where there is none, of a package's; where there is none, of any.
+    /// The nearest line of the user's own code; where there is none, of a package's; where there is
+    /// none, of any.
     pub fn line(&self) -> Option<Line> {
         self.user_line.or(self.package_line).or(self.python_leaf)
     }
@@ -118,8 +124,8 @@ impl Names {
     }
 }
 
-/// What was found of all stacks and samples. Operators, nodes and modules of a stack are chains from the innermost outward, which
-/// many stacks share.
+/// What was found of all stacks and samples. Operators, nodes and modules of a stack are chains
+/// from the innermost outward, which many stacks share.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
     /// By [`StackId`] of the profile's stacks.

@@ -1,4 +1,5 @@
-//! Raw frames, as they are recorded: no names, so that later rules and symbols can say more of old recordings.
+//! Raw frames, as they are recorded: no names, so that later rules and symbols can say more of old
+//! recordings.
 
 use super::address::CodeAddress;
 use super::ids::{CodeId, ModuleId, NnModuleId};
@@ -10,8 +11,8 @@ pub enum Frame {
     Python {
         /// Its code object.
         code: CodeId,
-        /// Byte offset of the last started instruction from the start of the bytecode; [`Frame::NO_INSTRUCTION`]
-        /// where the frame has not started.
+        /// Byte offset of the last started instruction from the start of the bytecode;
+        /// [`Frame::NO_INSTRUCTION`] where the frame has not started.
         instruction: u32,
         /// The source line of that instruction; 0 where the line table names none.
         line: u32,
@@ -20,18 +21,22 @@ pub enum Frame {
     Native {
         /// Where the code lies.
         module: ModuleId,
-        /// The address less the module's load bias, which is the file's own virtual address. In memory without a
-        /// file ([`ModuleKind::Anonymous`](super::module::ModuleKind)) the address as it was in the process.
+        /// The address less the module's load bias, which is the file's own virtual address. In
+        /// memory without a file ([`ModuleKind::Anonymous`](super::module::ModuleKind)) the address
+        /// as it was in the process.
         address: CodeAddress,
         /// How the unwinder came to this frame.
         trust: Trust,
     },
-    /// The stack goes on towards its root here, but was not read: at the root end. Of a stack that is deeper than
-    /// [`MAX_DEPTH`](super::depth::MAX_DEPTH) it takes the place of what lies between the ends.
+    /// The stack goes on towards its root here, but was not read: at the root end. Of a stack that
+    /// is deeper than [`MAX_DEPTH`](super::depth::MAX_DEPTH) it takes the place of what lies
+    /// between the ends.
     Truncated(Partial),
-    /// No frame of its own: what stands on it was called by this `nn.Module`, whose call is the next frame, a Python function.
+    /// No frame of its own: what stands on it was called by this `nn.Module`, whose call is the
+    /// next frame, a Python function.
     NnModule(NnModuleId),
-    /// No frame of its own: what stands on it compiles this code; the next frame is the compiler's function that was given it.
+    /// No frame of its own: what stands on it compiles this code; the next frame is the compiler's
+    /// function that was given it.
     Compiles(CodeId),
 }
 
@@ -45,10 +50,11 @@ impl Frame {
 pub enum Trust {
     /// The leaf itself, or by unwind information of the frame below.
     Unwound,
-    /// The frame below has no unwind information; its frame pointer, or its code, which was read from its start on, led here,
-    /// and the return address follows a call.
+    /// The frame below has no unwind information; its frame pointer, or its code, which was read
+    /// from its start on, led here, and the return address follows a call.
     FramePointer,
-    /// The frame below has no unwind information; the first word on its stack that follows a call led here.
+    /// The frame below has no unwind information; the first word on its stack that follows a call
+    /// led here.
     Scanned,
 }
 
@@ -68,7 +74,8 @@ pub enum Partial {
     RegisterUnknown,
     /// Stack memory that the unwind rule needs could not be read.
     StackUnreadable,
-    /// The frames go on in another stack, of which nothing was copied: from an alternate signal stack back to the thread's.
+    /// The frames go on in another stack, of which nothing was copied: from an alternate signal
+    /// stack back to the thread's.
     OtherStack,
     /// The return address lies in no executable memory.
     BadReturnAddress,
@@ -100,7 +107,8 @@ pub enum Partial {
     CodeGone,
     /// Samples came faster than they could be unwound; the stack was dropped, its time was kept.
     Overflow,
-    /// The thread ran for a moment between two waits for events, and was not stopped, since that would have ended the next of them.
+    /// The thread ran for a moment between two waits for events, and was not stopped, since that
+    /// would have ended the next of them.
     Spared,
     /// The interpreter was still being looked for: whether there were Python frames is not known.
     PythonPending,

@@ -56,11 +56,13 @@ impl std::fmt::Display for GpuName {
     }
 }
 
-/// The devices that a process may see, by its CUDA_VISIBLE_DEVICES; `None` where it does not say, and may see all.
+/// The devices that a process may see, by its CUDA_VISIBLE_DEVICES; `None` where it does not say,
+/// and may see all.
 ///
-/// A name that is no device ends the list, as it does for CUDA (CUDA C++ Programming Guide, "CUDA Environment Variables").
-/// An index counts devices by CUDA's order, which is the driver's only with CUDA_DEVICE_ORDER=PCI_BUS_ID, or where all
-/// devices are alike: this is a hint, and the driver's own list of processes goes first.
+/// A name that is no device ends the list, as it does for CUDA (CUDA C++ Programming Guide, "CUDA
+/// Environment Variables"). An index counts devices by CUDA's order, which is the driver's only
+/// with CUDA_DEVICE_ORDER=PCI_BUS_ID, or where all devices are alike: this is a hint, and the
+/// driver's own list of processes goes first.
 pub fn visible_devices(value: Option<&str>) -> Option<Vec<GpuName>> {
     let value = value?;
     let names = value.split(',').map(|word| GpuName::parse(word).ok());

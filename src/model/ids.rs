@@ -1,4 +1,5 @@
-//! Small integers that stand for interned things. An id means something only together with the table that gave it.
+//! Small integers that stand for interned things. An id means something only together with the
+//! table that gave it.
 
 use serde::{Deserialize, Serialize};
 
@@ -26,7 +27,8 @@ macro_rules! id {
 
             /// The id of the element at `index`.
             ///
-            /// Saturates: no table here grows to 2^32 elements, and one that would is full long before.
+            /// Saturates: no table here grows to 2^32 elements, and one that would is full long
+            /// before.
             pub fn from_index(index: usize) -> Self {
                 Self(u32::try_from(index).unwrap_or(u32::MAX))
             }

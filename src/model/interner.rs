@@ -8,8 +8,8 @@ use std::ops::Deref;
 
 /// Values by id; reads as a slice of them.
 ///
-/// The index that finds a value is made when the first one is interned: a table that came from a file, and is only read,
-/// costs none.
+/// The index that finds a value is made when the first one is interned: a table that came from a
+/// file, and is only read, costs none.
 #[derive(Clone, Debug)]
 pub struct Interner<K, V> {
     values: Vec<V>,
@@ -49,7 +49,8 @@ impl<K: Id, V: Clone + Eq + Hash> Interner<K, V> {
         id
     }
 
-    /// The same, for a table that holds at most `most` values: `None` for a new one that is too many.
+    /// The same, for a table that holds at most `most` values: `None` for a new one that is too
+    /// many.
     pub fn intern_below(&mut self, most: usize, value: &V) -> Option<K> {
         self.complete_index();
         let has_room = self.values.len() < most;

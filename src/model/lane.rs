@@ -1,4 +1,5 @@
-//! Lanes: what devices and processes did and took over time, beside the samples. Every value speaks of a window.
+//! Lanes: what devices and processes did and took over time, beside the samples. Every value speaks
+//! of a window.
 
 use super::ids::{GpuId, LaneId};
 use rustc_hash::FxHashMap;
@@ -7,7 +8,8 @@ use serde::{Deserialize, Serialize};
 /// What a lane's values are, and in what unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum LaneKind {
-    /// Share of the window in which at least one kernel ran on the device, whoever's: NVML's utilization.
+    /// Share of the window in which at least one kernel ran on the device, whoever's: NVML's
+    /// utilization.
     Utilization,
     /// Share of the window in which the device's memory was read or written.
     MemoryBusy,
@@ -238,7 +240,8 @@ pub struct LanePoint {
     pub lane: LaneId,
     /// Start of the window, CLOCK_MONOTONIC.
     pub start_ns: u64,
-    /// Its end. Equal to the start: the value was read at this moment, and says nothing of those before.
+    /// Its end. Equal to the start: the value was read at this moment, and says nothing of those
+    /// before.
     pub end_ns: u64,
     /// The value, in the unit of the lane's kind.
     pub value: u64,
@@ -252,7 +255,8 @@ const MAX_TIME_NS: u64 = 1 << 62;
 const MAX_WINDOW_NS: u64 = 1 << 50;
 
 impl LanePoint {
-    /// Whether value and window are such as a driver or a recording may say. What is not is neither written nor read.
+    /// Whether value and window are such as a driver or a recording may say. What is not is neither
+    /// written nor read.
     pub fn is_believable(&self) -> bool {
         self.value <= MAX_VALUE
             && self.end_ns <= MAX_TIME_NS
@@ -293,7 +297,8 @@ pub struct Lanes {
     pub gaps: Vec<LaneGap>,
 }
 
-/// Why clocks are held down: bit, name. nvml.h, `nvmlClocksThrottleReason…` (`nvmlClocksEventReason…` since R535).
+/// Why clocks are held down: bit, name. nvml.h, `nvmlClocksThrottleReason…`
+/// (`nvmlClocksEventReason…` since R535).
 pub const THROTTLE_REASONS: [(u64, &str); 9] = [
     (0x1, "idle"),
     (0x2, "application clocks"),
@@ -336,7 +341,8 @@ pub struct LaneMerger {
 }
 
 impl LaneMerger {
-    /// Adds all of `other`, whose ids must be indices into its own tables; what points nowhere is left out.
+    /// Adds all of `other`, whose ids must be indices into its own tables; what points nowhere is
+    /// left out.
     pub fn add(&mut self, other: &Lanes) {
         let gpus: Vec<GpuId> = other.gpus.iter().map(|gpu| self.gpu(gpu)).collect();
         let gpu_of = |id: GpuId| gpus.get(id.index()).copied();

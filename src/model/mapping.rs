@@ -21,14 +21,16 @@ pub struct Mapping {
     pub executable: bool,
     /// `s`: writes are seen by others.
     pub shared: bool,
-    /// The path as it is shown, without ` (deleted)`; `[vdso]`, `[heap]` and their like; empty for anonymous memory.
+    /// The path as it is shown, without ` (deleted)`; `[vdso]`, `[heap]` and their like; empty for
+    /// anonymous memory.
     pub path: String,
     /// The file was unlinked: the path no longer leads to it.
     pub deleted: bool,
 }
 
 impl Mapping {
-    /// Whether this maps a file below `/dev/`. Such memory is never read: a device may do anything on a read.
+    /// Whether this maps a file below `/dev/`. Such memory is never read: a device may do anything
+    /// on a read.
     pub fn is_device(&self) -> bool {
         self.path.starts_with("/dev/")
     }

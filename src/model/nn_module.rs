@@ -5,9 +5,11 @@
 pub struct NnModuleInfo {
     /// Class of the outermost module that holds it: `ResNet`.
     pub root: String,
-    /// Counts from 0 the outermost modules of that class in the process: two models of one class are two trees.
+    /// Counts from 0 the outermost modules of that class in the process: two models of one class
+    /// are two trees.
     pub number: u32,
-    /// Its name there, as `named_modules()` has it less wrappers: `layer1.0.conv1`; empty for the outermost module itself.
+    /// Its name there, as `named_modules()` has it less wrappers: `layer1.0.conv1`; empty for the
+    /// outermost module itself.
     pub path: String,
     /// Its own class: `Conv2d`.
     pub class: String,
@@ -16,8 +18,8 @@ pub struct NnModuleInfo {
 }
 
 impl NnModuleInfo {
-    /// What it is called in a box or a list: `layer1.0.conv1 (Conv2d)`; the outermost by its class, with its number from the
-    /// second on.
+    /// What it is called in a box or a list: `layer1.0.conv1 (Conv2d)`; the outermost by its class,
+    /// with its number from the second on.
     pub fn label(&self) -> String {
         let evaluates = match self.training {
             Some(false) => "eval",

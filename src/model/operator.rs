@@ -8,14 +8,15 @@ pub enum OperatorMark {
     None,
     /// It is an operator's entry, or one of its wrappers: `aten::add`, as torch.profiler calls it.
     Operator(String),
-    /// It calls a kernel that was registered by another library than torch. The operator's name is in no symbol: the kernel
-    /// gives it.
+    /// It calls a kernel that was registered by another library than torch. The operator's name is
+    /// in no symbol: the kernel gives it.
     LibraryKernel(
-        /// The kernel's name, where the glue's own symbol tells it; else it is the nearest function of the same library that
-        /// this one calls.
+        /// The kernel's name, where the glue's own symbol tells it; else it is the nearest function
+        /// of the same library that this one calls.
         Option<String>,
     ),
-    /// It calls a kernel written in Python: the nearest Python function that is not torch's own, among those it calls.
+    /// It calls a kernel written in Python: the nearest Python function that is not torch's own,
+    /// among those it calls.
     PythonKernel,
     /// A node of autograd's graph at work: `ConvolutionBackward0`.
     Node(String),

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 pub struct ProcessInfo {
     /// The pid as torchspy sees it.
     pub pid: i32,
-    /// Start time in clock ticks since boot (`/proc/PID/stat`, field 22): with the pid it names one process.
+    /// Start time in clock ticks since boot (`/proc/PID/stat`, field 22): with the pid it names one
+    /// process.
     pub start_ticks: u64,
     /// The parent's pid; 0 where unknown.
     pub parent_pid: i32,
@@ -16,7 +17,8 @@ pub struct ProcessInfo {
     pub exe: String,
     /// The command line, without secrets.
     pub command: Vec<String>,
-    /// The allow-listed part of its environment (RANK, WORLD_SIZE, CUDA_VISIBLE_DEVICES, …), live where it was readable.
+    /// The allow-listed part of its environment (RANK, WORLD_SIZE, CUDA_VISIBLE_DEVICES, …), live
+    /// where it was readable.
     pub environment: Vec<(String, String)>,
     /// Interpreter version, such as `3.11.7`; empty where it is no Python or none was found.
     pub python: String,
@@ -26,7 +28,8 @@ pub struct ProcessInfo {
     pub has_torch: bool,
     /// libcuda is mapped.
     pub has_cuda: bool,
-    /// What is missing of this process and why, for people: `not a Python process`, `free-threaded 3.14: …`. Empty if nothing.
+    /// What is missing of this process and why, for people: `not a Python process`, `free-threaded
+    /// 3.14: …`. Empty if nothing.
     pub note: String,
     /// First and last moment at which it was seen, CLOCK_MONOTONIC.
     pub first_seen_ns: u64,

@@ -66,16 +66,19 @@ pub struct ProfileProcess {
     pub info: ProcessInfo,
     /// The role.
     pub role: Role,
-    /// The thread whose wall time the summary is of: the one that runs the training loop. `None` without Python threads.
+    /// The thread whose wall time the summary is of: the one that runs the training loop. `None`
+    /// without Python threads.
     pub training_thread: Option<ThreadId>,
 }
 
 /// What a function is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Function {
-    /// Python: qualified name. Native: demangled name, or `module+0xaddress` without a symbol. Markers: the reason.
+    /// Python: qualified name. Native: demangled name, or `module+0xaddress` without a symbol.
+    /// Markers: the reason.
     pub name: String,
-    /// A short form for reading: template arguments and namespaces of long C++ names left out. Equal to `name` if short.
+    /// A short form for reading: template arguments and namespaces of long C++ names left out.
+    /// Equal to `name` if short.
     pub short_name: String,
     /// Python: source file. Native: the module's path.
     pub file: String,
@@ -125,7 +128,8 @@ pub struct ProfileSample {
     pub start_ns: u64,
     /// Length of the stretch.
     pub weight_ns: u64,
-    /// The part of the stretch in which the thread could have run but had no CPU; never more than `weight_ns`.
+    /// The part of the stretch in which the thread could have run but had no CPU; never more than
+    /// `weight_ns`.
     pub queue_ns: u64,
     /// Ticks that it stands for.
     pub ticks: u32,
@@ -216,7 +220,8 @@ impl Profile {
             .unwrap_or(phase.name())
     }
 
-    /// The phases that may occur, in the order of reports: torchspy's own, and the regions that the user named.
+    /// The phases that may occur, in the order of reports: torchspy's own, and the regions that the
+    /// user named.
     pub fn phases(&self) -> impl Iterator<Item = Phase> + '_ {
         let named = region_names(&self.run.regions).zip(Phase::REGIONS);
         let own = Phase::BUILT_IN.iter().copied();

@@ -1,4 +1,5 @@
-//! How far a training run is: counters in the target that were read with the samples, and the conditions that it runs under.
+//! How far a training run is: counters in the target that were read with the samples, and the
+//! conditions that it runs under.
 
 use super::ids::{CounterId, ProcessId, ThreadId};
 use serde::{Deserialize, Serialize};
@@ -8,7 +9,8 @@ use serde::{Deserialize, Serialize};
 pub enum CounterKind {
     /// Batches that a DataLoader's iterator has given out since it began its pass: `_num_yielded`.
     Batches,
-    /// In-place changes of one parameter that an optimizer updates: a constant number of them for each of its steps.
+    /// In-place changes of one parameter that an optimizer updates: a constant number of them for
+    /// each of its steps.
     ParameterVersion,
     /// Optimizer steps, as the Transformers Trainer counts them: `state.global_step`.
     TrainerSteps,
@@ -45,13 +47,15 @@ impl CounterKind {
 pub struct CounterInfo {
     /// Its process.
     pub process: ProcessId,
-    /// Counts the objects of the process whose counters were read, from 0: two objects are two numbers.
+    /// Counts the objects of the process whose counters were read, from 0: two objects are two
+    /// numbers.
     pub number: u32,
     /// What it counts.
     pub kind: CounterKind,
     /// The object's class: `_MultiProcessingDataLoaderIter`, `AdamW`.
     pub class: String,
-    /// The file of the user's code that holds the object, and that code's first line; empty and 0 where not known.
+    /// The file of the user's code that holds the object, and that code's first line; empty and 0
+    /// where not known.
     pub file: String,
     /// See `file`.
     pub line: u32,
@@ -106,7 +110,8 @@ pub struct ProgressPoint {
     pub counter: CounterId,
     /// The thread with whose sample it was read.
     pub thread: ThreadId,
-    /// When it was last read before, with the old value, CLOCK_MONOTONIC; equal to `time_ns` at the first reading.
+    /// When it was last read before, with the old value, CLOCK_MONOTONIC; equal to `time_ns` at the
+    /// first reading.
     pub before_ns: u64,
     /// When it was read.
     pub time_ns: u64,

@@ -47,7 +47,8 @@ impl DurationHistogram {
         self.total_ns = self.total_ns.saturating_add(ns);
     }
 
-    /// Adds all durations of `other`. Buckets past the 64th octave, which no duration has, are dropped.
+    /// Adds all durations of `other`. Buckets past the 64th octave, which no duration has, are
+    /// dropped.
     pub fn merge(&mut self, other: &Self) {
         let wanted = other.counts.len().min(Self::bucket(u64::MAX) + 1);
         if self.counts.len() < wanted {
@@ -93,7 +94,8 @@ impl DurationHistogram {
     }
 }
 
-/// What the sampler did over a stretch of time. How many stacks were rooted and merged is told by the samples themselves.
+/// What the sampler did over a stretch of time. How many stacks were rooted and merged is told by
+/// the samples themselves.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Quality {
     /// Ticks of the schedule that were carried out.
@@ -102,7 +104,8 @@ pub struct Quality {
     pub late_ticks: u64,
     /// Ticks that were left out because the one before, or its stops, took too long.
     pub missed_ticks: u64,
-    /// Stops of the target's threads, by how long the thread stood (from the interrupt to the resume).
+    /// Stops of the target's threads, by how long the thread stood (from the interrupt to the
+    /// resume).
     pub stops: DurationHistogram,
     /// Time that sampled threads ran or were ready to run: what the stops are a share of, ns.
     pub target_run_ns: u64,
@@ -115,17 +118,19 @@ pub struct Quality {
     /// Threads that were not asked to stop, since one that was asked before had not stopped yet.
     #[serde(skip)]
     pub skipped_for_late_stop: u64,
-    /// Training threads that were not looked at, since every CPU was taken: their processes take turns.
+    /// Training threads that were not looked at, since every CPU was taken: their processes take
+    /// turns.
     #[serde(skip)]
     pub skipped_for_turn: u64,
-    /// System calls that a stop ended early and the program saw: with EINTR, or less than was asked for. At most: they may have
-    /// ended so by themselves.
+    /// System calls that a stop ended early and the program saw: with EINTR, or less than was asked
+    /// for. At most: they may have ended so by themselves.
     #[serde(skip)]
     pub calls_cut_short: u64,
     /// Threads that ran and were not stopped, since that would have cut a system call short.
     #[serde(skip)]
     pub calls_left_running: u64,
-    /// Setuid and setgid programs that began while their thread was traced, and run without their privileges for it.
+    /// Setuid and setgid programs that began while their thread was traced, and run without their
+    /// privileges for it.
     #[serde(skip)]
     pub privileges_lost: u64,
     /// torchspy's own CPU time, ns.

@@ -63,7 +63,8 @@ impl Region {
         {
             return Err(RegionError::Name);
         }
-        // Tables of phases have rows and keys of these names, too. A phase that torchspy knows is meant as such.
+        // Tables of phases have rows and keys of these names, too. A phase that torchspy knows is
+        // meant as such.
         if Phase::REGIONS.iter().any(|phase| phase.name() == name) || name == "all" {
             return Err(RegionError::Taken(name.to_owned()));
         }
@@ -74,7 +75,8 @@ impl Region {
         })
     }
 
-    /// Whether a function of this file and (from Python 3.11 on: qualified) name belongs to the region.
+    /// Whether a function of this file and (from Python 3.11 on: qualified) name belongs to the
+    /// region.
     pub fn holds(&self, file: &str, function: &str) -> bool {
         ends_with_parts(file, &self.file, '/') && ends_with_parts(function, &self.function, '.')
     }
@@ -93,13 +95,15 @@ fn ends_with_parts(whole: &str, end: &str, separator: char) -> bool {
         .is_some_and(|before| before.is_empty() || before.ends_with(separator))
 }
 
-/// The phase of torchspy's own that a region's name stands for: `input=train.py:get_batch` says where batches are made.
+/// The phase of torchspy's own that a region's name stands for: `input=train.py:get_batch` says
+/// where batches are made.
 pub fn built_in(name: &str) -> Option<Phase> {
     let mut phases = Phase::BUILT_IN.iter().copied();
     phases.find(|phase| phase.name() == name)
 }
 
-/// The names of regions that are phases of their own, each once, in the order in which they were given; no more than there are places.
+/// The names of regions that are phases of their own, each once, in the order in which they were
+/// given; no more than there are places.
 pub fn region_names(regions: &[Region]) -> impl Iterator<Item = &str> {
     regions
         .iter()

@@ -2,7 +2,8 @@
 
 use crate::arch::{Architecture, Machine};
 
-/// Registers by DWARF number. A thread that was read asleep has only its stack and instruction pointer.
+/// Registers by DWARF number. A thread that was read asleep has only its stack and instruction
+/// pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Registers {
     values: [u64; Registers::COUNT],

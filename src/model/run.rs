@@ -54,7 +54,8 @@ fn finite<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
 }
 
 impl RunInfo {
-    /// Whether native frames were read of threads that ran. Where they were not, what Python calls looks like Python.
+    /// Whether native frames were read of threads that ran. Where they were not, what Python calls
+    /// looks like Python.
     pub fn reads_running_native(&self) -> bool {
         self.native && !self.nonblocking
     }

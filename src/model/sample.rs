@@ -9,9 +9,11 @@ pub enum Capture {
     Stopped,
     /// Read, without a stop, while the thread slept in a system call; the read was checked.
     Asleep,
-    /// Read without a stop from a thread that may run (`--nonblocking`); validated against torn reads.
+    /// Read without a stop from a thread that may run (`--nonblocking`); validated against torn
+    /// reads.
     Unstopped,
-    /// The thread has not been scheduled since its last fresh capture: it keeps the stack that it had then.
+    /// The thread has not been scheduled since its last fresh capture: it keeps the stack that it
+    /// had then.
     Reused,
     /// Its stack was not read; what is known of its state was.
     Unread,
@@ -81,7 +83,8 @@ pub struct Sample {
     pub stack: Option<StackId>,
     /// Start of the stretch, CLOCK_MONOTONIC.
     pub start_ns: u64,
-    /// Length of the stretch: the true time since the thread's sample before, not the nominal period.
+    /// Length of the stretch: the true time since the thread's sample before, not the nominal
+    /// period.
     pub weight_ns: u64,
     /// Ticks that it stands for.
     pub ticks: u32,
@@ -97,6 +100,7 @@ pub struct Sample {
     pub gil_holder: Option<ThreadId>,
     /// CPU time of the thread over the stretch (schedstat, first field).
     pub run_ns: u64,
-    /// Time in which it could have run but waited for a CPU (schedstat, second field): run queue and cgroup throttling.
+    /// Time in which it could have run but waited for a CPU (schedstat, second field): run queue
+    /// and cgroup throttling.
     pub queue_ns: u64,
 }

@@ -1,4 +1,5 @@
-//! A second of recording with all the tables that it needs: the unit that is written, checked and, if corrupt, lost.
+//! A second of recording with all the tables that it needs: the unit that is written, checked and,
+//! if corrupt, lost.
 
 use super::lane::Lanes;
 use super::module::SymbolInfo;
@@ -19,7 +20,8 @@ pub struct Segment {
     pub end_ns: u64,
     /// What the rest points into, and processes that are new or have changed.
     pub tables: Tables,
-    /// Symbols for the native frames here, as far as they had been loaded. Later segments may bring what this one lacks.
+    /// Symbols for the native frames here, as far as they had been loaded. Later segments may bring
+    /// what this one lacks.
     pub symbols: Vec<SymbolInfo>,
     /// Readings of counters, by the order in which they were taken.
     pub points: Vec<ProgressPoint>,

@@ -4,7 +4,8 @@ use super::ids::{FrameId, StackId};
 use super::interner::Interner;
 use std::hash::Hash;
 
-/// A stack: its parent, `None` for a root, and its frame. A parent has a smaller id than its children.
+/// A stack: its parent, `None` for a root, and its frame. A parent has a smaller id than its
+/// children.
 pub type Stack = (Option<StackId>, FrameId);
 
 /// Interned frames of type `F` and the stacks made of them.
@@ -80,7 +81,8 @@ impl<F: Clone + Eq + Hash> StackTable<F> {
 
     /// The id of the stack that has `frame` above `parent`; `None` as parent makes a root.
     pub fn intern_stack(&mut self, parent: Option<StackId>, frame: FrameId) -> StackId {
-        // A stack's first child most often came right after it; looking there spares the index's cache misses.
+        // A stack's first child most often came right after it; looking there spares the index's
+        // cache misses.
         if let Some(StackId(parent_id)) = parent
             && let Some(next) = parent_id.checked_add(1)
             && self.stacks.get(next as usize) == Some(&(parent, frame))

@@ -3,9 +3,10 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// `text` with everything escaped that could act on a terminal or mislead its reader: control characters (C0, C1,
-/// delete, so ANSI sequences too), line and paragraph separators, and bidirectional and invisible format characters
-/// (Unicode TR 36, section 2; CVE-2021-42574). A backslash stays as it is: what is printed is for reading, not for parsing.
+/// `text` with everything escaped that could act on a terminal or mislead its reader: control
+/// characters (C0, C1, delete, so ANSI sequences too), line and paragraph separators, and
+/// bidirectional and invisible format characters (Unicode TR 36, section 2; CVE-2021-42574). A
+/// backslash stays as it is: what is printed is for reading, not for parsing.
 pub fn printable(text: &str) -> Cow<'_, str> {
     let Some(first) = text.find(is_unprintable) else {
         return Cow::Borrowed(text);
@@ -31,8 +32,9 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(safe)
 }
 
-/// JSON without what could act on a terminal or mislead its reader: JSON itself lets delete and C1 controls, and what writes from
-/// right to left, stand as they are. They are within strings, where an escape means the same.
+/// JSON without what could act on a terminal or mislead its reader: JSON itself lets delete and C1
+/// controls, and what writes from right to left, stand as they are. They are within strings, where
+/// an escape means the same.
 pub fn printable_json(json: &str) -> String {
     let mut safe = String::with_capacity(json.len());
     for character in json.chars() {
@@ -51,8 +53,8 @@ pub fn printable_json(json: &str) -> String {
     safe
 }
 
-/// A source path from the package on: what stands behind `site-packages/` or the standard library's folder, as py-spy
-/// shortens paths. Other paths stay whole.
+/// A source path from the package on: what stands behind `site-packages/` or the standard library's
+/// folder, as py-spy shortens paths. Other paths stay whole.
 pub fn package_path(file: &str) -> &str {
     for folder in ["/site-packages/", "/dist-packages/"] {
         if let Some(at) = file.rfind(folder) {
@@ -85,9 +87,10 @@ pub fn is_unprintable(character: char) -> bool {
         )
 }
 
-/// What a notebook's cell is called, if `path` is the file name of one. Until ipykernel 6 it is `<ipython-input-12-HASH>`, with the cell's
-/// number. Since then it is `/tmp/ipykernel_PID/HASH.py` (ipykernel/compiler.py, `get_file_name`), with a hash of the cell's text;
-/// [`numbered_cell`] puts the number before that where it is known.
+/// What a notebook's cell is called, if `path` is the file name of one. Until ipykernel 6 it is
+/// `<ipython-input-12-HASH>`, with the cell's number. Since then it is `/tmp/ipykernel_PID/HASH.py`
+/// (ipykernel/compiler.py, `get_file_name`), with a hash of the cell's text; [`numbered_cell`] puts
+/// the number before that where it is known.
 pub fn notebook_cell(path: &str) -> Option<String> {
     if let Some(rest) = path.strip_prefix("<ipython-input-") {
         let number = rest.split('-').next().filter(|number| is_number(number))?;

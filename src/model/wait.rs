@@ -25,7 +25,8 @@ pub enum WaitKind {
     Disk,
     /// For a socket.
     Socket,
-    /// In a read or write of which is not known whether it is of a file, a pipe, a terminal or a socket.
+    /// In a read or write of which is not known whether it is of a file, a pipe, a terminal or a
+    /// socket.
     Io,
     /// For a child process.
     Child,
@@ -82,7 +83,8 @@ impl WaitKind {
         }
     }
 
-    /// Whether the time is that of work which was queued on the GPU earlier, and not the waiting line's own.
+    /// Whether the time is that of work which was queued on the GPU earlier, and not the waiting
+    /// line's own.
     pub fn is_for_earlier_work(self) -> bool {
         matches!(self, WaitKind::GpuSync | WaitKind::GpuCopy)
     }

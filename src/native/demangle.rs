@@ -1,4 +1,5 @@
-//! Names for people: C++ and Rust names demangled, bounded in time and size, and free of control bytes.
+//! Names for people: C++ and Rust names demangled, bounded in time and size, and free of control
+//! bytes.
 
 use std::fmt::{self, Write};
 
@@ -9,10 +10,12 @@ const MAX_DEMANGLED: usize = 32 << 10;
 /// Nesting of a name. The parser and the printer recurse once for each level.
 const MAX_NESTING: u32 = 160;
 
-/// `name` demangled, or as it is where it is not mangled or does not demangle. Control bytes are removed.
+/// `name` demangled, or as it is where it is not mangled or does not demangle. Control bytes are
+/// removed.
 ///
-/// Suffixes that compilers append to the clones that they make (`.cold`, `.constprop.0`, `._omp_fn.0`) become
-/// ` [clone .cold]`, as binutils and gdb show them; `@plt` and symbol versions stay.
+/// Suffixes that compilers append to the clones that they make (`.cold`, `.constprop.0`,
+/// `._omp_fn.0`) become ` [clone .cold]`, as binutils and gdb show them; `@plt` and symbol versions
+/// stay.
 pub fn demangle(name: &str) -> String {
     let mut out = Bounded(String::new());
     if try_demangle(name, &mut out).is_err() {
@@ -56,8 +59,8 @@ fn demangle_cpp(name: &str, out: &mut Bounded) -> fmt::Result {
     symbol.structured_demangle(out, &print)
 }
 
-/// The name proper, and the suffixes `.word` or `.word.number` of the clones that a compiler made of it. Mangled names hold no
-/// dot otherwise.
+/// The name proper, and the suffixes `.word` or `.word.number` of the clones that a compiler made
+/// of it. Mangled names hold no dot otherwise.
 fn split_clones(name: &str) -> (&str, Vec<&str>) {
     let Some(dot) = name.find('.').filter(|&dot| dot > 0) else {
         return (name, Vec::new());

@@ -1,6 +1,8 @@
-//! DWARF expressions as they stand in unwind tables, by gimli's machine: bounded in space and time, over registers and memory.
+//! DWARF expressions as they stand in unwind tables, by gimli's machine: bounded in space and time,
+//! over registers and memory.
 //!
-//! DWARF 5, sections 2.5 and 6.4.2. Types, pieces and references to debug information do not occur there, and are refused.
+//! DWARF 5, sections 2.5 and 6.4.2. Types, pieces and references to debug information do not occur
+//! there, and are refused.
 
 use crate::memory::Memory;
 use crate::model::registers::Registers;
@@ -59,7 +61,8 @@ impl Inputs<'_> {
 
 type Bytes<'a> = EndianSlice<'a, LittleEndian>;
 
-/// Where the machine keeps its values: on our stack, and no more than [`MAX_STACK`]. What the other two hold is refused.
+/// Where the machine keeps its values: on our stack, and no more than [`MAX_STACK`]. What the other
+/// two hold is refused.
 struct Bounded;
 
 impl<'a> gimli::EvaluationStorage<Bytes<'a>> for Bounded {
@@ -68,7 +71,8 @@ impl<'a> gimli::EvaluationStorage<Bytes<'a>> for Bounded {
     type Result = [gimli::Piece<Bytes<'a>>; 1];
 }
 
-/// Evaluates `expression`, with `initial` on the stack where there is one (the CFA, for the rule of a register).
+/// Evaluates `expression`, with `initial` on the stack where there is one (the CFA, for the rule of
+/// a register).
 pub(super) fn evaluate(
     expression: &[u8],
     initial: Option<u64>,
@@ -135,7 +139,8 @@ mod tests {
 
     #[test]
     fn the_rule_of_a_plt_stub_depends_on_the_instruction() {
-        // binutils, elf_x86_64_lazy_plt eh_frame: breg7 8; breg16 0; lit15; and; lit11; ge; lit3; shl; plus.
+        // binutils, elf_x86_64_lazy_plt eh_frame: breg7 8; breg16 0; lit15; and; lit11; ge; lit3;
+        // shl; plus.
         let rule = [0x77, 8, 0x80, 0, 0x3f, 0x1a, 0x3b, 0x2a, 0x33, 0x24, 0x22];
         assert_eq!(run(&rule, None), Ok(0x7010));
     }

@@ -1,5 +1,6 @@
-//! Crossing code that has no unwind tables: code made at run time (oneDNN's kernels), stripped drivers, hand-written assembly
-//! whose tables are wrong. Whatever is guessed here is a return address in executable memory that follows a call.
+//! Crossing code that has no unwind tables: code made at run time (oneDNN's kernels), stripped
+//! drivers, hand-written assembly whose tables are wrong. Whatever is guessed here is a return
+//! address in executable memory that follows a call.
 
 use super::rows::Caller;
 use super::sites::Site;
@@ -17,7 +18,8 @@ const CONFIRMED_FRAMES: usize = 3;
 /// Possible callers that are compared.
 const MAX_CANDIDATES: usize = 16;
 
-/// The caller of `frame`, by its frame pointer or the first word on its stack that can be a return address.
+/// The caller of `frame`, by its frame pointer or the first word on its stack that can be a return
+/// address.
 pub(super) fn caller(walk: &mut Walk<'_>, frame: &NativeFrame) -> Option<(Caller, Trust)> {
     let by_pointer = by_frame_pointer(walk, frame);
     let limit = by_pointer.map(|caller| caller.stack_pointer.wrapping_sub(Machine::POINTER_BYTES));
@@ -32,12 +34,13 @@ pub(super) fn caller(walk: &mut Walk<'_>, frame: &NativeFrame) -> Option<(Caller
     }
 }
 
-/// The caller where the tables count from a register that is not known: a sleeper's are in the kernel, but for two.
+/// The caller where the tables count from a register that is not known: a sleeper's are in the
+/// kernel, but for two.
 ///
-/// Such a register points into the stack, most often at this frame: every slot that it could point at is tried. What was left
-/// behind on the stack by calls that are over can look like a caller, too, and lead on: a caller whose call goes to this very
-/// function is preferred to one whose call cannot be read, and that to one that calls another function (which may have jumped
-/// here).
+/// Such a register points into the stack, most often at this frame: every slot that it could point
+/// at is tried. What was left behind on the stack by calls that are over can look like a caller,
+/// too, and lead on: a caller whose call goes to this very function is preferred to one whose call
+/// cannot be read, and that to one that calls another function (which may have jumped here).
 pub(super) fn without_register(
     walk: &mut Walk<'_>,
     frame: &NativeFrame,
@@ -77,7 +80,8 @@ pub(super) fn without_register(
     best.map(|(_, found)| found)
 }
 
-/// The caller if the frame pointer is this frame's. If this code does not touch it, it is its caller's, or an outer one's.
+/// The caller if the frame pointer is this frame's. If this code does not touch it, it is its
+/// caller's, or an outer one's.
 fn by_frame_pointer(walk: &mut Walk<'_>, frame: &NativeFrame) -> Option<Caller> {
     let pointer = walk.registers.get(Registers::FRAME_POINTER)?;
     let distance = pointer.checked_sub(frame.stack_pointer)?;
@@ -103,7 +107,8 @@ fn by_frame_pointer(walk: &mut Walk<'_>, frame: &NativeFrame) -> Option<Caller> 
     ))
 }
 
-/// The caller by the first word from the stack pointer up, and below `limit`, that can be a return address.
+/// The caller by the first word from the stack pointer up, and below `limit`, that can be a return
+/// address.
 fn by_scan(walk: &mut Walk<'_>, frame: &NativeFrame, limit: Option<u64>) -> Option<Caller> {
     let start = frame
         .stack_pointer

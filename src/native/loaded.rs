@@ -19,12 +19,12 @@ const ANONYMOUS: &str = "[anonymous]";
 
 /// Opens the files that a process maps.
 pub trait ModuleOpener {
-    /// The bytes of the file that `mapping` maps, or of whatever has its name now; `None` where it cannot be opened. Whether it
-    /// is the right file is checked by the caller.
+    /// The bytes of the file that `mapping` maps, or of whatever has its name now; `None` where it
+    /// cannot be opened. Whether it is the right file is checked by the caller.
     fn open(&self, mapping: &Mapping) -> Option<ModuleBytes>;
 
-    /// The bytes of the very file that `mapping` maps, where there is a way around its name; it is asked when the file by name
-    /// is missing or another one.
+    /// The bytes of the very file that `mapping` maps, where there is a way around its name; it is
+    /// asked when the file by name is missing or another one.
     fn open_mapped(&self, _mapping: &Mapping) -> Option<ModuleBytes> {
         None
     }
@@ -37,7 +37,8 @@ pub struct Loaded<'a> {
     pub module: &'a Arc<Module>,
     /// Its number in this process, stable for as long as the process is the same program.
     pub module_index: u32,
-    /// What to take from a run-time address to get the file's virtual address; 0 for memory without a file.
+    /// What to take from a run-time address to get the file's virtual address; 0 for memory without
+    /// a file.
     pub bias: u64,
     /// First address of the mapping.
     pub start: u64,
@@ -82,10 +83,11 @@ impl LoadedModules {
         }
     }
 
-    /// Takes over what is mapped now, in the order of `/proc/PID/maps`; modules that are still there are kept. Says whether
-    /// any executable memory changed.
+    /// Takes over what is mapped now, in the order of `/proc/PID/maps`; modules that are still
+    /// there are kept. Says whether any executable memory changed.
     ///
-    /// The mappings must include those that are not executable: a file's headers are most often in one of them.
+    /// The mappings must include those that are not executable: a file's headers are most often in
+    /// one of them.
     pub fn refresh(
         &mut self,
         mappings: &[Mapping],
@@ -99,7 +101,8 @@ impl LoadedModules {
                 continue;
             }
             let known = self.known_slot(mapping);
-            // Where a file was rewritten, another module may have been loaded from it to the same place.
+            // Where a file was rewritten, another module may have been loaded from it to the same
+            // place.
             let slot = match known.filter(|&slot| !self.was_rewritten(slot)) {
                 Some(slot) => slot,
                 None => self.resolve(mappings, position, opener, memory),
@@ -121,7 +124,8 @@ impl LoadedModules {
         changed
     }
 
-    /// Code made at run time may have been replaced: what an unwinder keeps of it, by the module's id, is void.
+    /// Code made at run time may have been replaced: what an unwinder keeps of it, by the module's
+    /// id, is void.
     fn forget_anonymous_code(&mut self) {
         if let Some(slot) = self
             .anonymous
@@ -224,7 +228,8 @@ impl LoadedModules {
                     && *slot.module.segments() == mapped.segments
             })
         {
-            // Without a build-id or a file, but seen in this process: another segment of the same module.
+            // Without a build-id or a file, but seen in this process: another segment of the same
+            // module.
             return to_index(index);
         }
         let module = known.unwrap_or_else(|| {
@@ -304,7 +309,8 @@ fn vdso(mapping: &Mapping, memory: &dyn Memory) -> Option<(Module, u64)> {
     ))
 }
 
-/// What a file's headers say where the target has them mapped: the truth about what it runs, whatever the file's name leads to.
+/// What a file's headers say where the target has them mapped: the truth about what it runs,
+/// whatever the file's name leads to.
 struct MappedHeaders {
     bias: u64,
     segments: Segments,
@@ -357,7 +363,8 @@ impl MappedHeaders {
         })
     }
 
-    /// `bytes` as the file that is mapped, if it is that file, whole: same build-id and same program headers.
+    /// `bytes` as the file that is mapped, if it is that file, whole: same build-id and same
+    /// program headers.
     fn accept(&self, bytes: ModuleBytes) -> Option<ElfImage> {
         let image = ElfImage::parse(bytes).ok()?;
         let is_same = image.build_id() == self.build_id && *image.segments() == self.segments;
@@ -365,8 +372,9 @@ impl MappedHeaders {
     }
 }
 
-/// Whether `code` is where a module with these segments and this bias has code of that file offset. The offset alone does not
-/// tell: OpenBLAS's lies in two segments, whose pages overlap in the file.
+/// Whether `code` is where a module with these segments and this bias has code of that file offset.
+/// The offset alone does not tell: OpenBLAS's lies in two segments, whose pages overlap in the
+/// file.
 fn is_placed(segments: &Segments, code: &Mapping, bias: u64) -> bool {
     segments
         .loads

@@ -1,5 +1,5 @@
-//! Modules: an ELF file, the vDSO, or memory without a file, and what unwinding needs of each. Shared by all processes that
-//! have the same build-id mapped.
+//! Modules: an ELF file, the vDSO, or memory without a file, and what unwinding needs of each.
+//! Shared by all processes that have the same build-id mapped.
 
 use super::image::{ElfImage, Piece};
 use super::symbols::SymbolTable;
@@ -13,7 +13,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// libtorch_cuda's `.eh_frame` is about 12 MB, libtorch_cpu's 20.
 const MAX_UNWIND_COPY: u64 = 128 << 20;
-/// Entries of an index that is made because a module brings none. libtorch_cpu has 346,000 functions.
+/// Entries of an index that is made because a module brings none. libtorch_cpu has 346,000
+/// functions.
 const MAX_INDEX: usize = 4 << 20;
 /// Most entries of `.eh_frame` are shorter, and read at once.
 const USUAL_ENTRY: u64 = 128;
@@ -35,7 +36,8 @@ pub struct Module {
 }
 
 impl Module {
-    /// Memory without a file, or a file that is no ELF file or could not be read: nothing is known of its code.
+    /// Memory without a file, or a file that is no ELF file or could not be read: nothing is known
+    /// of its code.
     pub fn opaque(kind: ModuleKind, path: String) -> Self {
         Self::new(kind, path, Vec::new(), Segments::default(), None, None)
     }
@@ -54,7 +56,8 @@ impl Module {
         )
     }
 
-    /// A module whose file cannot be had: its unwind tables are copied from where the target has them mapped.
+    /// A module whose file cannot be had: its unwind tables are copied from where the target has
+    /// them mapped.
     pub fn of_memory(
         path: String,
         build_id: Vec<u8>,
@@ -88,8 +91,8 @@ impl Module {
         }
     }
 
-    /// Its functions' names, read from the file by the first who asks: that may take a tenth of a second, and does not belong on
-    /// the sampling path. Empty where the file could not be had.
+    /// Its functions' names, read from the file by the first who asks: that may take a tenth of a
+    /// second, and does not belong on the sampling path. Empty where the file could not be had.
     pub fn symbols(&self) -> &SymbolTable {
         self.symbols.get_or_init(|| match &self.image {
             Some(image) => SymbolTable::of_image(image.clone()),
@@ -117,8 +120,8 @@ impl Module {
         self.image.as_ref()
     }
 
-    /// Whether it is a file of which no more can be read: it was replaced before it could be opened, or cut short or rewritten
-    /// since.
+    /// Whether it is a file of which no more can be read: it was replaced before it could be
+    /// opened, or cut short or rewritten since.
     pub fn lost_its_file(&self) -> bool {
         let is_lost = |image: &ElfImage| image.bytes().has_changed();
         self.info.kind == ModuleKind::File && self.image.as_ref().is_none_or(is_lost)
@@ -129,7 +132,8 @@ impl Module {
         self.unwind.as_ref()
     }
 
-    /// Copies the bytes that end before virtual address `end` into `buffer`, if the file holds them.
+    /// Copies the bytes that end before virtual address `end` into `buffer`, if the file holds
+    /// them.
     pub fn copy_before(&self, end: u64, buffer: &mut [u8]) -> bool {
         let piece = || {
             let start = end.checked_sub(buffer.len() as u64)?;
@@ -139,7 +143,8 @@ impl Module {
     }
 }
 
-/// `.eh_frame`, and how to find the entry of an address in it. Entries are read from the file when they are asked for.
+/// `.eh_frame`, and how to find the entry of an address in it. Entries are read from the file when
+/// they are asked for.
 #[derive(Debug)]
 pub struct UnwindTables {
     eh_frame: Piece,
@@ -236,7 +241,8 @@ impl UnwindTables {
         self.header.as_ref().map_or(0, |header| header.address)
     }
 
-    /// Offset in `.eh_frame` of the entry that may describe `address`; the entry itself says whether it does.
+    /// Offset in `.eh_frame` of the entry that may describe `address`; the entry itself says
+    /// whether it does.
     pub fn find_entry(&self, address: u64) -> Option<usize> {
         match &self.header {
             Some(header) => self.search_header(header, address),
@@ -244,7 +250,8 @@ impl UnwindTables {
         }
     }
 
-    /// Binary search in `.eh_frame_hdr`'s table of (first address, entry), both 4 bytes and relative to the header.
+    /// Binary search in `.eh_frame_hdr`'s table of (first address, entry), both 4 bytes and
+    /// relative to the header.
     fn search_header(&self, header: &Piece, address: u64) -> Option<usize> {
         let bytes = self
             .table
@@ -309,12 +316,14 @@ impl UnwindTables {
             .set_eh_frame_hdr(self.header_address())
     }
 
-    /// The entry at `offset`, as [`UnwindTables::find_entry`] found it, and the one that it refers to.
+    /// The entry at `offset`, as [`UnwindTables::find_entry`] found it, and the one that it refers
+    /// to.
     pub(super) fn entry(&self, offset: usize) -> Option<Entry> {
         const LENGTH: usize = size_of::<u32>();
         let offset = offset as u64;
         let own = self.read_entry(offset)?;
-        // Of one that describes a function, the word after the length is the distance back to what it shares with others.
+        // Of one that describes a function, the word after the length is the distance back to what
+        // it shares with others.
         let distance = u64::from(read_u32(&own, LENGTH)?);
         let shared = (offset + LENGTH as u64).checked_sub(distance)?;
         let mut section = self.read_entry(shared)?;
@@ -333,7 +342,8 @@ impl UnwindTables {
         })
     }
 
-    /// The bytes of one entry, its length first. No compiler writes the form for lengths of 64 bits here.
+    /// The bytes of one entry, its length first. No compiler writes the form for lengths of 64 bits
+    /// here.
     fn read_entry(&self, offset: u64) -> Option<Vec<u8>> {
         let mut bytes = self.eh_frame.read(offset, USUAL_ENTRY)?;
         let size = u64::from(read_u32(&bytes, 0)?) + 4;
@@ -353,8 +363,9 @@ fn read_u32(bytes: &[u8], offset: usize) -> Option<u32> {
     Some(u32::from_le_bytes(bytes.get(offset..end)?.try_into().ok()?))
 }
 
-/// Whether `.eh_frame_hdr` has the form that all linkers write: version 1, `.eh_frame` by a pc-relative 4-byte pointer, the
-/// count as 4 bytes, the table of 4-byte offsets from the header (LSB core specification, section 10.6.2).
+/// Whether `.eh_frame_hdr` has the form that all linkers write: version 1, `.eh_frame` by a
+/// pc-relative 4-byte pointer, the count as 4 bytes, the table of 4-byte offsets from the header
+/// (LSB core specification, section 10.6.2).
 fn is_searchable(header: &Piece) -> bool {
     header.size() >= 20
         && header
@@ -375,10 +386,11 @@ fn eh_frame_address(header: &Piece) -> Option<u64> {
 /// Build-id and program headers.
 type ContentKey = (Vec<u8>, Segments);
 
-/// All modules of a run that have a build-id, so that a file that ten processes map is opened and indexed once.
+/// All modules of a run that have a build-id, so that a file that ten processes map is opened and
+/// indexed once.
 ///
-/// The program headers are part of the key: patchelf, which wheels and conda packages are made with, rewrites a library's
-/// segments and leaves its build-id.
+/// The program headers are part of the key: patchelf, which wheels and conda packages are made
+/// with, rewrites a library's segments and leaves its build-id.
 #[derive(Debug, Default)]
 pub struct ModuleStore {
     by_content: Mutex<FxHashMap<ContentKey, Arc<Module>>>,
@@ -394,7 +406,8 @@ impl ModuleStore {
         modules.get(&(build_id.to_vec(), segments.clone())).cloned()
     }
 
-    /// Keeps `module` for others, unless it has no build-id, or its file could not be had while another process may have it.
+    /// Keeps `module` for others, unless it has no build-id, or its file could not be had while
+    /// another process may have it.
     pub fn add(&self, module: Module) -> Arc<Module> {
         let module = Arc::new(module);
         if module.info.build_id.is_empty() || module.image.is_none() {

@@ -1,4 +1,5 @@
-//! Names for the stubs of the procedure linkage table: each jumps through a slot that a relocation names.
+//! Names for the stubs of the procedure linkage table: each jumps through a slot that a relocation
+//! names.
 
 use crate::arch::{Architecture, Machine};
 use crate::elf::{CONTEXT, Section};

@@ -31,7 +31,8 @@ pub(super) enum Row {
     Full(Arc<FullRow>),
 }
 
-/// CFA is a register plus an offset, the return address is right below it, and callee-saved registers at most 64 bytes below.
+/// CFA is a register plus an offset, the return address is right below it, and callee-saved
+/// registers at most 64 bytes below.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SimpleRow {
     cfa_offset: i32,
@@ -91,7 +92,8 @@ pub(super) struct Caller {
 }
 
 impl Row {
-    /// Whether the frame is one that the kernel made to deliver a signal: its caller was interrupted, and made no call.
+    /// Whether the frame is one that the kernel made to deliver a signal: its caller was
+    /// interrupted, and made no call.
     pub(super) fn is_signal(&self) -> bool {
         matches!(self, Row::Full(row) if row.signal)
     }
@@ -224,7 +226,8 @@ fn try_read_row(
     })
 }
 
-/// The row of virtual address `address` by the code of its function, where the function's start is known by its symbol.
+/// The row of virtual address `address` by the code of its function, where the function's start is
+/// known by its symbol.
 pub(super) fn read_row_by_code(module: &Module, symbols: &SymbolTable, address: u64) -> Row {
     try_read_row_by_code(module, symbols, address).unwrap_or(Row::NoInfo)
 }
@@ -300,7 +303,8 @@ impl SimpleRow {
         let base = inputs.register(usize::from(self.cfa_register))?;
         let cfa = base.wrapping_add_signed(i64::from(self.cfa_offset));
         let mut registers = *inputs.registers;
-        // What an epilogue popped is back in its register, and its slot is below the stack pointer, where nothing is sure.
+        // What an epilogue popped is back in its register, and its slot is below the stack pointer,
+        // where nothing is sure.
         let stack_pointer = inputs.register(Registers::STACK_POINTER)?;
         let depth = usize::try_from(cfa.saturating_sub(stack_pointer)).unwrap_or(usize::MAX);
         let depth = depth.clamp(Machine::POINTER_BYTES as usize, usize::from(self.depth));
@@ -391,7 +395,8 @@ impl Rule {
     }
 }
 
-/// A register that cannot be restored is unknown from here on, which matters only if an outer frame asks for it.
+/// A register that cannot be restored is unknown from here on, which matters only if an outer frame
+/// asks for it.
 fn restore(registers: &mut Registers, register: usize, value: Result<u64, RuleError>) {
     match value {
         Ok(value) => registers.set(register, value),

@@ -1,4 +1,5 @@
-//! Long C++ names made short for reading: what is left is where a function lives and what it is called.
+//! Long C++ names made short for reading: what is left is where a function lives and what it is
+//! called.
 
 /// Words before a name that are not its return type.
 const PREFIXES: [&str; 3] = [
@@ -13,11 +14,12 @@ const OPERATORS: [&str; 39] = [
     "^", "&", "|", "~", "!", "=", ",",
 ];
 
-/// A demangled C++ name without return type, template arguments, parameters, `(anonymous namespace)` and qualifiers; lambdas
-/// as `{lambda#1}`, without their call operator. What is no C++ name, and what is not understood, comes back as it is.
+/// A demangled C++ name without return type, template arguments, parameters, `(anonymous
+/// namespace)` and qualifiers; lambdas as `{lambda#1}`, without their call operator. What is no C++
+/// name, and what is not understood, comes back as it is.
 ///
-/// `void at::native::(anonymous namespace)::foo<int>(int)::{lambda(int)#1}::operator()(int) const` becomes
-/// `at::native::foo::{lambda#1}`.
+/// `void at::native::(anonymous namespace)::foo<int>(int)::{lambda(int)#1}::operator()(int) const`
+/// becomes `at::native::foo::{lambda#1}`.
 pub fn shorten(name: &str) -> String {
     let (plain, clones) = match name.find(" [clone ") {
         Some(at) => name.split_at(at),
@@ -96,7 +98,8 @@ impl<'a> Shortener<'a> {
                 .strip_prefix(*word)
                 .is_some_and(|rest| !rest.starts_with(is_name_character))
         };
-        // `const` behind a return type is followed by the name; behind a function it ends the name or meets another qualifier.
+        // `const` behind a return type is followed by the name; behind a function it ends the name
+        // or meets another qualifier.
         let ends = |word: &&str| {
             is_word(word)
                 && !after[word.len()..].contains("::")

@@ -1,4 +1,5 @@
-//! What unwinding needs to know of single addresses, kept: the unwind row, and whether a call ends there.
+//! What unwinding needs to know of single addresses, kept: the unwind row, and whether a call ends
+//! there.
 
 use super::loaded::{Loaded, LoadedModules};
 use super::rows::{Row, read_function_start, read_row, read_row_by_code};
@@ -9,7 +10,8 @@ use rustc_hash::FxHashMap;
 
 /// Addresses that calls return to; a training process touches some ten thousand.
 const MAX_CACHED: usize = 1 << 16;
-/// Addresses that threads are at: each instruction may be one, and those where threads sleep come again and again.
+/// Addresses that threads are at: each instruction may be one, and those where threads sleep come
+/// again and again.
 const MAX_LEAVES: usize = 3000;
 
 /// What is known of one address in executable memory.
@@ -21,7 +23,8 @@ pub(super) struct Site {
     pub(super) bias: u64,
     /// How to get from a frame here to its caller.
     pub(super) row: Row,
-    /// Whether a call ends right after this address; `None` where that was not asked or could not be read.
+    /// Whether a call ends right after this address; `None` where that was not asked or could not
+    /// be read.
     pub(super) ends_call: Option<bool>,
 }
 
@@ -54,7 +57,8 @@ impl Sites {
         Some(self.entry(&loaded, address, true).site(&loaded))
     }
 
-    /// What is known of the call that returns to `address`; `None` where that is no executable memory.
+    /// What is known of the call that returns to `address`; `None` where that is no executable
+    /// memory.
     pub(super) fn return_site(
         &mut self,
         modules: &LoadedModules,
@@ -70,7 +74,8 @@ impl Sites {
         Some(entry.site(&loaded))
     }
 
-    /// Where the call that returns to `address` goes, if its code says so: not through a register, memory or a PLT stub.
+    /// Where the call that returns to `address` goes, if its code says so: not through a register,
+    /// memory or a PLT stub.
     pub(super) fn call_target(
         &mut self,
         modules: &LoadedModules,
@@ -147,7 +152,8 @@ impl Cached {
     }
 }
 
-/// Whether the bytes before `address`, from the module's file or the target's memory, end in a call.
+/// Whether the bytes before `address`, from the module's file or the target's memory, end in a
+/// call.
 fn read_ends_call(loaded: &Loaded<'_>, memory: &dyn Memory, address: u64) -> Option<bool> {
     let mut bytes = [0; Machine::LONGEST_CALL];
     let length = usize::try_from(address.checked_sub(loaded.start)?)

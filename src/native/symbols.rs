@@ -1,4 +1,5 @@
-//! Function names by address, from `.symtab`, `.dynsym` and `.gnu_debugdata`: a compact index over the file.
+//! Function names by address, from `.symtab`, `.dynsym` and `.gnu_debugdata`: a compact index over
+//! the file.
 
 use super::image::ElfImage;
 use super::plt;
@@ -17,7 +18,8 @@ const SYMBOL_BYTES: usize = 24;
 const MAX_SYMBOLS: usize = 16 << 20;
 /// `.gnu_debugdata` unpacked; Fedora's largest are a few MB.
 const MAX_DEBUG_DATA: usize = 64 << 20;
-/// Bytes of strings that are read while symbols are compared by name, those of libtorch_cpu are 80 MB; and how many at a time.
+/// Bytes of strings that are read while symbols are compared by name, those of libtorch_cpu are 80
+/// MB; and how many at a time.
 const MAX_STRINGS: u64 = 256 << 20;
 const WINDOW: u64 = 1 << 20;
 /// Symbols that are read at once.
@@ -86,8 +88,8 @@ impl SymbolTable {
         }
     }
 
-    /// Reads the symbols of an ELF file. Takes 20 to 70 ms for libtorch_cpu: not for the sampling path. Empty where the file
-    /// changes while it is read.
+    /// Reads the symbols of an ELF file. Takes 20 to 70 ms for libtorch_cpu: not for the sampling
+    /// path. Empty where the file changes while it is read.
     pub fn of_image(image: ElfImage) -> Self {
         let mut table = Self::empty();
         let Some(span) = image.segments().span() else {
@@ -131,7 +133,8 @@ impl SymbolTable {
         table
     }
 
-    /// Of sorted candidates that are equal but for their names, puts the one first that has the best name.
+    /// Of sorted candidates that are equal but for their names, puts the one first that has the
+    /// best name.
     fn prefer_by_name(&self, candidates: &mut [Candidate]) {
         let equals = |left: &Candidate, right: &Candidate| left.key() == right.key();
         let groups = || candidates.chunk_by(equals).filter(|group| group.len() > 1);
@@ -143,7 +146,8 @@ impl SymbolTable {
         }
     }
 
-    /// Reads the names of `entries`, in the order of the file: by [`Entry::name`], what makes one better than another.
+    /// Reads the names of `entries`, in the order of the file: by [`Entry::name`], what makes one
+    /// better than another.
     fn rank_names(&self, entries: impl Iterator<Item = Entry>) -> FxHashMap<u32, NameRank> {
         let mut names: Vec<Entry> = entries.collect();
         names.sort_unstable_by_key(|entry| (entry.strings() as u8, entry.name & NAME_MASK));
@@ -181,7 +185,8 @@ impl SymbolTable {
         file.copy(start..(start + length).min(strings.end))
     }
 
-    /// The function that covers `address`, one of the file's own virtual addresses; `None` in a gap between functions.
+    /// The function that covers `address`, one of the file's own virtual addresses; `None` in a gap
+    /// between functions.
     pub fn lookup(&self, address: u64) -> Option<Symbol> {
         let wanted = u32::try_from(address.checked_sub(self.base)?).ok()?;
         let after = self.entries.partition_point(|entry| entry.start <= wanted);
@@ -243,7 +248,8 @@ impl std::fmt::Debug for SymbolTable {
     }
 }
 
-/// One entry for each address, the first of its sorted candidates, with sizes where the file gives none.
+/// One entry for each address, the first of its sorted candidates, with sizes where the file gives
+/// none.
 fn choose(mut candidates: Vec<Candidate>, code_ends: &[u32]) -> Vec<Entry> {
     candidates.dedup_by_key(|candidate| candidate.entry.start);
     let mut entries: Vec<Entry> = Vec::with_capacity(candidates.len());
@@ -270,7 +276,8 @@ fn choose(mut candidates: Vec<Candidate>, code_ends: &[u32]) -> Vec<Entry> {
     entries
 }
 
-/// Of two names of one function, the one with fewer leading underscores, the shorter, the first by alphabet.
+/// Of two names of one function, the one with fewer leading underscores, the shorter, the first by
+/// alphabet.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct NameRank {
     underscores: usize,
@@ -288,7 +295,8 @@ impl NameRank {
     }
 }
 
-/// Ends of the code sections, or of the code segments where there are no section headers, as distances from `base`, ascending.
+/// Ends of the code sections, or of the code segments where there are no section headers, as
+/// distances from `base`, ascending.
 fn code_ends(image: &ElfImage, sections: &[Section], base: u64) -> Vec<u32> {
     let code = sections
         .iter()
@@ -320,7 +328,8 @@ struct Candidate {
 }
 
 impl Candidate {
-    /// What it is sorted by. (`.symtab` has the names of `.dynsym`, too: they need not be compared.)
+    /// What it is sorted by. (`.symtab` has the names of `.dynsym`, too: they need not be
+    /// compared.)
     fn key(&self) -> (u32, bool, u8, u8) {
         let source = self.entry.source() as u8;
         (self.entry.start, self.entry.size == 0, self.rank, source)
@@ -428,7 +437,8 @@ impl<'a> SymbolSection<'a> {
     }
 }
 
-/// `.gnu_debugdata`: an xz-compressed ELF file with a symbol table of what `.dynsym` lacks ("MiniDebugInfo" in gdb's manual).
+/// `.gnu_debugdata`: an xz-compressed ELF file with a symbol table of what `.dynsym` lacks
+/// ("MiniDebugInfo" in gdb's manual).
 fn unpack_debug_data(file: &dyn Bytes, sections: &[Section]) -> Option<Vec<u8>> {
     let section = sections
         .iter()

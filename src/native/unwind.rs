@@ -1,7 +1,8 @@
 //! The unwinder: from a thread's registers and the bytes of its stack to its native frames.
 //!
-//! It follows `.eh_frame` with all registers, so that functions that realign their stack, signal frames and PLT stubs unwind
-//! like any other. Code without tables is crossed by a guess that is checked and marked; see `guess.rs`.
+//! It follows `.eh_frame` with all registers, so that functions that realign their stack, signal
+//! frames and PLT stubs unwind like any other. Code without tables is crossed by a guess that is
+//! checked and marked; see `guess.rs`.
 
 use super::expression::{Inputs, RuleError};
 use super::guess;
@@ -14,12 +15,13 @@ use crate::model::address::CodeAddress;
 use crate::model::frame::{Partial, Trust};
 use crate::model::registers::Registers;
 
-/// Frames of one stack that are followed: a function of Python 3.10 stands on three or four. Each must lie nearer to the root, so that
-/// what is damaged ends with the stack that was copied.
+/// Frames of one stack that are followed: a function of Python 3.10 stands on three or four. Each
+/// must lie nearer to the root, so that what is damaged ends with the stack that was copied.
 pub const MAX_FRAMES: usize = 32_768;
 /// Words below a guessed return address that may be a saved register.
 const MAX_SAVED_WORDS: usize = 16;
-/// Signal handlers on one stack. They are the only frames whose stack pointer may move in either direction.
+/// Signal handlers on one stack. They are the only frames whose stack pointer may move in either
+/// direction.
 const MAX_SIGNALS: usize = 8;
 
 /// A native frame of one thread, in its process's addresses.
@@ -29,7 +31,8 @@ pub struct NativeFrame {
     pub address: CodeAddress,
     /// The stack pointer in this frame; what lies below it belongs to the frame that it called.
     pub stack_pointer: u64,
-    /// The module's number in [`LoadedModules`]; `None` only for a leaf that is in no executable memory.
+    /// The module's number in [`LoadedModules`]; `None` only for a leaf that is in no executable
+    /// memory.
     pub module: Option<u32>,
     /// How this frame was found.
     pub trust: Trust,
@@ -59,13 +62,15 @@ impl std::fmt::Debug for Unwinder {
 }
 
 impl Unwinder {
-    /// An unwinder that knows no rows yet. Code without unwind tables is read only in modules whose symbols were loaded by
-    /// others ([`Module::symbols`](super::modules::Module::symbols)); until then it is crossed by a guess.
+    /// An unwinder that knows no rows yet. Code without unwind tables is read only in modules whose
+    /// symbols were loaded by others ([`Module::symbols`](super::modules::Module::symbols)); until
+    /// then it is crossed by a guess.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// An unwinder that loads symbols itself where it needs them, which may take a tenth of a second.
+    /// An unwinder that loads symbols itself where it needs them, which may take a tenth of a
+    /// second.
     pub fn that_loads_symbols() -> Self {
         let mut unwinder = Self::default();
         unwinder.sites.loads_symbols = true;
@@ -77,20 +82,23 @@ impl Unwinder {
         self.sites.len()
     }
 
-    /// Whether the last walk lacked a register that the thread has in the kernel: with a stop's registers it would need no
-    /// guess there.
+    /// Whether the last walk lacked a register that the thread has in the kernel: with a stop's
+    /// registers it would need no guess there.
     pub fn lacked_register(&self) -> bool {
         self.lacked_register
     }
 
-    /// Whether the last walk met an address in no executable memory: code may have been mapped since the modules were read.
+    /// Whether the last walk met an address in no executable memory: code may have been mapped
+    /// since the modules were read.
     pub fn left_known_code(&self) -> bool {
         self.left_known_code
     }
 
-    /// Walks the stack of a thread with `registers`, leaf first, into `out`, which is emptied before.
+    /// Walks the stack of a thread with `registers`, leaf first, into `out`, which is emptied
+    /// before.
     ///
-    /// `memory` must hold the stack. A frame whose caller cannot be found is the last one; the result says why.
+    /// `memory` must hold the stack. A frame whose caller cannot be found is the last one; the
+    /// result says why.
     pub fn unwind(
         &mut self,
         modules: &LoadedModules,
@@ -165,9 +173,11 @@ pub(super) struct Walk<'a> {
     modules: &'a LoadedModules,
     pub(super) memory: &'a dyn Memory,
     pub(super) registers: Registers,
-    /// Registers, by bit, that were carried over a guess: the code without unwind tables may have changed them.
+    /// Registers, by bit, that were carried over a guess: the code without unwind tables may have
+    /// changed them.
     doubtful: u64,
-    /// The stack of the code that the last guess crossed: from its stack pointer to its return address.
+    /// The stack of the code that the last guess crossed: from its stack pointer to its return
+    /// address.
     crossed: (u64, u64),
     signals: usize,
     /// Whether a guess crossed what is not this stack: whatever follows is as doubtful.
@@ -193,15 +203,17 @@ impl Walk<'_> {
                 self.registers = found.caller.registers;
                 return Ok(Some(found));
             }
-            // The tables tell where the return address is, and no more of the stack was copied: nothing is to be guessed.
+            // The tables tell where the return address is, and no more of the stack was copied:
+            // nothing is to be guessed.
             Err(Partial::StackUnreadable) if self.doubtful == 0 => {
                 return Err(Partial::StackUnreadable);
             }
             Err(reason) => reason,
         };
         *self.left_known_code |= reason == Partial::BadReturnAddress;
-        // The tables of code that made a call lead to what no call left there: another's stack, or what remains of one, as where
-        // greenlets share theirs by copying. Tables that are wrong are those of assembly, which seldom calls.
+        // The tables of code that made a call lead to what no call left there: another's stack, or
+        // what remains of one, as where greenlets share theirs by copying. Tables that are wrong
+        // are those of assembly, which seldom calls.
         self.is_foreign |= reason == Partial::BadReturnAddress
             && self.doubtful == 0
             && matches!(frame.address, CodeAddress::Return(_))
@@ -230,8 +242,9 @@ impl Walk<'_> {
         }))
     }
 
-    /// The caller by the unwind tables. Where they ask for a register that code without tables may have changed, it is tried as
-    /// it is, and then with the words that this code saved next to its return address: functions save registers there first.
+    /// The caller by the unwind tables. Where they ask for a register that code without tables may
+    /// have changed, it is tried as it is, and then with the words that this code saved next to its
+    /// return address: functions save registers there first.
     fn follow_with_doubt(
         &mut self,
         frame: &NativeFrame,
@@ -346,8 +359,8 @@ impl Walk<'_> {
         found.ok().flatten()
     }
 
-    /// How many of the frames that follow a guessed caller the tables find, up to `wanted`; a stack that ends at its root counts
-    /// as all of them.
+    /// How many of the frames that follow a guessed caller the tables find, up to `wanted`; a stack
+    /// that ends at its root counts as all of them.
     pub(super) fn frames_after(&mut self, found: &Found, wanted: usize) -> usize {
         let kept = (self.registers, self.doubtful, self.signals);
         let mut frame = NativeFrame {
@@ -376,8 +389,8 @@ impl Walk<'_> {
         count
     }
 
-    /// Whether the call that returns to `address` calls the function at `callee`, as far as its code tells: `None` where the
-    /// target is in a register, in memory, or behind a PLT stub.
+    /// Whether the call that returns to `address` calls the function at `callee`, as far as its
+    /// code tells: `None` where the target is in a register, in memory, or behind a PLT stub.
     pub(super) fn calls(&mut self, address: u64, callee: u64) -> Option<bool> {
         let target = self.sites.call_target(self.modules, self.memory, address)?;
         Some(target == self.sites.function_start(self.modules, callee)?)
@@ -405,7 +418,8 @@ impl Walk<'_> {
         follows
     }
 
-    /// What is known of where a frame may return to: after a call, or to where the kernel or a context switch made it.
+    /// What is known of where a frame may return to: after a call, or to where the kernel or a
+    /// context switch made it.
     fn plausible_return(&mut self, address: u64) -> Option<(CodeAddress, Site)> {
         let site = self.sites.return_site(self.modules, self.memory, address)?;
         if site.row.is_signal() {

@@ -14,7 +14,8 @@ use std::os::unix::fs::MetadataExt;
 /// How often the memory of a process is asked for that lives and has none.
 const EXEC_TRIES: u32 = 8;
 
-/// Reads one byte of the target's memory, which asks the kernel for the same access as ptrace does, without a stop.
+/// Reads one byte of the target's memory, which asks the kernel for the same access as ptrace does,
+/// without a stop.
 ///
 /// # Errors
 /// The kernel's error: `PermissionDenied` where sampling is not allowed.
@@ -72,7 +73,8 @@ pub fn is_proc_foreign() -> bool {
         .is_some_and(|own| own != own_pid())
 }
 
-/// Processes that have `pid` in a pid namespace of their own, such as a container's, by the pids that they have here.
+/// Processes that have `pid` in a pid namespace of their own, such as a container's, by the pids
+/// that they have here.
 pub fn with_inner_pid(pid: i32) -> Vec<i32> {
     let listing = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = listing.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -87,8 +89,8 @@ pub fn with_inner_pid(pid: i32) -> Vec<i32> {
     found
 }
 
-/// Stops a child of torchspy briefly: whether threads may be stopped at all, or a seccomp filter denies ptrace. Forks;
-/// to be called before other threads are made.
+/// Stops a child of torchspy briefly: whether threads may be stopped at all, or a seccomp filter
+/// denies ptrace. Forks; to be called before other threads are made.
 ///
 /// # Errors
 /// The kernel's error.
@@ -221,7 +223,8 @@ pub(super) struct OwnChild {
 impl OwnChild {
     pub(super) fn start() -> io::Result<Self> {
         let parent = own_pid();
-        // SAFETY: the child calls nothing but prctl, getppid, pause and _exit, which are system calls, and never returns.
+        // SAFETY: the child calls nothing but prctl, getppid, pause and _exit, which are system
+        // calls, and never returns.
         match unsafe { fork() }? {
             ForkResult::Parent { child } => Ok(Self { pid: child }),
             // A torchspy that is killed here must not leave it behind.

@@ -1,4 +1,5 @@
-//! Clocks: the monotonic one that times everything, the wall clock that aligns hosts, and CPU clocks.
+//! Clocks: the monotonic one that times everything, the wall clock that aligns hosts, and CPU
+//! clocks.
 #![allow(unsafe_code)]
 
 use crate::model::run::ClockPair;
@@ -56,7 +57,8 @@ pub fn thread_cpu_ns() -> u64 {
 /// CPU time that process `pid` has burned, ns; `None` once it is gone.
 ///
 /// The clock id of another process is `(~pid << 3) | CPUCLOCK_SCHED` (linux/posix-timers_types.h,
-/// `make_process_cpuclock`). The time of a thread that is on a CPU right now is not in it before the next scheduler tick.
+/// `make_process_cpuclock`). The time of a thread that is on a CPU right now is not in it before
+/// the next scheduler tick.
 pub fn process_cpu_ns(pid: i32) -> Option<u64> {
     const CPUCLOCK_SCHED: i32 = 2;
     read((!pid << 3) | CPUCLOCK_SCHED)
@@ -79,7 +81,8 @@ pub fn sleep_until(deadline_ns: u64) {
     }
 }
 
-/// Asks the kernel to wake the calling thread on time: timer slack of 1 ns in place of 50 µs (prctl(2)).
+/// Asks the kernel to wake the calling thread on time: timer slack of 1 ns in place of 50 µs
+/// (prctl(2)).
 pub fn wake_precisely() {
     // SAFETY: PR_SET_TIMERSLACK takes one integer and touches only the calling thread.
     unsafe {

@@ -31,8 +31,8 @@ pub enum ElfFileError {
     },
 }
 
-/// A file of the target, read with pread(2) and never mapped. Whoever cuts it short or rewrites it in place ends what can be
-/// read of it: what is there then may be another program's.
+/// A file of the target, read with pread(2) and never mapped. Whoever cuts it short or rewrites it
+/// in place ends what can be read of it: what is there then may be another program's.
 #[derive(Debug)]
 pub struct ElfFile {
     file: File,
@@ -41,7 +41,8 @@ pub struct ElfFile {
     has_changed: AtomicBool,
 }
 
-/// Size in bytes, and time of the last change of content in seconds and nanoseconds. Links and modes may change at will.
+/// Size in bytes, and time of the last change of content in seconds and nanoseconds. Links and
+/// modes may change at will.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Version(u64, i64, i64);
 
@@ -53,8 +54,8 @@ impl Version {
 }
 
 impl ElfFile {
-    /// Opens `path` as process `pid` sees it. Symbolic links and `..` do not lead out of its root, and nothing but a regular
-    /// file is opened: opening a device or a FIFO may have effects.
+    /// Opens `path` as process `pid` sees it. Symbolic links and `..` do not lead out of its root,
+    /// and nothing but a regular file is opened: opening a device or a FIFO may have effects.
     ///
     /// # Errors
     /// [`ElfFileError`].
@@ -74,8 +75,9 @@ impl ElfFile {
         Self::reopen(&found, path)
     }
 
-    /// Opens the very file that `mapping` of process `pid` maps, even where it was deleted or another took its name.
-    /// The kernel asks for `CAP_CHECKPOINT_RESTORE` or `CAP_SYS_ADMIN` (proc_pid_map_files(5)).
+    /// Opens the very file that `mapping` of process `pid` maps, even where it was deleted or
+    /// another took its name. The kernel asks for `CAP_CHECKPOINT_RESTORE` or `CAP_SYS_ADMIN`
+    /// (proc_pid_map_files(5)).
     ///
     /// # Errors
     /// [`ElfFileError`].
@@ -146,14 +148,16 @@ fn open_in_root(root: &OwnedFd, path: &str) -> Result<OwnedFd, Errno> {
         .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
         .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
     match openat2(root, path, how) {
-        // No such system call before Linux 5.6; seccomp profiles of containers answer EPERM to what they do not know.
+        // No such system call before Linux 5.6; seccomp profiles of containers answer EPERM to what
+        // they do not know.
         Err(Errno::ENOSYS | Errno::EPERM) => walk_in_root(root, path),
         result => result,
     }
 }
 
-/// The same without openat2: one component at a time, following no symbolic link in any but real directories. A path in
-/// `/proc/PID/maps` is already free of links, so that nothing is lost by refusing them.
+/// The same without openat2: one component at a time, following no symbolic link in any but real
+/// directories. A path in `/proc/PID/maps` is already free of links, so that nothing is lost by
+/// refusing them.
 fn walk_in_root(root: &OwnedFd, path: &str) -> Result<OwnedFd, Errno> {
     let flags = OFlag::O_PATH | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
     let mut at: Option<OwnedFd> = None;

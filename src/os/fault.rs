@@ -1,7 +1,9 @@
-//! Faults on purpose, for tests: what may happen between two steps of a stop, made to happen there. Debug builds only.
+//! Faults on purpose, for tests: what may happen between two steps of a stop, made to happen there.
+//! Debug builds only.
 //!
-//! `TORCHSPY_FAULT=POINT:FIRST:TIMES:ACTION` acts on visits number FIRST to FIRST + TIMES - 1 of a point. Actions:
-//! `die` (torchspy is killed), `signal-N` (the thread's process is sent signal N), `sleep-N` (for N microseconds), `panic`.
+//! `TORCHSPY_FAULT=POINT:FIRST:TIMES:ACTION` acts on visits number FIRST to FIRST + TIMES - 1 of a
+//! point. Actions: `die` (torchspy is killed), `signal-N` (the thread's process is sent signal N),
+//! `sleep-N` (for N microseconds), `panic`.
 #![allow(unsafe_code)]
 
 /// A step of a stop, named by what has just happened.

@@ -28,10 +28,12 @@ pub fn cpus() -> u32 {
     std::thread::available_parallelism().map_or(0, |count| u32::try_from(count.get()).unwrap_or(0))
 }
 
-/// A time of the wall clock in UTC, in ISO 8601's basic form, as file names have it: `20260131T235959Z`.
+/// A time of the wall clock in UTC, in ISO 8601's basic form, as file names have it:
+/// `20260131T235959Z`.
 pub fn utc_stamp(wall_ns: u64) -> String {
     let seconds = libc::time_t::try_from(wall_ns / 1_000_000_000).unwrap_or(0);
-    // SAFETY: gmtime_r reads one integer and writes the broken-down time into a value that outlives the call.
+    // SAFETY: gmtime_r reads one integer and writes the broken-down time into a value that outlives
+    // the call.
     let time = unsafe {
         let mut time: libc::tm = std::mem::zeroed();
         libc::gmtime_r(&raw const seconds, &raw mut time);
@@ -62,7 +64,8 @@ impl CpuGroups {
         Self::parse(&text.unwrap_or_default())
     }
 
-    /// Parses `/proc/PID/cgroup` (cgroups(7)): `0::/path` is version 2, `N:cpu,cpuacct:/path` version 1.
+    /// Parses `/proc/PID/cgroup` (cgroups(7)): `0::/path` is version 2, `N:cpu,cpuacct:/path`
+    /// version 1.
     fn parse(text: &str) -> Self {
         const DEEPEST: usize = 64;
         let mut folders = Vec::new();
@@ -104,8 +107,9 @@ impl CpuGroups {
         quotas.min_by(f64::total_cmp)
     }
 
-    /// For how long the groups were throttled so far, ns: the most of any of them (of a group that lies in another the
-    /// times overlap). The kernel adds up the times of all CPUs. `None` where it reports none.
+    /// For how long the groups were throttled so far, ns: the most of any of them (of a group that
+    /// lies in another the times overlap). The kernel adds up the times of all CPUs. `None` where
+    /// it reports none.
     pub fn throttled_ns(&self) -> Option<u64> {
         let times = self.folders.iter().filter_map(|(folder, _)| {
             parse_throttled(&read_text(&format!("{folder}/cpu.stat"), MAX_BYTES)?)
@@ -119,7 +123,8 @@ pub fn affinity_cpus(pid: i32) -> Option<usize> {
     Some(allowed_cpus(pid)?.len())
 }
 
-/// The CPUs that a thread may run on; 0 is the calling one. `None` where the kernel refuses, or has more CPUs than a set holds.
+/// The CPUs that a thread may run on; 0 is the calling one. `None` where the kernel refuses, or has
+/// more CPUs than a set holds.
 pub fn allowed_cpus(tid: i32) -> Option<Vec<usize>> {
     use nix::sched::{CpuSet, sched_getaffinity};
     let set = sched_getaffinity(nix::unistd::Pid::from_raw(tid)).ok()?;

@@ -1,8 +1,10 @@
-//! What the kernel reports of a process whose memory cannot be read: without its mmap lock, and without stopping it.
+//! What the kernel reports of a process whose memory cannot be read: without its mmap lock, and
+//! without stopping it.
 //!
-//! Whoever holds a process's mmap lock for writing keeps every reader of its memory waiting, `/proc/PID/cmdline` and
-//! `/proc/PID/maps` included (mm/memory.c, `__access_remote_vm`; fs/proc/task_mmu.c). The files read here take no such lock:
-//! `comm`, `stat`, `syscall`, `wchan`, `stack` (fs/proc/base.c).
+//! Whoever holds a process's mmap lock for writing keeps every reader of its memory waiting,
+//! `/proc/PID/cmdline` and `/proc/PID/maps` included (mm/memory.c, `__access_remote_vm`;
+//! fs/proc/task_mmu.c). The files read here take no such lock: `comm`, `stat`, `syscall`, `wchan`,
+//! `stack` (fs/proc/base.c).
 
 use super::process_info::{read_stat, read_text};
 use super::threads::{TaskDirectory, ThreadFiles, Whereabouts, living_task};
@@ -26,13 +28,16 @@ pub struct KernelThread {
     /// The number of the system call that it sleeps in.
     pub syscall: Option<u32>,
     pub wchan: Option<String>,
-    /// Its stack in the kernel, leaf first; empty where the kernel hides it (it takes CAP_SYS_ADMIN).
+    /// Its stack in the kernel, leaf first; empty where the kernel hides it (it takes
+    /// CAP_SYS_ADMIN).
     pub stack: Vec<String>,
 }
 
-/// Those of `pids` whose memory does not answer within `patience`: reading it would wait for a lock that nobody may ever give up.
+/// Those of `pids` whose memory does not answer within `patience`: reading it would wait for a lock
+/// that nobody may ever give up.
 ///
-/// Each is asked by a thread of its own, which the kernel lets go when torchspy ends: the wait is killable.
+/// Each is asked by a thread of its own, which the kernel lets go when torchspy ends: the wait is
+/// killable.
 pub fn without_answer(pids: &[i32], patience: Duration) -> Vec<i32> {
     without_answer_from(pids, patience, |pid| {
         let mut first = [0; 1];
@@ -128,7 +133,8 @@ pub fn read_kernel_thread(pid: i32, tid: i32) -> KernelThread {
         syscall: files
             .whereabouts()
             .ok()
-            // A kernel thread has neither a stack of its own in user space nor a call: all its numbers are 0.
+            // A kernel thread has neither a stack of its own in user space nor a call: all its
+            // numbers are 0.
             .filter(|whereabouts| {
                 !matches!(
                     whereabouts,

@@ -1,16 +1,18 @@
 //! Starting a program that waits, before its first instruction, until the sampler is ready for it.
 //!
-//! The child is a fork of torchspy that blocks on a pipe (the gate) and then calls exec. It stays in torchspy's process
-//! group, so that the terminal's keys reach it, and has the signal mask that torchspy was started with. It is waited for
-//! in two steps, because the stops of its threads belong to the thread that traces them, and waiting for `WEXITED` alone
-//! does not leave them to it: where the tracer is a thread of the parent's process, `waitid` hands out ptrace-stops
-//! whatever was asked for, `__WNOTHREAD` or not (wait_consider_task and wait_task_stopped, kernel/exit.c). A stop that is
-//! taken that way never reaches the tracer, and the thread stays stopped for good. So the launcher polls with `WNOWAIT`, and
-//! consumes only an end.
+//! The child is a fork of torchspy that blocks on a pipe (the gate) and then calls exec. It stays
+//! in torchspy's process group, so that the terminal's keys reach it, and has the signal mask that
+//! torchspy was started with. It is waited for in two steps, because the stops of its threads
+//! belong to the thread that traces them, and waiting for `WEXITED` alone does not leave them to
+//! it: where the tracer is a thread of the parent's process, `waitid` hands out ptrace-stops
+//! whatever was asked for, `__WNOTHREAD` or not (wait_consider_task and wait_task_stopped,
+//! kernel/exit.c). A stop that is taken that way never reaches the tracer, and the thread stays
+//! stopped for good. So the launcher polls with `WNOWAIT`, and consumes only an end.
 //!
-//! Another trap, for whoever traces: a *leader* thread that dies while it is seized by a thread of the process that is also
-//! its parent is reaped for good by the tracer's wait (wait_task_zombie: the tracer counts as the parent). The tracer has
-//! to wait for a leader with `waitid(WSTOPPED)`, never with `waitpid`, or the exit status is gone: [`Exit::Unknown`].
+//! Another trap, for whoever traces: a *leader* thread that dies while it is seized by a thread of
+//! the process that is also its parent is reaped for good by the tracer's wait (wait_task_zombie:
+//! the tracer counts as the parent). The tracer has to wait for a leader with `waitid(WSTOPPED)`,
+//! never with `waitpid`, or the exit status is gone: [`Exit::Unknown`].
 #![allow(unsafe_code)]
 
 use nix::errno::Errno;
@@ -115,21 +117,25 @@ struct Child {
 }
 
 impl SuspendedLaunch {
-    /// Forks a child that will run `arguments` (the program first, looked up on PATH) with the signal mask `mask`.
+    /// Forks a child that will run `arguments` (the program first, looked up on PATH) with the
+    /// signal mask `mask`.
     ///
     /// # Errors
-    /// [`LaunchError::BadArgument`] and [`LaunchError::System`]; whether the program can be run shows at `resume`.
+    /// [`LaunchError::BadArgument`] and [`LaunchError::System`]; whether the program can be run
+    /// shows at `resume`.
     pub fn spawn(arguments: &[OsString], mask: &SigSet) -> Result<Self, LaunchError> {
         let strings = c_strings(arguments)?;
         let mut pointers: Vec<*const c_char> = strings.iter().map(|s| s.as_ptr()).collect();
         pointers.push(std::ptr::null());
         let (gate_read, gate_write) = pipe2(OFlag::O_CLOEXEC).map_err(io::Error::from)?;
         let (failure_read, failure_write) = pipe2(OFlag::O_CLOEXEC).map_err(io::Error::from)?;
-        // SAFETY: the child calls only `wait_and_exec`, which neither allocates nor locks, and never returns.
+        // SAFETY: the child calls only `wait_and_exec`, which neither allocates nor locks, and
+        // never returns.
         match unsafe { fork() }.map_err(io::Error::from)? {
             ForkResult::Child => {
-                // SAFETY: `strings` and `pointers` live in the child's copy of this frame until exec or _exit. The
-                // write end of the gate is closed here because the child would otherwise keep its own gate open.
+                // SAFETY: `strings` and `pointers` live in the child's copy of this frame until
+                // exec or _exit. The write end of the gate is closed here because the child would
+                // otherwise keep its own gate open.
                 unsafe {
                     libc::close(gate_write.as_raw_fd());
                     wait_and_exec(
@@ -164,7 +170,8 @@ impl SuspendedLaunch {
     /// Lets the child call exec, and waits until it has.
     ///
     /// # Errors
-    /// [`LaunchError::NotFound`] and [`LaunchError::NotExecutable`]: the child has ended, nothing was run.
+    /// [`LaunchError::NotFound`] and [`LaunchError::NotExecutable`]: the child has ended, nothing
+    /// was run.
     pub fn resume(mut self) -> Result<Running, LaunchError> {
         if let Some(mut gate) = self.gate.take() {
             gate.write_all(&[GO])?;
@@ -204,7 +211,8 @@ impl Running {
         self.child.pid
     }
 
-    /// Becomes readable when the program has ended. `None` before Linux 5.3: poll [`Running::try_wait`] then.
+    /// Becomes readable when the program has ended. `None` before Linux 5.3: poll
+    /// [`Running::try_wait`] then.
     pub fn pidfd(&self) -> Option<BorrowedFd<'_>> {
         self.child.pidfd.as_ref().map(AsFd::as_fd)
     }
@@ -230,11 +238,13 @@ impl Child {
 
 const GO: u8 = b'g';
 
-/// The child's part: waits at the gate, then becomes the program. Ends with 127 where the gate closes or exec fails.
+/// The child's part: waits at the gate, then becomes the program. Ends with 127 where the gate
+/// closes or exec fails.
 ///
 /// # Safety
-/// To be called in a forked child only. `arguments` is null-terminated and its strings are valid. Everything called is
-/// async-signal-safe, glibc's `execvp` included, which builds its paths on the stack (posix/execvpe.c).
+/// To be called in a forked child only. `arguments` is null-terminated and its strings are valid.
+/// Everything called is async-signal-safe, glibc's `execvp` included, which builds its paths on the
+/// stack (posix/execvpe.c).
 unsafe fn wait_and_exec(
     gate: RawFd,
     failure: RawFd,
@@ -253,7 +263,8 @@ unsafe fn wait_and_exec(
                 libc::_exit(127);
             }
         }
-        // Rust's runtime ignores SIGPIPE, and exec would pass that on; std::process::Command resets it as well.
+        // Rust's runtime ignores SIGPIPE, and exec would pass that on; std::process::Command resets
+        // it as well.
         libc::signal(libc::SIGPIPE, libc::SIG_DFL);
         let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(mask), None);
         libc::execvp(arguments[0], arguments.as_ptr());
@@ -288,7 +299,8 @@ fn read_full(file: &mut File, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(filled)
 }
 
-/// Time between two polls for the end of a traced child: while it is stopped, `waitid` returns at once.
+/// Time between two polls for the end of a traced child: while it is stopped, `waitid` returns at
+/// once.
 const TRACED_PAUSE: Duration = Duration::from_millis(1);
 
 /// Waits for the end of a child, and for nothing else. `None` with `WNOHANG` where it still runs.
@@ -332,7 +344,8 @@ impl Waited {
 }
 
 fn wait_id(pid: i32, flags: i32) -> Result<Option<Waited>, Errno> {
-    // SAFETY: an all-zero siginfo_t is a valid value, and the call writes into it while it lives here.
+    // SAFETY: an all-zero siginfo_t is a valid value, and the call writes into it while it lives
+    // here.
     let (result, information) = unsafe {
         let mut information: libc::siginfo_t = std::mem::zeroed();
         let id = libc::id_t::try_from(pid).unwrap_or(0);
@@ -348,10 +361,11 @@ fn wait_id(pid: i32, flags: i32) -> Result<Option<Waited>, Errno> {
     Ok((found != 0).then_some(Waited { code, status }))
 }
 
-/// Reaps every dead child of the calling thread but `keep`: the duty of pid 1, to which orphans are given.
+/// Reaps every dead child of the calling thread but `keep`: the duty of pid 1, to which orphans are
+/// given.
 ///
-/// Orphans become children of the first thread, which has to be the caller. Threads that are being traced are not
-/// touched: `__WNOTHREAD` leaves other threads' children and tracees alone.
+/// Orphans become children of the first thread, which has to be the caller. Threads that are being
+/// traced are not touched: `__WNOTHREAD` leaves other threads' children and tracees alone.
 pub fn reap_orphans(keep: Option<i32>) {
     const MOST: usize = 1024;
     for _ in 0..MOST {
@@ -362,8 +376,8 @@ pub fn reap_orphans(keep: Option<i32>) {
             let result = libc::waitid(libc::P_ALL, 0, &raw mut information, flags);
             (result, information.si_pid())
         };
-        // The launched program is waited for by its owner; orphans behind it in the queue wait until that is done. So do
-        // those behind one that the tracer has stopped right now.
+        // The launched program is waited for by its owner; orphans behind it in the queue wait
+        // until that is done. So do those behind one that the tracer has stopped right now.
         if result != 0 || pid == 0 || Some(pid) == keep {
             return;
         }
@@ -373,12 +387,14 @@ pub fn reap_orphans(keep: Option<i32>) {
     }
 }
 
-/// A file descriptor that refers to a process and becomes readable when the process ends (pidfd_open(2), Linux 5.3).
+/// A file descriptor that refers to a process and becomes readable when the process ends
+/// (pidfd_open(2), Linux 5.3).
 ///
 /// # Errors
 /// The process is gone, the kernel is older, or no file descriptor is left.
 pub fn open_pidfd(pid: i32) -> io::Result<OwnedFd> {
-    // SAFETY: the call takes two integers; a descriptor that it returns is new and owned by nobody else.
+    // SAFETY: the call takes two integers; a descriptor that it returns is new and owned by nobody
+    // else.
     unsafe {
         let fd = libc::syscall(libc::SYS_pidfd_open, pid, 0);
         match RawFd::try_from(fd) {
@@ -442,7 +458,8 @@ mod tests {
         assert_eq!(exit.shell_status(), 162);
     }
 
-    /// Seizes and interrupts a process, and waits for the stop as the module's head demands: for stops alone.
+    /// Seizes and interrupts a process, and waits for the stop as the module's head demands: for
+    /// stops alone.
     fn stop_as_tracer(pid: i32) {
         ptrace::seize(Pid::from_raw(pid), ptrace::Options::empty()).unwrap();
         ptrace::interrupt(Pid::from_raw(pid)).unwrap();

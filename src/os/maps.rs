@@ -1,11 +1,13 @@
 //! `/proc/PID/maps`, parsed. Pure: the text is handed in.
 //!
-//! Format: proc_pid_maps(5), `start-end perms offset major:minor inode path`; the path's newlines are escaped as `\012`
-//! and the path of a file that was unlinked ends in ` (deleted)` (Linux, fs/proc/task_mmu.c, `show_map_vma`).
+//! Format: proc_pid_maps(5), `start-end perms offset major:minor inode path`; the path's newlines
+//! are escaped as `\012` and the path of a file that was unlinked ends in ` (deleted)` (Linux,
+//! fs/proc/task_mmu.c, `show_map_vma`).
 
 use crate::model::mapping::Mapping;
 
-/// Lines past this many are not kept. The kernel's own limit is 65,530 mappings (`vm.max_map_count`) unless it was raised.
+/// Lines past this many are not kept. The kernel's own limit is 65,530 mappings
+/// (`vm.max_map_count`) unless it was raised.
 const MAX_MAPPINGS: usize = 1 << 20;
 
 /// All mappings of `text`, in its order. Lines that are not understood are left out.
@@ -13,8 +15,8 @@ pub fn parse_maps(text: &[u8]) -> Vec<Mapping> {
     parse_maps_where(text, |_| true)
 }
 
-/// The mappings of `text` that `keep` wants; the path of those that it refuses is never copied, since it is asked before
-/// the path is set. CUDA processes have tens of thousands of mappings.
+/// The mappings of `text` that `keep` wants; the path of those that it refuses is never copied,
+/// since it is asked before the path is set. CUDA processes have tens of thousands of mappings.
 pub fn parse_maps_where(text: &[u8], mut keep: impl FnMut(&Mapping) -> bool) -> Vec<Mapping> {
     let mut mappings = Vec::new();
     for line in text.split(|&byte| byte == b'\n') {

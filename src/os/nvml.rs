@@ -1,11 +1,13 @@
-//! Calls of NVML that nvml-wrapper has no safe form of: older forms of calls, for drivers that lack the newer ones.
+//! Calls of NVML that nvml-wrapper has no safe form of: older forms of calls, for drivers that lack
+//! the newer ones.
 #![allow(unsafe_code)]
 
 use nvml_wrapper::Device;
 use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
 use nvml_wrapper_sys::bindings::nvmlMemory_t;
 
-/// Used and total memory of a device, bytes, by `nvmlDeviceGetMemoryInfo`: drivers before R510 have no other form.
+/// Used and total memory of a device, bytes, by `nvmlDeviceGetMemoryInfo`: drivers before R510 have
+/// no other form.
 ///
 /// # Errors
 /// NVML's error.
@@ -16,7 +18,8 @@ pub fn memory_info_v1(device: &Device<'_>) -> Result<(u64, u64), NvmlError> {
         free: 0,
         used: 0,
     };
-    // SAFETY: the handle is of a device that lives as long as its library; `memory` is a valid place for the result.
+    // SAFETY: the handle is of a device that lives as long as its library; `memory` is a valid
+    // place for the result.
     nvml_try(unsafe { call(device.handle(), &mut memory) })?;
     Ok((memory.used, memory.total))
 }

@@ -1,8 +1,9 @@
 //! What may be sampled here, and what prevents it.
 //!
-//! The kernel's rules are those of ptrace(2), "Ptrace access mode checking": same user and dumpable, or CAP_SYS_PTRACE in
-//! the target's user namespace; then Yama (kernel, admin-guide/LSM/Yama), then seccomp. The checks ask the kernel by doing
-//! what sampling does, and read /proc only to explain a refusal.
+//! The kernel's rules are those of ptrace(2), "Ptrace access mode checking": same user and
+//! dumpable, or CAP_SYS_PTRACE in the target's user namespace; then Yama (kernel,
+//! admin-guide/LSM/Yama), then seccomp. The checks ask the kernel by doing what sampling does, and
+//! read /proc only to explain a refusal.
 
 use super::access::{
     self, OwnChild, container, has_sys_ptrace, own_pid, try_read_memory, yama_scope,
@@ -140,7 +141,8 @@ pub fn check_target(pid: i32) -> io::Result<Vec<Check>> {
     Ok(vec![user, namespaces, tracer, memory, python])
 }
 
-/// Why the kernel refuses access to this process, as far as /proc shows; `None` where it shows no reason.
+/// Why the kernel refuses access to this process, as far as /proc shows; `None` where it shows no
+/// reason.
 pub fn why_denied(pid: i32) -> Option<Remedy> {
     let privileged = has_sys_ptrace();
     if access::tracer(pid).is_some() {

@@ -1,7 +1,9 @@
-//! Which CPU the calling thread runs on: not one of those that a trainer's own thread computes on, as long as there is another.
+//! Which CPU the calling thread runs on: not one of those that a trainer's own thread computes on,
+//! as long as there is another.
 //!
-//! A thread that wakes while all CPUs are busy is put where it slept, and takes the CPU from who runs there. For a thread that
-//! wakes a hundred times a second it matters which thread loses its CPU.
+//! A thread that wakes while all CPUs are busy is put where it slept, and takes the CPU from who
+//! runs there. For a thread that wakes a hundred times a second it matters which thread loses its
+//! CPU.
 
 use super::host::allowed_cpus;
 use nix::sched::{CpuSet, sched_setaffinity};
@@ -34,7 +36,8 @@ impl Placement {
         !self.allowed.is_empty() && self.allowed.iter().all(|cpu| cpus.contains(cpu))
     }
 
-    /// Keeps to one CPU, where it may use that. A thread that sleeps there wakes there, and takes the CPU from who runs on it.
+    /// Keeps to one CPU, where it may use that. A thread that sleeps there wakes there, and takes
+    /// the CPU from who runs on it.
     pub fn keep_to(&mut self, cpu: usize) {
         if !self.allowed.contains(&cpu) {
             return;
@@ -44,8 +47,8 @@ impl Placement {
         self.avoid(others);
     }
 
-    /// Keeps off `cpus`, and only off these; off the first of them if else none would be left. Where the kernel refuses, the
-    /// thread may run everywhere again.
+    /// Keeps off `cpus`, and only off these; off the first of them if else none would be left.
+    /// Where the kernel refuses, the thread may run everywhere again.
     pub fn keep_off(&mut self, cpus: &[usize]) {
         let mut avoided: Vec<usize> = Vec::new();
         for &cpu in cpus {

@@ -1,10 +1,12 @@
-//! The scheduling of torchspy's own threads. While the tracing thread waits for a CPU, a thread of the target may stay stopped
-//! for it; while any other runs, a thread of the target may wait for a CPU.
+//! The scheduling of torchspy's own threads. While the tracing thread waits for a CPU, a thread of
+//! the target may stay stopped for it; while any other runs, a thread of the target may wait for a
+//! CPU.
 #![allow(unsafe_code)]
 
 use nix::libc;
 
-/// The slice that is asked for where a real-time priority is refused, ns: the shortest that the kernel grants.
+/// The slice that is asked for where a real-time priority is refused, ns: the shortest that the
+/// kernel grants.
 const SLICE_NS: u64 = 100_000;
 
 /// `struct sched_attr` of sched_setattr(2), first version: libc has neither it nor the call.
@@ -22,9 +24,10 @@ struct SchedAttr {
 
 /// How the calling thread gets a CPU soon.
 ///
-/// A thread with a real-time priority wakes on the CPU where it slept, whoever runs there and however idle the others are
-/// (select_task_rq_rt in kernel/sched/rt.c), while any other is given an idle CPU. So a real-time priority is taken only for as
-/// long as a thread of the target is stopped.
+/// A thread with a real-time priority wakes on the CPU where it slept, whoever runs there and
+/// however idle the others are (select_task_rq_rt in kernel/sched/rt.c), while any other is given
+/// an idle CPU. So a real-time priority is taken only for as long as a thread of the target is
+/// stopped.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ahead {
     /// Whether the lowest real-time priority may be taken.
@@ -34,8 +37,9 @@ pub struct Ahead {
 }
 
 impl Ahead {
-    /// Gives the calling thread, and it alone, a short slice, which a scheduler with deadlines (EEVDF, Linux 6.12 on) serves
-    /// early, with the best nice value that is allowed, and finds out what more it may have. What is refused is done without.
+    /// Gives the calling thread, and it alone, a short slice, which a scheduler with deadlines
+    /// (EEVDF, Linux 6.12 on) serves early, with the best nice value that is allowed, and finds out
+    /// what more it may have. What is refused is done without.
     pub fn prepare() -> Self {
         let real_time = set(libc::SCHED_FIFO, 0, 1, 0);
         let nice = [-20, 0]
@@ -63,8 +67,9 @@ impl Drop for InFront {
     }
 }
 
-/// Puts the calling thread behind the target's: it does not preempt anybody when it wakes (SCHED_BATCH), and takes `nice`
-/// steps less of a CPU that is contended. For work that may wait, beside a trainer that uses every CPU.
+/// Puts the calling thread behind the target's: it does not preempt anybody when it wakes
+/// (SCHED_BATCH), and takes `nice` steps less of a CPU that is contended. For work that may wait,
+/// beside a trainer that uses every CPU.
 pub fn run_behind(nice: i32) {
     set(libc::SCHED_BATCH, nice, 0, 0);
 }

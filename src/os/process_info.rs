@@ -1,4 +1,5 @@
-//! Facts about a process from /proc and from its memory: names, start time, command line, environment.
+//! Facts about a process from /proc and from its memory: names, start time, command line,
+//! environment.
 
 use super::own_thread::ask;
 use super::redaction::Redaction;
@@ -10,9 +11,11 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// Variables that give a process's rank in a job, and settings that explain its speed. No others are kept.
+/// Variables that give a process's rank in a job, and settings that explain its speed. No others
+/// are kept.
 ///
-/// torchrun sets the first group (torch.distributed.run, "Environment Variables"), Slurm, Open MPI and PMI theirs.
+/// torchrun sets the first group (torch.distributed.run, "Environment Variables"), Slurm, Open MPI
+/// and PMI theirs.
 const KEPT_VARIABLES: &[&str] = &[
     "RANK",
     "LOCAL_RANK",
@@ -93,7 +96,8 @@ const MAX_COMMAND_BYTES: u64 = 64 << 10;
 const MAX_ARGUMENT_BYTES: usize = 4 << 10;
 const MAX_ENVIRONMENT_BYTES: u64 = 1 << 20;
 const MAX_VARIABLES: u64 = 4096;
-/// Smallest page of either architecture: reads that stay within one are wholly mapped or not at all.
+/// Smallest page of either architecture: reads that stay within one are wholly mapped or not at
+/// all.
 const PAGE: u64 = Machine::PAGE_BYTES;
 
 /// The flag of the kernel's own threads (include/linux/sched.h).
@@ -110,7 +114,8 @@ pub struct Stat {
     pub is_kernel_thread: bool,
 }
 
-/// Parses `/proc/PID/stat` (proc_pid_stat(5)). The name in parentheses may hold anything, parentheses included.
+/// Parses `/proc/PID/stat` (proc_pid_stat(5)). The name in parentheses may hold anything,
+/// parentheses included.
 pub fn parse_stat(text: &[u8]) -> Option<Stat> {
     let after_name = text.iter().rposition(|&byte| byte == b')')? + 1;
     let rest = std::str::from_utf8(text.get(after_name..)?).ok()?;
@@ -137,8 +142,8 @@ pub fn read_stat(pid: i32) -> io::Result<Stat> {
     parse_stat(&text).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "stat"))
 }
 
-/// Facts about a process. What may not be read (another user's process) is left empty; so are command line and environment where its
-/// memory does not answer; `note` is set then.
+/// Facts about a process. What may not be read (another user's process) is left empty; so are
+/// command line and environment where its memory does not answer; `note` is set then.
 ///
 /// # Errors
 /// `NotFound` where there is no such process; or no thread can be started.
@@ -180,8 +185,8 @@ pub fn parse_command(bytes: &[u8], redaction: Redaction) -> Vec<String> {
     redaction.command(&arguments)
 }
 
-/// The allow-listed variables of an environment block (`NAME=value`, each ended by a NUL). The first of a name counts,
-/// as for getenv(3).
+/// The allow-listed variables of an environment block (`NAME=value`, each ended by a NUL). The
+/// first of a name counts, as for getenv(3).
 pub fn parse_environment(bytes: &[u8]) -> Vec<(String, String)> {
     let mut kept = Vec::new();
     for entry in bytes.split(|&byte| byte == 0) {
@@ -190,8 +195,9 @@ pub fn parse_environment(bytes: &[u8]) -> Vec<(String, String)> {
     kept
 }
 
-/// The allow-listed variables of a live process, read from its `environ` array: what it set after exec is there, and not
-/// in /proc. `environ_variable` is the address of libc's variable `environ`, not of the array.
+/// The allow-listed variables of a live process, read from its `environ` array: what it set after
+/// exec is there, and not in /proc. `environ_variable` is the address of libc's variable `environ`,
+/// not of the array.
 ///
 /// # Errors
 /// [`ReadError`] where the array itself cannot be read; unreadable strings in it are passed over.
@@ -252,8 +258,8 @@ fn keep_variable(entry: &[u8], kept: &mut Vec<(String, String)>) {
         return;
     };
     if kept.iter().all(|(known, _)| known != name) {
-        // Whatever the user wants to see: none of these is of use with a secret in it. Cut afterwards, since what a cut has left
-        // of one has no shape any more.
+        // Whatever the user wants to see: none of these is of use with a secret in it. Cut
+        // afterwards, since what a cut has left of one has no shape any more.
         let value = Redaction::On.text(&lossy_prefix(value, MAX_ARGUMENT_BYTES));
         kept.push((
             name.to_owned(),

@@ -15,8 +15,9 @@ pub fn resident_bytes(pid: i32) -> Option<u64> {
     pages.checked_mul(page.unsigned_abs())
 }
 
-/// Bytes that a process caused to be read from storage, and sent to it, since it started: `read_bytes` and `write_bytes`
-/// of `/proc/PID/io` (proc_pid_io(5)). What the page cache served is in neither. `None` where the kernel refuses.
+/// Bytes that a process caused to be read from storage, and sent to it, since it started:
+/// `read_bytes` and `write_bytes` of `/proc/PID/io` (proc_pid_io(5)). What the page cache served is
+/// in neither. `None` where the kernel refuses.
 pub fn storage_bytes(pid: i32) -> Option<(u64, u64)> {
     parse_io(&read_text(&format!("/proc/{pid}/io"), MAX_BYTES)?)
 }
@@ -29,8 +30,8 @@ fn parse_io(text: &str) -> Option<(u64, u64)> {
     Some((field("read_bytes:")?, field("write_bytes:")?))
 }
 
-/// Bytes that came and went over all interfaces but the loopback, of the network namespace that a process is in
-/// (`/proc/PID/net/dev`, proc_pid_net(5)).
+/// Bytes that came and went over all interfaces but the loopback, of the network namespace that a
+/// process is in (`/proc/PID/net/dev`, proc_pid_net(5)).
 pub fn network_bytes(pid: i32) -> Option<(u64, u64)> {
     parse_net_dev(&read_text(
         &format!("/proc/{}/net/dev", living_task(pid)),

@@ -5,7 +5,8 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-/// The file that execvp(3) would find for `name`: as it is where it has a slash, else in the folders of PATH.
+/// The file that execvp(3) would find for `name`: as it is where it has a slash, else in the
+/// folders of PATH.
 pub fn find(name: &OsStr) -> Option<PathBuf> {
     if name.as_bytes().contains(&b'/') {
         return Some(PathBuf::from(name)).filter(|path| path.exists());

@@ -1,9 +1,11 @@
 //! Live memory that is read only where it is present: a read of a missing page may block for good.
 //!
-//! process_vm_readv of a missing page waits for whoever fills it: a disk, a server of a network file system, the program behind a
-//! userfaultfd. Only a fatal signal ends that wait (the fault is TASK_KILLABLE: faultin_page in mm/gup.c does not ask for
-//! FAULT_FLAG_INTERRUPTIBLE here), and nothing can be resumed by a thread that waits. So whoever has stopped a thread asks the page
-//! table first (`/proc/PID/pagemap`, Documentation/admin-guide/mm/pagemap.rst): without a wait, and without filling anything.
+//! process_vm_readv of a missing page waits for whoever fills it: a disk, a server of a network
+//! file system, the program behind a userfaultfd. Only a fatal signal ends that wait (the fault is
+//! TASK_KILLABLE: faultin_page in mm/gup.c does not ask for FAULT_FLAG_INTERRUPTIBLE here), and
+//! nothing can be resumed by a thread that waits. So whoever has stopped a thread asks the page
+//! table first (`/proc/PID/pagemap`, Documentation/admin-guide/mm/pagemap.rst): without a wait, and
+//! without filling anything.
 
 use super::clock::monotonic_ns;
 use super::threads::living_task;
@@ -23,7 +25,8 @@ const PRESENT: u64 = 1 << 63;
 const SWAPPED: u64 = 1 << 62;
 /// Pages that are asked for at a time.
 const BATCH: usize = 64;
-/// The longest run of pages in a range that were never touched and read as zeros: what a function left of a large local buffer.
+/// The longest run of pages in a range that were never touched and read as zeros: what a function
+/// left of a large local buffer.
 const MAX_HOLE: usize = 64;
 
 /// The page table is opened anew at most so often, ns.
@@ -92,8 +95,8 @@ impl ResidentMemory {
         }
     }
 
-    /// As [`ProcessMemory::read_vector`], up to the first page that is missing. A few pages that were never touched, amid others that
-    /// were, are zeros.
+    /// As [`ProcessMemory::read_vector`], up to the first page that is missing. A few pages that
+    /// were never touched, amid others that were, are zeros.
     ///
     /// # Errors
     /// [`ReadError`] if nothing could be read.
@@ -136,7 +139,8 @@ impl ResidentMemory {
             .memory
             .read(&mut local, &remote)
             .map_err(|errno| error_of(errno, first))?;
-        // Where fewer bytes arrive than were present at the look-up, holes are not counted: what is counted was read.
+        // Where fewer bytes arrive than were present at the look-up, holes are not counted: what is
+        // counted was read.
         Ok(match read + holes == total {
             true => total,
             false => read,
@@ -177,7 +181,8 @@ impl ResidentMemory {
         pieces
     }
 
-    /// Calls `visit` with each page of a range until it returns false. Where the kernel has no page table to read, all are present.
+    /// Calls `visit` with each page of a range until it returns false. Where the kernel has no page
+    /// table to read, all are present.
     fn each_page(&self, address: u64, end: u64, mut visit: impl FnMut(u64, Page) -> bool) {
         let mut page = address & !(PAGE - 1);
         let mut entries = [0; BATCH * 8];
@@ -208,8 +213,9 @@ impl ResidentMemory {
         file.read_at(entries, page / PAGE * 8).unwrap_or(0) / 8
     }
 
-    /// Opens the page table anew, not too often. The file is of the memory that the process had when it was opened: an exec gives it
-    /// another, and between vfork and exec it is that of the parent, which goes on to have it.
+    /// Opens the page table anew, not too often. The file is of the memory that the process had
+    /// when it was opened: an exec gives it another, and between vfork and exec it is that of the
+    /// parent, which goes on to have it.
     fn open_again(&self) -> bool {
         let now_ns = monotonic_ns();
         if now_ns < self.opened_ns.get() + OPENED_NS {
@@ -221,7 +227,8 @@ impl ResidentMemory {
     }
 }
 
-/// The state of the page of entry `index`, where `read` entries were read. Without an entry it counts as present.
+/// The state of the page of entry `index`, where `read` entries were read. Without an entry it
+/// counts as present.
 fn state(entries: &[u8], index: usize, read: usize) -> Page {
     match entries[index * 8..].first_chunk() {
         Some(entry) if index < read => match u64::from_le_bytes(*entry) {

@@ -1,10 +1,11 @@
 //! Signals that torchspy gets while it records, as a queue that a main loop polls.
 //!
-//! All of them are blocked in every thread, and one thread waits for them: no handler, no interrupted system call, nothing
-//! that can happen between two instructions. SIGCHLD is blocked too but not waited for here: the tracing thread does.
+//! All of them are blocked in every thread, and one thread waits for them: no handler, no
+//! interrupted system call, nothing that can happen between two instructions. SIGCHLD is blocked
+//! too but not waited for here: the tracing thread does.
 //!
-//! A signalfd would need no thread, but whoever polls one is woken by every signal to the process, whatever the set: at each
-//! stop of a thread of the target, that is (signalfd_notify, Linux).
+//! A signalfd would need no thread, but whoever polls one is woken by every signal to the process,
+//! whatever the set: at each stop of a thread of the target, that is (signalfd_notify, Linux).
 #![allow(unsafe_code)]
 
 use super::bell::Bell;
@@ -31,16 +32,18 @@ const ENDING: [Signal; 6] = [
     Signal::SIGUSR2,
 ];
 
-/// Blocked without being read. SIGCHLD: for the tracer. SIGTTOU: writing progress from the background must not stop
-/// torchspy while it may hold a thread of the target; a process that blocks it is let write (tty_check_change, Linux).
+/// Blocked without being read. SIGCHLD: for the tracer. SIGTTOU: writing progress from the
+/// background must not stop torchspy while it may hold a thread of the target; a process that
+/// blocks it is let write (tty_check_change, Linux).
 const SILENT: [Signal; 3] = [Signal::SIGCHLD, Signal::SIGTTOU, Signal::SIGTTIN];
 
 /// A signal that came in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
     pub signal: Signal,
-    /// The kernel made it, for a key at the terminal or its hang-up: the whole foreground process group got one, the
-    /// launched program included. Otherwise a process sent it, perhaps to torchspy alone.
+    /// The kernel made it, for a key at the terminal or its hang-up: the whole foreground process
+    /// group got one, the launched program included. Otherwise a process sent it, perhaps to
+    /// torchspy alone.
     pub from_terminal: bool,
 }
 
@@ -54,7 +57,8 @@ struct Listener {
     waiter: JoinHandle<()>,
 }
 
-/// The signals of [`Signals::install`], blocked and queued. Dropping it restores the mask; what is pending then acts.
+/// The signals of [`Signals::install`], blocked and queued. Dropping it restores the mask; what is
+/// pending then acts.
 #[derive(Debug)]
 pub struct Signals {
     bell: Arc<Bell>,
@@ -106,8 +110,9 @@ impl Signals {
         }
     }
 
-    /// Starts to listen; until then signals wait. To be called after the fork of a program that is launched: a process that
-    /// ever had a second thread passes other dispositions of the C library's own signals to its children.
+    /// Starts to listen; until then signals wait. To be called after the fork of a program that is
+    /// launched: a process that ever had a second thread passes other dispositions of the C
+    /// library's own signals to its children.
     ///
     /// # Errors
     /// No thread can be started.
@@ -126,15 +131,16 @@ impl Signals {
         self.inherited
     }
 
-    /// The process ends next: one more signal, which may come any time, is to change nothing about its exit status.
+    /// The process ends next: one more signal, which may come any time, is to change nothing about
+    /// its exit status.
     pub fn let_no_more_act(&mut self) {
         self.is_last = true;
     }
 
     /// The next signal, if one is queued; never blocks.
     ///
-    /// A signal that torchspy was told to ignore (`nohup`, or `&` in a shell script) is passed over: SIGHUP always, the
-    /// others where they come from the terminal's keys.
+    /// A signal that torchspy was told to ignore (`nohup`, or `&` in a shell script) is passed
+    /// over: SIGHUP always, the others where they come from the terminal's keys.
     pub fn next(&self) -> Option<Received> {
         loop {
             // Silenced first: what is queued after this poll makes it sound again.
@@ -151,8 +157,8 @@ impl Signals {
         }
     }
 
-    /// Stops torchspy as Ctrl-Z would have, and returns when it is continued. A no-op in an orphaned process group,
-    /// whose members no shell could continue (POSIX, `_exit`).
+    /// Stops torchspy as Ctrl-Z would have, and returns when it is continued. A no-op in an
+    /// orphaned process group, whose members no shell could continue (POSIX, `_exit`).
     ///
     /// # Errors
     /// Whatever the kernel returns; no such error is known.
@@ -160,8 +166,9 @@ impl Signals {
         stop_by(Signal::SIGTSTP)
     }
 
-    /// Returns when torchspy is in the foreground of its terminal. Until then it stops itself, as the kernel would stop a program
-    /// that changes the terminal's settings from the background; but these signals are blocked here (tty_check_change, Linux).
+    /// Returns when torchspy is in the foreground of its terminal. Until then it stops itself, as
+    /// the kernel would stop a program that changes the terminal's settings from the background;
+    /// but these signals are blocked here (tty_check_change, Linux).
     ///
     /// # Errors
     /// It is in the background and is not stopped: no shell controls it, or it ignores the signal.
@@ -193,7 +200,8 @@ fn stop_by(signal: Signal) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether the terminal at stdin is this process's to draw on. So is one that is not its controlling terminal.
+/// Whether the terminal at stdin is this process's to draw on. So is one that is not its
+/// controlling terminal.
 pub fn is_foreground() -> bool {
     tcgetpgrp(io::stdin()).map_or(true, |foreground| foreground == getpgrp())
 }
@@ -207,7 +215,8 @@ impl AsFd for Signals {
 /// Queues the signals of `set` until [`farewell`] comes.
 fn wait_for_signals(set: &SigSet, queue: &Sender<Queued>, bell: &Bell) {
     loop {
-        // SAFETY: `set` is initialised, and the kernel fills `information`, of which zeroed is a valid value.
+        // SAFETY: `set` is initialised, and the kernel fills `information`, of which zeroed is a
+        // valid value.
         let (number, information) = unsafe {
             let mut information: libc::siginfo_t = std::mem::zeroed();
             (
@@ -228,7 +237,8 @@ fn wait_for_signals(set: &SigSet, queue: &Sender<Queued>, bell: &Bell) {
 
 fn with_farewell(set: SigSet) -> SigSet {
     let mut set = *set.as_ref();
-    // SAFETY: `set` is an initialised set, to which a signal that exists is added; so is the result.
+    // SAFETY: `set` is an initialised set, to which a signal that exists is added; so is the
+    // result.
     unsafe {
         libc::sigaddset(&raw mut set, farewell());
         SigSet::from_sigset_t_unchecked(set)
@@ -243,7 +253,8 @@ fn farewell() -> libc::c_int {
 impl Drop for Signals {
     fn drop(&mut self) {
         if let Some(Listener { waiter, .. }) = self.listener.take() {
-            // SAFETY: the thread has not been joined, so that its handle is valid; it waits for this signal, blocked.
+            // SAFETY: the thread has not been joined, so that its handle is valid; it waits for
+            // this signal, blocked.
             unsafe { libc::pthread_kill(waiter.as_pthread_t(), farewell()) };
             let _ = waiter.join();
         }
@@ -255,8 +266,8 @@ impl Drop for Signals {
 
 /// Whether the signal's disposition, as inherited, is to be ignored.
 fn is_ignored(signal: Signal) -> bool {
-    // SAFETY: an all-zero sigaction is a valid value (no handler, empty mask), and with a null new action the call only
-    // writes the present one into `current`, which outlives it.
+    // SAFETY: an all-zero sigaction is a valid value (no handler, empty mask), and with a null new
+    // action the call only writes the present one into `current`, which outlives it.
     unsafe {
         let mut current: libc::sigaction = std::mem::zeroed();
         libc::sigaction(signal as libc::c_int, std::ptr::null(), &raw mut current) == 0

@@ -1,8 +1,8 @@
 //! Stopping a thread for as short as can be: seize, interrupt, read, detach. No lasting attachment.
 //!
-//! A thread that was asked to stop and one that is stopped are two types: only a stopped thread has registers and can be
-//! detached (ptrace(2): the tracee must be in ptrace-stop). Both let go of the thread when they are dropped; if torchspy is
-//! killed the kernel does it (`exit_ptrace`).
+//! A thread that was asked to stop and one that is stopped are two types: only a stopped thread has
+//! registers and can be detached (ptrace(2): the tracee must be in ptrace-stop). Both let go of the
+//! thread when they are dropped; if torchspy is killed the kernel does it (`exit_ptrace`).
 #![allow(unsafe_code)]
 
 use super::access::status_field;
@@ -36,11 +36,13 @@ type NotSend = PhantomData<*const ()>;
 #[must_use]
 pub struct Interrupting {
     tid: i32,
-    /// CLOCK_MONOTONIC of the interrupt, or of the last poll that found it running: it stopped after this.
+    /// CLOCK_MONOTONIC of the interrupt, or of the last poll that found it running: it stopped
+    /// after this.
     not_before_ns: u64,
     /// The first thread of its process.
     leader: i32,
-    /// Of a process that torchspy itself started: the leader's exit status belongs to whoever waits for the program.
+    /// Of a process that torchspy itself started: the leader's exit status belongs to whoever waits
+    /// for the program.
     is_own_child: bool,
     not_send: NotSend,
 }
@@ -88,7 +90,8 @@ impl Interrupting {
         self.leader
     }
 
-    /// Asks once more: an interrupt that met the thread in exec may be lost, and one too many does nothing.
+    /// Asks once more: an interrupt that met the thread in exec may be lost, and one too many does
+    /// nothing.
     pub fn ask_again(&self) {
         let _ = ptrace(libc::PTRACE_INTERRUPT, self.tid, 0);
     }
@@ -121,8 +124,9 @@ impl Interrupting {
         }
     }
 
-    /// Exec gives the thread that calls it the tid of its process's leader, and the tracer stays (ptrace(2), "execve(2) under
-    /// ptrace"): asks it to stop under its new tid. `None` where that is not what happened.
+    /// Exec gives the thread that calls it the tid of its process's leader, and the tracer stays
+    /// (ptrace(2), "execve(2) under ptrace"): asks it to stop under its new tid. `None` where that
+    /// is not what happened.
     fn after_exec(self) -> Option<Self> {
         if self.tid == self.leader {
             return None;
@@ -151,7 +155,8 @@ pub struct StoppedThread {
     leader: i32,
     is_own_child: bool,
     detached: bool,
-    /// How the stop left the system call that it met, if it met one; `None` until the registers were read.
+    /// How the stop left the system call that it met, if it met one; `None` until the registers
+    /// were read.
     ending: Cell<Option<Option<Ending>>>,
     not_send: NotSend,
 }
@@ -174,7 +179,8 @@ impl StoppedThread {
         Some(registers)
     }
 
-    /// How the stop left the system call that it met; `None` where it met none, or did nothing to it.
+    /// How the stop left the system call that it met; `None` where it met none, or did nothing to
+    /// it.
     pub fn ending(&self) -> Option<Ending> {
         if self.ending.get().is_none() {
             self.read();
@@ -214,8 +220,9 @@ impl StoppedThread {
 pub struct Resumed {
     /// For how long it was stopped at most, ns: from the last poll that found it running.
     pub stopped_ns: u64,
-    /// It was killed while it was stopped, by an exec of another thread perhaps, and stays a zombie until it has been waited for:
-    /// the exec waits for that (de_thread, fs/exec.c). To be collected like a stop.
+    /// It was killed while it was stopped, by an exec of another thread perhaps, and stays a zombie
+    /// until it has been waited for: the exec waits for that (de_thread, fs/exec.c). To be
+    /// collected like a stop.
     pub dying: Option<Interrupting>,
 }
 
@@ -225,9 +232,11 @@ impl Drop for StoppedThread {
     }
 }
 
-/// Blocks SIGCHLD for the calling thread, so that [`wait_for_any_stop`] can wait for it. Call it before other threads start.
+/// Blocks SIGCHLD for the calling thread, so that [`wait_for_any_stop`] can wait for it. Call it
+/// before other threads start.
 pub fn block_child_signals() {
-    // SAFETY: the set is initialised by sigemptyset before use; pthread_sigmask changes only the calling thread's mask.
+    // SAFETY: the set is initialised by sigemptyset before use; pthread_sigmask changes only the
+    // calling thread's mask.
     unsafe {
         let mut set = std::mem::zeroed();
         libc::sigemptyset(&mut set);
@@ -239,7 +248,8 @@ pub fn block_child_signals() {
 /// Sleeps until some interrupted thread stops (SIGCHLD arrives), for `timeout` at most.
 pub fn wait_for_any_stop(timeout: Duration) {
     let time = timespec(timeout);
-    // SAFETY: the set is initialised by sigemptyset before use, `time` is a valid timespec, no siginfo is asked for.
+    // SAFETY: the set is initialised by sigemptyset before use, `time` is a valid timespec, no
+    // siginfo is asked for.
     unsafe {
         let mut set = std::mem::zeroed();
         libc::sigemptyset(&mut set);
@@ -249,7 +259,8 @@ pub fn wait_for_any_stop(timeout: Duration) {
 }
 
 fn ptrace(request: libc::c_uint, tid: i32, data: u64) -> Result<(), Errno> {
-    // SAFETY: the requests used here (SEIZE, INTERRUPT, DETACH) take integers and write to no memory of ours.
+    // SAFETY: the requests used here (SEIZE, INTERRUPT, DETACH) take integers and write to no
+    // memory of ours.
     let result = unsafe { libc::ptrace(request, tid, 0_usize, data as usize) };
     if result == -1 {
         Err(Errno::last())
@@ -265,8 +276,9 @@ enum Event {
 
 /// Waits, without blocking, for a stop of `tid`.
 ///
-/// Exits are taken only of what is not our own child: a thread that ends while it is traced stays a zombie until its tracer
-/// has waited for it, but the exit status of the program that torchspy started belongs to the launcher.
+/// Exits are taken only of what is not our own child: a thread that ends while it is traced stays a
+/// zombie until its tracer has waited for it, but the exit status of the program that torchspy
+/// started belongs to the launcher.
 fn wait_for_stop(tid: i32, is_own_child: bool) -> Result<Option<Event>, Errno> {
     let exits = if is_own_child { 0 } else { libc::WEXITED };
     // SAFETY: `info` is a valid siginfo for the kernel to fill; zeroed is a valid value of it.
@@ -286,8 +298,9 @@ fn wait_for_stop(tid: i32, is_own_child: bool) -> Result<Option<Event>, Errno> {
     Ok(Some(match info.si_code {
         libc::CLD_EXITED | libc::CLD_KILLED | libc::CLD_DUMPED => Event::Ended,
         _ => Event::Stopped {
-            // An event stop (our interrupt, or a group stop) carries the event above the signal and delivers nothing; a
-            // plain one is a signal on its way to the thread (ptrace(2), signal-delivery-stop).
+            // An event stop (our interrupt, or a group stop) carries the event above the signal and
+            // delivers nothing; a plain one is a signal on its way to the thread (ptrace(2),
+            // signal-delivery-stop).
             signal: if status >> 8 == 0 { status & 0xff } else { 0 },
         },
     }))

@@ -1,15 +1,16 @@
 //! What a stop does to the system call that it meets.
 //!
-//! PTRACE_INTERRUPT makes `signal_pending()` true (kernel/ptrace.c, `ptrace_signal_wake_up`). A call that sleeps interruptibly, or
-//! asks between two pieces of its work, then ends early:
+//! PTRACE_INTERRUPT makes `signal_pending()` true (kernel/ptrace.c, `ptrace_signal_wake_up`). A
+//! call that sleeps interruptibly, or asks between two pieces of its work, then ends early:
 //!
-//! - most with ERESTARTSYS and its like: the kernel begins them anew, or goes on with what is left of the timeout, and the program
-//!   sees nothing (signal(7), arch/x86/kernel/signal.c);
+//! - most with ERESTARTSYS and its like: the kernel begins them anew, or goes on with what is left
+//!   of the timeout, and the program sees nothing (signal(7), arch/x86/kernel/signal.c);
 //! - some with EINTR, having done nothing, whether a signal's handler runs or not;
 //! - those that transfer many bytes, or fill much memory, end with less than was asked for.
 //!
-//! A tracer cannot stop a thread in another way. It could write the code into the thread's registers with which the kernel begins a
-//! call anew, but torchspy writes nothing to its target. So a thread that is likely to be in such a call is not stopped.
+//! A tracer cannot stop a thread in another way. It could write the code into the thread's
+//! registers with which the kernel begins a call anew, but torchspy writes nothing to its target.
+//! So a thread that is likely to be in such a call is not stopped.
 
 use super::access::status_field;
 use crate::arch::SystemCall;
@@ -24,7 +25,8 @@ pub enum Ending {
     Waits,
     /// It had waited, or just begun to, and ended with EINTR.
     Interrupted,
-    /// It ended early. (Or another reason than the stop made it do so: a read at the end of a file.)
+    /// It ended early. (Or another reason than the stop made it do so: a read at the end of a
+    /// file.)
     CutShort,
     /// It began another program.
     Exec {
@@ -33,7 +35,8 @@ pub enum Ending {
     },
 }
 
-/// What the restart codes are (Linux, include/linux/errno.h): ERESTARTSYS to ERESTART_RESTARTBLOCK, which only a tracer sees.
+/// What the restart codes are (Linux, include/linux/errno.h): ERESTARTSYS to ERESTART_RESTARTBLOCK,
+/// which only a tracer sees.
 const RESTARTS: std::ops::RangeInclusive<i64> = -516..=-512;
 const EINTR: i64 = 4;
 
@@ -41,7 +44,8 @@ const EINTR: i64 = 4;
 const WAIT_FOR_ALL: u64 = 0x100;
 /// MSG_DONTWAIT, of `send`.
 const DO_NOT_WAIT: u64 = 0x40;
-/// A write to a pipe of up to so many bytes is done as a whole or not at all (PIPE_BUF, pipe(7)); sockets take more at once.
+/// A write to a pipe of up to so many bytes is done as a whole or not at all (PIPE_BUF, pipe(7));
+/// sockets take more at once.
 const WHOLE_BYTES: u64 = 4096;
 
 /// What is known of one system call.
@@ -67,7 +71,8 @@ enum Sleep {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Eintr {
     Unknown,
-    /// Yes. Of calls on sockets only those with SO_RCVTIMEO or SO_SNDTIMEO end so (include/net/sock.h, `sock_intr_errno`).
+    /// Yes. Of calls on sockets only those with SO_RCVTIMEO or SO_SNDTIMEO end so
+    /// (include/net/sock.h, `sock_intr_errno`).
     Waited,
     /// The same, where the descriptor is a socket's.
     WaitedOnSocket,
@@ -113,8 +118,9 @@ const fn facts(sleep: Sleep, eintr: Eintr, moves: Moves) -> Facts {
 
 const NO_FACTS: Facts = facts(Sleep::Other, Eintr::Unknown, Moves::Nothing);
 
-/// By name; an architecture need not have all of them. Sources: fs/select.c, kernel/time, kernel/futex, kernel/exit.c
-/// (ERESTARTSYS and its like); fs/eventpoll.c (`ep_poll`), ipc/sem.c, kernel/signal.c, fs/aio.c (EINTR).
+/// By name; an architecture need not have all of them. Sources: fs/select.c, kernel/time,
+/// kernel/futex, kernel/exit.c (ERESTARTSYS and its like); fs/eventpoll.c (`ep_poll`), ipc/sem.c,
+/// kernel/signal.c, fs/aio.c (EINTR).
 const CALLS: &[(&[&str], Facts)] = &{
     use Eintr::{Unknown, Waited, WaitedOnSocket, WaitedUnlessSubmits};
     use Moves::{Counted, Events, Exec, Gathered, Nothing, Random, Read, Received, Sent};
@@ -212,7 +218,8 @@ const CALLS: &[(&[&str], Facts)] = &{
 /// No architecture has numbers from here on.
 const MAX_NUMBER: usize = 1024;
 
-/// The facts by number, of this machine. Made when torchspy is compiled: a thread that was stopped does not wait for it.
+/// The facts by number, of this machine. Made when torchspy is compiled: a thread that was stopped
+/// does not wait for it.
 static BY_NUMBER: [Facts; MAX_NUMBER] = {
     let mut table = [NO_FACTS; MAX_NUMBER];
     let mut number = 0;
@@ -262,19 +269,22 @@ pub fn is_restarted(number: u32) -> bool {
     facts_of(number).sleep == Sleep::Restarted
 }
 
-/// Whether a thread that sleeps in this call can be woken by a signal: it is in no other kind of sleep.
+/// Whether a thread that sleeps in this call can be woken by a signal: it is in no other kind of
+/// sleep.
 pub fn sleeps_interruptibly(number: u32) -> bool {
     facts_of(number).sleep != Sleep::Other
 }
 
-/// Whether a thread that sleeps in this call, or is about to, sees EINTR where it is stopped. (Of calls on sockets only those with a
-/// timeout; read and write of theirs are left out, since most are of files and pipes.)
+/// Whether a thread that sleeps in this call, or is about to, sees EINTR where it is stopped. (Of
+/// calls on sockets only those with a timeout; read and write of theirs are left out, since most
+/// are of files and pipes.)
 pub fn ends_with_eintr(number: u32) -> bool {
     facts_of(number).eintr == Eintr::Waited
 }
 
-/// Whether a stop may make this call transfer less than it was asked to. Such a call sleeps whenever the
-/// other side has no room, or nothing more to give; it is that sleep in which the stop's signal ends it.
+/// Whether a stop may make this call transfer less than it was asked to. Such a call sleeps
+/// whenever the other side has no room, or nothing more to give; it is that sleep in which the
+/// stop's signal ends it.
 pub fn is_transfer(number: u32, arguments: &[u64; 6]) -> bool {
     match facts_of(number).moves {
         Moves::Counted(at) | Moves::Sent { length: at, .. } => arguments[at] > WHOLE_BYTES,
@@ -310,7 +320,8 @@ pub fn ending(call: &SystemCall, tid: i32) -> Option<Ending> {
     (call.result > 0 && is_short(call, moves, tid)).then_some(Ending::CutShort)
 }
 
-/// Whether a call that succeeded transferred less than it was asked to, and would have gone on but for the stop.
+/// Whether a call that succeeded transferred less than it was asked to, and would have gone on but
+/// for the stop.
 fn is_short(call: &SystemCall, moves: Moves, tid: i32) -> bool {
     let is_less = |at: usize| call.result.cast_unsigned() < call.arguments[at];
     let has_flag = |flags: usize, flag: u64| call.arguments[flags] & flag != 0;
@@ -330,7 +341,8 @@ fn is_short(call: &SystemCall, moves: Moves, tid: i32) -> bool {
     }
 }
 
-/// Whether calls with a descriptor of thread `tid` end with less by themselves (O_NONBLOCK, proc_pid_fdinfo(5)).
+/// Whether calls with a descriptor of thread `tid` end with less by themselves (O_NONBLOCK,
+/// proc_pid_fdinfo(5)).
 fn is_nonblocking(tid: i32, descriptor: u64) -> bool {
     let text = fs::read_to_string(format!("/proc/{tid}/fdinfo/{descriptor}")).unwrap_or_default();
     let flags = text.lines().find_map(|line| line.strip_prefix("flags:"));
@@ -339,8 +351,9 @@ fn is_nonblocking(tid: i32, descriptor: u64) -> bool {
         .is_some_and(|flags| flags & nix::libc::O_NONBLOCK != 0)
 }
 
-/// Whether the program of process `pid` is setuid or setgid and runs without: the kernel gives a program no privileges whose tracer
-/// has no CAP_SYS_PTRACE (security/commoncap.c, `cap_bprm_creds_from_file`). File capabilities are not checked.
+/// Whether the program of process `pid` is setuid or setgid and runs without: the kernel gives a
+/// program no privileges whose tracer has no CAP_SYS_PTRACE (security/commoncap.c,
+/// `cap_bprm_creds_from_file`). File capabilities are not checked.
 fn lacks_privileges(pid: i32) -> bool {
     let Ok(file) = fs::metadata(format!("/proc/{pid}/exe")) else {
         return false;
@@ -357,8 +370,8 @@ fn lacks_privileges(pid: i32) -> bool {
             && effective("Gid:").is_some_and(|gid| gid != file.gid())
 }
 
-/// Whether a descriptor of thread `tid` is one of `/dev/zero`, `full`, `random`, `urandom` (Documentation/admin-guide/devices.txt:
-/// major 1), which give as much as is asked for.
+/// Whether a descriptor of thread `tid` is one of `/dev/zero`, `full`, `random`, `urandom`
+/// (Documentation/admin-guide/devices.txt: major 1), which give as much as is asked for.
 fn is_source_without_end(tid: i32, descriptor: u64) -> bool {
     fs::metadata(format!("/proc/{tid}/fd/{descriptor}")).is_ok_and(|metadata| {
         let device = metadata.rdev();

@@ -76,7 +76,8 @@ impl Whereabouts {
         }
     }
 
-    /// Whether a thread that was here is in the same sleep `now`: a stop in between may have restarted its call (ptrace(2)).
+    /// Whether a thread that was here is in the same sleep `now`: a stop in between may have
+    /// restarted its call (ptrace(2)).
     pub fn is_same_sleep(self, now: Self) -> bool {
         match (self, now) {
             (
@@ -99,7 +100,8 @@ impl Whereabouts {
     }
 }
 
-/// A file of procfs that is kept open and read from its start each time; opened each time where no descriptor is left.
+/// A file of procfs that is kept open and read from its start each time; opened each time where no
+/// descriptor is left.
 #[derive(Debug)]
 struct ProcFile {
     path: String,
@@ -192,8 +194,8 @@ impl ThreadFiles {
         Ok(parse(file.read(&mut buffer)?))
     }
 
-    /// How often the thread gave up its CPU by itself: to sleep, or because a tracer stopped it. `None` where it cannot be read.
-    /// About 10 µs.
+    /// How often the thread gave up its CPU by itself: to sleep, or because a tracer stopped it.
+    /// `None` where it cannot be read. About 10 µs.
     pub fn voluntary_switches(&self) -> Option<u64> {
         let mut buffer = [0; 4096];
         let file = self
@@ -221,7 +223,8 @@ impl ThreadFiles {
         status_field(&self.directory, "TracerPid:")?.parse().ok()
     }
 
-    /// The tid as the thread itself sees it: the last of `NSpid` (inner pid namespaces); `None` where the kernel has none.
+    /// The tid as the thread itself sees it: the last of `NSpid` (inner pid namespaces); `None`
+    /// where the kernel has none.
     pub fn inner_tid(&self) -> Option<i32> {
         let tids = status_field(&self.directory, "NSpid:")?;
         tids.split_ascii_whitespace().last()?.parse().ok()
@@ -245,7 +248,8 @@ impl TaskDirectory {
         }
     }
 
-    /// A number that changes when the number of threads does, and when the process is gone: the directory's link count.
+    /// A number that changes when the number of threads does, and when the process is gone: the
+    /// directory's link count.
     ///
     /// # Errors
     /// The process had ended before it was first polled.
@@ -280,8 +284,8 @@ pub fn thread_names(pid: i32) -> Vec<String> {
         .collect()
 }
 
-/// A living thread of process `pid`: the first one, unless that is dead while others live. /proc shows no memory, files or
-/// root of a dead thread, and `/proc/TID` serves as well as `/proc/PID`.
+/// A living thread of process `pid`: the first one, unless that is dead while others live. /proc
+/// shows no memory, files or root of a dead thread, and `/proc/TID` serves as well as `/proc/PID`.
 pub fn living_task(pid: i32) -> i32 {
     let lives = |tid: i32| read_stat(tid).is_ok_and(|stat| !matches!(stat.state, b'Z' | b'X'));
     if lives(pid) {
@@ -363,7 +367,8 @@ fn stat_field(text: &[u8], number: usize) -> Option<u64> {
 /// The state is field 3.
 const FIRST_STAT_FIELD: usize = 3;
 
-/// The fields from the state on. The name before it may hold spaces and parentheses: fields count from the last `)`.
+/// The fields from the state on. The name before it may hold spaces and parentheses: fields count
+/// from the last `)`.
 fn stat_fields(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     let after_name = text
         .iter()

@@ -17,7 +17,8 @@ pub const MAX_VECTOR: usize = 128;
 #[derive(Debug)]
 pub struct ProcessMemory {
     pid: i32,
-    /// The thread through which it is read. A dead thread has no memory, the first one of a process being no exception.
+    /// The thread through which it is read. A dead thread has no memory, the first one of a process
+    /// being no exception.
     through: AtomicI32,
 }
 
@@ -50,8 +51,9 @@ impl ProcessMemory {
         }
     }
 
-    /// Fills `buffers` from `addresses` in one system call and returns how many bytes arrived, in order: the kernel stops at
-    /// the first page that is not there. Lengths are those of the buffers.
+    /// Fills `buffers` from `addresses` in one system call and returns how many bytes arrived, in
+    /// order: the kernel stops at the first page that is not there. Lengths are those of the
+    /// buffers.
     ///
     /// # Errors
     /// [`ReadError`] if nothing could be read.
@@ -110,7 +112,8 @@ impl Memory for ProcessMemory {
     }
 }
 
-/// Reads one batch up to and including the first range that fails; returns how many ranges are done (at least one).
+/// Reads one batch up to and including the first range that fails; returns how many ranges are done
+/// (at least one).
 fn read_batch(memory: &ProcessMemory, batch: &mut [ReadRequest<'_>]) -> usize {
     let remote: Vec<RemoteIoVec> = batch
         .iter()

@@ -1,10 +1,12 @@
 //! Which cell of a notebook code is of, by the number that the notebook shows: `In [12]`.
 //!
-//! ipykernel names a cell's file after a hash of its text (ipykernel/compiler.py, `get_file_name`; from 6.0 on), whatever its number. Before
-//! the cell runs IPython stores its text as `_i12` in the namespace that all cells share, which is the globals of their frames
-//! (IPython/core/history.py, `store_inputs`). The number is that of the text with this hash: of a function that an earlier cell
-//! defined it is that cell's. Of the same text run more than once it is the last number when the text was first seen, and stays: a stack
-//! that comes again must read the same. A text that the cell's magics changed, or that was not stored, keeps the hash.
+//! ipykernel names a cell's file after a hash of its text (ipykernel/compiler.py, `get_file_name`;
+//! from 6.0 on), whatever its number. Before the cell runs IPython stores its text as `_i12` in the
+//! namespace that all cells share, which is the globals of their frames (IPython/core/history.py,
+//! `store_inputs`). The number is that of the text with this hash: of a function that an earlier
+//! cell defined it is that cell's. Of the same text run more than once it is the last number when
+//! the text was first seen, and stays: a stack that comes again must read the same. A text that the
+//! cell's magics changed, or that was not stored, keeps the hash.
 
 use super::dicts::{MAX_ENTRIES, TypeFacts, read_entries, read_table, read_type};
 use super::layout::Layout;
@@ -47,7 +49,8 @@ impl Cells {
         }
     }
 
-    /// `file`, with the cell's number if it is a cell's file. `globals` gives those of a frame that runs its code, if one is known.
+    /// `file`, with the cell's number if it is a cell's file. `globals` gives those of a frame that
+    /// runs its code, if one is known.
     pub(super) fn name(
         &mut self,
         file: String,

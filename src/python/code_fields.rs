@@ -1,5 +1,5 @@
-//! Which memory names a code object: what [`CodeCache`](super::code_object::CodeCache) will read of it, for whoever copies it
-//! before it is freed.
+//! Which memory names a code object: what [`CodeCache`](super::code_object::CodeCache) will read of
+//! it, for whoever copies it before it is freed.
 
 use super::discover::Interpreter;
 use super::layout::{FrameChain, Layout, MAX_CODE, OBJECT_TYPE};
@@ -16,8 +16,9 @@ pub struct CodePart {
     is_str: bool,
 }
 
-/// The fields that tell whether an address still holds the code object that was read there: everything from the first
-/// line to the line table, which includes `co_version` from 3.12 on, and never changes while the object lives.
+/// The fields that tell whether an address still holds the code object that was read there:
+/// everything from the first line to the line table, which includes `co_version` from 3.12 on, and
+/// never changes while the object lives.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Identity {
     pub(super) start: u32,
@@ -85,8 +86,8 @@ impl<'a> CodeFields<'a> {
         copies.read_u64(self.identity.address(code)).is_ok()
     }
 
-    /// What a head that was read points to: its name, file and line table, and its bytecode where that is an object of its own
-    /// (3.10).
+    /// What a head that was read points to: its name, file and line table, and its bytecode where
+    /// that is an object of its own (3.10).
     pub fn parts(&self, head: &[u8]) -> impl Iterator<Item = CodePart> + use<> {
         let code = &self.layout.code;
         let text = self.layout.unicode.ascii_data as usize;

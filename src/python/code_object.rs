@@ -50,7 +50,8 @@ pub struct CachedCode {
     pub info: CodeInfo,
     /// What the caller of [`CodeCache::resolve`] called it.
     pub id: CodeId,
-    /// Whether it is one of the interpreter's own trampolines, which no Python tool shows: leave its frames out.
+    /// Whether it is one of the interpreter's own trampolines, which no Python tool shows: leave
+    /// its frames out.
     pub is_shim: bool,
     line_table: Vec<u8>,
     lines: OnceCell<Vec<LineRange>>,
@@ -124,9 +125,9 @@ impl CodeCache {
         self.entries.is_empty()
     }
 
-    /// Brings the cache up to date for these code objects, which may repeat: all that are known are checked with one
-    /// vectored read; a new one, or one whose address was reused, is read, and `on_new` gives it its id. Then
-    /// [`CodeCache::get`] answers for each until the next call.
+    /// Brings the cache up to date for these code objects, which may repeat: all that are known are
+    /// checked with one vectored read; a new one, or one whose address was reused, is read, and
+    /// `on_new` gives it its id. Then [`CodeCache::get`] answers for each until the next call.
     pub fn resolve(
         &mut self,
         addresses: &[u64],
@@ -136,8 +137,8 @@ impl CodeCache {
         self.update_all(addresses.to_vec(), &|_| None, memory, on_new);
     }
 
-    /// [`CodeCache::resolve`] for the code of these frames, of which `copied` may hold what they were: a notebook's cells are
-    /// named by their numbers.
+    /// [`CodeCache::resolve`] for the code of these frames, of which `copied` may hold what they
+    /// were: a notebook's cells are named by their numbers.
     pub fn resolve_frames(
         &mut self,
         frames: &[PythonFrame],
@@ -278,7 +279,8 @@ impl CodeCache {
         })
     }
 
-    /// The bytecode's length: in code units from 3.11 on (`ob_size`), in bytes before (that of `co_code`).
+    /// The bytecode's length: in code units from 3.11 on (`ob_size`), in bytes before (that of
+    /// `co_code`).
     fn read_code_length(&self, address: u64, memory: &dyn Memory) -> Result<u64, CodeError> {
         let layout = &self.layout;
         let sized = match layout.chain {
@@ -311,8 +313,9 @@ impl CodeCache {
     }
 }
 
-/// The interpreter's own code: an evaluation's shim (3.12 on), and the trampoline that `__init__` returns to (3.13 on;
-/// `_Py_InitCleanup` in Python/specialize.c, which is called `__init__` in a file called `__init__`).
+/// The interpreter's own code: an evaluation's shim (3.12 on), and the trampoline that `__init__`
+/// returns to (3.13 on; `_Py_InitCleanup` in Python/specialize.c, which is called `__init__` in a
+/// file called `__init__`).
 fn is_shim(info: &CodeInfo) -> bool {
     let trampoline = info.version >= PythonVersion::new(3, 13)
         && info.name == "__init__"

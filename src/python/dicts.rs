@@ -1,5 +1,5 @@
-//! Dictionaries and instances' attributes, read from outside: bounded, and with the place of every value, so that what was
-//! read once can be checked with a few words.
+//! Dictionaries and instances' attributes, read from outside: bounded, and with the place of every
+//! value, so that what was read once can be checked with a few words.
 
 use super::layout::OBJECT_TYPE;
 use super::layout::objects::{
@@ -114,8 +114,8 @@ impl TypeFacts {
         Ok(false)
     }
 
-    /// Where the pointers lie that tell where the attributes of its instance at `object` are: address and length. `None` where
-    /// it has none.
+    /// Where the pointers lie that tell where the attributes of its instance at `object` are:
+    /// address and length. `None` where it has none.
     pub fn attribute_pointers(&self, layout: &ObjectLayout, object: u64) -> Option<(u64, usize)> {
         if layout.attributes == Attributes::AtOffset || self.flags & FLAG_MANAGED_DICT == 0 {
             return (1..=MAX_DICT_OFFSET)
@@ -138,7 +138,8 @@ impl TypeFacts {
         let word = |at: u64| memory.read_u64(at);
         let before = |distance: u64| word(object.wrapping_sub(distance));
         if layout.attributes == Attributes::AtOffset || self.flags & FLAG_MANAGED_DICT == 0 {
-            // Of variable-sized objects the offset is negative: those are no instances of the classes that are looked for.
+            // Of variable-sized objects the offset is negative: those are no instances of the
+            // classes that are looked for.
             if !(1..=MAX_DICT_OFFSET).contains(&self.dict_offset) {
                 return Ok(None);
             }
@@ -226,10 +227,12 @@ pub fn read_table(
     })
 }
 
-/// The entries of `table`, in the order in which they were made; those that were deleted are left out. At most `most`.
+/// The entries of `table`, in the order in which they were made; those that were deleted are left
+/// out. At most `most`.
 ///
 /// # Errors
-/// [`ObjectError::TooLong`] where there are more; [`ObjectError::Invalid`] where that is no table of keys.
+/// [`ObjectError::TooLong`] where there are more; [`ObjectError::Invalid`] where that is no table
+/// of keys.
 pub fn read_entries(
     layout: &ObjectLayout,
     table: &Table,
@@ -301,7 +304,8 @@ fn sized_index_bytes(size: u64) -> Result<u64, ObjectError> {
     }
 }
 
-/// The indices' bytes, and the words of an entry, of the four bytes `dk_log2_size`, `dk_log2_index_bytes`, `dk_kind`, ….
+/// The indices' bytes, and the words of an entry, of the four bytes `dk_log2_size`,
+/// `dk_log2_index_bytes`, `dk_kind`, ….
 fn log2_index_bytes(field: u64) -> Result<(u64, usize), ObjectError> {
     let [size, index_bytes, kind, ..] = field.to_le_bytes();
     if size > 24 || index_bytes > 27 || kind > 2 {

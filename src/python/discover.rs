@@ -1,4 +1,5 @@
-//! Finding the interpreter of a process: which of its files is Python, which version, and where `_PyRuntime` lies.
+//! Finding the interpreter of a process: which of its files is Python, which version, and where
+//! `_PyRuntime` lies.
 
 use super::layout::{GilPlace, Layout, debug_offsets, tables};
 use super::threads::read_interpreters;
@@ -74,8 +75,8 @@ impl From<ReadError> for DiscoverError {
     }
 }
 
-/// Whether a file's name suggests that it holds an interpreter. An executable may hold one under any name, so a
-/// process's own is always worth a try.
+/// Whether a file's name suggests that it holds an interpreter. An executable may hold one under
+/// any name, so a process's own is always worth a try.
 pub fn could_be_python(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
     let name = name.strip_suffix(" (deleted)").unwrap_or(name);
@@ -174,7 +175,8 @@ fn read_interpreter(
             return Err(DiscoverError::FreeThreaded(version_text));
         }
         Some(_) => read_debug_offsets(version, &version_text, runtime_address, memory)?,
-        // From 3.13 on the runtime begins with its offsets, and they are there from the start: this is something else.
+        // From 3.13 on the runtime begins with its offsets, and they are there from the start: this
+        // is something else.
         None if version >= PythonVersion::new(3, 13) => {
             return Err(DiscoverError::Invalid("no debug offsets"));
         }
@@ -265,8 +267,8 @@ pub(super) fn parse_version_hex(hex: u64) -> Option<(PythonVersion, String)> {
     ))
 }
 
-/// The version of a Python without `Py_Version` (before 3.11): by the directory of its library (`python3.10`), whose
-/// name stands in it, else by its file's name.
+/// The version of a Python without `Py_Version` (before 3.11): by the directory of its library
+/// (`python3.10`), whose name stands in it, else by its file's name.
 fn guess_version(path: &str, file: &ElfNames<'_>) -> Option<(PythonVersion, String)> {
     let constants = file.section_bytes(".rodata").unwrap_or_default();
     let name = path.rsplit('/').next().unwrap_or(path).as_bytes();
@@ -363,7 +365,8 @@ mod tests {
         file
     }
 
-    /// What is found where `_PyRuntime` begins with `header`, and states 16 as the offset of every field.
+    /// What is found where `_PyRuntime` begins with `header`, and states 16 as the offset of every
+    /// field.
     fn discover_runtime(header: [u64; 3]) -> Result<Interpreter, DiscoverError> {
         let bytes = file_with_runtime(0x1000);
         let image = PythonImage {
@@ -381,7 +384,8 @@ mod tests {
     #[test]
     fn a_version_that_came_later_is_refused_and_not_read_by_the_tables_of_another() {
         let cookie = u64::from_le_bytes(*debug_offsets::COOKIE);
-        // Of a version that is known these offsets are good, and followed: to a list of interpreters that is empty.
+        // Of a version that is known these offsets are good, and followed: to a list of
+        // interpreters that is empty.
         assert_eq!(
             discover_runtime([cookie, 0x030f_00f0, 0]),
             Err(DiscoverError::NotYetInitialised)

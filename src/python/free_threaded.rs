@@ -6,10 +6,12 @@ use crate::elf::names::ElfNames;
 use crate::memory::Bytes;
 use regex::bytes::Regex;
 
-/// The version of the free-threaded Python in this file, or in the library that it is linked with; `None` where it is none.
+/// The version of the free-threaded Python in this file, or in the library that it is linked with;
+/// `None` where it is none.
 ///
-/// `_PyRuntime` is initialised in the file, and begins with `_Py_DebugOffsets`, which says so (3.13 on). A build whose library is a
-/// file of its own names it `libpython3.13t.so.1.0` (`ABIFLAGS` in configure.ac).
+/// `_PyRuntime` is initialised in the file, and begins with `_Py_DebugOffsets`, which says so (3.13
+/// on). A build whose library is a file of its own names it `libpython3.13t.so.1.0` (`ABIFLAGS` in
+/// configure.ac).
 pub fn free_threaded_version(path: &str, file: Option<&dyn Bytes>) -> Option<String> {
     if let Some(file) = file.and_then(ElfNames::parse) {
         let runtime = file

@@ -1,12 +1,13 @@
 //! Line tables of code objects: from an instruction to its source line.
 //!
-//! Sources: Objects/lnotab_notes.txt (3.10) and InternalDocs/code_objects.md, before 3.14 Objects/locations.md
-//! (3.11 on), in <https://github.com/python/cpython>. The bytes come from the target: any bytes give some ranges, and
-//! the work is bounded by their length.
+//! Sources: Objects/lnotab_notes.txt (3.10) and InternalDocs/code_objects.md, before 3.14
+//! Objects/locations.md (3.11 on), in <https://github.com/python/cpython>. The bytes come from the
+//! target: any bytes give some ranges, and the work is bounded by their length.
 
 use crate::model::code::PythonVersion;
 
-/// Instructions `start..end`, as byte offsets into the bytecode, and their line; `None` where the table names none.
+/// Instructions `start..end`, as byte offsets into the bytecode, and their line; `None` where the
+/// table names none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LineRange {
     /// First byte.
@@ -27,7 +28,8 @@ pub fn ranges(version: PythonVersion, table: &[u8], first_line: u32) -> Ranges<'
     }
 }
 
-/// The line of the instruction at a byte offset; `None` where the table names none, or does not reach so far.
+/// The line of the instruction at a byte offset; `None` where the table names none, or does not
+/// reach so far.
 pub fn line_for(
     version: PythonVersion,
     table: &[u8],
@@ -77,8 +79,8 @@ impl Ranges<'_> {
         Some((length.into(), delta != i8::MIN))
     }
 
-    /// 3.11 on: a byte with its highest bit set, a code in bits 3 to 6 and a length less one, in code units of two
-    /// bytes, in bits 0 to 2; then bytes with the highest bit clear.
+    /// 3.11 on: a byte with its highest bit set, a code in bits 3 to 6 and a length less one, in
+    /// code units of two bytes, in bits 0 to 2; then bytes with the highest bit clear.
     fn location(&mut self) -> Option<(u32, bool)> {
         let (&head, rest) = self.table.split_first()?;
         let length = (u32::from(head & 7) + 1) * 2;
@@ -102,7 +104,8 @@ impl Ranges<'_> {
     }
 }
 
-/// Six bits a byte, the lowest first; bit 6 says that more follow. The lowest bit of the whole is the sign.
+/// Six bits a byte, the lowest first; bit 6 says that more follow. The lowest bit of the whole is
+/// the sign.
 fn signed_varint(bytes: &[u8]) -> i64 {
     let mut value = 0_u64;
     for (index, &byte) in bytes.iter().take(6).enumerate() {

@@ -1,8 +1,9 @@
 //! Locks of `threading`: which one a thread sleeps on, and who has it.
 //!
-//! Up to 3.13 a lock is a semaphore of its own (`PyThread_type_lock`, `sem_t *`), and a thread that waits for it sleeps in a futex
-//! at that very address. From 3.14 on it is a `PyMutex`, whose waiters sleep elsewhere: that is not followed.
-//! Source: Modules/_threadmodule.c (`lockobject`, `rlockobject`), Include/cpython/methodobject.h (`PyCFunctionObject`) and
+//! Up to 3.13 a lock is a semaphore of its own (`PyThread_type_lock`, `sem_t *`), and a thread that
+//! waits for it sleeps in a futex at that very address. From 3.14 on it is a `PyMutex`, whose
+//! waiters sleep elsewhere: that is not followed. Source: Modules/_threadmodule.c (`lockobject`,
+//! `rlockobject`), Include/cpython/methodobject.h (`PyCFunctionObject`) and
 //! Include/cpython/classobject.h (`PyMethodObject`), 3.10 to 3.13, checked on live interpreters.
 
 use super::discover::Interpreter;
@@ -70,7 +71,8 @@ pub fn read_lock(
     })
 }
 
-/// The lock whose `__exit__` the object at `object` is bound to: a `with` block keeps that for its end.
+/// The lock whose `__exit__` the object at `object` is bound to: a `with` block keeps that for its
+/// end.
 pub fn lock_of_block(
     interpreter: &Interpreter,
     object: u64,

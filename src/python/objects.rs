@@ -17,8 +17,8 @@ pub enum ObjectError {
     TooLong,
 }
 
-/// Reads a `str`, as CPython makes them (compact); other characters than Unicode's are replaced. What is longer than
-/// `max_bytes` is cut there.
+/// Reads a `str`, as CPython makes them (compact); other characters than Unicode's are replaced.
+/// What is longer than `max_bytes` is cut there.
 ///
 /// # Errors
 /// [`ObjectError`].
@@ -101,8 +101,8 @@ pub fn read_bytes_length(
     memory.read_u64(address.wrapping_add(layout.bytes.length.into()))
 }
 
-/// A field of a structure that was read whole; zero where the layout leads out of what was read, which a validated
-/// layout does not.
+/// A field of a structure that was read whole; zero where the layout leads out of what was read,
+/// which a validated layout does not.
 pub(crate) fn u64_at(bytes: &[u8], offset: u32) -> u64 {
     let field = bytes
         .get(offset as usize..)

@@ -1,4 +1,5 @@
-//! The names that Python's own threads have: those of `threading.Thread`, which the kernel is told from 3.14 on only.
+//! The names that Python's own threads have: those of `threading.Thread`, which the kernel is told
+//! from 3.14 on only.
 
 use super::code_object::CodeCache;
 use super::discover::Interpreter;
@@ -13,7 +14,8 @@ pub const MAIN_THREAD: &str = "MainThread";
 /// The longest name.
 const MAX_NAME: usize = 128;
 
-/// The name of the thread whose `PyThreadState` is at `state`; empty where it was not made by `threading`. It may run.
+/// The name of the thread whose `PyThreadState` is at `state`; empty where it was not made by
+/// `threading`. It may run.
 ///
 /// `None` while it has no frames that can be read: it may be about to start.
 pub fn read_thread_name(

@@ -35,7 +35,8 @@ pub enum GilState {
     HeldBy(u64),
 }
 
-/// Where a global lock's state is read: put it into a read of your own, and hand the bytes to [`parse_gil`].
+/// Where a global lock's state is read: put it into a read of your own, and hand the bytes to
+/// [`parse_gil`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GilRange {
     /// Where it begins.
@@ -44,8 +45,8 @@ pub struct GilRange {
     pub length: usize,
 }
 
-/// Reads the threads of all interpreters of a process. The lists may change meanwhile: what is returned was in them at
-/// some moment of the read.
+/// Reads the threads of all interpreters of a process. The lists may change meanwhile: what is
+/// returned was in them at some moment of the read.
 ///
 /// # Errors
 /// [`ReadError`] where not even the list of interpreters could be read.
@@ -72,8 +73,9 @@ pub fn read_threads(
     Ok(threads)
 }
 
-/// The newest interpreter, and the newest thread state of each of `interpreters`: CPython puts new ones at the head of the list
-/// (`PyInterpreterState_New`, `new_threadstate`, `add_threadstate` in pystate.c). While they stay the same, no thread has got a state.
+/// The newest interpreter, and the newest thread state of each of `interpreters`: CPython puts new
+/// ones at the head of the list (`PyInterpreterState_New`, `new_threadstate`, `add_threadstate` in
+/// pystate.c). While they stay the same, no thread has got a state.
 pub fn read_newest_threads(
     interpreter: &Interpreter,
     interpreters: &[u64],
@@ -140,7 +142,8 @@ fn read_threads_of(
             return false;
         }
         let field = |offset: u32| super::objects::u64_at(head, offset);
-        // A state that is not of this interpreter was freed and taken for something else: the list has changed.
+        // A state that is not of this interpreter was freed and taken for something else: the list
+        // has changed.
         if field(layout.thread.interpreter) != state {
             return false;
         }
@@ -159,7 +162,8 @@ fn read_threads_of(
     true
 }
 
-/// Where the lock of the interpreter at `interpreter_state` is read. It does not move while the interpreter lives.
+/// Where the lock of the interpreter at `interpreter_state` is read. It does not move while the
+/// interpreter lives.
 ///
 /// # Errors
 /// [`ReadError`]; no memory is read up to 3.11.

@@ -1,4 +1,5 @@
-//! Values of variables, in a few words: numbers, strings and lengths as they are, anything else by its class.
+//! Values of variables, in a few words: numbers, strings and lengths as they are, anything else by
+//! its class.
 
 use super::discover::Interpreter;
 use super::layout::objects::{DICT_USED, INT_DIGIT};
@@ -29,7 +30,8 @@ fn small_int(
     memory: &dyn Memory,
 ) -> Result<Option<i64>, ObjectError> {
     let word = memory.read_u64(object.wrapping_add(FIRST))?;
-    // Up to 3.11 the sign of `ob_size` is the number's; from 3.12 on two bits of `lv_tag` are: 0 positive, 1 zero, 2 negative.
+    // Up to 3.11 the sign of `ob_size` is the number's; from 3.12 on two bits of `lv_tag` are: 0
+    // positive, 1 zero, 2 negative.
     let (digits, is_negative) = match interpreter.version.minor {
         ..=11 => ((word as i64).unsigned_abs(), (word as i64) < 0),
         _ => (word >> 3, word & 3 == 2),
@@ -44,7 +46,8 @@ fn small_int(
     Ok(Some(if is_negative { -size } else { size }))
 }
 
-/// What an object is, in a few words. `of_tensor` knows tensors; `shown` is what is shown of the text of a string or of an int.
+/// What an object is, in a few words. `of_tensor` knows tensors; `shown` is what is shown of the
+/// text of a string or of an int.
 ///
 /// # Errors
 /// [`ObjectError`] where no object can be read there.

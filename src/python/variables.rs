@@ -1,11 +1,13 @@
 //! Variables of frames, and what their evaluation stacks certainly hold.
 //!
-//! What lies beyond the top of an evaluation stack was popped, and may have been freed; where the top is, a running frame does not
-//! say. But the exception table names the depth that the stack has at least at each instruction within a `with` or `try` block,
-//! and a `with` block keeps the method to call at its end there.
+//! What lies beyond the top of an evaluation stack was popped, and may have been freed; where the
+//! top is, a running frame does not say. But the exception table names the depth that the stack has
+//! at least at each instruction within a `with` or `try` block, and a `with` block keeps the method
+//! to call at its end there.
 //!
-//! Offsets are CPython's own `PyCodeObject` of 3.11 to 3.15 (Include/cpython/code.h: `co_exceptiontable`, `co_localsplusnames`),
-//! checked on live interpreters; 3.10 has other names and no exception table, and its variables alone are read.
+//! Offsets are CPython's own `PyCodeObject` of 3.11 to 3.15 (Include/cpython/code.h:
+//! `co_exceptiontable`, `co_localsplusnames`), checked on live interpreters; 3.10 has other names
+//! and no exception table, and its variables alone are read.
 
 use super::dicts::{InstanceDict, TypeFacts, read_entries, read_table, read_type};
 use super::discover::Interpreter;
@@ -73,8 +75,8 @@ pub fn variable_names(
     Ok(names)
 }
 
-/// The variables of `frame` that have a value and a name that is wanted, in the order of their slots. `names` are its
-/// [`variable_names`].
+/// The variables of `frame` that have a value and a name that is wanted, in the order of their
+/// slots. `names` are its [`variable_names`].
 ///
 /// # Errors
 /// [`ObjectError`].
@@ -124,7 +126,8 @@ pub fn class_of(object: u64, memory: &dyn Memory) -> Result<String, ObjectError>
     Ok(TypeFacts::read(read_type(object, memory)?, memory)?.name)
 }
 
-/// The values that the evaluation stack of `frame` certainly holds: those below the depth of the block that it is in.
+/// The values that the evaluation stack of `frame` certainly holds: those below the depth of the
+/// block that it is in.
 ///
 /// # Errors
 /// [`ObjectError`].
@@ -159,9 +162,9 @@ pub fn read_block_values(
     Ok(values)
 }
 
-/// The depth that the evaluation stack has at least at code unit `unit`; 0 where no block says so. Entries are sorted by start:
-/// start, length, handler, depth and a flag, each as a number of six bits a byte, most significant first (CPython
-/// Objects/exception_handling_notes.txt).
+/// The depth that the evaluation stack has at least at code unit `unit`; 0 where no block says so.
+/// Entries are sorted by start: start, length, handler, depth and a flag, each as a number of six
+/// bits a byte, most significant first (CPython Objects/exception_handling_notes.txt).
 fn block_depth(table: &[u8], unit: u32) -> u64 {
     let mut bytes = table.iter().copied();
     let mut number = || -> Option<u64> {

@@ -1,4 +1,5 @@
-//! From the sampler's tables of the whole session to one self-contained segment: what its samples use, and no more.
+//! From the sampler's tables of the whole session to one self-contained segment: what its samples
+//! use, and no more.
 
 use super::remap::{Collector, Import, Remap};
 use crate::model::frame::Frame;
@@ -11,9 +12,10 @@ use crate::model::tables::Tables;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeSet;
 
-/// `of_session`, which holds ids of `session` and no tables, with tables of its own. `changed` are processes to be written
-/// although nothing else here is of them: those that are new or changed. `symbol` gives the symbol around an address of a module,
-/// in the file's own virtual addresses: start, end and mangled name; it is asked once for each symbol's first address.
+/// `of_session`, which holds ids of `session` and no tables, with tables of its own. `changed` are
+/// processes to be written although nothing else here is of them: those that are new or changed.
+/// `symbol` gives the symbol around an address of a module, in the file's own virtual addresses:
+/// start, end and mangled name; it is asked once for each symbol's first address.
 ///
 /// Samples of threads that `session` does not know are left out.
 pub fn segment_of(
@@ -78,7 +80,8 @@ fn import_processes(
     }
 }
 
-/// Stacks of samples, each after its parent and its elder siblings' descendants, which is how they compress best.
+/// Stacks of samples, each after its parent and its elder siblings' descendants, which is how they
+/// compress best.
 fn stack_order(all: &[Stack], samples: &[Sample]) -> Vec<StackId> {
     let mut children: FxHashMap<Option<StackId>, Vec<StackId>> = FxHashMap::default();
     let mut seen: FxHashSet<StackId> = FxHashSet::default();
@@ -109,7 +112,8 @@ fn stack_order(all: &[Stack], samples: &[Sample]) -> Vec<StackId> {
     }
 }
 
-/// Copies the frames of `stacks` and what they refer to, sorted. Returns the frames as they are in the session, in the new order.
+/// Copies the frames of `stacks` and what they refer to, sorted. Returns the frames as they are in
+/// the session, in the new order.
 fn import_frames(import: &mut Import<'_>, session: &Tables, stacks: &[StackId]) -> Vec<Frame> {
     let all = session.stacks.stacks();
     let used: BTreeSet<FrameId> = stacks.iter().map(|id| all[id.index()].1).collect();

@@ -1,4 +1,5 @@
-//! The file around the format: what every version, also a future one, starts with, and where segments begin and end.
+//! The file around the format: what every version, also a future one, starts with, and where
+//! segments begin and end.
 //!
 //! ```text
 //! head:    "TORCHSPY"  version u32  length u32  crc32 u32 of all this and the block   block
@@ -6,7 +7,8 @@
 //!          crc32 u32 of the payload  crc32 u32 of all this                            payload
 //! ```
 //!
-//! Integers are little-endian. A segment that is damaged is passed over: the next marker is looked for.
+//! Integers are little-endian. A segment that is damaged is passed over: the next marker is looked
+//! for.
 
 use super::format_v1::{Corrupt, MAX_PAYLOAD};
 use std::io::{self, Read};
@@ -14,8 +16,8 @@ use std::io::{self, Read};
 /// What a recording starts with, in every version.
 pub(super) const MAGIC: [u8; 8] = *b"TORCHSPY";
 
-/// The version that is written: 2 has tables of `nn.Module`s, counters of progress and conditions at the end of a segment, and
-/// frames of another kind.
+/// The version that is written: 2 has tables of `nn.Module`s, counters of progress and conditions
+/// at the end of a segment, and frames of another kind.
 pub(super) const VERSION: u32 = 2;
 
 /// The first version that is read.
@@ -57,7 +59,8 @@ fn head_checksum(fields: &[u8], block: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// Writes a segment's head into the room left for it at the start of `bytes`; its payload is the rest of `bytes`.
+/// Writes a segment's head into the room left for it at the start of `bytes`; its payload is the
+/// rest of `bytes`.
 pub(super) fn fill_segment_head(bytes: &mut [u8], sequence: u64, raw_length: usize) {
     let Some((head, payload)) = bytes.split_first_chunk_mut::<SEGMENT_HEAD_LENGTH>() else {
         return;
@@ -132,7 +135,8 @@ pub(super) enum Found<'a> {
         payload: &'a [u8],
         raw_length: usize,
     },
-    /// Bytes that were no whole segment, up to the next one or the end. `cut`: the file ends within a segment.
+    /// Bytes that were no whole segment, up to the next one or the end. `cut`: the file ends within
+    /// a segment.
     Damage { cut: bool },
     /// The end of the file.
     End,
@@ -144,7 +148,8 @@ pub(super) struct Scanner<R> {
     buffer: Vec<u8>,
     position: usize,
     ended: bool,
-    /// Bytes that may still be checksummed in vain: segments that overlap must not cost more than the file is long.
+    /// Bytes that may still be checksummed in vain: segments that overlap must not cost more than
+    /// the file is long.
     vain: usize,
 }
 
@@ -220,8 +225,8 @@ impl<R: Read> Scanner<R> {
         let whole = SEGMENT_HEAD_LENGTH + head.length;
         let payload = self.peek(whole)?.get(SEGMENT_HEAD_LENGTH..whole);
         if payload.is_none_or(|payload| crc32fast::hash(payload) != head.checksum) {
-            // A payload that was cut may hold the start of the segment after it, so its length is not believed, as
-            // long as that does not become a way to make readers work for nothing.
+            // A payload that was cut may hold the start of the segment after it, so its length is
+            // not believed, as long as that does not become a way to make readers work for nothing.
             let short = payload.is_none();
             if self.vain < whole {
                 self.advance(whole);
@@ -240,7 +245,8 @@ impl<R: Read> Scanner<R> {
         })
     }
 
-    /// Skips a byte or more, up to the next marker or the end. `short`: what is here wants more bytes than follow.
+    /// Skips a byte or more, up to the next marker or the end. `short`: what is here wants more
+    /// bytes than follow.
     fn resynchronize(&mut self, short: bool) -> io::Result<Found<'_>> {
         self.advance(1);
         loop {

@@ -1,4 +1,5 @@
-//! Segments become one recording: the same process, thread, module, code object and stack get one id each.
+//! Segments become one recording: the same process, thread, module, code object and stack get one
+//! id each.
 
 use super::reader::Recording;
 use super::remap::{Collector, Import};
@@ -14,13 +15,15 @@ pub(super) struct Merger {
     recording: Recording,
     tables: Collector,
     lanes: LaneMerger,
-    /// Sum of all samples' lengths; kept below 2^63, so that sums of any part can be taken without thought.
+    /// Sum of all samples' lengths; kept below 2^63, so that sums of any part can be taken without
+    /// thought.
     total_ns: u64,
     /// Bytes of memory that merged segments took besides their tables and symbols, about.
     bytes: usize,
 }
 
-/// The recording that consists of `segments`, whose ids are valid: of a session that wrote into memory.
+/// The recording that consists of `segments`, whose ids are valid: of a session that wrote into
+/// memory.
 pub fn recording_of(run: RunInfo, segments: Vec<Segment>) -> Recording {
     let mut merger = Merger::new(run);
     for segment in segments {

@@ -1,8 +1,8 @@
 //! The recording file: writing, reading, and its text form.
 //!
-//! A file is a version header, the facts of the run, and then one self-contained segment after another
-//! ([`crate::model::segment::Segment`]), each with its own checksum: what was written stays readable whatever
-//! happens later.
+//! A file is a version header, the facts of the run, and then one self-contained segment after
+//! another ([`crate::model::segment::Segment`]), each with its own checksum: what was written stays
+//! readable whatever happens later.
 
 mod compact;
 mod container;

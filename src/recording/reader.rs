@@ -92,8 +92,8 @@ impl SymbolTable {
         self.bytes
     }
 
-    /// The symbol around `address`, in the file's own virtual addresses; a return address is looked up one byte before
-    /// ([`CodeAddress::lookup`](crate::model::address::CodeAddress::lookup)).
+    /// The symbol around `address`, in the file's own virtual addresses; a return address is looked
+    /// up one byte before ([`CodeAddress::lookup`](crate::model::address::CodeAddress::lookup)).
     pub fn lookup(&self, module: ModuleId, address: u64) -> Option<&SymbolInfo> {
         let sorted = &self.modules.get(&module)?.sorted;
         let after = sorted.partition_point(|symbol| symbol.start <= address);
@@ -272,7 +272,8 @@ impl Reading {
     }
 
     fn damage(&mut self, cut: bool) {
-        // A cut last segment is what a killed torchspy leaves behind: the end is missing, nothing is corrupt.
+        // A cut last segment is what a killed torchspy leaves behind: the end is missing, nothing
+        // is corrupt.
         self.gaps.damaged_at_end |= !cut;
     }
 

@@ -1,4 +1,5 @@
-//! Rows of one set of tables copied into another, each once: a segment's out of the session's, a recording's out of its segments'.
+//! Rows of one set of tables copied into another, each once: a segment's out of the session's, a
+//! recording's out of its segments'.
 
 use crate::model::frame::{Frame, Partial};
 use crate::model::ids::{

@@ -1,4 +1,5 @@
-//! The `inspect` form: what a recording holds, as text. The same recording gives the same text, on any machine.
+//! The `inspect` form: what a recording holds, as text. The same recording gives the same text, on
+//! any machine.
 
 mod lanes;
 mod progress;

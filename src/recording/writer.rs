@@ -15,7 +15,8 @@ pub enum WriteError {
     /// The file cannot be created or written: no space, no permission, it exists.
     #[error("cannot write the recording: {0}")]
     Io(#[from] io::Error),
-    /// An earlier write failed half way and could not be undone; what follows it would not be found.
+    /// An earlier write failed half way and could not be undone; what follows it would not be
+    /// found.
     #[error("an earlier write to the recording failed half way; nothing can be added to it")]
     Broken,
     /// The segment is too large, or its ids do not fit together. Nothing was written.
@@ -58,7 +59,8 @@ impl RecordingWriter {
     /// Creates a new file, readable by its owner only, and writes the header.
     ///
     /// # Errors
-    /// [`WriteError::Io`], of kind [`io::ErrorKind::AlreadyExists`] where something is there already.
+    /// [`WriteError::Io`], of kind [`io::ErrorKind::AlreadyExists`] where something is there
+    /// already.
     pub fn create(path: &Path, run: &RunInfo) -> Result<Self, WriteError> {
         let file = OpenOptions::new()
             .write(true)
@@ -68,8 +70,8 @@ impl RecordingWriter {
         Self::from_file(file, run)
     }
 
-    /// As [`RecordingWriter::create`], but over what is there: for a file that the user named. A regular file becomes
-    /// its owner's alone.
+    /// As [`RecordingWriter::create`], but over what is there: for a file that the user named. A
+    /// regular file becomes its owner's alone.
     ///
     /// # Errors
     /// [`WriteError::Io`].
@@ -105,8 +107,8 @@ impl RecordingWriter {
         Ok(writer)
     }
 
-    /// Appends a segment. After an error of the file, what was written before stays readable; where the failed part
-    /// could be removed, a later segment may be tried.
+    /// Appends a segment. After an error of the file, what was written before stays readable; where
+    /// the failed part could be removed, a later segment may be tried.
     ///
     /// # Errors
     /// [`WriteError`].
@@ -129,7 +131,8 @@ impl RecordingWriter {
         self.whole.unwrap_or(0)
     }
 
-    /// Ends the recording. Network file systems report a full disk only when a file is synced or closed.
+    /// Ends the recording. Network file systems report a full disk only when a file is synced or
+    /// closed.
     ///
     /// # Errors
     /// [`WriteError`], where what was written may not have reached the disk.

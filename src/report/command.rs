@@ -3,8 +3,9 @@
 use super::label::file_name;
 use crate::model::text::printable;
 
-/// `words` as one line of at most `width` characters: `python …/train.py --steps 5`. The program stands by its name alone;
-/// the longest paths lose their folders, as far as is needed; and what is still too long loses its end.
+/// `words` as one line of at most `width` characters: `python …/train.py --steps 5`. The program
+/// stands by its name alone; the longest paths lose their folders, as far as is needed; and what is
+/// still too long loses its end.
 pub fn shown_command(words: &[String], width: usize) -> String {
     let mut shown: Vec<String> = words.iter().map(|word| one_line(word)).collect();
     if let Some(program) = shown.first_mut() {
@@ -45,7 +46,8 @@ fn length(words: &[String]) -> usize {
     letters + words.len().saturating_sub(1)
 }
 
-/// A path, or an option's path (`--data=/a/b`), without its folders. `None` where nothing gets shorter.
+/// A path, or an option's path (`--data=/a/b`), without its folders. `None` where nothing gets
+/// shorter.
 fn shortened(word: &str) -> Option<String> {
     let (option, path) = match word.split_once('=') {
         Some((option, value)) if option.starts_with('-') => (Some(option), value),

@@ -1,9 +1,9 @@
 //! Flamegraph: an SVG by inferno, annotated.
 //!
-//! Each thread is a root of its own: the training thread first, with its whole wall time, then the others with the time
-//! in which they did something. Widths are seconds of the thread's own time at one scale. Python frames are told apart
-//! by line, `func (file:line)`, as in py-spy's flamegraphs; native frames by function. Roots stand on top (py-spy's
-//! "icicle"), and wide boxes to the left.
+//! Each thread is a root of its own: the training thread first, with its whole wall time, then the
+//! others with the time in which they did something. Widths are seconds of the thread's own time at
+//! one scale. Python frames are told apart by line, `func (file:line)`, as in py-spy's flamegraphs;
+//! native frames by function. Roots stand on top (py-spy's "icicle"), and wide boxes to the left.
 
 pub mod difference;
 mod palette;
@@ -24,7 +24,8 @@ use std::fmt::Write as _;
 use std::io::{self, Write};
 use tree::{Node, Tree};
 
-/// Boxes below this share of the drawing's width are left out: on a screen of 2,000 pixels, a pixel.
+/// Boxes below this share of the drawing's width are left out: on a screen of 2,000 pixels, a
+/// pixel.
 const MIN_SHARE: f64 = 0.0005;
 
 /// inferno adds widths up unchecked; this leaves it room.
@@ -54,7 +55,8 @@ pub enum Colours {
     Gpu,
 }
 
-/// Draws `profile` as SVG into `out`, coloured by the kind of code. Without anything to draw, the SVG says so.
+/// Draws `profile` as SVG into `out`, coloured by the kind of code. Without anything to draw, the
+/// SVG says so.
 ///
 /// # Errors
 /// See [`FlamegraphError`].
@@ -193,7 +195,8 @@ fn lay_out(title: String, subtitle: String, boxes: &[Drawn]) -> Result<String, F
     String::from_utf8(svg).map_err(|_| FlamegraphError::Layout("not UTF-8"))
 }
 
-/// Letters of a title, of the host in it, and of a subtitle, that [`redraw::NARROW`] pixels hold: inferno's titles are of 17 pixels.
+/// Letters of a title, of the host in it, and of a subtitle, that [`redraw::NARROW`] pixels hold:
+/// inferno's titles are of 17 pixels.
 const TITLE: usize = (redraw::NARROW / (17.0 * 0.59)) as usize;
 const HOST: usize = 20;
 const SUBTITLE: usize = (redraw::NARROW / (12.0 * 0.59)) as usize - 2;

@@ -1,5 +1,6 @@
-//! Folded stacks: `root;frame;frame count`, one line per distinct stack, as `flamegraph.pl`, inferno and py-spy's raw
-//! format have them. The first frame is the thread, so that no tool adds up two threads by accident.
+//! Folded stacks: `root;frame;frame count`, one line per distinct stack, as `flamegraph.pl`,
+//! inferno and py-spy's raw format have them. The first frame is the thread, so that no tool adds
+//! up two threads by accident.
 
 use super::label::{self, LONG};
 use super::view::{Root, Shown, View, ViewOptions};
@@ -23,8 +24,9 @@ pub enum Count {
 pub struct FoldedOptions {
     /// What is drawn.
     pub view: ViewOptions,
-    /// Only Python frames, each strictly `func (file:line)` and the first one `process PID:"thread"`, as py-spy's raw
-    /// format has them: for tools that parse that one, such as itwinai (`([^\s]+) \(([^():]+):(\d+)\)`).
+    /// Only Python frames, each strictly `func (file:line)` and the first one `process
+    /// PID:"thread"`, as py-spy's raw format has them: for tools that parse that one, such as
+    /// itwinai (`([^\s]+) \(([^():]+):(\d+)\)`).
     pub python_only: bool,
     /// What the counts are.
     pub count: Count,

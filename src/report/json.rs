@@ -1,8 +1,9 @@
 //! The summary for machines: JSON of a versioned schema.
 //!
-//! Shares are 0 to 1, times are seconds unless their name says otherwise. Keys are only ever added within a version;
-//! one that goes or changes its meaning raises [`SCHEMA`]. `summary`, `phases`, `activities`, `operators`, `ops`, `modules`, `functions`, `lines`,
-//! `native` and `threads` at the top are those of the primary process: the first trainer's, of its training thread.
+//! Shares are 0 to 1, times are seconds unless their name says otherwise. Keys are only ever added
+//! within a version; one that goes or changes its meaning raises [`SCHEMA`]. `summary`, `phases`,
+//! `activities`, `operators`, `ops`, `modules`, `functions`, `lines`, `native` and `threads` at the
+//! top are those of the primary process: the first trainer's, of its training thread.
 
 pub mod backward;
 mod build;
@@ -109,7 +110,8 @@ pub struct Report {
     pub wait_rules: u32,
     /// What the training thread waited for, most time first.
     pub waits: Vec<Wait>,
-    /// What DataLoader workers did meanwhile, or the training thread itself without them; null without a DataLoader.
+    /// What DataLoader workers did meanwhile, or the training thread itself without them; null
+    /// without a DataLoader.
     pub input: Option<waits::Input>,
     /// Collectives of every rank.
     pub collectives: Vec<Collective>,
@@ -117,7 +119,8 @@ pub struct Report {
     pub functions: Vec<FunctionRow>,
     /// Python lines.
     pub lines: Vec<FunctionRow>,
-    /// The same time by the line of the user's own code that is nearest to the leaf: with all that the line calls.
+    /// The same time by the line of the user's own code that is nearest to the leaf: with all that
+    /// the line calls.
     pub user_lines: Vec<FunctionRow>,
     /// Native functions.
     pub native_functions: Vec<FunctionRow>,
@@ -258,15 +261,19 @@ pub struct Quality {
     pub skipped_for_budget: u64,
     /// Captures left out since a stop that was asked for before had not come yet.
     pub skipped_for_late_stop: u64,
-    /// Looks at training threads that were left out since every CPU was taken, and their processes took turns.
+    /// Looks at training threads that were left out since every CPU was taken, and their processes
+    /// took turns.
     pub skipped_for_turn: u64,
     /// Stops that came late: after 2 ms, when the other threads had been seen to.
     pub stop_timeouts: u64,
-    /// System calls that stops cut short, with EINTR or less than was asked for, at most: they may have ended so by themselves.
+    /// System calls that stops cut short, with EINTR or less than was asked for, at most: they may
+    /// have ended so by themselves.
     pub calls_cut_short: u64,
-    /// Captures of running threads that were not stopped, since that would have cut a system call short: without native frames.
+    /// Captures of running threads that were not stopped, since that would have cut a system call
+    /// short: without native frames.
     pub calls_left_running: u64,
-    /// Setuid and setgid programs that run without their privileges, since their thread was being stopped when they began.
+    /// Setuid and setgid programs that run without their privileges, since their thread was being
+    /// stopped when they began.
     pub privileges_lost: u64,
     /// torchspy's own CPU time, in cores.
     pub own_cpu: f64,

@@ -1,5 +1,5 @@
-//! How processes, threads and frames are written in drawings. Names come from the target and are hostile: every text
-//! that leaves here is free of control bytes and bounded in length.
+//! How processes, threads and frames are written in drawings. Names come from the target and are
+//! hostile: every text that leaves here is free of control bytes and bounded in length.
 
 use crate::model::profile::{Function, Profile, ProfileProcess, Role};
 use crate::model::text::notebook_cell;
@@ -12,7 +12,8 @@ pub const SHORT: usize = 200;
 /// Longest name in a tooltip or a machine-read file, characters.
 pub const LONG: usize = 4000;
 
-/// `text` without control characters, marks that reorder text, and what XML 1.0 cannot hold; at most `max` characters.
+/// `text` without control characters, marks that reorder text, and what XML 1.0 cannot hold; at
+/// most `max` characters.
 pub fn clean(text: &str, max: usize) -> String {
     let mut cleaned = String::with_capacity(text.len().min(max));
     for (count, character) in text.chars().enumerate() {
@@ -58,7 +59,8 @@ pub(crate) fn shown_file(file: &str) -> Cow<'_, str> {
     notebook_cell(file).map_or(Cow::Borrowed(short_file(file)), Cow::Owned)
 }
 
-/// A function for a box: `forward (torch/nn/modules/conv.py:554)`, or the native function's short name.
+/// A function for a box: `forward (torch/nn/modules/conv.py:554)`, or the native function's short
+/// name.
 pub fn function_label(function: &Function, line: u32) -> String {
     label_in(function, &clean(&shown_file(&function.file), SHORT), line)
 }
@@ -80,7 +82,8 @@ fn label_in(function: &Function, file: &str, line: u32) -> String {
     }
 }
 
-/// What each process is called: `rank 0`, `DataLoader worker 1 of rank 0`. With its pid where two would read the same.
+/// What each process is called: `rank 0`, `DataLoader worker 1 of rank 0`. With its pid where two
+/// would read the same.
 pub fn process_labels(profile: &Profile) -> Vec<String> {
     let plain: Vec<String> = profile
         .processes

@@ -1,7 +1,8 @@
 //! Lanes as CSV: a row for each window of each lane, and one for each gap.
 //!
-//! Columns: `start_s`, `end_s` (since the start of the recording; equal where the value was read at one moment), `gpu` (its
-//! number), `uuid`, `pid`, `process`, `lane`, `unit`, `value`, `missing` (why there is no value). Shares are 0 to 1.
+//! Columns: `start_s`, `end_s` (since the start of the recording; equal where the value was read at
+//! one moment), `gpu` (its number), `uuid`, `pid`, `process`, `lane`, `unit`, `value`, `missing`
+//! (why there is no value). Shares are 0 to 1.
 
 use super::csv::field;
 use crate::analysis::lanes::natural;

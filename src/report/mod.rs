@@ -1,6 +1,7 @@
 //! Formats: a profile in, bytes out.
 //!
-//! [`view`] decides what of a profile is drawn; flamegraph, speedscope and folded draw the same view.
+//! [`view`] decides what of a profile is drawn; flamegraph, speedscope and folded draw the same
+//! view.
 
 pub mod command;
 pub mod csv;

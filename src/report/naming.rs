@@ -1,9 +1,11 @@
-//! Default names of output files: script, host, rank, pid and time, so that ranks on a shared file system and runs one
-//! after another do not meet. (Files are still to be opened exclusively: pids and clocks collide.)
+//! Default names of output files: script, host, rank, pid and time, so that ranks on a shared file
+//! system and runs one after another do not meet. (Files are still to be opened exclusively: pids
+//! and clocks collide.)
 
 use super::label::file_name;
 
-/// Longest part of a name that comes from outside, bytes. Five parts stay far below the 255 bytes of a file name.
+/// Longest part of a name that comes from outside, bytes. Five parts stay far below the 255 bytes
+/// of a file name.
 const PART: usize = 48;
 
 /// What an output is named after.
@@ -21,8 +23,8 @@ pub struct NameParts<'a> {
     pub started_wall_ns: u64,
 }
 
-/// `torchspy-train-node1-rank0-4242-20261121T010203Z`: a file name without its extension. ASCII letters, digits, `.`,
-/// `_` and `-` only.
+/// `torchspy-train-node1-rank0-4242-20261121T010203Z`: a file name without its extension. ASCII
+/// letters, digits, `.`, `_` and `-` only.
 pub fn base_name(parts: &NameParts<'_>) -> String {
     let mut name = String::from("torchspy");
     let short_host = parts.host.split('.').next().unwrap_or_default();
@@ -39,8 +41,8 @@ pub fn base_name(parts: &NameParts<'_>) -> String {
     format!("{name}-{}-{}", parts.pid, utc(parts.started_wall_ns))
 }
 
-/// What a command line runs, without folder and ending: `train` of `python -u dir/train.py --lr 1`, `pkg.main` of
-/// `python -m pkg.main`, `torchrun` of a launcher that names no script.
+/// What a command line runs, without folder and ending: `train` of `python -u dir/train.py --lr 1`,
+/// `pkg.main` of `python -m pkg.main`, `torchrun` of a launcher that names no script.
 fn script(command: &[String]) -> &str {
     let Some(program) = command.first() else {
         return "";

@@ -30,7 +30,8 @@ pub fn part_name(key: &Key, about: &About) -> String {
     }
 }
 
-/// The name of a part with what tells it apart from others: the class of a module, the place of a function.
+/// The name of a part with what tells it apart from others: the class of a module, the place of a
+/// function.
 pub fn part_label(key: &Key, about: &About) -> String {
     let name = part_name(key, about);
     match key {

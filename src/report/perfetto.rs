@@ -1,8 +1,10 @@
-//! A trace for Perfetto's viewer: stacks of threads as slices, and lanes of GPUs and host as counters, on one time axis.
+//! A trace for Perfetto's viewer: stacks of threads as slices, and lanes of GPUs and host as
+//! counters, on one time axis.
 //!
-//! A slice is a function for as long as each sample finds it in the same place: what happened between two samples is not known. A
-//! counter holds its value from the start of its window on, which is how Perfetto draws them; where a lane has a gap, its
-//! track says so in slices of their own, since a counter cannot be absent.
+//! A slice is a function for as long as each sample finds it in the same place: what happened
+//! between two samples is not known. A counter holds its value from the start of its window on,
+//! which is how Perfetto draws them; where a lane has a gap, its track says so in slices of their
+//! own, since a counter cannot be absent.
 
 mod proto;
 
@@ -21,7 +23,8 @@ const MAX_SLICES: usize = 4_000_000;
 /// Frames of a stack that are drawn.
 const MAX_DEPTH: usize = 256;
 
-/// Numbers of fields (perfetto's protos/perfetto/trace: trace_packet.proto, track_event/*.proto, interned_data/*.proto).
+/// Numbers of fields (perfetto's protos/perfetto/trace: trace_packet.proto, track_event/*.proto,
+/// interned_data/*.proto).
 mod fields {
     pub(super) const TRACE_PACKET: u64 = 1;
     pub(super) mod packet {

@@ -1,12 +1,14 @@
-//! speedscope (<https://www.speedscope.app/file-format-schema.json>): one `sampled` profile per thread, in ns.
+//! speedscope (<https://www.speedscope.app/file-format-schema.json>): one `sampled` profile per
+//! thread, in ns.
 //!
-//! The format knows no categories. They are made readable in two ways: the outermost frame of every stack is the phase
-//! (`[forward]`), which draws a band of phases over time and sums them in the left-heavy view, and a frame's name ends
-//! with its kind (`conv2d · aten`). Both can be left out.
+//! The format knows no categories. They are made readable in two ways: the outermost frame of every
+//! stack is the phase (`[forward]`), which draws a band of phases over time and sums them in the
+//! left-heavy view, and a frame's name ends with its kind (`conv2d · aten`). Both can be left out.
 //!
-//! All threads share one time axis, the recording's. Where a thread was not sampled (before it started, in a gap, or in
-//! a wait that was not asked for) its profile holds an empty stack, which speedscope draws as nothing and leaves out of
-//! its percentages; so no time is closed up, and none is invented.
+//! All threads share one time axis, the recording's. Where a thread was not sampled (before it
+//! started, in a gap, or in a wait that was not asked for) its profile holds an empty stack, which
+//! speedscope draws as nothing and leaves out of its percentages; so no time is closed up, and none
+//! is invented.
 
 use super::command::shown_command;
 use super::label::{self, LONG, SHORT};
@@ -84,7 +86,8 @@ fn is_zero(line: &u32) -> bool {
     *line == 0
 }
 
-/// Writes `profile` as speedscope JSON. The first profile, which opens first, is the training thread's.
+/// Writes `profile` as speedscope JSON. The first profile, which opens first, is the training
+/// thread's.
 pub fn render(
     profile: &Profile,
     options: &SpeedscopeOptions,

@@ -1,7 +1,8 @@
 //! One model of a table: rows of a struct, and the columns that say how text and CSV show them.
 //!
-//! A row derives `Serialize` and `JsonSchema`: that is its JSON. Its columns name the same fields with a heading, a kind, a width and
-//! what may be cut; [`super::text`] and [`super::csv`] render any table by them, and know of no table what it is about.
+//! A row derives `Serialize` and `JsonSchema`: that is its JSON. Its columns name the same fields
+//! with a heading, a kind, a width and what may be cut; [`super::text`] and [`super::csv`] render
+//! any table by them, and know of no table what it is about.
 
 use crate::analysis::intervals::Share;
 use std::borrow::Cow;

@@ -1,4 +1,5 @@
-//! The tables of a report: a struct for a row, which is its JSON, and its columns, which are its text and CSV.
+//! The tables of a report: a struct for a row, which is its JSON, and its columns, which are its
+//! text and CSV.
 
 pub mod backward;
 pub mod collectives;
@@ -21,7 +22,8 @@ const ALL: usize = usize::MAX;
 /// Makes a table of a report.
 pub type Make = fn(&Profile, &Analysis) -> Sheet;
 
-/// All tables by name, which mostly is their key in JSON. Without what they are about they have no rows.
+/// All tables by name, which mostly is their key in JSON. Without what they are about they have no
+/// rows.
 pub const TABLES: &[(&str, Make)] = &[
     ("functions", |p, a| {
         Sheet::new(functions::FUNCTIONS, &functions::functions(p, a, ALL))

@@ -88,7 +88,8 @@ impl Default for TextOptions {
 /// Columns of a terminal that nothing exceeds but names that cannot be cut.
 pub(crate) const WIDTH: usize = 80;
 
-/// The summary of a profile. Nothing in it comes from the target without its control characters taken out.
+/// The summary of a profile. Nothing in it comes from the target without its control characters
+/// taken out.
 pub fn render_summary(profile: &Profile, analysis: &Analysis, options: TextOptions) -> String {
     if options.detail != Detail::Full && options.by.is_none() {
         return brief::brief(profile, analysis, options);

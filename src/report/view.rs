@@ -1,5 +1,5 @@
-//! What of a profile is drawn: which threads, whether their waits, which frames. Shared by flamegraph, speedscope and
-//! folded stacks, so that they agree.
+//! What of a profile is drawn: which threads, whether their waits, which frames. Shared by
+//! flamegraph, speedscope and folded stacks, so that they agree.
 //!
 //! Every thread is a root of its own. Nothing here adds up time of two threads.
 
@@ -21,7 +21,8 @@ const MAX_FRAMES: usize = 4 * MAX_DEPTH;
 /// Of which threads waits are drawn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Idle {
-    /// The training thread's whole wall time; of other threads only the time in which they did something.
+    /// The training thread's whole wall time; of other threads only the time in which they did
+    /// something.
     #[default]
     TrainingThread,
     /// Every thread's whole wall time.
@@ -34,7 +35,8 @@ pub enum By {
     /// Functions.
     #[default]
     Function,
-    /// `nn.Module`s, in the place of what calls them: the functions between a module and the one that it calls are left out.
+    /// `nn.Module`s, in the place of what calls them: the functions between a module and the one
+    /// that it calls are left out.
     Module,
 }
 
@@ -133,11 +135,13 @@ pub struct Stretch {
     pub stack: Option<StackId>,
     /// Whether this is the part of a sample in which the thread waited for a CPU.
     pub queued: bool,
-    /// Start, CLOCK_MONOTONIC. Within a sample it is not known when the thread waited; the wait is put last.
+    /// Start, CLOCK_MONOTONIC. Within a sample it is not known when the thread waited; the wait is
+    /// put last.
     pub start_ns: u64,
     /// Length; never 0.
     pub weight_ns: u64,
-    /// Ticks it stands for. A sample's ticks are shared out between its two parts without loss, so this may be 0.
+    /// Ticks it stands for. A sample's ticks are shared out between its two parts without loss, so
+    /// this may be 0.
     pub ticks: u32,
     /// The phase.
     pub phase: Phase,
@@ -205,8 +209,8 @@ impl<'a> View<'a> {
         self.profile
     }
 
-    /// The threads that are drawn: each trainer's training thread, its other threads, its DataLoader workers; then
-    /// launchers and other processes.
+    /// The threads that are drawn: each trainer's training thread, its other threads, its
+    /// DataLoader workers; then launchers and other processes.
     pub fn roots(&self) -> &[Root] {
         &self.roots
     }
@@ -233,7 +237,8 @@ impl<'a> View<'a> {
     ) -> [Option<Stretch>; 2] {
         let queue_ns = queue_part(sample);
         let run_ns = self.run_part(self.roots[root].training, sample);
-        // Where two parts share a tick, the fraction that rounding leaves is carried to the thread's next sample.
+        // Where two parts share a tick, the fraction that rounding leaves is carried to the
+        // thread's next sample.
         let queue_share = queue_ns as f64 / sample.weight_ns.max(1) as f64;
         let wanted = f64::from(sample.ticks) * queue_share + *tick_debt;
         let queue_ticks = if queue_ns == 0 {
@@ -437,7 +442,8 @@ impl<'a> View<'a> {
                     training: process.is_some_and(|process| {
                         let trains = match process.role {
                             Role::Trainer { .. } => true,
-                            // A Python program without torch still has one thread that matters most.
+                            // A Python program without torch still has one thread that matters
+                            // most.
                             Role::Other => !any_trainer,
                             Role::Launcher | Role::DataLoaderWorker { .. } => false,
                         };
@@ -451,7 +457,8 @@ impl<'a> View<'a> {
     }
 }
 
-/// Leaves out what stands between two modules, and all but the first of equal neighbours: a wrapper is its module.
+/// Leaves out what stands between two modules, and all but the first of equal neighbours: a wrapper
+/// is its module.
 fn leave_out_between_modules(frames: &mut Vec<ViewFrame>) {
     let is_module = |frame: &ViewFrame| matches!(frame.shown, Shown::Module(_));
     let (Some(first), Some(last)) = (
@@ -472,8 +479,9 @@ fn queue_part(sample: &ProfileSample) -> u64 {
     sample.queue_ns.min(sample.weight_ns)
 }
 
-/// Whether a thread had nothing to do: it slept in a wait for others or for work. Time on a CPU, in disk I/O (state D),
-/// or in wait for the GPU, a collective or the GIL is something that a reader looks for, and is not idle.
+/// Whether a thread had nothing to do: it slept in a wait for others or for work. Time on a CPU, in
+/// disk I/O (state D), or in wait for the GPU, a collective or the GIL is something that a reader
+/// looks for, and is not idle.
 fn is_idle(sample: &ProfileSample) -> bool {
     let asleep = matches!(sample.state, ThreadState::Sleeping | ThreadState::Stopped);
     match sample.activity {
@@ -486,7 +494,8 @@ fn is_idle(sample: &ProfileSample) -> bool {
     }
 }
 
-/// Where a process stands among the roots: class, then its trainer's rank, then itself before its workers.
+/// Where a process stands among the roots: class, then its trainer's rank, then itself before its
+/// workers.
 fn place(profile: &Profile, role: Role) -> (u8, u32, u32) {
     match role {
         Role::Trainer { rank, .. } => (0, rank.unwrap_or(0), 0),
@@ -504,7 +513,8 @@ fn place(profile: &Profile, role: Role) -> (u8, u32, u32) {
     }
 }
 
-/// `rank 0 · MainThread` for every thread; with the tid where two of a process have one name, as OpenMP's threads do.
+/// `rank 0 · MainThread` for every thread; with the tid where two of a process have one name, as
+/// OpenMP's threads do.
 pub fn thread_labels(profile: &Profile) -> Vec<String> {
     let processes = label::process_labels(profile);
     let mut seen = FxHashMap::<String, u32>::default();

@@ -1,8 +1,9 @@
 //! Lines that take the next batch: what the interpreter itself does there is input.
 //!
-//! `for x, y in loader` does not end where the loader hands the batch over. The interpreter unpacks it and stores it in `x` and `y`, and the
-//! tensors that these held are freed there: the last batch, which may be large. No frame of the loader is on the stack any more. What
-//! stands there is known from other samples of the recording, in which the loader was below this very line.
+//! `for x, y in loader` does not end where the loader hands the batch over. The interpreter unpacks
+//! it and stores it in `x` and `y`, and the tensors that these held are freed there: the last
+//! batch, which may be large. No frame of the loader is on the stack any more. What stands there is
+//! known from other samples of the recording, in which the loader was below this very line.
 
 use crate::model::category::Phase;
 use crate::model::ids::{FunctionId, StackId};
@@ -63,7 +64,8 @@ impl<'a> BatchLines<'a> {
                 || self.function(id).is_some_and(is_iteration))
     }
 
-    /// The line that called, and where that is an iterator around the loader (tqdm's `__iter__`), the line that called it.
+    /// The line that called, and where that is an iterator around the loader (tqdm's `__iter__`),
+    /// the line that called it.
     fn add_callers(&mut self, caller: Option<StackId>) {
         let stacks = self.stacks;
         for frame in stacks.leaf_to_root(caller) {
@@ -78,7 +80,8 @@ impl<'a> BatchLines<'a> {
         }
     }
 
-    /// Whether the innermost Python frame of a stack is at such a line, and no operator, and no other library, runs below it.
+    /// Whether the innermost Python frame of a stack is at such a line, and no operator, and no
+    /// other library, runs below it.
     pub(super) fn is_taken_at(&self, stack: StackId) -> bool {
         if self.lines.is_empty() {
             return false;

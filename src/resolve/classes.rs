@@ -206,7 +206,8 @@ impl<'a> Classifier<'a> {
                 by_name.unwrap_or_else(|| fallback_phase(processes.get(thread.process.index())))
             })
             .collect();
-        // Of a thread whose native frames are read else: what Python called is not known where it was not stopped.
+        // Of a thread whose native frames are read else: what Python called is not known where it
+        // was not stopped.
         let has_native: FxHashSet<ThreadId> = input
             .samples
             .iter()
@@ -255,9 +256,10 @@ impl<'a> Classifier<'a> {
     }
 }
 
-/// How much of a stretch the thread waited for a CPU. A look finds a moment: who sleeps in it waited before it fell asleep, and that is
-/// told by the looks that find it ready to run, each for its part of the time in which it was. Otherwise sleeps would pay for the waits
-/// of what runs between them.
+/// How much of a stretch the thread waited for a CPU. A look finds a moment: who sleeps in it
+/// waited before it fell asleep, and that is told by the looks that find it ready to run, each for
+/// its part of the time in which it was. Otherwise sleeps would pay for the waits of what runs
+/// between them.
 fn waited_for_cpu_ns(sample: &Sample) -> u64 {
     let asleep = matches!(
         sample.state,

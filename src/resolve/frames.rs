@@ -72,10 +72,12 @@ impl Frames {
     }
 }
 
-/// Rebuilds every raw stack of named frames. Parents come before their children, so one pass is enough.
+/// Rebuilds every raw stack of named frames. Parents come before their children, so one pass is
+/// enough.
 ///
-/// A DataLoader worker that was forked has its parent's whole stack under its own loop: the frames of the training
-/// script up to the fork, which the worker never returns to. They are cut off; a truncation marker stays.
+/// A DataLoader worker that was forked has its parent's whole stack under its own loop: the frames
+/// of the training script up to the fork, which the worker never returns to. They are cut off; a
+/// truncation marker stays.
 fn map_stacks(
     raw: &StackTable<Frame>,
     frames: &[ProfileFrame],

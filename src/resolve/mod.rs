@@ -1,7 +1,8 @@
 //! From a recording to a profile: names and categories.
 //!
-//! Every name is looked up once per frame, what a stack says is found once per stack, and what depends on its thread's state once per
-//! stack and state; a sample costs a few look-ups. That is what keeps a ten-minute recording under two seconds.
+//! Every name is looked up once per frame, what a stack says is found once per stack, and what
+//! depends on its thread's state once per stack and state; a sample costs a few look-ups. That is
+//! what keeps a ten-minute recording under two seconds.
 
 mod batch_lines;
 mod classes;

@@ -1,4 +1,5 @@
-//! What samples say beyond their stacks: waits, by stack, activity, state and system call; collectives and tasks of making a batch.
+//! What samples say beyond their stacks: waits, by stack, activity, state and system call;
+//! collectives and tasks of making a batch.
 
 use super::stack_facts::Finder;
 use crate::model::category::Activity;

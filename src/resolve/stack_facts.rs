@@ -1,4 +1,5 @@
-//! What stacks say, each from what its parent says and its own frame: one step per stack, however many samples have it.
+//! What stacks say, each from what its parent says and its own frame: one step per stack, however
+//! many samples have it.
 
 use crate::model::category::FrameKind;
 use crate::model::collective::CollectivePart;
@@ -13,7 +14,8 @@ use crate::model::wait::WaitPart;
 use crate::torch::collectives::with_leaf;
 use crate::torch::rules::is_library;
 
-/// What a stack says that only `resolve` asks: for the frames inward of it, and for samples' states.
+/// What a stack says that only `resolve` asks: for the frames inward of it, and for samples'
+/// states.
 #[derive(Clone, Copy)]
 pub(super) struct Inner {
     /// The class of the nearest module's call, on this side of the engine.
@@ -56,7 +58,8 @@ impl Inner {
         task_of_own: InputTask::Other,
     };
 
-    /// The task of making a batch; of one that reads a file that, unless it only waits or hands a batch over.
+    /// The task of making a batch; of one that reads a file that, unless it only waits or hands a
+    /// batch over.
     pub(super) fn task(&self, reads: bool) -> InputTask {
         match self.task {
             InputTask::Idle | InputTask::Send => self.task,
@@ -142,7 +145,8 @@ impl<'a> Finder<'a> {
             .unwrap_or(Inner::ROOT)
     }
 
-    /// The Python function that a module's call calls names its class; a hook, and one without a qualified name, does not.
+    /// The Python function that a module's call calls names its class; a hook, and one without a
+    /// qualified name, does not.
     fn module_class(&mut self, function: &Function, inner: &mut Inner) {
         let is_call = function.operator == OperatorMark::ModuleCall;
         if !function.is_python {
@@ -177,7 +181,8 @@ impl<'a> Finder<'a> {
             && class != "Tensor"
             && let Some(nodes) = own.nodes
         {
-            // What autograd calls a node in Python: the class of the function that it runs, and `Backward`.
+            // What autograd calls a node in Python: the class of the function that it runs, and
+            // `Backward`.
             inner.python_node = false;
             let outward = node_chains.parent(nodes);
             let frame = node_chains.intern_frame(names.intern(&format!("{class}Backward")));
@@ -236,7 +241,8 @@ impl<'a> Finder<'a> {
         own.is_in_operator = true;
     }
 
-    /// Whether `function` is the kernel that the glue outward of it calls: then the operator goes by its name.
+    /// Whether `function` is the kernel that the glue outward of it calls: then the operator goes
+    /// by its name.
     fn kernel(
         &mut self,
         stack: StackId,
@@ -331,7 +337,8 @@ fn is_engine(function: &Function) -> bool {
     ) || function.compile == CompileMark::Backward
 }
 
-/// The nearest task; the user's own code where it is all that stands inward of the fetch. The loop that asks for batches is no dataset.
+/// The nearest task; the user's own code where it is all that stands inward of the fetch. The loop
+/// that asks for batches is no dataset.
 fn input(part: InputPart, inner: &mut Inner) {
     (inner.task, inner.task_of_own) = match part {
         InputPart::Task(task) => (task, task),
@@ -341,7 +348,8 @@ fn input(part: InputPart, inner: &mut Inner) {
     };
 }
 
-/// `Conv2d` of `Conv2d.forward`, `Net` of `main.<locals>.Net.forward`. Not known before Python 3.11, which has no qualified names.
+/// `Conv2d` of `Conv2d.forward`, `Net` of `main.<locals>.Net.forward`. Not known before Python
+/// 3.11, which has no qualified names.
 fn method_class<'n>(name: &'n str, method: &str) -> Option<&'n str> {
     let class = name.strip_suffix(method)?;
     class.rsplit('.').next().filter(|class| !class.is_empty())

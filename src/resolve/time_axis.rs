@@ -1,8 +1,9 @@
 //! Samples on one time axis: a thread does one thing at a time.
 //!
-//! A look that came to nothing, because its thread fell asleep before it stood, leaves its tick to the next sample of the same kind.
-//! That sample is longer by it, and begins where others of the thread are. The part that is too much belongs where nothing is: into
-//! the gap that the look left. Drawn one after the other such samples would shift all that follows.
+//! A look that came to nothing, because its thread fell asleep before it stood, leaves its tick to
+//! the next sample of the same kind. That sample is longer by it, and begins where others of the
+//! thread are. The part that is too much belongs where nothing is: into the gap that the look left.
+//! Drawn one after the other such samples would shift all that follows.
 
 use crate::model::profile::ProfileSample;
 use crate::model::sample::Capture;
@@ -14,7 +15,8 @@ struct Gap {
     end_ns: u64,
 }
 
-/// Lays the samples of each thread side by side. They come and stay sorted by thread; sums stay what they are.
+/// Lays the samples of each thread side by side. They come and stay sorted by thread; sums stay
+/// what they are.
 pub(super) fn lay_out(samples: Vec<ProfileSample>) -> Vec<ProfileSample> {
     let mut laid = Vec::with_capacity(samples.len());
     for own in super::by_thread(&samples) {

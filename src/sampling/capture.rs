@@ -1,4 +1,5 @@
-//! One thread, read once: its state, its Python data stack and its native stack, in one vectored read.
+//! One thread, read once: its state, its Python data stack and its native stack, in one vectored
+//! read.
 
 use super::raw::{Extent, RawSample, ThreadShared};
 use super::watched::WatchPlan;
@@ -35,8 +36,9 @@ pub(super) struct ReadPlan {
     watched: WatchPlan,
 }
 
-/// Where the stack pointer of a thread that stands most likely is, or below: the lowest but one of its last stops. One deep stop
-/// is no reason to read its whole depth in every stop from then on, which on a stack of 64 KiB takes 10 us.
+/// Where the stack pointer of a thread that stands most likely is, or below: the lowest but one of
+/// its last stops. One deep stop is no reason to read its whole depth in every stop from then on,
+/// which on a stack of 64 KiB takes 10 us.
 #[derive(Debug, Default)]
 struct LikelyStack {
     last: [u64; LAST_STOPS],
@@ -105,7 +107,8 @@ impl ReadPlan {
         self.state_address == Some(state) || self.other_states.contains(&state)
     }
 
-    /// Adds the frames that the thread has in other interpreters, and takes that at the leaf for its first state.
+    /// Adds the frames that the thread has in other interpreters, and takes that at the leaf for
+    /// its first state.
     fn join_others(
         &mut self,
         interpreter: &Interpreter,
@@ -125,7 +128,8 @@ impl ReadPlan {
         }
     }
 
-    /// Finds out beforehand where the Python frames of a thread lie that was not read yet: what a stop need not look for.
+    /// Finds out beforehand where the Python frames of a thread lie that was not read yet: what a
+    /// stop need not look for.
     pub(super) fn prime(&mut self, interpreter: &Interpreter, memory: &ResidentMemory) {
         if let (Some(state), None) = (self.state_address, self.data_stack) {
             self.data_stack = data_stack_range(interpreter, state, memory);
@@ -145,8 +149,8 @@ impl ReadPlan {
     }
 }
 
-/// Buffers that go round between the tracer and the worker. They only ever grow, so that their bytes are written once, by
-/// the kernel, and not zeroed for every capture.
+/// Buffers that go round between the tracer and the worker. They only ever grow, so that their
+/// bytes are written once, by the kernel, and not zeroed for every capture.
 #[derive(Debug, Default)]
 pub(super) struct Buffers {
     small: Vec<Vec<u8>>,
@@ -156,7 +160,8 @@ pub(super) struct Buffers {
 
 /// Up to this length a buffer is small, and small ones are kept apart.
 const SMALL_BYTES: usize = 1024;
-/// A larger one is a deep stack's, of which few are kept, so that memory stays bounded by the usual case.
+/// A larger one is a deep stack's, of which few are kept, so that memory stays bounded by the usual
+/// case.
 const LARGE_BYTES: usize = 128 << 10;
 /// Buffers of either kind that are kept, and of those for deep stacks.
 const MAX_KEPT: usize = 512;
@@ -197,8 +202,8 @@ impl Buffers {
         buffer
     }
 
-    /// Makes sure that a capture like the last one finds its memory ready: page faults in our own buffers would be paid
-    /// while the target stands.
+    /// Makes sure that a capture like the last one finds its memory ready: page faults in our own
+    /// buffers would be paid while the target stands.
     pub(super) fn prepare(&mut self, plan: &mut ReadPlan, shared: &ThreadShared) -> Vec<u8> {
         plan.watched.refresh(&shared.watched);
         let usual = match shared.roots.is_unknown() {
@@ -222,7 +227,8 @@ pub(super) struct Subject<'a> {
     pub(super) stack_pointer: Option<u64>,
 }
 
-/// Reads what `plan` says and walks the Python frames. The thread stands, or sleeps and is checked afterwards.
+/// Reads what `plan` says and walks the Python frames. The thread stands, or sleeps and is checked
+/// afterwards.
 ///
 /// `stack_buffer` comes from [`Buffers::prepare`].
 pub(super) fn capture(
@@ -258,9 +264,10 @@ pub(super) fn capture(
     Ok(())
 }
 
-/// The same of a thread that stands, whose `registers` are asked for last: the kernel gives them once the thread is off its CPU,
-/// some 10 us after it began to stand, while what it will not write to any more can be read at once. Where its stack is, is
-/// taken from its last stops, and read again where it was not there.
+/// The same of a thread that stands, whose `registers` are asked for last: the kernel gives them
+/// once the thread is off its CPU, some 10 us after it began to stand, while what it will not write
+/// to any more can be read at once. Where its stack is, is taken from its last stops, and read
+/// again where it was not there.
 pub(super) fn capture_stopped(
     subject: Subject<'_>,
     plan: &mut ReadPlan,
@@ -321,8 +328,8 @@ pub(super) fn look_up(
     memory.look_up(planned_ranges(interpreter, plan, shared, stack_pointer));
 }
 
-/// Addresses and lengths of what is read of a thread whose stack begins at `stack_pointer`. What may fail comes last: the kernel
-/// stops at the first page that is not there.
+/// Addresses and lengths of what is read of a thread whose stack begins at `stack_pointer`. What
+/// may fail comes last: the kernel stops at the first page that is not there.
 fn planned_ranges(
     interpreter: Option<&Interpreter>,
     plan: &ReadPlan,
@@ -430,7 +437,8 @@ fn read_ranges(
     Ok(())
 }
 
-/// Reads the ints of counters that were counted on since the last read: each number is an object of its own.
+/// Reads the ints of counters that were counted on since the last read: each number is an object of
+/// its own.
 fn read_moved_ints(
     memory: &ResidentMemory,
     watched: &mut WatchPlan,
@@ -496,7 +504,8 @@ fn learn(
 
 /// Reads Python frames of a thread that may be running, twice, until two reads agree.
 ///
-/// Gives whether they did; if not, what they have in common at the root end is kept and the leaf says `Torn`.
+/// Gives whether they did; if not, what they have in common at the root end is kept and the leaf
+/// says `Torn`.
 pub(super) fn capture_unstopped(
     memory: &ResidentMemory,
     interpreter: &Interpreter,

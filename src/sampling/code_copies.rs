@@ -1,4 +1,5 @@
-//! Code objects, copied with the stack that they stand on: one that runs once, as a module's at its import, is freed right after.
+//! Code objects, copied with the stack that they stand on: one that runs once, as a module's at its
+//! import, is freed right after.
 
 use super::capture::Buffers;
 use super::raw::RawSample;
@@ -12,11 +13,13 @@ use rustc_hash::{FxHashMap, FxHasher};
 use std::hash::Hasher;
 use std::io::IoSliceMut;
 
-/// New code objects that are copied while their thread stands stopped: three reads of some 5 us. The others follow once it runs.
+/// New code objects that are copied while their thread stands stopped: three reads of some 5 us.
+/// The others follow once it runs.
 const MAX_WHILE_STOPPED: usize = 32;
 /// New code objects of one stack that are copied at all.
 const MAX_NEW: usize = 1024;
-/// What is copied of a part of which the length is not known yet, within its page: nearly all names, paths and line tables.
+/// What is copied of a part of which the length is not known yet, within its page: nearly all
+/// names, paths and line tables.
 const LIKELY_BYTES: usize = 512;
 /// Most of one part, and of all parts of one copy.
 const MAX_PART_BYTES: usize = 64 << 10;
@@ -39,7 +42,8 @@ pub(super) struct CodeCopies {
 struct Copied {
     /// Of the fields that no living code object changes.
     digest: u64,
-    /// The address was used again for another: so many more copies are made while the thread is stopped.
+    /// The address was used again for another: so many more copies are made while the thread is
+    /// stopped.
     reused: u8,
 }
 
@@ -49,8 +53,8 @@ impl CodeCopies {
         self.seen.clear();
     }
 
-    /// Copies the code objects of `sample` that were never seen before, or lie where code objects come and go. Its thread is
-    /// stopped: only so many are copied.
+    /// Copies the code objects of `sample` that were never seen before, or lie where code objects
+    /// come and go. Its thread is stopped: only so many are copied.
     pub(super) fn copy_new(
         &mut self,
         interpreter: &Interpreter,
@@ -80,8 +84,9 @@ impl CodeCopies {
         }
     }
 
-    /// Copies the fields by which the others are known again, and those whole that turn out to be others than before, or were left
-    /// out. To be called right after the thread was resumed, or was read without a stop.
+    /// Copies the fields by which the others are known again, and those whole that turn out to be
+    /// others than before, or were left out. To be called right after the thread was resumed, or
+    /// was read without a stop.
     pub(super) fn copy_rest(
         &mut self,
         interpreter: &Interpreter,
@@ -170,7 +175,8 @@ impl CodeCopies {
     }
 }
 
-/// To the end of the page at most: what follows may not be there, and a vectored read ends at the first page that is not.
+/// To the end of the page at most: what follows may not be there, and a vectored read ends at the
+/// first page that is not.
 fn likely_length(part: CodePart) -> usize {
     let in_page = (PAGE - part.address % PAGE) as usize;
     LIKELY_BYTES.min(in_page).max(part.header)
@@ -182,7 +188,8 @@ fn digest(bytes: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// Reads `places`, each with what it is of, in as few system calls as there can be. What is not there is left out.
+/// Reads `places`, each with what it is of, in as few system calls as there can be. What is not
+/// there is left out.
 fn read<T: Copy>(
     memory: &ResidentMemory,
     buffers: &mut Buffers,

@@ -3,19 +3,23 @@
 use crate::model::frame::{Frame, Partial};
 use crate::native::unwind::NativeFrame;
 
-/// A run of Python frames, as frames of the stack, and an address within the C stack frame of the function that runs them.
+/// A run of Python frames, as frames of the stack, and an address within the C stack frame of the
+/// function that runs them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Run<'a> {
-    /// Where on the C stack the interpreter keeps this run's bookkeeping; `None` where the version has none.
+    /// Where on the C stack the interpreter keeps this run's bookkeeping; `None` where the version
+    /// has none.
     pub(super) stack_address: Option<u64>,
     /// Frames, leaf first.
     pub(super) frames: &'a [Frame],
 }
 
-/// Merges native frames (leaf first, with how they are recorded) and Python runs (leaf first) into `out`, root first.
+/// Merges native frames (leaf first, with how they are recorded) and Python runs (leaf first) into
+/// `out`, root first.
 ///
-/// `native_partial` says why the native stack ends early, `python_partial` why the Python one does. Nothing that was read is
-/// dropped: runs that no native frame holds stand nearer the root than all native frames, below the reason.
+/// `native_partial` says why the native stack ends early, `python_partial` why the Python one does.
+/// Nothing that was read is dropped: runs that no native frame holds stand nearer the root than all
+/// native frames, below the reason.
 pub(super) fn merge(
     native: &[(NativeFrame, Frame)],
     native_partial: Option<Partial>,
@@ -37,7 +41,8 @@ pub(super) fn merge(
         {
             out.extend_from_slice(run.frames);
             next_run += 1;
-            // An evaluation that has just begun has no frame yet, and stays what it is: a native frame.
+            // An evaluation that has just begun has no frame yet, and stays what it is: a native
+            // frame.
             replaced |= !run.frames.is_empty();
         }
         if !replaced {

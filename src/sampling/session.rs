@@ -1,7 +1,7 @@
 //! A recording in progress: what starts, steers and ends the sampler.
 //!
-//! Four threads: the tracer, which stops and copies; the worker, which unwinds and merges; the keeper, which watches the
-//! process tree; the writer. Between them are bounded queues.
+//! Four threads: the tracer, which stops and copies; the worker, which unwinds and merges; the
+//! keeper, which watches the process tree; the writer. Between them are bounded queues.
 
 use super::control::Control;
 use super::fallback::Fallback;
@@ -47,12 +47,13 @@ pub struct SessionOptions {
     pub threads: Option<regex::Regex>,
     /// Child processes, too.
     pub subprocesses: bool,
-    /// Child processes that run no Python may be stopped, too. Else they are read only while they sleep: a setuid program that a thread
-    /// execs while it is traced runs without its privileges.
+    /// Child processes that run no Python may be stopped, too. Else they are read only while they
+    /// sleep: a setuid program that a thread execs while it is traced runs without its privileges.
     pub stop_any_child: bool,
     /// Share of a running thread's time that stops may take, 0 to 1; infinity for no limit.
     pub max_stopped: f64,
-    /// Take one [`Snapshot`](super::snapshot::Snapshot) of every thread and end, rather than sample at a rate.
+    /// Take one [`Snapshot`](super::snapshot::Snapshot) of every thread and end, rather than sample
+    /// at a rate.
     pub once: bool,
     /// Processes that are left alone.
     pub leave_out: Vec<i32>,
@@ -60,7 +61,8 @@ pub struct SessionOptions {
     pub redaction: Redaction,
     /// GPUs.
     pub gpu: GpuOptions,
-    /// How much time a segment holds. The first of shorter ones than [`SEGMENT`] comes sooner: somebody waits for it.
+    /// How much time a segment holds. The first of shorter ones than [`SEGMENT`] comes sooner:
+    /// somebody waits for it.
     pub segment: Duration,
 }
 
@@ -139,7 +141,8 @@ impl std::fmt::Debug for Session {
 }
 
 impl Session {
-    /// Starts sampling `root_pid` and, if the options say so, what descends from it. Segments go to `sink`.
+    /// Starts sampling `root_pid` and, if the options say so, what descends from it. Segments go to
+    /// `sink`.
     ///
     /// # Errors
     /// See [`SessionError`].
@@ -232,8 +235,8 @@ impl Session {
         })
     }
 
-    /// What was found at the one look of a session that looks once, when all threads were read; `None` if that takes longer than
-    /// `patience`, or never comes.
+    /// What was found at the one look of a session that looks once, when all threads were read;
+    /// `None` if that takes longer than `patience`, or never comes.
     pub(super) fn snapshot_facts(&self, patience: Duration) -> Option<SnapshotFacts> {
         self.look.recv_timeout(patience).ok()
     }
@@ -278,8 +281,8 @@ impl Session {
         self.control.request_stop();
     }
 
-    /// Ends sampling and flushes the last segment. A thread that hangs in a read of the target is left there: it ends with torchspy,
-    /// and what it has stopped runs on then.
+    /// Ends sampling and flushes the last segment. A thread that hangs in a read of the target is
+    /// left there: it ends with torchspy, and what it has stopped runs on then.
     ///
     /// # Errors
     /// None so far; what went wrong while writing is in [`SessionEnd`].
@@ -333,7 +336,8 @@ impl Session {
     }
 }
 
-/// Writes segments as they come. After a failure the rest is taken and dropped, so that nobody waits for it.
+/// Writes segments as they come. After a failure the rest is taken and dropped, so that nobody
+/// waits for it.
 fn write_segments(
     segments: &Receiver<Segment>,
     mut sink: Box<dyn SegmentSink>,

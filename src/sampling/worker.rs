@@ -1,4 +1,5 @@
-//! From copies of memory to recorded samples: unwinding, code objects, merging, interning; and a segment every second.
+//! From copies of memory to recorded samples: unwinding, code objects, merging, interning; and a
+//! segment every second.
 
 mod compilation;
 mod lanes;
@@ -34,8 +35,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Stacks that are kept before those that no thread needs are forgotten: 2 MB. (A trainer among 160 threads makes some 60,000 in
-/// three quarters of an hour; what is needed again is interned again.)
+/// Stacks that are kept before those that no thread needs are forgotten: 2 MB. (A trainer among 160
+/// threads makes some 60,000 in three quarters of an hour; what is needed again is interned again.)
 const MAX_STACKS: usize = 25_000;
 /// How long to wait for symbol tables at the end of a session.
 const SYMBOL_PATIENCE: Duration = Duration::from_secs(10);

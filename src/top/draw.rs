@@ -77,7 +77,8 @@ pub fn draw(
     }
 }
 
-/// The same as lines of text without escape sequences or keys, for terminals that can do no more (`TERM=dumb`).
+/// The same as lines of text without escape sequences or keys, for terminals that can do no more
+/// (`TERM=dumb`).
 pub fn plain(live: &Live, status: &Status, state: &mut State, width: u16, height: u16) -> String {
     let area = Rect::new(0, 0, width, height);
     let lines = head_lines(live, status, state, area);

@@ -1,4 +1,5 @@
-//! The table of each view, from what is known. Text that comes from the target has no control characters here.
+//! The table of each view, from what is known. Text that comes from the target has no control
+//! characters here.
 
 mod modules;
 mod phases;

@@ -1,8 +1,9 @@
 //! What the user chose, and what keys do to it. No terminal is needed for it.
 //!
-//! Keys are htop's and py-spy's where these have an equivalent (htop(1); `?` of py-spy top): 1 to 4 sort by a column, `L` turns to
-//! lines, `R` resets (py-spy); Tab changes the view, F3 and `/` or F4 and `\` search, F6, `<` and `>` sort, `+` and `-` fold, Z
-//! pauses, F1, `h` and `?` help, F10 and `q` quit (htop).
+//! Keys are htop's and py-spy's where these have an equivalent (htop(1); `?` of py-spy top): 1 to 4
+//! sort by a column, `L` turns to lines, `R` resets (py-spy); Tab changes the view, F3 and `/` or
+//! F4 and `\` search, F6, `<` and `>` sort, `+` and `-` fold, Z pauses, F1, `h` and `?` help, F10
+//! and `q` quit (htop).
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use std::collections::BTreeSet;

@@ -71,8 +71,8 @@ impl Situation {
     }
 }
 
-/// The phase of a stack, from its frames, leaf first; `None` where no frame decides one. The order of precedence is
-/// written down in `docs/src/attribution.md`.
+/// The phase of a stack, from its frames, leaf first; `None` where no frame decides one. The order
+/// of precedence is written down in `docs/src/attribution.md`.
 pub fn phase(leaf_to_root: impl Iterator<Item = FunctionClass>) -> Option<Phase> {
     let mut weak = None;
     let mut strong = None;
@@ -150,7 +150,8 @@ impl SkippedFrames {
     }
 }
 
-/// The activity of a stack, from its frames, leaf first. The order of precedence is written down in `docs/src/attribution.md`.
+/// The activity of a stack, from its frames, leaf first. The order of precedence is written down in
+/// `docs/src/attribution.md`.
 pub fn activity(
     leaf_to_root: impl Iterator<Item = FunctionClass>,
     situation: Situation,
@@ -227,8 +228,9 @@ fn known(
     }
 }
 
-/// What the callers of a known function make of it: a copy that `.item()` makes is a wait for the GPU; what registers kernels and
-/// bindings while a library is loaded neither computes nor dispatches; autograd's part of a forward is the dispatch of an operator.
+/// What the callers of a known function make of it: a copy that `.item()` makes is a wait for the
+/// GPU; what registers kernels and bindings while a library is loaded neither computes nor
+/// dispatches; autograd's part of a forward is the dispatch of an operator.
 fn in_context(found: Activity, outward: &mut impl Iterator<Item = FunctionClass>) -> Activity {
     let mut callers = outward.take_while(|class| class.role != FrameRole::Python);
     match found {
@@ -248,7 +250,8 @@ fn in_context(found: Activity, outward: &mut impl Iterator<Item = FunctionClass>
                 found
             }
         }
-        // What a forward's wrapper writes down for backward, and what goes with a tensor that is given up.
+        // What a forward's wrapper writes down for backward, and what goes with a tensor that is
+        // given up.
         Activity::Autograd => match callers.find_map(of_known) {
             Some(found @ (Activity::Dispatch | Activity::NativeOther)) => found,
             _ => found,
@@ -293,7 +296,8 @@ fn at_python(
     situation: Situation,
 ) -> Activity {
     match wait {
-        // The interpreter calls the C library's wait from its evaluation loop in one place only: `take_gil`, inlined.
+        // The interpreter calls the C library's wait from its evaluation loop in one place only:
+        // `take_gil`, inlined.
         Some(Wait::Lock)
             if skipped.named && !skipped.interpreter && !skipped.foreign && !skipped.torch =>
         {
@@ -322,7 +326,8 @@ fn at_root(wait: Option<Wait>, skipped: &SkippedFrames, situation: Situation) ->
     }
 }
 
-/// The activity while a process unloads its libraries at exit: these neither communicate nor use a device any more.
+/// The activity while a process unloads its libraries at exit: these neither communicate nor use a
+/// device any more.
 pub fn at_exit(found: Activity) -> Activity {
     match found {
         Activity::CollectiveCall

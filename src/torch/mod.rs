@@ -1,4 +1,5 @@
-//! What is known of PyTorch: rules that classify functions, stacks, threads and processes. Pure, but for the probe.
+//! What is known of PyTorch: rules that classify functions, stacks, threads and processes. Pure,
+//! but for the probe.
 //!
 //! | file | question |
 //! |---|---|

@@ -21,9 +21,9 @@ pub struct ProcessFacts {
     pub python: bool,
 }
 
-/// Where a job sets the rank of a process: (rank, world size, local rank), the first that is set wins. Sources:
-/// torch/distributed/run.py (2.15.0), srun(1) "output environment variables", Open MPI 5 docs `OMPI_*`, PMI-1 as set by
-/// MPICH hydra and Intel MPI, MVAPICH2 guide.
+/// Where a job sets the rank of a process: (rank, world size, local rank), the first that is set
+/// wins. Sources: torch/distributed/run.py (2.15.0), srun(1) "output environment variables", Open
+/// MPI 5 docs `OMPI_*`, PMI-1 as set by MPICH hydra and Intel MPI, MVAPICH2 guide.
 const RANK_VARIABLES: &[(&str, &str, &str)] = &[
     ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
     (
@@ -41,7 +41,8 @@ const RANK_VARIABLES: &[(&str, &str, &str)] = &[
     ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
 ];
 
-/// Words of a command line that starts ranks. Sources: setup.py of torch 2.15.0 (entry points), accelerate 1.15, deepspeed.
+/// Words of a command line that starts ranks. Sources: setup.py of torch 2.15.0 (entry points),
+/// accelerate 1.15, deepspeed.
 const LAUNCHERS: &[&str] = &[
     "torchrun",
     "torch.distributed.run",
@@ -55,8 +56,8 @@ const LAUNCHERS: &[&str] = &[
     "srun",
 ];
 
-/// Words of the command lines of `multiprocessing`'s own processes. Source: CPython Lib/multiprocessing/spawn.py,
-/// forkserver.py, resource_tracker.py.
+/// Words of the command lines of `multiprocessing`'s own processes. Source: CPython
+/// Lib/multiprocessing/spawn.py, forkserver.py, resource_tracker.py.
 const SPAWNED: &str = "multiprocessing.spawn";
 const HELPERS: &[&str] = &[
     "multiprocessing.resource_tracker",
@@ -174,8 +175,8 @@ pub fn roles(processes: &[ProcessInfo], facts: &[ProcessFacts], root_pid: i32) -
     roles
 }
 
-/// Imports may look like training for a short time. Where its descendants train it is no trainer for that, and none for
-/// evaluating what they trained.
+/// Imports may look like training for a short time. Where its descendants train it is no trainer
+/// for that, and none for evaluating what they trained.
 fn without_traces(facts: &[ProcessFacts], lines: &[Vec<usize>]) -> Vec<ProcessFacts> {
     const TRACE: u64 = 50;
     let mut below = vec![(0, 0); facts.len()];
@@ -202,7 +203,8 @@ fn without_traces(facts: &[ProcessFacts], lines: &[Vec<usize>]) -> Vec<ProcessFa
     own.collect()
 }
 
-/// `below_trainer`: some ancestor trained; `true` where that is its parent. `is_copy`: its parent has the same command line.
+/// `below_trainer`: some ancestor trained; `true` where that is its parent. `is_copy`: its parent
+/// has the same command line.
 fn role_of(
     process: &ProcessInfo,
     fact: ProcessFacts,
@@ -310,7 +312,8 @@ pub struct ThreadFacts {
     pub wall_ns: u64,
 }
 
-/// The thread whose wall time the summary is of: the main thread, unless another Python thread trains and it does not.
+/// The thread whose wall time the summary is of: the main thread, unless another Python thread
+/// trains and it does not.
 pub fn training_thread(threads: &[ThreadFacts]) -> Option<ThreadId> {
     let python = || threads.iter().filter(|thread| thread.is_python);
     let main = python().find(|thread| thread.is_main);

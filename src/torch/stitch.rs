@@ -1,9 +1,10 @@
 //! Whose work a thread waits for that waits in `backward()`.
 //!
-//! On CUDA tensors `loss.backward()` hands the graph to a thread `pt_autograd_N` and sleeps until it is done
-//! (torch/csrc/autograd/engine.cpp, 2.15.0). That thread has no Python frames of its own, and the waiting one does no
-//! work. The wall time stays the waiting thread's; over each interval in which an engine thread of its process was
-//! busy, it takes that thread's phase and activity, and that thread's native frames are appended to its own.
+//! On CUDA tensors `loss.backward()` hands the graph to a thread `pt_autograd_N` and sleeps until
+//! it is done (torch/csrc/autograd/engine.cpp, 2.15.0). That thread has no Python frames of its
+//! own, and the waiting one does no work. The wall time stays the waiting thread's; over each
+//! interval in which an engine thread of its process was busy, it takes that thread's phase and
+//! activity, and that thread's native frames are appended to its own.
 
 use crate::model::category::{Activity, Phase};
 use crate::model::ids::StackId;
@@ -14,8 +15,8 @@ use crate::torch::classify::row;
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
 
-/// Whether a sample of a training thread waits for the engine: it is in backward, does nothing, and its stack calls
-/// the engine.
+/// Whether a sample of a training thread waits for the engine: it is in backward, does nothing, and
+/// its stack calls the engine.
 pub fn waits_for_engine(sample: &ProfileSample, calls_engine: bool) -> bool {
     calls_engine
         && sample.phase == Phase::Backward
@@ -62,10 +63,11 @@ impl StackJoiner {
     }
 }
 
-/// Splits `waiting` at the borders of the busy samples that overlap it, and gives each piece the phase, the activity and the
-/// stack of the one that covers it. `busy` is sorted by start and of one process; of several at a time the one that began
-/// first is taken. Weights and ticks add up to those of `waiting`. The first piece keeps the capture; the
-/// others are `Reused`, so that no capture is counted twice.
+/// Splits `waiting` at the borders of the busy samples that overlap it, and gives each piece the
+/// phase, the activity and the stack of the one that covers it. `busy` is sorted by start and of
+/// one process; of several at a time the one that began first is taken. Weights and ticks add up to
+/// those of `waiting`. The first piece keeps the capture; the others are `Reused`, so that no
+/// capture is counted twice.
 pub fn split(
     waiting: &ProfileSample,
     busy: &[ProfileSample],

@@ -4,17 +4,19 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SymbolName<'a> {
     pub full: &'a str,
-    /// From the first letter of the function's qualified name: no return type, but all that follows it.
+    /// From the first letter of the function's qualified name: no return type, but all that follows
+    /// it.
     pub qualified: &'a str,
-    /// The qualified name alone: no template arguments after it, no parameters, no compiler suffixes.
+    /// The qualified name alone: no template arguments after it, no parameters, no compiler
+    /// suffixes.
     pub stem: &'a str,
 }
 
 impl<'a> SymbolName<'a> {
     /// Splits `full`. A name that is no C++ name is its own qualified name.
     ///
-    /// Demanglers print a return type before templates only (Itanium C++ ABI, 5.1.5.3), so the function begins after
-    /// the last blank outside all brackets and before the parameters.
+    /// Demanglers print a return type before templates only (Itanium C++ ABI, 5.1.5.3), so the
+    /// function begins after the last blank outside all brackets and before the parameters.
     pub fn parse(full: &'a str) -> Self {
         let (start, end) = function_range(full);
         let qualified = full.get(start..).unwrap_or(full);
@@ -72,7 +74,8 @@ fn function_range(name: &str) -> (usize, usize) {
             b'(' if depth == 0 => return (start, template.unwrap_or(at)),
             b'(' => depth += 1,
             b')' => depth = depth.saturating_sub(1),
-            // The name goes on after its template arguments: they were a class's and not the function's.
+            // The name goes on after its template arguments: they were a class's and not the
+            // function's.
             b':' if depth == 0 => template = None,
             b' ' if depth == 0 => {
                 if rest.starts_with(b" [") {

@@ -1,4 +1,5 @@
-//! What a sample waits for: the kind, and what exactly, from its stack, its activity and its system call.
+//! What a sample waits for: the kind, and what exactly, from its stack, its activity and its system
+//! call.
 //!
 //! | activity | what decides | kind |
 //! |---|---|---|
@@ -18,8 +19,8 @@
 //! | sleep | poll, select, epoll | events |
 //! | sleep, state T | | stopped |
 //!
-//! An interruptible sleep in `read` is no disk's: file systems of disks wait in state D (Linux, fs/, `io_schedule`). It is a
-//! pipe, a terminal, a socket or a file system in user space.
+//! An interruptible sleep in `read` is no disk's: file systems of disks wait in state D (Linux,
+//! fs/, `io_schedule`). It is a pipe, a terminal, a socket or a file system in user space.
 
 use super::rules::syscalls::CallWait;
 use super::rules::{self, Library, RuleSet};
@@ -39,8 +40,9 @@ pub struct WaitContext {
     pub call: Option<(&'static str, CallWait)>,
 }
 
-/// What a sample waits for, as a kind and a label; `None` where it does not wait. `frames` are leaf first. Which collective it is
-/// and which thread holds the GIL are found elsewhere (`collectives`, `resolve`).
+/// What a sample waits for, as a kind and a label; `None` where it does not wait. `frames` are leaf
+/// first. Which collective it is and which thread holds the GIL are found elsewhere (`collectives`,
+/// `resolve`).
 pub fn wait(frames: &[&Function], context: WaitContext) -> Option<(WaitKind, String)> {
     match context.activity {
         Activity::GpuSync | Activity::GpuCopy => Some(gpu(frames, context.activity)),
@@ -87,7 +89,8 @@ fn gpu(frames: &[&Function], activity: Activity) -> (WaitKind, String) {
     let mut found = GpuCall::default();
     for frame in frames {
         let function = frame;
-        // A call that is written in Python (torch/cuda/streams.py) comes after its binding; the script's line ends the search.
+        // A call that is written in Python (torch/cuda/streams.py) comes after its binding; the
+        // script's line ends the search.
         match frame.wait {
             WaitPart::Gpu(call) if !(function.is_python && found.call.is_some()) => {
                 found.call = Some(call.to_owned());
@@ -148,9 +151,10 @@ fn method(name: &str) -> Option<String> {
     (!method.is_empty() && is_word(method)).then(|| format!(".{method}()"))
 }
 
-/// What blocks the host in a copy. `cudaMemcpyAsync` returns at once for pinned memory; for pageable memory it blocks while the
-/// copy passes through a staging buffer (CUDA Runtime API, "API synchronization behavior"). A copy that is not `non_blocking`
-/// synchronizes the stream after it (aten/src/ATen/native/cuda/Copy.cu).
+/// What blocks the host in a copy. `cudaMemcpyAsync` returns at once for pinned memory; for
+/// pageable memory it blocks while the copy passes through a staging buffer (CUDA Runtime API, "API
+/// synchronization behavior"). A copy that is not `non_blocking` synchronizes the stream after it
+/// (aten/src/ATen/native/cuda/Copy.cu).
 fn copy_blocks_because(runtime: &str) -> Option<&'static str> {
     if runtime.starts_with("cudaMemcpy") {
         Some("pageable memory")
@@ -217,8 +221,8 @@ fn label(below: &[&Function], kind: WaitKind, call: Option<&str>, state: ThreadS
     }
 }
 
-/// The function of Python's own library that the user's code, or another package, called: the outermost of the
-/// unbroken run of library frames at the leaf end.
+/// The function of Python's own library that the user's code, or another package, called: the
+/// outermost of the unbroken run of library frames at the leaf end.
 fn library_call(below: &[&Function]) -> Option<String> {
     below
         .iter()
@@ -228,14 +232,16 @@ fn library_call(below: &[&Function]) -> Option<String> {
         .and_then(|function| rules::library_call(&function.file, &function.name))
 }
 
-/// What starts a thread's own function, which may be one of the library's (Lib/threading.py; 3.10 knows the last names alone).
+/// What starts a thread's own function, which may be one of the library's (Lib/threading.py; 3.10
+/// knows the last names alone).
 fn is_thread_start(function: &Function) -> bool {
     let last = function.name.strip_prefix("Thread.");
     function.file.ends_with("/threading.py")
         && ["_bootstrap", "_bootstrap_inner", "run"].contains(&last.unwrap_or(&function.name))
 }
 
-/// Functions of the C library that are of files alone, of a thread whose system call is not known: it ran.
+/// Functions of the C library that are of files alone, of a thread whose system call is not known:
+/// it ran.
 fn file_function<'p>(below: &[&'p Function]) -> Option<&'p str> {
     const STARTS: &[&str] = &[
         "open",
@@ -258,7 +264,8 @@ fn file_function<'p>(below: &[&'p Function]) -> Option<&'p str> {
         .find(|name| STARTS.iter().any(|start| name.starts_with(start)))
 }
 
-/// The nearest native function, below any Python frame, that is neither the interpreter's nor the C library's.
+/// The nearest native function, below any Python frame, that is neither the interpreter's nor the C
+/// library's.
 fn native_caller<'p>(below: &[&'p Function]) -> Option<&'p str> {
     use crate::model::module::ModuleKind;
     let rules = RuleSet::built_in();

@@ -1,7 +1,9 @@
-//! Targets that go wrong, and torchspy as its users run it: the built program, its messages, its recording.
+//! Targets that go wrong, and torchspy as its users run it: the built program, its messages, its
+//! recording.
 //!
-//! A test of a fault fails if the fault was not reached. Faults between two steps of a stop are made by torchspy itself
-//! (`TORCHSPY_FAULT`, src/os/fault.rs), which release builds do not have: such tests are skipped there.
+//! A test of a fault fails if the fault was not reached. Faults between two steps of a stop are
+//! made by torchspy itself (`TORCHSPY_FAULT`, src/os/fault.rs), which release builds do not have:
+//! such tests are skipped there.
 
 #![allow(
     dead_code,
@@ -238,7 +240,8 @@ impl Recorder {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
-            // Whatever started the tests: a group whose leader's parent is in another one is not orphaned, and may be stopped.
+            // Whatever started the tests: a group whose leader's parent is in another one is not
+            // orphaned, and may be stopped.
             .process_group(0)
             .spawn()
             .unwrap();
@@ -263,14 +266,16 @@ impl Recorder {
         self.folder.path().join("run.tspy")
     }
 
-    /// Waits until so many bytes are recorded: a header is some 200 bytes, a segment comes every second.
+    /// Waits until so many bytes are recorded: a header is some 200 bytes, a segment comes every
+    /// second.
     pub fn wait_for_bytes(&self, bytes: u64) {
         wait_until("bytes in the recording", || {
             self.path().metadata().is_ok_and(|data| data.len() >= bytes)
         });
     }
 
-    /// Waits until the segment after the one that is being recorded now has been written: a second of sampling at least.
+    /// Waits until the segment after the one that is being recorded now has been written: a second
+    /// of sampling at least.
     pub fn wait_for_segment(&self) {
         for _ in 0..2 {
             let now = self.path().metadata().map_or(0, |data| data.len());
@@ -278,7 +283,8 @@ impl Recorder {
         }
     }
 
-    /// Waits until it has stopped a thread of `pid`. It shows in /proc for microseconds at a time: a busy look.
+    /// Waits until it has stopped a thread of `pid`. It shows in /proc for microseconds at a time:
+    /// a busy look.
     pub fn wait_for_a_stop(&self, pid: i32) {
         let deadline = Instant::now() + Duration::from_secs(60);
         let threads = format!("/proc/{}/task", self.pid());
@@ -433,7 +439,8 @@ pub fn rest_of(mut stream: impl Read) -> String {
     text
 }
 
-/// An error as users see it: `error:`, then a `hint:` that holds all of `hints`; nothing of a panic.
+/// An error as users see it: `error:`, then a `hint:` that holds all of `hints`; nothing of a
+/// panic.
 pub fn assert_error(output: &Output, cause: &str, hints: &[&str]) {
     let text = &output.stderr;
     assert!(!output.status.success(), "{text}");

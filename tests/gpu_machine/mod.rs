@@ -1,4 +1,5 @@
-//! A machine with the GPUs of a scenario: a program that logs its turns, recorded with the double of NVML.
+//! A machine with the GPUs of a scenario: a program that logs its turns, recorded with the double
+//! of NVML.
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::print_stderr)]
 
@@ -17,8 +18,8 @@ pub fn double() -> PathBuf {
     library
 }
 
-/// The double without some of its functions, as an older driver's library is. They lose their names, so that the dynamic
-/// linker finds none.
+/// The double without some of its functions, as an older driver's library is. They lose their
+/// names, so that the dynamic linker finds none.
 pub fn double_without(folder: &Path, functions: &[&str]) -> PathBuf {
     let mut bytes = std::fs::read(double()).unwrap();
     for function in functions {

@@ -1,5 +1,5 @@
-//! Interpreters and tools that tests need and a machine may lack. What is missing is said once, where it was looked for, as
-//! `skipped: …` on stderr: `scripts/test` counts these lines.
+//! Interpreters and tools that tests need and a machine may lack. What is missing is said once,
+//! where it was looked for, as `skipped: …` on stderr: `scripts/test` counts these lines.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -30,7 +30,8 @@ fn home() -> PathBuf {
     PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| "/root".into()))
 }
 
-/// A file below a folder whose name starts with `start`; of several the one whose folder sorts last.
+/// A file below a folder whose name starts with `start`; of several the one whose folder sorts
+/// last.
 fn below(folder: PathBuf, start: &str, file: &str) -> Option<PathBuf> {
     let entries = std::fs::read_dir(folder).ok()?.flatten();
     let named = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(start));
@@ -68,7 +69,8 @@ pub fn any_python() -> Option<String> {
     or_skip(found, "no Python here")
 }
 
-/// An interpreter by its path, and the root that it runs under by chroot: `3.11` and so on, or `debian` for the system's own.
+/// An interpreter by its path, and the root that it runs under by chroot: `3.11` and so on, or
+/// `debian` for the system's own.
 pub fn rooted_python(name: &str) -> Option<(String, Option<PathBuf>)> {
     let found = match name {
         "debian" => Some(("/usr/bin/python3".to_owned(), None))

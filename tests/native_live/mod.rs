@@ -186,8 +186,8 @@ pub struct Capture {
     pub stack: SnapshotMemory,
 }
 
-/// Stops thread `tid`, copies its registers and the stack above its stack pointer (at most `limit` bytes, up to the end of the
-/// mapping), lets it go on. `None` if the thread is gone.
+/// Stops thread `tid`, copies its registers and the stack above its stack pointer (at most `limit`
+/// bytes, up to the end of the mapping), lets it go on. `None` if the thread is gone.
 pub fn capture(target: &Target, tid: i32, mappings: &[Mapping], limit: u64) -> Option<Capture> {
     let thread = Pid::from_raw(tid);
     ptrace::seize(thread, ptrace::Options::empty()).ok()?;
@@ -227,8 +227,8 @@ pub fn to_registers(raw: &nix::libc::user_regs_struct) -> Registers {
 /// The program counters of a thread's frames, leaf first, and what gdb calls the functions.
 pub type GdbStack = Vec<(u64, String)>;
 
-/// What gdb says of each thread, by tid; `None` (with the reason printed) where gdb cannot be run. Frames of inlined functions
-/// and of tail calls, which are on no stack, are left out.
+/// What gdb says of each thread, by tid; `None` (with the reason printed) where gdb cannot be run.
+/// Frames of inlined functions and of tail calls, which are on no stack, are left out.
 pub fn gdb_stacks(pid: i32) -> Option<Vec<(i32, GdbStack)>> {
     gdb_stacks_below(pid, Path::new("/"))
 }
@@ -282,8 +282,8 @@ pub fn gdb_stacks_below(pid: i32, root: &Path) -> Option<Vec<(i32, GdbStack)>> {
     Some(threads)
 }
 
-/// Compiles `tests/programs/native/NAME.c` with gcc into a folder of its own, and `bare.c` along with it, without unwind tables,
-/// if `with_bare`; `None` (with the reason printed) without gcc.
+/// Compiles `tests/programs/native/NAME.c` with gcc into a folder of its own, and `bare.c` along
+/// with it, without unwind tables, if `with_bare`; `None` (with the reason printed) without gcc.
 pub fn compile(
     name: &str,
     flags: &[&str],

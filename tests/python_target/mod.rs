@@ -1,4 +1,5 @@
-//! Real interpreters as targets: started, ready, read through `process_vm_readv`, and ended with the test.
+//! Real interpreters as targets: started, ready, read through `process_vm_readv`, and ended with
+//! the test.
 
 #![allow(dead_code, unreachable_pub)]
 
@@ -22,7 +23,8 @@ pub struct Python {
 }
 
 impl Python {
-    /// `3.11` and so on, or `debian` for the system's own. `None`, with a word on stderr, where it is not installed.
+    /// `3.11` and so on, or `debian` for the system's own. `None`, with a word on stderr, where it
+    /// is not installed.
     pub fn find(name: &str) -> Option<Self> {
         let found = crate::installed::rooted_python(name);
         found.map(|(path, root)| Self { path, root })
@@ -148,14 +150,16 @@ impl Target {
         }
     }
 
-    /// Waits until each thread sleeps in `clock_nanosleep`, or `select` or `pselect6` (`time.sleep` of 3.10).
+    /// Waits until each thread sleeps in `clock_nanosleep`, or `select` or `pselect6` (`time.sleep`
+    /// of 3.10).
     pub fn wait_asleep(&self, threads: &[u64]) {
         for &thread in threads {
             self.wait_in_call(thread, &["230 ", "23 ", "270 "]);
         }
     }
 
-    /// Waits until the thread is in one of these system calls, each as its number and a space (`/proc/PID/task/TID/syscall`).
+    /// Waits until the thread is in one of these system calls, each as its number and a space
+    /// (`/proc/PID/task/TID/syscall`).
     pub fn wait_in_call(&self, thread: u64, calls: &[&str]) {
         let path = format!("/proc/{thread}/syscall");
         let started = std::time::Instant::now();

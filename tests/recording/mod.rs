@@ -69,11 +69,12 @@ struct Symbol {
     name: &'static str,
 }
 
-/// A torch process of many threads, of which a few run: a training thread, autograd, OpenMP workers.
+/// A torch process of many threads, of which a few run: a training thread, autograd, OpenMP
+/// workers.
 ///
-/// Heavier than what was seen: 300 samples of three training threads (a small CNN and a transformer layer, py-spy
-/// --native, functions and not call sites) had 146 distinct stacks of 1,228 nodes, 734 of them unlike what stood there
-/// before.
+/// Heavier than what was seen: 300 samples of three training threads (a small CNN and a transformer
+/// layer, py-spy --native, functions and not call sites) had 146 distinct stacks of 1,228 nodes,
+/// 734 of them unlike what stood there before.
 pub(crate) struct TorchProcess {
     pub(crate) tables: Tables,
     symbols: Vec<Symbol>,
@@ -84,7 +85,8 @@ pub(crate) struct TorchProcess {
     index: u64,
 }
 
-/// Frames of a running stack, at most; how many of them, at the root, are Python's; call sites at each depth.
+/// Frames of a running stack, at most; how many of them, at the root, are Python's; call sites at
+/// each depth.
 const DEPTH: usize = 42;
 const PYTHON_DEPTH: usize = 14;
 const SITES: usize = 89;
@@ -194,7 +196,8 @@ impl TorchProcess {
         }
     }
 
-    /// A stack of about 40 frames: most call sites call one function from one place; some call one of a few.
+    /// A stack of about 40 frames: most call sites call one function from one place; some call one
+    /// of a few.
     fn running_stack(&mut self, thread: usize) -> Option<StackId> {
         let mut frames = Vec::new();
         let mut site = thread * 7 % SITES;
@@ -597,7 +600,8 @@ fn second_small_segment() -> Segment {
     segment
 }
 
-/// The small segments with what version 2 of the format has besides: modules, counters, conditions, counter tracks of devices.
+/// The small segments with what version 2 of the format has besides: modules, counters, conditions,
+/// counter tracks of devices.
 pub(crate) fn full_segments() -> Vec<Segment> {
     let mut segments = small_segments();
     let segment = &mut segments[0];

@@ -252,8 +252,8 @@ pub fn rank(number: u32) -> Role {
     }
 }
 
-/// A small profile with one of everything: a training thread with waits, CPU waits, a gap, a partial stack, a guess and
-/// plumbing; an autograd thread; a DataLoader worker that mostly waits.
+/// A small profile with one of everything: a training thread with waits, CPU waits, a gap, a
+/// partial stack, a guess and plumbing; an autograd thread; a DataLoader worker that mostly waits.
 pub fn small() -> Profile {
     let mut builder = Builder::new("python train.py --lr 0.1");
     let trainer = builder.process(rank(0), 100);

@@ -1,4 +1,5 @@
-//! A profile like that of a real training run: a CNN on the CPU, two OpenMP threads, autograd, DataLoader workers.
+//! A profile like that of a real training run: a CNN on the CPU, two OpenMP threads, autograd,
+//! DataLoader workers.
 
 use super::{At, Builder, MS, rank};
 use torchspy::model::category::{Activity, FrameKind, Phase};

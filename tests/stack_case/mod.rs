@@ -1,4 +1,5 @@
-//! Threads that are held, or spin, in a known situation: what the target says of its frames, and what `dump` shows of them.
+//! Threads that are held, or spin, in a known situation: what the target says of its frames, and
+//! what `dump` shows of them.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
 
 use crate::python_target::{Python, Target};
@@ -81,7 +82,8 @@ fn fault(case: &Case, thread: &Value) -> Option<String> {
     doubt(thread)
 }
 
-/// Starts a program that holds threads in locks, and compares each with what it says, `least` cases at least.
+/// Starts a program that holds threads in locks, and compares each with what it says, `least` cases
+/// at least.
 pub fn check(
     version: &str,
     (program, arguments): (&str, &[&str]),

@@ -1,4 +1,5 @@
-//! What torchspy recorded of a process that stands still, frame by frame against gdb's native and pystack's Python stacks.
+//! What torchspy recorded of a process that stands still, frame by frame against gdb's native and
+//! pystack's Python stacks.
 #![allow(
     dead_code,
     unused_imports,
@@ -54,7 +55,8 @@ pub struct Compared {
 }
 
 impl Peers {
-    /// Asks gdb and pystack about a process, which stands still below `root`; what is not installed is skipped, and said so.
+    /// Asks gdb and pystack about a process, which stands still below `root`; what is not installed
+    /// is skipped, and said so.
     pub fn ask(pid: i32, root: &Path) -> Self {
         let modules = modules_of(pid);
         let gdb = gdb_stacks_below(pid, root).map(|threads| {
@@ -71,9 +73,9 @@ impl Peers {
 
     /// Compares every stack that torchspy has of this process's threads; panics where one differs.
     ///
-    /// Stacks of a Python thread without Python frames, recorded before the interpreter had been found, are compared as native
-    /// ones. Threads whose stack has code without unwind information, which gdb cannot cross, are compared by their Python
-    /// frames alone.
+    /// Stacks of a Python thread without Python frames, recorded before the interpreter had been
+    /// found, are compared as native ones. Threads whose stack has code without unwind information,
+    /// which gdb cannot cross, are compared by their Python frames alone.
     pub fn compare(&self, pid: i32, recorded: &Inspected) -> Compared {
         let mut compared = Compared::default();
         let stacks = recorded.stacks_of(pid);
@@ -81,7 +83,8 @@ impl Peers {
         for (tid, stack) in stacks {
             if let Some(gdb) = self.gdb.as_ref().map(|threads| threads.get(&tid)) {
                 let gdb = gdb.unwrap_or_else(|| panic!("gdb knows no thread {tid}"));
-                // What a guess skipped is only known afterwards; the same thread is read again with its registers.
+                // What a guess skipped is only known afterwards; the same thread is read again with
+                // its registers.
                 let is_placed = gdb.iter().all(|frame| frame.place.is_some());
                 compared.beyond_gdb += usize::from(!is_placed);
                 if !stack.guessed && is_placed {
@@ -142,7 +145,8 @@ fn placed(modules: &LoadedModules, stack: GdbStack) -> Vec<GdbFrame> {
         .collect()
 }
 
-/// Walks both stacks from the root: a native frame must be the same, a run of Python frames must stand where gdb has an eval.
+/// Walks both stacks from the root: a native frame must be the same, a run of Python frames must
+/// stand where gdb has an eval.
 fn compare_native(tid: i32, stack: &InspectedStack, gdb: &[GdbFrame], compared: &mut Compared) {
     let show = || format!("thread {tid}\ntorchspy: {stack:#?}\ngdb: {gdb:#?}");
     let mut ours = stack.frames.iter().peekable();
@@ -196,14 +200,16 @@ fn compare_native(tid: i32, stack: &InspectedStack, gdb: &[GdbFrame], compared: 
     compared.native_stacks += 1;
 }
 
-/// What of a native name two tools must agree on: demanglers differ in how they write arguments and templates, one address may
-/// have several names that differ in leading underscores, and PLT stubs and versions are marked or not.
+/// What of a native name two tools must agree on: demanglers differ in how they write arguments and
+/// templates, one address may have several names that differ in leading underscores, and PLT stubs
+/// and versions are marked or not.
 fn normal_native(name: &str) -> String {
     let name = name.split(['(', '<', '@', '[']).next().unwrap_or(name);
     name.trim_start_matches('_').trim_end().to_owned()
 }
 
-/// gdb may know a name that only debug information has, such as `__libc_start_main_impl` and `__GI___clock_nanosleep`.
+/// gdb may know a name that only debug information has, such as `__libc_start_main_impl` and
+/// `__GI___clock_nanosleep`.
 fn is_alias(mine: &str, others: &str) -> bool {
     others.contains(mine) || mine.contains(others)
 }
@@ -215,7 +221,8 @@ fn normal_python(frame: PythonFrame) -> PythonFrame {
     (plain, file, line)
 }
 
-/// pystack's Python stacks, root first, by tid; `None` (with the reason printed) where it is not installed.
+/// pystack's Python stacks, root first, by tid; `None` (with the reason printed) where it is not
+/// installed.
 fn pystack(pid: i32) -> Option<BTreeMap<i32, Vec<PythonFrame>>> {
     let pystack = peer("pystack")?;
     let output = Command::new(pystack)

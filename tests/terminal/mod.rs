@@ -16,7 +16,8 @@ pub struct Terminal {
     output: ChildStdout,
     /// Everything that was written.
     screen: String,
-    /// What stands on the terminal: only what changes is written, so that a word need not come in one piece.
+    /// What stands on the terminal: only what changes is written, so that a word need not come in
+    /// one piece.
     shown: vt100::Parser,
 }
 
@@ -37,8 +38,8 @@ impl Terminal {
 
     /// What a line of shell does at a terminal.
     pub fn start_shell(folder: &Path, line: &str) -> Option<Self> {
-        // A key that signals would empty the terminal's buffers, with what was written since the signal.
-        // Where TERM is not set nothing is drawn.
+        // A key that signals would empty the terminal's buffers, with what was written since the
+        // signal. Where TERM is not set nothing is drawn.
         let line = format!("stty noflsh rows {ROWS} cols {COLUMNS} && export TERM=xterm && {line}");
         let script = Command::new("script")
             .args(["-qefc", &line, "/dev/null"])
@@ -61,8 +62,8 @@ impl Terminal {
         }
     }
 
-    /// Everything that was written so far, when `part` stands on the terminal or was written. The progress line has no line end to
-    /// wait for.
+    /// Everything that was written so far, when `part` stands on the terminal or was written. The
+    /// progress line has no line end to wait for.
     pub fn wait_for(&mut self, part: &str) -> &str {
         let mut piece = [0; 4096];
         while !self.screen.contains(part) && !self.shown.screen().contents().contains(part) {

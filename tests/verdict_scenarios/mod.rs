@@ -1,4 +1,5 @@
-//! Made-up training runs, each bound by something: parts of a step in ticks, what the device did, and present settings.
+//! Made-up training runs, each bound by something: parts of a step in ticks, what the device did,
+//! and present settings.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 use crate::analysis_builder::*;
@@ -148,7 +149,8 @@ impl Device {
         }
     }
 
-    /// Share of time with a kernel, of multiprocessors with a warp, of memory bandwidth, and of the power limit.
+    /// Share of time with a kernel, of multiprocessors with a warp, of memory bandwidth, and of the
+    /// power limit.
     pub fn gpm(busy: f64, sm: f64, dram: f64, power: f64) -> Self {
         Self {
             sm: Some(sm),
@@ -215,7 +217,8 @@ pub struct Run {
     pub expected: Option<&'static str>,
     /// Loaders by rank; with any, `workers` is not looked at.
     pub loaders: Vec<Loader>,
-    /// By rank what its device does for some ticks, over and over; the last one's also for the ranks behind it. Before `device`.
+    /// By rank what its device does for some ticks, over and over; the last one's also for the
+    /// ranks behind it. Before `device`.
     pub devices: Vec<Vec<(u64, Device)>>,
     /// Whether devices are instances of a larger one: neither utilization nor power.
     pub mig: bool,
@@ -285,7 +288,8 @@ impl Run {
         self
     }
 
-    /// CPUs that each trainer and each worker uses on a machine of `cpus`, without a quota. Comes after ranks and loaders.
+    /// CPUs that each trainer and each worker uses on a machine of `cpus`, without a quota. Comes
+    /// after ranks and loaders.
     pub fn uses(mut self, trainer: f64, worker: f64, cpus: u64) -> Self {
         let trainers = (0..=self.others.len()).map(|rank| (100 + rank as i32, trainer));
         let workers = self.loaders.iter().flat_map(|loader| {
@@ -1123,7 +1127,8 @@ fn other_frames(what: Do) -> Option<(S, Vec<F>)> {
     Some(found)
 }
 
-/// What autograd's own thread does while the main thread waits for it; `None` where it has nothing to do.
+/// What autograd's own thread does while the main thread waits for it; `None` where it has nothing
+/// to do.
 fn meanwhile(what: Do) -> Option<(S, Vec<F>)> {
     let mut frames = engine();
     frames.push(torch(
@@ -1274,7 +1279,8 @@ impl Crew {
         }
     }
 
-    /// A tick of each of them, while the main thread does this and running threads lack a CPU for a share of the time.
+    /// A tick of each of them, while the main thread does this and running threads lack a CPU for a
+    /// share of the time.
     fn tick(&self, builder: &mut Builder, what: Do, queue: f64) {
         let queued = |builder: &mut Builder, thread, state, frames: &[F]| {
             let sample = builder.sample(thread, TICK_NS, state, frames);

@@ -19,8 +19,9 @@ pub struct Carrier {
     pub share: f64,
 }
 
-/// The most telling part that has most of the step's difference, by itself beyond noise: a module as deep as the difference
-/// goes, else an operator, a line, a phase. `None` where the step does not differ, or its difference is spread.
+/// The most telling part that has most of the step's difference, by itself beyond noise: a module
+/// as deep as the difference goes, else an operator, a line, a phase. `None` where the step does
+/// not differ, or its difference is spread.
 pub(super) fn carrier(step: &Row, rows: &[Row]) -> Option<Carrier> {
     if step.verdict == Verdict::Noise {
         return None;

@@ -1,4 +1,5 @@
-//! What else differs between the runs: what a difference may come from instead of the change that is asked about.
+//! What else differs between the runs: what a difference may come from instead of the change that
+//! is asked about.
 
 use super::Run;
 use crate::model::profile::{ProfileProcess, Role};
@@ -85,7 +86,8 @@ pub(super) fn discrepancies(a: &[Run<'_>], b: &[Run<'_>]) -> Vec<Discrepancy> {
     found
 }
 
-/// What was read of the processes' loaders, optimizers and surroundings: batch size, workers, quota.
+/// What was read of the processes' loaders, optimizers and surroundings: batch size, workers,
+/// quota.
 fn read_conditions(a: &[Run<'_>], b: &[Run<'_>]) -> Vec<Discrepancy> {
     let mut names: BTreeMap<&str, [BTreeSet<&str>; 2]> = BTreeMap::new();
     for (side, runs) in [a, b].into_iter().enumerate() {

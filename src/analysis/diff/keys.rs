@@ -230,7 +230,8 @@ impl Keys {
                     number: info.number,
                     path: path.to_owned(),
                 };
-                // Of what stands above it only the path is known here; a call of its own tells its class.
+                // Of what stands above it only the path is known here; a call of its own tells its
+                // class.
                 let number = match (end == info.path.len(), self.numbers.get(&key).copied()) {
                     (false, Some(known)) => known,
                     (false, None) => self.number(key, About::default),
@@ -271,8 +272,9 @@ fn place(function: &Function, line: u32) -> About {
     }
 }
 
-/// By what name a source file goes in both sides of a comparison: a package's from the package on; the user's by its whole
-/// path if both sides have it, else by its file name, as two checkouts of one script have it.
+/// By what name a source file goes in both sides of a comparison: a package's from the package on;
+/// the user's by its whole path if both sides have it, else by its file name, as two checkouts of
+/// one script have it.
 #[derive(Debug, Default)]
 pub(crate) struct FileNames {
     shared: FxHashSet<String>,

@@ -19,9 +19,10 @@ pub(super) struct Series {
     pub(super) sampling: f64,
 }
 
-/// How exactly samples tell a part's time. A visit of it that one tick saw may have been shorter or longer by about a tick,
-/// and others like it were not seen at all: a variance of one squared tick. The length of a longer visit is known but for
-/// where in a tick it began and ended: at most a quarter.
+/// How exactly samples tell a part's time. A visit of it that one tick saw may have been shorter or
+/// longer by about a tick, and others like it were not seen at all: a variance of one squared tick.
+/// The length of a longer visit is known but for where in a tick it began and ended: at most a
+/// quarter.
 #[derive(Clone, Copy, Debug, Default)]
 struct Visits {
     /// The last sample that saw the part, counted from 1.
@@ -81,8 +82,9 @@ pub(super) fn training_samples(profile: &Profile, process: ProcessId) -> Vec<&Pr
 }
 
 impl<'p> Scan<'p> {
-    /// Looks a run through; `None` where it is too short to be cut into blocks. `parts_of` tells the parts that a stack is
-    /// in, by number, each once; the flag is whether it was seen in forward.
+    /// Looks a run through; `None` where it is too short to be cut into blocks. `parts_of` tells
+    /// the parts that a stack is in, by number, each once; the flag is whether it was seen in
+    /// forward.
     pub(super) fn new(
         profile: &'p Profile,
         process: ProcessId,
@@ -136,7 +138,8 @@ impl<'p> Scan<'p> {
         }
     }
 
-    /// The time of every part that `kept` asks for, by number; `fixed` adds those that every run has (see [`Keys`]).
+    /// The time of every part that `kept` asks for, by number; `fixed` adds those that every run
+    /// has (see [`Keys`]).
     pub(super) fn measure(&self, kept: &[bool], fixed: bool) -> FxHashMap<usize, Series> {
         let mut sums = Sums {
             series: FxHashMap::default(),

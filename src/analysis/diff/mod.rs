@@ -1,4 +1,5 @@
-//! Did it help? Two runs, or two sets of runs, side by side: what differs between them beyond noise.
+//! Did it help? Two runs, or two sets of runs, side by side: what differs between them beyond
+//! noise.
 //!
 //! | file | says |
 //! |---|---|
@@ -38,8 +39,8 @@ use measure::Scan;
 use noise::{Comparison, Difference, Estimate, FAMILY_ERROR, RunToRun, STEP_ERROR, beyond_chance};
 use units::{Unit, Units};
 
-/// How far the mean of a run differs from that of the next on one machine, as a relative standard deviation, where it
-/// cannot be measured: what quiet machines show.
+/// How far the mean of a run differs from that of the next on one machine, as a relative standard
+/// deviation, where it cannot be measured: what quiet machines show.
 pub const RUN_TO_RUN: f64 = 0.01;
 
 /// One run: a process of a recording, and its steps.
@@ -58,7 +59,8 @@ pub struct Run<'p> {
 /// How to compare.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Options {
-    /// How far a run's mean differs from the next's, as a relative standard deviation; used where no side has several runs.
+    /// How far a run's mean differs from the next's, as a relative standard deviation; used where
+    /// no side has several runs.
     pub run_to_run: f64,
 }
 
@@ -93,7 +95,8 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// For people, and in JSON. Of a second of wall time a part takes more or less; that is neither slow nor fast.
+    /// For people, and in JSON. Of a second of wall time a part takes more or less; that is neither
+    /// slow nor fast.
     pub fn name(self, unit: Unit) -> &'static str {
         match (self, unit) {
             (Verdict::Slower, Unit::Step) => "slower",
@@ -138,7 +141,8 @@ pub struct Row {
     pub difference_ns: f64,
     /// Half of its 95 % interval.
     pub half_ns: f64,
-    /// B as a multiple of A, less one, and half of its 95 % interval; `None` where A has nothing of it.
+    /// B as a multiple of A, less one, and half of its 95 % interval; `None` where A has nothing of
+    /// it.
     pub relative: Option<(f64, f64)>,
     /// How likely a difference is at least as large by chance alone, for this part alone.
     pub chance: f64,
@@ -173,7 +177,8 @@ pub struct RunFacts {
 pub struct Diff {
     /// Per what.
     pub unit: Unit,
-    /// Whether both sides have steps, but one has too few for blocks: the unit is the second therefore.
+    /// Whether both sides have steps, but one has too few for blocks: the unit is the second
+    /// therefore.
     pub few_steps: bool,
     /// The runs of A.
     pub a: Vec<RunFacts>,

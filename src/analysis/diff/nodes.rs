@@ -12,14 +12,16 @@ pub struct Node {
     pub a: Figure,
     /// In B.
     pub b: Figure,
-    /// B less A, ns per unit, and half of its 95 % interval; `None` where it was seen too seldom on both sides.
+    /// B less A, ns per unit, and half of its 95 % interval; `None` where it was seen too seldom on
+    /// both sides.
     pub difference_ns: Option<(f64, f64)>,
     /// The verdict, all groups taken together.
     pub verdict: Verdict,
 }
 
-/// Compares groups of stacks, by number. `groups_of` tells the groups that a stack of a run is in; the runs of A come before
-/// those of B. Whether steps or seconds are counted is for the caller to say, as [`compare`](super::compare) found it.
+/// Compares groups of stacks, by number. `groups_of` tells the groups that a stack of a run is in;
+/// the runs of A come before those of B. Whether steps or seconds are counted is for the caller to
+/// say, as [`compare`](super::compare) found it.
 ///
 /// # Errors
 /// A side without a run, or a run too short to tell anything.

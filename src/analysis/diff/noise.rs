@@ -1,21 +1,25 @@
 //! How sure a difference is.
 //!
-//! **One run.** Its blocks (see [`units`](super::units)) are measurements that resemble their neighbours and that drift. The
-//! variance of the run's mean is that of independent blocks, times `(1 + r) / (1 - r)` where `r` is how much a block
-//! resembles the next (the first autocorrelation, freed of its bias in short series: Kendall 1954; the factor is that of a
-//! first-order autoregression), with as many fewer degrees of freedom. What drifts while a run lasts is noise: a run that got
-//! slower by itself is not told from one that was made slower. The variance is never less than what sampling alone leaves.
+//! **One run.** Its blocks (see [`units`](super::units)) are measurements that resemble their
+//! neighbours and that drift. The variance of the run's mean is that of independent blocks, times
+//! `(1 + r) / (1 - r)` where `r` is how much a block resembles the next (the first autocorrelation,
+//! freed of its bias in short series: Kendall 1954; the factor is that of a first-order
+//! autoregression), with as many fewer degrees of freedom. What drifts while a run lasts is noise:
+//! a run that got slower by itself is not told from one that was made slower. The variance is never
+//! less than what sampling alone leaves.
 //!
-//! **From one run to the next** a machine changes, too: memory is laid out anew, neighbours come and go. Two single runs cannot
-//! tell how much. A relative standard deviation is taken for granted then ([`Comparison::run_to_run`]). Where a side has
-//! several runs, it is measured: how far a part's time scatters among the runs of one side, moderated by how far all parts
-//! scatter (Smyth 2004: few runs, many parts), and never below that part's own scatter. The step itself, which every verdict
-//! hangs on, goes by its own scatter alone.
+//! **From one run to the next** a machine changes, too: memory is laid out anew, neighbours come
+//! and go. Two single runs cannot tell how much. A relative standard deviation is taken for granted
+//! then ([`Comparison::run_to_run`]). Where a side has several runs, it is measured: how far a
+//! part's time scatters among the runs of one side, moderated by how far all parts scatter (Smyth
+//! 2004: few runs, many parts), and never below that part's own scatter. The step itself, which
+//! every verdict hangs on, goes by its own scatter alone.
 //!
-//! **Hundreds of parts** are compared, of which one in twenty has a 95 % interval without zero in it by chance alone. A
-//! part is called slower or faster only if it is beyond what chance makes of *all* of them: Holm's (1979) procedure, which
-//! holds whatever the parts have to do with each other, keeps the probability that any is called so wrongly at 1 %. The
-//! step is one question of its own, at 5 %.
+//! **Hundreds of parts** are compared, of which one in twenty has a 95 % interval without zero in
+//! it by chance alone. A part is called slower or faster only if it is beyond what chance makes of
+//! *all* of them: Holm's (1979) procedure, which holds whatever the parts have to do with each
+//! other, keeps the probability that any is called so wrongly at 1 %. The step is one question of
+//! its own, at 5 %.
 
 use super::measure::Series;
 use super::student::{t95, two_sided};
@@ -29,7 +33,8 @@ pub(super) const STEP_ERROR: f64 = 0.05;
 const PRIOR_FREEDOM: f64 = 8.0;
 /// Degrees of freedom of what is taken for granted or comes from sampling alone.
 const KNOWN: f64 = 200.0;
-/// A block resembles the next no more than this; beyond it the run is one long drift, and tells nothing.
+/// A block resembles the next no more than this; beyond it the run is one long drift, and tells
+/// nothing.
 const MOST_ALIKE: f64 = 0.8;
 const FEWEST_FREEDOM: f64 = 2.0;
 
@@ -125,7 +130,8 @@ impl Difference {
         }
     }
 
-    /// B as a multiple of A less one, with half of its 95 % interval (by the delta method); `None` where A has nothing.
+    /// B as a multiple of A less one, with half of its 95 % interval (by the delta method); `None`
+    /// where A has nothing.
     pub(super) fn relative(&self) -> Option<(f64, f64)> {
         let [a, b] = self.means;
         if a <= 0.0 {
@@ -158,7 +164,8 @@ pub(super) struct Comparison {
 }
 
 impl Comparison {
-    /// `assumed` is how far a run's time differs from the next's (relative standard deviation), where it cannot be measured.
+    /// `assumed` is how far a run's time differs from the next's (relative standard deviation),
+    /// where it cannot be measured.
     pub(super) fn new(parts: Vec<[Vec<Estimate>; 2]>, assumed: f64) -> Self {
         let freedom = parts.first().map_or(0, freedom);
         let run_to_run = if freedom == 0 {

@@ -1,7 +1,9 @@
-//! Simulated trainers, looked at by a simulated sampler: how often is noise called a difference, and a difference found?
+//! Simulated trainers, looked at by a simulated sampler: how often is noise called a difference,
+//! and a difference found?
 //!
-//! A step goes through parts of known length. Lengths vary from step to step; the machine's speed drifts while a run lasts, and
-//! differs from one run to the next. A tick falls anywhere within its period. All is drawn from a fixed seed.
+//! A step goes through parts of known length. Lengths vary from step to step; the machine's speed
+//! drifts while a run lasts, and differs from one run to the next. A tick falls anywhere within its
+//! period. All is drawn from a fixed seed.
 
 use super::keys::Key;
 use super::noise::RunToRun;
@@ -68,7 +70,8 @@ const QUIET: World = World {
     planted_ms: 0.0,
 };
 
-/// Parts of a step of 100 ms: layers in forward, operators in backward, the optimizer, the next batch.
+/// Parts of a step of 100 ms: layers in forward, operators in backward, the optimizer, the next
+/// batch.
 fn lengths_ms() -> Vec<(Phase, f64)> {
     let layers = [8.0, 6.0, 15.0, 2.0, 0.5, 0.5, 4.0, 1.0];
     let backward = [12.0, 9.0, 7.0, 5.0, 3.0, 2.0, 1.0, 0.5, 0.3, 0.2];

@@ -6,7 +6,8 @@ use crate::analysis::progress::{progress, steps};
 use crate::model::ids::ProcessId;
 use crate::model::profile::Profile;
 
-/// By what a process's time is counted: its steps, less those that were warm-up; seconds where no counter was read.
+/// By what a process's time is counted: its steps, less those that were warm-up; seconds where no
+/// counter was read.
 pub fn units_of(profile: &Profile, process: ProcessId) -> Units {
     let samples = training_samples(profile, process);
     let Some(progress) = progress(profile, process, &samples) else {

@@ -1,9 +1,10 @@
-//! Student's distribution for any degrees of freedom: how likely a difference is by chance alone, and how wide an interval
-//! has to be.
+//! Student's distribution for any degrees of freedom: how likely a difference is by chance alone,
+//! and how wide an interval has to be.
 //!
 //! Hundreds of rows are compared, so probabilities far out in the tails matter, where tables end.
 
-/// Coefficients of Lanczos' approximation of the gamma function for g = 7 (Godfrey 2001); right to 15 digits.
+/// Coefficients of Lanczos' approximation of the gamma function for g = 7 (Godfrey 2001); right to
+/// 15 digits.
 const LANCZOS: [f64; 9] = [
     0.999_999_999_999_809_9,
     676.520_368_121_885_1,
@@ -16,7 +17,8 @@ const LANCZOS: [f64; 9] = [
     1.505_632_735_149_311_6e-7,
 ];
 
-/// Terms of the continued fraction: it converges in far fewer, for up to some 10,000 degrees of freedom.
+/// Terms of the continued fraction: it converges in far fewer, for up to some 10,000 degrees of
+/// freedom.
 const MAX_TERMS: u32 = 500;
 
 /// Degrees of freedom past which the distribution is as good as normal.
@@ -76,7 +78,8 @@ fn incomplete_beta(a: f64, b: f64, x: f64) -> f64 {
     }
 }
 
-/// How likely a value is, by chance alone, at least as far from zero as `t`, in either direction. `freedom` is at least 1.
+/// How likely a value is, by chance alone, at least as far from zero as `t`, in either direction.
+/// `freedom` is at least 1.
 pub(super) fn two_sided(t: f64, freedom: f64) -> f64 {
     if t.is_nan() {
         return 1.0;

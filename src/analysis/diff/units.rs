@@ -1,7 +1,8 @@
 //! In what runs are counted, and how a run's time is cut into blocks.
 //!
-//! Neighbouring steps resemble each other, and a machine drifts: single steps are no independent measurements. A run is
-//! cut into up to 30 blocks of equally many steps, and how far these differ tells how sure the run's mean is.
+//! Neighbouring steps resemble each other, and a machine drifts: single steps are no independent
+//! measurements. A run is cut into up to 30 blocks of equally many steps, and how far these differ
+//! tells how sure the run's mean is.
 
 use crate::model::category::Phase;
 use crate::model::profile::ProfileSample;
@@ -15,9 +16,11 @@ const TICKS_A_BLOCK: u64 = 10;
 /// What a run's time is counted by.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Units {
-    /// Steps: start and end, CLOCK_MONOTONIC, in order and without overlaps. Time outside of them is left out.
+    /// Steps: start and end, CLOCK_MONOTONIC, in order and without overlaps. Time outside of them
+    /// is left out.
     Steps(Vec<(u64, u64)>),
-    /// Seconds of wall time, where no steps are known: from the first moment of forward, backward or optimizer to the last.
+    /// Seconds of wall time, where no steps are known: from the first moment of forward, backward
+    /// or optimizer to the last.
     Seconds,
 }
 
@@ -59,7 +62,8 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
-    /// The blocks of a run with these `samples` of its training thread; `None` where it is too short.
+    /// The blocks of a run with these `samples` of its training thread; `None` where it is too
+    /// short.
     pub(super) fn new(units: &Units, samples: &[&ProfileSample]) -> Option<Self> {
         match units {
             Units::Steps(steps) => Self::of_steps(steps, samples),
@@ -159,8 +163,8 @@ impl Blocks {
         }
     }
 
-    /// Where the time from `start_ns` on falls: parts of (block, ns) in `into`, which is emptied first. `at` is where the
-    /// search begins; times are asked for in order.
+    /// Where the time from `start_ns` on falls: parts of (block, ns) in `into`, which is emptied
+    /// first. `at` is where the search begins; times are asked for in order.
     pub(super) fn parts(
         &self,
         at: &mut usize,

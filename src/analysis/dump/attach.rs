@@ -93,9 +93,9 @@ fn python_frames(thread: &DumpedThread) -> impl Iterator<Item = (usize, &DumpedF
     frames.filter(|(_, frame)| frame.is_python)
 }
 
-/// The frames of the look that are the same still, leaf first, with what was read of them: those that were called before all that
-/// changed. Either list may lack frames at its root: of a forked worker the parent's are not shown, and of a deep stack not all
-/// are inspected.
+/// The frames of the look that are the same still, leaf first, with what was read of them: those
+/// that were called before all that changed. Either list may lack frames at its root: of a forked
+/// worker the parent's are not shown, and of a deep stack not all are inspected.
 fn unmoved<'f>(
     thread: &DumpedThread,
     found: &'f [InspectedFrame],

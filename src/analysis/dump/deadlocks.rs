@@ -2,7 +2,8 @@
 
 use crate::model::dump::{Dump, DumpedProcess};
 
-/// Threads of one process, each of which waits for what the next one holds, and the last for what the first holds.
+/// Threads of one process, each of which waits for what the next one holds, and the last for what
+/// the first holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deadlock {
     /// The process: an index of the dump.
@@ -11,7 +12,8 @@ pub struct Deadlock {
     pub tids: Vec<i32>,
 }
 
-/// All circles of a dump. Only locks whose holder is known can be part of one, and waits that do not end by themselves.
+/// All circles of a dump. Only locks whose holder is known can be part of one, and waits that do
+/// not end by themselves.
 pub fn deadlocks(dump: &Dump) -> Vec<Deadlock> {
     let mut found = Vec::new();
     for (index, process) in dump.processes.iter().enumerate() {

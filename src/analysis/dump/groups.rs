@@ -14,7 +14,8 @@ pub struct Group {
     pub members: Vec<ThreadPlace>,
 }
 
-/// What makes two threads equal: every frame with its line, what they wait for and who has that, and what they are.
+/// What makes two threads equal: every frame with its line, what they wait for and who has that,
+/// and what they are.
 #[derive(PartialEq, Eq, Hash)]
 struct Key<'d> {
     frames: Vec<(&'d str, &'d str, u32, Option<&'d str>)>,
@@ -54,8 +55,9 @@ fn key(thread: &DumpedThread) -> Key<'_> {
     }
 }
 
-/// Groups of equal stacks: those of training threads first, then those with Python frames; the smaller ones first, for the odd
-/// one out is what one looks for. Threads of which nothing was read come last.
+/// Groups of equal stacks: those of training threads first, then those with Python frames; the
+/// smaller ones first, for the odd one out is what one looks for. Threads of which nothing was read
+/// come last.
 pub fn groups(dump: &Dump) -> Vec<Group> {
     let mut index: FxHashMap<Key<'_>, usize> = FxHashMap::default();
     let mut groups: Vec<Group> = Vec::new();

@@ -1,4 +1,5 @@
-//! What one look at a job says: of each thread its state, what it waits for, where; of each rank how far it is.
+//! What one look at a job says: of each thread its state, what it waits for, where; of each rank
+//! how far it is.
 
 pub mod attach;
 #[cfg(test)]
@@ -141,8 +142,9 @@ fn of_process(
     }
 }
 
-/// Whether a thread that had the interpreter's lock when others were read did not have it when it was read itself: the lock goes
-/// from hand to hand, and what its stack shows is not what it did with it.
+/// Whether a thread that had the interpreter's lock when others were read did not have it when it
+/// was read itself: the lock goes from hand to hand, and what its stack shows is not what it did
+/// with it.
 fn lets_go(threads: &[DumpedThread], holder: i32) -> bool {
     let thread = threads.iter().find(|thread| thread.tid == holder);
     thread.is_some_and(|thread| thread.gil == Gil::NotHeld)
@@ -242,7 +244,8 @@ fn frames(profile: &Profile, stack: Option<StackId>) -> (Vec<DumpedFrame>, Optio
         let Some(function) = profile.functions.get(frame.function.index()) else {
             continue;
         };
-        // What stands on the mark was called by this module: the call itself is the next frame towards the leaf or this side.
+        // What stands on the mark was called by this module: the call itself is the next frame
+        // towards the leaf or this side.
         if let Some(module) = frame
             .nn_module
             .and_then(|id| profile.nn_modules.get(id.index()))

@@ -17,7 +17,8 @@ pub struct ThreadMoves {
     pub trains: bool,
     /// Between how many looks and the next its stack changed.
     pub moves: usize,
-    /// Whether it was on a CPU between the first look and the last; `None` where the kernel does not tell.
+    /// Whether it was on a CPU between the first look and the last; `None` where the kernel does
+    /// not tell.
     pub ran: Option<bool>,
     /// What it did at the last look, and where.
     pub doing: String,
@@ -43,7 +44,8 @@ pub struct CounterMoves {
 pub enum Standstill {
     /// It does: nothing that trains was seen elsewhere, and none of it was on a CPU in between.
     Hang,
-    /// Nothing that trains was seen elsewhere, but some of it ran: a loop without end, or a line that takes long or is often there.
+    /// Nothing that trains was seen elsewhere, but some of it ran: a loop without end, or a line
+    /// that takes long or is often there.
     SamePlace,
     /// Nothing that trains moved, in too short a time to say more.
     TooShort,
@@ -90,14 +92,15 @@ impl Moved {
     }
 }
 
-/// Compares looks at the same processes, one after another: all that is kept of them is the first one, and of each thread where it
-/// was last.
+/// Compares looks at the same processes, one after another: all that is kept of them is the first
+/// one, and of each thread where it was last.
 #[derive(Debug, Default)]
 pub struct Comparison {
     first: Option<Dump>,
     looks: usize,
     last_wall_ns: u64,
-    /// Threads that were there at all looks so far, by process (an index of the first look) and tid.
+    /// Threads that were there at all looks so far, by process (an index of the first look) and
+    /// tid.
     threads: Vec<Followed>,
     counters: Vec<CounterMoves>,
     ended: Vec<usize>,

@@ -25,7 +25,8 @@ pub struct RankGroup {
 /// What several ranks do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
-    /// Ranks by place: those that are not where the most are come first, and those that wait for other ranks last.
+    /// Ranks by place: those that are not where the most are come first, and those that wait for
+    /// other ranks last.
     pub groups: Vec<RankGroup>,
 }
 
@@ -174,7 +175,8 @@ pub struct Because {
     pub doing: String,
 }
 
-/// What the training thread of `process` waits for, followed one step further: who holds the lock; which worker does not deliver.
+/// What the training thread of `process` waits for, followed one step further: who holds the lock;
+/// which worker does not deliver.
 pub fn because(dump: &Dump, process: &DumpedProcess) -> Vec<Because> {
     let Some(wait) = training_thread(process).and_then(|thread| thread.wait.as_ref()) else {
         return Vec::new();

@@ -1,8 +1,9 @@
 //! Energy between two moments, from the readings of a counter.
 //!
-//! The counter is exact and late: it moves in steps of about 100 ms (arXiv 2312.02741), so a reading tells the energy of some moment
-//! in the step before it. Of a stretch the counter therefore tells two bounds: the rise between readings that surely lie within
-//! it, and that between readings that surely lie around it.
+//! The counter is exact and late: it moves in steps of about 100 ms (arXiv 2312.02741), so a
+//! reading tells the energy of some moment in the step before it. Of a stretch the counter
+//! therefore tells two bounds: the rise between readings that surely lie within it, and that
+//! between readings that surely lie around it.
 
 use crate::analysis::gpu_overlay::windows::tick_ns;
 use crate::analysis::lanes::points;
@@ -80,7 +81,8 @@ impl Curve {
         self.readings.last().map_or(0.0, |&(_, joules)| joules)
     }
 
-    /// How long something must last for its energy to be told: two readings and steps of the counter.
+    /// How long something must last for its energy to be told: two readings and steps of the
+    /// counter.
     pub fn shortest_ns(&self) -> u64 {
         2 * self.period_ns.max(STEP_NS).saturating_add(STEP_NS)
     }

@@ -1,7 +1,8 @@
-//! Energy of GPUs: of the run, of epochs, steps and ranks, and of phases where they last for long enough.
+//! Energy of GPUs: of the run, of epochs, steps and ranks, and of phases where they last for long
+//! enough.
 //!
-//! All of it is the device's, whoever used it, and an estimate: the sensor behind the counter looks at part of the time only (on
-//! A100 and H100 about a quarter, arXiv 2312.02741).
+//! All of it is the device's, whoever used it, and an estimate: the sensor behind the counter looks
+//! at part of the time only (on A100 and H100 about a quarter, arXiv 2312.02741).
 
 pub mod curve;
 
@@ -31,7 +32,8 @@ pub struct DeviceEnergy {
     pub joules: f64,
     /// See `joules`.
     pub covered_ns: u64,
-    /// Power while no kernel ran, W; `None` where the device was never idle for a second, or its utilization is not known.
+    /// Power while no kernel ran, W; `None` where the device was never idle for a second, or its
+    /// utilization is not known.
     pub idle_w: Option<f64>,
     /// For how long that was measured, ns.
     pub idle_ns: u64,
@@ -227,7 +229,8 @@ fn phases(profile: &Profile, curve: &Curve, thread: ThreadId) -> Vec<PhaseEnergy
     phases
 }
 
-/// The energy of a phase's visits; `None` where most of its time is in short ones, or where readings do not cover most of it.
+/// The energy of a phase's visits; `None` where most of its time is in short ones, or where
+/// readings do not cover most of it.
 fn of_visits(curve: &Curve, visits: &[&Visit], host_ns: u64) -> Option<Joules> {
     let mut sum = Joules::default();
     let (mut long_ns, mut covered_ns) = (0_u64, 0_u64);

@@ -1,20 +1,22 @@
 //! What of the amounts of windows belongs to one thing: hard bounds, and an estimate within them.
 //!
-//! A window tells one amount (ns in which the device was idle, or J) of all its time. Of a thing that had a part of that time no
-//! more is known than this: the rest of the window can have had no less than the lowest rate and no more than the highest, and so
-//! can the thing itself. Summed over windows these are bounds that hold whatever happened inside of them (the argument is
-//! Fréchet's for a joint distribution of known margins). Edges of the thing are known to a tick and to the error of the driver's
-//! clock, and widen them.
+//! A window tells one amount (ns in which the device was idle, or J) of all its time. Of a thing
+//! that had a part of that time no more is known than this: the rest of the window can have had no
+//! less than the lowest rate and no more than the highest, and so can the thing itself. Summed over
+//! windows these are bounds that hold whatever happened inside of them (the argument is Fréchet's
+//! for a joint distribution of known margins). Edges of the thing are known to a tick and to the
+//! error of the driver's clock, and widen them.
 
 use super::windows::{Window, Windows};
 
 /// Part of a window from which on it belongs to the thing alone.
 const WHOLE: f64 = 0.98;
-/// Visits that are this many ticks apart are one: the sampler saw something else for a moment. Moments are a small part of a
-/// visit; two things that take short turns are none.
+/// Visits that are this many ticks apart are one: the sampler saw something else for a moment.
+/// Moments are a small part of a visit; two things that take short turns are none.
 const TICKS_APART: u64 = 2;
 const LEAST_OWN: f64 = 0.8;
-/// A thing is resolved if as much of its time lies in visits of at least two windows, and under windows at all.
+/// A thing is resolved if as much of its time lies in visits of at least two windows, and under
+/// windows at all.
 const LONG_ENOUGH: f64 = 0.5;
 const COVERED_ENOUGH: f64 = 0.8;
 /// Windows that a visit must last for.
@@ -33,7 +35,8 @@ pub struct Part {
     pub low: f64,
     /// See `low`.
     pub high: f64,
-    /// Whether it lasts for long enough, each time, to be told at all. If not, the figures say nothing.
+    /// Whether it lasts for long enough, each time, to be told at all. If not, the figures say
+    /// nothing.
     pub resolved: bool,
 }
 

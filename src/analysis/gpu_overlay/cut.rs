@@ -34,8 +34,8 @@ pub enum NothingKept {
     NoneIdle(usize),
 }
 
-/// Leaves in `profile` the parts of samples that lie in idle windows of the device that their process, or the trainer that it
-/// loads data for, uses. Samples of other processes go.
+/// Leaves in `profile` the parts of samples that lie in idle windows of the device that their
+/// process, or the trainer that it loads data for, uses. Samples of other processes go.
 ///
 /// # Errors
 /// [`NothingKept`]; the profile is then as it was.

@@ -1,8 +1,10 @@
-//! What the device did while the host was where: idle time of GPUs by phase, line and module of the training thread.
+//! What the device did while the host was where: idle time of GPUs by phase, line and module of the
+//! training thread.
 //!
-//! A value of the driver speaks of a window, not of a moment. Samples are joined to windows, and what a window leaves open stays
-//! open: each figure is an estimate between two bounds, and what is shorter than two windows each time is not resolved.
-//! Utilization counts any kernel, those of communication and of other processes too: idle means that nobody's ran.
+//! A value of the driver speaks of a window, not of a moment. Samples are joined to windows, and
+//! what a window leaves open stays open: each figure is an estimate between two bounds, and what is
+//! shorter than two windows each time is not resolved. Utilization counts any kernel, those of
+//! communication and of other processes too: idle means that nobody's ran.
 //!
 //! | file | says |
 //! |---|---|
@@ -80,7 +82,8 @@ pub enum NoOverlay {
     Windows(#[from] NoWindows),
 }
 
-/// The device that a process uses: of several that the driver lists, the one on which it has the most memory.
+/// The device that a process uses: of several that the driver lists, the one on which it has the
+/// most memory.
 ///
 /// # Errors
 /// Where there is none, or it is not known which.
@@ -131,7 +134,8 @@ pub fn idle_windows(profile: &Profile, lanes: &LaneSummary) -> FxHashMap<Process
     ids.filter_map(of).collect()
 }
 
-/// Idle time of the devices of `ranks`: processes, with their training threads; or why there is none.
+/// Idle time of the devices of `ranks`: processes, with their training threads; or why there is
+/// none.
 pub fn all(
     profile: &Profile,
     lanes: &LaneSummary,
@@ -223,7 +227,8 @@ fn most_of_each_kind(rows: &[IdleRow]) -> Vec<IdleRow> {
     kept
 }
 
-/// The modules of chains of calls, each by the first of its ids: one module may be known in two modes.
+/// The modules of chains of calls, each by the first of its ids: one module may be known in two
+/// modes.
 struct Modules<'p> {
     profile: &'p Profile,
     first: FxHashMap<(&'p str, u32, &'p str), NnModuleId>,

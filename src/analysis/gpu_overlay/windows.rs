@@ -54,8 +54,9 @@ pub enum NoWindows {
 }
 
 impl Windows {
-    /// Of these windows, in any order; `None` without any. `rates` are the least and the most of the amount in a ns, a tick is how
-    /// well the edges of what is on the host are known, and `clock_ns` how well those of windows are.
+    /// Of these windows, in any order; `None` without any. `rates` are the least and the most of
+    /// the amount in a ns, a tick is how well the edges of what is on the host are known, and
+    /// `clock_ns` how well those of windows are.
     pub fn new(
         mut windows: Vec<Window>,
         rates: (f64, f64),
@@ -64,7 +65,8 @@ impl Windows {
     ) -> Option<Self> {
         windows.retain(|window| window.start_ns < window.end_ns && window.amount.is_finite());
         windows.sort_by_key(|window| (window.start_ns, window.end_ns));
-        // Of two that overlap the first counts. Their edges are the same stamp, related to our clock at two moments.
+        // Of two that overlap the first counts. Their edges are the same stamp, related to our
+        // clock at two moments.
         let mut until_ns = 0;
         windows.retain_mut(|window| {
             if window.start_ns.abs_diff(until_ns) <= MEET_NS.min(window.length_ns() / 10) {
@@ -88,7 +90,8 @@ impl Windows {
         })
     }
 
-    /// Idle time of a device, by its utilization: the share of each window in which no kernel ran, whoever's.
+    /// Idle time of a device, by its utilization: the share of each window in which no kernel ran,
+    /// whoever's.
     ///
     /// # Errors
     /// [`NoWindows`].

@@ -4,7 +4,8 @@ use crate::model::ids::LaneId;
 use crate::model::lane::{LaneKind, LanePoint, LaneUnit, SHARE_ONE};
 use crate::model::profile::Profile;
 
-/// For how long a figure that was read at one moment is taken to hold: a little more than the longest period.
+/// For how long a figure that was read at one moment is taken to hold: a little more than the
+/// longest period.
 const HOLDS_NS: u64 = 2_500_000_000;
 
 /// A value in the unit for people: shares of one, W, J, bytes, MHz, degrees Celsius, seconds.
@@ -30,7 +31,8 @@ pub(super) fn is_amount(kind: LaneKind) -> bool {
     )
 }
 
-/// A value with the part of its window that lies within the recording; readings of a moment hold until the next one.
+/// A value with the part of its window that lies within the recording; readings of a moment hold
+/// until the next one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Span {
     /// Start of the part, CLOCK_MONOTONIC.
@@ -85,7 +87,8 @@ pub fn spans(profile: &Profile, lane: LaneId) -> Vec<Span> {
     spans
 }
 
-/// For how long a reading of a moment holds: half as long again as it takes from one to the next, mostly.
+/// For how long a reading of a moment holds: half as long again as it takes from one to the next,
+/// mostly.
 fn holds_ns(points: &[LanePoint]) -> u64 {
     let mut between: Vec<u64> = points
         .windows(2)
@@ -99,7 +102,8 @@ fn holds_ns(points: &[LanePoint]) -> u64 {
     (usual / 2).saturating_add(usual).min(HOLDS_NS)
 }
 
-/// The lane in `columns` stretches of equal length: the mean of each, `None` where nothing was measured.
+/// The lane in `columns` stretches of equal length: the mean of each, `None` where nothing was
+/// measured.
 pub fn series(profile: &Profile, lane: LaneId, columns: usize) -> Vec<Option<f64>> {
     let length = profile.end_ns.saturating_sub(profile.start_ns) as f64;
     let mut sums = vec![(0.0_f64, 0.0_f64); columns];

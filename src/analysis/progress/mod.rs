@@ -1,8 +1,9 @@
 //! Progress: steps, epochs and throughput, from counters that were read with the samples.
 //!
-//! A step is an optimizer step; where no optimizer was seen to step, it is a batch that a DataLoader gave out. Counters tell
-//! exactly how many steps there were, and between which two samples each of them ended: a step's length is known to about a
-//! tick on either side, and percentiles are given only where steps last more than five ticks.
+//! A step is an optimizer step; where no optimizer was seen to step, it is a batch that a
+//! DataLoader gave out. Counters tell exactly how many steps there were, and between which two
+//! samples each of them ended: a step's length is known to about a tick on either side, and
+//! percentiles are given only where steps last more than five ticks.
 //!
 //! | file | says |
 //! |---|---|
@@ -126,15 +127,18 @@ pub struct Progress {
     pub class: String,
     /// Steps that ended in the recording.
     pub steps: u64,
-    /// From the start of the recording to the first reading of the counter, ns, where more steps may have ended before it.
+    /// From the start of the recording to the first reading of the counter, ns, where more steps
+    /// may have ended before it.
     pub counted_from_ns: Option<u64>,
-    /// Passes that began and trained; `None` where no loader was seen, and nothing else counts epochs.
+    /// Passes that began and trained; `None` where no loader was seen, and nothing else counts
+    /// epochs.
     pub epochs: Option<u64>,
     /// Whether there were more: the batches of those that were seen are too few for the steps.
     pub more_epochs: bool,
     /// How long epochs took that were seen whole, with what came between them, ns.
     pub epoch_ns: Vec<u64>,
-    /// Batches for a step: more than 1 where gradients are accumulated. `None` where it is no whole number.
+    /// Batches for a step: more than 1 where gradients are accumulated. `None` where it is no whole
+    /// number.
     pub batches_per_step: Option<u64>,
     /// Batches given out for training, as far as they were seen.
     pub batches: u64,
@@ -148,7 +152,8 @@ pub struct Progress {
     pub times: Option<StepTimes>,
     /// Where that time went, by phase, most first.
     pub phases: Vec<PhaseTime>,
-    /// Collectives in other phases than `communication`, as a share of the steps' time: DDP's are part of backward.
+    /// Collectives in other phases than `communication`, as a share of the steps' time: DDP's are
+    /// part of backward.
     pub collectives_elsewhere: Share,
     /// Steps much longer than the others.
     pub slow: Vec<SlowStep>,
@@ -174,8 +179,8 @@ impl Progress {
     }
 }
 
-/// The progress of a process whose training thread has these samples, sorted by start. `None` where no counter was read that
-/// moved.
+/// The progress of a process whose training thread has these samples, sorted by start. `None` where
+/// no counter was read that moved.
 pub fn progress(
     profile: &Profile,
     process: ProcessId,
@@ -263,8 +268,8 @@ fn batch_size(profile: &Profile, training: &[&Pass]) -> Option<u64> {
     sizes.all(|size| size == Some(first)).then_some(first)
 }
 
-/// Passes without a step. One of a single batch beside longer ones that train is a look at the data, `next(iter(loader))`, or the begin
-/// of an epoch whose first step was not seen.
+/// Passes without a step. One of a single batch beside longer ones that train is a look at the
+/// data, `next(iter(loader))`, or the begin of an epoch whose first step was not seen.
 fn evaluation(passes: &[Pass]) -> Evaluation {
     let mut sum = Evaluation::default();
     let longer = passes.iter().any(|pass| pass.trains && pass.batches > 1);

@@ -92,9 +92,10 @@ fn first_value(profile: &Profile, pass: &Pass) -> u64 {
         .map_or(0, |point| point.value)
 }
 
-/// A step belongs to the pass that gave out a batch last before it. But a pass is known from its first reading on only: between two
-/// readings it may have made its last step and the next one given out its first batch, and some batches may have been given out, and
-/// some steps made with them, before that reading.
+/// A step belongs to the pass that gave out a batch last before it. But a pass is known from its
+/// first reading on only: between two readings it may have made its last step and the next one
+/// given out its first batch, and some batches may have been given out, and some steps made with
+/// them, before that reading.
 fn assign_steps(passes: &mut [Pass], given: &[(u64, usize)], counted: &Counted) {
     // When each pass was first seen to have given out something, and how much.
     let mut starts: Vec<(u64, usize)> = passes.iter().map(|pass| pass.start_ns).zip(0..).collect();
@@ -154,14 +155,16 @@ pub(super) fn batches_per_step(passes: &[Pass]) -> Option<u64> {
         return None;
     }
     let each = (batches as f64 / steps as f64).round() as u64;
-    // The last batches of a pass may not fill a step, the last batch of the recording may not have had its step.
+    // The last batches of a pass may not fill a step, the last batch of the recording may not have
+    // had its step.
     let off = batches.abs_diff(steps.saturating_mul(each));
     let excused = count.saturating_mul(each.max(1)).max(steps / 20);
     (each > 0 && off <= excused).then_some(each)
 }
 
-/// Whether more batches were given out than were seen: each step of a pass takes `each`, but the last one, which may take fewer. What a
-/// loader gave out between the last reading of it and its end is not known.
+/// Whether more batches were given out than were seen: each step of a pass takes `each`, but the
+/// last one, which may take fewer. What a loader gave out between the last reading of it and its
+/// end is not known.
 pub(super) fn are_batches_missing(passes: &[Pass], each: u64) -> bool {
     let whole = passes
         .iter()
@@ -180,8 +183,8 @@ pub(super) fn are_batches_missing(passes: &[Pass], each: u64) -> bool {
     taken > seen.saturating_add(border)
 }
 
-/// Whether more passes trained than were seen: one that begins and ends between two polls of a thread is missed, and its steps are
-/// not.
+/// Whether more passes trained than were seen: one that begins and ends between two polls of a
+/// thread is missed, and its steps are not.
 pub(super) fn are_missing(passes: &[Pass], steps: u64) -> bool {
     let training = passes.iter().filter(|pass| pass.trains);
     let (mut batches, mut count) = (0_u64, 0_u64);

@@ -14,7 +14,8 @@ const MAX_STEPS: u64 = 1 << 19;
 const MAX_CHANGES: u64 = 64;
 /// Differences that a constant number of changes is learned from.
 const MAX_DIFFERENCES: usize = 4096;
-/// Steps that may have gone by before their counter was found: a launched program is looked at from its start.
+/// Steps that may have gone by before their counter was found: a launched program is looked at from
+/// its start.
 const MAX_EARLIER: u64 = 1000;
 
 /// A step: from the end of the one before to its own.
@@ -28,7 +29,8 @@ pub struct Step {
     pub end_ns: u64,
     /// How well the end is known: the time between the two samples that it lies between.
     pub uncertain_ns: u64,
-    /// Whether no other step ended between these two samples: the end of one that is not is spread evenly.
+    /// Whether no other step ended between these two samples: the end of one that is not is spread
+    /// evenly.
     pub alone: bool,
 }
 
@@ -64,8 +66,8 @@ pub(super) struct Counted {
     pub(super) ended: Vec<Ended>,
 }
 
-/// The steps of a process one by one, from the second that was seen to end on; empty where no counter was read. For tables
-/// that are to be given per step.
+/// The steps of a process one by one, from the second that was seen to end on; empty where no
+/// counter was read. For tables that are to be given per step.
 pub fn steps(profile: &Profile, process: ProcessId) -> Vec<Step> {
     count(profile, process).map_or(Vec::new(), |counted| listed(&counted))
 }
@@ -100,7 +102,8 @@ pub(super) fn listed(counted: &Counted) -> Vec<Step> {
     steps
 }
 
-/// Whether the recording begins with the program: what came before its first reading is part of it, too.
+/// Whether the recording begins with the program: what came before its first reading is part of it,
+/// too.
 pub(super) fn is_whole(profile: &Profile) -> bool {
     // Where only some of its steps are looked at, there are readings from before.
     let first = profile.points.first();
@@ -136,8 +139,8 @@ pub(super) fn last_value(profile: &Profile, process: ProcessId, kind: CounterKin
         .max()
 }
 
-/// Counts the steps of a process by the best counter that there is: one that counts steps; else the changes of a parameter;
-/// else batches.
+/// Counts the steps of a process by the best counter that there is: one that counts steps; else the
+/// changes of a parameter; else batches.
 pub(super) fn count(profile: &Profile, process: ProcessId) -> Option<Counted> {
     let direct = [CounterKind::TrainerSteps, CounterKind::LightningSteps];
     for kind in direct {
@@ -177,7 +180,8 @@ fn counted(
     let mut ended = Vec::new();
     for point in points {
         let now = point.value.saturating_sub(base) / each.max(1);
-        // A counter that went back was set anew: what it counts from then on is not more than before.
+        // A counter that went back was set anew: what it counts from then on is not more than
+        // before.
         if now > done {
             ended.push(Ended {
                 after_ns: quiet.until(point),
@@ -229,8 +233,8 @@ fn late(profile: &Profile, counted: &Counted, points: &[&ProgressPoint]) -> Opti
     (gap_ns as f64 > STEPS * step_ns && gap_ns >= least_ns).then_some(first_ns)
 }
 
-/// Steps before the counter was first read, in a recording that begins with the program: as many as the batches that had been
-/// given out by then were good for. `None` where nothing tells.
+/// Steps before the counter was first read, in a recording that begins with the program: as many as
+/// the batches that had been given out by then were good for. `None` where nothing tells.
 fn earlier(profile: &Profile, process: ProcessId, counted: &Counted, base: u64) -> Option<u64> {
     if !is_whole(profile) {
         return None;
@@ -270,7 +274,8 @@ fn earlier(profile: &Profile, process: ProcessId, counted: &Counted, base: u64) 
         .map(|(before, _)| before)
 }
 
-/// The readings of the first pass in which steps were made, and how many batches go into a step of it.
+/// The readings of the first pass in which steps were made, and how many batches go into a step of
+/// it.
 fn first_pass<'p>(
     profile: &'p Profile,
     process: ProcessId,
@@ -317,10 +322,11 @@ fn first_pass<'p>(
     (steps > 0 && each > 0).then_some((pass, each))
 }
 
-/// How many changes a step makes to a parameter: what divides nearly all differences between readings outside of the
-/// optimizer. `None` where that is not told by a few of them.
+/// How many changes a step makes to a parameter: what divides nearly all differences between
+/// readings outside of the optimizer. `None` where that is not told by a few of them.
 fn changes_of_a_step(profile: &Profile, points: &[&ProgressPoint]) -> Option<u64> {
-    // A thread that is not stopped may run on between the reading of a counter and that of its frames.
+    // A thread that is not stopped may run on between the reading of a counter and that of its
+    // frames.
     let still = |sample: &ProfileSample| sample.capture != Capture::Unstopped;
     changes_outside_optimizer(profile, points, still)
         .or_else(|| changes_outside_optimizer(profile, points, |_| true))
@@ -429,8 +435,8 @@ impl<'p> Quiet<'p> {
         }
     }
 
-    /// The last moment before a reading at which the counter had its old value. It is counted on by its thread: while that
-    /// was not scheduled it did not move.
+    /// The last moment before a reading at which the counter had its old value. It is counted on by
+    /// its thread: while that was not scheduled it did not move.
     fn until(&self, point: &ProgressPoint) -> u64 {
         let before_ns = point.before_ns.min(point.time_ns);
         let after = self

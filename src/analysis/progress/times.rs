@@ -10,7 +10,8 @@ use crate::model::profile::{Profile, ProfileSample};
 
 /// Ticks that a step must last for its length to be told.
 const TICKS_A_STEP: f64 = 5.0;
-/// The most steps at the start that are taken for warm-up because they are slow: a quarter of all, and no more than this.
+/// The most steps at the start that are taken for warm-up because they are slow: a quarter of all,
+/// and no more than this.
 const MOST_SLOW: usize = 20;
 /// How much longer than usual a step at the start must be.
 const SLOW_START: f64 = 1.5;
@@ -127,8 +128,8 @@ fn overlaps<'s, 'p>(
     })
 }
 
-/// How many steps at the start are warm-up: as far as most of them are slow, and up to the last, in the first
-/// half, in which torch.compile was at work.
+/// How many steps at the start are warm-up: as far as most of them are slow, and up to the last, in
+/// the first half, in which torch.compile was at work.
 fn warm_up_steps(steps: &[Step], phases: &[ByPhase]) -> usize {
     let lengths: Vec<u64> = steps.iter().map(length).collect();
     let Some(usual) = percentile(&sorted(&lengths), 0.5) else {
@@ -182,7 +183,8 @@ fn spread(steps: &[Step], lengths: &[u64], mean_ns: f64) -> Spread {
         .iter()
         .map(|&ns| (ns as f64 - mean_ns).powi(2))
         .sum();
-    // The end of a step is anywhere between two samples: that adds a twelfth of the square of their distance at either end.
+    // The end of a step is anywhere between two samples: that adds a twelfth of the square of their
+    // distance at either end.
     let blur: f64 = steps
         .iter()
         .map(|step| (step.uncertain_ns as f64).powi(2) / 6.0)
@@ -246,7 +248,8 @@ fn phase_times(steps: &[Step], samples: &[&ProfileSample]) -> (Vec<PhaseTime>, S
     (times, shares.share(ELSEWHERE))
 }
 
-/// Steps far beyond the others, the longest first, with the phase that took more than it usually does.
+/// Steps far beyond the others, the longest first, with the phase that took more than it usually
+/// does.
 fn slow_steps(
     profile: &Profile,
     steps: &[Step],

@@ -24,8 +24,9 @@ pub enum WindowError {
     TooFew(u64),
 }
 
-/// Leaves in `profile` what lies within `range` of the steps of its first trainer: samples of all threads are cut where the first
-/// of these steps was seen to begin, and the last one to have ended. Gives the numbers of the first and the last.
+/// Leaves in `profile` what lies within `range` of the steps of its first trainer: samples of all
+/// threads are cut where the first of these steps was seen to begin, and the last one to have
+/// ended. Gives the numbers of the first and the last.
 ///
 /// # Errors
 /// [`WindowError`]; the profile is then as it was.

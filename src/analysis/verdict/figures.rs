@@ -1,5 +1,5 @@
-//! The figures that rules look at: of one trainer's training thread from the end of start-up on, of its workers, and of its device
-//! over the same time. What was not seen is absent.
+//! The figures that rules look at: of one trainer's training thread from the end of start-up on, of
+//! its workers, and of its device over the same time. What was not seen is absent.
 
 use crate::analysis::conditions::{Conditions, conditions};
 use crate::analysis::gpu_overlay::device_of;
@@ -20,7 +20,8 @@ use crate::model::sample::ThreadState;
 use crate::model::wait::WaitKind;
 use rustc_hash::FxHashMap;
 
-/// Share of a device's memory from which on another process is taken to compute on it: a desktop has less.
+/// Share of a device's memory from which on another process is taken to compute on it: a desktop
+/// has less.
 const OTHERS_MEMORY: f64 = 0.02;
 
 /// What a moment of the training thread was, as far as verdicts go.
@@ -75,8 +76,9 @@ impl Part {
 pub struct DeviceFigures {
     /// Share of time with any kernel, whoever's.
     pub busy: Option<f64>,
-    /// The same over the windows of each part of the training thread's time, in the order of [`Part::ALL`]. Parts that are shorter
-    /// than a window share it with their neighbours, and have the mean; long ones have their own.
+    /// The same over the windows of each part of the training thread's time, in the order of
+    /// [`Part::ALL`]. Parts that are shorter than a window share it with their neighbours, and have
+    /// the mean; long ones have their own.
     pub busy_meanwhile: Vec<Option<f64>>,
     /// Share of the training thread's time in windows in which the device had no time to spare.
     pub saturated: f64,
@@ -90,7 +92,8 @@ pub struct DeviceFigures {
     pub hot: Option<f64>,
     /// The same of the power limit.
     pub capped: Option<f64>,
-    /// Whether other processes have memory of it that is worth speaking of: what it did need not be this run's.
+    /// Whether other processes have memory of it that is worth speaking of: what it did need not be
+    /// this run's.
     pub shared: bool,
 }
 
@@ -165,15 +168,18 @@ pub struct Figures {
     pub ticks: u64,
     /// Whether the process has CUDA.
     pub cuda: bool,
-    /// Whether the training thread was seen to use the GPU; where native frames were not read, whether it has CUDA.
+    /// Whether the training thread was seen to use the GPU; where native frames were not read,
+    /// whether it has CUDA.
     pub gpu_used: bool,
     /// Whether NCCL was seen.
     pub nccl: bool,
-    /// Whether native frames of what runs were recorded. Without them all of torch is the Python that called it.
+    /// Whether native frames of what runs were recorded. Without them all of torch is the Python
+    /// that called it.
     pub native: bool,
     /// The device; `None` where none was recorded that the process is known to use.
     pub device: Option<DeviceFigures>,
-    /// What workers did while they were waited for: busy, reading, without a CPU, as shares of their time.
+    /// What workers did while they were waited for: busy, reading, without a CPU, as shares of
+    /// their time.
     pub workers_busy: Option<f64>,
     /// See `workers_busy`.
     pub workers_read: f64,
@@ -181,15 +187,18 @@ pub struct Figures {
     pub workers_queue: f64,
     /// The workers' tasks, as shares of their time, most first.
     pub tasks: Vec<(InputTask, f64)>,
-    /// Share of the training thread's time in input of its own in which it waited for a file or a socket.
+    /// Share of the training thread's time in input of its own in which it waited for a file or a
+    /// socket.
     pub own_reads: f64,
     /// CPUs of all sampled processes.
     pub cpus: CpuFigures,
     /// CPUs of the machine that the recording was made on; 0 where not known.
     pub host_cpus: u32,
-    /// OpenMP threads that were seen in the process, its training thread among them; `None` without native frames.
+    /// OpenMP threads that were seen in the process, its training thread among them; `None` without
+    /// native frames.
     pub omp_threads: Option<u64>,
-    /// `None` where the training thread waited at no barrier, or no other OpenMP thread was sampled meanwhile.
+    /// `None` where the training thread waited at no barrier, or no other OpenMP thread was sampled
+    /// meanwhile.
     pub barrier: Option<BarrierFigures>,
     /// Present settings.
     pub conditions: Conditions,
@@ -240,8 +249,8 @@ impl Figures {
         }
     }
 
-    /// CPUs used, and allowed. `None` where either is not known, and where the former are more than the latter: the processes may
-    /// then run on other CPUs than this one.
+    /// CPUs used, and allowed. `None` where either is not known, and where the former are more than
+    /// the latter: the processes may then run on other CPUs than this one.
     pub fn cpus_of_allowed(&self) -> Option<(f64, f64)> {
         /// What two clocks may differ by.
         const CLOCKS: f64 = 1.02;
@@ -257,8 +266,9 @@ impl Figures {
         allowed.is_some_and(|allowed| allowed > 0.0 && self.cpus.wanted >= NEARLY_ALL * allowed)
     }
 
-    /// Threads that wanted a CPU while the training thread waited for one: where these are no more than the CPUs that the recorded
-    /// processes may use, others have those that they miss. `None` where they want more, or are held back.
+    /// Threads that wanted a CPU while the training thread waited for one: where these are no more
+    /// than the CPUs that the recorded processes may use, others have those that they miss. `None`
+    /// where they want more, or are held back.
     pub fn wanted_where_others_take_cpus(&self) -> Option<f64> {
         /// Ticks find a thread ready that is so for a moment only.
         const SLACK: f64 = 0.05;
@@ -338,8 +348,8 @@ fn uses_gpu(sample: &ProfileSample) -> bool {
     )
 }
 
-/// CPU time is that of all processes over all the time in which any was read: one that lived for a second of a minute used a
-/// sixtieth of what it used then.
+/// CPU time is that of all processes over all the time in which any was read: one that lived for a
+/// second of a minute used a sixtieth of what it used then.
 fn cpus(profile: &Profile, lanes: &LaneSummary) -> CpuFigures {
     let length_ns = profile.end_ns.saturating_sub(profile.start_ns).max(1) as f64;
     let figures = lanes.processes.iter().flat_map(|process| &process.figures);
@@ -371,7 +381,8 @@ fn cpus(profile: &Profile, lanes: &LaneSummary) -> CpuFigures {
     }
 }
 
-/// How many threads of the recorded processes ran or were ready to while the thread of the samples `own` waited for a CPU.
+/// How many threads of the recorded processes ran or were ready to while the thread of the samples
+/// `own` waited for a CPU.
 fn wanted_in_waits(profile: &Profile, own: &[&ProfileSample]) -> Option<f64> {
     let running = profile.samples.iter();
     let running = Timeline::new(running.filter(|sample| sample.state == ThreadState::Running));
@@ -488,7 +499,8 @@ fn part(sample: &ProfileSample, wait: Option<WaitKind>) -> Part {
         return Part::InputOwn;
     }
     match sample.activity {
-        // To take memory from the driver or give it back is to wait for the device (CUDA runtime, cudaFree, cudaMalloc).
+        // To take memory from the driver or give it back is to wait for the device (CUDA runtime,
+        // cudaFree, cudaMalloc).
         Activity::GpuSync | Activity::GpuAlloc => Part::Sync,
         Activity::GpuCopy => Part::Copy,
         _ if sample.row == SummaryRow::Communication => Part::Communication,

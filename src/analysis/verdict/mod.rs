@@ -1,7 +1,8 @@
-//! The verdict: who is waiting for whom, with the figures that say so, what it would buy at most, and one next step.
+//! The verdict: who is waiting for whom, with the figures that say so, what it would buy at most,
+//! and one next step.
 //!
-//! What was not seen is not claimed. Where a cause needs a figure that is missing, there is no verdict of that cause, and what is
-//! missing is said.
+//! What was not seen is not claimed. Where a cause needs a figure that is missing, there is no
+//! verdict of that cause, and what is missing is said.
 //!
 //! | file | says |
 //! |---|---|
@@ -30,7 +31,8 @@ const FEW_TICKS: u64 = 100;
 const MANY_TICKS: u64 = 500;
 /// A cause must weigh this much more than the next to be the one.
 pub const STANDS_OUT: f64 = 1.3;
-/// The part of the wait in collectives for which one rank must be the last to be whom the others wait for.
+/// The part of the wait in collectives for which one rank must be the last to be whom the others
+/// wait for.
 const STRAGGLES: u32 = 50;
 
 /// What a training run is bound by.
@@ -126,7 +128,8 @@ impl Cause {
 /// How sure a verdict is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Confidence {
-    /// It fits, and other things were not seen that could speak against it, or it is near its thresholds.
+    /// It fits, and other things were not seen that could speak against it, or it is near its
+    /// thresholds.
     Low,
     /// Some of what could speak against it was not seen.
     Medium,
@@ -203,7 +206,8 @@ pub struct Verdict {
 pub enum WaitedFor {
     /// It was the last to enter collectives for so many percent of the others' wait in them.
     Host(u32),
-    /// The others' devices are busy with kernels that do next to nothing, and its own device is not.
+    /// The others' devices are busy with kernels that do next to nothing, and its own device is
+    /// not.
     Device,
 }
 
@@ -242,8 +246,8 @@ pub fn verdict(profile: &Profile, analysis: &Analysis) -> Option<Verdict> {
     Some(judge(profile, analysis, primary, own))
 }
 
-/// The verdict on the rank for which the others' devices spin: where collectives run on the device, hosts do not wait in them, and
-/// the last to arrive is the one whose kernels do not wait.
+/// The verdict on the rank for which the others' devices spin: where collectives run on the device,
+/// hosts do not wait in them, and the last to arrive is the one whose kernels do not wait.
 fn not_spinning(
     profile: &Profile,
     analysis: &Analysis,
@@ -327,7 +331,8 @@ fn ranks(profile: &Profile, analysis: &Analysis, primary: &ProcessSummary) -> Ra
     }
 }
 
-/// The rank that was the last to enter the collectives that `process` waited in, for most of the wait.
+/// The rank that was the last to enter the collectives that `process` waited in, for most of the
+/// wait.
 fn last_rank_of(analysis: &Analysis, process: &ProcessSummary) -> Option<LastRank> {
     let collectives = super::collectives::of(&analysis.collectives, process.process)?;
     let wait_ns: u64 = collectives.rows.iter().map(|row| row.wait_ns).sum();

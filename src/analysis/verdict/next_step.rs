@@ -83,7 +83,8 @@ pub fn next_step(profile: &Profile, cause: Cause, at: Option<Line>, figures: &Fi
 pub struct Cost {
     /// What it is.
     pub what: &'static str,
-    /// Share of the training thread's time after start-up; of a device, of the time in which it is so.
+    /// Share of the training thread's time after start-up; of a device, of the time in which it is
+    /// so.
     pub share: f64,
     /// What to do about it.
     pub next_step: String,
@@ -158,7 +159,8 @@ pub fn costs(profile: &Profile, findings: &[Finding], figures: &Figures) -> Vec<
             continue;
         }
         let share = parts.iter().map(|part| figures.of(*part)).sum();
-        // Where the device has no time to spare, or that is not known, the host may only wait for it.
+        // Where the device has no time to spare, or that is not known, the host may only wait for
+        // it.
         let of_host = matches!(
             cause,
             Cause::Sync | Cause::Copy | Cause::Python | Cause::Launch
@@ -218,7 +220,8 @@ fn plural(count: u64, noun: &str) -> String {
     format!("{count} {noun}{s}")
 }
 
-/// `4 OpenMP threads (OMP_NUM_THREADS not set)`: those that were seen, for what the environment says may have been changed since.
+/// `4 OpenMP threads (OMP_NUM_THREADS not set)`: those that were seen, for what the environment
+/// says may have been changed since.
 fn omp_threads(figures: &Figures) -> String {
     let variable = match figures.conditions.omp_num_threads {
         Some(threads) => format!("OMP_NUM_THREADS {threads}"),

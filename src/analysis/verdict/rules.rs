@@ -1,9 +1,10 @@
 //! The rules: which figures make which cause, and from which values on.
 //!
-//! Guard rails are part of the rules. Work is handed to the GPU without waiting for it: while the device is busy, time in launches is
-//! back-pressure, and a wait for it is a wait for work that it has to do anyway. Both point at the host only where the device has
-//! time to spare. That a kernel runs does not mean that the device computes: NCCL's kernels spin. So a device that is busy is the
-//! bound only where its multiprocessors or its power say so, too.
+//! Guard rails are part of the rules. Work is handed to the GPU without waiting for it: while the
+//! device is busy, time in launches is back-pressure, and a wait for it is a wait for work that it
+//! has to do anyway. Both point at the host only where the device has time to spare. That a kernel
+//! runs does not mean that the device computes: NCCL's kernels spin. So a device that is busy is
+//! the bound only where its multiprocessors or its power say so, too.
 
 use super::figures::{Figures, Part};
 use super::{Cause, Evidence};
@@ -12,9 +13,11 @@ use super::{Cause, Evidence};
 pub const WORTH: f64 = 0.15;
 /// Weight from which on it may be the one cause.
 pub const ENOUGH: f64 = 0.2;
-/// What a host does for a device that has time to spare can be taken away in part only, a wait whole: its share counts for half.
+/// What a host does for a device that has time to spare can be taken away in part only, a wait
+/// whole: its share counts for half.
 pub const HOSTS_PART: f64 = 0.5;
-/// Multiprocessors that are active for this share are the bound where utilization is not measured (MIG).
+/// Multiprocessors that are active for this share are the bound where utilization is not measured
+/// (MIG).
 pub const COMPUTES_ALONE: f64 = 0.7;
 /// A device that is busy for no more than this is not used.
 pub const UNUSED: f64 = 0.1;
@@ -24,7 +27,8 @@ pub const HELD: f64 = 0.5;
 pub const BUSY: f64 = 0.85;
 /// It is busy for this share or less: it has time to spare.
 pub const SPARE: f64 = 0.70;
-/// Multiprocessors are active for this share of time, or power is this share of its limit: the device computes.
+/// Multiprocessors are active for this share of time, or power is this share of its limit: the
+/// device computes.
 pub const COMPUTES_SM: f64 = 0.5;
 /// See [`COMPUTES_SM`].
 pub const COMPUTES_POWER: f64 = 0.6;
@@ -34,9 +38,11 @@ pub const SPINS_SM: f64 = 0.3;
 pub const DRAM: f64 = 0.6;
 /// Time without a CPU.
 pub const NO_CPU: f64 = 0.10;
-/// Share of time in which a cgroup's quota holds processes back, from which on it is what they lack CPUs for.
+/// Share of time in which a cgroup's quota holds processes back, from which on it is what they lack
+/// CPUs for.
 pub const THROTTLED_CGROUP: f64 = 0.05;
-/// OpenMP threads that compute while the training thread waits for them, on average, from which on the work is unevenly shared.
+/// OpenMP threads that compute while the training thread waits for them, on average, from which on
+/// the work is unevenly shared.
 pub const UNEVEN: f64 = 0.5;
 /// CPUs in use, of those allowed, from which on none is left.
 pub const CPUS_FULL: f64 = 0.95;
@@ -54,7 +60,8 @@ pub const HOST: f64 = 0.6;
 pub struct Finding {
     /// The cause.
     pub cause: Cause,
-    /// Share of the training thread's time that would be gained at most, were the cause gone; `None` where that is not known.
+    /// Share of the training thread's time that would be gained at most, were the cause gone;
+    /// `None` where that is not known.
     pub gain: Option<f64>,
     /// How much it weighs among others: a share of time.
     pub weight: f64,
@@ -159,14 +166,16 @@ fn busy_meanwhile(figures: &Figures, parts: &[Part]) -> Option<f64> {
     }
 }
 
-/// Evidence that the device has time to spare while the thread does these; `None` where it has not, or where that is not known.
+/// Evidence that the device has time to spare while the thread does these; `None` where it has not,
+/// or where that is not known.
 fn has_spare(figures: &Figures, parts: &[Part]) -> Option<(f64, Evidence)> {
     let meanwhile = busy_meanwhile(figures, parts)?;
     let gain = 1.0 - busy(figures)?;
     (meanwhile <= SPARE).then(|| (gain, is_not("gpu_busy_meanwhile", meanwhile, SPARE)))
 }
 
-/// Whether what the host does beside these parts takes more of its time than they do, counted whole.
+/// Whether what the host does beside these parts takes more of its time than they do, counted
+/// whole.
 pub fn host_takes_more(figures: &Figures, parts: &[Part], stands_out: f64) -> bool {
     let sum = |is_of: bool, all: &[Part]| -> f64 {
         let own = all.iter().filter(|part| parts.contains(part) == is_of);
@@ -176,7 +185,8 @@ pub fn host_takes_more(figures: &Figures, parts: &[Part], stands_out: f64) -> bo
     !parts.is_empty() && sum(true, &Part::ALL) < stands_out * sum(false, &host)
 }
 
-/// What the thread does that is none of these parts, and takes the most: what a cause must stand out from.
+/// What the thread does that is none of these parts, and takes the most: what a cause must stand
+/// out from.
 pub fn beside(figures: &Figures, parts: &[Part]) -> Option<(Beside, f64)> {
     let of = |part| match parts.contains(&part) {
         true => 0.0,
@@ -233,7 +243,8 @@ fn throttled(figures: &Figures) -> Option<Finding> {
 
 fn gpu_bound(figures: &Figures) -> Option<Finding> {
     let device = figures.device.as_ref()?;
-    // With clocks held down its figures are those of a slower device; of a shared one they need not be this run's.
+    // With clocks held down its figures are those of a slower device; of a shared one they need not
+    // be this run's.
     if device.hot.is_some_and(|hot| hot >= HELD) || device.shared {
         return None;
     }
@@ -277,7 +288,8 @@ fn gpu_bound(figures: &Figures) -> Option<Finding> {
     })
 }
 
-/// Whether the device is busy, and does not seem to compute, where there are other ranks to wait for: collectives' kernels spin.
+/// Whether the device is busy, and does not seem to compute, where there are other ranks to wait
+/// for: collectives' kernels spin.
 pub fn may_spin(figures: &Figures) -> bool {
     let is_busy = busy(figures).is_some_and(|busy| busy >= BUSY);
     is_busy && figures.nccl && figures.ranks.world > 1 && gpu_bound(figures).is_none()

@@ -1,4 +1,5 @@
-//! Call instructions and the stubs of the procedure linkage table (Intel SDM volume 2, CALL and JMP).
+//! Call instructions and the stubs of the procedure linkage table (Intel SDM volume 2, CALL and
+//! JMP).
 
 use super::X86_64;
 use crate::arch::Architecture;
@@ -48,7 +49,8 @@ fn indirect_call_length(modrm: u8, sib: Option<u8>) -> usize {
     2 + usize::from(has_sib) + displacement
 }
 
-/// The address of the GOT slot that the PLT stub `code` at `address` jumps through: `[endbr64] [bnd] jmp *slot(%rip)`.
+/// The address of the GOT slot that the PLT stub `code` at `address` jumps through: `[endbr64]
+/// [bnd] jmp *slot(%rip)`.
 pub(super) fn plt_slot(address: u64, code: &[u8]) -> Option<u64> {
     let mut at = 0;
     if code.starts_with(&[0xf3, 0x0f, 0x1e, 0xfa]) {

@@ -1,11 +1,15 @@
-//! Instructions of 64-bit code: how long each is, and what it does to registers and the stack. Not what it computes.
+//! Instructions of 64-bit code: how long each is, and what it does to registers and the stack. Not
+//! what it computes.
 //!
 //! Intel SDM volume 2, chapter 2 (prefixes, ModRM, VEX, EVEX) and appendix A (opcode maps).
 //!
-//! Not the crate `iced-x86` 1.22: with its `decoder` and `instr_info`, a frame by code took 6.7 to 9.5 instead of 2.8 to 3.3 ns per
-//! byte of MKL's AVX-512 kernels (10 MB; 9.2 instead of 7.2 of the C library), and 271 KB more. Frames at the ends of functions are equal for all 1,889 of the C library and 792 of 794 kernels.
+//! Not the crate `iced-x86` 1.22: with its `decoder` and `instr_info`, a frame by code took 6.7 to
+//! 9.5 instead of 2.8 to 3.3 ns per byte of MKL's AVX-512 kernels (10 MB; 9.2 instead of 7.2 of the
+//! C library), and 271 KB more. Frames at the ends of functions are equal for all 1,889 of the C
+//! library and 792 of 794 kernels.
 
-/// A general-purpose register by hardware number: 0 rax, 1 rcx, 2 rdx, 3 rbx, 4 rsp, 5 rbp, 6 rsi, 7 rdi, 8 to 15.
+/// A general-purpose register by hardware number: 0 rax, 1 rcx, 2 rdx, 3 rbx, 4 rsp, 5 rbp, 6 rsi,
+/// 7 rdi, 8 to 15.
 pub(super) type Register = u8;
 pub(super) const RAX: Register = 0;
 pub(super) const RDX: Register = 2;
@@ -323,7 +327,8 @@ mod tests {
         }
     }
 
-    /// Instruction boundaries as binutils sees them, in the C library's code (or `TORCHSPY_TEST_CODE=FILE:START:STOP`).
+    /// Instruction boundaries as binutils sees them, in the C library's code (or
+    /// `TORCHSPY_TEST_CODE=FILE:START:STOP`).
     #[test]
     fn lengths_agree_with_objdump() {
         let wanted = std::env::var("TORCHSPY_TEST_CODE").unwrap_or_else(|_| {
@@ -353,7 +358,8 @@ mod tests {
             let (Some(bytes), Some(text)) = (columns.next(), columns.next()) else {
                 continue;
             };
-            // objdump shows stray prefixes and REX bytes, and what it does not know, as lines of their own.
+            // objdump shows stray prefixes and REX bytes, and what it does not know, as lines of
+            // their own.
             let opcode = text.split_whitespace().next().unwrap_or("");
             if text.contains("(bad)")
                 || opcode.starts_with("rex")

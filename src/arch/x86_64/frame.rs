@@ -1,7 +1,9 @@
-//! What a function's own code says of its frame: where the return address is, and where it saved its caller's registers.
+//! What a function's own code says of its frame: where the return address is, and where it saved
+//! its caller's registers.
 //!
-//! For code without unwind tables whose start is known, such as MKL's kernels. The code from the function's start is followed in
-//! a straight line with symbolic registers; what follows a return goes on with the frame as it was before the epilogue.
+//! For code without unwind tables whose start is known, such as MKL's kernels. The code from the
+//! function's start is followed in a straight line with symbolic registers; what follows a return
+//! goes on with the frame as it was before the epilogue.
 
 use super::decode::{Effect, RBP, RSP, Register, decode};
 use crate::arch::{CfaSource, CodeFrame};
@@ -11,8 +13,8 @@ const DWARF: [u16; 16] = [0, 2, 1, 3, 7, 6, 4, 5, 8, 9, 10, 11, 12, 13, 14, 15];
 const CALLEE_SAVED: [Register; 6] = [3, 5, 12, 13, 14, 15];
 /// Stores into the frame that are remembered.
 const MAX_SLOTS: usize = 64;
-/// The frame at the end of `code`, which begins at a function's first instruction. An instruction that ends past `code`, such as
-/// the call that a return address belongs to, is not carried out.
+/// The frame at the end of `code`, which begins at a function's first instruction. An instruction
+/// that ends past `code`, such as the call that a return address belongs to, is not carried out.
 pub(super) fn frame_by_code(code: &[u8]) -> Option<CodeFrame> {
     let mut tracker = Tracker::new();
     let mut position = 0;
@@ -35,7 +37,8 @@ enum Value {
     Unknown,
     /// What the caller left in this register.
     Initial(Register),
-    /// An address in the frame: distance from base 0, the CFA, or from a stack pointer that was moved by an unknown amount.
+    /// An address in the frame: distance from base 0, the CFA, or from a stack pointer that was
+    /// moved by an unknown amount.
     Stack(u32, i64),
 }
 
@@ -317,8 +320,8 @@ mod tests {
 
     #[test]
     fn a_frame_of_unknown_size_keeps_its_way_back_in_a_slot() {
-        // The start of mkl_blas_avx512_sgemm_kernel_nocopy_NN_b0: sub $0x40,rsp; mov rbx,(rsp); mov rbp,8(rsp);
-        // mov rsp,rbp; sub rax,rsp; and $-4096,rsp; mov rbp,0x78(rsp); xor ebp,ebp
+        // The start of mkl_blas_avx512_sgemm_kernel_nocopy_NN_b0: sub $0x40,rsp; mov rbx,(rsp); mov
+        // rbp,8(rsp); mov rsp,rbp; sub rax,rsp; and $-4096,rsp; mov rbp,0x78(rsp); xor ebp,ebp
         let code = [
             0x48, 0x83, 0xec, 0x40, 0x48, 0x89, 0x1c, 0x24, 0x48, 0x89, 0x6c, 0x24, 8, 0x48, 0x89,
             0xe5, 0x48, 0x29, 0xc4, 0x48, 0x81, 0xe4, 0, 0xf0, 0xff, 0xff, 0x48, 0x89, 0x6c, 0x24,

@@ -8,12 +8,12 @@ mod opcodes;
 use super::{Architecture, CodeFrame, SystemCall};
 use nix::libc::user_regs_struct;
 
-/// x86-64, 64-bit programs. DWARF numbers (System V ABI, figure 3.36): 0 rax, 1 rdx, 2 rcx, 3 rbx, 4 rsi, 5 rdi, 6 rbp, 7 rsp, 8 to
-/// 15 r8 to r15, 16 the return address, which is rip.
+/// x86-64, 64-bit programs. DWARF numbers (System V ABI, figure 3.36): 0 rax, 1 rdx, 2 rcx, 3 rbx,
+/// 4 rsi, 5 rdi, 6 rbp, 7 rsp, 8 to 15 r8 to r15, 16 the return address, which is rip.
 pub enum X86_64 {}
 
-/// The code segment of 64-bit programs (Linux, arch/x86/include/asm/segment.h, `__USER_CS`): others have other numbers of system
-/// calls.
+/// The code segment of 64-bit programs (Linux, arch/x86/include/asm/segment.h, `__USER_CS`): others
+/// have other numbers of system calls.
 const USER_64: u64 = 0x33;
 
 impl Architecture for X86_64 {
@@ -61,7 +61,8 @@ impl Architecture for X86_64 {
     }
 
     fn system_call(user: &user_regs_struct) -> Option<SystemCall> {
-        // Of a thread that an interrupt or a fault brought into the kernel this is -1 (arch/x86/entry/entry_64.S).
+        // Of a thread that an interrupt or a fault brought into the kernel this is -1
+        // (arch/x86/entry/entry_64.S).
         let number = u32::try_from(user.orig_rax as i64).ok()?;
         (user.cs == USER_64).then_some(SystemCall {
             number,
@@ -70,7 +71,7 @@ impl Architecture for X86_64 {
         })
     }
 
-    /// glibc since 2.4: `tid` of `struct pthread` (nptl/descr.h) behind a header of 704 bytes and a list entry of 16. musl 1.2: `tid`
-    /// of `struct __pthread` (src/internal/pthread_impl.h).
+    /// glibc since 2.4: `tid` of `struct pthread` (nptl/descr.h) behind a header of 704 bytes and a
+    /// list entry of 16. musl 1.2: `tid` of `struct __pthread` (src/internal/pthread_impl.h).
     const TID_OFFSETS: &'static [u64] = &[0x2d0, 0x30];
 }

@@ -1,9 +1,11 @@
-//! The opcode maps: what each instruction does to registers and the stack (Intel SDM volume 2, appendix A).
+//! The opcode maps: what each instruction does to registers and the stack (Intel SDM volume 2,
+//! appendix A).
 
 use super::decode::{Decoder, Effect, NOTHING, Operands, RAX, RBX, RDX, Register, Rm};
 
 impl Decoder<'_> {
-    /// A write of the `rm` operand with something unknown; `opcode` is even where the operand is a byte.
+    /// A write of the `rm` operand with something unknown; `opcode` is even where the operand is a
+    /// byte.
     fn writes_rm_of(&self, opcode: u8, operands: Operands) -> Effect {
         match operands.rm {
             Rm::Register(register) if opcode & 1 == 0 => {

@@ -42,7 +42,8 @@ fn no_target(pid: i32, error: io::Error) -> Failure {
     failure.hint("torchspy sees the processes of its own pid namespace: ps -e lists them")
 }
 
-/// One line per check, `ok`, `limited` or `no` first, and below it what would help. Each hint is given once.
+/// One line per check, `ok`, `limited` or `no` first, and below it what would help. Each hint is
+/// given once.
 fn table(checks: &[Check]) -> String {
     let mut text = String::new();
     let mut given: Vec<Remedy> = Vec::new();

@@ -1,4 +1,5 @@
-//! `torchspy dump`: a snapshot of every thread of a process, or of a job; or several, and what moved in between.
+//! `torchspy dump`: a snapshot of every thread of a process, or of a job; or several, and what
+//! moved in between.
 
 use crate::analysis::dump::attach::attach;
 use crate::analysis::dump::dump;
@@ -34,7 +35,8 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(20);
 /// How long names, locks and variables may take to read.
 const INSPECTION: Duration = Duration::from_secs(10);
-/// How long a read of a process's memory may take: more than a thread waits for a CPU on a busy machine.
+/// How long a read of a process's memory may take: more than a thread waits for a CPU on a busy
+/// machine.
 const ANSWER: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(plan: &DumpPlan) -> Result<ExitCode, Failure> {
@@ -128,7 +130,8 @@ fn check_target(pid: i32) -> Result<(), Failure> {
             "give the trainer's pid",
         ));
     }
-    // A thread that execs takes over the tid of the first thread, which is a zombie until then: asked before and after.
+    // A thread that execs takes over the tid of the first thread, which is a zombie until then:
+    // asked before and after.
     let is_zombie = |stat: &Stat| matches!(stat.state, b'Z' | b'X');
     let has_ended = |stat: &Stat| {
         is_zombie(stat) && is_alone(pid) && read_stat(pid).is_ok_and(|again| is_zombie(&again))
@@ -281,8 +284,8 @@ fn replaced(facts: &SnapshotFacts) -> impl Iterator<Item = String> {
     })
 }
 
-/// Adds those of `pids` that live and are missing in the snapshot, as the kernel shows them; and the threads of processes of which
-/// no stack was read.
+/// Adds those of `pids` that live and are missing in the snapshot, as the kernel shows them; and
+/// the threads of processes of which no stack was read.
 fn unreached<'p>(dump: &mut Dump, pids: impl Iterator<Item = &'p i32>) {
     for process in dump
         .processes

@@ -1,5 +1,5 @@
-//! The end of a recording: the last segment, the rendered outputs, the summary. On a thread of its own, so that signals
-//! still reach the program.
+//! The end of a recording: the last segment, the rendered outputs, the summary. On a thread of its
+//! own, so that signals still reach the program.
 
 use crate::cli::failure::Failure;
 use crate::cli::open_outputs::OpenOutputs;

@@ -27,7 +27,8 @@ pub(crate) fn run(plan: &ManPlan) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// torchspy, and each of its commands: once built, clap calls them `torchspy-record` and so on, as `man` does.
+/// torchspy, and each of its commands: once built, clap calls them `torchspy-record` and so on, as
+/// `man` does.
 fn pages() -> Vec<Command> {
     let mut root = Arguments::command();
     root.build();

@@ -26,8 +26,8 @@ const POLL_WITHOUT_PIDFD: Duration = Duration::from_millis(20);
 const INTERRUPTED: u8 = 130;
 /// Records, and returns the launched program's status, or torchspy's own where it attached.
 ///
-/// What cannot be opened or sampled is an error before the program has run a single instruction. What goes wrong later is a
-/// warning: the program goes on, and its status is passed on.
+/// What cannot be opened or sampled is an error before the program has run a single instruction.
+/// What goes wrong later is a warning: the program goes on, and its status is passed on.
 pub(crate) fn run(plan: RecordPlan) -> Result<ExitCode, Failure> {
     // First of all, so that every thread made later has them blocked.
     let signals = Signals::install().map_err(Failure::new)?;

@@ -28,7 +28,8 @@ pub(crate) fn run(plan: &ReportPlan) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reads a recording, with a warning for each thing that it lacks. `regions` are shown as phases in addition to its own.
+/// Reads a recording, with a warning for each thing that it lacks. `regions` are shown as phases in
+/// addition to its own.
 pub(crate) fn open(
     path: &Path,
     regions: &[Region],

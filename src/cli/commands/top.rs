@@ -53,7 +53,8 @@ pub(crate) fn run(plan: TopPlan) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Waits, stopped as a shell expects it, until the terminal is torchspy's: in the background it is not to be drawn on.
+/// Waits, stopped as a shell expects it, until the terminal is torchspy's: in the background it is
+/// not to be drawn on.
 fn foreground(signals: &Signals) -> Result<(), Failure> {
     signals.wait_for_foreground().map_err(|error| {
         Failure::new(error).hint("start it in the foreground: without & behind it, or with fg")
@@ -185,7 +186,8 @@ impl Top {
         }
     }
 
-    /// Lines now and then, where nothing can be drawn: no keys, until a signal or the end of the process.
+    /// Lines now and then, where nothing can be drawn: no keys, until a signal or the end of the
+    /// process.
     fn print_lines(&mut self) -> io::Result<()> {
         let mut written = Instant::now();
         loop {
@@ -356,7 +358,8 @@ impl Top {
         Ok(())
     }
 
-    /// After a stop that could not be prepared for (SIGSTOP): another program may have drawn on the screen, and may own the terminal.
+    /// After a stop that could not be prepared for (SIGSTOP): another program may have drawn on the
+    /// screen, and may own the terminal.
     fn come_back(&mut self) -> io::Result<()> {
         if !is_foreground() {
             self.while_paused(|signals| signals.wait_for_foreground())?;

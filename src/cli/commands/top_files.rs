@@ -1,4 +1,5 @@
-//! The files that are written while a program is watched: recordings, and drawings of the last minute.
+//! The files that are written while a program is watched: recordings, and drawings of the last
+//! minute.
 
 use super::live_sink::LiveSink;
 use crate::cli::failure::Failure;
@@ -16,7 +17,8 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
-/// The files of one session. The result of each is shown at once, and printed again when the terminal is given back.
+/// The files of one session. The result of each is shown at once, and printed again when the
+/// terminal is given back.
 pub(super) struct TopFiles {
     sink: LiveSink,
     rank: Option<u32>,
@@ -124,7 +126,8 @@ impl TopFiles {
         }
     }
 
-    /// Ends what is under way; returns the results of all files, and whether a recording is missing or incomplete.
+    /// Ends what is under way; returns the results of all files, and whether a recording is missing
+    /// or incomplete.
     pub(super) fn end(mut self, run: &RunInfo) -> (Vec<String>, bool) {
         if self.recording.is_some() {
             self.toggle_recording(run);

@@ -1,8 +1,9 @@
 //! Taking secrets out of command lines and values before they are kept.
 //!
-//! Rules are data: what a name makes of its value ([`names`]), which values can be secrets ([`values`]), shapes of tokens and
-//! what gives a secret away in longer text ([`text`]), and programs whose short options take one ([`programs`]). In doubt a
-//! value is hidden; a test holds what must stay as it is.
+//! Rules are data: what a name makes of its value ([`names`]), which values can be secrets
+//! ([`values`]), shapes of tokens and what gives a secret away in longer text ([`text`]), and
+//! programs whose short options take one ([`programs`]). In doubt a value is hidden; a test holds
+//! what must stay as it is.
 
 mod names;
 mod programs;
@@ -29,8 +30,8 @@ pub enum Redaction {
 }
 
 impl Redaction {
-    /// A command line without secrets: values of secret flags (`--token x`, `--token=x`), `KEY=value` words, and whatever
-    /// [`Redaction::text`] finds.
+    /// A command line without secrets: values of secret flags (`--token x`, `--token=x`),
+    /// `KEY=value` words, and whatever [`Redaction::text`] finds.
     pub fn command<S: AsRef<str>>(self, arguments: &[S]) -> Vec<String> {
         let arguments = arguments.iter().map(AsRef::as_ref);
         match self {
@@ -140,7 +141,8 @@ impl Walk {
             if !hides || word.parse::<f64>().is_ok() {
                 return None;
             }
-            // Also where the value looks like a flag. Another secret's flag keeps its own value hidden.
+            // Also where the value looks like a flag. Another secret's flag keeps its own value
+            // hidden.
             if names::suspicion(word) > Suspicion::Possible && !word.contains('=') {
                 self.pending = Pending::Secret;
             }

@@ -1,4 +1,5 @@
-//! Names of flags, variables and headers, and whether their values are secrets. The words are in `names.toml`.
+//! Names of flags, variables and headers, and whether their values are secrets. The words are in
+//! `names.toml`.
 
 use serde::Deserialize;
 use std::sync::LazyLock;
@@ -10,7 +11,8 @@ pub(super) enum Suspicion {
     None,
     /// The value is hidden where it could be a secret.
     Possible,
-    /// The value is hidden, unless it is a number that no such secret has: a `token` that is an int, `pass=2`.
+    /// The value is hidden, unless it is a number that no such secret has: a `token` that is an
+    /// int, `pass=2`.
     LikelyWord,
     /// As above; also a short number is a secret: `pin=1234`.
     Number,
@@ -118,7 +120,8 @@ fn is_number(word: &str) -> bool {
     word.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// The words of a name in kebab-case, snake_case, dotted or camelCase, in lower case. `AWSSecretKey` has three.
+/// The words of a name in kebab-case, snake_case, dotted or camelCase, in lower case.
+/// `AWSSecretKey` has three.
 fn words(name: &str) -> Vec<String> {
     // `-Dname=value`, as Java's and CMake's definitions are.
     let name = name.strip_prefix("-D").unwrap_or(name);

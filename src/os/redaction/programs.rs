@@ -92,7 +92,8 @@ const OPTIONS: &[SecretOption] = &[
 ];
 
 impl SecretOption {
-    /// That of the program which `word` names, or which `before` names where a subcommand is needed.
+    /// That of the program which `word` names, or which `before` names where a subcommand is
+    /// needed.
     pub(super) fn of(word: &str, before: &str) -> Option<&'static Self> {
         let name = |word: &'_ str| word.rsplit('/').next().unwrap_or_default().to_owned();
         let (own, before) = (name(word), name(before));

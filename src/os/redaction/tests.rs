@@ -1,8 +1,8 @@
 //! Command lines with a secret each, and command lines without.
 //!
-//! Arguments are separated by spaces; `·` is a space within one. `«…»` marks what must not be kept. `{A20}` is replaced by twenty
-//! letters and digits (`{X…}`: lower hexadecimal, `{U…}`: capitals and digits, `{D…}`: digits, `{B…}`: base64), so that no
-//! scanner takes this file for a leak.
+//! Arguments are separated by spaces; `·` is a space within one. `«…»` marks what must not be kept.
+//! `{A20}` is replaced by twenty letters and digits (`{X…}`: lower hexadecimal, `{U…}`: capitals
+//! and digits, `{D…}`: digits, `{B…}`: base64), so that no scanner takes this file for a leak.
 
 use super::*;
 use proptest::prelude::*;

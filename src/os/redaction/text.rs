@@ -29,7 +29,8 @@ const TOKEN_SHAPES: &[&str] = &[
     r"\bsk-[A-Za-z0-9_-]{16,}",
     r"\b(?:sk|rk)_(?:live|test|prod)_[A-Za-z0-9]{10,}",
     r"\bwhsec_[A-Za-z0-9+/]{16,}",
-    // Other services of models and data: Groq, xAI, Perplexity, NVIDIA, Replicate, Fireworks, Together, LangSmith, Pinecone.
+    // Other services of models and data: Groq, xAI, Perplexity, NVIDIA, Replicate, Fireworks,
+    // Together, LangSmith, Pinecone.
     r"\b(?:gsk|r8|fw|tgp_v1|lsv2_(?:pt|sk)|pcsk)_[A-Za-z0-9_-]{16,}",
     r"\b(?:xai|pplx|nvapi)-[A-Za-z0-9_-]{16,}",
     // Slack, and its hooks and Discord's.
@@ -49,7 +50,8 @@ const TOKEN_SHAPES: &[&str] = &[
     r"\bcio[A-Za-z0-9]{32}\b",
     r"\bdckr_(?:pat|oat)_[A-Za-z0-9_-]{16,}",
     r"\bAKCp[A-Za-z0-9]{60,}",
-    // Clouds and their tools: DigitalOcean, Databricks, Vault, Terraform, Heroku, Cloudflare, Doppler, Pulumi, Azure, Alibaba.
+    // Clouds and their tools: DigitalOcean, Databricks, Vault, Terraform, Heroku, Cloudflare,
+    // Doppler, Pulumi, Azure, Alibaba.
     r"\bdo[opr]_v1_[a-f0-9]{32,}",
     r"\bdapi[a-f0-9]{32}",
     r"\bhv[sbr]\.[A-Za-z0-9_-]{20,}",
@@ -59,8 +61,9 @@ const TOKEN_SHAPES: &[&str] = &[
     r"\bpul-[a-f0-9]{40}\b",
     r"\b[A-Za-z0-9_~.]{3}\dQ~[A-Za-z0-9_~.-]{31,34}",
     r"\bLTAI[A-Za-z0-9]{12,}",
-    // Those who write, watch and deliver: Notion, Atlassian, Linear, Figma, Grafana, New Relic, Sentry, Postman, SendGrid,
-    // Mailgun, Twilio, Telegram, Shopify, Square, Airtable, Dropbox, 1Password, age.
+    // Those who write, watch and deliver: Notion, Atlassian, Linear, Figma, Grafana, New Relic,
+    // Sentry, Postman, SendGrid, Mailgun, Twilio, Telegram, Shopify, Square, Airtable, Dropbox,
+    // 1Password, age.
     r"\b(?:ntn|secret)_[A-Za-z0-9]{40,}",
     r"\bAT(?:ATT|CTT|BB)3x[A-Za-z0-9_=-]{16,}",
     r"\blin_(?:api|oauth)_[A-Za-z0-9]{32,}",
@@ -88,7 +91,8 @@ const SECRETS_IN_TEXT: &[&str] = &[
     r"(?i:(\b(?:basic|digest|negotiate)\s+))[A-Za-z0-9+/_-]*[A-Z0-9][A-Za-z0-9+/_-]{6,}={0,2}",
     // A header in a string, or to the end of its line.
     r"(?i)(\b(?:proxy-)?(?:authorization|(?:set-)?cookie|x-[a-z-]*(?:key|token|auth|secret)|private-token|api-key)\s*:\s+(?:(?:basic|bearer|token|apikey|digest)\s+)?)[^'\x22\r\n<]+",
-    // A key in forty hexadecimal digits, which a commit has, too: where the one who takes it is named.
+    // A key in forty hexadecimal digits, which a commit has, too: where the one who takes it is
+    // named.
     r"(?i:(wandb.{0,60}?\b))[0-9a-f]{40}\b",
     // openssl's way to give a password.
     r"(\b-?pass(?:in|out)?[ =:]pass:|^pass:)[^\s'\x22]+",
@@ -218,7 +222,8 @@ const LOGIN_SCHEMES: &[&str] = &[
     "ssh",
 ];
 
-/// The user part of each URL goes, however it is written: a password may hold `/` and `@`, which nobody has escaped.
+/// The user part of each URL goes, however it is written: a password may hold `/` and `@`, which
+/// nobody has escaped.
 fn redact_urls(text: &str) -> String {
     let mut redacted = String::new();
     let mut done = 0;

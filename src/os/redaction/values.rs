@@ -9,11 +9,13 @@ const PLAIN: &[&str] = &[
 ];
 /// The shortest text that a doubtful name hides.
 const SHORTEST: usize = 6;
-/// The shortest value that is hidden for its randomness alone: 16 bytes in base64 without padding have 22 characters.
+/// The shortest value that is hidden for its randomness alone: 16 bytes in base64 without padding
+/// have 22 characters.
 const SHORTEST_RANDOM: usize = 20;
 /// The digits of an int that is a secret number.
 const SECRET_DIGITS: usize = 3;
-/// The share of neighbours of different kinds (lower, upper, digit): 0.62 in random base 62, about 0.3 in CamelCase.
+/// The share of neighbours of different kinds (lower, upper, digit): 0.62 in random base 62, about
+/// 0.3 in CamelCase.
 const RANDOM_CHANGES: f64 = 0.45;
 /// A W&B API key of the older kind, and a git commit.
 const HEX_KEY: usize = 40;
@@ -74,7 +76,8 @@ fn is_path(value: &str) -> bool {
             .any(|end| value.ends_with(end))
 }
 
-/// Whether a value may be one that somebody chose or was given as a secret: mixed, and neither a number nor a path.
+/// Whether a value may be one that somebody chose or was given as a secret: mixed, and neither a
+/// number nor a path.
 pub(super) fn could_be_secret(value: &str) -> bool {
     let value = value.trim_matches(['"', '\'']);
     let has = |kind: fn(&u8) -> bool| value.bytes().any(|byte| kind(&byte));

@@ -7,10 +7,11 @@ use crate::python::discover::Interpreter;
 use crate::python::layout::{CFrameLayout, Layout, MAX_FRAME};
 use crate::python::objects::{u32_at, u64_at};
 
-/// No bytecode goes this far: what points past it points elsewhere, and gets this offset, for which no line table has
-/// a line.
+/// No bytecode goes this far: what points past it points elsewhere, and gets this offset, for which
+/// no line table has a line.
 const MAX_INSTRUCTION: u64 = 1 << 28;
-/// `FRAME_OWNED_BY_CSTACK` of 3.12 and 3.13, `FRAME_OWNED_BY_INTERPRETER` from 3.14 on: an evaluation's shim.
+/// `FRAME_OWNED_BY_CSTACK` of 3.12 and 3.13, `FRAME_OWNED_BY_INTERPRETER` from 3.14 on: an
+/// evaluation's shim.
 const OWNED_BY_EVALUATION: u8 = 3;
 /// `FRAME_OWNED_BY_GENERATOR` of 3.11 on.
 const OWNED_BY_GENERATOR: u8 = 1;
@@ -116,13 +117,14 @@ impl<'a> Walk<'a> {
         if leaf == root || !(is_suspended || is_empty) {
             return result;
         }
-        // An evaluation links its CFrame before it says which frame is current (Python/ceval.c): for a few instructions
-        // the field holds whatever lay there, nothing or a frame of an evaluation that is over. The frames are then those of
-        // the evaluation outside of it.
+        // An evaluation links its CFrame before it says which frame is current (Python/ceval.c):
+        // for a few instructions the field holds whatever lay there, nothing or a frame of an
+        // evaluation that is over. The frames are then those of the evaluation outside of it.
         let outer = self.pointer(leaf, cframe.previous)?;
         let mut below = PythonStack::default();
         below.end_run(Some(leaf));
-        // A generator that C code runs outside of all other Python leads nowhere, too: it is kept, with the error.
+        // A generator that C code runs outside of all other Python leads nowhere, too: it is kept,
+        // with the error.
         let is_read = walk(outer, &mut below).is_ok();
         if is_read && !(is_suspended && below.frames.is_empty()) {
             *out = below;
@@ -131,8 +133,8 @@ impl<'a> Walk<'a> {
         result
     }
 
-    /// 3.12 on: a run ends at a shim, which lies on the C stack itself. 3.15 ends the chain with a `base` frame, which
-    /// does not.
+    /// 3.12 on: a run ends at a shim, which lies on the C stack itself. 3.15 ends the chain with a
+    /// `base` frame, which does not.
     fn shims(&self, first: u64, base: u64, out: &mut PythonStack) -> Result<(), FrameError> {
         let mut frame = first;
         let mut steps = Steps::default();
@@ -152,9 +154,9 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// `__init__` called without leaving the evaluation (3.13 on) stands on a frame whose function is None
-    /// (`_PyFrame_PushTrampolineUnchecked`); a generator's frame that is being cleared has None for its code. No Python
-    /// tool shows either.
+    /// `__init__` called without leaving the evaluation (3.13 on) stands on a frame whose function
+    /// is None (`_PyFrame_PushTrampolineUnchecked`); a generator's frame that is being cleared has
+    /// None for its code. No Python tool shows either.
     fn is_trampoline(&self, head: &FrameHead) -> bool {
         self.none.is_some() && (head.function == self.none || Some(head.code) == self.none)
     }
@@ -185,8 +187,9 @@ impl<'a> Walk<'a> {
                     Some(inner) if inner != root => self.outer_of(inner, frame, layout)?,
                     _ => None,
                 };
-                // `throw()` through `yield from` (_gen_throw of Objects/genobject.c) makes the frame of each generator that
-                // delegates current in the caller's CFrame, and runs none of them.
+                // `throw()` through `yield from` (_gen_throw of Objects/genobject.c) makes the
+                // frame of each generator that delegates current in the caller's CFrame, and runs
+                // none of them.
                 if outer.is_none() && frame != 0 && head.kind == OWNED_BY_GENERATOR {
                     continue;
                 }
@@ -197,8 +200,8 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// The CFrame outside of `inner`, if it goes on where the frames do. Where the two chains part (a coroutine library
-    /// switched stacks), frames go on without one.
+    /// The CFrame outside of `inner`, if it goes on where the frames do. Where the two chains part
+    /// (a coroutine library switched stacks), frames go on without one.
     fn outer_of(
         &self,
         inner: u64,
@@ -252,9 +255,10 @@ impl<'a> Walk<'a> {
         result.and(chain)
     }
 
-    /// 3.10: whether a frame that called another is a generator's that `throw()` went through by its `yield from`
-    /// (_gen_throw of Objects/genobject.c): it links the frame, but evaluates nothing. Such a frame is suspended, before its
-    /// YIELD_FROM, where one that is evaluated is at an instruction that can call.
+    /// 3.10: whether a frame that called another is a generator's that `throw()` went through by
+    /// its `yield from` (_gen_throw of Objects/genobject.c): it links the frame, but evaluates
+    /// nothing. Such a frame is suspended, before its YIELD_FROM, where one that is evaluated is at
+    /// an instruction that can call.
     fn delegates(&self, frame: &PythonFrame) -> bool {
         if frame.instruction == Frame::NO_INSTRUCTION {
             return false;
@@ -325,8 +329,8 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// A generator's frame that runs leads to its caller's, or to a shim; one that is suspended leads nowhere (`gen_send_ex` of
-/// Objects/genobject.c, YIELD_VALUE of Python/ceval.c).
+/// A generator's frame that runs leads to its caller's, or to a shim; one that is suspended leads
+/// nowhere (`gen_send_ex` of Objects/genobject.c, YIELD_VALUE of Python/ceval.c).
 fn is_running(frame: u64, is_generator: bool, previous: u64) -> Result<(), FrameError> {
     match is_generator && previous == 0 {
         true => Err(FrameError::Suspended(frame)),

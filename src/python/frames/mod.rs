@@ -1,8 +1,9 @@
 //! A thread's Python frames, leaf first, in one run per native evaluation.
 //!
-//! `_PyEval_EvalFrameDefault` runs one or more Python frames. Each of its activations leaves a mark on the C stack: a
-//! `CFrame` in 3.10 to 3.12, and the shim frame below its first Python frame from 3.12 on. The mark's address tells
-//! which native frame a run of Python frames belongs to, without any symbol.
+//! `_PyEval_EvalFrameDefault` runs one or more Python frames. Each of its activations leaves a mark
+//! on the C stack: a `CFrame` in 3.10 to 3.12, and the shim frame below its first Python frame from
+//! 3.12 on. The mark's address tells which native frame a run of Python frames belongs to, without
+//! any symbol.
 
 mod chains;
 
@@ -12,12 +13,13 @@ use super::objects::u64_at;
 use crate::memory::{Memory, ReadError};
 use chains::Walk;
 
-/// The most frames of one thread that are followed. CPython's own limit is 1,000 by default. A stop in which so many are read takes
-/// some 3 ms.
+/// The most frames of one thread that are followed. CPython's own limit is 1,000 by default. A stop
+/// in which so many are read takes some 3 ms.
 pub const MAX_FRAMES: usize = 32_768;
 /// Frames whose buffers are kept from stack to stack.
 const KEPT_FRAMES: usize = 8192;
-/// The most bytes of a data-stack chunk that are worth copying ahead (one is 16 KiB unless a frame is larger).
+/// The most bytes of a data-stack chunk that are worth copying ahead (one is 16 KiB unless a frame
+/// is larger).
 const MAX_CHUNK: u64 = 1 << 20;
 
 /// A Python frame as it was read.
@@ -27,11 +29,12 @@ pub struct PythonFrame {
     pub frame_address: u64,
     /// Its code object.
     pub code_address: u64,
-    /// Byte offset of the last started instruction from the start of the bytecode; [`NO_INSTRUCTION`](crate::model::frame::Frame::NO_INSTRUCTION) where the
-    /// frame has not started.
+    /// Byte offset of the last started instruction from the start of the bytecode;
+    /// [`NO_INSTRUCTION`](crate::model::frame::Frame::NO_INSTRUCTION) where the frame has not
+    /// started.
     pub instruction: u32,
-    /// The object that its first local variable held, a method's `self`; 0 where it held none. A variable that an inner
-    /// function uses is a cell.
+    /// The object that its first local variable held, a method's `self`; 0 where it held none. A
+    /// variable that an inner function uses is a cell.
     pub first_local: u64,
 }
 
@@ -78,8 +81,8 @@ impl PythonStack {
         }
     }
 
-    /// Puts the runs of another interpreter's thread state between this one's, by where they lie on the stack that they share. Tells
-    /// whether the other's is at the leaf now.
+    /// Puts the runs of another interpreter's thread state between this one's, by where they lie on
+    /// the stack that they share. Tells whether the other's is at the leaf now.
     pub fn join(&mut self, other: &PythonStack) -> bool {
         let own = self.runs.iter().map(|run| (run, &self.frames, false));
         let others = other.runs.iter().map(|run| (run, &other.frames, true));
@@ -123,7 +126,8 @@ pub enum FrameError {
     /// A frame leads back to one nearer to the leaf.
     #[error("the frames run in a circle")]
     Cycle,
-    /// The chain ends at a generator's frame that does not run: it is of an evaluation that is over.
+    /// The chain ends at a generator's frame that does not run: it is of an evaluation that is
+    /// over.
     #[error("the frames end at a suspended generator's, {0:#x}")]
     Suspended(u64),
     /// More than [`MAX_FRAMES`].
@@ -134,13 +138,15 @@ pub enum FrameError {
     Invalid(u64),
 }
 
-/// Where a thread state's bytes lie that [`read_stack`] and [`data_stack_range`] need: address and length.
+/// Where a thread state's bytes lie that [`read_stack`] and [`data_stack_range`] need: address and
+/// length.
 pub fn state_range(interpreter: &Interpreter, state_address: u64) -> (u64, usize) {
     (state_address, interpreter.layout.thread_head() as usize)
 }
 
-/// The part of the thread's current data-stack chunk that is in use: address and length. From 3.11 on most of a
-/// thread's frames lie there; copied together with the thread state, they are usually all that [`read_stack`] needs.
+/// The part of the thread's current data-stack chunk that is in use: address and length. From 3.11
+/// on most of a thread's frames lie there; copied together with the thread state, they are usually
+/// all that [`read_stack`] needs.
 pub fn data_stack_range(
     interpreter: &Interpreter,
     state_address: u64,
@@ -159,8 +165,9 @@ pub fn data_stack_range(
     Some((chunk, usize::try_from(used).ok()?))
 }
 
-/// Reads the frames of the thread whose `PyThreadState` is at `state_address` into `out`, which is cleared first. Shim
-/// frames are left out. The thread should not run meanwhile; if it does, anything may come of it but a panic or a hang.
+/// Reads the frames of the thread whose `PyThreadState` is at `state_address` into `out`, which is
+/// cleared first. Shim frames are left out. The thread should not run meanwhile; if it does,
+/// anything may come of it but a panic or a hang.
 ///
 /// # Errors
 /// [`FrameError`]; `out` then holds what was read before, leaf first.

@@ -1,8 +1,10 @@
-//! `_Py_DebugOffsets`: the offsets that CPython 3.13 and later state themselves, at the start of `_PyRuntime`.
+//! `_Py_DebugOffsets`: the offsets that CPython 3.13 and later state themselves, at the start of
+//! `_PyRuntime`.
 //!
-//! Source: Include/internal/pycore_runtime.h (3.13) and Include/internal/pycore_debug_offsets.h (3.14, 3.15) of
-//! <https://github.com/python/cpython>. The table's own form changes with each minor version, so where each entry
-//! stands is a table here; what it says is read from the target, and checked like all that is.
+//! Source: Include/internal/pycore_runtime.h (3.13) and Include/internal/pycore_debug_offsets.h
+//! (3.14, 3.15) of <https://github.com/python/cpython>. The table's own form changes with each
+//! minor version, so where each entry stands is a table here; what it says is read from the target,
+//! and checked like all that is.
 
 use super::{
     BytesLayout, CodeLayout, FrameChain, FrameLayout, GilLayout, GilPlace, InterpreterLayout,
@@ -180,7 +182,8 @@ impl Table<'_> {
 
     fn gil(&self) -> Result<GilLayout, LayoutError> {
         let group = self.form.interpreter + if self.form.has_threads_main { 8 } else { 0 };
-        // The fields are counted from the interpreter state, as if the struct in use were always the one within it.
+        // The fields are counted from the interpreter state, as if the struct in use were always
+        // the one within it.
         let own = self.at(group, 9, "gil")?;
         Ok(GilLayout {
             place: GilPlace::BehindInterpreter(self.at(group, 8, "interpreter gil")?),

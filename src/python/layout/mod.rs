@@ -1,8 +1,10 @@
-//! Where the fields of CPython's structures lie: offsets in bytes, as data, one [`Layout`] per interpreter.
+//! Where the fields of CPython's structures lie: offsets in bytes, as data, one [`Layout`] per
+//! interpreter.
 //!
-//! Up to 3.12 a layout is a table ([`tables`]), as compiled from the headers of that version; a minor version keeps its
-//! layout over all its patch releases. From 3.13 on the interpreter says most of it itself ([`debug_offsets`]). A version that is
-//! in neither has no layout, and is not read: [`PythonVersion::SUPPORTED`].
+//! Up to 3.12 a layout is a table ([`tables`]), as compiled from the headers of that version; a
+//! minor version keeps its layout over all its patch releases. From 3.13 on the interpreter says
+//! most of it itself ([`debug_offsets`]). A version that is in neither has no layout, and is not
+//! read: [`PythonVersion::SUPPORTED`].
 
 pub mod debug_offsets;
 pub mod objects;
@@ -11,7 +13,8 @@ pub mod tables;
 use crate::model::code::PythonVersion;
 use objects::ObjectLayout;
 
-/// Every offset that torchspy needs of one interpreter. Validated when it is made ([`Layout::validate`]).
+/// Every offset that torchspy needs of one interpreter. Validated when it is made
+/// ([`Layout::validate`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// The version whose structures these are.
@@ -38,7 +41,8 @@ pub struct Layout {
     pub objects: ObjectLayout,
 }
 
-/// `struct _gil_runtime_state`: one per process up to 3.11, one per interpreter (or shared) from 3.12 on.
+/// `struct _gil_runtime_state`: one per process up to 3.11, one per interpreter (or shared) from
+/// 3.12 on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GilLayout {
     /// Where the struct is.
@@ -85,15 +89,16 @@ pub struct ThreadLayout {
 /// How a thread's frames are found and linked, and how they tell where a native evaluation began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameChain {
-    /// 3.10: `tstate->frame` and `f_back`; every frame is an evaluation of its own, and has one `CFrame`.
+    /// 3.10: `tstate->frame` and `f_back`; every frame is an evaluation of its own, and has one
+    /// `CFrame`.
     Objects {
         /// `PyThreadState.frame`.
         frame: u32,
         /// The chain of `CFrame`s.
         cframe: CFrameLayout,
     },
-    /// 3.11: the leaf's `_PyCFrame` says which frame is current; `is_entry` marks an evaluation's first frame, and one
-    /// `_PyCFrame` stands for each evaluation.
+    /// 3.11: the leaf's `_PyCFrame` says which frame is current; `is_entry` marks an evaluation's
+    /// first frame, and one `_PyCFrame` stands for each evaluation.
     Entries(CFrameLayout),
     /// 3.12: as 3.11, but an evaluation begins with a shim frame on the C stack.
     ShimsBehindCFrame(CFrameLayout),
@@ -101,7 +106,8 @@ pub enum FrameChain {
     Shims {
         /// `PyThreadState.current_frame`.
         current_frame: u32,
-        /// `PyThreadState.base_frame` (3.15 on): pointer to a sentinel frame within the thread state.
+        /// `PyThreadState.base_frame` (3.15 on): pointer to a sentinel frame within the thread
+        /// state.
         base_frame: Option<u32>,
     },
 }
@@ -111,8 +117,8 @@ pub enum FrameChain {
 pub struct CFrameLayout {
     /// `PyThreadState.cframe`: the leaf's.
     pub leaf: u32,
-    /// `PyThreadState.root_cframe`: the last of the chain, in the thread state itself and of no evaluation. 3.10 leaves
-    /// its `previous` uninitialised.
+    /// `PyThreadState.root_cframe`: the last of the chain, in the thread state itself and of no
+    /// evaluation. 3.10 leaves its `previous` uninitialised.
     pub root: u32,
     /// `CFrame.current_frame`. Unused in 3.10.
     pub current_frame: u32,
@@ -123,16 +129,18 @@ pub struct CFrameLayout {
 /// `PyFrameObject` or `_PyInterpreterFrame`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameLayout {
-    /// How many bytes hold every field below, and the first element of `localsplus`. Every frame has it: the evaluation stack
-    /// lies behind the variables, and holds one value or more.
+    /// How many bytes hold every field below, and the first element of `localsplus`. Every frame
+    /// has it: the evaluation stack lies behind the variables, and holds one value or more.
     pub head: u32,
     /// `previous` (3.10: `f_back`).
     pub previous: u32,
     /// `f_code` or `f_executable`.
     pub code: u32,
-    /// Bits of `f_executable` and `f_funcobj` that are no part of the pointer (3.14 on: stack references).
+    /// Bits of `f_executable` and `f_funcobj` that are no part of the pointer (3.14 on: stack
+    /// references).
     pub tag_mask: u64,
-    /// `prev_instr` or `instr_ptr`, pointers to code units; 3.10: `f_lasti`, an int, counted in code units.
+    /// `prev_instr` or `instr_ptr`, pointers to code units; 3.10: `f_lasti`, an int, counted in
+    /// code units.
     pub instruction: u32,
     /// `is_entry` in 3.11, `owner` from 3.12 on; one byte. Unused in 3.10.
     pub owner: u32,
@@ -153,7 +161,8 @@ pub struct CodeLayout {
     pub name: u32,
     /// `co_linetable`.
     pub line_table: u32,
-    /// `co_code_adaptive`: the bytecode lies in the object. 3.10: `co_code`, a pointer to a bytes object.
+    /// `co_code_adaptive`: the bytecode lies in the object. 3.10: `co_code`, a pointer to a bytes
+    /// object.
     pub bytecode: u32,
 }
 
@@ -182,12 +191,13 @@ pub struct BytesLayout {
 /// `ob_type` of every object of a build with a GIL.
 pub const OBJECT_TYPE: u32 = 8;
 
-/// Bounds that a sane layout stays within. CPython's thread state is under 1 KiB, its interpreter state some 100 KiB
-/// to 1 MiB, its runtime 460 KiB at most so far.
+/// Bounds that a sane layout stays within. CPython's thread state is under 1 KiB, its interpreter
+/// state some 100 KiB to 1 MiB, its runtime 460 KiB at most so far.
 pub(crate) const MAX_STATE: u32 = 16 << 20;
 /// See [`MAX_STATE`].
 pub(crate) const MAX_THREAD: u32 = 4096;
-/// The most bytes of a frame that are read (3.10: 360, for its first local variable comes after 20 blocks).
+/// The most bytes of a frame that are read (3.10: 360, for its first local variable comes after 20
+/// blocks).
 pub(crate) const MAX_FRAME: u32 = 384;
 /// The most bytes of a code object, less its bytecode, that are read.
 pub(crate) const MAX_CODE: u32 = 512;
@@ -203,8 +213,8 @@ pub struct LayoutError {
 }
 
 impl Layout {
-    /// Checks every offset against its structure's bound and its field's alignment: after this, no sum of an address
-    /// below 2^47 and an offset overflows, and no read is large.
+    /// Checks every offset against its structure's bound and its field's alignment: after this, no
+    /// sum of an address below 2^47 and an offset overflows, and no read is large.
     ///
     /// # Errors
     /// The first field that is out of bounds.

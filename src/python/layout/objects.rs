@@ -1,10 +1,11 @@
 //! Where objects keep their attributes, and dictionaries their entries, by version.
 //!
-//! Source: Include/cpython/object.h (`PyTypeObject`, `PyHeapTypeObject`), Include/cpython/tupleobject.h,
-//! Include/cpython/dictobject.h (`PyDictObject`),
-//! Include/internal/pycore_dict.h (`struct _dictkeysobject`, `struct _dictvalues`; 3.10: Objects/dict-common.h) and
-//! Include/internal/pycore_object.h (`MANAGED_DICT_OFFSET`, `_PyObject_InlineValues`) of 3.10.13, 3.11.7, 3.12.1, 3.13.0
-//! and 3.14: `https://github.com/python/cpython/tree/3.NN/Include`. Builds with a GIL, 64 bits.
+//! Source: Include/cpython/object.h (`PyTypeObject`, `PyHeapTypeObject`),
+//! Include/cpython/tupleobject.h, Include/cpython/dictobject.h (`PyDictObject`),
+//! Include/internal/pycore_dict.h (`struct _dictkeysobject`, `struct _dictvalues`; 3.10:
+//! Objects/dict-common.h) and Include/internal/pycore_object.h (`MANAGED_DICT_OFFSET`,
+//! `_PyObject_InlineValues`) of 3.10.13, 3.11.7, 3.12.1, 3.13.0 and 3.14:
+//! `https://github.com/python/cpython/tree/3.NN/Include`. Builds with a GIL, 64 bits.
 
 /// Layout of the objects of one version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,12 +18,13 @@ pub struct ObjectLayout {
     pub values: u32,
     /// `PyHeapTypeObject.ht_cached_keys`; `None` where it is not known.
     pub cached_keys: Option<u32>,
-    /// Whether a dictionary tells that a value was put in the place of another: `ma_version_tag`, up to 3.13 (PEP 699).
+    /// Whether a dictionary tells that a value was put in the place of another: `ma_version_tag`,
+    /// up to 3.13 (PEP 699).
     pub tells_replaced: bool,
     /// `PyTupleObject.ob_item`. 3.14 put the tuple's hash before it.
     pub tuple_items: u32,
-    /// `f_globals` of a frame. 3.10: Include/cpython/frameobject.h; 3.11 to 3.13: Include/internal/pycore_frame.h; later:
-    /// Include/internal/pycore_interpframe_structs.h.
+    /// `f_globals` of a frame. 3.10: Include/cpython/frameobject.h; 3.11 to 3.13:
+    /// Include/internal/pycore_frame.h; later: Include/internal/pycore_interpframe_structs.h.
     pub frame_globals: u32,
 }
 
@@ -33,19 +35,23 @@ pub enum Attributes {
     AtOffset,
     /// 3.11: before the object a pointer to values, and one to a dictionary.
     ValuesOrDict,
-    /// 3.12: before the object a pointer to a dictionary, or, with bit 0 set, to one byte before the values.
+    /// 3.12: before the object a pointer to a dictionary, or, with bit 0 set, to one byte before
+    /// the values.
     Tagged,
-    /// 3.13 on: before the object a pointer to a dictionary; where it is null, the values lie behind the object.
+    /// 3.13 on: before the object a pointer to a dictionary; where it is null, the values lie
+    /// behind the object.
     Inline,
 }
 
 /// How `PyDictKeysObject` begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeysForm {
-    /// 3.10: `dk_refcnt`, `dk_size`, `dk_lookup`, `dk_usable`, `dk_nentries`, indices; entries of three words.
+    /// 3.10: `dk_refcnt`, `dk_size`, `dk_lookup`, `dk_usable`, `dk_nentries`, indices; entries of
+    /// three words.
     Sized,
-    /// 3.11 on: `dk_refcnt`, `dk_log2_size`, `dk_log2_index_bytes`, `dk_kind`, `dk_version`, `dk_usable`, `dk_nentries`,
-    /// indices; entries of three words, or of two where all keys are strings.
+    /// 3.11 on: `dk_refcnt`, `dk_log2_size`, `dk_log2_index_bytes`, `dk_kind`, `dk_version`,
+    /// `dk_usable`, `dk_nentries`, indices; entries of three words, or of two where all keys are
+    /// strings.
     Log2,
 }
 
@@ -132,9 +138,11 @@ pub const LOG2_KEYS: (u32, u32) = (24, 32);
 pub const VALUES_VALID: u32 = 3;
 /// `PyCellObject.ob_ref`.
 pub const CELL_CONTENTS: u32 = 16;
-/// The first digit of an `int`: 1 of True, 0 of False. Include/cpython/longintrepr.h; behind `ob_size` or `lv_tag`.
+/// The first digit of an `int`: 1 of True, 0 of False. Include/cpython/longintrepr.h; behind
+/// `ob_size` or `lv_tag`.
 pub const INT_DIGIT: u32 = 24;
-/// Where an instance's pointers to dictionary and values lie before it: `MANAGED_DICT_OFFSET`, and 3.11's values before that.
+/// Where an instance's pointers to dictionary and values lie before it: `MANAGED_DICT_OFFSET`, and
+/// 3.11's values before that.
 pub const MANAGED_DICT: u64 = 24;
 /// See [`MANAGED_DICT`].
 pub const MANAGED_VALUES: u64 = 32;

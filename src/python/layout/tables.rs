@@ -1,9 +1,11 @@
-//! Layouts of CPython 3.10, 3.11 and 3.12 for x86-64 with a GIL, and what `_Py_DebugOffsets` leaves out from 3.13 on.
+//! Layouts of CPython 3.10, 3.11 and 3.12 for x86-64 with a GIL, and what `_Py_DebugOffsets` leaves
+//! out from 3.13 on.
 //!
-//! The offsets were compiled from the headers of 3.10.13, 3.11.7, 3.12.1, 3.13.0, 3.14.10 and 3.15.2 with `offsetof`:
-//! Include/internal/pycore_runtime.h (`_PyRuntimeState`), pycore_gil.h (`struct _gil_runtime_state`), pycore_interp.h
-//! (`PyInterpreterState`), pycore_frame.h and pycore_interpframe_structs.h (`_PyInterpreterFrame`), and
-//! Include/cpython/pystate.h (`PyThreadState`, `_PyCFrame`, `_PyStackChunk`), frameobject.h, code.h, unicodeobject.h.
+//! The offsets were compiled from the headers of 3.10.13, 3.11.7, 3.12.1, 3.13.0, 3.14.10 and
+//! 3.15.2 with `offsetof`: Include/internal/pycore_runtime.h (`_PyRuntimeState`), pycore_gil.h
+//! (`struct _gil_runtime_state`), pycore_interp.h (`PyInterpreterState`), pycore_frame.h and
+//! pycore_interpframe_structs.h (`_PyInterpreterFrame`), and Include/cpython/pystate.h
+//! (`PyThreadState`, `_PyCFrame`, `_PyStackChunk`), frameobject.h, code.h, unicodeobject.h.
 //! `https://github.com/python/cpython/tree/3.NN/Include` holds them for version 3.NN.
 
 use super::{

@@ -1,4 +1,5 @@
-//! The format's own numbers for the model's enumerations. They are in files: never change one, only add.
+//! The format's own numbers for the model's enumerations. They are in files: never change one, only
+//! add.
 
 use super::column::Corrupt;
 use crate::model::frame::{Partial, Trust};

@@ -1,7 +1,7 @@
 //! One field of many rows, as a run of variable-length integers or of strings that share prefixes.
 //!
-//! Columns of like values, written as differences, are what zstd compresses best; and a reader that takes them one
-//! value at a time allocates nothing that the bytes themselves do not pay for.
+//! Columns of like values, written as differences, are what zstd compresses best; and a reader that
+//! takes them one value at a time allocates nothing that the bytes themselves do not pay for.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -13,7 +13,8 @@ pub(crate) struct Corrupt(pub(crate) &'static str);
 /// Longest string that a recording holds, bytes: C++ names of templates reach tens of kilobytes.
 pub(crate) const MAX_TEXT: usize = 64 << 10;
 
-/// Most bytes that the strings of one column may take together. Shared prefixes make text longer than its bytes.
+/// Most bytes that the strings of one column may take together. Shared prefixes make text longer
+/// than its bytes.
 pub(crate) const MAX_COLUMN_TEXT: usize = 16 << 20;
 
 /// A column being written.
@@ -33,7 +34,8 @@ impl ColumnWriter {
         self.bytes.push(value as u8);
     }
 
-    /// Appends the difference `value - base`, which may wrap, small ones of either sign in few bytes.
+    /// Appends the difference `value - base`, which may wrap, small ones of either sign in few
+    /// bytes.
     pub(crate) fn put_difference(&mut self, value: u64, base: u64) {
         let difference = value.wrapping_sub(base) as i64;
         self.put(((difference << 1) ^ (difference >> 63)) as u64);
@@ -156,7 +158,8 @@ impl<'a> ColumnReader<'a> {
     }
 }
 
-/// The number of rows of a table whose columns are `columns`, where it is no more than `most` and than there are.
+/// The number of rows of a table whose columns are `columns`, where it is no more than `most` and
+/// than there are.
 pub(crate) fn row_count(
     count: u32,
     most: usize,

@@ -9,11 +9,12 @@ use zstd::zstd_safe::{
     CCtx, CParameter, InBuffer, OutBuffer, ResetDirective, compress_bound, get_error_name,
 };
 
-/// How hard zstd works. Measured with segments of a torch process of 160 threads: past 9, time doubles for each percent.
+/// How hard zstd works. Measured with segments of a torch process of 160 threads: past 9, time
+/// doubles for each percent.
 const LEVEL: i32 = 9;
 
-/// Columns of this many bytes get a block of their own. zstd codes a block's bytes by one table: names and the low bytes
-/// of numbers, coded by one, cost a tenth more together than apart.
+/// Columns of this many bytes get a block of their own. zstd codes a block's bytes by one table:
+/// names and the low bytes of numbers, coded by one, cost a tenth more together than apart.
 const OWN_BLOCK: usize = 512;
 
 /// Room for the headers of a block that is flushed.
@@ -70,7 +71,8 @@ impl Compressor {
         })
     }
 
-    /// Appends `value`, in postcard's encoding, compressed, to `out`; returns its length before compression.
+    /// Appends `value`, in postcard's encoding, compressed, to `out`; returns its length before
+    /// compression.
     pub(super) fn append<T: Serialize>(
         &mut self,
         value: &T,
@@ -108,7 +110,8 @@ impl Compressor {
                 ZSTD_EndDirective::ZSTD_e_flush
             };
             let mut input = InBuffer::around(&blocks.bytes[from..end]);
-            // There is room for all of it, so one call does. Were there not, the payload would not be whole.
+            // There is room for all of it, so one call does. Were there not, the payload would not
+            // be whole.
             if self
                 .context
                 .compress_stream2(&mut output, &mut input, directive)?

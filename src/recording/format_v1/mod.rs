@@ -1,11 +1,13 @@
-//! Versions 1 and 2 of the format: what stands in the header block and in a segment's payload. Version 2 adds a table of
-//! `nn.Module`s behind all others, frames that say which module's call comes next, or what code is compiled by it; counters of
-//! progress, their readings, and conditions; and the user's regions behind the rest of the header. Lanes of devices and processes
-//! stand behind all of it, and may be missing: a reader that does not know them leaves them out. So do more of the sampler's counts
-//! behind them.
+//! Versions 1 and 2 of the format: what stands in the header block and in a segment's payload.
+//! Version 2 adds a table of `nn.Module`s behind all others, frames that say which module's call
+//! comes next, or what code is compiled by it; counters of progress, their readings, and
+//! conditions; and the user's regions behind the rest of the header. Lanes of devices and processes
+//! stand behind all of it, and may be missing: a reader that does not know them leaves them out. So
+//! do more of the sampler's counts behind them.
 //!
-//! The payload is zstd over postcard over columns, each column of a table in a run of its own. Everything in it is hostile input when it is read: sizes are
-//! bounded before they are believed, and ids are checked once, here, so that nobody else has to.
+//! The payload is zstd over postcard over columns, each column of a table in a run of its own.
+//! Everything in it is hostile input when it is read: sizes are bounded before they are believed,
+//! and ids are checked once, here, so that nobody else has to.
 
 mod codes;
 mod column;
@@ -42,7 +44,8 @@ use tables::{CodeColumns, NnModuleColumns, SymbolColumns, ThreadColumns};
 /// Most bytes of a segment's payload, before compression and after.
 pub(super) const MAX_PAYLOAD: usize = 64 << 20;
 
-/// No segment compresses better than this, past [`RATIO_FREE`] bytes: a bound on the work that a small file can cause.
+/// No segment compresses better than this, past [`RATIO_FREE`] bytes: a bound on the work that a
+/// small file can cause.
 const MAX_RATIO: usize = 512;
 const RATIO_FREE: usize = 64 << 10;
 
@@ -197,7 +200,8 @@ impl Decoder {
         })
     }
 
-    /// The segment of a payload that declares to be `raw_length` bytes once decompressed. Valid in all its ids.
+    /// The segment of a payload that declares to be `raw_length` bytes once decompressed. Valid in
+    /// all its ids.
     pub(super) fn decode(&mut self, payload: &[u8], raw_length: usize) -> Result<Segment, Corrupt> {
         if raw_length > believable_length(payload.len()) {
             return Err(Corrupt("it declares an absurd length"));

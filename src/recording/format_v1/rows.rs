@@ -1,8 +1,9 @@
-//! Tables of small structures, field by field in postcard's encoding, as the model derives it: processes, modules, counters, and
-//! the sampler's figures.
+//! Tables of small structures, field by field in postcard's encoding, as the model derives it:
+//! processes, modules, counters, and the sampler's figures.
 //!
-//! The order of a structure's fields, and of an enumeration's variants, is in files: what the model adds to one of these is left
-//! out of it (`serde(skip)`) and stands behind all else ([`WireCounts`]). A test holds the bytes to those of an older file.
+//! The order of a structure's fields, and of an enumeration's variants, is in files: what the model
+//! adds to one of these is left out of it (`serde(skip)`) and stands behind all else
+//! ([`WireCounts`]). A test holds the bytes to those of an older file.
 
 use super::column::Corrupt;
 use crate::model::quality::Quality;
@@ -65,8 +66,8 @@ impl<'a> Rows<&'a [u8]> {
     }
 }
 
-/// What stands behind [`Quality`]'s own row, at the end of a segment: counts, of which a later torchspy may write more, and an earlier one
-/// wrote fewer.
+/// What stands behind [`Quality`]'s own row, at the end of a segment: counts, of which a later
+/// torchspy may write more, and an earlier one wrote fewer.
 #[derive(Serialize, Deserialize)]
 pub(super) struct WireCounts(Vec<u64>);
 

@@ -7,7 +7,8 @@ use crate::model::ids::{StackId, ThreadId};
 use crate::model::sample::Sample;
 use serde::{Deserialize, Serialize};
 
-// The shape of a sample, low bits first: capture (3), state (3), gil (2), and which fields follow in their columns.
+// The shape of a sample, low bits first: capture (3), state (3), gil (2), and which fields follow
+// in their columns.
 const STATE_SHIFT: u32 = 3;
 const GIL_SHIFT: u32 = 6;
 const HAS_STACK: u64 = 1 << 8;

@@ -199,8 +199,8 @@ impl FrameColumns<ColumnReader<'_>> {
     }
 }
 
-/// Guesses the frame above others. Programs call the same things again, so most guesses are right, and a right guess
-/// takes a fraction of a byte.
+/// Guesses the frame above others. Programs call the same things again, so most guesses are right,
+/// and a right guess takes a fraction of a byte.
 struct Prediction {
     /// The frame that was last seen above two others.
     by_two: FxHashMap<(u32, u32), u32>,
@@ -214,7 +214,8 @@ const NO_FRAME: u32 = u32::MAX;
 /// How many frames above one are remembered.
 const REMEMBERED: usize = 30;
 
-/// The first guess, by the two frames below. From 1 on: the place among the frames that were seen above the one below.
+/// The first guess, by the two frames below. From 1 on: the place among the frames that were seen
+/// above the one below.
 const BY_TWO: u64 = 0;
 /// No guess was right.
 const NO_GUESS: u64 = 1 + REMEMBERED as u64;
@@ -277,7 +278,8 @@ fn frames_below(stacks: &[(Option<StackId>, FrameId)], parent: Option<StackId>) 
     }
 }
 
-/// Stacks in a file: smallest where each stack comes right after its parent or its sibling's last descendant.
+/// Stacks in a file: smallest where each stack comes right after its parent or its sibling's last
+/// descendant.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct StackColumns<C> {
     count: u32,
@@ -290,7 +292,8 @@ pub(super) struct StackColumns<C> {
 }
 
 impl StackColumns<ColumnWriter> {
-    /// `stacks` have been validated: parents come before their children, frames are fewer than `frames`.
+    /// `stacks` have been validated: parents come before their children, frames are fewer than
+    /// `frames`.
     pub(super) fn encode(
         stacks: &[(Option<StackId>, FrameId)],
         frames: usize,

@@ -93,7 +93,8 @@ pub(super) fn validate(segment: &Segment) -> Result<(), Corrupt> {
     Ok(())
 }
 
-/// Most GPUs and lanes of a segment: a machine has some tens, and a few lanes for each and for each process.
+/// Most GPUs and lanes of a segment: a machine has some tens, and a few lanes for each and for each
+/// process.
 const MAX_LANES: usize = 1 << 16;
 
 fn validate_lanes(lanes: &Lanes) -> Result<(), Corrupt> {

@@ -219,7 +219,8 @@ fn words(group: &RankGroup) -> String {
     words
 }
 
-/// What a group waits for, followed one step further: the thread that holds the lock, the worker that does not deliver.
+/// What a group waits for, followed one step further: the thread that holds the lock, the worker
+/// that does not deliver.
 fn reasons(dump: &Dump, group: &RankGroup) -> Vec<String> {
     let mut lines = Vec::new();
     for &index in group.processes.iter().take(4) {

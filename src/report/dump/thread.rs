@@ -61,7 +61,8 @@ pub(super) fn group(out: &mut String, dump: &Dump, group: &Group) {
     for frame in &it.kernel_stack {
         let _ = writeln!(out, "    [kernel] {}", printable(frame));
     }
-    // Between two Python functions the interpreter's own say nothing; above the first they tell what it is in.
+    // Between two Python functions the interpreter's own say nothing; above the first they tell
+    // what it is in.
     let leaf = it.frames.iter().position(|frame| frame.is_python);
     let root = it.frames.iter().rposition(|frame| !is_start(frame));
     let frames = it.frames.iter().take(root.map_or(0, |root| root + 1));
@@ -203,7 +204,8 @@ fn wait_words(wait: &DumpedWait) -> String {
     printable(&words).into_owned()
 }
 
-/// What the C library and the program itself do before anything else: below the root of every stack.
+/// What the C library and the program itself do before anything else: below the root of every
+/// stack.
 fn is_start(frame: &DumpedFrame) -> bool {
     const NAMES: &[&str] = &["_start", "start_thread", "clone", "clone3", "__clone3"];
     let library = file_name(&frame.file);

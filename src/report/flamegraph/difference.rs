@@ -1,8 +1,10 @@
-//! Differential flamegraph: the training thread of B, widths per step, coloured by what changed against A.
+//! Differential flamegraph: the training thread of B, widths per step, coloured by what changed
+//! against A.
 //!
-//! What differs beyond noise is red where it takes longer and blue where it takes less; all else is grey: a drawing whose
-//! every box has a tint invites to read noise. What is in A alone has no width; it is listed. Red and blue are told apart
-//! with every common kind of colour blindness (ColorBrewer's RdBu, Harrower and Brewer 2003).
+//! What differs beyond noise is red where it takes longer and blue where it takes less; all else is
+//! grey: a drawing whose every box has a tint invites to read noise. What is in A alone has no
+//! width; it is listed. Red and blue are told apart with every common kind of colour blindness
+//! (ColorBrewer's RdBu, Harrower and Brewer 2003).
 
 use super::palette::Rgb;
 use super::redraw::{Inscription, Swatch, Wording, redraw};
@@ -44,8 +46,8 @@ pub struct Difference {
 }
 
 impl Difference {
-    /// Merges the stacks of all runs, and compares them. `diff` is what [`compare`](crate::analysis::diff::compare) made of
-    /// the same runs.
+    /// Merges the stacks of all runs, and compares them. `diff` is what
+    /// [`compare`](crate::analysis::diff::compare) made of the same runs.
     ///
     /// # Errors
     /// As `compare`.

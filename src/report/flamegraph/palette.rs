@@ -7,9 +7,9 @@ pub(super) type Rgb = (u8, u8, u8);
 
 /// The colour of a kind.
 ///
-/// Light enough for black text; Python in yellows and browns, host computation in reds. Chosen by a search that kept every
-/// pair at least 19 CIELAB units apart in red-green colour blindness, and apart from the colour of search matches. In
-/// grey, legend and tooltips name the kind.
+/// Light enough for black text; Python in yellows and browns, host computation in reds. Chosen by a
+/// search that kept every pair at least 19 CIELAB units apart in red-green colour blindness, and
+/// apart from the colour of search matches. In grey, legend and tooltips name the kind.
 pub(super) fn colour(kind: FrameKind) -> Rgb {
     match kind {
         FrameKind::PythonUser => (255, 203, 5),
@@ -89,8 +89,8 @@ impl Idle {
         }
     }
 
-    /// From dark orange to pale yellow, by lightness, which every eye tells; what is not known is bluish or grey. Chosen by a
-    /// search, as [`colour`]'s were.
+    /// From dark orange to pale yellow, by lightness, which every eye tells; what is not known is
+    /// bluish or grey. Chosen by a search, as [`colour`]'s were.
     pub(super) fn colour(self) -> Rgb {
         match self {
             Self::Most => (208, 79, 0),
@@ -147,8 +147,9 @@ mod tests {
         }
     }
 
-    /// How light of a colour arrives: unchanged, and without green or red cones, in linear RGB (Machado and others 2009,
-    /// "A Physiologically-based Model for Simulation of Color Vision Deficiency", severity 1.0).
+    /// How light of a colour arrives: unchanged, and without green or red cones, in linear RGB
+    /// (Machado and others 2009, "A Physiologically-based Model for Simulation of Color Vision
+    /// Deficiency", severity 1.0).
     const EYES: [(&str, [[f64; 3]; 3]); 3] = [
         (
             "full colour vision",

@@ -1,8 +1,9 @@
 //! Gives inferno's drawing its names, tooltips and legend.
 //!
-//! inferno keys colours and tooltips by frame name, and draws names as they are. Here each box has a tooltip of its own,
-//! and names are hostile. So inferno is given numbers for names, lays them out, and the numbers are replaced here: no
-//! text of the target passes through inferno, and all of it is escaped in one place.
+//! inferno keys colours and tooltips by frame name, and draws names as they are. Here each box has
+//! a tooltip of its own, and names are hostile. So inferno is given numbers for names, lays them
+//! out, and the numbers are replaced here: no text of the target passes through inferno, and all of
+//! it is escaped in one place.
 
 use super::FlamegraphError;
 use super::palette::Rgb;
@@ -25,7 +26,8 @@ pub(super) struct Wording {
     pub(super) base_caption: &'static str,
     /// The same with what it means, below the caption.
     pub(super) base_tooltip: &'static str,
-    /// Matches of a search, as an expression of JavaScript: `width` is that of one thread's matches, ns.
+    /// Matches of a search, as an expression of JavaScript: `width` is that of one thread's
+    /// matches, ns.
     pub(super) matched: &'static str,
     /// Lines below the legend.
     pub(super) notes: Vec<String>,
@@ -43,7 +45,8 @@ pub(super) struct Inscription {
     pub(super) is_thread: bool,
 }
 
-/// inferno's width of a drawing before scripts adapt it, and of its letters (`DEFAULT_IMAGE_WIDTH`, `FONT_WIDTH`), pixels.
+/// inferno's width of a drawing before scripts adapt it, and of its letters (`DEFAULT_IMAGE_WIDTH`,
+/// `FONT_WIDTH`), pixels.
 const WIDTH: f64 = 1200.0;
 const PADDING: f64 = 10.0;
 const LETTER: f64 = 12.0 * 0.59;
@@ -51,9 +54,10 @@ const LEGEND_ROW: usize = 18;
 /// The width of a window in which all of the head can be read: half of a screen.
 pub(super) const NARROW: f64 = 700.0;
 
-/// Changes to inferno's script (flamegraph.js of 0.12): captions are a tooltip's first line; search looks at names and
-/// not at figures; matches are told in seconds of one thread, since a share of all threads' time means nothing.
-/// `THREADS` becomes the places at which threads start, `BASE` the caption below all, `MATCHED` what tells a width.
+/// Changes to inferno's script (flamegraph.js of 0.12): captions are a tooltip's first line; search
+/// looks at names and not at figures; matches are told in seconds of one thread, since a share of
+/// all threads' time means nothing. `THREADS` becomes the places at which threads start, `BASE` the
+/// caption below all, `MATCHED` what tells a width.
 const SCRIPT_CHANGES: [(&str, &str); 5] = [
     (
         r#".textContent.replace(/\([^(]*\)$/,"")"#,

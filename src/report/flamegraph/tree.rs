@@ -8,7 +8,8 @@ use crate::report::view::{Shown, View, ViewFrame};
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
 
-/// Most boxes of a tree. A recording is hostile: deep stacks with no common root would take gigabytes.
+/// Most boxes of a tree. A recording is hostile: deep stacks with no common root would take
+/// gigabytes.
 const MAX_NODES: usize = 2_000_000;
 
 /// One box: all time that a thread spent with the same frames from the root up to here.
@@ -183,7 +184,8 @@ impl Tree {
         }
     }
 
-    /// Every box of at least `min_ns` with its depth, each before those that stand on it, in drawing order.
+    /// Every box of at least `min_ns` with its depth, each before those that stand on it, in
+    /// drawing order.
     pub(super) fn walk(&self, min_ns: u64) -> Vec<(&Node, usize)> {
         let mut order = Vec::new();
         let mut open: Vec<(usize, usize)> =

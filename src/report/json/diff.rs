@@ -1,4 +1,5 @@
-//! A comparison for machines: JSON of a schema of its own. Times are seconds per unit, shares are 0 to 1.
+//! A comparison for machines: JSON of a schema of its own. Times are seconds per unit, shares are 0
+//! to 1.
 
 use crate::analysis::diff::keys::Key;
 use crate::analysis::diff::noise::RunToRun;
@@ -70,7 +71,8 @@ pub struct Rank {
 /// A part, compared.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Part {
-    /// `row`, `phase`, `activity`, `module`, `module_self`, `operator`, `line`, `function`, `native`; `step`.
+    /// `row`, `phase`, `activity`, `module`, `module_self`, `operator`, `line`, `function`,
+    /// `native`; `step`.
     pub kind: &'static str,
     /// Its name: `Net.layers.2`, `train.py:88`.
     pub name: String,
@@ -96,8 +98,8 @@ pub struct Part {
     pub relative_half: Option<f64>,
     /// How likely a difference at least as large is by chance, for this part alone.
     pub chance: f64,
-    /// `slower`, `faster`, or `no difference beyond noise`, all parts taken together. Per second: `larger share`, `smaller
-    /// share`.
+    /// `slower`, `faster`, or `no difference beyond noise`, all parts taken together. Per second:
+    /// `larger share`, `smaller share`.
     pub verdict: &'static str,
     /// Whether it differs beyond noise.
     pub beyond_noise: bool,

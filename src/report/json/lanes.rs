@@ -133,7 +133,8 @@ pub struct Host {
     pub version: u32,
     /// Processes.
     pub processes: Vec<HostUse>,
-    /// Bytes that came over the network, of the first process's network namespace, the loopback left out.
+    /// Bytes that came over the network, of the first process's network namespace, the loopback
+    /// left out.
     pub network_received_bytes: Option<f64>,
     /// The same, sent.
     pub network_sent_bytes: Option<f64>,
@@ -162,7 +163,8 @@ pub(super) fn gpus(profile: &Profile, analysis: &Analysis) -> Vec<Gpu> {
     devices.map(|device| gpu(profile, device)).collect()
 }
 
-/// Why there is no device, in words; empty where there are some, and nothing is missing of all of them.
+/// Why there is no device, in words; empty where there are some, and nothing is missing of all of
+/// them.
 pub(super) fn gpus_missing(lanes: &LaneSummary) -> Vec<String> {
     let mut missing = lanes.missing.clone();
     if lanes.devices.is_empty() && missing.is_empty() && !lanes.unused.is_empty() {

@@ -33,7 +33,8 @@ pub struct Progress {
     pub more_epochs: bool,
     /// Steps a second, less warm-up and what lay between passes; null where too few were seen.
     pub steps_per_s: Option<f64>,
-    /// Samples of the dataset a second, of this process alone; null where the batch size is not known.
+    /// Samples of the dataset a second, of this process alone; null where the batch size is not
+    /// known.
     pub samples_per_s: Option<f64>,
     /// Batches that were given out for training, as far as they were seen.
     pub batches: u64,

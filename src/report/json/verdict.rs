@@ -40,7 +40,8 @@ pub struct Verdict {
     pub beside: Option<WeighsBeside>,
     /// What could not be judged, and why.
     pub missing: Vec<String>,
-    /// Share of the others' wait in collectives in which they wait for this rank, in percent; null where they do not.
+    /// Share of the others' wait in collectives in which they wait for this rank, in percent; null
+    /// where they do not.
     pub waited_for_percent: Option<u32>,
     /// Whether the others' GPUs spin in collectives, and the one of this rank does not.
     pub others_gpus_spin: bool,

@@ -49,7 +49,8 @@ pub struct OwnInput {
 /// One task.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Task {
-    /// `decode`, `transform`, `collate`, `read`, `send`, `dataset`, `idle`, `gil_wait`, `cpu_wait`, `other`.
+    /// `decode`, `transform`, `collate`, `read`, `send`, `dataset`, `idle`, `gil_wait`, `cpu_wait`,
+    /// `other`.
     pub task: &'static str,
     /// How long, of all workers together.
     pub seconds: f64,

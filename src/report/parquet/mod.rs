@@ -1,7 +1,9 @@
-//! Samples and stacks as columns, for whoever has more recordings than tables: DuckDB, pandas, Spark.
+//! Samples and stacks as columns, for whoever has more recordings than tables: DuckDB, pandas,
+//! Spark.
 //!
-//! Two files: a row per sample ([`samples`]) and a row per stack ([`stacks`]), joined by `stack_id`. The columns are described in
-//! docs/src/parquet.md; [`SCHEMA_VERSION`] rises when one goes or changes its meaning.
+//! Two files: a row per sample ([`samples`]) and a row per stack ([`stacks`]), joined by
+//! `stack_id`. The columns are described in docs/src/parquet.md; [`SCHEMA_VERSION`] rises when one
+//! goes or changes its meaning.
 
 mod columns;
 pub mod samples;
@@ -23,7 +25,8 @@ pub const SCHEMA_VERSION: u32 = 1;
 /// Rows that are in memory as columns at a time.
 const BATCH: usize = 1 << 16;
 
-/// Writes the batches of one file. Writing needs to know where in the file it is, so bytes are collected first.
+/// Writes the batches of one file. Writing needs to know where in the file it is, so bytes are
+/// collected first.
 fn write(
     profile: &Profile,
     content: &str,

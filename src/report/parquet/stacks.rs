@@ -1,5 +1,6 @@
-//! A row per stack that samples have: its number, and its frames from the root to the leaf as a list of structs. A list keeps a frame's
-//! parts apart, which DuckDB unnests and pandas explodes; folded text would have to be cut at characters that names may hold.
+//! A row per stack that samples have: its number, and its frames from the root to the leaf as a
+//! list of structs. A list keeps a frame's parts apart, which DuckDB unnests and pandas explodes;
+//! folded text would have to be cut at characters that names may hold.
 
 use super::columns::{text, text_type, values};
 use super::{BATCH, write};

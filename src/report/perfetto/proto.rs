@@ -1,4 +1,5 @@
-//! As much of Protocol Buffers as a trace needs: fields, one after another (protobuf.dev/programming-guides/encoding).
+//! As much of Protocol Buffers as a trace needs: fields, one after another
+//! (protobuf.dev/programming-guides/encoding).
 
 /// A message being written.
 #[derive(Clone, Debug, Default)]

@@ -1,4 +1,5 @@
-//! Backward on the training thread: the lines that called it, its nodes, and the modules that these are of.
+//! Backward on the training thread: the lines that called it, its nodes, and the modules that these
+//! are of.
 
 use super::named_line;
 use crate::analysis::Analysis;
@@ -38,9 +39,10 @@ pub struct Node {
     pub total_s: f64,
     /// Own time as a share of the thread's wall time.
     pub self_share: Share,
-    /// By what its modules are known: `module` (one alone), `class` (several of one class), `nets` (of several outermost modules, in each of one class), or why they are not: `outside` (its
-    /// operator was called outside of modules), `several` (by modules of several classes), `seldom` (in too few ticks),
-    /// `not_seen`.
+    /// By what its modules are known: `module` (one alone), `class` (several of one class), `nets`
+    /// (of several outermost modules, in each of one class), or why they are not: `outside` (its
+    /// operator was called outside of modules), `several` (by modules of several classes), `seldom`
+    /// (in too few ticks), `not_seen`.
     pub matched: &'static str,
     /// The classes of modules that called its operator.
     pub classes: Vec<String>,

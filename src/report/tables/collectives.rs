@@ -22,8 +22,8 @@ pub struct Collective {
     pub rank: Option<u32>,
     /// Its process.
     pub pid: i32,
-    /// `all_reduce`, …; null for a wrapper's own work around collectives; `wait` where one is waited for that was issued
-    /// elsewhere.
+    /// `all_reduce`, …; null for a wrapper's own work around collectives; `wait` where one is
+    /// waited for that was issued elsewhere.
     pub name: Option<&'static str>,
     /// `nccl`, `gloo`, `mpi`, `ucc`; null where nothing tells.
     pub backend: Option<&'static str>,

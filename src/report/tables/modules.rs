@@ -44,7 +44,8 @@ pub struct Module {
     pub total_s: f64,
     /// The part of `total_s` in which the innermost module was in evaluation mode.
     pub eval_s: f64,
-    /// Training time (`total_s` less `eval_s`; all of it where nothing is trained) per step, ms; null where no steps are known.
+    /// Training time (`total_s` less `eval_s`; all of it where nothing is trained) per step, ms;
+    /// null where no steps are known.
     pub per_step_ms: Option<f64>,
     /// Own time as a share of the thread's wall time.
     pub self_share: Share,
@@ -113,7 +114,8 @@ fn shown(row: &Group) -> Value {
     format!("{:indent$}{}{about}", "", row.name).into()
 }
 
-/// The modules of the primary process, each before those below it, siblings by total time: the `most` with the most of it.
+/// The modules of the primary process, each before those below it, siblings by total time: the
+/// `most` with the most of it.
 pub fn modules(analysis: &Analysis, most: usize) -> Vec<Module> {
     let Some(process) = analysis.primary() else {
         return Vec::new();
@@ -150,8 +152,8 @@ pub fn each_alone(analysis: &Analysis) -> Vec<Group> {
         .collect()
 }
 
-/// Those with the most total time, in their order. What stands above one of them is among them: it has no less time, and comes
-/// first.
+/// Those with the most total time, in their order. What stands above one of them is among them: it
+/// has no less time, and comes first.
 fn longest<T>(rows: &[T], most: usize, total_ns: impl Fn(&T) -> u64) -> Vec<&T> {
     let mut ranked: Vec<(usize, &T)> = rows.iter().enumerate().collect();
     ranked.sort_by_key(|&(at, row)| (Reverse(total_ns(row)), at));

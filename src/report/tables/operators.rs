@@ -18,7 +18,8 @@ use std::collections::BTreeMap;
 pub struct Operator {
     /// `aten::add`, as torch.profiler calls it.
     pub name: String,
-    /// `schema`; `kernel` where no symbol holds the operator's name, and its kernel's stands for it.
+    /// `schema`; `kernel` where no symbol holds the operator's name, and its kernel's stands for
+    /// it.
     pub named_by: &'static str,
     /// Time in which it was the innermost operator.
     pub self_s: f64,
@@ -146,8 +147,8 @@ impl OperatorSite {
     }
 }
 
-/// The first `most` operators of the training thread, those with the most own time first, and the first `most_sites` places of
-/// each.
+/// The first `most` operators of the training thread, those with the most own time first, and the
+/// first `most_sites` places of each.
 pub fn operators(
     profile: &Profile,
     analysis: &Analysis,

@@ -26,8 +26,8 @@ pub struct At {
 /// One thing that the training thread waited for, at one line.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Wait {
-    /// `gpu_sync`, `gpu_copy`, `collective`, `input_queue`, `gil`, `autograd`, `lock`, `disk`, `socket`, `io`, `child`,
-    /// `events`, `sleep`, `cpu`, `stopped`.
+    /// `gpu_sync`, `gpu_copy`, `collective`, `input_queue`, `gil`, `autograd`, `lock`, `disk`,
+    /// `socket`, `io`, `child`, `events`, `sleep`, `cpu`, `stopped`.
     pub kind: &'static str,
     /// What exactly: the call, the collective, the system call.
     pub what: String,
@@ -39,7 +39,8 @@ pub struct Wait {
     pub interval: Share,
     /// The line; null where no Python frame was read.
     pub at: Option<At>,
-    /// Whether the time is that of work which was queued on the GPU earlier, and not the line's own.
+    /// Whether the time is that of work which was queued on the GPU earlier, and not the line's
+    /// own.
     pub earlier_work: bool,
     /// Of waits for the GIL: who held it, most time first.
     pub holders: Vec<GilHolder>,

@@ -1,4 +1,5 @@
-//! What fits a screen: the verdict, where the time went, and the few lines and operators that matter.
+//! What fits a screen: the verdict, where the time went, and the few lines and operators that
+//! matter.
 
 use super::format::seconds;
 use super::{
@@ -72,7 +73,8 @@ pub(super) fn brief(profile: &Profile, analysis: &Analysis, options: TextOptions
     out
 }
 
-/// Rows of two tables that share so many lines. The second is left out where both would say too little.
+/// Rows of two tables that share so many lines. The second is left out where both would say too
+/// little.
 fn shared(lines: usize) -> (usize, usize) {
     let each = (lines / 2).saturating_sub(TITLE);
     if each >= FEWEST {

@@ -79,7 +79,8 @@ pub(super) fn brief(out: &mut String, profile: &Profile, analysis: &Analysis, mo
     }
 }
 
-/// `rank 0 waits 38.0 % ±3.0 in all_reduce (DDP bucket): rank 1 arrives last, at train.py:41 slow_transform`.
+/// `rank 0 waits 38.0 % ±3.0 in all_reduce (DDP bucket): rank 1 arrives last, at train.py:41
+/// slow_transform`.
 fn who_waits(out: &mut String, profile: &Profile, labels: &[String], rank: &ProcessCollectives) {
     let (Some(process), Some(row)) = (rank.process, rank.rows.iter().max_by_key(|row| row.wait_ns))
     else {

@@ -9,7 +9,8 @@ use crate::analysis::summary::ProcessSummary;
 use crate::model::compile::CompileStage;
 use crate::report::tables::compile::FUNCTIONS;
 
-/// The share of wall time below which compiling without a function that is known is not worth a table.
+/// The share of wall time below which compiling without a function that is known is not worth a
+/// table.
 const WORTH_A_TABLE: f64 = 0.01;
 
 pub(super) fn compile(out: &mut String, process: &ProcessSummary, rows: usize) {

@@ -1,4 +1,5 @@
-//! Two sides compared, for people: the verdict first, then what differs beyond noise, then how sure that is.
+//! Two sides compared, for people: the verdict first, then what differs beyond noise, then how sure
+//! that is.
 
 use super::format::{count, cut, cut_front, printable, seconds};
 use super::{WIDTH, line, sentence};
@@ -188,7 +189,8 @@ fn discrepancy(each: &Discrepancy) -> String {
     format!("NOT THE SAME {}: A {a}; B {b}", each.what)
 }
 
-/// Two texts of many words without the words that both begin and end with, but for one before the first that differs.
+/// Two texts of many words without the words that both begin and end with, but for one before the
+/// first that differs.
 fn less_common(a: &str, b: &str) -> (String, String) {
     let (a, b): (Vec<&str>, Vec<&str>) = (a.split(' ').collect(), b.split(' ').collect());
     let same = |pair: &(&&str, &&str)| pair.0 == pair.1;

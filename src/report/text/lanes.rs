@@ -18,7 +18,8 @@ const SHORT_FIGURES: usize = 2;
 /// Stands where nothing was measured.
 const NOTHING: char = '·';
 
-/// Figures that are drawn, and what they are called. Those that stay at nothing are left out where `true`.
+/// Figures that are drawn, and what they are called. Those that stay at nothing are left out where
+/// `true`.
 const DRAWN: [(LaneKind, &str, bool); 12] = [
     (LaneKind::Utilization, "any kernel", false),
     (LaneKind::SmActive, "SM active", false),

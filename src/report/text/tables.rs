@@ -45,7 +45,8 @@ pub(super) fn rows(out: &mut String, profile: &Profile, process: &ProcessSummary
     line(out, &[title]);
     let parts: Vec<u64> = process.rows.iter().map(|&(_, ns, _)| ns).collect();
     let shares = per_mille(&parts);
-    // Where the two differ, both are given: the verdict's are of the time after start-up and before the interpreter's exit.
+    // Where the two differ, both are given: the verdict's are of the time after start-up and before
+    // the interpreter's exit.
     let (startup_ns, shutdown_ns) = (process.startup_ns, process.shutdown_ns);
     let later_ns = process.wall_ns.saturating_sub(startup_ns + shutdown_ns);
     let is_worth = |ns: u64| ns.saturating_mul(200) >= process.wall_ns;
@@ -177,7 +178,8 @@ pub(crate) fn column(activity: Activity) -> &'static str {
     }
 }
 
-/// Activities with a column of their own, or one more where that is all; the rest share one. 80 columns hold no more.
+/// Activities with a column of their own, or one more where that is all; the rest share one. 80
+/// columns hold no more.
 const COLUMNS: usize = 5;
 
 pub(super) fn matrix(out: &mut String, profile: &Profile, process: &ProcessSummary) {

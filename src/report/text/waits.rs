@@ -85,7 +85,8 @@ fn table(out: &mut String, profile: &Profile, waits: &ProcessWaits, rows: usize)
     }
 }
 
-/// The waits, those for a CPU as one: they are the machine's, not a line's. It stands at the line with the most of them.
+/// The waits, those for a CPU as one: they are the machine's, not a line's. It stands at the line
+/// with the most of them.
 fn without_cpu_lines(waits: &ProcessWaits) -> Vec<WaitTime> {
     let (cpu, mut list): (Vec<WaitTime>, Vec<WaitTime>) = waits
         .rows

@@ -1,7 +1,8 @@
 //! Which lock a thread sleeps on, and who holds it.
 //!
-//! All of it is read while the target runs. What is said of a sleeper holds because it slept all the while: its scheduling
-//! statistics and its system call are taken before anything is read, and compared when everything is.
+//! All of it is read while the target runs. What is said of a sleeper holds because it slept all
+//! the while: its scheduling statistics and its system call are taken before anything is read, and
+//! compared when everything is.
 
 use crate::memory::Memory;
 use crate::model::dump::{Lock, Owner, THREAD_END};
@@ -13,15 +14,18 @@ use crate::python::threads::read_threads;
 use crate::sampling::snapshot::{SnapshotProcess, SnapshotThread};
 use rustc_hash::FxHashMap;
 
-/// FUTEX_WAIT without its flags, and the value of a glibc lock that others wait for (nptl, lowlevellock.c).
+/// FUTEX_WAIT without its flags, and the value of a glibc lock that others wait for (nptl,
+/// lowlevellock.c).
 const FUTEX_COMMAND: u64 = 0x7f;
 const FUTEX_WAIT: u64 = 0;
 const CONTENDED: u64 = 2;
-/// Of a `pthread_mutex_t` (glibc 2.26 and later, sysdeps/nptl/bits/struct_mutex.h): `__owner`, `__nusers`, `__kind`.
+/// Of a `pthread_mutex_t` (glibc 2.26 and later, sysdeps/nptl/bits/struct_mutex.h): `__owner`,
+/// `__nusers`, `__kind`.
 const MUTEX_OWNER: u64 = 8;
 const MUTEX_USERS: u64 = 12;
 const MUTEX_KIND: u64 = 16;
-/// Past these it is no mutex: as many threads as a machine has, and all flags that `__kind` may have.
+/// Past these it is no mutex: as many threads as a machine has, and all flags that `__kind` may
+/// have.
 const MAX_USERS: i32 = 1 << 22;
 const MAX_KIND: i32 = 0x1ff;
 
@@ -40,7 +44,8 @@ pub(super) struct Sleeps {
 }
 
 impl Sleeps {
-    /// Of the threads of a process those that are in the sleep in which they were looked at. Before anything else is read.
+    /// Of the threads of a process those that are in the sleep in which they were looked at. Before
+    /// anything else is read.
     pub(super) fn of(pid: i32, threads: &[SnapshotThread]) -> Self {
         let sleeps = threads.iter().filter_map(|thread| {
             let files = ThreadFiles::open(pid, thread.tid);
@@ -103,7 +108,8 @@ fn futex(whereabouts: Whereabouts) -> Option<Futex> {
 /// What frames tell of locks.
 #[derive(Default)]
 pub(super) struct Sightings {
-    /// Locks of `with` blocks, by where their waiters sleep, with the one thread that is in such a block.
+    /// Locks of `with` blocks, by where their waiters sleep, with the one thread that is in such a
+    /// block.
     blocks: FxHashMap<u64, (LockObject, Option<i32>)>,
     /// By thread: the lock that it sleeps on, and what its frames call it.
     names: FxHashMap<i32, (LockObject, String)>,
@@ -154,7 +160,8 @@ pub(super) struct Owners<'a> {
 pub(super) type OwnedLock = (Lock, Option<Owner>);
 
 impl Owners<'_> {
-    /// The lock of each thread that sleeps on one, has done so all the while, and whose lock can be told.
+    /// The lock of each thread that sleeps on one, has done so all the while, and whose lock can be
+    /// told.
     pub(super) fn locks(&self, sleeps: &Sleeps) -> Vec<(i32, OwnedLock)> {
         let mut found: Vec<(i32, OwnedLock)> = sleeps
             .of
@@ -192,7 +199,8 @@ impl Owners<'_> {
 
     fn mutex(&self, address: u64) -> Option<OwnedLock> {
         let word = |offset: u64| self.memory.read_i32(address.wrapping_add(offset)).ok();
-        // Other locks of glibc sleep alike and have no such fields: only a thread of the process is an owner.
+        // Other locks of glibc sleep alike and have no such fields: only a thread of the process is
+        // an owner.
         let owner = word(MUTEX_OWNER)?;
         let users = word(MUTEX_USERS)?;
         let kind = word(MUTEX_KIND)?;
@@ -213,7 +221,8 @@ impl Owners<'_> {
         Some((lock, Some(owner)))
     }
 
-    /// The thread that calls itself `inner`: in a pid namespace of its own the target's tids are others than ours.
+    /// The thread that calls itself `inner`: in a pid namespace of its own the target's tids are
+    /// others than ours.
     fn tid_of(&self, inner: i32) -> Option<i32> {
         let pid = self.process.pid;
         let own = |tid: i32| ThreadFiles::open(pid, tid).inner_tid().unwrap_or(tid);

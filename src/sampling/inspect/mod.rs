@@ -1,5 +1,6 @@
-//! What a look does not take along and a process can still be asked for afterwards: names of threads, variables, and which lock a
-//! thread sleeps on. The target runs meanwhile. What is read of a frame is marked where it did not stay as it was.
+//! What a look does not take along and a process can still be asked for afterwards: names of
+//! threads, variables, and which lock a thread sleeps on. The target runs meanwhile. What is read
+//! of a frame is marked where it did not stay as it was.
 
 mod locks;
 
@@ -47,8 +48,9 @@ const COUNTERS: &[&str] = &[
     "num_steps",
 ];
 
-/// Reads objects of processes that were looked at, and their variables too where `locals` says how their values are shown, for at
-/// most `patience`: a process may have stopped to answer since. Gives those that were done by then, and the pids of the others.
+/// Reads objects of processes that were looked at, and their variables too where `locals` says how
+/// their values are shown, for at most `patience`: a process may have stopped to answer since.
+/// Gives those that were done by then, and the pids of the others.
 pub fn inspect_all(
     processes: Vec<SnapshotProcess>,
     locals: Option<Redaction>,
@@ -274,7 +276,8 @@ impl ThreadReader<'_> {
         }
     }
 
-    /// The `threading.Thread` at `object`, as far as it can be read (Lib/threading.py, 3.10 to 3.15: `_name`, `_native_id`).
+    /// The `threading.Thread` at `object`, as far as it can be read (Lib/threading.py, 3.10 to
+    /// 3.15: `_name`, `_native_id`).
     fn joined(&self, object: u64) -> Joined {
         let attributes = read_attributes(self.interpreter, object, self.memory).unwrap_or_default();
         let of = |name: &str| attributes.iter().find(|each| each.name == name);
@@ -290,7 +293,8 @@ impl ThreadReader<'_> {
         }
     }
 
-    /// The lock whose waiters sleep at `address`, if a variable of `frame`, or an attribute of its `self`, holds it.
+    /// The lock whose waiters sleep at `address`, if a variable of `frame`, or an attribute of its
+    /// `self`, holds it.
     fn named_lock(&mut self, frame: &PythonFrame, address: u64) -> Option<(LockObject, String)> {
         let variables = self.variables(frame, |_| true);
         let lock_at = |variable: &Variable| {
@@ -308,7 +312,8 @@ impl ThreadReader<'_> {
     }
 }
 
-/// Whether this is a method of the standard library's `threading`; 3.10 knows functions by their last name alone.
+/// Whether this is a method of the standard library's `threading`; 3.10 knows functions by their
+/// last name alone.
 fn is_threading(place: &Place, method: &str) -> bool {
     let last = method.rsplit('.').next();
     place.file.ends_with("/threading.py")

@@ -12,7 +12,8 @@ use crate::torch::rules::RuleSet;
 /// Compilations within one another that are followed. Torch itself never nests them.
 const MAX_NESTED: usize = 8;
 
-/// Which code objects are functions of a compiler that are given the code to compile, by [`CodeId`].
+/// Which code objects are functions of a compiler that are given the code to compile, by
+/// [`CodeId`].
 #[derive(Default)]
 pub(super) struct Compilers(Vec<bool>);
 
@@ -27,7 +28,8 @@ impl Compilers {
 }
 
 impl Worker {
-    /// Puts into `scratch.compiled` which of the frames in `scratch.python` were given code to compile, and which code.
+    /// Puts into `scratch.compiled` which of the frames in `scratch.python` were given code to
+    /// compile, and which code.
     pub(super) fn find_compiled(&mut self, raw: &RawSample, scratch: &mut Scratch) {
         scratch.compiled.clear();
         for (index, named) in scratch.python.iter().enumerate() {
@@ -49,7 +51,8 @@ impl Worker {
         }
     }
 
-    /// The code object at `object`, or in the cell there. It lives as long as the compiler's frame does, which may have ended since.
+    /// The code object at `object`, or in the cell there. It lives as long as the compiler's frame
+    /// does, which may have ended since.
     fn subject(&mut self, raw: &RawSample, object: u64) -> Option<CodeId> {
         let image = self.images.get_mut(&raw.process)?;
         let codes = image.codes.as_mut()?;

@@ -1,4 +1,5 @@
-//! Lanes of devices and processes: collectors are told who is sampled, and what they gathered goes into the segment.
+//! Lanes of devices and processes: collectors are told who is sampled, and what they gathered goes
+//! into the segment.
 
 use super::Worker;
 use crate::gpu::feed::Sampled;

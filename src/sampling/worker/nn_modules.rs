@@ -32,8 +32,9 @@ impl NnModuleCalls {
 }
 
 impl Worker {
-    /// Puts the frames of `scratch.python` into `scratch.marked`, run by run, and behind each call of a module, towards the root,
-    /// which module it is; behind each of the compiler what code it compiles. Frames are missing where `is_whole` is false.
+    /// Puts the frames of `scratch.python` into `scratch.marked`, run by run, and behind each call
+    /// of a module, towards the root, which module it is; behind each of the compiler what code it
+    /// compiles. Frames are missing where `is_whole` is false.
     pub(super) fn mark_nn_modules(
         &mut self,
         raw: &RawSample,

@@ -38,15 +38,16 @@ impl Worker {
         }
     }
 
-    /// A forked child is its parent's copy until it calls exec: the interpreter is where it was. Finding it anew would take
-    /// longer than a short-lived child lives.
+    /// A forked child is its parent's copy until it calls exec: the interpreter is where it was.
+    /// Finding it anew would take longer than a short-lived child lives.
     fn inherit_interpreter(&mut self, id: ProcessId) {
         let Some(child) = self.tables.processes.get(id.index()) else {
             return;
         };
         let interpreter = self.images.iter().find_map(|(parent_id, image)| {
             let parent = self.tables.processes.get(parent_id.index())?;
-            // The same program may have been started anew (torchrun's ranks): its addresses are others then.
+            // The same program may have been started anew (torchrun's ranks): its addresses are
+            // others then.
             let is_parent = parent.pid == child.parent_pid
                 && parent.exe == child.exe
                 && has_same_image(parent.pid, child.pid);
@@ -101,8 +102,8 @@ impl Worker {
         }
     }
 
-    /// Whether a sample may lack Python frames since its process's interpreter was not known when it was read. Python may also not
-    /// have started then: that is found out by another look.
+    /// Whether a sample may lack Python frames since its process's interpreter was not known when
+    /// it was read. Python may also not have started then: that is found out by another look.
     pub(super) fn lacks_interpreter(&mut self, raw: &RawSample) -> bool {
         let seen_ns = raw.python_pending_ns;
         let image = |worker: &Self| {

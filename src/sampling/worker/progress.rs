@@ -1,4 +1,5 @@
-//! Counters of progress: looked for on the frames of threads that train, and read with their samples.
+//! Counters of progress: looked for on the frames of threads that train, and read with their
+//! samples.
 
 use super::{Scratch, Worker};
 use crate::model::code::CodeInfo;
@@ -118,8 +119,9 @@ impl Worker {
                 && let Python::Found(interpreter) = &image.python
                 && let Some(known) = image.codes.as_mut()
             {
-                // The frames as they are now: this sample may have waited for long where CPUs are scarce. The thread runs on
-                // meanwhile; whatever is read is looked at before it is believed.
+                // The frames as they are now: this sample may have waited for long where CPUs are
+                // scarce. The thread runs on meanwhile; whatever is read is looked at before it is
+                // believed.
                 let mut stack = PythonStack::default();
                 let _ = read_stack(interpreter, raw.python_state, live, &mut stack);
                 let addresses: Vec<u64> = stack.frames.iter().map(|at| at.code_address).collect();

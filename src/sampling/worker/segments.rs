@@ -58,7 +58,8 @@ impl Worker {
         for id in self.gone_threads.drain(..) {
             self.tables.threads.remove(&id);
         }
-        // The writer is behind only if the disk stands still; the tracer's queue then fills, and says so.
+        // The writer is behind only if the disk stands still; the tracer's queue then fills, and
+        // says so.
         let _ = self.segments.send(segment);
         if self.tables.stacks.stacks().len() > MAX_STACKS {
             self.tables

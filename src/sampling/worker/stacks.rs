@@ -67,7 +67,8 @@ impl Worker {
         scratch.merged.retain(|frame| *frame != SHIM);
         let counts = |frame: &Frame| matches!(frame, Frame::Python { .. });
         match scratch.merged.as_slice() {
-            // Native frames ended early and Python's did not: its root is this stack's, whatever was missed in between.
+            // Native frames ended early and Python's did not: its root is this stack's, whatever
+            // was missed in between.
             [Frame::Truncated(_), Frame::Python { .. }, ..] if python_partial.is_none() => {
                 keep_ends(&mut scratch.merged, TOO_DEEP, counts);
             }
@@ -85,7 +86,8 @@ impl Worker {
         self.push(raw.recorded, stack);
     }
 
-    /// Native frames of a sample into the scratch; `None` where none were to be read. Also whether modules changed.
+    /// Native frames of a sample into the scratch; `None` where none were to be read. Also whether
+    /// modules changed.
     fn unwind(&mut self, raw: &RawSample, scratch: &mut Scratch) -> (Option<UnwindEnd>, bool) {
         scratch.native.clear();
         scratch.recorded.clear();
@@ -147,7 +149,8 @@ impl Worker {
         (Some(end), changed)
     }
 
-    /// Python frames of a sample into the scratch, leaf first. Tells whether any code object was gone.
+    /// Python frames of a sample into the scratch, leaf first. Tells whether any code object was
+    /// gone.
     fn name_python(&mut self, raw: &RawSample, scratch: &mut Scratch) -> bool {
         scratch.python.clear();
         if raw.python.frames.is_empty() {
@@ -210,7 +213,8 @@ impl Worker {
 /// Stands for what is left out between both ends of a deep stack.
 const TOO_DEEP: Frame = Frame::Truncated(Partial::TooDeep);
 
-/// Stands for a frame that is not shown, so that runs keep their places; left out when the stack is interned.
+/// Stands for a frame that is not shown, so that runs keep their places; left out when the stack is
+/// interned.
 const SHIM: Frame = Frame::Python {
     code: CodeId(u32::MAX),
     instruction: 0,
@@ -242,7 +246,8 @@ fn teach(raw: &RawSample, native: &[NativeFrame], end: Option<UnwindEnd>, lacked
                     .learn(root.stack_pointer.saturating_add(256));
             }
         }
-        // More stack than was copied: the next read takes all that it may. A sleeper is read again for it, once.
+        // More stack than was copied: the next read takes all that it may. A sleeper is read again
+        // for it, once.
         Some(UnwindEnd::Partial(Partial::StackUnreadable)) if raw.shared.roots.deepen() => {
             raw.shared.stack_wanted.store(raw.slices, Ordering::Relaxed);
         }
@@ -259,7 +264,8 @@ fn module_id(
     if let Some(&id) = ids.get(&module.id()) {
         return id;
     }
-    // Two processes may hold the same file in two forms (one that could be opened, one that could not).
+    // Two processes may hold the same file in two forms (one that could be opened, one that could
+    // not).
     let id = tables.modules.intern(&module.info);
     ids.insert(module.id(), id);
     symbols.request(id, module);

@@ -1,12 +1,14 @@
 //! Which `nn.Module` a call is of: its path in the tree of modules that it was called in.
 //!
-//! The thread's frames say which objects were called (`self` of `Module._wrapped_call_impl`, read while the thread was stopped). What
-//! these are is read from the live process after it runs on: class, `training`, and the parts by name (`_modules`). A module's
-//! path is its parent's path and the name by which the parent holds it. The parent is the nearest object further out on the
-//! stack that holds it, directly or, where a container was indexed and not called, through others: the `self` of another call, or
-//! of any other method (Lightning's `training_step`), or a module that a function was given first (`evaluate(model, …)`).
-//! If none of them holds a module, the trees that were seen before are searched: of a forward that is computed again for
-//! backward, the stack shows only a part. If it is in none, it is a root, and goes by its class.
+//! The thread's frames say which objects were called (`self` of `Module._wrapped_call_impl`, read
+//! while the thread was stopped). What these are is read from the live process after it runs on:
+//! class, `training`, and the parts by name (`_modules`). A module's path is its parent's path and
+//! the name by which the parent holds it. The parent is the nearest object further out on the stack
+//! that holds it, directly or, where a container was indexed and not called, through others: the
+//! `self` of another call, or of any other method (Lightning's `training_step`), or a module that a
+//! function was given first (`evaluate(model, …)`). If none of them holds a module, the trees that
+//! were seen before are searched: of a forward that is computed again for backward, the stack shows
+//! only a part. If it is in none, it is a root, and goes by its class.
 //!
 //! Modules live for long and are kept, and checked by a few bytes of one vectored read per sample.
 
@@ -69,9 +71,11 @@ impl ModuleProbe {
         }
     }
 
-    /// Appends to `found` which module each call of `frames`, leaf first, is of: the frame's index, and the id that `intern` gave
-    /// the module. Calls whose module cannot be read are left out, and so are those that may or may not be roots: frames are missing towards the root where `is_complete` is false. A module that was freed since the sample, as all are when
-    /// the process ends, goes by what the same calls were of before. Outermost first.
+    /// Appends to `found` which module each call of `frames`, leaf first, is of: the frame's index,
+    /// and the id that `intern` gave the module. Calls whose module cannot be read are left out,
+    /// and so are those that may or may not be roots: frames are missing towards the root where
+    /// `is_complete` is false. A module that was freed since the sample, as all are when the
+    /// process ends, goes by what the same calls were of before. Outermost first.
     pub fn find(
         &mut self,
         frames: &[ProbeFrame],
@@ -107,7 +111,8 @@ impl ModuleProbe {
                 None => self.place(object, &owners, is_complete, memory),
             };
             let Some(place) = place else {
-                // What holds it is not known, or it could not be read now: what it calls would look like a root.
+                // What holds it is not known, or it could not be read now: what it calls would look
+                // like a root.
                 let is_module = self.objects.module(object, memory).is_some();
                 let is_unreadable = receiver.is_call && !self.objects.is_known(object);
                 is_complete &= !is_module && !is_unreadable;
@@ -132,7 +137,8 @@ impl ModuleProbe {
         }
     }
 
-    /// `training` of what `object` wraps: a wrapper and its module are one in a tree. `None` where that is no module.
+    /// `training` of what `object` wraps: a wrapper and its module are one in a tree. `None` where
+    /// that is no module.
     fn training(&mut self, object: u64, memory: &dyn Memory) -> Option<Option<bool>> {
         let (core, _) = core(object, &mut self.objects, memory)?;
         Some(self.objects.module(core, memory)?.training)
@@ -167,8 +173,8 @@ impl ModuleProbe {
         receivers
     }
 
-    /// The place of a module: below the nearest of `owners` that holds it, in a tree that was seen before, or, if it may be one, as
-    /// a root.
+    /// The place of a module: below the nearest of `owners` that holds it, in a tree that was seen
+    /// before, or, if it may be one, as a root.
     fn place(
         &mut self,
         object: u64,

@@ -1,4 +1,5 @@
-//! Module objects of one process, read once, and checked with a few words whenever they are seen again.
+//! Module objects of one process, read once, and checked with a few words whenever they are seen
+//! again.
 
 use super::checks::{Answers, Check};
 use crate::memory::Memory;
@@ -37,7 +38,8 @@ pub(super) struct ModuleObject {
     pub(super) children: Vec<(String, u64)>,
     /// What it wraps, if it is a wrapper.
     pub(super) wrapped: Option<u64>,
-    /// `training`; `None` where it has no such attribute of its own (`OptimizedModule` of torch.compile has a property).
+    /// `training`; `None` where it has no such attribute of its own (`OptimizedModule` of
+    /// torch.compile has a property).
     pub(super) training: Option<bool>,
     /// Where the pointer to True or False lies.
     training_slot: Option<u64>,
@@ -98,7 +100,8 @@ impl Objects {
         self.round
     }
 
-    /// Begins a round: what was known before has to be checked again. Checks `objects` with one vectored read.
+    /// Begins a round: what was known before has to be checked again. Checks `objects` with one
+    /// vectored read.
     pub(super) fn begin(&mut self, objects: &[u64], memory: &dyn Memory) {
         self.round += 1;
         self.reads_left = MAX_READS;

@@ -1,5 +1,5 @@
-//! By which names one module holds another, directly or through others that are not called: a container that is indexed, a
-//! wrapper.
+//! By which names one module holds another, directly or through others that are not called: a
+//! container that is indexed, a wrapper.
 
 use super::objects::{ModuleObject, Objects};
 use crate::memory::Memory;
@@ -16,11 +16,11 @@ const MAX_SEARCHES: usize = 64;
 const MAX_KEPT: usize = 65_536;
 /// For how many samples a search that found nothing is not repeated.
 const NOT_FOUND: u64 = 1000;
-/// For how many samples a tree in which nothing was found is not scanned for changes again, if the search was for a module
-/// without parts: a new loss is made for every batch.
+/// For how many samples a tree in which nothing was found is not scanned for changes again, if the
+/// search was for a module without parts: a new loss is made for every batch.
 const RESCAN: u64 = 64;
-/// How often a search is made again because the tree changed: each may come upon a change a level deeper, where a freed tree's
-/// memory serves others now.
+/// How often a search is made again because the tree changed: each may come upon a change a level
+/// deeper, where a freed tree's memory serves others now.
 const TRIES: usize = MAX_DEPTH + 2;
 
 /// How one module is reached from another.
@@ -130,8 +130,8 @@ impl Routes {
         }
     }
 
-    /// Reads anew what changed of the modules that an unsuccessful search visited: the search took them as they were known. Returns until
-    /// which round the search need not be repeated.
+    /// Reads anew what changed of the modules that an unsuccessful search visited: the search took
+    /// them as they were known. Returns until which round the search need not be repeated.
     fn rescan(
         &mut self,
         owner: u64,
@@ -154,7 +154,8 @@ impl Routes {
     }
 }
 
-/// Whether `owner` holds `child` through `between`, as of now: all of them are what they were known to be.
+/// Whether `owner` holds `child` through `between`, as of now: all of them are what they were known
+/// to be.
 fn holds(
     owner: u64,
     between: &[u64],
@@ -173,8 +174,8 @@ fn holds(
     last_holds && objects.generation() == generation
 }
 
-/// Breadth first, from `owner`: what is nearer and what comes first wins, as a call by that way would most likely be. Also all
-/// modules that it came to.
+/// Breadth first, from `owner`: what is nearer and what comes first wins, as a call by that way
+/// would most likely be. Also all modules that it came to.
 fn search(
     owner: u64,
     child: u64,
@@ -228,7 +229,8 @@ fn module_of<'o>(
     }
 }
 
-/// The names down to part `name` of the module at step `last`, without wrappers', and the modules between.
+/// The names down to part `name` of the module at step `last`, without wrappers', and the modules
+/// between.
 fn names(
     steps: &[Step],
     last: usize,

@@ -6,8 +6,9 @@ use crate::model::compile::GraphBreak;
 /// `TORCH_DYNAMO_RESUME_IN_PREFIX`.
 const RESUMED: &str = "torch_dynamo_resume_in_";
 
-/// Where the function of this name was cut off: `Net.torch_dynamo_resume_in_forward_at_23` is `Net.forward` from line 23 on.
-/// What was cut twice has the prefix twice; the first cut's line is not of interest then.
+/// Where the function of this name was cut off: `Net.torch_dynamo_resume_in_forward_at_23` is
+/// `Net.forward` from line 23 on. What was cut twice has the prefix twice; the first cut's line is
+/// not of interest then.
 pub(super) fn graph_break(name: &str) -> Option<GraphBreak> {
     let (path, last) = match name.rsplit_once('.') {
         Some((path, last)) => (Some(path), last),

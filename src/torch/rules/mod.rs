@@ -1,11 +1,13 @@
-//! What is known of functions, libraries and threads: rows of `python.toml`, `native.toml` and `input.toml`, which are compiled in, and
-//! rows that the user adds. The heads of these files explain the keys; `docs/src/attribution.md` explains their use.
+//! What is known of functions, libraries and threads: rows of `python.toml`, `native.toml` and
+//! `input.toml`, which are compiled in, and rows that the user adds. The heads of these files
+//! explain the keys; `docs/src/attribution.md` explains their use.
 //!
-//! A function is matched once, and [`FunctionRules`] holds all that the rows mean for it. What takes more than a pattern is code here, and
-//! has a name by which rows refer to it: operators' names, graph breaks, MKL inside of libtorch.
+//! A function is matched once, and [`FunctionRules`] holds all that the rows mean for it. What
+//! takes more than a pattern is code here, and has a name by which rows refer to it: operators'
+//! names, graph breaks, MKL inside of libtorch.
 //!
-//! Apart from functions: [`syscalls`] (what a system call waits for), [`modules`] and [`progress`] (where objects
-//! of a trainer keep what the probe reads).
+//! Apart from functions: [`syscalls`] (what a system call waits for), [`modules`] and [`progress`]
+//! (where objects of a trainer keep what the probe reads).
 
 mod collectives;
 mod graph_breaks;
@@ -38,9 +40,11 @@ use crate::model::operator::OperatorMark;
 use crate::model::wait::WaitPart;
 use crate::torch::classify::FunctionClass;
 
-/// Version of the names of operators. Raised with every change that may name an operator differently.
+/// Version of the names of operators. Raised with every change that may name an operator
+/// differently.
 pub const OPERATOR_RULES_VERSION: u32 = 1;
-/// Version of the rows about waits, collectives and input. Raised with every change that may name a wait differently.
+/// Version of the rows about waits, collectives and input. Raised with every change that may name a
+/// wait differently.
 pub const WAIT_RULES_VERSION: u32 = 2;
 
 /// All that the rules know of one function.

@@ -1,4 +1,5 @@
-//! What is known of `nn.Module`: the attributes that hold its parts, and the wrappers that are no part of a model.
+//! What is known of `nn.Module`: the attributes that hold its parts, and the wrappers that are no
+//! part of a model.
 
 /// The class that every module derives from.
 pub const BASE: &str = "Module";
@@ -7,10 +8,11 @@ pub const CHILDREN: &str = "_modules";
 /// Whether it trains.
 pub const TRAINING: &str = "training";
 
-/// Wrappers: class and attribute that holds the wrapped module, `*` for every class. Their calls are the wrapped module's, and the
-/// attribute is no part of a path. Source: torch 2.15 (torch/nn/parallel, torch/distributed/fsdp/_common_utils.py,
-/// torch/distributed/algorithms/_checkpoint/checkpoint_wrapper.py, torch/_dynamo/eval_frame.py), DeepSpeed 0.18
-/// (deepspeed/runtime/engine.py), Lightning 2.6 (lightning/fabric/wrappers.py).
+/// Wrappers: class and attribute that holds the wrapped module, `*` for every class. Their calls
+/// are the wrapped module's, and the attribute is no part of a path. Source: torch 2.15
+/// (torch/nn/parallel, torch/distributed/fsdp/_common_utils.py,
+/// torch/distributed/algorithms/_checkpoint/checkpoint_wrapper.py, torch/_dynamo/eval_frame.py),
+/// DeepSpeed 0.18 (deepspeed/runtime/engine.py), Lightning 2.6 (lightning/fabric/wrappers.py).
 const WRAPPERS: &[(&str, &str)] = &[
     ("*", "_orig_mod"),
     ("*", "_fsdp_wrapped_module"),

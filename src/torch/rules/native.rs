@@ -105,7 +105,8 @@ struct Symbol<'f> {
 }
 
 impl RuleSet {
-    /// What the rules know of a native function, by its module and its demangled name, if it has one.
+    /// What the rules know of a native function, by its module and its demangled name, if it has
+    /// one.
     pub fn native(&self, kind: ModuleKind, path: &str, name: Option<&str>) -> FunctionRules {
         let symbol = Symbol {
             family: self.family(kind, path),
@@ -262,9 +263,10 @@ impl RuleSet {
     }
 }
 
-/// Torch's own C++ that the rows do not know begins with a namespace. Anything else in libtorch_cpu is C, and that is
-/// the unprefixed insides of MKL (`gblock_by_k_omp`, `sgemm_t_n23`; 25,000 `mkl_` symbols and thousands without the
-/// prefix, nm -C libtorch_cpu 2.15.0), FFT and vector maths among them; but for what runs when the library is loaded.
+/// Torch's own C++ that the rows do not know begins with a namespace. Anything else in libtorch_cpu
+/// is C, and that is the unprefixed insides of MKL (`gblock_by_k_omp`, `sgemm_t_n23`; 25,000 `mkl_`
+/// symbols and thousands without the prefix, nm -C libtorch_cpu 2.15.0), FFT and vector maths among
+/// them; but for what runs when the library is loaded.
 fn is_static_mkl(module: &str, stem: &str) -> bool {
     const LOADING: [&str; 5] = [
         "_GLOBAL__",

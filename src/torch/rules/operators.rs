@@ -90,8 +90,8 @@ fn last_of_path(name: &str) -> &str {
     name.get(start..).unwrap_or(name)
 }
 
-/// The kernel that the template arguments of glue name: `CompileTimeFunctionPointer<R (A const&), &mylib::foo>`, also
-/// `&(mylib::foo(A const&))`, as demanglers differ.
+/// The kernel that the template arguments of glue name: `CompileTimeFunctionPointer<R (A const&),
+/// &mylib::foo>`, also `&(mylib::foo(A const&))`, as demanglers differ.
 fn kernel_in(glue: &str) -> Option<&str> {
     let (_, arguments) = glue.split_once("CompileTimeFunctionPointer<")?;
     let at = arguments.find(", &")? + 3;
@@ -149,11 +149,11 @@ fn names() -> &'static Names {
     })
 }
 
-/// The operator whose overload has this C++ name: `add` of `add_Tensor`, `add_` of `add__Tensor`, `max_pool2d` of
-/// `max_pool2d`. The longest operator is taken that an overload's name follows.
+/// The operator whose overload has this C++ name: `add` of `add_Tensor`, `add_` of `add__Tensor`,
+/// `max_pool2d` of `max_pool2d`. The longest operator is taken that an overload's name follows.
 ///
-/// What another torch has and the table lacks keeps its whole name, but for an end that begins in upper case:
-/// operators' names have none, most overloads' names do.
+/// What another torch has and the table lacks keeps its whole name, but for an end that begins in
+/// upper case: operators' names have none, most overloads' names do.
 fn schema_name(symbol: &str) -> &str {
     let names = names();
     if let Some(name) = names.exceptions.get(symbol) {
@@ -179,8 +179,9 @@ fn schema_name(symbol: &str) -> &str {
         .map_or(symbol, |(base, _)| base)
 }
 
-/// The operator of a wrapper's name, behind its dispatch key: the overload comes first, and the C++ function's name, which
-/// for an `out` overload ends in `_out`, last: `out_add_out`, `Tensor_add_`, `_softmax`.
+/// The operator of a wrapper's name, behind its dispatch key: the overload comes first, and the C++
+/// function's name, which for an `out` overload ends in `_out`, last: `out_add_out`, `Tensor_add_`,
+/// `_softmax`.
 fn wrapped_name(rest: &str) -> &str {
     let names = names();
     let function = rest

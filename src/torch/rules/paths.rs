@@ -31,7 +31,8 @@ pub fn is_library(file: &str) -> bool {
     library_path(file).is_some()
 }
 
-/// The part of a path below the folder of Python's own library: `multiprocessing/queues.py`. `None` of other files.
+/// The part of a path below the folder of Python's own library: `multiprocessing/queues.py`. `None`
+/// of other files.
 fn library_path(file: &str) -> Option<&str> {
     if file.contains("-packages/") {
         return None;
@@ -43,7 +44,8 @@ fn library_path(file: &str) -> Option<&str> {
     inside.split_once('/').map(|(_, path)| path)
 }
 
-/// A function of Python's own library as users know it: `queue.Queue.get`. `None` of functions of other files.
+/// A function of Python's own library as users know it: `queue.Queue.get`. `None` of functions of
+/// other files.
 pub fn library_call(file: &str, function: &str) -> Option<String> {
     let path = library_path(file)?;
     let module = path
@@ -54,15 +56,17 @@ pub fn library_call(file: &str, function: &str) -> Option<String> {
     Some(format!("{module}.{function}"))
 }
 
-/// Whether inductor named a file, wherever its cache is (`TORCHINDUCTOR_CACHE_DIR`): after a hash of what is in it, 51 letters and digits
-/// behind a `c`. Source: torch 2.15.0, torch/_inductor/codecache.py, `get_path` and `sha256_hash`.
+/// Whether inductor named a file, wherever its cache is (`TORCHINDUCTOR_CACHE_DIR`): after a hash
+/// of what is in it, 51 letters and digits behind a `c`. Source: torch 2.15.0,
+/// torch/_inductor/codecache.py, `get_path` and `sha256_hash`.
 pub(super) fn is_of_inductor(name: &str) -> bool {
     let stem = name.split('.').next().unwrap_or(name);
     let is_hash = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     stem.len() == 52 && stem.starts_with('c') && stem.bytes().all(is_hash)
 }
 
-/// Whether a path is that of Python code which inductor wrote: its folder is named by two letters of the file's.
+/// Whether a path is that of Python code which inductor wrote: its folder is named by two letters
+/// of the file's.
 pub(super) fn is_inductor_code(file: &str) -> bool {
     let mut parts = file.rsplit('/');
     let (Some(name), Some(folder)) = (parts.next(), parts.next()) else {

@@ -46,7 +46,8 @@ impl<T> FromIterator<(String, T)> for Prefixes<T> {
 }
 
 impl<T> Prefixes<T> {
-    /// Entries that are beginnings of `text`, the longest first. The last entry that is not greater than `text` begins with all of them.
+    /// Entries that are beginnings of `text`, the longest first. The last entry that is not greater
+    /// than `text` begins with all of them.
     fn chain(&self, text: &str) -> impl Iterator<Item = usize> + '_ {
         let end = self
             .entries

@@ -1,5 +1,5 @@
-//! Where trainers keep count of their progress: classes, the attributes that lead to a counter, and where a tensor keeps its
-//! version.
+//! Where trainers keep count of their progress: classes, the attributes that lead to a counter, and
+//! where a tensor keeps its version.
 
 use crate::model::progress::{CounterKind, facts};
 
@@ -14,9 +14,10 @@ pub struct CounterRule {
     pub path: &'static [&'static str],
 }
 
-/// Source: torch 2.0, 2.4, 2.7, 2.10 and 2.15 (torch/utils/data/dataloader.py; 2.15: `_num_yielded` at 696); Lightning 2.6
-/// (loops/training_epoch_loop.py `global_step`, loops/optimization/automatic.py, loops/progress.py, loops/fit_loop.py);
-/// Transformers 5 (trainer.py, trainer_callback.py `TrainerState`).
+/// Source: torch 2.0, 2.4, 2.7, 2.10 and 2.15 (torch/utils/data/dataloader.py; 2.15: `_num_yielded`
+/// at 696); Lightning 2.6 (loops/training_epoch_loop.py `global_step`,
+/// loops/optimization/automatic.py, loops/progress.py, loops/fit_loop.py); Transformers 5
+/// (trainer.py, trainer_callback.py `TrainerState`).
 pub const COUNTERS: &[CounterRule] = &[
     CounterRule {
         class: "_BaseDataLoaderIter",
@@ -47,8 +48,9 @@ pub const COUNTERS: &[CounterRule] = &[
     },
 ];
 
-/// What holds a list of iterators: class, and the attributes that lead to the list. Source: Lightning 2.6 (loops/fetchers.py
-/// `_DataFetcher`, utilities/combined_loader.py `CombinedLoader`, `_ModeIterator`).
+/// What holds a list of iterators: class, and the attributes that lead to the list. Source:
+/// Lightning 2.6 (loops/fetchers.py `_DataFetcher`, utilities/combined_loader.py `CombinedLoader`,
+/// `_ModeIterator`).
 pub const FETCHERS: &[(&str, &[&str])] = &[(
     "_DataFetcher",
     &["_combined_loader", "_iterator", "iterators"],
@@ -56,15 +58,16 @@ pub const FETCHERS: &[(&str, &[&str])] = &[(
 
 /// The class that every optimizer derives from. Source: torch/optim/optimizer.py.
 pub const OPTIMIZER: &str = "Optimizer";
-/// Attributes of wrappers that hold the optimizer itself: Accelerate 1.15 (optimizer.py `AcceleratedOptimizer`), Lightning 2.6
-/// (core/optimizer.py `LightningOptimizer`).
+/// Attributes of wrappers that hold the optimizer itself: Accelerate 1.15 (optimizer.py
+/// `AcceleratedOptimizer`), Lightning 2.6 (core/optimizer.py `LightningOptimizer`).
 pub const WRAPPED_OPTIMIZER: &[&str] = &["optimizer", "_optimizer"];
 /// An optimizer's list of groups, and the key of a group's list of parameters.
 pub const GROUPS: &str = "param_groups";
 /// See [`GROUPS`].
 pub const PARAMETERS: &str = "params";
 
-/// Facts of a DataLoader's iterator, and the attributes that lead to them. Source: torch/utils/data/dataloader.py, the same files.
+/// Facts of a DataLoader's iterator, and the attributes that lead to them. Source:
+/// torch/utils/data/dataloader.py, the same files.
 pub const LOADER_FACTS: &[(&str, &[&str])] = &[
     (facts::BATCH_SIZE, &["_index_sampler", "batch_size"]),
     (facts::WORKERS, &["_num_workers"]),
@@ -74,14 +77,16 @@ pub const LOADER_FACTS: &[(&str, &[&str])] = &[
 /// The attribute that holds the dataset.
 pub const DATASET: &str = "_dataset";
 
-/// `torch.autocast`: the class, and attributes with the type and whether it is on. Source: torch/amp/autocast_mode.py.
+/// `torch.autocast`: the class, and attributes with the type and whether it is on. Source:
+/// torch/amp/autocast_mode.py.
 pub const AUTOCAST: &str = "autocast";
 /// See [`AUTOCAST`].
 pub const AUTOCAST_TYPE: &str = "fast_dtype";
 /// See [`AUTOCAST`].
 pub const AUTOCAST_ENABLED: &str = "_enabled";
 
-/// Where a parameter's tensor keeps its version: bytes from the start of `TensorImpl`, or of `VersionCounter`.
+/// Where a parameter's tensor keeps its version: bytes from the start of `TensorImpl`, or of
+/// `VersionCounter`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TensorLayout {
     /// `version_counter_`, a pointer.
@@ -94,13 +99,15 @@ pub struct TensorLayout {
     pub version: u32,
 }
 
-/// Where a tensor's Python object may keep its pointer to the `TensorImpl`: `at::Tensor cdata` (2.15), or
-/// `MaybeOwned<at::Tensor> cdata` (before). Source: torch/csrc/autograd/python_variable.h `THPVariable`.
+/// Where a tensor's Python object may keep its pointer to the `TensorImpl`: `at::Tensor cdata`
+/// (2.15), or `MaybeOwned<at::Tensor> cdata` (before). Source:
+/// torch/csrc/autograd/python_variable.h `THPVariable`.
 pub const TENSOR_POINTERS: [u32; 2] = [16, 24];
 
-/// Layouts, by version. `TensorImpl` begins: virtual table, reference count (one word; two up to 2.1), `storage_`,
-/// `autograd_meta_`, `extra_meta_`, `version_counter_`, `pyobj_slot_` (a pointer in 2.15; before that it came after one to the
-/// interpreter), `sizes_and_strides_` (88 bytes), `storage_offset_`, `numel_`, `data_type_`. Source: c10/core/TensorImpl.h,
+/// Layouts, by version. `TensorImpl` begins: virtual table, reference count (one word; two up to
+/// 2.1), `storage_`, `autograd_meta_`, `extra_meta_`, `version_counter_`, `pyobj_slot_` (a pointer
+/// in 2.15; before that it came after one to the interpreter), `sizes_and_strides_` (88 bytes),
+/// `storage_offset_`, `numel_`, `data_type_`. Source: c10/core/TensorImpl.h,
 /// c10/core/impl/PyObjectSlot.h, c10/core/impl/SizesAndStrides.h, c10/util/intrusive_ptr.h.
 pub const TENSOR_LAYOUTS: [TensorLayout; 3] = [
     TensorLayout {
@@ -123,7 +130,8 @@ pub const TENSOR_LAYOUTS: [TensorLayout; 3] = [
     },
 ];
 
-/// Types of elements by number. Source: c10/core/ScalarType.h, `AT_FORALL_SCALAR_TYPES_WITH_COMPLEX_AND_QINTS`.
+/// Types of elements by number. Source: c10/core/ScalarType.h,
+/// `AT_FORALL_SCALAR_TYPES_WITH_COMPLEX_AND_QINTS`.
 pub fn element_type(number: u16) -> Option<&'static str> {
     Some(match number {
         5 => "float16",

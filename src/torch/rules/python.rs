@@ -36,7 +36,8 @@ impl<'s> Rows<'s> {
 }
 
 impl RuleSet {
-    /// What the rules know of a Python function, by its file and its (from Python 3.11 on: qualified) name.
+    /// What the rules know of a Python function, by its file and its (from Python 3.11 on:
+    /// qualified) name.
     pub fn python(&self, file: &str, function: &str) -> FunctionRules {
         let last = last_part(function);
         let rows = self.python_rows(file, last);

@@ -48,7 +48,8 @@ pub enum ModuleCall {
     No,
     /// It is the call; its first variable is the module.
     Outer,
-    /// The same before torch 2.1; later what the call above calls. Its first variable is the module, or a cell that holds it.
+    /// The same before torch 2.1; later what the call above calls. Its first variable is the
+    /// module, or a cell that holds it.
     Inner,
 }
 
@@ -124,7 +125,8 @@ pub(super) enum OperatorForm {
     /// The part before `::apply` is a node's name.
     Node,
     Engine,
-    /// Glue that calls a kernel, and whose template arguments may name it. Only outside of torch's own libraries.
+    /// Glue that calls a kernel, and whose template arguments may name it. Only outside of torch's
+    /// own libraries.
     Glue,
     /// Glue that calls a kernel in Python.
     PythonGlue,

@@ -236,7 +236,8 @@ impl RuleSet {
             .map_or(operator, |row| row.call.as_str())
     }
 
-    /// How the user's own function of this name, that makes a batch, takes part in finding the phase.
+    /// How the user's own function of this name, that makes a batch, takes part in finding the
+    /// phase.
     pub(super) fn own_phase(&self, name: &str) -> Option<PhaseMark> {
         let name = name.trim_start_matches('_');
         let is = |row: &&OwnRow| row.name.iter().any(|each| each == name);

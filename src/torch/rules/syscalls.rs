@@ -1,4 +1,5 @@
-//! What a system call that a thread sleeps in means, by its name: numbers are those of [`system_calls`].
+//! What a system call that a thread sleeps in means, by its name: numbers are those of
+//! [`system_calls`].
 
 use crate::arch::system_calls;
 use rustc_hash::FxHashMap;
@@ -70,13 +71,14 @@ fn find(architecture: &str, number: u32) -> Option<(&'static str, (Wait, CallWai
     Some((name, *BY_NAME.get(name)?))
 }
 
-/// Why a thread sleeps in system call `number` of `architecture` (as `uname -m` writes it); `None` where the number decides nothing.
+/// Why a thread sleeps in system call `number` of `architecture` (as `uname -m` writes it); `None`
+/// where the number decides nothing.
 pub fn wait_of(architecture: &str, number: u32) -> Option<Wait> {
     find(architecture, number).map(|(_, (wait, _))| wait)
 }
 
-/// The name of system call `number` of `architecture` (as `uname -m` writes it), and what it waits for; `None` of one that
-/// is in no table.
+/// The name of system call `number` of `architecture` (as `uname -m` writes it), and what it waits
+/// for; `None` of one that is in no table.
 pub fn call_of(architecture: &str, number: u32) -> Option<(&'static str, CallWait)> {
     find(architecture, number).map(|(name, (_, call))| (name, call))
 }

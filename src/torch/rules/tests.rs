@@ -28,7 +28,8 @@ fn name(symbol: &str) -> (Option<&'static str>, Option<Backend>) {
     (part.name, part.backend)
 }
 
-/// Names as nm -C prints them for libtorch_cpu.so and libtorch_cuda.so 2.15.0, and nm -D for libnccl.so.2.
+/// Names as nm -C prints them for libtorch_cpu.so and libtorch_cuda.so 2.15.0, and nm -D for
+/// libnccl.so.2.
 #[test]
 fn native_collectives_are_named() {
     let gloo = Some(Backend::Gloo);

@@ -14,11 +14,13 @@ pub enum PhaseMark {
     Whole(Phase),
     /// This frame and what it calls, down to the next strong mark.
     Strong(Phase),
-    /// As a strong mark; but a forward inside of it belongs to it, if there is no backward in between.
+    /// As a strong mark; but a forward inside of it belongs to it, if there is no backward in
+    /// between.
     Again(Phase),
     /// Code of a file that serves a phase, but is also run by imports.
     Weak(Phase),
-    /// Machinery that runs a training for its user: decides where nothing else does, and no code of the user's is nearer.
+    /// Machinery that runs a training for its user: decides where nothing else does, and no code of
+    /// the user's is nearer.
     Fallback(Phase),
     /// The import machinery.
     Import,

@@ -244,7 +244,8 @@ pub unsafe extern "C" fn nvmlDeviceGetSamples(
         return UNSUPPORTED;
     }
     let samples = state().samples(gpu, since_us, scale);
-    // SAFETY: the caller gives places for kind and count, and `count` places for samples, or null for how many there may be.
+    // SAFETY: the caller gives places for kind and count, and `count` places for samples, or null
+    // for how many there may be.
     unsafe {
         kind.write(nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_LONG_LONG);
         if out.is_null() {

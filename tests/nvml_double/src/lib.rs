@@ -1,8 +1,9 @@
-//! A stand-in for NVIDIA's `libnvidia-ml.so.1`, for tests: it replays the scenario that `TORCHSPY_NVML_SCENARIO` names.
+//! A stand-in for NVIDIA's `libnvidia-ml.so.1`, for tests: it replays the scenario that
+//! `TORCHSPY_NVML_SCENARIO` names.
 //!
-//! It behaves like a driver where that matters: utilization is a mean over windows of its own, given out late, with stamps
-//! that jitter; energy steps; GPM compares two samples; calls may fail, block, or cost CPU time. Device and driver names are the
-//! scenario's.
+//! It behaves like a driver where that matters: utilization is a mean over windows of its own,
+//! given out late, with stamps that jitter; energy steps; GPM compares two samples; calls may fail,
+//! block, or cost CPU time. Device and driver names are the scenario's.
 
 #![allow(
     non_snake_case,

@@ -38,7 +38,8 @@ pub struct Gpu {
     pub temperature: u32,
     pub pcie_kb: u32,
     pub nvlink_mib: f64,
-    /// Length of a window of utilization; how late it is given out; how far its end is off the grid at most.
+    /// Length of a window of utilization; how late it is given out; how far its end is off the grid
+    /// at most.
     pub window_ms: u64,
     pub delay_ms: u64,
     pub jitter_ms: u64,
@@ -60,7 +61,8 @@ pub enum Activity {
     Constant(f64),
     /// The first `busy_ms` of each `period_ms`, from CLOCK_MONOTONIC 0 on.
     Square { period_ms: u64, busy_ms: u64 },
-    /// As a file says, line by line, as it grows: CLOCK_MONOTONIC in ns, and the share of time from then on.
+    /// As a file says, line by line, as it grows: CLOCK_MONOTONIC in ns, and the share of time from
+    /// then on.
     File(String),
 }
 

@@ -38,7 +38,8 @@ pub(crate) fn state() -> &'static State {
             Ok(Ok(text)) => serde_json::from_str(&text),
             _ => Ok(Scenario::default()),
         };
-        // A scenario that cannot be read is a machine whose driver does not work: no test takes it for another.
+        // A scenario that cannot be read is a machine whose driver does not work: no test takes it
+        // for another.
         let scenario: Scenario = scenario.unwrap_or_else(|_| Scenario {
             init: nvmlReturn_enum_NVML_ERROR_UNKNOWN,
             ..Scenario::default()
@@ -149,7 +150,8 @@ impl State {
         (f64::from(gpu.power_idle_mw) + busy * above) as u32
     }
 
-    /// Buffered samples with stamps after `since_us`: percent over the window that ends at the stamp.
+    /// Buffered samples with stamps after `since_us`: percent over the window that ends at the
+    /// stamp.
     pub(crate) fn samples(&self, gpu: &Gpu, since_us: u64, scale: f64) -> Vec<nvmlSample_t> {
         let now_ns = monotonic_ns();
         let window_ns = gpu.window_ms.max(1) * 1_000_000;
@@ -162,7 +164,8 @@ impl State {
             .filter(|&number| number > 0 && end_of(number) + gpu.delay_ms * 1_000_000 <= now_ns)
             .filter_map(|number| {
                 let (start, end) = (end_of(number - 1), end_of(number));
-                // As the driver has it, once and for all: the two clocks drift by less than a microsecond meanwhile.
+                // As the driver has it, once and for all: the two clocks drift by less than a
+                // microsecond meanwhile.
                 let stamp = u64::try_from((i128::from(end) + ahead_ns) / 1000).ok()?;
                 // A driver has them ready: what is not asked for costs nothing.
                 (stamp > since_us + 500).then(|| {

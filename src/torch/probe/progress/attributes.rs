@@ -15,7 +15,8 @@ const MAX_ATTRIBUTES: usize = 512;
 const MAX_NAME: usize = 64;
 /// Types that are kept.
 const MAX_TYPES: usize = 4096;
-/// `PyListObject.ob_item`; its length is where that of every variable-sized object is. Include/cpython/listobject.h.
+/// `PyListObject.ob_item`; its length is where that of every variable-sized object is.
+/// Include/cpython/listobject.h.
 const LIST_ITEMS: u64 = 24;
 const LENGTH: u64 = 16;
 

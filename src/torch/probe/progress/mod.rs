@@ -1,10 +1,13 @@
-//! How far a training run is: counters of the target that are found on its frames, and read with every sample of their thread.
+//! How far a training run is: counters of the target that are found on its frames, and read with
+//! every sample of their thread.
 //!
-//! A DataLoader's iterator counts the batches that it gave out; an optimizer changes each of its parameters a constant number of
-//! times a step, and a tensor counts these changes; the Transformers Trainer and Lightning count their steps. Objects that have
-//! such a counter are searched on the frames of threads that train, in the live process and seldom; once one is known, its
-//! bytes are read along with the thread's registers and stack ([`WatchList`]), so that every sample holds the counter's value
-//! at its own timestamp. With them come the bytes that show whether the object is still what it was.
+//! A DataLoader's iterator counts the batches that it gave out; an optimizer changes each of its
+//! parameters a constant number of times a step, and a tensor counts these changes; the
+//! Transformers Trainer and Lightning count their steps. Objects that have such a counter are
+//! searched on the frames of threads that train, in the live process and seldom; once one is known,
+//! its bytes are read along with the thread's registers and stack ([`WatchList`]), so that every
+//! sample holds the counter's value at its own timestamp. With them come the bytes that show
+//! whether the object is still what it was.
 
 mod attributes;
 mod scan;
@@ -37,13 +40,15 @@ const MAX_RANGES: usize = 28;
 const MAX_KNOWN: usize = 65_536;
 /// Samples in a row that may lack a counter's words before it is given up.
 const MAX_MISSES: u32 = 50;
-/// Pauses between two searches of a thread, ns: the first one, and the longest while nothing moves and while something does.
+/// Pauses between two searches of a thread, ns: the first one, and the longest while nothing moves
+/// and while something does.
 const FIRST_PAUSE_NS: u64 = 20_000_000;
 const LONGEST_PAUSE_NS: u64 = 200_000_000;
 const MOVING_PAUSE_NS: u64 = 500_000_000;
 
-/// How long to wait after a search, ns: twice as long each time that it found nothing new. Between two epochs an iterator goes, and the
-/// next one comes only once its workers have been forked, while the parameters' versions are known and move all the time.
+/// How long to wait after a search, ns: twice as long each time that it found nothing new. Between
+/// two epochs an iterator goes, and the next one comes only once its workers have been forked,
+/// while the parameters' versions are known and move all the time.
 fn pause_after(pause_ns: u64, changed: bool, moved: bool) -> u64 {
     let longest_ns = if moved {
         MOVING_PAUSE_NS
@@ -62,7 +67,8 @@ fn pause_after(pause_ns: u64, changed: bool, moved: bool) -> u64 {
 pub struct WatchList {
     /// Addresses and lengths.
     pub ranges: Vec<(u64, usize)>,
-    /// Where pointers to Python ints lie, each one of `ranges`: [`INT_BYTES`] of what they point to are read, too.
+    /// Where pointers to Python ints lie, each one of `ranges`: [`INT_BYTES`] of what they point to
+    /// are read, too.
     pub ints: Vec<u64>,
 }
 
@@ -132,8 +138,8 @@ impl ProgressProbe {
         }
     }
 
-    /// Reads the counters of a thread from what was copied with its sample at `time_ns`; those whose value is new go to `points`.
-    /// Returns whether the thread's [`WatchList`] has changed.
+    /// Reads the counters of a thread from what was copied with its sample at `time_ns`; those
+    /// whose value is new go to `points`. Returns whether the thread's [`WatchList`] has changed.
     pub fn read(
         &mut self,
         thread: ThreadId,
@@ -193,7 +199,8 @@ impl ProgressProbe {
         now_ns >= self.threads.entry(thread).or_default().next_search_ns
     }
 
-    /// Searches the frames of a thread, outermost first, for counters. `intern` gives a counter its id; `None` refuses it.
+    /// Searches the frames of a thread, outermost first, for counters. `intern` gives a counter its
+    /// id; `None` refuses it.
     pub fn search(
         &mut self,
         thread: ThreadId,
@@ -295,7 +302,8 @@ impl ProgressProbe {
         {
             return false;
         }
-        // An iterator may lie where another one lay before; if its facts are the same, it is taken as that one's next pass.
+        // An iterator may lie where another one lay before; if its facts are the same, it is taken
+        // as that one's next pass.
         let same =
             |known: &FoundCounter| (&known.class, &known.facts) == (&counter.class, &counter.facts);
         let id = match self.known.get(&(object, kind)) {
@@ -339,7 +347,8 @@ impl ProgressProbe {
         }
         let Attribute { slot, guards, .. } = attribute;
         let watch = Watch {
-            // The last object of the path is not known here; its guards hold its type and attributes.
+            // The last object of the path is not known here; its guards hold its type and
+            // attributes.
             object: if rule.path.len() == 1 {
                 found.object
             } else {
@@ -445,7 +454,8 @@ impl ProgressProbe {
         counters
     }
 
-    /// The type of an autocast that is on. Source: torch/csrc/Dtype.h `THPDtype`: the type's number is its first field.
+    /// The type of an autocast that is on. Source: torch/csrc/Dtype.h `THPDtype`: the type's number
+    /// is its first field.
     fn autocast(&mut self, object: u64, live: &dyn Memory) -> Option<(&'static str, String)> {
         let enabled = self.reader.attribute(object, AUTOCAST_ENABLED, live).ok()?;
         if self.reader.flag(enabled.value, live) != Some(true) {

@@ -1,5 +1,6 @@
-//! Which objects of a thread's frames keep count of progress: variables, values on the evaluation stack (`for x in loader` keeps
-//! its iterator there for as long as it runs), and what generators and iterators between them hold.
+//! Which objects of a thread's frames keep count of progress: variables, values on the evaluation
+//! stack (`for x in loader` keeps its iterator there for as long as it runs), and what generators
+//! and iterators between them hold.
 
 use super::attributes::Reader;
 use crate::memory::{Memory, ReadRequest};
@@ -61,8 +62,8 @@ pub(super) enum Holder {
     Fetcher(usize),
 }
 
-/// What holds others, by class. Source: Objects/enumobject.c, Python/bltinmodule.c, Modules/itertoolsmodule.c and
-/// Include/cpython/classobject.h of 3.10 to 3.14.
+/// What holds others, by class. Source: Objects/enumobject.c, Python/bltinmodule.c,
+/// Modules/itertoolsmodule.c and Include/cpython/classobject.h of 3.10 to 3.14.
 const HOLDERS: &[(&str, Holder)] = &[
     ("generator", Holder::Generator),
     ("enumerate", Holder::Pointer(24)),
@@ -113,7 +114,8 @@ impl Scanner {
         }
     }
 
-    /// What is found in `frames`, outermost first. `copied` holds the part of the data stack that was read with the sample.
+    /// What is found in `frames`, outermost first. `copied` holds the part of the data stack that
+    /// was read with the sample.
     pub(super) fn search(
         &mut self,
         frames: &[ScanFrame],
@@ -163,13 +165,14 @@ impl Scanner {
         found
     }
 
-    /// Values of a frame's variables and of its evaluation stack. Those beyond the top of the latter are stale, and may be
-    /// anything.
+    /// Values of a frame's variables and of its evaluation stack. Those beyond the top of the
+    /// latter are stale, and may be anything.
     fn slots(&self, frame: u64, count: usize, copied: &dyn Memory, live: &dyn Memory) -> Vec<u64> {
         let first = frame.wrapping_add(self.locals);
         let mut bytes = vec![0; count * 8];
         let mut length = bytes.len();
-        // What is behind the last frame may lie outside of what was copied, or on a page that is not there.
+        // What is behind the last frame may lie outside of what was copied, or on a page that is
+        // not there.
         while copied.read_exact(first, &mut bytes[..length]).is_err()
             && live.read_exact(first, &mut bytes[..length]).is_err()
         {
@@ -309,7 +312,8 @@ fn elements(sequence: u64, reader: &mut Reader, live: &dyn Memory) -> Vec<u64> {
         .collect()
 }
 
-/// The nearest frame that begins above `address`, if it is near enough to lie in the same chunk of the data stack.
+/// The nearest frame that begins above `address`, if it is near enough to lie in the same chunk of
+/// the data stack.
 fn nearest_above(frames: &[ScanFrame], address: u64) -> Option<u64> {
     const NEAR: u64 = 16 << 10;
     frames

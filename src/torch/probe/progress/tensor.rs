@@ -1,5 +1,5 @@
-//! A parameter's version: how often it was changed in place. An optimizer's step changes each of its parameters a constant
-//! number of times.
+//! A parameter's version: how often it was changed in place. An optimizer's step changes each of
+//! its parameters a constant number of times.
 
 use super::watch::{Guard, Number, Watch};
 use crate::memory::Memory;
@@ -19,8 +19,9 @@ pub(super) struct Tensor {
 }
 
 impl Tensor {
-    /// The tensor whose Python object is at `object`; `None` where what lies there does not hold together: the
-    /// `TensorImpl` must point back to the Python object, and its version counter must look like one.
+    /// The tensor whose Python object is at `object`; `None` where what lies there does not hold
+    /// together: the `TensorImpl` must point back to the Python object, and its version counter
+    /// must look like one.
     pub(super) fn at(object: u64, memory: &dyn Memory) -> Option<Self> {
         for offset in TENSOR_POINTERS {
             let implementation = memory.read_u64(object.wrapping_add(offset.into())).ok()?;
@@ -100,10 +101,12 @@ impl Tensor {
 
 /// Dimensions of a tensor that are shown.
 const MAX_DIMENSIONS: u64 = 16;
-/// Dimensions that lie in the tensor itself (c10/core/impl/SizesAndStrides.h, `C10_SIZES_AND_STRIDES_MAX_INLINE_SIZE`).
+/// Dimensions that lie in the tensor itself (c10/core/impl/SizesAndStrides.h,
+/// `C10_SIZES_AND_STRIDES_MAX_INLINE_SIZE`).
 const INLINE_DIMENSIONS: u64 = 5;
 
-/// What a tensor is: class, shape, type of its elements and device; `None` where its layout cannot be proven.
+/// What a tensor is: class, shape, type of its elements and device; `None` where its layout cannot
+/// be proven.
 pub fn describe_tensor(object: u64, class: &str, memory: &dyn Memory) -> Option<String> {
     let tensor = Tensor::at(object, memory)?;
     let shape: Vec<String> = tensor.shape(memory)?.iter().map(u64::to_string).collect();

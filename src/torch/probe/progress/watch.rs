@@ -1,4 +1,5 @@
-//! A counter that is read with every sample of its thread: which bytes that takes, and their meaning.
+//! A counter that is read with every sample of its thread: which bytes that takes, and their
+//! meaning.
 
 use crate::memory::Memory;
 use crate::python::dicts::read_type;
@@ -57,7 +58,8 @@ pub const INT_BYTES: usize = 32;
 /// A counter, as it is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Watch {
-    /// An object whose reference count (from 3.12 on 32 bits of it) must not be 0; 0 for no such object.
+    /// An object whose reference count (from 3.12 on 32 bits of it) must not be 0; 0 for no such
+    /// object.
     pub(super) object: u64,
     /// What must be as it was.
     pub(super) guards: Vec<Guard>,
@@ -96,7 +98,8 @@ impl Watch {
         }
     }
 
-    /// The counter's value. `copied` is what was read with the sample; an int that is missing there is read from `live`.
+    /// The counter's value. `copied` is what was read with the sample; an int that is missing there
+    /// is read from `live`.
     pub(super) fn read(&self, ints: &IntReader, copied: &dyn Memory, live: &dyn Memory) -> Reading {
         if self.object != 0 {
             match copied.read_u32(self.object) {
@@ -139,7 +142,8 @@ impl Watch {
 pub(super) struct IntReader {
     /// `PyLong_Type`, once one was seen.
     int_type: Option<u64>,
-    /// From 3.12 on the number of digits is in the upper bits of `lv_tag`, and the sign in its lower ones.
+    /// From 3.12 on the number of digits is in the upper bits of `lv_tag`, and the sign in its
+    /// lower ones.
     tagged: bool,
 }
 
@@ -151,7 +155,8 @@ impl IntReader {
         }
     }
 
-    /// Learns the address of the type of ints if `object` is an int, which `is_int` decides by its type.
+    /// Learns the address of the type of ints if `object` is an int, which `is_int` decides by its
+    /// type.
     pub(super) fn learn(
         &mut self,
         object: u64,
@@ -166,9 +171,11 @@ impl IntReader {
         }
     }
 
-    /// The number at `object`, if that is an int that is not negative and has up to two digits (60 bits).
+    /// The number at `object`, if that is an int that is not negative and has up to two digits (60
+    /// bits).
     ///
-    /// Source: Include/cpython/longintrepr.h of 3.10 to 3.14: `ob_size`, or `lv_tag`, at 16, digits of 30 bits at 24.
+    /// Source: Include/cpython/longintrepr.h of 3.10 to 3.14: `ob_size`, or `lv_tag`, at 16, digits
+    /// of 30 bits at 24.
     pub(super) fn value(&self, object: u64, memory: &dyn Memory) -> Option<u64> {
         let int_type = self.int_type?;
         if object == 0 || !object.is_multiple_of(8) {
