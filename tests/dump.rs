@@ -625,7 +625,7 @@ fn an_interrupt_between_looks_loses_none() {
     let output = looking.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(
-        output.status.success() && said.contains("interrupted after 1 look"),
+        output.status.success() && said.contains("interrupted after 1 snapshot"),
         "{said}"
     );
 }
