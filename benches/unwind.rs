@@ -1,5 +1,5 @@
 //! Unwinding, and what it stands on: unwind rows, and frames by a function's code.
-#![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark")]
+#![allow(clippy::unwrap_used, reason = "a benchmark")]
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use std::fs;

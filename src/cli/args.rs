@@ -218,7 +218,7 @@ pub(crate) struct DrawingArguments {
     /// In folded stacks only Python frames, in py-spy's own form
     #[arg(long)]
     pub(crate) python_only: bool,
-    /// Draw forward passes by function, or by nn.Module in the place of what calls them
+    /// Draw forward passes by function, or by nn.Module instead of the functions that call them
     #[arg(long, value_name = "WHAT", default_value = "function")]
     pub(crate) by: ByName,
     /// Colour flamegraphs by the kind of code, or by how idle the GPU was at the time
@@ -354,7 +354,7 @@ pub(crate) struct DiffArguments {
     /// no side has several runs to measure it
     #[arg(long, value_name = "PERCENT", default_value_t = 1.0)]
     pub(crate) run_to_run: f64,
-    /// Draw forward passes by function, or by nn.Module in the place of what calls them
+    /// Draw forward passes by function, or by nn.Module instead of the functions that call them
     #[arg(long, value_name = "WHAT", default_value = "function")]
     pub(crate) by: ByName,
     /// Draw the dispatcher's and the bindings' own frames, too
@@ -399,7 +399,7 @@ pub(crate) struct DumpArguments {
     /// by <redacted>
     #[arg(long)]
     pub(crate) no_redact: bool,
-    /// Take this many snapshots (100 at most), and say what moved in between
+    /// Take this many snapshots (100 at most), and show what moved in between
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) repeat: Option<u32>,
     /// Time between two snapshots: 1s, 500ms

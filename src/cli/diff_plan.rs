@@ -3,7 +3,7 @@
 use super::args::{ByName, DiffArguments};
 use super::failure::Failure;
 use super::formats::Format;
-use super::plan::{OutputFile, parse_outputs};
+use super::output_names::{OutputFile, parse_outputs};
 use super::regions;
 use super::rules::Rules;
 use crate::analysis::diff::Options;
@@ -52,7 +52,7 @@ impl DiffPlan {
         if !(0.0..=MAX_RUN_TO_RUN).contains(&percent) {
             return Err(Failure::usage(
                 format!("--run-to-run {percent} is out of range"),
-                "it is a standard deviation in percent: 1 for a quiet machine, 0 to look at the two recordings alone",
+                "it is a standard deviation in percent: 1 for a quiet machine, 0 to compare the two recordings alone",
             ));
         }
         Ok(Self {

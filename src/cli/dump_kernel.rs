@@ -1,4 +1,4 @@
-//! What the kernel alone tells of threads, in a dump.
+//! What the kernel alone reports of threads, in a dump.
 
 use crate::model::dump::{Dump, DumpedProcess, DumpedThread};
 use crate::model::profile::Role;
@@ -7,7 +7,7 @@ use crate::os::kernel_view::{KernelThread, read_kernel_thread, read_kernel_threa
 use crate::os::threads::ThreadFiles;
 use crate::torch::rules::syscalls::call_of;
 
-/// A process of which nothing but that is known.
+/// A process of which only the kernel's view is known.
 pub(super) fn process_of(pid: i32, note: &str) -> DumpedProcess {
     let threads: Vec<DumpedThread> = read_kernel_threads(pid)
         .into_iter()
@@ -57,8 +57,8 @@ fn syscall_name(number: u32) -> String {
     )
 }
 
-/// Adds how often each thread ran, and where in the kernel those stand that wait there for good or
-/// could not be read.
+/// Adds how often each thread ran; and the kernel stacks of threads in state D and of those that
+/// were not captured.
 pub(super) fn annotate(dump: &mut Dump) {
     for process in &mut dump.processes {
         let pid = process.pid;
@@ -71,14 +71,14 @@ pub(super) fn annotate(dump: &mut Dump) {
             if !thread.kernel_stack.is_empty() {
                 continue;
             }
-            let unread = thread.frames.is_empty();
-            if unread || thread.state == ThreadState::Uninterruptible {
+            let not_captured = thread.frames.is_empty();
+            if not_captured || thread.state == ThreadState::Uninterruptible {
                 let kernel = read_kernel_thread(pid, thread.tid);
-                // One that went on since is where its stack does not say.
-                if !unread && kernel.state != thread.state {
+                // It has moved on since its stack was read.
+                if !not_captured && kernel.state != thread.state {
                     continue;
                 }
-                if unread && kernel.state != ThreadState::Unknown {
+                if not_captured && kernel.state != ThreadState::Unknown {
                     thread.state = kernel.state;
                     thread.syscall = kernel.syscall.map(syscall_name);
                 }

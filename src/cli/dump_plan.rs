@@ -2,11 +2,10 @@
 
 use super::args::DumpArguments;
 use super::failure::Failure;
-use super::plan::{parse_duration_of, redaction};
+use super::option_values::{parse_duration_of, redaction};
 use crate::os::redaction::Redaction;
 use std::time::Duration;
 
-/// A plan for `dump`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DumpPlan {
     pub(crate) pid: i32,

@@ -1,4 +1,4 @@
-//! An error as the user meets it: the cause, what to do next, and an exit status.
+//! An error for the user: the cause, what to do next, and an exit status.
 
 use std::fmt;
 
@@ -7,9 +7,7 @@ use std::fmt;
 pub(crate) struct Failure {
     /// What went wrong, outermost context first.
     pub(crate) error: anyhow::Error,
-    /// What to do about it.
     pub(crate) hint: Option<String>,
-    /// Exit status.
     pub(crate) status: u8,
 }
 
@@ -51,7 +49,7 @@ impl Failure {
         self
     }
 
-    /// The error and its causes in one line, each once: many an error says its cause itself.
+    /// The error and its causes in one line, each once: many errors already contain their cause.
     pub(crate) fn text(&self) -> String {
         let mut text = self.error.to_string();
         for cause in self.error.chain().skip(1).map(ToString::to_string) {

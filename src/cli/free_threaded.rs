@@ -13,7 +13,6 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-/// Why.
 pub(crate) const WHY: &str = "a free-threaded build, whose objects and frames are laid out differently: torchspy cannot read it yet";
 
 /// Scripts that run scripts that run an interpreter.
@@ -37,8 +36,8 @@ pub(crate) fn refuse_process(pid: i32) -> Result<(), Failure> {
     }
 }
 
-/// An error where `command` would start one, as far as that can be told from its files: the
-/// program's own, or a script's interpreter. Nothing has run yet.
+/// An error where `command` would start one, as far as its files show that: the program's own, or a
+/// script's interpreter. Nothing has run yet.
 pub(crate) fn refuse_program(command: &[OsString]) -> Result<(), Failure> {
     let mut program = command.first().cloned();
     for _ in 0..MAX_SCRIPTS {
@@ -77,8 +76,8 @@ fn refusal(subject: &str) -> Failure {
     Failure::message(format!("{subject}, {WHY}")).hint(hints::of_remedy(Remedy::FreeThreaded))
 }
 
-/// Says so at the end where it could not be told before, since a script or another program started
-/// it. Tells whether nothing else was there to read.
+/// Warns at the end of a recording, for interpreters that a script or another program started.
+/// Returns whether there was no other Python.
 pub(crate) fn warn(profile: &Profile) -> bool {
     let processes = || profile.processes.iter().map(|process| &process.info);
     let mut any = false;

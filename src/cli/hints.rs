@@ -1,4 +1,4 @@
-//! What to do about an error: one place for all advice, shared by `record` and `doctor`.
+//! What to do about an error: all hints, shared by `record` and `doctor`.
 
 use super::failure::Failure;
 use crate::gpu::collector::CheckError;
@@ -58,7 +58,6 @@ pub(crate) fn of_remedy(remedy: Remedy) -> &'static str {
     }
 }
 
-/// A session that could not start.
 pub(crate) fn session_failure(error: SessionError) -> Failure {
     let hint = match &error {
         SessionError::NoSuchProcess(pid) => Some(of_inner_pid(*pid).unwrap_or_else(|| {
@@ -73,7 +72,7 @@ pub(crate) fn session_failure(error: SessionError) -> Failure {
             let inner = is_kernels.then(|| of_inner_pid(*pid)).flatten();
             Some(inner.unwrap_or_else(|| permission_hint(*pid)))
         }
-        _ => Some("torchspy doctor tells what may be sampled here".to_owned()),
+        _ => Some("torchspy doctor shows what may be sampled here".to_owned()),
     };
     Failure::new(error).maybe_hint(hint)
 }
@@ -116,7 +115,7 @@ pub(crate) fn stop_failure(pid: i32, error: &io::Error) -> Failure {
 fn permission_hint(pid: i32) -> String {
     match why_denied(pid) {
         Some(remedy) => of_remedy(remedy).to_owned(),
-        None => format!("torchspy doctor --pid {pid} tells what stands in the way"),
+        None => format!("torchspy doctor --pid {pid} shows what prevents it"),
     }
 }
 
@@ -127,7 +126,7 @@ pub(crate) fn gpu_failure(error: CheckError) -> Failure {
             "give the path of libnvidia-ml.so.1; without --nvml-lib the system's own is taken".to_owned()
         }
         CheckError::NoDriver(_) => {
-            "without --gpu the program is recorded without GPU lanes; nvidia-smi shows whether the driver works".to_owned()
+            "without --gpu the program is recorded without GPU counters; nvidia-smi shows whether the driver works".to_owned()
         }
         CheckError::NoSuchGpu { known, .. } if known.is_empty() => {
             "the driver has no GPU for this machine or container".to_owned()
@@ -170,11 +169,11 @@ pub(crate) fn of_output_error(error: &io::Error) -> Option<String> {
         match error.kind() {
             io::ErrorKind::NotFound => "make its folder first: mkdir -p",
             io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
-                "choose a place that can be written: -o FILE"
+                "choose a folder that can be written: -o FILE"
             }
             io::ErrorKind::IsADirectory => "give a file name, not a folder: -o FOLDER/run.tspy",
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                "free some space, or choose another place: -o FILE"
+                "free some space, or choose another disk: -o FILE"
             }
             _ => return None,
         }

@@ -1,8 +1,7 @@
-//! What torchspy says: lines on standard error, data on standard output.
+//! Output: messages on standard error, data on standard output.
 //!
 //! Text from a target (names, paths, command lines) never brings control bytes to the terminal. A
-//! closed stream is no reason to stop: what is said into one is lost, and data into one ends the
-//! command quietly.
+//! closed stream is no error: a message is lost, and a command that writes data ends quietly.
 
 use super::failure::Failure;
 pub(crate) use crate::model::text::printable;
@@ -36,6 +35,15 @@ pub(crate) fn failure(failure: &Failure) -> ExitCode {
     ExitCode::from(failure.status)
 }
 
+/// `a, b, c and 4 more`: at most `most` of the names.
+pub(crate) fn list(names: &[&str], most: usize) -> String {
+    let shown = names.get(..most).unwrap_or(names).join(", ");
+    match names.len().saturating_sub(most) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
 /// Several lines, such as the summary, with their line ends kept.
 pub(crate) fn block(text: &str) {
     for text in text.lines() {
@@ -48,10 +56,9 @@ fn line(prefix: &str, text: &str) {
     let _ = writeln!(stderr, "{prefix}{}", printable(text));
 }
 
-/// Help, a version, or what clap has against the arguments: in torchspy's form, `error:` and
-/// `hint:`.
+/// Help, a version, or clap's error in torchspy's form, `error:` and `hint:`.
 ///
-/// `advice` takes the place of clap's own tip.
+/// `advice` replaces clap's own tip.
 pub(crate) fn parse_error(error: &clap::Error, advice: Option<String>) -> ExitCode {
     if !error.use_stderr() {
         let help = error.render();
@@ -90,10 +97,10 @@ fn in_own_form(text: &str, kind: ErrorKind, hinted: bool) -> String {
         } else if needs_hint {
             lines.push(match kind {
                 ErrorKind::UnknownArgument if text.contains("torchspy dump") => {
-                    "hint: the process is given with --pid, and --help tells what else can be: torchspy dump --pid 4242"
+                    "hint: the process is given with --pid: torchspy dump --pid 4242; --help shows the other options"
                         .to_owned()
                 }
-                _ => "hint: --help tells what can be given".to_owned(),
+                _ => "hint: --help shows the options".to_owned(),
             });
         }
     }

@@ -14,6 +14,9 @@ mod free_threaded;
 mod hints;
 mod messages;
 mod open_outputs;
+mod option_values;
+mod output_file;
+mod output_names;
 mod outputs;
 mod plan;
 mod program_log;
@@ -22,6 +25,7 @@ mod pyspy;
 mod regions;
 mod rules;
 mod steering;
+mod target;
 mod terminal;
 
 use clap::Parser;
@@ -30,7 +34,7 @@ use plan::Plan;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// Does what the arguments say (the first is torchspy's own name); returns the exit status.
+/// Runs the command of `arguments` (the first is torchspy's own name); returns the exit status.
 ///
 /// 0 for success, 1 for an error, 2 for arguments that make no sense. `record` with a command has
 /// that command's status.

@@ -1,5 +1,5 @@
-//! The seam between the command line and the libraries that write, read, resolve and render. One
-//! function each.
+//! Between the command line and the modules that write, read, resolve and render: one function for
+//! each.
 
 use super::regions;
 use crate::analysis::analyze;
@@ -42,8 +42,7 @@ impl RecordingSink {
         })
     }
 
-    /// Ends the recording: what was written has reached the disk, or the error says that it has
-    /// not.
+    /// Ends the recording. `Ok` means that it is on the disk.
     pub(crate) fn finish(&self) -> Result<()> {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(writer) = writer.take() {
@@ -63,7 +62,7 @@ impl SegmentSink for RecordingSink {
     }
 }
 
-/// Reads and resolves a recording, in which `regions` are phases besides those that it names
+/// Reads and resolves a recording, with `regions` as phases in addition to those that it names
 /// itself.
 pub(crate) fn read_profile(
     path: &Path,
@@ -96,7 +95,6 @@ pub(crate) fn summary(profile: &Profile, options: TextOptions, out: &mut dyn Wri
     Ok(out.write_all(render_summary(profile, &analyze(profile), options).as_bytes())?)
 }
 
-/// Writes a table as CSV.
 pub(crate) fn table(profile: &Profile, make: Make, out: &mut dyn Write) -> Result<()> {
     Ok(out.write_all(csv::render(&make(profile, &analyze(profile))).as_bytes())?)
 }

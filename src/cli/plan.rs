@@ -8,13 +8,14 @@ use super::diff_plan::DiffPlan;
 use super::dump_plan::DumpPlan;
 use super::failure::Failure;
 use super::formats::{self, Format};
+use super::option_values::{
+    parse_duration, parse_gpu, parse_max_stopped, parse_rate, parse_regex, redaction,
+};
+use super::output_names::{OutputFile, named_output, parse_outputs};
 use super::regions;
 use super::rules::Rules;
 use crate::analysis::progress::window::StepRange;
-use crate::gpu::collector::GpuOptions;
-use crate::gpu::select::GpuChoice;
 use crate::model::region::Region;
-use crate::os::redaction::Redaction;
 use crate::report::flamegraph::Colours;
 use crate::report::tables::{self, Make};
 use crate::report::text::{self, Detail, TextOptions};
@@ -25,13 +26,9 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A segment of what is watched: as often there is something new to see.
+/// The length of a segment of `top`: how often the view gets new samples.
 const LIVE_SEGMENT: Duration = Duration::from_millis(400);
-const MAX_RATE_HZ: f64 = 10_000.0;
-/// A year: longer is a slip of the finger.
-const MAX_DURATION_S: f64 = 365.0 * 86_400.0;
 
-/// One subcommand's plan.
 #[derive(Debug)]
 pub(crate) enum Plan {
     Record(RecordPlan),
@@ -47,32 +44,13 @@ pub(crate) enum Plan {
     Man(ManPlan),
 }
 
-/// Whom to sample.
+/// What to sample.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     /// A command to be started; never empty.
     Launch(Vec<OsString>),
     /// A process that runs.
     Attach(i32),
-}
-
-/// A file to be written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct OutputFile {
-    pub(crate) path: PathBuf,
-    pub(crate) format: Format,
-}
-
-impl OutputFile {
-    /// Its path and format, and those of the file that goes with it.
-    pub(crate) fn with_stacks(path: PathBuf, format: Format) -> Vec<Self> {
-        let stacks = format.stacks().map(|format| Self {
-            path: path.with_extension(format.extension()),
-            format,
-        });
-        let first = Self { path, format };
-        std::iter::once(first).chain(stacks).collect()
-    }
 }
 
 /// What is drawn.
@@ -88,7 +66,6 @@ pub(crate) struct Drawing {
     pub(crate) python_only: bool,
     /// Python functions by their first line.
     pub(crate) first_lines: bool,
-    /// No line numbers.
     pub(crate) no_lines: bool,
     /// Paths of Python files as they are.
     pub(crate) full_files: bool,
@@ -299,7 +276,6 @@ impl Target {
     }
 }
 
-/// A table by its name.
 fn table(name: &str) -> Result<Make, Failure> {
     tables::named(name).ok_or_else(|| {
         let names: Vec<&str> = tables::TABLES.iter().map(|(name, _)| *name).collect();
@@ -308,14 +284,6 @@ fn table(name: &str) -> Result<Make, Failure> {
             format!("these are: {}", names.join(", ")),
         )
     })
-}
-
-/// `--no-redact`.
-pub(super) fn redaction(is_off: bool) -> Redaction {
-    match is_off {
-        true => Redaction::Off,
-        false => Redaction::On,
-    }
 }
 
 fn session_options(arguments: SamplingArguments, rules: &Rules) -> Result<SessionOptions, Failure> {
@@ -344,7 +312,7 @@ impl ConvertPlan {
             Some(name) => Format::named(name)?,
             None if to_stdout => {
                 return Err(Failure::usage(
-                    "standard output has no extension to tell the format by",
+                    "standard output has no extension that names the format",
                     format!("add --format, one of: {}", formats::streamed()),
                 ));
             }
@@ -360,7 +328,7 @@ impl ConvertPlan {
             return Err(Failure::usage(
                 "--gpu-idle is about drawings",
                 format!(
-                    "it works with {}; the summary has a table of idle time",
+                    "it works with {}; the report has a table of idle time",
                     formats::extensions(Format::converted().filter(|format| format.draws()))
                 ),
             ));
@@ -369,7 +337,7 @@ impl ConvertPlan {
             return Err(Failure::usage(
                 "a recording cannot be converted into a recording",
                 format!(
-                    "cp copies it; {} are formats to convert to",
+                    "cp copies it; formats to convert to: {}",
                     formats::extensions(Format::converted())
                 ),
             ));
@@ -429,136 +397,6 @@ impl Drawing {
     }
 }
 
-pub(super) fn parse_outputs(paths: Vec<PathBuf>) -> Result<Vec<OutputFile>, Failure> {
-    let mut outputs: Vec<OutputFile> = Vec::new();
-    for path in paths {
-        let format = Format::of_path(&path)?;
-        if outputs.iter().any(|known| known.path == path) {
-            return Err(Failure::usage(
-                format!("{} is given twice", path.display()),
-                "give each output once",
-            ));
-        }
-        let is_second_recording = |known: &OutputFile| known.format == Format::Recording;
-        if format == Format::Recording && outputs.iter().any(is_second_recording) {
-            return Err(Failure::usage(
-                "more than one recording is asked for",
-                "give one .tspy file; cp copies it",
-            ));
-        }
-        outputs.extend(OutputFile::with_stacks(path, format));
-    }
-    Ok(outputs)
-}
-
-/// The one output of a format that is named, and what goes with it.
-fn named_output(paths: Vec<PathBuf>, format: Format) -> Result<Vec<OutputFile>, Failure> {
-    if paths.len() > 1 {
-        return Err(Failure::usage(
-            "--format names the format of one output, and there are more",
-            format!(
-                "leave it out: the format goes by the extension: {}",
-                formats::extensions(Format::asked_for())
-            ),
-        ));
-    }
-    let path = paths.into_iter().next();
-    Ok(path.map_or(Vec::new(), |path| OutputFile::with_stacks(path, format)))
-}
-
-fn parse_rate(rate: f64) -> Result<f64, Failure> {
-    if rate > 0.0 && rate <= MAX_RATE_HZ {
-        return Ok(rate);
-    }
-    Err(Failure::usage(
-        format!("--rate {rate} is out of range"),
-        format!("it is a number of samples per second, above 0 and up to {MAX_RATE_HZ}"),
-    ))
-}
-
-fn parse_max_stopped(text: &str) -> Result<f64, Failure> {
-    if text == "off" {
-        return Ok(f64::INFINITY);
-    }
-    match text.trim_end_matches('%').parse::<f64>() {
-        Ok(percent) if percent > 0.0 && percent <= 100.0 => Ok(percent / 100.0),
-        _ => Err(Failure::usage(
-            format!("--max-stopped {text} is out of range"),
-            "it is a share in percent, above 0 and up to 100, or off; --nonblocking never stops anything",
-        )),
-    }
-}
-
-fn parse_gpu(choice: Option<&str>, library: Option<PathBuf>) -> Result<GpuOptions, Failure> {
-    let choice = choice.map_or(Ok(GpuChoice::Used), GpuChoice::parse);
-    let choice = choice.map_err(|word| {
-        Failure::usage(
-            format!("--gpu: {word}"),
-            "all, none, or a list by number or UUID: 0,1 or GPU-8d2c0b1e or MIG-…; nvidia-smi -L lists them",
-        )
-    })?;
-    if let Some(path) = library.as_ref().filter(|path| !path.is_file()) {
-        return Err(Failure::usage(
-            format!("--nvml-lib {}: there is no such file", path.display()),
-            "give the path of libnvidia-ml.so.1; without the option the system's own is taken",
-        ));
-    }
-    Ok(GpuOptions { choice, library })
-}
-
-/// `None`: no end.
-fn parse_duration(text: &str) -> Result<Option<Duration>, Failure> {
-    match text {
-        "unlimited" => Ok(None),
-        _ => parse_duration_of("--duration", text).map(Some),
-    }
-}
-
-pub(super) fn parse_duration_of(option: &str, text: &str) -> Result<Duration, Failure> {
-    match seconds(text) {
-        Some(seconds) if seconds > 0.0 && seconds <= MAX_DURATION_S => {
-            Ok(Duration::from_secs_f64(seconds))
-        }
-        _ => Err(Failure::usage(
-            format!("{option} {text} is no time"),
-            "30s, 2m, 1m30s, 1h, 500ms, or a number of seconds such as 1.5",
-        )),
-    }
-}
-
-/// The seconds of `90`, `1.5s`, `1m30s`.
-fn seconds(text: &str) -> Option<f64> {
-    let is_digit = |c: char| c.is_ascii_digit() || c == '.';
-    let (mut rest, mut sum) = (text.trim(), 0.0);
-    loop {
-        let (number, behind) = rest.split_at(rest.find(|c| !is_digit(c)).unwrap_or(rest.len()));
-        let (unit, next) = behind.split_at(behind.find(is_digit).unwrap_or(behind.len()));
-        let scale = match unit.trim() {
-            // A number alone: in `1m30` it could be anything.
-            "" if rest == text.trim() => 1.0,
-            "s" | "sec" => 1.0,
-            "ms" => 0.001,
-            "m" | "min" => 60.0,
-            "h" => 3600.0,
-            _ => return None,
-        };
-        sum += number.parse::<f64>().ok()? * scale;
-        if next.is_empty() {
-            return Some(sum);
-        }
-        rest = next;
-    }
-}
-
-fn parse_regex(text: Option<&str>) -> Result<Option<Regex>, Failure> {
-    text.map(Regex::new).transpose().map_err(|error| {
-        Failure::usage(
-            format!("--threads: {error}"),
-            "it is a regular expression, matched anywhere in the thread's name: 'pt_autograd|MainThread'",
-        )
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -601,30 +439,6 @@ mod tests {
             record("--max-stopped off -p 1").options.max_stopped,
             f64::INFINITY
         );
-    }
-
-    #[test]
-    fn durations() {
-        for (text, milliseconds) in [
-            ("30s", 30_000),
-            ("2m", 120_000),
-            ("1.5", 1_500),
-            ("1h", 3_600_000),
-            ("20ms", 20),
-            ("1m30s", 90_000),
-            ("1h 0.5m", 3_630_000),
-        ] {
-            assert_eq!(
-                parse_duration(text).unwrap(),
-                Some(Duration::from_millis(milliseconds)),
-                "{text}"
-            );
-        }
-        for text in [
-            "", "s", "0", "-1", "1d", "1m30", "m30s", "1.2.3s", "1e99", "nan", "inf",
-        ] {
-            assert!(parse_duration(text).is_err(), "{text}");
-        }
     }
 
     #[test]

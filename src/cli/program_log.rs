@@ -1,10 +1,11 @@
-//! What a program writes that torchspy starts while it has the terminal to itself.
+//! The output of a program that torchspy starts while torchspy itself has the terminal.
 
 use super::failure::Failure;
 use super::formats::Format;
 use super::messages;
-use super::open_outputs::create_numbered;
+use super::output_file::create_numbered;
 use super::outputs::{NameParts, base_name};
+use crate::os::clock::wall_ns;
 use crate::os::host;
 use nix::sys::statvfs::fstatvfs;
 use nix::unistd::{dup, dup2_stderr, dup2_stdin, dup2_stdout};
@@ -16,9 +17,8 @@ use std::path::{Path, PathBuf};
 const TAIL_LINES: usize = 10;
 const TAIL_BYTES: u64 = 16 * 1024;
 
-/// Where a program writes that torchspy started: the terminal is taken.
-///
-/// An empty one is taken away again, unless the program may still write into it.
+/// The file that the program writes to. It is removed if it is empty, unless the program may still
+/// write into it.
 pub(crate) struct ProgramLog {
     path: PathBuf,
     file: File,
@@ -27,7 +27,6 @@ pub(crate) struct ProgramLog {
 }
 
 impl ProgramLog {
-    /// Creates one beside.
     pub(crate) fn create(command: &[String], rank: Option<u32>) -> Result<Self, Failure> {
         let host = host::host_name();
         let name = base_name(&NameParts {
@@ -35,7 +34,7 @@ impl ProgramLog {
             host: &host,
             rank,
             pid: i32::try_from(std::process::id()).unwrap_or(0),
-            started_wall_ns: host::wall_ns(),
+            started_wall_ns: wall_ns(),
         });
         let (path, file) = create_numbered(&name, "log", Format::Text);
         let file = file.map_err(|error| {
@@ -68,11 +67,11 @@ impl ProgramLog {
         self.file.metadata().map_or(0, |metadata| metadata.len())
     }
 
-    /// Says where the output is, and what stands at its end.
-    pub(crate) fn tell(&self) {
+    /// Prints where the output is, and its last lines.
+    pub(crate) fn report(&self) {
         if fstatvfs(&self.file).is_ok_and(|disk| disk.blocks_available() == 0) {
             messages::warning(&format!(
-                "the disk is full on which the program's output goes ({}): output is missing, and the program may have failed for that",
+                "the disk of the program's output ({}) is full: output is missing, and the program may have failed for that reason",
                 self.path.display()
             ));
         }

@@ -8,7 +8,6 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::{self, IsTerminal};
 use std::time::Duration;
 
-/// The line on standard error.
 #[derive(Debug)]
 pub(crate) struct Progress {
     bar: Option<ProgressBar>,
@@ -27,7 +26,7 @@ impl Progress {
         Self { bar }
     }
 
-    /// Shows where the recording stands.
+    /// Shows how far the recording is.
     pub(crate) fn update(&self, snapshot: &ProgressSnapshot) {
         if let Some(bar) = &self.bar {
             bar.set_message(line(snapshot));
@@ -35,7 +34,7 @@ impl Progress {
         }
     }
 
-    /// Says something above the line.
+    /// Prints a message above the line.
     pub(crate) fn note(&self, text: &str) {
         match &self.bar {
             Some(bar) => bar.suspend(|| messages::note(text)),

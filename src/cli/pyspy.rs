@@ -1,4 +1,4 @@
-//! What hands that know py-spy type, and what torchspy has against it: the line to type instead.
+//! Hints for users of py-spy: what to type instead of options that torchspy does not have.
 //!
 //! Most of py-spy's options mean here what they mean there (py-spy 0.4, `py-spy record --help`);
 //! these are the others.
@@ -40,7 +40,7 @@ const OTHERS: &[(&[&str], &[&str], &str)] = &[
     ),
 ];
 
-/// What to do about arguments that clap refuses; `None` where clap's own words are as good.
+/// What to do about arguments that clap refuses; `None` where clap's own message is as good.
 pub(super) fn hint(arguments: &[OsString], error: &clap::Error) -> Option<String> {
     let words: Vec<String> = arguments
         .iter()
@@ -57,7 +57,7 @@ pub(super) fn hint(arguments: &[OsString], error: &clap::Error) -> Option<String
         ErrorKind::InvalidValue if invalid.starts_with("--threads ") => {
             let left: Vec<String> = without(&words, "--threads");
             Some(format!(
-                "threads are told apart anyway: {}\n--threads REGEX takes those whose name matches",
+                "threads are always kept apart: {}\n--threads REGEX samples those whose name matches",
                 line(&left)
             ))
         }
@@ -71,7 +71,7 @@ fn unknown(words: &[String], subcommand: &str, invalid: &str) -> Option<String> 
         .position(|word| word == invalid || word.starts_with(invalid) && invalid.starts_with("--"));
     if subcommand.starts_with('-') && ["-p", "--pid"].contains(&invalid) {
         return Some(format!(
-            "say what is to be done with it: {}; or dump, or top",
+            "name a command: {}; or dump, or top",
             line(&[&["record".to_owned()], words].concat())
         ));
     }
@@ -96,7 +96,7 @@ fn unknown(words: &[String], subcommand: &str, invalid: &str) -> Option<String> 
             _ => "recorded",
         };
         return Some(format!(
-            "a command to be {done} stands behind --: {}",
+            "a command to be {done} follows --: {}",
             line(&words)
         ));
     }

@@ -1,4 +1,4 @@
-//! `--region NAME=FILE:FUNCTION`: what was typed, and what of it was never seen.
+//! `--region NAME=FILE:FUNCTION`: parsing, and warnings about regions without samples.
 
 use super::failure::Failure;
 use super::messages;
@@ -52,7 +52,7 @@ pub(super) fn add(known: &mut Vec<Region>, more: &[Region]) {
     }
 }
 
-/// Says which regions no sample was in.
+/// Warns of regions without a sample.
 pub(super) fn warn_of_unseen(profile: &Profile) {
     let names: Vec<&str> = region_names(&profile.run.regions).collect();
     for region in &profile.run.regions {
@@ -91,15 +91,10 @@ fn hint(region: &Region, others: &[&str]) -> String {
             region.file
         );
     }
-    let listed = others.iter().take(LISTED).copied().collect::<Vec<_>>();
-    let more = match others.len().saturating_sub(LISTED) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
     format!(
-        "functions that were seen in {}: {}{more}",
+        "functions that were seen in {}: {}",
         region.file,
-        listed.join(", ")
+        messages::list(others, LISTED)
     )
 }
 
@@ -114,7 +109,7 @@ mod tests {
 
     #[test]
     fn what_is_no_region_is_an_error_with_a_hint() {
-        for (text, says) in [
+        for (text, expected) in [
             (
                 "loss",
                 "--region loss: it is not of the form NAME=FILE:FUNCTION",
@@ -123,7 +118,7 @@ mod tests {
             ("a b=a.py:f", "a region's name has letters"),
         ] {
             let failure = parsed(&[text]).expect_err(text);
-            assert!(failure.text().contains(says), "{}", failure.text());
+            assert!(failure.text().contains(expected), "{}", failure.text());
             assert_eq!(failure.status, 2);
             assert!(failure.hint.is_some());
         }

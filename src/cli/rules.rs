@@ -11,7 +11,6 @@ const MAX_BYTES: u64 = 1 << 20;
 /// What functions are, by the rows of a file and by torchspy's own.
 #[derive(Clone, Debug)]
 pub(crate) struct Rules {
-    /// The rows.
     pub(crate) set: &'static RuleSet,
     /// The file's text; `None` without a file.
     pub(crate) added: Option<String>,
@@ -33,7 +32,7 @@ impl Rules {
         let set = RuleSet::with(&text).map_err(|error| {
             Failure::usage(
                 format!("{}:{}: {}", path.display(), error.line, one_line(&error.message)),
-                "torchspy rules --toml prints torchspy's own rules, whose head says what a row may be",
+                "torchspy rules --toml prints torchspy's own rules, whose head explains the keys of a row",
             )
         })?;
         Ok(Self {

@@ -20,13 +20,13 @@ const PATIENCE: u32 = 3;
 /// What to do about a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// Nothing.
     Ignore,
-    /// Tell the user that the recording ends with the program, and how it ends alone.
-    TellAboutInterrupt,
-    /// Tell the user that the recording is still being written, and how many interrupts more give
+    /// Notify the user that the recording ends with the program, and how to end the recording
+    /// alone.
+    NotifyInterrupt,
+    /// Notify the user that the recording is still being written, and how many more interrupts give
     /// it up.
-    TellAboutWriting(u32),
+    NotifyWriting(u32),
     /// End the recording; a launched program goes on.
     EndRecording,
     /// Send the signal on to the launched program.
@@ -39,14 +39,14 @@ pub(crate) enum Action {
     GiveUp,
 }
 
-/// Where a recording stands.
+/// The state of a recording when a signal comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Situation {
     /// A launched program runs.
     pub(crate) program_runs: bool,
     /// Sampling goes on.
     pub(crate) sampling: bool,
-    /// The recording is on the disk under a name: no sample is lost any more.
+    /// The recording is on the disk under a name: no sample can be lost.
     pub(crate) saved: bool,
 }
 
@@ -83,7 +83,7 @@ impl Steering {
             (true, true) => {
                 self.interrupts += 1;
                 if self.interrupts == 1 {
-                    Action::TellAboutInterrupt
+                    Action::NotifyInterrupt
                 } else {
                     Action::EndRecording
                 }
@@ -94,13 +94,13 @@ impl Steering {
         }
     }
 
-    /// All is over but the writing.
+    /// A signal while the outputs are being written.
     fn impatient(&mut self, now: Situation) -> Action {
         self.impatience += 1;
         if now.saved || self.impatience >= PATIENCE {
             Action::GiveUp
         } else {
-            Action::TellAboutWriting(PATIENCE - self.impatience)
+            Action::NotifyWriting(PATIENCE - self.impatience)
         }
     }
 }
@@ -143,7 +143,7 @@ mod tests {
     fn the_second_interrupt_ends_the_recording_and_the_third_leaves_the_program() {
         let mut steering = Steering::default();
         let key = from_terminal(Signal::SIGINT);
-        assert_eq!(steering.react(key, LAUNCHED), Action::TellAboutInterrupt);
+        assert_eq!(steering.react(key, LAUNCHED), Action::NotifyInterrupt);
         assert_eq!(steering.react(key, LAUNCHED), Action::EndRecording);
         let ended = Situation {
             sampling: false,
@@ -182,7 +182,7 @@ mod tests {
         );
         assert_eq!(
             steering.react(from_process(SIGTERM), WRITING),
-            Action::TellAboutWriting(PATIENCE - 1)
+            Action::NotifyWriting(PATIENCE - 1)
         );
     }
 
@@ -208,8 +208,8 @@ mod tests {
         assert_eq!(
             reactions,
             [
-                Action::TellAboutWriting(2),
-                Action::TellAboutWriting(1),
+                Action::NotifyWriting(2),
+                Action::NotifyWriting(1),
                 Action::GiveUp
             ]
         );

@@ -32,7 +32,6 @@ pub(crate) struct Screen {
 }
 
 impl Screen {
-    /// Takes the terminal.
     pub(crate) fn take() -> io::Result<Self> {
         HOOK.call_once(|| {
             let before = panic::take_hook();
@@ -54,19 +53,18 @@ impl Screen {
         Ok(screen)
     }
 
-    /// Clears it, so that all of it is drawn anew. (`Terminal::clear` asks the terminal where its
-    /// cursor is, and not every one says.)
+    /// Clears it, so that all of it is drawn anew. (`Terminal::clear` asks the terminal for its
+    /// cursor, and not every terminal answers.)
     pub(crate) fn clear(&mut self) -> io::Result<()> {
         let size = self.terminal.size()?;
         self.terminal.resize(Rect::from((Position::ORIGIN, size)))
     }
 
-    /// Whether it still is: a panic of any thread gives it back.
+    /// Whether it is still torchspy's: a panic of any thread gives it back.
     pub(crate) fn is_taken() -> bool {
         TAKEN.load(Ordering::Acquire)
     }
 
-    /// What is drawn on.
     pub(crate) fn terminal(&mut self) -> &mut Terminal<CrosstermBackend<Stdout>> {
         &mut self.terminal
     }
@@ -78,8 +76,8 @@ impl Drop for Screen {
     }
 }
 
-/// What is typed, and when the window changes its size, from a thread of its own: where the
-/// terminal is gone, reading it may never come back, and must not keep anybody from ending.
+/// What is typed, and when the window changes its size, from a thread of its own: after a hang-up,
+/// a read of the terminal may never return, and must not keep torchspy from ending.
 pub(crate) fn events() -> io::Result<Receiver<Event>> {
     let (sender, events) = bounded(EVENTS);
     Builder::new()
@@ -105,8 +103,7 @@ pub(crate) fn has_hung_up() -> bool {
             .is_some_and(|found| found.intersects(gone))
 }
 
-/// Gives the terminal back, once; what goes wrong then is nothing that anybody could do something
-/// about.
+/// Gives the terminal back, once. Errors are ignored: nothing could be done about them.
 fn give_back() {
     if TAKEN.swap(false, Ordering::AcqRel) {
         let mut out = io::stdout();

@@ -1,7 +1,7 @@
 //! What the kernel lets torchspy do to other processes: asked by doing it, and read from /proc.
 #![allow(unsafe_code)]
 
-use super::process_info::{read_bounded, read_stat};
+use super::process_info::{self, read_bounded, read_stat, read_text};
 use super::threads::living_task;
 use nix::errno::Errno;
 use nix::libc;
@@ -18,15 +18,15 @@ const EXEC_TRIES: u32 = 8;
 /// without a stop.
 ///
 /// # Errors
-/// What the kernel says: `PermissionDenied` where sampling is not allowed.
+/// The kernel's error: `PermissionDenied` where sampling is not allowed.
 pub fn try_read_memory(pid: i32) -> io::Result<()> {
     if is_proc_foreign() {
-        // Whatever /proc says of a pid, system calls would ask of another process.
+        // A foreign /proc and system calls mean different processes by one pid.
         return Err(io::Error::other(
             "/proc shows the processes of another pid namespace",
         ));
     }
-    // One that execs has other memory, and maybe another first thread, from one moment to the next.
+    // One that execs has other memory, and maybe another first thread, at any time.
     for _ in 1..EXEC_TRIES {
         match try_read_task(living_task(pid)) {
             Err(error) if error.kind() != io::ErrorKind::PermissionDenied && is_alive(pid) => {}
@@ -89,11 +89,11 @@ pub fn with_inner_pid(pid: i32) -> Vec<i32> {
     found
 }
 
-/// Stops a child of torchspy for a moment: whether threads may be stopped at all, or a seccomp
-/// filter denies ptrace. Forks; to be called before other threads are made.
+/// Stops a child of torchspy briefly: whether threads may be stopped at all, or a seccomp filter
+/// denies ptrace. Forks; to be called before other threads are made.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn try_stop_own_child() -> io::Result<()> {
     OwnChild::start()?.try_ptrace()
 }
@@ -118,8 +118,8 @@ fn read_byte(pid: i32, address: usize) -> io::Result<()> {
 
 /// Yama's mode; `None` where the kernel has no Yama.
 pub fn yama_scope() -> Option<u32> {
-    let text = read_bounded("/proc/sys/kernel/yama/ptrace_scope", 16).ok()?;
-    String::from_utf8(text).ok()?.trim().parse().ok()
+    let text = read_text("/proc/sys/kernel/yama/ptrace_scope", 16)?;
+    text.trim().parse().ok()
 }
 
 /// Whether CAP_SYS_PTRACE (bit 19, linux/capability.h) is in effect.
@@ -145,8 +145,7 @@ pub fn container() -> Option<&'static str> {
     {
         return Some("Apptainer");
     }
-    let cgroup = read_bounded("/proc/self/cgroup", 16 << 10).ok()?;
-    let cgroup = String::from_utf8_lossy(&cgroup);
+    let cgroup = read_text("/proc/self/cgroup", 16 << 10)?;
     const MARKS: [(&str, &str); 4] = [
         ("kubepods", "Kubernetes"),
         ("docker", "Docker"),
@@ -164,10 +163,7 @@ pub(super) fn own_pid() -> i32 {
 }
 
 pub(super) fn status_field(pid: i32, name: &str) -> Option<String> {
-    let text = read_bounded(format!("/proc/{pid}/status"), 16 << 10).ok()?;
-    let text = String::from_utf8_lossy(&text);
-    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-    Some(line.trim().to_owned())
+    process_info::status_field(&format!("/proc/{pid}"), name)
 }
 
 /// The process that traces this one's first thread.
@@ -231,7 +227,7 @@ impl OwnChild {
         // calls, and never returns.
         match unsafe { fork() }? {
             ForkResult::Parent { child } => Ok(Self { pid: child }),
-            // A torchspy that is killed at this moment must not leave it behind.
+            // A torchspy that is killed here must not leave it behind.
             // SAFETY: no memory is touched.
             ForkResult::Child => unsafe {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);

@@ -97,3 +97,14 @@ pub(super) fn timespec(duration: Duration) -> libc::timespec {
         tv_nsec: libc::c_long::from(duration.subsec_nanos()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_monotonic_clock_moves() {
+        let before = monotonic_ns();
+        assert!(before > 0 && monotonic_ns() >= before);
+    }
+}

@@ -16,18 +16,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub enum ElfFileError {
     /// The target's root may not be entered: another user's process, or one that may not be traced.
     #[error("cannot enter the root of process {pid}: {source}")]
-    Root {
-        /// The target.
-        pid: i32,
-        /// What the kernel said.
-        source: Errno,
-    },
-    /// The file cannot be opened.
+    Root { pid: i32, source: Errno },
     #[error("cannot open {path}: {source}")]
     Open {
         /// As the target sees it.
         path: String,
-        /// What the kernel said.
         source: Errno,
     },
     /// The path leads to a device, a FIFO, a directory or an empty file.
@@ -104,8 +97,7 @@ impl ElfFile {
         Self::reopen(&found, &mapping.path)
     }
 
-    /// Opens for reading what an `O_PATH` descriptor stands for, once it is known to be a regular
-    /// file.
+    /// Opens for reading the file of an `O_PATH` descriptor, once it is known to be a regular file.
     fn reopen(found: &OwnedFd, path: &str) -> Result<Self, ElfFileError> {
         let open_error = |source| ElfFileError::Open {
             path: path.to_owned(),

@@ -15,7 +15,7 @@ pub(crate) enum Point {
     Seized,
     /// It was asked to stop.
     Interrupted,
-    /// It stands, and nothing was read.
+    /// It is stopped, and nothing was read.
     Held,
     /// It was read, and is about to be detached.
     Read,
@@ -76,7 +76,7 @@ mod active {
                 return;
             }
             match self.action {
-                // SAFETY: integers only. A tid stands for its whole process here (kill(2), Linux).
+                // SAFETY: integers only. A tid names its whole process here (kill(2), Linux).
                 Action::Die => unsafe {
                     libc::kill(libc::getpid(), libc::SIGKILL);
                 },

@@ -1,4 +1,4 @@
-//! What the kernel tells of a process whose memory cannot be read: without its mmap lock, and
+//! What the kernel reports of a process whose memory cannot be read: without its mmap lock, and
 //! without stopping it.
 //!
 //! Whoever holds a process's mmap lock for writing keeps every reader of its memory waiting,
@@ -6,7 +6,7 @@
 //! fs/proc/task_mmu.c). The files read here take no such lock: `comm`, `stat`, `syscall`, `wchan`,
 //! `stack` (fs/proc/base.c).
 
-use super::process_info::read_stat;
+use super::process_info::{read_stat, read_text};
 use super::threads::{TaskDirectory, ThreadFiles, Whereabouts, living_task};
 use crate::model::sample::ThreadState;
 use std::fs::File;
@@ -22,17 +22,13 @@ const MAX_BYTES: u64 = 16 << 10;
 /// A thread, as the kernel shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelThread {
-    /// Its tid.
     pub tid: i32,
-    /// Its name.
     pub name: String,
-    /// Its state.
     pub state: ThreadState,
     /// The number of the system call that it sleeps in.
     pub syscall: Option<u32>,
-    /// Where in the kernel it sleeps.
     pub wchan: Option<String>,
-    /// Its stack in the kernel, leaf first; empty where the kernel does not tell (it needs
+    /// Its stack in the kernel, leaf first; empty where the kernel hides it (it takes
     /// CAP_SYS_ADMIN).
     pub stack: Vec<String>,
 }
@@ -87,11 +83,8 @@ fn without_answer_from(
 /// A process that has ended, and whose parent has not waited for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Zombie {
-    /// Its pid.
     pub pid: i32,
-    /// Its name.
     pub name: String,
-    /// Its parent's pid.
     pub parent: i32,
 }
 
@@ -109,7 +102,7 @@ pub fn zombies_of(parents: &[i32]) -> Vec<Zombie> {
                 parent: stat.parent_pid,
             })
         })
-        // One whose first thread alone has ended looks alike.
+        // A process of which only the first thread has ended has the same state.
         .filter(|zombie| living_task(zombie.pid) == zombie.pid)
         .collect();
     zombies.sort_unstable_by_key(|zombie| zombie.pid);
@@ -158,17 +151,14 @@ pub fn read_kernel_thread(pid: i32, tid: i32) -> KernelThread {
 }
 
 fn read(path: &str) -> Option<String> {
-    let mut bytes = Vec::new();
-    let file = File::open(path).ok()?;
-    file.take(MAX_BYTES).read_to_end(&mut bytes).ok()?;
-    Some(String::from_utf8_lossy(&bytes).trim().to_owned())
+    Some(read_text(path, MAX_BYTES)?.trim().to_owned())
 }
 
 /// The functions of `/proc/TID/stack`: lines such as `[<0>] futex_wait+0x6b/0x120`.
 fn parse_kernel_stack(text: &str) -> Vec<String> {
     let lines = text.lines().filter_map(|line| {
-        let (_, place) = line.split_once("] ")?;
-        let name = place.split('+').next().unwrap_or(place);
+        let (_, symbol) = line.split_once("] ")?;
+        let name = symbol.split('+').next().unwrap_or(symbol);
         (!name.is_empty()).then(|| name.to_owned())
     });
     lines.take(MAX_KERNEL_FRAMES).collect()
@@ -179,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_never_answers_is_told_in_time() {
+    fn a_process_that_never_answers_is_found_in_time() {
         let (hold, held) = channel::<()>();
         let held = std::sync::Arc::new(std::sync::Mutex::new(held));
         let asked = without_answer_from(&[1, 2, 3], Duration::from_millis(200), move |pid| {

@@ -6,8 +6,8 @@
 //! belong to the thread that traces them, and waiting for `WEXITED` alone does not leave them to
 //! it: where the tracer is a thread of the parent's process, `waitid` hands out ptrace-stops
 //! whatever was asked for, `__WNOTHREAD` or not (wait_consider_task and wait_task_stopped,
-//! kernel/exit.c). A stop that is taken that way never reaches the tracer, and the thread stands
-//! for good. So the end is looked at (`WNOWAIT`), and only an end is taken.
+//! kernel/exit.c). A stop that is taken that way never reaches the tracer, and the thread stays
+//! stopped for good. So the launcher polls with `WNOWAIT`, and consumes only an end.
 //!
 //! Another trap, for whoever traces: a *leader* thread that dies while it is seized by a thread of
 //! the process that is also its parent is reaped for good by the tracer's wait (wait_task_zombie:
@@ -40,7 +40,7 @@ pub enum LaunchError {
     /// An argument has a NUL byte, or there is none.
     #[error("cannot run this command: {0}")]
     BadArgument(&'static str),
-    /// No process, pipe or file descriptor is to be had.
+    /// No process, pipe or file descriptor is left.
     #[error("cannot start a process: {0}")]
     System(#[from] io::Error),
 }
@@ -69,7 +69,7 @@ pub enum Exit {
 }
 
 impl Exit {
-    /// The status as a shell tells it: 128 + signal where one killed it.
+    /// The status as a shell reports it: 128 + signal where one killed it.
     pub fn shell_status(self) -> u8 {
         let status = match self {
             Exit::Code(code) => code & 0xff,
@@ -178,7 +178,7 @@ impl SuspendedLaunch {
         }
         let mut number = [0; 4];
         if read_full(&mut self.failure, &mut number)? < number.len() {
-            // The pipe closed without a word: exec closed it.
+            // The pipe closed with nothing in it: exec closed it.
             let nothing = Child {
                 pid: 0,
                 pidfd: None,
@@ -207,7 +207,6 @@ impl Drop for SuspendedLaunch {
 }
 
 impl Running {
-    /// The program's pid.
     pub fn pid(&self) -> i32 {
         self.child.pid
     }
@@ -300,18 +299,17 @@ fn read_full(file: &mut File, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(filled)
 }
 
-/// Between two looks for the end of a child that is being traced: its stops keep the kernel from
-/// waiting for us.
+/// Time between two polls for the end of a traced child: while it is stopped, `waitid` returns at
+/// once.
 const TRACED_PAUSE: Duration = Duration::from_millis(1);
 
 /// Waits for the end of a child, and for nothing else. `None` with `WNOHANG` where it still runs.
 fn wait_for_exit(pid: i32, flags: i32) -> Option<Exit> {
     loop {
-        let looked = wait_id(pid, libc::WEXITED | libc::WNOWAIT | flags);
-        match looked {
+        match wait_id(pid, libc::WEXITED | libc::WNOWAIT | flags) {
             Ok(None) => return None,
             Ok(Some(found)) if found.is_end() => {
-                // Nothing but its end can be had of it any more.
+                // From now on only its end can be waited for.
                 let _ = wait_id(pid, libc::WEXITED | flags);
                 return Some(found.exit());
             }
@@ -323,7 +321,6 @@ fn wait_for_exit(pid: i32, flags: i32) -> Option<Exit> {
     }
 }
 
-/// What `waitid` says of a child.
 #[derive(Clone, Copy, Debug)]
 struct Waited {
     code: i32,
@@ -380,7 +377,7 @@ pub fn reap_orphans(keep: Option<i32>) {
             (result, information.si_pid())
         };
         // The launched program is waited for by its owner; orphans behind it in the queue wait
-        // until that is done. So do those behind one that is stopped by the tracer at this moment.
+        // until that is done. So do those behind one that the tracer has stopped right now.
         if result != 0 || pid == 0 || Some(pid) == keep {
             return;
         }
@@ -390,8 +387,8 @@ pub fn reap_orphans(keep: Option<i32>) {
     }
 }
 
-/// A file descriptor that stands for a process and becomes readable when it ends (pidfd_open(2),
-/// Linux 5.3).
+/// A file descriptor that refers to a process and becomes readable when the process ends
+/// (pidfd_open(2), Linux 5.3).
 ///
 /// # Errors
 /// The process is gone, the kernel is older, or no file descriptor is left.
@@ -497,7 +494,7 @@ mod tests {
         tracer.join().unwrap();
     }
 
-    /// Before the tracer has waited for the stop, it is the launcher's to take, by mistake.
+    /// Before the tracer has waited for the stop, the launcher's wait could consume it by mistake.
     #[test]
     fn a_stop_that_the_tracer_has_not_waited_for_is_left_to_it() {
         let mut running = spawn(&["sleep", "1000"]).resume().unwrap();

@@ -79,7 +79,7 @@ impl PidSeries {
 
     /// The pids to check at `now_ns` (CLOCK_MONOTONIC); `newest` is the newest pid (`None`: not
     /// known).
-    pub fn look(&mut self, newest: Option<u64>, now_ns: u64) -> NewPids {
+    pub fn poll(&mut self, newest: Option<u64>, now_ns: u64) -> NewPids {
         let before = std::mem::replace(&mut self.last, newest);
         let (Some(before), Some(newest)) = (before, newest) else {
             self.awaited.clear();
@@ -133,44 +133,44 @@ mod tests {
     #[test]
     fn only_what_lies_between_two_readings_is_looked_at() {
         let mut series = PidSeries::with(true);
-        assert_eq!(series.look(Some(100), 0), NewPids::Any);
-        let new = series.look(Some(103), 0);
+        assert_eq!(series.poll(Some(100), 0), NewPids::Any);
+        let new = series.poll(Some(103), 0);
         assert_eq!(new, NewPids::These(vec![101, 102, 103]));
         series.found(0, |_| true);
-        assert_eq!(series.look(Some(103), 0), NewPids::These(vec![]));
+        assert_eq!(series.poll(Some(103), 0), NewPids::These(vec![]));
         assert_eq!(series.wait(0), None);
     }
 
     #[test]
     fn what_is_not_there_yet_is_looked_for_again_and_given_up_at_last() {
         let mut series = PidSeries::with(true);
-        series.look(Some(100), 0);
-        series.look(Some(102), 0);
+        series.poll(Some(100), 0);
+        series.poll(Some(102), 0);
         series.found(0, |pid| pid == 101);
         let mut now_ns = 0;
-        let mut looks = 0;
+        let mut polls = 0;
         while let Some(wait) = series.wait(now_ns) {
             now_ns += wait.as_nanos() as u64;
-            assert_eq!(series.look(Some(102), now_ns), NewPids::These(vec![102]));
+            assert_eq!(series.poll(Some(102), now_ns), NewPids::These(vec![102]));
             series.found(now_ns, |_| false);
-            looks += 1;
+            polls += 1;
         }
-        assert_eq!((looks, now_ns), (7, 64 * FIRST_WAIT_NS));
-        assert_eq!(series.look(Some(102), now_ns), NewPids::These(vec![]));
+        assert_eq!((polls, now_ns), (7, 64 * FIRST_WAIT_NS));
+        assert_eq!(series.poll(Some(102), now_ns), NewPids::These(vec![]));
     }
 
     #[test]
     fn many_new_pids_and_a_counter_that_began_again_are_a_reason_to_list_all() {
         let mut series = PidSeries::with(true);
-        series.look(Some(100), 0);
-        assert_eq!(series.look(Some(101 + MAX_NEW), 0), NewPids::Any);
-        assert_eq!(series.look(Some(2), 0), NewPids::Any);
-        assert_eq!(series.look(None, 0), NewPids::Any);
-        assert_eq!(series.look(Some(4), 0), NewPids::Any);
-        series.look(Some(4 + MAX_NEW), 0);
-        assert_eq!(series.look(Some(5 + MAX_NEW), 0), NewPids::Any);
+        series.poll(Some(100), 0);
+        assert_eq!(series.poll(Some(101 + MAX_NEW), 0), NewPids::Any);
+        assert_eq!(series.poll(Some(2), 0), NewPids::Any);
+        assert_eq!(series.poll(None, 0), NewPids::Any);
+        assert_eq!(series.poll(Some(4), 0), NewPids::Any);
+        series.poll(Some(4 + MAX_NEW), 0);
+        assert_eq!(series.poll(Some(5 + MAX_NEW), 0), NewPids::Any);
         let mut elsewhere = PidSeries::with(false);
-        elsewhere.look(Some(100), 0);
-        assert_eq!(elsewhere.look(Some(101), 0), NewPids::Any);
+        elsewhere.poll(Some(100), 0);
+        assert_eq!(elsewhere.poll(Some(101), 0), NewPids::Any);
     }
 }

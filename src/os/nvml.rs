@@ -10,7 +10,7 @@ use nvml_wrapper_sys::bindings::nvmlMemory_t;
 /// no other form.
 ///
 /// # Errors
-/// What NVML says.
+/// NVML's error.
 pub fn memory_info_v1(device: &Device<'_>) -> Result<(u64, u64), NvmlError> {
     let call = nvml_sym(device.nvml().lib().nvmlDeviceGetMemoryInfo.as_ref())?;
     let mut memory = nvmlMemory_t {
@@ -27,7 +27,7 @@ pub fn memory_info_v1(device: &Device<'_>) -> Result<(u64, u64), NvmlError> {
 /// The GPU instance that a MIG device is of.
 ///
 /// # Errors
-/// What NVML says.
+/// NVML's error.
 pub fn gpu_instance(device: &Device<'_>) -> Result<u32, NvmlError> {
     let call = nvml_sym(device.nvml().lib().nvmlDeviceGetGpuInstanceId.as_ref())?;
     let mut id = 0;

@@ -26,7 +26,6 @@ const NO_ANSWER_NS: u64 = 600_000_000;
 /// Time between two checks whether a thread hangs.
 const POLL: Duration = Duration::from_millis(5);
 
-/// A thread of torchspy.
 #[derive(Debug)]
 pub struct OwnThread {
     handle: JoinHandle<()>,
@@ -49,7 +48,7 @@ impl OwnThread {
     pub fn start(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<Self> {
         let (sender, tid) = channel();
         let handle = Builder::new().name(name.to_owned()).spawn(move || {
-            // Nobody listens where the session has gone.
+            // After the end of the session nothing receives this.
             let _ = sender.send(nix::unistd::gettid().as_raw());
             work();
         })?;
@@ -60,7 +59,6 @@ impl OwnThread {
         })
     }
 
-    /// Whether it has ended.
     pub fn has_ended(&self) -> bool {
         self.handle.is_finished()
     }

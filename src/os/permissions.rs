@@ -1,9 +1,9 @@
-//! What may be sampled here, and what stands in the way.
+//! What may be sampled here, and what prevents it.
 //!
 //! The kernel's rules are those of ptrace(2), "Ptrace access mode checking": same user and
 //! dumpable, or CAP_SYS_PTRACE in the target's user namespace; then Yama (kernel,
 //! admin-guide/LSM/Yama), then seccomp. The checks ask the kernel by doing what sampling does, and
-//! read /proc only to say why.
+//! read /proc only to explain a refusal.
 
 use super::access::{
     self, OwnChild, container, has_sys_ptrace, own_pid, try_read_memory, yama_scope,
@@ -14,10 +14,9 @@ use crate::model::code::PythonVersion;
 use nix::unistd::geteuid;
 use std::io;
 
-/// What a check came to.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Nothing in the way.
     Ok,
     /// Works in part, or for some processes.
     Limited,
@@ -57,13 +56,9 @@ pub enum Remedy {
 /// One line of `doctor`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Check {
-    /// What was looked at.
     pub name: &'static str,
-    /// What it came to.
     pub verdict: Verdict,
-    /// What was found.
     pub detail: String,
-    /// What would help.
     pub remedy: Option<Remedy>,
 }
 
@@ -85,11 +80,19 @@ impl Check {
     fn ok(name: &'static str, detail: impl Into<String>) -> Self {
         Self::new(name, Verdict::Ok, detail, None)
     }
+
+    fn limited(name: &'static str, detail: impl Into<String>, remedy: Option<Remedy>) -> Self {
+        Self::new(name, Verdict::Limited, detail, remedy)
+    }
+
+    fn no(name: &'static str, detail: impl Into<String>, remedy: Option<Remedy>) -> Self {
+        Self::new(name, Verdict::No, detail, remedy)
+    }
 }
 
-/// Looks at this machine: which processes may be sampled from here at all.
+/// Checks this machine: which processes may be sampled from here at all.
 ///
-/// Forks a child and stops it for a moment: to be called while no other thread waits for children.
+/// Forks a child and stops it briefly: to be called while no other thread waits for children.
 pub fn check_host() -> Vec<Check> {
     let mut checks = vec![
         check_kernel(),
@@ -104,9 +107,8 @@ pub fn check_host() -> Vec<Check> {
     });
     checks.push(check_schedstat());
     checks.push(match host::CpuGroups::of(own_pid()).quota() {
-        Some(cpus) => Check::new(
+        Some(cpus) => Check::limited(
             "cpu quota",
-            Verdict::Limited,
             format!("{cpus:.2} CPUs for this cgroup"),
             Some(Remedy::CpuQuota),
         ),
@@ -115,7 +117,7 @@ pub fn check_host() -> Vec<Check> {
     checks
 }
 
-/// Looks at one process.
+/// Checks one process.
 ///
 /// # Errors
 /// `NotFound` where there is no such process.
@@ -128,24 +130,19 @@ pub fn check_target(pid: i32) -> io::Result<Vec<Check>> {
         Ok(()) => Check::ok("memory", "readable"),
         Err(error) => {
             let remedy = why_denied(pid);
-            Check::new("memory", Verdict::No, error.to_string(), remedy)
+            Check::no("memory", error.to_string(), remedy)
         }
     };
     let python = if memory.verdict == Verdict::No {
-        Check::new(
-            "python",
-            Verdict::Limited,
-            "not known: its files are not to be read",
-            None,
-        )
+        Check::limited("python", "not known: its files may not be read", None)
     } else {
         check_python(pid)
     };
     Ok(vec![user, namespaces, tracer, memory, python])
 }
 
-/// Why the kernel refuses access to this process, as far as /proc tells; `None` where nothing
-/// stands out.
+/// Why the kernel refuses access to this process, as far as /proc shows; `None` where it shows no
+/// reason.
 pub fn why_denied(pid: i32) -> Option<Remedy> {
     let privileged = has_sys_ptrace();
     if access::tracer(pid).is_some() {
@@ -187,8 +184,8 @@ fn check_kernel() -> Check {
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     // pidfd_open came with 5.3.
     if version < (5, 3) {
-        let detail = format!("{release}: processes are told apart by start time alone");
-        return Check::new("kernel", Verdict::Limited, detail, Some(Remedy::OldKernel));
+        let detail = format!("{release}: processes are identified by start time alone");
+        return Check::limited("kernel", detail, Some(Remedy::OldKernel));
     }
     Check::ok("kernel", release)
 }
@@ -220,21 +217,11 @@ fn check_capability() -> Check {
         return Check::ok("CAP_SYS_PTRACE", "in effect");
     }
     if geteuid().is_root() {
-        let remedy = Some(Remedy::Container);
-        return Check::new(
-            "CAP_SYS_PTRACE",
-            Verdict::Limited,
-            "dropped, though this is root",
-            remedy,
-        );
+        let detail = "dropped, though this is root";
+        return Check::limited("CAP_SYS_PTRACE", detail, Some(Remedy::Container));
     }
-    let remedy = Some(Remedy::OtherUser);
-    Check::new(
-        "CAP_SYS_PTRACE",
-        Verdict::Limited,
-        "not there: own processes only",
-        remedy,
-    )
+    let detail = "not there: own processes only";
+    Check::limited("CAP_SYS_PTRACE", detail, Some(Remedy::OtherUser))
 }
 
 fn check_seccomp() -> Check {
@@ -242,7 +229,7 @@ fn check_seccomp() -> Check {
         Some(0) => Check::ok("seccomp", "no filter"),
         Some(_) => Check::ok(
             "seccomp",
-            "a filter is there; the next lines tell what it lets through",
+            "a filter is active; the next lines show what it allows",
         ),
         None => Check::ok("seccomp", "not known"),
     }
@@ -257,7 +244,7 @@ fn check_own_child() -> [Check; 2] {
                 Some(2) if !has_sys_ptrace() => Remedy::YamaAdmin,
                 _ => Remedy::Container,
             };
-            Check::new(name, Verdict::No, error.to_string(), Some(remedy))
+            Check::no(name, error.to_string(), Some(remedy))
         }
     };
     match OwnChild::start() {
@@ -276,16 +263,14 @@ fn check_own_child() -> [Check; 2] {
 }
 
 fn check_schedstat() -> Check {
-    // `0 0 0` is what a kernel without CONFIG_SCHED_INFO, or a container runtime such as gVisor,
-    // says.
+    // A kernel without CONFIG_SCHED_INFO, or a container runtime such as gVisor, reports `0 0 0`.
     let text = read_bounded("/proc/thread-self/schedstat", 128).unwrap_or_default();
     if text.iter().any(|byte| (b'1'..=b'9').contains(byte)) {
         Check::ok("schedstat", "available")
     } else {
-        Check::new(
+        Check::limited(
             "schedstat",
-            Verdict::Limited,
-            "missing: idle threads cost more to pass over, cpu_wait is not seen",
+            "missing: polling idle threads costs more, and cpu_wait is not seen",
             None,
         )
     }
@@ -298,26 +283,20 @@ fn check_user(pid: i32) -> Check {
             if access::is_dumpable(pid) || has_sys_ptrace() {
                 Check::ok("user", format!("{user}, as torchspy"))
             } else {
-                let remedy = Some(Remedy::NotDumpable);
-                Check::new(
-                    "user",
-                    Verdict::No,
-                    format!("{user}, but not dumpable"),
-                    remedy,
-                )
+                let detail = format!("{user}, but not dumpable");
+                Check::no("user", detail, Some(Remedy::NotDumpable))
             }
         }
         Some(user) if has_sys_ptrace() => Check::ok(
             "user",
             format!("{user}; torchspy is {own} with CAP_SYS_PTRACE"),
         ),
-        Some(user) => Check::new(
+        Some(user) => Check::no(
             "user",
-            Verdict::No,
             format!("{user}; torchspy is {own}"),
             Some(Remedy::OtherUser),
         ),
-        None => Check::new("user", Verdict::Limited, "not known", None),
+        None => Check::limited("user", "not known", None),
     }
 }
 
@@ -327,16 +306,11 @@ fn check_namespaces(pid: i32) -> Check {
         .filter(|name| access::namespace_differs(pid, name))
         .collect();
     if differing.is_empty() {
-        return Check::ok("namespaces", "as torchspy's, or not to be read");
+        return Check::ok("namespaces", "as torchspy's, or not readable");
     }
     let detail = format!("another {} namespace", differing.join(", "));
     if differing.contains(&"user") {
-        return Check::new(
-            "namespaces",
-            Verdict::Limited,
-            detail,
-            Some(Remedy::OtherNamespace),
-        );
+        return Check::limited("namespaces", detail, Some(Remedy::OtherNamespace));
     }
     Check::ok(
         "namespaces",
@@ -347,9 +321,8 @@ fn check_namespaces(pid: i32) -> Check {
 fn check_tracer(pid: i32) -> Check {
     match access::tracer(pid) {
         None => Check::ok("tracer", "none"),
-        Some(tracer) => Check::new(
+        Some(tracer) => Check::limited(
             "tracer",
-            Verdict::Limited,
             format!("process {tracer} holds it"),
             Some(Remedy::AlreadyTraced),
         ),
@@ -361,9 +334,8 @@ fn check_python(pid: i32) -> Check {
         Some((3, minor)) if PythonVersion::SUPPORTED.contains(&minor) => {
             Check::ok("python", format!("3.{minor}"))
         }
-        Some((major, minor)) => Check::new(
+        Some((major, minor)) => Check::limited(
             "python",
-            Verdict::Limited,
             format!(
                 "{major}.{minor}: torchspy reads 3.{} to 3.{} itself",
                 PythonVersion::SUPPORTED.start(),
@@ -371,9 +343,8 @@ fn check_python(pid: i32) -> Check {
             ),
             Some(Remedy::UnsupportedPython),
         ),
-        None => Check::new(
+        None => Check::limited(
             "python",
-            Verdict::Limited,
             "no interpreter recognised by its file names",
             Some(Remedy::UnsupportedPython),
         ),
@@ -398,14 +369,13 @@ pub fn python_files(pid: i32) -> Vec<String> {
 
 /// The version in the names of the mapped files: `libpython3.11.so.1.0`, `python3.11`.
 fn python_version(pid: i32) -> Option<(u8, u8)> {
-    let exe = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
-    let maps = read_bounded(format!("/proc/{pid}/maps"), 16 << 20).unwrap_or_default();
-    let maps = String::from_utf8_lossy(&maps);
-    let library = maps.split("/libpython").nth(1).and_then(parse_version);
-    let name = exe
-        .file_name()
-        .map(|name| name.to_string_lossy().into_owned());
-    library.or_else(|| parse_version(name?.strip_prefix("python")?))
+    let files = python_files(pid);
+    let of = |path: &String, start: &str| {
+        let name = path.rsplit('/').next()?;
+        parse_version(name.strip_prefix(start)?)
+    };
+    let library = files.iter().find_map(|path| of(path, "libpython"));
+    library.or_else(|| of(files.first()?, "python"))
 }
 
 fn parse_version(text: &str) -> Option<(u8, u8)> {
@@ -442,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_is_looked_at() {
+    fn a_target_is_checked() {
         let checks = check_target(own_pid()).unwrap();
         let user = checks.iter().find(|check| check.name == "user").unwrap();
         assert_eq!(user.verdict, Verdict::Ok);

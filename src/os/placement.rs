@@ -2,7 +2,8 @@
 //! as long as there is another.
 //!
 //! A thread that wakes while all CPUs are busy is put where it slept, and takes the CPU from who
-//! runs there. For a thread that wakes a hundred times a second it matters whom it takes it from.
+//! runs there. For a thread that wakes a hundred times a second it matters which thread loses its
+//! CPU.
 
 use super::host::allowed_cpus;
 use nix::sched::{CpuSet, sched_setaffinity};

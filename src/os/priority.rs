@@ -1,5 +1,5 @@
 //! The scheduling of torchspy's own threads. While the tracing thread waits for a CPU, a thread of
-//! the target may stand stopped for it; while any other runs, a thread of the target may wait for a
+//! the target may stay stopped for it; while any other runs, a thread of the target may wait for a
 //! CPU.
 #![allow(unsafe_code)]
 
@@ -26,7 +26,8 @@ struct SchedAttr {
 ///
 /// A thread with a real-time priority wakes on the CPU where it slept, whoever runs there and
 /// however idle the others are (select_task_rq_rt in kernel/sched/rt.c), while any other is given
-/// an idle CPU. So a real-time priority is taken only for as long as somebody stands stopped.
+/// an idle CPU. So a real-time priority is taken only for as long as a thread of the target is
+/// stopped.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ahead {
     /// Whether the lowest real-time priority may be taken.

@@ -11,8 +11,8 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// Variables that say what a process is in a job, and settings that explain its speed. Nothing else
-/// is kept.
+/// Variables that give a process's rank in a job, and settings that explain its speed. No others
+/// are kept.
 ///
 /// torchrun sets the first group (torch.distributed.run, "Environment Variables"), Slurm, Open MPI
 /// and PMI theirs.
@@ -103,16 +103,14 @@ const PAGE: u64 = Machine::PAGE_BYTES;
 /// The flag of the kernel's own threads (include/linux/sched.h).
 const PF_KTHREAD: u64 = 0x0020_0000;
 
-/// What `/proc/PID/stat` says, as far as it is needed.
+/// The fields of `/proc/PID/stat` that are needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
     /// State letter: `R`, `S`, `D`, `T`, `t`, `Z`, …
     pub state: u8,
-    /// The parent's pid.
     pub parent_pid: i32,
     /// Start time in clock ticks since boot.
     pub start_ticks: u64,
-    /// It is the kernel's own.
     pub is_kernel_thread: bool,
 }
 
@@ -145,10 +143,10 @@ pub fn read_stat(pid: i32) -> io::Result<Stat> {
 }
 
 /// Facts about a process. What may not be read (another user's process) is left empty; so are
-/// command line and environment where its memory does not answer, which the note says.
+/// command line and environment where its memory does not answer; `note` is set then.
 ///
 /// # Errors
-/// `NotFound` where there is no such process; no thread is to be had.
+/// `NotFound` where there is no such process; or no thread can be started.
 pub fn read_process_info(pid: i32, redaction: Redaction) -> io::Result<ProcessInfo> {
     let stat = read_stat(pid)?;
     let living = living_task(pid);
@@ -290,6 +288,19 @@ pub(crate) fn read_bounded(path: impl AsRef<Path>, longest: u64) -> io::Result<V
         }
         Err(error) => Err(error),
     }
+}
+
+/// The text of a file of /proc or /sys, up to `longest` bytes; `None` where it cannot be read.
+pub(super) fn read_text(path: &str, longest: u64) -> Option<String> {
+    let bytes = read_bounded(path, longest).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// A field of the file `status` in `directory` (`/proc/PID`, `/proc/PID/task/TID`): `TracerPid:`.
+pub(super) fn status_field(directory: &str, name: &str) -> Option<String> {
+    let text = read_text(&format!("{directory}/status"), 16 << 10)?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    Some(line.trim().to_owned())
 }
 
 #[cfg(test)]

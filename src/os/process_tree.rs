@@ -25,16 +25,12 @@ const MAX_MEMBERS: usize = 4096;
 pub enum ProcessEvent {
     /// A process was found that is the root or a descendant of it.
     Started {
-        /// Its pid.
         pid: i32,
-        /// Its parent's pid.
         parent: i32,
         /// Start time in clock ticks since boot.
         start_ticks: u64,
     },
-    /// A member ended.
     Exited {
-        /// The pid it had.
         pid: i32,
         /// Its start time: the pid may be another's by now.
         start_ticks: u64,
@@ -49,9 +45,7 @@ pub enum ProcessEvent {
 /// One row of the process table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessRow {
-    /// The pid.
     pub pid: i32,
-    /// Its parent's pid.
     pub parent: i32,
     /// Start time in clock ticks since boot.
     pub start_ticks: u64,
@@ -67,7 +61,6 @@ pub struct ProcessTree {
 }
 
 impl ProcessTree {
-    /// A tree with its root alone.
     pub fn new(root: i32, start_ticks: u64) -> Self {
         let mut tree = Self::default();
         tree.members.insert(root, start_ticks);
@@ -186,7 +179,7 @@ impl ProcessWatch {
         self.find_ended(&mut events);
         // Read before the processes: one that starts in between changes it again, and is found by
         // the next poll.
-        match self.series.look(self.newest.read(), monotonic_ns()) {
+        match self.series.poll(self.newest.read(), monotonic_ns()) {
             NewPids::Any => self.find_in_all(&mut events),
             NewPids::These(pids) => self.find_at(&pids, &mut events),
         }

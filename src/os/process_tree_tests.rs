@@ -129,7 +129,7 @@ fn a_live_tree_is_followed() {
     assert_eq!(started(&watch.poll()), [(child, shell.pid())]);
     assert!(watch.pidfd(child).is_some());
 
-    // A grandchild whose parent is alive when it is looked for, and ends afterwards.
+    // A grandchild whose parent is alive at the poll, and ends afterwards.
     let grandchild =
         shell.ask("(sleep 1000 >/dev/null & echo $!; exec sleep 1000 >/dev/null) & middle=$!");
     let events = watch.poll();

@@ -1,16 +1,15 @@
 //! What a process takes of its host: memory, storage, network, from /proc.
 
+use super::process_info::read_text;
 use super::threads::living_task;
 use nix::unistd::{SysconfVar, sysconf};
-use std::fs::File;
-use std::io::{self, Read};
 
 /// Longest of the files that are read here: a line for each network interface.
 const MAX_BYTES: u64 = 256 << 10;
 
 /// Resident memory of a process, bytes: field 2 of `/proc/PID/statm` (proc_pid_statm(5)).
 pub fn resident_bytes(pid: i32) -> Option<u64> {
-    let text = read_text(&format!("/proc/{pid}/statm"))?;
+    let text = read_text(&format!("/proc/{pid}/statm"), MAX_BYTES)?;
     let pages: u64 = text.split_ascii_whitespace().nth(1)?.parse().ok()?;
     let page = sysconf(SysconfVar::PAGE_SIZE).ok().flatten()?;
     pages.checked_mul(page.unsigned_abs())
@@ -20,7 +19,7 @@ pub fn resident_bytes(pid: i32) -> Option<u64> {
 /// `read_bytes` and `write_bytes` of `/proc/PID/io` (proc_pid_io(5)). What the page cache served is
 /// in neither. `None` where the kernel refuses.
 pub fn storage_bytes(pid: i32) -> Option<(u64, u64)> {
-    parse_io(&read_text(&format!("/proc/{pid}/io"))?)
+    parse_io(&read_text(&format!("/proc/{pid}/io"), MAX_BYTES)?)
 }
 
 fn parse_io(text: &str) -> Option<(u64, u64)> {
@@ -34,7 +33,10 @@ fn parse_io(text: &str) -> Option<(u64, u64)> {
 /// Bytes that came and went over all interfaces but the loopback, of the network namespace that a
 /// process is in (`/proc/PID/net/dev`, proc_pid_net(5)).
 pub fn network_bytes(pid: i32) -> Option<(u64, u64)> {
-    parse_net_dev(&read_text(&format!("/proc/{}/net/dev", living_task(pid)))?)
+    parse_net_dev(&read_text(
+        &format!("/proc/{}/net/dev", living_task(pid)),
+        MAX_BYTES,
+    )?)
 }
 
 fn parse_net_dev(text: &str) -> Option<(u64, u64)> {
@@ -61,17 +63,8 @@ fn parse_net_dev(text: &str) -> Option<(u64, u64)> {
 
 /// The name of a process (`comm`); empty where there is none to be seen.
 pub fn process_name(pid: i32) -> String {
-    let text = read_text(&format!("/proc/{pid}/comm")).unwrap_or_default();
+    let text = read_text(&format!("/proc/{pid}/comm"), MAX_BYTES).unwrap_or_default();
     text.trim_end_matches('\n').to_owned()
-}
-
-fn read_text(path: &str) -> Option<String> {
-    let read = || -> io::Result<Vec<u8>> {
-        let mut bytes = Vec::new();
-        File::open(path)?.take(MAX_BYTES).read_to_end(&mut bytes)?;
-        Ok(bytes)
-    };
-    Some(String::from_utf8_lossy(&read().ok()?).into_owned())
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Live memory that is read only where it is present: nobody may answer for a page that is not.
+//! Live memory that is read only where it is present: a read of a missing page may block for good.
 //!
 //! process_vm_readv of a missing page waits for whoever fills it: a disk, a server of a network
 //! file system, the program behind a userfaultfd. Only a fatal signal ends that wait (the fault is
@@ -34,7 +34,7 @@ const OPENED_NS: u64 = 50_000_000;
 /// Ranges that are known at a time: they are searched one by one.
 const MAX_KNOWN: usize = 256;
 
-/// What the page table says of a page.
+/// The state of a page, from the page table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Page {
     Present,
@@ -57,7 +57,6 @@ pub struct ResidentMemory {
 }
 
 impl ResidentMemory {
-    /// Memory of the process `pid`.
     pub fn new(pid: i32) -> Self {
         Self {
             memory: ProcessMemory::new(pid),
@@ -140,8 +139,8 @@ impl ResidentMemory {
             .memory
             .read(&mut local, &remote)
             .map_err(|errno| error_of(errno, first))?;
-        // Where less arrives than was there a moment before, the holes are left out of the count:
-        // what is counted was read.
+        // Where fewer bytes arrive than were present at the look-up, holes are not counted: what is
+        // counted was read.
         Ok(match read + holes == total {
             true => total,
             false => read,
@@ -182,8 +181,8 @@ impl ResidentMemory {
         pieces
     }
 
-    /// Calls `visit` with each page of a range until it says no. Where the kernel does not tell,
-    /// all are present.
+    /// Calls `visit` with each page of a range until it returns false. Where the kernel has no page
+    /// table to read, all are present.
     fn each_page(&self, address: u64, end: u64, mut visit: impl FnMut(u64, Page) -> bool) {
         let mut page = address & !(PAGE - 1);
         let mut entries = [0; BATCH * 8];
@@ -228,8 +227,8 @@ impl ResidentMemory {
     }
 }
 
-/// What the page table says of the page of entry `index`, of `read` that there are. Where it says
-/// nothing, it is present.
+/// The state of the page of entry `index`, where `read` entries were read. Without an entry it
+/// counts as present.
 fn state(entries: &[u8], index: usize, read: usize) -> Page {
     match entries[index * 8..].first_chunk() {
         Some(entry) if index < read => match u64::from_le_bytes(*entry) {

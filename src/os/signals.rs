@@ -40,7 +40,6 @@ const SILENT: [Signal; 3] = [Signal::SIGCHLD, Signal::SIGTTOU, Signal::SIGTTIN];
 /// A signal that came in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// Which.
     pub signal: Signal,
     /// The kernel made it, for a key at the terminal or its hang-up: the whole foreground process
     /// group got one, the launched program included. Otherwise a process sent it, perhaps to
@@ -112,8 +111,8 @@ impl Signals {
     }
 
     /// Starts to listen; until then signals wait. To be called after the fork of a program that is
-    /// launched: a process that ever had a second thread hands on other dispositions of the C
-    /// library's own signals.
+    /// launched: a process that ever had a second thread passes other dispositions of the C
+    /// library's own signals to its children.
     ///
     /// # Errors
     /// No thread can be started.
@@ -144,7 +143,7 @@ impl Signals {
     /// over: SIGHUP always, the others where they come from the terminal's keys.
     pub fn next(&self) -> Option<Received> {
         loop {
-            // Silenced first: what is queued after the look makes it sound again.
+            // Silenced first: what is queued after this poll makes it sound again.
             self.bell.silence();
             let (signal, from_terminal) = self.listener.as_ref()?.queue.try_recv().ok()?;
             let ignored = self.ignored.contains(signal);
@@ -158,30 +157,29 @@ impl Signals {
         }
     }
 
-    /// Stops torchspy as Ctrl-Z would have, and comes back when it is continued. A no-op in an
+    /// Stops torchspy as Ctrl-Z would have, and returns when it is continued. A no-op in an
     /// orphaned process group, whose members no shell could continue (POSIX, `_exit`).
     ///
     /// # Errors
-    /// None that is known; the kernel's word is passed on.
+    /// Whatever the kernel returns; no such error is known.
     pub fn stop_self(&self) -> io::Result<()> {
         stop_by(Signal::SIGTSTP)
     }
 
-    /// Comes back when torchspy is in the foreground of its terminal, and stands stopped until
-    /// then, as a program that changes the terminal's settings from the background does: these
-    /// signals are blocked, so the kernel would let it (tty_check_change, Linux).
+    /// Returns when torchspy is in the foreground of its terminal. Until then it stops itself, as
+    /// the kernel would stop a program that changes the terminal's settings from the background;
+    /// but these signals are blocked here (tty_check_change, Linux).
     ///
     /// # Errors
-    /// It is in the background, and nothing stops it: no shell looks after it, or it ignores the
-    /// signal.
+    /// It is in the background and is not stopped: no shell controls it, or it ignores the signal.
     pub fn wait_for_foreground(&self) -> io::Result<()> {
-        /// A stop that takes less is none.
-        const MOMENT: Duration = Duration::from_millis(5);
+        /// If `stop_by` returns sooner, the process was not stopped.
+        const SHORTEST_STOP: Duration = Duration::from_millis(5);
         let mut refused = 0;
         while !is_foreground() {
             let begun = Instant::now();
             stop_by(Signal::SIGTTOU)?;
-            refused += u32::from(begun.elapsed() < MOMENT);
+            refused += u32::from(begun.elapsed() < SHORTEST_STOP);
             if refused > 2 {
                 return Err(io::Error::other(
                     "torchspy is in the background of its terminal",
@@ -229,7 +227,7 @@ fn wait_for_signals(set: &SigSet, queue: &Sender<Queued>, bell: &Bell) {
         if number == farewell() {
             return;
         }
-        // Interrupted where it is none of them.
+        // Any other number is an interrupted wait.
         if let Ok(signal) = Signal::try_from(number) {
             let _ = queue.send((signal, information.si_code == libc::SI_KERNEL));
             bell.ring();
@@ -277,7 +275,7 @@ fn is_ignored(signal: Signal) -> bool {
     }
 }
 
-/// Sends a signal on to a process. That it is gone already is no error.
+/// Forwards a signal to a process. A process that has already ended is no error.
 ///
 /// # Errors
 /// The process belongs to somebody else by now (it was set-user-id).
@@ -295,6 +293,6 @@ pub fn wait_readable(signals: &Signals, other: Option<BorrowedFd<'_>>, longest: 
     let timeout = PollTimeout::try_from(milliseconds).unwrap_or(PollTimeout::ZERO);
     let mut fds = vec![PollFd::new(signals.as_fd(), PollFlags::POLLIN)];
     fds.extend(other.map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
-    // Interrupted or failed: the caller looks at everything anyway.
+    // Interrupted or failed: the caller polls everything anyway.
     let _ = poll(&mut fds, timeout);
 }

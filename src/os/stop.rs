@@ -1,9 +1,8 @@
 //! Stopping a thread for as short as can be: seize, interrupt, read, detach. No lasting attachment.
 //!
-//! A thread that was asked to stop and one that stands are two types: only what stands has
-//! registers, and only what stands can be detached (ptrace(2): the tracee must be in ptrace-stop).
-//! Both let go of the thread when they are dropped; if torchspy is killed the kernel does it
-//! (`exit_ptrace`).
+//! A thread that was asked to stop and one that is stopped are two types: only a stopped thread has
+//! registers and can be detached (ptrace(2): the tracee must be in ptrace-stop). Both let go of the
+//! thread when they are dropped; if torchspy is killed the kernel does it (`exit_ptrace`).
 #![allow(unsafe_code)]
 
 use super::access::status_field;
@@ -22,24 +21,22 @@ use std::time::Duration;
 /// Why a thread could not be asked to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StopError {
-    /// Another tracer has it, or it is a zombie, or the kernel denies it: EPERM says no more.
+    /// Another tracer has it, or it is a zombie, or the kernel denies it: all of these are EPERM.
     #[error("the kernel refuses to trace the thread")]
     Refused,
-    /// The thread is gone.
     #[error("the thread is gone")]
     Gone,
 }
 
-/// Everything that the ptrace calls of one thread of torchspy share: a tracee answers only to the
-/// thread that seized it.
+/// Keeps these types on one thread: a tracee answers only to the thread that seized it.
 type NotSend = PhantomData<*const ()>;
 
-/// A thread that was asked to stop, and may or may not stand yet.
+/// A thread that was asked to stop, and may not be stopped yet.
 #[derive(Debug)]
 #[must_use]
 pub struct Interrupting {
     tid: i32,
-    /// CLOCK_MONOTONIC of the interrupt, or of the last look that found it not standing: it stopped
+    /// CLOCK_MONOTONIC of the interrupt, or of the last poll that found it running: it stopped
     /// after this.
     not_before_ns: u64,
     /// The first thread of its process.
@@ -50,16 +47,13 @@ pub struct Interrupting {
     not_send: NotSend,
 }
 
-/// What a look at an interrupted thread found.
+/// What a poll of an interrupted thread found.
 #[derive(Debug)]
 pub enum Collected {
-    /// It stands.
     Stopped(StoppedThread),
-    /// Not yet.
     Pending(Interrupting),
-    /// It ended.
     Gone,
-    /// Its process runs another program: this is what to let go of.
+    /// Its process runs another program (exec): this thread is to be collected and resumed instead.
     Replaced(Interrupting),
 }
 
@@ -88,25 +82,23 @@ impl Interrupting {
         Ok(interrupting)
     }
 
-    /// The thread.
     pub fn tid(&self) -> i32 {
         self.tid
     }
 
-    /// The first thread of its process.
     pub fn leader(&self) -> i32 {
         self.leader
     }
 
-    /// Asks once more. An interrupt that met the thread in exec may be lost; one too many does
+    /// Asks once more: an interrupt that met the thread in exec may be lost, and one too many does
     /// nothing.
     pub fn ask_again(&self) {
         let _ = ptrace(libc::PTRACE_INTERRUPT, self.tid, 0);
     }
 
-    /// Looks whether it stands by now; never blocks.
+    /// Polls for the stop; never blocks.
     pub fn collect(mut self) -> Collected {
-        let looked_ns = monotonic_ns();
+        let polled_ns = monotonic_ns();
         match wait_for_stop(self.tid, self.is_own_child && self.tid == self.leader) {
             Ok(Some(Event::Stopped { signal })) => {
                 let stopped = StoppedThread {
@@ -122,7 +114,7 @@ impl Interrupting {
                 Collected::Stopped(stopped)
             }
             Ok(None) => {
-                self.not_before_ns = looked_ns;
+                self.not_before_ns = polled_ns;
                 Collected::Pending(self)
             }
             Ok(Some(Event::Ended)) => Collected::Gone,
@@ -152,30 +144,29 @@ impl Interrupting {
     }
 }
 
-/// A thread that stands. Dropping it lets it run on, with the signal that it was about to receive.
+/// A stopped thread. Dropping it resumes it, with the signal that it was about to receive.
 #[derive(Debug)]
 #[must_use]
 pub struct StoppedThread {
     tid: i32,
-    /// The signal of a signal-delivery-stop: it is handed on, or it would be lost.
+    /// The signal of a signal-delivery-stop: it is passed to PTRACE_DETACH, or it would be lost.
     signal: i32,
     not_before_ns: u64,
     leader: i32,
     is_own_child: bool,
     detached: bool,
-    /// How the stop left the system call that it met, if it met one; `None` until that was looked
-    /// at.
+    /// How the stop left the system call that it met, if it met one; `None` until the registers
+    /// were read.
     ending: Cell<Option<Option<Ending>>>,
     not_send: NotSend,
 }
 
 impl StoppedThread {
-    /// The thread.
     pub fn tid(&self) -> i32 {
         self.tid
     }
 
-    /// Its registers; `None` if it was killed meanwhile.
+    /// Its registers; `None` if it was killed since it stopped.
     pub fn registers(&self) -> Option<Registers> {
         reach(Point::Held, self.tid);
         self.read()
@@ -299,7 +290,7 @@ fn wait_for_stop(tid: i32, is_own_child: bool) -> Result<Option<Event>, Errno> {
         }
         info
     };
-    // SAFETY: waitid fills the child fields of siginfo; both are 0 where nothing was to be had.
+    // SAFETY: waitid fills the child fields of siginfo; both are 0 where there was no event.
     let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
     if pid == 0 {
         return Ok(None);

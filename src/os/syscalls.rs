@@ -70,7 +70,6 @@ enum Sleep {
 /// Whether a call that ends with EINTR has done nothing, whatever its timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Eintr {
-    /// Not known.
     Unknown,
     /// Yes. Of calls on sockets only those with SO_RCVTIMEO or SO_SNDTIMEO end so
     /// (include/net/sock.h, `sock_intr_errno`).
@@ -354,7 +353,7 @@ fn is_nonblocking(tid: i32, descriptor: u64) -> bool {
 
 /// Whether the program of process `pid` is setuid or setgid and runs without: the kernel gives a
 /// program no privileges whose tracer has no CAP_SYS_PTRACE (security/commoncap.c,
-/// `cap_bprm_creds_from_file`). Capabilities of files are not looked at.
+/// `cap_bprm_creds_from_file`). File capabilities are not checked.
 fn lacks_privileges(pid: i32) -> bool {
     let Ok(file) = fs::metadata(format!("/proc/{pid}/exe")) else {
         return false;

@@ -51,7 +51,7 @@ impl ProcessMemory {
         }
     }
 
-    /// Fills `buffers` from `addresses` in one system call and tells how many bytes arrived, in
+    /// Fills `buffers` from `addresses` in one system call and returns how many bytes arrived, in
     /// order: the kernel stops at the first page that is not there. Lengths are those of the
     /// buffers.
     ///
@@ -112,8 +112,8 @@ impl Memory for ProcessMemory {
     }
 }
 
-/// Reads one batch up to and including the first range that fails; tells how many ranges are
-/// settled (at least one).
+/// Reads one batch up to and including the first range that fails; returns how many ranges are done
+/// (at least one).
 fn read_batch(memory: &ProcessMemory, batch: &mut [ReadRequest<'_>]) -> usize {
     let remote: Vec<RemoteIoVec> = batch
         .iter()

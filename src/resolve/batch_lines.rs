@@ -11,7 +11,7 @@ use crate::model::operator::OperatorMark;
 use crate::model::profile::{Function, ProfileFrame};
 use crate::model::stack_table::StackTable;
 use crate::torch::classify::FunctionClass;
-use crate::torch::rules::{PhaseMark, Says, last_part};
+use crate::torch::rules::{FrameRole, PhaseMark, last_part};
 use rustc_hash::FxHashSet;
 
 /// The lines of a recording that take batches.
@@ -96,7 +96,7 @@ impl<'a> BatchLines<'a> {
             if info.is_python {
                 return line != 0 && self.lines.contains(&(function, line));
             }
-            if info.operator != OperatorMark::None || class.says == Says::Foreign {
+            if info.operator != OperatorMark::None || class.role == FrameRole::Foreign {
                 return false;
             }
         }

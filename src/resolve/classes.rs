@@ -10,7 +10,7 @@ use crate::model::stack_table::StackTable;
 use crate::recording::Recording;
 use crate::torch::classify::{FunctionClass, Situation, activity, at_exit, phase, row};
 use crate::torch::role::{ProcessFacts, ThreadFacts};
-use crate::torch::rules::{RuleSet, Says, Special};
+use crate::torch::rules::{FrameRole, RuleSet, Special};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Classifies stacks, and remembers what it found.
@@ -53,7 +53,7 @@ impl<'a> Classifier<'a> {
                 .and_then(|parent| shapes.get(parent.index()).copied())
                 .unwrap_or_default();
             if let Some(class) = classes.get(stacks.frame(frame).function.index()) {
-                shape.python |= class.says == Says::Python;
+                shape.python |= class.role == FrameRole::Python;
                 shape.worker_loop |= class.special == Special::WorkerLoop;
                 shape.exits |= class.special == Special::Exit;
             }

@@ -14,7 +14,7 @@ use crate::model::wait::WaitKind;
 use crate::torch::collectives;
 use crate::torch::rules::RuleSet;
 use crate::torch::rules::syscalls::{CallWait, call_of};
-use crate::torch::waits::{self, Moment};
+use crate::torch::waits::{self, WaitContext};
 use rustc_hash::FxHashMap;
 
 /// Finds what all stacks and samples of a profile say, of equal stacks only the `first`. No stack
@@ -47,7 +47,7 @@ struct States<'a> {
     architecture: &'a str,
     functions: &'a [Function],
     stacks: &'a StackTable<ProfileFrame>,
-    waits: FxHashMap<(Option<StackId>, Moment), Option<Wait>>,
+    waits: FxHashMap<(Option<StackId>, WaitContext), Option<Wait>>,
     collective_ids: FxHashMap<CollectiveMoment, CollectiveId>,
     /// By stack and what the activity says of it.
     collectives: FxHashMap<(StackId, Activity), Option<CollectiveId>>,
@@ -87,12 +87,12 @@ impl States<'_> {
         if !may_wait(sample.activity) {
             return None;
         }
-        let moment = Moment {
+        let context = WaitContext {
             activity: sample.activity,
             state: sample.state,
             call,
         };
-        if let Some(&known) = self.waits.get(&(sample.stack, moment)) {
+        if let Some(&known) = self.waits.get(&(sample.stack, context)) {
             return known;
         }
         let functions = self.stacks.leaf_to_root(sample.stack);
@@ -102,7 +102,7 @@ impl States<'_> {
                     .get(self.stacks.frame(frame).function.index())
             })
             .collect();
-        let found = waits::wait(&functions, moment, self.rules).map(|(kind, what)| {
+        let found = waits::wait(&functions, context, self.rules).map(|(kind, what)| {
             let collective = self.finder.facts.collective(sample.collective);
             let what = match (kind, collective) {
                 (WaitKind::Collective, Some(collective)) => collective.label(),
@@ -112,7 +112,7 @@ impl States<'_> {
             let label = self.facts().names.intern(&what);
             Wait { kind, label }
         });
-        self.waits.insert((sample.stack, moment), found);
+        self.waits.insert((sample.stack, context), found);
         found
     }
 

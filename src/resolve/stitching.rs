@@ -6,7 +6,7 @@ use crate::model::ids::{ProcessId, StackId, ThreadId};
 use crate::model::profile::{Profile, ProfileFrame, ProfileSample};
 use crate::model::stack_table::StackTable;
 use crate::torch::classify::FunctionClass;
-use crate::torch::rules::{RuleSet, Says, Special};
+use crate::torch::rules::{FrameRole, RuleSet, Special};
 use crate::torch::stitch::{StackJoiner, is_busy, overlapping, sort_busy, split, waits_for_engine};
 use rustc_hash::FxHashMap;
 
@@ -125,7 +125,7 @@ impl CallsEngine<'_> {
             stacks
                 .leaf_to_root(Some(stack))
                 .filter_map(|frame| classes.get(stacks.frame(frame).function.index()))
-                .find(|class| class.says == Says::Python)
+                .find(|class| class.role == FrameRole::Python)
                 .is_some_and(|class| class.special == Special::EngineCall)
         })
     }

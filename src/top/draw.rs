@@ -13,7 +13,6 @@ use ratatui::style::{Color, Modifier, Style};
 /// Whether colours may be used (<https://no-color.org>).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Colours {
-    /// Yes.
     Some,
     /// No: bold, underlined and reversed text only.
     None,
@@ -31,7 +30,7 @@ impl Colours {
 /// Rows of the body that devices leave at least.
 const BODY: usize = 6;
 
-/// Draws all of it. Says in `state` which rows were drawn.
+/// Draws the screen, and stores in `state` which rows were drawn.
 pub fn draw(
     frame: &mut Frame<'_>,
     live: &Live,
@@ -103,7 +102,7 @@ pub fn plain(live: &Live, status: &Status, state: &mut State, width: u16, height
     text
 }
 
-/// The head, with what can be spared left out where the body would be too low.
+/// The head; where the body would be too low, without its optional lines.
 fn head_lines(live: &Live, status: &Status, state: &State, area: Rect) -> Vec<(Kind, String)> {
     let mut lines = head(live, status, state, usize::from(area.width));
     let most = usize::from(area.height).saturating_sub(BODY).max(1);
@@ -275,9 +274,9 @@ const HELP: [&str; 22] = [
     "Columns, all of the training thread of the process that is shown:",
     "  %Own, %Total       share of the last 5 s of wall time, without and with calls",
     "  OwnTime, TotalTime seconds since the start, or since R",
-    "Wall time of the host, not GPU time. steps/s and the verdict look back 30 s;",
-    "sparklines of GPUs show a minute. Threads: CPU% of the last fraction of a second,",
-    "state and place as last sampled.",
+    "Wall time of the host, not GPU time. steps/s and the verdict: last 30 s;",
+    "sparklines of GPUs show a minute. Threads: CPU% of the last second or less,",
+    "state and line of the last sample.",
     "",
     "any key goes back",
 ];

@@ -1,5 +1,4 @@
-//! The lines above the table: what it is, how far it is, what looking costs, devices, and the
-//! verdict.
+//! The lines above the table: the command, progress, the sampler's cost, devices, and the verdict.
 
 use super::Status;
 use super::rows::rate;
@@ -21,24 +20,17 @@ const SPARK: usize = 30;
 /// What kind of line it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// The command.
     Title,
-    /// Facts.
     Plain,
-    /// A device.
     Device,
-    /// The verdict.
     Verdict,
-    /// Something that must be seen.
+    /// A warning.
     Alert,
 }
 
-/// A line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// Its kind.
     pub kind: Kind,
-    /// Its text.
     pub text: String,
     /// Whether it goes first where there is no room.
     pub spare: bool,

@@ -1,6 +1,6 @@
 //! The terminal view of a session that goes on.
 //!
-//! | file | says |
+//! | file | about |
 //! |---|---|
 //! | [`state`] | what the user chose, and what keys do to it |
 //! | [`rows`] | the table of each view, from what is known |
@@ -14,10 +14,9 @@ pub mod state;
 
 use crate::sampling::session::ProgressSnapshot;
 
-/// How the session stands, besides what its segments say.
+/// The state of the session that is not in its segments.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Status {
-    /// The sampler's own figures.
     pub sampler: ProgressSnapshot,
     /// The target has ended: its exit, for people.
     pub ended: Option<String>,

@@ -16,12 +16,10 @@ use std::cmp::Reverse;
 use std::hash::Hash;
 
 /// Rows that a table has at most: nobody scrolls further.
-const MOST_ROWS: usize = 1000;
+const MAX_ROWS: usize = 1000;
 
-/// A column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Column {
-    /// Its title.
     pub title: String,
     /// Its width; 0 for what is left.
     pub width: u16,
@@ -29,25 +27,21 @@ pub struct Column {
     pub sorted: bool,
 }
 
-/// A row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     /// As many as there are columns.
     pub cells: Vec<String>,
-    /// What it stands for.
+    /// What Enter, `+` and `-` act on.
     pub key: RowKey,
-    /// Whether it matters more than others.
     pub bold: bool,
 }
 
-/// A table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table {
     /// Columns: numbers are right-aligned, the last one is text.
     pub columns: Vec<Column>,
-    /// Rows.
     pub rows: Vec<Row>,
-    /// What is said where there are none.
+    /// Shown instead of rows where there are none.
     pub empty: String,
 }
 
@@ -85,7 +79,7 @@ pub fn table(live: &Live, state: &State, width: u16) -> Table {
         });
         table.empty = format!("nothing here has \"{}\" in it; Esc shows all", state.filter);
     }
-    table.rows.truncate(MOST_ROWS);
+    table.rows.truncate(MAX_ROWS);
     table
 }
 
@@ -184,7 +178,9 @@ fn code(process: &LiveProcess, state: &State, of: impl Fn(&ThreadSums) -> &Sums<
         columns: time_columns(state.sort, title),
         rows: rows.collect(),
         empty: match state.view {
-            View::Native => "no native function seen yet; names of a large library take a moment",
+            View::Native => {
+                "no native function seen yet; names of a large library take some seconds"
+            }
             _ => "no Python function of the training thread seen yet",
         }
         .to_owned(),

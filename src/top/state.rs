@@ -11,21 +11,14 @@ use std::collections::BTreeSet;
 /// What a body shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum View {
-    /// Python functions.
     Functions,
-    /// Python lines.
     Lines,
-    /// Native functions.
     Native,
-    /// Operators.
     Operators,
     /// Modules, as a tree.
     Modules,
-    /// Phases by activity.
     Phases,
-    /// Threads of a process.
     Threads,
-    /// Processes and ranks.
     Processes,
 }
 
@@ -83,7 +76,6 @@ impl Sort {
         Self::TotalSince,
     ];
 
-    /// Its column.
     pub fn at(self) -> usize {
         Self::ALL.iter().position(|sort| *sort == self).unwrap_or(0)
     }
@@ -106,10 +98,8 @@ pub enum Command {
     Redraw,
 }
 
-/// The state of the view.
 #[derive(Clone, Debug)]
 pub struct State {
-    /// The view.
     pub view: View,
     /// The order of tables of time.
     pub sort: Sort,
@@ -119,17 +109,15 @@ pub struct State {
     pub typing: bool,
     /// Nothing new is shown.
     pub paused: bool,
-    /// Whether the help is shown.
     pub help: bool,
-    /// The selected row.
     pub selected: usize,
     /// The first row on the screen.
     pub offset: usize,
-    /// The process whose figures are shown; `None` for the one that stands for the job.
+    /// The process whose figures are shown; `None` for the job's first training process.
     pub process: Option<i32>,
-    /// Branches of the tree of modules that are not as they would be by themselves.
-    pub turned: BTreeSet<String>,
-    /// What is to be said at the foot.
+    /// Branches of the module tree that the user opened or closed.
+    pub toggled: BTreeSet<String>,
+    /// Shown on the last line.
     pub message: Option<String>,
     /// Rows of the table that was last drawn, their keys, and how many of them fit.
     pub drawn: Drawn,
@@ -144,10 +132,9 @@ pub struct Drawn {
     pub height: usize,
 }
 
-/// What a row stands for, where something can be done with it.
+/// What a row is of, where a key acts on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RowKey {
-    /// Nothing.
     None,
     /// A branch of the tree, by its path, and whether it is open.
     Branch(String, bool),
@@ -167,7 +154,7 @@ impl Default for State {
             selected: 0,
             offset: 0,
             process: None,
-            turned: BTreeSet::new(),
+            toggled: BTreeSet::new(),
             message: None,
             drawn: Drawn::default(),
         }
@@ -294,8 +281,8 @@ impl State {
     }
 
     fn turn_branch(&mut self, path: String) {
-        if !self.turned.remove(&path) {
-            self.turned.insert(path);
+        if !self.toggled.remove(&path) {
+            self.toggled.insert(path);
         }
     }
 
@@ -405,11 +392,11 @@ mod tests {
         let mut state = State::default();
         state.fit(vec![RowKey::Branch("Net".to_owned(), true)], 10);
         press(&mut state, "+");
-        assert!(state.turned.is_empty(), "it is open");
+        assert!(state.toggled.is_empty(), "it is open");
         press(&mut state, "-");
-        assert!(state.turned.contains("Net"));
+        assert!(state.toggled.contains("Net"));
         press(&mut state, "\n");
-        assert!(state.turned.is_empty());
+        assert!(state.toggled.is_empty());
         state.fit(vec![RowKey::Process(7)], 10);
         press(&mut state, "\n");
         assert_eq!(state.process, Some(7));

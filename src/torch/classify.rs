@@ -1,24 +1,23 @@
 //! What a function is, once per function; and what a stack was doing, once per stack.
 
 use super::rules::syscalls::{Wait, wait_of};
-use super::rules::{PhaseMark, PythonWait, Says, Special};
+use super::rules::{FrameRole, PhaseMark, PythonWait, Special};
 use crate::model::category::{Activity, ActivityGroup, FrameKind, Phase, SummaryRow};
 use crate::model::sample::ThreadState;
 
-/// What the rules say of a function, as far as stacks are classified by it.
+/// What the rules know of a function, as far as stacks are classified by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FunctionClass {
-    /// Its colour.
+    /// Decides its colour in flamegraphs.
     pub kind: FrameKind,
     /// Whether it only passes a call on.
     pub plumbing: bool,
-    /// Its part in finding the activity.
-    pub says: Says,
-    /// Its part in finding the phase.
+    /// How it decides the activity.
+    pub role: FrameRole,
+    /// How it decides the phase.
     pub mark: Option<PhaseMark>,
-    /// Its part where a thread sleeps below it.
+    /// What a thread that sleeps below it waits for.
     pub wait: PythonWait,
-    /// It has a part of its own.
     pub special: Special,
     /// Its name is that of a function which makes a batch.
     pub makes_batch: bool,
@@ -29,7 +28,7 @@ impl FunctionClass {
     pub const MARKER: FunctionClass = FunctionClass {
         kind: FrameKind::Marker,
         plumbing: false,
-        says: Says::Marker,
+        role: FrameRole::Marker,
         mark: None,
         wait: PythonWait::None,
         special: Special::No,
@@ -44,7 +43,7 @@ pub struct Situation {
     pub running: bool,
     /// It was asleep for certain.
     pub asleep: bool,
-    /// What its system call says.
+    /// From its system call.
     pub wait: Option<Wait>,
 }
 
@@ -72,20 +71,20 @@ impl Situation {
     }
 }
 
-/// The phase that the frames of a stack tell, leaf first; `None` where they tell none. The order of
-/// precedence is written down in `docs/src/attribution.md`.
+/// The phase of a stack, from its frames, leaf first; `None` where no frame decides one. The order
+/// of precedence is written down in `docs/src/attribution.md`.
 pub fn phase(leaf_to_root: impl Iterator<Item = FunctionClass>) -> Option<Phase> {
     let mut weak = None;
     let mut strong = None;
     let mut import = false;
     let mut left_engine = false;
-    // Whose the nearest code is that is the user's or a framework's.
-    let mut around = None;
+    // The phase of the nearest code that is the user's own or a framework's.
+    let mut owner = None;
     for class in leaf_to_root {
         // A folder of the user's own may be called as a framework is.
-        around = around.or(match class.mark {
+        owner = owner.or(match class.mark {
             _ if class.kind == FrameKind::PythonUser => Some(Phase::User),
-            Some(PhaseMark::Around(phase)) => Some(phase),
+            Some(PhaseMark::Fallback(phase)) => Some(phase),
             _ => None,
         });
         match class.mark {
@@ -104,19 +103,19 @@ pub fn phase(leaf_to_root: impl Iterator<Item = FunctionClass>) -> Option<Phase>
                 weak = None;
                 import = true;
             }
-            Some(PhaseMark::Around(_) | PhaseMark::None) | None => {}
+            Some(PhaseMark::Fallback(_) | PhaseMark::None) | None => {}
         }
     }
-    let told = strong.or(weak).or(import.then_some(Phase::Startup));
-    match (told, around) {
-        (None | Some(Phase::User), Some(Phase::Framework)) => around,
-        _ => told,
+    let found = strong.or(weak).or(import.then_some(Phase::Startup));
+    match (found, owner) {
+        (None | Some(Phase::User), Some(Phase::Framework)) => owner,
+        _ => found,
     }
 }
 
-/// What was passed on the way from the leaf to the first frame that is known.
+/// Kinds of the frames between the leaf and the first frame that decides the activity.
 #[derive(Default)]
-struct Passed {
+struct SkippedFrames {
     native: bool,
     named: bool,
     interpreter: bool,
@@ -126,7 +125,7 @@ struct Passed {
     foreign: bool,
 }
 
-impl Passed {
+impl SkippedFrames {
     /// The activity of a running thread whose search ended without a known frame.
     fn activity(&self, at_python: bool) -> Activity {
         if self.foreign {
@@ -151,7 +150,7 @@ impl Passed {
     }
 }
 
-/// The activity that a stack tells, its leaf first. The order of precedence is written down in
+/// The activity of a stack, from its frames, leaf first. The order of precedence is written down in
 /// `docs/src/attribution.md`.
 pub fn activity(
     leaf_to_root: impl Iterator<Item = FunctionClass>,
@@ -159,72 +158,72 @@ pub fn activity(
 ) -> Activity {
     let mut frames = leaf_to_root;
     let mut wait = situation.wait;
-    let mut passed = Passed::default();
+    let mut skipped = SkippedFrames::default();
     while let Some(class) = frames.next() {
-        match class.says {
-            Says::Marker => {}
-            Says::Through(named_wait) => {
-                passed.native = true;
-                passed.named = true;
+        match class.role {
+            FrameRole::Marker => {}
+            FrameRole::Through(named_wait) => {
+                skipped.native = true;
+                skipped.named = true;
                 let counts = named_wait == Some(Wait::Io) || !situation.running;
                 if wait.is_none() && counts && named_wait.is_some() {
                     wait = named_wait;
                 }
             }
-            Says::Known { active, asleep } => {
-                let found = known(active, asleep, wait, &passed);
+            FrameRole::Known { active, asleep } => {
+                let found = known(active, asleep, wait, &skipped);
                 return in_context(found, &mut frames);
             }
-            Says::Interpreter => {
-                passed.native = true;
-                passed.interpreter = true;
+            FrameRole::Interpreter => {
+                skipped.native = true;
+                skipped.interpreter = true;
             }
-            Says::TorchOther => {
-                passed.native = true;
-                passed.torch |= !passed.interpreter;
+            FrameRole::TorchOther => {
+                skipped.native = true;
+                skipped.torch |= !skipped.interpreter;
             }
-            Says::CudaOther => {
-                passed.native = true;
-                passed.cuda |= !passed.interpreter;
+            FrameRole::CudaOther => {
+                skipped.native = true;
+                skipped.cuda |= !skipped.interpreter;
             }
-            Says::Anonymous => {
-                passed.native = true;
-                passed.anonymous |= !passed.interpreter;
+            FrameRole::Anonymous => {
+                skipped.native = true;
+                skipped.anonymous |= !skipped.interpreter;
             }
-            Says::Foreign => {
-                passed.native = true;
-                passed.foreign |= !passed.interpreter;
+            FrameRole::Foreign => {
+                skipped.native = true;
+                skipped.foreign |= !skipped.interpreter;
             }
-            Says::Loading => {
+            FrameRole::Loading => {
                 return match wait {
                     Some(wait) => by_wait(wait),
-                    None if passed.interpreter => Activity::Python,
+                    None if skipped.interpreter => Activity::Python,
                     None => Activity::NativeOther,
                 };
             }
-            Says::Python => return at_python(class, &mut frames, wait, &passed, situation),
+            FrameRole::Python => return at_python(class, &mut frames, wait, &skipped, situation),
         }
     }
-    at_root(wait, &passed, situation)
+    at_root(wait, &skipped, situation)
 }
 
 fn known(
     active: Activity,
     asleep: Option<Activity>,
     wait: Option<Wait>,
-    passed: &Passed,
+    skipped: &SkippedFrames,
 ) -> Activity {
     match (wait, asleep) {
         (Some(_), Some(activity)) => activity,
         (Some(wait), None) => by_wait(wait),
         // Glue that calls code which no rule knows did not do that code's work.
         (None, _)
-            if passed.foreign && matches!(active, Activity::Dispatch | Activity::Autograd) =>
+            if skipped.foreign && matches!(active, Activity::Dispatch | Activity::Autograd) =>
         {
             Activity::NativeOther
         }
         // The interpreter does its own work, also where native code calls it.
-        (None, _) if passed.interpreter => Activity::Python,
+        (None, _) if skipped.interpreter => Activity::Python,
         (None, _) => active,
     }
 }
@@ -233,13 +232,13 @@ fn known(
 /// GPU; what registers kernels and bindings while a library is loaded neither computes nor
 /// dispatches; autograd's part of a forward is the dispatch of an operator.
 fn in_context(found: Activity, outward: &mut impl Iterator<Item = FunctionClass>) -> Activity {
-    let mut callers = outward.take_while(|class| class.says != Says::Python);
+    let mut callers = outward.take_while(|class| class.role != FrameRole::Python);
     match found {
         Activity::GpuCopy => {
             let is_sync = |class: FunctionClass| {
                 matches!(
-                    class.says,
-                    Says::Known {
+                    class.role,
+                    FrameRole::Known {
                         active: Activity::GpuSync,
                         ..
                     }
@@ -254,7 +253,7 @@ fn in_context(found: Activity, outward: &mut impl Iterator<Item = FunctionClass>
         // What a forward's wrapper writes down for backward, and what goes with a tensor that is
         // given up.
         Activity::Autograd => match callers.find_map(of_known) {
-            Some(told @ (Activity::Dispatch | Activity::NativeOther)) => told,
+            Some(found @ (Activity::Dispatch | Activity::NativeOther)) => found,
             _ => found,
         },
         Activity::Dispatch
@@ -273,15 +272,15 @@ fn in_context(found: Activity, outward: &mut impl Iterator<Item = FunctionClass>
 }
 
 fn is_loading(callers: &mut impl Iterator<Item = FunctionClass>) -> bool {
-    callers.any(|class| class.says == Says::Loading)
+    callers.any(|class| class.role == FrameRole::Loading)
 }
 
 fn of_known(class: FunctionClass) -> Option<Activity> {
-    match class.says {
-        Says::Known { active, .. } if active != Activity::Autograd || class.plumbing => {
+    match class.role {
+        FrameRole::Known { active, .. } if active != Activity::Autograd || class.plumbing => {
             Some(active)
         }
-        Says::Loading => Some(Activity::NativeOther),
+        FrameRole::Loading => Some(Activity::NativeOther),
         _ => None,
     }
 }
@@ -298,14 +297,14 @@ fn at_python(
     nearest: FunctionClass,
     outward: &mut impl Iterator<Item = FunctionClass>,
     wait: Option<Wait>,
-    passed: &Passed,
+    skipped: &SkippedFrames,
     situation: Situation,
 ) -> Activity {
     match wait {
         // The interpreter calls the C library's wait from its evaluation loop in one place only:
         // `take_gil`, inlined.
         Some(Wait::Lock)
-            if passed.named && !passed.interpreter && !passed.foreign && !passed.torch =>
+            if skipped.named && !skipped.interpreter && !skipped.foreign && !skipped.torch =>
         {
             Activity::GilWait
         }
@@ -319,21 +318,21 @@ fn at_python(
             }
         }
         Some(wait) => by_wait(wait),
-        None if situation.asleep && !passed.native => Activity::Sleep,
-        None => passed.activity(true),
+        None if situation.asleep && !skipped.native => Activity::Sleep,
+        None => skipped.activity(true),
     }
 }
 
-fn at_root(wait: Option<Wait>, passed: &Passed, situation: Situation) -> Activity {
+fn at_root(wait: Option<Wait>, skipped: &SkippedFrames, situation: Situation) -> Activity {
     match wait {
         Some(wait) => by_wait(wait),
-        None if situation.asleep && !passed.foreign && !passed.cuda => Activity::Sleep,
-        None => passed.activity(false),
+        None if situation.asleep && !skipped.foreign && !skipped.cuda => Activity::Sleep,
+        None => skipped.activity(false),
     }
 }
 
-/// The activity of a moment in which a process takes its libraries down: these neither communicate
-/// nor use a device any more.
+/// The activity while a process unloads its libraries at exit: these neither communicate nor use a
+/// device any more.
 pub fn at_exit(found: Activity) -> Activity {
     match found.group() {
         ActivityGroup::Collective | ActivityGroup::Gpu => Activity::NativeOther,

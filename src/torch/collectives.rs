@@ -1,11 +1,11 @@
-//! Which collective a moment is in.
+//! Which collective a sample is in.
 
 use crate::model::category::Activity;
 use crate::model::collective::{CollectiveMoment, CollectivePart, Issuer};
 
-/// What a stack tells, from what its parent tells and its leaf. Of several names the outermost is
-/// the one that was called (`all_gather_object` gathers twice); of several wrappers the innermost
-/// is the one at work. What is imported is in no collective.
+/// What a stack shows of its collective, from its parent's and its leaf. Of several names the
+/// outermost is the one that was called (`all_gather_object` gathers twice); of several wrappers
+/// the innermost is the one at work. What is imported is in no collective.
 pub fn with_leaf(outward: CollectivePart, leaf: CollectivePart) -> CollectivePart {
     match leaf.imports {
         true => CollectivePart::default(),
@@ -18,7 +18,7 @@ pub fn with_leaf(outward: CollectivePart, leaf: CollectivePart) -> CollectivePar
     }
 }
 
-/// The collective of a sample, from what its stack tells.
+/// The collective of a sample, from what its stack shows.
 pub fn collective(stack: CollectivePart, activity: Activity) -> Option<CollectiveMoment> {
     let CollectivePart {
         name,

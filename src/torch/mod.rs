@@ -1,5 +1,5 @@
-//! What makes this torchspy: rules that say what a moment of a trainer was. Pure, but for the
-//! probe.
+//! What is known of PyTorch: rules that classify functions, stacks, threads and processes. Pure,
+//! but for the probe.
 //!
 //! | file | question |
 //! |---|---|

@@ -15,13 +15,13 @@ pub struct ProcessFacts {
     pub learning_ns: u64,
     /// Samples of its threads.
     pub samples: u64,
-    /// Nanoseconds that these stand for, all threads together.
+    /// Nanoseconds that these represent, all threads together.
     pub wall_ns: u64,
     /// It has a Python interpreter.
     pub python: bool,
 }
 
-/// Where a job says which rank a process is: (rank, world size, local rank), the first that is set
+/// Where a job sets the rank of a process: (rank, world size, local rank), the first that is set
 /// wins. Sources: torch/distributed/run.py (2.15.0), srun(1) "output environment variables", Open
 /// MPI 5 docs `OMPI_*`, PMI-1 as set by MPICH hydra and Intel MPI, MVAPICH2 guide.
 const RANK_VARIABLES: &[(&str, &str, &str)] = &[
@@ -64,17 +64,17 @@ const HELPERS: &[&str] = &[
     "multiprocessing.forkserver",
 ];
 
-fn variable<'a>(process: &'a ProcessInfo, name: &str) -> Option<&'a str> {
-    process
-        .environment
-        .iter()
-        .find(|(key, _)| key == name)
-        .map(|(_, value)| value.as_str())
+/// The rank that variables of an environment set.
+pub fn rank_of(environment: &[(String, String)]) -> Option<u32> {
+    ranks(environment).0
 }
 
-/// Rank, world size and local rank, as the environment tells.
-fn ranks(process: &ProcessInfo) -> (Option<u32>, Option<u32>, Option<u32>) {
-    let number = |name| variable(process, name).and_then(|value| value.trim().parse().ok());
+/// Rank, world size and local rank, from the environment.
+fn ranks(environment: &[(String, String)]) -> (Option<u32>, Option<u32>, Option<u32>) {
+    let number = |name: &str| -> Option<u32> {
+        let (_, value) = environment.iter().find(|(key, _)| key == name)?;
+        value.trim().parse().ok()
+    };
     RANK_VARIABLES
         .iter()
         .find(|(rank, _, _)| number(rank).is_some())
@@ -175,8 +175,8 @@ pub fn roles(processes: &[ProcessInfo], facts: &[ProcessFacts], root_pid: i32) -
     roles
 }
 
-/// What a process imports may look like training for a moment. Where its descendants train it is no
-/// trainer for that, and none for evaluating what they trained.
+/// Imports may look like training for a short time. Where its descendants train it is no trainer
+/// for that, and none for evaluating what they trained.
 fn without_traces(facts: &[ProcessFacts], lines: &[Vec<usize>]) -> Vec<ProcessFacts> {
     const TRACE: u64 = 50;
     let mut below = vec![(0, 0); facts.len()];
@@ -225,14 +225,14 @@ fn role_of(
         return Role::Other;
     }
     let trained = fact.training_ns > 0;
-    // What a launcher imports may look like training for a moment: its children tell.
+    // A launcher's imports may look like training for a short time: its children decide.
     if is_launcher_command(process) && (!trained || child_trained) {
         return match is_copy && !child_trained {
             true => Role::Other,
             false => Role::Launcher,
         };
     }
-    let (rank, world_size, local_rank) = ranks(process);
+    let (rank, world_size, local_rank) = ranks(&process.environment);
     let as_trainer = Role::Trainer {
         rank,
         world_size,
@@ -301,7 +301,6 @@ fn link_workers(processes: &[ProcessInfo], lines: &[Vec<usize>], roles: &mut [Ro
 /// What a thread shows of whether it trains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadFacts {
-    /// The thread.
     pub thread: ThreadId,
     /// Its tid is its process's pid.
     pub is_main: bool,

@@ -3,8 +3,8 @@
 //! On CUDA tensors `loss.backward()` hands the graph to a thread `pt_autograd_N` and sleeps until
 //! it is done (torch/csrc/autograd/engine.cpp, 2.15.0). That thread has no Python frames of its
 //! own, and the waiting one does no work. The wall time stays the waiting thread's; over each
-//! stretch in which an engine thread of its process was busy, it takes that thread's phase and
-//! activity, and that thread's native frames stand under its own.
+//! interval in which an engine thread of its process was busy, it takes that thread's phase and
+//! activity, and that thread's native frames are appended to its own.
 
 use crate::model::category::{Activity, Phase};
 use crate::model::ids::StackId;
@@ -42,7 +42,7 @@ pub struct StackJoiner {
 }
 
 impl StackJoiner {
-    /// The frames of `lower`, markers left out, upon those of `upper`.
+    /// The frames of `lower`, without markers, below those of `upper`.
     pub fn join(
         &mut self,
         stacks: &mut StackTable<ProfileFrame>,
@@ -140,15 +140,15 @@ struct Share {
 
 impl Share {
     /// What is due up to `elapsed_ns` of the sample, less what was handed out before.
-    fn next(&mut self, whole: &ProfileSample, elapsed_ns: u64) -> Share {
+    fn next(&mut self, sample: &ProfileSample, elapsed_ns: u64) -> Share {
         let scale = |value: u64| {
             let scaled =
-                u128::from(value) * u128::from(elapsed_ns) / u128::from(whole.weight_ns.max(1));
+                u128::from(value) * u128::from(elapsed_ns) / u128::from(sample.weight_ns.max(1));
             u64::try_from(scaled).unwrap_or(value).min(value)
         };
         let due = Share {
-            ticks: u32::try_from(scale(u64::from(whole.ticks))).unwrap_or(whole.ticks),
-            queue_ns: scale(whole.queue_ns),
+            ticks: u32::try_from(scale(u64::from(sample.ticks))).unwrap_or(sample.ticks),
+            queue_ns: scale(sample.queue_ns),
         };
         let part = Share {
             ticks: due.ticks.saturating_sub(self.ticks),

@@ -1,10 +1,9 @@
 //! Demangled names: where the return type ends and the function begins.
 
-/// A demangled name, cut where rules want to look.
+/// A demangled name, split into the parts that rules match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SymbolName<'a> {
-    /// The whole name.
-    pub whole: &'a str,
+    pub full: &'a str,
     /// From the first letter of the function's qualified name: no return type, but all that follows
     /// it.
     pub qualified: &'a str,
@@ -14,17 +13,16 @@ pub struct SymbolName<'a> {
 }
 
 impl<'a> SymbolName<'a> {
-    /// Cuts `whole`. A name that is no C++ name is its own qualified name.
+    /// Splits `full`. A name that is no C++ name is its own qualified name.
     ///
     /// Demanglers print a return type before templates only (Itanium C++ ABI, 5.1.5.3), so the
-    /// function begins after the last blank that stands outside all brackets and before the
-    /// parameters.
-    pub fn parse(whole: &'a str) -> Self {
-        let (start, end) = function_range(whole);
-        let qualified = whole.get(start..).unwrap_or(whole);
-        let stem = whole.get(start..end).unwrap_or(whole);
+    /// function begins after the last blank outside all brackets and before the parameters.
+    pub fn parse(full: &'a str) -> Self {
+        let (start, end) = function_range(full);
+        let qualified = full.get(start..).unwrap_or(full);
+        let stem = full.get(start..end).unwrap_or(full);
         Self {
-            whole,
+            full,
             qualified,
             stem: without_suffixes(stem),
         }
@@ -113,7 +111,7 @@ fn atom(rest: &[u8]) -> Option<usize> {
         b"operator new",
         b"operator delete",
     ];
-    // `->` outside of an operator's name stands in decltype return types.
+    // `->` outside of an operator's name occurs in decltype return types.
     ATOMS
         .iter()
         .find(|atom| rest.starts_with(atom))

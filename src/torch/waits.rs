@@ -1,4 +1,4 @@
-//! What a moment waits for: the kind, and what exactly, from its stack, its activity and its system
+//! What a sample waits for: the kind, and what exactly, from its stack, its activity and its system
 //! call.
 //!
 //! | activity | what decides | kind |
@@ -13,7 +13,7 @@
 //! | lock_wait | | lock |
 //! | io | a call of files; state D | disk |
 //! | io | a call of sockets; `socket`, `ssl` up to the user's line | socket |
-//! | io | read or write of a descriptor that nothing tells of | io |
+//! | io | read or write of a descriptor of unknown kind | io |
 //! | sleep | `time.sleep`; a call that waits for time | sleep |
 //! | sleep | accept, or poll below `socket` | socket |
 //! | sleep | poll, select, epoll | events |
@@ -31,26 +31,31 @@ use crate::model::profile::Function;
 use crate::model::sample::ThreadState;
 use crate::model::wait::{WaitKind, WaitPart};
 
-/// What is known of a moment besides its stack.
+/// What is known of a sample besides its stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Moment {
-    /// The activity.
+pub struct WaitContext {
     pub activity: Activity,
-    /// The thread's state.
     pub state: ThreadState,
     /// The system call, by name, and what it waits for.
     pub call: Option<(&'static str, CallWait)>,
 }
 
-/// What a moment waits for, and in which words; `None` where it does not wait. `frames` are leaf
-/// first. Which collective it is and who holds the lock of the interpreter are told elsewhere.
-pub fn wait(frames: &[&Function], moment: Moment, rules: &RuleSet) -> Option<(WaitKind, String)> {
-    match moment.activity {
-        Activity::GpuSync | Activity::GpuCopy => Some(gpu(frames, moment.activity, rules)),
+/// What a sample waits for, as a kind and a label; `None` where it does not wait. `frames` are leaf
+/// first. Which collective it is and which thread holds the GIL are found elsewhere (`collectives`,
+/// `resolve`).
+pub fn wait(
+    frames: &[&Function],
+    context: WaitContext,
+    rules: &RuleSet,
+) -> Option<(WaitKind, String)> {
+    match context.activity {
+        Activity::GpuSync | Activity::GpuCopy => Some(gpu(frames, context.activity, rules)),
         Activity::CollectiveWait => Some((WaitKind::Collective, String::new())),
         Activity::GilWait => Some((WaitKind::Gil, "GIL".to_owned())),
         Activity::OmpIdle => Some((WaitKind::Barrier, barrier(frames))),
-        Activity::LockWait | Activity::Sleep | Activity::Io => Some(blocked(frames, moment, rules)),
+        Activity::LockWait | Activity::Sleep | Activity::Io => {
+            Some(blocked(frames, context, rules))
+        }
         _ => None,
     }
 }
@@ -68,7 +73,7 @@ fn barrier(frames: &[&Function]) -> String {
     }
 }
 
-/// The frames from the leaf to the nearest one of the user's own code, that one left out.
+/// The frames from the leaf up to, and without, the nearest one of the user's own code.
 fn below_user<'f, 'p>(frames: &'f [&'p Function]) -> &'f [&'p Function] {
     let end = frames
         .iter()
@@ -90,7 +95,7 @@ fn gpu(frames: &[&Function], activity: Activity, rules: &RuleSet) -> (WaitKind, 
     let mut found = GpuCall::default();
     for frame in frames {
         let function = frame;
-        // A call that is written in Python (torch/cuda/streams.py) stands behind its binding; the
+        // A call that is written in Python (torch/cuda/streams.py) comes after its binding; the
         // script's line ends the search.
         match frame.wait {
             WaitPart::Gpu(call) if !(function.is_python && found.call.is_some()) => {
@@ -166,16 +171,16 @@ fn copy_blocks_because(runtime: &str) -> Option<&'static str> {
     }
 }
 
-fn blocked(frames: &[&Function], moment: Moment, rules: &RuleSet) -> (WaitKind, String) {
+fn blocked(frames: &[&Function], context: WaitContext, rules: &RuleSet) -> (WaitKind, String) {
     if frames.iter().any(|frame| frame.wait == WaitPart::Loader) {
         return (WaitKind::Input, "DataLoader queue".to_owned());
     }
     let below = below_user(frames);
     let has = |part: WaitPart| below.iter().any(|frame| frame.wait == part);
-    let call = moment.call.map(|(name, _)| name);
-    let waits = moment.call.map(|(_, waits)| waits);
-    let kind = match (moment.activity, waits) {
-        _ if moment.state == ThreadState::Stopped => WaitKind::Stopped,
+    let call = context.call.map(|(name, _)| name);
+    let waits = context.call.map(|(_, waits)| waits);
+    let kind = match (context.activity, waits) {
+        _ if context.state == ThreadState::Stopped => WaitKind::Stopped,
         _ if has(WaitPart::Child) => WaitKind::Child,
         (Activity::LockWait, _) if has(WaitPart::Engine) => WaitKind::Autograd,
         (Activity::LockWait, _) => WaitKind::Lock,
@@ -184,7 +189,7 @@ fn blocked(frames: &[&Function], moment: Moment, rules: &RuleSet) -> (WaitKind, 
         (_, Some(CallWait::File)) => WaitKind::Disk,
         (_, Some(CallWait::Lock)) => WaitKind::Lock,
         (Activity::Io, _) if has(WaitPart::Socket) => WaitKind::Socket,
-        (Activity::Io, _) if moment.state == ThreadState::Uninterruptible => WaitKind::Disk,
+        (Activity::Io, _) if context.state == ThreadState::Uninterruptible => WaitKind::Disk,
         (Activity::Io, _) if file_function(below).is_some() => WaitKind::Disk,
         (Activity::Io, _) => WaitKind::Io,
         (_, Some(CallWait::Time)) => WaitKind::Sleep,
@@ -194,10 +199,10 @@ fn blocked(frames: &[&Function], moment: Moment, rules: &RuleSet) -> (WaitKind, 
         (_, Some(CallWait::Events | CallWait::Descriptor)) => WaitKind::Events,
         (_, None) => WaitKind::Sleep,
     };
-    (kind, words(below, kind, call, moment.state, rules))
+    (kind, label(below, kind, call, context.state, rules))
 }
 
-fn words(
+fn label(
     below: &[&Function],
     kind: WaitKind,
     call: Option<&str>,
@@ -229,7 +234,7 @@ fn words(
 }
 
 /// The function of Python's own library that the user's code, or another package, called: the
-/// outermost of those that stand together at the leaf end.
+/// outermost of the unbroken run of library frames at the leaf end.
 fn library_call(below: &[&Function]) -> Option<String> {
     below
         .iter()

@@ -22,9 +22,9 @@ fn cell(texts: impl Iterator<Item = String>) -> String {
 fn page() -> String {
     let rules = listed(None);
     let mut text = format!(
-        "# Rules\n\n<!-- Made by UPDATE_DOCS=1 cargo test --test docs -->\n\nVersion {}, {} rows: what functions, libraries \
-         and threads are. [Attribution](attribution.md) says what becomes of it; the heads of `python.toml`, `native.toml` and `input.toml` \
-         in `src/torch/rules` say what each key means. Each meaning is resolved by itself, by the first row that matches and has it. \
+        "# Rules\n\n<!-- Made by UPDATE_DOCS=1 cargo test --test docs -->\n\nVersion {}, {} rows that classify functions, libraries \
+         and threads. [Attribution](attribution.md) explains their use; the heads of `python.toml`, `native.toml` and `input.toml` \
+         in `src/torch/rules` explain each key. Each meaning is resolved by itself, by the first row that matches and has it. \
          `torchspy rules` prints the same.\n",
         RuleSet::built_in().version,
         rules.len()

@@ -502,7 +502,7 @@ fn a_target_that_ends_between_looks_loses_nothing_that_was_seen() {
     let output = looking.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(
-        output.status.success() && said.contains("no more looks"),
+        output.status.success() && said.contains("no more snapshots"),
         "{said}"
     );
     assert!(!rest.contains("hang"), "{rest}");
@@ -615,7 +615,7 @@ fn an_interrupt_between_looks_loses_none() {
     let output = looking.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(
-        output.status.success() && said.contains("interrupted after 1 look"),
+        output.status.success() && said.contains("interrupted after 1 snapshot"),
         "{said}"
     );
 }

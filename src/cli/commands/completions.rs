@@ -6,7 +6,6 @@ use crate::cli::messages;
 use clap::CommandFactory;
 use std::process::ExitCode;
 
-/// Prints a completion script.
 pub(crate) fn run(shell: Shell) -> Result<ExitCode, Failure> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Arguments::command(), "torchspy", &mut script);

@@ -5,24 +5,25 @@ use crate::analysis::gpu_overlay::cut::{self, NothingKept};
 use crate::cli::failure::Failure;
 use crate::cli::formats::Format;
 use crate::cli::messages;
-use crate::cli::open_outputs::{OpenOutput, cannot_write, open_named};
-use crate::cli::plan::{ConvertPlan, OutputFile};
+use crate::cli::output_file::write_together;
+use crate::cli::output_names::OutputFile;
+use crate::cli::plan::ConvertPlan;
 use crate::model::profile::Profile;
 use crate::report::view::thread_labels;
 use regex::Regex;
-use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Writes a recording in another format.
 pub(crate) fn run(plan: &ConvertPlan) -> Result<ExitCode, Failure> {
     let mut profile = report::open(&plan.file, &plan.regions, plan.rules.set)?;
     if let Some(pattern) = &plan.drawing.threads {
         check_threads(&profile, pattern)?;
     }
     if plan.format == Format::Csv && profile.lanes.points.is_empty() {
-        messages::warning("this recording has no lanes of GPUs or host: the table is empty");
+        messages::warning(
+            "this recording has no counter tracks of GPUs or host: the table is empty",
+        );
     }
     if plan.gpu_idle {
         keep_idle(&mut profile)?;
@@ -57,59 +58,32 @@ pub(crate) fn run(plan: &ConvertPlan) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes a file that the user named, or leaves what was there.
-pub(super) fn write_named(output: &OutputFile, force: bool, bytes: &[u8]) -> Result<(), Failure> {
-    write_together([(output, bytes)], force)
-}
-
-/// Writes all of these files, or leaves what was there of each. Only where the last one cannot be
-/// renamed are the others replaced.
-fn write_together<'f>(
-    files: impl IntoIterator<Item = (&'f OutputFile, &'f [u8])>,
-    force: bool,
-) -> Result<(), Failure> {
-    let mut opened: Vec<OpenOutput> = Vec::new();
-    let written = files.into_iter().try_for_each(|(output, bytes)| {
-        let output = open_named(output, force)?;
-        let written = (&output.file).write_all(bytes);
-        let written = written.map_err(|error| cannot_write(&output.path, error));
-        opened.push(output);
-        written
-    });
-    if written.is_err() {
-        opened.iter().for_each(OpenOutput::remove_if_created);
-    }
-    written?;
-    opened.iter().try_for_each(OpenOutput::keep)
-}
-
 fn keep_idle(profile: &mut Profile) -> Result<(), Failure> {
     let kept = cut::keep_idle(profile).map_err(|error| {
         let hint = match error {
-            NothingKept::NoWindows => "the summary's part DEVICE says what was recorded of GPUs, and why not more",
+            NothingKept::NoWindows => "the part DEVICE of the report shows what was recorded of GPUs, and why not more",
             NothingKept::NoneIdle(_) => "the GPU is idle for shorter than a window, if at all; --color gpu shows what is resolved",
         };
         Failure::new(error).hint(hint)
     })?;
     messages::note(&format!(
-        "drawn is what lay in the {} of {} windows in which the GPU was idle for 90 % and more",
+        "drawn: the samples in the {} of {} windows in which the GPU was idle for 90 % or more",
         kept.windows, kept.of
     ));
     Ok(())
 }
 
-/// A drawing of no thread at all is a slip of the finger.
+/// A `--threads` pattern that matches no thread is likely a typing error.
 fn check_threads(profile: &Profile, pattern: &Regex) -> Result<(), Failure> {
     const SHOWN: usize = 6;
     let names = thread_labels(profile);
     if names.is_empty() || names.iter().any(|name| pattern.is_match(name)) {
         return Ok(());
     }
-    let shown: Vec<&str> = names.iter().take(SHOWN).map(String::as_str).collect();
-    let more = if names.len() > SHOWN { ", …" } else { "" };
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
     Err(Failure::usage(
         format!("--threads {pattern} matches no thread of this recording"),
-        format!("its threads are {}{more}", shown.join(", ")),
+        format!("its threads are {}", messages::list(&names, SHOWN)),
     ))
 }
 

@@ -1,6 +1,6 @@
 //! `torchspy diff A B`.
 
-use super::convert::{is_same_file, write_named};
+use super::convert::is_same_file;
 use super::report;
 use crate::analysis::diff::steps::units_of;
 use crate::analysis::diff::subject::{common_ranks, subject};
@@ -9,6 +9,7 @@ use crate::cli::diff_plan::DiffPlan;
 use crate::cli::failure::Failure;
 use crate::cli::formats::Format;
 use crate::cli::messages;
+use crate::cli::output_file::write_named;
 use crate::model::profile::Profile;
 use crate::report::diff_folded;
 use crate::report::flamegraph::difference;

@@ -37,9 +37,7 @@ pub(crate) fn run(plan: &DoctorPlan) -> Result<ExitCode, Failure> {
 fn no_target(pid: i32, error: io::Error) -> Failure {
     let failure = match error.kind() {
         io::ErrorKind::NotFound => Failure::message(format!("there is no process {pid}")),
-        _ => {
-            Failure::new(anyhow::Error::new(error).context(format!("cannot look at process {pid}")))
-        }
+        _ => Failure::new(anyhow::Error::new(error).context(format!("cannot check process {pid}"))),
     };
     failure.hint("torchspy sees the processes of its own pid namespace: ps -e lists them")
 }

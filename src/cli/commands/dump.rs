@@ -1,5 +1,5 @@
-//! `torchspy dump`: one look at every thread of a process, or of a job; or several, and what moved
-//! in between.
+//! `torchspy dump`: a snapshot of every thread of a process, or of a job; or several, and what
+//! moved in between.
 
 use crate::analysis::dump::attach::attach;
 use crate::analysis::dump::dump;
@@ -9,16 +9,16 @@ use crate::cli::dump_plan::DumpPlan;
 use crate::cli::failure::Failure;
 use crate::cli::free_threaded;
 use crate::cli::outputs::resolve_recording;
-use crate::cli::{hints, messages};
+use crate::cli::{hints, messages, target};
 use crate::gpu::collector::GpuOptions;
 use crate::gpu::select::GpuChoice;
 use crate::model::dump::Dump;
 use crate::model::run::RunInfo;
+use crate::os::access;
 use crate::os::kernel_view::{without_answer, zombies_of};
 use crate::os::process_info::{Stat, read_stat};
 use crate::os::process_tree::{ProcessEvent, ProcessWatch};
 use crate::os::signals::{Signals, wait_readable};
-use crate::os::{access, host};
 use crate::report::dump::json::{render_snapshot, render_snapshots};
 use crate::report::dump::moved::render_moved;
 use crate::report::dump::text::render_dump;
@@ -31,17 +31,16 @@ use nix::sys::signal::Signal;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// How long a look may take before what it has is printed.
+/// How long a snapshot may take; then what was read so far is printed.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// How long names, locks and variables may take to read.
 const INSPECTION: Duration = Duration::from_secs(10);
-/// How long a process's memory may take to answer at all: more than a thread waits for a CPU on a
-/// machine that has none to spare.
+/// How long a read of a process's memory may take: more than a thread waits for a CPU on a busy
+/// machine.
 const ANSWER: Duration = Duration::from_secs(1);
 
-/// Looks, and prints.
 pub(crate) fn run(plan: &DumpPlan) -> Result<ExitCode, Failure> {
-    let mut looks = Vec::new();
+    let mut snapshots = Vec::new();
     let mut comparison = Comparison::default();
     let mut denied = None;
     let begun = Instant::now();
@@ -53,14 +52,14 @@ pub(crate) fn run(plan: &DumpPlan) -> Result<ExitCode, Failure> {
         {
             messages::note(&format!(
                 "interrupted after {}",
-                counted(number as usize, "look")
+                counted(number as usize, "snapshot")
             ));
             break;
         }
-        let dump = match look_once(plan) {
-            // It is on its way out: its memory is gone before it is.
+        let dump = match take_one(plan) {
+            // It is exiting: the kernel frees its memory before the process ends.
             Ok((_, Some(error))) if number > 0 => {
-                messages::warning(&format!("no more looks: {error}"));
+                messages::warning(&format!("no more snapshots: {error}"));
                 comparison.all_ended();
                 break;
             }
@@ -69,9 +68,9 @@ pub(crate) fn run(plan: &DumpPlan) -> Result<ExitCode, Failure> {
                 dump
             }
             Err(failure) if number == 0 => return Err(failure),
-            // What was seen before is still worth its print.
+            // The snapshots taken before are printed.
             Err(failure) => {
-                messages::warning(&format!("no more looks: {}", failure.text()));
+                messages::warning(&format!("no more snapshots: {}", failure.text()));
                 if check_target(plan.pid).is_err() {
                     comparison.all_ended();
                 }
@@ -79,7 +78,7 @@ pub(crate) fn run(plan: &DumpPlan) -> Result<ExitCode, Failure> {
             }
         };
         match plan.json {
-            true => looks.push(render_snapshot(&dump)),
+            true => snapshots.push(render_snapshot(&dump)),
             false if number == 0 => print(&render_dump(&dump))?,
             false => {}
         }
@@ -87,7 +86,7 @@ pub(crate) fn run(plan: &DumpPlan) -> Result<ExitCode, Failure> {
     }
     match plan.json {
         true => {
-            let text = render_snapshots(&looks, &comparison).map_err(Failure::new)?;
+            let text = render_snapshots(&snapshots, &comparison).map_err(Failure::new)?;
             print(&format!("{text}\n"))?;
         }
         false => print(&render_moved(&comparison))?,
@@ -98,7 +97,7 @@ pub(crate) fn run(plan: &DumpPlan) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Signals as a queue: an interrupt between two looks costs none of those there were.
+/// Signals as a queue: an interrupt between two snapshots loses none of those taken.
 fn interruptible() -> Result<Signals, Failure> {
     let mut signals = Signals::install().map_err(Failure::new)?;
     signals.listen().map_err(Failure::new)?;
@@ -110,7 +109,7 @@ fn is_interrupted(signals: &Signals, due: Instant) -> bool {
     loop {
         while let Some(received) = signals.next() {
             match received.signal {
-                // Nothing of the target stands stopped between two looks.
+                // No thread of the target is stopped between two snapshots.
                 Signal::SIGTSTP => drop(signals.stop_self()),
                 Signal::SIGUSR1 | Signal::SIGUSR2 => {}
                 _ => return true,
@@ -127,7 +126,7 @@ fn is_interrupted(signals: &Signals, due: Instant) -> bool {
 fn check_target(pid: i32) -> Result<(), Failure> {
     if u32::try_from(pid).is_ok_and(|pid| pid == std::process::id()) {
         return Err(Failure::usage(
-            "torchspy cannot look at itself",
+            "torchspy cannot dump itself",
             "give the trainer's pid",
         ));
     }
@@ -156,10 +155,13 @@ fn print(text: &str) -> Result<(), Failure> {
     messages::data(|out| out.write_all(text.as_bytes()))
 }
 
-/// One look, and the error where the kernel refused and only little could be told.
-fn look_once(plan: &DumpPlan) -> Result<(Dump, Option<SessionError>), Failure> {
+/// One snapshot, and the error where the kernel refused most of it.
+fn take_one(plan: &DumpPlan) -> Result<(Dump, Option<SessionError>), Failure> {
     check_target(plan.pid)?;
-    let run = run_info(plan);
+    let run = RunInfo {
+        native: plan.native,
+        ..target::begin(plan.pid)
+    };
     let pids = pids(plan);
     let silent = without_answer(&pids, ANSWER);
     if !silent.contains(&plan.pid) {
@@ -176,7 +178,7 @@ fn look_once(plan: &DumpPlan) -> Result<(Dump, Option<SessionError>), Failure> {
         options.nonblocking |= !may_stop;
         match take_snapshot(&run, options, PATIENCE) {
             Ok(found) => {
-                dump = worked_out(found, plan, &run);
+                dump = analyzed(found, plan, &run);
                 unreached(&mut dump, pids.iter().filter(|pid| !silent.contains(pid)));
                 if !may_stop {
                     dump.missing.push(
@@ -207,15 +209,15 @@ fn look_once(plan: &DumpPlan) -> Result<(Dump, Option<SessionError>), Failure> {
     }
     if dump.processes.is_empty() {
         return Err(
-            Failure::message(format!("process {} ended while it was looked at", plan.pid))
+            Failure::message(format!("process {} ended during the snapshot", plan.pid))
                 .hint("torchspy record -- COMMAND follows a program to its end"),
         );
     }
     annotate(&mut dump);
     for dead in zombies_of(&pids) {
         dump.missing.push(format!(
-            "process {} ({}) has ended: it is a zombie, for which its parent {} has not waited yet. If it was a rank, that is \
-             whom the others wait for",
+            "process {} ({}) has ended: it is a zombie, for which its parent {} has not waited yet. If it was a rank, the \
+             other ranks wait for it",
             dead.pid, dead.name, dead.parent
         ));
     }
@@ -239,15 +241,15 @@ fn pids(plan: &DumpPlan) -> Vec<i32> {
     pids
 }
 
-/// What a look says.
-fn worked_out(found: Snapshot, plan: &DumpPlan, run: &RunInfo) -> Dump {
+/// The dump of a snapshot, with names, locks and variables.
+fn analyzed(found: Snapshot, plan: &DumpPlan, run: &RunInfo) -> Dump {
     let mut dump = Dump {
         wall_ns: run.started_wall_ns,
         ..dump(&resolve_recording(&found.recording, RuleSet::built_in()))
     };
     let Some(facts) = found.facts else {
         dump.missing.push(format!(
-            "the look did not end within {} s: what it had read by then is shown",
+            "the snapshot did not end within {} s: what was read by then is shown",
             PATIENCE.as_secs()
         ));
         return dump;
@@ -282,8 +284,8 @@ fn replaced(facts: &SnapshotFacts) -> impl Iterator<Item = String> {
     })
 }
 
-/// Adds those of `pids` that live and that the look says nothing of, with what the kernel shows of
-/// them, and their threads where no stack was read.
+/// Adds those of `pids` that live and are missing in the snapshot, as the kernel shows them; and
+/// the threads of processes of which no stack was read.
 fn unreached<'p>(dump: &mut Dump, pids: impl Iterator<Item = &'p i32>) {
     for process in dump
         .processes
@@ -329,20 +331,5 @@ fn options(plan: &DumpPlan, leave_out: Vec<i32>) -> SessionOptions {
         rules: RuleSet::built_in(),
         redaction: plan.redaction,
         segment: SEGMENT,
-    }
-}
-
-fn run_info(plan: &DumpPlan) -> RunInfo {
-    RunInfo {
-        torchspy: env!("CARGO_PKG_VERSION").to_owned(),
-        host: host::host_name(),
-        kernel: host::kernel_release(),
-        architecture: std::env::consts::ARCH.to_owned(),
-        cpus: host::cpus(),
-        pid: plan.pid,
-        native: plan.native,
-        started_ns: host::monotonic_ns(),
-        started_wall_ns: host::wall_ns(),
-        ..RunInfo::default()
     }
 }

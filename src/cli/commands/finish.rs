@@ -1,8 +1,9 @@
 //! The end of a recording: the last segment, the rendered outputs, the summary. On a thread of its
-//! own, so that signals still reach the program meanwhile.
+//! own, so that signals still reach the program.
 
 use crate::cli::failure::Failure;
-use crate::cli::open_outputs::{OpenOutput, OpenOutputs};
+use crate::cli::open_outputs::OpenOutputs;
+use crate::cli::output_file::OpenOutput;
 use crate::cli::outputs::{self, RecordingSink};
 use crate::cli::plan::Drawing;
 use crate::cli::{free_threaded, hints, messages, regions};
@@ -32,12 +33,11 @@ pub(crate) struct Finishing {
     thread: JoinHandle<Ended>,
 }
 
-/// What came of it.
+/// Its result.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Ended {
-    /// Everything was written.
     pub(crate) is_complete: bool,
-    /// All Python that there was is of a kind that cannot be read.
+    /// All Python processes were of a kind that cannot be read.
     pub(crate) is_unreadable: bool,
 }
 
@@ -45,7 +45,7 @@ impl Finishing {
     /// Starts the work.
     ///
     /// # Errors
-    /// No thread is to be had.
+    /// No thread can be started.
     pub(crate) fn start(finish: Finish) -> io::Result<Self> {
         let saved = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&saved);
@@ -129,13 +129,13 @@ impl Finish {
 /// Names of threads that a hint lists.
 const LISTED: usize = 8;
 
-/// A pattern of threads that let nobody in is a slip of the finger.
+/// A `--threads` pattern that matches no thread is likely a typing error.
 fn no_thread_matched(profile: &Profile) -> Option<Failure> {
     let pattern = profile.run.threads.as_ref()?;
     if !profile.samples.is_empty() {
         return None;
     }
-    // A recording holds the threads that were sampled: of those that are there the kernel tells.
+    // A recording holds only threads that were sampled; the kernel lists those that exist.
     let threads = thread_names(profile.run.pid);
     let mut names: Vec<&str> = threads.iter().map(String::as_str).collect();
     let is_python = |process: &ProfileProcess| !process.info.python.is_empty();
@@ -144,19 +144,14 @@ fn no_thread_matched(profile: &Profile) -> Option<Failure> {
     }
     names.sort_unstable();
     names.dedup();
-    let more = match names.len().saturating_sub(LISTED) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    names.truncate(LISTED);
     let failure = Failure::message(format!(
         "nothing was sampled: no thread's name matches --threads {pattern}"
     ));
     Some(failure.hint(match threads.is_empty() {
         true => "the kernel's names of threads and Python's own match".to_owned(),
         false => format!(
-            "there were {}{more}; Python's own names match, too",
-            names.join(", ")
+            "there were {}; Python's own names match, too",
+            messages::list(&names, LISTED)
         ),
     }))
 }

@@ -1,15 +1,13 @@
-//! Where segments go that are watched: to whoever shows them, and while that is wished for into a
-//! recording.
+//! The sink of `top`: segments go to the view, and to a recording while one is under way.
 
 use crate::cli::outputs::RecordingSink;
 use crate::model::segment::Segment;
 use crate::sampling::session::SegmentSink;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Segments that wait to be shown. Past it the next are not: they are lost to the view, not to the
-/// recording.
+/// Segments that wait to be shown. Beyond that the view loses segments; a recording does not.
 const WAITING: usize = 16;
 
 /// The sink of a session that is watched.
@@ -36,13 +34,14 @@ impl LiveSink {
         (sink, segments)
     }
 
+    fn recording(&self) -> MutexGuard<'_, Recorded> {
+        let lock = self.recording.lock();
+        lock.unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// From the next segment on, everything goes into `sink` too.
     pub(crate) fn record(&self, sink: RecordingSink) {
-        let mut recorded = self
-            .recording
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        *recorded = Recorded {
+        *self.recording() = Recorded {
             sink: Some(sink),
             error: None,
         };
@@ -50,12 +49,7 @@ impl LiveSink {
 
     /// Ends the recording under way, if there is one; an error where not all of it was written.
     pub(crate) fn end_recording(&self) -> anyhow::Result<()> {
-        let recorded = std::mem::take(
-            &mut *self
-                .recording
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner),
-        );
+        let recorded = std::mem::take(&mut *self.recording());
         if let Some(sink) = recorded.sink {
             sink.finish()?;
         }
@@ -65,22 +59,15 @@ impl LiveSink {
         }
     }
 
-    /// What went wrong with the recording, which has ended by it. Said once.
+    /// The error that ended the recording; returned once.
     pub(crate) fn recording_error(&self) -> Option<io::Error> {
-        let mut recorded = self
-            .recording
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        recorded.error.take()
+        self.recording().error.take()
     }
 }
 
 impl SegmentSink for LiveSink {
     fn write(&mut self, segment: &Segment) -> io::Result<()> {
-        let mut recorded = self
-            .recording
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut recorded = self.recording();
         if let Some(sink) = &mut recorded.sink
             && let Err(error) = sink.write(segment)
         {

@@ -4,14 +4,13 @@ use crate::cli::args::Arguments;
 use crate::cli::failure::Failure;
 use crate::cli::formats::Format;
 use crate::cli::messages;
-use crate::cli::open_outputs::{cannot_write, open_named};
-use crate::cli::plan::{ManPlan, OutputFile};
+use crate::cli::output_file::{cannot_write, write_named};
+use crate::cli::output_names::OutputFile;
+use crate::cli::plan::ManPlan;
 use clap::{Command, CommandFactory};
 use clap_mangen::Man;
-use std::io::Write;
 use std::process::ExitCode;
 
-/// Writes the pages, and prints their paths.
 pub(crate) fn run(plan: &ManPlan) -> Result<ExitCode, Failure> {
     std::fs::create_dir_all(&plan.folder).map_err(|error| cannot_write(&plan.folder, error))?;
     for command in pages() {
@@ -20,13 +19,10 @@ pub(crate) fn run(plan: &ManPlan) -> Result<ExitCode, Failure> {
             path: plan.folder.join(page.get_filename()),
             format: Format::Text,
         };
-        let mut file = open_named(&output, plan.force)?;
         let mut text = Vec::new();
-        let written = page.render(&mut text);
-        written
-            .and_then(|()| file.file.write_all(&text))
+        page.render(&mut text)
             .map_err(|error| cannot_write(&output.path, error))?;
-        file.keep()?;
+        write_named(&output, plan.force, &text)?;
         messages::data(|out| writeln!(out, "{}", output.path.display()))?;
     }
     Ok(ExitCode::SUCCESS)

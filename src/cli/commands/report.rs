@@ -11,7 +11,6 @@ use crate::torch::rules::RuleSet;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Prints the summary on standard output.
 pub(crate) fn run(plan: &ReportPlan) -> Result<ExitCode, Failure> {
     let mut profile = open(&plan.file, &plan.regions, plan.rules.set)?;
     if let Some(range) = plan.steps {
@@ -29,8 +28,8 @@ pub(crate) fn run(plan: &ReportPlan) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reads a recording, with a warning for each thing that it lacks. `regions` are those to be told
-/// apart besides its own.
+/// Reads a recording, with a warning for each thing that it lacks. `regions` are shown as phases in
+/// addition to its own.
 pub(crate) fn open(
     path: &Path,
     regions: &[Region],

@@ -43,7 +43,7 @@ fn table(plan: &RulesPlan) -> Result<String, Failure> {
     Ok(text)
 }
 
-/// What a row is for, and what it says of that.
+/// What a row matches, and what it means.
 fn lines(row: &Listed) -> (String, String) {
     let patterns = row.patterns.iter();
     let patterns = patterns.map(|(key, values)| format!("{key} {}", values.join(" | ")));

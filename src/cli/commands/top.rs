@@ -1,27 +1,24 @@
 //! `torchspy top`: what a program does, as it does it.
 
 use super::live_sink::LiveSink;
-use super::record::{attachable, check_options, rank, run_info};
 use super::top_files::TopFiles;
 use crate::cli::failure::Failure;
-use crate::cli::free_threaded;
 use crate::cli::outputs::resolve_recording;
 use crate::cli::plan::{Target, TopPlan};
 use crate::cli::program_log::ProgramLog;
 use crate::cli::terminal::{self, Screen, has_hung_up};
-use crate::cli::{hints, messages};
+use crate::cli::{hints, messages, target};
 use crate::live::Live;
 use crate::model::run::RunInfo;
 use crate::model::segment::Segment;
 use crate::os::fault::{self, Point};
-use crate::os::launch::{Exit, LaunchError, Running, SuspendedLaunch};
-use crate::os::process_info::parse_environment;
-use crate::os::program::is_found;
+use crate::os::launch::{Exit, Running, SuspendedLaunch};
 use crate::os::signals::{Signals, is_foreground};
 use crate::sampling::session::Session;
 use crate::top::Status;
 use crate::top::draw::{Colours, draw, plain};
 use crate::top::state::{Command, State};
+use crate::torch::role::rank_of;
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use nix::sys::signal::Signal;
 use ratatui::crossterm::event::{Event, KeyEventKind};
@@ -30,10 +27,10 @@ use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// How long a key may take to be seen: longer naps cost less.
+/// How long a key may take to be seen: a longer time costs less.
 const NAP: Duration = Duration::from_millis(100);
-/// Who naps for so long was stopped meanwhile.
-const STOOD: Duration = Duration::from_secs(1);
+/// If a wait of `NAP` takes as long as this, torchspy was stopped.
+const STOPPED: Duration = Duration::from_secs(1);
 /// How often a terminal that cannot be drawn on is written to, and how much of it.
 const LINES: Duration = Duration::from_secs(2);
 const PLAIN: (u16, u16) = (80, 18);
@@ -45,7 +42,7 @@ pub(crate) fn run(plan: TopPlan) -> Result<ExitCode, Failure> {
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
         return Err(Failure::usage(
             "top needs a terminal to draw on",
-            "torchspy record writes files; torchspy dump prints one look",
+            "torchspy record writes files; torchspy dump prints one snapshot",
         ));
     }
     let signals = Signals::install().map_err(Failure::new)?;
@@ -65,40 +62,35 @@ fn foreground(signals: &Signals) -> Result<(), Failure> {
 }
 
 fn attach(plan: &TopPlan, pid: i32, mut signals: Signals) -> Result<ExitCode, Failure> {
-    let info = attachable(pid, plan.options.redaction)?;
+    let info = target::attachable(pid, plan.options.redaction)?;
     signals.listen().map_err(Failure::new)?;
-    check_options(&plan.options, pid)?;
-    let run = run_info(
+    target::check_options(&plan.options, pid)?;
+    let run = target::run_info(
         &plan.options,
         &plan.target,
         &plan.regions,
         pid,
         info.command,
     );
-    let mut top = Top::start(plan, run, rank(&info.environment), signals)?;
+    let mut top = Top::start(plan, run, rank_of(&info.environment), signals)?;
     top.watch();
     Ok(top.end())
 }
 
 fn launch(plan: &TopPlan, command: &[OsString], mut signals: Signals) -> Result<ExitCode, Failure> {
-    if let Some(name) = command.first().filter(|name| !is_found(name)) {
-        let name = name.to_string_lossy().into_owned();
-        return Err(hints::launch_failure(LaunchError::NotFound(name)));
-    }
-    free_threaded::refuse_program(command)?;
-    let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
-    let words = plan.options.redaction.command(&words);
-    let environment = parse_environment(&std::fs::read("/proc/self/environ").unwrap_or_default());
-    let mut log = ProgramLog::create(&words, rank(&environment))?;
+    target::check_program(command)?;
+    let shown = target::shown(command, plan.options.redaction);
+    let rank = target::own_rank();
+    let mut log = ProgramLog::create(&shown, rank)?;
     let suspended = log.with_streams(|| SuspendedLaunch::spawn(command, &signals.inherited_mask()));
     let suspended = suspended
         .map_err(Failure::new)?
         .map_err(hints::launch_failure)?;
     signals.listen().map_err(Failure::new)?;
     let pid = suspended.pid();
-    check_options(&plan.options, pid)?;
-    let run = run_info(&plan.options, &plan.target, &plan.regions, pid, words);
-    let mut top = Top::start(plan, run, rank(&environment), signals)?;
+    target::check_options(&plan.options, pid)?;
+    let run = target::run_info(&plan.options, &plan.target, &plan.regions, pid, shown);
+    let mut top = Top::start(plan, run, rank, signals)?;
     match suspended.resume() {
         Ok(running) => top.program = Some(running),
         Err(error) => {
@@ -110,7 +102,7 @@ fn launch(plan: &TopPlan, command: &[OsString], mut signals: Signals) -> Result<
     let exit = top.exit;
     let end = top.end();
     log.is_in_use = exit.is_none();
-    log.tell();
+    log.report();
     match exit {
         Some(exit) => {
             if exit != Exit::Code(0) {
@@ -125,7 +117,6 @@ fn launch(plan: &TopPlan, command: &[OsString], mut signals: Signals) -> Result<
     }
 }
 
-/// A session that is watched.
 struct Top {
     signals: Signals,
     session: Option<Session>,
@@ -139,7 +130,7 @@ struct Top {
     program: Option<Running>,
     exit: Option<Exit>,
     files: TopFiles,
-    /// What is said when the terminal is given back.
+    /// Messages that are printed when the terminal is given back.
     farewell: Vec<String>,
     screen: Option<Screen>,
 }
@@ -188,8 +179,8 @@ impl Top {
                 return;
             }
         }
-        let looked = terminal::events().and_then(|events| self.look_on(events));
-        if let Err(error) = looked {
+        let shown = terminal::events().and_then(|events| self.show(events));
+        if let Err(error) = shown {
             self.farewell
                 .push(format!("warning: the terminal is gone: {error}"));
         }
@@ -201,7 +192,7 @@ impl Top {
         let mut written = Instant::now();
         loop {
             self.take_segments();
-            self.look_at_program();
+            self.poll_program();
             let is_over = self.status.ended.is_some();
             if is_over || written.elapsed() >= LINES {
                 let (width, height) = PLAIN;
@@ -224,11 +215,11 @@ impl Top {
         }
     }
 
-    fn look_on(&mut self, mut events: Receiver<Event>) -> io::Result<()> {
+    fn show(&mut self, mut events: Receiver<Event>) -> io::Result<()> {
         let mut drawn = None::<Instant>;
         loop {
             let mut changed = self.take_segments();
-            changed |= self.look_at_program();
+            changed |= self.poll_program();
             while let Some(text) = self.files.news() {
                 self.state.message = Some(text);
                 changed = true;
@@ -245,8 +236,7 @@ impl Top {
             }
             let napped = Instant::now();
             let mut next = match events.recv_timeout(NAP) {
-                // Who reads a terminal from its background is refused. (Where it is gone for good,
-                // that is seen below.)
+                // A read of the terminal from its background fails. (A hang-up is detected below.)
                 Err(RecvTimeoutError::Disconnected) => {
                     std::thread::sleep(NAP);
                     events = terminal::events()?;
@@ -254,7 +244,7 @@ impl Top {
                 }
                 event => event.ok(),
             };
-            if napped.elapsed() > STOOD {
+            if napped.elapsed() > STOPPED {
                 self.come_back()?;
                 drawn = None;
             }
@@ -299,7 +289,7 @@ impl Top {
         changed
     }
 
-    fn look_at_program(&mut self) -> bool {
+    fn poll_program(&mut self) -> bool {
         let (Some(program), None) = (&mut self.program, self.exit) else {
             return false;
         };
@@ -322,7 +312,7 @@ impl Top {
         Ok(())
     }
 
-    /// Whether it is over.
+    /// Returns whether the user quits.
     fn take_event(&mut self, event: &Event) -> io::Result<bool> {
         let Event::Key(key) = event else {
             return Ok(false);
@@ -360,7 +350,7 @@ impl Top {
     fn suspend(&mut self) -> io::Result<()> {
         self.screen = None;
         self.while_paused(|signals| {
-            // Where stopping fails there is nothing to do but to go on.
+            // If stopping fails torchspy goes on.
             let _ = signals.stop_self();
             signals.wait_for_foreground()
         })?;
@@ -368,8 +358,8 @@ impl Top {
         Ok(())
     }
 
-    /// After a stop that could not be prepared for (SIGSTOP): what is on the screen is somebody
-    /// else's, and so may the terminal be.
+    /// After a stop that could not be prepared for (SIGSTOP): another program may have drawn on the
+    /// screen, and may own the terminal.
     fn come_back(&mut self) -> io::Result<()> {
         if !is_foreground() {
             self.while_paused(|signals| signals.wait_for_foreground())?;
@@ -379,7 +369,7 @@ impl Top {
         Ok(())
     }
 
-    /// Waits while nothing of the target stands stopped.
+    /// Waits while no thread of the target is stopped.
     fn while_paused(
         &mut self,
         wait: impl FnOnce(&mut Signals) -> io::Result<()>,
@@ -394,7 +384,7 @@ impl Top {
         Ok(())
     }
 
-    /// Lets go of the target and of the terminal, and says what was written.
+    /// Releases the target and the terminal, and prints which files were written.
     fn end(mut self) -> ExitCode {
         self.screen = None;
         if let Some(session) = self.session.take()

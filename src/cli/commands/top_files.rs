@@ -4,11 +4,11 @@
 use super::live_sink::LiveSink;
 use crate::cli::failure::Failure;
 use crate::cli::formats::Format;
-use crate::cli::open_outputs::create_numbered;
+use crate::cli::output_file::create_numbered;
 use crate::cli::outputs::{self, NameParts, RecordingSink, base_name};
 use crate::cli::plan::Drawing;
 use crate::model::run::RunInfo;
-use crate::os::host;
+use crate::os::clock::{monotonic_ns, wall_ns};
 use crate::recording::Recording;
 use crate::torch::rules::RuleSet;
 use crossbeam_channel::{Receiver, Sender, unbounded};
@@ -17,16 +17,16 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
-/// The files of one session. What became of each is said twice: at once, and again when the
+/// The files of one session. The result of each is shown at once, and printed again when the
 /// terminal is given back.
 pub(super) struct TopFiles {
     sink: LiveSink,
     rank: Option<u32>,
     /// A recording is under way into this file.
     recording: Option<String>,
-    /// Flamegraphs under way, and what they have to say.
+    /// Flamegraphs under way; each sends its result to `results`.
     drawings: Vec<JoinHandle<()>>,
-    words: (Sender<String>, Receiver<String>),
+    results: (Sender<String>, Receiver<String>),
     farewell: Vec<String>,
     has_failed: bool,
     rules: &'static RuleSet,
@@ -40,7 +40,7 @@ impl TopFiles {
             rank,
             recording: None,
             drawings: Vec::new(),
-            words: unbounded(),
+            results: unbounded(),
             farewell: Vec::new(),
             has_failed: false,
             rules,
@@ -52,18 +52,18 @@ impl TopFiles {
         self.recording.as_ref()
     }
 
-    /// What has become of a file since it was last asked.
+    /// A result that has come in since the last call.
     pub(super) fn news(&mut self) -> Option<String> {
         if let Some(error) = self.sink.recording_error() {
             let path = self.recording.take().unwrap_or_default();
             return Some(self.failed(format!("{path} has ended early: {error}")));
         }
-        let text = self.words.1.try_recv().ok()?;
+        let text = self.results.1.try_recv().ok()?;
         self.farewell.push(text.clone());
         Some(text)
     }
 
-    /// Begins a recording, or ends the one under way; what there is to say of it.
+    /// Begins a recording, or ends the one under way; returns a message to show.
     pub(super) fn toggle_recording(&mut self, run: &RunInfo) -> Option<String> {
         if let Some(path) = self.recording.take() {
             return Some(match self.sink.end_recording() {
@@ -72,13 +72,13 @@ impl TopFiles {
                     self.farewell.push(text.clone());
                     text
                 }
-                Err(error) => self.failed(format!("{path} is not whole: {error}")),
+                Err(error) => self.failed(format!("{path} is incomplete: {error}")),
             });
         }
         let (path, file) = self.create(run, "tspy", Format::Recording);
         let run = RunInfo {
-            started_ns: host::monotonic_ns(),
-            started_wall_ns: host::wall_ns(),
+            started_ns: monotonic_ns(),
+            started_wall_ns: wall_ns(),
             ..run.clone()
         };
         let sink = file
@@ -96,10 +96,10 @@ impl TopFiles {
         }
     }
 
-    /// Begins to draw the flamegraph of `recording`; what there is to say of it now.
+    /// Begins to draw the flamegraph of `recording`; returns a message to show.
     pub(super) fn draw(&mut self, recording: Recording, run: &RunInfo) -> String {
         let (path, file) = self.create(run, "svg", Format::Flamegraph);
-        let sender = self.words.0.clone();
+        let sender = self.results.0.clone();
         let rules = self.rules;
         let drawing = std::thread::Builder::new()
             .name("torchspy-draw".to_owned())
@@ -126,8 +126,8 @@ impl TopFiles {
         }
     }
 
-    /// Ends what is under way: what became of all files, and whether a recording that was asked for
-    /// is not whole.
+    /// Ends what is under way; returns the results of all files, and whether a recording is missing
+    /// or incomplete.
     pub(super) fn end(mut self, run: &RunInfo) -> (Vec<String>, bool) {
         if self.recording.is_some() {
             self.toggle_recording(run);
@@ -157,7 +157,7 @@ impl TopFiles {
             host: &run.host,
             rank: self.rank,
             pid: run.pid,
-            started_wall_ns: host::wall_ns(),
+            started_wall_ns: wall_ns(),
         });
         create_numbered(&name, extension, format)
     }

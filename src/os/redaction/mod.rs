@@ -14,7 +14,7 @@ use names::{Suspicion, is_name, is_switch, suspicion};
 use programs::SecretOption;
 use values::{could_be_secret, is_hex_key, is_plain, is_secret, looks_random};
 
-/// What stands in a secret's place.
+/// What replaces a secret.
 pub const REDACTED: &str = "<redacted>";
 
 /// How deep arguments within arguments are read: `bash -c "env A='b=c' …"`.
@@ -23,7 +23,6 @@ const MAX_DEPTH: u32 = 4;
 /// Whether secrets are taken out of what is read of a target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Redaction {
-    /// They are.
     #[default]
     On,
     /// Everything is kept: `--no-redact`.
@@ -44,7 +43,7 @@ impl Redaction {
         }
     }
 
-    /// Text without the secrets that show by their looks.
+    /// Text without the secrets that their shape gives away.
     pub fn text(self, text: &str) -> String {
         match self {
             Redaction::Off => text.to_owned(),
@@ -62,14 +61,13 @@ impl Redaction {
     }
 }
 
-/// What the argument before says of the next one.
+/// What the argument before means for the next one.
 #[derive(Debug, Default)]
 enum Pending {
     #[default]
     Nothing,
     /// It is the value of this name.
     Value(String),
-    /// It is a secret.
     Secret,
     /// It is a secret if it can be one.
     Possible,
@@ -135,7 +133,7 @@ impl Walk {
         redact_argument(word, &self.before, depth)
     }
 
-    /// The argument behind a flag of this name; `None` where it is none of its own.
+    /// The argument behind a flag of this name; `None` where the argument is a flag itself.
     fn value_of(&mut self, name: &str, word: &str, depth: u32) -> Option<String> {
         let suspicion = suspicion(name);
         if word.starts_with('-') {
@@ -155,7 +153,7 @@ impl Walk {
         }
         Some(match suspicion {
             Suspicion::None => redact_value(name, word, depth),
-            // Nothing that a name of this kind says is hidden by less than the name.
+            // The name is suspicious, but this value is none that the name alone hides.
             _ => redact_argument(word, name, depth),
         })
     }
@@ -192,7 +190,7 @@ fn redact_value(name: &str, value: &str, depth: u32) -> String {
     redact_argument(value, name, depth)
 }
 
-/// One argument. `before` is what stands before it, or names it.
+/// One argument. `before` is the argument before it, or its name.
 fn redact_argument(argument: &str, before: &str, depth: u32) -> String {
     if depth >= MAX_DEPTH {
         return text::redact(argument);
@@ -214,7 +212,7 @@ fn redact_argument(argument: &str, before: &str, depth: u32) -> String {
         {
             return format!("{name}={redacted}");
         }
-        // Read as a whole first: `a=1;Password=x;b=2` and `https://h/p?a=b&token=c`.
+        // Read in one piece first: `a=1;Password=x;b=2` and `https://h/p?a=b&token=c`.
         let whole = text::redact(argument);
         return match whole.split_once('=') {
             Some((name, value)) => format!("{name}={}", redact_value(name, value, depth + 1)),

@@ -1,8 +1,8 @@
-//! Names of flags, variables and headers, and what they say of their values.
-//!
-//! A name is split into words at `-`, `_`, `.` and changes of case; its last word says what the
-//! value is: `db-pass` is a password, `pass-rate` a rate, `pin_memory` a setting, `token_file` a
-//! path.
+//! Names of flags, variables and headers, and whether their values are secrets. The words are in
+//! `names.toml`.
+
+use serde::Deserialize;
+use std::sync::LazyLock;
 
 /// How sure a name makes it that its value is a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -20,331 +20,41 @@ pub(super) enum Suspicion {
     Certain,
 }
 
-/// Last words that make the value a secret.
-const CERTAIN: &[&str] = &[
-    "apikey",
-    "authorization",
-    "bearer",
-    "cookie",
-    "cookies",
-    "cred",
-    "credential",
-    "credentials",
-    "creds",
-    "jwt",
-    "passcode",
-    "passin",
-    "passout",
-    "passphrase",
-    "passwd",
-    "password",
-    "passwords",
-    "pw",
-    "pwd",
-    "secret",
-    "secrets",
-];
+/// The word lists of `names.toml`, which explains each.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Words {
+    certain: Vec<String>,
+    numbers: Vec<String>,
+    likely: Vec<String>,
+    possible: Vec<String>,
+    doubtful_anywhere: Vec<String>,
+    endings: Vec<String>,
+    before_pass: Vec<String>,
+    before_key: Vec<String>,
+    before_key_in_file: Vec<String>,
+    before_text_token: Vec<String>,
+    before_counted_pass: Vec<String>,
+    before_placed_pin: Vec<String>,
+    switches: Vec<String>,
+    neutral_ends: Vec<String>,
+    digests: Vec<String>,
+}
 
-/// Last words whose value is a number that is a secret.
-const NUMBERS: &[&str] = &["cvv", "mfa", "otp", "pin", "totp"];
+static WORDS: LazyLock<Words> = LazyLock::new(|| {
+    toml::from_str(include_str!("names.toml")).expect("names.toml is compiled in, and tested")
+});
 
-/// Last words that have other meanings, too.
-const LIKELY: &[&str] = &["pass", "token"];
+fn has(list: &[String], word: &str) -> bool {
+    list.iter().any(|each| each == word)
+}
 
-/// Last words that say little alone: a value that could be a secret is hidden.
-const POSSIBLE: &[&str] = &[
-    "auth",
-    "dsn",
-    "key",
-    "keys",
-    "login",
-    "nonce",
-    "pat",
-    "salt",
-    "session",
-    "sessionid",
-    "sid",
-    "sig",
-    "signature",
-];
-
-/// Words that, anywhere in a name, leave a doubt: `password_eu_west`.
-const DOUBTFUL_ANYWHERE: &[&str] = &[
-    "apikey",
-    "credential",
-    "credentials",
-    "creds",
-    "passphrase",
-    "passwd",
-    "password",
-    "secret",
-    "secrets",
-];
-
-/// Ends of words that are written together: `authtoken`. Not `tokens` or `tokenizer`, which are
-/// about text.
-const ENDINGS: &[&str] = &[
-    "accesskey",
-    "accountkey",
-    "apikey",
-    "credentials",
-    "masterkey",
-    "passphrase",
-    "passwd",
-    "password",
-    "privatekey",
-    "pwd",
-    "secret",
-    "secretkey",
-    "sharedkey",
-    "signingkey",
-    "token",
-];
-
-/// What makes a word in `pass` a password; others are `bypass`, `lowpass`, `compass`.
-const BEFORE_PASS: &[&str] = &[
-    "admin", "auth", "basic", "db", "ftp", "http", "key", "ldap", "login", "mail", "my", "mysql",
-    "pg", "proxy", "redis", "root", "smtp", "sql", "ssh", "store", "user",
-];
-
-/// What makes a `key` a secret; others are of tables and dictionaries: `--img-key`, `--sort-key`.
-const BEFORE_KEY: &[&str] = &[
-    "access",
-    "account",
-    "admin",
-    "aes",
-    "anthropic",
-    "api",
-    "app",
-    "application",
-    "auth",
-    "aws",
-    "azure",
-    "bot",
-    "client",
-    "comet",
-    "consumer",
-    "datadog",
-    "decryption",
-    "deploy",
-    "encryption",
-    "gcp",
-    "google",
-    "gpg",
-    "hf",
-    "hmac",
-    "huggingface",
-    "licence",
-    "license",
-    "master",
-    "mlflow",
-    "neptune",
-    "openai",
-    "pgp",
-    "private",
-    "rsa",
-    "secret",
-    "security",
-    "sendgrid",
-    "service",
-    "session",
-    "shared",
-    "signing",
-    "ssh",
-    "ssl",
-    "storage",
-    "stripe",
-    "subscription",
-    "symmetric",
-    "team",
-    "tls",
-    "twilio",
-    "wandb",
-    "webhook",
-];
-
-/// Keys that are kept in files.
-const IN_FILES: &[&str] = &[
-    "client",
-    "deploy",
-    "encryption",
-    "gpg",
-    "pgp",
-    "private",
-    "rsa",
-    "server",
-    "service",
-    "ssh",
-    "ssl",
-    "tls",
-];
-
-/// What makes a `token` a piece of text, or a number of them.
-const BEFORE_TEXT_TOKEN: &[&str] = &[
-    "additional",
-    "audio",
-    "begin",
-    "boi",
-    "bos",
-    "by",
-    "class",
-    "cls",
-    "decoder",
-    "dist",
-    "end",
-    "eoi",
-    "eos",
-    "eot",
-    "extra",
-    "fim",
-    "first",
-    "forced",
-    "im",
-    "image",
-    "input",
-    "lang",
-    "language",
-    "last",
-    "mask",
-    "max",
-    "min",
-    "n",
-    "new",
-    "next",
-    "num",
-    "output",
-    "pad",
-    "padding",
-    "per",
-    "prefix",
-    "prompt",
-    "register",
-    "sep",
-    "sos",
-    "sot",
-    "source",
-    "special",
-    "start",
-    "stop",
-    "suffix",
-    "target",
-    "think",
-    "tool",
-    "unk",
-    "video",
-    "vision",
-];
-
-/// What makes a `pass` one over something.
-const BEFORE_COUNTED_PASS: &[&str] = &[
-    "all", "allow", "backward", "band", "by", "compiler", "first", "forward", "fusion", "high",
-    "last", "low", "max", "multi", "n", "num", "one", "opt", "per", "second", "single", "two",
-];
-
-/// What makes a `pin` a place to run or to stay.
-const BEFORE_PLACED_PIN: &[&str] = &[
-    "core", "cpu", "gpu", "mem", "memory", "node", "numa", "thread",
-];
-
-/// First words of switches, which have no value: `--use-auth-token`, `--ask-pass`.
-const SWITCHES: &[&str] = &[
-    "allow", "ask", "disable", "enable", "has", "is", "no", "prompt", "require", "skip", "use",
-    "with", "without",
-];
-
-/// Last words that are passed over: `TOKEN_PROD`, `secret_value`.
-const NEUTRAL_ENDS: &[&str] = &[
-    "b64",
-    "base64",
-    "data",
-    "default",
-    "dev",
-    "env",
-    "header",
-    "hex",
-    "main",
-    "new",
-    "old",
-    "pem",
-    "plain",
-    "plaintext",
-    "primary",
-    "prod",
-    "production",
-    "raw",
-    "read",
-    "ro",
-    "rw",
-    "secondary",
-    "staging",
-    "str",
-    "string",
-    "test",
-    "text",
-    "val",
-    "value",
-    "write",
-];
-
-/// Words of a name whose value may be a digest: forty hexadecimal digits, as a commit has and an
-/// API key, too.
-const DIGESTS: &[&str] = &[
-    "artifact",
-    "base",
-    "blob",
-    "branch",
-    "build",
-    "cache",
-    "checkpoint",
-    "checksum",
-    "ckpt",
-    "commit",
-    "config",
-    "data",
-    "dataset",
-    "digest",
-    "dir",
-    "etag",
-    "experiment",
-    "file",
-    "fingerprint",
-    "folder",
-    "from",
-    "git",
-    "hash",
-    "head",
-    "id",
-    "image",
-    "job",
-    "md5",
-    "model",
-    "name",
-    "object",
-    "parent",
-    "path",
-    "ref",
-    "resume",
-    "rev",
-    "revision",
-    "run",
-    "sha",
-    "sha1",
-    "sha256",
-    "snapshot",
-    "source",
-    "tag",
-    "tree",
-    "uuid",
-    "version",
-    "weights",
-];
-
-/// What a name says of its value.
+/// How sure `name` makes it that its value is a secret.
 pub(super) fn suspicion(name: &str) -> Suspicion {
     let words = words(name);
     let mut words: Vec<&str> = words.iter().map(String::as_str).collect();
     while let [_, .., last] = words[..]
-        && (NEUTRAL_ENDS.contains(&last) || last.len() == 1 || is_number(last))
+        && (has(&WORDS.neutral_ends, last) || last.len() == 1 || is_number(last))
     {
         words.pop();
     }
@@ -352,26 +62,27 @@ pub(super) fn suspicion(name: &str) -> Suspicion {
         return Suspicion::None;
     };
     let last = last.trim_end_matches(|c: char| c.is_ascii_digit());
-    let before_is = |list: &[&str]| before.last().is_some_and(|word| list.contains(word));
-    let is_private_key = ["key", "keys"].contains(&last) && before_is(BEFORE_KEY);
+    let before_is = |list: &[String]| before.last().is_some_and(|word| has(list, word));
+    let is_private_key = ["key", "keys"].contains(&last) && before_is(&WORDS.before_key);
+    let ends_in_secret = || {
+        let mut endings = WORDS.endings.iter();
+        endings.any(|ending| last.ends_with(ending.as_str()))
+            || last
+                .strip_suffix("pass")
+                .is_some_and(|before| has(&WORDS.before_pass, before))
+    };
     match last {
-        "token" if before_is(BEFORE_TEXT_TOKEN) => Suspicion::None,
-        "pass" if before_is(BEFORE_COUNTED_PASS) => Suspicion::None,
-        "pin" if before_is(BEFORE_PLACED_PIN) => Suspicion::None,
+        "token" if before_is(&WORDS.before_text_token) => Suspicion::None,
+        "pass" if before_is(&WORDS.before_counted_pass) => Suspicion::None,
+        "pin" if before_is(&WORDS.before_placed_pin) => Suspicion::None,
         // `cwd` is no password, and neither is the shell's old one.
         "oldpwd" => Suspicion::None,
-        last if CERTAIN.contains(&last) || is_private_key => Suspicion::Certain,
-        last if NUMBERS.contains(&last) => Suspicion::Number,
-        last if LIKELY.contains(&last) => Suspicion::LikelyWord,
-        last if ENDINGS.iter().any(|ending| last.ends_with(ending)) => Suspicion::Certain,
-        last if last
-            .strip_suffix("pass")
-            .is_some_and(|before| BEFORE_PASS.contains(&before)) =>
-        {
-            Suspicion::Certain
-        }
-        last if POSSIBLE.contains(&last) => Suspicion::Possible,
-        _ if words.iter().any(|word| DOUBTFUL_ANYWHERE.contains(word)) => Suspicion::Possible,
+        last if has(&WORDS.certain, last) || is_private_key => Suspicion::Certain,
+        last if has(&WORDS.numbers, last) => Suspicion::Number,
+        last if has(&WORDS.likely, last) => Suspicion::LikelyWord,
+        _ if ends_in_secret() => Suspicion::Certain,
+        last if has(&WORDS.possible, last) => Suspicion::Possible,
+        _ if words.iter().any(|word| has(&WORDS.doubtful_anywhere, word)) => Suspicion::Possible,
         _ => Suspicion::None,
     }
 }
@@ -380,20 +91,18 @@ pub(super) fn suspicion(name: &str) -> Suspicion {
 pub(super) fn is_switch(name: &str) -> bool {
     words(name)
         .first()
-        .is_some_and(|word| SWITCHES.contains(&word.as_str()))
+        .is_some_and(|word| has(&WORDS.switches, word))
 }
 
 /// Whether the value is likely a digest.
 pub(super) fn is_of_digest(name: &str) -> bool {
-    words(name)
-        .iter()
-        .any(|word| DIGESTS.contains(&word.as_str()))
+    words(name).iter().any(|word| has(&WORDS.digests, word))
 }
 
 /// Whether the value may be the file of a key: `--ssl-key /etc/host.key`.
 pub(super) fn is_of_key_file(name: &str) -> bool {
     match &words(name)[..] {
-        [.., kind, last] => last.ends_with("key") && IN_FILES.contains(&kind.as_str()),
+        [.., kind, last] => last.ends_with("key") && has(&WORDS.before_key_in_file, kind),
         _ => false,
     }
 }

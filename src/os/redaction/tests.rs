@@ -1,6 +1,6 @@
 //! Command lines with a secret each, and command lines without.
 //!
-//! Arguments stand between spaces; `·` is a space within one. `«…»` marks what must not be kept.
+//! Arguments are separated by spaces; `·` is a space within one. `«…»` marks what must not be kept.
 //! `{A20}` is replaced by twenty letters and digits (`{X…}`: lower hexadecimal, `{U…}`: capitals
 //! and digits, `{D…}`: digits, `{B…}`: base64), so that no scanner takes this file for a leak.
 
@@ -453,7 +453,7 @@ proptest! {
         prop_assert!(shown[1] == "x" || shown[1].chars().count() <= 16, "{:?}", shown);
     }
 
-    /// Bytes that come close to what is looked for.
+    /// Bytes that come close to secrets.
     #[test]
     fn any_bytes_are_survived(pieces in proptest::collection::vec(prop_oneof![
         proptest::collection::vec(any::<u8>(), 0..12),

@@ -6,7 +6,7 @@ use super::values::is_secret;
 use regex::{Captures, Regex};
 use std::sync::LazyLock;
 
-/// Tokens that are known by their looks, as their issuers document them, wherever they stand.
+/// Tokens that are known by their shape, as their issuers document them, anywhere in a text.
 const TOKEN_SHAPES: &[&str] = &[
     // PEM and PGP blocks; a cut one goes to its end.
     r"(?s)-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----|\z)",
@@ -84,7 +84,7 @@ const TOKEN_SHAPES: &[&str] = &[
     r"\bAGE-SECRET-KEY-1[A-Z0-9]{50,}",
 ];
 
-/// Secrets that what stands before them gives away; the first group stays.
+/// Secrets that the text before them gives away; the first group stays.
 const SECRETS_IN_TEXT: &[&str] = &[
     r"(?i)(\bbearer\s+)[^\s'\x22,;)}<]+",
     // Base64 of a user and a password.
@@ -159,7 +159,7 @@ fn redact_assignments(pattern: &Regex, text: &str) -> String {
     for found in pattern.captures_iter(text) {
         let part = |name: &str| found.name(name).map_or("", |part| part.as_str());
         let start = found.get(0).map_or(done, |whole| whole.end());
-        // Only now is the value looked at: a line of a thousand assignments is read once.
+        // The value is checked last: a line of a thousand assignments is read once.
         if start < done || suspicion(part("name")) == Suspicion::None {
             continue;
         }

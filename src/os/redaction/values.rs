@@ -105,8 +105,7 @@ fn is_dotted_name(value: &str) -> bool {
     value.contains(['.', '/', '_']) && value.split(['.', '/', '_']).all(is_word)
 }
 
-/// Whether nothing but chance can have written a value that stands alone. Paths are not asked:
-/// caches have names like that.
+/// Whether a value is random text, such as a key. Paths are not: caches have names like that.
 pub(super) fn looks_random(value: &str) -> bool {
     if value.len() < SHORTEST_RANDOM
         || is_path(value)

@@ -1,6 +1,6 @@
 //! The tree of modules.
 
-use super::{Both, MOST_ROWS, Row, Table, both, time_cells, time_columns, weight};
+use super::{Both, MAX_ROWS, Row, Table, both, time_cells, time_columns, weight};
 use crate::live::store::LiveProcess;
 use crate::live::sums::ModuleKey;
 use crate::report::text::format::printable;
@@ -41,8 +41,8 @@ pub(super) fn table(process: &LiveProcess, state: &State) -> Table {
     while let Some((key, depth)) = open.pop() {
         let below = children.get(&Some(key.clone()));
         let path = module_path(&key);
-        let is_open = (depth + 1 < OPEN_LEVELS) != state.turned.contains(&path);
-        // A filter looks at all of the tree.
+        let is_open = (depth + 1 < OPEN_LEVELS) != state.toggled.contains(&path);
+        // A filter searches the whole tree.
         let shows = is_open || !state.filter.is_empty();
         let mut cells = time_cells(process, &all.get(&key).copied().unwrap_or_default());
         let sign = match (below.is_some(), shows) {
@@ -75,7 +75,7 @@ pub(super) fn table(process: &LiveProcess, state: &State) -> Table {
         if let Some(below) = below.filter(|_| shows) {
             open.extend(below.iter().rev().map(|key| (key.clone(), depth + 1)));
         }
-        if rows.len() > MOST_ROWS {
+        if rows.len() > MAX_ROWS {
             break;
         }
     }

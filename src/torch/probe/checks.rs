@@ -1,4 +1,4 @@
-//! Words of memory that tell whether something is still what it was.
+//! Checks of a few bytes of memory: whether an object is still what it was.
 
 use crate::memory::{Memory, ReadError, ReadRequest};
 use rustc_hash::FxHasher;

@@ -1,16 +1,16 @@
 //! Which `nn.Module` a call is of: its path in the tree of modules that it was called in.
 //!
 //! The thread's frames say which objects were called (`self` of `Module._wrapped_call_impl`, read
-//! while the thread stood). What these are is read from the live process after it runs on: class,
-//! `training`, and the parts by name (`_modules`). A module's path is its parent's path and the
-//! name by which the parent holds it. The parent is the nearest object further out on the stack
+//! while the thread was stopped). What these are is read from the live process after it runs on:
+//! class, `training`, and the parts by name (`_modules`). A module's path is its parent's path and
+//! the name by which the parent holds it. The parent is the nearest object further out on the stack
 //! that holds it, directly or, where a container was indexed and not called, through others: the
 //! `self` of another call, or of any other method (Lightning's `training_step`), or a module that a
-//! function was given first (`evaluate(model, …)`). A module that none of them holds is looked for
-//! in the trees that were seen before: of a forward that is computed again for backward the stack
-//! shows a part alone. If it is in none, it is a root, and goes by its class.
+//! function was given first (`evaluate(model, …)`). If none of them holds a module, the trees that
+//! were seen before are searched: of a forward that is computed again for backward, the stack shows
+//! only a part. If it is in none, it is a root, and goes by its class.
 //!
-//! Modules live for long and are kept, and checked by a few words of one vectored read per sample.
+//! Modules live for long and are kept, and checked by a few bytes of one vectored read per sample.
 
 mod checks;
 mod objects;
@@ -29,12 +29,12 @@ use routes::{Routes, Way};
 use rustc_hash::{FxHashMap, FxHasher};
 use std::hash::Hasher;
 
-/// The most frames of a stack that are looked at, from the innermost call outward.
+/// The most frames of a stack that are read, from the innermost call outward.
 const MAX_FRAMES: usize = 512;
 /// Calls that are remembered.
-const MAX_TOLD: usize = 65_536;
+const MAX_CALLS: usize = 65_536;
 
-/// A Python frame, as far as it tells of modules.
+/// What the probe needs of a Python frame.
 #[derive(Clone, Copy, Debug)]
 pub struct ProbeFrame {
     /// Its first local variable.
@@ -46,7 +46,6 @@ pub struct ProbeFrame {
 /// An object that a frame is a method of.
 #[derive(Clone, Copy, Debug)]
 struct Receiver {
-    /// The frame.
     index: usize,
     object: u64,
     is_call: bool,
@@ -59,29 +58,28 @@ pub struct ModuleProbe {
     routes: Routes,
     places: Places,
     /// What calls were of, by a hash of the objects called on the stack down to them.
-    told: FxHashMap<u64, NnModuleId>,
+    known_calls: FxHashMap<u64, NnModuleId>,
 }
 
 impl ModuleProbe {
-    /// For a process with this interpreter.
     pub fn new(interpreter: &Interpreter) -> Self {
         Self {
             objects: Objects::new(interpreter),
             routes: Routes::default(),
             places: Places::default(),
-            told: FxHashMap::default(),
+            known_calls: FxHashMap::default(),
         }
     }
 
     /// Appends to `found` which module each call of `frames`, leaf first, is of: the frame's index,
     /// and the id that `intern` gave the module. Calls whose module cannot be read are left out,
-    /// and those of which it cannot be told whether they are roots: frames are missing towards the
-    /// root where `is_whole` is false. A module that was freed since the sample, as all are when
-    /// the process ends, goes by what the same calls were of before. Outermost first.
+    /// and so are those that may or may not be roots: frames are missing towards the root where
+    /// `is_complete` is false. A module that was freed since the sample, as all are when the
+    /// process ends, goes by what the same calls were of before. Outermost first.
     pub fn find(
         &mut self,
         frames: &[ProbeFrame],
-        is_whole: bool,
+        is_complete: bool,
         memory: &dyn Memory,
         mut intern: impl FnMut(&NnModuleInfo) -> Option<NnModuleId>,
         found: &mut Vec<(usize, NnModuleId)>,
@@ -96,9 +94,9 @@ impl ModuleProbe {
         distinct.sort_unstable();
         distinct.dedup();
         self.objects.begin(&distinct, memory);
-        let mut is_whole = is_whole && frames.len() - innermost <= MAX_FRAMES;
-        if self.told.len() > MAX_TOLD {
-            self.told.clear();
+        let mut is_complete = is_complete && frames.len() - innermost <= MAX_FRAMES;
+        if self.known_calls.len() > MAX_CALLS {
+            self.known_calls.clear();
         }
         let mut owners: Vec<Owner> = Vec::new();
         let mut calls = FxHasher::default();
@@ -110,18 +108,18 @@ impl ModuleProbe {
             let known = owners.iter().rev().find(|owner| owner.object == object);
             let place = match known {
                 Some(owner) => Some(owner.place),
-                None => self.place(object, &owners, is_whole, memory),
+                None => self.place(object, &owners, is_complete, memory),
             };
             let Some(place) = place else {
                 // What holds it is not known, or it could not be read now: what it calls would look
                 // like a root.
                 let is_module = self.objects.module(object, memory).is_some();
-                let is_unread = receiver.is_call && !self.objects.is_known(object);
-                is_whole &= !is_module && !is_unread;
+                let is_unreadable = receiver.is_call && !self.objects.is_known(object);
+                is_complete &= !is_module && !is_unreadable;
                 if receiver.is_call
-                    && let Some(&id) = self.told.get(&calls.finish())
+                    && let Some(&id) = self.known_calls.get(&calls.finish())
                 {
-                    is_whole = false;
+                    is_complete = false;
                     found.push((receiver.index, id));
                 }
                 continue;
@@ -133,7 +131,7 @@ impl ModuleProbe {
                 && let Some(training) = self.training(object, memory)
                 && let Some(id) = self.places.id(place, training, &mut intern)
             {
-                self.told.insert(calls.finish(), id);
+                self.known_calls.insert(calls.finish(), id);
                 found.push((receiver.index, id));
             }
         }
@@ -159,7 +157,7 @@ impl ModuleProbe {
                 .get(index + 1)
                 .is_some_and(|outer| outer.call == ModuleCall::Outer);
             let object = match frame.call {
-                // The call around it tells the same.
+                // The outer call has the same module.
                 ModuleCall::Inner if by_outer => continue,
                 ModuleCall::Inner => self.objects.out_of_cell(frame.first_local, memory),
                 ModuleCall::No | ModuleCall::Outer => frame.first_local,

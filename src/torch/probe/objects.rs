@@ -21,7 +21,7 @@ const MAX_OBJECTS: usize = 32_768;
 const MAX_CHILDREN: usize = 1 << 20;
 /// Types that are kept.
 const MAX_TYPES: usize = 4096;
-/// Attributes of an instance that are looked at.
+/// Attributes of an instance that are read.
 const MAX_ATTRIBUTES: usize = 1024;
 /// Modules and names of parts that are read anew for one sample: a fraction of a second.
 const MAX_READS: usize = 32_768;
@@ -33,7 +33,6 @@ const DICT_FIELDS: usize = 32;
 /// A module, as it was last seen.
 #[derive(Clone, Debug)]
 pub(super) struct ModuleObject {
-    /// Its class.
     pub(super) class: String,
     /// Its parts, by name, in their order.
     pub(super) children: Vec<(String, u64)>,
@@ -43,7 +42,7 @@ pub(super) struct ModuleObject {
     /// torch.compile has a property).
     pub(super) training: Option<bool>,
     /// Where the pointer to True or False lies.
-    training_place: Option<u64>,
+    training_slot: Option<u64>,
 }
 
 #[derive(Clone, Debug)]
@@ -132,7 +131,7 @@ impl Objects {
         known.is_some_and(|known| self.is_gone || known.round == self.round)
     }
 
-    /// The same, as it was when it was last looked at.
+    /// The same, as it was when it was last read.
     pub(super) fn module_as_known(
         &mut self,
         object: u64,
@@ -187,7 +186,7 @@ impl Objects {
             let training = known
                 .module
                 .as_ref()
-                .and_then(|module| module.training_place);
+                .and_then(|module| module.training_slot);
             parts.push((*object, start..checks.len(), training.is_some()));
             checks.extend(training.map(Check::word));
         }
@@ -208,7 +207,7 @@ impl Objects {
         }
     }
 
-    /// Reads the object at `object`, and puts it in the place of what was known of it.
+    /// Reads the object at `object`, and replaces what was known of it.
     fn read_anew(&mut self, object: u64, memory: &dyn Memory) {
         let before = self.known.remove(&object);
         // What cannot be read is nothing that a path could go through.
@@ -304,7 +303,7 @@ impl Objects {
             wrapped: wrapped.map(|&(_, object)| object),
             children: parts,
             training: training.and_then(|training| self.flag(training.value, memory)),
-            training_place: training.map(|training| training.place),
+            training_slot: training.map(|training| training.place),
         }))
     }
 
@@ -316,7 +315,7 @@ impl Objects {
     ) -> Result<(Option<Entry>, Option<Entry>), ObjectError> {
         let entries = read_entries(&self.objects, table, MAX_ATTRIBUTES, memory)?;
         let by_key = |key: u64| entries.iter().find(|entry| entry.key == key).copied();
-        // Names of attributes are interned: one look at their text is enough for a process.
+        // Names of attributes are interned: reading their text once per process is enough.
         if let Some((children, training)) = self.names
             && let Some(children) = by_key(children)
         {
@@ -401,7 +400,7 @@ fn parts_of(known: Option<&Known>) -> &[(String, u64)] {
     module.map_or(&[], |module| &module.children)
 }
 
-/// Tells whether a value was put in the place of another: of the first few hundred.
+/// A check that finds whether one of the first few hundred values was replaced.
 fn replaced_check(entries: &[Entry], memory: &dyn Memory) -> Result<Option<Check>, ObjectError> {
     let (Some(first), Some(last)) = (entries.first(), entries.last()) else {
         return Ok(None);

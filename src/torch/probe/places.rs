@@ -1,4 +1,4 @@
-//! Where modules stand in the trees that they are called in.
+//! Paths of modules in the trees that they are called in.
 
 use super::objects::Objects;
 use crate::memory::Memory;
@@ -11,13 +11,13 @@ use std::collections::VecDeque;
 const MAX_WRAPPERS: usize = 8;
 /// The longest path that is kept, bytes.
 const MAX_PATH: usize = 1024;
-/// Roots of one class that are told apart.
+/// Roots of one class that are numbered apart.
 const MAX_ROOTS: usize = 64;
 /// Classes of roots.
 const MAX_CLASSES: usize = 4096;
 /// Places that are kept.
 const MAX_KEPT: usize = 65_536;
-/// Trees in which a module is looked for that nothing on the stack holds.
+/// Trees that are searched for a module that nothing on the stack holds.
 const MAX_TREES: usize = 8;
 
 /// A module's place in a tree.
@@ -52,7 +52,6 @@ pub(super) struct Places {
 }
 
 impl Places {
-    /// Begins a sample.
     pub(super) fn begin(&mut self) {
         if self.places.len() > MAX_KEPT {
             self.places.clear();

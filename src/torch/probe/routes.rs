@@ -6,7 +6,7 @@ use crate::memory::Memory;
 use crate::torch::rules::modules::is_wrapped;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// The most modules that one search looks at.
+/// The most modules that one search visits.
 const MAX_SEARCH: usize = 4096;
 /// How many modules deep a search goes.
 const MAX_DEPTH: usize = 8;
@@ -14,11 +14,11 @@ const MAX_DEPTH: usize = 8;
 const MAX_SEARCHES: usize = 64;
 /// Results of searches that are kept.
 const MAX_KEPT: usize = 65_536;
-/// For how many samples a search that found nothing is not made again.
-const IN_VAIN: u64 = 1000;
-/// For how many samples a tree in which nothing was found is not looked through for changes again,
-/// for the sake of a module without parts: losses are made anew for every batch.
-const LOOKED_THROUGH: u64 = 64;
+/// For how many samples a search that found nothing is not repeated.
+const NOT_FOUND: u64 = 1000;
+/// For how many samples a tree in which nothing was found is not scanned for changes again, if the
+/// search was for a module without parts: a new loss is made for every batch.
+const RESCAN: u64 = 64;
 /// How often a search is made again because the tree changed: each may come upon a change a level
 /// deeper, where a freed tree's memory serves others now.
 const TRIES: usize = MAX_DEPTH + 2;
@@ -30,7 +30,7 @@ pub(super) enum Way {
     To(String),
     /// The one does not hold the other.
     None,
-    /// It was not looked for: too much was, or the tree is being rebuilt.
+    /// Not searched: the limit is reached, or the tree is being rebuilt.
     Unknown,
 }
 
@@ -46,7 +46,7 @@ struct Route {
 /// A module that a search came to.
 struct Step {
     object: u64,
-    /// The step of the module that holds it, and its place among that one's parts.
+    /// The step of the module that holds it, and its index among that one's parts.
     from: (usize, usize),
     depth: usize,
 }
@@ -55,18 +55,17 @@ struct Step {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Routes {
     kept: FxHashMap<(u64, u64), Route>,
-    /// In which round a tree was last looked through for changes.
-    looked_through: FxHashMap<u64, u64>,
+    /// The round in which each tree was last scanned for changes.
+    scanned: FxHashMap<u64, u64>,
     searches_left: usize,
 }
 
 impl Routes {
-    /// Begins a sample.
     pub(super) fn begin(&mut self) {
         self.searches_left = MAX_SEARCHES;
-        if self.kept.len() > MAX_KEPT || self.looked_through.len() > MAX_KEPT {
+        if self.kept.len() > MAX_KEPT || self.scanned.len() > MAX_KEPT {
             self.kept.clear();
-            self.looked_through.clear();
+            self.scanned.clear();
         }
     }
 
@@ -91,7 +90,7 @@ impl Routes {
             let until = match &found {
                 Some((_, between)) if !holds(owner, between, child, objects, memory) => continue,
                 Some(_) => u64::MAX,
-                None => self.look_through(owner, child, &seen, objects, memory),
+                None => self.rescan(owner, child, &seen, objects, memory),
             };
             if objects.generation() != generation {
                 continue;
@@ -131,9 +130,9 @@ impl Routes {
         }
     }
 
-    /// Reads anew what changed of the modules that a search in vain came to: it took them as they
-    /// were known. Tells until which round the search need not be made again.
-    fn look_through(
+    /// Reads anew what changed of the modules that an unsuccessful search visited: the search took
+    /// them as they were known. Returns until which round the search need not be repeated.
+    fn rescan(
         &mut self,
         owner: u64,
         child: u64,
@@ -145,13 +144,13 @@ impl Routes {
         let has_parts = objects
             .module(child, memory)
             .is_some_and(|module| !module.children.is_empty());
-        let last = self.looked_through.get(&owner).copied();
-        if let Some(last) = last.filter(|last| !has_parts && round < last + LOOKED_THROUGH) {
-            return last + LOOKED_THROUGH;
+        let last = self.scanned.get(&owner).copied();
+        if let Some(last) = last.filter(|last| !has_parts && round < last + RESCAN) {
+            return last + RESCAN;
         }
-        self.looked_through.insert(owner, round);
+        self.scanned.insert(owner, round);
         objects.refresh(seen, memory);
-        round + IN_VAIN
+        round + NOT_FOUND
     }
 }
 

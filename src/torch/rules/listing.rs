@@ -15,13 +15,12 @@ pub const SUBJECTS: &[&str] = &[
     "call",
 ];
 
-/// Keys that say which functions a row is for.
+/// Keys that select the functions of a row.
 const PATTERNS: &[&str] = &[
     "file", "package", "library", "form", "function", "family", "files", "folder", "start", "is",
     "has", "word", "name", "operator",
 ];
 
-/// A row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
     /// Its table: one of [`SUBJECTS`].
@@ -30,7 +29,7 @@ pub struct Listed {
     pub patterns: Vec<(String, Vec<String>)>,
     /// What that means: keys and values.
     pub meanings: Vec<(String, String)>,
-    /// Where it was read off; empty where the user's own row says nothing.
+    /// Where the fact comes from; empty where the user's own row has none.
     pub source: String,
     /// The first version that has it; empty where all have.
     pub since: String,

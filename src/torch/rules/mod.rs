@@ -1,10 +1,10 @@
 //! What is known of functions, libraries and threads: rows of `python.toml`, `native.toml` and
-//! `input.toml`, which are compiled in, and rows that the user adds. The heads of these files say
-//! what a row may be; `docs/src/attribution.md` says what becomes of it.
+//! `input.toml`, which are compiled in, and rows that the user adds. The heads of these files
+//! explain the keys; `docs/src/attribution.md` explains their use.
 //!
-//! A function is matched once, and [`FunctionRules`] holds all that the rows say of it. What takes
-//! more than a pattern is code here, and has a name by which rows refer to it: operators' names,
-//! graph breaks, MKL inside of libtorch.
+//! A function is matched once, and [`FunctionRules`] holds all that the rows mean for it. What
+//! takes more than a pattern is code here, and has a name by which rows refer to it: operators'
+//! names, graph breaks, MKL inside of libtorch.
 //!
 //! Apart from functions: [`syscalls`] (what a system call waits for), [`modules`] and [`progress`]
 //! (where objects of a trainer keep what the probe reads).
@@ -27,7 +27,7 @@ mod tests;
 mod words;
 
 pub use listing::{Listed, SUBJECTS, listed};
-pub use native::{NativeClass, Says};
+pub use native::{FrameRole, NativeClass};
 pub use paths::{is_library, last_part, library_call};
 pub use rows::{Library, ModuleCall, PythonWait, Special, Trains};
 pub use set::{RuleSet, RulesError, SOURCES, subject};
@@ -47,24 +47,16 @@ pub const OPERATOR_RULES_VERSION: u32 = 1;
 /// wait differently.
 pub const WAIT_RULES_VERSION: u32 = 2;
 
-/// All that the rules say of one function.
+/// All that the rules know of one function.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FunctionRules {
-    /// What stacks are classified by.
     pub class: FunctionClass,
-    /// Of operators.
     pub operator: OperatorMark,
-    /// Of torch.compile.
     pub compile: CompileMark,
-    /// Of waits.
     pub wait: WaitPart,
-    /// Of collectives.
     pub collective: CollectivePart,
-    /// Of making a batch.
     pub input: InputPart,
-    /// Of calls of modules.
     pub module_call: ModuleCall,
-    /// Of the thread that runs it.
     pub trains: Trains,
     /// Whether its first parameter is the code object to compile.
     pub takes_code: bool,

@@ -1,4 +1,4 @@
-//! What the rules say of a native function.
+//! What the rules know of a native function.
 
 use super::operators::native_mark;
 use super::paths::is_of_inductor;
@@ -20,19 +20,19 @@ use crate::model::wait::WaitPart;
 use crate::torch::classify::FunctionClass;
 use crate::torch::symbol_name::SymbolName;
 
-/// How a native frame takes part in finding the activity.
+/// How a frame decides the activity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Says {
+pub enum FrameRole {
     /// It is known what it does; `asleep` where a sleep below it means something of its own.
     Known {
         /// What it does while the thread runs.
         active: Activity,
-        /// What it is about while the thread sleeps; `None` where the system call decides.
+        /// The activity while the thread sleeps; `None` where the system call decides.
         asleep: Option<Activity>,
     },
     /// The interpreter: Python, and the search ends at the Python frame outward.
     Interpreter,
-    /// Says nothing: the caller decides. With a wait that the name alone tells.
+    /// The caller decides. With a wait, if the name alone implies one.
     Through(Option<Wait>),
     /// Torch's own code that no row knows.
     TorchOther,
@@ -44,7 +44,6 @@ pub enum Says {
     Foreign,
     /// A library is being loaded: what it calls sets that up, whatever it is called.
     Loading,
-    /// A Python function.
     Python,
     /// A marker, which is no code.
     Marker,
@@ -53,9 +52,7 @@ pub enum Says {
 /// What a native function is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NativeClass {
-    /// Its part in finding the activity.
-    pub says: Says,
-    /// Its colour.
+    pub role: FrameRole,
     pub kind: FrameKind,
     /// Whether it only passes a call on.
     pub plumbing: bool,
@@ -63,31 +60,31 @@ pub struct NativeClass {
 
 /// Of a file that no family is for.
 const FOREIGN: NativeClass = NativeClass {
-    says: Says::Foreign,
+    role: FrameRole::Foreign,
     kind: FrameKind::Native,
     plumbing: false,
 };
 
 /// The class that a row writes down.
 pub(super) fn class_of(row: &ClassRow) -> Result<NativeClass, &'static str> {
-    let says = match (&row.running, row.part) {
-        (Some(active), None) => Says::Known {
+    let role = match (&row.running, row.part) {
+        (Some(active), None) => FrameRole::Known {
             active: active.0,
             asleep: row.asleep.as_ref().map(|asleep| asleep.0),
         },
         (None, Some(part)) => match part {
-            Part::Through => Says::Through(row.waits),
-            Part::Interpreter => Says::Interpreter,
-            Part::Loading => Says::Loading,
-            Part::TorchOther => Says::TorchOther,
-            Part::CudaOther => Says::CudaOther,
-            Part::Anonymous => Says::Anonymous,
-            Part::Foreign => Says::Foreign,
+            Part::Through => FrameRole::Through(row.waits),
+            Part::Interpreter => FrameRole::Interpreter,
+            Part::Loading => FrameRole::Loading,
+            Part::TorchOther => FrameRole::TorchOther,
+            Part::CudaOther => FrameRole::CudaOther,
+            Part::Anonymous => FrameRole::Anonymous,
+            Part::Foreign => FrameRole::Foreign,
         },
         _ => return Err("a class has either `running` or `part`"),
     };
     Ok(NativeClass {
-        says,
+        role,
         kind: row.kind.0,
         plumbing: row.plumbing.unwrap_or(false),
     })
@@ -100,7 +97,7 @@ impl NativeRow {
     }
 }
 
-/// A native function, as rows look at it.
+/// A native function, as rows match it.
 #[derive(Clone, Copy)]
 struct Symbol<'f> {
     family: Library,
@@ -109,7 +106,7 @@ struct Symbol<'f> {
 }
 
 impl RuleSet {
-    /// What the rules say of a native function, by its module and its demangled name, if it has
+    /// What the rules know of a native function, by its module and its demangled name, if it has
     /// one.
     pub fn native(&self, kind: ModuleKind, path: &str, name: Option<&str>) -> FunctionRules {
         let symbol = Symbol {
@@ -141,7 +138,7 @@ impl RuleSet {
             class: FunctionClass {
                 kind: class.kind,
                 plumbing: class.plumbing,
-                says: class.says,
+                role: class.role,
                 mark: mark.filter(|&mark| mark != PhaseMark::None),
                 wait: PythonWait::None,
                 special: special.unwrap_or(Special::No),
@@ -188,7 +185,7 @@ impl RuleSet {
             found.extend(self.names.get(name.stem).into_iter().flatten());
             let has = self.contained.iter();
             found.extend(
-                has.filter(|(text, _)| name.whole.contains(text.as_str()))
+                has.filter(|(text, _)| name.full.contains(text.as_str()))
                     .map(|&(_, at)| at),
             );
             let forms = self.symbol_forms.iter().filter(|&&at| {
@@ -255,7 +252,7 @@ impl RuleSet {
         form: CollectiveForm,
         name: SymbolName<'_>,
     ) -> Option<&'static str> {
-        let told = match form {
+        let name = match form {
             CollectiveForm::Last => name.stem.rsplit("::").next()?,
             CollectiveForm::Follows => {
                 let mut starts = row.start.iter();
@@ -263,7 +260,7 @@ impl RuleSet {
                 (!rest.contains(':')).then_some(rest)?
             }
         };
-        self.collective_name(told)
+        self.collective_name(name)
     }
 }
 

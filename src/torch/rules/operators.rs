@@ -1,4 +1,4 @@
-//! The operator, or the node of autograd's graph, that a native function's name tells.
+//! The operator, or the node of autograd's graph, from a native function's name.
 
 use super::rows::{Library, OperatorForm};
 use crate::model::operator::OperatorMark;
@@ -18,8 +18,7 @@ const COLLECTIVE_KEYS: &[&str] = &[
     "HPU",
 ];
 
-/// What a native function's name tells of operators by `form`; the pattern of its row has `start`
-/// bytes.
+/// The operator in a native function's name, by `form`; the pattern of its row has `start` bytes.
 pub(super) fn native_mark(
     library: Library,
     name: SymbolName<'_>,
@@ -114,7 +113,7 @@ fn kernel_in(glue: &str) -> Option<&str> {
     None
 }
 
-/// Names of operators and of their overloads. How it was made stands in its first line.
+/// Names of operators and of their overloads. Its first line is the command that made it.
 const NAMES: &str = include_str!("aten_names.txt");
 
 struct Names {
@@ -180,9 +179,9 @@ fn schema_name(symbol: &str) -> &str {
         .map_or(symbol, |(base, _)| base)
 }
 
-/// The operator of a wrapper's name, behind its dispatch key: the overload stands first, and the
-/// C++ function's name, which for an `out` overload ends in `_out`, last: `out_add_out`,
-/// `Tensor_add_`, `_softmax`.
+/// The operator of a wrapper's name, behind its dispatch key: the overload comes first, and the C++
+/// function's name, which for an `out` overload ends in `_out`, last: `out_add_out`, `Tensor_add_`,
+/// `_softmax`.
 fn wrapped_name(rest: &str) -> &str {
     let names = names();
     let function = rest

@@ -1,6 +1,6 @@
 //! Which of many beginnings a text has, without trying each.
 
-/// Beginnings with what they stand for.
+/// A map from prefixes to values.
 #[derive(Debug)]
 pub(super) struct Prefixes<T> {
     /// Sorted, each once.
@@ -62,7 +62,7 @@ impl<T> Prefixes<T> {
         std::iter::successors(at, move |&index| self.entries.get(index)?.parent)
     }
 
-    /// What the beginnings of `text` stand for.
+    /// The values of all prefixes of `text`.
     pub(super) fn of<'s>(&'s self, text: &str) -> impl Iterator<Item = &'s T> + use<'s, T> {
         let entries: Vec<&'s Entry<T>> = self
             .chain(text)

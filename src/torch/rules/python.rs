@@ -1,10 +1,10 @@
-//! What the rules say of a Python function.
+//! What the rules know of a Python function.
 
 use super::graph_breaks::graph_break;
 use super::paths::{is_inductor_code, is_library, last_part, package_path, tails};
 use super::rows::{ModuleCall, PathForm, PythonOperator, PythonRow, PythonWait, Special, Trains};
 use super::words::{CompileWord, PhaseMark};
-use super::{FunctionRules, RuleSet, Says};
+use super::{FrameRole, FunctionRules, RuleSet};
 use crate::model::category::FrameKind;
 use crate::model::collective::CollectivePart;
 use crate::model::compile::CompileMark;
@@ -23,7 +23,7 @@ struct Rows<'s> {
 }
 
 impl<'s> Rows<'s> {
-    /// What the first row says that says it.
+    /// The value of the first row that has one.
     fn first<T>(&self, of: impl Fn(&'s PythonRow) -> Option<T>) -> Option<T> {
         self.all.iter().find_map(|row| of(row))
     }
@@ -36,7 +36,7 @@ impl<'s> Rows<'s> {
 }
 
 impl RuleSet {
-    /// What the rules say of a Python function, by its file and its (from Python 3.11 on:
+    /// What the rules know of a Python function, by its file and its (from Python 3.11 on:
     /// qualified) name.
     pub fn python(&self, file: &str, function: &str) -> FunctionRules {
         let last = last_part(function);
@@ -45,7 +45,7 @@ impl RuleSet {
             .first(|row| Some(row.kind.as_ref()?.0))
             .unwrap_or(FrameKind::PythonUser);
         let is_own = kind == FrameKind::PythonUser;
-        // Rows for every function say nothing of a module's body, but that it is imported.
+        // Rows for every function mean nothing for a module's body, but that it is imported.
         let holds = |row: &PythonRow| last != BODY || !row.function.is_empty();
         let phase = rows.first(|row| {
             let mark = row.phase.as_ref()?.0;
@@ -59,7 +59,7 @@ impl RuleSet {
             class: FunctionClass {
                 kind,
                 plumbing: rows.first(|row| row.plumbing).unwrap_or(false),
-                says: Says::Python,
+                role: FrameRole::Python,
                 mark,
                 wait: rows
                     .first_where(kind == FrameKind::PythonLibrary, |row| row.asleep)

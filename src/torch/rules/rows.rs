@@ -24,14 +24,11 @@ pub enum Library {
     Python,
     /// The C library, the C++ runtime, the loader, the vDSO.
     System,
-    /// An OpenMP runtime.
     #[serde(rename = "openmp")]
     OpenMp,
-    /// BLAS libraries.
     Blas,
     /// CUDA runtime, driver and libraries.
     Cuda,
-    /// NCCL.
     Nccl,
     /// MPI and network libraries under collectives.
     Fabric,
@@ -39,7 +36,6 @@ pub enum Library {
     Anonymous,
     /// C++ that inductor wrote and compiled.
     Inductor,
-    /// Any other file.
     Other,
 }
 
@@ -57,11 +53,10 @@ pub enum ModuleCall {
     Inner,
 }
 
-/// What a Python function tells of the thread that runs it.
+/// What a Python function shows of the thread that runs it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Trains {
-    /// Nothing.
     #[default]
     No,
     /// It trains or evaluates.
@@ -76,17 +71,14 @@ pub enum Trains {
 pub enum PythonWait {
     /// A sleep below it waits for another thread or process through a queue, lock or pipe.
     Queue,
-    /// Says nothing itself: its caller decides.
     CallerDecides,
-    /// Says nothing.
     None,
 }
 
-/// Functions that other stages look for.
+/// Functions that later stages search stacks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Special {
-    /// None.
     No,
     /// The root of a DataLoader worker.
     WorkerLoop,
@@ -111,14 +103,14 @@ pub(super) enum Part {
     Foreign,
 }
 
-/// How a Python function's name tells an operator.
+/// How an operator is read from a Python function's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum PythonOperator {
     ModuleCall,
 }
 
-/// How a native function's name tells the operator's.
+/// How an operator is read from a native function's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum OperatorForm {
@@ -132,7 +124,6 @@ pub(super) enum OperatorForm {
     Collective,
     /// The part before `::apply` is a node's name.
     Node,
-    /// It is the engine.
     Engine,
     /// Glue that calls a kernel, and whose template arguments may name it. Only outside of torch's
     /// own libraries.
@@ -141,24 +132,23 @@ pub(super) enum OperatorForm {
     PythonGlue,
 }
 
-/// Which part of a name tells the collective.
+/// Which part of a name is the collective's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum CollectiveForm {
-    /// The last one.
     Last,
     /// What follows the pattern, if it has no further part.
     Follows,
 }
 
-/// Paths that no pattern tells.
+/// Paths that no pattern can express.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum PathForm {
     Inductor,
 }
 
-/// Symbols that no pattern tells.
+/// Symbols that no pattern can express.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum SymbolForm {
@@ -236,7 +226,7 @@ macro_rules! row {
 }
 
 row!(
-    /// The head of python.toml says what the fields are.
+    /// The head of python.toml explains the fields.
     PythonRow {
         [file: String],
         [package: String],
@@ -261,7 +251,7 @@ row!(
 );
 
 row!(
-    /// The head of native.toml says what the fields are.
+    /// The head of native.toml explains the fields.
     NativeRow {
         [family: Library],
         [file: String],

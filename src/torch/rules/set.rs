@@ -27,7 +27,6 @@ pub const SOURCES: &[(&str, &str)] = &[
 pub struct RulesError {
     /// The line, counted from 1.
     pub line: usize,
-    /// What is wrong there.
     pub message: String,
 }
 
@@ -88,7 +87,7 @@ impl RuleSet {
     /// The rules of `text` before those that are compiled in.
     ///
     /// # Errors
-    /// The first line of `text` that is none of a rules file.
+    /// The first line of `text` that is not valid in a rules file.
     pub fn with(text: &str) -> Result<RuleSet, RulesError> {
         Self::read(Some(text))
     }
@@ -222,7 +221,7 @@ impl RuleSet {
             .collect();
     }
 
-    /// The phase that a thread's name stands for.
+    /// The phase that a thread's name implies.
     pub fn thread_phase(&self, name: &str) -> Option<Phase> {
         self.thread(name, |row| row.phase.as_ref().map(|phase| phase.0))
     }

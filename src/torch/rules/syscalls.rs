@@ -5,7 +5,7 @@ use crate::arch::system_calls;
 use rustc_hash::FxHashMap;
 use std::sync::LazyLock;
 
-/// Why a thread sleeps, as far as its system call tells.
+/// Why a thread sleeps, as far as its system call shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Wait {
@@ -17,12 +17,11 @@ pub enum Wait {
     Sleep,
 }
 
-/// What a system call waits for, as far as its number alone tells.
+/// What a system call waits for, as far as its number alone shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CallWait {
     /// A file system.
     File,
-    /// A socket.
     Socket,
     /// Whatever a descriptor is of: a file, a pipe, a terminal or a socket.
     Descriptor,
@@ -73,7 +72,7 @@ fn find(architecture: &str, number: u32) -> Option<(&'static str, (Wait, CallWai
 }
 
 /// Why a thread sleeps in system call `number` of `architecture` (as `uname -m` writes it); `None`
-/// where that tells nothing of use.
+/// where the number decides nothing.
 pub fn wait_of(architecture: &str, number: u32) -> Option<Wait> {
     find(architecture, number).map(|(_, (wait, _))| wait)
 }
@@ -110,7 +109,7 @@ mod tests {
         assert_eq!(call_of("aarch64", 63), Some(("read", CallWait::Descriptor)));
         assert_eq!(wait_of("x86_64", 232), Some(Wait::Sleep));
         assert_eq!(wait_of("aarch64", 98), Some(Wait::Lock));
-        // ioctl: a driver's, of which the stack says more.
+        // ioctl: of a driver; the stack decides.
         assert_eq!(wait_of("x86_64", 16), None);
     }
 }

@@ -1,4 +1,4 @@
-//! What the rules say of real functions; and that each row says something.
+//! What the rules mean for real functions; and that no row is without effect.
 
 use super::*;
 use crate::model::category::{Activity, FrameKind, Phase};
@@ -251,26 +251,30 @@ fn what_runs_when_torch_is_loaded_is_no_matrix_product() {
         "_GLOBAL__sub_I_RegisterCPU_0.cpp",
         "__static_initialization_and_destruction_0(int, int)",
     ] {
-        assert_eq!(native(path, name).class.says, Says::TorchOther, "{name}");
+        assert_eq!(
+            native(path, name).class.role,
+            FrameRole::TorchOther,
+            "{name}"
+        );
     }
-    let says = native(path, "gblock_by_k_omp").class.says;
+    let role = native(path, "gblock_by_k_omp").class.role;
     assert!(matches!(
-        says,
-        Says::Known {
+        role,
+        FrameRole::Known {
             active: Activity::Gemm,
             ..
         }
     ));
     // The same in a library that has no MKL inside.
     let other = native("/x/libtorch_python.so", "gblock_by_k_omp");
-    assert_eq!(other.class.says, Says::TorchOther);
+    assert_eq!(other.class.role, FrameRole::TorchOther);
 }
 
 /// Names as nm -C prints them for libtorch_cpu.so 2.15.0.
 #[test]
 fn copies_in_memory_are_no_computation_of_elements() {
-    let active = |name: &str| match native("/x/torch/lib/libtorch_cpu.so", name).class.says {
-        Says::Known { active, .. } => Some(active),
+    let active = |name: &str| match native("/x/torch/lib/libtorch_cpu.so", name).class.role {
+        FrameRole::Known { active, .. } => Some(active),
         _ => None,
     };
     for name in [
@@ -294,8 +298,8 @@ fn copies_in_memory_are_no_computation_of_elements() {
         "at::native::copy_kernel_cuda(at::TensorIterator&, bool)",
     );
     assert!(matches!(
-        cuda.class.says,
-        Says::Known {
+        cuda.class.role,
+        FrameRole::Known {
             active: Activity::GpuCopy,
             ..
         }
@@ -605,7 +609,7 @@ fn rows_of_the_user_s_own_come_first() {
     let kernel = rules.native(ModuleKind::File, "/x/libacme_kernels.so", Some("fused"));
     assert_eq!((kernel.class.kind, kernel.added), (FrameKind::Aten, true));
     let other = rules.native(ModuleKind::File, "/x/libother.so", Some("fused"));
-    assert_eq!((other.class.says, other.added), (Says::Foreign, false));
+    assert_eq!((other.class.role, other.added), (FrameRole::Foreign, false));
 }
 
 #[test]

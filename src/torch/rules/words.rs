@@ -1,4 +1,4 @@
-//! The words of rules: how phases, activities, waits and the rest are written in a row.
+//! Keywords of rules: how phases, activities, waits and the rest are written in a row.
 
 use crate::model::category::{Activity, FrameKind, Phase};
 use crate::model::collective::{Backend, Issuer};
@@ -7,20 +7,21 @@ use crate::model::input::{InputPart, InputTask};
 use crate::model::wait::WaitPart;
 use serde::de::{Deserialize, Deserializer, Error};
 
-/// How a frame takes part in finding the phase. `docs/src/attribution.md` says in which order.
+/// How a frame decides the phase. `docs/src/attribution.md` has the order of precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PhaseMark {
     /// All that runs inside of this frame, whatever it is.
     Whole(Phase),
     /// This frame and what it calls, down to the next strong mark.
     Strong(Phase),
-    /// As a strong mark; but a forward inside of it belongs to it, if no backward stands between.
+    /// As a strong mark; but a forward inside of it belongs to it, if there is no backward in
+    /// between.
     Again(Phase),
     /// Code of a file that serves a phase, but is also run by imports.
     Weak(Phase),
     /// Machinery that runs a training for its user: decides where nothing else does, and no code of
     /// the user's is nearer.
-    Around(Phase),
+    Fallback(Phase),
     /// The import machinery.
     Import,
     /// Looks like a weak mark's file, but is run in training.
@@ -105,7 +106,7 @@ impl Word for PhaseMark {
             "strong" => PhaseMark::Strong(phase),
             "again" => PhaseMark::Again(phase),
             "weak" => PhaseMark::Weak(phase),
-            "around" => PhaseMark::Around(phase),
+            "around" => PhaseMark::Fallback(phase),
             _ => return None,
         })
     }
@@ -120,12 +121,11 @@ impl Word for PhaseMark {
     }
 }
 
-/// What a row tells of torch.compile.
+/// What a row means for torch.compile.
 #[derive(Clone, Debug)]
 pub(super) enum CompileWord {
-    /// This.
     Mark(CompileMark),
-    /// The rest of a function behind a graph break, as its name tells.
+    /// The rest of a function behind a graph break; its name holds which function.
     Resumed,
 }
 

@@ -1,4 +1,4 @@
-//! Attributes of objects by name, with their places.
+//! Attributes of objects by name, with the addresses of their slots.
 
 use super::watch::Guard;
 use crate::memory::Memory;
@@ -9,7 +9,7 @@ use crate::python::layout::objects::{DICT_KEYS, INT_DIGIT, ObjectLayout};
 use crate::python::objects::{ObjectError, read_str};
 use rustc_hash::FxHashMap;
 
-/// Attributes of an instance, or entries of a dictionary, that are looked at.
+/// Attributes of an instance, or entries of a dictionary, that are read.
 const MAX_ATTRIBUTES: usize = 512;
 /// The most bytes of a name.
 const MAX_NAME: usize = 64;
@@ -23,11 +23,10 @@ const LENGTH: u64 = 16;
 /// An attribute's value, and how to find it again.
 #[derive(Clone, Debug)]
 pub(super) struct Attribute {
-    /// The value's object.
     pub(super) value: u64,
-    /// Where the pointer to it lies.
-    pub(super) place: u64,
-    /// What must be as it was for that place to be the attribute's.
+    /// Address of the pointer to it.
+    pub(super) slot: u64,
+    /// What must be unchanged for that slot to be the attribute's.
     pub(super) guards: Vec<Guard>,
 }
 
@@ -48,7 +47,6 @@ impl Reader {
         }
     }
 
-    /// How objects are laid out.
     pub(super) fn objects(&self) -> ObjectLayout {
         self.objects
     }
@@ -70,7 +68,6 @@ impl Reader {
         self.types.get(&address).ok_or(ObjectError::Invalid)
     }
 
-    /// The class of an object.
     pub(super) fn class_of(
         &mut self,
         object: u64,
@@ -116,7 +113,7 @@ impl Reader {
         let entry = self.named(&entries, name, memory)?;
         Ok(Attribute {
             value: entry.value,
-            place: entry.place,
+            slot: entry.place,
             guards,
         })
     }
@@ -175,7 +172,7 @@ impl Reader {
         read_entries(&self.objects, &table, MAX_ATTRIBUTES, memory)
     }
 
-    /// Length and items' place of a list or a tuple.
+    /// Length of a list or a tuple, and address of its items.
     pub(super) fn sequence(
         &mut self,
         object: u64,

@@ -4,9 +4,9 @@
 //! A DataLoader's iterator counts the batches that it gave out; an optimizer changes each of its
 //! parameters a constant number of times a step, and a tensor counts these changes; the
 //! Transformers Trainer and Lightning count their steps. Objects that have such a counter are
-//! looked for on the frames of threads that train, in the live process and seldom; once one is
-//! known, its words are read along with the thread's registers and stack ([`WatchList`]), so that
-//! every sample says what the counter was at that very moment. With them come the words that tell
+//! searched on the frames of threads that train, in the live process and seldom; once one is known,
+//! its bytes are read along with the thread's registers and stack ([`WatchList`]), so that every
+//! sample holds the counter's value at its own timestamp. With them come the bytes that show
 //! whether the object is still what it was.
 
 mod attributes;
@@ -75,9 +75,7 @@ pub struct WatchList {
 /// A counter that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundCounter {
-    /// What it counts.
     pub kind: CounterKind,
-    /// The object's class.
     pub class: String,
     /// The frame that leads to it: an index of those that were searched.
     pub frame: usize,
@@ -116,7 +114,6 @@ impl Live {
     }
 }
 
-/// What is known of a thread.
 #[derive(Debug, Default)]
 struct Watched {
     live: Vec<Live>,
@@ -131,7 +128,6 @@ struct Watched {
 pub struct Searched {
     /// Whether the thread's [`WatchList`] is another now.
     pub changed: bool,
-    /// Conditions: names and values.
     pub conditions: Vec<(&'static str, String)>,
 }
 
@@ -147,7 +143,6 @@ pub struct ProgressProbe {
 }
 
 impl ProgressProbe {
-    /// For a process with this interpreter.
     pub fn new(interpreter: &Interpreter) -> Self {
         Self {
             reader: Reader::new(interpreter),
@@ -159,8 +154,8 @@ impl ProgressProbe {
     }
 
     /// Reads the counters of a thread from what was copied with its sample at `time_ns`; those
-    /// whose value is new go to `points`, and so does the last reading of what is gone. Tells
-    /// whether the thread's [`WatchList`] is another now.
+    /// whose value is new go to `points`, and so does the last reading of what is gone. Returns
+    /// whether the thread's [`WatchList`] has changed.
     pub fn read(
         &mut self,
         thread: ThreadId,
@@ -287,7 +282,7 @@ impl ProgressProbe {
             .collect()
     }
 
-    /// Forgets a thread that is gone; gives the last readings of its counters.
+    /// Forgets a thread that has ended; gives the last readings of its counters.
     pub fn forget(&mut self, thread: ThreadId) -> Vec<ProgressPoint> {
         let live = self.threads.remove(&thread).unwrap_or_default().live;
         live.iter()
@@ -302,7 +297,7 @@ impl ProgressProbe {
         last.collect()
     }
 
-    /// Begins to read a counter, unless it is read already. Tells whether it does.
+    /// Begins to read a counter, unless it is read already. Returns whether it begins.
     fn watch(
         &mut self,
         thread: ThreadId,
@@ -337,8 +332,8 @@ impl ProgressProbe {
         {
             return false;
         }
-        // An iterator may lie where another one lay before; if it says the same of itself, it goes
-        // on as that one's next pass.
+        // An iterator may lie where another one lay before; if its facts are the same, it is taken
+        // as that one's next pass.
         let same =
             |known: &FoundCounter| (&known.class, &known.facts) == (&counter.class, &counter.facts);
         let id = match self.known.get(&(object, kind)) {
@@ -380,7 +375,7 @@ impl ProgressProbe {
         if self.int(attribute.value, live).is_none() {
             return Vec::new();
         }
-        let Attribute { place, guards, .. } = attribute;
+        let Attribute { slot, guards, .. } = attribute;
         let watch = Watch {
             // The last object of the path is not known here; its guards hold its type and
             // attributes.
@@ -390,7 +385,7 @@ impl ProgressProbe {
                 0
             },
             guards,
-            number: Number::Int { slot: place },
+            number: Number::Int { slot },
         };
         let class = self.reader.class_of(found.object, live).unwrap_or_default();
         let facts = match rule.kind {
@@ -474,15 +469,15 @@ impl ProgressProbe {
             let Some(watch) = tensor.watch(live) else {
                 continue;
             };
-            let mut said = vec![(facts::PARAMETERS.to_owned(), count.to_string())];
+            let mut facts = vec![(facts::PARAMETERS.to_owned(), count.to_string())];
             if let Some(element) = tensor.element_type(live) {
-                said.push((facts::PARAMETER_DTYPE.to_owned(), element.to_owned()));
+                facts.push((facts::PARAMETER_DTYPE.to_owned(), element.to_owned()));
             }
             let counter = FoundCounter {
                 kind: CounterKind::ParameterVersion,
                 class: class.clone(),
                 frame: found.frame,
-                facts: said,
+                facts,
             };
             counters.push((parameter, watch, counter));
         }

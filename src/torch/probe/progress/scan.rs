@@ -13,9 +13,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Frames that are searched, outermost first.
 const MAX_FRAMES: usize = 64;
-/// Values of a frame that are looked at.
+/// Values of a frame that are read.
 const MAX_SLOTS: usize = 64;
-/// Values of a generator's frame that are looked at.
+/// Values of a generator's frame that are read.
 const GENERATOR_SLOTS: usize = 24;
 /// Values of one search.
 const MAX_OBJECTS: usize = 1536;
@@ -25,7 +25,7 @@ const MAX_DEPTH: usize = 4;
 const MAX_TYPES: usize = 8192;
 /// Types that are read for one search.
 const MAX_NEW_TYPES: usize = 256;
-/// Variables of a module that are looked at.
+/// Variables of a module that are read.
 const MAX_GLOBALS: usize = 512;
 
 /// A frame that is searched.
@@ -40,13 +40,10 @@ pub struct ScanFrame {
 /// What an object is good for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Use {
-    /// Nothing.
     None,
     /// It has the counter of this rule.
     Counter(usize),
-    /// An optimizer.
     Optimizer,
-    /// An autocast.
     Autocast,
     /// It holds others.
     Holder(Holder),
@@ -78,7 +75,6 @@ const HOLDERS: &[(&str, Holder)] = &[
     ("method", Holder::Pointer(24)),
 ];
 
-/// An object that was found.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Found {
     pub(super) object: u64,

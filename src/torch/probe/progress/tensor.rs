@@ -47,7 +47,7 @@ impl Tensor {
             let address = self.implementation.wrapping_add(offset.into());
             memory.read_u64(address).ok()
         };
-        // Up to 2.10 the lowest bit says who owns whom.
+        // Up to 2.10 the lowest bit holds which of the two objects owns the other.
         if word(self.layout.python)? & !1 != object {
             return None;
         }
@@ -69,7 +69,7 @@ impl Tensor {
         holds.then_some(self)
     }
 
-    /// The type of its elements; `None` where it is none that a model computes with.
+    /// The type of its elements; `None` for types that no model computes with.
     pub(super) fn element_type(&self, memory: &dyn Memory) -> Option<&'static str> {
         let address = self
             .implementation
@@ -105,8 +105,8 @@ const MAX_DIMENSIONS: u64 = 16;
 /// `C10_SIZES_AND_STRIDES_MAX_INLINE_SIZE`).
 const INLINE_DIMENSIONS: u64 = 5;
 
-/// What a tensor is: class, shape, type of its elements and device; `None` where there is none
-/// whose layout can be proven.
+/// What a tensor is: class, shape, type of its elements and device; `None` where its layout cannot
+/// be proven.
 pub fn describe_tensor(object: u64, class: &str, memory: &dyn Memory) -> Option<String> {
     let tensor = Tensor::at(object, memory)?;
     let shape: Vec<String> = tensor.shape(memory)?.iter().map(u64::to_string).collect();

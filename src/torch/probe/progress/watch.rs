@@ -1,5 +1,5 @@
-//! A counter that is read with every sample of its thread: which words that takes, and what they
-//! say.
+//! A counter that is read with every sample of its thread: which bytes that takes, and their
+//! meaning.
 
 use crate::memory::Memory;
 use crate::python::dicts::read_type;
@@ -7,10 +7,9 @@ use crate::python::layout::OBJECT_TYPE;
 use crate::python::layout::objects::INT_DIGIT;
 use crate::python::objects::ObjectError;
 
-/// Words that tell whether something is still what it was, and where.
+/// Bytes that show whether an object is still what it was.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Guard {
-    /// Where.
     pub(super) address: u64,
     /// What is there as long as it holds.
     pub(super) expected: Vec<u8>,
@@ -46,14 +45,11 @@ impl Guard {
 pub(super) enum Number {
     /// The pointer to a Python int lies there.
     Int {
-        /// The pointer's place.
+        /// Address of the pointer.
         slot: u64,
     },
     /// A 32-bit number.
-    Word {
-        /// Its place.
-        address: u64,
-    },
+    Word { address: u64 },
 }
 
 /// Bytes of an int that are read: up to two digits.
@@ -62,23 +58,20 @@ pub const INT_BYTES: usize = 32;
 /// A counter, as it is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Watch {
-    /// An object whose reference count (from 3.12 on 32 bits of it) must not be 0; 0 where there is
-    /// none.
+    /// An object whose reference count (from 3.12 on 32 bits of it) must not be 0; 0 for no such
+    /// object.
     pub(super) object: u64,
     /// What must be as it was.
     pub(super) guards: Vec<Guard>,
-    /// The number.
     pub(super) number: Number,
 }
 
 /// What a reading gave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reading {
-    /// The counter's value.
     Value(u64),
-    /// Its words were not all read.
     Missing,
-    /// The object is gone, or keeps its attributes elsewhere.
+    /// The object was freed, or keeps its attributes elsewhere.
     Gone,
 }
 
@@ -105,8 +98,8 @@ impl Watch {
         }
     }
 
-    /// What the counter says. `copied` is what was read with the sample; an int that is missing
-    /// there is read from `live`.
+    /// The counter's value. `copied` is what was read with the sample; an int that is missing there
+    /// is read from `live`.
     pub(super) fn read(&self, ints: &IntReader, copied: &dyn Memory, live: &dyn Memory) -> Reading {
         if self.object != 0 {
             match copied.read_u32(self.object) {
@@ -149,7 +142,7 @@ impl Watch {
 pub(super) struct IntReader {
     /// `PyLong_Type`, once one was seen.
     int_type: Option<u64>,
-    /// From 3.12 on the number of digits stands in the upper bits of `lv_tag`, and the sign in its
+    /// From 3.12 on the number of digits is in the upper bits of `lv_tag`, and the sign in its
     /// lower ones.
     tagged: bool,
 }
@@ -162,7 +155,8 @@ impl IntReader {
         }
     }
 
-    /// Takes in where the type of ints lies, if `object` is one: `is_int` tells by its type.
+    /// Learns the address of the type of ints if `object` is an int, which `is_int` decides by its
+    /// type.
     pub(super) fn learn(
         &mut self,
         object: u64,

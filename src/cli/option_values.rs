@@ -1,0 +1,146 @@
+//! The values of single options: checked, and refused with a hint.
+
+use super::failure::Failure;
+use crate::gpu::collector::GpuOptions;
+use crate::gpu::select::GpuChoice;
+use crate::os::redaction::Redaction;
+use regex::Regex;
+use std::path::PathBuf;
+use std::time::Duration;
+
+const MAX_RATE_HZ: f64 = 10_000.0;
+/// A year: a longer time is likely a typing error.
+const MAX_DURATION_S: f64 = 365.0 * 86_400.0;
+
+/// `--no-redact`.
+pub(super) fn redaction(is_off: bool) -> Redaction {
+    match is_off {
+        true => Redaction::Off,
+        false => Redaction::On,
+    }
+}
+
+pub(super) fn parse_rate(rate: f64) -> Result<f64, Failure> {
+    if rate > 0.0 && rate <= MAX_RATE_HZ {
+        return Ok(rate);
+    }
+    Err(Failure::usage(
+        format!("--rate {rate} is out of range"),
+        format!("it is a number of samples per second, above 0 and up to {MAX_RATE_HZ}"),
+    ))
+}
+
+pub(super) fn parse_max_stopped(text: &str) -> Result<f64, Failure> {
+    if text == "off" {
+        return Ok(f64::INFINITY);
+    }
+    match text.trim_end_matches('%').parse::<f64>() {
+        Ok(percent) if percent > 0.0 && percent <= 100.0 => Ok(percent / 100.0),
+        _ => Err(Failure::usage(
+            format!("--max-stopped {text} is out of range"),
+            "it is a share in percent, above 0 and up to 100, or off; --nonblocking never stops anything",
+        )),
+    }
+}
+
+pub(super) fn parse_gpu(
+    choice: Option<&str>,
+    library: Option<PathBuf>,
+) -> Result<GpuOptions, Failure> {
+    let choice = choice.map_or(Ok(GpuChoice::Used), GpuChoice::parse);
+    let choice = choice.map_err(|word| {
+        Failure::usage(
+            format!("--gpu: {word}"),
+            "all, none, or a list by number or UUID: 0,1 or GPU-8d2c0b1e or MIG-…; nvidia-smi -L lists them",
+        )
+    })?;
+    if let Some(path) = library.as_ref().filter(|path| !path.is_file()) {
+        return Err(Failure::usage(
+            format!("--nvml-lib {}: there is no such file", path.display()),
+            "give the path of libnvidia-ml.so.1; without the option the system's own is taken",
+        ));
+    }
+    Ok(GpuOptions { choice, library })
+}
+
+/// `None`: no end.
+pub(super) fn parse_duration(text: &str) -> Result<Option<Duration>, Failure> {
+    match text {
+        "unlimited" => Ok(None),
+        _ => parse_duration_of("--duration", text).map(Some),
+    }
+}
+
+pub(super) fn parse_duration_of(option: &str, text: &str) -> Result<Duration, Failure> {
+    match seconds(text) {
+        Some(seconds) if seconds > 0.0 && seconds <= MAX_DURATION_S => {
+            Ok(Duration::from_secs_f64(seconds))
+        }
+        _ => Err(Failure::usage(
+            format!("{option} {text} is not a time"),
+            "30s, 2m, 1m30s, 1h, 500ms, or a number of seconds such as 1.5",
+        )),
+    }
+}
+
+/// The seconds of `90`, `1.5s`, `1m30s`.
+fn seconds(text: &str) -> Option<f64> {
+    let is_digit = |c: char| c.is_ascii_digit() || c == '.';
+    let (mut rest, mut sum) = (text.trim(), 0.0);
+    loop {
+        let (number, behind) = rest.split_at(rest.find(|c| !is_digit(c)).unwrap_or(rest.len()));
+        let (unit, next) = behind.split_at(behind.find(is_digit).unwrap_or(behind.len()));
+        let scale = match unit.trim() {
+            // A number alone: in `1m30` it could be anything.
+            "" if rest == text.trim() => 1.0,
+            "s" | "sec" => 1.0,
+            "ms" => 0.001,
+            "m" | "min" => 60.0,
+            "h" => 3600.0,
+            _ => return None,
+        };
+        sum += number.parse::<f64>().ok()? * scale;
+        if next.is_empty() {
+            return Some(sum);
+        }
+        rest = next;
+    }
+}
+
+pub(super) fn parse_regex(text: Option<&str>) -> Result<Option<Regex>, Failure> {
+    text.map(Regex::new).transpose().map_err(|error| {
+        Failure::usage(
+            format!("--threads: {error}"),
+            "it is a regular expression, matched anywhere in the thread's name: 'pt_autograd|MainThread'",
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations() {
+        for (text, milliseconds) in [
+            ("30s", 30_000),
+            ("2m", 120_000),
+            ("1.5", 1_500),
+            ("1h", 3_600_000),
+            ("20ms", 20),
+            ("1m30s", 90_000),
+            ("1h 0.5m", 3_630_000),
+        ] {
+            assert_eq!(
+                parse_duration(text).unwrap(),
+                Some(Duration::from_millis(milliseconds)),
+                "{text}"
+            );
+        }
+        for text in [
+            "", "s", "0", "-1", "1d", "1m30", "m30s", "1.2.3s", "1e99", "nan", "inf",
+        ] {
+            assert!(parse_duration(text).is_err(), "{text}");
+        }
+    }
+}
