@@ -20,7 +20,7 @@ use crate::model::profile::{Profile, Role};
 use crate::model::seconds::of as seconds;
 use crate::model::text::printable_json;
 use crate::report::tables::{self, functions};
-use crate::torch::rules::{RuleSet, WAIT_RULES_VERSION};
+use crate::torch::rules::RuleSet;
 use std::collections::BTreeMap;
 
 /// Functions and lines that are listed.
@@ -74,7 +74,7 @@ pub fn report(profile: &Profile, analysis: &Analysis) -> Report {
         compile: compile(analysis),
         progress: primary.and_then(|process| progress(profile, process)),
         conditions: primary.map(|process| conditions(profile, process)),
-        wait_rules: WAIT_RULES_VERSION,
+        wait_rules: RuleSet::built_in().version,
         waits: tables::waits::waits(profile, analysis, MOST_WAITS),
         input: input(profile, analysis),
         collectives: tables::collectives::collectives(profile, analysis, MOST),

@@ -38,11 +38,6 @@ use crate::model::operator::OperatorMark;
 use crate::model::wait::WaitPart;
 use crate::torch::classify::FunctionClass;
 
-/// Version of the names of operators. Raised with every change that may name an operator differently.
-pub const OPERATOR_RULES_VERSION: u32 = 1;
-/// Version of the rows about waits, collectives and input. Raised with every change that may name a wait differently.
-pub const WAIT_RULES_VERSION: u32 = 2;
-
 /// All that the rules say of one function.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FunctionRules {
