@@ -19,6 +19,7 @@ use crate::report::tables::{self, Make};
 use crate::report::text::{self, Detail, TextOptions};
 use crate::report::view::By;
 use crate::sampling::session::{SEGMENT, SessionOptions};
+use crate::torch::rules::RuleSet;
 use regex::Regex;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -263,9 +264,10 @@ impl RecordPlan {
         drawing.python_only |=
             arguments.format == Some(FormatName::Raw) && !arguments.sampling.native;
         let format = arguments.format.map(Format::named).transpose()?;
+        let rules = Rules::read(arguments.attribution.rules.as_deref())?;
         Ok(Self {
             target: Target::new(("record", "record"), arguments.pid, arguments.command)?,
-            options: session_options(arguments.sampling)?,
+            options: session_options(arguments.sampling, rules.set)?,
             duration: arguments
                 .duration
                 .as_deref()
@@ -280,20 +282,21 @@ impl RecordPlan {
             force: arguments.force,
             drawing,
             regions: regions::parse(&arguments.attribution.region)?,
-            rules: Rules::read(arguments.attribution.rules.as_deref())?,
+            rules,
         })
     }
 }
 
 impl TopPlan {
     fn new(arguments: TopArguments) -> Result<Self, Failure> {
-        let mut options = session_options(arguments.sampling)?;
+        let rules = Rules::read(arguments.attribution.rules.as_deref())?;
+        let mut options = session_options(arguments.sampling, rules.set)?;
         options.segment = LIVE_SEGMENT;
         Ok(Self {
             target: Target::new(("top", "watch"), arguments.pid, arguments.command)?,
             options,
             regions: regions::parse(&arguments.attribution.region)?,
-            rules: Rules::read(arguments.attribution.rules.as_deref())?,
+            rules,
         })
     }
 }
@@ -336,7 +339,10 @@ pub(super) fn redaction(is_off: bool) -> Redaction {
     }
 }
 
-fn session_options(arguments: SamplingArguments) -> Result<SessionOptions, Failure> {
+fn session_options(
+    arguments: SamplingArguments,
+    rules: &'static RuleSet,
+) -> Result<SessionOptions, Failure> {
     Ok(SessionOptions {
         rate_hz: parse_rate(arguments.rate)?,
         native: !arguments.no_native,
@@ -350,6 +356,7 @@ fn session_options(arguments: SamplingArguments) -> Result<SessionOptions, Failu
         leave_out: Vec::new(),
         redaction: redaction(arguments.no_redact),
         gpu: parse_gpu(arguments.gpu.as_deref(), arguments.nvml_lib)?,
+        rules,
         segment: SEGMENT,
     })
 }

@@ -18,6 +18,7 @@ use crate::os::priority::run_behind;
 use crate::os::process_info::read_stat;
 use crate::os::redaction::Redaction;
 use crate::os::stop::block_child_signals;
+use crate::torch::rules::RuleSet;
 use crossbeam_channel::{Receiver, bounded, unbounded};
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -60,6 +61,8 @@ pub struct SessionOptions {
     pub redaction: Redaction,
     /// GPUs.
     pub gpu: GpuOptions,
+    /// What functions are.
+    pub rules: &'static RuleSet,
     /// How much time a segment holds. The first of shorter ones than [`SEGMENT`] comes sooner: somebody waits for it.
     pub segment: Duration,
 }
@@ -192,7 +195,7 @@ impl Session {
             segment_sender,
             link,
             lanes,
-            options.once,
+            &options,
         );
         let (writer_control, writer_error) = (control.clone(), error.clone());
         let tracer_control = control.clone();

@@ -13,6 +13,7 @@ use super::fallback::{FallbackLink, Order};
 use super::image::ProcessImage;
 use super::keeper::KeeperEvent;
 use super::raw::{Message, RawSample};
+use super::session::SessionOptions;
 use super::symbol_loader::SymbolLoader;
 use crate::gpu::feed::LaneFeed;
 use crate::model::frame::Frame;
@@ -24,6 +25,7 @@ use crate::native::modules::ModuleStore;
 use crate::native::unwind::NativeFrame;
 use crate::os::clock::monotonic_ns;
 use crate::os::host::CpuGroups;
+use crate::torch::rules::RuleSet;
 use compilation::Compilers;
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
 use nn_modules::NnModuleCalls;
@@ -74,6 +76,7 @@ pub(super) struct Worker {
     calls: NnModuleCalls,
     progress: Progress,
     compilers: Compilers,
+    rules: &'static RuleSet,
     symbols: SymbolLoader,
     last_stacks: FxHashMap<ThreadId, Option<StackId>>,
     samples: Vec<Sample>,
@@ -110,7 +113,7 @@ impl Worker {
         segments: Sender<Segment>,
         fallback: FallbackLink,
         lanes: LaneFeed,
-        in_a_hurry: bool,
+        options: &SessionOptions,
     ) -> Self {
         Self {
             inbox,
@@ -127,7 +130,8 @@ impl Worker {
             calls: NnModuleCalls::default(),
             progress: Progress::default(),
             compilers: Compilers::default(),
-            symbols: SymbolLoader::start(!in_a_hurry),
+            rules: options.rules,
+            symbols: SymbolLoader::start(!options.once),
             last_stacks: FxHashMap::default(),
             samples: Vec::new(),
             gone_threads: Vec::new(),

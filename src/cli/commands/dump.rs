@@ -324,6 +324,7 @@ fn options(plan: &DumpPlan, leave_out: Vec<i32>) -> SessionOptions {
         once: true,
         leave_out,
         redaction: plan.redaction,
+        rules: RuleSet::built_in(),
         segment: SEGMENT,
     }
 }

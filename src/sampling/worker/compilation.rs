@@ -17,10 +17,9 @@ const MAX_NESTED: usize = 8;
 pub(super) struct Compilers(Vec<bool>);
 
 impl Compilers {
-    fn takes_code(&mut self, id: CodeId, codes: &[CodeInfo]) -> bool {
+    fn takes_code(&mut self, id: CodeId, codes: &[CodeInfo], rules: &RuleSet) -> bool {
         for code in codes.get(self.0.len()..).unwrap_or(&[]) {
-            let rules = RuleSet::built_in().python(&code.file, &code.name);
-            self.0.push(rules.takes_code);
+            self.0.push(rules.python(&code.file, &code.name).takes_code);
         }
         self.0.get(id.index()).copied().unwrap_or_default()
     }
@@ -34,7 +33,8 @@ impl Worker {
             let Frame::Python { code, .. } = *named else {
                 continue;
             };
-            if !self.compilers.takes_code(code, &self.tables.codes) {
+            let codes = &self.tables.codes;
+            if !self.compilers.takes_code(code, codes, self.rules) {
                 continue;
             }
             let subject = raw.python.frames.get(index).map(|frame| frame.first_local);

@@ -22,10 +22,10 @@ pub(super) struct NnModuleCalls {
 
 impl NnModuleCalls {
     /// How the code object takes part in calling a module.
-    fn call(&mut self, id: CodeId, codes: &[CodeInfo]) -> ModuleCall {
+    fn call(&mut self, id: CodeId, codes: &[CodeInfo], rules: &RuleSet) -> ModuleCall {
         for code in codes.get(self.calls.len()..).unwrap_or(&[]) {
-            let rules = RuleSet::built_in().python(&code.file, &code.name);
-            self.calls.push(rules.module_call);
+            self.calls
+                .push(rules.python(&code.file, &code.name).module_call);
         }
         self.calls.get(id.index()).copied().unwrap_or_default()
     }
@@ -46,7 +46,7 @@ impl Worker {
         let mut has_calls = false;
         for (frame, named) in raw.python.frames.iter().zip(&scratch.python) {
             let call = match *named {
-                Frame::Python { code, .. } => calls.call(code, &self.tables.codes),
+                Frame::Python { code, .. } => calls.call(code, &self.tables.codes, self.rules),
                 _ => ModuleCall::No,
             };
             has_calls |= call != ModuleCall::No;

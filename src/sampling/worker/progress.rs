@@ -46,10 +46,10 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    fn code(&mut self, id: CodeId, codes: &[CodeInfo]) -> CodeFacts {
+    fn code(&mut self, id: CodeId, codes: &[CodeInfo], rules: &RuleSet) -> CodeFacts {
         for code in codes.get(self.codes.len()..).unwrap_or(&[]) {
             self.codes.push(CodeFacts {
-                trains: RuleSet::built_in().python(&code.file, &code.name).trains,
+                trains: rules.python(&code.file, &code.name).trains,
                 is_library: is_library(&code.file),
                 is_module: code.name == "<module>",
             });
@@ -101,7 +101,7 @@ impl Worker {
         }
         let thread = raw.recorded.thread;
         let mut progress = std::mem::take(&mut self.progress);
-        let part = progress.part_of(thread, &scratch.python, &self.tables.codes);
+        let part = progress.part_of(thread, &scratch.python, &self.tables.codes, self.rules);
         if part == Trains::Yes
             && let Some(image) = self.images.get_mut(&raw.process)
             && let Some(probe) = image.progress.as_mut()
@@ -132,7 +132,8 @@ impl Worker {
                 progress.frames.clear();
                 // Outermost first.
                 for (frame, code) in stack.frames.iter().zip(&named).rev() {
-                    let facts = code.map(|code| progress.code(code, &self.tables.codes));
+                    let facts =
+                        code.map(|code| progress.code(code, &self.tables.codes, self.rules));
                     progress.frames.push(ScanFrame {
                         address: frame.frame_address,
                         is_module: facts.is_some_and(|code| code.is_module && !code.is_library),
@@ -160,7 +161,13 @@ impl Worker {
 
 impl Progress {
     /// What the thread was seen to do so far, this sample's frames included.
-    fn part_of(&mut self, thread: ThreadId, frames: &[Frame], codes: &[CodeInfo]) -> Trains {
+    fn part_of(
+        &mut self,
+        thread: ThreadId,
+        frames: &[Frame],
+        codes: &[CodeInfo],
+        rules: &RuleSet,
+    ) -> Trains {
         let known = self.threads.get(&thread).copied().unwrap_or_default();
         if known == Trains::Feeds {
             return known;
@@ -168,7 +175,7 @@ impl Progress {
         let mut part = known;
         for frame in frames {
             if let Frame::Python { code, .. } = *frame {
-                match self.code(code, codes).trains {
+                match self.code(code, codes, rules).trains {
                     Trains::No => {}
                     Trains::Yes => part = Trains::Yes,
                     Trains::Feeds => {
