@@ -176,6 +176,8 @@ pub(crate) struct ConvertPlan {
 pub(crate) struct RulesPlan {
     /// `None`: all rows.
     pub(crate) pattern: Option<String>,
+    /// Of this function: which rows say what.
+    pub(crate) of: Option<String>,
     /// The files themselves.
     pub(crate) toml: bool,
     pub(crate) rules: Rules,
@@ -241,6 +243,7 @@ impl Plan {
             Subcommands::Rules(arguments) => Plan::Rules(RulesPlan {
                 rules: Rules::read(arguments.rules.as_deref())?,
                 pattern: arguments.pattern,
+                of: arguments.of,
                 toml: arguments.toml,
             }),
             Subcommands::Inspect(arguments) => Plan::Inspect(InspectPlan {

@@ -10,6 +10,7 @@
 mod collectives;
 mod graph_breaks;
 mod listing;
+mod matching;
 pub mod modules;
 mod native;
 mod operators;
@@ -25,6 +26,7 @@ mod tests;
 mod words;
 
 pub use listing::{Listed, SUBJECTS, listed};
+pub use matching::{Decision, Explanation, RowId};
 pub use native::{NativeClass, Says};
 pub use paths::{file_name, is_library, last_part, library_call};
 pub use rows::{Library, ModuleCall, PythonWait, Special, Trains};

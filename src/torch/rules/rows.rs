@@ -210,7 +210,7 @@ pub(super) struct RulesFile {
     pub(super) family: Vec<Spanned<FamilyRow>>,
     pub(super) python: Vec<Spanned<PythonRow>>,
     pub(super) native: Vec<Spanned<NativeRow>>,
-    pub(super) own: Vec<OwnRow>,
+    pub(super) own: Vec<Spanned<OwnRow>>,
     pub(super) thread: Vec<ThreadRow>,
     pub(super) collective: Vec<CollectiveRow>,
     pub(super) call: Vec<CallRow>,
@@ -267,7 +267,7 @@ row!(
         [is: String],
         [has: String],
         form: Option<SymbolForm>,
-        class: Option<String>,
+        class: Option<Spanned<String>>,
         phase: Option<Written<PhaseMark>>,
         special: Option<Special>,
         operator: Option<OperatorForm>,
@@ -297,7 +297,7 @@ row!(
         [files: String],
         name: Library,
         folder: Option<String>,
-        class: Option<String>,
+        class: Option<Spanned<String>>,
     }
 );
 
