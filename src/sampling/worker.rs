@@ -241,3 +241,39 @@ impl Worker {
         self.samples.push(Sample { stack, ..span });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::code::{CodeInfo, PythonVersion};
+    use crate::torch::rules::{ModuleCall, Trains};
+
+    #[test]
+    fn rows_of_the_user_s_tell_what_is_read() {
+        let text = "[[python]]\nfile = \"acme/\"\nmodule_call = \"outer\"\ntakes_code = true\ntrains = \"yes\"";
+        let added = RuleSet::with(text).expect("rules");
+        let codes = [CodeInfo {
+            name: "Net.run".to_owned(),
+            file: "/home/u/acme/net.py".to_owned(),
+            first_line: 1,
+            version: PythonVersion::new(3, 11),
+            content_hash: 0,
+        }];
+        let id = CodeId::from_index(0);
+        let read = |rules: &RuleSet| {
+            let frames = [Frame::Python {
+                code: id,
+                instruction: 0,
+                line: 1,
+            }];
+            let thread = ThreadId::from_index(0);
+            let trains = Progress::default().part_of(thread, &frames, &codes, rules);
+            let call = NnModuleCalls::default().call(id, &codes, rules);
+            let takes_code = Compilers::default().takes_code(id, &codes, rules);
+            (trains, call, takes_code)
+        };
+        assert_eq!(read(&added), (Trains::Yes, ModuleCall::Outer, true));
+        let built_in = (Trains::No, ModuleCall::No, false);
+        assert_eq!(read(RuleSet::built_in()), built_in);
+    }
+}

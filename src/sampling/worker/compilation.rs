@@ -17,7 +17,7 @@ const MAX_NESTED: usize = 8;
 pub(super) struct Compilers(Vec<bool>);
 
 impl Compilers {
-    fn takes_code(&mut self, id: CodeId, codes: &[CodeInfo], rules: &RuleSet) -> bool {
+    pub(super) fn takes_code(&mut self, id: CodeId, codes: &[CodeInfo], rules: &RuleSet) -> bool {
         for code in codes.get(self.0.len()..).unwrap_or(&[]) {
             self.0.push(rules.python(&code.file, &code.name).takes_code);
         }

@@ -22,7 +22,7 @@ pub(super) struct NnModuleCalls {
 
 impl NnModuleCalls {
     /// How the code object takes part in calling a module.
-    fn call(&mut self, id: CodeId, codes: &[CodeInfo], rules: &RuleSet) -> ModuleCall {
+    pub(super) fn call(&mut self, id: CodeId, codes: &[CodeInfo], rules: &RuleSet) -> ModuleCall {
         for code in codes.get(self.calls.len()..).unwrap_or(&[]) {
             self.calls
                 .push(rules.python(&code.file, &code.name).module_call);

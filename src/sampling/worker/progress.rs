@@ -161,7 +161,7 @@ impl Worker {
 
 impl Progress {
     /// What the thread was seen to do so far, this sample's frames included.
-    fn part_of(
+    pub(super) fn part_of(
         &mut self,
         thread: ThreadId,
         frames: &[Frame],

@@ -395,6 +395,12 @@ fn every_row_has_a_source_and_a_meaning() {
 #[test]
 fn rows_of_the_user_s_own_come_first() {
     let text = r#"
+        [class.gemm]
+        kind = "aten"
+        running = "aten_compute"
+        [[native]]
+        file = "libacme_products"
+        class = "gemm"
         [[python]]
         file = "acme/loader.py"
         phase = "whole input"
@@ -407,7 +413,7 @@ fn rows_of_the_user_s_own_come_first() {
         class = "aten"
     "#;
     let rules = RuleSet::with(text).expect("rules");
-    assert_eq!(rules.added, 3);
+    assert_eq!(rules.added, 4);
     let found = rules.python("/home/u/acme/loader.py", "Loader.read");
     assert_eq!((found.input, found.added), (Task(Decode), true));
     let input = crate::model::category::Phase::Input;
@@ -417,6 +423,8 @@ fn rows_of_the_user_s_own_come_first() {
     assert_eq!(step.class.mark, Some(PhaseMark::Strong(user)));
     let kernel = rules.native(ModuleKind::File, "/x/libacme_kernels.so", Some("fused"));
     assert_eq!((kernel.class.kind, kernel.added), (FrameKind::Aten, true));
+    let product = rules.native(ModuleKind::File, "/x/libacme_products.so", None);
+    assert_eq!(product.class.kind, FrameKind::Aten);
     let other = rules.native(ModuleKind::File, "/x/libother.so", Some("fused"));
     assert_eq!((other.class.says, other.added), (Says::Foreign, false));
 }
