@@ -81,7 +81,7 @@ impl Rows {
     }
 }
 
-const NO_CPU: &str = "no CPU (run queue, cgroup quota)";
+const NO_CPU: &str = "no CPU (run queue, quota)";
 
 /// The waits of `process`, whose training thread is `thread`.
 pub fn waits(profile: &Profile, process: ProcessId, thread: ThreadId) -> ProcessWaits {

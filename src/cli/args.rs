@@ -410,6 +410,8 @@ pub(crate) struct DumpArguments {
 const RULES_AFTER_HELP: &str = "\
 Examples:
   torchspy rules optimizer
+  torchspy rules --of libtorch_cpu.so:at::_ops::item::call
+  torchspy rules --of company/loader.py:MyLoader.__next__ --rules mine.toml
   torchspy rules --toml > mine.toml
   torchspy report run.tspy --rules mine.toml";
 
@@ -418,8 +420,12 @@ pub(crate) struct RulesArguments {
     /// Print only rows that have this in them
     #[arg(value_name = "PATTERN")]
     pub(crate) pattern: Option<String>,
+    /// Print what one function is, and which rows say so: FILE.py:FUNCTION, LIBRARY:SYMBOL, or a
+    /// symbol alone
+    #[arg(long, value_name = "FUNCTION", conflicts_with = "pattern")]
+    pub(crate) of: Option<String>,
     /// Print torchspy's own rules as TOML, as a start for a file of yours
-    #[arg(long, conflicts_with_all = ["pattern", "rules"])]
+    #[arg(long, conflicts_with_all = ["pattern", "of", "rules"])]
     pub(crate) toml: bool,
     /// Print the rows of this file, too
     #[arg(long, value_name = "FILE")]

@@ -132,6 +132,8 @@ pub(crate) struct ConvertPlan {
 pub(crate) struct RulesPlan {
     /// `None`: all rows.
     pub(crate) pattern: Option<String>,
+    /// Of this function: which rows say what.
+    pub(crate) of: Option<String>,
     /// The files themselves.
     pub(crate) toml: bool,
     pub(crate) rules: Rules,
@@ -197,6 +199,7 @@ impl Plan {
             Subcommands::Rules(arguments) => Plan::Rules(RulesPlan {
                 rules: Rules::read(arguments.rules.as_deref())?,
                 pattern: arguments.pattern,
+                of: arguments.of,
                 toml: arguments.toml,
             }),
             Subcommands::Inspect(arguments) => Plan::Inspect(InspectPlan {

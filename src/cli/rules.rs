@@ -1,19 +1,36 @@
 //! `--rules FILE`: rows of the user's own, read before anything else is done.
 
 use super::failure::Failure;
-use crate::torch::rules::RuleSet;
+use super::messages;
+use crate::model::category::FrameKind;
+use crate::model::module::ModuleKind;
+use crate::model::operator::OperatorMark;
+use crate::model::profile::Profile;
+use crate::torch::rules::{Explanation, Listed, RowId, RuleSet, listed};
+use std::collections::HashSet;
 use std::io::Read;
 use std::path::Path;
 
 /// No file of rules is as large.
 const MAX_BYTES: u64 = 1 << 20;
+/// Rows without a match that are named, and functions that a hint lists.
+const LISTED: usize = 8;
+/// Values of a pattern that one line names.
+const VALUES: usize = 4;
 
 /// What functions are, by the rows of a file and by torchspy's own.
 #[derive(Clone, Debug)]
 pub(crate) struct Rules {
     pub(crate) set: &'static RuleSet,
-    /// The file's text; `None` without a file.
-    pub(crate) added: Option<String>,
+    /// `None` without a file.
+    added: Option<Added>,
+}
+
+/// A file of the user's.
+#[derive(Clone, Debug)]
+struct Added {
+    shown: String,
+    text: String,
 }
 
 impl Rules {
@@ -29,17 +46,147 @@ impl Rules {
             });
         };
         let text = text_of(path)?;
+        let shown = path.display().to_string();
         let set = RuleSet::with(&text).map_err(|error| {
             Failure::usage(
-                format!("{}:{}: {}", path.display(), error.line, one_line(&error.message)),
+                format!("{shown}:{}: {}", error.line, one_line(&error.message)),
                 "torchspy rules --toml prints torchspy's own rules, whose head explains the keys of a row",
             )
         })?;
         Ok(Self {
             // There is one set in a run of the program, and it is in use up to its end.
             set: Box::leak(Box::new(set)),
-            added: Some(text),
+            added: Some(Added { shown, text }),
         })
+    }
+
+    /// The rows as they are written, the user's first.
+    pub(crate) fn listed(&self) -> Vec<Listed> {
+        listed(self.added.as_ref().map(|added| added.text.as_str()))
+    }
+
+    /// `python.toml:12`, or the user's file and the line.
+    pub(crate) fn place(&self, row: &Listed) -> String {
+        let added = self.added.as_ref().map(|added| added.shown.as_str());
+        format!("{}:{}", row.file.or(added).unwrap_or_default(), row.line)
+    }
+
+    /// Says which rows of the user's nothing in a recording matched.
+    pub(crate) fn warn_of_unmatched(&self, profile: &Profile) {
+        if self.added.is_none() {
+            return;
+        }
+        let matched = self.matched(profile);
+        let rows = self.listed();
+        let own = by_id(&rows).filter(|(_, row)| row.file.is_none());
+        let unmatched: Vec<(RowId, &Listed)> = own
+            .filter(|(id, row)| row.subject != "class" && !matched.contains(id))
+            .collect();
+        for (id, row) in unmatched.iter().take(LISTED) {
+            messages::warning(&format!(
+                "{}: nothing in this recording matches {}",
+                self.place(row),
+                head(row)
+            ));
+            if let Some(hint) = self.seen_in_files(profile, *id, row) {
+                messages::hint(&hint);
+            }
+        }
+        if let Some(more @ 1..) = unmatched.len().checked_sub(LISTED) {
+            messages::warning(&format!(
+                "nothing in this recording matches {more} more rows of --rules"
+            ));
+        }
+    }
+
+    fn matched(&self, profile: &Profile) -> HashSet<RowId> {
+        let mut matched = HashSet::new();
+        for function in &profile.functions {
+            if function.kind == FrameKind::Marker {
+                continue;
+            }
+            let Explanation {
+                matching,
+                decisions,
+                ..
+            } = match function.is_python {
+                true => self.set.explain_python(&function.file, &function.name),
+                false => {
+                    // Of what has no symbol the name is a place in the file.
+                    let symbol = Some(function.name.as_str()).filter(|name| !name.contains("+0x"));
+                    let file = &function.file;
+                    self.set.explain_native(ModuleKind::File, file, symbol)
+                }
+            };
+            matched.extend(matching);
+            matched.extend(decisions.iter().map(|decision| decision.row));
+            if let OperatorMark::Operator(name) = &function.operator {
+                let row = self.set.call_row(name);
+                matched.extend(row.map(|at| RowId {
+                    subject: "call",
+                    at,
+                }));
+            }
+        }
+        for thread in &profile.threads {
+            let rows = self.set.thread_rows(&thread.name);
+            matched.extend(rows.map(|at| RowId {
+                subject: "thread",
+                at,
+            }));
+        }
+        matched
+    }
+
+    /// Of a row for functions of files: those that were seen there.
+    fn seen_in_files(&self, profile: &Profile, id: RowId, row: &Listed) -> Option<String> {
+        let names_functions = row.patterns.iter().any(|(key, _)| key == "function");
+        if id.subject != "python" || !names_functions {
+            return None;
+        }
+        let python = profile.functions.iter().filter(|each| each.is_python);
+        let mut seen: Vec<&str> = python
+            .filter(|each| self.set.is_for_file(id.at, &each.file))
+            .map(|each| each.name.as_str())
+            .collect();
+        seen.sort_unstable();
+        seen.dedup();
+        (!seen.is_empty())
+            .then(|| format!("functions that were seen there: {}", some(&seen, LISTED)))
+    }
+}
+
+/// Rows with their ids.
+pub(crate) fn by_id(rows: &[Listed]) -> impl Iterator<Item = (RowId, &Listed)> {
+    let mut before = ("", 0);
+    rows.iter().map(move |row| {
+        let at = if before.0 == row.subject {
+            before.1 + 1
+        } else {
+            0
+        };
+        before = (row.subject, at);
+        let subject = row.subject;
+        (RowId { subject, at }, row)
+    })
+}
+
+/// What a row is for, in one line.
+pub(crate) fn head(row: &Listed) -> String {
+    let patterns = row.patterns.iter().map(|(key, values)| {
+        let values: Vec<&str> = values.iter().map(String::as_str).collect();
+        format!("{key} {}", some(&values, VALUES))
+    });
+    let patterns: Vec<String> = patterns.collect();
+    format!("[[{}]] {}", row.subject, patterns.join("; "))
+}
+
+/// The first `most` words, and how many more there are.
+pub(crate) fn some(words: &[&str], most: usize) -> String {
+    let shown = words.iter().take(most).copied().collect::<Vec<_>>();
+    match words.len().saturating_sub(most) {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
     }
 }
 

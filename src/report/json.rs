@@ -43,7 +43,7 @@ pub const SCHEMA: u32 = 2;
 pub struct Report {
     /// [`SCHEMA`].
     pub schema: u32,
-    /// Version of the rules that told phases and activities.
+    /// Version of the rules.
     pub rules: u32,
     /// Rules of the user's own (--rules); not there without any.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -100,7 +100,7 @@ pub struct Report {
     pub progress: Option<progress::Progress>,
     /// What was measured; null if nothing was sampled.
     pub conditions: Option<Conditions>,
-    /// Version of the rules that name waits, collectives and input.
+    /// The same as `rules`: waits, collectives and input once had a version of their own.
     pub wait_rules: u32,
     /// What the training thread waited for, most time first.
     pub waits: Vec<Wait>,

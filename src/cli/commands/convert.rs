@@ -16,7 +16,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 pub(crate) fn run(plan: &ConvertPlan) -> Result<ExitCode, Failure> {
-    let mut profile = report::open(&plan.file, &plan.regions, plan.rules.set)?;
+    let mut profile = report::open(&plan.file, &plan.regions, &plan.rules)?;
     if let Some(pattern) = &plan.drawing.threads {
         check_threads(&profile, pattern)?;
     }

@@ -73,7 +73,7 @@ fn refuse_own_files(plan: &DiffPlan) -> Result<(), Failure> {
 fn open_all(files: &[PathBuf], plan: &DiffPlan) -> Result<Vec<Profile>, Failure> {
     files
         .iter()
-        .map(|file| report::open(file, &plan.regions, plan.rules.set))
+        .map(|file| report::open(file, &plan.regions, &plan.rules))
         .collect()
 }
 

@@ -328,8 +328,8 @@ fn options(plan: &DumpPlan, leave_out: Vec<i32>) -> SessionOptions {
         },
         once: true,
         leave_out,
-        rules: RuleSet::built_in(),
         redaction: plan.redaction,
+        rules: RuleSet::built_in(),
         segment: SEGMENT,
     }
 }

@@ -6,13 +6,13 @@ use crate::cli::open_outputs::OpenOutputs;
 use crate::cli::output_file::OpenOutput;
 use crate::cli::outputs::{self, RecordingSink};
 use crate::cli::plan::Drawing;
+use crate::cli::rules::Rules;
 use crate::cli::{free_threaded, hints, messages, regions};
 use crate::model::profile::{Profile, ProfileProcess};
 use crate::os::threads::thread_names;
 use crate::python::thread_name::MAIN_THREAD;
 use crate::report::text::{Detail, TextOptions};
 use crate::sampling::session::Session;
-use crate::torch::rules::RuleSet;
 use std::io::{self, BufWriter, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,7 +24,7 @@ pub(crate) struct Finish {
     pub(crate) sink: RecordingSink,
     pub(crate) outputs: OpenOutputs,
     pub(crate) drawing: Drawing,
-    pub(crate) rules: &'static RuleSet,
+    pub(crate) rules: Rules,
 }
 
 /// The work under way.
@@ -100,9 +100,10 @@ impl Finish {
             || "the recording".into(),
             |output| output.path.display().to_string(),
         );
-        match outputs::read_profile(&path, &shown, &[], self.rules) {
+        match outputs::read_profile(&path, &shown, &[], self.rules.set) {
             Ok(profile) => {
                 regions::warn_of_unseen(&profile);
+                self.rules.warn_of_unmatched(&profile);
                 if let Some(failure) = no_thread_matched(&profile) {
                     failed(&failure);
                 }

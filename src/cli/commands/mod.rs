@@ -12,5 +12,6 @@ pub(crate) mod man;
 pub(crate) mod record;
 pub(crate) mod report;
 pub(crate) mod rules;
+mod rules_of;
 pub(crate) mod top;
 mod top_files;

@@ -107,7 +107,7 @@ fn start(plan: RecordPlan, run: &RunInfo, rank: Option<u32>) -> Result<Finish, F
             sink,
             outputs,
             drawing: Drawing::clone(&plan.drawing),
-            rules: plan.rules.set,
+            rules: plan.rules,
         }),
         Err(failure) => {
             outputs.discard();

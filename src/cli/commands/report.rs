@@ -4,15 +4,15 @@ use crate::analysis::progress::window::restrict;
 use crate::cli::failure::Failure;
 use crate::cli::outputs;
 use crate::cli::plan::ReportPlan;
+use crate::cli::rules::Rules;
 use crate::cli::{hints, messages, regions};
 use crate::model::profile::Profile;
 use crate::model::region::Region;
-use crate::torch::rules::RuleSet;
 use std::path::Path;
 use std::process::ExitCode;
 
 pub(crate) fn run(plan: &ReportPlan) -> Result<ExitCode, Failure> {
-    let mut profile = open(&plan.file, &plan.regions, plan.rules.set)?;
+    let mut profile = open(&plan.file, &plan.regions, &plan.rules)?;
     if let Some(range) = plan.steps {
         let (first, last) = restrict(&mut profile, range).map_err(Failure::new)?;
         let note = format!("steps {first} to {last} of the recording");
@@ -30,14 +30,11 @@ pub(crate) fn run(plan: &ReportPlan) -> Result<ExitCode, Failure> {
 
 /// Reads a recording, with a warning for each thing that it lacks. `regions` are shown as phases in
 /// addition to its own.
-pub(crate) fn open(
-    path: &Path,
-    regions: &[Region],
-    rules: &'static RuleSet,
-) -> Result<Profile, Failure> {
+pub(crate) fn open(path: &Path, regions: &[Region], rules: &Rules) -> Result<Profile, Failure> {
     let shown = path.display().to_string();
-    let profile = outputs::read_profile(path, &shown, regions, rules).map_err(cannot_open)?;
+    let profile = outputs::read_profile(path, &shown, regions, rules.set).map_err(cannot_open)?;
     regions::warn_of_unseen(&profile);
+    rules.warn_of_unmatched(&profile);
     for missing in &profile.missing {
         messages::warning(missing);
     }

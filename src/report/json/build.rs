@@ -18,7 +18,7 @@ use crate::model::seconds::of as seconds;
 use crate::model::text::printable_json;
 use crate::report::tables::processes::{activity_shares, phase_shares, summary_shares};
 use crate::report::tables::{self, functions};
-use crate::torch::rules::{RuleSet, WAIT_RULES_VERSION};
+use crate::torch::rules::RuleSet;
 use std::collections::BTreeMap;
 
 /// Functions and lines that are listed.
@@ -66,7 +66,7 @@ pub fn report(profile: &Profile, analysis: &Analysis) -> Report {
         compile: compile(analysis),
         progress: primary.and_then(|process| progress(profile, process)),
         conditions: primary.map(|process| conditions(profile, process)),
-        wait_rules: WAIT_RULES_VERSION,
+        wait_rules: RuleSet::built_in().version,
         waits: tables::waits::waits(profile, analysis, MOST_WAITS),
         input: tables::input::input(profile, analysis),
         collectives: tables::collectives::collectives(profile, analysis, MOST),

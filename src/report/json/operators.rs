@@ -3,7 +3,7 @@
 use crate::analysis::summary::ProcessSummary;
 use crate::model::category::Activity;
 use crate::model::seconds::of as seconds;
-use crate::torch::rules::OPERATOR_RULES_VERSION;
+use crate::torch::rules::RuleSet;
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -41,7 +41,7 @@ pub(super) fn operators(process: &ProcessSummary) -> Option<Operators> {
     let left_out = table.operators.get(MOST..).unwrap_or_default();
     Some(Operators {
         version: VERSION,
-        rules: OPERATOR_RULES_VERSION,
+        rules: RuleSet::built_in().version,
         inside_s: by_activity(&table.inside),
         outside_s: by_activity(&table.outside),
         left_out: left_out.len(),

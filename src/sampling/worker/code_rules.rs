@@ -51,3 +51,29 @@ impl CodeRules {
         &self.known
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::code::PythonVersion;
+
+    #[test]
+    fn rows_of_the_user_s_say_what_is_read() {
+        let text = "[[python]]\nfile = \"acme/\"\nmodule_call = \"outer\"\ntakes_code = true\ntrains = \"yes\"";
+        let codes = [CodeInfo {
+            name: "Net.run".to_owned(),
+            file: "/home/u/acme/net.py".to_owned(),
+            first_line: 1,
+            version: PythonVersion::new(3, 11),
+            content_hash: 0,
+        }];
+        let read = |rules: &'static RuleSet| {
+            let found = CodeRules::new(rules).of(CodeId::from_index(0), &codes);
+            (found.trains, found.module_call, found.takes_code)
+        };
+        let added = Box::leak(Box::new(RuleSet::with(text).unwrap()));
+        assert_eq!(read(added), (Trains::Yes, ModuleCall::Outer, true));
+        let built_in = (Trains::No, ModuleCall::No, false);
+        assert_eq!(read(RuleSet::built_in()), built_in);
+    }
+}

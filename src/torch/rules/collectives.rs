@@ -1,21 +1,26 @@
 //! Names of collectives.
 
 use super::RuleSet;
+use super::matching::Matching;
+
+/// A name as names of collectives are compared: in small letters, without underscores.
+pub(super) fn plain(name: &str) -> String {
+    let letters = name.chars().filter(|&each| each != '_');
+    letters.map(|each| each.to_ascii_lowercase()).collect()
+}
 
 impl RuleSet {
-    /// The collective that a function of this name runs.
-    pub(super) fn collective_name(&self, function: &str) -> Option<&'static str> {
-        let plain: String = function
-            .chars()
-            .filter(|&each| each != '_')
-            .map(|each| each.to_ascii_lowercase())
-            .collect();
-        let mut rows = self.collectives.iter();
-        rows.find(|row| {
-            row.start
-                .iter()
-                .any(|start| plain.starts_with(start.as_str()))
-        })
-        .map(|row| row.name.0)
+    /// The collective that a function of this name, which `rows` are for, runs.
+    pub(super) fn collective_name<R>(
+        &self,
+        function: &str,
+        rows: &Matching<'_, R>,
+    ) -> Option<&'static str> {
+        let function = plain(function);
+        let is = |start: &String| function.starts_with(start.as_str());
+        let mut all = self.collectives.iter().enumerate();
+        let (at, row) = all.find(|(_, row)| row.start.iter().any(is))?;
+        rows.decided("name", "collective", at);
+        Some(row.name.0)
     }
 }

@@ -1,7 +1,9 @@
 //! Rules for people: rows as they are written, with what they are for and what they mean.
 
 use super::SOURCES;
-use toml::{Table, Value};
+use std::ops::Range;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
 
 /// What rows are about: the names of their tables.
 pub const SUBJECTS: &[&str] = &[
@@ -33,30 +35,38 @@ pub struct Listed {
     pub source: String,
     /// The first version that has it; empty where all have.
     pub since: String,
+    /// The file of those that are compiled in; `None` of the user's.
+    pub file: Option<&'static str>,
+    /// Its line there, counted from 1.
+    pub line: usize,
 }
 
 /// The rows of a file that can be read, then those that are compiled in.
 pub fn listed(added: Option<&str>) -> Vec<Listed> {
-    let texts: Vec<&str> = added
-        .into_iter()
-        .chain(SOURCES.iter().map(|&(_, text)| text))
+    let texts = added.into_iter().map(|text| (None, text));
+    let own = SOURCES.iter().map(|&(name, text)| (Some(name), text));
+    let tables: Vec<(Place<'_>, DeTable<'_>)> = texts
+        .chain(own)
+        .filter_map(|(file, text)| Some((Place { file, text }, table_of(text)?)))
         .collect();
-    let tables: Vec<Table> = texts.iter().filter_map(|text| text.parse().ok()).collect();
     let mut rows = Vec::new();
     for &subject in SUBJECTS {
-        for table in &tables {
-            match table.get(subject) {
-                Some(Value::Array(all)) => {
-                    let all = all.iter().filter_map(Value::as_table);
-                    rows.extend(all.map(|row| listed_row(subject, row)));
+        for (place, table) in &tables {
+            match table.get(subject).map(Spanned::get_ref) {
+                Some(DeValue::Array(all)) => {
+                    let all = all
+                        .iter()
+                        .filter_map(|row| Some((row, row.get_ref().as_table()?)));
+                    rows.extend(all.map(|(row, table)| place.row(subject, None, row, table)));
                 }
                 // Classes, by name.
-                Some(Value::Table(all)) => {
-                    for (name, row) in all {
-                        let mut row = row.as_table().cloned().unwrap_or_default();
-                        row.insert("name".to_owned(), Value::String(name.clone()));
-                        rows.push(listed_row(subject, &row));
-                    }
+                Some(DeValue::Table(all)) => {
+                    let all = all
+                        .iter()
+                        .filter_map(|(name, row)| Some((name, row, row.get_ref().as_table()?)));
+                    rows.extend(all.map(|(name, row, table)| {
+                        place.row(subject, Some(name.get_ref()), row, table)
+                    }));
                 }
                 _ => {}
             }
@@ -65,44 +75,73 @@ pub fn listed(added: Option<&str>) -> Vec<Listed> {
     rows
 }
 
-fn listed_row(subject: &'static str, row: &Table) -> Listed {
-    let text = |key: &str| {
-        row.get(key)
-            .and_then(Value::as_str)
-            .unwrap_or("")
-            .to_owned()
-    };
-    let is_pattern = |key: &str| {
-        // What names a collective or an operator in one table is a meaning in another.
-        PATTERNS.contains(&key)
-            && !(key == "operator" && matches!(subject, "python" | "native"))
-            && !(key == "name" && subject == "collective")
-    };
-    let mut patterns = Vec::new();
-    for &key in PATTERNS.iter().filter(|key| is_pattern(key)) {
-        if let Some(value) = row.get(key) {
-            patterns.push((key.to_owned(), words(value)));
+fn table_of(text: &str) -> Option<DeTable<'_>> {
+    DeTable::parse(text).ok().map(Spanned::into_inner)
+}
+
+/// Where rows stand.
+struct Place<'t> {
+    file: Option<&'static str>,
+    text: &'t str,
+}
+
+impl Place<'_> {
+    fn row(
+        &self,
+        subject: &'static str,
+        name: Option<&str>,
+        row: &Spanned<DeValue<'_>>,
+        table: &DeTable<'_>,
+    ) -> Listed {
+        let text = |key: &str| {
+            let value = table.get(key).and_then(|value| value.get_ref().as_str());
+            value.unwrap_or("").to_owned()
+        };
+        let is_pattern = |key: &str| {
+            // What names a collective or an operator in one table is a meaning in another.
+            PATTERNS.contains(&key)
+                && !(key == "operator" && matches!(subject, "python" | "native"))
+                && !(key == "name" && subject == "collective")
+        };
+        let mut patterns = Vec::new();
+        for &key in PATTERNS.iter().filter(|key| is_pattern(key)) {
+            if let Some(value) = table.get(key) {
+                patterns.push((key.to_owned(), words(value.get_ref())));
+            }
         }
-    }
-    let meanings = row
-        .iter()
-        .filter(|(key, _)| !is_pattern(key) && !["source", "since"].contains(&key.as_str()))
-        .map(|(key, value)| (key.clone(), words(value).join(", ")))
-        .collect();
-    Listed {
-        subject,
-        patterns,
-        meanings,
-        source: text("source"),
-        since: text("since"),
+        patterns.extend(name.map(|name| ("name".to_owned(), vec![name.to_owned()])));
+        let meanings = table
+            .iter()
+            .map(|(key, value)| (&**key.get_ref(), value))
+            .filter(|(key, _)| !is_pattern(key) && !["source", "since"].contains(key))
+            .map(|(key, value)| (key.to_owned(), words(value.get_ref()).join(", ")))
+            .collect();
+        Listed {
+            subject,
+            patterns,
+            meanings,
+            source: text("source"),
+            since: text("since"),
+            file: self.file,
+            line: line_of(self.text, &row.span()),
+        }
     }
 }
 
-fn words(value: &Value) -> Vec<String> {
+/// The line in which a part of a text begins, counted from 1.
+pub(super) fn line_of(text: &str, part: &Range<usize>) -> usize {
+    let before = text.get(..part.start).unwrap_or(text);
+    before.matches('\n').count() + 1
+}
+
+fn words(value: &DeValue<'_>) -> Vec<String> {
     match value {
-        Value::String(text) => vec![text.clone()],
-        Value::Array(all) => all.iter().flat_map(words).collect(),
-        Value::Boolean(value) => vec![value.to_string()],
+        DeValue::String(text) => vec![text.to_string()],
+        DeValue::Array(all) => all
+            .iter()
+            .flat_map(|value| words(value.get_ref()))
+            .collect(),
+        DeValue::Boolean(value) => vec![value.to_string()],
         _ => Vec::new(),
     }
 }

@@ -12,6 +12,7 @@
 mod collectives;
 mod graph_breaks;
 mod listing;
+mod matching;
 pub mod modules;
 mod native;
 mod operators;
@@ -27,6 +28,7 @@ mod tests;
 mod words;
 
 pub use listing::{Listed, SUBJECTS, listed};
+pub use matching::{Decision, Explanation, RowId};
 pub use native::{FrameRole, NativeClass};
 pub use paths::{is_library, last_part, library_call};
 pub use rows::{Library, ModuleCall, PythonWait, Special, Trains};
@@ -40,14 +42,7 @@ use crate::model::operator::OperatorMark;
 use crate::model::wait::WaitPart;
 use crate::torch::classify::FunctionClass;
 
-/// Version of the names of operators. Raised with every change that may name an operator
-/// differently.
-pub const OPERATOR_RULES_VERSION: u32 = 1;
-/// Version of the rows about waits, collectives and input. Raised with every change that may name a
-/// wait differently.
-pub const WAIT_RULES_VERSION: u32 = 2;
-
-/// All that the rules know of one function.
+/// All that the rules say of one function.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FunctionRules {
     pub class: FunctionClass,

@@ -1,5 +1,6 @@
 //! What the rules know of a native function.
 
+use super::matching::{Explanation, Matching};
 use super::operators::native_mark;
 use super::paths::is_of_inductor;
 use super::rows::{
@@ -109,24 +110,31 @@ impl RuleSet {
     /// What the rules know of a native function, by its module and its demangled name, if it has
     /// one.
     pub fn native(&self, kind: ModuleKind, path: &str, name: Option<&str>) -> FunctionRules {
+        self.explain_native(kind, path, name).rules
+    }
+
+    /// The same, with the rows that say it.
+    pub fn explain_native(&self, kind: ModuleKind, path: &str, name: Option<&str>) -> Explanation {
+        let (family, family_row) = self.family_by_row(kind, path);
         let symbol = Symbol {
-            family: self.family(kind, path),
+            family,
             path,
             name: name.map(SymbolName::parse),
         };
-        let rows = self.native_rows(symbol);
-        let row = |&at: &usize| self.native.get(at);
+        let found = self.native_rows(symbol);
+        let rows = Matching::new("native", &self.native, &found, self.added_native);
         let class = rows
-            .iter()
-            .find_map(|&at| self.native_classes.get(at).copied().flatten())
-            .unwrap_or_else(|| self.family_class(symbol.family));
-        let mark = rows.iter().find_map(|at| Some(row(at)?.phase.as_ref()?.0));
-        let wait = rows.iter().find_map(|at| Some(row(at)?.wait.as_ref()?.0));
-        let input = rows.iter().find_map(|at| Some(row(at)?.input.as_ref()?.0));
-        let special = rows.iter().find_map(|at| row(at)?.special);
-        let operator = rows
-            .iter()
-            .find_map(|at| Some((row(at)?, row(at)?.operator?)));
+            .first_where("class", true, |at, _| {
+                self.native_classes.get(at).copied().flatten()
+            })
+            .or_else(|| {
+                let (at, class) = self.family_class(family)?;
+                rows.decided("class", "family", at);
+                Some(class)
+            })
+            .unwrap_or(FOREIGN);
+        let mark = rows.first("phase", |row| Some(row.phase.as_ref()?.0));
+        let operator = rows.first("operator", |row| Some((row, row.operator?)));
         let operator = operator.zip(symbol.name).map(|((row, form), name)| {
             let start = row
                 .start
@@ -134,46 +142,41 @@ impl RuleSet {
                 .find(|start| name.qualified.starts_with(start.as_str()));
             native_mark(symbol.family, name, form, start.map_or(0, String::len))
         });
-        FunctionRules {
+        let collective = rows.first("collective", |row| Some((row, row.collective?)));
+        let rules = FunctionRules {
             class: FunctionClass {
                 kind: class.kind,
                 plumbing: class.plumbing,
                 role: class.role,
                 mark: mark.filter(|&mark| mark != PhaseMark::None),
                 wait: PythonWait::None,
-                special: special.unwrap_or(Special::No),
+                special: rows
+                    .first("special", |row| row.special)
+                    .unwrap_or(Special::No),
                 makes_batch: false,
             },
             operator: operator.unwrap_or(OperatorMark::None),
             compile: CompileMark::None,
-            wait: wait.unwrap_or(WaitPart::None),
+            wait: rows
+                .first("wait", |row| Some(row.wait.as_ref()?.0))
+                .unwrap_or(WaitPart::None),
             collective: CollectivePart {
-                name: rows
-                    .iter()
-                    .find_map(|at| Some((row(at)?, row(at)?.collective?)))
-                    .and_then(|(row, form)| self.native_collective(row, form, symbol.name?)),
-                backend: rows
-                    .iter()
-                    .find_map(|at| Some(row(at)?.backend.as_ref()?.0)),
-                issuer: rows.iter().find_map(|at| Some(row(at)?.issuer.as_ref()?.0)),
+                name: collective
+                    .and_then(|(row, form)| told_collective(row, form, symbol.name?))
+                    .and_then(|told| self.collective_name(told, &rows)),
+                backend: rows.first("backend", |row| Some(row.backend.as_ref()?.0)),
+                issuer: rows.first("issuer", |row| Some(row.issuer.as_ref()?.0)),
                 imports: false,
             },
-            input: input.unwrap_or(InputPart::None),
+            input: rows
+                .first("input", |row| Some(row.input.as_ref()?.0))
+                .unwrap_or(InputPart::None),
             module_call: ModuleCall::No,
             trains: Trains::No,
             takes_code: false,
-            added: rows.iter().any(|&at| at < self.added_native),
-        }
-    }
-
-    /// The rows for a function, for tests.
-    #[cfg(test)]
-    pub(super) fn native_matches(&self, path: &str, name: &str) -> Vec<usize> {
-        self.native_rows(Symbol {
-            family: self.family(ModuleKind::File, path),
-            path,
-            name: Some(SymbolName::parse(name)),
-        })
+            added: rows.has_added(),
+        };
+        rows.explain(rules, family_row.map(|at| ("family", at)))
     }
 
     /// Rows for a function, in order.
@@ -202,33 +205,34 @@ impl RuleSet {
 
     /// The family of a module.
     pub fn family(&self, kind: ModuleKind, path: &str) -> Library {
+        self.family_by_row(kind, path).0
+    }
+
+    /// The same, with the row that says it.
+    fn family_by_row(&self, kind: ModuleKind, path: &str) -> (Library, Option<usize>) {
         match kind {
-            ModuleKind::Vdso => return Library::System,
-            ModuleKind::Anonymous => return Library::Anonymous,
+            ModuleKind::Vdso => return (Library::System, None),
+            ModuleKind::Anonymous => return (Library::Anonymous, None),
             ModuleKind::File => {}
         }
-        let in_folder = self.families.iter().find(|row| {
+        let in_folder = self.families.iter().position(|row| {
             let folder = row.folder.as_deref();
             folder.is_some_and(|folder| path.contains(folder))
         });
-        if let Some(row) = in_folder {
-            return row.name;
-        }
         let name = file_name(path);
-        if is_of_inductor(name) {
-            return Library::Inductor;
+        if in_folder.is_none() && is_of_inductor(name) {
+            return (Library::Inductor, None);
         }
-        let first = self.family_files.of(name).min();
-        first
-            .and_then(|&at| self.families.get(at))
-            .map_or(Library::Other, |row| row.name)
+        let first = in_folder.or_else(|| self.family_files.of(name).min().copied());
+        let row = first.and_then(|at| self.families.get(at));
+        (row.map_or(Library::Other, |row| row.name), first)
     }
 
-    /// What a function is of which only the library is known.
-    fn family_class(&self, family: Library) -> NativeClass {
-        let rows = self.families.iter().zip(&self.family_classes);
-        let mut classes = rows.filter(|(row, _)| row.name == family);
-        classes.find_map(|(_, &class)| class).unwrap_or(FOREIGN)
+    /// What a function is of which only the library is known, and the row that says it.
+    fn family_class(&self, family: Library) -> Option<(usize, NativeClass)> {
+        let rows = self.families.iter().zip(&self.family_classes).enumerate();
+        let mut classes = rows.filter(|(_, (row, _))| row.name == family);
+        classes.find_map(|(at, (_, class))| Some((at, (*class)?)))
     }
 }
 
@@ -245,22 +249,19 @@ impl Symbol<'_> {
     }
 }
 
-impl RuleSet {
-    fn native_collective(
-        &self,
-        row: &NativeRow,
-        form: CollectiveForm,
-        name: SymbolName<'_>,
-    ) -> Option<&'static str> {
-        let name = match form {
-            CollectiveForm::Last => name.stem.rsplit("::").next()?,
-            CollectiveForm::Follows => {
-                let mut starts = row.start.iter();
-                let rest = starts.find_map(|start| name.stem.strip_prefix(start.as_str()))?;
-                (!rest.contains(':')).then_some(rest)?
-            }
-        };
-        self.collective_name(name)
+/// The part of a name that tells the collective.
+fn told_collective<'f>(
+    row: &NativeRow,
+    form: CollectiveForm,
+    name: SymbolName<'f>,
+) -> Option<&'f str> {
+    match form {
+        CollectiveForm::Last => name.stem.rsplit("::").next(),
+        CollectiveForm::Follows => {
+            let mut starts = row.start.iter();
+            let rest = starts.find_map(|start| name.stem.strip_prefix(start.as_str()))?;
+            (!rest.contains(':')).then_some(rest)
+        }
     }
 }
 

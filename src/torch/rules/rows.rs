@@ -202,7 +202,7 @@ pub(super) struct RulesFile {
     pub(super) family: Vec<Spanned<FamilyRow>>,
     pub(super) python: Vec<Spanned<PythonRow>>,
     pub(super) native: Vec<Spanned<NativeRow>>,
-    pub(super) own: Vec<OwnRow>,
+    pub(super) own: Vec<Spanned<OwnRow>>,
     pub(super) thread: Vec<ThreadRow>,
     pub(super) collective: Vec<CollectiveRow>,
     pub(super) call: Vec<CallRow>,
@@ -259,7 +259,7 @@ row!(
         [is: String],
         [has: String],
         form: Option<SymbolForm>,
-        class: Option<String>,
+        class: Option<Spanned<String>>,
         phase: Option<Written<PhaseMark>>,
         special: Option<Special>,
         operator: Option<OperatorForm>,
@@ -289,7 +289,7 @@ row!(
         [files: String],
         name: Library,
         folder: Option<String>,
-        class: Option<String>,
+        class: Option<Spanned<String>>,
     }
 );
 

@@ -1,9 +1,12 @@
 //! The rules, read and indexed.
 
+use super::collectives::plain;
+use super::listing::line_of;
 use super::native::{NativeClass, class_of};
 use super::prefixes::Prefixes;
 use super::rows::{
-    CallRow, CollectiveRow, FamilyRow, NativeRow, OwnRow, PythonRow, RulesFile, ThreadRow,
+    CallRow, CollectiveForm, CollectiveRow, FamilyRow, NativeRow, OperatorForm, OwnRow, PythonRow,
+    RulesFile, ThreadRow,
 };
 use super::words::PhaseMark;
 use crate::model::category::Phase;
@@ -32,11 +35,8 @@ pub struct RulesError {
 
 impl RulesError {
     fn at(text: &str, span: Option<Range<usize>>, message: impl Into<String>) -> Self {
-        let before = text
-            .get(..span.map_or(0, |span| span.start))
-            .unwrap_or(text);
         Self {
-            line: before.matches('\n').count() + 1,
+            line: line_of(text, &span.unwrap_or_default()),
             message: message.into(),
         }
     }
@@ -146,11 +146,17 @@ impl RuleSet {
         file: RulesFile,
         classes: &FxHashMap<String, NativeClass>,
     ) -> Result<(), Misfit> {
-        let class = |name: &Option<String>, span: &Range<usize>| match name {
+        let class = |name: &Option<Spanned<String>>| match name {
             None => Ok(None),
-            Some(name) => match classes.get(name) {
+            Some(name) => match classes.get(name.get_ref()) {
                 Some(&class) => Ok(Some(class)),
-                None => Err((span.clone(), format!("unknown class `{name}`"))),
+                None => {
+                    let mut known: Vec<&str> = classes.keys().map(String::as_str).collect();
+                    known.sort_unstable();
+                    let (word, known) = (name.get_ref(), known.join(", "));
+                    let message = format!("unknown class `{word}`, expected one of: {known}");
+                    Err((name.span(), message))
+                }
             },
         };
         for row in file.python {
@@ -160,19 +166,28 @@ impl RuleSet {
         }
         for row in file.native {
             let (span, row) = parted(row);
-            check_native(&row).map_err(|message| (span.clone(), message.to_owned()))?;
-            self.native_classes.push(class(&row.class, &span)?);
+            check_native(&row).map_err(|message| (span, message.to_owned()))?;
+            self.native_classes.push(class(&row.class)?);
             self.native.push(row);
         }
         for row in file.family {
-            let (span, row) = parted(row);
-            self.family_classes.push(class(&row.class, &span)?);
+            let row = row.into_inner();
+            self.family_classes.push(class(&row.class)?);
             self.families.push(row);
         }
         self.version = file.version.unwrap_or(self.version);
-        self.own.extend(file.own);
+        for row in file.own {
+            let (span, row) = parted(row);
+            check_own(&row).map_err(|message| (span, message.to_owned()))?;
+            self.own.push(row);
+        }
         self.threads.extend(file.thread);
-        self.collectives.extend(file.collective);
+        for mut row in file.collective {
+            for start in &mut row.start {
+                *start = plain(start);
+            }
+            self.collectives.push(row);
+        }
         self.calls.extend(file.call);
         Ok(())
     }
@@ -232,28 +247,35 @@ impl RuleSet {
     }
 
     fn thread<T>(&self, name: &str, of: impl Fn(&ThreadRow) -> Option<T>) -> Option<T> {
-        let is = |row: &&ThreadRow| row.start.iter().any(|start| name.starts_with(start));
-        self.threads.iter().filter(is).find_map(of)
+        let rows = self.thread_rows(name);
+        rows.filter_map(|at| self.threads.get(at)).find_map(of)
+    }
+
+    /// The rows for a thread's name, in order.
+    pub fn thread_rows(&self, name: &str) -> impl Iterator<Item = usize> {
+        let is = move |row: &ThreadRow| row.start.iter().any(|start| name.starts_with(start));
+        let rows = self.threads.iter().enumerate();
+        rows.filter(move |(_, row)| is(row)).map(|(at, _)| at)
     }
 
     /// The call that a line has for an operator; the operator's own name where no row has another.
     pub fn operator_call<'s>(&'s self, operator: &'s str) -> &'s str {
-        let is = |row: &&CallRow| row.operator.iter().any(|each| each == operator);
-        self.calls
-            .iter()
-            .find(is)
-            .map_or(operator, |row| row.call.as_str())
+        let row = self.call_row(operator).and_then(|at| self.calls.get(at));
+        row.map_or(operator, |row| row.call.as_str())
+    }
+
+    /// The row that has the call of an operator.
+    pub fn call_row(&self, operator: &str) -> Option<usize> {
+        let is = |row: &CallRow| row.operator.iter().any(|each| each == operator);
+        self.calls.iter().position(is)
     }
 
     /// How the user's own function of this name, that makes a batch, takes part in finding the
-    /// phase.
-    pub(super) fn own_phase(&self, name: &str) -> Option<PhaseMark> {
-        let name = name.trim_start_matches('_');
-        let is = |row: &&OwnRow| row.name.iter().any(|each| each == name);
-        self.own
-            .iter()
-            .filter(is)
-            .find_map(|row| Some(row.phase.as_ref()?.0))
+    /// phase, and the row that says so.
+    pub(super) fn own_phase(&self, last: &str) -> Option<(usize, PhaseMark)> {
+        let rows = self.own.iter().enumerate();
+        let mut rows = rows.filter(|(_, row)| row.is_named(last));
+        rows.find_map(|(at, row)| Some((at, row.phase.as_ref()?.0)))
     }
 }
 
@@ -281,16 +303,47 @@ fn check_python(row: &PythonRow) -> Result<(), &'static str> {
         row.form.is_some(),
     ];
     match ways.into_iter().filter(|&way| way).count() {
-        1 => Ok(()),
-        0 => Err("a row of [[python]] needs `file`, `package` or `library`"),
-        _ => Err("a row of [[python]] has one of `file`, `package`, `library` and `form`"),
+        1 => {}
+        0 => return Err("a row of [[python]] needs `file`, `package` or `library`"),
+        _ => return Err("a row of [[python]] has one of `file`, `package`, `library` and `form`"),
+    }
+    match row.collective {
+        Some(CollectiveForm::Follows) => Err(
+            "a row of [[python]] has no pattern that a collective may follow: collective = \"last\"",
+        ),
+        _ => Ok(()),
     }
 }
 
 fn check_native(row: &NativeRow) -> Result<(), &'static str> {
-    if row.names_symbols() || !row.file.is_empty() {
-        Ok(())
-    } else {
-        Err("a row of [[native]] needs `start`, `is`, `has` or `file`")
+    if !row.names_symbols() && row.file.is_empty() {
+        return Err("a row of [[native]] needs `start`, `is`, `has` or `file`");
+    }
+    if row.start.is_empty() && row.collective == Some(CollectiveForm::Follows) {
+        return Err(
+            "collective = \"follows\" needs `start`: what follows that in the function's name tells the collective; without it \"last\" \
+             takes the last part of the name",
+        );
+    }
+    if row.start.is_empty() && row.operator == Some(OperatorForm::Entry) {
+        return Err(
+            "operator = \"entry\" needs `start`: what follows that in the function's name is the operator",
+        );
+    }
+    Ok(())
+}
+
+fn check_own(row: &OwnRow) -> Result<(), &'static str> {
+    match row
+        .word
+        .iter()
+        .chain(&row.name)
+        .any(|name| name.contains('.'))
+    {
+        true => Err(
+            "`word` and `name` of [[own]] are of the last part of a function's name, which has no dot; `function` of [[python]] \
+             may be Class.function",
+        ),
+        false => Ok(()),
     }
 }

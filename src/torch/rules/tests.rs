@@ -1,5 +1,6 @@
 //! What the rules mean for real functions; and that no row is without effect.
 
+use super::matching::Matching;
 use super::*;
 use crate::model::category::{Activity, FrameKind, Phase};
 use crate::model::collective::{Backend, Issuer};
@@ -423,9 +424,14 @@ fn no_row_is_shadowed() {
             let mut answered = BTreeSet::new();
             for (place, name) in examples(row) {
                 let matching = match subject {
-                    "python" => rules.python_matches(&place, &name),
-                    _ => rules.native_matches(&place, &name),
+                    "python" => rules.explain_python(&place, &name),
+                    _ => rules.explain_native(ModuleKind::File, &place, Some(&name)),
                 };
+                let of_subject = matching
+                    .matching
+                    .iter()
+                    .filter(|row| row.subject == subject);
+                let matching: Vec<usize> = of_subject.map(|row| row.at).collect();
                 assert!(matching.contains(&index), "{place} {name}: {row:?}");
                 let is_first = |meaning: &str| {
                     let mut earlier = matching.iter().take_while(|&&at| at < index);
@@ -537,7 +543,9 @@ fn every_name_of_a_row_is_its_own() {
             }
             "collective" => {
                 for start in of("start") {
-                    let found = rules.collective_name(start).map(str::to_owned);
+                    let found = rules
+                        .collective_name(start, &Matching::<()>::new("", &[], &[], 0))
+                        .map(str::to_owned);
                     is(found, said("name"), start);
                 }
             }
@@ -586,6 +594,12 @@ fn every_row_has_a_source_and_a_meaning() {
 #[test]
 fn rows_of_the_user_s_own_come_first() {
     let text = r#"
+        [class.gemm]
+        kind = "aten"
+        running = "aten_compute"
+        [[native]]
+        file = "libacme_products"
+        class = "gemm"
         [[python]]
         file = "acme/loader.py"
         phase = "whole input"
@@ -598,7 +612,7 @@ fn rows_of_the_user_s_own_come_first() {
         class = "aten"
     "#;
     let rules = RuleSet::with(text).expect("rules");
-    assert_eq!(rules.added, 3);
+    assert_eq!(rules.added, 4);
     let found = rules.python("/home/u/acme/loader.py", "Loader.read");
     assert_eq!((found.input, found.added), (Task(Decode), true));
     let input = crate::model::category::Phase::Input;
@@ -608,6 +622,8 @@ fn rows_of_the_user_s_own_come_first() {
     assert_eq!(step.class.mark, Some(PhaseMark::Strong(user)));
     let kernel = rules.native(ModuleKind::File, "/x/libacme_kernels.so", Some("fused"));
     assert_eq!((kernel.class.kind, kernel.added), (FrameKind::Aten, true));
+    let product = rules.native(ModuleKind::File, "/x/libacme_products.so", None);
+    assert_eq!(product.class.kind, FrameKind::Aten);
     let other = rules.native(ModuleKind::File, "/x/libother.so", Some("fused"));
     assert_eq!((other.class.role, other.added), (FrameRole::Foreign, false));
 }
@@ -629,8 +645,38 @@ fn errors_say_where_and_what() {
         ("[[python]]\nphase = \"none\"", 1, "needs `file`"),
         (
             "[[native]]\nstart = \"f\"\nclass = \"fast\"",
-            1,
+            3,
+            "unknown class `fast`, expected one of: anonymous, aten, autograd, ",
+        ),
+        (
+            "[[family]]\nname = \"torch\"\nclass = \"fast\"",
+            3,
             "unknown class `fast`",
+        ),
+        (
+            "[[native]]\nis = \"f_allreduce\"\ncollective = \"follows\"",
+            1,
+            "needs `start`",
+        ),
+        (
+            "[[native]]\nhas = \"f::\"\noperator = \"entry\"",
+            1,
+            "needs `start`",
+        ),
+        (
+            "[[python]]\nfile = \"a/\"\ncollective = \"follows\"",
+            1,
+            "collective = \"last\"",
+        ),
+        (
+            "version = 1\n[[own]]\nname = \"Loader.load\"\nphase = \"whole input\"",
+            2,
+            "no dot",
+        ),
+        (
+            "[[python]]\nfile = \"a/\"\nphase = \"around input\"",
+            3,
+            "one of `around framework`, `import` and `none`",
         ),
         ("[[native]]\nclass = \"aten\"", 1, "needs `start`"),
         ("[[native]\n", 1, ""),
@@ -651,4 +697,107 @@ fn errors_say_where_and_what() {
         assert_eq!(error.line, line, "{text}: {error}");
         assert!(error.message.contains(message), "{text}: {error}");
     }
+}
+
+#[test]
+fn a_row_may_name_the_end_of_a_qualified_name() {
+    let text = r#"
+        [[python]]
+        file = "acme/loader.py"
+        function = ["Loader.__next__", "Loader.load_*", "<locals>.inner"]
+        phase = "whole input"
+    "#;
+    let rules = RuleSet::with(text).expect("rules");
+    let is_for = |function| rules.python("/home/u/acme/loader.py", function).added;
+    for function in [
+        "Loader.__next__",
+        "outer.<locals>.Loader.__next__",
+        "Loader.load_image",
+        "outer.<locals>.inner",
+    ] {
+        assert!(is_for(function), "{function}");
+    }
+    for function in [
+        // Python 3.10 records this.
+        "__next__",
+        "MyLoader.__next__",
+        "Loader.__next__.<locals>.inner2",
+        "Loader.load_.image",
+        "load_image",
+        "Loader.Other.load_image",
+        "inner",
+    ] {
+        assert!(!is_for(function), "{function}");
+    }
+}
+
+#[test]
+fn collectives_of_the_user_s_own_are_named_as_they_write_them() {
+    let text = r#"
+        [[native]]
+        file = "libfirm"
+        start = "firm_"
+        collective = "follows"
+        [[native]]
+        file = "libother"
+        start = "Firm"
+        collective = "last"
+        [[collective]]
+        start = ["Ring_Sum", "firm_swap"]
+        name = "all_reduce"
+    "#;
+    let rules = RuleSet::with(text).expect("rules");
+    let name = |library, symbol| {
+        let found = rules.native(ModuleKind::File, library, Some(symbol));
+        found.collective.name
+    };
+    assert_eq!(name("libfirm.so", "firm_ring_sum"), Some("all_reduce"));
+    assert_eq!(name("libfirm.so", "firm_allgather"), Some("all_gather"));
+    assert_eq!(name("libfirm.so", "firm_init"), None);
+    assert_eq!(
+        name("libother.so", "Firm::ringSum(int)"),
+        Some("all_reduce")
+    );
+    assert_eq!(name("libother.so", "FirmSwap"), Some("all_reduce"));
+}
+
+/// What is written of a meaning in the row that decided it.
+fn deciding(
+    why: &Explanation,
+    text: Option<&str>,
+    meaning: &str,
+) -> Vec<(Option<&'static str>, String)> {
+    let rows = listed(text);
+    let decisions = why.decisions.iter().filter(|each| each.meaning == meaning);
+    let found = decisions.map(|decision| {
+        let mut rows = rows
+            .iter()
+            .filter(|row| row.subject == decision.row.subject);
+        let row = rows.nth(decision.row.at).expect("row");
+        let mut meanings = row.meanings.iter();
+        let written = meanings.find(|(key, _)| key == meaning).expect("meaning");
+        (row.file, written.1.clone())
+    });
+    found.collect()
+}
+
+#[test]
+fn what_was_decided_is_told_with_its_row() {
+    let text = "[[python]]\nfile = \"torch/optim/\"\nphase = \"strong user\"";
+    let rules = RuleSet::with(text).expect("rules");
+    let step = rules.explain_python(&format!("{SITE}torch/optim/sgd.py"), "SGD.step");
+    let of = |meaning| deciding(&step, Some(text), meaning);
+    assert_eq!(of("phase"), [(None, "strong user".to_owned())]);
+    let kind = [(Some("python.toml"), "optimizer".to_owned())];
+    assert_eq!(of("kind"), kind);
+    assert!(of("wait").is_empty());
+    let own = rules.explain_python("/home/u/data.py", "decode_row");
+    let decode = [(Some("input.toml"), "decode".to_owned())];
+    assert_eq!(deciding(&own, Some(text), "input"), decode);
+    let sum = rules.explain_native(ModuleKind::File, "/x/libnccl.so.2", Some("ncclAllReduce"));
+    let name = [(Some("native.toml"), "all_reduce".to_owned())];
+    assert_eq!(deciding(&sum, Some(text), "name"), name);
+    assert_eq!(deciding(&sum, Some(text), "class").len(), 1);
+    let foreign = rules.explain_native(ModuleKind::File, "/x/libz.so.1", None);
+    assert_eq!(foreign.matching.len(), 1, "{:?}", foreign.matching);
 }

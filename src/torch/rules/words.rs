@@ -38,6 +38,11 @@ pub(super) trait Word: Sized {
 
     /// The words that there are.
     fn known() -> Vec<&'static str>;
+
+    /// The same, for people.
+    fn expected() -> String {
+        format!("one of: {}", Self::known().join(", "))
+    }
 }
 
 /// A value that is read from its word.
@@ -48,8 +53,8 @@ impl<'de, T: Word> Deserialize<'de> for Written<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         T::parse(&text).map(Written).ok_or_else(|| {
-            let (what, known) = (T::WHAT, T::known().join(", "));
-            D::Error::custom(format!("unknown {what} `{text}`, expected one of: {known}"))
+            let (what, known) = (T::WHAT, T::expected());
+            D::Error::custom(format!("unknown {what} `{text}`, expected {known}"))
         })
     }
 }
@@ -106,18 +111,21 @@ impl Word for PhaseMark {
             "strong" => PhaseMark::Strong(phase),
             "again" => PhaseMark::Again(phase),
             "weak" => PhaseMark::Weak(phase),
-            "around" => PhaseMark::Fallback(phase),
+            "around" if phase == Phase::Framework => PhaseMark::Fallback(phase),
             _ => return None,
         })
     }
 
     fn known() -> Vec<&'static str> {
-        let own = [
-            "import",
-            "none",
-            "whole|strong|again|weak|around and a phase of",
-        ];
-        own.into_iter().chain(Phase::known()).collect()
+        vec!["whole", "strong", "again", "weak"]
+    }
+
+    fn expected() -> String {
+        format!(
+            "two words, as in `strong input`: the first of {}; the second a phase, of {}; or one of `around framework`, `import` and `none`",
+            Self::known().join(", "),
+            Phase::known().join(", "),
+        )
     }
 }
 
