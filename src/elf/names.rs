@@ -91,6 +91,18 @@ mod tests {
     use super::*;
     use goblin::elf::Elf;
     use proptest::prelude::*;
+    use std::sync::LazyLock;
+
+    /// The start of a real file, and its section headers moved next to it.
+    static MINIMAL_ELF: LazyLock<Vec<u8>> = LazyLock::new(|| {
+        let real = std::fs::read("/proc/self/exe").unwrap();
+        let header = Elf::parse_header(&real).unwrap();
+        let mut bytes = real[..1024].to_vec();
+        let table = header.e_shoff as usize;
+        bytes[40..48].copy_from_slice(&1024_u64.to_le_bytes());
+        bytes.extend_from_slice(&real[table..table + usize::from(header.e_shnum) * 64]);
+        bytes
+    });
 
     #[test]
     fn finds_symbols_and_sections_of_the_running_test() {
@@ -106,7 +118,7 @@ mod tests {
     proptest! {
         #[test]
         fn damaged_headers_are_survived(damage in prop::collection::vec((0_usize..4096, any::<u8>()), 0..40)) {
-            let mut bytes = minimal_elf();
+            let mut bytes = MINIMAL_ELF.clone();
             for (offset, value) in damage {
                 let length = bytes.len();
                 bytes[offset % length] = value;
@@ -118,16 +130,5 @@ mod tests {
                 prop_assert!(section.is_none_or(|section| section.len() <= bytes.len()));
             }
         }
-    }
-
-    /// The start of a real file, and its section headers moved next to it.
-    fn minimal_elf() -> Vec<u8> {
-        let real = std::fs::read("/proc/self/exe").unwrap();
-        let header = Elf::parse_header(&real).unwrap();
-        let mut bytes = real[..1024].to_vec();
-        let table = header.e_shoff as usize;
-        bytes[40..48].copy_from_slice(&1024_u64.to_le_bytes());
-        bytes.extend_from_slice(&real[table..table + usize::from(header.e_shnum) * 64]);
-        bytes
     }
 }

@@ -166,14 +166,13 @@ mod tests {
     use super::*;
     use crate::elf::parse_sections;
     use proptest::prelude::*;
+    use std::sync::LazyLock;
 
-    fn own_file() -> Vec<u8> {
-        std::fs::read("/proc/self/exe").unwrap()
-    }
+    static OWN_FILE: LazyLock<Vec<u8>> = LazyLock::new(|| std::fs::read("/proc/self/exe").unwrap());
 
     #[test]
     fn own_executable_has_what_is_needed() {
-        let image = ElfImage::parse(Arc::new(own_file())).unwrap();
+        let image = ElfImage::parse(Arc::new(OWN_FILE.clone())).unwrap();
         assert!(image.segments().loads.iter().any(|load| load.executable));
         let (address, size) = image.segments().eh_frame_hdr.unwrap();
         let header = image.piece(address..address + size).unwrap();
@@ -189,8 +188,7 @@ mod tests {
     proptest! {
         #[test]
         fn damaged_files_never_panic(changes in proptest::collection::vec((0_usize..1024, any::<u8>()), 1..12), cut in 0_usize..200_000) {
-            let mut file = own_file();
-            file.truncate(200_000);
+            let mut file = OWN_FILE[..200_000].to_vec();
             for (position, byte) in changes {
                 file[position] = byte;
             }

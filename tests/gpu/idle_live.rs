@@ -120,7 +120,7 @@ fn drawings_of_idle_windows_alone() {
     assert_error(
         &output_of(&mut command),
         "--gpu-idle is about drawings",
-        &["summary"],
+        &["a table of idle time"],
     );
 }
 

@@ -110,7 +110,7 @@ fn figures_are_those_of_the_device_that_the_program_uses() {
         "DEVICE 1",
         "any kernel",
         "THROTTLED: power cap",
-        "gpu_lanes",
+        "other processes: gpu",
         "HOST, 1 process",
     ] {
         assert!(text.contains(part), "{part}: {text}");

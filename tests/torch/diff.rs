@@ -125,10 +125,8 @@ fn real_recordings_are_compared_per_step_and_drawn() {
         .find(|part| part["kind"] == "function" && part["name"] == "Extra.work");
     let planted = planted.unwrap_or_else(|| panic!("no Extra.work: {parts:?}"));
     let mean = |part: &Value, side: &str| part[side]["mean_s"].as_f64().unwrap();
-    assert!(
-        mean(planted, "a") == 0.0 && mean(planted, "b") > 0.0,
-        "{planted}"
-    );
+    // It is called without multiplications, too, and a sample may find it.
+    assert!(10.0 * mean(planted, "a") < mean(planted, "b"), "{planted}");
     assert!(
         mean(layer, "b") > 0.5 * mean(planted, "b"),
         "{layer} {planted}"

@@ -594,12 +594,12 @@ fn every_row_has_a_source_and_a_meaning() {
 #[test]
 fn rows_of_the_user_s_own_come_first() {
     let text = r#"
-        [class.gemm]
+        [class.acme_gemm]
         kind = "aten"
         running = "aten_compute"
         [[native]]
         file = "libacme_products"
-        class = "gemm"
+        class = "acme_gemm"
         [[python]]
         file = "acme/loader.py"
         phase = "whole input"
