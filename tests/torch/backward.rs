@@ -1,28 +1,13 @@
 //! A recording of real torch with activation checkpointing, in both of its forms.
 
 use crate::native_live::{full_report, torch_python};
+use crate::{marked, torchspy};
 use serde_json::Value;
-use std::process::{Command, Stdio};
 
 const PROGRAM: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/tests/programs/train_checkpoint.py"
 );
-
-fn torchspy() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_torchspy"));
-    command.stdin(Stdio::null());
-    command
-}
-
-/// The line of the program that carries a mark.
-fn marked(mark: &str) -> u64 {
-    let text = std::fs::read_to_string(PROGRAM).unwrap();
-    let line = text
-        .lines()
-        .position(|line| line.ends_with(&format!("# mark: {mark}")));
-    line.unwrap() as u64 + 1
-}
 
 fn report(form: &str) -> Option<Value> {
     let python = torch_python()?;
@@ -80,7 +65,11 @@ fn check(form: &str) {
         .sum();
     assert!(of_block > 0.6 * total, "{table}");
     // Lines: one calls backward, and in the reentrant form the engine calls itself below it.
-    assert_eq!(table["lines"][0]["line"], marked("backward"), "{table}");
+    assert_eq!(
+        table["lines"][0]["line"],
+        marked("train_checkpoint.py", "backward"),
+        "{table}"
+    );
     let at_line = seconds(&table["lines"][0]["total_s"]);
     assert!(at_line > 0.95 * seconds(&table["total_s"]), "{table}");
     let nodes = table["nodes"].as_array().unwrap();

@@ -2,28 +2,14 @@
 //! compilation anew, both planted.
 
 use crate::native_live::{full_report, torch_python};
+use crate::{marked, torchspy};
 use serde_json::Value;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 const PROGRAM: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/tests/programs/train_compiled.py"
 );
-
-fn torchspy() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_torchspy"));
-    command.stdin(Stdio::null());
-    command
-}
-
-/// The line of the program that carries a mark.
-fn marked(mark: &str) -> u64 {
-    let text = std::fs::read_to_string(PROGRAM).unwrap();
-    let line = text
-        .lines()
-        .position(|line| line.ends_with(&format!("# mark: {mark}")));
-    line.unwrap() as u64 + 1
-}
 
 #[test]
 fn compiling_is_told_by_function_stage_and_cause() {
@@ -94,7 +80,11 @@ fn compiling_is_told_by_function_stage_and_cause() {
             .unwrap()
             .ends_with("train_compiled.py")
     );
-    assert_eq!(forward["line"], marked("function"), "{table}");
+    assert_eq!(
+        forward["line"],
+        marked("train_compiled.py", "function"),
+        "{table}"
+    );
     // Before and behind the break, each for two sizes.
     assert!(forward["compilations"].as_u64().unwrap() >= 3, "{table}");
     let again = forward["recompilations"].as_u64().unwrap();
@@ -106,7 +96,7 @@ fn compiling_is_told_by_function_stage_and_cause() {
     let breaks = table["graph_breaks"].as_array().unwrap();
     let planted = breaks
         .iter()
-        .find(|place| place["line"] == marked("break"))
+        .find(|place| place["line"] == marked("train_compiled.py", "break"))
         .unwrap_or_else(|| panic!("no graph break: {table}"));
     assert_eq!(planted["function"], "Net.forward");
     assert!(

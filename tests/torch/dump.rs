@@ -2,18 +2,12 @@
 //! rank is named, with its line, and what the others wait for.
 
 use crate::faults::{TORCHSPY, Target, program, wait_until};
+use crate::marked;
 use crate::native_live::torch_python;
 use serde_json::Value;
 use std::process::Command;
 
 const RANKS: usize = 2;
-
-fn marked(mark: &str) -> u64 {
-    let text = std::fs::read_to_string(program("hang_ranks.py")).unwrap();
-    let wanted = format!("# mark: {mark}");
-    let line = text.lines().position(|line| line.ends_with(&wanted));
-    line.unwrap() as u64 + 1
-}
 
 fn dump(pid: i32, options: &[&str]) -> String {
     let output = Command::new(TORCHSPY)
@@ -61,7 +55,7 @@ fn hanging(how: &str, line: &str) -> Option<(Target, Value)> {
         let last = rank(&seen, RANKS - 1);
         awaited.len() == 1
             && awaited[0] == last["pid"]
-            && last["threads"][0]["at"]["line"] == marked(line)
+            && last["threads"][0]["at"]["line"] == marked("hang_ranks.py", line)
     });
     Some((target, seen))
 }
@@ -72,7 +66,11 @@ fn check_others(look: &Value) {
     assert_eq!(waiting["waits_for_ranks"], true, "{groups:#?}");
     let doing = waiting["doing"].as_str().unwrap();
     assert!(doing.contains("all_reduce"), "{doing}");
-    assert_eq!(waiting["at"]["line"], marked("backward"), "{waiting:#}");
+    assert_eq!(
+        waiting["at"]["line"],
+        marked("hang_ranks.py", "backward"),
+        "{waiting:#}"
+    );
 }
 
 #[test]
@@ -114,7 +112,7 @@ fn a_rank_that_waits_for_a_lock() {
         .find(|thread| thread["tid"] == *owner)
         .unwrap();
     assert_eq!(holder["python_name"], "holder");
-    assert_eq!(holder["at"]["line"], marked("holder"));
+    assert_eq!(holder["at"]["line"], marked("hang_ranks.py", "holder"));
 }
 
 #[test]
@@ -132,7 +130,7 @@ fn a_rank_whose_worker_is_stuck_in_a_read() {
     let stuck = processes.iter().find(|process| {
         process["role"] == "dataloader_worker"
             && process["trainer_pid"] == last["pid"]
-            && process["threads"][0]["at"]["line"] == marked("worker")
+            && process["threads"][0]["at"]["line"] == marked("hang_ranks.py", "worker")
     });
     let stuck = stuck.unwrap_or_else(|| panic!("no worker at the read: {seen:#}"));
     assert_eq!(stuck["threads"][0]["syscall"], "read");

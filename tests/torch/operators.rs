@@ -1,25 +1,10 @@
 //! A recording of real torch: the operator is found, with its lines, its module and its node.
 
 use crate::native_live::torch_python;
+use crate::{marked, torchspy};
 use serde_json::Value;
-use std::process::{Command, Stdio};
 
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/op_heavy.py");
-
-/// The line of the program that carries a mark.
-fn marked(mark: &str) -> u64 {
-    let text = std::fs::read_to_string(PROGRAM).unwrap();
-    let line = text
-        .lines()
-        .position(|line| line.ends_with(&format!("# mark: {mark}")));
-    line.unwrap() as u64 + 1
-}
-
-fn torchspy() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_torchspy"));
-    command.stdin(Stdio::null());
-    command
-}
 
 #[test]
 fn a_matrix_product_is_found_in_forward_and_in_backward() {
@@ -64,10 +49,10 @@ fn a_matrix_product_is_found_in_forward_and_in_backward() {
         let sites = first["sites"].as_array().unwrap();
         sites.iter().find(|site| site["phase"] == phase).unwrap()
     };
-    assert_eq!(site("forward")["line"], marked("forward"));
+    assert_eq!(site("forward")["line"], marked("op_heavy.py", "forward"));
     assert_eq!(site("forward")["module"], "Heavy");
     assert_eq!(site("forward")["node"], Value::Null);
-    assert_eq!(site("backward")["line"], marked("backward"));
+    assert_eq!(site("backward")["line"], marked("op_heavy.py", "backward"));
     assert_eq!(site("backward")["node"], "MmBackward0");
     assert_eq!(site("backward")["module"], Value::Null);
 }

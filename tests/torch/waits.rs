@@ -1,17 +1,10 @@
 //! Real torch: what a starving loop's workers do, and which rank the others wait for.
 
 use crate::faults::{How, Recorded, Recorder, program};
+use crate::marked;
 use crate::native_live::torch_python;
 use serde_json::Value;
 use std::path::Path;
-
-/// The line of a program that carries a mark.
-fn marked(name: &str, mark: &str) -> u64 {
-    let text = std::fs::read_to_string(program(name)).unwrap();
-    let wanted = format!("# mark: {mark}");
-    let line = text.lines().position(|line| line.ends_with(&wanted));
-    line.unwrap() as u64 + 1
-}
 
 fn record(words: &[&str]) -> Recorded {
     let command = Recorder::launch_command(words, How::default());

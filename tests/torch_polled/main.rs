@@ -7,6 +7,8 @@
     reason = "tests"
 )]
 
+use std::process::{Command, Stdio};
+
 mod modules;
 mod progress;
 
@@ -14,3 +16,16 @@ mod progress;
 mod installed;
 #[path = "../native_live/mod.rs"]
 mod native_live;
+
+fn torchspy() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_torchspy"));
+    command.stdin(Stdio::null());
+    command
+}
+
+fn output(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    String::from_utf8(output.stdout).unwrap()
+}

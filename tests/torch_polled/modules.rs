@@ -1,28 +1,15 @@
 //! A recording of real torch: every forward sample has a path that `named_modules()` has.
 
 use crate::native_live::torch_python;
+use crate::{output, torchspy};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::{Command, Stdio};
 
 const PROGRAM: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/tests/programs/train_modules.py"
 );
-
-fn torchspy() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_torchspy"));
-    command.stdin(Stdio::null());
-    command
-}
-
-fn output(command: &mut Command) -> String {
-    let output = command.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
-    String::from_utf8(output.stdout).unwrap()
-}
 
 fn report(recording: &Path) -> Value {
     let text = output(torchspy().args(["report", "--json"]).arg(recording));
