@@ -20,13 +20,19 @@ fn places_of(name: &str) {
     let compared = peers.compare(target.pid(), &recorded);
     println!("{name}: {compared:?}");
     // The main thread, the six places, and the two threads that `lock` starts.
-    check_scope(&peers, compared, 9, 250);
+    check_scope(&peers, compared, [9, 0], 250);
 }
 
-/// A comparison that compared nothing, or too little, has not been made.
-fn check_scope(peers: &Peers, compared: Compared, threads: usize, python_frames: usize) {
+/// A comparison that compared nothing, or too little, has not been made: of the threads, `generated`
+/// at most stand in code that has no unwind information.
+fn check_scope(
+    peers: &Peers,
+    compared: Compared,
+    [threads, generated]: [usize; 2],
+    python_frames: usize,
+) {
     if peers.has_gdb() {
-        assert!(compared.beyond_gdb <= 1, "{compared:?}");
+        assert!(compared.beyond_gdb <= generated, "{compared:?}");
         let threads = threads - compared.beyond_gdb;
         assert!(compared.native_stacks >= threads, "{compared:?}");
         assert!(compared.native_frames >= 5 * threads, "{compared:?}");
@@ -89,12 +95,13 @@ fn places_of_torch() {
     let peers = Peers::ask(target.pid(), target.root());
     let compared = peers.compare(target.pid(), &recorded);
     println!("torch: {compared:?}");
-    // The main thread, the four places, and the thread that feeds the worker its indices.
-    check_scope(&peers, compared, 6, 40);
+    // The main thread, the four places, and the thread that feeds the worker its indices. What
+    // oneDNN and MKL generate depends on the CPU: products, convolutions and their backward.
+    check_scope(&peers, compared, [6, 3], 40);
     let peers = Peers::ask(worker, target.root());
     let compared = peers.compare(worker, &recorded);
     println!("DataLoader worker: {compared:?}");
-    check_scope(&peers, compared, 1, 5);
+    check_scope(&peers, compared, [1, 0], 5);
 }
 
 fn child_of(pid: i32) -> i32 {

@@ -17,6 +17,8 @@ const ROWS: usize = 5;
 const FEWEST: usize = 3;
 /// Ranks that are listed.
 const RANKS: usize = 4;
+/// Lines of the table of ranks that stay: of two ranks, all.
+const RANKS_LEAST: usize = 5;
 /// Ranks of which it is said which rank they wait for.
 const LATE: usize = 2;
 /// Devices that are listed.
@@ -75,7 +77,7 @@ pub(super) fn brief(profile: &Profile, analysis: &Analysis, options: TextOptions
         Part::new(STAYS, 0, |out| warnings(out, profile, analysis)),
     ];
     let at_verdict = parts.len();
-    parts.push(Part::new(5, 0, |out| {
+    parts.push(Part::new(5, RANKS_LEAST, |out| {
         processes::ranks(out, profile, analysis, RANKS);
     }));
     let late = collectives::brief(profile, analysis, LATE);
