@@ -399,6 +399,10 @@ pub(crate) struct DumpArguments {
     /// by <redacted>
     #[arg(long)]
     pub(crate) no_redact: bool,
+    /// What functions of your own mean: rows in TOML that come before torchspy's own (see torchspy
+    /// rules)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) rules: Option<PathBuf>,
     /// Take this many snapshots (100 at most), and show what moved in between
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) repeat: Option<u32>,

@@ -3,10 +3,11 @@
 use super::args::DumpArguments;
 use super::failure::Failure;
 use super::option_values::{parse_duration_of, redaction};
+use super::rules::Rules;
 use crate::os::redaction::Redaction;
 use std::time::Duration;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) struct DumpPlan {
     pub(crate) pid: i32,
     pub(crate) tree: bool,
@@ -18,6 +19,7 @@ pub(crate) struct DumpPlan {
     pub(crate) redaction: Redaction,
     pub(crate) repeat: u32,
     pub(crate) every: Duration,
+    pub(crate) rules: Rules,
 }
 
 impl DumpPlan {
@@ -32,6 +34,7 @@ impl DumpPlan {
             redaction: redaction(arguments.no_redact),
             repeat: arguments.repeat.unwrap_or(1),
             every: parse_duration_of("--every", &arguments.every)?,
+            rules: Rules::read(arguments.rules.as_deref())?,
         })
     }
 }

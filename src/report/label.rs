@@ -44,6 +44,16 @@ pub fn file_name(path: &str) -> &str {
         .unwrap_or(path)
 }
 
+/// Whether native code is what the C library and the program do before anything else: at the root
+/// of every stack. In a stripped library it has no symbol.
+pub fn is_start(file: &str, name: &str) -> bool {
+    const NAMES: &[&str] = &["_start", "start_thread", "clone", "clone3", "__clone3"];
+    let library = file_name(file);
+    let is_libc = library.starts_with("libc.so") || library.starts_with("libpthread");
+    NAMES.contains(&name)
+        || (is_libc && (name.contains("+0x") || name.starts_with("__libc_start_")))
+}
+
 /// A Python file for a box: packages with their path, scripts by their file name.
 pub fn short_file(file: &str) -> &str {
     let package = package_path(file);

@@ -380,6 +380,9 @@ impl<'a> View<'a> {
             })
             .collect();
         frames.reverse();
+        if !plumbing {
+            self.leave_out_start(&mut frames);
+        }
         let marker = ViewFrame {
             shown: Shown::Partial(Partial::TooDeep),
             guessed: false,
@@ -389,6 +392,18 @@ impl<'a> View<'a> {
             leave_out_between_modules(&mut frames);
         }
         frames
+    }
+
+    /// Leaves out the base that all stacks share, where it is not all that there is.
+    fn leave_out_start(&self, frames: &mut Vec<ViewFrame>) {
+        let is_start = |frame: &ViewFrame| {
+            let function = self.function(frame.shown);
+            function.is_some_and(|it| !it.is_python && label::is_start(&it.file, &it.name))
+        };
+        let base = frames.iter().take_while(|frame| is_start(frame)).count();
+        if base < frames.len() {
+            frames.drain(..base);
+        }
     }
 
     /// How much of a sample's time outside the run queue is drawn.

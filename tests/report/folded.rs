@@ -54,6 +54,29 @@ fn golden_microseconds_with_everything() {
 }
 
 #[test]
+fn how_the_c_library_starts_a_thread_is_left_out_where_more_is_known() {
+    let mut builder = Builder::new("python train.py");
+    let process = builder.process(rank(0), 1);
+    let thread = builder.thread(process, 1, "python", true);
+    let mut libc = |name| At::Native(builder.native(name, name, "/l/libc.so.6", FrameKind::Native));
+    let (start, exit, inner) = (libc("libc.so.6+0x10"), libc("exit"), libc("libc.so.6+0x20"));
+    for stack in [&[start, exit, inner][..], &[start, inner]] {
+        let (phase, activity) = (Phase::User, Activity::NativeOther);
+        builder.sample(thread, 10 * MS, stack, phase, activity);
+    }
+    let profile = builder.build();
+    let text = fold(&profile, &FoldedOptions::default());
+    let mut stacks: Vec<&str> = text
+        .lines()
+        .map(|line| line.split_once(';').unwrap().1)
+        .collect();
+    stacks.sort_unstable();
+    let inner = "libc.so.6+0x20 (libc.so.6)";
+    let only = format!("libc.so.6+0x10 (libc.so.6);{inner} 1");
+    assert_eq!(stacks, [format!("exit (libc.so.6);{inner} 1"), only]);
+}
+
+#[test]
 fn ticks_are_neither_lost_nor_made_where_a_cpu_wait_splits_samples() {
     let mut builder = Builder::new("python train.py");
     let process = builder.process(rank(0), 1);

@@ -621,6 +621,28 @@ fn an_interrupt_between_looks_loses_none() {
 }
 
 #[test]
+fn rules_of_the_users_own_say_what_is_waited_for() {
+    let Some(target) =
+        any_python().map(|python| Target::start(&[&python, &program("hangs.py"), "condition"]))
+    else {
+        return;
+    };
+    let rules = tempfile::NamedTempFile::new().unwrap();
+    let row = "[[python]]\nfile = \"hangs.py\"\nfunction = \"take\"\nwait = \"loader\"\n";
+    std::fs::write(rules.path(), row).unwrap();
+    let given = ["--rules", rules.path().to_str().unwrap()];
+    for (options, kind) in [(&[][..], "lock"), (&given, "input_queue")] {
+        wait_until("the taker waits", || {
+            let look = look(options, target.pid());
+            let taker = threads(&look)
+                .iter()
+                .find(|thread| thread["at"]["line"] == marked("take"));
+            taker.is_some_and(|thread| thread["waits_for"]["kind"] == kind)
+        });
+    }
+}
+
+#[test]
 fn errors_say_what_to_do() {
     let gone = dump(&[], 1 << 21);
     let said = String::from_utf8_lossy(&gone.stderr).into_owned();

@@ -161,6 +161,13 @@ fn same_step(group: &RankGroup, step: Option<&(String, u64)>) -> bool {
 /// Where a DataLoader's worker waits for the next index (torch 2.15).
 const WORKER_LOOP: (&str, &str) = ("torch/utils/data/_utils/worker.py", "_worker_loop");
 
+/// Whether a thread is a DataLoader's worker that has made all batches it was asked for.
+pub fn is_idle_worker(thread: &DumpedThread) -> bool {
+    let (file, function) = WORKER_LOOP;
+    let is_loop = |at: &Place| at.file.ends_with(file) && at.function == function;
+    thread.wait.is_some() && thread.at.as_ref().is_some_and(is_loop)
+}
+
 /// What a training thread's wait leads to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Because {
@@ -203,12 +210,7 @@ pub fn because(dump: &Dump, process: &DumpedProcess) -> Vec<Because> {
     workers
         .filter_map(|worker| {
             let thread = training_thread(worker)?;
-            // One that waits for work has nothing to do with it.
-            let idle = thread.wait.is_some()
-                && thread.at.as_ref().is_some_and(|at| {
-                    at.file.ends_with(WORKER_LOOP.0) && at.function == WORKER_LOOP.1
-                });
-            (!idle).then(|| Because {
+            (!is_idle_worker(thread)).then(|| Because {
                 words: "its DataLoader worker:",
                 pid: worker.pid,
                 tid: thread.tid,

@@ -26,7 +26,6 @@ use crate::report::label::counted;
 use crate::sampling::inspect::inspect_all;
 use crate::sampling::session::{SEGMENT, SessionError, SessionOptions};
 use crate::sampling::snapshot::{Snapshot, SnapshotFacts, take_snapshot};
-use crate::torch::rules::RuleSet;
 use nix::sys::signal::Signal;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -245,7 +244,7 @@ fn pids(plan: &DumpPlan) -> Vec<i32> {
 fn analyzed(found: Snapshot, plan: &DumpPlan, run: &RunInfo) -> Dump {
     let mut dump = Dump {
         wall_ns: run.started_wall_ns,
-        ..dump(&resolve_recording(&found.recording, RuleSet::built_in()))
+        ..dump(&resolve_recording(&found.recording, plan.rules.set))
     };
     let Some(facts) = found.facts else {
         dump.missing.push(format!(
@@ -329,7 +328,7 @@ fn options(plan: &DumpPlan, leave_out: Vec<i32>) -> SessionOptions {
         once: true,
         leave_out,
         redaction: plan.redaction,
-        rules: RuleSet::built_in(),
+        rules: plan.rules.set,
         segment: SEGMENT,
     }
 }

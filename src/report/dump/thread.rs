@@ -2,14 +2,14 @@
 
 use super::head::{place, rank_list, thread_words, title};
 use crate::analysis::dump::groups::{Group, ThreadPlace, thread};
-use crate::analysis::dump::verdict::{is_for_thread, lock_words};
+use crate::analysis::dump::verdict::{is_for_thread, is_idle_worker, lock_words};
 use crate::model::category::FrameKind;
 use crate::model::dump::{Dump, DumpedFrame, DumpedThread, DumpedWait};
 use crate::model::profile::Role;
 use crate::model::sample::{Gil, ThreadState};
 use crate::model::text::{notebook_cell, package_path, printable};
 use crate::model::wait::WaitKind;
-use crate::report::label::{counted, file_name};
+use crate::report::label::{counted, file_name, is_start};
 use std::fmt::Write as _;
 
 /// Threads of a group that are named one by one.
@@ -25,7 +25,11 @@ pub(super) fn group(out: &mut String, dump: &Dump, group: &Group) {
     };
     let _ = writeln!(out, "\n{}: {}", who(dump, group), state(it));
     if let Some(wait) = &it.wait {
-        let _ = writeln!(out, "  waits for {}", wait_words(wait));
+        let what = match is_idle_worker(it) {
+            true => "its trainer to ask for a batch".to_owned(),
+            false => wait_words(wait),
+        };
+        let _ = writeln!(out, "  waits for {what}");
         if let Some(owner) = &wait.owner {
             let _ = writeln!(
                 out,
@@ -64,7 +68,10 @@ pub(super) fn group(out: &mut String, dump: &Dump, group: &Group) {
     // Between two Python functions the interpreter's own say nothing; above the first they tell
     // what it is in.
     let leaf = it.frames.iter().position(|frame| frame.is_python);
-    let root = it.frames.iter().rposition(|frame| !is_start(frame));
+    let root = it
+        .frames
+        .iter()
+        .rposition(|frame| frame.is_python || !is_start(&frame.file, &frame.name));
     let frames = it.frames.iter().take(root.map_or(0, |root| root + 1));
     let shown = frames
         .enumerate()
@@ -202,17 +209,6 @@ fn wait_words(wait: &DumpedWait) -> String {
         words.push_str(", for a time at most");
     }
     printable(&words).into_owned()
-}
-
-/// What the C library and the program itself do before anything else: below the root of every
-/// stack.
-fn is_start(frame: &DumpedFrame) -> bool {
-    const NAMES: &[&str] = &["_start", "start_thread", "clone", "clone3", "__clone3"];
-    let library = file_name(&frame.file);
-    !frame.is_python
-        && (library.starts_with("libc.so")
-            || library.starts_with("libpthread")
-            || NAMES.contains(&frame.name.as_str()))
 }
 
 /// Frames, one that follows its like (a recursion) only counted.

@@ -207,6 +207,10 @@ pub(super) fn matrix(out: &mut String, profile: &Profile, process: &ProcessSumma
         for (total, cell) in totals.iter_mut().zip(cells) {
             *total += cell;
         }
+        // Less than a tenth of a percent in every cell.
+        if cells.iter().all(|&cell| cell == 0) {
+            continue;
+        }
         let label = format!("{:<width$}", profile.phase_name(phase));
         matrix_line(out, &label, cells, activities.len());
     }
