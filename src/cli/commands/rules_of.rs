@@ -74,7 +74,9 @@ pub(super) fn text(function: &str, rules: &Rules) -> Result<String, Failure> {
         ),
         Asked::Symbol(symbol) => (
             table.of_symbol(|library| native(library, Some(symbol))),
-            "rows for a library's every function need its file: libfancy.so:fancy::run; a Python function is FILE.py:FUNCTION",
+            "a C++ function has its namespaces, and an operator is its entry: aten::item is at::_ops::item::call\n\
+             rows for a library's every function need its file: libfancy.so:fancy::run; a Python function is FILE.py:FUNCTION\n\
+             torchspy rules PART prints the rows that have PART in them",
         ),
     };
     let found: Vec<(String, Explanation)> = found
