@@ -91,6 +91,11 @@ pub(super) fn text(function: &str, rules: &Rules) -> Result<String, Failure> {
         let _ = writeln!(text, "\n{function}{place}");
         table.explain(&mut text, why);
     }
+    let is_added = |id: &RowId| table.rows.get(id).is_some_and(|row| row.file.is_none());
+    let mut matching = found.iter().flat_map(|(_, why)| &why.matching);
+    if table.rows.keys().any(is_added) && !matching.any(is_added) {
+        text.push_str("\nnone of your rows matches\n");
+    }
     Ok(text)
 }
 
