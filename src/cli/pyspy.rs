@@ -1,4 +1,5 @@
-//! Hints for users of py-spy: what to type instead of options that torchspy does not have.
+//! Hints for users of py-spy: what to type instead of options that torchspy does not have, or has
+//! for another command.
 //!
 //! Most of py-spy's options mean here what they mean there (py-spy 0.4, `py-spy record --help`);
 //! these are the others.
@@ -37,6 +38,16 @@ const OTHERS: &[(&[&str], &[&str], &str)] = &[
         &["dump", "top"],
         &["-f", "--format", "-o", "--output", "-d", "--duration"],
         "torchspy record writes files: torchspy record --pid PID -d 30 -o profile.svg",
+    ),
+    (
+        &["report"],
+        &["-f", "--format", "-o", "--output"],
+        "report prints; torchspy convert writes files: torchspy convert run.tspy -o run.json",
+    ),
+    (
+        &["convert"],
+        &["--csv"],
+        "report prints its tables: torchspy report run.tspy --csv TABLE",
     ),
 ];
 

@@ -50,7 +50,7 @@ impl Rules {
         let set = RuleSet::with(&text).map_err(|error| {
             Failure::usage(
                 format!("{shown}:{}: {}", error.line, one_line(&error.message)),
-                "torchspy rules --toml prints torchspy's own rules, whose head explains the keys of a row",
+                "a row begins with [[python]] or [[native]]; torchspy rules --toml prints torchspy's own rows, and its heads explain their keys",
             )
         })?;
         Ok(Self {

@@ -87,7 +87,7 @@ macro_rules! activities {
     };
 }
 
-/// Activities that are of one sort to the summary and the verdict.
+/// Activities that the summary and the verdict treat alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ActivityGroup {
     /// Operators' own work on the CPU.
@@ -98,7 +98,7 @@ pub enum ActivityGroup {
     Gpu,
     /// Collectives.
     Collective,
-    /// The interpreter, waits, and what is not known: each is of its own sort.
+    /// The interpreter, waits, and what is not known: each is treated by itself.
     Alone,
 }
 

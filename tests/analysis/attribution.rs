@@ -332,6 +332,20 @@ fn activities_are_told_by_the_first_known_frame() {
             ],
         ),
         (
+            A::GpuLaunch,
+            R::HostComputation,
+            vec![unnamed("libcudart.so.13"), unnamed("libcuda.so.1")],
+        ),
+        (
+            A::Dispatch,
+            R::HostComputation,
+            vec![
+                op.clone(),
+                unnamed("libtorch_cuda.so"),
+                unnamed("libcudart.so.13"),
+            ],
+        ),
+        (
             A::GpuSync,
             R::GpuWait,
             vec![

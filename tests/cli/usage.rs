@@ -107,6 +107,14 @@ fn hands_that_know_py_spy_are_told_the_line_to_type() {
         (&["top", "-p", "1", "-i"], "tab Threads"),
         (&["top", "-p", "1", "--delay", "2"], "twice a second"),
         (&["top", "-p", "1", "-f", "raw"], "torchspy record"),
+        (
+            &["report", "run.tspy", "-o", "run.csv"],
+            "torchspy convert run.tspy -o",
+        ),
+        (
+            &["convert", "run.tspy", "--csv", "lines"],
+            "torchspy report run.tspy --csv",
+        ),
         (&["record", "--subproceses", "-p", "1"], "'--subprocesses'"),
     ] {
         let output = torchspy(typed);

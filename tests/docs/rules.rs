@@ -141,6 +141,7 @@ fn rules_say_which_row_decides_what_of_a_function() {
         loader.contains("    phase = whole input\n    input = read\n"),
         "{loader}"
     );
+    assert!(!loader.contains("none of your rows"), "{loader}");
     for function in [
         "libfancy.so:fancy_allreduce",
         "/opt/libfancy.so.2:fancy_allreduce",
@@ -160,6 +161,7 @@ fn rules_say_which_row_decides_what_of_a_function() {
     let item = of("at::_ops::item::call");
     for part in [
         "at::_ops::item::call, in libc10, ",
+        "\nnone of your rows matches\n",
         "    operator = entry (aten::item)\n",
         "[[native]] family torch; start at::_ops::\n",
     ] {

@@ -24,6 +24,7 @@ pub(crate) fn run(plan: &ConvertPlan) -> Result<ExitCode, Failure> {
         messages::warning(
             "this recording has no counter tracks of GPUs or host: the table is empty",
         );
+        messages::hint("torchspy report run.tspy --csv TABLE prints a table of the report");
     }
     if plan.gpu_idle {
         keep_idle(&mut profile)?;

@@ -74,7 +74,9 @@ pub(super) fn text(function: &str, rules: &Rules) -> Result<String, Failure> {
         ),
         Asked::Symbol(symbol) => (
             table.of_symbol(|library| native(library, Some(symbol))),
-            "rows for a library's every function need its file: libfancy.so:fancy::run; a Python function is FILE.py:FUNCTION",
+            "a C++ function has its namespaces, and an operator is its entry: aten::item is at::_ops::item::call\n\
+             rows for a library's every function need its file: libfancy.so:fancy::run; a Python function is FILE.py:FUNCTION\n\
+             torchspy rules PART prints the rows that have PART in them",
         ),
     };
     let found: Vec<(String, Explanation)> = found
@@ -88,6 +90,11 @@ pub(super) fn text(function: &str, rules: &Rules) -> Result<String, Failure> {
     for (place, why) in &found {
         let _ = writeln!(text, "\n{function}{place}");
         table.explain(&mut text, why);
+    }
+    let is_added = |id: &RowId| table.rows.get(id).is_some_and(|row| row.file.is_none());
+    let mut matching = found.iter().flat_map(|(_, why)| &why.matching);
+    if table.rows.keys().any(is_added) && !matching.any(is_added) {
+        text.push_str("\nnone of your rows matches\n");
     }
     Ok(text)
 }
