@@ -17,7 +17,7 @@ pub mod interner;
 pub mod lane;
 pub mod mapping;
 pub mod module;
-mod named;
+pub mod named;
 pub mod nn_module;
 pub mod operator;
 pub mod process;
