@@ -97,7 +97,7 @@ pub struct ProfileProcess {
     pub training_thread: Option<ThreadId>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Function {
     /// Python: qualified name. Native: demangled name, or `module+0xaddress` without a symbol.
     /// Markers: the reason.
@@ -128,7 +128,7 @@ impl Function {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ProfileFrame {
     pub function: FunctionId,
     /// Source line, 0 where unknown.
@@ -142,7 +142,7 @@ pub struct ProfileFrame {
 }
 
 /// A sample, classified. Fields that [`Sample`](super::sample::Sample) has as well mean the same.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ProfileSample {
     pub thread: ThreadId,
     /// Its stack; `None` where nothing was read.
