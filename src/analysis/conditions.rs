@@ -93,7 +93,7 @@ pub fn conditions(profile: &Profile, summary: &ProcessSummary) -> Conditions {
     };
     let classes = counters(profile, summary, CounterKind::ParameterVersion);
     let said = |name: &str| {
-        let mut own = profile.conditions.iter().rev();
+        let mut own = profile.sideband.conditions.iter().rev();
         own.find(|each| each.process == summary.process && each.name == name)
             .map(|each| each.value.clone())
     };

@@ -30,6 +30,7 @@ pub mod run;
 pub mod sample;
 pub mod seconds;
 pub mod segment;
+pub mod sideband;
 pub mod stack_table;
 pub mod tables;
 pub mod text;
