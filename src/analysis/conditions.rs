@@ -1,8 +1,9 @@
 //! What a process was measured under. What is not known is absent, and never guessed.
 
 use super::summary::ProcessSummary;
-use crate::model::as_json::{name_or_null, named};
+use crate::model::as_json::name_or_null;
 use crate::model::category::Phase;
+use crate::model::named::named;
 use crate::model::profile::Profile;
 use crate::model::progress::{CounterInfo, CounterKind, facts};
 use schemars::JsonSchema;
@@ -12,29 +13,17 @@ use std::collections::BTreeSet;
 /// Version of the JSON of conditions. Keys are only ever added within a version.
 pub const VERSION: u32 = 1;
 
-/// Whether modules ran in training or in evaluation mode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// All of forward was in training mode.
-    Train,
-    /// All of it was in evaluation mode.
-    Evaluate,
-    /// Some of it was in either.
-    Both,
-}
-
-impl Mode {
-    /// For people and machines.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Train => "train",
-            Self::Evaluate => "eval",
-            Self::Both => "train and eval",
-        }
+named!(
+    /// Whether modules ran in training or in evaluation mode.
+    Mode {
+        /// All of forward was in training mode.
+        Train = "train",
+        /// All of it was in evaluation mode.
+        Evaluate = "eval",
+        /// Some of it was in either.
+        Both = "train and eval",
     }
-}
-
-named!(Mode);
+);
 
 /// Conditions of the process.
 #[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
@@ -104,7 +93,7 @@ pub fn conditions(profile: &Profile, summary: &ProcessSummary) -> Conditions {
     };
     let classes = counters(profile, summary, CounterKind::ParameterVersion);
     let said = |name: &str| {
-        let mut own = profile.conditions.iter().rev();
+        let mut own = profile.sideband.conditions.iter().rev();
         own.find(|each| each.process == summary.process && each.name == name)
             .map(|each| each.value.clone())
     };

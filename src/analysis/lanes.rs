@@ -149,7 +149,7 @@ impl Device {
 
 /// All counter tracks of a profile, summed up.
 pub fn summarize(profile: &Profile) -> LaneSummary {
-    let lanes = &profile.lanes;
+    let lanes = &profile.sideband.lanes;
     let index = Index::new(profile);
     let mut summary = LaneSummary::default();
     for (at, info) in lanes.gpus.iter().enumerate().take(MAX_DEVICES) {
@@ -203,7 +203,7 @@ struct Index<'p> {
 impl<'p> Index<'p> {
     fn new(profile: &'p Profile) -> Self {
         let mut lanes: FxHashMap<_, Vec<_>> = FxHashMap::default();
-        for (at, lane) in profile.lanes.lanes.iter().enumerate() {
+        for (at, lane) in profile.sideband.lanes.lanes.iter().enumerate() {
             let own = lanes.entry(lane.gpu).or_default();
             own.push((LaneId::from_index(at), lane));
         }
@@ -280,6 +280,7 @@ fn device(profile: &Profile, index: &Index<'_>, id: GpuId, info: &GpuInfo) -> De
         processes: device_processes(profile, index, id, info),
         throttled: throttle.and_then(|&(lane, _)| throttled(profile, lane)),
         clock: profile
+            .sideband
             .lanes
             .clocks
             .iter()
@@ -375,7 +376,13 @@ fn hinted(profile: &Profile, info: &GpuInfo) -> Vec<DeviceProcess> {
 /// Gaps of a device: those of the same cause and time as one, and each cause for good once.
 fn missing(profile: &Profile, id: GpuId) -> Vec<Missing> {
     let mut all: Vec<Missing> = Vec::new();
-    for gap in profile.lanes.gaps.iter().filter(|gap| gap.gpu == Some(id)) {
+    for gap in profile
+        .sideband
+        .lanes
+        .gaps
+        .iter()
+        .filter(|gap| gap.gpu == Some(id))
+    {
         let outside =
             gap.start_ns >= profile.end_ns || (gap.end_ns > 0 && gap.end_ns <= profile.start_ns);
         if outside {

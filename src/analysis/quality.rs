@@ -234,7 +234,7 @@ pub fn summarize(profile: &Profile) -> QualitySummary {
             counts.add(shape(sample.stack), native);
         }
     }
-    let quality = &profile.quality;
+    let quality = &profile.sideband.quality;
     let elapsed_ns = profile.end_ns.saturating_sub(profile.start_ns);
     summary.asked_hz = profile.run.rate_hz;
     summary.ticks = quality.ticks;
@@ -264,7 +264,12 @@ pub fn summarize(profile: &Profile) -> QualitySummary {
     summary.guessed_frames = ratio(counts.guessed, counts.native);
     summary.guessed_stacks = ratio(counts.with_guess, summary.fresh);
     summary.unclassified = unclassified(profile);
-    summary.lost = profile.losses.iter().map(|loss| loss.samples).sum();
+    summary.lost = profile
+        .sideband
+        .losses
+        .iter()
+        .map(|loss| loss.samples)
+        .sum();
     summary.skipped_for_budget = quality.skipped_for_budget;
     summary.stop_timeouts = quality.stop_timeouts;
     summary.skipped_for_late_stop = quality.skipped_for_late_stop;

@@ -15,7 +15,6 @@ const MAX_GAPS: usize = 1 << 10;
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     lanes: Lanes,
-    ids: FxHashMap<LaneInfo, LaneId>,
     /// Failing counter tracks: since when, and why.
     failing: FxHashMap<LaneKind, (u64, String)>,
 }
@@ -74,11 +73,7 @@ impl Batch {
             pid,
             process: process.to_owned(),
         };
-        let known = &mut self.lanes.lanes;
-        let lane = *self.ids.entry(info).or_insert_with_key(|info| {
-            known.push(info.clone());
-            LaneId::from_index(known.len() - 1)
-        });
+        let lane = self.lanes.lanes.intern(&info);
         self.lanes.points.push(LanePoint { lane, ..point });
     }
 
@@ -121,10 +116,7 @@ impl Batch {
         // Each batch includes the device, even without values.
         let gpus = self.lanes.gpus.clone();
         match to.try_send(std::mem::take(&mut self.lanes)) {
-            Ok(()) | Err(TrySendError::Disconnected(_)) => {
-                self.ids.clear();
-                self.lanes.gpus = gpus;
-            }
+            Ok(()) | Err(TrySendError::Disconnected(_)) => self.lanes.gpus = gpus,
             Err(TrySendError::Full(kept)) => self.lanes = kept,
         }
     }

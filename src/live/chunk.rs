@@ -56,7 +56,7 @@ pub fn chunk(profile: &Profile, training: impl Fn(i32) -> Option<i32>) -> Vec<Ch
             .samples
             .iter()
             .filter(|sample| {
-                let thread = profile.threads.get(sample.thread.index());
+                let thread = profile.thread(sample.thread);
                 thread.is_some_and(|thread| thread.process == id)
             })
             .collect();
@@ -71,7 +71,7 @@ pub fn chunk(profile: &Profile, training: impl Fn(i32) -> Option<i32>) -> Vec<Ch
         found.push(ChunkProcess {
             info: process.info.clone(),
             role: process.role,
-            training_tid: thread.and_then(|thread| Some(profile.threads.get(thread.index())?.tid)),
+            training_tid: thread.and_then(|thread| Some(profile.thread(thread)?.tid)),
             sums: sums(profile, &own),
             threads: chunk_threads(profile, &samples, thread),
         });
@@ -85,6 +85,16 @@ fn thread_of(profile: &Profile, process: ProcessId, tid: i32) -> Option<ThreadId
     Some(ThreadId::from_index(at))
 }
 
+/// A line of a function; without one its first.
+fn code_key(profile: &Profile, function: FunctionId, line: Option<u32>) -> Option<CodeKey> {
+    let function = profile.function(function)?;
+    Some(CodeKey {
+        name: function.short_name.clone(),
+        file: function.file.clone(),
+        line: line.unwrap_or(function.first_line),
+    })
+}
+
 fn sums(profile: &Profile, samples: &[&ProfileSample]) -> ThreadSums {
     let mut sums = ThreadSums {
         wall_ns: samples.iter().map(|sample| sample.weight_ns).sum(),
@@ -92,26 +102,18 @@ fn sums(profile: &Profile, samples: &[&ProfileSample]) -> ThreadSums {
         ..ThreadSums::default()
     };
     let hot = hot(profile, samples.iter().copied());
-    let code = |function: FunctionId, line: Option<u32>| {
-        let function = profile.functions.get(function.index())?;
-        Some(CodeKey {
-            name: function.short_name.clone(),
-            file: function.file.clone(),
-            line: line.unwrap_or(function.first_line),
-        })
-    };
     for row in &hot.python {
-        if let Some(key) = code(row.function, None) {
+        if let Some(key) = code_key(profile, row.function, None) {
             sums.functions.put(key, row.self_ns, row.total_ns);
         }
     }
     for row in &hot.lines {
-        if let Some(key) = code(row.function, Some(row.line)) {
+        if let Some(key) = code_key(profile, row.function, Some(row.line)) {
             sums.lines.put(key, row.self_ns, row.total_ns);
         }
     }
     for row in &hot.native {
-        if let Some(key) = code(row.function, Some(0)) {
+        if let Some(key) = code_key(profile, row.function, Some(0)) {
             sums.native.put(key, row.self_ns, row.total_ns);
         }
     }
@@ -146,19 +148,12 @@ fn chunk_threads(
 ) -> Vec<ChunkThread> {
     let summed = threads(profile, samples, training);
     let of = |summary: ThreadSummary| {
-        let info = profile.threads.get(summary.thread.index())?;
+        let info = profile.thread(summary.thread)?;
         // Samples lie by thread and start: the last of a thread is how it was last seen.
         let last = samples
             .iter()
             .rfind(|sample| sample.thread == summary.thread)?;
-        let at = profile.facts.line(last.stack).and_then(|(function, line)| {
-            let function = profile.functions.get(function.index())?;
-            Some(CodeKey {
-                name: function.short_name.clone(),
-                file: function.file.clone(),
-                line,
-            })
-        });
+        let line = profile.facts.line(last.stack);
         Some(ChunkThread {
             tid: info.tid,
             name: info.name.clone(),
@@ -170,7 +165,7 @@ fn chunk_threads(
             wait: last
                 .wait
                 .map(|wait| (wait.kind, profile.facts.names.get(wait.label).to_owned())),
-            at,
+            at: line.and_then(|(function, line)| code_key(profile, function, Some(line))),
             has_gil: last.gil == Gil::Held,
         })
     };

@@ -148,13 +148,10 @@ impl Live {
         let recording = recording_of(self.run.clone(), vec![segment.clone()]);
         self.segments.push_back(segment);
         let oldest_ns = self.end_ns.saturating_sub(KEPT_NS);
-        while self
+        let older = self
             .segments
-            .front()
-            .is_some_and(|segment| segment.end_ns < oldest_ns)
-        {
-            self.segments.pop_front();
-        }
+            .partition_point(|segment| segment.end_ns < oldest_ns);
+        self.segments.drain(..older);
         let profile = (self.resolve)(&recording, self.rules);
         if self.end_ns >= self.looked_ahead_ns + OUTLOOK_EVERY_NS || self.primary.is_none() {
             self.look_ahead();
@@ -196,14 +193,12 @@ impl Live {
     }
 
     fn take_analysis(&mut self, profile: &Profile, analysis: &Analysis) {
-        let pid_of = |at: usize| profile.processes.get(at).map(|process| process.info.pid);
         for summary in &analysis.processes {
-            let Some(process) = profile.processes.get(summary.process.index()) else {
+            let Some(process) = profile.process(summary.process) else {
                 continue;
             };
-            let training = summary
-                .training_thread
-                .and_then(|thread| Some(profile.threads.get(thread.index())?.tid));
+            let training = summary.training_thread;
+            let training = training.and_then(|thread| Some(profile.thread(thread)?.tid));
             let live = self.process(&process.info);
             live.role = summary.role;
             live.training_tid = training.or(live.training_tid);
@@ -222,7 +217,7 @@ impl Live {
             });
         }
         let primary = analysis.primary();
-        self.primary = primary.and_then(|process| pid_of(process.process.index()));
+        self.primary = primary.and_then(|found| Some(profile.process(found.process)?.info.pid));
         self.outlook = Outlook {
             verdict: analysis
                 .verdict
@@ -292,25 +287,22 @@ impl Live {
             by_pid.push((live.info.pid, sums));
         }
         self.recent.push_back((end_ns, by_pid));
-        while self
+        let past = self
             .recent
-            .front()
-            .is_some_and(|(then_ns, _)| then_ns + NOW_NS <= end_ns)
-        {
-            for (pid, sums) in self.recent.pop_front().map_or(Vec::new(), |old| old.1) {
-                if let Some(process) = self.processes.get_mut(&pid) {
-                    process.now.take(&sums);
-                }
+            .partition_point(|(then_ns, _)| then_ns + NOW_NS <= end_ns);
+        for (pid, sums) in self.recent.drain(..past).flat_map(|(_, by_pid)| by_pid) {
+            if let Some(process) = self.processes.get_mut(&pid) {
+                process.now.take(&sums);
             }
         }
     }
 
     fn take_counters(&mut self, profile: &Profile) {
-        for point in &profile.points {
+        for point in &profile.sideband.points {
             let Some(info) = profile.counters.get(point.counter.index()) else {
                 continue;
             };
-            let process = profile.processes.get(info.process.index());
+            let process = profile.process(info.process);
             let Some(live) = process.and_then(|process| self.processes.get_mut(&process.info.pid))
             else {
                 continue;
@@ -336,7 +328,7 @@ impl Live {
             points,
             gaps,
             ..
-        } = &profile.lanes;
+        } = &profile.sideband.lanes;
         for info in gpus.iter().filter(|info| info.recorded) {
             if !self.devices.iter().any(|device| device.info == *info) {
                 self.devices.push(LiveDevice {
@@ -371,13 +363,8 @@ impl Live {
         }
         let oldest_ns = self.end_ns.saturating_sub(KEPT_NS);
         for device in &mut self.devices {
-            while device
-                .utilization
-                .front()
-                .is_some_and(|(end_ns, _)| *end_ns < oldest_ns)
-            {
-                device.utilization.pop_front();
-            }
+            let values = &mut device.utilization;
+            values.drain(..values.partition_point(|(end_ns, _)| *end_ns < oldest_ns));
         }
     }
 

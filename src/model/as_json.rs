@@ -7,33 +7,9 @@
     reason = "serde hands fields over so"
 )]
 
-use super::category::Activity;
-use super::compile::CompileStage;
-use super::frame::Partial;
-use super::input::InputTask;
-use super::wait::WaitKind;
+use super::named::Named;
 use serde::{Serialize, Serializer};
 use std::collections::BTreeMap;
-
-/// What goes by a stable name.
-pub trait Named: Copy {
-    /// The name.
-    fn stable_name(self) -> &'static str;
-}
-
-/// Names of types that have them already.
-macro_rules! named {
-    ($($type:ty),*) => {
-        $(impl $crate::model::as_json::Named for $type {
-            fn stable_name(self) -> &'static str {
-                self.name()
-            }
-        })*
-    };
-}
-pub(crate) use named;
-
-named!(Activity, CompileStage, InputTask, Partial, WaitKind);
 
 /// A name.
 ///

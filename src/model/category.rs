@@ -4,6 +4,7 @@ use super::named::named;
 
 named!(
     /// The part of training that a sample belongs to.
+    #[derive(Default)]
     Phase {
         /// Getting the next batch.
         Input = "input",
@@ -29,6 +30,7 @@ named!(
         /// Lightning, the Transformers Trainer, Accelerate.
         Framework = "framework",
         /// None of the above: the script's own code.
+        #[default]
         User = "user",
         /// The first region that the user named. What it is called is in the recording:
         /// [`Profile::phase_name`](super::profile::Profile::phase_name).
@@ -66,6 +68,7 @@ macro_rules! activities {
     ($($(#[$doc:meta])* $variant:ident = $text:literal, $label:literal, $group:ident;)+) => {
         named!(
             /// What a thread did in a sample.
+            #[derive(Default)]
             Activity { $($(#[$doc])* $variant = $text,)+ }
         );
 
@@ -143,11 +146,13 @@ activities!(
     /// Native code that no rule knows.
     NativeOther = "native_other", "native", Alone;
     /// Nothing to go by.
+    #[default]
     Unclassified = "unclassified", "unknown", Alone;
 );
 
 named!(
     /// The summary's rows: one word for what the training thread did.
+    #[derive(Default)]
     SummaryRow {
         /// The host computes, or dispatches work to a device.
         HostComputation = "host_computation",
@@ -169,12 +174,14 @@ named!(
         /// Known, and none of the above: locks, I/O, sleep, checkpoints.
         Other = "other",
         /// Not known.
+        #[default]
         Unclassified = "unclassified",
     }
 );
 
 named!(
     /// What kind of code one frame is: the colour of a flamegraph.
+    #[derive(Default)]
     FrameKind {
         /// The user's Python code.
         PythonUser = "python (your code)",
@@ -206,6 +213,7 @@ named!(
         /// Other native code.
         Native = "native",
         /// Markers: truncated stacks, thread and process roots.
+        #[default]
         Marker = "marker",
     }
 );

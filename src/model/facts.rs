@@ -71,21 +71,6 @@ pub struct StackFacts {
 }
 
 impl StackFacts {
-    const NONE: Self = Self {
-        user_line: None,
-        package_line: None,
-        python_leaf: None,
-        backward_line: None,
-        native_leaf: None,
-        operators: None,
-        is_in_operator: false,
-        nodes: None,
-        modules: None,
-        has_openmp: false,
-        has_nccl: false,
-        is_in_loader_queue: false,
-    };
-
     /// The nearest line of the user's own code; where there is none, of a package's; where there is
     /// none, of any.
     pub fn line(&self) -> Option<Line> {
@@ -124,7 +109,7 @@ pub struct Facts {
     pub node_chains: StackTable<NameId, ChainId>,
     pub module_chains: StackTable<NnModuleId, ChainId>,
     /// Collectives by [`CollectiveId`].
-    pub collectives: Vec<CollectiveMoment>,
+    pub collectives: Interner<CollectiveId, CollectiveMoment>,
     /// The collective backend that a thread works for, by [`ThreadId`].
     pub backends: Vec<Option<Backend>>,
     /// Names of the system calls that samples were in, by number.
@@ -133,10 +118,9 @@ pub struct Facts {
 
 impl Facts {
     /// What a stack says; nothing of no stack.
-    pub fn of(&self, stack: Option<StackId>) -> &StackFacts {
-        stack
-            .and_then(|stack| self.stacks.get(stack.index()))
-            .unwrap_or(&StackFacts::NONE)
+    pub fn of(&self, stack: Option<StackId>) -> StackFacts {
+        let known = stack.and_then(|stack| self.stacks.get(stack.index()));
+        known.copied().unwrap_or_default()
     }
 
     pub fn line(&self, stack: Option<StackId>) -> Option<Line> {

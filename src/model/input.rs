@@ -4,6 +4,7 @@ use super::named::named;
 
 named!(
     /// What making a batch consists of, and what a worker does besides.
+    #[derive(Default)]
     InputTask {
         /// From bytes to arrays: images, audio, video, compressed data.
         Decode = "decode",
@@ -24,6 +25,7 @@ named!(
         /// Could run, but has no CPU.
         CpuWait = "cpu_wait",
         /// None of these: start, end, the loader's own code.
+        #[default]
         Other = "other",
     }
 );

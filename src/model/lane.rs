@@ -2,6 +2,7 @@
 //! speaks of a window.
 
 use super::ids::{GpuId, LaneId};
+use super::interner::Interner;
 use super::named::named;
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
@@ -179,9 +180,9 @@ pub struct LanePoint {
 /// Largest value that is believed: an exabyte. Leaves room to add.
 const MAX_VALUE: u64 = 1 << 60;
 /// Latest timestamp of CLOCK_MONOTONIC that is believed: 146 years. Leaves room to add.
-const MAX_TIME_NS: u64 = 1 << 62;
+pub const MAX_TIME_NS: u64 = 1 << 62;
 /// Longest window that is believed: thirteen days.
-const MAX_WINDOW_NS: u64 = 1 << 50;
+pub const MAX_WINDOW_NS: u64 = 1 << 50;
 
 impl LanePoint {
     /// Whether value and window are such as a driver or a recording may say. What is not is neither
@@ -211,11 +212,11 @@ pub struct LaneGap {
 }
 
 /// Lanes of all kinds. Ids are indices into its own tables.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Lanes {
     pub gpus: Vec<GpuInfo>,
     pub clocks: Vec<GpuClock>,
-    pub lanes: Vec<LaneInfo>,
+    pub lanes: Interner<LaneId, LaneInfo>,
     pub points: Vec<LanePoint>,
     pub gaps: Vec<LaneGap>,
 }
@@ -257,7 +258,6 @@ impl Lanes {
 #[derive(Clone, Debug, Default)]
 pub struct LaneMerger {
     lanes: Lanes,
-    ids: FxHashMap<LaneInfo, LaneId>,
     gpu_ids: FxHashMap<(String, u32, Option<u32>), GpuId>,
 }
 
@@ -273,11 +273,7 @@ impl LaneMerger {
                 gpu: info.gpu.and_then(gpu_of),
                 ..info.clone()
             };
-            let known = &mut self.lanes.lanes;
-            ids.push(*self.ids.entry(info).or_insert_with_key(|info| {
-                known.push(info.clone());
-                LaneId::from_index(known.len() - 1)
-            }));
+            ids.push(self.lanes.lanes.intern(&info));
         }
         let points = other.points.iter().filter_map(|point| {
             Some(LanePoint {
@@ -345,7 +341,8 @@ mod tests {
                 gpu: Some(GpuId(1)),
                 pid: 0,
                 process: String::new(),
-            }],
+            }]
+            .into(),
             points: vec![LanePoint {
                 lane: LaneId(0),
                 start_ns: value,

@@ -1,5 +1,11 @@
 //! Enumerations whose values have stable names.
 
+/// What goes by a stable name.
+pub trait Named: Copy {
+    /// The name.
+    fn stable_name(self) -> &'static str;
+}
+
 macro_rules! named {
     (
         $(#[$attribute:meta])*
@@ -22,7 +28,13 @@ macro_rules! named {
                 }
             }
         }
+
+        impl $crate::model::named::Named for $name {
+            fn stable_name(self) -> &'static str {
+                self.name()
+            }
+        }
     };
 }
 
-pub(super) use named;
+pub(crate) use named;

@@ -39,7 +39,7 @@ pub struct ProcessInfo {
     pub exited: bool,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ThreadInfo {
     pub process: ProcessId,
     /// The tid as torchspy sees it. Equal to the pid: the main thread.

@@ -7,15 +7,14 @@ use super::facts::{Facts, Wait};
 use super::frame::{Partial, Trust};
 use super::ids::{CollectiveId, FunctionId, NnModuleId, ProcessId, StackId, ThreadId};
 use super::input::{InputPart, InputTask};
-use super::lane::Lanes;
 use super::nn_module::NnModuleInfo;
 use super::operator::OperatorMark;
 use super::process::{ProcessInfo, ThreadInfo};
-use super::progress::{Condition, CounterInfo, ProgressPoint};
-use super::quality::Quality;
+use super::progress::CounterInfo;
 use super::region::region_names;
-use super::run::{ClockPair, Loss, RunInfo};
+use super::run::RunInfo;
 use super::sample::{Capture, Gil, ThreadState};
+use super::sideband::Sideband;
 use super::stack_table::StackTable;
 use super::wait::WaitPart;
 use schemars::JsonSchema;
@@ -97,7 +96,7 @@ pub struct ProfileProcess {
     pub training_thread: Option<ThreadId>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Function {
     /// Python: qualified name. Native: demangled name, or `module+0xaddress` without a symbol.
     /// Markers: the reason.
@@ -128,7 +127,7 @@ impl Function {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ProfileFrame {
     pub function: FunctionId,
     /// Source line, 0 where unknown.
@@ -142,7 +141,7 @@ pub struct ProfileFrame {
 }
 
 /// A sample, classified. Fields that [`Sample`](super::sample::Sample) has as well mean the same.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ProfileSample {
     pub thread: ThreadId,
     /// Its stack; `None` where nothing was read.
@@ -200,18 +199,12 @@ pub struct Profile {
     pub nn_modules: Vec<NnModuleInfo>,
     /// Counters of progress by [`CounterId`](super::ids::CounterId).
     pub counters: Vec<CounterInfo>,
-    /// Their readings, by time.
-    pub points: Vec<ProgressPoint>,
-    pub conditions: Vec<Condition>,
-    /// Lanes of devices and processes; points by lane and end.
-    pub lanes: Lanes,
     pub stacks: StackTable<ProfileFrame>,
     pub facts: Facts,
     /// Samples by thread and start.
     pub samples: Vec<ProfileSample>,
-    pub quality: Quality,
-    pub clocks: Vec<ClockPair>,
-    pub losses: Vec<Loss>,
+    /// The recording's.
+    pub sideband: Sideband,
     /// Rules of the user's own, where it was resolved by any.
     pub added_rules: Option<AddedRules>,
 }

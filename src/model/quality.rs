@@ -135,27 +135,14 @@ pub struct Quality {
 impl Quality {
     /// Adds a later interval.
     pub fn merge(&mut self, other: &Self) {
-        self.ticks = self.ticks.saturating_add(other.ticks);
-        self.late_ticks = self.late_ticks.saturating_add(other.late_ticks);
-        self.missed_ticks = self.missed_ticks.saturating_add(other.missed_ticks);
+        macro_rules! add {
+            ($($count:ident)+) => {
+                $(self.$count = self.$count.saturating_add(other.$count);)+
+            };
+        }
         self.stops.merge(&other.stops);
-        self.target_run_ns = self.target_run_ns.saturating_add(other.target_run_ns);
-        self.skipped_for_budget = self
-            .skipped_for_budget
-            .saturating_add(other.skipped_for_budget);
-        self.stop_timeouts = self.stop_timeouts.saturating_add(other.stop_timeouts);
-        self.torn_retries = self.torn_retries.saturating_add(other.torn_retries);
-        self.skipped_for_late_stop = self
-            .skipped_for_late_stop
-            .saturating_add(other.skipped_for_late_stop);
-        self.skipped_for_turn = self.skipped_for_turn.saturating_add(other.skipped_for_turn);
-        self.calls_cut_short = self.calls_cut_short.saturating_add(other.calls_cut_short);
-        self.calls_left_running = self
-            .calls_left_running
-            .saturating_add(other.calls_left_running);
-        self.privileges_lost = self.privileges_lost.saturating_add(other.privileges_lost);
-        self.own_cpu_ns = self.own_cpu_ns.saturating_add(other.own_cpu_ns);
-        self.own_queue_ns = self.own_queue_ns.saturating_add(other.own_queue_ns);
-        self.throttled_ns = self.throttled_ns.saturating_add(other.throttled_ns);
+        add!(ticks late_ticks missed_ticks target_run_ns own_cpu_ns own_queue_ns throttled_ns);
+        add!(skipped_for_budget stop_timeouts torn_retries skipped_for_late_stop skipped_for_turn);
+        add!(calls_cut_short calls_left_running privileges_lost);
     }
 }

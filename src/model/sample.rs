@@ -5,6 +5,7 @@ use super::named::named;
 
 named!(
     /// Capture method of a sample's stack.
+    #[derive(Default)]
     Capture {
         /// The thread was stopped for it.
         Stopped = "stopped",
@@ -17,6 +18,7 @@ named!(
         /// it had then.
         Reused = "reused",
         /// Its stack was not read; what is known of its state was.
+        #[default]
         Unread = "unread",
     }
 );
@@ -30,6 +32,7 @@ impl Capture {
 
 named!(
     /// A thread's state as `/proc/PID/task/TID/stat` names it (proc_pid_stat(5)).
+    #[derive(Default)]
     ThreadState {
         /// R: on a CPU, or waiting for one.
         Running = "running",
@@ -40,21 +43,23 @@ named!(
         /// T or t: stopped by a signal or a tracer.
         Stopped = "stopped",
         /// Not read, or another letter.
+        #[default]
         Unknown = "unknown",
     }
 );
 
 /// What a thread had to do with its interpreter's global lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Gil {
     /// Not read, or no Python thread.
+    #[default]
     Unknown,
     NotHeld,
     Held,
 }
 
 /// One thread over one interval. Ticks in which nothing changed are one sample.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
     pub thread: ThreadId,
     /// Its stack; `None` only where nothing at all was read.

@@ -1,12 +1,9 @@
 //! A second of recording with all the tables that it needs: the unit that is written, checked and,
 //! if corrupt, lost.
 
-use super::lane::Lanes;
 use super::module::SymbolInfo;
-use super::progress::{Condition, ProgressPoint};
-use super::quality::Quality;
-use super::run::{ClockPair, Loss};
 use super::sample::Sample;
+use super::sideband::Sideband;
 use super::tables::Tables;
 
 /// Everything that one flush writes. All ids are those of its own tables.
@@ -22,16 +19,9 @@ pub struct Segment {
     /// Symbols for the native frames here, as far as they had been loaded. Later segments may bring
     /// what this one lacks.
     pub symbols: Vec<SymbolInfo>,
-    /// Readings of counters, by the order in which they were taken.
-    pub points: Vec<ProgressPoint>,
-    pub conditions: Vec<Condition>,
-    /// What devices and processes took and did.
-    pub lanes: Lanes,
     /// Samples by start.
     pub samples: Vec<Sample>,
-    pub quality: Quality,
-    pub clocks: Vec<ClockPair>,
-    pub losses: Vec<Loss>,
+    pub sideband: Sideband,
     /// Whether this is the last segment of a recording that ended in order.
     pub last: bool,
 }

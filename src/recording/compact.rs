@@ -7,6 +7,7 @@ use crate::model::ids::{FrameId, ModuleId, ProcessId, StackId, ThreadId};
 use crate::model::module::SymbolInfo;
 use crate::model::sample::Sample;
 use crate::model::segment::Segment;
+use crate::model::sideband::Sideband;
 use crate::model::stack_table::Stack;
 use crate::model::tables::Tables;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -35,14 +36,11 @@ pub fn segment_of(
         .filter_map(|sample| ids.sample(sample))
         .collect();
     samples.sort_by_key(|sample| (sample.start_ns, sample.thread));
-    let points = of_session.points.iter();
-    let conditions = of_session.conditions.iter();
     Segment {
         tables: collector.tables,
         symbols: symbols_of(&frames, &ids, symbol),
-        points: points.filter_map(|point| ids.point(point)).collect(),
-        conditions: conditions.filter_map(|each| ids.condition(each)).collect(),
         samples,
+        sideband: ids.sideband(of_session.sideband),
         ..of_session
     }
 }
@@ -60,9 +58,12 @@ fn import_processes(
         .flat_map(|sample| [Some(sample.thread), sample.gil_holder])
         .flatten()
         .collect();
-    let counters = segment.points.iter().map(|point| point.counter);
+    let Sideband {
+        points, conditions, ..
+    } = &segment.sideband;
+    let counters = points.iter().map(|point| point.counter);
     let mut processes: BTreeSet<ProcessId> = changed.iter().copied().collect();
-    processes.extend(segment.conditions.iter().map(|condition| condition.process));
+    processes.extend(conditions.iter().map(|condition| condition.process));
     processes.extend(
         counters.filter_map(|counter| Some(session.counters.get(counter.index())?.process)),
     );
@@ -73,7 +74,7 @@ fn import_processes(
     );
     processes.into_iter().for_each(|id| import.process(id));
     threads.iter().for_each(|&id| import.thread(id));
-    for point in &segment.points {
+    for point in points {
         if threads.contains(&point.thread) {
             import.counter(point.counter);
         }

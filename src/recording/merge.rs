@@ -18,7 +18,7 @@ pub(super) struct Merger {
     /// Sum of all samples' lengths; kept below 2^63, so that sums of any part can be taken without
     /// thought.
     total_ns: u64,
-    /// Bytes of memory that merged segments took besides their tables and symbols, about.
+    /// Bytes of memory that merged segments took sidebands their tables and symbols, about.
     bytes: usize,
 }
 
@@ -62,29 +62,24 @@ impl Merger {
         if self.tables.bytes + recording.symbols.bytes() + self.bytes > most_bytes {
             return Err(Refused::TooMuch);
         }
-        self.bytes += bytes_besides_tables(&segment);
+        self.bytes += bytes_sidebands_tables(&segment);
         let ids = Import::new(&segment.tables, &mut self.tables).all();
         let samples = segment.samples.iter();
         recording
             .samples
             .extend(samples.filter_map(|sample| ids.sample(sample)));
-        let points = segment.points.iter();
-        recording
-            .points
-            .extend(points.filter_map(|point| ids.point(point)));
-        let conditions = segment.conditions.iter();
-        recording
-            .conditions
-            .extend(conditions.filter_map(|condition| ids.condition(condition)));
         for symbol in segment.symbols {
             if let Some(module) = ids.module(symbol.module) {
                 recording.symbols.insert(module, symbol);
             }
         }
-        self.lanes.add(&segment.lanes);
-        recording.quality.merge(&segment.quality);
-        recording.clocks.extend(segment.clocks);
-        recording.losses.extend(segment.losses);
+        let (known, later) = (&mut recording.sideband, ids.sideband(segment.sideband));
+        known.points.extend(later.points);
+        known.conditions.extend(later.conditions);
+        self.lanes.add(&later.lanes);
+        known.quality.merge(&later.quality);
+        known.clocks.extend(later.clocks);
+        known.losses.extend(later.losses);
         if recording.end_ns == 0 {
             recording.start_ns = segment.start_ns;
         }
@@ -107,25 +102,26 @@ impl Merger {
         self.recording
             .samples
             .sort_by_key(|sample| (sample.thread, sample.start_ns));
-        self.recording.points.sort_by_key(|point| point.time_ns);
-        self.recording.lanes = self.lanes.finish();
+        let sideband = &mut self.recording.sideband;
+        sideband.points.sort_by_key(|point| point.time_ns);
+        sideband.lanes = self.lanes.finish();
         self.recording.symbols.sort();
         self.recording.tables = self.tables.tables;
         self.recording
     }
 }
 
-fn bytes_besides_tables(segment: &Segment) -> usize {
-    let conditions = segment
-        .conditions
-        .iter()
-        .map(|condition| size_of::<Condition>() + condition.name.len() + condition.value.len());
-    let losses = segment.losses.iter();
+fn bytes_sidebands_tables(segment: &Segment) -> usize {
+    let sideband = &segment.sideband;
+    let conditions = sideband.conditions.iter();
+    let losses = sideband.losses.iter();
     segment.samples.len() * size_of::<Sample>()
-        + segment.points.len() * size_of::<ProgressPoint>()
-        + conditions.sum::<usize>()
-        + lane_bytes(&segment.lanes)
-        + segment.clocks.len() * size_of::<ClockPair>()
+        + sideband.points.len() * size_of::<ProgressPoint>()
+        + conditions
+            .map(|each| size_of::<Condition>() + each.name.len() + each.value.len())
+            .sum::<usize>()
+        + lane_bytes(&sideband.lanes)
+        + sideband.clocks.len() * size_of::<ClockPair>()
         + losses
             .map(|loss| size_of::<Loss>() + loss.reason.len())
             .sum::<usize>()

@@ -4,13 +4,12 @@ use super::container::{Found, Head, KIND_SAMPLES, OLDEST_VERSION, Scanner, VERSI
 use super::format_v1::{Corrupt, Decoder, decode_run};
 use super::merge::{Merger, Refused};
 use crate::model::ids::ModuleId;
-use crate::model::lane::Lanes;
 use crate::model::module::SymbolInfo;
-use crate::model::progress::{Condition, ProgressPoint};
-use crate::model::quality::Quality;
-use crate::model::run::{ClockPair, Loss, RunInfo};
+use crate::model::run::RunInfo;
 use crate::model::sample::Sample;
+use crate::model::seconds;
 use crate::model::segment::Segment;
+use crate::model::sideband::Sideband;
 use crate::model::tables::Tables;
 use rustc_hash::FxHashMap;
 use std::fs::File;
@@ -126,19 +125,9 @@ pub struct Recording {
     /// What the rest points into.
     pub tables: Tables,
     pub symbols: SymbolTable,
-    /// Readings of counters, by time.
-    pub points: Vec<ProgressPoint>,
-    /// Conditions, in the order in which they became known.
-    pub conditions: Vec<Condition>,
-    /// Lanes of devices and processes; points by lane and end.
-    pub lanes: Lanes,
     /// Samples by thread, then by start. The sum of all their lengths is below 2^63 ns.
     pub samples: Vec<Sample>,
-    /// The sampler's figures over the whole recording.
-    pub quality: Quality,
-    /// Clock pairs, in the order of the file.
-    pub clocks: Vec<ClockPair>,
-    pub losses: Vec<Loss>,
+    pub sideband: Sideband,
     /// What is missing of the file itself, in sentences. Empty if nothing.
     pub missing: Vec<String>,
     /// Start and end, CLOCK_MONOTONIC; both 0 without any segment.
@@ -319,9 +308,9 @@ impl Gaps {
         if self.lost > 0 {
             let (count, verb) = counted(self.lost);
             let length = match (self.start_lost, self.lost_ns) {
-                (false, lost_ns) => format!("about {:.1} s", seconds(lost_ns)),
+                (false, lost_ns) => format!("about {:.1} s", seconds::of(lost_ns)),
                 (true, 0) => "the start".to_owned(),
-                (true, lost_ns) => format!("the start, and about {:.1} s", seconds(lost_ns)),
+                (true, lost_ns) => format!("the start, and about {:.1} s", seconds::of(lost_ns)),
             };
             sentences.push(format!("{count} {verb} corrupt or missing ({length})"));
         }
@@ -355,7 +344,7 @@ impl Gaps {
             };
             sentences.push(format!(
                 "the end is missing: {cause}; {:.1} s until the last complete second",
-                seconds(held)
+                seconds::of(held)
             ));
         }
         sentences
@@ -367,10 +356,6 @@ fn counted(segments: u64) -> (String, &'static str) {
         1 => ("1 segment".to_owned(), "is"),
         more => (format!("{more} segments"), "are"),
     }
-}
-
-fn seconds(ns: u64) -> f64 {
-    ns as f64 / 1e9
 }
 
 /// What a file that starts like this is, where it is easy to know.

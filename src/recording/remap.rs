@@ -9,6 +9,7 @@ use crate::model::interner::Interner;
 use crate::model::process::{ProcessInfo, ThreadInfo};
 use crate::model::progress::{Condition, CounterInfo, ProgressPoint};
 use crate::model::sample::Sample;
+use crate::model::sideband::Sideband;
 use crate::model::tables::Tables;
 use rustc_hash::FxHashMap;
 use std::hash::Hash;
@@ -66,21 +67,27 @@ impl Remap {
         })
     }
 
-    /// `None` where its counter or thread was not copied.
-    pub(super) fn point(&self, point: &ProgressPoint) -> Option<ProgressPoint> {
-        Some(ProgressPoint {
-            counter: self.counters.get(point.counter)?,
-            thread: *self.threads.get(&point.thread)?,
-            ..*point
-        })
-    }
-
-    /// `None` where its process was not copied.
-    pub(super) fn condition(&self, condition: &Condition) -> Option<Condition> {
-        Some(Condition {
-            process: self.processes.get(condition.process)?,
-            ..condition.clone()
-        })
+    /// Without what is of a counter, thread or process that was not copied.
+    pub(super) fn sideband(&self, old: Sideband) -> Sideband {
+        let point = |point: ProgressPoint| {
+            Some(ProgressPoint {
+                counter: self.counters.get(point.counter)?,
+                thread: *self.threads.get(&point.thread)?,
+                ..point
+            })
+        };
+        let condition = |condition: Condition| {
+            let process = self.processes.get(condition.process)?;
+            Some(Condition {
+                process,
+                ..condition
+            })
+        };
+        Sideband {
+            points: old.points.into_iter().filter_map(point).collect(),
+            conditions: old.conditions.into_iter().filter_map(condition).collect(),
+            ..old
+        }
     }
 
     /// `frame` with new ids. One whose code or module was not copied becomes a marker of that.

@@ -10,6 +10,7 @@ use crate::model::frame::{Frame, Trust};
 use crate::model::ids::{ModuleId, ProcessId, StackId, ThreadId};
 use crate::model::process::ThreadInfo;
 use crate::model::sample::{Gil, Sample};
+use crate::model::seconds;
 use crate::model::text::{file_name, printable};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -115,8 +116,8 @@ impl Text<'_> {
         writeln!(
             self.out,
             "from {:.6} s (monotonic; {:.3} s since 1970), for {:.6} s",
-            seconds(self.recording.start_ns),
-            seconds(run.started_wall_ns),
+            seconds::of(self.recording.start_ns),
+            seconds::of(run.started_wall_ns),
             self.since_start(self.recording.end_ns)
         )?;
         for note in &run.notes {
@@ -132,7 +133,7 @@ impl Text<'_> {
         for sentence in &self.recording.missing {
             writeln!(self.out, "missing: {}", printable(sentence))?;
         }
-        for loss in &self.recording.losses {
+        for loss in &self.recording.sideband.losses {
             writeln!(
                 self.out,
                 "lost at {:.3} s: {} samples: {}",
@@ -145,7 +146,7 @@ impl Text<'_> {
     }
 
     fn quality(&mut self) -> fmt::Result {
-        let quality = &self.recording.quality;
+        let quality = &self.recording.sideband.quality;
         writeln!(
             self.out,
             "{} samples in {} ticks ({} late, {} missed), {} stops of {:.1} us at most",
@@ -162,7 +163,7 @@ impl Text<'_> {
             quality.stop_timeouts,
             quality.torn_retries,
             quality.skipped_for_budget,
-            self.recording.clocks.len()
+            self.recording.sideband.clocks.len()
         )?;
         if quality.calls_cut_short + quality.calls_left_running == 0 {
             return Ok(());
@@ -186,7 +187,7 @@ impl Text<'_> {
                 printable(&process.exe),
                 self.since_start(process.first_seen_ns),
                 self.since_start(process.last_seen_ns),
-                seconds(process.cpu_ns),
+                seconds::of(process.cpu_ns),
                 if process.exited { ", ended" } else { "" }
             )?;
             let facts = [
@@ -311,7 +312,7 @@ impl Text<'_> {
                 self.out,
                 "  {} {:.6} s, {} samples, {ticks} ticks:",
                 stack_name(stack),
-                seconds(weight(&of)),
+                seconds::of(weight(&of)),
                 of.len()
             )?;
             for ((state, capture), count) in kinds {
@@ -404,7 +405,7 @@ impl Text<'_> {
             self.out,
             "  at {:.6} s for {:.6} s, {} ticks, {}, {}/{}",
             self.since_start(sample.start_ns),
-            seconds(sample.weight_ns),
+            seconds::of(sample.weight_ns),
             sample.ticks,
             stack_name(sample.stack),
             sample.state.name(),
@@ -424,14 +425,10 @@ impl Text<'_> {
         writeln!(
             self.out,
             ", ran {:.6} s, queued {:.6} s",
-            seconds(sample.run_ns),
-            seconds(sample.queue_ns)
+            seconds::of(sample.run_ns),
+            seconds::of(sample.queue_ns)
         )
     }
-}
-
-fn seconds(ns: u64) -> f64 {
-    ns as f64 / 1e9
 }
 
 fn words(command: &[String]) -> String {

@@ -1,13 +1,11 @@
 //! Writing a recording: append-only, and whole up to the last segment whatever happens to the disk.
 
 use super::container::{SEGMENT_HEAD_LENGTH, fill_segment_head, head};
-use super::format_v1::{Encoder, encode_run};
+use super::format_v1::{Corrupt, Encoder, encode_run};
 use crate::model::run::RunInfo;
 use crate::model::segment::Segment;
-use std::fs::{File, OpenOptions, Permissions};
+use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-use std::path::Path;
 
 /// Why a recording, or a segment of it, was not written.
 #[derive(Debug, thiserror::Error)]
@@ -22,6 +20,12 @@ pub enum WriteError {
     /// The segment is too large, or its ids do not fit together. Nothing was written.
     #[error("a segment cannot be written: {0}")]
     Segment(&'static str),
+}
+
+impl From<Corrupt> for WriteError {
+    fn from(error: Corrupt) -> Self {
+        Self::Segment(error.0)
+    }
 }
 
 impl From<WriteError> for io::Error {
@@ -55,39 +59,6 @@ impl std::fmt::Debug for RecordingWriter {
 }
 
 impl RecordingWriter {
-    /// Creates a new file, readable by its owner only, and writes the header.
-    ///
-    /// # Errors
-    /// [`WriteError::Io`], of kind [`io::ErrorKind::AlreadyExists`] where something is there
-    /// already.
-    pub fn create(path: &Path, run: &RunInfo) -> Result<Self, WriteError> {
-        let file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(path)?;
-        Self::from_file(file, run)
-    }
-
-    /// As [`RecordingWriter::create`], but over what is there: for a file that the user named. A
-    /// regular file becomes its owner's alone.
-    ///
-    /// # Errors
-    /// [`WriteError::Io`].
-    pub fn create_over(path: &Path, run: &RunInfo) -> Result<Self, WriteError> {
-        let file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(path)?;
-        let metadata = file.metadata()?;
-        if metadata.is_file() && metadata.permissions().mode() & 0o777 != 0o600 {
-            file.set_permissions(Permissions::from_mode(0o600))?;
-        }
-        Self::from_file(file, run)
-    }
-
     /// Writes the header to `file`, which is open for writing and empty, and goes on from there.
     ///
     /// # Errors
@@ -100,8 +71,7 @@ impl RecordingWriter {
             encoder: Encoder::new()?,
             buffer: Vec::new(),
         };
-        let block = encode_run(run).map_err(|error| WriteError::Segment(error.0))?;
-        writer.buffer = head(&block).map_err(|error| WriteError::Segment(error.0))?;
+        writer.buffer = head(&encode_run(run)?)?;
         writer.append()?;
         Ok(writer)
     }
@@ -117,10 +87,7 @@ impl RecordingWriter {
         }
         self.buffer.clear();
         self.buffer.resize(SEGMENT_HEAD_LENGTH, 0);
-        let raw_length = self
-            .encoder
-            .encode(segment, &mut self.buffer)
-            .map_err(|error| WriteError::Segment(error.0))?;
+        let raw_length = self.encoder.encode(segment, &mut self.buffer)?;
         fill_segment_head(&mut self.buffer, segment.index, raw_length);
         self.append()
     }

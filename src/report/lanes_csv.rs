@@ -18,7 +18,7 @@ pub const HEAD: &str = "start_s,end_s,gpu,uuid,pid,process,lane,unit,value,missi
 /// # Errors
 /// Where `out` cannot be written.
 pub fn render(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
-    let lanes = &profile.lanes;
+    let lanes = &profile.sideband.lanes;
     writeln!(out, "{HEAD}")?;
     let since = |ns: u64| (i128::from(ns) - i128::from(profile.start_ns)) as f64 / 1e9;
     let gpu_of = |gpu: Option<crate::model::ids::GpuId>| match gpu

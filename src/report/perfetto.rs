@@ -227,7 +227,7 @@ impl Trace<'_, '_> {
         let profile = self.profile;
         let mut parents: FxHashMap<Option<GpuId>, u64> = FxHashMap::default();
         let mut counters: Vec<u64> = Vec::new();
-        for lane in &profile.lanes.lanes {
+        for lane in &profile.sideband.lanes.lanes {
             let parent = match parents.get(&lane.gpu) {
                 Some(&known) => known,
                 None => {
@@ -251,8 +251,8 @@ impl Trace<'_, '_> {
                 .message(track::COUNTER, &counter);
             counters.push(self.track(content)?);
         }
-        for point in &profile.lanes.points {
-            let lane = profile.lanes.lanes.get(point.lane.index());
+        for point in &profile.sideband.lanes.points {
+            let lane = profile.sideband.lanes.lanes.get(point.lane.index());
             let (Some(lane), Some(&track)) = (lane, counters.get(point.lane.index())) else {
                 continue;
             };
@@ -279,7 +279,7 @@ impl Trace<'_, '_> {
 
     fn gaps(&mut self) -> io::Result<()> {
         let profile = self.profile;
-        for gap in &profile.lanes.gaps {
+        for gap in &profile.sideband.lanes.gaps {
             let end_ns = match gap.end_ns {
                 0 => profile.end_ns,
                 end_ns => end_ns.min(profile.end_ns),
@@ -305,7 +305,7 @@ impl Trace<'_, '_> {
         let Some(gpu) = gpu else {
             return "host".to_owned();
         };
-        let info = self.profile.lanes.gpus.get(gpu.index());
+        let info = self.profile.sideband.lanes.gpus.get(gpu.index());
         info.map_or_else(
             || "GPU".to_owned(),
             |info| format!("GPU {} {}", info.label(), label::clean(&info.name, SHORT)),

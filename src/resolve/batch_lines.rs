@@ -5,51 +5,38 @@
 //! batch, which may be large. No frame of the loader is on the stack any more. What stands there is
 //! known from other samples of the recording, in which the loader was below this very line.
 
+use super::frames::Frames;
 use crate::model::category::Phase;
-use crate::model::ids::{FunctionId, StackId};
+use crate::model::facts::Line;
+use crate::model::ids::{FrameId, StackId};
 use crate::model::operator::OperatorMark;
-use crate::model::profile::{Function, ProfileFrame};
-use crate::model::stack_table::StackTable;
-use crate::torch::classify::FunctionClass;
+use crate::model::profile::Function;
 use crate::torch::rules::{FrameRole, PhaseMark, last_part};
 use rustc_hash::FxHashSet;
 
 /// The lines of a recording that take batches.
 pub(super) struct BatchLines<'a> {
-    classes: &'a [FunctionClass],
-    functions: &'a [Function],
-    stacks: &'a StackTable<ProfileFrame>,
-    lines: FxHashSet<(FunctionId, u32)>,
+    frames: &'a Frames,
+    lines: FxHashSet<Line>,
 }
 
 impl<'a> BatchLines<'a> {
-    pub(super) fn new(
-        classes: &'a [FunctionClass],
-        functions: &'a [Function],
-        stacks: &'a StackTable<ProfileFrame>,
-    ) -> Self {
+    pub(super) fn new(frames: &'a Frames) -> Self {
         let mut found = Self {
-            classes,
-            functions,
-            stacks,
+            frames,
             lines: FxHashSet::default(),
         };
-        for &(parent, frame) in stacks.stacks() {
-            let callee = stacks.frame(frame).function;
-            if found.hands_over(callee) {
+        for &(parent, frame) in frames.stacks.stacks() {
+            if found.hands_over(frame) {
                 found.add_callers(parent);
             }
         }
         found
     }
 
-    fn function(&self, id: FunctionId) -> Option<&'a Function> {
-        self.functions.get(id.index())
-    }
-
-    /// Whether the value of this function is a batch.
-    fn hands_over(&self, id: FunctionId) -> bool {
-        let class = self.classes.get(id.index());
+    /// Whether the value of this frame's function is a batch.
+    fn hands_over(&self, frame: FrameId) -> bool {
+        let class = self.frames.class(frame);
         let mark = class.and_then(|class| class.mark);
         let is_input = matches!(
             mark,
@@ -61,20 +48,19 @@ impl<'a> BatchLines<'a> {
         );
         is_input
             && (class.is_some_and(|class| class.makes_batch)
-                || self.function(id).is_some_and(is_iteration))
+                || self.frames.function(frame).is_some_and(is_iteration))
     }
 
     /// The line that called, and where that is an iterator around the loader (tqdm's `__iter__`),
     /// the line that called it.
     fn add_callers(&mut self, caller: Option<StackId>) {
-        let stacks = self.stacks;
-        for frame in stacks.leaf_to_root(caller) {
-            let &ProfileFrame { function, line, .. } = stacks.frame(frame);
-            let Some(info) = self.function(function).filter(|info| info.is_python) else {
+        let frames = self.frames;
+        for frame in frames.stacks.leaf_to_root(caller) {
+            let Some(function) = frames.function(frame).filter(|info| info.is_python) else {
                 continue;
             };
-            self.lines.insert((function, line));
-            if !is_iteration(info) {
+            self.lines.insert(frames.line(frame));
+            if !is_iteration(function) {
                 break;
             }
         }
@@ -86,17 +72,17 @@ impl<'a> BatchLines<'a> {
         if self.lines.is_empty() {
             return false;
         }
-        for frame in self.stacks.leaf_to_root(Some(stack)) {
-            let &ProfileFrame { function, line, .. } = self.stacks.frame(frame);
-            let (Some(info), Some(class)) =
-                (self.function(function), self.classes.get(function.index()))
+        for frame in self.frames.stacks.leaf_to_root(Some(stack)) {
+            let (Some(function), Some(class)) =
+                (self.frames.function(frame), self.frames.class(frame))
             else {
                 return false;
             };
-            if info.is_python {
-                return line != 0 && self.lines.contains(&(function, line));
+            if function.is_python {
+                let line = self.frames.line(frame);
+                return line.1 != 0 && self.lines.contains(&line);
             }
-            if info.operator != OperatorMark::None || class.role == FrameRole::Foreign {
+            if function.operator != OperatorMark::None || class.role == FrameRole::Foreign {
                 return false;
             }
         }

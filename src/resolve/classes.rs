@@ -1,12 +1,11 @@
 //! Samples to phases, activities and rows, each stack once.
 
 use super::batch_lines::BatchLines;
+use super::frames::Frames;
 use crate::model::category::{Activity, Phase};
 use crate::model::ids::{ProcessId, StackId, ThreadId};
-use crate::model::input::InputTask;
-use crate::model::profile::{Function, ProfileFrame, ProfileProcess, ProfileSample, Role};
+use crate::model::profile::{ProfileProcess, ProfileSample, Role};
 use crate::model::sample::{Capture, Sample, ThreadState};
-use crate::model::stack_table::StackTable;
 use crate::recording::Recording;
 use crate::torch::classify::{FunctionClass, Situation, activity, at_exit, phase, row};
 use crate::torch::role::{ProcessFacts, ThreadFacts};
@@ -15,8 +14,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Classifies stacks, and remembers what it found.
 pub(super) struct Classifier<'a> {
-    classes: &'a [FunctionClass],
-    stacks: &'a StackTable<ProfileFrame>,
+    frames: &'a Frames,
     input: &'a Recording,
     batches: BatchLines<'a>,
     rules: &'static RuleSet,
@@ -40,19 +38,14 @@ pub(super) struct Facts {
 }
 
 impl<'a> Classifier<'a> {
-    pub(super) fn new(
-        classes: &'a [FunctionClass],
-        functions: &'a [Function],
-        stacks: &'a StackTable<ProfileFrame>,
-        input: &'a Recording,
-        rules: &'static RuleSet,
-    ) -> Self {
-        let mut shapes: Vec<Shape> = Vec::with_capacity(stacks.stacks().len());
-        for &(parent, frame) in stacks.stacks() {
+    pub(super) fn new(frames: &'a Frames, input: &'a Recording, rules: &'static RuleSet) -> Self {
+        let stacks = frames.stacks.stacks();
+        let mut shapes: Vec<Shape> = Vec::with_capacity(stacks.len());
+        for &(parent, frame) in stacks {
             let mut shape = parent
                 .and_then(|parent| shapes.get(parent.index()).copied())
                 .unwrap_or_default();
-            if let Some(class) = classes.get(stacks.frame(frame).function.index()) {
+            if let Some(class) = frames.class(frame) {
                 shape.python |= class.role == FrameRole::Python;
                 shape.worker_loop |= class.special == Special::WorkerLoop;
                 shape.exits |= class.special == Special::Exit;
@@ -60,29 +53,28 @@ impl<'a> Classifier<'a> {
             shapes.push(shape);
         }
         Self {
-            classes,
-            stacks,
+            frames,
             input,
-            batches: BatchLines::new(classes, functions, stacks),
+            batches: BatchLines::new(frames),
             rules,
-            phases: vec![None; stacks.stacks().len()],
+            phases: vec![None; stacks.len()],
             shapes,
             activities: FxHashMap::default(),
         }
     }
 
-    fn frames(&self, stack: Option<StackId>) -> impl Iterator<Item = FunctionClass> + use<'a> {
-        let (classes, stacks) = (self.classes, self.stacks);
-        stacks
-            .leaf_to_root(stack)
-            .filter_map(move |frame| classes.get(stacks.frame(frame).function.index()).copied())
+    /// The classes of a stack's frames, leaf first.
+    fn classes(&self, stack: Option<StackId>) -> impl Iterator<Item = FunctionClass> + use<'a> {
+        let frames = self.frames;
+        let stack = frames.stacks.leaf_to_root(stack);
+        stack.filter_map(|frame| frames.class(frame).copied())
     }
 
     fn phase(&mut self, stack: StackId) -> Option<Phase> {
         if let Some(Some(known)) = self.phases.get(stack.index()) {
             return *known;
         }
-        let mut found = phase(self.frames(Some(stack)));
+        let mut found = phase(self.classes(Some(stack)));
         if matches!(found, None | Some(Phase::User | Phase::Framework))
             && self.batches.is_taken_at(stack)
         {
@@ -101,7 +93,7 @@ impl<'a> Classifier<'a> {
         if let Some(&known) = self.activities.get(&(stack, situation)) {
             return known;
         }
-        let mut found = activity(self.frames(Some(stack)), situation);
+        let mut found = activity(self.classes(Some(stack)), situation);
         if self.shape(Some(stack)).exits {
             found = at_exit(found);
         }
@@ -116,27 +108,19 @@ impl<'a> Classifier<'a> {
     }
 
     /// What the samples show of processes and threads, before roles are known.
-    pub(super) fn facts(&mut self, first: &[StackId]) -> Facts {
+    pub(super) fn facts(&mut self) -> Facts {
         let input = self.input;
-        let mut processes: Vec<ProcessFacts> = input
-            .tables
-            .processes
-            .iter()
+        let tables = &input.tables;
+        let mut processes: Vec<ProcessFacts> = (tables.processes.iter())
             .map(|process| ProcessFacts {
                 python: !process.python.is_empty(),
                 ..ProcessFacts::default()
             })
             .collect();
-        let mut threads: Vec<(ProcessId, ThreadFacts)> = input
-            .tables
-            .threads
-            .iter()
+        let mut threads: Vec<(ProcessId, ThreadFacts)> = (tables.threads.iter())
             .map(|(&id, thread)| {
-                let pid = input
-                    .tables
-                    .processes
-                    .get(thread.process.index())
-                    .map(|process| process.pid);
+                let process = tables.processes.get(thread.process.index());
+                let pid = process.map(|process| process.pid);
                 let facts = ThreadFacts {
                     thread: id,
                     is_main: pid == Some(thread.tid),
@@ -147,18 +131,13 @@ impl<'a> Classifier<'a> {
                 (thread.process, facts)
             })
             .collect();
-        for thread in input
-            .tables
-            .threads
-            .values()
-            .filter(|thread| thread.is_python)
-        {
+        for thread in tables.threads.values().filter(|thread| thread.is_python) {
             if let Some(process) = processes.get_mut(thread.process.index()) {
                 process.python = true;
             }
         }
         for sample in &input.samples {
-            let stack = sample.stack.map(|stack| first[stack.index()]);
+            let stack = self.frames.first(sample.stack);
             let shape = self.shape(stack);
             let found = stack.and_then(|stack| self.phase(stack));
             let Some((process, thread)) = threads.get_mut(sample.thread.index()) else {
@@ -191,11 +170,7 @@ impl<'a> Classifier<'a> {
     }
 
     /// All samples, classified.
-    pub(super) fn samples(
-        &mut self,
-        first: &[StackId],
-        processes: &[ProfileProcess],
-    ) -> Vec<ProfileSample> {
+    pub(super) fn samples(&mut self, processes: &[ProfileProcess]) -> Vec<ProfileSample> {
         let input = self.input;
         let fallback: Vec<Phase> = input
             .tables
@@ -219,7 +194,7 @@ impl<'a> Classifier<'a> {
             .samples
             .iter()
             .map(|sample| {
-                let stack = sample.stack.map(|stack| first[stack.index()]);
+                let stack = self.frames.first(sample.stack);
                 let situation =
                     Situation::new(&input.run.architecture, sample.state, sample.syscall);
                 let lacks_native =
@@ -247,9 +222,7 @@ impl<'a> Classifier<'a> {
                     phase,
                     activity,
                     row: row(phase, activity),
-                    wait: None,
-                    collective: None,
-                    task: InputTask::Other,
+                    ..ProfileSample::default()
                 }
             })
             .collect()

@@ -1,19 +1,15 @@
 //! Raw frames to functions, raw stacks to stacks of functions.
 
 use super::Names;
-use crate::model::category::FrameKind;
-use crate::model::collective::CollectivePart;
 use crate::model::compile::CompileMark;
+use crate::model::facts::Line;
 use crate::model::frame::{Frame, Partial};
-use crate::model::ids::{FrameId, FunctionId, StackId};
-use crate::model::input::InputPart;
+use crate::model::ids::{FrameId, FunctionId, ModuleId, StackId};
 use crate::model::module::ModuleKind;
-use crate::model::operator::OperatorMark;
 use crate::model::profile::{Function, ProfileFrame};
 use crate::model::region::region_of;
 use crate::model::stack_table::{Stack, StackTable};
 use crate::model::text::file_name;
-use crate::model::wait::WaitPart;
 use crate::recording::Recording;
 use crate::torch::classify::FunctionClass;
 use crate::torch::rules::{FunctionRules, PhaseMark, Special, subject};
@@ -60,6 +56,26 @@ impl Frames {
             stacks,
             first,
         }
+    }
+
+    pub(super) fn function(&self, frame: FrameId) -> Option<&Function> {
+        self.functions
+            .get(self.stacks.frame(frame).function.index())
+    }
+
+    /// What the rules say of a frame's function.
+    pub(super) fn class(&self, frame: FrameId) -> Option<&FunctionClass> {
+        self.classes.get(self.stacks.frame(frame).function.index())
+    }
+
+    pub(super) fn line(&self, frame: FrameId) -> Line {
+        let frame = self.stacks.frame(frame);
+        (frame.function, frame.line)
+    }
+
+    /// The stack that stands for a raw one.
+    pub(super) fn first(&self, raw: Option<StackId>) -> Option<StackId> {
+        raw.map(|raw| self.first[raw.index()])
     }
 }
 
@@ -122,41 +138,30 @@ impl Resolver<'_> {
             Frame::Python { code, line, .. } => ProfileFrame {
                 function: self.python(code.index()),
                 line,
-                trust: None,
-                partial: None,
-                nn_module: None,
+                ..ProfileFrame::default()
             },
             Frame::Native {
                 module,
                 address,
                 trust,
             } => ProfileFrame {
-                function: self.native(module.index(), address.lookup()),
-                line: 0,
+                function: self.native(module, address.lookup()),
                 trust: Some(trust),
-                partial: None,
-                nn_module: None,
+                ..ProfileFrame::default()
             },
             Frame::Truncated(partial) => ProfileFrame {
                 function: self.marker(partial),
-                line: 0,
-                trust: None,
                 partial: Some(partial),
-                nn_module: None,
+                ..ProfileFrame::default()
             },
             Frame::NnModule(id) => ProfileFrame {
                 function: self.nn_module(),
-                line: 0,
-                trust: None,
-                partial: None,
                 nn_module: Some(id),
+                ..ProfileFrame::default()
             },
             Frame::Compiles(code) => ProfileFrame {
                 function: self.compiled(code.index()),
-                line: 0,
-                trust: None,
-                partial: None,
-                nn_module: None,
+                ..ProfileFrame::default()
             },
         }
     }
@@ -200,16 +205,14 @@ impl Resolver<'_> {
         })
     }
 
-    fn native(&mut self, module: usize, address: u64) -> FunctionId {
+    fn native(&mut self, module: ModuleId, address: u64) -> FunctionId {
         let input = self.input;
         let names = self.names;
-        let info = input.tables.modules.get(module);
+        let info = input.tables.modules.get(module.index());
         let (kind, path) = info.map_or((ModuleKind::Anonymous, "[unknown]"), |info| {
             (info.kind, info.path.as_str())
         });
-        let symbol = input
-            .symbols
-            .lookup(crate::model::ids::ModuleId::from_index(module), address);
+        let symbol = input.symbols.lookup(module, address);
         let (name, short) = match symbol {
             Some(symbol) => self
                 .demangled
@@ -281,15 +284,14 @@ fn named(name: String, short_name: String, file: &str, rules: &FunctionRules) ->
         name,
         short_name,
         file: file.to_owned(),
-        first_line: 0,
         kind: rules.class.kind,
         plumbing: rules.class.plumbing,
-        is_python: false,
         operator: rules.operator.clone(),
         compile: rules.compile.clone(),
         wait: rules.wait,
         collective: rules.collective,
         input: rules.input,
+        ..Function::default()
     }
 }
 
@@ -297,15 +299,7 @@ fn marker(name: &str, plumbing: bool) -> Function {
     Function {
         name: name.to_owned(),
         short_name: name.to_owned(),
-        file: String::new(),
-        first_line: 0,
-        kind: FrameKind::Marker,
         plumbing,
-        is_python: false,
-        operator: OperatorMark::None,
-        compile: CompileMark::None,
-        wait: WaitPart::None,
-        collective: CollectivePart::default(),
-        input: InputPart::None,
+        ..Function::default()
     }
 }

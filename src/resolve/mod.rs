@@ -33,54 +33,12 @@ pub struct Names {
 
 /// Names and classifies everything in a recording.
 pub fn resolve(recording: &Recording, names: Names) -> Profile {
+    let tables = &recording.tables;
     let frames = Frames::resolve(recording, names);
-    let mut profile = Profile {
-        run: recording.run.clone(),
-        start_ns: recording.start_ns,
-        end_ns: recording.end_ns,
-        missing: recording.missing.clone(),
-        processes: Vec::new(),
-        threads: recording.tables.threads.values().cloned().collect(),
-        thread_cpu_ns: cpu_by_thread(recording),
-        functions: frames.functions,
-        nn_modules: recording.tables.nn_modules.to_vec(),
-        counters: recording.tables.counters.to_vec(),
-        points: recording.points.clone(),
-        conditions: recording.conditions.clone(),
-        lanes: recording.lanes.clone(),
-        stacks: frames.stacks,
-        facts: Facts::default(),
-        samples: Vec::new(),
-        quality: recording.quality.clone(),
-        clocks: recording.clocks.clone(),
-        losses: recording.losses.clone(),
-        added_rules: (names.rules.added > 0).then_some(AddedRules {
-            rows: names.rules.added,
-            functions: frames.added,
-        }),
-    };
-    if let Some(AddedRules { rows, functions }) = profile.added_rules {
-        let note =
-            format!("additional rules (--rules): {rows}, which matched {functions} functions");
-        profile.run.notes.push(note);
-    }
-    let mut classifier = Classifier::new(
-        &frames.classes,
-        &profile.functions,
-        &profile.stacks,
-        recording,
-        names.rules,
-    );
-    let facts = classifier.facts(&frames.first);
-    let roles = roles(
-        &recording.tables.processes,
-        &facts.processes,
-        recording.run.pid,
-    );
-    let processes: Vec<ProfileProcess> = recording
-        .tables
-        .processes
-        .iter()
+    let mut classifier = Classifier::new(&frames, recording, names.rules);
+    let facts = classifier.facts();
+    let roles = roles(&tables.processes, &facts.processes, recording.run.pid);
+    let processes: Vec<ProfileProcess> = (tables.processes.iter())
         .zip(roles)
         .enumerate()
         .map(|(index, (info, role))| {
@@ -97,9 +55,32 @@ pub fn resolve(recording: &Recording, names: Names) -> Profile {
             }
         })
         .collect();
-    let samples = classifier.samples(&frames.first, &processes);
-    profile.processes = processes;
-    profile.samples = time_axis::lay_out(samples);
+    let samples = classifier.samples(&processes);
+    let mut profile = Profile {
+        run: recording.run.clone(),
+        start_ns: recording.start_ns,
+        end_ns: recording.end_ns,
+        missing: recording.missing.clone(),
+        processes,
+        threads: tables.threads.values().cloned().collect(),
+        thread_cpu_ns: cpu_by_thread(recording),
+        functions: frames.functions,
+        nn_modules: tables.nn_modules.to_vec(),
+        counters: tables.counters.to_vec(),
+        stacks: frames.stacks,
+        facts: Facts::default(),
+        samples: time_axis::lay_out(samples),
+        sideband: recording.sideband.clone(),
+        added_rules: (names.rules.added > 0).then_some(AddedRules {
+            rows: names.rules.added,
+            functions: frames.added,
+        }),
+    };
+    if let Some(AddedRules { rows, functions }) = profile.added_rules {
+        let note =
+            format!("additional rules (--rules): {rows}, which matched {functions} functions");
+        profile.run.notes.push(note);
+    }
     stitching::stitch(&mut profile, &frames.classes, names.rules);
     sample_facts::find(&mut profile, &frames.first, names.rules);
     profile

@@ -3,7 +3,6 @@
 
 use super::stack_facts::Finder;
 use crate::model::category::Activity;
-use crate::model::collective::CollectiveMoment;
 use crate::model::facts::{Facts, Wait};
 use crate::model::ids::{CollectiveId, StackId};
 use crate::model::input::InputTask;
@@ -32,7 +31,6 @@ pub(super) fn find(profile: &mut Profile, first: &[StackId], rules: &RuleSet) {
         functions: &profile.functions,
         stacks: &profile.stacks,
         waits: FxHashMap::default(),
-        collective_ids: FxHashMap::default(),
         collectives: FxHashMap::default(),
         finder,
     };
@@ -48,7 +46,6 @@ struct States<'a> {
     functions: &'a [Function],
     stacks: &'a StackTable<ProfileFrame>,
     waits: FxHashMap<(Option<StackId>, WaitContext), Option<Wait>>,
-    collective_ids: FxHashMap<CollectiveMoment, CollectiveId>,
     /// By stack and what the activity says of it.
     collectives: FxHashMap<(StackId, Activity), Option<CollectiveId>>,
     finder: Finder<'a>,
@@ -122,13 +119,8 @@ impl States<'_> {
             return known;
         }
         let part = self.finder.inner(Some(stack)).collective;
-        let found = collectives::collective(part, sample.activity).map(|found| {
-            let known = &mut self.finder.facts.collectives;
-            *self.collective_ids.entry(found).or_insert_with(|| {
-                known.push(found);
-                CollectiveId::from_index(known.len() - 1)
-            })
-        });
+        let found = collectives::collective(part, sample.activity)
+            .map(|found| self.facts().collectives.intern(&found));
         self.collectives.insert((stack, sample.activity), found);
         found
     }

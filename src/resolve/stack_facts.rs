@@ -15,7 +15,7 @@ use crate::torch::rules::is_library;
 
 /// What a stack says that only `resolve` asks: for the frames inward of it, and for samples'
 /// states.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(super) struct Inner {
     /// The class of the nearest module's call, on this side of the engine.
     class: Option<NameId>,
@@ -39,24 +39,6 @@ pub(super) struct Inner {
 }
 
 impl Inner {
-    const ROOT: Self = Self {
-        class: None,
-        node: None,
-        module_call: false,
-        kernel: false,
-        python_node: false,
-        in_engine: false,
-        is_leaf_named: false,
-        collective: CollectivePart {
-            name: None,
-            backend: None,
-            issuer: None,
-            imports: false,
-        },
-        task: InputTask::Other,
-        task_of_own: InputTask::Other,
-    };
-
     /// The task of making a batch; of one that reads a file that, unless it only waits or hands a
     /// batch over.
     pub(super) fn task(&self, reads: bool) -> InputTask {
@@ -116,12 +98,11 @@ impl<'a> Finder<'a> {
         for (at, &(parent, frame)) in stacks.stacks().iter().enumerate() {
             if first.get(at).is_some_and(|first| first.index() != at) {
                 finder.facts.stacks.push(StackFacts::default());
-                finder.inner.push(Inner::ROOT);
+                finder.inner.push(Inner::default());
                 continue;
             }
             let frame = stacks.frame(frame);
-            let above = finder.facts.of(parent);
-            let (mut own, mut inner) = (*above, finder.inner(parent));
+            let (mut own, mut inner) = (finder.facts.of(parent), finder.inner(parent));
             if let Some(id) = frame.nn_module {
                 let chains = &mut finder.facts.module_chains;
                 let module = chains.intern_frame(id);
@@ -148,10 +129,8 @@ impl<'a> Finder<'a> {
     }
 
     pub(super) fn inner(&self, stack: Option<StackId>) -> Inner {
-        stack
-            .and_then(|stack| self.inner.get(stack.index()))
-            .copied()
-            .unwrap_or(Inner::ROOT)
+        let known = stack.and_then(|stack| self.inner.get(stack.index()));
+        known.copied().unwrap_or_default()
     }
 
     /// The Python function that a module's call calls names its class; a hook, and one without a

@@ -96,30 +96,17 @@ fn split_off(rest: &mut ProfileSample, length_ns: u64, start_ns: u64) -> Profile
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::category::{Activity, Phase, SummaryRow};
     use crate::model::ids::ThreadId;
-    use crate::model::input::InputTask;
-    use crate::model::sample::{Gil, ThreadState};
 
     fn sample(thread: usize, start_ns: u64, weight_ns: u64, ticks: u32) -> ProfileSample {
         ProfileSample {
             thread: ThreadId::from_index(thread),
-            stack: None,
             start_ns,
             weight_ns,
             queue_ns: weight_ns / 10,
             ticks,
             capture: Capture::Stopped,
-            state: ThreadState::Running,
-            syscall: None,
-            gil: Gil::Unknown,
-            gil_holder: None,
-            phase: Phase::User,
-            activity: Activity::Python,
-            row: SummaryRow::Python,
-            wait: None,
-            collective: None,
-            task: InputTask::Other,
+            ..ProfileSample::default()
         }
     }
 

@@ -7,10 +7,9 @@ use crate::model::code::PythonVersion;
 use crate::model::frame::Partial;
 use crate::model::ids::{ProcessId, ThreadId};
 use crate::model::process::{ProcessInfo, ThreadInfo};
-use crate::model::quality::Quality;
 use crate::model::registers::Registers;
-use crate::model::run::Loss;
 use crate::model::sample::{Gil, Sample, ThreadState};
+use crate::model::segment::Segment;
 use crate::os::threads::SchedStat;
 use crate::python::discover::Interpreter;
 use crate::python::frames::PythonStack;
@@ -188,20 +187,8 @@ pub(super) enum Message {
     /// The thread has exited: its last stack is not needed any more.
     ThreadGone(ThreadId),
     ProcessGone(ProcessId),
-    /// The end of a segment: write it.
-    Flush(Box<FlushFacts>),
-}
-
-/// Facts of a segment besides its samples.
-#[derive(Debug)]
-pub(super) struct FlushFacts {
-    /// Start and end of the segment, CLOCK_MONOTONIC.
-    pub(super) start_ns: u64,
-    pub(super) end_ns: u64,
-    pub(super) quality: Quality,
-    pub(super) losses: Vec<Loss>,
-    /// Whether it is the last segment.
-    pub(super) last: bool,
+    /// The end of a segment: write it, with what the worker has.
+    Flush(Box<Segment>),
 }
 
 #[cfg(test)]

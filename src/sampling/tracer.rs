@@ -25,12 +25,14 @@ mod wake_cpu;
 use super::control::Control;
 use super::keeper::KeeperEvent;
 use super::outbox::Outbox;
-use super::raw::{FlushFacts, Message, RawSample};
+use super::raw::{Message, RawSample};
 use super::schedule::Schedule;
 use super::session::{SEGMENT, SessionOptions};
 use crate::model::frame::Partial;
 use crate::model::quality::Quality;
 use crate::model::sample::Capture as Method;
+use crate::model::segment::Segment;
+use crate::model::sideband::Sideband;
 use crate::os::clock::{monotonic_ns, own_cpu_ns, sleep_until, wake_precisely};
 use crate::os::new_pids::NewestPid;
 use crate::os::stop::block_child_signals;
@@ -302,14 +304,18 @@ impl Tracer {
             self.quality.own_queue_ns = stat.queue_ns.saturating_sub(self.own_queue.1.queue_ns);
             self.own_queue.1 = stat;
         }
-        let facts = FlushFacts {
+        let segment = Segment {
             start_ns: self.segment_start_ns,
             end_ns,
-            quality: std::mem::take(&mut self.quality),
-            losses: self.outbox.take_losses(),
+            sideband: Sideband {
+                quality: std::mem::take(&mut self.quality),
+                losses: self.outbox.take_losses(),
+                ..Sideband::default()
+            },
             last,
+            ..Segment::default()
         };
         self.segment_start_ns = end_ns;
-        self.outbox.send(Message::Flush(Box::new(facts)));
+        self.outbox.send(Message::Flush(Box::new(segment)));
     }
 }

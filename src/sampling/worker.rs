@@ -147,9 +147,9 @@ impl Worker {
         loop {
             for _ in 0..ROUND {
                 match self.inbox.messages.try_recv() {
-                    Ok(Message::Flush(facts)) => {
-                        let last = facts.last;
-                        self.flush(*facts);
+                    Ok(Message::Flush(segment)) => {
+                        let last = segment.last;
+                        self.flush(*segment);
                         if last {
                             return;
                         }

@@ -129,7 +129,7 @@ fn counter(builder: &mut Builder, process: usize, kind: CounterKind) -> CounterI
 /// A reading, and the last one before it.
 fn read(builder: &mut Builder, counter: CounterId, before_ns: u64, time_ns: u64, value: u64) {
     let process = builder.counters[counter.index()].process;
-    builder.points.push(ProgressPoint {
+    builder.sideband.points.push(ProgressPoint {
         counter,
         thread: ThreadId::from_index(process.index()),
         before_ns,
@@ -186,6 +186,7 @@ fn recorded(late: fn(u64) -> u64, counted: bool) -> Builder {
         });
     }
     builder
+        .sideband
         .lanes
         .points
         .sort_by_key(|point| (point.lane, point.end_ns));
@@ -383,11 +384,11 @@ fn bounds_hold_where_the_counter_is_late() {
 fn an_epoch_without_readings_is_not_told() {
     let mut builder = recorded(exact, true);
     let lost = START + EPOCH + 4 * STEP..START + EPOCH + 6 * STEP;
-    let of_first = builder.lanes.lanes.iter().position(|lane| {
+    let of_first = builder.sideband.lanes.lanes.iter().position(|lane| {
         lane.kind == LaneKind::Energy && lane.gpu.is_some_and(|gpu| gpu.index() == 0)
     });
     let of_first = of_first.unwrap();
-    builder.lanes.points.retain(|point| {
+    builder.sideband.lanes.points.retain(|point| {
         point.lane.index() != of_first || point.end_ns <= lost.start || point.start_ns >= lost.end
     });
     let (profile, analysis) = analyzed(builder);

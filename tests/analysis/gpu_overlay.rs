@@ -90,6 +90,7 @@ fn recorded(turns: &[Turn], end_ns: u64) -> Profile {
         (70.0 * (to - from) as f64 + 430.0 * busy(from, to)) / 1e9
     });
     builder
+        .sideband
         .lanes
         .points
         .sort_by_key(|point| (point.lane, point.end_ns));
@@ -224,10 +225,8 @@ fn drawings_say_what_the_device_did() {
     }
     assert!(by_gpu.contains("rgb(208,79,0)") && !by_gpu.contains("rgb(255,203,5)"));
     // Without a device nothing is said of one.
-    let bare = Profile {
-        lanes: torchspy::model::lane::Lanes::default(),
-        ..profile.clone()
-    };
+    let mut bare = profile.clone();
+    bare.sideband.lanes = torchspy::model::lane::Lanes::default();
     let mut svg = Vec::new();
     flamegraph::render_in(&bare, &ViewOptions::default(), Colours::Gpu, &mut svg).unwrap();
     let svg = String::from_utf8(svg).unwrap();
@@ -307,7 +306,7 @@ fn why_there_is_no_overlay_is_said() {
     let clock = why(|builder| {
         let id = gpu(builder, &[100]);
         utilization(builder, id, 3_000 * MS, |_, _| 0.0);
-        builder.lanes.clocks[0].error_ns = 100 * MS;
+        builder.sideband.lanes.clocks[0].error_ns = 100 * MS;
     });
     assert_eq!(
         clock.to_string(),

@@ -75,7 +75,7 @@ impl Run {
             for &counter in read {
                 let (value, last) = &mut self.counters[counter];
                 if last.is_none_or(|(known, _)| known != *value) {
-                    self.builder.points.push(ProgressPoint {
+                    self.builder.sideband.points.push(ProgressPoint {
                         counter: CounterId::from_index(counter),
                         thread: ThreadId(0),
                         before_ns: last.map_or(time_ns, |(_, read_ns)| read_ns),
@@ -462,7 +462,7 @@ fn some_of_the_steps() {
     assert_eq!(restrict(&mut none, beyond), Err(WindowError::TooFew(24)));
     assert_eq!(none.samples, whole.samples);
     let mut silent = whole.clone();
-    silent.points.clear();
+    silent.sideband.points.clear();
     assert_eq!(restrict(&mut silent, range), Err(WindowError::NoSteps));
 }
 
@@ -483,7 +483,7 @@ fn what_is_not_known_is_absent() {
 #[test]
 fn conditions_are_those_of_the_loader_that_trains() {
     let mut run = two_epochs();
-    run.builder.conditions.push(Condition {
+    run.builder.sideband.conditions.push(Condition {
         process: ProcessId(0),
         name: facts::CPU_QUOTA.to_owned(),
         value: "4.00".to_owned(),
@@ -510,7 +510,7 @@ fn conditions_are_those_of_the_loader_that_trains() {
 fn absurd_readings_are_survived() {
     for value in [0, 1, u64::MAX / 2, u64::MAX] {
         let mut run = two_epochs();
-        for point in run.builder.points.iter_mut().step_by(3) {
+        for point in run.builder.sideband.points.iter_mut().step_by(3) {
             point.value = value;
             point.before_ns = value;
         }
@@ -636,7 +636,7 @@ fn the_last_step_may_have_ended_unread() {
             run.ticks(4, &backward(), &read);
         }
         let (value, last_ns) = run.counters[optimizer].1.unwrap();
-        run.builder.points.push(ProgressPoint {
+        run.builder.sideband.points.push(ProgressPoint {
             counter: CounterId::from_index(optimizer),
             thread: ThreadId(0),
             before_ns: last_ns,

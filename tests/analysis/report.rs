@@ -113,13 +113,13 @@ fn training_run() -> Builder {
     let thread = builder.thread(worker, 120, "pt_data_worker", true);
     builder.ticks(thread, 3000, S::Running, &worker_stack());
     for stop in 0..1000 {
-        builder.quality.stops.record(40_000 + stop * 20);
+        builder.sideband.quality.stops.record(40_000 + stop * 20);
     }
-    builder.quality.ticks = 2991;
-    builder.quality.late_ticks = 12;
-    builder.quality.missed_ticks = 9;
-    builder.quality.target_run_ns = 16_000_000_000;
-    builder.quality.own_cpu_ns = 1_200_000_000;
+    builder.sideband.quality.ticks = 2991;
+    builder.sideband.quality.late_ticks = 12;
+    builder.sideband.quality.missed_ticks = 9;
+    builder.sideband.quality.target_run_ns = 16_000_000_000;
+    builder.sideband.quality.own_cpu_ns = 1_200_000_000;
     builder
 }
 
@@ -135,7 +135,7 @@ fn text_of_one_trainer() {
     builder
         .missing
         .push("the end of the recording: torchspy was killed".to_owned());
-    builder.losses.push(Loss {
+    builder.sideband.losses.push(Loss {
         time_ns: 5,
         samples: 20,
         reason: "queue full".to_owned(),

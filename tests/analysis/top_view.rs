@@ -101,7 +101,7 @@ fn segment(index: u64, busy: u64) -> Segment {
         facts: Vec::new(),
     });
     for tick in (0..TICKS).step_by(10) {
-        builder.points.push(ProgressPoint {
+        builder.sideband.points.push(ProgressPoint {
             counter: torchspy::model::ids::CounterId::from_index(0),
             thread: ThreadId::from_index(0),
             before_ns: (tick * TICK_NS).saturating_sub(TICK_NS),
@@ -110,7 +110,7 @@ fn segment(index: u64, busy: u64) -> Segment {
         });
     }
     let mut segment = builder.segment(index, start_ns);
-    for point in &mut segment.lanes.points {
+    for point in &mut segment.sideband.lanes.points {
         point.start_ns += start_ns;
         point.end_ns += start_ns;
     }
@@ -118,7 +118,7 @@ fn segment(index: u64, busy: u64) -> Segment {
 }
 
 fn lane(builder: &mut Builder, kind: LaneKind, gpu: GpuId, value: u64) {
-    let lanes = &mut builder.lanes;
+    let lanes = &mut builder.sideband.lanes;
     lanes.lanes.push(LaneInfo {
         kind,
         gpu: Some(gpu),

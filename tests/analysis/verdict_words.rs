@@ -427,7 +427,7 @@ fn collectives_of_backward_are_named_in_the_table_of_steps() {
         builder.ticks(0, 5, S::Running, &forward);
         builder.ticks(0, 5, S::Futex, &reduce);
         let time_ns = (step * 10 + 10) * TICK_NS - TICK_NS / 2;
-        builder.points.push(ProgressPoint {
+        builder.sideband.points.push(ProgressPoint {
             counter: CounterId(0),
             thread: ThreadId(0),
             before_ns: time_ns - TICK_NS,

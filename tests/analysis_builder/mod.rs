@@ -5,16 +5,16 @@ use torchspy::model::address::CodeAddress;
 use torchspy::model::code::{CodeInfo, PythonVersion};
 use torchspy::model::frame::{Frame, Partial, Trust};
 use torchspy::model::ids::{CodeId, ModuleId, NnModuleId, ProcessId, ThreadId};
-use torchspy::model::lane::Lanes;
 use torchspy::model::module::{ModuleInfo, ModuleKind, SymbolInfo};
 use torchspy::model::nn_module::NnModuleInfo;
 use torchspy::model::process::{ProcessInfo, ThreadInfo};
 use torchspy::model::profile::Profile;
-use torchspy::model::progress::{Condition, CounterInfo, ProgressPoint};
+use torchspy::model::progress::CounterInfo;
 use torchspy::model::quality::Quality;
-use torchspy::model::run::{Loss, RunInfo};
-use torchspy::model::sample::{Capture, Gil, Sample, ThreadState};
+use torchspy::model::run::RunInfo;
+use torchspy::model::sample::{Capture, Sample, ThreadState};
 use torchspy::model::segment::Segment;
+use torchspy::model::sideband::Sideband;
 use torchspy::model::stack_table::StackTable;
 use torchspy::model::tables::Tables;
 use torchspy::recording::Recording;
@@ -124,16 +124,10 @@ pub struct Builder {
     pub nn_modules: Vec<NnModuleInfo>,
     /// Counters of progress.
     pub counters: Vec<CounterInfo>,
-    /// Their readings.
-    pub points: Vec<ProgressPoint>,
-    /// Conditions.
-    pub conditions: Vec<Condition>,
-    pub lanes: Lanes,
+    pub sideband: Sideband,
     pub stacks: StackTable<Frame>,
     pub samples: Vec<Sample>,
     pub symbols: Vec<SymbolInfo>,
-    pub quality: Quality,
-    pub losses: Vec<Loss>,
     pub missing: Vec<String>,
     clocks: Vec<u64>,
 }
@@ -166,14 +160,10 @@ impl Builder {
             codes: Vec::new(),
             nn_modules: Vec::new(),
             counters: Vec::new(),
-            points: Vec::new(),
-            conditions: Vec::new(),
-            lanes: Lanes::default(),
+            sideband: Sideband::default(),
             stacks: StackTable::default(),
             samples: Vec::new(),
             symbols: Vec::new(),
-            quality: Quality::default(),
-            losses: Vec::new(),
             missing: Vec::new(),
             clocks: Vec::new(),
         }
@@ -212,11 +202,9 @@ impl Builder {
         self.threads.push(ThreadInfo {
             process: ProcessId::from_index(process),
             tid,
-            start_ticks: 0,
             name: name.to_owned(),
             is_python,
-            first_seen_ns: 0,
-            last_seen_ns: 0,
+            ..ThreadInfo::default()
         });
         self.clocks.push(0);
         self.threads.len() - 1
@@ -353,10 +341,8 @@ impl Builder {
             },
             state,
             syscall,
-            gil: Gil::Unknown,
-            gil_holder: None,
             run_ns: if running { weight_ns } else { 0 },
-            queue_ns: 0,
+            ..Sample::default()
         });
         self.samples.last_mut().expect("just pushed")
     }
@@ -367,11 +353,11 @@ impl Builder {
         for sample in &mut self.samples {
             sample.start_ns += start_ns;
         }
-        for point in &mut self.points {
+        for point in &mut self.sideband.points {
             point.time_ns += start_ns;
             point.before_ns += start_ns;
         }
-        self.quality.ticks = length_ns / TICK_NS;
+        self.sideband.quality.ticks = length_ns / TICK_NS;
         let symbols = self.symbols.clone();
         let recording = self.recording(start_ns + length_ns);
         Segment {
@@ -380,12 +366,8 @@ impl Builder {
             end_ns: recording.end_ns,
             tables: recording.tables,
             symbols,
-            points: recording.points,
-            conditions: recording.conditions,
-            lanes: recording.lanes,
             samples: recording.samples,
-            quality: recording.quality,
-            losses: recording.losses,
+            sideband: recording.sideband,
             ..Segment::default()
         }
     }
@@ -401,8 +383,8 @@ impl Builder {
                 .run_ns
                 .min(sample.weight_ns.saturating_sub(sample.queue_ns));
         }
-        if self.quality == Quality::default() {
-            self.quality.ticks = end_ns / TICK_NS;
+        if self.sideband.quality == Quality::default() {
+            self.sideband.quality.ticks = end_ns / TICK_NS;
         }
         resolve(&self.recording(end_ns), names())
     }
@@ -425,12 +407,8 @@ impl Builder {
             run: self.run,
             tables,
             symbols: self.symbols.into_iter().collect(),
-            points: self.points,
-            conditions: self.conditions,
-            lanes: self.lanes,
             samples: self.samples,
-            quality: self.quality,
-            losses: self.losses,
+            sideband: self.sideband,
             missing: self.missing,
             end_ns,
             ..Recording::default()

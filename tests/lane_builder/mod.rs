@@ -12,7 +12,7 @@ pub const READING_NS: u64 = 100_000_000;
 
 /// A device that `pids` use.
 pub fn gpu(builder: &mut Builder, pids: &[i32]) -> GpuId {
-    let lanes = &mut builder.lanes;
+    let lanes = &mut builder.sideband.lanes;
     let id = GpuId::from_index(lanes.gpus.len());
     lanes.gpus.push(GpuInfo {
         uuid: format!("GPU-{}", id.0),
@@ -122,17 +122,17 @@ fn percents(share: f64) -> u64 {
 }
 
 pub fn lane(builder: &mut Builder, kind: LaneKind, gpu: Option<GpuId>, pid: i32) -> LaneId {
-    builder.lanes.lanes.push(LaneInfo {
+    builder.sideband.lanes.lanes.push(LaneInfo {
         kind,
         gpu,
         pid,
         process: String::new(),
     });
-    LaneId::from_index(builder.lanes.lanes.len() - 1)
+    LaneId::from_index(builder.sideband.lanes.lanes.len() - 1)
 }
 
 pub fn put(builder: &mut Builder, lane: LaneId, start_ns: u64, end_ns: u64, value: u64) {
-    builder.lanes.points.push(LanePoint {
+    builder.sideband.lanes.points.push(LanePoint {
         lane,
         start_ns,
         end_ns,

@@ -1,18 +1,16 @@
 //! Which modules the calls of real interpreters are of, against what `named_modules()` says; and
 //! memory that lies.
 
+use crate::main_stack;
 use crate::python_target::{Python, Target};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use torchspy::memory::{Memory, ReadError, SnapshotMemory};
-use torchspy::model::ids::{CodeId, NnModuleId};
+use torchspy::model::ids::NnModuleId;
 use torchspy::model::nn_module::NnModuleInfo;
-use torchspy::python::code_object::CodeCache;
 use torchspy::python::discover::Interpreter;
-use torchspy::python::frames::{PythonStack, read_stack};
-use torchspy::python::threads::read_threads;
 use torchspy::torch::probe::{ModuleProbe, ProbeFrame};
 use torchspy::torch::rules::{ModuleCall, RuleSet};
 
@@ -36,19 +34,8 @@ fn next_case(target: &mut Target) -> Result<Vec<Row>, usize> {
     Ok(rows)
 }
 
-/// The main thread's frames, which sleeps in a read.
 fn frames(interpreter: &Interpreter, target: &Target) -> Vec<ProbeFrame> {
-    let memory = target.memory();
-    let threads = read_threads(interpreter, &memory).unwrap();
-    let mut stack = PythonStack::default();
-    read_stack(interpreter, threads[0].state_address, &memory, &mut stack).unwrap();
-    let addresses: Vec<u64> = stack
-        .frames
-        .iter()
-        .map(|frame| frame.code_address)
-        .collect();
-    let mut codes = CodeCache::new(interpreter);
-    codes.resolve(&addresses, &memory, |_| CodeId(0));
+    let (stack, codes) = main_stack(interpreter, target);
     let probed = stack.frames.iter().map(|frame| {
         let code = codes.get(frame.code_address).unwrap();
         ProbeFrame {

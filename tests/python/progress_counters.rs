@@ -1,31 +1,19 @@
 //! Counters of progress in real interpreters, against what the program says of them.
 
+use crate::main_stack;
 use crate::python_target::{Python, Target};
 use std::collections::BTreeMap;
 use torchspy::memory::{FaultyMemory, Memory};
-use torchspy::model::ids::{CodeId, CounterId, ThreadId};
+use torchspy::model::ids::{CounterId, ThreadId};
 use torchspy::model::progress::{CounterKind, facts};
-use torchspy::python::code_object::CodeCache;
 use torchspy::python::discover::Interpreter;
-use torchspy::python::frames::{PythonStack, read_stack};
-use torchspy::python::threads::read_threads;
 use torchspy::torch::probe::progress::{FoundCounter, ProgressProbe, ScanFrame};
 
 const THREAD: ThreadId = ThreadId(3);
 
-/// The main thread's frames, which sleeps in a read, outermost first.
+/// Outermost first.
 fn frames(interpreter: &Interpreter, target: &Target) -> Vec<ScanFrame> {
-    let memory = target.memory();
-    let threads = read_threads(interpreter, &memory).unwrap();
-    let mut stack = PythonStack::default();
-    read_stack(interpreter, threads[0].state_address, &memory, &mut stack).unwrap();
-    let addresses: Vec<u64> = stack
-        .frames
-        .iter()
-        .map(|frame| frame.code_address)
-        .collect();
-    let mut codes = CodeCache::new(interpreter);
-    codes.resolve(&addresses, &memory, |_| CodeId(0));
+    let (stack, codes) = main_stack(interpreter, target);
     let frames = stack.frames.iter().rev().map(|frame| ScanFrame {
         address: frame.frame_address,
         is_module: codes.get(frame.code_address).unwrap().info.name == "<module>",

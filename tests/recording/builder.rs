@@ -1,6 +1,8 @@
 //! Segments that look like those of a torch process, for tests of the recording.
 #![allow(dead_code, clippy::unwrap_used)]
 
+use std::fs::File;
+use std::path::Path;
 use torchspy::model::address::CodeAddress;
 use torchspy::model::code::{CodeInfo, PythonVersion};
 use torchspy::model::frame::{Frame, Partial, Trust};
@@ -16,9 +18,10 @@ use torchspy::model::quality::Quality;
 use torchspy::model::run::{ClockPair, Loss, RunInfo};
 use torchspy::model::sample::{Capture, Gil, Sample, ThreadState};
 use torchspy::model::segment::Segment;
+use torchspy::model::sideband::Sideband;
 use torchspy::model::stack_table::StackTable;
 use torchspy::model::tables::Tables;
-use torchspy::recording::segment_of;
+use torchspy::recording::{RecordingWriter, segment_of};
 
 const SYMBOLS: &str = include_str!("../fixtures/recording/torch_symbols.txt");
 const CODES: &str = include_str!("../fixtures/recording/torch_codes.txt");
@@ -60,6 +63,20 @@ pub(crate) fn run_info() -> RunInfo {
         notes: vec!["cgroup quota 4.0 CPUs".into()],
         regions: Vec::new(),
     }
+}
+
+/// A recording that begins in a new file.
+pub(crate) fn create(path: &Path, run: &RunInfo) -> RecordingWriter {
+    RecordingWriter::from_file(File::create_new(path).unwrap(), run).unwrap()
+}
+
+/// A recording of `segments` in a new file.
+pub(crate) fn write(path: &Path, run: &RunInfo, segments: &[Segment]) {
+    let mut writer = create(path, run);
+    for segment in segments {
+        writer.write_segment(segment).unwrap();
+    }
+    writer.finish().unwrap();
 }
 
 struct Symbol {
@@ -267,11 +284,14 @@ impl TorchProcess {
             start_ns,
             end_ns,
             samples: samples.clone(),
-            quality: self.quality(),
-            clocks: vec![ClockPair {
-                monotonic_ns: start_ns,
-                wall_ns: 1_760_000_000_000_000_000 + start_ns,
-            }],
+            sideband: Sideband {
+                quality: self.quality(),
+                clocks: vec![ClockPair {
+                    monotonic_ns: start_ns,
+                    wall_ns: 1_760_000_000_000_000_000 + start_ns,
+                }],
+                ..Sideband::default()
+            },
             last,
             ..Segment::default()
         };
@@ -549,16 +569,19 @@ fn first_small_segment() -> Segment {
                 ..sample(0, None, SECOND + 20_000_000, 30_000_000)
             },
         ],
-        quality,
-        clocks: vec![ClockPair {
-            monotonic_ns: SECOND,
-            wall_ns: 1_760_000_000_000_000_000,
-        }],
-        losses: vec![Loss {
-            time_ns: SECOND + 500_000_000,
-            samples: 7,
-            reason: "samples came faster than they could be unwound".into(),
-        }],
+        sideband: Sideband {
+            quality,
+            clocks: vec![ClockPair {
+                monotonic_ns: SECOND,
+                wall_ns: 1_760_000_000_000_000_000,
+            }],
+            losses: vec![Loss {
+                time_ns: SECOND + 500_000_000,
+                samples: 7,
+                reason: "samples came faster than they could be unwound".into(),
+            }],
+            ..Sideband::default()
+        },
         ..small_tables()
     }
 }
@@ -579,13 +602,10 @@ fn second_small_segment() -> Segment {
                 ..sample(1, Some(8), 2 * SECOND, SECOND)
             },
         ],
-        quality: Quality {
-            ticks: 100,
-            ..Quality::default()
-        },
         last: true,
         ..small_tables()
     };
+    segment.sideband.quality.ticks = 100;
     segment.symbols.push(SymbolInfo {
         module: ModuleId(0),
         start: 0x2000,
@@ -627,20 +647,20 @@ pub(crate) fn full_segments() -> Vec<Segment> {
         let frame = tables.stacks.intern_frame(frame);
         tables.stacks.intern_stack(Some(StackId(1)), frame);
     }
-    segment.points.push(ProgressPoint {
+    segment.sideband.points.push(ProgressPoint {
         counter,
         thread: ThreadId(0),
         before_ns: SECOND,
         time_ns: SECOND + 10_000_000,
         value: 17,
     });
-    segment.conditions.push(Condition {
+    segment.sideband.conditions.push(Condition {
         process: ProcessId(0),
         name: "cpu_quota".into(),
         value: "4.00".into(),
     });
-    segment.lanes = device_lanes();
-    let quality = &mut segment.quality;
+    segment.sideband.lanes = device_lanes();
+    let quality = &mut segment.sideband.quality;
     (quality.calls_cut_short, quality.calls_left_running) = (1, 2);
     (quality.privileges_lost, quality.skipped_for_late_stop) = (3, 4);
     quality.skipped_for_turn = 5;
@@ -672,7 +692,8 @@ fn device_lanes() -> Lanes {
             gpu: Some(GpuId(0)),
             pid: 12,
             process: "python".into(),
-        }],
+        }]
+        .into(),
         points: vec![LanePoint {
             lane: LaneId(0),
             start_ns: 10,

@@ -1,9 +1,9 @@
 //! Recordings that are cut, damaged, hostile, of another version, or no recordings at all.
 
-use crate::builder::{run_info, small_segments};
+use crate::builder::{create, run_info, small_segments};
 use proptest::prelude::*;
 use torchspy::model::segment::Segment;
-use torchspy::recording::{InspectOptions, OpenError, Recording, RecordingWriter, render_text};
+use torchspy::recording::{InspectOptions, OpenError, Recording, render_text};
 
 /// Length of a segment's head: marker, sequence, kind, two lengths, two checksums.
 const SEGMENT_HEAD: usize = 36;
@@ -19,7 +19,7 @@ fn recording_of_four() -> (Vec<u8>, Vec<usize>, Vec<Segment>) {
     }
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("four.tspy");
-    let mut writer = RecordingWriter::create(&path, &run_info()).unwrap();
+    let mut writer = create(&path, &run_info());
     let mut starts = vec![writer.length() as usize];
     for segment in &segments {
         writer.write_segment(segment).unwrap();
@@ -275,7 +275,7 @@ fn memory_is_bounded_by_the_length_of_the_file() {
         .collect();
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("many.tspy");
-    let mut writer = RecordingWriter::create(&path, &run_info()).unwrap();
+    let mut writer = create(&path, &run_info());
     for index in 0..20 {
         segment.index = index;
         writer.write_segment(&segment).unwrap();

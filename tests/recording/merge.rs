@@ -1,7 +1,7 @@
 //! From the sampler's tables to segments, and from segments to one recording: nothing changes on
 //! the way.
 
-use crate::builder::{TorchProcess, run_info, small_segments};
+use crate::builder::{TorchProcess, run_info, small_segments, write};
 use torchspy::model::frame::Frame;
 use torchspy::model::ids::{ModuleId, ProcessId, StackId, ThreadId};
 use torchspy::model::process::{ProcessInfo, ThreadInfo};
@@ -9,16 +9,12 @@ use torchspy::model::sample::Sample;
 use torchspy::model::segment::Segment;
 use torchspy::model::stack_table::StackTable;
 use torchspy::model::tables::Tables;
-use torchspy::recording::{Recording, RecordingWriter, segment_of};
+use torchspy::recording::{Recording, segment_of};
 
 fn recorded(segments: &[Segment]) -> Recording {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("run.tspy");
-    let mut writer = RecordingWriter::create(&path, &run_info()).unwrap();
-    for segment in segments {
-        writer.write_segment(segment).unwrap();
-    }
-    writer.finish().unwrap();
+    write(&path, &run_info(), segments);
     Recording::read(&path).unwrap()
 }
 
@@ -146,7 +142,7 @@ fn the_same_things_of_two_segments_are_one() {
     assert_eq!(whole.modules, first.modules);
     assert_eq!(whole.codes, first.codes);
     assert_eq!(whole.stacks.stacks(), first.stacks.stacks());
-    assert_eq!(recording.quality.ticks, 200);
+    assert_eq!(recording.sideband.quality.ticks, 200);
     assert_eq!(
         (recording.start_ns, recording.end_ns),
         (1_000_000_000, 3_000_000_000)

@@ -1,8 +1,8 @@
 //! The size of a recording of a torch process, and the time that writing and reading it take.
 
-use crate::builder::{TorchProcess, run_info};
+use crate::builder::{TorchProcess, create, run_info};
 use std::time::Instant;
-use torchspy::recording::{Recording, RecordingWriter};
+use torchspy::recording::Recording;
 
 /// Issue: a minute at 100 Hz of a script with 160 threads is at most 2 MB.
 const MOST_BYTES_PER_MINUTE: u64 = 2_000_000;
@@ -11,7 +11,7 @@ const MOST_BYTES_PER_MINUTE: u64 = 2_000_000;
 fn a_minute_of_160_threads_is_at_most_two_megabytes() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("run.tspy");
-    let mut writer = RecordingWriter::create(&path, &run_info()).unwrap();
+    let mut writer = create(&path, &run_info());
     let mut process = TorchProcess::new(160);
     let segments: Vec<_> = (0..60).map(|second| process.second(second == 59)).collect();
     let some = &segments[30];
@@ -56,7 +56,7 @@ fn a_minute_of_160_threads_is_at_most_two_megabytes() {
 fn ten_minutes_are_read() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("run.tspy");
-    let mut writer = RecordingWriter::create(&path, &run_info()).unwrap();
+    let mut writer = create(&path, &run_info());
     let mut process = TorchProcess::new(160);
     let mut written = 0;
     for second in 0..600 {

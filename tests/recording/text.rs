@@ -1,13 +1,13 @@
 //! The text form, which is also the golden test of the format: a file of version 1 reads as it
 //! always did.
 
-use crate::builder::{full_segments, run_info, small_segments};
+use crate::builder::{full_segments, run_info, small_segments, write};
 use std::path::{Path, PathBuf};
 use torchspy::model::frame::Frame;
 use torchspy::model::ids::NnModuleId;
 use torchspy::model::nn_module::NnModuleInfo;
 use torchspy::model::region::Region;
-use torchspy::recording::{InspectOptions, Recording, RecordingWriter, render_text};
+use torchspy::recording::{InspectOptions, Recording, render_text};
 
 fn everything(recording: &Recording) -> String {
     let options = InspectOptions {
@@ -28,11 +28,7 @@ fn fixture_of(name: &str) -> PathBuf {
 }
 
 fn write_small(path: &Path) {
-    let mut writer = RecordingWriter::create(path, &run_info()).unwrap();
-    for segment in small_segments() {
-        writer.write_segment(&segment).unwrap();
-    }
-    writer.finish().unwrap();
+    write(path, &run_info(), &small_segments());
 }
 
 #[test]
@@ -76,11 +72,7 @@ fn what_is_written_today_has_the_bytes_of_the_version_before() {
     let path = directory.path().join("now.tspy");
     let mut run = run_info();
     run.regions = vec![Region::parse("loss=train.py:Net.loss").unwrap()];
-    let mut writer = RecordingWriter::create(&path, &run).unwrap();
-    for segment in full_segments() {
-        writer.write_segment(&segment).unwrap();
-    }
-    writer.finish().unwrap();
+    write(&path, &run, &full_segments());
     assert_eq!(payloads(&path), payloads(&before));
     let head = |path: &Path| std::fs::read(path).unwrap()[..200].to_vec();
     assert_eq!(head(&path), head(&before));
@@ -131,6 +123,7 @@ fn control_bytes_of_the_target_do_not_reach_the_text() {
             .iter_mut()
             .for_each(|symbol| symbol.name = evil.into());
         segment
+            .sideband
             .losses
             .iter_mut()
             .for_each(|loss| loss.reason = evil.into());
@@ -146,11 +139,7 @@ fn control_bytes_of_the_target_do_not_reach_the_text() {
     run.threads = Some(evil.into());
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("evil.tspy");
-    let mut writer = RecordingWriter::create(&path, &run).unwrap();
-    for segment in &segments {
-        writer.write_segment(segment).unwrap();
-    }
-    writer.finish().unwrap();
+    write(&path, &run, &segments);
     let text = everything(&Recording::read(&path).unwrap());
     assert!(text.contains("owned"));
     let unsafe_character = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
@@ -174,9 +163,7 @@ fn modules_come_back_and_are_printed() {
     let stack = stacks.intern_stack(segment.samples[0].stack, frame);
     segment.samples[0].stack = Some(stack);
     segment.last = true;
-    let mut writer = RecordingWriter::create(&path, &run_info()).unwrap();
-    writer.write_segment(&segment).unwrap();
-    writer.finish().unwrap();
+    write(&path, &run_info(), std::slice::from_ref(&segment));
     let recording = Recording::read(&path).unwrap();
     assert_eq!(recording.tables.nn_modules, segment.tables.nn_modules);
     let text = everything(&recording);

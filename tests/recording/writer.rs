@@ -1,55 +1,17 @@
-//! Writing: who may read the file, what is overwritten, and a disk that is full.
+//! Writing: what is readable meanwhile, what is refused, and a disk that is full.
 
-use crate::builder::{TorchProcess, run_info, small_segments};
+use crate::builder::{TorchProcess, create, run_info, small_segments};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use torchspy::recording::{OpenError, Recording, RecordingWriter, WriteError};
-
-fn mode(path: &Path) -> u32 {
-    std::fs::metadata(path).unwrap().permissions().mode() & 0o777
-}
-
-#[test]
-fn a_recording_is_its_owners_alone() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("run.tspy");
-    RecordingWriter::create(&path, &run_info()).unwrap();
-    assert_eq!(mode(&path), 0o600);
-    let named = directory.path().join("named.tspy");
-    std::fs::write(&named, "older and longer than the new one".repeat(1000)).unwrap();
-    std::fs::set_permissions(&named, std::fs::Permissions::from_mode(0o644)).unwrap();
-    RecordingWriter::create_over(&named, &run_info()).unwrap();
-    assert_eq!(mode(&named), 0o600);
-    assert_eq!(
-        std::fs::read(&named).unwrap(),
-        std::fs::read(&path).unwrap()
-    );
-}
-
-#[test]
-fn what_is_there_is_not_overwritten() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("run.tspy");
-    std::fs::write(&path, "precious").unwrap();
-    match RecordingWriter::create(&path, &run_info()) {
-        Err(WriteError::Io(error)) => assert_eq!(error.kind(), io::ErrorKind::AlreadyExists),
-        other => panic!("{other:?}"),
-    }
-    assert_eq!(std::fs::read(&path).unwrap(), b"precious");
-    // Nor through a link that leads nowhere yet.
-    let link = directory.path().join("link.tspy");
-    std::os::unix::fs::symlink(directory.path().join("elsewhere"), &link).unwrap();
-    assert!(RecordingWriter::create(&link, &run_info()).is_err());
-    assert!(!directory.path().join("elsewhere").exists());
-}
 
 #[test]
 fn what_was_written_is_readable_while_more_is_being_written() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("run.tspy");
-    let mut writer = RecordingWriter::create(&path, &run_info()).unwrap();
+    let mut writer = create(&path, &run_info());
     assert_eq!(Recording::read(&path).unwrap().missing.len(), 1);
     let mut expected = 0;
     for segment in small_segments() {
@@ -63,7 +25,7 @@ fn what_was_written_is_readable_while_more_is_being_written() {
 fn a_segment_that_is_not_valid_costs_nothing_else() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("run.tspy");
-    let mut writer = RecordingWriter::create(&path, &run_info()).unwrap();
+    let mut writer = create(&path, &run_info());
     let [good, last] = small_segments().try_into().unwrap();
     let mut bad = good.clone();
     bad.tables.threads.clear();
@@ -82,7 +44,8 @@ fn a_segment_that_is_not_valid_costs_nothing_else() {
 
 #[test]
 fn a_device_that_is_always_full_is_an_error_at_once() {
-    match RecordingWriter::create_over(Path::new("/dev/full"), &run_info()) {
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    match RecordingWriter::from_file(full, &run_info()) {
         Err(WriteError::Io(error)) => assert_eq!(error.kind(), io::ErrorKind::StorageFull),
         other => panic!("{other:?}"),
     }
@@ -91,7 +54,7 @@ fn a_device_that_is_always_full_is_an_error_at_once() {
 #[test]
 fn a_pipe_can_be_written_to() {
     let (reader, writer) = io::pipe().unwrap();
-    let file = std::fs::File::from(std::os::fd::OwnedFd::from(writer));
+    let file = File::from(std::os::fd::OwnedFd::from(writer));
     let mut recorder = RecordingWriter::from_file(file, &run_info()).unwrap();
     let segments = small_segments();
     for segment in &segments {
@@ -141,7 +104,7 @@ fn a_full_disk_costs_only_what_did_not_fit() {
     let path = disk.path.join("run.tspy");
     let ballast = disk.path.join("ballast");
     std::fs::write(&ballast, vec![0; 40 << 10]).unwrap();
-    let mut writer = RecordingWriter::create(&path, &run_info()).unwrap();
+    let mut writer = create(&path, &run_info());
     let mut process = TorchProcess::new(160);
     let mut samples = 0;
     let mut segments = Vec::new();
@@ -187,6 +150,7 @@ fn a_disk_that_is_full_from_the_start_leaves_an_empty_file() {
     std::fs::write(&path, "").unwrap();
     // Fills the disk to the last byte, and fails.
     assert!(std::fs::write(disk.path.join("ballast"), vec![0; 256 << 10]).is_err());
-    assert!(RecordingWriter::create_over(&path, &run_info()).is_err());
+    let file = File::create(&path).unwrap();
+    assert!(RecordingWriter::from_file(file, &run_info()).is_err());
     assert!(matches!(Recording::read(&path), Err(OpenError::Empty)));
 }

@@ -142,7 +142,7 @@ fn code_and_counters_are_on_one_axis() {
     utilization(&mut builder, id, 100 * TICK_NS, |from, to| {
         0.25 * (to - from) as f64
     });
-    builder.lanes.gaps.push(LaneGap {
+    builder.sideband.lanes.gaps.push(LaneGap {
         gpu: Some(id),
         kind: None,
         start_ns: 50 * TICK_NS,

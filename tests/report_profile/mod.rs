@@ -11,16 +11,14 @@
 pub mod svg;
 pub mod training;
 
-use torchspy::model::category::{Activity, FrameKind, Phase, SummaryRow};
-use torchspy::model::compile::CompileMark;
+use torchspy::model::category::{Activity, FrameKind, Phase};
 use torchspy::model::frame::{Partial, Trust};
 use torchspy::model::ids::{FunctionId, ProcessId, ThreadId};
-use torchspy::model::operator::OperatorMark;
 use torchspy::model::process::{ProcessInfo, ThreadInfo};
 use torchspy::model::profile::{
     Function, Profile, ProfileFrame, ProfileProcess, ProfileSample, Role,
 };
-use torchspy::model::sample::{Capture, Gil, ThreadState};
+use torchspy::model::sample::{Capture, ThreadState};
 
 pub const MS: u64 = 1_000_000;
 
@@ -81,11 +79,11 @@ impl Builder {
         self.profile.threads.push(ThreadInfo {
             process,
             tid,
-            start_ticks: 0,
             name: name.to_owned(),
             is_python,
             first_seen_ns: self.profile.start_ns,
             last_seen_ns: self.profile.start_ns,
+            ..ThreadInfo::default()
         });
         self.clocks.push(self.profile.start_ns);
         let id = ThreadId::from_index(self.profile.threads.len() - 1);
@@ -122,13 +120,8 @@ impl Builder {
             file: file.to_owned(),
             first_line,
             kind,
-            plumbing: false,
             is_python: true,
-            operator: OperatorMark::None,
-            compile: CompileMark::None,
-            wait: torchspy::model::wait::WaitPart::None,
-            collective: torchspy::model::collective::CollectivePart::default(),
-            input: torchspy::model::input::InputPart::None,
+            ..Function::default()
         })
     }
 
@@ -137,15 +130,9 @@ impl Builder {
             name: name.to_owned(),
             short_name: short.to_owned(),
             file: module.to_owned(),
-            first_line: 0,
             kind,
             plumbing: kind == FrameKind::Plumbing,
-            is_python: false,
-            operator: OperatorMark::None,
-            compile: CompileMark::None,
-            wait: torchspy::model::wait::WaitPart::None,
-            collective: torchspy::model::collective::CollectivePart::default(),
-            input: torchspy::model::input::InputPart::None,
+            ..Function::default()
         })
     }
 
@@ -165,30 +152,22 @@ impl Builder {
                 At::Python(function, line) => ProfileFrame {
                     function,
                     line,
-                    trust: None,
-                    partial: None,
-                    nn_module: None,
+                    ..ProfileFrame::default()
                 },
                 At::Native(function) => ProfileFrame {
                     function,
-                    line: 0,
                     trust: Some(Trust::Unwound),
-                    partial: None,
-                    nn_module: None,
+                    ..ProfileFrame::default()
                 },
                 At::Guessed(function) => ProfileFrame {
                     function,
-                    line: 0,
                     trust: Some(Trust::Scanned),
-                    partial: None,
-                    nn_module: None,
+                    ..ProfileFrame::default()
                 },
                 At::Partial(why) => ProfileFrame {
                     function: marker,
-                    line: 0,
-                    trust: None,
                     partial: Some(why),
-                    nn_module: None,
+                    ..ProfileFrame::default()
                 },
             })
             .collect();
@@ -208,7 +187,6 @@ impl Builder {
             stack,
             start_ns: *clock,
             weight_ns,
-            queue_ns: 0,
             ticks: u32::try_from(weight_ns.div_ceil(10 * MS)).unwrap_or(1),
             capture: Capture::Stopped,
             state: if waits {
@@ -216,15 +194,9 @@ impl Builder {
             } else {
                 ThreadState::Running
             },
-            syscall: None,
-            gil: Gil::Unknown,
-            gil_holder: None,
             phase,
             activity,
-            row: SummaryRow::Unclassified,
-            wait: None,
-            collective: None,
-            task: torchspy::model::input::InputTask::Other,
+            ..ProfileSample::default()
         });
         *clock += weight_ns;
         self.profile.end_ns = self.profile.end_ns.max(*clock);

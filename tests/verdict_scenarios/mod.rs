@@ -335,7 +335,7 @@ impl Run {
         self.input(&mut builder, 100);
         if let Some((used, allowed)) = self.cpus {
             cpus(&mut builder, 100, end_ns, used);
-            builder.conditions.push(Condition {
+            builder.sideband.conditions.push(Condition {
                 process: ProcessId(0),
                 name: facts::CPU_QUOTA.to_owned(),
                 value: allowed.to_string(),
@@ -346,6 +346,7 @@ impl Run {
         }
         if let Some(allowed) = self.affinity {
             builder
+                .sideband
                 .conditions
                 .extend((0..pids.len()).map(|rank| Condition {
                     process: ProcessId::from_index(rank),
@@ -354,12 +355,13 @@ impl Run {
                 }));
         }
         if self.held > 0.0 {
-            builder.quality.ticks = end_ns / TICK_NS;
-            builder.quality.throttled_ns = (self.held * end_ns as f64) as u64;
+            builder.sideband.quality.ticks = end_ns / TICK_NS;
+            builder.sideband.quality.throttled_ns = (self.held * end_ns as f64) as u64;
         }
         self.lay_devices(&mut builder, &pids, end_ns);
         // As the reader of recordings sorts them.
         builder
+            .sideband
             .lanes
             .points
             .sort_by_key(|point| (point.lane, point.end_ns));
@@ -384,11 +386,11 @@ impl Run {
         let users: Vec<i32> = std::iter::once(pid).chain(self.neighbour).collect();
         let id = gpu(builder, &users);
         if self.mig {
-            let info = &mut builder.lanes.gpus[id.index()];
+            let info = &mut builder.sideband.lanes.gpus[id.index()];
             info.uuid = format!("MIG-{}", id.0);
             info.mig = Some(1);
             for kind in [LaneKind::Utilization, LaneKind::Energy] {
-                builder.lanes.gaps.push(LaneGap {
+                builder.sideband.lanes.gaps.push(LaneGap {
                     gpu: Some(id),
                     kind: Some(kind),
                     start_ns: 0,
@@ -629,7 +631,7 @@ fn device_at(cycle: &[(u64, Device)], tick: u64) -> Device {
 
 /// Why clocks were held down, at moments.
 fn throttle_over(builder: &mut Builder, gpu: GpuId, end_ns: u64, cycle: &[(u64, Device)]) {
-    let lanes = &mut builder.lanes;
+    let lanes = &mut builder.sideband.lanes;
     lanes.lanes.push(LaneInfo {
         kind: LaneKind::Throttle,
         gpu: Some(gpu),

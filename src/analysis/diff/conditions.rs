@@ -95,7 +95,7 @@ fn read_conditions(a: &[Run<'_>], b: &[Run<'_>]) -> Vec<Discrepancy> {
     let mut names: BTreeMap<&str, [BTreeSet<&str>; 2]> = BTreeMap::new();
     for (side, runs) in [a, b].into_iter().enumerate() {
         for run in runs {
-            let conditions = run.profile.conditions.iter();
+            let conditions = run.profile.sideband.conditions.iter();
             let own = conditions
                 .filter(|each| each.process == run.process)
                 .map(|each| (each.name.as_str(), each.value.as_str()));

@@ -10,15 +10,12 @@ use super::noise::RunToRun;
 use super::units::{Unit, Units};
 use super::{Diff, Options, Row, Run, Verdict, compare};
 use crate::model::category::{Activity, FrameKind, Phase, SummaryRow};
-use crate::model::compile::CompileMark;
 use crate::model::facts::StackFacts;
 use crate::model::ids::{FunctionId, NnModuleId, ProcessId, ThreadId};
-use crate::model::input::InputTask;
 use crate::model::nn_module::NnModuleInfo;
-use crate::model::operator::OperatorMark;
 use crate::model::process::{ProcessInfo, ThreadInfo};
 use crate::model::profile::{Function, Profile, ProfileFrame, ProfileProcess, ProfileSample, Role};
-use crate::model::sample::{Capture, Gil, ThreadState};
+use crate::model::sample::{Capture, ThreadState};
 
 const TICK_NS: f64 = 10e6;
 
@@ -101,13 +98,8 @@ fn function(index: usize) -> Function {
         file: "/home/u/train.py".to_owned(),
         first_line: 10,
         kind: FrameKind::PythonUser,
-        plumbing: false,
         is_python: true,
-        operator: OperatorMark::None,
-        compile: CompileMark::default(),
-        wait: crate::model::wait::WaitPart::None,
-        collective: crate::model::collective::CollectivePart::default(),
-        input: crate::model::input::InputPart::None,
+        ..Function::default()
     }
 }
 
@@ -123,13 +115,9 @@ fn empty(parts: &[(Phase, f64)]) -> Profile {
         training_thread: Some(ThreadId(0)),
     });
     profile.threads.push(ThreadInfo {
-        process: ProcessId(0),
         tid: 1,
-        start_ticks: 0,
-        name: String::new(),
         is_python: true,
-        first_seen_ns: 0,
-        last_seen_ns: 0,
+        ..ThreadInfo::default()
     });
     profile.functions = (0..parts.len()).map(function).collect();
     profile.nn_modules = (0..parts.len())
@@ -155,9 +143,8 @@ fn simulate(world: &World, seed: u64) -> Simulated {
             let frame = |nn_module| ProfileFrame {
                 function: FunctionId::from_index(index),
                 line: 11,
-                trust: None,
-                partial: None,
                 nn_module,
+                ..ProfileFrame::default()
             };
             let module = (phase == Phase::Forward).then(|| NnModuleId::from_index(index));
             let frames = module.map(|id| frame(Some(id))).into_iter();
@@ -214,23 +201,16 @@ fn sample(
     stack: Option<crate::model::ids::StackId>,
 ) -> ProfileSample {
     ProfileSample {
-        thread: ThreadId(0),
         stack,
         start_ns: from as u64,
         weight_ns: to as u64 - from as u64,
-        queue_ns: 0,
         ticks: 1,
         capture: Capture::Stopped,
         state: ThreadState::Running,
-        gil: Gil::Unknown,
-        gil_holder: None,
-        syscall: None,
         phase,
         activity: Activity::AtenCompute,
         row: SummaryRow::HostComputation,
-        wait: None,
-        collective: None,
-        task: InputTask::Other,
+        ..ProfileSample::default()
     }
 }
 

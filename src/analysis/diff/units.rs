@@ -5,6 +5,7 @@
 //! shows how sure the run's mean is.
 
 use crate::model::category::Phase;
+use crate::model::named::named;
 use crate::model::profile::ProfileSample;
 
 /// Most blocks, and fewest: with fewer, how far blocks differ says too little.
@@ -24,24 +25,14 @@ pub enum Units {
     Seconds,
 }
 
-/// What a figure is per.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unit {
-    /// Per step.
-    Step,
-    /// Per second of wall time: shares, which cannot tell whether a run is faster.
-    Second,
-}
-
-impl Unit {
-    /// The stable name, as it stands in JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            Unit::Step => "step",
-            Unit::Second => "second",
-        }
+named!(
+    /// What a figure is per.
+    Unit {
+        Step = "step",
+        /// Of wall time: shares, which cannot tell whether a run is faster.
+        Second = "second",
     }
-}
+);
 
 /// An interval of time that counts, and the block that it is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -36,9 +36,9 @@ pub fn dump(profile: &Profile) -> Dump {
         .collect();
     processes.sort_by_key(|process| role_order(process.role));
     Dump {
-        stopped: profile.quality.stops.count(),
-        longest_stop_ns: profile.quality.stops.max_ns(),
-        stops_ns: stops_ns(&profile.quality.stops),
+        stopped: profile.sideband.quality.stops.count(),
+        longest_stop_ns: profile.sideband.quality.stops.max_ns(),
+        stops_ns: stops_ns(&profile.sideband.quality.stops),
         processes,
         missing: profile.missing.clone(),
         ..Dump::default()
@@ -289,7 +289,7 @@ fn between_ends() -> DumpedFrame {
 fn progress(profile: &Profile, process: ProcessId) -> Vec<Progress> {
     let mut found = Vec::new();
     for &kind in CounterKind::ALL {
-        let of_kind = profile.points.iter().rev().find_map(|point| {
+        let of_kind = profile.sideband.points.iter().rev().find_map(|point| {
             let counter = profile.counters.get(point.counter.index())?;
             (counter.process == process && counter.kind == kind).then_some((point, counter))
         });

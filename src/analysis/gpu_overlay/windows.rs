@@ -168,6 +168,7 @@ pub fn tick_ns(profile: &Profile) -> u64 {
 pub fn lane_of(profile: &Profile, gpu: GpuId, kind: LaneKind) -> Option<LaneId> {
     let of = |lane: &crate::model::lane::LaneInfo| lane.gpu == Some(gpu) && lane.kind == kind;
     profile
+        .sideband
         .lanes
         .lanes
         .iter()

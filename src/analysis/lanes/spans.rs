@@ -46,7 +46,7 @@ pub struct Span {
 
 /// The points of a counter track.
 pub fn points(profile: &Profile, lane: LaneId) -> &[LanePoint] {
-    let all = &profile.lanes.points;
+    let all = &profile.sideband.lanes.points;
     let from = all.partition_point(|point| point.lane < lane);
     let own = all.get(from..).unwrap_or_default();
     &own[..own.partition_point(|point| point.lane == lane)]
@@ -54,7 +54,7 @@ pub fn points(profile: &Profile, lane: LaneId) -> &[LanePoint] {
 
 /// The spans of a counter track within the recording, by their ends.
 pub fn spans(profile: &Profile, lane: LaneId) -> Vec<Span> {
-    let Some(info) = profile.lanes.lanes.get(lane.index()) else {
+    let Some(info) = profile.sideband.lanes.lanes.get(lane.index()) else {
         return Vec::new();
     };
     let points = points(profile, lane);

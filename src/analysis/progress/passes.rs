@@ -86,7 +86,7 @@ fn began_before(profile: &Profile, passes: &mut [Pass]) {
 }
 
 fn first_value(profile: &Profile, pass: &Pass) -> u64 {
-    let mut points = profile.points.iter();
+    let mut points = profile.sideband.points.iter();
     points
         .find(|point| point.counter == pass.counter && point.time_ns == pass.start_ns)
         .map_or(0, |point| point.value)

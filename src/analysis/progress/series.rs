@@ -120,7 +120,7 @@ pub(super) fn listed(counted: &Counted) -> Vec<Step> {
 /// too.
 pub(super) fn is_whole(profile: &Profile) -> bool {
     // Where only some of its steps are examined, there are readings from before.
-    let first = profile.points.first();
+    let first = profile.sideband.points.first();
     profile.run.launched && first.is_none_or(|point| point.time_ns > profile.start_ns)
 }
 
@@ -131,7 +131,7 @@ pub(super) fn readings(
     kind: CounterKind,
 ) -> Vec<(CounterId, Vec<&ProgressPoint>)> {
     let mut of: FxHashMap<CounterId, Vec<&ProgressPoint>> = FxHashMap::default();
-    for point in &profile.points {
+    for point in &profile.sideband.points {
         let counter = profile.counters.get(point.counter.index());
         if counter.is_some_and(|counter| counter.process == process && counter.kind == kind) {
             of.entry(point.counter).or_default().push(point);

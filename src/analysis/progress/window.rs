@@ -82,7 +82,7 @@ fn cut(profile: &mut Profile, start_ns: u64, end_ns: u64) {
     profile.end_ns = profile.end_ns.min(end_ns);
     // What a counter was at the start is its first value.
     let mut before: Vec<Option<usize>> = vec![None; profile.counters.len()];
-    for (index, point) in profile.points.iter().enumerate() {
+    for (index, point) in profile.sideband.points.iter().enumerate() {
         if point.time_ns <= start_ns
             && let Some(last) = before.get_mut(point.counter.index())
         {
@@ -90,7 +90,7 @@ fn cut(profile: &mut Profile, start_ns: u64, end_ns: u64) {
         }
     }
     let mut index = 0;
-    profile.points.retain(|point| {
+    profile.sideband.points.retain(|point| {
         let is_last_before = before.get(point.counter.index()) == Some(&Some(index));
         index += 1;
         is_last_before || (start_ns < point.time_ns && point.time_ns <= end_ns)

@@ -369,7 +369,7 @@ fn cpus(profile: &Profile, lanes: &LaneSummary) -> CpuFigures {
         wanted: wanted_ns / length_ns,
         wanted_in_waits: None,
         spinning: spinning_ns / length_ns,
-        throttled: profile.quality.throttled_ns as f64 / length_ns,
+        throttled: profile.sideband.quality.throttled_ns as f64 / length_ns,
     }
 }
 

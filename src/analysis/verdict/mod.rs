@@ -19,6 +19,7 @@ use super::late_ranks::last_rank;
 use super::summary::ProcessSummary;
 use crate::model::facts::Line;
 use crate::model::ids::ProcessId;
+use crate::model::named::named;
 use crate::model::profile::{Profile, Role};
 use figures::{Figures, LastRank, Part, Ranks};
 use next_step::{Cost, costs, next_step};
@@ -124,28 +125,18 @@ impl Cause {
     }
 }
 
-/// How sure a verdict is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Confidence {
-    /// It fits, and other things were not seen that could speak against it, or it is near its
-    /// thresholds.
-    Low,
-    /// Some of what could speak against it was not seen.
-    Medium,
-    /// All that could speak against it was seen, and does not.
-    High,
-}
-
-impl Confidence {
-    /// For people and machines.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Low => "low",
-            Self::Medium => "medium",
-            Self::High => "high",
-        }
+named!(
+    /// How sure a verdict is.
+    Confidence {
+        /// It fits, and other things were not seen that could speak against it, or it is near its
+        /// thresholds.
+        Low = "low",
+        /// Some of what could speak against it was not seen.
+        Medium = "medium",
+        /// All that could speak against it was seen, and does not.
+        High = "high",
     }
-}
+);
 
 /// A figure with the thresholds that it passed.
 #[derive(Clone, Copy, Debug, JsonSchema, PartialEq, Serialize)]

@@ -8,6 +8,7 @@
 
 use super::figures::{Figures, Part};
 use super::{Cause, Evidence};
+use crate::model::named::named;
 
 /// Share of the training thread's time from which on something is worth a word.
 pub const WORTH: f64 = 0.15;
@@ -72,42 +73,26 @@ pub struct Finding {
     pub complete: bool,
 }
 
-/// What takes time besides a cause, whether or not it is a cause itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CompetingCost {
-    /// Waits for batches, or makes them.
-    Input,
-    /// Is in collectives.
-    Communication,
-    /// Hands work to the GPU, or runs Python.
-    Host,
-    /// Computes on the host.
-    HostOperators,
-    /// Waits at OpenMP barriers.
-    Barrier,
-    /// torch.compile at work.
-    Compile,
-    /// The device has no time to spare.
-    BusyDevice,
-    /// Something that is no cause: checkpoints, code of the user's, sleep.
-    Other,
-}
-
-impl CompetingCost {
-    /// For people.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Input => "input",
-            Self::Communication => "collectives",
-            Self::Host => "Python and launches",
-            Self::HostOperators => "operators on the host",
-            Self::Barrier => "waiting at OpenMP barriers",
-            Self::Compile => "torch.compile at work",
-            Self::BusyDevice => "a GPU with no time to spare",
-            Self::Other => "something that is none of these causes",
-        }
+named!(
+    /// What takes time besides a cause, whether or not it is a cause itself.
+    CompetingCost {
+        /// Waits for batches, or makes them.
+        Input = "input",
+        /// Is in collectives.
+        Communication = "collectives",
+        /// Hands work to the GPU, or runs Python.
+        Host = "Python and launches",
+        /// Computes on the host.
+        HostOperators = "operators on the host",
+        /// Waits at OpenMP barriers.
+        Barrier = "waiting at OpenMP barriers",
+        Compile = "torch.compile at work",
+        /// The device has no time to spare.
+        BusyDevice = "a GPU with no time to spare",
+        /// Something that is no cause: checkpoints, code of the user's, sleep.
+        Other = "something that is none of these causes",
     }
-}
+);
 
 /// A rule: `None` where its cause is not seen.
 pub type Rule = fn(&Figures) -> Option<Finding>;

@@ -60,6 +60,17 @@ impl ColumnWriter {
     fn put_bytes(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
+
+    /// Appends `row` in postcard's encoding.
+    pub(crate) fn put_row(&mut self, row: &impl Serialize) -> Result<(), Corrupt> {
+        self.bytes = postcard::to_extend(row, std::mem::take(&mut self.bytes))
+            .map_err(|_| Corrupt("a row cannot be written"))?;
+        Ok(())
+    }
+
+    pub(crate) fn length(&self) -> usize {
+        self.bytes.len()
+    }
 }
 
 impl Serialize for ColumnWriter {
@@ -150,6 +161,18 @@ impl<'a> ColumnReader<'a> {
             .ok_or(Corrupt("a column ends too early"))?;
         self.bytes = rest;
         Ok(value)
+    }
+
+    /// The next row, in postcard's encoding.
+    pub(crate) fn get_row<T: Deserialize<'a>>(&mut self) -> Result<T, Corrupt> {
+        let (row, rest) =
+            postcard::take_from_bytes(self.bytes).map_err(|_| Corrupt("a row is no row"))?;
+        self.bytes = rest;
+        Ok(row)
+    }
+
+    pub(crate) fn length(&self) -> usize {
+        self.bytes.len()
     }
 
     /// Whether `count` rows can be here: each takes a byte or more.

@@ -26,16 +26,16 @@ mod tests;
 pub(super) use column::Corrupt;
 
 use crate::model::ids::ThreadId;
-use crate::model::lane::Lanes;
 use crate::model::region::{MAX_FUNCTIONS, Region};
 use crate::model::run::RunInfo;
 use crate::model::segment::Segment;
+use crate::model::sideband::Sideband;
 use crate::model::stack_table::StackTable;
 use crate::model::tables::Tables;
 use column::{ColumnReader, ColumnWriter};
 use compress::Compressor;
 use lanes::WireLanes;
-use rows::{RowBytes, Rows, WireCounts};
+use rows::{Rows, WireCounts};
 use samples::SampleColumns;
 use serde::{Deserialize, Serialize};
 use stacks::{FrameColumns, Named, StackColumns};
@@ -50,32 +50,32 @@ const MAX_RATIO: usize = 512;
 const RATIO_FREE: usize = 64 << 10;
 
 #[derive(Serialize, Deserialize)]
-struct WireSegment<C, B> {
+struct WireSegment<C> {
     index: u64,
     start_ns: u64,
     end_ns: u64,
     last: bool,
-    processes: Rows<B>,
+    processes: Rows<C>,
     threads: ThreadColumns<C>,
-    modules: Rows<B>,
+    modules: Rows<C>,
     symbols: SymbolColumns<C>,
     codes: CodeColumns<C>,
     frames: FrameColumns<C>,
     stacks: StackColumns<C>,
     samples: SampleColumns<C>,
-    quality: Rows<B>,
-    clocks: Rows<B>,
-    losses: Rows<B>,
+    quality: Rows<C>,
+    clocks: Rows<C>,
+    losses: Rows<C>,
 }
 
 /// A segment from version 2 on.
 #[derive(Serialize, Deserialize)]
-struct WireSegment2<C, B> {
-    first: WireSegment<C, B>,
+struct WireSegment2<C> {
+    first: WireSegment<C>,
     nn_modules: NnModuleColumns<C>,
-    counters: Rows<B>,
+    counters: Rows<C>,
     points: ProgressColumns<C>,
-    conditions: Rows<B>,
+    conditions: Rows<C>,
 }
 
 /// The most bytes that a payload of `compressed` bytes may become.
@@ -134,16 +134,16 @@ impl Encoder {
         out: &mut Vec<u8>,
     ) -> Result<usize, Corrupt> {
         validate::validate(segment)?;
-        let start = out.len();
+        let (start, sideband) = (out.len(), &segment.sideband);
         let wire = WireSegment2 {
             first: wire_of(segment)?,
             nn_modules: NnModuleColumns::encode(segment.tables.nn_modules.iter())?,
             counters: Rows::encode(&segment.tables.counters)?,
-            points: ProgressColumns::encode(segment.points.iter())?,
-            conditions: Rows::encode(&segment.conditions)?,
+            points: ProgressColumns::encode(sideband.points.iter())?,
+            conditions: Rows::encode(&sideband.conditions)?,
         };
-        let lanes = WireLanes::encode(&segment.lanes)?;
-        let counts = WireCounts::of(&segment.quality);
+        let lanes = WireLanes::encode(&sideband.lanes)?;
+        let counts = WireCounts::of(&sideband.quality);
         let length = self.compressor.append(&(wire, lanes, counts), out)?;
         let compressed = out.len() - start;
         if compressed > MAX_PAYLOAD || length > believable_length(compressed) {
@@ -153,8 +153,8 @@ impl Encoder {
     }
 }
 
-fn wire_of(segment: &Segment) -> Result<WireSegment<ColumnWriter, RowBytes>, Corrupt> {
-    let tables = &segment.tables;
+fn wire_of(segment: &Segment) -> Result<WireSegment<ColumnWriter>, Corrupt> {
+    let (tables, sideband) = (&segment.tables, &segment.sideband);
     Ok(WireSegment {
         index: segment.index,
         start_ns: segment.start_ns,
@@ -174,9 +174,9 @@ fn wire_of(segment: &Segment) -> Result<WireSegment<ColumnWriter, RowBytes>, Cor
         )?,
         stacks: StackColumns::encode(tables.stacks.stacks(), tables.stacks.frames().len())?,
         samples: SampleColumns::encode(&segment.samples, segment.start_ns)?,
-        quality: Rows::encode(std::slice::from_ref(&segment.quality))?,
-        clocks: Rows::encode(&segment.clocks)?,
-        losses: Rows::encode(&segment.losses)?,
+        quality: Rows::encode(std::slice::from_ref(&sideband.quality))?,
+        clocks: Rows::encode(&sideband.clocks)?,
+        losses: Rows::encode(&sideband.losses)?,
     })
 }
 
@@ -218,36 +218,31 @@ impl Decoder {
         let segment = if self.version == 1 {
             segment_of(postcard::from_bytes(raw).map_err(damaged)?)?
         } else {
-            let (wire, rest): (WireSegment2<ColumnReader<'_>, &[u8]>, _) =
+            let (wire, mut rest): (WireSegment2<ColumnReader<'_>>, _) =
                 postcard::take_from_bytes(raw).map_err(damaged)?;
-            let (lanes, rest) = match rest {
-                [] => (Lanes::default(), rest),
-                rest => {
-                    let (wire, rest): (WireLanes<ColumnReader<'_>, &[u8]>, _) =
-                        postcard::take_from_bytes(rest).map_err(damaged)?;
-                    (wire.decode()?, rest)
-                }
-            };
-            let mut first = segment_of(wire.first)?;
+            let mut segment = segment_of(wire.first)?;
+            segment.tables.nn_modules = wire.nn_modules.decode()?.into();
+            segment.tables.counters = wire.counters.decode()?.into();
+            let sideband = &mut segment.sideband;
+            sideband.points = wire.points.decode()?;
+            sideband.conditions = wire.conditions.decode()?;
+            if !rest.is_empty() {
+                let lanes: WireLanes<ColumnReader<'_>>;
+                (lanes, rest) = postcard::take_from_bytes(rest).map_err(damaged)?;
+                sideband.lanes = lanes.decode()?;
+            }
             if !rest.is_empty() {
                 let counts: WireCounts = postcard::from_bytes(rest).map_err(damaged)?;
-                counts.fill(&mut first.quality);
+                counts.fill(&mut sideband.quality);
             }
-            first.tables.nn_modules = wire.nn_modules.decode()?.into();
-            first.tables.counters = wire.counters.decode()?.into();
-            Segment {
-                points: wire.points.decode()?,
-                conditions: wire.conditions.decode()?,
-                lanes,
-                ..first
-            }
+            segment
         };
         validate::validate(&segment)?;
         Ok(segment)
     }
 }
 
-fn segment_of(wire: WireSegment<ColumnReader<'_>, &[u8]>) -> Result<Segment, Corrupt> {
+fn segment_of(wire: WireSegment<ColumnReader<'_>>) -> Result<Segment, Corrupt> {
     let codes = wire.codes.decode()?;
     let symbols = wire.symbols.decode()?;
     let frames = wire.frames.decode(Named {
@@ -270,10 +265,12 @@ fn segment_of(wire: WireSegment<ColumnReader<'_>, &[u8]>) -> Result<Segment, Cor
         },
         symbols,
         samples: wire.samples.decode(wire.start_ns)?,
-        quality: wire.quality.decode()?.pop().unwrap_or_default(),
-        clocks: wire.clocks.decode()?,
-        losses: wire.losses.decode()?,
+        sideband: Sideband {
+            quality: wire.quality.decode()?.pop().unwrap_or_default(),
+            clocks: wire.clocks.decode()?,
+            losses: wire.losses.decode()?,
+            ..Sideband::default()
+        },
         last: wire.last,
-        ..Segment::default()
     })
 }

@@ -5,7 +5,8 @@
 //! adds to one of these is left out of it (`serde(skip)`) and stands behind all else
 //! ([`WireCounts`]). A test holds the bytes to those of an older file.
 
-use super::column::Corrupt;
+use super::column::{ColumnReader, ColumnWriter, Corrupt};
+use super::columns::count_of;
 use crate::model::quality::Quality;
 use serde::{Deserialize, Serialize};
 
@@ -14,55 +15,32 @@ pub(super) const MAX_ROW_BYTES: usize = 4 << 20;
 
 /// Rows one after another.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(super) struct Rows<B> {
+pub(super) struct Rows<C> {
     count: u32,
-    bytes: B,
+    rows: C,
 }
 
-/// Bytes of rows being written.
-#[derive(Debug, Default)]
-pub(super) struct RowBytes(Vec<u8>);
-
-impl Serialize for RowBytes {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_bytes(&self.0)
-    }
-}
-
-impl Rows<RowBytes> {
+impl Rows<ColumnWriter> {
     /// Writes all of `items`.
     pub(super) fn encode<T: Serialize>(items: &[T]) -> Result<Self, Corrupt> {
-        let mut bytes = Vec::new();
-        for item in items {
-            bytes =
-                postcard::to_extend(item, bytes).map_err(|_| Corrupt("a row cannot be written"))?;
-        }
-        if bytes.len() > MAX_ROW_BYTES {
+        let mut rows = ColumnWriter::default();
+        items.iter().try_for_each(|item| rows.put_row(item))?;
+        if rows.length() > MAX_ROW_BYTES {
             return Err(Corrupt("a table is too large"));
         }
-        Ok(Self {
-            count: u32::try_from(items.len()).map_err(|_| Corrupt("a table is too large"))?,
-            bytes: RowBytes(bytes),
-        })
+        let count = count_of(items.len(), MAX_ROW_BYTES)?;
+        Ok(Self { count, rows })
     }
 }
 
-impl<'a> Rows<&'a [u8]> {
+impl<'a> Rows<ColumnReader<'a>> {
     /// Reads all rows.
-    pub(super) fn decode<T: Deserialize<'a>>(self) -> Result<Vec<T>, Corrupt> {
+    pub(super) fn decode<T: Deserialize<'a>>(mut self) -> Result<Vec<T>, Corrupt> {
         // Every row here has a field that takes a byte.
-        if self.bytes.len() > MAX_ROW_BYTES || self.count as usize > self.bytes.len() {
+        if self.rows.length() > MAX_ROW_BYTES || !self.rows.has_rows(self.count as usize) {
             return Err(Corrupt("a table declares more rows than it has"));
         }
-        let mut rows = Vec::new();
-        let mut bytes = self.bytes;
-        for _ in 0..self.count {
-            let (row, rest) =
-                postcard::take_from_bytes(bytes).map_err(|_| Corrupt("a row is no row"))?;
-            rows.push(row);
-            bytes = rest;
-        }
-        Ok(rows)
+        (0..self.count).map(|_| self.rows.get_row()).collect()
     }
 }
 

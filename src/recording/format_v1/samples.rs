@@ -161,33 +161,31 @@ impl SampleColumns<ColumnReader<'_>> {
         } else {
             0
         };
+        let stack = has(HAS_STACK)
+            .then(|| self.stack.get_delta_as())
+            .transpose()?;
+        let syscall = has(HAS_SYSCALL)
+            .then(|| self.syscall.get_as())
+            .transpose()?;
+        let gil_holder = has(HAS_HOLDER)
+            .then(|| self.gil_holder.get_as())
+            .transpose()?;
+        let ticks = if has(HAS_TICKS) {
+            self.ticks.get_as()?
+        } else {
+            1
+        };
         Ok(Sample {
             thread,
-            stack: if has(HAS_STACK) {
-                Some(StackId(self.stack.get_delta_as()?))
-            } else {
-                None
-            },
+            stack: stack.map(StackId),
             start_ns,
             weight_ns,
-            ticks: if has(HAS_TICKS) {
-                self.ticks.get_as()?
-            } else {
-                1
-            },
+            ticks,
             capture: capture_of(shape & 7)?,
             state: state_of(shape >> STATE_SHIFT & 7)?,
-            syscall: if has(HAS_SYSCALL) {
-                Some(self.syscall.get_as()?)
-            } else {
-                None
-            },
+            syscall,
             gil: gil_of(shape >> GIL_SHIFT & 3)?,
-            gil_holder: if has(HAS_HOLDER) {
-                Some(ThreadId(self.gil_holder.get_as()?))
-            } else {
-                None
-            },
+            gil_holder: gil_holder.map(ThreadId),
             run_ns,
             queue_ns,
         })

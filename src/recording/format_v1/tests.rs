@@ -1,12 +1,14 @@
 //! Every valid segment comes back as it was; no bytes make the decoder panic.
 
-use super::column::ColumnReader;
+use super::column::{ColumnReader, Corrupt};
 use super::{Decoder, Encoder, WireSegment2, decode_run, encode_run};
 use crate::model::address::CodeAddress;
 use crate::model::code::{CodeInfo, PythonVersion};
 use crate::model::frame::{Frame, Partial, Trust};
-use crate::model::ids::{CodeId, FrameId, ModuleId, NnModuleId, ProcessId, StackId, ThreadId};
-use crate::model::lane::Lanes;
+use crate::model::ids::{
+    CodeId, FrameId, GpuId, LaneId, ModuleId, NnModuleId, ProcessId, StackId, ThreadId,
+};
+use crate::model::lane::{GpuClock, GpuInfo, LaneGap, LaneInfo, LaneKind, LanePoint, Lanes};
 use crate::model::module::{ModuleInfo, ModuleKind, SymbolInfo};
 use crate::model::nn_module::NnModuleInfo;
 use crate::model::process::{ProcessInfo, ThreadInfo};
@@ -15,10 +17,12 @@ use crate::model::region::Region;
 use crate::model::run::{ClockPair, Loss, RunInfo};
 use crate::model::sample::{Capture, Gil, Sample, ThreadState};
 use crate::model::segment::Segment;
+use crate::model::sideband::Sideband;
 use crate::model::stack_table::StackTable;
 use crate::model::tables::Tables;
 use proptest::collection::vec;
 use proptest::prelude::*;
+use proptest::sample::select;
 
 /// A number of any magnitude.
 fn number() -> impl Strategy<Value = u64> {
@@ -70,11 +74,7 @@ fn threads() -> impl Strategy<Value = Vec<ThreadInfo>> {
 }
 
 fn modules() -> impl Strategy<Value = Vec<ModuleInfo>> {
-    let kinds = prop_oneof![
-        Just(ModuleKind::File),
-        Just(ModuleKind::Vdso),
-        Just(ModuleKind::Anonymous)
-    ];
+    let kinds = select(&[ModuleKind::File, ModuleKind::Vdso, ModuleKind::Anonymous][..]);
     let module =
         (kinds, text(), vec(any::<u8>(), 0..21)).prop_map(|(kind, path, build_id)| ModuleInfo {
             kind,
@@ -150,21 +150,8 @@ fn frames() -> impl Strategy<Value = Vec<Frame>> {
 }
 
 fn samples() -> impl Strategy<Value = Vec<Sample>> {
-    let captures = prop_oneof![
-        Just(Capture::Stopped),
-        Just(Capture::Asleep),
-        Just(Capture::Unstopped),
-        Just(Capture::Reused),
-        Just(Capture::Unread)
-    ];
-    let states = prop_oneof![
-        Just(ThreadState::Running),
-        Just(ThreadState::Sleeping),
-        Just(ThreadState::Uninterruptible),
-        Just(ThreadState::Stopped),
-        Just(ThreadState::Unknown)
-    ];
-    let gils = prop_oneof![Just(Gil::Unknown), Just(Gil::NotHeld), Just(Gil::Held)];
+    let (captures, states) = (select(Capture::ALL), select(ThreadState::ALL));
+    let gils = select(&[Gil::Unknown, Gil::NotHeld, Gil::Held][..]);
     let times = (0..1_u64 << 62, 0..1_u64 << 50, 0..1_u64 << 50, 0..4_u64);
     let ids = (
         any::<u32>(),
@@ -274,10 +261,19 @@ fn segments() -> impl Strategy<Value = Segment> {
         vec(any::<(u32, u32)>(), 0..60),
         nn_modules(),
     );
+    let clock = (number(), number()).prop_map(|(monotonic_ns, wall_ns)| ClockPair {
+        monotonic_ns,
+        wall_ns,
+    });
+    let loss = (number(), number(), text()).prop_map(|(time_ns, samples, reason)| Loss {
+        time_ns,
+        samples,
+        reason,
+    });
     let rest = (
         quality(),
-        vec((number(), number()), 0..3),
-        vec((number(), number(), text()), 0..3),
+        vec(clock, 0..3),
+        vec(loss, 0..3),
         any::<bool>(),
         (any::<u64>(), 0..1_u64 << 61, 0..1_u64 << 61),
     );
@@ -300,36 +296,27 @@ fn segments() -> impl Strategy<Value = Segment> {
             },
             symbols,
             samples,
-            quality,
-            clocks: clocks
-                .into_iter()
-                .map(|(monotonic_ns, wall_ns)| ClockPair {
-                    monotonic_ns,
-                    wall_ns,
-                })
-                .collect(),
-            losses: losses
-                .into_iter()
-                .map(|(time_ns, samples, reason)| Loss {
-                    time_ns,
-                    samples,
-                    reason,
-                })
-                .collect(),
+            sideband: Sideband {
+                quality,
+                clocks,
+                losses,
+                ..Sideband::default()
+            },
             last,
-            ..Segment::default()
         };
         made_valid(segment, &parents)
     })
 }
 
-fn encoded(segment: &Segment) -> (Vec<u8>, usize) {
+/// The payload of a segment, and its length before compression.
+fn encoded(segment: &Segment) -> Result<(Vec<u8>, usize), Corrupt> {
     let mut payload = Vec::new();
-    let length = Encoder::new()
-        .unwrap()
-        .encode(segment, &mut payload)
-        .unwrap();
-    (payload, length)
+    let length = Encoder::new().unwrap().encode(segment, &mut payload)?;
+    Ok((payload, length))
+}
+
+fn decoded(payload: &[u8], length: usize) -> Result<Segment, Corrupt> {
+    Decoder::new(2).unwrap().decode(payload, length)
 }
 
 proptest! {
@@ -337,9 +324,8 @@ proptest! {
 
     #[test]
     fn a_segment_comes_back(segment in segments()) {
-        let (payload, length) = encoded(&segment);
-        let back = Decoder::new(2).unwrap().decode(&payload, length).unwrap();
-        prop_assert_eq!(back, segment);
+        let (payload, length) = encoded(&segment).unwrap();
+        prop_assert_eq!(decoded(&payload, length).unwrap(), segment);
     }
 
     #[test]
@@ -357,23 +343,23 @@ proptest! {
         segment in segments(),
         edits in vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
     ) {
-        let (payload, length) = encoded(&segment);
+        let (payload, length) = encoded(&segment).unwrap();
         let mut raw = zstd::bulk::decompress(&payload, length).unwrap();
         for (at, byte) in edits {
             raw[at.index(length)] = byte;
         }
         let payload = zstd::bulk::compress(&raw, 1).unwrap();
-        if let Ok(segment) = Decoder::new(2).unwrap().decode(&payload, raw.len()) {
+        if let Ok(segment) = decoded(&payload, raw.len()) {
             // What passes is valid: it can be written.
-            encoded(&segment);
+            encoded(&segment).unwrap();
         }
     }
 
     #[test]
     fn any_bytes_do_no_harm(raw in vec(any::<u8>(), 0..2000)) {
         let payload = zstd::bulk::compress(&raw, 1).unwrap();
-        let _ = Decoder::new(2).unwrap().decode(&payload, raw.len());
-        let _ = Decoder::new(2).unwrap().decode(&raw, raw.len());
+        let _ = decoded(&payload, raw.len());
+        let _ = decoded(&raw, raw.len());
         let _ = decode_run(&raw);
     }
 }
@@ -399,17 +385,12 @@ fn the_run_comes_back() {
 fn ids_that_do_not_exist_are_not_written() {
     let mut segment = Segment::default();
     segment.tables.stacks = StackTable::from_parts(Vec::new(), vec![(None, FrameId(0))]);
-    assert!(
-        Encoder::new()
-            .unwrap()
-            .encode(&segment, &mut Vec::new())
-            .is_err()
-    );
+    assert!(encoded(&segment).is_err());
 }
 
 #[test]
 fn a_declared_length_is_not_believed() {
-    let (payload, length) = encoded(&Segment::default());
+    let (payload, length) = encoded(&Segment::default()).unwrap();
     let mut decoder = Decoder::new(2).unwrap();
     assert!(decoder.decode(&payload, length).is_ok());
     for wrong in [0, length - 1, length + 1, 1 << 20, u32::MAX as usize] {
@@ -421,8 +402,6 @@ fn a_declared_length_is_not_believed() {
 
 #[test]
 fn lanes_come_back_and_have_to_fit_together() {
-    use crate::model::ids::{GpuId, LaneId};
-    use crate::model::lane::{GpuClock, GpuInfo, LaneGap, LaneInfo, LaneKind, LanePoint};
     let lanes = Lanes {
         gpus: vec![GpuInfo {
             uuid: "GPU-8d2c".to_owned(),
@@ -444,7 +423,8 @@ fn lanes_come_back_and_have_to_fit_together() {
             gpu: Some(GpuId(0)),
             pid: 12,
             process: "python".to_owned(),
-        }],
+        }]
+        .into(),
         points: vec![LanePoint {
             lane: LaneId(0),
             start_ns: 10,
@@ -460,20 +440,17 @@ fn lanes_come_back_and_have_to_fit_together() {
         }],
     };
     let written = |lanes: &Lanes| {
-        let segment = Segment {
-            lanes: lanes.clone(),
-            ..Segment::default()
-        };
-        let mut bytes = Vec::new();
-        let length = Encoder::new().unwrap().encode(&segment, &mut bytes)?;
-        Decoder::new(2).unwrap().decode(&bytes, length)
+        let mut segment = Segment::default();
+        segment.sideband.lanes = lanes.clone();
+        let (payload, length) = encoded(&segment)?;
+        decoded(&payload, length)
     };
-    assert_eq!(written(&lanes).unwrap().lanes, lanes);
+    assert_eq!(written(&lanes).unwrap().sideband.lanes, lanes);
     let wrong: [fn(&mut Lanes); 6] = [
         |lanes| lanes.points[0].lane = LaneId(1),
         |lanes| lanes.points[0].value += 1,
         |lanes| lanes.points[0].end_ns = 1 << 63,
-        |lanes| lanes.lanes[0].gpu = Some(GpuId(1)),
+        |lanes| lanes.lanes.values_mut()[0].gpu = Some(GpuId(1)),
         |lanes| lanes.gaps[0].gpu = Some(GpuId(9)),
         |lanes| lanes.clocks[0].gpu = GpuId(1),
     ];
@@ -487,35 +464,25 @@ fn lanes_come_back_and_have_to_fit_together() {
 /// Version 2 was written before there were lanes; and a reader of that time takes what it knows.
 #[test]
 fn a_segment_without_lanes_is_read_and_lanes_are_passed_over() {
-    let segment = Segment {
+    let mut segment = Segment {
         index: 7,
-        lanes: Lanes {
-            gaps: vec![crate::model::lane::LaneGap {
-                gpu: None,
-                kind: None,
-                start_ns: 1,
-                end_ns: 0,
-                reason: "why".to_owned(),
-            }],
-            ..Lanes::default()
-        },
         ..Segment::default()
     };
-    let mut bytes = Vec::new();
-    let length = Encoder::new()
-        .unwrap()
-        .encode(&segment, &mut bytes)
-        .unwrap();
-    let raw = zstd::bulk::decompress(&bytes, length).unwrap();
-    let (wire, lanes): (WireSegment2<ColumnReader<'_>, &[u8]>, &[u8]) =
+    segment.sideband.lanes.gaps.push(LaneGap {
+        gpu: None,
+        kind: None,
+        start_ns: 1,
+        end_ns: 0,
+        reason: "why".to_owned(),
+    });
+    let (payload, length) = encoded(&segment).unwrap();
+    let raw = zstd::bulk::decompress(&payload, length).unwrap();
+    let (wire, lanes): (WireSegment2<ColumnReader<'_>>, &[u8]) =
         postcard::take_from_bytes(&raw).unwrap();
     assert_eq!(wire.first.index, 7);
     assert!(!lanes.is_empty());
     let old = &raw[..raw.len() - lanes.len()];
     let payload = zstd::bulk::compress(old, 3).unwrap();
-    let read = Decoder::new(2)
-        .unwrap()
-        .decode(&payload, old.len())
-        .unwrap();
-    assert_eq!((read.index, read.lanes), (7, Lanes::default()));
+    let read = decoded(&payload, old.len()).unwrap();
+    assert_eq!((read.index, read.sideband.lanes), (7, Lanes::default()));
 }

@@ -2,17 +2,11 @@
 
 use super::column::Corrupt;
 use crate::model::frame::Frame;
-use crate::model::ids::GpuId;
-use crate::model::lane::Lanes;
+use crate::model::ids::Id;
+use crate::model::lane::{Lanes, MAX_TIME_NS, MAX_WINDOW_NS};
 use crate::model::sample::Sample;
 use crate::model::segment::Segment;
 use crate::model::tables::Tables;
-
-/// Latest timestamp that is believed: 146 years after the machine started. Leaves room to add.
-const MAX_TIME_NS: u64 = 1 << 62;
-
-/// Longest interval that is believed: thirteen days.
-const MAX_INTERVAL_NS: u64 = 1 << 50;
 
 /// Checks that every id is one of the segment's own tables, and that times can be added up.
 pub(super) fn validate(segment: &Segment) -> Result<(), Corrupt> {
@@ -26,67 +20,59 @@ pub(super) fn validate(segment: &Segment) -> Result<(), Corrupt> {
         last_thread.is_none_or(|(id, _)| id.index() + 1 == tables.threads.len()),
         "its threads do not count from 0",
     )?;
-    for thread in tables.threads.values() {
-        check(
-            thread.process.index() < tables.processes.len(),
-            "a thread's process does not exist",
-        )?;
-    }
+    let (processes, threads) = (tables.processes.len(), tables.threads.len());
+    let of_threads = tables.threads.values().map(|thread| thread.process);
+    exist(of_threads, processes, "a thread's process does not exist")?;
     for symbol in &segment.symbols {
-        check(
-            symbol.module.index() < tables.modules.len(),
-            "a symbol's module does not exist",
-        )?;
+        let modules = tables.modules.len();
+        exist([symbol.module], modules, "a symbol's module does not exist")?;
         check(symbol.start < symbol.end, "a symbol is empty")?;
     }
-    for frame in tables.stacks.frames() {
+    for &frame in tables.stacks.frames() {
         match frame {
-            Frame::Python { code, .. } | Frame::Compiles(code) => check(
-                code.index() < tables.codes.len(),
-                "a frame's code object does not exist",
-            )?,
-            Frame::Native { module, .. } => check(
-                module.index() < tables.modules.len(),
-                "a frame's module does not exist",
-            )?,
-            Frame::NnModule(id) => check(
-                id.index() < tables.nn_modules.len(),
-                "a frame's nn.Module does not exist",
-            )?,
+            Frame::Python { code, .. } | Frame::Compiles(code) => {
+                let codes = tables.codes.len();
+                exist([code], codes, "a frame's code object does not exist")?;
+            }
+            Frame::Native { module, .. } => {
+                let modules = tables.modules.len();
+                exist([module], modules, "a frame's module does not exist")?;
+            }
+            Frame::NnModule(id) => {
+                let modules = tables.nn_modules.len();
+                exist([id], modules, "a frame's nn.Module does not exist")?;
+            }
             Frame::Truncated(_) => {}
         }
     }
-    for (index, (parent, frame)) in tables.stacks.stacks().iter().enumerate() {
-        check(
-            parent.is_none_or(|parent| parent.index() < index),
-            "a stack's parent does not come before it",
-        )?;
-        check(
-            frame.index() < tables.stacks.frames().len(),
-            "a stack's frame does not exist",
-        )?;
+    let frames = tables.stacks.frames().len();
+    for (index, &(parent, frame)) in tables.stacks.stacks().iter().enumerate() {
+        exist(parent, index, "a stack's parent does not come before it")?;
+        exist([frame], frames, "a stack's frame does not exist")?;
     }
-    for counter in &tables.counters {
-        check(
-            counter.process.index() < tables.processes.len(),
-            "a counter's process does not exist",
+    let of_counters = tables.counters.iter().map(|counter| counter.process);
+    exist(of_counters, processes, "a counter's process does not exist")?;
+    let sideband = &segment.sideband;
+    for point in &sideband.points {
+        let counters = tables.counters.len();
+        exist(
+            [point.counter],
+            counters,
+            "a reading's counter does not exist",
         )?;
-    }
-    for point in &segment.points {
-        check(
-            point.counter.index() < tables.counters.len()
-                && point.thread.index() < tables.threads.len(),
-            "a reading's counter or thread does not exist",
-        )?;
+        exist([point.thread], threads, "a reading's thread does not exist")?;
         check(point.time_ns <= MAX_TIME_NS, "a reading's time is absurd")?;
     }
-    for condition in &segment.conditions {
-        check(
-            condition.process.index() < tables.processes.len(),
-            "a condition's process does not exist",
-        )?;
-    }
-    validate_lanes(&segment.lanes)?;
+    let of_conditions = sideband
+        .conditions
+        .iter()
+        .map(|condition| condition.process);
+    exist(
+        of_conditions,
+        processes,
+        "a condition's process does not exist",
+    )?;
+    validate_lanes(&sideband.lanes)?;
     for sample in &segment.samples {
         validate_sample(tables, sample)?;
     }
@@ -98,11 +84,12 @@ pub(super) fn validate(segment: &Segment) -> Result<(), Corrupt> {
 const MAX_LANES: usize = 1 << 16;
 
 fn validate_lanes(lanes: &Lanes) -> Result<(), Corrupt> {
-    let known = |gpu: GpuId| gpu.index() < lanes.gpus.len();
-    check(
-        lanes.clocks.iter().all(|clock| known(clock.gpu))
-            && lanes.lanes.iter().all(|lane| lane.gpu.is_none_or(known))
-            && lanes.gaps.iter().all(|gap| gap.gpu.is_none_or(known)),
+    let of_lanes = lanes.lanes.iter().filter_map(|lane| lane.gpu);
+    let of_gaps = lanes.gaps.iter().filter_map(|gap| gap.gpu);
+    let named = lanes.clocks.iter().map(|clock| clock.gpu).chain(of_lanes);
+    exist(
+        named.chain(of_gaps),
+        lanes.gpus.len(),
         "a lane's GPU does not exist",
     )?;
     check(
@@ -113,8 +100,9 @@ fn validate_lanes(lanes: &Lanes) -> Result<(), Corrupt> {
         "there are too many lanes",
     )?;
     for point in &lanes.points {
-        check(
-            point.lane.index() < lanes.lanes.len(),
+        exist(
+            [point.lane],
+            lanes.lanes.len(),
             "a value's lane does not exist",
         )?;
         check(point.is_believable(), "a value or its window is absurd")?;
@@ -129,26 +117,30 @@ fn validate_lanes(lanes: &Lanes) -> Result<(), Corrupt> {
 }
 
 fn validate_sample(tables: &Tables, sample: &Sample) -> Result<(), Corrupt> {
-    check(
-        sample.thread.index() < tables.threads.len()
-            && sample
-                .gil_holder
-                .is_none_or(|holder| holder.index() < tables.threads.len()),
-        "a sample's thread does not exist",
+    let (threads, stacks) = (tables.threads.len(), tables.stacks.stacks().len());
+    exist([sample.thread], threads, "a sample's thread does not exist")?;
+    exist(
+        sample.gil_holder,
+        threads,
+        "a sample's holder of the GIL does not exist",
     )?;
-    check(
-        sample
-            .stack
-            .is_none_or(|stack| stack.index() < tables.stacks.stacks().len()),
-        "a sample's stack does not exist",
-    )?;
+    exist(sample.stack, stacks, "a sample's stack does not exist")?;
     check(sample.start_ns <= MAX_TIME_NS, "a sample's time is absurd")?;
     check(
         [sample.weight_ns, sample.run_ns, sample.queue_ns]
             .iter()
-            .all(|&length| length <= MAX_INTERVAL_NS),
+            .all(|&length| length <= MAX_WINDOW_NS),
         "a sample's length is absurd",
     )
+}
+
+/// Whether all `ids` are of a table of so many rows.
+fn exist<K: Id>(
+    ids: impl IntoIterator<Item = K>,
+    rows: usize,
+    otherwise: &'static str,
+) -> Result<(), Corrupt> {
+    check(ids.into_iter().all(|id| id.index() < rows), otherwise)
 }
 
 fn check(holds: bool, otherwise: &'static str) -> Result<(), Corrupt> {

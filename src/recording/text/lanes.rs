@@ -9,7 +9,7 @@ use std::fmt::{self, Write};
 impl Text<'_> {
     /// Nothing where none was recorded.
     pub(super) fn lanes(&mut self) -> fmt::Result {
-        let lanes = &self.recording.lanes;
+        let lanes = &self.recording.sideband.lanes;
         if !lanes.gpus.is_empty() {
             writeln!(self.out, "\nGPUs")?;
         }
@@ -79,7 +79,7 @@ impl Text<'_> {
             )?;
         }
         // Points are sorted by lane.
-        let all = &self.recording.lanes.points;
+        let all = &self.recording.sideband.lanes.points;
         let from = all.partition_point(|point| point.lane.index() < index);
         let own =
             &all[from..from + all[from..].partition_point(|point| point.lane.index() == index)];

@@ -14,7 +14,7 @@ impl Text<'_> {
         }
         let mut readings: Vec<Vec<&ProgressPoint>> =
             vec![Vec::new(); recording.tables.counters.len()];
-        for point in &recording.points {
+        for point in &recording.sideband.points {
             if let Some(readings) = readings.get_mut(point.counter.index()) {
                 readings.push(point);
             }
@@ -38,10 +38,10 @@ impl Text<'_> {
                 self.readings(&readings)?;
             }
         }
-        if !recording.conditions.is_empty() {
+        if !recording.sideband.conditions.is_empty() {
             writeln!(self.out, "\nconditions")?;
         }
-        for condition in &recording.conditions {
+        for condition in &recording.sideband.conditions {
             writeln!(
                 self.out,
                 "  P{} {} {}",

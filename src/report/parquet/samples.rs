@@ -232,7 +232,7 @@ impl<'p> Table<'p> {
             monotonic_ns: run.started_ns,
             wall_ns: run.started_wall_ns,
         };
-        let pairs = &self.profile.clocks;
+        let pairs = &self.profile.sideband.clocks;
         let later = pairs.partition_point(|pair| pair.monotonic_ns <= at_ns);
         let pair = later.checked_sub(1).and_then(|last| pairs.get(last));
         let pair = pair.or(pairs.first()).unwrap_or(&head);
@@ -263,7 +263,7 @@ impl<'p> Table<'p> {
         let collectives = samples
             .iter()
             .map(|sample| Some(sample.collective?.index()));
-        let user = |of_stack: &StackFacts| Some(of_stack.user_line?.0.index());
+        let user = |of_stack: StackFacts| Some(of_stack.user_line?.0.index());
         let lines: Int32Array = of_stacks()
             .map(|of_stack| i32::try_from(of_stack.user_line?.1).ok())
             .collect();

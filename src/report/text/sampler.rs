@@ -225,15 +225,15 @@ fn harm(out: &mut String, quality: &QualitySummary) {
 
 /// What could not be kept.
 fn lost(out: &mut String, profile: &Profile, quality: &QualitySummary) {
-    if quality.lost > 0 || !profile.losses.is_empty() {
-        let reason = profile
-            .losses
+    let losses = &profile.sideband.losses;
+    if quality.lost > 0 || !losses.is_empty() {
+        let reason = losses
             .last()
             .map_or(String::new(), |loss| printable(&loss.reason).into_owned());
         let text = format!(
             "  LOST {} stacks in {} gaps (their time is kept): {reason}",
             count(quality.lost),
-            count(profile.losses.len() as u64)
+            count(losses.len() as u64)
         );
         line(out, &cut(&text, WIDTH));
     }

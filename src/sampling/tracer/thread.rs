@@ -248,17 +248,14 @@ impl TracedThread {
         let charge = charged.charge;
         Sample {
             thread: self.id,
-            stack: None,
             start_ns: charged.start_ns,
             weight_ns: charge.weight_ns,
             ticks: charge.ticks,
             capture,
             state: self.state,
-            syscall: None,
-            gil: Gil::Unknown,
-            gil_holder: None,
             run_ns: charge.run_ns,
             queue_ns: charge.queue_ns,
+            ..Sample::default()
         }
     }
 }

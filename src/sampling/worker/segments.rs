@@ -3,47 +3,36 @@
 use super::{MAX_STACKS, SYMBOL_PATIENCE, Worker};
 use crate::model::ids::{ModuleId, ProcessId};
 use crate::model::module::SymbolInfo;
-use crate::model::quality::Quality;
 use crate::model::segment::Segment;
 use crate::os::clock::{clock_pair, monotonic_ns};
 use crate::recording::segment_of;
-use crate::sampling::raw::FlushFacts;
 
 impl Worker {
     /// Writes what there is, where the tracer does not answer any more.
     pub(super) fn flush_last(&mut self) {
-        self.flush(FlushFacts {
+        self.flush(Segment {
             start_ns: self.written_ns,
             end_ns: monotonic_ns(),
-            quality: Quality::default(),
-            losses: Vec::new(),
             last: true,
+            ..Segment::default()
         });
     }
 
-    pub(super) fn flush(&mut self, mut facts: FlushFacts) {
-        self.written_ns = facts.end_ns;
+    /// Writes `of_session`, to which the tracer gave its interval and what it alone knows.
+    pub(super) fn flush(&mut self, mut of_session: Segment) {
+        self.written_ns = of_session.end_ns;
         self.update_processes();
-        facts.quality.throttled_ns = self.throttled_ns();
-        if facts.last {
+        of_session.sideband.quality.throttled_ns = self.throttled_ns();
+        if of_session.last {
             self.symbols.wait(SYMBOL_PATIENCE);
             self.forget_all_progress();
         }
-        let (points, conditions) = self.progress.take();
-        let of_session = Segment {
-            index: self.next_segment,
-            start_ns: facts.start_ns,
-            end_ns: facts.end_ns,
-            points,
-            conditions,
-            lanes: self.take_lanes(facts.last),
-            samples: std::mem::take(&mut self.samples),
-            quality: facts.quality,
-            clocks: vec![clock_pair()],
-            losses: facts.losses,
-            last: facts.last,
-            ..Segment::default()
-        };
+        of_session.index = self.next_segment;
+        of_session.samples = std::mem::take(&mut self.samples);
+        let sideband = &mut of_session.sideband;
+        (sideband.points, sideband.conditions) = self.progress.take();
+        sideband.lanes = self.take_lanes(of_session.last);
+        sideband.clocks.push(clock_pair());
         self.next_segment += 1;
         let changed: Vec<ProcessId> = self.changed.drain().collect();
         let (symbols, unnamed) = (&self.symbols, &mut self.unnamed);
