@@ -132,7 +132,7 @@ impl Poll {
         if self.gil_only && !holds_gil(process, at) {
             let thread = &mut process.threads[at];
             thread.last_poll = LastPoll::Unknown;
-            thread.ledger.discard();
+            thread.ledger.discard_poll();
             return Found::Accounted;
         }
         let thread = &mut process.threads[at];
