@@ -103,7 +103,11 @@ impl Poll {
         thread.may_be_renamed = true;
         let whereabouts = match thread.files.whereabouts() {
             Ok(whereabouts) => whereabouts,
-            Err(error) => return unreadable(&error),
+            Err(error) => {
+                // The next poll must not reuse the stack of an earlier sleep.
+                thread.last_poll = LastPoll::Unknown;
+                return unreadable(&error);
+            }
         };
         let mut candidate = Candidate {
             process: index,
