@@ -82,7 +82,7 @@ fn launch(plan: &TopPlan, command: &[OsString], mut signals: Signals) -> Result<
     let shown = target::shown(command, plan.options.redaction);
     let rank = target::own_rank();
     let mut log = ProgramLog::create(&shown, rank)?;
-    let suspended = log.with_streams(|| SuspendedLaunch::spawn(command, &signals.inherited_mask()));
+    let suspended = log.with_streams(|| SuspendedLaunch::spawn(command, &signals.inherited()));
     let suspended = suspended
         .map_err(Failure::new)?
         .map_err(hints::launch_failure)?;
