@@ -13,6 +13,7 @@ use super::worker::{Inbox, Worker};
 use crate::gpu::collector::{self, GpuOptions};
 use crate::model::segment::Segment;
 use crate::os::access::try_read_memory;
+use crate::os::descriptors::raise_limit;
 use crate::os::own_thread::{OwnThread, ask};
 use crate::os::priority::run_behind;
 use crate::os::process_info::read_stat;
@@ -167,6 +168,7 @@ impl Session {
                 detail: error.to_string(),
             });
         }
+        raise_limit();
         // Threads inherit the mask: a stop of the target must wake the tracer and nobody else.
         block_child_signals();
         let control = Arc::new(Control::new()?);
