@@ -296,7 +296,9 @@ impl Session {
         self.control.request_stop();
         // All that hang do so at the same time.
         while !self.tracer.has_ended() && !self.tracer.hangs() {
-            self.worker.hangs();
+            if self.worker.hangs() {
+                self.control.abandon_worker();
+            }
             self.others.iter_mut().for_each(|thread| {
                 thread.hangs();
             });

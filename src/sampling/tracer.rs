@@ -165,7 +165,7 @@ impl Tracer {
         let end_ns = monotonic_ns();
         self.release_late_stops();
         self.flush(end_ns, true);
-        self.outbox.finish();
+        self.outbox.finish(|| self.control.worker_is_abandoned());
     }
 
     fn wait_for_next_poll(&mut self, now_ns: u64) {
