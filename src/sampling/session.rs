@@ -207,28 +207,34 @@ impl Session {
         let tracer_control = control.clone();
         let in_a_hurry = options.once;
         let (look_sender, look) = bounded(1);
-        let writer = OwnThread::start("torchspy-write", move || {
-            write_segments(&segments, sink, &writer_control, &writer_error);
-        })?;
-        let worker = OwnThread::start("torchspy-work", move || {
+        let start = |name: &str, work: Box<dyn FnOnce() + Send>| {
+            let ends = EndsSession(control.clone());
+            OwnThread::start(name, move || {
+                let _ends = ends;
+                work();
+            })
+        };
+        let work = move || write_segments(&segments, sink, &writer_control, &writer_error);
+        let writer = start("torchspy-write", Box::new(work))?;
+        let work = move || {
             // Its queue takes up what it cannot keep up with for a while.
             if !in_a_hurry {
                 run_behind(0);
             }
             worker.run();
-        })?;
-        let fallback = OwnThread::start("torchspy-legacy", move || fallback.run())?;
-        let keeper = OwnThread::start("torchspy-keep", move || keeper.run())?;
-        let tracer = OwnThread::start("torchspy-trace", move || {
+        };
+        let worker = start("torchspy-work", Box::new(work))?;
+        let fallback = start("torchspy-legacy", Box::new(move || fallback.run()))?;
+        let keeper = start("torchspy-keep", Box::new(move || keeper.run()))?;
+        let work = move || {
             let once = options.once;
-            let tracer = Tracer::new(options, tracer_control.clone(), events, outbox, launched);
+            let tracer = Tracer::new(options, tracer_control, events, outbox, launched);
             match once {
                 true => tracer.snapshot(&look_sender),
                 false => tracer.run(),
             }
-            tracer_control.set_finished();
-            tracer_control.request_stop();
-        })?;
+        };
+        let tracer = start("torchspy-trace", Box::new(work))?;
         Ok(Session {
             started: Instant::now(),
             control,
@@ -341,6 +347,17 @@ impl Session {
             ));
         }
         Ok(SessionEnd { error })
+    }
+}
+
+/// Ends the session when it is dropped: each of its threads has one, and none ends before the
+/// others but by a panic. Without the worker, for example, threads would be stopped for nothing.
+struct EndsSession(Arc<Control>);
+
+impl Drop for EndsSession {
+    fn drop(&mut self) {
+        self.0.set_finished();
+        self.0.request_stop();
     }
 }
 

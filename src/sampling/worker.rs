@@ -164,13 +164,13 @@ impl Worker {
                             PATIENCE
                         };
                         if self.inbox.control.tracer_is_abandoned() {
-                            self.flush_last();
-                            return;
+                            return self.flush_last();
                         }
                         // Whether it sounded or not, there may be something.
                         let _ = self.inbox.rung.recv_timeout(patience);
                     }
-                    Err(TryRecvError::Disconnected) => return,
+                    // The tracer failed: it flushes when it ends otherwise.
+                    Err(TryRecvError::Disconnected) => return self.flush_last(),
                 }
             }
             self.look_elsewhere();

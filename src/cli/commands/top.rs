@@ -13,6 +13,7 @@ use crate::model::run::RunInfo;
 use crate::model::segment::Segment;
 use crate::os::fault::{self, Point};
 use crate::os::launch::{Exit, Running, SuspendedLaunch};
+use crate::os::process_info::read_stat;
 use crate::os::signals::{Signals, is_foreground};
 use crate::sampling::session::Session;
 use crate::top::Status;
@@ -282,7 +283,12 @@ impl Top {
         {
             self.status.sampler = session.progress();
             if session.finished() {
-                self.status.ended = Some("the process has ended".to_owned());
+                let lives = read_stat(self.live.run.pid).is_ok_and(|stat| stat.state != b'Z');
+                let ended = match lives {
+                    true => "sampling has ended",
+                    false => "the process has ended",
+                };
+                self.status.ended = Some(ended.to_owned());
                 changed = true;
             }
         }
