@@ -274,13 +274,17 @@ impl Session {
         self.control.is_finished()
     }
 
-    /// Lets go of every thread and stops sampling; back when that is done.
-    pub fn pause(&self) {
+    /// Lets go of every thread and stops sampling; back when that is done. `false` if it is not
+    /// done in time: a thread that was asked to stop is blocked in the kernel, and would stay
+    /// stopped while torchspy is.
+    pub fn pause(&self) -> bool {
         self.control.set_pause(true);
         let deadline = Instant::now() + Duration::from_secs(2);
-        while !self.control.is_paused() && !self.finished() && Instant::now() < deadline {
+        let is_released = || self.control.is_paused() || self.finished();
+        while !is_released() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(2));
         }
+        is_released()
     }
 
     /// Goes on after [`Session::pause`].

@@ -355,11 +355,14 @@ impl Top {
     /// Gives the terminal back until torchspy is continued.
     fn suspend(&mut self) -> io::Result<()> {
         self.screen = None;
-        self.while_paused(|signals| {
+        let is_released = self.while_paused(|signals| {
             // If stopping fails torchspy goes on.
             let _ = signals.stop_self();
             signals.wait_for_foreground()
         })?;
+        if !is_released {
+            self.state.message = Some(messages::NOT_STOPPED.to_owned());
+        }
         self.screen = Some(Screen::take()?);
         Ok(())
     }
@@ -367,7 +370,7 @@ impl Top {
     /// After a stop that could not be prepared for (SIGSTOP): another program may have drawn on the
     /// screen, and may own the terminal.
     fn come_back(&mut self) -> io::Result<()> {
-        if !is_foreground() {
+        while !is_foreground() {
             self.while_paused(|signals| signals.wait_for_foreground())?;
         }
         self.screen = None;
@@ -375,19 +378,19 @@ impl Top {
         Ok(())
     }
 
-    /// Waits while no thread of the target is stopped.
+    /// Waits while no thread of the target is stopped. `false`, without a wait, where one may be.
     fn while_paused(
         &mut self,
         wait: impl FnOnce(&mut Signals) -> io::Result<()>,
-    ) -> io::Result<()> {
-        if let Some(session) = &self.session {
-            session.pause();
+    ) -> io::Result<bool> {
+        let is_released = self.session.as_ref().is_none_or(Session::pause);
+        if is_released {
+            wait(&mut self.signals)?;
         }
-        wait(&mut self.signals)?;
         if let Some(session) = &self.session {
             session.resume();
         }
-        Ok(())
+        Ok(is_released)
     }
 
     /// Releases the target and the terminal, and prints which files were written.
