@@ -9,6 +9,9 @@ use clap::error::ErrorKind;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
+/// Where Ctrl-Z cannot be followed.
+pub(crate) const NOT_STOPPED: &str = "not stopped: a thread of the target is blocked in the kernel, and would stay stopped as well; try again";
+
 /// `warning: …`
 pub(crate) fn warning(text: &str) {
     line("warning: ", text);

@@ -270,7 +270,7 @@ impl SimpleRow {
         };
         for (register, rule) in &full.rules {
             let distance = match rule {
-                Rule::Saved(offset) => u8::try_from(-offset).ok()?,
+                Rule::Saved(offset) => u8::try_from(offset.checked_neg()?).ok()?,
                 Rule::Same => continue,
                 _ => return None,
             };

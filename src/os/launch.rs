@@ -15,10 +15,11 @@
 //! never with `waitpid`, or the exit status is gone: [`Exit::Unknown`].
 #![allow(unsafe_code)]
 
+use super::signals::Inherited;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::libc;
-use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
+use nix::sys::signal::{SigmaskHow, Signal, pthread_sigmask};
 use nix::unistd::{ForkResult, fork, pipe2};
 use std::ffi::{CString, OsString, c_char};
 use std::fmt;
@@ -118,12 +119,12 @@ struct Child {
 
 impl SuspendedLaunch {
     /// Forks a child that will run `arguments` (the program first, looked up on PATH) with the
-    /// signal mask `mask`.
+    /// signals that torchspy was started with.
     ///
     /// # Errors
     /// [`LaunchError::BadArgument`] and [`LaunchError::System`]; whether the program can be run
     /// shows at `resume`.
-    pub fn spawn(arguments: &[OsString], mask: &SigSet) -> Result<Self, LaunchError> {
+    pub fn spawn(arguments: &[OsString], inherited: &Inherited) -> Result<Self, LaunchError> {
         let strings = c_strings(arguments)?;
         let mut pointers: Vec<*const c_char> = strings.iter().map(|s| s.as_ptr()).collect();
         pointers.push(std::ptr::null());
@@ -142,7 +143,7 @@ impl SuspendedLaunch {
                         gate_read.as_raw_fd(),
                         failure_write.as_raw_fd(),
                         &pointers,
-                        mask,
+                        inherited,
                     )
                 }
             }
@@ -249,7 +250,7 @@ unsafe fn wait_and_exec(
     gate: RawFd,
     failure: RawFd,
     arguments: &[*const c_char],
-    mask: &SigSet,
+    inherited: &Inherited,
 ) -> ! {
     // SAFETY: plain system calls on descriptors that the child owns, with buffers on its stack.
     unsafe {
@@ -266,7 +267,10 @@ unsafe fn wait_and_exec(
         // Rust's runtime ignores SIGPIPE, and exec would pass that on; std::process::Command resets
         // it as well.
         libc::signal(libc::SIGPIPE, libc::SIG_DFL);
-        let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(mask), None);
+        if inherited.ignores_children {
+            libc::signal(libc::SIGCHLD, libc::SIG_IGN);
+        }
+        let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&inherited.mask), None);
         libc::execvp(arguments[0], arguments.as_ptr());
         let number = (Errno::last() as i32).to_ne_bytes();
         libc::write(failure, number.as_ptr().cast(), number.len());
@@ -410,12 +414,19 @@ mod tests {
     use crate::os::process_info::read_stat;
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
     use nix::sys::ptrace;
-    use nix::sys::signal::{Signal, kill};
+    use nix::sys::signal::{SigSet, Signal, kill};
     use nix::unistd::Pid;
+
+    fn inherited() -> Inherited {
+        Inherited {
+            mask: SigSet::empty(),
+            ignores_children: false,
+        }
+    }
 
     fn spawn(words: &[&str]) -> SuspendedLaunch {
         let words: Vec<OsString> = words.iter().map(OsString::from).collect();
-        SuspendedLaunch::spawn(&words, &SigSet::empty()).unwrap()
+        SuspendedLaunch::spawn(&words, &inherited()).unwrap()
     }
 
     fn wait_for_end(running: &mut Running) -> Exit {
@@ -446,7 +457,7 @@ mod tests {
         let folder = spawn(&["/tmp"]).resume().unwrap_err();
         assert!(matches!(folder, LaunchError::NotExecutable(..)), "{folder}");
         assert_eq!(folder.exit_code(), 126);
-        let empty = SuspendedLaunch::spawn(&[], &SigSet::empty()).unwrap_err();
+        let empty = SuspendedLaunch::spawn(&[], &inherited()).unwrap_err();
         assert_eq!(empty.exit_code(), 2);
     }
 

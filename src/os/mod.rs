@@ -3,6 +3,7 @@
 pub mod access;
 pub mod bell;
 pub mod clock;
+pub mod descriptors;
 pub mod elf_file;
 pub(crate) mod fault;
 pub mod host;

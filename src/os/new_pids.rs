@@ -56,7 +56,9 @@ pub enum NewPids {
 pub struct PidSeries {
     /// Whether the newest pid and /proc are of the same pid namespace.
     is_comparable: bool,
+    /// The newest pid at the last poll, and at the one before.
     last: Option<u64>,
+    before: Option<u64>,
     /// Not in /proc yet, or not any more, and since when.
     awaited: Vec<(i32, u64)>,
 }
@@ -73,6 +75,7 @@ impl PidSeries {
         Self {
             is_comparable,
             last: None,
+            before: None,
             awaited: Vec::new(),
         }
     }
@@ -80,7 +83,8 @@ impl PidSeries {
     /// The pids to check at `now_ns` (CLOCK_MONOTONIC); `newest` is the newest pid (`None`: not
     /// known).
     pub fn poll(&mut self, newest: Option<u64>, now_ns: u64) -> NewPids {
-        let before = std::mem::replace(&mut self.last, newest);
+        self.before = std::mem::replace(&mut self.last, newest);
+        let before = self.before;
         let (Some(before), Some(newest)) = (before, newest) else {
             self.awaited.clear();
             return NewPids::Any;
@@ -96,6 +100,19 @@ impl PidSeries {
             self.awaited.extend(new.map(|pid| (pid, now_ns)));
         }
         NewPids::These(self.awaited.iter().map(|&(pid, _)| pid).collect())
+    }
+
+    /// Whether `pid` may have been allocated between the last two polls: whatever had it before is
+    /// gone then.
+    pub fn may_be_new(&self, pid: i32) -> bool {
+        let (Ok(pid), Some(before), Some(last)) = (u64::try_from(pid), self.before, self.last)
+        else {
+            return true;
+        };
+        match before <= last {
+            true => before < pid && pid <= last,
+            false => before < pid || pid <= last,
+        }
     }
 
     /// Removes the pids that were found, and those that were awaited for too long.
@@ -169,6 +186,9 @@ mod tests {
         assert_eq!(series.poll(Some(4), 0), NewPids::Any);
         series.poll(Some(4 + MAX_NEW), 0);
         assert_eq!(series.poll(Some(5 + MAX_NEW), 0), NewPids::Any);
+        assert_eq!(series.poll(Some(2), 0), NewPids::Any);
+        assert!(series.may_be_new(1) && series.may_be_new(2) && series.may_be_new(30_000));
+        assert!(!series.may_be_new(3));
         let mut elsewhere = PidSeries::with(false);
         elsewhere.poll(Some(100), 0);
         assert_eq!(elsewhere.poll(Some(101), 0), NewPids::Any);

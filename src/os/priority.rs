@@ -41,8 +41,11 @@ impl Ahead {
     /// (EEVDF, Linux 6.12 on) serves early, with the best nice value that is allowed, and finds out
     /// what more it may have. What is refused is done without.
     pub fn prepare() -> Self {
+        // SAFETY: 0 is the calling thread; getpriority of a thread that exists cannot fail.
+        let own = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
         let real_time = set(libc::SCHED_FIFO, 0, 1, 0);
-        let nice = [-20, 0]
+        // The one that it has is always granted: the thread must not stay in front of all others.
+        let nice = [-20, own]
             .into_iter()
             .find(|&nice| set(libc::SCHED_OTHER, nice, 0, SLICE_NS));
         Self { real_time, nice }

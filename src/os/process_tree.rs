@@ -72,9 +72,9 @@ impl ProcessTree {
         self.members.contains_key(&pid) || self.strangers.contains(&pid)
     }
 
-    /// Forgets strangers that are gone, so that a later process with the same pid is checked.
-    pub fn retain_listed(&mut self, listed: &FxHashSet<i32>) {
-        self.strangers.retain(|pid| listed.contains(pid));
+    /// Keeps only the strangers that are still there: a later process with the same pid is checked.
+    pub fn retain_strangers(&mut self, is_there: impl Fn(i32) -> bool) {
+        self.strangers.retain(|&pid| is_there(pid));
     }
 
     /// Adds rows of unknown pids; returns those that belong to the tree, parents before children.
@@ -234,7 +234,8 @@ impl ProcessWatch {
             .flatten()
             .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
             .collect();
-        self.tree.retain_listed(&listed);
+        let (tree, series) = (&mut self.tree, &self.series);
+        tree.retain_strangers(|pid| listed.contains(&pid) && !series.may_be_new(pid));
         let unknown = listed.iter().filter(|&&pid| !self.tree.knows(pid));
         let rows: Vec<ProcessRow> = unknown.filter_map(|&pid| row_of(pid)).collect();
         self.add(&rows, events);

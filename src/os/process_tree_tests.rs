@@ -46,7 +46,7 @@ fn a_strangers_pid_is_looked_at_again_when_it_was_gone() {
     let mut tree = ProcessTree::new(10, 100);
     tree.add(&[row(20, 1, 50)]);
     assert!(tree.knows(20));
-    tree.retain_listed(&FxHashSet::default());
+    tree.retain_strangers(|_| false);
     assert!(!tree.knows(20));
     assert_eq!(pids(&tree.add(&[row(20, 10, 200)])), [20]);
 }

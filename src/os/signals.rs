@@ -57,6 +57,14 @@ struct Listener {
     waiter: JoinHandle<()>,
 }
 
+/// What torchspy was started with, and what it launches is to have.
+#[derive(Clone, Copy, Debug)]
+pub struct Inherited {
+    pub mask: SigSet,
+    /// SIGCHLD is ignored: the kernel then keeps no exit status of a child (wait(2), notes).
+    pub ignores_children: bool,
+}
+
 /// The signals of [`Signals::install`], blocked and queued. Dropping it restores the mask; what is
 /// pending then acts.
 #[derive(Debug)]
@@ -64,7 +72,7 @@ pub struct Signals {
     bell: Arc<Bell>,
     waited: SigSet,
     listener: Option<Listener>,
-    inherited: SigSet,
+    inherited: Inherited,
     ignored: SigSet,
     /// The process ends with an exit status of its own next.
     is_last: bool,
@@ -92,22 +100,25 @@ impl Signals {
         let waited = with_farewell(queued);
         let mut blocked = waited;
         blocked.extend(SILENT);
-        let mut inherited = SigSet::empty();
-        pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&blocked), Some(&mut inherited))?;
-        match Bell::new() {
-            Ok(bell) => Ok(Self {
-                bell: Arc::new(bell),
-                waited,
-                listener: None,
-                inherited,
-                ignored,
-                is_last: false,
-            }),
-            Err(error) => {
-                let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&inherited), None);
-                Err(error)
-            }
+        let bell = Bell::new()?;
+        let mut mask = SigSet::empty();
+        pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&blocked), Some(&mut mask))?;
+        let ignores_children = is_ignored(Signal::SIGCHLD);
+        if ignores_children {
+            // SAFETY: the default is no handler of ours.
+            unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
         }
+        Ok(Self {
+            bell: Arc::new(bell),
+            waited,
+            listener: None,
+            inherited: Inherited {
+                mask,
+                ignores_children,
+            },
+            ignored,
+            is_last: false,
+        })
     }
 
     /// Starts to listen; until then signals wait. To be called after the fork of a program that is
@@ -126,8 +137,7 @@ impl Signals {
         Ok(())
     }
 
-    /// The mask that torchspy was started with, and that what it launches is to have.
-    pub fn inherited_mask(&self) -> SigSet {
+    pub fn inherited(&self) -> Inherited {
         self.inherited
     }
 
@@ -259,7 +269,7 @@ impl Drop for Signals {
             let _ = waiter.join();
         }
         if !self.is_last {
-            let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&self.inherited), None);
+            let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&self.inherited.mask), None);
         }
     }
 }

@@ -1,5 +1,6 @@
 //! What the kernel reports of a process's threads without touching them.
 
+use super::descriptors::may_keep;
 use super::process_info::{read_stat, status_field};
 use crate::arch::system_calls::{Sysno, number};
 use crate::model::registers::Registers;
@@ -100,8 +101,8 @@ impl Whereabouts {
     }
 }
 
-/// A file of procfs that is kept open and read from its start each time; opened each time where no
-/// descriptor is left.
+/// A file of procfs that is kept open and read from its start each time; opened each time where few
+/// descriptors are left.
 #[derive(Debug)]
 struct ProcFile {
     path: String,
@@ -110,7 +111,7 @@ struct ProcFile {
 
 impl ProcFile {
     fn new(path: String) -> Self {
-        let file = File::open(&path).ok();
+        let file = File::open(&path).ok().filter(may_keep);
         Self { path, file }
     }
 

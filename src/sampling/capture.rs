@@ -404,7 +404,11 @@ fn read_ranges(
         .iter_mut()
         .map(|range| IoSliceMut::new(&mut range.buffer[..range.length]))
         .collect();
-    let mut available = subject.memory.read_vector(&addresses, &mut slices)?;
+    let mut available = match subject.memory.read_vector(&addresses, &mut slices) {
+        // It lies before the stack, which is read alone below.
+        Err(ReadError::Unmapped(_)) if stack_pointer.is_some_and(|at| addresses[0] != at) => 0,
+        read => read?,
+    };
     drop(slices);
     let mut stack_bytes = 0;
     for range in ranges {

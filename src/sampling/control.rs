@@ -12,6 +12,8 @@ pub(super) struct Control {
     stop: AtomicBool,
     /// The tracer does not answer any more: the worker must not wait for it.
     abandoned: AtomicBool,
+    /// Nor does the worker: the tracer must not wait for it.
+    worker_abandoned: AtomicBool,
     pause: AtomicBool,
     paused: AtomicBool,
     tree_gone: AtomicBool,
@@ -42,6 +44,7 @@ impl Control {
             keeper: Bell::new()?,
             stop: AtomicBool::default(),
             abandoned: AtomicBool::default(),
+            worker_abandoned: AtomicBool::default(),
             pause: AtomicBool::default(),
             paused: AtomicBool::default(),
             tree_gone: AtomicBool::default(),
@@ -76,6 +79,14 @@ impl Control {
 
     pub(super) fn tracer_is_abandoned(&self) -> bool {
         self.abandoned.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn abandon_worker(&self) {
+        self.worker_abandoned.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn worker_is_abandoned(&self) -> bool {
+        self.worker_abandoned.load(Ordering::Relaxed)
     }
 
     pub(super) fn set_pause(&self, pause: bool) {

@@ -136,6 +136,9 @@ impl ProcessImage {
         let changed = self.refresh(now_ns);
         self.next_discovery_ns = monotonic_ns() + self.discovery_pause_ns;
         self.discovery_pause_ns = (self.discovery_pause_ns * 3 / 2).min(SLOWEST_DISCOVERY_NS);
+        if self.maps.is_blocked() && now_ns < self.born_ns + DISCOVERY_PATIENCE_NS {
+            return false;
+        }
         self.searched_ns = now_ns;
         let found = find_interpreter(&self.modules, &self.memory);
         if let Err(DiscoverError::NotPython | DiscoverError::NotYetInitialised) = found {

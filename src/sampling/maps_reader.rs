@@ -30,12 +30,12 @@ impl MapsReader {
 
     /// The mappings; `None` if the read failed or is still blocked.
     pub(super) fn read(&mut self) -> Option<Vec<Mapping>> {
-        let receiver = match self.outstanding.take() {
-            // The last read is still running: no second one is started.
-            Some(receiver) => receiver,
-            None => self.begin()?,
+        let (receiver, patience) = match self.outstanding.take() {
+            // The last read is still running: no second one is started, and it was waited for.
+            Some(receiver) => (receiver, Duration::ZERO),
+            None => (self.begin()?, PATIENCE),
         };
-        match receiver.recv_timeout(PATIENCE) {
+        match receiver.recv_timeout(patience) {
             Ok(mappings) => mappings,
             Err(crossbeam_channel::RecvTimeoutError::Timeout) => {
                 self.outstanding = Some(receiver);
@@ -43,6 +43,11 @@ impl MapsReader {
             }
             Err(crossbeam_channel::RecvTimeoutError::Disconnected) => None,
         }
+    }
+
+    /// Whether the last read is still blocked: what is mapped is not known.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.outstanding.is_some()
     }
 
     fn begin(&self) -> Option<Receiver<Option<Vec<Mapping>>>> {
@@ -65,4 +70,24 @@ fn read_maps(pid: i32) -> Option<Vec<Mapping>> {
     file.take(MAX_MAPS_BYTES).read_to_end(&mut text).ok()?;
     // The maps are empty for a dead process, and during an exec.
     (!text.is_empty()).then(|| parse_maps(&text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    #[test]
+    fn a_read_that_blocks_is_waited_for_once() {
+        let (answer, outstanding) = bounded(1);
+        let mut reader = MapsReader {
+            pid: std::process::id() as i32,
+            outstanding: Some(outstanding),
+        };
+        let begun = Instant::now();
+        assert!(reader.read().is_none() && reader.is_blocked());
+        assert!(begun.elapsed() < PATIENCE);
+        answer.send(Some(Vec::new())).unwrap();
+        assert!(reader.read().is_some() && !reader.is_blocked());
+    }
 }

@@ -6,8 +6,9 @@ use crate::model::frame::Partial;
 use crate::model::run::Loss;
 use crate::model::sample::Sample;
 use crate::os::clock::monotonic_ns;
-use crossbeam_channel::{Receiver, Sender, TrySendError};
+use crossbeam_channel::{Receiver, SendTimeoutError, Sender, TrySendError};
 use std::collections::VecDeque;
+use std::time::Duration;
 
 /// Messages that wait while the worker is behind. Above it the time of samples is dropped, too, and
 /// counted as lost.
@@ -19,6 +20,9 @@ const MAX_IN_FLIGHT: usize = 64 << 20;
 /// Messages that are batched before the worker is woken: a wake-up costs the target as much as
 /// several samples.
 const BATCH: usize = 128;
+
+/// How often it is asked at the end whether the worker is still waited for.
+const ROOM_POLL: Duration = Duration::from_millis(20);
 
 /// Sends messages in order. Where the queue is full, or too much memory is in flight, a sample's
 /// stack is dropped and only its time is kept; other messages wait in a backlog.
@@ -159,13 +163,39 @@ impl Outbox {
         losses
     }
 
-    /// Sends the whole backlog, waiting for room: at the end of a session only.
-    pub(super) fn finish(mut self) {
+    /// Sends the whole backlog, waiting for room until `is_given_up`: at the end of a session only.
+    pub(super) fn finish(mut self, is_given_up: impl Fn() -> bool) {
         let _ = self.wake.try_send(());
-        for message in self.backlog.drain(..) {
-            if self.sender.send(message).is_err() {
-                return;
+        while let Some(message) = self.backlog.pop_front() {
+            match self.sender.send_timeout(message, ROOM_POLL) {
+                Err(SendTimeoutError::Timeout(message)) if !is_given_up() => {
+                    self.backlog.push_front(message);
+                }
+                Err(_) => return,
+                Ok(()) => {}
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::ids::ThreadId;
+    use crossbeam_channel::bounded;
+    use std::cell::Cell;
+
+    #[test]
+    fn a_worker_that_hangs_is_not_waited_for() {
+        let (sender, queue) = bounded(2);
+        let (wake, _rung) = bounded(1);
+        let (_recycle, recycled) = bounded(1);
+        let mut outbox = Outbox::new(sender, wake, recycled);
+        for number in 0..5 {
+            outbox.send(Message::ThreadGone(ThreadId(number)));
+        }
+        let polls = Cell::new(0);
+        outbox.finish(|| polls.replace(polls.get() + 1) == 3);
+        assert_eq!((queue.len(), polls.get()), (2, 4));
     }
 }

@@ -13,6 +13,7 @@ use super::worker::{Inbox, Worker};
 use crate::gpu::collector::{self, GpuOptions};
 use crate::model::segment::Segment;
 use crate::os::access::try_read_memory;
+use crate::os::descriptors::raise_limit;
 use crate::os::own_thread::{OwnThread, ask};
 use crate::os::priority::run_behind;
 use crate::os::process_info::read_stat;
@@ -167,6 +168,7 @@ impl Session {
                 detail: error.to_string(),
             });
         }
+        raise_limit();
         // Threads inherit the mask: a stop of the target must wake the tracer and nobody else.
         block_child_signals();
         let control = Arc::new(Control::new()?);
@@ -205,28 +207,34 @@ impl Session {
         let tracer_control = control.clone();
         let in_a_hurry = options.once;
         let (look_sender, look) = bounded(1);
-        let writer = OwnThread::start("torchspy-write", move || {
-            write_segments(&segments, sink, &writer_control, &writer_error);
-        })?;
-        let worker = OwnThread::start("torchspy-work", move || {
+        let start = |name: &str, work: Box<dyn FnOnce() + Send>| {
+            let ends = EndsSession(control.clone());
+            OwnThread::start(name, move || {
+                let _ends = ends;
+                work();
+            })
+        };
+        let work = move || write_segments(&segments, sink, &writer_control, &writer_error);
+        let writer = start("torchspy-write", Box::new(work))?;
+        let work = move || {
             // Its queue takes up what it cannot keep up with for a while.
             if !in_a_hurry {
                 run_behind(0);
             }
             worker.run();
-        })?;
-        let fallback = OwnThread::start("torchspy-legacy", move || fallback.run())?;
-        let keeper = OwnThread::start("torchspy-keep", move || keeper.run())?;
-        let tracer = OwnThread::start("torchspy-trace", move || {
+        };
+        let worker = start("torchspy-work", Box::new(work))?;
+        let fallback = start("torchspy-legacy", Box::new(move || fallback.run()))?;
+        let keeper = start("torchspy-keep", Box::new(move || keeper.run()))?;
+        let work = move || {
             let once = options.once;
-            let tracer = Tracer::new(options, tracer_control.clone(), events, outbox, launched);
+            let tracer = Tracer::new(options, tracer_control, events, outbox, launched);
             match once {
                 true => tracer.snapshot(&look_sender),
                 false => tracer.run(),
             }
-            tracer_control.set_finished();
-            tracer_control.request_stop();
-        })?;
+        };
+        let tracer = start("torchspy-trace", Box::new(work))?;
         Ok(Session {
             started: Instant::now(),
             control,
@@ -266,13 +274,17 @@ impl Session {
         self.control.is_finished()
     }
 
-    /// Lets go of every thread and stops sampling; back when that is done.
-    pub fn pause(&self) {
+    /// Lets go of every thread and stops sampling; back when that is done. `false` if it is not
+    /// done in time: a thread that was asked to stop is blocked in the kernel, and would stay
+    /// stopped while torchspy is.
+    pub fn pause(&self) -> bool {
         self.control.set_pause(true);
         let deadline = Instant::now() + Duration::from_secs(2);
-        while !self.control.is_paused() && !self.finished() && Instant::now() < deadline {
+        let is_released = || self.control.is_paused() || self.finished();
+        while !is_released() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(2));
         }
+        is_released()
     }
 
     /// Goes on after [`Session::pause`].
@@ -294,7 +306,9 @@ impl Session {
         self.control.request_stop();
         // All that hang do so at the same time.
         while !self.tracer.has_ended() && !self.tracer.hangs() {
-            self.worker.hangs();
+            if self.worker.hangs() {
+                self.control.abandon_worker();
+            }
             self.others.iter_mut().for_each(|thread| {
                 thread.hangs();
             });
@@ -337,6 +351,17 @@ impl Session {
             ));
         }
         Ok(SessionEnd { error })
+    }
+}
+
+/// Ends the session when it is dropped: each of its threads has one, and none ends before the
+/// others but by a panic. Without the worker, for example, threads would be stopped for nothing.
+struct EndsSession(Arc<Control>);
+
+impl Drop for EndsSession {
+    fn drop(&mut self) {
+        self.0.set_finished();
+        self.0.request_stop();
     }
 }
 

@@ -167,7 +167,7 @@ impl Tracer {
         let end_ns = monotonic_ns();
         self.release_late_stops();
         self.flush(end_ns, true);
-        self.outbox.finish();
+        self.outbox.finish(|| self.control.worker_is_abandoned());
     }
 
     fn wait_for_next_poll(&mut self, now_ns: u64) {
@@ -186,9 +186,14 @@ impl Tracer {
         let end_ns = monotonic_ns();
         self.release_late_stops();
         self.flush(end_ns, false);
-        self.control.confirm_pause();
         while self.control.pause_requested() && !self.control.stop_requested() {
-            sleep_until(monotonic_ns() + NAP_NS);
+            if self.capture.is_outstanding() {
+                // It would stay stopped for as long as torchspy is.
+                self.release_late_stops();
+            } else {
+                self.control.confirm_pause();
+                sleep_until(monotonic_ns() + NAP_NS);
+            }
         }
         let now_ns = self.restart_sampling();
         self.schedule_flush(now_ns);

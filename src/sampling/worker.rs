@@ -18,7 +18,7 @@ use super::raw::{Message, RawSample};
 use super::session::SessionOptions;
 use super::symbol_loader::SymbolLoader;
 use crate::gpu::feed::LaneFeed;
-use crate::model::frame::Frame;
+use crate::model::frame::{Frame, Partial};
 use crate::model::ids::{CodeId, ModuleId, ProcessId, StackId, ThreadId};
 use crate::model::sample::Sample;
 use crate::model::segment::Segment;
@@ -164,13 +164,13 @@ impl Worker {
                             PATIENCE
                         };
                         if self.inbox.control.tracer_is_abandoned() {
-                            self.flush_last();
-                            return;
+                            return self.flush_last();
                         }
                         // Whether it sounded or not, there may be something.
                         let _ = self.inbox.rung.recv_timeout(patience);
                     }
-                    Err(TryRecvError::Disconnected) => return,
+                    // The tracer failed: it flushes when it ends otherwise.
+                    Err(TryRecvError::Disconnected) => return self.flush_last(),
                 }
             }
             self.look_elsewhere();
@@ -210,7 +210,7 @@ impl Worker {
             Message::Named(span, stack) => self.take_named(span, &stack),
             Message::Span(span, why) => {
                 let stack = match why {
-                    Some(why) => self.tables.stacks.intern([Frame::Truncated(why)]),
+                    Some(why) => self.take_missing(span.thread, why),
                     None => self.last_stacks.get(&span.thread).copied().flatten(),
                 };
                 self.push(span, stack);
@@ -231,6 +231,14 @@ impl Worker {
             }
             Message::Flush(_) => {}
         }
+    }
+
+    /// The stack of a thread of which none was captured, and of the time in which it stays where it
+    /// is.
+    fn take_missing(&mut self, thread: ThreadId, why: Partial) -> Option<StackId> {
+        let stack = self.tables.stacks.intern([Frame::Truncated(why)]);
+        self.last_stacks.insert(thread, stack);
+        stack
     }
 
     fn push(&mut self, span: Sample, stack: Option<StackId>) {

@@ -446,3 +446,23 @@ fn as_first_process_it_reaps_orphans() {
         .unwrap();
     assert_eq!(output.status.code(), Some(5), "{}", stderr(&output));
 }
+
+/// Who ignores SIGCHLD gets no status of its children; torchspy does, and starts the program as it
+/// was started itself.
+#[test]
+fn who_ignores_its_children_gets_the_status_too() {
+    let folder = folder();
+    let script = "trap '' CHLD; exec \"$0\" record -- sh -c 'grep SigIgn /proc/self/status; exit 3'";
+    let output = Command::new("sh")
+        .args(["-c", script, env!("CARGO_BIN_EXE_torchspy")])
+        .current_dir(folder.path())
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+    // SIGCHLD is 17.
+    let ignored = text(&output.stdout);
+    let ignored = ignored.split_whitespace().next_back().unwrap();
+    let ignored = u64::from_str_radix(ignored, 16).unwrap();
+    assert_ne!(ignored & 1 << 16, 0, "{ignored:x}");
+}

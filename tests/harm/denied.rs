@@ -295,3 +295,31 @@ input()
 gdb.execute("detach")
 print("detached", flush=True)
 "#;
+
+/// Few descriptors, of which each thread takes two or more: what starts later is read all the same.
+#[test]
+fn few_descriptors() {
+    const SCRIPT: &str = r#"
+import subprocess, sys, threading, time
+for _ in range(150):
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+time.sleep(1)
+subprocess.run([sys.executable, "-c", """
+import time
+def spin():
+    end = time.process_time() + 1.5
+    while time.process_time() < end: pass
+spin()
+"""])
+"#;
+    let Some(python) = any_python() else { return };
+    for limit in ["ulimit -S -n 200", "ulimit -n 200"] {
+        let script = format!("{limit} && exec \"$0\" \"$@\"");
+        let mut command = Command::new("sh");
+        command.args(["-c", &script, TORCHSPY, "record", "-o", "run.tspy", "--"]);
+        command.args([&*python, "-c", SCRIPT]);
+        let recorder = Recorder::spawn(command, tempfile::tempdir().unwrap());
+        let dump = recorder.finish().expect_success().inspect();
+        assert!(seconds_with(&dump, "py spin (") > 0.5, "{limit}: {dump}");
+    }
+}

@@ -2,9 +2,10 @@
 
 use crate::faults::{
     How, Recorder, Target, any_python, compiled, counted, faults_can_be_made, functions, partial,
-    program, seconds_with, stacks_cut_by, wait_until,
+    program, seconds_with, stacks_cut_by, state_of, wait_until,
 };
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 
 const FAST: &[&str] = &["--rate", "500", "--max-stopped", "100"];
 
@@ -415,4 +416,32 @@ fn the_first_thread_dies_during_the_recording() {
     wait_until("the target is gone", || {
         crate::faults::states(target.pid()).is_empty()
     });
+}
+
+/// A thread of torchspy that fails ends the recording: nothing would come of the stops.
+#[test]
+fn a_sampler_that_fails_is_no_reason_to_wait() {
+    let Some(python) = any_python() else { return };
+    if !faults_can_be_made() {
+        return;
+    }
+    let target = Target::start(&[&python, &program("fault_exit.py"), "--go", "return"]);
+    let how = How {
+        options: FAST,
+        fault: Some("ticked:400:1:panic"),
+    };
+    let recorder = Recorder::attach(target.pid(), how);
+    let process = format!("/proc/{}", recorder.pid());
+    wait_until("torchspy ends", || {
+        state_of(Path::new(&process)).is_none_or(|state| state == b'Z')
+    });
+    let recorded = recorder.finish();
+    assert_eq!(recorded.status.code(), Some(1));
+    assert!(
+        recorded.messages.contains("a part of the sampler failed"),
+        "{}",
+        recorded.messages
+    );
+    assert!(seconds_with(&recorded.inspect(), "py main (") > 0.5);
+    assert!(target.states().iter().all(|&state| state != b't'));
 }

@@ -241,3 +241,33 @@ fn ctrl_z_lets_go_of_an_attached_target() {
             .is_empty()
     );
 }
+
+/// Ctrl-Z while a thread that was asked to stop is in vfork: it would stop when its child ends, and
+/// nobody would let it go on.
+#[test]
+fn ctrl_z_waits_for_a_thread_that_has_not_stopped_yet() {
+    let Some(vfork) = compiled("fault_vfork.c") else {
+        return;
+    };
+    if !faults_can_be_made() {
+        return;
+    }
+    let mut target = Target::spawn(std::process::Command::new(&vfork).args(["5", "2", "60"]));
+    target.expect("ready");
+    // Between its choice and its seizure it enters the second vfork.
+    let how = How {
+        options: FAST,
+        fault: Some("chosen:0:1000000:sleep-100000"),
+    };
+    let mut recorder = Recorder::attach(target.pid(), how);
+    target.expect("ready");
+    wait_until("it is asked to stop", || {
+        crate::faults::tracer_of(target.pid()).is_some()
+    });
+    recorder.kill(Signal::SIGTSTP);
+    recorder.wait_for_message("not stopped: ");
+    let process = format!("/proc/{}", recorder.pid());
+    assert_ne!(state_of(Path::new(&process)), Some(b'T'));
+    target.expect("done");
+    recorder.finish().expect_success();
+}

@@ -50,7 +50,7 @@ fn launch(
 ) -> Result<ExitCode, Failure> {
     // Before the outputs are opened: files that exist are not emptied for nothing.
     target::check_program(command)?;
-    let suspended = SuspendedLaunch::spawn(command, &signals.inherited_mask())
+    let suspended = SuspendedLaunch::spawn(command, &signals.inherited())
         .map_err(hints::launch_failure)?;
     signals.listen().map_err(Failure::new)?;
     let pid = suspended.pid();
@@ -280,11 +280,13 @@ impl Recorder {
         if let Some(progress) = &self.progress {
             progress.clear();
         }
-        if let Some(finish) = &self.sampling {
-            finish.session.pause();
+        let session = self.sampling.as_ref().map(|finish| &finish.session);
+        if session.is_none_or(Session::pause) {
+            // If stopping fails torchspy goes on.
+            let _ = self.signals.stop_self();
+        } else {
+            messages::note(messages::NOT_STOPPED);
         }
-        // If stopping fails torchspy goes on.
-        let _ = self.signals.stop_self();
         if let Some(finish) = &self.sampling {
             finish.session.resume();
         }

@@ -13,6 +13,7 @@ use crate::model::run::RunInfo;
 use crate::model::segment::Segment;
 use crate::os::fault::{self, Point};
 use crate::os::launch::{Exit, Running, SuspendedLaunch};
+use crate::os::process_info::read_stat;
 use crate::os::signals::{Signals, is_foreground};
 use crate::sampling::session::Session;
 use crate::top::Status;
@@ -82,7 +83,7 @@ fn launch(plan: &TopPlan, command: &[OsString], mut signals: Signals) -> Result<
     let shown = target::shown(command, plan.options.redaction);
     let rank = target::own_rank();
     let mut log = ProgramLog::create(&shown, rank)?;
-    let suspended = log.with_streams(|| SuspendedLaunch::spawn(command, &signals.inherited_mask()));
+    let suspended = log.with_streams(|| SuspendedLaunch::spawn(command, &signals.inherited()));
     let suspended = suspended
         .map_err(Failure::new)?
         .map_err(hints::launch_failure)?;
@@ -282,7 +283,12 @@ impl Top {
         {
             self.status.sampler = session.progress();
             if session.finished() {
-                self.status.ended = Some("the process has ended".to_owned());
+                let lives = read_stat(self.live.run.pid).is_ok_and(|stat| stat.state != b'Z');
+                let ended = match lives {
+                    true => "sampling has ended",
+                    false => "the process has ended",
+                };
+                self.status.ended = Some(ended.to_owned());
                 changed = true;
             }
         }
@@ -349,11 +355,14 @@ impl Top {
     /// Gives the terminal back until torchspy is continued.
     fn suspend(&mut self) -> io::Result<()> {
         self.screen = None;
-        self.while_paused(|signals| {
+        let is_released = self.while_paused(|signals| {
             // If stopping fails torchspy goes on.
             let _ = signals.stop_self();
             signals.wait_for_foreground()
         })?;
+        if !is_released {
+            self.state.message = Some(messages::NOT_STOPPED.to_owned());
+        }
         self.screen = Some(Screen::take()?);
         Ok(())
     }
@@ -361,7 +370,7 @@ impl Top {
     /// After a stop that could not be prepared for (SIGSTOP): another program may have drawn on the
     /// screen, and may own the terminal.
     fn come_back(&mut self) -> io::Result<()> {
-        if !is_foreground() {
+        while !is_foreground() {
             self.while_paused(|signals| signals.wait_for_foreground())?;
         }
         self.screen = None;
@@ -369,19 +378,19 @@ impl Top {
         Ok(())
     }
 
-    /// Waits while no thread of the target is stopped.
+    /// Waits while no thread of the target is stopped. `false`, without a wait, where one may be.
     fn while_paused(
         &mut self,
         wait: impl FnOnce(&mut Signals) -> io::Result<()>,
-    ) -> io::Result<()> {
-        if let Some(session) = &self.session {
-            session.pause();
+    ) -> io::Result<bool> {
+        let is_released = self.session.as_ref().is_none_or(Session::pause);
+        if is_released {
+            wait(&mut self.signals)?;
         }
-        wait(&mut self.signals)?;
         if let Some(session) = &self.session {
             session.resume();
         }
-        Ok(())
+        Ok(is_released)
     }
 
     /// Releases the target and the terminal, and prints which files were written.

@@ -139,6 +139,12 @@ impl Ledger {
         self.open = Charge::default();
     }
 
+    /// Discards the polled tick, and the unpolled time before it, for which the poll stands.
+    pub(super) fn discard_poll(&mut self) {
+        self.discard();
+        self.unpolled = Charge::default();
+    }
+
     /// Discards all time up to `to` that is not charged yet.
     pub(super) fn discard_to(&mut self, to: TimePoint) {
         self.accounted_to = to;

@@ -103,7 +103,11 @@ impl Poll {
         thread.may_be_renamed = true;
         let whereabouts = match thread.files.whereabouts() {
             Ok(whereabouts) => whereabouts,
-            Err(error) => return unreadable(&error),
+            Err(error) => {
+                // The next poll must not reuse the stack of an earlier sleep.
+                thread.last_poll = LastPoll::Unknown;
+                return unreadable(&error);
+            }
         };
         let mut candidate = Candidate {
             process: index,
@@ -132,7 +136,7 @@ impl Poll {
         if self.gil_only && !holds_gil(process, at) {
             let thread = &mut process.threads[at];
             thread.last_poll = LastPoll::Unknown;
-            thread.ledger.discard();
+            thread.ledger.discard_poll();
             return Found::Accounted;
         }
         let thread = &mut process.threads[at];

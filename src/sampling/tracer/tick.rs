@@ -252,7 +252,7 @@ impl Tracer {
                 }
                 CaptureMode::Excluded => {
                     thread.last_poll = LastPoll::Running;
-                    thread.ledger.discard();
+                    thread.ledger.discard_poll();
                 }
             }
         }

@@ -22,7 +22,7 @@ use std::sync::atomic::Ordering;
 impl Worker {
     pub(super) fn take_sample(&mut self, raw: &RawSample) {
         if let Some(why) = raw.failure {
-            let stack = self.tables.stacks.intern([Frame::Truncated(why)]);
+            let stack = self.take_missing(raw.recorded.thread, why);
             self.push(raw.recorded, stack);
             return;
         }

@@ -17,8 +17,10 @@ enum Outcome {
     NotPolled,
     /// Not selected by `--threads`, or dead while others live.
     NotSelected,
-    /// Found running without the GIL under `--gil`, or dead for the first time.
+    /// Dead for the first time.
     Discarded,
+    /// Found without the GIL under `--gil`.
+    PollDiscarded,
     Reused,
     /// Over the budget, or another stop is outstanding.
     Deferred,
@@ -159,6 +161,13 @@ impl Subject {
                 self.discarded.queue_ns += step.ran.1;
                 (0, None)
             }
+            Outcome::PollDiscarded => {
+                for part in [self.ledger.open, self.ledger.unpolled] {
+                    self.discarded += part;
+                }
+                self.ledger.discard_poll();
+                (0, None)
+            }
             Outcome::Reused => {
                 self.ledger.reuse(KEPT);
                 (0, None)
@@ -218,6 +227,7 @@ fn outcomes() -> impl Strategy<Value = Outcome> {
         2 => Just(Outcome::NotPolled),
         1 => Just(Outcome::NotSelected),
         1 => Just(Outcome::Discarded),
+        1 => Just(Outcome::PollDiscarded),
         2 => Just(Outcome::Reused),
         2 => Just(Outcome::Deferred),
         1 => Just(Outcome::Woken),
@@ -302,4 +312,30 @@ proptest! {
             subject.finish(accounted_to)?;
         }
     }
+}
+
+/// Under `--gil`, where trainers take turns: each poll stands for the ticks before it, whether it
+/// finds the GIL held or not.
+#[test]
+fn the_share_of_the_gil_is_not_that_of_the_polls_that_were_left_out() {
+    const TURNS: u64 = 4;
+    let mut ledger = Ledger::new(TimePoint::default());
+    let (mut now, mut held_ticks) = (TimePoint::default(), 0);
+    for number in 0..TURNS * 100 {
+        let tick = Tick {
+            start_ns: now.ns,
+            end_ns: now.ns + PERIOD_NS,
+            late: false,
+            missed: 0,
+        };
+        if number % TURNS == 0 {
+            ledger.poll(now, tick);
+            match number / TURNS % 2 {
+                0 => ledger.discard_poll(),
+                _ => held_ticks += ledger.charge(Some(Deferred::Running)).charge.ticks,
+            }
+        }
+        now = now.after(tick);
+    }
+    assert_eq!(held_ticks, 200);
 }
