@@ -149,7 +149,8 @@ impl ThreadFiles {
         }
     }
 
-    /// How often, and how long, the thread ran; all 0 where the kernel has no such file. About 1 µs.
+    /// How often, and how long, the thread ran; all 0 where the kernel has no such file. About 1
+    /// µs.
     ///
     /// # Errors
     /// ESRCH or ENOENT once the thread is gone.
