@@ -9,6 +9,7 @@ use std::cell::OnceCell;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
 
 /// The fields of `/proc/PID/task/TID/schedstat`: they move only when the thread is scheduled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -148,13 +149,22 @@ impl ThreadFiles {
         }
     }
 
-    /// How often, and how long, the thread ran. About 1 µs.
+    /// How often, and how long, the thread ran; all 0 where the kernel has no such file. About 1
+    /// µs.
     ///
     /// # Errors
     /// ESRCH or ENOENT once the thread is gone.
     pub fn schedstat(&self) -> io::Result<SchedStat> {
         let mut buffer = [0; 96];
-        Ok(parse_schedstat(self.schedstat.read(&mut buffer)?))
+        match self.schedstat.read(&mut buffer) {
+            Err(error)
+                if error.kind() == io::ErrorKind::NotFound
+                    && Path::new(&self.directory).exists() =>
+            {
+                Ok(SchedStat::default())
+            }
+            read => Ok(parse_schedstat(read?)),
+        }
     }
 
     /// Whether the thread runs, or in which system call it sleeps, and where. About 2 µs.
@@ -419,6 +429,17 @@ mod tests {
         assert_eq!(parse_stat(b""), (ThreadState::Unknown, 0));
         assert_eq!(stat_field(line, 22), Some(98765));
         assert_eq!(stat_field(line, 39), None);
+    }
+
+    #[test]
+    fn a_kernel_without_schedstat_is_told_from_a_thread_that_is_gone() {
+        let pid = std::process::id() as i32;
+        let mut files = ThreadFiles::open(pid, nix::unistd::gettid().as_raw());
+        files.schedstat = ProcFile::new(format!("{}/no_such_file", files.directory));
+        let read = files.schedstat().expect("the thread is there");
+        assert!(!read.is_kept());
+        let gone = ThreadFiles::open(pid, i32::MAX).schedstat();
+        assert_eq!(gone.unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 
     #[test]

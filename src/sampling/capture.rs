@@ -551,6 +551,73 @@ pub(super) fn capture_unstopped(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::SnapshotMemory;
+    use crate::model::code::PythonVersion;
+    use crate::model::ids::{ProcessId, ThreadId};
+    use crate::model::sample::{Capture, Gil, Sample, ThreadState};
+    use crate::python::layout::tables;
+    use std::sync::Arc;
+
+    fn nothing_yet() -> RawSample {
+        RawSample {
+            recorded: Sample {
+                thread: ThreadId(0),
+                stack: None,
+                start_ns: 0,
+                weight_ns: 0,
+                ticks: 0,
+                capture: Capture::Unread,
+                state: ThreadState::Sleeping,
+                syscall: None,
+                gil: Gil::Unknown,
+                gil_holder: None,
+                run_ns: 0,
+                queue_ns: 0,
+            },
+            process: ProcessId(0),
+            shared: Arc::default(),
+            slices: 0,
+            read_ns: 0,
+            python_state: 0,
+            registers: None,
+            snapshot: SnapshotMemory::default(),
+            python: PythonStack::default(),
+            codes: SnapshotMemory::default(),
+            python_pending_ns: 0,
+            python_partial: None,
+            failure: None,
+        }
+    }
+
+    #[test]
+    fn a_state_that_is_not_there_does_not_cost_the_stack() {
+        let version = PythonVersion::new(3, 12);
+        let interpreter = Interpreter {
+            version,
+            version_text: String::new(),
+            free_threaded: false,
+            runtime_address: 0,
+            layout: tables::for_version(version).unwrap(),
+            code_type: None,
+            none: None,
+        };
+        let memory = ResidentMemory::new(std::process::id() as i32);
+        let stack = [7_u64; 16];
+        let address = stack.as_ptr() as u64;
+        let subject = Subject {
+            memory: &memory,
+            interpreter: Some(&interpreter),
+            stack_pointer: Some(address),
+        };
+        let mut plan = ReadPlan::default();
+        plan.set_states(&[0x1000]);
+        let mut sample = nothing_yet();
+        let mut buffers = Buffers::default();
+        let read = capture(subject, &mut plan, Vec::new(), &mut buffers, &mut sample);
+        assert_eq!(read, Ok(()));
+        assert_eq!(sample.snapshot.read_u64(address), Ok(7));
+        assert_eq!(sample.python_partial, Some(Partial::PythonUnreadable));
+    }
 
     #[test]
     fn a_likely_stack_begins_low_enough_for_all_but_one_of_the_last_stops() {

@@ -296,7 +296,8 @@ gdb.execute("detach")
 print("detached", flush=True)
 "#;
 
-/// Few descriptors, of which each thread takes two or more: what starts later is read all the same.
+/// Few descriptors, of which each thread takes two or more: all threads are read to their end, and
+/// what starts later.
 #[test]
 fn few_descriptors() {
     const SCRIPT: &str = r#"
@@ -321,5 +322,7 @@ spin()
         let recorder = Recorder::spawn(command, tempfile::tempdir().unwrap());
         let dump = recorder.finish().expect_success().inspect();
         assert!(seconds_with(&dump, "py spin (") > 0.5, "{limit}: {dump}");
+        let resting_s = seconds_with(&dump, "wait (");
+        assert!(resting_s > 150.0 * 2.0, "{limit}: {resting_s}");
     }
 }

@@ -50,8 +50,8 @@ fn launch(
 ) -> Result<ExitCode, Failure> {
     // Before the outputs are opened: files that exist are not emptied for nothing.
     target::check_program(command)?;
-    let suspended = SuspendedLaunch::spawn(command, &signals.inherited())
-        .map_err(hints::launch_failure)?;
+    let suspended =
+        SuspendedLaunch::spawn(command, &signals.inherited()).map_err(hints::launch_failure)?;
     signals.listen().map_err(Failure::new)?;
     let pid = suspended.pid();
     let shown = target::shown(command, plan.options.redaction);

@@ -11,13 +11,20 @@ use crate::os::clock::monotonic_ns;
 use crate::python::thread_name::{MAIN_THREAD, read_thread_name};
 use crate::sampling::raw::Message;
 use crate::sampling::session::SessionOptions;
+use nix::libc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 impl Tracer {
     pub(super) fn list_threads(&mut self, index: usize, link_count: u64) {
-        let Ok(tids) = self.processes[index].tasks.list() else {
-            self.processes[index].exited = true;
-            return;
+        let tids = match self.processes[index].tasks.list() {
+            Ok(tids) => tids,
+            Err(error) => {
+                // Any other reason, such as no descriptor that is left, may be over at the next
+                // tick.
+                let reason = error.raw_os_error();
+                self.processes[index].exited = matches!(reason, Some(libc::ENOENT | libc::ESRCH));
+                return;
+            }
         };
         let known: FxHashMap<i32, usize> = self.processes[index]
             .threads

@@ -102,8 +102,7 @@ impl Tracer {
         self.release_late_stops();
         let found = self.facts(begun_ns);
         self.flush(monotonic_ns(), true);
-        self.outbox
-            .finish(|| self.control.worker_is_abandoned());
+        self.outbox.finish(|| self.control.worker_is_abandoned());
         // The receiver is gone where the snapshot took too long.
         let _ = facts.try_send(found);
     }

@@ -82,8 +82,9 @@ impl Poll {
             thread.ledger.discard_to(before);
         }
         thread.ledger.poll(before, tick);
-        let Ok(now) = thread.files.schedstat() else {
-            return Found::Gone;
+        let now = match thread.files.schedstat() {
+            Ok(now) => now,
+            Err(error) => return unreadable(thread, &error),
         };
         let unscheduled = now.is_kept() && now == thread.last;
         let wants_stack = thread.wants_stack(&now);
@@ -103,11 +104,7 @@ impl Poll {
         thread.may_be_renamed = true;
         let whereabouts = match thread.files.whereabouts() {
             Ok(whereabouts) => whereabouts,
-            Err(error) => {
-                // The next poll must not reuse the stack of an earlier sleep.
-                thread.last_poll = LastPoll::Unknown;
-                return unreadable(&error);
-            }
+            Err(error) => return unreadable(thread, &error),
         };
         let mut candidate = Candidate {
             process: index,
@@ -182,7 +179,9 @@ impl Poll {
     }
 }
 
-fn unreadable(error: &std::io::Error) -> Found {
+fn unreadable(thread: &mut TracedThread, error: &std::io::Error) -> Found {
+    // The next poll must not reuse the stack of an earlier sleep.
+    thread.last_poll = LastPoll::Unknown;
     match error.raw_os_error() {
         Some(nix::libc::ESRCH | nix::libc::ENOENT) => Found::Gone,
         Some(nix::libc::EPERM | nix::libc::EACCES) => Found::Unreadable(Partial::PermissionDenied),
