@@ -369,7 +369,8 @@ fn cpus(profile: &Profile, lanes: &LaneSummary) -> CpuFigures {
         wanted: wanted_ns / length_ns,
         wanted_in_waits: None,
         spinning: spinning_ns / length_ns,
-        throttled: profile.sideband.quality.throttled_ns as f64 / length_ns,
+        throttled: profile.sideband.quality.throttled_ns as f64
+            / profile.recorded_ns().max(1) as f64,
     }
 }
 
