@@ -588,6 +588,8 @@ fn steps_of_a_counter_that_began_late_are_at_least_so_many() {
     let report = &json(&profile)["progress"];
     assert_eq!(report["counted_from_s"], 0.505);
     assert_eq!(report["steps_at_most"], 100);
+    let modules = &analyze(&profile).processes[0].modules.modules;
+    assert!(modules.iter().all(|module| module.per_step_ms.is_none()));
 }
 
 /// The loader that is seen first need not be the first: the parameter's version tells that there
