@@ -52,7 +52,7 @@ pub struct ModuleTime {
     #[schemars(with = "f64")]
     pub eval_ns: u64,
     /// Training time (`total_s` less `eval_s`; all of it where nothing is trained) per step, ms;
-    /// null where no steps are known.
+    /// null where their number is not known.
     pub per_step_ms: Option<f64>,
     /// Own time as a share of the thread's wall time.
     pub self_share: Share,
@@ -101,10 +101,14 @@ pub struct ModuleTree {
 }
 
 impl ModuleTree {
-    /// Finds the time per step, over all steps of the recording; where steps are an optimizer's,
-    /// less evaluation.
+    /// Finds the time per step, over all steps of the recording, where these are known exactly;
+    /// where steps are an optimizer's, less evaluation.
     pub(super) fn per_step(&mut self, progress: Option<&Progress>) {
-        let Some(progress) = progress.filter(|progress| progress.steps > 0) else {
+        let are_exact = |progress: &&Progress| {
+            let more = progress.steps_at_most.is_some() || progress.counted_from_ns.is_some();
+            progress.steps > 0 && !more
+        };
+        let Some(progress) = progress.filter(are_exact) else {
             return;
         };
         let groups = self.groups.iter_mut().map(|group| &mut group.time);

@@ -235,7 +235,7 @@ pub fn summarize(profile: &Profile) -> QualitySummary {
         }
     }
     let quality = &profile.sideband.quality;
-    let elapsed_ns = profile.end_ns.saturating_sub(profile.start_ns);
+    let elapsed_ns = profile.recorded_ns();
     summary.asked_hz = profile.run.rate_hz;
     summary.ticks = quality.ticks;
     summary.late_ticks = quality.late_ticks;

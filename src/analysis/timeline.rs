@@ -6,7 +6,8 @@ use crate::model::profile::ProfileSample;
 #[derive(Clone, Debug, Default)]
 pub struct Timeline<'p> {
     samples: Vec<&'p ProfileSample>,
-    longest_ns: u64,
+    /// For each sample the latest end of those up to it.
+    ends_ns: Vec<u64>,
 }
 
 /// A sample, and the part of it that lies in the interval that was asked for.
@@ -46,23 +47,21 @@ impl<'p> Timeline<'p> {
     pub fn new(samples: impl Iterator<Item = &'p ProfileSample>) -> Self {
         let mut samples: Vec<&ProfileSample> = samples.collect();
         samples.sort_by_key(|sample| (sample.start_ns, sample.thread));
-        let longest_ns = samples
-            .iter()
-            .map(|sample| sample.weight_ns)
-            .max()
-            .unwrap_or(0);
-        Self {
-            samples,
-            longest_ns,
-        }
+        let mut latest_ns = 0;
+        let ends = samples.iter().map(|sample| {
+            latest_ns = sample
+                .start_ns
+                .saturating_add(sample.weight_ns)
+                .max(latest_ns);
+            latest_ns
+        });
+        let ends_ns = ends.collect();
+        Self { samples, ends_ns }
     }
 
     /// The parts of samples that lie in `from_ns..to_ns`, by start.
     pub fn within(&self, from_ns: u64, to_ns: u64) -> impl Iterator<Item = Piece<'p>> + '_ {
-        let earliest = from_ns.saturating_sub(self.longest_ns);
-        let first = self
-            .samples
-            .partition_point(|sample| sample.start_ns < earliest);
+        let first = self.ends_ns.partition_point(|&end_ns| end_ns <= from_ns);
         self.samples
             .get(first..)
             .unwrap_or_default()

@@ -261,7 +261,7 @@ pub(crate) struct ReportArguments {
     #[arg(long, conflicts_with = "json")]
     pub(crate) full: bool,
     /// Rows of each table (default 10). Implies --full
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", conflicts_with = "json")]
     pub(crate) top: Option<usize>,
     /// Leave out what came before the end of the Nth step
     #[arg(long, value_name = "N")]

@@ -327,15 +327,6 @@ impl ConvertPlan {
                 "name the first: -o run.parquet; the other is run.stacks.parquet",
             ));
         }
-        if arguments.gpu_idle && !format.draws() {
-            return Err(Failure::usage(
-                "--gpu-idle is about drawings",
-                format!(
-                    "it works with {}; the report has a table of idle time",
-                    formats::extensions(Format::converted().filter(|format| format.draws()))
-                ),
-            ));
-        }
         if format == Format::Recording {
             return Err(Failure::usage(
                 "a recording cannot be converted into a recording",
@@ -343,6 +334,12 @@ impl ConvertPlan {
                     "cp copies it; formats to convert to: {}",
                     formats::extensions(Format::converted())
                 ),
+            ));
+        }
+        if let Some((option, formats)) = without_effect(&arguments, format) {
+            return Err(Failure::usage(
+                format!("{option} changes nothing in a .{}", format.extension()),
+                format!("it works with {}", formats::extensions(formats)),
             ));
         }
         Ok(Self {
@@ -359,6 +356,39 @@ impl ConvertPlan {
             ),
         })
     }
+}
+
+/// The first option that this format knows nothing of, and the formats that know it.
+fn without_effect(
+    arguments: &ConvertArguments,
+    format: Format,
+) -> Option<(&'static str, impl Iterator<Item = Format>)> {
+    let drawing = &arguments.drawing;
+    let draws: fn(Format) -> bool = Format::draws;
+    let given = [
+        ("--gpu-idle", arguments.gpu_idle, draws),
+        ("--threads", arguments.threads.is_some(), draws),
+        ("--plumbing", drawing.plumbing, draws),
+        ("--by module", matches!(drawing.by, ByName::Module), draws),
+        ("--idle", drawing.idle, draws),
+        ("--function", drawing.function, draws),
+        ("--nolineno", drawing.nolineno, draws),
+        ("--full-filenames", drawing.full_filenames, draws),
+        ("--python-only", drawing.python_only, |format| {
+            format == Format::Folded
+        }),
+        (
+            "--color gpu",
+            matches!(drawing.color, ColorName::Gpu),
+            |format| format == Format::Flamegraph,
+        ),
+    ];
+    let mut given = given.into_iter();
+    let (option, _, knows) = given.find(|&(_, is_given, knows)| is_given && !knows(format))?;
+    Some((
+        option,
+        Format::converted().filter(move |&format| knows(format)),
+    ))
 }
 
 impl Drawing {
@@ -476,6 +506,12 @@ mod tests {
             "record -o a.tspy -o b.tspy -- x",
             "convert a.tspy -o b.tspy",
             "convert a.tspy -o -",
+            "convert a.tspy -o a.json --threads x",
+            "convert a.tspy -o a.csv --gpu-idle",
+            "convert a.tspy -o a.parquet --by module",
+            "convert a.tspy -o a.txt --idle",
+            "convert a.tspy -o a.svg --python-only",
+            "convert a.tspy -o a.folded --color gpu",
             "diff",
             "diff a.tspy",
             "diff a.tspy b.tspy c.tspy",

@@ -185,6 +185,8 @@ pub struct Profile {
     /// Start of the first sample and end of the last, CLOCK_MONOTONIC.
     pub start_ns: u64,
     pub end_ns: u64,
+    /// Start and end of the recording that this is a part of; `None` of a whole one.
+    pub whole_ns: Option<(u64, u64)>,
     /// What is missing of the recording (its end, corrupt segments). Empty if nothing.
     pub missing: Vec<String>,
     /// Processes by [`ProcessId`].
@@ -210,6 +212,12 @@ pub struct Profile {
 }
 
 impl Profile {
+    /// Length of the whole recording, which the sampler's counters are of, ns.
+    pub fn recorded_ns(&self) -> u64 {
+        let (start_ns, end_ns) = self.whole_ns.unwrap_or((self.start_ns, self.end_ns));
+        end_ns.saturating_sub(start_ns)
+    }
+
     /// The process; none of an id that a damaged recording made up, as of all below.
     pub fn process(&self, id: ProcessId) -> Option<&ProfileProcess> {
         self.processes.get(id.index())

@@ -60,6 +60,7 @@ pub fn resolve(recording: &Recording, names: Names) -> Profile {
         run: recording.run.clone(),
         start_ns: recording.start_ns,
         end_ns: recording.end_ns,
+        whole_ns: None,
         missing: recording.missing.clone(),
         processes,
         threads: tables.threads.values().cloned().collect(),

@@ -454,6 +454,13 @@ fn some_of_the_steps() {
     assert_eq!(progress.steps, 4, "{progress:?}");
     let wall_ns: u64 = part.samples.iter().map(|sample| sample.weight_ns).sum();
     assert_eq!(wall_ns, 4 * 18 * TICK_NS);
+    let (all, own) = (analyze(&whole), analyze(&part));
+    assert!(all.quality.ticks > 0);
+    assert_eq!(own.quality.rate_hz, all.quality.rate_hz);
+    assert_eq!(own.quality.own_cpu, all.quality.own_cpu);
+    let process = &own.processes[0];
+    assert!(process.life_ns <= process.wall_ns, "{}", process.life_ns);
+    assert!(process.cpu_ns <= process.wall_ns, "{}", process.cpu_ns);
     let mut none = whole.clone();
     let beyond = StepRange {
         skip: 24,
@@ -581,6 +588,8 @@ fn steps_of_a_counter_that_began_late_are_at_least_so_many() {
     let report = &json(&profile)["progress"];
     assert_eq!(report["counted_from_s"], 0.505);
     assert_eq!(report["steps_at_most"], 100);
+    let modules = &analyze(&profile).processes[0].modules.modules;
+    assert!(modules.iter().all(|module| module.per_step_ms.is_none()));
 }
 
 /// The loader that is seen first need not be the first: the parameter's version tells that there

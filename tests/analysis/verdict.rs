@@ -4,6 +4,7 @@
 use crate::verdict_scenarios::{Device, Do, Run, Workers};
 use torchspy::analysis::analyze;
 use torchspy::analysis::verdict::{Cause, Confidence};
+use torchspy::model::lane::LaneKind;
 use torchspy::model::profile::Profile;
 use torchspy::report::json::render_json;
 use torchspy::report::text::{Detail, TextOptions, render_summary};
@@ -464,4 +465,74 @@ fn a_short_recording_is_no_verdict() {
         "{:?}",
         verdict.missing
     );
+}
+
+/// Free Python does not make launches free.
+#[test]
+fn the_bound_is_that_of_what_it_names() {
+    let run = Run::new(
+        "Python and launches",
+        Some("Python-bound"),
+        &[(Do::Python, 50), (Do::Launch, 30), (Do::Sync, 20)],
+    )
+    .device(Device::busy(0.2));
+    assert_verdict(&run);
+    let bound = run.verdict().1.bound.unwrap();
+    assert_eq!(bound.without, "free Python");
+    assert!((1.9..=2.1).contains(&bound.speedup), "{bound:?}");
+}
+
+/// What workers lack while they are waited for is nothing to a thread that hardly waits for them.
+#[test]
+fn batches_of_its_own_are_not_for_want_of_cpus() {
+    let run = Run {
+        workers: Workers {
+            count: 2,
+            starved: 100,
+            ..Workers::default()
+        },
+        ..Run::new(
+            "own input beside workers",
+            Some("input-bound"),
+            &[(Do::MakeBatch, 55), (Do::Wait, 5), (Do::Launch, 40)],
+        )
+        .device(Device::busy(0.2))
+    };
+    assert_verdict(&run);
+    assert_eq!(run.verdict().1.cause, Some(Cause::InputWork));
+}
+
+#[test]
+fn a_quota_of_less_than_a_cpu_is_not_rounded_to_none() {
+    let run = Run {
+        cpus: Some((0.4, 0.5)),
+        ..starving()
+    };
+    let next = run.verdict().1.next_step.unwrap();
+    assert!(next.contains("(0.4 of 0.5 CPUs used)"), "{next}");
+}
+
+/// In a container the driver lists the process under its pid on the host: it is no other one.
+#[test]
+fn in_a_container_the_process_does_not_share_with_itself() {
+    let run = |neighbour| Run {
+        neighbour,
+        ..Run::new("container", None, &[(Do::Sync, 80), (Do::Launch, 20)])
+            .device(Device::gpm(0.97, 0.9, 0.3, 0.9))
+    };
+    for (neighbour, cause) in [(None, Some(Cause::GpuCompute)), (Some(7777), None)] {
+        let mut profile = run(neighbour).profile();
+        for lane in profile.sideband.lanes.lanes.values_mut() {
+            if lane.kind == LaneKind::ProcessMemory && lane.pid == 100 {
+                lane.pid = 4_000_000;
+            }
+        }
+        let verdict = analyze(&profile).verdict.unwrap();
+        assert_eq!(verdict.cause, cause, "{neighbour:?}");
+        let is_shared = verdict
+            .missing
+            .iter()
+            .any(|text| text.contains("other processes"));
+        assert_eq!(is_shared, neighbour.is_some(), "{:?}", verdict.missing);
+    }
 }

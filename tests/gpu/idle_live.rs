@@ -119,8 +119,8 @@ fn drawings_of_idle_windows_alone() {
     ]);
     assert_error(
         &output_of(&mut command),
-        "--gpu-idle is about drawings",
-        &["a table of idle time"],
+        "--gpu-idle changes nothing in a .json",
+        &["it works with .svg"],
     );
 }
 

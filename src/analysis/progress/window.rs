@@ -3,6 +3,7 @@
 use super::series;
 use crate::analysis::summary;
 use crate::model::profile::Profile;
+use crate::model::sample::ThreadState;
 
 /// Steps of a recording.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,6 +67,7 @@ pub fn restrict(profile: &mut Profile, range: StepRange) -> Result<(u64, u64), W
 }
 
 fn cut(profile: &mut Profile, start_ns: u64, end_ns: u64) {
+    let before = running_ns(profile);
     profile.samples.retain_mut(|sample| {
         let sample_end = sample.start_ns.saturating_add(sample.weight_ns);
         let (from, to) = (sample.start_ns.max(start_ns), sample_end.min(end_ns));
@@ -78,6 +80,17 @@ fn cut(profile: &mut Profile, start_ns: u64, end_ns: u64) {
         (sample.start_ns, sample.weight_ns) = (from, to - from);
         true
     });
+    let after = running_ns(profile);
+    for ((cpu_ns, before), after) in profile.thread_cpu_ns.iter_mut().zip(before).zip(after) {
+        *cpu_ns = (*cpu_ns as f64 * (after as f64 / before.max(1) as f64)) as u64;
+    }
+    for thread in &mut profile.threads {
+        thread.first_seen_ns = thread.first_seen_ns.max(start_ns);
+        thread.last_seen_ns = thread.last_seen_ns.min(end_ns);
+    }
+    profile.whole_ns = profile
+        .whole_ns
+        .or(Some((profile.start_ns, profile.end_ns)));
     profile.start_ns = profile.start_ns.max(start_ns);
     profile.end_ns = profile.end_ns.min(end_ns);
     // What a counter was at the start is its first value.
@@ -95,4 +108,16 @@ fn cut(profile: &mut Profile, start_ns: u64, end_ns: u64) {
         index += 1;
         is_last_before || (start_ns < point.time_ns && point.time_ns <= end_ns)
     });
+}
+
+/// Time on a CPU by thread, as sampled: CPU time is known of the whole recording only.
+fn running_ns(profile: &Profile) -> Vec<u64> {
+    let mut sums = vec![0_u64; profile.thread_cpu_ns.len()];
+    let samples = profile.samples.iter();
+    for sample in samples.filter(|sample| sample.state == ThreadState::Running) {
+        if let Some(sum) = sums.get_mut(sample.thread.index()) {
+            *sum = sum.saturating_add(sample.weight_ns.saturating_sub(sample.queue_ns));
+        }
+    }
+    sums
 }

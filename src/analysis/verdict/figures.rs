@@ -369,7 +369,8 @@ fn cpus(profile: &Profile, lanes: &LaneSummary) -> CpuFigures {
         wanted: wanted_ns / length_ns,
         wanted_in_waits: None,
         spinning: spinning_ns / length_ns,
-        throttled: profile.sideband.quality.throttled_ns as f64 / length_ns,
+        throttled: profile.sideband.quality.throttled_ns as f64
+            / profile.recorded_ns().max(1) as f64,
     }
 }
 
@@ -583,12 +584,20 @@ fn device_figures(
         power: watts.filter(|_| limit_w > 0.0).map(|watts| watts / limit_w),
         hot: held(THROTTLE_SLOWS & !CAP),
         capped: held(CAP),
-        shared: device.processes.iter().any(|user| {
-            let is_much =
-                |bytes: u64| bytes as f64 >= OTHERS_MEMORY * device.info.memory_bytes as f64;
-            user.process != Some(process) && !user.hinted && user.memory_bytes.is_none_or(is_much)
-        }),
+        shared: is_shared(device, process),
         busy_meanwhile: Vec::new(),
         saturated: 0.0,
     }
+}
+
+/// Whether other processes are known to have much memory of the device.
+fn is_shared(device: &Device, process: ProcessId) -> bool {
+    let is_much = |bytes: u64| bytes as f64 >= OTHERS_MEMORY * device.info.memory_bytes as f64;
+    let others = device.processes.iter().filter(|user| {
+        user.process != Some(process) && !user.hinted && user.memory_bytes.is_none_or(is_much)
+    });
+    // In a container the driver's pids are the host's: one of those is the process itself.
+    let mut own = device.processes.iter();
+    let is_unlisted = own.any(|user| user.process == Some(process) && user.hinted);
+    others.count() > usize::from(is_unlisted)
 }

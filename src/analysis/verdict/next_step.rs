@@ -264,7 +264,9 @@ fn input(figures: &Figures) -> String {
         .cpus_of_allowed()
         .map(|(used, allowed)| ((allowed - used).floor().max(0.0), used, allowed));
     let known = left.map_or(String::new(), |(_, used, allowed)| {
-        format!(" ({used:.1} of {allowed:.0} CPUs used)")
+        // A quota may be less than a CPU.
+        let decimals = usize::from(allowed.fract() >= 0.05);
+        format!(" ({used:.1} of {allowed:.decimals$} CPUs used)")
     });
     match (figures.conditions.workers, figures.workers_busy, left) {
         (Some(0), _, left) => {

@@ -309,9 +309,11 @@ fn input(figures: &Figures) -> Option<Finding> {
     }
     let mut evidence = vec![is("input", share, WORTH)];
     evidence.extend(meanwhile.map(|busy| is_not("gpu_busy_meanwhile", busy, BUSY)));
-    let cause = if is_starved(figures, &mut evidence) {
+    let makes_batches = figures.of(Part::InputOwn) > figures.of(Part::InputWait);
+    // What workers lack is seen only while they are waited for.
+    let cause = if !makes_batches && is_starved(figures, &mut evidence) {
         Cause::CpuStarved
-    } else if figures.of(Part::InputOwn) > figures.of(Part::InputWait) {
+    } else if makes_batches {
         match figures.own_reads >= STORAGE {
             true => {
                 evidence.push(is("reading", figures.own_reads, STORAGE));
@@ -407,21 +409,26 @@ fn launch(figures: &Figures) -> Option<Finding> {
     }
     let parts = &[Part::Dispatch, Part::Python];
     let has_device = figures.gpu_used || (figures.cuda && figures.device.is_some());
+    let cause = match python > dispatch {
+        true => Cause::Python,
+        false if figures.gpu_used => Cause::Launch,
+        false => Cause::Dispatch,
+    };
+    // What would be gained is said of the one that is named: launch-bound names both.
+    let named = match cause {
+        Cause::Launch => share,
+        _ => python.max(dispatch),
+    };
     let (gain, weight, evidence) = if has_device {
         let (spare, evidence) = has_spare(figures, parts)?;
-        (share.min(spare), HOSTS_PART * share, Some(evidence))
+        (named.min(spare), HOSTS_PART * share, Some(evidence))
     } else {
-        // What would be gained is said of the one that is named.
-        (python.max(dispatch), share, None)
+        (named, share, None)
     };
     let mut all = vec![is("python_and_dispatch", share, HOST)];
     all.extend(evidence);
     Some(Finding {
-        cause: match python > dispatch {
-            true => Cause::Python,
-            false if figures.gpu_used => Cause::Launch,
-            false => Cause::Dispatch,
-        },
+        cause,
         gain: Some(gain),
         weight,
         parts,

@@ -15,7 +15,9 @@ pub(crate) fn run(plan: &ReportPlan) -> Result<ExitCode, Failure> {
     let mut profile = open(&plan.file, &plan.regions, &plan.rules)?;
     if let Some(range) = plan.steps {
         let (first, last) = restrict(&mut profile, range).map_err(Failure::new)?;
-        let note = format!("steps {first} to {last} of the recording");
+        let note = format!(
+            "steps {first} to {last} of the recording; the sampler's counts are of all of it"
+        );
         profile.run.notes.push(note);
     }
     let mut text = Vec::new();

@@ -28,7 +28,11 @@ pub(super) fn modules(out: &mut String, analysis: &Analysis, rows: usize) {
         table.row(out, group);
     }
     table.more(out, tree.groups.len() - shown.len());
-    if let Some(progress) = &process.progress {
+    let are_known = tree
+        .groups
+        .iter()
+        .any(|group| group.time.per_step_ms.is_some());
+    if let Some(progress) = process.progress.as_ref().filter(|_| are_known) {
         let text = format!(
             "  ms/step: {} over all {} steps recorded",
             if progress.unit == StepUnit::Batch {

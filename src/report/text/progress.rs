@@ -66,8 +66,13 @@ fn not_counted(out: &mut String, process: &ProcessSummary) {
     if matrix.phase(Phase::Backward) == 0 {
         return;
     }
-    out.push_str("\nSTEPS not counted: no optimizer and no DataLoader was seen at work\n");
     let lacks = |phase: &Phase| matrix.phase(*phase) == 0;
+    let why = match [Phase::Input, Phase::Optimizer].iter().all(lacks) {
+        true => "no optimizer and no DataLoader was seen at work",
+        false => "no counter of an optimizer or a DataLoader was seen to move",
+    };
+    out.push('\n');
+    line(out, &format!("STEPS not counted: {why}"));
     let lacking: Vec<String> = [Phase::Input, Phase::Optimizer]
         .iter()
         .filter(|phase| lacks(phase))

@@ -62,14 +62,13 @@ pub(super) fn brief(out: &mut String, profile: &Profile, analysis: &Analysis) {
 }
 
 fn ticks(out: &mut String, profile: &Profile, quality: &QualitySummary) {
-    let elapsed_ns = profile.end_ns.saturating_sub(profile.start_ns);
     wrapped(
         out,
         &[
             format!(
                 "  {} ticks in {}",
                 count(quality.ticks),
-                seconds(elapsed_ns)
+                seconds(profile.recorded_ns())
             ),
             format!(
                 "{:.1} Hz of {:.0} asked for",
