@@ -301,7 +301,7 @@ fn input(figures: &Figures) -> String {
             format!("more workers (now {workers}), if there are CPUs for them{heaviest}")
         }
         (None, ..) => {
-            "more DataLoader workers, or cheaper batches: the part WAITS says what takes the time"
+            "more DataLoader workers, or cheaper batches: report --by wait says what takes the time"
                 .to_owned()
         }
     }
