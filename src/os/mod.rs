@@ -23,6 +23,7 @@ pub mod program;
 pub mod redaction;
 pub mod resident;
 pub mod signals;
+pub mod sockets;
 pub mod stop;
 pub mod syscalls;
 pub mod threads;

@@ -71,9 +71,11 @@ enum Sleep {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Eintr {
     Unknown,
-    /// Yes. Of calls on sockets only those with SO_RCVTIMEO or SO_SNDTIMEO end so
-    /// (include/net/sock.h, `sock_intr_errno`).
+    /// Yes.
     Waited,
+    /// Yes, and only those on sockets with SO_RCVTIMEO or SO_SNDTIMEO end so (include/net/sock.h,
+    /// `sock_intr_errno`). The socket is the first argument.
+    WaitedWithTimeout,
     /// The same, where the descriptor is a socket's.
     WaitedOnSocket,
     /// Where it submits nothing: its second argument is 0 (io_uring/io_uring.c).
@@ -122,7 +124,7 @@ const NO_FACTS: Facts = facts(Sleep::Other, Eintr::Unknown, Moves::Nothing);
 /// kernel/futex, kernel/exit.c (ERESTARTSYS and its like); fs/eventpoll.c (`ep_poll`), ipc/sem.c,
 /// kernel/signal.c, fs/aio.c (EINTR).
 const CALLS: &[(&[&str], Facts)] = &{
-    use Eintr::{Unknown, Waited, WaitedOnSocket, WaitedUnlessSubmits};
+    use Eintr::{Unknown, Waited, WaitedOnSocket, WaitedUnlessSubmits, WaitedWithTimeout};
     use Moves::{Counted, Events, Exec, Gathered, Nothing, Random, Read, Received, Sent};
     use Sleep::{Interruptible, Other, Restarted};
     [
@@ -146,39 +148,39 @@ const CALLS: &[(&[&str], Facts)] = &{
             facts(Interruptible, Waited, Nothing),
         ),
         (
-            &[
-                "semop",
-                "semtimedop",
-                "rt_sigtimedwait",
-                "accept",
-                "accept4",
-                "connect",
-            ],
+            &["semop", "semtimedop", "rt_sigtimedwait"],
             facts(Other, Waited, Nothing),
+        ),
+        (
+            &["accept", "accept4", "connect"],
+            facts(Other, WaitedWithTimeout, Nothing),
         ),
         (&["io_getevents"], facts(Other, Waited, Events(1))),
         (
             &["io_uring_enter"],
             facts(Other, WaitedUnlessSubmits, Nothing),
         ),
-        (&["recvmmsg", "sendmmsg"], facts(Other, Waited, Counted(2))),
+        (
+            &["recvmmsg", "sendmmsg"],
+            facts(Other, WaitedWithTimeout, Counted(2)),
+        ),
         (
             &["sendto"],
             facts(
                 Other,
-                Waited,
+                WaitedWithTimeout,
                 Sent {
                     length: 2,
                     flags: 3,
                 },
             ),
         ),
-        (&["sendmsg"], facts(Other, Waited, Gathered)),
+        (&["sendmsg"], facts(Other, WaitedWithTimeout, Gathered)),
         (
             &["recvfrom"],
             facts(
                 Other,
-                Waited,
+                WaitedWithTimeout,
                 Received {
                     flags: 3,
                     length: Some(2),
@@ -189,7 +191,7 @@ const CALLS: &[(&[&str], Facts)] = &{
             &["recvmsg"],
             facts(
                 Other,
-                Waited,
+                WaitedWithTimeout,
                 Received {
                     flags: 2,
                     length: None,
@@ -275,11 +277,19 @@ pub fn sleeps_interruptibly(number: u32) -> bool {
     facts_of(number).sleep != Sleep::Other
 }
 
-/// Whether a thread that sleeps in this call, or is about to, sees EINTR where it is stopped. (Of
-/// calls on sockets only those with a timeout; read and write of theirs are left out, since most
-/// are of files and pipes.)
-pub fn ends_with_eintr(number: u32) -> bool {
-    facts_of(number).eintr == Eintr::Waited
+/// Whether a thread that sleeps in this call, or is about to, sees EINTR where it is stopped.
+/// `has_timeout` says whether a socket has a timeout. (read and write of sockets are left out,
+/// since most are of files and pipes.)
+pub fn ends_with_eintr(
+    number: u32,
+    arguments: &[u64; 6],
+    has_timeout: impl FnOnce(u64) -> bool,
+) -> bool {
+    match facts_of(number).eintr {
+        Eintr::Waited => true,
+        Eintr::WaitedWithTimeout => has_timeout(arguments[0]),
+        Eintr::WaitedOnSocket | Eintr::WaitedUnlessSubmits | Eintr::Unknown => false,
+    }
 }
 
 /// Whether a stop may make this call transfer less than it was asked to. Such a call sleeps
@@ -304,7 +314,7 @@ pub fn ending(call: &SystemCall, tid: i32) -> Option<Ending> {
     if call.result == -EINTR {
         let has_waited = match eintr {
             Eintr::Unknown => false,
-            Eintr::Waited | Eintr::WaitedOnSocket => true,
+            Eintr::Waited | Eintr::WaitedWithTimeout | Eintr::WaitedOnSocket => true,
             Eintr::WaitedUnlessSubmits => call.arguments[1] == 0,
         };
         return Some(match has_waited {

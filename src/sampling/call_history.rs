@@ -32,12 +32,17 @@ pub(super) struct CallHistory {
 }
 
 impl CallHistory {
-    /// A poll found it asleep.
-    pub(super) fn record_sleep(&mut self, whereabouts: &Whereabouts, now_ns: u64) {
+    /// A poll found it asleep. `has_timeout`: whether a socket of its process has a timeout.
+    pub(super) fn record_sleep(
+        &mut self,
+        whereabouts: &Whereabouts,
+        now_ns: u64,
+        has_timeout: impl FnOnce(u64) -> bool,
+    ) {
         if let Whereabouts::InSyscall {
             number, arguments, ..
         } = whereabouts
-            && (is_transfer(*number, arguments) || ends_with_eintr(*number))
+            && (is_transfer(*number, arguments) || ends_with_eintr(*number, arguments, has_timeout))
         {
             self.expected_until_ns = now_ns + EXPECTED_NS;
         }
@@ -110,7 +115,7 @@ mod tests {
             stack_pointer: 0,
             instruction_pointer: 0,
         };
-        calls.record_sleep(&asleep(100), 0);
+        calls.record_sleep(&asleep(100), 0, |_| true);
         // Ran for so long of a tick of 10 ms, and gave up its CPU so often by then.
         let cut = |calls: &mut CallHistory, run_ns, switches, now_ns| {
             calls.stop_would_interrupt((run_ns, 10_000_000), true, || switches, now_ns)
@@ -119,7 +124,7 @@ mod tests {
             !cut(&mut calls, 0, None, 0),
             "a short write is done as a whole"
         );
-        calls.record_sleep(&asleep(1 << 20), 0);
+        calls.record_sleep(&asleep(1 << 20), 0, |_| true);
         let now_ns = 5 * SECOND_NS;
         assert!(cut(&mut calls, 9_000_000, None, now_ns), "it may sleep");
         assert!(cut(&mut calls, 9_000_000, Some(7), now_ns));
@@ -135,6 +140,26 @@ mod tests {
         assert!(cut(&mut calls, 2_000_000, Some(9), now_ns), "it slept");
         assert!(cut(&mut calls, 100_000, Some(9), now_ns), "it hardly ran");
         assert!(!cut(&mut calls, 0, Some(20), 20 * SECOND_NS));
+    }
+
+    #[test]
+    fn who_waits_for_a_socket_without_a_timeout_is_stopped_as_others_are() {
+        let asleep = Whereabouts::InSyscall {
+            number: number(Sysno::recvmsg),
+            arguments: [7, 0, 0, 0, 0, 0],
+            stack_pointer: 0,
+            instruction_pointer: 0,
+        };
+        for has_timeout in [false, true] {
+            let mut calls = CallHistory::default();
+            calls.record_sleep(&asleep, 0, |socket| {
+                assert_eq!(socket, 7);
+                has_timeout
+            });
+            let run = (9_000_000, 10_000_000);
+            let interrupts = calls.stop_would_interrupt(run, true, || None, SECOND_NS);
+            assert_eq!(interrupts, has_timeout);
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@ use super::process::TracedProcess;
 use super::thread::{LastPoll, TracedThread};
 use crate::model::frame::Partial;
 use crate::model::sample::ThreadState;
+use crate::os::sockets;
 use crate::os::syscalls::is_restarted;
 use crate::os::threads::{SchedStat, Whereabouts};
 use crate::sampling::schedule::Tick;
@@ -129,7 +130,11 @@ impl Poll {
             process.stopped = Some(false);
             return Found::Candidate(candidate);
         }
-        thread.calls.record_sleep(&whereabouts, tick.start_ns);
+        let pid = process.pid;
+        let has_timeout = |socket| sockets::has_timeout(pid, socket).unwrap_or(true);
+        thread
+            .calls
+            .record_sleep(&whereabouts, tick.start_ns, has_timeout);
         if self.gil_only && !holds_gil(process, at) {
             let thread = &mut process.threads[at];
             thread.last_poll = LastPoll::Unknown;
