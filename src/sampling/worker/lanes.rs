@@ -8,13 +8,13 @@ use crate::model::process::ProcessInfo;
 
 impl Worker {
     /// Tells collectors who is sampled now.
-    pub(super) fn tell_lanes(&self) {
+    pub(super) fn publish_targets(&self) {
         let living = self.tables.processes.iter().filter(|info| !info.exited);
         self.lanes.tell(living.map(sampled).collect());
     }
 
     pub(super) fn take_lanes(&mut self, last: bool) -> Lanes {
-        self.tell_lanes();
+        self.publish_targets();
         if last {
             self.lanes.take_last()
         } else {
