@@ -1,8 +1,8 @@
-//! Counter tracks of devices and of the host, summed up: means over windows, and what was not
+//! Summaries of the counter tracks of devices and of the host: means over windows, and what was not
 //! measured.
 //!
-//! A window that reaches over the end of the recording counts with the part that lies within. Where
-//! there is no window, there is no figure: gaps are not filled.
+//! Of a window that extends past the end of the recording the part within counts. Without a window
+//! there is no figure: gaps are not filled.
 
 mod spans;
 
@@ -17,7 +17,8 @@ use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 use spans::is_amount;
 
-/// Devices and gaps that are reported of: no machine has more, and a damaged recording may.
+/// Maximum number of devices and gaps that are reported: no machine has more, but a damaged
+/// recording may.
 const MAX_DEVICES: usize = 256;
 const MAX_GAPS: usize = 256;
 
@@ -35,7 +36,7 @@ pub struct Figure {
     pub total: f64,
     /// Time that its windows cover, ns.
     pub covered_ns: u64,
-    /// Length of the window in the middle by length; 0 where it is read at points in time.
+    /// Median length of the windows; 0 if values are read at points in time.
     pub window_ns: u64,
 }
 
@@ -53,9 +54,9 @@ pub struct DeviceProcess {
     pub process: Option<ProcessId>,
     /// Its rank.
     pub rank: Option<u32>,
-    /// Most device memory that it had.
+    /// Peak device memory.
     pub memory_bytes: Option<u64>,
-    /// How it is known: `driver`, or `visible_devices`, its environment alone.
+    /// Source: `driver`, or `visible_devices` if only its environment names the device.
     #[serde(rename = "known_by", serialize_with = "known_by")]
     #[schemars(with = "String")]
     pub hinted: bool,
@@ -72,16 +73,16 @@ fn known_by<S: Serializer>(hinted: &bool, serializer: S) -> Result<S::Ok, S::Err
     serializer.serialize_str(by)
 }
 
-/// What is missing of a device.
+/// What is missing for a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
     /// The counter tracks; empty for all of them.
     pub kinds: Vec<LaneKind>,
-    /// From when on, CLOCK_MONOTONIC.
+    /// Start of the gap, CLOCK_MONOTONIC.
     pub start_ns: u64,
-    /// Until when; 0 for the rest of the recording.
+    /// End of the gap; 0 for the end of the recording.
     pub end_ns: u64,
-    /// Why, for people.
+    /// The reason, for people.
     pub reason: String,
 }
 
@@ -90,14 +91,14 @@ pub struct Missing {
 pub struct Device {
     pub id: GpuId,
     pub info: GpuInfo,
-    /// Its figures, in the order of [`LaneKind::ALL`]. Those that were not measured are not there.
+    /// Its figures, in the order of [`LaneKind::ALL`], without those that were not measured.
     pub figures: Vec<Figure>,
     /// Who used it: sampled processes first.
     pub processes: Vec<DeviceProcess>,
     /// Share of the time with a reading in which each reason (a bit of [`THROTTLE_REASONS`]) held
     /// clocks down; `None` without any reading.
     pub throttled: Option<Vec<(u64, f64)>>,
-    /// How its driver's clock relates to ours.
+    /// Relation of its driver's clock to CLOCK_MONOTONIC.
     pub clock: Option<GpuClock>,
     pub missing: Vec<Missing>,
 }
@@ -116,9 +117,9 @@ pub struct HostProcess {
 pub struct LaneSummary {
     /// Devices that were recorded, by number.
     pub devices: Vec<Device>,
-    /// Devices that were only seen.
+    /// Devices that no sampled process used.
     pub unused: Vec<GpuInfo>,
-    /// Why there is no device, or what is missing of all of them.
+    /// Why there is no device, or what is missing for all of them.
     pub missing: Vec<String>,
     pub processes: Vec<HostProcess>,
     /// Figures of the host itself: its network.
@@ -131,8 +132,8 @@ impl Device {
         self.figures.iter().find(|figure| figure.kind == kind)
     }
 
-    /// Mean power, W: from the energy counter where there is one, which misses nothing between two
-    /// readings.
+    /// Mean power, W: from the energy counter if there is one, since that misses nothing between
+    /// two readings.
     pub fn power_w(&self) -> Option<f64> {
         let figure = self
             .figure(LaneKind::Energy)
@@ -140,14 +141,14 @@ impl Device {
         figure.map(|figure| figure.mean)
     }
 
-    /// Energy taken, J, and the time that it was measured over, ns.
+    /// Energy, J, and the time that it was measured over, ns.
     pub fn energy_j(&self) -> Option<(f64, u64)> {
         let figure = self.figure(LaneKind::Energy)?;
         Some((figure.total, figure.covered_ns))
     }
 }
 
-/// All counter tracks of a profile, summed up.
+/// Summarizes all counter tracks of a profile.
 pub fn summarize(profile: &Profile) -> LaneSummary {
     let lanes = &profile.lanes;
     let index = Index::new(profile);
@@ -194,7 +195,7 @@ pub fn summarize(profile: &Profile) -> LaneSummary {
     summary
 }
 
-/// Counter tracks by device, and processes by pid: the latest, where a pid was used again.
+/// Counter tracks by device, and processes by pid; of a reused pid the latest.
 struct Index<'p> {
     lanes: FxHashMap<Option<GpuId>, Vec<(LaneId, &'p LaneInfo)>>,
     processes: FxHashMap<i32, ProcessId>,
@@ -252,7 +253,7 @@ fn figure(profile: &Profile, id: LaneId, lane: &LaneInfo) -> Option<Figure> {
     })
 }
 
-/// Time under spans that may overlap, ns.
+/// Time covered by spans that may overlap, ns.
 fn covered(spans: &[Span]) -> u64 {
     let mut starts: Vec<(u64, u64)> = spans.iter().map(|s| (s.start_ns, s.end_ns)).collect();
     starts.sort_unstable();
@@ -333,8 +334,8 @@ fn device_processes(
             }
         })
         .collect();
-    // In a container the driver's pids are the host's: then what processes may see is all that is
-    // known.
+    // In a container the driver reports pids of the host; then only the environment shows which
+    // processes use the device.
     if !listed.iter().any(|process| process.process.is_some()) {
         listed.extend(hinted(profile, info));
     }
@@ -372,7 +373,8 @@ fn hinted(profile: &Profile, info: &GpuInfo) -> Vec<DeviceProcess> {
     found
 }
 
-/// Gaps of a device: those of the same cause and time as one, and each cause for good once.
+/// Gaps of a device: those with the same cause and time are merged, and each permanent cause is
+/// listed once.
 fn missing(profile: &Profile, id: GpuId) -> Vec<Missing> {
     let mut all: Vec<Missing> = Vec::new();
     for gap in profile.lanes.gaps.iter().filter(|gap| gap.gpu == Some(id)) {

@@ -1,11 +1,11 @@
-//! Which of several nets a node of backward belongs to, where their forwards make the same kinds of
-//! nodes: the two of a GAN.
+//! Which of several nets a node of backward belongs to if their forward passes create the same
+//! kinds of nodes, such as the two nets of a GAN.
 //!
-//! Two things tell. A line that calls backward may reach one net only: kinds that the other net
-//! alone makes are then missing below it, in a interval that is long enough to have shown them. And
-//! the engine runs the nodes of one pass in the reverse order of their making (`sequence_nr`,
-//! torch/csrc/autograd/engine.cpp): where all of one net come before all of the other, what is
-//! sampled before a kind of the first net alone is the first net's.
+//! Two observations decide. A line that calls backward may reach one net only: kinds that only the
+//! other net creates are then missing below it, for long enough to have been seen. And the engine
+//! runs the nodes of one pass in the reverse order of their creation (`sequence_nr`,
+//! torch/csrc/autograd/engine.cpp): where all nodes of one net come before all of the other, a
+//! sample before a kind that only the first net creates belongs to the first net.
 
 use super::forward::Forward;
 use crate::model::category::Phase;
@@ -18,24 +18,24 @@ pub(super) type Nets = u64;
 /// A line that called backward.
 pub(super) type Line = Option<(FunctionId, u32)>;
 
-/// A net that is missing below a line would have been expected in as many ticks there: it is missed
-/// once in twenty times.
+/// Ticks below a line in which a net must have been expected before its absence counts: it is then
+/// missed in one of twenty cases.
 const EXPECTED: f64 = 3.0;
-/// Passes that must show an order, and for how many of them one may show another.
+/// Minimum number of passes with an order; one in `STRAYS` of them may have another.
 const PASSES: u32 = 3;
 const STRAYS: u32 = 20;
 
-/// A point in time of backward.
+/// A sample of backward.
 struct Moment {
-    /// Its place in the thread's samples.
+    /// Its index in the thread's samples.
     sample: usize,
     line: Line,
     ticks: u64,
     nets: Nets,
 }
 
-/// The nets that each sample's innermost node may belong to; 0 where nothing is known. `seen` gives
-/// a stack's innermost node and line.
+/// The nets that each sample's innermost node may belong to; 0 if unknown. `seen` returns a stack's
+/// innermost node and line.
 pub(super) fn nets_of_samples(
     forward: &Forward<'_>,
     names: &[&str],
@@ -84,7 +84,7 @@ fn some_of(wanted: Nets, otherwise: Nets) -> Nets {
     if wanted == 0 { otherwise } else { wanted }
 }
 
-/// The net of a kind of node that no other net makes.
+/// The net that alone creates a kind of node.
 fn alone(nets: Nets) -> Option<usize> {
     (nets.count_ones() == 1).then(|| nets.trailing_zeros() as usize)
 }
@@ -119,7 +119,7 @@ fn missing_below(passes: &[Vec<Moment>]) -> FxHashMap<Line, Nets> {
         .collect()
 }
 
-/// Where a net that has a kind of node of its own was seen in a pass.
+/// The first and last position in a pass of each net that creates a kind of node alone.
 fn ends(pass: &[Moment]) -> Vec<(usize, usize, usize)> {
     let mut ends: Vec<(usize, usize, usize)> = Vec::new();
     for (at, moment) in pass.iter().enumerate() {
@@ -172,7 +172,7 @@ impl Order {
             .is_some_and(|after| after & (1 << other) != 0)
     }
 
-    /// Of the nets that a point in time may belong to those that its place in the pass allows.
+    /// Restricts the nets of a sample to those that its position in the pass allows.
     fn narrow(&self, pass: &[Moment], at: usize, nets: Nets) -> Nets {
         if nets.count_ones() < 2 {
             return nets;

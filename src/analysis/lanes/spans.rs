@@ -4,11 +4,11 @@ use crate::model::ids::LaneId;
 use crate::model::lane::{LaneKind, LanePoint, LaneUnit, SHARE_ONE};
 use crate::model::profile::Profile;
 
-/// For how long a figure that was read at one point in time is taken to hold: a little more than
-/// the longest period.
+/// How long a value that was read at a point in time stays valid, ns: a little more than the
+/// longest period.
 const HOLDS_NS: u64 = 2_500_000_000;
 
-/// A value in the unit for people: shares of one, W, J, bytes, MHz, degrees Celsius, seconds.
+/// A value in the unit for people: shares (0 to 1), W, J, bytes, MHz, degrees Celsius, seconds.
 pub fn natural(kind: LaneKind, value: f64) -> f64 {
     match kind.unit() {
         LaneUnit::Share => value / SHARE_ONE as f64,
@@ -31,14 +31,14 @@ pub(super) fn is_amount(kind: LaneKind) -> bool {
     )
 }
 
-/// A value with the part of its window that lies within the recording; readings of a point in time
-/// hold until the next one.
+/// A value with the part of its window that lies within the recording; a reading at a point in time
+/// is valid until the next one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Span {
     /// Start of the part, CLOCK_MONOTONIC.
     pub start_ns: u64,
     pub end_ns: u64,
-    /// The value, in natural units; amounts are per second.
+    /// The value, in the units of [`natural`]; amounts are per second.
     pub value: f64,
     /// The bits, for [`LaneUnit::Bits`].
     pub bits: u64,
@@ -86,8 +86,8 @@ pub fn spans(profile: &Profile, lane: LaneId) -> Vec<Span> {
     spans
 }
 
-/// For how long a reading of a point in time holds: half as long again as it takes from one to the
-/// next, mostly.
+/// How long a reading at a point in time stays valid: one and a half times the usual distance
+/// between readings.
 fn holds_ns(points: &[LanePoint]) -> u64 {
     let mut between: Vec<u64> = points
         .windows(2)
