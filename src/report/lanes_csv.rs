@@ -1,8 +1,8 @@
 //! Counter tracks as CSV: a row for each window of each counter track, and one for each gap.
 //!
-//! Columns: `start_s`, `end_s` (since the start of the recording; equal where the value was read at
-//! one point in time), `gpu` (its number), `uuid`, `pid`, `process`, `lane`, `unit`, `value`,
-//! `missing` (why there is no value). Shares are 0 to 1.
+//! Columns: `start_s`, `end_s` (since the start of the recording; equal if the value was read at a
+//! point in time), `gpu` (its number), `uuid`, `pid`, `process`, `lane`, `unit`, `value`, `missing`
+//! (why there is no value). Shares are 0 to 1.
 
 use super::csv::field;
 use crate::analysis::lanes::natural;

@@ -1,7 +1,7 @@
 //! Formats: a profile in, bytes out.
 //!
-//! [`view`] decides what of a profile is drawn; flamegraph, speedscope and folded draw the same
-//! view.
+//! [`view`] selects what is drawn of a profile; flame graph, speedscope and folded stacks draw the
+//! same view.
 
 #![allow(
     missing_docs,

@@ -1,10 +1,10 @@
 //! A trace for Perfetto's viewer: stacks of threads as slices, and counter tracks of GPUs and host
 //! as counters, on one time axis.
 //!
-//! A slice is a function for as long as each sample finds it in the same place: what happened
-//! between two samples is not known. A counter holds its value from the start of its window on,
-//! which is how Perfetto draws them; where a counter track has a gap, its track says so in slices
-//! of their own, since a counter cannot be absent.
+//! A slice is a function for as long as each sample finds it at the same position of the stack:
+//! what happened between two samples is not known. A counter holds its value from the start of its
+//! window on, which is how Perfetto draws them. A gap of a counter track is drawn as a slice, since
+//! a counter cannot be absent.
 
 mod proto;
 
@@ -18,9 +18,9 @@ use proto::Message;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::io::{self, Write};
 
-/// Slices past which the rest is left out: a recording is hostile.
+/// Maximum number of slices; further ones are dropped: a recording is untrusted input.
 const MAX_SLICES: usize = 4_000_000;
-/// Frames of a stack that are drawn.
+/// Maximum number of drawn frames per stack.
 const MAX_DEPTH: usize = 256;
 
 /// Numbers of fields (perfetto's protos/perfetto/trace: trace_packet.proto, track_event/*.proto,
@@ -63,7 +63,7 @@ use fields::{TRACE_PACKET, event, packet, track};
 const SLICE_BEGIN: u64 = 1;
 const SLICE_END: u64 = 2;
 const COUNTER: u64 = 4;
-/// What was interned before is forgotten; what follows needs what is interned.
+/// Clears the interned values; what follows needs interned values.
 const CLEARED: u64 = 1;
 const NEEDS: u64 = 2;
 
@@ -103,7 +103,7 @@ impl Trace<'_, '_> {
         self.out.write_all(framed.bytes())
     }
 
-    /// A new track; `content` says of what.
+    /// A new track with this content.
     fn track(&mut self, content: Message) -> io::Result<u64> {
         self.tracks += 1;
         let uuid = self.tracks;
@@ -257,7 +257,7 @@ impl Trace<'_, '_> {
                 continue;
             };
             let outside = point.end_ns < profile.start_ns || point.start_ns > profile.end_ns;
-            // Bits are no amount.
+            // Bits are not an amount.
             if outside || lane.kind.unit() == LaneUnit::Bits {
                 continue;
             }
@@ -313,7 +313,7 @@ impl Trace<'_, '_> {
     }
 }
 
-/// What stands open on a thread's track.
+/// Open slices of a thread's track.
 #[derive(Clone, Debug, Default)]
 struct Open {
     frames: Vec<Shown>,
@@ -321,7 +321,7 @@ struct Open {
 }
 
 impl Open {
-    /// How many of its frames go on in a stack that begins then.
+    /// How many of its frames continue in a stack that begins then.
     fn same(&self, frames: &[Shown], start_ns: u64) -> usize {
         if start_ns != self.end_ns {
             return 0;
@@ -344,7 +344,7 @@ fn unit(kind: LaneKind) -> &'static str {
     }
 }
 
-/// A value in natural units; of an amount its rate over the window.
+/// A value in natural units; for an amount its rate over the window.
 fn value(kind: LaneKind, value: u64, length_ns: u64) -> f64 {
     let natural = natural(kind, value as f64);
     match kind.unit() {

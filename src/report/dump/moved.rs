@@ -1,4 +1,4 @@
-//! Several snapshots, for people: what did not move in between first.
+//! Several snapshots, for people: what did not move comes first.
 
 use super::head::{place, title};
 use crate::analysis::dump::moved::{Comparison, Moved, Standstill, ThreadMoves};
@@ -7,10 +7,10 @@ use crate::model::text::printable;
 use crate::report::label::counted;
 use std::fmt::Write as _;
 
-/// Threads of each kind that are listed.
+/// Maximum number of threads that are listed of each kind.
 const LISTED: usize = 24;
 
-/// What several snapshots say together; empty of fewer than two.
+/// The result of several snapshots; empty for fewer than two.
 pub fn render_moved(comparison: &Comparison) -> String {
     let found = comparison.moved();
     let Some(first) = comparison.first().filter(|_| found.snapshots > 1) else {

@@ -12,10 +12,10 @@ use crate::model::wait::WaitKind;
 use crate::report::label::{counted, file_name};
 use std::fmt::Write as _;
 
-/// Threads of a group that are named one by one.
+/// Maximum number of threads of a group that are named.
 const NAMED: usize = 6;
 
-/// A stack, and who has it.
+/// A stack and its threads.
 pub(super) fn group(out: &mut String, dump: &Dump, group: &Group) {
     let Some(&first) = group.members.first() else {
         return;
@@ -61,8 +61,8 @@ pub(super) fn group(out: &mut String, dump: &Dump, group: &Group) {
     for frame in &it.kernel_stack {
         let _ = writeln!(out, "    [kernel] {}", printable(frame));
     }
-    // Between two Python functions the interpreter's own say nothing; above the first they tell
-    // what it is in.
+    // Native frames between two Python functions are the interpreter's and show nothing; those
+    // above the first Python function show what it is doing.
     let leaf = it.frames.iter().position(|frame| frame.is_python);
     let root = it.frames.iter().rposition(|frame| !is_start(frame));
     let frames = it.frames.iter().take(root.map_or(0, |root| root + 1));
@@ -204,8 +204,7 @@ fn wait_words(wait: &DumpedWait) -> String {
     printable(&words).into_owned()
 }
 
-/// What the C library and the program itself do before anything else: below the root of every
-/// stack.
+/// Functions of the C library and of the program itself at the root of every stack.
 fn is_start(frame: &DumpedFrame) -> bool {
     const NAMES: &[&str] = &["_start", "start_thread", "clone", "clone3", "__clone3"];
     let library = file_name(&frame.file);
@@ -215,7 +214,7 @@ fn is_start(frame: &DumpedFrame) -> bool {
             || NAMES.contains(&frame.name.as_str()))
 }
 
-/// Frames, one that follows its like (a recursion) only counted.
+/// Frames; successive equal ones (a recursion) are shown once with a count.
 fn stack(out: &mut String, frames: impl Iterator<Item = String>) {
     let mut last = String::new();
     let mut more = 0;
@@ -236,7 +235,7 @@ fn stack(out: &mut String, frames: impl Iterator<Item = String>) {
     tell(out, more);
 }
 
-/// A frame, with its variables in lines of their own.
+/// A frame, followed by its variables, one per line.
 fn words(frame: &DumpedFrame) -> String {
     let name = match frame.is_python {
         true => printable(&frame.name),

@@ -1,4 +1,4 @@
-//! What is said of a box when the pointer rests on it.
+//! Texts of boxes.
 
 use super::tree::Node;
 use crate::analysis::gpu_overlay::account::Part;
@@ -68,7 +68,8 @@ pub(super) fn tooltip(view: &View<'_>, node: &Node) -> String {
     text
 }
 
-/// What the GPU did at the same time: an estimate with its bounds, or that it is not resolved.
+/// Idle time of the GPU at the same time: an estimate with its bounds, or a note that it is not
+/// resolved.
 fn gpu(part: &Part) -> String {
     let Some(share) = part.share() else {
         return "\nGPU meanwhile: not resolved (shorter than 2 windows of the driver each time)"

@@ -21,9 +21,9 @@ use crate::report::tables::{self, functions};
 use crate::torch::rules::RuleSet;
 use std::collections::BTreeMap;
 
-/// Functions and lines that are listed.
+/// Maximum number of listed functions and lines.
 const MOST: usize = 100;
-/// Waits that are listed.
+/// Maximum number of listed waits.
 const MOST_WAITS: usize = 500;
 
 pub fn report(profile: &Profile, analysis: &Analysis) -> Report {
@@ -90,8 +90,7 @@ pub fn report(profile: &Profile, analysis: &Analysis) -> Report {
 
 /// The report as JSON text, indented, with a line feed at its end.
 ///
-/// # Errors
-/// None in practice: the structures hold nothing that JSON cannot.
+/// # Errors None in practice: all values can be written as JSON.
 pub fn render_json(profile: &Profile, analysis: &Analysis) -> Result<String, serde_json::Error> {
     let mut text = printable_json(&serde_json::to_string_pretty(&report(profile, analysis))?);
     text.push('\n');

@@ -1,4 +1,4 @@
-//! The part of the schema that says what devices and the host did. What was not measured is null.
+//! The part of the schema about devices and the host. What was not measured is null.
 
 use crate::analysis::Analysis;
 use crate::analysis::lanes::{Device, DeviceProcess, Figure, HostProcess, LaneSummary, Missing};
@@ -29,21 +29,21 @@ pub struct Gpu {
     pub driver: String,
     /// Bus address.
     pub pci: String,
-    /// Share of time in which any kernel ran, whoever's.
+    /// Share of time in which any process's kernel ran.
     pub utilization: Option<f64>,
-    /// The same of reads and writes of memory.
+    /// The same for memory reads and writes.
     pub memory_busy: Option<f64>,
-    /// Share of time in which multiprocessors had a warp.
+    /// Share of multiprocessors with an active warp.
     pub sm_active: Option<f64>,
-    /// Warps of as many as fit.
+    /// Active warps as a share of the maximum.
     pub sm_occupancy: Option<f64>,
     /// Share of time in which tensor cores worked.
     pub tensor_active: Option<f64>,
-    /// Memory bandwidth, of what the device has.
+    /// Memory bandwidth, as a share of the maximum.
     pub dram_active: Option<f64>,
     /// Mean power.
     pub power_w: Option<f64>,
-    /// What `power_w` is from: `energy`, the counter, or `power`, its readings.
+    /// Source of `power_w`: `energy`, the counter, or `power`, its readings.
     pub power_from: Option<&'static str>,
     /// Power limit.
     pub power_limit_w: Option<f64>,
@@ -59,27 +59,27 @@ pub struct Gpu {
     pub memory_clock_mhz: Option<f64>,
     /// Highest temperature.
     pub temperature_c: Option<f64>,
-    /// Share of time in which clocks were held down, by reason; null where that was not read.
+    /// Share of time in which clocks were held down, by reason; null if it was not read.
     pub throttle: Option<BTreeMap<&'static str, f64>>,
-    /// Bytes a second over PCIe.
+    /// Bytes per second over PCIe.
     pub pcie_received_bytes_s: Option<f64>,
     /// The same, sent.
     pub pcie_sent_bytes_s: Option<f64>,
-    /// Bytes a second over NVLink.
+    /// Bytes per second over NVLink.
     pub nvlink_received_bytes_s: Option<f64>,
     /// The same, sent.
     pub nvlink_sent_bytes_s: Option<f64>,
     /// Length of a window of `utilization`.
     pub window_ms: Option<f64>,
-    /// Length of a window of `sm_active` and its like.
+    /// Length of a window of `sm_active` and similar figures.
     pub gpm_window_ms: Option<f64>,
     /// Share of the recording that windows of `utilization` cover.
     pub covered: Option<f64>,
-    /// What the driver's clock was found to be.
+    /// How the driver's clock was determined.
     pub clock: Option<String>,
-    /// How far off its time stamps may be by ours.
+    /// Maximum error of its timestamps on CLOCK_MONOTONIC.
     pub clock_error_us: Option<f64>,
-    /// Who used it.
+    /// Processes that used it.
     pub processes: Vec<DeviceProcess>,
     /// What was not measured.
     pub missing: Vec<Gap>,
@@ -88,11 +88,11 @@ pub struct Gpu {
 /// Device memory.
 #[derive(Clone, Copy, Debug, JsonSchema, Serialize)]
 pub struct Memory {
-    /// What there is; null where not known.
+    /// Size; null if unknown.
     pub total_bytes: Option<u64>,
-    /// Mean in use.
+    /// Mean use.
     pub mean_bytes: f64,
-    /// Most in use.
+    /// Peak use.
     pub max_bytes: f64,
 }
 
@@ -101,38 +101,36 @@ pub struct Memory {
 pub struct Gap {
     /// The counter tracks; empty for all.
     pub lanes: Vec<&'static str>,
-    /// Since the start of the recording.
+    /// Start, seconds from the start of the recording.
     pub from_s: f64,
-    /// Until when; null for the rest.
+    /// End; null for the end of the recording.
     pub to_s: Option<f64>,
-    /// Why.
     pub reason: String,
 }
 
-/// The host.
+/// Use of the host.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Host {
     /// [`VERSION`].
     pub version: u32,
     /// Processes.
     pub processes: Vec<HostUse>,
-    /// Bytes that came over the network, of the first process's network namespace, the loopback
-    /// left out.
+    /// Bytes received in the network namespace of the first process, without the loopback device.
     pub network_received_bytes: Option<f64>,
     /// The same, sent.
     pub network_sent_bytes: Option<f64>,
 }
 
-/// What a process took.
+/// Use of the host by a process.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct HostUse {
     /// Its pid.
     pub pid: i32,
     /// Its rank.
     pub rank: Option<u32>,
-    /// CPUs in use, mean.
+    /// Mean number of CPUs in use.
     pub cpus: Option<f64>,
-    /// Most resident memory.
+    /// Peak resident memory.
     pub rss_max_bytes: Option<f64>,
     /// Bytes read from storage.
     pub disk_read_bytes: Option<f64>,
@@ -146,7 +144,7 @@ pub(super) fn gpus(profile: &Profile, analysis: &Analysis) -> Vec<Gpu> {
     devices.map(|device| gpu(profile, device)).collect()
 }
 
-/// Why there is no device, in words; empty where there are some, and nothing is missing of all of
+/// Why there is no device, in words; empty if there are some and nothing is missing for all of
 /// them.
 pub(super) fn gpus_missing(lanes: &LaneSummary) -> Vec<String> {
     let mut missing = lanes.missing.clone();
@@ -156,7 +154,7 @@ pub(super) fn gpus_missing(lanes: &LaneSummary) -> Vec<String> {
     missing
 }
 
-/// The host; null where its counter tracks were not recorded.
+/// The host; null if its counter tracks were not recorded.
 pub(super) fn host(profile: &Profile, lanes: &LaneSummary) -> Option<Host> {
     if lanes.processes.is_empty() {
         return None;

@@ -78,10 +78,10 @@ fn schema() -> SchemaRef {
     Arc::new(Schema::new(fields.to_vec()))
 }
 
-/// What is the same for all samples of a process.
+/// Values that are equal for all samples of a process.
 struct Process {
     role: Role,
-    /// Of the process itself, or of the trainer that it loads data for.
+    /// Steps of the process itself, or of the trainer that it loads data for.
     steps: Vec<Step>,
     epochs: Vec<(u64, u64)>,
     busy: Vec<Span>,
@@ -109,7 +109,7 @@ impl Process {
         i64::try_from(step.number).ok()
     }
 
-    /// Which of the epochs that were seen whole, from 1.
+    /// The number of the epoch, from 1, among those that are complete in the recording.
     fn epoch(&self, at_ns: u64) -> Option<i64> {
         let next = self.epochs.partition_point(|(_, end_ns)| *end_ns <= at_ns);
         let (start_ns, _) = self.epochs.get(next)?;
@@ -225,7 +225,7 @@ impl<'p> Table<'p> {
         ])
     }
 
-    /// The wall clock, by the last pair of clocks before.
+    /// The wall clock, from the last pair of clocks before.
     fn wall_ns(&self, at_ns: u64) -> Option<i64> {
         let run = &self.profile.run;
         let head = ClockPair {
@@ -280,7 +280,7 @@ impl<'p> Table<'p> {
         ])
     }
 
-    /// The function at the leaf; markers of what was not read are none.
+    /// The function at the leaf; `None` for markers.
     fn leaf(&self, stack: Option<StackId>) -> Option<usize> {
         let of_stack = self.facts.of(stack);
         let python = of_stack.python_leaf.map(|(function, _)| function);

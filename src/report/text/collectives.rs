@@ -1,4 +1,4 @@
-//! Collectives: whom the ranks wait for, and the host's time in each.
+//! Collectives: the rank that the ranks wait for, and the host's time in each.
 
 use super::format::{column_seconds, share_of};
 use super::table::table;
@@ -13,7 +13,7 @@ use crate::report::label::process_labels;
 use crate::report::tables::collectives::{COLLECTIVES, OF_BACKENDS, of_rank};
 use crate::report::tables::waits::{At, at as place_at};
 
-/// The part of a rank's waits for which one rank must be to blame to be named.
+/// Minimum part of a rank's waits that one rank must cause to be named.
 const WORTH_NAMING: f64 = 0.1;
 
 pub(super) fn collectives(out: &mut String, profile: &Profile, analysis: &Analysis, rows: usize) {
@@ -68,7 +68,7 @@ pub(super) fn collectives(out: &mut String, profile: &Profile, analysis: &Analys
     }
 }
 
-/// Which rank the first `most` ranks wait for, a sentence each.
+/// The rank that the first `most` ranks wait for, one sentence each.
 pub(super) fn brief(profile: &Profile, analysis: &Analysis, most: usize) -> Vec<String> {
     let labels = process_labels(profile);
     let ranks = analysis.collectives.iter().filter(|rank| rank.ns > 0);

@@ -1,4 +1,4 @@
-//! What the devices and the host did over the recording: a sparkline for each figure.
+//! Figures of the devices and the host over the recording: a sparkline for each.
 
 use super::format::{count, cut, percent, printable, seconds, short_time};
 use super::{WIDTH, role, sentence, wrapped};
@@ -12,14 +12,13 @@ use std::fmt::Write;
 /// Columns of a sparkline.
 const COLUMNS: usize = 34;
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// Devices that are drawn; of more there is a line each. Figures of such a line.
+/// Number of devices with sparklines; further ones get a line each, with this many figures.
 const DRAWN_DEVICES: usize = 2;
 const SHORT_FIGURES: usize = 2;
-/// Stands where nothing was measured.
+/// Where nothing was measured.
 const NOTHING: char = '·';
 
-/// Figures that are drawn, and what they are called. Those that stay at nothing are left out where
-/// `true`.
+/// Figures with a sparkline, and their labels. With `true` a figure that is always 0 is omitted.
 const DRAWN: [(LaneKind, &str, bool); 12] = [
     (LaneKind::Utilization, "any kernel", false),
     (LaneKind::SmActive, "SM active", false),
@@ -35,7 +34,7 @@ const DRAWN: [(LaneKind, &str, bool); 12] = [
     (LaneKind::NvlinkSent, "NVLink from", true),
 ];
 
-/// Nothing where the recording knows nothing of counter tracks.
+/// Appends nothing if the recording has no counter tracks.
 pub(super) fn lanes(out: &mut String, profile: &Profile, analysis: &Analysis) {
     let summary = &analysis.lanes;
     for (at, device) in summary.devices.iter().enumerate() {
@@ -55,7 +54,7 @@ pub(super) fn lanes(out: &mut String, profile: &Profile, analysis: &Analysis) {
     host(out, profile, &summary.processes, &summary.host);
 }
 
-/// A line for each of the first devices; where the target uses CUDA and none was recorded, why.
+/// A line for each of the first devices; if the target uses CUDA and none was recorded, the reason.
 pub(super) fn brief(out: &mut String, profile: &Profile, analysis: &Analysis, most: usize) {
     let summary = &analysis.lanes;
     if !summary.devices.is_empty() {
@@ -135,7 +134,7 @@ fn draw_device(out: &mut String, profile: &Profile, device: &Device) {
     }
 }
 
-/// What a full bar stands for, where that is known without looking at the values.
+/// The value of a full bar, if it does not depend on the values.
 fn top(device: &Device, figure: &Figure) -> Option<f64> {
     match figure.kind {
         LaneKind::MemoryUsed if device.info.memory_bytes > 0 => {
@@ -163,7 +162,7 @@ fn row(out: &mut String, profile: &Profile, label: &str, figure: &Figure, top: O
     );
 }
 
-/// A bar for each value, of eight heights: the lowest is nothing, the highest `top`.
+/// A bar for each value, of eight heights: the lowest is 0, the highest `top`.
 pub(crate) fn sparkline(values: &[Option<f64>], top: f64) -> String {
     let bar = |value: &Option<f64>| match value {
         None => NOTHING,
@@ -176,7 +175,7 @@ pub(crate) fn sparkline(values: &[Option<f64>], top: f64) -> String {
     values.iter().map(bar).collect()
 }
 
-/// A value of a kind for people, in eight columns or less.
+/// A value of a kind for people, in at most eight columns.
 fn amount(kind: LaneKind, value: f64) -> String {
     match kind.unit() {
         LaneUnit::Share => format!("{:.0} %", value * 100.0),
@@ -279,7 +278,7 @@ fn facts(device: &Device) -> Vec<String> {
     facts
 }
 
-/// What held clocks down while the device could have been faster; `None` where that was not read.
+/// What held clocks down while the device could have been faster; `None` if that was not read.
 fn held_down(device: &Device) -> Option<String> {
     let reasons = device.throttled.as_ref()?.iter();
     let held: Vec<String> = reasons

@@ -23,7 +23,7 @@ pub(super) fn sampler(out: &mut String, profile: &Profile, analysis: &Analysis) 
     }
 }
 
-/// Whether the figures may be believed, in a line or two, and what was lost.
+/// How reliable the figures are, in one or two lines, and what was lost.
 pub(super) fn brief(out: &mut String, profile: &Profile, analysis: &Analysis) {
     let quality = &analysis.quality;
     let training = quality
@@ -149,7 +149,7 @@ fn cost(out: &mut String, quality: &QualitySummary) {
     wrapped(out, &parts, "| ");
 }
 
-/// Merged shares below this are no accident.
+/// A share of merged stacks below this has a systematic cause.
 const MOSTLY_MERGED: f64 = 0.5;
 
 fn stacks(out: &mut String, quality: &QualitySummary) {
@@ -193,7 +193,7 @@ fn stacks(out: &mut String, quality: &QualitySummary) {
     );
 }
 
-/// Percent of the running time that stops may take.
+/// Maximum share of the running time that stops may take, in percent.
 fn limit(profile: &Profile) -> String {
     format!("{:.1}", profile.run.max_stopped * 100.0)
 }
@@ -210,7 +210,7 @@ fn merge_warning(out: &mut String, quality: &QualitySummary) {
     }
 }
 
-/// What stops did to setuid programs.
+/// Effects of stops on setuid programs.
 fn harm(out: &mut String, quality: &QualitySummary) {
     if quality.privileges_lost > 0 {
         line(
@@ -223,7 +223,7 @@ fn harm(out: &mut String, quality: &QualitySummary) {
     }
 }
 
-/// What could not be kept.
+/// What was lost.
 fn lost(out: &mut String, profile: &Profile, quality: &QualitySummary) {
     if quality.lost > 0 || !profile.losses.is_empty() {
         let reason = profile
