@@ -3,9 +3,9 @@
 use crate::model::category::Activity;
 use crate::model::collective::{CollectiveMoment, CollectivePart, Issuer};
 
-/// What a stack shows of its collective, from its parent's and its leaf. Of several names the
-/// outermost is the one that was called (`all_gather_object` gathers twice); of several wrappers
-/// the innermost is the one at work. What is imported is in no collective.
+/// The collective of a stack, from its parent's and its leaf. Of several names the outermost is the
+/// one that was called (`all_gather_object` gathers twice); of several wrappers the innermost is
+/// the one at work. Imported code is in no collective.
 pub fn with_leaf(outward: CollectivePart, leaf: CollectivePart) -> CollectivePart {
     match leaf.imports {
         true => CollectivePart::default(),

@@ -350,7 +350,7 @@ fn a_disk_that_stands_still() {
         "{dump}"
     );
     assert!(
-        dump.contains("samples: samples dropped whole: the worker stood still"),
+        dump.contains("samples: samples dropped with their time: the worker did not answer"),
         "{dump}"
     );
     assert!(crate::faults::partial(&report, "overflow") > 0, "{report}");

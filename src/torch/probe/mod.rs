@@ -1,16 +1,19 @@
-//! Which `nn.Module` a call is of: its path in the tree of modules that it was called in.
+//! Determines which `nn.Module` a call belongs to: its path in the tree of modules that it was
+//! called in.
 //!
-//! The thread's frames say which objects were called (`self` of `Module._wrapped_call_impl`, read
-//! while the thread was stopped). What these are is read from the live process after it runs on:
-//! class, `training`, and the parts by name (`_modules`). A module's path is its parent's path and
-//! the name by which the parent holds it. The parent is the nearest object further out on the stack
-//! that holds it, directly or, where a container was indexed and not called, through others: the
-//! `self` of another call, or of any other method (Lightning's `training_step`), or a module that a
-//! function was given first (`evaluate(model, …)`). If none of them holds a module, the trees that
-//! were seen before are searched: of a forward that is computed again for backward, the stack shows
-//! only a part. If it is in none, it is a root, and goes by its class.
+//! The thread's frames show which objects were called (`self` of `Module._wrapped_call_impl`, read
+//! while the thread was stopped). Facts about these objects are read from the live process after
+//! the thread was resumed: class, `training`, and the parts by name (`_modules`). A module's path
+//! is its parent's path and the name that the parent has for it. The parent is the nearest object
+//! towards the root of the stack that contains it, directly or, if a container was indexed and not
+//! called, through others: the `self` of another call, or of any other method (Lightning's
+//! `training_step`), or a module that is the first argument of a function (`evaluate(model, …)`).
+//! If none of them contains the module, the trees that were seen before are searched: a forward
+//! that is recomputed for backward shows only a part of the tree on the stack. If it is in none, it
+//! is a root, and is identified by its class.
 //!
-//! Modules live for long and are kept, and checked by a few bytes of one vectored read per sample.
+//! Modules live long, so facts about them are kept, and checked by a few bytes of one vectored read
+//! per sample.
 
 mod checks;
 mod objects;
@@ -29,12 +32,12 @@ use routes::{Routes, Way};
 use rustc_hash::{FxHashMap, FxHasher};
 use std::hash::Hasher;
 
-/// The most frames of a stack that are read, from the innermost call outward.
+/// Maximum number of frames of a stack that are read, from the innermost call outward.
 const MAX_FRAMES: usize = 512;
-/// Calls that are remembered.
+/// Maximum number of calls that are remembered.
 const MAX_CALLS: usize = 65_536;
 
-/// What the probe needs of a Python frame.
+/// A Python frame with the facts that the probe needs.
 #[derive(Clone, Copy, Debug)]
 pub struct ProbeFrame {
     /// Its first local variable.
@@ -57,7 +60,7 @@ pub struct ModuleProbe {
     objects: Objects,
     routes: Routes,
     places: Places,
-    /// What calls were of, by a hash of the objects called on the stack down to them.
+    /// Modules of earlier calls, by a hash of the objects called on the stack down to them.
     known_calls: FxHashMap<u64, NnModuleId>,
 }
 
@@ -71,11 +74,11 @@ impl ModuleProbe {
         }
     }
 
-    /// Appends to `found` which module each call of `frames`, leaf first, is of: the frame's index,
-    /// and the id that `intern` gave the module. Calls whose module cannot be read are left out,
-    /// and so are those that may or may not be roots: frames are missing towards the root where
-    /// `is_complete` is false. A module that was freed since the sample, as all are when the
-    /// process ends, goes by what the same calls were of before. Outermost first.
+    /// Appends the module of each call of `frames`, leaf first, to `found`: the frame's index, and
+    /// the id that `intern` returns for the module. Root first. Calls whose module cannot be read
+    /// are omitted. So are those that may or may not be roots, because frames towards the root are
+    /// missing: `is_complete` is false. A module that was freed since the sample, as all are when
+    /// the process ends, gets the id that the same calls had before.
     pub fn find(
         &mut self,
         frames: &[ProbeFrame],
@@ -111,8 +114,8 @@ impl ModuleProbe {
                 None => self.place(object, &owners, is_complete, memory),
             };
             let Some(place) = place else {
-                // What holds it is not known, or it could not be read now: what it calls would look
-                // like a root.
+                // Its parent is unknown, or could not be read now: the modules that it calls would
+                // look like roots.
                 let is_module = self.objects.module(object, memory).is_some();
                 let is_unreadable = receiver.is_call && !self.objects.is_known(object);
                 is_complete &= !is_module && !is_unreadable;
@@ -137,8 +140,8 @@ impl ModuleProbe {
         }
     }
 
-    /// `training` of what `object` wraps: a wrapper and its module are one in a tree. `None` where
-    /// that is no module.
+    /// `training` of what `object` wraps: a wrapper and its module are one module in a tree. `None`
+    /// if that is not a module.
     fn training(&mut self, object: u64, memory: &dyn Memory) -> Option<Option<bool>> {
         let (core, _) = core(object, &mut self.objects, memory)?;
         Some(self.objects.module(core, memory)?.training)
@@ -173,8 +176,8 @@ impl ModuleProbe {
         receivers
     }
 
-    /// The place of a module: below the nearest of `owners` that holds it, in a tree that was seen
-    /// before, or, if it may be one, as a root.
+    /// The position of a module: below the nearest of `owners` that contains it, in a tree that was
+    /// seen before, or, if it may be one, as a root.
     fn place(
         &mut self,
         object: u64,
@@ -194,7 +197,7 @@ impl ModuleProbe {
                         .child(*owner, object, &name, &mut self.objects, memory);
                 }
                 Way::None => {}
-                // It may well have a parent.
+                // It probably has a parent.
                 Way::Unknown => return None,
             }
         }

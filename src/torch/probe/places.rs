@@ -7,47 +7,47 @@ use crate::model::nn_module::NnModuleInfo;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 
-/// Wrappers around wrappers that are followed.
+/// Maximum number of nested wrappers that are followed.
 const MAX_WRAPPERS: usize = 8;
-/// The longest path that is kept, bytes.
+/// Maximum length of a path, bytes.
 const MAX_PATH: usize = 1024;
-/// Roots of one class that are numbered apart.
+/// Maximum number of roots of one class with numbers of their own.
 const MAX_ROOTS: usize = 64;
-/// Classes of roots.
+/// Maximum number of classes of roots.
 const MAX_CLASSES: usize = 4096;
-/// Places that are kept.
+/// Maximum number of positions that are kept.
 const MAX_KEPT: usize = 65_536;
-/// Trees that are searched for a module that nothing on the stack holds.
+/// Maximum number of trees that are searched for a module that nothing on the stack contains.
 const MAX_TREES: usize = 8;
 
-/// A module's place in a tree.
+/// A module's position in a tree.
 #[derive(Clone, Debug)]
 struct Place {
     generation: u64,
-    /// The object's own class, where the place is of what it wraps.
+    /// The object's own class, if the position is that of the module that it wraps.
     own_class: String,
-    /// How it was reached from its owner.
+    /// Path from its owner.
     name: String,
     info: NnModuleInfo,
     /// By `training`: not read, false, true.
     ids: [Option<NnModuleId>; 3],
 }
 
-/// An object whose place is known.
+/// An object with a known position.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Owner {
     pub(super) object: u64,
     pub(super) place: usize,
 }
 
-/// The places of one process.
+/// The positions of one process.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Places {
     places: Vec<Place>,
     place_of: FxHashMap<(Option<usize>, u64), usize>,
-    /// Roots by class, in the order in which they were seen: what is within all wrappers.
+    /// Roots by class, without their wrappers, in the order in which they were seen.
     roots: FxHashMap<String, Vec<u64>>,
-    /// The roots with parts that were seen last, the latest first.
+    /// The last roots with parts, the latest first.
     trees: VecDeque<u64>,
 }
 
@@ -62,12 +62,12 @@ impl Places {
         }
     }
 
-    /// The roots with parts that were seen last, the latest first.
+    /// The last roots with parts, the latest first.
     pub(super) fn trees(&self) -> Vec<u64> {
         self.trees.iter().copied().collect()
     }
 
-    /// The place of a module that `owner` holds by `name`.
+    /// The position of a module that `owner` contains under `name`.
     pub(super) fn child(
         &mut self,
         owner: Owner,
@@ -101,7 +101,7 @@ impl Places {
         Some(self.keep(key, class, name, info, objects.generation()))
     }
 
-    /// The place of a module that nothing holds.
+    /// The position of a module that nothing contains.
     pub(super) fn root(
         &mut self,
         object: u64,
@@ -122,7 +122,7 @@ impl Places {
         let known = self.roots.entry(root.clone()).or_default();
         let number = match known.iter().position(|&known| known == core) {
             Some(number) => number,
-            // Losses and the like are made anew for every batch, and are no trees.
+            // Losses and similar modules are created again for every batch, and are not trees.
             None if !has_parts => 0,
             None if known.len() >= MAX_ROOTS => MAX_ROOTS - 1,
             None => {
@@ -140,7 +140,7 @@ impl Places {
         Some(self.keep((None, object), class, "", info, objects.generation()))
     }
 
-    /// The id of a place's module, as it is: training or not.
+    /// The id of a position's module in its present mode.
     pub(super) fn id(
         &mut self,
         place: usize,
@@ -160,7 +160,7 @@ impl Places {
         *id
     }
 
-    /// A place that is still what it was.
+    /// A position that is still valid.
     fn known(
         &self,
         key: (Option<usize>, u64),
@@ -199,7 +199,7 @@ impl Places {
             *old = Place { ids, ..place };
             return known;
         }
-        // Places below an old one go with it: they are found by the new one's index.
+        // Positions below an old one become unreachable: they are found by the new one's index.
         self.places.push(place);
         let at = self.places.len() - 1;
         self.place_of.insert(key, at);
@@ -207,7 +207,7 @@ impl Places {
     }
 }
 
-/// What `object` wraps, and its class; itself where it wraps nothing.
+/// The innermost module that `object` wraps, and its class; itself if it wraps nothing.
 pub(super) fn core(
     object: u64,
     objects: &mut Objects,
