@@ -21,7 +21,7 @@ const PROCESS_TICKS: u64 = 10;
 const SEND_TICKS: u64 = 5;
 /// Ticks for which an unused device is polled often: a recording may be short.
 const EARLY_TICKS: u64 = 50;
-/// Polls for which an empty list of processes is taken as "not used".
+/// Number of polls after which an empty list of processes means "not used".
 const PATIENT_POLLS: u32 = 25;
 /// Most processes per device that are recorded.
 const MAX_PROCESSES: usize = 256;

@@ -1,4 +1,4 @@
-//! What the last seconds held, what all of a session did, and how the run stands.
+//! Sums of the last seconds and of the session, and the state of the run.
 
 use super::chunk::{ChunkProcess, ChunkThread, chunk};
 use super::sums::ThreadSums;
@@ -17,14 +17,15 @@ use crate::torch::rules::RuleSet;
 use std::collections::{BTreeMap, VecDeque};
 
 pub const NOW_NS: u64 = 5_000_000_000;
-/// How much is kept: for a flamegraph, and for what needs more than the last seconds.
+/// Length of the recent past that is kept: for a flame graph, and for figures that need more than
+/// the last seconds.
 pub const KEPT_NS: u64 = 60_000_000_000;
-/// What the outlook looks back on, and how often it is made.
+/// Length of the interval of the outlook, and how often it is computed.
 const OUTLOOK_NS: u64 = 30_000_000_000;
 const OUTLOOK_EVERY_NS: u64 = 3_000_000_000;
-/// Threads and processes that were not seen for so long are gone.
+/// Threads and processes that were not seen for this long are dropped.
 const GONE_NS: u64 = 3_000_000_000;
-/// Processes and counters kept at most: pids are given out for ever.
+/// Maximum number of processes and counters: pids are reused without end.
 const MOST_PROCESSES: usize = 4096;
 const MOST_COUNTERS: usize = 64;
 
@@ -42,7 +43,7 @@ pub struct Pace {
     pub samples_per_s: Option<f64>,
 }
 
-/// A counter of the target, as it was last read.
+/// A counter of the target at its last reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counter {
     pub value: u64,
@@ -56,9 +57,9 @@ pub struct LiveProcess {
     pub role: Role,
     /// The tid of the thread that trains.
     pub training_tid: Option<i32>,
-    /// What that thread did in the last seconds.
+    /// Times of that thread in the last seconds.
     pub now: ThreadSums,
-    /// What it did since the start, or since the last reset.
+    /// Times since the start, or since the last reset.
     pub since: ThreadSums,
     /// Its threads, by tid, and when each was last seen.
     pub threads: BTreeMap<i32, (ChunkThread, u64)>,
@@ -86,28 +87,28 @@ pub struct LiveDevice {
     pub memory: Option<u64>,
 }
 
-/// What needs more than the last seconds.
+/// Figures that need more than the last seconds.
 #[derive(Clone, Debug, Default)]
 pub struct Outlook {
     pub verdict: Option<String>,
     /// torchspy's own CPU time, as a share of one CPU.
     pub own_cpu: f64,
-    /// Ticks a second that were carried out.
+    /// Ticks per second that were carried out.
     pub rate_hz: f64,
     /// Stopped time over the time in which sampled threads ran.
     pub stopped: f64,
 }
 
-/// A session as it goes on.
+/// A session in progress.
 #[derive(Clone, Debug)]
 pub struct Live {
     pub run: RunInfo,
     pub processes: BTreeMap<i32, LiveProcess>,
     pub devices: Vec<LiveDevice>,
-    /// Why there is none.
+    /// Why there is no device.
     pub no_device: Option<String>,
     pub outlook: Outlook,
-    /// The pid whose summary stands for the job: the first rank, or what trains.
+    /// The pid that represents the job: the first rank, or the process that trains.
     pub primary: Option<i32>,
     /// Start and end, CLOCK_MONOTONIC.
     pub start_ns: u64,
@@ -115,7 +116,7 @@ pub struct Live {
     resolve: Resolve,
     rules: &'static RuleSet,
     segments: VecDeque<Segment>,
-    /// What `now` is made of: the end of each segment, and what each pid did in it.
+    /// Parts of `now`: the end of each segment, and the times of each pid in it.
     recent: VecDeque<(u64, Vec<(i32, ThreadSums)>)>,
     looked_ahead_ns: u64,
 }
@@ -139,7 +140,7 @@ impl Live {
         }
     }
 
-    /// Takes a segment in.
+    /// Adds a segment.
     pub fn add(&mut self, segment: Segment) {
         if self.start_ns == 0 {
             self.start_ns = segment.start_ns;
@@ -165,7 +166,7 @@ impl Live {
         self.forget();
     }
 
-    /// Sums since the start begin anew.
+    /// Resets the sums since the start.
     pub fn reset(&mut self) {
         for process in self.processes.values_mut() {
             process.since = ThreadSums::default();
@@ -176,7 +177,7 @@ impl Live {
         recording_of(self.run.clone(), self.segments.iter().cloned().collect())
     }
 
-    /// The process whose figures are shown: `chosen`, or the one that stands for the job.
+    /// The process whose figures are shown: `chosen`, or the one that represents the job.
     pub fn shown(&self, chosen: Option<i32>) -> Option<&LiveProcess> {
         let pid = chosen.filter(|pid| self.processes.contains_key(pid));
         self.processes.get(&pid.or(self.primary)?)
@@ -234,7 +235,7 @@ impl Live {
         };
     }
 
-    /// The process with these facts; a new one where the pid has another.
+    /// The process with these facts; a new one if the pid was reused.
     fn process(&mut self, info: &ProcessInfo) -> &mut LiveProcess {
         let seen_ns = self.end_ns;
         let known = self.processes.get(&info.pid);
@@ -254,7 +255,7 @@ impl Live {
             };
             self.processes.insert(info.pid, fresh);
         }
-        // It was just put in where it was not.
+        // Inserted above if it was missing.
         #[expect(clippy::unwrap_used)]
         self.processes.get_mut(&info.pid).unwrap()
     }
@@ -399,7 +400,7 @@ impl Live {
         }
     }
 
-    /// Processes that have ended, and all but the newest where there are too many.
+    /// Drops processes that have ended, and all but the newest if there are too many.
     fn forget(&mut self) {
         let (end_ns, root, primary) = (self.end_ns, self.run.pid, self.primary);
         self.processes.retain(|&pid, process| {
