@@ -1,4 +1,5 @@
-//! What a sample waits for, as a kind and a label, from its stack, its activity and its system call.
+//! What a sample waits for, as a kind and a label, from its stack, its activity and its system
+//! call.
 //!
 //! | activity | what decides | kind |
 //! |---|---|---|

@@ -23,8 +23,8 @@ fn places_of(name: &str) {
     check_scope(&peers, compared, [9, 0], 250);
 }
 
-/// A comparison that compared nothing, or too little, has not been made: of the threads, `generated`
-/// at most stand in code that has no unwind information.
+/// A comparison that compared nothing, or too little, has not been made: of the threads,
+/// `generated` at most stand in code that has no unwind information.
 fn check_scope(
     peers: &Peers,
     compared: Compared,

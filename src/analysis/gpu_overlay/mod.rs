@@ -1,7 +1,7 @@
 //! Idle time of GPUs by the phase, line and module that the training thread executed.
 //!
-//! A value of the driver describes a window, not a point in time. Samples are joined to windows, and
-//! the uncertainty within a window remains: each figure is an estimate between two bounds, and
+//! A value of the driver describes a window, not a point in time. Samples are joined to windows,
+//! and the uncertainty within a window remains: each figure is an estimate between two bounds, and
 //! visits shorter than two windows are not resolved. Utilization counts any kernel, including those
 //! of communication and of other processes: idle means that no kernel ran.
 //!
