@@ -7,7 +7,7 @@ use super::late_ranks::{Late, blame, intervals};
 use super::timeline::Timeline;
 use crate::model::category::Activity;
 use crate::model::collective::Backend;
-use crate::model::collective::CollectiveMoment;
+use crate::model::collective::CollectiveCall;
 use crate::model::facts::Line;
 use crate::model::ids::{ProcessId, ThreadId};
 use crate::model::profile::{Profile, ProfileSample, Role};
@@ -18,7 +18,7 @@ use std::cmp::Reverse;
 #[derive(Clone, Debug, PartialEq)]
 pub struct CollectiveTime {
     /// The collective, its backend and the wrapper that issued it.
-    pub moment: CollectiveMoment,
+    pub call: CollectiveCall,
     /// The line that it was called from.
     pub at: Option<Line>,
     /// Host time in it, waits included.
@@ -129,7 +129,7 @@ fn job(profile: &Profile, process: ProcessId) -> Option<Job<'_>> {
 
 /// Sums of one row.
 struct Row {
-    moment: CollectiveMoment,
+    call: CollectiveCall,
     at: Option<Line>,
     ns: u64,
     wait_ns: u64,
@@ -169,7 +169,7 @@ fn of_rank(profile: &Profile, rank: &Rank<'_>, peers: &[&Rank<'_>]) -> ProcessCo
         .enumerate()
         .map(|(at, row)| row.finish(shares.share(at), shares.share(count + at)))
         .collect();
-    list.sort_by_key(|row| (Reverse(row.ns), row.moment, row.at));
+    list.sort_by_key(|row| (Reverse(row.ns), row.call, row.at));
     let role = profile.process(rank.process);
     ProcessCollectives {
         process: Some(rank.process),
@@ -190,7 +190,7 @@ impl Row {
             .collect();
         late.sort_by_key(|late| (Reverse(late.ns), late.process, late.at));
         CollectiveTime {
-            moment: self.moment,
+            call: self.call,
             at: self.at,
             ns: self.ns,
             share,
@@ -208,16 +208,16 @@ fn rows_of(
     backend: Option<Backend>,
     rows: &mut Vec<Row>,
 ) -> Vec<Option<usize>> {
-    let mut index: FxHashMap<(CollectiveMoment, Option<Line>), usize> = FxHashMap::default();
+    let mut index: FxHashMap<(CollectiveCall, Option<Line>), usize> = FxHashMap::default();
     rank.own
         .iter()
         .map(|sample| {
-            let mut moment = profile.facts.collective(sample.collective)?;
-            moment.backend = moment.backend.or(backend);
+            let mut call = profile.facts.collective(sample.collective)?;
+            call.backend = call.backend.or(backend);
             let line = profile.facts.line(sample.stack);
-            let at = *index.entry((moment, line)).or_insert_with(|| {
+            let at = *index.entry((call, line)).or_insert_with(|| {
                 rows.push(Row {
-                    moment,
+                    call,
                     at: line,
                     ns: 0,
                     wait_ns: 0,

@@ -28,7 +28,7 @@ pub struct TaskTime {
 
 /// What workers did while their trainer waited.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Meanwhile {
+pub struct WorkerActivity {
     /// Time that the training thread waited.
     pub waited_ns: u64,
     /// The workers' time in these intervals, summed over all workers.
@@ -127,11 +127,11 @@ impl Tasks {
 
 /// What the workers of `trainer` did while its training thread, with the samples `own`, waited for
 /// them. `None` without workers, or without such waits.
-pub fn meanwhile(
+pub fn worker_activity(
     profile: &Profile,
     trainer: ProcessId,
     own: &[&ProfileSample],
-) -> Option<Meanwhile> {
+) -> Option<WorkerActivity> {
     let waits: Vec<(u64, u64)> = own
         .iter()
         .filter(|sample| sample.wait.is_some_and(|wait| wait.kind == WaitKind::Input))
@@ -166,7 +166,7 @@ pub fn meanwhile(
             Some((task, line)),
         );
     }
-    Some(Meanwhile {
+    Some(WorkerActivity {
         waited_ns,
         worker_ns,
         workers: worker_ns as f64 / waited_ns as f64,

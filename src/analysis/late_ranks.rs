@@ -8,7 +8,7 @@
 
 use super::collectives::{CollectiveTime, waits};
 use super::timeline::Timeline;
-use crate::model::collective::CollectiveMoment;
+use crate::model::collective::CollectiveCall;
 use crate::model::facts::Line;
 use crate::model::ids::{FunctionId, ProcessId};
 use crate::model::profile::{Profile, ProfileSample};
@@ -48,7 +48,7 @@ pub(super) fn intervals(
         let arrived = profile
             .facts
             .collective(sample.collective)
-            .is_some_and(CollectiveMoment::has_arrived);
+            .is_some_and(CollectiveCall::has_arrived);
         if !arrived || !waits(sample) {
             continue;
         }
@@ -110,7 +110,7 @@ fn missing(
         let arrived = profile
             .facts
             .collective(piece.sample.collective)
-            .is_some_and(CollectiveMoment::has_arrived);
+            .is_some_and(CollectiveCall::has_arrived);
         if arrived {
             since_arrival = Some(found.len());
         } else {

@@ -99,7 +99,7 @@ pub struct ModuleTree {
     /// Time in forward.
     pub forward_ns: u64,
     /// The part of it whose module is not known.
-    pub unread_ns: u64,
+    pub unknown_ns: u64,
 }
 
 impl ModuleTree {
@@ -456,7 +456,7 @@ pub fn modules(
             called.innermost
         });
         if innermost.is_none() {
-            tree.unread_ns = tree.unread_ns.saturating_add(sample.weight_ns);
+            tree.unknown_ns = tree.unknown_ns.saturating_add(sample.weight_ns);
         }
     }
     if builder.nodes.is_empty() {

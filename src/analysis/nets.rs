@@ -26,9 +26,9 @@ const PASSES: u32 = 3;
 const STRAYS: u32 = 20;
 
 /// A sample of backward.
-struct Moment {
+struct BackwardSample {
     /// Its index in the thread's samples.
-    sample: usize,
+    index: usize,
     line: Line,
     ticks: u64,
     nets: Nets,
@@ -43,7 +43,7 @@ pub(super) fn nets_of_samples(
     seen: impl Fn(StackId) -> (Option<usize>, Line),
 ) -> Vec<Nets> {
     let by_node: Vec<Nets> = names.iter().map(|name| forward.nets_of(name)).collect();
-    let mut passes: Vec<Vec<Moment>> = Vec::new();
+    let mut passes: Vec<Vec<BackwardSample>> = Vec::new();
     let mut goes_on = None;
     for (at, sample) in samples.iter().enumerate() {
         let own = sample.stack.map(&seen);
@@ -57,8 +57,8 @@ pub(super) fn nets_of_samples(
         }
         let nets = node.and_then(|node| by_node.get(node)).copied();
         if let (Some(pass), Phase::Backward) = (passes.last_mut(), sample.phase) {
-            pass.push(Moment {
-                sample: at,
+            pass.push(BackwardSample {
+                index: at,
                 line,
                 ticks: u64::from(sample.ticks),
                 nets: nets.unwrap_or(0),
@@ -69,10 +69,10 @@ pub(super) fn nets_of_samples(
     let order = Order::of(&passes);
     let mut found = vec![0; samples.len()];
     for pass in &passes {
-        for (at, moment) in pass.iter().enumerate() {
-            let reached = moment.nets & !missing.get(&moment.line).copied().unwrap_or(0);
-            let left = order.narrow(pass, at, some_of(reached, moment.nets));
-            if let Some(slot) = found.get_mut(moment.sample) {
+        for (at, sample) in pass.iter().enumerate() {
+            let reached = sample.nets & !missing.get(&sample.line).copied().unwrap_or(0);
+            let left = order.narrow(pass, at, some_of(reached, sample.nets));
+            if let Some(slot) = found.get_mut(sample.index) {
                 *slot = left;
             }
         }
@@ -92,13 +92,13 @@ fn alone(nets: Nets) -> Option<usize> {
 const BITS: usize = Nets::BITS as usize;
 
 /// The nets that each line does not reach.
-fn missing_below(passes: &[Vec<Moment>]) -> FxHashMap<Line, Nets> {
+fn missing_below(passes: &[Vec<BackwardSample>]) -> FxHashMap<Line, Nets> {
     let mut by_line: FxHashMap<Line, (u64, [u64; BITS])> = FxHashMap::default();
-    for moment in passes.iter().flatten() {
-        let (ticks, of) = by_line.entry(moment.line).or_insert((0, [0; BITS]));
-        *ticks += moment.ticks;
-        if let Some(slot) = alone(moment.nets).and_then(|net| of.get_mut(net)) {
-            *slot += moment.ticks;
+    for sample in passes.iter().flatten() {
+        let (ticks, of) = by_line.entry(sample.line).or_insert((0, [0; BITS]));
+        *ticks += sample.ticks;
+        if let Some(slot) = alone(sample.nets).and_then(|net| of.get_mut(net)) {
+            *slot += sample.ticks;
         }
     }
     let mut usual = [0.0_f64; BITS];
@@ -120,10 +120,10 @@ fn missing_below(passes: &[Vec<Moment>]) -> FxHashMap<Line, Nets> {
 }
 
 /// The first and last position in a pass of each net that creates a kind of node alone.
-fn ends(pass: &[Moment]) -> Vec<(usize, usize, usize)> {
+fn ends(pass: &[BackwardSample]) -> Vec<(usize, usize, usize)> {
     let mut ends: Vec<(usize, usize, usize)> = Vec::new();
-    for (at, moment) in pass.iter().enumerate() {
-        let Some(net) = alone(moment.nets) else {
+    for (at, sample) in pass.iter().enumerate() {
+        let Some(net) = alone(sample.nets) else {
             continue;
         };
         match ends.iter_mut().find(|(known, _, _)| *known == net) {
@@ -140,7 +140,7 @@ struct Order {
 }
 
 impl Order {
-    fn of(passes: &[Vec<Moment>]) -> Self {
+    fn of(passes: &[Vec<BackwardSample>]) -> Self {
         let mut counts: FxHashMap<(usize, usize), u32> = FxHashMap::default();
         for pass in passes {
             let ends = ends(pass);
@@ -173,7 +173,7 @@ impl Order {
     }
 
     /// Restricts the nets of a sample to those that its position in the pass allows.
-    fn narrow(&self, pass: &[Moment], at: usize, nets: Nets) -> Nets {
+    fn narrow(&self, pass: &[BackwardSample], at: usize, nets: Nets) -> Nets {
         if nets.count_ones() < 2 {
             return nets;
         }

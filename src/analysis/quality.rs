@@ -226,7 +226,7 @@ pub fn summarize(profile: &Profile) -> QualitySummary {
             Capture::Asleep => summary.captures.asleep += 1,
             Capture::Unstopped => summary.captures.unstopped += 1,
             Capture::Reused => summary.captures.reused += ticks,
-            Capture::Unread => summary.captures.unread += ticks,
+            Capture::NotCaptured => summary.captures.unread += ticks,
         }
         if sample.capture.is_fresh() {
             summary.fresh += 1;

@@ -3,7 +3,7 @@
 //! Waits are wall time of the training thread. Time in which it was runnable without a CPU is a
 //! wait, too, and so is time in which an operator waits for its slowest OpenMP thread.
 
-use super::input_queue::{self, InlineInput, Meanwhile};
+use super::input_queue::{self, InlineInput, WorkerActivity};
 use super::intervals::{Share, Shares};
 use super::timeline::Timeline;
 use crate::model::facts::Line;
@@ -54,7 +54,7 @@ pub struct ProcessWaits {
     /// By kind, most time first.
     pub kinds: Vec<(WaitKind, u64, Share)>,
     /// What the DataLoader's workers did while the thread waited for them.
-    pub meanwhile: Option<Meanwhile>,
+    pub worker_activity: Option<WorkerActivity>,
     /// What the thread itself did to make batches, without workers.
     pub inline: Option<InlineInput>,
 }
@@ -147,7 +147,7 @@ pub fn waits(profile: &Profile, process: ProcessId, thread: ThreadId) -> Process
         share: by_kind.share(WaitKind::ALL.len()),
         kinds: kinds(&list, &by_kind),
         rows: list,
-        meanwhile: input_queue::meanwhile(profile, process, &own),
+        worker_activity: input_queue::worker_activity(profile, process, &own),
         inline: input_queue::inline(profile, &own, wall_ns, ticks),
     }
 }

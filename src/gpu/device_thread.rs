@@ -207,7 +207,7 @@ impl DeviceThread {
         }
         for reading in values {
             let window = match reading.window {
-                Window::Moment => Some((now_ns, now_ns)),
+                Window::Instant => Some((now_ns, now_ns)),
                 Window::Monotonic(start_ns, end_ns) => Some((start_ns, end_ns)),
                 Window::Driver(start_us, end_us) => relation.and_then(|relation| {
                     Some((

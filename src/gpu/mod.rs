@@ -86,7 +86,7 @@ pub enum Window {
     /// Start and end in the driver's own timestamps, µs.
     Driver(u64, u64),
     /// An instantaneous value, at the time of the reading.
-    Moment,
+    Instant,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

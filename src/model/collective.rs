@@ -83,7 +83,7 @@ pub struct CollectivePart {
 
 /// What a sample is doing in a collective, or in what surrounds one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct CollectiveMoment {
+pub struct CollectiveCall {
     /// The collective: `all_reduce`. `None` for a wrapper's own work around it. `wait` where the
     /// stack waits for one that was issued earlier and does not tell which.
     pub name: Option<&'static str>,
@@ -92,7 +92,7 @@ pub struct CollectiveMoment {
     pub issuer: Option<Issuer>,
 }
 
-impl CollectiveMoment {
+impl CollectiveCall {
     /// Whether the rank takes part in a collective at this time, or waits for one: it has arrived.
     pub fn has_arrived(self) -> bool {
         self.name.is_some()

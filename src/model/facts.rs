@@ -4,7 +4,7 @@
 //! What depends on a thread's state, activity or system call as well is kept with the
 //! [sample](super::profile::ProfileSample).
 
-use super::collective::{Backend, CollectiveMoment};
+use super::collective::{Backend, CollectiveCall};
 use super::ids::{
     ChainId, CollectiveId, FrameId, FunctionId, NameId, NnModuleId, StackId, ThreadId,
 };
@@ -124,7 +124,7 @@ pub struct Facts {
     pub node_chains: StackTable<NameId, ChainId>,
     pub module_chains: StackTable<NnModuleId, ChainId>,
     /// Collectives by [`CollectiveId`].
-    pub collectives: Vec<CollectiveMoment>,
+    pub collectives: Vec<CollectiveCall>,
     /// The collective backend that a thread works for, by [`ThreadId`].
     pub backends: Vec<Option<Backend>>,
     /// Names of the system calls that samples were in, by number.
@@ -174,7 +174,7 @@ impl Facts {
         chain(&self.module_chains, Some(chain_id)).copied()
     }
 
-    pub fn collective(&self, id: Option<CollectiveId>) -> Option<CollectiveMoment> {
+    pub fn collective(&self, id: Option<CollectiveId>) -> Option<CollectiveCall> {
         self.collectives.get(id?.index()).copied()
     }
 

@@ -17,14 +17,14 @@ named!(
         /// it had then.
         Reused = "reused",
         /// Its stack was not read; what is known of its state was.
-        Unread = "unread",
+        NotCaptured = "unread",
     }
 );
 
 impl Capture {
     /// Whether the stack was read for this sample, and not taken over from an earlier one.
     pub fn is_fresh(self) -> bool {
-        !matches!(self, Capture::Reused | Capture::Unread)
+        !matches!(self, Capture::Reused | Capture::NotCaptured)
     }
 }
 

@@ -150,7 +150,7 @@ impl ElfImage {
     }
 
     /// Whether the file is as long as its headers require.
-    pub fn is_whole(&self) -> bool {
+    pub fn is_complete(&self) -> bool {
         self.end <= self.bytes().size()
     }
 }

@@ -387,7 +387,7 @@ impl MappedHeaders {
     fn accept(&self, bytes: ModuleBytes) -> Option<ElfImage> {
         let image = ElfImage::parse(bytes).ok()?;
         let is_same = image.build_id() == self.build_id && *image.segments() == self.segments;
-        (is_same && image.is_whole()).then_some(image)
+        (is_same && image.is_complete()).then_some(image)
     }
 }
 

@@ -48,17 +48,17 @@ impl Ahead {
     }
 
     /// Raises the calling thread above all others until the returned value is dropped.
-    pub fn stand_in_front(self) -> InFront {
+    pub fn raise(self) -> RaisedPriority {
         let raised = self.real_time && self.nice.is_some() && set(libc::SCHED_FIFO, 0, 1, 0);
-        InFront(self.nice.filter(|_| raised))
+        RaisedPriority(self.nice.filter(|_| raised))
     }
 }
 
 /// The calling thread has a raised priority.
 #[derive(Debug)]
-pub struct InFront(Option<i32>);
+pub struct RaisedPriority(Option<i32>);
 
-impl Drop for InFront {
+impl Drop for RaisedPriority {
     fn drop(&mut self) {
         if let Some(nice) = self.0 {
             set(libc::SCHED_OTHER, nice, 0, SLICE_NS);
@@ -116,7 +116,7 @@ mod tests {
         let seen = std::thread::spawn(move || {
             let ahead = Ahead::prepare();
             let prepared = policy();
-            let in_front = ahead.stand_in_front();
+            let in_front = ahead.raise();
             let raised = policy();
             drop(in_front);
             (ahead.real_time, [prepared, raised, policy()])

@@ -211,7 +211,7 @@ fn warnings(out: &mut String, profile: &Profile, analysis: &Analysis) {
     let tick_ns = (1e9 / profile.run.rate_hz.max(1e-3)) as u64;
     if let Some(ns) = stopped.filter(|&ns| ns > 2 * tick_ns) {
         let text = format!(
-            "WARNING: the training thread stood stopped by a signal or a debugger for {}, which counts as idle",
+            "WARNING: the training thread was stopped by a signal or a debugger for {}, which counts as idle",
             seconds(ns)
         );
         sentence(out, "", &text);

@@ -107,7 +107,7 @@ pub enum Shown {
     /// The stack is truncated towards the root. At the root end.
     Partial(Partial),
     /// No stack was captured.
-    Unread,
+    NotCaptured,
     /// The thread was runnable without a CPU. At the leaf end.
     CpuWait,
 }
@@ -275,7 +275,7 @@ impl<'a> View<'a> {
         }
         if frames.is_empty() {
             frames.push(ViewFrame {
-                shown: Shown::Unread,
+                shown: Shown::NotCaptured,
                 guessed: false,
             });
         }
@@ -303,7 +303,7 @@ impl<'a> View<'a> {
                 None => "[unknown module]".to_owned(),
             },
             Shown::Partial(reason) => format!("[partial: {}]", reason.name()),
-            Shown::Unread => "[not read]".to_owned(),
+            Shown::NotCaptured => "[not captured]".to_owned(),
             Shown::CpuWait => "[cpu_wait]".to_owned(),
         }
     }
@@ -331,7 +331,7 @@ impl<'a> View<'a> {
                 .function(shown)
                 .map_or(FrameKind::Native, |function| function.kind),
             Shown::Module(_) => FrameKind::PythonTorch,
-            Shown::Partial(_) | Shown::Unread => FrameKind::Marker,
+            Shown::Partial(_) | Shown::NotCaptured => FrameKind::Marker,
             Shown::CpuWait => FrameKind::Wait,
         }
     }

@@ -3,7 +3,7 @@
 
 use super::stack_facts::Finder;
 use crate::model::category::Activity;
-use crate::model::collective::CollectiveMoment;
+use crate::model::collective::CollectiveCall;
 use crate::model::facts::{Facts, Wait};
 use crate::model::ids::{CollectiveId, StackId};
 use crate::model::input::InputTask;
@@ -48,7 +48,7 @@ struct States<'a> {
     functions: &'a [Function],
     stacks: &'a StackTable<ProfileFrame>,
     waits: FxHashMap<(Option<StackId>, WaitContext), Option<Wait>>,
-    collective_ids: FxHashMap<CollectiveMoment, CollectiveId>,
+    collective_ids: FxHashMap<CollectiveCall, CollectiveId>,
     /// By stack and what the activity says of it.
     collectives: FxHashMap<(StackId, Activity), Option<CollectiveId>>,
     finder: Finder<'a>,

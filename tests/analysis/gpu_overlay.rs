@@ -209,10 +209,10 @@ fn drawings_say_what_the_device_did() {
     };
     let by_code = draw(Colours::Code);
     assert!(
-        by_code.contains("GPU meanwhile: idle 100 % (estimate"),
+        by_code.contains("GPU at the same time: idle 100 % (estimate"),
         "tooltips"
     );
-    assert!(by_code.contains("GPU meanwhile: not resolved"));
+    assert!(by_code.contains("GPU at the same time: not resolved"));
     assert!(!by_code.contains("GPU idle for 80 % and more"), "legend");
     let by_gpu = draw(Colours::Gpu);
     for name in [
@@ -231,7 +231,7 @@ fn drawings_say_what_the_device_did() {
     let mut svg = Vec::new();
     flamegraph::render_in(&bare, &ViewOptions::default(), Colours::Gpu, &mut svg).unwrap();
     let svg = String::from_utf8(svg).unwrap();
-    assert!(!svg.contains("GPU meanwhile") && svg.contains("no GPU known"));
+    assert!(!svg.contains("GPU at the same time") && svg.contains("no GPU known"));
 }
 
 #[test]
@@ -283,7 +283,7 @@ fn why_there_is_no_overlay_is_said() {
         let text = render_summary(&profile, &analysis, TextOptions::default());
         let why = *analysis.gpu_idle[0].1.as_ref().unwrap_err();
         assert_eq!(
-            text.contains("GPU IDLE by line: not told"),
+            text.contains("GPU IDLE by line: unknown"),
             !analysis.lanes.devices.is_empty(),
             "{text}"
         );

@@ -324,7 +324,7 @@ fn without_native_frames_launches_are_not_told_from_python() {
         let verdict = analyze(&profile).verdict.unwrap();
         assert_eq!(verdict.cause, None, "{:#?}", verdict.findings);
         assert!(
-            verdict.missing[0].contains("native frames of what runs were not recorded"),
+            verdict.missing[0].contains("native frames of running threads were not recorded"),
             "{:?}",
             verdict.missing
         );
@@ -430,13 +430,13 @@ fn without_a_gpu_lane_what_needs_it_is_not_told() {
         assert_verdict(&run);
         let (profile, verdict) = run.verdict();
         assert!(
-            verdict.missing[0].contains("was not seen"),
+            verdict.missing[0].contains("was not recorded"),
             "{:?}",
             verdict.missing
         );
         let text = render_summary(&profile, &analyze(&profile), TextOptions::default());
         assert!(
-            text.contains("MISSING what the GPU did was not seen"),
+            text.contains("MISSING the GPU's activity was not recorded"),
             "{text}"
         );
     }

@@ -440,7 +440,7 @@ fn workers_are_seen_while_their_trainer_waits() {
     let (_, waits) = waits_of(starving());
     assert_eq!(waits.rows[0].kind, WaitKind::Input);
     assert_eq!(waits.rows[0].ns, 200 * TICK_NS);
-    let meanwhile = waits.meanwhile.expect("workers");
+    let meanwhile = waits.worker_activity.expect("workers");
     assert_eq!(meanwhile.waited_ns, 200 * TICK_NS);
     assert!((meanwhile.workers - 2.0).abs() < 1e-9);
     assert!((meanwhile.busy.value - 0.9).abs() < 1e-9);
@@ -496,7 +496,7 @@ fn without_workers_the_training_thread_makes_its_input_itself() {
         .map(|task| (task.task, task.ns / TICK_NS))
         .collect();
     assert_eq!(tasks, [(InputTask::Dataset, 60), (InputTask::Collate, 40)]);
-    assert!(waits.meanwhile.is_none());
+    assert!(waits.worker_activity.is_none());
 }
 
 /// Three ranks: rank 2 arrives last, by its own transform; rank 1 a little before.

@@ -542,7 +542,7 @@ fn first_small_segment() -> Segment {
                 ..sample(0, Some(4), SECOND + 10_000_000, 10_000_000)
             },
             Sample {
-                capture: Capture::Unread,
+                capture: Capture::NotCaptured,
                 state: ThreadState::Uninterruptible,
                 gil: Gil::Unknown,
                 run_ns: 0,

@@ -160,7 +160,7 @@ fn partial_stacks_and_guesses_are_marked() {
             .contains("guessed: in 100.0 % of this time")
     );
     assert!(!partial.title.contains("guessed"));
-    assert_eq!(drawing.named("[not read]")[0].w, 7 * MS);
+    assert_eq!(drawing.named("[not captured]")[0].w, 7 * MS);
 }
 
 #[test]

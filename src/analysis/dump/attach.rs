@@ -102,12 +102,12 @@ fn unmoved<'f>(
     found: &'f [InspectedFrame],
 ) -> Vec<(usize, &'f InspectedFrame)> {
     let ours: Vec<(usize, &DumpedFrame)> = python_frames(thread).collect();
-    let is_whole = ours
+    let is_unmoved = ours
         .iter()
         .zip(found)
         .all(|((_, ours), theirs)| is_same(ours, theirs));
     // If nothing moved, frames are matched from the leaf, else from the root.
-    let (ours, theirs) = match is_whole {
+    let (ours, theirs) = match is_unmoved {
         true => {
             let both = ours.len().min(found.len());
             (&ours[..both], &found[..both])

@@ -101,7 +101,7 @@ fn of_process(
         threads.push(of_sample(profile, thread, sample, trains));
     }
     if let Some(holder) = gil_holder
-        && lets_go(&threads, holder)
+        && released_gil(&threads, holder)
     {
         gil_holder = None;
     }
@@ -111,7 +111,7 @@ fn of_process(
             .as_ref()
             .filter(|wait| wait.kind == WaitKind::Gil);
         let owner = owner.and_then(|wait| Some(wait.owner.as_ref()?.tid));
-        if owner.is_some_and(|owner| lets_go(&threads, owner))
+        if owner.is_some_and(|owner| released_gil(&threads, owner))
             && let Some(wait) = &mut threads[at].wait
         {
             wait.owner = None;
@@ -144,7 +144,7 @@ fn of_process(
 /// Whether a thread that held the interpreter's lock when others were read did not hold it when it
 /// was read itself: the lock changes hands, and the thread's stack does not show what it did while
 /// it held the lock.
-fn lets_go(threads: &[DumpedThread], holder: i32) -> bool {
+fn released_gil(threads: &[DumpedThread], holder: i32) -> bool {
     let thread = threads.iter().find(|thread| thread.tid == holder);
     thread.is_some_and(|thread| thread.gil == Gil::NotHeld)
 }
@@ -217,7 +217,7 @@ fn owner(profile: &Profile, kind: WaitKind, sample: &ProfileSample) -> Option<Ow
 
 /// A thread that is running according to the kernel, but had no CPU when it was captured.
 fn no_cpu(sample: &ProfileSample) -> Option<DumpedWait> {
-    let waited = sample.capture == Capture::Unread && sample.queue_ns > 0;
+    let waited = sample.capture == Capture::NotCaptured && sample.queue_ns > 0;
     waited.then(|| DumpedWait {
         kind: WaitKind::Cpu,
         what: "a CPU".to_owned(),

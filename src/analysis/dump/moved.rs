@@ -166,7 +166,7 @@ impl Comparison {
         for (index, process) in snapshot.processes.iter().enumerate() {
             let is_trainer = matches!(process.role, Role::Trainer { .. });
             let threads = process.threads.iter().map(|thread| Followed {
-                places: places(thread),
+                places: positions(thread),
                 slices: thread.slices,
                 moves: ThreadMoves {
                     process: index,
@@ -209,7 +209,7 @@ impl Comparison {
 
 impl Followed {
     fn go_on(&mut self, now: &DumpedThread) {
-        let places = places(now);
+        let places = positions(now);
         self.moves.moves += usize::from(places != self.places);
         self.places = places;
         let slices = self.slices.zip(now.slices);
@@ -225,7 +225,7 @@ fn find(snapshot: &Dump, pid: i32, tid: i32) -> Option<&DumpedThread> {
 }
 
 /// The position of every Python frame; for threads without any, of every native one.
-fn places(thread: &DumpedThread) -> Vec<Spot> {
+fn positions(thread: &DumpedThread) -> Vec<Spot> {
     let has_python = thread.frames.iter().any(|frame| frame.is_python);
     let frames = thread
         .frames
@@ -298,7 +298,7 @@ mod tests {
     }
 
     /// Two snapshots that far apart, of a trainer that does not move.
-    fn standing_for(length_ns: u64) -> Comparison {
+    fn standstill_of(length_ns: u64) -> Comparison {
         let mut comparison = Comparison::default();
         for wall_ns in [0, length_ns] {
             comparison.add(Dump {
@@ -311,13 +311,13 @@ mod tests {
 
     #[test]
     fn a_moment_in_which_nothing_moves_is_no_hang() {
-        let comparison = standing_for(1_000_000);
+        let comparison = standstill_of(1_000_000);
         assert_eq!(comparison.moved().standstill(), Standstill::TooShort);
     }
 
     #[test]
     fn what_ended_does_not_hang() {
-        let mut comparison = standing_for(30_000_000_000);
+        let mut comparison = standstill_of(30_000_000_000);
         comparison.all_ended();
         let found = comparison.moved();
         assert_eq!(found.standstill(), Standstill::No);

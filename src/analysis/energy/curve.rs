@@ -93,14 +93,14 @@ impl Curve {
     /// The energy of an interval; `None` if it is not fully covered.
     pub fn between(&self, from_ns: u64, to_ns: u64) -> Option<Joules> {
         let (first_ns, last_ns) = (self.readings.first()?.0, self.readings.last()?.0);
-        let is_whole = from_ns <= to_ns
+        let is_complete = from_ns <= to_ns
             && from_ns >= first_ns
             && to_ns <= last_ns
             && !self
                 .gaps
                 .iter()
                 .any(|&(start_ns, end_ns)| start_ns < to_ns && end_ns > from_ns);
-        if !is_whole {
+        if !is_complete {
             return None;
         }
         let (early, late) = (

@@ -249,7 +249,7 @@ pub fn progress(
 pub fn epochs(profile: &Profile, process: ProcessId) -> Vec<(u64, u64)> {
     match series::count(profile, process) {
         Some(counted) if counted.unit == StepUnit::Optimizer => {
-            passes::whole_epochs(profile, &passes::passes(profile, process, &counted))
+            passes::complete_epochs(profile, &passes::passes(profile, process, &counted))
         }
         _ => Vec::new(),
     }

@@ -1,6 +1,6 @@
 //! Passes of loaders over their data: which of them trained, which evaluated.
 
-use super::series::{Counted, is_whole, readings};
+use super::series::{Counted, begins_with_program, readings};
 use crate::model::ids::{CounterId, ProcessId};
 use crate::model::profile::Profile;
 use crate::model::progress::{CounterKind, ProgressPoint};
@@ -73,7 +73,7 @@ pub(super) fn passes(profile: &Profile, process: ProcessId, counted: &Counted) -
 /// Marks the first passes of a process after an attach, which had begun before.
 fn began_before(profile: &Profile, passes: &mut [Pass]) {
     const SOON_NS: u64 = 2_000_000_000;
-    if is_whole(profile) {
+    if begins_with_program(profile) {
         return;
     }
     for pass in passes {
@@ -222,7 +222,7 @@ pub(super) fn most(passes: &[Pass], steps: u64) -> Option<u64> {
 
 /// Epochs that are complete in the recording: from the start of a training pass to that of the next
 /// one.
-pub(super) fn whole_epochs(profile: &Profile, passes: &[Pass]) -> Vec<(u64, u64)> {
+pub(super) fn complete_epochs(profile: &Profile, passes: &[Pass]) -> Vec<(u64, u64)> {
     let training: Vec<&Pass> = passes.iter().filter(|pass| pass.trains).collect();
     let mut epochs: Vec<(u64, u64)> = training
         .windows(2)
@@ -243,6 +243,6 @@ pub(super) fn whole_epochs(profile: &Profile, passes: &[Pass]) -> Vec<(u64, u64)
 
 /// Lengths of the epochs that are complete in the recording, ns.
 pub(super) fn epoch_times(profile: &Profile, passes: &[Pass]) -> Vec<u64> {
-    let epochs = whole_epochs(profile, passes).into_iter();
+    let epochs = complete_epochs(profile, passes).into_iter();
     epochs.map(|(from, to)| to.saturating_sub(from)).collect()
 }

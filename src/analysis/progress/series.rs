@@ -119,7 +119,7 @@ pub(super) fn listed(counted: &Counted) -> Vec<Step> {
 
 /// Whether the recording begins with the program: what came before its first reading is then part
 /// of it, too.
-pub(super) fn is_whole(profile: &Profile) -> bool {
+pub(super) fn begins_with_program(profile: &Profile) -> bool {
     // If the profile is restricted to some of its steps, there are readings from before.
     let first = profile.points.first();
     profile.run.launched && first.is_none_or(|point| point.time_ns > profile.start_ns)
@@ -229,7 +229,7 @@ fn counted(
     let samples = thread_samples(profile, counted.thread);
     let step_ns = counted.step_ns();
     let late_ns = late(profile, &samples, points, step_ns.unwrap_or(0.0));
-    if !is_whole(profile) {
+    if !begins_with_program(profile) {
         counted.late_ns = late_ns;
         return counted;
     }
@@ -249,7 +249,7 @@ fn counted(
         .first()
         .map(|point| point.time_ns)
         .filter(|_| before > 0);
-    let missed = before.saturating_add(unread(
+    let missed = before.saturating_add(steps_after_last_reading(
         &counted,
         &samples,
         points,
@@ -307,13 +307,13 @@ fn late(
     };
     let gap_ns = first_ns.saturating_sub(begin_ns);
     // After an attach, earlier steps do not matter, nor do a few ticks.
-    let least_ns = if is_whole(profile) { 0 } else { ATTACHED_NS };
+    let least_ns = if begins_with_program(profile) { 0 } else { ATTACHED_NS };
     (gap_ns as f64 > step_ns && gap_ns >= least_ns).then_some(first_ns)
 }
 
 /// How many steps may have ended after the last reading of a counter, until its thread was next
 /// polled.
-fn unread(
+fn steps_after_last_reading(
     counted: &Counted,
     samples: &[&ProfileSample],
     points: &[&ProgressPoint],
@@ -339,7 +339,7 @@ fn unread(
 /// Steps before the counter was first read, in a recording that begins with the program: the number
 /// that the batches delivered by then allow. `None` if unknown.
 fn earlier(profile: &Profile, process: ProcessId, counted: &Counted, base: u64) -> Option<u64> {
-    if !is_whole(profile) {
+    if !begins_with_program(profile) {
         return None;
     }
     if counted.kind != CounterKind::ParameterVersion {
@@ -442,7 +442,7 @@ fn changes_outside_optimizer(
     const FEWEST: usize = 2;
     let samples = thread_samples(profile, points.first().map(|point| point.thread));
     // A value was valid from its first reading to the last one before the next value.
-    let stood_outside = |from_ns: u64, to_ns: u64| {
+    let valid_outside = |from_ns: u64, to_ns: u64| {
         let first = samples.partition_point(|sample| sample.start_ns <= from_ns);
         let rest = samples.get(first.saturating_sub(1)..).unwrap_or(&[]);
         let mut within = rest
@@ -455,7 +455,7 @@ fn changes_outside_optimizer(
         .enumerate()
         .filter(|(index, point)| {
             let next = points.get(index + 1);
-            stood_outside(
+            valid_outside(
                 point.time_ns,
                 next.map_or(point.time_ns, |next| next.before_ns),
             )
@@ -490,7 +490,7 @@ fn batches(profile: &Profile, process: ProcessId) -> Option<Counted> {
         .min();
     for (id, points) in &all {
         let quiet = Quiet::of(profile, points);
-        let begun = is_whole(profile) || points.first().map(|point| point.time_ns) != first_ns;
+        let begun = begins_with_program(profile) || points.first().map(|point| point.time_ns) != first_ns;
         let mut last = (!begun).then(|| points.first().map_or(0, |point| point.value));
         for point in points {
             let count = match last {

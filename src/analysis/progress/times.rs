@@ -1,7 +1,7 @@
 //! Lengths of steps, without warm-up and without the time between passes.
 
 use super::passes::Pass;
-use super::series::{Counted, Step, is_whole, listed, thread_samples};
+use super::series::{Counted, Step, begins_with_program, listed, thread_samples};
 use super::{PhaseTime, SlowStep, Spread, StepTimes, WarmUp};
 use crate::analysis::functions::user_lines;
 use crate::analysis::intervals::{Share, Shares};
@@ -81,7 +81,7 @@ pub(super) fn timed(
     let tick_ns = 1e9 / profile.run.rate_hz.max(1e-3);
     let (phase_times, collectives_elsewhere) = phase_times(steps, samples);
     Timed {
-        warm_up: match is_whole(profile) || warm > 0 {
+        warm_up: match begins_with_program(profile) || warm > 0 {
             true => warm_up,
             false => WarmUp::default(),
         },

@@ -3,7 +3,7 @@
 
 use crate::analysis::conditions::{Conditions, conditions};
 use crate::analysis::gpu_overlay::device_of;
-use crate::analysis::input_queue::Meanwhile;
+use crate::analysis::input_queue::WorkerActivity;
 use crate::analysis::intervals::{Share, Shares};
 use crate::analysis::lanes::{Device, LaneSummary, spans};
 use crate::analysis::of_thread;
@@ -78,7 +78,7 @@ pub struct DeviceFigures {
     /// The same over the windows of each part of the training thread's time, in the order of
     /// [`Part::ALL`]. Parts shorter than a window share it with their neighbours, and have the
     /// mean; long ones have their own.
-    pub busy_meanwhile: Vec<Option<f64>>,
+    pub busy_during: Vec<Option<f64>>,
     /// Share of the training thread's time in windows in which the device had no spare time.
     pub saturated: f64,
     /// Share of multiprocessors with an active warp.
@@ -226,8 +226,8 @@ impl Figures {
     }
 
     /// How busy the device was during this part; `None` if unknown.
-    pub fn busy_meanwhile(&self, part: Part) -> Option<f64> {
-        let busy = &self.device.as_ref()?.busy_meanwhile;
+    pub fn busy_during(&self, part: Part) -> Option<f64> {
+        let busy = &self.device.as_ref()?.busy_during;
         busy.get(part as usize).copied().flatten()
     }
 
@@ -278,7 +278,7 @@ pub fn figures(
     profile: &Profile,
     lanes: &LaneSummary,
     summary: &ProcessSummary,
-    meanwhile: Option<&Meanwhile>,
+    workers: Option<&WorkerActivity>,
 ) -> Figures {
     let mut figures = Figures {
         cuda: summary.cuda,
@@ -310,21 +310,21 @@ pub fn figures(
     if let Some(first) = own.first() {
         figures.device = device_of(lanes, summary.process).ok().map(|device| {
             let mut found = device_figures(profile, device, summary.process, first.start_ns);
-            meanwhile_of(profile, own, device, &mut found);
+            busy_of_parts(profile, own, device, &mut found);
             found
         });
     }
-    if let Some(meanwhile) = meanwhile {
+    if let Some(workers) = workers {
         let share = |task| {
-            let mut tasks = meanwhile.tasks.iter();
+            let mut tasks = workers.tasks.iter();
             tasks
                 .find(|each| each.task == task)
                 .map_or(0.0, |each| each.share.value)
         };
-        figures.workers_busy = Some(meanwhile.busy.value);
+        figures.workers_busy = Some(workers.busy.value);
         figures.workers_read = share(InputTask::Read);
         figures.workers_queue = share(InputTask::CpuWait);
-        let tasks = meanwhile.tasks.iter();
+        let tasks = workers.tasks.iter();
         figures.tasks = tasks.map(|task| (task.task, task.share.value)).collect();
     }
     figures
@@ -508,13 +508,13 @@ fn part(sample: &ProfileSample, wait: Option<WaitKind>) -> Part {
 }
 
 /// How busy the device was in each part of the thread's time.
-fn meanwhile_of(
+fn busy_of_parts(
     profile: &Profile,
     own: &[&ProfileSample],
     device: &Device,
     figures: &mut DeviceFigures,
 ) {
-    figures.busy_meanwhile = vec![None; Part::ALL.len()];
+    figures.busy_during = vec![None; Part::ALL.len()];
     let Some(figure) = device.figure(LaneKind::Utilization) else {
         return;
     };
@@ -537,7 +537,7 @@ fn meanwhile_of(
             saturated_ns += ns;
         }
     }
-    for (busy, (sum, length)) in figures.busy_meanwhile.iter_mut().zip(sums) {
+    for (busy, (sum, length)) in figures.busy_during.iter_mut().zip(sums) {
         *busy = (length > 0.0).then(|| sum / length);
     }
     figures.saturated = if all_ns > 0.0 {
@@ -587,7 +587,7 @@ fn device_figures(
                 |bytes: u64| bytes as f64 >= OTHERS_MEMORY * device.info.memory_bytes as f64;
             user.process != Some(process) && !user.hinted && user.memory_bytes.is_none_or(is_much)
         }),
-        busy_meanwhile: Vec::new(),
+        busy_during: Vec::new(),
         saturated: 0.0,
     }
 }

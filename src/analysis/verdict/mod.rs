@@ -298,8 +298,8 @@ fn of_process(
     last_rank: Option<LastRank>,
 ) -> Figures {
     let waits = super::waits::of(&analysis.waits, process.process);
-    let meanwhile = waits.and_then(|waits| waits.meanwhile.as_ref());
-    let mut figures = figures::figures(profile, &analysis.lanes, process, meanwhile);
+    let workers = waits.and_then(|waits| waits.worker_activity.as_ref());
+    let mut figures = figures::figures(profile, &analysis.lanes, process, workers);
     figures.ranks = ranks;
     figures.last_rank = last_rank;
     figures
@@ -467,7 +467,7 @@ fn missing(analysis: &Analysis, process: &ProcessSummary, figures: &Figures) -> 
     }
     if !figures.ranks.node_seen() {
         missing.push(format!(
-            "{} of {} ranks of this node are in the recording: who waits for another rank cannot be told from who is slow; record \
+            "{} of {} ranks of this node are in the recording: waiting and slow ranks cannot be distinguished; record \
              them all (the launcher's --pid, or -- torchrun …)",
             figures.ranks.seen,
             figures.ranks.node.unwrap_or(figures.ranks.world)
@@ -475,13 +475,13 @@ fn missing(analysis: &Analysis, process: &ProcessSummary, figures: &Figures) -> 
     }
     if !figures.native {
         missing.push(
-            "native frames of what runs were not recorded: Python's time holds what it calls, and launch-, Python-, sync-, copy-, barrier- and \
-             host-compute-bound cannot be told apart".to_owned(),
+            "native frames of running threads were not recorded: Python's time includes what it calls, and launch-, Python-, sync-, copy-, barrier- and \
+             host-compute-bound cannot be distinguished".to_owned(),
         );
     }
     if figures.device.as_ref().is_some_and(|device| device.shared) {
         missing.push(
-            "other processes have memory of this GPU: how busy it was need not be this run's doing"
+            "other processes use memory of this GPU: its busy time need not be this run's"
                 .to_owned(),
         );
     }
@@ -489,16 +489,16 @@ fn missing(analysis: &Analysis, process: &ProcessSummary, figures: &Figures) -> 
     match busy {
         Some(Some(_)) => {}
         Some(None) => missing.push(
-            "the GPU's utilization was not measured: launch-, sync-, copy- and GPU-bound cannot be told apart".to_owned(),
+            "the GPU's utilization was not measured: launch-, sync-, copy- and GPU-bound cannot be distinguished".to_owned(),
         ),
         None if figures.gpu_used => {
             let why = match analysis.gpu_idle.iter().find(|(id, _)| *id == process.process) {
                 _ if !analysis.lanes.missing.is_empty() => analysis.lanes.missing.join("; "),
                 Some((_, Err(error))) => error.to_string(),
-                _ => "this recording has no lanes of GPUs".to_owned(),
+                _ => "this recording has no counter tracks of GPUs".to_owned(),
             };
             missing.push(format!(
-                "what the GPU did was not seen ({why}): launch-, sync-, copy- and GPU-bound cannot be told apart"
+                "the GPU's activity was not recorded ({why}): launch-, sync-, copy- and GPU-bound cannot be distinguished"
             ));
         }
         None => {}

@@ -169,7 +169,7 @@ pub fn costs(profile: &Profile, findings: &[Finding], figures: &Figures) -> Vec<
         );
         let busy = parts
             .first()
-            .and_then(|part| figures.busy_meanwhile(*part))
+            .and_then(|part| figures.busy_during(*part))
             .or(figures.device.as_ref().and_then(|device| device.busy));
         if of_host && figures.gpu_used && busy.is_none_or(|busy| busy > SPARE) {
             continue;

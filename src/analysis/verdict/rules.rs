@@ -149,10 +149,10 @@ fn busy(figures: &Figures) -> Option<f64> {
 }
 
 /// How busy the device was during these parts; its mean if that is unknown.
-fn busy_meanwhile(figures: &Figures, parts: &[Part]) -> Option<f64> {
+fn busy_during(figures: &Figures, parts: &[Part]) -> Option<f64> {
     let (mut sum, mut shares) = (0.0, 0.0);
     for &part in parts {
-        if let Some(busy) = figures.busy_meanwhile(part) {
+        if let Some(busy) = figures.busy_during(part) {
             sum += busy * figures.of(part);
             shares += figures.of(part);
         }
@@ -166,9 +166,9 @@ fn busy_meanwhile(figures: &Figures, parts: &[Part]) -> Option<f64> {
 /// Evidence that the device has spare time during these parts; `None` if it has not, or that is
 /// unknown.
 fn has_spare(figures: &Figures, parts: &[Part]) -> Option<(f64, Evidence)> {
-    let meanwhile = busy_meanwhile(figures, parts)?;
+    let during = busy_during(figures, parts)?;
     let gain = 1.0 - busy(figures)?;
-    (meanwhile <= SPARE).then(|| (gain, is_not("gpu_busy_meanwhile", meanwhile, SPARE)))
+    (during <= SPARE).then(|| (gain, is_not("gpu_busy_meanwhile", during, SPARE)))
 }
 
 /// Whether the host's other work takes more of its time than these parts, counted in full.
@@ -191,7 +191,7 @@ pub fn competing(figures: &Figures, parts: &[Part]) -> Option<(CompetingCost, f6
     let has_host = parts.contains(&Part::Dispatch) || waits_a_lot;
     // Launches for a busy device are back-pressure: then the device is the competing cost.
     let is_late = !figures.cuda
-        || busy_meanwhile(figures, &[Part::Dispatch, Part::Python])
+        || busy_during(figures, &[Part::Dispatch, Part::Python])
             .is_none_or(|busy| busy <= SPARE);
     let host = match has_host || !is_late {
         true => 0.0,
@@ -314,12 +314,12 @@ fn spinning(figures: &Figures) -> Option<Finding> {
 fn input(figures: &Figures) -> Option<Finding> {
     let share = figures.of(Part::InputWait) + figures.of(Part::InputOwn);
     let parts = &[Part::InputWait, Part::InputOwn];
-    let (busy, meanwhile) = (busy(figures), busy_meanwhile(figures, parts));
-    if share < WORTH || meanwhile.is_some_and(|busy| busy > BUSY) {
+    let (busy, during) = (busy(figures), busy_during(figures, parts));
+    if share < WORTH || during.is_some_and(|busy| busy > BUSY) {
         return None;
     }
     let mut evidence = vec![is("input", share, WORTH)];
-    evidence.extend(meanwhile.map(|busy| is_not("gpu_busy_meanwhile", busy, BUSY)));
+    evidence.extend(during.map(|busy| is_not("gpu_busy_meanwhile", busy, BUSY)));
     let cause = if is_starved(figures, &mut evidence) {
         Cause::CpuStarved
     } else if figures.of(Part::InputOwn) > figures.of(Part::InputWait) {
@@ -486,12 +486,12 @@ fn host_compute(figures: &Figures) -> Option<Finding> {
 fn barrier(figures: &Figures) -> Option<Finding> {
     let share = figures.of(Part::Barrier);
     let parts = &[Part::Barrier];
-    let meanwhile = busy_meanwhile(figures, parts);
-    if share < WORTH || meanwhile.is_some_and(|busy| busy > BUSY) {
+    let during = busy_during(figures, parts);
+    if share < WORTH || during.is_some_and(|busy| busy > BUSY) {
         return None;
     }
     let mut evidence = vec![is("omp_barrier", share, WORTH)];
-    evidence.extend(meanwhile.map(|busy| is_not("gpu_busy_meanwhile", busy, BUSY)));
+    evidence.extend(during.map(|busy| is_not("gpu_busy_meanwhile", busy, BUSY)));
     let allowed = figures.cpus_allowed();
     let many = figures.omp_threads.zip(allowed);
     let many = many.is_some_and(|(threads, allowed)| threads as f64 > allowed);

@@ -280,27 +280,27 @@ impl GpuDevice for NvmlDevice {
                 let now = monotonic_ns();
                 let window = match self.power_is_mean {
                     true => Window::Monotonic(now.saturating_sub(POWER_WINDOW_NS), now),
-                    false => Window::Moment,
+                    false => Window::Instant,
                 };
                 put(LaneKind::Power, window, milliwatts.into());
             }
             Metric::Memory => {
                 let (used, _) = memory(&self.device)?;
-                put(LaneKind::MemoryUsed, Window::Moment, used);
+                put(LaneKind::MemoryUsed, Window::Instant, used);
             }
             Metric::Clocks => {
                 let sm = self.device.clock_info(Clock::SM)?;
-                put(LaneKind::SmClock, Window::Moment, sm.into());
+                put(LaneKind::SmClock, Window::Instant, sm.into());
                 let memory = self.device.clock_info(Clock::Memory)?;
-                put(LaneKind::MemoryClock, Window::Moment, memory.into());
+                put(LaneKind::MemoryClock, Window::Instant, memory.into());
             }
             Metric::Throttle => {
                 let reasons = self.device.current_throttle_reasons()?;
-                put(LaneKind::Throttle, Window::Moment, reasons.bits());
+                put(LaneKind::Throttle, Window::Instant, reasons.bits());
             }
             Metric::Temperature => {
                 let celsius = self.device.temperature(TemperatureSensor::Gpu)?;
-                put(LaneKind::Temperature, Window::Moment, celsius.into());
+                put(LaneKind::Temperature, Window::Instant, celsius.into());
             }
         }
         Ok(())

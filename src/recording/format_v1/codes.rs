@@ -35,7 +35,7 @@ codes!(capture capture_of Capture {
     Capture::Asleep = 1,
     Capture::Unstopped = 2,
     Capture::Reused = 3,
-    Capture::Unread = 4,
+    Capture::NotCaptured = 4,
 });
 
 codes!(state state_of ThreadState {

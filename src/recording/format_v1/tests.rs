@@ -155,7 +155,7 @@ fn samples() -> impl Strategy<Value = Vec<Sample>> {
         Just(Capture::Asleep),
         Just(Capture::Unstopped),
         Just(Capture::Reused),
-        Just(Capture::Unread)
+        Just(Capture::NotCaptured)
     ];
     let states = prop_oneof![
         Just(ThreadState::Running),

@@ -98,7 +98,7 @@ fn thread(thread: &DumpedThread) -> Value {
             Capture::Stopped => "stopped",
             Capture::Asleep | Capture::Reused => "asleep",
             Capture::Unstopped => "unstopped",
-            Capture::Unread => "unread",
+            Capture::NotCaptured => "unread",
         },
         "syscall": thread.syscall,
         "gil": match thread.gil {

@@ -41,7 +41,7 @@ pub(super) fn forward(analysis: &Analysis) -> Option<Forward> {
     Some(Forward {
         version: VERSION,
         forward_s: seconds(tree.forward_ns),
-        unread_s: seconds(tree.unread_ns),
+        unread_s: seconds(tree.unknown_ns),
         left_out: tree.modules.len().saturating_sub(MOST),
         groups_left_out: tree.groups.len() - groups.len(),
         groups,

@@ -74,11 +74,11 @@ pub struct TaskLine {
 pub fn input(profile: &Profile, analysis: &Analysis) -> Option<Input> {
     let waits = analysis.primary_waits()?;
     let tasks = |tasks: &[TaskTime]| tasks.iter().map(|each| task(profile, each)).collect();
-    let workers = waits.meanwhile.as_ref().map(|meanwhile| Workers {
-        waited_s: seconds(meanwhile.waited_ns),
-        workers: meanwhile.workers,
-        busy: meanwhile.busy,
-        tasks: tasks(&meanwhile.tasks),
+    let workers = waits.worker_activity.as_ref().map(|workers| Workers {
+        waited_s: seconds(workers.waited_ns),
+        workers: workers.workers,
+        busy: workers.busy,
+        tasks: tasks(&workers.tasks),
     });
     let own = waits.inline.as_ref().map(|inline| OwnInput {
         seconds: seconds(inline.ns),

@@ -58,7 +58,7 @@ pub(super) fn backward(out: &mut String, profile: &Profile, analysis: &Analysis,
     if is_worth(found.unmatched_ns) && !nodes.is_empty() {
         let part = found.unmatched_ns as f64 / found.total_ns.max(1) as f64;
         let text = format!(
-            "  of no module that can be told: {} s, {:.0} % of backward",
+            "  of unknown modules: {} s, {:.0} % of backward",
             column_seconds(found.unmatched_ns),
             part * 100.0
         );

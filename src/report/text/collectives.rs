@@ -28,7 +28,7 @@ pub(super) fn collectives(out: &mut String, profile: &Profile, analysis: &Analys
     let mut backends: Vec<Backend> = ranks
         .iter()
         .flat_map(|rank| &rank.rows)
-        .filter_map(|row| row.moment.backend)
+        .filter_map(|row| row.call.backend)
         .collect();
     // Its destructors run in processes that never used it.
     let nccl = analysis.processes.iter().any(|process| process.nccl);
@@ -52,7 +52,7 @@ pub(super) fn collectives(out: &mut String, profile: &Profile, analysis: &Analys
     let world = ranks.iter().filter_map(|rank| rank.world_size).max();
     if let Some(world) = world.filter(|&world| world as usize > recorded) {
         let text = format!(
-            "{recorded} of {world} ranks are in this recording: a wait for another is not told."
+            "{recorded} of {world} ranks are in this recording: waits for other ranks are not attributed."
         );
         sentence(out, "  ", &text);
     }
@@ -94,7 +94,7 @@ fn who_waits(out: &mut String, profile: &Profile, labels: &[String], rank: &Proc
         "{} waits {} in {}",
         label(labels, process),
         share_of(&row.wait_share).trim(),
-        row.moment.label(),
+        row.call.label(),
     );
     let part = |ns: u64| ns as f64 / row.wait_ns.max(1) as f64;
     match last_rank(row) {

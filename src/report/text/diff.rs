@@ -79,7 +79,7 @@ fn of_a_second(diff: &Diff, scale: Scale) -> String {
     let why = if diff.few_steps {
         "Too few steps to tell whether B is faster."
     } else {
-        "No steps are known, so whether B is faster cannot be told."
+        "No steps are known, so it is unknown whether B is faster."
     };
     match diff.beyond_noise().first() {
         None => format!("{why} No part's share of wall time differs beyond noise."),

@@ -24,7 +24,7 @@ pub(super) fn gpu_idle(out: &mut String, profile: &Profile, analysis: &Analysis,
         Some((_, Ok(idle))) => table(out, profile, analysis, idle, rows),
         Some((_, Err(why))) if !analysis.lanes.devices.is_empty() => {
             out.push('\n');
-            let text = format!("GPU IDLE by line: not told, {why}");
+            let text = format!("GPU IDLE by line: unknown, {why}");
             sentence(out, "", &text);
         }
         _ => {}

@@ -104,7 +104,7 @@ fn captures(out: &mut String, quality: &QualitySummary) {
         count(quality.captures.reused)
     ));
     if quality.captures.unread > 0 {
-        parts.push(format!("unread {}", count(quality.captures.unread)));
+        parts.push(format!("not captured {}", count(quality.captures.unread)));
     }
     wrapped(out, &parts, "| ");
 }

@@ -60,7 +60,7 @@ fn table(
         if wait.kind == WaitKind::Input
             && let Some(workers) = workers.take()
         {
-            meanwhile(out, workers);
+            worker_activity(out, workers);
         }
     }
     table.rest(out, rest);
@@ -119,9 +119,9 @@ fn task_name(task: InputTask) -> &'static str {
     }
 }
 
-fn meanwhile(out: &mut String, workers: &Workers) {
+fn worker_activity(out: &mut String, workers: &Workers) {
     let text = format!(
-        "{:>13}meanwhile {:.1} of {:.1} workers were busy, {} of their time:",
+        "{:>13}{:.1} of {:.1} workers were busy, {} of their time:",
         "",
         workers.workers * workers.busy.value,
         workers.workers,

@@ -161,7 +161,7 @@ impl RuleSet {
                 .unwrap_or(WaitPart::None),
             collective: CollectivePart {
                 name: collective
-                    .and_then(|(row, form)| told_collective(row, form, symbol.name?))
+                    .and_then(|(row, form)| collective_part(row, form, symbol.name?))
                     .and_then(|told| self.collective_name(told, &rows)),
                 backend: rows.first("backend", |row| Some(row.backend.as_ref()?.0)),
                 issuer: rows.first("issuer", |row| Some(row.issuer.as_ref()?.0)),
@@ -249,7 +249,7 @@ impl Symbol<'_> {
 }
 
 /// The part of a name that names the collective.
-fn told_collective<'f>(
+fn collective_part<'f>(
     row: &NativeRow,
     form: CollectiveForm,
     name: SymbolName<'f>,
