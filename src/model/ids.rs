@@ -1,5 +1,4 @@
-//! Small integers that stand for interned things. An id means something only together with the
-//! table that gave it.
+//! Small integers for interned values. An id is meaningful only together with its table.
 
 use serde::{Deserialize, Serialize};
 

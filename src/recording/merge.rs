@@ -18,7 +18,7 @@ pub(super) struct Merger {
     /// Sum of all samples' lengths; kept below 2^63, so that sums of any part can be taken without
     /// thought.
     total_ns: u64,
-    /// Bytes of memory that merged segments took besides their tables and symbols, about.
+    /// Approximate memory of merged segments besides their tables and symbols, bytes.
     bytes: usize,
 }
 

@@ -15,7 +15,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
-/// What the text holds besides the header, processes, threads and modules.
+/// What is printed besides the header, processes, threads and modules.
 pub struct InspectOptions<'a> {
     /// Each thread's stacks, with their samples summed up.
     pub stacks: bool,

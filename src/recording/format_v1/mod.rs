@@ -1,13 +1,13 @@
-//! Versions 1 and 2 of the format: what stands in the header block and in a segment's payload.
-//! Version 2 adds a table of `nn.Module`s behind all others, frames that say which module's call
-//! comes next, or what code is compiled by it; counters of progress, their readings, and
-//! conditions; and the user's regions behind the rest of the header. Lanes of devices and processes
-//! stand behind all of it, and may be missing: a reader that does not know them leaves them out. So
-//! do more of the sampler's counts behind them.
+//! Versions 1 and 2 of the format: the content of the header block and of a segment's payload.
+//! Version 2 adds a table of `nn.Module`s after all others, frames that mark a module's call or the
+//! code that is compiled; counters of progress, their readings, and conditions; and the user's
+//! regions after the rest of the header. Counter tracks of devices and processes come after all of
+//! that, and may be missing: an older reader ignores them. Further counts of the sampler come after
+//! them.
 //!
 //! The payload is zstd over postcard over columns, each column of a table in a run of its own.
-//! Everything in it is hostile input when it is read: sizes are bounded before they are believed,
-//! and ids are checked once, here, so that nobody else has to.
+//! Everything in it is untrusted input when it is read: sizes are bounded before they are used,
+//! and ids are checked once, here.
 
 mod codes;
 mod column;
@@ -78,7 +78,7 @@ struct WireSegment2<C, B> {
     conditions: Rows<B>,
 }
 
-/// The most bytes that a payload of `compressed` bytes may become.
+/// Maximum length of a decompressed payload of `compressed` bytes.
 fn believable_length(compressed: usize) -> usize {
     MAX_PAYLOAD.min(
         compressed
@@ -98,7 +98,7 @@ pub(super) fn encode_run(run: &RunInfo) -> Result<Vec<u8>, Corrupt> {
     postcard::to_stdvec(&(run, regions)).map_err(|_| Corrupt("the header cannot be written"))
 }
 
-/// What [`encode_run`] wrote. What is no region is left out.
+/// Decodes the result of [`encode_run`]. Invalid regions are dropped.
 pub(super) fn decode_run(block: &[u8]) -> Result<RunInfo, Corrupt> {
     let damaged = |_| Corrupt("the header is damaged");
     let (mut run, rest): (RunInfo, _) = postcard::take_from_bytes(block).map_err(damaged)?;

@@ -1,9 +1,9 @@
 //! Tables of small structures, field by field in postcard's encoding, as the model derives it:
 //! processes, modules, counters, and the sampler's figures.
 //!
-//! The order of a structure's fields, and of an enumeration's variants, is in files: what the model
-//! adds to one of these is left out of it (`serde(skip)`) and stands behind all else
-//! ([`WireCounts`]). A test holds the bytes to those of an older file.
+//! The order of a structure's fields, and of an enumeration's variants, is part of the format:
+//! what the model adds to one of these is skipped there (`serde(skip)`) and written after all else
+//! ([`WireCounts`]). A test compares the bytes with those of an older file.
 
 use super::column::Corrupt;
 use crate::model::quality::Quality;
