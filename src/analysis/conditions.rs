@@ -179,7 +179,7 @@ fn loaders<'p>(profile: &'p Profile, summary: &'p ProcessSummary) -> Vec<&'p Cou
 /// The mode of forward's modules; `None` without forward, or if too little of it was read.
 fn mode(summary: &ProcessSummary) -> Option<Mode> {
     let tree = &summary.modules;
-    let known_ns = tree.forward_ns.saturating_sub(tree.unread_ns);
+    let known_ns = tree.forward_ns.saturating_sub(tree.unknown_ns);
     let evaluated: u64 = tree
         .modules
         .iter()

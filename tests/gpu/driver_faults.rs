@@ -101,11 +101,11 @@ fn a_call_that_blocks_delays_no_sample() {
     let energy = lane(&table, UUID, "energy");
     let across = energy.iter().max_by_key(|row| row.length_ns()).unwrap();
     assert!(across.length_ns() >= 4_900_000_000, "{across:?}");
-    let meanwhile = lane(&table, OTHER, "energy")
+    let others = lane(&table, OTHER, "energy")
         .into_iter()
         .filter(|row| across.start_ns < row.start_ns && row.end_ns < across.end_ns);
     // Readings come as often as their cost allows, every 2 s at the least.
-    assert!(meanwhile.count() >= 1);
+    assert!(others.count() >= 1);
 }
 
 /// A look at who uses a device is a call like any other: for as long as it hangs nothing else is

@@ -316,7 +316,7 @@ impl Run {
     }
 
     /// The verdict, where there is one at all.
-    pub fn told(&self) -> Option<Verdict> {
+    pub fn reported(&self) -> Option<Verdict> {
         analyze(&self.profile()).verdict
     }
 
@@ -491,8 +491,8 @@ impl Run {
 
     /// A loader and its workers.
     fn load(&self, builder: &mut Builder, number: usize, loader: &Loader) {
-        let mut told = vec![(facts::WORKERS.to_owned(), loader.count.to_string())];
-        told.extend(
+        let mut reported = vec![(facts::WORKERS.to_owned(), loader.count.to_string())];
+        reported.extend(
             self.pin_memory
                 .map(|pinned| (facts::PIN_MEMORY.to_owned(), pinned.to_string())),
         );
@@ -507,7 +507,7 @@ impl Run {
             class: class.to_owned(),
             file: String::new(),
             line: 0,
-            facts: told,
+            facts: reported,
         });
         for number in 0..loader.count {
             let pid = worker_pid(loader.rank, number);
@@ -540,8 +540,8 @@ impl Run {
         if workers.count == 0 && self.pin_memory.is_none() {
             return;
         }
-        let mut told = vec![(facts::WORKERS.to_owned(), workers.count.to_string())];
-        told.extend(
+        let mut reported = vec![(facts::WORKERS.to_owned(), workers.count.to_string())];
+        reported.extend(
             self.pin_memory
                 .map(|pinned| (facts::PIN_MEMORY.to_owned(), pinned.to_string())),
         );
@@ -552,7 +552,7 @@ impl Run {
             class: "_MultiProcessingDataLoaderIter".to_owned(),
             file: String::new(),
             line: 0,
-            facts: told,
+            facts: reported,
         });
         for number in 0..workers.count {
             let pid = 1000 + number as i32;
@@ -962,7 +962,7 @@ fn in_backward(leaf: &[F]) -> Vec<F> {
 
 /// What waits for the device, for autograd, or for other ranks.
 fn wait_frames(what: Do) -> Option<(S, Vec<F>)> {
-    if meanwhile(what).is_some() {
+    if engine_at(what).is_some() {
         let pop = [
             torch("torch::autograd::ReadyQueue::pop()"),
             libc("pthread_cond_wait"),
@@ -1129,7 +1129,7 @@ fn other_frames(what: Do) -> Option<(S, Vec<F>)> {
 
 /// What autograd's own thread does while the main thread waits for it; `None` where it has nothing
 /// to do.
-fn meanwhile(what: Do) -> Option<(S, Vec<F>)> {
+fn engine_at(what: Do) -> Option<(S, Vec<F>)> {
     let mut frames = engine();
     frames.push(torch(
         "torch::autograd::Engine::evaluate_function(std::shared_ptr<torch::autograd::GraphTask>&)",
@@ -1265,7 +1265,7 @@ impl Crew {
             builder.thread(process, 50_000 + 100 * pid + number, name, is_python)
         };
         // Without native frames there is nothing to see of threads that run no Python.
-        let engine = run.native && needs(&|what| meanwhile(what).is_some());
+        let engine = run.native && needs(&|what| engine_at(what).is_some());
         Self {
             engine: engine.then(|| thread(1, "pt_autograd_0", true)),
             rival: needs(&|what| matches!(what, Do::Gil)).then(|| thread(2, "python", true)),
@@ -1289,7 +1289,7 @@ impl Crew {
             }
         };
         if let Some(thread) = self.engine {
-            let (state, frames) = meanwhile(what).unwrap_or_else(|| {
+            let (state, frames) = engine_at(what).unwrap_or_else(|| {
                 let mut frames = engine();
                 frames.push(torch("torch::autograd::ReadyQueue::pop()"));
                 frames.push(libc("pthread_cond_wait"));

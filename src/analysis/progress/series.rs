@@ -307,7 +307,11 @@ fn late(
     };
     let gap_ns = first_ns.saturating_sub(begin_ns);
     // After an attach, earlier steps do not matter, nor do a few ticks.
-    let least_ns = if begins_with_program(profile) { 0 } else { ATTACHED_NS };
+    let least_ns = if begins_with_program(profile) {
+        0
+    } else {
+        ATTACHED_NS
+    };
     (gap_ns as f64 > step_ns && gap_ns >= least_ns).then_some(first_ns)
 }
 
@@ -490,7 +494,8 @@ fn batches(profile: &Profile, process: ProcessId) -> Option<Counted> {
         .min();
     for (id, points) in &all {
         let quiet = Quiet::of(profile, points);
-        let begun = begins_with_program(profile) || points.first().map(|point| point.time_ns) != first_ns;
+        let begun =
+            begins_with_program(profile) || points.first().map(|point| point.time_ns) != first_ns;
         let mut last = (!begun).then(|| points.first().map_or(0, |point| point.value));
         for point in points {
             let count = match last {

@@ -290,13 +290,13 @@ pub fn figures(
         host_cpus: profile.run.cpus,
         ..Figures::default()
     };
-    let workers: Vec<ThreadId> = summary
+    let openmp: Vec<ThreadId> = summary
         .threads
         .iter()
         .filter(|thread| thread.role == OPENMP_WORKER)
         .map(|thread| thread.thread)
         .collect();
-    figures.omp_threads = figures.native.then_some(workers.len() as u64 + 1);
+    figures.omp_threads = figures.native.then_some(openmp.len() as u64 + 1);
     let own = match summary.training_thread {
         Some(thread) => of_thread(profile, thread),
         None => Vec::new(),
@@ -305,7 +305,7 @@ pub fn figures(
     sum(profile, own, &mut figures);
     figures.gpu_used =
         figures.cuda && (!figures.native || own.iter().any(|sample| uses_gpu(sample)));
-    figures.barrier = barrier(profile, own, &workers);
+    figures.barrier = barrier(profile, own, &openmp);
     figures.cpus.wanted_in_waits = wanted_in_waits(profile, own);
     if let Some(first) = own.first() {
         figures.device = device_of(lanes, summary.process).ok().map(|device| {

@@ -191,8 +191,7 @@ pub fn competing(figures: &Figures, parts: &[Part]) -> Option<(CompetingCost, f6
     let has_host = parts.contains(&Part::Dispatch) || waits_a_lot;
     // Launches for a busy device are back-pressure: then the device is the competing cost.
     let is_late = !figures.cuda
-        || busy_during(figures, &[Part::Dispatch, Part::Python])
-            .is_none_or(|busy| busy <= SPARE);
+        || busy_during(figures, &[Part::Dispatch, Part::Python]).is_none_or(|busy| busy <= SPARE);
     let host = match has_host || !is_late {
         true => 0.0,
         false => HOSTS_PART * (figures.of(Part::Dispatch) + of(Part::Python)),

@@ -250,7 +250,12 @@ fn left_its_stack(native: &[NativeFrame], reach: u64) -> bool {
 }
 
 /// Publishes to the tracer where the stack's root is, and whether a sleeper's registers are needed.
-fn publish_needs(raw: &RawSample, native: &[NativeFrame], end: Option<UnwindEnd>, lacked_register: bool) {
+fn publish_needs(
+    raw: &RawSample,
+    native: &[NativeFrame],
+    end: Option<UnwindEnd>,
+    lacked_register: bool,
+) {
     if end.is_some() && lacked_register {
         raw.shared
             .registers_wanted
