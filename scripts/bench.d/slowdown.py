@@ -31,8 +31,8 @@ TURN_S = 1.0
 # What comes between: a profiler that goes on looks at all threads anew, which is no part of what
 # sampling costs. It is the same between bare turns.
 BETWEEN_S = 0.1
-# Of a turn with fewer whole steps nothing is measured: the machine stood still. So many of a variant's
-# may be lost.
+# Of a turn with fewer whole steps nothing is measured: the machine stood still. So many of a
+# variant's may be lost.
 FEWEST_STEPS = 3
 MOST_LOST = 1 / 4
 # A pair's figure is the mean of the middle half of its turns' ratios (as logarithms: a ratio of

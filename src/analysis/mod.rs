@@ -17,7 +17,7 @@
 //! | [`input_queue`] | what DataLoader workers did while their trainer waited for them |
 //! | [`collectives`], [`late_ranks`] | time in collectives, and which rank arrived last |
 //! | [`timeline`] | samples by time, for these three |
-//! | [`lanes`] | figures of devices and the host over time |
+//! | [`tracks`] | figures of devices and the host over time |
 //! | [`gpu_overlay`] | idle time of devices by what the host executed |
 //! | [`energy`] | energy of devices, by run, rank, epoch, step and phase |
 //! | [`verdict`] | what the run is bound by |
@@ -42,7 +42,6 @@ pub mod functions;
 pub mod gpu_overlay;
 pub mod input_queue;
 pub mod intervals;
-pub mod lanes;
 pub mod late_ranks;
 mod module_groups;
 pub mod modules;
@@ -54,6 +53,7 @@ pub mod rounding;
 pub mod summary;
 pub mod threads;
 pub mod timeline;
+pub mod tracks;
 pub mod verdict;
 pub mod waits;
 
@@ -62,9 +62,9 @@ use crate::model::profile::{Profile, ProfileSample, Role};
 use collectives::ProcessCollectives;
 use energy::Energy;
 use gpu_overlay::{GpuIdle, NoOverlay};
-use lanes::LaneSummary;
 use quality::QualitySummary;
 use summary::ProcessSummary;
+use tracks::TrackSummary;
 use verdict::Verdict;
 use waits::ProcessWaits;
 
@@ -83,7 +83,7 @@ pub struct Analysis {
     /// The sampler's figures.
     pub quality: QualitySummary,
     /// Figures of devices and the host.
-    pub lanes: LaneSummary,
+    pub tracks: TrackSummary,
     /// Idle time of the device of each rank, and of the primary process, by what its training
     /// thread executed; or why there is none.
     pub gpu_idle: Vec<(ProcessId, Result<GpuIdle, NoOverlay>)>,
@@ -113,17 +113,17 @@ pub fn analyze(profile: &Profile) -> Analysis {
     let processes = summary::summarize(profile);
     let primary = summary::primary(&processes);
     let ranks = ranks(&processes, primary);
-    let lanes = lanes::summarize(profile);
+    let tracks = tracks::summarize(profile);
     let mut analysis = Analysis {
         verdict: None,
-        gpu_idle: gpu_overlay::all(profile, &lanes, &ranks),
-        energy: energy::energy(profile, &lanes, &ranks),
+        gpu_idle: gpu_overlay::all(profile, &tracks, &ranks),
+        energy: energy::energy(profile, &tracks, &ranks),
         waits: waits::all(profile, &ranks),
         collectives: collectives::all(profile, &ranks),
         processes,
         primary,
         quality: quality::summarize(profile),
-        lanes,
+        tracks,
     };
     analysis.verdict = verdict::verdict(profile, &analysis);
     analysis

@@ -8,7 +8,7 @@ use crate::model::profile::Profile;
 use crate::report::folded::{self, Count, FoldedOptions};
 use crate::report::speedscope::{self, SpeedscopeOptions};
 use crate::report::text::TextOptions;
-use crate::report::{flamegraph, lanes_csv, markdown, parquet, perfetto};
+use crate::report::{flamegraph, markdown, parquet, perfetto, tracks_csv};
 use anyhow::Result;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use std::io::Write;
@@ -110,7 +110,7 @@ formats!(
         named: Some(("csv", "Counter tracks of GPUs and host, as a table")),
         extension: "csv",
         draws: false,
-        render: |profile, _, out| Ok(lanes_csv::render(profile, out)?),
+        render: |profile, _, out| Ok(tracks_csv::render(profile, out)?),
     };
     Parquet: Entry {
         named: Some((

@@ -5,12 +5,12 @@ use super::sums::ThreadSums;
 use crate::analysis::progress::StepUnit;
 use crate::analysis::{Analysis, analyze};
 use crate::model::ids::GpuId;
-use crate::model::lane::{GpuInfo, LaneKind, Lanes, SHARE_ONE};
 use crate::model::process::ProcessInfo;
 use crate::model::profile::{Profile, Role};
 use crate::model::progress::CounterKind;
 use crate::model::run::RunInfo;
 use crate::model::segment::Segment;
+use crate::model::track::{CounterTracks, GpuInfo, SHARE_ONE, TrackKind};
 use crate::recording::{Recording, recording_of};
 use crate::report::text::verdict_line;
 use crate::torch::rules::RuleSet;
@@ -74,7 +74,8 @@ pub struct LiveProcess {
     pub seen_ns: u64,
 }
 
-/// A value of a device's lane: the end of its window, and a figure in the lane's unit.
+/// A value of a device's counter track: the end of its window, and a figure in the counter track's
+/// unit.
 pub type Value = (u64, u64);
 
 #[derive(Clone, Debug)]
@@ -162,7 +163,7 @@ impl Live {
         }
         self.take_processes(&profile);
         self.take_counters(&profile);
-        self.take_lanes(&profile);
+        self.take_tracks(&profile);
         self.forget();
     }
 
@@ -330,14 +331,14 @@ impl Live {
         }
     }
 
-    fn take_lanes(&mut self, profile: &Profile) {
-        let Lanes {
+    fn take_tracks(&mut self, profile: &Profile) {
+        let CounterTracks {
             gpus,
-            lanes,
+            tracks,
             points,
             gaps,
             ..
-        } = &profile.lanes;
+        } = &profile.tracks;
         for info in gpus.iter().filter(|info| info.recorded) {
             if !self.devices.iter().any(|device| device.info == *info) {
                 self.devices.push(LiveDevice {
@@ -352,19 +353,19 @@ impl Live {
             self.no_device = Some(gap.reason.clone());
         }
         for point in points {
-            let Some(lane) = lanes.get(point.lane.index()) else {
+            let Some(track) = tracks.get(point.track.index()) else {
                 continue;
             };
-            match (lane.gpu, self.processes.get_mut(&lane.pid)) {
+            match (track.gpu, self.processes.get_mut(&track.pid)) {
                 (Some(gpu), _) => {
-                    self.take_device(gpus, gpu, lane.kind, (point.end_ns, point.value))
+                    self.take_device(gpus, gpu, track.kind, (point.end_ns, point.value))
                 }
-                (None, Some(process)) => match lane.kind {
-                    LaneKind::Cpu if point.end_ns > point.start_ns => {
+                (None, Some(process)) => match track.kind {
+                    TrackKind::Cpu if point.end_ns > point.start_ns => {
                         let window_ns = (point.end_ns - point.start_ns) as f64;
                         process.cpus = Some(point.value as f64 / window_ns);
                     }
-                    LaneKind::Resident => process.resident = Some(point.value),
+                    TrackKind::Resident => process.resident = Some(point.value),
                     _ => {}
                 },
                 (None, None) => {}
@@ -382,20 +383,20 @@ impl Live {
         }
     }
 
-    fn take_device(&mut self, gpus: &[GpuInfo], gpu: GpuId, kind: LaneKind, value: Value) {
+    fn take_device(&mut self, gpus: &[GpuInfo], gpu: GpuId, kind: TrackKind, value: Value) {
         let info = gpus.get(gpu.index());
         let mut devices = self.devices.iter_mut();
         let Some(device) = devices.find(|device| Some(&device.info) == info) else {
             return;
         };
         match kind {
-            LaneKind::Utilization => {
+            TrackKind::Utilization => {
                 device
                     .utilization
                     .push_back((value.0, value.1.min(SHARE_ONE)));
             }
-            LaneKind::Power => device.power_mw = Some(value.1),
-            LaneKind::MemoryUsed => device.memory = Some(value.1),
+            TrackKind::Power => device.power_mw = Some(value.1),
+            TrackKind::MemoryUsed => device.memory = Some(value.1),
             _ => {}
         }
     }

@@ -1,6 +1,6 @@
 //! GPUs by the names that users and CUDA_VISIBLE_DEVICES give them.
 
-use super::lane::GpuInfo;
+use super::track::GpuInfo;
 
 /// Maximum number of named devices.
 pub const MAX_NAMES: usize = 256;

@@ -74,8 +74,8 @@ id!(
     GpuId
 );
 id!(
-    /// A lane: one figure of one device or process over time.
-    LaneId
+    /// A counter track: one figure of one device or process over time.
+    TrackId
 );
 id!(
     /// A frame of a [`StackTable`](super::stack_table::StackTable).

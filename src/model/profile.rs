@@ -7,7 +7,6 @@ use super::facts::{Facts, Wait};
 use super::frame::{Partial, Trust};
 use super::ids::{CollectiveId, FunctionId, NnModuleId, ProcessId, StackId, ThreadId};
 use super::input::{InputPart, InputTask};
-use super::lane::Lanes;
 use super::nn_module::NnModuleInfo;
 use super::operator::OperatorMark;
 use super::process::{ProcessInfo, ThreadInfo};
@@ -17,6 +16,7 @@ use super::region::region_names;
 use super::run::{ClockPair, Loss, RunInfo};
 use super::sample::{Capture, Gil, ThreadState};
 use super::stack_table::StackTable;
+use super::track::CounterTracks;
 use super::wait::WaitPart;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -203,8 +203,8 @@ pub struct Profile {
     /// Their readings, by time.
     pub points: Vec<ProgressPoint>,
     pub conditions: Vec<Condition>,
-    /// Lanes of devices and processes; points by lane and end.
-    pub lanes: Lanes,
+    /// Counter tracks of devices and processes; points by counter track and end.
+    pub tracks: CounterTracks,
     pub stacks: StackTable<ProfileFrame>,
     pub facts: Facts,
     /// Samples by thread and start.

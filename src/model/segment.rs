@@ -1,13 +1,13 @@
 //! A second of recording with all the tables that it needs: the unit that is written, checked and,
 //! if corrupt, lost.
 
-use super::lane::Lanes;
 use super::module::SymbolInfo;
 use super::progress::{Condition, ProgressPoint};
 use super::quality::Quality;
 use super::run::{ClockPair, Loss};
 use super::sample::Sample;
 use super::tables::Tables;
+use super::track::CounterTracks;
 
 /// Everything that one flush writes. All ids are those of its own tables.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -26,7 +26,7 @@ pub struct Segment {
     pub points: Vec<ProgressPoint>,
     pub conditions: Vec<Condition>,
     /// What devices and processes took and did.
-    pub lanes: Lanes,
+    pub tracks: CounterTracks,
     /// Samples by start.
     pub samples: Vec<Sample>,
     pub quality: Quality,

@@ -3,18 +3,18 @@
 
 use super::reader::Recording;
 use super::remap::{Collector, Import};
-use crate::model::lane::{LaneInfo, LaneMerger, LanePoint, Lanes};
 use crate::model::progress::{Condition, ProgressPoint};
 use crate::model::run::{ClockPair, Loss, RunInfo};
 use crate::model::sample::Sample;
 use crate::model::segment::Segment;
+use crate::model::track::{CounterTracks, TrackInfo, TrackMerger, TrackPoint};
 use std::mem::size_of;
 
 /// A recording that takes one segment after another.
 pub(super) struct Merger {
     recording: Recording,
     tables: Collector,
-    lanes: LaneMerger,
+    tracks: TrackMerger,
     /// Sum of all samples' lengths; kept below 2^63, so that sums of any part can be taken without
     /// thought.
     total_ns: u64,
@@ -49,7 +49,7 @@ impl Merger {
                 ..Recording::default()
             },
             tables: Collector::default(),
-            lanes: LaneMerger::default(),
+            tracks: TrackMerger::default(),
             total_ns: 0,
             bytes: 0,
         }
@@ -81,7 +81,7 @@ impl Merger {
                 recording.symbols.insert(module, symbol);
             }
         }
-        self.lanes.add(&segment.lanes);
+        self.tracks.add(&segment.tracks);
         recording.quality.merge(&segment.quality);
         recording.clocks.extend(segment.clocks);
         recording.losses.extend(segment.losses);
@@ -108,7 +108,7 @@ impl Merger {
             .samples
             .sort_by_key(|sample| (sample.thread, sample.start_ns));
         self.recording.points.sort_by_key(|point| point.time_ns);
-        self.recording.lanes = self.lanes.finish();
+        self.recording.tracks = self.tracks.finish();
         self.recording.symbols.sort();
         self.recording.tables = self.tables.tables;
         self.recording
@@ -124,17 +124,18 @@ fn bytes_besides_tables(segment: &Segment) -> usize {
     segment.samples.len() * size_of::<Sample>()
         + segment.points.len() * size_of::<ProgressPoint>()
         + conditions.sum::<usize>()
-        + lane_bytes(&segment.lanes)
+        + track_bytes(&segment.tracks)
         + segment.clocks.len() * size_of::<ClockPair>()
         + losses
             .map(|loss| size_of::<Loss>() + loss.reason.len())
             .sum::<usize>()
 }
 
-fn lane_bytes(lanes: &Lanes) -> usize {
-    let texts = lanes.gaps.iter().map(|gap| gap.reason.len());
-    let texts = texts.chain(lanes.lanes.iter().map(|lane| 2 * lane.process.len()));
-    lanes.points.len() * size_of::<LanePoint>()
-        + (lanes.lanes.len() * 2 + lanes.gaps.len() + lanes.clocks.len()) * size_of::<LaneInfo>()
+fn track_bytes(tracks: &CounterTracks) -> usize {
+    let texts = tracks.gaps.iter().map(|gap| gap.reason.len());
+    let texts = texts.chain(tracks.tracks.iter().map(|track| 2 * track.process.len()));
+    tracks.points.len() * size_of::<TrackPoint>()
+        + (tracks.tracks.len() * 2 + tracks.gaps.len() + tracks.clocks.len())
+            * size_of::<TrackInfo>()
         + texts.sum::<usize>()
 }

@@ -4,7 +4,6 @@ use super::container::{Found, Head, KIND_SAMPLES, OLDEST_VERSION, Scanner, VERSI
 use super::format_v1::{Corrupt, Decoder, decode_run};
 use super::merge::{Merger, Refused};
 use crate::model::ids::ModuleId;
-use crate::model::lane::Lanes;
 use crate::model::module::SymbolInfo;
 use crate::model::progress::{Condition, ProgressPoint};
 use crate::model::quality::Quality;
@@ -12,6 +11,7 @@ use crate::model::run::{ClockPair, Loss, RunInfo};
 use crate::model::sample::Sample;
 use crate::model::segment::Segment;
 use crate::model::tables::Tables;
+use crate::model::track::CounterTracks;
 use rustc_hash::FxHashMap;
 use std::fs::File;
 use std::io::{self, Read};
@@ -130,8 +130,8 @@ pub struct Recording {
     pub points: Vec<ProgressPoint>,
     /// Conditions, in the order in which they became known.
     pub conditions: Vec<Condition>,
-    /// Lanes of devices and processes; points by lane and end.
-    pub lanes: Lanes,
+    /// Counter tracks of devices and processes; points by counter track and end.
+    pub tracks: CounterTracks,
     /// Samples by thread, then by start. The sum of all their lengths is below 2^63 ns.
     pub samples: Vec<Sample>,
     /// The sampler's figures over the whole recording.

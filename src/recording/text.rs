@@ -1,8 +1,8 @@
 //! The `inspect` form: what a recording holds, as text. The same recording gives the same text, on
 //! any machine.
 
-mod lanes;
 mod progress;
+mod tracks;
 
 use super::reader::Recording;
 use crate::model::address::CodeAddress;
@@ -73,7 +73,7 @@ impl Text<'_> {
         self.modules()?;
         self.nn_modules()?;
         self.progress()?;
-        self.lanes()?;
+        self.tracks()?;
         self.threads()
     }
 

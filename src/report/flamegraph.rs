@@ -16,7 +16,7 @@ use super::command::shown_command;
 use super::label;
 use super::view::{View, ViewOptions};
 use crate::analysis::gpu_overlay::idle_windows;
-use crate::analysis::lanes;
+use crate::analysis::tracks;
 use crate::model::category::FrameKind;
 use crate::model::profile::Profile;
 use inferno::flamegraph::color::{BackgroundColor, PaletteMap};
@@ -78,7 +78,7 @@ pub fn render_in(
     out: &mut dyn Write,
 ) -> Result<(), FlamegraphError> {
     let view = View::new(profile, options);
-    let gpus = idle_windows(profile, &lanes::summarize(profile));
+    let gpus = idle_windows(profile, &tracks::summarize(profile));
     let tree = Tree::build(&view, &gpus);
     if tree.width_ns() > MAX_WIDTH_NS {
         return Err(FlamegraphError::Times);

@@ -9,10 +9,10 @@ pub mod backward;
 mod build;
 pub mod compile;
 pub mod diff;
-pub mod lanes;
 pub mod modules;
 pub mod operators;
 pub mod progress;
+pub mod tracks;
 pub mod verdict;
 
 pub use build::{render_json, report, schema};
@@ -122,7 +122,7 @@ pub struct Report {
     /// Threads.
     pub threads: Vec<ThreadSummary>,
     /// GPUs that were recorded.
-    pub gpus: Vec<lanes::Gpu>,
+    pub gpus: Vec<tracks::Gpu>,
     /// Why there is no GPU, or what is missing for all of them.
     pub gpus_missing: Vec<String>,
     /// Idle time of devices by what the host executed.
@@ -132,7 +132,7 @@ pub struct Report {
     /// Energy of devices; null if none has a counter.
     pub energy: Option<Energy>,
     /// Use of the host by processes; null if it was not recorded.
-    pub host_use: Option<lanes::Host>,
+    pub host_use: Option<tracks::Host>,
     /// The sampler's figures.
     pub quality: QualitySummary,
     /// What is missing in the recording.

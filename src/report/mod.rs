@@ -15,7 +15,6 @@ pub mod dump;
 pub mod flamegraph;
 pub mod folded;
 pub mod label;
-pub mod lanes_csv;
 pub mod markdown;
 pub mod naming;
 pub mod parquet;
@@ -24,6 +23,7 @@ pub mod perfetto;
 pub mod speedscope;
 pub mod table;
 pub mod tables;
+pub mod tracks_csv;
 pub mod view;
 
 pub mod json;

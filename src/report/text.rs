@@ -10,7 +10,6 @@ mod energy;
 pub(crate) mod format;
 mod functions;
 mod gpu_idle;
-pub(crate) mod lanes;
 mod modules;
 mod operators;
 mod processes;
@@ -18,6 +17,7 @@ mod progress;
 mod sampler;
 pub(crate) mod table;
 mod tables;
+pub(crate) mod tracks;
 mod verdict;
 mod waits;
 
@@ -120,7 +120,7 @@ pub fn render_summary(profile: &Profile, analysis: &Analysis, options: TextOptio
         }
         None => nothing_sampled(&mut out, &profile.run),
     }
-    lanes::lanes(&mut out, profile, analysis);
+    tracks::tracks(&mut out, profile, analysis);
     gpu_idle::gpu_idle(&mut out, profile, analysis, options.rows);
     energy::energy(&mut out, profile, analysis);
     processes::others(&mut out, profile, analysis);

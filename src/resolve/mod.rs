@@ -47,7 +47,7 @@ pub fn resolve(recording: &Recording, names: Names) -> Profile {
         counters: recording.tables.counters.to_vec(),
         points: recording.points.clone(),
         conditions: recording.conditions.clone(),
-        lanes: recording.lanes.clone(),
+        tracks: recording.tracks.clone(),
         stacks: frames.stacks,
         facts: Facts::default(),
         samples: Vec::new(),

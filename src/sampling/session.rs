@@ -189,14 +189,14 @@ impl Session {
             rung,
             control: control.clone(),
         };
-        let lanes = collector::start(options.gpu.clone())?;
+        let tracks = collector::start(options.gpu.clone())?;
         let worker = Worker::new(
             inbox,
             recycle,
             event_sender,
             segment_sender,
             link,
-            lanes,
+            tracks,
             &options,
         );
         let (writer_control, writer_error) = (control.clone(), error.clone());

@@ -3,12 +3,12 @@
 
 mod code_rules;
 mod compilation;
-mod lanes;
 mod nn_modules;
 mod processes;
 mod progress;
 mod segments;
 mod stacks;
+mod tracks;
 
 use super::control::Control;
 use super::fallback::{FallbackLink, Order};
@@ -17,7 +17,7 @@ use super::keeper::KeeperEvent;
 use super::raw::{Message, RawSample};
 use super::session::SessionOptions;
 use super::symbol_loader::SymbolLoader;
-use crate::gpu::feed::LaneFeed;
+use crate::gpu::feed::TrackFeed;
 use crate::model::frame::Frame;
 use crate::model::ids::{CodeId, ModuleId, ProcessId, StackId, ThreadId};
 use crate::model::sample::Sample;
@@ -70,7 +70,7 @@ pub(super) struct Worker {
     events: Sender<KeeperEvent>,
     segments: Sender<Segment>,
     fallback: FallbackLink,
-    lanes: LaneFeed,
+    tracks: TrackFeed,
     tables: Tables,
     images: FxHashMap<ProcessId, ProcessImage>,
     store: Arc<ModuleStore>,
@@ -113,7 +113,7 @@ impl Worker {
         events: Sender<KeeperEvent>,
         segments: Sender<Segment>,
         fallback: FallbackLink,
-        lanes: LaneFeed,
+        tracks: TrackFeed,
         options: &SessionOptions,
     ) -> Self {
         Self {
@@ -123,7 +123,7 @@ impl Worker {
             events,
             segments,
             fallback,
-            lanes,
+            tracks,
             tables: Tables::default(),
             images: FxHashMap::default(),
             store: Arc::default(),

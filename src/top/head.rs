@@ -6,13 +6,13 @@ use super::state::State;
 use crate::analysis::progress::StepUnit;
 use crate::live::Live;
 use crate::live::store::{KEPT_NS, LiveDevice, LiveProcess};
-use crate::model::lane::SHARE_ONE;
 use crate::model::progress::CounterKind;
+use crate::model::track::SHARE_ONE;
 use crate::report::command::shown_command;
 use crate::report::label::counted;
 use crate::report::text::format::{count, printable, short_time};
-use crate::report::text::lanes::{bytes, sparkline};
 use crate::report::text::role;
+use crate::report::text::tracks::{bytes, sparkline};
 
 /// Columns of a sparkline.
 const SPARK: usize = 30;

@@ -1,16 +1,16 @@
 //! Energy by run, rank, epoch, step and phase, against joules that are known.
 
 use crate::analysis_builder::*;
-use crate::lane_builder::{energy, gpu, utilization};
+use crate::track_builder::{energy, gpu, utilization};
 use serde_json::Value;
 use torchspy::analysis::energy::RankEnergy;
 use torchspy::analysis::energy::curve::{Joules, STEP_NS};
 use torchspy::analysis::intervals::Bounds;
 use torchspy::analysis::{Analysis, analyze};
 use torchspy::model::ids::{CounterId, ProcessId, ThreadId};
-use torchspy::model::lane::LaneKind;
 use torchspy::model::profile::Profile;
 use torchspy::model::progress::{CounterInfo, CounterKind, ProgressPoint};
+use torchspy::model::track::TrackKind;
 use torchspy::report::json::render_json;
 use torchspy::report::text::{TextOptions, render_summary};
 
@@ -186,9 +186,9 @@ fn recorded(late: fn(u64) -> u64, counted: bool) -> Builder {
         });
     }
     builder
-        .lanes
+        .tracks
         .points
-        .sort_by_key(|point| (point.lane, point.end_ns));
+        .sort_by_key(|point| (point.track, point.end_ns));
     builder
 }
 
@@ -392,12 +392,12 @@ fn bounds_hold_where_the_counter_is_late() {
 fn an_epoch_without_readings_is_not_told() {
     let mut builder = recorded(exact, true);
     let lost = START + EPOCH + 4 * STEP..START + EPOCH + 6 * STEP;
-    let of_first = builder.lanes.lanes.iter().position(|lane| {
-        lane.kind == LaneKind::Energy && lane.gpu.is_some_and(|gpu| gpu.index() == 0)
+    let of_first = builder.tracks.tracks.iter().position(|track| {
+        track.kind == TrackKind::Energy && track.gpu.is_some_and(|gpu| gpu.index() == 0)
     });
     let of_first = of_first.unwrap();
-    builder.lanes.points.retain(|point| {
-        point.lane.index() != of_first || point.end_ns <= lost.start || point.start_ns >= lost.end
+    builder.tracks.points.retain(|point| {
+        point.track.index() != of_first || point.end_ns <= lost.start || point.start_ns >= lost.end
     });
     let (profile, analysis) = analyzed(builder);
     let lost_j = 2.0 * POWER[0].step_j(1);

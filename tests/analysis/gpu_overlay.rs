@@ -1,13 +1,13 @@
 //! Idle time and energy of a GPU by where the host was, against what was planted.
 
 use crate::analysis_builder::*;
-use crate::lane_builder::{READING_NS, WINDOW_NS, energy, gpu, level, utilization};
+use crate::track_builder::{READING_NS, WINDOW_NS, energy, gpu, level, utilization};
 use torchspy::analysis::gpu_overlay::account::Part;
 use torchspy::analysis::gpu_overlay::cut::{NothingKept, keep_idle};
 use torchspy::analysis::gpu_overlay::{GpuIdle, NoOverlay, Subject};
 use torchspy::analysis::{Analysis, analyze};
-use torchspy::model::lane::LaneKind;
 use torchspy::model::profile::Profile;
+use torchspy::model::track::TrackKind;
 use torchspy::report::flamegraph::{self, Colours};
 use torchspy::report::json::render_json;
 use torchspy::report::text::{TextOptions, render_summary};
@@ -90,9 +90,9 @@ fn recorded(turns: &[Turn], end_ns: u64) -> Profile {
         (70.0 * (to - from) as f64 + 430.0 * busy(from, to)) / 1e9
     });
     builder
-        .lanes
+        .tracks
         .points
-        .sort_by_key(|point| (point.lane, point.end_ns));
+        .sort_by_key(|point| (point.track, point.end_ns));
     builder.profile()
 }
 
@@ -225,7 +225,7 @@ fn drawings_say_what_the_device_did() {
     assert!(by_gpu.contains("rgb(208,79,0)") && !by_gpu.contains("rgb(255,203,5)"));
     // Without a device nothing is said of one.
     let bare = Profile {
-        lanes: torchspy::model::lane::Lanes::default(),
+        tracks: torchspy::model::track::CounterTracks::default(),
         ..profile.clone()
     };
     let mut svg = Vec::new();
@@ -284,7 +284,7 @@ fn why_there_is_no_overlay_is_said() {
         let why = *analysis.gpu_idle[0].1.as_ref().unwrap_err();
         assert_eq!(
             text.contains("GPU IDLE by line: unknown"),
-            !analysis.lanes.devices.is_empty(),
+            !analysis.tracks.devices.is_empty(),
             "{text}"
         );
         why
@@ -301,13 +301,13 @@ fn why_there_is_no_overlay_is_said() {
     // An instance, of which the driver tells GPM's figures alone.
     let instance = why(|builder| {
         let id = gpu(builder, &[100]);
-        level(builder, LaneKind::SmActive, id, 3_000 * MS, 0.5);
+        level(builder, TrackKind::SmActive, id, 3_000 * MS, 0.5);
     });
     assert_eq!(instance.to_string(), "its utilization was not measured");
     let clock = why(|builder| {
         let id = gpu(builder, &[100]);
         utilization(builder, id, 3_000 * MS, |_, _| 0.0);
-        builder.lanes.clocks[0].error_ns = 100 * MS;
+        builder.tracks.clocks[0].error_ns = 100 * MS;
     });
     assert_eq!(
         clock.to_string(),

@@ -420,13 +420,13 @@ fn one_rank_of_several_is_no_verdict() {
 
 /// Guard rail: what was not seen is not claimed.
 #[test]
-fn without_a_gpu_lane_what_needs_it_is_not_told() {
+fn without_a_gpu_track_what_needs_it_is_not_told() {
     for step in [
         &[(Do::Sync, 70), (Do::Launch, 30)][..],
         &[(Do::Launch, 80), (Do::Python, 20)],
         &[(Do::Copy, 50), (Do::Launch, 50)],
     ] {
-        let run = Run::new("no lane", None, step);
+        let run = Run::new("no counter track", None, step);
         assert_verdict(&run);
         let (profile, verdict) = run.verdict();
         assert!(

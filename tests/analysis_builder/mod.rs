@@ -5,7 +5,6 @@ use torchspy::model::address::CodeAddress;
 use torchspy::model::code::{CodeInfo, PythonVersion};
 use torchspy::model::frame::{Frame, Partial, Trust};
 use torchspy::model::ids::{CodeId, ModuleId, NnModuleId, ProcessId, ThreadId};
-use torchspy::model::lane::Lanes;
 use torchspy::model::module::{ModuleInfo, ModuleKind, SymbolInfo};
 use torchspy::model::nn_module::NnModuleInfo;
 use torchspy::model::process::{ProcessInfo, ThreadInfo};
@@ -17,6 +16,7 @@ use torchspy::model::sample::{Capture, Gil, Sample, ThreadState};
 use torchspy::model::segment::Segment;
 use torchspy::model::stack_table::StackTable;
 use torchspy::model::tables::Tables;
+use torchspy::model::track::CounterTracks;
 use torchspy::recording::Recording;
 use torchspy::resolve::{Names, resolve};
 use torchspy::torch::rules::RuleSet;
@@ -128,7 +128,7 @@ pub struct Builder {
     pub points: Vec<ProgressPoint>,
     /// Conditions.
     pub conditions: Vec<Condition>,
-    pub lanes: Lanes,
+    pub tracks: CounterTracks,
     pub stacks: StackTable<Frame>,
     pub samples: Vec<Sample>,
     pub symbols: Vec<SymbolInfo>,
@@ -168,7 +168,7 @@ impl Builder {
             counters: Vec::new(),
             points: Vec::new(),
             conditions: Vec::new(),
-            lanes: Lanes::default(),
+            tracks: CounterTracks::default(),
             stacks: StackTable::default(),
             samples: Vec::new(),
             symbols: Vec::new(),
@@ -382,7 +382,7 @@ impl Builder {
             symbols,
             points: recording.points,
             conditions: recording.conditions,
-            lanes: recording.lanes,
+            tracks: recording.tracks,
             samples: recording.samples,
             quality: recording.quality,
             losses: recording.losses,
@@ -427,7 +427,7 @@ impl Builder {
             symbols: self.symbols.into_iter().collect(),
             points: self.points,
             conditions: self.conditions,
-            lanes: self.lanes,
+            tracks: self.tracks,
             samples: self.samples,
             quality: self.quality,
             losses: self.losses,

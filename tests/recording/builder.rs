@@ -5,9 +5,8 @@ use torchspy::model::address::CodeAddress;
 use torchspy::model::code::{CodeInfo, PythonVersion};
 use torchspy::model::frame::{Frame, Partial, Trust};
 use torchspy::model::ids::{
-    CodeId, FrameId, GpuId, LaneId, ModuleId, ProcessId, StackId, ThreadId,
+    CodeId, FrameId, GpuId, ModuleId, ProcessId, StackId, ThreadId, TrackId,
 };
-use torchspy::model::lane::{GpuClock, GpuInfo, LaneGap, LaneInfo, LaneKind, LanePoint, Lanes};
 use torchspy::model::module::{ModuleInfo, ModuleKind, SymbolInfo};
 use torchspy::model::nn_module::NnModuleInfo;
 use torchspy::model::process::{ProcessInfo, ThreadInfo};
@@ -18,6 +17,9 @@ use torchspy::model::sample::{Capture, Gil, Sample, ThreadState};
 use torchspy::model::segment::Segment;
 use torchspy::model::stack_table::StackTable;
 use torchspy::model::tables::Tables;
+use torchspy::model::track::{
+    CounterTracks, GpuClock, GpuInfo, TrackGap, TrackInfo, TrackKind, TrackPoint,
+};
 use torchspy::recording::segment_of;
 
 const SYMBOLS: &str = include_str!("../fixtures/recording/torch_symbols.txt");
@@ -639,7 +641,7 @@ pub(crate) fn full_segments() -> Vec<Segment> {
         name: "cpu_quota".into(),
         value: "4.00".into(),
     });
-    segment.lanes = device_lanes();
+    segment.tracks = device_tracks();
     let quality = &mut segment.quality;
     (quality.calls_cut_short, quality.calls_left_running) = (1, 2);
     (quality.privileges_lost, quality.skipped_for_late_stop) = (3, 4);
@@ -647,8 +649,8 @@ pub(crate) fn full_segments() -> Vec<Segment> {
     segments
 }
 
-fn device_lanes() -> Lanes {
-    Lanes {
+fn device_tracks() -> CounterTracks {
+    CounterTracks {
         gpus: vec![GpuInfo {
             uuid: "GPU-8d2c".into(),
             index: 3,
@@ -667,21 +669,21 @@ fn device_lanes() -> Lanes {
             error_ns: 7,
             clock: "realtime".into(),
         }],
-        lanes: vec![LaneInfo {
-            kind: LaneKind::NetworkSent,
+        tracks: vec![TrackInfo {
+            kind: TrackKind::NetworkSent,
             gpu: Some(GpuId(0)),
             pid: 12,
             process: "python".into(),
         }],
-        points: vec![LanePoint {
-            lane: LaneId(0),
+        points: vec![TrackPoint {
+            track: TrackId(0),
             start_ns: 10,
             end_ns: 20,
             value: 1 << 40,
         }],
-        gaps: vec![LaneGap {
+        gaps: vec![TrackGap {
             gpu: None,
-            kind: Some(LaneKind::Energy),
+            kind: Some(TrackKind::Energy),
             start_ns: 1,
             end_ns: 0,
             reason: "not supported".into(),

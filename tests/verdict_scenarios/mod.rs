@@ -3,15 +3,15 @@
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 use crate::analysis_builder::*;
-use crate::lane_builder::{cpus, energy, gpu, level, throttle, utilization, windows};
+use crate::track_builder::{cpus, energy, gpu, level, throttle, utilization, windows};
 use serde::Deserialize;
 use torchspy::analysis::analyze;
 use torchspy::analysis::verdict::Verdict;
-use torchspy::model::ids::{GpuId, LaneId, ProcessId, ThreadId};
-use torchspy::model::lane::{LaneGap, LaneInfo, LaneKind, LanePoint, SHARE_ONE};
+use torchspy::model::ids::{GpuId, ProcessId, ThreadId, TrackId};
 use torchspy::model::profile::Profile;
 use torchspy::model::progress::{Condition, CounterInfo, CounterKind, facts};
 use torchspy::model::sample::Gil;
+use torchspy::model::track::{SHARE_ONE, TrackGap, TrackInfo, TrackKind, TrackPoint};
 
 /// What the training thread does for some ticks.
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -360,9 +360,9 @@ impl Run {
         self.lay_devices(&mut builder, &pids, end_ns);
         // As the reader of recordings sorts them.
         builder
-            .lanes
+            .tracks
             .points
-            .sort_by_key(|point| (point.lane, point.end_ns));
+            .sort_by_key(|point| (point.track, point.end_ns));
         builder.profile()
     }
 
@@ -379,16 +379,16 @@ impl Run {
         }
     }
 
-    /// Lanes of a device that does other things at other times.
+    /// Counter tracks of a device that does other things at other times.
     fn lay_cycle(&self, builder: &mut Builder, cycle: &[(u64, Device)], pid: i32, end_ns: u64) {
         let users: Vec<i32> = std::iter::once(pid).chain(self.neighbour).collect();
         let id = gpu(builder, &users);
         if self.mig {
-            let info = &mut builder.lanes.gpus[id.index()];
+            let info = &mut builder.tracks.gpus[id.index()];
             info.uuid = format!("MIG-{}", id.0);
             info.mig = Some(1);
-            for kind in [LaneKind::Utilization, LaneKind::Energy] {
-                builder.lanes.gaps.push(LaneGap {
+            for kind in [TrackKind::Utilization, TrackKind::Energy] {
+                builder.tracks.gaps.push(TrackGap {
                     gpu: Some(id),
                     kind: Some(kind),
                     start_ns: 0,
@@ -419,8 +419,8 @@ impl Run {
                 );
             }
         };
-        share(builder, LaneKind::SmActive, |device| device.sm);
-        share(builder, LaneKind::DramActive, |device| device.dram);
+        share(builder, TrackKind::SmActive, |device| device.sm);
+        share(builder, TrackKind::DramActive, |device| device.dram);
     }
 
     fn trainer(&self, builder: &mut Builder, pid: i32, rank: usize, step: &[(Do, u64)]) -> u64 {
@@ -588,10 +588,10 @@ fn lay(builder: &mut Builder, device: Device, pid: i32, end_ns: u64) {
         device.busy * (to - from) as f64
     });
     if let Some(sm) = device.sm {
-        level(builder, LaneKind::SmActive, id, end_ns, sm);
+        level(builder, TrackKind::SmActive, id, end_ns, sm);
     }
     if let Some(dram) = device.dram {
-        level(builder, LaneKind::DramActive, id, end_ns, dram);
+        level(builder, TrackKind::DramActive, id, end_ns, dram);
     }
     energy(builder, id, end_ns, |from, to| {
         device.power * 700.0 * (to - from) as f64 / 1e9
@@ -629,17 +629,17 @@ fn device_at(cycle: &[(u64, Device)], tick: u64) -> Device {
 
 /// Why clocks were held down, at moments.
 fn throttle_over(builder: &mut Builder, gpu: GpuId, end_ns: u64, cycle: &[(u64, Device)]) {
-    let lanes = &mut builder.lanes;
-    lanes.lanes.push(LaneInfo {
-        kind: LaneKind::Throttle,
+    let tracks = &mut builder.tracks;
+    tracks.tracks.push(TrackInfo {
+        kind: TrackKind::Throttle,
         gpu: Some(gpu),
         pid: 0,
         process: String::new(),
     });
-    let lane = LaneId::from_index(lanes.lanes.len() - 1);
+    let track = TrackId::from_index(tracks.tracks.len() - 1);
     for at in (0..end_ns).step_by(50 * TICK_NS as usize) {
-        lanes.points.push(LanePoint {
-            lane,
+        tracks.points.push(TrackPoint {
+            track,
             start_ns: at,
             end_ns: at,
             value: device_at(cycle, at / TICK_NS).throttle,

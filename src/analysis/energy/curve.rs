@@ -7,8 +7,8 @@
 
 use crate::analysis::gpu_overlay::windows::tick_ns;
 use crate::analysis::intervals::Bounds;
-use crate::analysis::lanes::points;
-use crate::model::ids::LaneId;
+use crate::analysis::tracks::points;
+use crate::model::ids::TrackId;
 use crate::model::profile::Profile;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -41,7 +41,7 @@ pub struct Curve {
 
 impl Curve {
     /// From a counter track of energy; `None` if it has no values.
-    pub fn new(profile: &Profile, lane: LaneId) -> Option<Self> {
+    pub fn new(profile: &Profile, track: TrackId) -> Option<Self> {
         let mut curve = Self {
             readings: Vec::new(),
             covered_ns: 0,
@@ -50,7 +50,7 @@ impl Curve {
             gaps: Vec::new(),
         };
         let mut lengths = Vec::new();
-        for point in points(profile, lane) {
+        for point in points(profile, track) {
             let length_ns = point.end_ns.saturating_sub(point.start_ns);
             let last = curve.readings.last().copied();
             let (last_ns, joules) = last.unwrap_or((point.start_ns, 0.0));

@@ -7,14 +7,14 @@ pub mod curve;
 
 use super::gpu_overlay::device_of;
 use super::intervals::Bounds;
-use super::lanes::{Device, LaneSummary, spans};
 use super::of_thread;
 use super::progress::{Step, epochs, steps};
+use super::tracks::{Device, TrackSummary, spans};
 use crate::model::category::Phase;
 use crate::model::ids::{ProcessId, ThreadId};
-use crate::model::lane::LaneKind;
 use crate::model::profile::Profile;
 use crate::model::seconds;
+use crate::model::track::TrackKind;
 use curve::{Curve, Joules, STEP_NS};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -107,10 +107,10 @@ pub struct Energy {
 }
 
 /// Energy of the devices that have a counter, and of `ranks` that use one of them.
-pub fn energy(profile: &Profile, lanes: &LaneSummary, ranks: &[(ProcessId, ThreadId)]) -> Energy {
+pub fn energy(profile: &Profile, tracks: &TrackSummary, ranks: &[(ProcessId, ThreadId)]) -> Energy {
     let curve = |device: &Device| {
-        let figure = device.figure(LaneKind::Energy)?;
-        Curve::new(profile, figure.lane)
+        let figure = device.figure(TrackKind::Energy)?;
+        Curve::new(profile, figure.track)
     };
     let of_device = |device: &Device| {
         let curve = curve(device)?;
@@ -130,12 +130,12 @@ pub fn energy(profile: &Profile, lanes: &LaneSummary, ranks: &[(ProcessId, Threa
         })
     };
     let of_rank = |&(process, thread): &(ProcessId, ThreadId)| {
-        let device = device_of(lanes, process).ok()?;
+        let device = device_of(tracks, process).ok()?;
         Some(rank(profile, device, &curve(device)?, process, thread))
     };
     Energy {
         estimate: true,
-        devices: lanes.devices.iter().filter_map(of_device).collect(),
+        devices: tracks.devices.iter().filter_map(of_device).collect(),
         ranks: ranks.iter().filter_map(of_rank).collect(),
     }
 }
@@ -143,11 +143,11 @@ pub fn energy(profile: &Profile, lanes: &LaneSummary, ranks: &[(ProcessId, Threa
 /// Mean power over intervals without any kernel, shortened by the counter's update interval at
 /// either end.
 fn idle_power(profile: &Profile, device: &Device, curve: &Curve) -> (Option<f64>, u64) {
-    let Some(figure) = device.figure(LaneKind::Utilization) else {
+    let Some(figure) = device.figure(TrackKind::Utilization) else {
         return (None, 0);
     };
     let mut intervals: Vec<(u64, u64)> = Vec::new();
-    for span in spans(profile, figure.lane) {
+    for span in spans(profile, figure.track) {
         if span.bits > 0 {
             continue;
         }

@@ -2,7 +2,7 @@
 
 use super::windows::{Window, Windows};
 use super::{idle_windows, served};
-use crate::analysis::lanes;
+use crate::analysis::tracks;
 use crate::model::ids::ProcessId;
 use crate::model::profile::{Profile, ProfileSample};
 use rustc_hash::FxHashMap;
@@ -39,7 +39,7 @@ pub enum NothingKept {
 ///
 /// # Errors [`NothingKept`]; the profile is then unchanged.
 pub fn keep_idle(profile: &mut Profile) -> Result<Kept, NothingKept> {
-    let windows = idle_windows(profile, &lanes::summarize(profile));
+    let windows = idle_windows(profile, &tracks::summarize(profile));
     if windows.is_empty() {
         return Err(NothingKept::NoWindows);
     }

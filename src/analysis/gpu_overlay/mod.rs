@@ -15,8 +15,8 @@ pub mod account;
 pub mod cut;
 pub mod windows;
 
-use super::lanes::{Device, LaneSummary};
 use super::of_thread;
+use super::tracks::{Device, TrackSummary};
 use crate::model::category::Phase;
 use crate::model::facts::Line;
 use crate::model::ids::{ChainId, GpuId, NnModuleId, ProcessId, StackId, ThreadId};
@@ -82,7 +82,7 @@ pub enum NoOverlay {
 /// most memory.
 ///
 /// # Errors If there is none, or it is not known which.
-pub fn device_of(lanes: &LaneSummary, process: ProcessId) -> Result<&Device, NoOverlay> {
+pub fn device_of(tracks: &TrackSummary, process: ProcessId) -> Result<&Device, NoOverlay> {
     let uses = |device: &&Device, hinted: bool| {
         let mut own = device.processes.iter();
         own.any(|user| user.process == Some(process) && user.hinted == hinted)
@@ -92,7 +92,7 @@ pub fn device_of(lanes: &LaneSummary, process: ProcessId) -> Result<&Device, NoO
         let own = own.find(|user| user.process == Some(process));
         own.and_then(|user| user.memory_bytes).unwrap_or(0)
     };
-    let listed = lanes.devices.iter().filter(|device| uses(device, false));
+    let listed = tracks.devices.iter().filter(|device| uses(device, false));
     // A MIG instance is more specific to the process than its device; of equals the first.
     let best = listed
         .rev()
@@ -100,7 +100,7 @@ pub fn device_of(lanes: &LaneSummary, process: ProcessId) -> Result<&Device, NoO
     if let Some(device) = best {
         return Ok(device);
     }
-    let mut hinted = lanes.devices.iter().filter(|device| uses(device, true));
+    let mut hinted = tracks.devices.iter().filter(|device| uses(device, true));
     match (hinted.next(), hinted.next()) {
         (Some(device), None) => Ok(device),
         (Some(_), Some(_)) => Err(NoOverlay::Several),
@@ -120,10 +120,10 @@ pub fn served(profile: &Profile, process: ProcessId) -> ProcessId {
 }
 
 /// Idle windows of the device of each process; processes without any are omitted.
-pub fn idle_windows(profile: &Profile, lanes: &LaneSummary) -> FxHashMap<ProcessId, Windows> {
+pub fn idle_windows(profile: &Profile, tracks: &TrackSummary) -> FxHashMap<ProcessId, Windows> {
     let ids = (0..profile.processes.len()).map(ProcessId::from_index);
     let of = |process| {
-        let device = device_of(lanes, served(profile, process)).ok()?;
+        let device = device_of(tracks, served(profile, process)).ok()?;
         Some((process, Windows::idle(profile, device).ok()?))
     };
     ids.filter_map(of).collect()
@@ -133,22 +133,22 @@ pub fn idle_windows(profile: &Profile, lanes: &LaneSummary) -> FxHashMap<Process
 /// none.
 pub fn all(
     profile: &Profile,
-    lanes: &LaneSummary,
+    tracks: &TrackSummary,
     ranks: &[(ProcessId, ThreadId)],
 ) -> Vec<(ProcessId, Result<GpuIdle, NoOverlay>)> {
     ranks
         .iter()
-        .map(|&(process, thread)| (process, overlay(profile, lanes, process, thread)))
+        .map(|&(process, thread)| (process, overlay(profile, tracks, process, thread)))
         .collect()
 }
 
 fn overlay(
     profile: &Profile,
-    lanes: &LaneSummary,
+    tracks: &TrackSummary,
     process: ProcessId,
     thread: ThreadId,
 ) -> Result<GpuIdle, NoOverlay> {
-    let device = device_of(lanes, process)?;
+    let device = device_of(tracks, process)?;
     let windows = Windows::idle(profile, device)?;
     let (all, parts) = by_subject(profile, &windows, thread);
     let (mut rows, mut unresolved): (Vec<IdleRow>, Vec<IdleRow>) =

@@ -1,9 +1,9 @@
 //! Windows of a device in the order of time, each with its amount.
 
-use crate::analysis::lanes::{Device, points};
-use crate::model::ids::{GpuId, LaneId};
-use crate::model::lane::{LaneKind, SHARE_ONE};
+use crate::analysis::tracks::{Device, points};
+use crate::model::ids::{GpuId, TrackId};
 use crate::model::profile::Profile;
+use crate::model::track::{SHARE_ONE, TrackKind};
 
 /// NVML rounds utilization to whole percents; timestamps and windows agree to within microseconds.
 const ROUNDING: f64 = 0.006;
@@ -93,9 +93,9 @@ impl Windows {
     ///
     /// # Errors [`NoWindows`].
     pub fn idle(profile: &Profile, device: &Device) -> Result<Self, NoWindows> {
-        let figure = device.figure(LaneKind::Utilization);
-        let lane = figure.ok_or(NoWindows::NotMeasured)?.lane;
-        let windows = points(profile, lane).iter().map(|point| {
+        let figure = device.figure(TrackKind::Utilization);
+        let track = figure.ok_or(NoWindows::NotMeasured)?.track;
+        let windows = points(profile, track).iter().map(|point| {
             let length = point.end_ns.saturating_sub(point.start_ns) as f64;
             let busy = (point.value as f64 / SHARE_ONE as f64).clamp(0.0, 1.0);
             Window {
@@ -164,14 +164,14 @@ pub fn tick_ns(profile: &Profile) -> u64 {
 }
 
 /// The counter track of a kind of a device.
-pub fn lane_of(profile: &Profile, gpu: GpuId, kind: LaneKind) -> Option<LaneId> {
-    let of = |lane: &crate::model::lane::LaneInfo| lane.gpu == Some(gpu) && lane.kind == kind;
+pub fn track_of(profile: &Profile, gpu: GpuId, kind: TrackKind) -> Option<TrackId> {
+    let of = |track: &crate::model::track::TrackInfo| track.gpu == Some(gpu) && track.kind == kind;
     profile
-        .lanes
-        .lanes
+        .tracks
+        .tracks
         .iter()
         .position(of)
-        .map(LaneId::from_index)
+        .map(TrackId::from_index)
 }
 
 #[cfg(test)]

@@ -5,18 +5,18 @@ use crate::analysis::conditions::{Conditions, conditions};
 use crate::analysis::gpu_overlay::device_of;
 use crate::analysis::input_queue::WorkerActivity;
 use crate::analysis::intervals::{Share, Shares};
-use crate::analysis::lanes::{Device, LaneSummary, spans};
 use crate::analysis::of_thread;
 use crate::analysis::summary::{ProcessSummary, trained};
 use crate::analysis::threads::OPENMP_WORKER;
 use crate::analysis::timeline::Timeline;
+use crate::analysis::tracks::{Device, TrackSummary, spans};
 use crate::model::category::{Activity, ActivityGroup, Phase, SummaryRow};
 use crate::model::facts::Line;
 use crate::model::ids::{NameId, ProcessId, ThreadId};
 use crate::model::input::InputTask;
-use crate::model::lane::{LaneKind, THROTTLE_SLOWS};
 use crate::model::profile::{Profile, ProfileSample};
 use crate::model::sample::ThreadState;
+use crate::model::track::{THROTTLE_SLOWS, TrackKind};
 use crate::model::wait::WaitKind;
 use rustc_hash::FxHashMap;
 
@@ -276,7 +276,7 @@ impl Figures {
 /// The figures of the training thread of `summary`.
 pub fn figures(
     profile: &Profile,
-    lanes: &LaneSummary,
+    tracks: &TrackSummary,
     summary: &ProcessSummary,
     workers: Option<&WorkerActivity>,
 ) -> Figures {
@@ -286,7 +286,7 @@ pub fn figures(
         native: profile.run.reads_running_native(),
         conditions: conditions(profile, summary),
         step_ns: step_ns(summary),
-        cpus: cpus(profile, lanes),
+        cpus: cpus(profile, tracks),
         host_cpus: profile.run.cpus,
         ..Figures::default()
     };
@@ -308,7 +308,7 @@ pub fn figures(
     figures.barrier = barrier(profile, own, &openmp);
     figures.cpus.wanted_in_waits = wanted_in_waits(profile, own);
     if let Some(first) = own.first() {
-        figures.device = device_of(lanes, summary.process).ok().map(|device| {
+        figures.device = device_of(tracks, summary.process).ok().map(|device| {
             let mut found = device_figures(profile, device, summary.process, first.start_ns);
             busy_of_parts(profile, own, device, &mut found);
             found
@@ -341,13 +341,13 @@ fn uses_gpu(sample: &ProfileSample) -> bool {
 
 /// CPU time is that of all processes over all the time in which any was read: a process that lived
 /// for one second of a minute counts with a sixtieth of its use.
-fn cpus(profile: &Profile, lanes: &LaneSummary) -> CpuFigures {
+fn cpus(profile: &Profile, tracks: &TrackSummary) -> CpuFigures {
     let length_ns = profile.end_ns.saturating_sub(profile.start_ns).max(1) as f64;
-    let figures = lanes.processes.iter().flat_map(|process| &process.figures);
+    let figures = tracks.processes.iter().flat_map(|process| &process.figures);
     let (mut from_ns, mut to_ns, mut used_s) = (u64::MAX, 0, 0.0);
-    for figure in figures.filter(|figure| figure.kind == LaneKind::Cpu) {
+    for figure in figures.filter(|figure| figure.kind == TrackKind::Cpu) {
         used_s += figure.total;
-        for span in spans(profile, figure.lane) {
+        for span in spans(profile, figure.track) {
             from_ns = from_ns.min(span.start_ns);
             to_ns = to_ns.max(span.end_ns);
         }
@@ -515,10 +515,10 @@ fn busy_of_parts(
     figures: &mut DeviceFigures,
 ) {
     figures.busy_during = vec![None; Part::ALL.len()];
-    let Some(figure) = device.figure(LaneKind::Utilization) else {
+    let Some(figure) = device.figure(TrackKind::Utilization) else {
         return;
     };
-    let windows = spans(profile, figure.lane);
+    let windows = spans(profile, figure.track);
     let mut sums = [(0.0, 0.0); Part::ALL.len()];
     let (mut saturated_ns, mut all_ns) = (0.0, 0.0);
     for sample in own {
@@ -556,7 +556,7 @@ fn device_figures(
     let mean = |kind| {
         let figure = device.figure(kind)?;
         let (mut sum, mut length) = (0.0, 0.0);
-        for span in spans(profile, figure.lane) {
+        for span in spans(profile, figure.track) {
             let start_ns = span.start_ns.max(from_ns);
             if start_ns < span.end_ns {
                 let ns = (span.end_ns - start_ns) as f64;
@@ -567,7 +567,7 @@ fn device_figures(
         (length > 0.0).then(|| sum / length)
     };
     let limit_w = device.info.power_limit_mw as f64 / 1e3;
-    let watts = mean(LaneKind::Energy).or(mean(LaneKind::Power));
+    let watts = mean(TrackKind::Energy).or(mean(TrackKind::Power));
     const CAP: u64 = 0x4;
     let held = |bits: u64| {
         let reasons = device.throttled.as_ref()?.iter();
@@ -576,9 +576,9 @@ fn device_figures(
         Some(held.map(|(_, share)| *share).fold(0.0, f64::max))
     };
     DeviceFigures {
-        busy: mean(LaneKind::Utilization),
-        sm: mean(LaneKind::SmActive),
-        dram: mean(LaneKind::DramActive),
+        busy: mean(TrackKind::Utilization),
+        sm: mean(TrackKind::SmActive),
+        dram: mean(TrackKind::DramActive),
         power: watts.filter(|_| limit_w > 0.0).map(|watts| watts / limit_w),
         hot: held(THROTTLE_SLOWS & !CAP),
         capped: held(CAP),

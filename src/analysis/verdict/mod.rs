@@ -299,7 +299,7 @@ fn of_process(
 ) -> Figures {
     let waits = super::waits::of(&analysis.waits, process.process);
     let workers = waits.and_then(|waits| waits.worker_activity.as_ref());
-    let mut figures = figures::figures(profile, &analysis.lanes, process, workers);
+    let mut figures = figures::figures(profile, &analysis.tracks, process, workers);
     figures.ranks = ranks;
     figures.last_rank = last_rank;
     figures
@@ -493,7 +493,7 @@ fn missing(analysis: &Analysis, process: &ProcessSummary, figures: &Figures) -> 
         ),
         None if figures.gpu_used => {
             let why = match analysis.gpu_idle.iter().find(|(id, _)| *id == process.process) {
-                _ if !analysis.lanes.missing.is_empty() => analysis.lanes.missing.join("; "),
+                _ if !analysis.tracks.missing.is_empty() => analysis.tracks.missing.join("; "),
                 Some((_, Err(error))) => error.to_string(),
                 _ => "this recording has no counter tracks of GPUs".to_owned(),
             };

@@ -6,7 +6,7 @@
 
 use super::column::{Corrupt, TextColumn};
 use crate::model::code::PythonVersion;
-use crate::model::ids::{CounterId, LaneId, ModuleId, ProcessId, ThreadId};
+use crate::model::ids::{CounterId, ModuleId, ProcessId, ThreadId, TrackId};
 
 /// Most rows of a table of a segment.
 pub(super) const MAX_ROWS: usize = 1 << 20;
@@ -62,7 +62,7 @@ number! {
     ThreadId: id => id.0.into(), number => u32::of(number).map(ThreadId);
     ModuleId: id => id.0.into(), number => u32::of(number).map(ModuleId);
     CounterId: id => id.0.into(), number => u32::of(number).map(CounterId);
-    LaneId: id => id.0.into(), number => u32::of(number).map(LaneId);
+    TrackId: id => id.0.into(), number => u32::of(number).map(TrackId);
 }
 
 /// Declares the columns of a table: `field: coding` in the order of the file, where a coding is one

@@ -13,11 +13,11 @@ mod codes;
 mod column;
 mod columns;
 mod compress;
-mod lanes;
 mod rows;
 mod samples;
 mod stacks;
 mod tables;
+mod tracks;
 mod validate;
 
 #[cfg(test)]
@@ -26,20 +26,20 @@ mod tests;
 pub(super) use column::Corrupt;
 
 use crate::model::ids::ThreadId;
-use crate::model::lane::Lanes;
 use crate::model::region::{MAX_FUNCTIONS, Region};
 use crate::model::run::RunInfo;
 use crate::model::segment::Segment;
 use crate::model::stack_table::StackTable;
 use crate::model::tables::Tables;
+use crate::model::track::CounterTracks;
 use column::{ColumnReader, ColumnWriter};
 use compress::Compressor;
-use lanes::WireLanes;
 use rows::{RowBytes, Rows, WireCounts};
 use samples::SampleColumns;
 use serde::{Deserialize, Serialize};
 use stacks::{FrameColumns, Named, StackColumns};
 use tables::{CodeColumns, NnModuleColumns, ProgressColumns, SymbolColumns, ThreadColumns};
+use tracks::WireTracks;
 
 /// Most bytes of a segment's payload, before compression and after.
 pub(super) const MAX_PAYLOAD: usize = 64 << 20;
@@ -142,9 +142,9 @@ impl Encoder {
             points: ProgressColumns::encode(segment.points.iter())?,
             conditions: Rows::encode(&segment.conditions)?,
         };
-        let lanes = WireLanes::encode(&segment.lanes)?;
+        let tracks = WireTracks::encode(&segment.tracks)?;
         let counts = WireCounts::of(&segment.quality);
-        let length = self.compressor.append(&(wire, lanes, counts), out)?;
+        let length = self.compressor.append(&(wire, tracks, counts), out)?;
         let compressed = out.len() - start;
         if compressed > MAX_PAYLOAD || length > believable_length(compressed) {
             return Err(Corrupt("it is too large"));
@@ -220,10 +220,10 @@ impl Decoder {
         } else {
             let (wire, rest): (WireSegment2<ColumnReader<'_>, &[u8]>, _) =
                 postcard::take_from_bytes(raw).map_err(damaged)?;
-            let (lanes, rest) = match rest {
-                [] => (Lanes::default(), rest),
+            let (tracks, rest) = match rest {
+                [] => (CounterTracks::default(), rest),
                 rest => {
-                    let (wire, rest): (WireLanes<ColumnReader<'_>, &[u8]>, _) =
+                    let (wire, rest): (WireTracks<ColumnReader<'_>, &[u8]>, _) =
                         postcard::take_from_bytes(rest).map_err(damaged)?;
                     (wire.decode()?, rest)
                 }
@@ -238,7 +238,7 @@ impl Decoder {
             Segment {
                 points: wire.points.decode()?,
                 conditions: wire.conditions.decode()?,
-                lanes,
+                tracks,
                 ..first
             }
         };

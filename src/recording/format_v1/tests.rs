@@ -6,7 +6,6 @@ use crate::model::address::CodeAddress;
 use crate::model::code::{CodeInfo, PythonVersion};
 use crate::model::frame::{Frame, Partial, Trust};
 use crate::model::ids::{CodeId, FrameId, ModuleId, NnModuleId, ProcessId, StackId, ThreadId};
-use crate::model::lane::Lanes;
 use crate::model::module::{ModuleInfo, ModuleKind, SymbolInfo};
 use crate::model::nn_module::NnModuleInfo;
 use crate::model::process::{ProcessInfo, ThreadInfo};
@@ -17,6 +16,7 @@ use crate::model::sample::{Capture, Gil, Sample, ThreadState};
 use crate::model::segment::Segment;
 use crate::model::stack_table::StackTable;
 use crate::model::tables::Tables;
+use crate::model::track::CounterTracks;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -420,10 +420,10 @@ fn a_declared_length_is_not_believed() {
 }
 
 #[test]
-fn lanes_come_back_and_have_to_fit_together() {
-    use crate::model::ids::{GpuId, LaneId};
-    use crate::model::lane::{GpuClock, GpuInfo, LaneGap, LaneInfo, LaneKind, LanePoint};
-    let lanes = Lanes {
+fn tracks_come_back_and_have_to_fit_together() {
+    use crate::model::ids::{GpuId, TrackId};
+    use crate::model::track::{GpuClock, GpuInfo, TrackGap, TrackInfo, TrackKind, TrackPoint};
+    let tracks = CounterTracks {
         gpus: vec![GpuInfo {
             uuid: "GPU-8d2c".to_owned(),
             index: 3,
@@ -439,65 +439,66 @@ fn lanes_come_back_and_have_to_fit_together() {
             error_ns: 7,
             clock: "realtime".to_owned(),
         }],
-        lanes: vec![LaneInfo {
-            kind: LaneKind::NetworkSent,
+        tracks: vec![TrackInfo {
+            kind: TrackKind::NetworkSent,
             gpu: Some(GpuId(0)),
             pid: 12,
             process: "python".to_owned(),
         }],
-        points: vec![LanePoint {
-            lane: LaneId(0),
+        points: vec![TrackPoint {
+            track: TrackId(0),
             start_ns: 10,
             end_ns: 20,
             value: 1 << 60,
         }],
-        gaps: vec![LaneGap {
+        gaps: vec![TrackGap {
             gpu: None,
-            kind: Some(LaneKind::Energy),
+            kind: Some(TrackKind::Energy),
             start_ns: 1,
             end_ns: 0,
             reason: "why".to_owned(),
         }],
     };
-    let written = |lanes: &Lanes| {
+    let written = |tracks: &CounterTracks| {
         let segment = Segment {
-            lanes: lanes.clone(),
+            tracks: tracks.clone(),
             ..Segment::default()
         };
         let mut bytes = Vec::new();
         let length = Encoder::new().unwrap().encode(&segment, &mut bytes)?;
         Decoder::new(2).unwrap().decode(&bytes, length)
     };
-    assert_eq!(written(&lanes).unwrap().lanes, lanes);
-    let wrong: [fn(&mut Lanes); 6] = [
-        |lanes| lanes.points[0].lane = LaneId(1),
-        |lanes| lanes.points[0].value += 1,
-        |lanes| lanes.points[0].end_ns = 1 << 63,
-        |lanes| lanes.lanes[0].gpu = Some(GpuId(1)),
-        |lanes| lanes.gaps[0].gpu = Some(GpuId(9)),
-        |lanes| lanes.clocks[0].gpu = GpuId(1),
+    assert_eq!(written(&tracks).unwrap().tracks, tracks);
+    let wrong: [fn(&mut CounterTracks); 6] = [
+        |tracks| tracks.points[0].track = TrackId(1),
+        |tracks| tracks.points[0].value += 1,
+        |tracks| tracks.points[0].end_ns = 1 << 63,
+        |tracks| tracks.tracks[0].gpu = Some(GpuId(1)),
+        |tracks| tracks.gaps[0].gpu = Some(GpuId(9)),
+        |tracks| tracks.clocks[0].gpu = GpuId(1),
     ];
     for spoil in wrong {
-        let mut lanes = lanes.clone();
-        spoil(&mut lanes);
-        assert!(written(&lanes).is_err(), "{lanes:?}");
+        let mut tracks = tracks.clone();
+        spoil(&mut tracks);
+        assert!(written(&tracks).is_err(), "{tracks:?}");
     }
 }
 
-/// Version 2 was written before there were lanes; and a reader of that time takes what it knows.
+/// Version 2 was written before there were counter tracks; and a reader of that time takes what it
+/// knows.
 #[test]
-fn a_segment_without_lanes_is_read_and_lanes_are_passed_over() {
+fn a_segment_without_tracks_is_read_and_tracks_are_passed_over() {
     let segment = Segment {
         index: 7,
-        lanes: Lanes {
-            gaps: vec![crate::model::lane::LaneGap {
+        tracks: CounterTracks {
+            gaps: vec![crate::model::track::TrackGap {
                 gpu: None,
                 kind: None,
                 start_ns: 1,
                 end_ns: 0,
                 reason: "why".to_owned(),
             }],
-            ..Lanes::default()
+            ..CounterTracks::default()
         },
         ..Segment::default()
     };
@@ -507,15 +508,15 @@ fn a_segment_without_lanes_is_read_and_lanes_are_passed_over() {
         .encode(&segment, &mut bytes)
         .unwrap();
     let raw = zstd::bulk::decompress(&bytes, length).unwrap();
-    let (wire, lanes): (WireSegment2<ColumnReader<'_>, &[u8]>, &[u8]) =
+    let (wire, tracks): (WireSegment2<ColumnReader<'_>, &[u8]>, &[u8]) =
         postcard::take_from_bytes(&raw).unwrap();
     assert_eq!(wire.first.index, 7);
-    assert!(!lanes.is_empty());
-    let old = &raw[..raw.len() - lanes.len()];
+    assert!(!tracks.is_empty());
+    let old = &raw[..raw.len() - tracks.len()];
     let payload = zstd::bulk::compress(old, 3).unwrap();
     let read = Decoder::new(2)
         .unwrap()
         .decode(&payload, old.len())
         .unwrap();
-    assert_eq!((read.index, read.lanes), (7, Lanes::default()));
+    assert_eq!((read.index, read.tracks), (7, CounterTracks::default()));
 }

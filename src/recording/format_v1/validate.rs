@@ -3,10 +3,10 @@
 use super::column::Corrupt;
 use crate::model::frame::Frame;
 use crate::model::ids::GpuId;
-use crate::model::lane::Lanes;
 use crate::model::sample::Sample;
 use crate::model::segment::Segment;
 use crate::model::tables::Tables;
+use crate::model::track::CounterTracks;
 
 /// Latest timestamp that is believed: 146 years after the machine started. Leaves room to add.
 const MAX_TIME_NS: u64 = 1 << 62;
@@ -86,41 +86,44 @@ pub(super) fn validate(segment: &Segment) -> Result<(), Corrupt> {
             "a condition's process does not exist",
         )?;
     }
-    validate_lanes(&segment.lanes)?;
+    validate_tracks(&segment.tracks)?;
     for sample in &segment.samples {
         validate_sample(tables, sample)?;
     }
     Ok(())
 }
 
-/// Most GPUs and lanes of a segment: a machine has some tens, and a few lanes for each and for each
-/// process.
-const MAX_LANES: usize = 1 << 16;
+/// Most GPUs and counter tracks of a segment: a machine has some tens, and a few counter tracks for
+/// each and for each process.
+const MAX_TRACKS: usize = 1 << 16;
 
-fn validate_lanes(lanes: &Lanes) -> Result<(), Corrupt> {
-    let known = |gpu: GpuId| gpu.index() < lanes.gpus.len();
+fn validate_tracks(tracks: &CounterTracks) -> Result<(), Corrupt> {
+    let known = |gpu: GpuId| gpu.index() < tracks.gpus.len();
     check(
-        lanes.clocks.iter().all(|clock| known(clock.gpu))
-            && lanes.lanes.iter().all(|lane| lane.gpu.is_none_or(known))
-            && lanes.gaps.iter().all(|gap| gap.gpu.is_none_or(known)),
-        "a lane's GPU does not exist",
+        tracks.clocks.iter().all(|clock| known(clock.gpu))
+            && tracks
+                .tracks
+                .iter()
+                .all(|track| track.gpu.is_none_or(known))
+            && tracks.gaps.iter().all(|gap| gap.gpu.is_none_or(known)),
+        "a counter track's GPU does not exist",
     )?;
     check(
-        lanes.gpus.len() <= MAX_LANES
-            && lanes.lanes.len() <= MAX_LANES
-            && lanes.gaps.len() <= MAX_LANES
-            && lanes.clocks.len() <= MAX_LANES,
-        "there are too many lanes",
+        tracks.gpus.len() <= MAX_TRACKS
+            && tracks.tracks.len() <= MAX_TRACKS
+            && tracks.gaps.len() <= MAX_TRACKS
+            && tracks.clocks.len() <= MAX_TRACKS,
+        "there are too many counter tracks",
     )?;
-    for point in &lanes.points {
+    for point in &tracks.points {
         check(
-            point.lane.index() < lanes.lanes.len(),
-            "a value's lane does not exist",
+            point.track.index() < tracks.tracks.len(),
+            "a value's counter track does not exist",
         )?;
         check(point.is_believable(), "a value or its window is absurd")?;
     }
     check(
-        lanes
+        tracks
             .gaps
             .iter()
             .all(|gap| gap.start_ns <= MAX_TIME_NS && gap.end_ns <= MAX_TIME_NS),

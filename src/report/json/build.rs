@@ -2,10 +2,10 @@
 
 use super::backward::backward;
 use super::compile::compile;
-use super::lanes::{gpus, gpus_missing, host};
 use super::modules::{MOST as MOST_MODULES, forward};
 use super::operators::{MOST as MOST_OPERATORS, MOST_SITES, operators};
 use super::progress::progress;
+use super::tracks::{gpus, gpus_missing, host};
 use super::verdict::verdict;
 use super::{Intervals, Itwinai, Report, SCHEMA};
 use crate::analysis::Analysis;
@@ -76,13 +76,13 @@ pub fn report(profile: &Profile, analysis: &Analysis) -> Report {
         native_functions: functions::native(profile, analysis, MOST),
         threads: tables::threads::threads(analysis).to_vec(),
         gpus: gpus(profile, analysis),
-        gpus_missing: gpus_missing(&analysis.lanes),
+        gpus_missing: gpus_missing(&analysis.tracks),
         gpu_idle: tables::gpu_idle::gpu_idle(profile, analysis),
         gpu_idle_missing: tables::gpu_idle::gpu_idle_missing(profile, analysis),
         energy: Some(&analysis.energy)
             .filter(|energy| !energy.devices.is_empty())
             .cloned(),
-        host_use: host(profile, &analysis.lanes),
+        host_use: host(profile, &analysis.tracks),
         quality: analysis.quality.clone(),
         missing: profile.missing.clone(),
     }

@@ -3,15 +3,15 @@
 use super::columns::{text, text_type, values};
 use super::{BATCH, write};
 use crate::analysis::gpu_overlay::{device_of, served};
-use crate::analysis::lanes::{LaneSummary, Span, spans, summarize};
 use crate::analysis::progress::{Step, epochs, steps};
+use crate::analysis::tracks::{Span, TrackSummary, spans, summarize};
 use crate::model::category::{Activity, Phase, SummaryRow};
 use crate::model::facts::{Facts, StackFacts};
 use crate::model::ids::{ProcessId, StackId};
-use crate::model::lane::LaneKind;
 use crate::model::profile::{Profile, ProfileProcess, ProfileSample, Role};
 use crate::model::run::ClockPair;
 use crate::model::sample::ThreadState;
+use crate::model::track::TrackKind;
 use crate::model::wait::WaitKind;
 use arrow_array::{
     ArrayRef, BooleanArray, Float64Array, Int32Array, Int64Array, RecordBatch, StringArray,
@@ -27,12 +27,12 @@ use std::sync::Arc;
 /// # Errors
 /// Where `out` cannot be written.
 pub fn render(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
-    let lanes = summarize(profile);
+    let tracks = summarize(profile);
     let ids = (0..profile.processes.len()).map(ProcessId::from_index);
     let table = Table {
         profile,
         facts: &profile.facts,
-        processes: ids.map(|id| Process::of(profile, &lanes, id)).collect(),
+        processes: ids.map(|id| Process::of(profile, &tracks, id)).collect(),
         texts: Texts::of(profile),
         schema: schema(),
     };
@@ -88,17 +88,17 @@ struct Process {
 }
 
 impl Process {
-    fn of(profile: &Profile, lanes: &LaneSummary, id: ProcessId) -> Self {
+    fn of(profile: &Profile, tracks: &TrackSummary, id: ProcessId) -> Self {
         let trainer = served(profile, id);
-        let utilization = device_of(lanes, trainer)
+        let utilization = device_of(tracks, trainer)
             .ok()
-            .and_then(|device| device.figure(LaneKind::Utilization));
+            .and_then(|device| device.figure(TrackKind::Utilization));
         let role = profile.process(id);
         Self {
             role: role.map_or(Role::Other, |process| process.role),
             steps: steps(profile, trainer),
             epochs: epochs(profile, trainer),
-            busy: utilization.map_or(Vec::new(), |figure| spans(profile, figure.lane)),
+            busy: utilization.map_or(Vec::new(), |figure| spans(profile, figure.track)),
         }
     }
 

@@ -121,7 +121,7 @@ pub fn gpu_idle_missing(profile: &Profile, analysis: &Analysis) -> Vec<NoIdle> {
 /// For one rank: its total, then what is resolved, by kind and idle time.
 pub fn of_rank(profile: &Profile, analysis: &Analysis, idle: &GpuIdle) -> Vec<Idle> {
     let (pid, rank) = profile.pid_and_rank(idle.process);
-    let mut devices = analysis.lanes.devices.iter();
+    let mut devices = analysis.tracks.devices.iter();
     let device = devices.find(|device| device.id == idle.gpu);
     let row = |kind, name: &str, place: Option<(&str, u32)>, part: &Part| Idle {
         pid,

@@ -2,8 +2,8 @@
 
 use super::format::seconds;
 use super::{
-    Detail, TextOptions, collectives, functions, lanes, nothing_sampled, operators, processes,
-    progress, sampler, sentence, tables, verdict, waits, warnings, wrapped,
+    Detail, TextOptions, collectives, functions, nothing_sampled, operators, processes, progress,
+    sampler, sentence, tables, tracks, verdict, waits, warnings, wrapped,
 };
 use crate::analysis::Analysis;
 use crate::model::profile::Profile;
@@ -94,7 +94,7 @@ pub(super) fn brief(profile: &Profile, analysis: &Analysis, options: TextOptions
             parts.push(itwinai);
         }
         parts.push(Part::new(6, 0, |out| {
-            lanes::brief(out, profile, analysis, DEVICES);
+            tracks::brief(out, profile, analysis, DEVICES);
         }));
         parts.push(Part::new(STAYS, 0, |out| progress::brief(out, process)));
         parts.push(Part::new(3, 0, |out| {

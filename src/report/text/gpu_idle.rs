@@ -22,7 +22,7 @@ pub(super) fn gpu_idle(out: &mut String, profile: &Profile, analysis: &Analysis,
         .find(|(id, _)| *id == process.process);
     match own {
         Some((_, Ok(idle))) => table(out, profile, analysis, idle, rows),
-        Some((_, Err(why))) if !analysis.lanes.devices.is_empty() => {
+        Some((_, Err(why))) if !analysis.tracks.devices.is_empty() => {
             out.push('\n');
             let text = format!("GPU IDLE by line: unknown, {why}");
             sentence(out, "", &text);
@@ -33,7 +33,7 @@ pub(super) fn gpu_idle(out: &mut String, profile: &Profile, analysis: &Analysis,
 
 fn table(out: &mut String, profile: &Profile, analysis: &Analysis, idle: &GpuIdle, rows: usize) {
     let device = analysis
-        .lanes
+        .tracks
         .devices
         .iter()
         .find(|device| device.id == idle.gpu);

@@ -36,7 +36,7 @@ impl Worker {
             end_ns: facts.end_ns,
             points,
             conditions,
-            lanes: self.take_lanes(facts.last),
+            tracks: self.take_tracks(facts.last),
             samples: std::mem::take(&mut self.samples),
             quality: facts.quality,
             clocks: vec![clock_pair()],

@@ -3,9 +3,9 @@
 use super::format::{count, cut, percent, printable, seconds, short_time};
 use super::{WIDTH, role, sentence, wrapped};
 use crate::analysis::Analysis;
-use crate::analysis::lanes::{Device, DeviceProcess, Figure, HostProcess, Missing, series};
-use crate::model::lane::{LaneKind, LaneUnit, THROTTLE_SLOWS, throttle_names};
+use crate::analysis::tracks::{Device, DeviceProcess, Figure, HostProcess, Missing, series};
 use crate::model::profile::Profile;
+use crate::model::track::{THROTTLE_SLOWS, TrackKind, TrackUnit, throttle_names};
 use crate::report::label::counted;
 use std::fmt::Write;
 
@@ -19,24 +19,24 @@ const SHORT_FIGURES: usize = 2;
 const NOTHING: char = '·';
 
 /// Figures with a sparkline, and their labels. With `true` a figure that is always 0 is omitted.
-const DRAWN: [(LaneKind, &str, bool); 12] = [
-    (LaneKind::Utilization, "any kernel", false),
-    (LaneKind::SmActive, "SM active", false),
-    (LaneKind::SmOccupancy, "SM occupancy", false),
-    (LaneKind::TensorActive, "tensor cores", false),
-    (LaneKind::DramActive, "DRAM", false),
-    (LaneKind::Power, "power", false),
-    (LaneKind::MemoryUsed, "memory", false),
-    (LaneKind::SmClock, "SM clock, MHz", false),
-    (LaneKind::PcieReceived, "PCIe to GPU", true),
-    (LaneKind::PcieSent, "PCIe from GPU", true),
-    (LaneKind::NvlinkReceived, "NVLink to GPU", true),
-    (LaneKind::NvlinkSent, "NVLink from", true),
+const DRAWN: [(TrackKind, &str, bool); 12] = [
+    (TrackKind::Utilization, "any kernel", false),
+    (TrackKind::SmActive, "SM active", false),
+    (TrackKind::SmOccupancy, "SM occupancy", false),
+    (TrackKind::TensorActive, "tensor cores", false),
+    (TrackKind::DramActive, "DRAM", false),
+    (TrackKind::Power, "power", false),
+    (TrackKind::MemoryUsed, "memory", false),
+    (TrackKind::SmClock, "SM clock, MHz", false),
+    (TrackKind::PcieReceived, "PCIe to GPU", true),
+    (TrackKind::PcieSent, "PCIe from GPU", true),
+    (TrackKind::NvlinkReceived, "NVLink to GPU", true),
+    (TrackKind::NvlinkSent, "NVLink from", true),
 ];
 
 /// Appends nothing if the recording has no counter tracks.
-pub(super) fn lanes(out: &mut String, profile: &Profile, analysis: &Analysis) {
-    let summary = &analysis.lanes;
+pub(super) fn tracks(out: &mut String, profile: &Profile, analysis: &Analysis) {
+    let summary = &analysis.tracks;
     for (at, device) in summary.devices.iter().enumerate() {
         if at < DRAWN_DEVICES || summary.devices.len() <= DRAWN_DEVICES {
             draw_device(out, profile, device);
@@ -56,7 +56,7 @@ pub(super) fn lanes(out: &mut String, profile: &Profile, analysis: &Analysis) {
 
 /// A line for each of the first devices; if the target uses CUDA and none was recorded, the reason.
 pub(super) fn brief(out: &mut String, profile: &Profile, analysis: &Analysis, most: usize) {
-    let summary = &analysis.lanes;
+    let summary = &analysis.tracks;
     if !summary.devices.is_empty() {
         out.push('\n');
     }
@@ -75,7 +75,7 @@ pub(super) fn brief(out: &mut String, profile: &Profile, analysis: &Analysis, mo
 
 /// Why no device was recorded.
 fn not_recorded(out: &mut String, analysis: &Analysis) {
-    let summary = &analysis.lanes;
+    let summary = &analysis.tracks;
     let why = if !summary.missing.is_empty() {
         summary.missing.join("; ")
     } else if !summary.unused.is_empty() {
@@ -137,20 +137,20 @@ fn draw_device(out: &mut String, profile: &Profile, device: &Device) {
 /// The value of a full bar, if it does not depend on the values.
 fn top(device: &Device, figure: &Figure) -> Option<f64> {
     match figure.kind {
-        LaneKind::MemoryUsed if device.info.memory_bytes > 0 => {
+        TrackKind::MemoryUsed if device.info.memory_bytes > 0 => {
             Some(device.info.memory_bytes as f64)
         }
-        LaneKind::Power if device.info.power_limit_mw > 0 => {
+        TrackKind::Power if device.info.power_limit_mw > 0 => {
             Some(device.info.power_limit_mw as f64 / 1e3)
         }
-        kind if kind.unit() == LaneUnit::Share => Some(1.0),
+        kind if kind.unit() == TrackUnit::Share => Some(1.0),
         _ => None,
     }
 }
 
 fn row(out: &mut String, profile: &Profile, label: &str, figure: &Figure, top: Option<f64>) {
     let line = sparkline(
-        &series(profile, figure.lane, COLUMNS),
+        &series(profile, figure.track, COLUMNS),
         top.unwrap_or(figure.high),
     );
     let _ = writeln!(
@@ -176,15 +176,15 @@ pub(crate) fn sparkline(values: &[Option<f64>], top: f64) -> String {
 }
 
 /// A value of a kind for people, in at most eight columns.
-fn amount(kind: LaneKind, value: f64) -> String {
+fn amount(kind: TrackKind, value: f64) -> String {
     match kind.unit() {
-        LaneUnit::Share => format!("{:.0} %", value * 100.0),
-        LaneUnit::Milliwatts | LaneUnit::Millijoules => format!("{value:.0} W"),
-        LaneUnit::Bytes => bytes(value),
-        LaneUnit::BytesInWindow | LaneUnit::BytesPerSecond => format!("{}/s", bytes(value)),
-        LaneUnit::Megahertz | LaneUnit::Bits => format!("{value:.0}"),
-        LaneUnit::Celsius => format!("{value:.0} C"),
-        LaneUnit::NanosecondsInWindow => format!("{value:.2}"),
+        TrackUnit::Share => format!("{:.0} %", value * 100.0),
+        TrackUnit::Milliwatts | TrackUnit::Millijoules => format!("{value:.0} W"),
+        TrackUnit::Bytes => bytes(value),
+        TrackUnit::BytesInWindow | TrackUnit::BytesPerSecond => format!("{}/s", bytes(value)),
+        TrackUnit::Megahertz | TrackUnit::Bits => format!("{value:.0}"),
+        TrackUnit::Celsius => format!("{value:.0} C"),
+        TrackUnit::NanosecondsInWindow => format!("{value:.2}"),
     }
 }
 
@@ -236,7 +236,7 @@ fn facts(device: &Device) -> Vec<String> {
             seconds(covered_ns)
         ));
     }
-    if let Some(figure) = device.figure(LaneKind::Temperature) {
+    if let Some(figure) = device.figure(TrackKind::Temperature) {
         facts.push(format!("{:.0} C at most", figure.high));
     }
     facts.push(held_down(device).unwrap_or_else(|| "throttling not read".to_owned()));
@@ -254,8 +254,8 @@ fn facts(device: &Device) -> Vec<String> {
         figure.map(|figure| format!("{name} {:.0} ms", figure.window_ns as f64 / 1e6))
     };
     let windows: Vec<String> = [
-        window(LaneKind::Utilization, "any kernel"),
-        window(LaneKind::SmActive, "GPM"),
+        window(TrackKind::Utilization, "any kernel"),
+        window(TrackKind::SmActive, "GPM"),
     ]
     .into_iter()
     .flatten()
@@ -330,23 +330,23 @@ fn host(out: &mut String, profile: &Profile, processes: &[HostProcess], network:
     if processes.is_empty() {
         return;
     }
-    let all = |kind: LaneKind| -> Vec<&Figure> {
+    let all = |kind: TrackKind| -> Vec<&Figure> {
         let figures = processes.iter().flat_map(|process| &process.figures);
         figures.filter(|figure| figure.kind == kind).collect()
     };
     let _ = writeln!(out, "\nHOST, {}", counted(processes.len(), "process"));
     let rows = [
-        (LaneKind::Cpu, "CPUs in use", false),
-        (LaneKind::Resident, "memory (RSS)", false),
-        (LaneKind::DiskRead, "disk read", true),
-        (LaneKind::DiskWritten, "disk written", true),
+        (TrackKind::Cpu, "CPUs in use", false),
+        (TrackKind::Resident, "memory (RSS)", false),
+        (TrackKind::DiskRead, "disk read", true),
+        (TrackKind::DiskWritten, "disk written", true),
     ];
     for (kind, label, may_miss) in rows {
         sum_row(out, profile, label, &all(kind), may_miss);
     }
     for (kind, label) in [
-        (LaneKind::NetworkReceived, "network in"),
-        (LaneKind::NetworkSent, "network out"),
+        (TrackKind::NetworkReceived, "network in"),
+        (TrackKind::NetworkSent, "network out"),
     ] {
         let own: Vec<&Figure> = network
             .iter()
@@ -362,7 +362,7 @@ fn sum_row(out: &mut String, profile: &Profile, label: &str, figures: &[&Figure]
     };
     let mut sum: Vec<Option<f64>> = vec![None; COLUMNS];
     for figure in figures {
-        for (total, value) in sum.iter_mut().zip(series(profile, figure.lane, COLUMNS)) {
+        for (total, value) in sum.iter_mut().zip(series(profile, figure.track, COLUMNS)) {
             if let Some(value) = value {
                 *total = Some(total.unwrap_or(0.0) + value);
             }

@@ -1,7 +1,7 @@
 //! Counter tracks: figures of devices and processes over time, besides the samples. Every value
 //! covers a window.
 
-use super::ids::{GpuId, LaneId};
+use super::ids::{GpuId, TrackId};
 use super::named::named;
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ named!(
     /// The figure of a counter track, with its unit. Its position here is its code in recordings:
     /// new ones come last.
     #[derive(Serialize, Deserialize)]
-    LaneKind {
+    TrackKind {
         /// Share of the window in which at least one kernel of any process ran on the device:
         /// NVML's utilization.
         Utilization = "utilization",
@@ -66,7 +66,7 @@ named!(
 
 /// The unit of a counter track's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LaneUnit {
+pub enum TrackUnit {
     /// Millionths.
     Share,
     Milliwatts,
@@ -83,27 +83,27 @@ pub enum LaneUnit {
 /// A share of 1 as a counter track's value.
 pub const SHARE_ONE: u64 = 1_000_000;
 
-impl LaneKind {
-    pub fn unit(self) -> LaneUnit {
+impl TrackKind {
+    pub fn unit(self) -> TrackUnit {
         match self {
             Self::Utilization
             | Self::MemoryBusy
             | Self::SmActive
             | Self::SmOccupancy
             | Self::TensorActive
-            | Self::DramActive => LaneUnit::Share,
-            Self::Power => LaneUnit::Milliwatts,
-            Self::Energy => LaneUnit::Millijoules,
-            Self::MemoryUsed | Self::ProcessMemory | Self::Resident => LaneUnit::Bytes,
-            Self::SmClock | Self::MemoryClock => LaneUnit::Megahertz,
-            Self::Throttle => LaneUnit::Bits,
-            Self::Temperature => LaneUnit::Celsius,
+            | Self::DramActive => TrackUnit::Share,
+            Self::Power => TrackUnit::Milliwatts,
+            Self::Energy => TrackUnit::Millijoules,
+            Self::MemoryUsed | Self::ProcessMemory | Self::Resident => TrackUnit::Bytes,
+            Self::SmClock | Self::MemoryClock => TrackUnit::Megahertz,
+            Self::Throttle => TrackUnit::Bits,
+            Self::Temperature => TrackUnit::Celsius,
             Self::PcieSent | Self::PcieReceived | Self::NvlinkSent | Self::NvlinkReceived => {
-                LaneUnit::BytesPerSecond
+                TrackUnit::BytesPerSecond
             }
-            Self::Cpu => LaneUnit::NanosecondsInWindow,
+            Self::Cpu => TrackUnit::NanosecondsInWindow,
             Self::DiskRead | Self::DiskWritten | Self::NetworkReceived | Self::NetworkSent => {
-                LaneUnit::BytesInWindow
+                TrackUnit::BytesInWindow
             }
         }
     }
@@ -154,8 +154,8 @@ pub struct GpuClock {
 
 /// One figure of one device or process.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct LaneInfo {
-    pub kind: LaneKind,
+pub struct TrackInfo {
+    pub kind: TrackKind,
     /// The GPU, for a device's counter track.
     pub gpu: Option<GpuId>,
     /// The process by its pid, for a process's counter track; 0 for others.
@@ -165,8 +165,8 @@ pub struct LaneInfo {
 
 /// A value, and the window that it covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LanePoint {
-    pub lane: LaneId,
+pub struct TrackPoint {
+    pub track: TrackId,
     /// Start of the window, CLOCK_MONOTONIC.
     pub start_ns: u64,
     /// Its end. Equal to the start: the value was read at this time, and does not cover the time
@@ -183,7 +183,7 @@ const MAX_TIME_NS: u64 = 1 << 62;
 /// Longest plausible window: thirteen days.
 const MAX_WINDOW_NS: u64 = 1 << 50;
 
-impl LanePoint {
+impl TrackPoint {
     /// Whether value and window are plausible. Other points are neither written nor read.
     pub fn is_believable(&self) -> bool {
         self.value <= MAX_VALUE
@@ -197,11 +197,11 @@ impl LanePoint {
 
 /// A gap of a counter track, and its reason.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct LaneGap {
+pub struct TrackGap {
     /// The GPU; `None` for all.
     pub gpu: Option<GpuId>,
     /// The figure; `None` for all of the device.
-    pub kind: Option<LaneKind>,
+    pub kind: Option<TrackKind>,
     /// Start, CLOCK_MONOTONIC.
     pub start_ns: u64,
     /// End; 0 for the end of the recording.
@@ -211,12 +211,12 @@ pub struct LaneGap {
 
 /// Counter tracks of all kinds. Ids are indices into its own tables.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Lanes {
+pub struct CounterTracks {
     pub gpus: Vec<GpuInfo>,
     pub clocks: Vec<GpuClock>,
-    pub lanes: Vec<LaneInfo>,
-    pub points: Vec<LanePoint>,
-    pub gaps: Vec<LaneGap>,
+    pub tracks: Vec<TrackInfo>,
+    pub points: Vec<TrackPoint>,
+    pub gaps: Vec<TrackGap>,
 }
 
 /// Why clocks are held down: bit, name. nvml.h, `nvmlClocksThrottleReason…`
@@ -243,10 +243,10 @@ pub fn throttle_names(bits: u64) -> impl Iterator<Item = &'static str> {
         .map(|(_, name)| name)
 }
 
-impl Lanes {
+impl CounterTracks {
     pub fn is_empty(&self) -> bool {
         self.gpus.is_empty()
-            && self.lanes.is_empty()
+            && self.tracks.is_empty()
             && self.points.is_empty()
             && self.gaps.is_empty()
     }
@@ -254,38 +254,38 @@ impl Lanes {
 
 /// Merges counter tracks of several sources, or of several segments, into one table.
 #[derive(Clone, Debug, Default)]
-pub struct LaneMerger {
-    lanes: Lanes,
-    ids: FxHashMap<LaneInfo, LaneId>,
+pub struct TrackMerger {
+    tracks: CounterTracks,
+    ids: FxHashMap<TrackInfo, TrackId>,
     gpu_ids: FxHashMap<(String, u32, Option<u32>), GpuId>,
 }
 
-impl LaneMerger {
+impl TrackMerger {
     /// Adds all of `other`, whose ids must be indices into its own tables; dangling ids are
     /// dropped.
-    pub fn add(&mut self, other: &Lanes) {
+    pub fn add(&mut self, other: &CounterTracks) {
         let gpus: Vec<GpuId> = other.gpus.iter().map(|gpu| self.gpu(gpu)).collect();
         let gpu_of = |id: GpuId| gpus.get(id.index()).copied();
-        let mut ids = Vec::with_capacity(other.lanes.len());
-        for info in &other.lanes {
-            let info = LaneInfo {
+        let mut ids = Vec::with_capacity(other.tracks.len());
+        for info in &other.tracks {
+            let info = TrackInfo {
                 gpu: info.gpu.and_then(gpu_of),
                 ..info.clone()
             };
-            let known = &mut self.lanes.lanes;
+            let known = &mut self.tracks.tracks;
             ids.push(*self.ids.entry(info).or_insert_with_key(|info| {
                 known.push(info.clone());
-                LaneId::from_index(known.len() - 1)
+                TrackId::from_index(known.len() - 1)
             }));
         }
         let points = other.points.iter().filter_map(|point| {
-            Some(LanePoint {
-                lane: *ids.get(point.lane.index())?,
+            Some(TrackPoint {
+                track: *ids.get(point.track.index())?,
                 ..*point
             })
         });
-        self.lanes.points.extend(points);
-        self.lanes
+        self.tracks.points.extend(points);
+        self.tracks
             .clocks
             .extend(other.clocks.iter().filter_map(|clock| {
                 Some(GpuClock {
@@ -293,16 +293,18 @@ impl LaneMerger {
                     ..clock.clone()
                 })
             }));
-        self.lanes.gaps.extend(other.gaps.iter().map(|gap| LaneGap {
-            gpu: gap.gpu.and_then(gpu_of),
-            ..gap.clone()
-        }));
+        self.tracks
+            .gaps
+            .extend(other.gaps.iter().map(|gap| TrackGap {
+                gpu: gap.gpu.and_then(gpu_of),
+                ..gap.clone()
+            }));
     }
 
     /// The id of a GPU. A known one is updated with newer facts.
     fn gpu(&mut self, info: &GpuInfo) -> GpuId {
         let key = (info.uuid.clone(), info.index, info.mig);
-        let known = &mut self.lanes.gpus;
+        let known = &mut self.tracks.gpus;
         let id = *self.gpu_ids.entry(key).or_insert_with(|| {
             known.push(info.clone());
             GpuId::from_index(known.len() - 1)
@@ -314,16 +316,16 @@ impl LaneMerger {
     }
 
     /// The tables so far.
-    pub fn lanes(&self) -> &Lanes {
-        &self.lanes
+    pub fn tracks(&self) -> &CounterTracks {
+        &self.tracks
     }
 
     /// All tables, with points sorted by counter track and end.
-    pub fn finish(mut self) -> Lanes {
-        let key = |point: &LanePoint| (point.lane, point.end_ns, point.start_ns);
-        self.lanes.points.sort_by_key(key);
-        self.lanes.gaps.sort_by_key(|gap| gap.start_ns);
-        self.lanes
+    pub fn finish(mut self) -> CounterTracks {
+        let key = |point: &TrackPoint| (point.track, point.end_ns, point.start_ns);
+        self.tracks.points.sort_by_key(key);
+        self.tracks.gaps.sort_by_key(|gap| gap.start_ns);
+        self.tracks
     }
 }
 
@@ -332,38 +334,38 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lanes_of_two_sources_share_their_devices() {
+    fn tracks_of_two_sources_share_their_devices() {
         let gpu = |uuid: &str| GpuInfo {
             uuid: uuid.to_owned(),
             ..GpuInfo::default()
         };
-        let batch = |uuid: &str, value| Lanes {
+        let batch = |uuid: &str, value| CounterTracks {
             gpus: vec![gpu("GPU-other"), gpu(uuid)],
-            lanes: vec![LaneInfo {
-                kind: LaneKind::Power,
+            tracks: vec![TrackInfo {
+                kind: TrackKind::Power,
                 gpu: Some(GpuId(1)),
                 pid: 0,
                 process: String::new(),
             }],
-            points: vec![LanePoint {
-                lane: LaneId(0),
+            points: vec![TrackPoint {
+                track: TrackId(0),
                 start_ns: value,
                 end_ns: value + 1,
                 value,
             }],
-            ..Lanes::default()
+            ..CounterTracks::default()
         };
-        let mut merger = LaneMerger::default();
+        let mut merger = TrackMerger::default();
         merger.add(&batch("GPU-a", 7));
         merger.add(&batch("GPU-b", 5));
         merger.add(&batch("GPU-a", 3));
-        let lanes = merger.finish();
-        assert_eq!(lanes.gpus.len(), 3);
-        assert_eq!(lanes.lanes.len(), 2);
-        let points: Vec<_> = lanes
+        let tracks = merger.finish();
+        assert_eq!(tracks.gpus.len(), 3);
+        assert_eq!(tracks.tracks.len(), 2);
+        let points: Vec<_> = tracks
             .points
             .iter()
-            .map(|point| (point.lane.0, point.value))
+            .map(|point| (point.track.0, point.value))
             .collect();
         assert_eq!(points, [(0, 3), (0, 7), (1, 5)]);
     }
@@ -371,9 +373,9 @@ mod tests {
     #[test]
     fn names_are_all_different() {
         let names: std::collections::BTreeSet<_> =
-            LaneKind::ALL.iter().map(|kind| kind.name()).collect();
-        assert_eq!(names.len(), LaneKind::ALL.len());
-        for (at, kind) in LaneKind::ALL.iter().enumerate() {
+            TrackKind::ALL.iter().map(|kind| kind.name()).collect();
+        assert_eq!(names.len(), TrackKind::ALL.len());
+        for (at, kind) in TrackKind::ALL.iter().enumerate() {
             assert_eq!(*kind as usize, at);
         }
     }

@@ -9,9 +9,9 @@ mod spans;
 pub use spans::{Span, natural, points, series, spans};
 
 use crate::model::gpu_name::visible_devices;
-use crate::model::ids::{GpuId, LaneId, ProcessId};
-use crate::model::lane::{GpuClock, GpuInfo, LaneInfo, LaneKind, THROTTLE_REASONS};
+use crate::model::ids::{GpuId, ProcessId, TrackId};
 use crate::model::profile::Profile;
+use crate::model::track::{GpuClock, GpuInfo, THROTTLE_REASONS, TrackInfo, TrackKind};
 use rustc_hash::FxHashMap;
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
@@ -25,8 +25,8 @@ const MAX_GAPS: usize = 256;
 /// A counter track's mean, and how well it covers the recording.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Figure {
-    pub lane: LaneId,
-    pub kind: LaneKind,
+    pub track: TrackId,
+    pub kind: TrackKind,
     /// Mean over its windows, in the unit of [`natural`]; amounts are per second.
     pub mean: f64,
     /// Lowest and highest value of a window.
@@ -77,7 +77,7 @@ fn known_by<S: Serializer>(hinted: &bool, serializer: S) -> Result<S::Ok, S::Err
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
     /// The counter tracks; empty for all of them.
-    pub kinds: Vec<LaneKind>,
+    pub kinds: Vec<TrackKind>,
     /// Start of the gap, CLOCK_MONOTONIC.
     pub start_ns: u64,
     /// End of the gap; 0 for the end of the recording.
@@ -91,7 +91,7 @@ pub struct Missing {
 pub struct Device {
     pub id: GpuId,
     pub info: GpuInfo,
-    /// Its figures, in the order of [`LaneKind::ALL`], without those that were not measured.
+    /// Its figures, in the order of [`TrackKind::ALL`], without those that were not measured.
     pub figures: Vec<Figure>,
     /// Who used it: sampled processes first.
     pub processes: Vec<DeviceProcess>,
@@ -114,7 +114,7 @@ pub struct HostProcess {
 
 /// All counter tracks of a recording.
 #[derive(Clone, Debug, Default)]
-pub struct LaneSummary {
+pub struct TrackSummary {
     /// Devices that were recorded, by number.
     pub devices: Vec<Device>,
     /// Devices that no sampled process used.
@@ -128,7 +128,7 @@ pub struct LaneSummary {
 
 impl Device {
     /// A figure of it; `None` where it was not measured.
-    pub fn figure(&self, kind: LaneKind) -> Option<&Figure> {
+    pub fn figure(&self, kind: TrackKind) -> Option<&Figure> {
         self.figures.iter().find(|figure| figure.kind == kind)
     }
 
@@ -136,24 +136,24 @@ impl Device {
     /// two readings.
     pub fn power_w(&self) -> Option<f64> {
         let figure = self
-            .figure(LaneKind::Energy)
-            .or(self.figure(LaneKind::Power));
+            .figure(TrackKind::Energy)
+            .or(self.figure(TrackKind::Power));
         figure.map(|figure| figure.mean)
     }
 
     /// Energy, J, and the time that it was measured over, ns.
     pub fn energy_j(&self) -> Option<(f64, u64)> {
-        let figure = self.figure(LaneKind::Energy)?;
+        let figure = self.figure(TrackKind::Energy)?;
         Some((figure.total, figure.covered_ns))
     }
 }
 
 /// Summarizes all counter tracks of a profile.
-pub fn summarize(profile: &Profile) -> LaneSummary {
-    let lanes = &profile.lanes;
+pub fn summarize(profile: &Profile) -> TrackSummary {
+    let tracks = &profile.tracks;
     let index = Index::new(profile);
-    let mut summary = LaneSummary::default();
-    for (at, info) in lanes.gpus.iter().enumerate().take(MAX_DEVICES) {
+    let mut summary = TrackSummary::default();
+    for (at, info) in tracks.gpus.iter().enumerate().take(MAX_DEVICES) {
         if info.recorded {
             let id = GpuId::from_index(at);
             summary.devices.push(device(profile, &index, id, info));
@@ -164,26 +164,26 @@ pub fn summarize(profile: &Profile) -> LaneSummary {
     summary
         .devices
         .sort_by_key(|device| (device.info.index, device.info.mig));
-    for gap in lanes.gaps.iter().filter(|gap| gap.gpu.is_none()) {
+    for gap in tracks.gaps.iter().filter(|gap| gap.gpu.is_none()) {
         if summary.missing.len() < MAX_GAPS && !summary.missing.contains(&gap.reason) {
             summary.missing.push(gap.reason.clone());
         }
     }
     let mut places: FxHashMap<i32, usize> = FxHashMap::default();
-    for &(id, lane) in index.of(None) {
-        let Some(figure) = figure(profile, id, lane) else {
+    for &(id, track) in index.of(None) {
+        let Some(figure) = figure(profile, id, track) else {
             continue;
         };
-        if lane.pid == 0 {
+        if track.pid == 0 {
             summary.host.push(figure);
             continue;
         }
         let known = &mut summary.processes;
-        let place = *places.entry(lane.pid).or_insert_with(|| {
+        let place = *places.entry(track.pid).or_insert_with(|| {
             known.push(HostProcess {
-                pid: lane.pid,
-                name: lane.process.clone(),
-                process: index.processes.get(&lane.pid).copied(),
+                pid: track.pid,
+                name: track.process.clone(),
+                process: index.processes.get(&track.pid).copied(),
                 figures: Vec::new(),
             });
             known.len() - 1
@@ -197,32 +197,32 @@ pub fn summarize(profile: &Profile) -> LaneSummary {
 
 /// Counter tracks by device, and processes by pid; of a reused pid the latest.
 struct Index<'p> {
-    lanes: FxHashMap<Option<GpuId>, Vec<(LaneId, &'p LaneInfo)>>,
+    tracks: FxHashMap<Option<GpuId>, Vec<(TrackId, &'p TrackInfo)>>,
     processes: FxHashMap<i32, ProcessId>,
 }
 
 impl<'p> Index<'p> {
     fn new(profile: &'p Profile) -> Self {
-        let mut lanes: FxHashMap<_, Vec<_>> = FxHashMap::default();
-        for (at, lane) in profile.lanes.lanes.iter().enumerate() {
-            let own = lanes.entry(lane.gpu).or_default();
-            own.push((LaneId::from_index(at), lane));
+        let mut tracks: FxHashMap<_, Vec<_>> = FxHashMap::default();
+        for (at, track) in profile.tracks.tracks.iter().enumerate() {
+            let own = tracks.entry(track.gpu).or_default();
+            own.push((TrackId::from_index(at), track));
         }
         let processes = profile.processes.iter().enumerate();
         Self {
-            lanes,
+            tracks,
             processes: processes
                 .map(|(at, process)| (process.info.pid, ProcessId::from_index(at)))
                 .collect(),
         }
     }
 
-    fn of(&self, gpu: Option<GpuId>) -> &[(LaneId, &'p LaneInfo)] {
-        self.lanes.get(&gpu).map_or(&[], Vec::as_slice)
+    fn of(&self, gpu: Option<GpuId>) -> &[(TrackId, &'p TrackInfo)] {
+        self.tracks.get(&gpu).map_or(&[], Vec::as_slice)
     }
 }
 
-fn figure(profile: &Profile, id: LaneId, lane: &LaneInfo) -> Option<Figure> {
+fn figure(profile: &Profile, id: TrackId, track: &TrackInfo) -> Option<Figure> {
     let spans = spans(profile, id);
     let (mut sum, mut weight) = (0.0, 0.0);
     let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
@@ -242,12 +242,12 @@ fn figure(profile: &Profile, id: LaneId, lane: &LaneInfo) -> Option<Figure> {
         .collect();
     windows.sort_unstable();
     Some(Figure {
-        lane: id,
-        kind: lane.kind,
+        track: id,
+        kind: track.kind,
         mean: sum / weight,
         low,
         high,
-        total: if is_amount(lane.kind) { sum } else { 0.0 },
+        total: if is_amount(track.kind) { sum } else { 0.0 },
         covered_ns: covered(&spans),
         window_ns: windows.get(windows.len() / 2).copied().unwrap_or(0),
     })
@@ -269,19 +269,21 @@ fn device(profile: &Profile, index: &Index<'_>, id: GpuId, info: &GpuInfo) -> De
     let own = index.of(Some(id));
     let mut figures: Vec<Figure> = own
         .iter()
-        .filter(|(_, lane)| lane.pid == 0 && lane.kind != LaneKind::Throttle)
-        .filter_map(|&(lane_id, lane)| figure(profile, lane_id, lane))
+        .filter(|(_, track)| track.pid == 0 && track.kind != TrackKind::Throttle)
+        .filter_map(|&(track_id, track)| figure(profile, track_id, track))
         .collect();
     figures.sort_by_key(|figure| figure.kind);
-    let throttle = own.iter().find(|(_, lane)| lane.kind == LaneKind::Throttle);
+    let throttle = own
+        .iter()
+        .find(|(_, track)| track.kind == TrackKind::Throttle);
     Device {
         id,
         info: info.clone(),
         figures,
         processes: device_processes(profile, index, id, info),
-        throttled: throttle.and_then(|&(lane, _)| throttled(profile, lane)),
+        throttled: throttle.and_then(|&(track, _)| throttled(profile, track)),
         clock: profile
-            .lanes
+            .tracks
             .clocks
             .iter()
             .rev()
@@ -291,8 +293,8 @@ fn device(profile: &Profile, index: &Index<'_>, id: GpuId, info: &GpuInfo) -> De
     }
 }
 
-fn throttled(profile: &Profile, lane: LaneId) -> Option<Vec<(u64, f64)>> {
-    let spans = spans(profile, lane);
+fn throttled(profile: &Profile, track: TrackId) -> Option<Vec<(u64, f64)>> {
+    let spans = spans(profile, track);
     let length = |span: &Span| (span.end_ns - span.start_ns) as f64;
     let all: f64 = spans.iter().map(length).sum();
     if all <= 0.0 {
@@ -320,13 +322,13 @@ fn device_processes(
     let mut listed: Vec<DeviceProcess> = index
         .of(Some(id))
         .iter()
-        .filter(|(_, lane)| lane.kind == LaneKind::ProcessMemory)
-        .map(|&(lane_id, lane)| {
-            let values = points(profile, lane_id).iter().map(|point| point.value);
-            let process = index.processes.get(&lane.pid).copied();
+        .filter(|(_, track)| track.kind == TrackKind::ProcessMemory)
+        .map(|&(track_id, track)| {
+            let values = points(profile, track_id).iter().map(|point| point.value);
+            let process = index.processes.get(&track.pid).copied();
             DeviceProcess {
-                pid: lane.pid,
-                name: lane.process.clone(),
+                pid: track.pid,
+                name: track.process.clone(),
                 process,
                 rank: process.and_then(|process| profile.pid_and_rank(process).1),
                 memory_bytes: values.max().filter(|&bytes| bytes > 0),
@@ -377,7 +379,7 @@ fn hinted(profile: &Profile, info: &GpuInfo) -> Vec<DeviceProcess> {
 /// listed once.
 fn missing(profile: &Profile, id: GpuId) -> Vec<Missing> {
     let mut all: Vec<Missing> = Vec::new();
-    for gap in profile.lanes.gaps.iter().filter(|gap| gap.gpu == Some(id)) {
+    for gap in profile.tracks.gaps.iter().filter(|gap| gap.gpu == Some(id)) {
         let outside =
             gap.start_ns >= profile.end_ns || (gap.end_ns > 0 && gap.end_ns <= profile.start_ns);
         if outside {
