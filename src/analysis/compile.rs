@@ -124,7 +124,7 @@ type Part = (usize, u32);
 
 /// What a stack shows of compiling.
 #[derive(Clone, Default)]
-struct Seen {
+struct CompileFacts {
     /// What is being compiled, innermost first.
     subjects: Vec<Part>,
     stage: Option<CompileStage>,
@@ -205,14 +205,14 @@ impl<'p> Builder<'p> {
         }
     }
 
-    fn seen(&mut self, stack: StackId) -> Seen {
+    fn seen(&mut self, stack: StackId) -> CompileFacts {
         let profile = self.profile;
         let frames: Vec<&'p ProfileFrame> = profile
             .stacks
             .leaf_to_root(Some(stack))
             .map(|frame| profile.stacks.frame(frame))
             .collect();
-        let mut seen = Seen::default();
+        let mut seen = CompileFacts::default();
         let (mut graph, mut generated) = (false, false);
         for (at, frame) in frames.iter().enumerate() {
             seen.is_partial |= frame.partial.is_some();
@@ -263,8 +263,7 @@ impl<'p> Builder<'p> {
         seen
     }
 
-    /// Whose code it is that was made and called by `function`; `None` where that stands further
-    /// out.
+    /// The owner of compiled code that `function` calls; `None` if it is nearer to the root.
     fn owner(&mut self, function: &'p Function, outward: &[&'p ProfileFrame]) -> Option<Runs> {
         if function.is_engine() {
             return Some(Runs::Backward);
@@ -317,7 +316,7 @@ pub fn compile(
         index: FxHashMap::default(),
         breaks: BTreeSet::new(),
     };
-    let mut seen_on: FxHashMap<StackId, Seen> = FxHashMap::default();
+    let mut seen_on: FxHashMap<StackId, CompileFacts> = FxHashMap::default();
     let mut totals = Totals::default();
     let mut open: FxHashSet<Part> = FxHashSet::default();
     for sample in samples {
@@ -329,7 +328,7 @@ pub fn compile(
             .or_insert_with(|| builder.seen(stack))
             .clone();
         add(&mut builder, &mut totals, sample, &seen);
-        // Time that was deferred to a later look stands where that look's stack was not yet.
+        // Deferred time counts for a later capture, whose stack did not exist yet at that time.
         if !sample.capture.is_fresh() {
             continue;
         }
@@ -371,7 +370,12 @@ fn has_compiler(profile: &Profile) -> bool {
     })
 }
 
-fn add(builder: &mut Builder<'_>, totals: &mut Totals, sample: &ProfileSample, seen: &Seen) {
+fn add(
+    builder: &mut Builder<'_>,
+    totals: &mut Totals,
+    sample: &ProfileSample,
+    seen: &CompileFacts,
+) {
     let ns = sample.weight_ns;
     if sample.phase == Phase::Compile {
         totals.compile_ns = totals.compile_ns.saturating_add(ns);
@@ -418,7 +422,7 @@ fn with_compiled_code(sums: &[Sum<'_>]) -> Vec<usize> {
 /// Shares by category: compiling, running, then compiling and running of each function.
 fn shares(
     samples: &[&ProfileSample],
-    seen_on: &FxHashMap<StackId, Seen>,
+    seen_on: &FxHashMap<StackId, CompileFacts>,
     wall_ns: u64,
     ticks: u64,
     functions: usize,

@@ -30,11 +30,11 @@ const POLL: Duration = Duration::from_millis(5);
 pub struct OwnThread {
     handle: JoinHandle<()>,
     tid: Receiver<i32>,
-    seen: Option<Seen>,
+    seen: Option<LastState>,
 }
 
 #[derive(Debug)]
-struct Seen {
+struct LastState {
     files: ThreadFiles,
     stat: SchedStat,
     since_ns: u64,
@@ -72,7 +72,7 @@ impl OwnThread {
         if let Ok(tid) = self.tid.try_recv() {
             let files = ThreadFiles::open(std::process::id() as i32, tid);
             let stat = files.schedstat().unwrap_or_default();
-            self.seen = Some(Seen {
+            self.seen = Some(LastState {
                 files,
                 stat,
                 since_ns: now_ns,

@@ -150,7 +150,7 @@ impl<'p> Scan<'p> {
             if intervals.is_empty() {
                 continue;
             }
-            let seen = Seen {
+            let seen = NumberedSample {
                 number: index + 1,
                 ticks: sample.ticks,
                 intervals: &intervals,
@@ -189,7 +189,7 @@ impl<'p> Scan<'p> {
 }
 
 /// A sample, and where its time falls.
-struct Seen<'s> {
+struct NumberedSample<'s> {
     /// Counts from 1.
     number: usize,
     ticks: u32,
@@ -202,7 +202,7 @@ struct Sums {
 }
 
 impl Sums {
-    fn add_fixed(&mut self, sample: &ProfileSample, seen: &Seen<'_>) {
+    fn add_fixed(&mut self, sample: &ProfileSample, seen: &NumberedSample<'_>) {
         if sample.phase.region().is_none() {
             self.add(Keys::of_phase(sample.phase), 1.0, seen);
         }
@@ -216,7 +216,7 @@ impl Sums {
     }
 
     /// Adds a part of a sample's time.
-    fn add(&mut self, key: usize, part: f64, seen: &Seen<'_>) {
+    fn add(&mut self, key: usize, part: f64, seen: &NumberedSample<'_>) {
         let blocks = self.blocks;
         let (series, visits) = self.series.entry(key).or_insert_with(|| {
             let series = Series {

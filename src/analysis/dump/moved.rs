@@ -72,11 +72,11 @@ impl Moved {
     pub fn standstill(&self) -> Standstill {
         let training: Vec<&ThreadMoves> =
             self.threads.iter().filter(|thread| thread.trains).collect();
-        let stands = self.snapshots > 1
+        let is_still = self.snapshots > 1
             && !training.is_empty()
             && training.iter().all(|thread| thread.moves == 0)
             && self.counters.iter().all(|each| each.first == each.last);
-        if !stands {
+        if !is_still {
             Standstill::No
         } else if self.length_ns < SHORTEST_HANG_NS {
             Standstill::TooShort

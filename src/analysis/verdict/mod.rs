@@ -286,7 +286,9 @@ fn not_spinning(
     let mut verdict = found?;
     verdict.waits_for = Some(WaitedFor::Device);
     // Its arrival was not seen.
-    verdict.confidence = verdict.confidence.map(|told| told.min(Confidence::Medium));
+    verdict.confidence = verdict
+        .confidence
+        .map(|confidence| confidence.min(Confidence::Medium));
     Some(verdict)
 }
 

@@ -66,8 +66,7 @@ number! {
 }
 
 /// Declares the columns of a table: `field: coding` in the order of the file, where a coding is one
-/// of those of `coding!`. The argument of one is a field that stands before it, or what the table
-/// is `given`.
+/// of those of `coding!`. Its argument is an earlier field, or a value that the table is `given`.
 macro_rules! columns {
     (
         $(#[$doc:meta])*

@@ -66,8 +66,8 @@ impl<'a> Rows<&'a [u8]> {
     }
 }
 
-/// What stands behind [`Quality`]'s own row, at the end of a segment: counts, of which a later
-/// torchspy may write more, and an earlier one wrote fewer.
+/// Counts after [`Quality`]'s own row, at the end of a segment. A later torchspy may write more of
+/// them, and an earlier one wrote fewer.
 #[derive(Serialize, Deserialize)]
 pub(super) struct WireCounts(Vec<u64>);
 

@@ -178,7 +178,7 @@ fn stacks(out: &mut String, quality: &QualitySummary) {
             .map(|(reason, number)| format!("{} {}", reason.name(), count(*number)))
             .collect();
         let mut parts = vec![format!(
-            "  not whole: {}",
+            "  truncated: {}",
             reasons.first().cloned().unwrap_or_default()
         )];
         parts.extend(reasons.into_iter().skip(1));

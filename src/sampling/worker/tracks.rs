@@ -1,5 +1,5 @@
-//! Counter tracks of devices and processes: collectors are told who is sampled, and what they
-//! gathered goes into the segment.
+//! Counter tracks of devices and processes: publishes the sampled processes to the collectors, and
+//! adds what was collected to the segment.
 
 use super::Worker;
 use crate::gpu::feed::Sampled;
@@ -7,7 +7,7 @@ use crate::model::process::ProcessInfo;
 use crate::model::track::CounterTracks;
 
 impl Worker {
-    /// Tells collectors who is sampled now.
+    /// Publishes the sampled processes to the collectors.
     pub(super) fn publish_targets(&self) {
         let living = self.tables.processes.iter().filter(|info| !info.exited);
         self.tracks.tell(living.map(sampled).collect());

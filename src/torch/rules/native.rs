@@ -162,7 +162,7 @@ impl RuleSet {
             collective: CollectivePart {
                 name: collective
                     .and_then(|(row, form)| collective_part(row, form, symbol.name?))
-                    .and_then(|told| self.collective_name(told, &rows)),
+                    .and_then(|part| self.collective_name(part, &rows)),
                 backend: rows.first("backend", |row| Some(row.backend.as_ref()?.0)),
                 issuer: rows.first("issuer", |row| Some(row.issuer.as_ref()?.0)),
                 imports: false,
