@@ -166,7 +166,7 @@ fn alone(out: &mut String, profile: &Profile, analysis: &Analysis, by: By) {
         sentence(
             out,
             "  ",
-            "Nothing was seen in this recording that such a table could show.",
+            "This recording has nothing to show in this table.",
         );
     }
 }

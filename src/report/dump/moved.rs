@@ -25,17 +25,17 @@ pub fn render_moved(comparison: &Comparison) -> String {
     );
     let training = || found.threads.iter().filter(|thread| thread.trains);
     let words = match found.standstill() {
-        Standstill::Hang => "nothing that trains moved, or ran: that is a hang".to_owned(),
+        Standstill::Hang => "no training thread moved or ran: a hang".to_owned(),
         Standstill::SamePlace => format!(
             "no training thread was seen elsewhere, but {} of {} ran in between: a loop without end, one long\n  \
-             operation, or a line where it often is; more snapshots tell (--repeat 10)",
+             operation, or a line where it often is; more snapshots show it (--repeat 10)",
             training()
                 .filter(|thread| thread.ran != Some(false))
                 .count(),
             training().count()
         ),
         Standstill::TooShort => {
-            "nothing that trains moved, in too short a time to call it a hang (--every 1s)"
+            "no training thread moved, in too short a time to call it a hang (--every 1s)"
                 .to_owned()
         }
         Standstill::No => String::new(),

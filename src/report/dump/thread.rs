@@ -48,7 +48,7 @@ pub(super) fn group(out: &mut String, dump: &Dump, group: &Group) {
     if it.moved_frames > 0 {
         let _ = writeln!(
             out,
-            "  it had moved on when variables were read: those of its {} are left out",
+            "  it had moved when variables were read: those of its {} are not shown",
             match it.moved_frames {
                 1 => "innermost function".to_owned(),
                 more => format!("{more} innermost functions"),

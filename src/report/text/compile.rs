@@ -94,10 +94,7 @@ fn notes(out: &mut String, table: &CompileTable, rows: usize) {
     ];
     for (ns, what) in unknown {
         if ns >= 50_000_000 {
-            let text = format!(
-                "  of which function is not known: {what}, {} s",
-                column_seconds(ns)
-            );
+            let text = format!("  of an unknown function: {what}, {} s", column_seconds(ns));
             line(out, &text);
         }
     }

@@ -259,7 +259,7 @@ fn noise(out: &mut String, diff: &Diff) {
     );
     if excluding > 0 {
         text.push_str(&format!(
-            "; {} of their intervals leave zero out, chance makes up to {}",
+            "; {} of their intervals exclude zero, chance alone makes up to {}",
             count(excluding as u64),
             count(chance)
         ));

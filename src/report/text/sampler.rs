@@ -204,7 +204,7 @@ fn merge_warning(out: &mut String, quality: &QualitySummary) {
         .is_some_and(|share| share < MOSTLY_MERGED)
     {
         out.push_str(
-            "  WARNING: Python frames do not fit between native ones and stand at the root:\n",
+            "  WARNING: Python frames do not match native ones and are placed at the root:\n",
         );
         out.push_str("    is this compiled Python (Nuitka), which runs no interpreter loop?\n");
     }
@@ -261,7 +261,7 @@ fn losses(out: &mut String, profile: &Profile, quality: &QualitySummary) {
         line(
             out,
             &format!(
-                "  {} captures left out while an earlier stop was awaited",
+                "  {} captures skipped: an earlier stop request was outstanding",
                 count(quality.skipped_for_late_stop)
             ),
         );
@@ -270,7 +270,7 @@ fn losses(out: &mut String, profile: &Profile, quality: &QualitySummary) {
         line(
             out,
             &format!(
-                "  {} stops came late, and were read when they came",
+                "  {} stops took longer than 2 ms, and were read afterwards",
                 count(quality.stop_timeouts)
             ),
         );

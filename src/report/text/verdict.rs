@@ -104,7 +104,7 @@ fn none_text(verdict: &Verdict) -> String {
     match names.as_slice() {
         [] if verdict.figures.ticks == 0 => "none: nothing after start-up was recorded".to_owned(),
         [] => {
-            "no single one: nothing takes enough of the time, or what could was not seen".to_owned()
+            "no single one: nothing takes enough of the time, or the decisive figures were not recorded".to_owned()
         }
         [only] => match verdict.competing {
             Some((competing, weight)) if STANDS_OUT * weight > weight_of_first(verdict) => {
