@@ -42,7 +42,7 @@ pub enum ForwardOrigin {
 
 /// Modules in which an operator was seen.
 #[derive(Default)]
-struct Places {
+struct OperatorModules {
     ticks: u64,
     modules: BTreeSet<Option<NnModuleId>>,
 }
@@ -51,7 +51,7 @@ struct Places {
 pub(super) struct Forward<'p> {
     profile: &'p Profile,
     /// By the name of the node, without `Backward` and what follows.
-    places: FxHashMap<String, Places>,
+    by_node: FxHashMap<String, OperatorModules>,
     /// The outermost modules, each a net; `None` for calls outside of modules. The index is the
     /// net's bit number.
     nets: Vec<Option<(&'p str, u32)>>,
@@ -90,16 +90,16 @@ impl<'p> Forward<'p> {
         }
         let mut forward = Self {
             profile,
-            places: FxHashMap::default(),
+            by_node: FxHashMap::default(),
             nets: Vec::new(),
         };
         for (stack, ticks) in ticks_on {
             forward.add(stack, ticks);
         }
         let modules = forward
-            .places
+            .by_node
             .values()
-            .flat_map(|places| &places.modules)
+            .flat_map(|callers| &callers.modules)
             .map(|&module| forward.net(module));
         let nets: BTreeSet<_> = modules.collect();
         forward.nets = nets.into_iter().take(Nets::BITS as usize).collect();
@@ -120,9 +120,9 @@ impl<'p> Forward<'p> {
 
     /// The nets that create nodes of this name; 0 if unknown.
     pub(super) fn nets_of(&self, node: &str) -> Nets {
-        let places = operator_of(node).and_then(|key| self.places.get(key));
-        let modules = places.filter(|places| places.ticks >= Share::FEW);
-        let modules = modules.into_iter().flat_map(|places| &places.modules);
+        let callers = operator_of(node).and_then(|key| self.by_node.get(key));
+        let modules = callers.filter(|callers| callers.ticks >= Share::FEW);
+        let modules = modules.into_iter().flat_map(|callers| &callers.modules);
         modules.fold(0, |nets, &module| nets | self.bit(module))
     }
 
@@ -131,7 +131,7 @@ impl<'p> Forward<'p> {
         let origin = self.origin(node);
         let all = self.nets_of(node);
         let asked = if nets == 0 { all } else { nets };
-        let Some(places) = operator_of(node).and_then(|key| self.places.get(key)) else {
+        let Some(callers) = operator_of(node).and_then(|key| self.by_node.get(key)) else {
             return origin;
         };
         if all.count_ones() < 2
@@ -139,7 +139,7 @@ impl<'p> Forward<'p> {
         {
             return origin;
         }
-        let inside = places
+        let inside = callers
             .modules
             .iter()
             .filter(|&&id| self.bit(id) & asked != 0);
@@ -194,32 +194,32 @@ impl<'p> Forward<'p> {
         keys.sort_unstable();
         keys.dedup();
         for key in keys {
-            let places = self.places.entry(key).or_default();
-            places.ticks = places.ticks.saturating_add(ticks);
-            places.modules.insert(module);
+            let callers = self.by_node.entry(key).or_default();
+            callers.ticks = callers.ticks.saturating_add(ticks);
+            callers.modules.insert(module);
         }
     }
 
     /// The module that created the nodes of this name.
     fn origin(&self, node: &str) -> ForwardOrigin {
-        let Some(places) = operator_of(node).and_then(|key| self.places.get(key)) else {
+        let Some(callers) = operator_of(node).and_then(|key| self.by_node.get(key)) else {
             return ForwardOrigin::NotSeen;
         };
         let info = |id: &NnModuleId| self.profile.nn_module(*id);
-        let known: Vec<NnModuleId> = places.modules.iter().copied().flatten().collect();
+        let known: Vec<NnModuleId> = callers.modules.iter().copied().flatten().collect();
         let classes: BTreeSet<&str> = known
             .iter()
             .filter_map(info)
             .map(|info| info.class.as_str())
             .collect();
-        let has_outside = places.modules.contains(&None);
+        let has_outside = callers.modules.contains(&None);
         // A module in training mode and in unknown mode is the same module.
         let paths: BTreeSet<_> = known
             .iter()
             .filter_map(info)
             .map(|info| (&info.root, info.number, &info.path))
             .collect();
-        if places.ticks < Share::FEW {
+        if callers.ticks < Share::FEW {
             return ForwardOrigin::Seldom;
         }
         match (classes.first(), classes.len(), has_outside) {

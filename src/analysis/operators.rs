@@ -33,7 +33,7 @@ pub struct CallSite {
 /// Time of an operator from one call site.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Site {
-    pub place: CallSite,
+    pub call: CallSite,
     /// As in [`OperatorTime`].
     pub self_ns: u64,
     /// As in [`OperatorTime`].
@@ -222,30 +222,30 @@ fn by_activity<'s>(samples: impl Iterator<Item = &'s &'s ProfileSample>) -> Vec<
 
 fn sites(facts: &Facts, sums: FxHashMap<(Phase, OperatorSite), (u64, u64)>) -> Vec<Site> {
     let name = |id: Option<NameId>| id.map(|id| facts.names.get(id).to_owned());
-    let mut places: FxHashMap<CallSite, (u64, u64)> = FxHashMap::default();
+    let mut call_sites: FxHashMap<CallSite, (u64, u64)> = FxHashMap::default();
     for ((phase, site), (self_ns, total_ns)) in sums {
-        let place = CallSite {
+        let call = CallSite {
             phase,
             node: name(site.node),
             module: name(site.module),
             line: site.line,
         };
         // An operator may have two names at one call site.
-        let (place_self, place_total) = places.entry(place).or_default();
-        *place_self = place_self.saturating_add(self_ns);
-        *place_total = place_total.saturating_add(total_ns);
+        let (call_self, call_total) = call_sites.entry(call).or_default();
+        *call_self = call_self.saturating_add(self_ns);
+        *call_total = call_total.saturating_add(total_ns);
     }
-    let mut sites: Vec<Site> = places
+    let mut sites: Vec<Site> = call_sites
         .into_iter()
-        .map(|(place, (self_ns, total_ns))| Site {
-            place,
+        .map(|(call, (self_ns, total_ns))| Site {
+            call,
             self_ns,
             total_ns,
         })
         .collect();
     sites.sort_by(|left, right| {
-        (Reverse((left.total_ns, left.self_ns)), &left.place)
-            .cmp(&(Reverse((right.total_ns, right.self_ns)), &right.place))
+        (Reverse((left.total_ns, left.self_ns)), &left.call)
+            .cmp(&(Reverse((right.total_ns, right.self_ns)), &right.call))
     });
     sites
 }

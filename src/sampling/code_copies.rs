@@ -130,7 +130,7 @@ impl CodeCopies {
     ) {
         let fields = CodeFields::of(interpreter);
         let heads: Vec<_> = codes.iter().map(|&code| fields.head(code)).collect();
-        let (mut parts, mut places) = (Vec::<CodePart>::new(), Vec::new());
+        let (mut parts, mut ranges) = (Vec::<CodePart>::new(), Vec::new());
         if self.seen.len() >= MAX_SEEN {
             self.seen.clear();
         }
@@ -138,7 +138,7 @@ impl CodeCopies {
             let head = &bytes[..length];
             for part in fields.parts(head) {
                 if !parts.iter().any(|known| known.address == part.address) {
-                    places.push((part.address, likely_length(part)));
+                    ranges.push((part.address, likely_length(part)));
                     parts.push(part);
                 }
             }
@@ -147,7 +147,7 @@ impl CodeCopies {
         }
         let (mut longer, mut lengths) = (Vec::new(), Vec::new());
         let mut left = MAX_COPY_BYTES;
-        for (part, (address, length), bytes) in read(memory, buffers, &parts, &places) {
+        for (part, (address, length), bytes) in read(memory, buffers, &parts, &ranges) {
             let full = fields.length(part, &bytes[..length]);
             if full > length && full <= MAX_PART_BYTES.min(left) {
                 left -= full;

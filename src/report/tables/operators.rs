@@ -172,7 +172,7 @@ pub fn sites(profile: &Profile, analysis: &Analysis) -> Vec<(String, OperatorSit
 fn operator(profile: &Profile, time: &OperatorTime, most_sites: usize) -> Operator {
     let mut phases: BTreeMap<&str, u64> = BTreeMap::new();
     for site in &time.sites {
-        let name = profile.phase_name(site.place.phase);
+        let name = profile.phase_name(site.call.phase);
         *phases.entry(name).or_default() += site.self_ns;
     }
     let main = phases.iter().max_by_key(|&(_, &ns)| ns);
@@ -196,11 +196,11 @@ fn operator(profile: &Profile, time: &OperatorTime, most_sites: usize) -> Operat
 }
 
 fn site(profile: &Profile, site: &Site) -> OperatorSite {
-    let at = site.place.line.and_then(|line| named_line(profile, line));
+    let at = site.call.line.and_then(|line| named_line(profile, line));
     OperatorSite {
-        phase: profile.phase_name(site.place.phase).to_owned(),
-        node: site.place.node.clone(),
-        module: site.place.module.clone(),
+        phase: profile.phase_name(site.call.phase).to_owned(),
+        node: site.call.node.clone(),
+        module: site.call.module.clone(),
         file: at.map(|(function, _)| function.file.clone()),
         function: at.map(|(function, _)| function.name.clone()),
         line: at.map(|(_, line)| line),

@@ -10,7 +10,7 @@ use crate::report::tables::operators::operators as rows_of;
 use crate::report::tables::operators::{BRIEF, OPERATORS, Operator};
 
 /// Maximum number of call sites listed per operator.
-const PLACES: usize = 2;
+const MOST_SITES: usize = 2;
 /// Below this share of an operator's time only its main call site is listed.
 const WORTH_A_LINE: f64 = 0.2;
 /// Maximum number of activities listed for the time in operators, and outside of them.
@@ -42,7 +42,7 @@ pub(super) fn operators(out: &mut String, profile: &Profile, analysis: &Analysis
     table.head(out);
     for operator in shown.iter().take(rows) {
         table.row(out, operator);
-        places(out, operator);
+        call_sites(out, operator);
     }
     table.rest(out, shown.get(rows..).unwrap_or_default());
     sum(out, process);
@@ -65,12 +65,12 @@ pub(super) fn sampled(profile: &Profile, analysis: &Analysis) -> Vec<Operator> {
 }
 
 /// The call sites with most of an operator's own time.
-fn places(out: &mut String, operator: &Operator) {
+fn call_sites(out: &mut String, operator: &Operator) {
     let sites = operator.by_time();
     let part = |self_s: f64| self_s / operator.self_s.max(1e-9);
     let listed = sites
         .iter()
-        .take(PLACES)
+        .take(MOST_SITES)
         .enumerate()
         .filter(|(index, site)| *index == 0 || part(site.self_s) >= WORTH_A_LINE)
         .count();

@@ -17,7 +17,7 @@
 
 mod checks;
 mod objects;
-mod places;
+mod positions;
 pub mod progress;
 mod routes;
 
@@ -27,7 +27,7 @@ use crate::model::nn_module::NnModuleInfo;
 use crate::python::discover::Interpreter;
 use crate::torch::rules::ModuleCall;
 use objects::Objects;
-use places::{Owner, Places, core};
+use positions::{Owner, Positions, core};
 use routes::{Routes, Way};
 use rustc_hash::{FxHashMap, FxHasher};
 use std::hash::Hasher;
@@ -59,7 +59,7 @@ struct Receiver {
 pub struct ModuleProbe {
     objects: Objects,
     routes: Routes,
-    places: Places,
+    positions: Positions,
     /// Modules of earlier calls, by a hash of the objects called on the stack down to them.
     known_calls: FxHashMap<u64, NnModuleId>,
 }
@@ -69,7 +69,7 @@ impl ModuleProbe {
         Self {
             objects: Objects::new(interpreter),
             routes: Routes::default(),
-            places: Places::default(),
+            positions: Positions::default(),
             known_calls: FxHashMap::default(),
         }
     }
@@ -91,7 +91,7 @@ impl ModuleProbe {
             return;
         };
         self.routes.begin();
-        self.places.begin();
+        self.positions.begin();
         let receivers = self.receivers(frames, innermost, memory);
         let mut distinct: Vec<u64> = receivers.iter().map(|receiver| receiver.object).collect();
         distinct.sort_unstable();
@@ -109,11 +109,11 @@ impl ModuleProbe {
                 calls.write_u64(object);
             }
             let known = owners.iter().rev().find(|owner| owner.object == object);
-            let place = match known {
-                Some(owner) => Some(owner.place),
-                None => self.place(object, &owners, is_complete, memory),
+            let position = match known {
+                Some(owner) => Some(owner.position),
+                None => self.position(object, &owners, is_complete, memory),
             };
-            let Some(place) = place else {
+            let Some(position) = position else {
                 // Its parent is unknown, or could not be read now: the modules that it calls would
                 // look like roots.
                 let is_module = self.objects.module(object, memory).is_some();
@@ -128,11 +128,11 @@ impl ModuleProbe {
                 continue;
             };
             if known.is_none() {
-                owners.push(Owner { object, place });
+                owners.push(Owner { object, position });
             }
             if receiver.is_call
                 && let Some(training) = self.training(object, memory)
-                && let Some(id) = self.places.id(place, training, &mut intern)
+                && let Some(id) = self.positions.id(position, training, &mut intern)
             {
                 self.known_calls.insert(calls.finish(), id);
                 found.push((receiver.index, id));
@@ -178,7 +178,7 @@ impl ModuleProbe {
 
     /// The position of a module: below the nearest of `owners` that contains it, in a tree that was
     /// seen before, or, if it may be one, as a root.
-    fn place(
+    fn position(
         &mut self,
         object: u64,
         owners: &[Owner],
@@ -193,7 +193,7 @@ impl ModuleProbe {
             {
                 Way::To(name) => {
                     return self
-                        .places
+                        .positions
                         .child(*owner, object, &name, &mut self.objects, memory);
                 }
                 Way::None => {}
@@ -202,19 +202,19 @@ impl ModuleProbe {
             }
         }
         let mut may_be_root = may_be_root;
-        for tree in self.places.trees() {
+        for tree in self.positions.trees() {
             if tree == object {
                 continue;
             }
             match self.routes.find(tree, object, &mut self.objects, memory) {
                 Way::To(name) => {
-                    let place = self.places.root(tree, &mut self.objects, memory)?;
+                    let position = self.positions.root(tree, &mut self.objects, memory)?;
                     let owner = Owner {
                         object: tree,
-                        place,
+                        position,
                     };
                     return self
-                        .places
+                        .positions
                         .child(owner, object, &name, &mut self.objects, memory);
                 }
                 Way::None => {}
@@ -222,7 +222,7 @@ impl ModuleProbe {
             }
         }
         match may_be_root {
-            true => self.places.root(object, &mut self.objects, memory),
+            true => self.positions.root(object, &mut self.objects, memory),
             false => None,
         }
     }

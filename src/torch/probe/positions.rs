@@ -22,7 +22,7 @@ const MAX_TREES: usize = 8;
 
 /// A module's position in a tree.
 #[derive(Clone, Debug)]
-struct Place {
+struct Position {
     generation: u64,
     /// The object's own class, if the position is that of the module that it wraps.
     own_class: String,
@@ -37,13 +37,13 @@ struct Place {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Owner {
     pub(super) object: u64,
-    pub(super) place: usize,
+    pub(super) position: usize,
 }
 
 /// The positions of one process.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Places {
-    places: Vec<Place>,
+pub(super) struct Positions {
+    positions: Vec<Position>,
     place_of: FxHashMap<(Option<usize>, u64), usize>,
     /// Roots by class, without their wrappers, in the order in which they were seen.
     roots: FxHashMap<String, Vec<u64>>,
@@ -51,10 +51,10 @@ pub(super) struct Places {
     trees: VecDeque<u64>,
 }
 
-impl Places {
+impl Positions {
     pub(super) fn begin(&mut self) {
-        if self.places.len() > MAX_KEPT {
-            self.places.clear();
+        if self.positions.len() > MAX_KEPT {
+            self.positions.clear();
             self.place_of.clear();
         }
         if self.roots.len() > MAX_CLASSES {
@@ -77,11 +77,11 @@ impl Places {
         memory: &dyn Memory,
     ) -> Option<usize> {
         let class = objects.module(object, memory)?.class.clone();
-        let key = (Some(owner.place), object);
+        let key = (Some(owner.position), object);
         if let Some(known) = self.known(key, &class, name, objects) {
             return Some(known);
         }
-        let above = &self.places.get(owner.place)?.info;
+        let above = &self.positions.get(owner.position)?.info;
         let path = match (above.path.is_empty(), name.is_empty()) {
             (true, _) => name.to_owned(),
             (false, true) => above.path.clone(),
@@ -143,17 +143,17 @@ impl Places {
     /// The id of a position's module in its present mode.
     pub(super) fn id(
         &mut self,
-        place: usize,
+        position: usize,
         training: Option<bool>,
         intern: &mut impl FnMut(&NnModuleInfo) -> Option<NnModuleId>,
     ) -> Option<NnModuleId> {
-        let place = self.places.get_mut(place)?;
+        let position = self.positions.get_mut(position)?;
         let mode = training.map_or(0, |training| 1 + usize::from(training));
-        let id = place.ids.get_mut(mode)?;
+        let id = position.ids.get_mut(mode)?;
         if id.is_none() {
             let info = NnModuleInfo {
                 training,
-                ..place.info.clone()
+                ..position.info.clone()
             };
             *id = intern(&info);
         }
@@ -169,10 +169,10 @@ impl Places {
         objects: &Objects,
     ) -> Option<usize> {
         let known = *self.place_of.get(&key)?;
-        let place = self.places.get(known)?;
-        let is_same = place.generation == objects.generation()
-            && place.own_class == class
-            && place.name == name;
+        let position = self.positions.get(known)?;
+        let is_same = position.generation == objects.generation()
+            && position.own_class == class
+            && position.name == name;
         is_same.then_some(known)
     }
 
@@ -184,7 +184,7 @@ impl Places {
         info: NnModuleInfo,
         generation: u64,
     ) -> usize {
-        let place = Place {
+        let position = Position {
             generation,
             own_class,
             name: name.to_owned(),
@@ -192,16 +192,16 @@ impl Places {
             ids: [None; 3],
         };
         if let Some(&known) = self.place_of.get(&key)
-            && let Some(old) = self.places.get_mut(known)
-            && old.info == place.info
+            && let Some(old) = self.positions.get_mut(known)
+            && old.info == position.info
         {
             let ids = old.ids;
-            *old = Place { ids, ..place };
+            *old = Position { ids, ..position };
             return known;
         }
         // Positions below an old one become unreachable: they are found by the new one's index.
-        self.places.push(place);
-        let at = self.places.len() - 1;
+        self.positions.push(position);
+        let at = self.positions.len() - 1;
         self.place_of.insert(key, at);
         at
     }
