@@ -21,7 +21,7 @@ macro_rules! named {
             /// Every value, in the order of declaration, which is that of reports.
             pub const ALL: &'static [$name] = &[$($name::$variant,)+];
 
-            /// The stable name, as it stands in reports, JSON and other outputs for machines.
+            /// The stable name, as in reports, JSON and other outputs for machines.
             pub fn name(self) -> &'static str {
                 match self {
                     $($name::$variant => $text,)+

@@ -29,7 +29,7 @@ pub enum Role {
     Trainer {
         /// Its rank, where the environment names one.
         rank: Option<u32>,
-        /// Ranks in the job, where the environment says.
+        /// Ranks in the job, from the environment.
         world_size: Option<u32>,
         /// Its rank on this node.
         local_rank: Option<u32>,
@@ -37,17 +37,17 @@ pub enum Role {
     DataLoaderWorker {
         /// Counts from 0 within its trainer, by order of start.
         number: u32,
-        /// The trainer that feeds on it.
+        /// The trainer that it feeds.
         trainer: Option<ProcessId>,
     },
     Other,
 }
 
 impl Role {
-    /// The stable names, as they stand in JSON and Parquet.
+    /// The stable names, as in JSON and Parquet.
     pub const NAMES: [&'static str; 4] = ["launcher", "trainer", "dataloader_worker", "other"];
 
-    /// The role's name is that many in [`Role::NAMES`].
+    /// Index of the role's name in [`Role::NAMES`].
     pub fn number(self) -> usize {
         match self {
             Role::Launcher => 0,

@@ -1,5 +1,5 @@
-//! Calls of NVML that nvml-wrapper has no safe form of: older forms of calls, for drivers that lack
-//! the newer ones.
+//! NVML calls that nvml-wrapper has no safe form of: older forms, for drivers that lack the newer
+//! ones.
 #![allow(unsafe_code)]
 
 use nvml_wrapper::Device;
@@ -24,10 +24,9 @@ pub fn memory_info_v1(device: &Device<'_>) -> Result<(u64, u64), NvmlError> {
     Ok((memory.used, memory.total))
 }
 
-/// The GPU instance that a MIG device is of.
+/// The GPU instance of a MIG device.
 ///
-/// # Errors
-/// NVML's error.
+/// # Errors NVML's error.
 pub fn gpu_instance(device: &Device<'_>) -> Result<u32, NvmlError> {
     let call = nvml_sym(device.nvml().lib().nvmlDeviceGetGpuInstanceId.as_ref())?;
     let mut id = 0;

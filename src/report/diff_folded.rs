@@ -1,14 +1,13 @@
-//! Folded stacks of two sides: `root;frame;frame A B`, as `difffolded.pl` of the FlameGraph tools
-//! writes them, and `flamegraph.pl` and inferno read them. The counts are whole nanoseconds per
-//! step (or per second of wall time), so that runs of different lengths compare.
+//! Folded stacks of two sides: `root;frame;frame A B`, the format of `difffolded.pl` of the
+//! FlameGraph tools, which `flamegraph.pl` and inferno read. The counts are nanoseconds per step
+//! (or per second of wall time), so that runs of different lengths are comparable.
 
 use super::flamegraph::difference::Difference;
 use std::io::{self, Write};
 
 /// Writes the own time of every stack, sorted by stack.
 ///
-/// # Errors
-/// Those of `out`.
+/// # Errors Those of `out`.
 pub fn render(tree: &Difference, out: &mut dyn Write) -> io::Result<()> {
     let mut lines: Vec<(String, u64, u64)> = tree
         .own_times()

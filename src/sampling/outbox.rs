@@ -157,7 +157,8 @@ impl Outbox {
             losses.push(Loss {
                 time_ns,
                 samples: std::mem::take(&mut self.lost_spans),
-                reason: "samples dropped whole: the worker stood still for too long".to_owned(),
+                reason: "samples dropped with their time: the worker did not answer for too long"
+                    .to_owned(),
             });
         }
         losses

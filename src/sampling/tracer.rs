@@ -274,8 +274,8 @@ impl Tracer {
     fn record_without_stack(&mut self, index: usize, at: usize, why: Partial) {
         self.flush_reused(index, at, false);
         let thread = &mut self.processes[index].threads[at];
-        let mut sample = thread.sample(Charged::default(), Method::Unread);
-        thread.charge(&mut sample, Method::Unread);
+        let mut sample = thread.sample(Charged::default(), Method::NotCaptured);
+        thread.charge(&mut sample, Method::NotCaptured);
         self.outbox.span(sample, Some(why));
     }
 

@@ -139,7 +139,7 @@ struct Recorder {
     progress: Option<Progress>,
     /// Until sampling ends.
     sampling: Option<Finish>,
-    /// From then on.
+    /// After sampling has ended.
     finishing: Option<Finishing>,
     program: Option<Running>,
     exit: Option<Exit>,

@@ -167,7 +167,7 @@ impl Tracer {
                 start_ns: monotonic_ns().saturating_sub(charge.weight_ns),
                 charge,
             };
-            let sample = thread.sample(charged, Capture::Unread);
+            let sample = thread.sample(charged, Capture::NotCaptured);
             let state = ThreadState::Running;
             self.outbox.span(Sample { state, ..sample }, Some(why));
         }
