@@ -6,7 +6,7 @@ use crate::model::profile::ProfileSample;
 #[derive(Clone, Debug, Default)]
 pub struct Timeline<'p> {
     samples: Vec<&'p ProfileSample>,
-    /// For each sample the latest end of those up to it.
+    /// For each sample the latest end of all samples up to and including it.
     ends_ns: Vec<u64>,
 }
 

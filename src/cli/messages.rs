@@ -9,7 +9,7 @@ use clap::error::ErrorKind;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
-/// Where Ctrl-Z cannot be followed.
+/// For a Ctrl-Z that cannot be obeyed.
 pub(crate) const NOT_STOPPED: &str = "not stopped: a thread of the target is blocked in the kernel, and would stay stopped as well; try again";
 
 /// `warning: …`

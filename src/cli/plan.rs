@@ -358,7 +358,7 @@ impl ConvertPlan {
     }
 }
 
-/// The first option that this format knows nothing of, and the formats that know it.
+/// The first option that has no effect in this format, and the formats in which it has one.
 fn without_effect(
     arguments: &ConvertArguments,
     format: Format,

@@ -79,7 +79,8 @@ pub struct HeaderTable {
 impl HeaderTable {
     /// Reads the ELF header, which `bytes` must contain completely.
     ///
-    /// # Errors [`ElfError`].
+    /// # Errors
+    /// [`ElfError`].
     pub fn parse(bytes: &[u8]) -> Result<Self, ElfError> {
         let header = parse_header(bytes)?;
         let count = usize::from(header.e_phnum);
@@ -132,7 +133,8 @@ pub struct Segments {
 impl Segments {
     /// Reads the program headers.
     ///
-    /// # Errors [`ElfError::Damaged`] if they are truncated.
+    /// # Errors
+    /// [`ElfError::Damaged`] if they are truncated.
     pub fn parse(table: &[u8], count: usize) -> Result<Self, ElfError> {
         let headers =
             ProgramHeader::parse(table, 0, count, CONTEXT).map_err(|_| ElfError::Damaged)?;

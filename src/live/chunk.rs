@@ -85,7 +85,7 @@ fn thread_of(profile: &Profile, process: ProcessId, tid: i32) -> Option<ThreadId
     Some(ThreadId::from_index(at))
 }
 
-/// A line of a function; without one its first.
+/// The key of a line of a function; without a line, of its first.
 fn code_key(profile: &Profile, function: FunctionId, line: Option<u32>) -> Option<CodeKey> {
     let function = profile.function(function)?;
     Some(CodeKey {

@@ -1,6 +1,6 @@
 //! Enumerations whose values have stable names.
 
-/// What goes by a stable name.
+/// A value with a stable name.
 pub trait Named: Copy {
     /// The name.
     fn stable_name(self) -> &'static str;

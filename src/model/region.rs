@@ -37,7 +37,8 @@ pub enum RegionError {
 impl Region {
     /// Reads `NAME=FILE:FUNCTION`.
     ///
-    /// # Errors [`RegionError`] with the reason.
+    /// # Errors
+    /// [`RegionError`] with the reason.
     pub fn parse(text: &str) -> Result<Self, RegionError> {
         let (name, place) = text.split_once('=').ok_or(RegionError::Form)?;
         let (file, function) = place.rsplit_once(':').ok_or(RegionError::Form)?;

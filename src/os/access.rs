@@ -94,7 +94,8 @@ pub fn with_inner_pid(pid: i32) -> Vec<i32> {
 /// Stops a child of torchspy briefly, to see whether threads may be stopped at all or a seccomp
 /// filter denies ptrace. Forks, so it must be called before other threads are started.
 ///
-/// # Errors The kernel's error.
+/// # Errors
+/// The kernel's error.
 pub fn try_stop_own_child() -> io::Result<()> {
     OwnChild::start()?.try_ptrace()
 }

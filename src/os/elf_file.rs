@@ -57,7 +57,8 @@ impl ElfFile {
     /// Opens `path` as process `pid` sees it. Symbolic links and `..` do not lead out of its root,
     /// and only regular files are opened: opening a device or a FIFO may have effects.
     ///
-    /// # Errors [`ElfFileError`].
+    /// # Errors
+    /// [`ElfFileError`].
     pub fn open(pid: i32, path: &str) -> Result<Self, ElfFileError> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let living = living_task(pid);
@@ -78,7 +79,8 @@ impl ElfFile {
     /// another of the same name. The kernel requires `CAP_CHECKPOINT_RESTORE` or `CAP_SYS_ADMIN`
     /// (proc_pid_map_files(5)).
     ///
-    /// # Errors [`ElfFileError`].
+    /// # Errors
+    /// [`ElfFileError`].
     pub fn open_mapped(pid: i32, mapping: &Mapping) -> Result<Self, ElfFileError> {
         let link = format!(
             "/proc/{}/map_files/{:x}-{:x}",

@@ -102,8 +102,8 @@ impl PidSeries {
         NewPids::These(self.awaited.iter().map(|&(pid, _)| pid).collect())
     }
 
-    /// Whether `pid` may have been allocated between the last two polls: whatever had it before is
-    /// gone then.
+    /// Whether `pid` may have been allocated between the last two polls: its earlier process has
+    /// then ended.
     pub fn may_be_new(&self, pid: i32) -> bool {
         let (Ok(pid), Some(before), Some(last)) = (u64::try_from(pid), self.before, self.last)
         else {

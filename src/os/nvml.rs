@@ -26,7 +26,8 @@ pub fn memory_info_v1(device: &Device<'_>) -> Result<(u64, u64), NvmlError> {
 
 /// The GPU instance of a MIG device.
 ///
-/// # Errors NVML's error.
+/// # Errors
+/// NVML's error.
 pub fn gpu_instance(device: &Device<'_>) -> Result<u32, NvmlError> {
     let call = nvml_sym(device.nvml().lib().nvmlDeviceGetGpuInstanceId.as_ref())?;
     let mut id = 0;

@@ -43,7 +43,8 @@ struct LastState {
 impl OwnThread {
     /// Starts a thread.
     ///
-    /// # Errors The kernel's, if it has no thread.
+    /// # Errors
+    /// The kernel's, if it has no thread.
     pub fn start(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<Self> {
         let (sender, tid) = channel();
         let handle = Builder::new().name(name.to_owned()).spawn(move || {
@@ -108,7 +109,8 @@ pub struct Asked<T> {
 /// Runs a read that may block on another process's memory: the holder of its mmap lock, or the
 /// server of one of its pages (userfaultfd, FUSE), may never respond.
 ///
-/// # Errors The kernel's, if it has no thread.
+/// # Errors
+/// The kernel's, if it has no thread.
 pub fn ask<T: Send + 'static>(
     question: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<Asked<T>> {

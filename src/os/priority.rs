@@ -43,7 +43,7 @@ impl Ahead {
         // SAFETY: 0 is the calling thread; getpriority of a thread that exists cannot fail.
         let own = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
         let real_time = set(libc::SCHED_FIFO, 0, 1, 0);
-        // The one that it has is always granted: the thread must not stay in front of all others.
+        // Its own nice value is always granted: the thread must not stay at a real-time priority.
         let nice = [-20, own]
             .into_iter()
             .find(|&nice| set(libc::SCHED_OTHER, nice, 0, SLICE_NS));

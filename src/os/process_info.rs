@@ -145,7 +145,8 @@ pub fn read_stat(pid: i32) -> io::Result<Stat> {
 /// Facts about a process. What may not be read (another user's process) is empty; so are command
 /// line and environment if its memory does not answer, and `note` is set then.
 ///
-/// # Errors `NotFound` if there is no such process; or no thread can be started.
+/// # Errors
+/// `NotFound` if there is no such process; or no thread can be started.
 pub fn read_process_info(pid: i32, redaction: Redaction) -> io::Result<ProcessInfo> {
     let stat = read_stat(pid)?;
     let living = living_task(pid);
@@ -198,7 +199,8 @@ pub fn parse_environment(bytes: &[u8]) -> Vec<(String, String)> {
 /// program set after exec; /proc has not. `environ_variable` is the address of libc's variable
 /// `environ`, not of the array.
 ///
-/// # Errors [`ReadError`] if the array itself cannot be read; unreadable strings in it are skipped.
+/// # Errors
+/// [`ReadError`] if the array itself cannot be read; unreadable strings in it are skipped.
 pub fn live_environment(
     environ_variable: u64,
     memory: &dyn Memory,

@@ -98,7 +98,8 @@ impl ResidentMemory {
     /// Like [`ProcessMemory::read_vector`], up to the first page that is missing. A few untouched
     /// pages between present ones read as zeros.
     ///
-    /// # Errors [`ReadError`] if nothing could be read.
+    /// # Errors
+    /// [`ReadError`] if nothing could be read.
     pub fn read_vector(
         &self,
         addresses: &[u64],

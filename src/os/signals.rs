@@ -80,7 +80,8 @@ pub struct Signals {
 impl Signals {
     /// Blocks the signals. Called before any other thread is started: threads inherit the mask.
     ///
-    /// # Errors If the process can open no further file.
+    /// # Errors
+    /// If the process can open no further file.
     pub fn install() -> io::Result<Self> {
         let mut queued = SigSet::empty();
         let mut ignored = SigSet::empty();
@@ -124,7 +125,8 @@ impl Signals {
     /// program: a process that ever had a second thread passes other dispositions of the C
     /// library's own signals to its children.
     ///
-    /// # Errors No thread can be started.
+    /// # Errors
+    /// No thread can be started.
     pub fn listen(&mut self) -> io::Result<()> {
         let (sender, queue) = unbounded();
         let (waited, bell) = (self.waited, self.bell.clone());
@@ -168,7 +170,8 @@ impl Signals {
     /// Stops torchspy as Ctrl-Z would have, and returns when it is continued. A no-op in an
     /// orphaned process group, whose members no shell could continue (POSIX, `_exit`).
     ///
-    /// # Errors The kernel's; no such error is known.
+    /// # Errors
+    /// The kernel's; no such error is known.
     pub fn stop_self(&self) -> io::Result<()> {
         stop_by(Signal::SIGTSTP)
     }
@@ -177,8 +180,8 @@ impl Signals {
     /// the kernel would stop a program that changes the terminal's settings from the background;
     /// but these signals are blocked here (tty_check_change, Linux).
     ///
-    /// # Errors It is in the background and is not stopped: no shell controls it, or it ignores the
-    /// signal.
+    /// # Errors
+    /// It is in the background and is not stopped: no shell controls it, or it ignores the signal.
     pub fn wait_for_foreground(&self) -> io::Result<()> {
         /// If `stop_by` returns sooner, the process was not stopped.
         const SHORTEST_STOP: Duration = Duration::from_millis(5);
@@ -284,7 +287,8 @@ fn is_ignored(signal: Signal) -> bool {
 
 /// Forwards a signal to a process. A process that has already ended is not an error.
 ///
-/// # Errors The process belongs to another user by now (it was set-user-id).
+/// # Errors
+/// The process belongs to another user by now (it was set-user-id).
 pub fn forward(signal: Signal, pid: i32) -> io::Result<()> {
     match kill(Pid::from_raw(pid), signal) {
         Ok(()) | Err(Errno::ESRCH) => Ok(()),

@@ -152,7 +152,8 @@ impl ThreadFiles {
     /// CPU time, run queue time and time slices of the thread; all 0 if the kernel has no such
     /// file. About 1 µs.
     ///
-    /// # Errors ESRCH or ENOENT once the thread has ended.
+    /// # Errors
+    /// ESRCH or ENOENT once the thread has ended.
     pub fn schedstat(&self) -> io::Result<SchedStat> {
         let mut buffer = [0; 96];
         match self.schedstat.read(&mut buffer) {
@@ -169,7 +170,8 @@ impl ThreadFiles {
     /// Whether the thread runs, or the system call in which it sleeps, with its registers. About 2
     /// µs.
     ///
-    /// # Errors EPERM without permission to trace it; ESRCH or ENOENT once it has ended.
+    /// # Errors
+    /// EPERM without permission to trace it; ESRCH or ENOENT once it has ended.
     pub fn whereabouts(&self) -> io::Result<Whereabouts> {
         let mut buffer = [0; 256];
         parse_syscall(self.syscall.read(&mut buffer)?).ok_or_else(|| {
@@ -190,7 +192,8 @@ impl ThreadFiles {
 
     /// The CPU that the thread runs on, or last ran on. About 4 µs.
     ///
-    /// # Errors As [`ThreadFiles::schedstat`].
+    /// # Errors
+    /// As [`ThreadFiles::schedstat`].
     pub fn cpu(&self) -> io::Result<Option<usize>> {
         self.read_stat(|line| stat_field(line, 39).and_then(|cpu| usize::try_from(cpu).ok()))
     }
@@ -260,7 +263,8 @@ impl TaskDirectory {
     /// A number that changes when the number of threads changes, and when the process ends: the
     /// directory's link count.
     ///
-    /// # Errors The process had ended before the first call.
+    /// # Errors
+    /// The process had ended before the first call.
     pub fn link_count(&self) -> io::Result<u64> {
         let metadata = match &self.directory {
             Some(directory) => directory.metadata(),

@@ -55,7 +55,8 @@ impl ProcessMemory {
     /// order: the kernel stops at the first page that is not mapped. Lengths are those of the
     /// buffers.
     ///
-    /// # Errors [`ReadError`] if nothing could be read.
+    /// # Errors
+    /// [`ReadError`] if nothing could be read.
     pub fn read_vector(
         &self,
         addresses: &[u64],

@@ -184,7 +184,8 @@ impl CodeCache {
 
     /// The code object at an address of the last [`CodeCache::resolve`].
     ///
-    /// # Errors [`CodeError`] if it could not be read, or was not among them.
+    /// # Errors
+    /// [`CodeError`] if it could not be read, or was not among them.
     pub fn get(&self, address: u64) -> Result<&CachedCode, CodeError> {
         let entry = self.entries.get(&address).ok_or(CodeError::Gone)?;
         entry.code.as_ref().map_err(|error| *error)

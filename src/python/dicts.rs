@@ -206,7 +206,8 @@ pub fn read_type(address: u64, memory: &dyn Memory) -> Result<u64, ObjectError> 
 
 /// Location of the entries of the dictionary at `dict`.
 ///
-/// # Errors [`ObjectError`].
+/// # Errors
+/// [`ObjectError`].
 pub fn read_table(
     layout: &ObjectLayout,
     dict: u64,
@@ -223,8 +224,9 @@ pub fn read_table(
 
 /// The entries of `table` in insertion order, without deleted ones. At most `most`.
 ///
-/// # Errors [`ObjectError::TooLong`] if there are more; [`ObjectError::Invalid`] if it is not a
-/// table of keys.
+/// # Errors
+/// [`ObjectError::TooLong`] if there are more; [`ObjectError::Invalid`] if it is not a table of
+/// keys.
 pub fn read_entries(
     layout: &ObjectLayout,
     table: &Table,

@@ -84,7 +84,8 @@ pub fn could_be_python(path: &str) -> bool {
 /// Finds the interpreter in a process that has `images` mapped. Repeat it while it returns
 /// [`DiscoverError::NotYetInitialised`].
 ///
-/// # Errors [`DiscoverError`].
+/// # Errors
+/// [`DiscoverError`].
 pub fn discover(
     images: &[PythonImage<'_>],
     memory: &dyn Memory,

@@ -19,7 +19,8 @@ pub enum ObjectError {
 /// Reads a `str` in CPython's compact form; invalid characters are replaced. Text beyond
 /// `max_bytes` is cut.
 ///
-/// # Errors [`ObjectError`].
+/// # Errors
+/// [`ObjectError`].
 pub fn read_str(
     layout: &Layout,
     address: u64,
@@ -71,7 +72,8 @@ fn decode(points: impl Iterator<Item = u32>) -> String {
 
 /// Reads a `bytes`.
 ///
-/// # Errors [`ObjectError::TooLong`] above `max_bytes`: a part of it would have another meaning.
+/// # Errors
+/// [`ObjectError::TooLong`] above `max_bytes`: a part of it would have another meaning.
 pub fn read_bytes_object(
     layout: &Layout,
     address: u64,

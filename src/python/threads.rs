@@ -42,7 +42,8 @@ pub struct GilRange {
 /// Reads the threads of all interpreters of a process. The lists may change at the same time: each
 /// returned thread was in them at some time during the read.
 ///
-/// # Errors [`ReadError`] if not even the list of interpreters could be read.
+/// # Errors
+/// [`ReadError`] if not even the list of interpreters could be read.
 pub fn read_threads(
     interpreter: &Interpreter,
     memory: &dyn Memory,
@@ -87,7 +88,8 @@ pub fn read_newest_threads(
 
 /// Addresses of all `PyInterpreterState`s of a process.
 ///
-/// # Errors [`ReadError`] if the list's head could not be read.
+/// # Errors
+/// [`ReadError`] if the list's head could not be read.
 pub fn read_interpreters(
     interpreter: &Interpreter,
     memory: &dyn Memory,
@@ -156,7 +158,8 @@ fn read_threads_of(
 /// The memory of the lock of the interpreter at `interpreter_state`. It does not move while the
 /// interpreter lives.
 ///
-/// # Errors [`ReadError`]; no memory is read up to 3.11.
+/// # Errors
+/// [`ReadError`]; no memory is read up to 3.11.
 pub fn read_gil_range(
     interpreter: &Interpreter,
     interpreter_state: u64,

@@ -49,7 +49,8 @@ fn small_int(
 /// A short text for an object. `of_tensor` describes tensors; `shown` filters the text of a string
 /// or of an int.
 ///
-/// # Errors [`ObjectError`] if no object can be read there.
+/// # Errors
+/// [`ObjectError`] if no object can be read there.
 pub fn describe(
     interpreter: &Interpreter,
     object: u64,

@@ -44,7 +44,8 @@ pub struct Variable {
 
 /// The names of a function's variables, in the order of a frame's slots.
 ///
-/// # Errors [`ObjectError`].
+/// # Errors
+/// [`ObjectError`].
 pub fn variable_names(
     interpreter: &Interpreter,
     code: u64,
@@ -74,7 +75,8 @@ pub fn variable_names(
 /// The variables of `frame` that have a value and a wanted name, in the order of their slots.
 /// `names` are its [`variable_names`].
 ///
-/// # Errors [`ObjectError`].
+/// # Errors
+/// [`ObjectError`].
 pub fn read_variables(
     interpreter: &Interpreter,
     frame: &PythonFrame,
@@ -124,7 +126,8 @@ pub fn class_of(object: u64, memory: &dyn Memory) -> Result<String, ObjectError>
 /// The values that the evaluation stack of `frame` certainly holds: those below the depth of its
 /// current block.
 ///
-/// # Errors [`ObjectError`].
+/// # Errors
+/// [`ObjectError`].
 pub fn read_block_values(
     interpreter: &Interpreter,
     frame: &PythonFrame,
@@ -184,7 +187,8 @@ fn block_depth(table: &[u8], unit: u32) -> u64 {
 
 /// The attributes of an instance itself, by name.
 ///
-/// # Errors [`ObjectError`].
+/// # Errors
+/// [`ObjectError`].
 pub fn read_attributes(
     interpreter: &Interpreter,
     object: u64,

@@ -138,7 +138,8 @@ pub struct Recording {
 impl Recording {
     /// Reads the recording at `path`. What is missing in a damaged one is listed in `missing`.
     ///
-    /// # Errors [`OpenError`], if nothing can be read.
+    /// # Errors
+    /// [`OpenError`], if nothing can be read.
     pub fn read(path: &Path) -> Result<Self, OpenError> {
         read_from(File::open(path)?)
     }

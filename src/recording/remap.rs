@@ -67,7 +67,7 @@ impl Remap {
         })
     }
 
-    /// Without what is of a counter, thread or process that was not copied.
+    /// Drops entries of counters, threads and processes that were not copied.
     pub(super) fn sideband(&self, old: Sideband) -> Sideband {
         let point = |point: ProgressPoint| {
             Some(ProgressPoint {

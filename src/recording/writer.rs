@@ -62,7 +62,8 @@ impl std::fmt::Debug for RecordingWriter {
 impl RecordingWriter {
     /// Writes the header to `file`, which is open for writing and empty, and continues from there.
     ///
-    /// # Errors [`WriteError`].
+    /// # Errors
+    /// [`WriteError`].
     pub fn from_file(mut file: File, run: &RunInfo) -> Result<Self, WriteError> {
         let mut writer = Self {
             whole: file.stream_position().ok(),

@@ -7,7 +7,8 @@ use std::io::{self, Write};
 
 /// Writes the own time of every stack, sorted by stack.
 ///
-/// # Errors Those of `out`.
+/// # Errors
+/// Those of `out`.
 pub fn render(tree: &Difference, out: &mut dyn Write) -> io::Result<()> {
     let mut lines: Vec<(String, u64, u64)> = tree
         .own_times()

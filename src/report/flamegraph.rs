@@ -59,7 +59,8 @@ pub enum Colours {
 /// Draws `profile` as SVG into `out`, coloured by the kind of code. Without samples, the SVG says
 /// so.
 ///
-/// # Errors See [`FlamegraphError`].
+/// # Errors
+/// See [`FlamegraphError`].
 pub fn render(
     profile: &Profile,
     options: &ViewOptions,
@@ -70,7 +71,8 @@ pub fn render(
 
 /// [`render`] with other colours.
 ///
-/// # Errors See [`FlamegraphError`].
+/// # Errors
+/// See [`FlamegraphError`].
 pub fn render_in(
     profile: &Profile,
     options: &ViewOptions,

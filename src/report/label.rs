@@ -44,8 +44,8 @@ pub fn file_name(path: &str) -> &str {
         .unwrap_or(path)
 }
 
-/// Whether native code is what the C library and the program do before anything else: at the root
-/// of every stack. In a stripped library it has no symbol.
+/// Whether a function is the start code of the C library or the program, at the root of every
+/// stack. It has no symbol in a stripped library.
 pub fn is_start(file: &str, name: &str) -> bool {
     const NAMES: &[&str] = &["_start", "start_thread", "clone", "clone3", "__clone3"];
     let library = file_name(file);

@@ -63,7 +63,7 @@ impl Frames {
             .get(self.stacks.frame(frame).function.index())
     }
 
-    /// What the rules say of a frame's function.
+    /// The class of a frame's function, by the rules.
     pub(super) fn class(&self, frame: FrameId) -> Option<&FunctionClass> {
         self.classes.get(self.stacks.frame(frame).function.index())
     }
@@ -73,7 +73,7 @@ impl Frames {
         (frame.function, frame.line)
     }
 
-    /// The stack that stands for a raw one.
+    /// The first of the stacks that are equal to a raw one.
     pub(super) fn first(&self, raw: Option<StackId>) -> Option<StackId> {
         raw.map(|raw| self.first[raw.index()])
     }

@@ -407,7 +407,7 @@ fn read_ranges(
         .map(|range| IoSliceMut::new(&mut range.buffer[..range.length]))
         .collect();
     let mut available = match subject.memory.read_vector(&addresses, &mut slices) {
-        // It lies before the stack, which is read alone below.
+        // The unmapped range is before the stack, which is read alone below.
         Err(ReadError::Unmapped(_)) if stack_pointer.is_some_and(|at| addresses[0] != at) => 0,
         read => read?,
     };

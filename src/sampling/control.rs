@@ -12,7 +12,7 @@ pub(super) struct Control {
     stop: AtomicBool,
     /// The tracer no longer answers: the worker must not wait for it.
     abandoned: AtomicBool,
-    /// Nor does the worker: the tracer must not wait for it.
+    /// The worker no longer answers: the tracer must not wait for it.
     worker_abandoned: AtomicBool,
     pause: AtomicBool,
     paused: AtomicBool,

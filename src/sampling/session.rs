@@ -148,7 +148,8 @@ impl Session {
     /// Starts sampling `root_pid` and, if the options say so, its descendants. Segments go to
     /// `sink`.
     ///
-    /// # Errors See [`SessionError`].
+    /// # Errors
+    /// See [`SessionError`].
     pub fn start(
         root_pid: i32,
         options: SessionOptions,
@@ -298,7 +299,8 @@ impl Session {
     /// Ends sampling and flushes the last segment. A thread that is blocked in a read of the target
     /// is not waited for: it ends with torchspy, and the kernel then resumes what it has stopped.
     ///
-    /// # Errors None so far; errors while writing are in [`SessionEnd`].
+    /// # Errors
+    /// None so far; errors while writing are in [`SessionEnd`].
     pub fn stop(mut self) -> Result<SessionEnd, SessionError> {
         self.control.request_stop();
         // Blocked threads are given up at the same time.

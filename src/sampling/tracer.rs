@@ -188,7 +188,7 @@ impl Tracer {
         self.flush(end_ns, false);
         while self.control.pause_requested() && !self.control.stop_requested() {
             if self.capture.is_outstanding() {
-                // It would stay stopped for as long as torchspy is.
+                // The thread would stay stopped for as long as torchspy is.
                 self.release_late_stops();
             } else {
                 self.control.confirm_pause();

@@ -170,7 +170,7 @@ impl Worker {
                         // Messages are checked after a timeout, too.
                         let _ = self.inbox.rung.recv_timeout(patience);
                     }
-                    // The tracer failed: it flushes when it ends otherwise.
+                    // The tracer failed: otherwise it flushes before it ends.
                     Err(TryRecvError::Disconnected) => return self.flush_last(),
                 }
             }
@@ -234,8 +234,7 @@ impl Worker {
         }
     }
 
-    /// The stack of a thread of which none was captured, and of the time in which it stays where it
-    /// is.
+    /// Records that no stack of a thread was captured, also for the time until it moves.
     fn take_missing(&mut self, thread: ThreadId, why: Partial) -> Option<StackId> {
         let stack = self.tables.stacks.intern([Frame::Truncated(why)]);
         self.last_stacks.insert(thread, stack);

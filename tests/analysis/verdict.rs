@@ -482,7 +482,7 @@ fn the_bound_is_that_of_what_it_names() {
     assert!((1.9..=2.1).contains(&bound.speedup), "{bound:?}");
 }
 
-/// What workers lack while they are waited for is nothing to a thread that hardly waits for them.
+/// A lack of CPUs for workers is irrelevant to a thread that hardly waits for them.
 #[test]
 fn batches_of_its_own_are_not_for_want_of_cpus() {
     let run = Run {
@@ -512,7 +512,7 @@ fn a_quota_of_less_than_a_cpu_is_not_rounded_to_none() {
     assert!(next.contains("(0.4 of 0.5 CPUs used)"), "{next}");
 }
 
-/// In a container the driver lists the process under its pid on the host: it is no other one.
+/// In a container the driver lists the process under its pid on the host: it is not another one.
 #[test]
 fn in_a_container_the_process_does_not_share_with_itself() {
     let run = |neighbour| Run {

@@ -223,7 +223,8 @@ impl Diff {
 
 /// Compares the runs of two sides.
 ///
-/// # Errors A side without a run, or a run that is too short.
+/// # Errors
+/// A side without a run, or a run that is too short.
 pub fn compare(a: &[Run<'_>], b: &[Run<'_>], options: &Options) -> Result<Diff, DiffError> {
     if a.is_empty() || b.is_empty() {
         return Err(DiffError::NoRun);

@@ -21,7 +21,8 @@ pub struct Node {
 /// in; the runs of A come before those of B. The caller decides whether steps or seconds are
 /// counted, from the result of [`compare`](super::compare).
 ///
-/// # Errors A side without a run, or a run that is too short.
+/// # Errors
+/// A side without a run, or a run that is too short.
 pub fn compare_nodes(
     a: &[Run<'_>],
     b: &[Run<'_>],

@@ -37,7 +37,8 @@ pub enum NothingKept {
 /// Keeps the parts of samples in `profile` that are in idle windows of the device of their process,
 /// or of the trainer that their process loads data for. Samples of other processes are removed.
 ///
-/// # Errors [`NothingKept`]; the profile is then unchanged.
+/// # Errors
+/// [`NothingKept`]; the profile is then unchanged.
 pub fn keep_idle(profile: &mut Profile) -> Result<Kept, NothingKept> {
     let windows = idle_windows(profile, &tracks::summarize(profile));
     if windows.is_empty() {

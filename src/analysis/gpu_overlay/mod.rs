@@ -81,7 +81,8 @@ pub enum NoOverlay {
 /// The device that a process uses: of several that the driver lists, the one on which it has the
 /// most memory.
 ///
-/// # Errors If there is none, or it is not known which.
+/// # Errors
+/// If there is none, or it is not known which.
 pub fn device_of(tracks: &TrackSummary, process: ProcessId) -> Result<&Device, NoOverlay> {
     let uses = |device: &&Device, hinted: bool| {
         let mut own = device.processes.iter();

@@ -91,7 +91,8 @@ impl Windows {
     /// Idle time of a device, from its utilization: the share of each window in which no process's
     /// kernel ran.
     ///
-    /// # Errors [`NoWindows`].
+    /// # Errors
+    /// [`NoWindows`].
     pub fn idle(profile: &Profile, device: &Device) -> Result<Self, NoWindows> {
         let figure = device.figure(TrackKind::Utilization);
         let track = figure.ok_or(NoWindows::NotMeasured)?.track;

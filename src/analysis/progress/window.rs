@@ -28,7 +28,8 @@ pub enum WindowError {
 /// Restricts `profile` to `range` of the steps of its first trainer: samples of all threads are cut
 /// at the start of the first and the end of the last of these steps. Returns the numbers of both.
 ///
-/// # Errors [`WindowError`]; the profile is then unchanged.
+/// # Errors
+/// [`WindowError`]; the profile is then unchanged.
 pub fn restrict(profile: &mut Profile, range: StepRange) -> Result<(u64, u64), WindowError> {
     let processes = summary::summarize(profile);
     let primary = summary::primary(&processes).and_then(|at| processes.get(at));
@@ -108,7 +109,7 @@ fn cut(profile: &mut Profile, start_ns: u64, end_ns: u64) {
     });
 }
 
-/// Time on a CPU by thread, as sampled: CPU time is known of the whole recording only.
+/// Sampled time on a CPU, by thread: exact CPU time is known for the complete recording only.
 fn running_ns(profile: &Profile) -> Vec<u64> {
     let mut sums = vec![0_u64; profile.thread_cpu_ns.len()];
     let samples = profile.samples.iter();

@@ -595,7 +595,7 @@ fn is_shared(device: &Device, process: ProcessId) -> bool {
     let others = device.processes.iter().filter(|user| {
         user.process != Some(process) && !user.hinted && user.memory_bytes.is_none_or(is_much)
     });
-    // In a container the driver's pids are the host's: one of those is the process itself.
+    // In a container the driver reports the host's pids: one of these is the process itself.
     let mut own = device.processes.iter();
     let is_unlisted = own.any(|user| user.process == Some(process) && user.hinted);
     others.count() > usize::from(is_unlisted)

@@ -305,7 +305,7 @@ fn input(figures: &Figures) -> Option<Finding> {
     let mut evidence = vec![is("input", share, WORTH)];
     evidence.extend(during.map(|busy| is_not("gpu_busy_meanwhile", busy, BUSY)));
     let makes_batches = figures.of(Part::InputOwn) > figures.of(Part::InputWait);
-    // What workers lack is seen only while they are waited for.
+    // A lack of CPUs for workers matters only while they are waited for.
     let cause = if !makes_batches && is_starved(figures, &mut evidence) {
         Cause::CpuStarved
     } else if makes_batches {
@@ -410,7 +410,7 @@ fn launch(figures: &Figures) -> Option<Finding> {
         false if figures.gpu_used => Cause::Launch,
         false => Cause::Dispatch,
     };
-    // What would be gained is said of the one that is named: launch-bound names both.
+    // The gain is that of the cause that is reported; launch-bound covers both.
     let named = match cause {
         Cause::Launch => share,
         _ => python.max(dispatch),

@@ -378,7 +378,7 @@ impl Top {
         Ok(())
     }
 
-    /// Waits while no thread of the target is stopped. `false`, without a wait, where one may be.
+    /// Waits while no thread of the target is stopped; `false`, without a wait, if one may be.
     fn while_paused(
         &mut self,
         wait: impl FnOnce(&mut Signals) -> io::Result<()>,

@@ -170,7 +170,8 @@ pub fn data_stack_range(
 /// cleared first. Shim frames are omitted. The thread should not run at the same time; if it does,
 /// the result may be wrong, but there is no panic or hang.
 ///
-/// # Errors [`FrameError`]; `out` then holds what was read before, leaf first.
+/// # Errors
+/// [`FrameError`]; `out` then holds what was read before, leaf first.
 pub fn read_stack(
     interpreter: &Interpreter,
     state_address: u64,

@@ -134,7 +134,7 @@ fn validate_sample(tables: &Tables, sample: &Sample) -> Result<(), Corrupt> {
     )
 }
 
-/// Whether all `ids` are of a table of so many rows.
+/// Checks that all `ids` are below the number of `rows` of their table.
 fn exist<K: Id>(
     ids: impl IntoIterator<Item = K>,
     rows: usize,

@@ -14,7 +14,8 @@ const SCHEMA: u32 = 1;
 
 /// Several snapshots as JSON, each as returned by [`render_snapshot`], and what moved between them.
 ///
-/// # Errors None that a dump can cause: only numbers and strings are written.
+/// # Errors
+/// None that a dump can cause: only numbers and strings are written.
 pub fn render_snapshots(
     snapshots: &[Value],
     comparison: &Comparison,

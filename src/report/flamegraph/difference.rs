@@ -49,7 +49,8 @@ impl Difference {
     /// Merges the stacks of all runs, and compares them. `diff` is the result of
     /// [`compare`](crate::analysis::diff::compare) for the same runs.
     ///
-    /// # Errors As `compare`.
+    /// # Errors
+    /// As `compare`.
     pub fn new(
         diff: &Diff,
         a: &[Run<'_>],
@@ -191,7 +192,8 @@ impl Difference {
 
 /// Draws the differential flame graph as SVG into `out`.
 ///
-/// # Errors As for a flame graph.
+/// # Errors
+/// As for a flame graph.
 pub fn render(tree: &Difference, diff: &Diff, out: &mut dyn Write) -> Result<(), FlamegraphError> {
     let boxes = tree.boxes();
     let drawn: Vec<Drawn> = boxes

@@ -90,7 +90,8 @@ pub fn report(profile: &Profile, analysis: &Analysis) -> Report {
 
 /// The report as JSON text, indented, with a line feed at its end.
 ///
-/// # Errors None in practice: all values can be written as JSON.
+/// # Errors
+/// None in practice: all values can be written as JSON.
 pub fn render_json(profile: &Profile, analysis: &Analysis) -> Result<String, serde_json::Error> {
     let mut text = printable_json(&serde_json::to_string_pretty(&report(profile, analysis))?);
     text.push('\n');

@@ -131,7 +131,8 @@ pub fn diff_schema() -> schemars::Schema {
 
 /// [`diff_report`] as JSON text, indented, with a line feed at its end.
 ///
-/// # Errors None in practice: all values can be written as JSON.
+/// # Errors
+/// None in practice: all values can be written as JSON.
 pub fn render_diff_json(diff: &Diff) -> Result<String, serde_json::Error> {
     let mut text = printable_json(&serde_json::to_string_pretty(&diff_report(diff))?);
     text.push('\n');

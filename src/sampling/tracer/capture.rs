@@ -195,7 +195,7 @@ impl Capture {
             return Asleep::NotCaptured(process.why_no_python());
         }
         let syscall = whereabouts.syscall();
-        // What is known of an earlier sleep does not hold for this one.
+        // The last poll was of an earlier sleep: it is not valid for this one.
         thread.last_poll = LastPoll::Unknown;
         if state == ThreadState::Uninterruptible
             && syscall.is_some_and(|number| MMAP_LOCKERS.contains(&number))

@@ -18,7 +18,7 @@ impl Worker {
         });
     }
 
-    /// Writes `of_session`, to which the tracer gave its interval and what it alone knows.
+    /// Writes `of_session`, in which the tracer has set the interval and its own figures.
     pub(super) fn flush(&mut self, mut of_session: Segment) {
         self.written_ns = of_session.end_ns;
         self.update_processes();

@@ -86,7 +86,8 @@ impl RuleSet {
 
     /// The rules of `text`, followed by the built-in ones.
     ///
-    /// # Errors The first line of `text` that is not valid in a rules file.
+    /// # Errors
+    /// The first line of `text` that is not valid in a rules file.
     pub fn with(text: &str) -> Result<RuleSet, RulesError> {
         Self::read(Some(text))
     }
