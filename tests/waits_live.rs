@@ -93,9 +93,12 @@ fn check_holder(rows: &[Value], waiting: u64, spinning: u64) {
     assert!(all > 0.05 * of_row && all < 1.01 * of_row, "{row}");
     let spins = |holder: &&Value| holder["at"]["function"] == "spin";
     let spin: f64 = holders.iter().filter(spins).map(seconds).sum();
-    let unread = |holder: &&Value| holder["at"].is_null();
-    let unread: f64 = holders.iter().filter(unread).map(seconds).sum();
-    assert!(spin > 0.5 * (all - unread) && spin > 0.02 * of_row, "{row}");
+    let without_line = |holder: &&Value| holder["at"].is_null();
+    let without_line: f64 = holders.iter().filter(without_line).map(seconds).sum();
+    assert!(
+        spin > 0.5 * (all - without_line) && spin > 0.02 * of_row,
+        "{row}"
+    );
     let line = holders.iter().find(spins).unwrap()["at"]["line"].as_u64();
     assert!(
         line.is_some_and(|line| (spinning - 1..=spinning).contains(&line)),

@@ -3,7 +3,7 @@ were labelled by hand.
 
 Phases: each script logs its switches (tests/programs/labelled/switches.py) and is recorded at 250 Hz from its start to its end. A look
 stands for four milliseconds, at a random moment of them, and may come late. Where a switch lies within these, or two milliseconds to either side,
-there is no one true phase: such looks are left out of precision and recall, counted, and only checked to be one of the phases that
+there is no one true phase: such polls are left out of precision and recall, counted, and only checked to be one of the phases that
 lie there. Weights are time.
 
 Unclassified is time whose activity is not known, and time in phase `user` that no code of the user's accounts for: whose nearest
@@ -70,7 +70,7 @@ class Truth:
         return None, {phase_before, *self.phases[first:after]}
 
 
-class Told:
+class Reported:
     """What torchspy says of a thread: its phase, and who accounts for it, at every moment."""
 
     def __init__(self, file, tid):
@@ -115,11 +115,11 @@ class Told:
 
 
 class Run:
-    """Looks of one main thread: (true phase, told phase) to ns, and what is counted besides."""
+    """Looks of one main thread: (true phase, reported phase) to ns, and what is counted besides."""
 
     def __init__(self, truth, recording, file):
         dump = recorded.Dump(recording)
-        told = Told(file, truth.tid)
+        reported = Reported(file, truth.tid)
         self.cells = collections.Counter()
         self.left_out_ns = self.left_out_wrong_ns = self.all_ns = self.user_unknown_ns = self.framework_ns = 0
         self.users, self.examples = collections.Counter(), {}
@@ -128,13 +128,13 @@ class Run:
                 break
             weight = sample.end_ns - sample.start_ns
             # The dump has microseconds: its middle lies within the sample for certain.
-            phase, stack = told.at((sample.start_ns + sample.end_ns) // 2 - dump.start_ns)
+            phase, stack = reported.at((sample.start_ns + sample.end_ns) // 2 - dump.start_ns)
             self.all_ns += weight
             if phase == "framework":
                 self.framework_ns += weight
                 phase = "user"
             elif phase == "user":
-                own, name = told.account(stack)
+                own, name = reported.account(stack)
                 self.users[(own, name)] += weight
                 self.user_unknown_ns += 0 if own else weight
             true, possible = truth.of(sample.start_ns - MARGIN_NS, sample.end_ns + MARGIN_NS)
@@ -144,7 +144,7 @@ class Run:
                 continue
             self.cells[(true, phase)] += weight
             if true != phase:
-                names = [told.frames[index]["name"] for index in stack if " · " in told.frames[index]["name"]]
+                names = [reported.frames[index]["name"] for index in stack if " · " in reported.frames[index]["name"]]
                 example = self.examples.setdefault((true, phase), collections.Counter())
                 example[" > ".join(names[-12:])] += weight
 
@@ -186,10 +186,10 @@ def matrix(cells):
     """Prints a confusion matrix, in percent of all."""
     whole = sum(cells.values()) or 1
     true = [phase for phase in PHASES if any(key[0] == phase for key in cells)]
-    told = [phase for phase in PHASES if any(key[1] == phase for key in cells)]
-    print(f"    {'true, told as':<15}" + "".join(f"{phase[:10]:>11}" for phase in told))
+    reported = [phase for phase in PHASES if any(key[1] == phase for key in cells)]
+    print(f"    {'true, reported as':<15}" + "".join(f"{phase[:10]:>11}" for phase in reported))
     for phase in true:
-        row = "".join(f"{100 * cells[(phase, other)] / whole:>11.2f}" if cells[(phase, other)] else f"{'-':>11}" for other in told)
+        row = "".join(f"{100 * cells[(phase, other)] / whole:>11.2f}" if cells[(phase, other)] else f"{'-':>11}" for other in reported)
         print(f"    {phase:<15}{row}", flush=True)
 
 
@@ -198,27 +198,27 @@ def judge(table, cells):
     whole = sum(cells.values()) or 1
     for phase in PHASES:
         true = sum(ns for key, ns in cells.items() if key[0] == phase)
-        told = sum(ns for key, ns in cells.items() if key[1] == phase)
+        reported = sum(ns for key, ns in cells.items() if key[1] == phase)
         both = cells[(phase, phase)]
-        if max(true, told) < LEAST_SHARE * whole:
+        if max(true, reported) < LEAST_SHARE * whole:
             table.stated(f"{phase}: too little of it to be judged", f"{100 * true / whole:.2f} %")
             continue
-        table.at_least(f"{phase} ({100 * true / whole:.1f} %): precision", 100 * both / told if told else 0.0, 95, "{:.1f} %")
+        table.at_least(f"{phase} ({100 * true / whole:.1f} %): precision", 100 * both / reported if reported else 0.0, 95, "{:.1f} %")
         table.at_least("    recall", 100 * both / true if true else 0.0, 95, "{:.1f} %")
 
 
 def say(run, unclassified):
-    """Who accounts for the time in phase user, and where a phase was told wrong."""
+    """Who accounts for the time in phase user, and where a phase was reported wrong."""
     for (own, name), ns in run.users.most_common(8):
         share = 100 * ns / run.all_ns
         if share >= 0.1:
             print(f"    {'user' if own else 'not classified'}: {share:5.2f} % {name}")
     wrong = sorted(((ns, key) for key, ns in run.cells.items() if key[0] != key[1]), reverse=True)
-    for ns, (true, told) in wrong[:6]:
+    for ns, (true, reported) in wrong[:6]:
         share = 100 * ns / run.all_ns
         if share >= 0.1:
-            example, part = run.examples[(true, told)].most_common(1)[0]
-            print(f"    {share:5.2f} % is {true} and told as {told}; most of it ({100 * part / ns:.0f} %): {example[-300:]}")
+            example, part = run.examples[(true, reported)].most_common(1)[0]
+            print(f"    {share:5.2f} % is {true} and reported as {reported}; most of it ({100 * part / ns:.0f} %): {example[-300:]}")
     print(flush=True)
 
 
@@ -254,13 +254,13 @@ def measure(table, folder, quick):
         for rank, (run, unclassified) in enumerate(runs):
             label = name if len(runs) == 1 else f"{name}, rank {rank}"
             right = sum(ns for key, ns in run.cells.items() if key[0] == key[1])
-            table.stated(f"{label}: looks whose phase is told right", f"{100 * right / max(1, sum(run.cells.values())):.2f} %")
+            table.stated(f"{label}: polls whose phase is reported right", f"{100 * right / max(1, sum(run.cells.values())):.2f} %")
             table.at_most(f"{label}: unclassified", 100 * (unclassified + run.user_unknown_ns / run.all_ns), 3, "{:.2f} %")
             table.stated("    phase framework", f"{100 * run.framework_ns / run.all_ns:.2f} %")
             left_out = 100 * run.left_out_ns / run.all_ns
             wrong = 100 * run.left_out_wrong_ns / run.all_ns
             table.stated("    left out: a switch is too near", f"{left_out:.1f} % of time")
-            table.stated("    of these, told as a phase that is not near", f"{wrong:.2f} % of time")
+            table.stated("    of these, reported as a phase that is not near", f"{wrong:.2f} % of time")
             matrix(run.cells)
             say(run, unclassified)
             # Each run has the same say, however long it is.

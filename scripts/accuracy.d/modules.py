@@ -92,9 +92,9 @@ def measure_run(table, tool, python, name, which, seconds):
     table.stated("    in eval", f"{100 * sum(row['eval_s'] for row in rows if not row['path']) / forward['forward_s']:.1f} %")
 
 
-def felt(tool, told, seconds):
+def felt(tool, known, seconds):
     """The stops that a thread felt in the innermost of 13 modules, us."""
-    arguments = ["--spin"] if told else ["--spin", "--untold"]
+    arguments = ["--spin"] if known else ["--spin", "--hidden"]
     with Target.python("module_tower.py", *arguments) as target:
         target.go()
         with tool.attach(target.pid, seconds) as run:
@@ -106,9 +106,9 @@ def felt(tool, told, seconds):
     return lengths
 
 
-def own_share(tool, told, rate, seconds):
+def own_share(tool, known, rate, seconds):
     """torchspy's own CPU on a model of 48 layers, in percent of a core, and how often it sampled."""
-    arguments = [] if told else ["--untold"]
+    arguments = [] if known else ["--hidden"]
     with Target.python("module_tower.py", *arguments) as target:
         target.go()
         with tool.attach(target.pid, seconds, rate=rate) as run:
@@ -121,8 +121,8 @@ def own_share(tool, told, rate, seconds):
         target.signal()
         target.read_line()
     forward = tool.report(run.recording)["forward"]
-    if told != (forward is not None and forward["unread_s"] < 0.01 * forward["forward_s"]):
-        raise Failed(f"modules that are told: {told}, and the report has {forward}")
+    if known != (forward is not None and forward["unread_s"] < 0.01 * forward["forward_s"]):
+        raise Failed(f"modules that are known: {known}, and the report has {forward}")
     return share
 
 
@@ -131,14 +131,14 @@ def cost(table, tool, quick):
     seconds, rounds = (3, 1) if quick else (10, 5)
     stopped = {True: [], False: []}
     for number in range(2 * rounds):
-        told = number % 2 == 0
-        stopped[told] += felt(tool, told, seconds)
+        known = number % 2 == 0
+        stopped[known] += felt(tool, known, seconds)
     more = figures.median(stopped[True]) - figures.median(stopped[False])
     both = f"{figures.median(stopped[True]):.1f} with, {figures.median(stopped[False]):.1f} without"
     table.at_most("stop of a thread in 13 modules, p50, more than without", more, 10, "{:.1f}", f" us ({both})")
     for rate in (100, 1000):
-        shares = {told: [own_share(tool, told, rate, seconds) for _ in range(rounds)] for told in (True, False)}
-        with_, without = (figures.median(shares[told]) for told in (True, False))
+        shares = {known: [own_share(tool, known, rate, seconds) for _ in range(rounds)] for known in (True, False)}
+        with_, without = (figures.median(shares[known]) for known in (True, False))
         table.stated(f"own CPU on 48 layers at {rate} Hz", f"{with_:.1f} % of a core, {without:.1f} % without modules")
 
 

@@ -14,7 +14,7 @@ import profilers
 import recorded
 from targets import PROGRAMS, Failed, torch_python
 
-# Name, counters to be known (steps only where an optimizer makes them), phases that are told
+# Name, counters to be known (steps only where an optimizer makes them), phases that are reported
 # together since a wrapper's collectives run inside them, causes that are right where no other
 # process wants the CPUs, shorter form.
 COMPUTES = ("host-compute-bound",)
@@ -44,8 +44,8 @@ def clocks(path):
     for each in sorted(os.listdir(folder)):
         if each == name or each.startswith(name + "."):
             with open(os.path.join(folder, each), encoding="utf-8") as file:
-                told = json.load(file)
-            found[told["pid"]] = told
+                reported = json.load(file)
+            found[reported["pid"]] = reported
     if not found:
         raise Failed(f"{name}: no process wrote its clock")
     return found
@@ -58,9 +58,9 @@ def record(tool, python, folder, name, arguments, threads):
     environment = ["env", "-u", "OMP_NUM_THREADS"] if threads is None else ["env", f"OMP_NUM_THREADS={threads}"]
     with tool.launch([*environment, python, script, "--clock", clock, *map(str, arguments)]) as run:
         run.wait(900)
-    report, told = tool.report(run.recording), clocks(clock)
+    report, reported = tool.report(run.recording), clocks(clock)
     primary = report["processes"][report["primary"]] if report["primary"] is not None else None
-    return report, primary, told.get(primary["pid"] if primary else None)
+    return report, primary, reported.get(primary["pid"] if primary else None)
 
 
 class Loops:
@@ -70,13 +70,13 @@ class Loops:
         self.names, self.seconds, self.ticks = names, 0.0, 0.0
         self.true, self.said = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0)
 
-    def add(self, report, primary, told):
+    def add(self, report, primary, reported):
         """One more run."""
-        seconds = sum(told["phases"].values())
+        seconds = sum(reported["phases"].values())
         self.seconds += seconds
         self.ticks += report["quality"]["ticks"] * seconds / report["wall_s"]
         for names in self.names:
-            self.true[names] += sum(told["phases"].get(phase, 0.0) for phase in names)
+            self.true[names] += sum(reported["phases"].get(phase, 0.0) for phase in names)
             self.said[names] += sum(primary["phases"].get(phase, 0.0) * primary["wall_s"] for phase in names)
 
     def rows(self):
@@ -90,14 +90,14 @@ class Loops:
 def compare(table, tool, python, folder, run, threads, quick):
     name, counters, together, causes, short = run
     label = f"{name}, {'torch default' if threads is None else f'{threads} thread'}"
-    report, primary, told = record(tool, python, folder, name, short if quick else (), threads)
-    if told is None:
+    report, primary, reported = record(tool, python, folder, name, short if quick else (), threads)
+    if reported is None:
         table.at_most(f"{label}: the subject trains", 1, 0, "{:.0f}", " other process")
         return
     progress = report["progress"] or {}
     for key in BOTH:
         if key in counters:
-            said, true = progress.get(key) or 0, told[key]
+            said, true = progress.get(key) or 0, reported[key]
             # "At least", a range, or the number itself.
             least = progress.get("more_epochs") if key == "epochs" else progress.get("counted_from_s") is not None
             most = progress.get(f"{key}_at_most") or (float("inf") if least else said)
@@ -107,7 +107,7 @@ def compare(table, tool, python, folder, run, threads, quick):
         elif progress.get(key):
             table.at_most(f"{label}: {key}, which cannot be known", progress[key], 0, "{:.0f}", " said")
     loops = Loops([(phase,) for phase in PHASES if phase not in together] + ([together] if together else []))
-    loops.add(report, primary, told)
+    loops.add(report, primary, reported)
     for _ in range(0 if quick else MOST_RUNS - 1):
         if not any(recorded.is_open(abs(off), error, POINTS) for _, _, off, error in loops.rows()):
             break

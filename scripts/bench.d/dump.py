@@ -15,7 +15,7 @@ RANKS = 8
 HANGS = {"python": "python", "lock": "lock", "worker": "loop", "gil": "gil"}
 
 
-def look(pid, *options):
+def snapshot(pid, *options):
     """One dump: seconds from start to end, and its JSON."""
     begin = time.monotonic()
     done = subprocess.run([profilers.torchspy_path(), "dump", "--json", "--pid", str(pid), *options], capture_output=True, text=True, timeout=60)
@@ -41,7 +41,7 @@ def ends_in(python, how):
                     raise Failed(f"{how}: the ranks did not start")
             deadline = time.monotonic() + 60
             while time.monotonic() < deadline:
-                spent, seen = look(job.pid, "--tree")
+                spent, seen = snapshot(job.pid, "--tree")
                 last = next((each for each in seen["processes"] if each["rank"] == RANKS - 1), None)
                 if last is None or seen["awaited"] != [last["pid"]]:
                     continue
@@ -71,20 +71,20 @@ def measure(table, folder, quick):
     if missing:
         table.skip("dump", missing)
         return
-    looks = 5 if quick else 60
+    snapshots = 5 if quick else 60
     with Target.python("many_threads.py", python=python) as target:
         target.go(f"for {20 if quick else 180}")
-        look(target.pid)
-        found = [look(target.pid) for _ in range(looks)]
+        snapshot(target.pid)
+        found = [snapshot(target.pid) for _ in range(snapshots)]
     stops = [stop for _, each in found for stop in each["stops_us"]]
     threads = len(found[-1][1]["processes"][0]["threads"])
-    unread = sum(1 for _, each in found for thread in each["processes"][0]["threads"] if not thread["frames"])
-    table.at_most(f"start to end, {threads} threads: median of {looks}", 1000 * median([spent for spent, _ in found]), 300, "{:.0f} ms")
+    missing = sum(1 for _, each in found for thread in each["processes"][0]["threads"] if not thread["frames"])
+    table.at_most(f"start to end, {threads} threads: median of {snapshots}", 1000 * median([spent for spent, _ in found]), 300, "{:.0f} ms")
     table.stated("    longest", f"{1000 * max(spent for spent, _ in found):.0f} ms")
     table.at_most(f"stop of a running thread, p99 of {len(stops)}", quantile(stops, 0.99), 250, "{:.0f} us")
     table.stated("    p50 / max", f"{quantile(stops, 0.5):.0f} / {max(stops, default=0):.0f} us")
     table.stated("    first to last thread: median", f"{median([each['skew_ms'] for _, each in found]):.1f} ms")
-    table.stated("    threads without a stack", f"{unread} of {threads * looks}")
+    table.stated("    threads without a stack", f"{missing} of {threads * snapshots}")
     if quick:
         table.skip(f"dump --tree of {RANKS} ranks", "quick form; tests/torch/dump.rs has two ranks")
     else:

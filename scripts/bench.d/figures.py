@@ -26,7 +26,7 @@ def middle_mean(values):
     """The mean of the values between the quartiles, so that single disturbances count for nothing, and its standard error.
 
     The error is that of a trimmed mean (Tukey and McLaughlin 1963): of the values, with each tail drawn in to its quartile, over the
-    share that is kept. NaN for what cannot be told from so few.
+    share that is kept. NaN for what cannot be determined from so few.
     """
     ordered = sorted(values)
     quarter = len(ordered) // 4

@@ -111,7 +111,7 @@ class Watched:
 
 
 def expect_lanes(report):
-    """Fails where a recording has not every lane of every device."""
+    """Fails where a recording has not every counter track of every device."""
     gpus = report["gpus"]
     lacking = {f"GPU {gpu['index']} {name}" for gpu in gpus for name in LANES if gpu[name] is None}
     if len(gpus) != GPUS or lacking:
@@ -119,7 +119,7 @@ def expect_lanes(report):
 
 
 def without(_pid):
-    """No NVML at all. The lanes of the host are collected as always."""
+    """No NVML at all. The counter tracks of the host are collected as always."""
     return ("--gpu", "none"), {}
 
 
@@ -141,10 +141,10 @@ def cost(table, tool, folder, quick):
         return sum(figure(run) * run.seconds for run in runs) / sum(run.seconds for run in runs)
 
     length = sum(run.seconds for run in full)
-    table.at_most(f"collecting, {GPUS} GPUs and every lane, over {length:.0f} s", mean(full, Watched.collecting), 0.5, "{:.3f} %", " of a core")
+    table.at_most(f"collecting, {GPUS} GPUs and every counter track, over {length:.0f} s", mean(full, Watched.collecting), 0.5, "{:.3f} %", " of a core")
     host = mean(full, lambda run: run.collectors.get(HOST, 0))
     period = median([run.report["gpus"][0]["gpm_window_ms"] for run in full])
-    table.stated("    of it the host's lanes; a reading each", f"{host:.3f} %; {period:.0f} ms")
+    table.stated("    of it the host's counter tracks; a reading each", f"{host:.3f} %; {period:.0f} ms")
     table.stated("    the same with --gpu none", f"{mean(bare, Watched.collecting):.3f} %")
     all_of_it = [mean(runs, lambda run: run.cpu) for runs in (bare, full)]
     table.stated("    all of torchspy, without NVML / with", f"{all_of_it[0]:.2f} / {all_of_it[1]:.2f} %")
@@ -222,7 +222,7 @@ def hanging_calls(table, tool, folder, quick):
 
 def measure(table, folder, quick):
     """Issue 4, bars 1 and 3."""
-    table.heading(f"GPUs: what their lanes cost ({GPUS} GPUs of the double of NVML, beside a thread that spins)")
+    table.heading(f"GPUs: what their counter tracks cost ({GPUS} GPUs of the double of NVML, beside a thread that spins)")
     lacking = nvml_double.missing()
     if lacking:
         table.skip("GPUs", lacking)

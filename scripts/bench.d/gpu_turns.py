@@ -64,7 +64,7 @@ class Log:
 
 
 class Sums:
-    """What was told of turns of one length."""
+    """What was reported of turns of one length."""
 
     def __init__(self):
         self.given = self.covered = self.nearly = self.unresolved = 0
@@ -113,9 +113,9 @@ def record(tool, folder, busy_ms, idle_ms, seconds, lag):
 
 
 def idle_times(sums, log, report, recording, lengths):
-    """Adds what is told of the two functions' lines to the sums of their turns' lengths."""
+    """Adds what is reported of the two functions' lines to the sums of their turns' lengths."""
     _, from_s, to_s = span(recording)
-    told = 0
+    reported = 0
     for row in report["gpu_idle"]:
         if row["kind"] != "line" or row["name"] not in FUNCTIONS:
             continue
@@ -127,7 +127,7 @@ def idle_times(sums, log, report, recording, lengths):
             # short.
             own.given += bool(row["resolved"] and length_ms < 2 * WINDOW_MS)
             continue
-        told += 1
+        reported += 1
         if not row["resolved"]:
             if row["seconds"] is not None or row["interval"] is not None:
                 raise Failed(f"a figure that is not resolved: {row}")
@@ -140,12 +140,12 @@ def idle_times(sums, log, report, recording, lengths):
         own.widths.append((high - low) / row["host_s"])
         if not low <= truth <= high:
             print(f"    {lengths} ms, {row['name']}: {low:.4f} .. {high:.4f} s, and it was {truth:.4f} s", flush=True)
-    if told == 0:
+    if reported == 0:
         raise Failed(f"turns of {lengths} ms: no line of them in {report['gpu_idle']}, {report['gpu_idle_missing']}")
 
 
 def energies(log, report, recording):
-    """Energy as told and as planted, J, over the time from the first reading of the counter to the last, and that time, s."""
+    """Energy as reported and as planted, J, over the time from the first reading of the counter to the last, and that time, s."""
     start, *_ = span(recording)
     rows = [row for row in csv.DictReader(output("convert", "--format", "csv", "-o", "-", recording).splitlines()) if row["lane"] == "energy"]
     rows = [row for row in rows if not row["missing"]]
@@ -159,16 +159,16 @@ def energies(log, report, recording):
 
 def measure(table, tool, folder, quick):
     """Issue 4, bar 1, as one series."""
-    sums, told_j, planted_j, worst, judged = {}, 0.0, 0.0, 0.0, 0
+    sums, reported_j, planted_j, worst, judged = {}, 0.0, 0.0, 0.0, 0
     for busy_ms, idle_ms, seconds, lags in QUICK_SERIES if quick else SERIES:
         for lag in lags:
             log, report, recording = record(tool, folder, busy_ms, idle_ms, seconds, lag)
             idle_times(sums, log, report, recording, (busy_ms, idle_ms))
-            told, planted, length_s = energies(log, report, recording)
-            told_j, planted_j = told_j + told, planted_j + planted
+            reported, planted, length_s = energies(log, report, recording)
+            reported_j, planted_j = reported_j + reported, planted_j + planted
             if length_s >= LEAST_ENERGY_S:
                 judged += 1
-                worst = max(worst, abs(told / planted - 1))
+                worst = max(worst, abs(reported / planted - 1))
             os.remove(recording)
     print("    lines by their turns' length: figures / that cover the truth / within 50 ms of it / not resolved", flush=True)
     for length_ms, own in sorted(sums.items()):
@@ -180,9 +180,9 @@ def measure(table, tool, folder, quick):
     table.at_least("figures of longer turns, of all of their lines", given / max(1, given + sum(own.unresolved for own in long)), 0.9, "{:.3f}")
     table.at_least(f"intervals that cover the truth, of {given}", sum(own.covered for own in long) / max(1, given), 0.9, "{:.3f}")
     table.stated("    with 50 ms for the recording's edges", f"{sum(own.nearly for own in long) / max(1, given):.3f}")
-    table.at_most("    further off than that: told, and wrong", sum(own.given - own.nearly for own in long), 0, "{:.0f}")
+    table.at_most("    further off than that: reported, and wrong", sum(own.given - own.nearly for own in long), 0, "{:.0f}")
     widths = [width for own in long for width in own.widths]
     table.stated("    width of an interval / the line's time: median, most", f"{median(widths):.2f}, {max(widths, default=0):.2f}")
-    table.at_most(f"energy against what was planted, of {planted_j:.0f} J", 100 * abs(told_j / planted_j - 1), 2, "{:.2f} %")
+    table.at_most(f"energy against what was planted, of {planted_j:.0f} J", 100 * abs(reported_j / planted_j - 1), 2, "{:.2f} %")
     if judged:
         table.at_most(f"    worst of {judged} recordings of {LEAST_ENERGY_S} s and more", 100 * worst, 2, "{:.2f} %")

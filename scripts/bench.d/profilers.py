@@ -154,7 +154,7 @@ class TorchSpy:
         found = re.findall(r"^  at [0-9.]+ s for ([0-9.]+) s, ([0-9]+) ticks", done.stdout, re.MULTILINE)
         if not found:
             raise Failed(f"inspect --samples {recording}: no samples\n{done.stderr[-2000:]}")
-        return [(float(seconds), max(1, int(looks))) for seconds, looks in found]
+        return [(float(seconds), max(1, int(polls))) for seconds, polls in found]
 
 
 class PlainStops:

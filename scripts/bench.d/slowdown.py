@@ -31,8 +31,8 @@ TURN_S = 1.0
 # What comes between: a profiler that goes on looks at all threads anew, which is no part of what
 # sampling costs. It is the same between bare turns.
 BETWEEN_S = 0.1
-# Of a turn with fewer whole steps nothing is told: the machine stood still. So many of a variant's
-# may be lost.
+# Of a turn with fewer whole steps nothing is measured: the machine stood still. So many of a
+# variant's may be lost.
 FEWEST_STEPS = 3
 MOST_LOST = 1 / 4
 # A pair's figure is the mean of the middle half of its turns' ratios (as logarithms: a ratio of
@@ -105,8 +105,8 @@ def pair(target, order, turns, turn_s, sparse):
         if len(logs) < (1 - MOST_LOST) * len(steps):
             raise Failed(f"{name}: only {len(logs)} of {len(steps)} turns of {turn_s} s hold {FEWEST_STEPS} steps")
         ratios[name] = math.exp(middle_mean(logs)[0])
-    told = [step for step in bare.values() if step]
-    return ratios, sum(told) / len(told)
+    measured = [step for step in bare.values() if step]
+    return ratios, sum(measured) / len(measured)
 
 
 def mean_step_s(ends, begin, end):

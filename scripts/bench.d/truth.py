@@ -28,7 +28,7 @@ def measured_totals(report, names):
 
 def effective(weights):
     """How many samples of equal weight are as good as these. A look that comes late stands for longer, and tells no more."""
-    squares = sum(looks * (seconds / looks) ** 2 for seconds, looks in weights)
+    squares = sum(polls * (seconds / polls) ** 2 for seconds, polls in weights)
     return sum(seconds for seconds, _ in weights) ** 2 / squares if squares else 0
 
 

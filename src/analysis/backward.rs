@@ -1,17 +1,17 @@
 //! Backward: the nodes of autograd's graph under the line that called `backward()`, and the modules
 //! that they belong to.
 //!
-//! The table is of the phase `backward` of the training thread. On a GPU the engine's own threads
-//! did the work, and their stacks hang below the line that waited for them (see `resolve`). A
+//! The table covers the phase `backward` of the training thread. On a GPU the engine's own threads
+//! do the work; their stacks are attached below the line that waits for them (see `resolve`). A
 //! node's own time is that of samples whose innermost node it is, its total time that of samples
-//! with it anywhere on the stack. A forward that is computed again for a node is the phase
-//! `recompute`, and no time of the node.
+//! with it anywhere on the stack. Forward that is recomputed for a node is the phase `recompute`
+//! and does not count as time of the node.
 //!
-//! No frame of a node says which module's forward made it. What can be known is reported from the
-//! forward samples of the same thread, as [`forward`](super::forward) has it: where a node's
-//! forward operator was seen in one module alone, or in modules of one class; of several nets the
-//! line and the order of nodes may tell which ([`nets`](super::nets)). The rest is said to be
-//! unmatched, with the reason.
+//! No frame of a node names the module whose forward created it. The module is inferred from the
+//! forward samples of the same thread (see [`forward`](super::forward)): a node is attributed where
+//! its forward operator was seen in a single module, or only in modules of one class. With several
+//! nets, the calling line and the order of nodes may decide ([`nets`](super::nets)). Other nodes
+//! are reported as unmatched, with the reason.
 
 use super::forward::{Forward, ForwardOrigin, of_nets};
 use super::intervals::{Share, Shares};
@@ -29,25 +29,25 @@ use std::cmp::Reverse;
 /// Time of one kind of node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeTime {
-    /// `ConvolutionBackward0`; a `torch.autograd.Function` of the user's by its class:
+    /// `ConvolutionBackward0`; for the user's own `torch.autograd.Function` the class:
     /// `MyFunctionBackward`.
     pub name: String,
     /// Time in which it was the innermost node.
     pub self_ns: u64,
-    /// Time in which it was on the stack; within itself it counts once.
+    /// Time in which it was on the stack; a node inside itself counts once.
     pub total_ns: u64,
     /// Own time as a share of the thread's wall time.
     pub share: Share,
-    /// The module whose forward made it.
+    /// The module whose forward created it.
     pub origin: ForwardOrigin,
 }
 
 /// Time of backward of one module, or of all modules of one class.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModuleBackward {
-    /// The class; with the nets where there are several: `Conv2d of Discriminator or Generator`.
+    /// The class; with the nets if there are several: `Conv2d of Discriminator or Generator`.
     pub class: String,
-    /// The module; `None` where only the class can be known.
+    /// The module; `None` if only the class is known.
     pub module: Option<NnModuleId>,
     /// Own time of its nodes.
     pub ns: u64,
@@ -62,16 +62,15 @@ pub struct BackwardLine {
     pub line: Option<Line>,
     /// Time of backward.
     pub ns: u64,
-    /// The same as a share of the thread's wall time.
+    /// As a share of the thread's wall time.
     pub share: Share,
 }
 
-/// Forward that was computed again.
+/// Recomputed forward.
 #[derive(Clone, Debug, JsonSchema, PartialEq, Eq, Serialize)]
 pub struct RecomputeTime {
-    /// The class of the innermost module; null where none was called or read.
+    /// The class of the innermost module; null if none was called, or it was not read.
     pub class: Option<String>,
-    /// The time.
     #[serde(rename = "self_s", serialize_with = "seconds::serialize")]
     #[schemars(with = "f64")]
     pub ns: u64,
@@ -82,19 +81,19 @@ pub struct RecomputeTime {
 pub struct BackwardTable {
     /// Time of the phase.
     pub total_ns: u64,
-    /// The same as a share of the thread's wall time.
+    /// As a share of the thread's wall time.
     pub share: Share,
-    /// The part of it in no node: the engine itself, and waiting for it.
+    /// The part of it in no node: the engine itself, and waits for it.
     pub outside_ns: u64,
-    /// Lines that called it, most time first.
+    /// Lines that called it, by descending time.
     pub lines: Vec<BackwardLine>,
     /// Nodes, those with the most own time first.
     pub nodes: Vec<NodeTime>,
     /// Modules, those with the most time first.
     pub modules: Vec<ModuleBackward>,
-    /// Time in nodes of which no module is known.
+    /// Time in nodes whose module is not known.
     pub unmatched_ns: u64,
-    /// Time of the phase `recompute`, by class, most first.
+    /// Time of the phase `recompute` by class, descending.
     pub recompute: Vec<RecomputeTime>,
 }
 
@@ -134,7 +133,7 @@ impl<'p> Builder<'p> {
     fn add(&mut self, sample: &ProfileSample) {
         let mut counted: Vec<NameId> = Vec::new();
         for name in self.facts.nodes(sample.stack) {
-            // Within itself a node counts once.
+            // A node inside itself counts once.
             if counted.contains(&name) {
                 continue;
             }
@@ -225,7 +224,7 @@ fn sorted<K: Ord + Copy>(sums: FxHashMap<K, u64>) -> Vec<(K, u64)> {
     sums
 }
 
-/// What has a share of its own: the phase, each node, each module, each line.
+/// Keys that have a share: the phase, each node, each module, each line.
 struct Categories<'s> {
     nodes: usize,
     modules: Vec<((String, Option<NnModuleId>), u64)>,
@@ -320,7 +319,7 @@ impl<'s> Categories<'s> {
                     parts.extend(own.into_iter().flatten().map(|at| (at, sample.weight_ns)));
                 }
             }
-            // A sample of another phase passes time, too.
+            // A sample of another phase counts in the total, too.
             shares.add(sample.weight_ns, sample.ticks, &parts);
         }
         shares

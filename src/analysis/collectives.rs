@@ -1,13 +1,13 @@
-//! Collectives: the host's time in each, and for whom a rank waited in it.
+//! Collectives: the host's time in each, and the rank that a rank waited for.
 //!
-//! Whom it waited for is reported by [`late_ranks`](super::late_ranks).
+//! [`late_ranks`](super::late_ranks) determines which rank was waited for.
 
 use super::intervals::{Share, Shares};
 use super::late_ranks::{Late, blame, intervals};
 use super::timeline::Timeline;
 use crate::model::category::Activity;
 use crate::model::collective::Backend;
-use crate::model::collective::CollectiveMoment;
+use crate::model::collective::CollectiveCall;
 use crate::model::facts::Line;
 use crate::model::ids::{ProcessId, ThreadId};
 use crate::model::profile::{Profile, ProfileSample, Role};
@@ -17,25 +17,25 @@ use std::cmp::Reverse;
 /// One collective at one line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CollectiveTime {
-    /// Which, and on whose behalf.
-    pub moment: CollectiveMoment,
+    /// The collective, its backend and the wrapper that issued it.
+    pub call: CollectiveCall,
     /// The line that it was called from.
     pub at: Option<Line>,
     /// Host time in it, waits included.
     pub ns: u64,
     /// As a share of the training thread's wall time.
     pub share: Share,
-    /// The part of it in which the thread waits.
+    /// The part of it in which the thread waited.
     pub wait_ns: u64,
     /// As a share of the training thread's wall time.
     pub wait_share: Share,
-    /// The part of the waits in which some other rank of the recording had not arrived: by the one
-    /// that arrived last, and its line, most time first.
+    /// The part of the waits in which another rank of the recording had not arrived: by the rank
+    /// that arrived last, and its line, in descending order of time.
     pub late: Vec<Late>,
 }
 
 impl CollectiveTime {
-    /// The part of the waits for which another rank is to be blamed.
+    /// The part of the waits that another rank caused.
     pub fn late_ns(&self) -> u64 {
         self.late.iter().map(|late| late.ns).sum()
     }
@@ -44,21 +44,21 @@ impl CollectiveTime {
 /// The collectives of one training thread.
 #[derive(Clone, Debug, Default)]
 pub struct ProcessCollectives {
-    /// The process; `None` only of the empty default.
+    /// The process; `None` only in the default value.
     pub process: Option<ProcessId>,
     /// The training thread's wall time.
     pub wall_ns: u64,
-    /// Host time in collectives and what surrounds them.
+    /// Host time in collectives and in wrappers around them.
     pub ns: u64,
-    /// Other ranks of the job that are in the recording.
+    /// Number of other ranks of the job in the recording.
     pub peers: usize,
-    /// Ranks in the job, where the environment says.
+    /// Ranks in the job, from the environment; `None` if it is not set.
     pub world_size: Option<u32>,
-    /// Collectives by name, wrapper and line, most time first. They add up to `ns`.
+    /// Collectives by name, wrapper and line, by descending time. They add up to `ns`.
     pub rows: Vec<CollectiveTime>,
 }
 
-/// A rank: its process, its samples by time.
+/// A rank: its process, and its samples by time.
 struct Rank<'p> {
     process: ProcessId,
     own: Vec<&'p ProfileSample>,
@@ -97,7 +97,7 @@ pub fn all(profile: &Profile, ranks: &[(ProcessId, ThreadId)]) -> Vec<ProcessCol
     found
 }
 
-/// What ranks of one job have in common.
+/// What identifies a job: ranks with equal values belong together.
 #[derive(PartialEq, Eq)]
 struct Job<'p> {
     world_size: Option<u32>,
@@ -129,7 +129,7 @@ fn job(profile: &Profile, process: ProcessId) -> Option<Job<'_>> {
 
 /// Sums of one row.
 struct Row {
-    moment: CollectiveMoment,
+    call: CollectiveCall,
     at: Option<Line>,
     ns: u64,
     wait_ns: u64,
@@ -169,7 +169,7 @@ fn of_rank(profile: &Profile, rank: &Rank<'_>, peers: &[&Rank<'_>]) -> ProcessCo
         .enumerate()
         .map(|(at, row)| row.finish(shares.share(at), shares.share(count + at)))
         .collect();
-    list.sort_by_key(|row| (Reverse(row.ns), row.moment, row.at));
+    list.sort_by_key(|row| (Reverse(row.ns), row.call, row.at));
     let role = profile.process(rank.process);
     ProcessCollectives {
         process: Some(rank.process),
@@ -190,7 +190,7 @@ impl Row {
             .collect();
         late.sort_by_key(|late| (Reverse(late.ns), late.process, late.at));
         CollectiveTime {
-            moment: self.moment,
+            call: self.call,
             at: self.at,
             ns: self.ns,
             share,
@@ -208,16 +208,16 @@ fn rows_of(
     backend: Option<Backend>,
     rows: &mut Vec<Row>,
 ) -> Vec<Option<usize>> {
-    let mut index: FxHashMap<(CollectiveMoment, Option<Line>), usize> = FxHashMap::default();
+    let mut index: FxHashMap<(CollectiveCall, Option<Line>), usize> = FxHashMap::default();
     rank.own
         .iter()
         .map(|sample| {
-            let mut moment = profile.facts.collective(sample.collective)?;
-            moment.backend = moment.backend.or(backend);
+            let mut call = profile.facts.collective(sample.collective)?;
+            call.backend = call.backend.or(backend);
             let line = profile.facts.line(sample.stack);
-            let at = *index.entry((moment, line)).or_insert_with(|| {
+            let at = *index.entry((call, line)).or_insert_with(|| {
                 rows.push(Row {
-                    moment,
+                    call,
                     at: line,
                     ns: 0,
                     wait_ns: 0,
@@ -235,7 +235,7 @@ fn rows_of(
         .collect()
 }
 
-/// Whether a point in time in a collective is a wait.
+/// Whether a sample in a collective is a wait.
 pub(super) fn waits(sample: &ProfileSample) -> bool {
     matches!(
         sample.activity,
@@ -243,7 +243,7 @@ pub(super) fn waits(sample: &ProfileSample) -> bool {
     )
 }
 
-/// The one backend whose threads a process has; `None` with several, or none.
+/// The backend whose threads a process has; `None` if there are several, or none.
 fn only_backend(profile: &Profile, process: ProcessId) -> Option<Backend> {
     let threads = profile.threads.iter().enumerate();
     let mut backends: Vec<Backend> = threads

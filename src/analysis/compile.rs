@@ -1,21 +1,22 @@
-//! torch.compile: the time that compiling took, by stage and by function, and the time of the code
-//! that came of it.
+//! torch.compile: the time that compiling took, by stage and by function, and the time of the
+//! compiled code.
 //!
-//! Compiling is the phase `compile` of the training thread, the wait for C++ and Triton compilers
-//! included. The stage is that of the innermost function of the compiler's, the function that which
-//! dynamo was given (read from its frame). Code that was made runs for the function that called it.
-//! Backward's graph may be compiled when it is first called, and no frame of backward says of which
-//! function it is: that time, and that of its code, is a function's only where no other was
+//! Compiling is the phase `compile` of the training thread, including the wait for C++ and Triton
+//! compilers. The stage is that of the compiler's innermost function; the function is the one that
+//! was passed to dynamo (read from its frame). Compiled code is attributed to the function that
+//! called it. Backward's graph may be compiled when it is first called, and no frame of backward
+//! names its function: that time, and that of its code, is attributed to a function only if no
+//! other function was compiled.
+//!
+//! The number of compilations of a function is the number of intervals in which it was sampled,
+//! with other samples between them. A compilation between two ticks is missed, and two without a
+//! sample between them count as one: the number is a lower bound. After an attach the first one
+//! seen may be a recompilation. A graph break is seen where the rest of the function ran or was
 //! compiled.
 //!
-//! How often a function was compiled is counted in intervals: samples of its compilation with
-//! others between them. A compilation between two ticks is not seen, and two without a sample
-//! between them are one: the count is a lower bound. The first that is seen of a run that was
-//! attached to may be a repetition itself. A graph break is seen where the rest of the function
-//! was, at work or being compiled.
-//!
-//! This walks stacks, each once and only where something was compiled: whose code runs is reported
-//! by what stands between it and the function that called it, which nothing else asks.
+//! This module walks stacks, each once and only if something was compiled: the function that
+//! compiled code belongs to follows from the frames between the code and its caller, which nothing
+//! else needs.
 
 use super::intervals::{Share, Shares};
 use crate::model::as_json::{null_if_empty, null_if_zero, seconds_by_name};
@@ -34,23 +35,24 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A function that was compiled, or whose compiled code ran.
 #[derive(Clone, Debug, JsonSchema, PartialEq, Serialize)]
 pub struct CompiledFunction {
-    /// Its name; the class of an `nn.Module` that was compiled as a whole.
+    /// Its name; the class if an `nn.Module` was compiled as a whole.
     pub name: String,
     /// Its file; null where only the class of a module is known.
     #[serde(serialize_with = "null_if_empty")]
     #[schemars(with = "Option<String>")]
     pub file: String,
-    /// Its first line; null where only the rest of it behind a graph break was seen.
+    /// Its first line; null if only the rest of it after a graph break was seen.
     #[serde(serialize_with = "null_if_zero")]
     #[schemars(with = "Option<u32>")]
     pub line: u32,
-    /// Time in which it, or a part of it behind a graph break, was compiled.
+    /// Time in which it, or a part of it after a graph break, was compiled.
     #[serde(rename = "compile_s", serialize_with = "seconds::serialize")]
     #[schemars(with = "f64")]
     pub compile_ns: u64,
     /// As a share of the thread's wall time.
     pub compile_share: Share,
-    /// Times that it, or a part of it behind a graph break, was seen being compiled: a lower bound.
+    /// Number of times that it, or a part of it after a graph break, was seen being compiled: a
+    /// lower bound.
     pub compilations: u32,
     /// Those of them that were not the first of their part.
     pub recompilations: u32,
@@ -80,7 +82,7 @@ pub struct CompileTable {
     #[serde(rename = "compile_s", serialize_with = "seconds::serialize")]
     #[schemars(with = "f64")]
     pub compile_ns: u64,
-    /// The same as a share of the thread's wall time.
+    /// As a share of the thread's wall time.
     pub compile_share: Share,
     /// The same by stage: `dynamo`, `aot_autograd`, `inductor`, `build`, `other`.
     #[serde(rename = "stages_s", serialize_with = "seconds_by_name")]
@@ -94,7 +96,7 @@ pub struct CompileTable {
     #[serde(rename = "run_s", serialize_with = "seconds::serialize")]
     #[schemars(with = "f64")]
     pub run_ns: u64,
-    /// The same as a share of the thread's wall time.
+    /// As a share of the thread's wall time.
     pub run_share: Share,
     /// The part of `run_s` in backward of which the function is not known.
     #[serde(rename = "backward_s", serialize_with = "seconds::serialize")]
@@ -107,8 +109,7 @@ pub struct CompileTable {
 }
 
 impl CompileTable {
-    /// Whether nothing was compiled that could be seen. Dynamo's own functions run without that,
-    /// too.
+    /// Whether no compilation was seen. Dynamo's own functions also run without one.
     pub fn is_empty(&self) -> bool {
         let compiles = self.stages.iter().any(|&(stage, ns)| {
             ns > 0 && !matches!(stage, CompileStage::Dynamo | CompileStage::Other)
@@ -121,16 +122,16 @@ impl CompileTable {
 /// before it, or 0.
 type Part = (usize, u32);
 
-/// What a stack shows.
+/// What a stack shows of compiling.
 #[derive(Clone, Default)]
-struct Seen {
+struct CompileFacts {
     /// What is being compiled, innermost first.
     subjects: Vec<Part>,
     stage: Option<CompileStage>,
     runs: Option<Runs>,
     /// Called by the engine of backward.
     in_engine: bool,
-    /// Something of the stack was not read.
+    /// Part of the stack was not read.
     is_partial: bool,
 }
 
@@ -204,14 +205,14 @@ impl<'p> Builder<'p> {
         }
     }
 
-    fn seen(&mut self, stack: StackId) -> Seen {
+    fn seen(&mut self, stack: StackId) -> CompileFacts {
         let profile = self.profile;
         let frames: Vec<&'p ProfileFrame> = profile
             .stacks
             .leaf_to_root(Some(stack))
             .map(|frame| profile.stacks.frame(frame))
             .collect();
-        let mut seen = Seen::default();
+        let mut seen = CompileFacts::default();
         let (mut graph, mut generated) = (false, false);
         for (at, frame) in frames.iter().enumerate() {
             seen.is_partial |= frame.partial.is_some();
@@ -262,8 +263,7 @@ impl<'p> Builder<'p> {
         seen
     }
 
-    /// Whose code it is that was made and called by `function`; `None` where that stands further
-    /// out.
+    /// The owner of compiled code that `function` calls; `None` if it is nearer to the root.
     fn owner(&mut self, function: &'p Function, outward: &[&'p ProfileFrame]) -> Option<Runs> {
         if function.is_engine() {
             return Some(Runs::Backward);
@@ -316,7 +316,7 @@ pub fn compile(
         index: FxHashMap::default(),
         breaks: BTreeSet::new(),
     };
-    let mut seen_on: FxHashMap<StackId, Seen> = FxHashMap::default();
+    let mut seen_on: FxHashMap<StackId, CompileFacts> = FxHashMap::default();
     let mut totals = Totals::default();
     let mut open: FxHashSet<Part> = FxHashSet::default();
     for sample in samples {
@@ -328,7 +328,7 @@ pub fn compile(
             .or_insert_with(|| builder.seen(stack))
             .clone();
         add(&mut builder, &mut totals, sample, &seen);
-        // Time that was deferred to a later look stands where that look's stack was not yet.
+        // Deferred time counts for a later capture, whose stack did not exist yet at that time.
         if !sample.capture.is_fresh() {
             continue;
         }
@@ -370,7 +370,12 @@ fn has_compiler(profile: &Profile) -> bool {
     })
 }
 
-fn add(builder: &mut Builder<'_>, totals: &mut Totals, sample: &ProfileSample, seen: &Seen) {
+fn add(
+    builder: &mut Builder<'_>,
+    totals: &mut Totals,
+    sample: &ProfileSample,
+    seen: &CompileFacts,
+) {
     let ns = sample.weight_ns;
     if sample.phase == Phase::Compile {
         totals.compile_ns = totals.compile_ns.saturating_add(ns);
@@ -417,7 +422,7 @@ fn with_compiled_code(sums: &[Sum<'_>]) -> Vec<usize> {
 /// Shares by category: compiling, running, then compiling and running of each function.
 fn shares(
     samples: &[&ProfileSample],
-    seen_on: &FxHashMap<StackId, Seen>,
+    seen_on: &FxHashMap<StackId, CompileFacts>,
     wall_ns: u64,
     ticks: u64,
     functions: usize,

@@ -1,4 +1,4 @@
-//! What a process was measured under. What is not known is absent, and never guessed.
+//! The conditions under which a process was measured. An unknown value is absent, never guessed.
 
 use super::summary::ProcessSummary;
 use crate::model::as_json::name_or_null;
@@ -20,7 +20,7 @@ named!(
         Train = "train",
         /// All of it was in evaluation mode.
         Evaluate = "eval",
-        /// Some of it was in either.
+        /// Some of forward was in either mode.
         Both = "train and eval",
     }
 );
@@ -51,7 +51,7 @@ pub struct Conditions {
     /// Type of the optimizer's first parameters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parameter_dtype: Option<String>,
-    /// Type of an autocast that was on.
+    /// Type of an autocast that was active.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub autocast: Option<String>,
     /// `train`, `eval`, or `train and eval`.
@@ -133,7 +133,7 @@ fn number(text: Option<String>) -> Option<u64> {
     text?.trim().parse().ok()
 }
 
-/// What all say, where they say the same.
+/// The value, if all that have one agree.
 fn agreed<'a>(values: impl Iterator<Item = Option<&'a str>>) -> Option<String> {
     let distinct: BTreeSet<Option<&str>> = values.collect();
     match distinct.into_iter().collect::<Vec<_>>().as_slice() {
@@ -153,7 +153,7 @@ fn counters<'p>(
         .filter(move |counter| counter.process == summary.process && counter.kind == kind)
 }
 
-/// The loaders that trained; all of them where none did.
+/// The loaders that trained, or all if none did.
 fn loaders<'p>(profile: &'p Profile, summary: &'p ProcessSummary) -> Vec<&'p CounterInfo> {
     let all: Vec<&CounterInfo> = counters(profile, summary, CounterKind::Batches).collect();
     let trained = summary.progress.as_ref().map(|progress| &progress.trained);
@@ -165,10 +165,10 @@ fn loaders<'p>(profile: &'p Profile, summary: &'p ProcessSummary) -> Vec<&'p Cou
     if training.is_empty() { all } else { training }
 }
 
-/// By what forward's modules said; `None` without forward, or where too little of it was read.
+/// The mode of forward's modules; `None` without forward, or if too little of it was read.
 fn mode(summary: &ProcessSummary) -> Option<Mode> {
     let tree = &summary.modules;
-    let known_ns = tree.forward_ns.saturating_sub(tree.unread_ns);
+    let known_ns = tree.forward_ns.saturating_sub(tree.unknown_ns);
     let evaluated: u64 = tree
         .modules
         .iter()

@@ -1,14 +1,14 @@
-//! In which modules the operators of forward were called: by this a node of autograd's graph finds
-//! the module that made it.
+//! The modules in which forward called its operators: this identifies the module that created a
+//! node of autograd's graph.
 //!
 //! A node is named after the operator whose derivative it computes: `_log_softmax` has
 //! `LogSoftmaxBackward0` (torchgen/packaged/autograd/load_derivatives.py, `_create_op_prefix`,
-//! torch 2.15.0). An operator that was seen in one module alone made its nodes there, as far as the
-//! samples tell: with fewer than [`Share::FEW`] ticks of it nothing is reported, and from that many
-//! on a module that has a tenth of its time is missed once in twenty times.
+//! torch 2.15.0). If an operator was seen in a single module, its nodes are attributed to that
+//! module. With fewer than [`Share::FEW`] ticks of the operator nothing is reported; from that
+//! number on, a second module with a tenth of the operator's time is missed in one of twenty cases.
 //!
-//! This walks stacks: of each it asks for all functions below the innermost module, by the names
-//! that their nodes would have, which nothing else asks.
+//! This module walks stacks: it needs all functions below the innermost module, under the names of
+//! their nodes, which nothing else needs.
 
 use super::intervals::Share;
 use super::nets::Nets;
@@ -19,30 +19,30 @@ use crate::model::profile::{Profile, ProfileSample};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
 
-/// The module whose forward made a node, as far as it can be known.
+/// The module whose forward created a node, as far as it can be determined.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ForwardOrigin {
     /// This one.
     Module { id: NnModuleId, class: String },
-    /// One of several of this class.
+    /// One of several modules of this class.
     Class(String),
-    /// Modules of several nets, in each of one class; or of one of them, as told by the line and
-    /// the place in the pass. Classes with the net, in order.
+    /// Modules of several nets, in each of one class; or of one of them, as decided by the line and
+    /// the position in the pass. Classes with the net, in order.
     Nets(Vec<(String, String)>),
-    /// None: its operator was called outside of modules.
+    /// No module: its operator was called outside of modules.
     Outside,
-    /// Modules of several classes call its operator, or some and the code around them. The classes,
-    /// in order.
+    /// Modules of several classes call its operator, or a module and the code around it. The
+    /// classes, in order.
     Several(Vec<String>),
     /// Its operator was seen in too few ticks.
     Seldom,
-    /// No operator of that name was seen in forward, or none has that node.
+    /// No operator of that name was seen in forward, or the node belongs to no operator.
     NotSeen,
 }
 
-/// Where an operator was seen.
+/// Modules in which an operator was seen.
 #[derive(Default)]
-struct Places {
+struct OperatorModules {
     ticks: u64,
     modules: BTreeSet<Option<NnModuleId>>,
 }
@@ -51,9 +51,9 @@ struct Places {
 pub(super) struct Forward<'p> {
     profile: &'p Profile,
     /// By the name of the node, without `Backward` and what follows.
-    places: FxHashMap<String, Places>,
-    /// The outermost modules, each a net; `None` for what is called outside of modules. By the bit
-    /// that stands for them.
+    by_node: FxHashMap<String, OperatorModules>,
+    /// The outermost modules, each a net; `None` for calls outside of modules. The index is the
+    /// net's bit number.
     nets: Vec<Option<(&'p str, u32)>>,
 }
 
@@ -76,7 +76,7 @@ pub fn of_nets(nets: &[(String, String)]) -> String {
 }
 
 impl<'p> Forward<'p> {
-    /// Of a thread's samples.
+    /// From a thread's samples.
     pub(super) fn of(profile: &'p Profile, samples: &[&ProfileSample]) -> Self {
         let mut ticks_on: FxHashMap<StackId, u64> = FxHashMap::default();
         for sample in samples {
@@ -90,16 +90,16 @@ impl<'p> Forward<'p> {
         }
         let mut forward = Self {
             profile,
-            places: FxHashMap::default(),
+            by_node: FxHashMap::default(),
             nets: Vec::new(),
         };
         for (stack, ticks) in ticks_on {
             forward.add(stack, ticks);
         }
         let modules = forward
-            .places
+            .by_node
             .values()
-            .flat_map(|places| &places.modules)
+            .flat_map(|callers| &callers.modules)
             .map(|&module| forward.net(module));
         let nets: BTreeSet<_> = modules.collect();
         forward.nets = nets.into_iter().take(Nets::BITS as usize).collect();
@@ -118,20 +118,20 @@ impl<'p> Forward<'p> {
         at.map_or(0, |at| 1 << at)
     }
 
-    /// The nets that make nodes of this name; 0 where that is not known.
+    /// The nets that create nodes of this name; 0 if unknown.
     pub(super) fn nets_of(&self, node: &str) -> Nets {
-        let places = operator_of(node).and_then(|key| self.places.get(key));
-        let modules = places.filter(|places| places.ticks >= Share::FEW);
-        let modules = modules.into_iter().flat_map(|places| &places.modules);
+        let callers = operator_of(node).and_then(|key| self.by_node.get(key));
+        let modules = callers.filter(|callers| callers.ticks >= Share::FEW);
+        let modules = modules.into_iter().flat_map(|callers| &callers.modules);
         modules.fold(0, |nets, &module| nets | self.bit(module))
     }
 
-    /// The module that made nodes of this name, of which only these nets come into question.
+    /// The module that created nodes of this name, restricted to these nets.
     pub(super) fn origin_in(&self, node: &str, nets: Nets) -> ForwardOrigin {
         let origin = self.origin(node);
         let all = self.nets_of(node);
         let asked = if nets == 0 { all } else { nets };
-        let Some(places) = operator_of(node).and_then(|key| self.places.get(key)) else {
+        let Some(callers) = operator_of(node).and_then(|key| self.by_node.get(key)) else {
             return origin;
         };
         if all.count_ones() < 2
@@ -139,7 +139,7 @@ impl<'p> Forward<'p> {
         {
             return origin;
         }
-        let inside = places
+        let inside = callers
             .modules
             .iter()
             .filter(|&&id| self.bit(id) & asked != 0);
@@ -156,7 +156,7 @@ impl<'p> Forward<'p> {
             };
             found.insert((info.class.clone(), net));
         }
-        // In one net by modules of several classes: which of them is not known.
+        // In one of the nets modules of several classes call it: it is unknown which.
         if found.len() != asked.count_ones() as usize {
             return origin;
         }
@@ -185,8 +185,8 @@ impl<'p> Forward<'p> {
             }
         }
         let info = module.and_then(|id| profile.nn_module(id));
-        // No graph is made for evaluation. (Where one is, its modules are missed here, not wrong.)
-        // And of a call whose module was not read nothing can be said.
+        // Evaluation creates no graph. (If it does, its modules are missed here, not
+        // misattributed.) If a call's module was not read, nothing is known of it.
         let evaluates = info.is_some_and(|info| info.training == Some(false));
         if evaluates || (called && info.is_none()) {
             return;
@@ -194,32 +194,32 @@ impl<'p> Forward<'p> {
         keys.sort_unstable();
         keys.dedup();
         for key in keys {
-            let places = self.places.entry(key).or_default();
-            places.ticks = places.ticks.saturating_add(ticks);
-            places.modules.insert(module);
+            let callers = self.by_node.entry(key).or_default();
+            callers.ticks = callers.ticks.saturating_add(ticks);
+            callers.modules.insert(module);
         }
     }
 
-    /// The module that made the nodes of this name.
+    /// The module that created the nodes of this name.
     fn origin(&self, node: &str) -> ForwardOrigin {
-        let Some(places) = operator_of(node).and_then(|key| self.places.get(key)) else {
+        let Some(callers) = operator_of(node).and_then(|key| self.by_node.get(key)) else {
             return ForwardOrigin::NotSeen;
         };
         let info = |id: &NnModuleId| self.profile.nn_module(*id);
-        let known: Vec<NnModuleId> = places.modules.iter().copied().flatten().collect();
+        let known: Vec<NnModuleId> = callers.modules.iter().copied().flatten().collect();
         let classes: BTreeSet<&str> = known
             .iter()
             .filter_map(info)
             .map(|info| info.class.as_str())
             .collect();
-        let has_outside = places.modules.contains(&None);
-        // One module in training and in unknown mode is one module.
+        let has_outside = callers.modules.contains(&None);
+        // A module in training mode and in unknown mode is the same module.
         let paths: BTreeSet<_> = known
             .iter()
             .filter_map(info)
             .map(|info| (&info.root, info.number, &info.path))
             .collect();
-        if places.ticks < Share::FEW {
+        if callers.ticks < Share::FEW {
             return ForwardOrigin::Seldom;
         }
         match (classes.first(), classes.len(), has_outside) {
@@ -237,15 +237,15 @@ impl<'p> Forward<'p> {
 }
 
 /// `Convolution` of `ConvolutionBackward0`, `ThresholdBackward` of `ThresholdBackwardBackward0`,
-/// `MyFunction` of `MyFunctionBackward`; `None` of a node that no operator makes.
+/// `MyFunction` of `MyFunctionBackward`; `None` for a node that no operator creates.
 fn operator_of(node: &str) -> Option<&str> {
     let name = node.trim_end_matches(|digit: char| digit.is_ascii_digit());
     name.strip_suffix("Backward").filter(|key| !key.is_empty())
 }
 
 /// The key of an operator's nodes: `LogSoftmax` of `aten::_log_softmax`, `Relu` of `aten::relu_`,
-/// `MaxPool2DWithIndices` of `aten::max_pool2d_with_indices`: each part as Python's `str.title` has
-/// it.
+/// `MaxPool2DWithIndices` of `aten::max_pool2d_with_indices`: each part as formatted by Python's
+/// `str.title`.
 fn node_of(operator: &str) -> String {
     let name = operator.rsplit("::").next().unwrap_or(operator);
     let mut key = String::with_capacity(name.len());

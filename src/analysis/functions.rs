@@ -1,4 +1,4 @@
-//! Which functions and lines the time was spent in.
+//! Time by function and line.
 
 use super::intervals::{Share, Shares};
 use crate::model::category::FrameKind;
@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FunctionTime {
     pub function: FunctionId,
-    /// Time in which it was the nearest of its language to the leaf.
+    /// Time in which it was the function of its language nearest to the leaf.
     pub self_ns: u64,
     /// Time in which it was on the stack; recursion counts once.
     pub total_ns: u64,
@@ -22,20 +22,20 @@ pub struct LineTime {
     /// The function that the line is in.
     pub function: FunctionId,
     pub line: u32,
-    /// As of [`FunctionTime`].
+    /// As in [`FunctionTime`].
     pub self_ns: u64,
-    /// As of [`FunctionTime`].
+    /// As in [`FunctionTime`].
     pub total_ns: u64,
 }
 
-/// Functions and lines of a set of samples, those with the most own time first.
+/// Functions and lines of a set of samples, by descending own time.
 #[derive(Clone, Debug, Default)]
 pub struct Hot {
-    /// Python functions. The time of native code that they call is their own.
+    /// Python functions, including the native code that they call.
     pub python: Vec<FunctionTime>,
-    /// Python lines, likewise.
+    /// Python lines, including the native code that they call.
     pub lines: Vec<LineTime>,
-    /// Native functions. Own time goes to the nearest function with a name that is no plumbing.
+    /// Native functions. Own time goes to the nearest named function that is not internal plumbing.
     pub native: Vec<FunctionTime>,
 }
 
@@ -154,8 +154,7 @@ pub fn line_shares(
     (0..lines.len()).map(|at| shares.share(at)).collect()
 }
 
-/// The lines of the user's own code nearest to the leaf, those with the most time first: where to
-/// look for what `samples` did.
+/// The lines of the user's own code nearest to the leaf, by descending time.
 pub fn user_lines<'a>(
     profile: &Profile,
     samples: impl Iterator<Item = &'a ProfileSample>,

@@ -1,9 +1,9 @@
-//! What the DataLoader's workers did while the training thread waited for them; and without
-//! workers, what it did itself.
+//! What the DataLoader's workers did while the training thread waited for them; without workers,
+//! what the training thread did to make batches.
 //!
-//! Workers are sampled on the same clock as their trainer. Over each interval in which the training
-//! thread waits in the queue, the samples of its workers are taken by overlap. A worker's time is
-//! that of the thread that runs its loop.
+//! Workers are sampled on the same clock as their trainer. For each interval in which the training
+//! thread waits for the queue, the overlapping samples of its workers are counted. A worker's time
+//! is that of the thread that runs its loop.
 
 use super::intervals::{Share, Shares};
 use super::timeline::{Piece, Timeline};
@@ -19,37 +19,35 @@ use std::cmp::Reverse;
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskTime {
     pub task: InputTask,
-    /// How long.
     pub ns: u64,
-    /// As a share of the whole that it is part of.
+    /// As a share of the time that it is part of.
     pub share: Share,
-    /// Lines, most time first.
+    /// Lines, by descending time.
     pub lines: Vec<(Option<Line>, u64)>,
 }
 
 /// What workers did while their trainer waited.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Meanwhile {
-    /// How long the training thread waited.
+pub struct WorkerActivity {
+    /// Time that the training thread waited.
     pub waited_ns: u64,
-    /// The workers' time over these intervals, all workers together.
+    /// The workers' time in these intervals, summed over all workers.
     pub worker_ns: u64,
-    /// Workers that lived, on average over these intervals.
+    /// Mean number of live workers in these intervals.
     pub workers: f64,
     /// The share of the workers' time in which they did not wait for the trainer.
     pub busy: Share,
-    /// By task, most time first, as shares of the workers' time.
+    /// By task, by descending time, as shares of the workers' time.
     pub tasks: Vec<TaskTime>,
 }
 
-/// What the training thread did to make batches itself, with `num_workers=0`.
+/// What the training thread did to make batches itself (`num_workers=0`).
 #[derive(Clone, Debug, PartialEq)]
 pub struct InlineInput {
-    /// How long.
     pub ns: u64,
     /// As a share of the thread's wall time.
     pub share: Share,
-    /// By task, most time first, as shares of the thread's wall time.
+    /// By task, by descending time, as shares of the thread's wall time.
     pub tasks: Vec<TaskTime>,
 }
 
@@ -59,7 +57,7 @@ struct Tasks {
     sums: FxHashMap<(InputTask, Option<Line>), u64>,
 }
 
-/// The category past the tasks: busy with any of them.
+/// The category after the tasks: busy with any of them.
 const BUSY: usize = InputTask::ALL.len();
 
 impl Tasks {
@@ -70,8 +68,8 @@ impl Tasks {
         }
     }
 
-    /// Adds an interval of `length_ns`, of which `queue_ns` in the run queue; `None` is time that
-    /// is no input.
+    /// Adds an interval of `length_ns`, of which `queue_ns` in the run queue. `None`: the time is
+    /// not input.
     fn add(
         &mut self,
         length_ns: u64,
@@ -127,13 +125,13 @@ impl Tasks {
     }
 }
 
-/// What the workers of `trainer` did while its training thread, whose samples are `own`, waited for
+/// What the workers of `trainer` did while its training thread, with the samples `own`, waited for
 /// them. `None` without workers, or without such waits.
-pub fn meanwhile(
+pub fn worker_activity(
     profile: &Profile,
     trainer: ProcessId,
     own: &[&ProfileSample],
-) -> Option<Meanwhile> {
+) -> Option<WorkerActivity> {
     let waits: Vec<(u64, u64)> = own
         .iter()
         .filter(|sample| sample.wait.is_some_and(|wait| wait.kind == WaitKind::Input))
@@ -168,7 +166,7 @@ pub fn meanwhile(
             Some((task, line)),
         );
     }
-    Some(Meanwhile {
+    Some(WorkerActivity {
         waited_ns,
         worker_ns,
         workers: worker_ns as f64 / waited_ns as f64,
@@ -188,7 +186,7 @@ fn worker_threads(profile: &Profile, trainer: ProcessId) -> Vec<ThreadId> {
         .collect()
 }
 
-/// What the training thread did to make batches itself; `None` where it did not.
+/// What the training thread did to make batches itself; `None` if it made none.
 pub fn inline(
     profile: &Profile,
     own: &[&ProfileSample],

@@ -1,14 +1,15 @@
-//! How sure a share is: 95 % intervals that know that neighbouring samples resemble each other.
+//! How certain a share is: 95 % intervals that take into account that neighbouring samples resemble
+//! each other.
 //!
-//! A share is a mean over time, and a training thread does the same thing for many ticks on end:
-//! its samples are worth less than as many independent ones. The time of a thread is cut into up to
-//! 30 batches of equal length. The variance of the mean comes from the differences between
-//! neighbouring batches (the mean square successive difference: von Neumann 1941; batch means: Law,
-//! Simulation Modeling and Analysis, 9.5.3), which a single change in the run, such as the end of
-//! start-up, barely moves. It gives the effective number of samples, `p (1 - p) / variance`, at
-//! most the number of ticks; the interval is Wilson's (1927) for that number, with Student's t in
-//! place of z, since the variance is an estimate. Ticks of threads that were known not to have run
-//! count as samples: the kernel vouches for them.
+//! A share is a mean over time, and a training thread does the same thing for many successive
+//! ticks, so its samples are worth less than as many independent ones. The thread's time is cut
+//! into up to 30 batches of equal length. The variance of the mean comes from the differences
+//! between neighbouring batches (the mean square successive difference: von Neumann 1941; batch
+//! means: Law, Simulation Modeling and Analysis, 9.5.3), which a single change in the run, such as
+//! the end of start-up, hardly affects. It gives the effective number of samples, `p (1 - p) /
+//! variance`, at most the number of ticks; the interval is Wilson's (1927) for that number, with
+//! Student's t in place of z, since the variance is an estimate. Ticks of threads that are known
+//! not to have run count as samples, since the kernel reports that they did not run.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -16,7 +17,7 @@ use serde::Serialize;
 /// A share of time, 0 to 1, with its interval.
 #[derive(Clone, Copy, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub struct Share {
-    /// The share.
+    /// 0 to 1.
     #[serde(rename = "share")]
     pub value: f64,
     /// Lower end of the 95 % interval.
@@ -28,16 +29,16 @@ pub struct Share {
 }
 
 impl Share {
-    /// Ticks below which a share is not stated, only its upper end.
+    /// With fewer ticks a share is not reported, only its upper end.
     pub const FEW: u64 = 30;
 
-    /// Whether it was seen too seldom to be stated.
+    /// Whether it was seen in too few ticks to be reported.
     pub fn is_uncertain(&self) -> bool {
         self.samples < Self::FEW
     }
 }
 
-/// From, to.
+/// Lower and upper bound.
 #[derive(Clone, Copy, Debug, Default, JsonSchema, PartialEq, Serialize)]
 pub struct Bounds {
     /// At least.
@@ -46,7 +47,7 @@ pub struct Bounds {
     pub high: f64,
 }
 
-/// Most batches, and fewest.
+/// Maximum and minimum number of batches.
 const MOST_BATCHES: usize = 30;
 const FEWEST_BATCHES: usize = 10;
 /// Ticks that a batch should hold.
@@ -157,7 +158,7 @@ impl Shares {
     }
 }
 
-/// How many independent samples the batches are worth.
+/// The number of independent samples that the batches are equivalent to.
 fn effective_samples(value: f64, batches: &[f64], ticks: u64) -> f64 {
     let ticks = ticks as f64;
     let differences: f64 = batches
@@ -205,8 +206,9 @@ mod tests {
         }
     }
 
-    /// Share of 1,000 simulated recordings whose interval holds the true share: ours, and one that
-    /// takes every tick for independent. The state is drawn anew every `dwell` ticks on average.
+    /// Share of 1,000 simulated recordings whose interval contains the true share: for these
+    /// intervals, and for intervals that treat every tick as independent. The state is drawn again
+    /// every `dwell` ticks on average.
     fn coverage(truth: f64, dwell: f64, ticks: u64) -> (f64, f64) {
         let mut random = Random(0x9E37_79B9_7F4A_7C15);
         let runs = 1000;

@@ -1,27 +1,27 @@
 //! Which rank the others wait for.
 //!
-//! Ranks of one recording are on one clock. Over each interval in which a rank waits in a
-//! collective, those other ranks that are in none have not arrived. The one that is the last of
-//! them is whom the others wait for; where its training thread was over that time is why. What is
-//! left of an interval, in which all had arrived, is the collective itself. Ranks of other hosts
-//! are in recordings of their own, and are not seen.
+//! Ranks of one recording share a clock. In each interval in which a rank waits in a collective,
+//! the other ranks that are in none have not arrived. The others wait for the last of them; the
+//! code that its training thread executed during that time is the reason. The rest of the interval,
+//! after all have arrived, is the collective itself. Ranks of other hosts are in other recordings,
+//! and are not seen.
 
 use super::collectives::{CollectiveTime, waits};
 use super::timeline::Timeline;
-use crate::model::collective::CollectiveMoment;
+use crate::model::collective::CollectiveCall;
 use crate::model::facts::Line;
 use crate::model::ids::{FunctionId, ProcessId};
 use crate::model::profile::{Profile, ProfileSample};
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
 
-/// A rank that arrived last, and where it was at the same time.
+/// A rank that arrived last, and its line at that time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Late {
     pub process: ProcessId,
-    /// The nearest line of the user's own code there.
+    /// The nearest line of the user's own code; `None` if there is none.
     pub at: Option<Line>,
-    /// How long it was waited for there.
+    /// How long the others waited for it there.
     pub ns: u64,
 }
 
@@ -33,10 +33,10 @@ pub(super) struct Interval {
     pub(super) row: usize,
 }
 
-/// Where a rank was that had not arrived: line, from, to.
+/// Where a rank was that had not arrived: line, start, end.
 type Missing = (Option<Line>, u64, u64);
 
-/// Samples of one wait that follow each other, as one interval.
+/// Merges successive samples of one wait into an interval.
 pub(super) fn intervals(
     profile: &Profile,
     own: &[&ProfileSample],
@@ -48,7 +48,7 @@ pub(super) fn intervals(
         let arrived = profile
             .facts
             .collective(sample.collective)
-            .is_some_and(CollectiveMoment::has_arrived);
+            .is_some_and(CollectiveCall::has_arrived);
         if !arrived || !waits(sample) {
             continue;
         }
@@ -65,8 +65,7 @@ pub(super) fn intervals(
     intervals
 }
 
-/// Adds an interval's time to the rank that arrived last in it, by the lines at which it was
-/// before.
+/// Charges an interval to the rank that arrived last in it, at the lines that it executed before.
 pub(super) fn blame(
     profile: &Profile,
     interval: &Interval,
@@ -96,8 +95,8 @@ pub(super) fn blame(
     }
 }
 
-/// Where a peer was in an interval before it arrived: line, from, to. What follows its arrival and
-/// is cut off by the interval's end within two ticks is the next step, which it began while the
+/// Where a peer was in an interval before it arrived: line, start, end. What it does after its
+/// arrival, in the last two ticks of the interval, is the next step, which it began while the
 /// waiting rank was still waking up.
 fn missing(
     profile: &Profile,
@@ -111,7 +110,7 @@ fn missing(
         let arrived = profile
             .facts
             .collective(piece.sample.collective)
-            .is_some_and(CollectiveMoment::has_arrived);
+            .is_some_and(CollectiveCall::has_arrived);
         if arrived {
             since_arrival = Some(found.len());
         } else {
@@ -128,8 +127,8 @@ fn missing(
     found
 }
 
-/// The rank that arrived last for the most time; for how long; and its most frequent line: of the
-/// function in which it was most.
+/// The rank that was last for the most time; for how long; and its most frequent line, from its
+/// most frequent function.
 pub fn last_rank(row: &CollectiveTime) -> Option<(ProcessId, u64, Option<Line>)> {
     let process = row
         .late
@@ -139,7 +138,7 @@ pub fn last_rank(row: &CollectiveTime) -> Option<(ProcessId, u64, Option<Line>)>
     let of_function = |function: Option<FunctionId>| {
         sum(of_process(row, process).filter(|late| late.at.map(|(each, _)| each) == function))
     };
-    // Lines are sorted: the first of the best function is its best.
+    // Lines are sorted, so the first of the best function is its best.
     let best = of_process(row, process)
         .map(|late| late.at)
         .min_by_key(|at| Reverse(of_function(at.map(|(function, _)| function))))

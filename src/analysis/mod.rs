@@ -1,26 +1,26 @@
-//! Pure folds over a profile: what a report says, before it is drawn.
+//! Analyses of a profile: pure functions whose results the report formats.
 //!
-//! | file | says |
+//! | file | content |
 //! |---|---|
 //! | [`summary`] | per process: the training thread's wall time by row, by phase and by activity |
-//! | [`intervals`] | how sure a share is |
-//! | [`backward`] | which nodes of autograd's graph backward was in, and of which modules they are |
+//! | [`intervals`] | how certain a share is |
+//! | [`backward`] | time in nodes of autograd's graph, and the modules that they belong to |
 //! | [`forward`] | in which modules the operators of forward were called |
-//! | [`compile`] | what torch.compile took, and what ran of it |
-//! | [`functions`] | which functions and lines the time was spent in |
-//! | [`modules`] | which `nn.Module`s the forward passes were in |
-//! | [`operators`] | which operators it was spent in, and where they were called from |
+//! | [`compile`] | time of torch.compile, and of compiled code |
+//! | [`functions`] | time by function and line |
+//! | [`modules`] | time of forward by `nn.Module` |
+//! | [`operators`] | time by operator and call site |
 //! | [`progress`] | steps, epochs and throughput |
-//! | [`conditions`] | what it was measured under |
-//! | [`threads`] | what every thread was, and did |
+//! | [`conditions`] | conditions of the run |
+//! | [`threads`] | role and activity of every thread |
 //! | [`waits`] | what training threads waited for |
 //! | [`input_queue`] | what DataLoader workers did while their trainer waited for them |
 //! | [`collectives`], [`late_ranks`] | time in collectives, and which rank arrived last |
 //! | [`timeline`] | samples by time, for these three |
-//! | [`lanes`] | what devices and the host did over time |
-//! | [`gpu_overlay`] | what devices did while the host was where |
-//! | [`energy`] | what they took, by run, rank, epoch, step and phase |
-//! | [`verdict`] | who is waiting for whom |
+//! | [`tracks`] | figures of devices and the host over time |
+//! | [`gpu_overlay`] | idle time of devices by what the host executed |
+//! | [`energy`] | energy of devices, by run, rank, epoch, step and phase |
+//! | [`verdict`] | what the run is bound by |
 //! | [`quality`] | how good the samples are, and what they cost |
 //! | [`rounding`] | percentages that add up |
 //! | [`diff`] | what differs between two runs, beyond noise |
@@ -42,7 +42,6 @@ pub mod functions;
 pub mod gpu_overlay;
 pub mod input_queue;
 pub mod intervals;
-pub mod lanes;
 pub mod late_ranks;
 mod module_groups;
 pub mod modules;
@@ -54,6 +53,7 @@ pub mod rounding;
 pub mod summary;
 pub mod threads;
 pub mod timeline;
+pub mod tracks;
 pub mod verdict;
 pub mod waits;
 
@@ -62,19 +62,19 @@ use crate::model::profile::{Profile, ProfileSample, Role};
 use collectives::ProcessCollectives;
 use energy::Energy;
 use gpu_overlay::{GpuIdle, NoOverlay};
-use lanes::LaneSummary;
 use quality::QualitySummary;
 use summary::ProcessSummary;
+use tracks::TrackSummary;
 use verdict::Verdict;
 use waits::ProcessWaits;
 
-/// Everything that reports say of a profile.
+/// All results that reports show.
 #[derive(Clone, Debug)]
 pub struct Analysis {
     /// Processes: ranks by number, then other trainers, then the rest by start.
     pub processes: Vec<ProcessSummary>,
-    /// The process whose summary stands for the recording: the first trainer that was sampled. An
-    /// index into `processes`.
+    /// The process that represents the recording: the first trainer with samples. An index into
+    /// `processes`.
     pub primary: Option<usize>,
     /// The waits of trainers, and of the primary process.
     pub waits: Vec<ProcessWaits>,
@@ -82,19 +82,19 @@ pub struct Analysis {
     pub collectives: Vec<ProcessCollectives>,
     /// The sampler's figures.
     pub quality: QualitySummary,
-    /// What devices and the host did.
-    pub lanes: LaneSummary,
-    /// Idle time of the device of each rank, and of the primary process, by where its training
-    /// thread was; or why not.
+    /// Figures of devices and the host.
+    pub tracks: TrackSummary,
+    /// Idle time of the device of each rank, and of the primary process, by what its training
+    /// thread executed; or why there is none.
     pub gpu_idle: Vec<(ProcessId, Result<GpuIdle, NoOverlay>)>,
     /// Energy of devices.
     pub energy: Energy,
-    /// What the run is bound by; `None` where the primary process is no trainer.
+    /// What the run is bound by; `None` if the primary process is not a trainer.
     pub verdict: Option<Verdict>,
 }
 
 impl Analysis {
-    /// The process whose summary stands for the recording.
+    /// The process that represents the recording.
     pub fn primary(&self) -> Option<&ProcessSummary> {
         self.processes.get(self.primary?)
     }
@@ -108,22 +108,22 @@ impl Analysis {
     }
 }
 
-/// Sums a profile up.
+/// Analyzes a profile.
 pub fn analyze(profile: &Profile) -> Analysis {
     let processes = summary::summarize(profile);
     let primary = summary::primary(&processes);
     let ranks = ranks(&processes, primary);
-    let lanes = lanes::summarize(profile);
+    let tracks = tracks::summarize(profile);
     let mut analysis = Analysis {
         verdict: None,
-        gpu_idle: gpu_overlay::all(profile, &lanes, &ranks),
-        energy: energy::energy(profile, &lanes, &ranks),
+        gpu_idle: gpu_overlay::all(profile, &tracks, &ranks),
+        energy: energy::energy(profile, &tracks, &ranks),
         waits: waits::all(profile, &ranks),
         collectives: collectives::all(profile, &ranks),
         processes,
         primary,
         quality: quality::summarize(profile),
-        lanes,
+        tracks,
     };
     analysis.verdict = verdict::verdict(profile, &analysis);
     analysis

@@ -1,37 +1,37 @@
-//! Modules that do the same thing in different places of a model, as one: `layers.*.attention` for
-//! the attention of all layers.
+//! Groups modules that do the same thing at different positions of a model: `layers.*.attention`
+//! for the attention of all layers.
 //!
-//! Parts of one module, or of one group, belong together where they have the same class and the
-//! same name, or numbers for names, as the parts of a ModuleList or a Sequential have. A container
-//! that was never called and holds one group alone is shown with it, in one line.
+//! Parts of one module, or of one group, form a group if they have the same class and the same
+//! name, or numbers as names, like the parts of a ModuleList or a Sequential. A container that was
+//! never called and holds a single group is shown with it, in one line.
 
 use rustc_hash::FxHashMap;
 
-/// A module, as far as grouping needs it. Parents come before their children.
+/// A module, with the facts that grouping needs. Parents come before their children.
 #[derive(Clone, Debug)]
 pub(super) struct Member<'p> {
-    /// The module that holds it.
+    /// Index of the module that contains it.
     pub(super) parent: Option<usize>,
-    /// The last part of its path; its tree's name where it is a root.
+    /// The last part of its path; for a root the name of its tree.
     pub(super) name: &'p str,
-    /// Its class; empty where it was never called.
+    /// Its class; empty if it was never called.
     pub(super) class: &'p str,
 }
 
 /// Modules that are shown as one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Group {
-    /// The group that holds it.
+    /// Index of the group that contains it.
     pub(super) parent: Option<usize>,
-    /// The first of its modules.
+    /// Index of the first of its modules.
     pub(super) first: usize,
-    /// How many they are.
+    /// Number of modules.
     pub(super) count: usize,
-    /// Their common name; `*` where they are numbered.
+    /// Their common name; `*` if they are numbered.
     pub(super) name: String,
 }
 
-/// Groups, each before those below it, and the group of each module.
+/// Groups, each before those inside it, and the group of each module.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Groups {
     pub(super) groups: Vec<Group>,

@@ -1,9 +1,9 @@
 //! The tree of modules: which `nn.Module` the forward passes of a training thread were in.
 //!
 //! A module's own time is that of forward samples whose innermost module it is, its total time that
-//! of samples in which it, or one below it in the tree, was called. It is wall time, as that of
-//! operators is. A forward that is computed again for backward (activation checkpointing) is no
-//! part of it: that is the phase `recompute`, and as backward in a table of its own.
+//! of samples in which it, or one below it in the tree, was called. It is wall time, like that of
+//! operators. Forward that is recomputed for backward (activation checkpointing) is excluded: it is
+//! the phase `recompute`, with a table of its own next to backward.
 
 use super::intervals::{Share, Shares};
 use super::module_groups::{Groups, Member, group};
@@ -20,9 +20,10 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use std::cmp::Reverse;
 
-/// Modules past which time is left to the ones above: a recording is hostile.
+/// Maximum number of modules; time of further ones counts for their parents: a recording is
+/// untrusted input.
 const MAX_MODULES: usize = 10_000;
-/// The deepest tree.
+/// Maximum depth of the tree.
 const MAX_DEPTH: usize = 64;
 
 /// One module.
@@ -31,9 +32,9 @@ const MAX_DEPTH: usize = 64;
 pub struct ModuleTime {
     /// Class of the outermost module.
     pub root: String,
-    /// Counts outermost modules of that class from 0.
+    /// Number among the outermost modules of that class, from 0.
     pub number: u32,
-    /// As `named_modules()` has it, less wrappers; empty for the outermost module.
+    /// As in `named_modules()`, without wrappers; empty for the outermost module.
     pub path: String,
     /// Its class; null for a container that was indexed and never called.
     #[serde(serialize_with = "null_if_empty")]
@@ -51,8 +52,8 @@ pub struct ModuleTime {
     #[serde(rename = "eval_s", serialize_with = "seconds::serialize")]
     #[schemars(with = "f64")]
     pub eval_ns: u64,
-    /// Training time (`total_s` less `eval_s`; all of it where nothing is trained) per step, ms;
-    /// null where their number is not known.
+    /// Training time per step, ms: `total_s` less `eval_s`, or all of it if nothing is trained.
+    /// Null if the number of steps is not known.
     pub per_step_ms: Option<f64>,
     /// Own time as a share of the thread's wall time.
     pub self_share: Share,
@@ -73,16 +74,17 @@ impl ModuleTime {
     }
 }
 
-/// Modules that differ by a number alone.
+/// Modules that differ only by a number.
 #[derive(Clone, Debug, JsonSchema, PartialEq, Serialize)]
 #[schemars(rename = "Group")]
 pub struct ModuleGroup {
-    /// How many they are.
+    /// Number of modules.
     pub count: usize,
-    /// As of one of them; its path has `*` for the number. The depth is that of what is shown.
+    /// The figures of the group; the path has `*` for the number, and the depth is that of what is
+    /// shown.
     #[serde(flatten)]
     pub time: ModuleTime,
-    /// The end of its path, from the module above it that is listed.
+    /// The end of its path, from the nearest listed module that contains it.
     #[serde(skip)]
     pub name: String,
 }
@@ -90,19 +92,19 @@ pub struct ModuleGroup {
 /// The modules of a training thread's forward passes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ModuleTree {
-    /// Modules, each before those below it; siblings by total time.
+    /// Modules, each before those below it; siblings by descending total time.
     pub modules: Vec<ModuleTime>,
-    /// The same with those as one that differ by a number alone, in the same order.
+    /// The same with modules that differ only by a number grouped, in the same order.
     pub groups: Vec<ModuleGroup>,
     /// Time in forward.
     pub forward_ns: u64,
-    /// The part of it of which no module is known.
-    pub unread_ns: u64,
+    /// The part of it whose module is not known.
+    pub unknown_ns: u64,
 }
 
 impl ModuleTree {
-    /// Finds the time per step, over all steps of the recording, where these are known exactly;
-    /// where steps are an optimizer's, less evaluation.
+    /// Sets the time per step, over all steps of the recording, if these are known exactly; without
+    /// evaluation if an optimizer's steps are counted.
     pub(super) fn per_step(&mut self, progress: Option<&Progress>) {
         let are_exact = |progress: &&Progress| {
             let more = progress.steps_at_most.is_some() || progress.counted_from_ns.is_some();
@@ -123,7 +125,7 @@ impl ModuleTree {
     }
 }
 
-/// A module while it is summed up.
+/// A module while its times are summed.
 struct Node<'p> {
     info: &'p NnModuleInfo,
     path: &'p str,
@@ -139,7 +141,7 @@ struct Times {
     eval_ns: u64,
 }
 
-/// The modules of a chain of calls, with all above them, and the innermost.
+/// The modules of a call chain with all that contain them, and the innermost.
 #[derive(Clone, Default)]
 struct Called {
     nodes: Vec<usize>,
@@ -158,7 +160,7 @@ struct Builder<'p> {
 }
 
 impl<'p> Builder<'p> {
-    /// The nodes of a module and of all above it, outermost first.
+    /// The nodes of a module and of all that contain it, outermost first.
     fn chain(&mut self, id: NnModuleId) -> Vec<usize> {
         if let Some(known) = self.chains.get(&id) {
             return known.clone();
@@ -231,7 +233,7 @@ impl<'p> Builder<'p> {
         called
     }
 
-    /// The modules, as grouping needs them.
+    /// The modules in the form that grouping needs.
     fn members(&self) -> Vec<Member<'p>> {
         let member = |node: &Node<'p>| Member {
             parent: node.parent,
@@ -246,7 +248,7 @@ impl<'p> Builder<'p> {
 }
 
 impl Called {
-    /// The same of groups.
+    /// The same for groups.
     fn grouped(&self, group_of: &[usize]) -> Self {
         let of = |node: &usize| group_of.get(*node).copied();
         let mut nodes: Vec<usize> = self.nodes.iter().filter_map(of).collect();
@@ -259,7 +261,7 @@ impl Called {
         }
     }
 
-    /// Adds its time to all that it says of.
+    /// Adds a weight to the times of its modules.
     fn sum(&self, weight_ns: u64, times: &mut [Times]) {
         for &node in &self.nodes {
             if let Some(times) = times.get_mut(node) {
@@ -285,7 +287,7 @@ struct Thread<'s> {
 }
 
 impl Thread<'_> {
-    /// Times of `count` modules or groups; and shares, of total times first and then of own ones.
+    /// Times of `count` modules or groups; and shares, first of total times and then of own times.
     fn sum(&self, by_chain: &ByChain, count: usize) -> (Vec<Times>, Shares) {
         let mut times = vec![Times::default(); count];
         let mut shares = Shares::new(self.wall_ns, self.ticks, 2 * count);
@@ -303,7 +305,7 @@ impl Thread<'_> {
                     .map(|node| (count + node, sample.weight_ns));
                 parts.extend(own);
             }
-            // A sample in no module passes time, too.
+            // A sample in no module counts in the total, too.
             shares.add(sample.weight_ns, sample.ticks, &parts);
         }
         (times, shares)
@@ -326,7 +328,7 @@ fn in_order<K: Ord>(
     }
     let sort = |siblings: &mut Vec<usize>| {
         let total = |at: usize| times.get(at).map_or(0, |times| times.total_ns);
-        // The first is taken last.
+        // The stack returns the last one first.
         siblings.sort_by_cached_key(|&at| Reverse((Reverse(total(at)), name(at))));
     };
     sort(&mut roots);
@@ -404,7 +406,7 @@ impl Builder<'_> {
                 name = joined(left, &own.name);
                 depth = *next;
             }
-            // A container that was never called is shown with the one thing in it.
+            // A container that was never called is shown with its only part.
             let is_class_known = !self.nodes[own.first].class.is_empty();
             if parts[at] == 1 && !is_class_known && times[at].self_ns == 0 {
                 shown[at] = (path, name, depth);
@@ -458,7 +460,7 @@ pub fn modules(
             called.innermost
         });
         if innermost.is_none() {
-            tree.unread_ns = tree.unread_ns.saturating_add(sample.weight_ns);
+            tree.unknown_ns = tree.unknown_ns.saturating_add(sample.weight_ns);
         }
     }
     if builder.nodes.is_empty() {

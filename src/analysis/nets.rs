@@ -1,11 +1,11 @@
-//! Which of several nets a node of backward belongs to, where their forwards make the same kinds of
-//! nodes: the two of a GAN.
+//! Which of several nets a node of backward belongs to if their forward passes create the same
+//! kinds of nodes, such as the two nets of a GAN.
 //!
-//! Two things tell. A line that calls backward may reach one net only: kinds that the other net
-//! alone makes are then missing below it, in a interval that is long enough to have shown them. And
-//! the engine runs the nodes of one pass in the reverse order of their making (`sequence_nr`,
-//! torch/csrc/autograd/engine.cpp): where all of one net come before all of the other, what is
-//! sampled before a kind of the first net alone is the first net's.
+//! Two observations decide. A line that calls backward may reach one net only: kinds that only the
+//! other net creates are then missing below it, for long enough to have been seen. And the engine
+//! runs the nodes of one pass in the reverse order of their creation (`sequence_nr`,
+//! torch/csrc/autograd/engine.cpp): where all nodes of one net come before all of the other, a
+//! sample before a kind that only the first net creates belongs to the first net.
 
 use super::forward::Forward;
 use crate::model::category::Phase;
@@ -18,24 +18,24 @@ pub(super) type Nets = u64;
 /// A line that called backward.
 pub(super) type Line = Option<(FunctionId, u32)>;
 
-/// A net that is missing below a line would have been expected in as many ticks there: it is missed
-/// once in twenty times.
+/// Ticks below a line in which a net must have been expected before its absence counts: it is then
+/// missed in one of twenty cases.
 const EXPECTED: f64 = 3.0;
-/// Passes that must show an order, and for how many of them one may show another.
+/// Minimum number of passes with an order; one in `STRAYS` of them may have another.
 const PASSES: u32 = 3;
 const STRAYS: u32 = 20;
 
-/// A point in time of backward.
-struct Moment {
-    /// Its place in the thread's samples.
-    sample: usize,
+/// A sample of backward.
+struct BackwardSample {
+    /// Its index in the thread's samples.
+    index: usize,
     line: Line,
     ticks: u64,
     nets: Nets,
 }
 
-/// The nets that each sample's innermost node may belong to; 0 where nothing is known. `seen` gives
-/// a stack's innermost node and line.
+/// The nets that each sample's innermost node may belong to; 0 if unknown. `seen` returns a stack's
+/// innermost node and line.
 pub(super) fn nets_of_samples(
     forward: &Forward<'_>,
     names: &[&str],
@@ -43,7 +43,7 @@ pub(super) fn nets_of_samples(
     seen: impl Fn(StackId) -> (Option<usize>, Line),
 ) -> Vec<Nets> {
     let by_node: Vec<Nets> = names.iter().map(|name| forward.nets_of(name)).collect();
-    let mut passes: Vec<Vec<Moment>> = Vec::new();
+    let mut passes: Vec<Vec<BackwardSample>> = Vec::new();
     let mut goes_on = None;
     for (at, sample) in samples.iter().enumerate() {
         let own = sample.stack.map(&seen);
@@ -57,8 +57,8 @@ pub(super) fn nets_of_samples(
         }
         let nets = node.and_then(|node| by_node.get(node)).copied();
         if let (Some(pass), Phase::Backward) = (passes.last_mut(), sample.phase) {
-            pass.push(Moment {
-                sample: at,
+            pass.push(BackwardSample {
+                index: at,
                 line,
                 ticks: u64::from(sample.ticks),
                 nets: nets.unwrap_or(0),
@@ -69,10 +69,10 @@ pub(super) fn nets_of_samples(
     let order = Order::of(&passes);
     let mut found = vec![0; samples.len()];
     for pass in &passes {
-        for (at, moment) in pass.iter().enumerate() {
-            let reached = moment.nets & !missing.get(&moment.line).copied().unwrap_or(0);
-            let left = order.narrow(pass, at, some_of(reached, moment.nets));
-            if let Some(slot) = found.get_mut(moment.sample) {
+        for (at, sample) in pass.iter().enumerate() {
+            let reached = sample.nets & !missing.get(&sample.line).copied().unwrap_or(0);
+            let left = order.narrow(pass, at, some_of(reached, sample.nets));
+            if let Some(slot) = found.get_mut(sample.index) {
                 *slot = left;
             }
         }
@@ -84,7 +84,7 @@ fn some_of(wanted: Nets, otherwise: Nets) -> Nets {
     if wanted == 0 { otherwise } else { wanted }
 }
 
-/// The net of a kind of node that no other net makes.
+/// The net that alone creates a kind of node.
 fn alone(nets: Nets) -> Option<usize> {
     (nets.count_ones() == 1).then(|| nets.trailing_zeros() as usize)
 }
@@ -92,13 +92,13 @@ fn alone(nets: Nets) -> Option<usize> {
 const BITS: usize = Nets::BITS as usize;
 
 /// The nets that each line does not reach.
-fn missing_below(passes: &[Vec<Moment>]) -> FxHashMap<Line, Nets> {
+fn missing_below(passes: &[Vec<BackwardSample>]) -> FxHashMap<Line, Nets> {
     let mut by_line: FxHashMap<Line, (u64, [u64; BITS])> = FxHashMap::default();
-    for moment in passes.iter().flatten() {
-        let (ticks, of) = by_line.entry(moment.line).or_insert((0, [0; BITS]));
-        *ticks += moment.ticks;
-        if let Some(slot) = alone(moment.nets).and_then(|net| of.get_mut(net)) {
-            *slot += moment.ticks;
+    for sample in passes.iter().flatten() {
+        let (ticks, of) = by_line.entry(sample.line).or_insert((0, [0; BITS]));
+        *ticks += sample.ticks;
+        if let Some(slot) = alone(sample.nets).and_then(|net| of.get_mut(net)) {
+            *slot += sample.ticks;
         }
     }
     let mut usual = [0.0_f64; BITS];
@@ -119,11 +119,11 @@ fn missing_below(passes: &[Vec<Moment>]) -> FxHashMap<Line, Nets> {
         .collect()
 }
 
-/// Where a net that has a kind of node of its own was seen in a pass.
-fn ends(pass: &[Moment]) -> Vec<(usize, usize, usize)> {
+/// The first and last position in a pass of each net that creates a kind of node alone.
+fn ends(pass: &[BackwardSample]) -> Vec<(usize, usize, usize)> {
     let mut ends: Vec<(usize, usize, usize)> = Vec::new();
-    for (at, moment) in pass.iter().enumerate() {
-        let Some(net) = alone(moment.nets) else {
+    for (at, sample) in pass.iter().enumerate() {
+        let Some(net) = alone(sample.nets) else {
             continue;
         };
         match ends.iter_mut().find(|(known, _, _)| *known == net) {
@@ -140,7 +140,7 @@ struct Order {
 }
 
 impl Order {
-    fn of(passes: &[Vec<Moment>]) -> Self {
+    fn of(passes: &[Vec<BackwardSample>]) -> Self {
         let mut counts: FxHashMap<(usize, usize), u32> = FxHashMap::default();
         for pass in passes {
             let ends = ends(pass);
@@ -172,8 +172,8 @@ impl Order {
             .is_some_and(|after| after & (1 << other) != 0)
     }
 
-    /// Of the nets that a point in time may belong to those that its place in the pass allows.
-    fn narrow(&self, pass: &[Moment], at: usize, nets: Nets) -> Nets {
+    /// Restricts the nets of a sample to those that its position in the pass allows.
+    fn narrow(&self, pass: &[BackwardSample], at: usize, nets: Nets) -> Nets {
         if nets.count_ones() < 2 {
             return nets;
         }

@@ -1,10 +1,10 @@
 //! Operators: a table like torch.profiler's key averages, from samples.
 //!
 //! Own time of an operator is the time of samples whose innermost operator it is, total time that
-//! of samples with it anywhere on the stack, counted once: what torch.profiler calls "Self CPU" and
-//! "CPU total". It is wall time of the training thread, waits for a CPU and for the slowest OpenMP
-//! thread included, as it is there; the time of OpenMP's workers is no part of it. How often an
-//! operator was called is not in a sample, and not in the table.
+//! of samples with it anywhere on the stack, counted once: torch.profiler's "Self CPU" and "CPU
+//! total". As there, it is wall time of the training thread, including waits for a CPU and for the
+//! slowest OpenMP thread; the time of OpenMP's workers is excluded. Samples do not show how often
+//! an operator was called, so the table has no number of calls.
 
 use super::intervals::{Share, Shares};
 use super::summary::parts;
@@ -16,35 +16,35 @@ use crate::model::profile::{Profile, ProfileSample};
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
 
-/// Where an operator was called from: samples with the same answers are one site.
+/// The call site of an operator: samples with equal values form one site.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CallSite {
-    /// The phase: `backward`, or what else the training thread was about.
+    /// The phase: `backward`, or another phase of the training thread.
     pub phase: Phase,
     /// The node of autograd's graph that called it: `ConvolutionBackward0`.
     pub node: Option<String>,
-    /// The class of the innermost `nn.Module` that called it: `Conv2d`. Not known before Python
-    /// 3.11, which has no qualified names.
+    /// The class of the innermost `nn.Module` that called it: `Conv2d`. `None` before Python 3.11,
+    /// which has no qualified names.
     pub module: Option<String>,
     /// The nearest line of the user's own code.
     pub line: Option<Line>,
 }
 
-/// Time of an operator from one place.
+/// Time of an operator from one call site.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Site {
-    pub place: CallSite,
-    /// As of [`OperatorTime`].
+    pub call: CallSite,
+    /// As in [`OperatorTime`].
     pub self_ns: u64,
-    /// As of [`OperatorTime`].
+    /// As in [`OperatorTime`].
     pub total_ns: u64,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct OperatorTime {
-    /// `aten::add`, as torch.profiler calls it; a kernel's name where no symbol has the operator's.
+    /// `aten::add`, as in torch.profiler; the name of a kernel if no symbol names the operator.
     pub name: String,
-    /// By what it was named.
+    /// Source of the name.
     pub named_by: NamedBy,
     /// Time in which it was the innermost operator.
     pub self_ns: u64,
@@ -52,7 +52,7 @@ pub struct OperatorTime {
     pub total_ns: u64,
     /// Own time as a share of the thread's wall time.
     pub share: Share,
-    /// Where it was called from, most time first. They add up to both times.
+    /// Call sites, by descending time. They add up to both times.
     pub sites: Vec<Site>,
 }
 
@@ -61,9 +61,9 @@ pub struct OperatorTime {
 pub struct OperatorTable {
     /// Operators, those with the most own time first.
     pub operators: Vec<OperatorTime>,
-    /// Time in any operator, by activity, most first. It adds up to the sum of all own times.
+    /// Time in any operator, by activity, descending. It adds up to the sum of all own times.
     pub inside: Vec<(Activity, u64)>,
-    /// Time in none, likewise.
+    /// Time in no operator, by activity, descending.
     pub outside: Vec<(Activity, u64)>,
 }
 
@@ -110,11 +110,11 @@ impl Sums {
         })
     }
 
-    /// Adds the time of a chain of operators to each of them; `is_own` where it is the innermost
-    /// one's own.
+    /// Adds the time of a chain of operators to each of them; `is_own` if it is own time of the
+    /// innermost one.
     fn add(&mut self, chain: &[&OperatorSite], is_own: bool, phase: Phase, weight_ns: u64) {
         for (at, site) in chain.iter().enumerate() {
-            // Within itself an operator counts once: where it is innermost.
+            // Recursion counts once, at the innermost call.
             if chain.iter().take(at).any(|inner| inner.name == site.name) {
                 continue;
             }
@@ -174,8 +174,8 @@ pub fn operators(
     }
 }
 
-/// Time by chain of operators, whether it is the innermost one's own, and phase; in an order that
-/// is the same on every run.
+/// Time by chain of operators, whether it is own time of the innermost one, and phase; in the same
+/// order on every run.
 fn weights(facts: &Facts, samples: &[&ProfileSample]) -> Vec<((ChainId, bool, Phase), u64)> {
     let mut weights: FxHashMap<(ChainId, bool, Phase), u64> = FxHashMap::default();
     for sample in samples {
@@ -200,7 +200,7 @@ fn shares(
 ) -> Shares {
     let mut shares = Shares::new(wall_ns, ticks, count);
     for sample in samples {
-        // A sample in no operator passes time, too.
+        // A sample in no operator counts in the total, too.
         let part = own(sample).map(|at| (at, sample.weight_ns));
         shares.add(sample.weight_ns, sample.ticks, part.as_slice());
     }
@@ -222,30 +222,30 @@ fn by_activity<'s>(samples: impl Iterator<Item = &'s &'s ProfileSample>) -> Vec<
 
 fn sites(facts: &Facts, sums: FxHashMap<(Phase, OperatorSite), (u64, u64)>) -> Vec<Site> {
     let name = |id: Option<NameId>| id.map(|id| facts.names.get(id).to_owned());
-    let mut places: FxHashMap<CallSite, (u64, u64)> = FxHashMap::default();
+    let mut call_sites: FxHashMap<CallSite, (u64, u64)> = FxHashMap::default();
     for ((phase, site), (self_ns, total_ns)) in sums {
-        let place = CallSite {
+        let call = CallSite {
             phase,
             node: name(site.node),
             module: name(site.module),
             line: site.line,
         };
-        // An operator may be named in two ways at one place.
-        let (place_self, place_total) = places.entry(place).or_default();
-        *place_self = place_self.saturating_add(self_ns);
-        *place_total = place_total.saturating_add(total_ns);
+        // An operator may have two names at one call site.
+        let (call_self, call_total) = call_sites.entry(call).or_default();
+        *call_self = call_self.saturating_add(self_ns);
+        *call_total = call_total.saturating_add(total_ns);
     }
-    let mut sites: Vec<Site> = places
+    let mut sites: Vec<Site> = call_sites
         .into_iter()
-        .map(|(place, (self_ns, total_ns))| Site {
-            place,
+        .map(|(call, (self_ns, total_ns))| Site {
+            call,
             self_ns,
             total_ns,
         })
         .collect();
     sites.sort_by(|left, right| {
-        (Reverse((left.total_ns, left.self_ns)), &left.place)
-            .cmp(&(Reverse((right.total_ns, right.self_ns)), &right.place))
+        (Reverse((left.total_ns, left.self_ns)), &left.call)
+            .cmp(&(Reverse((right.total_ns, right.self_ns)), &right.call))
     });
     sites
 }

@@ -13,15 +13,15 @@ use std::collections::BTreeMap;
 /// Captures by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Captures {
-    /// Of a sleeper, without a stop.
+    /// Sleeping threads that were read without a stop.
     pub asleep: u64,
     /// Ticks in which a thread had not run since its last capture.
     pub reused: u64,
-    /// By a stop.
+    /// Threads that were stopped.
     pub stopped: u64,
     /// Ticks in which no stack was captured.
     pub unread: u64,
-    /// Of a running thread, without a stop.
+    /// Running threads that were read without a stop.
     pub unstopped: u64,
 }
 
@@ -46,17 +46,17 @@ pub struct StopTimes {
 #[derive(Clone, Debug, Default, JsonSchema, PartialEq, Serialize)]
 #[schemars(rename = "Quality")]
 pub struct QualitySummary {
-    /// Ticks a second that were carried out.
+    /// Ticks per second that were carried out.
     pub rate_hz: f64,
-    /// Rate that was asked for.
+    /// Requested rate.
     pub asked_hz: f64,
-    /// Captures of training threads a second; null without such threads.
+    /// Captures of training threads per second; null without such threads.
     pub training_hz: Option<f64>,
     /// Ticks carried out.
     pub ticks: u64,
-    /// Late ones.
+    /// Ticks that began late.
     pub late_ticks: u64,
-    /// Ticks left out.
+    /// Ticks that were skipped.
     pub missed_ticks: u64,
     /// Thread samples, in ticks.
     pub samples: u64,
@@ -67,43 +67,44 @@ pub struct QualitySummary {
     pub captures: Captures,
     /// Stops of threads.
     pub stops: u64,
-    /// How long they were, in microseconds.
+    /// Lengths of stops, in microseconds.
     pub stop_us: StopTimes,
     /// Stopped time over the CPU time of all sampled threads.
     pub stopped_share: f64,
     /// Fresh captures that reach their root; null without native stacks.
     pub rooted_share: Option<f64>,
-    /// Fresh captures of Python threads that merged wholly; null without any.
+    /// Fresh captures of Python threads in which every native eval frame has its Python frames;
+    /// null without any.
     pub merged_share: Option<f64>,
     /// Fresh captures that are truncated, by reason.
     #[serde(serialize_with = "counts")]
     #[schemars(with = "BTreeMap<String, u64>")]
     pub partial: Vec<(Partial, u64)>,
-    /// Native frames found by a checked guess.
+    /// Share of native frames that were found by a checked guess.
     pub guessed_frames: f64,
-    /// Fresh captures with such a frame.
+    /// Share of fresh captures with such a frame.
     pub guessed_stacks: f64,
-    /// Time of training threads that no rule could name.
+    /// Share of the training threads' time that no rule classified.
     pub unclassified: f64,
     /// Stacks lost while recording.
     pub lost: u64,
-    /// Captures left out to stay within the budget.
+    /// Captures skipped to stay within the budget.
     pub skipped_for_budget: u64,
-    /// Captures left out since a stop that was asked for before had not come yet.
+    /// Captures skipped because an earlier stop request was still outstanding.
     pub skipped_for_late_stop: u64,
-    /// Polls of training threads that were left out since every CPU was taken, and their processes
+    /// Polls of training threads that were skipped because every CPU was busy and their processes
     /// took turns.
     pub skipped_for_turn: u64,
-    /// Stops that came late: after 2 ms, when the other threads had been seen to.
+    /// Stops that took longer than 2 ms; the thread was read after the other threads.
     pub stop_timeouts: u64,
-    /// System calls that stops cut short, with EINTR or less than was asked for, at most: they may
-    /// have ended so by themselves.
+    /// System calls that may have been ended early by a stop, with EINTR or a partial transfer; an
+    /// upper bound, since they may have ended so by themselves.
     pub calls_cut_short: u64,
-    /// Captures of running threads that were not stopped, since that would have cut a system call
-    /// short: without native frames.
+    /// Captures of running threads without a stop, and so without native frames, because a stop
+    /// would have ended a system call early.
     pub calls_left_running: u64,
-    /// Setuid and setgid programs that run without their privileges, since their thread was being
-    /// stopped when they began.
+    /// Setuid and setgid programs that run without their privileges because their thread was traced
+    /// when they began.
     pub privileges_lost: u64,
     /// torchspy's own CPU time, in cores.
     pub own_cpu: f64,
@@ -115,7 +116,7 @@ pub struct QualitySummary {
     pub throttled_ns: u64,
 }
 
-/// Reasons that concern the Python frames of a stack, and not its native ones.
+/// Reasons that concern the Python frames of a stack, not its native frames.
 pub fn is_python_reason(partial: Partial) -> bool {
     matches!(
         partial,
@@ -127,7 +128,7 @@ pub fn is_python_reason(partial: Partial) -> bool {
     )
 }
 
-/// What a stack has in it. Each stack's is its parent's and its own frame's.
+/// Which kinds of frames a stack has, from its parent's and its own frame.
 #[derive(Clone, Copy, Default)]
 struct Shape {
     reasons: u32,
@@ -209,12 +210,12 @@ fn share(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| ratio(part, whole))
 }
 
-/// Sums the sampler's figures up.
+/// Summarizes the sampler's figures.
 pub fn summarize(profile: &Profile) -> QualitySummary {
     let shapes = shapes(profile);
     let shape = |stack: Option<StackId>| stack.and_then(|stack| shapes.get(stack.index()).copied());
     let mut counts = Counts::default();
-    // A thread that may run is read without its registers: native frames are not expected of it.
+    // A thread that may run is read without its registers: native frames are not expected.
     let mut native_reads = 0;
     let mut summary = QualitySummary::default();
     for sample in &profile.samples {
@@ -225,7 +226,7 @@ pub fn summarize(profile: &Profile) -> QualitySummary {
             Capture::Asleep => summary.captures.asleep += 1,
             Capture::Unstopped => summary.captures.unstopped += 1,
             Capture::Reused => summary.captures.reused += ticks,
-            Capture::Unread => summary.captures.unread += ticks,
+            Capture::NotCaptured => summary.captures.unread += ticks,
         }
         if sample.capture.is_fresh() {
             summary.fresh += 1;
@@ -293,8 +294,8 @@ fn training_samples(profile: &Profile) -> impl Iterator<Item = &ProfileSample> {
     samples.filter(move |sample| training.contains(&sample.thread))
 }
 
-/// Share of the training threads' ticks in which their stacks were known: not those that a later
-/// capture stands for.
+/// Share of the training threads' ticks in which their stacks were known, without ticks that a
+/// later capture stands for.
 fn captured_ticks(profile: &Profile) -> Option<f64> {
     let (mut captured, mut all) = (0, 0);
     for sample in training_samples(profile) {

@@ -1,7 +1,7 @@
 //! Percentages that add up.
 
-/// The shares of `parts` in tenths of a percent. They sum to exactly 1,000, or are all 0 where
-/// there is nothing: what rounding down leaves over goes to the largest remainders.
+/// The shares of `parts` in tenths of a percent. They sum to exactly 1,000, or are all 0 if `parts`
+/// are: the remainder of rounding down goes to the largest fractions.
 pub fn per_mille(parts: &[u64]) -> Vec<u32> {
     let total: u128 = parts.iter().map(|&part| u128::from(part)).sum();
     if total == 0 {

@@ -1,4 +1,4 @@
-//! Where the wall time of training threads went.
+//! The wall time of training threads by phase and activity.
 
 use super::backward::{BackwardTable, backward};
 use super::compile::{CompileTable, compile};
@@ -82,7 +82,7 @@ pub struct Itwinai {
 pub struct ProcessSummary {
     pub process: ProcessId,
     pub role: Role,
-    /// Whether CUDA is loaded: then computation on the host is the dispatch of work to the device.
+    /// Whether CUDA is loaded: computation on the host is then the dispatch of work to the device.
     pub cuda: bool,
     /// Whether NCCL was seen: its time on the host is that of issuing collectives.
     pub nccl: bool,
@@ -90,19 +90,19 @@ pub struct ProcessSummary {
     pub training_thread: Option<ThreadId>,
     /// Its wall time, ns: the sum of its samples.
     pub wall_ns: u64,
-    /// The ticks that these stand for.
+    /// The ticks that these samples stand for.
     pub ticks: u64,
-    /// How long the thread was seen, ns; more than `wall_ns` where ticks were lost.
+    /// How long the thread was seen, ns; more than `wall_ns` if ticks were lost.
     pub life_ns: u64,
     /// By row, in the order of [`SummaryRow::ALL`].
     pub rows: Vec<(SummaryRow, u64, Share)>,
-    /// Wall time until start-up was over, ns.
+    /// Wall time until the end of start-up, ns.
     pub startup_ns: u64,
     /// Wall time from the start of the interpreter's exit on, ns.
     pub shutdown_ns: u64,
-    /// By row, in the same order: as a share of the wall time between these two.
+    /// By row, in the same order, as a share of the wall time between these two.
     pub after_startup: Vec<Share>,
-    /// By row, in the same order: the user's line that most of it stands under.
+    /// By row, in the same order: the user's line that most of it was called from.
     pub row_lines: Vec<Option<LineTime>>,
     /// By phase, in the order of reports: torchspy's own and the user's regions.
     pub phases: Vec<(Phase, Share)>,
@@ -116,8 +116,7 @@ pub struct ProcessSummary {
     pub hot: Hot,
     /// Own time of the first of its lines, in their order, as shares of `wall_ns`.
     pub line_shares: Vec<Share>,
-    /// Its time by the user's line nearest to the leaf, the most first: with that of everything
-    /// that the line calls.
+    /// Time by the user's line nearest to the leaf, descending, with all that the line calls.
     pub user_lines: Vec<LineTime>,
     /// The first of these, in their order, as shares of `wall_ns`.
     pub user_line_shares: Vec<Share>,
@@ -129,7 +128,7 @@ pub struct ProcessSummary {
     pub progress: Option<Progress>,
     /// Nodes of its backward passes.
     pub backward: BackwardTable,
-    /// What torch.compile did on it.
+    /// Time of torch.compile on it.
     pub compile: CompileTable,
     pub threads: Vec<ThreadSummary>,
     /// CPU time of all threads that were sampled, ns.
@@ -150,7 +149,7 @@ impl ProcessSummary {
             .map_or(0, |&(_, ns, _)| ns)
     }
 
-    /// What the computation row is called: with CUDA the host only hands work to the device.
+    /// The label of the computation row: with CUDA the host only dispatches work to the device.
     pub fn computation_label(&self) -> &'static str {
         if self.cuda {
             "host op dispatch"
@@ -161,7 +160,7 @@ impl ProcessSummary {
 }
 
 /// The parts of one sample: (phase, activity, row, ns). Time in the run queue is `cpu_wait`,
-/// whatever was to run.
+/// whatever code was to run.
 pub fn parts(sample: &ProfileSample) -> [(Phase, Activity, SummaryRow, u64); 2] {
     let queue_ns = sample.queue_ns.min(sample.weight_ns);
     [
@@ -321,9 +320,9 @@ fn process(profile: &Profile, id: ProcessId, samples: &[&ProfileSample]) -> Proc
     }
 }
 
-/// What is between start-up and the interpreter's exit, which are paid once and no part of a step:
-/// from the end of the first interval that is mostly start-up to the start of the last one that is
-/// mostly exit. Modules that are imported later do not count.
+/// The samples between start-up and the interpreter's exit, which happen once and belong to no
+/// step: from the end of the first interval that is mostly start-up to the start of the last one
+/// that is mostly exit. Later imports of modules do not count.
 pub(super) fn trained(own: &[&ProfileSample]) -> Range<usize> {
     let start = mostly(own.iter().copied(), Phase::Startup);
     let rest = own.get(start..).unwrap_or_default();
@@ -331,9 +330,9 @@ pub(super) fn trained(own: &[&ProfileSample]) -> Range<usize> {
     start..own.len().saturating_sub(end)
 }
 
-/// How many samples the longest beginning has that is mostly of this phase.
+/// Number of samples in the longest prefix that is mostly of this phase.
 fn mostly<'p>(samples: impl Iterator<Item = &'p ProfileSample>, phase: Phase) -> usize {
-    /// A point in time of something else ends an interval of as many of the phase.
+    /// One sample of another phase outweighs this many of the phase.
     const OTHERS: i128 = 4;
     let (mut sum, mut best, mut until) = (0_i128, 0, 0);
     for (at, sample) in samples.enumerate() {
@@ -366,7 +365,7 @@ fn row_shares(own: &[&ProfileSample]) -> Vec<Share> {
         .collect()
 }
 
-/// The parts by category, where the same category twice is one part: a tick counts once.
+/// Parts by category; two parts of the same category are merged, because a tick counts once.
 fn merged(
     first: usize,
     second: usize,

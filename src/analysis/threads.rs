@@ -1,4 +1,4 @@
-//! What every thread was, and did.
+//! Role and activity of every thread.
 
 use crate::model::as_json::name;
 use crate::model::category::Activity;
@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// The role of OpenMP's threads beside those that call it.
+/// Role of the OpenMP threads that do not call parallel regions themselves.
 pub(super) const OPENMP_WORKER: &str = "OpenMP worker";
 
 /// A thread.
@@ -24,7 +24,7 @@ pub struct ThreadSummary {
     pub tid: i32,
     /// Its name.
     pub name: String,
-    /// What it is, for people.
+    /// Its role, for people.
     pub role: &'static str,
     /// Time sampled.
     #[serde(rename = "wall_s", serialize_with = "seconds::serialize")]
@@ -34,19 +34,19 @@ pub struct ThreadSummary {
     #[serde(rename = "cpu_s", serialize_with = "seconds::serialize")]
     #[schemars(with = "f64")]
     pub cpu_ns: u64,
-    /// Time in which it ran or could have run.
+    /// Time in which it ran or was runnable.
     #[serde(skip)]
     pub running_ns: u64,
-    /// What it did most.
+    /// The activity with the most time.
     #[serde(serialize_with = "name")]
     #[schemars(with = "String")]
     pub main_activity: Activity,
-    /// The share of its time that it did that.
+    /// That activity's share of its time.
     pub main_share: f64,
 }
 
-/// Roles by the beginning of the name. Source: strings of the torch 2.15.0 binaries; CUDA driver
-/// 570; CPython Lib/multiprocessing/queues.py (3.14 on sets names).
+/// Roles by the prefix of the name. Source: strings of the torch 2.15.0 binaries; CUDA driver 570;
+/// CPython Lib/multiprocessing/queues.py (3.14 and later set names).
 const BY_NAME: &[(&str, &str)] = &[
     ("pt_autograd_", "autograd engine"),
     ("pt_nccl_watchdg", "NCCL watchdog"),
@@ -98,8 +98,7 @@ fn role(
     }
 }
 
-/// The threads that `samples` speak of, those with the most CPU time first, the training thread
-/// before all.
+/// The threads of `samples` by descending CPU time, the training thread first.
 pub fn threads(
     profile: &Profile,
     samples: &[&ProfileSample],

@@ -6,17 +6,17 @@ use crate::model::profile::ProfileSample;
 #[derive(Clone, Debug, Default)]
 pub struct Timeline<'p> {
     samples: Vec<&'p ProfileSample>,
-    /// For each sample the latest end of those up to it.
+    /// For each sample the latest end of all samples up to and including it.
     ends_ns: Vec<u64>,
 }
 
-/// A sample, and the part of it that lies in the interval that was asked for.
+/// A sample, and its part in the requested interval.
 #[derive(Clone, Copy, Debug)]
 pub struct Piece<'p> {
     pub sample: &'p ProfileSample,
-    /// The part's start.
+    /// Start of the part.
     pub from_ns: u64,
-    /// Its end; more than `from_ns`.
+    /// End of the part; greater than `from_ns`.
     pub to_ns: u64,
 }
 
@@ -25,7 +25,7 @@ impl Piece<'_> {
         self.to_ns - self.from_ns
     }
 
-    /// The part of the sample's ticks that falls on it, rounded.
+    /// The share of the sample's ticks in the part, rounded.
     pub fn ticks(&self) -> u32 {
         let weight = self.sample.weight_ns.max(1);
         let scaled = (u128::from(self.sample.ticks) * u128::from(self.length_ns())
@@ -34,7 +34,7 @@ impl Piece<'_> {
         u32::try_from(scaled).unwrap_or(self.sample.ticks)
     }
 
-    /// The part of the sample's time in the run queue that falls on it.
+    /// The share of the sample's time in the run queue in the part.
     pub fn queue_ns(&self) -> u64 {
         let weight = u128::from(self.sample.weight_ns.max(1));
         let part = u128::from(self.sample.queue_ns) * u128::from(self.length_ns()) / weight;
@@ -43,7 +43,7 @@ impl Piece<'_> {
 }
 
 impl<'p> Timeline<'p> {
-    /// Of these samples, in any order.
+    /// From samples in any order.
     pub fn new(samples: impl Iterator<Item = &'p ProfileSample>) -> Self {
         let mut samples: Vec<&ProfileSample> = samples.collect();
         samples.sort_by_key(|sample| (sample.start_ns, sample.thread));

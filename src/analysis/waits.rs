@@ -1,9 +1,9 @@
-//! What the training thread waited for, where, and for whom.
+//! What the training thread waited for, the line, and the owner.
 //!
-//! Waits are wall time of the training thread. Time in which it could have run and had no CPU is a
+//! Waits are wall time of the training thread. Time in which it was runnable without a CPU is a
 //! wait, too, and so is time in which an operator waits for its slowest OpenMP thread.
 
-use super::input_queue::{self, InlineInput, Meanwhile};
+use super::input_queue::{self, InlineInput, WorkerActivity};
 use super::intervals::{Share, Shares};
 use super::timeline::Timeline;
 use crate::model::facts::Line;
@@ -14,13 +14,12 @@ use crate::model::wait::WaitKind;
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
 
-/// Who held the interpreter's lock while the training thread waited for it.
+/// The thread that held the interpreter's lock while the training thread waited for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
     pub thread: ThreadId,
-    /// The line that it was at, where its stack was read at that time.
+    /// Its line, if its stack was read at that time.
     pub at: Option<Line>,
-    /// For how long.
     pub ns: u64,
 }
 
@@ -28,22 +27,21 @@ pub struct Holder {
 #[derive(Clone, Debug, PartialEq)]
 pub struct WaitTime {
     pub kind: WaitKind,
-    /// What exactly.
+    /// Label of the wait.
     pub what: String,
-    /// The nearest line of the user's own code; of a package's where there is none.
+    /// The nearest line of the user's own code, or of a package's if there is none.
     pub at: Option<Line>,
-    /// How long.
     pub ns: u64,
     /// As a share of the thread's wall time.
     pub share: Share,
-    /// Of waits for the GIL: who held it, most time first.
+    /// For waits for the GIL: who held it, by descending time.
     pub holders: Vec<Holder>,
 }
 
 /// The waits of one training thread.
 #[derive(Clone, Debug, Default)]
 pub struct ProcessWaits {
-    /// The process; `None` only of the empty default.
+    /// The process; `None` only in the default value.
     pub process: Option<ProcessId>,
     /// The training thread's wall time.
     pub wall_ns: u64,
@@ -56,12 +54,12 @@ pub struct ProcessWaits {
     /// By kind, most time first.
     pub kinds: Vec<(WaitKind, u64, Share)>,
     /// What the DataLoader's workers did while the thread waited for them.
-    pub meanwhile: Option<Meanwhile>,
+    pub worker_activity: Option<WorkerActivity>,
     /// What the thread itself did to make batches, without workers.
     pub inline: Option<InlineInput>,
 }
 
-/// What makes two waits one row. Those for a CPU have no label.
+/// What two waits of one row have in common. Waits for a CPU have no label.
 type Key = (WaitKind, Option<NameId>, Option<Line>);
 
 /// Samples with the rows that they belong to.
@@ -103,7 +101,7 @@ pub fn waits(profile: &Profile, process: ProcessId, thread: ThreadId) -> Process
         })
         .collect();
     let mut by_row = Shares::new(wall_ns, ticks, rows.keys.len());
-    // The category past the kinds: any of them.
+    // The category after the kinds: any of them.
     let mut by_kind = Shares::new(wall_ns, ticks, WaitKind::ALL.len() + 1);
     let mut row_ns = vec![0_u64; rows.keys.len()];
     for (sample, parts) in own.iter().zip(&parts) {
@@ -149,7 +147,7 @@ pub fn waits(profile: &Profile, process: ProcessId, thread: ThreadId) -> Process
         share: by_kind.share(WaitKind::ALL.len()),
         kinds: kinds(&list, &by_kind),
         rows: list,
-        meanwhile: input_queue::meanwhile(profile, process, &own),
+        worker_activity: input_queue::worker_activity(profile, process, &own),
         inline: input_queue::inline(profile, &own, wall_ns, ticks),
     }
 }
@@ -171,8 +169,8 @@ fn kinds(rows: &[WaitTime], shares: &Shares) -> Vec<(WaitKind, u64, Share)> {
     kinds
 }
 
-/// Who held the GIL, by row. The samples of the process's other threads say when they held it; what
-/// of a wait none of them says of goes to the thread that the waiting thread's own sample names.
+/// Who held the GIL, by row. The samples of the process's other threads show when they held it; the
+/// rest of a wait goes to the thread that the waiting thread's own sample names.
 fn gil_holders(
     profile: &Profile,
     process: ProcessId,
@@ -216,7 +214,7 @@ fn gil_holders(
     found
 }
 
-/// One holder for each thread and function, with the line that it was at most.
+/// Merges holders by thread and function, with the line that each was at most.
 fn by_function(mut lines: Vec<Holder>) -> Vec<Holder> {
     lines.sort_by_key(|holder| (Reverse(holder.ns), holder.thread, holder.at));
     let function = |holder: &Holder| (holder.thread, holder.at.map(|(function, _)| function));
@@ -234,7 +232,7 @@ fn by_function(mut lines: Vec<Holder>) -> Vec<Holder> {
     merged
 }
 
-/// Who held the lock over one wait, and for how long of it. No point in time counts twice.
+/// Who held the lock during one wait, and for how long. No time counts twice.
 fn holders_of(
     profile: &Profile,
     others: &Timeline<'_>,
@@ -265,7 +263,7 @@ fn holders_of(
     holders
 }
 
-/// The waits of every process that has a training thread and is a trainer, or the primary one.
+/// The waits of every trainer, and of the primary process.
 pub fn all(profile: &Profile, processes: &[(ProcessId, ThreadId)]) -> Vec<ProcessWaits> {
     processes
         .iter()

@@ -73,8 +73,8 @@ pub trait Architecture {
     /// one, or in one of another architecture's, as 32-bit programs are.
     fn system_call(user: &user_regs_struct) -> Option<SystemCall>;
 
-    /// Where the C libraries may keep a thread's tid, from `pthread_self()` on. What stands there
-    /// is checked.
+    /// Offsets from `pthread_self()` at which C libraries may keep a thread's tid. The values are
+    /// verified.
     const TID_OFFSETS: &'static [u64];
 }
 

@@ -1,4 +1,4 @@
-//! What `torchspy diff` is to do: checked, complete, and free of clap.
+//! The validated plan of `torchspy diff`, free of clap.
 
 use super::args::{ByName, DiffArguments};
 use super::failure::Failure;
@@ -11,7 +11,7 @@ use crate::model::region::Region;
 use crate::report::view::By;
 use std::path::PathBuf;
 
-/// A run differs from the next by no more than this, in percent.
+/// Maximum of `--run-to-run`, percent.
 const MAX_RUN_TO_RUN: f64 = 100.0;
 
 #[derive(Debug)]

@@ -35,7 +35,7 @@ fn thread_of(kernel: KernelThread) -> DumpedThread {
         python_name: None,
         trains: false,
         state: kernel.state,
-        capture: Capture::Unread,
+        capture: Capture::NotCaptured,
         syscall: kernel.syscall.map(syscall_name),
         gil: Gil::Unknown,
         wait: None,

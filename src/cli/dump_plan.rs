@@ -1,4 +1,4 @@
-//! `torchspy dump`: what is to be done.
+//! The validated plan of `torchspy dump`.
 
 use super::args::DumpArguments;
 use super::failure::Failure;

@@ -21,12 +21,12 @@ impl Failure {
         }
     }
 
-    /// An error in words.
+    /// An error with this text.
     pub(crate) fn message(text: impl fmt::Display) -> Self {
         Self::new(anyhow::anyhow!("{text}"))
     }
 
-    /// Arguments that make no sense: status 2, and always a hint.
+    /// Invalid arguments: status 2, and always a hint.
     pub(crate) fn usage(text: impl fmt::Display, hint: impl Into<String>) -> Self {
         Self::message(text).hint(hint).status(2)
     }

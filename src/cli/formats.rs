@@ -1,4 +1,4 @@
-//! Formats of output: all that the command line knows of each.
+//! Formats of output, with everything that the command line knows about each.
 
 use super::failure::Failure;
 use super::outputs;
@@ -8,7 +8,7 @@ use crate::model::profile::Profile;
 use crate::report::folded::{self, Count, FoldedOptions};
 use crate::report::speedscope::{self, SpeedscopeOptions};
 use crate::report::text::TextOptions;
-use crate::report::{flamegraph, lanes_csv, markdown, parquet, perfetto};
+use crate::report::{flamegraph, markdown, parquet, perfetto, tracks_csv};
 use anyhow::Result;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use std::io::Write;
@@ -16,12 +16,11 @@ use std::path::Path;
 
 /// A format, for people and for the command line.
 struct Entry {
-    /// What `--format` calls it, and what its help says; `None` where it is asked for in another
-    /// way.
+    /// Name and help for `--format`; `None` if it is selected in another way.
     named: Option<(&'static str, &'static str)>,
-    /// What names of such files end in.
+    /// Extension of its files.
     extension: &'static str,
-    /// Whether it shows stacks, of which some may be chosen.
+    /// Whether it shows stacks, which can be filtered.
     draws: bool,
     /// Writes it.
     render: fn(&Profile, &Drawing, &mut dyn Write) -> Result<()>,
@@ -29,7 +28,7 @@ struct Entry {
 
 macro_rules! formats {
     ($($(#[$doc:meta])* $variant:ident: $entry:expr;)+) => {
-        /// What a file holds.
+        /// The content of a file.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub(crate) enum Format {
             $($(#[$doc])* $variant,)+
@@ -111,7 +110,7 @@ formats!(
         named: Some(("csv", "Counter tracks of GPUs and host, as a table")),
         extension: "csv",
         draws: false,
-        render: |profile, _, out| Ok(lanes_csv::render(profile, out)?),
+        render: |profile, _, out| Ok(tracks_csv::render(profile, out)?),
     };
     Parquet: Entry {
         named: Some((
@@ -140,7 +139,7 @@ formats!(
     };
 );
 
-/// Names that the help does not list: what people type, and py-spy's own.
+/// Names that the help does not list: aliases, and py-spy's own.
 const HIDDEN: &[(&str, Option<Format>)] = &[
     ("flamegraph", Some(Format::Flamegraph)),
     ("raw", Some(Format::Folded)),
@@ -167,22 +166,22 @@ impl Format {
         })
     }
 
-    /// What names of such files end in.
+    /// Extension of its files.
     pub(crate) fn extension(self) -> &'static str {
         self.entry().extension
     }
 
-    /// Whether it shows stacks, of which some may be chosen.
+    /// Whether it shows stacks, which can be filtered.
     pub(crate) fn draws(self) -> bool {
         self.entry().draws
     }
 
-    /// The format of the file that goes with one of this.
+    /// The format of the companion file.
     pub(crate) fn stacks(self) -> Option<Self> {
         (self == Format::Parquet).then_some(Format::ParquetStacks)
     }
 
-    /// The format that a file's name asks for.
+    /// The format that a file's name selects.
     pub(crate) fn of_path(path: &Path) -> Result<Self, Failure> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let stem = |format: &Format| name.strip_suffix(format.extension())?.strip_suffix('.');
@@ -198,7 +197,7 @@ impl Format {
         })
     }
 
-    /// Those that a name or an extension asks for: each but what goes with another.
+    /// Formats that a name or an extension selects: all except companion files.
     pub(super) fn asked_for() -> impl Iterator<Item = Self> {
         let goes_with =
             |format: &Format| Self::ALL.iter().any(|each| each.stacks() == Some(*format));
@@ -208,7 +207,7 @@ impl Format {
             .filter(move |format| !goes_with(format))
     }
 
-    /// Those that a recording is turned into.
+    /// Formats that a recording can be converted to.
     pub(super) fn converted() -> impl Iterator<Item = Self> {
         Self::asked_for().filter(|&format| format != Format::Recording)
     }
@@ -230,7 +229,7 @@ pub(super) fn extensions(formats: impl Iterator<Item = Format>) -> String {
     dotted.collect::<Vec<_>>().join(" ")
 }
 
-/// Names for `--format` of what can go to standard output.
+/// Names for `--format` of formats that can go to standard output.
 pub(super) fn streamed() -> String {
     let one_file = Format::converted().filter(|format| format.stacks().is_none());
     let names = one_file.filter_map(|format| Some(format.entry().named?.0));

@@ -1,7 +1,7 @@
 //! Output: messages on standard error, data on standard output.
 //!
 //! Text from a target (names, paths, command lines) never brings control bytes to the terminal. A
-//! closed stream is no error: a message is lost, and a command that writes data ends quietly.
+//! closed stream is not an error: a message is lost, and a command that writes data ends quietly.
 
 use super::failure::Failure;
 pub(crate) use crate::model::text::printable;
@@ -9,7 +9,7 @@ use clap::error::ErrorKind;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
-/// Where Ctrl-Z cannot be followed.
+/// For a Ctrl-Z that cannot be obeyed.
 pub(crate) const NOT_STOPPED: &str = "not stopped: a thread of the target is blocked in the kernel, and would stay stopped as well; try again";
 
 /// `warning: …`
@@ -22,7 +22,7 @@ pub(crate) fn note(text: &str) {
     line("", text);
 }
 
-/// `hint: …`; further lines of the text are set below its first.
+/// `hint: …`; further lines of the text are aligned with its first.
 pub(crate) fn hint(text: &str) {
     for (index, text) in text.lines().enumerate() {
         line(if index == 0 { "hint: " } else { "      " }, text);
@@ -110,7 +110,7 @@ fn in_own_form(text: &str, kind: ErrorKind, hinted: bool) -> String {
     lines.join("\n")
 }
 
-/// Writes data to standard output. A reader that has gone away (`| head`) is no error.
+/// Writes data to standard output. A reader that has gone away (`| head`) is not an error.
 pub(crate) fn data(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
     let mut stdout = io::BufWriter::new(io::stdout().lock());
     match write(&mut stdout).and_then(|()| stdout.flush()) {

@@ -36,8 +36,8 @@ use std::process::ExitCode;
 
 /// Runs the command of `arguments` (the first is torchspy's own name); returns the exit status.
 ///
-/// 0 for success, 1 for an error, 2 for arguments that make no sense. `record` with a command has
-/// that command's status.
+/// 0 for success, 1 for an error, 2 for invalid arguments. `record` with a command has that
+/// command's status.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let typed: Vec<OsString> = arguments.into_iter().collect();
     let arguments = match args::Arguments::try_parse_from(&typed) {

@@ -1,5 +1,5 @@
-//! Output files, opened before anything is started, so that a full day's recording does not end at
-//! a missing folder.
+//! Output files, opened before anything is started, so that a missing folder is an error at the
+//! start and not after a day of recording.
 
 use super::failure::Failure;
 use super::formats::Format;
@@ -16,13 +16,13 @@ use std::path::{Path, PathBuf};
 #[derive(Debug)]
 pub(crate) struct OpenOutputs {
     outputs: Vec<OpenOutput>,
-    /// The recording that the others are made from, where none is asked for: a file without a name.
+    /// A recording without a name, if none was requested: the other outputs are rendered from it.
     scratch: Option<File>,
 }
 
 impl OpenOutputs {
-    /// Opens the files that were asked for, or a recording and one of the format `beside` in
-    /// `folder`, under a name made of `parts`.
+    /// Opens the requested files, or a recording and a file of the format `beside` in `folder`,
+    /// with names made of `parts`.
     pub(crate) fn open(
         wanted: &[OutputFile],
         beside: Format,
@@ -113,8 +113,8 @@ impl OpenOutputs {
         }
     }
 
-    /// Gives the recording its name, and so replaces a file that was there: it is found there
-    /// however torchspy ends.
+    /// Gives the recording its name, which replaces an existing file: it is found there however
+    /// torchspy ends.
     pub(crate) fn keep_recording(&self) -> Result<(), Failure> {
         self.named_recording().map_or(Ok(()), OpenOutput::keep)
     }
@@ -143,12 +143,12 @@ impl OpenOutputs {
             .filter(|output| output.format != Format::Recording)
     }
 
-    /// Removes what was created: nothing came of it.
+    /// Removes the files that were created, which are empty.
     pub(crate) fn discard(self) {
         self.outputs.iter().for_each(OpenOutput::remove_if_created);
     }
 
-    /// Paths of what has something in it.
+    /// Paths of the outputs that are not empty.
     pub(crate) fn written(&self) -> impl Iterator<Item = &Path> {
         let is_written = |output: &&OpenOutput| {
             let has_content = output.file.metadata().is_ok_and(|data| data.len() > 0);

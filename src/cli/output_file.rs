@@ -1,4 +1,4 @@
-//! One output file: created or opened so that nothing that was there is written into, and no link
+//! One output file: created or opened so that nothing is written into existing files, and no link
 //! is followed.
 
 use super::failure::Failure;

@@ -1,4 +1,4 @@
-//! The files that a command is asked to write.
+//! The files that a command has to write.
 
 use super::failure::Failure;
 use super::formats::{self, Format};
@@ -12,7 +12,7 @@ pub(crate) struct OutputFile {
 }
 
 impl OutputFile {
-    /// Its path and format, and those of the file that goes with it.
+    /// Its path and format, and those of its companion file.
     pub(crate) fn with_stacks(path: PathBuf, format: Format) -> Vec<Self> {
         let stacks = format.stacks().map(|format| Self {
             path: path.with_extension(format.extension()),
@@ -45,7 +45,7 @@ pub(super) fn parse_outputs(paths: Vec<PathBuf>) -> Result<Vec<OutputFile>, Fail
     Ok(outputs)
 }
 
-/// The one output of a format that is named, and what goes with it.
+/// The named output of a format, and its companion file.
 pub(super) fn named_output(
     paths: Vec<PathBuf>,
     format: Format,

@@ -1,4 +1,4 @@
-//! What is to be done: checked, complete, and free of clap.
+//! Validated plans of commands, complete and free of clap.
 
 use super::args::{
     Arguments, ByName, ChildrenName, ColorName, ConvertArguments, DrawingArguments,
@@ -53,7 +53,7 @@ pub(crate) enum Target {
     Attach(i32),
 }
 
-/// What is drawn.
+/// Selection and style of what is drawn.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Drawing {
     /// Dispatcher and bindings, too.
@@ -124,7 +124,7 @@ pub(crate) struct ConvertPlan {
     pub(crate) force: bool,
     pub(crate) format: Format,
     pub(crate) drawing: Drawing,
-    /// Only what lay in windows in which the GPU was idle.
+    /// Only samples from windows in which the GPU was idle.
     pub(crate) gpu_idle: bool,
 }
 
@@ -132,9 +132,9 @@ pub(crate) struct ConvertPlan {
 pub(crate) struct RulesPlan {
     /// `None`: all rows.
     pub(crate) pattern: Option<String>,
-    /// Of this function: which rows say what.
+    /// Explains this function and the rows that match it.
     pub(crate) of: Option<String>,
-    /// The files themselves.
+    /// The rules files themselves.
     pub(crate) toml: bool,
     pub(crate) rules: Rules,
 }
@@ -158,7 +158,7 @@ pub(crate) struct ManPlan {
 }
 
 impl Plan {
-    /// Checks what clap cannot.
+    /// Validates what clap cannot.
     pub(crate) fn new(arguments: Arguments) -> Result<Self, Failure> {
         Ok(match arguments.command {
             Subcommands::Record(arguments) => Plan::Record(RecordPlan::new(arguments)?),
@@ -169,7 +169,7 @@ impl Plan {
                 json: arguments.json,
                 csv: arguments.csv.as_deref().map(table).transpose()?,
                 text: TextOptions {
-                    // A number of rows is asked for by who wants the tables.
+                    // A number of rows implies that the tables are wanted.
                     detail: match arguments.full || arguments.top.is_some() {
                         true => Detail::Full,
                         false => Detail::Brief,
@@ -219,7 +219,7 @@ impl Plan {
 impl RecordPlan {
     fn new(arguments: RecordArguments) -> Result<Self, Failure> {
         let mut drawing = Drawing::new(&arguments.drawing, None);
-        // py-spy's raw format has native frames only where they are asked for.
+        // py-spy's raw format has native frames only if they are requested.
         drawing.python_only |=
             arguments.format.as_deref() == Some("raw") && !arguments.sampling.native;
         let format = arguments.format.as_deref().map(Format::named).transpose()?;
@@ -358,7 +358,7 @@ impl ConvertPlan {
     }
 }
 
-/// The first option that this format knows nothing of, and the formats that know it.
+/// The first option that has no effect in this format, and the formats in which it has one.
 fn without_effect(
     arguments: &ConvertArguments,
     format: Format,

@@ -48,8 +48,8 @@ impl ProgramLog {
         })
     }
 
-    /// Does `work` while torchspy's own standard streams are those that the program is to have: no
-    /// input, and this file.
+    /// Calls `work` with the program's standard streams in place of torchspy's: no input, and this
+    /// file.
     pub(crate) fn with_streams<T>(&self, work: impl FnOnce() -> T) -> io::Result<T> {
         let own = (dup(io::stdin())?, dup(io::stdout())?, dup(io::stderr())?);
         let nothing = File::open("/dev/null")?;

@@ -1,5 +1,4 @@
-//! What is shown while a recording runs: a line on the terminal, or one last line where there is
-//! none.
+//! The progress of a recording: a line on the terminal, or one last line without a terminal.
 
 use super::messages;
 use crate::report::label::{count, counted};
@@ -26,7 +25,7 @@ impl Progress {
         Self { bar }
     }
 
-    /// Shows how far the recording is.
+    /// Updates the line.
     pub(crate) fn update(&self, snapshot: &ProgressSnapshot) {
         if let Some(bar) = &self.bar {
             bar.set_message(line(snapshot));
@@ -42,7 +41,7 @@ impl Progress {
         }
     }
 
-    /// Takes the line away, so that the terminal is free for others.
+    /// Removes the line, so that the terminal is free for others.
     pub(crate) fn clear(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();

@@ -43,7 +43,7 @@ pub(super) fn parse(texts: &[String]) -> Result<Vec<Region>, Failure> {
     Ok(regions)
 }
 
-/// Adds to `known` what is not among them.
+/// Adds the regions of `more` that are not in `known`.
 pub(super) fn add(known: &mut Vec<Region>, more: &[Region]) {
     for region in more {
         if !known.contains(region) {

@@ -11,14 +11,14 @@ use std::collections::HashSet;
 use std::io::Read;
 use std::path::Path;
 
-/// No file of rules is as large.
+/// Maximum size of a rules file, bytes.
 const MAX_BYTES: u64 = 1 << 20;
 /// Rows without a match that are named, and functions that a hint lists.
 const LISTED: usize = 8;
 /// Values of a pattern that one line names.
 const VALUES: usize = 4;
 
-/// What functions are, by the rows of a file and by torchspy's own.
+/// The rules of a file and torchspy's own.
 #[derive(Clone, Debug)]
 pub(crate) struct Rules {
     pub(crate) set: &'static RuleSet,
@@ -54,7 +54,7 @@ impl Rules {
             )
         })?;
         Ok(Self {
-            // There is one set in a run of the program, and it is in use up to its end.
+            // There is one set per run of the program, and it is in use to the end.
             set: Box::leak(Box::new(set)),
             added: Some(Added { shown, text }),
         })
@@ -71,7 +71,7 @@ impl Rules {
         format!("{}:{}", row.file.or(added).unwrap_or_default(), row.line)
     }
 
-    /// Says which rows of the user's nothing in a recording matched.
+    /// Warns of the user's rows that matched nothing in a recording.
     pub(crate) fn warn_of_unmatched(&self, profile: &Profile) {
         if self.added.is_none() {
             return;
@@ -112,7 +112,7 @@ impl Rules {
             } = match function.is_python {
                 true => self.set.explain_python(&function.file, &function.name),
                 false => {
-                    // Of what has no symbol the name is a place in the file.
+                    // Without a symbol the name is an address in the file.
                     let symbol = Some(function.name.as_str()).filter(|name| !name.contains("+0x"));
                     let file = &function.file;
                     self.set.explain_native(ModuleKind::File, file, symbol)
@@ -171,7 +171,7 @@ pub(crate) fn by_id(rows: &[Listed]) -> impl Iterator<Item = (RowId, &Listed)> {
     })
 }
 
-/// What a row is for, in one line.
+/// The pattern of a row, in one line.
 pub(crate) fn head(row: &Listed) -> String {
     let patterns = row.patterns.iter().map(|(key, values)| {
         let values: Vec<&str> = values.iter().map(String::as_str).collect();
@@ -181,7 +181,7 @@ pub(crate) fn head(row: &Listed) -> String {
     format!("[[{}]] {}", row.subject, patterns.join("; "))
 }
 
-/// The first `most` words, and how many more there are.
+/// The first `most` words, and the number of further ones.
 pub(crate) fn some(words: &[&str], most: usize) -> String {
     let shown = words.iter().take(most).copied().collect::<Vec<_>>();
     match words.len().saturating_sub(most) {

@@ -22,24 +22,24 @@ pub const HEADER_BYTES: usize = SIZEOF_EHDR;
 /// Bytes of one program header.
 pub const PROGRAM_HEADER_BYTES: usize = 56;
 const SECTION_HEADER_BYTES: usize = 64;
-/// No real file has more; torch's libraries have about a dozen.
+/// Maximum number of program headers; torch's libraries have about a dozen.
 const MAX_PROGRAM_HEADERS: usize = 256;
-/// A file compiled with `-ffunction-sections` and linked with `-r` may have many; a loadable one
-/// has dozens.
+/// Maximum number of sections: a file compiled with `-ffunction-sections` and linked with `-r` may
+/// have many; a loadable one has dozens.
 const MAX_SECTIONS: usize = 1 << 16;
-/// Names of sections are a few kilobytes.
+/// Maximum size of the names of sections; usually a few kilobytes.
 const MAX_SECTION_NAMES: u64 = 1 << 20;
-/// Build-ids are 20 bytes (SHA-1), 16 or 8.
+/// Maximum length of a build-id: usually 20 bytes (SHA-1), 16 or 8.
 const MAX_BUILD_ID: usize = 64;
 const NT_GNU_BUILD_ID: u32 = 3;
 
-/// Little-endian, 64 bits: all that torchspy reads.
+/// Little-endian, 64 bits: the only form that torchspy reads.
 pub(crate) const CONTEXT: Ctx = Ctx {
     container: Container::Big,
     le: Endian::Little,
 };
 
-/// Why bytes are no ELF file that can be used.
+/// Why bytes are not a usable ELF file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ElfError {
     /// No ELF magic, or not for this architecture.
@@ -53,31 +53,31 @@ pub enum ElfError {
 /// A segment that the loader maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LoadSegment {
-    /// Where it begins in the file.
+    /// Offset in the file.
     pub offset: u64,
-    /// Its first virtual address.
+    /// First virtual address.
     pub address: u64,
-    /// Bytes that come from the file.
+    /// Number of bytes from the file.
     pub file_size: u64,
-    /// Bytes in memory.
+    /// Number of bytes in memory.
     pub memory_size: u64,
     /// Whether it is code.
     pub executable: bool,
 }
 
-/// What the ELF header says of where the program headers are.
+/// Location of the program headers, from the ELF header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeaderTable {
     /// Offset in the file.
     pub offset: u64,
-    /// How many.
+    /// Number of program headers.
     pub count: usize,
-    /// Where the section headers end, which stand last in a file; 0 where it has none.
+    /// End of the section headers, which are last in a file; 0 if it has none.
     pub sections_end: u64,
 }
 
 impl HeaderTable {
-    /// Reads the ELF header, which `bytes` must hold whole.
+    /// Reads the ELF header, which `bytes` must contain completely.
     ///
     /// # Errors
     /// [`ElfError`].
@@ -100,7 +100,7 @@ impl HeaderTable {
         })
     }
 
-    /// Bytes of the whole table.
+    /// Bytes of the complete table.
     pub fn bytes(&self) -> usize {
         self.count * PROGRAM_HEADER_BYTES
     }
@@ -119,7 +119,7 @@ fn parse_header(bytes: &[u8]) -> Result<Header, ElfError> {
     Ok(header)
 }
 
-/// What the program headers say.
+/// The content of the program headers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Segments {
     /// What is mapped.
@@ -134,7 +134,7 @@ impl Segments {
     /// Reads the program headers.
     ///
     /// # Errors
-    /// [`ElfError::Damaged`] where they are cut short.
+    /// [`ElfError::Damaged`] if they are truncated.
     pub fn parse(table: &[u8], count: usize) -> Result<Self, ElfError> {
         let headers =
             ProgramHeader::parse(table, 0, count, CONTEXT).map_err(|_| ElfError::Damaged)?;
@@ -156,7 +156,7 @@ impl Segments {
         Ok(segments)
     }
 
-    /// The load segment that holds `address` with content from the file.
+    /// The load segment that contains `address` with content from the file.
     pub fn load_of(&self, address: u64) -> Option<&LoadSegment> {
         self.loads.iter().find(|load| {
             address
@@ -171,7 +171,7 @@ impl Segments {
         Some(address..load.address.checked_add(load.file_size)?)
     }
 
-    /// First address past all code, and the smallest address of anything.
+    /// First address after all code, and the lowest address.
     pub fn span(&self) -> Option<Range<u64>> {
         let start = self.loads.iter().map(|load| load.address).min()?;
         let end = self
@@ -210,7 +210,7 @@ pub fn find_build_id(mut bytes: &[u8]) -> Option<Vec<u8>> {
 /// A section of an ELF file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Section {
-    /// Its name; empty where the name table is damaged.
+    /// Its name; empty if the name table is damaged.
     pub name: String,
     /// `sh_type`.
     pub kind: u32,
@@ -218,13 +218,13 @@ pub struct Section {
     pub flags: u64,
     /// Virtual address.
     pub address: u64,
-    /// Where its bytes are in the file; empty for `SHT_NOBITS`.
+    /// Range of its bytes in the file; empty for `SHT_NOBITS`.
     pub range: Range<u64>,
     /// `sh_link`: the section that belongs to it, such as a symbol table's strings.
     pub link: usize,
 }
 
-/// The sections of the file in `bytes`; none where it has no (usable) section headers.
+/// The sections of the file in `bytes`; none if it has no usable section headers.
 pub fn parse_sections(bytes: &dyn Bytes) -> Vec<Section> {
     try_parse_sections(bytes).unwrap_or_default()
 }
@@ -285,7 +285,7 @@ fn lossy(name: &[u8]) -> String {
     String::from_utf8_lossy(name).into_owned()
 }
 
-/// Longest string of a string table that is read.
+/// Maximum length of a string of a string table.
 pub const LONGEST_STRING: usize = 1 << 16;
 
 /// The string that begins at `offset` of a string table, without its zero; at most 64 KiB.

@@ -8,7 +8,7 @@ use goblin::elf::sym::Symtab;
 
 /// `sizeof(Elf64_Sym)`.
 const SYMBOL_BYTES: usize = 24;
-/// Sections that are read are below 100 MB, in embedding executables, too.
+/// Maximum size of a section; those that are read are below 100 MB, also in embedding executables.
 const MAX_SECTION_BYTES: u64 = 1 << 30;
 
 /// An ELF file whose parts are found by their names.
@@ -18,7 +18,7 @@ pub struct ElfNames<'a> {
 }
 
 impl<'a> ElfNames<'a> {
-    /// Reads the section headers; `None` where `bytes` are no ELF file of this architecture, or
+    /// Reads the section headers; `None` if `bytes` are not an ELF file of this architecture, or
     /// have none.
     pub fn parse(bytes: &'a dyn Bytes) -> Option<Self> {
         let sections = parse_sections(bytes);
@@ -30,7 +30,7 @@ impl<'a> ElfNames<'a> {
         self.sections.iter().find(|section| section.name == name)
     }
 
-    /// The bytes of the section of that name; empty where the file holds none.
+    /// The bytes of the section of that name; empty if the file has none.
     pub fn section_bytes(&self, name: &str) -> Option<Vec<u8>> {
         self.content(self.section(name)?)
     }
@@ -42,8 +42,7 @@ impl<'a> ElfNames<'a> {
             .flatten()
     }
 
-    /// The values of defined symbols, in the order of `names`: those of `.dynsym`, else those of
-    /// `.symtab`.
+    /// The values of defined symbols, in the order of `names`: from `.dynsym`, else from `.symtab`.
     pub fn symbols<const N: usize>(&self, names: [&str; N]) -> [Option<u64>; N] {
         let mut found = [None; N];
         for kind in [SHT_DYNSYM, SHT_SYMTAB] {

@@ -1,8 +1,8 @@
 //! Batches of values and gaps for the recording.
 
 use super::GpuError;
-use crate::model::ids::{GpuId, LaneId};
-use crate::model::lane::{GpuInfo, LaneGap, LaneInfo, LaneKind, LanePoint, Lanes};
+use crate::model::ids::{GpuId, TrackId};
+use crate::model::track::{CounterTracks, GpuInfo, TrackGap, TrackInfo, TrackKind, TrackPoint};
 use crossbeam_channel::{Sender, TrySendError};
 use rustc_hash::FxHashMap;
 
@@ -14,35 +14,35 @@ const MAX_GAPS: usize = 1 << 10;
 /// Values of one thread since its last send.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
-    lanes: Lanes,
+    tracks: CounterTracks,
     /// Failing counter tracks: since when, and why.
-    failing: FxHashMap<LaneKind, (u64, String)>,
+    failing: FxHashMap<TrackKind, (u64, String)>,
 }
 
 impl Batch {
     /// A batch of one device, or of the host (`None`).
     pub(super) fn new(gpu: Option<&GpuInfo>) -> Self {
         let mut batch = Self::default();
-        batch.lanes.gpus.extend(gpu.cloned());
+        batch.tracks.gpus.extend(gpu.cloned());
         batch
     }
 
     pub(super) fn gpu(&self) -> Option<GpuId> {
-        (!self.lanes.gpus.is_empty()).then_some(GpuId(0))
+        (!self.tracks.gpus.is_empty()).then_some(GpuId(0))
     }
 
     /// The device's description, to be completed.
     pub(super) fn gpu_info(&mut self) -> Option<&mut GpuInfo> {
-        self.lanes.gpus.first_mut()
+        self.tracks.gpus.first_mut()
     }
 
-    pub(super) fn put(&mut self, kind: LaneKind, start_ns: u64, end_ns: u64, value: u64) {
+    pub(super) fn put(&mut self, kind: TrackKind, start_ns: u64, end_ns: u64, value: u64) {
         self.works(kind, end_ns);
         self.put_of(kind, 0, "", start_ns, end_ns, value);
     }
 
     /// A failing call succeeds again: ends its gap.
-    pub(super) fn works(&mut self, kind: LaneKind, now_ns: u64) {
+    pub(super) fn works(&mut self, kind: TrackKind, now_ns: u64) {
         if let Some((since_ns, reason)) = self.failing.remove(&kind) {
             self.gap(Some(kind), since_ns, now_ns, reason);
         }
@@ -51,34 +51,34 @@ impl Batch {
     /// Adds a value of a process.
     pub(super) fn put_of(
         &mut self,
-        kind: LaneKind,
+        kind: TrackKind,
         pid: i32,
         process: &str,
         start_ns: u64,
         end_ns: u64,
         value: u64,
     ) {
-        let point = LanePoint {
-            lane: LaneId(0),
+        let point = TrackPoint {
+            track: TrackId(0),
             start_ns,
             end_ns,
             value,
         };
-        if self.lanes.points.len() >= MAX_POINTS || !point.is_believable() {
+        if self.tracks.points.len() >= MAX_POINTS || !point.is_believable() {
             return;
         }
-        let info = LaneInfo {
+        let info = TrackInfo {
             kind,
             gpu: self.gpu(),
             pid,
             process: process.to_owned(),
         };
-        let lane = self.lanes.lanes.intern(&info);
-        self.lanes.points.push(LanePoint { lane, ..point });
+        let track = self.tracks.tracks.intern(&info);
+        self.tracks.points.push(TrackPoint { track, ..point });
     }
 
     /// A call failed and may succeed later: begins a gap.
-    pub(super) fn fails(&mut self, kind: LaneKind, now_ns: u64, error: &GpuError) {
+    pub(super) fn fails(&mut self, kind: TrackKind, now_ns: u64, error: &GpuError) {
         self.failing
             .entry(kind)
             .or_insert_with(|| (now_ns, error.reason.clone()));
@@ -87,16 +87,16 @@ impl Batch {
     /// Adds a gap; `end_ns` 0 means up to the end of the recording.
     pub(super) fn gap(
         &mut self,
-        kind: Option<LaneKind>,
+        kind: Option<TrackKind>,
         start_ns: u64,
         end_ns: u64,
         reason: String,
     ) {
         let gpu = self.gpu();
-        if self.lanes.gaps.len() >= MAX_GAPS {
+        if self.tracks.gaps.len() >= MAX_GAPS {
             return;
         }
-        self.lanes.gaps.push(LaneGap {
+        self.tracks.gaps.push(TrackGap {
             gpu,
             kind,
             start_ns,
@@ -106,18 +106,18 @@ impl Batch {
     }
 
     /// Sets the relation of the driver's clock to CLOCK_MONOTONIC.
-    pub(super) fn clock(&mut self, clock: crate::model::lane::GpuClock) {
-        self.lanes.clocks.clear();
-        self.lanes.clocks.push(clock);
+    pub(super) fn clock(&mut self, clock: crate::model::track::GpuClock) {
+        self.tracks.clocks.clear();
+        self.tracks.clocks.push(clock);
     }
 
     /// Sends the batch; keeps it if the channel is full.
-    pub(super) fn send(&mut self, to: &Sender<Lanes>) {
+    pub(super) fn send(&mut self, to: &Sender<CounterTracks>) {
         // Each batch includes the device, even without values.
-        let gpus = self.lanes.gpus.clone();
-        match to.try_send(std::mem::take(&mut self.lanes)) {
-            Ok(()) | Err(TrySendError::Disconnected(_)) => self.lanes.gpus = gpus,
-            Err(TrySendError::Full(kept)) => self.lanes = kept,
+        let gpus = self.tracks.gpus.clone();
+        match to.try_send(std::mem::take(&mut self.tracks)) {
+            Ok(()) | Err(TrySendError::Disconnected(_)) => self.tracks.gpus = gpus,
+            Err(TrySendError::Full(kept)) => self.tracks = kept,
         }
     }
 
@@ -138,34 +138,34 @@ mod tests {
     #[test]
     fn what_a_driver_cannot_mean_is_left_out() {
         let mut batch = Batch::new(Some(&GpuInfo::default()));
-        batch.put(LaneKind::Energy, 1, 2, u64::MAX);
-        batch.put(LaneKind::Energy, 2, 1, 5);
-        batch.put(LaneKind::Energy, 1, u64::MAX, 5);
-        batch.put(LaneKind::Energy, u64::MAX - 1, u64::MAX, 5);
-        assert!(batch.lanes.points.is_empty());
+        batch.put(TrackKind::Energy, 1, 2, u64::MAX);
+        batch.put(TrackKind::Energy, 2, 1, 5);
+        batch.put(TrackKind::Energy, 1, u64::MAX, 5);
+        batch.put(TrackKind::Energy, u64::MAX - 1, u64::MAX, 5);
+        assert!(batch.tracks.points.is_empty());
         for _ in 0..2 * MAX_GAPS {
             batch.gap(None, 1, 2, String::new());
         }
-        assert_eq!(batch.lanes.gaps.len(), MAX_GAPS);
+        assert_eq!(batch.tracks.gaps.len(), MAX_GAPS);
     }
 
     #[test]
-    fn a_failing_lane_is_a_gap_until_it_works_again() {
+    fn a_failing_track_is_a_gap_until_it_works_again() {
         let (sender, receiver) = crossbeam_channel::bounded(1);
         let mut batch = Batch::new(Some(&GpuInfo::default()));
         let error = GpuError {
             kind: GpuErrorKind::Failed,
             reason: "busy".to_owned(),
         };
-        batch.put(LaneKind::Power, 1, 2, 100);
-        batch.fails(LaneKind::Power, 5, &error);
-        batch.fails(LaneKind::Power, 6, &error);
-        batch.put(LaneKind::Power, 8, 9, 100);
-        batch.fails(LaneKind::Energy, 20, &error);
+        batch.put(TrackKind::Power, 1, 2, 100);
+        batch.fails(TrackKind::Power, 5, &error);
+        batch.fails(TrackKind::Power, 6, &error);
+        batch.put(TrackKind::Power, 8, 9, 100);
+        batch.fails(TrackKind::Energy, 20, &error);
         batch.end_gaps(30);
         batch.send(&sender);
         // No room: it is kept.
-        batch.put(LaneKind::Power, 40, 41, 7);
+        batch.put(TrackKind::Power, 40, 41, 7);
         batch.send(&sender);
         let first = receiver.recv().unwrap();
         let gaps: Vec<_> = first
@@ -176,8 +176,8 @@ mod tests {
         assert_eq!(
             gaps,
             [
-                (Some(LaneKind::Power), 5, 9),
-                (Some(LaneKind::Energy), 20, 30)
+                (Some(TrackKind::Power), 5, 9),
+                (Some(TrackKind::Energy), 20, 30)
             ]
         );
         assert_eq!(first.points.len(), 2);

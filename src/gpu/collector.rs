@@ -3,12 +3,12 @@
 
 use super::batch::Batch;
 use super::device_thread::{Channels, DeviceThread};
-use super::feed::{LaneFeed, Shared};
+use super::feed::{Shared, TrackFeed};
 use super::host::HostThread;
 use super::nvml::NvmlSource;
 use super::select::GpuChoice;
 use super::{Found, GpuDevice, GpuError, GpuErrorKind, GpuSource};
-use crate::model::lane::Lanes;
+use crate::model::track::CounterTracks;
 use crate::os::clock::monotonic_ns;
 use crate::os::priority::run_behind;
 use crossbeam_channel::{Receiver, Sender, bounded};
@@ -35,7 +35,7 @@ pub struct GpuOptions {
 ///
 /// # Errors
 /// No thread can be started.
-pub fn start(options: GpuOptions) -> io::Result<LaneFeed> {
+pub fn start(options: GpuOptions) -> io::Result<TrackFeed> {
     let (batches, received) = bounded(BATCHES);
     let (stop, stopped) = bounded(0);
     let shared = Arc::<Shared>::default();
@@ -59,7 +59,7 @@ pub fn start(options: GpuOptions) -> io::Result<LaneFeed> {
             run_behind(0);
             starter.run();
         })?;
-    Ok(LaneFeed::new(shared, received, stop))
+    Ok(TrackFeed::new(shared, received, stop))
 }
 
 /// Why the requested devices or library cannot be used.
@@ -131,7 +131,7 @@ pub fn check(options: &GpuOptions) -> Result<(), CheckError> {
 
 struct Starter {
     options: GpuOptions,
-    batches: Sender<Lanes>,
+    batches: Sender<CounterTracks>,
     stop: Receiver<()>,
     shared: Arc<Shared>,
     began_ns: u64,

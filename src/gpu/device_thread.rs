@@ -8,7 +8,7 @@ use super::select::GpuChoice;
 use super::{GpuDevice, GpuError, GpuErrorKind, GpuProcess, Metric, Reading, Readings, Window};
 use crate::model::gpu_name::visible_devices;
 use crate::model::ids::GpuId;
-use crate::model::lane::{GpuClock, LaneKind, Lanes};
+use crate::model::track::{CounterTracks, GpuClock, TrackKind};
 use crate::os::clock::{boottime_ns, monotonic_ns, thread_cpu_ns, wall_ns};
 use crate::os::process_usage::process_name;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
@@ -21,14 +21,14 @@ const PROCESS_TICKS: u64 = 10;
 const SEND_TICKS: u64 = 5;
 /// Ticks for which an unused device is polled often: a recording may be short.
 const EARLY_TICKS: u64 = 50;
-/// Polls for which an empty list of processes is taken as "not used".
+/// Number of polls after which an empty list of processes means "not used".
 const PATIENT_POLLS: u32 = 25;
 /// Most processes per device that are recorded.
 const MAX_PROCESSES: usize = 256;
 
 /// A collector's channels: values out, stop and shared state in.
 pub(super) struct Channels {
-    pub(super) batches: Sender<Lanes>,
+    pub(super) batches: Sender<CounterTracks>,
     pub(super) stop: Receiver<()>,
     pub(super) shared: Arc<Shared>,
 }
@@ -207,7 +207,7 @@ impl DeviceThread {
         }
         for reading in values {
             let window = match reading.window {
-                Window::Moment => Some((now_ns, now_ns)),
+                Window::Instant => Some((now_ns, now_ns)),
                 Window::Monotonic(start_ns, end_ns) => Some((start_ns, end_ns)),
                 Window::Driver(start_us, end_us) => relation.and_then(|relation| {
                     Some((
@@ -265,7 +265,7 @@ impl DeviceThread {
         self.took(began_ns, now_ns);
         let listed = match listed {
             Ok(listed) => {
-                self.batch.works(LaneKind::ProcessMemory, now_ns);
+                self.batch.works(TrackKind::ProcessMemory, now_ns);
                 listed
             }
             Err(error) if error.kind == GpuErrorKind::Lost => {
@@ -273,7 +273,7 @@ impl DeviceThread {
                 return Health::Lost;
             }
             Err(error) => {
-                self.batch.fails(LaneKind::ProcessMemory, began_ns, &error);
+                self.batch.fails(TrackKind::ProcessMemory, began_ns, &error);
                 Vec::new()
             }
         };
@@ -296,7 +296,7 @@ impl DeviceThread {
                     }
                 };
                 let bytes = process.memory_bytes.unwrap_or(0);
-                let kind = LaneKind::ProcessMemory;
+                let kind = TrackKind::ProcessMemory;
                 self.batch
                     .put_of(kind, process.pid, &name, now_ns, now_ns, bytes);
             }

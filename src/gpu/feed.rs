@@ -1,7 +1,7 @@
 //! Channels between the collectors and the recording: sampled processes one way, counter tracks the
 //! other. Neither side blocks.
 
-use crate::model::lane::{GpuInfo, LaneGap, LaneMerger, Lanes};
+use crate::model::track::{CounterTracks, GpuInfo, TrackGap, TrackMerger};
 use crate::os::clock::monotonic_ns;
 use crossbeam_channel::{Receiver, Sender};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -102,15 +102,19 @@ impl Shared {
 
 /// The recording's side of the channels.
 #[derive(Debug)]
-pub struct LaneFeed {
+pub struct TrackFeed {
     pub(super) shared: Arc<Shared>,
-    batches: Receiver<Lanes>,
+    batches: Receiver<CounterTracks>,
     /// Dropping it ends the collectors.
     stop: Option<Sender<()>>,
 }
 
-impl LaneFeed {
-    pub(super) fn new(shared: Arc<Shared>, batches: Receiver<Lanes>, stop: Sender<()>) -> Self {
+impl TrackFeed {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        batches: Receiver<CounterTracks>,
+        stop: Sender<()>,
+    ) -> Self {
         Self {
             shared,
             batches,
@@ -128,8 +132,8 @@ impl LaneFeed {
     }
 
     /// Takes the values collected since the last call.
-    pub fn take(&self) -> Lanes {
-        let mut merger = LaneMerger::default();
+    pub fn take(&self) -> CounterTracks {
+        let mut merger = TrackMerger::default();
         while has_room(&merger)
             && let Ok(batch) = self.batches.try_recv()
         {
@@ -140,9 +144,9 @@ impl LaneFeed {
 
     /// Ends collecting and takes the remaining values that arrive within 400 ms. Driver
     /// calls that have not returned become gaps.
-    pub fn take_last(&mut self) -> Lanes {
+    pub fn take_last(&mut self) -> CounterTracks {
         self.stop = None;
-        let mut merger = LaneMerger::default();
+        let mut merger = TrackMerger::default();
         let deadline = Instant::now() + PATIENCE;
         // Until the last collector has ended, or the deadline.
         while has_room(&merger)
@@ -154,9 +158,9 @@ impl LaneFeed {
         merger.finish()
     }
 
-    fn hanging(&self) -> Lanes {
+    fn hanging(&self) -> CounterTracks {
         let now_ns = monotonic_ns();
-        let mut lanes = Lanes::default();
+        let mut tracks = CounterTracks::default();
         let calls = self.shared.calls.lock();
         for call in calls.unwrap_or_else(PoisonError::into_inner).iter() {
             let since_ns = call.since_ns.load(Ordering::Relaxed);
@@ -164,13 +168,13 @@ impl LaneFeed {
                 continue;
             }
             let gpu = call.gpu.as_ref().map(|info| {
-                lanes.gpus.push(GpuInfo {
+                tracks.gpus.push(GpuInfo {
                     recorded: call.recorded.load(Ordering::Relaxed),
                     ..info.clone()
                 });
-                crate::model::ids::GpuId::from_index(lanes.gpus.len() - 1)
+                crate::model::ids::GpuId::from_index(tracks.gpus.len() - 1)
             });
-            lanes.gaps.push(LaneGap {
+            tracks.gaps.push(TrackGap {
                 gpu,
                 kind: None,
                 start_ns: since_ns,
@@ -178,11 +182,11 @@ impl LaneFeed {
                 reason: "the driver did not answer".to_owned(),
             });
         }
-        lanes
+        tracks
     }
 }
 
-fn has_room(merger: &LaneMerger) -> bool {
-    let lanes = merger.lanes();
-    lanes.points.len() < MAX_POINTS && lanes.gaps.len() < MAX_GAPS
+fn has_room(merger: &TrackMerger) -> bool {
+    let tracks = merger.tracks();
+    tracks.points.len() < MAX_POINTS && tracks.gaps.len() < MAX_GAPS
 }

@@ -4,7 +4,7 @@ use super::batch::Batch;
 use super::device_thread::Channels;
 use super::feed::Sampled;
 use super::pace::Pace;
-use crate::model::lane::LaneKind;
+use crate::model::track::TrackKind;
 use crate::os::clock::{monotonic_ns, process_cpu_ns, thread_cpu_ns};
 use crate::os::process_usage::{network_bytes, resident_bytes, storage_bytes};
 use crossbeam_channel::RecvTimeoutError;
@@ -29,7 +29,7 @@ struct Last {
 pub(super) struct HostThread {
     ends: Channels,
     batch: Batch,
-    last: FxHashMap<(LaneKind, i32), Last>,
+    last: FxHashMap<(TrackKind, i32), Last>,
 }
 
 impl HostThread {
@@ -72,8 +72,8 @@ impl HostThread {
             && let Some((received, sent)) = network_bytes(root.pid)
         {
             let host = Sampled::default();
-            self.count(LaneKind::NetworkReceived, &host, received);
-            self.count(LaneKind::NetworkSent, &host, sent);
+            self.count(TrackKind::NetworkReceived, &host, received);
+            self.count(TrackKind::NetworkSent, &host, sent);
         }
         self.last
             .retain(|(_, pid), _| *pid == 0 || sampled.iter().any(|process| process.pid == *pid));
@@ -81,22 +81,22 @@ impl HostThread {
 
     fn process(&mut self, process: &Sampled) {
         if let Some(cpu_ns) = process_cpu_ns(process.pid) {
-            self.count(LaneKind::Cpu, process, cpu_ns);
+            self.count(TrackKind::Cpu, process, cpu_ns);
         }
         if let Some(bytes) = resident_bytes(process.pid) {
             let now_ns = monotonic_ns();
             let (pid, name) = (process.pid, &process.name);
             self.batch
-                .put_of(LaneKind::Resident, pid, name, now_ns, now_ns, bytes);
+                .put_of(TrackKind::Resident, pid, name, now_ns, now_ns, bytes);
         }
         if let Some((read, written)) = storage_bytes(process.pid) {
-            self.count(LaneKind::DiskRead, process, read);
-            self.count(LaneKind::DiskWritten, process, written);
+            self.count(TrackKind::DiskRead, process, read);
+            self.count(TrackKind::DiskWritten, process, written);
         }
     }
 
     /// Adds the increase of a counter since its last reading.
-    fn count(&mut self, kind: LaneKind, process: &Sampled, value: u64) {
+    fn count(&mut self, kind: TrackKind, process: &Sampled, value: u64) {
         let now = Last {
             time_ns: monotonic_ns(),
             value,

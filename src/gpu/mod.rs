@@ -1,7 +1,7 @@
 //! GPU metrics from the driver, collected alongside the samples.
 //!
 //! ```text
-//! GpuSource ──devices──▶ collector (a thread per device) ──Lanes──▶ feed ──▶ the segment that is written next
+//! GpuSource ──devices──▶ collector (a thread per device) ──Counter tracks──▶ feed ──▶ the segment that is written next
 //! ```
 //!
 //! Nothing here can block the sampler: a driver call that blocks or fails leaves a gap in the
@@ -17,7 +17,7 @@ pub mod nvml;
 pub mod pace;
 pub mod select;
 
-use crate::model::lane::{GpuInfo, LaneKind};
+use crate::model::track::{GpuInfo, TrackKind};
 
 /// The metrics that one driver call returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -55,24 +55,24 @@ impl Metric {
     ];
 
     /// The counter tracks that it fills.
-    pub fn kinds(self) -> &'static [LaneKind] {
+    pub fn kinds(self) -> &'static [TrackKind] {
         match self {
-            Self::Utilization => &[LaneKind::Utilization],
-            Self::MemoryBusy => &[LaneKind::MemoryBusy],
-            Self::Power => &[LaneKind::Power],
-            Self::Energy => &[LaneKind::Energy],
-            Self::Memory => &[LaneKind::MemoryUsed],
-            Self::Clocks => &[LaneKind::SmClock, LaneKind::MemoryClock],
-            Self::Throttle => &[LaneKind::Throttle],
-            Self::Temperature => &[LaneKind::Temperature],
-            Self::Pcie => &[LaneKind::PcieSent, LaneKind::PcieReceived],
+            Self::Utilization => &[TrackKind::Utilization],
+            Self::MemoryBusy => &[TrackKind::MemoryBusy],
+            Self::Power => &[TrackKind::Power],
+            Self::Energy => &[TrackKind::Energy],
+            Self::Memory => &[TrackKind::MemoryUsed],
+            Self::Clocks => &[TrackKind::SmClock, TrackKind::MemoryClock],
+            Self::Throttle => &[TrackKind::Throttle],
+            Self::Temperature => &[TrackKind::Temperature],
+            Self::Pcie => &[TrackKind::PcieSent, TrackKind::PcieReceived],
             Self::Performance => &[
-                LaneKind::SmActive,
-                LaneKind::SmOccupancy,
-                LaneKind::TensorActive,
-                LaneKind::DramActive,
-                LaneKind::NvlinkSent,
-                LaneKind::NvlinkReceived,
+                TrackKind::SmActive,
+                TrackKind::SmOccupancy,
+                TrackKind::TensorActive,
+                TrackKind::DramActive,
+                TrackKind::NvlinkSent,
+                TrackKind::NvlinkReceived,
             ],
         }
     }
@@ -86,12 +86,12 @@ pub enum Window {
     /// Start and end in the driver's own timestamps, µs.
     Driver(u64, u64),
     /// An instantaneous value, at the time of the reading.
-    Moment,
+    Instant,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
-    pub kind: LaneKind,
+    pub kind: TrackKind,
     /// The interval that the value covers.
     pub window: Window,
     pub value: u64,
@@ -102,7 +102,7 @@ pub struct Reading {
 pub struct Readings {
     pub values: Vec<Reading>,
     /// Counter tracks that the call did not fill, and why.
-    pub failed: Vec<(LaneKind, GpuError)>,
+    pub failed: Vec<(TrackKind, GpuError)>,
 }
 
 /// Why a driver call failed.

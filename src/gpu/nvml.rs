@@ -3,7 +3,7 @@
 mod device;
 
 use super::{Found, GpuError, GpuErrorKind, GpuSource};
-use crate::model::lane::GpuInfo;
+use crate::model::track::GpuInfo;
 use crate::os::nvml::gpu_instance;
 use device::{NvmlDevice, memory};
 use nvml_wrapper::error::NvmlError;

@@ -1,7 +1,7 @@
 //! Which devices are recorded: `--gpu`.
 
 use crate::model::gpu_name::{GpuName, MAX_NAMES, NoGpuName};
-use crate::model::lane::GpuInfo;
+use crate::model::track::GpuInfo;
 
 /// The value of `--gpu`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! One segment, named, classified and summed up.
+//! One segment with names, classes and sums.
 
 use super::sums::{CodeKey, ModuleKey, ThreadSums};
 use crate::analysis::functions::hot;
@@ -13,24 +13,24 @@ use crate::model::profile::{Profile, ProfileSample, Role};
 use crate::model::sample::{Gil, ThreadState};
 use crate::model::wait::WaitKind;
 
-/// A thread over a segment, and how it was at its end.
+/// A thread over a segment, with its state at the end.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChunkThread {
     pub tid: i32,
     pub name: String,
-    /// What it is: `training thread`, `OpenMP worker`, …
+    /// Its role: `training thread`, `OpenMP worker`, …
     pub role: &'static str,
     pub wall_ns: u64,
     pub cpu_ns: u64,
     /// Its state at its last sample.
     pub state: ThreadState,
-    /// What it did then.
+    /// Its activity at its last sample.
     pub activity: Activity,
-    /// What it waited for then, and in words.
+    /// What it waited for then: kind and label.
     pub wait: Option<(WaitKind, String)>,
-    /// The Python function, file and line that it was in then.
+    /// Its Python function, file and line at its last sample.
     pub at: Option<CodeKey>,
-    /// Whether it held the GIL then.
+    /// Whether it held the GIL at its last sample.
     pub has_gil: bool,
 }
 
@@ -46,8 +46,8 @@ pub struct ChunkProcess {
     pub threads: Vec<ChunkThread>,
 }
 
-/// The processes of a segment's profile. `training` tells the tid of a pid's training thread, where
-/// that is known better than one segment can show.
+/// The processes of a segment's profile. `training` returns the tid of a pid's training thread if
+/// it is known better than from one segment.
 pub fn chunk(profile: &Profile, training: impl Fn(i32) -> Option<i32>) -> Vec<ChunkProcess> {
     let mut found = Vec::new();
     for (at, process) in profile.processes.iter().enumerate() {
@@ -85,7 +85,7 @@ fn thread_of(profile: &Profile, process: ProcessId, tid: i32) -> Option<ThreadId
     Some(ThreadId::from_index(at))
 }
 
-/// A line of a function; without one its first.
+/// The key of a line of a function; without a line, of its first.
 fn code_key(profile: &Profile, function: FunctionId, line: Option<u32>) -> Option<CodeKey> {
     let function = profile.function(function)?;
     Some(CodeKey {
@@ -149,7 +149,7 @@ fn chunk_threads(
     let summed = threads(profile, samples, training);
     let of = |summary: ThreadSummary| {
         let info = profile.thread(summary.thread)?;
-        // Samples lie by thread and start: the last of a thread is how it was last seen.
+        // Samples are sorted by thread and start: the last of a thread is its latest.
         let last = samples
             .iter()
             .rfind(|sample| sample.thread == summary.thread)?;

@@ -1,11 +1,11 @@
-//! A session as it goes on: what its segments say, summed up as they come, in memory that does not
-//! grow with its length.
+//! A session in progress: sums over its segments as they arrive, in memory that does not grow with
+//! its length.
 //!
-//! | file | says |
+//! | file | content |
 //! |---|---|
-//! | [`sums`] | sums over an interval that can be added and taken away again |
-//! | [`chunk`] | one segment, named, classified and summed up |
-//! | [`store`] | what the last seconds held, what all of it did, and how the run stands |
+//! | [`sums`] | sums over an interval that can be added and subtracted |
+//! | [`chunk`] | one segment with names, classes and sums |
+//! | [`store`] | sums of the last seconds and of the session, and the state of the run |
 
 pub mod chunk;
 pub mod store;

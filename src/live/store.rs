@@ -1,30 +1,31 @@
-//! What the last seconds held, what all of a session did, and how the run stands.
+//! Sums of the last seconds and of the session, and the state of the run.
 
 use super::chunk::{ChunkProcess, ChunkThread, chunk};
 use super::sums::ThreadSums;
 use crate::analysis::progress::StepUnit;
 use crate::analysis::{Analysis, analyze};
 use crate::model::ids::GpuId;
-use crate::model::lane::{GpuInfo, LaneKind, Lanes, SHARE_ONE};
 use crate::model::process::ProcessInfo;
 use crate::model::profile::{Profile, Role};
 use crate::model::progress::CounterKind;
 use crate::model::run::RunInfo;
 use crate::model::segment::Segment;
+use crate::model::track::{CounterTracks, GpuInfo, SHARE_ONE, TrackKind};
 use crate::recording::{Recording, recording_of};
 use crate::report::text::verdict_line;
 use crate::torch::rules::RuleSet;
 use std::collections::{BTreeMap, VecDeque};
 
 pub const NOW_NS: u64 = 5_000_000_000;
-/// How much is kept: for a flamegraph, and for what needs more than the last seconds.
+/// Length of the recent past that is kept: for a flame graph, and for figures that need more than
+/// the last seconds.
 pub const KEPT_NS: u64 = 60_000_000_000;
-/// What the outlook looks back on, and how often it is made.
+/// Length of the interval of the outlook, and how often it is computed.
 const OUTLOOK_NS: u64 = 30_000_000_000;
 const OUTLOOK_EVERY_NS: u64 = 3_000_000_000;
-/// Threads and processes that were not seen for so long are gone.
+/// Threads and processes that were not seen for this long are dropped.
 const GONE_NS: u64 = 3_000_000_000;
-/// Processes and counters kept at most: pids are given out for ever.
+/// Maximum number of processes and counters: pids are reused without end.
 const MOST_PROCESSES: usize = 4096;
 const MOST_COUNTERS: usize = 64;
 
@@ -42,7 +43,7 @@ pub struct Pace {
     pub samples_per_s: Option<f64>,
 }
 
-/// A counter of the target, as it was last read.
+/// A counter of the target at its last reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counter {
     pub value: u64,
@@ -56,9 +57,9 @@ pub struct LiveProcess {
     pub role: Role,
     /// The tid of the thread that trains.
     pub training_tid: Option<i32>,
-    /// What that thread did in the last seconds.
+    /// Times of that thread in the last seconds.
     pub now: ThreadSums,
-    /// What it did since the start, or since the last reset.
+    /// Times since the start, or since the last reset.
     pub since: ThreadSums,
     /// Its threads, by tid, and when each was last seen.
     pub threads: BTreeMap<i32, (ChunkThread, u64)>,
@@ -73,7 +74,8 @@ pub struct LiveProcess {
     pub seen_ns: u64,
 }
 
-/// A value of a device's lane: the end of its window, and a figure in the lane's unit.
+/// A value of a device's counter track: the end of its window, and a figure in the counter track's
+/// unit.
 pub type Value = (u64, u64);
 
 #[derive(Clone, Debug)]
@@ -86,28 +88,28 @@ pub struct LiveDevice {
     pub memory: Option<u64>,
 }
 
-/// What needs more than the last seconds.
+/// Figures that need more than the last seconds.
 #[derive(Clone, Debug, Default)]
 pub struct Outlook {
     pub verdict: Option<String>,
     /// torchspy's own CPU time, as a share of one CPU.
     pub own_cpu: f64,
-    /// Ticks a second that were carried out.
+    /// Ticks per second that were carried out.
     pub rate_hz: f64,
     /// Stopped time over the time in which sampled threads ran.
     pub stopped: f64,
 }
 
-/// A session as it goes on.
+/// A session in progress.
 #[derive(Clone, Debug)]
 pub struct Live {
     pub run: RunInfo,
     pub processes: BTreeMap<i32, LiveProcess>,
     pub devices: Vec<LiveDevice>,
-    /// Why there is none.
+    /// Why there is no device.
     pub no_device: Option<String>,
     pub outlook: Outlook,
-    /// The pid whose summary stands for the job: the first rank, or what trains.
+    /// The pid that represents the job: the first rank, or the process that trains.
     pub primary: Option<i32>,
     /// Start and end, CLOCK_MONOTONIC.
     pub start_ns: u64,
@@ -115,7 +117,7 @@ pub struct Live {
     resolve: Resolve,
     rules: &'static RuleSet,
     segments: VecDeque<Segment>,
-    /// What `now` is made of: the end of each segment, and what each pid did in it.
+    /// Parts of `now`: the end of each segment, and the times of each pid in it.
     recent: VecDeque<(u64, Vec<(i32, ThreadSums)>)>,
     looked_ahead_ns: u64,
 }
@@ -139,7 +141,7 @@ impl Live {
         }
     }
 
-    /// Takes a segment in.
+    /// Adds a segment.
     pub fn add(&mut self, segment: Segment) {
         if self.start_ns == 0 {
             self.start_ns = segment.start_ns;
@@ -158,11 +160,11 @@ impl Live {
         }
         self.take_processes(&profile);
         self.take_counters(&profile);
-        self.take_lanes(&profile);
+        self.take_tracks(&profile);
         self.forget();
     }
 
-    /// Sums since the start begin anew.
+    /// Resets the sums since the start.
     pub fn reset(&mut self) {
         for process in self.processes.values_mut() {
             process.since = ThreadSums::default();
@@ -173,7 +175,7 @@ impl Live {
         recording_of(self.run.clone(), self.segments.iter().cloned().collect())
     }
 
-    /// The process whose figures are shown: `chosen`, or the one that stands for the job.
+    /// The process whose figures are shown: `chosen`, or the one that represents the job.
     pub fn shown(&self, chosen: Option<i32>) -> Option<&LiveProcess> {
         let pid = chosen.filter(|pid| self.processes.contains_key(pid));
         self.processes.get(&pid.or(self.primary)?)
@@ -229,7 +231,7 @@ impl Live {
         };
     }
 
-    /// The process with these facts; a new one where the pid has another.
+    /// The process with these facts; a new one if the pid was reused.
     fn process(&mut self, info: &ProcessInfo) -> &mut LiveProcess {
         let seen_ns = self.end_ns;
         let known = self.processes.get(&info.pid);
@@ -249,7 +251,7 @@ impl Live {
             };
             self.processes.insert(info.pid, fresh);
         }
-        // It was just put in where it was not.
+        // Inserted above if it was missing.
         #[expect(clippy::unwrap_used)]
         self.processes.get_mut(&info.pid).unwrap()
     }
@@ -321,14 +323,14 @@ impl Live {
         }
     }
 
-    fn take_lanes(&mut self, profile: &Profile) {
-        let Lanes {
+    fn take_tracks(&mut self, profile: &Profile) {
+        let CounterTracks {
             gpus,
-            lanes,
+            tracks,
             points,
             gaps,
             ..
-        } = &profile.sideband.lanes;
+        } = &profile.sideband.tracks;
         for info in gpus.iter().filter(|info| info.recorded) {
             if !self.devices.iter().any(|device| device.info == *info) {
                 self.devices.push(LiveDevice {
@@ -343,19 +345,19 @@ impl Live {
             self.no_device = Some(gap.reason.clone());
         }
         for point in points {
-            let Some(lane) = lanes.get(point.lane.index()) else {
+            let Some(track) = tracks.get(point.track.index()) else {
                 continue;
             };
-            match (lane.gpu, self.processes.get_mut(&lane.pid)) {
+            match (track.gpu, self.processes.get_mut(&track.pid)) {
                 (Some(gpu), _) => {
-                    self.take_device(gpus, gpu, lane.kind, (point.end_ns, point.value))
+                    self.take_device(gpus, gpu, track.kind, (point.end_ns, point.value))
                 }
-                (None, Some(process)) => match lane.kind {
-                    LaneKind::Cpu if point.end_ns > point.start_ns => {
+                (None, Some(process)) => match track.kind {
+                    TrackKind::Cpu if point.end_ns > point.start_ns => {
                         let window_ns = (point.end_ns - point.start_ns) as f64;
                         process.cpus = Some(point.value as f64 / window_ns);
                     }
-                    LaneKind::Resident => process.resident = Some(point.value),
+                    TrackKind::Resident => process.resident = Some(point.value),
                     _ => {}
                 },
                 (None, None) => {}
@@ -368,25 +370,25 @@ impl Live {
         }
     }
 
-    fn take_device(&mut self, gpus: &[GpuInfo], gpu: GpuId, kind: LaneKind, value: Value) {
+    fn take_device(&mut self, gpus: &[GpuInfo], gpu: GpuId, kind: TrackKind, value: Value) {
         let info = gpus.get(gpu.index());
         let mut devices = self.devices.iter_mut();
         let Some(device) = devices.find(|device| Some(&device.info) == info) else {
             return;
         };
         match kind {
-            LaneKind::Utilization => {
+            TrackKind::Utilization => {
                 device
                     .utilization
                     .push_back((value.0, value.1.min(SHARE_ONE)));
             }
-            LaneKind::Power => device.power_mw = Some(value.1),
-            LaneKind::MemoryUsed => device.memory = Some(value.1),
+            TrackKind::Power => device.power_mw = Some(value.1),
+            TrackKind::MemoryUsed => device.memory = Some(value.1),
             _ => {}
         }
     }
 
-    /// Processes that have ended, and all but the newest where there are too many.
+    /// Drops processes that have ended, and all but the newest if there are too many.
     fn forget(&mut self) {
         let (end_ns, root, primary) = (self.end_ns, self.run.pid, self.primary);
         self.processes.retain(|&pid, process| {

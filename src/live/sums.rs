@@ -4,7 +4,7 @@ use crate::model::category::{Activity, Phase};
 use rustc_hash::FxHashMap;
 use std::hash::Hash;
 
-/// Functions, lines or modules that a table holds at most. Past it the half with the least time
+/// Maximum number of functions, lines or modules in a table. Above it the half with the least time
 /// goes into [`Sums::rest`].
 const MOST_KEYS: usize = 20_000;
 
@@ -21,14 +21,14 @@ pub struct CodeKey {
     pub name: String,
     /// Its file; of native code the library.
     pub file: String,
-    /// The line; of a function its first; 0 where there is none.
+    /// The line; for a function its first; 0 if unknown.
     pub line: u32,
 }
 
 /// An `nn.Module` by its path.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ModuleKey {
-    /// Class of the root module, and which of several of that class.
+    /// Class of the root module, and its number among the roots of that class.
     pub root: (String, u32),
     /// The path below the root, in its parts; empty for the root.
     pub path: Vec<String>,
@@ -38,7 +38,7 @@ pub struct ModuleKey {
 #[derive(Clone, Debug)]
 pub struct Sums<K> {
     pub times: FxHashMap<K, Times>,
-    /// Of keys that were left out, in themselves, ns.
+    /// Own time of keys that were dropped, ns.
     pub rest_ns: u64,
 }
 
@@ -88,7 +88,7 @@ impl<K: Eq + Hash + Clone> Sums<K> {
         self.rest_ns = self.rest_ns.saturating_sub(other.rest_ns);
     }
 
-    /// Leaves the keys of least time out where there are too many.
+    /// Drops the keys with the least time if there are too many.
     fn bound(&mut self) {
         if self.times.len() <= MOST_KEYS {
             return;
@@ -117,7 +117,7 @@ pub struct ThreadSums {
     pub operators: Sums<String>,
     /// Modules of forward passes.
     pub modules: Sums<ModuleKey>,
-    /// Classes of modules. They are not taken away again.
+    /// Classes of modules. They are never subtracted.
     pub classes: FxHashMap<ModuleKey, String>,
     /// Phase by activity, ns.
     pub matrix: FxHashMap<(Phase, Activity), u64>,
@@ -143,7 +143,7 @@ impl ThreadSums {
         }
     }
 
-    /// Takes an interval away that was added before.
+    /// Subtracts an interval that was added before.
     pub fn take(&mut self, other: &ThreadSums) {
         self.wall_ns = self.wall_ns.saturating_sub(other.wall_ns);
         self.ticks = self.ticks.saturating_sub(other.ticks);

@@ -1,4 +1,4 @@
-//! Code addresses: where a thread is, and where it will come back to, are different things.
+//! Code addresses: an instruction pointer and a return address are different types.
 
 /// An address in code, with the role that it has on a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -12,7 +12,7 @@ pub enum CodeAddress {
 }
 
 impl CodeAddress {
-    /// The address as it stands in the register or on the stack.
+    /// The address as in the register or on the stack.
     pub fn raw(self) -> u64 {
         match self {
             CodeAddress::Ip(address) | CodeAddress::Return(address) => address,

@@ -12,7 +12,7 @@ named!(
         Forward = "forward",
         /// The autograd engine.
         Backward = "backward",
-        /// A forward that is computed again for backward: activation checkpointing.
+        /// A forward that is recomputed for backward: activation checkpointing.
         Recompute = "recompute",
         /// Optimizer step, zero_grad, lr schedulers.
         Optimizer = "optimizer",
@@ -26,13 +26,13 @@ named!(
         Startup = "startup",
         /// Interpreter exit: modules are torn down, exit handlers and destructors of libraries run.
         Shutdown = "shutdown",
-        /// What a trainer built upon torch does around all that: hooks, callbacks, logging of
+        /// Code of trainers built upon torch around all that: hooks, callbacks, logging of
         /// Lightning, the Transformers Trainer, Accelerate.
         Framework = "framework",
         /// None of the above: the script's own code.
         #[default]
         User = "user",
-        /// The first region that the user named. What it is called is in the recording:
+        /// The first region that the user named. Its name is in the recording:
         /// [`Profile::phase_name`](super::profile::Profile::phase_name).
         Region1 = "region_1",
         Region2 = "region_2",
@@ -50,13 +50,12 @@ named!(
 );
 
 impl Phase {
-    /// The phases that torchspy knows of itself, in the order of reports.
+    /// The phases that torchspy defines, in the order of reports.
     pub const BUILT_IN: &'static [Phase] = Phase::ALL.split_at(Phase::Region1 as usize).0;
-    /// Places for regions that the user names.
+    /// Phases for regions that the user names.
     pub const REGIONS: &'static [Phase] = Phase::ALL.split_at(Phase::Region1 as usize).1;
 
-    /// Which of the user's regions it is, counted from 0; `None` of a phase that torchspy knows of
-    /// itself.
+    /// Index of the user's region, from 0; `None` for a phase that torchspy defines.
     pub fn region(self) -> Option<usize> {
         (self as usize).checked_sub(Self::BUILT_IN.len())
     }
@@ -80,7 +79,7 @@ macro_rules! activities {
                 }
             }
 
-            /// What the summary and the verdict ask of it.
+            /// Its group in the summary and the verdict.
             pub fn group(self) -> ActivityGroup {
                 match self {
                     $(Activity::$variant => ActivityGroup::$group,)+
@@ -90,7 +89,7 @@ macro_rules! activities {
     };
 }
 
-/// Activities that the summary and the verdict treat alike.
+/// Groups of activities that the summary and the verdict treat alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ActivityGroup {
     /// Operators' own work on the CPU.
@@ -101,7 +100,7 @@ pub enum ActivityGroup {
     Gpu,
     /// Collectives.
     Collective,
-    /// The interpreter, waits, and what is not known: each is treated by itself.
+    /// The interpreter, waits, and unknown activities: each is a group of its own.
     Alone,
 }
 
@@ -141,11 +140,11 @@ activities!(
     OmpIdle = "omp_idle", "omp idle", Alone;
     /// Runnable, but without a CPU.
     CpuWait = "cpu_wait", "cpu wait", Alone;
-    /// Asleep by its own wish, or waiting for events.
+    /// Asleep by its own call, or waiting for events.
     Sleep = "sleep", "sleep", Alone;
-    /// Native code that no rule knows.
+    /// Native code without a rule.
     NativeOther = "native_other", "native", Alone;
-    /// Nothing to go by.
+    /// No frame decides.
     #[default]
     Unclassified = "unclassified", "unknown", Alone;
 );

@@ -11,8 +11,8 @@ pub struct PythonVersion {
 }
 
 impl PythonVersion {
-    /// Minor versions of Python 3 whose structures are known. Any other is refused: its objects are
-    /// not read by the numbers of the version next to it.
+    /// Minor versions of Python 3 with known structures. Any other is refused: its objects are not
+    /// read with the offsets of a neighbouring version.
     pub const SUPPORTED: RangeInclusive<u8> = 10..=15;
 
     /// `PythonVersion::new(3, 11)`.
@@ -27,8 +27,8 @@ impl std::fmt::Display for PythonVersion {
     }
 }
 
-/// What is kept of a code object: enough to name a frame later, on another machine. Lines stand in
-/// the frames.
+/// The facts about a code object that name a frame later, on another machine. Lines are in the
+/// frames.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CodeInfo {
     /// `co_qualname` where there is one (3.11 on), else `co_name`.
@@ -38,6 +38,7 @@ pub struct CodeInfo {
     /// `co_firstlineno`.
     pub first_line: u32,
     pub version: PythonVersion,
-    /// A hash of the bytecode's length and the line table: it tells two lambdas on one line apart.
+    /// A hash of the bytecode's length and the line table: it distinguishes two lambdas on one
+    /// line.
     pub content_hash: u64,
 }

@@ -1,4 +1,4 @@
-//! What functions say of collectives, and what a stack that is in one says.
+//! Collectives: what a function's rules define, and the collective of a stack.
 
 use super::named::named;
 
@@ -15,7 +15,7 @@ named!(
 );
 
 named!(
-    /// On whose behalf a collective runs.
+    /// The wrapper that a collective runs for.
     Issuer {
         /// DDP's reduction of gradients by buckets.
         DdpBucket = "DDP bucket",
@@ -33,13 +33,13 @@ named!(
         FsdpReduce = "FSDP reduce",
         /// Statistics of SyncBatchNorm.
         SyncBatchNorm = "SyncBatchNorm",
-        /// A checkpoint's ranks agree.
+        /// Ranks synchronize for a checkpoint.
         Checkpoint = "checkpoint",
     }
 );
 
 impl Issuer {
-    /// The collective that it issues, where no frame names another; `None` where it issues none.
+    /// The collective that it issues, if no frame names another; `None` if it issues none.
     pub fn collective(self) -> Option<&'static str> {
         match self {
             Issuer::DdpBucket => Some("all_reduce"),
@@ -55,7 +55,7 @@ impl Issuer {
 }
 
 impl Issuer {
-    /// Whether all that it does is communication; others also do other work, and only label the
+    /// Whether all of its work is communication; others also do other work, and only label the
     /// collectives in it.
     pub fn is_communication(self) -> bool {
         matches!(
@@ -69,30 +69,30 @@ impl Issuer {
     }
 }
 
-/// What one function says of a collective.
+/// What a function's rules define for collectives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct CollectivePart {
     pub name: Option<&'static str>,
-    /// Who moves the data.
+    /// The library that moves the data.
     pub backend: Option<Backend>,
-    /// On whose behalf.
+    /// The wrapper that it runs for.
     pub issuer: Option<Issuer>,
-    /// It imports: what called it waits for no rank.
+    /// It imports: its callers wait for no rank.
     pub imports: bool,
 }
 
-/// What a sample is doing in a collective, or in what surrounds one.
+/// The collective that a sample is in, or a wrapper's own work around one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct CollectiveMoment {
-    /// The collective: `all_reduce`. `None` for a wrapper's own work around it. `wait` where the
-    /// stack waits for one that was issued earlier and does not tell which.
+pub struct CollectiveCall {
+    /// The collective: `all_reduce`. `None` for a wrapper's own work around it. `wait` if the stack
+    /// waits for one that was issued earlier and is not known.
     pub name: Option<&'static str>,
     pub backend: Option<Backend>,
-    /// On whose behalf, where it is a wrapper's.
+    /// The wrapper that it runs for, if any.
     pub issuer: Option<Issuer>,
 }
 
-impl CollectiveMoment {
+impl CollectiveCall {
     /// Whether the rank takes part in a collective at this time, or waits for one: it has arrived.
     pub fn has_arrived(self) -> bool {
         self.name.is_some()

@@ -1,43 +1,42 @@
-//! What functions say of torch.compile: of the compiler at work, and of the code that it made.
+//! torch.compile: what a function's rules define for the compiler and for compiled code.
 
 use super::named::named;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// What one function says of torch.compile.
+/// What a function's rules define for torch.compile.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum CompileMark {
     #[default]
     None,
-    /// It is the compiler's: of this stage where it compiles, else what calls the code that was
-    /// made.
+    /// It belongs to the compiler: to this stage while compiling, else it calls compiled code.
     Stage(CompileStage),
-    /// It is torch's, and stands between code that was made and the function that it was made from.
+    /// It belongs to torch, between compiled code and the function that was compiled.
     Between,
-    /// Code that was made, or the function of torch that calls it.
+    /// Compiled code, or the function of torch that calls it.
     Generated,
-    /// Code of an FX graph, or the function of torch that calls it: made by the compiler where the
+    /// Code of an FX graph, or the function of torch that calls it: part of the compiler if the
     /// compiler's functions call it.
     Graph,
-    /// An extra function around one that could not be compiled by itself: its name says nothing.
+    /// An extra function around one that could not be compiled by itself; it has no meaningful
+    /// name.
     Wrapper,
-    /// The rest of a function behind a graph break.
+    /// The rest of a function after a graph break.
     Resumed(GraphBreak),
-    /// The engine of backward is called: what stands on it was not called by the code outward of
-    /// it.
+    /// Calls the engine of backward: frames above it were not called by the code below it.
     Backward,
-    /// No function: what stands on it compiles the function of this name and place.
+    /// Not a function: the frames above it compile this subject.
     Compiles(Subject),
 }
 
 /// What is compiled.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Subject {
-    /// A function of this (from Python 3.11 on: qualified) name, from its beginning on.
+    /// A function with this name (qualified from Python 3.11 on), from its start on.
     Function(String),
-    /// The rest of a function behind a graph break.
+    /// The rest of a function after a graph break.
     Rest(GraphBreak),
-    /// As [`CompileMark::Wrapper`].
+    /// As in [`CompileMark::Wrapper`].
     Wrapper,
 }
 
@@ -53,7 +52,7 @@ impl std::fmt::Display for Subject {
     }
 }
 
-/// A place at which a function was cut in two, since what is there cannot be compiled.
+/// A line at which a function was split, because code there cannot be compiled.
 #[derive(Clone, Debug, JsonSchema, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[schemars(rename = "CutAt")]
 pub struct GraphBreak {

@@ -1,17 +1,17 @@
-//! How deep a stack may be: of deeper ones both ends are kept.
+//! Maximum depth of stacks: of deeper ones both ends are kept.
 
-/// The most frames of a stack that are kept, besides native frames of which there may be some for
-/// each of Python.
+/// Maximum number of frames of a stack, besides native frames, of which there may be several per
+/// Python frame.
 pub const MAX_DEPTH: usize = 4096;
-/// Of a deeper stack, so many at the root; the others at the leaf.
+/// Number of frames kept at the root of a deeper stack; the others are at the leaf.
 const ROOT_FRAMES: usize = 1024;
-/// Frames of any kind for each that counts: a function of Python 3.10 stands on three or four of
-/// the interpreter's.
+/// Frames of any kind per counted frame: a Python 3.10 function takes three or four frames of the
+/// interpreter.
 const ALL_FRAMES: usize = 4;
 
-/// Shortens a stack, root first, in which more than [`MAX_DEPTH`] frames count: `marker` takes the
-/// place of what lies between its ends. That place is always as far from the root, so that one
-/// recursion gives one stack, however deep it was.
+/// Shortens a stack, root first, with more than [`MAX_DEPTH`] counted frames: `marker` replaces the
+/// frames between its ends. The marker is always at the same distance from the root, so that a
+/// recursion gives one stack whatever its depth.
 pub fn keep_ends<F>(frames: &mut Vec<F>, marker: F, counts: impl Fn(&F) -> bool) {
     let root = length_of(frames.iter(), ROOT_FRAMES, &counts);
     let leaf = length_of(frames.iter().rev(), MAX_DEPTH - ROOT_FRAMES, &counts);
@@ -20,8 +20,8 @@ pub fn keep_ends<F>(frames: &mut Vec<F>, marker: F, counts: impl Fn(&F) -> bool)
     }
 }
 
-/// The same of a stack whose root was not reached, which its first frame says: what lies next to it
-/// differs from read to read, and is left out.
+/// The same for a stack whose root was not reached, as its first frame shows: the frames next to it
+/// differ from read to read, and are omitted.
 pub fn keep_leaf<F>(frames: &mut Vec<F>, counts: impl Fn(&F) -> bool) {
     let leaf = length_of(frames.iter().rev(), MAX_DEPTH, &counts);
     if leaf + 1 < frames.len() {
@@ -29,7 +29,7 @@ pub fn keep_leaf<F>(frames: &mut Vec<F>, counts: impl Fn(&F) -> bool) {
     }
 }
 
-/// How many of the first frames hold at most so many that count.
+/// Number of first frames with at most so many counted ones.
 fn length_of<'f, F: 'f>(
     frames: impl Iterator<Item = &'f F>,
     most: usize,

@@ -1,16 +1,16 @@
-//! A snapshot of all threads of a job, resolved: the input of what `dump` prints.
+//! A snapshot of all threads of a job, resolved: the input of `dump`.
 
 use super::category::FrameKind;
 use super::profile::Role;
 use super::sample::{Capture, Gil, ThreadState};
 use super::wait::WaitKind;
 
-/// One look.
+/// A snapshot.
 #[derive(Clone, Debug, Default)]
 pub struct Dump {
-    /// Wall clock when the first thread was about to be read, ns since 1970.
+    /// Wall clock just before the first thread was read, ns since 1970.
     pub wall_ns: u64,
-    /// Time between the first thread that was read and the last; `None` where nothing was read.
+    /// Time between the first thread that was read and the last; `None` if nothing was read.
     pub skew_ns: Option<u64>,
     /// Threads that were stopped to be read, and the longest of these stops.
     pub stopped: u64,
@@ -38,7 +38,7 @@ pub struct DumpedProcess {
     pub torch: String,
     /// What is missing of it; empty if nothing.
     pub note: String,
-    /// How far its training is, by every counter that was read.
+    /// Its progress, by every counter that was read.
     pub progress: Vec<Progress>,
     /// The thread that held the interpreter's lock, by tid.
     pub gil_holder: Option<i32>,
@@ -46,13 +46,13 @@ pub struct DumpedProcess {
     pub threads: Vec<DumpedThread>,
 }
 
-/// How far something is.
+/// A progress counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// What is counted: `step`, `batch`, `epoch`, `parameter version`, or the name of a variable.
     pub what: String,
     pub value: u64,
-    /// What counts: a class (`_MultiProcessingDataLoaderIter`), or the function that has the
+    /// Owner of the counter: a class (`_MultiProcessingDataLoaderIter`), or the function with the
     /// variable.
     pub source: String,
 }
@@ -61,7 +61,7 @@ pub struct Progress {
 pub struct DumpedThread {
     pub tid: i32,
     pub name: String,
-    /// What Python calls it, where that was read.
+    /// Its name in Python, if that was read.
     pub python_name: Option<String>,
     /// Whether it is its process's training thread.
     pub trains: bool,
@@ -78,15 +78,15 @@ pub struct DumpedThread {
     pub frames: Vec<DumpedFrame>,
     /// Why the stack ends early, or was not read.
     pub partial: Option<&'static str>,
-    /// Of how many of its Python frames, from the leaf on, no variables are known, for they had
-    /// moved on when these were read.
+    /// Number of its Python frames, from the leaf on, without variables, because they had changed
+    /// when these were read.
     pub moved_frames: usize,
-    /// How often it had been put on a CPU when the snapshot ended; `None` where the kernel does not
-    /// tell.
+    /// How often it had been put on a CPU when the snapshot ended; `None` if the kernel does not
+    /// report it.
     pub slices: Option<u64>,
-    /// The kernel's word for where it sleeps (`/proc/TID/wchan`).
+    /// The kernel function in which it sleeps (`/proc/TID/wchan`).
     pub wchan: Option<String>,
-    /// Its stack in the kernel, leaf first, where the kernel tells.
+    /// Its stack in the kernel, leaf first, if the kernel reports it.
     pub kernel_stack: Vec<String>,
 }
 
@@ -94,9 +94,9 @@ pub struct DumpedThread {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DumpedWait {
     pub kind: WaitKind,
-    /// What exactly: `all_reduce (DDP bucket)`, `Queue.get()`.
+    /// Label: `all_reduce (DDP bucket)`, `Queue.get()`.
     pub what: String,
-    /// The thread that holds what it waits for, where that is known.
+    /// The thread that holds what it waits for, if known.
     pub owner: Option<Owner>,
     /// The lock, where it was found.
     pub lock: Option<Lock>,
@@ -109,8 +109,8 @@ pub struct Owner {
     pub by: &'static str,
 }
 
-/// The kind of a [`Lock`] that is none: who sleeps in `Thread.join()` waits for a thread, which so
-/// holds it.
+/// The kind of a [`Lock`] that stands for the end of a thread: a thread in `Thread.join()` waits
+/// for another thread, which counts as the holder.
 pub const THREAD_END: &str = "end of a thread";
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -119,10 +119,10 @@ pub struct Lock {
     pub kind: &'static str,
     /// The object's address, or the mutex's.
     pub address: u64,
-    /// A variable or attribute that holds it: `self.lock`. Of the end of a thread that thread's
+    /// A variable or attribute that contains it: `self.lock`. For the end of a thread that thread's
     /// name.
     pub name: Option<String>,
-    /// Whether the wait for it ends after a time, with it or without.
+    /// Whether the wait has a timeout.
     pub is_timed: bool,
 }
 
@@ -130,28 +130,28 @@ pub struct Lock {
 pub struct Place {
     pub function: String,
     pub file: String,
-    /// Line; 0 where not known.
+    /// Line; 0 if unknown.
     pub line: u32,
 }
 
 #[derive(Clone, Debug)]
 pub struct DumpedFrame {
-    /// The function's name, whole.
+    /// The function's full name.
     pub name: String,
-    /// The same for reading.
+    /// A short form for reading.
     pub short_name: String,
     /// Python: source file. Native: the module's path.
     pub file: String,
-    /// Line; 0 where not known.
+    /// Line; 0 if unknown.
     pub line: u32,
     pub is_python: bool,
     pub kind: FrameKind,
     pub is_guess: bool,
-    /// Whether it says nothing to most people: the interpreter's own code, bindings, dispatchers.
+    /// Whether it is of little interest: the interpreter's own code, bindings, dispatchers.
     pub is_plumbing: bool,
     /// The `nn.Module` whose call it is.
     pub module: Option<String>,
-    /// Its variables; `None` where they were not asked for, or not read.
+    /// Its variables; `None` if they were not requested, or not read.
     pub locals: Option<Vec<Local>>,
 }
 
@@ -162,12 +162,12 @@ pub struct Local {
     pub value: String,
 }
 
-/// What was read of a process's objects after a snapshot: its threads ran on at the same time.
+/// What was read of a process's objects after a snapshot, while its threads ran.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inspected {
     pub pid: i32,
     pub threads: Vec<InspectedThread>,
-    /// Threads past the most that are inspected.
+    /// Number of further threads that were not inspected.
     pub left_out: usize,
 }
 
@@ -184,13 +184,13 @@ pub struct InspectedThread {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InspectedFrame {
     pub place: Place,
-    /// Which frame it is, from the leaf on.
+    /// Its index, from the leaf on.
     pub index: usize,
     /// Whether it, and all frames that called it, were the same before and after its variables were
     /// read.
     pub is_steady: bool,
-    /// Variables, where they were asked for.
+    /// Variables, if they were requested.
     pub locals: Vec<Local>,
-    /// Variables whose names count steps or epochs, and their values.
+    /// Variables with names of step or epoch counters, and their values.
     pub counters: Vec<(String, u64)>,
 }

@@ -1,10 +1,10 @@
-//! What `resolve` finds once of each stack: analyses group by it and sum; none matches a name
-//! again.
+//! Facts that `resolve` determines once per stack: analyses group by them and sum; none matches a
+//! name again.
 //!
-//! What depends on a thread's state, activity or system call as well is kept with the
+//! Facts that also depend on a thread's state, activity or system call are kept with the
 //! [sample](super::profile::ProfileSample).
 
-use super::collective::{Backend, CollectiveMoment};
+use super::collective::{Backend, CollectiveCall};
 use super::ids::{
     ChainId, CollectiveId, FrameId, FunctionId, NameId, NnModuleId, StackId, ThreadId,
 };
@@ -22,11 +22,11 @@ pub type Line = (FunctionId, u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Wait {
     pub kind: WaitKind,
-    /// What exactly, as reports print it: `torch.cuda.synchronize()`.
+    /// Label, as printed in reports: `torch.cuda.synchronize()`.
     pub label: NameId,
 }
 
-/// An operator on a stack, and where it was called from.
+/// An operator on a stack, and its call site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct OperatorSite {
     /// `aten::add`.
@@ -40,7 +40,7 @@ pub struct OperatorSite {
     pub line: Option<Line>,
 }
 
-/// What one stack says, whatever its thread's state.
+/// Facts about one stack, whatever its thread's state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StackFacts {
     /// The line of the user's own code nearest to the leaf.
@@ -58,7 +58,7 @@ pub struct StackFacts {
     pub native_leaf: Option<FunctionId>,
     /// The innermost of the operators on it, of [`Facts::operator_chains`].
     pub operators: Option<ChainId>,
-    /// Whether the innermost operator is what the stack is at: no node of backward runs inside it.
+    /// Whether the innermost operator is the one at work: no node of backward runs inside it.
     pub is_in_operator: bool,
     /// The innermost of the nodes of autograd's graph on it, of [`Facts::node_chains`].
     pub nodes: Option<ChainId>,
@@ -71,8 +71,7 @@ pub struct StackFacts {
 }
 
 impl StackFacts {
-    /// The nearest line of the user's own code; where there is none, of a package's; where there is
-    /// none, of any.
+    /// The nearest line of the user's own code, else of a package's, else of any.
     pub fn line(&self) -> Option<Line> {
         self.user_line.or(self.package_line).or(self.python_leaf)
     }
@@ -97,19 +96,19 @@ impl Names {
     }
 }
 
-/// What was found of all stacks and samples. Operators, nodes and modules of a stack are chains
-/// from the innermost outward, which many stacks share.
+/// Facts about all stacks and samples. Operators, nodes and modules of a stack are chains from the
+/// innermost outward, which many stacks share.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
     /// By [`StackId`] of the profile's stacks.
     pub stacks: Vec<StackFacts>,
-    /// Operators, nodes, classes, and what is waited for.
+    /// Operators, nodes, classes, and labels of waits.
     pub names: Names,
     pub operator_chains: StackTable<OperatorSite, ChainId>,
     pub node_chains: StackTable<NameId, ChainId>,
     pub module_chains: StackTable<NnModuleId, ChainId>,
     /// Collectives by [`CollectiveId`].
-    pub collectives: Interner<CollectiveId, CollectiveMoment>,
+    pub collectives: Interner<CollectiveId, CollectiveCall>,
     /// The collective backend that a thread works for, by [`ThreadId`].
     pub backends: Vec<Option<Backend>>,
     /// Names of the system calls that samples were in, by number.
@@ -117,7 +116,7 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// What a stack says; nothing of no stack.
+    /// The facts of a stack; the default without one.
     pub fn of(&self, stack: Option<StackId>) -> StackFacts {
         let known = stack.and_then(|stack| self.stacks.get(stack.index()));
         known.copied().unwrap_or_default()
@@ -127,7 +126,7 @@ impl Facts {
         self.of(stack).line()
     }
 
-    /// The operators of a stack, innermost first; within itself an operator comes again.
+    /// The operators of a stack, innermost first; a recursive operator occurs several times.
     pub fn operators(&self, stack: Option<StackId>) -> impl Iterator<Item = &OperatorSite> {
         chain(&self.operator_chains, self.of(stack).operators)
     }
@@ -143,7 +142,8 @@ impl Facts {
         self.operators(stack).next().filter(|_| is_own)
     }
 
-    /// The nodes of autograd's graph on a stack, innermost first; within itself a node comes again.
+    /// The nodes of autograd's graph on a stack, innermost first; a recursive node occurs several
+    /// times.
     pub fn nodes(&self, stack: Option<StackId>) -> impl Iterator<Item = NameId> {
         chain(&self.node_chains, self.of(stack).nodes).copied()
     }
@@ -158,7 +158,7 @@ impl Facts {
         chain(&self.module_chains, Some(chain_id)).copied()
     }
 
-    pub fn collective(&self, id: Option<CollectiveId>) -> Option<CollectiveMoment> {
+    pub fn collective(&self, id: Option<CollectiveId>) -> Option<CollectiveCall> {
         self.collectives.get(id?.index()).copied()
     }
 

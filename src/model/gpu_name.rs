@@ -1,16 +1,16 @@
-//! GPUs by the names that people and CUDA_VISIBLE_DEVICES give them.
+//! GPUs by the names that users and CUDA_VISIBLE_DEVICES give them.
 
-use super::lane::GpuInfo;
+use super::track::GpuInfo;
 
-/// Devices that are named at most.
+/// Maximum number of named devices.
 pub const MAX_NAMES: usize = 256;
 
 /// A device by one of its names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GpuName {
-    /// By the driver's number; with a MIG instance's number behind it (`0:1`).
+    /// By the driver's number, optionally with a MIG instance's number (`0:1`).
     Index(u32, Option<u32>),
-    /// By its UUID or the beginning of it: `GPU-…`, `MIG-…`.
+    /// By its UUID or a prefix of it: `GPU-…`, `MIG-…`.
     Uuid(String),
 }
 
@@ -56,13 +56,13 @@ impl std::fmt::Display for GpuName {
     }
 }
 
-/// The devices that a process may see, by its CUDA_VISIBLE_DEVICES; `None` where it does not say,
-/// and may see all.
+/// The devices that a process may see, from its CUDA_VISIBLE_DEVICES; `None` if it is not set, and
+/// all are visible.
 ///
-/// A name that is no device ends the list, as it does for CUDA (CUDA C++ Programming Guide, "CUDA
-/// Environment Variables"). An index counts devices by CUDA's order, which is the driver's only
-/// with CUDA_DEVICE_ORDER=PCI_BUS_ID, or where all devices are alike: this is a hint, and the
-/// driver's own list of processes goes first.
+/// An invalid name ends the list, as for CUDA (CUDA C++ Programming Guide, "CUDA Environment
+/// Variables"). An index counts devices in CUDA's order, which is the driver's only with
+/// CUDA_DEVICE_ORDER=PCI_BUS_ID, or if all devices are alike: so this is a hint, and the driver's
+/// own list of processes takes precedence.
 pub fn visible_devices(value: Option<&str>) -> Option<Vec<GpuName>> {
     let value = value?;
     let names = value.split(',').map(|word| GpuName::parse(word).ok());

@@ -1,5 +1,4 @@
-//! Small integers that stand for interned things. An id means something only together with the
-//! table that gave it.
+//! Small integers for interned values. An id is meaningful only together with its table.
 
 use serde::{Deserialize, Serialize};
 
@@ -77,8 +76,8 @@ id!(
     GpuId
 );
 id!(
-    /// A lane: one figure of one device or process over time.
-    LaneId
+    /// A counter track: one figure of one device or process over time.
+    TrackId
 );
 id!(
     /// A frame of a [`StackTable`](super::stack_table::StackTable).

@@ -1,9 +1,9 @@
-//! What functions say of how batches are made.
+//! Making of batches: what a function's rules define for it.
 
 use super::named::named;
 
 named!(
-    /// What making a batch consists of, and what a worker does besides.
+    /// The tasks of making a batch, and other activities of a worker.
     #[derive(Default)]
     InputTask {
         /// From bytes to arrays: images, audio, video, compressed data.
@@ -12,11 +12,11 @@ named!(
         Transform = "transform",
         /// From samples to a batch.
         Collate = "collate",
-        /// Files, and what is loaded from them as it stands.
+        /// Reading files, and loading from them without decoding.
         Read = "read",
         /// Batches are handed to the trainer.
         Send = "send",
-        /// The dataset's own code, of which no row says more.
+        /// The dataset's own code that no row classifies further.
         Dataset = "dataset",
         /// Waits for the trainer to ask for a batch.
         Idle = "idle",
@@ -30,13 +30,13 @@ named!(
     }
 );
 
-/// What one function says of the task.
+/// What a function's rules define for the task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum InputPart {
     #[default]
     None,
     Task(InputTask),
-    /// The fetch of one batch: outward of it there is no dataset.
+    /// The fetch of one batch: frames below it do not belong to the dataset.
     Fetch,
     Loop,
     Own,

@@ -1,4 +1,4 @@
-//! Tables in which each value stands once, and ids that stand for the values.
+//! Tables in which each value occurs once, with ids for the values.
 
 use super::ids::Id;
 use hashbrown::HashTable;
@@ -7,15 +7,15 @@ use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
 use std::ops::Deref;
 
-/// Values by id; reads as a slice of them.
+/// Values by id; dereferences to a slice of them.
 ///
-/// The index that finds a value is made when the first one is interned: a table that came from a
-/// file, and is only read, costs none.
+/// The index for look-ups is built when the first value is interned: a table that was read from a
+/// file and is not changed needs none.
 #[derive(Clone, Debug)]
 pub struct Interner<K, V> {
     values: Vec<V>,
     ids: HashTable<K>,
-    /// How many of the values are in `ids`: the first ones.
+    /// Number of first values that are in `ids`.
     indexed: usize,
 }
 
@@ -49,8 +49,8 @@ impl<K: Id, V: Clone + Eq + Hash> Interner<K, V> {
         known.unwrap_or_else(|| self.append(hash, value.to_owned()))
     }
 
-    /// Adds `value` with the next id even where an equal one is known. Returns the id that stands
-    /// for both: the first one's.
+    /// Adds `value` with the next id even if an equal one is known. Returns the id that represents
+    /// both: the first one's.
     pub fn push(&mut self, value: V) -> K {
         self.complete_index();
         let hash = hash_of(&value);
@@ -69,8 +69,7 @@ impl<K: Id, V: Clone + Eq + Hash> Interner<K, V> {
         id
     }
 
-    /// The same, for a table that holds at most `most` values: `None` for a new one that is too
-    /// many.
+    /// The same, for a table with at most `most` values: `None` for a new one above that.
     pub fn intern_below(&mut self, most: usize, value: &V) -> Option<K> {
         self.complete_index();
         let has_room = self.values.len() < most;

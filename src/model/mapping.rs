@@ -17,7 +17,7 @@ pub struct Mapping {
     pub executable: bool,
     /// `s`: writes are seen by others.
     pub shared: bool,
-    /// The path as it is shown, without ` (deleted)`; `[vdso]`, `[heap]` and their like; empty for
+    /// The path as displayed, without ` (deleted)`; `[vdso]`, `[heap]` and similar; empty for
     /// anonymous memory.
     pub path: String,
     /// The file was unlinked: the path no longer leads to it.
@@ -25,13 +25,13 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// Whether this maps a file below `/dev/`. Such memory is never read: a device may do anything
-    /// on a read.
+    /// Whether this maps a file below `/dev/`. Such memory is never read: a device may have side
+    /// effects.
     pub fn is_device(&self) -> bool {
         self.path.starts_with("/dev/")
     }
 
-    /// Whether this is backed by a file that can be looked at: a real path, no device and no memfd.
+    /// Whether this is backed by a file that can be opened: a real path, no device and no memfd.
     pub fn is_file(&self) -> bool {
         self.path.starts_with('/')
             && !self.is_device()

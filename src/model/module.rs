@@ -11,11 +11,11 @@ pub enum ModuleKind {
     Anonymous,
 }
 
-/// A module of which code was seen.
+/// A module with code that was seen.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ModuleInfo {
     pub kind: ModuleKind,
-    /// Its path as the target sees it; `[vdso]` or `[anonymous]` where there is no file.
+    /// Its path in the target's root; `[vdso]` or `[anonymous]` without a file.
     pub path: String,
     /// The GNU build-id; empty where it has none.
     pub build_id: Vec<u8>,
@@ -29,6 +29,6 @@ pub struct SymbolInfo {
     pub start: u64,
     /// First address after it.
     pub end: u64,
-    /// The name as it stands in the symbol table, mangled.
+    /// The name as in the symbol table, mangled.
     pub name: String,
 }

@@ -1,6 +1,6 @@
 //! Enumerations whose values have stable names.
 
-/// What goes by a stable name.
+/// A value with a stable name.
 pub trait Named: Copy {
     /// The name.
     fn stable_name(self) -> &'static str;
@@ -21,7 +21,7 @@ macro_rules! named {
             /// Every value, in the order of declaration, which is that of reports.
             pub const ALL: &'static [$name] = &[$($name::$variant,)+];
 
-            /// The stable name, as it stands in reports, JSON and other outputs for machines.
+            /// The stable name, as in reports, JSON and other outputs for machines.
             pub fn name(self) -> &'static str {
                 match self {
                     $($name::$variant => $text,)+

@@ -3,23 +3,23 @@
 /// A module in the tree that it was called in.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NnModuleInfo {
-    /// Class of the outermost module that holds it: `ResNet`.
+    /// Class of the outermost module that contains it: `ResNet`.
     pub root: String,
-    /// Counts from 0 the outermost modules of that class in the process: two models of one class
-    /// are two trees.
+    /// Number among the outermost modules of that class in the process, from 0: two models of one
+    /// class are two trees.
     pub number: u32,
-    /// Its name there, as `named_modules()` has it less wrappers: `layer1.0.conv1`; empty for the
+    /// Its name there, as in `named_modules()` without wrappers: `layer1.0.conv1`; empty for the
     /// outermost module itself.
     pub path: String,
     /// Its own class: `Conv2d`.
     pub class: String,
-    /// Its flag `training`; `None` where it was not read.
+    /// Its flag `training`; `None` if it was not read.
     pub training: Option<bool>,
 }
 
 impl NnModuleInfo {
-    /// What it is called in a box or a list: `layer1.0.conv1 (Conv2d)`; the outermost by its class,
-    /// with its number from the second on.
+    /// Its label in a box or a list: `layer1.0.conv1 (Conv2d)`; the outermost by its class, with
+    /// its number from the second on.
     pub fn label(&self) -> String {
         let evaluates = match self.training {
             Some(false) => "eval",

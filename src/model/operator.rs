@@ -1,18 +1,18 @@
-//! What functions say of operators: the parts of a stack from which an operator table is made.
+//! Operators: what a function's rules define for the operator table.
 
 use super::named::named;
 
-/// What one function says of the operators that run in it.
+/// What a function's rules define for operators.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OperatorMark {
     #[default]
     None,
-    /// It is an operator's entry, or one of its wrappers: `aten::add`, as torch.profiler calls it.
+    /// It is an operator's entry, or one of its wrappers: `aten::add`, as in torch.profiler.
     Operator(String),
-    /// It calls a kernel that was registered by another library than torch. The operator's name is
-    /// in no symbol: the kernel gives it.
+    /// It calls a kernel that was registered by another library than torch. No symbol has the
+    /// operator's name: the kernel's is used.
     LibraryKernel(
-        /// The kernel's name, where the glue's own symbol tells it; else it is the nearest function
+        /// The kernel's name, if the glue's own symbol contains it; else it is the nearest function
         /// of the same library that this one calls.
         Option<String>,
     ),
@@ -21,18 +21,18 @@ pub enum OperatorMark {
     PythonKernel,
     /// A node of autograd's graph at work: `ConvolutionBackward0`.
     Node(String),
-    /// The backward engine: what it calls is no part of an operator that called it.
+    /// The backward engine: what it calls does not belong to an operator that called it.
     Engine,
     /// The call of an `nn.Module`: the Python function that it calls is the module's own.
     ModuleCall,
 }
 
 named!(
-    /// By what an operator was named.
+    /// Source of an operator's name.
     NamedBy {
         /// By its own name, as torch registered it.
         Schema = "schema",
-        /// By the function that does its work: no symbol holds the operator's name.
+        /// The function that does its work: no symbol has the operator's name.
         Kernel = "kernel",
     }
 );

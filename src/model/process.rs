@@ -3,7 +3,7 @@
 use super::ids::ProcessId;
 use serde::{Deserialize, Serialize};
 
-/// A process that was sampled, or seen and passed over.
+/// A process that was sampled, or seen and skipped.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessInfo {
     /// The pid as torchspy sees it.
@@ -19,15 +19,15 @@ pub struct ProcessInfo {
     /// The allow-listed part of its environment (RANK, WORLD_SIZE, CUDA_VISIBLE_DEVICES, …), live
     /// where it was readable.
     pub environment: Vec<(String, String)>,
-    /// Interpreter version, such as `3.11.7`; empty where it is no Python or none was found.
+    /// Interpreter version, such as `3.11.7`; empty if it is not a Python or none was found.
     pub python: String,
-    /// Torch version; empty where torch is not loaded or its version could not be read.
+    /// Torch version; empty if torch is not loaded or its version could not be read.
     pub torch: String,
     /// libtorch is mapped.
     pub has_torch: bool,
     /// libcuda is mapped.
     pub has_cuda: bool,
-    /// What is missing of this process and why: `not a Python process`, `free-threaded 3.14: …`.
+    /// What is missing for this process and why: `not a Python process`, `free-threaded 3.14: …`.
     /// Empty if nothing.
     pub note: String,
     /// First and last time at which it was seen, CLOCK_MONOTONIC.

@@ -29,7 +29,7 @@ pub enum Role {
     Trainer {
         /// Its rank, where the environment names one.
         rank: Option<u32>,
-        /// Ranks in the job, where the environment says.
+        /// Ranks in the job, from the environment.
         world_size: Option<u32>,
         /// Its rank on this node.
         local_rank: Option<u32>,
@@ -37,17 +37,17 @@ pub enum Role {
     DataLoaderWorker {
         /// Counts from 0 within its trainer, by order of start.
         number: u32,
-        /// The trainer that feeds on it.
+        /// The trainer that it feeds.
         trainer: Option<ProcessId>,
     },
     Other,
 }
 
 impl Role {
-    /// The stable names, as they stand in JSON and Parquet.
+    /// The stable names, as in JSON and Parquet.
     pub const NAMES: [&'static str; 4] = ["launcher", "trainer", "dataloader_worker", "other"];
 
-    /// The role's name is that many in [`Role::NAMES`].
+    /// Index of the role's name in [`Role::NAMES`].
     pub fn number(self) -> usize {
         match self {
             Role::Launcher => 0,
@@ -185,7 +185,7 @@ pub struct Profile {
     /// Start of the first sample and end of the last, CLOCK_MONOTONIC.
     pub start_ns: u64,
     pub end_ns: u64,
-    /// Start and end of the recording that this is a part of; `None` of a whole one.
+    /// Start and end of the recording that this is a part of; `None` if this is all of it.
     pub whole_ns: Option<(u64, u64)>,
     /// What is missing of the recording (its end, corrupt segments). Empty if nothing.
     pub missing: Vec<String>,
@@ -205,20 +205,20 @@ pub struct Profile {
     pub facts: Facts,
     /// Samples by thread and start.
     pub samples: Vec<ProfileSample>,
-    /// The recording's.
+    /// That of the complete recording.
     pub sideband: Sideband,
-    /// Rules of the user's own, where it was resolved by any.
+    /// The user's rules, if any were applied.
     pub added_rules: Option<AddedRules>,
 }
 
 impl Profile {
-    /// Length of the whole recording, which the sampler's counters are of, ns.
+    /// Length of the complete recording, to which the sampler's counters apply, ns.
     pub fn recorded_ns(&self) -> u64 {
         let (start_ns, end_ns) = self.whole_ns.unwrap_or((self.start_ns, self.end_ns));
         end_ns.saturating_sub(start_ns)
     }
 
-    /// The process; none of an id that a damaged recording made up, as of all below.
+    /// The process; like the functions below, `None` for an invalid id of a damaged recording.
     pub fn process(&self, id: ProcessId) -> Option<&ProfileProcess> {
         self.processes.get(id.index())
     }

@@ -111,7 +111,7 @@ pub struct Quality {
     /// Threads that were not asked to stop, since one that was asked before had not stopped yet.
     #[serde(skip)]
     pub skipped_for_late_stop: u64,
-    /// Training threads that were not looked at, since every CPU was taken: their processes take
+    /// Training threads that were not polled because every CPU was busy and their processes take
     /// turns.
     #[serde(skip)]
     pub skipped_for_turn: u64,

@@ -20,7 +20,7 @@ pub struct Region {
     pub function: String,
 }
 
-/// Why a text names no region.
+/// Why a text is not a region.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegionError {
     /// A part is missing, empty or too long.
@@ -38,7 +38,7 @@ impl Region {
     /// Reads `NAME=FILE:FUNCTION`.
     ///
     /// # Errors
-    /// [`RegionError`], which says what is wrong with `text`.
+    /// [`RegionError`] with the reason.
     pub fn parse(text: &str) -> Result<Self, RegionError> {
         let (name, place) = text.split_once('=').ok_or(RegionError::Form)?;
         let (file, function) = place.rsplit_once(':').ok_or(RegionError::Form)?;
@@ -60,8 +60,8 @@ impl Region {
         {
             return Err(RegionError::Name);
         }
-        // Tables of phases have rows and keys of these names, too. A phase that torchspy knows is
-        // meant as such.
+        // Tables of phases have rows and keys with these names, too. The name of a built-in phase
+        // means that phase.
         if Phase::REGIONS.iter().any(|phase| phase.name() == name) || name == "all" {
             return Err(RegionError::Taken(name.to_owned()));
         }
@@ -92,15 +92,15 @@ fn ends_with_parts(whole: &str, end: &str, separator: char) -> bool {
         .is_some_and(|before| before.is_empty() || before.ends_with(separator))
 }
 
-/// The phase of torchspy's own that a region's name stands for: `input=train.py:get_batch` says
-/// where batches are made.
+/// The phase of torchspy's own with a region's name: `input=train.py:get_batch` marks where batches
+/// are made.
 pub fn built_in(name: &str) -> Option<Phase> {
     let mut phases = Phase::BUILT_IN.iter().copied();
     phases.find(|phase| phase.name() == name)
 }
 
 /// The names of regions that are phases of their own, each once, in the order in which they were
-/// given; no more than there are places.
+/// given; limited to the number of such phases.
 pub fn region_names(regions: &[Region]) -> impl Iterator<Item = &str> {
     regions
         .iter()
@@ -113,7 +113,7 @@ pub fn region_names(regions: &[Region]) -> impl Iterator<Item = &str> {
         .take(Phase::REGIONS.len())
 }
 
-/// The phase of a function, where it belongs to a region; of several the first.
+/// The phase of a function that belongs to a region; of several the first.
 pub fn region_of(regions: &[Region], file: &str, function: &str) -> Option<Phase> {
     let region = regions.iter().find(|region| region.holds(file, function))?;
     if let Some(phase) = built_in(&region.name) {

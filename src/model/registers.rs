@@ -1,4 +1,4 @@
-//! A thread's registers, in DWARF numbering, with what is known of them.
+//! A thread's registers, in DWARF numbering, and which of them are known.
 
 use crate::arch::{Architecture, Machine};
 
@@ -11,7 +11,7 @@ pub struct Registers {
 }
 
 impl Registers {
-    /// Numbers that are kept: those below.
+    /// Numbers below this are kept.
     pub const COUNT: usize = Machine::REGISTERS;
     pub const FRAME_POINTER: usize = Machine::FRAME_POINTER;
     pub const STACK_POINTER: usize = Machine::STACK_POINTER;

@@ -1,4 +1,4 @@
-//! What a recording is of: the header, clocks and losses.
+//! The header of a recording, clocks and losses.
 
 use super::region::Region;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -39,15 +39,15 @@ pub struct RunInfo {
     pub regions: Vec<Region>,
 }
 
-/// What is no number becomes 0.
+/// NaN and infinity become 0.
 fn finite<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     let value = f64::deserialize(deserializer)?;
     Ok(if value.is_finite() { value } else { 0.0 })
 }
 
 impl RunInfo {
-    /// Whether native frames were read of threads that ran. Where they were not, what Python calls
-    /// looks like Python.
+    /// Whether native frames of running threads were read. If not, code that Python calls looks
+    /// like Python.
     pub fn reads_running_native(&self) -> bool {
         self.native && !self.nonblocking
     }

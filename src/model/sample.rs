@@ -17,28 +17,28 @@ named!(
         /// The thread has not been scheduled since its last fresh capture: it keeps the stack that
         /// it had then.
         Reused = "reused",
-        /// Its stack was not read; what is known of its state was.
+        /// Its stack was not captured; its state was.
         #[default]
-        Unread = "unread",
+        NotCaptured = "unread",
     }
 );
 
 impl Capture {
-    /// Whether the stack was read for this sample, and not taken over from an earlier one.
+    /// Whether the stack was captured for this sample, and not reused from an earlier one.
     pub fn is_fresh(self) -> bool {
-        !matches!(self, Capture::Reused | Capture::Unread)
+        !matches!(self, Capture::Reused | Capture::NotCaptured)
     }
 }
 
 named!(
-    /// A thread's state as `/proc/PID/task/TID/stat` names it (proc_pid_stat(5)).
+    /// A thread's state as in `/proc/PID/task/TID/stat` (proc_pid_stat(5)).
     #[derive(Default)]
     ThreadState {
         /// R: on a CPU, or waiting for one.
         Running = "running",
         /// S: asleep, may be woken by a signal.
         Sleeping = "sleeping",
-        /// D: asleep in the kernel, not to be woken.
+        /// D: asleep in the kernel, not interruptible.
         Uninterruptible = "uninterruptible",
         /// T or t: stopped by a signal or a tracer.
         Stopped = "stopped",
@@ -48,7 +48,7 @@ named!(
     }
 );
 
-/// What a thread had to do with its interpreter's global lock.
+/// Relation of a thread to its interpreter's global lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Gil {
     /// Not read, or no Python thread.
@@ -58,15 +58,15 @@ pub enum Gil {
     Held,
 }
 
-/// One thread over one interval. Ticks in which nothing changed are one sample.
+/// One thread over one interval. Ticks without a change are merged into one sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
     pub thread: ThreadId,
-    /// Its stack; `None` only where nothing at all was read.
+    /// Its stack; `None` only if nothing at all was captured.
     pub stack: Option<StackId>,
     /// Start of the interval, CLOCK_MONOTONIC.
     pub start_ns: u64,
-    /// Length of the interval: the true time since the thread's sample before, not the nominal
+    /// Length of the interval: the true time since the thread's previous sample, not the nominal
     /// period.
     pub weight_ns: u64,
     /// Ticks that it stands for.
@@ -76,11 +76,11 @@ pub struct Sample {
     /// The system call that it was in, by number.
     pub syscall: Option<u32>,
     pub gil: Gil,
-    /// The thread that held the lock at that time, where it is known and another.
+    /// The thread that held the lock at that time, if it is known and another one.
     pub gil_holder: Option<ThreadId>,
     /// CPU time of the thread over the interval (schedstat, first field).
     pub run_ns: u64,
-    /// Time in which it could have run but waited for a CPU (schedstat, second field): run queue
-    /// and cgroup throttling.
+    /// Time in which it was runnable but waited for a CPU (schedstat, second field): run queue and
+    /// cgroup throttling.
     pub queue_ns: u64,
 }

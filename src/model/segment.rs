@@ -14,10 +14,10 @@ pub struct Segment {
     /// Start and end of its interval, CLOCK_MONOTONIC.
     pub start_ns: u64,
     pub end_ns: u64,
-    /// What the rest points into, and processes that are new or have changed.
+    /// The tables that the rest refers to, and processes that are new or have changed.
     pub tables: Tables,
-    /// Symbols for the native frames here, as far as they had been loaded. Later segments may bring
-    /// what this one lacks.
+    /// Symbols of the native frames here, as far as they had been loaded. Later segments may add
+    /// what is missing.
     pub symbols: Vec<SymbolInfo>,
     /// Samples by start.
     pub samples: Vec<Sample>,

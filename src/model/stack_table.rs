@@ -44,7 +44,7 @@ impl<F, S: Id> StackTable<F, S> {
         &self.frames[id.index()]
     }
 
-    /// The stack that the leaf of `stack` stands on.
+    /// The stack below the leaf of `stack`.
     pub fn parent(&self, stack: S) -> Option<S> {
         self.stacks[stack.index()].0
     }
@@ -80,7 +80,7 @@ impl<F: Clone + Eq + Hash, S: Id + Hash> StackTable<F, S> {
 
     /// The id of the stack that has `frame` above `parent`; `None` as parent makes a root.
     pub fn intern_stack(&mut self, parent: Option<S>, frame: FrameId) -> S {
-        // A stack's first child most often came right after it; looking there spares the index's
+        // A stack's first child usually comes right after it; checking there avoids the index's
         // cache misses.
         if let Some(next) = parent.map(|parent| parent.index() + 1)
             && self.stacks.get(next) == Some(&(parent, frame))
@@ -90,13 +90,13 @@ impl<F: Clone + Eq + Hash, S: Id + Hash> StackTable<F, S> {
         self.stacks.intern(&(parent, frame))
     }
 
-    /// Adds a frame with the next id even where it is known. Returns the id that stands for it: the
+    /// Adds a frame with the next id even if it is known. Returns the id that represents it: the
     /// first one's.
     pub fn push_frame(&mut self, frame: F) -> FrameId {
         self.frames.push(frame)
     }
 
-    /// The same of a stack.
+    /// The same for a stack.
     pub fn push_stack(&mut self, parent: Option<S>, frame: FrameId) -> S {
         self.stacks.push((parent, frame))
     }

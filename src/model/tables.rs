@@ -1,4 +1,4 @@
-//! The tables that samples point into. Session, segment and recording have the same.
+//! The tables that samples refer to, common to session, segment and recording.
 
 use super::code::CodeInfo;
 use super::frame::Frame;
@@ -11,16 +11,16 @@ use super::progress::CounterInfo;
 use super::stack_table::StackTable;
 use std::collections::BTreeMap;
 
-/// All that has ids.
+/// All values with ids.
 ///
 /// There are two kinds. The ids of a segment count from 0 in each segment, so that it can be read
-/// without any other. Those of a session, or of a recording, are of all of it.
+/// without any other. Those of a session, or of a recording, are valid in all of it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tables {
     /// Processes by [`ProcessId`](super::ids::ProcessId).
     pub processes: Vec<ProcessInfo>,
-    /// Threads. Those of a segment or recording have the ids from 0 on. A session forgets those
-    /// that have ended: some programs start twenty a second, for days.
+    /// Threads. Those of a segment or recording have ids from 0 on. A session drops those that have
+    /// ended: some programs start twenty per second, for days.
     pub threads: BTreeMap<ThreadId, ThreadInfo>,
     /// ELF files and other memory with code.
     pub modules: Interner<ModuleId, ModuleInfo>,
@@ -34,9 +34,9 @@ pub struct Tables {
 }
 
 impl Tables {
-    /// Forgets all frames and stacks but those of `live`, and gives these their new ids: memory
-    /// stays bounded however long a session runs. Samples that are not in `live` must have been
-    /// written before. Ids that do not exist become `None`.
+    /// Drops all frames and stacks except those of `live`, and updates their ids: memory stays
+    /// bounded however long a session runs. Samples that are not in `live` must have been written
+    /// before. Ids that do not exist become `None`.
     pub fn forget_stacks_except<'s>(
         &mut self,
         live: impl IntoIterator<Item = &'s mut Option<StackId>>,

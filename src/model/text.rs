@@ -37,9 +37,9 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(safe)
 }
 
-/// JSON without what could act on a terminal or mislead its reader: JSON itself lets delete and C1
-/// controls, and what writes from right to left, stand as they are. They are within strings, where
-/// an escape means the same.
+/// JSON without characters that could act on a terminal or mislead its reader: JSON itself allows
+/// delete, C1 controls and bidirectional characters unescaped. They are within strings, where an
+/// escape means the same.
 pub fn printable_json(json: &str) -> String {
     let mut safe = String::with_capacity(json.len());
     for character in json.chars() {
@@ -58,8 +58,8 @@ pub fn printable_json(json: &str) -> String {
     safe
 }
 
-/// A source path from the package on: what stands behind `site-packages/` or the standard library's
-/// folder, as py-spy shortens paths. Other paths stay whole.
+/// A source path from the package on: the part after `site-packages/` or the standard library's
+/// folder, as py-spy shortens paths. Other paths are unchanged.
 pub fn package_path(file: &str) -> &str {
     for folder in ["/site-packages/", "/dist-packages/"] {
         if let Some(at) = file.rfind(folder) {
@@ -92,10 +92,10 @@ pub fn is_unprintable(character: char) -> bool {
         )
 }
 
-/// What a notebook's cell is called, if `path` is the file name of one. Until ipykernel 6 it is
+/// The name of a notebook's cell, if `path` is the file name of one. Until ipykernel 6 it is
 /// `<ipython-input-12-HASH>`, with the cell's number. Since then it is `/tmp/ipykernel_PID/HASH.py`
 /// (ipykernel/compiler.py, `get_file_name`), with a hash of the cell's text; [`numbered_cell`] puts
-/// the number before that where it is known.
+/// the number before that if it is known.
 pub fn notebook_cell(path: &str) -> Option<String> {
     if let Some(rest) = path.strip_prefix("<ipython-input-") {
         let number = rest.split('-').next().filter(|number| is_number(number))?;
@@ -111,7 +111,7 @@ pub fn notebook_cell(path: &str) -> Option<String> {
     is_number(file).then(|| format!("Jupyter cell #{file}"))
 }
 
-/// The hash that ipykernel named a cell's file after, if `path` is one.
+/// The hash in the file name of a cell, if `path` is one.
 pub fn cell_hash(path: &str) -> Option<u32> {
     let (_, hash) = in_kernel(path)?;
     is_number(hash).then(|| hash.parse().ok()).flatten()
@@ -125,7 +125,7 @@ pub fn numbered_cell(path: &str, number: u32) -> String {
     }
 }
 
-/// What stands before the number in the name of a cell's file.
+/// The text before the number in the name of a cell's file.
 const CELL_NUMBER: &str = "In[";
 
 /// The folder of a kernel's cells, and the name without `.py` of a file in it.

@@ -24,8 +24,7 @@ named!(
         /// For a file.
         Disk = "disk",
         Socket = "socket",
-        /// In a read or write of which is not known whether it is of a file, a pipe, a terminal or
-        /// a socket.
+        /// In a read or write of an unknown descriptor: a file, a pipe, a terminal or a socket.
         Io = "io",
         /// For a child process.
         Child = "child",
@@ -33,7 +32,7 @@ named!(
         Events = "events",
         /// For time to pass.
         Sleep = "sleep",
-        /// For a CPU: runnable, but not run.
+        /// For a CPU: runnable, but not running.
         Cpu = "cpu",
         /// For the end of a SIGSTOP, or for a debugger.
         Stopped = "stopped",
@@ -41,14 +40,14 @@ named!(
 );
 
 impl WaitKind {
-    /// Whether the time is that of work which was queued on the GPU earlier, and not the waiting
+    /// Whether the time is that of work that was queued on the GPU earlier, and not the waiting
     /// line's own.
     pub fn is_for_earlier_work(self) -> bool {
         matches!(self, WaitKind::GpuSync | WaitKind::GpuCopy)
     }
 }
 
-/// What a function says of a wait.
+/// What a function's rules define for waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum WaitPart {
     #[default]
@@ -61,9 +60,9 @@ pub enum WaitPart {
     Runtime,
     /// A copy between devices.
     Copies,
-    /// A copy from the host to the GPU, as the driver's call says.
+    /// A copy from the host to the GPU, according to the driver's call.
     ToDevice,
-    /// A copy from the GPU to the host, likewise.
+    /// A copy from the GPU to the host, according to the driver's call.
     ToHost,
     /// The engine of backward, called by a thread that waits for it.
     Engine,

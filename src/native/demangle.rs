@@ -1,20 +1,19 @@
-//! Names: C++ and Rust names demangled, bounded in time and size, and free of control bytes.
+//! Demangles C++ and Rust names, bounded in time and size, and without control bytes.
 
 use std::fmt::{self, Write};
 
-/// Longer mangled names are kept as they are. libtorch's longest are about 10 KB.
+/// Longer mangled names are not demangled. libtorch's longest are about 10 KB.
 const MAX_MANGLED: usize = 16 << 10;
 /// Longest demangled name: substitutions let a short name demangle to gigabytes.
 const MAX_DEMANGLED: usize = 32 << 10;
-/// Nesting of a name. The parser and the printer recurse once for each level.
+/// Maximum nesting of a name. The parser and the printer recurse once for each level.
 const MAX_NESTING: u32 = 160;
 
-/// `name` demangled, or as it is where it is not mangled or does not demangle. Control bytes are
+/// `name` demangled, or unchanged if it is not mangled or cannot be demangled. Control bytes are
 /// removed.
 ///
-/// Suffixes that compilers append to the clones that they make (`.cold`, `.constprop.0`,
-/// `._omp_fn.0`) become ` [clone .cold]`, as binutils and gdb show them; `@plt` and symbol versions
-/// stay.
+/// Suffixes of compiler clones (`.cold`, `.constprop.0`, `._omp_fn.0`) become ` [clone .cold]`, as
+/// shown by binutils and gdb; `@plt` and symbol versions are kept.
 pub fn demangle(name: &str) -> String {
     let mut out = Bounded(String::new());
     if try_demangle(name, &mut out).is_err() {
@@ -58,8 +57,8 @@ fn demangle_cpp(name: &str, out: &mut Bounded) -> fmt::Result {
     symbol.structured_demangle(out, &print)
 }
 
-/// The name proper, and the suffixes `.word` or `.word.number` of the clones that a compiler made
-/// of it. Mangled names hold no dot otherwise.
+/// The name itself, and the suffixes `.word` or `.word.number` of compiler clones. Mangled names
+/// contain no other dots.
 fn split_clones(name: &str) -> (&str, Vec<&str>) {
     let Some(dot) = name.find('.').filter(|&dot| dot > 0) else {
         return (name, Vec::new());

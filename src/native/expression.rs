@@ -1,5 +1,5 @@
-//! DWARF expressions as they stand in unwind tables, by gimli's machine: bounded in space and time,
-//! over registers and memory.
+//! DWARF expressions of unwind tables, evaluated by gimli: bounded in space and time, over
+//! registers and memory.
 //!
 //! DWARF 5, sections 2.5 and 6.4.2. Types, pieces and references to debug information do not occur
 //! there, and are refused.
@@ -18,18 +18,18 @@ const ENCODING: gimli::Encoding = gimli::Encoding {
     version: 4,
 };
 
-/// Why a rule gave no value.
+/// Why a rule has no value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RuleError {
-    /// It needs a register that is not known.
+    /// It needs an unknown register.
     RegisterUnknown(usize),
     /// It needs memory that cannot be read.
     Unreadable,
-    /// It is malformed, or does what unwind rules do not.
+    /// It is malformed, or uses operations that unwind rules do not.
     Unsupported,
 }
 
-/// What a rule is computed from: the registers of the frame whose caller is sought.
+/// The inputs of a rule: the registers of the frame whose caller is searched for.
 #[derive(Clone, Copy)]
 pub(super) struct Inputs<'a> {
     pub(super) registers: &'a Registers,
@@ -61,8 +61,8 @@ impl Inputs<'_> {
 
 type Bytes<'a> = EndianSlice<'a, LittleEndian>;
 
-/// Where the machine keeps its values: on our stack, and no more than [`MAX_STACK`]. What the other
-/// two hold is refused.
+/// Storage of the machine's values: on our stack, at most [`MAX_STACK`]. The other two kinds are
+/// refused.
 struct Bounded;
 
 impl<'a> gimli::EvaluationStorage<Bytes<'a>> for Bounded {
@@ -71,8 +71,8 @@ impl<'a> gimli::EvaluationStorage<Bytes<'a>> for Bounded {
     type Result = [gimli::Piece<Bytes<'a>>; 1];
 }
 
-/// Evaluates `expression`, with `initial` on the stack where there is one (the CFA, for the rule of
-/// a register).
+/// Evaluates `expression`, with `initial` on the stack if there is one (the CFA, for the rule of a
+/// register).
 pub(super) fn evaluate(
     expression: &[u8],
     initial: Option<u64>,

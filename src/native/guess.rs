@@ -1,6 +1,6 @@
-//! Crossing code that has no unwind tables: code made at run time (oneDNN's kernels), stripped
-//! drivers, hand-written assembly whose tables are wrong. Whatever is guessed here is a return
-//! address in executable memory that follows a call.
+//! Unwinds through code without unwind tables: code made at run time (oneDNN's kernels), stripped
+//! drivers, hand-written assembly with wrong tables. Each guess is a return address in executable
+//! memory that follows a call.
 
 use super::rows::Caller;
 use super::sites::Site;
@@ -9,22 +9,22 @@ use crate::arch::{Architecture, Machine};
 use crate::model::frame::Trust;
 use crate::model::registers::Registers;
 
-/// Bytes of stack that are searched for a return address.
+/// Maximum bytes of stack that are searched for a return address.
 const SCAN_BYTES: u64 = 16 << 10;
-/// How far above the stack pointer a frame pointer is believed.
+/// Maximum distance of a frame pointer above the stack pointer.
 const MAX_FRAME: u64 = 1 << 20;
-/// Frames that the unwind tables must find after a guess, or the root before them.
+/// Frames that the unwind tables must find after a guess, unless they reach the root before.
 const CONFIRMED_FRAMES: usize = 3;
-/// Possible callers that are compared.
+/// Maximum number of possible callers that are compared.
 const MAX_CANDIDATES: usize = 16;
 
-/// The caller of `frame`, by its frame pointer or the first word on its stack that can be a return
-/// address.
+/// The caller of `frame`, from its frame pointer or from the first word on its stack that can be a
+/// return address.
 pub(super) fn caller(walk: &mut Walk<'_>, frame: &NativeFrame) -> Option<(Caller, Trust)> {
     let by_pointer = by_frame_pointer(walk, frame);
     let limit = by_pointer.map(|caller| caller.stack_pointer.wrapping_sub(Machine::POINTER_BYTES));
     match (by_scan(walk, frame, limit), by_pointer) {
-        // Garbage that follows a call seldom leads on.
+        // A stale word that follows a call rarely leads to further frames.
         (Some(scanned), Some(pointed)) if !walk.can_follow(&scanned) => {
             Some((pointed, Trust::FramePointer))
         }
@@ -34,13 +34,12 @@ pub(super) fn caller(walk: &mut Walk<'_>, frame: &NativeFrame) -> Option<(Caller
     }
 }
 
-/// The caller where the tables count from a register that is not known: a sleeper's are in the
-/// kernel, but for two.
+/// The caller if the tables use an unknown register: most registers of a sleeper are in the kernel.
 ///
-/// Such a register points into the stack, most often at this frame: every slot that it could point
-/// at is tried. What was left behind on the stack by calls that are over can look like a caller,
-/// too, and lead on: a caller whose call goes to this very function is preferred to one whose call
-/// cannot be read, and that to one that calls another function (which may have jumped here).
+/// Such a register points into the stack, most often into this frame, so every slot that it could
+/// point to is tried. Stale words of calls that have ended can look like a caller, too, and lead to
+/// further frames. A caller whose call goes to this function is preferred to one whose call cannot
+/// be decoded, and that to one that calls another function (which may have jumped here).
 pub(super) fn without_register(
     walk: &mut Walk<'_>,
     frame: &NativeFrame,
@@ -107,7 +106,7 @@ fn by_frame_pointer(walk: &mut Walk<'_>, frame: &NativeFrame) -> Option<Caller> 
     ))
 }
 
-/// The caller by the first word from the stack pointer up, and below `limit`, that can be a return
+/// The caller from the first word above the stack pointer, and below `limit`, that can be a return
 /// address.
 fn by_scan(walk: &mut Walk<'_>, frame: &NativeFrame, limit: Option<u64>) -> Option<Caller> {
     let start = frame

@@ -1,11 +1,11 @@
-//! A module's bytes: a whole ELF file, an image of one, or parts that were copied from memory.
+//! A module's bytes: a complete ELF file, an image of one, or parts that were copied from memory.
 
 use crate::elf::{ElfError, HEADER_BYTES, HeaderTable, LoadSegment, Segments, find_build_id};
 use crate::memory::Bytes;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Notes are some hundred bytes.
+/// Maximum bytes of notes; they usually have some hundred.
 const MAX_NOTES: u64 = 1 << 16;
 
 /// Bytes of a module, shared.
@@ -21,7 +21,7 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// `range` of `bytes`, which lies at `address`.
+    /// `range` of `bytes`, with the virtual address `address`.
     pub fn new(address: u64, bytes: ModuleBytes, range: Range<u64>) -> Option<Self> {
         let is_inside = range.start <= range.end && range.end <= bytes.size();
         is_inside.then_some(Self {
@@ -44,7 +44,7 @@ impl Piece {
         self.range.end - self.range.start
     }
 
-    /// Fills `buffer` with its bytes from `offset` on; `false` where they cannot be had.
+    /// Fills `buffer` with its bytes from `offset` on; `false` if they cannot be read.
     pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> bool {
         let start = self.range.start.saturating_add(offset);
         let end = start.saturating_add(buffer.len() as u64);
@@ -70,13 +70,13 @@ impl std::fmt::Debug for Piece {
     }
 }
 
-/// An ELF file, or an image that holds one whole, such as the vDSO's.
+/// An ELF file, or a complete image of one, such as the vDSO's.
 #[derive(Clone)]
 pub struct ElfImage {
     bytes: ModuleBytes,
     segments: Segments,
     build_id: Vec<u8>,
-    /// Where the last of what its headers point to ends.
+    /// End of the last range that its headers refer to.
     end: u64,
 }
 
@@ -118,12 +118,12 @@ impl ElfImage {
         &self.segments
     }
 
-    /// The GNU build-id; empty where it has none.
+    /// The GNU build-id; empty if it has none.
     pub fn build_id(&self) -> &[u8] {
         &self.build_id
     }
 
-    /// The part at virtual addresses `range`, if the file holds it whole in one segment.
+    /// The part at virtual addresses `range`, if one segment of the file contains all of it.
     pub fn piece(&self, range: Range<u64>) -> Option<Piece> {
         let load = self.segments.load_of(range.start)?;
         let size = range.end.checked_sub(range.start)?;
@@ -136,7 +136,7 @@ impl ElfImage {
         Piece::new(range.start, Arc::clone(&self.bytes), start..end)
     }
 
-    /// The part from `address` to the end of its segment, or of a file that is cut short.
+    /// The part from `address` to the end of its segment, or of a truncated file.
     pub fn piece_to_end(&self, address: u64) -> Option<Piece> {
         let load = self.segments.load_of(address)?;
         let within = address.checked_sub(load.address)?;
@@ -149,8 +149,8 @@ impl ElfImage {
         )
     }
 
-    /// Whether the file is as long as its headers say.
-    pub fn is_whole(&self) -> bool {
+    /// Whether the file is as long as its headers require.
+    pub fn is_complete(&self) -> bool {
         self.end <= self.bytes().size()
     }
 }

@@ -1,4 +1,4 @@
-//! The modules of one process: which code lies where.
+//! The modules of one process, by address.
 
 use super::image::{ElfImage, ModuleBytes};
 use super::modules::{Module, ModuleStore};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// Linux maps files in pages of this size; larger ones are multiples.
 const PAGE: u64 = Machine::PAGE_BYTES;
-/// The vDSO has been 1 to 2 pages of image for all of its life.
+/// Maximum size of the vDSO; it has always had 1 to 2 pages.
 const MAX_VDSO: u64 = 1 << 20;
 const MAX_NOTES: u64 = 1 << 16;
 const VDSO: &str = "[vdso]";
@@ -19,29 +19,28 @@ const ANONYMOUS: &str = "[anonymous]";
 
 /// Opens the files that a process maps.
 pub trait ModuleOpener {
-    /// The bytes of the file that `mapping` maps, or of whatever has its name now; `None` where it
-    /// cannot be opened. Whether it is the right file is checked by the caller.
+    /// The bytes of the file that `mapping` maps, or of the file that has its name now; `None` if
+    /// it cannot be opened. The caller checks whether it is the right file.
     fn open(&self, mapping: &Mapping) -> Option<ModuleBytes>;
 
-    /// The bytes of the very file that `mapping` maps, where there is a way around its name; it is
-    /// asked when the file by name is missing or another one.
+    /// The bytes of exactly the file that `mapping` maps, if it can be opened without its name;
+    /// called if the file by name is missing or another one.
     fn open_mapped(&self, _mapping: &Mapping) -> Option<ModuleBytes> {
         None
     }
 }
 
-/// Where an address lies.
+/// The module and mapping of an address.
 #[derive(Clone, Copy, Debug)]
 pub struct Loaded<'a> {
     pub module: &'a Arc<Module>,
-    /// Its number in this process, stable for as long as the process is the same program.
+    /// Its number in this process, stable while the process runs the same program.
     pub module_index: u32,
-    /// What to take from a run-time address to get the file's virtual address; 0 for memory without
-    /// a file.
+    /// Run-time address minus the file's virtual address; 0 for memory without a file.
     pub bias: u64,
     /// First address of the mapping.
     pub start: u64,
-    /// Whether its bytes may be read through the target's memory: it is readable and no device.
+    /// Whether its bytes may be read through the target's memory: it is readable and not a device.
     pub readable: bool,
 }
 
@@ -55,8 +54,8 @@ struct Slot {
 struct Segment {
     mapping: Mapping,
     slot: u32,
-    /// Where its file could not be had: all that was mapped of it, as `(start, end, offset)`. The
-    /// loader maps a file piece by piece, and a process may be caught in between.
+    /// If its file could not be opened: all mapped parts of it, as `(start, end, offset)`. The
+    /// loader maps a file part by part, and a process may be read in between.
     pieces: Vec<(u64, u64, u64)>,
 }
 
@@ -66,15 +65,15 @@ pub struct LoadedModules {
     store: Arc<ModuleStore>,
     /// Sorted by address.
     segments: Vec<Segment>,
-    /// `(start, end, slot)` of each segment: what a lookup touches.
+    /// `(start, end, slot)` of each segment: all that a lookup reads.
     ranges: Vec<(u64, u64, u32)>,
-    /// All modules that were ever seen in this process: an index once given keeps its meaning.
+    /// All modules that were ever seen in this process: an index stays valid.
     slots: Vec<Slot>,
     anonymous: Option<u32>,
 }
 
 impl LoadedModules {
-    /// Nothing known yet: [`LoadedModules::refresh`] fills it.
+    /// Without any module; [`LoadedModules::refresh`] adds them.
     pub fn new(store: Arc<ModuleStore>) -> Self {
         Self {
             store,
@@ -85,11 +84,11 @@ impl LoadedModules {
         }
     }
 
-    /// Takes over what is mapped now, in the order of `/proc/PID/maps`; modules that are still
-    /// there are kept. Says whether any executable memory changed.
+    /// Updates the modules from the current mappings, in the order of `/proc/PID/maps`; modules
+    /// that are still mapped are kept. Returns whether any executable memory changed.
     ///
-    /// The mappings must include those that are not executable: a file's headers are most often in
-    /// one of them.
+    /// The mappings must include those that are not executable: a file's headers are usually in one
+    /// of them.
     pub fn refresh(
         &mut self,
         mappings: &[Mapping],
@@ -105,8 +104,8 @@ impl LoadedModules {
             let known = self.known(mapping);
             let known_slot = known.map(|segment| segment.slot);
             let is_current = |segment: &&Segment| {
-                // Where a file was rewritten, another module may have been loaded from it to the
-                // same place.
+                // If a file was rewritten, another module may have been loaded from it at the same
+                // address.
                 !self.was_rewritten(segment.slot)
                     && (segment.pieces.is_empty() || segment.pieces == pieces_of(mapping, mappings))
             };
@@ -138,8 +137,8 @@ impl LoadedModules {
         changed
     }
 
-    /// Code made at run time may have been replaced: what an unwinder keeps of it, by the module's
-    /// id, is void.
+    /// Code made at run time may have been replaced: what an unwinder keeps about it, by the
+    /// module's id, is invalid.
     fn forget_anonymous_code(&mut self) {
         if let Some(slot) = self
             .anonymous
@@ -172,7 +171,7 @@ impl LoadedModules {
         image.is_some_and(|image| image.bytes().has_changed())
     }
 
-    /// Where `address` lies, if in executable memory.
+    /// The module and mapping of `address`, if it is in executable memory.
     pub fn find(&self, address: u64) -> Option<Loaded<'_>> {
         let after = self.ranges.partition_point(|&(start, ..)| start <= address);
         let &(start, end, index) = self.ranges.get(after.checked_sub(1)?)?;
@@ -198,7 +197,7 @@ impl LoadedModules {
         after > 0 && address < self.ranges[after - 1].1
     }
 
-    /// The module with this number, and its bias, also after it was unloaded.
+    /// The module with this number, and its bias; also after it was unloaded.
     pub fn module(&self, index: u32) -> Option<(&Arc<Module>, u64)> {
         self.slots
             .get(index as usize)
@@ -249,8 +248,8 @@ impl LoadedModules {
                     && *slot.module.segments() == mapped.segments
             })
         {
-            // Without a build-id or a file, but seen in this process: another segment of the same
-            // module.
+            // It has no build-id or no file, but was seen in this process: another segment of the
+            // same module.
             return to_index(index);
         }
         let module = known.unwrap_or_else(|| {
@@ -309,7 +308,7 @@ impl LoadedModules {
     }
 }
 
-/// Execute-only memory, such as the vsyscall page, cannot be read; devices may, and are left alone.
+/// Execute-only memory, such as the vsyscall page, cannot be read; devices can, but are not.
 fn is_readable(mapping: &Mapping) -> bool {
     mapping.readable && !mapping.is_device()
 }
@@ -318,7 +317,7 @@ fn to_index(index: usize) -> u32 {
     u32::try_from(index).unwrap_or(u32::MAX)
 }
 
-/// The vDSO: the kernel's own shared object, whole in memory and in no file.
+/// The vDSO: the kernel's own shared object, complete in memory and in no file.
 fn vdso(mapping: &Mapping, memory: &dyn Memory) -> Option<(Module, u64)> {
     let size = usize::try_from(mapping.size().min(MAX_VDSO)).ok()?;
     let copy = memory.read_bytes(mapping.start, size).ok()?;
@@ -330,8 +329,8 @@ fn vdso(mapping: &Mapping, memory: &dyn Memory) -> Option<(Module, u64)> {
     ))
 }
 
-/// What a file's headers say where the target has them mapped: the truth about what it runs,
-/// whatever the file's name leads to.
+/// A file's headers as mapped in the target: they describe what it runs, even if the file's name
+/// now refers to another file.
 struct MappedHeaders {
     bias: u64,
     segments: Segments,
@@ -384,17 +383,16 @@ impl MappedHeaders {
         })
     }
 
-    /// `bytes` as the file that is mapped, if it is that file, whole: same build-id and same
-    /// program headers.
+    /// `bytes` as the mapped file, if it is complete and has the same build-id and program headers.
     fn accept(&self, bytes: ModuleBytes) -> Option<ElfImage> {
         let image = ElfImage::parse(bytes).ok()?;
         let is_same = image.build_id() == self.build_id && *image.segments() == self.segments;
-        (is_same && image.is_whole()).then_some(image)
+        (is_same && image.is_complete()).then_some(image)
     }
 }
 
 /// Whether `code` is where a module with these segments and this bias has code of that file offset.
-/// The offset alone does not tell: OpenBLAS's lies in two segments, whose pages overlap in the
+/// The offset alone is ambiguous: that of OpenBLAS is in two segments, whose pages overlap in the
 /// file.
 fn is_placed(segments: &Segments, code: &Mapping, bias: u64) -> bool {
     segments
@@ -404,7 +402,7 @@ fn is_placed(segments: &Segments, code: &Mapping, bias: u64) -> bool {
         .any(|load| {
             let first_offset = page_floor(load.offset);
             let first_address = bias.wrapping_add(page_floor(load.address));
-            // A part of a segment, too: mprotect splits mappings.
+            // Also a part of a segment: mprotect splits mappings.
             code.offset >= first_offset
                 && code.start.wrapping_sub(first_address) == code.offset - first_offset
                 && code.offset < load.offset.saturating_add(load.file_size)

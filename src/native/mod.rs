@@ -1,6 +1,6 @@
-//! Native code: modules, unwinding, symbols. Pure: handed memory and bytes.
+//! Native code: modules, unwinding, symbols. Pure: the caller provides memory and bytes.
 //!
-//! [`loaded::LoadedModules`] knows what code lies where in a process, [`unwind::Unwinder`] walks a
+//! [`loaded::LoadedModules`] has the modules of a process by address, [`unwind::Unwinder`] walks a
 //! copied stack with the modules' unwind tables, and [`modules::Module::symbols`] names the
 //! addresses afterwards.
 

@@ -1,5 +1,5 @@
-//! Modules: an ELF file, the vDSO, or memory without a file, and what unwinding needs of each.
-//! Shared by all processes that have the same build-id mapped.
+//! Modules: an ELF file, the vDSO, or memory without a file, with what unwinding needs. Shared by
+//! all processes that have the same build-id mapped.
 
 use super::image::{ElfImage, Piece};
 use super::symbols::SymbolTable;
@@ -11,14 +11,15 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// libtorch_cuda's `.eh_frame` is about 12 MB, libtorch_cpu's 20.
+/// Maximum size of an `.eh_frame`: libtorch_cuda's has about 12 MB, libtorch_cpu's 20.
 const MAX_UNWIND_COPY: u64 = 128 << 20;
-/// Entries of an index that is made because a module brings none. libtorch_cpu has 346,000
-/// functions.
+/// Maximum number of entries of an index that is built for a module without one. libtorch_cpu has
+/// 346,000 functions.
 const MAX_INDEX: usize = 4 << 20;
-/// Most entries of `.eh_frame` are shorter, and read at once.
+/// Bytes read at first for an entry of `.eh_frame`: most are shorter.
 const USUAL_ENTRY: u64 = 128;
-/// A function of a thousand calls that pass arguments on the stack has an entry of some kilobytes.
+/// Maximum size of an entry: a function with a thousand calls that pass arguments on the stack has
+/// some kilobytes.
 const MAX_ENTRY: u64 = 1 << 20;
 
 static NEXT_ID: AtomicU32 = AtomicU32::new(0);
@@ -26,7 +27,7 @@ static NEXT_ID: AtomicU32 = AtomicU32::new(0);
 #[derive(Debug)]
 pub struct Module {
     id: u32,
-    /// What a recording says of it.
+    /// The facts in a recording.
     pub info: ModuleInfo,
     segments: Segments,
     image: Option<ElfImage>,
@@ -35,13 +36,13 @@ pub struct Module {
 }
 
 impl Module {
-    /// Memory without a file, or a file that is no ELF file or could not be read: nothing is known
-    /// of its code.
+    /// Memory without a file, or a file that is not ELF or could not be read: nothing is known
+    /// about its code.
     pub fn opaque(kind: ModuleKind, path: String) -> Self {
         Self::new(kind, path, Vec::new(), Segments::default(), None, None)
     }
 
-    /// A module with its whole file, or an image of it.
+    /// A module with its complete file, or an image of it.
     pub fn of_image(kind: ModuleKind, path: String, image: ElfImage) -> Self {
         let build_id = image.build_id().to_vec();
         let unwind = UnwindTables::of_image(&image);
@@ -55,8 +56,7 @@ impl Module {
         )
     }
 
-    /// A module whose file cannot be had: its unwind tables are copied from where the target has
-    /// them mapped.
+    /// A module whose file cannot be opened: its unwind tables are copied from the target's memory.
     pub fn of_memory(
         path: String,
         build_id: Vec<u8>,
@@ -90,8 +90,8 @@ impl Module {
         }
     }
 
-    /// Its functions' names, read from the file by the first who asks: that may take a tenth of a
-    /// second, and does not belong on the sampling path. Empty where the file could not be had.
+    /// Its functions' names, read from the file on first use: that may take a tenth of a second,
+    /// and must not be done on the sampling path. Empty if the file could not be opened.
     pub fn symbols(&self) -> &SymbolTable {
         self.symbols.get_or_init(|| match &self.image {
             Some(image) => SymbolTable::of_image(image.clone()),
@@ -99,7 +99,7 @@ impl Module {
         })
     }
 
-    /// Its functions' names, if somebody has read them.
+    /// Its functions' names, if they were read.
     pub fn symbols_if_loaded(&self) -> Option<&SymbolTable> {
         self.symbols.get()
     }
@@ -109,21 +109,21 @@ impl Module {
         self.id
     }
 
-    /// What its program headers say; empty where it has none.
+    /// Its program headers; empty if it has none.
     pub fn segments(&self) -> &Segments {
         &self.segments
     }
 
-    /// Its file, where that could be had.
+    /// Its file, if it could be opened.
     pub fn image(&self) -> Option<&ElfImage> {
         self.image.as_ref()
     }
 
-    /// Whether it is a file of which no more can be read: it was replaced before it could be
-    /// opened, or cut short or rewritten since.
+    /// Whether its file can no longer be read: it was replaced before it could be opened, or
+    /// truncated or rewritten since.
     pub fn lost_its_file(&self) -> bool {
-        // Without segments, not even its headers could be read: it is no ELF file, or was not
-        // mapped whole.
+        // Without segments not even its headers could be read: it is not an ELF file, or was not
+        // fully mapped.
         match &self.image {
             Some(image) => image.bytes().has_changed(),
             None => self.info.kind == ModuleKind::File && !self.segments.loads.is_empty(),
@@ -134,7 +134,7 @@ impl Module {
         self.unwind.as_ref()
     }
 
-    /// Copies the bytes that end before virtual address `end` into `buffer`, if the file holds
+    /// Copies the bytes that end before virtual address `end` into `buffer`, if the file contains
     /// them.
     pub fn copy_before(&self, end: u64, buffer: &mut [u8]) -> bool {
         let piece = || {
@@ -145,8 +145,8 @@ impl Module {
     }
 }
 
-/// `.eh_frame`, and how to find the entry of an address in it. Entries are read from the file when
-/// they are asked for.
+/// `.eh_frame`, and how to find the entry of an address in it. Entries are read from the file on
+/// demand.
 #[derive(Debug)]
 pub struct UnwindTables {
     eh_frame: Piece,
@@ -156,7 +156,7 @@ pub struct UnwindTables {
     index: OnceLock<Vec<IndexEntry>>,
 }
 
-/// An entry of `.eh_frame`, behind the one that it shares with others: a section of two entries.
+/// An entry of `.eh_frame`, after the one that it shares with others: a section of two entries.
 pub(super) struct Entry {
     section: Vec<u8>,
     /// Where the second begins.
@@ -191,7 +191,7 @@ struct IndexEntry {
 }
 
 impl UnwindTables {
-    /// The tables at virtual addresses, of a module that was made up.
+    /// Tables at virtual addresses, for a synthetic module.
     pub fn new(eh_frame: Piece, header: Option<Piece>) -> Self {
         Self {
             eh_frame,
@@ -243,7 +243,7 @@ impl UnwindTables {
         self.header.as_ref().map_or(0, |header| header.address)
     }
 
-    /// Offset in `.eh_frame` of the entry that may describe `address`; the entry itself says
+    /// Offset in `.eh_frame` of the entry that may describe `address`; the entry itself shows
     /// whether it does.
     pub fn find_entry(&self, address: u64) -> Option<usize> {
         match &self.header {
@@ -277,7 +277,7 @@ impl UnwindTables {
         usize::try_from(entry.checked_sub(self.eh_frame.address)?).ok()
     }
 
-    /// Search in an index of our own, which is made on first use.
+    /// Search in our own index, which is built on first use.
     fn search_index(&self, address: u64) -> Option<usize> {
         let index = self.index.get_or_init(|| self.make_index());
         let after = index.partition_point(|entry| entry.start <= address);
@@ -324,8 +324,8 @@ impl UnwindTables {
         const LENGTH: usize = size_of::<u32>();
         let offset = offset as u64;
         let own = self.read_entry(offset)?;
-        // Of one that describes a function, the word after the length is the distance back to what
-        // it shares with others.
+        // In an entry that describes a function, the word after the length is the distance back to
+        // the shared entry.
         let distance = u64::from(read_u32(&own, LENGTH)?);
         let shared = (offset + LENGTH as u64).checked_sub(distance)?;
         let mut section = self.read_entry(shared)?;
@@ -335,7 +335,7 @@ impl UnwindTables {
         section
             .get_mut(start + LENGTH..start + 2 * LENGTH)?
             .copy_from_slice(&back);
-        // So that what is relative to its own place in the entry finds it there.
+        // So that values relative to their own position in the entry are resolved correctly.
         let address = self.eh_frame.address.wrapping_add(offset);
         Some(Entry {
             section,
@@ -344,8 +344,7 @@ impl UnwindTables {
         })
     }
 
-    /// The bytes of one entry, its length first. No compiler writes the form for lengths of 64 bits
-    /// here.
+    /// The bytes of one entry, its length first. No compiler uses the form for 64-bit lengths here.
     fn read_entry(&self, offset: u64) -> Option<Vec<u8>> {
         let mut bytes = self.eh_frame.read(offset, USUAL_ENTRY)?;
         let size = u64::from(read_u32(&bytes, 0)?) + 4;
@@ -391,8 +390,8 @@ type ContentKey = (Vec<u8>, Segments);
 /// All modules of a run that have a build-id, so that a file that ten processes map is opened and
 /// indexed once.
 ///
-/// The program headers are part of the key: patchelf, which wheels and conda packages are made
-/// with, rewrites a library's segments and leaves its build-id.
+/// The program headers are part of the key: patchelf, which is used for wheels and conda packages,
+/// rewrites a library's segments and keeps its build-id.
 #[derive(Debug, Default)]
 pub struct ModuleStore {
     by_content: Mutex<FxHashMap<ContentKey, Arc<Module>>>,
@@ -408,8 +407,8 @@ impl ModuleStore {
         modules.get(&(build_id.to_vec(), segments.clone())).cloned()
     }
 
-    /// Keeps `module` for others, unless it has no build-id, or its file could not be had while
-    /// another process may have it.
+    /// Keeps `module` for others, unless it has no build-id, or its file could not be opened while
+    /// another process may be able to.
     pub fn add(&self, module: Module) -> Arc<Module> {
         let module = Arc::new(module);
         if module.info.build_id.is_empty() || module.image.is_none() {

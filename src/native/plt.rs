@@ -1,4 +1,4 @@
-//! Names for the stubs of the procedure linkage table: each jumps through a slot that a relocation
+//! Names of the stubs of the procedure linkage table: each jumps through a slot that a relocation
 //! names.
 
 use crate::arch::{Architecture, Machine};
@@ -12,9 +12,9 @@ use std::ops::Range;
 
 const RELOCATION_BYTES: usize = 24;
 const SYMBOL_BYTES: usize = 24;
-/// libtorch_python imports some 10,000 functions.
+/// Maximum number of stubs: libtorch_python imports some 10,000 functions.
 const MAX_STUBS: u64 = 1 << 18;
-/// Of libtorch_cpu's dynamic symbols there are 130,000.
+/// Maximum number of symbols: libtorch_cpu has 130,000 dynamic ones.
 const MAX_SYMBOLS: u64 = 4 << 20;
 
 /// A stub, and the offset of its function's name in the dynamic string table.
@@ -30,7 +30,7 @@ pub(super) fn stubs(file: &dyn Bytes, sections: &[Section]) -> Vec<Stub> {
         .unwrap_or_default()
 }
 
-/// What function each slot that a stub jumps through belongs to.
+/// The function of each slot that a stub jumps through.
 fn slot_names(file: &dyn Bytes, sections: &[Section]) -> Option<FxHashMap<u64, u32>> {
     let relocations = sections
         .iter()

@@ -1,4 +1,4 @@
-//! Unwind rows in a compact form: what to do at one address to get from a frame to its caller.
+//! Unwind rows in a compact form: how to get from a frame at one address to its caller.
 
 use super::expression::{Inputs, RuleError, evaluate};
 use super::modules::{Module, UnwindTables};
@@ -11,18 +11,18 @@ use gimli::{
 };
 use std::sync::Arc;
 
-/// Longest expression that is kept; real ones are below 16 bytes.
+/// Maximum length of an expression; real ones are below 16 bytes.
 const MAX_EXPRESSION: usize = 1024;
-/// Callee-saved registers that a [`SimpleRow`] can restore.
+/// Maximum number of callee-saved registers that a [`SimpleRow`] restores.
 const MAX_SAVED: usize = 6;
-/// Bytes below the CFA in which a [`SimpleRow`]'s saved registers lie: read at once.
+/// Bytes below the CFA with the saved registers of a [`SimpleRow`], read at once.
 const SAVE_AREA: usize = 64;
 
-/// What the unwind tables say of one address.
+/// The unwind information of one address.
 #[derive(Clone, Debug)]
 pub(super) enum Row {
     NoInfo,
-    /// That there is no caller.
+    /// There is no caller.
     Root,
     /// The common case: see [`SimpleRow`].
     Simple(SimpleRow),
@@ -77,29 +77,29 @@ enum Rule {
     Constant(u64),
 }
 
-/// A caller, as a row found it.
+/// A caller, found with a row.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Caller {
-    /// Its registers; those that are not known are so marked.
+    /// Its registers; unknown ones are marked.
     pub(super) registers: Registers,
-    /// Where it goes on.
+    /// The address at which it continues.
     pub(super) address: u64,
     pub(super) stack_pointer: u64,
 }
 
 impl Row {
-    /// Whether the frame is one that the kernel made to deliver a signal: its caller was
-    /// interrupted, and made no call.
+    /// Whether the kernel made the frame to deliver a signal: its caller was interrupted, and made
+    /// no call.
     pub(super) fn is_signal(&self) -> bool {
         matches!(self, Row::Full(row) if row.signal)
     }
 
-    /// Whether this was read from the function's code, and not from unwind tables.
+    /// Whether this was derived from the function's code instead of unwind tables.
     pub(super) fn is_by_code(&self) -> bool {
         matches!(self, Row::Full(row) if row.by_code)
     }
 
-    /// The register that the CFA is counted from, where it is just one.
+    /// The register that the CFA is relative to, if it is a single one.
     pub(super) fn cfa_register(&self) -> Option<usize> {
         match self {
             Row::Simple(row) => Some(usize::from(row.cfa_register)),
@@ -116,7 +116,7 @@ impl Row {
         }
     }
 
-    /// Whether this row restores `register` from where it was saved.
+    /// Whether this row restores `register` from memory.
     pub(super) fn restores(&self, wanted: usize) -> bool {
         match self {
             Row::Simple(row) => row
@@ -140,7 +140,7 @@ pub(super) fn read_row(
     try_read_row(tables, address, context).unwrap_or(Row::NoInfo)
 }
 
-/// The first address of the function that virtual address `address` lies in.
+/// The first address of the function that contains virtual address `address`.
 pub(super) fn read_function_start(tables: &UnwindTables, address: u64) -> Option<u64> {
     let entry = tables.entry(tables.find_entry(address)?)?;
     let (section, bases, offset) = entry.gimli();
@@ -207,7 +207,7 @@ fn try_read_row(
     }
     let full = FullRow {
         cfa,
-        // Where calls push it, compilers always write a rule.
+        // On architectures whose calls push it, compilers always write a rule.
         return_address: return_address.or(Machine::LINKS.then_some(Rule::Same))?,
         rules,
         signal,
@@ -222,8 +222,8 @@ fn try_read_row(
     })
 }
 
-/// The row of virtual address `address` by the code of its function, where the function's start is
-/// known by its symbol.
+/// The row of virtual address `address` from the code of its function, if the function's start is
+/// known from its symbol.
 pub(super) fn read_row_by_code(module: &Module, symbols: &SymbolTable, address: u64) -> Row {
     try_read_row_by_code(module, symbols, address).unwrap_or(Row::NoInfo)
 }
@@ -299,8 +299,8 @@ impl SimpleRow {
         let base = inputs.register(usize::from(self.cfa_register))?;
         let cfa = base.wrapping_add_signed(i64::from(self.cfa_offset));
         let mut registers = *inputs.registers;
-        // What an epilogue popped is back in its register, and its slot is below the stack pointer,
-        // where nothing is sure.
+        // A register that an epilogue popped is restored already, and its slot is below the stack
+        // pointer, where memory may change.
         let stack_pointer = inputs.register(Registers::STACK_POINTER)?;
         let depth = usize::try_from(cfa.saturating_sub(stack_pointer)).unwrap_or(usize::MAX);
         let depth = depth.clamp(Machine::POINTER_BYTES as usize, usize::from(self.depth));
@@ -392,7 +392,7 @@ impl Rule {
 }
 
 /// A register that cannot be restored is unknown from here on, which matters only if an outer frame
-/// asks for it.
+/// needs it.
 fn restore(registers: &mut Registers, register: usize, value: Result<u64, RuleError>) {
     match value {
         Ok(value) => registers.set(register, value),

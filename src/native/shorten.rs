@@ -1,5 +1,4 @@
-//! Long C++ names made short for reading: what is left is where a function lives and what it is
-//! called.
+//! Shortens long C++ names to a function's namespace, class and name.
 
 /// Words before a name that are not its return type.
 const PREFIXES: [&str; 3] = [
@@ -15,8 +14,8 @@ const OPERATORS: [&str; 39] = [
 ];
 
 /// A demangled C++ name without return type, template arguments, parameters, `(anonymous
-/// namespace)` and qualifiers; lambdas as `{lambda#1}`, without their call operator. What is no C++
-/// name, and what is not understood, comes back as it is.
+/// namespace)` and qualifiers; lambdas as `{lambda#1}`, without their call operator. Names of other
+/// languages, and names that cannot be parsed, are returned unchanged.
 ///
 /// `void at::native::(anonymous namespace)::foo<int>(int)::{lambda(int)#1}::operator()(int) const`
 /// becomes `at::native::foo::{lambda#1}`.
@@ -90,7 +89,7 @@ impl<'a> Shortener<'a> {
         Some(self.out.trim_start_matches(['*', '&']).to_owned())
     }
 
-    /// Whether what follows a space qualifies the function and is not its name.
+    /// Whether the text after a space is a qualifier of the function and not its name.
     fn at_qualifier(&self) -> bool {
         let after = &self.rest[1..];
         let is_word = |word: &&str| {
@@ -98,8 +97,8 @@ impl<'a> Shortener<'a> {
                 .strip_prefix(*word)
                 .is_some_and(|rest| !rest.starts_with(is_name_character))
         };
-        // `const` behind a return type is followed by the name; behind a function it ends the name
-        // or meets another qualifier.
+        // `const` after a return type is followed by the name; after a function it ends the name or
+        // precedes another qualifier.
         let ends = |word: &&str| {
             is_word(word)
                 && !after[word.len()..].contains("::")
@@ -157,7 +156,7 @@ fn is_name_character(character: char) -> bool {
     character.is_alphanumeric() || character == '_'
 }
 
-/// What follows the bracketed group that `text` begins with; `None` if it does not end.
+/// The rest after the bracketed group at the start of `text`; `None` if it does not end.
 fn skip_group(text: &str) -> Option<&str> {
     let mut closers = Vec::new();
     let mut position = 0;

@@ -1,4 +1,4 @@
-//! What unwinding needs to know of single addresses, kept: the unwind row, and whether a call ends
+//! Cached facts about single addresses for unwinding: the unwind row, and whether a call ends
 //! there.
 
 use super::loaded::{Loaded, LoadedModules};
@@ -8,13 +8,13 @@ use crate::memory::Memory;
 use gimli::UnwindContext;
 use rustc_hash::FxHashMap;
 
-/// Addresses that calls return to; a training process touches some ten thousand.
+/// Maximum number of return addresses; a training process touches some ten thousand.
 const MAX_CACHED: usize = 1 << 16;
-/// Addresses that threads are at: each instruction may be one, and those where threads sleep come
-/// again and again.
+/// Maximum number of addresses of leaves: each instruction may be one, and those where threads
+/// sleep recur.
 const MAX_LEAVES: usize = 3000;
 
-/// What is known of one address in executable memory.
+/// Facts about one address in executable memory.
 #[derive(Clone)]
 pub(super) struct Site {
     /// The module's number in its process.
@@ -22,25 +22,25 @@ pub(super) struct Site {
     pub(super) bias: u64,
     /// How to get from a frame here to its caller.
     pub(super) row: Row,
-    /// Whether a call ends right after this address; `None` where that was not asked or could not
-    /// be read.
+    /// Whether a call ends right before this address; `None` if it was not needed or could not be
+    /// read.
     pub(super) ends_call: Option<bool>,
 }
 
-/// All addresses that were met, of all processes, by module and the file's own address.
+/// All addresses so far, of all processes, by module and the file's own address.
 #[derive(Default)]
 pub(super) struct Sites {
     entries: FxHashMap<(u32, u64), Cached>,
     leaves: FxHashMap<(u32, u64), Cached>,
     context: UnwindContext<usize>,
-    /// Whether to load a module's symbols where its code has to be read.
+    /// Whether to load a module's symbols when its code has to be read.
     pub(super) loads_symbols: bool,
 }
 
 struct Cached {
     row: Row,
     ends_call: Option<bool>,
-    /// There are no tables, and the symbols that reading the code takes had not been loaded.
+    /// There are no tables, and the symbols that are needed to read the code were not loaded.
     wants_symbols: bool,
 }
 
@@ -49,14 +49,13 @@ impl Sites {
         self.entries.len() + self.leaves.len()
     }
 
-    /// What is known of an address that a thread is at; `None` where that is no executable memory.
+    /// Facts about a leaf's address; `None` if it is not in executable memory.
     pub(super) fn site(&mut self, modules: &LoadedModules, address: u64) -> Option<Site> {
         let loaded = modules.find(address)?;
         Some(self.entry(&loaded, address, true).site(&loaded))
     }
 
-    /// What is known of the call that returns to `address`; `None` where that is no executable
-    /// memory.
+    /// Facts about the call that returns to `address`; `None` if it is not in executable memory.
     pub(super) fn return_site(
         &mut self,
         modules: &LoadedModules,
@@ -72,8 +71,8 @@ impl Sites {
         Some(entry.site(&loaded))
     }
 
-    /// Where the call that returns to `address` goes, if its code says so: not through a register,
-    /// memory or a PLT stub.
+    /// The target of the call that returns to `address`, if its code contains it: not through a
+    /// register, memory or a PLT stub.
     pub(super) fn call_target(
         &mut self,
         modules: &LoadedModules,
@@ -94,7 +93,7 @@ impl Sites {
         Machine::plt_slot(target, &stub).is_none().then_some(target)
     }
 
-    /// Where the function around `address` begins, by the unwind tables.
+    /// Start of the function around `address`, from the unwind tables.
     pub(super) fn function_start(&mut self, modules: &LoadedModules, address: u64) -> Option<u64> {
         let loaded = modules.find(address)?;
         let start =
@@ -102,7 +101,7 @@ impl Sites {
         Some(start.wrapping_add(loaded.bias))
     }
 
-    /// The entry of a run-time address, made if there is none.
+    /// The entry of a run-time address, added if there is none.
     fn entry(&mut self, loaded: &Loaded<'_>, address: u64, is_leaf: bool) -> &mut Cached {
         let (entries, most) = match is_leaf {
             true => (&mut self.leaves, MAX_LEAVES),

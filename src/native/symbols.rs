@@ -14,19 +14,19 @@ use std::sync::{Mutex, PoisonError};
 
 /// Bytes of an ELF-64 symbol.
 const SYMBOL_BYTES: usize = 24;
-/// libtorch_cpu has 550,000 symbols, a large LLVM three times that.
+/// Maximum number of symbols: libtorch_cpu has 550,000, a large LLVM three times that.
 const MAX_SYMBOLS: usize = 16 << 20;
-/// `.gnu_debugdata` unpacked; Fedora's largest are a few MB.
+/// Maximum size of an unpacked `.gnu_debugdata`; Fedora's largest have a few MB.
 const MAX_DEBUG_DATA: usize = 64 << 20;
-/// Bytes of strings that are read while symbols are compared by name, those of libtorch_cpu are 80
-/// MB; and how many at a time.
+/// Maximum bytes of strings that are read to compare symbols by name (those of libtorch_cpu are 80
+/// MB), and how many at a time.
 const MAX_STRINGS: u64 = 256 << 20;
 const WINDOW: u64 = 1 << 20;
 /// Symbols that are read at once.
 const CHUNK: usize = 1 << 16;
-/// Most names are shorter, and read at once.
+/// Bytes read at first for a name: most are shorter.
 const USUAL_NAME: u64 = 256;
-/// Entries that a lookup looks back through for one that still covers the address.
+/// Maximum number of earlier entries that a lookup checks for one that still covers the address.
 const MAX_LOOK_BACK: usize = 16;
 
 /// A symbol that covers an address.
@@ -48,7 +48,7 @@ pub struct SymbolTable {
     strings: [Range<u64>; 3],
     base: u64,
     entries: Vec<Entry>,
-    /// Names that were asked for, by [`Entry::name`]: they last when the file does not.
+    /// Names that were looked up, by [`Entry::name`]: they stay valid if the file changes.
     names: Mutex<FxHashMap<u32, String>>,
 }
 
@@ -62,7 +62,7 @@ struct Entry {
     name: u32,
 }
 
-/// Where a name stands.
+/// The table that contains a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Source {
     Symtab = 0,
@@ -88,7 +88,7 @@ impl SymbolTable {
     }
 
     /// Reads the symbols of an ELF file. Takes 20 to 70 ms for libtorch_cpu: not for the sampling
-    /// path. Empty where the file changes while it is read.
+    /// path. Empty if the file changes during the read.
     pub fn of_image(image: ElfImage) -> Self {
         let mut table = Self::empty();
         let Some(span) = image.segments().span() else {
@@ -132,8 +132,8 @@ impl SymbolTable {
         table
     }
 
-    /// Of sorted candidates that are equal but for their names, puts the one first that has the
-    /// best name.
+    /// Of sorted candidates that are equal except for their names, moves the one with the best name
+    /// to the front.
     fn prefer_by_name(&self, candidates: &mut [Candidate]) {
         let equals = |left: &Candidate, right: &Candidate| left.key() == right.key();
         let groups = || candidates.chunk_by(equals).filter(|group| group.len() > 1);
@@ -145,8 +145,8 @@ impl SymbolTable {
         }
     }
 
-    /// Reads the names of `entries`, in the order of the file: by [`Entry::name`], what makes one
-    /// better than another.
+    /// Reads the names of `entries`, in the order of the file. By [`Entry::name`], the criteria by
+    /// which names are compared.
     fn rank_names(&self, entries: impl Iterator<Item = Entry>) -> FxHashMap<u32, NameRank> {
         let mut names: Vec<Entry> = entries.collect();
         names.sort_unstable_by_key(|entry| (entry.strings() as u8, entry.name & NAME_MASK));
@@ -172,7 +172,7 @@ impl SymbolTable {
         ranks
     }
 
-    /// The string table from an entry's name on, `length` bytes at most.
+    /// The string table from an entry's name on, at most `length` bytes.
     fn read_strings(&self, entry: Entry, length: u64) -> Option<Vec<u8>> {
         let source = entry.strings();
         let file: &dyn Bytes = match source {
@@ -209,7 +209,7 @@ impl SymbolTable {
         })
     }
 
-    /// The entry's name; `None` where it was not read before the file changed.
+    /// The entry's name; `None` if it was not read before the file changed.
     fn name(&self, entry: Entry) -> Option<String> {
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(name) = names.get(&entry.name) {
@@ -245,8 +245,7 @@ impl std::fmt::Debug for SymbolTable {
     }
 }
 
-/// One entry for each address, the first of its sorted candidates, with sizes where the file gives
-/// none.
+/// One entry for each address, the first of its sorted candidates; missing sizes are derived.
 fn choose(mut candidates: Vec<Candidate>, code_ends: &[u32]) -> Vec<Entry> {
     candidates.dedup_by_key(|candidate| candidate.entry.start);
     let mut entries: Vec<Entry> = Vec::with_capacity(candidates.len());
@@ -254,7 +253,7 @@ fn choose(mut candidates: Vec<Candidate>, code_ends: &[u32]) -> Vec<Entry> {
     for (position, candidate) in candidates.iter().enumerate() {
         let mut entry = candidate.entry;
         if entry.size == 0 {
-            // A label inside a function is no function.
+            // A label inside a function is not a function.
             if entry.start < covered_to {
                 continue;
             }
@@ -273,8 +272,8 @@ fn choose(mut candidates: Vec<Candidate>, code_ends: &[u32]) -> Vec<Entry> {
     entries
 }
 
-/// Of two names of one function, the one with fewer leading underscores, the shorter, the first by
-/// alphabet.
+/// Of two names of one function the better one has fewer leading underscores, is shorter, or is
+/// alphabetically first.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct NameRank {
     underscores: usize,
@@ -292,8 +291,8 @@ impl NameRank {
     }
 }
 
-/// Ends of the code sections, or of the code segments where there are no section headers, as
-/// distances from `base`, ascending.
+/// Ends of the code sections, or of the code segments without section headers, as distances from
+/// `base`, ascending.
 fn code_ends(image: &ElfImage, sections: &[Section], base: u64) -> Vec<u32> {
     let code = sections
         .iter()
@@ -325,8 +324,7 @@ struct Candidate {
 }
 
 impl Candidate {
-    /// What it is sorted by. (`.symtab` has the names of `.dynsym`, too: they need not be
-    /// compared.)
+    /// Sort key. (`.symtab` contains the names of `.dynsym`, too: they need not be compared.)
     fn key(&self) -> (u32, bool, u8, u8) {
         let source = self.entry.source() as u8;
         (self.entry.start, self.entry.size == 0, self.rank, source)
@@ -351,7 +349,7 @@ impl Entry {
         }
     }
 
-    /// Whose strings hold its name.
+    /// The string table with its name.
     fn strings(self) -> Source {
         match self.source() {
             Source::Plt => Source::Dynsym,
@@ -427,7 +425,7 @@ impl<'a> SymbolSection<'a> {
         }
     }
 
-    /// Whether the section is code. In `.gnu_debugdata` it has no content, but its flags are there.
+    /// Whether the section is code. In `.gnu_debugdata` it has no content, but its flags.
     fn is_code(&self, index: usize) -> bool {
         let section = self.sections.get(index);
         section.is_some_and(|section| section.flags & u64::from(SHF_EXECINSTR) != 0)

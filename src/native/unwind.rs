@@ -15,39 +15,39 @@ use crate::model::address::CodeAddress;
 use crate::model::frame::{Partial, Trust};
 use crate::model::registers::Registers;
 
-/// Frames of one stack that are followed: a function of Python 3.10 stands on three or four. Each
-/// must lie nearer to the root, so that what is damaged ends with the stack that was copied.
+/// Maximum number of frames of a stack: a Python function of 3.10 takes three or four. Each must be
+/// nearer to the root, so that a damaged stack ends with the copied bytes.
 pub const MAX_FRAMES: usize = 32_768;
-/// Words below a guessed return address that may be a saved register.
+/// Maximum number of words below a guessed return address that may be saved registers.
 const MAX_SAVED_WORDS: usize = 16;
-/// Signal handlers on one stack. They are the only frames whose stack pointer may move in either
-/// direction.
+/// Maximum number of signal handlers on one stack. Only their frames may move the stack pointer in
+/// either direction.
 const MAX_SIGNALS: usize = 8;
 
 /// A native frame of one thread, in its process's addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NativeFrame {
-    /// Where the thread is, or where it will return to.
+    /// The instruction pointer of the thread, or the return address.
     pub address: CodeAddress,
-    /// The stack pointer in this frame; what lies below it belongs to the frame that it called.
+    /// The stack pointer in this frame; memory below it belongs to the frame that it called.
     pub stack_pointer: u64,
-    /// The module's number in [`LoadedModules`]; `None` only for a leaf that is in no executable
+    /// The module's number in [`LoadedModules`]; `None` only for a leaf outside of executable
     /// memory.
     pub module: Option<u32>,
     /// How this frame was found.
     pub trust: Trust,
 }
 
-/// How a stack ended.
+/// Where a stack ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnwindEnd {
     /// At the thread's first frame.
     Root,
-    /// Earlier, and why.
+    /// Earlier, with the reason.
     Partial(Partial),
 }
 
-/// Walks stacks. Keeps the unwind rows that it met, of all processes that it is used for.
+/// Walks stacks. Caches unwind rows of all processes that it is used for.
 #[derive(Default)]
 pub struct Unwinder {
     sites: Sites,
@@ -62,14 +62,14 @@ impl std::fmt::Debug for Unwinder {
 }
 
 impl Unwinder {
-    /// An unwinder that knows no rows yet. Code without unwind tables is read only in modules whose
+    /// An unwinder without cached rows. Code without unwind tables is read only in modules whose
     /// symbols were loaded by others ([`Module::symbols`](super::modules::Module::symbols)); until
     /// then it is crossed by a guess.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// An unwinder that loads symbols itself where it needs them, which may take a tenth of a
+    /// An unwinder that loads symbols itself when it needs them, which may take a tenth of a
     /// second.
     pub fn that_loads_symbols() -> Self {
         let mut unwinder = Self::default();
@@ -81,23 +81,23 @@ impl Unwinder {
         self.sites.len()
     }
 
-    /// Whether the last walk lacked a register that the thread has in the kernel: with a stop's
-    /// registers it would need no guess there.
+    /// Whether the last walk needed a register that is in the kernel: with the registers of a stop
+    /// it would need no guess there.
     pub fn lacked_register(&self) -> bool {
         self.lacked_register
     }
 
-    /// Whether the last walk met an address in no executable memory: code may have been mapped
+    /// Whether the last walk found an address in no executable memory: code may have been mapped
     /// since the modules were read.
     pub fn left_known_code(&self) -> bool {
         self.left_known_code
     }
 
-    /// Walks the stack of a thread with `registers`, leaf first, into `out`, which is emptied
-    /// before.
+    /// Walks the stack of a thread with `registers`, leaf first, into `out`, which is cleared
+    /// first.
     ///
-    /// `memory` must hold the stack. A frame whose caller cannot be found is the last one; the
-    /// result says why.
+    /// `memory` must contain the stack. A frame whose caller cannot be found is the last one; the
+    /// result has the reason.
     pub fn unwind(
         &mut self,
         modules: &LoadedModules,
@@ -158,7 +158,7 @@ impl Unwinder {
     }
 }
 
-/// A caller that was found, and what is known of the place that it goes on at.
+/// A caller, and facts about the address at which it continues.
 pub(super) struct Found {
     pub(super) caller: Caller,
     pub(super) address: CodeAddress,
@@ -166,20 +166,20 @@ pub(super) struct Found {
     pub(super) trust: Trust,
 }
 
-/// One walk: the registers of the frame that was found last.
+/// One walk: the registers of the last frame found.
 pub(super) struct Walk<'a> {
     sites: &'a mut Sites,
     modules: &'a LoadedModules,
     pub(super) memory: &'a dyn Memory,
     pub(super) registers: Registers,
-    /// Registers, by bit, that were carried over a guess: the code without unwind tables may have
+    /// Registers, by bit, that were kept over a guess: the code without unwind tables may have
     /// changed them.
     doubtful: u64,
     /// The stack of the code that the last guess crossed: from its stack pointer to its return
     /// address.
     crossed: (u64, u64),
     signals: usize,
-    /// Whether a guess crossed what is not this stack: whatever follows is as doubtful.
+    /// Whether a guess crossed memory that is not this stack: all further frames are as doubtful.
     is_foreign: bool,
     lacked_register: &'a mut bool,
     left_known_code: &'a mut bool,
@@ -202,22 +202,22 @@ impl Walk<'_> {
                 self.registers = found.caller.registers;
                 return Ok(Some(found));
             }
-            // The tables tell where the return address is, and no more of the stack was copied:
-            // nothing is to be guessed.
+            // The tables have the location of the return address, and no more of the stack was
+            // copied: a guess would not help.
             Err(Partial::StackUnreadable) if self.doubtful == 0 => {
                 return Err(Partial::StackUnreadable);
             }
             Err(reason) => reason,
         };
         *self.left_known_code |= reason == Partial::BadReturnAddress;
-        // The tables of code that made a call lead to what no call left there: another's stack, or
-        // what remains of one, as where greenlets share theirs by copying. Tables that are wrong
-        // are those of assembly, which seldom calls.
+        // The tables of code that made a call lead to an address that is no return address: another
+        // thread's stack, or the rest of one, as with greenlets, which share a stack by copying.
+        // Wrong tables are those of assembly, which rarely calls.
         self.is_foreign |= reason == Partial::BadReturnAddress
             && self.doubtful == 0
             && matches!(frame.address, CodeAddress::Return(_))
             && site.is_some();
-        // The frame pointer is what the guess goes by first.
+        // A guess uses the frame pointer first.
         *self.lacked_register |= self.registers.get(Registers::FRAME_POINTER).is_none();
         let (caller, trust) = guess::caller(self, frame).ok_or(reason)?;
         let site = self
@@ -241,8 +241,8 @@ impl Walk<'_> {
         }))
     }
 
-    /// The caller by the unwind tables. Where they ask for a register that code without tables may
-    /// have changed, it is tried as it is, and then with the words that this code saved next to its
+    /// The caller from the unwind tables. If they need a register that code without tables may have
+    /// changed, its present value is tried, and then the words that this code saved next to its
     /// return address: functions save registers there first.
     fn follow_with_doubt(
         &mut self,
@@ -276,7 +276,7 @@ impl Walk<'_> {
         first
     }
 
-    /// The caller by the unwind tables, checked; `None` at the root.
+    /// The caller from the unwind tables, checked; `None` at the root.
     fn follow(
         &mut self,
         frame: &NativeFrame,
@@ -342,7 +342,7 @@ impl Walk<'_> {
         }))
     }
 
-    /// The caller by the unwind tables if `register`, which is not known, had this value.
+    /// The caller from the unwind tables if the unknown `register` had this value.
     pub(super) fn follow_with(
         &mut self,
         frame: &NativeFrame,
@@ -358,8 +358,8 @@ impl Walk<'_> {
         found.ok().flatten()
     }
 
-    /// How many of the frames that follow a guessed caller the tables find, up to `wanted`; a stack
-    /// that ends at its root counts as all of them.
+    /// How many of the frames after a guessed caller the tables find, up to `wanted`; a stack that
+    /// reaches its root counts as all of them.
     pub(super) fn frames_after(&mut self, found: &Found, wanted: usize) -> usize {
         let kept = (self.registers, self.doubtful, self.signals);
         let mut frame = NativeFrame {
@@ -389,7 +389,7 @@ impl Walk<'_> {
     }
 
     /// Whether the call that returns to `address` calls the function at `callee`, as far as its
-    /// code tells: `None` where the target is in a register, in memory, or behind a PLT stub.
+    /// code shows: `None` if the target is in a register, in memory, or behind a PLT stub.
     pub(super) fn calls(&mut self, address: u64, callee: u64) -> Option<bool> {
         let target = self.sites.call_target(self.modules, self.memory, address)?;
         Some(target == self.sites.function_start(self.modules, callee)?)
@@ -399,7 +399,7 @@ impl Walk<'_> {
         register < Registers::COUNT && self.doubtful & (1 << register) != 0
     }
 
-    /// Whether the unwind tables lead on from a guessed caller to one that a frame may return to.
+    /// Whether the unwind tables lead from a guessed caller to a plausible return address.
     pub(super) fn can_follow(&mut self, guessed: &Caller) -> bool {
         let frame = NativeFrame {
             address: CodeAddress::Return(guessed.address),
@@ -417,12 +417,12 @@ impl Walk<'_> {
         follows
     }
 
-    /// What is known of where a frame may return to: after a call, or to where the kernel or a
-    /// context switch made it.
+    /// Facts about a plausible return address: one after a call, or one that the kernel or a
+    /// context switch made.
     fn plausible_return(&mut self, address: u64) -> Option<(CodeAddress, Site)> {
         let site = self.sites.return_site(self.modules, self.memory, address)?;
         if site.row.is_signal() {
-            // The kernel let a handler return to its signal return code, which made no call.
+            // The kernel makes a handler return to its signal return code, which made no call.
             return Some((CodeAddress::Ip(address), site));
         }
         let plausible = site.ends_call != Some(false) || matches!(site.row, Row::Root);
@@ -437,7 +437,7 @@ impl Walk<'_> {
     }
 }
 
-/// What is carried over code without unwind tables as it stands: it should have kept these.
+/// Registers that are kept over code without unwind tables: it should have preserved them.
 const CARRIED: u64 = {
     let mut bits = 0;
     let mut index = 0;

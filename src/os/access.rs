@@ -1,4 +1,5 @@
-//! What the kernel lets torchspy do to other processes: asked by doing it, and read from /proc.
+//! Which access the kernel allows torchspy to other processes: determined by trying it, and from
+//! /proc.
 #![allow(unsafe_code)]
 
 use super::process_info::{self, read_bounded, read_stat, read_text};
@@ -11,7 +12,7 @@ use nix::unistd::{ForkResult, Pid, fork};
 use std::io::{self, IoSliceMut};
 use std::os::unix::fs::MetadataExt;
 
-/// How often the memory of a process is asked for that lives and has none.
+/// Maximum number of attempts to read the memory of a live process that has none.
 const EXEC_TRIES: u32 = 8;
 
 /// Reads one byte of the target's memory, which asks the kernel for the same access as ptrace does,
@@ -21,12 +22,13 @@ const EXEC_TRIES: u32 = 8;
 /// The kernel's error: `PermissionDenied` where sampling is not allowed.
 pub fn try_read_memory(pid: i32) -> io::Result<()> {
     if is_proc_foreign() {
-        // A foreign /proc and system calls mean different processes by one pid.
+        // With a foreign /proc, files and system calls refer to different processes by the same
+        // pid.
         return Err(io::Error::other(
             "/proc shows the processes of another pid namespace",
         ));
     }
-    // One that execs has other memory, and maybe another first thread, at any time.
+    // A process that execs may change its memory and its first thread at any time.
     for _ in 1..EXEC_TRIES {
         match try_read_task(living_task(pid)) {
             Err(error) if error.kind() != io::ErrorKind::PermissionDenied && is_alive(pid) => {}
@@ -73,8 +75,8 @@ pub fn is_proc_foreign() -> bool {
         .is_some_and(|own| own != own_pid())
 }
 
-/// Processes that have `pid` in a pid namespace of their own, such as a container's, by the pids
-/// that they have here.
+/// Processes that have `pid` in a pid namespace of their own, such as a container's, by their pids
+/// in torchspy's.
 pub fn with_inner_pid(pid: i32) -> Vec<i32> {
     let listing = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = listing.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -89,8 +91,8 @@ pub fn with_inner_pid(pid: i32) -> Vec<i32> {
     found
 }
 
-/// Stops a child of torchspy briefly: whether threads may be stopped at all, or a seccomp filter
-/// denies ptrace. Forks; to be called before other threads are made.
+/// Stops a child of torchspy briefly, to see whether threads may be stopped at all or a seccomp
+/// filter denies ptrace. Forks, so it must be called before other threads are started.
 ///
 /// # Errors
 /// The kernel's error.
@@ -185,7 +187,7 @@ pub(super) fn target_user(pid: i32) -> Option<u32> {
         .ok()
 }
 
-/// The kernel gives /proc/PID of a process that is not dumpable to root (proc_pid(5)).
+/// The owner of /proc/PID is root if the process is not dumpable (proc_pid(5)).
 pub(super) fn is_dumpable(pid: i32) -> bool {
     let owner = std::fs::metadata(format!("/proc/{pid}")).map(|data| data.uid());
     let effective = status_field(pid, "Uid:")
@@ -215,7 +217,7 @@ pub(super) fn is_descendant(pid: i32) -> bool {
     false
 }
 
-/// A forked child that sleeps until it is killed: to try things on.
+/// A forked child that sleeps until it is killed, for trials.
 pub(super) struct OwnChild {
     pid: Pid,
 }
@@ -227,8 +229,7 @@ impl OwnChild {
         // calls, and never returns.
         match unsafe { fork() }? {
             ForkResult::Parent { child } => Ok(Self { pid: child }),
-            // A torchspy that is killed here must not leave it behind.
-            // SAFETY: no memory is touched.
+            // If torchspy is killed here, the child must end, too. SAFETY: no memory is touched.
             ForkResult::Child => unsafe {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
                 while libc::getppid() == parent {
@@ -252,7 +253,7 @@ impl OwnChild {
         Ok(ptrace::detach(self.pid, None)?)
     }
 
-    /// Reads a static, which a fork has where its parent has it.
+    /// Reads a static variable, which a fork has at the same address as its parent.
     pub(super) fn try_read(&self) -> io::Result<()> {
         static BYTE: u8 = 7;
         read_byte(self.pid.as_raw(), &raw const BYTE as usize)

@@ -1,4 +1,5 @@
-//! A bell that one thread rings and another hears in poll(2), beside other file descriptors.
+//! A wake-up signal between threads that can be waited for in poll(2), together with other file
+//! descriptors.
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::io;
@@ -20,13 +21,13 @@ impl Bell {
 
     /// Makes it sound. Never blocks.
     pub fn ring(&self) {
-        // Fails only where it has been rung 2^64 times and not been heard.
+        // Fails only after 2^64 rings without a `silence`.
         let _ = self.0.write(1);
     }
 
     /// Silences it. Never blocks.
     pub fn silence(&self) {
-        // Fails only where it does not sound.
+        // Fails only if it does not sound.
         let _ = self.0.read();
     }
 }

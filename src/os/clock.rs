@@ -26,7 +26,7 @@ pub fn monotonic_ns() -> u64 {
     read(libc::CLOCK_MONOTONIC).unwrap_or(0)
 }
 
-/// CLOCK_BOOTTIME, ns: what start times of processes count from.
+/// CLOCK_BOOTTIME, ns: the clock of processes' start times.
 pub fn boottime_ns() -> u64 {
     read(libc::CLOCK_BOOTTIME).unwrap_or(0)
 }
@@ -54,11 +54,11 @@ pub fn thread_cpu_ns() -> u64 {
     read(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or(0)
 }
 
-/// CPU time that process `pid` has burned, ns; `None` once it is gone.
+/// CPU time of process `pid`, ns; `None` once it has ended.
 ///
 /// The clock id of another process is `(~pid << 3) | CPUCLOCK_SCHED` (linux/posix-timers_types.h,
-/// `make_process_cpuclock`). The time of a thread that is on a CPU right now is not in it before
-/// the next scheduler tick.
+/// `make_process_cpuclock`). CPU time of a running thread is included only after the next scheduler
+/// tick.
 pub fn process_cpu_ns(pid: i32) -> Option<u64> {
     const CPUCLOCK_SCHED: i32 = 2;
     read((!pid << 3) | CPUCLOCK_SCHED)
@@ -81,7 +81,7 @@ pub fn sleep_until(deadline_ns: u64) {
     }
 }
 
-/// Asks the kernel to wake the calling thread on time: timer slack of 1 ns in place of 50 µs
+/// Asks the kernel to wake the calling thread on time: timer slack of 1 ns instead of 50 µs
 /// (prctl(2)).
 pub fn wake_precisely() {
     // SAFETY: PR_SET_TIMERSLACK takes one integer and touches only the calling thread.

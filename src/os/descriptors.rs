@@ -1,5 +1,5 @@
-//! How many files torchspy may have open: two or more for each thread of the target, one for each
-//! file that it runs code of, and each user's default is 1,024.
+//! The limit of open files: torchspy needs two or more for each thread of the target, and one for
+//! each file of which the target runs code; the usual limit is 1,024.
 #![allow(unsafe_code)]
 
 use nix::libc;
@@ -7,15 +7,15 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::sync::LazyLock;
 
-/// Descriptors from here on are not kept for what can be opened again: half of all.
+/// Descriptors from this number on are closed if their file can be opened again: half of all.
 static KEPT: LazyLock<u64> = LazyLock::new(|| limits().map_or(0, |limits| limits.rlim_cur / 2));
 
-/// Raises the number of files to the most that the user may have. Not to be called before a program
-/// is launched, which is to have the limit that torchspy was started with.
+/// Raises the limit to the maximum that the user may have. Must not be called before a program is
+/// launched, which gets the limit that torchspy was started with.
 pub fn raise_limit() {
     if let Some(mut limits) = limits() {
         limits.rlim_cur = limits.rlim_max;
-        // SAFETY: `limits` is a valid value; where it is refused the old one stays.
+        // SAFETY: `limits` is a valid value; if it is refused, the old limit stays.
         unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limits) };
     }
 }

@@ -14,35 +14,35 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Why a target's file could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum ElfFileError {
-    /// The target's root may not be entered: another user's process, or one that may not be traced.
+    /// The target's root cannot be entered: another user's process, or tracing it is not allowed.
     #[error("cannot enter the root of process {pid}: {source}")]
     Root { pid: i32, source: Errno },
     #[error("cannot open {path}: {source}")]
     Open {
-        /// As the target sees it.
+        /// The path in the target's root.
         path: String,
         source: Errno,
     },
     /// The path leads to a device, a FIFO, a directory or an empty file.
     #[error("{path} is no regular file with content")]
     NotRegular {
-        /// As the target sees it.
+        /// The path in the target's root.
         path: String,
     },
 }
 
-/// A file of the target, read with pread(2) and never mapped. Whoever cuts it short or rewrites it
-/// in place ends what can be read of it: what is there then may be another program's.
+/// A file of the target, read with pread(2) and never mapped. If it is truncated or rewritten in
+/// place, reads fail from then on: its content may belong to another program.
 #[derive(Debug)]
 pub struct ElfFile {
     file: File,
-    /// Size and time of the last change, when it was opened.
+    /// Size and time of the last change when it was opened.
     opened: Version,
     has_changed: AtomicBool,
 }
 
-/// Size in bytes, and time of the last change of content in seconds and nanoseconds. Links and
-/// modes may change at will.
+/// Size in bytes, and time of the last change of content in seconds and nanoseconds. Changes of
+/// links and modes do not matter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Version(u64, i64, i64);
 
@@ -55,7 +55,7 @@ impl Version {
 
 impl ElfFile {
     /// Opens `path` as process `pid` sees it. Symbolic links and `..` do not lead out of its root,
-    /// and nothing but a regular file is opened: opening a device or a FIFO may have effects.
+    /// and only regular files are opened: opening a device or a FIFO may have effects.
     ///
     /// # Errors
     /// [`ElfFileError`].
@@ -75,8 +75,8 @@ impl ElfFile {
         Self::reopen(&found, path)
     }
 
-    /// Opens the very file that `mapping` of process `pid` maps, even where it was deleted or
-    /// another took its name. The kernel asks for `CAP_CHECKPOINT_RESTORE` or `CAP_SYS_ADMIN`
+    /// Opens the file that `mapping` of process `pid` maps, even if it was deleted or replaced by
+    /// another of the same name. The kernel requires `CAP_CHECKPOINT_RESTORE` or `CAP_SYS_ADMIN`
     /// (proc_pid_map_files(5)).
     ///
     /// # Errors
@@ -97,7 +97,8 @@ impl ElfFile {
         Self::reopen(&found, &mapping.path)
     }
 
-    /// Opens for reading the file of an `O_PATH` descriptor, once it is known to be a regular file.
+    /// Opens the file of an `O_PATH` descriptor for reading, after a check that it is a regular
+    /// file.
     fn reopen(found: &OwnedFd, path: &str) -> Result<Self, ElfFileError> {
         let open_error = |source| ElfFileError::Open {
             path: path.to_owned(),
@@ -128,12 +129,12 @@ impl Bytes for ElfFile {
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> bool {
-        // Asked afterwards: what was read before a change is good.
+        // Checked after the read: data from before a change is valid.
         self.file.read_exact_at(buffer, offset).is_ok() && !self.has_changed()
     }
 
     fn has_changed(&self) -> bool {
-        // Once it has, its time may be set back.
+        // After a change its time may be set back, so the flag stays.
         if !self.has_changed.load(Ordering::Relaxed) && Version::of(&self.file) != Some(self.opened)
         {
             self.has_changed.store(true, Ordering::Relaxed);
@@ -148,16 +149,15 @@ fn open_in_root(root: &OwnedFd, path: &str) -> Result<OwnedFd, Errno> {
         .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
         .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
     match openat2(root, path, how) {
-        // No such system call before Linux 5.6; seccomp profiles of containers answer EPERM to what
-        // they do not know.
+        // Linux before 5.6 lacks this system call; seccomp profiles of containers answer EPERM to
+        // unknown calls.
         Err(Errno::ENOSYS | Errno::EPERM) => walk_in_root(root, path),
         result => result,
     }
 }
 
-/// The same without openat2: one component at a time, following no symbolic link in any but real
-/// directories. A path in `/proc/PID/maps` is already free of links, so that nothing is lost by
-/// refusing them.
+/// The same without openat2: one component at a time, without following symbolic links. A path in
+/// `/proc/PID/maps` is already free of links, so nothing is lost.
 fn walk_in_root(root: &OwnedFd, path: &str) -> Result<OwnedFd, Errno> {
     let flags = OFlag::O_PATH | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
     let mut at: Option<OwnedFd> = None;
@@ -264,12 +264,12 @@ mod tests {
         }
         let file = open_file();
         let writer = File::options().write(true).open(&path).unwrap();
-        // The kernel's clock for these moves with its tick, of up to 10 ms.
+        // The kernel's clock for these times advances with its tick, of up to 10 ms.
         while Version::of(&file.file) == Some(file.opened) {
             writer.write_all_at(&[8; 16], 4096).unwrap();
         }
         assert_eq!(file.copy(0..1), None);
-        // Another name, or none, does not change it.
+        // Another name, or none, is not a change.
         let file = open_file();
         std::fs::remove_file(&path).unwrap();
         assert!(file.copy(0..8192).is_some());

@@ -1,36 +1,35 @@
-//! Faults on purpose, for tests: what may happen between two steps of a stop, made to happen there.
-//! Debug builds only.
+//! Fault injection for tests: events between two steps of a stop. Debug builds only.
 //!
 //! `TORCHSPY_FAULT=POINT:FIRST:TIMES:ACTION` acts on visits number FIRST to FIRST + TIMES - 1 of a
 //! point. Actions: `die` (torchspy is killed), `signal-N` (the thread's process is sent signal N),
 //! `sleep-N` (for N microseconds), `panic`.
 #![allow(unsafe_code)]
 
-/// A step of a stop, named by what has just happened.
+/// A step of a stop, named after what has just happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Point {
     /// The thread was chosen; it may end before it is seized.
     Chosen,
     /// It was seized, and not interrupted yet.
     Seized,
-    /// It was asked to stop.
+    /// A stop was requested.
     Interrupted,
-    /// It is stopped, and nothing was read.
+    /// It is stopped, and nothing was read yet.
     Held,
     /// It was read, and is about to be detached.
     Read,
-    /// No step of a stop: all that was due in a tick was read.
+    /// Not a step of a stop: all reads of a tick are done.
     Ticked,
-    /// Nor this: the view of `top` was drawn.
+    /// Not a step of a stop: the view of `top` was drawn.
     Drawn,
 }
 
-/// Acts, if this is the visit that was asked for.
+/// Acts if the environment selects this visit.
 #[cfg(not(debug_assertions))]
 #[inline(always)]
 pub(crate) fn reach(_: Point, _: i32) {}
 
-/// Acts, if this is the visit that was asked for.
+/// Acts if the environment selects this visit.
 #[cfg(debug_assertions)]
 pub(crate) fn reach(point: Point, tid: i32) {
     if let Some(fault) = active::FAULT.as_ref() {

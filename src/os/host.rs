@@ -4,10 +4,10 @@
 use super::process_info::read_text;
 use nix::libc;
 
-/// The longest file of a cgroup that is read.
+/// Maximum length of a cgroup file, bytes.
 const MAX_BYTES: u64 = 4096;
 
-/// The host's name; `localhost` where it has none that can be read.
+/// The host's name; `localhost` if it cannot be read.
 pub fn host_name() -> String {
     nix::unistd::gethostname()
         .ok()
@@ -23,13 +23,12 @@ pub fn kernel_release() -> String {
         .unwrap_or_default()
 }
 
-/// CPUs that this process may use; 0 where unknown.
+/// CPUs that this process may use; 0 if unknown.
 pub fn cpus() -> u32 {
     std::thread::available_parallelism().map_or(0, |count| u32::try_from(count.get()).unwrap_or(0))
 }
 
-/// A time of the wall clock in UTC, in ISO 8601's basic form, as file names have it:
-/// `20260131T235959Z`.
+/// A time of the wall clock in UTC, in ISO 8601's basic form, for file names: `20260131T235959Z`.
 pub fn utc_stamp(wall_ns: u64) -> String {
     let seconds = libc::time_t::try_from(wall_ns / 1_000_000_000).unwrap_or(0);
     // SAFETY: gmtime_r reads one integer and writes the broken-down time into a value that outlives
@@ -50,7 +49,7 @@ pub fn utc_stamp(wall_ns: u64) -> String {
     )
 }
 
-/// A process's cgroups that may have a CPU quota: its own and those above it, the innermost first.
+/// A process's cgroups that may have a CPU quota: its own and their ancestors, innermost first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuGroups {
     /// Folders below /sys/fs/cgroup, and whether they are of version 2.
@@ -58,7 +57,7 @@ pub struct CpuGroups {
 }
 
 impl CpuGroups {
-    /// Those of a process. None where there is no such process.
+    /// The cgroups of a process; none if it has ended.
     pub fn of(pid: i32) -> Self {
         let text = read_text(&format!("/proc/{pid}/cgroup"), 16 << 10);
         Self::parse(&text.unwrap_or_default())
@@ -75,7 +74,7 @@ impl CpuGroups {
                 continue;
             };
             let roots: &[(&str, bool)] = if controllers.is_empty() {
-                // Alone, or beside version 1.
+                // Alone, or together with version 1.
                 &[("", true), ("/unified", true)]
             } else if controllers.split(',').any(|name| name == "cpu") {
                 &[("/cpu", false)]
@@ -94,7 +93,7 @@ impl CpuGroups {
         Self { folders }
     }
 
-    /// The quota, in CPUs: the tightest on the way to the root. `None` where there is none.
+    /// The quota, in CPUs: the lowest on the way to the root. `None` if there is none.
     pub fn quota(&self) -> Option<f64> {
         let quotas = self.folders.iter().filter_map(|(folder, version_2)| {
             if *version_2 {
@@ -107,9 +106,8 @@ impl CpuGroups {
         quotas.min_by(f64::total_cmp)
     }
 
-    /// For how long the groups were throttled so far, ns: the most of any of them (of a group that
-    /// lies in another the times overlap). The kernel adds up the times of all CPUs. `None` where
-    /// it reports none.
+    /// Total time that the groups were throttled, ns: the maximum over all of them (times of nested
+    /// groups overlap). The kernel sums over CPUs. `None` if it reports none.
     pub fn throttled_ns(&self) -> Option<u64> {
         let times = self.folders.iter().filter_map(|(folder, _)| {
             parse_throttled(&read_text(&format!("{folder}/cpu.stat"), MAX_BYTES)?)
@@ -118,13 +116,13 @@ impl CpuGroups {
     }
 }
 
-/// How many CPUs a process may run on. `None` where the kernel refuses to report it.
+/// Number of CPUs that a process may run on. `None` if the kernel does not report it.
 pub fn affinity_cpus(pid: i32) -> Option<usize> {
     Some(allowed_cpus(pid)?.len())
 }
 
-/// The CPUs that a thread may run on; 0 is the calling one. `None` where the kernel refuses, or has
-/// more CPUs than a set holds.
+/// The CPUs that a thread may run on; tid 0 is the calling thread. `None` if the kernel refuses, or
+/// has more CPUs than a set holds.
 pub fn allowed_cpus(tid: i32) -> Option<Vec<usize>> {
     use nix::sched::{CpuSet, sched_getaffinity};
     let set = sched_getaffinity(nix::unistd::Pid::from_raw(tid)).ok()?;

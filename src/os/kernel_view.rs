@@ -1,8 +1,8 @@
 //! What the kernel reports of a process whose memory cannot be read: without its mmap lock, and
 //! without stopping it.
 //!
-//! Whoever holds a process's mmap lock for writing keeps every reader of its memory waiting,
-//! `/proc/PID/cmdline` and `/proc/PID/maps` included (mm/memory.c, `__access_remote_vm`;
+//! While a process's mmap lock is held for writing, every reader of its memory waits, including
+//! readers of `/proc/PID/cmdline` and `/proc/PID/maps` (mm/memory.c, `__access_remote_vm`;
 //! fs/proc/task_mmu.c). The files read here take no such lock: `comm`, `stat`, `syscall`, `wchan`,
 //! `stack` (fs/proc/base.c).
 
@@ -14,9 +14,9 @@ use std::io::Read;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-/// Lines of a kernel stack that are kept.
+/// Maximum number of lines kept of a kernel stack.
 const MAX_KERNEL_FRAMES: usize = 64;
-/// Bytes of a file that are read.
+/// Maximum bytes read of a file.
 const MAX_BYTES: u64 = 16 << 10;
 
 /// A thread, as the kernel shows it.
@@ -28,20 +28,19 @@ pub struct KernelThread {
     /// The number of the system call that it sleeps in.
     pub syscall: Option<u32>,
     pub wchan: Option<String>,
-    /// Its stack in the kernel, leaf first; empty where the kernel hides it (it takes
-    /// CAP_SYS_ADMIN).
+    /// Its stack in the kernel, leaf first; empty if the kernel hides it (CAP_SYS_ADMIN is
+    /// required).
     pub stack: Vec<String>,
 }
 
-/// Those of `pids` whose memory does not answer within `patience`: reading it would wait for a lock
-/// that nobody may ever give up.
+/// The processes of `pids` whose memory does not answer within `patience`: reading it would wait
+/// for a lock that may never be released.
 ///
-/// Each is asked by a thread of its own, which the kernel lets go when torchspy ends: the wait is
-/// killable.
+/// Each is read by a thread of its own, which ends with torchspy: the wait is killable.
 pub fn without_answer(pids: &[i32], patience: Duration) -> Vec<i32> {
     without_answer_from(pids, patience, |pid| {
         let mut first = [0; 1];
-        // Whatever comes of it: it came back.
+        // Only that the read returned matters.
         let file = File::open(format!("/proc/{pid}/cmdline"));
         let _ = file.and_then(|mut file| file.read(&mut first));
     })
@@ -58,11 +57,11 @@ fn without_answer_from(
         let (sender, ask) = (sender.clone(), ask.clone());
         let asking = std::thread::Builder::new()
             .name("torchspy-ask".to_owned())
-            // Of a large job there are thousands.
+            // A large job has thousands of processes.
             .stack_size(64 << 10)
             .spawn(move || {
                 ask(pid);
-                // Nobody listens where it took too long.
+                // The receiver is gone if it took too long.
                 let _ = sender.send(pid);
             });
         if asking.is_ok() {
@@ -80,7 +79,7 @@ fn without_answer_from(
     silent
 }
 
-/// A process that has ended, and whose parent has not waited for it.
+/// A process that has ended and whose parent has not waited for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Zombie {
     pub pid: i32,
@@ -118,7 +117,7 @@ pub fn read_kernel_threads(pid: i32) -> Vec<KernelThread> {
         .collect()
 }
 
-/// One thread. What may not be read, or what is gone, is left out.
+/// One thread. Facts that cannot be read are absent.
 pub fn read_kernel_thread(pid: i32, tid: i32) -> KernelThread {
     let files = ThreadFiles::open(pid, tid);
     let directory = format!("/proc/{pid}/task/{tid}");
@@ -133,8 +132,7 @@ pub fn read_kernel_thread(pid: i32, tid: i32) -> KernelThread {
         syscall: files
             .whereabouts()
             .ok()
-            // A kernel thread has neither a stack of its own in user space nor a call: all its
-            // numbers are 0.
+            // A kernel thread has no user-space stack and no system call: all its numbers are 0.
             .filter(|whereabouts| {
                 !matches!(
                     whereabouts,

@@ -1,18 +1,18 @@
-//! Starting a program that waits, before its first instruction, until the sampler is ready for it.
+//! Starts a program that waits, before its first instruction, until the sampler is ready for it.
 //!
 //! The child is a fork of torchspy that blocks on a pipe (the gate) and then calls exec. It stays
 //! in torchspy's process group, so that the terminal's keys reach it, and has the signal mask that
-//! torchspy was started with. It is waited for in two steps, because the stops of its threads
-//! belong to the thread that traces them, and waiting for `WEXITED` alone does not leave them to
-//! it: where the tracer is a thread of the parent's process, `waitid` hands out ptrace-stops
-//! whatever was asked for, `__WNOTHREAD` or not (wait_consider_task and wait_task_stopped,
-//! kernel/exit.c). A stop that is taken that way never reaches the tracer, and the thread stays
-//! stopped for good. So the launcher polls with `WNOWAIT`, and consumes only an end.
+//! torchspy was started with. Its end is awaited in two steps, because stops of its threads belong
+//! to the thread that traces them, and a wait for `WEXITED` alone may consume them: if the tracer
+//! is a thread of the parent's process, `waitid` returns ptrace-stops whatever was requested, with
+//! or without `__WNOTHREAD` (wait_consider_task and wait_task_stopped, kernel/exit.c). The tracer
+//! never sees a stop that was consumed that way, and the thread stays stopped for good. So the
+//! launcher polls with `WNOWAIT`, and consumes only an exit.
 //!
-//! Another trap, for whoever traces: a *leader* thread that dies while it is seized by a thread of
-//! the process that is also its parent is reaped for good by the tracer's wait (wait_task_zombie:
-//! the tracer counts as the parent). The tracer has to wait for a leader with `waitid(WSTOPPED)`,
-//! never with `waitpid`, or the exit status is gone: [`Exit::Unknown`].
+//! Another trap concerns the tracer: a *leader* thread that dies while it is seized by a thread of
+//! its parent process is reaped by the tracer's wait (wait_task_zombie: the tracer counts as the
+//! parent). The tracer must wait for a leader with `waitid(WSTOPPED)`, never with `waitpid`, or the
+//! exit status is lost: [`Exit::Unknown`].
 #![allow(unsafe_code)]
 
 use super::signals::Inherited;
@@ -35,13 +35,13 @@ pub enum LaunchError {
     /// No such file, or none of that name on PATH.
     #[error("cannot run {0}: not found")]
     NotFound(String),
-    /// It is there, but the kernel does not run it.
+    /// It exists, but the kernel does not run it.
     #[error("cannot run {0}: {1}")]
     NotExecutable(String, io::Error),
-    /// An argument has a NUL byte, or there is none.
+    /// An argument contains a NUL byte, or there are no arguments.
     #[error("cannot run this command: {0}")]
     BadArgument(&'static str),
-    /// No process, pipe or file descriptor is left.
+    /// No process, pipe or file descriptor is available.
     #[error("cannot start a process: {0}")]
     System(#[from] io::Error),
 }
@@ -65,12 +65,12 @@ pub enum Exit {
     Code(i32),
     /// Killed by this signal.
     Signal(i32),
-    /// It is gone, but somebody else took its status.
+    /// It has ended, but another process took its status.
     Unknown,
 }
 
 impl Exit {
-    /// The status as a shell reports it: 128 + signal where one killed it.
+    /// The status as a shell reports it: 128 + signal if a signal killed it.
     pub fn shell_status(self) -> u8 {
         let status = match self {
             Exit::Code(code) => code & 0xff,
@@ -95,7 +95,7 @@ impl fmt::Display for Exit {
     }
 }
 
-/// A forked child that has not called exec yet. Dropped, it ends without having run anything.
+/// A forked child that has not called exec yet. If dropped, it ends without having run anything.
 #[derive(Debug)]
 pub struct SuspendedLaunch {
     child: Child,
@@ -179,7 +179,7 @@ impl SuspendedLaunch {
         }
         let mut number = [0; 4];
         if read_full(&mut self.failure, &mut number)? < number.len() {
-            // The pipe closed with nothing in it: exec closed it.
+            // The pipe closed without data: exec closed it.
             let nothing = Child {
                 pid: 0,
                 pidfd: None,
@@ -212,13 +212,13 @@ impl Running {
         self.child.pid
     }
 
-    /// Becomes readable when the program has ended. `None` before Linux 5.3: poll
+    /// Becomes readable when the program has ended. `None` before Linux 5.3: use
     /// [`Running::try_wait`] then.
     pub fn pidfd(&self) -> Option<BorrowedFd<'_>> {
         self.child.pidfd.as_ref().map(AsFd::as_fd)
     }
 
-    /// How the program ended, if it has. Consumes no stop of any thread.
+    /// How the program ended; `None` while it runs. Consumes no stop of any thread.
     pub fn try_wait(&mut self) -> Option<Exit> {
         self.child.wait_with(libc::WNOHANG)
     }
@@ -303,17 +303,17 @@ fn read_full(file: &mut File, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(filled)
 }
 
-/// Time between two polls for the end of a traced child: while it is stopped, `waitid` returns at
+/// Time between two polls for the exit of a traced child: while it is stopped, `waitid` returns at
 /// once.
 const TRACED_PAUSE: Duration = Duration::from_millis(1);
 
-/// Waits for the end of a child, and for nothing else. `None` with `WNOHANG` where it still runs.
+/// Waits only for the exit of a child. `None` with `WNOHANG` if it still runs.
 fn wait_for_exit(pid: i32, flags: i32) -> Option<Exit> {
     loop {
         match wait_id(pid, libc::WEXITED | libc::WNOWAIT | flags) {
             Ok(None) => return None,
             Ok(Some(found)) if found.is_end() => {
-                // From now on only its end can be waited for.
+                // From now on only its exit can be awaited.
                 let _ = wait_id(pid, libc::WEXITED | flags);
                 return Some(found.exit());
             }
@@ -365,11 +365,11 @@ fn wait_id(pid: i32, flags: i32) -> Result<Option<Waited>, Errno> {
     Ok((found != 0).then_some(Waited { code, status }))
 }
 
-/// Reaps every dead child of the calling thread but `keep`: the duty of pid 1, to which orphans are
-/// given.
+/// Reaps every dead child of the calling thread except `keep`: the duty of pid 1, which inherits
+/// orphans.
 ///
-/// Orphans become children of the first thread, which has to be the caller. Threads that are being
-/// traced are not touched: `__WNOTHREAD` leaves other threads' children and tracees alone.
+/// Orphans become children of the first thread, which has to be the caller. Traced threads are not
+/// affected: `__WNOTHREAD` excludes other threads' children and tracees.
 pub fn reap_orphans(keep: Option<i32>) {
     const MOST: usize = 1024;
     for _ in 0..MOST {
@@ -380,8 +380,8 @@ pub fn reap_orphans(keep: Option<i32>) {
             let result = libc::waitid(libc::P_ALL, 0, &raw mut information, flags);
             (result, information.si_pid())
         };
-        // The launched program is waited for by its owner; orphans behind it in the queue wait
-        // until that is done. So do those behind one that the tracer has stopped right now.
+        // The owner of the launched program waits for it; orphans behind it in the queue wait until
+        // that is done. So do those behind one that the tracer has stopped now.
         if result != 0 || pid == 0 || Some(pid) == keep {
             return;
         }
@@ -469,8 +469,8 @@ mod tests {
         assert_eq!(exit.shell_status(), 162);
     }
 
-    /// Seizes and interrupts a process, and waits for the stop as the module's head demands: for
-    /// stops alone.
+    /// Seizes and interrupts a process, and waits for stops only, as described at the top of the
+    /// module.
     fn stop_as_tracer(pid: i32) {
         ptrace::seize(Pid::from_raw(pid), ptrace::Options::empty()).unwrap();
         ptrace::interrupt(Pid::from_raw(pid)).unwrap();
@@ -493,7 +493,7 @@ mod tests {
         let tracer = std::thread::spawn(move || {
             stop_as_tracer(pid);
             stopped.send(()).unwrap();
-            // Killed while it is held; this thread goes on holding it.
+            // Killed while it is stopped; this thread remains its tracer.
             may_finish.recv().unwrap();
         });
         is_stopped.recv().unwrap();
@@ -536,7 +536,7 @@ mod tests {
         assert_eq!(wait_for_end(&mut running), Exit::Signal(libc::SIGKILL));
     }
 
-    /// The trap that the module's head warns of, as the kernel has it.
+    /// The kernel's behaviour that the top of the module describes as a trap.
     #[test]
     fn a_tracer_that_waits_for_exits_takes_the_status_away() {
         let mut running = spawn(&["sleep", "1000"]).resume().unwrap();

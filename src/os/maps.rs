@@ -6,17 +6,17 @@
 
 use crate::model::mapping::Mapping;
 
-/// Lines past this many are not kept. The kernel's own limit is 65,530 mappings
+/// Maximum number of lines that are kept. The kernel's own limit is 65,530 mappings
 /// (`vm.max_map_count`) unless it was raised.
 const MAX_MAPPINGS: usize = 1 << 20;
 
-/// All mappings of `text`, in its order. Lines that are not understood are left out.
+/// All mappings of `text`, in its order. Malformed lines are skipped.
 pub fn parse_maps(text: &[u8]) -> Vec<Mapping> {
     parse_maps_where(text, |_| true)
 }
 
-/// The mappings of `text` that `keep` wants; the path of those that it refuses is never copied,
-/// since it is asked before the path is set. CUDA processes have tens of thousands of mappings.
+/// The mappings of `text` that `keep` accepts. It is called before the path is set, so that paths
+/// of other mappings are never copied: CUDA processes have tens of thousands of mappings.
 pub fn parse_maps_where(text: &[u8], mut keep: impl FnMut(&Mapping) -> bool) -> Vec<Mapping> {
     let mut mappings = Vec::new();
     for line in text.split(|&byte| byte == b'\n') {
@@ -37,7 +37,7 @@ pub fn parse_maps_where(text: &[u8], mut keep: impl FnMut(&Mapping) -> bool) -> 
     mappings
 }
 
-/// A line's fields, and its path still as bytes.
+/// A line's fields, with its path still as bytes.
 fn parse_line(line: &[u8]) -> Option<(Mapping, &[u8])> {
     let mut rest = line;
     let range = next_field(&mut rest)?;

@@ -1,4 +1,4 @@
-//! The operating system: the only home of libc, unsafe code and /proc.
+//! The operating system: the only module with libc, unsafe code and /proc.
 
 pub mod access;
 pub mod bell;

@@ -23,12 +23,12 @@ const LONGEST_WAIT_NS: u64 = 500_000_000;
 pub struct NewestPid(Option<File>);
 
 impl NewestPid {
-    /// Opens `/proc/loadavg`, which ends with it (proc_loadavg(5)).
+    /// Opens `/proc/loadavg`, whose last field is the newest pid (proc_loadavg(5)).
     pub fn open() -> Self {
         Self(File::open("/proc/loadavg").ok())
     }
 
-    /// The pid; `None` where it cannot be read.
+    /// The newest pid; `None` if it cannot be read.
     pub fn read(&self) -> Option<u64> {
         let mut buffer = [0; 128];
         let count = self.0.as_ref()?.read_at(&mut buffer, 0).ok()?;
@@ -45,7 +45,7 @@ fn parse_last_pid(text: &[u8]) -> Option<u64> {
 /// Which pids to check for new processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NewPids {
-    /// These pids; some may belong to threads, or to no process any more, or not yet.
+    /// These pids; some may belong to threads, or to processes that have ended or do not exist yet.
     These(Vec<i32>),
     /// All pids in /proc.
     Any,
@@ -59,12 +59,12 @@ pub struct PidSeries {
     /// The newest pid at the last poll, and at the one before.
     last: Option<u64>,
     before: Option<u64>,
-    /// Not in /proc yet, or not any more, and since when.
+    /// Pids that are not in /proc, and since when.
     awaited: Vec<(i32, u64)>,
 }
 
 impl PidSeries {
-    /// Of this process's /proc.
+    /// For this process's /proc.
     pub fn new() -> Self {
         let own = std::fs::read_link("/proc/self").ok();
         let own = own.and_then(|link| link.to_str()?.parse().ok());
@@ -102,8 +102,8 @@ impl PidSeries {
         NewPids::These(self.awaited.iter().map(|&(pid, _)| pid).collect())
     }
 
-    /// Whether `pid` may have been allocated between the last two polls: whatever had it before is
-    /// gone then.
+    /// Whether `pid` may have been allocated between the last two polls: its earlier process has
+    /// then ended.
     pub fn may_be_new(&self, pid: i32) -> bool {
         let (Ok(pid), Some(before), Some(last)) = (u64::try_from(pid), self.before, self.last)
         else {

@@ -1,5 +1,5 @@
-//! Calls of NVML that nvml-wrapper has no safe form of: older forms of calls, for drivers that lack
-//! the newer ones.
+//! NVML calls that nvml-wrapper has no safe form of: older forms, for drivers that lack the newer
+//! ones.
 #![allow(unsafe_code)]
 
 use nvml_wrapper::Device;
@@ -24,7 +24,7 @@ pub fn memory_info_v1(device: &Device<'_>) -> Result<(u64, u64), NvmlError> {
     Ok((memory.used, memory.total))
 }
 
-/// The GPU instance that a MIG device is of.
+/// The GPU instance of a MIG device.
 ///
 /// # Errors
 /// NVML's error.

@@ -21,7 +21,7 @@ const WAITING: [u32; 4] = [
 
 /// A thread that has been in one of these calls for so long, without being scheduled, hangs, ns.
 const HANGS_NS: u64 = 400_000_000;
-/// The same of a question that is asked before sampling starts.
+/// The same for a read before sampling starts.
 const NO_ANSWER_NS: u64 = 600_000_000;
 /// Time between two checks whether a thread hangs.
 const POLL: Duration = Duration::from_millis(5);
@@ -30,11 +30,11 @@ const POLL: Duration = Duration::from_millis(5);
 pub struct OwnThread {
     handle: JoinHandle<()>,
     tid: Receiver<i32>,
-    seen: Option<Seen>,
+    seen: Option<LastState>,
 }
 
 #[derive(Debug)]
-struct Seen {
+struct LastState {
     files: ThreadFiles,
     stat: SchedStat,
     since_ns: u64,
@@ -44,7 +44,7 @@ impl OwnThread {
     /// Starts a thread.
     ///
     /// # Errors
-    /// None is to be had.
+    /// The kernel's, if it has no thread.
     pub fn start(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<Self> {
         let (sender, tid) = channel();
         let handle = Builder::new().name(name.to_owned()).spawn(move || {
@@ -73,7 +73,7 @@ impl OwnThread {
         if let Ok(tid) = self.tid.try_recv() {
             let files = ThreadFiles::open(std::process::id() as i32, tid);
             let stat = files.schedstat().unwrap_or_default();
-            self.seen = Some(Seen {
+            self.seen = Some(LastState {
                 files,
                 stat,
                 since_ns: now_ns,
@@ -110,13 +110,13 @@ pub struct Asked<T> {
 /// server of one of its pages (userfaultfd, FUSE), may never respond.
 ///
 /// # Errors
-/// No thread is to be had.
+/// The kernel's, if it has no thread.
 pub fn ask<T: Send + 'static>(
     question: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<Asked<T>> {
     let (sender, answer) = channel();
     let thread = OwnThread::start("torchspy-ask", move || {
-        // Nobody listens where it took too long.
+        // The receiver is gone if it took too long.
         let _ = sender.send(question());
     })?;
     Ok(Asked { thread, answer })

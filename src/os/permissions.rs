@@ -1,9 +1,9 @@
-//! What may be sampled here, and what prevents it.
+//! What may be sampled on this machine, and what prevents it.
 //!
 //! The kernel's rules are those of ptrace(2), "Ptrace access mode checking": same user and
 //! dumpable, or CAP_SYS_PTRACE in the target's user namespace; then Yama (kernel,
-//! admin-guide/LSM/Yama), then seccomp. The checks ask the kernel by doing what sampling does, and
-//! read /proc only to explain a refusal.
+//! admin-guide/LSM/Yama), then seccomp. The checks try what sampling does, and read /proc only to
+//! explain a refusal.
 
 use super::access::{
     self, OwnChild, container, has_sys_ptrace, own_pid, try_read_memory, yama_scope,
@@ -24,16 +24,16 @@ pub enum Verdict {
     No,
 }
 
-/// What would help: the reasons for which the kernel refuses.
+/// A remedy, by the reason for which the kernel refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Remedy {
     /// A container without CAP_SYS_PTRACE, or with a seccomp filter on ptrace.
     Container,
     /// Yama allows only descendants.
     YamaDescendants,
-    /// Yama asks for CAP_SYS_PTRACE.
+    /// Yama requires CAP_SYS_PTRACE.
     YamaAdmin,
-    /// Yama allows nobody, until the next boot.
+    /// Yama denies everything until the next boot.
     YamaOff,
     /// The process belongs to another user.
     OtherUser,
@@ -41,11 +41,11 @@ pub enum Remedy {
     NotDumpable,
     /// The process is in another pid namespace, user namespace or job step.
     OtherNamespace,
-    /// A debugger or another profiler holds it.
+    /// A debugger or another profiler traces it.
     AlreadyTraced,
-    /// The kernel is too old for something.
+    /// The kernel lacks a feature.
     OldKernel,
-    /// No Python that is supported.
+    /// No supported Python.
     UnsupportedPython,
     /// A Python without the global lock.
     FreeThreaded,
@@ -90,9 +90,9 @@ impl Check {
     }
 }
 
-/// Checks this machine: which processes may be sampled from here at all.
+/// Checks this machine: which processes may be sampled at all.
 ///
-/// Forks a child and stops it briefly: to be called while no other thread waits for children.
+/// Forks a child and stops it briefly, so no other thread may wait for children at the same time.
 pub fn check_host() -> Vec<Check> {
     let mut checks = vec![
         check_kernel(),
@@ -141,7 +141,7 @@ pub fn check_target(pid: i32) -> io::Result<Vec<Check>> {
     Ok(vec![user, namespaces, tracer, memory, python])
 }
 
-/// Why the kernel refuses access to this process, as far as /proc shows; `None` where it shows no
+/// Why the kernel refuses access to this process, as far as /proc shows; `None` if it shows no
 /// reason.
 pub fn why_denied(pid: i32) -> Option<Remedy> {
     let privileged = has_sys_ptrace();
@@ -182,7 +182,7 @@ fn check_kernel() -> Check {
         .split(|c: char| !c.is_ascii_digit())
         .map_while(|part| part.parse::<u32>().ok());
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    // pidfd_open came with 5.3.
+    // Linux 5.3 introduced pidfd_open.
     if version < (5, 3) {
         let detail = format!("{release}: processes are identified by start time alone");
         return Check::limited("kernel", detail, Some(Remedy::OldKernel));
@@ -351,7 +351,7 @@ fn check_python(pid: i32) -> Check {
     }
 }
 
-/// Files that a process has mapped whose names are those of a Python, and its program.
+/// Mapped files of a process that are named like a Python, and its program.
 pub fn python_files(pid: i32) -> Vec<String> {
     let exe = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
     let mut files = vec![exe.to_string_lossy().into_owned()];

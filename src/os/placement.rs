@@ -1,24 +1,24 @@
-//! Which CPU the calling thread runs on: not one of those that a trainer's own thread computes on,
-//! as long as there is another.
+//! The CPU that the calling thread runs on: not one that a trainer's thread computes on, if there
+//! is another.
 //!
-//! A thread that wakes while all CPUs are busy is put where it slept, and takes the CPU from who
-//! runs there. For a thread that wakes a hundred times a second it matters which thread loses its
-//! CPU.
+//! A thread that wakes while all CPUs are busy is placed on the CPU where it slept, and preempts
+//! the thread that runs there. For a thread that wakes a hundred times per second it matters which
+//! thread it preempts.
 
 use super::host::allowed_cpus;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 
-/// Keeps the calling thread off some CPUs, and it alone.
+/// Restricts the CPUs of the calling thread, and of no other.
 #[derive(Clone, Debug, Default)]
 pub struct Placement {
-    /// Where it may run at all; empty where that is not known (more CPUs than a set has room for).
+    /// The CPUs that it is allowed to use; empty if unknown (more CPUs than a set holds).
     allowed: Vec<usize>,
     avoided: Vec<usize>,
 }
 
 impl Placement {
-    /// For the calling thread, which may run where it may now.
+    /// For the calling thread, with the CPUs that it may use now.
     pub fn of_this_thread() -> Self {
         Self {
             allowed: allowed_cpus(0).unwrap_or_default(),
@@ -26,18 +26,18 @@ impl Placement {
         }
     }
 
-    /// How many CPUs it may use; 0 where that is not known.
+    /// Number of CPUs that it may use; 0 if unknown.
     pub fn cpus(&self) -> usize {
         self.allowed.len()
     }
 
-    /// Whether `cpus` are all that it may use.
+    /// Whether it may use no CPU besides `cpus`.
     pub fn is_all(&self, cpus: &[usize]) -> bool {
         !self.allowed.is_empty() && self.allowed.iter().all(|cpu| cpus.contains(cpu))
     }
 
-    /// Keeps to one CPU, where it may use that. A thread that sleeps there wakes there, and takes
-    /// the CPU from who runs on it.
+    /// Restricts the thread to one CPU, if it may use that one. A thread that sleeps there wakes
+    /// there, and preempts the thread that runs on it.
     pub fn keep_to(&mut self, cpu: usize) {
         if !self.allowed.contains(&cpu) {
             return;
@@ -47,8 +47,8 @@ impl Placement {
         self.avoid(others);
     }
 
-    /// Keeps off `cpus`, and only off these; off the first of them if else none would be left.
-    /// Where the kernel refuses, the thread may run everywhere again.
+    /// Excludes only `cpus`; only the first of them if no CPU would be left. If the kernel refuses,
+    /// the thread may run on all CPUs again.
     pub fn keep_off(&mut self, cpus: &[usize]) {
         let mut avoided: Vec<usize> = Vec::new();
         for &cpu in cpus {
@@ -68,7 +68,7 @@ impl Placement {
         let rest = self.allowed.iter().filter(|cpu| !avoided.contains(cpu));
         if !run_on(rest) && !avoided.is_empty() {
             run_on(self.allowed.iter());
-            // The set of CPUs that it may use has changed: it is left alone from now on.
+            // Its allowed CPUs have changed: it is not restricted from now on.
             self.allowed.clear();
             avoided.clear();
         }

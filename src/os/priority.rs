@@ -1,11 +1,11 @@
-//! The scheduling of torchspy's own threads. While the tracing thread waits for a CPU, a thread of
-//! the target may stay stopped for it; while any other runs, a thread of the target may wait for a
-//! CPU.
+//! The scheduling of torchspy's own threads. While the tracer waits for a CPU, a thread of the
+//! target may stay stopped; while any other thread of torchspy runs, a thread of the target may
+//! wait for a CPU.
 #![allow(unsafe_code)]
 
 use nix::libc;
 
-/// The slice that is asked for where a real-time priority is refused, ns: the shortest that the
+/// The time slice that is requested if a real-time priority is refused, ns: the shortest that the
 /// kernel grants.
 const SLICE_NS: u64 = 100_000;
 
@@ -22,24 +22,23 @@ struct SchedAttr {
     period: u64,
 }
 
-/// How the calling thread gets a CPU soon.
+/// How the calling thread gets a CPU quickly.
 ///
-/// A thread with a real-time priority wakes on the CPU where it slept, whoever runs there and
-/// however idle the others are (select_task_rq_rt in kernel/sched/rt.c), while any other is given
-/// an idle CPU. So a real-time priority is taken only for as long as a thread of the target is
-/// stopped.
+/// A thread with a real-time priority wakes on the CPU where it slept, even if others are idle
+/// (select_task_rq_rt in kernel/sched/rt.c), while any other thread is given an idle CPU. So the
+/// real-time priority is taken only while a thread of the target is stopped.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ahead {
     /// Whether the lowest real-time priority may be taken.
     real_time: bool,
-    /// What the thread runs at else: its nice value, where one with a short slice is granted.
+    /// The normal nice value, if one with a short slice was granted.
     nice: Option<i32>,
 }
 
 impl Ahead {
-    /// Gives the calling thread, and it alone, a short slice, which a scheduler with deadlines
-    /// (EEVDF, Linux 6.12 on) serves early, and finds out what more it may have. What is refused is
-    /// done without.
+    /// Gives the calling thread, and no other, a short slice, which a scheduler with deadlines
+    /// (EEVDF, from Linux 6.12 on) serves early, and finds out which further priority is allowed. A
+    /// refusal is not an error.
     ///
     /// The nice value stays: with nice -20 a trainer beside busy programs was up to 1.8 times as
     /// slow. Such a thread weighs as much as 87 others; probably the kernel moved these to the
@@ -52,18 +51,18 @@ impl Ahead {
         Self { real_time, nice }
     }
 
-    /// Puts the calling thread before all others until what is returned is dropped.
-    pub fn stand_in_front(self) -> InFront {
+    /// Raises the calling thread above all others until the returned value is dropped.
+    pub fn raise(self) -> RaisedPriority {
         let raised = self.real_time && self.nice.is_some() && set(libc::SCHED_FIFO, 0, 1, 0);
-        InFront(self.nice.filter(|_| raised))
+        RaisedPriority(self.nice.filter(|_| raised))
     }
 }
 
-/// The calling thread runs before all others.
+/// The calling thread has a raised priority.
 #[derive(Debug)]
-pub struct InFront(Option<i32>);
+pub struct RaisedPriority(Option<i32>);
 
-impl Drop for InFront {
+impl Drop for RaisedPriority {
     fn drop(&mut self) {
         if let Some(nice) = self.0 {
             set(libc::SCHED_OTHER, nice, 0, SLICE_NS);
@@ -71,9 +70,9 @@ impl Drop for InFront {
     }
 }
 
-/// Puts the calling thread behind the target's: it does not preempt anybody when it wakes
-/// (SCHED_BATCH), and takes `nice` steps less of a CPU that is contended. For work that may wait,
-/// beside a trainer that uses every CPU.
+/// Lowers the calling thread below the target's: it preempts no thread when it wakes (SCHED_BATCH),
+/// and has a nice value that is `nice` higher. For work that may wait while a trainer uses every
+/// CPU.
 pub fn run_behind(nice: i32) {
     set(libc::SCHED_BATCH, nice, 0, 0);
 }
@@ -121,7 +120,7 @@ mod tests {
         let seen = std::thread::spawn(move || {
             let ahead = Ahead::prepare();
             let prepared = policy();
-            let in_front = ahead.stand_in_front();
+            let in_front = ahead.raise();
             let raised = policy();
             drop(in_front);
             (ahead.real_time, [prepared, raised, policy()])

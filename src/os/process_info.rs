@@ -11,8 +11,8 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// Variables that give a process's rank in a job, and settings that explain its speed. No others
-/// are kept.
+/// Variables that set a process's rank in a job, and settings that affect its speed. No others are
+/// kept.
 ///
 /// torchrun sets the first group (torch.distributed.run, "Environment Variables"), Slurm, Open MPI
 /// and PMI theirs.
@@ -88,7 +88,7 @@ const KEPT_VARIABLES: &[&str] = &[
     "LD_PRELOAD",
 ];
 
-/// The note of a process whose command line hangs.
+/// The note of a process whose command line cannot be read because its memory does not answer.
 const COMMAND_UNKNOWN: &str = "command line unknown: its memory does not answer";
 
 const MAX_VALUE_BYTES: usize = 256;
@@ -96,7 +96,7 @@ const MAX_COMMAND_BYTES: u64 = 64 << 10;
 const MAX_ARGUMENT_BYTES: usize = 4 << 10;
 const MAX_ENVIRONMENT_BYTES: u64 = 1 << 20;
 const MAX_VARIABLES: u64 = 4096;
-/// Smallest page of either architecture: reads that stay within one are wholly mapped or not at
+/// The smallest page size of all architectures: a read within one page is mapped entirely or not at
 /// all.
 const PAGE: u64 = Machine::PAGE_BYTES;
 
@@ -142,11 +142,11 @@ pub fn read_stat(pid: i32) -> io::Result<Stat> {
     parse_stat(&text).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "stat"))
 }
 
-/// Facts about a process. What may not be read (another user's process) is left empty; so are
-/// command line and environment where its memory does not answer; `note` is set then.
+/// Facts about a process. What may not be read (another user's process) is empty; so are command
+/// line and environment if its memory does not answer, and `note` is set then.
 ///
 /// # Errors
-/// `NotFound` where there is no such process; or no thread can be started.
+/// `NotFound` if there is no such process; or no thread can be started.
 pub fn read_process_info(pid: i32, redaction: Redaction) -> io::Result<ProcessInfo> {
     let stat = read_stat(pid)?;
     let living = living_task(pid);
@@ -172,7 +172,7 @@ pub fn read_process_info(pid: i32, redaction: Redaction) -> io::Result<ProcessIn
     })
 }
 
-/// The arguments of `/proc/PID/cmdline`, long ones cut.
+/// The arguments of `/proc/PID/cmdline`; long ones are cut.
 pub fn parse_command(bytes: &[u8], redaction: Redaction) -> Vec<String> {
     let bytes = bytes.strip_suffix(b"\0").unwrap_or(bytes);
     if bytes.is_empty() {
@@ -195,12 +195,12 @@ pub fn parse_environment(bytes: &[u8]) -> Vec<(String, String)> {
     kept
 }
 
-/// The allow-listed variables of a live process, read from its `environ` array: what it set after
-/// exec is there, and not in /proc. `environ_variable` is the address of libc's variable `environ`,
-/// not of the array.
+/// The allow-listed variables of a live process, read from its `environ` array, which has what the
+/// program set after exec; /proc has not. `environ_variable` is the address of libc's variable
+/// `environ`, not of the array.
 ///
 /// # Errors
-/// [`ReadError`] where the array itself cannot be read; unreadable strings in it are passed over.
+/// [`ReadError`] if the array itself cannot be read; unreadable strings in it are skipped.
 pub fn live_environment(
     environ_variable: u64,
     memory: &dyn Memory,
@@ -216,7 +216,7 @@ pub fn live_environment(
             Some(Ok(0)) => break,
             Some(Ok(entry)) => entry,
             Some(Err(error)) if index == 0 => return Err(error),
-            // The array was replaced while it was read: what has been read of it holds.
+            // The array was replaced while it was read: what was read so far is valid.
             Some(Err(_)) | None => break,
         };
         keep_variable(&read_c_string(entry, memory), &mut kept);
@@ -224,7 +224,7 @@ pub fn live_environment(
     Ok(kept)
 }
 
-/// Up to a NUL, a page that cannot be read, or what a kept variable can be long.
+/// Reads to a NUL, an unreadable page, or the maximum length of a kept variable.
 fn read_c_string(address: u64, memory: &dyn Memory) -> Vec<u8> {
     const LONGEST: usize = MAX_VALUE_BYTES + 64;
     const CHUNK: u64 = 128;
@@ -258,8 +258,8 @@ fn keep_variable(entry: &[u8], kept: &mut Vec<(String, String)>) {
         return;
     };
     if kept.iter().all(|(known, _)| known != name) {
-        // Whatever the user wants to see: none of these is of use with a secret in it. Cut
-        // afterwards, since what a cut has left of one has no shape any more.
+        // Redacted whatever the user chose: none of these variables is useful with a secret in it.
+        // Cut afterwards, since the rest of a cut secret has no recognizable shape.
         let value = Redaction::On.text(&lossy_prefix(value, MAX_ARGUMENT_BYTES));
         kept.push((
             name.to_owned(),

@@ -67,7 +67,7 @@ impl ProcessTree {
         tree
     }
 
-    /// Whether this pid's row need not be read: it is known as a member or as a stranger.
+    /// Whether this pid's row need not be read, because it is a known member or stranger.
     pub fn knows(&self, pid: i32) -> bool {
         self.members.contains_key(&pid) || self.strangers.contains(&pid)
     }
@@ -109,7 +109,7 @@ impl ProcessTree {
         self.members.remove(&pid);
     }
 
-    /// Removes a member, and ignores its pid while that is listed.
+    /// Removes a member, and ignores its pid while it is listed.
     pub fn leave_out(&mut self, pid: i32) {
         self.members.remove(&pid);
         self.strangers.insert(pid);

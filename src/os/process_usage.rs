@@ -1,4 +1,4 @@
-//! What a process takes of its host: memory, storage, network, from /proc.
+//! A process's use of its host: memory, storage, network, from /proc.
 
 use super::process_info::read_text;
 use super::threads::living_task;
@@ -15,9 +15,9 @@ pub fn resident_bytes(pid: i32) -> Option<u64> {
     pages.checked_mul(page.unsigned_abs())
 }
 
-/// Bytes that a process caused to be read from storage, and sent to it, since it started:
-/// `read_bytes` and `write_bytes` of `/proc/PID/io` (proc_pid_io(5)). What the page cache served is
-/// in neither. `None` where the kernel refuses.
+/// Bytes that a process has read from storage and written to it since it started: `read_bytes` and
+/// `write_bytes` of `/proc/PID/io` (proc_pid_io(5)). Data served by the page cache is in neither.
+/// `None` if the kernel refuses.
 pub fn storage_bytes(pid: i32) -> Option<(u64, u64)> {
     parse_io(&read_text(&format!("/proc/{pid}/io"), MAX_BYTES)?)
 }
@@ -30,8 +30,8 @@ fn parse_io(text: &str) -> Option<(u64, u64)> {
     Some((field("read_bytes:")?, field("write_bytes:")?))
 }
 
-/// Bytes that came and went over all interfaces but the loopback, of the network namespace that a
-/// process is in (`/proc/PID/net/dev`, proc_pid_net(5)).
+/// Bytes received and sent over all interfaces except the loopback, in the network namespace of a
+/// process (`/proc/PID/net/dev`, proc_pid_net(5)).
 pub fn network_bytes(pid: i32) -> Option<(u64, u64)> {
     parse_net_dev(&read_text(
         &format!("/proc/{}/net/dev", living_task(pid)),
@@ -49,7 +49,7 @@ fn parse_net_dev(text: &str) -> Option<(u64, u64)> {
             continue;
         }
         let mut fields = figures.split_ascii_whitespace();
-        // Bytes received come first, bytes sent ninth.
+        // The first field is bytes received, the ninth bytes sent.
         let received: u64 = fields.next()?.parse().ok()?;
         let sent: u64 = fields.nth(7)?.parse().ok()?;
         let (all_received, all_sent) = total.unwrap_or((0_u64, 0_u64));
@@ -61,7 +61,7 @@ fn parse_net_dev(text: &str) -> Option<(u64, u64)> {
     total
 }
 
-/// The name of a process (`comm`); empty where there is none to be seen.
+/// The name of a process (`comm`); empty if it cannot be read.
 pub fn process_name(pid: i32) -> String {
     let text = read_text(&format!("/proc/{pid}/comm"), MAX_BYTES).unwrap_or_default();
     text.trim_end_matches('\n').to_owned()

@@ -1,11 +1,11 @@
 //! Live memory that is read only where it is present: a read of a missing page may block for good.
 //!
-//! process_vm_readv of a missing page waits for whoever fills it: a disk, a server of a network
-//! file system, the program behind a userfaultfd. Only a fatal signal ends that wait (the fault is
-//! TASK_KILLABLE: faultin_page in mm/gup.c does not ask for FAULT_FLAG_INTERRUPTIBLE here), and
-//! nothing can be resumed by a thread that waits. So whoever has stopped a thread asks the page
-//! table first (`/proc/PID/pagemap`, Documentation/admin-guide/mm/pagemap.rst): without a wait, and
-//! without filling anything.
+//! process_vm_readv of a missing page waits for whoever provides it: a disk, the server of a
+//! network file system, the program behind a userfaultfd. Only a fatal signal ends that wait (the
+//! fault is TASK_KILLABLE: faultin_page in mm/gup.c does not set FAULT_FLAG_INTERRUPTIBLE here),
+//! and a thread that waits cannot resume what it has stopped. So a thread that has stopped another
+//! one reads the page table first (`/proc/PID/pagemap`, Documentation/admin-guide/mm/pagemap.rst),
+//! which neither waits nor populates pages.
 
 use super::clock::monotonic_ns;
 use super::threads::living_task;
@@ -18,20 +18,20 @@ use std::fs::File;
 use std::io::IoSliceMut;
 use std::os::unix::fs::FileExt;
 
-/// Bytes of a page; where the kernel's are larger, the page table is not asked.
+/// Bytes of a page; with larger pages of the kernel the page table is not used.
 const PAGE: u64 = Machine::PAGE_BYTES;
 /// Bits of a pagemap entry: the page is present; it is in swap.
 const PRESENT: u64 = 1 << 63;
 const SWAPPED: u64 = 1 << 62;
-/// Pages that are asked for at a time.
+/// Pages per read of the page table.
 const BATCH: usize = 64;
-/// The longest run of pages in a range that were never touched and read as zeros: what a function
-/// left of a large local buffer.
+/// Maximum length, in pages, of a hole in a range: pages that were never touched and read as zeros,
+/// such as the rest of a large local buffer.
 const MAX_HOLE: usize = 64;
 
-/// The page table is opened anew at most so often, ns.
+/// Minimum time between two opens of the page table, ns.
 const OPENED_NS: u64 = 50_000_000;
-/// Ranges that are known at a time: they are searched one by one.
+/// Maximum number of known ranges: they are searched linearly.
 const MAX_KNOWN: usize = 256;
 
 /// The state of a page, from the page table.
@@ -43,16 +43,16 @@ enum Page {
     Missing,
 }
 
-/// Memory of a live process, for the thread that stops others. Not to be shared.
+/// Memory of a live process, for the thread that stops others. Not shared between threads.
 #[derive(Debug)]
 pub struct ResidentMemory {
     memory: ProcessMemory,
     pid: i32,
-    /// `None` where the kernel has no such file (CONFIG_PROC_PAGE_MONITOR).
+    /// `None` if the kernel has no such file (CONFIG_PROC_PAGE_MONITOR).
     table: RefCell<Option<File>>,
-    /// When that was opened, CLOCK_MONOTONIC.
+    /// When it was opened, CLOCK_MONOTONIC.
     opened_ns: Cell<u64>,
-    /// Addresses from and to that were present when they were looked up.
+    /// Ranges (start, end) that were present when they were looked up.
     known: RefCell<Vec<(u64, u64)>>,
 }
 
@@ -67,12 +67,12 @@ impl ResidentMemory {
         }
     }
 
-    /// Forgets what was looked up.
+    /// Clears the ranges that were looked up.
     pub fn forget(&self) {
         self.known.borrow_mut().clear();
     }
 
-    /// Looks `ranges` up in the page table now, so that reading them soon need not.
+    /// Looks `ranges` up in the page table, so that a read soon afterwards need not.
     pub fn look_up(&self, ranges: impl IntoIterator<Item = (u64, usize)>) {
         let mut known = self.known.borrow_mut();
         for (address, length) in ranges {
@@ -95,8 +95,8 @@ impl ResidentMemory {
         }
     }
 
-    /// As [`ProcessMemory::read_vector`], up to the first page that is missing. A few pages that
-    /// were never touched, amid others that were, are zeros.
+    /// Like [`ProcessMemory::read_vector`], up to the first page that is missing. A few untouched
+    /// pages between present ones read as zeros.
     ///
     /// # Errors
     /// [`ReadError`] if nothing could be read.
@@ -139,15 +139,15 @@ impl ResidentMemory {
             .memory
             .read(&mut local, &remote)
             .map_err(|errno| error_of(errno, first))?;
-        // Where fewer bytes arrive than were present at the look-up, holes are not counted: what is
-        // counted was read.
+        // If fewer bytes arrive than were present at the look-up, holes are excluded: only what was
+        // read counts.
         Ok(match read + holes == total {
             true => total,
             false => read,
         })
     }
 
-    /// The pieces of a range up to its first missing page: lengths, and whether they are holes.
+    /// The parts of a range up to its first missing page: lengths, and whether they are holes.
     fn pieces(&self, address: u64, length: usize) -> Vec<(usize, bool)> {
         let end = address.saturating_add(length as u64);
         let known = self.known.borrow();
@@ -172,7 +172,7 @@ impl ResidentMemory {
                 }
                 Page::Untouched => {
                     hole += here;
-                    // A range that begins with a hole is not one that was read before.
+                    // A range that begins with a hole was not read before.
                     !pieces.is_empty() && hole <= MAX_HOLE * PAGE as usize
                 }
                 Page::Missing => false,
@@ -181,8 +181,8 @@ impl ResidentMemory {
         pieces
     }
 
-    /// Calls `visit` with each page of a range until it returns false. Where the kernel has no page
-    /// table to read, all are present.
+    /// Calls `visit` with each page of a range until it returns false. Without a page table all
+    /// pages count as present.
     fn each_page(&self, address: u64, end: u64, mut visit: impl FnMut(u64, Page) -> bool) {
         let mut page = address & !(PAGE - 1);
         let mut entries = [0; BATCH * 8];
@@ -206,16 +206,16 @@ impl ResidentMemory {
         }
     }
 
-    /// Entries of the page table from `page` on; gives how many there are.
+    /// Reads entries of the page table from `page` on; returns their number.
     fn read_table(&self, page: u64, entries: &mut [u8]) -> usize {
         let table = self.table.borrow();
         let Some(file) = table.as_ref() else { return 0 };
         file.read_at(entries, page / PAGE * 8).unwrap_or(0) / 8
     }
 
-    /// Opens the page table anew, not too often. The file is of the memory that the process had
-    /// when it was opened: an exec gives it another, and between vfork and exec it is that of the
-    /// parent, which goes on to have it.
+    /// Opens the page table again, with a minimum interval. The file refers to the memory that the
+    /// process had when it was opened: an exec replaces that memory, and between vfork and exec it
+    /// is the parent's.
     fn open_again(&self) -> bool {
         let now_ns = monotonic_ns();
         if now_ns < self.opened_ns.get() + OPENED_NS {
@@ -227,8 +227,8 @@ impl ResidentMemory {
     }
 }
 
-/// The state of the page of entry `index`, where `read` entries were read. Without an entry it
-/// counts as present.
+/// The state of the page of entry `index`, of `read` entries. Without an entry it counts as
+/// present.
 fn state(entries: &[u8], index: usize, read: usize) -> Page {
     match entries[index * 8..].first_chunk() {
         Some(entry) if index < read => match u64::from_le_bytes(*entry) {
@@ -250,7 +250,7 @@ impl Memory for ResidentMemory {
     }
 }
 
-/// A first thread that is dead has no memory.
+/// A dead first thread has no memory.
 fn open_table(pid: i32) -> Option<File> {
     if nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE) != Ok(Some(PAGE as i64)) {
         return None;
@@ -265,7 +265,7 @@ mod tests {
 
     const PAGES: usize = 8;
 
-    /// Fresh memory of ours of which nothing is present yet.
+    /// New memory of torchspy of which no page is present yet.
     #[allow(unsafe_code)]
     fn fresh() -> &'static mut [u8] {
         let length = PAGES * PAGE as usize;
@@ -280,7 +280,7 @@ mod tests {
                 0,
             );
             assert_ne!(start, libc::MAP_FAILED);
-            // Whole pages of 2 MB would be present at once.
+            // Huge pages of 2 MB would become present at once.
             libc::madvise(start, length, libc::MADV_NOHUGEPAGE);
             std::slice::from_raw_parts_mut(start.cast(), length)
         }

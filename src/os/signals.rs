@@ -1,11 +1,10 @@
-//! Signals that torchspy gets while it records, as a queue that a main loop polls.
+//! Signals that torchspy receives while it records, as a queue that a main loop polls.
 //!
-//! All of them are blocked in every thread, and one thread waits for them: no handler, no
-//! interrupted system call, nothing that can happen between two instructions. SIGCHLD is blocked
-//! too but not waited for here: the tracing thread does.
+//! All of them are blocked in every thread, and one thread waits for them: no handlers, no
+//! interrupted system calls. SIGCHLD is blocked too but not awaited here: the tracer does that.
 //!
-//! A signalfd would need no thread, but whoever polls one is woken by every signal to the process,
-//! whatever the set: at each stop of a thread of the target, that is (signalfd_notify, Linux).
+//! A signalfd would need no thread, but every signal to the process wakes a thread that polls one,
+//! whatever its set: each stop of a target thread would wake it (signalfd_notify, Linux).
 #![allow(unsafe_code)]
 
 use super::bell::Bell;
@@ -22,7 +21,7 @@ use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Signals that end a process by default, and that torchspy answers to while it records.
+/// Signals that end a process by default, and that torchspy handles while it records.
 const ENDING: [Signal; 6] = [
     Signal::SIGINT,
     Signal::SIGTERM,
@@ -33,31 +32,31 @@ const ENDING: [Signal; 6] = [
 ];
 
 /// Blocked without being read. SIGCHLD: for the tracer. SIGTTOU: writing progress from the
-/// background must not stop torchspy while it may hold a thread of the target; a process that
-/// blocks it is let write (tty_check_change, Linux).
+/// background must not stop torchspy while it may have stopped a thread of the target; a process
+/// that blocks it may write (tty_check_change, Linux).
 const SILENT: [Signal; 3] = [Signal::SIGCHLD, Signal::SIGTTOU, Signal::SIGTTIN];
 
-/// A signal that came in.
+/// A received signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
     pub signal: Signal,
-    /// The kernel made it, for a key at the terminal or its hang-up: the whole foreground process
-    /// group got one, the launched program included. Otherwise a process sent it, perhaps to
+    /// The kernel sent it, for a key at the terminal or a hang-up: the entire foreground process
+    /// group received it, including the launched program. Otherwise a process sent it, perhaps to
     /// torchspy alone.
     pub from_terminal: bool,
 }
 
-/// A signal, and whether the kernel made it.
+/// A signal, and whether the kernel sent it.
 type Queued = (Signal, bool);
 
-/// The thread that waits for signals, and where it puts them.
+/// The thread that waits for signals, and its queue.
 #[derive(Debug)]
 struct Listener {
     queue: Receiver<Queued>,
     waiter: JoinHandle<()>,
 }
 
-/// What torchspy was started with, and what it launches is to have.
+/// What torchspy was started with, and what a launched program gets.
 #[derive(Clone, Copy, Debug)]
 pub struct Inherited {
     pub mask: SigSet,
@@ -65,8 +64,8 @@ pub struct Inherited {
     pub ignores_children: bool,
 }
 
-/// The signals of [`Signals::install`], blocked and queued. Dropping it restores the mask; what is
-/// pending then acts.
+/// The signals of [`Signals::install`], blocked and queued. Dropping it restores the mask; pending
+/// signals then take effect.
 #[derive(Debug)]
 pub struct Signals {
     bell: Arc<Bell>,
@@ -74,15 +73,15 @@ pub struct Signals {
     listener: Option<Listener>,
     inherited: Inherited,
     ignored: SigSet,
-    /// The process ends with an exit status of its own next.
+    /// The process is about to end with an exit status of its own.
     is_last: bool,
 }
 
 impl Signals {
-    /// Blocks them. Call it before any other thread is made: threads inherit the mask.
+    /// Blocks the signals. Called before any other thread is started: threads inherit the mask.
     ///
     /// # Errors
-    /// Only where the process may open no further file.
+    /// If the process can open no further file.
     pub fn install() -> io::Result<Self> {
         let mut queued = SigSet::empty();
         let mut ignored = SigSet::empty();
@@ -92,11 +91,12 @@ impl Signals {
             }
             queued.add(signal);
         }
-        // A shell without job control has its children ignore SIGTSTP; so does torchspy then.
+        // A shell without job control makes its children ignore SIGTSTP; torchspy then ignores it,
+        // too.
         if !is_ignored(Signal::SIGTSTP) {
             queued.add(Signal::SIGTSTP);
         }
-        // The last of them comes to the waiting thread alone, perhaps before it waits.
+        // The farewell signal is sent to the waiting thread alone, perhaps before it waits.
         let waited = with_farewell(queued);
         let mut blocked = waited;
         blocked.extend(SILENT);
@@ -121,8 +121,8 @@ impl Signals {
         })
     }
 
-    /// Starts to listen; until then signals wait. To be called after the fork of a program that is
-    /// launched: a process that ever had a second thread passes other dispositions of the C
+    /// Starts to listen; until then signals stay pending. Called after the fork of a launched
+    /// program: a process that ever had a second thread passes other dispositions of the C
     /// library's own signals to its children.
     ///
     /// # Errors
@@ -141,7 +141,7 @@ impl Signals {
         self.inherited
     }
 
-    /// The process ends next: one more signal, which may come any time, is to change nothing about
+    /// The process is about to end: a further signal, which may arrive at any time, must not change
     /// its exit status.
     pub fn let_no_more_act(&mut self) {
         self.is_last = true;
@@ -149,11 +149,11 @@ impl Signals {
 
     /// The next signal, if one is queued; never blocks.
     ///
-    /// A signal that torchspy was told to ignore (`nohup`, or `&` in a shell script) is passed
-    /// over: SIGHUP always, the others where they come from the terminal's keys.
+    /// A signal that torchspy inherited as ignored (`nohup`, or `&` in a shell script) is skipped:
+    /// SIGHUP always, the others if they come from the terminal's keys.
     pub fn next(&self) -> Option<Received> {
         loop {
-            // Silenced first: what is queued after this poll makes it sound again.
+            // Silenced first: a signal that is queued after this poll makes it sound again.
             self.bell.silence();
             let (signal, from_terminal) = self.listener.as_ref()?.queue.try_recv().ok()?;
             let ignored = self.ignored.contains(signal);
@@ -171,7 +171,7 @@ impl Signals {
     /// orphaned process group, whose members no shell could continue (POSIX, `_exit`).
     ///
     /// # Errors
-    /// Whatever the kernel returns; no such error is known.
+    /// The kernel's; no such error is known.
     pub fn stop_self(&self) -> io::Result<()> {
         stop_by(Signal::SIGTSTP)
     }
@@ -200,7 +200,7 @@ impl Signals {
     }
 }
 
-/// Stops this process by a signal whose default is that, and comes back when it is continued.
+/// Stops this process by a signal whose default action is that, and returns when it is continued.
 fn stop_by(signal: Signal) -> io::Result<()> {
     let mut only = SigSet::empty();
     only.add(signal);
@@ -210,8 +210,8 @@ fn stop_by(signal: Signal) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether the terminal at stdin is this process's to draw on. So is one that is not its
-/// controlling terminal.
+/// Whether this process may draw on the terminal at stdin. Also true if it is not its controlling
+/// terminal.
 pub fn is_foreground() -> bool {
     tcgetpgrp(io::stdin()).map_or(true, |foreground| foreground == getpgrp())
 }
@@ -255,7 +255,7 @@ fn with_farewell(set: SigSet) -> SigSet {
     }
 }
 
-/// What ends the waiting thread: a real-time signal, sent to that thread alone.
+/// The signal that ends the waiting thread: a real-time signal, sent to that thread alone.
 fn farewell() -> libc::c_int {
     libc::SIGRTMIN() + 7
 }
@@ -274,7 +274,7 @@ impl Drop for Signals {
     }
 }
 
-/// Whether the signal's disposition, as inherited, is to be ignored.
+/// Whether the signal was inherited as ignored.
 fn is_ignored(signal: Signal) -> bool {
     // SAFETY: an all-zero sigaction is a valid value (no handler, empty mask), and with a null new
     // action the call only writes the present one into `current`, which outlives it.
@@ -285,10 +285,10 @@ fn is_ignored(signal: Signal) -> bool {
     }
 }
 
-/// Forwards a signal to a process. A process that has already ended is no error.
+/// Forwards a signal to a process. A process that has already ended is not an error.
 ///
 /// # Errors
-/// The process belongs to somebody else by now (it was set-user-id).
+/// The process belongs to another user by now (it was set-user-id).
 pub fn forward(signal: Signal, pid: i32) -> io::Result<()> {
     match kill(Pid::from_raw(pid), signal) {
         Ok(()) | Err(Errno::ESRCH) => Ok(()),

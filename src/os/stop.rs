@@ -1,8 +1,8 @@
-//! Stopping a thread for as short as can be: seize, interrupt, read, detach. No lasting attachment.
+//! Stops a thread for as short as possible: seize, interrupt, read, detach. No lasting attachment.
 //!
-//! A thread that was asked to stop and one that is stopped are two types: only a stopped thread has
-//! registers and can be detached (ptrace(2): the tracee must be in ptrace-stop). Both let go of the
-//! thread when they are dropped; if torchspy is killed the kernel does it (`exit_ptrace`).
+//! A thread that is asked to stop and a stopped one are two types: only a stopped thread has
+//! registers and can be detached (ptrace(2): the tracee must be in ptrace-stop). Both release the
+//! thread when they are dropped; if torchspy is killed, the kernel does it (`exit_ptrace`).
 #![allow(unsafe_code)]
 
 use super::access::status_field;
@@ -21,14 +21,14 @@ use std::time::Duration;
 /// Why a thread could not be asked to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StopError {
-    /// Another tracer has it, or it is a zombie, or the kernel denies it: all of these are EPERM.
+    /// Another tracer has it, or it is a zombie, or the kernel denies access: EPERM in each case.
     #[error("the kernel refuses to trace the thread")]
     Refused,
     #[error("the thread is gone")]
     Gone,
 }
 
-/// Keeps these types on one thread: a tracee answers only to the thread that seized it.
+/// Keeps these types on one thread: a tracee responds only to the thread that seized it.
 type NotSend = PhantomData<*const ()>;
 
 /// A thread that was asked to stop, and may not be stopped yet.
@@ -41,19 +41,19 @@ pub struct Interrupting {
     not_before_ns: u64,
     /// The first thread of its process.
     leader: i32,
-    /// Of a process that torchspy itself started: the leader's exit status belongs to whoever waits
-    /// for the program.
+    /// Whether torchspy started its process: the leader's exit status then belongs to the launcher.
     is_own_child: bool,
     not_send: NotSend,
 }
 
-/// What a poll of an interrupted thread found.
+/// Result of a poll of an interrupted thread.
 #[derive(Debug)]
 pub enum Collected {
     Stopped(StoppedThread),
     Pending(Interrupting),
     Gone,
-    /// Its process runs another program (exec): this thread is to be collected and resumed instead.
+    /// Its process runs another program (exec): this thread has to be collected and resumed
+    /// instead.
     Replaced(Interrupting),
 }
 
@@ -76,7 +76,7 @@ impl Interrupting {
             not_send: PhantomData,
         };
         reach(Point::Seized, tid);
-        // Fails only where the thread is gone or dying, which collecting it finds out.
+        // Fails only if the thread has ended or is about to, which `collect` detects.
         let _ = ptrace(libc::PTRACE_INTERRUPT, tid, 0);
         reach(Point::Interrupted, tid);
         Ok(interrupting)
@@ -90,8 +90,8 @@ impl Interrupting {
         self.leader
     }
 
-    /// Asks once more: an interrupt that met the thread in exec may be lost, and one too many does
-    /// nothing.
+    /// Requests the stop again: an interrupt during an exec may be lost, and a superfluous one has
+    /// no effect.
     pub fn ask_again(&self) {
         let _ = ptrace(libc::PTRACE_INTERRUPT, self.tid, 0);
     }
@@ -124,9 +124,9 @@ impl Interrupting {
         }
     }
 
-    /// Exec gives the thread that calls it the tid of its process's leader, and the tracer stays
-    /// (ptrace(2), "execve(2) under ptrace"): asks it to stop under its new tid. `None` where that
-    /// is not what happened.
+    /// Exec gives the thread that calls it the tid of its process's leader, and keeps the tracer
+    /// (ptrace(2), "execve(2) under ptrace"): requests a stop under the new tid. `None` if that is
+    /// not what happened.
     fn after_exec(self) -> Option<Self> {
         if self.tid == self.leader {
             return None;
@@ -155,8 +155,7 @@ pub struct StoppedThread {
     leader: i32,
     is_own_child: bool,
     detached: bool,
-    /// How the stop left the system call that it met, if it met one; `None` until the registers
-    /// were read.
+    /// Effect of the stop on the system call that it hit; `None` until the registers were read.
     ending: Cell<Option<Option<Ending>>>,
     not_send: NotSend,
 }
@@ -179,8 +178,7 @@ impl StoppedThread {
         Some(registers)
     }
 
-    /// How the stop left the system call that it met; `None` where it met none, or did nothing to
-    /// it.
+    /// Effect of the stop on the system call that it hit; `None` if it hit none, or had no effect.
     pub fn ending(&self) -> Option<Ending> {
         if self.ending.get().is_none() {
             self.read();
@@ -188,7 +186,7 @@ impl StoppedThread {
         self.ending.get().flatten()
     }
 
-    /// Lets it run on.
+    /// Resumes the thread.
     pub fn resume(mut self) -> Resumed {
         let runs = self.detach();
         Resumed {
@@ -214,15 +212,15 @@ impl StoppedThread {
     }
 }
 
-/// What became of a stopped thread.
+/// Result of a resume.
 #[derive(Debug)]
 #[must_use]
 pub struct Resumed {
-    /// For how long it was stopped at most, ns: from the last poll that found it running.
+    /// Upper bound of the time that it was stopped, ns: from the last poll that found it running.
     pub stopped_ns: u64,
-    /// It was killed while it was stopped, by an exec of another thread perhaps, and stays a zombie
-    /// until it has been waited for: the exec waits for that (de_thread, fs/exec.c). To be
-    /// collected like a stop.
+    /// It was killed while it was stopped, perhaps by an exec of another thread, and stays a zombie
+    /// until it has been waited for, which the exec waits for (de_thread, fs/exec.c). Collected
+    /// like a stop.
     pub dying: Option<Interrupting>,
 }
 
@@ -274,11 +272,11 @@ enum Event {
     Ended,
 }
 
-/// Waits, without blocking, for a stop of `tid`.
+/// Checks, without blocking, for a stop of `tid`.
 ///
-/// Exits are taken only of what is not our own child: a thread that ends while it is traced stays a
-/// zombie until its tracer has waited for it, but the exit status of the program that torchspy
-/// started belongs to the launcher.
+/// Exits are consumed only for processes other than our own child: a thread that ends while it is
+/// traced stays a zombie until its tracer has waited for it, but the exit status of the program
+/// that torchspy started belongs to the launcher.
 fn wait_for_stop(tid: i32, is_own_child: bool) -> Result<Option<Event>, Errno> {
     let exits = if is_own_child { 0 } else { libc::WEXITED };
     // SAFETY: `info` is a valid siginfo for the kernel to fill; zeroed is a valid value of it.

@@ -1,16 +1,17 @@
-//! What a stop does to the system call that it meets.
+//! The effect of a stop on the system call that it hits.
 //!
 //! PTRACE_INTERRUPT makes `signal_pending()` true (kernel/ptrace.c, `ptrace_signal_wake_up`). A
-//! call that sleeps interruptibly, or asks between two pieces of its work, then ends early:
+//! call that sleeps interruptibly, or checks for signals between two parts of its work, then ends
+//! early:
 //!
-//! - most with ERESTARTSYS and its like: the kernel begins them anew, or goes on with what is left
+//! - most with ERESTARTSYS and similar codes: the kernel restarts them, or continues with the rest
 //!   of the timeout, and the program sees nothing (signal(7), arch/x86/kernel/signal.c);
-//! - some with EINTR, having done nothing, whether a signal's handler runs or not;
-//! - those that transfer many bytes, or fill much memory, end with less than was asked for.
+//! - some with EINTR, having done nothing, whether a signal handler runs or not;
+//! - those that transfer many bytes, or fill much memory, end with less than was requested.
 //!
-//! A tracer cannot stop a thread in another way. It could write the code into the thread's
-//! registers with which the kernel begins a call anew, but torchspy writes nothing to its target.
-//! So a thread that is likely to be in such a call is not stopped.
+//! A tracer cannot stop a thread in another way. It could write the code that makes the kernel
+//! restart a call into the thread's registers, but torchspy writes nothing to its target. So a
+//! thread that is likely to be in such a call is not stopped.
 
 use super::access::status_field;
 use crate::arch::SystemCall;
@@ -18,25 +19,25 @@ use crate::arch::system_calls::Sysno;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 
-/// How a stop left the system call that it met.
+/// Effect of a stop on the system call that it hit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// It had waited, or just begun to; the kernel begins it anew.
+    /// It had waited, or just begun to; the kernel restarts it.
     Waits,
     /// It had waited, or just begun to, and ended with EINTR.
     Interrupted,
-    /// It ended early. (Or another reason than the stop made it do so: a read at the end of a
-    /// file.)
+    /// It transferred less than requested. (Possibly for another reason than the stop: a read at
+    /// the end of a file.)
     CutShort,
     /// It began another program.
     Exec {
-        /// Which runs without the privileges that its file gives, since the thread was traced.
+        /// The program runs without the privileges of its file, because the thread was traced.
         privileges_lost: bool,
     },
 }
 
-/// What the restart codes are (Linux, include/linux/errno.h): ERESTARTSYS to ERESTART_RESTARTBLOCK,
-/// which only a tracer sees.
+/// Restart codes (Linux, include/linux/errno.h): ERESTARTSYS to ERESTART_RESTARTBLOCK, which only a
+/// tracer sees.
 const RESTARTS: std::ops::RangeInclusive<i64> = -516..=-512;
 const EINTR: i64 = 4;
 
@@ -44,11 +45,11 @@ const EINTR: i64 = 4;
 const WAIT_FOR_ALL: u64 = 0x100;
 /// MSG_DONTWAIT, of `send`.
 const DO_NOT_WAIT: u64 = 0x40;
-/// A write to a pipe of up to so many bytes is done as a whole or not at all (PIPE_BUF, pipe(7));
-/// sockets take more at once.
+/// A write to a pipe of up to this many bytes is atomic (PIPE_BUF, pipe(7)); sockets take more at
+/// once.
 const WHOLE_BYTES: u64 = 4096;
 
-/// What is known of one system call.
+/// Facts about a system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Facts {
     sleep: Sleep,
@@ -59,9 +60,9 @@ struct Facts {
 /// How a call sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sleep {
-    /// In a way that need not be known.
+    /// In any other way.
     Other,
-    /// Interruptibly, and it is begun anew with what is left of its timeout.
+    /// Interruptibly; it is restarted with the rest of its timeout.
     Restarted,
     /// Interruptibly, and never in another state.
     Interruptible,
@@ -76,13 +77,13 @@ enum Eintr {
     /// Yes, and only those on sockets with SO_RCVTIMEO or SO_SNDTIMEO end so (include/net/sock.h,
     /// `sock_intr_errno`). The socket is the first argument.
     WaitedWithTimeout,
-    /// The same, where the descriptor is a socket's.
+    /// The same, if the descriptor is a socket.
     WaitedOnSocket,
-    /// Where it submits nothing: its second argument is 0 (io_uring/io_uring.c).
+    /// If it submits nothing: its second argument is 0 (io_uring/io_uring.c).
     WaitedUnlessSubmits,
 }
 
-/// What a call transfers, and which argument counts it: it may end with less.
+/// What a call transfers, and the argument with the requested amount: it may transfer less.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Moves {
     Nothing,
@@ -93,7 +94,7 @@ enum Moves {
         length: usize,
         flags: usize,
     },
-    /// Events: at least so many. They are few.
+    /// Events: at least this many. They are few.
     Events(usize),
     /// Bytes, counted in the program's memory.
     Gathered,
@@ -102,11 +103,12 @@ enum Moves {
         flags: usize,
         length: Option<usize>,
     },
-    /// Bytes of a file: less than asked for is usual, but of a device without a position.
+    /// Bytes of a file: reads of less than requested are usual, except from a device without a
+    /// position.
     Read(usize),
     /// Random bytes.
     Random(usize),
-    /// A program, in place of this one.
+    /// Another program (exec).
     Exec,
 }
 
@@ -120,8 +122,8 @@ const fn facts(sleep: Sleep, eintr: Eintr, moves: Moves) -> Facts {
 
 const NO_FACTS: Facts = facts(Sleep::Other, Eintr::Unknown, Moves::Nothing);
 
-/// By name; an architecture need not have all of them. Sources: fs/select.c, kernel/time,
-/// kernel/futex, kernel/exit.c (ERESTARTSYS and its like); fs/eventpoll.c (`ep_poll`), ipc/sem.c,
+/// By name; an architecture may lack some of them. Sources: fs/select.c, kernel/time, kernel/futex,
+/// kernel/exit.c (ERESTARTSYS and similar codes); fs/eventpoll.c (`ep_poll`), ipc/sem.c,
 /// kernel/signal.c, fs/aio.c (EINTR).
 const CALLS: &[(&[&str], Facts)] = &{
     use Eintr::{Unknown, Waited, WaitedOnSocket, WaitedUnlessSubmits, WaitedWithTimeout};
@@ -217,11 +219,10 @@ const CALLS: &[(&[&str], Facts)] = &{
     ]
 };
 
-/// No architecture has numbers from here on.
+/// All architectures' numbers are below this.
 const MAX_NUMBER: usize = 1024;
 
-/// The facts by number, of this machine. Made when torchspy is compiled: a thread that was stopped
-/// does not wait for it.
+/// The facts by number, for this machine. Built at compile time: no stopped thread waits for it.
 static BY_NUMBER: [Facts; MAX_NUMBER] = {
     let mut table = [NO_FACTS; MAX_NUMBER];
     let mut number = 0;
@@ -271,13 +272,12 @@ pub fn is_restarted(number: u32) -> bool {
     facts_of(number).sleep == Sleep::Restarted
 }
 
-/// Whether a thread that sleeps in this call can be woken by a signal: it is in no other kind of
-/// sleep.
+/// Whether a signal can wake a thread that sleeps in this call: it has no other kind of sleep.
 pub fn sleeps_interruptibly(number: u32) -> bool {
     facts_of(number).sleep != Sleep::Other
 }
 
-/// Whether a thread that sleeps in this call, or is about to, sees EINTR where it is stopped.
+/// Whether a thread that sleeps in this call, or is about to, gets EINTR if it is stopped.
 /// `has_timeout` says whether a socket has a timeout. (read and write of sockets are left out,
 /// since most are of files and pipes.)
 pub fn ends_with_eintr(
@@ -292,9 +292,8 @@ pub fn ends_with_eintr(
     }
 }
 
-/// Whether a stop may make this call transfer less than it was asked to. Such a call sleeps
-/// whenever the other side has no room, or nothing more to give; it is that sleep in which the
-/// stop's signal ends it.
+/// Whether a stop may make this call transfer less than requested. Such a call sleeps while the
+/// other side has no room, or no data; the stop's signal ends it in that sleep.
 pub fn is_transfer(number: u32, arguments: &[u64; 6]) -> bool {
     match facts_of(number).moves {
         Moves::Counted(at) | Moves::Sent { length: at, .. } => arguments[at] > WHOLE_BYTES,
@@ -305,7 +304,7 @@ pub fn is_transfer(number: u32, arguments: &[u64; 6]) -> bool {
     }
 }
 
-/// How a stop of thread `tid` left `call`; `None` where it did nothing to it.
+/// Effect of a stop of thread `tid` on `call`; `None` if it had none.
 pub fn ending(call: &SystemCall, tid: i32) -> Option<Ending> {
     let Facts { eintr, moves, .. } = facts_of(call.number);
     if RESTARTS.contains(&call.result) {
@@ -330,8 +329,8 @@ pub fn ending(call: &SystemCall, tid: i32) -> Option<Ending> {
     (call.result > 0 && is_short(call, moves, tid)).then_some(Ending::CutShort)
 }
 
-/// Whether a call that succeeded transferred less than it was asked to, and would have gone on but
-/// for the stop.
+/// Whether a call that succeeded transferred less than requested, and would have continued without
+/// the stop.
 fn is_short(call: &SystemCall, moves: Moves, tid: i32) -> bool {
     let is_less = |at: usize| call.result.cast_unsigned() < call.arguments[at];
     let has_flag = |flags: usize, flag: u64| call.arguments[flags] & flag != 0;
@@ -351,7 +350,7 @@ fn is_short(call: &SystemCall, moves: Moves, tid: i32) -> bool {
     }
 }
 
-/// Whether calls with a descriptor of thread `tid` end with less by themselves (O_NONBLOCK,
+/// Whether calls with a descriptor of thread `tid` transfer less by themselves (O_NONBLOCK,
 /// proc_pid_fdinfo(5)).
 fn is_nonblocking(tid: i32, descriptor: u64) -> bool {
     let text = fs::read_to_string(format!("/proc/{tid}/fdinfo/{descriptor}")).unwrap_or_default();
@@ -361,8 +360,8 @@ fn is_nonblocking(tid: i32, descriptor: u64) -> bool {
         .is_some_and(|flags| flags & nix::libc::O_NONBLOCK != 0)
 }
 
-/// Whether the program of process `pid` is setuid or setgid and runs without: the kernel gives a
-/// program no privileges whose tracer has no CAP_SYS_PTRACE (security/commoncap.c,
+/// Whether the program of process `pid` is setuid or setgid and runs without its privileges: the
+/// kernel grants none to a program whose tracer has no CAP_SYS_PTRACE (security/commoncap.c,
 /// `cap_bprm_creds_from_file`). File capabilities are not checked.
 fn lacks_privileges(pid: i32) -> bool {
     let Ok(file) = fs::metadata(format!("/proc/{pid}/exe")) else {
@@ -381,7 +380,7 @@ fn lacks_privileges(pid: i32) -> bool {
 }
 
 /// Whether a descriptor of thread `tid` is one of `/dev/zero`, `full`, `random`, `urandom`
-/// (Documentation/admin-guide/devices.txt: major 1), which give as much as is asked for.
+/// (Documentation/admin-guide/devices.txt: major 1), which return as much as requested.
 fn is_source_without_end(tid: i32, descriptor: u64) -> bool {
     fs::metadata(format!("/proc/{tid}/fd/{descriptor}")).is_ok_and(|metadata| {
         let device = metadata.rdev();

@@ -1,4 +1,4 @@
-//! What the kernel reports of a process's threads without touching them.
+//! What the kernel reports of a process's threads without stopping them.
 
 use super::descriptors::may_keep;
 use super::process_info::{read_stat, status_field};
@@ -14,7 +14,7 @@ use std::path::Path;
 /// The fields of `/proc/PID/task/TID/schedstat`: they move only when the thread is scheduled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SchedStat {
-    /// Time on a CPU, ns. Of a thread that is on a CPU it moves only with the scheduler's tick.
+    /// Time on a CPU, ns. For a running thread it advances only with the scheduler's tick.
     pub run_ns: u64,
     /// Time in the run queue, ns.
     pub queue_ns: u64,
@@ -31,13 +31,13 @@ impl SchedStat {
 
 /// The number of `futex`.
 pub const FUTEX: u32 = number(Sysno::futex);
-/// The number of `restart_syscall`: how the kernel goes on with a sleep that a stop interrupted.
+/// The number of `restart_syscall`: how the kernel continues a sleep that a stop interrupted.
 pub const RESTART_SYSCALL: u32 = number(Sysno::restart_syscall);
 
-/// Where `/proc/PID/task/TID/syscall` finds a thread.
+/// What `/proc/PID/task/TID/syscall` reports for a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whereabouts {
-    /// On a CPU, or waiting for one.
+    /// On a CPU, or runnable.
     Running,
     /// Off the CPU in a system call.
     InSyscall {
@@ -102,8 +102,8 @@ impl Whereabouts {
     }
 }
 
-/// A file of procfs that is kept open and read from its start each time; opened each time where few
-/// descriptors are left.
+/// A file of procfs that is kept open and read from its start each time; opened for each read if
+/// few descriptors are left.
 #[derive(Debug)]
 struct ProcFile {
     path: String,
@@ -131,7 +131,7 @@ pub struct ThreadFiles {
     directory: String,
     schedstat: ProcFile,
     syscall: ProcFile,
-    /// Opened when it is first read: of most threads it never is.
+    /// Opened at the first read, which most threads never need.
     stat: OnceCell<ProcFile>,
     status: OnceCell<ProcFile>,
 }
@@ -149,11 +149,11 @@ impl ThreadFiles {
         }
     }
 
-    /// How often, and how long, the thread ran; all 0 where the kernel has no such file. About 1
-    /// µs.
+    /// CPU time, run queue time and time slices of the thread; all 0 if the kernel has no such
+    /// file. About 1 µs.
     ///
     /// # Errors
-    /// ESRCH or ENOENT once the thread is gone.
+    /// ESRCH or ENOENT once the thread has ended.
     pub fn schedstat(&self) -> io::Result<SchedStat> {
         let mut buffer = [0; 96];
         match self.schedstat.read(&mut buffer) {
@@ -167,10 +167,11 @@ impl ThreadFiles {
         }
     }
 
-    /// Whether the thread runs, or in which system call it sleeps, and where. About 2 µs.
+    /// Whether the thread runs, or the system call in which it sleeps, with its registers. About 2
+    /// µs.
     ///
     /// # Errors
-    /// EPERM without permission to trace it; ESRCH or ENOENT once it is gone.
+    /// EPERM without permission to trace it; ESRCH or ENOENT once it has ended.
     pub fn whereabouts(&self) -> io::Result<Whereabouts> {
         let mut buffer = [0; 256];
         parse_syscall(self.syscall.read(&mut buffer)?).ok_or_else(|| {
@@ -189,7 +190,7 @@ impl ThreadFiles {
         self.read_stat(parse_stat)
     }
 
-    /// The CPU that the thread runs on, or ran on last. About 4 µs.
+    /// The CPU that the thread runs on, or last ran on. About 4 µs.
     ///
     /// # Errors
     /// As [`ThreadFiles::schedstat`].
@@ -206,7 +207,7 @@ impl ThreadFiles {
     }
 
     /// How often the thread gave up its CPU by itself: to sleep, or because a tracer stopped it.
-    /// `None` where it cannot be read. About 10 µs.
+    /// `None` if it cannot be read. About 10 µs.
     pub fn voluntary_switches(&self) -> Option<u64> {
         let mut buffer = [0; 4096];
         let file = self
@@ -229,13 +230,13 @@ impl ThreadFiles {
             .to_owned())
     }
 
-    /// The pid of whoever traces the thread, 0 for nobody; `None` where it cannot be read.
+    /// The pid of the thread's tracer, 0 for none; `None` if it cannot be read.
     pub fn tracer_pid(&self) -> Option<i32> {
         status_field(&self.directory, "TracerPid:")?.parse().ok()
     }
 
-    /// The tid as the thread itself sees it: the last of `NSpid` (inner pid namespaces); `None`
-    /// where the kernel has none.
+    /// The tid in the thread's own pid namespace, the last of `NSpid`; `None` if the kernel does
+    /// not report it.
     pub fn inner_tid(&self) -> Option<i32> {
         let tids = status_field(&self.directory, "NSpid:")?;
         tids.split_ascii_whitespace().last()?.parse().ok()
@@ -259,11 +260,11 @@ impl TaskDirectory {
         }
     }
 
-    /// A number that changes when the number of threads does, and when the process is gone: the
+    /// A number that changes when the number of threads changes, and when the process ends: the
     /// directory's link count.
     ///
     /// # Errors
-    /// The process had ended before it was first polled.
+    /// The process had ended before the first call.
     pub fn link_count(&self) -> io::Result<u64> {
         let metadata = match &self.directory {
             Some(directory) => directory.metadata(),
@@ -287,7 +288,7 @@ impl TaskDirectory {
     }
 }
 
-/// The kernel's names of a process's threads; none once it is gone.
+/// The kernel's names of a process's threads; none once it has ended.
 pub fn thread_names(pid: i32) -> Vec<String> {
     let tids = TaskDirectory::new(pid).list().unwrap_or_default();
     tids.into_iter()
@@ -378,8 +379,8 @@ fn stat_field(text: &[u8], number: usize) -> Option<u64> {
 /// The state is field 3.
 const FIRST_STAT_FIELD: usize = 3;
 
-/// The fields from the state on. The name before it may hold spaces and parentheses: fields count
-/// from the last `)`.
+/// The fields from the state on. The name before it may contain spaces and parentheses: fields
+/// count from the last `)`.
 fn stat_fields(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     let after_name = text
         .iter()
@@ -448,7 +449,7 @@ mod tests {
         let tids = TaskDirectory::new(pid).list().expect("own task directory");
         assert!(tids.contains(&nix::unistd::gettid().as_raw()));
         let files = ThreadFiles::open(pid, nix::unistd::gettid().as_raw());
-        // Of the thread that asks the kernel shows the system call by which it asks.
+        // For the calling thread the kernel reports the system call that reads the file.
         assert_eq!(
             files.whereabouts().expect("own syscall file").syscall(),
             Some(nix::libc::SYS_pread64 as u32)

@@ -17,8 +17,8 @@ pub const MAX_VECTOR: usize = 128;
 #[derive(Debug)]
 pub struct ProcessMemory {
     pid: i32,
-    /// The thread through which it is read. A dead thread has no memory, the first one of a process
-    /// being no exception.
+    /// The thread through which it is read. A dead thread has no memory, not even the first thread
+    /// of a process.
     through: AtomicI32,
 }
 
@@ -31,7 +31,7 @@ impl ProcessMemory {
         }
     }
 
-    /// `process_vm_readv`, through another thread where the one so far is dead.
+    /// `process_vm_readv`, through another thread if the current one is dead.
     pub(super) fn read(
         &self,
         local: &mut [IoSliceMut<'_>],
@@ -52,7 +52,7 @@ impl ProcessMemory {
     }
 
     /// Fills `buffers` from `addresses` in one system call and returns how many bytes arrived, in
-    /// order: the kernel stops at the first page that is not there. Lengths are those of the
+    /// order: the kernel stops at the first page that is not mapped. Lengths are those of the
     /// buffers.
     ///
     /// # Errors

@@ -1,12 +1,12 @@
-//! Which cell of a notebook code is of, by the number that the notebook shows: `In [12]`.
+//! The notebook cell that code belongs to, by the number that the notebook shows: `In [12]`.
 //!
 //! ipykernel names a cell's file after a hash of its text (ipykernel/compiler.py, `get_file_name`;
-//! from 6.0 on), whatever its number. Before the cell runs IPython stores its text as `_i12` in the
+//! from 6.0 on), without its number. Before the cell runs, IPython stores its text as `_i12` in the
 //! namespace that all cells share, which is the globals of their frames (IPython/core/history.py,
-//! `store_inputs`). The number is that of the text with this hash: of a function that an earlier
-//! cell defined it is that cell's. Of the same text run more than once it is the last number when
-//! the text was first seen, and stays: a stack that comes again must read the same. A text that the
-//! cell's magics changed, or that was not stored, keeps the hash.
+//! `store_inputs`). The number is that of the text with this hash: a function has the number of the
+//! cell that defined it. If the same text ran more than once, the number is the last one at the
+//! time when the text was first seen, and does not change: a recurring stack must have the same
+//! name. A text that the cell's magics changed, or that was not stored, keeps the hash.
 
 use super::dicts::{MAX_ENTRIES, TypeFacts, read_entries, read_table, read_type};
 use super::layout::Layout;
@@ -15,15 +15,15 @@ use crate::memory::Memory;
 use crate::model::text::{cell_hash, numbered_cell};
 use rustc_hash::FxHashMap;
 
-/// The longest `_i12`.
+/// Maximum length of a name such as `_i12`, bytes.
 const MAX_NAME: usize = 12;
-/// The most bytes of a cell's text.
+/// Maximum bytes of a cell's text.
 const MAX_TEXT: usize = 256 << 10;
-/// The most line ends after a text: they are hashed, but not stored.
+/// Maximum number of line ends after a text: they are hashed, but not stored.
 const MAX_LINE_ENDS: usize = 3;
-/// The most bytes of texts that are read to find one.
+/// Maximum bytes of texts that are read to find one.
 const MAX_TEXTS: usize = 4 << 20;
-/// The most times that a process's texts are searched.
+/// Maximum number of searches of a process's texts.
 const MAX_SEARCHES: u32 = 4096;
 /// ipykernel/compiler.py, `get_tmp_hash_seed`.
 const SEED: u32 = 0xc70f_6907;
@@ -32,9 +32,9 @@ const SEED: u32 = 0xc70f_6907;
 #[derive(Debug)]
 pub(super) struct Cells {
     layout: Layout,
-    /// The dictionary that all cells share, once it was found; 0 before.
+    /// The dictionary that all cells share; 0 until it was found.
     namespace: u64,
-    /// By hash. `None` where no text has it.
+    /// By hash. `None` if no text has it.
     numbers: FxHashMap<u32, Option<u32>>,
     searches: u32,
 }
@@ -49,8 +49,8 @@ impl Cells {
         }
     }
 
-    /// `file`, with the cell's number if it is a cell's file. `globals` gives those of a frame that
-    /// runs its code, if one is known.
+    /// `file`, or the cell's name if it is a cell's file. `globals` returns the globals of a frame
+    /// that runs its code, if one is known.
     pub(super) fn name(
         &mut self,
         file: String,
@@ -76,7 +76,7 @@ impl Cells {
         }
         self.searches += 1;
         for namespace in [globals, Some(self.namespace)].into_iter().flatten() {
-            // A frame that ended since it was captured leads anywhere: the next one may do better.
+            // The frame may have ended since it was captured: the next one may succeed.
             let Ok(texts) = self.texts(namespace, memory) else {
                 continue;
             };
@@ -91,7 +91,7 @@ impl Cells {
         None
     }
 
-    /// The numbers and texts of the cells that were run, latest first.
+    /// The numbers and texts of the cells that ran, latest first.
     fn texts(&self, namespace: u64, memory: &dyn Memory) -> Result<Vec<(u32, u64)>, ObjectError> {
         if !TypeFacts::read(read_type(namespace, memory)?, memory)?.is_dict() {
             return Err(ObjectError::Invalid);

@@ -1,5 +1,5 @@
-//! Which memory names a code object: what [`CodeCache`](super::code_object::CodeCache) will read of
-//! it, for whoever copies it before it is freed.
+//! The memory that identifies and names a code object: what
+//! [`CodeCache`](super::code_object::CodeCache) reads, for code that copies it before it is freed.
 
 use super::discover::Interpreter;
 use super::layout::{FrameChain, Layout, MAX_CODE, OBJECT_TYPE};
@@ -10,14 +10,14 @@ use crate::memory::Memory;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CodePart {
     pub address: u64,
-    /// So many bytes tell how long it is.
+    /// Number of bytes that are needed to determine its length.
     pub header: usize,
     is_str: bool,
 }
 
-/// The fields that tell whether an address still holds the code object that was read there:
-/// everything from the first line to the line table, which includes `co_version` from 3.12 on, and
-/// never changes while the object lives.
+/// The fields that show whether an address still holds the same code object: everything from the
+/// first line to the line table, which includes `co_version` from 3.12 on, and never changes while
+/// the object lives.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Identity {
     pub(super) start: u32,
@@ -41,7 +41,7 @@ impl Identity {
     }
 }
 
-/// Where what names a code object lies.
+/// Locations of the fields that name a code object.
 #[derive(Clone, Copy, Debug)]
 pub struct CodeFields<'a> {
     layout: &'a Layout,
@@ -49,7 +49,7 @@ pub struct CodeFields<'a> {
 }
 
 impl<'a> CodeFields<'a> {
-    /// Those of one interpreter's code objects.
+    /// The fields of an interpreter's code objects.
     pub fn of(interpreter: &'a Interpreter) -> Self {
         let layout = &interpreter.layout;
         Self {
@@ -68,12 +68,12 @@ impl<'a> CodeFields<'a> {
         )
     }
 
-    /// The part of them that tells whether it is still the same: address and length.
+    /// The identifying part of them: address and length.
     pub fn identity(&self, code: u64) -> (u64, usize) {
         (self.identity.address(code), self.identity.length)
     }
 
-    /// The same part of a head that was read.
+    /// The identifying part of a head that was read.
     pub fn identity_in<'b>(&self, head: &'b [u8]) -> &'b [u8] {
         let start = self.identity.start as usize;
         head.get(start..start + self.identity.length)
@@ -85,8 +85,8 @@ impl<'a> CodeFields<'a> {
         copies.read_u64(self.identity.address(code)).is_ok()
     }
 
-    /// What a head that was read points to: its name, file and line table, and its bytecode where
-    /// that is an object of its own (3.10).
+    /// The objects that a head points to: its name, file and line table, and its bytecode if that
+    /// is an object of its own (3.10).
     pub fn parts(&self, head: &[u8]) -> impl Iterator<Item = CodePart> + use<> {
         let code = &self.layout.code;
         let text = self.layout.unicode.ascii_data as usize;
@@ -107,7 +107,7 @@ impl<'a> CodeFields<'a> {
         parts.into_iter().flatten().filter(|part| part.address != 0)
     }
 
-    /// How many bytes a part takes, by its first ones; `usize::MAX` where they make no sense.
+    /// Length of a part, bytes, from its first bytes; `usize::MAX` if they are invalid.
     pub fn length(&self, part: CodePart, bytes: &[u8]) -> usize {
         let (unicode, plain) = (&self.layout.unicode, &self.layout.bytes);
         let (length, data, width) = match part.is_str {

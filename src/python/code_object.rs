@@ -1,4 +1,4 @@
-//! Code objects: read once, kept, and checked whenever they are seen again.
+//! Code objects: read once, kept, and checked at every use.
 
 use super::cells::Cells;
 use super::code_fields::Identity;
@@ -14,13 +14,13 @@ use crate::model::ids::CodeId;
 use rustc_hash::FxHashMap;
 use std::cell::OnceCell;
 
-/// The most bytes of a name or a path.
+/// Maximum bytes of a name or a path.
 const MAX_STRING: usize = 4096;
-/// The most bytes of a line table.
+/// Maximum bytes of a line table.
 const MAX_LINE_TABLE: usize = 1 << 20;
-/// Code objects that are kept for a process before the longest unseen go.
+/// Maximum number of code objects per process; above it, those not seen for longest are dropped.
 const MAX_ENTRIES: usize = 16_384;
-/// Bytes of line tables that are kept for a process.
+/// Maximum bytes of line tables per process.
 const MAX_TABLE_BYTES: usize = 32 << 20;
 
 /// Why a code object could not be named.
@@ -28,7 +28,7 @@ const MAX_TABLE_BYTES: usize = 32 << 20;
 pub enum CodeError {
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// What lies there is no code object, or none any more.
+    /// There is no code object at this address any more.
     #[error("no code object there")]
     Gone,
 }
@@ -44,19 +44,18 @@ impl From<ObjectError> for CodeError {
 
 #[derive(Clone, Debug)]
 pub struct CachedCode {
-    /// What it is called.
+    /// Name, file and line table.
     pub info: CodeInfo,
-    /// What the caller of [`CodeCache::resolve`] called it.
+    /// The id that the caller of [`CodeCache::resolve`] gave it.
     pub id: CodeId,
-    /// Whether it is one of the interpreter's own trampolines, which no Python tool shows: leave
-    /// its frames out.
+    /// Whether it is one of the interpreter's own trampolines, whose frames no Python tool shows.
     pub is_shim: bool,
     line_table: Vec<u8>,
     lines: OnceCell<Vec<LineRange>>,
 }
 
 impl CachedCode {
-    /// The line of an instruction, as Python's own `f_lineno` has it; 0 where the table names none.
+    /// The line of an instruction, equal to Python's own `f_lineno`; 0 if the table has none.
     pub fn line(&self, instruction: u32) -> u32 {
         if instruction == Frame::NO_INSTRUCTION {
             return self.info.first_line;
@@ -121,9 +120,9 @@ impl CodeCache {
         self.entries.is_empty()
     }
 
-    /// Brings the cache up to date for these code objects, which may repeat: all that are known are
-    /// checked with one vectored read; a new one, or one whose address was reused, is read, and
-    /// `on_new` gives it its id. Then [`CodeCache::get`] answers for each until the next call.
+    /// Updates the cache for these code objects, which may repeat: all known ones are checked with
+    /// one vectored read; a new one, or one whose address was reused, is read, and `on_new` returns
+    /// its id. [`CodeCache::get`] is then valid for each until the next call.
     pub fn resolve(
         &mut self,
         addresses: &[u64],
@@ -133,8 +132,8 @@ impl CodeCache {
         self.update_all(addresses.to_vec(), &|_| None, memory, on_new);
     }
 
-    /// [`CodeCache::resolve`] for the code of these frames, of which `copied` may hold what they
-    /// were: a notebook's cells are named by their numbers.
+    /// [`CodeCache::resolve`] for the code of these frames, of which `copied` may contain earlier
+    /// copies. A notebook's cells are named by their numbers.
     pub fn resolve_frames(
         &mut self,
         frames: &[PythonFrame],
@@ -186,7 +185,7 @@ impl CodeCache {
     /// The code object at an address of the last [`CodeCache::resolve`].
     ///
     /// # Errors
-    /// [`CodeError`] where it could not be read, or was not asked for.
+    /// [`CodeError`] if it could not be read, or was not among them.
     pub fn get(&self, address: u64) -> Result<&CachedCode, CodeError> {
         let entry = self.entries.get(&address).ok_or(CodeError::Gone)?;
         entry.code.as_ref().map_err(|error| *error)
@@ -259,7 +258,7 @@ impl CodeCache {
             version: layout.version,
             content_hash: content_hash(code_length, &line_table),
         };
-        // Freed while it was read? Then what lies there now is another.
+        // Freed during the read? Then another object is there now.
         let mut again = [0; MAX_CODE as usize];
         let again = again.get_mut(..identity.len()).ok_or(CodeError::Gone)?;
         memory.read_exact(self.identity.address(address), again)?;
@@ -288,7 +287,7 @@ impl CodeCache {
         Ok(read_bytes_length(layout, sized, memory)?)
     }
 
-    /// Keeps within bounds: what was not seen for longest goes.
+    /// Bounds the cache: what was not seen for longest is dropped.
     fn evict(&mut self) {
         let mut keep = 1_000;
         while self.entries.len() > MAX_ENTRIES || self.table_bytes > MAX_TABLE_BYTES {

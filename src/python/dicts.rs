@@ -1,5 +1,5 @@
-//! Dictionaries and instances' attributes, read from outside: bounded, and with the place of every
-//! value, so that what was read once can be checked with a few words.
+//! Dictionaries and attributes of instances, read from outside: bounded, and with the address of
+//! every value's slot, so that a few words are enough to check what was read.
 
 use super::layout::OBJECT_TYPE;
 use super::layout::objects::{
@@ -10,15 +10,15 @@ use super::layout::objects::{
 use super::objects::{ObjectError, u64_at};
 use crate::memory::Memory;
 
-/// The most entries of a dictionary that are read.
+/// Maximum number of entries of a dictionary that are read.
 pub const MAX_ENTRIES: usize = 4096;
-/// The most bytes of a type's name.
+/// Maximum bytes of a type's name.
 const MAX_NAME: usize = 256;
-/// The most types of an MRO.
+/// Maximum number of types in an MRO.
 const MAX_MRO: usize = 64;
-/// The furthest that an instance's dictionary may be from its start.
+/// Maximum offset of an instance's dictionary.
 const MAX_DICT_OFFSET: u64 = 1 << 16;
-/// Bytes of a type that are read: up to and with `tp_mro`.
+/// Bytes of a type that are read: up to and including `tp_mro`.
 const TYPE_HEAD: usize = 352;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,20 +26,20 @@ pub struct Entry {
     pub key: u64,
     /// The value's object; never 0.
     pub value: u64,
-    /// Where the pointer to the value lies.
+    /// Address of the pointer to the value.
     pub place: u64,
 }
 
-/// Where a dictionary, or an instance without one, has its entries.
+/// Location of the entries of a dictionary, or of an instance without one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Table {
     /// `PyDictKeysObject`.
     pub keys: u64,
-    /// The first value's place, where values lie apart from the keys.
+    /// Address of the first value, if values are separate from the keys.
     pub values: Option<u64>,
 }
 
-/// A type, as far as instances need it.
+/// Facts about a type that reading its instances needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TypeFacts {
     pub address: u64,
@@ -49,7 +49,7 @@ pub struct TypeFacts {
     basic_size: u64,
     dict_offset: u64,
     mro: u64,
-    /// Tells whether the address still holds the same type.
+    /// Shows whether the address still holds the same type.
     identity: [u64; 3],
 }
 
@@ -110,8 +110,8 @@ impl TypeFacts {
         Ok(false)
     }
 
-    /// Where the pointers lie that tell where the attributes of its instance at `object` are:
-    /// address and length. `None` where it has none.
+    /// Address and length of the pointers to the attributes of its instance at `object`. `None` if
+    /// it has none.
     pub fn attribute_pointers(&self, layout: &ObjectLayout, object: u64) -> Option<(u64, usize)> {
         if layout.attributes == Attributes::AtOffset || self.flags & FLAG_MANAGED_DICT == 0 {
             return (1..=MAX_DICT_OFFSET)
@@ -124,7 +124,7 @@ impl TypeFacts {
         })
     }
 
-    /// Where the attributes of its instance at `object` lie; `None` where it has none.
+    /// Location of the attributes of its instance at `object`; `None` if it has none.
     pub fn attributes(
         &self,
         layout: &ObjectLayout,
@@ -134,8 +134,8 @@ impl TypeFacts {
         let word = |at: u64| memory.read_u64(at);
         let before = |distance: u64| word(object.wrapping_sub(distance));
         if layout.attributes == Attributes::AtOffset || self.flags & FLAG_MANAGED_DICT == 0 {
-            // Of variable-sized objects the offset is negative: those are no instances of the
-            // classes that are looked for.
+            // Variable-sized objects have a negative offset: they are not instances of the classes
+            // that are searched for.
             if !(1..=MAX_DICT_OFFSET).contains(&self.dict_offset) {
                 return Ok(None);
             }
@@ -185,7 +185,7 @@ fn identity(head: &[u8; TYPE_HEAD]) -> [u64; 3] {
     [TYPE_NAME, TYPE_DICT, TYPE_MRO].map(|field| u64_at(head, field))
 }
 
-/// Where an instance's attributes lie.
+/// Location of an instance's attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InstanceDict {
     Dict(u64),
@@ -204,7 +204,7 @@ pub fn read_type(address: u64, memory: &dyn Memory) -> Result<u64, ObjectError> 
     Ok(memory.read_u64(address.wrapping_add(OBJECT_TYPE.into()))?)
 }
 
-/// Where the entries of the dictionary at `dict` lie.
+/// Location of the entries of the dictionary at `dict`.
 ///
 /// # Errors
 /// [`ObjectError`].
@@ -222,12 +222,11 @@ pub fn read_table(
     })
 }
 
-/// The entries of `table`, in the order in which they were made; those that were deleted are left
-/// out. At most `most`.
+/// The entries of `table` in insertion order, without deleted ones. At most `most`.
 ///
 /// # Errors
-/// [`ObjectError::TooLong`] where there are more; [`ObjectError::Invalid`] where that is no table
-/// of keys.
+/// [`ObjectError::TooLong`] if there are more; [`ObjectError::Invalid`] if it is not a table of
+/// keys.
 pub fn read_entries(
     layout: &ObjectLayout,
     table: &Table,
@@ -309,7 +308,7 @@ fn log2_index_bytes(field: u64) -> Result<(u64, usize), ObjectError> {
     Ok((1 << index_bytes, if kind == 0 { 3 } else { 2 }))
 }
 
-/// Reads a C string of at most `max` bytes, in pieces that do not cross pages for nothing.
+/// Reads a C string of at most `max` bytes, in pieces that do not cross pages unnecessarily.
 fn read_c_string(address: u64, max: usize, memory: &dyn Memory) -> Result<String, ObjectError> {
     const PIECE: u64 = 32;
     if address == 0 {

@@ -1,5 +1,5 @@
-//! Finding the interpreter of a process: which of its files is Python, which version, and where
-//! `_PyRuntime` lies.
+//! Finds the interpreter of a process: which of its files is Python, its version, and the address
+//! of `_PyRuntime`.
 
 use super::layout::{GilPlace, Layout, debug_offsets, tables};
 use super::threads::read_interpreters;
@@ -9,15 +9,15 @@ use crate::model::code::PythonVersion;
 use crate::model::text::file_name;
 use regex::bytes::Regex;
 
-/// The oldest version that there is a layout of.
+/// The oldest version with a layout.
 const OLDEST: PythonVersion = PythonVersion::new(3, *PythonVersion::SUPPORTED.start());
 
 /// An ELF file that is mapped in the target: its Python binary, or a libpython.
 #[derive(Clone, Copy)]
 pub struct PythonImage<'a> {
-    /// Its path as the target sees it.
+    /// Its path in the target's root.
     pub path: &'a str,
-    /// What is added to the file's virtual addresses.
+    /// Run-time address minus the file's virtual address.
     pub load_bias: u64,
     pub bytes: &'a dyn Bytes,
 }
@@ -26,33 +26,33 @@ pub struct PythonImage<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interpreter {
     pub version: PythonVersion,
-    /// The best known form of the version: `3.11.7`, or `3.10` where no more is known.
+    /// The version as precisely as known: `3.11.7`, or only `3.10`.
     pub version_text: String,
-    /// Whether the build runs without a global lock. Those are refused so far, so this is false.
+    /// Whether the build has no global lock. Such builds are refused so far, so this is false.
     pub free_threaded: bool,
-    /// Where `_PyRuntime` lies.
+    /// Address of `_PyRuntime`.
     pub runtime_address: u64,
-    /// Where the fields of its structures lie.
+    /// Offsets of the fields of its structures.
     pub layout: Layout,
-    /// Where `PyCode_Type` lies, if its symbol was found: the type of every code object.
+    /// Address of `PyCode_Type`, the type of every code object, if its symbol was found.
     pub code_type: Option<u64>,
-    /// Where `_Py_NoneStruct` lies, if its symbol was found.
+    /// Address of `_Py_NoneStruct`, if its symbol was found.
     pub none: Option<u64>,
 }
 
 /// Why no interpreter was found.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DiscoverError {
-    /// None of the files holds an interpreter.
+    /// None of the files contains an interpreter.
     #[error("not a Python process")]
     NotPython,
     /// The interpreter has not started yet: try again.
     #[error("Python is still starting")]
     NotYetInitialised,
-    /// A version from before 3.10, which is read by other means.
+    /// A version before 3.10, which only the fallback reads.
     #[error("Python {0} is older than 3.10")]
     OlderVersion(String),
-    /// A version that came after this torchspy.
+    /// A version that is newer than this torchspy.
     #[error("Python {0} is newer than this torchspy knows: its Python frames are left out")]
     NewerVersion(String),
     /// A build without the global lock.
@@ -62,7 +62,7 @@ pub enum DiscoverError {
     FreeThreaded(String),
     #[error("the interpreter cannot be read: {0}")]
     Unreadable(ReadError),
-    /// What was read is no interpreter.
+    /// What was read is not an interpreter.
     #[error("the interpreter's state makes no sense: {0}")]
     Invalid(&'static str),
 }
@@ -73,15 +73,15 @@ impl From<ReadError> for DiscoverError {
     }
 }
 
-/// Whether a file's name suggests that it holds an interpreter. An executable may hold one under
-/// any name, so a process's own is always worth a try.
+/// Whether a file's name suggests that it contains an interpreter. An executable may contain one
+/// under any name, so a process's own is always tried.
 pub fn could_be_python(path: &str) -> bool {
     let name = file_name(path);
     let name = name.strip_suffix(" (deleted)").unwrap_or(name);
     name.starts_with("python") || name.starts_with("libpython")
 }
 
-/// Finds the interpreter in a process that has `images` mapped. Worth repeating while it says
+/// Finds the interpreter in a process that has `images` mapped. Repeat it while it returns
 /// [`DiscoverError::NotYetInitialised`].
 ///
 /// # Errors
@@ -106,7 +106,7 @@ pub fn discover(
     Err(reason)
 }
 
-/// What an image's symbol tables say, as addresses in the target.
+/// Symbols of an image, as addresses in the target.
 struct Symbols {
     runtime: Option<u64>,
     version: Option<u64>,
@@ -115,7 +115,7 @@ struct Symbols {
 }
 
 impl Symbols {
-    /// `None` where the file is no interpreter.
+    /// `None` if the file is not an interpreter.
     fn find(image: &PythonImage<'_>, file: &ElfNames<'_>) -> Option<Self> {
         let names = [
             "_PyRuntime",
@@ -152,7 +152,7 @@ fn read_interpreter(
     memory: &dyn Memory,
 ) -> Result<Interpreter, DiscoverError> {
     let Some(runtime_address) = symbols.runtime else {
-        // `_PyRuntime` came with 3.7.
+        // `_PyRuntime` was added in 3.7.
         return Err(match guess_version(image.path, file) {
             Some((version, _)) if version >= OLDEST => DiscoverError::Invalid("no _PyRuntime"),
             Some((_, text)) => DiscoverError::OlderVersion(text),
@@ -173,8 +173,7 @@ fn read_interpreter(
             return Err(DiscoverError::FreeThreaded(version_text));
         }
         Some(_) => read_debug_offsets(version, &version_text, runtime_address, memory)?,
-        // From 3.13 on the runtime begins with its offsets, and they are there from the start: this
-        // is something else.
+        // From 3.13 on the runtime begins with its offsets from the start: this is something else.
         None if version >= PythonVersion::new(3, 13) => {
             return Err(DiscoverError::Invalid("no debug offsets"));
         }
@@ -220,7 +219,7 @@ fn check_started(interpreter: &Interpreter, memory: &dyn Memory) -> Result<(), D
     if !state.is_multiple_of(8) {
         return Err(DiscoverError::Invalid("interpreter list"));
     }
-    // The newest comes first, and one that rests may have no thread (3.13 on).
+    // The newest comes first, and an idle one may have no thread (3.13 on).
     let mut started = None;
     for state in read_interpreters(interpreter, memory)? {
         let thread = pointer(state, layout.interpreter.threads_head)?;
@@ -265,8 +264,8 @@ pub(super) fn parse_version_hex(hex: u64) -> Option<(PythonVersion, String)> {
     ))
 }
 
-/// The version of a Python without `Py_Version` (before 3.11): by the directory of its library
-/// (`python3.10`), whose name stands in it, else by its file's name.
+/// The version of a Python without `Py_Version` (before 3.11): from the directory of its library
+/// (`python3.10`), whose name the file contains, else from its file's name.
 fn guess_version(path: &str, file: &ElfNames<'_>) -> Option<(PythonVersion, String)> {
     let constants = file.section_bytes(".rodata").unwrap_or_default();
     let name = file_name(path).as_bytes();
@@ -363,8 +362,7 @@ mod tests {
         file
     }
 
-    /// What is found where `_PyRuntime` begins with `header`, and states 16 as the offset of every
-    /// field.
+    /// The result if `_PyRuntime` begins with `header`, and has 16 as the offset of every field.
     fn discover_runtime(header: [u64; 3]) -> Result<Interpreter, DiscoverError> {
         let bytes = file_with_runtime(0x1000);
         let image = PythonImage {
@@ -382,8 +380,7 @@ mod tests {
     #[test]
     fn a_version_that_came_later_is_refused_and_not_read_by_the_tables_of_another() {
         let cookie = u64::from_le_bytes(*debug_offsets::COOKIE);
-        // Of a version that is known these offsets are good, and followed: to a list of
-        // interpreters that is empty.
+        // For a known version these offsets are valid, and lead to an empty list of interpreters.
         assert_eq!(
             discover_runtime([cookie, 0x030f_00f0, 0]),
             Err(DiscoverError::NotYetInitialised)

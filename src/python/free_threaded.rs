@@ -1,4 +1,4 @@
-//! Telling a free-threaded interpreter by its file, before it runs or as it does.
+//! Recognizes a free-threaded interpreter from its file, whether it runs or not.
 
 use super::discover::parse_version_hex;
 use super::layout::debug_offsets::{HEADER_SIZE, parse_header};
@@ -8,11 +8,11 @@ use crate::model::text::file_name;
 use regex::bytes::Regex;
 
 /// The version of the free-threaded Python in this file, or in the library that it is linked with;
-/// `None` where it is none.
+/// `None` for other files.
 ///
-/// `_PyRuntime` is initialised in the file, and begins with `_Py_DebugOffsets`, which says so (3.13
-/// on). A build whose library is a file of its own names it `libpython3.13t.so.1.0` (`ABIFLAGS` in
-/// configure.ac).
+/// `_PyRuntime` is initialised in the file, and begins with `_Py_DebugOffsets`, which has a flag
+/// for it (3.13 on). A build with a separate library names it `libpython3.13t.so.1.0` (`ABIFLAGS`
+/// in configure.ac).
 pub fn free_threaded_version(path: &str, file: Option<&dyn Bytes>) -> Option<String> {
     if let Some(file) = file.and_then(ElfNames::parse) {
         let runtime = file

@@ -6,8 +6,8 @@
 
 use crate::model::code::PythonVersion;
 
-/// Instructions `start..end`, as byte offsets into the bytecode, and their line; `None` where the
-/// table names none.
+/// Instructions `start..end`, as byte offsets into the bytecode, and their line; `None` if the
+/// table has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LineRange {
     /// First byte.
@@ -28,8 +28,7 @@ pub fn ranges(version: PythonVersion, table: &[u8], first_line: u32) -> Ranges<'
     }
 }
 
-/// The line of the instruction at a byte offset; `None` where the table names none, or does not
-/// reach so far.
+/// The line of the instruction at a byte offset; `None` if the table has none, or ends before it.
 pub fn line_for(
     version: PythonVersion,
     table: &[u8],
@@ -68,7 +67,7 @@ impl Iterator for Ranges<'_> {
 }
 
 impl Ranges<'_> {
-    /// 3.10: how many bytes of bytecode, and how many lines on; -128 lines: no line.
+    /// 3.10: a number of bytes of bytecode, and the distance in lines; -128: no line.
     fn pair(&mut self) -> Option<(u32, bool)> {
         let (&[length, delta], rest) = self.table.split_first_chunk::<2>()?;
         self.table = rest;
@@ -89,7 +88,7 @@ impl Ranges<'_> {
             15 => None,
             // With columns, or without.
             14 | 13 => Some(signed_varint(rest)),
-            // One line, with columns; the line is this many on.
+            // One line, with columns; the distance in lines is in the code.
             code @ 10..=12 => Some(i64::from(code) - 10),
             // Columns only.
             _ => Some(0),
@@ -104,8 +103,8 @@ impl Ranges<'_> {
     }
 }
 
-/// Six bits a byte, the lowest first; bit 6 says that more follow. The lowest bit of the whole is
-/// the sign.
+/// Six bits per byte, the lowest first; bit 6 means that more follow. The lowest bit of the number
+/// is the sign.
 fn signed_varint(bytes: &[u8]) -> i64 {
     let mut value = 0_u64;
     for (index, &byte) in bytes.iter().take(6).enumerate() {
@@ -130,7 +129,8 @@ mod tests {
     #[test]
     fn pairs_of_3_10() {
         let version = PythonVersion::new(3, 10);
-        // The example of Objects/lnotab_notes.txt, less its columns: no line, then on, then back.
+        // The example of Objects/lnotab_notes.txt, without its columns: no line, then forward, then
+        // back.
         let table = [6, 1, 4, 0x80, 2, 2, 50, 0xff];
         let lines = |at| line_for(version, &table, 10, at);
         assert_eq!(

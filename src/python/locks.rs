@@ -1,8 +1,8 @@
-//! Locks of `threading`: which one a thread sleeps on, and who has it.
+//! Locks of `threading`: which one a thread sleeps on, and its owner.
 //!
-//! Up to 3.13 a lock is a semaphore of its own (`PyThread_type_lock`, `sem_t *`), and a thread that
-//! waits for it sleeps in a futex at that very address. From 3.14 on it is a `PyMutex`, whose
-//! waiters sleep elsewhere: that is not followed. Source: Modules/_threadmodule.c (`lockobject`,
+//! Up to 3.13 a lock is a semaphore (`PyThread_type_lock`, `sem_t *`), and a thread that waits for
+//! it sleeps in a futex at that address. From 3.14 on it is a `PyMutex`, whose waiters sleep at
+//! another address: that is not followed. Source: Modules/_threadmodule.c (`lockobject`,
 //! `rlockobject`), Include/cpython/methodobject.h (`PyCFunctionObject`) and
 //! Include/cpython/classobject.h (`PyMethodObject`), 3.10 to 3.13, checked on live interpreters.
 
@@ -18,7 +18,7 @@ const COUNT: u64 = 32;
 /// `PyCFunctionObject.m_ml`, whose first word is the name, and `m_self`.
 const METHOD: u64 = 16;
 const SELF: u64 = 24;
-/// The attribute by which a `threading.Condition` holds its lock.
+/// The attribute of a `threading.Condition` with its lock.
 const CONDITION_LOCK: &str = "_lock";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,13 +26,13 @@ pub struct LockObject {
     pub address: u64,
     /// `threading.Lock` or `threading.RLock`.
     pub kind: &'static str,
-    /// Where its waiters sleep.
+    /// The address at which its waiters sleep.
     pub semaphore: u64,
-    /// Of an `RLock` that is held: its holder's `pthread_self()`.
+    /// `pthread_self()` of the holder of an `RLock`.
     pub owner: Option<u64>,
 }
 
-/// The lock at `object`; of a condition its lock. `None` where there is none.
+/// The lock at `object`, or that of a condition. `None` if there is none.
 pub fn read_lock(
     interpreter: &Interpreter,
     object: u64,
@@ -69,8 +69,8 @@ pub fn read_lock(
     })
 }
 
-/// The lock whose `__exit__` the object at `object` is bound to: a `with` block keeps that for its
-/// end.
+/// The lock whose `__exit__` is bound to the object at `object`: a `with` block keeps that method
+/// for its end.
 pub fn lock_of_block(
     interpreter: &Interpreter,
     object: u64,

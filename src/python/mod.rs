@@ -1,9 +1,9 @@
 //! CPython, read from outside: pure over a [`Memory`](crate::memory::Memory).
 //!
-//! [`discover`] finds an interpreter among a process's ELF files, [`threads`] its threads and who
-//! holds the GIL, [`frames`] a thread's frames, and [`code_object`] what their code objects are
-//! called. Which field lies where is data, in [`layout`]. Everything that is read is treated as
-//! hostile: bounded, checked, never trusted to end.
+//! [`discover`] finds an interpreter among a process's ELF files, [`threads`] its threads and the
+//! holder of the GIL, [`frames`] a thread's frames, and [`code_object`] their code objects. Offsets
+//! of fields are data, in [`layout`]. Everything that is read is treated as hostile: bounded and
+//! checked.
 
 mod cells;
 pub mod code_fields;

@@ -1,4 +1,4 @@
-//! Python objects that are read whole: strings and bytes, bounded.
+//! Python objects that are read entirely: strings and bytes, bounded.
 
 use super::layout::Layout;
 use crate::memory::{Memory, ReadError};
@@ -8,16 +8,16 @@ use crate::memory::{Memory, ReadError};
 pub enum ObjectError {
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// It is not what it should be.
+    /// It has another type or an invalid field.
     #[error("no such object there")]
     Invalid,
-    /// It is longer than is allowed here.
+    /// It is longer than the caller allows.
     #[error("longer than allowed")]
     TooLong,
 }
 
-/// Reads a `str`, as CPython makes them (compact); other characters than Unicode's are replaced.
-/// What is longer than `max_bytes` is cut there.
+/// Reads a `str` in CPython's compact form; invalid characters are replaced. Text beyond
+/// `max_bytes` is cut.
 ///
 /// # Errors
 /// [`ObjectError`].
@@ -73,7 +73,7 @@ fn decode(points: impl Iterator<Item = u32>) -> String {
 /// Reads a `bytes`.
 ///
 /// # Errors
-/// [`ObjectError::TooLong`] past `max_bytes`: half of it would mean something else.
+/// [`ObjectError::TooLong`] above `max_bytes`: a part of it would have another meaning.
 pub fn read_bytes_object(
     layout: &Layout,
     address: u64,
@@ -100,8 +100,8 @@ pub fn read_bytes_length(
     memory.read_u64(address.wrapping_add(layout.bytes.length.into()))
 }
 
-/// A field of a structure that was read whole; zero where the layout leads out of what was read,
-/// which a validated layout does not.
+/// A field of a structure that was read entirely; zero if the offset is outside of it, which a
+/// validated layout excludes.
 pub(crate) fn u64_at(bytes: &[u8], offset: u32) -> u64 {
     let field = bytes
         .get(offset as usize..)

@@ -1,14 +1,14 @@
-//! A process's Python threads, and who holds the global lock.
+//! A process's Python threads, and the holder of the global lock.
 
 use super::discover::Interpreter;
 use super::layout::{GilPlace, MAX_THREAD};
 use crate::memory::{Memory, ReadError};
 
-/// The most interpreters (main and sub) that are followed.
+/// Maximum number of interpreters (main and sub).
 const MAX_INTERPRETERS: usize = 256;
-/// The most threads that are followed.
+/// Maximum number of threads.
 const MAX_THREADS: usize = 16_384;
-/// How often a list that changed while it was read is read again.
+/// Maximum number of attempts to read a list that changes during the read.
 const ATTEMPTS: usize = 3;
 
 /// A thread that an interpreter knows.
@@ -32,19 +32,18 @@ pub enum GilState {
     HeldBy(u64),
 }
 
-/// Where a global lock's state is read: put it into a read of your own, and hand the bytes to
-/// [`parse_gil`].
+/// The memory of a global lock's state: the caller reads it, and passes the bytes to [`parse_gil`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GilRange {
     pub address: u64,
     pub length: usize,
 }
 
-/// Reads the threads of all interpreters of a process. The lists may change at the same time: what
-/// is returned was in them at some moment of the read.
+/// Reads the threads of all interpreters of a process. The lists may change at the same time: each
+/// returned thread was in them at some time during the read.
 ///
 /// # Errors
-/// [`ReadError`] where not even the list of interpreters could be read.
+/// [`ReadError`] if not even the list of interpreters could be read.
 pub fn read_threads(
     interpreter: &Interpreter,
     memory: &dyn Memory,
@@ -68,9 +67,9 @@ pub fn read_threads(
     Ok(threads)
 }
 
-/// The newest interpreter, and the newest thread state of each of `interpreters`: CPython puts new
-/// ones at the head of the list (`PyInterpreterState_New`, `new_threadstate`, `add_threadstate` in
-/// pystate.c). While they stay the same, no thread has got a state.
+/// The newest interpreter, and the newest thread state of each of `interpreters`: CPython inserts
+/// new ones at the head of the list (`PyInterpreterState_New`, `new_threadstate`, `add_threadstate`
+/// in pystate.c). While they stay the same, there is no new thread state.
 pub fn read_newest_threads(
     interpreter: &Interpreter,
     interpreters: &[u64],
@@ -90,7 +89,7 @@ pub fn read_newest_threads(
 /// Addresses of all `PyInterpreterState`s of a process.
 ///
 /// # Errors
-/// [`ReadError`] where the list's head could not be read.
+/// [`ReadError`] if the list's head could not be read.
 pub fn read_interpreters(
     interpreter: &Interpreter,
     memory: &dyn Memory,
@@ -137,8 +136,7 @@ fn read_threads_of(
             return false;
         }
         let field = |offset: u32| super::objects::u64_at(head, offset);
-        // A state that is not of this interpreter was freed and taken for something else: the list
-        // has changed.
+        // A state of another interpreter was freed and reused: the list has changed.
         if field(layout.thread.interpreter) != state {
             return false;
         }
@@ -157,7 +155,7 @@ fn read_threads_of(
     true
 }
 
-/// Where the lock of the interpreter at `interpreter_state` is read. It does not move while the
+/// The memory of the lock of the interpreter at `interpreter_state`. It does not move while the
 /// interpreter lives.
 ///
 /// # Errors
@@ -182,7 +180,7 @@ pub fn read_gil_range(
     })
 }
 
-/// What the bytes of a [`GilRange`] say.
+/// Parses the bytes of a [`GilRange`].
 pub fn parse_gil(interpreter: &Interpreter, bytes: &[u8]) -> GilState {
     let layout = &interpreter.layout.gil;
     let start = layout.last_holder.min(layout.locked);
@@ -200,7 +198,8 @@ pub fn parse_gil(interpreter: &Interpreter, bytes: &[u8]) -> GilState {
     }
 }
 
-/// Who holds the lock of the interpreter at `interpreter_state`. One small read, two from 3.12 on.
+/// The holder of the lock of the interpreter at `interpreter_state`. One small read, two from 3.12
+/// on.
 pub fn read_gil_holder(
     interpreter: &Interpreter,
     interpreter_state: u64,

@@ -1,5 +1,5 @@
-//! Values of variables, in a few words: numbers, strings and lengths as they are, anything else by
-//! its class.
+//! Short texts for values of variables: numbers, strings and lengths, and the class of anything
+//! else.
 
 use super::discover::Interpreter;
 use super::layout::objects::{DICT_USED, INT_DIGIT};
@@ -7,16 +7,16 @@ use super::objects::{ObjectError, read_str};
 use super::variables::class_of;
 use crate::memory::Memory;
 
-/// The most bytes of a string that are shown.
+/// Maximum bytes of a string that are shown.
 const MAX_TEXT: usize = 60;
-/// The most that are read: what is cut off says what the rest is.
+/// Maximum bytes that are read: the cut part helps to recognize a secret.
 const MAX_READ: usize = 4096;
-/// Behind the object's head: `ob_size`, `lv_tag`, `ob_fval`.
+/// First field after the object's head: `ob_size`, `lv_tag`, `ob_fval`.
 const FIRST: u64 = 16;
 /// Bits of a digit of an int. Include/cpython/longintrepr.h.
 const DIGIT_BITS: u32 = 30;
 
-/// The whole number that an int is; `None` of any other object and of one past 60 bits.
+/// The value of an int; `None` for any other object and above 60 bits.
 pub fn read_int(interpreter: &Interpreter, object: u64, memory: &dyn Memory) -> Option<i64> {
     match class_of(object, memory).ok()?.as_str() {
         "int" => small_int(interpreter, object, memory).ok().flatten(),
@@ -46,11 +46,11 @@ fn small_int(
     Ok(Some(if is_negative { -size } else { size }))
 }
 
-/// What an object is, in a few words. `of_tensor` knows tensors; `shown` is what is shown of the
-/// text of a string or of an int.
+/// A short text for an object. `of_tensor` describes tensors; `shown` filters the text of a string
+/// or of an int.
 ///
 /// # Errors
-/// [`ObjectError`] where no object can be read there.
+/// [`ObjectError`] if no object can be read there.
 pub fn describe(
     interpreter: &Interpreter,
     object: u64,

@@ -1,13 +1,13 @@
-//! Variables of frames, and what their evaluation stacks certainly hold.
+//! Variables of frames, and the values that their evaluation stacks certainly hold.
 //!
-//! What lies beyond the top of an evaluation stack was popped, and may have been freed; where the
-//! top is, a running frame does not say. But the exception table names the depth that the stack has
-//! at least at each instruction within a `with` or `try` block, and a `with` block keeps the method
+//! A value beyond the top of an evaluation stack was popped, and may have been freed; a running
+//! frame does not record where the top is. But the exception table has the minimum depth of the
+//! stack for each instruction within a `with` or `try` block, and a `with` block keeps the method
 //! to call at its end there.
 //!
-//! Offsets are CPython's own `PyCodeObject` of 3.11 to 3.15 (Include/cpython/code.h:
+//! Offsets are those of CPython's `PyCodeObject` of 3.11 to 3.15 (Include/cpython/code.h:
 //! `co_exceptiontable`, `co_localsplusnames`), checked on live interpreters; 3.10 has other names
-//! and no exception table, and its variables alone are read.
+//! and no exception table, so only its variables are read.
 
 use super::dicts::{InstanceDict, TypeFacts, read_entries, read_table, read_type};
 use super::discover::Interpreter;
@@ -17,14 +17,14 @@ use super::objects::{ObjectError, read_bytes_object, read_str};
 use crate::memory::Memory;
 use crate::model::frame::Frame;
 
-/// Variables of a frame that are read.
+/// Maximum number of variables of a frame that are read.
 pub const MAX_VARIABLES: u64 = 128;
-/// Values of an evaluation stack that are read.
+/// Maximum number of values of an evaluation stack that are read.
 const MAX_VALUES: u64 = 64;
 const MAX_NAME: usize = 128;
-/// The most bytes of an exception table.
+/// Maximum bytes of an exception table.
 const MAX_TABLE: usize = 1 << 16;
-/// Attributes of an instance that are looked at.
+/// Maximum number of attributes of an instance that are read.
 const MAX_ATTRIBUTES: usize = 512;
 /// `co_exceptiontable` from 3.11 on.
 const EXCEPTION_TABLE: u64 = 40;
@@ -38,7 +38,7 @@ const LENGTH: u64 = 16;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Variable {
     pub name: String,
-    /// The object that it holds; of one that an inner function uses what its cell holds.
+    /// Its object; for a variable that an inner function uses, the content of its cell.
     pub object: u64,
 }
 
@@ -72,8 +72,8 @@ pub fn variable_names(
     Ok(names)
 }
 
-/// The variables of `frame` that have a value and a name that is wanted, in the order of their
-/// slots. `names` are its [`variable_names`].
+/// The variables of `frame` that have a value and a wanted name, in the order of their slots.
+/// `names` are its [`variable_names`].
 ///
 /// # Errors
 /// [`ObjectError`].
@@ -104,7 +104,7 @@ pub fn read_variables(
     Ok(variables)
 }
 
-/// What a cell holds; anything else is given back.
+/// The content of a cell; any other object is returned unchanged.
 fn out_of_cell(object: u64, memory: &dyn Memory) -> u64 {
     let class = class_of(object, memory);
     match class.as_deref() {
@@ -123,8 +123,8 @@ pub fn class_of(object: u64, memory: &dyn Memory) -> Result<String, ObjectError>
     Ok(TypeFacts::read(read_type(object, memory)?, memory)?.name)
 }
 
-/// The values that the evaluation stack of `frame` certainly holds: those below the depth of the
-/// block that it is in.
+/// The values that the evaluation stack of `frame` certainly holds: those below the depth of its
+/// current block.
 ///
 /// # Errors
 /// [`ObjectError`].
@@ -159,9 +159,9 @@ pub fn read_block_values(
     Ok(values)
 }
 
-/// The depth that the evaluation stack has at least at code unit `unit`; 0 where no block says so.
-/// Entries are sorted by start: start, length, handler, depth and a flag, each as a number of six
-/// bits a byte, most significant first (CPython Objects/exception_handling_notes.txt).
+/// The minimum depth of the evaluation stack at code unit `unit`; 0 outside of blocks. Entries are
+/// sorted by start: start, length, handler, depth and a flag, each as a number of six bits per
+/// byte, most significant first (CPython Objects/exception_handling_notes.txt).
 fn block_depth(table: &[u8], unit: u32) -> u64 {
     let mut bytes = table.iter().copied();
     let mut number = || -> Option<u64> {
@@ -185,7 +185,7 @@ fn block_depth(table: &[u8], unit: u32) -> u64 {
     0
 }
 
-/// The attributes that an instance itself has, by name.
+/// The attributes of an instance itself, by name.
 ///
 /// # Errors
 /// [`ObjectError`].

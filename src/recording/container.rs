@@ -84,7 +84,7 @@ struct SegmentHead {
 }
 
 impl SegmentHead {
-    /// The head in `bytes`, where it is whole and right.
+    /// The head in `bytes`, if it is complete and valid.
     fn parse(bytes: &[u8]) -> Option<Self> {
         let head = bytes.get(..SEGMENT_HEAD_LENGTH)?;
         let word = |at: usize| u32_at(head, at);
@@ -131,8 +131,8 @@ pub(super) enum Found<'a> {
         payload: &'a [u8],
         raw_length: usize,
     },
-    /// Bytes that were no whole segment, up to the next one or the end. `cut`: the file ends within
-    /// a segment.
+    /// Bytes that are not a complete segment, up to the next one or the end. `cut`: the file ends
+    /// within a segment.
     Damage {
         cut: bool,
     },
@@ -209,7 +209,7 @@ impl<R: Read> Scanner<R> {
         Ok(Head::Recording { version, block })
     }
 
-    /// The next segment, or what stands in its place.
+    /// The next segment, or the damage in its position.
     pub(super) fn next(&mut self) -> io::Result<Found<'_>> {
         if self.peek(1)?.is_empty() {
             return Ok(Found::End);

@@ -3,22 +3,22 @@
 
 use super::reader::Recording;
 use super::remap::{Collector, Import};
-use crate::model::lane::{LaneInfo, LaneMerger, LanePoint, Lanes};
 use crate::model::progress::{Condition, ProgressPoint};
 use crate::model::run::{ClockPair, Loss, RunInfo};
 use crate::model::sample::Sample;
 use crate::model::segment::Segment;
+use crate::model::track::{CounterTracks, TrackInfo, TrackMerger, TrackPoint};
 use std::mem::size_of;
 
 /// A recording that takes one segment after another.
 pub(super) struct Merger {
     recording: Recording,
     tables: Collector,
-    lanes: LaneMerger,
+    tracks: TrackMerger,
     /// Sum of all samples' lengths; kept below 2^63, so that sums of any part can be taken without
     /// thought.
     total_ns: u64,
-    /// Bytes of memory that merged segments took sidebands their tables and symbols, about.
+    /// Approximate memory of merged segments besides their tables and symbols, bytes.
     bytes: usize,
 }
 
@@ -49,7 +49,7 @@ impl Merger {
                 ..Recording::default()
             },
             tables: Collector::default(),
-            lanes: LaneMerger::default(),
+            tracks: TrackMerger::default(),
             total_ns: 0,
             bytes: 0,
         }
@@ -62,7 +62,7 @@ impl Merger {
         if self.tables.bytes + recording.symbols.bytes() + self.bytes > most_bytes {
             return Err(Refused::TooMuch);
         }
-        self.bytes += bytes_sidebands_tables(&segment);
+        self.bytes += bytes_besides_tables(&segment);
         let ids = Import::new(&segment.tables, &mut self.tables).all();
         let samples = segment.samples.iter();
         recording
@@ -76,7 +76,7 @@ impl Merger {
         let (known, later) = (&mut recording.sideband, ids.sideband(segment.sideband));
         known.points.extend(later.points);
         known.conditions.extend(later.conditions);
-        self.lanes.add(&later.lanes);
+        self.tracks.add(&later.tracks);
         known.quality.merge(&later.quality);
         known.clocks.extend(later.clocks);
         known.losses.extend(later.losses);
@@ -104,14 +104,14 @@ impl Merger {
             .sort_by_key(|sample| (sample.thread, sample.start_ns));
         let sideband = &mut self.recording.sideband;
         sideband.points.sort_by_key(|point| point.time_ns);
-        sideband.lanes = self.lanes.finish();
+        sideband.tracks = self.tracks.finish();
         self.recording.symbols.sort();
         self.recording.tables = self.tables.tables;
         self.recording
     }
 }
 
-fn bytes_sidebands_tables(segment: &Segment) -> usize {
+fn bytes_besides_tables(segment: &Segment) -> usize {
     let sideband = &segment.sideband;
     let conditions = sideband.conditions.iter();
     let losses = sideband.losses.iter();
@@ -120,17 +120,18 @@ fn bytes_sidebands_tables(segment: &Segment) -> usize {
         + conditions
             .map(|each| size_of::<Condition>() + each.name.len() + each.value.len())
             .sum::<usize>()
-        + lane_bytes(&sideband.lanes)
+        + track_bytes(&sideband.tracks)
         + sideband.clocks.len() * size_of::<ClockPair>()
         + losses
             .map(|loss| size_of::<Loss>() + loss.reason.len())
             .sum::<usize>()
 }
 
-fn lane_bytes(lanes: &Lanes) -> usize {
-    let texts = lanes.gaps.iter().map(|gap| gap.reason.len());
-    let texts = texts.chain(lanes.lanes.iter().map(|lane| 2 * lane.process.len()));
-    lanes.points.len() * size_of::<LanePoint>()
-        + (lanes.lanes.len() * 2 + lanes.gaps.len() + lanes.clocks.len()) * size_of::<LaneInfo>()
+fn track_bytes(tracks: &CounterTracks) -> usize {
+    let texts = tracks.gaps.iter().map(|gap| gap.reason.len());
+    let texts = texts.chain(tracks.tracks.iter().map(|track| 2 * track.process.len()));
+    tracks.points.len() * size_of::<TrackPoint>()
+        + (tracks.tracks.len() * 2 + tracks.gaps.len() + tracks.clocks.len())
+            * size_of::<TrackInfo>()
         + texts.sum::<usize>()
 }

@@ -1,4 +1,4 @@
-//! Reading a recording: whole, cut short, or damaged.
+//! Reads a recording that is complete, truncated, or damaged.
 
 use super::container::{Found, Head, KIND_SAMPLES, OLDEST_VERSION, Scanner, VERSION};
 use super::format_v1::{Corrupt, Decoder, decode_run};
@@ -136,10 +136,10 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Reads the recording at `path`. What is missing of a damaged one is said in `missing`.
+    /// Reads the recording at `path`. What is missing in a damaged one is listed in `missing`.
     ///
     /// # Errors
-    /// [`OpenError`], where there is nothing to be read.
+    /// [`OpenError`], if nothing can be read.
     pub fn read(path: &Path) -> Result<Self, OpenError> {
         read_from(File::open(path)?)
     }
@@ -201,7 +201,7 @@ fn read_from(source: impl Read) -> Result<Recording, OpenError> {
     Ok(reading.finish())
 }
 
-/// Segments as they come, and what is missing between them.
+/// Segments in their order, and what is missing between them.
 struct Reading {
     merger: Merger,
     decoder: Decoder,
@@ -274,13 +274,13 @@ struct Gaps {
     next: Option<u64>,
     /// End of the last good segment.
     end_ns: Option<u64>,
-    /// Whether the last good segment says that it is the last.
+    /// Whether the last good segment is marked as the last.
     ended: bool,
     lost: u64,
     lost_ns: u64,
-    /// What was lost lies before the first segment that is whole: for how long is not known.
+    /// Segments before the first complete one were lost: their duration is not known.
     start_lost: bool,
-    /// Something whole but damaged came after the last good segment.
+    /// A complete but damaged segment came after the last good one.
     damaged_at_end: bool,
     out_of_order: u64,
     unknown_kinds: u64,

@@ -67,7 +67,7 @@ impl Remap {
         })
     }
 
-    /// Without what is of a counter, thread or process that was not copied.
+    /// Drops entries of counters, threads and processes that were not copied.
     pub(super) fn sideband(&self, old: Sideband) -> Sideband {
         let point = |point: ProgressPoint| {
             Some(ProgressPoint {
@@ -90,7 +90,7 @@ impl Remap {
         }
     }
 
-    /// `frame` with new ids. One whose code or module was not copied becomes a marker of that.
+    /// `frame` with new ids. A frame whose code or module was not copied becomes a marker.
     pub(super) fn frame(&self, frame: Frame) -> Frame {
         let gone = Frame::Truncated(Partial::CodeGone);
         match frame {
@@ -122,7 +122,7 @@ impl Remap {
     }
 }
 
-/// What a row and its place in an index take in memory besides its texts, about.
+/// Approximate memory of a row and its entry in an index, without its texts.
 const ROW_BYTES: usize = 64;
 
 /// Tables that take in rows of others.

@@ -1,8 +1,8 @@
 //! The `inspect` form: what a recording holds, as text. The same recording gives the same text, on
 //! any machine.
 
-mod lanes;
 mod progress;
+mod tracks;
 
 use super::reader::Recording;
 use crate::model::address::CodeAddress;
@@ -16,7 +16,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
-/// What the text holds besides the header, processes, threads and modules.
+/// What is printed besides the header, processes, threads and modules.
 pub struct InspectOptions<'a> {
     /// Each thread's stacks, with their samples summed up.
     pub stacks: bool,
@@ -74,7 +74,7 @@ impl Text<'_> {
         self.modules()?;
         self.nn_modules()?;
         self.progress()?;
-        self.lanes()?;
+        self.tracks()?;
         self.threads()
     }
 

@@ -1,4 +1,5 @@
-//! Writing a recording: append-only, and whole up to the last segment whatever happens to the disk.
+//! Writes a recording: append-only, and complete up to the last segment whatever happens to the
+//! disk.
 
 use super::container::{SEGMENT_HEAD_LENGTH, fill_segment_head, head};
 use super::format_v1::{Corrupt, Encoder, encode_run};
@@ -41,7 +42,7 @@ impl From<WriteError> for io::Error {
 
 pub struct RecordingWriter {
     file: File,
-    /// End of the last whole segment; `None` where the file cannot be cut (a pipe).
+    /// End of the last complete segment; `None` if the file cannot be truncated (a pipe).
     whole: Option<u64>,
     broken: bool,
     encoder: Encoder,
@@ -59,7 +60,7 @@ impl std::fmt::Debug for RecordingWriter {
 }
 
 impl RecordingWriter {
-    /// Writes the header to `file`, which is open for writing and empty, and goes on from there.
+    /// Writes the header to `file`, which is open for writing and empty, and continues from there.
     ///
     /// # Errors
     /// [`WriteError`].
@@ -123,7 +124,7 @@ impl RecordingWriter {
         }
     }
 
-    /// Removes what a failed write left behind the last whole segment.
+    /// Removes what a failed write left after the last complete segment.
     fn cut_back(&mut self) -> bool {
         let Some(whole) = self.whole else {
             return false;

@@ -1,11 +1,11 @@
-//! Command lines in one short line: the program by its name, and paths from their end.
+//! Shortens command lines to one line: the program by its file name, and paths by their ends.
 
 use super::label::file_name;
 use crate::model::text::printable;
 
-/// `words` as one line of at most `width` characters: `python …/train.py --steps 5`. The program
-/// stands by its name alone; the longest paths lose their folders, as far as is needed; and what is
-/// still too long loses its end.
+/// `words` as one line of at most `width` characters: `python …/train.py --steps 5`. The program is
+/// shortened to its file name; the longest paths lose their folders, as far as needed; if the line
+/// is still too long, its end is cut.
 pub fn shown_command(words: &[String], width: usize) -> String {
     let mut shown: Vec<String> = words.iter().map(|word| one_line(word)).collect();
     if let Some(program) = shown.first_mut() {
@@ -31,7 +31,8 @@ pub fn shown_command(words: &[String], width: usize) -> String {
     cut
 }
 
-/// A word without control characters; of several lines (`python -c`) the first that says something.
+/// A word without control characters; for a text of several lines (`python -c`) the first line that
+/// is not trivial.
 fn one_line(word: &str) -> String {
     let mut lines = word.lines().filter(|line| !line.trim().is_empty());
     match (lines.next(), lines.next()) {
@@ -46,8 +47,7 @@ fn length(words: &[String]) -> usize {
     letters + words.len().saturating_sub(1)
 }
 
-/// A path, or an option's path (`--data=/a/b`), without its folders. `None` where nothing gets
-/// shorter.
+/// A path, or an option's path (`--data=/a/b`), without its folders. `None` if that is not shorter.
 fn shortened(word: &str) -> Option<String> {
     let (option, path) = match word.split_once('=') {
         Some((option, value)) if option.starts_with('-') => (Some(option), value),

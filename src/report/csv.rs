@@ -1,8 +1,8 @@
 //! Tables as CSV (RFC 4180, lines end in a line feed): the first line has the keys, which are those
 //! of the JSON.
 //!
-//! A share with an interval has four columns: `KEY`, `KEY_low`, `KEY_high`, `KEY_samples`; a place
-//! has `file` and `line`. What is null in JSON is empty. Numbers are written in full.
+//! A share with an interval has four columns: `KEY`, `KEY_low`, `KEY_high`, `KEY_samples`; a source
+//! line has `file` and `line`. A null of the JSON is empty. Numbers are written in full.
 
 use super::table::{Kind, Sheet, Value};
 
@@ -58,8 +58,8 @@ fn fields(value: &Value, kind: Kind) -> Vec<String> {
     fields
 }
 
-/// A text as a field: control characters taken out, quoted where it has to be. One that a
-/// spreadsheet would take for a formula has an apostrophe before it.
+/// A text as a field: control characters are removed, and it is quoted if needed. A text that a
+/// spreadsheet would take for a formula is prefixed with an apostrophe.
 pub fn field(text: &str) -> String {
     let mut text: String = text.chars().filter(|c| !c.is_control()).collect();
     if text.starts_with(['=', '+', '-', '@']) {

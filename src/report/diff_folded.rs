@@ -1,6 +1,6 @@
-//! Folded stacks of two sides: `root;frame;frame A B`, as `difffolded.pl` of the FlameGraph tools
-//! writes them, and `flamegraph.pl` and inferno read them. The counts are whole nanoseconds per
-//! step (or per second of wall time), so that runs of different lengths compare.
+//! Folded stacks of two sides: `root;frame;frame A B`, the format of `difffolded.pl` of the
+//! FlameGraph tools, which `flamegraph.pl` and inferno read. The counts are nanoseconds per step
+//! (or per second of wall time), so that runs of different lengths are comparable.
 
 use super::flamegraph::difference::Difference;
 use std::io::{self, Write};

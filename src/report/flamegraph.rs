@@ -1,10 +1,10 @@
-//! Flamegraph: an SVG by inferno, annotated.
+//! Flame graph: an SVG drawn by inferno, with annotations.
 //!
-//! Each thread is a root of its own: the training thread first, with its whole wall time, then the
-//! others with the time in which they did something. Widths are seconds of the thread's own time at
-//! one scale. Python frames are distinguished by line, `func (file:line)`, as in py-spy's
-//! flamegraphs; native frames by function. Roots stand on top (py-spy's "icicle"), and wide boxes
-//! to the left.
+//! Each thread has its own root: the training thread first, with its entire wall time, then the
+//! others with the time in which they did something. Widths are seconds of the thread's own time,
+//! at the same scale for all. Python frames are distinguished by line, `func (file:line)`, as in
+//! py-spy's flame graphs; native frames by function. Roots are at the top (py-spy's "icicle"), and
+//! wide boxes on the left.
 
 pub mod difference;
 mod palette;
@@ -16,7 +16,7 @@ use super::command::shown_command;
 use super::label;
 use super::view::{View, ViewOptions};
 use crate::analysis::gpu_overlay::idle_windows;
-use crate::analysis::lanes;
+use crate::analysis::tracks;
 use crate::model::category::FrameKind;
 use crate::model::profile::Profile;
 use inferno::flamegraph::color::{BackgroundColor, PaletteMap};
@@ -25,20 +25,20 @@ use std::fmt::Write as _;
 use std::io::{self, Write};
 use tree::{Node, Tree};
 
-/// Boxes below this share of the drawing's width are left out: on a screen of 2,000 pixels, a
-/// pixel.
+/// Boxes below this share of the drawing's width are omitted: one pixel of a screen of 2,000
+/// pixels.
 const MIN_SHARE: f64 = 0.0005;
 
-/// inferno adds widths up unchecked; this leaves it room.
+/// inferno adds widths without an overflow check; this bound leaves it room.
 const MAX_WIDTH_NS: u64 = u64::MAX >> 1;
 
-/// Why no flamegraph was drawn.
+/// Why no flame graph was drawn.
 #[derive(Debug, thiserror::Error)]
 pub enum FlamegraphError {
     /// Writing failed.
     #[error("cannot write the flamegraph: {0}")]
     Write(#[from] io::Error),
-    /// inferno's drawing is not laid out as this version of torchspy knows it.
+    /// The layout of inferno's drawing is not the one that this version of torchspy knows.
     #[error("unexpected layout of inferno's drawing: {0}")]
     Layout(&'static str),
     /// The samples' times add up to more than 200 years: the recording is corrupt.
@@ -46,7 +46,7 @@ pub enum FlamegraphError {
     Times,
 }
 
-/// What colours mean.
+/// The meaning of colours.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Colours {
     /// The kind of code.
@@ -56,8 +56,8 @@ pub enum Colours {
     Gpu,
 }
 
-/// Draws `profile` as SVG into `out`, coloured by the kind of code. Without anything to draw, the
-/// SVG says so.
+/// Draws `profile` as SVG into `out`, coloured by the kind of code. Without samples, the SVG says
+/// so.
 ///
 /// # Errors
 /// See [`FlamegraphError`].
@@ -69,7 +69,7 @@ pub fn render(
     render_in(profile, options, Colours::Code, out)
 }
 
-/// The same in other colours.
+/// [`render`] with other colours.
 ///
 /// # Errors
 /// See [`FlamegraphError`].
@@ -80,7 +80,7 @@ pub fn render_in(
     out: &mut dyn Write,
 ) -> Result<(), FlamegraphError> {
     let view = View::new(profile, options);
-    let gpus = idle_windows(profile, &lanes::summarize(profile));
+    let gpus = idle_windows(profile, &tracks::summarize(profile));
     let tree = Tree::build(&view, &gpus);
     if tree.width_ns() > MAX_WIDTH_NS {
         return Err(FlamegraphError::Times);
@@ -137,7 +137,7 @@ fn swatch(view: &View<'_>, node: &Node, colours: Colours) -> redraw::Swatch {
     }
 }
 
-/// The box below all roots adds nothing up, and must not read as if it did.
+/// The box below all roots is no sum, and its text must not suggest one.
 fn wording() -> redraw::Wording {
     redraw::Wording {
         base_caption: "threads side by side, one scale (click: show all)",
@@ -147,22 +147,23 @@ fn wording() -> redraw::Wording {
     }
 }
 
-/// A box before it has a place.
+/// A box without a position yet.
 struct Drawn {
     depth: usize,
     total_ns: u64,
     colour: palette::Rgb,
 }
 
-/// inferno's drawing of `boxes`, each before those that stand on it, with their numbers for names.
+/// inferno's drawing of `boxes`, each before its children, with their numbers as names.
 fn lay_out(title: String, subtitle: String, boxes: &[Drawn]) -> Result<String, FlamegraphError> {
     let mut colours = PaletteMap::default();
-    // The box that inferno puts below all others has an empty name.
+    // The box that inferno draws below all others has an empty name.
     colours.insert("", palette::colour(FrameKind::Marker).into());
     let mut lines = Vec::with_capacity(boxes.len());
     let mut path: Vec<String> = Vec::new();
     for (number, each) in boxes.iter().enumerate() {
-        // Of one width, so that inferno's order of names, which it checks, is the order of numbers.
+        // Of equal width, so that the order of names, which inferno checks, is the order of
+        // numbers.
         let name = format!("{number:09}");
         colours.insert(&name, each.colour.into());
         path.truncate(each.depth);
@@ -196,8 +197,8 @@ fn lay_out(title: String, subtitle: String, boxes: &[Drawn]) -> Result<String, F
     String::from_utf8(svg).map_err(|_| FlamegraphError::Layout("not UTF-8"))
 }
 
-/// Letters of a title, of the host in it, and of a subtitle, that [`redraw::NARROW`] pixels hold:
-/// inferno's titles are of 17 pixels.
+/// Characters of a title, of the host in it, and of a subtitle, that fit into [`redraw::NARROW`]
+/// pixels: inferno's titles have 17 pixels.
 const TITLE: usize = (redraw::NARROW / (17.0 * 0.59)) as usize;
 const HOST: usize = 20;
 const SUBTITLE: usize = (redraw::NARROW / (12.0 * 0.59)) as usize - 2;
@@ -218,7 +219,7 @@ fn title(view: &View<'_>) -> String {
     format!("{}{host}", label::clean(&command, TITLE - HOST))
 }
 
-/// Duration, rate, samples, and what the time is.
+/// Duration, rate, samples, and what the widths mean.
 fn subtitle(view: &View<'_>) -> String {
     let profile = view.profile();
     let samples = profile

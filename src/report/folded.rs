@@ -1,6 +1,6 @@
-//! Folded stacks: `root;frame;frame count`, one line per distinct stack, as `flamegraph.pl`,
-//! inferno and py-spy's raw format have them. The first frame is the thread, so that no tool adds
-//! up two threads by accident.
+//! Folded stacks: `root;frame;frame count`, one line per distinct stack, the format of
+//! `flamegraph.pl`, inferno and py-spy's raw output. The first frame is the thread, so that no tool
+//! adds up two threads by accident.
 
 use super::label::{self, LONG};
 use super::view::{Root, Shown, View, ViewOptions};
@@ -21,11 +21,11 @@ pub enum Count {
 /// How stacks are folded.
 #[derive(Clone, Debug, Default)]
 pub struct FoldedOptions {
-    /// What is drawn.
+    /// Which threads and frames are written.
     pub view: ViewOptions,
-    /// Only Python frames, each strictly `func (file:line)` and the first one `process
-    /// PID:"thread"`, as py-spy's raw format has them: for tools that parse that one, such as
-    /// itwinai (`([^\s]+) \(([^():]+):(\d+)\)`).
+    /// Only Python frames, each strictly `func (file:line)`, and the first one `process
+    /// PID:"thread"`, as in py-spy's raw format: for tools that parse it, such as itwinai
+    /// (`([^\s]+) \(([^():]+):(\d+)\)`).
     pub python_only: bool,
     pub count: Count,
 }
@@ -131,7 +131,7 @@ fn frame_text(view: &View<'_>, shown: Shown, python_only: bool) -> String {
     }
 }
 
-/// A semicolon parts frames.
+/// A semicolon separates frames, so it is replaced.
 fn without_separators(text: &str) -> String {
     text.replace(';', ":")
 }

@@ -1,18 +1,18 @@
 //! The summary for machines: JSON of a versioned schema.
 //!
-//! Shares are 0 to 1, times are seconds unless their name says otherwise. Keys are only ever added
-//! within a version; one that goes or changes its meaning raises [`SCHEMA`]. `summary`, `phases`,
+//! Shares are 0 to 1, times are seconds unless their name says otherwise. Keys are only added
+//! within a version; removing a key or changing its meaning raises [`SCHEMA`]. `summary`, `phases`,
 //! `activities`, `operators`, `ops`, `modules`, `functions`, `lines`, `native` and `threads` at the
-//! top are those of the primary process: the first trainer's, of its training thread.
+//! top level are those of the primary process: the first trainer's, of its training thread.
 
 pub mod backward;
 mod build;
 pub mod compile;
 pub mod diff;
-pub mod lanes;
 pub mod modules;
 pub mod operators;
 pub mod progress;
+pub mod tracks;
 pub mod verdict;
 
 pub use build::{render_json, report, schema};
@@ -38,14 +38,14 @@ use std::collections::BTreeMap;
 /// Version of the schema.
 pub const SCHEMA: u32 = 2;
 
-/// A whole summary.
+/// The summary of a recording.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Report {
     /// [`SCHEMA`].
     pub schema: u32,
     /// Version of the rules.
     pub rules: u32,
-    /// Rules of the user's own (--rules); not there without any.
+    /// The user's own rules (--rules); absent without any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub added_rules: Option<AddedRules>,
     /// Version of the torchspy that recorded.
@@ -58,83 +58,84 @@ pub struct Report {
     pub started_wall_ns: u64,
     /// Time recorded.
     pub duration_s: f64,
-    /// Whether native stacks were asked for.
+    /// Whether native stacks were requested.
     pub native: bool,
     /// All processes.
     pub processes: Vec<Process>,
-    /// Index in `processes` of the one that the keys below are of; null if nothing was sampled.
+    /// Index in `processes` of the process that the keys below describe; null if nothing was
+    /// sampled.
     pub primary: Option<usize>,
     /// Wall time of its training thread.
     pub wall_s: f64,
-    /// What the computation row is: `host computation`, or `host op dispatch` with CUDA.
+    /// Label of the computation row: `host computation`, or `host op dispatch` with CUDA.
     pub computation_label: &'static str,
-    /// What the run is bound by; null where the process is no trainer.
+    /// What the run is bound by; null if the process is not a trainer.
     pub verdict: Option<verdict::Verdict>,
     /// Shares by row.
     pub summary: BTreeMap<&'static str, f64>,
-    /// The same of the time after start-up, as the verdict's figures are.
+    /// The same for the time after start-up, which the verdict uses.
     pub after_startup: BTreeMap<&'static str, f64>,
-    /// The same with intervals, and those of phases and activities.
+    /// The same shares with intervals, and those of phases and activities.
     pub intervals: Intervals,
-    /// Shares by phase; regions by the names that the user gave them.
+    /// Shares by phase; regions by their names.
     pub phases: BTreeMap<String, f64>,
     /// Shares by activity.
     pub activities: BTreeMap<&'static str, f64>,
-    /// Shares by phase, then activity; zeros left out. They sum to 1.
+    /// Shares by phase, then activity, without zeros. They sum to 1.
     pub matrix: BTreeMap<String, BTreeMap<&'static str, f64>>,
     /// Computation versus other on the host, after itwinai's definition.
     pub itwinai: Itwinai,
-    /// Operators; null where none was seen.
+    /// Operators; null if none was seen.
     pub operators: Option<operators::Operators>,
-    /// Operators, those with the most own time first.
+    /// Operators by descending own time.
     pub ops: Vec<Operator>,
-    /// Forward passes; null where there was none.
+    /// Forward passes; null if there were none.
     pub forward: Option<modules::Forward>,
     /// `nn.Module`s of forward passes, each before those below it.
     pub modules: Vec<ModuleTime>,
-    /// Backward; null where there was none.
+    /// Backward; null if there was none.
     pub backward: Option<backward::Backward>,
-    /// torch.compile; null where nothing of it was seen.
+    /// torch.compile; null if it was not seen.
     pub compile: Option<compile::Compile>,
-    /// Steps, epochs and throughput; null where no counter was read.
+    /// Steps, epochs and throughput; null if no counter was read.
     pub progress: Option<progress::Progress>,
-    /// What was measured; null if nothing was sampled.
+    /// Conditions of the run; null if nothing was sampled.
     pub conditions: Option<Conditions>,
-    /// The same as `rules`: waits, collectives and input once had a version of their own.
+    /// Same as `rules`: rules of waits, collectives and input had a version of their own before.
     pub wait_rules: u32,
-    /// What the training thread waited for, most time first.
+    /// What the training thread waited for, by descending time.
     pub waits: Vec<Wait>,
-    /// What DataLoader workers did at the same time, or the training thread itself without them;
-    /// null without a DataLoader.
+    /// What DataLoader workers did during these waits; without workers, what the training thread
+    /// did to make batches. Null without a DataLoader.
     pub input: Option<Input>,
     /// Collectives of every rank.
     pub collectives: Vec<Collective>,
-    /// Python functions, those with the most own time first.
+    /// Python functions by descending own time.
     pub functions: Vec<FunctionRow>,
     /// Python lines.
     pub lines: Vec<FunctionRow>,
-    /// The same time by the line of the user's own code that is nearest to the leaf: with all that
-    /// the line calls.
+    /// The same time by the line of the user's own code nearest to the leaf, with all that the line
+    /// calls.
     pub user_lines: Vec<FunctionRow>,
     /// Native functions.
     pub native_functions: Vec<FunctionRow>,
     /// Threads.
     pub threads: Vec<ThreadSummary>,
     /// GPUs that were recorded.
-    pub gpus: Vec<lanes::Gpu>,
-    /// Why there is none, or what is missing of all of them.
+    pub gpus: Vec<tracks::Gpu>,
+    /// Why there is no GPU, or what is missing for all of them.
     pub gpus_missing: Vec<String>,
-    /// Idle time of devices by where the host was.
+    /// Idle time of devices by what the host executed.
     pub gpu_idle: Vec<Idle>,
-    /// Why there is none of a rank.
+    /// Why idle time is missing for a rank.
     pub gpu_idle_missing: Vec<NoIdle>,
-    /// Energy of devices; null where none has a counter.
+    /// Energy of devices; null if none has a counter.
     pub energy: Option<Energy>,
-    /// What processes took of the host; null where that was not recorded.
-    pub host_use: Option<lanes::Host>,
+    /// Use of the host by processes; null if it was not recorded.
+    pub host_use: Option<tracks::Host>,
     /// The sampler's figures.
     pub quality: QualitySummary,
-    /// What is missing of the recording.
+    /// What is missing in the recording.
     pub missing: Vec<String>,
 }
 
@@ -152,7 +153,7 @@ pub struct Intervals {
 /// Computation versus other.
 #[derive(Clone, Copy, Debug, Default, JsonSchema, Serialize)]
 pub struct Itwinai {
-    /// The host's time in operators over all.
+    /// Share of the host's time in operators.
     pub computation: f64,
     /// The rest.
     pub other: f64,

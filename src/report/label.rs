@@ -1,5 +1,5 @@
-//! How processes, threads and frames are written in drawings. Names come from the target and are
-//! hostile: every text that leaves here is free of control bytes and bounded in length.
+//! Labels of processes, threads and frames in drawings. Names come from the target and are
+//! untrusted: every text returned from here is free of control bytes and bounded in length.
 
 use crate::model::profile::{Function, Profile, ProfileProcess, Role};
 use crate::model::text::notebook_cell;
@@ -12,8 +12,8 @@ pub const SHORT: usize = 200;
 /// Longest name in a tooltip or a machine-read file, characters.
 pub const LONG: usize = 4000;
 
-/// `text` without control characters, marks that reorder text, and what XML 1.0 cannot hold; at
-/// most `max` characters.
+/// `text` without control characters, characters that reorder text, and characters that XML 1.0
+/// forbids; at most `max` characters.
 pub fn clean(text: &str, max: usize) -> String {
     let mut cleaned = String::with_capacity(text.len().min(max));
     for (count, character) in text.chars().enumerate() {
@@ -44,8 +44,8 @@ pub fn file_name(path: &str) -> &str {
         .unwrap_or(path)
 }
 
-/// Whether native code is what the C library and the program do before anything else: at the root
-/// of every stack. In a stripped library it has no symbol.
+/// Whether a function is the start code of the C library or the program, at the root of every
+/// stack. It has no symbol in a stripped library.
 pub fn is_start(file: &str, name: &str) -> bool {
     const NAMES: &[&str] = &["_start", "start_thread", "clone", "clone3", "__clone3"];
     let library = file_name(file);
@@ -64,7 +64,7 @@ pub fn short_file(file: &str) -> &str {
     }
 }
 
-/// The same; a cell of a notebook by its number.
+/// [`short_file`]; a cell of a notebook by its number.
 pub(crate) fn shown_file(file: &str) -> Cow<'_, str> {
     notebook_cell(file).map_or(Cow::Borrowed(short_file(file)), Cow::Owned)
 }
@@ -75,7 +75,7 @@ pub fn function_label(function: &Function, line: u32) -> String {
     label_in(function, &clean(&shown_file(&function.file), SHORT), line)
 }
 
-/// The same, with the whole path of its file.
+/// The same, with the complete path of its file.
 pub fn full_function_label(function: &Function, line: u32) -> String {
     label_in(function, &clean(&function.file, LONG), line)
 }
@@ -92,8 +92,8 @@ fn label_in(function: &Function, file: &str, line: u32) -> String {
     }
 }
 
-/// What each process is called: `rank 0`, `DataLoader worker 1 of rank 0`. With its pid where two
-/// would read the same.
+/// The label of each process: `rank 0`, `DataLoader worker 1 of rank 0`; with the pid if two labels
+/// would be equal.
 pub fn process_labels(profile: &Profile) -> Vec<String> {
     let plain: Vec<String> = profile
         .processes
@@ -185,7 +185,7 @@ pub fn count(number: u64) -> String {
     text
 }
 
-/// A count with what is counted: `1 thread`, `1,234 processes`.
+/// A count with a noun: `1 thread`, `1,234 processes`.
 pub fn counted(number: usize, noun: &str) -> String {
     let ending = match (number, noun.ends_with('s')) {
         (1, _) => "",

@@ -1,5 +1,5 @@
-//! Markdown, for a pull request or an issue: the verdict, where the time went, the lines and
-//! operators that matter, and folded below these the report on one screen.
+//! Markdown, for a pull request or an issue: the verdict, the time by row, the most important lines
+//! and operators, and, folded below these, the one-screen report.
 
 use super::command::shown_command;
 use super::table::{Column, In, Kind, Value};
@@ -15,9 +15,9 @@ use crate::model::profile::Profile;
 use crate::model::seconds::of as seconds;
 use std::io::{self, Write};
 
-/// Rows of a table at most.
+/// Maximum number of rows of a table.
 const ROWS: usize = 5;
-/// The share of the time below which a row says nothing.
+/// Rows below this share of the time are omitted.
 const SMALL: f64 = 0.01;
 
 /// A row of the summary: its label, its time in ns, and its share.
@@ -71,7 +71,7 @@ fn times(profile: &Profile, process: &ProcessSummary) -> Vec<TimeRow> {
     .collect()
 }
 
-/// The columns that text has, with a row of headings; nothing for no rows.
+/// The columns that text has, with a row of headings; nothing without rows.
 fn table<R>(out: &mut dyn Write, columns: &[Column<R>], rows: &[R]) -> io::Result<()> {
     if rows.is_empty() {
         return Ok(());
@@ -102,7 +102,7 @@ fn table<R>(out: &mut dyn Write, columns: &[Column<R>], rows: &[R]) -> io::Resul
     Ok(())
 }
 
-/// A span of code, which may stand in a cell: a bar would end the cell there, too.
+/// A span of code for use in a cell: a bar would end the cell there, too.
 fn code(text: &str) -> String {
     if text.is_empty() {
         return String::new();
@@ -115,7 +115,7 @@ fn code(text: &str) -> String {
     }
 }
 
-/// Text in which no character means anything to Markdown (CommonMark 0.31.2, 2.4: any punctuation
+/// Text in which no character has a meaning in Markdown (CommonMark 0.31.2, 2.4: any punctuation
 /// may be escaped).
 fn plain(text: &str) -> String {
     let mut out = String::with_capacity(text.len());

@@ -1,7 +1,7 @@
 //! Formats: a profile in, bytes out.
 //!
-//! [`view`] decides what of a profile is drawn; flamegraph, speedscope and folded draw the same
-//! view.
+//! [`view`] selects what is drawn of a profile; flame graph, speedscope and folded stacks draw the
+//! same view.
 
 #![allow(
     missing_docs,
@@ -15,7 +15,6 @@ pub mod dump;
 pub mod flamegraph;
 pub mod folded;
 pub mod label;
-pub mod lanes_csv;
 pub mod markdown;
 pub mod naming;
 pub mod parquet;
@@ -24,6 +23,7 @@ pub mod perfetto;
 pub mod speedscope;
 pub mod table;
 pub mod tables;
+pub mod tracks_csv;
 pub mod view;
 
 pub mod json;

@@ -1,21 +1,21 @@
 //! Default names of output files: script, host, rank, pid and time, so that ranks on a shared file
-//! system and runs one after another do not meet. (Files are still to be opened exclusively: pids
-//! and clocks collide.)
+//! system and successive runs get different names. (Files must still be opened exclusively: pids
+//! and clocks may collide.)
 
 use super::label::file_name;
 
-/// Longest part of a name that comes from outside, bytes. Five parts stay far below the 255 bytes
+/// Maximum length of a part that comes from outside, bytes. Five parts stay far below the 255 bytes
 /// of a file name.
 const PART: usize = 48;
 
-/// What an output is named after.
+/// The facts in an output's name.
 #[derive(Clone, Copy, Debug)]
 pub struct NameParts<'a> {
     /// The target's command line.
     pub command: &'a [String],
     /// The host's name.
     pub host: &'a str,
-    /// The target's rank, where it has one.
+    /// The target's rank; `None` if it has none.
     pub rank: Option<u32>,
     /// The target's pid.
     pub pid: i32,
@@ -41,8 +41,8 @@ pub fn base_name(parts: &NameParts<'_>) -> String {
     format!("{name}-{}-{}", parts.pid, utc(parts.started_wall_ns))
 }
 
-/// What a command line runs, without folder and ending: `train` of `python -u dir/train.py --lr 1`,
-/// `pkg.main` of `python -m pkg.main`, `torchrun` of a launcher that names no script.
+/// What a command line runs, without folder and extension: `train` for `python -u dir/train.py --lr
+/// 1`, `pkg.main` for `python -m pkg.main`, `torchrun` for a launcher that names no script.
 fn script(command: &[String]) -> &str {
     let Some(program) = command.first() else {
         return "";
@@ -56,7 +56,7 @@ fn script(command: &[String]) -> &str {
         }
         let name = file_name(argument);
         if let Some(stem) = name.strip_suffix(".py") {
-            // `package/__main__.py` says more by its folder.
+            // The folder of `package/__main__.py` is the more useful name.
             return match argument.strip_suffix("/__main__.py") {
                 Some(folder) => file_name(folder),
                 None => stem,

@@ -1,11 +1,11 @@
-//! How the parts of a comparison are written: `Net.layers.2 (Block)`, `train.py:88 train`.
+//! Texts for the parts of a comparison: `Net.layers.2 (Block)`, `train.py:88 train`.
 
 use super::label::short_file;
 use crate::analysis::diff::keys::{About, Key};
 use crate::analysis::diff::units::Unit;
 use crate::model::category::SummaryRow;
 
-/// The short name of a part: what it goes by in a sentence. Not free of control characters.
+/// The short name of a part, for use in a sentence. May contain control characters.
 pub fn part_name(key: &Key, about: &About) -> String {
     match key {
         Key::Step => "step".to_owned(),
@@ -30,7 +30,7 @@ pub fn part_name(key: &Key, about: &About) -> String {
     }
 }
 
-/// The name of a part with what distinguishes it from others: the class of a module, the place of a
+/// The name of a part with what distinguishes it from others: the class of a module, the file of a
 /// function.
 pub fn part_label(key: &Key, about: &About) -> String {
     let name = part_name(key, about);
@@ -68,7 +68,7 @@ pub(crate) fn row_name(row: SummaryRow) -> &'static str {
     }
 }
 
-/// What figures are in: `ms per step`.
+/// The unit of figures: `ms per step`.
 pub fn unit_name(unit: Unit) -> &'static str {
     match unit {
         Unit::Step => "ms per step",

@@ -1,26 +1,26 @@
 //! A trace for Perfetto's viewer: stacks of threads as slices, and counter tracks of GPUs and host
 //! as counters, on one time axis.
 //!
-//! A slice is a function for as long as each sample finds it in the same place: what happened
-//! between two samples is not known. A counter holds its value from the start of its window on,
-//! which is how Perfetto draws them; where a counter track has a gap, its track says so in slices
-//! of their own, since a counter cannot be absent.
+//! A slice is a function for as long as each sample finds it at the same position of the stack:
+//! what happened between two samples is not known. A counter holds its value from the start of its
+//! window on, which is how Perfetto draws them. A gap of a counter track is drawn as a slice, since
+//! a counter cannot be absent.
 
 mod proto;
 
 use super::label::{self, SHORT};
 use super::view::{Shown, View, ViewOptions};
-use crate::analysis::lanes::natural;
+use crate::analysis::tracks::natural;
 use crate::model::ids::GpuId;
-use crate::model::lane::{LaneKind, LaneUnit};
 use crate::model::profile::Profile;
+use crate::model::track::{TrackKind, TrackUnit};
 use proto::Message;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::io::{self, Write};
 
-/// Slices past which the rest is left out: a recording is hostile.
+/// Maximum number of slices; further ones are dropped: a recording is untrusted input.
 const MAX_SLICES: usize = 4_000_000;
-/// Frames of a stack that are drawn.
+/// Maximum number of drawn frames per stack.
 const MAX_DEPTH: usize = 256;
 
 /// Numbers of fields (perfetto's protos/perfetto/trace: trace_packet.proto, track_event/*.proto,
@@ -63,7 +63,7 @@ use fields::{TRACE_PACKET, event, packet, track};
 const SLICE_BEGIN: u64 = 1;
 const SLICE_END: u64 = 2;
 const COUNTER: u64 = 4;
-/// What was interned before is forgotten; what follows needs what is interned.
+/// Clears the interned values; what follows needs interned values.
 const CLEARED: u64 = 1;
 const NEEDS: u64 = 2;
 
@@ -80,7 +80,7 @@ pub fn render(profile: &Profile, options: &ViewOptions, out: &mut dyn Write) -> 
         started: false,
     };
     trace.threads(&View::new(profile, options))?;
-    trace.lanes()?;
+    trace.counter_tracks()?;
     trace.gaps()
 }
 
@@ -103,7 +103,7 @@ impl Trace<'_, '_> {
         self.out.write_all(framed.bytes())
     }
 
-    /// A new track; `content` says of what.
+    /// A new track with this content.
     fn track(&mut self, content: Message) -> io::Result<u64> {
         self.tracks += 1;
         let uuid = self.tracks;
@@ -223,42 +223,47 @@ impl Trace<'_, '_> {
     }
 
     /// A counter for each counter track, below a track for its device or the host.
-    fn lanes(&mut self) -> io::Result<()> {
+    fn counter_tracks(&mut self) -> io::Result<()> {
         let profile = self.profile;
         let mut parents: FxHashMap<Option<GpuId>, u64> = FxHashMap::default();
         let mut counters: Vec<u64> = Vec::new();
-        for lane in &profile.sideband.lanes.lanes {
-            let parent = match parents.get(&lane.gpu) {
+        for counter_track in &profile.sideband.tracks.tracks {
+            let parent = match parents.get(&counter_track.gpu) {
                 Some(&known) => known,
                 None => {
-                    let name = self.device_name(lane.gpu);
+                    let name = self.device_name(counter_track.gpu);
                     let uuid = self.track(Message::default().text(track::NAME, &name))?;
-                    parents.insert(lane.gpu, uuid);
+                    parents.insert(counter_track.gpu, uuid);
                     uuid
                 }
             };
-            let of = match lane.pid {
+            let of = match counter_track.pid {
                 0 => String::new(),
-                pid => format!(" of {} (pid {pid})", label::clean(&lane.process, SHORT)),
+                pid => format!(
+                    " of {} (pid {pid})",
+                    label::clean(&counter_track.process, SHORT)
+                ),
             };
-            let counter = Message::default().text(track::UNIT_NAME, unit(lane.kind));
+            let counter = Message::default().text(track::UNIT_NAME, unit(counter_track.kind));
             let content = Message::default()
                 .text(
                     track::NAME,
-                    &format!("{}{of}", lane.kind.name().replace('_', " ")),
+                    &format!("{}{of}", counter_track.kind.name().replace('_', " ")),
                 )
                 .number(track::PARENT, parent)
                 .message(track::COUNTER, &counter);
             counters.push(self.track(content)?);
         }
-        for point in &profile.sideband.lanes.points {
-            let lane = profile.sideband.lanes.lanes.get(point.lane.index());
-            let (Some(lane), Some(&track)) = (lane, counters.get(point.lane.index())) else {
+        for point in &profile.sideband.tracks.points {
+            let counter_track = profile.sideband.tracks.tracks.get(point.track.index());
+            let (Some(counter_track), Some(&track)) =
+                (counter_track, counters.get(point.track.index()))
+            else {
                 continue;
             };
             let outside = point.end_ns < profile.start_ns || point.start_ns > profile.end_ns;
-            // Bits are no amount.
-            if outside || lane.kind.unit() == LaneUnit::Bits {
+            // Bits are not an amount.
+            if outside || counter_track.kind.unit() == TrackUnit::Bits {
                 continue;
             }
             let content = Message::default()
@@ -267,7 +272,7 @@ impl Trace<'_, '_> {
                 .double(
                     event::DOUBLE,
                     value(
-                        lane.kind,
+                        counter_track.kind,
                         point.value,
                         point.end_ns - point.start_ns.min(point.end_ns),
                     ),
@@ -279,7 +284,7 @@ impl Trace<'_, '_> {
 
     fn gaps(&mut self) -> io::Result<()> {
         let profile = self.profile;
-        for gap in &profile.sideband.lanes.gaps {
+        for gap in &profile.sideband.tracks.gaps {
             let end_ns = match gap.end_ns {
                 0 => profile.end_ns,
                 end_ns => end_ns.min(profile.end_ns),
@@ -288,7 +293,7 @@ impl Trace<'_, '_> {
             if start_ns >= end_ns {
                 continue;
             }
-            let what = gap.kind.map_or("all of it", LaneKind::name);
+            let what = gap.kind.map_or("all of it", TrackKind::name);
             let reason = label::clean(&gap.reason, SHORT * 2);
             let name = format!("not measured: {what} ({reason})");
             let device = self.device_name(gap.gpu);
@@ -305,7 +310,7 @@ impl Trace<'_, '_> {
         let Some(gpu) = gpu else {
             return "host".to_owned();
         };
-        let info = self.profile.sideband.lanes.gpus.get(gpu.index());
+        let info = self.profile.sideband.tracks.gpus.get(gpu.index());
         info.map_or_else(
             || "GPU".to_owned(),
             |info| format!("GPU {} {}", info.label(), label::clean(&info.name, SHORT)),
@@ -313,7 +318,7 @@ impl Trace<'_, '_> {
     }
 }
 
-/// What stands open on a thread's track.
+/// Open slices of a thread's track.
 #[derive(Clone, Debug, Default)]
 struct Open {
     frames: Vec<Shown>,
@@ -321,7 +326,7 @@ struct Open {
 }
 
 impl Open {
-    /// How many of its frames go on in a stack that begins then.
+    /// How many of its frames continue in a stack that begins then.
     fn same(&self, frames: &[Shown], start_ns: u64) -> usize {
         if start_ns != self.end_ns {
             return 0;
@@ -331,24 +336,24 @@ impl Open {
     }
 }
 
-fn unit(kind: LaneKind) -> &'static str {
+fn unit(kind: TrackKind) -> &'static str {
     match kind.unit() {
-        LaneUnit::Share => "share",
-        LaneUnit::Milliwatts | LaneUnit::Millijoules => "W",
-        LaneUnit::Bytes => "B",
-        LaneUnit::BytesInWindow | LaneUnit::BytesPerSecond => "B/s",
-        LaneUnit::Megahertz => "MHz",
-        LaneUnit::Celsius => "C",
-        LaneUnit::NanosecondsInWindow => "CPUs",
-        LaneUnit::Bits => "reasons",
+        TrackUnit::Share => "share",
+        TrackUnit::Milliwatts | TrackUnit::Millijoules => "W",
+        TrackUnit::Bytes => "B",
+        TrackUnit::BytesInWindow | TrackUnit::BytesPerSecond => "B/s",
+        TrackUnit::Megahertz => "MHz",
+        TrackUnit::Celsius => "C",
+        TrackUnit::NanosecondsInWindow => "CPUs",
+        TrackUnit::Bits => "reasons",
     }
 }
 
-/// A value in natural units; of an amount its rate over the window.
-fn value(kind: LaneKind, value: u64, length_ns: u64) -> f64 {
+/// A value in natural units; for an amount its rate over the window.
+fn value(kind: TrackKind, value: u64, length_ns: u64) -> f64 {
     let natural = natural(kind, value as f64);
     match kind.unit() {
-        LaneUnit::Millijoules | LaneUnit::NanosecondsInWindow | LaneUnit::BytesInWindow => {
+        TrackUnit::Millijoules | TrackUnit::NanosecondsInWindow | TrackUnit::BytesInWindow => {
             natural / (length_ns.max(1) as f64 / 1e9)
         }
         _ => natural,

@@ -1,14 +1,14 @@
 //! speedscope (<https://www.speedscope.app/file-format-schema.json>): one `sampled` profile per
 //! thread, in ns.
 //!
-//! The format knows no categories. They are made readable in two ways: the outermost frame of every
-//! stack is the phase (`[forward]`), which draws a band of phases over time and sums them in the
-//! left-heavy view, and a frame's name ends with its kind (`conv2d · aten`). Both can be left out.
+//! The format has no categories. They are shown in two ways: the outermost frame of every stack is
+//! the phase (`[forward]`), which draws a band of phases over time and sums them in the left-heavy
+//! view, and a frame's name ends with its kind (`conv2d · aten`). Both can be turned off.
 //!
-//! All threads share one time axis, the recording's. Where a thread was not sampled (before it
-//! started, in a gap, or in a wait that was not asked for) its profile holds an empty stack, which
-//! speedscope draws as nothing and leaves out of its percentages; so no time is closed up, and none
-//! is invented.
+//! All threads share the time axis of the recording. While a thread was not sampled (before it
+//! started, in a gap, or in a wait that is not drawn) its profile has an empty stack, which
+//! speedscope draws as empty and excludes from its percentages; so the axis has no cuts, and no
+//! time is invented.
 
 use super::command::shown_command;
 use super::label::{self, LONG, SHORT};
@@ -24,9 +24,9 @@ const SCHEMA: &str = "https://www.speedscope.app/file-format-schema.json";
 /// How a profile is written for speedscope.
 #[derive(Clone, Debug)]
 pub struct SpeedscopeOptions {
-    /// What is drawn.
+    /// Which threads and frames are written.
     pub view: ViewOptions,
-    /// Whether phases stand as outermost frames, and kinds in frame names.
+    /// Whether phases are outermost frames, and kinds are part of frame names.
     pub categories: bool,
 }
 
@@ -155,7 +155,7 @@ fn empty(root: &Root, end: u64) -> Sampled {
 }
 
 impl Sampled {
-    /// Adds an interval; one that goes on with the same stack lengthens the last.
+    /// Adds an interval; one with the same stack as the last extends it.
     fn push(&mut self, stack: &[usize], weight: u64) {
         if weight == 0 {
             return;
@@ -240,7 +240,7 @@ impl Frames {
     }
 }
 
-/// Kinds of Python code without the word that the file's ending says already.
+/// Kinds of Python code without the word that the file's extension already shows.
 fn short_kind(kind: FrameKind) -> &'static str {
     match kind {
         FrameKind::PythonUser => "your code",

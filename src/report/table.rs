@@ -1,36 +1,36 @@
-//! One model of a table: rows of a struct, and the columns that say how text and CSV show them.
+//! A model of tables: rows of a struct, and columns that define how text and CSV show them.
 //!
 //! A row derives `Serialize` and `JsonSchema`: that is its JSON. Its columns name the same fields
-//! with a heading, a kind, a width and what may be cut; [`super::text`] and [`super::csv`] render
-//! any table by them, and know of no table what it is about.
+//! with a heading, a kind, a width and how to cut; [`super::text`] and [`super::csv`] render any
+//! table from them.
 
 use crate::analysis::intervals::Share;
 use std::borrow::Cow;
 
-/// What the values of a column are: how they are written, and what unit they have.
+/// The kind of a column's values: their format and unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Seconds,
     Milliseconds,
-    /// A share of 0 to 1; text shows it in percent.
+    /// A share, 0 to 1; text shows it in percent.
     Percent,
-    /// The same without the sign, which the table's title has.
+    /// The same without the percent sign, which the table's title has.
     Points,
-    /// A share of 0 to 1 with its 95 % interval.
+    /// A share, 0 to 1, with its 95 % interval.
     Share,
-    /// A whole number.
+    /// An integer that counts something.
     Count,
-    /// A whole number that counts nothing: a pid.
+    /// An integer that counts nothing: a pid.
     Id,
-    /// A number of any other unit, which its key names: `energy_j`.
+    /// A number with another unit, which its key names: `energy_j`.
     Number,
     /// A name.
     Text,
-    /// A file and a line of it.
+    /// A file and a line.
     Place,
 }
 
-/// What becomes of a text that a line has no room for.
+/// How a text is cut if a line has no room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
     /// Others are cut first.
@@ -41,38 +41,38 @@ pub enum Cut {
     Front,
 }
 
-/// Where a column is shown.
+/// Which formats show a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum In {
     /// Everywhere.
     All,
-    /// In text only: what it says is in other columns, too.
+    /// In text only: other columns have the same information.
     Text,
-    /// Not in text: it has no room.
+    /// Not in text, which has no room for it.
     Data,
 }
 
 /// A value of a row.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// Not known, or none: empty.
+    /// Unknown or absent: empty.
     None,
     /// A number, in the unit of its column's kind.
     Number(f64),
-    /// A whole number.
+    /// An integer.
     Count(i64),
     /// Yes or no.
     Flag(bool),
     /// A share with its interval.
     Share(Share),
-    /// A name, as it came from the target.
+    /// A name from the target, unchanged.
     Text(String),
-    /// A file, as it came from the target, and a line; 0 for none.
+    /// A file from the target, unchanged, and a line; 0 for none.
     Place(String, u32),
 }
 
 impl Value {
-    /// A text; nothing where it is empty.
+    /// A text; `None` if it is empty.
     pub fn text(text: &str) -> Self {
         match text {
             "" => Self::None,
@@ -80,7 +80,7 @@ impl Value {
         }
     }
 
-    /// A file and a line; nothing without a file.
+    /// A file and a line; `None` without a file.
     pub fn place(file: Option<&String>, line: Option<u32>) -> Self {
         match file.filter(|file| !file.is_empty()) {
             Some(file) => Self::Place(file.clone(), line.unwrap_or(0)),
@@ -97,19 +97,19 @@ pub struct Column<R> {
     pub label: &'static str,
     /// What its values are.
     pub kind: Kind,
-    /// Characters in text, without what separates columns; 0 for a text that takes what is left.
+    /// Characters in text, without separators; 0 for a column that takes the remaining width.
     pub width: usize,
     /// What becomes of a text that is too long.
     pub cut: Cut,
     pub shown: In,
-    /// Whether values of several rows add up to something that means anything.
+    /// Whether the sum of several rows has a meaning.
     pub adds_up: bool,
     /// The value of a row.
     pub value: fn(&R) -> Value,
 }
 
 impl<R> Column<R> {
-    /// A column of a kind, as wide as values of that kind mostly are.
+    /// A column with the default width of its kind.
     pub const fn new(
         kind: Kind,
         key: &'static str,
@@ -140,33 +140,33 @@ impl<R> Column<R> {
         Self::new(kind, key, "", value).only(In::Data)
     }
 
-    /// A text that is put together for people, of what other columns say.
+    /// A text for people, built from the values of other columns.
     pub const fn words(label: &'static str, value: fn(&R) -> Value) -> Self {
         Self::new(Kind::Text, "", label, value).only(In::Text)
     }
 
-    /// As wide as this.
+    /// Sets the width.
     #[must_use]
     pub const fn width(mut self, width: usize) -> Self {
         self.width = width;
         self
     }
 
-    /// Cut as this says.
+    /// Sets how a text is cut.
     #[must_use]
     pub const fn cut(mut self, cut: Cut) -> Self {
         self.cut = cut;
         self
     }
 
-    /// Shown there only.
+    /// Restricts the column to some formats.
     #[must_use]
     pub const fn only(mut self, shown: In) -> Self {
         self.shown = shown;
         self
     }
 
-    /// Its values add up: what is not listed is summed up.
+    /// The rows that are not listed are summed.
     #[must_use]
     pub const fn adds_up(mut self) -> Self {
         self.adds_up = true;
@@ -174,7 +174,7 @@ impl<R> Column<R> {
     }
 }
 
-/// A table with the type of its rows left behind: what renders whole tables takes this.
+/// A table without the type of its rows, for code that renders any table.
 #[derive(Clone, Debug)]
 pub struct Sheet {
     /// Key and kind of each column.
@@ -184,7 +184,7 @@ pub struct Sheet {
 }
 
 impl Sheet {
-    /// All of a table but what is made for text alone.
+    /// All columns of a table except those of text alone.
     pub fn new<R>(columns: &[Column<R>], rows: &[R]) -> Self {
         let shown = || columns.iter().filter(|column| column.shown != In::Text);
         let values = |row: &R| shown().map(|column| (column.value)(row)).collect();

@@ -1,5 +1,5 @@
-//! The tables of a report: a struct for a row, which is its JSON, and its columns, which are its
-//! text and CSV.
+//! The tables of a report: for each a struct for a row, which is its JSON, and its columns, which
+//! define its text and CSV.
 
 pub mod backward;
 pub mod collectives;
@@ -23,11 +23,10 @@ use crate::model::profile::{Function, Profile};
 /// No limit.
 const ALL: usize = usize::MAX;
 
-/// Makes a table of a report.
+/// Builds a table of a report.
 pub type Make = fn(&Profile, &Analysis) -> Sheet;
 
-/// All tables by name, which mostly is their key in JSON. Without what they are about they have no
-/// rows.
+/// All tables by name, which usually is their key in JSON. Tables without data have no rows.
 pub const TABLES: &[(&str, Make)] = &[
     ("functions", |p, a| {
         Sheet::new(functions::FUNCTIONS, &functions::functions(p, a, ALL))
@@ -99,7 +98,7 @@ pub fn named(name: &str) -> Option<Make> {
         .map(|&(_, make)| make)
 }
 
-/// The function of a line, which the profile may lack.
+/// The function of a line; `None` if the profile lacks it.
 fn named_line(profile: &Profile, (function, line): Line) -> Option<(&Function, u32)> {
     Some((profile.function(function)?, line))
 }

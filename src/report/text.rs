@@ -10,7 +10,6 @@ mod energy;
 pub(crate) mod format;
 mod functions;
 mod gpu_idle;
-pub(crate) mod lanes;
 mod modules;
 mod operators;
 mod processes;
@@ -18,6 +17,7 @@ mod progress;
 mod sampler;
 pub(crate) mod table;
 mod tables;
+pub(crate) mod tracks;
 mod verdict;
 mod waits;
 
@@ -38,26 +38,26 @@ pub enum Detail {
     /// Every table.
     #[default]
     Full,
-    /// What fits a screen: the verdict, and the five rows of each table that matter most.
+    /// What fits a screen: the verdict, and the five most important rows of each table.
     Brief,
-    /// The same with the verdict at its end: for a terminal that shows the end of what was printed.
+    /// The same with the verdict at its end, for a terminal that shows the end of the output.
     VerdictLast,
 }
 
 /// What to print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TextOptions {
-    /// How much of it.
+    /// How many tables.
     pub detail: Detail,
-    /// Also computation versus other, by itwinai's definition.
+    /// Whether computation versus other, by itwinai's definition, is included.
     pub itwinai: bool,
-    /// Operators, functions, lines and threads in a table; twice as many modules.
+    /// Maximum number of rows of a table; twice as many for modules.
     pub rows: usize,
-    /// Only this, and more of it.
+    /// Restricts the report to one subject, with more rows.
     pub by: Option<By>,
 }
 
-/// What a report may be about alone.
+/// The subjects that a report can be restricted to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
     /// Operators and nodes of backward.
@@ -84,11 +84,10 @@ impl Default for TextOptions {
     }
 }
 
-/// Columns of a terminal that nothing exceeds but names that cannot be cut.
+/// Maximum width of a line, columns; only names that cannot be cut exceed it.
 pub(crate) const WIDTH: usize = 80;
 
-/// The summary of a profile. Nothing in it comes from the target without its control characters
-/// taken out.
+/// The summary of a profile. Control characters are removed from all text of the target.
 pub fn render_summary(profile: &Profile, analysis: &Analysis, options: TextOptions) -> String {
     if options.detail != Detail::Full && options.by.is_none() {
         return brief::brief(profile, analysis, options);
@@ -121,7 +120,7 @@ pub fn render_summary(profile: &Profile, analysis: &Analysis, options: TextOptio
         }
         None => nothing_sampled(&mut out, &profile.run),
     }
-    lanes::lanes(&mut out, profile, analysis);
+    tracks::tracks(&mut out, profile, analysis);
     gpu_idle::gpu_idle(&mut out, profile, analysis, options.rows);
     energy::energy(&mut out, profile, analysis);
     processes::others(&mut out, profile, analysis);
@@ -133,7 +132,7 @@ pub fn verdict_line(profile: &Profile, verdict: &Verdict) -> String {
     printable(&verdict::line(profile, verdict)).into_owned()
 }
 
-/// All that there is on one subject.
+/// The complete report on one subject.
 fn alone(out: &mut String, profile: &Profile, analysis: &Analysis, by: By) {
     const ALL: usize = usize::MAX;
     let before = out.len();
@@ -167,12 +166,12 @@ fn alone(out: &mut String, profile: &Profile, analysis: &Analysis, by: By) {
         sentence(
             out,
             "  ",
-            "Nothing was seen in this recording that such a table could show.",
+            "This recording has nothing to show in this table.",
         );
     }
 }
 
-/// Why there is no thread to report on, as far as the options tell.
+/// Why no thread was sampled, as far as the options explain it.
 fn nothing_sampled(out: &mut String, run: &RunInfo) {
     out.push_str("\nNOTHING SAMPLED\n");
     let why = match &run.threads {
@@ -185,7 +184,7 @@ fn nothing_sampled(out: &mut String, run: &RunInfo) {
     sentence(out, "  ", &why);
 }
 
-/// What must be known before any figure is believed.
+/// What a reader must know before trusting the figures.
 fn warnings(out: &mut String, profile: &Profile, analysis: &Analysis) {
     let quality = &analysis.quality;
     let late = quality.late_ticks as f64 / quality.ticks.max(1) as f64;
@@ -208,11 +207,11 @@ fn warnings(out: &mut String, profile: &Profile, analysis: &Analysis) {
             .find(|(kind, ..)| *kind == WaitKind::Stopped)?;
         Some(stopped.1)
     });
-    // A sleep of less than a tick is no stop that anybody made.
+    // A sleep shorter than a tick is no stop by a user.
     let tick_ns = (1e9 / profile.run.rate_hz.max(1e-3)) as u64;
     if let Some(ns) = stopped.filter(|&ns| ns > 2 * tick_ns) {
         let text = format!(
-            "WARNING: the training thread stood stopped by a signal or a debugger for {}, which counts as idle",
+            "WARNING: the training thread was stopped by a signal or a debugger for {}, which counts as idle",
             seconds(ns)
         );
         sentence(out, "", &text);
@@ -264,7 +263,7 @@ fn command(out: &mut String, profile: &Profile) {
     line(out, &command);
 }
 
-/// Options that change what a sample may hold.
+/// Options that restrict what a sample contains.
 fn selection(run: &RunInfo) -> Vec<String> {
     let mut facts = Vec::new();
     if run.nonblocking {
@@ -292,7 +291,7 @@ fn process_facts(profile: &Profile, process: &ProcessSummary, analysis: &Analysi
         match (info.has_torch, info.torch.is_empty()) {
             (_, false) => facts.push(format!("torch {}", printable(&info.torch))),
             (true, true) => facts.push("torch (version not read)".to_owned()),
-            // Libraries are known only where native frames are read.
+            // Libraries are known only if native frames are read.
             (false, true) if profile.run.native => facts.push("no torch".to_owned()),
             (false, true) => {}
         }
@@ -306,7 +305,7 @@ fn process_facts(profile: &Profile, process: &ProcessSummary, analysis: &Analysi
         .filter(|other| matches!(other.role, Role::DataLoaderWorker { trainer, .. } if trainer == Some(process.process)))
         .count();
     if workers > 0 {
-        // Every pass starts its own; how many are set is among the conditions.
+        // Every pass starts its own processes; the configured number is among the conditions.
         let noun = if workers == 1 { "process" } else { "processes" };
         facts.push(format!(
             "{} DataLoader worker {noun} seen",
@@ -343,7 +342,7 @@ fn line(out: &mut String, text: &str) {
     out.push('\n');
 }
 
-/// Appends a text of several words, broken into lines that fit.
+/// Appends a text, wrapped into lines.
 fn sentence(out: &mut String, indent: &str, text: &str) {
     let text = printable(text);
     let mut words = text.split(' ').map(str::to_owned).collect::<Vec<_>>();
@@ -354,7 +353,7 @@ fn sentence(out: &mut String, indent: &str, text: &str) {
     wrapped(out, &words, "");
 }
 
-/// Appends `parts` with ` ` and `separator` between them, broken into lines that fit.
+/// Appends `parts` with ` ` and `separator` between them, wrapped into lines.
 fn wrapped(out: &mut String, parts: &[String], separator: &str) {
     let mut width = 0;
     for (index, part) in parts.iter().enumerate() {

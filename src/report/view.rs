@@ -1,7 +1,7 @@
-//! What of a profile is drawn: which threads, whether their waits, which frames. Shared by
-//! flamegraph, speedscope and folded stacks, so that they agree.
+//! Which threads, waits and frames of a profile are drawn. Shared by flame graph, speedscope and
+//! folded stacks, so that they agree.
 //!
-//! Every thread is a root of its own. Nothing here adds up time of two threads.
+//! Every thread has its own root. Times of two threads are never added.
 
 use super::label;
 use crate::model::category::{Activity, FrameKind, Phase, SummaryRow};
@@ -15,31 +15,30 @@ use regex::Regex;
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
 
-/// Most frames of a stack that are gone through.
+/// Maximum number of frames of a stack that are visited.
 const MAX_FRAMES: usize = 4 * MAX_DEPTH;
 
-/// Of which threads waits are drawn.
+/// Which threads' waits are drawn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Idle {
-    /// The training thread's whole wall time; of other threads only the time in which they did
+    /// The training thread's entire wall time; for other threads only the time in which they did
     /// something.
     #[default]
     TrainingThread,
-    /// Every thread's whole wall time.
+    /// Every thread's entire wall time.
     Everywhere,
 }
 
-/// By what forward passes are drawn.
+/// How forward passes are drawn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum By {
     #[default]
     Function,
-    /// `nn.Module`s, in the place of what calls them: the functions between a module and the one
-    /// that it calls are left out.
+    /// As `nn.Module`s: the functions between a module and the module that it calls are omitted.
     Module,
 }
 
-/// What is drawn.
+/// Selection of what is drawn.
 #[derive(Clone, Debug)]
 pub struct ViewOptions {
     /// Only threads whose label (`rank 0 · pt_autograd_0`) matches.
@@ -48,15 +47,16 @@ pub struct ViewOptions {
     pub processes: Option<Vec<ProcessId>>,
     /// Whose waits are drawn.
     pub idle: Idle,
-    /// Whether dispatcher and binding plumbing is drawn, and not folded into its caller.
+    /// Whether dispatcher and binding plumbing is drawn instead of folded into its caller.
     pub plumbing: bool,
     /// Whether Python frames are distinguished by line, as py-spy does, or by function only.
     pub lines: bool,
-    /// Whether lines have their numbers, or are distinguished by file and function only.
+    /// Whether lines have their numbers; otherwise lines are distinguished by file and function
+    /// only.
     pub line_numbers: bool,
-    /// Whether Python files are named by their whole paths, not from their package on.
+    /// Whether Python files are named by their complete paths instead of from their package on.
     pub full_files: bool,
-    /// By what forward passes are drawn.
+    /// How forward passes are drawn.
     pub by: By,
 }
 
@@ -80,7 +80,7 @@ impl Default for ViewOptions {
 pub struct Root {
     pub thread: ThreadId,
     pub process: ProcessId,
-    /// `rank 0 · MainThread`; with the tid where two threads would read the same.
+    /// `rank 0 · MainThread`; with the tid if two labels would be equal.
     pub label: String,
     /// The pid as torchspy sees it.
     pub pid: i32,
@@ -90,11 +90,11 @@ pub struct Root {
     pub training: bool,
     /// All of its sampled time.
     pub wall_ns: u64,
-    /// The part of `wall_ns` that is drawn; the rest is waits that were not asked for.
+    /// The part of `wall_ns` that is drawn; the rest is waits that are not drawn.
     pub drawn_ns: u64,
 }
 
-/// What one frame of the view is.
+/// A frame of the view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Shown {
     Code {
@@ -104,18 +104,18 @@ pub enum Shown {
     },
     /// An `nn.Module`.
     Module(NnModuleId),
-    /// Towards the root, the stack was not read. Stands at the root end.
+    /// The stack is truncated towards the root. At the root end.
     Partial(Partial),
-    /// No stack was read at all.
-    Unread,
-    /// The thread could run, but had no CPU. Stands at the leaf end.
+    /// No stack was captured.
+    NotCaptured,
+    /// The thread was runnable without a CPU. At the leaf end.
     CpuWait,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ViewFrame {
     pub shown: Shown,
-    /// Whether the unwinder came here by a checked guess.
+    /// Whether the unwinder got here by a checked guess.
     pub guessed: bool,
 }
 
@@ -128,13 +128,13 @@ pub struct Interval {
     pub stack: Option<StackId>,
     /// Whether this is the part of a sample in which the thread waited for a CPU.
     pub queued: bool,
-    /// Start, CLOCK_MONOTONIC. Within a sample it is not known when the thread waited; the wait is
+    /// Start, CLOCK_MONOTONIC. It is not known when the thread waited within a sample; the wait is
     /// put last.
     pub start_ns: u64,
     /// Length; never 0.
     pub weight_ns: u64,
-    /// Ticks it stands for. A sample's ticks are shared out between its two parts without loss, so
-    /// this may be 0.
+    /// Ticks that it stands for. A sample's ticks are divided between its two parts without loss,
+    /// so this may be 0.
     pub ticks: u32,
     pub phase: Phase,
     /// The activity; `cpu_wait` for a queued part.
@@ -153,7 +153,7 @@ pub struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// Selects what `options` asks for. Threads of which nothing would be drawn are left out.
+    /// Applies `options`. Threads without anything to draw are omitted.
     pub fn new(profile: &'a Profile, options: &ViewOptions) -> Self {
         let mut view = Self {
             profile,
@@ -206,7 +206,7 @@ impl<'a> View<'a> {
         &self.roots
     }
 
-    /// What is drawn of all samples, by thread and start.
+    /// The drawn intervals of all samples, by thread and start.
     pub fn intervals(&self) -> impl Iterator<Item = Interval> + '_ {
         let mut tick_debt = vec![0.0_f64; self.roots.len()];
         self.profile.samples.iter().flat_map(move |sample| {
@@ -228,8 +228,7 @@ impl<'a> View<'a> {
     ) -> [Option<Interval>; 2] {
         let queue_ns = queue_part(sample);
         let run_ns = self.run_part(self.roots[root].training, sample);
-        // Where two parts share a tick, the fraction that rounding leaves is carried to the
-        // thread's next sample.
+        // If two parts share a tick, the rounding error is carried to the thread's next sample.
         let queue_share = queue_ns as f64 / sample.weight_ns.max(1) as f64;
         let wanted = f64::from(sample.ticks) * queue_share + *tick_debt;
         let queue_ticks = if queue_ns == 0 {
@@ -276,7 +275,7 @@ impl<'a> View<'a> {
         }
         if frames.is_empty() {
             frames.push(ViewFrame {
-                shown: Shown::Unread,
+                shown: Shown::NotCaptured,
                 guessed: false,
             });
         }
@@ -289,7 +288,7 @@ impl<'a> View<'a> {
         frames
     }
 
-    /// What a frame is called in a box or a list.
+    /// The label of a frame in a box or a list.
     pub fn label(&self, shown: Shown) -> String {
         match shown {
             Shown::Code { function, line } => match self.profile.function(function) {
@@ -304,12 +303,12 @@ impl<'a> View<'a> {
                 None => "[unknown module]".to_owned(),
             },
             Shown::Partial(reason) => format!("[partial: {}]", reason.name()),
-            Shown::Unread => "[not read]".to_owned(),
+            Shown::NotCaptured => "[not captured]".to_owned(),
             Shown::CpuWait => "[cpu_wait]".to_owned(),
         }
     }
 
-    /// The function of a frame, where it is code.
+    /// The function of a frame; `None` for other frames.
     pub fn function(&self, shown: Shown) -> Option<&'a Function> {
         match shown {
             Shown::Code { function, .. } => self.profile.function(function),
@@ -317,7 +316,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The file of a function, as it is shown where there is room.
+    /// The file of a function, as shown where there is room.
     pub fn file<'f>(&self, function: &'f Function) -> &'f str {
         match self.options.full_files {
             true => &function.file,
@@ -332,7 +331,7 @@ impl<'a> View<'a> {
                 .function(shown)
                 .map_or(FrameKind::Native, |function| function.kind),
             Shown::Module(_) => FrameKind::PythonTorch,
-            Shown::Partial(_) | Shown::Unread => FrameKind::Marker,
+            Shown::Partial(_) | Shown::NotCaptured => FrameKind::Marker,
             Shown::CpuWait => FrameKind::Wait,
         }
     }
@@ -394,7 +393,7 @@ impl<'a> View<'a> {
         frames
     }
 
-    /// Leaves out the base that all stacks share, where it is not all that there is.
+    /// Leaves out the base that all stacks share, unless it is the whole stack.
     fn leave_out_start(&self, frames: &mut Vec<ViewFrame>) {
         let is_start = |frame: &ViewFrame| {
             let function = self.function(frame.shown);
@@ -406,7 +405,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// How much of a sample's time outside the run queue is drawn.
+    /// The drawn part of a sample's time outside the run queue.
     fn run_part(&self, training: bool, sample: &ProfileSample) -> u64 {
         let hidden = self.options.idle == Idle::TrainingThread && !training && is_idle(sample);
         if hidden {
@@ -463,8 +462,8 @@ impl<'a> View<'a> {
     }
 }
 
-/// Leaves out what stands between two modules, and all but the first of equal neighbours: a wrapper
-/// is its module.
+/// Omits frames between two modules, and all but the first of equal neighbours: a wrapper counts as
+/// its module.
 fn leave_out_between_modules(frames: &mut Vec<ViewFrame>) {
     let is_module = |frame: &ViewFrame| matches!(frame.shown, Shown::Module(_));
     let (Some(first), Some(last)) = (
@@ -486,8 +485,8 @@ fn queue_part(sample: &ProfileSample) -> u64 {
 }
 
 /// Whether a thread had nothing to do: it slept in a wait for others or for work. Time on a CPU, in
-/// disk I/O (state D), or in wait for the GPU, a collective or the GIL is something that a reader
-/// looks for, and is not idle.
+/// disk I/O (state D), or in a wait for the GPU, a collective or the GIL is of interest to a
+/// reader, and is not idle.
 fn is_idle(sample: &ProfileSample) -> bool {
     let asleep = matches!(sample.state, ThreadState::Sleeping | ThreadState::Stopped);
     match sample.activity {
@@ -500,7 +499,7 @@ fn is_idle(sample: &ProfileSample) -> bool {
     }
 }
 
-/// Where a process stands among the roots: class, then its trainer's rank, then itself before its
+/// Sort key of a process among the roots: class, then its trainer's rank, then itself before its
 /// workers.
 fn place(profile: &Profile, role: Role) -> (u8, u32, u32) {
     match role {
@@ -519,8 +518,8 @@ fn place(profile: &Profile, role: Role) -> (u8, u32, u32) {
     }
 }
 
-/// `rank 0 · MainThread` for every thread; with the tid where two of a process have one name, as
-/// OpenMP's threads do.
+/// `rank 0 · MainThread` for every thread; with the tid if two threads of a process have one name,
+/// as OpenMP's threads do.
 pub fn thread_labels(profile: &Profile) -> Vec<String> {
     let processes = label::process_labels(profile);
     let mut seen = FxHashMap::<String, u32>::default();

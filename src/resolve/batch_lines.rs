@@ -1,9 +1,9 @@
 //! Lines that take the next batch: what the interpreter itself does there is input.
 //!
-//! `for x, y in loader` does not end where the loader hands the batch over. The interpreter unpacks
-//! it and stores it in `x` and `y`, and the tensors that these held are freed there: the last
-//! batch, which may be large. No frame of the loader is on the stack any more. What stands there is
-//! known from other samples of the recording, in which the loader was below this very line.
+//! `for x, y in loader` does not end when the loader returns the batch. The interpreter unpacks it
+//! and stores it in `x` and `y`, which frees the tensors of the previous batch, which may be large.
+//! The loader has no frame on the stack then. Such a line is known from other samples of the
+//! recording, in which it called the loader.
 
 use super::frames::Frames;
 use crate::model::category::Phase;

@@ -12,7 +12,7 @@ use crate::torch::role::{ProcessFacts, ThreadFacts};
 use crate::torch::rules::{FrameRole, RuleSet, Special};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Classifies stacks, and remembers what it found.
+/// Classifies stacks, and caches the results.
 pub(super) struct Classifier<'a> {
     frames: &'a Frames,
     input: &'a Recording,
@@ -31,7 +31,7 @@ struct Shape {
     exits: bool,
 }
 
-/// What samples say of processes and threads.
+/// Facts about processes and threads from their samples.
 pub(super) struct Facts {
     pub(super) processes: Vec<ProcessFacts>,
     pub(super) threads: Vec<(ProcessId, ThreadFacts)>,
@@ -246,7 +246,7 @@ fn waited_for_cpu_ns(sample: &Sample) -> u64 {
     u64::try_from(part).unwrap_or(sample.weight_ns)
 }
 
-/// The phase of a sample of which neither frames nor the thread's name say any.
+/// The phase of a sample if neither its frames nor the thread's name decide one.
 fn fallback_phase(process: Option<&ProfileProcess>) -> Phase {
     match process.map(|process| process.role) {
         Some(Role::DataLoaderWorker { .. }) => Phase::Input,

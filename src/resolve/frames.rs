@@ -19,14 +19,14 @@ use rustc_hash::FxHashMap;
 pub(super) struct Frames {
     /// Functions by id.
     pub(super) functions: Vec<Function>,
-    /// What the rules say of each.
+    /// The rules for each.
     pub(super) classes: Vec<FunctionClass>,
     /// How many of them a row is for that the user added.
     pub(super) added: usize,
-    /// Named frames and stacks, under the recording's ids. Of raw stacks that have one name the
-    /// first stands for all; the others' rows are not referred to.
+    /// Named frames and stacks, under the recording's ids. Of raw stacks with equal names the first
+    /// represents all; the others' rows are not referred to.
     pub(super) stacks: StackTable<ProfileFrame>,
-    /// By raw stack, the one that stands for it.
+    /// By raw stack, the one that represents it.
     pub(super) first: Vec<StackId>,
 }
 
@@ -63,7 +63,7 @@ impl Frames {
             .get(self.stacks.frame(frame).function.index())
     }
 
-    /// What the rules say of a frame's function.
+    /// The class of a frame's function, by the rules.
     pub(super) fn class(&self, frame: FrameId) -> Option<&FunctionClass> {
         self.classes.get(self.stacks.frame(frame).function.index())
     }
@@ -73,7 +73,7 @@ impl Frames {
         (frame.function, frame.line)
     }
 
-    /// The stack that stands for a raw one.
+    /// The first of the stacks that are equal to a raw one.
     pub(super) fn first(&self, raw: Option<StackId>) -> Option<StackId> {
         raw.map(|raw| self.first[raw.index()])
     }
@@ -82,8 +82,8 @@ impl Frames {
 /// Adds a row for every raw stack to `stacks`, with the named `frames`. Parents come before their
 /// children, so one pass is enough.
 ///
-/// A DataLoader worker that was forked has its parent's whole stack under its own loop: the frames
-/// of the training script up to the fork, which the worker never returns to. They are cut off; a
+/// A forked DataLoader worker has its parent's complete stack below its own loop: the frames of the
+/// training script up to the fork, which the worker never returns to. They are removed; a
 /// truncation marker at the root stays.
 fn name_stacks(
     raw: &[Stack],
@@ -223,7 +223,7 @@ impl Resolver<'_> {
                     (name, short)
                 })
                 .clone(),
-            // Code made at run time has as many addresses as kernels, and none says anything.
+            // Code made at run time has as many addresses as kernels, and none is meaningful.
             None if kind == ModuleKind::Anonymous => {
                 ("[anonymous code]".to_owned(), "[anonymous code]".to_owned())
             }
@@ -270,7 +270,7 @@ impl Resolver<'_> {
         })
     }
 
-    /// All modules have this function, which says nothing: what they are is in the frame.
+    /// The same function for all modules: the module is in the frame.
     fn nn_module(&mut self) -> FunctionId {
         self.add(Key::NnModule, || {
             (marker("nn.Module", true), FunctionClass::MARKER, false)
@@ -278,7 +278,7 @@ impl Resolver<'_> {
     }
 }
 
-/// A native function of which the rules say this.
+/// A native function with these rules.
 fn named(name: String, short_name: String, file: &str, rules: &FunctionRules) -> Function {
     Function {
         name,

@@ -1,8 +1,8 @@
 //! From a recording to a profile: names and categories.
 //!
-//! Every name is looked up once per frame, what a stack says is found once per stack, and what
-//! depends on its thread's state once per stack and state; a sample costs a few look-ups. That is
-//! what keeps a ten-minute recording under two seconds.
+//! Every name is looked up once per frame, facts about a stack are determined once per stack, and
+//! facts that depend on its thread's state once per stack and state; a sample costs a few look-ups.
+//! That keeps a ten-minute recording below two seconds.
 
 mod batch_lines;
 mod classes;
@@ -23,7 +23,7 @@ use frames::Frames;
 /// How symbols become readable names.
 #[derive(Clone, Copy)]
 pub struct Names {
-    /// Demangles a symbol; gives back what it cannot demangle.
+    /// Demangles a symbol; returns it unchanged if that fails.
     pub demangle: fn(&str) -> String,
     /// Shortens a demangled name for reading.
     pub shorten: fn(&str) -> String,

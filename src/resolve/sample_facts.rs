@@ -1,4 +1,4 @@
-//! What samples say beyond their stacks: waits, by stack, activity, state and system call;
+//! Facts about samples beyond their stacks: waits, by stack, activity, state and system call;
 //! collectives and tasks of making a batch.
 
 use super::stack_facts::Finder;
@@ -16,8 +16,8 @@ use crate::torch::rules::syscalls::{CallWait, call_of};
 use crate::torch::waits::{self, WaitContext};
 use rustc_hash::FxHashMap;
 
-/// Finds what all stacks and samples of a profile say, of equal stacks only the `first`. No stack
-/// is added to it afterwards.
+/// Determines the facts of all stacks and samples of a profile; of equal stacks only those of the
+/// `first`. No stack is added to it afterwards.
 pub(super) fn find(profile: &mut Profile, first: &[StackId], rules: &RuleSet) {
     let mut finder = Finder::find(&profile.functions, &profile.stacks, first);
     finder.facts.backends = profile
@@ -46,7 +46,7 @@ struct States<'a> {
     functions: &'a [Function],
     stacks: &'a StackTable<ProfileFrame>,
     waits: FxHashMap<(Option<StackId>, WaitContext), Option<Wait>>,
-    /// By stack and what the activity says of it.
+    /// By stack and activity.
     collectives: FxHashMap<(StackId, Activity), Option<CollectiveId>>,
     finder: Finder<'a>,
 }
@@ -67,7 +67,8 @@ impl States<'_> {
         };
     }
 
-    /// A system call that a running thread was in is not what it does now.
+    /// A system call that a running thread was in has ended or is about to: it is not what the
+    /// thread does now.
     fn call(&mut self, sample: &ProfileSample) -> Option<(&'static str, CallWait)> {
         let asleep = sample.state != ThreadState::Running;
         let number = sample.syscall.filter(|_| asleep)?;

@@ -1,4 +1,4 @@
-//! What stacks say, each from what its parent says and its own frame: one step per stack, however
+//! Facts about stacks, each from its parent's facts and its own frame: one step per stack, however
 //! many samples have it.
 
 use crate::model::category::FrameKind;
@@ -13,7 +13,7 @@ use crate::model::wait::WaitPart;
 use crate::torch::collectives::with_leaf;
 use crate::torch::rules::is_library;
 
-/// What a stack says that only `resolve` asks: for the frames inward of it, and for samples'
+/// Facts about a stack that only `resolve` uses: for frames nearer to the leaf, and for samples'
 /// states.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Inner {
@@ -34,7 +34,7 @@ pub(super) struct Inner {
     /// Of the functions up to an import.
     pub(super) collective: CollectivePart,
     task: InputTask,
-    /// The task where the user's own code stands inward.
+    /// The task if the user's own code is nearer to the leaf.
     task_of_own: InputTask,
 }
 
@@ -71,7 +71,7 @@ impl Traits {
     }
 }
 
-/// Goes through the stacks; a parent comes before its children.
+/// Visits the stacks; a parent comes before its children.
 pub(super) struct Finder<'a> {
     functions: &'a [Function],
     stacks: &'a StackTable<ProfileFrame>,
@@ -80,7 +80,7 @@ pub(super) struct Finder<'a> {
 }
 
 impl<'a> Finder<'a> {
-    /// What `first` says another stack stands for is left out. Stacks behind it are in use.
+    /// Stacks that another stack in `first` represents are skipped.
     pub(super) fn find(
         functions: &'a [Function],
         stacks: &'a StackTable<ProfileFrame>,
@@ -229,8 +229,8 @@ impl<'a> Finder<'a> {
         own.is_in_operator = true;
     }
 
-    /// Whether `function` is the kernel that the glue outward of it calls: then the operator goes
-    /// by its name.
+    /// Whether `function` is the kernel that the glue below it calls: the operator then has its
+    /// name.
     fn kernel(
         &mut self,
         stack: StackId,
@@ -247,7 +247,7 @@ impl<'a> Finder<'a> {
             false => function.file == glue.file && !function.plumbing,
         };
         inner.kernel = !fits;
-        // Torch's glue imports what it needs when it is first called: that is no kernel.
+        // Torch's glue imports what it needs when it is first called: that is not a kernel.
         if !fits || (in_python && function.plumbing) {
             return;
         }
@@ -317,8 +317,8 @@ fn lines(
     }
 }
 
-/// The nearest task; the user's own code where it is all that stands inward of the fetch. The loop
-/// that asks for batches is no dataset.
+/// The nearest task; the user's own code if nothing else is between the fetch and the leaf. The
+/// loop that requests batches is not the dataset.
 fn input(part: InputPart, inner: &mut Inner) {
     (inner.task, inner.task_of_own) = match part {
         InputPart::Task(task) => (task, task),

@@ -16,8 +16,8 @@ struct Engine {
     longest_ns: u64,
 }
 
-/// Splits the samples in which a training thread waits for the engine, as
-/// [`torch::stitch`](crate::torch::stitch) says.
+/// Splits the samples in which a training thread waits for the engine (see
+/// [`torch::stitch`](crate::torch::stitch)).
 pub(super) fn stitch(profile: &mut Profile, classes: &[FunctionClass], rules: &RuleSet) {
     let engines = engines(profile, classes, rules);
     if engines.is_empty() {

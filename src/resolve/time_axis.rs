@@ -15,8 +15,7 @@ struct Gap {
     end_ns: u64,
 }
 
-/// Lays the samples of each thread side by side. They come and stay sorted by thread; sums stay
-/// what they are.
+/// Places the samples of each thread side by side. They stay sorted by thread; sums do not change.
 pub(super) fn lay_out(samples: Vec<ProfileSample>) -> Vec<ProfileSample> {
     let mut laid = Vec::with_capacity(samples.len());
     for own in super::by_thread(&samples) {
@@ -79,7 +78,7 @@ fn split_off(rest: &mut ProfileSample, length_ns: u64, start_ns: u64) -> Profile
         weight_ns: length_ns,
         queue_ns,
         ticks: u32::try_from(ticks).unwrap_or(rest.ticks),
-        // Its stack was read later: it is no sign of what was there at this time.
+        // Its stack was read later, so it does not show this time.
         capture: match rest.capture.is_fresh() {
             true => Capture::Reused,
             false => rest.capture,

@@ -175,7 +175,7 @@ mod tests {
             now_ns += times * NO_STOP_NS;
             assert!(is_alone(&mut calls, now_ns - 1) && !is_alone(&mut calls, now_ns));
         }
-        // One that comes once in a while is none of a row.
+        // An occasional call does not start a series.
         now_ns += 1_000 * SECOND_NS;
         calls.record_interruption(Ending::CutShort, now_ns);
         assert!(!is_alone(&mut calls, now_ns + NO_STOP_NS));

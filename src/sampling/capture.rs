@@ -14,20 +14,21 @@ use crate::python::frames::{FrameError, PythonStack, data_stack_range, read_stac
 use crate::torch::probe::progress::INT_BYTES;
 use std::io::IoSliceMut;
 
-/// Stack that is copied while the root's place is not known yet.
+/// Stack bytes that are copied while the address of the root is unknown.
 const UNKNOWN_STACK_BYTES: usize = 256 << 10;
-/// Most of the Python data stack that is copied beforehand.
+/// Maximum bytes of the Python data stack that are copied in advance.
 const MAX_DATA_STACK_BYTES: usize = 256 << 10;
-/// Pieces that the last walk had to fetch and the next will find copied.
+/// Maximum number of ranges that the last walk had to fetch and that the next capture copies in
+/// advance.
 const MAX_EXTRAS: usize = 80;
 const PAGE: u64 = Machine::PAGE_BYTES;
 
-/// What the last captures of a thread teach about where the next will have to read.
+/// Where the next capture of a thread will have to read, learned from its last captures.
 #[derive(Debug, Default)]
 pub(super) struct ReadPlan {
-    /// The Python thread state, where the thread has one.
+    /// Address of the Python thread state; `None` for a thread without one.
     pub(super) state_address: Option<u64>,
-    /// Those of other interpreters that it runs code of.
+    /// Addresses of the thread's states in other interpreters.
     other_states: Vec<u64>,
     data_stack: Option<(u64, usize)>,
     extras: Vec<(u64, usize)>,
@@ -36,18 +37,18 @@ pub(super) struct ReadPlan {
     watched: WatchPlan,
 }
 
-/// Where the stack pointer of a thread that stands most likely is, or below: the lowest but one of
-/// its last stops. One deep stop is no reason to read its whole depth in every stop from then on,
-/// which on a stack of 64 KiB takes 10 us.
+/// The probable stack pointer of a stopped thread, or an address below it: the second lowest of its
+/// last stops. The lowest is not used, since after a single deep stop every further stop would read
+/// that whole depth; on a stack of 64 KiB that takes 10 us.
 #[derive(Debug, Default)]
 struct LikelyStack {
     last: [u64; LAST_STOPS],
     stops: usize,
 }
 
-/// Stops that the likely place is taken from.
+/// Number of stops that the probable stack pointer is taken from.
 const LAST_STOPS: usize = 16;
-/// A stack pointer further off than this is on another stack.
+/// A stack pointer that is further away than this is on another stack.
 const SAME_STACK_BYTES: u64 = 64 << 10;
 
 impl LikelyStack {
@@ -58,7 +59,7 @@ impl LikelyStack {
             next = next.min(stack_pointer.max(lowest));
             lowest = lowest.min(stack_pointer);
         }
-        // A single stop is all that is known.
+        // After a single stop there is no second lowest.
         match last.len() {
             0 => None,
             1 => Some(lowest),
@@ -81,10 +82,10 @@ impl LikelyStack {
 }
 
 impl ReadPlan {
-    /// Forgets everything about Python: the thread has another state, or another program runs.
+    /// Resets everything about Python: the thread has another state, or another program runs.
     pub(super) fn set_states(&mut self, states: &[u64]) {
         let mut rest: Vec<u64> = states.to_vec();
-        // The one that ran last stays the first.
+        // The state that ran last stays the first.
         let known = self.state_address.filter(|known| rest.contains(known));
         let first = known.or(rest.last().copied());
         rest.retain(|&state| Some(state) != first);
@@ -107,8 +108,8 @@ impl ReadPlan {
         self.state_address == Some(state) || self.other_states.contains(&state)
     }
 
-    /// Adds the frames that the thread has in other interpreters, and takes that at the leaf for
-    /// its first state.
+    /// Adds the frames that the thread has in other interpreters. The state at the leaf becomes the
+    /// thread's first state.
     fn join_others(
         &mut self,
         interpreter: &Interpreter,
@@ -128,29 +129,30 @@ impl ReadPlan {
         }
     }
 
-    /// Finds out beforehand where the Python frames of a thread lie that was not read yet: what a
-    /// stop need not look for.
+    /// Finds the Python frames of a thread that was not read yet, so that the stop need not search
+    /// for them.
     pub(super) fn prime(&mut self, interpreter: &Interpreter, memory: &ResidentMemory) {
         if let (Some(state), None) = (self.state_address, self.data_stack) {
             self.data_stack = data_stack_range(interpreter, state, memory);
         }
     }
 
-    /// Where the stack probably begins at the next stop; `None` where the last ones do not tell.
+    /// Where the stack probably begins at the next stop; `None` where the last stops differ too
+    /// much.
     fn likely_stack(&self, shared: &ThreadShared) -> Option<u64> {
         self.likely.low().filter(|&low| {
             matches!(shared.roots.extent(low), Extent::Known(length) if length as u64 <= SAME_STACK_BYTES)
         })
     }
 
-    /// Whether the worker has said since what else is to be read with the thread.
+    /// Whether the worker has published a new list of memory to read with the thread.
     pub(super) fn is_behind(&self, shared: &ThreadShared) -> bool {
         self.watched.is_behind(&shared.watched)
     }
 }
 
-/// Buffers that go round between the tracer and the worker. They only ever grow, so that their
-/// bytes are written once, by the kernel, and not zeroed for every capture.
+/// Buffers that the tracer and the worker pass back and forth. They never shrink, so the kernel
+/// writes their bytes and no capture has to zero them.
 #[derive(Debug, Default)]
 pub(super) struct Buffers {
     small: Vec<Vec<u8>>,
@@ -160,15 +162,15 @@ pub(super) struct Buffers {
 
 /// Up to this length a buffer is small, and small ones are kept apart.
 const SMALL_BYTES: usize = 1024;
-/// A larger one is a deep stack's, of which few are kept, so that memory stays bounded by the usual
-/// case.
+/// Buffers above this length belong to deep stacks. Few of them are kept, so that the usual case
+/// bounds memory.
 const LARGE_BYTES: usize = 128 << 10;
-/// Buffers of either kind that are kept, and of those for deep stacks.
+/// Maximum number of buffers kept of either kind, and of those for deep stacks.
 const MAX_KEPT: usize = 512;
 const MAX_KEPT_DEEP: usize = 4;
 
 impl Buffers {
-    /// Takes the buffers out of a sample that is done with.
+    /// Takes back the buffers of a sample that is no longer needed.
     pub(super) fn reclaim(&mut self, sample: &mut RawSample) {
         for buffer in sample.snapshot.drain().chain(sample.codes.drain()) {
             self.put_back(buffer);
@@ -182,7 +184,7 @@ impl Buffers {
         }
     }
 
-    /// The free buffers for `length` bytes, and how many there may be.
+    /// The free buffers for `length` bytes, and how many may be kept.
     fn of_length(&mut self, length: usize) -> (&mut Vec<Vec<u8>>, usize) {
         if length <= SMALL_BYTES {
             (&mut self.small, MAX_KEPT)
@@ -202,15 +204,15 @@ impl Buffers {
         buffer
     }
 
-    /// Makes sure that a capture like the last one finds its memory ready: page faults in our own
-    /// buffers would be paid while the target stands.
+    /// Grows the buffers to what the last capture used: page faults in torchspy's own buffers would
+    /// lengthen the stop.
     pub(super) fn prepare(&mut self, plan: &mut ReadPlan, shared: &ThreadShared) -> Vec<u8> {
         plan.watched.refresh(&shared.watched);
         let usual = match shared.roots.is_unknown() {
             true => UNKNOWN_STACK_BYTES,
             false => plan.stack_bytes + 8192,
         };
-        // One that was deep at times finds a buffer that was grown then.
+        // A thread that was deep at times gets a buffer that has been grown for that.
         self.take(match shared.roots.is_deep() {
             true => usual.max(LARGE_BYTES + 1),
             false => usual,
@@ -223,12 +225,12 @@ impl Buffers {
 pub(super) struct Subject<'a> {
     pub(super) memory: &'a ResidentMemory,
     pub(super) interpreter: Option<&'a Interpreter>,
-    /// Where its stack is; `None` leaves the native stack alone.
+    /// `None` skips the native stack.
     pub(super) stack_pointer: Option<u64>,
 }
 
-/// Reads what `plan` says and walks the Python frames. The thread stands, or sleeps and is checked
-/// afterwards.
+/// Reads the ranges of `plan` and walks the Python frames. The thread is stopped, or asleep and
+/// checked afterwards.
 ///
 /// `stack_buffer` comes from [`Buffers::prepare`].
 pub(super) fn capture(
@@ -264,10 +266,10 @@ pub(super) fn capture(
     Ok(())
 }
 
-/// The same of a thread that stands, whose `registers` are asked for last: the kernel gives them
-/// once the thread is off its CPU, some 10 us after it began to stand, while what it will not write
-/// to any more can be read at once. Where its stack is, is taken from its last stops, and read
-/// again where it was not there.
+/// [`capture`] for a stopped thread, with `registers` read last: the kernel returns them once the
+/// thread is off its CPU, some 10 us after the stop, while memory that the thread no longer writes
+/// can be read at once. The stack is read where the last stops found it, and read again if it was
+/// not there.
 pub(super) fn capture_stopped(
     subject: Subject<'_>,
     plan: &mut ReadPlan,
@@ -295,7 +297,7 @@ pub(super) fn capture_stopped(
         return read;
     };
     if read.is_err() {
-        // That stack is gone.
+        // The likely stack no longer exists.
         plan.likely = LikelyStack::default();
         let buffer = buffers.take(SMALL_BYTES);
         return capture(of(Some(stack_pointer)), plan, buffer, buffers, sample);
@@ -317,7 +319,7 @@ fn stack_length(extent: Extent) -> usize {
     }
 }
 
-/// Looks up beforehand whether what a stop is likely to read is there.
+/// Tests in advance whether the ranges that a stop will probably read are mapped.
 pub(super) fn look_up(
     memory: &ResidentMemory,
     interpreter: Option<&Interpreter>,
@@ -328,8 +330,8 @@ pub(super) fn look_up(
     memory.look_up(planned_ranges(interpreter, plan, shared, stack_pointer));
 }
 
-/// Addresses and lengths of what is read of a thread whose stack begins at `stack_pointer`. What
-/// may fail comes last: the kernel stops at the first page that is not there.
+/// Addresses and lengths of the ranges to read of a thread whose stack begins at `stack_pointer`.
+/// Ranges that may fail come last: the kernel stops at the first page that is not mapped.
 fn planned_ranges(
     interpreter: Option<&Interpreter>,
     plan: &ReadPlan,
@@ -360,7 +362,7 @@ fn planned_ranges(
     ranges
 }
 
-/// A range to read, into the first bytes of a buffer.
+/// A range to read, into the start of a buffer.
 struct Wanted {
     address: u64,
     length: usize,
@@ -405,7 +407,7 @@ fn read_ranges(
         .map(|range| IoSliceMut::new(&mut range.buffer[..range.length]))
         .collect();
     let mut available = match subject.memory.read_vector(&addresses, &mut slices) {
-        // It lies before the stack, which is read alone below.
+        // The unmapped range is before the stack, which is read alone below.
         Err(ReadError::Unmapped(_)) if stack_pointer.is_some_and(|at| addresses[0] != at) => 0,
         read => read?,
     };
@@ -414,7 +416,7 @@ fn read_ranges(
     for range in ranges {
         let here = available.min(range.length);
         available -= here;
-        // The stack may end before what was asked for; of other ranges a part is of no use.
+        // The stack may end before the requested end; of other ranges a part is of no use.
         if Some(range.address) == stack_pointer && here > 0 {
             stack_bytes = here;
         } else if here < range.length {
@@ -441,8 +443,8 @@ fn read_ranges(
     Ok(())
 }
 
-/// Reads the ints of counters that were counted on since the last read: each number is an object of
-/// its own.
+/// Reads the ints of counters that changed since the last read: each number is an object of its
+/// own.
 fn read_moved_ints(
     memory: &ResidentMemory,
     watched: &mut WatchPlan,
@@ -482,7 +484,8 @@ fn read_stack_alone(
     }
 }
 
-/// Remembers what was missed, newest last, each once; what lies in the data stack is copied anyway.
+/// Records the ranges that were missing, newest last, without duplicates. The data stack is always
+/// copied, so it is left out.
 fn learn(
     extras: &mut Vec<(u64, usize)>,
     missed: &[(u64, usize)],
@@ -506,10 +509,10 @@ fn learn(
     }
 }
 
-/// Reads Python frames of a thread that may be running, twice, until two reads agree.
+/// Reads Python frames of a thread that may be running, until two successive reads agree.
 ///
-/// Gives whether they did; if not, what they have in common at the root end is kept and the leaf
-/// says `Torn`.
+/// Returns whether they agreed. If not, the frames that both reads share at the root end are kept,
+/// and the leaf is marked `Torn`.
 pub(super) fn capture_unstopped(
     memory: &ResidentMemory,
     interpreter: &Interpreter,
@@ -566,7 +569,7 @@ mod tests {
                 start_ns: 0,
                 weight_ns: 0,
                 ticks: 0,
-                capture: Capture::Unread,
+                capture: Capture::NotCaptured,
                 state: ThreadState::Sleeping,
                 syscall: None,
                 gil: Gil::Unknown,
@@ -635,7 +638,7 @@ mod tests {
             likely.learn(0x8000);
         }
         assert_eq!(likely.low(), Some(0x8000));
-        // Another stack is another place to begin, and so is what was this one.
+        // Another stack, or this one at another address, resets what was learned.
         likely.learn(0x7f00_0000_0000);
         assert_eq!(likely.low(), Some(0x7f00_0000_0000));
         likely.learn(0x8000);

@@ -1,5 +1,5 @@
-//! Code objects, copied with the stack that they stand on: one that runs once, as a module's at its
-//! import, is freed right after.
+//! Copies code objects together with the stack that refers to them: a code object that runs once,
+//! such as a module's at its import, is freed right afterwards.
 
 use super::capture::Buffers;
 use super::raw::RawSample;
@@ -13,22 +13,23 @@ use rustc_hash::{FxHashMap, FxHasher};
 use std::hash::Hasher;
 use std::io::IoSliceMut;
 
-/// New code objects that are copied while their thread stands stopped: three reads of some 5 us.
-/// The others follow once it runs.
+/// New code objects that are copied while their thread is stopped: three reads of some 5 us. The
+/// others are copied after it was resumed.
 const MAX_WHILE_STOPPED: usize = 32;
-/// New code objects of one stack that are copied at all.
+/// Maximum number of new code objects copied per stack.
 const MAX_NEW: usize = 1024;
-/// What is copied of a part of which the length is not known yet, within its page: nearly all
+/// Bytes that are copied of a part of unknown length, up to the end of its page: covers nearly all
 /// names, paths and line tables.
 const LIKELY_BYTES: usize = 512;
-/// Most of one part, and of all parts of one copy.
+/// Maximum bytes of one part, and of all parts of one copy.
 const MAX_PART_BYTES: usize = 64 << 10;
 const MAX_COPY_BYTES: usize = 512 << 10;
-/// Code objects that are remembered: 2 MB.
+/// Maximum number of code objects that are remembered: 2 MB.
 const MAX_SEEN: usize = 1 << 17;
 const PAGE: u64 = Machine::PAGE_BYTES;
 
-/// Copies in a row that find an address with the same code object, after which it is taken to stay.
+/// After this many successive copies that found the same code object at an address, it is assumed
+/// to be permanent.
 const STAYS: u8 = 16;
 
 /// Which code objects of a process were copied, by address.
@@ -40,10 +41,10 @@ pub(super) struct CodeCopies {
 /// What was last copied from an address.
 #[derive(Clone, Copy, Debug, Default)]
 struct Copied {
-    /// Of the fields that no living code object changes.
+    /// Of the fields that stay the same while the code object lives.
     digest: u64,
-    /// The address was used again for another: so many more copies are made while the thread is
-    /// stopped.
+    /// The address was reused for another code object: this many more copies are made while the
+    /// thread is stopped.
     reused: u8,
 }
 
@@ -53,8 +54,8 @@ impl CodeCopies {
         self.seen.clear();
     }
 
-    /// Copies the code objects of `sample` that were never seen before, or lie where code objects
-    /// come and go. Its thread is stopped: only so many are copied.
+    /// Copies the code objects of `sample` that are new, or whose addresses have been reused. The
+    /// thread is stopped, so their number is limited.
     pub(super) fn copy_new(
         &mut self,
         interpreter: &Interpreter,
@@ -66,7 +67,7 @@ impl CodeCopies {
         let mut last = 0;
         for frame in &sample.python.frames {
             let code = frame.code_address;
-            // Recursion repeats itself.
+            // Recursion repeats code objects.
             if std::mem::replace(&mut last, code) == code {
                 continue;
             }
@@ -84,9 +85,9 @@ impl CodeCopies {
         }
     }
 
-    /// Copies the fields by which the others are known again, and those whole that turn out to be
-    /// others than before, or were left out. To be called right after the thread was resumed, or
-    /// was read without a stop.
+    /// Copies the identifying fields of the known code objects, and all fields of those that have
+    /// changed or were skipped. Called right after the thread was resumed, or was read without a
+    /// stop.
     pub(super) fn copy_rest(
         &mut self,
         interpreter: &Interpreter,
@@ -118,7 +119,7 @@ impl CodeCopies {
         }
     }
 
-    /// Copies code objects whole, all that they point to in one read or two.
+    /// Copies code objects with all that they point to, in one or two reads.
     fn copy(
         &mut self,
         interpreter: &Interpreter,
@@ -129,7 +130,7 @@ impl CodeCopies {
     ) {
         let fields = CodeFields::of(interpreter);
         let heads: Vec<_> = codes.iter().map(|&code| fields.head(code)).collect();
-        let (mut parts, mut places) = (Vec::<CodePart>::new(), Vec::new());
+        let (mut parts, mut ranges) = (Vec::<CodePart>::new(), Vec::new());
         if self.seen.len() >= MAX_SEEN {
             self.seen.clear();
         }
@@ -137,7 +138,7 @@ impl CodeCopies {
             let head = &bytes[..length];
             for part in fields.parts(head) {
                 if !parts.iter().any(|known| known.address == part.address) {
-                    places.push((part.address, likely_length(part)));
+                    ranges.push((part.address, likely_length(part)));
                     parts.push(part);
                 }
             }
@@ -146,12 +147,12 @@ impl CodeCopies {
         }
         let (mut longer, mut lengths) = (Vec::new(), Vec::new());
         let mut left = MAX_COPY_BYTES;
-        for (part, (address, length), bytes) in read(memory, buffers, &parts, &places) {
-            let whole = fields.length(part, &bytes[..length]);
-            if whole > length && whole <= MAX_PART_BYTES.min(left) {
-                left -= whole;
+        for (part, (address, length), bytes) in read(memory, buffers, &parts, &ranges) {
+            let full = fields.length(part, &bytes[..length]);
+            if full > length && full <= MAX_PART_BYTES.min(left) {
+                left -= full;
                 longer.push(part);
-                lengths.push((address, whole));
+                lengths.push((address, full));
                 buffers.put_back(bytes);
             } else {
                 copies.insert_part(address, bytes, length);
@@ -175,7 +176,7 @@ impl CodeCopies {
     }
 }
 
-/// To the end of the page at most: what follows may not be there, and a vectored read ends at the
+/// Up to the end of the page: the next page may not be mapped, and a vectored read ends at the
 /// first page that is not.
 fn likely_length(part: CodePart) -> usize {
     let in_page = (PAGE - part.address % PAGE) as usize;
@@ -188,19 +189,19 @@ fn digest(bytes: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// Reads `places`, each with what it is of, in as few system calls as there can be. What is not
-/// there is left out.
+/// Reads `ranges` (address and length), each for the item of `of` with the same index, in as few
+/// system calls as possible. Ranges that are not mapped are skipped.
 fn read<T: Copy>(
     memory: &ResidentMemory,
     buffers: &mut Buffers,
     of: &[T],
-    places: &[(u64, usize)],
+    ranges: &[(u64, usize)],
 ) -> Vec<(T, (u64, usize), Vec<u8>)> {
-    let mut found = Vec::with_capacity(places.len());
+    let mut found = Vec::with_capacity(ranges.len());
     let mut at = 0;
-    while at < places.len() {
-        let end = places.len().min(at + MAX_VECTOR);
-        let here = &places[at..end];
+    while at < ranges.len() {
+        let end = ranges.len().min(at + MAX_VECTOR);
+        let here = &ranges[at..end];
         let addresses: Vec<u64> = here.iter().map(|&(address, _)| address).collect();
         let mut pieces: Vec<Vec<u8>> = here
             .iter()
@@ -213,19 +214,19 @@ fn read<T: Copy>(
             .collect();
         let mut available = memory.read_vector(&addresses, &mut slices).unwrap_or(0);
         drop(slices);
-        let mut is_whole = true;
-        for (piece, (&of, &place)) in pieces.into_iter().zip(of[at..].iter().zip(here)) {
-            is_whole &= place.1 <= available;
-            if is_whole {
-                available -= place.1;
-                found.push((of, place, piece));
+        let mut is_complete = true;
+        for (piece, (&of, &range)) in pieces.into_iter().zip(of[at..].iter().zip(here)) {
+            is_complete &= range.1 <= available;
+            if is_complete {
+                available -= range.1;
+                found.push((of, range, piece));
                 at += 1;
             } else {
                 buffers.put_back(piece);
             }
         }
-        // The first that is not there ended the read: the next begins behind it.
-        at += usize::from(!is_whole);
+        // The read ended at the first range that is not mapped: the next one begins after it.
+        at += usize::from(!is_complete);
     }
     found
 }
@@ -252,14 +253,14 @@ mod tests {
         let memory = ResidentMemory::new(std::process::id() as i32);
         let words = [1_u64, 2, 3];
         let address = words.as_ptr() as u64;
-        let places = [
+        let ranges = [
             (address, 8),
             (16, 8),
             (address + 8, 8),
             (24, 8),
             (address + 16, 8),
         ];
-        let found = read(&memory, &mut Buffers::default(), &[0, 1, 2, 3, 4], &places);
+        let found = read(&memory, &mut Buffers::default(), &[0, 1, 2, 3, 4], &ranges);
         let of: Vec<(i32, u8)> = found.iter().map(|(of, _, bytes)| (*of, bytes[0])).collect();
         assert_eq!(of, [(0, 1), (2, 2), (4, 3)]);
     }

@@ -10,9 +10,9 @@ pub(super) struct Control {
     /// Wakes the keeper.
     keeper: Bell,
     stop: AtomicBool,
-    /// The tracer does not answer any more: the worker must not wait for it.
+    /// The tracer no longer answers: the worker must not wait for it.
     abandoned: AtomicBool,
-    /// Nor does the worker: the tracer must not wait for it.
+    /// The worker no longer answers: the tracer must not wait for it.
     worker_abandoned: AtomicBool,
     pause: AtomicBool,
     paused: AtomicBool,

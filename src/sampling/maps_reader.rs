@@ -31,7 +31,7 @@ impl MapsReader {
     /// The mappings; `None` if the read failed or is still blocked.
     pub(super) fn read(&mut self) -> Option<Vec<Mapping>> {
         let (receiver, patience) = match self.outstanding.take() {
-            // The last read is still running: no second one is started, and it was waited for.
+            // The last read is still running and has already been waited for: no second one starts.
             Some(receiver) => (receiver, Duration::ZERO),
             None => (self.begin()?, PATIENCE),
         };
@@ -45,7 +45,7 @@ impl MapsReader {
         }
     }
 
-    /// Whether the last read is still blocked: what is mapped is not known.
+    /// Whether the last read is still blocked: the mappings are unknown.
     pub(super) fn is_blocked(&self) -> bool {
         self.outstanding.is_some()
     }

@@ -1,14 +1,14 @@
-//! One stack out of two: each native eval frame gives way to the Python frames that it runs.
+//! Merges the native and the Python stack: each native eval frame is replaced by the Python frames
+//! that it runs.
 
 use crate::model::frame::{Frame, Partial};
 use crate::native::unwind::NativeFrame;
 
-/// A run of Python frames, as frames of the stack, and an address within the C stack frame of the
-/// function that runs them.
+/// A run of Python frames, and an address within the C stack frame of the function that runs them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Run<'a> {
-    /// Where on the C stack the interpreter keeps this run's bookkeeping; `None` where the version
-    /// has none.
+    /// Where the interpreter keeps this run's bookkeeping on the C stack; `None` for versions
+    /// without it.
     pub(super) stack_address: Option<u64>,
     /// Frames, leaf first.
     pub(super) frames: &'a [Frame],
@@ -17,9 +17,9 @@ pub(super) struct Run<'a> {
 /// Merges native frames (leaf first, with how they are recorded) and Python runs (leaf first) into
 /// `out`, root first.
 ///
-/// `native_partial` says why the native stack ends early, `python_partial` why the Python one does.
-/// Nothing that was read is dropped: runs that no native frame holds stand nearer the root than all
-/// native frames, below the reason.
+/// `native_partial` is the reason why the native stack ends early, `python_partial` that of the
+/// Python stack. No frame that was read is dropped: runs without a native frame are placed nearer
+/// the root than all native frames, with the reason between them.
 pub(super) fn merge(
     native: &[(NativeFrame, Frame)],
     native_partial: Option<Partial>,
@@ -28,7 +28,7 @@ pub(super) fn merge(
     out: &mut Vec<Frame>,
 ) {
     out.clear();
-    // Leaf first while merging; turned round at the end.
+    // Leaf first while merging; reversed at the end.
     let mut next_run = 0;
     for (index, (frame, recorded)) in native.iter().enumerate() {
         let from = frame.stack_pointer;
@@ -41,8 +41,7 @@ pub(super) fn merge(
         {
             out.extend_from_slice(run.frames);
             next_run += 1;
-            // An evaluation that has just begun has no frame yet, and stays what it is: a native
-            // frame.
+            // An evaluation that has just begun has no Python frame yet, and stays a native frame.
             replaced |= !run.frames.is_empty();
         }
         if !replaced {

@@ -21,7 +21,7 @@ const MAX_IN_FLIGHT: usize = 64 << 20;
 /// several samples.
 const BATCH: usize = 128;
 
-/// How often it is asked at the end whether the worker is still waited for.
+/// Period of checks, at the end, whether the worker has been given up.
 const ROOM_POLL: Duration = Duration::from_millis(20);
 
 /// Sends messages in order. Where the queue is full, or too much memory is in flight, a sample's
@@ -157,13 +157,15 @@ impl Outbox {
             losses.push(Loss {
                 time_ns,
                 samples: std::mem::take(&mut self.lost_spans),
-                reason: "samples dropped whole: the worker stood still for too long".to_owned(),
+                reason: "samples dropped with their time: the worker did not answer for too long"
+                    .to_owned(),
             });
         }
         losses
     }
 
-    /// Sends the whole backlog, waiting for room until `is_given_up`: at the end of a session only.
+    /// Sends all of the backlog, waiting for room until `is_given_up`: at the end of a session
+    /// only.
     pub(super) fn finish(mut self, is_given_up: impl Fn() -> bool) {
         let _ = self.wake.try_send(());
         while let Some(message) = self.backlog.pop_front() {

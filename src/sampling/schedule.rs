@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn strata_follow_each_other_and_moments_lie_within() {
+    fn strata_follow_each_other_and_poll_times_lie_within() {
         let mut schedule = Schedule::new(100.0, 1_000, 7);
         let mut end = 1_000;
         for _ in 0..1_000 {

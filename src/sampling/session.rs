@@ -1,7 +1,7 @@
-//! A recording in progress: what starts, steers and ends the sampler.
+//! A recording in progress: starts, controls and ends the sampler.
 //!
-//! Four threads: the tracer, which stops and copies; the worker, which unwinds and merges; the
-//! keeper, which watches the process tree; the writer. Between them are bounded queues.
+//! It has four threads: the tracer, which stops and copies; the worker, which unwinds and merges;
+//! the keeper, which watches the process tree; and the writer. Bounded queues connect them.
 
 use super::control::Control;
 use super::fallback::Fallback;
@@ -27,11 +27,11 @@ use std::time::{Duration, Instant};
 
 /// Messages between tracer and worker: a tenth of a second of a thousand threads.
 const QUEUE: usize = 8192;
-/// How much time a segment of a recording holds.
+/// Length of a segment of a recording.
 pub const SEGMENT: Duration = Duration::from_secs(1);
-/// How often it is asked whether a thread has ended.
+/// Time between checks whether a thread has ended.
 const POLL: Duration = Duration::from_millis(2);
-/// Segments that wait for the disk.
+/// Maximum number of segments that wait for the disk.
 const SEGMENTS: usize = 16;
 
 /// What to sample, and at what cost.
@@ -39,35 +39,34 @@ const SEGMENTS: usize = 16;
 pub struct SessionOptions {
     /// Ticks per second.
     pub rate_hz: f64,
-    /// Native frames.
+    /// Whether native frames are captured.
     pub native: bool,
-    /// Never stop anything.
+    /// Whether nothing may be stopped.
     pub nonblocking: bool,
-    /// Only threads that hold the GIL.
+    /// Whether only threads that hold the GIL are recorded.
     pub gil_only: bool,
-    /// Only threads whose name matches.
+    /// Pattern of the names of threads to record; `None` for all.
     pub threads: Option<regex::Regex>,
-    /// Child processes, too.
+    /// Whether child processes are sampled, too.
     pub subprocesses: bool,
-    /// Child processes that run no Python may be stopped, too. Else they are read only while they
-    /// sleep: a setuid program that a thread execs while it is traced runs without its privileges.
+    /// Whether child processes without Python may be stopped, too. Otherwise they are read only
+    /// while they sleep: a setuid program that a traced thread execs runs without its privileges.
     pub stop_any_child: bool,
     /// Share of a running thread's time that stops may take, 0 to 1; infinity for no limit.
     pub max_stopped: f64,
-    /// Take one [`Snapshot`](super::snapshot::Snapshot) of every thread and end, rather than sample
-    /// at a rate.
+    /// Whether to take one [`Snapshot`](super::snapshot::Snapshot) of every thread and end.
     pub once: bool,
-    /// Processes that are left alone.
+    /// Pids of processes that are not sampled.
     pub leave_out: Vec<i32>,
-    /// Whether secrets are taken out of command lines.
+    /// Removes secrets from command lines.
     pub redaction: Redaction,
-    /// What functions are: which threads train, where modules, counters and compilations are looked
-    /// for.
+    /// Classify functions: which threads train, and where modules, counters and compilations are
+    /// searched for.
     pub rules: &'static RuleSet,
-    /// GPUs.
+    /// Which GPUs are measured, and how.
     pub gpu: GpuOptions,
-    /// How much time a segment holds. The first of shorter ones than [`SEGMENT`] comes sooner:
-    /// somebody waits for it.
+    /// Length of a segment. With a length below [`SEGMENT`] the first segment is shorter still,
+    /// because a user waits for it.
     pub segment: Duration,
 }
 
@@ -80,42 +79,42 @@ pub trait SegmentSink: Send {
     fn write(&mut self, segment: &Segment) -> io::Result<()>;
 }
 
-/// Where a recording stands.
+/// Progress of a recording.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ProgressSnapshot {
     /// Since the start.
     pub elapsed: Duration,
-    /// Ticks carried out.
+    /// Ticks so far.
     pub ticks: u64,
-    /// Samples taken.
+    /// Samples so far.
     pub samples: u64,
-    /// Rate reached.
+    /// Actual ticks per second.
     pub rate_hz: f64,
-    /// Threads being watched.
+    /// Number of sampled threads.
     pub threads: usize,
-    /// Processes being watched.
+    /// Number of sampled processes.
     pub processes: usize,
-    /// Share of the target's running time in which it stood stopped, 0 to 1.
+    /// Share of the target's running time in which it was stopped, 0 to 1.
     pub stopped_share: f64,
-    /// The sampler backed off to stay within `max_stopped`.
+    /// Whether stops are skipped to stay within `max_stopped`.
     pub over_budget: bool,
 }
 
-/// Why sampling could not start, or went wrong.
+/// Why sampling could not start or failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
     /// There is no process with this pid.
     #[error("there is no process {0}")]
     NoSuchProcess(i32),
-    /// The kernel refuses.
+    /// The kernel refused access.
     #[error("process {pid} may not be sampled: {detail}")]
     PermissionDenied {
-        /// The process.
+        /// Pid of the process.
         pid: i32,
-        /// What the kernel said.
+        /// The kernel's error message.
         detail: String,
     },
-    /// Anything else.
+    /// Any other error.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
@@ -123,7 +122,7 @@ pub enum SessionError {
 /// How a session ended.
 #[derive(Debug, Default)]
 pub struct SessionEnd {
-    /// What went wrong on the way, if anything.
+    /// The first error while writing; `None` if there was none.
     pub error: Option<io::Error>,
 }
 
@@ -136,7 +135,7 @@ pub struct Session {
     worker: OwnThread,
     writer: OwnThread,
     others: [OwnThread; 2],
-    look: Receiver<SnapshotFacts>,
+    snapshot: Receiver<SnapshotFacts>,
 }
 
 impl std::fmt::Debug for Session {
@@ -146,7 +145,7 @@ impl std::fmt::Debug for Session {
 }
 
 impl Session {
-    /// Starts sampling `root_pid` and, if the options say so, what descends from it. Segments go to
+    /// Starts sampling `root_pid` and, if the options say so, its descendants. Segments go to
     /// `sink`.
     ///
     /// # Errors
@@ -159,7 +158,7 @@ impl Session {
         if read_stat(root_pid).is_err() {
             return Err(SessionError::NoSuchProcess(root_pid));
         }
-        // What does not answer is not refused: it may answer later.
+        // A timeout is not a refusal: the process may answer later.
         if !options.leave_out.contains(&root_pid)
             && let Some(Err(error)) = ask(move || try_read_memory(root_pid))?.answer()
         {
@@ -193,20 +192,20 @@ impl Session {
             rung,
             control: control.clone(),
         };
-        let lanes = collector::start(options.gpu.clone())?;
+        let tracks = collector::start(options.gpu.clone())?;
         let worker = Worker::new(
             inbox,
             recycle,
             event_sender,
             segment_sender,
             link,
-            lanes,
+            tracks,
             &options,
         );
         let (writer_control, writer_error) = (control.clone(), error.clone());
         let tracer_control = control.clone();
         let in_a_hurry = options.once;
-        let (look_sender, look) = bounded(1);
+        let (snapshot_sender, snapshot) = bounded(1);
         let start = |name: &str, work: Box<dyn FnOnce() + Send>| {
             let ends = EndsSession(control.clone());
             OwnThread::start(name, move || {
@@ -217,7 +216,7 @@ impl Session {
         let work = move || write_segments(&segments, sink, &writer_control, &writer_error);
         let writer = start("torchspy-write", Box::new(work))?;
         let work = move || {
-            // Its queue takes up what it cannot keep up with for a while.
+            // The queue of the writer absorbs short delays of the disk.
             if !in_a_hurry {
                 run_behind(0);
             }
@@ -230,7 +229,7 @@ impl Session {
             let once = options.once;
             let tracer = Tracer::new(options, tracer_control, events, outbox, launched);
             match once {
-                true => tracer.snapshot(&look_sender),
+                true => tracer.snapshot(&snapshot_sender),
                 false => tracer.run(),
             }
         };
@@ -243,17 +242,17 @@ impl Session {
             worker,
             writer,
             others: [fallback, keeper],
-            look,
+            snapshot,
         })
     }
 
-    /// What was found at the one look of a session that looks once, when all threads were read;
-    /// `None` if that takes longer than `patience`, or never comes.
+    /// The facts of a snapshot once all threads were captured; `None` if that takes longer than
+    /// `patience`, or the tracer ended without them.
     pub(super) fn snapshot_facts(&self, patience: Duration) -> Option<SnapshotFacts> {
-        self.look.recv_timeout(patience).ok()
+        self.snapshot.recv_timeout(patience).ok()
     }
 
-    /// Where the recording stands.
+    /// The progress at the time of the call.
     pub fn progress(&self) -> ProgressSnapshot {
         let figures = self.control.figures();
         let elapsed = self.started.elapsed();
@@ -269,12 +268,12 @@ impl Session {
         }
     }
 
-    /// Whether the target and its descendants are gone, or nothing can be written any more.
+    /// Whether the target and its descendants have ended, or writing failed.
     pub fn finished(&self) -> bool {
         self.control.is_finished()
     }
 
-    /// Lets go of every thread and stops sampling; back when that is done. `false` if it is not
+    /// Resumes every thread and stops sampling; returns once that is done. `false` if it is not
     /// done in time: a thread that was asked to stop is blocked in the kernel, and would stay
     /// stopped while torchspy is.
     pub fn pause(&self) -> bool {
@@ -287,24 +286,24 @@ impl Session {
         is_released()
     }
 
-    /// Goes on after [`Session::pause`].
+    /// Continues after [`Session::pause`].
     pub fn resume(&self) {
         self.control.set_pause(false);
     }
 
-    /// Asks it to end, and waits for nothing: a thread of it may stand in the kernel.
+    /// Requests the end without waiting: one of the threads may be blocked in the kernel.
     pub(super) fn abandon(self) {
         self.control.request_stop();
     }
 
-    /// Ends sampling and flushes the last segment. A thread that hangs in a read of the target is
-    /// left there: it ends with torchspy, and what it has stopped runs on then.
+    /// Ends sampling and flushes the last segment. A thread that is blocked in a read of the target
+    /// is not waited for: it ends with torchspy, and the kernel then resumes what it has stopped.
     ///
     /// # Errors
-    /// None so far; what went wrong while writing is in [`SessionEnd`].
+    /// None so far; errors while writing are in [`SessionEnd`].
     pub fn stop(mut self) -> Result<SessionEnd, SessionError> {
         self.control.request_stop();
-        // All that hang do so at the same time.
+        // Blocked threads are given up at the same time.
         while !self.tracer.has_ended() && !self.tracer.hangs() {
             if self.worker.hangs() {
                 self.control.abandon_worker();
@@ -327,11 +326,11 @@ impl Session {
         if !end(self.tracer) {
             self.control.abandon_tracer();
         }
-        // What it was given last it hands to the writer, which ends after it.
+        // The worker hands the last segment to the writer, which then ends.
         let [fallback, keeper] = self.others;
         if end(self.worker) {
             end(self.writer);
-            // It waits for the worker's orders, or for its end.
+            // The fallback waits for orders of the worker, or for its end.
             end(fallback);
         }
         end(keeper);
@@ -365,8 +364,8 @@ impl Drop for EndsSession {
     }
 }
 
-/// Writes segments as they come. After a failure the rest is taken and dropped, so that nobody
-/// waits for it.
+/// Writes segments as they arrive. After a failure further segments are received and dropped, so
+/// that the sender never blocks.
 fn write_segments(
     segments: &Receiver<Segment>,
     mut sink: Box<dyn SegmentSink>,

@@ -28,7 +28,7 @@ impl SymbolLoader {
         let _ = std::thread::Builder::new()
             .name("torchspy-syms".to_owned())
             .spawn(move || {
-                // The table of a large library takes a tenth of a second.
+                // Reading the table of a large library takes a tenth of a second.
                 if behind {
                     run_behind(15);
                 }

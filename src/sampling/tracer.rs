@@ -188,7 +188,7 @@ impl Tracer {
         self.flush(end_ns, false);
         while self.control.pause_requested() && !self.control.stop_requested() {
             if self.capture.is_outstanding() {
-                // It would stay stopped for as long as torchspy is.
+                // The thread would stay stopped for as long as torchspy is.
                 self.release_late_stops();
             } else {
                 self.control.confirm_pause();
@@ -274,8 +274,8 @@ impl Tracer {
     fn record_without_stack(&mut self, index: usize, at: usize, why: Partial) {
         self.flush_reused(index, at, false);
         let thread = &mut self.processes[index].threads[at];
-        let mut sample = thread.sample(Charged::default(), Method::Unread);
-        thread.charge(&mut sample, Method::Unread);
+        let mut sample = thread.sample(Charged::default(), Method::NotCaptured);
+        thread.charge(&mut sample, Method::NotCaptured);
         self.outbox.span(sample, Some(why));
     }
 

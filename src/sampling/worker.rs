@@ -1,14 +1,14 @@
-//! From copies of memory to recorded samples: unwinding, code objects, merging, interning; and a
-//! segment every second.
+//! Turns copies of memory into recorded samples: unwinding, code objects, merging, interning;
+//! writes a segment every second.
 
 mod code_rules;
 mod compilation;
-mod lanes;
 mod nn_modules;
 mod processes;
 mod progress;
 mod segments;
 mod stacks;
+mod tracks;
 
 use super::control::Control;
 use super::fallback::{FallbackLink, Order};
@@ -17,7 +17,7 @@ use super::keeper::KeeperEvent;
 use super::raw::{Message, RawSample};
 use super::session::SessionOptions;
 use super::symbol_loader::SymbolLoader;
-use crate::gpu::feed::LaneFeed;
+use crate::gpu::feed::TrackFeed;
 use crate::model::frame::{Frame, Partial};
 use crate::model::ids::{CodeId, ModuleId, ProcessId, StackId, ThreadId};
 use crate::model::sample::Sample;
@@ -37,39 +37,40 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Stacks that are kept before those that no thread needs are forgotten: 2 MB. (A trainer among 160
-/// threads makes some 60,000 in three quarters of an hour; what is needed again is interned again.)
+/// Number of stacks above which stacks that no thread refers to are dropped: 2 MB. (A trainer with
+/// 160 threads makes some 60,000 in three quarters of an hour; a dropped stack that recurs is
+/// interned again.)
 const MAX_STACKS: usize = 25_000;
 /// How long to wait for symbol tables at the end of a session.
 const SYMBOL_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Longest wait for the bell: what the tracer learns from the worker is this late at most.
+/// Longest wait for the bell: the delay after which the tracer sees what the worker publishes.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// The same while some process's interpreter is being looked for.
+/// The same while the interpreter of some process is being searched for.
 const STARTING_PATIENCE: Duration = Duration::from_millis(3);
-/// Messages that are taken between two looks at other things.
+/// Messages handled between two checks for other work.
 const ROUND: usize = 64;
 
-/// Where the worker's work comes from.
+/// Input of the worker.
 pub(super) struct Inbox {
     /// The work.
     pub(super) messages: Receiver<Message>,
-    /// Wakes the worker: what gathers meanwhile is cheaper to do at once.
+    /// Wakes the worker. It wakes late on purpose: messages are cheaper to handle in batches.
     pub(super) rung: Receiver<()>,
-    /// Whether any more will come.
+    /// Tells whether more messages will come.
     pub(super) control: Arc<Control>,
 }
 
 /// The worker's state.
 pub(super) struct Worker {
     inbox: Inbox,
-    /// Up to where segments were written, CLOCK_MONOTONIC.
+    /// End of the last written segment, CLOCK_MONOTONIC.
     written_ns: u64,
     recycle: Sender<Box<RawSample>>,
     events: Sender<KeeperEvent>,
     segments: Sender<Segment>,
     fallback: FallbackLink,
-    lanes: LaneFeed,
+    tracks: TrackFeed,
     tables: Tables,
     images: FxHashMap<ProcessId, ProcessImage>,
     store: Arc<ModuleStore>,
@@ -80,13 +81,13 @@ pub(super) struct Worker {
     symbols: SymbolLoader,
     last_stacks: FxHashMap<ThreadId, Option<StackId>>,
     samples: Vec<Sample>,
-    /// Ended since the last segment, which is to name them.
+    /// Threads that ended since the last segment. The next segment lists them.
     gone_threads: Vec<ThreadId>,
     changed: FxHashSet<ProcessId>,
     /// Native frames that were written before their module's symbols were loaded.
     unnamed: FxHashSet<(ModuleId, u64)>,
     next_segment: u64,
-    /// The target's cgroups, and how long they had been throttled when they were last looked at.
+    /// The target's cgroups, and for how long they had been throttled at the last read.
     throttled: Option<(CpuGroups, u64)>,
     scratch: Scratch,
 }
@@ -96,9 +97,9 @@ struct Scratch {
     native: Vec<NativeFrame>,
     recorded: Vec<(NativeFrame, Frame)>,
     python: Vec<Frame>,
-    /// Frames of the compiler, and the code that they compile.
+    /// Frames of the compiler, and the code objects that they compile.
     compiled: Vec<(usize, CodeId)>,
-    /// Python frames with the modules whose calls they are.
+    /// Python frames, and after each call of a module the module.
     marked: Vec<Frame>,
     /// The runs of `marked`.
     runs: Vec<Range<usize>>,
@@ -112,7 +113,7 @@ impl Worker {
         events: Sender<KeeperEvent>,
         segments: Sender<Segment>,
         fallback: FallbackLink,
-        lanes: LaneFeed,
+        tracks: TrackFeed,
         options: &SessionOptions,
     ) -> Self {
         Self {
@@ -122,7 +123,7 @@ impl Worker {
             events,
             segments,
             fallback,
-            lanes,
+            tracks,
             tables: Tables::default(),
             images: FxHashMap::default(),
             store: Arc::default(),
@@ -142,7 +143,7 @@ impl Worker {
         }
     }
 
-    /// Works until the tracer has sent its last flush, or is given up.
+    /// Works until the tracer has sent its last flush, or was given up.
     pub(super) fn run(mut self) {
         loop {
             for _ in 0..ROUND {
@@ -156,7 +157,7 @@ impl Worker {
                     }
                     Ok(message) => self.take(message),
                     Err(TryRecvError::Empty) => {
-                        self.look_elsewhere();
+                        self.search_interpreters();
                         let starting = self.images.values().any(ProcessImage::is_starting);
                         let patience = if starting {
                             STARTING_PATIENCE
@@ -166,19 +167,19 @@ impl Worker {
                         if self.inbox.control.tracer_is_abandoned() {
                             return self.flush_last();
                         }
-                        // Whether it sounded or not, there may be something.
+                        // Messages are checked after a timeout, too.
                         let _ = self.inbox.rung.recv_timeout(patience);
                     }
-                    // The tracer failed: it flushes when it ends otherwise.
+                    // The tracer failed: otherwise it flushes before it ends.
                     Err(TryRecvError::Disconnected) => return self.flush_last(),
                 }
             }
-            self.look_elsewhere();
+            self.search_interpreters();
         }
     }
 
-    /// Looks for interpreters, and takes what the fallback found.
-    fn look_elsewhere(&mut self) {
+    /// Searches for interpreters, and handles findings of the fallback.
+    fn search_interpreters(&mut self) {
         self.discover_interpreters();
         while let Ok(finding) = self.fallback.findings.try_recv() {
             self.take_finding(finding);
@@ -189,7 +190,7 @@ impl Worker {
         match message {
             Message::Process(id, info) => {
                 self.take_process(id, *info);
-                self.tell_lanes();
+                self.publish_targets();
             }
             Message::Image(id, interpreter) => {
                 if interpreter.is_none() {
@@ -233,8 +234,7 @@ impl Worker {
         }
     }
 
-    /// The stack of a thread of which none was captured, and of the time in which it stays where it
-    /// is.
+    /// Records that no stack of a thread was captured, also for the time until it moves.
     fn take_missing(&mut self, thread: ThreadId, why: Partial) -> Option<StackId> {
         let stack = self.tables.stacks.intern([Frame::Truncated(why)]);
         self.last_stacks.insert(thread, stack);

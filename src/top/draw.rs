@@ -1,4 +1,4 @@
-//! How a view is laid out, on a screen of any size, with colours or without.
+//! The layout of a view, on a screen of any size, with or without colours.
 
 use super::Status;
 use super::head::{Kind, head};
@@ -27,7 +27,7 @@ impl Colours {
     }
 }
 
-/// Rows of the body that devices leave at least.
+/// Minimum number of rows of the body that devices leave.
 const BODY: usize = 6;
 
 /// Draws the screen, and stores in `state` which rows were drawn.
@@ -102,7 +102,7 @@ pub fn plain(live: &Live, status: &Status, state: &mut State, width: u16, height
     text
 }
 
-/// The head; where the body would be too low, without its optional lines.
+/// The head; without its optional lines if the body would be too low.
 fn head_lines(live: &Live, status: &Status, state: &State, area: Rect) -> Vec<(Kind, String)> {
     let mut lines = head(live, status, state, usize::from(area.width));
     let most = usize::from(area.height).saturating_sub(BODY).max(1);
@@ -159,7 +159,7 @@ fn tabs(buffer: &mut Buffer, area: Rect, y: u16, view: View, colours: Colours) {
     let whole = length(&names);
     let mut x = area.x;
     for (each, mut name) in names {
-        // On a narrow screen only the view that is shown has its whole name.
+        // On a narrow screen only the selected view has its full name.
         if whole > usize::from(area.width) && each != view {
             name = name.chars().take(6).collect();
         }
@@ -255,7 +255,7 @@ fn foot_text(state: &State) -> String {
     }
 }
 
-/// Keys, and what the columns mean.
+/// Keys, and the meaning of the columns.
 const HELP: [&str; 22] = [
     "torchspy top: keys",
     "",

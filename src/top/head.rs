@@ -6,13 +6,13 @@ use super::state::State;
 use crate::analysis::progress::StepUnit;
 use crate::live::Live;
 use crate::live::store::{KEPT_NS, LiveDevice, LiveProcess};
-use crate::model::lane::SHARE_ONE;
 use crate::model::progress::CounterKind;
+use crate::model::track::SHARE_ONE;
 use crate::report::command::shown_command;
 use crate::report::label::counted;
 use crate::report::text::format::{count, printable, short_time};
-use crate::report::text::lanes::{bytes, sparkline};
 use crate::report::text::role;
+use crate::report::text::tracks::{bytes, sparkline};
 
 /// Columns of a sparkline.
 const SPARK: usize = 30;
@@ -32,7 +32,7 @@ pub enum Kind {
 pub struct Line {
     pub kind: Kind,
     pub text: String,
-    /// Whether it goes first where there is no room.
+    /// Whether it is dropped first if there is no room.
     pub spare: bool,
 }
 
@@ -62,7 +62,7 @@ pub fn head(live: &Live, status: &Status, state: &State, width: usize) -> Vec<Li
     }
     if let Some(verdict) = &live.outlook.verdict {
         let mut texts = wrapped(&format!("VERDICT {verdict}"), width);
-        // Always two lines, so that the table stays where it is when the verdict changes.
+        // Always two lines, so that the table does not move when the verdict changes.
         texts.resize(texts.len().max(2), String::new());
         for (index, text) in texts.into_iter().enumerate() {
             line(Kind::Verdict, text, index > 0);
@@ -137,7 +137,7 @@ fn clock(seconds: u64) -> String {
     )
 }
 
-/// Steps, batches and epochs, where they can be read.
+/// Steps, batches and epochs, if they can be read.
 fn progress(process: &LiveProcess) -> Option<String> {
     let mut parts = Vec::new();
     if let Some(pace) = &process.pace {

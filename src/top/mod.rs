@@ -14,7 +14,7 @@ pub mod state;
 
 use crate::sampling::session::ProgressSnapshot;
 
-/// The state of the session that is not in its segments.
+/// The state of the session outside of its segments.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Status {
     pub sampler: ProgressSnapshot,

@@ -1,5 +1,4 @@
-//! The table of each view, from what is known. Text that comes from the target has no control
-//! characters here.
+//! The table of each view. Text that comes from the target has no control characters here.
 
 mod modules;
 mod phases;
@@ -15,13 +14,13 @@ use rustc_hash::FxHashSet;
 use std::cmp::Reverse;
 use std::hash::Hash;
 
-/// Rows that a table has at most: nobody scrolls further.
+/// Maximum number of rows of a table: nobody scrolls further.
 const MAX_ROWS: usize = 1000;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Column {
     pub title: String,
-    /// Its width; 0 for what is left.
+    /// Its width; 0 for the remaining width.
     pub width: u16,
     /// Whether rows are sorted by it.
     pub sorted: bool,
@@ -31,7 +30,7 @@ pub struct Column {
 pub struct Row {
     /// As many as there are columns.
     pub cells: Vec<String>,
-    /// What Enter, `+` and `-` act on.
+    /// The target of Enter, `+` and `-`.
     pub key: RowKey,
     pub bold: bool,
 }
@@ -41,11 +40,11 @@ pub struct Table {
     /// Columns: numbers are right-aligned, the last one is text.
     pub columns: Vec<Column>,
     pub rows: Vec<Row>,
-    /// Shown instead of rows where there are none.
+    /// Shown if there are no rows.
     pub empty: String,
 }
 
-/// Why there is nothing to be shown, where that is known.
+/// Why there is nothing to show, if known.
 fn nothing_yet(live: &Live) -> String {
     let mut notes = live.processes.values().map(|process| &process.info.note);
     match notes.find(|note| !note.is_empty()) {
@@ -54,7 +53,7 @@ fn nothing_yet(live: &Live) -> String {
     }
 }
 
-/// The table of the view that is shown, for a body of `width` columns.
+/// The table of the selected view, for a body of `width` columns.
 pub fn table(live: &Live, state: &State, width: u16) -> Table {
     let process = live.shown(state.process);
     let mut table = match (state.view, process) {
@@ -137,7 +136,7 @@ fn time_cells(process: &LiveProcess, (now, since): &Both) -> Vec<String> {
     ]
 }
 
-/// `12.3%`, as py-spy has it; nothing for nothing.
+/// `12.3%`, as in py-spy; empty for 0.
 fn percent(ns: u64, of_ns: u64) -> String {
     if ns == 0 || of_ns == 0 {
         return String::new();

@@ -1,4 +1,4 @@
-//! What the user chose, and what keys do to it. No terminal is needed for it.
+//! The user's choices, and the effect of keys on them. Needs no terminal.
 //!
 //! Keys are htop's and py-spy's where these have an equivalent (htop(1); `?` of py-spy top): 1 to 4
 //! sort by a column, `L` turns to lines, `R` resets (py-spy); Tab changes the view, F3 and `/` or
@@ -54,7 +54,7 @@ impl View {
     }
 }
 
-/// By what tables of time are sorted: py-spy's four columns.
+/// Sort order of tables of time: py-spy's four columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sort {
     /// Own time now.
@@ -81,12 +81,12 @@ impl Sort {
     }
 }
 
-/// What a key asks for beyond the view itself.
+/// A key's effect outside of the view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
     /// End.
     Quit,
-    /// Sums since the start begin anew.
+    /// Reset the sums since the start.
     Reset,
     /// Start a recording, or end the one under way.
     Record,
@@ -103,11 +103,11 @@ pub struct State {
     pub view: View,
     /// The order of tables of time.
     pub sort: Sort,
-    /// Only rows that have this in them, whatever the case.
+    /// Only rows that contain this, ignoring case.
     pub filter: String,
-    /// Whether what is typed goes to the filter.
+    /// Whether typed characters go to the filter.
     pub typing: bool,
-    /// Nothing new is shown.
+    /// Whether the view is frozen.
     pub paused: bool,
     pub help: bool,
     pub selected: usize,
@@ -123,16 +123,16 @@ pub struct State {
     pub drawn: Drawn,
 }
 
-/// What of a table was on the screen.
+/// The part of a table that was on the screen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Drawn {
     /// Keys of all rows.
     pub keys: Vec<RowKey>,
-    /// How many fit.
+    /// Number of rows that fit.
     pub height: usize,
 }
 
-/// What a row is of, where a key acts on it.
+/// The subject of a row, if a key acts on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RowKey {
     None,
@@ -162,7 +162,7 @@ impl Default for State {
 }
 
 impl State {
-    /// What a key does.
+    /// Applies a key.
     pub fn key(&mut self, key: KeyEvent) -> Option<Command> {
         let control = key.modifiers.contains(KeyModifiers::CONTROL);
         if control {

@@ -1,25 +1,25 @@
-//! What a function is, once per function; and what a stack was doing, once per stack.
+//! Classifies functions, once each, and stacks, once each.
 
 use super::rules::syscalls::{Wait, wait_of};
 use super::rules::{FrameRole, PhaseMark, PythonWait, Special};
 use crate::model::category::{Activity, ActivityGroup, FrameKind, Phase, SummaryRow};
 use crate::model::sample::ThreadState;
 
-/// What the rules know of a function, as far as stacks are classified by it.
+/// What the rules define for a function, as far as the classification of stacks needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FunctionClass {
-    /// Decides its colour in flamegraphs.
+    /// Its colour in flame graphs.
     pub kind: FrameKind,
-    /// Whether it only passes a call on.
+    /// Whether it only forwards a call.
     pub plumbing: bool,
-    /// How it decides the activity.
+    /// Its effect on the activity.
     pub role: FrameRole,
-    /// How it decides the phase.
+    /// Its effect on the phase.
     pub mark: Option<PhaseMark>,
     /// What a thread that sleeps below it waits for.
     pub wait: PythonWait,
     pub special: Special,
-    /// Its name is that of a function which makes a batch.
+    /// Its name is that of a function that makes a batch.
     pub makes_batch: bool,
 }
 
@@ -36,12 +36,12 @@ impl FunctionClass {
     };
 }
 
-/// What is known of a thread besides its stack.
+/// Facts about a thread besides its stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Situation {
-    /// It was on a CPU, or waiting for one.
+    /// It was running or runnable.
     pub running: bool,
-    /// It was asleep for certain.
+    /// It was certainly asleep.
     pub asleep: bool,
     /// From its system call.
     pub wait: Option<Wait>,
@@ -55,9 +55,9 @@ impl Situation {
         let wait = match state {
             ThreadState::Running => None,
             ThreadState::Sleeping | ThreadState::Unknown => by_call,
-            // D: nearly always a disk, a page of a file, or a driver, of which the stack knows.
+            // D: nearly always a disk, a page of a file, or a driver, which the stack shows.
             ThreadState::Uninterruptible => Some(by_call.unwrap_or(Wait::Io)),
-            // Stopped by someone's SIGSTOP or debugger: it waits for that to end.
+            // Stopped by SIGSTOP or a debugger: it waits to be continued.
             ThreadState::Stopped => Some(Wait::Sleep),
         };
         Self {
@@ -71,8 +71,8 @@ impl Situation {
     }
 }
 
-/// The phase of a stack, from its frames, leaf first; `None` where no frame decides one. The order
-/// of precedence is written down in `docs/src/attribution.md`.
+/// The phase of a stack, from its frames, leaf first; `None` if no frame decides one. The order of
+/// precedence is documented in `docs/src/attribution.md`.
 pub fn phase(leaf_to_root: impl Iterator<Item = FunctionClass>) -> Option<Phase> {
     let mut weak = None;
     let mut strong = None;
@@ -81,7 +81,7 @@ pub fn phase(leaf_to_root: impl Iterator<Item = FunctionClass>) -> Option<Phase>
     // The phase of the nearest code that is the user's own or a framework's.
     let mut owner = None;
     for class in leaf_to_root {
-        // A folder of the user's own may be called as a framework is.
+        // A folder of the user's own may have the name of a framework.
         owner = owner.or(match class.mark {
             _ if class.kind == FrameKind::PythonUser => Some(Phase::User),
             Some(PhaseMark::Fallback(phase)) => Some(phase),
@@ -89,7 +89,7 @@ pub fn phase(leaf_to_root: impl Iterator<Item = FunctionClass>) -> Option<Phase>
         });
         match class.mark {
             Some(PhaseMark::Whole(phase)) => return Some(phase),
-            // Past the nearest strong mark, all that matters is what a forward was called for.
+            // After the nearest strong mark, it only matters which phase called a forward.
             Some(PhaseMark::Again(phase)) if strong == Some(Phase::Forward) && !left_engine => {
                 strong = Some(phase);
             }
@@ -126,7 +126,7 @@ struct SkippedFrames {
 }
 
 impl SkippedFrames {
-    /// The activity of a running thread whose search ended without a known frame.
+    /// The activity of a running thread if the search ended without a known frame.
     fn activity(&self, at_python: bool) -> Activity {
         if self.foreign {
             Activity::NativeOther
@@ -150,7 +150,7 @@ impl SkippedFrames {
     }
 }
 
-/// The activity of a stack, from its frames, leaf first. The order of precedence is written down in
+/// The activity of a stack, from its frames, leaf first. The order of precedence is documented in
 /// `docs/src/attribution.md`.
 pub fn activity(
     leaf_to_root: impl Iterator<Item = FunctionClass>,
@@ -216,20 +216,20 @@ fn known(
     match (wait, asleep) {
         (Some(_), Some(activity)) => activity,
         (Some(wait), None) => by_wait(wait),
-        // Glue that calls code which no rule knows did not do that code's work.
+        // Glue that calls code without a rule did not do that code's work.
         (None, _)
             if skipped.foreign && matches!(active, Activity::Dispatch | Activity::Autograd) =>
         {
             Activity::NativeOther
         }
-        // The interpreter does its own work, also where native code calls it.
+        // The interpreter does its own work, also if native code calls it.
         (None, _) if skipped.interpreter => Activity::Python,
         (None, _) => active,
     }
 }
 
-/// What the callers of a known function make of it: a copy that `.item()` makes is a wait for the
-/// GPU; what registers kernels and bindings while a library is loaded neither computes nor
+/// The effect of the callers of a known function: a copy inside `.item()` is a wait for the GPU;
+/// code that registers kernels and bindings while a library is loaded neither computes nor
 /// dispatches; autograd's part of a forward is the dispatch of an operator.
 fn in_context(found: Activity, outward: &mut impl Iterator<Item = FunctionClass>) -> Activity {
     let mut callers = outward.take_while(|class| class.role != FrameRole::Python);
@@ -250,8 +250,7 @@ fn in_context(found: Activity, outward: &mut impl Iterator<Item = FunctionClass>
                 found
             }
         }
-        // What a forward's wrapper writes down for backward, and what goes with a tensor that is
-        // given up.
+        // Autograd's bookkeeping in a forward's wrapper, and the release of a tensor.
         Activity::Autograd => match callers.find_map(of_known) {
             Some(found @ (Activity::Dispatch | Activity::NativeOther)) => found,
             _ => found,
@@ -301,7 +300,7 @@ fn at_python(
     situation: Situation,
 ) -> Activity {
     match wait {
-        // The interpreter calls the C library's wait from its evaluation loop in one place only:
+        // The interpreter calls the C library's wait from its evaluation loop in one function only:
         // `take_gil`, inlined.
         Some(Wait::Lock)
             if skipped.named && !skipped.interpreter && !skipped.foreign && !skipped.torch =>
@@ -331,8 +330,8 @@ fn at_root(wait: Option<Wait>, skipped: &SkippedFrames, situation: Situation) ->
     }
 }
 
-/// The activity while a process unloads its libraries at exit: these neither communicate nor use a
-/// device any more.
+/// The activity while a process unloads its libraries at exit: these no longer communicate or use a
+/// device.
 pub fn at_exit(found: Activity) -> Activity {
     match found.group() {
         ActivityGroup::Collective | ActivityGroup::Gpu => Activity::NativeOther,

@@ -1,11 +1,11 @@
 //! Which collective a sample is in.
 
 use crate::model::category::Activity;
-use crate::model::collective::{CollectiveMoment, CollectivePart, Issuer};
+use crate::model::collective::{CollectiveCall, CollectivePart, Issuer};
 
-/// What a stack shows of its collective, from its parent's and its leaf. Of several names the
-/// outermost is the one that was called (`all_gather_object` gathers twice); of several wrappers
-/// the innermost is the one at work. What is imported is in no collective.
+/// The collective of a stack, from its parent's and its leaf. Of several names the outermost is the
+/// one that was called (`all_gather_object` gathers twice); of several wrappers the innermost is
+/// the one at work. Imported code is in no collective.
 pub fn with_leaf(outward: CollectivePart, leaf: CollectivePart) -> CollectivePart {
     match leaf.imports {
         true => CollectivePart::default(),
@@ -19,7 +19,7 @@ pub fn with_leaf(outward: CollectivePart, leaf: CollectivePart) -> CollectivePar
 }
 
 /// The collective of a sample, from what its stack shows.
-pub fn collective(stack: CollectivePart, activity: Activity) -> Option<CollectiveMoment> {
+pub fn collective(stack: CollectivePart, activity: Activity) -> Option<CollectiveCall> {
     let CollectivePart {
         name,
         backend,
@@ -34,7 +34,7 @@ pub fn collective(stack: CollectivePart, activity: Activity) -> Option<Collectiv
     let is_one =
         name.is_some() || by_activity.is_some() || issuer.is_some_and(Issuer::is_communication);
     let own_work = matches!(issuer, Some(Issuer::DdpReducer | Issuer::FsdpReshard));
-    is_one.then(|| CollectiveMoment {
+    is_one.then(|| CollectiveCall {
         name: name
             .or(issuer.and_then(Issuer::collective))
             .or(match own_work {
@@ -57,7 +57,7 @@ mod tests {
         }
     }
 
-    fn found(root_to_leaf: &[CollectivePart], activity: Activity) -> Option<CollectiveMoment> {
+    fn found(root_to_leaf: &[CollectivePart], activity: Activity) -> Option<CollectiveCall> {
         let none = CollectivePart::default();
         let stack = root_to_leaf
             .iter()

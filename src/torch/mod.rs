@@ -1,16 +1,16 @@
-//! What is known of PyTorch: rules that classify functions, stacks, threads and processes. Pure,
-//! but for the probe.
+//! Facts about PyTorch: rules that classify functions, stacks, threads and processes. Pure, except
+//! the probe.
 //!
-//! | file | question |
+//! | file | content |
 //! |---|---|
-//! | [`rules`] | what is known of torch's, Python's and the system's names: rows of data, with their sources |
-//! | [`symbol_name`] | which part of a demangled C++ name is the function's own |
-//! | [`classify`] | what a function is, and what a stack of functions was doing |
-//! | [`role`] | what a process is in a job, and which of its threads trains |
-//! | [`probe`] | which `nn.Module` a call is of: the one part that reads a live process |
-//! | [`stitch`] | whose work a thread waits for that waits in `backward()` |
+//! | [`rules`] | names of torch, Python and the system: rows of data, with their sources |
+//! | [`symbol_name`] | the function's own part of a demangled C++ name |
+//! | [`classify`] | classification of functions and stacks |
+//! | [`role`] | the role of a process in a job, and which of its threads trains |
+//! | [`probe`] | the `nn.Module` of a call: the only part that reads a live process |
+//! | [`stitch`] | whose work a thread waits for in `backward()` |
 //! | [`waits`] | what a thread waits for |
-//! | [`collectives`] | which collective it is in |
+//! | [`collectives`] | the collective that it is in |
 
 pub mod classify;
 pub mod collectives;

@@ -1,29 +1,29 @@
-//! What a process is in a job, and which of its threads trains.
+//! The role of a process in a job, and which of its threads trains.
 
 use crate::model::ids::{ProcessId, ThreadId};
 use crate::model::process::ProcessInfo;
 use crate::model::profile::Role;
 
-/// What the stacks of a process show of its role.
+/// Facts about a process from its stacks, for its role.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessFacts {
-    /// It ran a DataLoader's worker loop, or has a thread named for it.
+    /// It ran a DataLoader's worker loop, or has a thread named after it.
     pub worker_loop: bool,
     /// Nanoseconds in forward, backward and optimizer.
     pub training_ns: u64,
-    /// The part of `training_ns` in backward and optimizer: evaluation has none.
+    /// The part of `training_ns` in backward and optimizer, which evaluation does not have.
     pub learning_ns: u64,
     /// Samples of its threads.
     pub samples: u64,
-    /// Nanoseconds that these represent, all threads together.
+    /// Nanoseconds that these stand for, over all threads.
     pub wall_ns: u64,
     /// It has a Python interpreter.
     pub python: bool,
 }
 
-/// Where a job sets the rank of a process: (rank, world size, local rank), the first that is set
-/// wins. Sources: torch/distributed/run.py (2.15.0), srun(1) "output environment variables", Open
-/// MPI 5 docs `OMPI_*`, PMI-1 as set by MPICH hydra and Intel MPI, MVAPICH2 guide.
+/// Variables in which a job sets the rank of a process: (rank, world size, local rank); the first
+/// that is set wins. Sources: torch/distributed/run.py (2.15.0), srun(1) "output environment
+/// variables", Open MPI 5 docs `OMPI_*`, PMI-1 as set by MPICH hydra and Intel MPI, MVAPICH2 guide.
 const RANK_VARIABLES: &[(&str, &str, &str)] = &[
     ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
     (
@@ -64,7 +64,7 @@ const HELPERS: &[&str] = &[
     "multiprocessing.forkserver",
 ];
 
-/// The rank that variables of an environment set.
+/// The rank in the variables of an environment.
 pub fn rank_of(environment: &[(String, String)]) -> Option<u32> {
     ranks(environment).0
 }
@@ -90,7 +90,8 @@ fn has_word(process: &ProcessInfo, word: &str) -> bool {
         .any(|argument| argument.contains(word))
 }
 
-/// The first words of a command line name a launcher: the rest are the program's own arguments.
+/// Whether the first words of a command line name a launcher: the rest are the program's own
+/// arguments.
 fn is_launcher_command(process: &ProcessInfo) -> bool {
     process.command.iter().take(4).any(|argument| {
         let name = argument.rsplit('/').next().unwrap_or(argument);
@@ -107,14 +108,14 @@ fn parent(processes: &[ProcessInfo], of: usize) -> Option<usize> {
         .iter()
         .enumerate()
         .filter(|&(index, other)| {
-            // A pid may come back: the parent was there before its child.
+            // A pid may be reused: the parent existed before its child.
             index != of && other.pid == child.parent_pid && other.start_ticks <= child.start_ticks
         })
         .max_by_key(|(_, other)| other.start_ticks)
         .map(|(index, _)| index)
 }
 
-/// The ancestors of a process, nearest first. Ends even where hostile pids form a ring.
+/// The ancestors of a process, nearest first. Ends even if pids of a damaged recording form a ring.
 fn ancestors(processes: &[ProcessInfo], of: usize) -> Vec<usize> {
     let mut found: Vec<usize> = Vec::new();
     let mut next = parent(processes, of);
@@ -175,8 +176,8 @@ pub fn roles(processes: &[ProcessInfo], facts: &[ProcessFacts], root_pid: i32) -
     roles
 }
 
-/// Imports may look like training for a short time. Where its descendants train it is no trainer
-/// for that, and none for evaluating what they trained.
+/// Imports may look like training for a short time. A process whose descendants train is not a
+/// trainer because of that, nor are descendants that only evaluate.
 fn without_traces(facts: &[ProcessFacts], lines: &[Vec<usize>]) -> Vec<ProcessFacts> {
     const TRACE: u64 = 50;
     let mut below = vec![(0, 0); facts.len()];
@@ -203,8 +204,8 @@ fn without_traces(facts: &[ProcessFacts], lines: &[Vec<usize>]) -> Vec<ProcessFa
     own.collect()
 }
 
-/// `below_trainer`: some ancestor trained; `true` where that is its parent. `is_copy`: its parent
-/// has the same command line.
+/// `below_trainer`: some ancestor trained; `true` if that is its parent. `is_copy`: its parent has
+/// the same command line.
 fn role_of(
     process: &ProcessInfo,
     fact: ProcessFacts,
@@ -242,7 +243,7 @@ fn role_of(
         return as_trainer;
     }
     if let Some(by_trainer) = below_trainer {
-        // A fork has the command line of what it is a copy of: that of a worker is no worker.
+        // A fork has the command line of its parent: the fork of a worker is not a worker.
         return if by_trainer && has_word(process, SPAWNED) {
             worker
         } else {
@@ -298,7 +299,7 @@ fn link_workers(processes: &[ProcessInfo], lines: &[Vec<usize>], roles: &mut [Ro
     }
 }
 
-/// What a thread shows of whether it trains.
+/// Facts about a thread, for whether it trains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadFacts {
     pub thread: ThreadId,
@@ -312,7 +313,7 @@ pub struct ThreadFacts {
     pub wall_ns: u64,
 }
 
-/// The thread whose wall time the summary is of: the main thread, unless another Python thread
+/// The thread whose wall time the summary covers: the main thread, unless another Python thread
 /// trains and it does not.
 pub fn training_thread(threads: &[ThreadFacts]) -> Option<ThreadId> {
     let python = || threads.iter().filter(|thread| thread.is_python);

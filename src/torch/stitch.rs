@@ -2,7 +2,7 @@
 //!
 //! On CUDA tensors `loss.backward()` hands the graph to a thread `pt_autograd_N` and sleeps until
 //! it is done (torch/csrc/autograd/engine.cpp, 2.15.0). That thread has no Python frames of its
-//! own, and the waiting one does no work. The wall time stays the waiting thread's; over each
+//! own, and the waiting one does no work. The wall time stays the waiting thread's; in each
 //! interval in which an engine thread of its process was busy, it takes that thread's phase and
 //! activity, and that thread's native frames are appended to its own.
 
@@ -64,10 +64,10 @@ impl StackJoiner {
 }
 
 /// Splits `waiting` at the borders of the busy samples that overlap it, and gives each piece the
-/// phase, the activity and the stack of the one that covers it. `busy` is sorted by start and of
-/// one process; of several at a time the one that began first is taken. Weights and ticks add up to
-/// those of `waiting`. The first piece keeps the capture; the others are `Reused`, so that no
-/// capture is counted twice.
+/// phase, the activity and the stack of the sample that covers it. `busy` is sorted by start and of
+/// one process; of several at a time the earliest is taken. Weights and ticks add up to those of
+/// `waiting`. The first piece keeps the capture; the others are `Reused`, so that no capture is
+/// counted twice.
 pub fn split(
     waiting: &ProfileSample,
     busy: &[ProfileSample],
@@ -106,7 +106,7 @@ pub fn split(
                 piece.capture = Capture::Reused;
             }
             if let Some(other) = other {
-                // A hook or a checkpoint may run Python there: what it did is no backward.
+                // A hook or a checkpoint may run Python there: its work is not backward.
                 piece.phase = other.phase;
                 piece.activity = other.activity;
                 piece.syscall = other.syscall;
@@ -131,7 +131,7 @@ fn queue_within(sample: &ProfileSample, overlap_ns: u64) -> u64 {
     u64::try_from(part).unwrap_or(overlap_ns)
 }
 
-/// What has been handed out of a sample's ticks and queue time.
+/// Parts of a sample's ticks and queue time that were distributed already.
 #[derive(Clone, Copy, Default)]
 struct Share {
     ticks: u32,
@@ -139,7 +139,7 @@ struct Share {
 }
 
 impl Share {
-    /// What is due up to `elapsed_ns` of the sample, less what was handed out before.
+    /// The share up to `elapsed_ns` of the sample, less what was distributed before.
     fn next(&mut self, sample: &ProfileSample, elapsed_ns: u64) -> Share {
         let scale = |value: u64| {
             let scaled =

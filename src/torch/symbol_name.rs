@@ -1,19 +1,18 @@
-//! Demangled names: where the return type ends and the function begins.
+//! Splits demangled names: where the return type ends and the function begins.
 
 /// A demangled name, split into the parts that rules match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SymbolName<'a> {
     pub full: &'a str,
-    /// From the first letter of the function's qualified name: no return type, but all that follows
-    /// it.
+    /// From the first letter of the function's qualified name on: without the return type.
     pub qualified: &'a str,
-    /// The qualified name alone: no template arguments after it, no parameters, no compiler
+    /// The qualified name alone: without template arguments after it, parameters, and compiler
     /// suffixes.
     pub stem: &'a str,
 }
 
 impl<'a> SymbolName<'a> {
-    /// Splits `full`. A name that is no C++ name is its own qualified name.
+    /// Splits `full`. A name that is not C++ is its own qualified name.
     ///
     /// Demanglers print a return type before templates only (Itanium C++ ABI, 5.1.5.3), so the
     /// function begins after the last blank outside all brackets and before the parameters.
@@ -74,7 +73,7 @@ fn function_range(name: &str) -> (usize, usize) {
             b'(' if depth == 0 => return (start, template.unwrap_or(at)),
             b'(' => depth += 1,
             b')' => depth = depth.saturating_sub(1),
-            // The name goes on after its template arguments: they were a class's and not the
+            // The name continues after its template arguments: they were a class's and not the
             // function's.
             b':' if depth == 0 => template = None,
             b' ' if depth == 0 => {
@@ -91,7 +90,7 @@ fn function_range(name: &str) -> (usize, usize) {
     (start, template.unwrap_or(bytes.len()))
 }
 
-/// Length of a piece of name whose brackets or blanks are no structure.
+/// Length of a piece of name whose brackets or blanks are not structure.
 fn atom(rest: &[u8]) -> Option<usize> {
     const ATOMS: [&[u8]; 16] = [
         b"(anonymous namespace)",

@@ -1,4 +1,4 @@
-//! What a sample waits for: the kind, and what exactly, from its stack, its activity and its system
+//! What a sample waits for, as a kind and a label, from its stack, its activity and its system
 //! call.
 //!
 //! | activity | what decides | kind |
@@ -19,8 +19,8 @@
 //! | sleep | poll, select, epoll | events |
 //! | sleep, state T | | stopped |
 //!
-//! An interruptible sleep in `read` is no disk's: file systems of disks wait in state D (Linux,
-//! fs/, `io_schedule`). It is a pipe, a terminal, a socket or a file system in user space.
+//! An interruptible sleep in `read` is not a wait for a disk: file systems of disks wait in state D
+//! (Linux, fs/, `io_schedule`). It is a pipe, a terminal, a socket or a file system in user space.
 
 use super::rules::syscalls::CallWait;
 use super::rules::{self, Library, RuleSet};
@@ -31,7 +31,7 @@ use crate::model::profile::Function;
 use crate::model::sample::ThreadState;
 use crate::model::wait::{WaitKind, WaitPart};
 
-/// What is known of a sample besides its stack.
+/// Facts about a sample besides its stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct WaitContext {
     pub activity: Activity,
@@ -40,9 +40,9 @@ pub struct WaitContext {
     pub call: Option<(&'static str, CallWait)>,
 }
 
-/// What a sample waits for, as a kind and a label; `None` where it does not wait. `frames` are leaf
-/// first. Which collective it is and which thread holds the GIL are found elsewhere (`collectives`,
-/// `resolve`).
+/// What a sample waits for, as a kind and a label; `None` if it does not wait. `frames` are leaf
+/// first. Which collective it is and which thread holds the GIL are determined elsewhere
+/// (`collectives`, `resolve`).
 pub fn wait(
     frames: &[&Function],
     context: WaitContext,
@@ -60,7 +60,7 @@ pub fn wait(
     }
 }
 
-/// `OpenMP barrier in aten::gelu`, by the innermost operator.
+/// `OpenMP barrier in aten::gelu`, with the innermost operator.
 fn barrier(frames: &[&Function]) -> String {
     let mut operators = frames.iter().map(|frame| &frame.operator);
     let innermost = operators.find_map(|mark| match mark {
@@ -73,7 +73,7 @@ fn barrier(frames: &[&Function]) -> String {
     }
 }
 
-/// The frames from the leaf up to, and without, the nearest one of the user's own code.
+/// The frames from the leaf to the nearest one of the user's own code, which is excluded.
 fn below_user<'f, 'p>(frames: &'f [&'p Function]) -> &'f [&'p Function] {
     let end = frames
         .iter()
@@ -81,7 +81,7 @@ fn below_user<'f, 'p>(frames: &'f [&'p Function]) -> &'f [&'p Function] {
     frames.get(..end.unwrap_or(frames.len())).unwrap_or(frames)
 }
 
-/// What was found of a wait for the GPU on the way outward.
+/// A wait for the GPU, collected towards the root.
 #[derive(Default)]
 struct GpuCall {
     call: Option<String>,
@@ -146,7 +146,8 @@ fn gpu(frames: &[&Function], activity: Activity, rules: &RuleSet) -> (WaitKind, 
     (kind, what)
 }
 
-/// A method of tensors as a line has it: `.item()` of `torch::autograd::THPVariable_item(…)`.
+/// A method of tensors as written in a source line: `.item()` of
+/// `torch::autograd::THPVariable_item(…)`.
 fn method(name: &str) -> Option<String> {
     let stem = SymbolName::parse(name).stem;
     let method = stem.strip_prefix("torch::autograd::THPVariable_")?;
@@ -157,8 +158,8 @@ fn method(name: &str) -> Option<String> {
     (!method.is_empty() && is_word(method)).then(|| format!(".{method}()"))
 }
 
-/// What blocks the host in a copy. `cudaMemcpyAsync` returns at once for pinned memory; for
-/// pageable memory it blocks while the copy passes through a staging buffer (CUDA Runtime API, "API
+/// Why a copy blocks the host. `cudaMemcpyAsync` returns at once for pinned memory; for pageable
+/// memory it blocks while the copy passes through a staging buffer (CUDA Runtime API, "API
 /// synchronization behavior"). A copy that is not `non_blocking` synchronizes the stream after it
 /// (aten/src/ATen/native/cuda/Copy.cu).
 fn copy_blocks_because(runtime: &str) -> Option<&'static str> {
@@ -244,16 +245,16 @@ fn library_call(below: &[&Function]) -> Option<String> {
         .and_then(|function| rules::library_call(&function.file, &function.name))
 }
 
-/// What starts a thread's own function, which may be one of the library's (Lib/threading.py; 3.10
-/// knows the last names alone).
+/// Starts a thread's own function, which may be one of the library's (Lib/threading.py; 3.10 has
+/// the last names alone).
 fn is_thread_start(function: &Function) -> bool {
     let last = function.name.strip_prefix("Thread.");
     function.file.ends_with("/threading.py")
         && ["_bootstrap", "_bootstrap_inner", "run"].contains(&last.unwrap_or(&function.name))
 }
 
-/// Functions of the C library that are of files alone, of a thread whose system call is not known:
-/// it ran.
+/// Functions of the C library that access only files, for a thread whose system call is not known
+/// because it ran.
 fn file_function<'p>(below: &[&'p Function]) -> Option<&'p str> {
     const STARTS: &[&str] = &[
         "open",
@@ -276,8 +277,8 @@ fn file_function<'p>(below: &[&'p Function]) -> Option<&'p str> {
         .find(|name| STARTS.iter().any(|start| name.starts_with(start)))
 }
 
-/// The nearest native function, below any Python frame, that is neither the interpreter's nor the C
-/// library's.
+/// The nearest native function, below any Python frame, that belongs neither to the interpreter nor
+/// to the C library.
 fn native_caller<'p>(below: &[&'p Function], rules: &RuleSet) -> Option<&'p str> {
     use crate::model::module::ModuleKind;
     below

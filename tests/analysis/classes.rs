@@ -125,11 +125,14 @@ fn matrix(
     let mut wrong: Vec<(f64, String)> = Vec::new();
     for stack in stacks {
         let share = stack.weight / runs[stack.run].whole[axis] / runs.len() as f64;
-        let told = answer(stack);
-        *matrix.entry((stack.label.clone(), told)).or_default() += share;
-        if told != stack.label {
+        let reported = answer(stack);
+        *matrix.entry((stack.label.clone(), reported)).or_default() += share;
+        if reported != stack.label {
             let run = &runs[stack.run].name;
-            let text = format!("{run}: {} told as {told}: {}", stack.label, stack.shown);
+            let text = format!(
+                "{run}: {} classified as {reported}: {}",
+                stack.label, stack.shown
+            );
             wrong.push((share, text));
         }
     }
@@ -143,15 +146,15 @@ fn matrix(
 fn print(matrix: &Matrix, names: &[&'static str]) {
     let seen = |name: &&&str| matrix.keys().any(|key| key.0 == ***name || key.1 == **name);
     let names: Vec<&&str> = names.iter().filter(seen).collect();
-    print!("    {:<18}", "true, told as");
+    print!("    {:<18}", "true, classified as");
     for name in &names {
         print!("{:>10}", &name[..name.len().min(9)]);
     }
     println!();
     for label in &names {
         print!("    {label:<18}");
-        for told in &names {
-            match matrix.get(&((**label).to_owned(), **told)) {
+        for reported in &names {
+            match matrix.get(&((**label).to_owned(), **reported)) {
                 Some(share) => print!("{:>10.2}", 100.0 * share),
                 None => print!("{:>10}", "-"),
             }
@@ -169,12 +172,12 @@ fn judge(matrix: &Matrix, names: &[&'static str], least: f64) -> Vec<String> {
     };
     for &name in names {
         let labelled = sum(&|key| key.0 == name);
-        let told = sum(&|key| key.1 == name);
+        let reported = sum(&|key| key.1 == name);
         let both = sum(&|key| key.0 == name && key.1 == name);
-        if labelled.max(told) < least {
+        if labelled.max(reported) < least {
             continue;
         }
-        let (precision, recall) = (100.0 * both / told, 100.0 * both / labelled);
+        let (precision, recall) = (100.0 * both / reported, 100.0 * both / labelled);
         let line = format!(
             "{name} {:.2} %: precision {precision:.1} %, recall {recall:.1} %",
             100.0 * labelled

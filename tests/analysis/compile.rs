@@ -130,7 +130,7 @@ fn compiling_is_of_a_function_and_a_stage() {
         "  compiling          1.05 s",
         "    C++/Triton 0.4 s, inductor 0.3 s, AOT 0.2 s, dynamo 0.1 s",
         ">=1  Net.forward (train.py:1)",
-        "of which function is not known: compiling, 0.05 s",
+        "of an unknown function: compiling, 0.05 s",
     ] {
         assert!(text.contains(says), "{says} is missing: {text}");
     }

@@ -377,7 +377,7 @@ fn without_steps_shares_of_time_are_compared_and_that_is_said() {
     assert_eq!((diff.unit, diff.step.is_none()), (Unit::Second, true));
     let text = render_diff(&diff, 10);
     assert!(
-        text.starts_with("No steps are known, so whether B is faster cannot be told."),
+        text.starts_with("No steps are known, so it is unknown whether B is faster."),
         "{text}"
     );
     assert!(text.contains("larger share"), "{text}");

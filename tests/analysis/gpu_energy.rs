@@ -1,16 +1,16 @@
 //! Energy by run, rank, epoch, step and phase, against joules that are known.
 
 use crate::analysis_builder::*;
-use crate::lane_builder::{energy, gpu, utilization};
+use crate::track_builder::{energy, gpu, utilization};
 use serde_json::Value;
 use torchspy::analysis::energy::RankEnergy;
 use torchspy::analysis::energy::curve::{Joules, STEP_NS};
 use torchspy::analysis::intervals::Bounds;
 use torchspy::analysis::{Analysis, analyze};
 use torchspy::model::ids::{CounterId, ProcessId, ThreadId};
-use torchspy::model::lane::LaneKind;
 use torchspy::model::profile::Profile;
 use torchspy::model::progress::{CounterInfo, CounterKind, ProgressPoint};
+use torchspy::model::track::TrackKind;
 use torchspy::report::json::render_json;
 use torchspy::report::text::{TextOptions, render_summary};
 
@@ -187,9 +187,9 @@ fn recorded(late: fn(u64) -> u64, counted: bool) -> Builder {
     }
     builder
         .sideband
-        .lanes
+        .tracks
         .points
-        .sort_by_key(|point| (point.lane, point.end_ns));
+        .sort_by_key(|point| (point.track, point.end_ns));
     builder
 }
 
@@ -204,24 +204,30 @@ fn exact(ns: u64) -> u64 {
 }
 
 /// The counter is in whole mJ, and sums are of dozens of its readings.
-fn assert_joules(told: f64, truth: f64) {
-    assert!((told - truth).abs() < 0.05, "{told} J and not {truth}");
+fn assert_joules(reported: f64, truth: f64) {
+    assert!(
+        (reported - truth).abs() < 0.05,
+        "{reported} J and not {truth}"
+    );
 }
 
-fn assert_told(told: &Joules, truth: f64) {
-    assert_joules(told.joules, truth);
-    assert_holds(told, truth);
+fn assert_reported(reported: &Joules, truth: f64) {
+    assert_joules(reported.joules, truth);
+    assert_holds(reported, truth);
 }
 
 /// Bounds hold the truth, and are no wider than what can be taken between readings around both
 /// ends.
-fn assert_holds(told: &Joules, truth: f64) {
+fn assert_holds(reported: &Joules, truth: f64) {
     assert!(
-        told.interval.low <= truth + 1e-3 && truth - 1e-3 <= told.interval.high,
-        "{told:?} and not {truth}"
+        reported.interval.low <= truth + 1e-3 && truth - 1e-3 <= reported.interval.high,
+        "{reported:?} and not {truth}"
     );
     let most = 500.0 * 8.0 * STEP_NS as f64 / 1e9;
-    assert!(told.interval.high - told.interval.low <= most, "{told:?}");
+    assert!(
+        reported.interval.high - reported.interval.low <= most,
+        "{reported:?}"
+    );
 }
 
 fn rank(analysis: &Analysis, rank: usize) -> &RankEnergy {
@@ -261,8 +267,8 @@ fn energy_of_the_run_the_epochs_the_steps_and_the_ranks() {
         };
         assert_holds(&all, power.steps_j());
         assert_eq!(rank.epochs.len(), EPOCHS as usize);
-        for (epoch, told) in rank.epochs.iter().enumerate() {
-            assert_told(&told.unwrap(), power.epoch_j(epoch));
+        for (epoch, reported) in rank.epochs.iter().enumerate() {
+            assert_reported(&reported.unwrap(), power.epoch_j(epoch));
         }
         // A wait for input is shorter than two readings and steps of the counter; a forward pass
         // and a validation are not.
@@ -283,11 +289,11 @@ fn energy_of_the_run_the_epochs_the_steps_and_the_ranks() {
 fn energy_in_the_report_and_its_json() {
     let (profile, analysis) = analyzed(recorded(exact, true));
     let json: Value = serde_json::from_str(&render_json(&profile, &analysis).unwrap()).unwrap();
-    let told = &json["energy"];
-    assert_eq!(told["estimate"], true);
+    let reported = &json["energy"];
+    assert_eq!(reported["estimate"], true);
     for (number, power) in POWER.iter().enumerate() {
         let joules = |value: &Value| value["energy_j"].as_f64().unwrap();
-        let device = &told["devices"][number];
+        let device = &reported["devices"][number];
         assert_eq!(
             (&device["gpu"], &device["mig"]),
             (&number.into(), &Value::Null)
@@ -301,7 +307,7 @@ fn energy_in_the_report_and_its_json() {
             power.run_j(),
         );
 
-        let rank = &told["ranks"][number];
+        let rank = &reported["ranks"][number];
         assert_eq!(
             (&rank["pid"], &rank["rank"], &rank["gpu"], &rank["shared"]),
             (
@@ -315,11 +321,14 @@ fn energy_in_the_report_and_its_json() {
         assert_joules(joules(&rank["step"]), power.steps_j() / 29.0);
         let epochs = rank["epochs"].as_array().unwrap();
         assert_eq!(epochs.len(), EPOCHS as usize);
-        for (epoch, told) in epochs.iter().enumerate() {
+        for (epoch, reported) in epochs.iter().enumerate() {
             let truth = power.epoch_j(epoch);
-            assert_joules(joules(told), truth);
-            let bound = |name: &str| told["interval"][name].as_f64().unwrap();
-            assert!(bound("low") <= truth && truth <= bound("high"), "{told}");
+            assert_joules(joules(reported), truth);
+            let bound = |name: &str| reported["interval"][name].as_f64().unwrap();
+            assert!(
+                bound("low") <= truth && truth <= bound("high"),
+                "{reported}"
+            );
         }
         let mut phases = rank["phases"].as_array().unwrap().iter();
         let input = phases.find(|phase| phase["phase"] == "input").unwrap();
@@ -334,8 +343,8 @@ fn energy_in_the_report_and_its_json() {
         text.lines().all(|line| line.chars().count() <= 80),
         "{text}"
     );
-    let (_, told) = text.split_once("\nENERGY of the whole device").unwrap();
-    let told = told.split_whitespace().collect::<Vec<_>>().join(" ");
+    let (_, reported) = text.split_once("\nENERGY of the whole device").unwrap();
+    let reported = reported.split_whitespace().collect::<Vec<_>>().join(" ");
     for part in [
         // 3 s and 9 s of idling, and epochs of 2,520, 3,220 and 3,920 J.
         "GPU 0 9,870 J in 42.0 s, 235 W",
@@ -354,7 +363,7 @@ fn energy_in_the_report_and_its_json() {
         " 1,700 ",
         "rank 1/2, epoch 1 ",
     ] {
-        assert!(told.contains(part), "{part}: {text}");
+        assert!(reported.contains(part), "{part}: {text}");
     }
 }
 
@@ -365,15 +374,15 @@ fn bounds_hold_where_the_counter_is_late() {
     let (_, analysis) = analyzed(recorded(late, true));
     for (number, power) in POWER.iter().enumerate() {
         let device = &analysis.energy.devices[number];
-        let near = |told: f64, truth: f64| (told - truth).abs() <= 0.02 * truth;
+        let near = |reported: f64, truth: f64| (reported - truth).abs() <= 0.02 * truth;
         assert!(near(device.joules, power.run_j()), "{device:?}");
         let rank = rank(&analysis, number);
         let step = rank.step.unwrap().joules;
         assert!(near(step * rank.steps as f64, power.steps_j()), "{step}");
-        for (epoch, told) in rank.epochs.iter().enumerate() {
-            let (told, truth) = (told.unwrap(), power.epoch_j(epoch));
-            assert_holds(&told, truth);
-            assert!(near(told.joules, truth), "{told:?} and not {truth}");
+        for (epoch, reported) in rank.epochs.iter().enumerate() {
+            let (reported, truth) = (reported.unwrap(), power.epoch_j(epoch));
+            assert_holds(&reported, truth);
+            assert!(near(reported.joules, truth), "{reported:?} and not {truth}");
         }
     }
 }
@@ -384,12 +393,12 @@ fn bounds_hold_where_the_counter_is_late() {
 fn an_epoch_without_readings_is_not_told() {
     let mut builder = recorded(exact, true);
     let lost = START + EPOCH + 4 * STEP..START + EPOCH + 6 * STEP;
-    let of_first = builder.sideband.lanes.lanes.iter().position(|lane| {
-        lane.kind == LaneKind::Energy && lane.gpu.is_some_and(|gpu| gpu.index() == 0)
+    let of_first = builder.sideband.tracks.tracks.iter().position(|track| {
+        track.kind == TrackKind::Energy && track.gpu.is_some_and(|gpu| gpu.index() == 0)
     });
     let of_first = of_first.unwrap();
-    builder.sideband.lanes.points.retain(|point| {
-        point.lane.index() != of_first || point.end_ns <= lost.start || point.start_ns >= lost.end
+    builder.sideband.tracks.points.retain(|point| {
+        point.track.index() != of_first || point.end_ns <= lost.start || point.start_ns >= lost.end
     });
     let (profile, analysis) = analyzed(builder);
     let lost_j = 2.0 * POWER[0].step_j(1);
@@ -400,8 +409,8 @@ fn an_epoch_without_readings_is_not_told() {
     let epochs: Vec<bool> = first.epochs.iter().map(Option::is_some).collect();
     assert_eq!(epochs, [true, false, true]);
     assert_eq!(first.step, None);
-    assert_told(&first.epochs[2].unwrap(), POWER[0].epoch_j(2));
-    assert_told(&rank(&analysis, 1).epochs[1].unwrap(), POWER[1].epoch_j(1));
+    assert_reported(&first.epochs[2].unwrap(), POWER[0].epoch_j(2));
+    assert_reported(&rank(&analysis, 1).epochs[1].unwrap(), POWER[1].epoch_j(1));
     let json: Value = serde_json::from_str(&render_json(&profile, &analysis).unwrap()).unwrap();
     assert!(json["energy"]["ranks"][0]["epochs"][1].is_null());
 }
@@ -419,6 +428,6 @@ fn without_progress_there_is_energy_by_run_and_rank_alone() {
         "{text}"
     );
     let json: Value = serde_json::from_str(&render_json(&profile, &analysis).unwrap()).unwrap();
-    let told = &json["energy"]["ranks"][0];
-    assert!(told["step"].is_null() && told["epochs"].as_array().unwrap().is_empty());
+    let reported = &json["energy"]["ranks"][0];
+    assert!(reported["step"].is_null() && reported["epochs"].as_array().unwrap().is_empty());
 }

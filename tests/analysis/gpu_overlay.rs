@@ -1,13 +1,13 @@
 //! Idle time and energy of a GPU by where the host was, against what was planted.
 
 use crate::analysis_builder::*;
-use crate::lane_builder::{READING_NS, WINDOW_NS, energy, gpu, level, utilization};
+use crate::track_builder::{READING_NS, WINDOW_NS, energy, gpu, level, utilization};
 use torchspy::analysis::gpu_overlay::account::Part;
 use torchspy::analysis::gpu_overlay::cut::{NothingKept, keep_idle};
 use torchspy::analysis::gpu_overlay::{GpuIdle, NoOverlay, Subject};
 use torchspy::analysis::{Analysis, analyze};
-use torchspy::model::lane::LaneKind;
 use torchspy::model::profile::Profile;
+use torchspy::model::track::TrackKind;
 use torchspy::report::flamegraph::{self, Colours};
 use torchspy::report::json::render_json;
 use torchspy::report::text::{TextOptions, render_summary};
@@ -91,9 +91,9 @@ fn recorded(turns: &[Turn], end_ns: u64) -> Profile {
     });
     builder
         .sideband
-        .lanes
+        .tracks
         .points
-        .sort_by_key(|point| (point.lane, point.end_ns));
+        .sort_by_key(|point| (point.track, point.end_ns));
     builder.profile()
 }
 
@@ -210,10 +210,10 @@ fn drawings_say_what_the_device_did() {
     };
     let by_code = draw(Colours::Code);
     assert!(
-        by_code.contains("GPU meanwhile: idle 100 % (estimate"),
+        by_code.contains("GPU at the same time: idle 100 % (estimate"),
         "tooltips"
     );
-    assert!(by_code.contains("GPU meanwhile: not resolved"));
+    assert!(by_code.contains("GPU at the same time: not resolved"));
     assert!(!by_code.contains("GPU idle for 80 % and more"), "legend");
     let by_gpu = draw(Colours::Gpu);
     for name in [
@@ -226,11 +226,11 @@ fn drawings_say_what_the_device_did() {
     assert!(by_gpu.contains("rgb(208,79,0)") && !by_gpu.contains("rgb(255,203,5)"));
     // Without a device nothing is said of one.
     let mut bare = profile.clone();
-    bare.sideband.lanes = torchspy::model::lane::Lanes::default();
+    bare.sideband.tracks = torchspy::model::track::CounterTracks::default();
     let mut svg = Vec::new();
     flamegraph::render_in(&bare, &ViewOptions::default(), Colours::Gpu, &mut svg).unwrap();
     let svg = String::from_utf8(svg).unwrap();
-    assert!(!svg.contains("GPU meanwhile") && svg.contains("no GPU known"));
+    assert!(!svg.contains("GPU at the same time") && svg.contains("no GPU known"));
 }
 
 #[test]
@@ -282,8 +282,8 @@ fn why_there_is_no_overlay_is_said() {
         let text = render_summary(&profile, &analysis, TextOptions::default());
         let why = *analysis.gpu_idle[0].1.as_ref().unwrap_err();
         assert_eq!(
-            text.contains("GPU IDLE by line: not told"),
-            !analysis.lanes.devices.is_empty(),
+            text.contains("GPU IDLE by line: unknown"),
+            !analysis.tracks.devices.is_empty(),
             "{text}"
         );
         why
@@ -300,13 +300,13 @@ fn why_there_is_no_overlay_is_said() {
     // An instance, of which the driver tells GPM's figures alone.
     let instance = why(|builder| {
         let id = gpu(builder, &[100]);
-        level(builder, LaneKind::SmActive, id, 3_000 * MS, 0.5);
+        level(builder, TrackKind::SmActive, id, 3_000 * MS, 0.5);
     });
     assert_eq!(instance.to_string(), "its utilization was not measured");
     let clock = why(|builder| {
         let id = gpu(builder, &[100]);
         utilization(builder, id, 3_000 * MS, |_, _| 0.0);
-        builder.sideband.lanes.clocks[0].error_ns = 100 * MS;
+        builder.sideband.tracks.clocks[0].error_ns = 100 * MS;
     });
     assert_eq!(
         clock.to_string(),

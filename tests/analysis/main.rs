@@ -28,7 +28,7 @@ mod waits;
 
 #[path = "../analysis_builder/mod.rs"]
 mod analysis_builder;
-#[path = "../lane_builder/mod.rs"]
-mod lane_builder;
+#[path = "../track_builder/mod.rs"]
+mod track_builder;
 #[path = "../verdict_scenarios/mod.rs"]
 mod verdict_scenarios;

@@ -130,7 +130,7 @@ fn own_time_is_the_innermost_module_s_and_total_time_all_above() {
             row("CrossEntropyLoss::CrossEntropyLoss", 0, 10, 10, 0),
         ]
     );
-    assert_eq!((ticks(tree.forward_ns), ticks(tree.unread_ns)), (105, 5));
+    assert_eq!((ticks(tree.forward_ns), ticks(tree.unknown_ns)), (105, 5));
     let net = &tree.modules[0];
     assert!((net.total_share.value - 90.0 / 155.0).abs() < 1e-9);
     assert!((net.self_share.value - 30.0 / 155.0).abs() < 1e-9);

@@ -118,10 +118,10 @@ fn ticks(table: &OperatorTable, name: &str) -> (u64, u64) {
     (found.self_ns / TICK_NS, found.total_ns / TICK_NS)
 }
 
-fn place<'a>(table: &'a OperatorTable, name: &str) -> &'a CallSite {
+fn call_site<'a>(table: &'a OperatorTable, name: &str) -> &'a CallSite {
     let sites = &find(table, name).sites;
     assert_eq!(sites.len(), 1, "{name}: {sites:?}");
-    &sites[0].place
+    &sites[0].call
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn forward_has_its_module_and_line() {
     ];
     builder.ticks(0, 10, S::Running, &functional);
     let (profile, table) = table(builder);
-    let at = place(&table, "aten::convolution");
+    let at = call_site(&table, "aten::convolution");
     assert_eq!((at.phase, at.node.as_deref()), (Phase::Forward, None));
     assert_eq!(at.module.as_deref(), Some("Conv2d"));
     let (function, line) = at.line.expect("a line");
@@ -184,7 +184,7 @@ fn forward_has_its_module_and_line() {
         profile.functions[function.index()].name,
         "main.<locals>.Net.forward"
     );
-    let at = place(&table, "aten::cross_entropy_loss");
+    let at = call_site(&table, "aten::cross_entropy_loss");
     assert_eq!((at.phase, at.module.as_deref()), (Phase::User, None));
     assert_eq!(at.line.map(|(_, line)| line), Some(55));
 }
@@ -213,9 +213,12 @@ fn the_users_own_module_is_named_where_no_other_is_nearer() {
     ];
     builder.ticks(0, 10, S::Running, &old);
     let (_, table) = table(builder);
-    assert_eq!(place(&table, "aten::relu").module.as_deref(), Some("Net"));
-    assert_eq!(place(&table, "aten::neg").module, None);
-    assert_eq!(place(&table, "aten::abs").module, None);
+    assert_eq!(
+        call_site(&table, "aten::relu").module.as_deref(),
+        Some("Net")
+    );
+    assert_eq!(call_site(&table, "aten::neg").module, None);
+    assert_eq!(call_site(&table, "aten::abs").module, None);
 }
 
 #[test]
@@ -240,19 +243,19 @@ fn backward_has_its_node_and_no_module() {
         &backward_of("CppNode<mylib::Scale>", &[op("mul_Tensor")]),
     );
     let (_, table) = table(builder);
-    let at = place(&table, "aten::convolution_backward");
+    let at = call_site(&table, "aten::convolution_backward");
     assert_eq!(at.phase, Phase::Backward);
     assert_eq!(at.node.as_deref(), Some("ConvolutionBackward0"));
     assert_eq!(at.module, None, "the module only called backward()");
     assert_eq!(at.line.map(|(_, line)| line), Some(44));
-    assert_eq!(place(&table, "aten::add").node, None);
-    assert_eq!(place(&table, "aten::add").phase, Phase::Backward);
+    assert_eq!(call_site(&table, "aten::add").node, None);
+    assert_eq!(call_site(&table, "aten::add").phase, Phase::Backward);
     assert_eq!(
-        place(&table, "aten::add_").node.as_deref(),
+        call_site(&table, "aten::add_").node.as_deref(),
         Some("AccumulateGrad")
     );
     assert_eq!(
-        place(&table, "aten::mul").node.as_deref(),
+        call_site(&table, "aten::mul").node.as_deref(),
         Some("CppNode<mylib::Scale>")
     );
     assert_eq!(table.outside, [(Activity::Autograd, 4 * TICK_NS)]);
@@ -353,7 +356,7 @@ fn operators_of_an_engine_thread_are_the_waiting_threads() {
     builder.ticks(engine, 15, S::Running, &busy);
     let (_, table) = table(builder);
     assert_eq!(ticks(&table, "aten::mm"), (15, 15));
-    let at = place(&table, "aten::mm");
+    let at = call_site(&table, "aten::mm");
     assert_eq!(at.node.as_deref(), Some("AddmmBackward0"));
     assert_eq!(
         (at.phase, at.line.map(|(_, line)| line)),

@@ -664,10 +664,10 @@ fn a_look_at_the_first_batch_is_no_evaluation() {
     let mut run = Run::new();
     let optimizer = run.optimizer();
     for epoch in 0..3 {
-        let look = run.loader("Photos");
-        run.ticks(1, &input(), &[look, optimizer]);
-        run.add(look, 1);
-        run.ticks(2, &script(&[]), &[look, optimizer]);
+        let peek = run.loader("Photos");
+        run.ticks(1, &input(), &[peek, optimizer]);
+        run.add(peek, 1);
+        run.ticks(2, &script(&[]), &[peek, optimizer]);
         let train = run.loader("Photos");
         for _ in 0..if epoch == 2 { 3 } else { 12 } {
             run.batch(train, optimizer, true, 1);

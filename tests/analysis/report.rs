@@ -665,11 +665,7 @@ fn what_does_not_merge_is_said_in_words() {
         builder.ticks(0, 10 - mismatches, S::Running, &[user("main", 3)]);
         let (profile, analysis) = analyzed(builder);
         let text = render_summary(&profile, &analysis, TextOptions::default());
-        assert_eq!(
-            text.contains("do not fit between native ones"),
-            is_said,
-            "{text}"
-        );
+        assert_eq!(text.contains("do not match native ones"), is_said, "{text}");
     }
 }
 

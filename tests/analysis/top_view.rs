@@ -2,18 +2,18 @@
 //! at several sizes, and what keys do to it.
 
 use crate::analysis_builder::{Builder, F, S, TICK_NS, fetch, lib, libc, names, torch, user};
-use crate::lane_builder::gpu;
+use crate::track_builder::gpu;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use std::time::Duration;
 use torchspy::live::Live;
-use torchspy::model::ids::{GpuId, LaneId, ProcessId, ThreadId};
-use torchspy::model::lane::{LaneInfo, LaneKind, LanePoint, SHARE_ONE};
+use torchspy::model::ids::{GpuId, ProcessId, ThreadId, TrackId};
 use torchspy::model::nn_module::NnModuleInfo;
 use torchspy::model::profile::Profile;
 use torchspy::model::progress::{CounterInfo, CounterKind, ProgressPoint};
 use torchspy::model::segment::Segment;
+use torchspy::model::track::{SHARE_ONE, TrackInfo, TrackKind, TrackPoint};
 use torchspy::recording::Recording;
 use torchspy::resolve::{Names, resolve};
 use torchspy::sampling::session::ProgressSnapshot;
@@ -88,9 +88,9 @@ fn segment(index: u64, busy: u64) -> Segment {
     builder.ticks(0, TICKS / 4, S::Poll, &waits);
     builder.ticks(1, TICKS, S::Running, &fetch(&[libc("read")]));
     let device = gpu(&mut builder, &[100]);
-    lane(&mut builder, LaneKind::Utilization, device, busy);
-    lane(&mut builder, LaneKind::Power, device, 312_000);
-    lane(&mut builder, LaneKind::MemoryUsed, device, 41 << 30);
+    track(&mut builder, TrackKind::Utilization, device, busy);
+    track(&mut builder, TrackKind::Power, device, 312_000);
+    track(&mut builder, TrackKind::MemoryUsed, device, 41 << 30);
     builder.counters.push(CounterInfo {
         process: ProcessId::from_index(0),
         number: 0,
@@ -110,23 +110,23 @@ fn segment(index: u64, busy: u64) -> Segment {
         });
     }
     let mut segment = builder.segment(index, start_ns);
-    for point in &mut segment.sideband.lanes.points {
+    for point in &mut segment.sideband.tracks.points {
         point.start_ns += start_ns;
         point.end_ns += start_ns;
     }
     segment
 }
 
-fn lane(builder: &mut Builder, kind: LaneKind, gpu: GpuId, value: u64) {
-    let lanes = &mut builder.sideband.lanes;
-    lanes.lanes.push(LaneInfo {
+fn track(builder: &mut Builder, kind: TrackKind, gpu: GpuId, value: u64) {
+    let tracks = &mut builder.sideband.tracks;
+    tracks.tracks.push(TrackInfo {
         kind,
         gpu: Some(gpu),
         pid: 0,
         process: String::new(),
     });
-    lanes.points.push(LanePoint {
-        lane: LaneId::from_index(lanes.lanes.len() - 1),
+    tracks.points.push(TrackPoint {
+        track: TrackId::from_index(tracks.tracks.len() - 1),
         start_ns: 0,
         end_ns: TICKS * TICK_NS / 2,
         value,

@@ -4,8 +4,8 @@
 use crate::verdict_scenarios::{Device, Do, Run, Workers};
 use torchspy::analysis::analyze;
 use torchspy::analysis::verdict::{Cause, Confidence};
-use torchspy::model::lane::LaneKind;
 use torchspy::model::profile::Profile;
+use torchspy::model::track::TrackKind;
 use torchspy::report::json::render_json;
 use torchspy::report::text::{Detail, TextOptions, render_summary};
 
@@ -325,7 +325,7 @@ fn without_native_frames_launches_are_not_told_from_python() {
         let verdict = analyze(&profile).verdict.unwrap();
         assert_eq!(verdict.cause, None, "{:#?}", verdict.findings);
         assert!(
-            verdict.missing[0].contains("native frames of what runs were not recorded"),
+            verdict.missing[0].contains("native frames of running threads were not recorded"),
             "{:?}",
             verdict.missing
         );
@@ -421,23 +421,23 @@ fn one_rank_of_several_is_no_verdict() {
 
 /// Guard rail: what was not seen is not claimed.
 #[test]
-fn without_a_gpu_lane_what_needs_it_is_not_told() {
+fn without_a_gpu_track_what_needs_it_is_not_told() {
     for step in [
         &[(Do::Sync, 70), (Do::Launch, 30)][..],
         &[(Do::Launch, 80), (Do::Python, 20)],
         &[(Do::Copy, 50), (Do::Launch, 50)],
     ] {
-        let run = Run::new("no lane", None, step);
+        let run = Run::new("no counter track", None, step);
         assert_verdict(&run);
         let (profile, verdict) = run.verdict();
         assert!(
-            verdict.missing[0].contains("was not seen"),
+            verdict.missing[0].contains("was not recorded"),
             "{:?}",
             verdict.missing
         );
         let text = render_summary(&profile, &analyze(&profile), TextOptions::default());
         assert!(
-            text.contains("MISSING what the GPU did was not seen"),
+            text.contains("MISSING the GPU's activity was not recorded"),
             "{text}"
         );
     }
@@ -482,7 +482,7 @@ fn the_bound_is_that_of_what_it_names() {
     assert!((1.9..=2.1).contains(&bound.speedup), "{bound:?}");
 }
 
-/// What workers lack while they are waited for is nothing to a thread that hardly waits for them.
+/// A lack of CPUs for workers is irrelevant to a thread that hardly waits for them.
 #[test]
 fn batches_of_its_own_are_not_for_want_of_cpus() {
     let run = Run {
@@ -512,7 +512,7 @@ fn a_quota_of_less_than_a_cpu_is_not_rounded_to_none() {
     assert!(next.contains("(0.4 of 0.5 CPUs used)"), "{next}");
 }
 
-/// In a container the driver lists the process under its pid on the host: it is no other one.
+/// In a container the driver lists the process under its pid on the host: it is not another one.
 #[test]
 fn in_a_container_the_process_does_not_share_with_itself() {
     let run = |neighbour| Run {
@@ -522,9 +522,9 @@ fn in_a_container_the_process_does_not_share_with_itself() {
     };
     for (neighbour, cause) in [(None, Some(Cause::GpuCompute)), (Some(7777), None)] {
         let mut profile = run(neighbour).profile();
-        for lane in profile.sideband.lanes.lanes.values_mut() {
-            if lane.kind == LaneKind::ProcessMemory && lane.pid == 100 {
-                lane.pid = 4_000_000;
+        for track in profile.sideband.tracks.tracks.values_mut() {
+            if track.kind == TrackKind::ProcessMemory && track.pid == 100 {
+                track.pid = 4_000_000;
             }
         }
         let verdict = analyze(&profile).verdict.unwrap();

@@ -29,7 +29,7 @@ fn cases() -> Vec<Case> {
 
 /// Why the verdict on a case is not the right one, if it is not.
 fn failure(case: &Case) -> Option<String> {
-    let verdict = case.run.told();
+    let verdict = case.run.reported();
     let cause = verdict.as_ref().and_then(|verdict| verdict.cause);
     let confidence = verdict.as_ref().and_then(|verdict| verdict.confidence);
     let name = cause.map_or("none", |cause| cause.name());

@@ -2,13 +2,13 @@
 //! counts, roles.
 
 use crate::analysis_builder::*;
-use crate::lane_builder::{cpus, lane, put};
+use crate::track_builder::{cpus, put, track};
 use crate::verdict_scenarios::{Do, Run};
 use torchspy::analysis::analyze;
 use torchspy::analysis::verdict::{Cause, Verdict};
 use torchspy::model::category::SummaryRow;
-use torchspy::model::lane::LaneKind;
 use torchspy::model::profile::{Profile, Role};
+use torchspy::model::track::TrackKind;
 use torchspy::report::text::{TextOptions, render_summary};
 
 fn text(profile: &Profile) -> String {
@@ -180,8 +180,8 @@ fn cpus_in_use_are_over_all_of_the_time() {
     builder.ticks(0, 1000, S::Running, &[user("main", 3)]);
     for worker in 0..20 {
         let at = worker * 500_000_000;
-        let lane = lane(&mut builder, LaneKind::Cpu, None, 1000 + worker as i32);
-        put(&mut builder, lane, at, at + 500_000_000, 450_000_000);
+        let track = track(&mut builder, TrackKind::Cpu, None, 1000 + worker as i32);
+        put(&mut builder, track, at, at + 500_000_000, 450_000_000);
     }
     cpus(&mut builder, 100, 10_000_000_000, 0.8);
     let analysis = analyze(&builder.profile());
@@ -570,7 +570,7 @@ fn a_recording_of_start_up_alone_says_so() {
 
 /// What the GPU did was not seen: the host may only have waited for it, and nothing is advised.
 #[test]
-fn without_a_gpu_lane_its_waits_have_no_next_step() {
+fn without_a_gpu_track_its_waits_have_no_next_step() {
     let run = Run {
         cuda: true,
         ..host(&[(Do::Launch, 50), (Do::Sync, 50)])

@@ -440,12 +440,12 @@ fn workers_are_seen_while_their_trainer_waits() {
     let (_, waits) = waits_of(starving());
     assert_eq!(waits.rows[0].kind, WaitKind::Input);
     assert_eq!(waits.rows[0].ns, 200 * TICK_NS);
-    let meanwhile = waits.meanwhile.expect("workers");
-    assert_eq!(meanwhile.waited_ns, 200 * TICK_NS);
-    assert!((meanwhile.workers - 2.0).abs() < 1e-9);
-    assert!((meanwhile.busy.value - 0.9).abs() < 1e-9);
-    assert!(meanwhile.busy.low <= 0.9 && meanwhile.busy.high >= 0.9);
-    let tasks: Vec<(InputTask, u64)> = meanwhile
+    let workers = waits.worker_activity.expect("workers");
+    assert_eq!(workers.waited_ns, 200 * TICK_NS);
+    assert!((workers.workers - 2.0).abs() < 1e-9);
+    assert!((workers.busy.value - 0.9).abs() < 1e-9);
+    assert!(workers.busy.low <= 0.9 && workers.busy.high >= 0.9);
+    let tasks: Vec<(InputTask, u64)> = workers
         .tasks
         .iter()
         .map(|task| (task.task, task.ns / TICK_NS))
@@ -459,7 +459,7 @@ fn workers_are_seen_while_their_trainer_waits() {
             (InputTask::Idle, 40)
         ]
     );
-    assert!(meanwhile.tasks[0].lines[0].0.is_some());
+    assert!(workers.tasks[0].lines[0].0.is_some());
     assert!(waits.inline.is_none());
 }
 
@@ -496,7 +496,7 @@ fn without_workers_the_training_thread_makes_its_input_itself() {
         .map(|task| (task.task, task.ns / TICK_NS))
         .collect();
     assert_eq!(tasks, [(InputTask::Dataset, 60), (InputTask::Collate, 40)]);
-    assert!(waits.meanwhile.is_none());
+    assert!(waits.worker_activity.is_none());
 }
 
 /// Three ranks: rank 2 arrives last, by its own transform; rank 1 a little before.
@@ -550,11 +550,8 @@ fn the_rank_that_arrives_last_is_named_with_its_line() {
     let collectives = analysis.primary_collectives().expect("rank 0");
     assert_eq!(collectives.peers, 2);
     let row = &collectives.rows[0];
-    assert_eq!(row.moment.name, Some("all_reduce"));
-    assert_eq!(
-        row.moment.backend.map(|backend| backend.name()),
-        Some("gloo")
-    );
+    assert_eq!(row.call.name, Some("all_reduce"));
+    assert_eq!(row.call.backend.map(|backend| backend.name()), Some("gloo"));
     assert_eq!(row.wait_ns, 400 * TICK_NS);
     assert!((row.wait_share.value - 0.8).abs() < 1e-9);
     // Of 80 ticks of each wait rank 2 is missing for 70: the last 10 are the collective itself.

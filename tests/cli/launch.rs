@@ -447,8 +447,8 @@ fn as_first_process_it_reaps_orphans() {
     assert_eq!(output.status.code(), Some(5), "{}", stderr(&output));
 }
 
-/// Who ignores SIGCHLD gets no status of its children; torchspy does, and starts the program as it
-/// was started itself.
+/// A process that ignores SIGCHLD gets no status of its children; torchspy does, and starts the
+/// program with the disposition that it inherited.
 #[test]
 fn who_ignores_its_children_gets_the_status_too() {
     let folder = folder();

@@ -10,7 +10,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Long enough for a hundred looks, at the default rate.
+/// Long enough for a hundred polls, at the default rate.
 const SECOND: &[&str] = &["--duration", "1s"];
 
 /// tests/programs/options.py, ready; `None`, with a word on stderr, without a Python.
@@ -244,7 +244,7 @@ fn no_subprocesses_leaves_children_alone() {
     assert!(dump.contains("py compute ("), "{dump}");
 }
 
-/// No stop, and no tracer at any of thousands of looks; Python frames of what runs, native ones of
+/// No stop, and no tracer at any of thousands of polls; Python frames of what runs, native ones of
 /// what sleeps.
 #[test]
 fn nonblocking_never_stops_anything() {
@@ -254,12 +254,12 @@ fn nonblocking_never_stops_anything() {
         fault: None,
     };
     let mut recorder = Recorder::attach(target.pid(), how);
-    let mut looks = 0_u64;
+    let mut polls = 0_u64;
     while recorder.child.try_wait().unwrap().is_none() {
         assert_eq!(tracer_of(target.pid()), None);
-        looks += 1;
+        polls += 1;
     }
-    assert!(looks > 100, "{looks} looks");
+    assert!(polls > 100, "{polls} polls");
     let recorded = recorder.finish().expect_success();
     let (report, dump) = (recorded.report(), recorded.inspect());
     assert_eq!(quality(&report, "stops"), 0.0, "{report}");
@@ -279,7 +279,7 @@ fn nonblocking_never_stops_anything() {
         sleeper.contains("py wait_for_good (") && sleeper.contains("\n    na "),
         "{sleeper}"
     );
-    // The same look finds a tracer where there is one.
+    // The same poll finds a tracer where there is one.
     let recorder = Recorder::attach(target.pid(), How::default());
     recorder.wait_for_a_stop(target.pid());
     recorder.wait_for_segment();

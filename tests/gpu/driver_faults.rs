@@ -1,7 +1,7 @@
 //! GPUs and drivers that go wrong: each fault costs a gap, and says why. The sampler goes on.
 
 use crate::faults::{Recorder, assert_error, output_of, run};
-use crate::gpu_machine::{Machine, double_without, gpu, lane, rows, why_missing};
+use crate::gpu_machine::{Machine, double_without, gpu, rows, track, why_missing};
 use nvml_double::scenario::{Fault, Instance, Process, Scenario};
 use serde_json::Value;
 
@@ -91,21 +91,21 @@ fn a_call_that_blocks_delays_no_sample() {
     // What the driver buffers itself has no gap.
     let table = rows(&recorded);
     for uuid in [UUID, OTHER] {
-        let windows = lane(&table, uuid, "utilization");
+        let windows = track(&table, uuid, "utilization");
         let joined = windows
             .windows(2)
             .filter(|pair| pair[1].start_ns.abs_diff(pair[0].end_ns) < 1_000_000);
         assert_eq!(joined.count() + 1, windows.len(), "{uuid}");
         assert!(windows.len() > 30, "{uuid}: {}", windows.len());
     }
-    let energy = lane(&table, UUID, "energy");
+    let energy = track(&table, UUID, "energy");
     let across = energy.iter().max_by_key(|row| row.length_ns()).unwrap();
     assert!(across.length_ns() >= 4_900_000_000, "{across:?}");
-    let meanwhile = lane(&table, OTHER, "energy")
+    let others = track(&table, OTHER, "energy")
         .into_iter()
         .filter(|row| across.start_ns < row.start_ns && row.end_ns < across.end_ns);
     // Readings come as often as their cost allows, every 2 s at the least.
-    assert!(meanwhile.count() >= 1);
+    assert!(others.count() >= 1);
 }
 
 /// A look at who uses a device is a call like any other: for as long as it hangs nothing else is
@@ -215,12 +215,12 @@ fn a_call_that_fails_for_a_while_is_a_gap_for_that_while() {
     let table = rows(&recorded);
     assert!(gap[0].1.is_finite() && gap[0].1 < 5.0, "{gap:?}");
     // The counter counted on: what it rose by meanwhile is in the window after.
-    let longest = lane(&table, UUID, "energy")
+    let longest = track(&table, UUID, "energy")
         .iter()
         .map(|row| row.length_ns())
         .max();
     assert!(longest.unwrap() >= 900_000_000, "{longest:?}");
-    assert!(lane(&table, UUID, "sm_active").len() > 5);
+    assert!(track(&table, UUID, "sm_active").len() > 5);
 }
 
 #[test]
@@ -365,7 +365,7 @@ fn collecting_stays_within_its_budget() {
     let recorded = Recorder::spawn(command, folder).finish().expect_success();
     let table = rows(&recorded);
     let median = |uuid: &str| {
-        let mut lengths: Vec<u64> = lane(&table, uuid, "energy")
+        let mut lengths: Vec<u64> = track(&table, uuid, "energy")
             .iter()
             .map(|row| row.length_ns())
             .collect();

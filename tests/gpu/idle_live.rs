@@ -38,7 +38,7 @@ fn idle_time_of_lines_holds_what_was_planted() {
             return;
         };
         let report = recorded.report();
-        let mut told = 0;
+        let mut reported = 0;
         for (function, share) in [("be_idle", 1.0), ("keep_busy", 0.0)] {
             for row in rows(&report, function) {
                 let host = row["host_s"].as_f64().unwrap();
@@ -46,7 +46,7 @@ fn idle_time_of_lines_holds_what_was_planted() {
                 if host < 0.5 {
                     continue;
                 }
-                told += 1;
+                reported += 1;
                 assert_eq!(row["resolved"], resolved, "{busy_ms} {idle_ms}: {row}");
                 if resolved {
                     let truth = share * host;
@@ -63,7 +63,7 @@ fn idle_time_of_lines_holds_what_was_planted() {
                 }
             }
         }
-        assert!(told >= 2, "{report}");
+        assert!(reported >= 2, "{report}");
         let text = run(&["report", "--full", &recorded.path().to_string_lossy()]).stdout;
         assert!(
             text.contains("GPU 0 IDLE while the training thread was at"),

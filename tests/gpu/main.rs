@@ -8,7 +8,7 @@
 
 mod driver_faults;
 mod idle_live;
-mod lanes;
+mod tracks;
 
 #[path = "../faults/mod.rs"]
 mod faults;

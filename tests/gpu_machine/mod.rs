@@ -132,7 +132,7 @@ impl Machine {
     }
 }
 
-/// A row of the table of lanes.
+/// A row of the table of counter tracks.
 #[derive(Clone, Debug)]
 pub struct Row {
     /// CLOCK_MONOTONIC.
@@ -141,7 +141,7 @@ pub struct Row {
     pub gpu: String,
     pub uuid: String,
     pub pid: String,
-    pub lane: String,
+    pub track: String,
     pub value: String,
     pub missing: String,
 }
@@ -156,7 +156,7 @@ impl Row {
     }
 }
 
-/// `convert -o lanes.csv`, read back.
+/// `convert -o tracks.csv`, read back.
 pub fn rows(recorded: &Recorded) -> Vec<Row> {
     let path = recorded.path();
     let output = run(&[
@@ -186,7 +186,7 @@ pub fn rows(recorded: &Recorded) -> Vec<Row> {
             gpu: fields[2].to_owned(),
             uuid: fields[3].to_owned(),
             pid: fields[4].to_owned(),
-            lane: fields[6].to_owned(),
+            track: fields[6].to_owned(),
             value: fields[8].to_owned(),
             missing: fields[9].to_owned(),
         });
@@ -194,9 +194,9 @@ pub fn rows(recorded: &Recorded) -> Vec<Row> {
     rows
 }
 
-/// The values of a lane of a device.
-pub fn lane<'r>(rows: &'r [Row], uuid: &str, lane: &str) -> Vec<&'r Row> {
-    let wanted = |row: &&Row| row.uuid == uuid && row.lane == lane && row.missing.is_empty();
+/// The values of a counter track of a device.
+pub fn track<'r>(rows: &'r [Row], uuid: &str, track: &str) -> Vec<&'r Row> {
+    let wanted = |row: &&Row| row.uuid == uuid && row.track == track && row.missing.is_empty();
     rows.iter().filter(wanted).collect()
 }
 
@@ -208,17 +208,17 @@ pub fn gpu<'v>(report: &'v Value, uuid: &str) -> &'v Value {
         .unwrap_or_else(|| panic!("no {uuid}: {gpus:#?}"))
 }
 
-/// Why a lane of a device is missing.
-pub fn why_missing(gpu: &Value, lane: &str) -> String {
+/// Why a counter track of a device is missing.
+pub fn why_missing(gpu: &Value, track: &str) -> String {
     let gaps = gpu["missing"].as_array().unwrap();
-    let of_lane = |gap: &&Value| {
+    let of_track = |gap: &&Value| {
         gap["lanes"]
             .as_array()
             .unwrap()
             .iter()
-            .any(|name| name == lane)
+            .any(|name| name == track)
     };
-    let gap = gaps.iter().find(of_lane);
-    let gap = gap.unwrap_or_else(|| panic!("{lane} is not missing: {gaps:#?}"));
+    let gap = gaps.iter().find(of_track);
+    let gap = gap.unwrap_or_else(|| panic!("{track} is not missing: {gaps:#?}"));
     gap["reason"].as_str().unwrap().to_owned()
 }

@@ -296,8 +296,8 @@ gdb.execute("detach")
 print("detached", flush=True)
 "#;
 
-/// Few descriptors, of which each thread takes two or more: all threads are read to their end, and
-/// what starts later.
+/// Few descriptors, of which each thread takes two or more: all threads are sampled until they end,
+/// and also those that start later.
 #[test]
 fn few_descriptors() {
     const SCRIPT: &str = r#"

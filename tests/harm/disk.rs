@@ -323,7 +323,7 @@ fn a_disk_that_stands_still() {
         let then = std::mem::replace(&mut before, now);
         then == before
     });
-    // Some 20 messages a tick: the queue of 8,192 stacks and the 50,000 stretches behind it are
+    // Some 20 messages a tick: the queue of 8,192 stacks and the 50,000 spans behind it are
     // full after this.
     wait_for_ticks(pid, 5_000);
     let process = PathBuf::from(format!("/proc/{pid}"));
@@ -350,7 +350,7 @@ fn a_disk_that_stands_still() {
         "{dump}"
     );
     assert!(
-        dump.contains("samples: samples dropped whole: the worker stood still"),
+        dump.contains("samples: samples dropped with their time: the worker did not answer"),
         "{dump}"
     );
     assert!(crate::faults::partial(&report, "overflow") > 0, "{report}");

@@ -418,7 +418,7 @@ fn the_first_thread_dies_during_the_recording() {
     });
 }
 
-/// A thread of torchspy that fails ends the recording: nothing would come of the stops.
+/// A thread of torchspy that fails ends the recording: further stops would be useless.
 #[test]
 fn a_sampler_that_fails_is_no_reason_to_wait() {
     let Some(python) = any_python() else { return };

@@ -243,7 +243,7 @@ fn ctrl_z_lets_go_of_an_attached_target() {
 }
 
 /// Ctrl-Z while a thread that was asked to stop is in vfork: it would stop when its child ends, and
-/// nobody would let it go on.
+/// nothing would resume it.
 #[test]
 fn ctrl_z_waits_for_a_thread_that_has_not_stopped_yet() {
     let Some(vfork) = compiled("fault_vfork.c") else {
@@ -254,7 +254,7 @@ fn ctrl_z_waits_for_a_thread_that_has_not_stopped_yet() {
     }
     let mut target = Target::spawn(std::process::Command::new(&vfork).args(["5", "2", "60"]));
     target.expect("ready");
-    // Between its choice and its seizure it enters the second vfork.
+    // It enters the second vfork after it was chosen and before it is seized.
     let how = How {
         options: FAST,
         fault: Some("chosen:0:1000000:sleep-100000"),

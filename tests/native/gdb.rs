@@ -7,7 +7,7 @@ use torchspy::memory::LayeredMemory;
 use torchspy::model::frame::Trust;
 use torchspy::native::unwind::{NativeFrame, UnwindEnd, Unwinder};
 
-/// Unwinds every thread of a target that stands still, and compares each with gdb's stack, pc by
+/// Unwinds every thread of a target that is stopped, and compares each with gdb's stack, pc by
 /// pc. Returns the stacks.
 fn compare_with_gdb(target: &Target) -> Vec<(String, Vec<NativeFrame>)> {
     let modules = target.modules();
@@ -15,7 +15,7 @@ fn compare_with_gdb(target: &Target) -> Vec<(String, Vec<NativeFrame>)> {
     let mut unwinder = Unwinder::new();
     let mut ours = Vec::new();
     for tid in target.tids() {
-        let capture = capture(target, tid, &mappings, 1 << 20).expect("the thread stands still");
+        let capture = capture(target, tid, &mappings, 1 << 20).expect("the thread is stopped");
         let live = LiveMemory(target.pid);
         let memory = LayeredMemory::new(&capture.stack, &live);
         let mut frames = Vec::new();

@@ -28,12 +28,12 @@ fn name(frame: &NativeFrame, modules: &LoadedModules) -> String {
     )
 }
 
-/// Steps through `target` and hands each state's frames to `look`.
+/// Steps through `target` and hands each state's frames to `visit`.
 fn step(
     target: &Target,
     modules: &LoadedModules,
     mut unwinder: Unwinder,
-    mut look: impl FnMut(UnwindEnd, &[NativeFrame]),
+    mut visit: impl FnMut(UnwindEnd, &[NativeFrame]),
 ) {
     let thread = Pid::from_raw(target.pid);
     let memory = LiveMemory(target.pid);
@@ -44,7 +44,7 @@ fn step(
     for _ in 0..STEPS {
         let registers = to_registers(&ptrace::getregs(thread).unwrap());
         let end = unwinder.unwind(modules, &registers, &memory, &mut frames);
-        look(end, &frames);
+        visit(end, &frames);
         let mut signal = None;
         // A signal of the program's own is handed on, and comes before the next step.
         loop {

@@ -1,7 +1,7 @@
 """A deep model of a stand-in for torch.nn, called again and again until SIGUSR1; or, with --spin, once, with what feels its own stops
 (probe.py) in its innermost module.
 
-With --untold the stand-in's file has a name of which nothing tells that it calls modules: the same frames, and nothing to be found.
+With --hidden the stand-in's file has a name of which nothing tells that it calls modules: the same frames, and nothing to be found.
 """
 
 import argparse
@@ -102,11 +102,11 @@ def calls():
 def main():
     global namespace
     parser = argparse.ArgumentParser()
-    parser.add_argument("--untold", action="store_true")
+    parser.add_argument("--hidden", action="store_true")
     parser.add_argument("--layers", type=int, default=48)
     parser.add_argument("--spin", action="store_true")
     arguments = parser.parse_args()
-    file = "/stand-in/calls.py" if arguments.untold else "/stand-in/torch/nn/modules/module.py"
+    file = "/stand-in/calls.py" if arguments.hidden else "/stand-in/torch/nn/modules/module.py"
     namespace = {}
     exec(compile(CALLS, file, "exec"), namespace)
     if arguments.spin:

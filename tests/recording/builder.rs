@@ -7,9 +7,8 @@ use torchspy::model::address::CodeAddress;
 use torchspy::model::code::{CodeInfo, PythonVersion};
 use torchspy::model::frame::{Frame, Partial, Trust};
 use torchspy::model::ids::{
-    CodeId, FrameId, GpuId, LaneId, ModuleId, ProcessId, StackId, ThreadId,
+    CodeId, FrameId, GpuId, ModuleId, ProcessId, StackId, ThreadId, TrackId,
 };
-use torchspy::model::lane::{GpuClock, GpuInfo, LaneGap, LaneInfo, LaneKind, LanePoint, Lanes};
 use torchspy::model::module::{ModuleInfo, ModuleKind, SymbolInfo};
 use torchspy::model::nn_module::NnModuleInfo;
 use torchspy::model::process::{ProcessInfo, ThreadInfo};
@@ -21,6 +20,9 @@ use torchspy::model::segment::Segment;
 use torchspy::model::sideband::Sideband;
 use torchspy::model::stack_table::StackTable;
 use torchspy::model::tables::Tables;
+use torchspy::model::track::{
+    CounterTracks, GpuClock, GpuInfo, TrackGap, TrackInfo, TrackKind, TrackPoint,
+};
 use torchspy::recording::{RecordingWriter, segment_of};
 
 const SYMBOLS: &str = include_str!("../fixtures/recording/torch_symbols.txt");
@@ -562,7 +564,7 @@ fn first_small_segment() -> Segment {
                 ..sample(0, Some(4), SECOND + 10_000_000, 10_000_000)
             },
             Sample {
-                capture: Capture::Unread,
+                capture: Capture::NotCaptured,
                 state: ThreadState::Uninterruptible,
                 gil: Gil::Unknown,
                 run_ns: 0,
@@ -659,7 +661,7 @@ pub(crate) fn full_segments() -> Vec<Segment> {
         name: "cpu_quota".into(),
         value: "4.00".into(),
     });
-    segment.sideband.lanes = device_lanes();
+    segment.sideband.tracks = device_tracks();
     let quality = &mut segment.sideband.quality;
     (quality.calls_cut_short, quality.calls_left_running) = (1, 2);
     (quality.privileges_lost, quality.skipped_for_late_stop) = (3, 4);
@@ -667,8 +669,8 @@ pub(crate) fn full_segments() -> Vec<Segment> {
     segments
 }
 
-fn device_lanes() -> Lanes {
-    Lanes {
+fn device_tracks() -> CounterTracks {
+    CounterTracks {
         gpus: vec![GpuInfo {
             uuid: "GPU-8d2c".into(),
             index: 3,
@@ -687,22 +689,22 @@ fn device_lanes() -> Lanes {
             error_ns: 7,
             clock: "realtime".into(),
         }],
-        lanes: vec![LaneInfo {
-            kind: LaneKind::NetworkSent,
+        tracks: vec![TrackInfo {
+            kind: TrackKind::NetworkSent,
             gpu: Some(GpuId(0)),
             pid: 12,
             process: "python".into(),
         }]
         .into(),
-        points: vec![LanePoint {
-            lane: LaneId(0),
+        points: vec![TrackPoint {
+            track: TrackId(0),
             start_ns: 10,
             end_ns: 20,
             value: 1 << 40,
         }],
-        gaps: vec![LaneGap {
+        gaps: vec![TrackGap {
             gpu: None,
-            kind: Some(LaneKind::Energy),
+            kind: Some(TrackKind::Energy),
             start_ns: 1,
             end_ns: 0,
             reason: "not supported".into(),

@@ -1,4 +1,4 @@
-//! Writing: what is readable meanwhile, what is refused, and a disk that is full.
+//! Writing: what is readable while it is written, what is refused, and a disk that is full.
 
 use crate::builder::{TorchProcess, create, run_info, small_segments};
 use std::fs::File;

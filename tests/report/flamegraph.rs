@@ -80,7 +80,7 @@ fn boxes_stand_within_their_callers_and_widths_are_time() {
                 .boxes
                 .iter()
                 .find(|b| b.y + 16 == inner.y && b.x <= inner.x && inner.x + inner.w <= b.x + b.w);
-            assert!(below.is_some(), "{} stands on nothing", inner.caption());
+            assert!(below.is_some(), "{} has no parent", inner.caption());
         }
     }
 }
@@ -152,7 +152,7 @@ fn partial_stacks_and_guesses_are_marked() {
     assert_eq!(partial.w, 10 * MS);
     assert!(
         drawing.roots().iter().any(|root| root.y + 16 == partial.y),
-        "the marker stands at the root end"
+        "the marker is at the root end"
     );
     assert!(
         drawing.named("[anonymous]+0x40")[0]
@@ -160,7 +160,7 @@ fn partial_stacks_and_guesses_are_marked() {
             .contains("guessed: in 100.0 % of this time")
     );
     assert!(!partial.title.contains("guessed"));
-    assert_eq!(drawing.named("[not read]")[0].w, 7 * MS);
+    assert_eq!(drawing.named("[not captured]")[0].w, 7 * MS);
 }
 
 #[test]

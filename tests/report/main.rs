@@ -25,9 +25,9 @@ mod faults;
 mod gpu_machine;
 #[path = "../installed/mod.rs"]
 mod installed;
-#[path = "../lane_builder/mod.rs"]
-mod lane_builder;
 #[path = "../report_profile/mod.rs"]
 mod report_profile;
+#[path = "../track_builder/mod.rs"]
+mod track_builder;
 #[path = "../verdict_scenarios/mod.rs"]
 mod verdict_scenarios;

@@ -2,9 +2,9 @@
 //! missing.
 
 use crate::analysis_builder::*;
-use crate::lane_builder::{WINDOW_NS, gpu, utilization};
+use crate::track_builder::{WINDOW_NS, gpu, utilization};
 use std::collections::BTreeMap;
-use torchspy::model::lane::LaneGap;
+use torchspy::model::track::TrackGap;
 use torchspy::report::perfetto;
 use torchspy::report::view::ViewOptions;
 
@@ -142,7 +142,7 @@ fn code_and_counters_are_on_one_axis() {
     utilization(&mut builder, id, 100 * TICK_NS, |from, to| {
         0.25 * (to - from) as f64
     });
-    builder.sideband.lanes.gaps.push(LaneGap {
+    builder.sideband.tracks.gaps.push(TrackGap {
         gpu: Some(id),
         kind: None,
         start_ns: 50 * TICK_NS,

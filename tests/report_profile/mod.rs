@@ -363,6 +363,6 @@ pub fn small() -> Profile {
     );
     builder
         .sample(loader, 7 * MS, &[], Phase::User, Activity::Unclassified)
-        .capture = Capture::Unread;
+        .capture = Capture::NotCaptured;
     builder.build()
 }

@@ -91,7 +91,7 @@ busy()
             .finish()
             .expect_success();
         for (stack, count) in folded(&recorded) {
-            let is_told = ["busy", "[partial: ", "[not read]"]
+            let is_told = ["busy", "[partial: ", "[not captured]"]
                 .iter()
                 .any(|part| stack.contains(part));
             assert!(is_told, "attempt {attempt}: {count} {stack}");
@@ -190,8 +190,8 @@ rooted()
             let frames: Vec<&str> = stack.split(';').collect();
             let at = frames.iter().position(|frame| frame.contains("too_deep"));
             // Frames that say nothing are not drawn.
-            let is_whole = stack.contains("rooted") && frames.len() > 4000;
-            if is_whole && at.is_some_and(|at| (1000..1100).contains(&at)) {
+            let is_complete = stack.contains("rooted") && frames.len() > 4000;
+            if is_complete && at.is_some_and(|at| (1000..1100).contains(&at)) {
                 kept += count;
             }
         }

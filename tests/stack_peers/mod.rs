@@ -1,4 +1,4 @@
-//! What torchspy recorded of a process that stands still, frame by frame against gdb's native and
+//! What torchspy recorded of a process that is stopped, frame by frame against gdb's native and
 //! pystack's Python stacks.
 #![allow(
     dead_code,
@@ -55,7 +55,7 @@ pub struct Compared {
 }
 
 impl Peers {
-    /// Asks gdb and pystack about a process, which stands still below `root`; what is not installed
+    /// Asks gdb and pystack about a process, which is stopped below `root`; what is not installed
     /// is skipped, and said so.
     pub fn ask(pid: i32, root: &Path) -> Self {
         let modules = modules_of(pid);

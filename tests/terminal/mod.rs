@@ -16,7 +16,7 @@ pub struct Terminal {
     output: ChildStdout,
     /// Everything that was written.
     screen: String,
-    /// What stands on the terminal: only what changes is written, so that a word need not come in
+    /// What is on the terminal: only what changes is written, so that a word need not come in
     /// one piece.
     shown: vt100::Parser,
 }
@@ -62,7 +62,7 @@ impl Terminal {
         }
     }
 
-    /// Everything that was written so far, when `part` stands on the terminal or was written. The
+    /// Everything that was written so far, when `part` is on the terminal or was written. The
     /// progress line has no line end to wait for.
     pub fn wait_for(&mut self, part: &str) -> &str {
         let mut piece = [0; 4096];

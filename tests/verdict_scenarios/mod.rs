@@ -3,15 +3,15 @@
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 use crate::analysis_builder::*;
-use crate::lane_builder::{cpus, energy, gpu, level, throttle, utilization, windows};
+use crate::track_builder::{cpus, energy, gpu, level, throttle, utilization, windows};
 use serde::Deserialize;
 use torchspy::analysis::analyze;
 use torchspy::analysis::verdict::Verdict;
-use torchspy::model::ids::{GpuId, LaneId, ProcessId, ThreadId};
-use torchspy::model::lane::{LaneGap, LaneInfo, LaneKind, LanePoint, SHARE_ONE};
+use torchspy::model::ids::{GpuId, ProcessId, ThreadId, TrackId};
 use torchspy::model::profile::Profile;
 use torchspy::model::progress::{Condition, CounterInfo, CounterKind, facts};
 use torchspy::model::sample::Gil;
+use torchspy::model::track::{SHARE_ONE, TrackGap, TrackInfo, TrackKind, TrackPoint};
 
 /// What the training thread does for some ticks.
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -316,7 +316,7 @@ impl Run {
     }
 
     /// The verdict, where there is one at all.
-    pub fn told(&self) -> Option<Verdict> {
+    pub fn reported(&self) -> Option<Verdict> {
         analyze(&self.profile()).verdict
     }
 
@@ -362,9 +362,9 @@ impl Run {
         // As the reader of recordings sorts them.
         builder
             .sideband
-            .lanes
+            .tracks
             .points
-            .sort_by_key(|point| (point.lane, point.end_ns));
+            .sort_by_key(|point| (point.track, point.end_ns));
         builder.profile()
     }
 
@@ -381,16 +381,16 @@ impl Run {
         }
     }
 
-    /// Lanes of a device that does other things at other times.
+    /// Counter tracks of a device that does other things at other times.
     fn lay_cycle(&self, builder: &mut Builder, cycle: &[(u64, Device)], pid: i32, end_ns: u64) {
         let users: Vec<i32> = std::iter::once(pid).chain(self.neighbour).collect();
         let id = gpu(builder, &users);
         if self.mig {
-            let info = &mut builder.sideband.lanes.gpus[id.index()];
+            let info = &mut builder.sideband.tracks.gpus[id.index()];
             info.uuid = format!("MIG-{}", id.0);
             info.mig = Some(1);
-            for kind in [LaneKind::Utilization, LaneKind::Energy] {
-                builder.sideband.lanes.gaps.push(LaneGap {
+            for kind in [TrackKind::Utilization, TrackKind::Energy] {
+                builder.sideband.tracks.gaps.push(TrackGap {
                     gpu: Some(id),
                     kind: Some(kind),
                     start_ns: 0,
@@ -421,8 +421,8 @@ impl Run {
                 );
             }
         };
-        share(builder, LaneKind::SmActive, |device| device.sm);
-        share(builder, LaneKind::DramActive, |device| device.dram);
+        share(builder, TrackKind::SmActive, |device| device.sm);
+        share(builder, TrackKind::DramActive, |device| device.dram);
     }
 
     fn trainer(&self, builder: &mut Builder, pid: i32, rank: usize, step: &[(Do, u64)]) -> u64 {
@@ -493,8 +493,8 @@ impl Run {
 
     /// A loader and its workers.
     fn load(&self, builder: &mut Builder, number: usize, loader: &Loader) {
-        let mut told = vec![(facts::WORKERS.to_owned(), loader.count.to_string())];
-        told.extend(
+        let mut reported = vec![(facts::WORKERS.to_owned(), loader.count.to_string())];
+        reported.extend(
             self.pin_memory
                 .map(|pinned| (facts::PIN_MEMORY.to_owned(), pinned.to_string())),
         );
@@ -509,7 +509,7 @@ impl Run {
             class: class.to_owned(),
             file: String::new(),
             line: 0,
-            facts: told,
+            facts: reported,
         });
         for number in 0..loader.count {
             let pid = worker_pid(loader.rank, number);
@@ -542,8 +542,8 @@ impl Run {
         if workers.count == 0 && self.pin_memory.is_none() {
             return;
         }
-        let mut told = vec![(facts::WORKERS.to_owned(), workers.count.to_string())];
-        told.extend(
+        let mut reported = vec![(facts::WORKERS.to_owned(), workers.count.to_string())];
+        reported.extend(
             self.pin_memory
                 .map(|pinned| (facts::PIN_MEMORY.to_owned(), pinned.to_string())),
         );
@@ -554,7 +554,7 @@ impl Run {
             class: "_MultiProcessingDataLoaderIter".to_owned(),
             file: String::new(),
             line: 0,
-            facts: told,
+            facts: reported,
         });
         for number in 0..workers.count {
             let pid = 1000 + number as i32;
@@ -590,10 +590,10 @@ fn lay(builder: &mut Builder, device: Device, pid: i32, end_ns: u64) {
         device.busy * (to - from) as f64
     });
     if let Some(sm) = device.sm {
-        level(builder, LaneKind::SmActive, id, end_ns, sm);
+        level(builder, TrackKind::SmActive, id, end_ns, sm);
     }
     if let Some(dram) = device.dram {
-        level(builder, LaneKind::DramActive, id, end_ns, dram);
+        level(builder, TrackKind::DramActive, id, end_ns, dram);
     }
     energy(builder, id, end_ns, |from, to| {
         device.power * 700.0 * (to - from) as f64 / 1e9
@@ -631,17 +631,17 @@ fn device_at(cycle: &[(u64, Device)], tick: u64) -> Device {
 
 /// Why clocks were held down, at moments.
 fn throttle_over(builder: &mut Builder, gpu: GpuId, end_ns: u64, cycle: &[(u64, Device)]) {
-    let lanes = &mut builder.sideband.lanes;
-    lanes.lanes.push(LaneInfo {
-        kind: LaneKind::Throttle,
+    let tracks = &mut builder.sideband.tracks;
+    tracks.tracks.push(TrackInfo {
+        kind: TrackKind::Throttle,
         gpu: Some(gpu),
         pid: 0,
         process: String::new(),
     });
-    let lane = LaneId::from_index(lanes.lanes.len() - 1);
+    let track = TrackId::from_index(tracks.tracks.len() - 1);
     for at in (0..end_ns).step_by(50 * TICK_NS as usize) {
-        lanes.points.push(LanePoint {
-            lane,
+        tracks.points.push(TrackPoint {
+            track,
             start_ns: at,
             end_ns: at,
             value: device_at(cycle, at / TICK_NS).throttle,
@@ -964,7 +964,7 @@ fn in_backward(leaf: &[F]) -> Vec<F> {
 
 /// What waits for the device, for autograd, or for other ranks.
 fn wait_frames(what: Do) -> Option<(S, Vec<F>)> {
-    if meanwhile(what).is_some() {
+    if engine_at(what).is_some() {
         let pop = [
             torch("torch::autograd::ReadyQueue::pop()"),
             libc("pthread_cond_wait"),
@@ -1131,7 +1131,7 @@ fn other_frames(what: Do) -> Option<(S, Vec<F>)> {
 
 /// What autograd's own thread does while the main thread waits for it; `None` where it has nothing
 /// to do.
-fn meanwhile(what: Do) -> Option<(S, Vec<F>)> {
+fn engine_at(what: Do) -> Option<(S, Vec<F>)> {
     let mut frames = engine();
     frames.push(torch(
         "torch::autograd::Engine::evaluate_function(std::shared_ptr<torch::autograd::GraphTask>&)",
@@ -1267,7 +1267,7 @@ impl Crew {
             builder.thread(process, 50_000 + 100 * pid + number, name, is_python)
         };
         // Without native frames there is nothing to see of threads that run no Python.
-        let engine = run.native && needs(&|what| meanwhile(what).is_some());
+        let engine = run.native && needs(&|what| engine_at(what).is_some());
         Self {
             engine: engine.then(|| thread(1, "pt_autograd_0", true)),
             rival: needs(&|what| matches!(what, Do::Gil)).then(|| thread(2, "python", true)),
@@ -1291,7 +1291,7 @@ impl Crew {
             }
         };
         if let Some(thread) = self.engine {
-            let (state, frames) = meanwhile(what).unwrap_or_else(|| {
+            let (state, frames) = engine_at(what).unwrap_or_else(|| {
                 let mut frames = engine();
                 frames.push(torch("torch::autograd::ReadyQueue::pop()"));
                 frames.push(libc("pthread_cond_wait"));

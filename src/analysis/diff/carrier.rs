@@ -5,7 +5,7 @@ use super::{Row, Verdict};
 
 /// A part carries the step's difference if it has at least this share of it.
 const MOST_OF_IT: f64 = 0.6;
-/// A module passes the difference on to one below it that has at least this share of its own.
+/// The search descends to a submodule that has at least this share of a module's difference.
 const PASSED_ON: f64 = 0.7;
 
 /// The part that the step's difference comes from.
@@ -19,9 +19,9 @@ pub struct Carrier {
     pub share: f64,
 }
 
-/// The most telling part that has most of the step's difference, by itself beyond noise: a module
-/// as deep as the difference goes, else an operator, a line, a phase. `None` where the step does
-/// not differ, or its difference is spread.
+/// The most specific part that has most of the step's difference and differs beyond noise by
+/// itself: the deepest such module, else an operator, a line, a phase. `None` if the step does not
+/// differ, or its difference is spread over many parts.
 pub(super) fn carrier(step: &Row, rows: &[Row]) -> Option<Carrier> {
     if step.verdict == Verdict::Noise {
         return None;
@@ -54,7 +54,7 @@ pub(super) fn carrier(step: &Row, rows: &[Row]) -> Option<Carrier> {
     })
 }
 
-/// From a module down to the one that its difference comes from.
+/// Descends from a module to the one that its difference comes from.
 fn deepest<'r>(root: (usize, &'r Row), rows: &'r [Row]) -> (usize, &'r Row) {
     let mut at = root;
     loop {
@@ -74,7 +74,7 @@ fn deepest<'r>(root: (usize, &'r Row), rows: &'r [Row]) -> (usize, &'r Row) {
     }
 }
 
-/// Whether a module stands below another in the tree.
+/// Whether a module is below another in the tree.
 pub fn is_below(key: &Key, above: &Key) -> bool {
     let (
         Key::Module { root, number, path },

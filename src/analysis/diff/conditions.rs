@@ -1,5 +1,5 @@
-//! What else differs between the runs: what a difference may come from instead of the change that
-//! is asked about.
+//! Other differences between the runs, which may explain a difference instead of the change under
+//! test.
 
 use super::Run;
 use crate::model::profile::{ProfileProcess, Role};
@@ -8,14 +8,14 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Recordings whose lengths differ by this factor are pointed out.
+/// Recordings whose lengths differ by this factor are reported.
 const MUCH_LONGER: f64 = 1.5;
 
-/// Something that is not the same in all runs.
+/// A condition that is not equal in all runs.
 #[derive(Clone, Debug, JsonSchema, PartialEq, Eq, Serialize)]
 #[schemars(rename = "Differs")]
 pub struct Discrepancy {
-    /// What.
+    /// Name of the condition.
     pub what: String,
     /// Values of A's runs.
     pub a: Vec<String>,
@@ -23,15 +23,15 @@ pub struct Discrepancy {
     pub b: Vec<String>,
 }
 
-/// Conditions that are compared: a recording is hostile.
+/// Maximum number of conditions that are compared: a recording is untrusted input.
 const MOST_CONDITIONS: usize = 100;
-/// Conditions that say where something was found, or that [`FACTS`] has.
+/// Conditions that only locate something, or that [`FACTS`] covers.
 const IS_SAID_ELSEWHERE: &[&str] = &[facts::FUNCTION, facts::TORCH];
 
-/// What a run is in one respect.
+/// A property of a run, as text.
 type Fact = fn(&Run<'_>) -> String;
 
-/// What two recordings can differ in.
+/// Properties in which two recordings can differ.
 const FACTS: &[(&str, Fact)] = &[
     ("command line", command),
     ("host", |run| run.profile.run.host.clone()),
@@ -67,7 +67,7 @@ const FACTS: &[(&str, Fact)] = &[
     }),
 ];
 
-/// What is not the same in all runs, in the order of reports.
+/// Conditions that are not equal in all runs, in the order of reports.
 pub(super) fn discrepancies(a: &[Run<'_>], b: &[Run<'_>]) -> Vec<Discrepancy> {
     let values = |runs: &[Run<'_>], fact: Fact| -> Vec<String> {
         let mut values: Vec<String> = runs.iter().map(fact).collect();
@@ -89,8 +89,8 @@ pub(super) fn discrepancies(a: &[Run<'_>], b: &[Run<'_>]) -> Vec<Discrepancy> {
     found
 }
 
-/// What was read of the processes' loaders, optimizers and surroundings: batch size, workers,
-/// quota.
+/// Conditions that were read from the processes' loaders, optimizers and environment: batch size,
+/// workers, quota.
 fn read_conditions(a: &[Run<'_>], b: &[Run<'_>]) -> Vec<Discrepancy> {
     let mut names: BTreeMap<&str, [BTreeSet<&str>; 2]> = BTreeMap::new();
     for (side, runs) in [a, b].into_iter().enumerate() {
@@ -151,7 +151,7 @@ fn process<'p>(run: &Run<'p>) -> Option<&'p ProfileProcess> {
     run.profile.process(run.process)
 }
 
-/// The arguments: the interpreter's path is of no matter, its version is asked for apart.
+/// The arguments without the interpreter's path; its version is compared separately.
 fn command(run: &Run<'_>) -> String {
     let command = process(run).map(|process| process.info.command.as_slice());
     let command = match command {

@@ -1,4 +1,4 @@
-//! What is compared: the parts of a run, by names that mean the same in another run.
+//! The parts of a run that are compared, under names that mean the same in another run.
 
 use crate::model::category::{Activity, Phase, SummaryRow};
 use crate::model::ids::{FunctionId, StackId};
@@ -6,25 +6,25 @@ use crate::model::profile::{Function, Profile};
 use crate::model::text::package_path;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// The deepest module that is distinguished.
+/// Maximum depth of modules that are distinguished.
 const MAX_DEPTH: usize = 64;
 
-/// A part of a run. Two runs' parts are the same if their keys are equal.
+/// A part of a run. Parts of two runs correspond if their keys are equal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Key {
-    /// The whole step.
+    /// The complete step.
     Step,
     Row(SummaryRow),
-    /// A phase of torchspy's own.
+    /// One of torchspy's phases.
     Phase(Phase),
-    /// A region that the user named.
+    /// A region defined by the user.
     Region(String),
     Activity(Activity),
-    /// An `nn.Module` in forward, with all below it.
+    /// An `nn.Module` in forward, including all below it.
     Module {
         /// Class of the outermost module.
         root: String,
-        /// Counts outermost modules of that class from 0.
+        /// Number among the outermost modules of that class, from 0.
         number: u32,
         /// Path in it; empty for the outermost module.
         path: String,
@@ -33,19 +33,20 @@ pub enum Key {
     ModuleSelf {
         /// Class of the outermost module.
         root: String,
-        /// Counts outermost modules of that class from 0.
+        /// Number among the outermost modules of that class, from 0.
         number: u32,
         /// Path in it; empty for the outermost module.
         path: String,
     },
     /// The own time of an operator.
     Operator(String),
-    /// A line of the user's own code, with all that it calls but other code of the user's.
+    /// A line of the user's own code, including what it calls up to other code of the user's.
     Line {
         /// File, as [`FileNames`] has it.
         file: String,
         function: String,
-        /// Lines below the function's first: code further up may have moved it.
+        /// Line, counted from the function's first line, so that edits above the function do not
+        /// matter.
         offset: i64,
     },
     /// A Python function, with the native code that it calls.
@@ -59,13 +60,13 @@ pub enum Key {
     Native {
         /// Library, by file name.
         library: String,
-        /// Demangled name, or that it has none.
+        /// Demangled name, or a text that says that there is none.
         name: String,
     },
 }
 
 impl Key {
-    /// What kind of part it is: its stable name, as it stands in JSON.
+    /// The stable name of the kind of part, as in JSON.
     pub fn kind(&self) -> &'static str {
         match self {
             Key::Step => "step",
@@ -82,7 +83,7 @@ impl Key {
     }
 }
 
-/// What is known of a part beside its key. Of the last run that has it: B's.
+/// Facts about a part besides its key, from the last run of B that has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct About {
     /// Class of a module.
@@ -103,7 +104,7 @@ pub(super) struct Keys {
 }
 
 impl Keys {
-    /// Every part that is the same in all runs comes first, the step before all.
+    /// Parts that exist in every run come first, the step before all others.
     pub(super) fn new() -> Self {
         let mut keys = Self::default();
         keys.number(Key::Step, About::default);
@@ -134,7 +135,7 @@ impl Keys {
         1 + SummaryRow::ALL.len() + Phase::ALL.len() + activity as usize
     }
 
-    /// How many parts are the same in all runs.
+    /// Number of parts that exist in every run.
     pub(super) fn fixed() -> usize {
         1 + SummaryRow::ALL.len() + Phase::ALL.len() + Activity::ALL.len()
     }
@@ -152,7 +153,7 @@ impl Keys {
         number
     }
 
-    /// The parts that a stack in a phase says of, each once.
+    /// The parts that a stack in a phase belongs to, each once.
     pub(super) fn of_stack(
         &mut self,
         profile: &Profile,
@@ -227,8 +228,8 @@ impl Keys {
                     number: info.number,
                     path: path.to_owned(),
                 };
-                // Of what stands above it only the path is known here; a call of its own shows its
-                // class.
+                // For the modules that contain it only the path is known here; their class is known
+                // from calls of their own.
                 let number = match (end == info.path.len(), self.numbers.get(&key).copied()) {
                     (false, Some(known)) => known,
                     (false, None) => self.number(key, About::default),
@@ -241,7 +242,7 @@ impl Keys {
 
     fn native(&mut self, function: &Function) -> usize {
         let library = function.file.rsplit('/').next().unwrap_or_default();
-        // An address says nothing of another run.
+        // An address is meaningless in another run.
         let name = match function.name.contains("+0x") {
             true => "(no name)",
             false => function.name.as_str(),
@@ -269,9 +270,9 @@ fn place(function: &Function, line: u32) -> About {
     }
 }
 
-/// By what name a source file goes in both sides of a comparison: a package's from the package on;
-/// the user's by its whole path if both sides have it, else by its file name, as two checkouts of
-/// one script have it.
+/// Names of source files that hold in both sides of a comparison: a package's file from the package
+/// on; a file of the user's by its complete path if both sides have it, else by its file name, as
+/// for two checkouts of one script.
 #[derive(Debug, Default)]
 pub(crate) struct FileNames {
     shared: FxHashSet<String>,

@@ -15,13 +15,13 @@ pub(super) struct Series {
     pub(super) blocks: Vec<f64>,
     /// Ticks in which it was seen.
     pub(super) ticks: u64,
-    /// The least variance that sampling leaves, in squared ticks (see [`Visits`]).
+    /// Minimum variance due to sampling, in squared ticks (see [`Visits`]).
     pub(super) sampling: f64,
 }
 
-/// How exactly samples tell a part's time. A visit of it that one tick saw may have been shorter or
-/// longer by about a tick, and others like it were not seen at all: a variance of one squared tick.
-/// The length of a longer visit is known but for where in a tick it began and ended: at most a
+/// How precisely samples measure a part's time. A visit that one tick saw may have been shorter or
+/// longer by about a tick, and similar visits were not seen at all: a variance of one squared tick.
+/// The length of a longer visit is uncertain only in its start and end within a tick: at most a
 /// quarter.
 #[derive(Clone, Copy, Debug, Default)]
 struct Visits {
@@ -52,7 +52,7 @@ impl Visits {
     }
 }
 
-/// A run before it is known which of its parts are compared.
+/// A run before the parts to compare are chosen.
 #[derive(Debug)]
 pub(super) struct Scan<'p> {
     samples: Vec<&'p ProfileSample>,
@@ -60,9 +60,9 @@ pub(super) struct Scan<'p> {
     keys_of: FxHashMap<(StackId, Phase), Vec<usize>>,
     /// Ticks by part.
     pub(super) ticks: Vec<u64>,
-    /// Time by part, ns; parts that stacks say of.
+    /// Time by part, ns; only parts that stacks belong to.
     pub(super) time_ns: Vec<f64>,
-    /// A tick as it was, on average, ns.
+    /// Mean length of a tick, ns.
     pub(super) tick_ns: f64,
     /// All time of the training thread, ns.
     pub(super) wall_ns: u64,
@@ -81,7 +81,7 @@ pub(super) fn training_samples(profile: &Profile, process: ProcessId) -> Vec<&Pr
 }
 
 impl<'p> Scan<'p> {
-    /// Scans a run; `None` where it is too short to be cut into blocks. `parts_of` gives the parts
+    /// Scans a run; `None` if it is too short to be cut into blocks. `parts_of` returns the parts
     /// that a stack is in, by number, each once; the flag is whether it was seen in forward.
     pub(super) fn new(
         profile: &'p Profile,
@@ -136,7 +136,7 @@ impl<'p> Scan<'p> {
         }
     }
 
-    /// The time of every part that `kept` asks for, by number; `fixed` adds those that every run
+    /// The time of every part that `kept` selects, by number; `fixed` adds the parts that every run
     /// has (see [`Keys`]).
     pub(super) fn measure(&self, kept: &[bool], fixed: bool) -> FxHashMap<usize, Series> {
         let mut sums = Sums {
@@ -150,7 +150,7 @@ impl<'p> Scan<'p> {
             if intervals.is_empty() {
                 continue;
             }
-            let seen = Seen {
+            let seen = NumberedSample {
                 number: index + 1,
                 ticks: sample.ticks,
                 intervals: &intervals,
@@ -174,7 +174,7 @@ impl<'p> Scan<'p> {
         series
     }
 
-    /// The whole step: its time is known from the steps' bounds, each to a tick.
+    /// The complete step: its time follows from the steps' bounds, each known to a tick.
     fn step(&self) -> Series {
         Series {
             blocks: self.blocks.time_ns.clone(),
@@ -189,7 +189,7 @@ impl<'p> Scan<'p> {
 }
 
 /// A sample, and where its time falls.
-struct Seen<'s> {
+struct NumberedSample<'s> {
     /// Counts from 1.
     number: usize,
     ticks: u32,
@@ -202,7 +202,7 @@ struct Sums {
 }
 
 impl Sums {
-    fn add_fixed(&mut self, sample: &ProfileSample, seen: &Seen<'_>) {
+    fn add_fixed(&mut self, sample: &ProfileSample, seen: &NumberedSample<'_>) {
         if sample.phase.region().is_none() {
             self.add(Keys::of_phase(sample.phase), 1.0, seen);
         }
@@ -216,7 +216,7 @@ impl Sums {
     }
 
     /// Adds a part of a sample's time.
-    fn add(&mut self, key: usize, part: f64, seen: &Seen<'_>) {
+    fn add(&mut self, key: usize, part: f64, seen: &NumberedSample<'_>) {
         let blocks = self.blocks;
         let (series, visits) = self.series.entry(key).or_insert_with(|| {
             let series = Series {
@@ -225,7 +225,7 @@ impl Sums {
             };
             (series, Visits::default())
         });
-        // The two parts of a sample may be of one kind: it was seen once.
+        // Both parts of a sample may be of one kind: it was seen once.
         if visits.last != seen.number {
             series.ticks += u64::from(seen.ticks);
         }

@@ -1,14 +1,13 @@
-//! Did it help? Two runs, or two sets of runs, side by side: what differs between them beyond
-//! noise.
+//! Compares two runs, or two sets of runs: what differs between them beyond noise.
 //!
-//! | file | says |
+//! | file | content |
 //! |---|---|
-//! | [`keys`] | what is compared, and by what names a part of one run is found in another |
-//! | [`units`] | per what: steps or seconds, and how a run is cut into blocks |
+//! | [`keys`] | the parts that are compared, and the names that match them between runs |
+//! | [`units`] | the unit, steps or seconds, and how a run is cut into blocks |
 //! | [`measure`] | the time of every part in every block of one run |
-//! | [`noise`] | how sure a difference is, and what hundreds of comparisons make by chance |
+//! | [`noise`] | how certain a difference is, with a correction for hundreds of comparisons |
 //! | [`student`] | Student's distribution |
-//! | [`nodes`] | the same for groups of stacks of the caller's own: boxes of a drawing |
+//! | [`nodes`] | the same for groups of stacks, such as the boxes of a flame graph |
 //! | [`steps`] | the steps of a run |
 //! | [`subject`] | which process of a recording is compared |
 //! | [`carrier`] | which part the difference of the step comes from |
@@ -43,14 +42,14 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use units::{Unit, Units};
 
-/// How far the mean of a run differs from that of the next on one machine, as a relative standard
-/// deviation, where it cannot be measured: what quiet machines show.
+/// Relative standard deviation of a run's mean from one run to the next on one machine, assumed
+/// where it cannot be measured: the value of quiet machines.
 pub const RUN_TO_RUN: f64 = 0.01;
 
 /// One run: a process of a recording, and its steps.
 #[derive(Clone, Debug)]
 pub struct Run<'p> {
-    /// What it is called: the recording's file.
+    /// File name of the recording.
     pub name: String,
     pub profile: &'p Profile,
     pub process: ProcessId,
@@ -61,8 +60,8 @@ pub struct Run<'p> {
 /// How to compare.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Options {
-    /// How far a run's mean differs from the next's, as a relative standard deviation; used where
-    /// no side has several runs.
+    /// Relative standard deviation of a run's mean from one run to the next; used where no side has
+    /// several runs.
     pub run_to_run: f64,
 }
 
@@ -85,7 +84,7 @@ pub enum DiffError {
     NoRun,
 }
 
-/// What is said of a part.
+/// Result for a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// B takes more time, beyond noise.
@@ -97,8 +96,8 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// For people, and in JSON. Of a second of wall time a part takes more or less; that is neither
-    /// slow nor fast.
+    /// The name for people and in JSON. A share of wall time grows or shrinks; it is neither slower
+    /// nor faster.
     pub fn name(self, unit: Unit) -> &'static str {
         match (self, unit) {
             (Verdict::Slower, Unit::Step) => "slower",
@@ -110,7 +109,7 @@ impl Verdict {
     }
 }
 
-/// A part in one side.
+/// Figures of a part on one side.
 #[derive(Clone, Copy, Debug, Default, JsonSchema, PartialEq, Serialize)]
 #[schemars(rename = "Side")]
 pub struct Figure {
@@ -125,7 +124,7 @@ pub struct Figure {
 }
 
 impl Figure {
-    /// Whether it was seen too seldom to be stated.
+    /// Whether it was seen in too few ticks to be reported.
     pub fn is_uncertain(&self) -> bool {
         self.samples < Share::FEW
     }
@@ -135,7 +134,7 @@ impl Figure {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
     pub key: Key,
-    /// What else is known of it.
+    /// Other facts about it.
     pub about: About,
     pub a: Figure,
     pub b: Figure,
@@ -143,17 +142,16 @@ pub struct Row {
     pub difference_ns: f64,
     /// Half of its 95 % interval.
     pub half_ns: f64,
-    /// B as a multiple of A, less one, and half of its 95 % interval; `None` where A has nothing of
-    /// it.
+    /// B relative to A, minus one, and half of its 95 % interval; `None` if A has no time in it.
     pub relative: Option<(f64, f64)>,
-    /// How likely a difference is at least as large by chance alone, for this part alone.
+    /// Probability of a difference at least as large by chance, for this part alone.
     pub chance: f64,
-    /// The verdict, all parts taken together.
+    /// The verdict with all parts taken into account.
     pub verdict: Verdict,
 }
 
 impl Row {
-    /// Whether its own interval leaves zero out. By chance alone one in twenty does.
+    /// Whether its own interval excludes zero. By chance alone that happens once in twenty parts.
     pub fn excludes_zero(&self) -> bool {
         self.difference_ns.abs() > self.half_ns
     }
@@ -168,7 +166,7 @@ pub struct RunFacts {
     pub name: String,
     /// Its command line.
     pub command: Vec<String>,
-    /// Steps, or seconds, that count.
+    /// Steps, or seconds, that were counted.
     pub units: f64,
     /// Wall time of the training thread.
     #[serde(rename = "wall_s", serialize_with = "seconds::serialize")]
@@ -185,24 +183,23 @@ pub struct RunFacts {
 pub struct Diff {
     /// Per what.
     pub unit: Unit,
-    /// Whether both sides have steps, but one has too few for blocks: the unit is the second
-    /// therefore.
+    /// Whether both sides have steps, but one has too few for blocks; the unit is then the second.
     pub few_steps: bool,
     pub a: Vec<RunFacts>,
     pub b: Vec<RunFacts>,
-    /// The whole step; `None` where no steps are known.
+    /// The complete step; `None` if no steps are known.
     pub step: Option<Row>,
     /// All other parts that were seen often enough, by kind, then by difference.
     pub rows: Vec<Row>,
     /// Parts that were seen in fewer than 30 ticks on both sides.
     pub too_seldom: usize,
-    /// What the step's difference comes from.
+    /// The part that the step's difference comes from.
     pub carrier: Option<Carrier>,
-    /// How runs of one kind scatter.
+    /// Variation from one run to the next.
     pub run_to_run: RunToRun,
-    /// What else differs.
+    /// Other differences between the runs.
     pub discrepancies: Vec<Discrepancy>,
-    /// The step of each rank, where recordings hold several: filled by who compares them.
+    /// The step of each rank, where recordings have several; set by the caller.
     pub ranks: Vec<(u32, Row)>,
 }
 
@@ -227,7 +224,7 @@ impl Diff {
 /// Compares the runs of two sides.
 ///
 /// # Errors
-/// A side without a run, or a run too short to tell anything.
+/// A side without a run, or a run that is too short.
 pub fn compare(a: &[Run<'_>], b: &[Run<'_>], options: &Options) -> Result<Diff, DiffError> {
     if a.is_empty() || b.is_empty() {
         return Err(DiffError::NoRun);
@@ -308,7 +305,7 @@ fn compare_per<'r, 'p>(
     })
 }
 
-/// A run that was scanned.
+/// A run after the scan.
 struct Scanned<'p> {
     name: String,
     command: Vec<String>,

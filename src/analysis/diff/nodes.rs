@@ -1,4 +1,4 @@
-//! Groups of stacks of the caller's own making, compared: the boxes of a drawing.
+//! Compares groups of stacks that the caller defines, such as the boxes of a flame graph.
 
 use super::noise::{Comparison, Estimate, FAMILY_ERROR, beyond_chance};
 use super::{DiffError, Figure, Run, Scanned, Verdict, verdict};
@@ -10,19 +10,19 @@ use crate::model::profile::Profile;
 pub struct Node {
     pub a: Figure,
     pub b: Figure,
-    /// B less A, ns per unit, and half of its 95 % interval; `None` where it was seen too seldom on
-    /// both sides.
+    /// B minus A, ns per unit, and half of its 95 % interval; `None` if it was seen in too few
+    /// ticks on both sides.
     pub difference_ns: Option<(f64, f64)>,
     /// The verdict, all groups taken together.
     pub verdict: Verdict,
 }
 
-/// Compares groups of stacks, by number. `groups_of` gives the groups that a stack of a run is in;
-/// the runs of A come before those of B. Whether steps or seconds are counted is for the caller to
-/// say, as [`compare`](super::compare) found it.
+/// Compares groups of stacks, by number. `groups_of` returns the groups that a stack of a run is
+/// in; the runs of A come before those of B. The caller decides whether steps or seconds are
+/// counted, from the result of [`compare`](super::compare).
 ///
 /// # Errors
-/// A side without a run, or a run too short to tell anything.
+/// A side without a run, or a run that is too short.
 pub fn compare_nodes(
     a: &[Run<'_>],
     b: &[Run<'_>],
@@ -86,7 +86,7 @@ pub fn compare_nodes(
     Ok(nodes)
 }
 
-/// A group's times alone.
+/// A group's times without a comparison.
 fn rough(sides: &[Vec<Scanned<'_>>; 2], number: usize) -> Node {
     let figure = |side: &[Scanned<'_>]| {
         let mean = |run: &Scanned<'_>| {

@@ -1,25 +1,24 @@
-//! How sure a difference is.
+//! How certain a difference is.
 //!
 //! **One run.** Its blocks (see [`units`](super::units)) are measurements that resemble their
 //! neighbours and that drift. The variance of the run's mean is that of independent blocks, times
-//! `(1 + r) / (1 - r)` where `r` is how much a block resembles the next (the first autocorrelation,
-//! freed of its bias in short series: Kendall 1954; the factor is that of a first-order
-//! autoregression), with as many fewer degrees of freedom. What drifts while a run lasts is noise:
-//! a run that got slower by itself is not reported from one that was made slower. The variance is
-//! never less than what sampling alone leaves.
+//! `(1 + r) / (1 - r)`, where `r` is the first autocorrelation of the blocks (with its bias in
+//! short series removed: Kendall 1954; the factor is that of a first-order autoregression); the
+//! degrees of freedom decrease by the same factor. Drift within a run is noise: a run that got
+//! slower by itself is not distinguished from one that was made slower. The variance is never less
+//! than what sampling alone causes.
 //!
-//! **From one run to the next** a machine changes, too: memory is laid out anew, neighbours come
-//! and go. Two single runs cannot tell how much. A relative standard deviation is taken for granted
-//! then ([`Comparison::run_to_run`]). Where a side has several runs, it is measured: how far a
-//! part's time scatters among the runs of one side, moderated by how far all parts scatter (Smyth
-//! 2004: few runs, many parts), and never below that part's own scatter. The step itself, which
-//! every verdict hangs on, goes by its own scatter alone.
+//! **From one run to the next** a machine changes, too: memory is laid out anew, and other load
+//! comes and goes. Two single runs cannot show how much, so a relative standard deviation is
+//! assumed ([`Comparison::run_to_run`]). Where a side has several runs, it is measured: the scatter
+//! of a part's time among the runs of one side, moderated by the scatter of all parts (Smyth 2004:
+//! few runs, many parts), and never below that part's own scatter. The step itself, which every
+//! verdict depends on, uses its own scatter alone.
 //!
-//! **Hundreds of parts** are compared, of which one in twenty has a 95 % interval without zero in
-//! it by chance alone. A part is called slower or faster only if it is beyond what chance makes of
-//! *all* of them: Holm's (1979) procedure, which holds whatever the parts have to do with each
-//! other, keeps the probability that any is called so wrongly at 1 %. The step is one question of
-//! its own, at 5 %.
+//! **Hundreds of parts** are compared; by chance alone, one in twenty has a 95 % interval that
+//! excludes zero. A part is called slower or faster only if it is beyond what chance produces among
+//! *all* of them: Holm's (1979) procedure, which holds for any dependence between parts, keeps the
+//! probability of any wrong call at 1 %. The step is a separate question, at 5 %.
 
 use super::measure::Series;
 use super::student::{t95, two_sided};
@@ -27,14 +26,13 @@ use super::units::Blocks;
 
 /// Probability that any part is called slower or faster by chance.
 pub(super) const FAMILY_ERROR: f64 = 0.01;
-/// The same of the step.
+/// The same for the step.
 pub(super) const STEP_ERROR: f64 = 0.05;
-/// Runs' worth of scatter that all parts together stand for, where a side has several runs.
+/// Number of runs that the common scatter of all parts counts as, where a side has several runs.
 const PRIOR_FREEDOM: f64 = 8.0;
-/// Degrees of freedom of what is taken for granted or comes from sampling alone.
+/// Degrees of freedom of variances that are assumed or come from sampling alone.
 const KNOWN: f64 = 200.0;
-/// A block resembles the next no more than this; beyond it the run is one long drift, and shows
-/// nothing.
+/// Maximum autocorrelation of blocks; beyond it the run is one long drift, and shows nothing.
 const MOST_ALIKE: f64 = 0.8;
 const FEWEST_FREEDOM: f64 = 2.0;
 
@@ -49,7 +47,7 @@ pub(super) struct Estimate {
 }
 
 impl Estimate {
-    /// Of a run cut into `blocks`; `None` for a part that it does not have.
+    /// For a run cut into `blocks`; `None` for a part that it does not have.
     pub(super) fn new(series: Option<&Series>, blocks: &Blocks, tick_ns: f64) -> Self {
         let units = blocks.unit_count().max(f64::MIN_POSITIVE);
         let per_unit = |sampling: f64| sampling.max(1.0) * (tick_ns / units).powi(2);
@@ -120,7 +118,7 @@ impl Difference {
         t95(self.freedom) * self.variances.get(side).copied().unwrap_or(0.0).sqrt()
     }
 
-    /// How likely a difference is at least as large by chance.
+    /// Probability of a difference at least as large by chance.
     pub(super) fn chance(&self) -> f64 {
         let error = (self.variances[0] + self.variances[1]).sqrt();
         if error > 0.0 {
@@ -130,8 +128,8 @@ impl Difference {
         }
     }
 
-    /// B as a multiple of A less one, with half of its 95 % interval (by the delta method); `None`
-    /// where A has nothing.
+    /// B relative to A, minus one, with half of its 95 % interval (by the delta method); `None` if
+    /// A has no time in it.
     pub(super) fn relative(&self) -> Option<(f64, f64)> {
         let [a, b] = self.means;
         if a <= 0.0 {
@@ -143,14 +141,14 @@ impl Difference {
     }
 }
 
-/// How runs of one kind scatter.
+/// Variation from one run to the next.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum RunToRun {
-    /// Taken for granted: a relative standard deviation.
+    /// Assumed: a relative standard deviation.
     Assumed(f64),
-    /// Measured on the runs of both sides.
+    /// Measured from the runs of both sides.
     Measured {
-        /// The relative standard deviation, beyond what shows within a run.
+        /// The relative standard deviation, beyond what varies within a run.
         scatter: f64,
         /// Degrees of freedom: runs less sides.
         freedom: usize,
@@ -164,8 +162,8 @@ pub(super) struct Comparison {
 }
 
 impl Comparison {
-    /// `assumed` is how far a run's time differs from the next's (relative standard deviation),
-    /// where it cannot be measured.
+    /// `assumed` is the relative standard deviation from one run to the next, used where it cannot
+    /// be measured.
     pub(super) fn new(parts: Vec<[Vec<Estimate>; 2]>, assumed: f64) -> Self {
         let freedom = parts.first().map_or(0, freedom);
         let run_to_run = if freedom == 0 {
@@ -226,7 +224,8 @@ impl Comparison {
     }
 }
 
-/// Of two sides whose runs are taken to scatter by a known amount. Degrees of freedom: Welch 1947.
+/// For two sides whose runs are assumed to scatter by a known amount. Degrees of freedom: Welch
+/// 1947.
 fn single(sides: &[Vec<Estimate>; 2], means: [f64; 2], relative: f64) -> Difference {
     let mut variances = [0.0; 2];
     let mut squares = 0.0;
@@ -291,7 +290,7 @@ fn mean_square(sides: &[Vec<Estimate>; 2]) -> f64 {
     (mean(&sides[0]).powi(2) + mean(&sides[1]).powi(2)) / 2.0
 }
 
-/// Which of `chances` are beyond what chance makes of all of them (Holm 1979).
+/// Which of `chances` are beyond what chance produces among all of them (Holm 1979).
 pub(super) fn beyond_chance(chances: &[f64], error: f64) -> Vec<bool> {
     let mut order: Vec<usize> = (0..chances.len()).collect();
     order.sort_by(|&one, &other| chances[one].total_cmp(&chances[other]));

@@ -1,9 +1,9 @@
-//! Simulated trainers, examined by a simulated sampler: how often is noise called a difference, and
-//! a difference found?
+//! Simulated trainers and a simulated sampler: how often is noise called a difference, and how
+//! often is a real difference found?
 //!
 //! A step goes through parts of known length. Lengths vary from step to step; the machine's speed
-//! drifts while a run lasts, and differs from one run to the next. A tick falls anywhere within its
-//! period. All is drawn from a fixed seed.
+//! drifts during a run, and differs from one run to the next. A tick falls anywhere within its
+//! period. All random numbers come from a fixed seed.
 
 use super::keys::Key;
 use super::noise::RunToRun;
@@ -24,7 +24,7 @@ struct Random(u64);
 
 impl Random {
     fn new(seed: u64) -> Self {
-        // Neighbouring seeds are mixed apart (SplitMix64).
+        // Separates neighbouring seeds (SplitMix64).
         let mut mixed = seed.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -167,7 +167,7 @@ fn simulate(world: &World, seed: u64) -> Simulated {
     let (mut tick_end, mut last, mut number) = (TICK_NS * random.uniform(), 0.0, 0.0);
     while now < world.seconds * 1e9 {
         let start = now;
-        // The drift keeps its spread while it forgets where it was.
+        // The drift keeps its variance and loses its memory.
         let kept = (-0.1 / world.drift.1).exp();
         drift = drift * kept + random.normal() * (1.0 - kept * kept).sqrt();
         let speed = of_run * (1.0 + world.drift.0 * drift);
@@ -274,7 +274,7 @@ const TRIES: u64 = 100;
 #[test]
 fn equal_runs_on_a_machine_that_drifts_within_a_run_do_not_differ() {
     let tally = tally(&QUIET, &QUIET, 1, TRIES, &ALONE);
-    // 5 % are to be expected of the step, 1 % of all parts together.
+    // 5 % are expected for the step, 1 % for all parts together.
     assert!(tally.step_called <= 10, "{}", tally.step_called);
     assert!(tally.any_part_called <= 4, "{}", tally.any_part_called);
     assert!(tally.step_held >= 90 && tally.layer_held >= 90);
@@ -289,7 +289,7 @@ fn equal_runs_on_a_machine_that_changes_between_them_do_not_differ() {
     let allowed = tally(&changes, &changes, 1, TRIES, &Options::default());
     assert!(allowed.step_called <= 10, "{}", allowed.step_called);
     assert!(allowed.any_part_called <= 4, "{}", allowed.any_part_called);
-    // Without that allowance the step is called different much too often: the test would see it.
+    // Without that allowance the step is called different much too often, so the test would notice.
     let alone = tally(&changes, &changes, 1, 60, &ALONE);
     assert!(alone.step_called > 12, "{}", alone.step_called);
 }

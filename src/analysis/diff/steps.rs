@@ -1,4 +1,4 @@
-//! Steps of a run, as far as they are known.
+//! Steps of a run, where they are known.
 
 use super::measure::training_samples;
 use super::units::Units;
@@ -6,8 +6,7 @@ use crate::analysis::progress::{progress, steps};
 use crate::model::ids::ProcessId;
 use crate::model::profile::Profile;
 
-/// By what a process's time is counted: its steps, less those that were warm-up; seconds where no
-/// counter was read.
+/// The unit of a process's time: its steps without warm-up; seconds if no counter was read.
 pub fn units_of(profile: &Profile, process: ProcessId) -> Units {
     let samples = training_samples(profile, process);
     let Some(progress) = progress(profile, process, &samples) else {

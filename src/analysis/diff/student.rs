@@ -1,7 +1,8 @@
-//! Student's distribution for any degrees of freedom: how likely a difference is by chance alone,
-//! and how wide an interval has to be.
+//! Student's distribution for any degrees of freedom: the probability of a difference by chance,
+//! and the width of an interval.
 //!
-//! Hundreds of rows are compared, so probabilities far out in the tails matter, where tables end.
+//! Hundreds of rows are compared, so probabilities far out in the tails matter, which tables do not
+//! have.
 
 /// Coefficients of Lanczos' approximation of the gamma function for g = 7 (Godfrey 2001); right to
 /// 15 digits.
@@ -21,7 +22,7 @@ const LANCZOS: [f64; 9] = [
 /// freedom.
 const MAX_TERMS: u32 = 500;
 
-/// Degrees of freedom past which the distribution is as good as normal.
+/// Above this many degrees of freedom the normal distribution is used.
 const MOST_FREEDOM: f64 = 1000.0;
 
 /// ln Γ(x) for positive x.
@@ -78,8 +79,8 @@ fn incomplete_beta(a: f64, b: f64, x: f64) -> f64 {
     }
 }
 
-/// How likely a value is, by chance alone, at least as far from zero as `t`, in either direction.
-/// `freedom` is at least 1.
+/// The probability, by chance alone, of a value at least as far from zero as `t`, in either
+/// direction. `freedom` is at least 1.
 pub(super) fn two_sided(t: f64, freedom: f64) -> f64 {
     if t.is_nan() {
         return 1.0;

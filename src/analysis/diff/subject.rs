@@ -3,8 +3,8 @@
 use crate::model::ids::ProcessId;
 use crate::model::profile::{Profile, Role};
 
-/// The process that stands for a recording: the trainer of that rank, else the first trainer that
-/// was sampled, else the first process that was.
+/// The process that represents a recording: the trainer of that rank, else the first trainer with
+/// samples, else the first process with samples.
 pub fn subject(profile: &Profile, rank: Option<u32>) -> Option<ProcessId> {
     let sampled = sampled(profile);
     let is_asked_for = |role: Role| rank.is_none() || role.rank() == rank;

@@ -1,14 +1,14 @@
-//! In what runs are counted, and how a run's time is cut into blocks.
+//! The unit in which runs are counted, and how a run's time is cut into blocks.
 //!
-//! Neighbouring steps resemble each other, and a machine drifts: single steps are no independent
-//! measurements. A run is cut into up to 30 blocks of equally many steps, and how far these differ
-//! shows how sure the run's mean is.
+//! Neighbouring steps resemble each other, and a machine drifts: single steps are not independent
+//! measurements. A run is cut into up to 30 blocks of equally many steps; the differences between
+//! blocks show how certain the run's mean is.
 
 use crate::model::category::Phase;
 use crate::model::named::named;
 use crate::model::profile::ProfileSample;
 
-/// Most blocks, and fewest: with fewer, how far blocks differ says too little.
+/// Maximum and minimum number of blocks; fewer blocks do not show how much blocks differ.
 const MOST_BLOCKS: usize = 30;
 pub(super) const FEWEST_BLOCKS: usize = 5;
 /// Ticks that a block should hold.
@@ -20,16 +20,16 @@ pub enum Units {
     /// Steps: start and end, CLOCK_MONOTONIC, in order and without overlaps. Time outside of them
     /// is left out.
     Steps(Vec<(u64, u64)>),
-    /// Seconds of wall time, where no steps are known: from the first point in time of forward,
-    /// backward or optimizer to the last.
+    /// Seconds of wall time, where no steps are known: from the first sample of forward, backward
+    /// or optimizer to the last.
     Seconds,
 }
 
 named!(
-    /// What a figure is per.
+    /// The unit that figures are per.
     Unit {
         Step = "step",
-        /// Of wall time: shares, which cannot tell whether a run is faster.
+        /// Of wall time: shares, which do not show whether a run is faster.
         Second = "second",
     }
 );
@@ -53,8 +53,7 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
-    /// The blocks of a run with these `samples` of its training thread; `None` where it is too
-    /// short.
+    /// The blocks of a run with these `samples` of its training thread; `None` if it is too short.
     pub(super) fn new(units: &Units, samples: &[&ProfileSample]) -> Option<Self> {
         match units {
             Units::Steps(steps) => Self::of_steps(steps, samples),
@@ -73,7 +72,7 @@ impl Blocks {
     }
 
     fn of_steps(steps: &[(u64, u64)], samples: &[&ProfileSample]) -> Option<Self> {
-        // A recording is hostile: what is out of order or overlaps is no step.
+        // A recording is untrusted input: steps that are out of order or overlap are dropped.
         let mut sorted: Vec<(u64, u64)> = Vec::with_capacity(steps.len());
         for &(start_ns, end_ns) in steps {
             let after = sorted
@@ -154,8 +153,8 @@ impl Blocks {
         }
     }
 
-    /// Where the time from `start_ns` on falls: parts of (block, ns) in `into`, which is emptied
-    /// first. `at` is where the search begins; times are asked for in order.
+    /// Where the time from `start_ns` on falls: parts of (block, ns) in `into`, which is cleared
+    /// first. The search begins at `at`; times are queried in order.
     pub(super) fn parts(
         &self,
         at: &mut usize,

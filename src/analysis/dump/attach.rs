@@ -1,4 +1,4 @@
-//! Joins what was read of objects after a look to the threads that they are of.
+//! Attaches what was read of objects after a snapshot to the threads that they belong to.
 
 use crate::model::dump::{
     Dump, DumpedFrame, DumpedProcess, DumpedThread, DumpedWait, Inspected, InspectedFrame,
@@ -65,7 +65,7 @@ fn to_thread(process: &mut DumpedProcess, found: InspectedThread, with_locals: b
     }
 }
 
-/// A lock is what a thread waits for that slept when it was examined.
+/// Only a thread that slept when it was inspected waits for a lock.
 fn set_lock(thread: &mut DumpedThread, found: &InspectedThread) {
     let Some((lock, owner)) = found.lock.clone() else {
         return;
@@ -79,7 +79,7 @@ fn set_lock(thread: &mut DumpedThread, found: &InspectedThread) {
         owner: None,
         lock: None,
     });
-    // A process that was stopped waits for its lock all the same.
+    // A stopped process still waits for its lock.
     if wait.kind == WaitKind::Stopped {
         wait.kind = WaitKind::Lock;
         wait.what.clear();
@@ -93,20 +93,21 @@ fn python_frames(thread: &DumpedThread) -> impl Iterator<Item = (usize, &DumpedF
     frames.filter(|(_, frame)| frame.is_python)
 }
 
-/// The frames of the look that are the same still, leaf first, with what was read of them: those
-/// that were called before all that changed. Either list may lack frames at its root: of a forked
-/// worker the parent's are not shown, and of a deep stack not all are inspected.
+/// The frames of the snapshot that have not changed since, leaf first, with what was read of them:
+/// those that were called before all frames that changed. Either list may lack frames at its root:
+/// for a forked worker the parent's frames are not shown, and in a deep stack not all are
+/// inspected.
 fn unmoved<'f>(
     thread: &DumpedThread,
     found: &'f [InspectedFrame],
 ) -> Vec<(usize, &'f InspectedFrame)> {
     let ours: Vec<(usize, &DumpedFrame)> = python_frames(thread).collect();
-    let is_whole = ours
+    let is_unmoved = ours
         .iter()
         .zip(found)
         .all(|((_, ours), theirs)| is_same(ours, theirs));
-    // Nothing moved: from the leaf on. Else from the root on.
-    let (ours, theirs) = match is_whole {
+    // If nothing moved, frames are matched from the leaf, else from the root.
+    let (ours, theirs) = match is_unmoved {
         true => {
             let both = ours.len().min(found.len());
             (&ours[..both], &found[..both])
@@ -127,7 +128,8 @@ fn unmoved<'f>(
     pairs
 }
 
-/// Their frames up to the one that is the root of ours; none where it cannot be told which that is.
+/// The frames of the second read up to the one that is the root of the first; none if that frame is
+/// ambiguous.
 fn up_to_root<'f>(
     ours: &[(usize, &DumpedFrame)],
     found: &'f [InspectedFrame],
@@ -205,7 +207,7 @@ mod tests {
             assert_eq!(attached(frames, inspected), (wanted.to_owned(), moved));
         };
         is(&[".c:0", "f:1", "g:2"], &["f:1", "g:2"], "- f:1 g:2", 0);
-        // It is elsewhere by now, or was while it was read.
+        // It moved since, or moved while it was read.
         is(
             &["f:1", "g:2", "h:3"],
             &["f:9", "g:2", "h:3"],
@@ -216,7 +218,7 @@ mod tests {
         is(&["f:1", "g:2"], &["x:5", "f:1", "g:2"], "f:1 g:2", 0);
         is(&["f:1", "g:2"], &["g:2"], "- g:2", 1);
         is(&["f:1", "g:2"], &["f:1", "g:3"], "- -", 2);
-        // A fork's parent is below the root; not all of a deep stack is read.
+        // The parent's frames are below the root; a deep stack is read in part.
         is(
             &["f:1", "loop:2"],
             &["f:1", "loop:2", "main:3"],
@@ -230,7 +232,7 @@ mod tests {
             1,
         );
         is(&["f:1", "g:2", "main:3"], &["f:1", "g:2"], "f:1 g:2 -", 0);
-        // Which of them is the root?
+        // Ambiguous: either may be the root.
         is(&["g:1", "f:2"], &["g:9", "f:2", "f:2"], "- -", 2);
     }
 

@@ -1,4 +1,4 @@
-//! Dumps that tests make up.
+//! Dumps for tests.
 
 use crate::model::category::FrameKind;
 use crate::model::dump::{
@@ -67,7 +67,7 @@ pub(super) fn waiting(tid: i32, frames: &[&str], kind: WaitKind, what: &str) -> 
     }
 }
 
-/// The same, waiting for a lock that `owner` has.
+/// The same, waiting for a lock that `owner` holds.
 pub(super) fn locked(tid: i32, owner: i32) -> DumpedThread {
     let mut thread = waiting(tid, &["step:1"], WaitKind::Lock, "lock");
     if let Some(wait) = &mut thread.wait {
@@ -85,7 +85,7 @@ pub(super) fn locked(tid: i32, owner: i32) -> DumpedThread {
     thread
 }
 
-/// A process that is no part of a job.
+/// A process that belongs to no job.
 pub(super) fn process(pid: i32, threads: Vec<DumpedThread>) -> DumpedProcess {
     DumpedProcess {
         pid,

@@ -1,9 +1,9 @@
-//! Threads that wait for each other in a circle: none of them will ever go on.
+//! Deadlocks: threads that wait for each other in a circle.
 
 use crate::model::dump::{Dump, DumpedProcess};
 
-/// Threads of one process, each of which waits for what the next one holds, and the last for what
-/// the first holds.
+/// Threads of one process, each of which waits for a lock that the next one holds, and the last for
+/// one that the first holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deadlock {
     /// The process: an index of the dump.
@@ -12,8 +12,7 @@ pub struct Deadlock {
     pub tids: Vec<i32>,
 }
 
-/// All circles of a dump. Only locks whose holder is known can be part of one, and waits that do
-/// not end by themselves.
+/// All deadlocks of a dump. Only locks with a known holder count, and waits without a timeout.
 pub fn deadlocks(dump: &Dump) -> Vec<Deadlock> {
     let mut found = Vec::new();
     for (index, process) in dump.processes.iter().enumerate() {
@@ -47,7 +46,7 @@ pub fn deadlocks(dump: &Dump) -> Vec<Deadlock> {
     found
 }
 
-/// Who holds what a thread waits for.
+/// The thread that holds the lock that a thread waits for.
 fn holder(process: &DumpedProcess, tid: i32) -> Option<i32> {
     let thread = process.threads.iter().find(|thread| thread.tid == tid)?;
     let wait = thread.wait.as_ref()?;

@@ -1,4 +1,4 @@
-//! Threads whose stacks are equal, so that each stack is shown once.
+//! Groups threads with equal stacks, so that each stack is shown once.
 
 use crate::model::dump::{Dump, DumpedThread};
 use crate::model::sample::Gil;
@@ -13,8 +13,8 @@ pub struct Group {
     pub members: Vec<ThreadPlace>,
 }
 
-/// What makes two threads equal: every frame with its line, what they wait for and who has that,
-/// and what they are.
+/// What must be equal for two threads to form a group: every frame with its line, the wait and its
+/// owner, and the role.
 #[derive(PartialEq, Eq, Hash)]
 struct Key<'d> {
     frames: Vec<(&'d str, &'d str, u32, Option<&'d str>)>,
@@ -54,9 +54,8 @@ fn key(thread: &DumpedThread) -> Key<'_> {
     }
 }
 
-/// Groups of equal stacks: those of training threads first, then those with Python frames; the
-/// smaller ones first, for the odd one out is what one looks for. Threads of which nothing was read
-/// come last.
+/// Groups of equal stacks: training threads first, then threads with Python frames; smaller groups
+/// first, because an outlier is what a reader looks for. Threads without a stack come last.
 pub fn groups(dump: &Dump) -> Vec<Group> {
     let mut index: FxHashMap<Key<'_>, usize> = FxHashMap::default();
     let mut groups: Vec<Group> = Vec::new();

@@ -1,5 +1,4 @@
-//! What one look at a job says: of each thread its state, what it waits for, where; of each rank
-//! how far it is.
+//! A snapshot of a job: each thread's state, wait and position, and each rank's progress.
 
 pub mod attach;
 #[cfg(test)]
@@ -23,7 +22,7 @@ use crate::model::sample::{Capture, Gil, ThreadState};
 use crate::model::wait::WaitKind;
 use rustc_hash::FxHashMap;
 
-/// Works out what `profile` says, which holds one look. Times are left to whoever looked.
+/// Evaluates `profile`, which holds one snapshot. The caller sets the times.
 pub fn dump(profile: &Profile) -> Dump {
     let samples = last_samples(profile);
     let mut processes: Vec<DumpedProcess> = profile
@@ -45,7 +44,7 @@ pub fn dump(profile: &Profile) -> Dump {
     }
 }
 
-/// Every stop's length, ascending.
+/// The length of every stop, ascending.
 fn stops_ns(stops: &DurationHistogram) -> Vec<u64> {
     const MOST: u64 = 4096;
     let count = stops.count();
@@ -64,7 +63,7 @@ fn role_order(role: Role) -> (u8, u32) {
     }
 }
 
-/// Of each thread the last sample whose stack was read; where none was, the last one.
+/// For each thread the last sample with a stack, or the last sample if none has one.
 fn last_samples(profile: &Profile) -> FxHashMap<ThreadId, &ProfileSample> {
     let mut last: FxHashMap<ThreadId, &ProfileSample> = FxHashMap::default();
     for index in 0..profile.threads.len() {
@@ -102,7 +101,7 @@ fn of_process(
         threads.push(of_sample(profile, thread, sample, trains));
     }
     if let Some(holder) = gil_holder
-        && lets_go(&threads, holder)
+        && released_gil(&threads, holder)
     {
         gil_holder = None;
     }
@@ -112,7 +111,7 @@ fn of_process(
             .as_ref()
             .filter(|wait| wait.kind == WaitKind::Gil);
         let owner = owner.and_then(|wait| Some(wait.owner.as_ref()?.tid));
-        if owner.is_some_and(|owner| lets_go(&threads, owner))
+        if owner.is_some_and(|owner| released_gil(&threads, owner))
             && let Some(wait) = &mut threads[at].wait
         {
             wait.owner = None;
@@ -142,10 +141,10 @@ fn of_process(
     }
 }
 
-/// Whether a thread that had the interpreter's lock when others were read did not have it when it
-/// was read itself: the lock goes from hand to hand, and what its stack shows is not what it did
-/// with it.
-fn lets_go(threads: &[DumpedThread], holder: i32) -> bool {
+/// Whether a thread that held the interpreter's lock when others were read did not hold it when it
+/// was read itself: the lock changes hands, and the thread's stack does not show what it did while
+/// it held the lock.
+fn released_gil(threads: &[DumpedThread], holder: i32) -> bool {
     let thread = threads.iter().find(|thread| thread.tid == holder);
     thread.is_some_and(|thread| thread.gil == Gil::NotHeld)
 }
@@ -216,9 +215,9 @@ fn owner(profile: &Profile, kind: WaitKind, sample: &ProfileSample) -> Option<Ow
     })
 }
 
-/// A thread that the kernel calls running, but that had no CPU when it was examined.
+/// A thread that is running according to the kernel, but had no CPU when it was captured.
 fn no_cpu(sample: &ProfileSample) -> Option<DumpedWait> {
-    let waited = sample.capture == Capture::Unread && sample.queue_ns > 0;
+    let waited = sample.capture == Capture::NotCaptured && sample.queue_ns > 0;
     waited.then(|| DumpedWait {
         kind: WaitKind::Cpu,
         what: "a CPU".to_owned(),
@@ -244,8 +243,8 @@ fn frames(profile: &Profile, stack: Option<StackId>) -> (Vec<DumpedFrame>, Optio
         let Some(function) = profile.function(frame.function) else {
             continue;
         };
-        // What stands on the mark was called by this module: the call itself is the next frame
-        // towards the leaf or this side.
+        // The module called the frame above the marker: the call itself is the next frame towards
+        // the leaf, or this one.
         if let Some(module) = frame.nn_module.and_then(|id| profile.nn_module(id)) {
             if let Some(last) = frames.last_mut() {
                 last.module = Some(module.label());
@@ -268,7 +267,7 @@ fn frames(profile: &Profile, stack: Option<StackId>) -> (Vec<DumpedFrame>, Optio
     (frames, partial)
 }
 
-/// Stands for what lies between the ends of a deep stack.
+/// Replaces the frames between the ends of a deep stack.
 fn between_ends() -> DumpedFrame {
     let name = format!("[of more than {MAX_DEPTH} frames both ends are shown]");
     DumpedFrame {
@@ -285,7 +284,8 @@ fn between_ends() -> DumpedFrame {
     }
 }
 
-/// The last value of each counter of a process; of counters of one kind the one that was read last.
+/// The last value of each counter of a process; of several counters of one kind the one that was
+/// read last.
 fn progress(profile: &Profile, process: ProcessId) -> Vec<Progress> {
     let mut found = Vec::new();
     for &kind in CounterKind::ALL {

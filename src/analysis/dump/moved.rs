@@ -1,4 +1,4 @@
-//! What moved between snapshots, and what did not: a hang is what does not move.
+//! What moved between snapshots and what did not: in a hang nothing moves.
 
 use super::verdict::doing;
 use crate::model::dump::{Dump, DumpedThread, Place};
@@ -13,12 +13,12 @@ pub struct ThreadMoves {
     pub name: String,
     /// Whether it is a training thread.
     pub trains: bool,
-    /// Between how many snapshots and the next its stack changed.
+    /// Number of successive pairs of snapshots between which its stack changed.
     pub moves: usize,
-    /// Whether it was on a CPU between the first snapshot and the last; `None` where the kernel
-    /// does not tell.
+    /// Whether it was on a CPU between the first snapshot and the last; `None` if the kernel does
+    /// not report it.
     pub ran: Option<bool>,
-    /// What it did in the last snapshot, and where.
+    /// What it did in the last snapshot, and the line.
     pub doing: String,
     pub at: Option<Place>,
 }
@@ -35,48 +35,48 @@ pub struct CounterMoves {
     pub last: u64,
 }
 
-/// Whether a job hangs, by several snapshots of it.
+/// Whether a job hangs, judged by several snapshots of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standstill {
-    /// It does: nothing that trains was seen elsewhere, and none of it was on a CPU in between.
+    /// It hangs: no training thread changed its stack, and none was on a CPU in between.
     Hang,
-    /// Nothing that trains was seen elsewhere, but some of it ran: a loop without end, or a line
-    /// that takes long or is often there.
+    /// No training thread changed its stack, but some ran: an endless loop, or a line that takes
+    /// long or is executed often.
     SamePlace,
-    /// Nothing that trains moved, in too short a time to say more.
+    /// No training thread changed its stack, but the time was too short to call it a hang.
     TooShort,
-    /// Something moved, or nothing is known of what trains.
+    /// A stack changed, or nothing is known about the training threads.
     No,
 }
 
-/// What does not move for a shorter time is no hang: a step, a batch or a pause may last that long.
+/// A shorter standstill is not a hang: a step, a batch or a pause may last that long, ns.
 const SHORTEST_HANG_NS: u64 = 500_000_000;
 
-/// What several snapshots say together.
+/// The result of several snapshots.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
-    /// How many snapshots these are.
+    /// Number of snapshots.
     pub snapshots: usize,
     /// Time between the first and the last.
     pub length_ns: u64,
-    /// Threads that were there in all snapshots.
+    /// Threads that were in all snapshots.
     pub threads: Vec<ThreadMoves>,
     /// Counters that were read in the first snapshot and the last.
     pub counters: Vec<CounterMoves>,
-    /// Processes of the first snapshot that ended since: indices of it.
+    /// Processes of the first snapshot that have ended since: indices into it.
     pub ended: Vec<usize>,
 }
 
 impl Moved {
-    /// Whether it hangs.
+    /// Whether the job hangs.
     pub fn standstill(&self) -> Standstill {
         let training: Vec<&ThreadMoves> =
             self.threads.iter().filter(|thread| thread.trains).collect();
-        let stands = self.snapshots > 1
+        let is_still = self.snapshots > 1
             && !training.is_empty()
             && training.iter().all(|thread| thread.moves == 0)
             && self.counters.iter().all(|each| each.first == each.last);
-        if !stands {
+        if !is_still {
             Standstill::No
         } else if self.length_ns < SHORTEST_HANG_NS {
             Standstill::TooShort
@@ -88,15 +88,15 @@ impl Moved {
     }
 }
 
-/// Compares snapshots of the same processes, one after another: all that is kept of them is the
-/// first one, and of each thread where it was last.
+/// Compares successive snapshots of the same processes. Keeps only the first snapshot and each
+/// thread's last position.
 #[derive(Debug, Default)]
 pub struct Comparison {
     first: Option<Dump>,
     snapshots: usize,
     last_wall_ns: u64,
-    /// Threads that were there in all snapshots so far, by process (an index of the first snapshot)
-    /// and tid.
+    /// Threads that were in all snapshots so far, by process (an index of the first snapshot) and
+    /// tid.
     threads: Vec<Followed>,
     counters: Vec<CounterMoves>,
     ended: Vec<usize>,
@@ -113,7 +113,7 @@ struct Followed {
 type Spot = (String, String, u32);
 
 impl Comparison {
-    /// Takes the next snapshot.
+    /// Adds the next snapshot.
     pub fn add(&mut self, snapshot: Dump) {
         self.snapshots += 1;
         self.last_wall_ns = snapshot.wall_ns;
@@ -166,7 +166,7 @@ impl Comparison {
         for (index, process) in snapshot.processes.iter().enumerate() {
             let is_trainer = matches!(process.role, Role::Trainer { .. });
             let threads = process.threads.iter().map(|thread| Followed {
-                places: places(thread),
+                places: positions(thread),
                 slices: thread.slices,
                 moves: ThreadMoves {
                     process: index,
@@ -195,7 +195,7 @@ impl Comparison {
         self.last_wall_ns.saturating_sub(first)
     }
 
-    /// Whin all snapshots so far say.
+    /// The result of all snapshots so far.
     pub fn moved(&self) -> Moved {
         Moved {
             snapshots: self.snapshots,
@@ -209,7 +209,7 @@ impl Comparison {
 
 impl Followed {
     fn go_on(&mut self, now: &DumpedThread) {
-        let places = places(now);
+        let places = positions(now);
         self.moves.moves += usize::from(places != self.places);
         self.places = places;
         let slices = self.slices.zip(now.slices);
@@ -224,8 +224,8 @@ fn find(snapshot: &Dump, pid: i32, tid: i32) -> Option<&DumpedThread> {
     process.threads.iter().find(|each| each.tid == tid)
 }
 
-/// Where every Python frame is; of threads without any, every native one.
-fn places(thread: &DumpedThread) -> Vec<Spot> {
+/// The position of every Python frame; for threads without any, of every native one.
+fn positions(thread: &DumpedThread) -> Vec<Spot> {
     let has_python = thread.frames.iter().any(|frame| frame.is_python);
     let frames = thread
         .frames
@@ -263,7 +263,7 @@ mod tests {
         }
     }
 
-    /// What snapshots say that are half a minute apart, in which no thread ran, or all did.
+    /// The result of snapshots half a minute apart, in which no thread ran, or all did.
     fn moved(snapshots: Vec<Dump>, ran: bool) -> Moved {
         let mut comparison = Comparison::default();
         for (number, mut snapshot) in (0_u64..).zip(snapshots) {
@@ -297,8 +297,8 @@ mod tests {
         assert_eq!(there_and_back.standstill(), Standstill::No);
     }
 
-    /// Two snapshots that far apart, at a trainer that stays where it is.
-    fn standing_for(length_ns: u64) -> Comparison {
+    /// Two snapshots that far apart, of a trainer that does not move.
+    fn standstill_of(length_ns: u64) -> Comparison {
         let mut comparison = Comparison::default();
         for wall_ns in [0, length_ns] {
             comparison.add(Dump {
@@ -311,13 +311,13 @@ mod tests {
 
     #[test]
     fn a_moment_in_which_nothing_moves_is_no_hang() {
-        let comparison = standing_for(1_000_000);
+        let comparison = standstill_of(1_000_000);
         assert_eq!(comparison.moved().standstill(), Standstill::TooShort);
     }
 
     #[test]
     fn what_ended_does_not_hang() {
-        let mut comparison = standing_for(30_000_000_000);
+        let mut comparison = standstill_of(30_000_000_000);
         comparison.all_ended();
         let found = comparison.moved();
         assert_eq!(found.standstill(), Standstill::No);

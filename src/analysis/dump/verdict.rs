@@ -1,4 +1,4 @@
-//! Ranks side by side: which of them are where, the odd ones out first.
+//! Compares ranks: which of them are at which call site, outliers first.
 
 use crate::model::dump::{
     Dump, DumpedProcess, DumpedThread, DumpedWait, Place, Progress, THREAD_END,
@@ -7,25 +7,25 @@ use crate::model::profile::Role;
 use crate::model::sample::ThreadState;
 use crate::model::wait::WaitKind;
 
-/// Ranks whose training threads are at the same place.
+/// Ranks whose training threads are at the same call site.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankGroup {
     /// Indices of their processes in the dump.
     pub processes: Vec<usize>,
     /// What they do or wait for: `all_reduce`, `running`.
     pub what: String,
-    /// Whether that is waiting for other ranks.
+    /// Whether they wait for other ranks.
     pub waits_for_ranks: bool,
     /// The nearest line of the user's own code.
     pub at: Option<Place>,
-    /// How far they are, where that is known: the lowest and the highest.
+    /// The lowest and the highest step, where steps are known.
     pub step: Option<(String, u64, u64)>,
 }
 
-/// What several ranks do.
+/// A comparison of ranks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
-    /// Ranks by place: those that are not where the most are come first, and those that wait for
+    /// Ranks by call site: those that are not with the majority come first, and those that wait for
     /// other ranks last.
     pub groups: Vec<RankGroup>,
 }
@@ -61,7 +61,7 @@ pub fn lock_words(wait: &DumpedWait) -> String {
     }
 }
 
-/// Whether a wait is for the end of a thread, which is its owner.
+/// Whether a wait is for the end of a thread, which is then its owner.
 pub fn is_for_thread(wait: &DumpedWait) -> bool {
     let lock = wait.lock.as_ref();
     lock.is_some_and(|lock| lock.kind == THREAD_END)
@@ -69,7 +69,7 @@ pub fn is_for_thread(wait: &DumpedWait) -> bool {
 
 /// What a thread does, in a few words.
 pub fn doing(thread: &DumpedThread) -> String {
-    // Whatever it waits for: it will not go on by itself.
+    // Whatever it waits for, it does not continue by itself.
     if thread.state == ThreadState::Stopped {
         return "is stopped (SIGSTOP or a debugger)".to_owned();
     }
@@ -98,7 +98,7 @@ pub fn doing(thread: &DumpedThread) -> String {
     }
 }
 
-/// The counter that shows best how far a process is.
+/// The most precise progress counter of a process.
 pub fn best_step(process: &DumpedProcess) -> Option<&Progress> {
     let by_name = |name: &str| process.progress.iter().find(|each| each.what == name);
     ["step", "batch"].into_iter().find_map(by_name).or_else(|| {
@@ -107,7 +107,7 @@ pub fn best_step(process: &DumpedProcess) -> Option<&Progress> {
     })
 }
 
-/// Compares the ranks of a dump; empty where there are fewer than two.
+/// Compares the ranks of a dump; empty if there are fewer than two.
 pub fn verdict(dump: &Dump) -> Verdict {
     let mut groups: Vec<RankGroup> = Vec::new();
     let ranks: Vec<usize> = dump
@@ -168,21 +168,21 @@ pub fn is_idle_worker(thread: &DumpedThread) -> bool {
     thread.wait.is_some() && thread.at.as_ref().is_some_and(is_loop)
 }
 
-/// What a training thread's wait leads to.
+/// The cause of a training thread's wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Because {
-    /// How: `the lock is held by`.
+    /// The relation: `the lock is held by`.
     pub words: &'static str,
-    /// The process of the thread that it leads to.
+    /// The process of the thread that causes it.
     pub pid: i32,
-    /// That thread.
+    /// Tid of that thread.
     pub tid: i32,
-    /// What that one does.
+    /// What that thread does.
     pub doing: String,
 }
 
-/// What the training thread of `process` waits for, followed one step further: who holds the lock;
-/// which worker does not deliver.
+/// What the training thread of `process` waits for, followed one step further: the holder of the
+/// lock, or the worker that does not deliver.
 pub fn because(dump: &Dump, process: &DumpedProcess) -> Vec<Because> {
     let Some(wait) = training_thread(process).and_then(|thread| thread.wait.as_ref()) else {
         return Vec::new();
@@ -210,6 +210,7 @@ pub fn because(dump: &Dump, process: &DumpedProcess) -> Vec<Because> {
     workers
         .filter_map(|worker| {
             let thread = training_thread(worker)?;
+            // A worker that waits for work is not the cause.
             (!is_idle_worker(thread)).then(|| Because {
                 words: "its DataLoader worker:",
                 pid: worker.pid,
@@ -241,7 +242,7 @@ mod tests {
         }
     }
 
-    /// Ranks 0 to 2 wait for the others at step 1041; rank 3 does what it does at step 1040.
+    /// Ranks 0 to 2 wait for the others at step 1041; rank 3 is given, at step 1040.
     fn job(last: DumpedThread, more: Vec<DumpedProcess>) -> Dump {
         let waits = |number: u32| {
             let thread = waiting(1, &["backward:7"], WaitKind::Collective, "all_reduce");

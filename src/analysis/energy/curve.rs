@@ -1,19 +1,19 @@
 //! Energy between two points in time, from the readings of a counter.
 //!
-//! The counter is exact and late: it moves in steps of about 100 ms (arXiv 2312.02741), so a
-//! reading shows the energy of some point in time in the step before it. Of an interval the counter
-//! therefore shows two bounds: the rise between readings that surely lie within it, and that
-//! between readings that surely lie around it.
+//! The counter is exact but late: it is updated about every 100 ms (arXiv 2312.02741), so a reading
+//! shows the energy at some time within the previous update interval. The energy of an interval
+//! therefore has two bounds: the rise between readings that certainly lie within it, and that
+//! between readings that certainly enclose it.
 
 use crate::analysis::gpu_overlay::windows::tick_ns;
 use crate::analysis::intervals::Bounds;
-use crate::analysis::lanes::points;
-use crate::model::ids::LaneId;
+use crate::analysis::tracks::points;
+use crate::model::ids::TrackId;
 use crate::model::profile::Profile;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// Steps in which the counter moves.
+/// Update interval of the counter, ns.
 pub const STEP_NS: u64 = 100_000_000;
 
 /// An estimate with its bounds.
@@ -27,12 +27,12 @@ pub struct Joules {
     pub interval: Bounds,
 }
 
-/// What a device took since the first reading, by time.
+/// A device's cumulative energy since the first reading, by time.
 #[derive(Clone, Debug)]
 pub struct Curve {
-    /// When, CLOCK_MONOTONIC, and J since the first; both only rise.
+    /// CLOCK_MONOTONIC and J since the first reading; both increase.
     readings: Vec<(u64, f64)>,
-    /// Time between readings that belong together.
+    /// Time between successive readings without a gap.
     covered_ns: u64,
     period_ns: u64,
     tick_ns: u64,
@@ -40,8 +40,8 @@ pub struct Curve {
 }
 
 impl Curve {
-    /// Of a counter track of energy; `None` where it has no values.
-    pub fn new(profile: &Profile, lane: LaneId) -> Option<Self> {
+    /// From a counter track of energy; `None` if it has no values.
+    pub fn new(profile: &Profile, track: TrackId) -> Option<Self> {
         let mut curve = Self {
             readings: Vec::new(),
             covered_ns: 0,
@@ -50,7 +50,7 @@ impl Curve {
             gaps: Vec::new(),
         };
         let mut lengths = Vec::new();
-        for point in points(profile, lane) {
+        for point in points(profile, track) {
             let length_ns = point.end_ns.saturating_sub(point.start_ns);
             let last = curve.readings.last().copied();
             let (last_ns, joules) = last.unwrap_or((point.start_ns, 0.0));
@@ -79,28 +79,28 @@ impl Curve {
         self.covered_ns
     }
 
-    /// All of it, J.
+    /// Total energy, J.
     pub fn total(&self) -> f64 {
         self.readings.last().map_or(0.0, |&(_, joules)| joules)
     }
 
-    /// How long something must last for its energy to be known: two readings and steps of the
-    /// counter.
+    /// Shortest interval whose energy can be determined: two readings and updates of the counter,
+    /// ns.
     pub fn shortest_ns(&self) -> u64 {
         2 * self.period_ns.max(STEP_NS).saturating_add(STEP_NS)
     }
 
-    /// The energy of an interval; `None` where it is not all covered.
+    /// The energy of an interval; `None` if it is not fully covered.
     pub fn between(&self, from_ns: u64, to_ns: u64) -> Option<Joules> {
         let (first_ns, last_ns) = (self.readings.first()?.0, self.readings.last()?.0);
-        let is_whole = from_ns <= to_ns
+        let is_complete = from_ns <= to_ns
             && from_ns >= first_ns
             && to_ns <= last_ns
             && !self
                 .gaps
                 .iter()
                 .any(|&(start_ns, end_ns)| start_ns < to_ns && end_ns > from_ns);
-        if !is_whole {
+        if !is_complete {
             return None;
         }
         let (early, late) = (

@@ -1,28 +1,27 @@
-//! Energy of GPUs: of the run, of epochs, steps and ranks, and of phases where they last for long
-//! enough.
+//! Energy of GPUs: of the run, of epochs, steps and ranks, and of phases that last long enough.
 //!
-//! All of it is the device's, whoever used it, and an estimate: the sensor behind the counter looks
-//! at part of the time only (on A100 and H100 about a quarter, arXiv 2312.02741).
+//! It is the energy of the device, whoever used it, and an estimate: the sensor behind the counter
+//! measures only part of the time (on A100 and H100 about a quarter, arXiv 2312.02741).
 
 pub mod curve;
 
 use super::gpu_overlay::device_of;
 use super::intervals::Bounds;
-use super::lanes::{Device, LaneSummary, spans};
 use super::of_thread;
 use super::progress::{Step, epochs, steps};
+use super::tracks::{Device, TrackSummary, spans};
 use crate::model::category::Phase;
 use crate::model::ids::{ProcessId, ThreadId};
-use crate::model::lane::LaneKind;
 use crate::model::profile::Profile;
 use crate::model::seconds;
+use crate::model::track::TrackKind;
 use curve::{Curve, Joules, STEP_NS};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// Time without a kernel that a baseline needs.
+/// Minimum time without a kernel for a baseline, ns.
 const BASELINE_NS: u64 = 1_000_000_000;
-/// Part of a phase's time that must lie in visits that are long enough.
+/// Minimum part of a phase's time in visits that are long enough.
 const LONG_ENOUGH: f64 = 0.5;
 /// Epochs that are listed.
 const MOST_EPOCHS: usize = 1000;
@@ -40,18 +39,18 @@ pub struct DeviceEnergy {
     /// Energy.
     #[serde(rename = "energy_j")]
     pub joules: f64,
-    /// In so many seconds.
+    /// Time that the energy covers.
     #[serde(rename = "energy_s", serialize_with = "seconds::serialize")]
     #[schemars(with = "f64")]
     pub covered_ns: u64,
-    /// Power while no kernel ran; null where that was not seen.
+    /// Power while no kernel ran; null if no such time was seen.
     pub idle_w: Option<f64>,
-    /// For how long that was measured.
+    /// Time over which `idle_w` was measured.
     #[serde(skip)]
     pub idle_ns: u64,
     /// `idle_w` over `energy_s`.
     pub idle_j: Option<f64>,
-    /// The rest.
+    /// `energy_j` minus `idle_j`.
     pub above_idle_j: Option<f64>,
 }
 
@@ -65,7 +64,7 @@ pub struct PhaseEnergy {
     #[serde(rename = "host_s", serialize_with = "seconds::serialize")]
     #[schemars(with = "f64")]
     pub host_ns: u64,
-    /// Energy; null where it is not resolved.
+    /// Energy; null if it cannot be determined.
     pub energy: Option<Joules>,
 }
 
@@ -86,20 +85,20 @@ pub struct RankEnergy {
     pub mig: Option<u32>,
     /// Whether others use the device, too.
     pub shared: bool,
-    /// Per step; null where steps are not known or too short.
+    /// Per step; null if steps are not known or too short.
     pub step: Option<Joules>,
-    /// Steps that `step` is the mean of.
+    /// Number of steps that `step` is the mean of.
     pub steps: u64,
-    /// Epochs that were seen whole; null of one that was not measured.
+    /// Epochs that are complete in the recording; null for one without an energy.
     pub epochs: Vec<Option<Joules>>,
-    /// Phases, those with the most time on the host first.
+    /// Phases by descending time on the host.
     pub phases: Vec<PhaseEnergy>,
 }
 
 /// Energy by device and rank.
 #[derive(Clone, Debug, JsonSchema, PartialEq, Serialize)]
 pub struct Energy {
-    /// True: the sensor behind the counter sees part of the time only.
+    /// Always true: the sensor behind the counter measures only part of the time.
     pub estimate: bool,
     /// Devices with an energy counter.
     pub devices: Vec<DeviceEnergy>,
@@ -108,10 +107,10 @@ pub struct Energy {
 }
 
 /// Energy of the devices that have a counter, and of `ranks` that use one of them.
-pub fn energy(profile: &Profile, lanes: &LaneSummary, ranks: &[(ProcessId, ThreadId)]) -> Energy {
+pub fn energy(profile: &Profile, tracks: &TrackSummary, ranks: &[(ProcessId, ThreadId)]) -> Energy {
     let curve = |device: &Device| {
-        let figure = device.figure(LaneKind::Energy)?;
-        Curve::new(profile, figure.lane)
+        let figure = device.figure(TrackKind::Energy)?;
+        Curve::new(profile, figure.track)
     };
     let of_device = |device: &Device| {
         let curve = curve(device)?;
@@ -131,23 +130,24 @@ pub fn energy(profile: &Profile, lanes: &LaneSummary, ranks: &[(ProcessId, Threa
         })
     };
     let of_rank = |&(process, thread): &(ProcessId, ThreadId)| {
-        let device = device_of(lanes, process).ok()?;
+        let device = device_of(tracks, process).ok()?;
         Some(rank(profile, device, &curve(device)?, process, thread))
     };
     Energy {
         estimate: true,
-        devices: lanes.devices.iter().filter_map(of_device).collect(),
+        devices: tracks.devices.iter().filter_map(of_device).collect(),
         ranks: ranks.iter().filter_map(of_rank).collect(),
     }
 }
 
-/// Mean power over intervals without any kernel, less the counter's step at either end.
+/// Mean power over intervals without any kernel, shortened by the counter's update interval at
+/// either end.
 fn idle_power(profile: &Profile, device: &Device, curve: &Curve) -> (Option<f64>, u64) {
-    let Some(figure) = device.figure(LaneKind::Utilization) else {
+    let Some(figure) = device.figure(TrackKind::Utilization) else {
         return (None, 0);
     };
     let mut intervals: Vec<(u64, u64)> = Vec::new();
-    for span in spans(profile, figure.lane) {
+    for span in spans(profile, figure.track) {
         if span.bits > 0 {
             continue;
         }
@@ -265,8 +265,8 @@ fn phases(profile: &Profile, curve: &Curve, thread: ThreadId) -> Vec<PhaseEnergy
     phases.into_iter().map(|(_, energy)| energy).collect()
 }
 
-/// The energy of a phase's visits; `None` where most of its time is in short ones, or where
-/// readings do not cover most of it.
+/// The energy of a phase's visits; `None` if most of its time is in short visits, or readings do
+/// not cover most of it.
 fn of_visits(curve: &Curve, visits: &[&Visit], host_ns: u64) -> Option<Joules> {
     let mut sum = Joules::default();
     let (mut long_ns, mut covered_ns) = (0_u64, 0_u64);

@@ -1,46 +1,45 @@
-//! What of the amounts of windows belongs to one thing: hard bounds, and an estimate within them.
+//! The share of one subject in the amounts of windows: hard bounds, and an estimate within them.
 //!
-//! A window shows one amount (ns in which the device was idle, or J) of all its time. Of a thing
-//! that had a part of that time no more is known than this: the rest of the window can have had no
-//! less than the lowest rate and no more than the highest, and so can the thing itself. Summed over
-//! windows these are bounds that hold whatever happened inside of them (the argument is Fréchet's
-//! for a joint distribution of known margins). Edges of the thing are known to a tick and to the
-//! error of the driver's clock, and widen them.
+//! A window has one amount (ns in which the device was idle, or J) for all of its time. For a
+//! subject that covers part of that time only this is known: the rest of the window had no less
+//! than the lowest rate and no more than the highest, and neither had the subject. Summed over
+//! windows this gives bounds that hold whatever happened inside of them (Fréchet's argument for a
+//! joint distribution with known margins). The subject's edges are known to a tick and to the error
+//! of the driver's clock, which widens the bounds.
 
 use super::windows::{Window, Windows};
 
-/// Part of a window from which on it belongs to the thing alone.
+/// A window counts as the subject's alone from this part on.
 const WHOLE: f64 = 0.98;
-/// Visits that are this many ticks apart are one: the sampler saw something else briefly. These are
-/// a small part of a visit; two things that take short turns are none.
+/// Visits that are this many ticks apart are merged: the sampler briefly saw something else. Such
+/// gaps may be only a small part of a visit; two subjects that alternate quickly are not merged.
 const TICKS_APART: u64 = 2;
 const LEAST_OWN: f64 = 0.8;
-/// A thing is resolved if as much of its time lies in visits of at least two windows, and under
-/// windows at all.
+/// A subject is resolved if at least this share of its time is in visits of at least two windows,
+/// and covered by windows at all.
 const LONG_ENOUGH: f64 = 0.5;
 const COVERED_ENOUGH: f64 = 0.8;
 /// Windows that a visit must last for.
 const WINDOWS_A_VISIT: u64 = 2;
 
-/// The part of the windows' amounts that belongs to one thing.
+/// The part of the windows' amounts that belongs to one subject.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Part {
-    /// The thing's time on the host, ns.
+    /// The subject's time on the host, ns.
     pub host_ns: u64,
-    /// The part of it that lies under windows.
+    /// The part of it that windows cover.
     pub covered_ns: u64,
-    /// The estimate, in the unit of the windows' amounts: of the time that is covered.
+    /// The estimate for the covered time, in the unit of the windows' amounts.
     pub amount: f64,
-    /// Bounds, of all its time: what no window covers may be anything.
+    /// Bounds for all of its time; time without a window may have any rate.
     pub low: f64,
     pub high: f64,
-    /// Whether it lasts for long enough, each time, to be known at all. If not, the figures say
-    /// nothing.
+    /// Whether its visits are long enough. If not, the figures mean nothing.
     pub resolved: bool,
 }
 
 impl Part {
-    /// The estimate as a share of the time that it is of; `None` where it is not resolved.
+    /// The estimate as a share of the covered time; `None` if it is not resolved.
     pub fn share(&self) -> Option<f64> {
         (self.resolved && self.covered_ns > 0)
             .then(|| (self.amount / self.covered_ns as f64).clamp(0.0, 1.0))
@@ -55,7 +54,7 @@ struct Open {
     edges: u32,
 }
 
-/// Stretches that follow each other closely.
+/// Intervals that follow each other closely.
 #[derive(Clone, Copy, Debug)]
 struct Visit {
     start_ns: u64,
@@ -63,7 +62,7 @@ struct Visit {
     own_ns: u64,
 }
 
-/// Gathers the intervals of one thing, in the order of time.
+/// Collects the intervals of one subject, in the order of time.
 #[derive(Clone, Debug, Default)]
 pub struct Account {
     open: Option<Open>,
@@ -73,10 +72,10 @@ pub struct Account {
     long_ns: u64,
     low: f64,
     high: f64,
-    /// Time of windows that are its own, and their amounts.
+    /// Time of windows that belong to the subject alone, and their amounts.
     whole_ns: f64,
     whole: f64,
-    /// Amounts of all windows by its part in their time.
+    /// Amounts of all windows, in proportion to its part of their time.
     even: f64,
 }
 
@@ -166,7 +165,7 @@ impl Account {
         }
     }
 
-    /// What all of it comes to.
+    /// The result of all intervals.
     pub fn finish(mut self, windows: &Windows) -> Part {
         if let Some(open) = &mut self.open {
             open.edges += 1;
@@ -194,7 +193,7 @@ impl Account {
     }
 }
 
-/// The least and the most that a thing can have of a window of which it had `own` ns.
+/// The minimum and the maximum that a subject can have of a window of which it covers `own` ns.
 fn bounds(windows: &Windows, window: &Window, own: f64, edges: u32) -> (f64, f64) {
     let length = window.length_ns() as f64;
     let slack = f64::from(edges) * windows.tick_ns() as f64 + windows.clock_ns() as f64;
@@ -256,10 +255,10 @@ mod tests {
         let turns: Vec<(u64, u64)> = (0..10).map(|at| (at * 100, at * 100 + 50)).collect();
         let own = part(&windows, &turns);
         assert!(!own.resolved && own.share().is_none(), "{own:?}");
-        // Nor are turns that are as short as what the sampler may see in between.
+        // Alternations that are as short as the gaps that merge visits are not resolved either.
         let turns: Vec<(u64, u64)> = (0..25).map(|turn| (turn * 40, turn * 40 + 20)).collect();
         assert!(!part(&windows, &turns).resolved);
-        // Nothing is known of its windows but that it may have all of what is idle, or nothing.
+        // Of its windows nothing is known but that it may have all of the idle time, or none.
         assert!(own.low < 1.0 && own.high >= 499e6, "{own:?}");
     }
 

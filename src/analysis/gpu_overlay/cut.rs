@@ -1,16 +1,16 @@
-//! What lay in idle windows alone: for drawings of the code that starves a device.
+//! Restricts a profile to idle windows, for flame graphs of the code that starves a device.
 
 use super::windows::{Window, Windows};
 use super::{idle_windows, served};
-use crate::analysis::lanes;
+use crate::analysis::tracks;
 use crate::model::ids::ProcessId;
 use crate::model::profile::{Profile, ProfileSample};
 use rustc_hash::FxHashMap;
 
-/// The share of a window in which no kernel ran, from which on it counts as idle.
+/// A window counts as idle if no kernel ran for at least this share of it.
 pub const IDLE_WINDOW: f64 = 0.9;
 
-/// What was kept.
+/// Number of windows that were kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kept {
     /// Idle windows, of all devices.
@@ -19,7 +19,7 @@ pub struct Kept {
     pub of: usize,
 }
 
-/// Why nothing can be kept.
+/// Why no samples can be kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NothingKept {
     /// No device with windows is known to be used by a sampled process.
@@ -34,17 +34,17 @@ pub enum NothingKept {
     NoneIdle(usize),
 }
 
-/// Leaves in `profile` the parts of samples that lie in idle windows of the device that their
-/// process, or the trainer that it loads data for, uses. Samples of other processes go.
+/// Keeps the parts of samples in `profile` that are in idle windows of the device of their process,
+/// or of the trainer that their process loads data for. Samples of other processes are removed.
 ///
 /// # Errors
-/// [`NothingKept`]; the profile is then as it was.
+/// [`NothingKept`]; the profile is then unchanged.
 pub fn keep_idle(profile: &mut Profile) -> Result<Kept, NothingKept> {
-    let windows = idle_windows(profile, &lanes::summarize(profile));
+    let windows = idle_windows(profile, &tracks::summarize(profile));
     if windows.is_empty() {
         return Err(NothingKept::NoWindows);
     }
-    // A worker has the windows of its trainer.
+    // A worker uses the windows of its trainer.
     let own = windows
         .iter()
         .filter(|(process, _)| served(profile, **process) == **process);
@@ -82,7 +82,7 @@ fn is_idle(window: &Window) -> bool {
     window.amount >= IDLE_WINDOW * window.length_ns() as f64
 }
 
-/// Idle windows, those that follow each other as one.
+/// Idle windows; successive ones are merged.
 fn intervals(windows: &Windows) -> Vec<(u64, u64)> {
     let mut intervals: Vec<(u64, u64)> = Vec::new();
     for window in windows.all().iter().filter(|window| is_idle(window)) {

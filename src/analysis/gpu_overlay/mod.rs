@@ -1,23 +1,22 @@
-//! What the device did while the host was where: idle time of GPUs by phase, line and module of the
-//! training thread.
+//! Idle time of GPUs by the phase, line and module that the training thread executed.
 //!
-//! A value of the driver speaks of a window, not of a point in time. Samples are joined to windows,
-//! and what a window leaves open stays open: each figure is an estimate between two bounds, and
-//! what is shorter than two windows each time is not resolved. Utilization counts any kernel, those
-//! of communication and of other processes too: idle means that nobody's ran.
+//! A value of the driver describes a window, not a point in time. Samples are joined to windows,
+//! and the uncertainty within a window remains: each figure is an estimate between two bounds, and
+//! visits shorter than two windows are not resolved. Utilization counts any kernel, including those
+//! of communication and of other processes: idle means that no kernel ran.
 //!
-//! | file | says |
+//! | file | content |
 //! |---|---|
 //! | [`windows`] | the windows of a device |
-//! | [`account`] | what of their amounts belongs to one thing |
-//! | [`cut`] | a profile of what lay in idle windows alone |
+//! | [`account`] | the share of one subject in their amounts |
+//! | [`cut`] | restricts a profile to idle windows |
 
 pub mod account;
 pub mod cut;
 pub mod windows;
 
-use super::lanes::{Device, LaneSummary};
 use super::of_thread;
+use super::tracks::{Device, TrackSummary};
 use crate::model::category::Phase;
 use crate::model::facts::Line;
 use crate::model::ids::{ChainId, GpuId, NnModuleId, ProcessId, StackId, ThreadId};
@@ -26,30 +25,30 @@ use account::{Account, Part};
 use rustc_hash::FxHashMap;
 use windows::{NoWindows, Windows};
 
-/// Things of a kind that are listed, those with the most idle time first.
+/// Subjects of a kind that are listed, by descending idle time.
 const MOST_ROWS: usize = 200;
-/// Things that are examined: a recording is hostile.
+/// Maximum number of subjects that are examined: a recording is untrusted input.
 const MAX_SUBJECTS: usize = 20_000;
 
-/// Where the host was.
+/// What the host executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Subject {
     Phase(Phase),
     /// At a line: the nearest of the user's own code.
     Line(Line),
-    /// In a module's forward, or in one below it.
+    /// In a module's forward, or in that of one below it.
     Module(NnModuleId),
 }
 
-/// Idle time of a device while the host was somewhere.
+/// Idle time of a device while the host executed a subject.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct IdleRow {
     pub subject: Subject,
-    /// How long, ns.
+    /// Idle time, ns.
     pub part: Part,
 }
 
-/// The device of one trainer, by where its training thread was.
+/// The device of one trainer, by what its training thread executed.
 #[derive(Clone, Debug)]
 pub struct GpuIdle {
     pub process: ProcessId,
@@ -59,19 +58,19 @@ pub struct GpuIdle {
     pub window_ns: u64,
     /// All of the training thread's time.
     pub all: Part,
-    /// Things that are resolved, by kind, most idle time first.
+    /// Resolved subjects, by kind, by descending idle time.
     pub rows: Vec<IdleRow>,
-    /// Things that are not, by kind, most time on the host first.
+    /// Unresolved subjects, by kind, by descending time on the host.
     pub unresolved: Vec<IdleRow>,
 }
 
-/// Why the device of a process is not laid over its samples.
+/// Why a process has no idle times by subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoOverlay {
-    /// None was recorded that it uses.
+    /// No device that it uses was recorded.
     #[error("no GPU was recorded that it uses")]
     NoDevice,
-    /// It may use several, and the driver does not say which.
+    /// It may use several, and the driver does not report which.
     #[error("it may use several GPUs, and the driver does not list which one it does")]
     Several,
     /// The device has no windows.
@@ -83,8 +82,8 @@ pub enum NoOverlay {
 /// most memory.
 ///
 /// # Errors
-/// Where there is none, or it is not known which.
-pub fn device_of(lanes: &LaneSummary, process: ProcessId) -> Result<&Device, NoOverlay> {
+/// If there is none, or it is not known which.
+pub fn device_of(tracks: &TrackSummary, process: ProcessId) -> Result<&Device, NoOverlay> {
     let uses = |device: &&Device, hinted: bool| {
         let mut own = device.processes.iter();
         own.any(|user| user.process == Some(process) && user.hinted == hinted)
@@ -94,15 +93,15 @@ pub fn device_of(lanes: &LaneSummary, process: ProcessId) -> Result<&Device, NoO
         let own = own.find(|user| user.process == Some(process));
         own.and_then(|user| user.memory_bytes).unwrap_or(0)
     };
-    let listed = lanes.devices.iter().filter(|device| uses(device, false));
-    // Of a device and its instance the instance shows more of the process; of equals the first.
+    let listed = tracks.devices.iter().filter(|device| uses(device, false));
+    // A MIG instance is more specific to the process than its device; of equals the first.
     let best = listed
         .rev()
         .max_by_key(|device| (memory(device), device.info.mig.is_some()));
     if let Some(device) = best {
         return Ok(device);
     }
-    let mut hinted = lanes.devices.iter().filter(|device| uses(device, true));
+    let mut hinted = tracks.devices.iter().filter(|device| uses(device, true));
     match (hinted.next(), hinted.next()) {
         (Some(device), None) => Ok(device),
         (Some(_), Some(_)) => Err(NoOverlay::Several),
@@ -110,7 +109,7 @@ pub fn device_of(lanes: &LaneSummary, process: ProcessId) -> Result<&Device, NoO
     }
 }
 
-/// The process whose device a process works for: a DataLoader worker's trainer, else itself.
+/// The process that a process works for: a DataLoader worker's trainer, else itself.
 pub fn served(profile: &Profile, process: ProcessId) -> ProcessId {
     match profile.process(process).map(|info| info.role) {
         Some(Role::DataLoaderWorker {
@@ -121,36 +120,36 @@ pub fn served(profile: &Profile, process: ProcessId) -> ProcessId {
     }
 }
 
-/// Idle windows of the device of each process, by process; those without are left out.
-pub fn idle_windows(profile: &Profile, lanes: &LaneSummary) -> FxHashMap<ProcessId, Windows> {
+/// Idle windows of the device of each process; processes without any are omitted.
+pub fn idle_windows(profile: &Profile, tracks: &TrackSummary) -> FxHashMap<ProcessId, Windows> {
     let ids = (0..profile.processes.len()).map(ProcessId::from_index);
     let of = |process| {
-        let device = device_of(lanes, served(profile, process)).ok()?;
+        let device = device_of(tracks, served(profile, process)).ok()?;
         Some((process, Windows::idle(profile, device).ok()?))
     };
     ids.filter_map(of).collect()
 }
 
-/// Idle time of the devices of `ranks`: processes, with their training threads; or why there is
+/// Idle time of the devices of `ranks` (processes with their training threads), or why there is
 /// none.
 pub fn all(
     profile: &Profile,
-    lanes: &LaneSummary,
+    tracks: &TrackSummary,
     ranks: &[(ProcessId, ThreadId)],
 ) -> Vec<(ProcessId, Result<GpuIdle, NoOverlay>)> {
     ranks
         .iter()
-        .map(|&(process, thread)| (process, overlay(profile, lanes, process, thread)))
+        .map(|&(process, thread)| (process, overlay(profile, tracks, process, thread)))
         .collect()
 }
 
 fn overlay(
     profile: &Profile,
-    lanes: &LaneSummary,
+    tracks: &TrackSummary,
     process: ProcessId,
     thread: ThreadId,
 ) -> Result<GpuIdle, NoOverlay> {
-    let device = device_of(lanes, process)?;
+    let device = device_of(tracks, process)?;
     let windows = Windows::idle(profile, device)?;
     let (all, parts) = by_subject(profile, &windows, thread);
     let (mut rows, mut unresolved): (Vec<IdleRow>, Vec<IdleRow>) =
@@ -173,7 +172,7 @@ fn overlay(
     })
 }
 
-/// Amounts of `windows` by where a thread was: of all its time, and of each thing.
+/// Amounts of `windows` by what a thread executed: in total, and by subject.
 pub fn by_subject(profile: &Profile, windows: &Windows, thread: ThreadId) -> (Part, Vec<IdleRow>) {
     let mut modules = Modules::new(profile);
     let mut accounts: FxHashMap<Subject, Account> = FxHashMap::default();
@@ -224,8 +223,7 @@ fn most_of_each_kind(rows: &[IdleRow]) -> Vec<IdleRow> {
     kept
 }
 
-/// The modules of chains of calls, each by the first of its ids: one module may be known in two
-/// modes.
+/// The modules of call chains, each by its first id: a module that was seen in two modes has two.
 struct Modules<'p> {
     profile: &'p Profile,
     first: FxHashMap<(&'p str, u32, &'p str), NnModuleId>,

@@ -1,18 +1,18 @@
-//! Windows of a device in the order of time, each with what it shows.
+//! Windows of a device in the order of time, each with its amount.
 
-use crate::analysis::lanes::{Device, points};
-use crate::model::ids::{GpuId, LaneId};
-use crate::model::lane::{LaneKind, SHARE_ONE};
+use crate::analysis::tracks::{Device, points};
+use crate::model::ids::{GpuId, TrackId};
 use crate::model::profile::Profile;
+use crate::model::track::{SHARE_ONE, TrackKind};
 
-/// NVML rounds utilization to whole percents; stamps and windows meet to within microseconds.
+/// NVML rounds utilization to whole percents; timestamps and windows agree to within microseconds.
 const ROUNDING: f64 = 0.006;
-/// Windows that are less apart than this, or overlap by less, meet.
+/// Windows whose gap or overlap is below this are adjacent.
 const MEET_NS: u64 = 2_000_000;
-/// A clock that is off by more than this part of a window shows nothing of what is in it.
+/// A window is not used if the clock's error exceeds this part of it.
 const WORST_CLOCK: u64 = 4;
 
-/// A window, and an amount that speaks of all of it.
+/// A window, and an amount for all of it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Window {
     /// Start, CLOCK_MONOTONIC.
@@ -21,7 +21,7 @@ pub struct Window {
     pub end_ns: u64,
     /// The amount: ns in which the device was idle, or J.
     pub amount: f64,
-    /// How far off it may be.
+    /// Maximum error of the amount.
     pub error: f64,
 }
 
@@ -53,9 +53,8 @@ pub enum NoWindows {
 }
 
 impl Windows {
-    /// Of these windows, in any order; `None` without any. `rates` are the least and the most of
-    /// the amount in a ns, a tick is how well the edges of what is on the host are known, and
-    /// `clock_ns` how well those of windows are.
+    /// From windows in any order; `None` without any. `rates` are the minimum and maximum amount
+    /// per ns; a tick is the precision of edges on the host, `clock_ns` that of windows.
     pub fn new(
         mut windows: Vec<Window>,
         rates: (f64, f64),
@@ -64,8 +63,8 @@ impl Windows {
     ) -> Option<Self> {
         windows.retain(|window| window.start_ns < window.end_ns && window.amount.is_finite());
         windows.sort_by_key(|window| (window.start_ns, window.end_ns));
-        // Of two that overlap the first counts. Their edges are the same stamp, related to our
-        // clock at two points in time.
+        // Of two that overlap the first counts. Their edges are the same timestamp, converted to
+        // our clock twice.
         let mut until_ns = 0;
         windows.retain_mut(|window| {
             if window.start_ns.abs_diff(until_ns) <= MEET_NS.min(window.length_ns() / 10) {
@@ -89,15 +88,15 @@ impl Windows {
         })
     }
 
-    /// Idle time of a device, by its utilization: the share of each window in which no kernel ran,
-    /// whoever's.
+    /// Idle time of a device, from its utilization: the share of each window in which no process's
+    /// kernel ran.
     ///
     /// # Errors
     /// [`NoWindows`].
     pub fn idle(profile: &Profile, device: &Device) -> Result<Self, NoWindows> {
-        let figure = device.figure(LaneKind::Utilization);
-        let lane = figure.ok_or(NoWindows::NotMeasured)?.lane;
-        let windows = points(profile, lane).iter().map(|point| {
+        let figure = device.figure(TrackKind::Utilization);
+        let track = figure.ok_or(NoWindows::NotMeasured)?.track;
+        let windows = points(profile, track).iter().map(|point| {
             let length = point.end_ns.saturating_sub(point.start_ns) as f64;
             let busy = (point.value as f64 / SHARE_ONE as f64).clamp(0.0, 1.0);
             Window {
@@ -116,22 +115,22 @@ impl Windows {
         Ok(windows)
     }
 
-    /// Length of the window in the middle by length.
+    /// Median length of the windows.
     pub fn typical_ns(&self) -> u64 {
         self.typical_ns
     }
 
-    /// How well the edges of what is on the host are known.
+    /// Precision of edges on the host.
     pub fn tick_ns(&self) -> u64 {
         self.tick_ns
     }
 
-    /// How well the edges of windows are known.
+    /// Precision of the edges of windows.
     pub fn clock_ns(&self) -> u64 {
         self.clock_ns
     }
 
-    /// The least and the most of the amount in a ns.
+    /// Minimum and maximum amount per ns.
     pub fn rates(&self) -> (f64, f64) {
         self.rates
     }
@@ -145,10 +144,11 @@ impl Windows {
         &self.windows
     }
 
-    /// The windows that end after `from_ns`, with their numbers. None before number `hint` does.
+    /// The windows that end after `from_ns`, with their numbers, from number `hint` on at the
+    /// earliest.
     pub fn from(&self, hint: usize, from_ns: u64) -> impl Iterator<Item = (usize, &Window)> {
         let later = self.windows.get(hint..).unwrap_or_default();
-        // The first or the second, mostly.
+        // Usually the first or the second.
         let near = later
             .iter()
             .take(2)
@@ -159,21 +159,21 @@ impl Windows {
     }
 }
 
-/// A tick: how well the sampler knows when something began.
+/// Length of a tick: the precision of when something began.
 pub fn tick_ns(profile: &Profile) -> u64 {
     (1e9 / profile.run.rate_hz.clamp(1.0, 1e6)) as u64
 }
 
-/// The counter track of a device, by what it is.
-pub fn lane_of(profile: &Profile, gpu: GpuId, kind: LaneKind) -> Option<LaneId> {
-    let of = |lane: &crate::model::lane::LaneInfo| lane.gpu == Some(gpu) && lane.kind == kind;
+/// The counter track of a kind of a device.
+pub fn track_of(profile: &Profile, gpu: GpuId, kind: TrackKind) -> Option<TrackId> {
+    let of = |track: &crate::model::track::TrackInfo| track.gpu == Some(gpu) && track.kind == kind;
     profile
         .sideband
-        .lanes
-        .lanes
+        .tracks
+        .tracks
         .iter()
         .position(of)
-        .map(LaneId::from_index)
+        .map(TrackId::from_index)
 }
 
 #[cfg(test)]

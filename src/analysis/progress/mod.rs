@@ -1,16 +1,16 @@
 //! Progress: steps, epochs and throughput, from counters that were read with the samples.
 //!
-//! A step is an optimizer step; where no optimizer was seen to step, it is a batch that a
-//! DataLoader gave out. Counters tell exactly how many steps there were, and between which two
-//! samples each of them ended: a step's length is known to about a tick on either side, and
-//! percentiles are given only where steps last more than five ticks.
+//! A step is an optimizer step; if no optimizer was seen to step, it is a batch that a DataLoader
+//! delivered. Counters give the exact number of steps, and the two samples between which each of
+//! them ended: a step's length is known to about a tick on either side, and percentiles are given
+//! only if steps last more than five ticks.
 //!
-//! | file | says |
+//! | file | content |
 //! |---|---|
 //! | [`series`] | which counter counts the steps, and when each of them ended |
 //! | [`passes`] | passes of loaders over their data: which of them trained, which evaluated |
-//! | [`times`] | how long steps took, less warm-up and less what lay between epochs; which were slow, and in what |
-//! | [`window`] | the part of a recording that some of its steps make up |
+//! | [`times`] | lengths of steps, without warm-up and time between epochs; slow steps and their phase |
+//! | [`window`] | restricts a recording to some of its steps |
 
 pub mod passes;
 pub mod series;
@@ -31,42 +31,41 @@ use std::collections::BTreeSet;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StepUnit {
-    /// A step of an optimizer.
+    /// Steps of an optimizer.
     #[default]
     Optimizer,
-    /// A batch that a DataLoader gave out: nothing was trained.
+    /// Batches that a DataLoader delivered: no training was seen.
     Batch,
 }
 
-/// Steps at the start, which the headline leaves out.
+/// Steps at the start, which the headline excludes.
 #[derive(Clone, Copy, Debug, Default, JsonSchema, PartialEq, Eq, Serialize)]
 pub struct WarmUp {
-    /// How many.
     pub steps: u64,
-    /// Seconds until the last of them ended.
+    /// Time until the last of them ended.
     #[serde(rename = "seconds", serialize_with = "seconds::serialize")]
     #[schemars(with = "f64")]
     pub ns: u64,
 }
 
-/// How long steps took.
+/// Lengths of steps.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepTimes {
-    /// Steps that these figures are of.
+    /// Number of steps.
     pub steps: u64,
-    /// Time that they took together.
+    /// Their total time.
     pub ns: u64,
     pub mean_ns: f64,
-    /// 95 % interval of the mean; `None` where steps are too short to be distinguished, or too few.
+    /// 95 % interval of the mean; `None` if steps are too short to be distinguished, or too few.
     pub interval_ns: Option<(f64, f64)>,
-    /// The distribution, where steps last more than five ticks.
+    /// The distribution; `None` if steps last no more than five ticks.
     pub spread: Option<Spread>,
 }
 
 /// Distribution of steps' lengths.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Spread {
-    /// Standard deviation, less what the ticks add to it.
+    /// Standard deviation, without the variance that the ticks add.
     pub sd_ns: f64,
     /// Percentiles.
     pub p50_ns: u64,
@@ -74,7 +73,7 @@ pub struct Spread {
     pub p99_ns: u64,
     /// The longest.
     pub max_ns: u64,
-    /// How well the end of one step is known, on average.
+    /// Mean uncertainty of the end of a step.
     pub resolution_ns: u64,
 }
 
@@ -83,14 +82,13 @@ pub struct Spread {
 pub struct SlowStep {
     /// Its number in the recording, from 1.
     pub number: u64,
-    /// When it began, CLOCK_MONOTONIC.
+    /// Start, CLOCK_MONOTONIC.
     pub start_ns: u64,
-    /// How long it took.
     pub ns: u64,
-    /// The phase that took more than usual, and by how much.
+    /// The phase that took longer than usual, and by how much.
     pub phase: Phase,
     pub more_ns: u64,
-    /// The user's line under which that phase was in this step.
+    /// The user's line that called that phase in this step.
     pub line: Option<(FunctionId, u32)>,
 }
 
@@ -109,9 +107,9 @@ pub struct PhaseTime {
 pub struct Evaluation {
     /// How many.
     pub passes: u64,
-    /// Batches that they gave out.
+    /// Batches that they delivered.
     pub batches: u64,
-    /// From the first to the last batch of each, in all.
+    /// From the first to the last batch of each, in total.
     #[serde(rename = "seconds", serialize_with = "seconds::serialize")]
     #[schemars(with = "f64")]
     pub ns: u64,
@@ -123,39 +121,36 @@ pub struct Progress {
     pub unit: StepUnit,
     /// The counter that steps were counted by.
     pub source: Option<CounterKind>,
-    /// Class of the object that has it.
+    /// Class of the object that the counter belongs to.
     pub class: String,
     /// Steps that ended in the recording.
     pub steps: u64,
-    /// The most that can have ended, where it may have been more; `None` also where nothing tells.
+    /// Upper bound of the steps, if there may have been more; `None` if not, or if it is unknown.
     pub steps_at_most: Option<u64>,
-    /// From the start of the recording to the first reading of the counter, ns, where more steps
-    /// may have ended before it.
+    /// From the start of the recording to the first reading of the counter, ns, if steps may have
+    /// ended before it.
     pub counted_from_ns: Option<u64>,
-    /// Passes that began and trained; `None` where no loader was seen, and nothing else counts
-    /// epochs.
+    /// Training passes that began; `None` if no loader was seen, and nothing else counts epochs.
     pub epochs: Option<u64>,
-    /// Whether there were more: the batches of those that were seen are too few for the steps.
+    /// Whether there were more: the batches of the passes that were seen are too few for the steps.
     pub more_epochs: bool,
-    /// The most that the steps leave room for, where it may have been more, and if all are of the
-    /// same length.
+    /// Upper bound of the epochs, if there may have been more and all are of the same length.
     pub epochs_at_most: Option<u64>,
-    /// How long epochs took that were seen whole, with what came between them, ns.
+    /// Lengths of the epochs that are complete in the recording, with the time between them, ns.
     pub epoch_ns: Vec<u64>,
-    /// Batches for a step: more than 1 where gradients are accumulated. `None` where it is no whole
-    /// number.
+    /// Batches per step: more than 1 if gradients are accumulated. `None` if it is not an integer.
     pub batches_per_step: Option<u64>,
-    /// Batches given out for training, as far as they were seen.
+    /// Batches delivered for training, as far as they were seen.
     pub batches: u64,
     /// Whether there were more: those that were seen are too few for the steps.
     pub more_batches: bool,
     /// Samples in a batch.
     pub batch_size: Option<u64>,
-    /// Left out of what follows.
+    /// Excluded from the fields below.
     pub warm_up: WarmUp,
-    /// How long steps took.
+    /// Lengths of steps.
     pub times: Option<StepTimes>,
-    /// Where that time went, by phase, most first.
+    /// Steps' time by phase, descending.
     pub phases: Vec<PhaseTime>,
     /// Collectives in other phases than `communication`, as a share of the steps' time: DDP's are
     /// part of backward.
@@ -164,28 +159,28 @@ pub struct Progress {
     pub slow: Vec<SlowStep>,
     /// Passes without a step.
     pub evaluation: Evaluation,
-    /// The thread whose samples told.
+    /// The thread that steps were read from.
     pub thread: Option<ThreadId>,
-    /// Numbers of the loaders' counters whose batches trained.
+    /// Numbers of the loaders' counters that delivered training batches.
     pub trained: Vec<u32>,
 }
 
 impl Progress {
-    /// Steps a second.
+    /// Steps per second.
     pub fn steps_per_s(&self) -> Option<f64> {
         let times = self.times.as_ref()?;
         (times.mean_ns > 0.0).then(|| 1e9 / times.mean_ns)
     }
 
-    /// Samples of the dataset a second, in this process alone.
+    /// Samples of the dataset per second, in this process alone.
     pub fn samples_per_s(&self) -> Option<f64> {
         let size = self.batch_size?.checked_mul(self.batches_per_step?)?;
         Some(self.steps_per_s()? * size as f64)
     }
 }
 
-/// The progress of a process whose training thread has these samples, sorted by start. `None` where
-/// no counter was read that moved.
+/// The progress of a process whose training thread has these samples, sorted by start. `None` if no
+/// counter that moved was read.
 pub fn progress(
     profile: &Profile,
     process: ProcessId,
@@ -249,11 +244,12 @@ pub fn progress(
     })
 }
 
-/// Epochs of a process that were seen whole, from, to; empty where steps are not an optimizer's.
+/// Epochs of a process that are complete in the recording (start, end); empty if steps are not an
+/// optimizer's.
 pub fn epochs(profile: &Profile, process: ProcessId) -> Vec<(u64, u64)> {
     match series::count(profile, process) {
         Some(counted) if counted.unit == StepUnit::Optimizer => {
-            passes::whole_epochs(profile, &passes::passes(profile, process, &counted))
+            passes::complete_epochs(profile, &passes::passes(profile, process, &counted))
         }
         _ => Vec::new(),
     }
@@ -267,7 +263,7 @@ fn trained(profile: &Profile, training: &[&Pass]) -> Vec<u32> {
     distinct.into_iter().collect()
 }
 
-/// The batch size of all passes that trained, if it is one.
+/// The batch size, if it is the same in all training passes.
 fn batch_size(profile: &Profile, training: &[&Pass]) -> Option<u64> {
     let mut sizes = training.iter().map(|pass| {
         let counter = profile.counters.get(pass.counter.index())?;
@@ -277,8 +273,9 @@ fn batch_size(profile: &Profile, training: &[&Pass]) -> Option<u64> {
     sizes.all(|size| size == Some(first)).then_some(first)
 }
 
-/// Passes without a step. One of a single batch beside longer ones that train is a look at the
-/// data, `next(iter(loader))`, or the begin of an epoch whose first step was not seen.
+/// Passes without a step. A pass with a single batch, next to longer ones that train, does not
+/// count: it is an inspection of the data, `next(iter(loader))`, or the start of an epoch whose
+/// first step was not seen.
 fn evaluation(passes: &[Pass]) -> Evaluation {
     let mut sum = Evaluation::default();
     let longer = passes.iter().any(|pass| pass.trains && pass.batches > 1);

@@ -1,31 +1,31 @@
 //! Passes of loaders over their data: which of them trained, which evaluated.
 
-use super::series::{Counted, is_whole, readings};
+use super::series::{Counted, begins_with_program, readings};
 use crate::model::ids::{CounterId, ProcessId};
 use crate::model::profile::Profile;
 use crate::model::progress::{CounterKind, ProgressPoint};
 
-/// Passes that are listed: a recording is hostile.
+/// Maximum number of passes: a recording is untrusted input.
 const MAX_PASSES: usize = 1 << 18;
 
 /// A pass of a loader over its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pass {
-    /// The iterator that made it.
+    /// Counter of the iterator that made it.
     pub counter: CounterId,
     /// When it was first seen.
     pub start_ns: u64,
-    /// When it last gave out a batch.
+    /// When it last delivered a batch.
     pub end_ns: u64,
-    /// Batches that it gave out, as far as the recording goes.
+    /// Batches that it delivered during the recording.
     pub batches: u64,
-    /// How many it had given out at its first reading.
+    /// Batches delivered by its first reading.
     pub first_value: u64,
-    /// How many it had given out at its last reading.
+    /// Batches delivered by its last reading.
     pub last_value: u64,
-    /// Whether it had begun before the recording did.
+    /// Whether it began before the recording.
     pub began_before: bool,
-    /// Steps that were made with its batches.
+    /// Steps made with its batches.
     pub steps: u64,
     /// Whether it trained.
     pub trains: bool,
@@ -34,7 +34,7 @@ pub struct Pass {
 /// The passes of a process, by start.
 pub(super) fn passes(profile: &Profile, process: ProcessId, counted: &Counted) -> Vec<Pass> {
     let mut passes: Vec<Pass> = Vec::new();
-    // When each pass gave out something.
+    // When each pass delivered a batch.
     let mut given: Vec<(u64, usize)> = Vec::new();
     for (counter, points) in readings(profile, process, CounterKind::Batches) {
         let mut rest: &[&ProgressPoint] = &points;
@@ -70,10 +70,10 @@ pub(super) fn passes(profile: &Profile, process: ProcessId, counted: &Counted) -
     passes
 }
 
-/// The first passes of a process that was attached to had begun before.
+/// Marks the first passes of a process after an attach, which had begun before.
 fn began_before(profile: &Profile, passes: &mut [Pass]) {
     const SOON_NS: u64 = 2_000_000_000;
-    if is_whole(profile) {
+    if begins_with_program(profile) {
         return;
     }
     for pass in passes {
@@ -92,12 +92,12 @@ fn first_value(profile: &Profile, pass: &Pass) -> u64 {
         .map_or(0, |point| point.value)
 }
 
-/// A step belongs to the pass that gave out a batch last before it. But a pass is known from its
-/// first reading on only: between two readings it may have made its last step and the next one
-/// given out its first batch, and some batches may have been given out, and some steps made with
-/// them, before that reading. So those that trained beyond doubt come first.
+/// A step belongs to the pass that last delivered a batch before it. But a pass is known only from
+/// its first reading on. Between two readings one pass may have made its last step and the next one
+/// delivered its first batch; and batches may have been delivered, and steps made with them, before
+/// the first reading. So passes that certainly trained are assigned first.
 fn assign_steps(passes: &mut [Pass], given: &[(u64, usize)], counted: &Counted) {
-    // When each pass was first seen to have given out something, and how much.
+    // When each pass was first seen to have delivered batches, and how many.
     let mut starts: Vec<(u64, usize)> = passes.iter().map(|pass| pass.start_ns).zip(0..).collect();
     starts.sort_unstable();
     let last_until = |time_ns: u64| {
@@ -108,7 +108,7 @@ fn assign_steps(passes: &mut [Pass], given: &[(u64, usize)], counted: &Counted) 
         let until = starts.partition_point(|&(start_ns, _)| start_ns <= time_ns);
         starts.get(until).map(|&(_, pass)| pass)
     };
-    // Nothing but this pass gave out batches before the step, and it did so after it.
+    // Only this pass delivered batches before the step, and it did so after it.
     for ended in &counted.ended {
         let last = last_until(ended.after_ns);
         if last == last_until(ended.before_ns)
@@ -148,7 +148,7 @@ fn assign_steps(passes: &mut [Pass], given: &[(u64, usize)], counted: &Counted) 
     }
 }
 
-/// How many batches go into a step, if it is the same number everywhere.
+/// Batches per step, if the number is the same in all passes.
 pub(super) fn batches_per_step(passes: &[Pass]) -> Option<u64> {
     let training = passes
         .iter()
@@ -163,16 +163,16 @@ pub(super) fn batches_per_step(passes: &[Pass]) -> Option<u64> {
         return None;
     }
     let each = (batches as f64 / steps as f64).round() as u64;
-    // The last batches of a pass may not fill a step, the last batch of the recording may not have
-    // had its step.
+    // The last batches of a pass may not fill a step; the last batch of the recording may lack its
+    // step.
     let off = batches.abs_diff(steps.saturating_mul(each));
     let excused = count.saturating_mul(each.max(1)).max(steps / 20);
     (each > 0 && off <= excused).then_some(each)
 }
 
-/// Whether more batches were given out than were seen: each step of a pass takes `each`, but the
-/// last one, which may take fewer. What a loader gave out between the last reading of it and its
-/// end is not known.
+/// Whether more batches were delivered than were seen: each step of a pass takes `each` batches,
+/// except the last one, which may take fewer. Batches between the last reading of a loader and its
+/// end are not seen.
 pub(super) fn are_batches_missing(passes: &[Pass], each: u64) -> bool {
     let whole = passes
         .iter()
@@ -183,7 +183,7 @@ pub(super) fn are_batches_missing(passes: &[Pass], each: u64) -> bool {
         let steps = (pass.steps - 1).saturating_mul(each);
         taken = taken.saturating_add(steps).saturating_add(1);
     }
-    // A step at the border may be of the pass that had begun before.
+    // A step at the border may belong to the pass that had begun before.
     let border = match passes.iter().any(|pass| pass.began_before) {
         true => each,
         false => 0,
@@ -191,8 +191,8 @@ pub(super) fn are_batches_missing(passes: &[Pass], each: u64) -> bool {
     taken > seen.saturating_add(border)
 }
 
-/// Whether more passes trained than were seen: one that begins and ends between two polls of a
-/// thread is missed, and its steps are not.
+/// Whether more passes trained than were seen: a pass that begins and ends between two polls of a
+/// thread is missed, while its steps are counted.
 pub(super) fn are_missing(passes: &[Pass], steps: u64) -> bool {
     let training = passes.iter().filter(|pass| pass.trains);
     let (mut batches, mut count) = (0_u64, 0_u64);
@@ -203,32 +203,33 @@ pub(super) fn are_missing(passes: &[Pass], steps: u64) -> bool {
     count > 1 && steps > batches.saturating_add(count).saturating_add(batches / 20)
 }
 
-/// How many passes the steps leave room for, if each gives out as many batches as the longest that
-/// was seen. `None` where none trained.
+/// Upper bound of passes, from the number of steps, if each delivers as many batches as the longest
+/// that was seen. `None` if none trained.
 pub(super) fn most(passes: &[Pass], steps: u64) -> Option<u64> {
     let training = || passes.iter().filter(|pass| pass.trains && pass.steps > 0);
     let longest = training().map(|pass| pass.last_value).max()?;
-    // Steps of a pass that was missed are counted with the one before it: the usual one tells.
+    // Steps of a missed pass are counted with the pass before it, so the usual pass is taken.
     let mut each: Vec<u64> = training()
         .map(|pass| (pass.batches as f64 / pass.steps as f64).round() as u64)
         .collect();
     each.sort_unstable();
     let each = each.get(each.len() / 2).copied()?.max(1);
     let room = steps.saturating_mul(each) / longest.max(1);
-    // Attached, one may have begun before.
+    // After an attach, one may have begun before.
     let cut = passes.iter().any(|pass| pass.began_before);
     Some(room.saturating_add(cut.into()))
 }
 
-/// Epochs that were seen whole: from the start of a pass that trained to that of the next one.
-pub(super) fn whole_epochs(profile: &Profile, passes: &[Pass]) -> Vec<(u64, u64)> {
+/// Epochs that are complete in the recording: from the start of a training pass to that of the next
+/// one.
+pub(super) fn complete_epochs(profile: &Profile, passes: &[Pass]) -> Vec<(u64, u64)> {
     let training: Vec<&Pass> = passes.iter().filter(|pass| pass.trains).collect();
     let mut epochs: Vec<(u64, u64)> = training
         .windows(2)
         .filter(|pair| !pair[0].began_before)
         .map(|pair| (pair[0].start_ns, pair[1].start_ns))
         .collect();
-    // The last one is whole if it gave out as much as those before it.
+    // The last one is complete if it delivered as many batches as those before it.
     if let [.., before, last] = training.as_slice()
         && last.last_value >= before.last_value
         && !last.began_before
@@ -240,8 +241,8 @@ pub(super) fn whole_epochs(profile: &Profile, passes: &[Pass]) -> Vec<(u64, u64)
     epochs
 }
 
-/// How long epochs took that were seen whole, ns.
+/// Lengths of the epochs that are complete in the recording, ns.
 pub(super) fn epoch_times(profile: &Profile, passes: &[Pass]) -> Vec<u64> {
-    let epochs = whole_epochs(profile, passes).into_iter();
+    let epochs = complete_epochs(profile, passes).into_iter();
     epochs.map(|(from, to)| to.saturating_sub(from)).collect()
 }

@@ -8,20 +8,21 @@ use crate::model::progress::{CounterKind, ProgressPoint};
 use crate::model::sample::Capture;
 use rustc_hash::FxHashMap;
 
-/// Steps that are listed one by one: a recording is hostile.
+/// Maximum number of steps that are listed: a recording is untrusted input.
 const MAX_STEPS: u64 = 1 << 19;
-/// The most changes that one step makes to a parameter.
+/// Maximum number of changes that a step makes to a parameter.
 const MAX_CHANGES: u64 = 64;
-/// Differences that a constant number of changes is learned from.
+/// Maximum number of differences from which the number of changes per step is derived.
 const MAX_DIFFERENCES: usize = 4096;
-/// Steps that may have gone by before their counter was found: a launched program is examined from
-/// its start.
+/// Maximum number of steps before their counter was found: a launched program is examined from its
+/// start.
 const MAX_EARLIER: u64 = 1000;
 
-/// How often a parameter is filled before the first step, where batches tell what steps there were.
+/// How often a parameter is usually filled before the first step, used where batches show how many
+/// steps there were.
 const FILLED: u64 = 2;
 
-/// A step: from the end of the one before to its own.
+/// A step: from the end of the previous one to its own end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
     /// Its number in the recording, from 1.
@@ -29,9 +30,9 @@ pub struct Step {
     /// Start, CLOCK_MONOTONIC.
     pub start_ns: u64,
     pub end_ns: u64,
-    /// How well the end is known: the time between the two samples that it lies between.
+    /// Uncertainty of the end: the time between the two samples around it.
     pub uncertain_ns: u64,
-    /// Whether no other step ended between these two samples: the end of one that is not is spread
+    /// Whether no other step ended between these two samples. If others did, their ends are spread
     /// evenly.
     pub alone: bool,
 }
@@ -45,7 +46,7 @@ pub(super) struct Ended {
 }
 
 impl Counted {
-    /// How long a step takes, on average; `None` of a single one.
+    /// Mean length of a step; `None` for a single one.
     fn step_ns(&self) -> Option<f64> {
         let (from, to) = (self.ended.first()?, self.ended.last()?);
         let steps: u64 = self.ended.iter().skip(1).map(|ended| ended.count).sum();
@@ -68,25 +69,25 @@ pub(super) struct Counted {
     pub(super) kind: CounterKind,
     pub(super) class: String,
     pub(super) thread: Option<ThreadId>,
-    /// Those before the first reading and those that were seen to end.
+    /// Steps before the first reading, and steps whose end was seen.
     pub(super) steps: u64,
-    /// Those before the first reading.
+    /// Steps before the first reading.
     pub(super) earlier: u64,
-    /// When the first reading was made, where steps may have ended before it that nothing says of.
+    /// When the first reading was made, if an unknown number of steps may have ended before it.
     pub(super) late_ns: Option<u64>,
-    /// The most that there can have been; `None` where they are exact, or nothing tells.
+    /// Upper bound; `None` if the number is exact, or no bound is known.
     pub(super) most: Option<u64>,
-    /// By time.
+    /// In the order of time.
     pub(super) ended: Vec<Ended>,
 }
 
-/// The steps of a process one by one, from the second that was seen to end on; empty where no
-/// counter was read. For tables that are to be given per step.
+/// The steps of a process, from the second one whose end was seen on; empty if no counter was read.
+/// For tables with figures per step.
 pub fn steps(profile: &Profile, process: ProcessId) -> Vec<Step> {
     count(profile, process).map_or(Vec::new(), |counted| listed(&counted))
 }
 
-/// The steps one by one: the end of the first that was seen to end is where the list begins.
+/// The steps; the list starts at the first end that was seen.
 pub(super) fn listed(counted: &Counted) -> Vec<Step> {
     let mut steps = Vec::new();
     let mut number = counted.earlier;
@@ -116,10 +117,10 @@ pub(super) fn listed(counted: &Counted) -> Vec<Step> {
     steps
 }
 
-/// Whether the recording begins with the program: what came before its first reading is part of it,
-/// too.
-pub(super) fn is_whole(profile: &Profile) -> bool {
-    // Where only some of its steps are examined, there are readings from before.
+/// Whether the recording begins with the program: what came before its first reading is then part
+/// of it, too.
+pub(super) fn begins_with_program(profile: &Profile) -> bool {
+    // If the profile is restricted to some of its steps, there are readings from before.
     let first = profile.sideband.points.first();
     profile.run.launched && first.is_none_or(|point| point.time_ns > profile.start_ns)
 }
@@ -153,7 +154,7 @@ pub(super) fn last_value(profile: &Profile, process: ProcessId, kind: CounterKin
         .max()
 }
 
-/// Counts the steps of a process by the best counter that there is: one that counts steps; else the
+/// Counts the steps of a process by the best available counter: one that counts steps; else the
 /// changes of a parameter; else batches.
 pub(super) fn count(profile: &Profile, process: ProcessId) -> Option<Counted> {
     let direct = [CounterKind::TrainerSteps, CounterKind::LightningSteps];
@@ -194,8 +195,8 @@ fn counted(
     let mut ended = Vec::new();
     for point in points {
         let now = point.value.saturating_sub(base) / each.max(1);
-        // A counter that went back was set anew: what it counts from then on is not more than
-        // before.
+        // A counter that decreased was set again: its further counts are not new steps until they
+        // exceed the old value.
         if now > done {
             ended.push(Ended {
                 after_ns: quiet.until(point),
@@ -228,7 +229,7 @@ fn counted(
     let samples = thread_samples(profile, counted.thread);
     let step_ns = counted.step_ns();
     let late_ns = late(profile, &samples, points, step_ns.unwrap_or(0.0));
-    if !is_whole(profile) {
+    if !begins_with_program(profile) {
         counted.late_ns = late_ns;
         return counted;
     }
@@ -248,7 +249,7 @@ fn counted(
         .first()
         .map(|point| point.time_ns)
         .filter(|_| before > 0);
-    let missed = before.saturating_add(unread(
+    let missed = before.saturating_add(steps_after_last_reading(
         &counted,
         &samples,
         points,
@@ -259,8 +260,9 @@ fn counted(
     counted
 }
 
-/// The version that an optimizer's parameters had at the first reading: a parameter's begins at 0,
-/// and is raised by what fills it, too, for some of them more often than for others.
+/// The version that an optimizer's parameters had at the first reading. A parameter's version
+/// begins at 0, and filling it raises the version, too, for some parameters more often than for
+/// others.
 fn least_base(
     profile: &Profile,
     process: ProcessId,
@@ -287,8 +289,8 @@ fn trains(sample: &ProfileSample) -> bool {
     )
 }
 
-/// When the counter was first read, if a step may have ended by then since its thread was last seen
-/// not to train.
+/// When the counter was first read, if a step may have ended between the last sample outside of
+/// training and that reading.
 fn late(
     profile: &Profile,
     samples: &[&ProfileSample],
@@ -298,20 +300,24 @@ fn late(
     const ATTACHED_NS: u64 = 100_000_000;
     let first_ns = points.first()?.time_ns;
     let begin = samples.iter().position(|sample| trains(sample))?;
-    // A sample is of a moment within its stretch.
+    // The time of a sample is anywhere within its interval.
     let begin_ns = match begin.checked_sub(1).and_then(|before| samples.get(before)) {
         Some(before) => before.start_ns.saturating_add(before.weight_ns / 2),
         None => samples.get(begin)?.start_ns,
     };
     let gap_ns = first_ns.saturating_sub(begin_ns);
-    // Who attaches asks for no step of before, and a few ticks are no matter.
-    let least_ns = if is_whole(profile) { 0 } else { ATTACHED_NS };
+    // After an attach, earlier steps do not matter, nor do a few ticks.
+    let least_ns = if begins_with_program(profile) {
+        0
+    } else {
+        ATTACHED_NS
+    };
     (gap_ns as f64 > step_ns && gap_ns >= least_ns).then_some(first_ns)
 }
 
-/// How many steps may have ended after the last reading of a counter, until its thread was looked
-/// at again.
-fn unread(
+/// How many steps may have ended after the last reading of a counter, until its thread was next
+/// polled.
+fn steps_after_last_reading(
     counted: &Counted,
     samples: &[&ProfileSample],
     points: &[&ProgressPoint],
@@ -334,10 +340,10 @@ fn unread(
     whole as u64 + u64::from(begun)
 }
 
-/// Steps before the counter was first read, in a recording that begins with the program: as many as
-/// the batches that had been given out by then were good for. `None` where nothing shows.
+/// Steps before the counter was first read, in a recording that begins with the program: the number
+/// that the batches delivered by then allow. `None` if unknown.
 fn earlier(profile: &Profile, process: ProcessId, counted: &Counted, base: u64) -> Option<u64> {
-    if !is_whole(profile) {
+    if !begins_with_program(profile) {
         return None;
     }
     if counted.kind != CounterKind::ParameterVersion {
@@ -357,7 +363,7 @@ fn earlier(profile: &Profile, process: ProcessId, counted: &Counted, base: u64) 
         while let Some(step) = ended.next_if(|step| step.before_ns <= point.time_ns) {
             steps_done = u64::saturating_add(steps_done, step.count);
         }
-        // In forward and backward the last batch is given out, and its step is still to come.
+        // In forward and backward the last batch is delivered and its step is still to come.
         let Some(sample) = sample_at(&samples, point.time_ns) else {
             continue;
         };
@@ -375,8 +381,7 @@ fn earlier(profile: &Profile, process: ProcessId, counted: &Counted, base: u64) 
         .map(|(before, _)| before)
 }
 
-/// The readings of the first pass in which steps were made, and how many batches go into a step of
-/// it.
+/// The readings of the first pass with steps, and the batches per step in it.
 fn first_pass<'p>(
     profile: &'p Profile,
     process: ProcessId,
@@ -402,7 +407,8 @@ fn first_pass<'p>(
     }
     let pass = best?;
     let (begin, end) = (pass.first()?, pass.last()?);
-    // Either counter may have been found long after the other: what both were read over.
+    // Either counter may have been found long after the other: only the time in which both were
+    // read counts.
     let from_ns = begin.time_ns.max(first.after_ns);
     let to_ns = end.time_ns.min(last.before_ns);
     let steps: u64 = counted
@@ -418,16 +424,15 @@ fn first_pass<'p>(
             .map_or(begin.value, |point| point.value)
     };
     let batches = given(to_ns).saturating_sub(given(from_ns));
-    // Of short passes the ends count: a batch more or less.
+    // In short passes a batch more or less at the ends matters.
     let each = (batches as f64 / steps.max(1) as f64).round() as u64;
     (steps > 0 && each > 0).then_some((pass, each))
 }
 
-/// How many changes a step makes to a parameter: what divides nearly all differences between
-/// readings outside of the optimizer. `None` where that is not reported by a few of them.
+/// Number of changes that a step makes to a parameter: a divisor of nearly all differences between
+/// readings outside of the optimizer. `None` if too few readings show it.
 fn changes_of_a_step(profile: &Profile, points: &[&ProgressPoint]) -> Option<u64> {
-    // A thread that is not stopped may run on between the reading of a counter and that of its
-    // frames.
+    // A thread that is not stopped may run between the reading of a counter and that of its frames.
     let still = |sample: &ProfileSample| sample.capture != Capture::Unstopped;
     changes_outside_optimizer(profile, points, still)
         .or_else(|| changes_outside_optimizer(profile, points, |_| true))
@@ -440,8 +445,8 @@ fn changes_outside_optimizer(
 ) -> Option<u64> {
     const FEWEST: usize = 2;
     let samples = thread_samples(profile, points.first().map(|point| point.thread));
-    // A value stood from its first reading to the last one before the next value.
-    let stood_outside = |from_ns: u64, to_ns: u64| {
+    // A value was valid from its first reading to the last one before the next value.
+    let valid_outside = |from_ns: u64, to_ns: u64| {
         let first = samples.partition_point(|sample| sample.start_ns <= from_ns);
         let rest = samples.get(first.saturating_sub(1)..).unwrap_or(&[]);
         let mut within = rest
@@ -454,7 +459,7 @@ fn changes_outside_optimizer(
         .enumerate()
         .filter(|(index, point)| {
             let next = points.get(index + 1);
-            stood_outside(
+            valid_outside(
                 point.time_ns,
                 next.map_or(point.time_ns, |next| next.before_ns),
             )
@@ -472,13 +477,13 @@ fn changes_outside_optimizer(
     }
     let divides = |each: &u64| {
         let even = differences.iter().filter(|&&each_one| each_one % each == 0);
-        // A single value from within a step makes two differences that are not.
+        // A single reading from within a step makes two differences that are not multiples.
         even.count() * 10 >= differences.len() * 9
     };
     (1..=MAX_CHANGES).rev().find(divides)
 }
 
-/// Batches as steps, where nothing was trained.
+/// Counts batches as steps, where nothing was trained.
 fn batches(profile: &Profile, process: ProcessId) -> Option<Counted> {
     let all = readings(profile, process, CounterKind::Batches);
     let mut ended = Vec::new();
@@ -489,7 +494,8 @@ fn batches(profile: &Profile, process: ProcessId) -> Option<Counted> {
         .min();
     for (id, points) in &all {
         let quiet = Quiet::of(profile, points);
-        let begun = is_whole(profile) || points.first().map(|point| point.time_ns) != first_ns;
+        let begun =
+            begins_with_program(profile) || points.first().map(|point| point.time_ns) != first_ns;
         let mut last = (!begun).then(|| points.first().map_or(0, |point| point.value));
         for point in points {
             let count = match last {
@@ -525,7 +531,7 @@ fn batches(profile: &Profile, process: ProcessId) -> Option<Counted> {
     })
 }
 
-/// Until when a thread was known not to have run before a reading.
+/// Until when a thread is known not to have run before a reading.
 struct Quiet<'p> {
     samples: Vec<&'p ProfileSample>,
 }
@@ -537,8 +543,8 @@ impl<'p> Quiet<'p> {
         }
     }
 
-    /// The last point in time before a reading at which the counter had its old value. It is
-    /// counted on by its thread: while that was not scheduled it did not move.
+    /// The last time before a reading at which the counter had its old value. The thread itself
+    /// raises the counter, so it did not change while the thread was not scheduled.
     fn until(&self, point: &ProgressPoint) -> u64 {
         let before_ns = point.before_ns.min(point.time_ns);
         let after = self
@@ -551,7 +557,7 @@ impl<'p> Quiet<'p> {
                 break;
             }
             if sample.capture == Capture::Reused {
-                // The look that found it so was made within the last tick of the interval.
+                // The poll that found it so was made within the last tick of the interval.
                 let tick_ns = sample.weight_ns / u64::from(sample.ticks.max(1));
                 let seen_ns = end_ns.min(point.time_ns).saturating_sub(tick_ns / 2);
                 return seen_ns.clamp(before_ns, point.time_ns);

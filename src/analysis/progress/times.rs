@@ -1,29 +1,29 @@
-//! How long steps took: less warm-up, and less what lay between passes.
+//! Lengths of steps, without warm-up and without the time between passes.
 
 use super::passes::Pass;
-use super::series::{Counted, Step, is_whole, listed, thread_samples};
+use super::series::{Counted, Step, begins_with_program, listed, thread_samples};
 use super::{PhaseTime, SlowStep, Spread, StepTimes, WarmUp};
 use crate::analysis::functions::user_lines;
 use crate::analysis::intervals::{Share, Shares};
 use crate::model::category::{Phase, SummaryRow};
 use crate::model::profile::{Profile, ProfileSample};
 
-/// Ticks that a step must last for its length to be known.
+/// Minimum length of a step in ticks for its length to be reported.
 const TICKS_A_STEP: f64 = 5.0;
-/// The most steps at the start that are taken for warm-up because they are slow: a quarter of all,
-/// and no more than this.
+/// Maximum number of steps at the start that count as warm-up because they are slow: a quarter of
+/// all, and no more than this.
 const MOST_SLOW: usize = 20;
-/// How much longer than usual a step at the start must be.
+/// A step at the start counts as slow from this multiple of the usual length on.
 const SLOW_START: f64 = 1.5;
-/// The share of a step's time that `torch.compile` must take for all steps up to it to be warm-up.
+/// If `torch.compile` takes at least this share of a step, all steps up to it are warm-up.
 const COMPILES: f64 = 0.2;
-/// Slow steps that are listed.
+/// Maximum number of slow steps that are listed.
 const MOST_LISTED: usize = 5;
 
 /// Time by phase, ns, in the order of [`Phase::ALL`].
 type ByPhase = [u64; Phase::ALL.len()];
 
-/// What [`timed`] found.
+/// Result of [`timed`].
 #[derive(Default)]
 pub(super) struct Timed {
     pub(super) warm_up: WarmUp,
@@ -56,7 +56,7 @@ pub(super) fn timed(
         starts.get(next).is_none_or(|&start| start > step.end_ns)
     };
     let inside: Vec<Step> = all.iter().filter(between).copied().collect();
-    // Where every step is a pass of its own, what lies between them is part of them.
+    // If every step is a pass of its own, the time between passes belongs to the steps.
     let steps = if inside.len() * 2 >= all.len() {
         inside
     } else {
@@ -81,7 +81,7 @@ pub(super) fn timed(
     let tick_ns = 1e9 / profile.run.rate_hz.max(1e-3);
     let (phase_times, collectives_elsewhere) = phase_times(steps, samples);
     Timed {
-        warm_up: match is_whole(profile) || warm > 0 {
+        warm_up: match begins_with_program(profile) || warm > 0 {
             true => warm_up,
             false => WarmUp::default(),
         },
@@ -101,7 +101,7 @@ fn phases_of_steps(steps: &[Step], samples: &[&ProfileSample]) -> Vec<ByPhase> {
     of
 }
 
-/// Which part of which sample lies in which step.
+/// Which part of which sample is in which step.
 fn overlaps<'s, 'p>(
     steps: &'s [Step],
     samples: &'s [&'p ProfileSample],
@@ -128,8 +128,8 @@ fn overlaps<'s, 'p>(
     })
 }
 
-/// How many steps at the start are warm-up: as far as most of them are slow, and up to the last, in
-/// the first half, in which torch.compile was at work.
+/// Number of warm-up steps at the start: as long as most steps are slow, and up to the last step,
+/// in the first half, in which torch.compile worked.
 fn warm_up_steps(steps: &[Step], phases: &[ByPhase]) -> usize {
     let lengths: Vec<u64> = steps.iter().map(length).collect();
     let Some(usual) = percentile(&sorted(&lengths), 0.5) else {
@@ -137,7 +137,7 @@ fn warm_up_steps(steps: &[Step], phases: &[ByPhase]) -> usize {
     };
     let early = (steps.len() / 4).min(MOST_SLOW);
     let is_slow = |ns: &&u64| **ns as f64 > SLOW_START * usual as f64;
-    // One slow step among usual ones is none of them.
+    // A single slow step among usual ones is not warm-up.
     let slow = (1..=early)
         .rev()
         .find(|&count| {
@@ -203,7 +203,7 @@ fn spread(steps: &[Step], lengths: &[u64], mean_ns: f64) -> Spread {
     }
 }
 
-/// And the share of collectives in other phases than theirs.
+/// Steps' time by phase, and the share of collectives in other phases than their own.
 fn phase_times(steps: &[Step], samples: &[&ProfileSample]) -> (Vec<PhaseTime>, Share) {
     const ELSEWHERE: usize = Phase::ALL.len();
     let (mut total_ns, mut ticks) = (0_u64, 0_u64);
@@ -248,8 +248,8 @@ fn phase_times(steps: &[Step], samples: &[&ProfileSample]) -> (Vec<PhaseTime>, S
     (times, shares.share(ELSEWHERE))
 }
 
-/// Steps far beyond the others, the longest first, with the phase that took more than it usually
-/// does.
+/// Steps that are much longer than the others, the longest first, with the phase that took longer
+/// than it usually does.
 fn slow_steps(
     profile: &Profile,
     steps: &[Step],

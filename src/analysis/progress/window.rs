@@ -1,4 +1,4 @@
-//! The part of a recording that some of its steps make up.
+//! Restricts a profile to some of its steps.
 
 use super::series;
 use crate::analysis::summary;
@@ -8,29 +8,28 @@ use crate::model::sample::ThreadState;
 /// Steps of a recording.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepRange {
-    /// How many are left out at the start.
+    /// Number of steps to skip at the start.
     pub skip: u64,
-    /// How many follow at most; `None` for all.
+    /// Maximum number of steps after those; `None` for all.
     pub count: Option<u64>,
 }
 
-/// Why there is no such part.
+/// Why the steps cannot be selected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WindowError {
-    /// Nothing counts the steps.
+    /// No counter of steps was read.
     #[error("no steps were counted in this recording: nothing to skip")]
     NoSteps,
-    /// There are not as many.
+    /// The recording has only this many steps.
     #[error("the recording has only {0} steps")]
     TooFew(u64),
 }
 
-/// Leaves in `profile` what lies within `range` of the steps of its first trainer: samples of all
-/// threads are cut where the first of these steps was seen to begin, and the last one to have
-/// ended. Gives the numbers of the first and the last.
+/// Restricts `profile` to `range` of the steps of its first trainer: samples of all threads are cut
+/// at the start of the first and the end of the last of these steps. Returns the numbers of both.
 ///
 /// # Errors
-/// [`WindowError`]; the profile is then as it was.
+/// [`WindowError`]; the profile is then unchanged.
 pub fn restrict(profile: &mut Profile, range: StepRange) -> Result<(u64, u64), WindowError> {
     let processes = summary::summarize(profile);
     let primary = summary::primary(&processes).and_then(|at| processes.get(at));
@@ -93,7 +92,7 @@ fn cut(profile: &mut Profile, start_ns: u64, end_ns: u64) {
         .or(Some((profile.start_ns, profile.end_ns)));
     profile.start_ns = profile.start_ns.max(start_ns);
     profile.end_ns = profile.end_ns.min(end_ns);
-    // What a counter was at the start is its first value.
+    // The last value before the window is the first value in it.
     let mut before: Vec<Option<usize>> = vec![None; profile.counters.len()];
     for (index, point) in profile.sideband.points.iter().enumerate() {
         if point.time_ns <= start_ns
@@ -110,7 +109,7 @@ fn cut(profile: &mut Profile, start_ns: u64, end_ns: u64) {
     });
 }
 
-/// Time on a CPU by thread, as sampled: CPU time is known of the whole recording only.
+/// Sampled time on a CPU, by thread: exact CPU time is known for the complete recording only.
 fn running_ns(profile: &Profile) -> Vec<u64> {
     let mut sums = vec![0_u64; profile.thread_cpu_ns.len()];
     let samples = profile.samples.iter();

@@ -1,30 +1,30 @@
-//! The figures that rules look at: of one trainer's training thread from the end of start-up on, of
-//! its workers, and of its device over the same time. What was not seen is absent.
+//! The figures that the rules use: of one trainer's training thread from the end of start-up on, of
+//! its workers, and of its device over the same time. A figure that was not measured is absent.
 
 use crate::analysis::conditions::{Conditions, conditions};
 use crate::analysis::gpu_overlay::device_of;
-use crate::analysis::input_queue::Meanwhile;
+use crate::analysis::input_queue::WorkerActivity;
 use crate::analysis::intervals::{Share, Shares};
-use crate::analysis::lanes::{Device, LaneSummary, spans};
 use crate::analysis::of_thread;
 use crate::analysis::summary::{ProcessSummary, trained};
 use crate::analysis::threads::OPENMP_WORKER;
 use crate::analysis::timeline::Timeline;
+use crate::analysis::tracks::{Device, TrackSummary, spans};
 use crate::model::category::{Activity, ActivityGroup, Phase, SummaryRow};
 use crate::model::facts::Line;
 use crate::model::ids::{NameId, ProcessId, ThreadId};
 use crate::model::input::InputTask;
-use crate::model::lane::{LaneKind, THROTTLE_SLOWS};
 use crate::model::profile::{Profile, ProfileSample};
 use crate::model::sample::ThreadState;
+use crate::model::track::{THROTTLE_SLOWS, TrackKind};
 use crate::model::wait::WaitKind;
 use rustc_hash::FxHashMap;
 
-/// Share of a device's memory from which on another process is taken to compute on it: a desktop
-/// has less.
+/// Another process with at least this share of a device's memory is assumed to compute on it: a
+/// desktop has less.
 const OTHERS_MEMORY: f64 = 0.02;
 
-/// What a point in time of the training thread was, as far as verdicts go.
+/// What a sample of the training thread was doing, in the categories of verdicts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Part {
     /// Waited for the next batch of the workers.
@@ -70,62 +70,62 @@ impl Part {
     ];
 }
 
-/// What the device did, mean over the time that the shares are of.
+/// Activity of the device, as means over the time that the shares are of.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DeviceFigures {
-    /// Share of time with any kernel, whoever's.
+    /// Share of time with any kernel of any process.
     pub busy: Option<f64>,
     /// The same over the windows of each part of the training thread's time, in the order of
-    /// [`Part::ALL`]. Parts that are shorter than a window share it with their neighbours, and have
-    /// the mean; long ones have their own.
-    pub busy_meanwhile: Vec<Option<f64>>,
-    /// Share of the training thread's time in windows in which the device had no time to spare.
+    /// [`Part::ALL`]. Parts shorter than a window share it with their neighbours, and have the
+    /// mean; long ones have their own.
+    pub busy_during: Vec<Option<f64>>,
+    /// Share of the training thread's time in windows in which the device had no spare time.
     pub saturated: f64,
-    /// Multiprocessors with a warp.
+    /// Share of multiprocessors with an active warp.
     pub sm: Option<f64>,
-    /// Memory bandwidth, of what there is.
+    /// Share of memory bandwidth.
     pub dram: Option<f64>,
-    /// Power, of the limit.
+    /// Power as a share of the limit.
     pub power: Option<f64>,
     /// Share of time in which heat or the power supply held clocks down.
     pub hot: Option<f64>,
-    /// The same of the power limit.
+    /// The same for the power limit.
     pub capped: Option<f64>,
-    /// Whether other processes have memory of it that is worth speaking of: what it did need not be
-    /// this run's.
+    /// Whether other processes have a notable part of its memory: its activity need not be this
+    /// run's.
     pub shared: bool,
 }
 
 /// What OpenMP's other threads did while the training thread waited for them at a barrier.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct BarrierFigures {
-    /// How many of them computed, on average.
+    /// Mean number of them that computed.
     pub computing: f64,
-    /// Share of their time in which they could have run and had no CPU.
+    /// Share of their time in which they were runnable without a CPU.
     pub without_cpu: f64,
 }
 
-/// CPUs as the recorded processes use them, on average over the recording.
+/// Use of CPUs by the recorded processes, mean over the recording.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CpuFigures {
-    /// CPU time of all of them, in CPUs; `None` where it was not read.
+    /// CPU time of all of them, in CPUs; `None` if it was not read.
     pub used: Option<f64>,
-    /// Their threads that ran or were ready to.
+    /// Their threads that were running or runnable.
     pub wanted: f64,
-    /// The same while the training thread waited for a CPU; `None` where it did not.
+    /// The same while the training thread waited for a CPU; `None` if it did not.
     pub wanted_in_waits: Option<f64>,
-    /// Their threads that ran at OpenMP barriers, and computed nothing.
+    /// Their threads that spun at OpenMP barriers.
     pub spinning: f64,
-    /// Share of the time in which the cgroup's quota held them back.
+    /// Share of the time in which the cgroup's quota throttled them.
     pub throttled: f64,
 }
 
 /// Ranks of the node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ranks {
-    /// Ranks in the job; 1 where there is no job.
+    /// Ranks in the job; 1 without a job.
     pub world: u32,
-    /// Of these on this node; `None` where the environment does not say.
+    /// Ranks of the job on this node; `None` if the environment does not say.
     pub node: Option<u32>,
     /// Ranks whose training thread was sampled.
     pub seen: u32,
@@ -147,54 +147,53 @@ impl Ranks {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LastRank {
     pub process: ProcessId,
-    /// Where it was at the same time.
+    /// Its line at that time.
     pub at: Option<Line>,
-    /// For how long it was waited for, in percent of the wait in collectives.
+    /// How long it was waited for, in percent of the wait in collectives.
     pub percent: u32,
 }
 
-/// All of one trainer.
+/// All figures of one trainer.
 #[derive(Clone, Debug, Default)]
 pub struct Figures {
     /// Shares of the training thread's time after start-up, in the order of [`Part::ALL`].
     pub shares: Vec<Share>,
-    /// The line with most of each part, and how much of the part it has.
+    /// The line with most of each part, and its share of the part.
     pub lines: FxHashMap<usize, (Line, f64)>,
-    /// The label of what was waited for there, of waits for the GPU.
+    /// For waits for the GPU the label of the wait at that line.
     pub labels: FxHashMap<usize, String>,
     /// Ticks that the shares are of.
     pub ticks: u64,
     /// Whether the process has CUDA.
     pub cuda: bool,
-    /// Whether the training thread was seen to use the GPU; where native frames were not read,
-    /// whether it has CUDA.
+    /// Whether the training thread was seen to use the GPU; without native frames, whether it has
+    /// CUDA.
     pub gpu_used: bool,
     /// Whether NCCL was seen.
     pub nccl: bool,
-    /// Whether native frames of what runs were recorded. Without them all of torch is the Python
-    /// that called it.
+    /// Whether native frames of running threads were recorded. Without them all of torch counts as
+    /// the Python that called it.
     pub native: bool,
-    /// The device; `None` where none was recorded that the process is known to use.
+    /// The device; `None` if none is known that the process uses.
     pub device: Option<DeviceFigures>,
-    /// What workers did while they were waited for: busy, reading, without a CPU, as shares of
-    /// their time.
+    /// What workers did while the trainer waited for them: busy, reading, without a CPU, as shares
+    /// of their time.
     pub workers_busy: Option<f64>,
     pub workers_read: f64,
     pub workers_queue: f64,
-    /// The workers' tasks, as shares of their time, most first.
+    /// The workers' tasks, as shares of their time, descending.
     pub tasks: Vec<(InputTask, f64)>,
-    /// Share of the training thread's time in input of its own in which it waited for a file or a
-    /// socket.
+    /// Share of the training thread's own input time in which it waited for a file or a socket.
     pub own_reads: f64,
     /// CPUs of all sampled processes.
     pub cpus: CpuFigures,
-    /// CPUs of the machine that the recording was made on; 0 where not known.
+    /// CPUs of the machine that the recording was made on; 0 if unknown.
     pub host_cpus: u32,
-    /// OpenMP threads that were seen in the process, its training thread among them; `None` without
+    /// OpenMP threads that were seen in the process, including its training thread; `None` without
     /// native frames.
     pub omp_threads: Option<u64>,
-    /// `None` where the training thread waited at no barrier, or no other OpenMP thread was sampled
-    /// at the same time.
+    /// `None` if the training thread waited at no barrier, or no other OpenMP thread was sampled at
+    /// the same time.
     pub barrier: Option<BarrierFigures>,
     /// Present settings.
     pub conditions: Conditions,
@@ -202,7 +201,7 @@ pub struct Figures {
     pub step_ns: Option<f64>,
     /// Ranks of the node.
     pub ranks: Ranks,
-    /// Whom this rank waits for in collectives.
+    /// The rank that this rank waits for in collectives.
     pub last_rank: Option<LastRank>,
 }
 
@@ -216,7 +215,7 @@ impl Figures {
         self.share(part).value
     }
 
-    /// The line that most of the largest of these parts stands under, if it has a fifth of it.
+    /// The line with most of the largest of these parts, if it has a fifth of it.
     pub fn line(&self, parts: &[Part]) -> Option<Line> {
         const WORTH: f64 = 0.2;
         let largest = parts
@@ -226,13 +225,13 @@ impl Figures {
         (share >= WORTH).then_some(line)
     }
 
-    /// How busy the device was while the thread did this; `None` where that is not known.
-    pub fn busy_meanwhile(&self, part: Part) -> Option<f64> {
-        let busy = &self.device.as_ref()?.busy_meanwhile;
+    /// How busy the device was during this part; `None` if unknown.
+    pub fn busy_during(&self, part: Part) -> Option<f64> {
+        let busy = &self.device.as_ref()?.busy_during;
         busy.get(part as usize).copied().flatten()
     }
 
-    /// CPUs that the process may use: what quota and affinity allow, and the machine has.
+    /// CPUs that the process may use: the minimum of quota, affinity and CPUs of the machine.
     pub fn cpus_allowed(&self) -> Option<f64> {
         let affinity = self.conditions.affinity_cpus.map(|cpus| cpus as f64);
         let machine = Some(f64::from(self.host_cpus)).filter(|&cpus| cpus > 0.0);
@@ -244,16 +243,16 @@ impl Figures {
         }
     }
 
-    /// CPUs used, and allowed. `None` where either is not known, and where the former are more than
-    /// the latter: the processes may then run on other CPUs than this one.
+    /// CPUs used and allowed. `None` if either is unknown, or if more are used than allowed: the
+    /// processes may then run on other CPUs than this one.
     pub fn cpus_of_allowed(&self) -> Option<(f64, f64)> {
-        /// What two clocks may differ by.
+        /// Tolerance between two clocks.
         const CLOCKS: f64 = 1.02;
         let (used, allowed) = (self.cpus.used?, self.cpus_allowed()?);
         (used <= CLOCKS * allowed).then_some((used.min(allowed), allowed))
     }
 
-    /// Whether the recorded processes leave no CPU for the sampler, which then takes one of theirs.
+    /// Whether the recorded processes leave no CPU for the sampler, which then preempts them.
     pub fn every_cpu_is_wanted(&self) -> bool {
         /// Of as many threads as CPUs some sleep now and then.
         const NEARLY_ALL: f64 = 0.85;
@@ -261,11 +260,11 @@ impl Figures {
         allowed.is_some_and(|allowed| allowed > 0.0 && self.cpus.wanted >= NEARLY_ALL * allowed)
     }
 
-    /// Threads that wanted a CPU while the training thread waited for one: where these are no more
-    /// than the CPUs that the recorded processes may use, others have those that they miss. `None`
-    /// where they want more, or are held back.
+    /// Threads that wanted a CPU while the training thread waited for one. If they are no more than
+    /// the CPUs that the recorded processes may use, other processes have the missing CPUs. `None`
+    /// if they want more, or are throttled.
     pub fn wanted_where_others_take_cpus(&self) -> Option<f64> {
-        /// Ticks find a thread ready that is so only briefly.
+        /// Tolerance for threads that are runnable only briefly.
         const SLACK: f64 = 0.05;
         let held = self.cpus.throttled >= super::rules::THROTTLED_CGROUP;
         let allowed = self.cpus_allowed();
@@ -274,12 +273,12 @@ impl Figures {
     }
 }
 
-/// What the training thread of `summary` did, with what else there is.
+/// The figures of the training thread of `summary`.
 pub fn figures(
     profile: &Profile,
-    lanes: &LaneSummary,
+    tracks: &TrackSummary,
     summary: &ProcessSummary,
-    meanwhile: Option<&Meanwhile>,
+    workers: Option<&WorkerActivity>,
 ) -> Figures {
     let mut figures = Figures {
         cuda: summary.cuda,
@@ -287,17 +286,17 @@ pub fn figures(
         native: profile.run.reads_running_native(),
         conditions: conditions(profile, summary),
         step_ns: step_ns(summary),
-        cpus: cpus(profile, lanes),
+        cpus: cpus(profile, tracks),
         host_cpus: profile.run.cpus,
         ..Figures::default()
     };
-    let workers: Vec<ThreadId> = summary
+    let openmp: Vec<ThreadId> = summary
         .threads
         .iter()
         .filter(|thread| thread.role == OPENMP_WORKER)
         .map(|thread| thread.thread)
         .collect();
-    figures.omp_threads = figures.native.then_some(workers.len() as u64 + 1);
+    figures.omp_threads = figures.native.then_some(openmp.len() as u64 + 1);
     let own = match summary.training_thread {
         Some(thread) => of_thread(profile, thread),
         None => Vec::new(),
@@ -306,26 +305,26 @@ pub fn figures(
     sum(profile, own, &mut figures);
     figures.gpu_used =
         figures.cuda && (!figures.native || own.iter().any(|sample| uses_gpu(sample)));
-    figures.barrier = barrier(profile, own, &workers);
+    figures.barrier = barrier(profile, own, &openmp);
     figures.cpus.wanted_in_waits = wanted_in_waits(profile, own);
     if let Some(first) = own.first() {
-        figures.device = device_of(lanes, summary.process).ok().map(|device| {
+        figures.device = device_of(tracks, summary.process).ok().map(|device| {
             let mut found = device_figures(profile, device, summary.process, first.start_ns);
-            meanwhile_of(profile, own, device, &mut found);
+            busy_of_parts(profile, own, device, &mut found);
             found
         });
     }
-    if let Some(meanwhile) = meanwhile {
+    if let Some(workers) = workers {
         let share = |task| {
-            let mut tasks = meanwhile.tasks.iter();
+            let mut tasks = workers.tasks.iter();
             tasks
                 .find(|each| each.task == task)
                 .map_or(0.0, |each| each.share.value)
         };
-        figures.workers_busy = Some(meanwhile.busy.value);
+        figures.workers_busy = Some(workers.busy.value);
         figures.workers_read = share(InputTask::Read);
         figures.workers_queue = share(InputTask::CpuWait);
-        let tasks = meanwhile.tasks.iter();
+        let tasks = workers.tasks.iter();
         figures.tasks = tasks.map(|task| (task.task, task.share.value)).collect();
     }
     figures
@@ -340,15 +339,15 @@ fn uses_gpu(sample: &ProfileSample) -> bool {
     sample.activity.group() == ActivityGroup::Gpu
 }
 
-/// CPU time is that of all processes over all the time in which any was read: one that lived for a
-/// second of a minute used a sixtieth of what it used then.
-fn cpus(profile: &Profile, lanes: &LaneSummary) -> CpuFigures {
+/// CPU time is that of all processes over all the time in which any was read: a process that lived
+/// for one second of a minute counts with a sixtieth of its use.
+fn cpus(profile: &Profile, tracks: &TrackSummary) -> CpuFigures {
     let length_ns = profile.end_ns.saturating_sub(profile.start_ns).max(1) as f64;
-    let figures = lanes.processes.iter().flat_map(|process| &process.figures);
+    let figures = tracks.processes.iter().flat_map(|process| &process.figures);
     let (mut from_ns, mut to_ns, mut used_s) = (u64::MAX, 0, 0.0);
-    for figure in figures.filter(|figure| figure.kind == LaneKind::Cpu) {
+    for figure in figures.filter(|figure| figure.kind == TrackKind::Cpu) {
         used_s += figure.total;
-        for span in spans(profile, figure.lane) {
+        for span in spans(profile, figure.track) {
             from_ns = from_ns.min(span.start_ns);
             to_ns = to_ns.max(span.end_ns);
         }
@@ -374,8 +373,8 @@ fn cpus(profile: &Profile, lanes: &LaneSummary) -> CpuFigures {
     }
 }
 
-/// How many threads of the recorded processes ran or were ready to while the thread of the samples
-/// `own` waited for a CPU.
+/// How many threads of the recorded processes were running or runnable while the thread with the
+/// samples `own` waited for a CPU.
 fn wanted_in_waits(profile: &Profile, own: &[&ProfileSample]) -> Option<f64> {
     let running = profile.samples.iter();
     let running = Timeline::new(running.filter(|sample| sample.state == ThreadState::Running));
@@ -391,7 +390,7 @@ fn wanted_in_waits(profile: &Profile, own: &[&ProfileSample]) -> Option<f64> {
     (waited_ns > 0.0).then(|| wanted_ns / waited_ns)
 }
 
-/// What `workers` did while the training thread, whose samples are `own`, waited for them.
+/// What `workers` did while the training thread, with the samples `own`, waited for them.
 fn barrier(
     profile: &Profile,
     own: &[&ProfileSample],
@@ -484,7 +483,7 @@ fn part(sample: &ProfileSample, wait: Option<WaitKind>) -> Part {
         Some(WaitKind::GpuCopy) => return Part::Copy,
         Some(WaitKind::Collective) => return Part::Communication,
         Some(WaitKind::Gil) => return Part::Python,
-        // Autograd's threads hand the backward pass to the GPU.
+        // Autograd's threads dispatch the backward pass to the GPU.
         Some(WaitKind::Autograd) => return Part::Dispatch,
         _ => {}
     }
@@ -492,7 +491,7 @@ fn part(sample: &ProfileSample, wait: Option<WaitKind>) -> Part {
         return Part::InputOwn;
     }
     match sample.activity {
-        // To take memory from the driver or give it back is to wait for the device (CUDA runtime,
+        // Allocating memory from the driver and freeing it wait for the device (CUDA runtime,
         // cudaFree, cudaMalloc).
         Activity::GpuSync | Activity::GpuAlloc => Part::Sync,
         Activity::GpuCopy => Part::Copy,
@@ -510,17 +509,17 @@ fn part(sample: &ProfileSample, wait: Option<WaitKind>) -> Part {
 }
 
 /// How busy the device was in each part of the thread's time.
-fn meanwhile_of(
+fn busy_of_parts(
     profile: &Profile,
     own: &[&ProfileSample],
     device: &Device,
     figures: &mut DeviceFigures,
 ) {
-    figures.busy_meanwhile = vec![None; Part::ALL.len()];
-    let Some(figure) = device.figure(LaneKind::Utilization) else {
+    figures.busy_during = vec![None; Part::ALL.len()];
+    let Some(figure) = device.figure(TrackKind::Utilization) else {
         return;
     };
-    let windows = spans(profile, figure.lane);
+    let windows = spans(profile, figure.track);
     let mut sums = [(0.0, 0.0); Part::ALL.len()];
     let (mut saturated_ns, mut all_ns) = (0.0, 0.0);
     for sample in own {
@@ -539,7 +538,7 @@ fn meanwhile_of(
             saturated_ns += ns;
         }
     }
-    for (busy, (sum, length)) in figures.busy_meanwhile.iter_mut().zip(sums) {
+    for (busy, (sum, length)) in figures.busy_during.iter_mut().zip(sums) {
         *busy = (length > 0.0).then(|| sum / length);
     }
     figures.saturated = if all_ns > 0.0 {
@@ -558,7 +557,7 @@ fn device_figures(
     let mean = |kind| {
         let figure = device.figure(kind)?;
         let (mut sum, mut length) = (0.0, 0.0);
-        for span in spans(profile, figure.lane) {
+        for span in spans(profile, figure.track) {
             let start_ns = span.start_ns.max(from_ns);
             if start_ns < span.end_ns {
                 let ns = (span.end_ns - start_ns) as f64;
@@ -569,23 +568,23 @@ fn device_figures(
         (length > 0.0).then(|| sum / length)
     };
     let limit_w = device.info.power_limit_mw as f64 / 1e3;
-    let watts = mean(LaneKind::Energy).or(mean(LaneKind::Power));
+    let watts = mean(TrackKind::Energy).or(mean(TrackKind::Power));
     const CAP: u64 = 0x4;
     let held = |bits: u64| {
         let reasons = device.throttled.as_ref()?.iter();
         let held = reasons.filter(|(bit, _)| bit & bits != 0);
-        // Two reasons at a time are not distinguished from one after the other.
+        // Whether two reasons held at the same time or one after the other is unknown.
         Some(held.map(|(_, share)| *share).fold(0.0, f64::max))
     };
     DeviceFigures {
-        busy: mean(LaneKind::Utilization),
-        sm: mean(LaneKind::SmActive),
-        dram: mean(LaneKind::DramActive),
+        busy: mean(TrackKind::Utilization),
+        sm: mean(TrackKind::SmActive),
+        dram: mean(TrackKind::DramActive),
         power: watts.filter(|_| limit_w > 0.0).map(|watts| watts / limit_w),
         hot: held(THROTTLE_SLOWS & !CAP),
         capped: held(CAP),
         shared: is_shared(device, process),
-        busy_meanwhile: Vec::new(),
+        busy_during: Vec::new(),
         saturated: 0.0,
     }
 }
@@ -596,7 +595,7 @@ fn is_shared(device: &Device, process: ProcessId) -> bool {
     let others = device.processes.iter().filter(|user| {
         user.process != Some(process) && !user.hinted && user.memory_bytes.is_none_or(is_much)
     });
-    // In a container the driver's pids are the host's: one of those is the process itself.
+    // In a container the driver reports the host's pids: one of these is the process itself.
     let mut own = device.processes.iter();
     let is_unlisted = own.any(|user| user.process == Some(process) && user.hinted);
     others.count() > usize::from(is_unlisted)

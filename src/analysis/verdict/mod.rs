@@ -1,14 +1,13 @@
-//! The verdict: who is waiting for whom, with the figures that say so, what it would buy at most,
-//! and one next step.
+//! The verdict: what a run is bound by, with the figures that show it, the maximum gain, and one
+//! next step.
 //!
-//! What was not seen is not claimed. Where a cause needs a figure that is missing, there is no
-//! verdict of that cause, and what is missing is said.
+//! A cause that needs a missing figure gets no verdict; the missing figure is reported.
 //!
-//! | file | says |
+//! | file | content |
 //! |---|---|
-//! | [`figures`] | what rules look at |
-//! | [`rules`] | which figures make which cause |
-//! | [`next_step`] | what to do about it, by the present settings |
+//! | [`figures`] | the figures that rules use |
+//! | [`rules`] | which figures imply which cause |
+//! | [`next_step`] | advice for each cause, based on the present settings |
 
 pub mod figures;
 pub mod next_step;
@@ -28,47 +27,47 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 pub const VERDICT_RULES_VERSION: u32 = 3;
-/// Ticks below which nothing is said, and below which nothing is said with confidence.
+/// With fewer ticks there is no verdict, and no verdict with confidence.
 const FEW_TICKS: u64 = 100;
 const MANY_TICKS: u64 = 500;
-/// A cause must weigh this much more than the next to be the one.
+/// A cause must weigh this much more than the next to be the only one.
 pub const STANDS_OUT: f64 = 1.3;
-/// The part of the wait in collectives for which one rank must be the last to be whom the others
-/// wait for.
+/// A rank must be the last one for this part of the wait in collectives, percent, to be the rank
+/// that the others wait for.
 const STRAGGLES: u32 = 50;
 
 /// What a training run is bound by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cause {
-    /// By the work of making batches.
+    /// Making batches.
     InputWork,
-    /// By storage that batches are read from.
+    /// Storage that batches are read from.
     InputStorage,
-    /// By the host's launches of kernels.
+    /// The host's launches of kernels.
     Launch,
-    /// By torch's work around operators that compute on the host.
+    /// Torch's work around operators that compute on the host.
     Dispatch,
     Python,
-    /// By the GPU's multiprocessors.
+    /// The GPU's multiprocessors.
     GpuCompute,
-    /// By the GPU's memory.
+    /// The GPU's memory.
     GpuMemory,
-    /// By collectives.
+    /// Collectives.
     Communication,
-    /// By waits for the GPU that leave it without work.
+    /// Waits for the GPU that leave it without work.
     Sync,
-    /// By copies to and from the GPU.
+    /// Copies to and from the GPU.
     Copy,
     CpuStarved,
-    /// By clocks that are held down.
+    /// Reduced clocks.
     Throttled,
-    /// By operators on the host, where no GPU is used.
+    /// Operators on the host, where no GPU is used.
     HostCompute,
-    /// By OpenMP's barriers: more threads than CPUs.
+    /// OpenMP barriers: more threads than CPUs.
     BarrierThreads,
-    /// By OpenMP's barriers: some threads have more to do than others.
+    /// OpenMP barriers: some threads have more work than others.
     BarrierUneven,
-    /// By OpenMP's barriers: parallel regions that end before all threads have begun them.
+    /// OpenMP barriers: parallel regions that end before all threads have begun them.
     BarrierShort,
 }
 
@@ -91,7 +90,7 @@ impl Cause {
         }
     }
 
-    /// What of it, where the name covers two.
+    /// Distinguishes two causes with the same name.
     pub fn detail(self) -> Option<&'static str> {
         match self {
             Self::InputWork => Some("batch work"),
@@ -105,7 +104,7 @@ impl Cause {
         }
     }
 
-    /// What would have to be gone or free, for the upper bound.
+    /// What would be removed or free for the upper bound.
     fn without(self) -> &'static str {
         match self {
             Self::InputWork | Self::InputStorage => "free input",
@@ -126,14 +125,14 @@ impl Cause {
 }
 
 named!(
-    /// How sure a verdict is.
+    /// How certain a verdict is.
     Confidence {
-        /// It fits, and other things were not seen that could speak against it, or it is near its
+        /// It fits, but evidence against it may exist that was not measured, or it is near its
         /// thresholds.
         Low = "low",
-        /// Some of what could speak against it was not seen.
+        /// Some of the figures that could contradict it were not measured.
         Medium = "medium",
-        /// All that could speak against it was seen, and does not.
+        /// All figures that could contradict it were measured, and do not.
         High = "high",
     }
 );
@@ -145,39 +144,39 @@ pub struct Evidence {
     pub figure: &'static str,
     /// Its value, a share of one.
     pub value: f64,
-    /// It had to be as much.
+    /// Lower threshold.
     pub at_least: Option<f64>,
-    /// It had to be no more.
+    /// Upper threshold.
     pub at_most: Option<f64>,
 }
 
-/// What would be gained at most.
+/// The maximum gain.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bound {
-    /// If this were so.
+    /// The condition of the bound.
     pub without: &'static str,
-    /// So many times as fast, at most.
+    /// Maximum speedup, a factor.
     pub speedup: f64,
-    /// A step now, and then at least, ns; `None` where no steps are known.
+    /// Length of a step now, and its lower bound, ns; `None` if no steps are known.
     pub step_ns: Option<(f64, f64)>,
 }
 
 #[derive(Clone, Debug)]
 pub struct Verdict {
-    /// The process that it is of: the primary one, or the rank that the others wait for.
+    /// The process of the verdict: the primary one, or the rank that the others wait for.
     pub process: ProcessId,
-    /// The one cause; `None` where there is no single one.
+    /// The cause; `None` if there is no single one.
     pub cause: Option<Cause>,
-    /// Of the one cause.
+    /// The confidence in that cause.
     pub confidence: Option<Confidence>,
-    /// What was found, the weightiest first.
+    /// All findings, by descending weight.
     pub findings: Vec<Finding>,
-    /// The line that carries most of it.
+    /// The line with most of the cause's time.
     pub at: Option<Line>,
-    /// What it would buy at most.
+    /// The maximum gain.
     pub bound: Option<Bound>,
     pub next_step: Option<String>,
-    /// Where there is no one cause: what takes the most time, each with a next step.
+    /// Without a single cause: what takes the most time, each with a next step.
     pub costs: Vec<Cost>,
     /// Why there is no cause, or what could not be judged, for people.
     pub missing: Vec<String>,
@@ -185,21 +184,20 @@ pub struct Verdict {
     pub figures: Figures,
     /// The largest competing cost of the weightiest finding, with its weight.
     pub competing: Option<(CompetingCost, f64)>,
-    /// Where the primary process waits for another rank: how that is known.
+    /// If the primary process waits for another rank: how that is known.
     pub waits_for: Option<WaitedFor>,
 }
 
-/// How it is known that other ranks wait for one.
+/// The evidence that other ranks wait for one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitedFor {
-    /// It was the last to enter collectives for so many percent of the others' wait in them.
+    /// It was the last to enter collectives for this percentage of the others' wait in them.
     Host(u32),
-    /// The others' devices are busy with kernels that do next to nothing, and its own device is
-    /// not.
+    /// The others' devices are busy with kernels that do nearly nothing, and its own device is not.
     Device,
 }
 
-/// The verdict on the primary process; `None` where it is no trainer.
+/// The verdict on the primary process; `None` if it is not a trainer.
 pub fn verdict(profile: &Profile, analysis: &Analysis) -> Option<Verdict> {
     let primary = analysis.primary()?;
     if !matches!(primary.role, Role::Trainer { .. }) {
@@ -218,7 +216,7 @@ pub fn verdict(profile: &Profile, analysis: &Analysis) -> Option<Verdict> {
         let mut processes = analysis.processes.iter();
         processes.find(|process| process.process == last.process)
     });
-    // Who waits is a victim: the rank that it waits for has the cause.
+    // The cause is in the rank that is waited for, not in the one that waits.
     if let Some((other, last)) = other.zip(straggler) {
         let figures = of_process(profile, analysis, other, ranks, None);
         let mut verdict = judge(profile, analysis, other, figures);
@@ -234,15 +232,15 @@ pub fn verdict(profile: &Profile, analysis: &Analysis) -> Option<Verdict> {
     Some(judge(profile, analysis, primary, own))
 }
 
-/// The verdict on the rank for which the others' devices spin: where collectives run on the device,
-/// hosts do not wait in them, and the last to arrive is the one whose kernels do not wait.
+/// The verdict on the rank that the others' devices spin for: where collectives run on the device,
+/// hosts do not wait in them, and the last rank to arrive is the one whose kernels do not wait.
 fn not_spinning(
     profile: &Profile,
     analysis: &Analysis,
     primary: &ProcessSummary,
     own: &Figures,
 ) -> Option<Verdict> {
-    /// Its device must be this much less busy than the one that waits.
+    /// Its device must be this much less busy than the waiting one.
     const LESS: f64 = 0.15;
     if !own.ranks.node_seen() {
         return None;
@@ -278,8 +276,10 @@ fn not_spinning(
     }
     let mut verdict = found?;
     verdict.waits_for = Some(WaitedFor::Device);
-    // When it arrived was not seen.
-    verdict.confidence = verdict.confidence.map(|told| told.min(Confidence::Medium));
+    // Its arrival was not seen.
+    verdict.confidence = verdict
+        .confidence
+        .map(|confidence| confidence.min(Confidence::Medium));
     Some(verdict)
 }
 
@@ -291,8 +291,8 @@ fn of_process(
     last_rank: Option<LastRank>,
 ) -> Figures {
     let waits = super::waits::of(&analysis.waits, process.process);
-    let meanwhile = waits.and_then(|waits| waits.meanwhile.as_ref());
-    let mut figures = figures::figures(profile, &analysis.lanes, process, meanwhile);
+    let workers = waits.and_then(|waits| waits.worker_activity.as_ref());
+    let mut figures = figures::figures(profile, &analysis.tracks, process, workers);
     figures.ranks = ranks;
     figures.last_rank = last_rank;
     figures
@@ -342,7 +342,7 @@ fn judge(
 ) -> Verdict {
     let mut findings: Vec<Finding> = RULES.iter().filter_map(|rule| rule(&figures)).collect();
     findings.sort_by(|a, b| b.weight.total_cmp(&a.weight));
-    // The same cause by two rules is one.
+    // The same cause by two rules counts once.
     let mut seen: Vec<Cause> = Vec::new();
     findings.retain(|finding| {
         let is_new = !seen.contains(&finding.cause);
@@ -423,16 +423,16 @@ fn confidence(found: &Finding, figures: &Figures) -> Confidence {
     }
 }
 
-/// Amdahl's law: what takes the share `gain` now takes nothing then.
+/// Amdahl's law: the speedup if the share `gain` took no time.
 fn bound(found: &Finding, figures: &Figures) -> Option<Bound> {
     const MOST: f64 = 0.95;
     const COMPILES: f64 = 0.02;
-    // That nearly all of the time would be gone says nothing.
+    // A gain of nearly all of the time is meaningless.
     let gain = found.gain.filter(|&gain| gain < MOST)?.max(0.0);
     Some(Bound {
         without: found.cause.without(),
         speedup: 1.0 / (1.0 - gain),
-        // Shares are of all time after start-up, steps leave torch.compile's first work out.
+        // Shares are of all time after start-up; steps exclude the first work of torch.compile.
         step_ns: figures
             .step_ns
             .filter(|_| figures.of(Part::Compile) < COMPILES)
@@ -460,7 +460,7 @@ fn missing(analysis: &Analysis, process: &ProcessSummary, figures: &Figures) -> 
     }
     if !figures.ranks.node_seen() {
         missing.push(format!(
-            "{} of {} ranks of this node are in the recording: who waits for another rank cannot be told from who is slow; record \
+            "{} of {} ranks of this node are in the recording: waiting and slow ranks cannot be distinguished; record \
              them all (the launcher's --pid, or -- torchrun …)",
             figures.ranks.seen,
             figures.ranks.node.unwrap_or(figures.ranks.world)
@@ -468,13 +468,13 @@ fn missing(analysis: &Analysis, process: &ProcessSummary, figures: &Figures) -> 
     }
     if !figures.native {
         missing.push(
-            "native frames of what runs were not recorded: Python's time holds what it calls, and launch-, Python-, sync-, copy-, barrier- and \
-             host-compute-bound cannot be told apart".to_owned(),
+            "native frames of running threads were not recorded: Python's time includes what it calls, and launch-, Python-, sync-, copy-, barrier- and \
+             host-compute-bound cannot be distinguished".to_owned(),
         );
     }
     if figures.device.as_ref().is_some_and(|device| device.shared) {
         missing.push(
-            "other processes have memory of this GPU: how busy it was need not be this run's doing"
+            "other processes use memory of this GPU: its busy time need not be this run's"
                 .to_owned(),
         );
     }
@@ -482,16 +482,16 @@ fn missing(analysis: &Analysis, process: &ProcessSummary, figures: &Figures) -> 
     match busy {
         Some(Some(_)) => {}
         Some(None) => missing.push(
-            "the GPU's utilization was not measured: launch-, sync-, copy- and GPU-bound cannot be told apart".to_owned(),
+            "the GPU's utilization was not measured: launch-, sync-, copy- and GPU-bound cannot be distinguished".to_owned(),
         ),
         None if figures.gpu_used => {
             let why = match analysis.gpu_idle.iter().find(|(id, _)| *id == process.process) {
-                _ if !analysis.lanes.missing.is_empty() => analysis.lanes.missing.join("; "),
+                _ if !analysis.tracks.missing.is_empty() => analysis.tracks.missing.join("; "),
                 Some((_, Err(error))) => error.to_string(),
-                _ => "this recording has no lanes of GPUs".to_owned(),
+                _ => "this recording has no counter tracks of GPUs".to_owned(),
             };
             missing.push(format!(
-                "what the GPU did was not seen ({why}): launch-, sync-, copy- and GPU-bound cannot be told apart"
+                "the GPU's activity was not recorded ({why}): launch-, sync-, copy- and GPU-bound cannot be distinguished"
             ));
         }
         None => {}

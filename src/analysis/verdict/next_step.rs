@@ -1,4 +1,4 @@
-//! One next step for each cause, which starts from the settings as they are.
+//! One next step for each cause, based on the present settings.
 
 use super::Cause;
 use super::figures::{Figures, Part};
@@ -8,12 +8,12 @@ use crate::model::profile::Profile;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// Workers past which more are not advised, whatever the CPUs.
+/// More workers than this are never advised.
 const MOST_WORKERS: u64 = 64;
-/// Below this share of their time workers are not what the trainer waits for.
+/// Workers that are busy for a lower share of their time are not what the trainer waits for.
 const WORKERS_BUSY: f64 = 0.6;
 
-/// What to do first.
+/// The next step for a cause.
 pub fn next_step(profile: &Profile, cause: Cause, at: Option<Line>, figures: &Figures) -> String {
     let place = at.and_then(|line| place(profile, line));
     let at = place.map_or(String::new(), |place| format!(" at {place}"));
@@ -80,17 +80,17 @@ pub fn next_step(profile: &Profile, cause: Cause, at: Option<Line>, figures: &Fi
     }
 }
 
-/// What takes much of the time, where no cause stands out.
+/// A large part of the time, listed where no cause stands out.
 #[derive(Clone, Debug, JsonSchema, PartialEq, Serialize)]
 pub struct Cost {
-    /// What, in words.
+    /// Description.
     pub what: &'static str,
-    /// Share of the training thread's time after start-up; of a device, of the time in which it is
-    /// so.
+    /// Share of the training thread's time after start-up; for a device, of the time with that
+    /// state.
     pub share: f64,
-    /// What to do about it, for people.
+    /// The next step, for people.
     pub next_step: String,
-    /// So many times as fast, at most, without it.
+    /// Maximum speedup without it, a factor.
     #[serde(rename = "speedup")]
     pub at_most: Option<f64>,
 }
@@ -157,20 +157,19 @@ pub fn costs(profile: &Profile, findings: &[Finding], figures: &Figures) -> Vec<
         ),
     ];
     for (parts, what, cause) in of_causes {
-        // What looks like Python may be anything that it calls.
+        // Without native frames, Python includes all native code that it calls.
         if cause == Cause::Python && !figures.native {
             continue;
         }
         let share = parts.iter().map(|part| figures.of(*part)).sum();
-        // Where the device has no time to spare, or that is not known, the host may only wait for
-        // it.
+        // If the device has no spare time, or that is unknown, the host may only wait for it.
         let of_host = matches!(
             cause,
             Cause::Sync | Cause::Copy | Cause::Python | Cause::Launch
         );
         let busy = parts
             .first()
-            .and_then(|part| figures.busy_meanwhile(*part))
+            .and_then(|part| figures.busy_during(*part))
             .or(figures.device.as_ref().and_then(|device| device.busy));
         if of_host && figures.gpu_used && busy.is_none_or(|busy| busy > SPARE) {
             continue;
@@ -212,7 +211,7 @@ pub fn costs(profile: &Profile, findings: &[Finding], figures: &Figures) -> Vec<
     costs
 }
 
-/// Amdahl's law; that nearly all of the time would be gone says nothing.
+/// Amdahl's law; `None` for nearly all of the time, which is meaningless.
 fn speedup(share: f64) -> Option<f64> {
     const MOST: f64 = 0.95;
     (share < MOST).then(|| 1.0 / (1.0 - share))
@@ -223,8 +222,8 @@ fn plural(count: u64, noun: &str) -> String {
     format!("{count} {noun}{s}")
 }
 
-/// `4 OpenMP threads (OMP_NUM_THREADS not set)`: those that were seen, for what the environment
-/// says may have been changed since.
+/// `4 OpenMP threads (OMP_NUM_THREADS not set)`: the number that was seen, because the program may
+/// have changed it since.
 fn omp_threads(figures: &Figures) -> String {
     let variable = match figures.conditions.omp_num_threads {
         Some(threads) => format!("OMP_NUM_THREADS {threads}"),
@@ -307,7 +306,7 @@ fn input(figures: &Figures) -> String {
     }
 }
 
-/// As many as would be needed to hide the wait, if each did as much as now.
+/// Number of workers that would hide the wait, if each did as much as now.
 fn wanted(workers: u64, waits: f64) -> u64 {
     let factor = 1.0 / (1.0 - waits.clamp(0.0, 0.9));
     (workers as f64 * factor).ceil().min(MOST_WORKERS as f64) as u64

@@ -1,100 +1,98 @@
-//! The rules: which figures make which cause, and from which values on.
+//! The rules: which figures imply which cause, and the thresholds.
 //!
-//! Guard rails are part of the rules. Work is handed to the GPU without waiting for it: while the
-//! device is busy, time in launches is back-pressure, and a wait for it is a wait for work that it
-//! has to do anyway. Both point at the host only where the device has time to spare. That a kernel
-//! runs does not mean that the device computes: NCCL's kernels spin. So a device that is busy is
-//! the bound only where its multiprocessors or its power say so, too.
+//! Guard rails are part of the rules. Work is dispatched to the GPU without waiting for it: while
+//! the device is busy, time in launches is back-pressure, and a wait for the device is a wait for
+//! necessary work. Both indicate the host as the cause only if the device has spare time. A running
+//! kernel does not mean that the device computes: NCCL's kernels spin. So a busy device is the
+//! bound only if its multiprocessors or its power confirm it.
 
 use super::figures::{Figures, Part};
 use super::{Cause, Evidence};
 use crate::model::named::named;
 
-/// Share of the training thread's time from which on something is worth a word.
+/// Minimum share of the training thread's time for a finding.
 pub const WORTH: f64 = 0.15;
-/// Weight from which on it may be the one cause.
+/// Minimum weight for the only cause.
 pub const ENOUGH: f64 = 0.2;
-/// What a host does for a device that has time to spare can be taken away in part only, a wait
-/// whole: its share counts for half.
+/// Host work for a device with spare time can be removed only in part, a wait completely: such a
+/// share counts for half.
 pub const HOSTS_PART: f64 = 0.5;
 /// Multiprocessors that are active for this share are the bound where utilization is not measured
 /// (MIG).
 pub const COMPUTES_ALONE: f64 = 0.7;
-/// A device that is busy for no more than this is not used.
+/// A device that is busy for no more than this share is not used.
 pub const UNUSED: f64 = 0.1;
-/// Share of time with held clocks from which on a busy device is so for them.
+/// From this share of time with reduced clocks on they are the reason why a device is busy.
 pub const HELD: f64 = 0.5;
-/// The device is busy for this share of time or more: it is what is waited for.
+/// From this share of time on the device is busy, and the host waits for it.
 pub const BUSY: f64 = 0.85;
-/// It is busy for this share or less: it has time to spare.
+/// Up to this share the device has spare time.
 pub const SPARE: f64 = 0.70;
-/// Multiprocessors are active for this share of time, or power is this share of its limit: the
-/// device computes.
+/// From this share of active multiprocessors, or of the power limit, on the device computes.
 pub const COMPUTES_SM: f64 = 0.5;
 /// See [`COMPUTES_SM`].
 pub const COMPUTES_POWER: f64 = 0.6;
-/// Below this share of multiprocessors, busy means spinning or waiting kernels.
+/// Below this share of multiprocessors a busy device runs kernels that spin or wait.
 pub const SPINS_SM: f64 = 0.3;
-/// Memory bandwidth from which on it is the bound, if it is also the larger of the two.
+/// Memory bandwidth is the bound from this share on, if it is also the larger of the two.
 pub const DRAM: f64 = 0.6;
-/// Time without a CPU.
+/// Minimum share of time without a CPU.
 pub const NO_CPU: f64 = 0.10;
-/// Share of time in which a cgroup's quota holds processes back, from which on it is what they lack
-/// CPUs for.
+/// From this share of throttled time on a cgroup's quota is the reason for missing CPUs.
 pub const THROTTLED_CGROUP: f64 = 0.05;
-/// OpenMP threads that compute while the training thread waits for them, on average, from which on
-/// the work is unevenly shared.
+/// If at least this many OpenMP threads compute, on average, while the training thread waits for
+/// them, the work is unevenly distributed.
 pub const UNEVEN: f64 = 0.5;
-/// CPUs in use, of those allowed, from which on none is left.
+/// From this share of the allowed CPUs on none is left.
 pub const CPUS_FULL: f64 = 0.95;
 /// Share of workers' time without a CPU.
 pub const WORKERS_STARVED: f64 = 0.2;
-/// Share of workers' time in reads from which on storage is what they wait for.
+/// From this share of the workers' time in reads on storage is what they wait for.
 pub const STORAGE: f64 = 0.4;
-/// Share of time in which clocks were held down by heat or the power supply.
+/// Minimum share of time with clocks held down by heat or the power supply.
 pub const THROTTLED: f64 = 0.15;
-/// Share of the host's own work from which on the host is the bound.
+/// From this share of the host's own work on the host is the bound.
 pub const HOST: f64 = 0.6;
 
-/// What a rule found.
+/// Result of a rule.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finding {
     pub cause: Cause,
-    /// Share of the training thread's time that would be gained at most, were the cause gone;
-    /// `None` where that is not known.
+    /// Maximum share of the training thread's time that removing the cause would gain; `None` if
+    /// unknown.
     pub gain: Option<f64>,
-    /// How much it weighs among others: a share of time.
+    /// Weight relative to other findings: a share of time.
     pub weight: f64,
-    /// The parts of the thread's time that it is about, for the line that carries most of it.
+    /// The parts of the thread's time that it concerns; the line with most of them is reported.
     pub parts: &'static [Part],
-    /// The figures that made it.
+    /// The figures that led to it.
     pub evidence: Vec<Evidence>,
-    /// Whether all that could speak against it was seen.
+    /// Whether all figures that could contradict it were measured.
     pub complete: bool,
 }
 
 named!(
-    /// What takes time besides a cause, whether or not it is a cause itself.
+    /// What else takes time, whether or not it is a cause itself.
     CompetingCost {
-        /// Waits for batches, or makes them.
+        /// Waiting for batches, or making them.
         Input = "input",
-        /// Is in collectives.
+        /// Collectives.
         Communication = "collectives",
-        /// Hands work to the GPU, or runs Python.
+        /// Dispatching work to the GPU, or running Python.
         Host = "Python and launches",
-        /// Computes on the host.
+        /// Computing on the host.
         HostOperators = "operators on the host",
-        /// Waits at OpenMP barriers.
+        /// Waiting at OpenMP barriers.
         Barrier = "waiting at OpenMP barriers",
         Compile = "torch.compile at work",
-        /// The device has no time to spare.
+        /// The device has no spare time.
         BusyDevice = "a GPU with no time to spare",
-        /// Something that is no cause: checkpoints, code of the user's, sleep.
+        /// Work that is no cause: checkpoints, code of the user's, sleep.
         Other = "something that is none of these causes",
     }
 );
 
-/// A rule: `None` where its cause is not seen.
+/// A rule: `None` if its cause does not apply.
 pub type Rule = fn(&Figures) -> Option<Finding>;
 
 /// All of them. Their order does not matter.
@@ -135,11 +133,11 @@ fn busy(figures: &Figures) -> Option<f64> {
     figures.device.as_ref()?.busy
 }
 
-/// How busy the device was while the thread did these; its mean where that is not known.
-fn busy_meanwhile(figures: &Figures, parts: &[Part]) -> Option<f64> {
+/// How busy the device was during these parts; its mean if that is unknown.
+fn busy_during(figures: &Figures, parts: &[Part]) -> Option<f64> {
     let (mut sum, mut shares) = (0.0, 0.0);
     for &part in parts {
-        if let Some(busy) = figures.busy_meanwhile(part) {
+        if let Some(busy) = figures.busy_during(part) {
             sum += busy * figures.of(part);
             shares += figures.of(part);
         }
@@ -150,16 +148,15 @@ fn busy_meanwhile(figures: &Figures, parts: &[Part]) -> Option<f64> {
     }
 }
 
-/// Evidence that the device has time to spare while the thread does these; `None` where it has not,
-/// or where that is not known.
+/// Evidence that the device has spare time during these parts; `None` if it has not, or that is
+/// unknown.
 fn has_spare(figures: &Figures, parts: &[Part]) -> Option<(f64, Evidence)> {
-    let meanwhile = busy_meanwhile(figures, parts)?;
+    let during = busy_during(figures, parts)?;
     let gain = 1.0 - busy(figures)?;
-    (meanwhile <= SPARE).then(|| (gain, is_not("gpu_busy_meanwhile", meanwhile, SPARE)))
+    (during <= SPARE).then(|| (gain, is_not("gpu_busy_meanwhile", during, SPARE)))
 }
 
-/// Whether what the host does besides these parts takes more of its time than they do, counted
-/// whole.
+/// Whether the host's other work takes more of its time than these parts, counted in full.
 pub fn host_takes_more(figures: &Figures, parts: &[Part], stands_out: f64) -> bool {
     let sum = |is_of: bool, all: &[Part]| -> f64 {
         let own = all.iter().filter(|part| parts.contains(part) == is_of);
@@ -169,8 +166,7 @@ pub fn host_takes_more(figures: &Figures, parts: &[Part], stands_out: f64) -> bo
     !parts.is_empty() && sum(true, &Part::ALL) < stands_out * sum(false, &host)
 }
 
-/// What the thread does that is none of these parts, and takes the most: what a cause must stand
-/// out from.
+/// The largest other part of the thread's time: a cause must exceed it.
 pub fn competing(figures: &Figures, parts: &[Part]) -> Option<(CompetingCost, f64)> {
     let of = |part| match parts.contains(&part) {
         true => 0.0,
@@ -178,10 +174,9 @@ pub fn competing(figures: &Figures, parts: &[Part]) -> Option<(CompetingCost, f6
     };
     let waits_a_lot = figures.of(Part::NoCpu) >= 2.0 * NO_CPU;
     let has_host = parts.contains(&Part::Dispatch) || waits_a_lot;
-    // Launches for a busy device are back-pressure: then the device is what competes.
+    // Launches for a busy device are back-pressure: then the device is the competing cost.
     let is_late = !figures.cuda
-        || busy_meanwhile(figures, &[Part::Dispatch, Part::Python])
-            .is_none_or(|busy| busy <= SPARE);
+        || busy_during(figures, &[Part::Dispatch, Part::Python]).is_none_or(|busy| busy <= SPARE);
     let host = match has_host || !is_late {
         true => 0.0,
         false => HOSTS_PART * (figures.of(Part::Dispatch) + of(Part::Python)),
@@ -230,7 +225,7 @@ fn throttled(figures: &Figures) -> Option<Finding> {
 
 fn gpu_bound(figures: &Figures) -> Option<Finding> {
     let device = figures.device.as_ref()?;
-    // With clocks held down its figures are those of a slower device; of a shared one they need not
+    // With reduced clocks its figures are those of a slower device; those of a shared one need not
     // be this run's.
     if device.hot.is_some_and(|hot| hot >= HELD) || device.shared {
         return None;
@@ -248,7 +243,7 @@ fn gpu_bound(figures: &Figures) -> Option<Finding> {
     }
     let busy = device.busy.filter(|&busy| busy >= BUSY)?;
     let sm = device.sm.filter(|&sm| sm >= COMPUTES_SM);
-    // Where multiprocessors were measured, they decide.
+    // If multiprocessors were measured, they decide.
     let power = device
         .power
         .filter(|&power| device.sm.is_none() && power >= COMPUTES_POWER);
@@ -275,14 +270,14 @@ fn gpu_bound(figures: &Figures) -> Option<Finding> {
     })
 }
 
-/// Whether the device is busy, and does not seem to compute, where there are other ranks to wait
+/// Whether the device is busy and does not seem to compute, while there are other ranks to wait
 /// for: collectives' kernels spin.
 pub fn may_spin(figures: &Figures) -> bool {
     let is_busy = busy(figures).is_some_and(|busy| busy >= BUSY);
     is_busy && figures.nccl && figures.ranks.world > 1 && gpu_bound(figures).is_none()
 }
 
-/// Busy with kernels that do next to nothing, where there are other ranks to wait for.
+/// Busy with kernels that do nearly nothing, while there are other ranks to wait for.
 fn spinning(figures: &Figures) -> Option<Finding> {
     let device = figures.device.as_ref()?;
     let busy = device.busy.filter(|&busy| busy >= BUSY)?;
@@ -303,14 +298,14 @@ fn spinning(figures: &Figures) -> Option<Finding> {
 fn input(figures: &Figures) -> Option<Finding> {
     let share = figures.of(Part::InputWait) + figures.of(Part::InputOwn);
     let parts = &[Part::InputWait, Part::InputOwn];
-    let (busy, meanwhile) = (busy(figures), busy_meanwhile(figures, parts));
-    if share < WORTH || meanwhile.is_some_and(|busy| busy > BUSY) {
+    let (busy, during) = (busy(figures), busy_during(figures, parts));
+    if share < WORTH || during.is_some_and(|busy| busy > BUSY) {
         return None;
     }
     let mut evidence = vec![is("input", share, WORTH)];
-    evidence.extend(meanwhile.map(|busy| is_not("gpu_busy_meanwhile", busy, BUSY)));
+    evidence.extend(during.map(|busy| is_not("gpu_busy_meanwhile", busy, BUSY)));
     let makes_batches = figures.of(Part::InputOwn) > figures.of(Part::InputWait);
-    // What workers lack is seen only while they are waited for.
+    // A lack of CPUs for workers matters only while they are waited for.
     let cause = if !makes_batches && is_starved(figures, &mut evidence) {
         Cause::CpuStarved
     } else if makes_batches {
@@ -329,7 +324,7 @@ fn input(figures: &Figures) -> Option<Finding> {
     };
     Some(Finding {
         cause,
-        // What the device has to do anyway is not gained.
+        // Necessary work of the device is not gained.
         gain: Some(busy.map_or(share, |busy| share.min(1.0 - busy))),
         weight: share,
         parts,
@@ -365,7 +360,8 @@ fn cpu_starved(figures: &Figures) -> Option<Finding> {
     Some(Finding {
         cause: Cause::CpuStarved,
         gain: Some(share),
-        // A thread without a CPU does nothing else the slower: it weighs more than its share.
+        // A thread without a CPU slows down everything that it does, so it weighs more than its
+        // share.
         weight: share + WORTH,
         parts: &[Part::NoCpu],
         evidence,
@@ -403,7 +399,7 @@ fn waits_for_device(
 fn launch(figures: &Figures) -> Option<Finding> {
     let (dispatch, python) = (figures.of(Part::Dispatch), figures.of(Part::Python));
     let share = dispatch + python;
-    // What a thread does slowly because it has no CPU is not slow of itself.
+    // A thread that is slow because it has no CPU is not slow by itself.
     if share < HOST || !figures.native || figures.of(Part::NoCpu) >= 2.0 * NO_CPU {
         return None;
     }
@@ -414,7 +410,7 @@ fn launch(figures: &Figures) -> Option<Finding> {
         false if figures.gpu_used => Cause::Launch,
         false => Cause::Dispatch,
     };
-    // What would be gained is said of the one that is named: launch-bound names both.
+    // The gain is that of the cause that is reported; launch-bound covers both.
     let named = match cause {
         Cause::Launch => share,
         _ => python.max(dispatch),
@@ -433,7 +429,7 @@ fn launch(figures: &Figures) -> Option<Finding> {
         weight,
         parts,
         evidence: all,
-        // Which of the two is reported by the larger one: it should be.
+        // The larger one is reported, and should be clearly larger.
         complete: python.max(dispatch) >= 1.3 * python.min(dispatch),
     })
 }
@@ -446,18 +442,18 @@ fn communication(figures: &Figures) -> Option<Finding> {
         weight: share,
         parts: &[Part::Communication],
         evidence: vec![is("collectives", share, WORTH)],
-        // Ranks of other nodes may be whom all wait for.
+        // Ranks of other nodes may be the ones that all wait for.
         complete: figures.ranks.all_seen(),
     })
 }
 
-/// Operators on the host, where there is no GPU to do them, or it is not used.
+/// Operators on the host, where there is no GPU, or it is not used.
 fn host_compute(figures: &Figures) -> Option<Finding> {
     let (compute, dispatch) = (figures.of(Part::Compute), figures.of(Part::Dispatch));
     let barrier = figures.of(Part::Barrier);
     // An operator that waits for its slowest thread is at work.
     let share = compute + dispatch + barrier;
-    // What a thread does slowly because it has no CPU is not slow of itself.
+    // A thread that is slow because it has no CPU is not slow by itself.
     let starves = figures.of(Part::NoCpu) >= 2.0 * NO_CPU;
     if starves || !figures.native || share < HOST || compute < dispatch.max(barrier) {
         return None;
@@ -481,12 +477,12 @@ fn host_compute(figures: &Figures) -> Option<Finding> {
 fn barrier(figures: &Figures) -> Option<Finding> {
     let share = figures.of(Part::Barrier);
     let parts = &[Part::Barrier];
-    let meanwhile = busy_meanwhile(figures, parts);
-    if share < WORTH || meanwhile.is_some_and(|busy| busy > BUSY) {
+    let during = busy_during(figures, parts);
+    if share < WORTH || during.is_some_and(|busy| busy > BUSY) {
         return None;
     }
     let mut evidence = vec![is("omp_barrier", share, WORTH)];
-    evidence.extend(meanwhile.map(|busy| is_not("gpu_busy_meanwhile", busy, BUSY)));
+    evidence.extend(during.map(|busy| is_not("gpu_busy_meanwhile", busy, BUSY)));
     let allowed = figures.cpus_allowed();
     let many = figures.omp_threads.zip(allowed);
     let many = many.is_some_and(|(threads, allowed)| threads as f64 > allowed);

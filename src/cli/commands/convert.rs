@@ -20,7 +20,7 @@ pub(crate) fn run(plan: &ConvertPlan) -> Result<ExitCode, Failure> {
     if let Some(pattern) = &plan.drawing.threads {
         check_threads(&profile, pattern)?;
     }
-    if plan.format == Format::Csv && profile.sideband.lanes.points.is_empty() {
+    if plan.format == Format::Csv && profile.sideband.tracks.points.is_empty() {
         messages::warning(
             "this recording has no counter tracks of GPUs or host: the table is empty",
         );

@@ -71,7 +71,7 @@ impl SegmentSink for LiveSink {
         if let Some(sink) = &mut recorded.sink
             && let Err(error) = sink.write(segment)
         {
-            // What is watched goes on.
+            // The view continues.
             *recorded = Recorded {
                 sink: None,
                 error: Some(error),

@@ -139,7 +139,7 @@ struct Recorder {
     progress: Option<Progress>,
     /// Until sampling ends.
     sampling: Option<Finish>,
-    /// From then on.
+    /// After sampling has ended.
     finishing: Option<Finishing>,
     program: Option<Running>,
     exit: Option<Exit>,
@@ -282,7 +282,7 @@ impl Recorder {
         }
         let session = self.sampling.as_ref().map(|finish| &finish.session);
         if session.is_none_or(Session::pause) {
-            // If stopping fails torchspy goes on.
+            // If it cannot stop, torchspy continues.
             let _ = self.signals.stop_self();
         } else {
             messages::note(messages::NOT_STOPPED);

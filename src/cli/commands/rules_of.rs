@@ -39,7 +39,7 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// What stands before and behind the first colon that is none of a C++ name's.
+/// The parts before and after the first colon that does not belong to a C++ name.
 fn split(text: &str) -> Option<(&str, &str)> {
     let mut colons = text.match_indices(':').map(|(at, _)| text.split_at(at));
     let is_lone =
@@ -48,7 +48,7 @@ fn split(text: &str) -> Option<(&str, &str)> {
     Some((before, after.strip_prefix(':')?))
 }
 
-/// What the rules say of a function, for people.
+/// The rules for a function, for people.
 pub(super) fn text(function: &str, rules: &Rules) -> Result<String, Failure> {
     let rows = rules.listed();
     let table = Table {

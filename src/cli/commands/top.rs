@@ -32,13 +32,13 @@ use std::time::{Duration, Instant};
 const NAP: Duration = Duration::from_millis(100);
 /// If a wait of `NAP` takes as long as this, torchspy was stopped.
 const STOPPED: Duration = Duration::from_secs(1);
-/// How often a terminal that cannot be drawn on is written to, and how much of it.
+/// How often lines are printed on a terminal that cannot be drawn on, and how many.
 const LINES: Duration = Duration::from_secs(2);
 const PLAIN: (u16, u16) = (80, 18);
 /// How often figures that no segment brings are drawn.
 const REDRAW: Duration = Duration::from_millis(500);
 
-/// Watches, until the user has seen enough.
+/// Watches until the user quits.
 pub(crate) fn run(plan: TopPlan) -> Result<ExitCode, Failure> {
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
         return Err(Failure::usage(
@@ -187,8 +187,8 @@ impl Top {
         }
     }
 
-    /// Lines now and then, where nothing can be drawn: no keys, until a signal or the end of the
-    /// process.
+    /// Prints lines from time to time where the terminal cannot be drawn on: no keys, until a
+    /// signal or the end of the process.
     fn print_lines(&mut self) -> io::Result<()> {
         let mut written = Instant::now();
         loop {
@@ -269,7 +269,7 @@ impl Top {
         }
     }
 
-    /// Takes what came from the sampler; whether anything did.
+    /// Receives segments of the sampler; returns whether there were any.
     fn take_segments(&mut self) -> bool {
         let mut changed = false;
         while let Ok(segment) = self.segments.try_recv() {
@@ -378,7 +378,7 @@ impl Top {
         Ok(())
     }
 
-    /// Waits while no thread of the target is stopped. `false`, without a wait, where one may be.
+    /// Waits while no thread of the target is stopped; `false`, without a wait, if one may be.
     fn while_paused(
         &mut self,
         wait: impl FnOnce(&mut Signals) -> io::Result<()>,

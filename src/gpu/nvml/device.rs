@@ -3,7 +3,7 @@
 use crate::gpu::{
     GpuDevice, GpuError, GpuErrorKind, GpuProcess, Metric, Reading, Readings, Window,
 };
-use crate::model::lane::{GpuInfo, LaneKind, SHARE_ONE};
+use crate::model::track::{GpuInfo, SHARE_ONE, TrackKind};
 use crate::os::clock::monotonic_ns;
 use crate::os::nvml::memory_info_v1;
 use nvml_wrapper::enum_wrappers::device::{Clock, PcieUtilCounter, Sampling, TemperatureSensor};
@@ -28,15 +28,15 @@ const GPM_SHORTEST_NS: u64 = 95_000_000;
 
 /// GPM metrics and their counter tracks. Shares are in percent; rates are in MiB/s (nvml.h),
 /// although the names in nvml-wrapper suggest otherwise.
-const GPM: [(GpmMetricId, LaneKind); 8] = [
-    (GpmMetricId::SmUtil, LaneKind::SmActive),
-    (GpmMetricId::SmOccupancy, LaneKind::SmOccupancy),
-    (GpmMetricId::AnyTensorUtil, LaneKind::TensorActive),
-    (GpmMetricId::DramBwUtil, LaneKind::DramActive),
-    (GpmMetricId::PcieTxPerSec, LaneKind::PcieSent),
-    (GpmMetricId::PcieRxPerSec, LaneKind::PcieReceived),
-    (GpmMetricId::NvlinkTotalTxPerSec, LaneKind::NvlinkSent),
-    (GpmMetricId::NvlinkTotalRxPerSec, LaneKind::NvlinkReceived),
+const GPM: [(GpmMetricId, TrackKind); 8] = [
+    (GpmMetricId::SmUtil, TrackKind::SmActive),
+    (GpmMetricId::SmOccupancy, TrackKind::SmOccupancy),
+    (GpmMetricId::AnyTensorUtil, TrackKind::TensorActive),
+    (GpmMetricId::DramBwUtil, TrackKind::DramActive),
+    (GpmMetricId::PcieTxPerSec, TrackKind::PcieSent),
+    (GpmMetricId::PcieRxPerSec, TrackKind::PcieReceived),
+    (GpmMetricId::NvlinkTotalTxPerSec, TrackKind::NvlinkSent),
+    (GpmMetricId::NvlinkTotalRxPerSec, TrackKind::NvlinkReceived),
 ];
 
 /// Used and total memory, bytes, by whichever call the driver supports.
@@ -100,7 +100,7 @@ impl NvmlDevice {
     fn samples(
         &mut self,
         which: usize,
-        kind: LaneKind,
+        kind: TrackKind,
         readings: &mut Readings,
     ) -> Result<(), GpuError> {
         let sampling = [Sampling::GpuUtilization, Sampling::MemoryUtilization][which];
@@ -144,7 +144,7 @@ impl NvmlDevice {
             && counter_mj >= last_mj
         {
             readings.values.push(Reading {
-                kind: LaneKind::Energy,
+                kind: TrackKind::Energy,
                 window: Window::Monotonic(last_ns, now),
                 value: counter_mj - last_mj,
             });
@@ -195,7 +195,7 @@ impl NvmlDevice {
                         });
                     }
                     Ok(None) => {}
-                    Err(_) if matches!(kind, LaneKind::PcieSent | LaneKind::PcieReceived) => {
+                    Err(_) if matches!(kind, TrackKind::PcieSent | TrackKind::PcieReceived) => {
                         self.needs_pcie = true;
                     }
                     Err(error) => readings.failed.push((kind, error)),
@@ -211,8 +211,8 @@ impl NvmlDevice {
             return Ok(());
         }
         for (counter, kind) in [
-            (PcieUtilCounter::Send, LaneKind::PcieSent),
-            (PcieUtilCounter::Receive, LaneKind::PcieReceived),
+            (PcieUtilCounter::Send, TrackKind::PcieSent),
+            (PcieUtilCounter::Receive, TrackKind::PcieReceived),
         ] {
             let kilobytes = self.device.pcie_throughput(counter)?;
             let now = monotonic_ns();
@@ -226,7 +226,7 @@ impl NvmlDevice {
     }
 }
 
-/// A share in percent as a lane's value; `None` for what is none.
+/// A share in percent as a counter track's value; `None` for what is none.
 fn percent(value: &SampleValue) -> Option<u64> {
     let percent = match *value {
         SampleValue::U32(value) => f64::from(value),
@@ -243,13 +243,13 @@ fn share(percent: f64) -> Option<u64> {
         .then(|| ((percent.min(100.0) / 100.0) * SHARE_ONE as f64).round() as u64)
 }
 
-fn gpm_value(kind: LaneKind, value: f64) -> Option<u64> {
+fn gpm_value(kind: TrackKind, value: f64) -> Option<u64> {
     const MIB: f64 = 1_048_576.0;
     match kind {
-        LaneKind::PcieSent
-        | LaneKind::PcieReceived
-        | LaneKind::NvlinkSent
-        | LaneKind::NvlinkReceived => {
+        TrackKind::PcieSent
+        | TrackKind::PcieReceived
+        | TrackKind::NvlinkSent
+        | TrackKind::NvlinkReceived => {
             (value.is_finite() && (0.0..1e9).contains(&value)).then(|| (value * MIB).round() as u64)
         }
         _ => share(value),
@@ -270,8 +270,8 @@ impl GpuDevice for NvmlDevice {
             });
         };
         match metric {
-            Metric::Utilization => return self.samples(0, LaneKind::Utilization, readings),
-            Metric::MemoryBusy => return self.samples(1, LaneKind::MemoryBusy, readings),
+            Metric::Utilization => return self.samples(0, TrackKind::Utilization, readings),
+            Metric::MemoryBusy => return self.samples(1, TrackKind::MemoryBusy, readings),
             Metric::Energy => return self.energy(readings),
             Metric::Performance => return self.performance(readings),
             Metric::Pcie => return self.pcie(readings),
@@ -280,27 +280,27 @@ impl GpuDevice for NvmlDevice {
                 let now = monotonic_ns();
                 let window = match self.power_is_mean {
                     true => Window::Monotonic(now.saturating_sub(POWER_WINDOW_NS), now),
-                    false => Window::Moment,
+                    false => Window::Instant,
                 };
-                put(LaneKind::Power, window, milliwatts.into());
+                put(TrackKind::Power, window, milliwatts.into());
             }
             Metric::Memory => {
                 let (used, _) = memory(&self.device)?;
-                put(LaneKind::MemoryUsed, Window::Moment, used);
+                put(TrackKind::MemoryUsed, Window::Instant, used);
             }
             Metric::Clocks => {
                 let sm = self.device.clock_info(Clock::SM)?;
-                put(LaneKind::SmClock, Window::Moment, sm.into());
+                put(TrackKind::SmClock, Window::Instant, sm.into());
                 let memory = self.device.clock_info(Clock::Memory)?;
-                put(LaneKind::MemoryClock, Window::Moment, memory.into());
+                put(TrackKind::MemoryClock, Window::Instant, memory.into());
             }
             Metric::Throttle => {
                 let reasons = self.device.current_throttle_reasons()?;
-                put(LaneKind::Throttle, Window::Moment, reasons.bits());
+                put(TrackKind::Throttle, Window::Instant, reasons.bits());
             }
             Metric::Temperature => {
                 let celsius = self.device.temperature(TemperatureSensor::Gpu)?;
-                put(LaneKind::Temperature, Window::Moment, celsius.into());
+                put(TrackKind::Temperature, Window::Instant, celsius.into());
             }
         }
         Ok(())

@@ -1,9 +1,9 @@
-//! Taking secrets out of command lines and values before they are kept.
+//! Removes secrets from command lines and values before they are kept.
 //!
-//! Rules are data: what a name makes of its value ([`names`]), which values can be secrets
-//! ([`values`]), shapes of tokens and what gives a secret away in longer text ([`text`]), and
-//! programs whose short options take one ([`programs`]). In doubt a value is hidden; a test holds
-//! what must stay as it is.
+//! Rules are data: what a name implies for its value ([`names`]), which values can be secrets
+//! ([`values`]), shapes of tokens and what marks a secret in longer text ([`text`]), and programs
+//! whose short options take one ([`programs`]). In doubt a value is hidden; a test lists what must
+//! not be changed.
 
 mod names;
 mod programs;
@@ -17,10 +17,10 @@ use values::{could_be_secret, is_hex_key, is_plain, is_secret, looks_random};
 /// What replaces a secret.
 pub const REDACTED: &str = "<redacted>";
 
-/// How deep arguments within arguments are read: `bash -c "env A='b=c' …"`.
+/// Maximum depth of arguments within arguments: `bash -c "env A='b=c' …"`.
 const MAX_DEPTH: u32 = 4;
 
-/// Whether secrets are taken out of what is read of a target.
+/// Whether secrets are removed from what is read of a target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Redaction {
     #[default]
@@ -43,7 +43,7 @@ impl Redaction {
         }
     }
 
-    /// Text without the secrets that their shape gives away.
+    /// Text without secrets that are recognizable by their shape.
     pub fn text(self, text: &str) -> String {
         match self {
             Redaction::Off => text.to_owned(),
@@ -61,7 +61,7 @@ impl Redaction {
     }
 }
 
-/// What the argument before means for the next one.
+/// What an argument implies for the next one.
 #[derive(Debug, Default)]
 enum Pending {
     #[default]
@@ -71,7 +71,7 @@ enum Pending {
     Secret,
     /// It is a secret if it can be one.
     Possible,
-    /// It is a user's name, and may have a password behind it.
+    /// It is a user's name, possibly followed by a password.
     User,
 }
 
@@ -133,7 +133,7 @@ impl Walk {
         redact_argument(word, &self.before, depth)
     }
 
-    /// The argument behind a flag of this name; `None` where the argument is a flag itself.
+    /// The argument after a flag of this name; `None` if the argument is a flag itself.
     fn value_of(&mut self, name: &str, word: &str, depth: u32) -> Option<String> {
         let suspicion = suspicion(name);
         if word.starts_with('-') {
@@ -141,7 +141,7 @@ impl Walk {
             if !hides || word.parse::<f64>().is_ok() {
                 return None;
             }
-            // Also where the value looks like a flag. Another secret's flag keeps its own value
+            // Also if the value looks like a flag. Another secret's flag keeps its own value
             // hidden.
             if names::suspicion(word) > Suspicion::Possible && !word.contains('=') {
                 self.pending = Pending::Secret;
@@ -153,7 +153,7 @@ impl Walk {
         }
         Some(match suspicion {
             Suspicion::None => redact_value(name, word, depth),
-            // The name is suspicious, but this value is none that the name alone hides.
+            // The name is suspicious, but does not hide this value by itself.
             _ => redact_argument(word, name, depth),
         })
     }
@@ -182,7 +182,7 @@ impl Walk {
     }
 }
 
-/// The value of something that is no secret by its name.
+/// The value of a name that is not secret.
 fn redact_value(name: &str, value: &str, depth: u32) -> String {
     if is_hex_key(name, value) || looks_random(value) && !names::is_of_digest(name) {
         return REDACTED.to_owned();
@@ -212,7 +212,7 @@ fn redact_argument(argument: &str, before: &str, depth: u32) -> String {
         {
             return format!("{name}={redacted}");
         }
-        // Read in one piece first: `a=1;Password=x;b=2` and `https://h/p?a=b&token=c`.
+        // Read as one text first: `a=1;Password=x;b=2` and `https://h/p?a=b&token=c`.
         let whole = text::redact(argument);
         return match whole.split_once('=') {
             Some((name, value)) => format!("{name}={}", redact_value(name, value, depth + 1)),
@@ -271,14 +271,14 @@ fn redact_script(text: &str, depth: u32) -> String {
     redacted
 }
 
-/// What is between the quotes of a word that has one on either side.
+/// The text between the quotes of a quoted word.
 fn quoted(word: &str) -> Option<&str> {
     ['"', '\'']
         .iter()
         .find_map(|&quote| word.strip_prefix(quote)?.strip_suffix(quote))
 }
 
-/// Where the first word of `text` ends. A quote that is never closed is an apostrophe.
+/// The end of the first word of `text`. A quote that is never closed is an apostrophe.
 fn word_end(text: &str) -> usize {
     let mut next = 0;
     while let Some(character) = text[next..].chars().next() {

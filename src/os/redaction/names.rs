@@ -4,7 +4,7 @@
 use serde::Deserialize;
 use std::sync::LazyLock;
 
-/// How sure a name makes it that its value is a secret.
+/// How strongly a name suggests that its value is a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Suspicion {
     /// The value is shown, unless its own shape forbids it.
@@ -49,7 +49,7 @@ fn has(list: &[String], word: &str) -> bool {
     list.iter().any(|each| each == word)
 }
 
-/// How sure `name` makes it that its value is a secret.
+/// How strongly `name` suggests that its value is a secret.
 pub(super) fn suspicion(name: &str) -> Suspicion {
     let words = words(name);
     let mut words: Vec<&str> = words.iter().map(String::as_str).collect();
@@ -75,7 +75,7 @@ pub(super) fn suspicion(name: &str) -> Suspicion {
         "token" if before_is(&WORDS.before_text_token) => Suspicion::None,
         "pass" if before_is(&WORDS.before_counted_pass) => Suspicion::None,
         "pin" if before_is(&WORDS.before_placed_pin) => Suspicion::None,
-        // `cwd` is no password, and neither is the shell's old one.
+        // `cwd` is not a password, nor is the shell's previous one.
         "oldpwd" => Suspicion::None,
         last if has(&WORDS.certain, last) || is_private_key => Suspicion::Certain,
         last if has(&WORDS.numbers, last) => Suspicion::Number,
@@ -123,7 +123,7 @@ fn is_number(word: &str) -> bool {
 /// The words of a name in kebab-case, snake_case, dotted or camelCase, in lower case.
 /// `AWSSecretKey` has three.
 fn words(name: &str) -> Vec<String> {
-    // `-Dname=value`, as Java's and CMake's definitions are.
+    // `-Dname=value`, definitions of Java and CMake.
     let name = name.strip_prefix("-D").unwrap_or(name);
     let characters: Vec<char> = name.chars().collect();
     let mut words = vec![String::new()];

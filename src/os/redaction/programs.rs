@@ -7,9 +7,9 @@ pub(super) struct SecretOption {
     /// The word that has to come first.
     subcommand: Option<&'static str>,
     flag: &'static str,
-    /// The value may be an argument of its own (otherwise it follows at once: `mysql -pX`).
+    /// The value may be the next argument (otherwise it follows without a space: `mysql -pX`).
     pub(super) is_apart: bool,
-    /// The first word that is no option ends it: what follows is another program's.
+    /// The first word that is not an option ends it: what follows belongs to another program.
     pub(super) wraps: bool,
 }
 
@@ -92,7 +92,7 @@ const OPTIONS: &[SecretOption] = &[
 ];
 
 impl SecretOption {
-    /// That of the program which `word` names, or which `before` names where a subcommand is
+    /// The option of the program that `word` names, or that `before` names if a subcommand is
     /// needed.
     pub(super) fn of(word: &str, before: &str) -> Option<&'static Self> {
         let name = |word: &'_ str| word.rsplit('/').next().unwrap_or_default().to_owned();
@@ -103,7 +103,7 @@ impl SecretOption {
         })
     }
 
-    /// What follows this option's flag in `word`; `Some("")` where the value is the next argument.
+    /// What follows this option's flag in `word`; `Some("")` if the value is the next argument.
     pub(super) fn value_in<'w>(&self, word: &'w str) -> Option<&'w str> {
         let value = match self.flag {
             "" => (!word.starts_with('-')).then_some(word)?,

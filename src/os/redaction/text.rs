@@ -6,11 +6,11 @@ use super::values::is_secret;
 use regex::{Captures, Regex};
 use std::sync::LazyLock;
 
-/// Tokens that are known by their shape, as their issuers document them, anywhere in a text.
+/// Tokens with a known shape, as documented by their issuers, anywhere in a text.
 const TOKEN_SHAPES: &[&str] = &[
     // PEM and PGP blocks; a cut one goes to its end.
     r"(?s)-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----|\z)",
-    // JSON web tokens, whole or cut.
+    // JSON web tokens, complete or cut.
     r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]*)?",
     r"\beyJ(?:hbGci|0eXAi)[A-Za-z0-9_-]{8,}",
     // AWS access key ids (IAM user guide, "unique identifiers"), and Bedrock's keys.
@@ -25,7 +25,7 @@ const TOKEN_SHAPES: &[&str] = &[
     r"\bgithub_pat_[A-Za-z0-9_]{20,}",
     r"\bgl(?:pat|ptt|dt|rt|cbt|soat|ft|imt|agent|oas)-[A-Za-z0-9_-]{16,}",
     r"\bGR1348941[A-Za-z0-9_-]{20}",
-    // OpenAI, Anthropic and those who copied the prefix; Stripe.
+    // OpenAI, Anthropic and others with the same prefix; Stripe.
     r"\bsk-[A-Za-z0-9_-]{16,}",
     r"\b(?:sk|rk)_(?:live|test|prod)_[A-Za-z0-9]{10,}",
     r"\bwhsec_[A-Za-z0-9+/]{16,}",
@@ -61,9 +61,9 @@ const TOKEN_SHAPES: &[&str] = &[
     r"\bpul-[a-f0-9]{40}\b",
     r"\b[A-Za-z0-9_~.]{3}\dQ~[A-Za-z0-9_~.-]{31,34}",
     r"\bLTAI[A-Za-z0-9]{12,}",
-    // Those who write, watch and deliver: Notion, Atlassian, Linear, Figma, Grafana, New Relic,
-    // Sentry, Postman, SendGrid, Mailgun, Twilio, Telegram, Shopify, Square, Airtable, Dropbox,
-    // 1Password, age.
+    // Tools for writing, monitoring and delivery: Notion, Atlassian, Linear, Figma, Grafana, New
+    // Relic, Sentry, Postman, SendGrid, Mailgun, Twilio, Telegram, Shopify, Square, Airtable,
+    // Dropbox, 1Password, age.
     r"\b(?:ntn|secret)_[A-Za-z0-9]{40,}",
     r"\bAT(?:ATT|CTT|BB)3x[A-Za-z0-9_=-]{16,}",
     r"\blin_(?:api|oauth)_[A-Za-z0-9]{32,}",
@@ -84,26 +84,26 @@ const TOKEN_SHAPES: &[&str] = &[
     r"\bAGE-SECRET-KEY-1[A-Z0-9]{50,}",
 ];
 
-/// Secrets that the text before them gives away; the first group stays.
+/// Secrets that the text before them marks; the first group is kept.
 const SECRETS_IN_TEXT: &[&str] = &[
     r"(?i)(\bbearer\s+)[^\s'\x22,;)}<]+",
     // Base64 of a user and a password.
     r"(?i:(\b(?:basic|digest|negotiate)\s+))[A-Za-z0-9+/_-]*[A-Z0-9][A-Za-z0-9+/_-]{6,}={0,2}",
     // A header in a string, or to the end of its line.
     r"(?i)(\b(?:proxy-)?(?:authorization|(?:set-)?cookie|x-[a-z-]*(?:key|token|auth|secret)|private-token|api-key)\s*:\s+(?:(?:basic|bearer|token|apikey|digest)\s+)?)[^'\x22\r\n<]+",
-    // A key in forty hexadecimal digits, which a commit has, too: where the one who takes it is
-    // named.
+    // A key of forty hexadecimal digits looks like a commit, so its service must be named before
+    // it.
     r"(?i:(wandb.{0,60}?\b))[0-9a-f]{40}\b",
-    // openssl's way to give a password.
+    // openssl's form of a password.
     r"(\b-?pass(?:in|out)?[ =:]pass:|^pass:)[^\s'\x22]+",
 ];
 
-/// A name to which something is assigned in code, JSON, YAML, a query or a connection string.
+/// A name that is assigned to in code, JSON, YAML, a query or a connection string.
 const ASSIGNMENT: &str = r#"(?x)
     (?P<name> [A-Za-z_+~-][A-Za-z0-9_.+~-]{0,127} )
     (?P<quote> \\*["']? ) \]? (?P<sign> \s* (?: => | := | ==? | : ) \s* )"#;
 
-/// What is assigned.
+/// The assigned value.
 const VALUE: &str = r#"(?x)
     ^(?: "(?:[^"\\]|\\.)*" | '(?:[^'\\]|\\.)*' | \\+["'][^"'\\]*(?:\\+["'])? | ["']?[^\s"'`,;&)}\]]+ )"#;
 
@@ -116,12 +116,12 @@ static ASSIGNMENTS: LazyLock<Vec<Regex>> = LazyLock::new(|| compile(&[ASSIGNMENT
 static VALUES: LazyLock<Vec<Regex>> = LazyLock::new(|| compile(&[VALUE]));
 static CONNECTIONS: LazyLock<Vec<Regex>> = LazyLock::new(|| compile(&[PAIRS]));
 
-/// A test holds that every pattern of the tables compiles.
+/// A test checks that every pattern of the tables compiles.
 fn compile(patterns: &[&str]) -> Vec<Regex> {
     patterns.iter().filter_map(|p| Regex::new(p).ok()).collect()
 }
 
-/// Text without the secrets that show in it.
+/// Text without recognizable secrets.
 pub(super) fn redact(text: &str) -> String {
     if CONNECTIONS.iter().any(|pattern| pattern.is_match(text)) {
         let pairs: Vec<String> = text.split(';').map(redact_pair).collect();
@@ -159,7 +159,7 @@ fn redact_assignments(pattern: &Regex, text: &str) -> String {
     for found in pattern.captures_iter(text) {
         let part = |name: &str| found.name(name).map_or("", |part| part.as_str());
         let start = found.get(0).map_or(done, |whole| whole.end());
-        // The value is checked last: a line of a thousand assignments is read once.
+        // The value is checked last, so that a line with a thousand assignments is read once.
         if start < done || suspicion(part("name")) == Suspicion::None {
             continue;
         }
@@ -168,7 +168,7 @@ fn redact_assignments(pattern: &Regex, text: &str) -> String {
             .find_map(|pattern| pattern.find(&text[start..]));
         let value = values.map_or("", |value| value.as_str());
         let shown = value.trim_start_matches('\\');
-        // `host:port`, `module:function` are no assignments.
+        // `host:port` and `module:function` are not assignments.
         let assigns = !part("sign").contains(':')
             || part("sign").contains(":=")
             || part("sign").ends_with(char::is_whitespace)
@@ -191,7 +191,7 @@ fn redact_assignments(pattern: &Regex, text: &str) -> String {
     redacted
 }
 
-/// Schemes of servers that are logged into: a colon behind the user's name is never a port's.
+/// Schemes of servers with a login: a colon after the user's name never precedes a port.
 const LOGIN_SCHEMES: &[&str] = &[
     "amqp",
     "amqps",
@@ -222,13 +222,12 @@ const LOGIN_SCHEMES: &[&str] = &[
     "ssh",
 ];
 
-/// The user part of each URL goes, however it is written: a password may hold `/` and `@`, which
-/// nobody has escaped.
+/// Removes the user part of each URL in any form: a password may contain unescaped `/` and `@`.
 fn redact_urls(text: &str) -> String {
     let mut redacted = String::new();
     let mut done = 0;
     let is_end = |c: char| c.is_whitespace() || "\"'`<>\\".contains(c);
-    // The end of what has no white space, and its last `@`.
+    // The end of the text without white space, and its last `@`.
     let (mut end, mut last_at) = (0, None);
     for (at, _) in text.match_indices("://") {
         let start = at + 3;
@@ -256,7 +255,7 @@ fn redact_urls(text: &str) -> String {
     redacted
 }
 
-/// Where the `@` behind the user part of `url` is, which begins behind `://`.
+/// Position of the `@` after the user part of `url`, which begins after `://`.
 fn user_end(scheme: &str, url: &str) -> Option<usize> {
     let last_at = url.rfind('@')?;
     let authority = url.find(['/', '?', '#']).unwrap_or(url.len());
@@ -287,7 +286,7 @@ fn user_end(scheme: &str, url: &str) -> Option<usize> {
     (!is_user).then_some(at)
 }
 
-/// A header in an argument of its own: `X-Api-Key: abc`. The scheme of an authorization stays.
+/// A header as an argument: `X-Api-Key: abc`. The scheme of an authorization is kept.
 pub(super) fn redact_header(argument: &str) -> Option<String> {
     const SCHEMES: [&str; 6] = [
         "basic ",
@@ -301,7 +300,7 @@ pub(super) fn redact_header(argument: &str) -> Option<String> {
     let is_name = name
         .bytes()
         .all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
-    // curl's `-H` may have its value at once.
+    // The value may follow curl's `-H` directly.
     let own = name.strip_prefix("-H").unwrap_or(name);
     let trimmed = value.trim_start();
     if !is_name || trimmed.is_empty() || suspicion(own) == Suspicion::None {

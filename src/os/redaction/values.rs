@@ -2,25 +2,25 @@
 
 use super::names::{Suspicion, is_of_digest, is_of_key_file, suspicion};
 
-/// Values that are no secret whatever the name: switches, and types in code.
+/// Values that are never secret: switches, and types in code.
 const PLAIN: &[&str] = &[
     "", "any", "auto", "bool", "bytes", "default", "false", "int", "no", "none", "null", "off",
     "on", "optional", "prompt", "str", "true", "yes",
 ];
-/// The shortest text that a doubtful name hides.
+/// Minimum length of a text that a doubtful name hides.
 const SHORTEST: usize = 6;
-/// The shortest value that is hidden for its randomness alone: 16 bytes in base64 without padding
-/// have 22 characters.
+/// Minimum length of a value that is hidden only because it is random: 16 bytes in base64 without
+/// padding have 22 characters.
 const SHORTEST_RANDOM: usize = 20;
-/// The digits of an int that is a secret number.
+/// Minimum number of digits of a secret number.
 const SECRET_DIGITS: usize = 3;
-/// The share of neighbours of different kinds (lower, upper, digit): 0.62 in random base 62, about
-/// 0.3 in CamelCase.
+/// Minimum share of neighbouring characters of different kinds (lower, upper, digit): 0.62 in
+/// random base 62, about 0.3 in CamelCase.
 const RANDOM_CHANGES: f64 = 0.45;
-/// A W&B API key of the older kind, and a git commit.
+/// Length of an older W&B API key, and of a git commit.
 const HEX_KEY: usize = 40;
 
-/// Whether `value` is to be hidden under `name`.
+/// Whether `value` has to be hidden under `name`.
 pub(super) fn is_secret(name: &str, value: &str) -> bool {
     let suspicion = suspicion(name);
     if suspicion == Suspicion::None || is_plain(value) {
@@ -76,8 +76,8 @@ fn is_path(value: &str) -> bool {
             .any(|end| value.ends_with(end))
 }
 
-/// Whether a value may be one that somebody chose or was given as a secret: mixed, and neither a
-/// number nor a path.
+/// Whether a value may be a secret that somebody chose or was given: mixed, and neither a number
+/// nor a path.
 pub(super) fn could_be_secret(value: &str) -> bool {
     let value = value.trim_matches(['"', '\'']);
     let has = |kind: fn(&u8) -> bool| value.bytes().any(|byte| kind(&byte));
@@ -116,7 +116,7 @@ pub(super) fn looks_random(value: &str) -> bool {
     {
         return false;
     }
-    // Base64 has `/`, too: a path is what has no more than that of it.
+    // Base64 contains `/`, too: a path has no other character of it.
     let is_base64 = value.contains('+') || value.ends_with('=') || value.len() == HEX_KEY;
     if value.contains('/') && !is_base64 {
         return false;

@@ -1,4 +1,4 @@
-//! The chains of frames, one way of walking for each way that CPython has linked them.
+//! The chains of frames, with one traversal for each way that CPython has linked them.
 
 use super::{FrameError, MAX_FRAMES, PythonFrame, PythonRun, PythonStack};
 use crate::memory::Memory;
@@ -7,8 +7,8 @@ use crate::python::discover::Interpreter;
 use crate::python::layout::{CFrameLayout, Layout, MAX_FRAME};
 use crate::python::objects::{u32_at, u64_at};
 
-/// No bytecode goes this far: what points past it points elsewhere, and gets this offset, for which
-/// no line table has a line.
+/// No bytecode is this long: a pointer beyond it is invalid, and gets this offset, for which no
+/// line table has a line.
 const MAX_INSTRUCTION: u64 = 1 << 28;
 /// `FRAME_OWNED_BY_CSTACK` of 3.12 and 3.13, `FRAME_OWNED_BY_INTERPRETER` from 3.14 on: an
 /// evaluation's shim.
@@ -17,7 +17,7 @@ const OWNED_BY_EVALUATION: u8 = 3;
 const OWNED_BY_GENERATOR: u8 = 1;
 /// LOAD_CONST and YIELD_FROM of 3.10 (Include/opcode.h).
 const DELEGATES: (u8, u8) = (100, 72);
-/// Where the bytes of a bytes object begin (`PyBytesObject.ob_sval`).
+/// Offset of the bytes of a bytes object (`PyBytesObject.ob_sval`).
 const BYTES_DATA: u64 = 32;
 /// `FRAME_OWNED_BY_CSTACK` of 3.14.
 const OWNED_BY_C_STACK: u8 = 4;
@@ -27,15 +27,15 @@ struct FrameHead {
     previous: u64,
     code: u64,
     function: Option<u64>,
-    /// The eight bytes around it where it is an int.
+    /// The eight bytes around it if it is an int.
     instruction: u64,
     first_local: u64,
     owner: u8,
-    /// 3.11: `owner`, which lies behind `is_entry`.
+    /// 3.11: `owner`, after `is_entry`.
     kind: u8,
 }
 
-/// What every walk needs.
+/// The inputs of every traversal.
 pub(super) struct Walk<'a> {
     layout: &'a Layout,
     none: Option<u64>,
@@ -118,13 +118,12 @@ impl<'a> Walk<'a> {
             return result;
         }
         // An evaluation links its CFrame before it fills it in (Python/ceval.c): for a few
-        // instructions, 18 as gcc builds 3.12, its fields hold whatever lay there, nothing or a
-        // frame of an evaluation that is over. The frames are then those of the evaluation outside
-        // of it.
+        // instructions, 18 as gcc builds 3.12, its fields have stale values: null, or a frame of an
+        // evaluation that has ended. The frames are then those of the next outer evaluation.
         let outer = self.pointer(leaf, cframe.previous)?;
         let mut below = PythonStack::default();
         below.end_run(Some(leaf));
-        // A generator that C code runs outside of all other Python leads nowhere, too: it is kept,
+        // A generator that C code runs outside of all other Python also ends the chain: it is kept,
         // with the error.
         let is_read = walk(outer, &mut below).is_ok();
         let is_first = result.is_ok() && outer == root;
@@ -132,12 +131,12 @@ impl<'a> Walk<'a> {
             *out = below;
             return Ok(());
         }
-        // What led outwards was not filled in yet, either: the frames are somewhere else.
+        // The outward pointer was not filled in yet either: the frames cannot be found.
         result.and(Err(FrameError::Invalid(leaf)))
     }
 
-    /// 3.12 on: a run ends at a shim, which lies on the C stack itself. 3.15 ends the chain with a
-    /// `base` frame, which does not.
+    /// 3.12 on: a run ends at a shim, which is on the C stack itself. 3.15 ends the chain with a
+    /// `base` frame, which is not.
     fn shims(&self, first: u64, base: u64, out: &mut PythonStack) -> Result<(), FrameError> {
         let mut frame = first;
         let mut steps = Steps::default();
@@ -157,9 +156,9 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// `__init__` called without leaving the evaluation (3.13 on) stands on a frame whose function
-    /// is None (`_PyFrame_PushTrampolineUnchecked`); a generator's frame that is being cleared has
-    /// None for its code. No Python tool shows either.
+    /// `__init__` called without leaving the evaluation (3.13 on) is called by a frame whose
+    /// function is None (`_PyFrame_PushTrampolineUnchecked`); a generator's frame that is being
+    /// cleared has None as its code. No Python tool shows either.
     fn is_trampoline(&self, head: &FrameHead) -> bool {
         self.none.is_some() && (head.function == self.none || Some(head.code) == self.none)
     }
@@ -203,8 +202,8 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// The CFrame outside of `inner`, if it goes on where the frames do. Where the two chains part
-    /// (a coroutine library switched stacks), frames go on without one.
+    /// The next CFrame outside of `inner`, if it is on the same stack as the frames. Where the two
+    /// chains part (a coroutine library switched stacks), frames continue without one.
     fn outer_of(
         &self,
         inner: u64,
@@ -219,7 +218,7 @@ impl<'a> Walk<'a> {
         Ok((current == frame).then_some(outer))
     }
 
-    /// 3.10: every frame that is evaluated is a run, and the CFrames are counted off against these.
+    /// 3.10: every frame that is evaluated is a run, and corresponds to one CFrame.
     pub(super) fn objects(
         &self,
         state: u64,
@@ -239,8 +238,8 @@ impl<'a> Walk<'a> {
             false => Vec::new(),
         };
         let delegating = delegates.iter().filter(|&&delegates| delegates).count();
-        // An evaluation links its CFrame a moment before its frame, and unlinks it a moment before
-        // that (Python/ceval.c).
+        // An evaluation links its CFrame before its frame, and unlinks it before its frame
+        // (Python/ceval.c).
         let early = usize::from(evaluations + delegating == frames + 1);
         let late = evaluations + delegating + 1 == frames && !delegates.starts_with(&[true]);
         let is_balanced = evaluations + delegating == frames + early || late;
@@ -266,10 +265,10 @@ impl<'a> Walk<'a> {
         result.and(chain)
     }
 
-    /// 3.10: whether a frame that called another is a generator's that `throw()` went through by
+    /// 3.10: whether a frame that called another is a generator's that `throw()` passed through by
     /// its `yield from` (_gen_throw of Objects/genobject.c): it links the frame, but evaluates
-    /// nothing. Such a frame is suspended, before its YIELD_FROM, where one that is evaluated is at
-    /// an instruction that can call.
+    /// nothing. Such a frame is suspended before its YIELD_FROM, while an evaluated one is at an
+    /// instruction that can call.
     fn delegates(&self, frame: &PythonFrame) -> bool {
         if frame.instruction == Frame::NO_INSTRUCTION {
             return false;
@@ -340,8 +339,8 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// A generator's frame that runs leads to its caller's, or to a shim; one that is suspended leads
-/// nowhere (`gen_send_ex` of Objects/genobject.c, YIELD_VALUE of Python/ceval.c).
+/// The frame of a running generator points to its caller's, or to a shim; that of a suspended one
+/// points nowhere (`gen_send_ex` of Objects/genobject.c, YIELD_VALUE of Python/ceval.c).
 fn is_running(frame: u64, is_generator: bool, previous: u64) -> Result<(), FrameError> {
     match is_generator && previous == 0 {
         true => Err(FrameError::Suspended(frame)),
@@ -349,7 +348,7 @@ fn is_running(frame: u64, is_generator: bool, previous: u64) -> Result<(), Frame
     }
 }
 
-/// Bounds a chain and notices a circle in it, without memory (Brent's algorithm).
+/// Bounds a chain and detects a cycle in it, without memory (Brent's algorithm).
 #[derive(Default)]
 struct Steps {
     count: usize,

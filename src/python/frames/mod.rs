@@ -2,7 +2,7 @@
 //!
 //! `_PyEval_EvalFrameDefault` runs one or more Python frames. Each of its activations leaves a mark
 //! on the C stack: a `CFrame` in 3.10 to 3.12, and the shim frame below its first Python frame from
-//! 3.12 on. The mark's address tells which native frame a run of Python frames belongs to, without
+//! 3.12 on. The mark's address shows which native frame a run of Python frames belongs to, without
 //! any symbol.
 
 mod chains;
@@ -13,13 +13,13 @@ use super::objects::u64_at;
 use crate::memory::{Memory, ReadError};
 use chains::Walk;
 
-/// The most frames of one thread that are followed. CPython's own limit is 1,000 by default. A stop
-/// in which so many are read takes some 3 ms.
+/// Maximum number of frames per thread. CPython's own limit is 1,000 by default. A stop that reads
+/// so many takes some 3 ms.
 pub const MAX_FRAMES: usize = 32_768;
-/// Frames whose buffers are kept from stack to stack.
+/// Maximum number of frames whose buffers are kept for the next stack.
 const KEPT_FRAMES: usize = 8192;
-/// The most bytes of a data-stack chunk that are worth copying ahead (one is 16 KiB unless a frame
-/// is larger).
+/// Maximum bytes of a data-stack chunk that are copied in advance (a chunk has 16 KiB unless a
+/// frame is larger).
 const MAX_CHUNK: u64 = 1 << 20;
 
 /// A Python frame as it was read.
@@ -29,22 +29,21 @@ pub struct PythonFrame {
     pub frame_address: u64,
     pub code_address: u64,
     /// Byte offset of the last started instruction from the start of the bytecode;
-    /// [`NO_INSTRUCTION`](crate::model::frame::Frame::NO_INSTRUCTION) where the frame has not
-    /// started.
+    /// [`NO_INSTRUCTION`](crate::model::frame::Frame::NO_INSTRUCTION) if the frame has not started.
     pub instruction: u32,
-    /// The object that its first local variable held, a method's `self`; 0 where it held none. A
-    /// variable that an inner function uses is a cell.
+    /// The object in its first local variable, a method's `self`; 0 if it has none. A variable that
+    /// an inner function uses is a cell.
     pub first_local: u64,
 }
 
 /// The Python frames of one native evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PythonRun {
-    /// An address within the evaluation's own part of the C stack, where one is known.
+    /// An address within the evaluation's own part of the C stack, if one is known.
     pub stack_address: Option<u64>,
-    /// Where its frames begin in [`PythonStack::frames`].
+    /// Index of its first frame in [`PythonStack::frames`].
     pub first: u32,
-    /// How many they are. None, where the evaluation has just begun or is about to end.
+    /// Number of its frames; 0 if the evaluation has just begun or is about to end.
     pub length: u32,
 }
 
@@ -56,14 +55,14 @@ impl PythonRun {
     }
 }
 
-/// A thread's Python frames. Its buffers are kept from stack to stack.
+/// A thread's Python frames. Its buffers are reused for the next stack.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PythonStack {
     /// Leaf first.
     pub frames: Vec<PythonFrame>,
     /// Leaf first; together they cover all frames.
     pub runs: Vec<PythonRun>,
-    /// 3.10: the evaluation of the leaf is about to end and has unlinked its `CFrame`, which leads
+    /// 3.10: the evaluation of the leaf is about to end and has unlinked its `CFrame`, which points
     /// to the one at this address. The first run then has no `stack_address`.
     pub ending_inside: Option<u64>,
     /// 3.10: addresses of `CFrame`s, before they are matched with frames.
@@ -71,7 +70,7 @@ pub struct PythonStack {
 }
 
 impl PythonStack {
-    /// Forgets what was read, and keeps the buffers.
+    /// Clears the frames, and keeps the buffers.
     pub fn clear(&mut self) {
         self.frames.clear();
         self.runs.clear();
@@ -84,8 +83,8 @@ impl PythonStack {
         }
     }
 
-    /// Puts the runs of another interpreter's thread state between this one's, by where they lie on
-    /// the stack that they share. Tells whether the other's is at the leaf now.
+    /// Inserts the runs of another interpreter's thread state between those of this one, by their
+    /// addresses on the common stack. Returns whether the other's is at the leaf now.
     pub fn join(&mut self, other: &PythonStack) -> bool {
         let own = self.runs.iter().map(|run| (run, &self.frames, false));
         let others = other.runs.iter().map(|run| (run, &other.frames, true));
@@ -112,7 +111,7 @@ impl PythonStack {
         });
     }
 
-    /// Ends the root's run, if any frame is left for it.
+    /// Ends the root's run, if it has any frame.
     fn end_last_run(&mut self) {
         if self.runs.last().map_or(0, |run| run.range().end) < self.frames.len() {
             self.end_run(None);
@@ -128,27 +127,27 @@ pub enum FrameError {
     /// A frame leads back to one nearer to the leaf.
     #[error("the frames run in a circle")]
     Cycle,
-    /// The chain ends at a generator's frame that does not run: it is of an evaluation that is
-    /// over.
+    /// The chain ends at the frame of a suspended generator: it belongs to an evaluation that has
+    /// ended.
     #[error("the frames end at a suspended generator's, {0:#x}")]
     Suspended(u64),
     /// More than [`MAX_FRAMES`].
     #[error("more frames than are followed")]
     TooDeep,
-    /// What lies at this address is no frame.
+    /// There is no frame at this address.
     #[error("no frame at {0:#x}")]
     Invalid(u64),
 }
 
-/// Where a thread state's bytes lie that [`read_stack`] and [`data_stack_range`] need: address and
-/// length.
+/// Address and length of the bytes of a thread state that [`read_stack`] and [`data_stack_range`]
+/// need.
 pub fn state_range(interpreter: &Interpreter, state_address: u64) -> (u64, usize) {
     (state_address, interpreter.layout.thread_head() as usize)
 }
 
-/// The part of the thread's current data-stack chunk that is in use: address and length. From 3.11
-/// on most of a thread's frames lie there; copied together with the thread state, they are usually
-/// all that [`read_stack`] needs.
+/// Address and length of the used part of the thread's current data-stack chunk. From 3.11 on most
+/// of a thread's frames are there; copied together with the thread state, they are usually all that
+/// [`read_stack`] needs.
 pub fn data_stack_range(
     interpreter: &Interpreter,
     state_address: u64,
@@ -168,8 +167,8 @@ pub fn data_stack_range(
 }
 
 /// Reads the frames of the thread whose `PyThreadState` is at `state_address` into `out`, which is
-/// cleared first. Shim frames are left out. The thread should not run at the same time; if it does,
-/// anything may come of it but a panic or a hang.
+/// cleared first. Shim frames are omitted. The thread should not run at the same time; if it does,
+/// the result may be wrong, but there is no panic or hang.
 ///
 /// # Errors
 /// [`FrameError`]; `out` then holds what was read before, leaf first.

@@ -1,10 +1,10 @@
-//! `_Py_DebugOffsets`: the offsets that CPython 3.13 and later state themselves, at the start of
+//! `_Py_DebugOffsets`: the offsets that CPython 3.13 and later provide, at the start of
 //! `_PyRuntime`.
 //!
 //! Source: Include/internal/pycore_runtime.h (3.13) and Include/internal/pycore_debug_offsets.h
 //! (3.14, 3.15) of <https://github.com/python/cpython>. The table's own form changes with each
-//! minor version, so where each entry stands is a table here; what it says is read from the target,
-//! and checked like all that is.
+//! minor version, so the positions of its entries are a table here; their values are read from the
+//! target, and checked like everything that is.
 
 use super::{
     BytesLayout, CodeLayout, FrameChain, FrameLayout, GilLayout, GilPlace, InterpreterLayout,
@@ -18,7 +18,7 @@ pub const COOKIE: &[u8; 8] = b"xdebugpy";
 /// Cookie, version and `free_threaded`: the part that every version shares.
 pub const HEADER_SIZE: usize = 24;
 
-/// The most bytes that a table takes (3.15: 888).
+/// Maximum size of a table, bytes (3.15: 888).
 pub const MAX_SIZE: usize = 888;
 
 /// The part of `_Py_DebugOffsets` that every version shares.
@@ -30,7 +30,7 @@ pub struct Header {
     pub free_threaded: bool,
 }
 
-/// Parses the shared part; `None` where the cookie is missing.
+/// Parses the shared part; `None` if the cookie is missing.
 pub fn parse_header(bytes: &[u8]) -> Option<Header> {
     if bytes.get(..8)? != COOKIE {
         return None;
@@ -41,7 +41,7 @@ pub fn parse_header(bytes: &[u8]) -> Option<Header> {
     })
 }
 
-/// Where the groups of one version's table begin, and which groups grew.
+/// Positions of the groups in one version's table, and which groups grew.
 struct Form {
     version: PythonVersion,
     size: usize,
@@ -51,15 +51,15 @@ struct Form {
     code: usize,
     bytes: usize,
     unicode: usize,
-    /// 3.14 put `threads_main` behind `threads_head`.
+    /// 3.14 added `threads_main` after `threads_head`.
     has_threads_main: bool,
-    /// 3.15 put three fields behind `thread_state.current_frame`, the first being `base_frame`.
+    /// 3.15 added three fields after `thread_state.current_frame`, the first being `base_frame`.
     has_base_frame: bool,
-    /// 3.15 states `sizeof(PyCompactUnicodeObject)`.
+    /// 3.15 has `sizeof(PyCompactUnicodeObject)`.
     has_compact_size: bool,
-    /// Bits of a stack reference that are no part of the pointer.
+    /// Bits of a stack reference that are not part of the pointer.
     tag_mask: u64,
-    /// What the table does not state.
+    /// Offsets that the table lacks.
     objects: ObjectLayout,
 }
 
@@ -111,7 +111,7 @@ const FORMS: [Form; 3] = [
     },
 ];
 
-/// How many bytes the table of a version takes; `None` where torchspy does not know its form.
+/// Size of a version's table, bytes; `None` if torchspy does not know its form.
 pub fn size_for(version: PythonVersion) -> Option<usize> {
     form_for(version).map(|form| form.size)
 }
@@ -167,14 +167,14 @@ pub fn parse_layout(version: PythonVersion, bytes: &[u8]) -> Result<Layout, Layo
     Ok(layout)
 }
 
-/// A table's bytes, and how they are to be read.
+/// A table's bytes, and its form.
 struct Table<'a> {
     form: &'a Form,
     bytes: &'a [u8],
 }
 
 impl Table<'_> {
-    /// The entry that stands `index` entries into the group at `group`.
+    /// The entry with number `index` in the group at `group`.
     fn at(&self, group: usize, index: usize, field: &'static str) -> Result<u32, LayoutError> {
         let offset = entry(self.bytes, group + 8 * index).unwrap_or(u64::MAX);
         u32::try_from(offset).map_err(|_| LayoutError { field, offset })

@@ -1,10 +1,9 @@
-//! Where the fields of CPython's structures lie: offsets in bytes, as data, one [`Layout`] per
-//! interpreter.
+//! Offsets of the fields of CPython's structures in bytes, as data: one [`Layout`] per interpreter.
 //!
 //! Up to 3.12 a layout is a table ([`tables`]), as compiled from the headers of that version; a
-//! minor version keeps its layout over all its patch releases. From 3.13 on the interpreter says
-//! most of it itself ([`debug_offsets`]). A version that is in neither has no layout, and is not
-//! read: [`PythonVersion::SUPPORTED`].
+//! minor version keeps its layout over all its patch releases. From 3.13 on the interpreter itself
+//! provides most offsets ([`debug_offsets`]). A version that is in neither has no layout, and is
+//! not read: [`PythonVersion::SUPPORTED`].
 
 pub mod debug_offsets;
 pub mod objects;
@@ -13,11 +12,11 @@ pub mod tables;
 use crate::model::code::PythonVersion;
 use objects::ObjectLayout;
 
-/// Every offset that torchspy needs of one interpreter. Validated when it is made
+/// Every offset that torchspy needs of one interpreter, validated on construction
 /// ([`Layout::validate`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// The version whose structures these are.
+    /// The version of the structures.
     pub version: PythonVersion,
     /// `_PyRuntimeState.interpreters.head`.
     pub interpreters_head: u32,
@@ -45,7 +44,7 @@ pub struct Layout {
 /// 3.12 on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GilLayout {
-    /// Where the struct is.
+    /// Location of the struct.
     pub place: GilPlace,
     /// `last_holder` in it: a `PyThreadState *`.
     pub last_holder: u32,
@@ -53,12 +52,12 @@ pub struct GilLayout {
     pub locked: u32,
 }
 
-/// Where an interpreter's `struct _gil_runtime_state` is.
+/// Location of an interpreter's `struct _gil_runtime_state`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GilPlace {
     /// At this offset of `_PyRuntime`.
     InRuntime(u32),
-    /// The pointer at this offset of the interpreter state leads to it.
+    /// Behind the pointer at this offset of the interpreter state.
     BehindInterpreter(u32),
 }
 
@@ -78,15 +77,15 @@ pub struct ThreadLayout {
     pub next: u32,
     /// `interp`.
     pub interpreter: u32,
-    /// `thread_id`: what `pthread_self()` gave.
+    /// `thread_id`: the result of `pthread_self()`.
     pub pthread: u32,
-    /// `native_thread_id` (3.11 on): what `gettid()` gave.
+    /// `native_thread_id` (3.11 on): the result of `gettid()`.
     pub native_thread_id: Option<u32>,
     /// `datastack_chunk` (3.11 on); `datastack_top` follows it.
     pub datastack_chunk: Option<u32>,
 }
 
-/// How a thread's frames are found and linked, and how they tell where a native evaluation began.
+/// How a thread's frames are found and linked, and how they show where a native evaluation began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameChain {
     /// 3.10: `tstate->frame` and `f_back`; every frame is an evaluation of its own, and has one
@@ -97,8 +96,8 @@ pub enum FrameChain {
         /// The chain of `CFrame`s.
         cframe: CFrameLayout,
     },
-    /// 3.11: the leaf's `_PyCFrame` says which frame is current; `is_entry` marks an evaluation's
-    /// first frame, and one `_PyCFrame` stands for each evaluation.
+    /// 3.11: the leaf's `_PyCFrame` has the current frame; `is_entry` marks an evaluation's first
+    /// frame, and there is one `_PyCFrame` per evaluation.
     Entries(CFrameLayout),
     /// 3.12: as 3.11, but an evaluation begins with a shim frame on the C stack.
     ShimsBehindCFrame(CFrameLayout),
@@ -129,14 +128,14 @@ pub struct CFrameLayout {
 /// `PyFrameObject` or `_PyInterpreterFrame`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameLayout {
-    /// How many bytes hold every field below, and the first element of `localsplus`. Every frame
-    /// has it: the evaluation stack lies behind the variables, and holds one value or more.
+    /// Number of bytes that contain every field below, and the first element of `localsplus`. Every
+    /// frame has it: the evaluation stack is after the variables, and has one or more values.
     pub head: u32,
     /// `previous` (3.10: `f_back`).
     pub previous: u32,
     /// `f_code` or `f_executable`.
     pub code: u32,
-    /// Bits of `f_executable` and `f_funcobj` that are no part of the pointer (3.14 on: stack
+    /// Bits of `f_executable` and `f_funcobj` that are not part of the pointer (3.14 on: stack
     /// references).
     pub tag_mask: u64,
     /// `prev_instr` or `instr_ptr`, pointers to code units; 3.10: `f_lasti`, an int, counted in
@@ -146,7 +145,7 @@ pub struct FrameLayout {
     pub owner: u32,
     /// `f_funcobj` (3.12 on).
     pub function: Option<u32>,
-    /// `localsplus`: an array of object pointers (3.14 on: tagged as `f_executable` is).
+    /// `localsplus`: an array of object pointers (3.14 on: tagged like `f_executable`).
     pub localsplus: u32,
 }
 
@@ -161,7 +160,7 @@ pub struct CodeLayout {
     pub name: u32,
     /// `co_linetable`.
     pub line_table: u32,
-    /// `co_code_adaptive`: the bytecode lies in the object. 3.10: `co_code`, a pointer to a bytes
+    /// `co_code_adaptive`: the bytecode is in the object. 3.10: `co_code`, a pointer to a bytes
     /// object.
     pub bytecode: u32,
 }
@@ -173,9 +172,9 @@ pub struct UnicodeLayout {
     pub length: u32,
     /// `state`: interned 2 bits, kind 3, compact 1, ascii 1.
     pub state: u32,
-    /// `sizeof(PyASCIIObject)`: where the text of a compact ASCII string begins.
+    /// `sizeof(PyASCIIObject)`: offset of the text of a compact ASCII string.
     pub ascii_data: u32,
-    /// `sizeof(PyCompactUnicodeObject)`: where that of any other compact string begins.
+    /// `sizeof(PyCompactUnicodeObject)`: offset of the text of any other compact string.
     pub compact_data: u32,
 }
 
@@ -191,23 +190,23 @@ pub struct BytesLayout {
 /// `ob_type` of every object of a build with a GIL.
 pub const OBJECT_TYPE: u32 = 8;
 
-/// Bounds that a sane layout stays within. CPython's thread state is under 1 KiB, its interpreter
-/// state some 100 KiB to 1 MiB, its runtime 460 KiB at most so far.
+/// Upper bounds of a plausible layout. CPython's thread state is under 1 KiB, its interpreter state
+/// some 100 KiB to 1 MiB, its runtime 460 KiB at most so far.
 pub(crate) const MAX_STATE: u32 = 16 << 20;
 /// See [`MAX_STATE`].
 pub(crate) const MAX_THREAD: u32 = 4096;
-/// The most bytes of a frame that are read (3.10: 360, for its first local variable comes after 20
-/// blocks).
+/// Maximum bytes of a frame that are read (3.10: 360, because its first local variable comes after
+/// 20 blocks).
 pub(crate) const MAX_FRAME: u32 = 384;
-/// The most bytes of a code object, less its bytecode, that are read.
+/// Maximum bytes of a code object, without its bytecode, that are read.
 pub(crate) const MAX_CODE: u32 = 512;
 
-/// A layout that cannot be one.
+/// An invalid layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field} at offset {offset} is out of bounds")]
 pub struct LayoutError {
     pub field: &'static str,
-    /// Where it is said to lie.
+    /// The invalid offset.
     pub offset: u64,
 }
 
@@ -290,7 +289,8 @@ impl Layout {
         check("bytes data", self.bytes.data, 1, MAX_CODE)
     }
 
-    /// How many bytes of a thread state hold all that frames, threads and the data stack need.
+    /// Number of bytes of a thread state with everything that frames, threads and the data stack
+    /// need.
     pub fn thread_head(&self) -> u32 {
         let thread = &self.thread;
         let plain = [thread.next, thread.interpreter, thread.pthread]

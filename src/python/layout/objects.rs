@@ -1,4 +1,4 @@
-//! Where objects keep their attributes, and dictionaries their entries, by version.
+//! Locations of attributes of objects, and of entries of dictionaries, by version.
 //!
 //! Source: Include/cpython/object.h (`PyTypeObject`, `PyHeapTypeObject`),
 //! Include/cpython/tupleobject.h, Include/cpython/dictobject.h (`PyDictObject`),
@@ -10,47 +10,47 @@
 /// Layout of the objects of one version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObjectLayout {
-    /// Where an instance keeps its attributes.
+    /// Location of an instance's attributes.
     pub attributes: Attributes,
     /// The form of a dictionary's keys.
     pub keys: KeysForm,
-    /// Where the values begin in what `ma_values` points to.
+    /// Offset of the values in what `ma_values` points to.
     pub values: u32,
-    /// `PyHeapTypeObject.ht_cached_keys`; `None` where it is not known.
+    /// `PyHeapTypeObject.ht_cached_keys`; `None` if unknown.
     pub cached_keys: Option<u32>,
-    /// Whether a dictionary tells that a value was put in the place of another: `ma_version_tag`,
-    /// up to 3.13 (PEP 699).
+    /// Whether a dictionary records that a value was replaced: `ma_version_tag`, up to 3.13 (PEP
+    /// 699).
     pub tells_replaced: bool,
-    /// `PyTupleObject.ob_item`. 3.14 put the tuple's hash before it.
+    /// `PyTupleObject.ob_item`. 3.14 added the tuple's hash before it.
     pub tuple_items: u32,
     /// `f_globals` of a frame. 3.10: Include/cpython/frameobject.h; 3.11 to 3.13:
     /// Include/internal/pycore_frame.h; later: Include/internal/pycore_interpframe_structs.h.
     pub frame_globals: u32,
 }
 
-/// Where an instance keeps its attributes.
+/// Location of an instance's attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attributes {
     /// 3.10: a dictionary at `tp_dictoffset`.
     AtOffset,
-    /// 3.11: before the object a pointer to values, and one to a dictionary.
+    /// 3.11: two pointers before the object, to values and to a dictionary.
     ValuesOrDict,
-    /// 3.12: before the object a pointer to a dictionary, or, with bit 0 set, to one byte before
+    /// 3.12: a pointer before the object to a dictionary, or, with bit 0 set, to one byte before
     /// the values.
     Tagged,
-    /// 3.13 on: before the object a pointer to a dictionary; where it is null, the values lie
-    /// behind the object.
+    /// 3.13 on: a pointer before the object to a dictionary; if it is null, the values are after
+    /// the object.
     Inline,
 }
 
-/// How `PyDictKeysObject` begins.
+/// The fields at the start of `PyDictKeysObject`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeysForm {
     /// 3.10: `dk_refcnt`, `dk_size`, `dk_lookup`, `dk_usable`, `dk_nentries`, indices; entries of
     /// three words.
     Sized,
     /// 3.11 on: `dk_refcnt`, `dk_log2_size`, `dk_log2_index_bytes`, `dk_kind`, `dk_version`,
-    /// `dk_usable`, `dk_nentries`, indices; entries of three words, or of two where all keys are
+    /// `dk_usable`, `dk_nentries`, indices; entries of three words, or of two if all keys are
     /// strings.
     Log2,
 }
@@ -91,7 +91,7 @@ pub const V3_14: ObjectLayout = ObjectLayout {
     ..V3_13
 };
 
-/// CPython 3.15, which put a slot into PyTypeObject.
+/// CPython 3.15, which added a slot to PyTypeObject.
 pub const V3_15: ObjectLayout = ObjectLayout {
     cached_keys: None,
     ..V3_14
@@ -107,7 +107,7 @@ pub const TYPE_FLAGS: u32 = 168;
 pub const TYPE_DICT: u32 = 264;
 /// `PyTypeObject.tp_dictoffset`.
 pub const TYPE_DICT_OFFSET: u32 = 288;
-/// `PyTypeObject.tp_mro`: a tuple; its length is where that of every variable-sized object is (16).
+/// `PyTypeObject.tp_mro`: a tuple; its length has the offset of every variable-sized object (16).
 pub const TYPE_MRO: u32 = 344;
 
 /// `Py_TPFLAGS_INLINE_VALUES` (3.13 on).
@@ -123,7 +123,7 @@ pub const FLAG_DICT: u64 = 1 << 29;
 pub const DICT_USED: u32 = 16;
 /// `PyDictObject.ma_keys`; `ma_values` follows.
 pub const DICT_KEYS: u32 = 32;
-/// The first byte of `PyDictKeysObject` that says something: `dk_refcnt` comes before it.
+/// The first byte of `PyDictKeysObject` that is used: `dk_refcnt` comes before it.
 pub const KEYS_SIZE: u32 = 8;
 /// `PyDictKeysObject.dk_nentries` up to 3.10, `dk_indices` of it.
 pub const SIZED_KEYS: (u32, u32) = (32, 40);
@@ -133,11 +133,11 @@ pub const LOG2_KEYS: (u32, u32) = (24, 32);
 pub const VALUES_VALID: u32 = 3;
 /// `PyCellObject.ob_ref`.
 pub const CELL_CONTENTS: u32 = 16;
-/// The first digit of an `int`: 1 of True, 0 of False. Include/cpython/longintrepr.h; behind
+/// The first digit of an `int`: 1 for True, 0 for False. Include/cpython/longintrepr.h; after
 /// `ob_size` or `lv_tag`.
 pub const INT_DIGIT: u32 = 24;
-/// Where an instance's pointers to dictionary and values lie before it: `MANAGED_DICT_OFFSET`, and
-/// 3.11's values before that.
+/// Distance of an instance's pointers to dictionary and values before it: `MANAGED_DICT_OFFSET`,
+/// and 3.11's values before that.
 pub const MANAGED_DICT: u64 = 24;
 /// See [`MANAGED_DICT`].
 pub const MANAGED_VALUES: u64 = 32;

@@ -1,12 +1,12 @@
-//! Layouts of CPython 3.10, 3.11 and 3.12 for x86-64 with a GIL, and what `_Py_DebugOffsets` leaves
-//! out from 3.13 on.
+//! Layouts of CPython 3.10, 3.11 and 3.12 for x86-64 with a GIL, and what `_Py_DebugOffsets` lacks
+//! from 3.13 on.
 //!
 //! The offsets were compiled from the headers of 3.10.13, 3.11.7, 3.12.1, 3.13.0, 3.14.10 and
 //! 3.15.2 with `offsetof`: Include/internal/pycore_runtime.h (`_PyRuntimeState`), pycore_gil.h
 //! (`struct _gil_runtime_state`), pycore_interp.h (`PyInterpreterState`), pycore_frame.h and
 //! pycore_interpframe_structs.h (`_PyInterpreterFrame`), and Include/cpython/pystate.h
-//! (`PyThreadState`, `_PyCFrame`, `_PyStackChunk`), frameobject.h, code.h, unicodeobject.h.
-//! `https://github.com/python/cpython/tree/3.NN/Include` holds them for version 3.NN.
+//! (`PyThreadState`, `_PyCFrame`, `_PyStackChunk`), frameobject.h, code.h, unicodeobject.h. Version
+//! 3.NN has them at `https://github.com/python/cpython/tree/3.NN/Include`.
 
 use super::{
     BytesLayout, CFrameLayout, CodeLayout, FrameChain, FrameLayout, GilLayout, GilPlace,
@@ -182,7 +182,7 @@ pub const V3_12: Layout = Layout {
 /// `_PyInterpreterFrame.f_funcobj`, 3.12 to 3.15.
 pub const FUNCTION: u32 = 16;
 
-/// The layout of a version whose structures are known from its headers alone.
+/// The layout of a version whose structures are known only from its headers.
 pub fn for_version(version: PythonVersion) -> Option<Layout> {
     [V3_10, V3_11, V3_12]
         .into_iter()

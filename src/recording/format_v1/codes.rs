@@ -7,14 +7,14 @@ use crate::model::sample::{Capture, Gil, ThreadState};
 
 macro_rules! codes {
     ($name:ident $of:ident $type:ty { $($value:path = $code:literal,)+ }) => {
-        /// The number that stands for `value` in a file.
+        /// The number of `value` in a file.
         pub(super) fn $name(value: $type) -> u64 {
             match value {
                 $($value => $code,)+
             }
         }
 
-        /// The value that `code` stands for.
+        /// The value with the number `code`.
         pub(super) fn $of(code: u64) -> Result<$type, Corrupt> {
             match code {
                 $($code => Ok($value),)+
@@ -35,7 +35,7 @@ codes!(capture capture_of Capture {
     Capture::Asleep = 1,
     Capture::Unstopped = 2,
     Capture::Reused = 3,
-    Capture::Unread = 4,
+    Capture::NotCaptured = 4,
 });
 
 codes!(state state_of ThreadState {

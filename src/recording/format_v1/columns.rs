@@ -6,7 +6,7 @@
 
 use super::column::{Corrupt, TextColumn};
 use crate::model::code::PythonVersion;
-use crate::model::ids::{CounterId, LaneId, ModuleId, ProcessId, ThreadId};
+use crate::model::ids::{CounterId, ModuleId, ProcessId, ThreadId, TrackId};
 
 /// Most rows of a table of a segment.
 pub(super) const MAX_ROWS: usize = 1 << 20;
@@ -62,12 +62,11 @@ number! {
     ThreadId: id => id.0.into(), number => u32::of(number).map(ThreadId);
     ModuleId: id => id.0.into(), number => u32::of(number).map(ModuleId);
     CounterId: id => id.0.into(), number => u32::of(number).map(CounterId);
-    LaneId: id => id.0.into(), number => u32::of(number).map(LaneId);
+    TrackId: id => id.0.into(), number => u32::of(number).map(TrackId);
 }
 
 /// Declares the columns of a table: `field: coding` in the order of the file, where a coding is one
-/// of those of `coding!`. The argument of one is a field that stands before it, or what the table
-/// is `given`.
+/// of those of `coding!`. Its argument is an earlier field, or a value that the table is `given`.
 macro_rules! columns {
     (
         $(#[$doc:meta])*

@@ -110,8 +110,8 @@ impl Compressor {
                 ZSTD_EndDirective::ZSTD_e_flush
             };
             let mut input = InBuffer::around(&blocks.bytes[from..end]);
-            // There is room for all of it, so one call does. Were there not, the payload would not
-            // be whole.
+            // There is room for all of it, so one call is enough; otherwise the payload would be
+            // incomplete.
             if self
                 .context
                 .compress_stream2(&mut output, &mut input, directive)?

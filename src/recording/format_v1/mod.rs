@@ -1,23 +1,23 @@
-//! Versions 1 and 2 of the format: what stands in the header block and in a segment's payload.
-//! Version 2 adds a table of `nn.Module`s behind all others, frames that say which module's call
-//! comes next, or what code is compiled by it; counters of progress, their readings, and
-//! conditions; and the user's regions behind the rest of the header. Lanes of devices and processes
-//! stand behind all of it, and may be missing: a reader that does not know them leaves them out. So
-//! do more of the sampler's counts behind them.
+//! Versions 1 and 2 of the format: the content of the header block and of a segment's payload.
+//! Version 2 adds a table of `nn.Module`s after all others, frames that mark a module's call or the
+//! code that is compiled; counters of progress, their readings, and conditions; and the user's
+//! regions after the rest of the header. Counter tracks of devices and processes come after all of
+//! that, and may be missing: an older reader ignores them. Further counts of the sampler come after
+//! them.
 //!
 //! The payload is zstd over postcard over columns, each column of a table in a run of its own.
-//! Everything in it is hostile input when it is read: sizes are bounded before they are believed,
-//! and ids are checked once, here, so that nobody else has to.
+//! Everything in it is untrusted input when it is read: sizes are bounded before they are used,
+//! and ids are checked once, here.
 
 mod codes;
 mod column;
 mod columns;
 mod compress;
-mod lanes;
 mod rows;
 mod samples;
 mod stacks;
 mod tables;
+mod tracks;
 mod validate;
 
 #[cfg(test)]
@@ -34,12 +34,12 @@ use crate::model::stack_table::StackTable;
 use crate::model::tables::Tables;
 use column::{ColumnReader, ColumnWriter};
 use compress::Compressor;
-use lanes::WireLanes;
 use rows::{Rows, WireCounts};
 use samples::SampleColumns;
 use serde::{Deserialize, Serialize};
 use stacks::{FrameColumns, Named, StackColumns};
 use tables::{CodeColumns, NnModuleColumns, ProgressColumns, SymbolColumns, ThreadColumns};
+use tracks::WireTracks;
 
 /// Most bytes of a segment's payload, before compression and after.
 pub(super) const MAX_PAYLOAD: usize = 64 << 20;
@@ -78,7 +78,7 @@ struct WireSegment2<C> {
     conditions: Rows<C>,
 }
 
-/// The most bytes that a payload of `compressed` bytes may become.
+/// Maximum length of a decompressed payload of `compressed` bytes.
 fn believable_length(compressed: usize) -> usize {
     MAX_PAYLOAD.min(
         compressed
@@ -98,7 +98,7 @@ pub(super) fn encode_run(run: &RunInfo) -> Result<Vec<u8>, Corrupt> {
     postcard::to_stdvec(&(run, regions)).map_err(|_| Corrupt("the header cannot be written"))
 }
 
-/// What [`encode_run`] wrote. What is no region is left out.
+/// Decodes the result of [`encode_run`]. Invalid regions are dropped.
 pub(super) fn decode_run(block: &[u8]) -> Result<RunInfo, Corrupt> {
     let damaged = |_| Corrupt("the header is damaged");
     let (mut run, rest): (RunInfo, _) = postcard::take_from_bytes(block).map_err(damaged)?;
@@ -142,9 +142,9 @@ impl Encoder {
             points: ProgressColumns::encode(sideband.points.iter())?,
             conditions: Rows::encode(&sideband.conditions)?,
         };
-        let lanes = WireLanes::encode(&sideband.lanes)?;
+        let tracks = WireTracks::encode(&sideband.tracks)?;
         let counts = WireCounts::of(&sideband.quality);
-        let length = self.compressor.append(&(wire, lanes, counts), out)?;
+        let length = self.compressor.append(&(wire, tracks, counts), out)?;
         let compressed = out.len() - start;
         if compressed > MAX_PAYLOAD || length > believable_length(compressed) {
             return Err(Corrupt("it is too large"));
@@ -227,9 +227,9 @@ impl Decoder {
             sideband.points = wire.points.decode()?;
             sideband.conditions = wire.conditions.decode()?;
             if !rest.is_empty() {
-                let lanes: WireLanes<ColumnReader<'_>>;
-                (lanes, rest) = postcard::take_from_bytes(rest).map_err(damaged)?;
-                sideband.lanes = lanes.decode()?;
+                let tracks: WireTracks<ColumnReader<'_>>;
+                (tracks, rest) = postcard::take_from_bytes(rest).map_err(damaged)?;
+                sideband.tracks = tracks.decode()?;
             }
             if !rest.is_empty() {
                 let counts: WireCounts = postcard::from_bytes(rest).map_err(damaged)?;

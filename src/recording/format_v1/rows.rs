@@ -1,9 +1,9 @@
 //! Tables of small structures, field by field in postcard's encoding, as the model derives it:
 //! processes, modules, counters, and the sampler's figures.
 //!
-//! The order of a structure's fields, and of an enumeration's variants, is in files: what the model
-//! adds to one of these is left out of it (`serde(skip)`) and stands behind all else
-//! ([`WireCounts`]). A test holds the bytes to those of an older file.
+//! The order of a structure's fields, and of an enumeration's variants, is part of the format:
+//! what the model adds to one of these is skipped there (`serde(skip)`) and written after all else
+//! ([`WireCounts`]). A test compares the bytes with those of an older file.
 
 use super::column::{ColumnReader, ColumnWriter, Corrupt};
 use super::columns::count_of;
@@ -44,8 +44,8 @@ impl<'a> Rows<ColumnReader<'a>> {
     }
 }
 
-/// What stands behind [`Quality`]'s own row, at the end of a segment: counts, of which a later
-/// torchspy may write more, and an earlier one wrote fewer.
+/// Counts after [`Quality`]'s own row, at the end of a segment. A later torchspy may write more of
+/// them, and an earlier one wrote fewer.
 #[derive(Serialize, Deserialize)]
 pub(super) struct WireCounts(Vec<u64>);
 

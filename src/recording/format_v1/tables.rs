@@ -4,11 +4,11 @@
 use super::column::{ColumnReader, ColumnWriter, Corrupt};
 use super::columns::{MAX_ROWS, Number, coding, column_of, columns, count_of};
 use crate::model::code::CodeInfo;
-use crate::model::lane::LanePoint;
 use crate::model::module::SymbolInfo;
 use crate::model::nn_module::NnModuleInfo;
 use crate::model::process::ThreadInfo;
 use crate::model::progress::ProgressPoint;
+use crate::model::track::TrackPoint;
 use serde::{Deserialize, Serialize};
 
 /// Most threads of a segment.
@@ -54,8 +54,8 @@ columns! {
 
 columns! {
     /// From version 2 on.
-    LaneColumns of LanePoint, at most MAX_ROWS;
-    lane: delta,
+    TrackColumns of TrackPoint, at most MAX_ROWS;
+    track: delta,
     end_ns: delta,
     start_ns: before(end_ns),
     value: delta,

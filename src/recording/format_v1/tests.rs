@@ -6,9 +6,8 @@ use crate::model::address::CodeAddress;
 use crate::model::code::{CodeInfo, PythonVersion};
 use crate::model::frame::{Frame, Partial, Trust};
 use crate::model::ids::{
-    CodeId, FrameId, GpuId, LaneId, ModuleId, NnModuleId, ProcessId, StackId, ThreadId,
+    CodeId, FrameId, GpuId, ModuleId, NnModuleId, ProcessId, StackId, ThreadId, TrackId,
 };
-use crate::model::lane::{GpuClock, GpuInfo, LaneGap, LaneInfo, LaneKind, LanePoint, Lanes};
 use crate::model::module::{ModuleInfo, ModuleKind, SymbolInfo};
 use crate::model::nn_module::NnModuleInfo;
 use crate::model::process::{ProcessInfo, ThreadInfo};
@@ -20,6 +19,9 @@ use crate::model::segment::Segment;
 use crate::model::sideband::Sideband;
 use crate::model::stack_table::StackTable;
 use crate::model::tables::Tables;
+use crate::model::track::{
+    CounterTracks, GpuClock, GpuInfo, TrackGap, TrackInfo, TrackKind, TrackPoint,
+};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -401,8 +403,8 @@ fn a_declared_length_is_not_believed() {
 }
 
 #[test]
-fn lanes_come_back_and_have_to_fit_together() {
-    let lanes = Lanes {
+fn tracks_come_back_and_have_to_fit_together() {
+    let tracks = CounterTracks {
         gpus: vec![GpuInfo {
             uuid: "GPU-8d2c".to_owned(),
             index: 3,
@@ -418,57 +420,58 @@ fn lanes_come_back_and_have_to_fit_together() {
             error_ns: 7,
             clock: "realtime".to_owned(),
         }],
-        lanes: vec![LaneInfo {
-            kind: LaneKind::NetworkSent,
+        tracks: vec![TrackInfo {
+            kind: TrackKind::NetworkSent,
             gpu: Some(GpuId(0)),
             pid: 12,
             process: "python".to_owned(),
         }]
         .into(),
-        points: vec![LanePoint {
-            lane: LaneId(0),
+        points: vec![TrackPoint {
+            track: TrackId(0),
             start_ns: 10,
             end_ns: 20,
             value: 1 << 60,
         }],
-        gaps: vec![LaneGap {
+        gaps: vec![TrackGap {
             gpu: None,
-            kind: Some(LaneKind::Energy),
+            kind: Some(TrackKind::Energy),
             start_ns: 1,
             end_ns: 0,
             reason: "why".to_owned(),
         }],
     };
-    let written = |lanes: &Lanes| {
+    let written = |tracks: &CounterTracks| {
         let mut segment = Segment::default();
-        segment.sideband.lanes = lanes.clone();
+        segment.sideband.tracks = tracks.clone();
         let (payload, length) = encoded(&segment)?;
         decoded(&payload, length)
     };
-    assert_eq!(written(&lanes).unwrap().sideband.lanes, lanes);
-    let wrong: [fn(&mut Lanes); 6] = [
-        |lanes| lanes.points[0].lane = LaneId(1),
-        |lanes| lanes.points[0].value += 1,
-        |lanes| lanes.points[0].end_ns = 1 << 63,
-        |lanes| lanes.lanes.values_mut()[0].gpu = Some(GpuId(1)),
-        |lanes| lanes.gaps[0].gpu = Some(GpuId(9)),
-        |lanes| lanes.clocks[0].gpu = GpuId(1),
+    assert_eq!(written(&tracks).unwrap().sideband.tracks, tracks);
+    let wrong: [fn(&mut CounterTracks); 6] = [
+        |tracks| tracks.points[0].track = TrackId(1),
+        |tracks| tracks.points[0].value += 1,
+        |tracks| tracks.points[0].end_ns = 1 << 63,
+        |tracks| tracks.tracks.values_mut()[0].gpu = Some(GpuId(1)),
+        |tracks| tracks.gaps[0].gpu = Some(GpuId(9)),
+        |tracks| tracks.clocks[0].gpu = GpuId(1),
     ];
     for spoil in wrong {
-        let mut lanes = lanes.clone();
-        spoil(&mut lanes);
-        assert!(written(&lanes).is_err(), "{lanes:?}");
+        let mut tracks = tracks.clone();
+        spoil(&mut tracks);
+        assert!(written(&tracks).is_err(), "{tracks:?}");
     }
 }
 
-/// Version 2 was written before there were lanes; and a reader of that time takes what it knows.
+/// Version 2 was written before there were counter tracks; and a reader of that time takes what it
+/// knows.
 #[test]
-fn a_segment_without_lanes_is_read_and_lanes_are_passed_over() {
+fn a_segment_without_tracks_is_read_and_tracks_are_passed_over() {
     let mut segment = Segment {
         index: 7,
         ..Segment::default()
     };
-    segment.sideband.lanes.gaps.push(LaneGap {
+    segment.sideband.tracks.gaps.push(TrackGap {
         gpu: None,
         kind: None,
         start_ns: 1,
@@ -477,12 +480,15 @@ fn a_segment_without_lanes_is_read_and_lanes_are_passed_over() {
     });
     let (payload, length) = encoded(&segment).unwrap();
     let raw = zstd::bulk::decompress(&payload, length).unwrap();
-    let (wire, lanes): (WireSegment2<ColumnReader<'_>>, &[u8]) =
+    let (wire, tracks): (WireSegment2<ColumnReader<'_>>, &[u8]) =
         postcard::take_from_bytes(&raw).unwrap();
     assert_eq!(wire.first.index, 7);
-    assert!(!lanes.is_empty());
-    let old = &raw[..raw.len() - lanes.len()];
+    assert!(!tracks.is_empty());
+    let old = &raw[..raw.len() - tracks.len()];
     let payload = zstd::bulk::compress(old, 3).unwrap();
     let read = decoded(&payload, old.len()).unwrap();
-    assert_eq!((read.index, read.sideband.lanes), (7, Lanes::default()));
+    assert_eq!(
+        (read.index, read.sideband.tracks),
+        (7, CounterTracks::default())
+    );
 }

@@ -3,10 +3,10 @@
 use super::column::Corrupt;
 use crate::model::frame::Frame;
 use crate::model::ids::Id;
-use crate::model::lane::{Lanes, MAX_TIME_NS, MAX_WINDOW_NS};
 use crate::model::sample::Sample;
 use crate::model::segment::Segment;
 use crate::model::tables::Tables;
+use crate::model::track::{CounterTracks, MAX_TIME_NS, MAX_WINDOW_NS};
 
 /// Checks that every id is one of the segment's own tables, and that times can be added up.
 pub(super) fn validate(segment: &Segment) -> Result<(), Corrupt> {
@@ -72,43 +72,43 @@ pub(super) fn validate(segment: &Segment) -> Result<(), Corrupt> {
         processes,
         "a condition's process does not exist",
     )?;
-    validate_lanes(&sideband.lanes)?;
+    validate_tracks(&sideband.tracks)?;
     for sample in &segment.samples {
         validate_sample(tables, sample)?;
     }
     Ok(())
 }
 
-/// Most GPUs and lanes of a segment: a machine has some tens, and a few lanes for each and for each
-/// process.
-const MAX_LANES: usize = 1 << 16;
+/// Most GPUs and counter tracks of a segment: a machine has some tens, and a few counter tracks for
+/// each and for each process.
+const MAX_TRACKS: usize = 1 << 16;
 
-fn validate_lanes(lanes: &Lanes) -> Result<(), Corrupt> {
-    let of_lanes = lanes.lanes.iter().filter_map(|lane| lane.gpu);
-    let of_gaps = lanes.gaps.iter().filter_map(|gap| gap.gpu);
-    let named = lanes.clocks.iter().map(|clock| clock.gpu).chain(of_lanes);
+fn validate_tracks(tracks: &CounterTracks) -> Result<(), Corrupt> {
+    let of_tracks = tracks.tracks.iter().filter_map(|track| track.gpu);
+    let of_gaps = tracks.gaps.iter().filter_map(|gap| gap.gpu);
+    let named = tracks.clocks.iter().map(|clock| clock.gpu).chain(of_tracks);
     exist(
         named.chain(of_gaps),
-        lanes.gpus.len(),
-        "a lane's GPU does not exist",
+        tracks.gpus.len(),
+        "a counter track's GPU does not exist",
     )?;
     check(
-        lanes.gpus.len() <= MAX_LANES
-            && lanes.lanes.len() <= MAX_LANES
-            && lanes.gaps.len() <= MAX_LANES
-            && lanes.clocks.len() <= MAX_LANES,
-        "there are too many lanes",
+        tracks.gpus.len() <= MAX_TRACKS
+            && tracks.tracks.len() <= MAX_TRACKS
+            && tracks.gaps.len() <= MAX_TRACKS
+            && tracks.clocks.len() <= MAX_TRACKS,
+        "there are too many counter tracks",
     )?;
-    for point in &lanes.points {
+    for point in &tracks.points {
         exist(
-            [point.lane],
-            lanes.lanes.len(),
-            "a value's lane does not exist",
+            [point.track],
+            tracks.tracks.len(),
+            "a value's counter track does not exist",
         )?;
         check(point.is_believable(), "a value or its window is absurd")?;
     }
     check(
-        lanes
+        tracks
             .gaps
             .iter()
             .all(|gap| gap.start_ns <= MAX_TIME_NS && gap.end_ns <= MAX_TIME_NS),
@@ -134,7 +134,7 @@ fn validate_sample(tables: &Tables, sample: &Sample) -> Result<(), Corrupt> {
     )
 }
 
-/// Whether all `ids` are of a table of so many rows.
+/// Checks that all `ids` are below the number of `rows` of their table.
 fn exist<K: Id>(
     ids: impl IntoIterator<Item = K>,
     rows: usize,

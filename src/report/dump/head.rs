@@ -1,4 +1,4 @@
-//! The head of a dump: when it was made, of what, and how ranks differ.
+//! The head of a dump: time, target, and how ranks differ.
 
 use crate::analysis::dump::verdict::{RankGroup, because, is_for_thread, lock_words, verdict};
 use crate::model::dump::{Dump, DumpedProcess, Place};
@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 /// Width of a command line.
 const COMMAND: usize = 70;
 
-/// What was examined, at what cost, and each process in a line or two.
+/// What was captured, at what cost, and each process in one or two lines.
 pub(super) fn processes(out: &mut String, dump: &Dump) {
     let threads: usize = dump
         .processes
@@ -33,7 +33,7 @@ pub(super) fn processes(out: &mut String, dump: &Dump) {
             "; {}, {} {} us",
             match stopped {
                 1 => "one was stopped".to_owned(),
-                // Some were read twice.
+                // Some threads were captured twice.
                 more if more > threads as u64 => format!("{more} stops"),
                 more => format!("{more} were stopped"),
             },
@@ -102,7 +102,7 @@ fn one(out: &mut String, process: &DumpedProcess) {
     }
 }
 
-/// `thread 4243 "loader"`, and where it is.
+/// `thread 4243 "loader"`, and its line.
 pub(super) fn thread_words(process: &DumpedProcess, tid: i32) -> String {
     let thread = process.threads.iter().find(|thread| thread.tid == tid);
     match thread {
@@ -119,7 +119,7 @@ pub(super) fn thread_words(process: &DumpedProcess, tid: i32) -> String {
     }
 }
 
-/// Circles of threads that wait for each other.
+/// Deadlocks.
 pub(super) fn deadlocks(out: &mut String, dump: &Dump) {
     for deadlock in crate::analysis::dump::deadlocks::deadlocks(dump) {
         let Some(process) = dump.processes.get(deadlock.process) else {
@@ -219,7 +219,7 @@ fn words(group: &RankGroup) -> String {
     words
 }
 
-/// What a group waits for, followed one step further: the thread that holds the lock, the worker
+/// What a group waits for, followed one step further: the thread that holds the lock, or the worker
 /// that does not deliver.
 fn reasons(dump: &Dump, group: &RankGroup) -> Vec<String> {
     let mut lines = Vec::new();
@@ -294,7 +294,7 @@ pub(super) fn title(role: Role) -> String {
     }
 }
 
-/// `data.py:88`, with the folders that tell packages apart.
+/// `data.py:88`, with as many folders as are needed to identify a package.
 pub(super) fn place(place: &Place) -> String {
     let short = shown_file(&place.file);
     match place.line {

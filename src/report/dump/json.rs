@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 /// Version of the schema.
 const SCHEMA: u32 = 1;
 
-/// Looks as JSON, each as [`render_snapshot`] gave it, and what moved between them.
+/// Several snapshots as JSON, each as returned by [`render_snapshot`], and what moved between them.
 ///
 /// # Errors
-/// None that a dump can cause: numbers and strings alone are written.
+/// None that a dump can cause: only numbers and strings are written.
 pub fn render_snapshots(
     snapshots: &[Value],
     comparison: &Comparison,
@@ -99,7 +99,7 @@ fn thread(thread: &DumpedThread) -> Value {
             Capture::Stopped => "stopped",
             Capture::Asleep | Capture::Reused => "asleep",
             Capture::Unstopped => "unstopped",
-            Capture::Unread => "unread",
+            Capture::NotCaptured => "unread",
         },
         "syscall": thread.syscall,
         "gil": match thread.gil {

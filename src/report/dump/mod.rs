@@ -1,4 +1,4 @@
-//! One snapshot of a job, or several: for people and for machines.
+//! One or several snapshots of a job, for people and for machines.
 
 mod head;
 pub mod json;

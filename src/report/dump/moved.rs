@@ -1,4 +1,4 @@
-//! Several snapshots, for people: what did not move in between first.
+//! Several snapshots, for people: what did not move comes first.
 
 use super::head::{place, title};
 use crate::analysis::dump::moved::{Comparison, Moved, Standstill, ThreadMoves};
@@ -7,10 +7,10 @@ use crate::model::text::printable;
 use crate::report::label::counted;
 use std::fmt::Write as _;
 
-/// Threads of each kind that are listed.
+/// Maximum number of threads that are listed of each kind.
 const LISTED: usize = 24;
 
-/// What several snapshots say together; empty of fewer than two.
+/// The result of several snapshots; empty for fewer than two.
 pub fn render_moved(comparison: &Comparison) -> String {
     let found = comparison.moved();
     let Some(first) = comparison.first().filter(|_| found.snapshots > 1) else {
@@ -25,17 +25,17 @@ pub fn render_moved(comparison: &Comparison) -> String {
     );
     let training = || found.threads.iter().filter(|thread| thread.trains);
     let words = match found.standstill() {
-        Standstill::Hang => "nothing that trains moved, or ran: that is a hang".to_owned(),
+        Standstill::Hang => "no training thread moved or ran: a hang".to_owned(),
         Standstill::SamePlace => format!(
             "no training thread was seen elsewhere, but {} of {} ran in between: a loop without end, one long\n  \
-             operation, or a line where it often is; more snapshots tell (--repeat 10)",
+             operation, or a line where it often is; more snapshots show it (--repeat 10)",
             training()
                 .filter(|thread| thread.ran != Some(false))
                 .count(),
             training().count()
         ),
         Standstill::TooShort => {
-            "nothing that trains moved, in too short a time to call it a hang (--every 1s)"
+            "no training thread moved, in too short a time to call it a hang (--every 1s)"
                 .to_owned()
         }
         Standstill::No => String::new(),

@@ -1,5 +1,4 @@
-//! A dump for people: how far each rank is, which of them are not where the others are, and each
-//! distinct stack once.
+//! A dump for people: how far each rank is, which ranks differ, and each distinct stack once.
 
 use super::head::{deadlocks, processes, ranks};
 use super::thread::group as stack;

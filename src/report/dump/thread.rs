@@ -12,10 +12,10 @@ use crate::model::wait::WaitKind;
 use crate::report::label::{counted, file_name, is_start};
 use std::fmt::Write as _;
 
-/// Threads of a group that are named one by one.
+/// Maximum number of threads of a group that are named.
 const NAMED: usize = 6;
 
-/// A stack, and who has it.
+/// A stack and its threads.
 pub(super) fn group(out: &mut String, dump: &Dump, group: &Group) {
     let Some(&first) = group.members.first() else {
         return;
@@ -52,7 +52,7 @@ pub(super) fn group(out: &mut String, dump: &Dump, group: &Group) {
     if it.moved_frames > 0 {
         let _ = writeln!(
             out,
-            "  it had moved on when variables were read: those of its {} are left out",
+            "  it had moved when variables were read: those of its {} are not shown",
             match it.moved_frames {
                 1 => "innermost function".to_owned(),
                 more => format!("{more} innermost functions"),
@@ -65,8 +65,8 @@ pub(super) fn group(out: &mut String, dump: &Dump, group: &Group) {
     for frame in &it.kernel_stack {
         let _ = writeln!(out, "    [kernel] {}", printable(frame));
     }
-    // Between two Python functions the interpreter's own say nothing; above the first they tell
-    // what it is in.
+    // Native frames between two Python functions are the interpreter's and show nothing; those
+    // above the first Python function show what it is doing.
     let leaf = it.frames.iter().position(|frame| frame.is_python);
     let root = it
         .frames
@@ -211,7 +211,7 @@ fn wait_words(wait: &DumpedWait) -> String {
     printable(&words).into_owned()
 }
 
-/// Frames, one that follows its like (a recursion) only counted.
+/// Frames; successive equal ones (a recursion) are shown once with a count.
 fn stack(out: &mut String, frames: impl Iterator<Item = String>) {
     let mut last = String::new();
     let mut more = 0;
@@ -232,7 +232,7 @@ fn stack(out: &mut String, frames: impl Iterator<Item = String>) {
     tell(out, more);
 }
 
-/// A frame, with its variables in lines of their own.
+/// A frame, followed by its variables, one per line.
 fn words(frame: &DumpedFrame) -> String {
     let name = match frame.is_python {
         true => printable(&frame.name),

@@ -1,10 +1,10 @@
-//! Differential flamegraph: the training thread of B, widths per step, coloured by what changed
-//! against A.
+//! Differential flame graph: the training thread of B, with widths per step, coloured by the change
+//! from A.
 //!
-//! What differs beyond noise is red where it takes longer and blue where it takes less; all else is
-//! grey: a drawing whose every box has a tint invites to read noise. What is in A alone has no
-//! width; it is listed. Red and blue are distinguished with every common kind of colour blindness
-//! (ColorBrewer's RdBu, Harrower and Brewer 2003).
+//! A box that differs beyond noise is red if it takes longer and blue if it takes less; all others
+//! are grey, because a tint on every box would invite to read noise. A box that only A has no
+//! width; it is listed. Red and blue can be distinguished with every common kind of colour
+//! blindness (ColorBrewer's RdBu, Harrower and Brewer 2003).
 
 use super::palette::Rgb;
 use super::redraw::{Inscription, Swatch, Wording, redraw};
@@ -22,21 +22,21 @@ use crate::report::view::{Shown, View, ViewOptions};
 use rustc_hash::FxHashMap;
 use std::io::Write;
 
-/// Most boxes. A recording is hostile.
+/// Maximum number of boxes: a recording is untrusted input.
 const MAX_BOXES: usize = 1_000_000;
-/// Functions that are gone, in the list.
+/// Maximum number of listed functions that only A has.
 const MOST_GONE: usize = 6;
 
 /// A frame with the frames from the root up to it, in both sides.
 #[derive(Clone, Debug)]
 struct Place {
-    /// What it is called.
+    /// The text of the box.
     label: String,
     file: String,
     children: Vec<usize>,
 }
 
-/// The stacks of both sides' training threads in one tree.
+/// The stacks of both sides' training threads, merged into one tree.
 #[derive(Debug)]
 pub struct Difference {
     places: Vec<Place>,
@@ -46,8 +46,8 @@ pub struct Difference {
 }
 
 impl Difference {
-    /// Merges the stacks of all runs, and compares them. `diff` is what
-    /// [`compare`](crate::analysis::diff::compare) made of the same runs.
+    /// Merges the stacks of all runs, and compares them. `diff` is the result of
+    /// [`compare`](crate::analysis::diff::compare) for the same runs.
     ///
     /// # Errors
     /// As `compare`.
@@ -97,7 +97,7 @@ impl Difference {
         self.places.len() - 1
     }
 
-    /// The places of a stack, from the thread on.
+    /// The nodes of a stack, from the thread on.
     fn path(
         &mut self,
         profile: &Profile,
@@ -114,7 +114,7 @@ impl Difference {
             };
             at = match self.known.get(&(at, name.clone())) {
                 Some(&known) => known,
-                // What stands higher is left to the box reached so far.
+                // Deeper frames count for the box reached so far.
                 None if self.places.len() >= MAX_BOXES => break,
                 None => {
                     let function = view.function(frame.shown);
@@ -145,7 +145,7 @@ impl Difference {
         }
     }
 
-    /// Every frame path with its own time in A and in B, ns per unit; the root is left out.
+    /// Every frame path with its own time in A and in B, ns per unit, without the root.
     pub(crate) fn own_times(&self) -> Vec<(Vec<&str>, f64, f64)> {
         let mut rows = Vec::new();
         let mut path: Vec<&str> = Vec::new();
@@ -171,7 +171,7 @@ impl Difference {
         rows
     }
 
-    /// Boxes wide enough to be seen, each before those that stand on it.
+    /// Boxes wide enough to be visible, each before its children.
     fn boxes(&self) -> Vec<(usize, usize)> {
         let width = |at: usize| self.nodes.get(at).map_or(0.0, |node| node.b.mean_ns);
         let least = (width(0) * MIN_SHARE).max(1.0);
@@ -190,10 +190,10 @@ impl Difference {
     }
 }
 
-/// Draws the differential flamegraph as SVG into `out`.
+/// Draws the differential flame graph as SVG into `out`.
 ///
 /// # Errors
-/// As those of a flamegraph.
+/// As for a flame graph.
 pub fn render(tree: &Difference, diff: &Diff, out: &mut dyn Write) -> Result<(), FlamegraphError> {
     let boxes = tree.boxes();
     let drawn: Vec<Drawn> = boxes
@@ -231,7 +231,7 @@ pub fn render(tree: &Difference, diff: &Diff, out: &mut dyn Write) -> Result<(),
 const NOISE: Rgb = (236, 236, 236);
 const RED: [Rgb; 3] = [(253, 219, 199), (244, 165, 130), (222, 110, 90)];
 const BLUE: [Rgb; 3] = [(209, 229, 240), (146, 197, 222), (84, 160, 203)];
-/// A change up to these is light, or middling.
+/// Up to these relative changes a colour is light, or medium.
 const LIGHT: f64 = 0.1;
 const MIDDLING: f64 = 0.5;
 

@@ -9,7 +9,7 @@ pub(super) type Rgb = (u8, u8, u8);
 ///
 /// Light enough for black text; Python in yellows and browns, host computation in reds. Chosen by a
 /// search that kept every pair at least 19 CIELAB units apart in red-green colour blindness, and
-/// apart from the colour of search matches. In grey, legend and tooltips name the kind.
+/// apart from the colour of search matches. In greyscale, the legend and tooltips name the kind.
 pub(super) fn colour(kind: FrameKind) -> Rgb {
     match kind {
         FrameKind::PythonUser => (255, 203, 5),
@@ -31,7 +31,7 @@ pub(super) fn colour(kind: FrameKind) -> Rgb {
     }
 }
 
-/// How idle the GPU was while the host was somewhere.
+/// How idle the GPU was while the host executed some code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Idle {
     /// 80 % and more.
@@ -42,9 +42,9 @@ pub(super) enum Idle {
     Half,
     /// 20 % and more.
     Little,
-    /// Less.
+    /// Below 20 %.
     Least,
-    /// Windows are too long to tell.
+    /// The windows are too long.
     NotResolved,
     /// No GPU is known.
     Unknown,
@@ -63,7 +63,7 @@ impl Idle {
         Self::Unknown,
     ];
 
-    /// Of a share of time; `None` inside where it is not resolved, outside where there is no GPU.
+    /// From a share of time: the inner `None` if it is not resolved, the outer one without a GPU.
     pub(super) fn of(share: Option<Option<f64>>) -> Self {
         match share {
             None => Self::Unknown,
@@ -89,8 +89,8 @@ impl Idle {
         }
     }
 
-    /// From dark orange to pale yellow, by lightness, which every eye shows; what is not known is
-    /// bluish or grey. Chosen by a search, as [`colour`]'s were.
+    /// From dark orange to pale yellow: a scale of lightness, which does not depend on colour
+    /// vision; unknown is bluish or grey. Chosen by the same search as [`colour`].
     pub(super) fn colour(self) -> Rgb {
         match self {
             Self::Most => (208, 79, 0),
@@ -147,9 +147,9 @@ mod tests {
         }
     }
 
-    /// How light of a colour arrives: unchanged, and without green or red cones, in linear RGB
-    /// (Machado and others 2009, "A Physiologically-based Model for Simulation of Color Vision
-    /// Deficiency", severity 1.0).
+    /// Perception of a colour: unchanged, and without green or red cones, in linear RGB (Machado
+    /// and others 2009, "A Physiologically-based Model for Simulation of Color Vision Deficiency",
+    /// severity 1.0).
     const EYES: [(&str, [[f64; 3]; 3]); 3] = [
         (
             "full colour vision",

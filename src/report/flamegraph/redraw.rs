@@ -1,9 +1,9 @@
-//! Gives inferno's drawing its names, tooltips and legend.
+//! Adds names, tooltips and a legend to inferno's drawing.
 //!
-//! inferno keys colours and tooltips by frame name, and draws names as they are. Here each box has
-//! a tooltip of its own, and names are hostile. So inferno is given numbers for names, lays them
-//! out, and the numbers are replaced here: no text of the target passes through inferno, and all of
-//! it is escaped in one place.
+//! inferno keys colours and tooltips by frame name, and draws names unchanged. But here each box
+//! has its own tooltip, and names are untrusted. So inferno lays out numbers instead of names, and
+//! the numbers are replaced here: no text of the target passes through inferno, and all of it is
+//! escaped in one place.
 
 use super::FlamegraphError;
 use super::palette::Rgb;
@@ -12,51 +12,51 @@ use std::fmt::Write;
 /// A colour and what it means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Swatch {
-    /// Its place in the legend.
+    /// Position in the legend.
     pub(super) order: usize,
-    /// The meaning.
     pub(super) name: &'static str,
     pub(super) colour: Rgb,
 }
 
-/// What a drawing as a whole says.
+/// Texts of a drawing.
 pub(super) struct Wording {
     /// The text of the box below all roots, without quotation marks.
     pub(super) base_caption: &'static str,
-    /// The same with what it means, below the caption.
+    /// The same with an explanation, below the caption.
     pub(super) base_tooltip: &'static str,
-    /// Matches of a search, as an expression of JavaScript: `width` is that of one thread's
+    /// Text for matches of a search, as a JavaScript expression: `width` is that of one thread's
     /// matches, ns.
     pub(super) matched: &'static str,
     /// Lines below the legend.
     pub(super) notes: Vec<String>,
 }
 
-/// What stands in a box.
+/// Texts and colour of a box.
 pub(super) struct Inscription {
     /// The text of the box.
     pub(super) caption: String,
     /// The tooltip, which starts with the caption.
     pub(super) tooltip: String,
-    /// Its colour; `None` of the box below all roots.
+    /// Its colour; `None` for the box below all roots.
     pub(super) swatch: Option<Swatch>,
-    /// Whether it is a thread's own box.
+    /// Whether it is the root of a thread.
     pub(super) is_thread: bool,
 }
 
-/// inferno's width of a drawing before scripts adapt it, and of its letters (`DEFAULT_IMAGE_WIDTH`,
-/// `FONT_WIDTH`), pixels.
+/// inferno's width of a drawing before scripts adapt it, and of its characters
+/// (`DEFAULT_IMAGE_WIDTH`, `FONT_WIDTH`), pixels.
 const WIDTH: f64 = 1200.0;
 const PADDING: f64 = 10.0;
 const LETTER: f64 = 12.0 * 0.59;
 const LEGEND_ROW: usize = 18;
-/// The width of a window in which all of the head can be read: half of a screen.
+/// Width of a window in which the complete head is readable: half of a screen.
 pub(super) const NARROW: f64 = 700.0;
 
-/// Changes to inferno's script (flamegraph.js of 0.12): captions are a tooltip's first line; search
-/// looks at names and not at figures; matches are reported in seconds of one thread, since a share
-/// of all threads' time means nothing; "Search" can be seen. `THREADS` becomes the places at which
-/// threads start, `BASE` the caption below all, `MATCHED` what shows a width.
+/// Changes to inferno's script (flamegraph.js of 0.12): captions are the first line of the tooltip;
+/// search uses names and not figures; matches are reported in seconds of one thread, since a share
+/// of all threads' time is meaningless; "Search" is visible. `THREADS` is replaced by the positions
+/// at which threads start, `BASE` by the caption of the lowest box, `MATCHED` by the expression
+/// that shows a width.
 const SCRIPT_CHANGES: [(&str, &str); 6] = [
     ("opacity:0.1;", "opacity:0.6;"),
     (
@@ -86,7 +86,7 @@ const SCRIPT_CHANGES: [(&str, &str); 6] = [
     ),
 ];
 
-/// Rewrites inferno's `svg`. `inscription` shows what stands in the box with a number.
+/// Rewrites inferno's `svg`. `inscription` returns the texts of the box with a number.
 pub(super) fn redraw(
     svg: &str,
     wording: &Wording,
@@ -154,7 +154,7 @@ pub(super) fn redraw(
     }
     swatches.sort_unstable();
     let legend = Legend::new(&swatches, &wording.notes);
-    // Matches have a line of their own above the details: both may be long.
+    // Matches get a line of their own above the details: both may be long.
     let extra = legend.height + LEGEND_ROW;
     let mut head = make_room(head, extra)?;
     starts.sort_unstable();
@@ -170,7 +170,7 @@ pub(super) fn redraw(
     Ok([&head, legend.drawing.as_str(), &opening, &drawn, rest].concat())
 }
 
-/// `text` cut to a box of `percent` of the drawing.
+/// `text` cut to fit a box with `percent` of the drawing's width.
 fn fit(text: &str, percent: f64) -> String {
     let letters = ((percent / 100.0 * (WIDTH - 2.0 * PADDING) - 3.0) / LETTER).max(0.0) as usize;
     if text.chars().count() <= letters {
@@ -182,7 +182,7 @@ fn fit(text: &str, percent: f64) -> String {
     }
 }
 
-/// A numeric attribute of a tag, less its `%`.
+/// A numeric attribute of a tag, without its `%`.
 fn attribute<T: std::str::FromStr>(tag: &str, name: &str) -> Option<T> {
     let (_, value) = tag.split_once(&format!(" {name}=\""))?;
     value.split_once('"')?.0.trim_end_matches('%').parse().ok()

@@ -1,4 +1,4 @@
-//! What is said of a box when the pointer rests on it.
+//! Texts of boxes.
 
 use super::tree::Node;
 use crate::analysis::gpu_overlay::account::Part;
@@ -68,15 +68,16 @@ pub(super) fn tooltip(view: &View<'_>, node: &Node) -> String {
     text
 }
 
-/// What the GPU did at the same time: an estimate with its bounds, or that it is not resolved.
+/// Idle time of the GPU at the same time: an estimate with its bounds, or a note that it is not
+/// resolved.
 fn gpu(part: &Part) -> String {
     let Some(share) = part.share() else {
-        return "\nGPU meanwhile: not resolved (shorter than 2 windows of the driver each time)"
+        return "\nGPU at the same time: not resolved (shorter than 2 windows of the driver each time)"
             .to_owned();
     };
     let of_all = |ns: f64| (ns / part.host_ns.max(1) as f64 * 100.0).clamp(0.0, 100.0);
     format!(
-        "\nGPU meanwhile: idle {:.0} % (estimate, {:.0} to {:.0} %)",
+        "\nGPU at the same time: idle {:.0} % (estimate, {:.0} to {:.0} %)",
         share * 100.0,
         of_all(part.low).floor(),
         of_all(part.high).ceil()

@@ -8,30 +8,30 @@ use crate::report::view::{Shown, View, ViewFrame};
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
 
-/// Most boxes of a tree. A recording is hostile: deep stacks with no common root would take
-/// gigabytes.
+/// Maximum number of boxes of a tree. A recording is untrusted input: deep stacks with no common
+/// root would take gigabytes.
 const MAX_NODES: usize = 2_000_000;
 
-/// One box: all time that a thread spent with the same frames from the root up to here.
+/// One box: all time that a thread spent with the same frames from the root to here.
 #[derive(Debug)]
 pub(super) struct Node {
     /// The thread, as an index into [`View::roots`].
     pub(super) root: usize,
-    /// The frame; `None` for the thread's own box.
+    /// The frame; `None` for the root of a thread.
     pub(super) shown: Option<Shown>,
-    /// Boxes that stand on this one, by time.
+    /// Indices of its children, by time.
     pub(super) children: Vec<usize>,
     /// Its time, ns.
     pub(super) total_ns: u64,
     /// The part of its time in which it was the leaf, ns.
     pub(super) self_ns: u64,
-    /// The part of its time in which a guess led the unwinder here, ns.
+    /// The part of its time in which the unwinder got here by a guess, ns.
     pub(super) guessed_ns: u64,
     /// Its time by phase, ns, in the order of [`Phase::ALL`].
     pub(super) phases: [u64; Phase::ALL.len()],
     /// Its time by activity, ns, in the order of [`Activity::ALL`].
     pub(super) activities: [u64; Activity::ALL.len()],
-    /// Idle time of the process's GPU at the same time; `None` where none is known.
+    /// Idle time of the process's GPU at the same time; `None` if unknown.
     pub(super) gpu_idle: Option<Part>,
 }
 
@@ -107,7 +107,7 @@ impl Tree {
         tree
     }
 
-    /// Lays what GPUs did over the boxes.
+    /// Assigns the idle time of GPUs to the boxes.
     fn lay_over(&mut self, view: &View<'_>, gpus: &FxHashMap<ProcessId, Windows>, paths: &Paths) {
         let mut accounts: FxHashMap<usize, Account> = FxHashMap::default();
         for interval in view.intervals() {
@@ -129,7 +129,8 @@ impl Tree {
         }
     }
 
-    /// The boxes of the stack `frames`, from the thread's own on, and whether a guess led to each.
+    /// The boxes of the stack `frames`, from the thread's root on, and whether each was reached by
+    /// a guess.
     fn path(
         &mut self,
         root: usize,
@@ -141,7 +142,7 @@ impl Tree {
         for frame in frames {
             at = match known.get(&(at, frame.shown)) {
                 Some(&child) => child,
-                // What stands higher is left to the box reached so far.
+                // Deeper frames count for the box reached so far.
                 None if self.nodes.len() >= MAX_NODES => break,
                 None => {
                     let child = self.add(root, Some(frame.shown));
@@ -184,8 +185,7 @@ impl Tree {
         }
     }
 
-    /// Every box of at least `min_ns` with its depth, each before those that stand on it, in
-    /// drawing order.
+    /// Every box of at least `min_ns` with its depth, each before its children, in drawing order.
     pub(super) fn walk(&self, min_ns: u64) -> Vec<(&Node, usize)> {
         let mut order = Vec::new();
         let mut open: Vec<(usize, usize)> =
@@ -201,7 +201,7 @@ impl Tree {
         order
     }
 
-    /// Time of all roots, side by side: the width of the drawing, and no figure to show.
+    /// Sum of all roots, side by side: the width of the drawing, never shown as a figure.
     pub(super) fn width_ns(&self) -> u64 {
         self.roots.iter().fold(0, |sum, &root| {
             sum.saturating_add(self.nodes[root].total_ns)

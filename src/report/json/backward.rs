@@ -12,7 +12,7 @@ use serde::Serialize;
 /// Version of this part. Keys are only ever added within a version.
 pub const VERSION: u32 = 1;
 
-/// Nodes, modules and lines that are listed.
+/// Maximum number of listed nodes, modules and lines.
 const MOST: usize = 500;
 
 /// Backward on the training thread.
@@ -22,25 +22,25 @@ pub struct Backward {
     pub version: u32,
     /// Time of the phase `backward`.
     pub total_s: f64,
-    /// The same as a share of the thread's wall time.
+    /// As a share of the thread's wall time.
     pub share: Share,
-    /// The part of it in no node: the engine itself, and waiting for it.
+    /// The part of it in no node: the engine itself, and waits for it.
     pub outside_s: f64,
-    /// Lines that called it, most time first.
+    /// Lines that called it, by descending time.
     pub lines: Vec<Line>,
-    /// Nodes, those with the most own time first.
+    /// Nodes by descending own time.
     pub nodes: Vec<Node>,
-    /// Modules whose nodes these are, those with the most time first.
+    /// Modules that the nodes belong to, by descending time.
     pub modules: Vec<Module>,
-    /// Time in nodes of which no module can be known.
+    /// Time in nodes whose module is not known.
     pub unmatched_s: f64,
-    /// Time of the phase `recompute`: forward that was computed again (activation checkpointing).
+    /// Time of the phase `recompute`: recomputed forward (activation checkpointing).
     pub recompute_s: f64,
-    /// The same by the class of the innermost module, most first.
+    /// The same by the class of the innermost module, descending.
     pub recompute: Vec<RecomputeTime>,
 }
 
-/// Backward of a process; `None` where there was none.
+/// Backward of a process; `None` if there was none.
 pub(super) fn backward(profile: &Profile, analysis: &Analysis) -> Option<Backward> {
     let table = &analysis.primary()?.backward;
     let recompute_ns: u64 = table.recompute.iter().map(|each| each.ns).sum();

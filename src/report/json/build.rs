@@ -2,10 +2,10 @@
 
 use super::backward::backward;
 use super::compile::compile;
-use super::lanes::{gpus, gpus_missing, host};
 use super::modules::{MOST as MOST_MODULES, forward};
 use super::operators::{MOST as MOST_OPERATORS, MOST_SITES, operators};
 use super::progress::progress;
+use super::tracks::{gpus, gpus_missing, host};
 use super::verdict::verdict;
 use super::{Intervals, Itwinai, Report, SCHEMA};
 use crate::analysis::Analysis;
@@ -21,9 +21,9 @@ use crate::report::tables::{self, functions};
 use crate::torch::rules::RuleSet;
 use std::collections::BTreeMap;
 
-/// Functions and lines that are listed.
+/// Maximum number of listed functions and lines.
 const MOST: usize = 100;
-/// Waits that are listed.
+/// Maximum number of listed waits.
 const MOST_WAITS: usize = 500;
 
 pub fn report(profile: &Profile, analysis: &Analysis) -> Report {
@@ -76,13 +76,13 @@ pub fn report(profile: &Profile, analysis: &Analysis) -> Report {
         native_functions: functions::native(profile, analysis, MOST),
         threads: tables::threads::threads(analysis).to_vec(),
         gpus: gpus(profile, analysis),
-        gpus_missing: gpus_missing(&analysis.lanes),
+        gpus_missing: gpus_missing(&analysis.tracks),
         gpu_idle: tables::gpu_idle::gpu_idle(profile, analysis),
         gpu_idle_missing: tables::gpu_idle::gpu_idle_missing(profile, analysis),
         energy: Some(&analysis.energy)
             .filter(|energy| !energy.devices.is_empty())
             .cloned(),
-        host_use: host(profile, &analysis.lanes),
+        host_use: host(profile, &analysis.tracks),
         quality: analysis.quality.clone(),
         missing: profile.missing.clone(),
     }
@@ -91,7 +91,7 @@ pub fn report(profile: &Profile, analysis: &Analysis) -> Report {
 /// The report as JSON text, indented, with a line feed at its end.
 ///
 /// # Errors
-/// None in practice: the structures hold nothing that JSON cannot.
+/// None in practice: all values can be written as JSON.
 pub fn render_json(profile: &Profile, analysis: &Analysis) -> Result<String, serde_json::Error> {
     let mut text = printable_json(&serde_json::to_string_pretty(&report(profile, analysis))?);
     text.push('\n');

@@ -8,22 +8,21 @@ use serde::Serialize;
 /// Version of this part. Keys are only ever added within a version.
 pub const VERSION: u32 = 1;
 
-/// Functions and graph breaks that are listed.
+/// Maximum number of listed functions and graph breaks.
 const MOST: usize = 500;
 
-/// What torch.compile did on the training thread.
+/// torch.compile on the training thread.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Compile {
     /// [`VERSION`].
     pub version: u32,
-    /// What it did.
     #[serde(flatten)]
     pub table: CompileTable,
-    /// Functions and graph breaks that are not listed.
+    /// Number of functions and graph breaks that are not listed.
     pub left_out: usize,
 }
 
-/// What torch.compile did in a process; `None` where nothing of it was seen.
+/// torch.compile in a process; `None` if it was not seen.
 pub(super) fn compile(analysis: &Analysis) -> Option<Compile> {
     let mut table = analysis.primary()?.compile.clone();
     if table.is_empty() {

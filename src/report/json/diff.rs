@@ -14,34 +14,35 @@ use serde::Serialize;
 /// Version of the schema. Keys are only ever added within a version.
 pub const SCHEMA: u32 = 1;
 
-/// A whole comparison.
+/// A comparison.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct DiffReport {
     /// [`SCHEMA`].
     pub schema: u32,
-    /// Version of the rules that told phases and activities.
+    /// Version of the rules that determined phases and activities.
     pub rules: u32,
     /// Version of the torchspy that compared.
     pub torchspy: &'static str,
-    /// What figures are per: `step`, or `second` of wall time where no steps are known.
+    /// Unit of figures: `step`, or `second` of wall time if no steps are known.
     pub unit: &'static str,
     /// Runs of A.
     pub a: Vec<RunFacts>,
     /// Runs of B.
     pub b: Vec<RunFacts>,
-    /// The whole step; null per second.
+    /// The complete step; null per second.
     pub step: Option<Part>,
-    /// The step of each rank, where all recordings hold the same several; empty otherwise.
+    /// The step of each rank, if all recordings have the same ranks; empty otherwise.
     pub ranks: Vec<Rank>,
-    /// The part that most of the step's difference comes from; null where it is spread, or none.
+    /// The part that most of the step's difference comes from; null if it is spread, or there is
+    /// none.
     pub carrier: Option<Carrier>,
     /// All parts that were compared, by kind, then by difference.
     pub parts: Vec<Part>,
-    /// Parts seen in fewer than 30 samples on both sides, which were not.
+    /// Number of parts that were not compared: seen in fewer than 30 samples on both sides.
     pub too_seldom: usize,
-    /// How runs of one kind scatter.
+    /// Variation from one run to the next.
     pub run_to_run: Scatter,
-    /// What else differs between the runs.
+    /// Other differences between the runs.
     pub differs: Vec<Discrepancy>,
 }
 
@@ -54,25 +55,25 @@ pub struct Rank {
     pub step: Part,
 }
 
-/// What carries the difference.
+/// The part that carries the difference.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Carrier {
-    /// As of [`Part`].
+    /// As in [`Part`].
     pub kind: &'static str,
-    /// As of [`Part`].
+    /// As in [`Part`].
     pub name: String,
     /// Its difference.
     pub difference_s: f64,
-    /// The same as a share of the step's.
+    /// As a share of the step's difference.
     pub share: f64,
 }
 
-/// How far runs of one kind differ.
+/// Variation between runs of one side.
 #[derive(Clone, Copy, Debug, JsonSchema, Serialize)]
 pub struct Scatter {
-    /// Whether it was measured on several runs of a side, or taken for granted.
+    /// Whether it was measured from several runs of a side, or assumed.
     pub measured: bool,
-    /// Relative standard deviation of a run's mean, beyond what shows within a run.
+    /// Relative standard deviation of a run's mean, beyond what varies within a run.
     pub relative: f64,
     /// Runs less sides; 0 where it was not measured.
     pub freedom: usize,
@@ -123,15 +124,15 @@ pub fn diff_report(diff: &Diff) -> DiffReport {
     }
 }
 
-/// The JSON schema of what [`render_diff_json`] writes, with a description of every key.
+/// The JSON schema of what [`render_diff_json`].
 pub fn diff_schema() -> schemars::Schema {
     schemars::schema_for!(DiffReport)
 }
 
-/// The same as JSON text, indented, with a line feed at its end.
+/// [`diff_report`] as JSON text, indented, with a line feed at its end.
 ///
 /// # Errors
-/// None in practice: the structures hold nothing that JSON cannot.
+/// None in practice: all values can be written as JSON.
 pub fn render_diff_json(diff: &Diff) -> Result<String, serde_json::Error> {
     let mut text = printable_json(&serde_json::to_string_pretty(&diff_report(diff))?);
     text.push('\n');

@@ -10,7 +10,7 @@ use serde::Serialize;
 /// Version of this part. Keys are only ever added within a version.
 pub const VERSION: u32 = 1;
 
-/// Modules that are listed.
+/// Maximum number of listed modules.
 pub(super) const MOST: usize = 1000;
 
 /// The training thread's forward passes.
@@ -20,17 +20,18 @@ pub struct Forward {
     pub version: u32,
     /// Time in forward.
     pub forward_s: f64,
-    /// The part of it of which no module is known.
+    /// The part of it whose module is not known.
     pub unread_s: f64,
-    /// Modules that are not listed: those with the least total time.
+    /// Number of modules that are not listed: those with the least total time.
     pub left_out: usize,
-    /// The same with those as one that do the same thing in different places: `layers.*.attention`.
+    /// The same with modules grouped that do the same thing at different positions:
+    /// `layers.*.attention`.
     pub groups: Vec<ModuleGroup>,
-    /// Groups that are not listed.
+    /// Number of groups that are not listed.
     pub groups_left_out: usize,
 }
 
-/// The forward passes of a process; `None` where there was none.
+/// The forward passes of a process; `None` if there were none.
 pub(super) fn forward(analysis: &Analysis) -> Option<Forward> {
     let tree = &analysis.primary()?.modules;
     if tree.forward_ns == 0 {
@@ -40,7 +41,7 @@ pub(super) fn forward(analysis: &Analysis) -> Option<Forward> {
     Some(Forward {
         version: VERSION,
         forward_s: seconds(tree.forward_ns),
-        unread_s: seconds(tree.unread_ns),
+        unread_s: seconds(tree.unknown_ns),
         left_out: tree.modules.len().saturating_sub(MOST),
         groups_left_out: tree.groups.len() - groups.len(),
         groups,

@@ -11,28 +11,28 @@ use std::collections::BTreeMap;
 /// Version of this part. Keys are only ever added within a version.
 pub const VERSION: u32 = 1;
 
-/// Operators that are listed, and places of each.
+/// Maximum number of listed operators, and of call sites of each.
 pub(super) const MOST: usize = 200;
 pub(super) const MOST_SITES: usize = 20;
 
-/// Time in operators, all together.
+/// Totals of all operators.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Operators {
     /// [`VERSION`].
     pub version: u32,
-    /// Version of the rules and names that told operators.
+    /// Version of the rules and names that identified operators.
     pub rules: u32,
     /// Time in any operator, by activity.
     pub inside_s: BTreeMap<&'static str, f64>,
-    /// Time in none, by activity.
+    /// Time in no operator, by activity.
     pub outside_s: BTreeMap<&'static str, f64>,
-    /// Operators that are not listed.
+    /// Number of operators that are not listed.
     pub left_out: usize,
     /// Their own time.
     pub left_out_self_s: f64,
 }
 
-/// Time in the operators of a process; `None` where none was seen.
+/// Totals of the operators of a process; `None` if none was seen.
 pub(super) fn operators(process: &ProcessSummary) -> Option<Operators> {
     let table = &process.operators;
     if table.operators.is_empty() {

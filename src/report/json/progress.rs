@@ -19,47 +19,46 @@ pub const VERSION: u32 = 1;
 pub struct Progress {
     /// [`VERSION`].
     pub version: u32,
-    /// What a step is: `optimizer`, or `batch` where nothing was trained.
+    /// Unit of steps: `optimizer`, or `batch` if no training was seen.
     pub unit: &'static str,
-    /// What counted the steps: `parameter_version`, `trainer_steps`, `lightning_steps`, `batches`.
+    /// The counter of steps: `parameter_version`, `trainer_steps`, `lightning_steps`, `batches`.
     pub source: Option<&'static str>,
-    /// Class of the object that was read.
+    /// Class of the object that has the counter.
     pub class: String,
     /// Steps that ended in the recording.
     pub steps: u64,
-    /// The most that can have ended, where it may have been more; null also where nothing tells.
+    /// Upper bound, if there may have been more; null if not, or if it is unknown.
     pub steps_at_most: Option<u64>,
-    /// From when on they were counted, where more may have ended before.
+    /// Time of the first reading, if more steps may have ended before it.
     pub counted_from_s: Option<f64>,
-    /// Passes over the data that began and trained; null where that is not known.
+    /// Training passes over the data that began; null if unknown.
     pub epochs: Option<u64>,
     /// Whether there were more.
     pub more_epochs: bool,
-    /// The most that the steps leave room for, where it may have been more, and if all are of the
-    /// same length.
+    /// Upper bound of the epochs, if there may have been more and all are of the same length.
     pub epochs_at_most: Option<u64>,
-    /// Steps a second, less warm-up and what lay between passes; null where too few were seen.
+    /// Steps per second, without warm-up and time between passes; null if too few were seen.
     pub steps_per_s: Option<f64>,
-    /// Samples of the dataset a second, of this process alone; null where the batch size is not
+    /// Samples of the dataset per second, of this process alone; null if the batch size is not
     /// known.
     pub samples_per_s: Option<f64>,
-    /// Batches that were given out for training, as far as they were seen.
+    /// Batches delivered for training, as far as they were seen.
     pub batches: u64,
     /// Whether there were more.
     pub more_batches: bool,
-    /// Batches for a step; null where it is no whole number.
+    /// Batches per step; null if it is not an integer.
     pub batches_per_step: Option<u64>,
-    /// Lengths of steps; null where too few were seen.
+    /// Lengths of steps; null if too few were seen.
     pub step_ms: Option<StepMs>,
-    /// How long the epochs took that were seen whole, with what came between them.
+    /// Lengths of the epochs that are complete in the recording, with the time between them.
     pub epoch_s: Vec<f64>,
-    /// What was left out of the above at the start.
+    /// Steps at the start that the figures above exclude.
     pub warmup: WarmUp,
-    /// Passes without a step; null where there was none.
+    /// Passes without a step; null if there were none.
     pub evaluation: Option<Evaluation>,
-    /// Wall time of the training thread in a step, by phase.
+    /// Wall time of the training thread per step, by phase.
     pub phases: BTreeMap<String, PhaseMs>,
-    /// Share of the steps' time in collectives that lie in other phases than `communication`.
+    /// Share of the steps' time in collectives in other phases than `communication`.
     pub collectives_elsewhere: Share,
     /// Steps that took much longer than others.
     pub slow: Vec<Slow>,
@@ -68,15 +67,15 @@ pub struct Progress {
 /// Lengths of steps, milliseconds.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct StepMs {
-    /// Steps that these figures are of.
+    /// Number of steps.
     pub steps: u64,
     /// Mean.
     pub mean: f64,
-    /// 95 % interval of the mean; null where steps last five ticks or less, as all below.
+    /// 95 % interval of the mean; null if steps last five ticks or less, as all below.
     pub mean_low: Option<f64>,
     /// See `mean_low`.
     pub mean_high: Option<f64>,
-    /// Standard deviation, less what the ticks add.
+    /// Standard deviation, without the variance that the ticks add.
     pub sd: Option<f64>,
     /// Percentiles.
     pub p50: Option<f64>,
@@ -86,7 +85,7 @@ pub struct StepMs {
     pub p99: Option<f64>,
     /// The longest.
     pub max: Option<f64>,
-    /// How well the end of a step is known, on average.
+    /// Mean uncertainty of the end of a step.
     pub resolution: Option<f64>,
 }
 
@@ -104,21 +103,21 @@ pub struct PhaseMs {
 pub struct Slow {
     /// Its number in the recording, from 1.
     pub step: u64,
-    /// When it began, seconds from the start.
+    /// Start, seconds from the start of the recording.
     pub at_s: f64,
-    /// How long it took.
+    /// Length.
     pub ms: f64,
-    /// The phase that took more than it usually does.
+    /// The phase that took longer than it usually does.
     pub phase: String,
     /// By how much.
     pub more_ms: f64,
-    /// The user's line under which that was; null where none was on the stack.
+    /// The user's line that called it; null if none was on the stack.
     pub file: Option<String>,
     /// See `file`.
     pub line: Option<u32>,
 }
 
-/// The progress of a process; `None` where no counter was read.
+/// The progress of a process; `None` if no counter was read.
 pub(super) fn progress(profile: &Profile, process: &ProcessSummary) -> Option<Progress> {
     let analysed = process.progress.as_ref()?;
     Some(Progress {

@@ -1,4 +1,4 @@
-//! The part of the schema that says what a run is bound by.
+//! The part of the schema about what a run is bound by.
 
 use crate::analysis::Analysis;
 use crate::analysis::verdict::next_step::Cost;
@@ -14,60 +14,60 @@ use serde::Serialize;
 pub struct Verdict {
     /// Version of the rules.
     pub rules: u32,
-    /// The process that it is of.
+    /// The process of the verdict.
     pub pid: i32,
     /// Its rank.
     pub rank: Option<u32>,
-    /// `input-bound`, …; null where there is no single one, or what would tell was not seen.
+    /// `input-bound`, …; null if there is no single one, or the decisive figures were not measured.
     pub cause: Option<&'static str>,
-    /// What of it: `storage`, `DRAM`, ….
+    /// Detail of the cause: `storage`, `DRAM`, ….
     pub detail: Option<&'static str>,
     /// `low`, `medium`, `high`.
     pub confidence: Option<&'static str>,
     /// The figures of the cause, with the thresholds that they passed.
     pub evidence: Vec<Evidence>,
-    /// The line that carries most of it.
+    /// The line with most of the cause's time.
     pub at: Option<At>,
     /// One next step, for people.
     pub next_step: Option<String>,
-    /// What would be gained at most.
+    /// The maximum gain.
     pub at_most: Option<AtMost>,
-    /// Where there is no one cause: what takes the most time, each with a next step.
+    /// Without a single cause: what takes the most time, each with a next step.
     pub costs: Vec<Cost>,
-    /// All causes that were found, the weightiest first.
+    /// All causes that were found, by descending weight.
     pub found: Vec<Found>,
-    /// What takes the most time beside the weightiest of these; null where nothing does.
+    /// The largest competing cost of the weightiest cause; null if there is none.
     #[serde(rename = "beside")]
     pub competing: Option<CompetingCost>,
     /// What could not be judged, and why.
     pub missing: Vec<String>,
     /// Share of the others' wait in collectives in which they wait for this rank, in percent; null
-    /// where they do not.
+    /// if they do not.
     pub waited_for_percent: Option<u32>,
-    /// Whether the others' GPUs spin in collectives, and the one of this rank does not.
+    /// Whether the others' GPUs spin in collectives while the GPU of this rank does not.
     pub others_gpus_spin: bool,
 }
 
-/// What takes time, whether or not it is a cause.
+/// What else takes time, whether or not it is a cause.
 #[derive(Clone, Copy, Debug, JsonSchema, Serialize)]
 #[schemars(rename = "WeighsBeside")]
 pub struct CompetingCost {
-    /// What, in words.
+    /// Description.
     pub what: &'static str,
-    /// How much it weighs.
+    /// Weight, a share of time.
     pub weight: f64,
 }
 
 /// An upper bound.
 #[derive(Clone, Copy, Debug, JsonSchema, Serialize)]
 pub struct AtMost {
-    /// What would have to be so.
+    /// The condition of the bound.
     pub without: &'static str,
-    /// So many times as fast.
+    /// Maximum speedup, a factor.
     pub speedup: f64,
-    /// A step now.
+    /// Length of a step now.
     pub step_ms: Option<f64>,
-    /// A step then, at least.
+    /// Lower bound of the length of a step under the condition.
     pub step_ms_then: Option<f64>,
 }
 
@@ -76,15 +76,14 @@ pub struct AtMost {
 pub struct Found {
     /// Its name.
     pub cause: &'static str,
-    /// What of it.
+    /// Detail of the cause.
     pub detail: Option<&'static str>,
-    /// How much it weighs.
+    /// Weight, a share of time.
     pub weight: f64,
-    /// Its figures.
     pub evidence: Vec<Evidence>,
 }
 
-/// Null where the process is no trainer.
+/// Null if the process is not a trainer.
 pub(super) fn verdict(profile: &Profile, analysis: &Analysis) -> Option<Verdict> {
     Some(shaped(profile, analysis.verdict.as_ref()?))
 }

@@ -1,11 +1,11 @@
-//! Columns of strings that repeat: numbers of values, as Arrow's dictionaries have them.
+//! Columns of repeated strings, as Arrow dictionaries.
 
 use arrow_array::types::Int32Type;
 use arrow_array::{ArrayRef, DictionaryArray, Int32Array, StringArray};
 use arrow_schema::{ArrowError, DataType};
 use std::sync::Arc;
 
-/// The type of such a column. Readers without dictionaries see strings.
+/// The type of such a column. Readers without support for dictionaries see strings.
 pub(super) fn text_type() -> DataType {
     DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8))
 }

@@ -1,9 +1,8 @@
-//! Samples and stacks as columns, for whoever has more recordings than tables: DuckDB, pandas,
-//! Spark.
+//! Samples and stacks as columns, for analyses of many recordings: DuckDB, pandas, Spark.
 //!
 //! Two files: a row per sample ([`samples`]) and a row per stack ([`stacks`]), joined by
 //! `stack_id`. The columns are described in docs/src/parquet.md; [`SCHEMA_VERSION`] rises when one
-//! goes or changes its meaning.
+//! is removed or changes its meaning.
 
 mod columns;
 pub mod samples;
@@ -22,10 +21,10 @@ use std::io::{self, Write};
 /// Version of both files' columns. Columns may be added within a version.
 pub const SCHEMA_VERSION: u32 = 1;
 
-/// Rows that are in memory as columns at a time.
+/// Number of rows that are in memory as columns at a time.
 const BATCH: usize = 1 << 16;
 
-/// Writes the batches of one file. Writing needs to know where in the file it is, so bytes are
+/// Writes the batches of one file. The writer needs its position in the file, so bytes are
 /// collected first.
 fn write(
     profile: &Profile,

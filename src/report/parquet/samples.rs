@@ -3,15 +3,15 @@
 use super::columns::{text, text_type, values};
 use super::{BATCH, write};
 use crate::analysis::gpu_overlay::{device_of, served};
-use crate::analysis::lanes::{LaneSummary, Span, spans, summarize};
 use crate::analysis::progress::{Step, epochs, steps};
+use crate::analysis::tracks::{Span, TrackSummary, spans, summarize};
 use crate::model::category::{Activity, Phase, SummaryRow};
 use crate::model::facts::{Facts, StackFacts};
 use crate::model::ids::{ProcessId, StackId};
-use crate::model::lane::LaneKind;
 use crate::model::profile::{Profile, ProfileProcess, ProfileSample, Role};
 use crate::model::run::ClockPair;
 use crate::model::sample::ThreadState;
+use crate::model::track::TrackKind;
 use crate::model::wait::WaitKind;
 use arrow_array::{
     ArrayRef, BooleanArray, Float64Array, Int32Array, Int64Array, RecordBatch, StringArray,
@@ -27,12 +27,12 @@ use std::sync::Arc;
 /// # Errors
 /// Where `out` cannot be written.
 pub fn render(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
-    let lanes = summarize(profile);
+    let tracks = summarize(profile);
     let ids = (0..profile.processes.len()).map(ProcessId::from_index);
     let table = Table {
         profile,
         facts: &profile.facts,
-        processes: ids.map(|id| Process::of(profile, &lanes, id)).collect(),
+        processes: ids.map(|id| Process::of(profile, &tracks, id)).collect(),
         texts: Texts::of(profile),
         schema: schema(),
     };
@@ -78,27 +78,27 @@ fn schema() -> SchemaRef {
     Arc::new(Schema::new(fields.to_vec()))
 }
 
-/// What is the same for all samples of a process.
+/// Values that are equal for all samples of a process.
 struct Process {
     role: Role,
-    /// Of the process itself, or of the trainer that it loads data for.
+    /// Steps of the process itself, or of the trainer that it loads data for.
     steps: Vec<Step>,
     epochs: Vec<(u64, u64)>,
     busy: Vec<Span>,
 }
 
 impl Process {
-    fn of(profile: &Profile, lanes: &LaneSummary, id: ProcessId) -> Self {
+    fn of(profile: &Profile, tracks: &TrackSummary, id: ProcessId) -> Self {
         let trainer = served(profile, id);
-        let utilization = device_of(lanes, trainer)
+        let utilization = device_of(tracks, trainer)
             .ok()
-            .and_then(|device| device.figure(LaneKind::Utilization));
+            .and_then(|device| device.figure(TrackKind::Utilization));
         let role = profile.process(id);
         Self {
             role: role.map_or(Role::Other, |process| process.role),
             steps: steps(profile, trainer),
             epochs: epochs(profile, trainer),
-            busy: utilization.map_or(Vec::new(), |figure| spans(profile, figure.lane)),
+            busy: utilization.map_or(Vec::new(), |figure| spans(profile, figure.track)),
         }
     }
 
@@ -109,7 +109,7 @@ impl Process {
         i64::try_from(step.number).ok()
     }
 
-    /// Which of the epochs that were seen whole, from 1.
+    /// The number of the epoch, from 1, among those that are complete in the recording.
     fn epoch(&self, at_ns: u64) -> Option<i64> {
         let next = self.epochs.partition_point(|(_, end_ns)| *end_ns <= at_ns);
         let (start_ns, _) = self.epochs.get(next)?;
@@ -225,7 +225,7 @@ impl<'p> Table<'p> {
         ])
     }
 
-    /// The wall clock, by the last pair of clocks before.
+    /// The wall clock, from the last pair of clocks before.
     fn wall_ns(&self, at_ns: u64) -> Option<i64> {
         let run = &self.profile.run;
         let head = ClockPair {
@@ -280,7 +280,7 @@ impl<'p> Table<'p> {
         ])
     }
 
-    /// The function at the leaf; markers of what was not read are none.
+    /// The function at the leaf; `None` for markers.
     fn leaf(&self, stack: Option<StackId>) -> Option<usize> {
         let of_stack = self.facts.of(stack);
         let python = of_stack.python_leaf.map(|(function, _)| function);

@@ -1,6 +1,6 @@
-//! A row per stack that samples have: its number, and its frames from the root to the leaf as a
-//! list of structs. A list keeps a frame's parts apart, which DuckDB unnests and pandas explodes;
-//! folded text would have to be cut at characters that names may hold.
+//! A row per stack of the samples: its number, and its frames from the root to the leaf as a list
+//! of structs. A list keeps the parts of a frame separate, and DuckDB unnests and pandas explodes
+//! it; folded text would have to be split at characters that names may contain.
 
 use super::columns::{text, text_type, values};
 use super::{BATCH, write};
@@ -15,12 +15,12 @@ use parquet::errors::ParquetError;
 use std::io::{self, Write};
 use std::sync::Arc;
 
-/// Frames that are in memory as columns at a time.
+/// Number of frames that are in memory as columns at a time.
 const BATCH_FRAMES: usize = 16 * BATCH;
 
 /// Values of the columns, by number.
 struct Values {
-    /// Functions, and then modules.
+    /// Functions, then modules.
     functions: Arc<StringArray>,
     files: Arc<StringArray>,
     kinds: Arc<StringArray>,

@@ -1,4 +1,4 @@
-//! As much of Protocol Buffers as a trace needs: fields, one after another
+//! The part of Protocol Buffers that a trace needs: a sequence of fields
 //! (protobuf.dev/programming-guides/encoding).
 
 /// A message being written.

@@ -1,5 +1,5 @@
-//! Backward on the training thread: the lines that called it, its nodes, and the modules that these
-//! are of.
+//! Backward on the training thread: the lines that called it, its nodes, and the modules that they
+//! belong to.
 
 use super::named_line;
 use crate::analysis::Analysis;
@@ -16,11 +16,9 @@ use serde::Serialize;
 /// A line that called backward.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Line {
-    /// The nearest file of the user's own code; null where there is none.
+    /// The nearest file of the user's own code; null if there is none.
     pub file: Option<String>,
-    /// The function there.
     pub function: Option<String>,
-    /// The line.
     pub line: Option<u32>,
     /// Time of backward under it.
     pub total_s: f64,
@@ -39,16 +37,16 @@ pub struct Node {
     pub total_s: f64,
     /// Own time as a share of the thread's wall time.
     pub self_share: Share,
-    /// By what its modules are known: `module` (one alone), `class` (several of one class), `nets`
+    /// How its modules are known: `module` (a single one), `class` (several of one class), `nets`
     /// (of several outermost modules, in each of one class), or why they are not: `outside` (its
     /// operator was called outside of modules), `several` (by modules of several classes), `seldom`
     /// (in too few ticks), `not_seen`.
     pub matched: &'static str,
     /// The classes of modules that called its operator.
     pub classes: Vec<String>,
-    /// The module, where it is one alone.
+    /// The module, if it is a single one.
     pub path: Option<String>,
-    /// The modules in words; empty where none is known.
+    /// The modules as text; empty if none is known.
     #[serde(skip)]
     of: String,
 }
@@ -58,15 +56,15 @@ pub struct Node {
 pub struct Module {
     /// The class.
     pub class: String,
-    /// Class of the outermost module; null where only the class can be known.
+    /// Class of the outermost module; null if only the class is known.
     pub root: Option<String>,
-    /// As `named_modules()` has it; null where only the class can be known.
+    /// As in `named_modules()`; null if only the class is known.
     pub path: Option<String>,
     /// Own time of its nodes.
     pub self_s: f64,
     /// As a share of the thread's wall time.
     pub self_share: Share,
-    /// Which, in words.
+    /// The module or class as text.
     #[serde(skip)]
     of: String,
 }
@@ -75,7 +73,7 @@ type LineCol = Column<Line>;
 type NodeCol = Column<Node>;
 type ModuleCol = Column<Module>;
 
-/// Lines that called backward; their total stands where that of nodes does.
+/// Lines that called backward; their total has the column of the nodes' total.
 pub const LINES: &[LineCol] = &[
     LineCol::new(Kind::Seconds, "total_s", "total s", |row| {
         row.total_s.into()
@@ -107,7 +105,7 @@ pub const NODES: &[NodeCol] = &[
     NodeCol::data(Kind::Text, "classes", |row| row.classes.join(" ").into()),
     NodeCol::data(Kind::Text, "path", |row| row.path.as_ref().into()),
 ];
-/// Modules, below the nodes: with a gap for the total that they do not have.
+/// Modules, below the nodes: with a gap for the total, which they do not have.
 pub const MODULES: &[ModuleCol] = &[
     ModuleCol::new(Kind::Seconds, "self_s", "self s", |row| row.self_s.into()),
     ModuleCol::words("", |_| "".into()).width(7),
@@ -133,19 +131,19 @@ fn table(analysis: &Analysis) -> Option<&BackwardTable> {
     Some(&analysis.primary()?.backward)
 }
 
-/// The first `most` lines that called backward, most time first.
+/// The first `most` lines that called backward, by descending time.
 pub fn lines(profile: &Profile, analysis: &Analysis, most: usize) -> Vec<Line> {
     let lines = table(analysis).into_iter().flat_map(|table| &table.lines);
     lines.take(most).map(|each| line(profile, each)).collect()
 }
 
-/// The first `most` nodes, those with the most own time first.
+/// The first `most` nodes, by descending own time.
 pub fn nodes(profile: &Profile, analysis: &Analysis, most: usize) -> Vec<Node> {
     let nodes = table(analysis).into_iter().flat_map(|table| &table.nodes);
     nodes.take(most).map(|each| node(profile, each)).collect()
 }
 
-/// The first `most` modules whose nodes these are, those with the most time first.
+/// The first `most` modules that the nodes belong to, by descending time.
 pub fn modules(profile: &Profile, analysis: &Analysis, most: usize) -> Vec<Module> {
     let modules = table(analysis).into_iter().flat_map(|table| &table.modules);
     modules

@@ -11,26 +11,26 @@ use crate::report::table::{Column, Kind};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// Ranks and lines of each collective that are listed.
+/// Maximum number of ranks and lines listed per collective.
 const MOST_LATE: usize = 20;
 
 /// One collective of one rank, at one line.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Collective {
-    /// The rank whose host time it is; null where the environment names none.
+    /// The rank whose host time it is; null if the environment names none.
     pub rank: Option<u32>,
-    /// Its process.
+    /// Pid of the rank.
     pub pid: i32,
-    /// `all_reduce`, …; null for a wrapper's own work around collectives; `wait` where one is
-    /// waited for that was issued elsewhere.
+    /// `all_reduce`, …; null for a wrapper's own work around collectives; `wait` for waiting for a
+    /// collective that was issued elsewhere.
     pub name: Option<&'static str>,
-    /// `nccl`, `gloo`, `mpi`, `ucc`; null where nothing shows.
+    /// `nccl`, `gloo`, `mpi`, `ucc`; null if unknown.
     pub backend: Option<&'static str>,
-    /// The process group: null, for no frame shows.
+    /// The process group: always null, since no frame shows it.
     pub group: Option<String>,
-    /// The same in words, with the wrapper that issued it: `all_reduce (DDP bucket)`.
+    /// The collective as text, with the wrapper that issued it: `all_reduce (DDP bucket)`.
     pub what: String,
-    /// The wrapper: `DDP bucket`, `FSDP unshard`, …; null where the script calls it itself.
+    /// The wrapper: `DDP bucket`, `FSDP unshard`, …; null if the script calls it itself.
     pub issuer: Option<&'static str>,
     /// Host time. With NCCL that of enqueueing.
     pub seconds: f64,
@@ -38,26 +38,26 @@ pub struct Collective {
     pub share: f64,
     /// The same with its interval.
     pub interval: Share,
-    /// The part in which the thread waits.
+    /// The part in which the thread waited.
     pub wait_s: f64,
     /// As a share of the training thread's wall time.
     pub wait_share: Share,
-    /// The line; null where no Python frame was read.
+    /// The line; null if no Python frame was read.
     pub at: Option<At>,
-    /// Which rank of the recording arrived last, and where it was, most time first.
+    /// Which rank of the recording arrived last, and its line, by descending time.
     pub late: Vec<LateRank>,
 }
 
 /// A rank that others waited for.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct LateRank {
-    /// Its rank; null where the environment names none.
+    /// Its rank; null if the environment names none.
     pub rank: Option<u32>,
-    /// Its process.
+    /// Pid of the rank.
     pub pid: i32,
-    /// How long it was waited for while it was at this line.
+    /// How long the others waited while it executed this line.
     pub seconds: f64,
-    /// The line; null where no Python frame was read.
+    /// The line; null if no Python frame was read.
     pub at: Option<At>,
 }
 
@@ -88,7 +88,7 @@ pub const COLLECTIVES: &[Col] = &[
     Col::data(Kind::Text, "function", |row| At::function(row.at.as_ref())),
     Col::data(Kind::Place, "at", |row| At::place(row.at.as_ref())),
 ];
-/// The same in text where there are several backends.
+/// The columns in text if there are several backends.
 pub const OF_BACKENDS: &[Col] = &[
     SECONDS,
     SHARE,
@@ -120,11 +120,11 @@ fn collective(profile: &Profile, own: &ProcessCollectives, row: &CollectiveTime)
     Collective {
         rank,
         pid,
-        name: row.moment.name,
-        backend: row.moment.backend.map(|backend| backend.name()),
+        name: row.call.name,
+        backend: row.call.backend.map(|backend| backend.name()),
         group: None,
-        what: row.moment.label(),
-        issuer: row.moment.issuer.map(|issuer| issuer.name()),
+        what: row.call.label(),
+        issuer: row.call.issuer.map(|issuer| issuer.name()),
         seconds: seconds(row.ns),
         share: row.share.value,
         interval: row.share,

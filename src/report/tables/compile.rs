@@ -1,4 +1,4 @@
-//! Functions that torch.compile compiled, and where it cut them in two.
+//! Functions that torch.compile compiled, and graph breaks.
 
 use crate::analysis::Analysis;
 use crate::analysis::compile::{BreakSite, CompileTable, CompiledFunction};
@@ -45,7 +45,7 @@ pub const GRAPH_BREAKS: &[BreakCol] = &[
     }),
 ];
 
-/// How often it was compiled, at least.
+/// Lower bound of the number of compilations.
 fn seen(row: &CompiledFunction) -> Value {
     match row.compilations {
         0 => "-".into(),
@@ -64,7 +64,7 @@ fn table(analysis: &Analysis) -> Option<&CompileTable> {
     Some(&analysis.primary()?.compile)
 }
 
-/// Functions, those with the most time first.
+/// Functions by descending time.
 pub fn functions(analysis: &Analysis) -> &[CompiledFunction] {
     table(analysis).map_or(&[], |table| &table.functions)
 }

@@ -8,7 +8,7 @@ use crate::report::table::{Column, Cut, Kind, Value};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// Milliseconds with as many decimals as the figures deserve.
+/// Milliseconds with as many decimals as the figures' precision allows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scale {
     decimals: usize,
@@ -34,7 +34,7 @@ impl Scale {
         format!("{:+.*}", self.decimals, ns / 1e6)
     }
 
-    /// A side's figure; seen too seldom, only what it is below.
+    /// A side's figure; if it was seen in too few ticks, only its upper bound.
     fn figure(self, figure: &Figure) -> String {
         if figure.is_uncertain() {
             let unit = 10_f64.powi(i32::try_from(self.decimals).unwrap_or(0));
@@ -57,26 +57,26 @@ pub struct Part {
     pub class: Option<String>,
     /// Source file, or library; null where it has none.
     pub file: Option<String>,
-    /// Function that a line is in; null for others.
+    /// Function that contains a line; null for others.
     pub function: Option<String>,
-    /// Source line in B, or in A if B has it not; null where it has none.
+    /// Source line in B, or in A if B lacks it; null if there is none.
     pub line: Option<u32>,
     /// In A.
     pub a: Figure,
     /// In B.
     pub b: Figure,
-    /// B less A.
+    /// B minus A.
     pub difference_s: f64,
     /// Half of its 95 % interval.
     pub half_s: f64,
-    /// B over A, less one; null where A has nothing of it.
+    /// B relative to A, minus one; null if A has no time in it.
     pub relative: Option<f64>,
     /// Half of its 95 % interval.
     pub relative_half: Option<f64>,
-    /// How likely a difference at least as large is by chance, for this part alone.
+    /// Probability of a difference at least as large by chance, for this part alone.
     pub chance: f64,
-    /// `slower`, `faster`, or `no difference beyond noise`, all parts taken together. Per second:
-    /// `larger share`, `smaller share`.
+    /// `slower`, `faster`, or `no difference beyond noise`, with all parts taken into account. Per
+    /// second: `larger share`, `smaller share`.
     pub verdict: &'static str,
     /// Whether it differs beyond noise.
     pub beyond_noise: bool,

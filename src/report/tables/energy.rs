@@ -1,5 +1,5 @@
-//! Energy of devices, and of ranks by step, epoch and phase. All of it is an estimate, and the
-//! device's, whoever used it.
+//! Energy of devices, and of ranks by step, epoch and phase. All of it is an estimate of the
+//! device's energy, whoever used it.
 
 use crate::analysis::Analysis;
 use crate::analysis::energy::curve::Joules;
@@ -11,23 +11,23 @@ use crate::report::label::counted;
 use crate::report::table::{Column, In, Kind};
 use crate::report::text::role;
 
-/// Energy of a device over some time.
+/// Energy of a device over an interval.
 #[derive(Clone, Debug)]
 pub struct Spent {
     /// The driver's number.
     pub gpu: u32,
     /// The number of a MIG instance.
     pub mig: Option<u32>,
-    /// The process; none of a whole recording.
+    /// The process; null for the complete recording.
     pub pid: Option<i32>,
     pub rank: Option<u32>,
     /// `run`, `step`, `epoch` or `phase`.
     pub kind: &'static str,
-    /// Which epoch or phase; of a step over how many it is the mean.
+    /// Number of the epoch, or the phase; for a step the number of steps that it is the mean of.
     pub name: String,
-    /// Time on the host of a phase, time measured of a run.
+    /// For a phase its time on the host, for a run the time with readings.
     pub seconds: Option<f64>,
-    /// How much; none where it is not resolved.
+    /// Energy; null if it cannot be determined.
     pub energy: Option<Joules>,
     who: String,
 }
@@ -64,7 +64,7 @@ pub const ENERGY: &[Col] = &[
     Col::data(Kind::Seconds, "seconds", |row| row.seconds.into()),
 ];
 
-/// Of all devices, then of all ranks.
+/// All devices, then all ranks.
 pub fn energy(profile: &Profile, analysis: &Analysis) -> Vec<Spent> {
     let energy = &analysis.energy;
     let ranks = energy.ranks.iter().flat_map(|rank| {
@@ -94,7 +94,7 @@ fn of_device(device: &DeviceEnergy) -> Spent {
     }
 }
 
-/// Of a rank: a step, epochs that were measured, and phases.
+/// For a rank: a step, epochs with an energy, and phases.
 pub fn of_rank(profile: &Profile, rank: &RankEnergy) -> (Option<Spent>, Vec<Spent>, Vec<Spent>) {
     let process = profile.process(rank.process);
     let mut who = process.map_or_else(String::new, |process| role(process.role));

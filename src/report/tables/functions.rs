@@ -22,15 +22,15 @@ pub struct FunctionRow {
     pub line: Option<u32>,
     /// Own time.
     pub self_s: f64,
-    /// The same as a share of the training thread's wall time; of lines only.
+    /// Own time as a share of the training thread's wall time; for lines only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub self_share: Option<Share>,
     /// Time on the stack.
     pub total_s: f64,
-    /// Own time as a share, where no interval of it is known.
+    /// Own time as a share without an interval.
     #[serde(skip)]
     self_part: f64,
-    /// The name without what a reader does not need: parameters, namespaces within namespaces.
+    /// The name without parameters and nested namespaces.
     #[serde(skip)]
     short_name: String,
 }
@@ -48,7 +48,7 @@ const TOTAL: Col = Col::new(Kind::Seconds, "total_s", "total s", |row| {
     row.total_s.into()
 });
 
-/// Python functions: the end of a name says the most.
+/// Python functions: the end of a name is the most specific part.
 pub const FUNCTIONS: &[Col] = &[
     SELF,
     PART,
@@ -64,7 +64,7 @@ pub const LINES: &[Col] = &[
     Col::new(Kind::Place, "at", "line", place),
     NAME,
 ];
-/// Lines of the user's own code. All of their time is their own.
+/// Lines of the user's own code. All of their time is own time.
 pub const USER_LINES: &[Col] = &[
     SELF,
     SHARE,
@@ -87,7 +87,7 @@ fn place(row: &FunctionRow) -> Value {
     Value::Place(row.file.clone(), row.line.unwrap_or(0))
 }
 
-/// The first `most` Python functions of the training thread, those with the most own time first.
+/// The first `most` Python functions of the training thread, by descending own time.
 pub fn functions(profile: &Profile, analysis: &Analysis, most: usize) -> Vec<FunctionRow> {
     let Some(process) = analysis.primary() else {
         return Vec::new();
@@ -95,7 +95,7 @@ pub fn functions(profile: &Profile, analysis: &Analysis, most: usize) -> Vec<Fun
     of_functions(profile, process, &process.hot.python, most)
 }
 
-/// The same of native functions.
+/// The same for native functions.
 pub fn native(profile: &Profile, analysis: &Analysis, most: usize) -> Vec<FunctionRow> {
     let Some(process) = analysis.primary() else {
         return Vec::new();
@@ -103,7 +103,7 @@ pub fn native(profile: &Profile, analysis: &Analysis, most: usize) -> Vec<Functi
     of_functions(profile, process, &process.hot.native, most)
 }
 
-/// The same of lines of Python code.
+/// The same for lines of Python code.
 pub fn lines(profile: &Profile, analysis: &Analysis, most: usize) -> Vec<FunctionRow> {
     let Some(process) = analysis.primary() else {
         return Vec::new();
@@ -112,7 +112,7 @@ pub fn lines(profile: &Profile, analysis: &Analysis, most: usize) -> Vec<Functio
     of_lines(profile, process, known, most)
 }
 
-/// The same of lines of the user's own code, with the time of all that they call.
+/// The same for lines of the user's own code, with the time of all that they call.
 pub fn user_lines(profile: &Profile, analysis: &Analysis, most: usize) -> Vec<FunctionRow> {
     let Some(process) = analysis.primary() else {
         return Vec::new();

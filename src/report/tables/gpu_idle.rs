@@ -1,4 +1,4 @@
-//! What devices did while the host was where. What is not resolved is null.
+//! Idle time of devices by what the host executed. A figure that is not resolved is null.
 
 use crate::analysis::Analysis;
 use crate::analysis::gpu_overlay::account::Part;
@@ -11,7 +11,7 @@ use crate::report::text::format::place_of;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// Idle time of a device while a rank's training thread was somewhere.
+/// Idle time of a device while a rank's training thread executed something.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Idle {
     /// The process.
@@ -34,24 +34,23 @@ pub struct Idle {
     pub host_s: f64,
     /// The part of it that windows cover.
     pub covered_s: f64,
-    /// Idle time of the device at the same time, an estimate; null where it is not resolved.
+    /// Idle time of the device at the same time, an estimate; null if it is not resolved.
     pub seconds: Option<f64>,
     /// Bounds of `seconds`.
     pub interval: Option<Bounds>,
-    /// Whether it lasts for two windows and more each time.
+    /// Whether its visits last for two windows or more.
     pub resolved: bool,
     /// Length of a window.
     pub window_ms: f64,
 }
 
-/// Why the device of a rank is not laid over its code.
+/// Why a rank has no idle times.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct NoIdle {
     /// The process.
     pub pid: i32,
     /// Its rank.
     pub rank: Option<u32>,
-    /// Why.
     pub reason: String,
 }
 
@@ -83,7 +82,7 @@ pub const GPU_IDLE: &[Col] = &[
 ];
 
 impl Idle {
-    /// Where the host was, in words.
+    /// What the host executed, as text.
     pub fn shown(&self) -> String {
         match (self.kind, &self.file) {
             ("all", _) if self.resolved => "all of its time".to_owned(),
@@ -95,7 +94,7 @@ impl Idle {
     }
 }
 
-/// Of all ranks, by kind and idle time.
+/// For all ranks, by kind and idle time.
 pub fn gpu_idle(profile: &Profile, analysis: &Analysis) -> Vec<Idle> {
     let ranks = analysis.gpu_idle.iter();
     ranks
@@ -104,7 +103,7 @@ pub fn gpu_idle(profile: &Profile, analysis: &Analysis) -> Vec<Idle> {
         .collect()
 }
 
-/// Why there is nothing of a rank.
+/// Why ranks have no idle times.
 pub fn gpu_idle_missing(profile: &Profile, analysis: &Analysis) -> Vec<NoIdle> {
     let ranks = analysis.gpu_idle.iter();
     ranks
@@ -119,10 +118,10 @@ pub fn gpu_idle_missing(profile: &Profile, analysis: &Analysis) -> Vec<NoIdle> {
         .collect()
 }
 
-/// Of one rank: all of its time, then what is resolved, by kind and idle time.
+/// For one rank: its total, then what is resolved, by kind and idle time.
 pub fn of_rank(profile: &Profile, analysis: &Analysis, idle: &GpuIdle) -> Vec<Idle> {
     let (pid, rank) = profile.pid_and_rank(idle.process);
-    let mut devices = analysis.lanes.devices.iter();
+    let mut devices = analysis.tracks.devices.iter();
     let device = devices.find(|device| device.id == idle.gpu);
     let row = |kind, name: &str, place: Option<(&str, u32)>, part: &Part| Idle {
         pid,

@@ -1,5 +1,5 @@
-//! How batches are made: by DataLoader workers while the training thread waits, or by that thread
-//! itself.
+//! How batches are made: by DataLoader workers while the training thread waits, or by the training
+//! thread.
 
 use super::waits::{At, at};
 use crate::analysis::Analysis;
@@ -12,7 +12,7 @@ use crate::model::seconds::of as seconds;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// Lines of each task that are listed.
+/// Maximum number of lines listed per task.
 const MOST_LINES: usize = 10;
 
 /// Making batches.
@@ -20,7 +20,7 @@ const MOST_LINES: usize = 10;
 pub struct Input {
     /// What workers did while the training thread waited for them; null without such waits.
     pub workers: Option<Workers>,
-    /// What the training thread did itself; null if nothing.
+    /// What the training thread did itself; null if it made none.
     pub own: Option<OwnInput>,
 }
 
@@ -29,9 +29,9 @@ pub struct Input {
 pub struct Workers {
     /// How long it waited.
     pub waited_s: f64,
-    /// Workers that lived, on average over the waits.
+    /// Mean number of live workers during the waits.
     pub workers: f64,
-    /// The share of their time in which they did not wait to be asked for a batch.
+    /// The share of their time in which they did not wait for a request for a batch.
     pub busy: Share,
     /// By task, as shares of their time.
     pub tasks: Vec<Task>,
@@ -40,7 +40,6 @@ pub struct Workers {
 /// What the training thread did to make batches itself.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct OwnInput {
-    /// How long.
     pub seconds: f64,
     /// As a share of its wall time.
     pub share: Share,
@@ -56,32 +55,30 @@ pub struct Task {
     #[serde(serialize_with = "name")]
     #[schemars(with = "String")]
     pub task: InputTask,
-    /// How long, of all workers together.
+    /// Time, summed over all workers.
     pub seconds: f64,
-    /// Its share.
     pub share: Share,
-    /// Lines, most time first.
+    /// Lines, by descending time.
     pub lines: Vec<TaskLine>,
 }
 
 /// A line of a task.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct TaskLine {
-    /// The line; null where no Python frame was read.
+    /// The line; null if no Python frame was read.
     pub at: Option<At>,
-    /// How long.
     pub seconds: f64,
 }
 
-/// The input of the primary process.
+/// Input of the primary process.
 pub fn input(profile: &Profile, analysis: &Analysis) -> Option<Input> {
     let waits = analysis.primary_waits()?;
     let tasks = |tasks: &[TaskTime]| tasks.iter().map(|each| task(profile, each)).collect();
-    let workers = waits.meanwhile.as_ref().map(|meanwhile| Workers {
-        waited_s: seconds(meanwhile.waited_ns),
-        workers: meanwhile.workers,
-        busy: meanwhile.busy,
-        tasks: tasks(&meanwhile.tasks),
+    let workers = waits.worker_activity.as_ref().map(|workers| Workers {
+        waited_s: seconds(workers.waited_ns),
+        workers: workers.workers,
+        busy: workers.busy,
+        tasks: tasks(&workers.tasks),
     });
     let own = waits.inline.as_ref().map(|inline| OwnInput {
         seconds: seconds(inline.ns),

@@ -7,7 +7,7 @@ use crate::report::label::count;
 use crate::report::table::{Column, Kind, Value};
 use std::cmp::Reverse;
 
-/// Levels of the tree by which text is indented.
+/// Maximum number of levels by which text is indented.
 const MOST_INDENTED: usize = 12;
 
 type Col = Column<ModuleGroup>;
@@ -38,7 +38,7 @@ pub const MODULES: &[Col] = &[
     Col::data(Kind::Share, "self_share", |row| row.time.self_share.into()),
 ];
 
-/// Its name below what holds it, and what is known of it: `  conv (3 x Conv2d, 50 % eval)`.
+/// Its name relative to its parent, and its class and count: `  conv (3 x Conv2d, 50 % eval)`.
 fn shown(row: &ModuleGroup) -> Value {
     let module = &row.time;
     let mut about = Vec::new();
@@ -72,14 +72,14 @@ fn tree(analysis: &Analysis) -> Option<&ModuleTree> {
     Some(&analysis.primary()?.modules)
 }
 
-/// The modules of the primary process, each before those below it, siblings by total time: the
-/// `most` with the most of it.
+/// The `most` modules of the primary process with the most total time, each before those below it,
+/// siblings by total time.
 pub fn modules(analysis: &Analysis, most: usize) -> Vec<ModuleTime> {
     let modules = tree(analysis).map_or(&[][..], |tree| &tree.modules);
     longest(modules, most, |module| module.total_ns)
 }
 
-/// Groups of them, likewise.
+/// The same for groups.
 pub fn groups(analysis: &Analysis, most: usize) -> Vec<ModuleGroup> {
     let groups = tree(analysis).map_or(&[][..], |tree| &tree.groups);
     longest(groups, most, |group| group.time.total_ns)
@@ -98,8 +98,8 @@ pub fn each_alone(analysis: &Analysis) -> Vec<ModuleGroup> {
         .collect()
 }
 
-/// Those with the most total time, in their order. What stands above one of them is among them: it
-/// has no less time, and comes first.
+/// The rows with the most total time, in their order. A row's parents are included: they have no
+/// less time, and come first.
 fn longest<T: Clone>(rows: &[T], most: usize, total_ns: impl Fn(&T) -> u64) -> Vec<T> {
     let mut ranked: Vec<(usize, &T)> = rows.iter().enumerate().collect();
     ranked.sort_by_key(|&(at, row)| (Reverse(total_ns(row)), at));

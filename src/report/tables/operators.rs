@@ -1,4 +1,4 @@
-//! Operators of the training thread, and where they were called from.
+//! Operators of the training thread, and their call sites.
 
 use super::named_line;
 use crate::analysis::Analysis;
@@ -18,8 +18,7 @@ use std::collections::BTreeMap;
 pub struct Operator {
     /// `aten::add`, as torch.profiler calls it.
     pub name: String,
-    /// `schema`; `kernel` where no symbol holds the operator's name, and its kernel's stands for
-    /// it.
+    /// `schema`; `kernel` if no symbol has the operator's name, and the name is that of its kernel.
     pub named_by: &'static str,
     /// Time in which it was the innermost operator.
     pub self_s: f64,
@@ -31,13 +30,13 @@ pub struct Operator {
     pub phase: String,
     /// Own time by phase.
     pub phases: BTreeMap<String, f64>,
-    /// Where it was called from, most time first.
+    /// Call sites, by descending time.
     pub sites: Vec<OperatorSite>,
-    /// Places that are not listed.
+    /// Number of call sites that are not listed.
     pub sites_left_out: usize,
 }
 
-/// A place that an operator was called from.
+/// A call site of an operator.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct OperatorSite {
     /// The phase.
@@ -48,13 +47,11 @@ pub struct OperatorSite {
     pub module: Option<String>,
     /// The nearest file of the user's own code.
     pub file: Option<String>,
-    /// The function there.
     pub function: Option<String>,
-    /// The line.
     pub line: Option<u32>,
-    /// As of [`Operator`].
+    /// As in [`Operator`].
     pub self_s: f64,
-    /// As of [`Operator`].
+    /// As in [`Operator`].
     pub total_s: f64,
 }
 
@@ -76,7 +73,7 @@ pub const OPERATORS: &[Col] = &[
     Col::data(Kind::Text, "named_by", |row| row.named_by.into()),
     Col::data(Kind::Text, "phase", |row| (&row.phase).into()),
 ];
-/// The same in a line each, with the place of most of it.
+/// The columns of a list with one line per operator and its main call site.
 pub const BRIEF: &[Col] = &[
     SELF,
     SHARE,
@@ -88,7 +85,7 @@ pub const BRIEF: &[Col] = &[
             .into()
     }),
 ];
-/// Places of all operators.
+/// Call sites of all operators.
 pub const SITES: &[SiteCol] = &[
     SiteCol::new(Kind::Text, "operator", "operator", |(name, _)| name.into()),
     SiteCol::new(Kind::Text, "phase", "phase", |(_, site)| {
@@ -124,7 +121,7 @@ fn shown_name(row: &Operator) -> Value {
 }
 
 impl Operator {
-    /// Where it was the innermost operator, most time first.
+    /// Call sites where it was the innermost operator, by descending time.
     pub fn by_time(&self) -> Vec<&OperatorSite> {
         let own = self.sites.iter().filter(|site| site.self_s > 0.0);
         let mut sites: Vec<&OperatorSite> = own.collect();
@@ -145,8 +142,8 @@ impl OperatorSite {
     }
 }
 
-/// The first `most` operators of the training thread, those with the most own time first, and the
-/// first `most_sites` places of each.
+/// The first `most` operators of the training thread, by descending own time, and the first
+/// `most_sites` call sites of each.
 pub fn operators(
     profile: &Profile,
     analysis: &Analysis,
@@ -161,7 +158,7 @@ pub fn operators(
         .collect()
 }
 
-/// The places of all operators.
+/// The call sites of all operators.
 pub fn sites(profile: &Profile, analysis: &Analysis) -> Vec<(String, OperatorSite)> {
     let operators = operators(profile, analysis, usize::MAX, usize::MAX);
     let sites = operators
@@ -175,7 +172,7 @@ pub fn sites(profile: &Profile, analysis: &Analysis) -> Vec<(String, OperatorSit
 fn operator(profile: &Profile, time: &OperatorTime, most_sites: usize) -> Operator {
     let mut phases: BTreeMap<&str, u64> = BTreeMap::new();
     for site in &time.sites {
-        let name = profile.phase_name(site.place.phase);
+        let name = profile.phase_name(site.call.phase);
         *phases.entry(name).or_default() += site.self_ns;
     }
     let main = phases.iter().max_by_key(|&(_, &ns)| ns);
@@ -199,11 +196,11 @@ fn operator(profile: &Profile, time: &OperatorTime, most_sites: usize) -> Operat
 }
 
 fn site(profile: &Profile, site: &Site) -> OperatorSite {
-    let at = site.place.line.and_then(|line| named_line(profile, line));
+    let at = site.call.line.and_then(|line| named_line(profile, line));
     OperatorSite {
-        phase: profile.phase_name(site.place.phase).to_owned(),
-        node: site.place.node.clone(),
-        module: site.place.module.clone(),
+        phase: profile.phase_name(site.call.phase).to_owned(),
+        node: site.call.node.clone(),
+        module: site.call.module.clone(),
         file: at.map(|(function, _)| function.file.clone()),
         function: at.map(|(function, _)| function.name.clone()),
         line: at.map(|(_, line)| line),

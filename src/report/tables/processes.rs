@@ -16,11 +16,11 @@ use std::collections::BTreeMap;
 pub struct Process {
     /// Its pid.
     pub pid: i32,
-    /// Its parent's.
+    /// Pid of its parent.
     pub parent_pid: i32,
     /// `trainer`, `dataloader_worker`, `launcher`, `other`.
     pub role: &'static str,
-    /// Its rank, where it has one.
+    /// Its rank; null if it has none.
     pub rank: Option<u32>,
     /// Ranks in the job.
     pub world_size: Option<u32>,
@@ -30,13 +30,13 @@ pub struct Process {
     pub worker: Option<u32>,
     /// Interpreter version; null if none was found.
     pub python: Option<String>,
-    /// Torch version; null without torch, or where it could not be read.
+    /// Torch version; null without torch, or if it could not be read.
     pub torch: Option<String>,
     /// Whether CUDA is loaded.
     pub cuda: bool,
     /// The command line.
     pub command: Vec<String>,
-    /// What is missing of this process, and why.
+    /// What is missing for this process, and why.
     pub note: Option<String>,
     /// CPU time of the sampled threads.
     pub cpu_s: f64,
@@ -50,7 +50,7 @@ pub struct Process {
     pub phases: BTreeMap<String, f64>,
     /// Shares of that time by activity.
     pub activities: BTreeMap<&'static str, f64>,
-    /// The role in words: `rank 0/2`.
+    /// The role as text: `rank 0/2`.
     #[serde(skip)]
     pub shown: String,
 }
@@ -113,7 +113,7 @@ pub const PROCESSES: &[Col] = &[
     }),
 ];
 
-/// Rows that text adds up.
+/// Rows that text sums.
 const OTHERS: [SummaryRow; 4] = [
     SummaryRow::Compile,
     SummaryRow::Startup,

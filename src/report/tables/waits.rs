@@ -33,33 +33,31 @@ pub struct Wait {
     #[serde(serialize_with = "name")]
     #[schemars(with = "String")]
     pub kind: WaitKind,
-    /// What exactly: the call, the collective, the system call.
+    /// The call, the collective or the system call.
     pub what: String,
-    /// How long.
     pub seconds: f64,
     /// As a share of the training thread's wall time.
     pub share: f64,
     /// The same with its interval.
     pub interval: Share,
-    /// The line; null where no Python frame was read.
+    /// The line; null if no Python frame was read.
     pub at: Option<At>,
-    /// Whether the time is that of work which was queued on the GPU earlier, and not the line's
-    /// own.
+    /// Whether the time is that of work that was queued on the GPU earlier, and not the line's own.
     pub earlier_work: bool,
-    /// Of waits for the GIL: who held it, most time first.
+    /// For waits for the GIL: who held it, by descending time.
     pub holders: Vec<GilHolder>,
 }
 
-/// Who held the GIL.
+/// The thread that held the GIL.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct GilHolder {
     /// The thread.
     pub tid: i32,
     /// Its name.
     pub thread: String,
-    /// How long it was waited for.
+    /// How long the training thread waited for it.
     pub seconds: f64,
-    /// Where it was; null where its stack was not read at that time.
+    /// Its line; null if its stack was not read at that time.
     pub at: Option<At>,
 }
 
@@ -101,7 +99,7 @@ pub const WAITS: &[Col] = &[
 ];
 
 impl Wait {
-    /// A wait in words: `GPU sync: cudaStreamSynchronize *`.
+    /// A wait as text: `GPU sync: cudaStreamSynchronize *`.
     fn words(&self) -> String {
         let kind = match self.kind {
             WaitKind::GpuSync => "GPU sync",

@@ -1,4 +1,4 @@
-//! Backward: nodes of autograd's graph, under the line that called it, and their modules.
+//! Backward: nodes of autograd's graph, the lines that called it, and their modules.
 
 use super::format::{column_seconds, printable};
 use super::table::{body, table};
@@ -9,10 +9,10 @@ use crate::model::profile::Profile;
 use crate::report::tables::backward as rows_of;
 use crate::report::tables::backward::{LINES, MODULES, NODES};
 
-/// Lines that called backward, and modules, that are listed.
+/// Maximum number of listed lines and modules.
 const MOST_LINES: usize = 3;
 const MOST_MODULES: usize = 6;
-/// Time below which what is left over is not worth a line: part of the phase.
+/// Unlisted time below this share of the phase gets no line.
 const WORTH_A_LINE: f64 = 0.005;
 
 pub(super) fn backward(out: &mut String, profile: &Profile, analysis: &Analysis, rows: usize) {
@@ -58,7 +58,7 @@ pub(super) fn backward(out: &mut String, profile: &Profile, analysis: &Analysis,
     if is_worth(found.unmatched_ns) && !nodes.is_empty() {
         let part = found.unmatched_ns as f64 / found.total_ns.max(1) as f64;
         let text = format!(
-            "  of no module that can be told: {} s, {:.0} % of backward",
+            "  of unknown modules: {} s, {:.0} % of backward",
             column_seconds(found.unmatched_ns),
             part * 100.0
         );
@@ -67,7 +67,7 @@ pub(super) fn backward(out: &mut String, profile: &Profile, analysis: &Analysis,
     recompute(out, found);
 }
 
-/// `forward computed again 1.20 s: Block 0.80 s, Linear 0.40 s`.
+/// `forward recomputed 1.20 s: Block 0.80 s, Linear 0.40 s`.
 fn recompute(out: &mut String, table: &BackwardTable) {
     let all_ns: u64 = table.recompute.iter().map(|each| each.ns).sum();
     if all_ns == 0 {

@@ -1,34 +1,33 @@
-//! What fits a screen: the verdict, where the time went, and the few lines and operators that
-//! matter.
+//! The one-screen report: the verdict, the time by row, and the most important lines and operators.
 
 use super::format::seconds;
 use super::{
-    Detail, TextOptions, collectives, functions, lanes, nothing_sampled, operators, processes,
-    progress, sampler, sentence, tables, verdict, waits, warnings, wrapped,
+    Detail, TextOptions, collectives, functions, nothing_sampled, operators, processes, progress,
+    sampler, sentence, tables, tracks, verdict, waits, warnings, wrapped,
 };
 use crate::analysis::Analysis;
 use crate::model::profile::Profile;
 
-/// Lines of the whole.
+/// Maximum number of lines.
 const LINES: usize = 40;
-/// Rows of a table at most.
+/// Maximum number of rows of a table.
 const ROWS: usize = 5;
-/// Rows below which two tables say less than one.
+/// With fewer rows per table, one table is shown instead of two.
 const FEWEST: usize = 3;
-/// Ranks that are listed.
+/// Maximum number of listed ranks.
 const RANKS: usize = 4;
-/// Lines of the table of ranks that stay: of two ranks, all.
+/// Minimum number of lines of the table of ranks: of two ranks, all.
 const RANKS_LEAST: usize = 5;
-/// Ranks of which it is said which rank they wait for.
+/// Maximum number of ranks for which the rank that they wait for is reported.
 const LATE: usize = 2;
-/// Devices that are listed.
+/// Maximum number of listed devices.
 const DEVICES: usize = 2;
-/// The share of the time below which a row says nothing.
+/// Rows below this share of the time are omitted.
 const SMALL: f64 = 0.01;
 /// Lines of a table besides its rows: one is empty, one is its title.
 const TITLE: usize = 2;
 
-/// A part of the whole. Where the whole is too long, parts are cut to their `least` lines in the
+/// A part of the report. If the report is too long, parts are cut to their `least` lines in the
 /// order of `goes`.
 struct Part {
     text: String,
@@ -36,7 +35,7 @@ struct Part {
     least: usize,
 }
 
-/// A part that is never cut.
+/// Value of `goes` of a part that is never cut.
 const STAYS: u8 = u8::MAX;
 
 impl Part {
@@ -50,8 +49,7 @@ impl Part {
         self.text.lines().count()
     }
 
-    /// Takes `over` lines from its end, or as many as may go; all of them where none has to be
-    /// left.
+    /// Removes `over` lines from its end, or as many as allowed; all of them if none has to stay.
     fn cut(&mut self, over: usize) {
         let left = self.lines().saturating_sub(over).max(self.least);
         if self.least == 0 {
@@ -67,7 +65,7 @@ fn lines_of(parts: &[Part]) -> usize {
     parts.iter().map(Part::lines).sum()
 }
 
-/// The summary in 40 lines; `itwinai`, which is asked for, comes on top.
+/// The summary in 40 lines; `itwinai`, if requested, is added to them.
 pub(super) fn brief(profile: &Profile, analysis: &Analysis, options: TextOptions) -> String {
     let verdict = Part::new(9, 13, |out| verdict::verdict(out, profile, analysis));
     let ending = Part::new(7, 4, |out| sampler::brief(out, profile, analysis));
@@ -96,7 +94,7 @@ pub(super) fn brief(profile: &Profile, analysis: &Analysis, options: TextOptions
             parts.push(itwinai);
         }
         parts.push(Part::new(6, 0, |out| {
-            lanes::brief(out, profile, analysis, DEVICES);
+            tracks::brief(out, profile, analysis, DEVICES);
         }));
         parts.push(Part::new(STAYS, 0, |out| progress::brief(out, process)));
         parts.push(Part::new(3, 0, |out| {
@@ -121,7 +119,7 @@ pub(super) fn brief(profile: &Profile, analysis: &Analysis, options: TextOptions
     parts.into_iter().map(|part| part.text).collect()
 }
 
-/// Cuts parts until the whole has no more than `most` lines.
+/// Cuts parts until the report has no more than `most` lines.
 fn fit(parts: &mut [Part], most: usize) {
     let mut order: Vec<usize> = (0..parts.len()).collect();
     order.sort_by_key(|&at| parts[at].goes);
@@ -133,7 +131,7 @@ fn fit(parts: &mut [Part], most: usize) {
     }
 }
 
-/// The lines of code, and the operators or waits, that took the most, in `room` lines.
+/// The lines of code, and the operators or waits, with the most time, in `room` lines.
 fn where_most_is(out: &mut String, profile: &Profile, analysis: &Analysis, room: usize) {
     let (lines, rows) = shared(room);
     functions::user_lines(out, profile, analysis, lines);
@@ -153,8 +151,8 @@ fn where_most_is(out: &mut String, profile: &Profile, analysis: &Analysis, room:
     out.push_str(&listed.into_iter().find(fits).unwrap_or_default());
 }
 
-/// Rows of two tables that share so many lines. The second is left out where both would say too
-/// little.
+/// Rows of two tables that share so many lines. The second table is omitted if both would be too
+/// short.
 fn shared(lines: usize) -> (usize, usize) {
     let each = (lines / 2).saturating_sub(TITLE);
     if each >= FEWEST {
@@ -163,7 +161,7 @@ fn shared(lines: usize) -> (usize, usize) {
     (lines.saturating_sub(TITLE).min(ROWS), 0)
 }
 
-/// Who was recorded, and for how long.
+/// What was recorded, and for how long.
 fn head(out: &mut String, profile: &Profile, analysis: &Analysis) {
     super::command(out, profile);
     let run = &profile.run;
@@ -180,7 +178,7 @@ fn head(out: &mut String, profile: &Profile, analysis: &Analysis) {
     wrapped(out, &facts, "| ");
 }
 
-/// What was noted of the run and of the process.
+/// Notes on the run and the process.
 fn notes(out: &mut String, profile: &Profile, analysis: &Analysis) {
     let run = &profile.run;
     let root = profile

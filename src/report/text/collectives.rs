@@ -1,4 +1,4 @@
-//! Collectives: whom the ranks wait for, and the host's time in each.
+//! Collectives: the rank that the ranks wait for, and the host's time in each.
 
 use super::format::{column_seconds, share_of};
 use super::table::table;
@@ -13,7 +13,7 @@ use crate::report::label::process_labels;
 use crate::report::tables::collectives::{COLLECTIVES, OF_BACKENDS, of_rank};
 use crate::report::tables::waits::{At, at as place_at};
 
-/// The part of a rank's waits for which one rank must be to blame to be named.
+/// Minimum part of a rank's waits that one rank must cause to be named.
 const WORTH_NAMING: f64 = 0.1;
 
 pub(super) fn collectives(out: &mut String, profile: &Profile, analysis: &Analysis, rows: usize) {
@@ -28,7 +28,7 @@ pub(super) fn collectives(out: &mut String, profile: &Profile, analysis: &Analys
     let mut backends: Vec<Backend> = ranks
         .iter()
         .flat_map(|rank| &rank.rows)
-        .filter_map(|row| row.moment.backend)
+        .filter_map(|row| row.call.backend)
         .collect();
     // Its destructors run in processes that never used it.
     let nccl = analysis.processes.iter().any(|process| process.nccl);
@@ -52,7 +52,7 @@ pub(super) fn collectives(out: &mut String, profile: &Profile, analysis: &Analys
     let world = ranks.iter().filter_map(|rank| rank.world_size).max();
     if let Some(world) = world.filter(|&world| world as usize > recorded) {
         let text = format!(
-            "{recorded} of {world} ranks are in this recording: a wait for another is not told."
+            "{recorded} of {world} ranks are in this recording: waits for other ranks are not attributed."
         );
         sentence(out, "  ", &text);
     }
@@ -68,7 +68,7 @@ pub(super) fn collectives(out: &mut String, profile: &Profile, analysis: &Analys
     }
 }
 
-/// Which rank the first `most` ranks wait for, a sentence each.
+/// The rank that the first `most` ranks wait for, one sentence each.
 pub(super) fn brief(profile: &Profile, analysis: &Analysis, most: usize) -> Vec<String> {
     let labels = process_labels(profile);
     let ranks = analysis.collectives.iter().filter(|rank| rank.ns > 0);
@@ -94,7 +94,7 @@ fn who_waits(out: &mut String, profile: &Profile, labels: &[String], rank: &Proc
         "{} waits {} in {}",
         label(labels, process),
         share_of(&row.wait_share).trim(),
-        row.moment.label(),
+        row.call.label(),
     );
     let part = |ns: u64| ns as f64 / row.wait_ns.max(1) as f64;
     match last_rank(row) {

@@ -1,4 +1,4 @@
-//! torch.compile: what compiling cost, and what ran of it.
+//! torch.compile: the time of compiling and of compiled code.
 
 use super::format::{column_seconds, count, cut, place_of, printable, share_of};
 use super::table::table;
@@ -9,8 +9,7 @@ use crate::analysis::summary::ProcessSummary;
 use crate::model::compile::CompileStage;
 use crate::report::tables::compile::FUNCTIONS;
 
-/// The share of wall time below which compiling without a function that is known is not worth a
-/// table.
+/// Compiling without a known function gets no table below this share of wall time.
 const WORTH_A_TABLE: f64 = 0.01;
 
 pub(super) fn compile(out: &mut String, process: &ProcessSummary, rows: usize) {
@@ -95,10 +94,7 @@ fn notes(out: &mut String, table: &CompileTable, rows: usize) {
     ];
     for (ns, what) in unknown {
         if ns >= 50_000_000 {
-            let text = format!(
-                "  of which function is not known: {what}, {} s",
-                column_seconds(ns)
-            );
+            let text = format!("  of an unknown function: {what}, {} s", column_seconds(ns));
             line(out, &text);
         }
     }

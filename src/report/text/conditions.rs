@@ -1,4 +1,4 @@
-//! What was measured, in a line or two.
+//! Conditions of the run, in one or two lines.
 
 use super::format::{count, printable};
 use super::wrapped;

@@ -1,4 +1,4 @@
-//! Two sides compared, for people: the verdict first, then what differs beyond noise, then how sure
+//! A comparison for people: the verdict first, then what differs beyond noise, then how certain
 //! that is.
 
 use super::format::{count, cut, cut_front, printable, seconds};
@@ -14,7 +14,7 @@ use crate::report::command::shown_command;
 use crate::report::part::{part_name, unit_name};
 use crate::report::tables::diff::{PARTS, Part, Scale, part, parts};
 
-/// The comparison, in lines of 80 columns. `rows` is how many parts of a kind are listed.
+/// The comparison, in lines of 80 columns. `rows` is the maximum number of listed parts of a kind.
 pub fn render_diff(diff: &Diff, rows: usize) -> String {
     let mut out = String::new();
     let scale = Scale::new(diff);
@@ -31,7 +31,7 @@ pub fn render_diff(diff: &Diff, rows: usize) -> String {
     out
 }
 
-/// What the first line says.
+/// The first line.
 fn verdict(diff: &Diff, scale: Scale) -> String {
     let Some(step) = &diff.step else {
         return of_a_second(diff, scale);
@@ -74,12 +74,12 @@ fn verdict(diff: &Diff, scale: Scale) -> String {
     )
 }
 
-/// Without steps it cannot be said which is faster.
+/// Without steps it is unknown which side is faster.
 fn of_a_second(diff: &Diff, scale: Scale) -> String {
     let why = if diff.few_steps {
         "Too few steps to tell whether B is faster."
     } else {
-        "No steps are known, so whether B is faster cannot be told."
+        "No steps are known, so it is unknown whether B is faster."
     };
     match diff.beyond_noise().first() {
         None => format!("{why} No part's share of wall time differs beyond noise."),
@@ -154,8 +154,8 @@ fn discrepancy(each: &Discrepancy) -> String {
     format!("NOT THE SAME {}: A {a}; B {b}", each.what)
 }
 
-/// Two texts of many words without the words that both begin and end with, but for one before the
-/// first that differs.
+/// Two texts of many words without their common first and last words, except one word before the
+/// first difference.
 fn less_common(a: &str, b: &str) -> (String, String) {
     let (a, b): (Vec<&str>, Vec<&str>) = (a.split(' ').collect(), b.split(' ').collect());
     let same = |pair: &(&&str, &&str)| pair.0 == pair.1;
@@ -173,7 +173,7 @@ fn less_common(a: &str, b: &str) -> (String, String) {
     (part(&a), part(&b))
 }
 
-/// Whether a part is of a section.
+/// Whether a part belongs to a section.
 type IsOf = fn(&Key) -> bool;
 
 /// Sections, by kind of part.
@@ -234,7 +234,7 @@ fn table(out: &mut String, diff: &Diff, most: usize) {
     }
 }
 
-/// Whether a module's difference is that of one below it, which is listed.
+/// Whether a module's difference is that of a listed module below it.
 fn passes_on(module: &Row, beyond: &[&Row]) -> bool {
     beyond.iter().any(|below| {
         is_below(&below.key, &module.key)
@@ -259,7 +259,7 @@ fn noise(out: &mut String, diff: &Diff) {
     );
     if excluding > 0 {
         text.push_str(&format!(
-            "; {} of their intervals leave zero out, chance makes up to {}",
+            "; {} of their intervals exclude zero, chance alone makes up to {}",
             count(excluding as u64),
             count(chance)
         ));

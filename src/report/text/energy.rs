@@ -8,12 +8,12 @@ use crate::analysis::energy::DeviceEnergy;
 use crate::model::profile::Profile;
 use crate::report::tables::energy::{ENERGY, of_rank};
 
-/// Devices, epochs and phases that are listed.
+/// Maximum number of listed devices, epochs and phases.
 const DEVICES: usize = 8;
 const EPOCHS: usize = 4;
 const PHASES: usize = 4;
 
-/// Nothing where no device has an energy counter.
+/// Appends nothing if no device has an energy counter.
 pub(super) fn energy(out: &mut String, profile: &Profile, analysis: &Analysis) {
     let energy = &analysis.energy;
     if energy.devices.is_empty() {

@@ -1,4 +1,4 @@
-//! Numbers and names as people read them.
+//! Formats numbers and names for people.
 
 use crate::analysis::intervals::Share;
 use crate::model::profile::Function;
@@ -6,7 +6,7 @@ use crate::model::text::notebook_cell;
 pub(crate) use crate::model::text::printable;
 pub(crate) use crate::report::label::count;
 
-/// The beginning of `text`, with `..` where something was cut.
+/// The beginning of `text`, with `..` if it was cut.
 pub(crate) fn cut(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();
@@ -15,7 +15,7 @@ pub(crate) fn cut(text: &str, width: usize) -> String {
     format!("{kept}..")
 }
 
-/// The end of `text`, with `..` where something was cut.
+/// The end of `text`, with `..` if it was cut.
 pub(crate) fn cut_front(text: &str, width: usize) -> String {
     let length = text.chars().count();
     if length <= width {
@@ -44,7 +44,7 @@ pub(crate) fn column_seconds(ns: u64) -> String {
     format!("{:.2}", ns as f64 / 1e9)
 }
 
-/// Three digits.
+/// With three digits.
 pub(crate) fn milliseconds(ms: f64) -> String {
     if ms < 1.0 {
         format!("{ms:.2}")
@@ -70,7 +70,7 @@ pub(crate) fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
 
-/// A small share, where a tenth of a percent is too coarse.
+/// A small share, for which a tenth of a percent is too coarse.
 pub(crate) fn fine_percent(share: f64) -> String {
     if share > 0.0 && share < 0.001 {
         return "<0.1 %".to_owned();
@@ -81,7 +81,7 @@ pub(crate) fn fine_percent(share: f64) -> String {
     percent(share)
 }
 
-/// A share with its interval: `62.0 % +-2.1`; with too few samples only what it is below: `<0.4 %`.
+/// A share with its interval: `62.0 % +-2.1`; with too few samples only its upper bound: `<0.4 %`.
 pub(crate) fn share(share: &Share, per_mille: u32) -> String {
     if share.is_uncertain() {
         let above = ((share.high * 1000.0).ceil() / 10.0).min(100.0);
@@ -113,7 +113,7 @@ pub(crate) fn place(function: &Function, line: u32) -> String {
     place_of(&function.file, line)
 }
 
-/// The same of a file by its path.
+/// The same for a file by its path.
 pub(crate) fn place_of(path: &str, line: u32) -> String {
     if let Some(cell) = notebook_cell(path) {
         return match line {

@@ -30,7 +30,7 @@ pub(super) fn functions(out: &mut String, profile: &Profile, analysis: &Analysis
     );
 }
 
-/// Lines of the user's own code: where to begin.
+/// Lines of the user's own code: where an investigation begins.
 pub(super) fn user_lines(out: &mut String, profile: &Profile, analysis: &Analysis, rows: usize) {
     let found = rows::user_lines(profile, analysis, rows);
     if !found.is_empty() {
@@ -39,7 +39,7 @@ pub(super) fn user_lines(out: &mut String, profile: &Profile, analysis: &Analysi
     }
 }
 
-/// Those with time of their own.
+/// Rows with own time.
 fn own(
     out: &mut String,
     title: &str,

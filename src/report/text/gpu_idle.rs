@@ -1,4 +1,4 @@
-//! What the device did while the training thread was where.
+//! Idle time of the device by what the training thread executed.
 
 use super::format::{count, seconds};
 use super::table::TextTable;
@@ -8,10 +8,10 @@ use crate::analysis::gpu_overlay::GpuIdle;
 use crate::model::profile::Profile;
 use crate::report::tables::gpu_idle::{GPU_IDLE, Idle, of_rank};
 
-/// Things that are named as not resolved.
+/// Maximum number of unresolved subjects that are named.
 const UNRESOLVED: usize = 4;
 
-/// Nothing without devices: the part on them says why there are none.
+/// Appends nothing without devices: the section on devices shows why there are none.
 pub(super) fn gpu_idle(out: &mut String, profile: &Profile, analysis: &Analysis, rows: usize) {
     let Some(process) = analysis.primary() else {
         return;
@@ -22,9 +22,9 @@ pub(super) fn gpu_idle(out: &mut String, profile: &Profile, analysis: &Analysis,
         .find(|(id, _)| *id == process.process);
     match own {
         Some((_, Ok(idle))) => table(out, profile, analysis, idle, rows),
-        Some((_, Err(why))) if !analysis.lanes.devices.is_empty() => {
+        Some((_, Err(why))) if !analysis.tracks.devices.is_empty() => {
             out.push('\n');
-            let text = format!("GPU IDLE by line: not told, {why}");
+            let text = format!("GPU IDLE by line: unknown, {why}");
             sentence(out, "", &text);
         }
         _ => {}
@@ -33,7 +33,7 @@ pub(super) fn gpu_idle(out: &mut String, profile: &Profile, analysis: &Analysis,
 
 fn table(out: &mut String, profile: &Profile, analysis: &Analysis, idle: &GpuIdle, rows: usize) {
     let device = analysis
-        .lanes
+        .tracks
         .devices
         .iter()
         .find(|device| device.id == idle.gpu);

@@ -49,10 +49,10 @@ pub(super) fn modules(out: &mut String, analysis: &Analysis, rows: usize) {
         column_seconds(tree.forward_ns),
         percent(process.part(tree.forward_ns))
     );
-    if tree.unread_ns > 0 {
+    if tree.unknown_ns > 0 {
         text.push_str(&format!(
             ", its module not read in {:.2} s",
-            tree.unread_ns as f64 / 1e9
+            tree.unknown_ns as f64 / 1e9
         ));
     }
     line(out, &cut(&text, WIDTH));

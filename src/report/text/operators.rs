@@ -9,11 +9,11 @@ use crate::model::profile::Profile;
 use crate::report::tables::operators::operators as rows_of;
 use crate::report::tables::operators::{BRIEF, OPERATORS, Operator};
 
-/// Places of one operator that are listed.
-const PLACES: usize = 2;
-/// The share of an operator's time below which only its main place is listed.
+/// Maximum number of call sites listed per operator.
+const MOST_SITES: usize = 2;
+/// Below this share of an operator's time only its main call site is listed.
 const WORTH_A_LINE: f64 = 0.2;
-/// Activities that are listed of the time in operators, and in none.
+/// Maximum number of activities listed for the time in operators, and outside of them.
 const MOSTLY: usize = 3;
 
 pub(super) fn operators(out: &mut String, profile: &Profile, analysis: &Analysis, rows: usize) {
@@ -42,13 +42,13 @@ pub(super) fn operators(out: &mut String, profile: &Profile, analysis: &Analysis
     table.head(out);
     for operator in shown.iter().take(rows) {
         table.row(out, operator);
-        places(out, operator);
+        call_sites(out, operator);
     }
     table.rest(out, shown.get(rows..).unwrap_or_default());
     sum(out, process);
 }
 
-/// The operators that took the most, a line each, with the main place of each.
+/// The operators with the most time, one line each, with their main call sites.
 pub(super) fn brief(out: &mut String, shown: &[Operator], rows: usize) {
     if shown.is_empty() || rows == 0 {
         return;
@@ -57,20 +57,20 @@ pub(super) fn brief(out: &mut String, shown: &[Operator], rows: usize) {
     body(out, BRIEF, shown.get(..rows).unwrap_or(shown), rows);
 }
 
-/// Those with time of their own.
+/// Operators with own time.
 pub(super) fn sampled(profile: &Profile, analysis: &Analysis) -> Vec<Operator> {
     let mut found = rows_of(profile, analysis, usize::MAX, usize::MAX);
     found.retain(|operator| operator.self_s > 0.0);
     found
 }
 
-/// Where most of an operator's own time was.
-fn places(out: &mut String, operator: &Operator) {
+/// The call sites with most of an operator's own time.
+fn call_sites(out: &mut String, operator: &Operator) {
     let sites = operator.by_time();
     let part = |self_s: f64| self_s / operator.self_s.max(1e-9);
     let listed = sites
         .iter()
-        .take(PLACES)
+        .take(MOST_SITES)
         .enumerate()
         .filter(|(index, site)| *index == 0 || part(site.self_s) >= WORTH_A_LINE)
         .count();
@@ -90,7 +90,7 @@ fn places(out: &mut String, operator: &Operator) {
     }
 }
 
-/// How much of the thread's time the table is of, and what the rest was.
+/// How much of the thread's time the table covers, and what the rest was.
 fn sum(out: &mut String, process: &ProcessSummary) {
     let share = |ns: u64| percent(ns as f64 / process.wall_ns.max(1) as f64);
     let table = &process.operators;

@@ -1,4 +1,4 @@
-//! Several processes: ranks side by side, workers in one line.
+//! Several processes: ranks next to each other, workers in one line.
 
 use super::format::{count, cut, percent, seconds};
 use super::table::table;
@@ -11,7 +11,7 @@ use crate::model::profile::{Profile, Role};
 use crate::report::command::shown_command;
 use crate::report::tables::processes::{PROCESSES, ranks as rows_of};
 
-/// All ranks, one line each, where there are several; the first `most` of them.
+/// All ranks, one line each, if there are several; the first `most` of them.
 pub(super) fn ranks(out: &mut String, profile: &Profile, analysis: &Analysis, most: usize) {
     let ranks = rows_of(profile, analysis);
     if ranks.len() < 2 {
@@ -21,7 +21,7 @@ pub(super) fn ranks(out: &mut String, profile: &Profile, analysis: &Analysis, mo
     table(out, PROCESSES, &ranks, most);
 }
 
-/// What is no rank: workers by their trainer, then launchers and helpers.
+/// Other processes: workers by their trainer, then launchers and helpers.
 pub(super) fn others(out: &mut String, profile: &Profile, analysis: &Analysis) {
     let mut text = String::new();
     let mut owners: Vec<Option<ProcessId>> = Vec::new();

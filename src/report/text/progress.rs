@@ -1,4 +1,4 @@
-//! Steps: how many, how long, which were slow; and how much of them was what.
+//! Steps: number, lengths, slow ones, and their phases.
 
 use super::format::{
     column_seconds, count, cut, milliseconds, percent, place, printable, seconds, share_of,
@@ -10,7 +10,7 @@ use crate::model::category::Phase;
 use crate::model::profile::Profile;
 use crate::model::progress::CounterKind;
 
-/// Phases below this share of a step are summed up.
+/// Phases below this share of a step are summed.
 const SMALL: f64 = 0.01;
 
 pub(super) fn progress(out: &mut String, profile: &Profile, process: &ProcessSummary) {
@@ -39,7 +39,7 @@ pub(super) fn brief(out: &mut String, process: &ProcessSummary) {
     headline(out, progress);
 }
 
-/// Of what phases a step is.
+/// Phases of a step.
 pub(super) fn brief_phases(out: &mut String, profile: &Profile, process: &ProcessSummary) {
     let Some(progress) = &process.progress else {
         return;
@@ -60,7 +60,8 @@ pub(super) fn brief_phases(out: &mut String, profile: &Profile, process: &Proces
     }
 }
 
-/// A loop that updates its parameters by hand, and makes its batches by hand: what says more of it.
+/// A loop that updates its parameters and makes its batches by hand: what would make its steps
+/// known.
 fn not_counted(out: &mut String, process: &ProcessSummary) {
     let matrix = &process.matrix;
     if matrix.phase(Phase::Backward) == 0 {
@@ -84,7 +85,7 @@ fn not_counted(out: &mut String, process: &ProcessSummary) {
     }
 }
 
-/// Every step that was seen whole.
+/// Every step that is complete in the recording.
 pub(super) fn steps(out: &mut String, profile: &Profile, process: &ProcessSummary) {
     let steps = listed(profile, process.process);
     if steps.is_empty() {
@@ -185,7 +186,7 @@ fn warm_up(out: &mut String, profile: &Profile, progress: &Progress) {
     line(out, &format!("  warm-up left out: {text}"));
 }
 
-/// What was counted, and by what.
+/// What was counted, and which counter.
 fn counted(out: &mut String, progress: &Progress) {
     let class = printable(&progress.class);
     let mut facts = vec![match progress.source {

@@ -23,7 +23,7 @@ pub(super) fn sampler(out: &mut String, profile: &Profile, analysis: &Analysis) 
     }
 }
 
-/// Whether the figures may be believed, in a line or two, and what was lost.
+/// How reliable the figures are, in one or two lines, and what was lost.
 pub(super) fn brief(out: &mut String, profile: &Profile, analysis: &Analysis) {
     let quality = &analysis.quality;
     let training = quality
@@ -103,7 +103,7 @@ fn captures(out: &mut String, quality: &QualitySummary) {
         count(quality.captures.reused)
     ));
     if quality.captures.unread > 0 {
-        parts.push(format!("unread {}", count(quality.captures.unread)));
+        parts.push(format!("not captured {}", count(quality.captures.unread)));
     }
     wrapped(out, &parts, "| ");
 }
@@ -148,7 +148,7 @@ fn cost(out: &mut String, quality: &QualitySummary) {
     wrapped(out, &parts, "| ");
 }
 
-/// Merged shares below this are no accident.
+/// A share of merged stacks below this has a systematic cause.
 const MOSTLY_MERGED: f64 = 0.5;
 
 fn stacks(out: &mut String, quality: &QualitySummary) {
@@ -177,7 +177,7 @@ fn stacks(out: &mut String, quality: &QualitySummary) {
             .map(|(reason, number)| format!("{} {}", reason.name(), count(*number)))
             .collect();
         let mut parts = vec![format!(
-            "  not whole: {}",
+            "  truncated: {}",
             reasons.first().cloned().unwrap_or_default()
         )];
         parts.extend(reasons.into_iter().skip(1));
@@ -192,7 +192,7 @@ fn stacks(out: &mut String, quality: &QualitySummary) {
     );
 }
 
-/// Percent of the running time that stops may take.
+/// Maximum share of the running time that stops may take, in percent.
 fn limit(profile: &Profile) -> String {
     format!("{:.1}", profile.run.max_stopped * 100.0)
 }
@@ -203,13 +203,13 @@ fn merge_warning(out: &mut String, quality: &QualitySummary) {
         .is_some_and(|share| share < MOSTLY_MERGED)
     {
         out.push_str(
-            "  WARNING: Python frames do not fit between native ones and stand at the root:\n",
+            "  WARNING: Python frames do not match native ones and are placed at the root:\n",
         );
         out.push_str("    is this compiled Python (Nuitka), which runs no interpreter loop?\n");
     }
 }
 
-/// What stops did to setuid programs.
+/// Effects of stops on setuid programs.
 fn harm(out: &mut String, quality: &QualitySummary) {
     if quality.privileges_lost > 0 {
         line(
@@ -222,7 +222,7 @@ fn harm(out: &mut String, quality: &QualitySummary) {
     }
 }
 
-/// What could not be kept.
+/// What was lost.
 fn lost(out: &mut String, profile: &Profile, quality: &QualitySummary) {
     let losses = &profile.sideband.losses;
     if quality.lost > 0 || !losses.is_empty() {
@@ -260,7 +260,7 @@ fn losses(out: &mut String, profile: &Profile, quality: &QualitySummary) {
         line(
             out,
             &format!(
-                "  {} captures left out while an earlier stop was awaited",
+                "  {} captures skipped: an earlier stop request was outstanding",
                 count(quality.skipped_for_late_stop)
             ),
         );
@@ -269,7 +269,7 @@ fn losses(out: &mut String, profile: &Profile, quality: &QualitySummary) {
         line(
             out,
             &format!(
-                "  {} stops came late, and were read when they came",
+                "  {} stops took longer than 2 ms, and were read afterwards",
                 count(quality.stop_timeouts)
             ),
         );

@@ -6,9 +6,9 @@ use super::format::{
 use super::{WIDTH, line};
 use crate::report::table::{Column, Cut, In, Kind, Value};
 
-/// Characters that are left of a text that is cut for others of its line.
+/// Minimum number of characters of a text that is cut in favour of others of its line.
 const SHORTEST: usize = 12;
-/// What stands before the number of a share with an interval, and how wide the number is.
+/// Separator before the number of a share with an interval, and the width of the number.
 const SHARE_GAP: usize = 2;
 const SHARE_NUMBER: usize = 7;
 
@@ -23,7 +23,7 @@ pub(super) fn table<R>(out: &mut String, columns: &'static [Column<R>], rows: &[
     body(out, columns, rows, most);
 }
 
-/// The same without headings, for what its title explains.
+/// The same without headings, for a table whose title explains it.
 pub(super) fn body<R>(out: &mut String, columns: &'static [Column<R>], rows: &[R], most: usize) {
     let table = TextTable::new(columns, rows);
     for row in rows.iter().take(most) {
@@ -33,7 +33,7 @@ pub(super) fn body<R>(out: &mut String, columns: &'static [Column<R>], rows: &[R
 }
 
 impl<R> TextTable<R> {
-    /// Without the columns of which all of `rows` have nothing.
+    /// Without the columns that are empty in all `rows`.
     pub(super) fn new(columns: &'static [Column<R>], rows: &[R]) -> Self {
         let is_empty = |column: &Column<R>| {
             let mut values = rows.iter().map(column.value);
@@ -79,7 +79,7 @@ impl<R> TextTable<R> {
         text
     }
 
-    /// How many more rows there are, and what they add up to; nothing for none.
+    /// The number of further rows, and their sums; nothing without any.
     pub(super) fn rest(&self, out: &mut String, rest: &[R]) {
         let sums = self.columns.iter().map(|column| {
             let sum = rest.iter().map(|row| number(&(column.value)(row))).sum();
@@ -89,7 +89,7 @@ impl<R> TextTable<R> {
         self.more_with(out, rest.len(), sums.collect());
     }
 
-    /// How many more rows there are, of rows that do not add up; nothing for none.
+    /// The number of further rows that have no sums; nothing without any.
     pub(super) fn more(&self, out: &mut String, left: usize) {
         self.more_with(out, left, vec![String::new(); self.columns.len()]);
     }
@@ -122,13 +122,13 @@ impl<R> TextTable<R> {
     }
 }
 
-/// Appends a cell with what stands between columns.
+/// Appends a cell with its separator.
 fn push<R>(text: &mut String, column: &Column<R>, cell: &str) {
     let width = column.width;
     text.push_str(&match (column.kind, width) {
         (Kind::Text | Kind::Place, 0) => format!(" {cell}"),
         (Kind::Text | Kind::Place, _) => format!("  {:<width$}", cut(cell, width)),
-        // Numbers are right-aligned; what follows the number is not.
+        // Numbers are right-aligned; text after the number is not.
         (Kind::Share, _) => format!("{cell:<width$}"),
         _ => format!("{cell:>width$}"),
     });
@@ -143,7 +143,7 @@ fn number(value: &Value) -> f64 {
     }
 }
 
-/// A value as text, without what separates columns.
+/// A value as text, without separators.
 pub(crate) fn cell(kind: Kind, value: &Value) -> String {
     match (kind, value) {
         (_, Value::None) => String::new(),

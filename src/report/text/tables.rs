@@ -9,7 +9,7 @@ use crate::model::category::{Activity, Phase, SummaryRow};
 use crate::model::profile::Profile;
 use crate::report::part::row_name;
 
-/// A row for people.
+/// The label of a row, for people.
 pub(crate) fn row_label(
     row: SummaryRow,
     profile: &Profile,
@@ -22,7 +22,7 @@ pub(crate) fn row_label(
     }
 }
 
-/// Rows that are left out where they are empty.
+/// Rows that are omitted if they are empty.
 fn is_seldom(row: SummaryRow) -> bool {
     matches!(
         row,
@@ -30,7 +30,7 @@ fn is_seldom(row: SummaryRow) -> bool {
     )
 }
 
-/// Without the rows that are less than `least` of the time.
+/// Without the rows below `least` of the time.
 pub(super) fn rows(out: &mut String, profile: &Profile, process: &ProcessSummary, least: f64) {
     out.push('\n');
     let title = format!(
@@ -41,7 +41,7 @@ pub(super) fn rows(out: &mut String, profile: &Profile, process: &ProcessSummary
     line(out, &title);
     let parts: Vec<u64> = process.rows.iter().map(|&(_, ns, _)| ns).collect();
     let shares = per_mille(&parts);
-    // Where the two differ, both are given: the verdict's are of the time after start-up and before
+    // Both figures are shown if they differ: the verdict uses the time after start-up and before
     // the interpreter's exit.
     let (startup_ns, shutdown_ns) = (process.startup_ns, process.shutdown_ns);
     let later_ns = process.wall_ns.saturating_sub(startup_ns + shutdown_ns);
@@ -87,7 +87,7 @@ pub(super) fn rows(out: &mut String, profile: &Profile, process: &ProcessSummary
 }
 
 fn row_place(profile: &Profile, at: LineTime, row_ns: u64) -> String {
-    // A line that holds little of its row would point the wrong way.
+    // A line with little of its row's time would mislead.
     if at.total_ns.saturating_mul(5) < row_ns || row_ns == 0 {
         return String::new();
     }
@@ -148,7 +148,7 @@ pub(super) fn itwinai(out: &mut String, process: &ProcessSummary) {
     );
 }
 
-/// Activities with a column of their own, or one more where that is all; the rest share one. 80
+/// Activities with a column of their own, or one more if that covers all; the rest share one. 80
 /// columns hold no more.
 const COLUMNS: usize = 5;
 

@@ -1,4 +1,4 @@
-//! The verdict, at the top: cause, why, what to do next, and what it would buy at most.
+//! The verdict, at the top: cause, evidence, next step, and the maximum gain.
 
 use super::format::{milliseconds, place, printable};
 use super::role;
@@ -9,10 +9,10 @@ use crate::analysis::verdict::rules::Finding;
 use crate::analysis::verdict::{Bound, Cause, Verdict, WaitedFor};
 use crate::model::profile::Profile;
 
-/// What stands before a line that goes on.
+/// Indentation of a continued line.
 const INDENT: &str = "        ";
 
-/// Nothing where the process is no trainer.
+/// Appends nothing if the process is not a trainer.
 pub(super) fn verdict(out: &mut String, profile: &Profile, analysis: &Analysis) {
     let Some(verdict) = &analysis.verdict else {
         return;
@@ -27,7 +27,7 @@ pub(super) fn verdict(out: &mut String, profile: &Profile, analysis: &Analysis) 
     }
 }
 
-/// The verdict in one line: the cause, what says so, and where.
+/// The verdict in one line: the cause, the evidence, and the line of code.
 pub(super) fn line(profile: &Profile, verdict: &Verdict) -> String {
     let (Some(cause), Some(finding)) = (verdict.cause, verdict.findings.first()) else {
         return none_text(verdict);
@@ -93,7 +93,7 @@ fn one_cause(
     }
 }
 
-/// Why there is no one cause.
+/// Why there is no single cause.
 fn none_text(verdict: &Verdict) -> String {
     let names: Vec<String> = verdict
         .findings
@@ -104,7 +104,7 @@ fn none_text(verdict: &Verdict) -> String {
     match names.as_slice() {
         [] if verdict.figures.ticks == 0 => "none: nothing after start-up was recorded".to_owned(),
         [] => {
-            "no single one: nothing takes enough of the time, or what could was not seen".to_owned()
+            "no single one: nothing takes enough of the time, or the decisive figures were not recorded".to_owned()
         }
         [only] => match verdict.competing {
             Some((competing, weight)) if STANDS_OUT * weight > weight_of_first(verdict) => {
@@ -153,7 +153,7 @@ fn no_cause(out: &mut String, verdict: &Verdict) {
     }
 }
 
-/// A line with a word before it, and those that follow below its text.
+/// A line with a word before it, and continuation lines below its text.
 fn hanging(out: &mut String, word: &str, text: &str) {
     let text = printable(text);
     let width = super::WIDTH - INDENT.len();
@@ -188,7 +188,7 @@ fn share(figures: &Figures, part: Part) -> String {
     format!("{} ±{half:.0}", percent(share.value))
 }
 
-/// What the training thread does, as far as the cause is about it.
+/// What the training thread does, with respect to the cause.
 fn claim(cause: Cause, finding: &Finding, figures: &Figures) -> String {
     let of = |part| share(figures, part);
     match cause {

@@ -11,9 +11,9 @@ use crate::model::wait::WaitKind;
 use crate::report::tables::input::{OwnInput, Task, Workers, input};
 use crate::report::tables::waits::{At, GilHolder, WAITS, Wait, wait};
 
-/// Holders of the GIL, and lines of a task, that are listed.
+/// Maximum number of listed holders of the GIL, and of lines of a task.
 const MOST: usize = 2;
-/// The share of a whole below which a task is not listed.
+/// A task below this share is not listed.
 const WORTH_A_LINE: f64 = 0.01;
 
 pub(super) fn waits(out: &mut String, profile: &Profile, analysis: &Analysis, rows: usize) {
@@ -39,7 +39,7 @@ fn table(
 ) {
     out.push_str("\nWAITS of the training thread (host time)\n");
     let list = without_cpu_lines(waits);
-    // Lists of everything are asked for with no limit on rows.
+    // Without a limit on rows everything is listed.
     let least_ns = if rows == usize::MAX {
         0
     } else {
@@ -60,7 +60,7 @@ fn table(
         if wait.kind == WaitKind::Input
             && let Some(workers) = workers.take()
         {
-            meanwhile(out, workers);
+            worker_activity(out, workers);
         }
     }
     table.rest(out, rest);
@@ -78,8 +78,8 @@ fn table(
     }
 }
 
-/// The waits, those for a CPU as one: they are the machine's, not a line's. It stands at the line
-/// with the most of them.
+/// The waits, with those for a CPU merged: they depend on the machine, not on a line. The merged
+/// wait has the line with the most of them.
 fn without_cpu_lines(waits: &ProcessWaits) -> Vec<WaitTime> {
     let (cpu, mut list): (Vec<WaitTime>, Vec<WaitTime>) = waits
         .rows
@@ -119,9 +119,9 @@ fn task_name(task: InputTask) -> &'static str {
     }
 }
 
-fn meanwhile(out: &mut String, workers: &Workers) {
+fn worker_activity(out: &mut String, workers: &Workers) {
     let text = format!(
-        "{:>13}meanwhile {:.1} of {:.1} workers were busy, {} of their time:",
+        "{:>13}{:.1} of {:.1} workers were busy, {} of their time:",
         "",
         workers.workers * workers.busy.value,
         workers.workers,

@@ -1,8 +1,8 @@
-//! Which lock a thread sleeps on, and who holds it.
+//! Which lock a thread sleeps on, and which thread holds it.
 //!
-//! All of it is read while the target runs. What is said of a sleeper holds because it slept all
-//! the while: its scheduling statistics and its system call are taken before anything is read, and
-//! compared when everything is.
+//! Everything is read while the target runs. The result is valid because the thread slept
+//! throughout: its scheduling statistics and its system call are read first and compared at the
+//! end.
 
 use crate::memory::Memory;
 use crate::model::dump::{Lock, Owner, THREAD_END};
@@ -24,12 +24,12 @@ const CONTENDED: u64 = 2;
 const MUTEX_OWNER: u64 = 8;
 const MUTEX_USERS: u64 = 12;
 const MUTEX_KIND: u64 = 16;
-/// Past these it is no mutex: as many threads as a machine has, and all flags that `__kind` may
-/// have.
+/// Above these values it is not a mutex: no machine has as many threads, and `__kind` has no other
+/// flags.
 const MAX_USERS: i32 = 1 << 22;
 const MAX_KIND: i32 = 0x1ff;
 
-/// A thread that slept in a futex when it was looked at, and does so still.
+/// A thread that slept in a futex when it was captured, and still does.
 #[derive(Clone, Copy)]
 struct Sleep {
     futex: Futex,
@@ -44,8 +44,8 @@ pub(super) struct Sleeps {
 }
 
 impl Sleeps {
-    /// Of the threads of a process those that are in the sleep in which they were looked at. Before
-    /// anything else is read.
+    /// The threads of a process that are still in the sleep in which they were captured. Called
+    /// before anything else is read.
     pub(super) fn of(pid: i32, threads: &[SnapshotThread]) -> Self {
         let sleeps = threads.iter().filter_map(|thread| {
             let files = ThreadFiles::open(pid, thread.tid);
@@ -70,7 +70,7 @@ impl Sleeps {
         self.of.get(&tid).map(|sleep| sleep.futex.address)
     }
 
-    /// Whether a thread was not scheduled since the beginning. Only asked when all is read.
+    /// Whether a thread was not scheduled since the beginning. Called after everything was read.
     fn slept_on(&self, tid: i32) -> bool {
         let files = ThreadFiles::open(self.pid, tid);
         let now = (files.schedstat().ok(), files.whereabouts().ok());
@@ -84,7 +84,7 @@ impl Sleeps {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Futex {
     address: u64,
-    /// It is for a lock of glibc's that is held.
+    /// A contended glibc lock.
     is_contended_lock: bool,
     /// It ends after a time (futex(2): the fourth argument points to it).
     is_timed: bool,
@@ -105,35 +105,35 @@ fn futex(whereabouts: Whereabouts) -> Option<Futex> {
     }
 }
 
-/// What frames tell of locks.
+/// Locks found in frames.
 #[derive(Default)]
 pub(super) struct Sightings {
-    /// Locks of `with` blocks, by where their waiters sleep, with the one thread that is in such a
-    /// block.
+    /// Locks of `with` blocks, by the address that their waiters sleep at, with the one thread that
+    /// is inside the block.
     blocks: FxHashMap<u64, (LockObject, Option<i32>)>,
-    /// By thread: the lock that it sleeps on, and what its frames call it.
+    /// By thread: the lock that it sleeps on, and the name that its frames have for it.
     names: FxHashMap<i32, (LockObject, String)>,
     /// By thread: the thread whose end it waits for.
     joins: FxHashMap<i32, Joined>,
 }
 
-/// A `threading.Thread` that is waited for.
+/// A `threading.Thread` that another thread joins.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Joined {
-    /// The object.
+    /// Address of the object.
     pub(super) object: u64,
-    /// Its name.
+    /// `Thread.name`; `None` where it could not be read.
     pub(super) name: Option<String>,
-    /// Its tid as it sees itself.
+    /// Its tid in the pid namespace of the process.
     pub(super) inner_tid: Option<i32>,
 }
 
 impl Sightings {
-    /// A thread has the lock, by a `with` block.
+    /// A thread holds the lock, by a `with` block.
     pub(super) fn in_block(&mut self, tid: i32, lock: LockObject) {
         let known = self.blocks.entry(lock.semaphore);
         known
-            // Two cannot have it: one of them was read while it let go or took it.
+            // Two threads cannot hold it: one of them was read while it released or acquired it.
             .and_modify(|(_, holder)| *holder = holder.filter(|&holder| holder == tid))
             .or_insert((lock, Some(tid)));
     }
@@ -149,19 +149,18 @@ impl Sightings {
     }
 }
 
-/// Tells who holds which lock.
+/// Finds the owners of locks.
 pub(super) struct Owners<'a> {
     pub(super) process: &'a SnapshotProcess,
     pub(super) memory: &'a ProcessMemory,
     pub(super) sightings: Sightings,
 }
 
-/// A lock and, where that can be told, who holds it.
+/// A lock and its owner, where the owner could be determined.
 pub(super) type OwnedLock = (Lock, Option<Owner>);
 
 impl Owners<'_> {
-    /// The lock of each thread that sleeps on one, has done so all the while, and whose lock can be
-    /// told.
+    /// The lock of each thread that slept on one throughout, where the lock could be identified.
     pub(super) fn locks(&self, sleeps: &Sleeps) -> Vec<(i32, OwnedLock)> {
         let mut found: Vec<(i32, OwnedLock)> = sleeps
             .of
@@ -199,8 +198,8 @@ impl Owners<'_> {
 
     fn mutex(&self, address: u64) -> Option<OwnedLock> {
         let word = |offset: u64| self.memory.read_i32(address.wrapping_add(offset)).ok();
-        // Other locks of glibc sleep alike and have no such fields: only a thread of the process is
-        // an owner.
+        // Other glibc locks sleep in the same way and have no such fields: only the tid of a thread
+        // of the process is accepted as the owner.
         let owner = word(MUTEX_OWNER)?;
         let users = word(MUTEX_USERS)?;
         let kind = word(MUTEX_KIND)?;
@@ -221,12 +220,12 @@ impl Owners<'_> {
         Some((lock, Some(owner)))
     }
 
-    /// The thread that calls itself `inner`: in a pid namespace of its own the target's tids are
-    /// others than ours.
+    /// The thread whose tid in the pid namespace of the process is `inner`, which may differ from
+    /// the tid that torchspy sees.
     fn tid_of(&self, inner: i32) -> Option<i32> {
         let pid = self.process.pid;
         let own = |tid: i32| ThreadFiles::open(pid, tid).inner_tid().unwrap_or(tid);
-        // Nearly always they are the same.
+        // Nearly always both tids are the same.
         let threads = || self.process.threads.iter().map(|thread| thread.tid);
         threads()
             .find(|&tid| tid == inner && own(tid) == inner)
@@ -241,7 +240,7 @@ impl Owners<'_> {
             .map(|(lock, _)| lock)
             .or(block.map(|(lock, _)| lock))?;
         let owner = match object.kind {
-            // It says itself who has it, and `Condition.wait` gives it up within its block.
+            // An RLock records its owner, and `Condition.wait` releases it inside its `with` block.
             "threading.RLock" => self.owner_of(object),
             _ => block.and_then(|(_, holder)| *holder).map(|tid| Owner {
                 tid,
@@ -257,7 +256,7 @@ impl Owners<'_> {
         Some((lock, owner.filter(|owner| owner.tid != tid)))
     }
 
-    /// The holder of an RLock, by its own word.
+    /// The owner that an RLock records itself.
     fn owner_of(&self, object: &LockObject) -> Option<Owner> {
         let pthread = object.owner?;
         let interpreter: &Interpreter = self.process.interpreter.as_ref()?;

@@ -1,6 +1,6 @@
-//! What a look does not take along and a process can still be asked for afterwards: names of
-//! threads, variables, and which lock a thread sleeps on. The target runs meanwhile. What is read
-//! of a frame is marked where it did not stay as it was.
+//! What a snapshot does not capture and is read from the process afterwards: names of threads,
+//! variables, and the lock that a thread sleeps on. The target runs at the same time, so frames
+//! that changed during the read are marked.
 
 mod locks;
 
@@ -27,15 +27,15 @@ use std::rc::Rc;
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
-/// Frames of a thread whose objects are read, from the leaf on.
+/// Frames per thread whose objects are read, from the leaf on.
 const MAX_FRAMES: usize = 256;
 /// Threads of a process.
 const MAX_THREADS: usize = 1024;
 /// The longest name of a thread.
 const MAX_NAME: usize = 128;
-/// Frames, from the leaf on, whose variables may name what the thread waits for.
+/// Frames, from the leaf on, whose variables may hold the lock that the thread waits for.
 const NAMING_FRAMES: usize = 3;
-/// Names of variables that count in a training loop of one's own.
+/// Usual names of counters in a hand-written training loop.
 const COUNTERS: &[&str] = &[
     "epoch",
     "step",
@@ -48,9 +48,9 @@ const COUNTERS: &[&str] = &[
     "num_steps",
 ];
 
-/// Reads objects of processes that were looked at, and their variables too where `locals` says how
-/// their values are shown, for at most `patience`: a process may have stopped to answer since.
-/// Gives those that were done by then, and the pids of the others.
+/// Reads objects of captured processes, and their variables if `locals` says how their values are
+/// shown. Takes at most `patience`, since a process may have stopped answering. Returns the
+/// processes that were read by then, and the pids of the others.
 pub fn inspect_all(
     processes: Vec<SnapshotProcess>,
     locals: Option<Redaction>,
@@ -64,7 +64,7 @@ pub fn inspect_all(
         .name("torchspy-inspect".to_owned())
         .spawn(move || {
             for process in &processes {
-                // Nobody listens where it took too long.
+                // The receiver is gone if it took too long.
                 let _ = sender.send(inspect(process, locals));
             }
         });
@@ -123,28 +123,28 @@ fn inspect(process: &SnapshotProcess, locals: Option<Redaction>) -> Inspected {
     inspected
 }
 
-/// Reads one thread after another.
+/// Reads threads one after another.
 struct ThreadReader<'a> {
     interpreter: &'a Interpreter,
     memory: &'a ProcessMemory,
     codes: CodeCache,
-    /// Names of variables by code object.
+    /// Names of variables, by address of the code object.
     names: FxHashMap<u64, Rc<[String]>>,
-    /// How values of variables are shown, where they are.
+    /// How values of variables are shown; `None` if they are not.
     locals: Option<Redaction>,
 }
 
 impl ThreadReader<'_> {
-    /// The thread; what its frames tell of locks goes to `sightings`.
+    /// Reads one thread. Locks that its frames show are added to `sightings`.
     fn thread(
         &mut self,
-        looked: &SnapshotThread,
+        captured: &SnapshotThread,
         state: u64,
         sleeps_at: Option<u64>,
         sightings: &mut Sightings,
     ) -> InspectedThread {
         let mut thread = InspectedThread {
-            tid: looked.tid,
+            tid: captured.tid,
             ..InspectedThread::default()
         };
         let before = self.stack(state);
@@ -172,22 +172,22 @@ impl ThreadReader<'_> {
             if is_threading(&place, "Condition.wait") {
                 let lock = read_lock(self.interpreter, frame.first_local, self.memory);
                 given_up = lock.map(|lock| lock.semaphore);
-                // What it sleeps on is a signal, which nobody holds.
+                // It waits for a signal, which no thread holds.
                 is_named = true;
             }
             if is_threading(&place, "Thread.join") && index < NAMING_FRAMES {
-                sightings.joining(looked.tid, self.joined(frame.first_local));
+                sightings.joining(captured.tid, self.joined(frame.first_local));
                 is_named = true;
             }
             for lock in self.blocks(frame) {
                 if ![given_up, sleeps_at].contains(&Some(lock.semaphore)) {
-                    sightings.in_block(looked.tid, lock);
+                    sightings.in_block(captured.tid, lock);
                 }
             }
             if let (Some(address), false, ..NAMING_FRAMES) = (sleeps_at, is_named, index)
                 && let Some((lock, name)) = self.named_lock(frame, address)
             {
-                sightings.named(looked.tid, lock, name);
+                sightings.named(captured.tid, lock, name);
                 is_named = true;
             }
             thread.frames.push(self.frame(place, frame, index));
@@ -204,12 +204,12 @@ impl ThreadReader<'_> {
 
     fn stack(&self, state: u64) -> PythonStack {
         let mut stack = PythonStack::default();
-        // What could be read of a stack is used, and compared with a second read.
+        // An incomplete stack is used too: it is compared with a second read.
         let _ = read_stack(self.interpreter, state, self.memory, &mut stack);
         stack
     }
 
-    /// The locks whose `with` blocks a frame is in.
+    /// The locks whose `with` blocks a frame is inside of.
     fn blocks(&self, frame: &PythonFrame) -> Vec<LockObject> {
         let values = read_block_values(self.interpreter, frame, self.memory);
         let locks = values.unwrap_or_default().into_iter();
@@ -224,7 +224,7 @@ impl ThreadReader<'_> {
         names.clone()
     }
 
-    /// The variables of a frame that have a name which is wanted.
+    /// The variables of a frame whose names are wanted.
     fn variables(
         &mut self,
         frame: &PythonFrame,
@@ -312,8 +312,8 @@ impl ThreadReader<'_> {
     }
 }
 
-/// Whether this is a method of the standard library's `threading`; 3.10 knows functions by their
-/// last name alone.
+/// Whether this is a method of the standard library's `threading`. Code objects of 3.10 have no
+/// qualified name, so only the last name is compared.
 fn is_threading(place: &Place, method: &str) -> bool {
     let last = method.rsplit('.').next();
     place.file.ends_with("/threading.py")

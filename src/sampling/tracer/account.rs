@@ -139,7 +139,7 @@ impl Ledger {
         self.open = Charge::default();
     }
 
-    /// Discards the polled tick, and the unpolled time before it, for which the poll stands.
+    /// Discards the polled tick, and the unpolled time before it, which the poll represents.
     pub(super) fn discard_poll(&mut self) {
         self.discard();
         self.unpolled = Charge::default();

@@ -15,7 +15,7 @@ use crate::model::frame::Partial;
 use crate::model::registers::Registers;
 use crate::model::sample::{Gil, ThreadState};
 use crate::os::clock::monotonic_ns;
-use crate::os::priority::{Ahead, InFront};
+use crate::os::priority::{Ahead, RaisedPriority};
 use crate::os::stop::{StoppedThread, wait_for_any_stop};
 use crate::os::syscalls::{Ending, sleeps_interruptibly};
 use crate::os::threads::{FUTEX, SchedStat, ThreadFiles, Whereabouts};
@@ -48,7 +48,7 @@ pub(super) struct Capture {
     spare: SamplePool,
     late: LateStops,
     ahead: Ahead,
-    priority: TracerPriority<InFront>,
+    priority: TracerPriority<RaisedPriority>,
 }
 
 /// Result of reading a sleeper.
@@ -106,7 +106,7 @@ impl Capture {
 
     /// Raises or restores the tracer's priority as `event` requires.
     pub(super) fn update_priority(&mut self, event: PriorityEvent) {
-        self.priority.on(event, || self.ahead.stand_in_front());
+        self.priority.on(event, || self.ahead.raise());
     }
 
     /// Whether a stop request has not been answered or collected.
@@ -195,7 +195,7 @@ impl Capture {
             return Asleep::NotCaptured(process.why_no_python());
         }
         let syscall = whereabouts.syscall();
-        // What is known of an earlier sleep does not hold for this one.
+        // The last poll was of an earlier sleep: it is not valid for this one.
         thread.last_poll = LastPoll::Unknown;
         if state == ThreadState::Uninterruptible
             && syscall.is_some_and(|number| MMAP_LOCKERS.contains(&number))

@@ -19,8 +19,7 @@ impl Tracer {
         let tids = match self.processes[index].tasks.list() {
             Ok(tids) => tids,
             Err(error) => {
-                // Any other reason, such as no descriptor that is left, may be over at the next
-                // tick.
+                // Any other error, such as no free descriptor, may be gone at the next tick.
                 let reason = error.raw_os_error();
                 self.processes[index].exited = matches!(reason, Some(libc::ENOENT | libc::ESRCH));
                 return;
@@ -167,7 +166,7 @@ impl Tracer {
                 start_ns: monotonic_ns().saturating_sub(charge.weight_ns),
                 charge,
             };
-            let sample = thread.sample(charged, Capture::Unread);
+            let sample = thread.sample(charged, Capture::NotCaptured);
             let state = ThreadState::Running;
             self.outbox.span(Sample { state, ..sample }, Some(why));
         }

@@ -24,7 +24,7 @@ impl SamplePool {
         slices: u64,
     ) -> Box<RawSample> {
         let thread = &process.threads[at];
-        let recorded = thread.sample(Charged::default(), Method::Unread);
+        let recorded = thread.sample(Charged::default(), Method::NotCaptured);
         let (shared, process) = (thread.shared.clone(), process.id);
         if let Some(mut sample) = self.0.pop() {
             sample.recorded = recorded;

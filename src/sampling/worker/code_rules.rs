@@ -1,11 +1,11 @@
-//! What the rules in force say of each code object, asked once.
+//! What the rules say of each code object, evaluated once per code object.
 
 use crate::model::code::CodeInfo;
 use crate::model::ids::CodeId;
 use crate::torch::rules::progress::is_library;
 use crate::torch::rules::{ModuleCall, RuleSet, Trains};
 
-/// What a code object is to the parts of the worker that look for objects on frames.
+/// Facts about a code object for the parts of the worker that search frames for objects.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct CodeFacts {
     pub(super) trains: Trains,
@@ -17,7 +17,7 @@ pub(super) struct CodeFacts {
     pub(super) is_module: bool,
 }
 
-/// The rules, and what they said, by [`CodeId`].
+/// The rules, and their results by [`CodeId`].
 pub(super) struct CodeRules {
     rules: &'static RuleSet,
     known: Vec<CodeFacts>,
@@ -46,7 +46,7 @@ impl CodeRules {
         self.known.get(id.index()).copied().unwrap_or_default()
     }
 
-    /// Those that were asked for so far.
+    /// The facts that were evaluated so far.
     pub(super) fn known(&self) -> &[CodeFacts] {
         &self.known
     }

@@ -1,4 +1,4 @@
-//! Which code a compiler's frames are at work on.
+//! Which code objects the frames of a compiler are compiling.
 
 use super::{Scratch, Worker};
 use crate::memory::Memory;
@@ -7,12 +7,12 @@ use crate::model::ids::CodeId;
 use crate::python::layout::objects::CELL_CONTENTS;
 use crate::sampling::raw::RawSample;
 
-/// Compilations within one another that are followed. Torch itself never nests them.
+/// Maximum depth of nested compilations. Torch itself never nests them.
 const MAX_NESTED: usize = 8;
 
 impl Worker {
-    /// Puts into `scratch.compiled` which of the frames in `scratch.python` were given code to
-    /// compile, and which code.
+    /// Finds the frames in `scratch.python` that were called with code to compile, and that code;
+    /// writes both to `scratch.compiled`.
     pub(super) fn find_compiled(&mut self, raw: &RawSample, scratch: &mut Scratch) {
         scratch.compiled.clear();
         for (index, named) in scratch.python.iter().enumerate() {
@@ -34,8 +34,8 @@ impl Worker {
         }
     }
 
-    /// The code object at `object`, or in the cell there. It lives as long as the compiler's frame
-    /// does, which may have ended since.
+    /// The code object at `object`, or in the cell there. It lives as long as the compiler's frame,
+    /// which may have ended since the capture.
     fn subject(&mut self, raw: &RawSample, object: u64) -> Option<CodeId> {
         let image = self.images.get_mut(&raw.process)?;
         let codes = image.codes.as_mut()?;

@@ -1,4 +1,4 @@
-//! Which modules' calls the Python frames of a sample are.
+//! Which Python frames of a sample are calls of modules.
 
 use super::{Scratch, Worker};
 use crate::model::frame::Frame;
@@ -7,7 +7,7 @@ use crate::sampling::raw::RawSample;
 use crate::torch::probe::ProbeFrame;
 use crate::torch::rules::ModuleCall;
 
-/// Modules of a session past which no new one is told apart.
+/// Maximum number of modules per session; further modules get no id of their own.
 const MAX_MODULES: usize = 1 << 18;
 
 /// What the worker knows of modules over all processes.
@@ -18,13 +18,13 @@ pub(super) struct NnModuleCalls {
 }
 
 impl Worker {
-    /// Puts the frames of `scratch.python` into `scratch.marked`, run by run, and behind each call
-    /// of a module, towards the root, which module it is; behind each of the compiler what code it
-    /// compiles. Frames are missing where `is_whole` is false.
+    /// Copies the frames of `scratch.python` to `scratch.marked`, run by run. After each call of a
+    /// module, towards the root, it adds the module; after each frame of a compiler, the code that
+    /// is compiled. Frames are missing where `is_complete` is false.
     pub(super) fn mark_nn_modules(
         &mut self,
         raw: &RawSample,
-        is_whole: bool,
+        is_complete: bool,
         scratch: &mut Scratch,
     ) {
         let mut calls = std::mem::take(&mut self.calls);
@@ -51,7 +51,7 @@ impl Worker {
             let known = &mut self.tables.nn_modules;
             probe.find(
                 &calls.frames,
-                is_whole,
+                is_complete,
                 &image.memory,
                 |info| known.intern_below(MAX_MODULES, info),
                 &mut calls.found,
@@ -59,7 +59,7 @@ impl Worker {
         }
         scratch.marked.clear();
         scratch.runs.clear();
-        // Found outermost first: the last is the nearest to the leaf, where the frames begin.
+        // Calls were found from the root on; runs begin at the leaf.
         let mut found = calls.found.iter().rev().peekable();
         for run in &raw.python.runs {
             let start = scratch.marked.len();

@@ -1,4 +1,4 @@
-//! What the worker knows of each process: its programs, its interpreter, its libraries.
+//! What the worker knows about each process: programs, interpreter, libraries.
 
 use super::Worker;
 use crate::model::ids::ProcessId;
@@ -19,7 +19,7 @@ impl Worker {
         if id.index() == self.tables.processes.len() {
             self.tables.processes.push(info);
             if self.throttled.is_none() {
-                // What it was before is not ours to report.
+                // Throttling before the process was sampled is not reported.
                 self.throttled_ns();
             }
             self.new_image(id);
@@ -38,16 +38,16 @@ impl Worker {
         }
     }
 
-    /// A forked child is its parent's copy until it calls exec: the interpreter is where it was.
-    /// Finding it anew would take longer than a short-lived child lives.
+    /// A forked child is a copy of its parent until it calls exec, so the interpreter is at the
+    /// same address. Searching for it again would take longer than a short-lived child lives.
     fn inherit_interpreter(&mut self, id: ProcessId) {
         let Some(child) = self.tables.processes.get(id.index()) else {
             return;
         };
         let interpreter = self.images.iter().find_map(|(parent_id, image)| {
             let parent = self.tables.processes.get(parent_id.index())?;
-            // The same program may have been started anew (torchrun's ranks): its addresses are
-            // others then.
+            // The same program may have been started again (torchrun's ranks), with other
+            // addresses.
             let is_parent = parent.pid == child.parent_pid
                 && parent.exe == child.exe
                 && has_same_image(parent.pid, child.pid);
@@ -58,11 +58,11 @@ impl Worker {
         });
         if let (Some(interpreter), Some(image)) = (interpreter, self.images.get_mut(&id)) {
             image.set_interpreter(interpreter);
-            self.tell_interpreter(id);
+            self.publish_interpreter(id);
         }
     }
 
-    /// Another program runs in `id` now: what its interpreter was says nothing of it.
+    /// `id` has called exec: facts about its previous interpreter are invalid.
     pub(super) fn take_exec(&mut self, id: ProcessId) {
         if let Some(process) = self.tables.processes.get_mut(id.index()) {
             process.python.clear();
@@ -75,7 +75,7 @@ impl Worker {
         if let Some(process) = self.tables.processes.get(id.index()) {
             let image = ProcessImage::new(process.pid, self.store.clone());
             self.images.insert(id, image);
-            // Nobody listens once the session ends.
+            // The receiver is gone once the session ends.
             let _ = self.fallback.orders.send(Order::Forget(id));
         }
     }
@@ -96,14 +96,14 @@ impl Worker {
     fn discover_interpreter(&mut self, id: ProcessId, now_ns: u64) {
         if let Some(image) = self.images.get_mut(&id) {
             if image.discover(now_ns) {
-                self.tell_interpreter(id);
+                self.publish_interpreter(id);
             }
             self.note_libraries(id);
         }
     }
 
-    /// Whether a sample may lack Python frames since its process's interpreter was not known when
-    /// it was read. Python may also not have started then: that is found out by another look.
+    /// Whether a sample may lack Python frames because the interpreter was not known when it was
+    /// captured. Python may also not have started then; another search decides that.
     pub(super) fn lacks_interpreter(&mut self, raw: &RawSample) -> bool {
         let seen_ns = raw.python_pending_ns;
         let image = |worker: &Self| {
@@ -123,8 +123,8 @@ impl Worker {
         }
     }
 
-    /// Tells the tracer, and the recording, what became of the search.
-    fn tell_interpreter(&mut self, id: ProcessId) {
+    /// Publishes the result of the search to the tracer and the recording.
+    fn publish_interpreter(&mut self, id: ProcessId) {
         let (Some(image), Some(process)) = (
             self.images.get(&id),
             self.tables.processes.get_mut(id.index()),
@@ -157,7 +157,7 @@ impl Worker {
         }
     }
 
-    /// What the fallback came to at a process.
+    /// Handles the result of the fallback for a process.
     pub(super) fn take_finding(&mut self, finding: Finding) {
         let Some(process) = self.tables.processes.get_mut(finding.process.index()) else {
             return;
@@ -214,7 +214,8 @@ impl Worker {
         }
     }
 
-    /// What a process that has torch runs under, as far as the kernel and torch's files say.
+    /// Records the conditions under which a process with torch runs, from the kernel and torch's
+    /// files.
     fn note_conditions(&mut self, id: ProcessId, pid: i32, cuda: Option<String>) {
         let mut note = |name: &str, value: Option<String>| {
             if let Some(value) = value {
@@ -266,7 +267,7 @@ impl Worker {
                 } else if !process.note.contains(&note) {
                     process.note = format!("{}; {note}", process.note);
                 }
-                // Another may have been loaded from it to the same place.
+                // A new program may have been loaded at the same address.
                 if image.refresh(now_ns) {
                     image.modules_changed();
                 }

@@ -1,5 +1,4 @@
-//! Counters of progress: looked for on the frames of threads that train, and read with their
-//! samples.
+//! Progress counters: found on the frames of training threads, and read with their samples.
 
 use super::code_rules::CodeFacts;
 use super::{Scratch, Worker};
@@ -15,28 +14,28 @@ use crate::torch::probe::progress::{FoundCounter, ScanFrame};
 use crate::torch::rules::Trains;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Counters of a session past which no new one is read.
+/// Maximum number of counters per session; later ones are not read.
 const MAX_COUNTERS: usize = 1 << 18;
-/// Conditions of a session past which no new one is taken in.
+/// Maximum number of conditions per session; later ones are dropped.
 const MAX_CONDITIONS: usize = 1 << 16;
-/// Readings of a second that are kept.
+/// Maximum number of readings kept per second.
 const MAX_POINTS: usize = 1 << 17;
 
-/// What the worker knows of progress over all processes.
+/// What the worker knows about progress, over all processes.
 #[derive(Default)]
 pub(super) struct Progress {
     threads: FxHashMap<ThreadId, Trains>,
     counters_of: FxHashMap<ProcessId, u32>,
     conditions: FxHashSet<Condition>,
-    /// Since the last segment.
+    /// Readings since the last segment.
     points: Vec<ProgressPoint>,
-    /// Since the last segment.
+    /// Conditions since the last segment.
     new_conditions: Vec<Condition>,
     frames: Vec<ScanFrame>,
 }
 
 impl Progress {
-    /// A condition, if it is a new one.
+    /// Records a condition if it is new.
     pub(super) fn condition(&mut self, process: ProcessId, name: &str, value: String) {
         let condition = Condition {
             process,
@@ -48,7 +47,7 @@ impl Progress {
         }
     }
 
-    /// What became known since the last segment.
+    /// Takes the readings and conditions since the last segment.
     pub(super) fn take(&mut self) -> (Vec<ProgressPoint>, Vec<Condition>) {
         (
             std::mem::take(&mut self.points),
@@ -62,7 +61,7 @@ impl Progress {
 }
 
 impl Worker {
-    /// A thread is gone.
+    /// A thread has ended.
     pub(super) fn forget_progress(&mut self, thread: ThreadId) {
         self.progress.forget(thread);
         if let Some(info) = self.tables.threads.get(&thread)
@@ -73,7 +72,7 @@ impl Worker {
         }
     }
 
-    /// The session is over.
+    /// The session has ended.
     pub(super) fn forget_all_progress(&mut self) {
         let probes = self.images.values_mut();
         for probe in probes.filter_map(|image| image.progress.as_mut()) {
@@ -81,7 +80,7 @@ impl Worker {
         }
     }
 
-    /// Reads the counters of a sample's thread; now and then looks for more of them.
+    /// Reads the counters of a sample's thread; searches for more of them from time to time.
     pub(super) fn take_progress(&mut self, raw: &RawSample, scratch: &Scratch) {
         if raw.python.frames.is_empty() {
             return;
@@ -107,9 +106,9 @@ impl Worker {
                 && let Python::Found(interpreter) = &image.python
                 && let Some(known) = image.codes.as_mut()
             {
-                // The frames as they are now: this sample may have waited for long where CPUs are
-                // scarce. The thread runs on meanwhile; whatever is read is looked at before it is
-                // believed.
+                // The frames are read again: this sample may have waited for long where CPUs are
+                // scarce. The thread runs at the same time, so every value is checked before it is
+                // used.
                 let mut stack = PythonStack::default();
                 let _ = read_stack(interpreter, raw.python_state, live, &mut stack);
                 let addresses: Vec<u64> = stack.frames.iter().map(|at| at.code_address).collect();
@@ -120,7 +119,7 @@ impl Worker {
                     .map(|&address| known.get(address).ok().map(|code| code.id))
                     .collect();
                 progress.frames.clear();
-                // Outermost first.
+                // Root first.
                 for (frame, code) in stack.frames.iter().zip(&named).rev() {
                     let facts = code.map(|code| self.code_rules.of(code, &self.tables.codes));
                     progress.frames.push(ScanFrame {
@@ -180,7 +179,8 @@ impl Progress {
     }
 }
 
-/// The user's code nearest to a frame, itself or further out: `frame` counts from the outermost.
+/// The user's code that is nearest to a frame towards the root, the frame included: `frame` counts
+/// from the root.
 fn holder(frame: usize, leaf_first: &[Option<CodeId>], codes: &[CodeFacts]) -> Option<CodeId> {
     let inner = leaf_first.len().checked_sub(frame + 1)?;
     let outward = leaf_first.iter().skip(inner).flatten();

@@ -1,4 +1,4 @@
-//! A segment every second, and the names that came too late for their own.
+//! Writes a segment every second, and names that were not known when their segment was written.
 
 use super::{MAX_STACKS, SYMBOL_PATIENCE, Worker};
 use crate::model::ids::{ModuleId, ProcessId};
@@ -8,7 +8,7 @@ use crate::os::clock::{clock_pair, monotonic_ns};
 use crate::recording::segment_of;
 
 impl Worker {
-    /// Writes what there is, where the tracer does not answer any more.
+    /// Writes what is left after the tracer no longer answers.
     pub(super) fn flush_last(&mut self) {
         self.flush(Segment {
             start_ns: self.written_ns,
@@ -18,7 +18,7 @@ impl Worker {
         });
     }
 
-    /// Writes `of_session`, to which the tracer gave its interval and what it alone knows.
+    /// Writes `of_session`, in which the tracer has set the interval and its own figures.
     pub(super) fn flush(&mut self, mut of_session: Segment) {
         self.written_ns = of_session.end_ns;
         self.update_processes();
@@ -31,7 +31,7 @@ impl Worker {
         of_session.samples = std::mem::take(&mut self.samples);
         let sideband = &mut of_session.sideband;
         (sideband.points, sideband.conditions) = self.progress.take();
-        sideband.lanes = self.take_lanes(of_session.last);
+        sideband.tracks = self.take_tracks(of_session.last);
         sideband.clocks.push(clock_pair());
         self.next_segment += 1;
         let changed: Vec<ProcessId> = self.changed.drain().collect();
@@ -48,8 +48,8 @@ impl Worker {
         for id in self.gone_threads.drain(..) {
             self.tables.threads.remove(&id);
         }
-        // The writer is behind only if the disk stands still; the tracer's queue then fills, and
-        // says so.
+        // The writer is late only if the disk blocks; the tracer's queue then fills, and its losses
+        // are counted.
         let _ = self.segments.send(segment);
         if self.tables.stacks.stacks().len() > MAX_STACKS {
             self.tables
@@ -57,7 +57,7 @@ impl Worker {
         }
     }
 
-    /// Adds to `segment` the names that earlier ones lacked.
+    /// Adds names to `segment` that were missing in earlier segments.
     fn name_late(&mut self, segment: &mut Segment) {
         let ready: Vec<(ModuleId, u64)> = self
             .unnamed

@@ -39,7 +39,7 @@ impl Worker {
             .images
             .get(&raw.process)
             .is_some_and(|image| image.unwinder.lacked_register());
-        teach(raw, &scratch.native, native_end, lacked_register);
+        publish_needs(raw, &scratch.native, native_end, lacked_register);
         let lost_code = self.name_python(raw, &mut scratch);
         let pending = self.lacks_interpreter(raw);
         let python_partial = raw
@@ -68,8 +68,8 @@ impl Worker {
         scratch.merged.retain(|frame| *frame != SHIM);
         let counts = |frame: &Frame| matches!(frame, Frame::Python { .. });
         match scratch.merged.as_slice() {
-            // Native frames ended early and Python's did not: its root is this stack's, whatever
-            // was missed in between.
+            // The native stack ended early and the Python stack did not: its root is this stack's
+            // root, whatever is missing in between.
             [Frame::Truncated(_), Frame::Python { .. }, ..] if python_partial.is_none() => {
                 keep_ends(&mut scratch.merged, TOO_DEEP, counts);
             }
@@ -87,8 +87,8 @@ impl Worker {
         self.push(raw.recorded, stack);
     }
 
-    /// Native frames of a sample into the scratch; `None` where none were to be read. Also whether
-    /// modules changed.
+    /// Unwinds the native frames of a sample into the scratch; `None` where none were captured.
+    /// Also returns whether modules changed.
     fn unwind(&mut self, raw: &RawSample, scratch: &mut Scratch) -> (Option<UnwindEnd>, bool) {
         scratch.native.clear();
         scratch.recorded.clear();
@@ -104,7 +104,8 @@ impl Worker {
         );
         let mut changed = false;
         if image.unwinder.left_known_code() {
-            // Code that was mapped since: look again, if that has not just been done in vain.
+            // The address may be in code that was mapped since: the maps are read again, unless
+            // that has just been done without finding it.
             changed = image.refresh(monotonic_ns());
             if changed {
                 image.modules_changed();
@@ -150,8 +151,8 @@ impl Worker {
         (Some(end), changed)
     }
 
-    /// Python frames of a sample into the scratch, leaf first. Tells whether any code object was
-    /// gone.
+    /// Resolves the Python frames of a sample into the scratch, leaf first. Returns whether any
+    /// code object was freed before it was read.
     fn name_python(&mut self, raw: &RawSample, scratch: &mut Scratch) -> bool {
         scratch.python.clear();
         if raw.python.frames.is_empty() {
@@ -211,23 +212,23 @@ impl Worker {
     }
 }
 
-/// Stands for what is left out between both ends of a deep stack.
+/// Replaces the frames that are omitted between both ends of a deep stack.
 const TOO_DEEP: Frame = Frame::Truncated(Partial::TooDeep);
 
-/// Stands for a frame that is not shown, so that runs keep their places; left out when the stack is
-/// interned.
+/// Replaces a frame that is not shown, so that positions in runs stay valid; removed when the stack
+/// is interned.
 const SHIM: Frame = Frame::Python {
     code: CodeId(u32::MAX),
     instruction: 0,
     line: 0,
 };
 
-/// Most of an evaluation's own part of the stack, words: 50 in 3.10 as gcc builds it.
+/// Maximum size of an evaluation's own part of the stack, words: 50 in 3.10 as gcc builds it.
 const MAX_EVALUATION_WORDS: usize = 512;
 
-/// Where the leaf's evaluation has its `CFrame`, if it has unlinked that and is about to end: it is
-/// still there, and leads to the one outside of it. Where no such word is, the leaf is not an
-/// evaluation.
+/// The `CFrame` of the leaf's evaluation if it was already unlinked because the evaluation is about
+/// to end: it is still in memory and points to the next outer one. `None` if no word has that form;
+/// the leaf is then not an evaluation.
 fn ending_evaluation(raw: &RawSample, native: &[NativeFrame]) -> Option<u64> {
     let outer = raw.python.ending_inside?;
     let [leaf, caller, ..] = native else {
@@ -239,17 +240,22 @@ fn ending_evaluation(raw: &RawSample, native: &[NativeFrame]) -> Option<u64> {
         .find(|&address| raw.snapshot.read_u64(address) == Ok(outer))
 }
 
-/// Whether the frames lead out of the stack that they begin in.
+/// Whether unwinding left the stack that it began in.
 fn left_its_stack(native: &[NativeFrame], reach: u64) -> bool {
     let (Some(leaf), Some(last)) = (native.first(), native.last()) else {
         return false;
     };
-    // Downwards is out, too: the difference is huge then.
+    // A stack pointer below the leaf's is outside, too: the difference wraps.
     last.stack_pointer.wrapping_sub(leaf.stack_pointer) > reach
 }
 
-/// Tells the tracer where the stack's root is, and whether the sleeper's registers were missed.
-fn teach(raw: &RawSample, native: &[NativeFrame], end: Option<UnwindEnd>, lacked_register: bool) {
+/// Publishes to the tracer where the stack's root is, and whether a sleeper's registers are needed.
+fn publish_needs(
+    raw: &RawSample,
+    native: &[NativeFrame],
+    end: Option<UnwindEnd>,
+    lacked_register: bool,
+) {
     if end.is_some() && lacked_register {
         raw.shared
             .registers_wanted
@@ -258,14 +264,14 @@ fn teach(raw: &RawSample, native: &[NativeFrame], end: Option<UnwindEnd>, lacked
     match end {
         Some(UnwindEnd::Root) => {
             if let Some(root) = native.last() {
-                // The root's own frame, and the little that its unwind row may read above it.
+                // The root's own frame, and the few bytes above it that its unwind row may read.
                 raw.shared
                     .roots
                     .learn(root.stack_pointer.saturating_add(256));
             }
         }
-        // More stack than was copied: the next read takes all that it may. A sleeper is read again
-        // for it, once.
+        // Unwinding needed more stack than was copied: the next capture copies the maximum. A
+        // sleeper is captured again for it, once.
         Some(UnwindEnd::Partial(Partial::StackUnreadable)) if raw.shared.roots.deepen() => {
             raw.shared.stack_wanted.store(raw.slices, Ordering::Relaxed);
         }
@@ -282,15 +288,14 @@ fn module_id(
     if let Some(&id) = ids.get(&module.id()) {
         return id;
     }
-    // Two processes may hold the same file in two forms (one that could be opened, one that could
-    // not).
+    // Two processes may hold the same file in two forms (opened in one, not openable in the other).
     let id = tables.modules.intern(&module.info);
     ids.insert(module.id(), id);
     symbols.request(id, module);
     id
 }
 
-/// The module of code that lies in no executable memory that is known.
+/// The module of code that is in no known executable mapping.
 fn unknown_module(ids: &mut FxHashMap<u32, ModuleId>, tables: &mut Tables) -> ModuleId {
     *ids.entry(u32::MAX).or_insert_with(|| {
         tables.modules.intern(&ModuleInfo {

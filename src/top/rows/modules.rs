@@ -20,7 +20,7 @@ pub(super) fn table(process: &LiveProcess, state: &State) -> Table {
     for key in all.keys() {
         let mut above = key.clone();
         let parent = above.path.pop().map(|_| above);
-        // A module whose parents were never seen hangs at the top.
+        // A module whose parents were never seen is shown at the top level.
         let parent = parent.filter(|parent| all.contains_key(parent));
         children.entry(parent).or_default().push(key.clone());
     }

@@ -10,7 +10,7 @@ use crate::top::state::{RowKey, Sort, State};
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
 
-/// Phases by the activities that took most, as many as fit.
+/// Phases by the activities with the most time, as many as fit.
 pub(super) fn table(process: &LiveProcess, state: &State, width: u16, run: &RunInfo) -> Table {
     const CELL: u16 = 11;
     const NAME: u16 = 16;

@@ -1,23 +1,23 @@
-//! Checks of a few bytes of memory: whether an object is still what it was.
+//! Checks of a few bytes of memory: whether an object is unchanged.
 
 use crate::memory::{Memory, ReadError, ReadRequest};
 use rustc_hash::FxHasher;
 use std::hash::Hasher;
 
-/// The most bytes of one check.
+/// Maximum number of bytes of a check.
 pub(super) const MAX_BYTES: usize = 4096;
 
-/// Some bytes, and what they were.
+/// A range of bytes, and its expected content.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Check {
     address: u64,
     length: u32,
-    /// Up to a word the bytes themselves, of more a hash.
+    /// The bytes themselves up to a word, else their hash.
     expected: u64,
 }
 
 impl Check {
-    /// What `length` bytes are now; at most [`MAX_BYTES`].
+    /// A check that expects the present content of `length` bytes; at most [`MAX_BYTES`].
     pub(super) fn take(
         address: u64,
         length: usize,
@@ -32,7 +32,7 @@ impl Check {
         })
     }
 
-    /// A word that may be anything: it is read for its own sake.
+    /// A word that may have any value: only its value is read.
     pub(super) fn word(address: u64) -> Self {
         Self {
             address,
@@ -41,7 +41,7 @@ impl Check {
         }
     }
 
-    /// Whether the bytes are what they were.
+    /// Whether the bytes are unchanged.
     pub(super) fn holds(&self, memory: &dyn Memory) -> bool {
         Self::take(self.address, self.length as usize, memory)
             .is_ok_and(|now| now.expected == self.expected)
@@ -59,7 +59,7 @@ fn digest(bytes: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// What the bytes of checks are now, by one vectored read.
+/// The present content of checks, from one vectored read.
 pub(super) struct Answers<'c> {
     checks: &'c [Check],
     now: Vec<Option<u64>>,
@@ -111,7 +111,7 @@ impl<'c> Answers<'c> {
             .all(|(check, now)| *now == Some(check.expected))
     }
 
-    /// The word that was read by one check.
+    /// The word that a check has read.
     pub(super) fn word_at(&self, index: usize) -> Option<u64> {
         self.now.get(index).copied().flatten()
     }

@@ -1,20 +1,23 @@
-//! Which `nn.Module` a call is of: its path in the tree of modules that it was called in.
+//! Determines which `nn.Module` a call belongs to: its path in the tree of modules that it was
+//! called in.
 //!
-//! The thread's frames say which objects were called (`self` of `Module._wrapped_call_impl`, read
-//! while the thread was stopped). What these are is read from the live process after it runs on:
-//! class, `training`, and the parts by name (`_modules`). A module's path is its parent's path and
-//! the name by which the parent holds it. The parent is the nearest object further out on the stack
-//! that holds it, directly or, where a container was indexed and not called, through others: the
-//! `self` of another call, or of any other method (Lightning's `training_step`), or a module that a
-//! function was given first (`evaluate(model, …)`). If none of them holds a module, the trees that
-//! were seen before are searched: of a forward that is computed again for backward, the stack shows
-//! only a part. If it is in none, it is a root, and goes by its class.
+//! The thread's frames show which objects were called (`self` of `Module._wrapped_call_impl`, read
+//! while the thread was stopped). Facts about these objects are read from the live process after
+//! the thread was resumed: class, `training`, and the parts by name (`_modules`). A module's path
+//! is its parent's path and the name that the parent has for it. The parent is the nearest object
+//! towards the root of the stack that contains it, directly or, if a container was indexed and not
+//! called, through others: the `self` of another call, or of any other method (Lightning's
+//! `training_step`), or a module that is the first argument of a function (`evaluate(model, …)`).
+//! If none of them contains the module, the trees that were seen before are searched: a forward
+//! that is recomputed for backward shows only a part of the tree on the stack. If it is in none, it
+//! is a root, and is identified by its class.
 //!
-//! Modules live for long and are kept, and checked by a few bytes of one vectored read per sample.
+//! Modules live long, so facts about them are kept, and checked by a few bytes of one vectored read
+//! per sample.
 
 mod checks;
 mod objects;
-mod places;
+mod positions;
 pub mod progress;
 mod routes;
 
@@ -24,17 +27,17 @@ use crate::model::nn_module::NnModuleInfo;
 use crate::python::discover::Interpreter;
 use crate::torch::rules::ModuleCall;
 use objects::Objects;
-use places::{Owner, Places, core};
+use positions::{Owner, Positions, core};
 use routes::{Routes, Way};
 use rustc_hash::{FxHashMap, FxHasher};
 use std::hash::Hasher;
 
-/// The most frames of a stack that are read, from the innermost call outward.
+/// Maximum number of frames of a stack that are read, from the innermost call outward.
 const MAX_FRAMES: usize = 512;
-/// Calls that are remembered.
+/// Maximum number of calls that are remembered.
 const MAX_CALLS: usize = 65_536;
 
-/// What the probe needs of a Python frame.
+/// A Python frame with the facts that the probe needs.
 #[derive(Clone, Copy, Debug)]
 pub struct ProbeFrame {
     /// Its first local variable.
@@ -56,8 +59,8 @@ struct Receiver {
 pub struct ModuleProbe {
     objects: Objects,
     routes: Routes,
-    places: Places,
-    /// What calls were of, by a hash of the objects called on the stack down to them.
+    positions: Positions,
+    /// Modules of earlier calls, by a hash of the objects called on the stack down to them.
     known_calls: FxHashMap<u64, NnModuleId>,
 }
 
@@ -66,16 +69,16 @@ impl ModuleProbe {
         Self {
             objects: Objects::new(interpreter),
             routes: Routes::default(),
-            places: Places::default(),
+            positions: Positions::default(),
             known_calls: FxHashMap::default(),
         }
     }
 
-    /// Appends to `found` which module each call of `frames`, leaf first, is of: the frame's index,
-    /// and the id that `intern` gave the module. Calls whose module cannot be read are left out,
-    /// and so are those that may or may not be roots: frames are missing towards the root where
-    /// `is_complete` is false. A module that was freed since the sample, as all are when the
-    /// process ends, goes by what the same calls were of before. Outermost first.
+    /// Appends the module of each call of `frames`, leaf first, to `found`: the frame's index, and
+    /// the id that `intern` returns for the module. Root first. Calls whose module cannot be read
+    /// are omitted. So are those that may or may not be roots, because frames towards the root are
+    /// missing: `is_complete` is false. A module that was freed since the sample, as all are when
+    /// the process ends, gets the id that the same calls had before.
     pub fn find(
         &mut self,
         frames: &[ProbeFrame],
@@ -88,7 +91,7 @@ impl ModuleProbe {
             return;
         };
         self.routes.begin();
-        self.places.begin();
+        self.positions.begin();
         let receivers = self.receivers(frames, innermost, memory);
         let mut distinct: Vec<u64> = receivers.iter().map(|receiver| receiver.object).collect();
         distinct.sort_unstable();
@@ -106,13 +109,13 @@ impl ModuleProbe {
                 calls.write_u64(object);
             }
             let known = owners.iter().rev().find(|owner| owner.object == object);
-            let place = match known {
-                Some(owner) => Some(owner.place),
-                None => self.place(object, &owners, is_complete, memory),
+            let position = match known {
+                Some(owner) => Some(owner.position),
+                None => self.position(object, &owners, is_complete, memory),
             };
-            let Some(place) = place else {
-                // What holds it is not known, or it could not be read now: what it calls would look
-                // like a root.
+            let Some(position) = position else {
+                // Its parent is unknown, or could not be read now: the modules that it calls would
+                // look like roots.
                 let is_module = self.objects.module(object, memory).is_some();
                 let is_unreadable = receiver.is_call && !self.objects.is_known(object);
                 is_complete &= !is_module && !is_unreadable;
@@ -125,11 +128,11 @@ impl ModuleProbe {
                 continue;
             };
             if known.is_none() {
-                owners.push(Owner { object, place });
+                owners.push(Owner { object, position });
             }
             if receiver.is_call
                 && let Some(training) = self.training(object, memory)
-                && let Some(id) = self.places.id(place, training, &mut intern)
+                && let Some(id) = self.positions.id(position, training, &mut intern)
             {
                 self.known_calls.insert(calls.finish(), id);
                 found.push((receiver.index, id));
@@ -137,8 +140,8 @@ impl ModuleProbe {
         }
     }
 
-    /// `training` of what `object` wraps: a wrapper and its module are one in a tree. `None` where
-    /// that is no module.
+    /// `training` of what `object` wraps: a wrapper and its module are one module in a tree. `None`
+    /// if that is not a module.
     fn training(&mut self, object: u64, memory: &dyn Memory) -> Option<Option<bool>> {
         let (core, _) = core(object, &mut self.objects, memory)?;
         Some(self.objects.module(core, memory)?.training)
@@ -173,9 +176,9 @@ impl ModuleProbe {
         receivers
     }
 
-    /// The place of a module: below the nearest of `owners` that holds it, in a tree that was seen
-    /// before, or, if it may be one, as a root.
-    fn place(
+    /// The position of a module: below the nearest of `owners` that contains it, in a tree that was
+    /// seen before, or, if it may be one, as a root.
+    fn position(
         &mut self,
         object: u64,
         owners: &[Owner],
@@ -190,28 +193,28 @@ impl ModuleProbe {
             {
                 Way::To(name) => {
                     return self
-                        .places
+                        .positions
                         .child(*owner, object, &name, &mut self.objects, memory);
                 }
                 Way::None => {}
-                // It may well have a parent.
+                // It probably has a parent.
                 Way::Unknown => return None,
             }
         }
         let mut may_be_root = may_be_root;
-        for tree in self.places.trees() {
+        for tree in self.positions.trees() {
             if tree == object {
                 continue;
             }
             match self.routes.find(tree, object, &mut self.objects, memory) {
                 Way::To(name) => {
-                    let place = self.places.root(tree, &mut self.objects, memory)?;
+                    let position = self.positions.root(tree, &mut self.objects, memory)?;
                     let owner = Owner {
                         object: tree,
-                        place,
+                        position,
                     };
                     return self
-                        .places
+                        .positions
                         .child(owner, object, &name, &mut self.objects, memory);
                 }
                 Way::None => {}
@@ -219,7 +222,7 @@ impl ModuleProbe {
             }
         }
         match may_be_root {
-            true => self.places.root(object, &mut self.objects, memory),
+            true => self.positions.root(object, &mut self.objects, memory),
             false => None,
         }
     }

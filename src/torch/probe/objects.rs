@@ -15,42 +15,43 @@ use crate::python::objects::{ObjectError, read_str};
 use crate::torch::rules::modules::{BASE, CHILDREN, TRAINING, is_wrapped};
 use rustc_hash::FxHashMap;
 
-/// Objects that are kept before those that were not seen for long are forgotten.
+/// Above this number of objects, those that were not seen for long are dropped.
 const MAX_OBJECTS: usize = 32_768;
-/// Names of parts that all of them may have together.
+/// Maximum number of names of parts, over all objects.
 const MAX_CHILDREN: usize = 1 << 20;
-/// Types that are kept.
+/// Maximum number of types that are kept.
 const MAX_TYPES: usize = 4096;
-/// Attributes of an instance that are read.
+/// Maximum number of attributes of an instance that are read.
 const MAX_ATTRIBUTES: usize = 1024;
-/// Modules and names of parts that are read anew for one sample: a fraction of a second.
+/// Maximum number of modules and names of parts that are read for one sample, which takes a
+/// fraction of a second.
 const MAX_READS: usize = 32_768;
-/// The most bytes of a part's name.
+/// Maximum length of a part's name, bytes.
 const MAX_NAME: usize = 256;
 /// `ma_used`, version or watchers' tag, `ma_keys` and `ma_values`.
 const DICT_FIELDS: usize = 32;
 
-/// A module, as it was last seen.
+/// A module at its last read.
 #[derive(Clone, Debug)]
 pub(super) struct ModuleObject {
     pub(super) class: String,
-    /// Its parts, by name, in their order.
+    /// Its parts by name, in their order.
     pub(super) children: Vec<(String, u64)>,
-    /// What it wraps, if it is a wrapper.
+    /// The module that it wraps; `None` if it is no wrapper.
     pub(super) wrapped: Option<u64>,
-    /// `training`; `None` where it has no such attribute of its own (`OptimizedModule` of
-    /// torch.compile has a property).
+    /// `training`; `None` if the instance has no such attribute (`OptimizedModule` of torch.compile
+    /// has a property).
     pub(super) training: Option<bool>,
-    /// Where the pointer to True or False lies.
+    /// Address of the pointer to True or False.
     training_slot: Option<u64>,
 }
 
 #[derive(Clone, Debug)]
 struct Known {
-    /// `None`: something else than a module.
+    /// `None`: it is not a module.
     module: Option<ModuleObject>,
     checks: Vec<Check>,
-    /// The round in which it was last found to be so.
+    /// The round in which it was last checked.
     round: u64,
 }
 
@@ -64,14 +65,14 @@ pub(super) struct Objects {
     types: FxHashMap<u64, (TypeFacts, bool)>,
     /// True and False, by address.
     flags: FxHashMap<u64, bool>,
-    /// Where the interned names of the two attributes lie.
+    /// Addresses of the interned names of the two attributes.
     names: Option<(u64, u64)>,
     round: u64,
-    /// How many modules and names may still be read in this round.
+    /// Number of modules and names that may still be read in this round.
     reads_left: usize,
-    /// The process has ended: what was known of it is all that can be.
+    /// The process has ended: facts can no longer be checked.
     is_gone: bool,
-    /// Counts changes of trees: what was worked out of them is void when it has changed.
+    /// Counts changes of trees: results derived from an earlier generation are void.
     generation: u64,
 }
 
@@ -100,8 +101,8 @@ impl Objects {
         self.round
     }
 
-    /// Begins a round: what was known before has to be checked again. Checks `objects` with one
-    /// vectored read.
+    /// Begins a round: earlier facts have to be checked again. Checks `objects` with one vectored
+    /// read.
     pub(super) fn begin(&mut self, objects: &[u64], memory: &dyn Memory) {
         self.round += 1;
         self.reads_left = MAX_READS;
@@ -115,7 +116,7 @@ impl Objects {
         self.check(&known, memory);
     }
 
-    /// The module at `object`, as it is in this round; `None` where there is none.
+    /// The module at `object`, checked in this round; `None` if there is none.
     pub(super) fn module(&mut self, object: u64, memory: &dyn Memory) -> Option<&ModuleObject> {
         if !self.is_current(object) {
             self.check(&[object], memory);
@@ -131,7 +132,7 @@ impl Objects {
         known.is_some_and(|known| self.is_gone || known.round == self.round)
     }
 
-    /// The same, as it was when it was last read.
+    /// The module at `object` at its last read, without a check.
     pub(super) fn module_as_known(
         &mut self,
         object: u64,
@@ -143,7 +144,7 @@ impl Objects {
         self.known.get(&object)?.module.as_ref()
     }
 
-    /// Compares what is known of `objects` with memory, and reads anew what changed.
+    /// Compares facts about `objects` with memory, and reads again what changed.
     pub(super) fn refresh(&mut self, objects: &[u64], memory: &dyn Memory) {
         let mut stale = objects.to_vec();
         stale.retain(|object| self.known.contains_key(object) && !self.is_current(*object));
@@ -160,7 +161,7 @@ impl Objects {
         self.known.contains_key(&object)
     }
 
-    /// What a cell holds; anything else is given back.
+    /// The content of a cell; any other object is returned unchanged.
     pub(super) fn out_of_cell(&mut self, object: u64, memory: &dyn Memory) -> u64 {
         let is_cell = read_type(object, memory)
             .and_then(|address| self.type_facts(address, memory))
@@ -173,7 +174,7 @@ impl Objects {
         }
     }
 
-    /// Compares what is known of `objects` with memory, in one read.
+    /// Compares facts about `objects` with memory, in one read.
     fn check(&mut self, objects: &[u64], memory: &dyn Memory) {
         let mut checks: Vec<Check> = Vec::new();
         let mut parts = Vec::with_capacity(objects.len());
@@ -207,10 +208,10 @@ impl Objects {
         }
     }
 
-    /// Reads the object at `object`, and replaces what was known of it.
+    /// Reads the object at `object`, and replaces its facts.
     fn read_anew(&mut self, object: u64, memory: &dyn Memory) {
         let before = self.known.remove(&object);
-        // What cannot be read is nothing that a path could go through.
+        // An unreadable object cannot be part of a path.
         let now = self.read(object, memory).ok();
         let (had, has) = (parts_of(before.as_ref()), parts_of(now.as_ref()));
         self.children = (self.children + has.len()).saturating_sub(had.len());
@@ -238,7 +239,7 @@ impl Objects {
             true => self.read_module(object, &facts, &mut checks, memory)?,
             false => None,
         };
-        // Freed or rebuilt while it was read? Then the words that were read first are others now.
+        // Freed or rebuilt during the read? Then the words that were read first have changed.
         if !checks.iter().all(|check| check.holds(memory)) {
             return Err(ObjectError::Invalid);
         }
@@ -278,7 +279,7 @@ impl Objects {
         if !self.type_facts(dict_type, memory)?.0.is_dict() {
             return Ok(None);
         }
-        // Whatever is put in or taken out changes one of them.
+        // Adding or removing an entry changes one of them.
         let fields = children.value.wrapping_add(DICT_USED.into());
         checks.push(Check::take(fields, DICT_FIELDS, memory)?);
         let table = read_table(&self.objects, children.value, memory)?;
@@ -335,7 +336,7 @@ impl Objects {
         Ok((children, training))
     }
 
-    /// The truth of True and False; `None` of anything else.
+    /// The value of True or False; `None` for any other object.
     fn flag(&mut self, pointer: u64, memory: &dyn Memory) -> Option<bool> {
         if let Some(&known) = self.flags.get(&pointer) {
             return Some(known);
@@ -373,7 +374,7 @@ impl Objects {
         self.types.get(&address).ok_or(ObjectError::Invalid)
     }
 
-    /// Keeps within bounds: what was not seen for long goes.
+    /// Bounds the number of objects: those that were not seen for long are dropped.
     fn evict(&mut self) {
         const SEEN_LATELY: u64 = 1000;
         if self.known.len() < MAX_OBJECTS && self.children < MAX_CHILDREN {

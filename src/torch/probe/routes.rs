@@ -1,34 +1,34 @@
-//! By which names one module holds another, directly or through others that are not called: a
-//! container that is indexed, a wrapper.
+//! The names by which one module contains another, directly or through others that are not called:
+//! a container that is indexed, a wrapper.
 
 use super::objects::{ModuleObject, Objects};
 use crate::memory::Memory;
 use crate::torch::rules::modules::is_wrapped;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// The most modules that one search visits.
+/// Maximum number of modules that one search visits.
 const MAX_SEARCH: usize = 4096;
-/// How many modules deep a search goes.
+/// Maximum depth of a search.
 const MAX_DEPTH: usize = 8;
-/// Searches of one sample.
+/// Maximum number of searches per sample.
 const MAX_SEARCHES: usize = 64;
-/// Results of searches that are kept.
+/// Maximum number of results that are kept.
 const MAX_KEPT: usize = 65_536;
-/// For how many samples a search that found nothing is not repeated.
+/// Number of samples for which an unsuccessful search is not repeated.
 const NOT_FOUND: u64 = 1000;
-/// For how many samples a tree in which nothing was found is not scanned for changes again, if the
-/// search was for a module without parts: a new loss is made for every batch.
+/// Number of samples for which a tree is not scanned for changes again after an unsuccessful search
+/// for a module without parts: a new loss is created for every batch.
 const RESCAN: u64 = 64;
-/// How often a search is made again because the tree changed: each may come upon a change a level
-/// deeper, where a freed tree's memory serves others now.
+/// Maximum number of repetitions of a search because the tree changed: each may find a change one
+/// level deeper, where a freed tree's memory was reused.
 const TRIES: usize = MAX_DEPTH + 2;
 
 /// How one module is reached from another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// By these names; empty where all that lies between is wrappers.
+    /// By these names; empty if there are only wrappers in between.
     To(String),
-    /// The one does not hold the other.
+    /// The first does not contain the second.
     None,
     /// Not searched: the limit is reached, or the tree is being rebuilt.
     Unknown,
@@ -37,21 +37,21 @@ pub(super) enum Way {
 #[derive(Clone, Debug)]
 struct Route {
     generation: u64,
-    /// The last round in which it may be taken for true if nothing was found.
+    /// The last round in which a negative result is valid.
     until: u64,
-    /// The names, and the modules between; `None` where there is no way.
+    /// The names, and the modules in between; `None` if there is no route.
     found: Option<(String, Vec<u64>)>,
 }
 
-/// A module that a search came to.
+/// A module that a search visited.
 struct Step {
     object: u64,
-    /// The step of the module that holds it, and its index among that one's parts.
+    /// The step of the module that contains it, and its index among that module's parts.
     from: (usize, usize),
     depth: usize,
 }
 
-/// The ways that were found in one process.
+/// The routes that were found in one process.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Routes {
     kept: FxHashMap<(u64, u64), Route>,
@@ -69,7 +69,7 @@ impl Routes {
         }
     }
 
-    /// The way from `owner` down to `child`.
+    /// The route from `owner` down to `child`.
     pub(super) fn find(
         &mut self,
         owner: u64,
@@ -110,7 +110,7 @@ impl Routes {
         Way::Unknown
     }
 
-    /// A way that was found before, if it is still there.
+    /// A route that was found before, if it is still valid.
     fn known(
         &self,
         owner: u64,
@@ -130,8 +130,8 @@ impl Routes {
         }
     }
 
-    /// Reads anew what changed of the modules that an unsuccessful search visited: the search took
-    /// them as they were known. Returns until which round the search need not be repeated.
+    /// Reads again what changed in the modules that an unsuccessful search visited, since it used
+    /// facts without a check. Returns the round until which the search need not be repeated.
     fn rescan(
         &mut self,
         owner: u64,
@@ -154,8 +154,7 @@ impl Routes {
     }
 }
 
-/// Whether `owner` holds `child` through `between`, as of now: all of them are what they were known
-/// to be.
+/// Whether `owner` contains `child` through `between` now: all of them are unchanged.
 fn holds(
     owner: u64,
     between: &[u64],
@@ -174,8 +173,8 @@ fn holds(
     last_holds && objects.generation() == generation
 }
 
-/// Breadth first, from `owner`: what is nearer and what comes first wins, as a call by that way
-/// would most likely be. Also all modules that it came to.
+/// Breadth first, from `owner`: the nearest and first route wins, since a call would most likely
+/// use it. Also returns all modules that it visited.
 fn search(
     owner: u64,
     child: u64,
@@ -216,7 +215,7 @@ fn search(
     (None, steps.iter().map(|step| step.object).collect())
 }
 
-/// The module at a step: the first as it is now, the others as they are known.
+/// The module at a step: the first one checked, the others as last read.
 fn module_of<'o>(
     object: u64,
     at: usize,
@@ -229,8 +228,8 @@ fn module_of<'o>(
     }
 }
 
-/// The names down to part `name` of the module at step `last`, without wrappers', and the modules
-/// between.
+/// The names down to part `name` of the module at step `last`, without those of wrappers, and the
+/// modules in between.
 fn names(
     steps: &[Step],
     last: usize,

@@ -3,14 +3,14 @@
 use super::RuleSet;
 use super::matching::Matching;
 
-/// A name as names of collectives are compared: in small letters, without underscores.
+/// The form in which names of collectives are compared: lower case, without underscores.
 pub(super) fn plain(name: &str) -> String {
     let letters = name.chars().filter(|&each| each != '_');
     letters.map(|each| each.to_ascii_lowercase()).collect()
 }
 
 impl RuleSet {
-    /// The collective that a function of this name, which `rows` are for, runs.
+    /// The collective of a function with this name, which matches `rows`.
     pub(super) fn collective_name<R>(
         &self,
         function: &str,

@@ -1,14 +1,14 @@
-//! Graph breaks, by the names of what is left of a function behind one.
+//! Graph breaks, from the names of the functions that dynamo makes for the code after them.
 
 use crate::model::compile::GraphBreak;
 
-/// Names of what is left of a function behind a graph break: torch/_dynamo/resume_execution.py,
+/// Names of the rest of a function after a graph break: torch/_dynamo/resume_execution.py,
 /// `TORCH_DYNAMO_RESUME_IN_PREFIX`.
 const RESUMED: &str = "torch_dynamo_resume_in_";
 
-/// Where the function of this name was cut off: `Net.torch_dynamo_resume_in_forward_at_23` is
-/// `Net.forward` from line 23 on. What was cut twice has the prefix twice; the first cut's line is
-/// not of interest then.
+/// The graph break in the name of a function: `Net.torch_dynamo_resume_in_forward_at_23` is
+/// `Net.forward` from line 23 on. After two breaks the prefix occurs twice; the line of the first
+/// break is not used then.
 pub(super) fn graph_break(name: &str) -> Option<GraphBreak> {
     let (path, last) = match name.rsplit_once('.') {
         Some((path, last)) => (Some(path), last),

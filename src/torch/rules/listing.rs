@@ -1,11 +1,11 @@
-//! Rules for people: rows as they are written, with what they are for and what they mean.
+//! Rules for people: rows as they are written, with their patterns and meanings.
 
 use super::SOURCES;
 use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// What rows are about: the names of their tables.
+/// Subjects of rows: the names of their tables.
 pub const SUBJECTS: &[&str] = &[
     "python",
     "native",
@@ -27,21 +27,21 @@ const PATTERNS: &[&str] = &[
 pub struct Listed {
     /// Its table: one of [`SUBJECTS`].
     pub subject: &'static str,
-    /// What it is for: keys and their values.
+    /// Keys that select functions, with their values.
     pub patterns: Vec<(String, Vec<String>)>,
-    /// What that means: keys and values.
+    /// Keys that classify them, with their values.
     pub meanings: Vec<(String, String)>,
-    /// Where the fact comes from; empty where the user's own row has none.
+    /// Source of the fact; empty if the user's own row has none.
     pub source: String,
-    /// The first version that has it; empty where all have.
+    /// The first version that has it; empty if all have it.
     pub since: String,
-    /// The file of those that are compiled in; `None` of the user's.
+    /// The built-in file; `None` for rows of the user.
     pub file: Option<&'static str>,
-    /// Its line there, counted from 1.
+    /// Line in its file, from 1.
     pub line: usize,
 }
 
-/// The rows of a file that can be read, then those that are compiled in.
+/// The readable rows of the user's file, then the built-in rows.
 pub fn listed(added: Option<&str>) -> Vec<Listed> {
     let texts = added.into_iter().map(|text| (None, text));
     let own = SOURCES.iter().map(|&(name, text)| (Some(name), text));
@@ -79,7 +79,7 @@ fn table_of(text: &str) -> Option<DeTable<'_>> {
     DeTable::parse(text).ok().map(Spanned::into_inner)
 }
 
-/// Where rows stand.
+/// Position of a row.
 struct Place<'t> {
     file: Option<&'static str>,
     text: &'t str,
@@ -98,7 +98,7 @@ impl Place<'_> {
             value.unwrap_or("").to_owned()
         };
         let is_pattern = |key: &str| {
-            // What names a collective or an operator in one table is a meaning in another.
+            // A key that names a collective or an operator in one table is a meaning in another.
             PATTERNS.contains(&key)
                 && !(key == "operator" && matches!(subject, "python" | "native"))
                 && !(key == "name" && subject == "collective")
@@ -128,7 +128,7 @@ impl Place<'_> {
     }
 }
 
-/// The line in which a part of a text begins, counted from 1.
+/// The line of the start of a part of a text, from 1.
 pub(super) fn line_of(text: &str, part: &Range<usize>) -> usize {
     let before = text.get(..part.start).unwrap_or(text);
     before.matches('\n').count() + 1

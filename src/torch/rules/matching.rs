@@ -1,43 +1,43 @@
-//! The rows for one function, and which of them decided what.
+//! The rows for one function, and what each of them decided.
 
 use super::FunctionRules;
 use std::cell::RefCell;
 
-/// A row: its table, and its place among the rows of that table, as [`listed`](super::listed) has
-/// them.
+/// A row: its table, and its index among the rows of that table, in the order of
+/// [`listed`](super::listed).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RowId {
     /// One of [`SUBJECTS`](super::SUBJECTS).
     pub subject: &'static str,
-    /// Counted from 0; rows that the user added come first.
+    /// From 0; rows that the user added come first.
     pub at: usize,
 }
 
-/// What a row decided.
+/// A key of a row that took effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// The key that says it.
+    /// The key.
     pub meaning: &'static str,
     /// The row.
     pub row: RowId,
 }
 
-/// What the rules say of a function, and which of them say it.
+/// The rules for a function, and the rows that they come from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Explanation {
-    /// What they say.
+    /// The combined rules.
     pub rules: FunctionRules,
-    /// The rows that are for the function, whether they decide anything or not.
+    /// The rows that match the function, whether they decide anything or not.
     pub matching: Vec<RowId>,
-    /// What was decided, each meaning once.
+    /// All decisions, each meaning once.
     pub decisions: Vec<Decision>,
 }
 
-/// The rows of one table that are for a function, in order.
+/// The rows of one table that match a function, in order.
 pub(super) struct Matching<'s, R> {
     subject: &'static str,
     rows: Vec<(usize, &'s R)>,
-    /// So many first rows of the table are the user's.
+    /// Number of first rows of the table that are the user's.
     added: usize,
     decisions: RefCell<Vec<Decision>>,
 }
@@ -59,7 +59,7 @@ impl<'s, R> Matching<'s, R> {
         }
     }
 
-    /// What the first row says that says it.
+    /// The value of the first row that has one.
     pub(super) fn first<T>(
         &self,
         meaning: &'static str,
@@ -68,7 +68,8 @@ impl<'s, R> Matching<'s, R> {
         self.first_where(meaning, true, |_, row| of(row))
     }
 
-    /// The same, of rows that the user added only, unless `holds`. Rows come with their places.
+    /// The same, restricted to rows that the user added unless `holds`. Rows come with their
+    /// indices.
     pub(super) fn first_where<T>(
         &self,
         meaning: &'static str,
@@ -84,7 +85,7 @@ impl<'s, R> Matching<'s, R> {
         Some(value)
     }
 
-    /// Notes that a row, of this table or of another, decided something.
+    /// Records that a row, of this table or of another, decided something.
     pub(super) fn decided(&self, meaning: &'static str, subject: &'static str, at: usize) {
         let row = RowId { subject, at };
         self.decisions.borrow_mut().push(Decision { meaning, row });
@@ -95,7 +96,7 @@ impl<'s, R> Matching<'s, R> {
         self.rows.iter().any(|&(at, _)| at < self.added)
     }
 
-    /// What they say in all; `others` are rows of other tables that are for the function.
+    /// The combined rules; `others` are rows of other tables that match the function.
     pub(super) fn explain(
         self,
         rules: FunctionRules,

@@ -1,12 +1,12 @@
-//! What is known of functions, libraries and threads: rows of `python.toml`, `native.toml` and
-//! `input.toml`, which are compiled in, and rows that the user adds. The heads of these files
-//! explain the keys; `docs/src/attribution.md` explains their use.
+//! Rules for functions, libraries and threads: rows of `python.toml`, `native.toml` and
+//! `input.toml`, which are built in, and rows that the user adds. The heads of these files explain
+//! the keys; `docs/src/attribution.md` explains their use.
 //!
-//! A function is matched once, and [`FunctionRules`] holds all that the rows mean for it. What
-//! takes more than a pattern is code here, and has a name by which rows refer to it: operators'
+//! A function is matched once, and [`FunctionRules`] contains all that the rows mean for it.
+//! Matching that needs more than a pattern is code here, and rows refer to it by name: operators'
 //! names, graph breaks, MKL inside of libtorch.
 //!
-//! Apart from functions: [`syscalls`] (what a system call waits for), [`modules`] and [`progress`]
+//! Besides functions: [`syscalls`] (what a system call waits for), [`modules`] and [`progress`]
 //! (where objects of a trainer keep what the probe reads).
 
 mod collectives;
@@ -42,7 +42,7 @@ use crate::model::operator::OperatorMark;
 use crate::model::wait::WaitPart;
 use crate::torch::classify::FunctionClass;
 
-/// All that the rules say of one function.
+/// All rules for one function.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FunctionRules {
     pub class: FunctionClass,
@@ -55,6 +55,6 @@ pub struct FunctionRules {
     pub trains: Trains,
     /// Whether its first parameter is the code object to compile.
     pub takes_code: bool,
-    /// Whether a row that the user added is for it.
+    /// Whether a row that the user added matches it.
     pub added: bool,
 }

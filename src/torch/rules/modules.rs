@@ -1,15 +1,15 @@
-//! What is known of `nn.Module`: the attributes that hold its parts, and the wrappers that are no
-//! part of a model.
+//! Facts about `nn.Module`: the attributes that contain its parts, and wrappers that are not part
+//! of a model.
 
 /// The class that every module derives from.
 pub const BASE: &str = "Module";
-/// The dictionary of a module's parts by name, None among them.
+/// The dictionary of a module's parts by name; values may be None.
 pub const CHILDREN: &str = "_modules";
-/// Whether it trains.
+/// Whether it is in training mode.
 pub const TRAINING: &str = "training";
 
-/// Wrappers: class and attribute that holds the wrapped module, `*` for every class. Their calls
-/// are the wrapped module's, and the attribute is no part of a path. Source: torch 2.15
+/// Wrappers: class and attribute with the wrapped module, `*` for every class. Their calls belong
+/// to the wrapped module, and the attribute is not part of a path. Source: torch 2.15
 /// (torch/nn/parallel, torch/distributed/fsdp/_common_utils.py,
 /// torch/distributed/algorithms/_checkpoint/checkpoint_wrapper.py, torch/_dynamo/eval_frame.py),
 /// DeepSpeed 0.18 (deepspeed/runtime/engine.py), Lightning 2.6 (lightning/fabric/wrappers.py).
@@ -24,7 +24,7 @@ const WRAPPERS: &[(&str, &str)] = &[
     ("_FabricModule", "_forward_module"),
 ];
 
-/// Whether the attribute `name` of an instance of `class` holds what it wraps.
+/// Whether the attribute `name` of an instance of `class` contains what it wraps.
 pub fn is_wrapped(class: &str, name: &str) -> bool {
     WRAPPERS
         .iter()

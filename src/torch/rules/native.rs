@@ -1,4 +1,4 @@
-//! What the rules know of a native function.
+//! The rules for native functions.
 
 use super::matching::{Explanation, Matching};
 use super::operators::native_mark;
@@ -21,52 +21,52 @@ use crate::model::wait::WaitPart;
 use crate::torch::classify::FunctionClass;
 use crate::torch::symbol_name::SymbolName;
 
-/// How a frame decides the activity.
+/// A frame's effect on the activity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FrameRole {
-    /// It is known what it does; `asleep` where a sleep below it means something of its own.
+    /// Its work is known; `asleep` if a sleep below it has a meaning of its own.
     Known {
-        /// What it does while the thread runs.
+        /// The activity while the thread runs.
         active: Activity,
-        /// The activity while the thread sleeps; `None` where the system call decides.
+        /// The activity while the thread sleeps; `None` if the system call decides.
         asleep: Option<Activity>,
     },
-    /// The interpreter: Python, and the search ends at the Python frame outward.
+    /// The interpreter: Python, and the search ends at the next Python frame towards the root.
     Interpreter,
-    /// The caller decides. With a wait, if the name alone implies one.
+    /// The caller decides. With a wait if the name alone implies one.
     Through(Option<Wait>),
-    /// Torch's own code that no row knows.
+    /// Torch's own code without a row.
     TorchOther,
-    /// CUDA's own code that no row knows.
+    /// CUDA's own code without a row.
     CudaOther,
     /// Code without name and file.
     Anonymous,
-    /// Named code that no rule knows.
+    /// Named code without a rule.
     Foreign,
-    /// A library is being loaded: what it calls sets that up, whatever it is called.
+    /// A library is being loaded: whatever it calls belongs to that.
     Loading,
     Python,
-    /// A marker, which is no code.
+    /// A marker, which is not code.
     Marker,
 }
 
-/// What a native function is.
+/// Classification of a native function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NativeClass {
     pub role: FrameRole,
     pub kind: FrameKind,
-    /// Whether it only passes a call on.
+    /// Whether it only forwards a call.
     pub plumbing: bool,
 }
 
-/// Of a file that no family is for.
+/// A function of a file without a family.
 const FOREIGN: NativeClass = NativeClass {
     role: FrameRole::Foreign,
     kind: FrameKind::Native,
     plumbing: false,
 };
 
-/// The class that a row writes down.
+/// The class that a row defines.
 pub(super) fn class_of(row: &ClassRow) -> Result<NativeClass, &'static str> {
     let role = match (&row.running, row.part) {
         (Some(active), None) => FrameRole::Known {
@@ -92,7 +92,7 @@ pub(super) fn class_of(row: &ClassRow) -> Result<NativeClass, &'static str> {
 }
 
 impl NativeRow {
-    /// Whether it is for some functions of a library and not for all.
+    /// Whether it matches some functions of a library and not all.
     pub(super) fn names_symbols(&self) -> bool {
         !(self.start.is_empty() && self.is.is_empty() && self.has.is_empty()) || self.form.is_some()
     }
@@ -107,13 +107,12 @@ struct Symbol<'f> {
 }
 
 impl RuleSet {
-    /// What the rules know of a native function, by its module and its demangled name, if it has
-    /// one.
+    /// The rules for a native function, by its module and its demangled name, if it has one.
     pub fn native(&self, kind: ModuleKind, path: &str, name: Option<&str>) -> FunctionRules {
         self.explain_native(kind, path, name).rules
     }
 
-    /// The same, with the rows that say it.
+    /// The same, with the rows that they come from.
     pub fn explain_native(&self, kind: ModuleKind, path: &str, name: Option<&str>) -> Explanation {
         let (family, family_row) = self.family_by_row(kind, path);
         let symbol = Symbol {
@@ -162,8 +161,8 @@ impl RuleSet {
                 .unwrap_or(WaitPart::None),
             collective: CollectivePart {
                 name: collective
-                    .and_then(|(row, form)| told_collective(row, form, symbol.name?))
-                    .and_then(|told| self.collective_name(told, &rows)),
+                    .and_then(|(row, form)| collective_part(row, form, symbol.name?))
+                    .and_then(|part| self.collective_name(part, &rows)),
                 backend: rows.first("backend", |row| Some(row.backend.as_ref()?.0)),
                 issuer: rows.first("issuer", |row| Some(row.issuer.as_ref()?.0)),
                 imports: false,
@@ -208,7 +207,7 @@ impl RuleSet {
         self.family_by_row(kind, path).0
     }
 
-    /// The same, with the row that says it.
+    /// The family of a module, with its row.
     fn family_by_row(&self, kind: ModuleKind, path: &str) -> (Library, Option<usize>) {
         match kind {
             ModuleKind::Vdso => return (Library::System, None),
@@ -228,7 +227,7 @@ impl RuleSet {
         (row.map_or(Library::Other, |row| row.name), first)
     }
 
-    /// What a function is of which only the library is known, and the row that says it.
+    /// The class of a function of which only the library is known, with its row.
     fn family_class(&self, family: Library) -> Option<(usize, NativeClass)> {
         let rows = self.families.iter().zip(&self.family_classes).enumerate();
         let mut classes = rows.filter(|(_, (row, _))| row.name == family);
@@ -237,7 +236,7 @@ impl RuleSet {
 }
 
 impl Symbol<'_> {
-    /// Whether it lies in a library that the row is for.
+    /// Whether it is in a library of the row.
     fn is_in(self, row: &NativeRow) -> bool {
         let file = file_name(self.path);
         (row.family.is_empty() || row.family.contains(&self.family))
@@ -249,8 +248,8 @@ impl Symbol<'_> {
     }
 }
 
-/// The part of a name that tells the collective.
-fn told_collective<'f>(
+/// The part of a name that names the collective.
+fn collective_part<'f>(
     row: &NativeRow,
     form: CollectiveForm,
     name: SymbolName<'f>,
@@ -265,10 +264,10 @@ fn told_collective<'f>(
     }
 }
 
-/// Torch's own C++ that the rows do not know begins with a namespace. Anything else in libtorch_cpu
-/// is C, and that is the unprefixed insides of MKL (`gblock_by_k_omp`, `sgemm_t_n23`; 25,000 `mkl_`
-/// symbols and thousands without the prefix, nm -C libtorch_cpu 2.15.0), FFT and vector maths among
-/// them; but for what runs when the library is loaded.
+/// Torch's own C++ that the rows do not cover begins with a namespace. Everything else in
+/// libtorch_cpu is C: internals of MKL without a prefix (`gblock_by_k_omp`, `sgemm_t_n23`; 25,000
+/// `mkl_` symbols and thousands without the prefix, nm -C libtorch_cpu 2.15.0), including FFT and
+/// vector maths; except code that runs when the library is loaded.
 fn is_static_mkl(module: &str, stem: &str) -> bool {
     const LOADING: [&str; 5] = [
         "_GLOBAL__",

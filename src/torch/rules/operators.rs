@@ -36,7 +36,7 @@ pub(super) fn native_mark(
             Some((symbol, "call" | "redispatch")) => aten(symbol),
             _ => OperatorMark::None,
         },
-        // Kernels take the set of dispatch keys first; the namespace has helpers that do not.
+        // Kernels take the set of dispatch keys first; helpers in the namespace do not.
         Overload if takes_keys(name) => aten(last),
         Wrapper => last
             .strip_prefix("wrapper_")
@@ -75,7 +75,7 @@ fn takes_keys(name: SymbolName<'_>) -> bool {
         .is_some_and(|rest| rest.starts_with("(c10::DispatchKeySet"))
 }
 
-/// The last part of a qualified name, its template arguments included.
+/// The last part of a qualified name, including its template arguments.
 fn last_of_path(name: &str) -> &str {
     let mut depth = 0_usize;
     let mut start = 0;
@@ -90,8 +90,8 @@ fn last_of_path(name: &str) -> &str {
     name.get(start..).unwrap_or(name)
 }
 
-/// The kernel that the template arguments of glue name: `CompileTimeFunctionPointer<R (A const&),
-/// &mylib::foo>`, also `&(mylib::foo(A const&))`, as demanglers differ.
+/// The kernel in the template arguments of glue: `CompileTimeFunctionPointer<R (A const&),
+/// &mylib::foo>`, also `&(mylib::foo(A const&))`, since demanglers differ.
 fn kernel_in(glue: &str) -> Option<&str> {
     let (_, arguments) = glue.split_once("CompileTimeFunctionPointer<")?;
     let at = arguments.find(", &")? + 3;
@@ -113,7 +113,7 @@ fn kernel_in(glue: &str) -> Option<&str> {
     None
 }
 
-/// Names of operators and of their overloads. Its first line is the command that made it.
+/// Names of operators and of their overloads. The first line is the command that generated them.
 const NAMES: &str = include_str!("aten_names.txt");
 
 struct Names {
@@ -150,9 +150,9 @@ fn names() -> &'static Names {
 }
 
 /// The operator whose overload has this C++ name: `add` of `add_Tensor`, `add_` of `add__Tensor`,
-/// `max_pool2d` of `max_pool2d`. The longest operator is taken that an overload's name follows.
+/// `max_pool2d` of `max_pool2d`. The longest operator that is followed by an overload's name wins.
 ///
-/// What another torch has and the table lacks keeps its whole name, but for an end that begins in
+/// A name of another version of torch that the table lacks is kept, except a suffix that begins in
 /// upper case: operators' names have none, most overloads' names do.
 fn schema_name(symbol: &str) -> &str {
     let names = names();
@@ -179,7 +179,7 @@ fn schema_name(symbol: &str) -> &str {
         .map_or(symbol, |(base, _)| base)
 }
 
-/// The operator of a wrapper's name, behind its dispatch key: the overload comes first, and the C++
+/// The operator in a wrapper's name, after its dispatch key: the overload comes first, and the C++
 /// function's name, which for an `out` overload ends in `_out`, last: `out_add_out`, `Tensor_add_`,
 /// `_softmax`.
 fn wrapped_name(rest: &str) -> &str {
@@ -221,7 +221,7 @@ mod tests {
                 "_native_batch_norm_legit",
             ),
             ("tril_indices", "tril_indices"),
-            // Not of this torch.
+            // Not in this torch.
             ("of_another_torch", "of_another_torch"),
             ("of_another_torch_Tensor_out", "of_another_torch"),
             ("of_another_torch__Scalar", "of_another_torch_"),

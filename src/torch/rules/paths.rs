@@ -1,4 +1,4 @@
-//! Paths and names of functions, as rules see them.
+//! Paths and names of functions in the forms that rules use.
 
 /// `wrapper` of `Optimizer.profile_hook_step.<locals>.wrapper`.
 pub fn last_part(qualified: &str) -> &str {
@@ -13,7 +13,7 @@ pub(super) fn tails(path: &str) -> impl Iterator<Item = &str> {
     std::iter::once(path).chain(folders)
 }
 
-/// The path of an installed package's file below the folder where packages lie.
+/// The path of an installed package's file below the packages' folder.
 pub(super) fn package_path(path: &str) -> Option<&str> {
     ["site-packages/", "dist-packages/"]
         .iter()
@@ -21,13 +21,13 @@ pub(super) fn package_path(path: &str) -> Option<&str> {
         .map(|(_, inside)| inside)
 }
 
-/// Whether a Python file is of Python's own library.
+/// Whether a Python file belongs to Python's own library.
 pub fn is_library(file: &str) -> bool {
     library_path(file).is_some()
 }
 
 /// The part of a path below the folder of Python's own library: `multiprocessing/queues.py`. `None`
-/// of other files.
+/// for other files.
 fn library_path(file: &str) -> Option<&str> {
     if file.contains("-packages/") {
         return None;
@@ -35,12 +35,12 @@ fn library_path(file: &str) -> Option<&str> {
     let (_, inside) = file
         .rsplit_once("/lib/python3")
         .or_else(|| file.rsplit_once("/lib64/python3"))?;
-    // `.11/threading.py`: the folder's name goes on up to the next slash.
+    // `.11/threading.py`: the folder's name continues up to the next slash.
     inside.split_once('/').map(|(_, path)| path)
 }
 
-/// A function of Python's own library as users know it: `queue.Queue.get`. `None` of functions of
-/// other files.
+/// The public name of a function of Python's own library: `queue.Queue.get`. `None` for functions
+/// of other files.
 pub fn library_call(file: &str, function: &str) -> Option<String> {
     let path = library_path(file)?;
     let module = path
@@ -52,7 +52,7 @@ pub fn library_call(file: &str, function: &str) -> Option<String> {
 }
 
 /// Whether inductor named a file, wherever its cache is (`TORCHINDUCTOR_CACHE_DIR`): after a hash
-/// of what is in it, 51 letters and digits behind a `c`. Source: torch 2.15.0,
+/// of its content, 51 letters and digits after a `c`. Source: torch 2.15.0,
 /// torch/_inductor/codecache.py, `get_path` and `sha256_hash`.
 pub(super) fn is_of_inductor(name: &str) -> bool {
     let stem = name.split('.').next().unwrap_or(name);
@@ -60,8 +60,8 @@ pub(super) fn is_of_inductor(name: &str) -> bool {
     stem.len() == 52 && stem.starts_with('c') && stem.bytes().all(is_hash)
 }
 
-/// Whether a path is that of Python code which inductor wrote: its folder is named by two letters
-/// of the file's.
+/// Whether a path is that of Python code which inductor wrote: its folder has two letters of the
+/// file's name.
 pub(super) fn is_inductor_code(file: &str) -> bool {
     let mut parts = file.rsplit('/');
     let (Some(name), Some(folder)) = (parts.next(), parts.next()) else {

@@ -1,9 +1,9 @@
-//! Which of many beginnings a text has, without trying each.
+//! Finds which of many prefixes a text has, without trying each.
 
 /// A map from prefixes to values.
 #[derive(Debug)]
 pub(super) struct Prefixes<T> {
-    /// Sorted, each once.
+    /// Sorted, without duplicates.
     entries: Vec<Entry<T>>,
 }
 
@@ -11,7 +11,7 @@ pub(super) struct Prefixes<T> {
 struct Entry<T> {
     text: String,
     values: Vec<T>,
-    /// The longest other entry that is a beginning of this one.
+    /// The longest other entry that is a prefix of this one.
     parent: Option<usize>,
 }
 
@@ -46,8 +46,8 @@ impl<T> FromIterator<(String, T)> for Prefixes<T> {
 }
 
 impl<T> Prefixes<T> {
-    /// Entries that are beginnings of `text`, the longest first. The last entry that is not greater
-    /// than `text` begins with all of them.
+    /// Entries that are prefixes of `text`, the longest first. The last entry that is not greater
+    /// than `text` has all of them as prefixes.
     fn chain(&self, text: &str) -> impl Iterator<Item = usize> + '_ {
         let end = self
             .entries

@@ -1,12 +1,12 @@
-//! Where trainers keep count of their progress: classes, the attributes that lead to a counter, and
-//! where a tensor keeps its version.
+//! Where trainers count their progress: classes, the attributes that lead to a counter, and where a
+//! tensor keeps its version.
 
 use crate::model::progress::{CounterKind, facts};
 
 /// A counter that is an int, and the attributes that lead to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CounterRule {
-    /// The class, or one of the bases of the class, of the object that holds it.
+    /// The class, or a base of the class, of the object with the counter.
     pub class: &'static str,
     /// What it counts.
     pub kind: CounterKind,
@@ -48,7 +48,7 @@ pub const COUNTERS: &[CounterRule] = &[
     },
 ];
 
-/// What holds a list of iterators: class, and the attributes that lead to the list. Source:
+/// Objects with a list of iterators: class, and the attributes that lead to the list. Source:
 /// Lightning 2.6 (loops/fetchers.py `_DataFetcher`, utilities/combined_loader.py `CombinedLoader`,
 /// `_ModeIterator`).
 pub const FETCHERS: &[(&str, &[&str])] = &[(
@@ -58,7 +58,7 @@ pub const FETCHERS: &[(&str, &[&str])] = &[(
 
 /// The class that every optimizer derives from. Source: torch/optim/optimizer.py.
 pub const OPTIMIZER: &str = "Optimizer";
-/// Attributes of wrappers that hold the optimizer itself: Accelerate 1.15 (optimizer.py
+/// Attributes of wrappers that contain the optimizer itself: Accelerate 1.15 (optimizer.py
 /// `AcceleratedOptimizer`), Lightning 2.6 (core/optimizer.py `LightningOptimizer`).
 pub const WRAPPED_OPTIMIZER: &[&str] = &["optimizer", "_optimizer"];
 /// An optimizer's list of groups, and the key of a group's list of parameters.
@@ -74,10 +74,10 @@ pub const LOADER_FACTS: &[(&str, &[&str])] = &[
     (facts::PIN_MEMORY, &["_pin_memory"]),
     (facts::PREFETCH, &["_prefetch_factor"]),
 ];
-/// The attribute that holds the dataset.
+/// The attribute with the dataset.
 pub const DATASET: &str = "_dataset";
 
-/// `torch.autocast`: the class, and attributes with the type and whether it is on. Source:
+/// `torch.autocast`: the class, and attributes with the type and whether it is active. Source:
 /// torch/amp/autocast_mode.py.
 pub const AUTOCAST: &str = "autocast";
 /// See [`AUTOCAST`].
@@ -91,7 +91,7 @@ pub const AUTOCAST_ENABLED: &str = "_enabled";
 pub struct TensorLayout {
     /// `version_counter_`, a pointer.
     pub counter: u32,
-    /// The pointer back to the Python object: it proves the layout.
+    /// The pointer back to the Python object: it verifies the layout.
     pub python: u32,
     /// `data_type_`, a u16.
     pub data_type: u32,
@@ -145,7 +145,7 @@ pub fn element_type(number: u16) -> Option<&'static str> {
     })
 }
 
-/// Whether the file is no part of the user's program.
+/// Whether the file is not part of the user's program.
 pub fn is_library(file: &str) -> bool {
     file.starts_with('<')
         || ["/site-packages/", "/dist-packages/", "/lib/python3"]

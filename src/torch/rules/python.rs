@@ -1,4 +1,4 @@
-//! What the rules know of a Python function.
+//! The rules for Python functions.
 
 use super::graph_breaks::graph_break;
 use super::matching::{Explanation, Matching};
@@ -20,13 +20,12 @@ use crate::torch::classify::FunctionClass;
 const BODY: &str = "<module>";
 
 impl RuleSet {
-    /// What the rules know of a Python function, by its file and its (from Python 3.11 on:
-    /// qualified) name.
+    /// The rules for a Python function, by its file and its name (qualified from Python 3.11 on).
     pub fn python(&self, file: &str, function: &str) -> FunctionRules {
         self.explain_python(file, function).rules
     }
 
-    /// The same, with the rows that say it.
+    /// The same, with the rows that they come from.
     pub fn explain_python(&self, file: &str, function: &str) -> Explanation {
         let last = last_part(function);
         let found = self.python_rows(file, function);
@@ -35,7 +34,8 @@ impl RuleSet {
             .first("kind", |row| Some(row.kind.as_ref()?.0))
             .unwrap_or(FrameKind::PythonUser);
         let is_own = kind == FrameKind::PythonUser;
-        // Rows for every function mean nothing for a module's body, but that it is imported.
+        // Rows for every function of a file do not apply to a module's body, except that it is
+        // imported.
         let holds = |row: &PythonRow| last != BODY || !row.function.is_empty();
         let phase = rows.first("phase", |row| {
             let mark = row.phase.as_ref()?.0;
@@ -116,7 +116,7 @@ impl RuleSet {
         })
     }
 
-    /// Whether a row of `[[python]]` is for functions of a file.
+    /// Whether a row of `[[python]]` applies to functions of a file.
     pub fn is_for_file(&self, at: usize, file: &str) -> bool {
         self.python_file_rows(file).contains(&at)
     }
@@ -132,7 +132,7 @@ impl RuleSet {
         found
     }
 
-    /// Rows that are for a file, in order.
+    /// Rows for a file, in order.
     fn python_file_rows(&self, file: &str) -> Vec<usize> {
         let mut found: Vec<usize> = Vec::new();
         for tail in tails(file) {
@@ -157,21 +157,21 @@ impl RuleSet {
 }
 
 impl OwnRow {
-    /// Whether it is for functions of this name.
+    /// Whether it matches functions of this name.
     pub(super) fn is_named(&self, last: &str) -> bool {
         let name = last.trim_start_matches('_');
         self.name.iter().any(|each| each == name)
     }
 
-    /// Whether a word of it is in this name.
+    /// Whether this name contains one of its words.
     fn has_word(&self, last: &str) -> bool {
         let name = last.to_ascii_lowercase();
         self.word.iter().any(|word| name.contains(word.as_str()))
     }
 }
 
-/// Whether `pattern`, of as many parts as it has, is the end of a function's qualified name; the
-/// beginning of that end, if a `*` follows.
+/// Whether `pattern`, with as many parts as it has, is the end of a function's qualified name; the
+/// prefix of that end, if a `*` follows.
 fn names(pattern: &str, function: &str) -> bool {
     let (parts, is_start) = match pattern.strip_suffix('*') {
         Some(start) => (start, true),

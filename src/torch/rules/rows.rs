@@ -1,4 +1,4 @@
-//! The rows of a rules file, as they are written.
+//! The rows of a rules file as they are written.
 
 use super::words::{CompileWord, PhaseMark, Written};
 use crate::model::category::{Activity, FrameKind, Phase};
@@ -39,21 +39,21 @@ pub enum Library {
     Other,
 }
 
-/// How a Python function takes part in calling a module.
+/// A Python function's role in calling a module.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ModuleCall {
-    /// Not at all.
+    /// None.
     #[default]
     No,
     /// It is the call; its first variable is the module.
     Outer,
-    /// The same before torch 2.1; later what the call above calls. Its first variable is the
-    /// module, or a cell that holds it.
+    /// The same before torch 2.1; later called by the above. Its first variable is the module, or a
+    /// cell with it.
     Inner,
 }
 
-/// What a Python function shows of the thread that runs it.
+/// What a Python function shows about the thread that runs it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Trains {
@@ -65,7 +65,7 @@ pub enum Trains {
     Feeds,
 }
 
-/// How a Python file takes part when a thread sleeps below it.
+/// The role of a Python file if a thread sleeps below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PythonWait {
@@ -86,11 +86,11 @@ pub enum Special {
     EngineCall,
     /// The root of an engine thread.
     EngineThread,
-    /// The end of the process: its libraries are taken down.
+    /// The end of the process: its libraries are unloaded.
     Exit,
 }
 
-/// How a native class takes part in finding the activity where it names none.
+/// The role of a native class in finding the activity, if it names none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Part {
@@ -103,18 +103,18 @@ pub(super) enum Part {
     Foreign,
 }
 
-/// How an operator is read from a Python function's name.
+/// How an operator is derived from a Python function's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum PythonOperator {
     ModuleCall,
 }
 
-/// How an operator is read from a native function's name.
+/// How an operator is derived from a native function's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum OperatorForm {
-    /// What follows, up to `::`, is the C++ name of an overload.
+    /// The rest, up to `::`, is the C++ name of an overload.
     Entry,
     /// The last part is the C++ name of an overload.
     Overload,
@@ -125,30 +125,30 @@ pub(super) enum OperatorForm {
     /// The part before `::apply` is a node's name.
     Node,
     Engine,
-    /// Glue that calls a kernel, and whose template arguments may name it. Only outside of torch's
-    /// own libraries.
+    /// Glue that calls a kernel, whose template arguments may name it. Only outside of torch's own
+    /// libraries.
     Glue,
     /// Glue that calls a kernel in Python.
     PythonGlue,
 }
 
-/// Which part of a name is the collective's.
+/// The part of a name that is the collective's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum CollectiveForm {
     Last,
-    /// What follows the pattern, if it has no further part.
+    /// The rest after the pattern, if it has no further part.
     Follows,
 }
 
-/// Paths that no pattern can express.
+/// Paths that cannot be written as a pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum PathForm {
     Inductor,
 }
 
-/// Symbols that no pattern can express.
+/// Symbols that cannot be written as a pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum SymbolForm {
@@ -183,7 +183,7 @@ fn many<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Vec<T
     from.deserialize_any(OneOrMany(PhantomData))
 }
 
-/// A text that lives as long as the program, as rows do.
+/// A text with a static lifetime, like rows.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lasting(pub(super) &'static str);
 
@@ -208,7 +208,7 @@ pub(super) struct RulesFile {
     pub(super) call: Vec<CallRow>,
 }
 
-/// Defines a row: fields that are lists, fields that are values, and where the row comes from.
+/// Defines a row: fields that are lists, fields that are values, and the row's source.
 macro_rules! row {
     ($(#[$doc:meta])* $name:ident { $([$list:ident: $of:ty],)* $($value:ident: $type:ty,)* }) => {
         $(#[$doc])*
@@ -304,7 +304,7 @@ row!(
 );
 
 row!(
-    /// Threads, by the beginning of their name.
+    /// Threads, by the prefix of their name.
     ThreadRow {
         [start: String],
         phase: Option<Written<Phase>>,
@@ -313,7 +313,7 @@ row!(
 );
 
 row!(
-    /// Collectives, by the beginning of a function's name.
+    /// Collectives, by the prefix of a function's name.
     CollectiveRow {
         [start: String],
         name: Lasting,
@@ -321,7 +321,7 @@ row!(
 );
 
 row!(
-    /// The call that a line has for an operator.
+    /// The call that a source line contains for an operator.
     CallRow {
         [operator: String],
         call: String,

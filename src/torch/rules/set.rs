@@ -17,18 +17,18 @@ use std::ops::Range;
 use std::sync::OnceLock;
 use toml::Spanned;
 
-/// The files that are compiled in, by name, in their order.
+/// The built-in files, by name, in their order.
 pub const SOURCES: &[(&str, &str)] = &[
     ("python.toml", include_str!("python.toml")),
     ("native.toml", include_str!("native.toml")),
     ("input.toml", include_str!("input.toml")),
 ];
 
-/// Why a file holds no rules.
+/// Why a file is not valid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct RulesError {
-    /// The line, counted from 1.
+    /// The line, from 1.
     pub line: usize,
     pub message: String,
 }
@@ -45,12 +45,12 @@ impl RulesError {
 /// The rules, indexed.
 #[derive(Debug, Default)]
 pub struct RuleSet {
-    /// Version of the rules that are compiled in.
+    /// Version of the built-in rules.
     pub version: u32,
-    /// Rows that the user added.
+    /// Number of rows that the user added.
     pub added: usize,
     pub(super) python: Vec<PythonRow>,
-    /// So many first ones are the user's.
+    /// Number of first rows that are the user's.
     pub(super) added_python: usize,
     pub(super) files: Prefixes<usize>,
     pub(super) packages: Prefixes<usize>,
@@ -77,14 +77,14 @@ pub struct RuleSet {
 }
 
 impl RuleSet {
-    /// The rules that are compiled in, read when they are first asked for.
+    /// The built-in rules, read on first use.
     pub fn built_in() -> &'static RuleSet {
         static RULES: OnceLock<RuleSet> = OnceLock::new();
-        // That they can be read is tested.
+        // A test checks that they can be read.
         RULES.get_or_init(|| Self::read(None).unwrap_or_default())
     }
 
-    /// The rules of `text` before those that are compiled in.
+    /// The rules of `text`, followed by the built-in ones.
     ///
     /// # Errors
     /// The first line of `text` that is not valid in a rules file.
@@ -104,8 +104,8 @@ impl RuleSet {
                 .map_err(|error| RulesError::at(text, error.span(), error.message()))?;
             files.push((text, file));
         }
-        // Those that are compiled in come first: what a file may not do is give one of their names
-        // another meaning.
+        // Built-in files come first: the user's file must not give one of their names another
+        // meaning.
         for (text, file) in files.iter().rev() {
             for (name, row) in &file.class {
                 let error = |message: &str| RulesError::at(text, Some(row.span()), message);
@@ -241,7 +241,7 @@ impl RuleSet {
         self.thread(name, |row| row.phase.as_ref().map(|phase| phase.0))
     }
 
-    /// The backend of collectives that alone has threads of such a name.
+    /// The only backend of collectives with threads of such a name.
     pub fn thread_backend(&self, name: &str) -> Option<Backend> {
         self.thread(name, |row| row.backend.as_ref().map(|backend| backend.0))
     }
@@ -258,20 +258,19 @@ impl RuleSet {
         rows.filter(move |(_, row)| is(row)).map(|(at, _)| at)
     }
 
-    /// The call that a line has for an operator; the operator's own name where no row has another.
+    /// The call that a source line contains for an operator; the operator's own name without a row.
     pub fn operator_call<'s>(&'s self, operator: &'s str) -> &'s str {
         let row = self.call_row(operator).and_then(|at| self.calls.get(at));
         row.map_or(operator, |row| row.call.as_str())
     }
 
-    /// The row that has the call of an operator.
+    /// The row with the call of an operator.
     pub fn call_row(&self, operator: &str) -> Option<usize> {
         let is = |row: &CallRow| row.operator.iter().any(|each| each == operator);
         self.calls.iter().position(is)
     }
 
-    /// How the user's own function of this name, that makes a batch, takes part in finding the
-    /// phase, and the row that says so.
+    /// The phase mark of the user's own batch-making functions of this name, and its row.
     pub(super) fn own_phase(&self, last: &str) -> Option<(usize, PhaseMark)> {
         let rows = self.own.iter().enumerate();
         let mut rows = rows.filter(|(_, row)| row.is_named(last));
@@ -279,7 +278,7 @@ impl RuleSet {
     }
 }
 
-/// What the compilation of a Python function is of, whose part in torch.compile is `mark`.
+/// The subject of the compilation of a Python function with this `mark`.
 pub fn subject(mark: CompileMark, function: &str) -> Subject {
     match mark {
         CompileMark::Wrapper => Subject::Wrapper,
@@ -288,7 +287,7 @@ pub fn subject(mark: CompileMark, function: &str) -> Subject {
     }
 }
 
-/// What is wrong with the row in these bytes.
+/// An error in the row in these bytes.
 type Misfit = (Range<usize>, String);
 
 fn parted<T>(row: Spanned<T>) -> (Range<usize>, T) {

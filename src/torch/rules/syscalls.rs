@@ -1,4 +1,4 @@
-//! What a system call that a thread sleeps in means, by its name: numbers are those of
+//! The meaning of a system call that a thread sleeps in, by its name: numbers are those of
 //! [`system_calls`].
 
 use crate::arch::system_calls;
@@ -13,7 +13,7 @@ pub enum Wait {
     Lock,
     /// A file, pipe or socket.
     Io,
-    /// Time to pass, or events, a child's end among them.
+    /// Time, or events, including the end of a child.
     Sleep,
 }
 
@@ -23,7 +23,7 @@ pub enum CallWait {
     /// A file system.
     File,
     Socket,
-    /// Whatever a descriptor is of: a file, a pipe, a terminal or a socket.
+    /// A descriptor of any kind: a file, a pipe, a terminal or a socket.
     Descriptor,
     /// A child.
     Child,
@@ -50,9 +50,9 @@ const CALLS: &[(Wait, CallWait, &[&str])] = &[
     (Wait::Io, CallWait::Socket, &[
         "connect", "recvfrom", "recvmmsg", "recvmsg", "sendmmsg", "sendmsg", "sendto",
     ]),
-    // For a peer to come, as an event loop does.
+    // For a peer, as an event loop does.
     (Wait::Sleep, CallWait::Socket, &["accept", "accept4"]),
-    // Who sleeps in vfork waits until its child has exec'd or ended (vfork(2)).
+    // A thread in vfork sleeps until its child has called exec or ended (vfork(2)).
     (Wait::Sleep, CallWait::Child, &["vfork", "wait4", "waitid"]),
     (Wait::Sleep, CallWait::Events, &[
         "epoll_pwait", "epoll_pwait2", "epoll_wait", "io_getevents", "poll", "ppoll", "pselect6", "select",
@@ -71,14 +71,14 @@ fn find(architecture: &str, number: u32) -> Option<(&'static str, (Wait, CallWai
     Some((name, *BY_NAME.get(name)?))
 }
 
-/// Why a thread sleeps in system call `number` of `architecture` (as `uname -m` writes it); `None`
-/// where the number decides nothing.
+/// Why a thread sleeps in system call `number` of `architecture` (as printed by `uname -m`); `None`
+/// if the number decides nothing.
 pub fn wait_of(architecture: &str, number: u32) -> Option<Wait> {
     find(architecture, number).map(|(_, (wait, _))| wait)
 }
 
-/// The name of system call `number` of `architecture` (as `uname -m` writes it), and what it waits
-/// for; `None` of one that is in no table.
+/// The name of system call `number` of `architecture` (as printed by `uname -m`), and what it waits
+/// for; `None` if it is in no table.
 pub fn call_of(architecture: &str, number: u32) -> Option<(&'static str, CallWait)> {
     find(architecture, number).map(|(name, (_, call))| (name, call))
 }
@@ -109,7 +109,7 @@ mod tests {
         assert_eq!(call_of("aarch64", 63), Some(("read", CallWait::Descriptor)));
         assert_eq!(wait_of("x86_64", 232), Some(Wait::Sleep));
         assert_eq!(wait_of("aarch64", 98), Some(Wait::Lock));
-        // ioctl: of a driver; the stack decides.
+        // ioctl: depends on the driver; the stack decides.
         assert_eq!(wait_of("x86_64", 16), None);
     }
 }

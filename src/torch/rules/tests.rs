@@ -1,4 +1,4 @@
-//! What the rules mean for real functions; and that no row is without effect.
+//! Checks the rules with real functions, and that every row has an effect.
 
 use super::matching::Matching;
 use super::*;
@@ -16,7 +16,7 @@ use WaitPart::{Gpu, Method, Runtime, Socket};
 use std::collections::{BTreeMap, BTreeSet};
 use words::Word;
 
-/// What inductor calls a file that it writes.
+/// A file name of inductor.
 const INDUCTOR: &str = "ccp22flhfst5j7iuivqotdljcdcp6fcjsqrzkllybncud725urjp";
 const SITE: &str = "/env/lib/python3.11/site-packages/";
 
@@ -266,7 +266,7 @@ fn what_runs_when_torch_is_loaded_is_no_matrix_product() {
             ..
         }
     ));
-    // The same in a library that has no MKL inside.
+    // The same name in a library without MKL.
     let other = native("/x/libtorch_python.so", "gblock_by_k_omp");
     assert_eq!(other.class.role, FrameRole::TorchOther);
 }
@@ -364,7 +364,7 @@ fn code_of_inductor_is_known_wherever_its_cache_is() {
     assert_eq!(of("/data/cp/ccp.py".to_owned()), FrameKind::PythonUser);
 }
 
-/// A function that a row is for: every pattern of it, as `(library or file, name)`.
+/// Functions that a row matches: every pattern of it, as `(library or file, name)`.
 fn examples(row: &Listed) -> Vec<(String, String)> {
     let of = |key: &str| {
         let found = row.patterns.iter().find(|(name, _)| name == key);
@@ -410,9 +410,9 @@ fn examples(row: &Listed) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Each pattern of a row is the first to say something of some function; and each thing that the
-/// row says is what is said of some function that it is for: no earlier row, more general or not,
-/// takes it.
+/// Each pattern of a row is the first to decide something for some function; and each meaning of a
+/// row takes effect for some function that it matches: no earlier row, more general or not, hides
+/// it.
 #[test]
 fn no_row_is_shadowed() {
     let rules = RuleSet::built_in();
@@ -455,7 +455,7 @@ fn no_row_is_shadowed() {
     assert!(shadowed.is_empty(), "{}", shadowed.join("\n"));
 }
 
-/// The same of all other rows: each is the answer for each name that it lists.
+/// The same for all other rows: each decides for each name that it lists.
 #[test]
 fn every_name_of_a_row_is_its_own() {
     let rules = RuleSet::built_in();
@@ -761,7 +761,7 @@ fn collectives_of_the_user_s_own_are_named_as_they_write_them() {
     assert_eq!(name("libother.so", "FirmSwap"), Some("all_reduce"));
 }
 
-/// What is written of a meaning in the row that decided it.
+/// The text of a meaning in the row that decided it.
 fn deciding(
     why: &Explanation,
     text: Option<&str>,

@@ -1,4 +1,4 @@
-//! Keywords of rules: how phases, activities, waits and the rest are written in a row.
+//! Keywords of rules: how phases, activities, waits and others are written in a row.
 
 use crate::model::category::{Activity, FrameKind, Phase};
 use crate::model::collective::{Backend, Issuer};
@@ -7,45 +7,45 @@ use crate::model::input::{InputPart, InputTask};
 use crate::model::wait::WaitPart;
 use serde::de::{Deserialize, Deserializer, Error};
 
-/// How a frame decides the phase. `docs/src/attribution.md` has the order of precedence.
+/// A frame's effect on the phase. `docs/src/attribution.md` has the order of precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PhaseMark {
-    /// All that runs inside of this frame, whatever it is.
+    /// Everything that runs inside of this frame.
     Whole(Phase),
-    /// This frame and what it calls, down to the next strong mark.
+    /// This frame and what it calls, up to the next strong mark.
     Strong(Phase),
-    /// As a strong mark; but a forward inside of it belongs to it, if there is no backward in
+    /// Like a strong mark, but a forward inside of it belongs to it, unless a backward is in
     /// between.
     Again(Phase),
-    /// Code of a file that serves a phase, but is also run by imports.
+    /// Code of a file that serves a phase, but that imports run, too.
     Weak(Phase),
-    /// Machinery that runs a training for its user: decides where nothing else does, and no code of
-    /// the user's is nearer.
+    /// Machinery that runs a training loop for its user: decides if nothing else does, and no code
+    /// of the user's is nearer.
     Fallback(Phase),
     /// The import machinery.
     Import,
-    /// Looks like a weak mark's file, but is run in training.
+    /// Matches a weak mark's file, but runs in training.
     None,
 }
 
-/// A value that a row writes as a word.
+/// A value that a row writes as a keyword.
 pub(super) trait Word: Sized {
-    /// What the words are of.
+    /// What the keywords denote, for error messages.
     const WHAT: &'static str;
 
-    /// The value of a word.
+    /// The value of a keyword.
     fn parse(text: &str) -> Option<Self>;
 
-    /// The words that there are.
+    /// All keywords.
     fn known() -> Vec<&'static str>;
 
-    /// The same, for people.
+    /// All keywords, for people.
     fn expected() -> String {
         format!("one of: {}", Self::known().join(", "))
     }
 }
 
-/// A value that is read from its word.
+/// A value that is parsed from its keyword.
 #[derive(Clone, Debug)]
 pub(super) struct Written<T>(pub(super) T);
 
@@ -129,11 +129,11 @@ impl Word for PhaseMark {
     }
 }
 
-/// What a row means for torch.compile.
+/// The meaning of a row for torch.compile.
 #[derive(Clone, Debug)]
 pub(super) enum CompileWord {
     Mark(CompileMark),
-    /// The rest of a function behind a graph break; its name holds which function.
+    /// The rest of a function after a graph break; the function is in its name.
     Resumed,
 }
 
@@ -190,7 +190,7 @@ impl Word for WaitPart {
     const WHAT: &'static str = "wait";
 
     fn parse(text: &str) -> Option<Self> {
-        // Rows live as long as the program: so does the call that is written in one.
+        // Rows have a static lifetime, and so has a call that is written in one.
         if let Some(call) = text.strip_prefix("gpu ") {
             return Some(WaitPart::Gpu(String::leak(call.to_owned())));
         }

@@ -314,7 +314,7 @@ proptest! {
     }
 }
 
-/// Under `--gil`, where trainers take turns: each poll stands for the ticks before it, whether it
+/// Under `--gil`, where trainers take turns: each poll represents the ticks before it, whether it
 /// finds the GIL held or not.
 #[test]
 fn the_share_of_the_gil_is_not_that_of_the_polls_that_were_left_out() {

@@ -9,24 +9,24 @@ use crate::python::layout::objects::{DICT_KEYS, INT_DIGIT, ObjectLayout};
 use crate::python::objects::{ObjectError, read_str};
 use rustc_hash::FxHashMap;
 
-/// Attributes of an instance, or entries of a dictionary, that are read.
+/// Maximum number of attributes of an instance, or entries of a dictionary, that are read.
 const MAX_ATTRIBUTES: usize = 512;
-/// The most bytes of a name.
+/// Maximum length of a name, bytes.
 const MAX_NAME: usize = 64;
-/// Types that are kept.
+/// Maximum number of types that are kept.
 const MAX_TYPES: usize = 4096;
-/// `PyListObject.ob_item`; its length is where that of every variable-sized object is.
+/// `PyListObject.ob_item`; its length has the same offset as in every variable-sized object.
 /// Include/cpython/listobject.h.
 const LIST_ITEMS: u64 = 24;
 const LENGTH: u64 = 16;
 
-/// An attribute's value, and how to find it again.
+/// An attribute's value, and how to read it again.
 #[derive(Clone, Debug)]
 pub(super) struct Attribute {
     pub(super) value: u64,
     /// Address of the pointer to it.
     pub(super) slot: u64,
-    /// What must be unchanged for that slot to be the attribute's.
+    /// Bytes that must be unchanged for the slot to be the attribute's.
     pub(super) guards: Vec<Guard>,
 }
 
@@ -77,7 +77,7 @@ impl Reader {
         Ok(self.type_at(address, memory)?.name.clone())
     }
 
-    /// The attribute `name` that the instance itself has.
+    /// The attribute `name` of the instance itself.
     pub(super) fn attribute(
         &mut self,
         object: u64,
@@ -91,9 +91,9 @@ impl Reader {
             .attribute_pointers(&objects, object)
             .ok_or(ObjectError::Invalid)?;
         let mut guards = Vec::with_capacity(3);
-        // The type, and where the attributes are; one piece where they are neighbours.
+        // The type, and the address of the attributes; one range if they are adjacent.
         if pointers < object && object - pointers <= 32 {
-            // Less the reference count, which lies between.
+            // Without the reference count, which lies between.
             guards.push(Guard::take(pointers, length, memory)?);
             guards.push(Guard::take(object + 8, 8, memory)?);
         } else {
@@ -205,7 +205,7 @@ impl Reader {
         Ok(memory.read_u64(items.wrapping_add(index * 8))?)
     }
 
-    /// Whether that is True; `None` of anything but a bool.
+    /// Whether the object is True; `None` if it is not a bool.
     pub(super) fn flag(&mut self, object: u64, memory: &dyn Memory) -> Option<bool> {
         if self.class_of(object, memory).ok()? != "bool" {
             return None;

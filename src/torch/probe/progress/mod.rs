@@ -1,13 +1,13 @@
-//! How far a training run is: counters of the target that are found on its frames, and read with
+//! Progress of a training run: counters of the target that are found on its frames, and read with
 //! every sample of their thread.
 //!
-//! A DataLoader's iterator counts the batches that it gave out; an optimizer changes each of its
-//! parameters a constant number of times a step, and a tensor counts these changes; the
-//! Transformers Trainer and Lightning count their steps. Objects that have such a counter are
-//! searched on the frames of threads that train, in the live process and seldom; once one is known,
-//! its bytes are read along with the thread's registers and stack ([`WatchList`]), so that every
-//! sample holds the counter's value at its own timestamp. With them come the bytes that show
-//! whether the object is still what it was.
+//! A DataLoader's iterator counts the batches that it delivered; an optimizer changes each of its
+//! parameters a constant number of times per step, and a tensor counts these changes; the
+//! Transformers Trainer and Lightning count their steps. Objects with such a counter are searched
+//! for on the frames of training threads, in the live process and rarely. Once one is known, its
+//! bytes are read together with the thread's registers and stack ([`WatchList`]), so that every
+//! sample has the counter's value at its own timestamp. The bytes that show whether the object is
+//! unchanged are read with them.
 
 mod attributes;
 mod scan;
@@ -32,23 +32,23 @@ use scan::{Found, Scanner, Use};
 use tensor::Tensor;
 use watch::{IntReader, Number, Reading, Watch};
 
-/// Counters of a thread that are read.
+/// Maximum number of counters that are read per thread.
 const MAX_LIVE: usize = 8;
-/// Ranges that are read for them.
+/// Maximum number of ranges that are read for them.
 const MAX_RANGES: usize = 28;
-/// Objects of a process whose counters were read.
+/// Maximum number of objects per process whose counters were read.
 const MAX_KNOWN: usize = 65_536;
-/// Samples in a row that may lack a counter's words before it is given up.
+/// A counter is dropped after this many successive samples without its words.
 const MAX_MISSES: u32 = 50;
-/// Pauses between two searches of a thread, ns: the first one, and the longest while nothing moves
-/// and while something does.
+/// Pauses between two searches of a thread, ns: the first one, and the longest while no counter
+/// moves and while one does.
 const FIRST_PAUSE_NS: u64 = 20_000_000;
 const LONGEST_PAUSE_NS: u64 = 200_000_000;
 const MOVING_PAUSE_NS: u64 = 500_000_000;
 
-/// How long to wait after a search, ns: twice as long each time that it found nothing new. Between
-/// two epochs an iterator goes, and the next one comes only once its workers have been forked,
-/// while the parameters' versions are known and move all the time.
+/// Time until the next search, ns: doubled each time that a search found nothing new. Between two
+/// epochs an iterator ends, and the next one appears only after its workers have been forked, while
+/// the parameters' versions are known and move all the time.
 fn pause_after(pause_ns: u64, changed: bool, moved: bool) -> u64 {
     let longest_ns = if moved {
         MOVING_PAUSE_NS
@@ -62,13 +62,13 @@ fn pause_after(pause_ns: u64, changed: bool, moved: bool) -> u64 {
     }
 }
 
-/// What is read with every sample of a thread.
+/// Memory that is read with every sample of a thread.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WatchList {
     /// Addresses and lengths.
     pub ranges: Vec<(u64, usize)>,
-    /// Where pointers to Python ints lie, each one of `ranges`: [`INT_BYTES`] of what they point to
-    /// are read, too.
+    /// Addresses of pointers to Python ints, each one of `ranges`: [`INT_BYTES`] of the ints are
+    /// read, too.
     pub ints: Vec<u64>,
 }
 
@@ -77,7 +77,7 @@ pub struct WatchList {
 pub struct FoundCounter {
     pub kind: CounterKind,
     pub class: String,
-    /// The frame that leads to it: an index of those that were searched.
+    /// The frame that leads to it: an index of the searched frames.
     pub frame: usize,
     /// Facts by name.
     pub facts: Vec<(String, String)>,
@@ -86,7 +86,7 @@ pub struct FoundCounter {
 /// A counter that is read.
 #[derive(Debug)]
 struct Live {
-    /// The object that has it; of a parameter the tensor.
+    /// The object that has the counter; for a parameter the tensor.
     object: u64,
     /// The object that was found on a frame.
     owner: u64,
@@ -100,8 +100,8 @@ struct Live {
 }
 
 impl Live {
-    /// The last reading as a point of its own: until then its value stood. Of a pass the last batch
-    /// is what counts.
+    /// The last reading as a separate point: the value was valid until then. For a pass the last
+    /// batch matters.
     fn last_reading(&self, thread: ThreadId) -> Option<ProgressPoint> {
         let (value, time_ns) = self.last.filter(|_| self.kind != CounterKind::Batches)?;
         Some(ProgressPoint {
@@ -123,10 +123,10 @@ struct Watched {
     moved: bool,
 }
 
-/// What a search found.
+/// Result of a search.
 #[derive(Debug, Default)]
 pub struct Searched {
-    /// Whether the thread's [`WatchList`] is another now.
+    /// Whether the thread's [`WatchList`] has changed.
     pub changed: bool,
     pub conditions: Vec<(&'static str, String)>,
 }
@@ -138,7 +138,7 @@ pub struct ProgressProbe {
     scanner: Scanner,
     ints: IntReader,
     threads: FxHashMap<ThreadId, Watched>,
-    /// What each object was the last time that it was found.
+    /// Counters of each object when it was last found.
     known: FxHashMap<(u64, CounterKind), (FoundCounter, CounterId)>,
 }
 
@@ -153,9 +153,9 @@ impl ProgressProbe {
         }
     }
 
-    /// Reads the counters of a thread from what was copied with its sample at `time_ns`; those
-    /// whose value is new go to `points`, and so does the last reading of what is gone. Returns
-    /// whether the thread's [`WatchList`] has changed.
+    /// Reads the counters of a thread from what was copied with its sample at `time_ns`. New
+    /// values, and the last readings of counters that no longer exist, are appended to `points`.
+    /// Returns whether the thread's [`WatchList`] has changed.
     pub fn read(
         &mut self,
         thread: ThreadId,
@@ -197,7 +197,7 @@ impl ProgressProbe {
             }
         }
         watched.live.retain(|counter| {
-            // One parameter that moves is enough of an optimizer.
+            // One parameter that moves is enough for an optimizer.
             let is_spare = settled
                 .is_some_and(|(owner, object)| counter.owner == owner && counter.object != object);
             let is_lost = counter.misses > MAX_MISSES;
@@ -214,13 +214,13 @@ impl ProgressProbe {
         changed
     }
 
-    /// Whether it is time to search the frames of a thread that trains.
+    /// Whether the frames of a training thread should be searched now.
     pub fn wants_search(&mut self, thread: ThreadId, now_ns: u64) -> bool {
         now_ns >= self.threads.entry(thread).or_default().next_search_ns
     }
 
-    /// Searches the frames of a thread, outermost first, for counters. `intern` gives a counter its
-    /// id; `None` refuses it.
+    /// Searches the frames of a thread, root first, for counters. `intern` returns a counter's id;
+    /// `None` refuses it.
     pub fn search(
         &mut self,
         thread: ThreadId,
@@ -233,7 +233,7 @@ impl ProgressProbe {
         let mut searched = Searched::default();
         let found = self.scanner.search(frames, &mut self.reader, copied, live);
         for found in found {
-            // What lies beyond the top of a frame's values may have been freed.
+            // Objects beyond the top of a frame's values may have been freed.
             if !matches!(live.read_u32(found.object), Ok(1..)) {
                 continue;
             }
@@ -260,7 +260,7 @@ impl ProgressProbe {
         searched
     }
 
-    /// What is to be read with each sample of a thread.
+    /// The memory to read with each sample of a thread.
     pub fn watch_list(&self, thread: ThreadId) -> WatchList {
         let mut list = WatchList::default();
         let Some(watched) = self.threads.get(&thread) else {
@@ -273,7 +273,7 @@ impl ProgressProbe {
         list
     }
 
-    /// What a thread's counters were when they were last read.
+    /// The counters of a thread at their last read.
     pub fn values(&self, thread: ThreadId) -> Vec<(CounterKind, u64)> {
         let live = self.threads.get(&thread).map(|watched| &watched.live);
         let values = live.into_iter().flatten();
@@ -282,7 +282,7 @@ impl ProgressProbe {
             .collect()
     }
 
-    /// Forgets a thread that has ended; gives the last readings of its counters.
+    /// Drops a thread that has ended; returns the last readings of its counters.
     pub fn forget(&mut self, thread: ThreadId) -> Vec<ProgressPoint> {
         let live = self.threads.remove(&thread).unwrap_or_default().live;
         live.iter()
@@ -290,7 +290,7 @@ impl ProgressProbe {
             .collect()
     }
 
-    /// Forgets all threads: the session is over.
+    /// Drops all threads: the session has ended.
     pub fn forget_all(&mut self) -> Vec<ProgressPoint> {
         let threads: Vec<ThreadId> = self.threads.keys().copied().collect();
         let last = threads.into_iter().flat_map(|thread| self.forget(thread));
@@ -318,7 +318,7 @@ impl ProgressProbe {
             if known.watch.number == watch.number {
                 return false;
             }
-            // Its attributes lie elsewhere now.
+            // Its attributes have moved.
             known.watch = watch;
             return true;
         }
@@ -332,8 +332,8 @@ impl ProgressProbe {
         {
             return false;
         }
-        // An iterator may lie where another one lay before; if its facts are the same, it is taken
-        // as that one's next pass.
+        // An iterator may have the address of an earlier one; if its facts are the same, it is
+        // treated as that one's next pass.
         let same =
             |known: &FoundCounter| (&known.class, &known.facts) == (&counter.class, &counter.facts);
         let id = match self.known.get(&(object, kind)) {
@@ -377,7 +377,7 @@ impl ProgressProbe {
         }
         let Attribute { slot, guards, .. } = attribute;
         let watch = Watch {
-            // The last object of the path is not known here; its guards hold its type and
+            // The last object of the path is not known here; its guards include its type and
             // attributes.
             object: if rule.path.len() == 1 {
                 found.object
@@ -484,8 +484,8 @@ impl ProgressProbe {
         counters
     }
 
-    /// The type of an autocast that is on. Source: torch/csrc/Dtype.h `THPDtype`: the type's number
-    /// is its first field.
+    /// The type of an active autocast. Source: torch/csrc/Dtype.h `THPDtype`: the type's number is
+    /// its first field.
     fn autocast(&mut self, object: u64, live: &dyn Memory) -> Option<(&'static str, String)> {
         let enabled = self.reader.attribute(object, AUTOCAST_ENABLED, live).ok()?;
         if self.reader.flag(enabled.value, live) != Some(true) {

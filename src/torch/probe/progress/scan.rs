@@ -1,6 +1,6 @@
-//! Which objects of a thread's frames keep count of progress: variables, values on the evaluation
-//! stack (`for x in loader` keeps its iterator there for as long as it runs), and what generators
-//! and iterators between them hold.
+//! Searches a thread's frames for objects that count progress: variables, values on the evaluation
+//! stack (`for x in loader` keeps its iterator there while it runs), and what generators and
+//! iterators between them contain.
 
 use super::attributes::Reader;
 use crate::memory::{Memory, ReadRequest};
@@ -11,21 +11,21 @@ use crate::python::layout::objects::ObjectLayout;
 use crate::torch::rules::progress::{AUTOCAST, COUNTERS, FETCHERS, OPTIMIZER};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Frames that are searched, outermost first.
+/// Maximum number of frames that are searched, root first.
 const MAX_FRAMES: usize = 64;
-/// Values of a frame that are read.
+/// Maximum number of values read per frame.
 const MAX_SLOTS: usize = 64;
-/// Values of a generator's frame that are read.
+/// Maximum number of values read of a generator's frame.
 const GENERATOR_SLOTS: usize = 24;
-/// Values of one search.
+/// Maximum number of values per search.
 const MAX_OBJECTS: usize = 1536;
-/// How many iterators lie within others.
+/// Maximum depth of nested iterators.
 const MAX_DEPTH: usize = 4;
-/// Types that are kept.
+/// Maximum number of types that are kept.
 const MAX_TYPES: usize = 8192;
-/// Types that are read for one search.
+/// Maximum number of types that are read per search.
 const MAX_NEW_TYPES: usize = 256;
-/// Variables of a module that are read.
+/// Maximum number of variables read per module.
 const MAX_GLOBALS: usize = 512;
 
 /// A frame that is searched.
@@ -37,7 +37,7 @@ pub struct ScanFrame {
     pub is_module: bool,
 }
 
-/// What an object is good for.
+/// The relevance of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Use {
     None,
@@ -45,24 +45,24 @@ pub(super) enum Use {
     Counter(usize),
     Optimizer,
     Autocast,
-    /// It holds others.
+    /// It contains others.
     Holder(Holder),
 }
 
-/// How an object holds others.
+/// How an object contains others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Holder {
-    /// A generator: its frame does.
+    /// A generator: in its frame.
     Generator,
-    /// A pointer at this offset leads to it.
+    /// Through a pointer at this offset.
     Pointer(u64),
-    /// A pointer at this offset leads to a tuple of them.
+    /// Through a pointer to a tuple at this offset.
     Tuple(u64),
-    /// Attributes lead to a list of them: an index of the rules.
+    /// Through attributes that lead to a list: an index of the rules.
     Fetcher(usize),
 }
 
-/// What holds others, by class. Source: Objects/enumobject.c, Python/bltinmodule.c,
+/// Classes of objects that contain others. Source: Objects/enumobject.c, Python/bltinmodule.c,
 /// Modules/itertoolsmodule.c and Include/cpython/classobject.h of 3.10 to 3.14.
 const HOLDERS: &[(&str, Holder)] = &[
     ("generator", Holder::Generator),
@@ -79,7 +79,7 @@ const HOLDERS: &[(&str, Holder)] = &[
 pub(super) struct Found {
     pub(super) object: u64,
     pub(super) class: Use,
-    /// The frame that holds it, or what holds it: an index of the search's frames.
+    /// The frame that contains it, directly or not: an index of the search's frames.
     pub(super) frame: usize,
 }
 
@@ -89,9 +89,9 @@ pub(super) struct Scanner {
     uses: FxHashMap<u64, Use>,
     locals: u64,
     tag_mask: u64,
-    /// Offset of a frame's globals; `None` of a version whose objects are not searched.
+    /// Offset of a frame's globals; `None` for a version whose objects are not searched.
     globals: Option<u64>,
-    /// Where a generator has its frame, and whether it is a pointer. Include/cpython/genobject.h,
+    /// Offset of a generator's frame, and whether it is a pointer. Include/cpython/genobject.h,
     /// Include/internal/pycore_interpframe_structs.h.
     generator: Option<(u64, bool)>,
 }
@@ -114,8 +114,8 @@ impl Scanner {
         }
     }
 
-    /// What is found in `frames`, outermost first. `copied` holds the part of the data stack that
-    /// was read with the sample.
+    /// Searches `frames`, root first. `copied` contains the part of the data stack that was read
+    /// with the sample.
     pub(super) fn search(
         &mut self,
         frames: &[ScanFrame],
@@ -165,14 +165,14 @@ impl Scanner {
         found
     }
 
-    /// Values of a frame's variables and of its evaluation stack. Those beyond the top of the
-    /// latter are stale, and may be anything.
+    /// Values of a frame's variables and of its evaluation stack. Values beyond the top of the
+    /// stack are stale.
     fn slots(&self, frame: u64, count: usize, copied: &dyn Memory, live: &dyn Memory) -> Vec<u64> {
         let first = frame.wrapping_add(self.locals);
         let mut bytes = vec![0; count * 8];
         let mut length = bytes.len();
-        // What is behind the last frame may lie outside of what was copied, or on a page that is
-        // not there.
+        // Memory after the last frame may be outside of what was copied, or on a page that is not
+        // mapped.
         while copied.read_exact(first, &mut bytes[..length]).is_err()
             && live.read_exact(first, &mut bytes[..length]).is_err()
         {
@@ -312,7 +312,7 @@ fn elements(sequence: u64, reader: &mut Reader, live: &dyn Memory) -> Vec<u64> {
         .collect()
 }
 
-/// The nearest frame that begins above `address`, if it is near enough to lie in the same chunk of
+/// The nearest frame that begins above `address`, if it is near enough to be in the same chunk of
 /// the data stack.
 fn nearest_above(frames: &[ScanFrame], address: u64) -> Option<u64> {
     const NEAR: u64 = 16 << 10;

@@ -7,10 +7,10 @@ use crate::torch::rules::progress::{TENSOR_LAYOUTS, TENSOR_POINTERS, TensorLayou
 
 /// More references than a tensor's parts ever have.
 const MAX_REFERENCES: u32 = 1 << 24;
-/// Versions past which it is no version.
+/// Versions above this are not plausible.
 const MAX_VERSION: u32 = 1 << 31;
 
-/// A tensor of the target, its layout proven.
+/// A tensor of the target with a verified layout.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tensor {
     implementation: u64,
@@ -19,9 +19,9 @@ pub(super) struct Tensor {
 }
 
 impl Tensor {
-    /// The tensor whose Python object is at `object`; `None` where what lies there does not hold
-    /// together: the `TensorImpl` must point back to the Python object, and its version counter
-    /// must look like one.
+    /// The tensor whose Python object is at `object`; `None` if the memory there is inconsistent:
+    /// the `TensorImpl` must point back to the Python object, and its version counter must be
+    /// plausible.
     pub(super) fn at(object: u64, memory: &dyn Memory) -> Option<Self> {
         for offset in TENSOR_POINTERS {
             let implementation = memory.read_u64(object.wrapping_add(offset.into())).ok()?;
@@ -47,7 +47,7 @@ impl Tensor {
             let address = self.implementation.wrapping_add(offset.into());
             memory.read_u64(address).ok()
         };
-        // Up to 2.10 the lowest bit holds which of the two objects owns the other.
+        // Up to 2.10 the lowest bit shows which of the two objects owns the other.
         if word(self.layout.python)? & !1 != object {
             return None;
         }
@@ -55,7 +55,7 @@ impl Tensor {
         if !is_pointer(counter) {
             return None;
         }
-        // A table of functions, a sane number of references, a sane version.
+        // A table of functions, a plausible number of references, a plausible version.
         let table = memory.read_u64(counter).ok()?;
         let references = memory.read_u32(counter.wrapping_add(8)).ok()?;
         let version = memory
@@ -99,14 +99,14 @@ impl Tensor {
     }
 }
 
-/// Dimensions of a tensor that are shown.
+/// Maximum number of dimensions that are shown.
 const MAX_DIMENSIONS: u64 = 16;
-/// Dimensions that lie in the tensor itself (c10/core/impl/SizesAndStrides.h,
+/// Maximum number of dimensions stored in the tensor itself (c10/core/impl/SizesAndStrides.h,
 /// `C10_SIZES_AND_STRIDES_MAX_INLINE_SIZE`).
 const INLINE_DIMENSIONS: u64 = 5;
 
-/// What a tensor is: class, shape, type of its elements and device; `None` where its layout cannot
-/// be proven.
+/// Class, shape, type of elements and device of a tensor as text; `None` if its layout cannot be
+/// verified.
 pub fn describe_tensor(object: u64, class: &str, memory: &dyn Memory) -> Option<String> {
     let tensor = Tensor::at(object, memory)?;
     let shape: Vec<String> = tensor.shape(memory)?.iter().map(u64::to_string).collect();
@@ -152,7 +152,7 @@ impl Tensor {
             .collect()
     }
 
-    /// `device_opt_`, behind the type: kind, index, whether there is one (c10/core/Device.h).
+    /// `device_opt_`, after the type: kind, index, whether there is one (c10/core/Device.h).
     fn device(&self, memory: &dyn Memory) -> Option<String> {
         let address = self
             .implementation
@@ -186,7 +186,7 @@ fn device_type(number: u8) -> Option<&'static str> {
     })
 }
 
-/// Types of elements, those included that no model computes with. Source: c10/core/ScalarType.h.
+/// Types of elements, including those that no model computes with. Source: c10/core/ScalarType.h.
 fn any_element_type(number: u16) -> Option<&'static str> {
     Some(match number {
         0 => "uint8",

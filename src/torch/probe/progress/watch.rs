@@ -1,5 +1,4 @@
-//! A counter that is read with every sample of its thread: which bytes that takes, and their
-//! meaning.
+//! A counter that is read with every sample of its thread: the bytes to read, and their meaning.
 
 use crate::memory::Memory;
 use crate::python::dicts::read_type;
@@ -7,16 +6,16 @@ use crate::python::layout::OBJECT_TYPE;
 use crate::python::layout::objects::INT_DIGIT;
 use crate::python::objects::ObjectError;
 
-/// Bytes that show whether an object is still what it was.
+/// Bytes that show whether an object is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Guard {
     pub(super) address: u64,
-    /// What is there as long as it holds.
+    /// The expected content.
     pub(super) expected: Vec<u8>,
 }
 
 impl Guard {
-    /// What `length` bytes are now.
+    /// A guard that expects the present content of `length` bytes.
     pub(super) fn take(
         address: u64,
         length: usize,
@@ -40,10 +39,10 @@ impl Guard {
     }
 }
 
-/// Where the number is.
+/// Location of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Number {
-    /// The pointer to a Python int lies there.
+    /// A Python int, through a pointer.
     Int {
         /// Address of the pointer.
         slot: u64,
@@ -55,23 +54,22 @@ pub(super) enum Number {
 /// Bytes of an int that are read: up to two digits.
 pub const INT_BYTES: usize = 32;
 
-/// A counter, as it is read.
+/// A counter that is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Watch {
-    /// An object whose reference count (from 3.12 on 32 bits of it) must not be 0; 0 for no such
-    /// object.
+    /// An object whose reference count (from 3.12 on 32 bits of it) must not be 0; 0 for none.
     pub(super) object: u64,
-    /// What must be as it was.
+    /// Bytes that must be unchanged.
     pub(super) guards: Vec<Guard>,
     pub(super) number: Number,
 }
 
-/// What a reading gave.
+/// Result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reading {
     Value(u64),
     Missing,
-    /// The object was freed, or keeps its attributes elsewhere.
+    /// The object was freed, or its attributes have moved.
     Gone,
 }
 
@@ -90,7 +88,7 @@ impl Watch {
             .chain([number])
     }
 
-    /// Where the pointer to an int lies, if the number is one.
+    /// Address of the pointer to an int, if the number is one.
     pub(super) fn int_slot(&self) -> Option<u64> {
         match self.number {
             Number::Int { slot } => Some(slot),
@@ -127,7 +125,7 @@ impl Watch {
                 if let Some(value) = ints.value(pointer, copied) {
                     return Reading::Value(value);
                 }
-                // Read a little later: it counts if the attribute still points there after that.
+                // Read a little later: valid if the attribute still points there afterwards.
                 match ints.value(pointer, live) {
                     Some(value) if live.read_u64(slot) == Ok(pointer) => Reading::Value(value),
                     _ => Reading::Missing,
@@ -140,7 +138,7 @@ impl Watch {
 /// Reads Python ints of one process.
 #[derive(Debug)]
 pub(super) struct IntReader {
-    /// `PyLong_Type`, once one was seen.
+    /// `PyLong_Type`, after the first int was seen.
     int_type: Option<u64>,
     /// From 3.12 on the number of digits is in the upper bits of `lv_tag`, and the sign in its
     /// lower ones.
@@ -155,8 +153,8 @@ impl IntReader {
         }
     }
 
-    /// Learns the address of the type of ints if `object` is an int, which `is_int` decides by its
-    /// type.
+    /// Records the address of the type of ints if `object` is an int, which `is_int` decides from
+    /// its type.
     pub(super) fn learn(
         &mut self,
         object: u64,
@@ -171,7 +169,7 @@ impl IntReader {
         }
     }
 
-    /// The number at `object`, if that is an int that is not negative and has up to two digits (60
+    /// The number at `object`, if it is an int that is not negative and has up to two digits (60
     /// bits).
     ///
     /// Source: Include/cpython/longintrepr.h of 3.10 to 3.14: `ob_size`, or `lv_tag`, at 16, digits

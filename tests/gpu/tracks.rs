@@ -1,8 +1,8 @@
-//! Lanes of GPUs, recorded from a double of NVML that replays what a program logged: every figure
-//! against its truth.
+//! Counter tracks of GPUs, recorded from a double of NVML that replays what a program logged: every
+//! figure against its truth.
 
 use crate::faults::run;
-use crate::gpu_machine::{Machine, gpu, lane, rows, why_missing};
+use crate::gpu_machine::{Machine, gpu, rows, track, why_missing};
 use nvml_double::scenario::{Activity, Gpu, Process, Scenario};
 
 const UUID: &str = "GPU-11111111-aaaa";
@@ -29,7 +29,7 @@ fn assert_windows(
         assert!(
             (row.number() - truth).abs() <= tolerance,
             "{} from {} to {}: {} and not {truth}",
-            row.lane,
+            row.track,
             row.start_ns,
             row.end_ns,
             row.value
@@ -65,14 +65,14 @@ fn figures_are_those_of_the_device_that_the_program_uses() {
 
     // NVML's percents are whole; stamps are off by microseconds, GPM's by what a call takes.
     let activity = machine.activity();
-    let windows = assert_windows(&activity, &lane(&rows, UUID, "utilization"), 1.0, 0.03);
+    let windows = assert_windows(&activity, &track(&rows, UUID, "utilization"), 1.0, 0.03);
     assert!(windows >= 8, "{windows}");
-    let windows = assert_windows(&activity, &lane(&rows, UUID, "sm_active"), used.sm, 0.03);
+    let windows = assert_windows(&activity, &track(&rows, UUID, "sm_active"), used.sm, 0.03);
     assert!(windows >= 5, "{windows}");
-    assert!(lane(&rows, OTHER, "utilization").is_empty());
+    assert!(track(&rows, OTHER, "utilization").is_empty());
 
     // Energy over whole steps of the counter: from the end of one reading to that of another.
-    let energy = lane(&rows, UUID, "energy");
+    let energy = track(&rows, UUID, "energy");
     let joules: f64 = energy.iter().map(|row| row.number()).sum();
     let (from, to) = (energy[0].start_ns, energy[energy.len() - 1].end_ns);
     let busy_s = activity.busy_ns(from, to) / 1e9;
@@ -137,7 +137,7 @@ fn a_driver_with_a_clock_of_its_own() {
     assert_eq!(device["clock"], "unknown");
     let error_ns = device["clock_error_us"].as_f64().unwrap() * 1e3;
     let rows = rows(&recorded);
-    let windows = lane(&rows, UUID, "utilization");
+    let windows = track(&rows, UUID, "utilization");
     assert!(windows.len() >= 10, "{}", windows.len());
     let activity = machine.activity();
     // The truth of the same window, shifted by no more than the error: with turns of a second some

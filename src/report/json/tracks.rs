@@ -1,10 +1,10 @@
-//! The part of the schema that says what devices and the host did. What was not measured is null.
+//! The part of the schema about devices and the host. What was not measured is null.
 
 use crate::analysis::Analysis;
-use crate::analysis::lanes::{Device, DeviceProcess, Figure, HostProcess, LaneSummary, Missing};
-use crate::model::lane::{LaneKind, throttle_names};
+use crate::analysis::tracks::{Device, DeviceProcess, Figure, HostProcess, Missing, TrackSummary};
 use crate::model::profile::Profile;
 use crate::model::seconds::of as seconds;
+use crate::model::track::{TrackKind, throttle_names};
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -29,21 +29,21 @@ pub struct Gpu {
     pub driver: String,
     /// Bus address.
     pub pci: String,
-    /// Share of time in which any kernel ran, whoever's.
+    /// Share of time in which any process's kernel ran.
     pub utilization: Option<f64>,
-    /// The same of reads and writes of memory.
+    /// The same for memory reads and writes.
     pub memory_busy: Option<f64>,
-    /// Share of time in which multiprocessors had a warp.
+    /// Share of multiprocessors with an active warp.
     pub sm_active: Option<f64>,
-    /// Warps of as many as fit.
+    /// Active warps as a share of the maximum.
     pub sm_occupancy: Option<f64>,
     /// Share of time in which tensor cores worked.
     pub tensor_active: Option<f64>,
-    /// Memory bandwidth, of what the device has.
+    /// Memory bandwidth, as a share of the maximum.
     pub dram_active: Option<f64>,
     /// Mean power.
     pub power_w: Option<f64>,
-    /// What `power_w` is from: `energy`, the counter, or `power`, its readings.
+    /// Source of `power_w`: `energy`, the counter, or `power`, its readings.
     pub power_from: Option<&'static str>,
     /// Power limit.
     pub power_limit_w: Option<f64>,
@@ -59,27 +59,27 @@ pub struct Gpu {
     pub memory_clock_mhz: Option<f64>,
     /// Highest temperature.
     pub temperature_c: Option<f64>,
-    /// Share of time in which clocks were held down, by reason; null where that was not read.
+    /// Share of time in which clocks were held down, by reason; null if it was not read.
     pub throttle: Option<BTreeMap<&'static str, f64>>,
-    /// Bytes a second over PCIe.
+    /// Bytes per second over PCIe.
     pub pcie_received_bytes_s: Option<f64>,
     /// The same, sent.
     pub pcie_sent_bytes_s: Option<f64>,
-    /// Bytes a second over NVLink.
+    /// Bytes per second over NVLink.
     pub nvlink_received_bytes_s: Option<f64>,
     /// The same, sent.
     pub nvlink_sent_bytes_s: Option<f64>,
     /// Length of a window of `utilization`.
     pub window_ms: Option<f64>,
-    /// Length of a window of `sm_active` and its like.
+    /// Length of a window of `sm_active` and similar figures.
     pub gpm_window_ms: Option<f64>,
     /// Share of the recording that windows of `utilization` cover.
     pub covered: Option<f64>,
-    /// What the driver's clock was found to be.
+    /// How the driver's clock was determined.
     pub clock: Option<String>,
-    /// How far off its time stamps may be by ours.
+    /// Maximum error of its timestamps on CLOCK_MONOTONIC.
     pub clock_error_us: Option<f64>,
-    /// Who used it.
+    /// Processes that used it.
     pub processes: Vec<DeviceProcess>,
     /// What was not measured.
     pub missing: Vec<Gap>,
@@ -88,11 +88,11 @@ pub struct Gpu {
 /// Device memory.
 #[derive(Clone, Copy, Debug, JsonSchema, Serialize)]
 pub struct Memory {
-    /// What there is; null where not known.
+    /// Size; null if unknown.
     pub total_bytes: Option<u64>,
-    /// Mean in use.
+    /// Mean use.
     pub mean_bytes: f64,
-    /// Most in use.
+    /// Peak use.
     pub max_bytes: f64,
 }
 
@@ -100,39 +100,38 @@ pub struct Memory {
 #[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Gap {
     /// The counter tracks; empty for all.
-    pub lanes: Vec<&'static str>,
-    /// Since the start of the recording.
+    #[serde(rename = "lanes")]
+    pub tracks: Vec<&'static str>,
+    /// Start, seconds from the start of the recording.
     pub from_s: f64,
-    /// Until when; null for the rest.
+    /// End; null for the end of the recording.
     pub to_s: Option<f64>,
-    /// Why.
     pub reason: String,
 }
 
-/// The host.
+/// Use of the host.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct Host {
     /// [`VERSION`].
     pub version: u32,
     /// Processes.
     pub processes: Vec<HostUse>,
-    /// Bytes that came over the network, of the first process's network namespace, the loopback
-    /// left out.
+    /// Bytes received in the network namespace of the first process, without the loopback device.
     pub network_received_bytes: Option<f64>,
     /// The same, sent.
     pub network_sent_bytes: Option<f64>,
 }
 
-/// What a process took.
+/// Use of the host by a process.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct HostUse {
     /// Its pid.
     pub pid: i32,
     /// Its rank.
     pub rank: Option<u32>,
-    /// CPUs in use, mean.
+    /// Mean number of CPUs in use.
     pub cpus: Option<f64>,
-    /// Most resident memory.
+    /// Peak resident memory.
     pub rss_max_bytes: Option<f64>,
     /// Bytes read from storage.
     pub disk_read_bytes: Option<f64>,
@@ -142,38 +141,38 @@ pub struct HostUse {
 
 /// The devices of a profile.
 pub(super) fn gpus(profile: &Profile, analysis: &Analysis) -> Vec<Gpu> {
-    let devices = analysis.lanes.devices.iter();
+    let devices = analysis.tracks.devices.iter();
     devices.map(|device| gpu(profile, device)).collect()
 }
 
-/// Why there is no device, in words; empty where there are some, and nothing is missing of all of
+/// Why there is no device, in words; empty if there are some and nothing is missing for all of
 /// them.
-pub(super) fn gpus_missing(lanes: &LaneSummary) -> Vec<String> {
-    let mut missing = lanes.missing.clone();
-    if lanes.devices.is_empty() && missing.is_empty() && !lanes.unused.is_empty() {
+pub(super) fn gpus_missing(tracks: &TrackSummary) -> Vec<String> {
+    let mut missing = tracks.missing.clone();
+    if tracks.devices.is_empty() && missing.is_empty() && !tracks.unused.is_empty() {
         missing.push("no sampled process used a GPU".to_owned());
     }
     missing
 }
 
-/// The host; null where its counter tracks were not recorded.
-pub(super) fn host(profile: &Profile, lanes: &LaneSummary) -> Option<Host> {
-    if lanes.processes.is_empty() {
+/// The host; null if its counter tracks were not recorded.
+pub(super) fn host(profile: &Profile, tracks: &TrackSummary) -> Option<Host> {
+    if tracks.processes.is_empty() {
         return None;
     }
     let total = |kind| {
-        let figure = lanes.host.iter().find(|figure| figure.kind == kind);
+        let figure = tracks.host.iter().find(|figure| figure.kind == kind);
         figure.map(|figure| figure.total)
     };
     Some(Host {
         version: VERSION,
-        processes: lanes
+        processes: tracks
             .processes
             .iter()
             .map(|process| host_use(profile, process))
             .collect(),
-        network_received_bytes: total(LaneKind::NetworkReceived),
-        network_sent_bytes: total(LaneKind::NetworkSent),
+        network_received_bytes: total(TrackKind::NetworkReceived),
+        network_sent_bytes: total(TrackKind::NetworkSent),
     })
 }
 
@@ -182,10 +181,10 @@ fn host_use(profile: &Profile, process: &HostProcess) -> HostUse {
     HostUse {
         pid: process.pid,
         rank: process.process.and_then(|id| profile.pid_and_rank(id).1),
-        cpus: figure(LaneKind::Cpu).map(|figure| figure.mean),
-        rss_max_bytes: figure(LaneKind::Resident).map(|figure| figure.high),
-        disk_read_bytes: figure(LaneKind::DiskRead).map(|figure| figure.total),
-        disk_written_bytes: figure(LaneKind::DiskWritten).map(|figure| figure.total),
+        cpus: figure(TrackKind::Cpu).map(|figure| figure.mean),
+        rss_max_bytes: figure(TrackKind::Resident).map(|figure| figure.high),
+        disk_read_bytes: figure(TrackKind::DiskRead).map(|figure| figure.total),
+        disk_written_bytes: figure(TrackKind::DiskWritten).map(|figure| figure.total),
     }
 }
 
@@ -207,39 +206,39 @@ fn gpu(profile: &Profile, device: &Device) -> Gpu {
         name: info.name.clone(),
         driver: info.driver.clone(),
         pci: info.pci.clone(),
-        utilization: mean(LaneKind::Utilization),
-        memory_busy: mean(LaneKind::MemoryBusy),
-        sm_active: mean(LaneKind::SmActive),
-        sm_occupancy: mean(LaneKind::SmOccupancy),
-        tensor_active: mean(LaneKind::TensorActive),
-        dram_active: mean(LaneKind::DramActive),
+        utilization: mean(TrackKind::Utilization),
+        memory_busy: mean(TrackKind::MemoryBusy),
+        sm_active: mean(TrackKind::SmActive),
+        sm_occupancy: mean(TrackKind::SmOccupancy),
+        tensor_active: mean(TrackKind::TensorActive),
+        dram_active: mean(TrackKind::DramActive),
         power_w,
         power_from: power_w.map(|_| if energy.is_some() { "energy" } else { "power" }),
         power_limit_w: (info.power_limit_mw > 0).then(|| info.power_limit_mw as f64 / 1e3),
         energy_j: energy.map(|(joules, _)| joules),
         energy_s: energy.map(|(_, covered_ns)| seconds(covered_ns)),
-        memory: device.figure(LaneKind::MemoryUsed).map(|figure| Memory {
+        memory: device.figure(TrackKind::MemoryUsed).map(|figure| Memory {
             total_bytes: (info.memory_bytes > 0).then_some(info.memory_bytes),
             mean_bytes: figure.mean,
             max_bytes: figure.high,
         }),
-        sm_clock_mhz: mean(LaneKind::SmClock),
-        memory_clock_mhz: mean(LaneKind::MemoryClock),
+        sm_clock_mhz: mean(TrackKind::SmClock),
+        memory_clock_mhz: mean(TrackKind::MemoryClock),
         temperature_c: device
-            .figure(LaneKind::Temperature)
+            .figure(TrackKind::Temperature)
             .map(|figure| figure.high),
         throttle: device.throttled.as_ref().map(|reasons| {
             let named = |&(bit, share): &(u64, f64)| Some((throttle_names(bit).next()?, share));
             reasons.iter().filter_map(named).collect()
         }),
-        pcie_received_bytes_s: mean(LaneKind::PcieReceived),
-        pcie_sent_bytes_s: mean(LaneKind::PcieSent),
-        nvlink_received_bytes_s: mean(LaneKind::NvlinkReceived),
-        nvlink_sent_bytes_s: mean(LaneKind::NvlinkSent),
-        window_ms: window(LaneKind::Utilization),
-        gpm_window_ms: window(LaneKind::SmActive),
+        pcie_received_bytes_s: mean(TrackKind::PcieReceived),
+        pcie_sent_bytes_s: mean(TrackKind::PcieSent),
+        nvlink_received_bytes_s: mean(TrackKind::NvlinkReceived),
+        nvlink_sent_bytes_s: mean(TrackKind::NvlinkSent),
+        window_ms: window(TrackKind::Utilization),
+        gpm_window_ms: window(TrackKind::SmActive),
         covered: device
-            .figure(LaneKind::Utilization)
+            .figure(TrackKind::Utilization)
             .map(|figure: &Figure| figure.covered_ns as f64 / length_ns),
         clock: device.clock.as_ref().map(|clock| clock.clock.clone()),
         clock_error_us: device
@@ -254,7 +253,7 @@ fn gpu(profile: &Profile, device: &Device) -> Gpu {
 fn gaps(profile: &Profile, device: &Device) -> Vec<Gap> {
     let since = |ns: u64| seconds(ns.saturating_sub(profile.start_ns));
     let gap = |missing: &Missing| Gap {
-        lanes: missing.kinds.iter().map(|kind| kind.name()).collect(),
+        tracks: missing.kinds.iter().map(|kind| kind.name()).collect(),
         from_s: since(missing.start_ns),
         to_s: (missing.end_ns > 0).then(|| since(missing.end_ns)),
         reason: missing.reason.clone(),

@@ -1,30 +1,30 @@
-//! Lanes: what devices and processes did and took over time, besides the samples. Every value
-//! speaks of a window.
+//! Counter tracks: figures of devices and processes over time, besides the samples. Every value
+//! covers a window.
 
-use super::ids::{GpuId, LaneId};
+use super::ids::{GpuId, TrackId};
 use super::interner::Interner;
 use super::named::named;
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
 named!(
-    /// What a lane's values are, and in what unit. Its place here is its code in recordings: new
-    /// ones come last.
+    /// The figure of a counter track, with its unit. Its position here is its code in recordings:
+    /// new ones come last.
     #[derive(Serialize, Deserialize)]
-    LaneKind {
-        /// Share of the window in which at least one kernel ran on the device, whoever's: NVML's
-        /// utilization.
+    TrackKind {
+        /// Share of the window in which at least one kernel of any process ran on the device:
+        /// NVML's utilization.
         Utilization = "utilization",
         /// Share of the window in which the device's memory was read or written.
         MemoryBusy = "memory_busy",
-        /// Share of the window in which a multiprocessor had a warp, averaged over all of them
+        /// Share of the window in which a multiprocessor had an active warp, mean over all of them
         /// (GPM).
         SmActive = "sm_active",
-        /// Warps on multiprocessors, of as many as fit (GPM).
+        /// Active warps on multiprocessors, as a share of the maximum (GPM).
         SmOccupancy = "sm_occupancy",
         /// Share of the window in which tensor cores worked (GPM).
         TensorActive = "tensor_active",
-        /// Memory bandwidth, of what the device has (GPM).
+        /// Memory bandwidth, as a share of the maximum (GPM).
         DramActive = "dram_active",
         /// Mean power, mW.
         Power = "power",
@@ -42,32 +42,32 @@ named!(
         Throttle = "throttle",
         /// Temperature, degrees Celsius.
         Temperature = "temperature",
-        /// Sent over PCIe by the device, bytes a second.
+        /// Sent over PCIe by the device, bytes per second.
         PcieSent = "pcie_sent",
-        /// Received over PCIe by the device, bytes a second.
+        /// Received over PCIe by the device, bytes per second.
         PcieReceived = "pcie_received",
-        /// Sent over NVLink by the device, bytes a second.
+        /// Sent over NVLink by the device, bytes per second.
         NvlinkSent = "nvlink_sent",
-        /// Received over NVLink by the device, bytes a second.
+        /// Received over NVLink by the device, bytes per second.
         NvlinkReceived = "nvlink_received",
         /// CPU time of a process in the window, ns.
         Cpu = "cpu",
         /// Resident memory of a process, bytes.
         Resident = "resident",
-        /// Bytes that a process caused to be read from storage in the window.
+        /// Bytes that a process read from storage in the window.
         DiskRead = "disk_read",
-        /// Bytes that a process caused to be sent to storage in the window.
+        /// Bytes that a process wrote to storage in the window.
         DiskWritten = "disk_written",
-        /// Bytes that came over the network in the window, of the network namespace.
+        /// Bytes received over the network in the window, in the network namespace.
         NetworkReceived = "network_received",
-        /// Bytes that went over the network in the window, of the network namespace.
+        /// Bytes sent over the network in the window, in the network namespace.
         NetworkSent = "network_sent",
     }
 );
 
-/// What the numbers of a lane count.
+/// The unit of a counter track's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LaneUnit {
+pub enum TrackUnit {
     /// Millionths.
     Share,
     Milliwatts,
@@ -81,30 +81,30 @@ pub enum LaneUnit {
     Bits,
 }
 
-/// A share of one, as a lane's value.
+/// A share of 1 as a counter track's value.
 pub const SHARE_ONE: u64 = 1_000_000;
 
-impl LaneKind {
-    pub fn unit(self) -> LaneUnit {
+impl TrackKind {
+    pub fn unit(self) -> TrackUnit {
         match self {
             Self::Utilization
             | Self::MemoryBusy
             | Self::SmActive
             | Self::SmOccupancy
             | Self::TensorActive
-            | Self::DramActive => LaneUnit::Share,
-            Self::Power => LaneUnit::Milliwatts,
-            Self::Energy => LaneUnit::Millijoules,
-            Self::MemoryUsed | Self::ProcessMemory | Self::Resident => LaneUnit::Bytes,
-            Self::SmClock | Self::MemoryClock => LaneUnit::Megahertz,
-            Self::Throttle => LaneUnit::Bits,
-            Self::Temperature => LaneUnit::Celsius,
+            | Self::DramActive => TrackUnit::Share,
+            Self::Power => TrackUnit::Milliwatts,
+            Self::Energy => TrackUnit::Millijoules,
+            Self::MemoryUsed | Self::ProcessMemory | Self::Resident => TrackUnit::Bytes,
+            Self::SmClock | Self::MemoryClock => TrackUnit::Megahertz,
+            Self::Throttle => TrackUnit::Bits,
+            Self::Temperature => TrackUnit::Celsius,
             Self::PcieSent | Self::PcieReceived | Self::NvlinkSent | Self::NvlinkReceived => {
-                LaneUnit::BytesPerSecond
+                TrackUnit::BytesPerSecond
             }
-            Self::Cpu => LaneUnit::NanosecondsInWindow,
+            Self::Cpu => TrackUnit::NanosecondsInWindow,
             Self::DiskRead | Self::DiskWritten | Self::NetworkReceived | Self::NetworkSent => {
-                LaneUnit::BytesInWindow
+                TrackUnit::BytesInWindow
             }
         }
     }
@@ -115,23 +115,23 @@ impl LaneKind {
 pub struct GpuInfo {
     /// `GPU-…` or `MIG-…`.
     pub uuid: String,
-    /// The driver's number of the device; of a MIG instance its device's.
+    /// The driver's number of the device; for a MIG instance its device's.
     pub index: u32,
     /// The number of a MIG instance on its device; `None` for a whole device.
     pub mig: Option<u32>,
     pub name: String,
     pub driver: String,
     pub pci: String,
-    /// Memory, bytes; 0 where not known.
+    /// Memory, bytes; 0 if unknown.
     pub memory_bytes: u64,
-    /// Power limit, mW; 0 where not known.
+    /// Power limit, mW; 0 if unknown.
     pub power_limit_mw: u64,
-    /// Whether it was recorded, and not only seen.
+    /// Whether it was recorded, and not only detected.
     pub recorded: bool,
 }
 
 impl GpuInfo {
-    /// `0`, or `0:1` for a MIG instance, as nvidia-smi has it.
+    /// `0`, or `0:1` for a MIG instance, as in nvidia-smi.
     pub fn label(&self) -> String {
         match self.mig {
             Some(mig) => format!("{}:{mig}", self.index),
@@ -140,53 +140,52 @@ impl GpuInfo {
     }
 }
 
-/// How the driver's time stamps relate to CLOCK_MONOTONIC.
+/// Relation of the driver's timestamps to CLOCK_MONOTONIC.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuClock {
     pub gpu: GpuId,
     pub monotonic_ns: u64,
-    /// The same time in the driver's time stamps, ns.
+    /// The same time in the driver's timestamps, ns.
     pub driver_ns: u64,
-    /// How far off that may be, either way.
+    /// Maximum error of that, in either direction.
     pub error_ns: u64,
-    /// What the driver's clock was found to be: `realtime`, `monotonic`, `boottime`, or `unknown`.
+    /// The driver's clock as determined: `realtime`, `monotonic`, `boottime`, or `unknown`.
     pub clock: String,
 }
 
 /// One figure of one device or process.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct LaneInfo {
-    pub kind: LaneKind,
-    /// The GPU, of a device's lane.
+pub struct TrackInfo {
+    pub kind: TrackKind,
+    /// The GPU, for a device's counter track.
     pub gpu: Option<GpuId>,
-    /// The process by its pid, of a process's lane; 0 for others.
+    /// The process by its pid, for a process's counter track; 0 for others.
     pub pid: i32,
     pub process: String,
 }
 
-/// A value, and the window that it speaks of.
+/// A value, and the window that it covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LanePoint {
-    pub lane: LaneId,
+pub struct TrackPoint {
+    pub track: TrackId,
     /// Start of the window, CLOCK_MONOTONIC.
     pub start_ns: u64,
-    /// Its end. Equal to the start: the value was read at this time, and says nothing of those
+    /// Its end. Equal to the start: the value was read at this time, and does not cover the time
     /// before.
     pub end_ns: u64,
-    /// The value, in the unit of the lane's kind.
+    /// The value, in the unit of the counter track's kind.
     pub value: u64,
 }
 
-/// Largest value that is believed: an exabyte. Leaves room to add.
+/// Largest plausible value: an exabyte. Leaves room to add.
 const MAX_VALUE: u64 = 1 << 60;
-/// Latest timestamp of CLOCK_MONOTONIC that is believed: 146 years. Leaves room to add.
+/// Latest plausible timestamp of CLOCK_MONOTONIC: 146 years. Leaves room to add.
 pub const MAX_TIME_NS: u64 = 1 << 62;
-/// Longest window that is believed: thirteen days.
+/// Longest plausible window: thirteen days.
 pub const MAX_WINDOW_NS: u64 = 1 << 50;
 
-impl LanePoint {
-    /// Whether value and window are such as a driver or a recording may say. What is not is neither
-    /// written nor read.
+impl TrackPoint {
+    /// Whether value and window are plausible. Other points are neither written nor read.
     pub fn is_believable(&self) -> bool {
         self.value <= MAX_VALUE
             && self.end_ns <= MAX_TIME_NS
@@ -197,28 +196,28 @@ impl LanePoint {
     }
 }
 
-/// What a lane lacks, and why.
+/// A gap of a counter track, and its reason.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct LaneGap {
+pub struct TrackGap {
     /// The GPU; `None` for all.
     pub gpu: Option<GpuId>,
     /// The figure; `None` for all of the device.
-    pub kind: Option<LaneKind>,
-    /// From when on, CLOCK_MONOTONIC.
+    pub kind: Option<TrackKind>,
+    /// Start, CLOCK_MONOTONIC.
     pub start_ns: u64,
-    /// Until when; 0: for the rest of the recording.
+    /// End; 0 for the end of the recording.
     pub end_ns: u64,
     pub reason: String,
 }
 
-/// Lanes of all kinds. Ids are indices into its own tables.
+/// Counter tracks of all kinds. Ids are indices into its own tables.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Lanes {
+pub struct CounterTracks {
     pub gpus: Vec<GpuInfo>,
     pub clocks: Vec<GpuClock>,
-    pub lanes: Interner<LaneId, LaneInfo>,
-    pub points: Vec<LanePoint>,
-    pub gaps: Vec<LaneGap>,
+    pub tracks: Interner<TrackId, TrackInfo>,
+    pub points: Vec<TrackPoint>,
+    pub gaps: Vec<TrackGap>,
 }
 
 /// Why clocks are held down: bit, name. nvml.h, `nvmlClocksThrottleReason…`
@@ -245,44 +244,44 @@ pub fn throttle_names(bits: u64) -> impl Iterator<Item = &'static str> {
         .map(|(_, name)| name)
 }
 
-impl Lanes {
+impl CounterTracks {
     pub fn is_empty(&self) -> bool {
         self.gpus.is_empty()
-            && self.lanes.is_empty()
+            && self.tracks.is_empty()
             && self.points.is_empty()
             && self.gaps.is_empty()
     }
 }
 
-/// Puts lanes of several sources, or of several segments, into one table.
+/// Merges counter tracks of several sources, or of several segments, into one table.
 #[derive(Clone, Debug, Default)]
-pub struct LaneMerger {
-    lanes: Lanes,
+pub struct TrackMerger {
+    tracks: CounterTracks,
     gpu_ids: FxHashMap<(String, u32, Option<u32>), GpuId>,
 }
 
-impl LaneMerger {
-    /// Adds all of `other`, whose ids must be indices into its own tables; what points nowhere is
-    /// left out.
-    pub fn add(&mut self, other: &Lanes) {
+impl TrackMerger {
+    /// Adds all of `other`, whose ids must be indices into its own tables; dangling ids are
+    /// dropped.
+    pub fn add(&mut self, other: &CounterTracks) {
         let gpus: Vec<GpuId> = other.gpus.iter().map(|gpu| self.gpu(gpu)).collect();
         let gpu_of = |id: GpuId| gpus.get(id.index()).copied();
-        let mut ids = Vec::with_capacity(other.lanes.len());
-        for info in &other.lanes {
-            let info = LaneInfo {
+        let mut ids = Vec::with_capacity(other.tracks.len());
+        for info in &other.tracks {
+            let info = TrackInfo {
                 gpu: info.gpu.and_then(gpu_of),
                 ..info.clone()
             };
-            ids.push(self.lanes.lanes.intern(&info));
+            ids.push(self.tracks.tracks.intern(&info));
         }
         let points = other.points.iter().filter_map(|point| {
-            Some(LanePoint {
-                lane: *ids.get(point.lane.index())?,
+            Some(TrackPoint {
+                track: *ids.get(point.track.index())?,
                 ..*point
             })
         });
-        self.lanes.points.extend(points);
-        self.lanes
+        self.tracks.points.extend(points);
+        self.tracks
             .clocks
             .extend(other.clocks.iter().filter_map(|clock| {
                 Some(GpuClock {
@@ -290,16 +289,18 @@ impl LaneMerger {
                     ..clock.clone()
                 })
             }));
-        self.lanes.gaps.extend(other.gaps.iter().map(|gap| LaneGap {
-            gpu: gap.gpu.and_then(gpu_of),
-            ..gap.clone()
-        }));
+        self.tracks
+            .gaps
+            .extend(other.gaps.iter().map(|gap| TrackGap {
+                gpu: gap.gpu.and_then(gpu_of),
+                ..gap.clone()
+            }));
     }
 
-    /// The id of a GPU. One that is known takes over what is newer.
+    /// The id of a GPU. A known one is updated with newer facts.
     fn gpu(&mut self, info: &GpuInfo) -> GpuId {
         let key = (info.uuid.clone(), info.index, info.mig);
-        let known = &mut self.lanes.gpus;
+        let known = &mut self.tracks.gpus;
         let id = *self.gpu_ids.entry(key).or_insert_with(|| {
             known.push(info.clone());
             GpuId::from_index(known.len() - 1)
@@ -310,17 +311,17 @@ impl LaneMerger {
         id
     }
 
-    /// What was added so far.
-    pub fn lanes(&self) -> &Lanes {
-        &self.lanes
+    /// The tables so far.
+    pub fn tracks(&self) -> &CounterTracks {
+        &self.tracks
     }
 
-    /// All of it, points by lane and end.
-    pub fn finish(mut self) -> Lanes {
-        let key = |point: &LanePoint| (point.lane, point.end_ns, point.start_ns);
-        self.lanes.points.sort_by_key(key);
-        self.lanes.gaps.sort_by_key(|gap| gap.start_ns);
-        self.lanes
+    /// All tables, with points sorted by counter track and end.
+    pub fn finish(mut self) -> CounterTracks {
+        let key = |point: &TrackPoint| (point.track, point.end_ns, point.start_ns);
+        self.tracks.points.sort_by_key(key);
+        self.tracks.gaps.sort_by_key(|gap| gap.start_ns);
+        self.tracks
     }
 }
 
@@ -329,39 +330,39 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lanes_of_two_sources_share_their_devices() {
+    fn tracks_of_two_sources_share_their_devices() {
         let gpu = |uuid: &str| GpuInfo {
             uuid: uuid.to_owned(),
             ..GpuInfo::default()
         };
-        let batch = |uuid: &str, value| Lanes {
+        let batch = |uuid: &str, value| CounterTracks {
             gpus: vec![gpu("GPU-other"), gpu(uuid)],
-            lanes: vec![LaneInfo {
-                kind: LaneKind::Power,
+            tracks: vec![TrackInfo {
+                kind: TrackKind::Power,
                 gpu: Some(GpuId(1)),
                 pid: 0,
                 process: String::new(),
             }]
             .into(),
-            points: vec![LanePoint {
-                lane: LaneId(0),
+            points: vec![TrackPoint {
+                track: TrackId(0),
                 start_ns: value,
                 end_ns: value + 1,
                 value,
             }],
-            ..Lanes::default()
+            ..CounterTracks::default()
         };
-        let mut merger = LaneMerger::default();
+        let mut merger = TrackMerger::default();
         merger.add(&batch("GPU-a", 7));
         merger.add(&batch("GPU-b", 5));
         merger.add(&batch("GPU-a", 3));
-        let lanes = merger.finish();
-        assert_eq!(lanes.gpus.len(), 3);
-        assert_eq!(lanes.lanes.len(), 2);
-        let points: Vec<_> = lanes
+        let tracks = merger.finish();
+        assert_eq!(tracks.gpus.len(), 3);
+        assert_eq!(tracks.tracks.len(), 2);
+        let points: Vec<_> = tracks
             .points
             .iter()
-            .map(|point| (point.lane.0, point.value))
+            .map(|point| (point.track.0, point.value))
             .collect();
         assert_eq!(points, [(0, 3), (0, 7), (1, 5)]);
     }
@@ -369,9 +370,9 @@ mod tests {
     #[test]
     fn names_are_all_different() {
         let names: std::collections::BTreeSet<_> =
-            LaneKind::ALL.iter().map(|kind| kind.name()).collect();
-        assert_eq!(names.len(), LaneKind::ALL.len());
-        for (at, kind) in LaneKind::ALL.iter().enumerate() {
+            TrackKind::ALL.iter().map(|kind| kind.name()).collect();
+        assert_eq!(names.len(), TrackKind::ALL.len());
+        for (at, kind) in TrackKind::ALL.iter().enumerate() {
             assert_eq!(*kind as usize, at);
         }
     }

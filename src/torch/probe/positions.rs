@@ -7,54 +7,54 @@ use crate::model::nn_module::NnModuleInfo;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 
-/// Wrappers around wrappers that are followed.
+/// Maximum number of nested wrappers that are followed.
 const MAX_WRAPPERS: usize = 8;
-/// The longest path that is kept, bytes.
+/// Maximum length of a path, bytes.
 const MAX_PATH: usize = 1024;
-/// Roots of one class that are numbered apart.
+/// Maximum number of roots of one class with numbers of their own.
 const MAX_ROOTS: usize = 64;
-/// Classes of roots.
+/// Maximum number of classes of roots.
 const MAX_CLASSES: usize = 4096;
-/// Places that are kept.
+/// Maximum number of positions that are kept.
 const MAX_KEPT: usize = 65_536;
-/// Trees that are searched for a module that nothing on the stack holds.
+/// Maximum number of trees that are searched for a module that nothing on the stack contains.
 const MAX_TREES: usize = 8;
 
-/// A module's place in a tree.
+/// A module's position in a tree.
 #[derive(Clone, Debug)]
-struct Place {
+struct Position {
     generation: u64,
-    /// The object's own class, where the place is of what it wraps.
+    /// The object's own class, if the position is that of the module that it wraps.
     own_class: String,
-    /// How it was reached from its owner.
+    /// Path from its owner.
     name: String,
     info: NnModuleInfo,
     /// By `training`: not read, false, true.
     ids: [Option<NnModuleId>; 3],
 }
 
-/// An object whose place is known.
+/// An object with a known position.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Owner {
     pub(super) object: u64,
-    pub(super) place: usize,
+    pub(super) position: usize,
 }
 
-/// The places of one process.
+/// The positions of one process.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Places {
-    places: Vec<Place>,
+pub(super) struct Positions {
+    positions: Vec<Position>,
     place_of: FxHashMap<(Option<usize>, u64), usize>,
-    /// Roots by class, in the order in which they were seen: what is within all wrappers.
+    /// Roots by class, without their wrappers, in the order in which they were seen.
     roots: FxHashMap<String, Vec<u64>>,
-    /// The roots with parts that were seen last, the latest first.
+    /// The last roots with parts, the latest first.
     trees: VecDeque<u64>,
 }
 
-impl Places {
+impl Positions {
     pub(super) fn begin(&mut self) {
-        if self.places.len() > MAX_KEPT {
-            self.places.clear();
+        if self.positions.len() > MAX_KEPT {
+            self.positions.clear();
             self.place_of.clear();
         }
         if self.roots.len() > MAX_CLASSES {
@@ -62,12 +62,12 @@ impl Places {
         }
     }
 
-    /// The roots with parts that were seen last, the latest first.
+    /// The last roots with parts, the latest first.
     pub(super) fn trees(&self) -> Vec<u64> {
         self.trees.iter().copied().collect()
     }
 
-    /// The place of a module that `owner` holds by `name`.
+    /// The position of a module that `owner` contains under `name`.
     pub(super) fn child(
         &mut self,
         owner: Owner,
@@ -77,11 +77,11 @@ impl Places {
         memory: &dyn Memory,
     ) -> Option<usize> {
         let class = objects.module(object, memory)?.class.clone();
-        let key = (Some(owner.place), object);
+        let key = (Some(owner.position), object);
         if let Some(known) = self.known(key, &class, name, objects) {
             return Some(known);
         }
-        let above = &self.places.get(owner.place)?.info;
+        let above = &self.positions.get(owner.position)?.info;
         let path = match (above.path.is_empty(), name.is_empty()) {
             (true, _) => name.to_owned(),
             (false, true) => above.path.clone(),
@@ -101,7 +101,7 @@ impl Places {
         Some(self.keep(key, class, name, info, objects.generation()))
     }
 
-    /// The place of a module that nothing holds.
+    /// The position of a module that nothing contains.
     pub(super) fn root(
         &mut self,
         object: u64,
@@ -122,7 +122,7 @@ impl Places {
         let known = self.roots.entry(root.clone()).or_default();
         let number = match known.iter().position(|&known| known == core) {
             Some(number) => number,
-            // Losses and the like are made anew for every batch, and are no trees.
+            // Losses and similar modules are created again for every batch, and are not trees.
             None if !has_parts => 0,
             None if known.len() >= MAX_ROOTS => MAX_ROOTS - 1,
             None => {
@@ -140,27 +140,27 @@ impl Places {
         Some(self.keep((None, object), class, "", info, objects.generation()))
     }
 
-    /// The id of a place's module, as it is: training or not.
+    /// The id of a position's module in its present mode.
     pub(super) fn id(
         &mut self,
-        place: usize,
+        position: usize,
         training: Option<bool>,
         intern: &mut impl FnMut(&NnModuleInfo) -> Option<NnModuleId>,
     ) -> Option<NnModuleId> {
-        let place = self.places.get_mut(place)?;
+        let position = self.positions.get_mut(position)?;
         let mode = training.map_or(0, |training| 1 + usize::from(training));
-        let id = place.ids.get_mut(mode)?;
+        let id = position.ids.get_mut(mode)?;
         if id.is_none() {
             let info = NnModuleInfo {
                 training,
-                ..place.info.clone()
+                ..position.info.clone()
             };
             *id = intern(&info);
         }
         *id
     }
 
-    /// A place that is still what it was.
+    /// A position that is still valid.
     fn known(
         &self,
         key: (Option<usize>, u64),
@@ -169,10 +169,10 @@ impl Places {
         objects: &Objects,
     ) -> Option<usize> {
         let known = *self.place_of.get(&key)?;
-        let place = self.places.get(known)?;
-        let is_same = place.generation == objects.generation()
-            && place.own_class == class
-            && place.name == name;
+        let position = self.positions.get(known)?;
+        let is_same = position.generation == objects.generation()
+            && position.own_class == class
+            && position.name == name;
         is_same.then_some(known)
     }
 
@@ -184,7 +184,7 @@ impl Places {
         info: NnModuleInfo,
         generation: u64,
     ) -> usize {
-        let place = Place {
+        let position = Position {
             generation,
             own_class,
             name: name.to_owned(),
@@ -192,22 +192,22 @@ impl Places {
             ids: [None; 3],
         };
         if let Some(&known) = self.place_of.get(&key)
-            && let Some(old) = self.places.get_mut(known)
-            && old.info == place.info
+            && let Some(old) = self.positions.get_mut(known)
+            && old.info == position.info
         {
             let ids = old.ids;
-            *old = Place { ids, ..place };
+            *old = Position { ids, ..position };
             return known;
         }
-        // Places below an old one go with it: they are found by the new one's index.
-        self.places.push(place);
-        let at = self.places.len() - 1;
+        // Positions below an old one become unreachable: they are found by the new one's index.
+        self.positions.push(position);
+        let at = self.positions.len() - 1;
         self.place_of.insert(key, at);
         at
     }
 }
 
-/// What `object` wraps, and its class; itself where it wraps nothing.
+/// The innermost module that `object` wraps, and its class; itself if it wraps nothing.
 pub(super) fn core(
     object: u64,
     objects: &mut Objects,

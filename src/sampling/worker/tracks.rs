@@ -1,24 +1,24 @@
-//! Lanes of devices and processes: collectors are told who is sampled, and what they gathered goes
-//! into the segment.
+//! Counter tracks of devices and processes: publishes the sampled processes to the collectors, and
+//! adds what was collected to the segment.
 
 use super::Worker;
 use crate::gpu::feed::Sampled;
-use crate::model::lane::Lanes;
 use crate::model::process::ProcessInfo;
+use crate::model::track::CounterTracks;
 
 impl Worker {
-    /// Tells collectors who is sampled now.
-    pub(super) fn tell_lanes(&self) {
+    /// Publishes the sampled processes to the collectors.
+    pub(super) fn publish_targets(&self) {
         let living = self.tables.processes.iter().filter(|info| !info.exited);
-        self.lanes.tell(living.map(sampled).collect());
+        self.tracks.tell(living.map(sampled).collect());
     }
 
-    pub(super) fn take_lanes(&mut self, last: bool) -> Lanes {
-        self.tell_lanes();
+    pub(super) fn take_tracks(&mut self, last: bool) -> CounterTracks {
+        self.publish_targets();
         if last {
-            self.lanes.take_last()
+            self.tracks.take_last()
         } else {
-            self.lanes.take()
+            self.tracks.take()
         }
     }
 }

@@ -1,43 +1,42 @@
-//! What the devices and the host did over the recording: a sparkline for each figure.
+//! Figures of the devices and the host over the recording: a sparkline for each.
 
 use super::format::{count, cut, percent, printable, seconds, short_time};
 use super::{WIDTH, role, sentence, wrapped};
 use crate::analysis::Analysis;
-use crate::analysis::lanes::{Device, DeviceProcess, Figure, HostProcess, Missing, series};
-use crate::model::lane::{LaneKind, LaneUnit, THROTTLE_SLOWS, throttle_names};
+use crate::analysis::tracks::{Device, DeviceProcess, Figure, HostProcess, Missing, series};
 use crate::model::profile::Profile;
+use crate::model::track::{THROTTLE_SLOWS, TrackKind, TrackUnit, throttle_names};
 use crate::report::label::counted;
 use std::fmt::Write;
 
 /// Columns of a sparkline.
 const COLUMNS: usize = 34;
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// Devices that are drawn; of more there is a line each. Figures of such a line.
+/// Number of devices with sparklines; further ones get a line each, with this many figures.
 const DRAWN_DEVICES: usize = 2;
 const SHORT_FIGURES: usize = 2;
-/// Stands where nothing was measured.
+/// Where nothing was measured.
 const NOTHING: char = '·';
 
-/// Figures that are drawn, and what they are called. Those that stay at nothing are left out where
-/// `true`.
-const DRAWN: [(LaneKind, &str, bool); 12] = [
-    (LaneKind::Utilization, "any kernel", false),
-    (LaneKind::SmActive, "SM active", false),
-    (LaneKind::SmOccupancy, "SM occupancy", false),
-    (LaneKind::TensorActive, "tensor cores", false),
-    (LaneKind::DramActive, "DRAM", false),
-    (LaneKind::Power, "power", false),
-    (LaneKind::MemoryUsed, "memory", false),
-    (LaneKind::SmClock, "SM clock, MHz", false),
-    (LaneKind::PcieReceived, "PCIe to GPU", true),
-    (LaneKind::PcieSent, "PCIe from GPU", true),
-    (LaneKind::NvlinkReceived, "NVLink to GPU", true),
-    (LaneKind::NvlinkSent, "NVLink from", true),
+/// Figures with a sparkline, and their labels. With `true` a figure that is always 0 is omitted.
+const DRAWN: [(TrackKind, &str, bool); 12] = [
+    (TrackKind::Utilization, "any kernel", false),
+    (TrackKind::SmActive, "SM active", false),
+    (TrackKind::SmOccupancy, "SM occupancy", false),
+    (TrackKind::TensorActive, "tensor cores", false),
+    (TrackKind::DramActive, "DRAM", false),
+    (TrackKind::Power, "power", false),
+    (TrackKind::MemoryUsed, "memory", false),
+    (TrackKind::SmClock, "SM clock, MHz", false),
+    (TrackKind::PcieReceived, "PCIe to GPU", true),
+    (TrackKind::PcieSent, "PCIe from GPU", true),
+    (TrackKind::NvlinkReceived, "NVLink to GPU", true),
+    (TrackKind::NvlinkSent, "NVLink from", true),
 ];
 
-/// Nothing where the recording knows nothing of counter tracks.
-pub(super) fn lanes(out: &mut String, profile: &Profile, analysis: &Analysis) {
-    let summary = &analysis.lanes;
+/// Appends nothing if the recording has no counter tracks.
+pub(super) fn tracks(out: &mut String, profile: &Profile, analysis: &Analysis) {
+    let summary = &analysis.tracks;
     for (at, device) in summary.devices.iter().enumerate() {
         if at < DRAWN_DEVICES || summary.devices.len() <= DRAWN_DEVICES {
             draw_device(out, profile, device);
@@ -55,9 +54,9 @@ pub(super) fn lanes(out: &mut String, profile: &Profile, analysis: &Analysis) {
     host(out, profile, &summary.processes, &summary.host);
 }
 
-/// A line for each of the first devices; where the target uses CUDA and none was recorded, why.
+/// A line for each of the first devices; if the target uses CUDA and none was recorded, the reason.
 pub(super) fn brief(out: &mut String, profile: &Profile, analysis: &Analysis, most: usize) {
-    let summary = &analysis.lanes;
+    let summary = &analysis.tracks;
     if !summary.devices.is_empty() {
         out.push('\n');
     }
@@ -76,7 +75,7 @@ pub(super) fn brief(out: &mut String, profile: &Profile, analysis: &Analysis, mo
 
 /// Why no device was recorded.
 fn not_recorded(out: &mut String, analysis: &Analysis) {
-    let summary = &analysis.lanes;
+    let summary = &analysis.tracks;
     let why = if !summary.missing.is_empty() {
         summary.missing.join("; ")
     } else if !summary.unused.is_empty() {
@@ -135,23 +134,23 @@ fn draw_device(out: &mut String, profile: &Profile, device: &Device) {
     }
 }
 
-/// What a full bar stands for, where that is known without looking at the values.
+/// The value of a full bar, if it does not depend on the values.
 fn top(device: &Device, figure: &Figure) -> Option<f64> {
     match figure.kind {
-        LaneKind::MemoryUsed if device.info.memory_bytes > 0 => {
+        TrackKind::MemoryUsed if device.info.memory_bytes > 0 => {
             Some(device.info.memory_bytes as f64)
         }
-        LaneKind::Power if device.info.power_limit_mw > 0 => {
+        TrackKind::Power if device.info.power_limit_mw > 0 => {
             Some(device.info.power_limit_mw as f64 / 1e3)
         }
-        kind if kind.unit() == LaneUnit::Share => Some(1.0),
+        kind if kind.unit() == TrackUnit::Share => Some(1.0),
         _ => None,
     }
 }
 
 fn row(out: &mut String, profile: &Profile, label: &str, figure: &Figure, top: Option<f64>) {
     let line = sparkline(
-        &series(profile, figure.lane, COLUMNS),
+        &series(profile, figure.track, COLUMNS),
         top.unwrap_or(figure.high),
     );
     let _ = writeln!(
@@ -163,7 +162,7 @@ fn row(out: &mut String, profile: &Profile, label: &str, figure: &Figure, top: O
     );
 }
 
-/// A bar for each value, of eight heights: the lowest is nothing, the highest `top`.
+/// A bar for each value, of eight heights: the lowest is 0, the highest `top`.
 pub(crate) fn sparkline(values: &[Option<f64>], top: f64) -> String {
     let bar = |value: &Option<f64>| match value {
         None => NOTHING,
@@ -176,16 +175,16 @@ pub(crate) fn sparkline(values: &[Option<f64>], top: f64) -> String {
     values.iter().map(bar).collect()
 }
 
-/// A value of a kind for people, in eight columns or less.
-fn amount(kind: LaneKind, value: f64) -> String {
+/// A value of a kind for people, in at most eight columns.
+fn amount(kind: TrackKind, value: f64) -> String {
     match kind.unit() {
-        LaneUnit::Share => format!("{:.0} %", value * 100.0),
-        LaneUnit::Milliwatts | LaneUnit::Millijoules => format!("{value:.0} W"),
-        LaneUnit::Bytes => bytes(value),
-        LaneUnit::BytesInWindow | LaneUnit::BytesPerSecond => format!("{}/s", bytes(value)),
-        LaneUnit::Megahertz | LaneUnit::Bits => format!("{value:.0}"),
-        LaneUnit::Celsius => format!("{value:.0} C"),
-        LaneUnit::NanosecondsInWindow => format!("{value:.2}"),
+        TrackUnit::Share => format!("{:.0} %", value * 100.0),
+        TrackUnit::Milliwatts | TrackUnit::Millijoules => format!("{value:.0} W"),
+        TrackUnit::Bytes => bytes(value),
+        TrackUnit::BytesInWindow | TrackUnit::BytesPerSecond => format!("{}/s", bytes(value)),
+        TrackUnit::Megahertz | TrackUnit::Bits => format!("{value:.0}"),
+        TrackUnit::Celsius => format!("{value:.0} C"),
+        TrackUnit::NanosecondsInWindow => format!("{value:.2}"),
     }
 }
 
@@ -237,7 +236,7 @@ fn facts(device: &Device) -> Vec<String> {
             seconds(covered_ns)
         ));
     }
-    if let Some(figure) = device.figure(LaneKind::Temperature) {
+    if let Some(figure) = device.figure(TrackKind::Temperature) {
         facts.push(format!("{:.0} C at most", figure.high));
     }
     facts.push(held_down(device).unwrap_or_else(|| "throttling not read".to_owned()));
@@ -255,8 +254,8 @@ fn facts(device: &Device) -> Vec<String> {
         figure.map(|figure| format!("{name} {:.0} ms", figure.window_ns as f64 / 1e6))
     };
     let windows: Vec<String> = [
-        window(LaneKind::Utilization, "any kernel"),
-        window(LaneKind::SmActive, "GPM"),
+        window(TrackKind::Utilization, "any kernel"),
+        window(TrackKind::SmActive, "GPM"),
     ]
     .into_iter()
     .flatten()
@@ -279,7 +278,7 @@ fn facts(device: &Device) -> Vec<String> {
     facts
 }
 
-/// What held clocks down while the device could have been faster; `None` where that was not read.
+/// What held clocks down while the device could have been faster; `None` if that was not read.
 fn held_down(device: &Device) -> Option<String> {
     let reasons = device.throttled.as_ref()?.iter();
     let held: Vec<String> = reasons
@@ -331,23 +330,23 @@ fn host(out: &mut String, profile: &Profile, processes: &[HostProcess], network:
     if processes.is_empty() {
         return;
     }
-    let all = |kind: LaneKind| -> Vec<&Figure> {
+    let all = |kind: TrackKind| -> Vec<&Figure> {
         let figures = processes.iter().flat_map(|process| &process.figures);
         figures.filter(|figure| figure.kind == kind).collect()
     };
     let _ = writeln!(out, "\nHOST, {}", counted(processes.len(), "process"));
     let rows = [
-        (LaneKind::Cpu, "CPUs in use", false),
-        (LaneKind::Resident, "memory (RSS)", false),
-        (LaneKind::DiskRead, "disk read", true),
-        (LaneKind::DiskWritten, "disk written", true),
+        (TrackKind::Cpu, "CPUs in use", false),
+        (TrackKind::Resident, "memory (RSS)", false),
+        (TrackKind::DiskRead, "disk read", true),
+        (TrackKind::DiskWritten, "disk written", true),
     ];
     for (kind, label, may_miss) in rows {
         sum_row(out, profile, label, &all(kind), may_miss);
     }
     for (kind, label) in [
-        (LaneKind::NetworkReceived, "network in"),
-        (LaneKind::NetworkSent, "network out"),
+        (TrackKind::NetworkReceived, "network in"),
+        (TrackKind::NetworkSent, "network out"),
     ] {
         let own: Vec<&Figure> = network
             .iter()
@@ -363,7 +362,7 @@ fn sum_row(out: &mut String, profile: &Profile, label: &str, figures: &[&Figure]
     };
     let mut sum: Vec<Option<f64>> = vec![None; COLUMNS];
     for figure in figures {
-        for (total, value) in sum.iter_mut().zip(series(profile, figure.lane, COLUMNS)) {
+        for (total, value) in sum.iter_mut().zip(series(profile, figure.track, COLUMNS)) {
             if let Some(value) = value {
                 *total = Some(total.unwrap_or(0.0) + value);
             }

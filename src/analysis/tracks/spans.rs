@@ -1,63 +1,63 @@
 //! A counter track as intervals of time with a value each.
 
-use crate::model::ids::LaneId;
-use crate::model::lane::{LaneKind, LanePoint, LaneUnit, SHARE_ONE};
+use crate::model::ids::TrackId;
 use crate::model::profile::Profile;
+use crate::model::track::{SHARE_ONE, TrackKind, TrackPoint, TrackUnit};
 
-/// For how long a figure that was read at one point in time is taken to hold: a little more than
-/// the longest period.
+/// How long a value that was read at a point in time stays valid, ns: a little more than the
+/// longest period.
 const HOLDS_NS: u64 = 2_500_000_000;
 
-/// A value in the unit for people: shares of one, W, J, bytes, MHz, degrees Celsius, seconds.
-pub fn natural(kind: LaneKind, value: f64) -> f64 {
+/// A value in the unit for people: shares (0 to 1), W, J, bytes, MHz, degrees Celsius, seconds.
+pub fn natural(kind: TrackKind, value: f64) -> f64 {
     match kind.unit() {
-        LaneUnit::Share => value / SHARE_ONE as f64,
-        LaneUnit::Milliwatts | LaneUnit::Millijoules => value / 1e3,
-        LaneUnit::NanosecondsInWindow => value / 1e9,
-        LaneUnit::Bytes
-        | LaneUnit::BytesInWindow
-        | LaneUnit::BytesPerSecond
-        | LaneUnit::Megahertz
-        | LaneUnit::Celsius
-        | LaneUnit::Bits => value,
+        TrackUnit::Share => value / SHARE_ONE as f64,
+        TrackUnit::Milliwatts | TrackUnit::Millijoules => value / 1e3,
+        TrackUnit::NanosecondsInWindow => value / 1e9,
+        TrackUnit::Bytes
+        | TrackUnit::BytesInWindow
+        | TrackUnit::BytesPerSecond
+        | TrackUnit::Megahertz
+        | TrackUnit::Celsius
+        | TrackUnit::Bits => value,
     }
 }
 
 /// Whether values are amounts of their window, and not levels.
-pub(super) fn is_amount(kind: LaneKind) -> bool {
+pub(super) fn is_amount(kind: TrackKind) -> bool {
     matches!(
         kind.unit(),
-        LaneUnit::Millijoules | LaneUnit::NanosecondsInWindow | LaneUnit::BytesInWindow
+        TrackUnit::Millijoules | TrackUnit::NanosecondsInWindow | TrackUnit::BytesInWindow
     )
 }
 
-/// A value with the part of its window that lies within the recording; readings of a point in time
-/// hold until the next one.
+/// A value with the part of its window that lies within the recording; a reading at a point in time
+/// is valid until the next one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Span {
     /// Start of the part, CLOCK_MONOTONIC.
     pub start_ns: u64,
     pub end_ns: u64,
-    /// The value, in natural units; amounts are per second.
+    /// The value, in the units of [`natural`]; amounts are per second.
     pub value: f64,
-    /// The bits, for [`LaneUnit::Bits`].
+    /// The bits, for [`TrackUnit::Bits`].
     pub bits: u64,
 }
 
 /// The points of a counter track.
-pub fn points(profile: &Profile, lane: LaneId) -> &[LanePoint] {
-    let all = &profile.sideband.lanes.points;
-    let from = all.partition_point(|point| point.lane < lane);
+pub fn points(profile: &Profile, track: TrackId) -> &[TrackPoint] {
+    let all = &profile.sideband.tracks.points;
+    let from = all.partition_point(|point| point.track < track);
     let own = all.get(from..).unwrap_or_default();
-    &own[..own.partition_point(|point| point.lane == lane)]
+    &own[..own.partition_point(|point| point.track == track)]
 }
 
 /// The spans of a counter track within the recording, by their ends.
-pub fn spans(profile: &Profile, lane: LaneId) -> Vec<Span> {
-    let Some(info) = profile.sideband.lanes.lanes.get(lane.index()) else {
+pub fn spans(profile: &Profile, track: TrackId) -> Vec<Span> {
+    let Some(info) = profile.sideband.tracks.tracks.get(track.index()) else {
         return Vec::new();
     };
-    let points = points(profile, lane);
+    let points = points(profile, track);
     let holds_ns = holds_ns(points);
     let mut spans = Vec::with_capacity(points.len());
     for (at, point) in points.iter().enumerate() {
@@ -86,9 +86,9 @@ pub fn spans(profile: &Profile, lane: LaneId) -> Vec<Span> {
     spans
 }
 
-/// For how long a reading of a point in time holds: half as long again as it takes from one to the
-/// next, mostly.
-fn holds_ns(points: &[LanePoint]) -> u64 {
+/// How long a reading at a point in time stays valid: one and a half times the usual distance
+/// between readings.
+fn holds_ns(points: &[TrackPoint]) -> u64 {
     let mut between: Vec<u64> = points
         .windows(2)
         .map(|pair| pair[1].end_ns.saturating_sub(pair[0].end_ns))
@@ -103,14 +103,14 @@ fn holds_ns(points: &[LanePoint]) -> u64 {
 
 /// The counter track in `columns` intervals of equal length: the mean of each, `None` where nothing
 /// was measured.
-pub fn series(profile: &Profile, lane: LaneId, columns: usize) -> Vec<Option<f64>> {
+pub fn series(profile: &Profile, track: TrackId, columns: usize) -> Vec<Option<f64>> {
     let length = profile.end_ns.saturating_sub(profile.start_ns) as f64;
     let mut sums = vec![(0.0_f64, 0.0_f64); columns];
     if columns == 0 || length <= 0.0 {
         return Vec::new();
     }
     let width = length / columns as f64;
-    for span in spans(profile, lane) {
+    for span in spans(profile, track) {
         let start = (span.start_ns - profile.start_ns) as f64;
         let end = (span.end_ns - profile.start_ns) as f64;
         let (first, last) = ((start / width) as usize, (end / width) as usize);

@@ -1,19 +1,19 @@
-//! Lanes of devices and processes: what there is of each, and what is missing.
+//! Counter tracks of devices and processes: what there is of each, and what is missing.
 
 use super::Text;
 use crate::model::ids::GpuId;
-use crate::model::lane::{LaneInfo, LanePoint};
 use crate::model::text::printable;
+use crate::model::track::{TrackInfo, TrackPoint};
 use std::fmt::{self, Write};
 
 impl Text<'_> {
     /// Nothing where none was recorded.
-    pub(super) fn lanes(&mut self) -> fmt::Result {
-        let lanes = &self.recording.sideband.lanes;
-        if !lanes.gpus.is_empty() {
+    pub(super) fn tracks(&mut self) -> fmt::Result {
+        let tracks = &self.recording.sideband.tracks;
+        if !tracks.gpus.is_empty() {
             writeln!(self.out, "\nGPUs")?;
         }
-        for (index, gpu) in lanes.gpus.iter().enumerate() {
+        for (index, gpu) in tracks.gpus.iter().enumerate() {
             writeln!(
                 self.out,
                 "  G{index} {} {} {}, driver {}, bus {}, {} bytes, limit {} mW{}",
@@ -26,7 +26,7 @@ impl Text<'_> {
                 gpu.power_limit_mw,
                 if gpu.recorded { "" } else { ", not recorded" }
             )?;
-            let last = lanes
+            let last = tracks
                 .clocks
                 .iter()
                 .rev()
@@ -42,13 +42,13 @@ impl Text<'_> {
                 )?;
             }
         }
-        if !lanes.lanes.is_empty() {
-            writeln!(self.out, "\nlanes")?;
+        if !tracks.tracks.is_empty() {
+            writeln!(self.out, "\ncounter tracks")?;
         }
-        for (index, lane) in lanes.lanes.iter().enumerate() {
-            self.lane(index, lane)?;
+        for (index, track) in tracks.tracks.iter().enumerate() {
+            self.track(index, track)?;
         }
-        for gap in &lanes.gaps {
+        for gap in &tracks.gaps {
             write!(self.out, "  missing")?;
             if let Some(gpu) = gap.gpu {
                 write!(self.out, " G{}", gpu.0)?;
@@ -65,24 +65,24 @@ impl Text<'_> {
         Ok(())
     }
 
-    fn lane(&mut self, index: usize, lane: &LaneInfo) -> fmt::Result {
-        write!(self.out, "  L{index} {}", lane.kind.name())?;
-        if let Some(gpu) = lane.gpu {
+    fn track(&mut self, index: usize, track: &TrackInfo) -> fmt::Result {
+        write!(self.out, "  L{index} {}", track.kind.name())?;
+        if let Some(gpu) = track.gpu {
             write!(self.out, " of G{}", gpu.0)?;
         }
-        if lane.pid != 0 {
+        if track.pid != 0 {
             write!(
                 self.out,
                 " of pid {} {}",
-                lane.pid,
-                printable(&lane.process)
+                track.pid,
+                printable(&track.process)
             )?;
         }
-        // Points are sorted by lane.
-        let all = &self.recording.sideband.lanes.points;
-        let from = all.partition_point(|point| point.lane.index() < index);
+        // Points are sorted by counter track.
+        let all = &self.recording.sideband.tracks.points;
+        let from = all.partition_point(|point| point.track.index() < index);
         let own =
-            &all[from..from + all[from..].partition_point(|point| point.lane.index() == index)];
+            &all[from..from + all[from..].partition_point(|point| point.track.index() == index)];
         match (own.first(), own.last()) {
             (Some(first), Some(last)) => {
                 write!(self.out, ": {} values: ", own.len())?;
@@ -97,7 +97,7 @@ impl Text<'_> {
         }
     }
 
-    fn point(&mut self, point: &LanePoint) -> fmt::Result {
+    fn point(&mut self, point: &TrackPoint) -> fmt::Result {
         let end = self.since_start(point.end_ns);
         let length_ms = point.end_ns.saturating_sub(point.start_ns) as f64 / 1e6;
         write!(

@@ -1,9 +1,10 @@
-//! Lanes of a made-up GPU for built recordings: what a device did, as a driver would have told it.
+//! Counter tracks of a made-up GPU for built recordings: what a device did, as a driver would have
+//! told it.
 #![allow(dead_code, unreachable_pub)]
 
 use crate::analysis_builder::Builder;
-use torchspy::model::ids::{GpuId, LaneId};
-use torchspy::model::lane::{GpuClock, GpuInfo, LaneInfo, LaneKind, LanePoint, SHARE_ONE};
+use torchspy::model::ids::{GpuId, TrackId};
+use torchspy::model::track::{GpuClock, GpuInfo, SHARE_ONE, TrackInfo, TrackKind, TrackPoint};
 
 /// A window of utilization.
 pub const WINDOW_NS: u64 = 167_000_000;
@@ -12,9 +13,9 @@ pub const READING_NS: u64 = 100_000_000;
 
 /// A device that `pids` use.
 pub fn gpu(builder: &mut Builder, pids: &[i32]) -> GpuId {
-    let lanes = &mut builder.sideband.lanes;
-    let id = GpuId::from_index(lanes.gpus.len());
-    lanes.gpus.push(GpuInfo {
+    let tracks = &mut builder.sideband.tracks;
+    let id = GpuId::from_index(tracks.gpus.len());
+    tracks.gpus.push(GpuInfo {
         uuid: format!("GPU-{}", id.0),
         index: id.0,
         name: "X100".to_owned(),
@@ -24,7 +25,7 @@ pub fn gpu(builder: &mut Builder, pids: &[i32]) -> GpuId {
         recorded: true,
         ..GpuInfo::default()
     });
-    lanes.clocks.push(GpuClock {
+    tracks.clocks.push(GpuClock {
         gpu: id,
         monotonic_ns: 1,
         driver_ns: 1,
@@ -32,26 +33,26 @@ pub fn gpu(builder: &mut Builder, pids: &[i32]) -> GpuId {
         clock: "realtime".to_owned(),
     });
     for &pid in pids {
-        let lane = lane(builder, LaneKind::ProcessMemory, Some(id), pid);
-        put(builder, lane, 1, 1, 10 << 30);
+        let track = track(builder, TrackKind::ProcessMemory, Some(id), pid);
+        put(builder, track, 1, 1, 10 << 30);
     }
     id
 }
 
-/// Values of a lane in windows of one length until `end_ns`.
+/// Values of a counter track in windows of one length until `end_ns`.
 pub fn windows(
     builder: &mut Builder,
-    kind: LaneKind,
+    kind: TrackKind,
     gpu: Option<GpuId>,
     (length_ns, end_ns): (u64, u64),
     value: impl Fn(u64, u64) -> u64,
 ) {
-    let lane = lane(builder, kind, gpu, 0);
+    let track = track(builder, kind, gpu, 0);
     let mut start = 0;
     while start + length_ns <= end_ns {
         let end = start + length_ns;
         let value = value(start, end);
-        put(builder, lane, start, end, value);
+        put(builder, track, start, end, value);
         start = end;
     }
 }
@@ -65,7 +66,7 @@ pub fn utilization(
 ) {
     windows(
         builder,
-        LaneKind::Utilization,
+        TrackKind::Utilization,
         Some(gpu),
         (WINDOW_NS, end_ns),
         |from, to| percents(busy_ns(from, to) / (to - from) as f64),
@@ -73,7 +74,7 @@ pub fn utilization(
 }
 
 /// A share that stays as it is.
-pub fn level(builder: &mut Builder, kind: LaneKind, gpu: GpuId, end_ns: u64, share: f64) {
+pub fn level(builder: &mut Builder, kind: TrackKind, gpu: GpuId, end_ns: u64, share: f64) {
     windows(builder, kind, Some(gpu), (READING_NS, end_ns), |_, _| {
         percents(share)
     });
@@ -83,7 +84,7 @@ pub fn level(builder: &mut Builder, kind: LaneKind, gpu: GpuId, end_ns: u64, sha
 pub fn energy(builder: &mut Builder, gpu: GpuId, end_ns: u64, joules: impl Fn(u64, u64) -> f64) {
     windows(
         builder,
-        LaneKind::Energy,
+        TrackKind::Energy,
         Some(gpu),
         (READING_NS, end_ns),
         |from, to| (joules(from, to) * 1e3) as u64,
@@ -92,13 +93,13 @@ pub fn energy(builder: &mut Builder, gpu: GpuId, end_ns: u64, joules: impl Fn(u6
 
 /// CPUs that a process uses.
 pub fn cpus(builder: &mut Builder, pid: i32, end_ns: u64, cpus: f64) {
-    let lane = lane(builder, LaneKind::Cpu, None, pid);
+    let track = track(builder, TrackKind::Cpu, None, pid);
     let mut start = 0;
     while start < end_ns {
         let end = start + 5 * READING_NS;
         put(
             builder,
-            lane,
+            track,
             start,
             end,
             (cpus * 5.0 * READING_NS as f64) as u64,
@@ -109,10 +110,10 @@ pub fn cpus(builder: &mut Builder, pid: i32, end_ns: u64, cpus: f64) {
 
 /// Why clocks are held down, all along.
 pub fn throttle(builder: &mut Builder, gpu: GpuId, end_ns: u64, bits: u64) {
-    let lane = lane(builder, LaneKind::Throttle, Some(gpu), 0);
+    let track = track(builder, TrackKind::Throttle, Some(gpu), 0);
     let mut at = 0;
     while at < end_ns {
-        put(builder, lane, at, at, bits);
+        put(builder, track, at, at, bits);
         at += 5 * READING_NS;
     }
 }
@@ -121,19 +122,19 @@ fn percents(share: f64) -> u64 {
     (share.clamp(0.0, 1.0) * 100.0).round() as u64 * (SHARE_ONE / 100)
 }
 
-pub fn lane(builder: &mut Builder, kind: LaneKind, gpu: Option<GpuId>, pid: i32) -> LaneId {
-    builder.sideband.lanes.lanes.push(LaneInfo {
+pub fn track(builder: &mut Builder, kind: TrackKind, gpu: Option<GpuId>, pid: i32) -> TrackId {
+    builder.sideband.tracks.tracks.push(TrackInfo {
         kind,
         gpu,
         pid,
         process: String::new(),
     });
-    LaneId::from_index(builder.sideband.lanes.lanes.len() - 1)
+    TrackId::from_index(builder.sideband.tracks.tracks.len() - 1)
 }
 
-pub fn put(builder: &mut Builder, lane: LaneId, start_ns: u64, end_ns: u64, value: u64) {
-    builder.sideband.lanes.points.push(LanePoint {
-        lane,
+pub fn put(builder: &mut Builder, track: TrackId, start_ns: u64, end_ns: u64, value: u64) {
+    builder.sideband.tracks.points.push(TrackPoint {
+        track,
         start_ns,
         end_ns,
         value,

@@ -1,31 +1,32 @@
-//! Counter tracks of devices and of the host, summed up: means over windows, and what was not
+//! Summaries of the counter tracks of devices and of the host: means over windows, and what was not
 //! measured.
 //!
-//! A window that reaches over the end of the recording counts with the part that lies within. Where
-//! there is no window, there is no figure: gaps are not filled.
+//! Of a window that extends past the end of the recording the part within counts. Without a window
+//! there is no figure: gaps are not filled.
 
 mod spans;
 
 pub use spans::{Span, natural, points, series, spans};
 
 use crate::model::gpu_name::visible_devices;
-use crate::model::ids::{GpuId, LaneId, ProcessId};
-use crate::model::lane::{GpuClock, GpuInfo, LaneInfo, LaneKind, THROTTLE_REASONS};
+use crate::model::ids::{GpuId, ProcessId, TrackId};
 use crate::model::profile::Profile;
+use crate::model::track::{GpuClock, GpuInfo, THROTTLE_REASONS, TrackInfo, TrackKind};
 use rustc_hash::FxHashMap;
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 use spans::is_amount;
 
-/// Devices and gaps that are reported of: no machine has more, and a damaged recording may.
+/// Maximum number of devices and gaps that are reported: no machine has more, but a damaged
+/// recording may.
 const MAX_DEVICES: usize = 256;
 const MAX_GAPS: usize = 256;
 
 /// A counter track's mean, and how well it covers the recording.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Figure {
-    pub lane: LaneId,
-    pub kind: LaneKind,
+    pub track: TrackId,
+    pub kind: TrackKind,
     /// Mean over its windows, in the unit of [`natural`]; amounts are per second.
     pub mean: f64,
     /// Lowest and highest value of a window.
@@ -35,7 +36,7 @@ pub struct Figure {
     pub total: f64,
     /// Time that its windows cover, ns.
     pub covered_ns: u64,
-    /// Length of the window in the middle by length; 0 where it is read at points in time.
+    /// Median length of the windows; 0 if values are read at points in time.
     pub window_ns: u64,
 }
 
@@ -53,9 +54,9 @@ pub struct DeviceProcess {
     pub process: Option<ProcessId>,
     /// Its rank.
     pub rank: Option<u32>,
-    /// Most device memory that it had.
+    /// Peak device memory.
     pub memory_bytes: Option<u64>,
-    /// How it is known: `driver`, or `visible_devices`, its environment alone.
+    /// Source: `driver`, or `visible_devices` if only its environment names the device.
     #[serde(rename = "known_by", serialize_with = "known_by")]
     #[schemars(with = "String")]
     pub hinted: bool,
@@ -72,16 +73,16 @@ fn known_by<S: Serializer>(hinted: &bool, serializer: S) -> Result<S::Ok, S::Err
     serializer.serialize_str(by)
 }
 
-/// What is missing of a device.
+/// What is missing for a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
     /// The counter tracks; empty for all of them.
-    pub kinds: Vec<LaneKind>,
-    /// From when on, CLOCK_MONOTONIC.
+    pub kinds: Vec<TrackKind>,
+    /// Start of the gap, CLOCK_MONOTONIC.
     pub start_ns: u64,
-    /// Until when; 0 for the rest of the recording.
+    /// End of the gap; 0 for the end of the recording.
     pub end_ns: u64,
-    /// Why, for people.
+    /// The reason, for people.
     pub reason: String,
 }
 
@@ -90,14 +91,14 @@ pub struct Missing {
 pub struct Device {
     pub id: GpuId,
     pub info: GpuInfo,
-    /// Its figures, in the order of [`LaneKind::ALL`]. Those that were not measured are not there.
+    /// Its figures, in the order of [`TrackKind::ALL`], without those that were not measured.
     pub figures: Vec<Figure>,
     /// Who used it: sampled processes first.
     pub processes: Vec<DeviceProcess>,
     /// Share of the time with a reading in which each reason (a bit of [`THROTTLE_REASONS`]) held
     /// clocks down; `None` without any reading.
     pub throttled: Option<Vec<(u64, f64)>>,
-    /// How its driver's clock relates to ours.
+    /// Relation of its driver's clock to CLOCK_MONOTONIC.
     pub clock: Option<GpuClock>,
     pub missing: Vec<Missing>,
 }
@@ -113,12 +114,12 @@ pub struct HostProcess {
 
 /// All counter tracks of a recording.
 #[derive(Clone, Debug, Default)]
-pub struct LaneSummary {
+pub struct TrackSummary {
     /// Devices that were recorded, by number.
     pub devices: Vec<Device>,
-    /// Devices that were only seen.
+    /// Devices that no sampled process used.
     pub unused: Vec<GpuInfo>,
-    /// Why there is no device, or what is missing of all of them.
+    /// Why there is no device, or what is missing for all of them.
     pub missing: Vec<String>,
     pub processes: Vec<HostProcess>,
     /// Figures of the host itself: its network.
@@ -127,32 +128,32 @@ pub struct LaneSummary {
 
 impl Device {
     /// A figure of it; `None` where it was not measured.
-    pub fn figure(&self, kind: LaneKind) -> Option<&Figure> {
+    pub fn figure(&self, kind: TrackKind) -> Option<&Figure> {
         self.figures.iter().find(|figure| figure.kind == kind)
     }
 
-    /// Mean power, W: from the energy counter where there is one, which misses nothing between two
-    /// readings.
+    /// Mean power, W: from the energy counter if there is one, since that misses nothing between
+    /// two readings.
     pub fn power_w(&self) -> Option<f64> {
         let figure = self
-            .figure(LaneKind::Energy)
-            .or(self.figure(LaneKind::Power));
+            .figure(TrackKind::Energy)
+            .or(self.figure(TrackKind::Power));
         figure.map(|figure| figure.mean)
     }
 
-    /// Energy taken, J, and the time that it was measured over, ns.
+    /// Energy, J, and the time that it was measured over, ns.
     pub fn energy_j(&self) -> Option<(f64, u64)> {
-        let figure = self.figure(LaneKind::Energy)?;
+        let figure = self.figure(TrackKind::Energy)?;
         Some((figure.total, figure.covered_ns))
     }
 }
 
-/// All counter tracks of a profile, summed up.
-pub fn summarize(profile: &Profile) -> LaneSummary {
-    let lanes = &profile.sideband.lanes;
+/// Summarizes all counter tracks of a profile.
+pub fn summarize(profile: &Profile) -> TrackSummary {
+    let tracks = &profile.sideband.tracks;
     let index = Index::new(profile);
-    let mut summary = LaneSummary::default();
-    for (at, info) in lanes.gpus.iter().enumerate().take(MAX_DEVICES) {
+    let mut summary = TrackSummary::default();
+    for (at, info) in tracks.gpus.iter().enumerate().take(MAX_DEVICES) {
         if info.recorded {
             let id = GpuId::from_index(at);
             summary.devices.push(device(profile, &index, id, info));
@@ -163,26 +164,26 @@ pub fn summarize(profile: &Profile) -> LaneSummary {
     summary
         .devices
         .sort_by_key(|device| (device.info.index, device.info.mig));
-    for gap in lanes.gaps.iter().filter(|gap| gap.gpu.is_none()) {
+    for gap in tracks.gaps.iter().filter(|gap| gap.gpu.is_none()) {
         if summary.missing.len() < MAX_GAPS && !summary.missing.contains(&gap.reason) {
             summary.missing.push(gap.reason.clone());
         }
     }
     let mut places: FxHashMap<i32, usize> = FxHashMap::default();
-    for &(id, lane) in index.of(None) {
-        let Some(figure) = figure(profile, id, lane) else {
+    for &(id, track) in index.of(None) {
+        let Some(figure) = figure(profile, id, track) else {
             continue;
         };
-        if lane.pid == 0 {
+        if track.pid == 0 {
             summary.host.push(figure);
             continue;
         }
         let known = &mut summary.processes;
-        let place = *places.entry(lane.pid).or_insert_with(|| {
+        let place = *places.entry(track.pid).or_insert_with(|| {
             known.push(HostProcess {
-                pid: lane.pid,
-                name: lane.process.clone(),
-                process: index.processes.get(&lane.pid).copied(),
+                pid: track.pid,
+                name: track.process.clone(),
+                process: index.processes.get(&track.pid).copied(),
                 figures: Vec::new(),
             });
             known.len() - 1
@@ -194,34 +195,34 @@ pub fn summarize(profile: &Profile) -> LaneSummary {
     summary
 }
 
-/// Counter tracks by device, and processes by pid: the latest, where a pid was used again.
+/// Counter tracks by device, and processes by pid; of a reused pid the latest.
 struct Index<'p> {
-    lanes: FxHashMap<Option<GpuId>, Vec<(LaneId, &'p LaneInfo)>>,
+    tracks: FxHashMap<Option<GpuId>, Vec<(TrackId, &'p TrackInfo)>>,
     processes: FxHashMap<i32, ProcessId>,
 }
 
 impl<'p> Index<'p> {
     fn new(profile: &'p Profile) -> Self {
-        let mut lanes: FxHashMap<_, Vec<_>> = FxHashMap::default();
-        for (at, lane) in profile.sideband.lanes.lanes.iter().enumerate() {
-            let own = lanes.entry(lane.gpu).or_default();
-            own.push((LaneId::from_index(at), lane));
+        let mut tracks: FxHashMap<_, Vec<_>> = FxHashMap::default();
+        for (at, track) in profile.sideband.tracks.tracks.iter().enumerate() {
+            let own = tracks.entry(track.gpu).or_default();
+            own.push((TrackId::from_index(at), track));
         }
         let processes = profile.processes.iter().enumerate();
         Self {
-            lanes,
+            tracks,
             processes: processes
                 .map(|(at, process)| (process.info.pid, ProcessId::from_index(at)))
                 .collect(),
         }
     }
 
-    fn of(&self, gpu: Option<GpuId>) -> &[(LaneId, &'p LaneInfo)] {
-        self.lanes.get(&gpu).map_or(&[], Vec::as_slice)
+    fn of(&self, gpu: Option<GpuId>) -> &[(TrackId, &'p TrackInfo)] {
+        self.tracks.get(&gpu).map_or(&[], Vec::as_slice)
     }
 }
 
-fn figure(profile: &Profile, id: LaneId, lane: &LaneInfo) -> Option<Figure> {
+fn figure(profile: &Profile, id: TrackId, track: &TrackInfo) -> Option<Figure> {
     let spans = spans(profile, id);
     let (mut sum, mut weight) = (0.0, 0.0);
     let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
@@ -241,18 +242,18 @@ fn figure(profile: &Profile, id: LaneId, lane: &LaneInfo) -> Option<Figure> {
         .collect();
     windows.sort_unstable();
     Some(Figure {
-        lane: id,
-        kind: lane.kind,
+        track: id,
+        kind: track.kind,
         mean: sum / weight,
         low,
         high,
-        total: if is_amount(lane.kind) { sum } else { 0.0 },
+        total: if is_amount(track.kind) { sum } else { 0.0 },
         covered_ns: covered(&spans),
         window_ns: windows.get(windows.len() / 2).copied().unwrap_or(0),
     })
 }
 
-/// Time under spans that may overlap, ns.
+/// Time covered by spans that may overlap, ns.
 fn covered(spans: &[Span]) -> u64 {
     let mut starts: Vec<(u64, u64)> = spans.iter().map(|s| (s.start_ns, s.end_ns)).collect();
     starts.sort_unstable();
@@ -268,20 +269,22 @@ fn device(profile: &Profile, index: &Index<'_>, id: GpuId, info: &GpuInfo) -> De
     let own = index.of(Some(id));
     let mut figures: Vec<Figure> = own
         .iter()
-        .filter(|(_, lane)| lane.pid == 0 && lane.kind != LaneKind::Throttle)
-        .filter_map(|&(lane_id, lane)| figure(profile, lane_id, lane))
+        .filter(|(_, track)| track.pid == 0 && track.kind != TrackKind::Throttle)
+        .filter_map(|&(track_id, track)| figure(profile, track_id, track))
         .collect();
     figures.sort_by_key(|figure| figure.kind);
-    let throttle = own.iter().find(|(_, lane)| lane.kind == LaneKind::Throttle);
+    let throttle = own
+        .iter()
+        .find(|(_, track)| track.kind == TrackKind::Throttle);
     Device {
         id,
         info: info.clone(),
         figures,
         processes: device_processes(profile, index, id, info),
-        throttled: throttle.and_then(|&(lane, _)| throttled(profile, lane)),
+        throttled: throttle.and_then(|&(track, _)| throttled(profile, track)),
         clock: profile
             .sideband
-            .lanes
+            .tracks
             .clocks
             .iter()
             .rev()
@@ -291,8 +294,8 @@ fn device(profile: &Profile, index: &Index<'_>, id: GpuId, info: &GpuInfo) -> De
     }
 }
 
-fn throttled(profile: &Profile, lane: LaneId) -> Option<Vec<(u64, f64)>> {
-    let spans = spans(profile, lane);
+fn throttled(profile: &Profile, track: TrackId) -> Option<Vec<(u64, f64)>> {
+    let spans = spans(profile, track);
     let length = |span: &Span| (span.end_ns - span.start_ns) as f64;
     let all: f64 = spans.iter().map(length).sum();
     if all <= 0.0 {
@@ -320,13 +323,13 @@ fn device_processes(
     let mut listed: Vec<DeviceProcess> = index
         .of(Some(id))
         .iter()
-        .filter(|(_, lane)| lane.kind == LaneKind::ProcessMemory)
-        .map(|&(lane_id, lane)| {
-            let values = points(profile, lane_id).iter().map(|point| point.value);
-            let process = index.processes.get(&lane.pid).copied();
+        .filter(|(_, track)| track.kind == TrackKind::ProcessMemory)
+        .map(|&(track_id, track)| {
+            let values = points(profile, track_id).iter().map(|point| point.value);
+            let process = index.processes.get(&track.pid).copied();
             DeviceProcess {
-                pid: lane.pid,
-                name: lane.process.clone(),
+                pid: track.pid,
+                name: track.process.clone(),
                 process,
                 rank: process.and_then(|process| profile.pid_and_rank(process).1),
                 memory_bytes: values.max().filter(|&bytes| bytes > 0),
@@ -334,8 +337,8 @@ fn device_processes(
             }
         })
         .collect();
-    // In a container the driver's pids are the host's: then what processes may see is all that is
-    // known.
+    // In a container the driver reports pids of the host; then only the environment shows which
+    // processes use the device.
     if !listed.iter().any(|process| process.process.is_some()) {
         listed.extend(hinted(profile, info));
     }
@@ -373,12 +376,13 @@ fn hinted(profile: &Profile, info: &GpuInfo) -> Vec<DeviceProcess> {
     found
 }
 
-/// Gaps of a device: those of the same cause and time as one, and each cause for good once.
+/// Gaps of a device: those with the same cause and time are merged, and each permanent cause is
+/// listed once.
 fn missing(profile: &Profile, id: GpuId) -> Vec<Missing> {
     let mut all: Vec<Missing> = Vec::new();
     for gap in profile
         .sideband
-        .lanes
+        .tracks
         .gaps
         .iter()
         .filter(|gap| gap.gpu == Some(id))
