@@ -159,11 +159,19 @@ pub fn user_lines<'a>(
     profile: &Profile,
     samples: impl Iterator<Item = &'a ProfileSample>,
 ) -> Vec<LineTime> {
+    user_lines_by(profile, samples.map(|sample| (sample, sample.weight_ns)))
+}
+
+/// The same, with the part of each sample's time that counts, ns.
+pub fn user_lines_by<'a>(
+    profile: &Profile,
+    samples: impl Iterator<Item = (&'a ProfileSample, u64)>,
+) -> Vec<LineTime> {
     let mut lines: FxHashMap<Line, u64> = FxHashMap::default();
-    for sample in samples {
+    for (sample, ns) in samples {
         if let Some(line) = profile.facts.of(sample.stack).user_line {
             let sum = lines.entry(line).or_default();
-            *sum = sum.saturating_add(sample.weight_ns);
+            *sum = sum.saturating_add(ns);
         }
     }
     let mut lines: Vec<LineTime> = lines

@@ -2,7 +2,7 @@
 
 use super::backward::{BackwardTable, backward};
 use super::compile::{CompileTable, compile};
-use super::functions::{Hot, LineTime, hot, line_shares, user_lines};
+use super::functions::{Hot, LineTime, hot, line_shares, user_lines, user_lines_by};
 use super::intervals::{Share, Shares};
 use super::modules::{ModuleTree, modules};
 use super::operators::{OperatorTable, operators};
@@ -290,8 +290,13 @@ fn process(profile: &Profile, id: ProcessId, samples: &[&ProfileSample]) -> Proc
         row_lines: SummaryRow::ALL
             .iter()
             .map(|&row| {
-                let of_row = own.iter().copied().filter(|sample| sample.row == row);
-                user_lines(profile, of_row).first().copied()
+                let of_row = own.iter().flat_map(|sample| {
+                    let parts = parts(sample).into_iter();
+                    parts
+                        .filter(move |&(_, _, of, ns)| of == row && ns > 0)
+                        .map(|(.., ns)| (*sample, ns))
+                });
+                user_lines_by(profile, of_row).first().copied()
             })
             .collect(),
         phases: profile

@@ -48,6 +48,23 @@ impl DiffPlan {
                 ));
             }
         }
+        let by = match arguments.by {
+            ByName::Function => By::Function,
+            ByName::Module => By::Module,
+        };
+        let is_drawn =
+            |output: &OutputFile| matches!(output.format, Format::Flamegraph | Format::Folded);
+        let of_drawing = match (by, arguments.plumbing) {
+            (_, true) => Some("--plumbing"),
+            (By::Module, _) => Some("--by module"),
+            _ => None,
+        };
+        if let Some(option) = of_drawing.filter(|_| !outputs.iter().any(is_drawn)) {
+            return Err(Failure::usage(
+                format!("{option} is of drawings, and none is written"),
+                "add -o diff.svg or -o diff.folded",
+            ));
+        }
         let percent = arguments.run_to_run;
         if !(0.0..=MAX_RUN_TO_RUN).contains(&percent) {
             return Err(Failure::usage(
@@ -66,10 +83,7 @@ impl DiffPlan {
             options: Options {
                 run_to_run: percent / 100.0,
             },
-            by: match arguments.by {
-                ByName::Function => By::Function,
-                ByName::Module => By::Module,
-            },
+            by,
             plumbing: arguments.plumbing,
             regions: regions::parse(&arguments.attribution.region)?,
             rules: Rules::read(arguments.attribution.rules.as_deref())?,

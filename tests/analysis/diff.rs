@@ -7,6 +7,7 @@ use torchspy::analysis::diff::keys::Key;
 use torchspy::analysis::diff::subject::{ranks, subject};
 use torchspy::analysis::diff::units::{Unit, Units};
 use torchspy::analysis::diff::{Diff, DiffError, Options, Row, Run, Verdict, compare};
+use torchspy::model::category::Activity;
 use torchspy::model::facts::{Line, OperatorSite};
 use torchspy::model::ids::ProcessId;
 use torchspy::model::nn_module::NnModuleInfo;
@@ -410,6 +411,32 @@ fn steps_out_of_order_or_overlapping_are_left_out() {
     assert_eq!(diff.a[0].units, 300.0);
 }
 
+/// Waiting for a CPU slows whatever code was to run: that, and not the code, carries the
+/// difference.
+#[test]
+fn waiting_for_a_cpu_carries_it() {
+    let (a, steps) = PLAIN.run();
+    let (mut b, slower_steps) = Script {
+        slower_every: 1,
+        ..PLAIN
+    }
+    .run();
+    for sample in &mut b.samples {
+        // The last of the three ticks in `layers.2`.
+        if sample.start_ns % (11 * TICK_NS) == 4 * TICK_NS {
+            sample.queue_ns = sample.weight_ns;
+        }
+    }
+    let diff = compare(
+        &[named("a", &a, &steps)],
+        &[named("b", &b, &slower_steps)],
+        &Options::default(),
+    )
+    .unwrap();
+    let carrier = diff.carrier.unwrap();
+    assert_eq!(carrier.key, Key::Activity(Activity::CpuWait));
+}
+
 #[test]
 fn what_else_differs_is_pointed_out() {
     let (mut a, steps) = PLAIN.run();
@@ -419,6 +446,7 @@ fn what_else_differs_is_pointed_out() {
     b.run.gil_only = true;
     b.processes[0].info.torch = "2.14.0".to_owned();
     b.processes[0].info.has_cuda = true;
+    b.processes[0].info.environment = vec![("OMP_NUM_THREADS".to_owned(), "1".to_owned())];
     b.end_ns *= 3;
     let diff = compare(
         &[named("a", &a, &steps)],
@@ -433,7 +461,15 @@ fn what_else_differs_is_pointed_out() {
         .collect();
     assert_eq!(
         differs,
-        ["host", "torch", "CUDA", "rate", "--gil", "length"]
+        [
+            "host",
+            "torch",
+            "CUDA",
+            "OMP_NUM_THREADS",
+            "rate",
+            "--gil",
+            "length"
+        ]
     );
     let text = render_diff(&diff, 10);
     assert!(

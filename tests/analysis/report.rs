@@ -345,6 +345,14 @@ fn time_without_a_cpu_is_cpu_wait() {
         25 * TICK_NS / 2
     );
     assert_eq!(primary.row_ns(SummaryRow::CpuWait), 25 * TICK_NS / 2);
+    // A line's time without a CPU is of that row, and not of the row that it computes in.
+    for ((row, ns, _), at) in primary.rows.iter().zip(&primary.row_lines) {
+        assert!(
+            at.is_none_or(|at| at.total_ns <= *ns),
+            "{row:?}: {at:?} of {ns}"
+        );
+        assert!(*row != SummaryRow::CpuWait || at.is_some());
+    }
 }
 
 #[test]

@@ -205,6 +205,25 @@ fn a_single_thread_is_not_told_to_be_fewer() {
     );
 }
 
+/// An OpenMP thread that waits for a CPU keeps the training thread at its barrier.
+#[test]
+fn barriers_beside_other_programs_count_as_missing_cpus() {
+    let run = Run {
+        omp: 1,
+        affinity: Some(2),
+        loads: vec![(100, 0.75)],
+        ..host(&[(Do::Starved, 60), (Do::Barrier, 20), (Do::Gemm, 20)])
+    };
+    let (found, verdict) = cause(&run);
+    assert_eq!(found, Some(Cause::CpuStarved));
+    let speedup = verdict.bound.unwrap().speedup;
+    // Half of what is `Starved` is without a CPU.
+    assert!((1.9..2.1).contains(&speedup), "{speedup}");
+    let next = verdict.next_step.unwrap();
+    assert!(next.contains("fewer OpenMP threads"), "{next}");
+    assert!(next.contains("20 % of the time"), "{next}");
+}
+
 /// Threads that spin have a CPU, and compute nothing; how many there are is seen, whatever the
 /// environment says.
 #[test]

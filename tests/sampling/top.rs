@@ -69,6 +69,11 @@ fn it_draws_records_and_gives_the_terminal_back() {
         .unwrap();
     let report = String::from_utf8(report.stdout).unwrap();
     assert!(report.contains("spin"), "{report}");
+    // It begins in the middle of the session, and ends as it should.
+    assert!(
+        !report.contains("corrupt") && !report.contains("was killed"),
+        "{report}"
+    );
     let drawn = std::fs::read_to_string(file(folder.path(), "svg").unwrap()).unwrap();
     assert!(drawn.contains("spin"));
 }

@@ -37,6 +37,8 @@ fn usage_errors_say_how_sides_are_given() {
         &["diff", "a.tspy", "--a", "b.tspy", "--b", "c.tspy"],
         &["diff", "a.tspy", "b.tspy", "-o", "x.speedscope.json"],
         &["diff", "a.tspy", "b.tspy", "--run-to-run", "nan"],
+        &["diff", "a.tspy", "b.tspy", "--plumbing"],
+        &["diff", "a.tspy", "b.tspy", "--by", "module", "-o", "x.json"],
     ] {
         let output = torchspy(arguments);
         let error = text(&output.stderr);

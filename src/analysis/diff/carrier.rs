@@ -2,6 +2,7 @@
 
 use super::keys::Key;
 use super::{Row, Verdict};
+use crate::model::category::Activity;
 
 /// A part carries the step's difference if it has at least this share of it.
 const MOST_OF_IT: f64 = 0.6;
@@ -20,8 +21,9 @@ pub struct Carrier {
 }
 
 /// The most specific part that has most of the step's difference and differs beyond noise by
-/// itself: the deepest such module, else an operator, a line, a phase. `None` if the step does not
-/// differ, or its difference is spread over many parts.
+/// itself: waiting for a CPU, which slows whatever code was to run; else the deepest such module, a
+/// line, an operator, waiting at OpenMP barriers, a phase. `None` if the step does not differ, or
+/// its difference is spread over many parts.
 pub(super) fn carrier(step: &Row, rows: &[Row]) -> Option<Carrier> {
     if step.verdict == Verdict::Noise {
         return None;
@@ -41,11 +43,12 @@ pub(super) fn carrier(step: &Row, rows: &[Row]) -> Option<Carrier> {
             })
     };
     let root = of_kind(|key| matches!(key, Key::Module { path, .. } if path.is_empty()));
-    let found = root
-        .map(|root| deepest(root, rows))
+    let found = of_kind(|key| matches!(key, Key::Activity(Activity::CpuWait)))
+        .or_else(|| root.map(|root| deepest(root, rows)))
         .or_else(|| of_kind(|key| matches!(key, Key::Module { .. })))
         .or_else(|| of_kind(|key| matches!(key, Key::Line { .. })))
         .or_else(|| of_kind(|key| matches!(key, Key::Operator(_))))
+        .or_else(|| of_kind(|key| matches!(key, Key::Activity(Activity::OmpIdle))))
         .or_else(|| of_kind(|key| matches!(key, Key::Phase(_) | Key::Region(_))))?;
     Some(Carrier {
         key: found.1.key.clone(),

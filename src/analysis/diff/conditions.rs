@@ -47,6 +47,14 @@ const FACTS: &[(&str, Fact)] = &[
         let cuda = process(run).is_some_and(|process| process.info.has_cuda);
         if cuda { "loaded" } else { "not loaded" }.to_owned()
     }),
+    ("OMP_NUM_THREADS", |run| {
+        let mut environment = process(run)
+            .into_iter()
+            .flat_map(|process| &process.info.environment);
+        environment
+            .find(|(name, _)| name == "OMP_NUM_THREADS")
+            .map_or_else(|| "not set".to_owned(), |(_, value)| value.clone())
+    }),
     ("rank", |run| ranked(run).0),
     ("world size", |run| ranked(run).1),
     ("rate", |run| format!("{} Hz", run.profile.run.rate_hz)),

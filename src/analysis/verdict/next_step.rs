@@ -362,6 +362,7 @@ fn host_compute(figures: &Figures) -> String {
 }
 
 fn starved(figures: &Figures) -> String {
+    const BARRIER: f64 = 0.05;
     let known = figures.cpus_of_allowed();
     let is_full = known.is_some_and(|(used, allowed)| used >= CPUS_FULL * allowed);
     let known = known.map_or(String::new(), |(used, allowed)| {
@@ -369,9 +370,19 @@ fn starved(figures: &Figures) -> String {
     });
     let others = figures.wanted_where_others_take_cpus();
     if let Some(wanted) = others.filter(|_| !is_full) {
+        let barrier = figures.of(Part::Barrier);
+        let fewer = match barrier >= BARRIER {
+            true => format!(
+                "; until then fewer OpenMP threads, OMP_NUM_THREADS=1 for one ({}): {:.0} % of the time goes to waiting for those that \
+                 have no CPU",
+                omp_threads(figures),
+                barrier * 100.0
+            ),
+            false => String::new(),
+        };
         return format!(
             "other processes of this machine take the CPUs: this run's threads want {wanted:.1} while the training thread waits{known}; \
-             look for them (top), or for a quota of a cgroup above"
+             look for them (top), or for a quota of a cgroup above{fewer}"
         );
     }
     let mut now = Vec::new();

@@ -359,7 +359,8 @@ fn cpu_starved(figures: &Figures) -> Option<Finding> {
     evidence.extend(is_full.map(|full| is("cpus_used_of_allowed", full, CPUS_FULL)));
     Some(Finding {
         cause: Cause::CpuStarved,
-        gain: Some(share),
+        // An OpenMP thread without a CPU keeps the training thread at its barrier.
+        gain: Some(share + figures.of(Part::Barrier)),
         // A thread without a CPU slows down everything that it does, so it weighs more than its
         // share.
         weight: share + WORTH,

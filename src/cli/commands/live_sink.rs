@@ -20,6 +20,10 @@ pub(crate) struct LiveSink {
 #[derive(Default)]
 struct Recorded {
     sink: Option<RecordingSink>,
+    /// The newest segment. It is written when the next one comes, or marked as the last.
+    newest: Option<Segment>,
+    /// Segments so far: a recording that begins in the middle of a session numbers its own.
+    segments: u64,
     error: Option<io::Error>,
 }
 
@@ -43,14 +47,20 @@ impl LiveSink {
     pub(crate) fn record(&self, sink: RecordingSink) {
         *self.recording() = Recorded {
             sink: Some(sink),
-            error: None,
+            ..Recorded::default()
         };
     }
 
     /// Ends the recording under way, if there is one; an error where not all of it was written.
     pub(crate) fn end_recording(&self) -> anyhow::Result<()> {
         let recorded = std::mem::take(&mut *self.recording());
-        if let Some(sink) = recorded.sink {
+        if let Some(mut sink) = recorded.sink {
+            if let Some(newest) = recorded.newest {
+                sink.write(&Segment {
+                    last: true,
+                    ..newest
+                })?;
+            }
             sink.finish()?;
         }
         match recorded.error {
@@ -68,14 +78,22 @@ impl LiveSink {
 impl SegmentSink for LiveSink {
     fn write(&mut self, segment: &Segment) -> io::Result<()> {
         let mut recorded = self.recording();
-        if let Some(sink) = &mut recorded.sink
-            && let Err(error) = sink.write(segment)
-        {
-            // The view continues.
-            *recorded = Recorded {
-                sink: None,
-                error: Some(error),
+        if recorded.sink.is_some() {
+            let numbered = Segment {
+                index: recorded.segments,
+                ..segment.clone()
             };
+            recorded.segments += 1;
+            let before = recorded.newest.replace(numbered);
+            if let (Some(before), Some(sink)) = (before, &mut recorded.sink)
+                && let Err(error) = sink.write(&before)
+            {
+                // The view continues.
+                *recorded = Recorded {
+                    error: Some(error),
+                    ..Recorded::default()
+                };
+            }
         }
         drop(recorded);
         let _ = self.shown.try_send(segment.clone());

@@ -41,7 +41,6 @@ fn verdict(diff: &Diff, scale: Scale) -> String {
         Some((relative, half)) => (relative * 100.0, half * 100.0),
         None => (0.0, 0.0),
     };
-    let word = step.verdict.name(Unit::Step);
     if step.verdict != Verdict::Noise {
         let carried = match &diff.carrier {
             Some(carrier) => {
@@ -53,8 +52,16 @@ fn verdict(diff: &Diff, scale: Scale) -> String {
             }
             None => "; no single part carries most of it".to_owned(),
         };
+        let word = match step.verdict {
+            Verdict::Slower => "more",
+            _ => "less",
+        };
+        let speed = match step.b.mean_ns > 0.0 {
+            true => format!(", {:.2}x as fast", step.a.mean_ns / step.b.mean_ns),
+            false => String::new(),
+        };
         return format!(
-            "B is {:.1} % ±{:.1} {word} per step: {b} against {a} ms{carried}",
+            "B takes {:.1} % ±{:.1} {word} time per step: {b} against {a} ms{speed}{carried}",
             percent.0.abs(),
             percent.1
         );

@@ -91,7 +91,7 @@ fn row_place(profile: &Profile, at: LineTime, row_ns: u64) -> String {
     if at.total_ns.saturating_mul(5) < row_ns || row_ns == 0 {
         return String::new();
     }
-    let part = at.total_ns.min(row_ns) as f64 / row_ns as f64;
+    let part = at.total_ns as f64 / row_ns as f64;
     profile
         .function(at.function)
         .map_or(String::new(), |function| {
