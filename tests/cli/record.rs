@@ -359,7 +359,8 @@ fn max_stopped_makes_the_sampler_back_off() {
     );
     assert!(said.contains("limited by --max-stopped 0.1"), "{said}");
     let duration = bounded["duration_s"].as_f64().unwrap();
-    // The rest waited for a CPU, where other programs ran. (A few percent of the ticks have a stop.)
+    // The rest waited for a CPU, where other programs ran. (A few percent of the ticks have a
+    // stop.)
     assert!(spun_s > 0.5 * duration, "{spun_s} of {duration}");
     let (free, _, said) = spun("off");
     assert_eq!(quality(&free, "skipped_for_budget"), 0.0, "{free}");
