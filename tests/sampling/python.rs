@@ -48,10 +48,10 @@ fn dumped(pid: i32) -> (Vec<String>, Value) {
 fn code_that_runs_once_has_its_name() {
     const SOURCE: &str = "
 import sys, time
-body = 'import time\\ndef part{0}():\\n    end = time.perf_counter() + .0008\\n    while time.perf_counter() < end: pass\\npart{0}()\\n'
-end = time.perf_counter() + 3
+body = 'import time\\ndef part{0}():\\n    end = time.thread_time() + .0008\\n    while time.thread_time() < end: pass\\npart{0}()\\n'
+end = time.thread_time() + 3
 number = 0
-while time.perf_counter() < end:
+while time.thread_time() < end:
     number += 1
     exec(compile(body.format(number), 'module%d.py' % number, 'exec'), {})
 ";
@@ -68,7 +68,7 @@ while time.perf_counter() < end:
         .report();
     let fresh = report["quality"]["fresh"].as_u64().unwrap();
     let gone = partial(&report, "code_gone");
-    assert!(fresh > 200, "{fresh}");
+    assert!(fresh > 100, "{fresh}");
     assert!(gone * 200 <= fresh, "{gone} of {fresh}");
 }
 
