@@ -13,7 +13,7 @@ import time
 
 import profilers
 from figures import median, median_upper_bound, middle_mean
-from targets import Failed, Target, torch_python
+from targets import Failed, Load, Target, torch_python
 
 # Where a stop's budget is off, running threads are stopped at every tick.
 BUDGET_OFF = ("--max-stopped", "100")
@@ -182,6 +182,7 @@ def measure(table, folder, quick):
     if mine and not quick:
         saturated(table, folder, mine, python)
         budget(table, mine, python)
+        crowded(table, mine, python)
 
 
 def saturated(table, folder, mine, python):
@@ -224,3 +225,17 @@ def budget(table, mine, python):
         ratios, _ = pairs(target, [("8 OpenMP threads", mine, 100, ())], count, turns, turn_s)
     table.at_most("8 OpenMP threads: stopped share", 100 * last_quality["8 OpenMP threads"]["stopped_share"], 2, "{:.2f} %")
     table.stated("    slowdown: median", f"{100 * (median(ratios['8 OpenMP threads']) - 1):.2f} %")
+
+
+def crowded(table, mine, python):
+    """One OpenMP thread beside other programs, two a core here: what torchspy takes of a CPU, the script waits for."""
+    count, turns, turn_s, busy = 6, 6, 4, 4
+    name = f"beside {busy} busy processes"
+    variants = [(name, mine, 100, ()), (BARE_AGAIN, None, None, None)]
+    with Target.python("many_threads.py", "--steps", 10, "--omp", 1, python=python) as target:
+        work(target)
+        with Load(busy):
+            ratios, _ = pairs(target, variants, count, turns, turn_s)
+    judge(table, name, ratios[name], 2.5)
+    again = [100 * (ratio - 1) for ratio in ratios[BARE_AGAIN]]
+    table.stated(f"    {BARE_AGAIN}: median, smallest, largest", f"{median(again):+.2f} %, {min(again):+.2f}, {max(again):+.2f}")

@@ -191,6 +191,8 @@ fn steps_epochs_and_evaluation_are_told_apart() {
     assert_eq!(progress.batches_per_step, Some(1));
     assert_eq!(progress.evaluation.passes, 2);
     assert_eq!(progress.evaluation.batches, 10);
+    // From the first reading of the loader to the end of the last forward.
+    assert_eq!(progress.evaluation.ns, 2 * 25 * TICK_NS - TICK_NS);
     let times = progress.times.as_ref().unwrap();
     let spread = times.spread.unwrap();
     assert_eq!(spread.p50_ns, 18 * TICK_NS);
@@ -266,6 +268,37 @@ fn the_last_step_of_an_epoch_is_not_that_of_the_evaluation_behind_it() {
     assert_eq!(progress.batches, 36);
     let evaluation = progress.evaluation;
     assert_eq!((evaluation.passes, evaluation.batches), (3, 15));
+}
+
+/// Accelerate's loader fetches a batch before it gives away the one before.
+#[test]
+fn a_batch_that_was_fetched_ahead_is_no_step_that_was_missed() {
+    let mut run = Run::new();
+    let optimizer = run.optimizer();
+    // Filled once.
+    run.add(optimizer, 1);
+    for _ in 0..3 {
+        let train = run.loader("Photos");
+        let read = [train, optimizer];
+        run.add(train, 1);
+        for number in 1..=12 {
+            run.ticks(2, &input(), &read);
+            run.add(train, u64::from(number < 12));
+            run.ticks(6, &forward(), &read);
+            run.ticks(8, &backward(), &read);
+            run.add(optimizer, 1);
+            run.ticks(1, &update(), &read);
+        }
+        let test = run.loader("Tests");
+        for _ in 0..5 {
+            run.add(test, 1);
+            run.ticks(3, &forward(), &[test, optimizer]);
+        }
+        run.ticks(1, &script(&[]), &[optimizer]);
+    }
+    let progress = progress(&run.profile());
+    assert_eq!((progress.steps, progress.steps_at_most), (36, None));
+    assert_eq!(progress.evaluation.batches, 15);
 }
 
 /// A loader that is found in its third batch made the steps that came before it was found, and not

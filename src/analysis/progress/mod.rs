@@ -109,7 +109,7 @@ pub struct Evaluation {
     pub passes: u64,
     /// Batches that they delivered.
     pub batches: u64,
-    /// From the first to the last batch of each, in total.
+    /// From the first batch of each to the end of the last batch's forward, in total.
     #[serde(rename = "seconds", serialize_with = "seconds::serialize")]
     #[schemars(with = "f64")]
     pub ns: u64,
@@ -200,7 +200,7 @@ pub fn progress(
     let timed = times::timed(profile, &counted, &passes, samples);
     let evaluation = match counted.unit {
         StepUnit::Batch => Evaluation::default(),
-        StepUnit::Optimizer => evaluation(&passes),
+        StepUnit::Optimizer => evaluation(profile, process, &passes, &counted, samples),
     };
     let most_epochs = passes::most(&passes, counted.most.unwrap_or(counted.steps))
         .filter(|&most| counted.unit == StepUnit::Optimizer && most > training.len() as u64);
@@ -276,15 +276,47 @@ fn batch_size(profile: &Profile, training: &[&Pass]) -> Option<u64> {
 /// Passes without a step. A pass with a single batch, next to longer ones that train, does not
 /// count: it is an inspection of the data, `next(iter(loader))`, or the start of an epoch whose
 /// first step was not seen.
-fn evaluation(passes: &[Pass]) -> Evaluation {
+fn evaluation(
+    profile: &Profile,
+    process: ProcessId,
+    passes: &[Pass],
+    counted: &series::Counted,
+    samples: &[&ProfileSample],
+) -> Evaluation {
     let mut sum = Evaluation::default();
+    let batches = series::readings(profile, process, CounterKind::Batches);
+    let batches = batches.iter().flat_map(|(_, points)| points);
+    // After these, what computes is no longer the batch before.
+    let mut events: Vec<u64> = batches.map(|point| point.time_ns).collect();
+    events.extend(counted.ended.iter().map(|ended| ended.before_ns));
+    events.sort_unstable();
     let longer = passes.iter().any(|pass| pass.trains && pass.batches > 1);
     let evaluates = |pass: &&Pass| !pass.trains && (pass.batches > 1 || !longer);
     for pass in passes.iter().filter(evaluates) {
         sum.passes += 1;
         sum.batches = sum.batches.saturating_add(pass.batches);
-        let ns = pass.end_ns.saturating_sub(pass.start_ns);
-        sum.ns = sum.ns.saturating_add(ns);
+        let next = events.partition_point(|&event_ns| event_ns <= pass.end_ns);
+        let until_ns = events.get(next).copied().unwrap_or(profile.end_ns);
+        let end_ns = last_forward(samples, pass.end_ns, until_ns).unwrap_or(pass.end_ns);
+        sum.ns = sum.ns.saturating_add(end_ns.saturating_sub(pass.start_ns));
     }
     sum
+}
+
+/// End of the last forward between two times; `None` if there is none, or if a batch was trained.
+fn last_forward(samples: &[&ProfileSample], from_ns: u64, until_ns: u64) -> Option<u64> {
+    let from = samples.partition_point(|sample| sample.start_ns < from_ns);
+    let rest = samples.get(from..)?.iter();
+    let mut last_ns = None;
+    for sample in rest.take_while(|sample| sample.start_ns < until_ns) {
+        match sample.phase {
+            Phase::Forward => {
+                let end_ns = sample.start_ns.saturating_add(sample.weight_ns);
+                last_ns = Some(end_ns.min(until_ns));
+            }
+            Phase::Backward | Phase::Recompute | Phase::Optimizer => return None,
+            _ => {}
+        }
+    }
+    last_ns
 }

@@ -332,12 +332,16 @@ fn steps_after_last_reading(
     };
     let end_ns = next.start_ns.saturating_add(next.weight_ns);
     let whole = end_ns.saturating_sub(last.time_ns) as f64 / step_ns;
-    // Whether a step was under way.
-    let since = samples.get(..after).unwrap_or(&[]).iter().rev();
-    let begun = since
+    // Whether a step was under way. A forward may also have been an evaluation's, unless it was
+    // still running.
+    let mut since = samples.get(..after).unwrap_or(&[]).iter().rev();
+    let is_forward = |sample: &&&ProfileSample| sample.phase == Phase::Forward;
+    let computes = since.clone().next().is_some_and(|last| is_forward(&last));
+    let trained = since
+        .by_ref()
         .take_while(|sample| sample.start_ns >= ended.before_ns)
-        .any(|sample| trains(sample));
-    whole as u64 + u64::from(begun)
+        .any(|sample| trains(sample) && !is_forward(&sample));
+    whole as u64 + u64::from(computes || trained)
 }
 
 /// Steps before the counter was first read, in a recording that begins with the program: the number
@@ -375,10 +379,44 @@ fn earlier(profile: &Profile, process: ProcessId, counted: &Counted, base: u64) 
             *votes.entry(before).or_default() += 1;
         }
     }
-    votes
+    let voted = votes
         .into_iter()
         .max_by_key(|&(before, votes)| (votes, std::cmp::Reverse(before)))
-        .map(|(before, _)| before)
+        .map(|(before, _)| before)?;
+    // A loader that fetches a batch ahead (Accelerate's does) has delivered one more than was
+    // trained with, but for the last one.
+    let done = steps_by_end(profile, process, counted, &samples, &batches);
+    let given = batches.last().map_or(0, |point| point.value);
+    let most = done.map(|done| given.div_ceil(each).saturating_sub(done));
+    Some(most.map_or(voted, |most| voted.min(most)))
+}
+
+/// The counted steps until the end of a pass, if each of its last batches was seen; `None` if not,
+/// or if the pass was not over.
+fn steps_by_end(
+    profile: &Profile,
+    process: ProcessId,
+    counted: &Counted,
+    samples: &[&ProfileSample],
+    pass: &[&ProgressPoint],
+) -> Option<u64> {
+    let end_ns = pass.last()?.time_ns;
+    let all = readings(profile, process, CounterKind::Batches);
+    let later = all.iter().flat_map(|(_, points)| points);
+    let over_ns = later
+        .map(|point| point.time_ns)
+        .filter(|&at| at > end_ns)
+        .min()?;
+    let within = counted
+        .ended
+        .partition_point(|step| step.before_ns <= over_ns);
+    let (within, after) = counted.ended.split_at(within);
+    let spans_end = after.first().is_some_and(|step| step.after_ns < over_ns);
+    let last = within.last().filter(|_| !spans_end)?;
+    // Its batch was delivered before it computed.
+    let computes = sample_at(samples, last.after_ns).is_some_and(trains);
+    let steps = within.iter().map(|step| step.count);
+    (last.count == 1 && computes).then(|| steps.fold(0, u64::saturating_add))
 }
 
 /// The readings of the first pass with steps, and the batches per step in it.
