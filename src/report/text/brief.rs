@@ -96,7 +96,9 @@ pub(super) fn brief(profile: &Profile, analysis: &Analysis, options: TextOptions
         parts.push(Part::new(6, 0, |out| {
             tracks::brief(out, profile, analysis, DEVICES);
         }));
-        parts.push(Part::new(STAYS, 0, |out| progress::brief(out, process)));
+        parts.push(Part::new(STAYS, 0, |out| {
+            progress::brief(out, profile, process)
+        }));
         parts.push(Part::new(3, 0, |out| {
             progress::brief_phases(out, profile, process);
         }));
@@ -139,6 +141,9 @@ fn where_most_is(out: &mut String, profile: &Profile, analysis: &Analysis, room:
     if !sampled.is_empty() {
         operators::brief(out, &sampled, rows);
         return;
+    }
+    if rows > 0 {
+        operators::none(out, profile, analysis);
     }
     // A wait may take several lines.
     let room = room.saturating_sub(out.lines().count());
