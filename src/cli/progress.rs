@@ -1,7 +1,7 @@
 //! The progress of a recording: a line on the terminal, or one last line without a terminal.
 
 use super::messages;
-use crate::report::label::{count, counted};
+use crate::report::label::counted;
 use crate::sampling::session::ProgressSnapshot;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::{self, IsTerminal};
@@ -56,19 +56,28 @@ impl Progress {
     /// Ends with a last line.
     pub(crate) fn finish(self, snapshot: &ProgressSnapshot) {
         self.clear();
-        messages::note(&format!("recorded {}", line(snapshot)));
+        messages::note(&format!("recorded {}", text(snapshot, "")));
     }
 }
 
-/// `1:02 · 6,120 samples · 99.8 Hz · 12 threads in 3 processes · stopped 0.6 %`
+/// `1:02 · 6,120 stacks read · 99.8 Hz · 12 threads in 3 processes · stopped 0.6 %`
 fn line(snapshot: &ProgressSnapshot) -> String {
+    let now = format!(
+        " · {} in {}",
+        counted(snapshot.threads as u64, "thread"),
+        counted(snapshot.processes as u64, "process")
+    );
+    text(snapshot, &now)
+}
+
+/// `now` is what the target has at this moment: at its end, hardly any threads.
+fn text(snapshot: &ProgressSnapshot, now: &str) -> String {
+    // Samples of threads that had not run since the last one reuse its stack.
     let mut text = format!(
-        "{} · {} samples · {:.1} Hz · {} in {} · stopped {:.1} %",
+        "{} · {} read · {:.1} Hz{now} · stopped {:.1} %",
         clock(snapshot.elapsed),
-        count(snapshot.samples),
+        counted(snapshot.samples, "stack"),
         snapshot.rate_hz,
-        counted(snapshot.threads, "thread"),
-        counted(snapshot.processes, "process"),
         snapshot.stopped_share * 100.0,
     );
     if snapshot.over_budget {
@@ -106,7 +115,12 @@ mod tests {
         };
         assert_eq!(
             line(&snapshot),
-            "1:02 · 1,006,120 samples · 99.8 Hz · 12 threads in 1 process · stopped 0.6 %"
+            "1:02 · 1,006,120 stacks read · 99.8 Hz · 12 threads in 1 process · stopped 0.6 %"
+        );
+        snapshot.samples = 1;
+        assert_eq!(
+            text(&snapshot, ""),
+            "1:02 · 1 stack read · 99.8 Hz · stopped 0.6 %"
         );
         snapshot.over_budget = true;
         assert!(line(&snapshot).ends_with("--max-stopped"));

@@ -232,8 +232,8 @@ fn subtitle(view: &View<'_>) -> String {
         label::duration(profile.end_ns.saturating_sub(profile.start_ns)),
         profile.run.rate_hz,
         label::count(samples),
-        label::counted(profile.threads.len(), "thread"),
-        label::counted(profile.processes.len(), "process")
+        label::counted(profile.threads.len() as u64, "thread"),
+        label::counted(profile.processes.len() as u64, "process")
     );
     if !profile.missing.is_empty() {
         let _ = write!(

@@ -186,13 +186,13 @@ pub fn count(number: u64) -> String {
 }
 
 /// A count with a noun: `1 thread`, `1,234 processes`.
-pub fn counted(number: usize, noun: &str) -> String {
+pub fn counted(number: u64, noun: &str) -> String {
     let ending = match (number, noun.ends_with('s')) {
         (1, _) => "",
         (_, true) => "es",
         (_, false) => "s",
     };
-    format!("{} {noun}{ending}", count(number as u64))
+    format!("{} {noun}{ending}", count(number))
 }
 
 #[cfg(test)]

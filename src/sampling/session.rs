@@ -86,7 +86,7 @@ pub struct ProgressSnapshot {
     pub elapsed: Duration,
     /// Ticks so far.
     pub ticks: u64,
-    /// Samples so far.
+    /// Stacks read so far.
     pub samples: u64,
     /// Actual ticks per second.
     pub rate_hz: f64,

@@ -120,9 +120,9 @@ fn facts(live: &Live, status: &Status, process: Option<&LiveProcess>) -> String 
         None => facts.push(format!("pid {}", live.run.pid)),
     }
     facts.insert(1, clock(status.sampler.elapsed.as_secs()));
-    facts.push(counted(status.sampler.threads, "thread"));
+    facts.push(counted(status.sampler.threads as u64, "thread"));
     if status.sampler.processes > 1 {
-        facts.push(counted(status.sampler.processes, "process"));
+        facts.push(counted(status.sampler.processes as u64, "process"));
     }
     facts.join(" | ")
 }

@@ -894,3 +894,55 @@ fn what_counts_a_loop_written_by_hand_is_named() {
         assert!(text.contains(says), "{says} is missing: {text}");
     }
 }
+
+/// A recording of something else than training says so, and what to do.
+#[test]
+fn a_recording_without_training_says_so() {
+    use torchspy::analysis::analyze;
+    use torchspy::model::run::Loss;
+    use torchspy::report::text::{Detail, TextOptions, render_summary};
+    let text = |frames: &[F], ticks| {
+        let mut builder = Builder::trainer();
+        builder.ticks(0, ticks, S::Running, frames);
+        builder.sideband.quality.ticks = ticks;
+        builder.sideband.quality.privileges_lost = 1;
+        builder.sideband.losses.push(Loss {
+            time_ns: 0,
+            samples: 0,
+            reason: "queue full".to_owned(),
+        });
+        let profile = builder.profile();
+        let analysis = analyze(&profile);
+        [Detail::Brief, Detail::Full].map(|detail| {
+            let options = TextOptions {
+                detail,
+                ..TextOptions::default()
+            };
+            render_summary(&profile, &analysis, options)
+        })
+    };
+    for text in text(&[user("prepare", 3)], 11) {
+        for says in [
+            "STEPS none\n  no training was seen (no backward, no optimizer): record longer or attach",
+            "--region backward=FILE:FUNCTION",
+            "OPERATORS none seen",
+            "WARNING: 1 setuid program began",
+            "LOST 0 stacks in 1 gap (",
+        ] {
+            assert!(text.contains(says), "{says} is missing: {text}");
+        }
+        assert!(text.contains("too few"), "{text}");
+        assert!(
+            !text.contains("100.0 Hz") && !text.contains("100 of 100"),
+            "{text}"
+        );
+    }
+    let engine = lib("torch/autograd/graph.py", "_engine_run_backward");
+    for text in text(&under(&[engine]), 30) {
+        assert!(!text.contains("no training"), "{text}");
+        assert!(
+            text.contains("100 of 100 Hz") || text.contains("100.0 Hz of 100"),
+            "{text}"
+        );
+    }
+}

@@ -206,6 +206,32 @@ fn large_small_and_empty_screens() {
     insta::assert_snapshot!("help", drawn(&live, &status(), &mut state, (80, 24)));
 }
 
+/// As many activities as leave the names of phases in full.
+#[test]
+fn names_of_phases_are_not_cut() {
+    let mut live = Live::new(Builder::new().run, resolved, RuleSet::built_in());
+    let mut segment = segment(0, SHARE_ONE);
+    // An activity more, so that not all of them fit.
+    for sample in segment.samples.iter_mut().step_by(2) {
+        sample.queue_ns = sample.weight_ns / 2;
+    }
+    live.add(segment);
+    let mut state = State {
+        view: View::Phases,
+        ..State::default()
+    };
+    for width in 60..=160 {
+        let shown = drawn(&live, &status(), &mut state, (width, 24));
+        assert!(
+            shown.contains("Phase, last 5 s (4: all)"),
+            "{width}:\n{shown}"
+        );
+        let mut lines = shown.lines();
+        let sum = lines.find(|line| line.trim().starts_with("100.0%"));
+        assert!(!sum.unwrap().contains('…'), "{width}:\n{shown}");
+    }
+}
+
 #[test]
 fn no_size_is_too_small() {
     let live = watched(3);

@@ -269,8 +269,8 @@ fn cpus_that_others_take() {
     assert_verdict(&run);
     let next = run.verdict().1.next_step.unwrap();
     assert!(
-        next.starts_with("other processes of this machine take the CPUs")
-            && next.contains("(0.3 of 2.0 CPUs used)"),
+        next.starts_with("processes that are not recorded take the CPUs")
+            && next.contains("(0.3 of 2 CPUs used)"),
         "{next}"
     );
 }

@@ -3,7 +3,7 @@
 
 use crate::analysis_builder::*;
 use crate::track_builder::{cpus, put, track};
-use crate::verdict_scenarios::{Do, Run};
+use crate::verdict_scenarios::{Do, Run, Workers};
 use torchspy::analysis::analyze;
 use torchspy::analysis::verdict::{Cause, Verdict};
 use torchspy::model::category::SummaryRow;
@@ -200,7 +200,7 @@ fn a_single_thread_is_not_told_to_be_fewer() {
     assert_eq!(found, Some(Cause::CpuStarved));
     let next = verdict.next_step.unwrap();
     assert!(
-        next.starts_with("other processes of this machine take the CPUs"),
+        next.starts_with("processes that are not recorded take the CPUs"),
         "{next}"
     );
 }
@@ -596,4 +596,101 @@ fn without_a_gpu_track_its_waits_have_no_next_step() {
     };
     assert_eq!(cause(&run).0, None);
     assert_eq!(cause(&run).1.costs, []);
+}
+
+/// CPUs that others take look idle, but are not to be had by more threads or workers.
+#[test]
+fn a_crowded_run_is_not_told_to_use_more_cpus() {
+    // Too few ticks are without a CPU to be what it is bound by.
+    let step = &[(Do::Gemm, 90), (Do::Python, 10)];
+    let run = |queue| Run {
+        affinity: Some(4),
+        loads: vec![(100, 0.8)],
+        queues: vec![queue],
+        ..host(step)
+    };
+    let (found, verdict) = cause(&run(0.13));
+    assert_eq!(found, Some(Cause::HostCompute), "{:#?}", verdict.findings);
+    let next = verdict.next_step.unwrap();
+    assert!(
+        next.starts_with(
+            "0.8 of 4.0 CPUs compute, and threads lack one 13 % of the time (1 OpenMP"
+        ),
+        "{next}"
+    );
+
+    let run = Run {
+        affinity: Some(4),
+        loads: vec![(100, 0.8)],
+        workers: Workers {
+            count: 2,
+            decode: 60,
+            starved: 15,
+            idle: 25,
+            ..Workers::default()
+        },
+        ..host(&[(Do::Wait, 70), (Do::Gemm, 30)])
+    };
+    let (found, verdict) = cause(&run);
+    assert_eq!(found, Some(Cause::InputWork), "{:#?}", verdict.findings);
+    let next = verdict.next_step.unwrap();
+    assert!(
+        next.starts_with(
+            "no CPU is left for more workers (now 2) (0.8 of 4 CPUs used), and threads"
+        ),
+        "{next}"
+    );
+}
+
+/// Programs that the training script starts are no strangers.
+#[test]
+fn programs_of_the_run_that_take_its_cpus_are_named() {
+    let said = |cpus: f64| {
+        let mut builder = Builder::trainer();
+        builder.run.cpus = 2;
+        for pid in [101, 102] {
+            let child = builder.process(pid, 100, &["/usr/bin/ffmpeg", "-i", "film.mkv"]);
+            builder.processes[child].has_torch = false;
+            builder.processes[child].cpu_ns = (cpus / 2.0 * 10e9) as u64;
+        }
+        for _ in 0..1000 {
+            let sample = builder.sample(0, TICK_NS, S::Running, &[user("main", 3)]);
+            sample.queue_ns = TICK_NS / 2;
+        }
+        cpus_of(&mut builder, 100, 0.5);
+        cpus_of(&mut builder, 101, cpus);
+        let verdict = analyze(&builder.profile()).verdict.unwrap();
+        assert_eq!(verdict.cause, Some(Cause::CpuStarved));
+        verdict.next_step.unwrap()
+    };
+    assert_eq!(
+        said(1.2),
+        "2 processes of ffmpeg, which this run starts, use 1.2 CPUs (1.7 of 2 CPUs used): run them \
+         before or later, with fewer threads, or on other CPUs"
+    );
+    // Others take more.
+    let next = said(0.3);
+    assert!(
+        next.starts_with("processes that are not recorded take the CPUs"),
+        "{next}"
+    );
+}
+
+fn cpus_of(builder: &mut Builder, pid: i32, used: f64) {
+    cpus(builder, pid, 10_000_000_000, used);
+}
+
+#[test]
+fn workers_without_work_end_their_sentence() {
+    let run = Run {
+        workers: Workers {
+            count: 2,
+            decode: 2,
+            idle: 98,
+            ..Workers::default()
+        },
+        ..host(&[(Do::Wait, 70), (Do::Gemm, 30)])
+    };
+    let shown = text(&run.profile());
+    assert!(shown.contains("; workers 3 % busy\n"), "{shown}");
 }

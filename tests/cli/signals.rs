@@ -245,7 +245,7 @@ fn attached_the_recording_ends_with_the_target() {
     let Some(mut terminal) = Terminal::start(folder.path(), &arguments) else {
         return;
     };
-    terminal.wait_for(" samples");
+    terminal.wait_for(" read · ");
     drop(target);
     terminal.wait_for("wrote run.tspy");
     assert!(terminal.finish().is_some());
@@ -262,7 +262,7 @@ fn keys_at_a_terminal() {
         return;
     };
     terminal.wait_for("ready");
-    terminal.wait_for(" samples");
+    terminal.wait_for(" read · ");
     terminal.press(b"\x1c");
     terminal.wait_for("SIGQUIT");
     terminal.press(b"\x03");

@@ -1,6 +1,7 @@
 //! The real speedscope opens what torchspy writes for it; the pictures are left in target/tmp for a
 //! look.
 
+use crate::analysis_builder::{Builder, S, user};
 use std::fs::File;
 use std::path::Path;
 use std::process::Command;
@@ -106,4 +107,30 @@ fn search_and_zoom_work_and_matches_are_told_per_thread() {
     let shown = page.matches("<g>").count() + page.matches("<g class=\"\">").count();
     let hidden = page.matches("<g class=\"hide\">").count();
     assert!(hidden > 10 && shown >= 3, "{shown} shown, {hidden} hidden");
+}
+
+#[test]
+fn details_that_do_not_fit_end_with_an_ellipsis() {
+    let mut builder = Builder::trainer();
+    let name = "long_".repeat(70);
+    builder.ticks(0, 100, S::Running, &[user(&name, 3)]);
+    let mut svg = Vec::new();
+    flamegraph::render(&builder.profile(), &ViewOptions::default(), &mut svg).unwrap();
+    let svg = String::from_utf8(svg).unwrap();
+    let (drawing, _) = svg.rsplit_once("</svg>").unwrap();
+    let points = "setTimeout(function() { for (var box of frames.children) if (g_to_text(box).indexOf('long_') == 0) \
+                  box.dispatchEvent(new MouseEvent('mouseover', {bubbles: true})); }, 500)";
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("details.svg");
+    std::fs::write(&path, format!("{drawing}<script>{points}</script></svg>")).unwrap();
+    let Some(page) = open_drawing(&path, "") else {
+        return;
+    };
+    let (_, details) = page.split_once("id=\"details\"").unwrap();
+    let (_, details) = details.split_once('>').unwrap();
+    let (details, _) = details.split_once('<').unwrap();
+    assert!(details.starts_with(" long_long_"), "{details}");
+    assert!(details.ends_with('…'), "{details}");
+    // 1400 pixels of seven or so each.
+    let letters = details.chars().count();
+    assert!((150..250).contains(&letters), "{letters}: {details}");
 }

@@ -83,6 +83,13 @@ fn assert_fits(name: &str, profile: &Profile) {
         let text = render_summary(profile, &analysis, options);
         let lines = text.lines().count();
         assert!(lines <= LINES, "{name}: {lines} lines\n{text}");
+        // With the table, the reason for none, or the command that prints it.
+        let has_operators = text.contains("OPERATORS");
+        let is_full = lines >= LINES - 4;
+        assert!(
+            has_operators || is_full || text.contains("NOTHING SAMPLED"),
+            "{name}: OPERATORS is left out in silence\n{text}"
+        );
         assert!(
             text.contains("SAMPLER") && text.contains("HOST WALL TIME")
                 || text.contains("NOTHING SAMPLED"),

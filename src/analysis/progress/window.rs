@@ -21,7 +21,7 @@ pub enum WindowError {
     #[error("no steps were counted in this recording: nothing to skip")]
     NoSteps,
     /// The recording has only this many steps.
-    #[error("the recording has only {0} steps")]
+    #[error("the recording has only {0} step{s}", s = if *.0 == 1 { "" } else { "s" })]
     TooFew(u64),
 }
 

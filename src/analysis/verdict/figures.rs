@@ -14,8 +14,9 @@ use crate::model::category::{Activity, ActivityGroup, Phase, SummaryRow};
 use crate::model::facts::Line;
 use crate::model::ids::{NameId, ProcessId, ThreadId};
 use crate::model::input::InputTask;
-use crate::model::profile::{Profile, ProfileSample};
+use crate::model::profile::{Profile, ProfileSample, Role};
 use crate::model::sample::ThreadState;
+use crate::model::text::file_name;
 use crate::model::track::{THROTTLE_SLOWS, TrackKind};
 use crate::model::wait::WaitKind;
 use rustc_hash::FxHashMap;
@@ -114,10 +115,23 @@ pub struct CpuFigures {
     pub wanted: f64,
     /// The same while the training thread waited for a CPU; `None` if it did not.
     pub wanted_in_waits: Option<f64>,
+    /// Share of the time that these threads wanted a CPU in which they had none.
+    pub lacking: f64,
     /// Their threads that spun at OpenMP barriers.
     pub spinning: f64,
     /// Share of the time in which the cgroup's quota throttled them.
     pub throttled: f64,
+}
+
+/// A program that the training script or its launcher started.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Helper {
+    /// Its file name.
+    pub name: String,
+    /// Number of its processes.
+    pub processes: u64,
+    /// CPU time of all of them, in CPUs, mean over the recording.
+    pub cpus: f64,
 }
 
 /// Ranks of the node.
@@ -187,6 +201,9 @@ pub struct Figures {
     pub own_reads: f64,
     /// CPUs of all sampled processes.
     pub cpus: CpuFigures,
+    /// Recorded programs that are neither trainers nor their workers, with the CPU time of their
+    /// processes; descending.
+    pub helpers: Vec<Helper>,
     /// CPUs of the machine that the recording was made on; 0 if unknown.
     pub host_cpus: u32,
     /// OpenMP threads that were seen in the process, including its training thread; `None` without
@@ -252,6 +269,16 @@ impl Figures {
         (used <= CLOCKS * allowed).then_some((used.min(allowed), allowed))
     }
 
+    /// CPUs that more threads could use. None are left where the present threads lack some, however
+    /// few are in use: others take them.
+    pub fn cpus_free(&self) -> Option<f64> {
+        let (used, allowed) = self.cpus_of_allowed()?;
+        Some(match self.cpus.lacking >= super::rules::NO_CPU {
+            true => 0.0,
+            false => allowed - used,
+        })
+    }
+
     /// Whether the recorded processes leave no CPU for the sampler, which then preempts them.
     pub fn every_cpu_is_wanted(&self) -> bool {
         /// Of as many threads as CPUs some sleep now and then.
@@ -287,6 +314,7 @@ pub fn figures(
         conditions: conditions(profile, summary),
         step_ns: step_ns(summary),
         cpus: cpus(profile, tracks),
+        helpers: helpers(profile),
         host_cpus: profile.run.cpus,
         ..Figures::default()
     };
@@ -352,13 +380,14 @@ fn cpus(profile: &Profile, tracks: &TrackSummary) -> CpuFigures {
             to_ns = to_ns.max(span.end_ns);
         }
     }
-    let (mut wanted_ns, mut spinning_ns) = (0.0, 0.0);
+    let (mut wanted_ns, mut lacking_ns, mut spinning_ns) = (0.0, 0.0, 0.0);
     for sample in profile
         .samples
         .iter()
         .filter(|sample| sample.state == ThreadState::Running)
     {
         wanted_ns += sample.weight_ns as f64;
+        lacking_ns += sample.queue_ns as f64;
         if sample.activity == Activity::OmpIdle {
             spinning_ns += sample.weight_ns.saturating_sub(sample.queue_ns) as f64;
         }
@@ -367,10 +396,39 @@ fn cpus(profile: &Profile, tracks: &TrackSummary) -> CpuFigures {
         used: (from_ns < to_ns).then(|| used_s * 1e9 / (to_ns - from_ns) as f64),
         wanted: wanted_ns / length_ns,
         wanted_in_waits: None,
+        lacking: if wanted_ns > 0.0 {
+            lacking_ns / wanted_ns
+        } else {
+            0.0
+        },
         spinning: spinning_ns / length_ns,
         throttled: profile.sideband.quality.throttled_ns as f64
             / profile.recorded_ns().max(1) as f64,
     }
+}
+
+fn helpers(profile: &Profile) -> Vec<Helper> {
+    let recorded_ns = profile.recorded_ns().max(1) as f64;
+    let mut helpers: Vec<Helper> = Vec::new();
+    let processes = profile.processes.iter();
+    for process in processes.filter(|process| process.role == Role::Other) {
+        let info = &process.info;
+        let name = file_name(info.command.first().unwrap_or(&info.exe));
+        let cpus = info.cpu_ns as f64 / recorded_ns;
+        match helpers.iter_mut().find(|helper| helper.name == name) {
+            Some(helper) => {
+                helper.processes += 1;
+                helper.cpus += cpus;
+            }
+            None => helpers.push(Helper {
+                name: name.to_owned(),
+                processes: 1,
+                cpus,
+            }),
+        }
+    }
+    helpers.sort_by(|a, b| b.cpus.total_cmp(&a.cpus));
+    helpers
 }
 
 /// How many threads of the recorded processes were running or runnable while the thread with the

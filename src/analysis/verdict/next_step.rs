@@ -2,7 +2,7 @@
 
 use super::Cause;
 use super::figures::{Figures, Part};
-use super::rules::{CPUS_FULL, Finding, SPARE};
+use super::rules::{CPUS_FULL, Finding, NO_CPU, SPARE};
 use crate::model::facts::Line;
 use crate::model::profile::Profile;
 use schemars::JsonSchema;
@@ -259,17 +259,11 @@ fn input(figures: &Figures) -> String {
             share * 100.0
         )
     });
-    let left = figures
-        .cpus_of_allowed()
-        .map(|(used, allowed)| ((allowed - used).floor().max(0.0), used, allowed));
-    let known = left.map_or(String::new(), |(_, used, allowed)| {
-        // A quota may be less than a CPU.
-        let decimals = usize::from(allowed.fract() >= 0.05);
-        format!(" ({used:.1} of {allowed:.decimals$} CPUs used)")
-    });
+    let left = figures.cpus_free().map(|left| left.floor().max(0.0));
+    let known = cpus_used(figures);
     match (figures.conditions.workers, figures.workers_busy, left) {
         (Some(0), _, left) => {
-            let workers = left.map_or(4, |(left, ..)| (left as u64).clamp(1, 8));
+            let workers = left.map_or(4, |left| (left as u64).clamp(1, 8));
             format!("workers 0 -> {workers}{known}: batches are made while the model computes")
         }
         (Some(workers), Some(busy), _) if busy < WORKERS_BUSY => format!(
@@ -281,7 +275,7 @@ fn input(figures: &Figures) -> String {
                 None => "not read".to_owned(),
             }
         ),
-        (Some(workers), _, Some((left, ..))) if left >= 1.0 => {
+        (Some(workers), _, Some(left)) if left >= 1.0 => {
             let wanted = wanted(workers, figures.of(Part::InputWait));
             let more = wanted
                 .min(workers.saturating_add(left as u64))
@@ -293,7 +287,8 @@ fn input(figures: &Figures) -> String {
         }
         (Some(workers), _, Some(_)) => {
             format!(
-                "no CPU is left for more workers (now {workers}){known}: cheaper batches{heaviest}"
+                "no CPU is left for more workers (now {workers}){known}{}: cheaper batches{heaviest}",
+                lacks(figures)
             )
         }
         (Some(workers), _, None) => {
@@ -303,6 +298,27 @@ fn input(figures: &Figures) -> String {
             "more DataLoader workers, or cheaper batches: report --by wait says what takes the time"
                 .to_owned()
         }
+    }
+}
+
+/// ` (3.0 of 16 CPUs used)`; empty if unknown.
+fn cpus_used(figures: &Figures) -> String {
+    let known = figures.cpus_of_allowed();
+    known.map_or(String::new(), |(used, allowed)| {
+        // A quota may be less than a CPU.
+        let decimals = usize::from(allowed.fract() >= 0.05);
+        format!(" ({used:.1} of {allowed:.decimals$} CPUs used)")
+    })
+}
+
+/// `, and threads lack one 30 % of the time`; empty if they hardly do.
+fn lacks(figures: &Figures) -> String {
+    match figures.cpus.lacking >= NO_CPU {
+        true => format!(
+            ", and threads lack one {:.0} % of the time",
+            figures.cpus.lacking * 100.0
+        ),
+        false => String::new(),
     }
 }
 
@@ -345,31 +361,62 @@ fn host_compute(figures: &Figures) -> String {
             );
         }
     };
+    // Over all of the run: in a calm part of it CPUs look idle that others take in the rest.
+    let lacks = lacks(figures);
     // Threads that spin at a barrier have a CPU, and compute nothing.
     let computing = (used - figures.cpus.spinning).max(0.0);
     let all_threads = figures
         .omp_threads
         .is_some_and(|threads| threads as f64 >= allowed);
     match computing < IDLE * allowed {
-        true if !all_threads => format!(
+        true if !all_threads && lacks.is_empty() => format!(
             "{computing:.1} of {allowed:.1} CPUs compute: more threads for the operators ({threads})"
         ),
         _ => format!(
-            "{computing:.1} of {allowed:.1} CPUs compute ({threads}): bfloat16 or channels_last where this CPU gains by it, or a GPU; \
+            "{computing:.1} of {allowed:.1} CPUs compute{lacks} ({threads}): bfloat16 or channels_last where this CPU gains by it, or a GPU; \
              the table OPERATORS says what takes most"
         ),
     }
 }
 
+/// The programs that the run itself starts beside its trainers and workers, if they use a notable
+/// part of the CPUs, and at least `least` of them: `3 processes of sh use 1.2 CPUs`.
+fn helpers(figures: &Figures, least: f64) -> Option<String> {
+    const NOTABLE: f64 = 0.1;
+    let all: f64 = figures.helpers.iter().map(|helper| helper.cpus).sum();
+    let notable = NOTABLE * figures.cpus_allowed()?;
+    let first = figures.helpers.first()?;
+    if all < notable.max(least) {
+        return None;
+    }
+    let (s, verb) = match first.processes {
+        1 => ("", "uses"),
+        _ => ("es", "use"),
+    };
+    let more = match figures.helpers.len() {
+        1 => String::new(),
+        _ => format!(", all that this run starts beside it {all:.1}"),
+    };
+    Some(format!(
+        "{} process{s} of {}, which this run starts, {verb} {:.1} CPUs{more}",
+        first.processes, first.name, first.cpus
+    ))
+}
+
 fn starved(figures: &Figures) -> String {
     const BARRIER: f64 = 0.05;
-    let known = figures.cpus_of_allowed();
-    let is_full = known.is_some_and(|(used, allowed)| used >= CPUS_FULL * allowed);
-    let known = known.map_or(String::new(), |(used, allowed)| {
-        format!(" ({used:.1} of {allowed:.1} CPUs used)")
-    });
-    let others = figures.wanted_where_others_take_cpus();
-    if let Some(wanted) = others.filter(|_| !is_full) {
+    let used = figures.cpus_of_allowed();
+    let is_full = used.is_some_and(|(used, allowed)| used >= CPUS_FULL * allowed);
+    let known = cpus_used(figures);
+    let outside = figures.wanted_where_others_take_cpus().filter(|_| !is_full);
+    let unrecorded = used.map_or(0.0, |(used, allowed)| allowed - used);
+    let least = if outside.is_some() { unrecorded } else { 0.0 };
+    if let Some(helpers) = helpers(figures, least) {
+        return format!(
+            "{helpers}{known}: run them before or later, with fewer threads, or on other CPUs"
+        );
+    }
+    if let Some(wanted) = outside {
         let barrier = figures.of(Part::Barrier);
         let fewer = match barrier >= BARRIER {
             true => format!(
@@ -381,7 +428,7 @@ fn starved(figures: &Figures) -> String {
             false => String::new(),
         };
         return format!(
-            "other processes of this machine take the CPUs: this run's threads want {wanted:.1} while the training thread waits{known}; \
+            "processes that are not recorded take the CPUs: recorded threads want {wanted:.1} while the training thread waits{known}; \
              look for them (top), or for a quota of a cgroup above{fewer}"
         );
     }

@@ -51,7 +51,7 @@ pub(crate) fn run(plan: &DumpPlan) -> Result<ExitCode, Failure> {
         {
             messages::note(&format!(
                 "interrupted after {}",
-                counted(number as usize, "snapshot")
+                counted(u64::from(number), "snapshot")
             ));
             break;
         }
@@ -283,7 +283,7 @@ fn replaced(facts: &SnapshotFacts) -> impl Iterator<Item = String> {
         format!(
             "process {} replaced its program (exec) at least {} during the snapshot: stacks may be of one program and names of another",
             each.pid,
-            counted(each.execs as usize, "time"),
+            counted(u64::from(each.execs), "time"),
         )
     })
 }

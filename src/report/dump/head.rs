@@ -19,9 +19,13 @@ pub(super) fn processes(out: &mut String, dump: &Dump) {
         .iter()
         .map(|process| process.threads.len())
         .sum();
-    let _ = write!(out, "{}", counted(threads, "thread"));
+    let _ = write!(out, "{}", counted(threads as u64, "thread"));
     if dump.processes.len() > 1 {
-        let _ = write!(out, " of {}", counted(dump.processes.len(), "process"));
+        let _ = write!(
+            out,
+            " of {}",
+            counted(dump.processes.len() as u64, "process")
+        );
     }
     if let Some(skew_ns) = dump.skew_ns {
         let _ = write!(out, ", read within {:.1} ms", skew_ns as f64 / 1e6);
@@ -128,7 +132,7 @@ pub(super) fn deadlocks(out: &mut String, dump: &Dump) {
         let _ = writeln!(
             out,
             "\nDEADLOCK of {} in pid {}",
-            counted(deadlock.tids.len(), "thread"),
+            counted(deadlock.tids.len() as u64, "thread"),
             process.pid
         );
         for (index, &tid) in deadlock.tids.iter().enumerate() {

@@ -20,7 +20,7 @@ pub fn render_moved(comparison: &Comparison) -> String {
     let _ = writeln!(
         out,
         "\nMOVED, {} in {:.1} s",
-        counted(found.snapshots, "snapshot"),
+        counted(found.snapshots as u64, "snapshot"),
         found.length_ns as f64 / 1e9
     );
     let training = || found.threads.iter().filter(|thread| thread.trains);
@@ -96,7 +96,11 @@ fn threads(
     if wanted.is_empty() {
         return;
     }
-    let _ = writeln!(out, "  {heading}: {}", counted(wanted.len(), "thread"));
+    let _ = writeln!(
+        out,
+        "  {heading}: {}",
+        counted(wanted.len() as u64, "thread")
+    );
     for each in wanted.iter().take(LISTED) {
         let process = first.processes.get(each.process);
         let at = each

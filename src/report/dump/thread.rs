@@ -99,7 +99,7 @@ fn who(dump: &Dump, group: &Group) -> String {
             _ => words,
         };
     }
-    let mut words = counted(group.members.len(), "thread");
+    let mut words = counted(group.members.len() as u64, "thread");
     let mut of: Vec<usize> = group.members.iter().map(|member| member.0).collect();
     of.dedup();
     if several_processes {

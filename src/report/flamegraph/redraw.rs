@@ -57,7 +57,7 @@ pub(super) const NARROW: f64 = 700.0;
 /// of all threads' time is meaningless; "Search" is visible. `THREADS` is replaced by the positions
 /// at which threads start, `BASE` by the caption of the lowest box, `MATCHED` by the expression
 /// that shows a width.
-const SCRIPT_CHANGES: [(&str, &str); 6] = [
+const SCRIPT_CHANGES: [(&str, &str); 7] = [
     ("opacity:0.1;", "opacity:0.6;"),
     (
         r#".textContent.replace(/\([^(]*\)$/,"")"#,
@@ -66,6 +66,15 @@ const SCRIPT_CHANGES: [(&str, &str); 6] = [
     (
         "return (func);",
         r#"return func.indexOf("BASE") === 0 ? null : func.split("\n\n")[0];"#,
+    ),
+    (
+        r#"if (target) details.nodeValue = nametype + " " + g_to_text(target);"#,
+        r#"if (target) {
+        var whole = nametype + " " + g_to_text(target);
+        details.nodeValue = whole;
+        var part = (svg.width.baseVal.value - 2 * xpad) / details.parentNode.getComputedTextLength();
+        if (part < 1) details.nodeValue = whole.slice(0, Math.floor(whole.length * part) - 1) + "…";
+    }"#,
     ),
     (
         "var count = 0;",

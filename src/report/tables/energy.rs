@@ -112,11 +112,10 @@ pub fn of_rank(profile: &Profile, rank: &RankEnergy) -> (Option<Spent>, Vec<Spen
         energy,
         who: who.clone(),
     };
-    let steps = usize::try_from(rank.steps).unwrap_or(usize::MAX);
     let step = rank.step.map(|energy| {
         row(
             "step",
-            format!("({})", counted(steps, "step")),
+            format!("({})", counted(rank.steps, "step")),
             None,
             Some(energy),
         )

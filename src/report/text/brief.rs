@@ -96,7 +96,9 @@ pub(super) fn brief(profile: &Profile, analysis: &Analysis, options: TextOptions
         parts.push(Part::new(6, 0, |out| {
             tracks::brief(out, profile, analysis, DEVICES);
         }));
-        parts.push(Part::new(STAYS, 0, |out| progress::brief(out, process)));
+        parts.push(Part::new(STAYS, 0, |out| {
+            progress::brief(out, profile, process)
+        }));
         parts.push(Part::new(3, 0, |out| {
             progress::brief_phases(out, profile, process);
         }));
@@ -136,9 +138,17 @@ fn where_most_is(out: &mut String, profile: &Profile, analysis: &Analysis, room:
     let (lines, rows) = shared(room);
     functions::user_lines(out, profile, analysis, lines);
     let sampled = operators::sampled(profile, analysis);
-    if !sampled.is_empty() {
-        operators::brief(out, &sampled, rows);
-        return;
+    match (sampled.is_empty(), rows) {
+        (false, 0) if room > TITLE => {
+            super::line(out, "  no room for OPERATORS: report --by operator");
+            return;
+        }
+        (false, _) => {
+            operators::brief(out, &sampled, rows);
+            return;
+        }
+        (true, 0) => {}
+        (true, _) => operators::none(out, profile, analysis),
     }
     // A wait may take several lines.
     let room = room.saturating_sub(out.lines().count());
@@ -158,7 +168,8 @@ fn shared(lines: usize) -> (usize, usize) {
     if each >= FEWEST {
         return (each.min(ROWS), each.min(ROWS));
     }
-    (lines.saturating_sub(TITLE).min(ROWS), 0)
+    // A line says that it is omitted.
+    (lines.saturating_sub(TITLE + 1).min(ROWS), 0)
 }
 
 /// What was recorded, and for how long.

@@ -1,6 +1,6 @@
 //! torch.compile: the time of compiling and of compiled code.
 
-use super::format::{column_seconds, count, cut, place_of, printable, share_of};
+use super::format::{column_seconds, counted, cut, place_of, printable, share_of};
 use super::table::table;
 use super::{WIDTH, line};
 use crate::analysis::compile::CompileTable;
@@ -85,7 +85,7 @@ fn notes(out: &mut String, table: &CompileTable, rows: usize) {
     if more > 0 {
         line(
             out,
-            &format!("  … {} more graph breaks", count(more as u64)),
+            &format!("  … {}", counted(more as u64, "more graph break")),
         );
     }
     let unknown = [

@@ -1,7 +1,7 @@
 //! A comparison for people: the verdict first, then what differs beyond noise, then how certain
 //! that is.
 
-use super::format::{count, cut, cut_front, printable, seconds};
+use super::format::{count, counted, cut, cut_front, printable, seconds};
 use super::table::{TextTable, body};
 use super::{WIDTH, line, sentence};
 use crate::analysis::diff::carrier::is_below;
@@ -123,7 +123,7 @@ fn side(out: &mut String, name: &str, runs: &[RunFacts], unit: Unit) {
     for (index, run) in runs.iter().enumerate() {
         let name = if index == 0 { name } else { "" };
         let counted = match unit {
-            Unit::Step => format!("{} steps", count(run.units as u64)),
+            Unit::Step => counted(run.units as u64, "step"),
             Unit::Second => format!("{:.1} s of training", run.units),
         };
         let mut facts = format!("{} recorded, {counted}", seconds(run.wall_ns));
@@ -274,8 +274,8 @@ fn noise(out: &mut String, diff: &Diff) {
     text.push('.');
     if diff.too_seldom > 0 {
         text.push_str(&format!(
-            " {} more were seen too seldom to compare (fewer than 30 samples).",
-            count(diff.too_seldom as u64)
+            " {} seen too seldom to compare (fewer than 30 samples).",
+            counted(diff.too_seldom as u64, "more row")
         ));
     }
     sentence(out, "", &text);

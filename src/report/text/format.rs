@@ -4,7 +4,7 @@ use crate::analysis::intervals::Share;
 use crate::model::profile::Function;
 use crate::model::text::notebook_cell;
 pub(crate) use crate::model::text::printable;
-pub(crate) use crate::report::label::count;
+pub(crate) use crate::report::label::{count, counted};
 
 /// The beginning of `text`, with `..` if it was cut.
 pub(crate) fn cut(text: &str, width: usize) -> String {

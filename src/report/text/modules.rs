@@ -1,6 +1,6 @@
 //! The tree of modules of the training thread's forward passes.
 
-use super::format::{column_seconds, count, cut, percent};
+use super::format::{column_seconds, counted, cut, percent};
 use super::table::TextTable;
 use super::{WIDTH, line};
 use crate::analysis::Analysis;
@@ -34,13 +34,13 @@ pub(super) fn modules(out: &mut String, analysis: &Analysis, rows: usize) {
         .any(|group| group.time.per_step_ms.is_some());
     if let Some(progress) = process.progress.as_ref().filter(|_| are_known) {
         let text = format!(
-            "  ms/step: {} over all {} steps recorded",
+            "  ms/step: {} over {} recorded",
             if progress.unit == StepUnit::Batch {
                 "total"
             } else {
                 "total less eval"
             },
-            count(progress.steps)
+            counted(progress.steps, "step")
         );
         line(out, &text);
     }

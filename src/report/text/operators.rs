@@ -21,15 +21,8 @@ pub(super) fn operators(out: &mut String, profile: &Profile, analysis: &Analysis
         return;
     };
     let shown = sampled(profile, analysis);
-    let has_torch = profile
-        .process(process.process)
-        .is_some_and(|process| process.info.has_torch);
     if shown.is_empty() {
-        if has_torch && !profile.run.reads_running_native() {
-            out.push_str(
-                "\nOPERATORS\n  Not known: native stacks of what runs were not recorded.\n",
-            );
-        }
+        none(out, profile, analysis);
         return;
     }
     let whose = if process.cuda {
@@ -46,6 +39,20 @@ pub(super) fn operators(out: &mut String, profile: &Profile, analysis: &Analysis
     }
     table.rest(out, shown.get(rows..).unwrap_or_default());
     sum(out, process);
+}
+
+/// Why there are no operators to show, in a process with torch.
+pub(super) fn none(out: &mut String, profile: &Profile, analysis: &Analysis) {
+    let process = analysis.primary();
+    let process = process.and_then(|process| profile.process(process.process));
+    if !process.is_some_and(|process| process.info.has_torch) {
+        return;
+    }
+    let why = match profile.run.reads_running_native() {
+        true => "none seen: no sample of the training thread is in an operator of torch",
+        false => "not known: native stacks of what runs were not recorded",
+    };
+    line(out, &format!("\nOPERATORS {why}"));
 }
 
 /// The operators with the most time, one line each, with their main call sites.

@@ -7,7 +7,7 @@ use super::{WIDTH, line, sentence, wrapped};
 use crate::analysis::progress::{Progress, SlowStep, StepTimes, StepUnit, steps as listed};
 use crate::analysis::summary::ProcessSummary;
 use crate::model::category::Phase;
-use crate::model::profile::Profile;
+use crate::model::profile::{Profile, Role};
 use crate::model::progress::CounterKind;
 
 /// Phases below this share of a step are summed.
@@ -15,11 +15,12 @@ const SMALL: f64 = 0.01;
 
 pub(super) fn progress(out: &mut String, profile: &Profile, process: &ProcessSummary) {
     let Some(progress) = &process.progress else {
-        not_counted(out, process);
+        not_counted(out, profile, process);
         return;
     };
     out.push('\n');
     headline(out, progress);
+    no_training(out, profile, process);
     warm_up(out, profile, progress);
     counted(out, progress);
     evaluation(out, progress);
@@ -30,13 +31,14 @@ pub(super) fn progress(out: &mut String, profile: &Profile, process: &ProcessSum
 }
 
 /// How many steps there were, and how long they took.
-pub(super) fn brief(out: &mut String, process: &ProcessSummary) {
+pub(super) fn brief(out: &mut String, profile: &Profile, process: &ProcessSummary) {
     let Some(progress) = &process.progress else {
-        not_counted(out, process);
+        not_counted(out, profile, process);
         return;
     };
     out.push('\n');
     headline(out, progress);
+    no_training(out, profile, process);
 }
 
 /// Phases of a step.
@@ -60,10 +62,36 @@ pub(super) fn brief_phases(out: &mut String, profile: &Profile, process: &Proces
     }
 }
 
+/// Whether a trainer was sampled for some time, and not seen to train.
+fn is_idle(profile: &Profile, process: &ProcessSummary) -> bool {
+    let matrix = &process.matrix;
+    let steps = process.progress.as_ref();
+    // Selected samples need not show what happened between them.
+    let sees_all = !profile.run.gil_only && profile.run.threads.is_none();
+    let trains = [Phase::Backward, Phase::Optimizer]
+        .iter()
+        .any(|&phase| matrix.phase(phase) > 0)
+        || steps.is_some_and(|progress| progress.unit == StepUnit::Optimizer);
+    sees_all && !trains && process.wall_ns > 0 && matches!(process.role, Role::Trainer { .. })
+}
+
+/// What to do about a recording without training.
+fn no_training(out: &mut String, profile: &Profile, process: &ProcessSummary) {
+    if is_idle(profile, process) {
+        let text = "no training was seen (no backward, no optimizer): record longer or attach later; \
+                    --region backward=FILE:FUNCTION marks a function of your own";
+        sentence(out, "  ", text);
+    }
+}
+
 /// A loop that updates its parameters and makes its batches by hand: what would make its steps
 /// known.
-fn not_counted(out: &mut String, process: &ProcessSummary) {
+fn not_counted(out: &mut String, profile: &Profile, process: &ProcessSummary) {
     let matrix = &process.matrix;
+    if is_idle(profile, process) {
+        out.push_str("\nSTEPS none\n");
+        no_training(out, profile, process);
+    }
     if matrix.phase(Phase::Backward) == 0 {
         return;
     }
@@ -79,10 +107,13 @@ fn not_counted(out: &mut String, process: &ProcessSummary) {
         .filter(|phase| lacks(phase))
         .map(|phase| format!("--region {}=FILE:FUNCTION", phase.name()))
         .collect();
-    if !lacking.is_empty() {
-        let text = format!("functions of your own that do it: {}", lacking.join(", "));
-        sentence(out, "  ", &text);
-    }
+    let text = match lacking.is_empty() {
+        true => {
+            "record several steps; --region NAME=FILE:FUNCTION makes a function a phase".to_owned()
+        }
+        false => format!("functions of your own that do it: {}", lacking.join(", ")),
+    };
+    sentence(out, "  ", &text);
 }
 
 /// Every step that is complete in the recording.

@@ -1,6 +1,6 @@
 //! How good the samples are, and what they cost.
 
-use super::format::{count, cut, fine_percent, percent, printable, seconds, short_time};
+use super::format::{count, counted, cut, fine_percent, percent, printable, seconds, short_time};
 use super::{WIDTH, line, sentence, wrapped};
 use crate::analysis::Analysis;
 use crate::analysis::quality::QualitySummary;
@@ -29,12 +29,19 @@ pub(super) fn brief(out: &mut String, profile: &Profile, analysis: &Analysis) {
     let training = quality
         .training_hz
         .filter(|hz| *hz < 0.95 * quality.rate_hz);
-    let mut parts = vec![format!(
-        "SAMPLER {:.0} of {:.0} Hz{}",
-        quality.rate_hz,
-        quality.asked_hz,
-        training.map_or(String::new(), |hz| format!(", training threads {hz:.0}"))
-    )];
+    let mut parts = vec![match has_rate(quality) {
+        true => format!(
+            "SAMPLER {:.0} of {:.0} Hz{}",
+            quality.rate_hz,
+            quality.asked_hz,
+            training.map_or(String::new(), |hz| format!(", training threads {hz:.0}"))
+        ),
+        false => format!(
+            "SAMPLER {} at {:.0} Hz: too few to measure the rate",
+            counted(quality.ticks, "tick"),
+            quality.asked_hz
+        ),
+    }];
     if quality.stops > 0 {
         parts.push(format!(
             "stops {}, p99 {}",
@@ -61,19 +68,32 @@ pub(super) fn brief(out: &mut String, profile: &Profile, analysis: &Analysis) {
     }
 }
 
+/// Whether there are enough ticks for a rate: the first and the last one count in full, whatever
+/// part of them was recorded.
+fn has_rate(quality: &QualitySummary) -> bool {
+    const FEW: u64 = 20;
+    quality.ticks >= FEW
+}
+
 fn ticks(out: &mut String, profile: &Profile, quality: &QualitySummary) {
     wrapped(
         out,
         &[
             format!(
-                "  {} ticks in {}",
-                count(quality.ticks),
+                "  {} in {}",
+                counted(quality.ticks, "tick"),
                 seconds(profile.recorded_ns())
             ),
-            format!(
-                "{:.1} Hz of {:.0} asked for",
-                quality.rate_hz, quality.asked_hz
-            ),
+            match has_rate(quality) {
+                true => format!(
+                    "{:.1} Hz of {:.0} asked for",
+                    quality.rate_hz, quality.asked_hz
+                ),
+                false => format!(
+                    "{:.0} Hz asked for, too few ticks to measure",
+                    quality.asked_hz
+                ),
+            },
             format!(
                 "{} late, {} left out",
                 count(quality.late_ticks),
@@ -215,8 +235,8 @@ fn harm(out: &mut String, quality: &QualitySummary) {
         line(
             out,
             &format!(
-                "  WARNING: {} setuid programs began while they were stopped, without their privileges",
-                count(quality.privileges_lost)
+                "  WARNING: {} began while stopped, without the file's privileges",
+                counted(quality.privileges_lost, "setuid program")
             ),
         );
     }
@@ -230,9 +250,9 @@ fn lost(out: &mut String, profile: &Profile, quality: &QualitySummary) {
             .last()
             .map_or(String::new(), |loss| printable(&loss.reason).into_owned());
         let text = format!(
-            "  LOST {} stacks in {} gaps (their time is kept): {reason}",
-            count(quality.lost),
-            count(losses.len() as u64)
+            "  LOST {} in {} (their time is kept): {reason}",
+            counted(quality.lost, "stack"),
+            counted(losses.len() as u64, "gap")
         );
         line(out, &cut(&text, WIDTH));
     }
@@ -253,15 +273,15 @@ fn losses(out: &mut String, profile: &Profile, quality: &QualitySummary) {
         wrapped(out, &reasons, "| ");
     }
     if quality.skipped_for_budget > 0 {
-        let skipped = count(quality.skipped_for_budget);
-        line(out, &format!("  {skipped} captures left out {limit}"));
+        let skipped = counted(quality.skipped_for_budget, "capture");
+        line(out, &format!("  {skipped} left out {limit}"));
     }
     if quality.skipped_for_late_stop > 0 {
         line(
             out,
             &format!(
-                "  {} captures skipped: an earlier stop request was outstanding",
-                count(quality.skipped_for_late_stop)
+                "  {} skipped: an earlier stop request was outstanding",
+                counted(quality.skipped_for_late_stop, "capture")
             ),
         );
     }
@@ -269,8 +289,8 @@ fn losses(out: &mut String, profile: &Profile, quality: &QualitySummary) {
         line(
             out,
             &format!(
-                "  {} stops took longer than 2 ms, and were read afterwards",
-                count(quality.stop_timeouts)
+                "  {} took longer than 2 ms: read afterwards",
+                counted(quality.stop_timeouts, "stop")
             ),
         );
     }
@@ -278,8 +298,8 @@ fn losses(out: &mut String, profile: &Profile, quality: &QualitySummary) {
         line(
             out,
             &format!(
-                "  {} captures without native frames: a stop would have cut a system call short",
-                count(quality.calls_left_running)
+                "  {} without native frames: a stop would have cut a system call short",
+                counted(quality.calls_left_running, "capture")
             ),
         );
     }
@@ -287,8 +307,8 @@ fn losses(out: &mut String, profile: &Profile, quality: &QualitySummary) {
         line(
             out,
             &format!(
-                "  {} system calls cut short by stops at most (EINTR, or less than asked for)",
-                count(quality.calls_cut_short)
+                "  {} cut short by stops at most (EINTR, or less than asked for)",
+                counted(quality.calls_cut_short, "system call")
             ),
         );
     }

@@ -334,7 +334,11 @@ fn host(out: &mut String, profile: &Profile, processes: &[HostProcess], network:
         let figures = processes.iter().flat_map(|process| &process.figures);
         figures.filter(|figure| figure.kind == kind).collect()
     };
-    let _ = writeln!(out, "\nHOST, {}", counted(processes.len(), "process"));
+    let _ = writeln!(
+        out,
+        "\nHOST, {}",
+        counted(processes.len() as u64, "process")
+    );
     let rows = [
         (TrackKind::Cpu, "CPUs in use", false),
         (TrackKind::Resident, "memory (RSS)", false),

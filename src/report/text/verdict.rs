@@ -251,8 +251,9 @@ fn why(finding: &Finding, figures: &Figures) -> String {
             .take(3)
             .map(|(task, share)| format!("{} {}", task.name().replace('_', " "), percent(*share)))
             .collect();
+        let with = if tasks.is_empty() { "" } else { ": " };
         parts.push(format!(
-            "workers {} busy: {}",
+            "workers {} busy{with}{}",
             percent(busy),
             tasks.join(", ")
         ));

@@ -12,8 +12,9 @@ use std::cmp::Reverse;
 
 /// Phases by the activities with the most time, as many as fit.
 pub(super) fn table(process: &LiveProcess, state: &State, width: u16, run: &RunInfo) -> Table {
-    const CELL: u16 = 11;
-    const NAME: u16 = 16;
+    const CELL: u16 = 10;
+    /// The longest title; names of regions are shorter.
+    const NAME: u16 = 24;
     let is_now = matches!(state.sort, Sort::OwnNow | Sort::TotalNow);
     let tables = if is_now { &process.now } else { &process.since };
     let (mut by_phase, mut by_activity): (FxHashMap<Phase, u64>, FxHashMap<Activity, u64>) =
@@ -24,7 +25,8 @@ pub(super) fn table(process: &LiveProcess, state: &State, width: u16, run: &RunI
     }
     let mut activities: Vec<(Activity, u64)> = by_activity.into_iter().collect();
     activities.sort_by_key(|&(activity, ns)| (Reverse(ns), activity));
-    let fits = usize::from(width.saturating_sub(NAME + CELL) / CELL);
+    // A space lies before each cell but the first.
+    let fits = usize::from(width.saturating_sub(NAME + CELL + 1) / (CELL + 1)).max(1);
     let left_out: Vec<(Activity, u64)> = activities.split_off(fits.min(activities.len()));
     let mut columns = vec![column("all", CELL)];
     columns.extend(
