@@ -76,7 +76,13 @@ fn check(version: &str) {
     }
     check_holder(rows, marked(&text, "gil"), marked(&text, "spin"));
     check_disk(rows, marked(&text, "disk"), truth["disk"].as_f64().unwrap());
-    assert!(said.contains("WAITS of the training thread"), "{said}");
+    let full = Command::new(TORCHSPY)
+        .current_dir(folder.path())
+        .args(["report", "--full", "run.tspy"])
+        .output()
+        .unwrap();
+    let full = String::from_utf8_lossy(&full.stdout);
+    assert!(full.contains("WAITS of the training thread"), "{full}");
 }
 
 /// Who held the GIL most is a thread that spins, and its line says so. On a loaded machine not

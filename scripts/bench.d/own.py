@@ -42,25 +42,19 @@ def first_sample_ms(tool, python):
             felt = [gap[0] for gap in result["gaps"] if gap[2] and gap[0] >= run.started_ns]
             if not felt:
                 raise Failed(f"the probe felt no stop under {tool.name}")
-            own = None
-            if isinstance(tool, profilers.TorchSpy):
-                own = tool.report(run.recording)["quality"].get("first_sample_ms")
-            return (felt[0] - run.started_ns) / 1e6, own
+            return (felt[0] - run.started_ns) / 1e6
 
 
 def attach_time(table, mine, folder, python, quick):
     """Time to the first sample; the first run only warms the page cache."""
     count = 1 if quick else 5
     found = [first_sample_ms(mine, python) for _ in range(count + 1)][1:]
-    table.at_most("first sample after start, torch loaded: median", median([one[0] for one in found]), 100, "{:.0f} ms")
-    own = [one[1] for one in found if one[1] is not None]
-    if own:
-        table.stated("    by its own figure", f"{median(own):.0f} ms")
+    table.at_most("first sample after start, torch loaded: median", median(found), 100, "{:.0f} ms")
     pyspy = profilers.pyspy_path()
     if pyspy and not quick:
         for native in (False, True):
             tool = profilers.PySpy(folder, pyspy, native)
-            table.stated(f"    {tool.name}", f"{first_sample_ms(tool, python)[0]:.0f} ms")
+            table.stated(f"    {tool.name}", f"{first_sample_ms(tool, python):.0f} ms")
 
 
 def long_run(table, tool, python, seconds):

@@ -148,7 +148,7 @@ def judge(table, name, ratios, median_limit, upper_limit=None):
         table.at_most("    95 % upper bound", upper, upper_limit, "{:.2f} %")
     quality = last_quality.get(name)
     if quality:
-        stopped, ticks = quality.get("stopped_share"), quality.get("ticks")
+        stopped, ticks = quality["stopped_share"], quality["ticks"]
         table.stated("    stopped share of the target's time / ticks", f"{100 * stopped:.2f} % / {ticks}")
 
 

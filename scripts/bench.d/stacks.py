@@ -22,5 +22,4 @@ def measure(table, folder, quick):
     table.at_least(f"merged share of {fresh} fresh captures", quality["merged_share"], 0.995, "{:.4f}")
     reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(quality["partial"].items()) if count)
     print(f"    partial: {reasons or 'none'}", flush=True)
-    if "guessed_share" in quality:
-        table.stated("captures with a guessed frame", f"{100 * quality['guessed_share']:.2f} %")
+    table.stated("fresh captures with a guessed frame", f"{100 * quality['guessed_stacks']:.2f} %")

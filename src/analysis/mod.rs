@@ -122,7 +122,7 @@ pub fn analyze(profile: &Profile) -> Analysis {
         collectives: collectives::all(profile, &ranks),
         processes,
         primary,
-        quality: quality::summarize(profile),
+        quality: quality::summarize(profile, &ranks),
         tracks,
     };
     analysis.verdict = verdict::verdict(profile, &analysis);

@@ -1,9 +1,10 @@
 //! How good the samples are, and what they cost the target.
 
+use super::of_thread;
 use crate::model::as_json::{counts, microseconds};
 use crate::model::category::SummaryRow;
 use crate::model::frame::Partial;
-use crate::model::ids::StackId;
+use crate::model::ids::{ProcessId, StackId, ThreadId};
 use crate::model::profile::{Profile, ProfileSample};
 use crate::model::sample::Capture;
 use schemars::JsonSchema;
@@ -210,8 +211,9 @@ fn share(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| ratio(part, whole))
 }
 
-/// Summarizes the sampler's figures.
-pub fn summarize(profile: &Profile) -> QualitySummary {
+/// Summarizes the sampler's figures. `ranks` are the processes that train, with their training
+/// threads: launchers and DataLoader workers, which mostly sleep, would hide what is missing there.
+pub fn summarize(profile: &Profile, ranks: &[(ProcessId, ThreadId)]) -> QualitySummary {
     let shapes = shapes(profile);
     let shape = |stack: Option<StackId>| stack.and_then(|stack| shapes.get(stack.index()).copied());
     let mut counts = Counts::default();
@@ -242,7 +244,7 @@ pub fn summarize(profile: &Profile) -> QualitySummary {
     summary.late_ticks = quality.late_ticks;
     summary.missed_ticks = quality.missed_ticks;
     summary.rate_hz = ratio(quality.ticks, elapsed_ns) * 1e9;
-    summary.training_hz = captured_ticks(profile).map(|share| share * summary.rate_hz);
+    summary.training_hz = captured_ticks(profile, ranks).map(|share| share * summary.rate_hz);
     summary.stops = quality.stops.count();
     summary.stop_us = StopTimes {
         p50_ns: quality.stops.quantile_ns(0.5).unwrap_or(0),
@@ -264,7 +266,7 @@ pub fn summarize(profile: &Profile) -> QualitySummary {
         .collect();
     summary.guessed_frames = ratio(counts.guessed, counts.native);
     summary.guessed_stacks = ratio(counts.with_guess, summary.fresh);
-    summary.unclassified = unclassified(profile);
+    summary.unclassified = unclassified(profile, ranks);
     summary.lost = profile
         .sideband
         .losses
@@ -284,21 +286,19 @@ pub fn summarize(profile: &Profile) -> QualitySummary {
     summary
 }
 
-fn training_samples(profile: &Profile) -> impl Iterator<Item = &ProfileSample> {
-    let training: Vec<_> = profile
-        .processes
-        .iter()
-        .filter_map(|process| process.training_thread)
-        .collect();
-    let samples = profile.samples.iter();
-    samples.filter(move |sample| training.contains(&sample.thread))
+fn training_samples<'p>(
+    profile: &'p Profile,
+    ranks: &[(ProcessId, ThreadId)],
+) -> impl Iterator<Item = &'p ProfileSample> {
+    let threads = ranks.iter().map(|&(_, thread)| thread);
+    threads.flat_map(|thread| of_thread(profile, thread))
 }
 
 /// Share of the training threads' ticks in which their stacks were known, without ticks that a
 /// later capture stands for.
-fn captured_ticks(profile: &Profile) -> Option<f64> {
+fn captured_ticks(profile: &Profile, ranks: &[(ProcessId, ThreadId)]) -> Option<f64> {
     let (mut captured, mut all) = (0, 0);
-    for sample in training_samples(profile) {
+    for sample in training_samples(profile, ranks) {
         let ticks = u64::from(sample.ticks);
         all += ticks;
         captured += match sample.capture {
@@ -309,10 +309,10 @@ fn captured_ticks(profile: &Profile) -> Option<f64> {
     share(captured, all)
 }
 
-fn unclassified(profile: &Profile) -> f64 {
+fn unclassified(profile: &Profile, ranks: &[(ProcessId, ThreadId)]) -> f64 {
     let mut all = 0_u64;
     let mut unknown = 0_u64;
-    for sample in training_samples(profile) {
+    for sample in training_samples(profile, ranks) {
         all = all.saturating_add(sample.weight_ns);
         if sample.row == SummaryRow::Unclassified {
             unknown = unknown.saturating_add(sample.weight_ns.saturating_sub(sample.queue_ns));

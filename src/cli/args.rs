@@ -345,7 +345,7 @@ pub(crate) struct DiffArguments {
     #[arg(long)]
     pub(crate) json: bool,
     /// Rows of each table
-    #[arg(long, value_name = "N", default_value_t = 10)]
+    #[arg(long, value_name = "N", default_value_t = 10, conflicts_with = "json")]
     pub(crate) top: usize,
     /// Compare this rank; default is the first of both
     #[arg(long, value_name = "N")]

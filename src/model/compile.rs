@@ -58,6 +58,7 @@ impl std::fmt::Display for Subject {
 pub struct GraphBreak {
     /// The function, by its (from Python 3.11 on: qualified) name.
     pub function: String,
+    /// Line of the function's file, from 1, at which the rest begins.
     pub line: u32,
 }
 

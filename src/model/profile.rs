@@ -173,8 +173,9 @@ pub struct ProfileSample {
 /// Rules that the user added.
 #[derive(Clone, Copy, Debug, JsonSchema, PartialEq, Eq, Serialize)]
 pub struct AddedRules {
+    /// Rows of the files that `--rules` named, of all kinds.
     pub rows: usize,
-    /// Functions of the recording that any of these is for.
+    /// Functions of the recording that any of these rows matched.
     pub functions: usize,
 }
 

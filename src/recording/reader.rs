@@ -19,7 +19,7 @@ use std::path::Path;
 /// Why a file cannot be opened as a recording.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    #[error("cannot read it: {0}")]
+    #[error("{0}")]
     Io(#[from] io::Error),
     #[error("it is empty: torchspy was killed before it wrote anything, or the disk was full")]
     Empty,
@@ -222,6 +222,7 @@ impl Reading {
     fn segment(&mut self, sequence: u64, kind: u32, payload: &[u8], raw_length: usize) {
         if kind != KIND_SAMPLES {
             self.gaps.unknown_kinds += 1;
+            self.gaps.left_out += 1;
             return;
         }
         if self.gaps.next.is_some_and(|next| sequence < next) {
@@ -242,7 +243,10 @@ impl Reading {
         match self.merger.add(segment, most) {
             Ok(()) => self.gaps.good(sequence, start_ns, end_ns, last),
             Err(Refused::AbsurdTimes) => self.gaps.damaged_at_end = true,
-            Err(Refused::TooMuch) => self.gaps.refused += 1,
+            Err(Refused::TooMuch) => {
+                self.gaps.refused += 1;
+                self.gaps.left_out += 1;
+            }
         }
     }
 
@@ -276,6 +280,9 @@ struct Gaps {
     end_ns: Option<u64>,
     /// Whether the last good segment is marked as the last.
     ended: bool,
+    /// Segments since the last good one that are in the file, and left out for a reason of their
+    /// own.
+    left_out: u64,
     lost: u64,
     lost_ns: u64,
     /// Segments before the first complete one were lost: their duration is not known.
@@ -290,7 +297,8 @@ struct Gaps {
 
 impl Gaps {
     fn good(&mut self, sequence: u64, start_ns: u64, end_ns: u64, last: bool) {
-        let lost = sequence - self.next.unwrap_or(0);
+        let absent = sequence - self.next.unwrap_or(0);
+        let lost = absent.saturating_sub(std::mem::take(&mut self.left_out));
         if lost > 0 {
             self.lost = self.lost.saturating_add(lost);
             self.start_lost |= self.end_ns.is_none();

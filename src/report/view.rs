@@ -4,7 +4,7 @@
 //! Every thread has its own root. Times of two threads are never added.
 
 use super::label;
-use crate::model::category::{Activity, FrameKind, Phase, SummaryRow};
+use crate::model::category::{Activity, FrameKind, Phase};
 use crate::model::depth::{MAX_DEPTH, keep_ends};
 use crate::model::frame::Partial;
 use crate::model::ids::{FunctionId, NnModuleId, ProcessId, StackId, ThreadId};
@@ -139,8 +139,6 @@ pub struct Interval {
     pub phase: Phase,
     /// The activity; `cpu_wait` for a queued part.
     pub activity: Activity,
-    /// The summary's row.
-    pub row: SummaryRow,
 }
 
 /// A profile as it is drawn.
@@ -248,7 +246,6 @@ impl<'a> View<'a> {
             ticks: sample.ticks - queue_ticks,
             phase: sample.phase,
             activity: sample.activity,
-            row: sample.row,
         };
         let queue = Interval {
             queued: true,
@@ -256,7 +253,6 @@ impl<'a> View<'a> {
             weight_ns: queue_ns,
             ticks: queue_ticks,
             activity: Activity::CpuWait,
-            row: SummaryRow::Other,
             ..run
         };
         [(run_ns > 0).then_some(run), (queue_ns > 0).then_some(queue)]

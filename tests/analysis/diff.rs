@@ -4,6 +4,7 @@ use crate::analysis_builder::*;
 use serde_json::Value;
 use std::slice::from_ref;
 use torchspy::analysis::diff::keys::Key;
+use torchspy::analysis::diff::steps::BetweenSteps;
 use torchspy::analysis::diff::subject::{ranks, subject};
 use torchspy::analysis::diff::units::{Unit, Units};
 use torchspy::analysis::diff::{Diff, DiffError, Options, Row, Run, Verdict, compare};
@@ -117,6 +118,7 @@ fn named<'p>(name: &str, profile: &'p Profile, steps: &[(u64, u64)]) -> Run<'p> 
         profile,
         process: ProcessId(0),
         units: Units::Steps(steps.to_vec()),
+        evaluation: BetweenSteps::default(),
     }
 }
 
@@ -373,6 +375,7 @@ fn without_steps_shares_of_time_are_compared_and_that_is_said() {
         profile,
         process: ProcessId(0),
         units: Units::Seconds,
+        evaluation: BetweenSteps::default(),
     };
     let diff = compare(&[run(&a)], &[run(&b)], &Options::default()).unwrap();
     assert_eq!((diff.unit, diff.step.is_none()), (Unit::Second, true));

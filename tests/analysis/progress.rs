@@ -4,6 +4,8 @@
 use crate::analysis_builder::*;
 use serde_json::Value;
 use torchspy::analysis::analyze;
+use torchspy::analysis::diff;
+use torchspy::analysis::diff::steps::units_of;
 use torchspy::analysis::progress::window::{StepRange, WindowError, restrict};
 use torchspy::analysis::progress::{Progress, StepUnit, steps};
 use torchspy::model::category::Phase;
@@ -12,6 +14,7 @@ use torchspy::model::profile::Profile;
 use torchspy::model::progress::{Condition, CounterInfo, CounterKind, ProgressPoint, facts};
 use torchspy::model::sample::Capture;
 use torchspy::report::json::render_json;
+use torchspy::report::text::diff::render_diff;
 use torchspy::report::text::{TextOptions, render_summary};
 
 /// A training run whose counters are read in the middle of every tick.
@@ -144,6 +147,11 @@ fn update() -> Vec<F> {
 /// Two epochs of 12 steps, and an evaluation of 5 batches after each. The counters are found in the
 /// third batch.
 fn two_epochs() -> Run {
+    two_epochs_with(5)
+}
+
+/// The same with so many batches in each evaluation.
+fn two_epochs_with(tested: u64) -> Run {
     let mut run = Run::new();
     let optimizer = run.optimizer();
     for epoch in 0..2 {
@@ -156,7 +164,7 @@ fn two_epochs() -> Run {
             run.batch(train, optimizer, true, 2);
         }
         let test = run.loader("Tests");
-        for _ in 0..5 {
+        for _ in 0..tested {
             run.ticks(2, &input(), &[test, optimizer]);
             run.add(test, 1);
             run.ticks(3, &forward(), &[test, optimizer]);
@@ -213,6 +221,34 @@ fn steps_epochs_and_evaluation_are_told_apart() {
             .windows(2)
             .all(|pair| pair[0].end_ns == pair[1].start_ns)
     );
+}
+
+/// The step after an evaluation begins where it ends, in a comparison: a longer evaluation makes no
+/// step slower.
+#[test]
+fn a_comparison_of_steps_has_no_evaluation_in_them() {
+    let (a, b) = (two_epochs_with(5).profile(), two_epochs_with(40).profile());
+    let run = |profile| {
+        let (units, evaluation) = units_of(profile, ProcessId(0));
+        diff::Run {
+            name: "x.tspy".to_owned(),
+            profile,
+            process: ProcessId(0),
+            units,
+            evaluation,
+        }
+    };
+    let diff = diff::compare(&[run(&a)], &[run(&b)], &diff::Options::default()).unwrap();
+    let step = diff.step.as_ref().unwrap();
+    assert_eq!(step.verdict, diff::Verdict::Noise, "{step:?}");
+    let differing = diff.beyond_noise();
+    assert!(differing.is_empty(), "{differing:?}");
+    // The evaluation after the last step is before no other.
+    assert_eq!(diff.b[0].evaluation.unwrap().passes, 1);
+    // Of 25 and 200 ticks, seen until the start of the last.
+    let text = render_diff(&diff, 10);
+    let said = "EVALUATION between steps, part of none: A 1 pass of 0.3 s, B 1 pass of 2.0 s";
+    assert!(text.contains(said), "{text}");
 }
 
 /// A thread that is not stopped runs on between the reading of a counter and that of its frames:

@@ -14,14 +14,17 @@ use tempfile::TempDir;
 
 /// Says which signals it gets, and ends with the status that a line of its standard input gives. It
 /// writes past Python's buffers: the next signal may come before a flush is over, and a second
-/// print in there is an error.
+/// print in there is an error. It looks up from its wait: Python runs no handler of a signal that
+/// comes just before a call that blocks, until that call is over.
 const PROGRAM: &str = r#"
-import os, signal, sys
+import os, select, signal, sys
 def say(text):
     os.write(1, (text + "\n").encode())
 for name in sys.argv[1:]:
     signal.signal(getattr(signal, name), lambda number, frame: say(signal.Signals(number).name))
 say("ready")
+while not select.select([0], [], [], 0.05)[0]:
+    pass
 sys.exit(int(sys.stdin.readline()))
 "#;
 

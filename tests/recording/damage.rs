@@ -152,6 +152,21 @@ fn segments_of_another_recording_are_not_mixed_in() {
     );
 }
 
+/// It is said once: not as a corrupt segment, too.
+#[test]
+fn a_segment_of_an_unknown_kind_is_named() {
+    let (mut bytes, starts, _) = recording_of_four();
+    let head = &mut bytes[starts[1]..starts[1] + SEGMENT_HEAD];
+    head[16..20].copy_from_slice(&9_u32.to_le_bytes());
+    let checksum = crc32fast::hash(&head[..32]);
+    head[32..].copy_from_slice(&checksum.to_le_bytes());
+    let recording = read(&bytes).unwrap();
+    assert_eq!(
+        recording.missing,
+        ["1 segment is of a kind that this torchspy does not know"]
+    );
+}
+
 #[test]
 fn a_future_version_is_named() {
     let (mut bytes, starts, _) = recording_of_four();

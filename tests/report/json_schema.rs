@@ -5,6 +5,7 @@ use crate::verdict_scenarios::{Do, Run};
 use serde_json::Value;
 use std::path::PathBuf;
 use torchspy::analysis::analyze;
+use torchspy::analysis::diff::steps::BetweenSteps;
 use torchspy::analysis::diff::units::Units;
 use torchspy::analysis::diff::{self, Options, compare};
 use torchspy::model::ids::ProcessId;
@@ -146,6 +147,10 @@ fn what_is_written_fits_them() {
         profile: &made_up,
         process: ProcessId(0),
         units: Units::Steps(runs.clone()),
+        evaluation: BetweenSteps {
+            passes: 2,
+            ns: STEP_NS,
+        },
     };
     let compared = compare(&[side("a")], &[side("b")], &Options::default()).unwrap();
     assert_fits(&diff_schema(), &render_diff_json(&compared).unwrap());

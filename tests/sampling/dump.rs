@@ -120,8 +120,12 @@ fn who_holds_the_gil_in_c_is_named() {
             seen = look(&[], target.pid());
             let holder = &seen["processes"][0]["gil_holder"];
             let holds = holder.is_i64() && *holder != target.pid();
+            // It may have looked up before the other took the GIL, too.
             let waits = threads(&seen).iter().any(|thread| {
-                thread["tid"] == target.pid() && thread["waits_for"]["kind"] == "gil"
+                let wait = &thread["waits_for"];
+                thread["tid"] == target.pid()
+                    && wait["kind"] == "gil"
+                    && wait["owner"]["tid"].is_i64()
             });
             // It has the GIL before it is in C, too.
             let in_c = threads(&seen)

@@ -163,7 +163,7 @@ fn children_of_the_same_python_are_read() {
     let Some(python) = crate::faults::any_python() else {
         return;
     };
-    let child = "import time\ndef in_child():\n    end = time.monotonic() + 0.4\n    while time.monotonic() < end: sum(range(1000))\nin_child()";
+    let child = "import time\ndef in_child():\n    while time.process_time() < 0.4: sum(range(1000))\nin_child()";
     let parent = "import subprocess, sys\ndef in_parent():\n    for _ in range(6): subprocess.check_call([sys.executable, '-c', sys.argv[1]])\nin_parent()";
     let command = Recorder::launch_command(&[&python, "-c", parent, child], How::default());
     let recorded = Recorder::spawn(command, tempfile::tempdir().unwrap())

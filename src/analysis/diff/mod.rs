@@ -40,6 +40,7 @@ use measure::Scan;
 use noise::{Comparison, Difference, Estimate, FAMILY_ERROR, RunToRun, STEP_ERROR, beyond_chance};
 use schemars::JsonSchema;
 use serde::Serialize;
+use steps::BetweenSteps;
 use units::{Unit, Units};
 
 /// Relative standard deviation of a run's mean from one run to the next on one machine, assumed
@@ -55,6 +56,8 @@ pub struct Run<'p> {
     pub process: ProcessId,
     /// Its steps.
     pub units: Units,
+    /// The evaluation between them.
+    pub evaluation: BetweenSteps,
 }
 
 /// How to compare.
@@ -176,6 +179,9 @@ pub struct RunFacts {
     #[serde(rename = "outside_s", serialize_with = "seconds::serialize")]
     #[schemars(with = "f64")]
     pub outside_ns: u64,
+    /// Evaluation between the steps, which is a part of that; null if there was none, or per
+    /// second.
+    pub evaluation: Option<BetweenSteps>,
 }
 
 /// Two sides, compared.
@@ -309,6 +315,7 @@ fn compare_per<'r, 'p>(
 struct Scanned<'p> {
     name: String,
     command: Vec<String>,
+    evaluation: Option<BetweenSteps>,
     scan: Scan<'p>,
 }
 
@@ -326,6 +333,8 @@ impl<'p> Scanned<'p> {
             .map(|scan| Self {
                 name: run.name.clone(),
                 command: run.profile.run.command.clone(),
+                evaluation: Some(run.evaluation)
+                    .filter(|evaluation| unit == Unit::Step && evaluation.passes > 0),
                 scan,
             })
             .ok_or_else(|| DiffError::TooShort(run.name.clone()))
@@ -339,6 +348,7 @@ impl<'p> Scanned<'p> {
             units: self.scan.blocks.unit_count(),
             wall_ns: self.scan.wall_ns,
             outside_ns: self.scan.wall_ns.saturating_sub(inside_ns),
+            evaluation: self.evaluation,
         }
     }
 }

@@ -7,6 +7,7 @@
 
 use super::keys::Key;
 use super::noise::RunToRun;
+use super::steps::BetweenSteps;
 use super::units::{Unit, Units};
 use super::{Diff, Options, Row, Run, Verdict, compare};
 use crate::model::category::{Activity, FrameKind, Phase, SummaryRow};
@@ -229,6 +230,7 @@ fn compared(a: &World, b: &World, runs: usize, seed: u64, options: &Options) -> 
                 profile: &each.profile,
                 process: ProcessId(0),
                 units: Units::Steps(each.steps.clone()),
+                evaluation: BetweenSteps::default(),
             })
             .collect::<Vec<_>>()
     });

@@ -9,7 +9,7 @@ use super::gpu_overlay::device_of;
 use super::intervals::Bounds;
 use super::of_thread;
 use super::progress::{Step, epochs, steps};
-use super::tracks::{Device, TrackSummary, spans};
+use super::tracks::{Device, DeviceProcess, TrackSummary, spans};
 use crate::model::category::Phase;
 use crate::model::ids::{ProcessId, ThreadId};
 use crate::model::profile::Profile;
@@ -83,8 +83,12 @@ pub struct RankEnergy {
     pub gpu: u32,
     /// The number of a MIG instance.
     pub mig: Option<u32>,
-    /// Whether others use the device, too.
+    /// Whether others use the device, too. In a container the driver lists the host's pids: the
+    /// process itself may be the other then.
     pub shared: bool,
+    /// The driver does not list the process, only its environment names the device.
+    #[serde(skip)]
+    pub hinted: bool,
     /// Per step; null if steps are not known or too short.
     pub step: Option<Joules>,
     /// Number of steps that `step` is the mean of.
@@ -182,6 +186,7 @@ fn rank(
     let steps = steps(profile, process);
     let step = per_step(curve, &steps);
     let (pid, rank) = profile.pid_and_rank(process);
+    let by_hint = |user: &DeviceProcess| user.process == Some(process) && user.hinted;
     RankEnergy {
         process,
         pid,
@@ -192,6 +197,7 @@ fn rank(
             .processes
             .iter()
             .any(|user| user.process != Some(process)),
+        hinted: device.processes.iter().any(by_hint),
         step: step.map(|(joules, _)| joules),
         steps: step.map_or(0, |(_, count)| count),
         epochs: epochs(profile, process)

@@ -200,7 +200,9 @@ pub fn progress(
     let timed = times::timed(profile, &counted, &passes, samples);
     let evaluation = match counted.unit {
         StepUnit::Batch => Evaluation::default(),
-        StepUnit::Optimizer => evaluation(profile, process, &passes, &counted, samples),
+        StepUnit::Optimizer => {
+            evaluation(&evaluating(profile, process, &passes, &counted, samples))
+        }
     };
     let most_epochs = passes::most(&passes, counted.most.unwrap_or(counted.steps))
         .filter(|&most| counted.unit == StepUnit::Optimizer && most > training.len() as u64);
@@ -255,6 +257,18 @@ pub fn epochs(profile: &Profile, process: ProcessId) -> Vec<(u64, u64)> {
     }
 }
 
+/// Passes of a process that evaluated, by start, each until the end of its last batch's forward;
+/// empty if steps are not an optimizer's. `samples` are those of the training thread.
+pub fn evaluations(profile: &Profile, process: ProcessId, samples: &[&ProfileSample]) -> Vec<Pass> {
+    match series::count(profile, process) {
+        Some(counted) if counted.unit == StepUnit::Optimizer => {
+            let passes = passes::passes(profile, process, &counted);
+            evaluating(profile, process, &passes, &counted, samples)
+        }
+        _ => Vec::new(),
+    }
+}
+
 fn trained(profile: &Profile, training: &[&Pass]) -> Vec<u32> {
     let counters = training
         .iter()
@@ -273,17 +287,16 @@ fn batch_size(profile: &Profile, training: &[&Pass]) -> Option<u64> {
     sizes.all(|size| size == Some(first)).then_some(first)
 }
 
-/// Passes without a step. A pass with a single batch, next to longer ones that train, does not
-/// count: it is an inspection of the data, `next(iter(loader))`, or the start of an epoch whose
-/// first step was not seen.
-fn evaluation(
+/// Passes without a step, each until the end of its last batch's forward. A pass with a single
+/// batch, next to longer ones that train, does not count: it is an inspection of the data,
+/// `next(iter(loader))`, or the start of an epoch whose first step was not seen.
+fn evaluating(
     profile: &Profile,
     process: ProcessId,
     passes: &[Pass],
     counted: &series::Counted,
     samples: &[&ProfileSample],
-) -> Evaluation {
-    let mut sum = Evaluation::default();
+) -> Vec<Pass> {
     let batches = series::readings(profile, process, CounterKind::Batches);
     let batches = batches.iter().flat_map(|(_, points)| points);
     // After these, what computes is no longer the batch before.
@@ -292,13 +305,26 @@ fn evaluation(
     events.sort_unstable();
     let longer = passes.iter().any(|pass| pass.trains && pass.batches > 1);
     let evaluates = |pass: &&Pass| !pass.trains && (pass.batches > 1 || !longer);
-    for pass in passes.iter().filter(evaluates) {
-        sum.passes += 1;
-        sum.batches = sum.batches.saturating_add(pass.batches);
+    let to_last_forward = |pass: &Pass| {
         let next = events.partition_point(|&event_ns| event_ns <= pass.end_ns);
         let until_ns = events.get(next).copied().unwrap_or(profile.end_ns);
         let end_ns = last_forward(samples, pass.end_ns, until_ns).unwrap_or(pass.end_ns);
-        sum.ns = sum.ns.saturating_add(end_ns.saturating_sub(pass.start_ns));
+        Pass { end_ns, ..*pass }
+    };
+    passes
+        .iter()
+        .filter(evaluates)
+        .map(to_last_forward)
+        .collect()
+}
+
+fn evaluation(passes: &[Pass]) -> Evaluation {
+    let mut sum = Evaluation::default();
+    for pass in passes {
+        sum.passes += 1;
+        sum.batches = sum.batches.saturating_add(pass.batches);
+        let ns = pass.end_ns.saturating_sub(pass.start_ns);
+        sum.ns = sum.ns.saturating_add(ns);
     }
     sum
 }

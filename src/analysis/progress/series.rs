@@ -412,9 +412,13 @@ fn steps_by_end(
         .partition_point(|step| step.before_ns <= over_ns);
     let (within, after) = counted.ended.split_at(within);
     let spans_end = after.first().is_some_and(|step| step.after_ns < over_ns);
-    let last = within.last().filter(|_| !spans_end)?;
+    let (last, rest) = within.split_last().filter(|_| !spans_end)?;
     // Its batch was delivered before it computed.
-    let computes = sample_at(samples, last.after_ns).is_some_and(trains);
+    let from_ns = rest.last().map_or(0, |step| step.before_ns);
+    let computes = samples
+        .iter()
+        .filter(|sample| (from_ns..=last.after_ns).contains(&sample.start_ns))
+        .any(|sample| trains(sample));
     let steps = within.iter().map(|step| step.count);
     (last.count == 1 && computes).then(|| steps.fold(0, u64::saturating_add))
 }

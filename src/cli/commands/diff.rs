@@ -88,11 +88,13 @@ fn runs<'p>(
         .map(|(file, profile)| {
             let name = file.display().to_string();
             let process = subject(profile, rank).ok_or_else(|| nothing_sampled(&name, rank))?;
+            let (units, evaluation) = units_of(profile, process);
             Ok(Run {
                 name,
                 profile,
                 process,
-                units: units_of(profile, process),
+                units,
+                evaluation,
             })
         })
         .collect()

@@ -98,8 +98,10 @@ fn of_device(device: &DeviceEnergy) -> Spent {
 pub fn of_rank(profile: &Profile, rank: &RankEnergy) -> (Option<Spent>, Vec<Spent>, Vec<Spent>) {
     let process = profile.process(rank.process);
     let mut who = process.map_or_else(String::new, |process| role(process.role));
-    if rank.shared {
-        who.push_str(" (shared with other processes)");
+    match (rank.shared, rank.hinted) {
+        (true, false) => who.push_str(" (shared with other processes)"),
+        (true, true) => who.push_str(" (perhaps shared: the driver lists other pids)"),
+        (false, _) => {}
     }
     let row = |kind, name, seconds, energy| Spent {
         gpu: rank.gpu,

@@ -139,15 +139,10 @@ fn where_most_is(out: &mut String, profile: &Profile, analysis: &Analysis, room:
     functions::user_lines(out, profile, analysis, lines);
     let sampled = operators::sampled(profile, analysis);
     match (sampled.is_empty(), rows) {
-        (false, 0) if room > TITLE => {
-            super::line(out, "  no room for OPERATORS: report --by operator");
-            return;
-        }
-        (false, _) => {
-            operators::brief(out, &sampled, rows);
-            return;
-        }
-        (true, 0) => {}
+        (_, 0) if room <= TITLE => return,
+        (false, 0) => return super::line(out, "  no room for OPERATORS: report --by operator"),
+        (true, 0) => return super::line(out, "  no room for WAITS: report --by wait"),
+        (false, _) => return operators::brief(out, &sampled, rows),
         (true, _) => operators::none(out, profile, analysis),
     }
     // A wait may take several lines.

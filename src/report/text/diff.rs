@@ -8,6 +8,7 @@ use crate::analysis::diff::carrier::is_below;
 use crate::analysis::diff::conditions::Discrepancy;
 use crate::analysis::diff::keys::Key;
 use crate::analysis::diff::noise::RunToRun;
+use crate::analysis::diff::steps::BetweenSteps;
 use crate::analysis::diff::units::Unit;
 use crate::analysis::diff::{Diff, Row, RunFacts, Verdict};
 use crate::report::command::shown_command;
@@ -26,6 +27,7 @@ pub fn render_diff(diff: &Diff, rows: usize) -> String {
         sentence(&mut out, "  ", &discrepancy(each));
     }
     table(&mut out, diff, rows);
+    evaluation(&mut out, diff);
     noise(&mut out, diff);
     how_sure(&mut out, diff);
     out
@@ -239,6 +241,38 @@ fn table(out: &mut String, diff: &Diff, most: usize) {
             body(out, PARTS, &of_kind, most);
         }
     }
+}
+
+fn evaluation(out: &mut String, diff: &Diff) {
+    let (a, b) = (
+        BetweenSteps::of_side(&diff.a),
+        BetweenSteps::of_side(&diff.b),
+    );
+    if (a.passes, b.passes) == (0, 0) {
+        return;
+    }
+    let words = |evaluation: &BetweenSteps| match evaluation.passes {
+        0 => "none".to_owned(),
+        1 => format!("1 pass of {}", seconds(evaluation.ns)),
+        passes => format!(
+            "{} passes of {}",
+            count(passes),
+            seconds(evaluation.ns / passes)
+        ),
+    };
+    let mut text = format!(
+        "EVALUATION between steps, part of none: A {}, B {}",
+        words(&a),
+        words(&b)
+    );
+    if a.passes > 0 && b.passes > 0 && a.ns > 0 {
+        let per_pass = |evaluation: &BetweenSteps| evaluation.ns as f64 / evaluation.passes as f64;
+        let percent = (per_pass(&b) / per_pass(&a) - 1.0) * 100.0;
+        text.push_str(&format!(" ({percent:+.1} %)"));
+    }
+    text.push('.');
+    out.push('\n');
+    sentence(out, "", &text);
 }
 
 /// Whether a module's difference is that of a listed module below it.
