@@ -39,7 +39,11 @@ pub fn dump(pid: i32, options: &[&str]) -> Vec<Value> {
     assert!(output.status.success(), "{said}");
     let mut value: Value = serde_json::from_slice(&output.stdout).unwrap();
     let processes = value["looks"][0]["processes"].as_array_mut().unwrap();
-    let threads = |process: &mut Value| process["threads"].as_array().unwrap().clone();
+    // Where Python could not be read, the note says why.
+    let threads = |process: &mut Value| {
+        assert_eq!(process["note"], Value::Null, "{said}{process:#}");
+        process["threads"].as_array().unwrap().clone()
+    };
     processes.iter_mut().flat_map(threads).collect()
 }
 

@@ -133,18 +133,18 @@ fn check_ranks(slow: u64, ddp: bool) {
     assert_eq!(row["issuer"], issuer, "{row}");
     let called = if ddp { "backward" } else { "all_reduce" };
     assert_eq!(row["at"]["line"], marked("slow_rank.py", called), "{row}");
-    let late: Vec<&Value> = row["late"]
-        .as_array()
-        .unwrap()
+    let named = row["late"].as_array().unwrap();
+    let late: Vec<&Value> = named
         .iter()
         .filter(|late| late["rank"] == slow && late["at"]["function"] == "slow_transform")
         .collect();
-    let late_s: f64 = late
-        .iter()
-        .map(|late| late["seconds"].as_f64().unwrap())
-        .sum();
+    let seconds = |late: &Value| late["seconds"].as_f64().unwrap();
+    let late_s: f64 = late.iter().copied().map(seconds).sum();
+    let named_s: f64 = named.iter().map(seconds).sum();
     let wait_s = row["wait_s"].as_f64().unwrap();
-    assert!(late_s > 0.6 * wait_s, "{late_s} of {wait_s}: {row}\n{said}");
+    // A rank without a CPU is not captured: what it did then is not known.
+    let shown = format!("{late_s} of {named_s} of {wait_s}: {row}\n{said}");
+    assert!(late_s > 0.8 * named_s && named_s > 0.3 * wait_s, "{shown}");
     let line = marked("slow_rank.py", "transform");
     let at = late[0]["at"]["line"].as_u64().unwrap();
     assert!((line - 1..=line).contains(&at), "{row}");

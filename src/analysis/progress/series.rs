@@ -312,7 +312,8 @@ fn late(
     } else {
         ATTACHED_NS
     };
-    (gap_ns as f64 > step_ns && gap_ns >= least_ns).then_some(first_ns)
+    // Steps differ: where programs share the CPUs, by a factor of two.
+    (gap_ns as f64 > step_ns / 2.0 && gap_ns >= least_ns).then_some(first_ns)
 }
 
 /// How many steps may have ended after the last reading of a counter, until its thread was next
