@@ -48,6 +48,8 @@ fn assert_fits_a_screen(profile: &Profile) {
         "{first}"
     );
     assert!(at(&below, "VERDICT") > at(&below, "SAMPLER"), "{last}");
+    let bounds = above.iter().filter(|line| line.contains(": at most "));
+    assert_eq!(bounds.count() > 0, at(&above, "BOUND").is_some(), "{first}");
     // Only the order differs.
     above.sort_unstable();
     below.sort_unstable();

@@ -252,22 +252,25 @@ fn ctrl_z_waits_for_a_thread_that_has_not_stopped_yet() {
     if !faults_can_be_made() {
         return;
     }
-    let mut target = Target::spawn(std::process::Command::new(&vfork).args(["5", "2", "60"]));
+    let mut target = Target::spawn(std::process::Command::new(&vfork).args(["3", "5", "60"]));
     target.expect("ready");
-    // It enters the second vfork after it was chosen and before it is seized.
+    // It enters a later vfork after it was chosen and before it is seized, if it gets a CPU then.
     let how = How {
         options: FAST,
         fault: Some("chosen:0:1000000:sleep-100000"),
     };
     let mut recorder = Recorder::attach(target.pid(), how);
-    target.expect("ready");
-    wait_until("it is asked to stop", || {
-        crate::faults::tracer_of(target.pid()).is_some()
+    wait_until("it is asked to stop in vfork", || {
+        let task = format!("/proc/{0}/task/{0}", target.pid());
+        state_of(Path::new(&task)) == Some(b'D') && crate::faults::tracer_of(target.pid()).is_some()
     });
     recorder.kill(Signal::SIGTSTP);
     recorder.wait_for_message("not stopped: ");
     let process = format!("/proc/{}", recorder.pid());
     assert_ne!(state_of(Path::new(&process)), Some(b'T'));
+    for _ in 0..4 {
+        target.expect("ready");
+    }
     target.expect("done");
     recorder.finish().expect_success();
 }

@@ -39,10 +39,14 @@ pub fn dump(pid: i32, options: &[&str]) -> Vec<Value> {
     assert!(output.status.success(), "{said}");
     let mut value: Value = serde_json::from_slice(&output.stdout).unwrap();
     let processes = value["looks"][0]["processes"].as_array_mut().unwrap();
-    // Where Python could not be read, the note says why.
+    // Where Python could not be read in time, the note says so, of all threads.
     let threads = |process: &mut Value| {
-        assert_eq!(process["note"], Value::Null, "{said}{process:#}");
-        process["threads"].as_array().unwrap().clone()
+        let note = process["note"].take();
+        let mut threads = process["threads"].as_array().unwrap().clone();
+        for thread in threads.iter_mut().filter(|_| !note.is_null()) {
+            thread["partial"] = note.clone();
+        }
+        threads
     };
     processes.iter_mut().flat_map(threads).collect()
 }

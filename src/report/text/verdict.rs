@@ -145,11 +145,11 @@ fn no_cause(out: &mut String, verdict: &Verdict) {
         );
         hanging(out, if index == 0 { "NEXT" } else { "" }, &text);
     }
-    for (index, cost) in verdict.costs.iter().enumerate() {
-        if let Some(at_most) = cost.at_most {
-            let text = format!("without {}: at most {at_most:.1}x", cost.what);
-            hanging(out, if index == 0 { "BOUND" } else { "" }, &text);
-        }
+    let bounds = verdict.costs.iter();
+    let bounds = bounds.filter_map(|cost| Some((&cost.what, cost.at_most?)));
+    for (index, (what, at_most)) in bounds.enumerate() {
+        let text = format!("without {what}: at most {at_most:.1}x");
+        hanging(out, if index == 0 { "BOUND" } else { "" }, &text);
     }
 }
 

@@ -22,6 +22,9 @@ const WORKER_NS: u64 = 2_000_000_000;
 /// captured, ns: on a loaded machine a runnable thread may wait long for a CPU before it stops.
 const MAX_ROUNDS: u32 = 12;
 const MAX_NS: u64 = 1_000_000_000;
+/// How long rounds continue whatever is missing, ns: each may wait [`WORKER_NS`] for a worker that
+/// gets no CPU.
+const ROUNDS_NS: u64 = 8_000_000_000;
 /// Most captures of one thread.
 const MAX_CAPTURES: u32 = 3;
 /// Nominal length of a snapshot's sample, ns: a sample has a length.
@@ -66,9 +69,10 @@ impl Tracer {
         let begun_ns = monotonic_ns();
         for round in 0.. {
             let now_ns = monotonic_ns();
-            let late = now_ns.saturating_sub(begun_ns) > MAX_NS || self.has_exec_storm(now_ns);
+            let spent_ns = now_ns.saturating_sub(begun_ns);
+            let late = spent_ns > MAX_NS || self.has_exec_storm(now_ns);
             let enough = round >= MAX_ROUNDS && (late || !self.has_uncaptured());
-            if enough || self.control.stop_requested() {
+            if enough || spent_ns > ROUNDS_NS || self.control.stop_requested() {
                 break;
             }
             self.snapshot_round();
