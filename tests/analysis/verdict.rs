@@ -50,6 +50,13 @@ fn assert_fits_a_screen(profile: &Profile) {
     assert!(at(&below, "VERDICT") > at(&below, "SAMPLER"), "{last}");
     let bounds = above.iter().filter(|line| line.contains(": at most "));
     assert_eq!(bounds.count() > 0, at(&above, "BOUND").is_some(), "{first}");
+    // What it says to type is taken.
+    let subjects = ["op", "module", "phase", "step", "line", "wait"];
+    let typed = above.iter().filter_map(|line| line.split_once("--by "));
+    for (_, rest) in typed {
+        let subject = rest.split(' ').next().unwrap();
+        assert!(subjects.contains(&subject), "{rest}: {first}");
+    }
     // Only the order differs.
     above.sort_unstable();
     below.sort_unstable();

@@ -140,7 +140,7 @@ fn where_most_is(out: &mut String, profile: &Profile, analysis: &Analysis, room:
     let sampled = operators::sampled(profile, analysis);
     match (sampled.is_empty(), rows) {
         (_, 0) if room <= TITLE => return,
-        (false, 0) => return super::line(out, "  no room for OPERATORS: report --by operator"),
+        (false, 0) => return super::line(out, "  no room for OPERATORS: report --by op"),
         (true, 0) => return super::line(out, "  no room for WAITS: report --by wait"),
         (false, _) => return operators::brief(out, &sampled, rows),
         (true, _) => operators::none(out, profile, analysis),
