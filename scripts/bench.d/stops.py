@@ -57,27 +57,33 @@ def us_per_second(gaps, turn):
     return sum(gap[1] for gap in gaps) / 1e3 / ((turn[1] - turn[0]) / 1e9)
 
 
+def in_turns(tool, pid, seconds):
+    """Records for `seconds` in all, every other turn: [(recorded turn, bare turn)] in ns, and the recording."""
+    with tool.attach(pid) as run:
+        time.sleep(SETTLE_S)
+        pairs = []
+        for number in range(round(seconds / TURN_S)):
+            turns = {}
+            # There and back again: a drift of the machine falls on both alike.
+            for is_recorded in (True, False) if number % 2 == 0 else (False, True):
+                run.resume() if is_recorded else run.suspend()
+                time.sleep(BETWEEN_S)
+                begin = time.monotonic_ns()
+                time.sleep(TURN_S)
+                turns[is_recorded] = (begin, time.monotonic_ns())
+            pairs.append((turns[True], turns[False]))
+        run.resume()
+        run.finish()
+    return pairs, getattr(run, "recording", None)
+
+
 def spin_in_turns(tool, sleepers, seconds):
     """One run of the probe under torchspy, or plain stops, recorded for `seconds` in all, every other turn."""
     with Target.python("probe.py", "--sleepers", sleepers) as target:
         target.go()
-        with tool.attach(target.pid) as run:
-            time.sleep(SETTLE_S)
-            pairs = []
-            for number in range(round(seconds / TURN_S)):
-                turns = {}
-                # There and back again: a drift of the machine falls on both alike.
-                for is_recorded in (True, False) if number % 2 == 0 else (False, True):
-                    run.resume() if is_recorded else run.suspend()
-                    time.sleep(BETWEEN_S)
-                    begin = time.monotonic_ns()
-                    time.sleep(TURN_S)
-                    turns[is_recorded] = (begin, time.monotonic_ns())
-                pairs.append((turns[True], turns[False]))
-            run.resume()
-            run.finish()
+        pairs, recording = in_turns(tool, target.pid, seconds)
         target.signal()
-        quality = tool.report(run.recording)["quality"] if isinstance(tool, profilers.TorchSpy) else None
+        quality = tool.report(recording)["quality"] if recording else None
         return FeltInTurns(target.read_json(), pairs, quality)
 
 

@@ -24,7 +24,7 @@ import time
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 # These compare what torchspy read with clocks of the target, count what polls may miss, or fill the
 # machine: another binary beside them would be measured, too, or they would starve it.
-ALONE = re.compile(r"^(gpu|loaded|torch_polled|waits_live)$")
+ALONE = re.compile(r"^(cuda|gpu|loaded|torch_polled|waits_live)$")
 RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored", re.MULTILINE)
 # Seconds of each binary in the last run: the longest begin first, so that none of them runs alone
 # at the end.

@@ -98,15 +98,16 @@ pub fn all(profile: &Profile, ranks: &[(ProcessId, ThreadId)]) -> Vec<ProcessCol
 }
 
 /// What identifies a job: ranks with equal values belong together.
-#[derive(PartialEq, Eq)]
-struct Job<'p> {
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Job<'p> {
     world_size: Option<u32>,
     rendezvous: Vec<&'p str>,
     /// The parent of processes whose environment names no rank: `torch.multiprocessing.spawn`.
     parent: Option<i32>,
 }
 
-fn job(profile: &Profile, process: ProcessId) -> Option<Job<'_>> {
+/// The job of a rank; `None` if the process is not a trainer.
+pub(super) fn job(profile: &Profile, process: ProcessId) -> Option<Job<'_>> {
     let process = profile.process(process)?;
     let Role::Trainer {
         rank, world_size, ..

@@ -176,7 +176,7 @@ pub fn worker_activity(
 }
 
 /// The threads that run the loops of a trainer's workers.
-fn worker_threads(profile: &Profile, trainer: ProcessId) -> Vec<ThreadId> {
+pub fn worker_threads(profile: &Profile, trainer: ProcessId) -> Vec<ThreadId> {
     let of_trainer = |role: Role| matches!(role, Role::DataLoaderWorker { trainer: Some(of), .. } if of == trainer);
     profile
         .processes

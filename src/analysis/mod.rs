@@ -16,6 +16,8 @@
 //! | [`waits`] | what training threads waited for |
 //! | [`input_queue`] | what DataLoader workers did while their trainer waited for them |
 //! | [`collectives`], [`late_ranks`] | time in collectives, and which rank arrived last |
+//! | [`slow_rank`] | which rank arrives last where devices wait, not hosts |
+//! | [`full_queue`] | launches that wait for room in the device's queue |
 //! | [`timeline`] | samples by time, for these three |
 //! | [`tracks`] | figures of devices and the host over time |
 //! | [`gpu_overlay`] | idle time of devices by what the host executed |
@@ -38,6 +40,7 @@ pub mod diff;
 pub mod dump;
 pub mod energy;
 pub mod forward;
+pub mod full_queue;
 pub mod functions;
 pub mod gpu_overlay;
 pub mod input_queue;
@@ -50,6 +53,7 @@ pub mod operators;
 pub mod progress;
 pub mod quality;
 pub mod rounding;
+pub mod slow_rank;
 pub mod summary;
 pub mod threads;
 pub mod timeline;
@@ -63,6 +67,7 @@ use collectives::ProcessCollectives;
 use energy::Energy;
 use gpu_overlay::{GpuIdle, NoOverlay};
 use quality::QualitySummary;
+use slow_rank::{SlowDevice, SlowRank};
 use summary::ProcessSummary;
 use tracks::TrackSummary;
 use verdict::Verdict;
@@ -80,6 +85,10 @@ pub struct Analysis {
     pub waits: Vec<ProcessWaits>,
     /// The collectives of the same processes.
     pub collectives: Vec<ProcessCollectives>,
+    /// The rank that arrives last at collectives that run on devices.
+    pub slow_rank: Option<SlowRank>,
+    /// The device that those of the other ranks wait for.
+    pub slow_device: Option<SlowDevice>,
     /// The sampler's figures.
     pub quality: QualitySummary,
     /// Figures of devices and the host.
@@ -120,6 +129,8 @@ pub fn analyze(profile: &Profile) -> Analysis {
         energy: energy::energy(profile, &tracks, &ranks),
         waits: waits::all(profile, &ranks),
         collectives: collectives::all(profile, &ranks),
+        slow_rank: slow_rank::slow_rank(profile, &tracks, &processes),
+        slow_device: slow_rank::slow_device(profile, &tracks, &processes),
         processes,
         primary,
         quality: quality::summarize(profile, &ranks),

@@ -9,6 +9,7 @@ use super::operators::{OperatorTable, operators};
 use super::progress::{Progress, progress};
 use super::threads::{ThreadSummary, threads};
 use crate::model::category::{Activity, ActivityGroup, Phase, SummaryRow};
+use crate::model::collective::Backend;
 use crate::model::ids::{ProcessId, ThreadId};
 use crate::model::profile::{Profile, ProfileSample, Role};
 use rustc_hash::FxHashMap;
@@ -274,7 +275,8 @@ fn process(profile: &Profile, id: ProcessId, samples: &[&ProfileSample]) -> Proc
         process: id,
         role: info.map_or(Role::Other, |process| process.role),
         cuda: info.is_some_and(|process| process.info.has_cuda),
-        nccl: info.is_some_and(|process| process.info.has_cuda) && uses_nccl(profile, samples),
+        nccl: info.is_some_and(|process| process.info.has_cuda)
+            && (uses_nccl(profile, samples) || has_backend(profile, id, Backend::Nccl)),
         training_thread,
         wall_ns,
         ticks,
@@ -392,6 +394,15 @@ fn is_itwinai_computation(activity: Activity) -> bool {
 }
 
 /// Whether NCCL was called or waited for: its destructors run in processes that never used it.
+/// Whether a process has a thread of this backend.
+fn has_backend(profile: &Profile, process: ProcessId, backend: Backend) -> bool {
+    let mut threads = profile.threads.iter().enumerate();
+    threads.any(|(at, thread)| {
+        thread.process == process
+            && profile.facts.backend(ThreadId::from_index(at)) == Some(backend)
+    })
+}
+
 fn uses_nccl(profile: &Profile, samples: &[&ProfileSample]) -> bool {
     samples.iter().any(|sample| {
         let communicates = sample.activity.group() == ActivityGroup::Collective;

@@ -2,6 +2,7 @@
 
 use crate::model::as_json::name;
 use crate::model::category::Activity;
+use crate::model::facts::StackFacts;
 use crate::model::ids::ThreadId;
 use crate::model::profile::{Profile, ProfileSample};
 use crate::model::sample::ThreadState;
@@ -87,11 +88,16 @@ fn role(
     if pid == Some(info.tid) {
         return "main thread";
     }
-    let mut first = own.iter().take(64);
-    let openmp = first.any(|sample| profile.facts.of(sample.stack).has_openmp);
-    if info.is_python {
+    let first = |is: fn(StackFacts) -> bool| {
+        let mut first = own.iter().take(64);
+        first.any(|sample| is(profile.facts.of(sample.stack)))
+    };
+    if first(|stack| stack.is_watchdog) {
+        // nccl2's has no name of its own.
+        "NCCL watchdog"
+    } else if info.is_python {
         "Python thread"
-    } else if openmp {
+    } else if first(|stack| stack.has_openmp) {
         OPENMP_WORKER
     } else {
         "native thread"

@@ -16,6 +16,7 @@ use rustc_hash::FxHashMap;
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 use spans::is_amount;
+use std::ops::Range;
 
 /// Maximum number of devices and gaps that are reported: no machine has more, but a damaged
 /// recording may.
@@ -130,6 +131,18 @@ impl Device {
     /// A figure of it; `None` where it was not measured.
     pub fn figure(&self, kind: TrackKind) -> Option<&Figure> {
         self.figures.iter().find(|figure| figure.kind == kind)
+    }
+
+    /// The mean of a figure over a time, CLOCK_MONOTONIC; `None` where it was not measured then.
+    pub fn mean(&self, profile: &Profile, kind: TrackKind, time: Range<u64>) -> Option<f64> {
+        let (mut sum, mut length_ns) = (0.0, 0.0);
+        for span in spans(profile, self.figure(kind)?.track) {
+            let end_ns = span.end_ns.min(time.end);
+            let within = end_ns.saturating_sub(span.start_ns.max(time.start));
+            sum += span.value * within as f64;
+            length_ns += within as f64;
+        }
+        (length_ns > 0.0).then(|| sum / length_ns)
     }
 
     /// Mean power, W: from the energy counter if there is one, since that misses nothing between

@@ -53,6 +53,9 @@ pub trait Architecture {
     /// Where the call that returns to `address` goes, if `before`, the
     /// [`Architecture::DIRECT_CALL`] bytes before it, is a direct one.
     fn call_target(address: u64, before: &[u8]) -> Option<u64>;
+    /// Where unconditional jumps in `code`, which lies at `address`, may go: `None` for one through
+    /// memory. Instructions are not told apart: other bytes can look like a jump.
+    fn jumps(address: u64, code: &[u8]) -> impl Iterator<Item = Option<u64>>;
 
     /// Bytes of a stub of the procedure linkage table.
     const PLT_STUB: usize;

@@ -23,13 +23,13 @@ pub(crate) struct Arguments {
 pub(crate) enum Subcommands {
     /// Sample a program that torchspy starts, or one that runs
     ///
-    /// Writes a recording (.tspy) and a flamegraph (.svg), and prints a summary.
+    /// Writes a recording (.tspy) and a page for a browser (.html), and prints a summary.
     #[command(after_help = RECORD_AFTER_HELP)]
     Record(RecordArguments),
     /// Print the summary of a recording
     #[command(after_help = REPORT_AFTER_HELP)]
     Report(ReportArguments),
-    /// Turn a recording into a flamegraph, a trace, a table, or another format
+    /// Turn a recording into a page, a flamegraph, a trace, a table, or another format
     #[command(after_help = CONVERT_AFTER_HELP)]
     Convert(ConvertArguments),
     /// Compare two recordings, or two sets of them: did it help?
@@ -111,6 +111,9 @@ pub(crate) struct RecordArguments {
     /// Replace output files that are there already
     #[arg(long)]
     pub(crate) force: bool,
+    /// Open the page in a browser at the end (.html, which is written by default)
+    #[arg(long)]
+    pub(crate) open: bool,
     #[command(flatten)]
     pub(crate) sampling: SamplingArguments,
     #[command(flatten)]
@@ -236,6 +239,12 @@ pub(crate) struct DrawingArguments {
     /// Draw full paths of Python files
     #[arg(long)]
     pub(crate) full_filenames: bool,
+    /// Put the source text of your own files into the page, with times beside their lines
+    #[arg(long)]
+    pub(crate) source: bool,
+    /// What files that the page names open in: vscode, idea, vim, or github:URL@REVISION
+    #[arg(long, value_name = "EDITOR")]
+    pub(crate) editor: Option<String>,
 }
 
 const REPORT_AFTER_HELP: &str = "\
@@ -251,6 +260,9 @@ pub(crate) struct ReportArguments {
     /// Print JSON, by the schema in docs/schema
     #[arg(long)]
     pub(crate) json: bool,
+    /// Print the page, as HTML: timeline, flamegraph and tables of any interval
+    #[arg(long, conflicts_with_all = ["json", "csv", "itwinai", "full", "top", "by"])]
+    pub(crate) html: bool,
     /// Print all rows of one table as CSV: functions, operators, modules, waits and others
     #[arg(long, value_name = "TABLE", conflicts_with_all = ["json", "itwinai", "full", "top", "by"])]
     pub(crate) csv: Option<String>,
@@ -269,6 +281,12 @@ pub(crate) struct ReportArguments {
     /// Report on this many steps, and leave out what came after them
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) steps: Option<u64>,
+    /// Leave out what came before this time since the start: 90s, 1m30s, 1.5 (seconds)
+    #[arg(long, value_name = "TIME", conflicts_with_all = ["skip_steps", "steps"])]
+    pub(crate) from: Option<String>,
+    /// Leave out what came after this time since the start
+    #[arg(long, value_name = "TIME", conflicts_with_all = ["skip_steps", "steps"])]
+    pub(crate) to: Option<String>,
     /// Print only this, and all of it
     #[arg(long, value_name = "WHAT", conflicts_with = "json")]
     pub(crate) by: Option<ReportByName>,
@@ -299,6 +317,9 @@ pub(crate) struct ConvertArguments {
     /// Replace output files that are there already
     #[arg(long)]
     pub(crate) force: bool,
+    /// Open the output at the end, with what the desktop opens such a file with
+    #[arg(long)]
+    pub(crate) open: bool,
     /// Format, whatever the extension
     #[arg(short, long, value_parser = formats::names())]
     pub(crate) format: Option<String>,
@@ -334,8 +355,8 @@ pub(crate) struct DiffArguments {
     /// Recordings of B, pooled
     #[arg(long, value_name = "FILE", num_args = 1.., requires = "a")]
     pub(crate) b: Vec<PathBuf>,
-    /// Output file, by extension: .svg (a differential flamegraph) .folded (two columns) .json
-    /// .txt; may be given more than once
+    /// Output file, by extension: .html (a page) .svg (a differential flamegraph) .folded (two
+    /// columns) .json .txt; may be given more than once
     #[arg(short, long, value_name = "OUT")]
     pub(crate) output: Vec<PathBuf>,
     /// Replace output files that are there already

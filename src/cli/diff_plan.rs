@@ -40,11 +40,11 @@ impl DiffPlan {
         for output in &outputs {
             if !matches!(
                 output.format,
-                Format::Flamegraph | Format::Folded | Format::Json | Format::Text
+                Format::Page | Format::Flamegraph | Format::Folded | Format::Json | Format::Text
             ) {
                 return Err(Failure::usage(
                     format!("{}: a comparison has no such form", output.path.display()),
-                    "the format goes by the extension: .svg .folded .json .txt",
+                    "the format goes by the extension: .html .svg .folded .json .txt",
                 ));
             }
         }
@@ -52,8 +52,12 @@ impl DiffPlan {
             ByName::Function => By::Function,
             ByName::Module => By::Module,
         };
-        let is_drawn =
-            |output: &OutputFile| matches!(output.format, Format::Flamegraph | Format::Folded);
+        let is_drawn = |output: &OutputFile| {
+            matches!(
+                output.format,
+                Format::Page | Format::Flamegraph | Format::Folded
+            )
+        };
         let of_drawing = match (by, arguments.plumbing) {
             (_, true) => Some("--plumbing"),
             (By::Module, _) => Some("--by module"),
@@ -62,7 +66,7 @@ impl DiffPlan {
         if let Some(option) = of_drawing.filter(|_| !outputs.iter().any(is_drawn)) {
             return Err(Failure::usage(
                 format!("{option} is of drawings, and none is written"),
-                "add -o diff.svg or -o diff.folded",
+                "add -o diff.html, -o diff.svg or -o diff.folded",
             ));
         }
         let percent = arguments.run_to_run;

@@ -3,12 +3,16 @@
 use super::failure::Failure;
 use super::outputs;
 use super::plan::Drawing;
+use super::sources;
 use crate::analysis::analyze;
 use crate::model::profile::Profile;
 use crate::report::folded::{self, Count, FoldedOptions};
+use crate::report::page::PageOptions;
 use crate::report::speedscope::{self, SpeedscopeOptions};
 use crate::report::text::TextOptions;
-use crate::report::{flamegraph, markdown, parquet, perfetto, tracks_csv};
+use crate::report::{
+    chrometrace, firefox, flamegraph, markdown, page, parquet, perfetto, pprof, tracks_csv,
+};
 use anyhow::Result;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use std::io::Write;
@@ -56,6 +60,24 @@ formats!(
         extension: "tspy",
         draws: false,
         render: |_, _, _| anyhow::bail!("a recording is not rendered"),
+    };
+    Page: Entry {
+        named: Some((
+            "html",
+            "A page with timeline, flamegraph and tables of any interval, in one file",
+        )),
+        extension: "html",
+        draws: false,
+        render: |profile, drawing, out| {
+            let options = PageOptions {
+                editor: drawing.editor.clone(),
+                sources: match drawing.source {
+                    true => Some(sources::read(profile)),
+                    false => None,
+                },
+            };
+            Ok(page::render(profile, &analyze(profile), &options, out)?)
+        },
     };
     Flamegraph: Entry {
         named: Some(("svg", "Flamegraph")),
@@ -137,14 +159,28 @@ formats!(
         draws: true,
         render: |profile, drawing, out| Ok(perfetto::render(profile, &drawing.view(), out)?),
     };
+    ChromeTrace: Entry {
+        named: Some(("chrometrace", "A trace in Chrome's JSON format, for viewers and scripts")),
+        extension: "trace.json",
+        draws: true,
+        render: |profile, drawing, out| Ok(chrometrace::render(profile, &drawing.view(), out)?),
+    };
+    Firefox: Entry {
+        named: Some(("firefox", "For Firefox Profiler, profiler.firefox.com")),
+        extension: "firefox.json.gz",
+        draws: true,
+        render: |profile, drawing, out| Ok(firefox::render(profile, &drawing.view(), out)?),
+    };
+    Pprof: Entry {
+        named: Some(("pprof", "For go tool pprof, with phases, operators and modules as tags")),
+        extension: "pb.gz",
+        draws: true,
+        render: |profile, drawing, out| Ok(pprof::render(profile, &drawing.view(), out)?),
+    };
 );
 
 /// Names that the help does not list: aliases, and py-spy's own.
-const HIDDEN: &[(&str, Option<Format>)] = &[
-    ("flamegraph", Some(Format::Flamegraph)),
-    ("raw", Some(Format::Folded)),
-    ("chrometrace", None),
-];
+const HIDDEN: &[(&str, Format)] = &[("flamegraph", Format::Flamegraph), ("raw", Format::Folded)];
 
 impl Format {
     /// The format of a name that [`names`] takes.
@@ -157,12 +193,9 @@ impl Format {
         let mut found = listed
             .filter(|(_, named)| named.is_some_and(|(each, _)| each == name))
             .map(|(format, _)| format)
-            .chain(hidden.filter_map(|&(_, format)| format));
+            .chain(hidden.map(|&(_, format)| format));
         found.next().ok_or_else(|| {
-            Failure::usage(
-                "torchspy writes no traces of Chrome's older kind",
-                "Perfetto's viewer, ui.perfetto.dev, takes its place: -o profile.perfetto-trace",
-            )
+            Failure::usage(format!("no format is called {name}"), "--help lists them")
         })
     }
 

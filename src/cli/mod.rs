@@ -4,6 +4,7 @@
 //! data alone; all else goes to standard error, through [`messages`].
 
 mod args;
+mod browser;
 mod commands;
 mod diff_plan;
 mod dump_kernel;
@@ -24,6 +25,7 @@ mod progress;
 mod pyspy;
 mod regions;
 mod rules;
+mod sources;
 mod steering;
 mod target;
 mod terminal;

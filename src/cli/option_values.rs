@@ -4,6 +4,7 @@ use super::failure::Failure;
 use crate::gpu::collector::GpuOptions;
 use crate::gpu::select::GpuChoice;
 use crate::os::redaction::Redaction;
+use crate::report::page::Editor;
 use regex::Regex;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -105,6 +106,32 @@ fn seconds(text: &str) -> Option<f64> {
         }
         rest = next;
     }
+}
+
+/// `--editor`.
+pub(super) fn parse_editor(text: &str) -> Result<Editor, Failure> {
+    let repository = |rest: &str| {
+        let (url, revision) = rest.rsplit_once('@')?;
+        let url = url.trim_end_matches('/');
+        let is_usable = url.starts_with("https://") && !revision.is_empty();
+        let name = url.rsplit('/').next().filter(|name| !name.is_empty())?;
+        is_usable.then(|| Editor::Repository {
+            url: url.to_owned(),
+            name: name.trim_end_matches(".git").to_owned(),
+            revision: revision.to_owned(),
+        })
+    };
+    let editor = match (text, text.strip_prefix("github:")) {
+        ("vscode" | "idea" | "vim", _) => Some(Editor::Local(text.to_owned())),
+        (_, Some(rest)) => repository(rest),
+        _ => None,
+    };
+    editor.ok_or_else(|| {
+        Failure::usage(
+            format!("--editor {text} is not known"),
+            "vscode, idea, vim, or github:https://github.com/you/project@REVISION",
+        )
+    })
 }
 
 pub(super) fn parse_regex(text: Option<&str>) -> Result<Option<Regex>, Failure> {

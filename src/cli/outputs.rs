@@ -2,7 +2,7 @@
 //! each.
 
 use super::regions;
-use crate::analysis::analyze;
+use crate::analysis::{analyze, full_queue};
 use crate::model::profile::Profile;
 use crate::model::region::Region;
 use crate::model::run::RunInfo;
@@ -82,7 +82,9 @@ pub(crate) fn resolve_recording(recording: &Recording, rules: &'static RuleSet) 
         shorten,
         rules,
     };
-    resolve::resolve(recording, names)
+    let mut profile = resolve::resolve(recording, names);
+    full_queue::mark(&mut profile);
+    profile
 }
 
 /// Writes the summary for machines.

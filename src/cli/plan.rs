@@ -9,7 +9,8 @@ use super::dump_plan::DumpPlan;
 use super::failure::Failure;
 use super::formats::{self, Format};
 use super::option_values::{
-    parse_duration, parse_gpu, parse_max_stopped, parse_rate, parse_regex, redaction,
+    parse_duration, parse_duration_of, parse_editor, parse_gpu, parse_max_stopped, parse_rate,
+    parse_regex, redaction,
 };
 use super::output_names::{OutputFile, named_output, parse_outputs};
 use super::regions;
@@ -17,6 +18,7 @@ use super::rules::Rules;
 use crate::analysis::progress::window::StepRange;
 use crate::model::region::Region;
 use crate::report::flamegraph::Colours;
+use crate::report::page::Editor;
 use crate::report::tables::{self, Make};
 use crate::report::text::{self, Detail, TextOptions};
 use crate::report::view::{By, Idle, ViewOptions};
@@ -73,6 +75,10 @@ pub(crate) struct Drawing {
     pub(crate) threads: Option<Regex>,
     /// What colours of flamegraphs mean.
     pub(crate) colours: Colours,
+    /// The page: with the text of the user's own files.
+    pub(crate) source: bool,
+    /// The page: what files open in.
+    pub(crate) editor: Option<Editor>,
 }
 
 #[derive(Debug)]
@@ -86,6 +92,8 @@ pub(crate) struct RecordPlan {
     pub(crate) beside: Format,
     /// Files that are there are replaced.
     pub(crate) force: bool,
+    /// The page is opened at the end.
+    pub(crate) open: bool,
     pub(crate) drawing: Drawing,
     pub(crate) regions: Vec<Region>,
     pub(crate) rules: Rules,
@@ -105,12 +113,15 @@ pub(crate) struct ReportPlan {
     pub(crate) regions: Vec<Region>,
     pub(crate) rules: Rules,
     pub(crate) json: bool,
+    pub(crate) html: bool,
     /// A table, printed alone as CSV.
     pub(crate) csv: Option<Make>,
     /// What of the text is printed.
     pub(crate) text: TextOptions,
     /// `None`: the whole recording.
     pub(crate) steps: Option<StepRange>,
+    /// Start and end of what is reported on, ns since the start.
+    pub(crate) interval: Option<(u64, u64)>,
 }
 
 #[derive(Debug)]
@@ -122,6 +133,8 @@ pub(crate) struct ConvertPlan {
     pub(crate) output: Option<PathBuf>,
     /// A file that is there is replaced.
     pub(crate) force: bool,
+    /// The output is opened at the end.
+    pub(crate) open: bool,
     pub(crate) format: Format,
     pub(crate) drawing: Drawing,
     /// Only samples from windows in which the GPU was idle.
@@ -167,6 +180,8 @@ impl Plan {
                 rules: Rules::read(arguments.attribution.rules.as_deref())?,
                 file: arguments.file,
                 json: arguments.json,
+                html: arguments.html,
+                interval: interval(arguments.from.as_deref(), arguments.to.as_deref())?,
                 csv: arguments.csv.as_deref().map(table).transpose()?,
                 text: TextOptions {
                     // A number of rows implies that the tables are wanted.
@@ -218,12 +233,28 @@ impl Plan {
 
 impl RecordPlan {
     fn new(arguments: RecordArguments) -> Result<Self, Failure> {
-        let mut drawing = Drawing::new(&arguments.drawing, None);
+        let mut drawing = Drawing::new(&arguments.drawing, None)?;
         // py-spy's raw format has native frames only if they are requested.
         drawing.python_only |=
             arguments.format.as_deref() == Some("raw") && !arguments.sampling.native;
         let format = arguments.format.as_deref().map(Format::named).transpose()?;
         let rules = Rules::read(arguments.attribution.rules.as_deref())?;
+        let outputs = match format {
+            None => parse_outputs(arguments.output)?,
+            Some(format) => named_output(arguments.output, format)?,
+        };
+        let beside = format.unwrap_or(Format::Page);
+        let is_page = |output: &OutputFile| output.format == Format::Page;
+        let has_page = match outputs.is_empty() {
+            true => beside == Format::Page,
+            false => outputs.iter().any(is_page),
+        };
+        if arguments.open && !has_page {
+            return Err(Failure::usage(
+                "--open opens the page, and none is written",
+                "add -o FILE.html",
+            ));
+        }
         Ok(Self {
             target: Target::new(("record", "record"), arguments.pid, arguments.command)?,
             options: session_options(arguments.sampling, &rules)?,
@@ -233,12 +264,10 @@ impl RecordPlan {
                 .map(parse_duration)
                 .transpose()?
                 .flatten(),
-            outputs: match format {
-                None => parse_outputs(arguments.output)?,
-                Some(format) => named_output(arguments.output, format)?,
-            },
-            beside: format.unwrap_or(Format::Flamegraph),
+            outputs,
+            beside,
             force: arguments.force,
+            open: arguments.open,
             drawing,
             regions: regions::parse(&arguments.attribution.region)?,
             rules,
@@ -277,6 +306,29 @@ impl Target {
             )),
         }
     }
+}
+
+/// `--from` and `--to`.
+fn interval(from: Option<&str>, to: Option<&str>) -> Result<Option<(u64, u64)>, Failure> {
+    let ns = |option: &str, text: &str| -> Result<u64, Failure> {
+        if matches!(text, "0" | "0s") {
+            return Ok(0);
+        }
+        let time = parse_duration_of(option, text)?;
+        Ok(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+    };
+    if from.is_none() && to.is_none() {
+        return Ok(None);
+    }
+    let from_ns = from.map_or(Ok(0), |text| ns("--from", text))?;
+    let to_ns = to.map_or(Ok(u64::MAX), |text| ns("--to", text))?;
+    if to_ns <= from_ns {
+        return Err(Failure::usage(
+            "--to is not later than --from",
+            "both are times since the start of the recording: --from 10s --to 1m30s",
+        ));
+    }
+    Ok(Some((from_ns, to_ns)))
 }
 
 fn table(name: &str) -> Result<Make, Failure> {
@@ -321,6 +373,12 @@ impl ConvertPlan {
             }
             None => Format::of_path(&arguments.output)?,
         };
+        if arguments.open && to_stdout {
+            return Err(Failure::usage(
+                "--open opens a file, and the output is standard output",
+                "name a file: -o run.html --open",
+            ));
+        }
         if format == Format::Parquet && to_stdout {
             return Err(Failure::usage(
                 "Parquet is two files: samples and their stacks",
@@ -348,12 +406,13 @@ impl ConvertPlan {
             file: arguments.file,
             output: (!to_stdout).then_some(arguments.output),
             force: arguments.force,
+            open: arguments.open,
             format,
             gpu_idle: arguments.gpu_idle,
             drawing: Drawing::new(
                 &arguments.drawing,
                 parse_regex(arguments.threads.as_deref())?,
-            ),
+            )?,
         })
     }
 }
@@ -374,6 +433,10 @@ fn without_effect(
         ("--function", drawing.function, draws),
         ("--nolineno", drawing.nolineno, draws),
         ("--full-filenames", drawing.full_filenames, draws),
+        ("--source", drawing.source, |format| format == Format::Page),
+        ("--editor", drawing.editor.is_some(), |format| {
+            format == Format::Page
+        }),
         ("--python-only", drawing.python_only, |format| {
             format == Format::Folded
         }),
@@ -392,8 +455,8 @@ fn without_effect(
 }
 
 impl Drawing {
-    fn new(arguments: &DrawingArguments, threads: Option<Regex>) -> Self {
-        Self {
+    fn new(arguments: &DrawingArguments, threads: Option<Regex>) -> Result<Self, Failure> {
+        Ok(Self {
             plumbing: arguments.plumbing,
             python_only: arguments.python_only,
             first_lines: arguments.function,
@@ -409,7 +472,9 @@ impl Drawing {
                 ColorName::Gpu => Colours::Gpu,
             },
             threads,
-        }
+            source: arguments.source,
+            editor: arguments.editor.as_deref().map(parse_editor).transpose()?,
+        })
     }
 
     /// The same for what draws stacks.
@@ -511,7 +576,16 @@ mod tests {
             "convert a.tspy -o a.parquet --by module",
             "convert a.tspy -o a.txt --idle",
             "convert a.tspy -o a.svg --python-only",
+            "convert a.tspy -o a.svg --source",
+            "convert a.tspy -o a.html --editor ed",
+            "convert a.tspy -o a.html --editor github:http://x/y@main",
+            "convert a.tspy -o a.html --editor github:https://x/y",
             "convert a.tspy -o a.folded --color gpu",
+            "record --open -o x.tspy -- x",
+            "convert a.tspy -o - -f html --open",
+            "report a.tspy --from 5s --to 4s",
+            "report a.tspy --to 0",
+            "report a.tspy --from soon",
             "diff",
             "diff a.tspy",
             "diff a.tspy b.tspy c.tspy",

@@ -313,7 +313,14 @@ impl DeviceThread {
             self.ends.shared.set_listed();
             return true;
         }
-        if self.ends.shared.is_listed() || !self.is_hinted(sampled) {
+        if self.ends.shared.is_listed() {
+            return false;
+        }
+        // Processes that have ended give no hint any more.
+        if self.active {
+            return true;
+        }
+        if !self.is_hinted(sampled) {
             return false;
         }
         // A process that has loaded CUDA may be about to use the device: an empty list is

@@ -79,7 +79,13 @@ pub struct CollectivePart {
     pub issuer: Option<Issuer>,
     /// It imports: its callers wait for no rank.
     pub imports: bool,
+    /// It is the root of a thread that only watches collectives.
+    pub watches: bool,
 }
+
+/// The name of NCCL's set-up of a communicator, which it does in the first collective unless the
+/// process group was bound to a device.
+pub const COMMUNICATOR_INIT: &str = "nccl_communicator_init";
 
 /// The collective that a sample is in, or a wrapper's own work around one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -66,6 +66,8 @@ pub struct StackFacts {
     pub modules: Option<ChainId>,
     pub has_openmp: bool,
     pub has_nccl: bool,
+    /// It is one of a thread that only watches collectives.
+    pub is_watchdog: bool,
     /// It waits in a DataLoader's queue, or takes a batch out of it.
     pub is_in_loader_queue: bool,
 }

@@ -30,6 +30,13 @@ named!(
     }
 );
 
+impl InputTask {
+    /// Whether it is work, and neither a wait nor other code.
+    pub fn is_work(self) -> bool {
+        !matches!(self, Self::Idle | Self::GilWait | Self::CpuWait)
+    }
+}
+
 /// What a function's rules define for the task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum InputPart {

@@ -12,7 +12,7 @@ use super::operator::OperatorMark;
 use super::process::{ProcessInfo, ThreadInfo};
 use super::progress::CounterInfo;
 use super::region::region_names;
-use super::run::RunInfo;
+use super::run::{ClockPair, RunInfo};
 use super::sample::{Capture, Gil, ThreadState};
 use super::sideband::Sideband;
 use super::stack_table::StackTable;
@@ -212,11 +212,42 @@ pub struct Profile {
     pub added_rules: Option<AddedRules>,
 }
 
+impl Function {
+    /// The name for reading: short where it is native.
+    pub fn shown_name(&self) -> &str {
+        match self.is_python {
+            true => &self.name,
+            false => &self.short_name,
+        }
+    }
+}
+
 impl Profile {
     /// Length of the complete recording, to which the sampler's counters apply, ns.
     pub fn recorded_ns(&self) -> u64 {
         let (start_ns, end_ns) = self.whole_ns.unwrap_or((self.start_ns, self.end_ns));
         end_ns.saturating_sub(start_ns)
+    }
+
+    /// The wall clock at a moment of CLOCK_MONOTONIC, ns since 1970, from the last pair of clocks
+    /// before it.
+    pub fn wall_ns(&self, at_ns: u64) -> Option<i64> {
+        let head = ClockPair {
+            monotonic_ns: self.run.started_ns,
+            wall_ns: self.run.started_wall_ns,
+        };
+        let pairs = &self.sideband.clocks;
+        let later = pairs.partition_point(|pair| pair.monotonic_ns <= at_ns);
+        let pair = later.checked_sub(1).and_then(|last| pairs.get(last));
+        let pair = pair.or(pairs.first()).unwrap_or(&head);
+        let wall_ns = i128::from(pair.wall_ns) - i128::from(pair.monotonic_ns) + i128::from(at_ns);
+        i64::try_from(wall_ns).ok()
+    }
+
+    /// The wall clock at the first sample, ns since 1970; 0 if it is not known.
+    pub fn start_wall_ns(&self) -> u64 {
+        let wall_ns = self.wall_ns(self.start_ns);
+        wall_ns.map_or(0, |ns| u64::try_from(ns).unwrap_or(0))
     }
 
     /// The process; like the functions below, `None` for an invalid id of a damaged recording.

@@ -20,6 +20,10 @@ named!(
         LightningSteps = "lightning_steps",
         /// Epochs that Lightning has ended.
         LightningEpochs = "lightning_epochs",
+        /// Changes of the step count in an optimizer's state: a constant number of them for each of
+        /// its steps. Fused optimizers, and those of `fully_shard`, change parameters without
+        /// raising their version.
+        OptimizerState = "optimizer_state",
     }
 );
 

@@ -54,6 +54,8 @@ pub enum WaitPart {
     None,
     /// The call that waits for the GPU, as it is written.
     Gpu(&'static str),
+    /// The same, whichever of its parts waits.
+    GpuWhole(&'static str),
     /// A method of tensors, by its name in Python.
     Method,
     /// A call of the CUDA runtime or driver that blocks.
@@ -64,6 +66,8 @@ pub enum WaitPart {
     ToDevice,
     /// A copy from the GPU to the host, according to the driver's call.
     ToHost,
+    /// A copy from a GPU to itself or to another.
+    OnDevice,
     /// The engine of backward, called by a thread that waits for it.
     Engine,
     /// The queue on which a DataLoader's iterator waits for its workers.

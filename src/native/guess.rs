@@ -38,8 +38,8 @@ pub(super) fn caller(walk: &mut Walk<'_>, frame: &NativeFrame) -> Option<(Caller
 ///
 /// Such a register points into the stack, most often into this frame, so every slot that it could
 /// point to is tried. Stale words of calls that have ended can look like a caller, too, and lead to
-/// further frames. A caller whose call goes to this function is preferred to one whose call cannot
-/// be decoded, and that to one that calls another function (which may have jumped here).
+/// further frames. A caller whose call goes to this function, or to one that jumps here, is
+/// preferred to one whose call cannot be decoded, and that to one that calls another function.
 pub(super) fn without_register(
     walk: &mut Walk<'_>,
     frame: &NativeFrame,

@@ -9,6 +9,7 @@ use gimli::{
     CfaRule, EhFrame, EndianSlice, LittleEndian, RegisterRule, UnwindContext, UnwindExpression,
     UnwindSection,
 };
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Maximum length of an expression; real ones are below 16 bytes.
@@ -140,14 +141,16 @@ pub(super) fn read_row(
     try_read_row(tables, address, context).unwrap_or(Row::NoInfo)
 }
 
-/// The first address of the function that contains virtual address `address`.
-pub(super) fn read_function_start(tables: &UnwindTables, address: u64) -> Option<u64> {
+/// The function that contains virtual address `address`.
+pub(super) fn read_function(tables: &UnwindTables, address: u64) -> Option<Range<u64>> {
     let entry = tables.entry(tables.find_entry(address)?)?;
     let (section, bases, offset) = entry.gimli();
     let entry = section
         .fde_from_offset(bases, offset, EhFrame::cie_from_offset)
         .ok()?;
-    entry.contains(address).then(|| entry.initial_address())
+    entry
+        .contains(address)
+        .then(|| entry.initial_address()..entry.end_address())
 }
 
 fn try_read_row(

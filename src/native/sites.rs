@@ -2,12 +2,15 @@
 //! there.
 
 use super::loaded::{Loaded, LoadedModules};
-use super::rows::{Row, read_function_start, read_row, read_row_by_code};
+use super::rows::{Row, read_function, read_row, read_row_by_code};
 use crate::arch::{Architecture, Machine};
 use crate::memory::Memory;
 use gimli::UnwindContext;
 use rustc_hash::FxHashMap;
+use std::ops::Range;
 
+/// Bytes of a function that are searched for a jump.
+const MAX_JUMPING: usize = 4 << 10;
 /// Maximum number of return addresses; a training process touches some ten thousand.
 const MAX_CACHED: usize = 1 << 16;
 /// Maximum number of addresses of leaves: each instruction may be one, and those where threads
@@ -87,18 +90,40 @@ impl Sites {
             &mut call,
         )?;
         let target = Machine::call_target(address, &call)?;
-        let mut stub = [0; Machine::PLT_STUB];
-        let after = target.checked_add(stub.len() as u64)?;
-        read_before(&modules.find(target)?, memory, after, &mut stub)?;
-        Machine::plt_slot(target, &stub).is_none().then_some(target)
+        (!is_stub(modules, memory, target)?).then_some(target)
     }
 
-    /// Start of the function around `address`, from the unwind tables.
-    pub(super) fn function_start(&mut self, modules: &LoadedModules, address: u64) -> Option<u64> {
+    /// The function around `address`, from the unwind tables.
+    pub(super) fn function(&self, modules: &LoadedModules, address: u64) -> Option<Range<u64>> {
         let loaded = modules.find(address)?;
-        let start =
-            read_function_start(loaded.module.unwind()?, address.wrapping_sub(loaded.bias))?;
-        Some(start.wrapping_add(loaded.bias))
+        let found = read_function(loaded.module.unwind()?, address.wrapping_sub(loaded.bias))?;
+        Some(found.start.wrapping_add(loaded.bias)..found.end.wrapping_add(loaded.bias))
+    }
+
+    /// Whether the function at `from` ends by a jump to the one at `to`, which then returns to the
+    /// caller of `from`: a call in tail position. `None` if it jumps where its code does not show.
+    pub(super) fn jumps_to(
+        &self,
+        modules: &LoadedModules,
+        memory: &dyn Memory,
+        from: u64,
+        to: u64,
+    ) -> Option<bool> {
+        let function = self.function(modules, from)?;
+        let length = function.end.checked_sub(function.start)?;
+        let mut code = vec![0; usize::try_from(length).ok()?.min(MAX_JUMPING)];
+        let end = function.start.checked_add(code.len() as u64)?;
+        read_before(&modules.find(from)?, memory, end, &mut code)?;
+        let mut shown = true;
+        for target in Machine::jumps(function.start, &code) {
+            match target {
+                Some(target) if target == to => return Some(true),
+                Some(target) if function.contains(&target) => {}
+                Some(target) => shown &= !is_stub(modules, memory, target).unwrap_or(false),
+                None => shown = false,
+            }
+        }
+        shown.then_some(false)
     }
 
     /// The entry of a run-time address, added if there is none.
@@ -162,6 +187,14 @@ fn read_ends_call(loaded: &Loaded<'_>, memory: &dyn Memory, address: u64) -> Opt
 }
 
 /// Code that ends before `end`, from the module's file or the target's memory.
+/// Whether a PLT stub is at `target`.
+fn is_stub(modules: &LoadedModules, memory: &dyn Memory, target: u64) -> Option<bool> {
+    let mut stub = [0; Machine::PLT_STUB];
+    let after = target.checked_add(stub.len() as u64)?;
+    read_before(&modules.find(target)?, memory, after, &mut stub)?;
+    Some(Machine::plt_slot(target, &stub).is_some())
+}
+
 fn read_before(loaded: &Loaded<'_>, memory: &dyn Memory, end: u64, bytes: &mut [u8]) -> Option<()> {
     let in_file = end.wrapping_sub(loaded.bias);
     if loaded.module.copy_before(in_file, bytes) {

@@ -388,11 +388,16 @@ impl Walk<'_> {
         count
     }
 
-    /// Whether the call that returns to `address` calls the function at `callee`, as far as its
-    /// code shows: `None` if the target is in a register, in memory, or behind a PLT stub.
+    /// Whether the call that returns to `address` calls the function around `callee`, or one that
+    /// jumps to it, as far as its code shows: `None` if the target is in a register, in memory, or
+    /// behind a PLT stub.
     pub(super) fn calls(&mut self, address: u64, callee: u64) -> Option<bool> {
         let target = self.sites.call_target(self.modules, self.memory, address)?;
-        Some(target == self.sites.function_start(self.modules, callee)?)
+        let start = self.sites.function(self.modules, callee)?.start;
+        match target == start {
+            true => Some(true),
+            false => (self.sites).jumps_to(self.modules, self.memory, target, start),
+        }
     }
 
     fn is_doubtful(&self, register: usize) -> bool {

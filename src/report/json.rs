@@ -24,7 +24,7 @@ use crate::analysis::modules::ModuleTime;
 use crate::analysis::quality::QualitySummary;
 use crate::analysis::threads::ThreadSummary;
 use crate::model::profile::AddedRules;
-use crate::report::tables::collectives::Collective;
+use crate::report::tables::collectives::{Collective, SlowRank};
 use crate::report::tables::functions::FunctionRow;
 use crate::report::tables::gpu_idle::{Idle, NoIdle};
 use crate::report::tables::input::Input;
@@ -110,6 +110,9 @@ pub struct Report {
     pub input: Option<Input>,
     /// Collectives of every rank.
     pub collectives: Vec<Collective>,
+    /// The rank that arrives last at collectives that run on GPUs; null if there is none, or that
+    /// cannot be told.
+    pub slow_rank: Option<SlowRank>,
     /// Python functions by descending own time.
     pub functions: Vec<FunctionRow>,
     /// Python lines.

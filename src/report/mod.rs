@@ -8,18 +8,26 @@
     reason = "where a name says it all, a comment would repeat it"
 )]
 
+pub mod chrometrace;
 pub mod command;
+mod counters;
 pub mod csv;
 pub mod diff_folded;
 pub mod dump;
+pub mod firefox;
 pub mod flamegraph;
 pub mod folded;
 pub mod label;
 pub mod markdown;
+mod markers;
 pub mod naming;
+pub mod page;
 pub mod parquet;
 pub mod part;
 pub mod perfetto;
+pub mod pprof;
+mod proto;
+mod slices;
 pub mod speedscope;
 pub mod table;
 pub mod tables;

@@ -1,27 +1,20 @@
 //! A trace for Perfetto's viewer: stacks of threads as slices, and counter tracks of GPUs and host
 //! as counters, on one time axis.
 //!
-//! A slice is a function for as long as each sample finds it at the same position of the stack:
-//! what happened between two samples is not known. A counter holds its value from the start of its
+//! Slices are those of [`slices`](super::slices). A counter holds its value from the start of its
 //! window on, which is how Perfetto draws them. A gap of a counter track is drawn as a slice, since
 //! a counter cannot be absent.
 
-mod proto;
-
+use super::counters;
 use super::label::{self, SHORT};
-use super::view::{Shown, View, ViewOptions};
-use crate::analysis::tracks::natural;
+use super::proto::Message;
+use super::slices::slices;
+use super::view::{View, ViewOptions};
 use crate::model::ids::GpuId;
 use crate::model::profile::Profile;
-use crate::model::track::{TrackKind, TrackUnit};
-use proto::Message;
+use crate::model::track::TrackKind;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::io::{self, Write};
-
-/// Maximum number of slices; further ones are dropped: a recording is untrusted input.
-const MAX_SLICES: usize = 4_000_000;
-/// Maximum number of drawn frames per stack.
-const MAX_DEPTH: usize = 256;
 
 /// Numbers of fields (perfetto's protos/perfetto/trace: trace_packet.proto, track_event/*.proto,
 /// interned_data/*.proto).
@@ -158,42 +151,15 @@ impl Trace<'_, '_> {
 
     fn threads(&mut self, view: &View<'_>) -> io::Result<()> {
         let tracks = self.thread_tracks(view)?;
-        let mut open: Vec<Open> = tracks.iter().map(|_| Open::default()).collect();
-        let mut left = MAX_SLICES;
-        for interval in view.intervals() {
-            let (Some(&track), Some(own)) =
-                (tracks.get(interval.root), open.get_mut(interval.root))
-            else {
-                continue;
+        slices(view, |edge| {
+            let Some(&track) = tracks.get(edge.root) else {
+                return Ok(());
             };
-            let frames = view.frames(interval.stack, interval.queued);
-            let frames: Vec<Shown> = frames
-                .iter()
-                .take(MAX_DEPTH)
-                .map(|frame| frame.shown)
-                .collect();
-            let end_ns = interval.start_ns.saturating_add(interval.weight_ns);
-            let same = own.same(&frames, interval.start_ns);
-            for _ in same..own.frames.len() {
-                self.end(track, own.end_ns)?;
+            match edge.begins {
+                Some(shown) => self.begin(track, edge.ns, &view.label(shown)),
+                None => self.end(track, edge.ns),
             }
-            own.frames.truncate(same);
-            for &shown in &frames[same..] {
-                if left == 0 {
-                    break;
-                }
-                left -= 1;
-                self.begin(track, interval.start_ns, &view.label(shown))?;
-                own.frames.push(shown);
-            }
-            own.end_ns = end_ns;
-        }
-        for (&track, own) in tracks.iter().zip(&open) {
-            for _ in &own.frames {
-                self.end(track, own.end_ns)?;
-            }
-        }
-        Ok(())
+        })
     }
 
     /// A track for each thread, below one for its process.
@@ -226,57 +192,36 @@ impl Trace<'_, '_> {
     fn counter_tracks(&mut self) -> io::Result<()> {
         let profile = self.profile;
         let mut parents: FxHashMap<Option<GpuId>, u64> = FxHashMap::default();
-        let mut counters: Vec<u64> = Vec::new();
+        let mut uuids: Vec<u64> = Vec::new();
         for counter_track in &profile.sideband.tracks.tracks {
             let parent = match parents.get(&counter_track.gpu) {
                 Some(&known) => known,
                 None => {
-                    let name = self.device_name(counter_track.gpu);
+                    let name = counters::device_name(profile, counter_track.gpu);
                     let uuid = self.track(Message::default().text(track::NAME, &name))?;
                     parents.insert(counter_track.gpu, uuid);
                     uuid
                 }
             };
-            let of = match counter_track.pid {
-                0 => String::new(),
-                pid => format!(
-                    " of {} (pid {pid})",
-                    label::clean(&counter_track.process, SHORT)
-                ),
-            };
-            let counter = Message::default().text(track::UNIT_NAME, unit(counter_track.kind));
+            let counter =
+                Message::default().text(track::UNIT_NAME, counters::unit(counter_track.kind));
             let content = Message::default()
-                .text(
-                    track::NAME,
-                    &format!("{}{of}", counter_track.kind.name().replace('_', " ")),
-                )
+                .text(track::NAME, &counters::name(counter_track))
                 .number(track::PARENT, parent)
                 .message(track::COUNTER, &counter);
-            counters.push(self.track(content)?);
+            uuids.push(self.track(content)?);
         }
         for point in &profile.sideband.tracks.points {
-            let counter_track = profile.sideband.tracks.tracks.get(point.track.index());
-            let (Some(counter_track), Some(&track)) =
-                (counter_track, counters.get(point.track.index()))
-            else {
+            let (Some(counter_track), Some(&track)) = (
+                counters::shown(profile, point),
+                uuids.get(point.track.index()),
+            ) else {
                 continue;
             };
-            let outside = point.end_ns < profile.start_ns || point.start_ns > profile.end_ns;
-            // Bits are not an amount.
-            if outside || counter_track.kind.unit() == TrackUnit::Bits {
-                continue;
-            }
             let content = Message::default()
                 .number(event::TYPE, COUNTER)
                 .number(event::TRACK, track)
-                .double(
-                    event::DOUBLE,
-                    value(
-                        counter_track.kind,
-                        point.value,
-                        point.end_ns - point.start_ns.min(point.end_ns),
-                    ),
-                );
+                .double(event::DOUBLE, counters::value(counter_track.kind, point));
             self.event(point.start_ns, &content)?;
         }
         Ok(())
@@ -296,7 +241,7 @@ impl Trace<'_, '_> {
             let what = gap.kind.map_or("all of it", TrackKind::name);
             let reason = label::clean(&gap.reason, SHORT * 2);
             let name = format!("not measured: {what} ({reason})");
-            let device = self.device_name(gap.gpu);
+            let device = counters::device_name(profile, gap.gpu);
             // Gaps overlap: each has a track of its own.
             let track =
                 self.track(Message::default().text(track::NAME, &format!("{device}, missing")))?;
@@ -304,58 +249,5 @@ impl Trace<'_, '_> {
             self.end(track, end_ns)?;
         }
         Ok(())
-    }
-
-    fn device_name(&self, gpu: Option<GpuId>) -> String {
-        let Some(gpu) = gpu else {
-            return "host".to_owned();
-        };
-        let info = self.profile.sideband.tracks.gpus.get(gpu.index());
-        info.map_or_else(
-            || "GPU".to_owned(),
-            |info| format!("GPU {} {}", info.label(), label::clean(&info.name, SHORT)),
-        )
-    }
-}
-
-/// Open slices of a thread's track.
-#[derive(Clone, Debug, Default)]
-struct Open {
-    frames: Vec<Shown>,
-    end_ns: u64,
-}
-
-impl Open {
-    /// How many of its frames continue in a stack that begins then.
-    fn same(&self, frames: &[Shown], start_ns: u64) -> usize {
-        if start_ns != self.end_ns {
-            return 0;
-        }
-        let pairs = self.frames.iter().zip(frames);
-        pairs.take_while(|(one, other)| one == other).count()
-    }
-}
-
-fn unit(kind: TrackKind) -> &'static str {
-    match kind.unit() {
-        TrackUnit::Share => "share",
-        TrackUnit::Milliwatts | TrackUnit::Millijoules => "W",
-        TrackUnit::Bytes => "B",
-        TrackUnit::BytesInWindow | TrackUnit::BytesPerSecond => "B/s",
-        TrackUnit::Megahertz => "MHz",
-        TrackUnit::Celsius => "C",
-        TrackUnit::NanosecondsInWindow => "CPUs",
-        TrackUnit::Bits => "reasons",
-    }
-}
-
-/// A value in natural units; for an amount its rate over the window.
-fn value(kind: TrackKind, value: u64, length_ns: u64) -> f64 {
-    let natural = natural(kind, value as f64);
-    match kind.unit() {
-        TrackUnit::Millijoules | TrackUnit::NanosecondsInWindow | TrackUnit::BytesInWindow => {
-            natural / (length_ns.max(1) as f64 / 1e9)
-        }
-        _ => natural,
     }
 }

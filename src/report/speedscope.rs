@@ -223,12 +223,7 @@ impl Frames {
                 line: 0,
             };
         };
-        let name = if function.is_python {
-            &function.name
-        } else {
-            &function.short_name
-        };
-        let mut name = label::clean(name, LONG);
+        let mut name = label::clean(function.shown_name(), LONG);
         if self.categories {
             name = format!("{name} · {}", short_kind(function.kind));
         }

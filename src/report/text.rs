@@ -128,6 +128,18 @@ pub fn render_summary(profile: &Profile, analysis: &Analysis, options: TextOptio
     out
 }
 
+/// The verdict, statement by statement: what it is about (`WHY`; empty if that is what the one
+/// before is about), and its text.
+pub(crate) fn verdict_statements(
+    profile: &Profile,
+    analysis: &Analysis,
+) -> Vec<(&'static str, String)> {
+    let statements = verdict::statements(profile, analysis).into_iter();
+    statements
+        .map(|(word, text)| (word, printable(&text).into_owned()))
+        .collect()
+}
+
 pub fn verdict_line(profile: &Profile, verdict: &Verdict) -> String {
     printable(&verdict::line(profile, verdict)).into_owned()
 }

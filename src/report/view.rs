@@ -483,7 +483,7 @@ fn queue_part(sample: &ProfileSample) -> u64 {
 /// Whether a thread had nothing to do: it slept in a wait for others or for work. Time on a CPU, in
 /// disk I/O (state D), or in a wait for the GPU, a collective or the GIL is of interest to a
 /// reader, and is not idle.
-fn is_idle(sample: &ProfileSample) -> bool {
+pub(super) fn is_idle(sample: &ProfileSample) -> bool {
     let asleep = matches!(sample.state, ThreadState::Sleeping | ThreadState::Stopped);
     match sample.activity {
         Activity::OmpIdle => true,

@@ -212,7 +212,11 @@ impl<'a> Classifier<'a> {
                     stack,
                     start_ns: sample.start_ns,
                     weight_ns: sample.weight_ns,
-                    queue_ns: waited_for_cpu_ns(sample),
+                    queue_ns: match activity {
+                        // It spins, and would find nothing with a CPU either.
+                        Activity::GpuSync | Activity::GpuCopy => 0,
+                        _ => waited_for_cpu_ns(sample),
+                    },
                     ticks: sample.ticks,
                     capture: sample.capture,
                     state: sample.state,

@@ -25,6 +25,15 @@ pub(super) fn find(profile: &mut Profile, first: &[StackId], rules: &RuleSet) {
         .iter()
         .map(|thread| rules.thread_backend(&thread.name))
         .collect();
+    // nccl2's watchdog has no name of its own.
+    for sample in &profile.samples {
+        if finder.facts.of(sample.stack).is_watchdog {
+            let found = finder.inner(sample.stack).collective.backend;
+            if let Some(backend) = finder.facts.backends.get_mut(sample.thread.index()) {
+                *backend = backend.or(found);
+            }
+        }
+    }
     let mut states = States {
         rules,
         architecture: &profile.run.architecture,

@@ -114,6 +114,7 @@ impl<'a> Finder<'a> {
             {
                 own.has_openmp |= function.kind == FrameKind::OpenMp;
                 own.has_nccl |= traits.is_nccl;
+                own.is_watchdog |= function.collective.watches;
                 own.is_in_loader_queue |= function.wait == WaitPart::Loader;
                 lines(frame, function, *traits, &mut own, &mut inner);
                 input(function.input, &mut inner);

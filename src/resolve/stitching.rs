@@ -6,8 +6,10 @@ use crate::model::ids::{ProcessId, StackId, ThreadId};
 use crate::model::profile::{Profile, ProfileFrame, ProfileSample};
 use crate::model::stack_table::StackTable;
 use crate::torch::classify::FunctionClass;
-use crate::torch::rules::{FrameRole, RuleSet, Special};
-use crate::torch::stitch::{StackJoiner, is_busy, overlapping, sort_busy, split, waits_for_engine};
+use crate::torch::rules::{FrameRole, PhaseMark, RuleSet, Special};
+use crate::torch::stitch::{
+    EnginePart, StackJoiner, is_busy, overlapping, sort_busy, split, waits_for_engine,
+};
 use rustc_hash::FxHashMap;
 
 /// The busy samples of one process's engine threads.
@@ -19,7 +21,11 @@ struct Engine {
 /// Splits the samples in which a training thread waits for the engine (see
 /// [`torch::stitch`](crate::torch::stitch)).
 pub(super) fn stitch(profile: &mut Profile, classes: &[FunctionClass], rules: &RuleSet) {
-    let engines = engines(profile, classes, rules);
+    let mut parts = EngineParts {
+        classes,
+        known: FxHashMap::default(),
+    };
+    let engines = engines(profile, &mut parts, rules);
     if engines.is_empty() {
         return;
     }
@@ -28,10 +34,6 @@ pub(super) fn stitch(profile: &mut Profile, classes: &[FunctionClass], rules: &R
         .iter()
         .filter_map(|process| process.training_thread)
         .collect();
-    let mut calls = CallsEngine {
-        classes,
-        known: FxHashMap::default(),
-    };
     let mut joiner = StackJoiner::default();
     let samples = std::mem::take(&mut profile.samples);
     let mut stitched = Vec::with_capacity(samples.len());
@@ -42,9 +44,7 @@ pub(super) fn stitch(profile: &mut Profile, classes: &[FunctionClass], rules: &R
             .flatten()
             .and_then(|thread| engines.get(&thread.process));
         match engine {
-            Some(engine)
-                if waits_for_engine(&sample, calls.engine(&profile.stacks, sample.stack)) =>
-            {
+            Some(engine) if waits_for_engine(&sample, parts.of(&profile.stacks, sample.stack)) => {
                 let end = sample.start_ns.saturating_add(sample.weight_ns);
                 let busy = overlapping(&engine.samples, engine.longest_ns, sample.start_ns, end);
                 stitched.extend(split(&sample, busy, |upper, lower| {
@@ -59,7 +59,7 @@ pub(super) fn stitch(profile: &mut Profile, classes: &[FunctionClass], rules: &R
 
 fn engines(
     profile: &Profile,
-    classes: &[FunctionClass],
+    parts: &mut EngineParts<'_>,
     rules: &RuleSet,
 ) -> FxHashMap<ProcessId, Engine> {
     let mut engines: FxHashMap<ProcessId, Engine> = FxHashMap::default();
@@ -74,7 +74,7 @@ fn engines(
         if !by_name
             && !own
                 .iter()
-                .any(|sample| is_engine_root(&profile.stacks, classes, sample.stack))
+                .any(|sample| is_engine_root(&profile.stacks, parts.classes, sample.stack))
         {
             continue;
         }
@@ -82,7 +82,10 @@ fn engines(
             samples: Vec::new(),
             longest_ns: 0,
         });
-        for sample in own.iter().filter(|sample| is_busy(sample)) {
+        for sample in own {
+            if !is_busy(sample, parts.of(&profile.stacks, sample.stack)) {
+                continue;
+            }
             engine.longest_ns = engine.longest_ns.max(sample.weight_ns);
             engine.samples.push(*sample);
         }
@@ -109,24 +112,38 @@ fn is_engine_root(
     })
 }
 
-/// Whether the nearest Python frame of a stack calls the engine; found once per stack.
-struct CallsEngine<'a> {
+/// What stacks have to do with the engine; found once per stack.
+struct EngineParts<'a> {
     classes: &'a [FunctionClass],
-    known: FxHashMap<StackId, bool>,
+    known: FxHashMap<StackId, EnginePart>,
 }
 
-impl CallsEngine<'_> {
-    fn engine(&mut self, stacks: &StackTable<ProfileFrame>, stack: Option<StackId>) -> bool {
+impl EngineParts<'_> {
+    fn of(&mut self, stacks: &StackTable<ProfileFrame>, stack: Option<StackId>) -> EnginePart {
         let Some(stack) = stack else {
-            return false;
+            return EnginePart::default();
         };
         let classes = self.classes;
         *self.known.entry(stack).or_insert_with(|| {
-            stacks
-                .leaf_to_root(Some(stack))
-                .filter_map(|frame| classes.get(stacks.frame(frame).function.index()))
-                .find(|class| class.role == FrameRole::Python)
-                .is_some_and(|class| class.special == Special::EngineCall)
+            let leaf_to_root = || {
+                stacks
+                    .leaf_to_root(Some(stack))
+                    .filter_map(|frame| classes.get(stacks.frame(frame).function.index()))
+            };
+            let python = leaf_to_root().find(|class| class.role == FrameRole::Python);
+            // Waits of the C and C++ libraries are the engine's own.
+            let innermost = leaf_to_root().find(|class| {
+                !matches!(
+                    class.role,
+                    FrameRole::Marker | FrameRole::Through(_) | FrameRole::Anonymous
+                )
+            });
+            EnginePart {
+                calls: python.is_some_and(|class| class.special == Special::EngineCall),
+                inside: leaf_to_root()
+                    .any(|class| class.mark == Some(PhaseMark::Strong(Phase::Backward))),
+                in_queue: innermost.is_some_and(|class| class.special == Special::EngineQueue),
+            }
         })
     }
 }

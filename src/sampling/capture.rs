@@ -229,11 +229,43 @@ pub(super) struct Subject<'a> {
     pub(super) stack_pointer: Option<u64>,
 }
 
-/// Reads the ranges of `plan` and walks the Python frames. The thread is stopped, or asleep and
-/// checked afterwards.
+/// Reads the ranges of `plan` and walks the Python frames of a thread that is stopped.
 ///
 /// `stack_buffer` comes from [`Buffers::prepare`].
 pub(super) fn capture(
+    subject: Subject<'_>,
+    plan: &mut ReadPlan,
+    stack_buffer: Vec<u8>,
+    buffers: &mut Buffers,
+    sample: &mut RawSample,
+) -> Result<(), ReadError> {
+    copy(subject, plan, stack_buffer, buffers, sample)?;
+    walk(subject, plan, sample);
+    Ok(())
+}
+
+/// [`capture`] for a sleeper. `Ok(false)` if by `sleeps_on` it woke during the read.
+///
+/// It is asked as soon as all bytes are copied: many sleeps are not much longer than a read. If
+/// captures of them failed, their time would be charged to sleeps that last.
+pub(super) fn capture_asleep(
+    subject: Subject<'_>,
+    plan: &mut ReadPlan,
+    stack_buffer: Vec<u8>,
+    buffers: &mut Buffers,
+    sample: &mut RawSample,
+    mut sleeps_on: impl FnMut() -> bool,
+) -> Result<bool, ReadError> {
+    let copied = copy(subject, plan, stack_buffer, buffers, sample);
+    if !sleeps_on() {
+        return Ok(false);
+    }
+    copied?;
+    let all_was_copied = walk(subject, plan, sample);
+    Ok(all_was_copied || sleeps_on())
+}
+
+fn copy(
     subject: Subject<'_>,
     plan: &mut ReadPlan,
     stack_buffer: Vec<u8>,
@@ -245,6 +277,13 @@ pub(super) fn capture(
         read_moved_ints(subject.memory, &mut plan.watched, buffers, sample);
         sample.read_ns = monotonic_ns();
     }
+    Ok(())
+}
+
+/// Walks the Python frames in what was copied. Returns whether that was all that it needed: the
+/// rest is read from the process.
+fn walk(subject: Subject<'_>, plan: &mut ReadPlan, sample: &mut RawSample) -> bool {
+    let mut all_was_copied = true;
     if let (Some(interpreter), Some(state)) = (subject.interpreter, plan.state_address) {
         sample.python_state = state;
         let snapshot = std::mem::take(&mut sample.snapshot);
@@ -260,10 +299,11 @@ pub(super) fn capture(
         }
         plan.data_stack = data_stack_range(interpreter, sample.python_state, &layered);
         let missed = layered.into_missed();
+        all_was_copied = missed.is_empty();
         learn(&mut plan.extras, &missed, plan.data_stack);
         sample.snapshot = snapshot;
     }
-    Ok(())
+    all_was_copied
 }
 
 /// [`capture`] for a stopped thread, with `registers` read last: the kernel returns them once the

@@ -228,7 +228,8 @@ fn known(
     }
 }
 
-/// The effect of the callers of a known function: a copy inside `.item()` is a wait for the GPU;
+/// The effect of the callers of a known function: a copy inside `.item()` is a wait for the GPU; a
+/// wait for the GPU inside of NCCL's barrier is one for other ranks;
 /// code that registers kernels and bindings while a library is loaded neither computes nor
 /// dispatches; autograd's part of a forward is the dispatch of an operator.
 fn in_context(found: Activity, outward: &mut impl Iterator<Item = FunctionClass>) -> Activity {
@@ -248,6 +249,23 @@ fn in_context(found: Activity, outward: &mut impl Iterator<Item = FunctionClass>
                 Activity::GpuSync
             } else {
                 found
+            }
+        }
+        // A host that waits until a collective's kernel has ended on its device waits for the other
+        // ranks: NCCL's barrier.
+        Activity::GpuSync => {
+            let is_collective = |class: FunctionClass| {
+                matches!(
+                    class.role,
+                    FrameRole::Known {
+                        active: Activity::CollectiveWait,
+                        ..
+                    }
+                )
+            };
+            match callers.any(is_collective) {
+                true => Activity::CollectiveWait,
+                false => found,
             }
         }
         // Autograd's bookkeeping in a forward's wrapper, and the release of a tensor.
@@ -353,7 +371,7 @@ pub fn row(phase: Phase, activity: Activity) -> SummaryRow {
         (Phase::Startup, _) => SummaryRow::Startup,
         (Phase::Compile, _) => SummaryRow::Compile,
         (Phase::Shutdown | Phase::Checkpoint, _) => SummaryRow::Other,
-        (_, Activity::GpuSync) => SummaryRow::GpuWait,
+        (_, Activity::GpuSync | Activity::GpuCopy) => SummaryRow::GpuWait,
         (_, Activity::OmpIdle) => SummaryRow::OmpBarrier,
         (_, Activity::Python) => SummaryRow::Python,
         (_, Activity::Unclassified) => SummaryRow::Unclassified,

@@ -1,19 +1,24 @@
 //! Which collective a sample is in.
 
 use crate::model::category::Activity;
-use crate::model::collective::{CollectiveCall, CollectivePart, Issuer};
+use crate::model::collective::{COMMUNICATOR_INIT, CollectiveCall, CollectivePart, Issuer};
 
 /// The collective of a stack, from its parent's and its leaf. Of several names the outermost is the
-/// one that was called (`all_gather_object` gathers twice); of several wrappers the innermost is
-/// the one at work. Imported code is in no collective.
+/// one that was called (`all_gather_object` gathers twice), except where a communicator is set up
+/// first; of several wrappers the innermost is the one at work. Imported code is in no collective.
 pub fn with_leaf(outward: CollectivePart, leaf: CollectivePart) -> CollectivePart {
     match leaf.imports {
         true => CollectivePart::default(),
         false => CollectivePart {
-            name: outward.name.or(leaf.name),
+            name: leaf
+                .name
+                .filter(|&name| name == COMMUNICATOR_INIT)
+                .or(outward.name)
+                .or(leaf.name),
             backend: leaf.backend.or(outward.backend),
             issuer: leaf.issuer.or(outward.issuer),
             imports: false,
+            watches: outward.watches || leaf.watches,
         },
     }
 }
@@ -81,6 +86,15 @@ mod tests {
         let both = found(&parts, Activity::Python).expect("one");
         assert_eq!(both.issuer, Some(Issuer::FsdpReshard));
         assert!(!both.has_arrived());
+    }
+
+    #[test]
+    fn a_communicator_is_set_up_whatever_collective_comes_first() {
+        for called in ["init_process_group", "all_reduce"] {
+            let parts = [named(called), named(COMMUNICATOR_INIT), named("all_gather")];
+            let found = found(&parts, Activity::CollectiveWait).expect("one");
+            assert_eq!(found.name, Some(COMMUNICATOR_INIT));
+        }
     }
 
     #[test]

@@ -4,35 +4,54 @@
 //! it is done (torch/csrc/autograd/engine.cpp, 2.15.0). That thread has no Python frames of its
 //! own, and the waiting one does no work. The wall time stays the waiting thread's; in each
 //! interval in which an engine thread of its process was busy, it takes that thread's phase and
-//! activity, and that thread's native frames are appended to its own.
+//! activity, and that thread's native frames are appended to its own. A wait inside of a node (for
+//! a device, a lock, the GIL of a hook) is what backward waits for, too; an engine thread that
+//! waits for its next node is idle.
+//!
+//! On a busy machine the calling thread often loses its CPU to the thread that it woke, before it
+//! sleeps. It has nothing left to do then, and its time in the run queue delays nothing.
 
 use crate::model::category::{Activity, Phase};
 use crate::model::ids::StackId;
 use crate::model::profile::{ProfileFrame, ProfileSample};
-use crate::model::sample::Capture;
+use crate::model::sample::{Capture, ThreadState};
 use crate::model::stack_table::StackTable;
 use crate::torch::classify::row;
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
 
-/// Whether a sample of a training thread waits for the engine: it is in backward, does nothing, and
-/// its stack calls the engine.
-pub fn waits_for_engine(sample: &ProfileSample, calls_engine: bool) -> bool {
-    calls_engine
-        && sample.phase == Phase::Backward
-        && matches!(
-            sample.activity,
-            Activity::LockWait | Activity::GilWait | Activity::Sleep
-        )
+/// What a stack has to do with the engine.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct EnginePart {
+    /// Its nearest Python frame calls the engine.
+    pub calls: bool,
+    /// It is in the engine's own code, or in a node.
+    pub inside: bool,
+    /// It hands nodes over, or takes the next one, and does nothing else.
+    pub in_queue: bool,
 }
 
-/// Whether a sample of an engine thread is work that others may wait for.
-pub fn is_busy(sample: &ProfileSample) -> bool {
+/// Whether a sample of a training thread waits for the engine: it is in backward, its stack calls
+/// the engine, and it does nothing, or has nothing left to do.
+pub fn waits_for_engine(sample: &ProfileSample, part: EnginePart) -> bool {
+    part.calls
+        && sample.phase == Phase::Backward
+        && (part.in_queue
+            || matches!(
+                sample.activity,
+                Activity::LockWait | Activity::GilWait | Activity::Sleep
+            ))
+}
+
+/// Whether a sample of an engine thread is work, or a wait in a node, that others may wait for.
+pub fn is_busy(sample: &ProfileSample, part: EnginePart) -> bool {
     sample.stack.is_some()
-        && !matches!(
-            sample.activity,
-            Activity::LockWait | Activity::Sleep | Activity::Unclassified
-        )
+        && match sample.activity {
+            Activity::LockWait | Activity::Sleep | Activity::Unclassified => {
+                part.inside && !part.in_queue
+            }
+            _ => true,
+        }
 }
 
 /// Joins stacks, each pair once.
@@ -111,10 +130,17 @@ pub fn split(
                 piece.activity = other.activity;
                 piece.syscall = other.syscall;
                 piece.row = row(piece.phase, other.activity);
-                piece.queue_ns = piece
-                    .queue_ns
+                // A thread that waits for a CPU only to fall asleep there waits for the engine.
+                let own_ns = match waiting.state {
+                    ThreadState::Running => 0,
+                    _ => piece.queue_ns,
+                };
+                piece.queue_ns = own_ns
                     .max(queue_within(other, to - from))
                     .min(piece.weight_ns);
+                if waiting.state == ThreadState::Running {
+                    piece.state = other.state;
+                }
                 if let (Some(upper), Some(lower)) = (waiting.stack, other.stack) {
                     piece.stack = Some(join(upper, lower));
                 }

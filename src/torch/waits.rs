@@ -81,9 +81,12 @@ fn below_user<'f, 'p>(frames: &'f [&'p Function]) -> &'f [&'p Function] {
     frames.get(..end.unwrap_or(frames.len())).unwrap_or(frames)
 }
 
+const ON_DEVICE: &str = "GPU to GPU";
+
 /// A wait for the GPU, collected towards the root.
 #[derive(Default)]
 struct GpuCall {
+    whole: Option<String>,
     call: Option<String>,
     operator: Option<String>,
     runtime: Option<String>,
@@ -101,6 +104,7 @@ fn gpu(frames: &[&Function], activity: Activity, rules: &RuleSet) -> (WaitKind, 
             WaitPart::Gpu(call) if !(function.is_python && found.call.is_some()) => {
                 found.call = Some(call.to_owned());
             }
+            WaitPart::GpuWhole(call) => found.whole = Some(call.to_owned()),
             WaitPart::Method => found.call = method(&function.name).or(found.call),
             WaitPart::Runtime => {
                 found
@@ -110,6 +114,7 @@ fn gpu(frames: &[&Function], activity: Activity, rules: &RuleSet) -> (WaitKind, 
             WaitPart::Copies => found.copy = true,
             WaitPart::ToDevice => found.direction = Some("host to GPU"),
             WaitPart::ToHost => found.direction = Some("GPU to host"),
+            WaitPart::OnDevice => found.direction = Some(ON_DEVICE),
             _ => {}
         }
         if let OperatorMark::Operator(name) = &function.operator {
@@ -125,7 +130,8 @@ fn gpu(frames: &[&Function], activity: Activity, rules: &RuleSet) -> (WaitKind, 
         WaitKind::GpuSync
     };
     let call = found
-        .call
+        .whole
+        .or(found.call)
         .or_else(|| {
             found
                 .operator
@@ -137,7 +143,10 @@ fn gpu(frames: &[&Function], activity: Activity, rules: &RuleSet) -> (WaitKind, 
     let mut about: Vec<&str> = Vec::new();
     if kind == WaitKind::GpuCopy {
         about.extend(found.direction);
-        about.extend(found.runtime.as_deref().and_then(copy_blocks_because));
+        // No memory of the host takes part in one between GPUs.
+        if found.direction != Some(ON_DEVICE) {
+            about.extend(found.runtime.as_deref().and_then(copy_blocks_because));
+        }
     }
     let what = match about.is_empty() {
         true => call,

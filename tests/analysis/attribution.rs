@@ -363,7 +363,7 @@ fn activities_are_told_by_the_first_known_frame() {
         ),
         (
             A::GpuCopy,
-            R::HostComputation,
+            R::GpuWait,
             vec![
                 torch("at::native::copy_kernel_cuda(at::TensorIterator&, bool)"),
                 native("libcudart.so.13", "cudaMemcpyAsync"),
@@ -382,12 +382,23 @@ fn activities_are_told_by_the_first_known_frame() {
             ],
         ),
         (
-            A::GpuAlloc,
+            A::Dispatch,
             R::HostComputation,
             vec![native(
                 "libc10_cuda.so",
                 "c10::cuda::CUDACachingAllocator::Native::malloc(void**, long)",
             )],
+        ),
+        (
+            A::GpuAlloc,
+            R::HostComputation,
+            vec![
+                native(
+                    "libc10_cuda.so",
+                    "c10::cuda::CUDACachingAllocator::Native::malloc(void**, long)",
+                ),
+                native("libcudart.so.13", "cudaMalloc"),
+            ],
         ),
         (
             A::CollectiveCall,
@@ -672,6 +683,64 @@ fn backward_on_an_engine_thread_is_the_waiting_threads() {
         .map(|sample| sample.weight_ns)
         .sum();
     assert_eq!(engine_ns, 55_000_000);
+}
+
+/// Activity, time in the run queue and length (ms) of the caller's samples in a backward whose
+/// engine thread did `engine` meanwhile.
+fn stitched(caller: (S, &[F]), queue_ns: u64, (state, engine): (S, &[F])) -> Vec<(A, u64, u64)> {
+    let mut builder = Builder::trainer();
+    builder.sample(0, 20_000_000, caller.0, caller.1).queue_ns = queue_ns;
+    let autograd = builder.thread(0, 101, "pt_autograd_0", false);
+    builder.sample(autograd, 20_000_000, state, engine);
+    let profile = builder.profile();
+    let own = profile.samples.iter();
+    own.filter(|sample| sample.thread == ThreadId(0))
+        .map(|sample| {
+            let (queue_ns, weight_ns) = (sample.queue_ns, sample.weight_ns);
+            (sample.activity, queue_ns / 1_000_000, weight_ns / 1_000_000)
+        })
+        .collect()
+}
+
+#[test]
+fn a_wait_inside_of_a_node_is_what_backward_waits_for() {
+    let node = "torch::autograd::Engine::evaluate_function(std::shared_ptr<GraphTask>&)";
+    let mut asleep = engine(node);
+    asleep.extend([libc("pthread_mutex_lock")]);
+    let found = stitched((S::Futex, &waiting()), 0, (S::Futex, &asleep));
+    assert_eq!(found, [(A::LockWait, 0, 20)]);
+    let mut builder = Builder::trainer();
+    builder.sample(0, 20_000_000, S::Futex, &waiting());
+    let autograd = builder.thread(0, 101, "pt_autograd_0", false);
+    builder.sample(autograd, 20_000_000, S::Futex, &asleep);
+    let profile = builder.profile();
+    let stack = names(&profile, &profile.samples[0]);
+    assert_eq!(
+        stack.last().map(String::as_str),
+        Some("pthread_mutex_lock"),
+        "{stack:?}"
+    );
+}
+
+#[test]
+fn a_caller_that_waits_for_a_cpu_to_fall_asleep_waits_for_the_engine() {
+    let mut handed_over = backward();
+    handed_over.extend([
+        native("libtorch_python.so", "THPEngine_run_backward"),
+        torch(
+            "torch::autograd::Engine::execute_with_graph_task(std::shared_ptr<GraphTask> const&)",
+        ),
+        libc("pthread_cond_signal"),
+    ]);
+    let caller = (S::Running, &handed_over[..]);
+    let works = engine("at::native::mm(at::Tensor const&)");
+    let found = stitched(caller, 19_000_000, (S::Running, &works));
+    assert_eq!(found, [(A::AtenCompute, 0, 20)]);
+    // With nobody at work, its wait for a CPU is what backward waits for.
+    let mut idle = engine("torch::autograd::ReadyQueue::pop()");
+    idle.push(libc("pthread_cond_wait"));
+    let found = stitched(caller, 19_000_000, (S::Futex, &idle));
+    assert_eq!(found, [(A::Autograd, 19, 20)]);
 }
 
 #[test]

@@ -237,6 +237,38 @@ fn rank(analysis: &Analysis, rank: usize) -> &RankEnergy {
 }
 
 #[test]
+fn bounds_of_many_visits_are_no_more_than_the_device_took() {
+    const VISITS: u64 = 20;
+    const LONG: u64 = 500 * MS;
+    const SHORT: u64 = 50 * MS;
+    const WATTS: f64 = 500.0;
+    let mut builder = Builder::new();
+    let process = builder.process(100, 1, &["python", "train.py"]);
+    let thread = builder.thread(process, 100, "python", true);
+    let forward = [
+        user("main", 89),
+        lib("torch/nn/modules/module.py", "Module._call_impl"),
+        torch("at::native::linear(at::Tensor const&)"),
+    ];
+    for _ in 0..VISITS {
+        builder.ticks(thread, LONG / TICK_NS, S::Running, &[user("main", 88)]);
+        builder.ticks(thread, SHORT / TICK_NS, S::Running, &forward);
+    }
+    let id = gpu(&mut builder, &[100]);
+    energy(&mut builder, id, VISITS * (LONG + SHORT), |from, to| {
+        WATTS * (to - from) as f64 / 1e9
+    });
+    let (_, analysis) = analyzed(builder);
+    let phases = &analysis.energy.ranks[0].phases;
+    let longest = phases[0].energy.unwrap();
+    let truth = WATTS * (VISITS * LONG) as f64 / 1e9;
+    assert!(longest.interval.low <= truth, "{longest:?}");
+    assert!(truth <= longest.interval.high, "{longest:?}");
+    let all = analysis.energy.devices[0].joules;
+    assert!(longest.interval.high <= all, "{longest:?} of {all}");
+}
+
+#[test]
 fn energy_of_the_run_the_epochs_the_steps_and_the_ranks() {
     let (_, analysis) = analyzed(recorded(exact, true));
     for (number, power) in POWER.iter().enumerate() {

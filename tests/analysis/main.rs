@@ -19,6 +19,7 @@ mod operators;
 mod progress;
 mod regions;
 mod report;
+mod slow_rank;
 mod speed;
 mod top_view;
 mod verdict;

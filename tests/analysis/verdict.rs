@@ -96,6 +96,7 @@ fn input_bound_by_decoding_asks_for_workers() {
         next.contains("workers 2 -> 5 (3.0 of 16 CPUs used)"),
         "{next}"
     );
+    assert!(next.contains(" % of their work is at "), "{next}");
     let text = render_summary(&profile, &analyze(&profile), TextOptions::default());
     for line in [
         "VERDICT input-bound, batch work (high). Training thread waits for data 60 %",
@@ -133,7 +134,79 @@ fn input_bound_without_workers() {
     };
     assert_verdict(&run);
     let next = run.verdict().1.next_step.unwrap();
-    assert!(next.starts_with("workers 0 -> 4"), "{next}");
+    assert!(next.starts_with("workers 0 -> 2"), "{next}");
+    // More than there are CPUs for.
+    let heavy = Run {
+        cpus: Some((1.0, 2.0)),
+        pin_memory: Some(false),
+        ..Run::new(
+            "heavy input",
+            Some("input-bound"),
+            &[(Do::MakeBatch, 78), (Do::Launch, 17), (Do::Python, 5)],
+        )
+        .device(Device::busy(0.2))
+    };
+    let next = heavy.verdict().1.next_step.unwrap();
+    for words in ["workers 0 -> 1", "it would take 5 to hide all of it"] {
+        assert!(next.contains(words), "{next}");
+    }
+}
+
+/// Steps need their batches: without its Python this run would wait for its workers.
+#[test]
+fn bounds_leave_workers_their_time() {
+    let run = Run {
+        workers: Workers {
+            count: 1,
+            decode: 90,
+            idle: 10,
+            ..Workers::default()
+        },
+        ..Run::new(
+            "Python and workers",
+            Some("Python-bound"),
+            &[(Do::Python, 65), (Do::Launch, 30), (Do::Sync, 5)],
+        )
+        .device(Device::busy(0.2))
+    };
+    assert_verdict(&run);
+    let verdict = run.verdict().1;
+    let bound = verdict.bound.unwrap();
+    assert!((1.09..=1.13).contains(&bound.speedup), "{bound:?}");
+    let next = verdict.next_step.unwrap();
+    let words = "batches come next: workers make them for 90 % of the time";
+    assert!(next.contains(words), "{next}");
+}
+
+/// Where nothing stands out, a wait for a device that is idle for a quarter of the time is a cost,
+/// with no more to gain than that.
+#[test]
+fn a_wait_for_a_rather_busy_device_is_listed() {
+    let step = [(Do::Sync, 47), (Do::Sleep, 46), (Do::Launch, 7)];
+    let run = Run::new("rather busy", None, &step).device(Device::busy(0.77));
+    assert_verdict(&run);
+    let costs = run.verdict().1.costs;
+    let wait = costs.iter().find(|cost| cost.what == "waiting for the GPU");
+    let most = wait.unwrap().at_most.unwrap();
+    assert!((1.25..=1.35).contains(&most), "{costs:?}");
+}
+
+/// What a part costs holds the time in which the thread had no CPU for it.
+#[test]
+fn bounds_hold_the_waits_for_a_cpu_of_what_is_removed() {
+    let run = Run {
+        queues: vec![0.5],
+        ..Run::new(
+            "starved input",
+            None,
+            &[(Do::MakeBatch, 80), (Do::Launch, 20)],
+        )
+    };
+    let (_, verdict) = run.verdict();
+    use torchspy::analysis::verdict::figures::Part;
+    let own = verdict.figures.of(Part::InputOwn);
+    let gained = verdict.figures.gained(&[Part::InputOwn]);
+    assert!(own < 0.6 && gained > 0.78, "{own} {gained}");
 }
 
 #[test]
@@ -215,7 +288,9 @@ fn sync_and_copy_bound() {
     assert_verdict(&copy);
     let next = copy.verdict().1.next_step.unwrap();
     assert!(
-        next.contains("pin_memory=True in the DataLoader (now off)"),
+        next.contains(
+            "from pinned memory at train.py:89 (pin_memory=True in the DataLoader, now off)"
+        ),
         "{next}"
     );
 }

@@ -2,9 +2,11 @@
 //! meanwhile.
 
 use crate::analysis_builder::*;
+use crate::verdict_scenarios::{Device, Do, Run};
 use torchspy::analysis::late_ranks::last_rank;
 use torchspy::analysis::waits::{ProcessWaits, WaitTime};
-use torchspy::analysis::{Analysis, analyze};
+use torchspy::analysis::{Analysis, analyze, full_queue};
+use torchspy::model::category::Activity;
 use torchspy::model::ids::ThreadId;
 use torchspy::model::input::InputTask;
 use torchspy::model::profile::Profile;
@@ -29,6 +31,11 @@ fn runtime(symbol: &str) -> F {
 
 fn driver(symbol: &str) -> F {
     native("libcuda.so.1", symbol)
+}
+
+fn allocator(name: &str) -> F {
+    let class = "c10::cuda::CUDACachingAllocator::Native::DeviceCachingAllocator";
+    native("libc10_cuda.so", &format!("{class}::{name}"))
 }
 
 fn binding(name: &str) -> F {
@@ -176,9 +183,233 @@ fn gpu_syncs_are_named_after_the_call() {
             vec![user("step", 5), runtime("cudaStreamSynchronize")],
             "cudaStreamSynchronize",
         ),
+        (
+            vec![
+                user("step", 5),
+                lib("torch/_tensor.py", "Tensor.__repr__"),
+                lib("torch/_tensor_str.py", "_str"),
+                lib("torch/_tensor_str.py", "_Formatter.__init__"),
+                binding("masked_select"),
+                op("masked_select"),
+                runtime("cudaStreamSynchronize"),
+            ],
+            "print() or repr() of a tensor",
+        ),
+        // Cached memory is given back: on request, and where the device has no room.
+        (
+            vec![
+                user("step", 5),
+                python("THCPModule_emptyCache(_object*, _object*)"),
+                allocator("release_cached_blocks(std::shared_ptr<c10::GatheredContext> const&)"),
+                runtime("cudaFree"),
+            ],
+            "torch.cuda.empty_cache()",
+        ),
+        (
+            vec![
+                user("step", 5),
+                binding("empty"),
+                op("empty_memory_format"),
+                allocator("malloc(unsigned long, CUstream_st*)"),
+                allocator("release_cached_blocks(std::shared_ptr<c10::GatheredContext> const&)"),
+                runtime("cudaFree"),
+            ],
+            "allocation that frees cached memory",
+        ),
     ] {
         let (kind, found) = kind_and_what(S::Running, &frames);
         assert_eq!((kind, found.as_str()), (WaitKind::GpuSync, what));
+    }
+}
+
+/// A launch that runs is work of the host; one that sleeps has found the queue full.
+#[test]
+fn a_launch_that_sleeps_waits_for_room_in_the_queue() {
+    for call in ["cudaLaunchKernel", "cublasGemmEx", "cudaMemsetAsync"] {
+        let frames = [user("step", 5), op("mul_Tensor"), runtime(call)];
+        let mut builder = Builder::trainer();
+        builder.ticks(0, 100, S::Running, &frames);
+        assert!(waits_of(builder).1.rows.is_empty(), "{call}");
+        let mut asleep = frames.to_vec();
+        asleep.extend([unnamed("libcuda.so.1"), libc("poll")]);
+        assert_eq!(
+            kind_and_what(S::Poll, &asleep),
+            (WaitKind::GpuSync, "room in the launch queue".to_owned()),
+            "{call}"
+        );
+    }
+}
+
+/// One that spins is told from a launch by what else the thread does, and by the device.
+#[test]
+fn launches_for_most_of_the_time_of_a_busy_device_wait_for_room() {
+    let waited = |busy: f64, step: &[(Do, u64)]| {
+        let run = Run::new("queue", None, step).device(Device::busy(busy));
+        let mut profile = run.profile();
+        full_queue::mark(&mut profile);
+        let analysis = analyze(&profile);
+        let waits = &analysis.waits[0];
+        let mut rows = waits.rows.iter();
+        let row = rows.find(|row| row.what == "room in the launch queue (inferred)");
+        row.map_or(0, |row| row.ns) as f64 / waits.wall_ns as f64
+    };
+    let full: &[(Do, u64)] = &[(Do::Launch, 30), (Do::Dispatch, 9), (Do::Sync, 1)];
+    assert!((waited(0.97, full) - 0.75).abs() < 0.01);
+    for (busy, step) in [
+        // The device has time for more launches.
+        (0.85, full),
+        // Host and device are equally fast.
+        (0.97, &[(Do::Launch, 10), (Do::Dispatch, 30)]),
+        // It waits elsewhere: a launch of a graph takes long.
+        (0.97, &[(Do::GraphLaunch, 10), (Do::Sync, 30)]),
+    ] {
+        assert_eq!(waited(busy, step), 0.0, "{step:?} at {busy}");
+    }
+}
+
+/// The stack of a call of torch.distributed's by a script.
+fn distributed(function: &str, more: &[F]) -> Vec<F> {
+    let file = "torch/distributed/distributed_c10d.py";
+    let mut frames = vec![user("main", 143), lib(file, function)];
+    frames.extend_from_slice(more);
+    frames
+}
+
+/// NCCL's barrier, by both of torch's backends.
+fn barriers() -> [Vec<F>; 2] {
+    let new = [
+        cuda("c10d::nccl2::WorkNCCL::wait(std::chrono::duration<long>)"),
+        cuda("c10d::nccl2::WorkNCCL::synchronize()"),
+        cuda("c10d::nccl2::WorkNCCL::synchronizeInternal(std::chrono::duration<long>)"),
+        runtime("cudaStreamSynchronize"),
+    ];
+    let old = [
+        torch("c10d::ProcessGroup::barrier(c10d::BarrierOptions const&)"),
+        torch("c10d::ops::(anonymous namespace)::barrierCUDA(at::Tensor)"),
+        cuda("c10d::ProcessGroupNCCL::barrier(c10d::BarrierOptions const&)"),
+        native(
+            "libc10_cuda.so",
+            "c10::cuda::CUDAStream::synchronize() const",
+        ),
+        runtime("cudaStreamSynchronize"),
+    ];
+    [distributed("barrier", &new), distributed("barrier", &old)]
+}
+
+#[test]
+fn a_barrier_on_nccl_waits_for_other_ranks() {
+    for frames in barriers() {
+        for state in [S::Running, S::Poll] {
+            assert_eq!(
+                kind_and_what(state, &frames),
+                (WaitKind::Collective, "barrier".to_owned())
+            );
+        }
+        let mut builder = Builder::trainer();
+        builder.ticks(0, 100, S::Running, &frames);
+        let (_, analysis) = analyzed(builder);
+        let row = &analysis.primary_collectives().expect("a trainer").rows[0];
+        assert_eq!(row.call.label(), "barrier");
+        assert_eq!(row.call.backend.map(|backend| backend.name()), Some("nccl"));
+        assert_eq!(
+            (row.wait_ns, row.at.expect("a line").1),
+            (100 * TICK_NS, 143)
+        );
+    }
+}
+
+#[test]
+fn nccl_sets_up_its_communicator_in_whatever_comes_first() {
+    let make = [
+        cuda("c10d::nccl2::NCCLBootstrap::createNcclComm(std::string const&)"),
+        native("libnccl.so.2", "ncclCommInitRankConfig"),
+        libc("clock_nanosleep"),
+    ];
+    let new = distributed("init_process_group", &make);
+    let make = [
+        cuda("c10d::ProcessGroupNCCL::initNCCLComm(std::string const&, c10::Device&)"),
+        native("libnccl.so.2", "ncclCommInitRankConfig"),
+        libc("clock_nanosleep"),
+    ];
+    let old = distributed("all_reduce", &make);
+    for frames in [new, old] {
+        assert_eq!(
+            kind_and_what(S::Nanosleep, &frames),
+            (WaitKind::Collective, "nccl_communicator_init".to_owned())
+        );
+    }
+}
+
+/// The same work has the same names by both of torch's NCCL backends.
+#[test]
+fn a_bucket_of_ddp_is_named_alike_by_both_backends() {
+    let reducer = |more: &[F]| {
+        let mut frames = vec![
+            user("main", 140),
+            lib("torch/_tensor.py", "Tensor.backward"),
+            torch("torch::autograd::Engine::execute(int)"),
+            torch("c10d::Reducer::autograd_hook(unsigned long)"),
+            torch("c10d::Reducer::mark_bucket_ready(unsigned long)"),
+            torch("c10d::Reducer::all_reduce_bucket(c10d::Reducer::Bucket&)"),
+            torch("c10d::Reducer::run_comm_hook(c10d::GradBucket&)"),
+            torch("c10d::_AllReduceBySumCommHook::runHook(c10d::GradBucket&)"),
+        ];
+        frames.extend_from_slice(more);
+        frames
+    };
+    let enqueues = native("libnccl.so.2", "ncclAllReduce");
+    let of = |backend: &str| {
+        reducer(&[
+            cuda(&format!(
+                "c10d::{backend}::allreduce(std::vector<at::Tensor>&)"
+            )),
+            enqueues.clone(),
+        ])
+    };
+    let blocks = reducer(&[
+        cuda("c10d::nccl2::WorkNCCL::getFuture()"),
+        cuda("c10d::nccl2::WorkNCCL::synchronizeInternal(std::chrono::duration<long>)"),
+        runtime("cudaStreamWaitEvent"),
+    ]);
+    for frames in [
+        of("ProcessGroupNCCL"),
+        of("nccl2::ProcessGroupNCCL"),
+        blocks,
+    ] {
+        let mut builder = Builder::trainer();
+        builder.ticks(0, 100, S::Running, &frames);
+        let (_, analysis) = analyzed(builder);
+        let row = &analysis.primary_collectives().expect("a trainer").rows[0];
+        assert_eq!(row.call.label(), "all_reduce (DDP bucket)");
+        assert_eq!(row.call.backend.map(|backend| backend.name()), Some("nccl"));
+    }
+}
+
+/// nccl2's thread has the process's name, the one before has its own.
+#[test]
+fn the_watchdog_of_nccl_waits_for_no_rank() {
+    for (name, function) in [
+        ("python", "c10d::nccl2::ProcessGroupNCCL::timeoutWatchdog()"),
+        (
+            "pt_nccl_watchdg",
+            "c10d::ProcessGroupNCCL::Watchdog::runLoop()",
+        ),
+    ] {
+        let mut builder = Builder::trainer();
+        builder.ticks(0, 100, S::Running, &[user("main", 5)]);
+        let reduces = [user("main", 5), torch("c10d::Reducer::finalize_backward()")];
+        builder.ticks(0, 10, S::Running, &reduces);
+        let watchdog = builder.thread(0, 105, name, false);
+        let frames = [cuda(function), libc("pthread_cond_timedwait")];
+        builder.ticks(watchdog, 110, S::Futex, &frames);
+        let (_, analysis) = analyzed(builder);
+        let threads = &analysis.primary().expect("a trainer").threads;
+        let thread = threads.iter().find(|thread| thread.tid == 105).expect("it");
+        assert_eq!(thread.role, "NCCL watchdog");
+        assert_eq!(thread.main_activity, Activity::LockWait);
+        // Its process trains over NCCL.
+        let row = &analysis.primary_collectives().expect("a trainer").rows[0];
+        assert_eq!(row.call.backend.map(|backend| backend.name()), Some("nccl"));
     }
 }
 
@@ -219,6 +450,12 @@ fn gpu_copies_tell_direction_and_why_they_block() {
     ] {
         assert_eq!(copy(call, &leaves), (WaitKind::GpuCopy, what.to_owned()));
     }
+    let within = [
+        cuda("at::native::copy_device_to_device(at::TensorIterator&, bool, bool)"),
+        runtime("cudaMemcpyAsync"),
+    ];
+    let what = ".clone() (GPU to GPU)".to_owned();
+    assert_eq!(copy("clone", &within), (WaitKind::GpuCopy, what));
 }
 
 #[test]

@@ -551,7 +551,7 @@ fn default_names_of_an_attached_recording() {
     );
     let names = names(folder.path());
     assert_eq!(names.len(), 2, "{names:?}");
-    for (name, extension) in names.iter().zip(["svg", "tspy"]) {
+    for (name, extension) in names.iter().zip(["html", "tspy"]) {
         let pattern = regex::Regex::new(&format!("^{base}\\.{extension}$")).unwrap();
         assert!(pattern.is_match(name), "{name} against {pattern}");
     }

@@ -98,10 +98,6 @@ fn hands_that_know_py_spy_are_told_the_line_to_type() {
             &["record", "--threads", "--pid", "1"],
             "torchspy record --pid 1",
         ),
-        (
-            &["record", "-f", "chrometrace", "--pid", "1"],
-            "-o profile.perfetto-trace",
-        ),
         (&["dump", "--core", "core.1"], "py-spy dump --core"),
         (&["dump", "-p", "1", "--full-filenames"], "--json"),
         (&["top", "-p", "1", "-i"], "tab Threads"),

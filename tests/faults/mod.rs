@@ -32,6 +32,14 @@ pub fn program(name: &str) -> String {
     format!("{}/tests/programs/{name}", env!("CARGO_MANIFEST_DIR"))
 }
 
+/// The line of a program that carries a mark.
+pub fn marked(name: &str, mark: &str) -> u64 {
+    let text = std::fs::read_to_string(program(name)).unwrap();
+    let wanted = format!("# mark: {mark}");
+    let line = text.lines().position(|line| line.ends_with(&wanted));
+    line.unwrap_or_else(|| panic!("{name} has no {mark}")) as u64 + 1
+}
+
 /// A C program of tests/programs, built; `None`, with a word on stderr, without a compiler.
 pub fn compiled(name: &str) -> Option<String> {
     let python = any_python()?;

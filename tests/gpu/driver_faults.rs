@@ -264,13 +264,13 @@ fn instances_of_a_device_in_mig_mode() {
     });
     let mut scenario = two(&machine, Vec::new());
     scenario.gpus[0].mig = Some(instances.to_vec());
-    scenario.gpus[0].processes = vec![Process {
+    scenario.gpus[0].processes = Some(vec![Process {
         instance: Some(2),
         ..machine.process()
-    }];
+    }]);
     // In MIG mode, and not split.
     scenario.gpus[1].mig = Some(Vec::new());
-    scenario.gpus[1].processes.clear();
+    scenario.gpus[1].processes = None;
     let recorded = machine.record(&scenario, &["--duration", "3s"]);
     let report = recorded.report();
     let used = gpu(&report, "MIG-2");

@@ -1,4 +1,4 @@
-//! GPUs, by a double of NVML that replays what a program logged.
+//! GPUs, by a double of NVML that replays what a program logged, or reads a simulated node.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -8,6 +8,7 @@
 
 mod driver_faults;
 mod idle_live;
+mod node;
 mod tracks;
 
 #[path = "../faults/mod.rs"]

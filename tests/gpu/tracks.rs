@@ -1,9 +1,11 @@
 //! Counter tracks of GPUs, recorded from a double of NVML that replays what a program logged: every
 //! figure against its truth.
 
-use crate::faults::run;
+use crate::faults::{Recorder, run, wait_until};
 use crate::gpu_machine::{Machine, gpu, rows, track, why_missing};
+use nix::sys::signal::Signal;
 use nvml_double::scenario::{Activity, Gpu, Process, Scenario};
+use serde_json::Value;
 
 const UUID: &str = "GPU-11111111-aaaa";
 const OTHER: &str = "GPU-22222222-bbbb";
@@ -49,7 +51,7 @@ fn figures_are_those_of_the_device_that_the_program_uses() {
         instance: None,
     };
     let mut used = machine.gpu(UUID);
-    used.processes.push(neighbour);
+    used.processes = Some(vec![machine.process(), neighbour]);
     used.throttle_busy = 0x4;
     let unused = Gpu {
         uuid: OTHER.to_owned(),
@@ -168,10 +170,26 @@ fn visible_devices_are_the_hint_where_no_list_shows_the_process() {
             instance: None,
         };
         let gpus = [UUID, OTHER].map(|uuid| Gpu {
-            processes: vec![stranger.clone()],
+            processes: Some(vec![stranger.clone()]),
             ..machine.gpu(uuid)
         });
-        let recorded = machine.record(&with(gpus.to_vec()), THREE_SECONDS);
+        let scenario = with(gpus.to_vec());
+        // What was known of a process still holds when it has ended.
+        let recorded = match expected {
+            Some(_) => {
+                let folder = tempfile::tempdir().unwrap();
+                let recorder = Recorder::spawn(machine.command(&scenario, &[]), folder);
+                let path = recorder.path().to_string_lossy().into_owned();
+                wait_until("the device is recorded", || {
+                    let report = run(&["report", "--json", &path]).stdout;
+                    let report: Option<Value> = serde_json::from_str(&report).ok();
+                    report.is_some_and(|report| report["gpus"][0].is_object())
+                });
+                machine.target.kill(Signal::SIGKILL);
+                recorder.finish()
+            }
+            None => machine.record(&scenario, THREE_SECONDS),
+        };
         let report = recorded.report();
         let uuids: Vec<&str> = report["gpus"]
             .as_array()
@@ -185,7 +203,7 @@ fn visible_devices_are_the_hint_where_no_list_shows_the_process() {
                 let own = &gpu(&report, uuid)["processes"][0];
                 assert_eq!(own["known_by"], "visible_devices");
                 assert_eq!(own["pid"], machine.target.pid());
-                assert_eq!(own["memory_bytes"], serde_json::Value::Null);
+                assert_eq!(own["memory_bytes"], Value::Null);
             }
             None => {
                 let text = run(&["report", "--full", &recorded.path().to_string_lossy()]).stdout;
@@ -204,7 +222,7 @@ fn gpus_that_are_named_are_recorded_whoever_uses_them() {
         return;
     };
     let mut other = machine.gpu(OTHER);
-    other.processes.clear();
+    other.processes = None;
     let scenario = with(vec![machine.gpu(UUID), other]);
     let uuids = |options: &[&str]| -> Vec<String> {
         let options = [&["--duration", "1s"], options].concat();

@@ -95,7 +95,7 @@ impl Machine {
         Gpu {
             uuid: uuid.to_owned(),
             activity: self.activity(),
-            processes: vec![self.process()],
+            processes: Some(vec![self.process()]),
             ..Gpu::default()
         }
     }

@@ -6,6 +6,9 @@ argv: `reentrant` or `plain`, then steps. Prints "done".
 import sys
 
 import torch
+
+# The first call of a checkpoint imports it, which may take longer than all steps.
+import torch._dynamo
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 

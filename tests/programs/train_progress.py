@@ -1,6 +1,6 @@
 """A training run that counts its own steps, epochs and their times.
 
-usage: train_progress.py [--epochs N] [--batches N] [--size N] [--accumulate N] [--optimizer sgd|adamw] [--workers N]
+usage: train_progress.py [--epochs N] [--batches N] [--size N] [--accumulate N] [--optimizer sgd|adamw|fused] [--workers N]
                          [--evaluate] [--infer] [--slow STEP] [--module-level] [--autocast] [--handshake]
 
 Prints one line of JSON at its end: steps, epochs, batches, evaluation batches, and each step's length in milliseconds, from the end of
@@ -9,6 +9,7 @@ the step before (steps that begin an epoch left out). With --handshake it first 
 
 import argparse
 import contextlib
+import functools
 import json
 import sys
 import time
@@ -116,7 +117,7 @@ def main():
         batches = evaluate(model, loader)
         truth = {"steps": 0, "epochs": 0, "batches": batches, "evaluated": batches, "step_ms": []}
     else:
-        makes = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}
+        makes = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW, "fused": functools.partial(torch.optim.AdamW, fused=True)}
         optimizer = makes[arguments.optimizer](model.parameters(), lr=1e-3)
         truth = train(arguments, model, optimizer, loader, test)
     # A run keeps its model for a while after the last step, if only to save it.

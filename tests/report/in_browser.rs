@@ -9,6 +9,21 @@ use torchspy::report::flamegraph;
 use torchspy::report::speedscope::{SpeedscopeOptions, render};
 use torchspy::report::view::ViewOptions;
 
+/// What a script of scripts/ that opens files with their own viewer prints; `None` where it skips.
+pub(crate) fn checked(script: &str, arguments: &[&Path]) -> Option<String> {
+    let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts");
+    let output = Command::new(scripts.join(script)).args(arguments).output();
+    let output = output.unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    if output.status.code() == Some(77) {
+        println!("{said}");
+        return None;
+    }
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}{errors}");
+    Some(said)
+}
+
 #[test]
 fn the_real_speedscope_opens_a_training_run() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
@@ -22,22 +37,10 @@ fn the_real_speedscope_opens_a_training_run() {
         &mut File::create(&path).unwrap(),
     )
     .unwrap();
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/check-speedscope");
-    let output = Command::new(script)
-        .arg(&path)
-        .arg(folder.join("training.speedscope.png"))
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    if output.status.code() == Some(77) {
-        println!("{said}");
+    let picture = folder.join("training.speedscope.png");
+    let Some(said) = checked("check-speedscope", &[&path, &picture]) else {
         return;
-    }
-    assert!(
-        output.status.success(),
-        "{said}{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    };
     assert!(said.contains("6 threads"), "{said}");
 }
 

@@ -12,10 +12,12 @@ mod folded;
 mod in_browser;
 mod json_schema;
 mod markdown;
+mod page;
 mod parquet;
 mod perfetto;
 mod short;
 mod speedscope;
+mod viewers;
 
 #[path = "../analysis_builder/mod.rs"]
 mod analysis_builder;

@@ -97,7 +97,7 @@ fn places_of_torch() {
     println!("torch: {compared:?}");
     // The main thread, the four places, and the thread that feeds the worker its indices. What
     // oneDNN and MKL generate depends on the CPU: products, convolutions and their backward.
-    check_scope(&peers, compared, [6, 3], 40);
+    check_scope(&peers, compared, [6, 3], 35);
     let peers = Peers::ask(worker, target.root());
     let compared = peers.compare(worker, &recorded);
     println!("DataLoader worker: {compared:?}");

@@ -6,6 +6,7 @@
     reason = "tests"
 )]
 
+use faults::marked;
 use std::process::{Command, Stdio};
 
 mod backward;
@@ -28,12 +29,4 @@ fn torchspy() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_torchspy"));
     command.stdin(Stdio::null());
     command
-}
-
-/// The line of a program that carries a mark.
-fn marked(name: &str, mark: &str) -> u64 {
-    let text = std::fs::read_to_string(faults::program(name)).unwrap();
-    let wanted = format!("# mark: {mark}");
-    let line = text.lines().position(|line| line.ends_with(&wanted));
-    line.unwrap() as u64 + 1
 }

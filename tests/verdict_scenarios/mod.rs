@@ -7,9 +7,9 @@ use crate::track_builder::{cpus, energy, gpu, level, throttle, utilization, wind
 use serde::Deserialize;
 use torchspy::analysis::analyze;
 use torchspy::analysis::verdict::Verdict;
-use torchspy::model::ids::{GpuId, ProcessId, ThreadId, TrackId};
+use torchspy::model::ids::{CounterId, GpuId, ProcessId, ThreadId, TrackId};
 use torchspy::model::profile::Profile;
-use torchspy::model::progress::{Condition, CounterInfo, CounterKind, facts};
+use torchspy::model::progress::{Condition, CounterInfo, CounterKind, ProgressPoint, facts};
 use torchspy::model::sample::Gil;
 use torchspy::model::track::{SHARE_ONE, TrackGap, TrackInfo, TrackKind, TrackPoint};
 
@@ -242,6 +242,8 @@ pub struct Run {
     pub first_rank: u32,
     /// Threads of OpenMP beside each trainer's main thread.
     pub omp: u64,
+    /// Whether an optimizer counts the steps.
+    pub counted: bool,
 }
 
 impl Default for Run {
@@ -280,6 +282,7 @@ impl Run {
             pinning: None,
             first_rank: 0,
             omp: 0,
+            counted: false,
         }
     }
 
@@ -462,7 +465,19 @@ impl Run {
         if self.nccl {
             builder.ticks(thread, 2, S::Running, &frames(Do::Reduce, true).1);
         }
-        for _ in 0..self.steps {
+        let counter = builder.counters.len();
+        if self.counted {
+            builder.counters.push(CounterInfo {
+                process: ProcessId::from_index(process),
+                number: 0,
+                kind: CounterKind::TrainerSteps,
+                class: "SGD".to_owned(),
+                file: String::new(),
+                line: 0,
+                facts: Vec::new(),
+            });
+        }
+        for number in 0..self.steps {
             for &(what, length) in step {
                 let (state, frames) = frames(what, self.nccl);
                 let frames = self.seen(frames);
@@ -480,6 +495,16 @@ impl Run {
                     crew.tick(builder, what, queue);
                 }
                 ticks += length;
+            }
+            if self.counted {
+                let time_ns = builder.threads[thread].last_seen_ns;
+                builder.sideband.points.push(ProgressPoint {
+                    counter: CounterId::from_index(counter),
+                    thread: ThreadId::from_index(thread),
+                    before_ns: time_ns - TICK_NS,
+                    time_ns,
+                    value: number + 1,
+                });
             }
         }
         ticks * TICK_NS

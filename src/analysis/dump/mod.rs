@@ -308,6 +308,7 @@ fn words_of(kind: CounterKind) -> &'static str {
     match kind {
         CounterKind::Batches => "batch",
         CounterKind::ParameterVersion => "parameter version",
+        CounterKind::OptimizerState => "version of the optimizer's state",
         CounterKind::TrainerSteps | CounterKind::LightningSteps => "step",
         CounterKind::LightningEpochs => "epoch",
     }

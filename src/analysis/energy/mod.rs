@@ -289,6 +289,8 @@ fn of_visits(curve: &Curve, visits: &[&Visit], host_ns: u64) -> Option<Joules> {
         sum.interval.low += energy.interval.low;
         sum.interval.high += energy.interval.high;
     }
+    // Bounds of many visits overlap, and together may be more than there was.
+    sum.interval.high = sum.interval.high.min(curve.total()).max(sum.joules);
     let most = |ns: u64, share: f64| ns as f64 >= share * host_ns as f64;
     (most(long_ns, LONG_ENOUGH) && most(covered_ns, 0.9)).then_some(sum)
 }

@@ -2,7 +2,8 @@
 //!
 //! A value of the driver describes a window, not a point in time. Samples are joined to windows,
 //! and the uncertainty within a window remains: each figure is an estimate between two bounds, and
-//! visits shorter than two windows are not resolved. Utilization counts any kernel, including those
+//! visits shorter than two windows are not resolved by one window, but by a regression over many,
+//! where steps are alike. Utilization counts any kernel, including those
 //! of communication and of other processes: idle means that no kernel ran.
 //!
 //! | file | content |
@@ -10,18 +11,25 @@
 //! | [`windows`] | the windows of a device |
 //! | [`account`] | the share of one subject in their amounts |
 //! | [`cut`] | restricts a profile to idle windows |
+//! | [`regression`] | idle time of phases that are shorter than windows, from many windows |
+//! | `position` | where in a step a thread was, for the regression |
+//! | `gaussian` | shares by position, from what was done in windows |
 
 pub mod account;
 pub mod cut;
+mod gaussian;
+mod position;
+pub mod regression;
 pub mod windows;
 
-use super::of_thread;
 use super::tracks::{Device, TrackSummary};
+use super::{of_thread, progress};
 use crate::model::category::Phase;
 use crate::model::facts::Line;
 use crate::model::ids::{ChainId, GpuId, NnModuleId, ProcessId, StackId, ThreadId};
 use crate::model::profile::{Profile, Role};
 use account::{Account, Part};
+use regression::{Refused, regress};
 use rustc_hash::FxHashMap;
 use windows::{NoWindows, Windows};
 
@@ -46,6 +54,8 @@ pub struct IdleRow {
     pub subject: Subject,
     /// Idle time, ns.
     pub part: Part,
+    /// Windows of the regression that resolved it; `None` if its own windows did, or nothing.
+    pub regressed: Option<usize>,
 }
 
 /// The device of one trainer, by what its training thread executed.
@@ -62,6 +72,8 @@ pub struct GpuIdle {
     pub rows: Vec<IdleRow>,
     /// Unresolved subjects, by kind, by descending time on the host.
     pub unresolved: Vec<IdleRow>,
+    /// Why a regression did not resolve them, either.
+    pub refused: Refused,
 }
 
 /// Why a process has no idle times by subject.
@@ -151,7 +163,20 @@ fn overlay(
 ) -> Result<GpuIdle, NoOverlay> {
     let device = device_of(tracks, process)?;
     let windows = Windows::idle(profile, device)?;
-    let (all, parts) = by_subject(profile, &windows, thread);
+    let (all, mut parts) = by_subject(profile, &windows, thread);
+    let steps: Vec<(u64, u64)> = progress::steps(profile, process)
+        .iter()
+        .map(|step| (step.start_ns, step.end_ns))
+        .collect();
+    let found = regress(profile, &windows, &steps, &of_thread(profile, thread));
+    if let Ok(found) = &found {
+        for row in parts.iter_mut().filter(|row| !row.part.resolved) {
+            if let Some(part) = found.parts.get(&row.subject) {
+                row.part = *part;
+                row.regressed = Some(found.windows);
+            }
+        }
+    }
     let (mut rows, mut unresolved): (Vec<IdleRow>, Vec<IdleRow>) =
         parts.into_iter().partition(|row| row.part.resolved);
     rows.sort_by(|a, b| {
@@ -169,6 +194,7 @@ fn overlay(
         all,
         rows,
         unresolved,
+        refused: found.err().unwrap_or(Refused::Apart),
     })
 }
 
@@ -200,6 +226,7 @@ pub fn by_subject(profile: &Profile, windows: &Windows, thread: ThreadId) -> (Pa
     let rows = accounts.into_iter().map(|(subject, account)| IdleRow {
         subject,
         part: account.finish(windows),
+        regressed: None,
     });
     (all.finish(windows), rows.collect())
 }

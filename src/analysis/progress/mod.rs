@@ -10,7 +10,7 @@
 //! | [`series`] | which counter counts the steps, and when each of them ended |
 //! | [`passes`] | passes of loaders over their data: which of them trained, which evaluated |
 //! | [`times`] | lengths of steps, without warm-up and time between epochs; slow steps and their phase |
-//! | [`window`] | restricts a recording to some of its steps |
+//! | [`window`] | restricts a recording to some of its steps, or to an interval |
 
 pub mod passes;
 pub mod series;

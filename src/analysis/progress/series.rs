@@ -168,11 +168,15 @@ pub(super) fn count(profile: &Profile, process: ProcessId) -> Option<Counted> {
             return Some(counted(profile, process, kind, id, &points, 1));
         }
     }
-    let versions = readings(profile, process, CounterKind::ParameterVersion)
+    let of_optimizer = [CounterKind::ParameterVersion, CounterKind::OptimizerState];
+    let versions = of_optimizer
         .into_iter()
-        .filter_map(|(id, points)| {
+        .flat_map(|kind| {
+            let all = readings(profile, process, kind).into_iter();
+            all.map(move |(id, points)| (kind, id, points))
+        })
+        .filter_map(|(kind, id, points)| {
             let each = changes_of_a_step(profile, &points)?;
-            let kind = CounterKind::ParameterVersion;
             Some(counted(profile, process, kind, id, &points, each))
         })
         .max_by_key(|counted| counted.steps);
@@ -221,9 +225,11 @@ fn counted(
     // Each step has raised it.
     let raised = match kind {
         CounterKind::ParameterVersion => least_base(profile, process, id, points) / each.max(1),
-        _ => base,
+        // A state is made by the first step, with version 0.
+        _ => base / each.max(1),
     };
-    let earlier = earlier(profile, process, &counted, base).filter(|&earlier| earlier <= raised);
+    let earlier =
+        earlier(profile, process, &counted, base, raised).filter(|&earlier| earlier <= raised);
     counted.earlier = earlier.unwrap_or(0);
     counted.steps = counted.steps.saturating_add(counted.earlier);
     let samples = thread_samples(profile, counted.thread);
@@ -347,9 +353,18 @@ fn steps_after_last_reading(
 
 /// Steps before the counter was first read, in a recording that begins with the program: the number
 /// that the batches delivered by then allow. `None` if unknown.
-fn earlier(profile: &Profile, process: ProcessId, counted: &Counted, base: u64) -> Option<u64> {
+fn earlier(
+    profile: &Profile,
+    process: ProcessId,
+    counted: &Counted,
+    base: u64,
+    raised: u64,
+) -> Option<u64> {
     if !begins_with_program(profile) {
         return None;
+    }
+    if counted.kind == CounterKind::OptimizerState {
+        return Some(raised);
     }
     if counted.kind != CounterKind::ParameterVersion {
         // It counts from the first step on, unless the run was resumed.

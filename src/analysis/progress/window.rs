@@ -1,8 +1,8 @@
-//! Restricts a profile to some of its steps.
+//! Restricts a profile to some of its steps, or to an interval of time.
 
 use super::series;
 use crate::analysis::summary;
-use crate::model::profile::Profile;
+use crate::model::profile::{Profile, ProfileSample};
 use crate::model::sample::ThreadState;
 
 /// Steps of a recording.
@@ -23,6 +23,9 @@ pub enum WindowError {
     /// The recording has only this many steps.
     #[error("the recording has only {0} step{s}", s = if *.0 == 1 { "" } else { "s" })]
     TooFew(u64),
+    /// No sample lies in the interval.
+    #[error("nothing was sampled in this interval: the recording lasts {:.3} s", *.0 as f64 / 1e9)]
+    Empty(u64),
 }
 
 /// Restricts `profile` to `range` of the steps of its first trainer: samples of all threads are cut
@@ -63,6 +66,26 @@ pub fn restrict(profile: &mut Profile, range: StepRange) -> Result<(u64, u64), W
     };
     cut(profile, start_ns, end_ns);
     Ok((skipped + 1, last))
+}
+
+/// Restricts `profile` to an interval, ns since its start: samples of all threads are cut at both
+/// ends. `to_ns` may lie behind its end.
+///
+/// # Errors
+/// [`WindowError`]; the profile is then unchanged.
+pub fn restrict_to(profile: &mut Profile, from_ns: u64, to_ns: u64) -> Result<(), WindowError> {
+    let start_ns = profile.start_ns.saturating_add(from_ns);
+    let end_ns = profile.start_ns.saturating_add(to_ns).min(profile.end_ns);
+    let lies_in = |sample: &ProfileSample| {
+        let sample_end_ns = sample.start_ns.saturating_add(sample.weight_ns);
+        sample.start_ns.max(start_ns) < sample_end_ns.min(end_ns)
+    };
+    if !profile.samples.iter().any(lies_in) {
+        let length_ns = profile.end_ns.saturating_sub(profile.start_ns);
+        return Err(WindowError::Empty(length_ns));
+    }
+    cut(profile, start_ns, end_ns);
+    Ok(())
 }
 
 fn cut(profile: &mut Profile, start_ns: u64, end_ns: u64) {

@@ -1,15 +1,17 @@
 //! The figures that the rules use: of one trainer's training thread from the end of start-up on, of
 //! its workers, and of its device over the same time. A figure that was not measured is absent.
 
+use super::Cause;
 use crate::analysis::conditions::{Conditions, conditions};
 use crate::analysis::gpu_overlay::device_of;
-use crate::analysis::input_queue::WorkerActivity;
+use crate::analysis::input_queue::{WorkerActivity, worker_threads};
 use crate::analysis::intervals::{Share, Shares};
 use crate::analysis::of_thread;
 use crate::analysis::summary::{ProcessSummary, trained};
 use crate::analysis::threads::OPENMP_WORKER;
 use crate::analysis::timeline::Timeline;
-use crate::analysis::tracks::{Device, TrackSummary, spans};
+use crate::analysis::tracks::{Device, Span, TrackSummary, spans};
+use crate::analysis::waits::ProcessWaits;
 use crate::model::category::{Activity, ActivityGroup, Phase, SummaryRow};
 use crate::model::facts::Line;
 use crate::model::ids::{NameId, ProcessId, ThreadId};
@@ -20,6 +22,8 @@ use crate::model::text::file_name;
 use crate::model::track::{THROTTLE_SLOWS, TrackKind};
 use crate::model::wait::WaitKind;
 use rustc_hash::FxHashMap;
+use std::cmp::Reverse;
+use std::ops::Range;
 
 /// Another process with at least this share of a device's memory is assumed to compute on it: a
 /// desktop has less.
@@ -84,6 +88,8 @@ pub struct DeviceFigures {
     pub saturated: f64,
     /// Share of multiprocessors with an active warp.
     pub sm: Option<f64>,
+    /// The same in windows in which it is least, and most: one of fifty has less, and one more.
+    pub sm_range: Option<(f64, f64)>,
     /// Share of memory bandwidth.
     pub dram: Option<f64>,
     /// Power as a share of the limit.
@@ -113,7 +119,7 @@ pub struct CpuFigures {
     pub used: Option<f64>,
     /// Their threads that were running or runnable.
     pub wanted: f64,
-    /// The same while the training thread waited for a CPU; `None` if it did not.
+    /// The same while the training thread or its workers waited for a CPU; `None` if they did not.
     pub wanted_in_waits: Option<f64>,
     /// Share of the time that these threads wanted a CPU in which they had none.
     pub lacking: f64,
@@ -172,6 +178,9 @@ pub struct LastRank {
 pub struct Figures {
     /// Shares of the training thread's time after start-up, in the order of [`Part::ALL`].
     pub shares: Vec<Share>,
+    /// The share of that time in which the thread had no CPU for each part, in the same order; all
+    /// of it is [`Part::NoCpu`].
+    pub queued: Vec<f64>,
     /// The line with most of each part, and its share of the part.
     pub lines: FxHashMap<usize, (Line, f64)>,
     /// For waits for the GPU the label of the wait at that line.
@@ -197,6 +206,14 @@ pub struct Figures {
     pub workers_queue: f64,
     /// The workers' tasks, as shares of their time, descending.
     pub tasks: Vec<(InputTask, f64)>,
+    /// The share of all of their time in which workers make batches, with a CPU.
+    pub workers_work: Option<f64>,
+    /// The line at which workers are busy most, and its share of the time in which they are.
+    pub workers_line: Option<(Line, f64)>,
+    /// Share of the time in which the thread waited for the GIL, part of [`Part::Python`].
+    pub gil: f64,
+    /// Where the thread that held it most did so.
+    pub gil_holder: Option<Line>,
     /// Share of the training thread's own input time in which it waited for a file or a socket.
     pub own_reads: f64,
     /// CPUs of all sampled processes.
@@ -230,6 +247,23 @@ impl Figures {
     /// The value of a part's share.
     pub fn of(&self, part: Part) -> f64 {
         self.share(part).value
+    }
+
+    /// The share of the time that would go if these parts went: theirs, and that in which the
+    /// thread had no CPU for them.
+    pub fn gained(&self, parts: &[Part]) -> f64 {
+        let queued = |part: &Part| self.queued.get(*part as usize).copied().unwrap_or(0.0);
+        parts.iter().map(|part| self.of(*part) + queued(part)).sum()
+    }
+
+    /// The share of the time that remains without `cause`, since workers need it to make batches;
+    /// `None` if the cause is theirs, or there are none.
+    pub fn workers_limit(&self, cause: Cause) -> Option<f64> {
+        let is_theirs = matches!(
+            cause,
+            Cause::InputWork | Cause::InputStorage | Cause::CpuStarved
+        );
+        self.workers_work.filter(|_| !is_theirs)
     }
 
     /// The line with most of the largest of these parts, if it has a fifth of it.
@@ -279,6 +313,11 @@ impl Figures {
         })
     }
 
+    /// Whether the thread's time in Python is, for the most part, waits for the GIL.
+    pub fn is_of_gil(&self) -> bool {
+        self.gil > 0.5 * self.of(Part::Python)
+    }
+
     /// Whether the recorded processes leave no CPU for the sampler, which then preempts them.
     pub fn every_cpu_is_wanted(&self) -> bool {
         /// Of as many threads as CPUs some sleep now and then.
@@ -287,9 +326,9 @@ impl Figures {
         allowed.is_some_and(|allowed| allowed > 0.0 && self.cpus.wanted >= NEARLY_ALL * allowed)
     }
 
-    /// Threads that wanted a CPU while the training thread waited for one. If they are no more than
-    /// the CPUs that the recorded processes may use, other processes have the missing CPUs. `None`
-    /// if they want more, or are throttled.
+    /// Threads that wanted a CPU while the training thread or its workers waited for one. If they
+    /// are no more than the CPUs that the recorded processes may use, other processes have the
+    /// missing CPUs. `None` if they want more, or are throttled.
     pub fn wanted_where_others_take_cpus(&self) -> Option<f64> {
         /// Tolerance for threads that are runnable only briefly.
         const SLACK: f64 = 0.05;
@@ -305,7 +344,7 @@ pub fn figures(
     profile: &Profile,
     tracks: &TrackSummary,
     summary: &ProcessSummary,
-    workers: Option<&WorkerActivity>,
+    waits: Option<&ProcessWaits>,
 ) -> Figures {
     let mut figures = Figures {
         cuda: summary.cuda,
@@ -334,15 +373,24 @@ pub fn figures(
     figures.gpu_used =
         figures.cuda && (!figures.native || own.iter().any(|sample| uses_gpu(sample)));
     figures.barrier = barrier(profile, own, &openmp);
-    figures.cpus.wanted_in_waits = wanted_in_waits(profile, own);
-    if let Some(first) = own.first() {
+    let workers_own: Vec<&ProfileSample> = worker_threads(profile, summary.process)
+        .into_iter()
+        .flat_map(|thread| of_thread(profile, thread))
+        .collect();
+    let all_own = own.iter().chain(&workers_own).copied();
+    figures.cpus.wanted_in_waits = wanted_in_waits(profile, all_own);
+    if let (Some(first), Some(last)) = (own.first(), own.last()) {
+        figures.workers_work = work(&workers_own, first.start_ns);
+        // The interpreter's exit, in which the device has nothing to do, is no training.
+        let trained = first.start_ns..last.start_ns.saturating_add(last.weight_ns);
         figures.device = device_of(tracks, summary.process).ok().map(|device| {
-            let mut found = device_figures(profile, device, summary.process, first.start_ns);
+            let mut found = device_figures(profile, device, summary.process, &trained);
             busy_of_parts(profile, own, device, &mut found);
             found
         });
     }
-    if let Some(workers) = workers {
+    figures.gil_holder = waits.and_then(gil_holder);
+    if let Some(workers) = waits.and_then(|waits| waits.worker_activity.as_ref()) {
         let share = |task| {
             let mut tasks = workers.tasks.iter();
             tasks
@@ -354,8 +402,39 @@ pub fn figures(
         figures.workers_queue = share(InputTask::CpuWait);
         let tasks = workers.tasks.iter();
         figures.tasks = tasks.map(|task| (task.task, task.share.value)).collect();
+        figures.workers_line = workers_line(workers);
     }
     figures
+}
+
+/// The share of the time from `from_ns` on in which `workers` make batches, with a CPU.
+fn work(workers: &[&ProfileSample], from_ns: u64) -> Option<f64> {
+    let (mut work_ns, mut all_ns) = (0_u64, 0_u64);
+    for sample in workers.iter().filter(|sample| sample.start_ns >= from_ns) {
+        all_ns = all_ns.saturating_add(sample.weight_ns);
+        if sample.task.is_work() && sample.task != InputTask::Other {
+            let own_ns = sample.weight_ns.saturating_sub(sample.queue_ns);
+            work_ns = work_ns.saturating_add(own_ns);
+        }
+    }
+    (all_ns > 0).then(|| work_ns as f64 / all_ns as f64)
+}
+
+/// The line at which workers are busy most, and its share of the time in which they are.
+fn workers_line(workers: &WorkerActivity) -> Option<(Line, f64)> {
+    let (mut lines, mut all_ns) = (FxHashMap::<Line, u64>::default(), 0_u64);
+    let busy = workers.tasks.iter().filter(|task| task.task.is_work());
+    for (line, ns) in busy.flat_map(|task| &task.lines) {
+        all_ns = all_ns.saturating_add(*ns);
+        if let Some(line) = line {
+            let sum = lines.entry(*line).or_default();
+            *sum = sum.saturating_add(*ns);
+        }
+    }
+    let (line, ns) = lines
+        .into_iter()
+        .max_by_key(|&(line, ns)| (ns, std::cmp::Reverse(line)))?;
+    Some((line, ns as f64 / all_ns as f64))
 }
 
 fn step_ns(summary: &ProcessSummary) -> Option<f64> {
@@ -431,13 +510,16 @@ fn helpers(profile: &Profile) -> Vec<Helper> {
     helpers
 }
 
-/// How many threads of the recorded processes were running or runnable while the thread with the
+/// How many threads of the recorded processes were running or runnable while the threads with the
 /// samples `own` waited for a CPU.
-fn wanted_in_waits(profile: &Profile, own: &[&ProfileSample]) -> Option<f64> {
+fn wanted_in_waits<'p>(
+    profile: &Profile,
+    own: impl Iterator<Item = &'p ProfileSample>,
+) -> Option<f64> {
     let running = profile.samples.iter();
     let running = Timeline::new(running.filter(|sample| sample.state == ThreadState::Running));
     let (mut wanted_ns, mut waited_ns) = (0.0, 0.0);
-    for sample in own.iter().filter(|sample| sample.queue_ns > 0) {
+    for sample in own.filter(|sample| sample.queue_ns > 0) {
         let end_ns = sample.start_ns.saturating_add(sample.weight_ns);
         let pieces = running.within(sample.start_ns, end_ns);
         let all_ns: u64 = pieces.map(|piece| piece.length_ns()).sum();
@@ -481,12 +563,13 @@ fn barrier(
 }
 
 fn sum(profile: &Profile, own: &[&ProfileSample], figures: &mut Figures) {
-    let wall_ns = own.iter().map(|sample| sample.weight_ns).sum();
+    let wall_ns: u64 = own.iter().map(|sample| sample.weight_ns).sum();
     figures.ticks = own.iter().map(|sample| u64::from(sample.ticks)).sum();
     let mut shares = Shares::new(wall_ns, figures.ticks, Part::ALL.len());
     let mut lines: FxHashMap<(usize, Line), (u64, Option<NameId>)> = FxHashMap::default();
     let mut totals = [0_u64; Part::ALL.len()];
-    let mut reads_ns = 0_u64;
+    let mut queued = [0_u64; Part::ALL.len()];
+    let (mut reads_ns, mut gil_ns) = (0_u64, 0_u64);
     for sample in own {
         let queue_ns = sample.queue_ns.min(sample.weight_ns);
         let wait = sample.wait;
@@ -498,6 +581,7 @@ fn sum(profile: &Profile, own: &[&ProfileSample], figures: &mut Figures) {
             &[(part, own_ns), (Part::NoCpu as usize, queue_ns)],
         );
         totals[part] = totals[part].saturating_add(own_ns);
+        queued[part] = queued[part].saturating_add(queue_ns);
         let reads = sample.activity == Activity::Io
             || matches!(
                 wait.map(|wait| wait.kind),
@@ -506,19 +590,25 @@ fn sum(profile: &Profile, own: &[&ProfileSample], figures: &mut Figures) {
         if part == Part::InputOwn as usize && reads {
             reads_ns = reads_ns.saturating_add(own_ns);
         }
+        if wait.is_some_and(|wait| wait.kind == WaitKind::Gil) {
+            gil_ns = gil_ns.saturating_add(own_ns);
+        }
         if let Some(line) = profile.facts.line(sample.stack) {
             let (ns, label) = lines.entry((part, line)).or_default();
             *ns = ns.saturating_add(own_ns);
             *label = label.or(wait.map(|wait| wait.label));
         }
     }
+    let wall_ns = wall_ns.max(1) as f64;
+    figures.queued = queued.iter().map(|&ns| ns as f64 / wall_ns).collect();
+    figures.gil = gil_ns as f64 / wall_ns;
     let own_input_ns = totals[Part::InputOwn as usize];
     figures.own_reads = reads_ns as f64 / own_input_ns.max(1) as f64;
     figures.shares = (0..Part::ALL.len())
         .map(|part| shares.share(part))
         .collect();
     let mut lines: Vec<_> = lines.into_iter().collect();
-    lines.sort_by_key(|&((part, line), (ns, _))| (part, std::cmp::Reverse(ns), line));
+    lines.sort_by_key(|&((part, line), (ns, _))| (part, Reverse(ns), line));
     for ((part, line), (ns, label)) in lines {
         if figures.lines.contains_key(&part) {
             continue;
@@ -531,6 +621,13 @@ fn sum(profile: &Profile, own: &[&ProfileSample], figures: &mut Figures) {
                 .insert(part, profile.facts.names.get(label).to_owned());
         }
     }
+}
+
+/// Where another thread held the GIL for longest.
+fn gil_holder(waits: &ProcessWaits) -> Option<Line> {
+    let rows = waits.rows.iter().filter(|row| row.kind == WaitKind::Gil);
+    let holders = rows.flat_map(|row| &row.holders);
+    holders.max_by_key(|holder| holder.ns)?.at
 }
 
 fn part(sample: &ProfileSample, wait: Option<WaitKind>) -> Part {
@@ -546,7 +643,11 @@ fn part(sample: &ProfileSample, wait: Option<WaitKind>) -> Part {
         _ => {}
     }
     if sample.phase == Phase::Input {
-        return Part::InputOwn;
+        // A queue that a thread or process of the script's own fills.
+        return match wait {
+            Some(WaitKind::Lock) => Part::InputWait,
+            _ => Part::InputOwn,
+        };
     }
     match sample.activity {
         // Allocating memory from the driver and freeing it wait for the device (CUDA runtime,
@@ -610,21 +711,9 @@ fn device_figures(
     profile: &Profile,
     device: &Device,
     process: ProcessId,
-    from_ns: u64,
+    trained: &Range<u64>,
 ) -> DeviceFigures {
-    let mean = |kind| {
-        let figure = device.figure(kind)?;
-        let (mut sum, mut length) = (0.0, 0.0);
-        for span in spans(profile, figure.track) {
-            let start_ns = span.start_ns.max(from_ns);
-            if start_ns < span.end_ns {
-                let ns = (span.end_ns - start_ns) as f64;
-                sum += span.value * ns;
-                length += ns;
-            }
-        }
-        (length > 0.0).then(|| sum / length)
-    };
+    let mean = |kind| device.mean(profile, kind, trained.clone());
     let limit_w = device.info.power_limit_mw as f64 / 1e3;
     let watts = mean(TrackKind::Energy).or(mean(TrackKind::Power));
     const CAP: u64 = 0x4;
@@ -637,6 +726,9 @@ fn device_figures(
     DeviceFigures {
         busy: mean(TrackKind::Utilization),
         sm: mean(TrackKind::SmActive),
+        sm_range: device
+            .figure(TrackKind::SmActive)
+            .and_then(|figure| range(&spans(profile, figure.track), trained)),
         dram: mean(TrackKind::DramActive),
         power: watts.filter(|_| limit_w > 0.0).map(|watts| watts / limit_w),
         hot: held(THROTTLE_SLOWS & !CAP),
@@ -645,6 +737,16 @@ fn device_figures(
         busy_during: Vec::new(),
         saturated: 0.0,
     }
+}
+
+/// What one of fifty windows within a time is below, and what one is above.
+fn range(windows: &[Span], within: &Range<u64>) -> Option<(f64, f64)> {
+    let inside = |span: &&Span| span.start_ns >= within.start && span.end_ns <= within.end;
+    let values = windows.iter().filter(inside).map(|span| span.value);
+    let mut values: Vec<f64> = values.collect();
+    values.sort_unstable_by(f64::total_cmp);
+    let few = values.len() / 50;
+    Some((*values.get(few)?, *values.get(values.len() - 1 - few)?))
 }
 
 /// Whether other processes are known to have much memory of the device.

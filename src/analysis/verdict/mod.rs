@@ -21,7 +21,7 @@ use crate::model::ids::ProcessId;
 use crate::model::named::named;
 use crate::model::profile::{Profile, Role};
 use figures::{Figures, LastRank, Part, Ranks};
-use next_step::{Cost, costs, next_step};
+use next_step::{Cost, after_it, costs, next_step};
 use rules::{CompetingCost, Finding, RULES};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -35,6 +35,9 @@ pub const STANDS_OUT: f64 = 1.3;
 /// A rank must be the last one for this part of the wait in collectives, percent, to be the rank
 /// that the others wait for.
 const STRAGGLES: u32 = 50;
+
+/// The condition of the bound where one rank arrives last.
+const AS_FAST: &str = "this rank as fast as the others";
 
 /// What a training run is bound by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -54,6 +57,8 @@ pub enum Cause {
     GpuMemory,
     /// Collectives.
     Communication,
+    /// Collectives that all other ranks enter before this one.
+    LateRank,
     /// Waits for the GPU that leave it without work.
     Sync,
     /// Copies to and from the GPU.
@@ -79,7 +84,7 @@ impl Cause {
             Self::Launch => "launch-bound",
             Self::Python => "Python-bound",
             Self::GpuCompute | Self::GpuMemory => "GPU-bound",
-            Self::Communication => "communication-bound",
+            Self::Communication | Self::LateRank => "communication-bound",
             Self::Sync => "sync-bound",
             Self::Copy => "copy-bound",
             Self::CpuStarved => "CPU-starved",
@@ -97,6 +102,7 @@ impl Cause {
             Self::InputStorage => Some("storage"),
             Self::GpuCompute => Some("compute"),
             Self::GpuMemory => Some("DRAM"),
+            Self::LateRank => Some("one rank arrives last"),
             Self::BarrierThreads => Some("more OpenMP threads than CPUs"),
             Self::BarrierUneven => Some("uneven OpenMP work"),
             Self::BarrierShort => Some("short parallel regions"),
@@ -108,11 +114,14 @@ impl Cause {
     fn without(self) -> &'static str {
         match self {
             Self::InputWork | Self::InputStorage => "free input",
-            Self::Launch => "free Python and launches",
+            // Fewer launches for the same work are fewer and larger kernels, which a device
+            // executes in less time: that gain is not bounded.
+            Self::Launch => "free Python and launches, and the same kernels",
             Self::Dispatch => "free dispatch",
             Self::Python => "free Python",
             Self::GpuCompute | Self::GpuMemory => "a host that costs nothing",
             Self::Communication => "free communication",
+            Self::LateRank => AS_FAST,
             Self::Sync => "no such waits",
             Self::Copy => "free copies",
             Self::CpuStarved => "as many CPUs as wanted",
@@ -195,6 +204,9 @@ pub enum WaitedFor {
     Host(u32),
     /// The others' devices are busy with kernels that do nearly nothing, and its own device is not.
     Device,
+    /// The others wait for their devices, and it works on the host for this percentage of that
+    /// time.
+    OnDevices(u32),
 }
 
 /// The verdict on the primary process; `None` if it is not a trainer.
@@ -206,6 +218,9 @@ pub fn verdict(profile: &Profile, analysis: &Analysis) -> Option<Verdict> {
     let ranks = ranks(profile, analysis, primary);
     let last_rank = last_rank_of(analysis, primary);
     let own = of_process(profile, analysis, primary, ranks, last_rank);
+    if let Some(verdict) = of_slow_rank(profile, analysis, ranks) {
+        return Some(verdict);
+    }
     let straggler = last_rank.filter(|last| {
         last.percent >= STRAGGLES
             && own.of(Part::Communication) >= rules::WORTH
@@ -230,6 +245,80 @@ pub fn verdict(profile: &Profile, analysis: &Analysis) -> Option<Verdict> {
         return Some(verdict);
     }
     Some(judge(profile, analysis, primary, own))
+}
+
+/// The verdict on the rank that arrives last at collectives that run on devices: its own cause if
+/// that is what it does more of than the others, else that it arrives last.
+fn of_slow_rank(profile: &Profile, analysis: &Analysis, ranks: Ranks) -> Option<Verdict> {
+    /// A cause explains the difference if it takes this part of it more than with the others.
+    const EXPLAINS: f64 = 0.5;
+    const MOST: f64 = 0.95;
+    let slow = analysis.slow_rank.as_ref()?;
+    let late = slow.less.value;
+    if late < rules::WORTH || slow.percent() < STRAGGLES || !ranks.node_seen() {
+        return None;
+    }
+    let summary = |process: ProcessId| {
+        let mut processes = analysis.processes.iter();
+        processes.find(|each| each.process == process)
+    };
+    let (process, other) = (summary(slow.process)?, summary(slow.other)?);
+    let other = of_process(profile, analysis, other, ranks, None);
+    let figures = of_process(profile, analysis, process, ranks, None);
+    if figures.ticks < FEW_TICKS {
+        return None;
+    }
+    let mut verdict = judge(profile, analysis, process, figures);
+    let explains = verdict.cause.is_some()
+        && verdict.findings.first().is_some_and(|first| {
+            let more = |part: &Part| verdict.figures.of(*part) - other.of(*part);
+            first.parts.iter().map(more).sum::<f64>() >= EXPLAINS * late
+        });
+    let certain = match slow.less.low >= 0.7 * late {
+        true if slow.device_idles.is_some() && verdict.figures.ticks >= MANY_TICKS => {
+            Confidence::High
+        }
+        true => Confidence::Medium,
+        false => Confidence::Low,
+    };
+    verdict.at = slow.at().or(verdict.at);
+    if explains {
+        verdict.confidence = verdict.confidence.map(|own| own.min(certain));
+    } else {
+        let evidence = Evidence {
+            figure: "waits_less_than_the_others",
+            value: late,
+            at_least: Some(rules::WORTH),
+            at_most: None,
+        };
+        verdict.findings.insert(
+            0,
+            Finding {
+                cause: Cause::LateRank,
+                gain: Some(late),
+                weight: late,
+                parts: &[],
+                evidence: vec![evidence],
+                complete: slow.device_idles.is_some(),
+            },
+        );
+        (verdict.costs, verdict.competing) = (Vec::new(), None);
+        verdict.cause = Some(Cause::LateRank);
+        verdict.confidence = Some(certain);
+        let step = next_step(profile, Cause::LateRank, verdict.at, &verdict.figures);
+        verdict.next_step = Some(step);
+    }
+    // No rank can gain more than it is behind, the next one being as slow as that, nor than its
+    // device is idle.
+    let busy = verdict.figures.device.as_ref().and_then(|own| own.busy);
+    let gain = busy.map_or(late, |busy| late.min(1.0 - busy));
+    verdict.bound = (gain < MOST).then(|| Bound {
+        without: AS_FAST,
+        speedup: 1.0 / (1.0 - gain),
+        step_ns: slow.step_ns.map(|ns| (ns, ns * (1.0 - gain))),
+    });
+    verdict.waits_for = Some(WaitedFor::OnDevices(slow.percent()));
+    Some(verdict)
 }
 
 /// The verdict on the rank that the others' devices spin for: where collectives run on the device,
@@ -291,8 +380,7 @@ fn of_process(
     last_rank: Option<LastRank>,
 ) -> Figures {
     let waits = super::waits::of(&analysis.waits, process.process);
-    let workers = waits.and_then(|waits| waits.worker_activity.as_ref());
-    let mut figures = figures::figures(profile, &analysis.tracks, process, workers);
+    let mut figures = figures::figures(profile, &analysis.tracks, process, waits);
     figures.ranks = ranks;
     figures.last_rank = last_rank;
     figures
@@ -361,9 +449,9 @@ fn judge(
     let found = first.filter(is_one).cloned();
     let confidence = found.as_ref().map(|found| confidence(found, &figures));
     let at = found.as_ref().and_then(|found| figures.line(found.parts));
-    let step = found
-        .as_ref()
-        .map(|found| next_step(profile, found.cause, at, &figures));
+    let step = found.as_ref().map(|found| {
+        next_step(profile, found.cause, at, &figures) + &after_it(found.cause, &figures)
+    });
     let costs = match found.is_none() && can_tell {
         true => costs(profile, &findings, &figures),
         false => Vec::new(),
@@ -427,8 +515,10 @@ fn confidence(found: &Finding, figures: &Figures) -> Confidence {
 fn bound(found: &Finding, figures: &Figures) -> Option<Bound> {
     const MOST: f64 = 0.95;
     const COMPILES: f64 = 0.02;
-    // A gain of nearly all of the time is meaningless.
-    let gain = found.gain.filter(|&gain| gain < MOST)?.max(0.0);
+    // A gain of nearly all of the time is meaningless, and steps need their batches.
+    let limit = figures.workers_limit(found.cause).unwrap_or(0.0);
+    let gain = found.gain?.min(1.0 - limit);
+    let gain = Some(gain).filter(|&gain| gain < MOST)?.max(0.0);
     Some(Bound {
         without: found.cause.without(),
         speedup: 1.0 / (1.0 - gain),

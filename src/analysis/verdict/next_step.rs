@@ -2,23 +2,35 @@
 
 use super::Cause;
 use super::figures::{Figures, Part};
-use super::rules::{CPUS_FULL, Finding, NO_CPU, SPARE};
+use super::rules::{BUSY, CPUS_FULL, Finding, NO_CPU, SPARE, may_spin};
 use crate::model::facts::Line;
 use crate::model::profile::Profile;
 use schemars::JsonSchema;
 use serde::Serialize;
+use std::fmt::Write as _;
 
 /// More workers than this are never advised.
 const MOST_WORKERS: u64 = 64;
+/// From this share of the workers' work on a single line is what to look at.
+const ONE_LINE: f64 = 0.5;
 /// Workers that are busy for a lower share of their time are not what the trainer waits for.
 const WORKERS_BUSY: f64 = 0.6;
+
+/// Whether the copies that are waited for go from the GPU to the host, by the call's name.
+fn copies_to_host(figures: &Figures) -> bool {
+    const CALLS: &[&str] = &[".cpu()", ".tolist()", ".numpy()"];
+    let label = figures.labels.get(&(Part::Copy as usize));
+    label.is_some_and(|label| {
+        label.contains("GPU to host") || CALLS.iter().any(|call| label.starts_with(call))
+    })
+}
 
 /// The next step for a cause.
 pub fn next_step(profile: &Profile, cause: Cause, at: Option<Line>, figures: &Figures) -> String {
     let place = at.and_then(|line| place(profile, line));
     let at = place.map_or(String::new(), |place| format!(" at {place}"));
     match cause {
-        Cause::InputWork => input(figures),
+        Cause::InputWork => input(profile, figures),
         Cause::InputStorage if figures.of(Part::InputOwn) > figures.of(Part::InputWait) => format!(
             "{:.0} % of the input is spent in reads{at}: let workers read ahead (num_workers), keep the data on a local disk or in \
              memory, or read fewer and larger files",
@@ -34,18 +46,37 @@ pub fn next_step(profile: &Profile, cause: Cause, at: Option<Line>, figures: &Fi
             Some(size) => format!("larger batches (now {size}), or torch.compile: fewer launches for the same work"),
             None => "larger batches, or torch.compile: fewer launches for the same work".to_owned(),
         },
+        Cause::Python if figures.is_of_gil() => {
+            let holder = figures.gil_holder.and_then(|line| self::place(profile, line));
+            let holder = holder.map_or(String::new(), |place| format!(" at {place}"));
+            format!(
+                "another thread holds the GIL{holder}: move its work into a process, or into code that releases the lock"
+            )
+        }
         Cause::Python => format!("take Python out of the step{at}, or torch.compile it"),
         Cause::GpuCompute => gpu(figures),
         Cause::GpuMemory => "fuse operators that read and write the same memory: torch.compile; channels_last for convolutions"
             .to_owned(),
         Cause::Communication => communication(figures, &at),
+        Cause::LateRank => format!(
+            "the others wait for what this rank alone does{at}: share it out, take it out of the step, or let it run while the GPU \
+             computes"
+        ),
         Cause::Sync => {
             let what = figures.labels.get(&(Part::Sync as usize));
             let what = what.map_or("the wait", String::as_str);
-            format!("take {what}{at} out of the step, or do it every 50 steps: each one leaves the GPU without work")
+            let busy = figures.device.as_ref().and_then(|device| device.busy);
+            let why = match busy.is_none_or(|busy| busy <= SPARE) {
+                true => "each one leaves the GPU without work",
+                false => "then the host can run ahead",
+            };
+            format!("take {what}{at} out of the step, or do it every 50 steps: {why}")
         }
+        Cause::Copy if copies_to_host(figures) => format!(
+            "copy{at} less often, or into pinned memory with non_blocking=True, and read it only after the copy's event"
+        ),
         Cause::Copy => match figures.conditions.pin_memory {
-            Some(false) => "pin_memory=True in the DataLoader (now off), and .to(device, non_blocking=True)".to_owned(),
+            Some(false) => format!("copy from pinned memory{at} (pin_memory=True in the DataLoader, now off), with non_blocking=True"),
             Some(true) => format!("pin_memory is on: copy{at} with non_blocking=True"),
             None => format!("copy from pinned memory{at}, with non_blocking=True"),
         },
@@ -77,6 +108,18 @@ pub fn next_step(profile: &Profile, cause: Cause, at: Option<Line>, figures: &Fi
             "parallel regions{at} are too short for their threads ({}): try torch.set_num_threads(1), or larger batches",
             omp_threads(figures)
         ),
+    }
+}
+
+/// What comes after the next step for a cause; empty if that is not known.
+pub fn after_it(cause: Cause, figures: &Figures) -> String {
+    const NEARLY: f64 = 0.7;
+    match figures.workers_limit(cause).filter(|&work| work >= NEARLY) {
+        Some(work) => format!(
+            "; batches come next: workers make them for {:.0} % of the time",
+            work * 100.0
+        ),
+        None => String::new(),
     }
 }
 
@@ -156,6 +199,12 @@ pub fn costs(profile: &Profile, findings: &[Finding], figures: &Figures) -> Vec<
             Cause::BarrierShort,
         ),
     ];
+    let busy_of_device = figures.device.as_ref().and_then(|device| device.busy);
+    // What the device has to do is not gained.
+    let most = match busy_of_device {
+        Some(busy) if figures.gpu_used => 1.0 - busy,
+        _ => 1.0,
+    };
     for (parts, what, cause) in of_causes {
         // Without native frames, Python includes all native code that it calls.
         if cause == Cause::Python && !figures.native {
@@ -167,11 +216,18 @@ pub fn costs(profile: &Profile, findings: &[Finding], figures: &Figures) -> Vec<
             cause,
             Cause::Sync | Cause::Copy | Cause::Python | Cause::Launch
         );
-        let busy = parts
-            .first()
-            .and_then(|part| figures.busy_during(*part))
-            .or(figures.device.as_ref().and_then(|device| device.busy));
-        if of_host && figures.gpu_used && busy.is_none_or(|busy| busy > SPARE) {
+        let busy = match cause {
+            // The device is busy while the host waits for it, and idle after.
+            Cause::Sync | Cause::Copy => None,
+            _ => parts.first().and_then(|part| figures.busy_during(*part)),
+        };
+        let busy = busy.or(busy_of_device);
+        // A wait is bounded by the device's idle time, however little that is.
+        let most_busy = match cause {
+            Cause::Sync | Cause::Copy => BUSY,
+            _ => SPARE,
+        };
+        if of_host && figures.gpu_used && busy.is_none_or(|busy| busy > most_busy) {
             continue;
         }
         let cause = parts.iter().find_map(|part| found(*part)).unwrap_or(cause);
@@ -180,8 +236,18 @@ pub fn costs(profile: &Profile, findings: &[Finding], figures: &Figures) -> Vec<
             share,
             next_step: next_step(profile, cause, figures.line(parts), figures),
             at_most: (cause != Cause::HostCompute)
-                .then(|| speedup(share))
+                .then(|| speedup(share.min(most)))
                 .flatten(),
+        });
+    }
+    if let Some(device) = figures.device.as_ref().filter(|_| may_spin(figures))
+        && let (Some(busy), Some(sm)) = (device.busy, device.sm)
+    {
+        costs.push(Cost {
+            what: "collectives that spin on the GPU, or small kernels",
+            share: busy - sm,
+            next_step: next_step(profile, Cause::Communication, None, figures),
+            at_most: None,
         });
     }
     let compile = figures.of(Part::Compile);
@@ -248,23 +314,45 @@ fn workers_now(figures: &Figures) -> String {
     }
 }
 
-fn input(figures: &Figures) -> String {
-    let task = figures.tasks.iter().find(|(task, share)| {
-        !matches!(task.name(), "idle" | "cpu_wait" | "gil_wait") && *share > 0.0
-    });
-    let heaviest = task.map_or(String::new(), |(task, share)| {
+fn input(profile: &Profile, figures: &Figures) -> String {
+    let task = figures
+        .tasks
+        .iter()
+        .find(|(task, share)| task.is_work() && *share > 0.0);
+    let mut heaviest = task.map_or(String::new(), |(task, share)| {
         format!(
             "; of their time {} takes {:.0} %",
             task.name(),
             share * 100.0
         )
     });
+    let line = figures
+        .workers_line
+        .filter(|(_, share)| *share >= ONE_LINE)
+        .and_then(|(line, share)| Some((place(profile, line)?, share)));
+    if let Some((at, share)) = line {
+        let _ = write!(
+            heaviest,
+            ", and {:.0} % of their work is at {at}",
+            share * 100.0
+        );
+    }
     let left = figures.cpus_free().map(|left| left.floor().max(0.0));
     let known = cpus_used(figures);
     match (figures.conditions.workers, figures.workers_busy, left) {
         (Some(0), _, left) => {
-            let workers = left.map_or(4, |left| (left as u64).clamp(1, 8));
-            format!("workers 0 -> {workers}{known}: batches are made while the model computes")
+            let own = figures.of(Part::InputOwn);
+            // One more than make batches as fast as the model takes them.
+            let hide = wanted(figures, 1, own);
+            let most = left.map_or(MOST_WORKERS, |left| (left as u64).max(1));
+            let cheaper = match hide > most {
+                true => format!("; it would take {hide} to hide all of it: cheaper batches, too"),
+                false => String::new(),
+            };
+            format!(
+                "workers 0 -> {}{known}: batches are made while the model computes{cheaper}",
+                hide.min(most)
+            )
         }
         (Some(workers), Some(busy), _) if busy < WORKERS_BUSY => format!(
             "workers are busy for {:.0} % only: not more of them (now {workers}), but prefetch_factor ({}), and smaller batches to \
@@ -276,7 +364,7 @@ fn input(figures: &Figures) -> String {
             }
         ),
         (Some(workers), _, Some(left)) if left >= 1.0 => {
-            let wanted = wanted(workers, figures.of(Part::InputWait));
+            let wanted = wanted(figures, workers, figures.of(Part::InputWait));
             let more = wanted
                 .min(workers.saturating_add(left as u64))
                 .min(MOST_WORKERS);
@@ -293,6 +381,10 @@ fn input(figures: &Figures) -> String {
         }
         (Some(workers), _, None) => {
             format!("more workers (now {workers}), if there are CPUs for them{heaviest}")
+        }
+        (None, None, _) if figures.of(Part::InputWait) > figures.of(Part::InputOwn) => {
+            "what fills the queue is too slow: more threads or processes for it, or cheaper batches: report --by wait says where"
+                .to_owned()
         }
         (None, ..) => {
             "more DataLoader workers, or cheaper batches: report --by wait says what takes the time"
@@ -322,9 +414,12 @@ fn lacks(figures: &Figures) -> String {
     }
 }
 
-/// Number of workers that would hide the wait, if each did as much as now.
-fn wanted(workers: u64, waits: f64) -> u64 {
-    let factor = 1.0 / (1.0 - waits.clamp(0.0, 0.9));
+/// Number of workers that would hide the wait, if each did as much as now: steps are not shorter
+/// than the device's work.
+fn wanted(figures: &Figures, workers: u64, waits: f64) -> u64 {
+    let busy = figures.device.as_ref().and_then(|device| device.busy);
+    let most = busy.map_or(0.9, |busy| (1.0 - busy).clamp(0.0, 0.9));
+    let factor = 1.0 / (1.0 - waits.clamp(0.0, most));
     (workers as f64 * factor).ceil().min(MOST_WORKERS as f64) as u64
 }
 
@@ -428,7 +523,7 @@ fn starved(figures: &Figures) -> String {
             false => String::new(),
         };
         return format!(
-            "processes that are not recorded take the CPUs: recorded threads want {wanted:.1} while the training thread waits{known}; \
+            "processes that are not recorded take the CPUs: recorded threads want {wanted:.1} while the training thread or its workers wait{known}; \
              look for them (top), or for a quota of a cgroup above{fewer}"
         );
     }

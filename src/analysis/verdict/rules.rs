@@ -34,6 +34,12 @@ pub const COMPUTES_SM: f64 = 0.5;
 pub const COMPUTES_POWER: f64 = 0.6;
 /// Below this share of multiprocessors a busy device runs kernels that spin or wait.
 pub const SPINS_SM: f64 = 0.3;
+/// Windows with less than this part of the mean are of another kind of work.
+const TOLD_APART: f64 = 0.6;
+/// Share of multiprocessors that kernels of a training use, without the gaps between them.
+const COMPUTING_SM: f64 = 0.9;
+/// Share of its time in which a host that launches small kernels does not wait for the device.
+const WAITS_MOSTLY: f64 = 0.5;
 /// Memory bandwidth is the bound from this share on, if it is also the larger of the two.
 pub const DRAM: f64 = 0.6;
 /// Minimum share of time without a CPU.
@@ -148,12 +154,23 @@ fn busy_during(figures: &Figures, parts: &[Part]) -> Option<f64> {
     }
 }
 
+/// The share of time that is gained without these parts: necessary work of the device is not.
+fn gained(figures: &Figures, parts: &[Part]) -> f64 {
+    let gained = figures.gained(parts);
+    busy(figures).map_or(gained, |busy| gained.min(1.0 - busy))
+}
+
 /// Evidence that the device has spare time during these parts; `None` if it has not, or that is
 /// unknown.
 fn has_spare(figures: &Figures, parts: &[Part]) -> Option<(f64, Evidence)> {
-    let during = busy_during(figures, parts)?;
     let gain = 1.0 - busy(figures)?;
-    (during <= SPARE).then(|| (gain, is_not("gpu_busy_meanwhile", during, SPARE)))
+    let evidence = match parts {
+        // The device is busy while the host waits for it, and idle after: what its windows show of
+        // that depends on their length.
+        [Part::Sync | Part::Copy] => is_not("gpu_busy", 1.0 - gain, SPARE),
+        _ => is_not("gpu_busy_meanwhile", busy_during(figures, parts)?, SPARE),
+    };
+    (evidence.value <= SPARE).then_some((gain, evidence))
 }
 
 /// Whether the host's other work takes more of its time than these parts, counted in full.
@@ -277,22 +294,39 @@ pub fn may_spin(figures: &Figures) -> bool {
     is_busy && figures.nccl && figures.ranks.world > 1 && gpu_bound(figures).is_none()
 }
 
-/// Busy with kernels that do nearly nothing, while there are other ranks to wait for.
+/// Busy with kernels that do little, while there are other ranks to wait for. Where they do more
+/// than nearly nothing, they may be small ones; but a host that waits for the device for most of
+/// the time launches few.
 fn spinning(figures: &Figures) -> Option<Finding> {
     let device = figures.device.as_ref()?;
     let busy = device.busy.filter(|&busy| busy >= BUSY)?;
-    let sm = device.sm.filter(|&sm| sm <= SPINS_SM)?;
+    let waits = figures.of(Part::Sync);
+    let most = match waits >= WAITS_MOSTLY {
+        true => COMPUTES_SM,
+        false => SPINS_SM,
+    };
+    let sm = device.sm.filter(|&sm| sm < most)?;
+    let mut evidence = vec![is("gpu_busy", busy, BUSY), is_not("sm_active", sm, most)];
+    if most > SPINS_SM {
+        evidence.push(is("waiting_for_gpu", waits, WAITS_MOSTLY));
+    }
     (figures.nccl && figures.ranks.world > 1).then(|| Finding {
         cause: Cause::Communication,
-        gain: Some(1.0 - sm),
+        gain: spun(sm, device.sm_range),
         weight: busy - sm,
         parts: &[Part::Communication, Part::Sync],
-        evidence: vec![
-            is("gpu_busy", busy, BUSY),
-            is_not("sm_active", sm, SPINS_SM),
-        ],
+        evidence,
         complete: false,
     })
+}
+
+/// The share of the time in which collectives spin: they use as many multiprocessors as were active
+/// where fewest were, and all else [`COMPUTING_SM`] of them, or as many as where most were. `None`
+/// where windows are longer than what they would tell apart.
+fn spun(sm: f64, range: Option<(f64, f64)>) -> Option<f64> {
+    let (least, most) = range.filter(|&(least, _)| least < TOLD_APART * sm)?;
+    let most = most.max(COMPUTING_SM);
+    Some((most - sm) / (most - least))
 }
 
 fn input(figures: &Figures) -> Option<Finding> {
@@ -324,8 +358,7 @@ fn input(figures: &Figures) -> Option<Finding> {
     };
     Some(Finding {
         cause,
-        // Necessary work of the device is not gained.
-        gain: Some(busy.map_or(share, |busy| share.min(1.0 - busy))),
+        gain: Some(gained(figures, parts)),
         weight: share,
         parts,
         evidence,
@@ -412,21 +445,20 @@ fn launch(figures: &Figures) -> Option<Finding> {
         false => Cause::Dispatch,
     };
     // The gain is that of the cause that is reported; launch-bound covers both.
-    let named = match cause {
-        Cause::Launch => share,
-        _ => python.max(dispatch),
+    let named: &[Part] = match cause {
+        Cause::Launch => parts,
+        Cause::Python => &[Part::Python],
+        _ => &[Part::Dispatch],
     };
-    let (gain, weight, evidence) = if has_device {
-        let (spare, evidence) = has_spare(figures, parts)?;
-        (named.min(spare), HOSTS_PART * share, Some(evidence))
-    } else {
-        (named, share, None)
+    let (weight, evidence) = match has_device {
+        true => (HOSTS_PART * share, Some(has_spare(figures, parts)?.1)),
+        false => (share, None),
     };
     let mut all = vec![is("python_and_dispatch", share, HOST)];
     all.extend(evidence);
     Some(Finding {
         cause,
-        gain: Some(gain),
+        gain: Some(gained(figures, named)),
         weight,
         parts,
         evidence: all,
@@ -503,7 +535,7 @@ fn barrier(figures: &Figures) -> Option<Finding> {
     };
     Some(Finding {
         cause,
-        gain: Some(busy(figures).map_or(share, |busy| share.min(1.0 - busy))),
+        gain: Some(gained(figures, parts)),
         weight: share,
         parts,
         evidence,

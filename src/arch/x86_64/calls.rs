@@ -13,6 +13,18 @@ pub(super) fn call_target(address: u64, before: &[u8]) -> Option<u64> {
     Some(address.wrapping_add_signed(i64::from(distance)))
 }
 
+/// Targets of `E9 rel32`, and `None` for `FF 25 rel32`, in `code`, which lies at `address`.
+pub(super) fn jumps(address: u64, code: &[u8]) -> impl Iterator<Item = Option<u64>> {
+    (code.windows(5).zip(address..)).filter_map(|(bytes, at)| match *bytes {
+        [0xe9, a, b, c, d] => {
+            let distance = i64::from(i32::from_le_bytes([a, b, c, d]));
+            Some(Some(at.wrapping_add(5).wrapping_add_signed(distance)))
+        }
+        [0xff, 0x25, ..] => Some(None),
+        _ => None,
+    })
+}
+
 /// Whether `before`, the bytes that end at a return address, can end in a call instruction.
 ///
 /// `E8 rel32`, and `FF /2` with any ModRM, SIB and displacement. Prefixes stand before these bytes
@@ -106,6 +118,17 @@ mod tests {
             Some(0xff0)
         );
         assert_eq!(call_target(0x1000, &[0x90, 0x90, 0x90, 0xff, 0xd0]), None);
+    }
+
+    #[test]
+    fn jumps_name_their_target() {
+        // nop; jmp 0x0ff0; jmp *0x10(%rip); nop
+        let code = [
+            0x90, 0xe9, 0xea, 0xff, 0xff, 0xff, 0xff, 0x25, 0x10, 0, 0, 0, 0x90,
+        ];
+        let found: Vec<_> = jumps(0x1000, &code).collect();
+        assert_eq!(found, [Some(0xff0), None]);
+        assert_eq!(jumps(0x1000, &code[..5]).count(), 0);
     }
 
     #[test]

@@ -39,6 +39,9 @@ impl Architecture for X86_64 {
     fn call_target(address: u64, before: &[u8]) -> Option<u64> {
         calls::call_target(address, before)
     }
+    fn jumps(address: u64, code: &[u8]) -> impl Iterator<Item = Option<u64>> {
+        calls::jumps(address, code)
+    }
 
     /// In all three PLT sections (x86-64 psABI, section 5.2).
     const PLT_STUB: usize = 16;

@@ -2,6 +2,7 @@
 
 use super::report;
 use crate::analysis::gpu_overlay::cut::{self, NothingKept};
+use crate::cli::browser;
 use crate::cli::failure::Failure;
 use crate::cli::formats::Format;
 use crate::cli::messages;
@@ -55,6 +56,9 @@ pub(crate) fn run(plan: &ConvertPlan) -> Result<ExitCode, Failure> {
     write_together(parts, plan.force)?;
     for (output, _) in &files {
         messages::note(&format!("wrote {}", output.path.display()));
+    }
+    if plan.open {
+        browser::open(path);
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -2,6 +2,7 @@
 
 use super::convert::is_same_file;
 use super::report;
+use crate::analysis::analyze;
 use crate::analysis::diff::steps::units_of;
 use crate::analysis::diff::subject::{common_ranks, subject};
 use crate::analysis::diff::{Diff, DiffError, Run, compare};
@@ -14,6 +15,7 @@ use crate::model::profile::Profile;
 use crate::report::diff_folded;
 use crate::report::flamegraph::difference;
 use crate::report::json::diff::render_diff_json;
+use crate::report::page::compare as compare_page;
 use crate::report::text::diff::render_diff;
 use crate::report::view::ViewOptions;
 use std::path::{Path, PathBuf};
@@ -133,7 +135,13 @@ fn drawn(
     };
     let tree = difference::Difference::new(diff, a, b, &view, &plan.options).map_err(failure)?;
     let mut bytes = Vec::new();
-    if format == Format::Folded {
+    if format == Format::Page {
+        if let ([a, ..], [b, ..]) = (a, b) {
+            let (of_a, of_b) = (analyze(a.profile), analyze(b.profile));
+            let sides = [(a.profile, &of_a), (b.profile, &of_b)];
+            compare_page::render(sides, diff, &tree, &mut bytes).map_err(anyhow::Error::from)?;
+        }
+    } else if format == Format::Folded {
         diff_folded::render(&tree, &mut bytes).map_err(anyhow::Error::from)?;
     } else {
         difference::render(&tree, diff, &mut bytes).map_err(anyhow::Error::from)?;

@@ -1,7 +1,9 @@
 //! The end of a recording: the last segment, the rendered outputs, the summary. On a thread of its
 //! own, so that signals still reach the program.
 
+use crate::cli::browser;
 use crate::cli::failure::Failure;
+use crate::cli::formats::Format;
 use crate::cli::open_outputs::OpenOutputs;
 use crate::cli::output_file::OpenOutput;
 use crate::cli::outputs::{self, RecordingSink};
@@ -23,6 +25,8 @@ pub(crate) struct Finish {
     pub(crate) session: Session,
     pub(crate) sink: RecordingSink,
     pub(crate) outputs: OpenOutputs,
+    /// The page is opened at the end.
+    pub(crate) open: bool,
     pub(crate) drawing: Drawing,
     pub(crate) rules: Rules,
 }
@@ -121,6 +125,13 @@ impl Finish {
         }
         for path in self.outputs.written() {
             messages::note(&format!("wrote {}", path.display()));
+            if self.open
+                && path
+                    .extension()
+                    .is_some_and(|end| end == Format::Page.extension())
+            {
+                browser::open(path);
+            }
         }
         ended.is_complete = failures == 0;
         ended

@@ -106,6 +106,7 @@ fn start(plan: RecordPlan, run: &RunInfo, rank: Option<u32>) -> Result<Finish, F
             session,
             sink,
             outputs,
+            open: plan.open,
             drawing: Drawing::clone(&plan.drawing),
             rules: plan.rules,
         }),

@@ -1,13 +1,15 @@
 //! `torchspy report FILE`.
 
-use crate::analysis::progress::window::restrict;
+use crate::analysis::progress::window::{restrict, restrict_to};
 use crate::cli::failure::Failure;
+use crate::cli::formats::Format;
 use crate::cli::outputs;
-use crate::cli::plan::ReportPlan;
+use crate::cli::plan::{Drawing, ReportPlan};
 use crate::cli::rules::Rules;
 use crate::cli::{hints, messages, regions};
 use crate::model::profile::Profile;
 use crate::model::region::Region;
+use crate::model::seconds;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -20,9 +22,20 @@ pub(crate) fn run(plan: &ReportPlan) -> Result<ExitCode, Failure> {
         );
         profile.run.notes.push(note);
     }
+    if let Some((from_ns, to_ns)) = plan.interval {
+        let length_ns = profile.end_ns.saturating_sub(profile.start_ns);
+        restrict_to(&mut profile, from_ns, to_ns).map_err(Failure::new)?;
+        let note = format!(
+            "{:.3} to {:.3} s of the recording; the sampler's counts are of all of it",
+            seconds::of(from_ns),
+            seconds::of(to_ns.min(length_ns))
+        );
+        profile.run.notes.push(note);
+    }
     let mut text = Vec::new();
     match plan.csv {
         Some(table) => outputs::table(&profile, table, &mut text)?,
+        None if plan.html => Format::Page.render(&profile, &Drawing::default(), &mut text)?,
         None if plan.json => outputs::json(&profile, &mut text)?,
         None => outputs::summary(&profile, plan.text, &mut text)?,
     }

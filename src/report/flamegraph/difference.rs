@@ -20,6 +20,7 @@ use crate::report::label::{self, SHORT};
 use crate::report::part::{part_label, unit_name};
 use crate::report::view::{Shown, View, ViewOptions};
 use rustc_hash::FxHashMap;
+use serde::Serialize;
 use std::io::Write;
 
 /// Maximum number of boxes: a recording is untrusted input.
@@ -34,6 +35,21 @@ struct Place {
     label: String,
     file: String,
     children: Vec<usize>,
+}
+
+/// A box for formats that draw it themselves. Times are ms per unit.
+#[derive(Debug, Serialize)]
+pub(in crate::report) struct ComparedBox<'a> {
+    /// 0 for the thread.
+    depth: usize,
+    label: &'a str,
+    file: &'a str,
+    a_ms: f64,
+    b_ms: f64,
+    /// B minus A, and half of its 95 % interval; null if it was seen too seldom.
+    difference_ms: Option<(f64, f64)>,
+    /// 0 for noise; 1 to 3 slower, 4 to 6 faster, by up to 10 %, 50 %, more.
+    change: usize,
 }
 
 /// The stacks of both sides' training threads, merged into one tree.
@@ -169,6 +185,25 @@ impl Difference {
             open.extend(place.children.iter().rev().map(|&child| (child, depth + 1)));
         }
         rows
+    }
+
+    /// Boxes that are wide enough to be visible, each before those that it calls.
+    pub(in crate::report) fn listed(&self) -> Vec<ComparedBox<'_>> {
+        let boxes = self.boxes().into_iter();
+        let listed = boxes.filter_map(|(at, depth)| {
+            let (place, node) = (self.places.get(at)?, self.nodes.get(at)?);
+            let ms = |ns: f64| ns / 1e6;
+            Some(ComparedBox {
+                depth,
+                label: &place.label,
+                file: &place.file,
+                a_ms: ms(node.a.mean_ns),
+                b_ms: ms(node.b.mean_ns),
+                difference_ms: node.difference_ns.map(|(mean, half)| (ms(mean), ms(half))),
+                change: swatch(node, self.unit).order,
+            })
+        });
+        listed.collect()
     }
 
     /// Boxes wide enough to be visible, each before its children.

@@ -70,6 +70,7 @@ pub fn report(profile: &Profile, analysis: &Analysis) -> Report {
         waits: tables::waits::waits(profile, analysis, MOST_WAITS),
         input: tables::input::input(profile, analysis),
         collectives: tables::collectives::collectives(profile, analysis, MOST),
+        slow_rank: tables::collectives::slow_rank(profile, analysis),
         functions: functions::functions(profile, analysis, MOST),
         lines: functions::lines(profile, analysis, MOST),
         user_lines: functions::user_lines(profile, analysis, MOST),

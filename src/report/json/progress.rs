@@ -21,7 +21,8 @@ pub struct Progress {
     pub version: u32,
     /// Unit of steps: `optimizer`, or `batch` if no training was seen.
     pub unit: &'static str,
-    /// The counter of steps: `parameter_version`, `trainer_steps`, `lightning_steps`, `batches`.
+    /// The counter of steps: `parameter_version`, `optimizer_state`, `trainer_steps`,
+    /// `lightning_steps`, `batches`.
     pub source: Option<&'static str>,
     /// Class of the object that has the counter.
     pub class: String,

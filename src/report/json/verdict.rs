@@ -41,8 +41,8 @@ pub struct Verdict {
     pub competing: Option<CompetingCost>,
     /// What could not be judged, and why.
     pub missing: Vec<String>,
-    /// Share of the others' wait in collectives in which they wait for this rank, in percent; null
-    /// if they do not.
+    /// Share of the others' wait in collectives, or for their GPUs, in which they wait for this
+    /// rank, in percent; null if they do not.
     pub waited_for_percent: Option<u32>,
     /// Whether the others' GPUs spin in collectives while the GPU of this rank does not.
     pub others_gpus_spin: bool,
@@ -115,10 +115,13 @@ fn shaped(profile: &Profile, verdict: &Analysed) -> Verdict {
         }),
         missing: verdict.missing.clone(),
         waited_for_percent: verdict.waits_for.and_then(|waited| match waited {
-            WaitedFor::Host(percent) => Some(percent),
+            WaitedFor::Host(percent) | WaitedFor::OnDevices(percent) => Some(percent),
             WaitedFor::Device => None,
         }),
-        others_gpus_spin: verdict.waits_for == Some(WaitedFor::Device),
+        others_gpus_spin: matches!(
+            verdict.waits_for,
+            Some(WaitedFor::Device | WaitedFor::OnDevices(_))
+        ),
     }
 }
 

@@ -9,7 +9,6 @@ use crate::model::category::{Activity, Phase, SummaryRow};
 use crate::model::facts::{Facts, StackFacts};
 use crate::model::ids::{ProcessId, StackId};
 use crate::model::profile::{Profile, ProfileProcess, ProfileSample, Role};
-use crate::model::run::ClockPair;
 use crate::model::sample::ThreadState;
 use crate::model::track::TrackKind;
 use crate::model::wait::WaitKind;
@@ -213,7 +212,9 @@ impl<'p> Table<'p> {
             let column = column.map(|ns| i64::try_from(ns).unwrap_or(i64::MAX));
             Arc::new(Int64Array::from_iter_values(column))
         };
-        let walls = samples.iter().map(|sample| self.wall_ns(sample.start_ns));
+        let walls = samples
+            .iter()
+            .map(|sample| self.profile.wall_ns(sample.start_ns));
         let walls: TimestampNanosecondArray = walls.collect();
         let ticks = samples.iter().map(|sample| sample.ticks);
         Ok(vec![
@@ -223,21 +224,6 @@ impl<'p> Table<'p> {
             ns(|sample| sample.queue_ns.min(sample.weight_ns)),
             Arc::new(UInt32Array::from_iter_values(ticks)),
         ])
-    }
-
-    /// The wall clock, from the last pair of clocks before.
-    fn wall_ns(&self, at_ns: u64) -> Option<i64> {
-        let run = &self.profile.run;
-        let head = ClockPair {
-            monotonic_ns: run.started_ns,
-            wall_ns: run.started_wall_ns,
-        };
-        let pairs = &self.profile.sideband.clocks;
-        let later = pairs.partition_point(|pair| pair.monotonic_ns <= at_ns);
-        let pair = later.checked_sub(1).and_then(|last| pairs.get(last));
-        let pair = pair.or(pairs.first()).unwrap_or(&head);
-        let wall_ns = i128::from(pair.wall_ns) - i128::from(pair.monotonic_ns) + i128::from(at_ns);
-        i64::try_from(wall_ns).ok()
     }
 
     fn state_columns(&self, samples: &[ProfileSample]) -> Result<Vec<ArrayRef>, ArrowError> {

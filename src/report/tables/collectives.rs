@@ -61,6 +61,68 @@ pub struct LateRank {
     pub at: Option<At>,
 }
 
+/// The rank that arrives last at collectives that run on GPUs: it waits less than the others, by
+/// what it does on its host.
+#[derive(Clone, Debug, JsonSchema, Serialize)]
+pub struct SlowRank {
+    /// Its rank; null if the environment names none.
+    pub rank: Option<u32>,
+    /// Pid of the rank.
+    pub pid: i32,
+    /// Its waits for its GPU and for other ranks, as a share of the time in which all ranks train.
+    pub waits: Share,
+    /// The same of the rank that waits least of the others.
+    pub others_wait: Share,
+    /// The difference, as a share of that time.
+    pub late: Share,
+    /// Mean length of a step; null if steps are not counted.
+    pub step_ms: Option<f64>,
+    /// The difference in a step.
+    pub late_ms: Option<f64>,
+    /// How much less its GPU is busy than that of the other rank, as a share of the time; null if
+    /// that was not measured.
+    pub gpu_idles: Option<f64>,
+    /// Where it spends more time on the host than the median of the others.
+    pub lines: Vec<SlowLine>,
+}
+
+/// A line at which a rank spends more time on the host than the others.
+#[derive(Clone, Debug, JsonSchema, Serialize)]
+pub struct SlowLine {
+    /// The phase.
+    pub phase: String,
+    /// The line; null if no Python frame was read.
+    pub at: Option<At>,
+    /// How much more, as a share of the time.
+    pub share: f64,
+    /// The same in a step; null if steps are not counted.
+    pub ms: Option<f64>,
+}
+
+/// The rank that arrives last at collectives that run on GPUs.
+pub fn slow_rank(profile: &Profile, analysis: &Analysis) -> Option<SlowRank> {
+    let slow = analysis.slow_rank.as_ref()?;
+    let (pid, rank) = profile.pid_and_rank(slow.process);
+    let ms = |share: f64| Some(share * slow.step_ns? / 1e6);
+    let lines = slow.lines.iter().map(|line| SlowLine {
+        phase: profile.phase_name(line.phase).to_owned(),
+        at: at(profile, line.at),
+        share: line.share,
+        ms: ms(line.share),
+    });
+    Some(SlowRank {
+        rank,
+        pid,
+        waits: slow.waits,
+        others_wait: slow.other_waits,
+        late: slow.less,
+        step_ms: ms(1.0),
+        late_ms: ms(slow.less.value),
+        gpu_idles: slow.device_idles,
+        lines: lines.collect(),
+    })
+}
+
 type Col = Column<Collective>;
 
 const SECONDS: Col = Col::new(Kind::Seconds, "seconds", "seconds", |row| {

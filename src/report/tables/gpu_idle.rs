@@ -2,7 +2,7 @@
 
 use crate::analysis::Analysis;
 use crate::analysis::gpu_overlay::account::Part;
-use crate::analysis::gpu_overlay::{GpuIdle, Subject};
+use crate::analysis::gpu_overlay::{GpuIdle, IdleRow, Subject};
 use crate::analysis::intervals::Bounds;
 use crate::model::profile::Profile;
 use crate::model::seconds::of as seconds;
@@ -38,8 +38,12 @@ pub struct Idle {
     pub seconds: Option<f64>,
     /// Bounds of `seconds`.
     pub interval: Option<Bounds>,
-    /// Whether its visits last for two windows or more.
+    /// Whether its visits last for two windows or more, or a regression over windows resolved it.
     pub resolved: bool,
+    /// Number of windows of that regression; null if there was no need of it, or it was refused.
+    pub regression_windows: Option<usize>,
+    /// Why it is not resolved by a regression, either; null if it is resolved.
+    pub refused: Option<String>,
     /// Length of a window.
     pub window_ms: f64,
 }
@@ -78,18 +82,26 @@ pub const GPU_IDLE: &[Col] = &[
     }),
     Col::data(Kind::Seconds, "covered_s", |row| row.covered_s.into()),
     Col::data(Kind::Text, "resolved", |row| row.resolved.into()),
+    Col::data(Kind::Count, "regression_windows", |row| {
+        row.regression_windows.into()
+    }),
+    Col::data(Kind::Text, "refused", |row| row.refused.as_ref().into()),
     Col::data(Kind::Milliseconds, "window_ms", |row| row.window_ms.into()),
 ];
 
 impl Idle {
     /// What the host executed, as text.
     pub fn shown(&self) -> String {
-        match (self.kind, &self.file) {
+        let what = match (self.kind, &self.file) {
             ("all", _) if self.resolved => "all of its time".to_owned(),
             ("all", _) => "all of its time: not resolved".to_owned(),
             ("module", _) => format!("module {}", self.name),
             (_, Some(file)) => format!("{} {}", place_of(file, self.line.unwrap_or(0)), self.name),
             _ => self.name.clone(),
+        };
+        match self.regression_windows {
+            Some(count) => format!("{what} (by regression over {count} windows)"),
+            None => what,
         }
     }
 }
@@ -140,18 +152,28 @@ pub fn of_rank(profile: &Profile, analysis: &Analysis, idle: &GpuIdle) -> Vec<Id
             high: part.high / 1e9,
         }),
         resolved: part.resolved,
+        regression_windows: None,
+        refused: None,
         window_ms: idle.window_ns as f64 / 1e6,
     };
     let mut rows = vec![row("all", "", None, &idle.all)];
+    let by = |each: &IdleRow, row: Idle| Idle {
+        regression_windows: each.regressed,
+        refused: (!each.part.resolved).then(|| idle.refused.to_string()),
+        ..row
+    };
     for each in idle.rows.iter().chain(&idle.unresolved) {
         match each.subject {
             Subject::Phase(phase) => {
-                rows.push(row("phase", profile.phase_name(phase), None, &each.part));
+                rows.push(by(
+                    each,
+                    row("phase", profile.phase_name(phase), None, &each.part),
+                ));
             }
             Subject::Line((function, line)) => {
                 if let Some(function) = profile.function(function) {
                     let place = Some((function.file.as_str(), line));
-                    rows.push(row("line", &function.name, place, &each.part));
+                    rows.push(by(each, row("line", &function.name, place, &each.part)));
                 }
             }
             Subject::Module(id) => {
@@ -160,7 +182,7 @@ pub fn of_rank(profile: &Profile, analysis: &Analysis, idle: &GpuIdle) -> Vec<Id
                         "" => &module.root,
                         path => path,
                     };
-                    rows.push(row("module", name, None, &each.part));
+                    rows.push(by(each, row("module", name, None, &each.part)));
                 }
             }
         }

@@ -1,20 +1,24 @@
 //! Collectives: the rank that the ranks wait for, and the host's time in each.
 
-use super::format::{column_seconds, share_of};
+use super::format::{column_seconds, milliseconds, percent, share_of};
 use super::table::table;
 use super::{line, sentence};
 use crate::analysis::Analysis;
 use crate::analysis::collectives::ProcessCollectives;
 use crate::analysis::late_ranks::last_rank;
+use crate::analysis::slow_rank::{SlowDevice, SlowRank};
 use crate::model::collective::Backend;
 use crate::model::ids::ProcessId;
 use crate::model::profile::Profile;
+use crate::model::track::TrackKind;
 use crate::report::label::process_labels;
 use crate::report::tables::collectives::{COLLECTIVES, OF_BACKENDS, of_rank};
 use crate::report::tables::waits::{At, at as place_at};
 
 /// Minimum part of a rank's waits that one rank must cause to be named.
 const WORTH_NAMING: f64 = 0.1;
+/// Maximum number of lines at which a rank is said to be late.
+const MOST_LINES: usize = 2;
 
 pub(super) fn collectives(out: &mut String, profile: &Profile, analysis: &Analysis, rows: usize) {
     let ranks: Vec<&ProcessCollectives> = analysis
@@ -45,6 +49,11 @@ pub(super) fn collectives(out: &mut String, profile: &Profile, analysis: &Analys
         &format!("\nCOMMUNICATION{names}, % of each training thread's wall time (host time)"),
     );
     let labels = process_labels(profile);
+    if let Some(slow) = &analysis.slow_rank {
+        arrives_last(out, profile, &labels, slow);
+    } else if let Some(slow) = &analysis.slow_device {
+        slow_device(out, &labels, slow);
+    }
     for rank in ranks.iter().take(rows.max(8)) {
         who_waits(out, profile, &labels, rank);
     }
@@ -77,7 +86,82 @@ pub(super) fn brief(profile: &Profile, analysis: &Analysis, most: usize) -> Vec<
         who_waits(&mut text, profile, &labels, rank);
         text
     };
-    ranks.take(most).map(sentence_of).collect()
+    let slow = analysis.slow_rank.iter().map(|slow| {
+        let mut text = String::new();
+        arrives_last(&mut text, profile, &labels, slow);
+        text
+    });
+    slow.chain(ranks.map(sentence_of)).take(most).collect()
+}
+
+/// `rank 1 arrives last: it waits for its GPU 0.4 % of the time, the others 56.3 % or more; its
+/// host takes 44.6 ms ±3.8 more of each step, at train.py:47 slow_transform (43.9 ms)`.
+fn arrives_last(out: &mut String, profile: &Profile, labels: &[String], slow: &SlowRank) {
+    let places: Vec<String> = slow
+        .lines
+        .iter()
+        .take(MOST_LINES)
+        .map(|line| {
+            let at = At::named(place_at(profile, line.at).as_ref());
+            format!("{at} ({})", in_step(slow, line.share))
+        })
+        .collect();
+    let at = match places.is_empty() {
+        true => String::new(),
+        false => format!(", at {}", places.join(", ")),
+    };
+    let text = format!(
+        "{} arrives last: {}{at}",
+        label(labels, slow.process),
+        behind(slow)
+    );
+    sentence(out, "  ", &text);
+}
+
+/// `the GPU of rank 2 computes while the others spin: multiprocessors active 85.0 %, of the others
+/// 22.1 % at most`.
+fn slow_device(out: &mut String, labels: &[String], slow: &SlowDevice) {
+    let what = match slow.kind {
+        TrackKind::Power => "power of its limit",
+        _ => "multiprocessors active",
+    };
+    let text = format!(
+        "the GPU of {} computes while the others spin: {what} {}, of the others {} at most",
+        label(labels, slow.process),
+        percent(slow.value),
+        percent(slow.others)
+    );
+    sentence(out, "  ", &text);
+}
+
+/// How far a rank is behind the others.
+pub(super) fn behind(slow: &SlowRank) -> String {
+    let half = (slow.less.high - slow.less.low) / 2.0;
+    let more = match slow.step_ns {
+        Some(ns) => format!(
+            "{} ±{} more of each step",
+            in_step(slow, slow.less.value),
+            milliseconds(half * ns / 1e6)
+        ),
+        None => format!(
+            "{} ±{:.1} more of the time",
+            percent(slow.less.value),
+            half * 100.0
+        ),
+    };
+    format!(
+        "it waits for its GPU {} of the time, the others {} or more; its host takes {more}",
+        percent(slow.waits.value),
+        percent(slow.other_waits.value),
+    )
+}
+
+/// A share of the time as part of a step; as it is if steps are not counted.
+fn in_step(slow: &SlowRank, share: f64) -> String {
+    match slow.step_ns {
+        Some(ns) => format!("{} ms", milliseconds(share * ns / 1e6)),
+        None => percent(share),
+    }
 }
 
 /// `rank 0 waits 38.0 % ±3.0 in all_reduce (DDP bucket): rank 1 arrives last, at train.py:41

@@ -75,7 +75,8 @@ fn table(out: &mut String, profile: &Profile, analysis: &Analysis, idle: &GpuIdl
             more => format!(" and {} more", count(more as u64)),
         };
         let what = format!(
-            "not resolved (shorter than 2 windows each time): {}{more}",
+            "not resolved (shorter than 2 windows each time; no regression: {}): {}{more}",
+            idle.refused,
             named.join(", ")
         );
         sentence(out, "  ", &what);

@@ -225,6 +225,9 @@ fn counted(out: &mut String, progress: &Progress) {
         Some(CounterKind::ParameterVersion) => {
             format!("  counted by changes of {class}'s parameters")
         }
+        Some(CounterKind::OptimizerState) => {
+            format!("  counted by {class}'s own count of its steps")
+        }
         Some(CounterKind::TrainerSteps) => "  counted by the Trainer's global_step".to_owned(),
         Some(CounterKind::LightningSteps | CounterKind::LightningEpochs) => {
             "  counted by Lightning's progress".to_owned()

@@ -1,7 +1,7 @@
 //! The verdict, at the top: cause, evidence, next step, and the maximum gain.
 
 use super::format::{milliseconds, place, printable};
-use super::role;
+use super::{collectives, role};
 use crate::analysis::Analysis;
 use crate::analysis::verdict::STANDS_OUT;
 use crate::analysis::verdict::figures::{Figures, Part};
@@ -12,19 +12,33 @@ use crate::model::profile::Profile;
 /// Indentation of a continued line.
 const INDENT: &str = "        ";
 
+/// What a statement is about, in one word; empty if that is what the one before is about.
+pub(super) type Statement = (&'static str, String);
+
 /// Appends nothing if the process is not a trainer.
 pub(super) fn verdict(out: &mut String, profile: &Profile, analysis: &Analysis) {
+    let statements = statements(profile, analysis);
+    if !statements.is_empty() {
+        out.push('\n');
+    }
+    for (word, text) in &statements {
+        hanging(out, word, text);
+    }
+}
+
+/// The verdict, statement by statement; none if the process is not a trainer.
+pub(super) fn statements(profile: &Profile, analysis: &Analysis) -> Vec<Statement> {
+    let mut out = Vec::new();
     let Some(verdict) = &analysis.verdict else {
-        return;
+        return out;
     };
-    out.push('\n');
     match (verdict.cause, verdict.findings.first()) {
-        (Some(cause), Some(finding)) => one_cause(out, profile, verdict, cause, finding),
-        _ => no_cause(out, verdict),
+        (Some(cause), Some(finding)) => one_cause(&mut out, profile, analysis, cause, finding),
+        _ => no_cause(&mut out, verdict),
     }
-    for missing in &verdict.missing {
-        hanging(out, "MISSING", missing);
-    }
+    let missing = verdict.missing.iter();
+    out.extend(missing.map(|missing| ("MISSING", missing.clone())));
+    out
 }
 
 /// The verdict in one line: the cause, the evidence, and the line of code.
@@ -54,13 +68,16 @@ fn cause_text(verdict: &Verdict, cause: Cause, finding: &Finding) -> String {
 }
 
 fn one_cause(
-    out: &mut String,
+    out: &mut Vec<Statement>,
     profile: &Profile,
-    verdict: &Verdict,
+    analysis: &Analysis,
     cause: Cause,
     finding: &Finding,
 ) {
-    hanging(out, "VERDICT", &cause_text(verdict, cause, finding));
+    let Some(verdict) = &analysis.verdict else {
+        return;
+    };
+    out.push(("VERDICT", cause_text(verdict, cause, finding)));
     if let Some(waits) = verdict.waits_for {
         let info = profile.process(verdict.process);
         let name = info.map_or_else(String::new, |process| role(process.role));
@@ -71,8 +88,15 @@ fn one_cause(
             WaitedFor::Device => {
                 format!("this is {name}: the others' GPUs spin in collectives, its own does not")
             }
+            WaitedFor::OnDevices(_) => {
+                let slow = analysis.slow_rank.as_ref();
+                format!(
+                    "this is {name}, which arrives last: {}",
+                    slow.map_or_else(String::new, collectives::behind)
+                )
+            }
         };
-        hanging(out, "", &text);
+        out.push(("", text));
     }
     if let Some((function, line)) = verdict.at
         && let Some(function) = profile.function(function)
@@ -82,14 +106,14 @@ fn one_cause(
             place(function, line),
             printable(&function.name)
         );
-        hanging(out, "", &text);
+        out.push(("", text));
     }
-    hanging(out, "WHY", &why(finding, &verdict.figures));
+    out.push(("WHY", why(finding, &verdict.figures)));
     if let Some(step) = &verdict.next_step {
-        hanging(out, "NEXT", step);
+        out.push(("NEXT", step.clone()));
     }
     if let Some(bound) = &verdict.bound {
-        hanging(out, "BOUND", &bound_text(bound));
+        out.push(("BOUND", bound_text(bound)));
     }
 }
 
@@ -109,7 +133,7 @@ fn none_text(verdict: &Verdict) -> String {
         [only] => match verdict.competing {
             Some((competing, weight)) if STANDS_OUT * weight > weight_of_first(verdict) => {
                 format!(
-                    "no single one: {only}, but {} takes as much or more",
+                    "no single one: {only}, but {} takes nearly as much",
                     competing.name()
                 )
             }
@@ -126,14 +150,14 @@ fn weight_of_first(verdict: &Verdict) -> f64 {
     verdict.findings.first().map_or(0.0, |first| first.weight)
 }
 
-fn no_cause(out: &mut String, verdict: &Verdict) {
-    hanging(out, "VERDICT", &none_text(verdict));
+fn no_cause(out: &mut Vec<Statement>, verdict: &Verdict) {
+    out.push(("VERDICT", none_text(verdict)));
     for finding in verdict.findings.iter().take(3) {
         let text = format!("{}: {}", finding.cause.name(), evidence(finding));
-        hanging(out, "", &text);
+        out.push(("", text));
     }
     if verdict.figures.ticks > 0 {
-        hanging(out, "WHY", &host_shares(&verdict.figures));
+        out.push(("WHY", host_shares(&verdict.figures)));
     }
     for (index, cost) in verdict.costs.iter().enumerate() {
         let text = format!(
@@ -143,13 +167,13 @@ fn no_cause(out: &mut String, verdict: &Verdict) {
             percent(cost.share),
             cost.next_step
         );
-        hanging(out, if index == 0 { "NEXT" } else { "" }, &text);
+        out.push((if index == 0 { "NEXT" } else { "" }, text));
     }
     let bounds = verdict.costs.iter();
     let bounds = bounds.filter_map(|cost| Some((&cost.what, cost.at_most?)));
     for (index, (what, at_most)) in bounds.enumerate() {
         let text = format!("without {what}: at most {at_most:.1}x");
-        hanging(out, if index == 0 { "BOUND" } else { "" }, &text);
+        out.push((if index == 0 { "BOUND" } else { "" }, text));
     }
 }
 
@@ -211,11 +235,23 @@ fn claim(cause: Cause, finding: &Finding, figures: &Figures) -> String {
             "Training thread is in torch's dispatch of operators {}",
             of(Part::Dispatch)
         ),
+        Cause::Python if figures.is_of_gil() => format!(
+            "Training thread waits for the GIL {}, which another thread holds",
+            percent(figures.gil)
+        ),
         Cause::Python => format!("Training thread is in Python {}", of(Part::Python)),
         Cause::GpuCompute | Cause::GpuMemory => "The GPU is what is waited for".to_owned(),
+        Cause::Communication if finding.parts.contains(&Part::Sync) => {
+            "The GPU runs kernels that do little, as collectives do that wait for other ranks"
+                .to_owned()
+        }
         Cause::Communication => format!(
             "Training thread is in collectives {}",
             of(Part::Communication)
+        ),
+        Cause::LateRank => format!(
+            "The others wait for this rank {} of the time",
+            percent(finding.weight)
         ),
         Cause::Sync => format!(
             "Training thread waits for the GPU {}, which has time to spare",

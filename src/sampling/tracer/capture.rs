@@ -20,7 +20,7 @@ use crate::os::stop::{StoppedThread, wait_for_any_stop};
 use crate::os::syscalls::{Ending, sleeps_interruptibly};
 use crate::os::threads::{FUTEX, SchedStat, ThreadFiles, Whereabouts};
 use crate::sampling::capture::{
-    Buffers, Subject, capture, capture_stopped, capture_unstopped, look_up,
+    Buffers, Subject, capture, capture_asleep, capture_stopped, capture_unstopped, look_up,
 };
 use crate::sampling::raw::RawSample;
 use crate::sampling::session::SessionOptions;
@@ -204,9 +204,22 @@ impl Capture {
         }
         let mut sample = self.spare.blank(process, at, scheduled.slices);
         sample.registers = registers.filter(|_| self.native);
+        // Before the check that it slept on, so that holder and stack are of the same time.
+        let has_gil = self.once && holds_gil(process, at);
+        // A thread that waits for the GIL sleeps in a futex: only then is the holder read.
+        let gil_holder = match syscall {
+            Some(FUTEX) => other_holder(process, at),
+            _ => None,
+        };
         let thread = &mut process.threads[at];
         let stack = self.buffers.prepare(&mut thread.plan, &thread.shared);
-        let read = capture(
+        let files = &thread.files;
+        let slept_on = || match files.schedstat() {
+            Ok(after) if scheduled.is_kept() => after == scheduled,
+            Ok(_) => files.whereabouts().is_ok_and(|after| after == whereabouts),
+            Err(_) => true,
+        };
+        let read = capture_asleep(
             Subject {
                 memory: &process.memory,
                 interpreter: process.interpreter.as_deref(),
@@ -216,29 +229,14 @@ impl Capture {
             stack,
             &mut self.buffers,
             &mut sample,
+            slept_on,
         );
-        process.copy_codes(&mut self.buffers, &mut sample);
-        // The GIL holder is read before the check that the thread slept on, so both are of the same
-        // time.
-        let has_gil = self.once && holds_gil(process, at);
-        // A thread that waits for the GIL sleeps in a futex: only then is the holder read.
-        let gil_holder = match syscall {
-            Some(FUTEX) => other_holder(process, at),
-            _ => None,
-        };
-        let thread = &mut process.threads[at];
-        let slept_on = match thread.files.schedstat() {
-            Ok(after) if scheduled.is_kept() => after == scheduled,
-            Ok(_) => thread
-                .files
-                .whereabouts()
-                .is_ok_and(|after| after == whereabouts),
-            Err(_) => true,
-        };
-        if !slept_on {
+        if matches!(read, Ok(false)) {
             self.put_back(sample);
             return Asleep::Woke;
         }
+        process.copy_codes(&mut self.buffers, &mut sample);
+        let thread = &mut process.threads[at];
         if matches!(read, Err(ReadError::Gone)) {
             // An exiting process releases its memory before its threads are gone.
             self.put_back(sample);

@@ -180,6 +180,15 @@ impl TracedThread {
         (run_ns, queue_ns)
     }
 
+    /// Where it sleeps by now, after it woke during a read; `None` if it runs.
+    pub(super) fn sleeps_again(&mut self) -> Option<(Whereabouts, SchedStat)> {
+        let now = self.files.schedstat().ok()?;
+        let ran = self.advance(now);
+        self.ledger.add_scheduled(ran);
+        let whereabouts = self.files.whereabouts().ok()?;
+        (whereabouts != Whereabouts::Running).then_some((whereabouts, now))
+    }
+
     fn kept_state(&self) -> KeptState {
         let syscall = match self.last_poll {
             LastPoll::Asleep(whereabouts) => whereabouts.syscall(),

@@ -15,6 +15,7 @@ use crate::os::fault::{Point, reach};
 use crate::os::threads::{SchedStat, Whereabouts};
 use crate::sampling::schedule::Tick;
 use rustc_hash::FxHashMap;
+use std::time::Duration;
 
 /// Number of threads above which a process's CPU clock is read before its threads. The clock of a
 /// thread that just woke does not advance before the scheduler's tick, so this may miss the first
@@ -26,6 +27,13 @@ const GATED_THREADS: usize = 400;
 const PYTHON_THREADS_NS: u64 = 5_000_000;
 /// Deferred ticks of sleeps that ended during the read after which the thread is stopped.
 const MAX_WOKEN: u32 = 4;
+/// How often a sleeper that woke during a read is looked at again, and read where it sleeps by
+/// then. In front of a full queue of launches a thread sleeps for some hundred microseconds at a
+/// time: its next sleep is of the same code, unlike one at a later tick that lasts long enough to
+/// be read.
+const MAX_READ_AGAIN: u32 = 8;
+/// The pause before the next look at a thread that runs.
+const UNTIL_ASLEEP: Duration = Duration::from_micros(50);
 /// Divisor of the period: sleepers are stopped for their registers only in the first part of it.
 /// The others wait for the next tick.
 const SLEEPERS_SHARE: u64 = 5;
@@ -186,7 +194,29 @@ impl Tracer {
     ) -> Option<Candidate> {
         let (index, at) = (candidate.process, candidate.thread);
         let process = &mut self.processes[index];
-        match self.capture.asleep(process, at, whereabouts, scheduled) {
+        let mut read = self.capture.asleep(process, at, whereabouts, scheduled);
+        let woke = matches!(read, Asleep::Woke);
+        if woke {
+            // A thread that wakes on the tracer's CPU would preempt each read.
+            self.capture.update_priority(PriorityEvent::RequestingStops);
+        }
+        for _ in 0..MAX_READ_AGAIN {
+            if !matches!(read, Asleep::Woke) {
+                break;
+            }
+            let process = &mut self.processes[index];
+            let Some((whereabouts, scheduled)) = process.threads[at].sleeps_again() else {
+                std::thread::sleep(UNTIL_ASLEEP);
+                continue;
+            };
+            self.quality.torn_retries += 1;
+            read = self.capture.asleep(process, at, whereabouts, scheduled);
+        }
+        if woke {
+            self.end_of_stops();
+        }
+        let process = &mut self.processes[index];
+        match read {
             Asleep::Read(mut sample) => {
                 process.threads[at].charge(&mut sample.recorded, Method::Asleep);
                 self.forward(index, at, sample);

@@ -142,6 +142,8 @@ impl RuleSet {
             native_mark(symbol.family, name, form, start.map_or(0, String::len))
         });
         let collective = rows.first("collective", |row| Some((row, row.collective?)));
+        let special = rows.first("special", |row| row.special);
+        let special = special.unwrap_or(Special::No);
         let rules = FunctionRules {
             class: FunctionClass {
                 kind: class.kind,
@@ -149,9 +151,7 @@ impl RuleSet {
                 role: class.role,
                 mark: mark.filter(|&mark| mark != PhaseMark::None),
                 wait: PythonWait::None,
-                special: rows
-                    .first("special", |row| row.special)
-                    .unwrap_or(Special::No),
+                special,
                 makes_batch: false,
             },
             operator: operator.unwrap_or(OperatorMark::None),
@@ -166,6 +166,7 @@ impl RuleSet {
                 backend: rows.first("backend", |row| Some(row.backend.as_ref()?.0)),
                 issuer: rows.first("issuer", |row| Some(row.issuer.as_ref()?.0)),
                 imports: false,
+                watches: special == Special::Watchdog,
             },
             input: rows
                 .first("input", |row| Some(row.input.as_ref()?.0))
@@ -192,7 +193,9 @@ impl RuleSet {
             );
             let forms = self.symbol_forms.iter().filter(|&&at| {
                 let form = self.native.get(at).and_then(|row| row.form);
-                form == Some(SymbolForm::StaticMkl) && is_static_mkl(symbol.path, name.stem)
+                form == Some(SymbolForm::StaticMkl)
+                    && is_static_mkl(symbol.path, name.stem)
+                    && !name.full.ends_with("@plt")
             });
             found.extend(forms);
         }
@@ -279,5 +282,7 @@ fn is_static_mkl(module: &str, stem: &str) -> bool {
     file_name(module).starts_with("libtorch_cpu")
         && !stem.is_empty()
         && !stem.contains(':')
+        // C++, which did not demangle.
+        && !stem.starts_with("_Z")
         && !LOADING.iter().any(|start| stem.starts_with(start))
 }

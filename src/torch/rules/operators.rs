@@ -42,7 +42,7 @@ pub(super) fn native_mark(
             .strip_prefix("wrapper_")
             .and_then(|rest| rest.split_once('_'))
             .map_or(OperatorMark::None, |(_, rest)| {
-                OperatorMark::Operator(format!("aten::{}", wrapped_name(rest)))
+                OperatorMark::Operator(format!("aten::{}", wrapped_name(name.stem, rest)))
             }),
         Collective => COLLECTIVE_KEYS
             .iter()
@@ -179,11 +179,23 @@ fn schema_name(symbol: &str) -> &str {
         .map_or(symbol, |(base, _)| base)
 }
 
-/// The operator in a wrapper's name, after its dispatch key: the overload comes first, and the C++
-/// function's name, which for an `out` overload ends in `_out`, last: `out_add_out`, `Tensor_add_`,
-/// `_softmax`.
-fn wrapped_name(rest: &str) -> &str {
+/// Where wrappers of kernels are that compute their outputs' shapes themselves.
+const NESTED: &str = "at::(anonymous namespace)::(anonymous namespace)::";
+
+/// The operator in the name of the wrapper `stem`, after its dispatch key: the overload comes
+/// first, and the C++ function's name, which for an `out` overload ends in `_out`, last:
+/// `out_add_out`, `Tensor_add_`, `_softmax`.
+///
+/// In two namespaces the overload is always there, and may be empty: `_native_layer_norm` is
+/// `native_layer_norm`, and `__flash_attention_backward` is `_flash_attention_backward`. In one,
+/// where the name alone is, the underscore is the operator's own.
+fn wrapped_name<'n>(stem: &str, rest: &'n str) -> &'n str {
     let names = names();
+    if stem.starts_with(NESTED)
+        && let Some(function) = rest.strip_prefix('_')
+    {
+        return schema_name(function);
+    }
     let function = rest
         .match_indices('_')
         .filter_map(|(at, _)| Some((rest.get(..at)?, rest.get(at + 1..)?)))
@@ -238,13 +250,28 @@ mod tests {
         let cases = [
             ("i0", "i0"),
             ("_softmax", "_softmax"),
+            ("_linalg_det", "_linalg_det"),
             ("Tensor_add_", "add_"),
             ("out_multinomial_out", "multinomial"),
             ("generator_out_randperm_out", "randperm"),
             ("source_Storage_storage_offset_set_", "set_"),
         ];
         for (rest, wanted) in cases {
-            assert_eq!(wrapped_name(rest), wanted, "{rest}");
+            let stem = format!("at::(anonymous namespace)::wrapper_CUDA_{rest}");
+            assert_eq!(wrapped_name(&stem, rest), wanted, "{rest}");
+        }
+        let nested = [
+            ("_native_layer_norm_backward", "native_layer_norm_backward"),
+            ("__flash_attention_backward", "_flash_attention_backward"),
+            ("__slow_conv2d_forward", "_slow_conv2d_forward"),
+            ("__local_scalar_dense", "_local_scalar_dense"),
+            ("_copy_", "copy_"),
+            ("dtype_addmm", "addmm"),
+            ("output__slow_conv2d_forward_out", "_slow_conv2d_forward"),
+        ];
+        for (rest, wanted) in nested {
+            let stem = format!("{NESTED}wrapper_CUDA_{rest}");
+            assert_eq!(wrapped_name(&stem, rest), wanted, "{rest}");
         }
     }
 

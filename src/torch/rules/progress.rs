@@ -65,6 +65,11 @@ pub const WRAPPED_OPTIMIZER: &[&str] = &["optimizer", "_optimizer"];
 pub const GROUPS: &str = "param_groups";
 /// See [`GROUPS`].
 pub const PARAMETERS: &str = "params";
+/// An optimizer's dictionary from parameters to their states, and the key of a state's tensor that
+/// counts steps. Source: torch/optim/adam.py, adamw.py, adagrad.py and others; SGD has none.
+pub const STATES: &str = "state";
+/// See [`STATES`].
+pub const STATE_STEP: &str = "step";
 
 /// Facts of a DataLoader's iterator, and the attributes that lead to them. Source:
 /// torch/utils/data/dataloader.py, the same files.

@@ -83,6 +83,7 @@ impl RuleSet {
                 backend: None,
                 issuer: rows.first("issuer", |row| Some(row.issuer.as_ref()?.0)),
                 imports: mark == Some(PhaseMark::Import),
+                watches: false,
             },
             input: self.input(&rows, last, is_own),
             module_call: rows

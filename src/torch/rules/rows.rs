@@ -86,6 +86,10 @@ pub enum Special {
     EngineCall,
     /// The root of an engine thread.
     EngineThread,
+    /// Where a thread hands nodes to the engine's threads, or takes the next one and waits for it.
+    EngineQueue,
+    /// The root of a thread that only watches collectives.
+    Watchdog,
     /// The end of the process: its libraries are unloaded.
     Exit,
 }

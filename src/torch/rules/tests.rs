@@ -307,6 +307,25 @@ fn copies_in_memory_are_no_computation_of_elements() {
     ));
 }
 
+/// A name that did not demangle, or of a PLT stub, is not one of MKL's C functions.
+#[test]
+fn only_plain_names_of_libtorch_cpu_are_mkl_s() {
+    let class = |name: &str| native("/x/libtorch_cpu.so", name).class;
+    assert!(matches!(
+        class("sgemm_t_n23").role,
+        FrameRole::Known {
+            active: Activity::Gemm,
+            ..
+        }
+    ));
+    for name in [
+        "__tls_get_addr@plt",
+        "_ZSt14__copy_move_a1ILb1EPSt10shared_ptr",
+    ] {
+        assert_ne!(class(name), class("sgemm_t_n23"), "{name}");
+    }
+}
+
 /// Names as nm -C prints them for libtorch_python.so 2.15.0.
 #[test]
 fn bindings_are_read_as_they_are_written() {

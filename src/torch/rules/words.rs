@@ -178,6 +178,7 @@ const WAITS: &[(&str, WaitPart)] = &[
     ("copies", WaitPart::Copies),
     ("to_device", WaitPart::ToDevice),
     ("to_host", WaitPart::ToHost),
+    ("on_device", WaitPart::OnDevice),
     ("engine", WaitPart::Engine),
     ("loader", WaitPart::Loader),
     ("child", WaitPart::Child),
@@ -194,13 +195,19 @@ impl Word for WaitPart {
         if let Some(call) = text.strip_prefix("gpu ") {
             return Some(WaitPart::Gpu(String::leak(call.to_owned())));
         }
+        if let Some(call) = text.strip_prefix("gpu_whole ") {
+            return Some(WaitPart::GpuWhole(String::leak(call.to_owned())));
+        }
         let known = WAITS.iter().find(|(word, _)| *word == text);
         known.map(|&(_, part)| part)
     }
 
     fn known() -> Vec<&'static str> {
         let words = WAITS.iter().map(|&(word, _)| word);
-        std::iter::once("gpu CALL").chain(words).collect()
+        ["gpu CALL", "gpu_whole CALL"]
+            .into_iter()
+            .chain(words)
+            .collect()
     }
 }
 

@@ -1,13 +1,16 @@
 //! The C functions of nvml.h that torchspy uses.
 
 use crate::scenario::{Gpu, Instance, Process};
-use crate::state::{Handle, monotonic_ns, state};
+use crate::state::{Handle, state};
+use gpu_node::{monotonic_ns, node::Busy};
 use nvml_wrapper_sys::bindings::*;
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong};
 
 const OK: nvmlReturn_t = nvmlReturn_enum_NVML_SUCCESS;
 const TOO_SMALL: nvmlReturn_t = nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE;
 const UNSUPPORTED: nvmlReturn_t = nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED;
+/// Clocks are lower for the temperature, as the hardware says.
+const THERMAL: u64 = 0x40;
 
 /// The GPU of a call, or its error as the call's result.
 macro_rules! gpu {
@@ -43,20 +46,40 @@ fn whole<T>(instance: Option<&Instance>, value: T) -> Result<T, nvmlReturn_t> {
 }
 
 put! {
-    nvmlDeviceGetTotalEnergyConsumption() -> c_ulonglong = |gpu, instance| whole(instance, state().energy_mj(gpu));
     nvmlDeviceGetPowerUsage() -> c_uint = |gpu, instance| whole(instance, state().power_mw(gpu));
     nvmlDeviceGetPowerManagementLimit() -> c_uint = |gpu, instance| whole(instance, gpu.power_limit_mw);
     nvmlDeviceGetCurrentClocksThrottleReasons() -> c_ulonglong = |gpu, instance| {
         let busy = state().power_mw(gpu) > gpu.power_idle_mw;
-        whole(instance, if busy { gpu.throttle_busy } else { 1 })
+        let slower = if gpu.slowdown() > 1.0 { THERMAL } else { 0 };
+        whole(instance, if busy { gpu.throttle_busy | slower } else { 1 })
     };
     nvmlDeviceGetClockInfo(which: nvmlClockType_t) -> c_uint = |gpu, instance, which| {
-        whole(instance, if which == nvmlClockType_enum_NVML_CLOCK_MEM { gpu.memory_clock } else { gpu.sm_clock })
+        whole(instance, if which == nvmlClockType_enum_NVML_CLOCK_MEM {
+            gpu.memory_clock
+        } else {
+            (f64::from(gpu.sm_clock) / gpu.slowdown()) as u32
+        })
     };
     nvmlDeviceGetTemperature(_sensor: nvmlTemperatureSensors_t) -> c_uint = |gpu, instance, _| whole(instance, gpu.temperature);
-    nvmlDeviceGetPcieThroughput(_counter: nvmlPcieUtilCounter_t) -> c_uint = |gpu, instance, _| whole(instance, gpu.pcie_kb);
+    nvmlDeviceGetPcieThroughput(_counter: nvmlPcieUtilCounter_t) -> c_uint = |gpu, instance, _| {
+        whole(instance, gpu.pcie_kb)?.ok_or(UNSUPPORTED)
+    };
     nvmlDeviceGetMaxMigDeviceCount() -> c_uint = |_, _| Ok(7);
     nvmlDeviceGetGpuInstanceId() -> c_uint = |_, instance| instance.map(|instance| instance.instance).ok_or(UNSUPPORTED);
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetTotalEnergyConsumption(
+    device: nvmlDevice_t,
+    out: *mut c_ulonglong,
+) -> nvmlReturn_t {
+    let (gpu, instance) = gpu!(nvmlDeviceGetTotalEnergyConsumption, device);
+    if instance.is_some() {
+        return UNSUPPORTED;
+    }
+    // SAFETY: the caller gives a place for the value.
+    unsafe { out.write(state().energy_mj(device, gpu)) };
+    OK
 }
 
 #[unsafe(no_mangle)]
@@ -181,9 +204,10 @@ pub unsafe extern "C" fn nvmlDeviceGetCudaComputeCapability(
 }
 
 fn memory(gpu: &Gpu, instance: Option<&Instance>) -> (u64, u64) {
-    instance.map_or((gpu.memory_used, gpu.memory_total), |instance| {
-        (instance.memory_used, instance.memory_total)
-    })
+    match instance {
+        Some(instance) => (instance.memory_used, instance.memory_total),
+        None => (gpu.memory_used(), gpu.memory_total),
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -235,15 +259,15 @@ pub unsafe extern "C" fn nvmlDeviceGetSamples(
     out: *mut nvmlSample_t,
 ) -> nvmlReturn_t {
     let (gpu, instance) = gpu!(nvmlDeviceGetSamples, device);
-    let scale = match which {
-        nvmlSamplingType_enum_NVML_GPU_UTILIZATION_SAMPLES => 1.0,
-        nvmlSamplingType_enum_NVML_MEMORY_UTILIZATION_SAMPLES => gpu.dram,
+    let of: fn(Busy) -> f64 = match which {
+        nvmlSamplingType_enum_NVML_GPU_UTILIZATION_SAMPLES => |busy| busy.ns,
+        nvmlSamplingType_enum_NVML_MEMORY_UTILIZATION_SAMPLES => |busy| busy.memory_ns,
         _ => return UNSUPPORTED,
     };
     if instance.is_some() || gpu.mig.is_some() {
         return UNSUPPORTED;
     }
-    let samples = state().samples(gpu, since_us, scale);
+    let samples = state().samples(gpu, since_us, of);
     // SAFETY: the caller gives places for kind and count, and `count` places for samples, or null
     // for how many there may be.
     unsafe {
@@ -273,7 +297,7 @@ pub unsafe extern "C" fn nvmlDeviceGetComputeRunningProcesses_v3(
 ) -> nvmlReturn_t {
     let (gpu, _) = gpu!(nvmlDeviceGetComputeRunningProcesses_v3, device);
     // SAFETY: as the caller promises.
-    unsafe { put_processes(&gpu.processes, count, out) }
+    unsafe { put_processes(&gpu.processes(), count, out) }
 }
 
 #[unsafe(no_mangle)]
@@ -284,7 +308,7 @@ pub unsafe extern "C" fn nvmlDeviceGetComputeRunningProcesses_v2(
 ) -> nvmlReturn_t {
     let (gpu, _) = gpu!(nvmlDeviceGetComputeRunningProcesses_v2, device);
     // SAFETY: as the caller promises.
-    unsafe { put_processes(&gpu.processes, count, out) }
+    unsafe { put_processes(&gpu.processes(), count, out) }
 }
 
 unsafe fn put_processes(
@@ -423,20 +447,27 @@ pub unsafe extern "C" fn nvmlGpmMetricsGet(request: *mut nvmlGpmMetricsGet_t) ->
     if length == 0 {
         return nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT;
     }
-    let busy = gpu.activity.busy_ns(first.time_ns, second.time_ns) / length as f64;
+    let busy = gpu.busy(first.time_ns, second.time_ns);
+    let share = |ns: f64| ns / length as f64;
+    // Of the time in which multiprocessors are active.
+    let active = share(busy.multiprocessors_ns) / gpu.sm;
+    let (sm, dram) = (share(busy.multiprocessors_ns), share(busy.memory_ns));
+    let busy = share(busy.ns);
     for metric in request.metrics.iter_mut().take(request.numMetrics as usize) {
         metric.metricInfo.shortName = c"double".as_ptr().cast_mut();
         metric.metricInfo.longName = c"double".as_ptr().cast_mut();
         metric.metricInfo.unit = c"%".as_ptr().cast_mut();
         metric.nvmlReturn = OK;
         metric.value = match metric.metricId {
-            nvmlGpmMetricId_t_NVML_GPM_METRIC_SM_UTIL => 100.0 * busy * gpu.sm,
-            nvmlGpmMetricId_t_NVML_GPM_METRIC_SM_OCCUPANCY => 100.0 * busy * gpu.occupancy,
-            nvmlGpmMetricId_t_NVML_GPM_METRIC_ANY_TENSOR_UTIL => 100.0 * busy * gpu.tensor,
-            nvmlGpmMetricId_t_NVML_GPM_METRIC_DRAM_BW_UTIL => 100.0 * busy * gpu.dram,
+            nvmlGpmMetricId_t_NVML_GPM_METRIC_SM_UTIL => 100.0 * sm,
+            nvmlGpmMetricId_t_NVML_GPM_METRIC_SM_OCCUPANCY => 100.0 * active * gpu.occupancy,
+            nvmlGpmMetricId_t_NVML_GPM_METRIC_ANY_TENSOR_UTIL => 100.0 * active * gpu.tensor,
+            nvmlGpmMetricId_t_NVML_GPM_METRIC_DRAM_BW_UTIL => 100.0 * dram,
             nvmlGpmMetricId_t_NVML_GPM_METRIC_PCIE_TX_PER_SEC
-            | nvmlGpmMetricId_t_NVML_GPM_METRIC_PCIE_RX_PER_SEC => {
-                f64::from(gpu.pcie_kb) * 1000.0 / 1_048_576.0 * busy
+            | nvmlGpmMetricId_t_NVML_GPM_METRIC_PCIE_RX_PER_SEC
+                if gpu.pcie_kb.is_some() =>
+            {
+                f64::from(gpu.pcie_kb.unwrap_or(0)) * 1000.0 / 1_048_576.0 * busy
             }
             nvmlGpmMetricId_t_NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC
             | nvmlGpmMetricId_t_NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC => gpu.nvlink_mib * busy,

@@ -1,5 +1,6 @@
 //! A stand-in for NVIDIA's `libnvidia-ml.so.1`, for tests: it replays the scenario that
-//! `TORCHSPY_NVML_SCENARIO` names.
+//! `TORCHSPY_NVML_SCENARIO` names, and reads the devices of the simulated node that
+//! `TORCHSPY_GPU_SIM` names. Without a scenario, all devices are the node's.
 //!
 //! It behaves like a driver where that matters: utilization is a mean over windows of its own,
 //! given out late, with stamps that jitter; energy steps; GPM compares two samples; calls may fail,

@@ -1,5 +1,7 @@
 //! What the double replays. Everything has a default: a scenario says what is special about it.
 
+use crate::state::{Node, node};
+use gpu_node::{monotonic_ns, node::Busy};
 use serde::{Deserialize, Serialize};
 
 /// A machine with its GPUs.
@@ -23,11 +25,14 @@ pub struct Gpu {
     pub uuid: String,
     pub compute: (i32, i32),
     pub memory_total: u64,
-    pub memory_used: u64,
+    /// `None` for what the node's processes have, or 10 GiB.
+    pub memory_used: Option<u64>,
     pub power_idle_mw: u32,
     pub power_busy_mw: u32,
     pub power_limit_mw: u32,
     pub activity: Activity,
+    /// Shares of the time in which a kernel runs. Of a node's device, `sm` and `dram` are known,
+    /// and the others are in proportion to `sm`.
     pub sm: f64,
     pub occupancy: f64,
     pub tensor: f64,
@@ -36,7 +41,8 @@ pub struct Gpu {
     pub memory_clock: u32,
     pub throttle_busy: u64,
     pub temperature: u32,
-    pub pcie_kb: u32,
+    /// `None` where the device does not have the figure.
+    pub pcie_kb: Option<u32>,
     pub nvlink_mib: f64,
     /// Length of a window of utilization; how late it is given out; how far its end is off the grid
     /// at most.
@@ -46,7 +52,8 @@ pub struct Gpu {
     pub gpm: bool,
     /// Calls that this GPU does not support.
     pub unsupported: Vec<String>,
-    pub processes: Vec<Process>,
+    /// `None` for the node's processes.
+    pub processes: Option<Vec<Process>>,
     /// MIG mode, and its instances.
     pub mig: Option<Vec<Instance>>,
     /// When it falls off the bus, since `nvmlInit_v2`.
@@ -64,6 +71,8 @@ pub enum Activity {
     /// As a file says, line by line, as it grows: CLOCK_MONOTONIC in ns, and the share of time from
     /// then on.
     File(String),
+    /// As the queues of a device of the node do.
+    Node(usize),
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -122,7 +131,7 @@ impl Default for Gpu {
             uuid: "GPU-d0000000-0000-0000-0000-000000000000".to_owned(),
             compute: (9, 0),
             memory_total: 80 << 30,
-            memory_used: 10 << 30,
+            memory_used: None,
             power_idle_mw: 70_000,
             power_busy_mw: 500_000,
             power_limit_mw: 700_000,
@@ -135,16 +144,96 @@ impl Default for Gpu {
             memory_clock: 2619,
             throttle_busy: 0,
             temperature: 55,
-            pcie_kb: 2_000_000,
+            pcie_kb: Some(2_000_000),
             nvlink_mib: 0.0,
             window_ms: 167,
             delay_ms: 40,
             jitter_ms: 5,
             gpm: true,
             unsupported: Vec::new(),
-            processes: Vec::new(),
+            processes: None,
             mig: None,
             lost_at_s: None,
+        }
+    }
+}
+
+impl Scenario {
+    /// The devices of a node.
+    pub(crate) fn of_node(node: &gpu_node::scenario::Scenario) -> Self {
+        let gpus = node.gpus.iter().enumerate();
+        Self {
+            gpus: gpus
+                .map(|(number, gpu)| Gpu::of_node(number, gpu))
+                .collect(),
+            ..Self::default()
+        }
+    }
+}
+
+impl Gpu {
+    /// A device of a node, by its number.
+    pub fn of_node(number: usize, gpu: &gpu_node::scenario::Gpu) -> Self {
+        Self {
+            name: gpu.name.clone(),
+            uuid: gpu.uuid.clone(),
+            compute: gpu.compute,
+            memory_total: gpu.memory_total,
+            activity: Activity::Node(number),
+            sm: 1.0,
+            dram: 1.0,
+            pcie_kb: None,
+            ..Self::default()
+        }
+    }
+
+    /// Busy time from one moment to another, and how busy.
+    pub(crate) fn busy(&self, from_ns: u64, to_ns: u64) -> Busy {
+        let busy = self.of_device(|own, number| own.shared.busy(number, from_ns, to_ns));
+        busy.unwrap_or_else(|| {
+            let ns = self.activity.busy_ns(from_ns, to_ns);
+            Busy {
+                ns,
+                multiprocessors_ns: ns * self.sm,
+                memory_ns: ns * self.dram,
+            }
+        })
+    }
+
+    pub(crate) fn processes(&self) -> Vec<Process> {
+        self.processes.clone().unwrap_or_else(|| {
+            let processes = self.of_device(|own, number| own.shared.processes(number));
+            let processes = processes.unwrap_or_default().into_iter();
+            let process = |(pid, memory)| Process {
+                pid,
+                memory,
+                instance: None,
+            };
+            processes.map(process).collect()
+        })
+    }
+
+    pub(crate) fn memory_used(&self) -> u64 {
+        let processes = || self.of_device(|own, number| own.shared.processes(number));
+        let sum = |processes: Vec<(u32, u64)>| processes.iter().map(|process| process.1).sum();
+        self.memory_used
+            .or_else(|| processes().map(sum))
+            .unwrap_or(10 << 30)
+    }
+
+    /// By what factor it is slower now.
+    pub(crate) fn slowdown(&self) -> f64 {
+        let slowdown = self.of_device(|own, number| {
+            let throttle = own.scenario.gpus[number].throttle;
+            own.shared.slowdown(number, throttle, monotonic_ns())
+        });
+        slowdown.unwrap_or(1.0)
+    }
+
+    fn of_device<T>(&self, read: impl Fn(&Node, usize) -> T) -> Option<T> {
+        match self.activity {
+            Activity::Node(number) => node().map(|own| read(own, number)),
+            _ => None,
         }
     }
 }
@@ -161,7 +250,8 @@ impl Default for Instance {
 }
 
 impl Activity {
-    /// Busy time from one moment to another, ns. The test knows the same.
+    /// Busy time from one moment to another, ns. The test knows the same. Of a node's device it is
+    /// 0: the node has it.
     pub fn busy_ns(&self, from_ns: u64, to_ns: u64) -> f64 {
         let length = to_ns.saturating_sub(from_ns) as f64;
         match self {
@@ -195,6 +285,7 @@ impl Activity {
                     })
                     .sum()
             }
+            Self::Node(_) => 0.0,
         }
     }
 }

@@ -1,11 +1,13 @@
 //! The scenario at work: what each figure is now, and which calls go wrong.
 
 use crate::SCENARIO;
-use crate::scenario::{Fault, Gpu, Instance, Scenario};
+use crate::scenario::{Activity, Fault, Gpu, Instance, Scenario};
+use gpu_node::{monotonic_ns, node::Busy};
 use nix::time::{ClockId, clock_gettime};
 use nvml_wrapper_sys::bindings::*;
-use std::sync::OnceLock;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 /// Stamps that the driver keeps.
@@ -18,14 +20,52 @@ pub(crate) struct State {
     begun: Instant,
     begun_ns: u64,
     hits: Vec<AtomicU64>,
+    energy: Vec<Mutex<Energy>>,
 }
 
-pub(crate) fn monotonic_ns() -> u64 {
-    clock_ns(ClockId::CLOCK_MONOTONIC)
+/// What has been counted of a GPU's busy time: a node's device knows the recent past alone.
+struct Energy {
+    until_ns: u64,
+    busy_ns: f64,
 }
 
-fn clock_ns(clock: ClockId) -> u64 {
-    let time = clock_gettime(clock).map(Duration::from);
+/// The simulated node.
+pub(crate) struct Node {
+    pub(crate) scenario: gpu_node::scenario::Scenario,
+    pub(crate) shared: gpu_node::node::Node,
+}
+
+/// `None` where there is none, or one that cannot be read.
+pub(crate) fn node() -> Option<&'static Node> {
+    static NODE: OnceLock<Option<Node>> = OnceLock::new();
+    let open = || {
+        let folder = std::env::var_os(gpu_node::FOLDER)?;
+        Some(Node {
+            scenario: gpu_node::scenario::Scenario::read(Path::new(&folder)).ok()?,
+            shared: gpu_node::node::Node::open(Path::new(&folder)).ok()?,
+        })
+    };
+    NODE.get_or_init(open).as_ref()
+}
+
+/// `None` for a scenario or node that cannot be read.
+fn read_scenario() -> Option<Scenario> {
+    let scenario = if let Some(path) = std::env::var_os(SCENARIO) {
+        serde_json::from_slice(&std::fs::read(path).ok()?).ok()?
+    } else if std::env::var_os(gpu_node::FOLDER).is_some() {
+        Scenario::of_node(&node()?.scenario)
+    } else {
+        Scenario::default()
+    };
+    let exists = |gpu: &Gpu| match gpu.activity {
+        Activity::Node(number) => node().is_some_and(|node| number < node.scenario.gpus.len()),
+        _ => true,
+    };
+    scenario.gpus.iter().all(exists).then_some(scenario)
+}
+
+fn realtime_ns() -> u64 {
+    let time = clock_gettime(ClockId::CLOCK_REALTIME).map(Duration::from);
     time.map_or(0, |time| time.as_nanos() as u64)
 }
 
@@ -33,22 +73,25 @@ fn clock_ns(clock: ClockId) -> u64 {
 pub(crate) fn state() -> &'static State {
     static STATE: OnceLock<State> = OnceLock::new();
     STATE.get_or_init(|| {
-        let text = std::env::var(SCENARIO).map(std::fs::read_to_string);
-        let scenario = match text {
-            Ok(Ok(text)) => serde_json::from_str(&text),
-            _ => Ok(Scenario::default()),
-        };
         // A scenario that cannot be read is a machine whose driver does not work: no test takes it
         // for another.
-        let scenario: Scenario = scenario.unwrap_or_else(|_| Scenario {
+        let scenario = read_scenario().unwrap_or_else(|| Scenario {
             init: nvmlReturn_enum_NVML_ERROR_UNKNOWN,
             ..Scenario::default()
         });
+        let begun_ns = monotonic_ns();
+        let energy = |_| {
+            Mutex::new(Energy {
+                until_ns: begun_ns,
+                busy_ns: 0.0,
+            })
+        };
         State {
             hits: scenario.faults.iter().map(|_| AtomicU64::new(0)).collect(),
+            energy: scenario.gpus.iter().map(energy).collect(),
             scenario,
             begun: Instant::now(),
-            begun_ns: monotonic_ns(),
+            begun_ns,
         }
     })
 }
@@ -130,32 +173,41 @@ impl State {
         Ok((gpu, instance))
     }
 
-    /// Energy since the driver was loaded, mJ: a while before the double was.
-    pub(crate) fn energy_mj(&self, gpu: &Gpu) -> u64 {
+    /// Energy of a GPU since the driver was loaded, mJ: a while before the double was.
+    pub(crate) fn energy_mj(&self, device: nvmlDevice_t, gpu: &Gpu) -> u64 {
+        let energy = Handle::of(device).and_then(|handle| self.energy.get(handle.gpu));
+        let Some(energy) = energy else { return 0 };
+        let mut energy = energy.lock().unwrap_or_else(|error| error.into_inner());
         let now_ns = monotonic_ns() / ENERGY_STEP_NS * ENERGY_STEP_NS;
-        let length_s = now_ns.saturating_sub(self.begun_ns) as f64 / 1e9;
-        let busy_s = gpu.activity.busy_ns(self.begun_ns, now_ns) / 1e9;
+        if now_ns > energy.until_ns {
+            energy.busy_ns += gpu.busy(energy.until_ns, now_ns).ns;
+            energy.until_ns = now_ns;
+        }
+        let length_s = (energy.until_ns - self.begun_ns) as f64 / 1e9;
         let above = f64::from(gpu.power_busy_mw) - f64::from(gpu.power_idle_mw);
-        1_000_000 + (length_s * f64::from(gpu.power_idle_mw) + busy_s * above) as u64
+        let above_mj = energy.busy_ns / 1e9 * above;
+        1_000_000 + (length_s * f64::from(gpu.power_idle_mw) + above_mj) as u64
     }
 
     /// Mean power over the second before.
     pub(crate) fn power_mw(&self, gpu: &Gpu) -> u32 {
         let now_ns = monotonic_ns();
-        let busy = gpu
-            .activity
-            .busy_ns(now_ns.saturating_sub(1_000_000_000), now_ns)
-            / 1e9;
+        let busy = gpu.busy(now_ns.saturating_sub(1_000_000_000), now_ns).ns / 1e9;
         let above = f64::from(gpu.power_busy_mw) - f64::from(gpu.power_idle_mw);
         (f64::from(gpu.power_idle_mw) + busy * above) as u32
     }
 
     /// Buffered samples with stamps after `since_us`: percent over the window that ends at the
     /// stamp.
-    pub(crate) fn samples(&self, gpu: &Gpu, since_us: u64, scale: f64) -> Vec<nvmlSample_t> {
+    pub(crate) fn samples(
+        &self,
+        gpu: &Gpu,
+        since_us: u64,
+        of: fn(Busy) -> f64,
+    ) -> Vec<nvmlSample_t> {
         let now_ns = monotonic_ns();
         let window_ns = gpu.window_ms.max(1) * 1_000_000;
-        let ahead_ns = clock_ns(ClockId::CLOCK_REALTIME) as i128 - now_ns as i128
+        let ahead_ns = realtime_ns() as i128 - now_ns as i128
             + i128::from(self.scenario.clock_ahead_us) * 1000;
         let end_of = |number: u64| number * window_ns + jitter(number, gpu.jitter_ms * 1_000_000);
         let newest = now_ns / window_ns;
@@ -169,11 +221,11 @@ impl State {
                 let stamp = u64::try_from((i128::from(end) + ahead_ns) / 1000).ok()?;
                 // A driver has them ready: what is not asked for costs nothing.
                 (stamp > since_us + 500).then(|| {
-                    let busy = gpu.activity.busy_ns(start, end) / (end - start) as f64;
+                    let share = of(gpu.busy(start, end)) / (end - start) as f64;
                     nvmlSample_t {
                         timeStamp: stamp,
                         sampleValue: nvmlValue_t {
-                            ullVal: (busy * scale * 100.0).round() as u64,
+                            ullVal: (share * 100.0).round() as u64,
                         },
                     }
                 })

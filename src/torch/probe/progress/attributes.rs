@@ -2,14 +2,16 @@
 
 use super::watch::Guard;
 use crate::memory::Memory;
-use crate::python::dicts::{Entry, InstanceDict, TypeFacts, read_entries, read_table, read_type};
+use crate::python::dicts::{
+    Entry, InstanceDict, MAX_ENTRIES, TypeFacts, read_entries, read_table, read_type,
+};
 use crate::python::discover::Interpreter;
 use crate::python::layout::Layout;
 use crate::python::layout::objects::{DICT_KEYS, INT_DIGIT, ObjectLayout};
 use crate::python::objects::{ObjectError, read_str};
 use rustc_hash::FxHashMap;
 
-/// Maximum number of attributes of an instance, or entries of a dictionary, that are read.
+/// Maximum number of attributes of an instance that are read.
 const MAX_ATTRIBUTES: usize = 512;
 /// Maximum length of a name, bytes.
 const MAX_NAME: usize = 64;
@@ -169,7 +171,7 @@ impl Reader {
             return Err(ObjectError::Invalid);
         }
         let table = read_table(&self.objects, dict, memory)?;
-        read_entries(&self.objects, &table, MAX_ATTRIBUTES, memory)
+        read_entries(&self.objects, &table, MAX_ENTRIES, memory)
     }
 
     /// Length of a list or a tuple, and address of its items.

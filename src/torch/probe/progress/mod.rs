@@ -24,7 +24,7 @@ use crate::model::progress::{CounterKind, ProgressPoint, facts};
 use crate::python::discover::Interpreter;
 use crate::torch::rules::progress::{
     AUTOCAST_ENABLED, AUTOCAST_TYPE, COUNTERS, DATASET, GROUPS, LOADER_FACTS, PARAMETERS,
-    WRAPPED_OPTIMIZER, element_type,
+    STATE_STEP, STATES, WRAPPED_OPTIMIZER, element_type,
 };
 use attributes::{Attribute, Reader};
 use rustc_hash::FxHashMap;
@@ -60,6 +60,14 @@ fn pause_after(pause_ns: u64, changed: bool, moved: bool) -> u64 {
     } else {
         (pause_ns * 2).clamp(FIRST_PAUSE_NS, longest_ns)
     }
+}
+
+/// Whether an optimizer has the counter, of which one that moves is enough.
+fn is_of_optimizer(kind: CounterKind) -> bool {
+    matches!(
+        kind,
+        CounterKind::ParameterVersion | CounterKind::OptimizerState
+    )
 }
 
 /// Memory that is read with every sample of a thread.
@@ -188,7 +196,7 @@ impl ProgressProbe {
                         watched.moved = true;
                         counter.moves += 1;
                     }
-                    if counter.kind == CounterKind::ParameterVersion && counter.moves == 2 {
+                    if is_of_optimizer(counter.kind) && counter.moves == 2 {
                         settled = Some((counter.owner, counter.object));
                     }
                 }
@@ -197,7 +205,7 @@ impl ProgressProbe {
             }
         }
         watched.live.retain(|counter| {
-            // One parameter that moves is enough for an optimizer.
+            // One counter that moves is enough for an optimizer.
             let is_spare = settled
                 .is_some_and(|(owner, object)| counter.owner == owner && counter.object != object);
             let is_lost = counter.misses > MAX_MISSES;
@@ -323,7 +331,7 @@ impl ProgressProbe {
             return true;
         }
         let mut of_owner = watched.live.iter().filter(|live| live.owner == owner);
-        if kind == CounterKind::ParameterVersion && of_owner.any(|live| live.moves >= 2) {
+        if is_of_optimizer(kind) && of_owner.any(|live| live.moves >= 2) {
             return false;
         }
         let ranges = watched.live.iter().map(|live| live.watch.ranges().count());
@@ -481,7 +489,26 @@ impl ProgressProbe {
             };
             counters.push((parameter, watch, counter));
         }
+        counters.extend(self.state(object, live).map(|(tensor, watch)| {
+            let counter = FoundCounter {
+                kind: CounterKind::OptimizerState,
+                class,
+                frame: found.frame,
+                facts: Vec::new(),
+            };
+            (tensor, watch, counter)
+        }));
         counters
+    }
+
+    /// The version of the tensor that counts the steps of an optimizer's first parameter with a
+    /// state, from the first step on.
+    fn state(&mut self, optimizer: u64, live: &dyn Memory) -> Option<(u64, Watch)> {
+        let reader = &mut self.reader;
+        let states = reader.attribute(optimizer, STATES, live).ok()?.value;
+        let first = reader.entries(states, live).ok()?.first()?.value;
+        let step = reader.item(first, STATE_STEP, live).ok()?;
+        Some((step, Tensor::at(step, live)?.watch(live)?))
     }
 
     /// The type of an active autocast. Source: torch/csrc/Dtype.h `THPDtype`: the type's number is

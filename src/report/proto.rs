@@ -1,4 +1,4 @@
-//! The part of Protocol Buffers that a trace needs: a sequence of fields
+//! The part of Protocol Buffers that traces need: a sequence of fields
 //! (protobuf.dev/programming-guides/encoding).
 
 /// A message being written.
@@ -45,6 +45,15 @@ impl Message {
     /// A message inside of this one.
     pub(super) fn message(self, field: u64, message: &Message) -> Self {
         self.data(field, &message.bytes)
+    }
+
+    /// Integers, packed.
+    pub(super) fn numbers(self, field: u64, values: &[u64]) -> Self {
+        let mut packed = Self::default();
+        for &value in values {
+            packed.varint(value);
+        }
+        self.message(field, &packed)
     }
 
     fn data(mut self, field: u64, bytes: &[u8]) -> Self {

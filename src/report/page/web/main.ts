@@ -1,0 +1,677 @@
+// The page: the answer, and one selection of time that all the rest follows.
+
+import { IDLE, KINDS, rowColours } from "./colours";
+import { ComparePage } from "./compare";
+import { Data, type Share, inflate } from "./data";
+import { byId, element, showTip } from "./dom";
+import { amount, clean, duration, isPlace, percent, shareText } from "./format";
+import { Flame, type Merge } from "./flame";
+import { type Colours, type Details, FlameView } from "./flameview";
+import { type Cell, type Range, Selection, type Table, View, statistics, wholeTables } from "./model";
+import { FEW } from "./shares";
+import { type State, address, parse } from "./state";
+import { TableView } from "./tableview";
+import { Timeline } from "./timeline";
+
+const encoded = (path: string): string => path.split("/").map(encodeURIComponent).join("/");
+
+const EDITORS: Record<string, (file: string, line: number) => string> = {
+  vscode: (file, line) => `vscode://file${encoded(file)}:${line}`,
+  idea: (file, line) => `idea://open?file=${encodeURIComponent(file)}&line=${line}`,
+  vim: (file, line) => `mvim://open?url=file://${encoded(file)}&line=${line}`,
+};
+
+/** Memory of a browser that may deny it: a file that is opened from a mail. */
+function remembered(key: string): string {
+  try {
+    return localStorage.getItem(`torchspy.${key}`) ?? "";
+  } catch {
+    return "";
+  }
+}
+
+function remember(key: string, value: string): void {
+  try {
+    localStorage.setItem(`torchspy.${key}`, value);
+  } catch {
+    // It holds until the page is closed.
+  }
+}
+
+/** What both kinds of page have. */
+function settings(changed: () => void): void {
+  const theme = byId<HTMLSelectElement>("theme");
+  theme.value = remembered("theme");
+  document.documentElement.dataset.theme = theme.value;
+  theme.addEventListener("change", () => {
+    remember("theme", theme.value);
+    document.documentElement.dataset.theme = theme.value;
+    changed();
+  });
+  byId("keys").addEventListener("click", () => byId<HTMLDialogElement>("help").showModal());
+}
+
+class Page {
+  private readonly initial: State;
+  private state: State;
+  private selection: Selection;
+  private view: View;
+  private readonly flame: Flame;
+  private readonly flameView: FlameView;
+  private readonly timeline: Timeline;
+  private readonly tableView: TableView;
+  private readonly whole: Table[];
+  private readonly shown: { moreGpu: boolean; workers: boolean; host: boolean };
+  private editor = remembered("editor") || "vscode";
+
+  constructor(private readonly data: Data) {
+    const { processes, report } = data.head;
+    const primary = Math.max(processes.findIndex((process) => process.primary), 0);
+    this.initial = {
+      selection: null,
+      view: "",
+      table: "user_lines",
+      process: primary,
+      search: "",
+      merge: "function",
+      colour: "kind",
+      threads: "training",
+      inverted: false,
+      flame: false,
+      plumbing: false,
+      imports: false,
+      recursion: true,
+      waits: false,
+    };
+    this.state = parse(location.hash, data.head.length_us, this.initial);
+    if (!processes[this.state.process]) this.state.process = primary;
+    const workers = new Set(processes.filter((process) => process.role === "dataloader_worker").map((process) => `${process.serves} ${process.worker}`)).size;
+    this.shown = { moreGpu: report.gpus.length === 1, workers: workers <= 8, host: processes.length <= 3 };
+    this.whole = wholeTables(data);
+    this.selection = new Selection(data, this.range);
+    this.view = new View(this.selection, this.state.process);
+    this.flame = new Flame(data);
+    const tip = (lines: string[] | null, x: number, y: number) => this.tip(lines, x, y);
+    this.flameView = new FlameView(
+      data,
+      byId("flame-canvas"),
+      byId("flame-scroll"),
+      byId("flame-space"),
+      (details, x, y) => this.details(details, x, y),
+      (text) => (byId("matches").textContent = text),
+      (file, line) => this.open(file, line),
+    );
+    this.timeline = new Timeline(data, byId("time-canvas"), byId("time-overlay"), this.shown, (range) => this.select(range), tip);
+    this.tableView = new TableView(
+      byId("table"),
+      (file, line) => this.link(file, line),
+      (table, row) => this.picked(table, row),
+    );
+  }
+
+  /** A row was clicked: a step is selected, code is searched for. */
+  private picked(table: Table, row: Cell[]): void {
+    if (table.id === "steps") {
+      const from = Math.round(Number(row[1]) * 1e6);
+      this.select({ from, to: from + Math.round(Number(row[2]) * 1e3) }, true);
+      return;
+    }
+    const name = String(row[table.columns.findIndex((column) => column.key === "name")] ?? "");
+    this.state.search = name.replace(/[\\^$.*+?()[\]{}|]/g, "\\$&");
+    byId<HTMLInputElement>("search").value = this.state.search;
+    this.save();
+    this.flameView.search(this.state.search);
+    byId("flamegraph").scrollIntoView();
+  }
+
+  private get range(): Range {
+    return this.state.selection ?? { from: 0, to: Infinity };
+  }
+
+  start(): void {
+    this.answer();
+    this.controls();
+    this.about();
+    this.update();
+    const section = this.state.view && document.getElementById(this.state.view);
+    if (section) section.scrollIntoView();
+    window.addEventListener("hashchange", () => this.restore());
+    new ResizeObserver(() => this.resized()).observe(byId("timeline"));
+    document.addEventListener("keydown", (event) => this.key(event));
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.resized());
+    window.addEventListener("beforeprint", () => this.resized());
+  }
+
+  private resized(): void {
+    this.timeline.redraw();
+    this.flameView.redraw();
+  }
+
+  private restore(): void {
+    if (location.hash === address(this.state, this.initial)) return;
+    this.state = parse(location.hash, this.data.head.length_us, this.initial);
+    if (!this.data.head.processes[this.state.process]) this.state.process = this.initial.process;
+    this.showControls();
+    this.update();
+    const section = this.state.view && document.getElementById(this.state.view);
+    if (section) section.scrollIntoView();
+  }
+
+  private save(): void {
+    const hash = address(this.state, this.initial);
+    try {
+      history.replaceState(null, "", hash === "#" ? location.pathname + location.search : hash);
+    } catch {
+      // A frame without an address of its own (srcdoc).
+    }
+  }
+
+  select(range: Range | null, show = false): void {
+    const all = this.data.head.length_us;
+    if (range) range = { from: Math.max(range.from, 0), to: Math.min(range.to, all) };
+    this.state.selection = range && range.to > range.from ? range : null;
+    this.update();
+    if (show) byId("timeline").scrollIntoView({ block: "nearest" });
+  }
+
+  /** Everything that depends on the selection. */
+  private update(): void {
+    this.save();
+    this.selection = new Selection(this.data, this.range);
+    this.view = new View(this.selection, this.state.process);
+    this.timeline.select(this.state.selection);
+    this.selected();
+    this.time();
+    this.drawFlame();
+    this.drawTable();
+    this.drawSource();
+  }
+
+  /** The text of a file, with the time of its lines. */
+  private drawSource(): void {
+    const source = this.data.head.sources?.[Number(byId<HTMLSelectElement>("source-file").value || 0)];
+    if (!source) return;
+    byId("source-changed").textContent = source.changed ? "changed after the recording began: lines may not be those that ran" : "";
+    const times = new Map<number, { us: number; share: Share }>();
+    for (const [s, share, place] of this.view.userLines().rows) {
+      if (!isPlace(place) || place.file !== source.file) continue;
+      // A line of several functions has the interval of the largest part.
+      const known = times.get(place.line);
+      times.set(place.line, { us: Number(s) * 1e6 + (known?.us ?? 0), share: known?.share ?? (share as Share) });
+    }
+    const lines = source.text.split("\n").slice(0, 20000);
+    const rows = lines.map((text, at) => {
+      const time = times.get(at + 1);
+      const href = this.link(source.file, at + 1);
+      const number = element("td", { class: "number" }, href ? element("a", { href, tabindex: -1 }, String(at + 1)) : String(at + 1));
+      const share = element("td", { class: "number" }, time ? shareText(time.share) : "");
+      if (time) {
+        share.classList.add("bar");
+        share.style.setProperty("--part", percent(time.share.share, 2).replace(" ", ""));
+      }
+      return element("tr", {}, element("td", { class: "number" }, time ? duration(time.us) : ""), share, number, element("td", { class: "code" }, clean(text.replaceAll("\t", "    "), 1000)));
+    });
+    const heads = ["time", "share", "line", "text"].map((label) => element("th", { scope: "col" }, label));
+    const box = byId("source-lines");
+    box.replaceChildren(element("table", { class: "source" }, element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...rows)));
+    const hottest = [...times].sort((a, b) => b[1].us - a[1].us)[0];
+    const row = hottest && rows[hottest[0] - 1];
+    if (row) box.scrollTop = row.offsetTop - box.clientHeight / 3;
+  }
+
+  private selected(): void {
+    const { selection } = this.state;
+    const all = this.data.head.length_us;
+    const chosen = selection ?? { from: 0, to: all };
+    byId("selected").textContent = selection
+      ? `${(selection.from / 1e6).toFixed(3)} to ${(selection.to / 1e6).toFixed(3)} s (${duration(selection.to - selection.from)})`
+      : `whole run (${duration(all)})`;
+    byId<HTMLButtonElement>("clear").hidden = !selection;
+    byId<HTMLInputElement>("from").value = (chosen.from / 1e6).toFixed(3);
+    byId<HTMLInputElement>("to").value = (chosen.to / 1e6).toFixed(3);
+    byId("whole-note").hidden = !selection;
+  }
+
+  private link(file: string, line: number): string | null {
+    if (!file.startsWith("/")) return null;
+    const given = this.data.head.editor;
+    if (this.editor === "repository" && given && "repository" in given) {
+      const { url, name, revision } = given.repository;
+      const at = file.indexOf(`/${name}/`);
+      if (at < 0 || !url.startsWith("https://")) return null;
+      return `${url}/blob/${encodeURIComponent(revision)}/${encoded(file.slice(at + name.length + 2))}#L${line || 1}`;
+    }
+    return (EDITORS[this.editor] ?? EDITORS.vscode)(file, line || 1);
+  }
+
+  private open(file: string, line: number): void {
+    const href = this.link(file, line);
+    if (href) element("a", { href }).click();
+  }
+
+  // The answer.
+
+  private answer(): void {
+    const { head } = this.data;
+    const { report } = head;
+    byId("command").textContent = clean(head.command, 400);
+    const process = head.processes[this.initial.process];
+    const conditions = report.conditions ?? {};
+    const gpus = new Map<string, number>();
+    for (const gpu of report.gpus) gpus.set(gpu.name, (gpus.get(gpu.name) ?? 0) + 1);
+    const facts = [
+      `host ${clean(report.host, 80)}`,
+      ...Array.from(gpus, ([name, count]) => `${count > 1 ? `${count} × ` : ""}${clean(name, 80)}`),
+      conditions.torch ? `torch ${clean(String(conditions.torch), 40)}` : "",
+      `${duration(head.length_us)} recorded`,
+      new Date(report.started_wall_ns / 1e6).toISOString().slice(0, 16).replace("T", " ") + " UTC",
+    ];
+    byId("facts").textContent = facts.filter(Boolean).join("  ·  ");
+    const list = byId("verdict");
+    let last = "";
+    for (const [word, text] of head.verdict) {
+      if (word) last = word;
+      list.append(element("dt", { class: last.toLowerCase() }, word), element("dd", { class: word.toLowerCase() }, clean(text)));
+    }
+    if (!head.verdict.length) list.append(element("dd", {}, process ? "No verdict: nothing in this recording trains." : "Nothing was sampled."));
+    const cards: [string, string, string][] = [];
+    const progress = report.progress;
+    if (progress) {
+      const more = progress.steps_at_most ? "+" : "";
+      cards.push(["steps", `${progress.steps.toLocaleString("en")}${more}`, progress.epochs ? `${progress.epochs} epochs` : ""]);
+      if (progress.step_ms) cards.push(["mean step", duration(progress.step_ms.mean * 1e3), progress.step_ms.p95 ? `p95 ${duration(progress.step_ms.p95 * 1e3)}` : ""]);
+      if (progress.samples_per_s) cards.push(["samples/s", progress.samples_per_s.toPrecision(3), "of this process"]);
+    }
+    const busy = report.gpus.filter((gpu: any) => gpu.utilization !== null);
+    if (busy.length) {
+      const mean = busy.reduce((sum: number, gpu: any) => sum + gpu.utilization, 0) / busy.length;
+      cards.push(["GPU busy", percent(mean, 0), busy.length > 1 ? `mean of ${busy.length}` : ""]);
+    }
+    byId("cards").append(
+      ...cards.map(([name, value, note]) => element("div", { class: "card" }, element("span", { class: "dim" }, name), element("b", {}, value), element("span", { class: "dim" }, note))),
+    );
+  }
+
+  /** Where the training thread's time went. */
+  private time(): void {
+    const { head } = this.data;
+    const rows = this.view.rows();
+    const colours = rowColours(head.names.row);
+    const isPrimary = head.processes[this.state.process]?.primary;
+    const cuda = head.processes[this.state.process]?.cuda;
+    const label = (at: number) => {
+      if (head.names.row[at] !== "host_computation") return head.row_labels[at];
+      return isPrimary ? head.report.computation_label : cuda ? "host op dispatch" : "host computation";
+    };
+    const order = rows.map((_, at) => at).filter((at) => rows[at].share > 0);
+    order.sort((a, b) => rows[b].share - rows[a].share);
+    const bar = byId("time-bar");
+    bar.replaceChildren(
+      ...order.map((at) => {
+        const part = element("span", { title: `${label(at)} ${percent(rows[at].share)}` });
+        part.style.width = percent(rows[at].share, 3).replace(" ", "");
+        part.style.background = colours[at];
+        return part;
+      }),
+    );
+    bar.setAttribute("aria-label", `Host wall time: ${order.map((at) => `${label(at)} ${percent(rows[at].share)}`).join(", ")}`);
+    const few = this.view.wall > 0 && this.selection.ticks[this.view.thread] < FEW;
+    byId("time-list").replaceChildren(
+      ...order.slice(0, 8).map((at) => {
+        const dot = element("i");
+        dot.style.background = colours[at];
+        return element("li", {}, dot, element("span", {}, label(at)), element("b", {}, shareText(rows[at])));
+      }),
+    );
+    byId("time-of").textContent = `${duration(this.view.wall)} of ${clean(head.processes[this.state.process]?.label ?? "", 60)}'s training thread${few ? ", too few ticks for shares" : ""}; not GPU time`;
+    const shown = ["utilization", "sm_active", "tensor_active", "dram_active", "power", "memory_used"];
+    const gpu = head.processes[this.state.process]?.gpu;
+    const figures = head.tracks.flatMap((track, at) => {
+      if (gpu === null || track.gpu !== gpu || !shown.includes(track.kind)) return [];
+      const { mean, covered } = statistics(this.data, at, this.range);
+      return covered > 0 ? [`${track.kind === "utilization" ? "busy" : track.kind.replaceAll("_", " ")} ${amount(mean, track.unit)}`] : [];
+    });
+    byId("device").textContent = figures.length ? `GPU in the selection: ${figures.join(", ")}` : "";
+  }
+
+  // The flamegraph.
+
+  private threads(): Set<number> {
+    const { processes, threads } = this.data.head;
+    const all = threads.map((_, at) => at);
+    const { threads: wanted } = this.state;
+    if (wanted === "all") return new Set(all);
+    const rank = /^process:(\d+)$/.exec(wanted);
+    if (rank) return new Set(all.filter((at) => threads[at].process === Number(rank[1])));
+    const one = /^thread:(\d+)$/.exec(wanted);
+    if (one) return new Set([Number(one[1])]);
+    const training = processes.flatMap((process) => ((process.role === "trainer" || process.primary) && process.training_thread !== null ? [process.training_thread] : []));
+    return new Set(training.length ? training : all);
+  }
+
+  private drawFlame(): void {
+    const { state } = this;
+    const options = {
+      merge: state.merge as Merge,
+      plumbing: state.plumbing,
+      imports: state.imports,
+      recursion: state.recursion,
+      inverted: state.inverted,
+      waits: state.waits,
+      threads: this.threads(),
+    };
+    const boxes = this.flame.boxes(this.selection, options);
+    this.flameView.colours = state.colour as Colours;
+    this.flameView.icicle = !state.flame;
+    this.flameView.set(boxes, this.selection);
+    this.flameView.search(state.search);
+    byId("flame-canvas").setAttribute(
+      "aria-label",
+      `Flamegraph of ${duration(boxes.whole)} in ${boxes.count} boxes. Arrow keys move, Enter zooms, Escape returns. The tables below have the same figures as text.`,
+    );
+    this.legend();
+  }
+
+  private legend(): void {
+    const { names } = this.data.head;
+    const lists: Record<string, [string[], string[]]> = {
+      kind: [names.kind, KINDS],
+      phase: [this.phases.map(([name]) => name), this.phases.map(([, fill]) => fill)],
+      gpu: [["GPU idle below 20 %", "20 to 40 %", "40 to 60 %", "60 to 80 %", "80 % and more", "no GPU known"], IDLE],
+      rank: [[], []],
+    };
+    const [labels, colours] = lists[this.state.colour] ?? lists.kind;
+    byId("legend").replaceChildren(
+      ...labels.map((label, at) => legendEntry(label, colours[at])),
+    );
+  }
+
+  private get phases(): [string, string][] {
+    return this.timeline.legend()[0][1];
+  }
+
+  private details(details: Details | null, x: number, y: number): void {
+    if (!details) return this.tip(null, 0, 0);
+    const place = details.file ? clean(details.line ? `${details.file}:${details.line}` : details.file, 300) : "";
+    this.tip([details.title, ...details.lines, place].filter(Boolean), x, y);
+  }
+
+  private tip(lines: string[] | null, x: number, y: number): void {
+    showTip(lines, x, y);
+  }
+
+  // Tables.
+
+  private tableList(): { id: string; title: string; make: () => Table }[] {
+    const { view } = this;
+    const { head } = this.data;
+    const live: [string, string, () => Table, boolean?][] = [
+      ["user_lines", "Your lines", () => view.userLines()],
+      ["matrix", "Phases", () => view.matrixTable()],
+      ["waits", "Waits", () => view.waits()],
+      ["operators", "Operators", () => view.operators(), head.columns["chain.operators.value"][2] > 0],
+      ["modules", "Modules", () => view.modules(), head.modules.length > 0],
+      ["steps", "Steps", () => view.steps(), head.processes.some((process) => process.has_steps)],
+      ["functions", "Functions", () => view.code()[0]],
+      ["lines", "Lines", () => view.code()[1]],
+      ["native_functions", "Native functions", () => view.code()[2]],
+      ["threads", "Threads", () => view.threads()],
+      ["devices", "GPU and host", () => view.devices(), head.tracks.length > 0],
+    ];
+    const shown = live.filter(([, , , is]) => is !== false);
+    return [...shown.map(([id, title, make]) => ({ id, title, make })), ...this.whole.map((table) => ({ id: table.id, title: table.title, make: () => table }))];
+  }
+
+  private drawTable(): void {
+    const list = this.tableList();
+    const found = list.find(({ id }) => id === this.state.table) ?? list[0];
+    const table = found.make();
+    const select = byId<HTMLSelectElement>("table-select");
+    select.value = found.id;
+    this.tableView.set(table);
+    this.stepsChart(table);
+    byId("tabs")
+      .querySelectorAll("button")
+      .forEach((button) => button.setAttribute("aria-selected", String(button.dataset.table === found.id)));
+  }
+
+  /** Lengths of the steps, and their distribution. */
+  private stepsChart(table: Table): void {
+    const chart = byId("steps-chart");
+    chart.hidden = table.id !== "steps" || table.rows.length < 2;
+    if (chart.hidden) return;
+    const canvas = byId<HTMLCanvasElement>("steps-canvas");
+    const values = table.rows.map((row) => Number(row[2]));
+    const sorted = values.slice().sort((a, b) => a - b);
+    const quantile = (part: number) => sorted[Math.min(Math.floor(part * sorted.length), sorted.length - 1)];
+    const text = `${values.length} steps: median ${duration(quantile(0.5) * 1e3)}, p95 ${duration(quantile(0.95) * 1e3)}, longest ${duration(sorted.at(-1)! * 1e3)}`;
+    byId("steps-text").textContent = text;
+    canvas.setAttribute("aria-label", text);
+    stepsPlot(canvas, table, values, quantile(0.99));
+  }
+
+  // Controls.
+
+  private controls(): void {
+    const { head } = this.data;
+    byId("clear").addEventListener("click", () => this.select(null));
+    const range = () => {
+      const [from, to] = ["from", "to"].map((id) => Math.round(parseFloat(byId<HTMLInputElement>(id).value) * 1e6));
+      if (from <= 0 && to >= head.length_us) this.select(null);
+      else if (to > from) this.select({ from, to });
+    };
+    byId("from").addEventListener("change", range);
+    byId("to").addEventListener("change", range);
+    byId("zoom-in").addEventListener("click", () => this.timeline.zoom(0.5));
+    byId("zoom-out").addEventListener("click", () => this.timeline.zoom(2));
+    byId("zoom-selection").addEventListener("click", () => this.state.selection && this.timeline.zoomTo(this.state.selection));
+    byId("zoom-all").addEventListener("click", () => this.timeline.zoomTo({ from: 0, to: head.length_us }));
+    for (const name of ["moreGpu", "workers", "host"] as const) {
+      const box = byId<HTMLInputElement>(`lane-${name}`);
+      box.checked = this.shown[name];
+      box.addEventListener("change", () => {
+        this.shown[name] = box.checked;
+        this.timeline.build();
+        this.describe();
+      });
+    }
+    byId("lane-moreGpu").parentElement!.hidden = !head.report.gpus.length;
+    byId("lane-workers").parentElement!.hidden = !head.processes.some((process) => process.role === "dataloader_worker");
+    this.describe();
+    this.timeLegend();
+    const trainers = head.processes.map((process, at) => ({ process, at })).filter(({ process }) => process.role === "trainer" || process.primary);
+    const processes = byId<HTMLSelectElement>("process");
+    processes.append(...trainers.map(({ process, at }) => element("option", { value: at }, clean(process.label, 60))));
+    processes.parentElement!.hidden = trainers.length < 2;
+    processes.addEventListener("change", () => {
+      this.state.process = Number(processes.value);
+      this.update();
+    });
+    const threads = byId<HTMLSelectElement>("threads");
+    const sampled = head.threads.map((thread, at) => ({ thread, at })).filter(({ at }) => this.data.first[at + 1] > this.data.first[at]);
+    threads.append(
+      element("option", { value: "training" }, "training threads"),
+      element("option", { value: "all" }, "all threads"),
+      element("optgroup", { label: "processes" }, ...head.processes.map((process, at) => element("option", { value: `process:${at}` }, clean(process.label, 60)))),
+      element("optgroup", { label: "threads" }, ...sampled.slice(0, 500).map(({ thread, at }) => element("option", { value: `thread:${at}` }, clean(thread.label, 60)))),
+    );
+    for (const name of ["threads", "merge", "colour"] as const) {
+      const select = byId<HTMLSelectElement>(name);
+      select.addEventListener("change", () => {
+        this.state[name] = select.value;
+        this.save();
+        this.drawFlame();
+      });
+    }
+    for (const name of ["inverted", "flame", "plumbing", "imports", "recursion", "waits"] as const) {
+      const box = byId<HTMLInputElement>(name);
+      box.addEventListener("change", () => {
+        this.state[name] = box.checked;
+        this.save();
+        this.drawFlame();
+      });
+    }
+    const search = byId<HTMLInputElement>("search");
+    search.addEventListener("input", () => {
+      this.state.search = search.value;
+      this.save();
+      this.flameView.search(search.value);
+    });
+    byId("flame-reset").addEventListener("click", () => this.flameView.reset());
+    const tables = byId<HTMLSelectElement>("table-select");
+    const tabs = byId("tabs");
+    for (const { id, title } of this.tableList()) {
+      tables.append(element("option", { value: id }, title));
+      const tab = element("button", { role: "tab", "aria-controls": "table", "data-table": id }, title);
+      tab.addEventListener("click", () => this.show(id));
+      tabs.append(tab);
+    }
+    tables.addEventListener("change", () => this.show(tables.value));
+    settings(() => this.resized());
+    const editor = byId<HTMLSelectElement>("editor");
+    const given = head.editor;
+    if (given) this.editor = "local" in given ? given.local : "repository";
+    editor.querySelector<HTMLOptionElement>("option[value=repository]")!.hidden = !(given && "repository" in given);
+    if (!(this.editor in EDITORS) && this.editor !== "repository") this.editor = "vscode";
+    editor.value = this.editor;
+    editor.addEventListener("change", () => {
+      this.editor = editor.value;
+      remember("editor", editor.value);
+      this.drawTable();
+    });
+    const files = byId<HTMLSelectElement>("source-file");
+    byId("source").hidden = !head.sources?.length;
+    byId("no-source").hidden = head.sources !== null;
+    files.append(...(head.sources ?? []).map(({ file }, at) => element("option", { value: at }, clean(file, 120))));
+    files.addEventListener("change", () => this.drawSource());
+    const most = new Map<string, number>();
+    for (const [us, , place] of this.view.userLines().rows) if (isPlace(place)) most.set(place.file, (most.get(place.file) ?? 0) + Number(us));
+    const first = (head.sources ?? []).map(({ file }, at) => ({ at, us: most.get(file) ?? 0 })).sort((a, b) => b.us - a.us)[0];
+    if (first) files.value = String(first.at);
+    for (const id of ["timeline", "flamegraph", "tables", "source"]) {
+      byId(id).addEventListener("pointerdown", () => {
+        if (this.state.view !== id) {
+          this.state.view = id;
+          this.save();
+        }
+      });
+    }
+    this.showControls();
+  }
+
+  private describe(): void {
+    byId("time-overlay").setAttribute("aria-label", `${this.timeline.describe()}. Arrow keys pan, plus and minus zoom, Shift with arrows moves the selection, Escape clears it.`);
+  }
+
+  private timeLegend(): void {
+    const lists = this.timeline.legend().filter(([, entries]) => entries.length);
+    byId("time-legend").replaceChildren(...lists.map(([title, entries]) => element("ul", { class: "legend" }, element("li", { class: "title" }, title), ...entries.map(([name, fill]) => legendEntry(name.replaceAll("_", " "), fill)))));
+  }
+
+  private showControls(): void {
+    byId<HTMLSelectElement>("process").value = String(this.state.process);
+    byId<HTMLSelectElement>("threads").value = this.state.threads;
+    byId<HTMLSelectElement>("merge").value = this.state.merge;
+    byId<HTMLSelectElement>("colour").value = this.state.colour;
+    byId<HTMLInputElement>("search").value = this.state.search;
+    for (const name of ["inverted", "flame", "plumbing", "imports", "recursion", "waits"] as const) byId<HTMLInputElement>(name).checked = this.state[name];
+  }
+
+  private show(table: string): void {
+    this.state.table = table;
+    this.state.view = "tables";
+    this.save();
+    this.drawTable();
+  }
+
+  private key(event: KeyboardEvent): void {
+    const target = event.target as HTMLElement;
+    if (/^(INPUT|SELECT|TEXTAREA)$/.test(target.tagName)) {
+      if (event.key === "Escape") target.blur();
+      return;
+    }
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.key === "/") byId("search").focus();
+    else if (event.key === "?") byId<HTMLDialogElement>("help").showModal();
+    else if (event.key === "t") byId("time-overlay").focus();
+    else if (event.key === "f") byId("flame-canvas").focus();
+    else if (event.key === "Escape" && !byId<HTMLDialogElement>("help").open) this.select(null);
+    else return;
+    if (event.key !== "Escape") event.preventDefault();
+  }
+
+  // About.
+
+  private about(): void {
+    const { head } = this.data;
+    byId("report-text").textContent = head.text;
+    const notes = [...head.report.missing, ...head.report.gpus_missing].map((text: string) => clean(text, 400));
+    if (head.bin_us) notes.push(`The recording has more samples than a page holds: within ${duration(head.bin_us)} their order is not kept, so times are exact to that.`);
+    byId("missing").replaceChildren(...notes.map((text) => element("li", {}, text)));
+    byId("version").textContent = `Recorded by torchspy ${clean(head.report.torchspy, 40)}, rules ${head.report.rules}; ${head.samples.toLocaleString("en")} intervals in this page.`;
+  }
+}
+
+function legendEntry(label: string, fill: string): HTMLElement {
+  const dot = element("i");
+  dot.style.background = fill;
+  return element("li", {}, dot, clean(label, 60));
+}
+
+function stepsPlot(canvas: HTMLCanvasElement, table: Table, values: number[], p99: number): void {
+  const width = canvas.clientWidth;
+  const height = 120;
+  const ratio = Math.min(devicePixelRatio || 1, 3);
+  canvas.width = Math.max(width * ratio, 1);
+  canvas.height = height * ratio;
+  const context = canvas.getContext("2d")!;
+  context.scale(ratio, ratio);
+  const style = getComputedStyle(document.documentElement);
+  const [dim, accent, slow] = ["dim", "accent", "slow"].map((name) => style.getPropertyValue(`--${name}`).trim());
+  const plot = Math.floor(width * 0.7);
+  const longest = values.reduce((most, value) => Math.max(most, value), 0);
+  const top = Math.min(longest, p99 * 2) || 1;
+  const tall = height - 18;
+  values.forEach((value, at) => {
+    const x = (at / Math.max(values.length - 1, 1)) * (plot - 4) + 2;
+    context.fillStyle = table.rows[at][3] ? slow : accent;
+    context.fillRect(x - 1, tall - Math.min(value / top, 1) * (tall - 4), 2, 2);
+  });
+  context.fillStyle = dim;
+  context.font = "11px system-ui, sans-serif";
+  context.fillText("step by step", 2, height - 4);
+  const bins = new Array(40).fill(0);
+  values.forEach((value) => bins[Math.min(Math.floor((value / top) * 40), 39)]++);
+  const most = Math.max(...bins);
+  const wide = (width - plot - 16) / 40;
+  context.fillStyle = accent;
+  bins.forEach((count, at) => {
+    const high = (count / most) * (tall - 4);
+    context.fillRect(plot + 16 + at * wide, tall - high, Math.max(wide - 1, 1), high);
+  });
+  context.fillStyle = dim;
+  context.fillText(`0 to ${duration(top * 1e3)}`, plot + 16, height - 4);
+}
+
+async function main(): Promise<void> {
+  const status = byId("status");
+  try {
+    const parts = (byId("data").textContent ?? "").split(".");
+    const [a, b, comparison] = await Promise.all(parts.map(inflate));
+    if (comparison) {
+      settings(() => dispatchEvent(new Event("resize")));
+      document.body.classList.add("ready", "compares");
+      new ComparePage(new Data(a), new Data(b), JSON.parse(new TextDecoder().decode(comparison))).start();
+    } else {
+      const page = new Page(new Data(a));
+      document.body.classList.add("ready");
+      page.start();
+    }
+    status.remove();
+  } catch (error) {
+    status.textContent = `This page cannot be shown: ${error instanceof Error ? error.message : String(error)}`;
+    throw error;
+  }
+}
+
+void main();

@@ -1,0 +1,646 @@
+// The time axis: counter tracks of devices and host, what each rank and worker did, steps. Its brush selects an interval.
+
+import { phaseColours, waitColours } from "./colours";
+import type { Data, Spans } from "./data";
+import { colour, sized } from "./dom";
+import { amount, at as atText, clean, duration } from "./format";
+import { type Range, statistics } from "./model";
+
+const AXIS = 24;
+const GAP = 5;
+
+interface Lane {
+  label: string;
+  height: number;
+  group: "gpu" | "more gpu" | "rank" | "worker" | "host";
+  draw: (area: Area) => void;
+  /** In one word what it is in an interval. */
+  value?: (range: Range) => string;
+  tip: (us: number) => string;
+  /** What a click at this time selects. */
+  pick?: (us: number) => Range | null;
+}
+
+interface Area {
+  context: CanvasRenderingContext2D;
+  y: number;
+  width: number;
+  height: number;
+  left: number;
+  view: Range;
+}
+
+export interface Shown {
+  moreGpu: boolean;
+  workers: boolean;
+  host: boolean;
+}
+
+interface Steps {
+  start: Float64Array;
+  end: Float64Array;
+  number: Float64Array;
+}
+
+const GPU_MAIN = ["utilization", "memory_used"];
+
+export class Timeline {
+  private lanes: Lane[] = [];
+  view: Range;
+  private selection: Range | null = null;
+  private drag: { from: number; x: number; mode: "select" | "pan" | "from" | "to"; moved: boolean; view: Range } | null = null;
+  private hover: { x: number; y: number } | null = null;
+  private frame = 0;
+  private stale = true;
+  readonly minimum: number;
+
+  constructor(
+    private readonly data: Data,
+    private readonly canvas: HTMLCanvasElement,
+    private readonly overlay: HTMLCanvasElement,
+    private readonly shown: Shown,
+    private readonly onSelect: (range: Range | null) => void,
+    private readonly onTip: (lines: string[] | null, x: number, y: number) => void,
+  ) {
+    this.view = { from: 0, to: data.head.length_us };
+    this.minimum = Math.max(1000, data.head.bin_us);
+    this.build();
+    overlay.addEventListener("pointerdown", (event) => this.down(event));
+    overlay.addEventListener("pointermove", (event) => this.move(event));
+    overlay.addEventListener("pointerup", (event) => this.up(event));
+    overlay.addEventListener("pointercancel", () => (this.drag = null));
+    overlay.addEventListener("pointerleave", () => {
+      this.hover = null;
+      this.onTip(null, 0, 0);
+      this.redraw(false);
+    });
+    overlay.addEventListener("dblclick", () => this.selection && this.zoomTo(this.selection));
+    overlay.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
+    overlay.addEventListener("keydown", (event) => this.key(event));
+  }
+
+  private get gutter(): number {
+    return this.canvas.clientWidth < 640 ? 0 : 170;
+  }
+
+  build(): void {
+    const { data, shown } = this;
+    const { processes, threads, tracks, report } = data.head;
+    const lanes: Lane[] = [];
+    report.gpus.forEach((gpu: any, at: number) => {
+      const of = tracks.map((track, number) => ({ track, number })).filter(({ track }) => track.gpu === at);
+      const name = gpu.mig === null ? `GPU ${gpu.index}` : `GPU ${gpu.index}:${gpu.mig}`;
+      const find = (kind: string) => of.find(({ track }) => track.kind === kind)?.number ?? -1;
+      for (const { track, number } of of) {
+        if (track.kind === "throttle" || track.kind === "energy") continue;
+        const group = GPU_MAIN.includes(track.kind) ? "gpu" : "more gpu";
+        if (track.kind === "memory_used" && report.gpus.length > 4 && !shown.moreGpu) continue;
+        const most = track.kind === "memory_used" && gpu.memory?.total_bytes ? gpu.memory.total_bytes : 0;
+        const throttle = track.kind === "sm_clock" ? find("throttle") : -1;
+        lanes.push(this.series(`${name} ${trackName(track.kind)}`, number, group, most, throttle));
+      }
+    });
+    const trainers = processes.map((process, at) => ({ process, at })).filter(({ process }) => process.role === "trainer" || process.primary);
+    trainers.sort((a, b) => (a.process.rank ?? 0) - (b.process.rank ?? 0));
+    const { names } = data.head;
+    for (const { process, at } of trainers) {
+      if (process.training_thread === null) continue;
+      const label = clean(process.label, 60);
+      const { phase, wait } = data.contexts;
+      lanes.push(this.classes(`${label}: phase`, [process.training_thread], 22, "rank", names.phase, phaseColours(names.phase), (context) => phase[context]));
+      const cpu = names.wait.indexOf("cpu");
+      lanes.push(
+        this.classes(`${label}: waits`, [process.training_thread], 12, "rank", names.wait, waitColours(names.wait), (context) => wait[context] - 1, cpu),
+      );
+      if (process.has_steps) lanes.push(this.steps(at, label));
+      const workers = processes.filter((each) => each.role === "dataloader_worker" && each.serves === at);
+      // A loader starts its workers anew for each pass: those of one number share a lane.
+      const numbers = [...new Set(workers.map((worker) => worker.worker ?? 0))].sort((a, b) => a - b);
+      for (const number of numbers) {
+        const those = workers.filter((worker) => (worker.worker ?? 0) === number);
+        const own = those.flatMap((worker) => {
+          const thread = worker.training_thread ?? threads.findIndex((each) => processes[each.process] === worker);
+          return thread < 0 ? [] : [thread];
+        });
+        if (own.length) lanes.push(this.activity(trainers.length > 1 ? `${label}: worker ${number}` : `DataLoader worker ${number}`, own));
+      }
+    }
+    for (const [number, track] of tracks.entries()) {
+      if (track.gpu !== null) continue;
+      const of = track.pid ? processes.find((process) => process.pid === track.pid)?.label || track.process || `pid ${track.pid}` : "host";
+      lanes.push(this.series(`${clean(of, 40)} ${trackName(track.kind)}`, number, "host", 0, -1));
+    }
+    this.lanes = lanes.filter((lane) => {
+      if (lane.group === "more gpu") return shown.moreGpu;
+      if (lane.group === "worker") return shown.workers;
+      return lane.group !== "host" || shown.host;
+    });
+    this.redraw();
+  }
+
+  private get height(): number {
+    return AXIS + this.lanes.reduce((sum, lane) => sum + lane.height + GAP + (this.gutter ? 0 : 12), 0) + 4;
+  }
+
+  private series(label: string, track: number, group: Lane["group"], limit: number, throttle: number): Lane {
+    const spans = this.data.spans[track];
+    const { unit, high } = this.data.head.tracks[track];
+    const most = unit === "share" ? 1 : limit || high || 1;
+    const reasons = throttle < 0 ? null : this.data.spans[throttle];
+    return {
+      label,
+      height: 26,
+      group,
+      draw: ({ context, y, width, height, left, view }) => {
+        context.fillStyle = colour("lane");
+        context.fillRect(left, y, width, height);
+        const bins = binned(spans, view, width);
+        context.fillStyle = colour(group === "host" ? "host" : "gpu");
+        for (let x = 0; x < width; x++) {
+          if (Number.isNaN(bins[x])) continue;
+          const tall = Math.max(Math.min(bins[x] / most, 1) * height, 1);
+          context.fillRect(left + x, y + height - tall, 1, tall);
+        }
+        if (reasons) {
+          context.fillStyle = colour("warn");
+          for (let at = 0; at < reasons.start.length; at++) {
+            // The first reason is that nothing was to be done.
+            if (reasons.value[at] <= 1) continue;
+            const x0 = Math.max(((reasons.start[at] - view.from) / (view.to - view.from)) * width, 0);
+            const x1 = Math.min(((reasons.end[at] - view.from) / (view.to - view.from)) * width, width);
+            if (x1 > x0) context.fillRect(left + x0, y, Math.max(x1 - x0, 1), 3);
+          }
+        }
+      },
+      value: (range) => {
+        const { mean, covered } = statistics(this.data, track, range);
+        return covered > 0 ? amount(mean, unit) : "";
+      },
+      tip: (us) => {
+        const at = indexAt(spans, us);
+        const held = reasons && indexAt(reasons, us);
+        const names = held !== null && held >= 0 ? this.data.head.throttle.filter(([bit]) => reasons!.value[held] & bit).map(([, name]) => name) : [];
+        return at < 0 ? "not measured" : `${amount(spans.value[at], unit)}${names.length ? ` (held down: ${names.join(", ")})` : ""}`;
+      },
+    };
+  }
+
+  /** A thread's time by class, as heights of colours. */
+  private classes(
+    label: string,
+    threads: number[],
+    height: number,
+    group: Lane["group"],
+    names: string[],
+    colours: string[],
+    of: (context: number) => number,
+    queued = -1,
+  ): Lane {
+    const { data } = this;
+    return {
+      label,
+      height,
+      group,
+      draw: ({ context, y, width, left, view }) => {
+        context.fillStyle = colour("lane");
+        context.fillRect(left, y, width, height);
+        const count = names.length;
+        const sums = new Float32Array(width * count);
+        const factor = width / (view.to - view.from);
+        const add = (start: number, end: number, category: number) => {
+          if (category < 0) return;
+          const [x0, x1] = [Math.max((start - view.from) * factor, 0), Math.min((end - view.from) * factor, width)];
+          for (let x = Math.floor(x0); x < x1 && x < width; x++) sums[x * count + category] += Math.min(x1, x + 1) - Math.max(x0, x);
+        };
+        for (const thread of threads) {
+          for (let row = firstEnd(data, thread, view.from); row < data.first[thread + 1] && data.start[row] < view.to; row++) {
+            const end = data.start[row] + data.length[row];
+            const queue = queued >= 0 ? data.queue[row] : 0;
+            add(data.start[row], end - queue, of(data.context[row]));
+            if (queue > 0) add(end - queue, end, queued);
+          }
+        }
+        for (let category = 0; category < count; category++) {
+          context.fillStyle = colours[category];
+          for (let x = 0; x < width; x++) {
+            const part = sums[x * count + category];
+            if (part <= 0) continue;
+            let below = 0;
+            for (let other = 0; other < category; other++) below += sums[x * count + other];
+            if (part >= 0.999) {
+              let past = x + 1;
+              while (past < width && sums[past * count + category] >= 0.999) past++;
+              context.fillRect(left + x, y, past - x, height);
+              x = past - 1;
+            } else {
+              context.fillRect(left + x, y + (1 - below - part) * height, 1, part * height + 0.3);
+            }
+          }
+        }
+      },
+      tip: (us) => {
+        const row = anyAt(data, threads, us);
+        if (row < 0) return "not sampled";
+        const category = of(data.context[row]);
+        return category < 0 ? "no wait" : names[category];
+      },
+    };
+  }
+
+  private activity(label: string, threads: number[]): Lane {
+    const { data } = this;
+    const { names } = data.head;
+    const { flags, activity } = data.contexts;
+    const lane = this.classes(label, threads, 12, "worker", ["busy", "waits"], [colour("busy"), colour("lane")], (context) => (flags[context] & 2 ? -1 : 0));
+    return {
+      ...lane,
+      tip: (us) => {
+        const row = anyAt(data, threads, us);
+        return row < 0 ? "not sampled" : names.activity[activity[data.context[row]]];
+      },
+    };
+  }
+
+  private steps(process: number, label: string): Lane {
+    const { data } = this;
+    const steps = data.steps(process);
+    const epochs = data.times(`epoch.${process}`);
+    const evaluations = data.times(`evaluation.${process}`);
+    const isPrimary = data.head.processes[process].primary;
+    const slow = new Set<number>(isPrimary ? (data.head.report.progress?.slow ?? []).map((each: any) => each.step) : []);
+    const stepAt = (us: number) => {
+      const at = upper(steps.end, us);
+      return at < steps.start.length && steps.start[at] <= us ? at : -1;
+    };
+    return {
+      label: `${label}: steps`,
+      height: 18,
+      group: "rank",
+      draw: ({ context, y, width, height, left, view }) => {
+        const factor = width / (view.to - view.from);
+        const x = (us: number) => left + Math.min(Math.max((us - view.from) * factor, 0), width);
+        const box = (start: number, end: number, fill: string, top: number, tall: number) => {
+          if (end <= view.from || start >= view.to) return;
+          context.fillStyle = fill;
+          context.fillRect(x(start), y + top, Math.max(x(end) - x(start), 1), tall);
+        };
+        context.fillStyle = colour("lane");
+        context.fillRect(left, y, width, height);
+        epochs.start.forEach((start, at) => box(start, epochs.end[at], colour(at % 2 ? "epoch-odd" : "epoch-even"), height - 5, 5));
+        evaluations.start.forEach((start, at) => box(start, evaluations.end[at], colour("evaluation"), height - 5, 5));
+        let last = -10;
+        for (let at = upper(steps.end, view.from); at < steps.start.length && steps.start[at] < view.to; at++) {
+          if (slow.has(steps.number[at])) box(steps.start[at], steps.end[at], colour("slow"), 0, height - 6);
+          const end = Math.round(x(steps.end[at]));
+          if (end - last < 2) continue;
+          last = end;
+          context.fillStyle = colour("tick");
+          context.fillRect(end, y, 1, height - 6);
+        }
+      },
+      tip: (us) => {
+        const at = stepAt(us);
+        if (at < 0) return inside(evaluations, us) ? "evaluation" : "no step";
+        const marks = [slow.has(steps.number[at]) ? "slow" : "", inside(evaluations, us) ? "evaluation" : ""].filter(Boolean);
+        return `step ${steps.number[at]}: ${duration(steps.end[at] - steps.start[at])}${marks.length ? `, ${marks.join(", ")}` : ""}; click selects it`;
+      },
+      pick: (us) => {
+        const at = nearSlow(steps, slow, us, (this.view.to - this.view.from) / 300) ?? stepAt(us);
+        return at < 0 ? null : { from: steps.start[at], to: steps.end[at] };
+      },
+    };
+  }
+
+  select(range: Range | null): void {
+    this.selection = range;
+    this.redraw();
+  }
+
+  zoomTo(range: Range): void {
+    const length = Math.max(range.to - range.from, this.minimum);
+    const all = this.data.head.length_us;
+    const from = Math.min(Math.max(range.from, 0), Math.max(all - length, 0));
+    this.view = { from, to: Math.min(from + length, all) };
+    this.redraw();
+  }
+
+  zoom(factor: number, middle = (this.view.from + this.view.to) / 2): void {
+    const { from, to } = this.view;
+    const length = Math.min(Math.max((to - from) * factor, this.minimum), this.data.head.length_us);
+    const left = middle - ((middle - from) / (to - from)) * length;
+    this.zoomTo({ from: left, to: left + length });
+  }
+
+  redraw(all = true): void {
+    this.stale ||= all;
+    if (!this.frame) this.frame = requestAnimationFrame(() => this.draw());
+  }
+
+  private draw(): void {
+    this.frame = 0;
+    const width = this.canvas.clientWidth;
+    const { gutter, height } = this;
+    if (this.stale) {
+      this.stale = false;
+      const context = sized(this.canvas, width, height);
+      context.clearRect(0, 0, width, height);
+      this.axis(context, width);
+      this.place((lane, y, laneHeight) => {
+        context.font = "12px system-ui, sans-serif";
+        context.textBaseline = "middle";
+        context.fillStyle = colour("dim");
+        const value = lane.value?.(this.selection ?? this.view) ?? "";
+        const wide = value ? context.measureText(value).width + 8 : 0;
+        const [end, middle] = gutter ? [gutter - 8, y + laneHeight / 2] : [width, y - 7];
+        context.fillText(fitted(context, lane.label, end - wide), 0, middle);
+        context.fillStyle = colour("fore");
+        if (value) context.fillText(value, end - wide + 8, middle);
+        lane.draw({ context, y, width: Math.floor(width - gutter), height: laneHeight, left: gutter, view: this.view });
+      });
+    }
+    const context = sized(this.overlay, width, height);
+    context.clearRect(0, 0, width, height);
+    if (this.selection) {
+      const [x0, x1] = [this.x(this.selection.from), this.x(this.selection.to)];
+      context.fillStyle = colour("brush");
+      context.fillRect(x0, 0, Math.max(x1 - x0, 1), height);
+      context.fillStyle = colour("accent");
+      for (const x of [x0, x1]) if (x >= gutter && x <= width) context.fillRect(x - 1, 0, 2, height);
+    }
+    if (this.hover && this.hover.x >= gutter) {
+      context.fillStyle = colour("dim");
+      context.fillRect(this.hover.x, 0, 1, height);
+    }
+  }
+
+  private place(visit: (lane: Lane, y: number, height: number) => void): void {
+    let y = AXIS;
+    for (const lane of this.lanes) {
+      if (!this.gutter) y += 12;
+      visit(lane, y, lane.height);
+      y += lane.height + GAP;
+    }
+  }
+
+  private axis(context: CanvasRenderingContext2D, width: number): void {
+    const { from, to } = this.view;
+    const span = to - from;
+    const target = span / Math.max((width - this.gutter) / 90, 1);
+    const power = 10 ** Math.floor(Math.log10(target));
+    const step = [1, 2, 5, 10].map((times) => times * power).find((each) => each >= target) ?? target;
+    context.font = "11px system-ui, sans-serif";
+    context.textBaseline = "top";
+    for (let us = Math.ceil(from / step) * step; us <= to; us += step) {
+      const x = this.x(us);
+      context.fillStyle = colour("grid");
+      context.fillRect(x, 16, 1, this.height);
+      context.fillStyle = colour("dim");
+      const text = atText(us, step);
+      const wide = context.measureText(text).width;
+      context.fillText(text, Math.min(Math.max(x - wide / 2, this.gutter), width - wide), 2);
+    }
+  }
+
+  private x(us: number): number {
+    const width = this.canvas.clientWidth - this.gutter;
+    return this.gutter + ((us - this.view.from) / (this.view.to - this.view.from)) * width;
+  }
+
+  private us(x: number): number {
+    const width = Math.max(this.canvas.clientWidth - this.gutter, 1);
+    const part = Math.min(Math.max((x - this.gutter) / width, 0), 1);
+    return this.view.from + part * (this.view.to - this.view.from);
+  }
+
+  private down(event: PointerEvent): void {
+    if (event.button !== 0) return;
+    this.overlay.setPointerCapture(event.pointerId);
+    const bounds = this.overlay.getBoundingClientRect();
+    const x = event.clientX - bounds.left;
+    let mode: "select" | "pan" | "from" | "to" = event.shiftKey ? "pan" : "select";
+    if (this.selection && mode === "select") {
+      if (Math.abs(x - this.x(this.selection.from)) < 5) mode = "from";
+      else if (Math.abs(x - this.x(this.selection.to)) < 5) mode = "to";
+    }
+    this.drag = { from: this.us(x), x, mode, moved: false, view: { ...this.view } };
+  }
+
+  private move(event: PointerEvent): void {
+    const bounds = this.overlay.getBoundingClientRect();
+    const [x, y] = [event.clientX - bounds.left, event.clientY - bounds.top];
+    this.hover = { x, y };
+    if (this.drag) {
+      this.drag.moved ||= Math.abs(x - this.drag.x) > 3;
+      if (this.drag.moved) this.dragged(x);
+    }
+    this.tip(event);
+    this.redraw(false);
+  }
+
+  private dragged(x: number): void {
+    const drag = this.drag!;
+    const now = this.us(x);
+    if (drag.mode === "pan") {
+      const width = Math.max(this.canvas.clientWidth - this.gutter, 1);
+      const by = ((drag.x - x) / width) * (drag.view.to - drag.view.from);
+      this.zoomTo({ from: drag.view.from + by, to: drag.view.to + by });
+      return;
+    }
+    let [from, to] = [drag.from, now];
+    if (drag.mode === "from" && this.selection) [from, to] = [this.selection.to, now];
+    if (drag.mode === "to" && this.selection) [from, to] = [this.selection.from, now];
+    const range = { from: Math.round(Math.min(from, to)), to: Math.round(Math.max(from, to)) };
+    if (range.to - range.from >= 1) this.pending(range);
+  }
+
+  /** Drawn at once; told when the drag ends. */
+  private pending(range: Range): void {
+    if (this.drag!.mode !== "select") {
+      // The other end stays.
+      this.drag!.from = range.from === Math.round(this.drag!.from) ? range.from : range.to;
+    }
+    this.selection = range;
+    this.redraw(false);
+  }
+
+  private up(event: PointerEvent): void {
+    const drag = this.drag;
+    this.drag = null;
+    if (!drag) return;
+    if (drag.moved) {
+      if (drag.mode !== "pan") this.onSelect(this.selection);
+      return;
+    }
+    const bounds = this.overlay.getBoundingClientRect();
+    const lane = this.laneAt(event.clientY - bounds.top);
+    const picked = lane?.pick?.(drag.from) ?? null;
+    if (event.detail < 2) this.onSelect(picked);
+  }
+
+  private laneAt(y: number): Lane | null {
+    let found: Lane | null = null;
+    this.place((lane, top, height) => {
+      if (y >= top - 2 && y <= top + height + 2) found = lane;
+    });
+    return found;
+  }
+
+  private tip(event: PointerEvent): void {
+    const bounds = this.overlay.getBoundingClientRect();
+    const x = event.clientX - bounds.left;
+    const us = this.us(x);
+    const step = (this.view.to - this.view.from) / 2000;
+    const lane = this.laneAt(event.clientY - bounds.top);
+    const lines = [atText(us, step)];
+    if (this.drag?.moved && this.drag.mode !== "pan" && this.selection) {
+      lines.push(`selected ${duration(this.selection.to - this.selection.from)}`);
+    } else if (lane) {
+      lines.push(lane.label, lane.tip(us));
+    }
+    this.onTip(lines, event.clientX, event.clientY);
+  }
+
+  private wheel(event: WheelEvent): void {
+    const bounds = this.overlay.getBoundingClientRect();
+    if (event.ctrlKey || event.metaKey || event.altKey) {
+      event.preventDefault();
+      this.zoom(Math.exp(Math.min(Math.max(event.deltaY, -100), 100) / 150), this.us(event.clientX - bounds.left));
+    } else if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
+      event.preventDefault();
+      const by = (event.deltaX / Math.max(bounds.width, 1)) * (this.view.to - this.view.from);
+      this.zoomTo({ from: this.view.from + by, to: this.view.to + by });
+    }
+  }
+
+  private key(event: KeyboardEvent): void {
+    const length = this.view.to - this.view.from;
+    const move = (by: number) => this.zoomTo({ from: this.view.from + by, to: this.view.to + by });
+    const part = event.key === "ArrowLeft" ? -0.1 : event.key === "ArrowRight" ? 0.1 : 0;
+    if (part && event.shiftKey) {
+      // The selection's length stays; without one, a tenth of what is seen is selected.
+      const now = this.selection ?? { from: this.view.from, to: this.view.from + length / 10 };
+      const by = this.selection ? part * (now.to - now.from) : 0;
+      const all = this.data.head.length_us;
+      const from = Math.min(Math.max(now.from + by, 0), all - (now.to - now.from));
+      this.onSelect({ from: Math.round(from), to: Math.round(from + now.to - now.from) });
+    } else if (part) move(part * length);
+    else if (event.key === "+" || event.key === "=") this.zoom(0.5);
+    else if (event.key === "-") this.zoom(2);
+    else if (event.key === "0" || event.key === "Home") this.zoomTo({ from: 0, to: this.data.head.length_us });
+    else if (event.key === "Enter" && this.selection) this.zoomTo(this.selection);
+    else if (event.key === "Escape") this.onSelect(null);
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+  }
+
+  /** What colours mean, of what occurs: label and colour. */
+  legend(): [string, [string, string][]][] {
+    const { head, contexts } = this.data;
+    const trains = new Set(head.processes.filter((each) => each.role === "trainer" || each.primary).map((each) => each.training_thread));
+    const [phases, waits] = [new Set<number>(), new Set<number>()];
+    contexts.thread.forEach((thread, context) => {
+      if (!trains.has(thread)) return;
+      phases.add(contexts.phase[context]);
+      if (contexts.wait[context]) waits.add(contexts.wait[context] - 1);
+    });
+    if (this.data.queue.some((us) => us > 0)) waits.add(head.names.wait.indexOf("cpu"));
+    const listed = (names: string[], colours: string[], used: Set<number>): [string, string][] =>
+      names.map((name, at): [string, string, boolean] => [name, colours[at], used.has(at)]).filter(([, , is]) => is).map(([name, fill]) => [name, fill]);
+    return [
+      ["phases", listed(head.names.phase, phaseColours(head.names.phase), phases)],
+      ["waits for", listed(head.names.wait, waitColours(head.names.wait), waits)],
+    ];
+  }
+
+  describe(): string {
+    return `Timeline with ${this.lanes.length} tracks: ${this.lanes.map((lane) => lane.label).join("; ")}`;
+  }
+}
+
+const NAMES: Record<string, string> = {
+  utilization: "busy",
+  memory_busy: "memory busy",
+  sm_active: "SM active",
+  sm_occupancy: "SM occupancy",
+  tensor_active: "tensor cores",
+  dram_active: "DRAM",
+  memory_used: "memory",
+  sm_clock: "SM clock",
+  memory_clock: "memory clock",
+  cpu: "CPU",
+  resident: "memory",
+};
+
+const trackName = (kind: string): string => NAMES[kind] ?? kind.replaceAll("_", " ");
+
+function binned(spans: Spans, view: Range, width: number): Float64Array {
+  const [sums, covered] = [new Float64Array(width), new Float64Array(width)];
+  const factor = width / (view.to - view.from);
+  for (let at = upper(spans.end, view.from); at < spans.start.length && spans.start[at] < view.to; at++) {
+    const [x0, x1] = [Math.max((spans.start[at] - view.from) * factor, 0), Math.min((spans.end[at] - view.from) * factor, width)];
+    for (let x = Math.floor(x0); x < x1 && x < width; x++) {
+      const part = Math.min(x1, x + 1) - Math.max(x0, x);
+      sums[x] += spans.value[at] * part;
+      covered[x] += part;
+    }
+  }
+  return sums.map((sum, x) => (covered[x] > 0 ? sum / covered[x] : NaN));
+}
+
+/** The first that is larger. */
+function upper(values: Float64Array, value: number): number {
+  let [low, high] = [0, values.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (values[middle] <= value) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+function indexAt(spans: { start: Float64Array; end: Float64Array }, us: number): number {
+  const at = upper(spans.end, us);
+  return at < spans.start.length && spans.start[at] <= us ? at : -1;
+}
+
+const inside = (times: { start: Float64Array; end: Float64Array }, us: number): boolean => indexAt(times, us) >= 0;
+
+/** A slow step that is drawn so narrow that a pointer hardly meets it. */
+function nearSlow(steps: Steps, slow: Set<number>, us: number, within: number): number | null {
+  for (let at = 0; at < steps.start.length; at++) {
+    if (slow.has(steps.number[at]) && us >= steps.start[at] - within && us <= steps.end[at] + within) return at;
+  }
+  return null;
+}
+
+/** The first sample of a thread that ends after this time. */
+function firstEnd(data: Data, thread: number, us: number): number {
+  let [low, high] = [data.first[thread], data.first[thread + 1]];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (data.start[middle] + data.length[middle] <= us) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+function rowAt(data: Data, thread: number, us: number): number {
+  const row = firstEnd(data, thread, us);
+  return row < data.first[thread + 1] && data.start[row] <= us ? row : -1;
+}
+
+function anyAt(data: Data, threads: number[], us: number): number {
+  for (const thread of threads) {
+    const row = rowAt(data, thread, us);
+    if (row >= 0) return row;
+  }
+  return -1;
+}
+
+function fitted(context: CanvasRenderingContext2D, text: string, width: number): string {
+  if (context.measureText(text).width <= width) return text;
+  let most = text.length;
+  while (most > 1 && context.measureText(`${text.slice(0, most)}…`).width > width) most--;
+  return `${text.slice(0, most)}…`;
+}
