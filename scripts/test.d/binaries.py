@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Builds all tests and runs their binaries, several at a time, each within a limit of time.
+"""Builds all tests and runs their binaries, each within a limit of time; on larger machines several at a time.
 
 usage: scripts/test.d/binaries.py [--jobs N] [--limit SECONDS] [NAME ...]
 
@@ -133,7 +133,9 @@ def run(name, path, limit):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", type=int, default=2, help="binaries at a time (default 2)")
+    # A binary runs as many tests at a time as there are CPUs, and most have a program that computes.
+    jobs = max(1, (os.cpu_count() or 1) // 4)
+    parser.add_argument("--jobs", type=int, default=jobs, help=f"binaries at a time (default: one for each four CPUs, here {jobs})")
     parser.add_argument("--limit", type=float, default=600, help="seconds that one binary may take (default 600)")
     parser.add_argument("names", nargs="*", metavar="NAME")
     arguments = parser.parse_args()

@@ -3,6 +3,8 @@
 use crate::analysis_builder::*;
 use torchspy::analysis::analyze;
 use torchspy::analysis::compile::{CompileTable, CompiledFunction};
+use torchspy::analysis::verdict::Cause;
+use torchspy::analysis::verdict::next_step::next_step;
 use torchspy::model::category::Phase as P;
 use torchspy::model::compile::CompileStage;
 use torchspy::model::frame::Partial;
@@ -315,4 +317,34 @@ fn a_program_without_torch_compile_has_no_table() {
     assert!(analysis.primary().unwrap().compile.is_empty());
     let text = render_summary(&profile, &analysis, TextOptions::default());
     assert!(!text.contains("COMPILE"), "{text}");
+}
+
+/// What uses torch.compile is not advised to use it.
+#[test]
+fn compiled_programs_are_advised_what_comes_after_torch_compile() {
+    const ADVISED: &[Cause] = &[
+        Cause::Launch,
+        Cause::Python,
+        Cause::GpuMemory,
+        Cause::Dispatch,
+    ];
+    let mut builder = Builder::trainer();
+    ticks(&mut builder, 30, &[user("main", 41)]);
+    let mut compiled = Builder::trainer();
+    ticks(
+        &mut compiled,
+        30,
+        &calls(&[&[forward_part()][..], &generated()].concat()),
+    );
+    for (builder, is_compiled) in [(builder, false), (compiled, true)] {
+        let profile = builder.profile();
+        let figures = analyze(&profile).verdict.unwrap().figures;
+        assert_eq!(figures.compiled, is_compiled);
+        for &cause in ADVISED {
+            let next = next_step(&profile, cause, None, &figures);
+            let plain = ["or torch.compile:", "torch.compile;", "torch.compile it"];
+            let is_advised = plain.iter().any(|words| next.contains(words));
+            assert_eq!(is_advised, !is_compiled, "{cause:?}: {next}");
+        }
+    }
 }

@@ -13,10 +13,11 @@ use crate::analysis::timeline::Timeline;
 use crate::analysis::tracks::{Device, Span, TrackSummary, spans};
 use crate::analysis::waits::ProcessWaits;
 use crate::model::category::{Activity, ActivityGroup, Phase, SummaryRow};
+use crate::model::compile::CompileMark;
 use crate::model::facts::Line;
 use crate::model::ids::{NameId, ProcessId, ThreadId};
 use crate::model::input::InputTask;
-use crate::model::profile::{Profile, ProfileSample, Role};
+use crate::model::profile::{Function, Profile, ProfileSample, Role};
 use crate::model::sample::ThreadState;
 use crate::model::text::file_name;
 use crate::model::track::{THROTTLE_SLOWS, TrackKind};
@@ -214,6 +215,8 @@ pub struct Figures {
     pub gil: f64,
     /// Where the thread that held it most did so.
     pub gil_holder: Option<Line>,
+    /// Whether code that torch.compile made was seen.
+    pub compiled: bool,
     /// Share of the training thread's own input time in which it waited for a file or a socket.
     pub own_reads: f64,
     /// CPUs of all sampled processes.
@@ -390,6 +393,8 @@ pub fn figures(
         });
     }
     figures.gil_holder = waits.and_then(gil_holder);
+    let is_compiled = |function: &Function| function.compile == CompileMark::Generated;
+    figures.compiled = profile.functions.iter().any(is_compiled);
     if let Some(workers) = waits.and_then(|waits| waits.worker_activity.as_ref()) {
         let share = |task| {
             let mut tasks = workers.tasks.iter();

@@ -42,10 +42,16 @@ pub fn next_step(profile: &Profile, cause: Cause, at: Option<Line>, figures: &Fi
             figures.workers_read * 100.0,
             workers_now(figures)
         ),
-        Cause::Launch => match figures.conditions.batch_size {
-            Some(size) => format!("larger batches (now {size}), or torch.compile: fewer launches for the same work"),
-            None => "larger batches, or torch.compile: fewer launches for the same work".to_owned(),
-        },
+        Cause::Launch => {
+            let size = figures.conditions.batch_size;
+            let now = size.map_or(String::new(), |size| format!(" (now {size})"));
+            // https://docs.pytorch.org/docs/stable/generated/torch.compile.html: this mode has CUDA graphs.
+            let or = match figures.compiled {
+                true => "torch.compile's mode=\"reduce-overhead\" (CUDA graphs)",
+                false => "torch.compile",
+            };
+            format!("larger batches{now}, or {or}: fewer launches for the same work")
+        }
         Cause::Python if figures.is_of_gil() => {
             let holder = figures.gil_holder.and_then(|line| self::place(profile, line));
             let holder = holder.map_or(String::new(), |place| format!(" at {place}"));
@@ -53,8 +59,14 @@ pub fn next_step(profile: &Profile, cause: Cause, at: Option<Line>, figures: &Fi
                 "another thread holds the GIL{holder}: move its work into a process, or into code that releases the lock"
             )
         }
+        Cause::Python if figures.compiled => format!(
+            "take Python out of the step{at}: TORCH_LOGS=graph_breaks lists what torch.compile leaves to Python"
+        ),
         Cause::Python => format!("take Python out of the step{at}, or torch.compile it"),
         Cause::GpuCompute => gpu(figures),
+        Cause::GpuMemory if figures.compiled => "read and write less memory: a smaller type (bf16), channels_last for convolutions, \
+             torch.compile's mode=\"max-autotune\""
+            .to_owned(),
         Cause::GpuMemory => "fuse operators that read and write the same memory: torch.compile; channels_last for convolutions"
             .to_owned(),
         Cause::Communication => communication(figures, &at),
@@ -83,6 +95,9 @@ pub fn next_step(profile: &Profile, cause: Cause, at: Option<Line>, figures: &Fi
         Cause::CpuStarved => starved(figures),
         Cause::Throttled => "clocks are held down by heat or the power supply: look at cooling and at `nvidia-smi -q -d PERFORMANCE`"
             .to_owned(),
+        Cause::Dispatch if figures.compiled => format!(
+            "many small operators{at}: larger batches, or foreach or fused optimizers: less dispatch for the same work"
+        ),
         Cause::Dispatch => format!(
             "many small operators{at}: larger batches, foreach or fused optimizers, or torch.compile: less dispatch for the same work"
         ),

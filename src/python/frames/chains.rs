@@ -91,7 +91,7 @@ impl<'a> Walk<'a> {
     ) -> Result<(), FrameError> {
         let base = base_frame.map_or(Ok(0), |offset| self.pointer(state, offset))?;
         let first = self.pointer(state, current_frame)?;
-        self.shims(first, base, out)
+        self.shims(first, base, &mut None, out)
     }
 
     /// 3.11 (whose frames are `entries`) and 3.12.
@@ -103,29 +103,40 @@ impl<'a> Walk<'a> {
         out: &mut PythonStack,
     ) -> Result<(), FrameError> {
         let root = state.wrapping_add(cframe.root.into());
-        let walk = |from: u64, out: &mut PythonStack| {
+        let walk = |from: u64, caller: &mut Option<u64>, out: &mut PythonStack| {
             let first = self.pointer(from, cframe.current_frame)?;
             match entries {
-                true => self.entries(from, root, first, cframe, out),
-                false => self.shims(first, 0, out),
+                true => self.entries((from, root), first, cframe, caller, out),
+                false => self.shims(first, 0, caller, out),
             }
         };
         let leaf = self.pointer(state, cframe.leaf)?;
-        let result = walk(leaf, out);
-        let is_suspended = matches!(result, Err(FrameError::Suspended(_)));
-        let is_empty = out.frames.is_empty() && out.runs.is_empty();
-        if leaf == root || !(is_suspended || is_empty) {
+        let mut caller = None;
+        let result = walk(leaf, &mut caller, out);
+        if leaf == root {
+            return result;
+        }
+        let outer = self.pointer(leaf, cframe.previous)?;
+        let called_by = self.pointer(outer, cframe.current_frame).ok();
+        let is_complete = match result {
+            Ok(()) => caller.is_some() && caller == called_by,
+            Err(FrameError::Suspended(_)) => false,
+            // Memory that cannot be read: what is nearer to the leaf is kept.
+            Err(FrameError::Read(_)) => !out.frames.is_empty(),
+            Err(_) => caller.is_some(),
+        };
+        if is_complete {
             return result;
         }
         // An evaluation links its CFrame before it fills it in (Python/ceval.c): for a few
         // instructions, 18 as gcc builds 3.12, its fields have stale values: null, or a frame of an
-        // evaluation that has ended. The frames are then those of the next outer evaluation.
-        let outer = self.pointer(leaf, cframe.previous)?;
+        // evaluation that has ended, whose run does not end where the next outer evaluation is. The
+        // frames are then those of the outer one.
         let mut below = PythonStack::default();
         below.end_run(Some(leaf));
         // A generator that C code runs outside of all other Python also ends the chain: it is kept,
         // with the error.
-        let is_read = walk(outer, &mut below).is_ok();
+        let is_read = walk(outer, &mut None, &mut below).is_ok();
         let is_first = result.is_ok() && outer == root;
         if is_read && (is_first || !below.frames.is_empty()) {
             *out = below;
@@ -136,15 +147,24 @@ impl<'a> Walk<'a> {
     }
 
     /// 3.12 on: a run ends at a shim, which is on the C stack itself. 3.15 ends the chain with a
-    /// `base` frame, which is not.
-    fn shims(&self, first: u64, base: u64, out: &mut PythonStack) -> Result<(), FrameError> {
+    /// `base` frame, which is not. `caller` is set to what the first shim leads to.
+    fn shims(
+        &self,
+        first: u64,
+        base: u64,
+        caller: &mut Option<u64>,
+        out: &mut PythonStack,
+    ) -> Result<(), FrameError> {
         let mut frame = first;
         let mut steps = Steps::default();
         while frame != 0 && frame != base {
             steps.step(frame)?;
             let head = self.head(frame)?;
             match head.owner {
-                OWNED_BY_EVALUATION => out.end_run(Some(frame)),
+                OWNED_BY_EVALUATION => {
+                    caller.get_or_insert(head.previous);
+                    out.end_run(Some(frame));
+                }
                 OWNED_BY_C_STACK => {}
                 owner if owner > OWNED_BY_C_STACK => return Err(FrameError::Invalid(frame)),
                 _ if self.is_trampoline(&head) => {}
@@ -163,13 +183,14 @@ impl<'a> Walk<'a> {
         self.none.is_some() && (head.function == self.none || Some(head.code) == self.none)
     }
 
-    /// 3.11: a run ends at a frame with `is_entry`, and belongs to the next CFrame.
+    /// 3.11: a run ends at a frame with `is_entry`, and belongs to the next CFrame. `caller` is set
+    /// to what the first of these leads to.
     fn entries(
         &self,
-        leaf: u64,
-        root: u64,
+        (leaf, root): (u64, u64),
         first: u64,
         layout: &CFrameLayout,
+        caller: &mut Option<u64>,
         out: &mut PythonStack,
     ) -> Result<(), FrameError> {
         let mut cframe = Some(leaf);
@@ -195,6 +216,7 @@ impl<'a> Walk<'a> {
                 if outer.is_none() && frame != 0 && head.kind == OWNED_BY_GENERATOR {
                     continue;
                 }
+                caller.get_or_insert(frame);
                 out.end_run(cframe.filter(|&cframe| cframe != root));
                 cframe = outer;
             }
