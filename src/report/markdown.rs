@@ -15,8 +15,10 @@ use crate::model::profile::Profile;
 use crate::model::seconds::of as seconds;
 use std::io::{self, Write};
 
-/// Maximum number of rows of a table.
+/// Maximum number of rows of a table; fewer where the document would have more than [`LINES`].
 const ROWS: usize = 5;
+/// Maximum number of lines, as far as fewer rows help.
+const LINES: usize = 60;
 /// Rows below this share of the time are omitted.
 const SMALL: f64 = 0.01;
 
@@ -33,6 +35,23 @@ const TIME: &[Column<TimeRow>] = &[
 /// # Errors
 /// Where `out` cannot be written.
 pub fn render(profile: &Profile, analysis: &Analysis, out: &mut dyn Write) -> io::Result<()> {
+    let mut bytes = Vec::new();
+    for rows in (1..=ROWS).rev() {
+        bytes.clear();
+        document(profile, analysis, rows, &mut bytes)?;
+        if bytes.iter().filter(|&&byte| byte == b'\n').count() <= LINES {
+            break;
+        }
+    }
+    out.write_all(&bytes)
+}
+
+fn document(
+    profile: &Profile,
+    analysis: &Analysis,
+    rows: usize,
+    out: &mut Vec<u8>,
+) -> io::Result<()> {
     let command = shown_command(&profile.run.command, WIDTH);
     writeln!(out, "### torchspy: {}", code(&command))?;
     if let Some(verdict) = &analysis.verdict {
@@ -41,8 +60,8 @@ pub fn render(profile: &Profile, analysis: &Analysis, out: &mut dyn Write) -> io
     if let Some(process) = analysis.primary() {
         table(out, TIME, &times(profile, process))?;
     }
-    table(out, USER_LINES, &user_lines(profile, analysis, ROWS))?;
-    let mut sampled = operators(profile, analysis, ROWS, usize::MAX);
+    table(out, USER_LINES, &user_lines(profile, analysis, rows))?;
+    let mut sampled = operators(profile, analysis, rows, usize::MAX);
     sampled.retain(|operator| operator.self_s > 0.0);
     table(out, BRIEF, &sampled)?;
     let options = TextOptions {
