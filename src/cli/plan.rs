@@ -213,6 +213,7 @@ impl Plan {
                         ReportByName::Line => text::By::Line,
                         ReportByName::Wait => text::By::Wait,
                     }),
+                    ..TextOptions::default()
                 },
                 steps: (arguments.skip_steps.is_some() || arguments.steps.is_some()).then(|| {
                     StepRange {

@@ -56,8 +56,8 @@ pub struct Confidential {
 }
 
 impl Confidential {
-    /// Hashes are of the key and the name. With an empty key anyone can hash a name that they guess,
-    /// and compare.
+    /// Hashes are of the key and the name. With an empty key anyone can hash a name that they
+    /// guess, and compare.
     pub fn new(key: &str) -> Self {
         Self {
             key: key.to_owned(),

@@ -151,7 +151,8 @@ impl Confidential {
         }
     }
 
-    /// A notebook's cell keeps its number. The hash of its text, which is its name, is hashed again.
+    /// A notebook's cell keeps its number. The hash of its text, which is its name, is hashed
+    /// again.
     fn cell(&mut self, path: &str) -> Option<String> {
         notebook_cell(path)?;
         if let Some(rest) = path.strip_prefix("<ipython-input-") {
