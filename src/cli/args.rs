@@ -123,6 +123,8 @@ pub(crate) struct RecordArguments {
     pub(crate) thread_ids: bool,
     #[command(flatten)]
     pub(crate) attribution: AttributionArguments,
+    #[command(flatten)]
+    pub(crate) confidential: ConfidentialArguments,
     /// The program to start, and its arguments
     #[arg(last = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
@@ -214,6 +216,21 @@ pub(crate) struct AttributionArguments {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct ConfidentialArguments {
+    /// Replace names of your own files, functions, arguments and so on by hashes. With a KEY,
+    /// hashes can be compared only with those of the same KEY, and names cannot be guessed without
+    /// it
+    #[arg(
+        long,
+        value_name = "KEY",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = ""
+    )]
+    pub(crate) confidential: Option<String>,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct DrawingArguments {
     /// Draw the dispatcher's and the bindings' own frames, too
     #[arg(long)]
@@ -290,8 +307,14 @@ pub(crate) struct ReportArguments {
     /// Print only this, and all of it
     #[arg(long, value_name = "WHAT", conflicts_with = "json")]
     pub(crate) by: Option<ReportByName>,
+    /// Append the report as Markdown to the summary of a GitHub Actions job ($GITHUB_STEP_SUMMARY),
+    /// too
+    #[arg(long)]
+    pub(crate) github_summary: bool,
     #[command(flatten)]
     pub(crate) attribution: AttributionArguments,
+    #[command(flatten)]
+    pub(crate) confidential: ConfidentialArguments,
 }
 
 const CONVERT_AFTER_HELP: &str = "\
@@ -331,6 +354,8 @@ pub(crate) struct ConvertArguments {
     pub(crate) gpu_idle: bool,
     #[command(flatten)]
     pub(crate) attribution: AttributionArguments,
+    #[command(flatten)]
+    pub(crate) confidential: ConfidentialArguments,
     #[command(flatten)]
     pub(crate) drawing: DrawingArguments,
 }
@@ -383,6 +408,8 @@ pub(crate) struct DiffArguments {
     pub(crate) plumbing: bool,
     #[command(flatten)]
     pub(crate) attribution: AttributionArguments,
+    #[command(flatten)]
+    pub(crate) confidential: ConfidentialArguments,
 }
 
 const DUMP_AFTER_HELP: &str = "\

@@ -31,6 +31,8 @@ pub(crate) struct DiffPlan {
     pub(crate) plumbing: bool,
     pub(crate) regions: Vec<Region>,
     pub(crate) rules: Rules,
+    /// The key of hashes that replace names; `None`: names stay.
+    pub(crate) confidential: Option<String>,
 }
 
 impl DiffPlan {
@@ -91,6 +93,7 @@ impl DiffPlan {
             plumbing: arguments.plumbing,
             regions: regions::parse(&arguments.attribution.region)?,
             rules: Rules::read(arguments.attribution.rules.as_deref())?,
+            confidential: arguments.confidential.confidential,
         })
     }
 }

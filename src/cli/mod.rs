@@ -12,6 +12,7 @@ mod dump_plan;
 mod failure;
 mod formats;
 mod free_threaded;
+mod github_summary;
 mod hints;
 mod messages;
 mod open_outputs;

@@ -16,6 +16,7 @@ use crate::report::csv;
 use crate::report::json::render_json;
 use crate::report::tables::Make;
 use crate::report::text::{TextOptions, render_summary};
+use crate::resolve::confidential::Confidential;
 use crate::resolve::{self, Names};
 use crate::sampling::session::SegmentSink;
 use crate::torch::rules::RuleSet;
@@ -85,6 +86,16 @@ pub(crate) fn resolve_recording(recording: &Recording, rules: &'static RuleSet) 
     let mut profile = resolve::resolve(recording, names);
     full_queue::mark(&mut profile);
     profile
+}
+
+/// Replaces names in profiles that are reported on together, where `--confidential` gave a key.
+pub(crate) fn hide<'p>(
+    key: Option<&str>,
+    profiles: impl IntoIterator<Item = &'p mut Profile>,
+) -> Option<Confidential> {
+    let mut confidential = Confidential::new(key?);
+    confidential.hide(profiles);
+    Some(confidential)
 }
 
 /// Writes the summary for machines.

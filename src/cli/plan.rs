@@ -8,6 +8,7 @@ use super::diff_plan::DiffPlan;
 use super::dump_plan::DumpPlan;
 use super::failure::Failure;
 use super::formats::{self, Format};
+use super::github_summary;
 use super::option_values::{
     parse_duration, parse_duration_of, parse_editor, parse_gpu, parse_max_stopped, parse_rate,
     parse_regex, redaction,
@@ -97,6 +98,8 @@ pub(crate) struct RecordPlan {
     pub(crate) drawing: Drawing,
     pub(crate) regions: Vec<Region>,
     pub(crate) rules: Rules,
+    /// The key of hashes that replace names; `None`: names stay.
+    pub(crate) confidential: Option<String>,
 }
 
 #[derive(Debug)]
@@ -112,6 +115,8 @@ pub(crate) struct ReportPlan {
     pub(crate) file: PathBuf,
     pub(crate) regions: Vec<Region>,
     pub(crate) rules: Rules,
+    /// The key of hashes that replace names; `None`: names stay.
+    pub(crate) confidential: Option<String>,
     pub(crate) json: bool,
     pub(crate) html: bool,
     /// A table, printed alone as CSV.
@@ -122,6 +127,8 @@ pub(crate) struct ReportPlan {
     pub(crate) steps: Option<StepRange>,
     /// Start and end of what is reported on, ns since the start.
     pub(crate) interval: Option<(u64, u64)>,
+    /// The file to which the report is appended as Markdown.
+    pub(crate) github_summary: Option<PathBuf>,
 }
 
 #[derive(Debug)]
@@ -129,6 +136,8 @@ pub(crate) struct ConvertPlan {
     pub(crate) file: PathBuf,
     pub(crate) regions: Vec<Region>,
     pub(crate) rules: Rules,
+    /// The key of hashes that replace names; `None`: names stay.
+    pub(crate) confidential: Option<String>,
     /// `None`: standard output.
     pub(crate) output: Option<PathBuf>,
     /// A file that is there is replaced.
@@ -182,6 +191,11 @@ impl Plan {
                 json: arguments.json,
                 html: arguments.html,
                 interval: interval(arguments.from.as_deref(), arguments.to.as_deref())?,
+                confidential: arguments.confidential.confidential,
+                github_summary: match arguments.github_summary {
+                    true => Some(github_summary::path_of_step()?),
+                    false => None,
+                },
                 csv: arguments.csv.as_deref().map(table).transpose()?,
                 text: TextOptions {
                     // A number of rows implies that the tables are wanted.
@@ -199,6 +213,7 @@ impl Plan {
                         ReportByName::Line => text::By::Line,
                         ReportByName::Wait => text::By::Wait,
                     }),
+                    ..TextOptions::default()
                 },
                 steps: (arguments.skip_steps.is_some() || arguments.steps.is_some()).then(|| {
                     StepRange {
@@ -233,6 +248,8 @@ impl Plan {
 
 impl RecordPlan {
     fn new(arguments: RecordArguments) -> Result<Self, Failure> {
+        let confidential = arguments.confidential.confidential;
+        refuse_open_names(confidential.as_ref(), &arguments.drawing)?;
         let mut drawing = Drawing::new(&arguments.drawing, None)?;
         // py-spy's raw format has native frames only if they are requested.
         drawing.python_only |=
@@ -271,6 +288,7 @@ impl RecordPlan {
             drawing,
             regions: regions::parse(&arguments.attribution.region)?,
             rules,
+            confidential,
         })
     }
 }
@@ -352,7 +370,8 @@ fn session_options(arguments: SamplingArguments, rules: &Rules) -> Result<Sessio
         stop_any_child: arguments.children == ChildrenName::All,
         max_stopped: parse_max_stopped(&arguments.max_stopped)?,
         once: false,
-        leave_out: Vec::new(),
+        // A notebook's kernel, or a shell, may have started torchspy, which is no part of it.
+        leave_out: i32::try_from(std::process::id()).into_iter().collect(),
         redaction: redaction(arguments.no_redact),
         rules: rules.set,
         gpu: parse_gpu(arguments.gpu.as_deref(), arguments.nvml_lib)?,
@@ -400,9 +419,12 @@ impl ConvertPlan {
                 format!("it works with {}", formats::extensions(formats)),
             ));
         }
+        let confidential = arguments.confidential.confidential;
+        refuse_open_names(confidential.as_ref(), &arguments.drawing)?;
         Ok(Self {
             regions: regions::parse(&arguments.attribution.region)?,
             rules: Rules::read(arguments.attribution.rules.as_deref())?,
+            confidential,
             file: arguments.file,
             output: (!to_stdout).then_some(arguments.output),
             force: arguments.force,
@@ -414,6 +436,27 @@ impl ConvertPlan {
                 parse_regex(arguments.threads.as_deref())?,
             )?,
         })
+    }
+}
+
+/// Source text and links to files name what `--confidential` hides.
+fn refuse_open_names(
+    confidential: Option<&String>,
+    drawing: &DrawingArguments,
+) -> Result<(), Failure> {
+    let option = match drawing {
+        DrawingArguments { source: true, .. } => "--source",
+        DrawingArguments {
+            editor: Some(_), ..
+        } => "--editor",
+        _ => return Ok(()),
+    };
+    match confidential {
+        Some(_) => Err(Failure::usage(
+            format!("{option} puts your own names into the page, and --confidential hides them"),
+            "leave one of the two out",
+        )),
+        None => Ok(()),
     }
 }
 
@@ -586,6 +629,9 @@ mod tests {
             "report a.tspy --from 5s --to 4s",
             "report a.tspy --to 0",
             "report a.tspy --from soon",
+            "convert a.tspy -o a.html --confidential --source",
+            "convert a.tspy -o a.html --confidential=k --editor vim",
+            "record --confidential --source -- x",
             "diff",
             "diff a.tspy",
             "diff a.tspy b.tspy c.tspy",

@@ -10,7 +10,7 @@ use crate::model::region::Region;
 use crate::model::run::RunInfo;
 use crate::os::clock::{monotonic_ns, wall_ns};
 use crate::os::launch::LaunchError;
-use crate::os::process_info::{parse_environment, read_process_info};
+use crate::os::process_info::{parse_environment, read_process_info, read_stat};
 use crate::os::program::is_found;
 use crate::os::redaction::Redaction;
 use crate::os::{access, host};
@@ -66,6 +66,16 @@ pub(super) fn attachable(pid: i32, redaction: Redaction) -> Result<ProcessInfo, 
     }
     free_threaded::refuse_process(pid)?;
     Ok(info)
+}
+
+/// Whether a process started torchspy, at most this many levels up.
+pub(super) fn is_ancestor(pid: i32) -> bool {
+    const LEVELS: usize = 64;
+    let own = i32::try_from(std::process::id()).ok();
+    let parent = |&pid: &i32| read_stat(pid).ok().map(|stat| stat.parent_pid);
+    std::iter::successors(own, parent)
+        .take(LEVELS)
+        .any(|ancestor| ancestor == pid)
 }
 
 /// Whether torchspy may do here what the options ask for.

@@ -89,6 +89,13 @@ impl Names {
         self.0.intern(name)
     }
 
+    /// Changes every string; ids stay.
+    pub fn replace(&mut self, mut new: impl FnMut(&str) -> String) {
+        for name in self.0.values_mut() {
+            *name = new(name);
+        }
+    }
+
     pub fn all(&self) -> &[String] {
         &self.0
     }

@@ -15,8 +15,12 @@ use crate::model::profile::Profile;
 use crate::model::seconds::of as seconds;
 use std::io::{self, Write};
 
-/// Maximum number of rows of a table.
+/// Maximum number of rows of a table; fewer where the document would have more than [`LINES`].
 const ROWS: usize = 5;
+/// Maximum number of lines, as far as shorter tables and a shorter report help.
+const LINES: usize = 60;
+/// Lines around the report.
+const AROUND: usize = 7;
 /// Rows below this share of the time are omitted.
 const SMALL: f64 = 0.01;
 
@@ -33,6 +37,32 @@ const TIME: &[Column<TimeRow>] = &[
 /// # Errors
 /// Where `out` cannot be written.
 pub fn render(profile: &Profile, analysis: &Analysis, out: &mut dyn Write) -> io::Result<()> {
+    let screen = summary(profile, analysis, TextOptions::default().lines);
+    let mut bytes = Vec::new();
+    tables(profile, analysis, ROWS, &mut bytes)?;
+    report(&screen, &mut bytes)?;
+    for rows in (1..=ROWS).rev() {
+        if lines_of(&bytes) <= LINES {
+            break;
+        }
+        bytes.clear();
+        tables(profile, analysis, rows, &mut bytes)?;
+        let left = LINES.saturating_sub(lines_of(&bytes) + AROUND);
+        report(&summary(profile, analysis, left), &mut bytes)?;
+    }
+    out.write_all(&bytes)
+}
+
+fn lines_of(bytes: &[u8]) -> usize {
+    bytes.iter().filter(|&&byte| byte == b'\n').count()
+}
+
+fn tables(
+    profile: &Profile,
+    analysis: &Analysis,
+    rows: usize,
+    out: &mut Vec<u8>,
+) -> io::Result<()> {
     let command = shown_command(&profile.run.command, WIDTH);
     writeln!(out, "### torchspy: {}", code(&command))?;
     if let Some(verdict) = &analysis.verdict {
@@ -41,16 +71,24 @@ pub fn render(profile: &Profile, analysis: &Analysis, out: &mut dyn Write) -> io
     if let Some(process) = analysis.primary() {
         table(out, TIME, &times(profile, process))?;
     }
-    table(out, USER_LINES, &user_lines(profile, analysis, ROWS))?;
-    let mut sampled = operators(profile, analysis, ROWS, usize::MAX);
+    table(out, USER_LINES, &user_lines(profile, analysis, rows))?;
+    let mut sampled = operators(profile, analysis, rows, usize::MAX);
     sampled.retain(|operator| operator.self_s > 0.0);
-    table(out, BRIEF, &sampled)?;
+    table(out, BRIEF, &sampled)
+}
+
+fn summary(profile: &Profile, analysis: &Analysis, lines: usize) -> String {
     let options = TextOptions {
         detail: Detail::Brief,
+        lines,
         ..TextOptions::default()
     };
-    let text = render_summary(profile, analysis, options);
-    let fence = "`".repeat(longest_run(&text).max(2) + 1);
+    render_summary(profile, analysis, options)
+}
+
+/// The report, folded below the tables.
+fn report(text: &str, out: &mut Vec<u8>) -> io::Result<()> {
+    let fence = "`".repeat(longest_run(text).max(2) + 1);
     writeln!(out, "\n<details><summary>The report</summary>\n")?;
     writeln!(out, "{fence}text\n{text}{fence}\n\n</details>")
 }

@@ -55,6 +55,9 @@ pub struct TextOptions {
     pub rows: usize,
     /// Restricts the report to one subject, with more rows.
     pub by: Option<By>,
+    /// Maximum number of lines of [`Detail::Brief`] and [`Detail::VerdictLast`], as far as parts may
+    /// be cut.
+    pub lines: usize,
 }
 
 /// The subjects that a report can be restricted to.
@@ -79,6 +82,7 @@ impl Default for TextOptions {
             detail: Detail::Full,
             itwinai: false,
             rows: 10,
+            lines: brief::LINES,
             by: None,
         }
     }

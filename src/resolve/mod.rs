@@ -6,6 +6,7 @@
 
 mod batch_lines;
 mod classes;
+pub mod confidential;
 mod frames;
 mod sample_facts;
 mod stack_facts;

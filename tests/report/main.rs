@@ -6,6 +6,7 @@
     reason = "tests"
 )]
 
+mod confidential;
 mod csv;
 mod flamegraph;
 mod folded;

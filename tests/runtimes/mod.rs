@@ -38,11 +38,17 @@ impl Target {
 
 /// Starts `tests/programs/NAME`; `None`, with a word, where there is no environment.
 pub fn start(name: &str, arguments: &[&str]) -> Option<Target> {
+    start_with(name, arguments, &[])
+}
+
+/// The same with variables of its environment.
+pub fn start_with(name: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Option<Target> {
     let python = runtimes_python()?;
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
     let mut child = Command::new(python)
         .arg(program.join(name))
         .args(arguments)
+        .envs(variables.iter().copied())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()

@@ -117,3 +117,33 @@ fn a_kernel_of_ipykernel_has_numbered_cells() {
     assert!(line.contains("/In[1]-"), "{line}");
     assert!(line.contains("/In[4]-"), "{line}");
 }
+
+/// Each way that docs/src/notebooks.md has: a cell starts the recording, the next one computes.
+#[test]
+fn a_notebook_records_its_own_kernel() {
+    let folder = tempfile::tempdir().unwrap();
+    let bin = std::path::Path::new(TORCHSPY).parent().unwrap();
+    let path = std::env::var("PATH").unwrap_or_default();
+    let path = format!("{}:{path}", bin.display());
+    let at = folder.path().to_str().unwrap();
+    let variables = [("PATH", path.as_str())];
+    let Some(mut target) =
+        crate::runtimes::start_with("notebook_records_itself.py", &[at], &variables)
+    else {
+        return;
+    };
+    target.ready_with();
+    for (name, cell) in [("bash", 2), ("line", 4), ("popen", 6)] {
+        let folded = std::fs::read_to_string(folder.path().join(format!("{name}.folded"))).unwrap();
+        let own = format!("compute_{name} (");
+        let inside: Vec<&str> = folded.lines().filter(|line| line.contains(&own)).collect();
+        assert!(!inside.is_empty(), "{name}: {folded}");
+        let place = format!("/In[{cell}]-");
+        assert!(
+            inside.iter().all(|line| line.contains(&place)),
+            "{name}: {inside:?}"
+        );
+        let itself = folded.lines().find(|line| line.starts_with("torchspy · "));
+        assert_eq!(itself, None, "{name}: torchspy sampled itself");
+    }
+}

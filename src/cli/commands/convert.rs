@@ -8,6 +8,7 @@ use crate::cli::formats::Format;
 use crate::cli::messages;
 use crate::cli::output_file::write_together;
 use crate::cli::output_names::OutputFile;
+use crate::cli::outputs;
 use crate::cli::plan::ConvertPlan;
 use crate::model::profile::Profile;
 use crate::report::view::thread_labels;
@@ -18,8 +19,17 @@ use std::process::ExitCode;
 
 pub(crate) fn run(plan: &ConvertPlan) -> Result<ExitCode, Failure> {
     let mut profile = report::open(&plan.file, &plan.regions, &plan.rules)?;
+    let mut drawing = plan.drawing.clone();
     if let Some(pattern) = &plan.drawing.threads {
         check_threads(&profile, pattern)?;
+    }
+    if plan.confidential.is_some() {
+        let labels = thread_labels(&profile);
+        outputs::hide(plan.confidential.as_deref(), [&mut profile]);
+        drawing.threads = match &drawing.threads {
+            Some(pattern) => Some(same_threads(pattern, &labels, &thread_labels(&profile))?),
+            None => None,
+        };
     }
     if plan.format == Format::Csv && profile.sideband.tracks.points.is_empty() {
         messages::warning(
@@ -32,7 +42,7 @@ pub(crate) fn run(plan: &ConvertPlan) -> Result<ExitCode, Failure> {
     }
     let render = |format: Format| -> Result<Vec<u8>, Failure> {
         let mut bytes = Vec::new();
-        format.render(&profile, &plan.drawing, &mut bytes)?;
+        format.render(&profile, &drawing, &mut bytes)?;
         Ok(bytes)
     };
     let Some(path) = &plan.output else {
@@ -76,6 +86,14 @@ fn keep_idle(profile: &mut Profile) -> Result<(), Failure> {
         kept.windows, kept.of
     ));
     Ok(())
+}
+
+/// A pattern that matches those of `labels`, whose counterparts in `old` match `pattern`.
+fn same_threads(pattern: &Regex, old: &[String], labels: &[String]) -> anyhow::Result<Regex> {
+    let both = old.iter().zip(labels);
+    let wanted = both.filter(|(old, _)| pattern.is_match(old));
+    let wanted: Vec<String> = wanted.map(|(_, label)| regex::escape(label)).collect();
+    Ok(Regex::new(&format!("^(?:{})$", wanted.join("|")))?)
 }
 
 /// A `--threads` pattern that matches no thread is likely a typing error.

@@ -11,6 +11,7 @@ use crate::cli::failure::Failure;
 use crate::cli::formats::Format;
 use crate::cli::messages;
 use crate::cli::output_file::write_named;
+use crate::cli::outputs;
 use crate::model::profile::Profile;
 use crate::report::diff_folded;
 use crate::report::flamegraph::difference;
@@ -24,11 +25,22 @@ use std::process::ExitCode;
 /// Prints the comparison on standard output, and writes the files that are asked for.
 pub(crate) fn run(plan: &DiffPlan) -> Result<ExitCode, Failure> {
     refuse_own_files(plan)?;
-    let (a_profiles, b_profiles) = (open_all(&plan.a, plan)?, open_all(&plan.b, plan)?);
+    let (mut a_profiles, mut b_profiles) = (open_all(&plan.a, plan)?, open_all(&plan.b, plan)?);
+    let all = a_profiles.iter_mut().chain(&mut b_profiles);
+    let mut confidential = outputs::hide(plan.confidential.as_deref(), all);
+    let mut names = |files: &[PathBuf]| -> Vec<String> {
+        let names = files.iter().map(|file| file.display().to_string());
+        let shown = names.map(|name| match &mut confidential {
+            Some(confidential) => confidential.file(&name),
+            None => name,
+        });
+        shown.collect()
+    };
+    let (a_names, b_names) = (names(&plan.a), names(&plan.b));
     let sides = |rank| -> Result<_, Failure> {
         Ok((
-            runs(&plan.a, &a_profiles, rank)?,
-            runs(&plan.b, &b_profiles, rank)?,
+            runs(&a_names, &a_profiles, rank)?,
+            runs(&b_names, &b_profiles, rank)?,
         ))
     };
     let (a, b) = sides(plan.rank)?;
@@ -80,19 +92,18 @@ fn open_all(files: &[PathBuf], plan: &DiffPlan) -> Result<Vec<Profile>, Failure>
 }
 
 fn runs<'p>(
-    files: &[PathBuf],
+    names: &[String],
     profiles: &'p [Profile],
     rank: Option<u32>,
 ) -> Result<Vec<Run<'p>>, Failure> {
-    files
+    names
         .iter()
         .zip(profiles)
-        .map(|(file, profile)| {
-            let name = file.display().to_string();
-            let process = subject(profile, rank).ok_or_else(|| nothing_sampled(&name, rank))?;
+        .map(|(name, profile)| {
+            let process = subject(profile, rank).ok_or_else(|| nothing_sampled(name, rank))?;
             let (units, evaluation) = units_of(profile, process);
             Ok(Run {
-                name,
+                name: name.clone(),
                 profile,
                 process,
                 units,

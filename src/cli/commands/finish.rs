@@ -29,6 +29,8 @@ pub(crate) struct Finish {
     pub(crate) open: bool,
     pub(crate) drawing: Drawing,
     pub(crate) rules: Rules,
+    /// The key of hashes that replace names in what is rendered.
+    pub(crate) confidential: Option<String>,
 }
 
 /// The work under way.
@@ -105,13 +107,14 @@ impl Finish {
             |output| output.path.display().to_string(),
         );
         match outputs::read_profile(&path, &shown, &[], self.rules.set) {
-            Ok(profile) => {
+            Ok(mut profile) => {
                 regions::warn_of_unseen(&profile);
                 self.rules.warn_of_unmatched(&profile);
                 if let Some(failure) = no_thread_matched(&profile) {
                     failed(&failure);
                 }
                 ended.is_unreadable = free_threaded::warn(&profile);
+                outputs::hide(self.confidential.as_deref(), [&mut profile]);
                 for output in self.outputs.rendered() {
                     if let Err(failure) = write_output(output, &profile, &self.drawing) {
                         failed(&failure);

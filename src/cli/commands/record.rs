@@ -11,9 +11,11 @@ use crate::cli::{hints, messages, target};
 use crate::model::run::RunInfo;
 use crate::os::launch::{Exit, Running, SuspendedLaunch, reap_orphans};
 use crate::os::signals::{self, Signals};
+use crate::resolve::confidential::Confidential;
 use crate::sampling::session::Session;
 use crate::torch::role::rank_of;
 use std::ffi::OsString;
+use std::io::IsTerminal;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -71,6 +73,14 @@ fn launch(
 fn attach(plan: RecordPlan, pid: i32, mut signals: Signals) -> Result<ExitCode, Failure> {
     // Before the outputs are opened: files that exist are not emptied for nothing.
     let info = target::attachable(pid, plan.options.redaction)?;
+    if std::io::stderr().is_terminal() && target::is_ancestor(pid) {
+        messages::warning(&format!(
+            "process {pid} started this command: if it waits for it, the recording shows that wait"
+        ));
+        messages::hint(
+            "in a notebook, start the command in the background: `%%bash --bg` as the first line of its cell",
+        );
+    }
     signals.listen().map_err(Failure::new)?;
     let rank = rank_of(&info.environment);
     let run = target::run_info(
@@ -86,9 +96,16 @@ fn attach(plan: RecordPlan, pid: i32, mut signals: Signals) -> Result<ExitCode, 
 }
 
 fn start(plan: RecordPlan, run: &RunInfo, rank: Option<u32>) -> Result<Finish, Failure> {
+    let mut named = run.clone();
+    if let Some(key) = &plan.confidential {
+        Confidential::new(key).run(&mut named);
+        messages::note(
+            "the recording keeps all names: share what is made of it with --confidential",
+        );
+    }
     let parts = NameParts {
-        command: &run.command,
-        host: &run.host,
+        command: &named.command,
+        host: &named.host,
         rank,
         pid: run.pid,
         started_wall_ns: run.started_wall_ns,
@@ -109,6 +126,7 @@ fn start(plan: RecordPlan, run: &RunInfo, rank: Option<u32>) -> Result<Finish, F
             open: plan.open,
             drawing: Drawing::clone(&plan.drawing),
             rules: plan.rules,
+            confidential: plan.confidential,
         }),
         Err(failure) => {
             outputs.discard();

@@ -6,7 +6,7 @@ use crate::cli::formats::Format;
 use crate::cli::outputs;
 use crate::cli::plan::{Drawing, ReportPlan};
 use crate::cli::rules::Rules;
-use crate::cli::{hints, messages, regions};
+use crate::cli::{github_summary, hints, messages, regions};
 use crate::model::profile::Profile;
 use crate::model::region::Region;
 use crate::model::seconds;
@@ -15,6 +15,7 @@ use std::process::ExitCode;
 
 pub(crate) fn run(plan: &ReportPlan) -> Result<ExitCode, Failure> {
     let mut profile = open(&plan.file, &plan.regions, &plan.rules)?;
+    outputs::hide(plan.confidential.as_deref(), [&mut profile]);
     if let Some(range) = plan.steps {
         let (first, last) = restrict(&mut profile, range).map_err(Failure::new)?;
         let note = format!(
@@ -40,6 +41,11 @@ pub(crate) fn run(plan: &ReportPlan) -> Result<ExitCode, Failure> {
         None => outputs::summary(&profile, plan.text, &mut text)?,
     }
     messages::data(|out| out.write_all(&text))?;
+    if let Some(summary) = &plan.github_summary {
+        let mut markdown = Vec::new();
+        Format::Markdown.render(&profile, &Drawing::default(), &mut markdown)?;
+        github_summary::append(summary, &markdown)?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -8,8 +8,8 @@ use super::{
 use crate::analysis::Analysis;
 use crate::model::profile::Profile;
 
-/// Maximum number of lines.
-const LINES: usize = 40;
+/// Lines of a screen.
+pub(super) const LINES: usize = 40;
 /// Maximum number of rows of a table.
 const ROWS: usize = 5;
 /// With fewer rows per table, one table is shown instead of two.
@@ -65,7 +65,7 @@ fn lines_of(parts: &[Part]) -> usize {
     parts.iter().map(Part::lines).sum()
 }
 
-/// The summary in 40 lines; `itwinai`, if requested, is added to them.
+/// The summary on one screen; `itwinai`, if requested, is added to them.
 pub(super) fn brief(profile: &Profile, analysis: &Analysis, options: TextOptions) -> String {
     let verdict = Part::new(9, 13, |out| verdict::verdict(out, profile, analysis));
     let ending = Part::new(7, 4, |out| sampler::brief(out, profile, analysis));
@@ -103,7 +103,7 @@ pub(super) fn brief(profile: &Profile, analysis: &Analysis, options: TextOptions
             progress::brief_phases(out, profile, process);
         }));
         let used = lines_of(&parts) + verdict.lines() + ending.lines();
-        let room = (LINES + asked_for).saturating_sub(used);
+        let room = (options.lines + asked_for).saturating_sub(used);
         parts.push(Part::new(0, 0, |out| {
             where_most_is(out, profile, analysis, room);
         }));
@@ -117,7 +117,7 @@ pub(super) fn brief(profile: &Profile, analysis: &Analysis, options: TextOptions
         Detail::VerdictLast => parts.push(verdict),
         _ => parts.insert(at_verdict, verdict),
     }
-    fit(&mut parts, LINES + asked_for);
+    fit(&mut parts, options.lines + asked_for);
     parts.into_iter().map(|part| part.text).collect()
 }
 
