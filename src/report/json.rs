@@ -140,6 +140,9 @@ pub struct Report {
     pub quality: QualitySummary,
     /// What is missing in the recording.
     pub missing: Vec<String>,
+    /// Whether it was still being recorded: the rest is to come. Absent if not.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub growing: bool,
 }
 
 /// Intervals of all shares.

@@ -1,6 +1,7 @@
 //! `torchspy record`: launch or attach, sample, and write on every way out.
 
 use super::finish::{Ended, Finish, Finishing};
+use super::snapshots::Snapshots;
 use crate::cli::failure::Failure;
 use crate::cli::open_outputs::OpenOutputs;
 use crate::cli::outputs::{NameParts, RecordingSink};
@@ -56,10 +57,14 @@ fn launch(
     let pid = suspended.pid();
     let shown = target::shown(command, plan.options.redaction);
     let run = target::run_info(&plan.options, &plan.target, &plan.regions, pid, shown);
-    let duration = plan.duration;
+    let (duration, snapshot) = (plan.duration, plan.snapshot.clone());
     let finish = start(plan, &run, target::own_rank())?;
     match suspended.resume() {
-        Ok(running) => Ok(Recorder::new(signals, finish, Some(running), duration).run()),
+        Ok(running) => {
+            let mut recorder = Recorder::new(signals, finish, Some(running), duration);
+            recorder.snapshots = snapshot.map(Snapshots::new);
+            Ok(recorder.run())
+        }
         Err(error) => {
             let _ = finish.session.stop();
             finish.outputs.discard();
@@ -80,9 +85,11 @@ fn attach(plan: RecordPlan, pid: i32, mut signals: Signals) -> Result<ExitCode, 
         pid,
         info.command,
     );
-    let duration = plan.duration;
+    let (duration, snapshot) = (plan.duration, plan.snapshot.clone());
     let finish = start(plan, &run, rank)?;
-    Ok(Recorder::new(signals, finish, None, duration).run())
+    let mut recorder = Recorder::new(signals, finish, None, duration);
+    recorder.snapshots = snapshot.map(Snapshots::new);
+    Ok(recorder.run())
 }
 
 fn start(plan: RecordPlan, run: &RunInfo, rank: Option<u32>) -> Result<Finish, Failure> {
@@ -148,6 +155,8 @@ struct Recorder {
     has_left: bool,
     deadline: Option<Instant>,
     is_first_process: bool,
+    /// Until sampling ends, if they were asked for.
+    snapshots: Option<Snapshots>,
 }
 
 impl Recorder {
@@ -168,6 +177,7 @@ impl Recorder {
             has_left: false,
             deadline: duration.and_then(|duration| Instant::now().checked_add(duration)),
             is_first_process: std::process::id() == 1,
+            snapshots: None,
         }
     }
 
@@ -181,6 +191,7 @@ impl Recorder {
                     return self.status(Ended::default());
                 }
             }
+            self.take_snapshot();
             if let Some(finish) = &self.sampling {
                 let snapshot = finish.session.progress();
                 if let Some(progress) = &self.progress {
@@ -270,6 +281,18 @@ impl Recorder {
         false
     }
 
+    fn take_snapshot(&mut self) {
+        let (Some(snapshots), Some(finish)) = (&mut self.snapshots, &mut self.sampling) else {
+            return;
+        };
+        if let Some(failure) = snapshots.poll(&mut finish.outputs) {
+            self.note(&format!("warning: {}", failure.text()));
+            if let Some(hint) = &failure.hint {
+                self.note(&format!("hint: {hint}"));
+            }
+        }
+    }
+
     fn note(&self, text: &str) {
         match &self.progress {
             Some(progress) => progress.note(text),
@@ -297,9 +320,14 @@ impl Recorder {
     }
 
     fn end_recording(&mut self) {
-        let Some(finish) = self.sampling.take() else {
+        let Some(mut finish) = self.sampling.take() else {
             return;
         };
+        if let Some(snapshots) = self.snapshots.take()
+            && let Err(failure) = snapshots.end(&mut finish.outputs)
+        {
+            messages::failure(&failure);
+        }
         if let Some(progress) = self.progress.take() {
             progress.finish(&finish.session.progress());
         }
