@@ -140,8 +140,7 @@ pub struct Report {
     pub quality: QualitySummary,
     /// What is missing in the recording.
     pub missing: Vec<String>,
-    /// Whether it was still being recorded: the rest is to come. Absent if not.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    /// Whether it was still being recorded: the rest is to come.
     pub growing: bool,
 }
 

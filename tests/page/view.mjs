@@ -12,6 +12,8 @@ function check(condition, what) {
 
 const browser = await chromium.launch({ executablePath, args: ["--no-sandbox"] });
 const tab = await browser.newPage({ viewport: { width: 1280, height: 900 } });
+// Reloads come less often where a page takes long to load: on a busy machine a minute apart.
+tab.setDefaultTimeout(300_000);
 const said = [];
 tab.on("console", (message) => ["error", "warning"].includes(message.type()) && said.push(message.text()));
 tab.on("pageerror", (error) => said.push(String(error)));

@@ -113,6 +113,7 @@ fn start(plan: RecordPlan, run: &RunInfo, rank: Option<u32>) -> Result<Finish, F
             session,
             sink,
             outputs,
+            has_failed: false,
             open: plan.open,
             drawing: Drawing::clone(&plan.drawing),
             rules: plan.rules,
@@ -234,7 +235,9 @@ impl Recorder {
         }
         if self.is_first_process {
             let program = self.program.as_ref().filter(|_| self.exit.is_none());
-            reap_orphans(program.map(Running::pid));
+            let snapshot = self.snapshots.as_ref().and_then(Snapshots::pid);
+            let own = program.map(Running::pid).into_iter().chain(snapshot);
+            reap_orphans(&own.collect::<Vec<i32>>());
         }
     }
 
@@ -326,7 +329,11 @@ impl Recorder {
         if let Some(snapshots) = self.snapshots.take()
             && let Err(failure) = snapshots.end(&mut finish.outputs)
         {
-            messages::failure(&failure);
+            finish.has_failed = true;
+            messages::warning(&failure.text());
+            if let Some(hint) = &failure.hint {
+                messages::hint(hint);
+            }
         }
         if let Some(progress) = self.progress.take() {
             progress.finish(&finish.session.progress());

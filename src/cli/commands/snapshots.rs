@@ -59,8 +59,7 @@ impl Snapshots {
                     return None;
                 }
                 let rendering = self.rendering.take()?;
-                // A first process of a container reaps all that ends: the status may be lost.
-                let succeeded = status.ok().flatten().is_none_or(|status| status.success());
+                let succeeded = status.ok().flatten().is_some_and(|status| status.success());
                 let cpu = children_cpu().saturating_sub(rendering.cpu_before);
                 self.due = rendering.begun + self.plan.every.max(cpu * SHARE);
                 keep(rendering, succeeded, outputs)
@@ -76,6 +75,12 @@ impl Snapshots {
         };
         let failure = done.err()?;
         (!std::mem::replace(&mut self.has_failed, true)).then_some(failure)
+    }
+
+    /// The process of the page that is being rendered.
+    pub(super) fn pid(&self) -> Option<i32> {
+        let rendering = self.rendering.as_ref()?;
+        i32::try_from(rendering.process.id()).ok()
     }
 
     fn begin(&mut self, outputs: &mut OpenOutputs) -> Result<(), Failure> {
