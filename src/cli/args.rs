@@ -32,6 +32,15 @@ pub(crate) enum Subcommands {
     /// Turn a recording into a page, a flamegraph, a trace, a table, or another format
     #[command(after_help = CONVERT_AFTER_HELP)]
     Convert(ConvertArguments),
+    /// Make a page of what there is so far of a recording that is still being written
+    #[command(after_help = SNAPSHOT_AFTER_HELP)]
+    Snapshot(SnapshotArguments),
+    /// Show recordings in a browser, from a server on this machine
+    ///
+    /// Of a folder it lists all; a recording that grows is followed; an interval is loaded in full
+    /// detail.
+    #[command(after_help = VIEW_AFTER_HELP)]
+    View(ViewArguments),
     /// Compare two recordings, or two sets of them: did it help?
     #[command(after_help = DIFF_AFTER_HELP)]
     Diff(DiffArguments),
@@ -111,6 +120,10 @@ pub(crate) struct RecordArguments {
     /// Replace output files that are there already
     #[arg(long)]
     pub(crate) force: bool,
+    /// Rewrite the page each TIME while recording (5s at least; less often where that would take
+    /// more than 2 % of a CPU)
+    #[arg(long, value_name = "TIME")]
+    pub(crate) snapshot: Option<String>,
     /// Open the page in a browser at the end (.html, which is written by default)
     #[arg(long)]
     pub(crate) open: bool,
@@ -358,6 +371,74 @@ pub(crate) struct ConvertArguments {
     pub(crate) confidential: ConfidentialArguments,
     #[command(flatten)]
     pub(crate) drawing: DrawingArguments,
+}
+
+const SNAPSHOT_AFTER_HELP: &str = "\
+The recording goes on, and torchspy record writes its own outputs at its end; record --snapshot TIME rewrites its page as it goes.
+
+Examples:
+  torchspy snapshot 4242
+  torchspy snapshot run.tspy -o now.html --open";
+
+#[derive(Debug, Args)]
+pub(crate) struct SnapshotArguments {
+    /// The process that is recorded or the torchspy that records it, by pid; or the recording
+    #[arg(value_name = "PID|FILE")]
+    pub(crate) of: PathBuf,
+    #[arg(
+        short,
+        long,
+        value_name = "OUT",
+        help = format!(
+            "Output file, by extension: {}; `-` is standard output; without it, the recording's \
+             name with .snapshot.html",
+            extensions(Format::converted())
+        )
+    )]
+    pub(crate) output: Option<PathBuf>,
+    /// Replace output files that are there already
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Open the output at the end, with what the desktop opens such a file with
+    #[arg(long)]
+    pub(crate) open: bool,
+    /// Format, whatever the extension
+    #[arg(short, long, value_parser = formats::names())]
+    pub(crate) format: Option<String>,
+    /// Started by `record --snapshot`: run when no other program wants a CPU, and end with it
+    #[arg(long, hide = true)]
+    pub(crate) child: bool,
+    #[command(flatten)]
+    pub(crate) attribution: AttributionArguments,
+    #[command(flatten)]
+    pub(crate) confidential: ConfidentialArguments,
+    #[command(flatten)]
+    pub(crate) drawing: DrawingArguments,
+}
+
+const VIEW_AFTER_HELP: &str = "\
+Only browsers on this machine reach it (127.0.0.1), and only with the token in the address that it prints. Ctrl-C ends it.
+
+Examples:
+  torchspy view run.tspy
+  torchspy view runs --port 8787 --no-open";
+
+#[derive(Debug, Args)]
+pub(crate) struct ViewArguments {
+    /// The recording, or a folder of recordings
+    #[arg(value_name = "FILE|DIR")]
+    pub(crate) path: PathBuf,
+    /// Listen on this port of 127.0.0.1; without it, on a free one
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub(crate) port: u16,
+    /// Open a browser (the default at a desktop's terminal)
+    #[arg(long, overrides_with = "no_open")]
+    pub(crate) open: bool,
+    /// Open no browser
+    #[arg(long)]
+    pub(crate) no_open: bool,
+    #[command(flatten)]
+    pub(crate) attribution: AttributionArguments,
 }
 
 const DIFF_AFTER_HELP: &str = "\

@@ -7,6 +7,7 @@ use crate::os::launch::LaunchError;
 use crate::os::permissions::{Remedy, why_denied};
 use crate::os::process_info::{read_process_info, read_stat};
 use crate::os::redaction::Redaction;
+use crate::recording::OpenError;
 use crate::report::command::shown_command;
 use crate::sampling::session::SessionError;
 use std::io;
@@ -191,6 +192,10 @@ pub(crate) fn writing_failure(error: impl Into<anyhow::Error>) -> Failure {
 
 /// A recording that cannot be opened.
 pub(crate) fn of_input_error(error: &anyhow::Error) -> Option<String> {
+    let opening = error.chain().find_map(|cause| cause.downcast_ref());
+    if let Some(OpenError::NothingYet) = opening {
+        return Some("a segment is written each second: try again then".to_owned());
+    }
     let kind = error
         .chain()
         .find_map(|cause| cause.downcast_ref::<io::Error>())

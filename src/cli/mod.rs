@@ -30,6 +30,8 @@ mod sources;
 mod steering;
 mod target;
 mod terminal;
+mod under_way;
+mod view;
 
 use clap::Parser;
 use failure::Failure;
@@ -58,6 +60,8 @@ fn dispatch(plan: Plan) -> Result<ExitCode, Failure> {
         Plan::Record(plan) => commands::record::run(plan),
         Plan::Report(plan) => commands::report::run(&plan),
         Plan::Convert(plan) => commands::convert::run(&plan),
+        Plan::Snapshot(plan) => commands::snapshot::run(plan),
+        Plan::View(plan) => commands::view::run(plan),
         Plan::Diff(plan) => commands::diff::run(&plan),
         Plan::Dump(plan) => commands::dump::run(&plan),
         Plan::Top(plan) => commands::top::run(plan),

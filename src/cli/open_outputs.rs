@@ -8,6 +8,7 @@ use super::output_file::{
 };
 use super::output_names::OutputFile;
 use super::outputs::{self, NameParts};
+use crate::os::file_lock;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -56,6 +57,7 @@ impl OpenOutputs {
                 }
             }
         }
+        opened.mark();
         if opened.named_recording().is_none() {
             opened.scratch = Some(open_scratch().map_err(|error| {
                 Failure::new(
@@ -89,7 +91,10 @@ impl OpenOutputs {
                 Ok(())
             });
             match result {
-                Ok(()) => return Ok(opened),
+                Ok(()) => {
+                    opened.mark();
+                    return Ok(opened);
+                }
                 Err((path, error)) => {
                     opened.discard();
                     if error.kind() != io::ErrorKind::AlreadyExists {
@@ -102,6 +107,12 @@ impl OpenOutputs {
             "{base}.tspy and {MAX_NAMES} names like it are taken"
         ))
         .hint("choose a name: -o FILE.tspy -o FILE.svg"))
+    }
+
+    /// Marks the files as being written: another torchspy does not replace them meanwhile.
+    fn mark(&self) {
+        let files = self.outputs.iter().map(|output| &output.file);
+        files.for_each(file_lock::hold);
     }
 
     /// The file to record into, to be written once.
@@ -134,6 +145,21 @@ impl OpenOutputs {
         self.outputs
             .iter()
             .find(|output| output.format == Format::Recording)
+    }
+
+    /// The page, the first if there are several.
+    pub(crate) fn page(&mut self) -> Option<&mut OpenOutput> {
+        let mut outputs = self.outputs.iter_mut();
+        outputs.find(|output| output.format == Format::Page)
+    }
+
+    /// Lets the last page replace the snapshots before it, once it is complete.
+    pub(crate) fn begin_page_again(&mut self) -> Result<(), Failure> {
+        let begun = self.page().map_or(Ok(()), OpenOutput::begin_again);
+        if begun.is_err() {
+            self.outputs.retain(|output| output.format != Format::Page);
+        }
+        begun
     }
 
     /// The outputs that are made from the recording.

@@ -13,6 +13,9 @@ const MAX_RATE_HZ: f64 = 10_000.0;
 /// A year: a longer time is likely a typing error.
 const MAX_DURATION_S: f64 = 365.0 * 86_400.0;
 
+/// The shortest time between two pages of a recording.
+const LEAST_SNAPSHOT: Duration = Duration::from_secs(5);
+
 /// `--no-redact`.
 pub(super) fn redaction(is_off: bool) -> Redaction {
     match is_off {
@@ -82,6 +85,21 @@ pub(super) fn parse_duration_of(option: &str, text: &str) -> Result<Duration, Fa
             "30s, 2m, 1m30s, 1h, 500ms, or a number of seconds such as 1.5",
         )),
     }
+}
+
+/// `record --snapshot`.
+pub(super) fn parse_snapshot(text: &str) -> Result<Duration, Failure> {
+    let every = parse_duration_of("--snapshot", text)?;
+    if every >= LEAST_SNAPSHOT {
+        return Ok(every);
+    }
+    Err(Failure::usage(
+        format!("--snapshot {text} is too often"),
+        format!(
+            "a page is made of all that was recorded: {} s at least; torchspy top shows each moment",
+            LEAST_SNAPSHOT.as_secs()
+        ),
+    ))
 }
 
 /// The seconds of `90`, `1.5s`, `1m30s`.

@@ -5,6 +5,7 @@ use super::failure::Failure;
 use super::formats::Format;
 use super::hints;
 use super::output_names::OutputFile;
+use crate::os::file_lock;
 use nix::fcntl::OFlag;
 use nix::unistd::geteuid;
 use std::fs::{File, OpenOptions};
@@ -75,6 +76,80 @@ impl OpenOutput {
     }
 }
 
+/// A file that is to replace an output.
+#[derive(Debug)]
+pub(crate) struct Replacement {
+    name: PathBuf,
+    pub(crate) file: File,
+}
+
+impl Replacement {
+    pub(crate) fn discard(self) {
+        let _ = std::fs::remove_file(&self.name);
+    }
+}
+
+impl OpenOutput {
+    /// A new file in the same folder, for [`OpenOutput::replace`].
+    pub(crate) fn replacement(&self) -> Result<Replacement, Failure> {
+        if matches!(self.destination, Destination::Special) {
+            return Err(cannot_write(&self.path, io::ErrorKind::Unsupported.into())
+                .hint("it is a pipe or a device: give a file, or leave out --snapshot"));
+        }
+        let created = create_beside(&self.path, self.format);
+        let (name, file) = created.map_err(|error| cannot_write(&self.path, error))?;
+        file_lock::hold(&file);
+        Ok(Replacement { name, file })
+    }
+
+    /// Replaces the output by a complete file, in one step for readers.
+    pub(crate) fn replace(&mut self, new: Replacement) -> Result<(), Failure> {
+        let renamed = self.check_own().and_then(|()| {
+            let renamed = std::fs::rename(&new.name, &self.path);
+            renamed.map_err(|error| cannot_write(&self.path, error))
+        });
+        if let Err(failure) = renamed {
+            new.discard();
+            return Err(failure);
+        }
+        if let Destination::Beside(name) = &self.destination {
+            let _ = std::fs::remove_file(name);
+        }
+        self.file = new.file;
+        self.destination = Destination::Named;
+        Ok(())
+    }
+
+    /// Where there is content already, what is written next goes into a new file, which replaces it
+    /// when it is kept.
+    pub(crate) fn begin_again(&mut self) -> Result<(), Failure> {
+        if !self.file.metadata().is_ok_and(|data| data.len() > 0) {
+            return Ok(());
+        }
+        self.check_own()?;
+        let new = self.replacement()?;
+        self.file = new.file;
+        self.destination = Destination::Beside(new.name);
+        Ok(())
+    }
+
+    /// An error if a file of somebody else's has taken the output's name.
+    fn check_own(&self) -> Result<(), Failure> {
+        let is_own = match (&self.destination, self.path.symlink_metadata()) {
+            (Destination::Named, Ok(_)) => identity_at(&self.path) == identity(&self.file),
+            _ => true,
+        };
+        match is_own {
+            true => Ok(()),
+            false => Err(Failure::message(format!(
+                "{} was replaced by another file, which stays",
+                self.path.display()
+            ))
+            .hint("torchspy convert makes the page from the recording")),
+        }
+    }
+}
+
 /// Device and inode of a regular file.
 pub(super) fn identity(file: &File) -> Option<(u64, u64)> {
     let data = file.metadata().ok()?;
@@ -139,6 +214,13 @@ fn open_existing(path: &Path, format: Format, force: bool) -> Result<(File, Dest
             true => Err(exists(path)),
             false => Ok((file, Destination::Special)),
         };
+    }
+    if kind.is_file() && File::open(path).is_ok_and(|file| file_lock::is_held(&file)) {
+        return Err(Failure::message(format!(
+            "{} is an output of a torchspy that records",
+            path.display()
+        ))
+        .hint("give another name, or wait until that has ended"));
     }
     // An empty file of one's own is mktemp(1)'s.
     let is_reserved = kind.is_file() && data.len() == 0 && data.uid() == geteuid().as_raw();

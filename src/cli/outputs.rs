@@ -9,11 +9,13 @@ use crate::model::run::RunInfo;
 use crate::model::segment::Segment;
 use crate::native::demangle::demangle;
 use crate::native::shorten::shorten;
+use crate::os::file_lock;
 use crate::recording::reader::Recording;
 use crate::recording::text::{InspectOptions, render_text};
 use crate::recording::writer::RecordingWriter;
 use crate::report::csv;
 use crate::report::json::render_json;
+use crate::report::naming::so_far;
 use crate::report::tables::Make;
 use crate::report::text::{TextOptions, render_summary};
 use crate::resolve::confidential::Confidential;
@@ -32,24 +34,28 @@ pub(crate) use crate::report::naming::{NameParts, base_name};
 #[derive(Clone)]
 pub(crate) struct RecordingSink {
     writer: Arc<Mutex<Option<RecordingWriter>>>,
+    /// The same file, marked as being written.
+    mark: Arc<File>,
 }
 
 impl RecordingSink {
     /// Writes the head of the recording into an open, empty file.
     pub(crate) fn start(file: File, run: &RunInfo) -> Result<Self> {
+        let mark = Arc::new(file.try_clone()?);
+        file_lock::hold(&mark);
         let writer = RecordingWriter::from_file(file, run)?;
         Ok(Self {
             writer: Arc::new(Mutex::new(Some(writer))),
+            mark,
         })
     }
 
     /// Ends the recording. `Ok` means that it is on the disk.
     pub(crate) fn finish(&self) -> Result<()> {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(writer) = writer.take() {
-            writer.finish()?;
-        }
-        Ok(())
+        let finished = writer.take().map_or(Ok(()), RecordingWriter::finish);
+        file_lock::release(&self.mark);
+        Ok(finished?)
     }
 }
 
@@ -71,9 +77,30 @@ pub(crate) fn read_profile(
     regions: &[Region],
     rules: &'static RuleSet,
 ) -> Result<Profile> {
-    let mut recording = Recording::read(path).with_context(|| format!("cannot open {shown}"))?;
+    let file = File::open(path).with_context(|| format!("cannot open {shown}"))?;
+    read_profile_of(&file, shown, regions, rules)
+}
+
+/// The same of a file that was opened on its own.
+pub(crate) fn read_profile_of(
+    file: &File,
+    shown: &str,
+    regions: &[Region],
+    rules: &'static RuleSet,
+) -> Result<Profile> {
+    let mut recording = read_recording(file, shown)?;
     regions::add(&mut recording.run.regions, regions);
-    Ok(resolve_recording(&recording, rules))
+    let mut profile = resolve_recording(&recording, rules);
+    let note = so_far(&profile);
+    profile.run.notes.extend(note);
+    Ok(profile)
+}
+
+/// Reads a recording, or what there is so far of one that is being written.
+fn read_recording(file: &File, shown: &str) -> Result<Recording> {
+    // Asked before it is read: a recording that ends meanwhile has its end.
+    let growing = file_lock::is_held(file);
+    Recording::read_file(file, growing).with_context(|| format!("cannot open {shown}"))
 }
 
 /// Names and classifies what a recording in memory holds.
@@ -114,8 +141,9 @@ pub(crate) fn table(profile: &Profile, make: Make, out: &mut dyn Write) -> Resul
 
 /// Writes what a recording holds.
 pub(crate) fn inspect(path: &Path, samples: bool, out: &mut dyn Write) -> Result<()> {
-    let recording =
-        Recording::read(path).with_context(|| format!("cannot open {}", path.display()))?;
+    let shown = path.display().to_string();
+    let file = File::open(path).with_context(|| format!("cannot open {shown}"))?;
+    let recording = read_recording(&file, &shown)?;
     let options = InspectOptions {
         stacks: true,
         samples,

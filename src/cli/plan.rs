@@ -1,8 +1,9 @@
 //! Validated plans of commands, complete and free of clap.
 
 use super::args::{
-    Arguments, ByName, ChildrenName, ColorName, ConvertArguments, DrawingArguments,
-    RecordArguments, ReportByName, SamplingArguments, Shell, Subcommands, TopArguments,
+    Arguments, AttributionArguments, ByName, ChildrenName, ColorName, ConvertArguments,
+    DrawingArguments, RecordArguments, ReportByName, SamplingArguments, Shell, SnapshotArguments,
+    Subcommands, TopArguments,
 };
 use super::diff_plan::DiffPlan;
 use super::dump_plan::DumpPlan;
@@ -11,7 +12,7 @@ use super::formats::{self, Format};
 use super::github_summary;
 use super::option_values::{
     parse_duration, parse_duration_of, parse_editor, parse_gpu, parse_max_stopped, parse_rate,
-    parse_regex, redaction,
+    parse_regex, parse_snapshot, redaction,
 };
 use super::output_names::{OutputFile, named_output, parse_outputs};
 use super::regions;
@@ -37,6 +38,8 @@ pub(crate) enum Plan {
     Record(RecordPlan),
     Report(ReportPlan),
     Convert(ConvertPlan),
+    Snapshot(SnapshotPlan),
+    View(ViewPlan),
     Diff(DiffPlan),
     Dump(DumpPlan),
     Top(TopPlan),
@@ -95,11 +98,20 @@ pub(crate) struct RecordPlan {
     pub(crate) force: bool,
     /// The page is opened at the end.
     pub(crate) open: bool,
+    pub(crate) snapshot: Option<SnapshotEvery>,
     pub(crate) drawing: Drawing,
     pub(crate) regions: Vec<Region>,
     pub(crate) rules: Rules,
     /// The key of hashes that replace names; `None`: names stay.
     pub(crate) confidential: Option<String>,
+}
+
+/// The page is rewritten while recording.
+#[derive(Clone, Debug)]
+pub(crate) struct SnapshotEvery {
+    pub(crate) every: Duration,
+    /// Options that the page depends on, as they are typed.
+    pub(crate) arguments: Vec<OsString>,
 }
 
 #[derive(Debug)]
@@ -148,6 +160,36 @@ pub(crate) struct ConvertPlan {
     pub(crate) drawing: Drawing,
     /// Only samples from windows in which the GPU was idle.
     pub(crate) gpu_idle: bool,
+}
+
+/// What a snapshot is of.
+#[derive(Debug)]
+pub(crate) enum SnapshotOf {
+    /// A process that is recorded, or that records.
+    Process(i32),
+    File(PathBuf),
+}
+
+#[derive(Debug)]
+pub(crate) struct SnapshotPlan {
+    pub(crate) of: SnapshotOf,
+    /// All but the file, and the output where `names_output` is not set.
+    pub(crate) convert: ConvertPlan,
+    pub(crate) names_output: bool,
+    /// A recorder started it.
+    pub(crate) is_child: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct ViewPlan {
+    /// A recording, or a folder of them.
+    pub(crate) path: PathBuf,
+    /// 0: a free one.
+    pub(crate) port: u16,
+    /// `None`: where there is a desktop.
+    pub(crate) open: Option<bool>,
+    pub(crate) regions: Vec<Region>,
+    pub(crate) rules: Rules,
 }
 
 #[derive(Debug)]
@@ -223,6 +265,18 @@ impl Plan {
                 }),
             }),
             Subcommands::Convert(arguments) => Plan::Convert(ConvertPlan::new(arguments)?),
+            Subcommands::View(arguments) => Plan::View(ViewPlan {
+                path: arguments.path,
+                port: arguments.port,
+                open: match (arguments.open, arguments.no_open) {
+                    (true, _) => Some(true),
+                    (_, true) => Some(false),
+                    _ => None,
+                },
+                regions: regions::parse(&arguments.attribution.region)?,
+                rules: Rules::read(arguments.attribution.rules.as_deref())?,
+            }),
+            Subcommands::Snapshot(arguments) => Plan::Snapshot(SnapshotPlan::new(arguments)?),
             Subcommands::Diff(arguments) => Plan::Diff(DiffPlan::new(arguments)?),
             Subcommands::Dump(arguments) => Plan::Dump(DumpPlan::new(&arguments)?),
             Subcommands::Top(arguments) => Plan::Top(TopPlan::new(arguments)?),
@@ -272,7 +326,25 @@ impl RecordPlan {
                 "add -o FILE.html",
             ));
         }
+        let snapshot = match arguments.snapshot.as_deref() {
+            None => None,
+            Some(_) if !has_page => {
+                return Err(Failure::usage(
+                    "--snapshot rewrites the page, and none is written",
+                    "add -o FILE.html",
+                ));
+            }
+            Some(text) => Some(SnapshotEvery {
+                every: parse_snapshot(text)?,
+                arguments: page_arguments(
+                    &arguments.drawing,
+                    &arguments.attribution,
+                    confidential.as_deref(),
+                ),
+            }),
+        };
         Ok(Self {
+            snapshot,
             target: Target::new(("record", "record"), arguments.pid, arguments.command)?,
             options: session_options(arguments.sampling, &rules)?,
             duration: arguments
@@ -291,6 +363,30 @@ impl RecordPlan {
             confidential,
         })
     }
+}
+
+/// Options of `record` that its page depends on, for a process that renders it.
+fn page_arguments(
+    drawing: &DrawingArguments,
+    attribution: &AttributionArguments,
+    confidential: Option<&str>,
+) -> Vec<OsString> {
+    let mut words: Vec<OsString> = Vec::new();
+    match confidential {
+        None => {}
+        Some("") => words.push("--confidential".into()),
+        Some(key) => words.push(format!("--confidential={key}").into()),
+    }
+    if drawing.source {
+        words.push("--source".into());
+    }
+    if let Some(editor) = &drawing.editor {
+        words.extend(["--editor".into(), editor.into()]);
+    }
+    if let Some(rules) = &attribution.rules {
+        words.extend(["--rules".into(), rules.into()]);
+    }
+    words
 }
 
 impl TopPlan {
@@ -327,7 +423,10 @@ impl Target {
 }
 
 /// `--from` and `--to`.
-fn interval(from: Option<&str>, to: Option<&str>) -> Result<Option<(u64, u64)>, Failure> {
+pub(super) fn interval(
+    from: Option<&str>,
+    to: Option<&str>,
+) -> Result<Option<(u64, u64)>, Failure> {
     let ns = |option: &str, text: &str| -> Result<u64, Failure> {
         if matches!(text, "0" | "0s") {
             return Ok(0);
@@ -457,6 +556,35 @@ fn refuse_open_names(
             "leave one of the two out",
         )),
         None => Ok(()),
+    }
+}
+
+impl SnapshotPlan {
+    fn new(arguments: SnapshotArguments) -> Result<Self, Failure> {
+        let pid = arguments.of.to_str().and_then(|text| text.parse().ok());
+        let names_output = arguments.output.is_some();
+        let format = arguments.format.or_else(|| {
+            let page = Format::Page.extension().to_owned();
+            (!names_output).then_some(page)
+        });
+        let convert = ConvertPlan::new(ConvertArguments {
+            file: arguments.of.clone(),
+            output: arguments.output.unwrap_or_default(),
+            force: arguments.force,
+            open: arguments.open,
+            format,
+            threads: None,
+            gpu_idle: false,
+            attribution: arguments.attribution,
+            confidential: arguments.confidential,
+            drawing: arguments.drawing,
+        })?;
+        Ok(Self {
+            of: pid.map_or(SnapshotOf::File(arguments.of), SnapshotOf::Process),
+            convert,
+            names_output,
+            is_child: arguments.child,
+        })
     }
 }
 
@@ -625,11 +753,17 @@ mod tests {
             "convert a.tspy -o a.html --editor github:https://x/y",
             "convert a.tspy -o a.folded --color gpu",
             "record --open -o x.tspy -- x",
+            "record --snapshot 30s -o x.tspy -- x",
+            "record --snapshot 1s -- x",
+            "record --snapshot often -- x",
+            "snapshot 4242 -o x.tspy",
+            "snapshot 4242 -o -",
             "convert a.tspy -o - -f html --open",
             "report a.tspy --from 5s --to 4s",
             "report a.tspy --to 0",
             "report a.tspy --from soon",
             "convert a.tspy -o a.html --confidential --source",
+            "snapshot 4242 --confidential --source",
             "convert a.tspy -o a.html --confidential=k --editor vim",
             "record --confidential --source -- x",
             "diff",

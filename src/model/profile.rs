@@ -188,6 +188,9 @@ pub struct Profile {
     pub end_ns: u64,
     /// Start and end of the recording that this is a part of; `None` if this is all of it.
     pub whole_ns: Option<(u64, u64)>,
+    /// End of what there was of a recording that was still being written, CLOCK_MONOTONIC; `None`
+    /// if it was complete.
+    pub growing_until_ns: Option<u64>,
     /// What is missing of the recording (its end, corrupt segments). Empty if nothing.
     pub missing: Vec<String>,
     /// Processes by [`ProcessId`].

@@ -77,6 +77,20 @@ pub fn run_behind(nice: i32) {
     set(libc::SCHED_BATCH, nice, 0, 0);
 }
 
+/// Lets the calling process, which has no other thread yet, run only on CPUs that are idle, and end
+/// with its parent. Where memory runs out, the kernel ends it first.
+///
+/// A thread that wakes preempts one of this policy at once, and the scheduler takes a CPU on which
+/// only such threads run for an idle one (SCHED_IDLE; `sched_idle_cpu` in kernel/sched/fair.c,
+/// Linux 5.4); disk I/O has the idle class with it (`task_nice_ioclass`).
+pub fn run_last() {
+    // SAFETY: no memory is touched; 0 is the calling thread.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+    set(libc::SCHED_IDLE, 19, 0, 0);
+    // The largest value: proc_pid_oom_score_adj(5). Without the file the kernel chooses by size.
+    let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
+}
+
 fn set(policy: i32, nice: i32, priority: u32, runtime: u64) -> bool {
     let attributes = SchedAttr {
         size: size_of::<SchedAttr>() as u32,
@@ -110,6 +124,16 @@ mod tests {
             facts()
         });
         assert_eq!(behind.join().unwrap_or_default(), (libc::SCHED_BATCH, 10));
+    }
+
+    #[test]
+    fn what_runs_last_has_the_idle_policy() {
+        let last = std::thread::spawn(|| {
+            set(libc::SCHED_IDLE, 19, 0, 0);
+            // SAFETY: 0 is the calling thread.
+            unsafe { libc::sched_getscheduler(0) }
+        });
+        assert_eq!(last.join().unwrap_or_default(), libc::SCHED_IDLE);
     }
 
     #[test]

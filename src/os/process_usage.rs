@@ -2,10 +2,22 @@
 
 use super::process_info::read_text;
 use super::threads::living_task;
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
 use nix::unistd::{SysconfVar, sysconf};
+use std::time::Duration;
 
 /// Longest of the files that are read here: a line for each network interface.
 const MAX_BYTES: u64 = 256 << 10;
+
+/// CPU time of all child processes of torchspy that have ended and were waited for.
+pub fn children_cpu() -> Duration {
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN).map(|usage| {
+        let both = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
+        Duration::from_micros(u64::try_from(both).unwrap_or(0))
+    });
+    usage.unwrap_or_default()
+}
 
 /// Resident memory of a process, bytes: field 2 of `/proc/PID/statm` (proc_pid_statm(5)).
 pub fn resident_bytes(pid: i32) -> Option<u64> {

@@ -35,6 +35,8 @@ pub enum OpenError {
     },
     #[error("its header is cut or damaged")]
     HeaderCorrupt,
+    #[error("its recording has only just begun: no segment is complete yet")]
+    NothingYet,
 }
 
 /// Symbols by module and address.
@@ -130,6 +132,8 @@ pub struct Recording {
     pub sideband: Sideband,
     /// What is missing of the file itself, in sentences. Empty if nothing.
     pub missing: Vec<String>,
+    /// Whether it was still being written when it was read: the rest is to come.
+    pub growing: bool,
     /// Start and end, CLOCK_MONOTONIC; both 0 without any segment.
     pub start_ns: u64,
     pub end_ns: u64,
@@ -141,7 +145,32 @@ impl Recording {
     /// # Errors
     /// [`OpenError`], if nothing can be read.
     pub fn read(path: &Path) -> Result<Self, OpenError> {
-        read_from(File::open(path)?)
+        read_from(File::open(path)?, false)
+    }
+
+    /// Reads a recording from an open file, from where it stands. `growing`: it is being written.
+    /// Then a segment at its end that is not complete is neither missing nor damage.
+    ///
+    /// # Errors
+    /// As [`Recording::read`], and [`OpenError::NothingYet`].
+    pub fn read_file(file: &File, growing: bool) -> Result<Self, OpenError> {
+        match read_from(file, growing) {
+            Err(OpenError::Empty | OpenError::HeaderCorrupt) if growing => {
+                Err(OpenError::NothingYet)
+            }
+            Ok(recording) if recording.growing && recording.end_ns == 0 => {
+                Err(OpenError::NothingYet)
+            }
+            read => read,
+        }
+    }
+
+    /// Reads the facts of a run alone, which a file starts with.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn read_head(file: &File) -> Result<RunInfo, OpenError> {
+        Ok(head_of(&mut Scanner::new(file))?.0)
     }
 
     /// Reads a recording from memory.
@@ -149,7 +178,7 @@ impl Recording {
     /// # Errors
     /// As [`Recording::read`].
     pub fn read_bytes(bytes: &[u8]) -> Result<Self, OpenError> {
-        read_from(bytes)
+        read_from(bytes, false)
     }
 }
 
@@ -157,30 +186,31 @@ impl Recording {
 const FREE_BYTES: usize = 64 << 20;
 const BYTES_PER_BYTE: usize = 256;
 
-fn read_from(source: impl Read) -> Result<Recording, OpenError> {
-    let mut scanner = Scanner::new(source);
-    let (run, version) = match scanner.head()? {
-        Head::Empty => return Err(OpenError::Empty),
-        Head::Foreign(start) => {
-            return Err(OpenError::NotARecording {
-                looks_like: looks_like(&start),
-            });
-        }
-        Head::Damaged => return Err(OpenError::HeaderCorrupt),
+/// The facts of the run, and the version of what follows.
+fn head_of(scanner: &mut Scanner<impl Read>) -> Result<(RunInfo, u32), OpenError> {
+    match scanner.head()? {
+        Head::Empty => Err(OpenError::Empty),
+        Head::Foreign(start) => Err(OpenError::NotARecording {
+            looks_like: looks_like(&start),
+        }),
+        Head::Damaged => Err(OpenError::HeaderCorrupt),
         Head::Recording { version, block } => match version {
-            OLDEST_VERSION..=VERSION => (
-                decode_run(&block).map_err(|_| OpenError::HeaderCorrupt)?,
-                version,
-            ),
-            0 => return Err(OpenError::HeaderCorrupt),
-            found => {
-                return Err(OpenError::NewerVersion {
-                    found,
-                    known: VERSION,
-                });
+            OLDEST_VERSION..=VERSION => {
+                let run = decode_run(&block).map_err(|_| OpenError::HeaderCorrupt)?;
+                Ok((run, version))
             }
+            0 => Err(OpenError::HeaderCorrupt),
+            found => Err(OpenError::NewerVersion {
+                found,
+                known: VERSION,
+            }),
         },
-    };
+    }
+}
+
+fn read_from(source: impl Read, growing: bool) -> Result<Recording, OpenError> {
+    let mut scanner = Scanner::new(source);
+    let (run, version) = head_of(&mut scanner)?;
     let mut reading = Reading::new(Merger::new(run), version)?;
     loop {
         match scanner.next() {
@@ -198,7 +228,7 @@ fn read_from(source: impl Read) -> Result<Recording, OpenError> {
             }
         }
     }
-    Ok(reading.finish())
+    Ok(reading.finish(growing))
 }
 
 /// Segments in their order, and what is missing between them.
@@ -256,9 +286,10 @@ impl Reading {
         self.gaps.damaged_at_end |= !cut;
     }
 
-    fn finish(self) -> Recording {
+    fn finish(self, growing: bool) -> Recording {
         let mut recording = self.merger.finish();
-        recording.missing = self.gaps.sentences(recording.start_ns);
+        recording.growing = growing && !self.gaps.ended;
+        recording.missing = self.gaps.sentences(recording.start_ns, recording.growing);
         recording
     }
 }
@@ -311,7 +342,7 @@ impl Gaps {
         self.damaged_at_end = false;
     }
 
-    fn sentences(&self, start_ns: u64) -> Vec<String> {
+    fn sentences(&self, start_ns: u64, growing: bool) -> Vec<String> {
         let mut sentences = Vec::new();
         if self.lost > 0 {
             let (count, verb) = counted(self.lost);
@@ -343,7 +374,7 @@ impl Gaps {
         if let Some(error) = &self.unreadable {
             sentences.push(format!("the rest of the file cannot be read: {error}"));
         }
-        if !self.ended {
+        if !self.ended && !growing {
             let held = self.end_ns.unwrap_or(start_ns).saturating_sub(start_ns);
             let cause = if self.damaged_at_end {
                 "what follows is corrupt"

@@ -140,6 +140,8 @@ pub struct Report {
     pub quality: QualitySummary,
     /// What is missing in the recording.
     pub missing: Vec<String>,
+    /// Whether it was still being recorded: the rest is to come.
+    pub growing: bool,
 }
 
 /// Intervals of all shares.

@@ -3,6 +3,8 @@
 //! and clocks may collide.)
 
 use super::label::file_name;
+use crate::model::profile::Profile;
+use crate::model::seconds;
 
 /// Maximum length of a part that comes from outside, bytes. Five parts stay far below the 255 bytes
 /// of a file name.
@@ -80,6 +82,30 @@ fn sanitize(part: &str) -> String {
 
 /// Basic ISO 8601, UTC: `20261121T010203Z`.
 fn utc(wall_ns: u64) -> String {
+    let [year, month, day, hour, minute, second] = civil(wall_ns);
+    format!("{year:04}{month:02}{day:02}T{hour:02}{minute:02}{second:02}Z")
+}
+
+/// For people, UTC: `2026-11-21 01:02:03 UTC`.
+pub fn utc_time(wall_ns: u64) -> String {
+    let [year, month, day, hour, minute, second] = civil(wall_ns);
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
+}
+
+/// What there is of a recording that was still being written; `None` if it was complete.
+pub fn so_far(profile: &Profile) -> Option<String> {
+    let until_ns = profile.growing_until_ns?;
+    let wall_ns = u64::try_from(profile.wall_ns(until_ns)?).unwrap_or(0);
+    let (start_ns, _) = profile.whole_ns.unwrap_or((profile.start_ns, until_ns));
+    Some(format!(
+        "still being recorded: this is what there was at {}, {:.1} s after the start",
+        utc_time(wall_ns),
+        seconds::of(until_ns.saturating_sub(start_ns))
+    ))
+}
+
+/// Year, month, day, hour, minute and second in UTC.
+fn civil(wall_ns: u64) -> [u64; 6] {
     let seconds = wall_ns / 1_000_000_000;
     let (days, second) = (seconds / 86_400, seconds % 86_400);
     // Days since 0000-03-01 in 400-year cycles of 146,097 days: "civil_from_days",
@@ -97,12 +123,8 @@ fn utc(wall_ns: u64) -> String {
         month_from_march - 9
     };
     let year = year_of_era + era * 400 + u64::from(month <= 2);
-    format!(
-        "{year:04}{month:02}{day:02}T{:02}{:02}{:02}Z",
-        second / 3600,
-        second / 60 % 60,
-        second % 60
-    )
+    let [hour, minute, second] = [second / 3600, second / 60 % 60, second % 60];
+    [year, month, day, hour, minute, second]
 }
 
 #[cfg(test)]

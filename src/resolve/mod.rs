@@ -62,6 +62,7 @@ pub fn resolve(recording: &Recording, names: Names) -> Profile {
         start_ns: recording.start_ns,
         end_ns: recording.end_ns,
         whole_ns: None,
+        growing_until_ns: recording.growing.then_some(recording.end_ns),
         missing: recording.missing.clone(),
         processes,
         threads: tables.threads.values().cloned().collect(),

@@ -9,7 +9,9 @@
 mod launch;
 mod record;
 mod signals;
+mod snapshot;
 mod usage;
+mod view;
 
 #[path = "../faults/mod.rs"]
 mod faults;

@@ -21,6 +21,40 @@ fn what_was_written_is_readable_while_more_is_being_written() {
     }
 }
 
+/// A reader sees what the kernel has of a write that is under way: any part of it.
+#[test]
+fn of_a_recording_that_grows_a_part_of_a_segment_is_neither_missing_nor_damage() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("run.tspy");
+    let mut writer = create(&path, &run_info());
+    let mut ends = vec![writer.length()];
+    let segments = small_segments();
+    for segment in &segments {
+        writer.write_segment(segment).unwrap();
+        ends.push(writer.length());
+    }
+    drop(writer);
+    let bytes = std::fs::read(&path).unwrap();
+    for length in 0..=bytes.len() {
+        std::fs::write(&path, &bytes[..length]).unwrap();
+        let file = File::open(&path).unwrap();
+        let complete = ends.iter().filter(|&&end| end <= length as u64).count();
+        match Recording::read_file(&file, true) {
+            Err(OpenError::NothingYet) => assert!(complete < 2, "{length}"),
+            Err(error) => panic!("{length}: {error}"),
+            Ok(recording) => {
+                assert_eq!(recording.missing, Vec::<String>::new(), "{length}");
+                let samples = segments[..complete - 1]
+                    .iter()
+                    .map(|each| each.samples.len());
+                assert_eq!(recording.samples.len(), samples.sum::<usize>(), "{length}");
+                // The last segment says that it is the last.
+                assert_eq!(recording.growing, complete < ends.len(), "{length}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_segment_that_is_not_valid_costs_nothing_else() {
     let directory = tempfile::tempdir().unwrap();

@@ -25,6 +25,8 @@ pub(crate) struct Finish {
     pub(crate) session: Session,
     pub(crate) sink: RecordingSink,
     pub(crate) outputs: OpenOutputs,
+    /// An output that was asked for is lost already.
+    pub(crate) has_failed: bool,
     /// The page is opened at the end.
     pub(crate) open: bool,
     pub(crate) drawing: Drawing,
@@ -80,7 +82,7 @@ impl Finishing {
 impl Finish {
     fn run(self, saved: &AtomicBool) -> Ended {
         let mut ended = Ended::default();
-        let mut failures = 0_usize;
+        let mut failures = usize::from(self.has_failed);
         let mut failed = |failure: &Failure| {
             failures += 1;
             messages::warning(&failure.text());

@@ -13,5 +13,8 @@ pub(crate) mod record;
 pub(crate) mod report;
 pub(crate) mod rules;
 mod rules_of;
+pub(crate) mod snapshot;
+mod snapshots;
 pub(crate) mod top;
 mod top_files;
+pub(crate) mod view;

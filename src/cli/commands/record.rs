@@ -1,6 +1,7 @@
 //! `torchspy record`: launch or attach, sample, and write on every way out.
 
 use super::finish::{Ended, Finish, Finishing};
+use super::snapshots::Snapshots;
 use crate::cli::failure::Failure;
 use crate::cli::open_outputs::OpenOutputs;
 use crate::cli::outputs::{NameParts, RecordingSink};
@@ -58,10 +59,14 @@ fn launch(
     let pid = suspended.pid();
     let shown = target::shown(command, plan.options.redaction);
     let run = target::run_info(&plan.options, &plan.target, &plan.regions, pid, shown);
-    let duration = plan.duration;
+    let (duration, snapshot) = (plan.duration, plan.snapshot.clone());
     let finish = start(plan, &run, target::own_rank())?;
     match suspended.resume() {
-        Ok(running) => Ok(Recorder::new(signals, finish, Some(running), duration).run()),
+        Ok(running) => {
+            let mut recorder = Recorder::new(signals, finish, Some(running), duration);
+            recorder.snapshots = snapshot.map(Snapshots::new);
+            Ok(recorder.run())
+        }
         Err(error) => {
             let _ = finish.session.stop();
             finish.outputs.discard();
@@ -90,9 +95,11 @@ fn attach(plan: RecordPlan, pid: i32, mut signals: Signals) -> Result<ExitCode, 
         pid,
         info.command,
     );
-    let duration = plan.duration;
+    let (duration, snapshot) = (plan.duration, plan.snapshot.clone());
     let finish = start(plan, &run, rank)?;
-    Ok(Recorder::new(signals, finish, None, duration).run())
+    let mut recorder = Recorder::new(signals, finish, None, duration);
+    recorder.snapshots = snapshot.map(Snapshots::new);
+    Ok(recorder.run())
 }
 
 fn start(plan: RecordPlan, run: &RunInfo, rank: Option<u32>) -> Result<Finish, Failure> {
@@ -123,6 +130,7 @@ fn start(plan: RecordPlan, run: &RunInfo, rank: Option<u32>) -> Result<Finish, F
             session,
             sink,
             outputs,
+            has_failed: false,
             open: plan.open,
             drawing: Drawing::clone(&plan.drawing),
             rules: plan.rules,
@@ -166,6 +174,8 @@ struct Recorder {
     has_left: bool,
     deadline: Option<Instant>,
     is_first_process: bool,
+    /// Until sampling ends, if they were asked for.
+    snapshots: Option<Snapshots>,
 }
 
 impl Recorder {
@@ -186,6 +196,7 @@ impl Recorder {
             has_left: false,
             deadline: duration.and_then(|duration| Instant::now().checked_add(duration)),
             is_first_process: std::process::id() == 1,
+            snapshots: None,
         }
     }
 
@@ -199,6 +210,7 @@ impl Recorder {
                     return self.status(Ended::default());
                 }
             }
+            self.take_snapshot();
             if let Some(finish) = &self.sampling {
                 let snapshot = finish.session.progress();
                 if let Some(progress) = &self.progress {
@@ -241,7 +253,9 @@ impl Recorder {
         }
         if self.is_first_process {
             let program = self.program.as_ref().filter(|_| self.exit.is_none());
-            reap_orphans(program.map(Running::pid));
+            let snapshot = self.snapshots.as_ref().and_then(Snapshots::pid);
+            let own = program.map(Running::pid).into_iter().chain(snapshot);
+            reap_orphans(&own.collect::<Vec<i32>>());
         }
     }
 
@@ -288,6 +302,18 @@ impl Recorder {
         false
     }
 
+    fn take_snapshot(&mut self) {
+        let (Some(snapshots), Some(finish)) = (&mut self.snapshots, &mut self.sampling) else {
+            return;
+        };
+        if let Some(failure) = snapshots.poll(&mut finish.outputs) {
+            self.note(&format!("warning: {}", failure.text()));
+            if let Some(hint) = &failure.hint {
+                self.note(&format!("hint: {hint}"));
+            }
+        }
+    }
+
     fn note(&self, text: &str) {
         match &self.progress {
             Some(progress) => progress.note(text),
@@ -315,9 +341,18 @@ impl Recorder {
     }
 
     fn end_recording(&mut self) {
-        let Some(finish) = self.sampling.take() else {
+        let Some(mut finish) = self.sampling.take() else {
             return;
         };
+        if let Some(snapshots) = self.snapshots.take()
+            && let Err(failure) = snapshots.end(&mut finish.outputs)
+        {
+            finish.has_failed = true;
+            messages::warning(&failure.text());
+            if let Some(hint) = &failure.hint {
+                messages::hint(hint);
+            }
+        }
         if let Some(progress) = self.progress.take() {
             progress.finish(&finish.session.progress());
         }

@@ -10,6 +10,7 @@ use crate::cli::{github_summary, hints, messages, regions};
 use crate::model::profile::Profile;
 use crate::model::region::Region;
 use crate::model::seconds;
+use crate::report::naming::so_far;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -23,15 +24,8 @@ pub(crate) fn run(plan: &ReportPlan) -> Result<ExitCode, Failure> {
         );
         profile.run.notes.push(note);
     }
-    if let Some((from_ns, to_ns)) = plan.interval {
-        let length_ns = profile.end_ns.saturating_sub(profile.start_ns);
-        restrict_to(&mut profile, from_ns, to_ns).map_err(Failure::new)?;
-        let note = format!(
-            "{:.3} to {:.3} s of the recording; the sampler's counts are of all of it",
-            seconds::of(from_ns),
-            seconds::of(to_ns.min(length_ns))
-        );
-        profile.run.notes.push(note);
+    if let Some(interval) = plan.interval {
+        restrict_to_interval(&mut profile, interval)?;
     }
     let mut text = Vec::new();
     match plan.csv {
@@ -49,6 +43,22 @@ pub(crate) fn run(plan: &ReportPlan) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Restricts a profile to an interval, ns since its start, and notes that.
+pub(crate) fn restrict_to_interval(
+    profile: &mut Profile,
+    (from_ns, to_ns): (u64, u64),
+) -> Result<(), Failure> {
+    let length_ns = profile.end_ns.saturating_sub(profile.start_ns);
+    restrict_to(profile, from_ns, to_ns).map_err(Failure::new)?;
+    let note = format!(
+        "{:.3} to {:.3} s of the recording; the sampler's counts are of all of it",
+        seconds::of(from_ns),
+        seconds::of(to_ns.min(length_ns))
+    );
+    profile.run.notes.push(note);
+    Ok(())
+}
+
 /// Reads a recording, with a warning for each thing that it lacks. `regions` are shown as phases in
 /// addition to its own.
 pub(crate) fn open(path: &Path, regions: &[Region], rules: &Rules) -> Result<Profile, Failure> {
@@ -58,6 +68,9 @@ pub(crate) fn open(path: &Path, regions: &[Region], rules: &Rules) -> Result<Pro
     rules.warn_of_unmatched(&profile);
     for missing in &profile.missing {
         messages::warning(missing);
+    }
+    if let Some(text) = so_far(&profile) {
+        messages::note(&format!("{shown} is {text}"));
     }
     Ok(profile)
 }

@@ -86,6 +86,7 @@ pub fn report(profile: &Profile, analysis: &Analysis) -> Report {
         host_use: host(profile, &analysis.tracks),
         quality: analysis.quality.clone(),
         missing: profile.missing.clone(),
+        growing: profile.growing_until_ns.is_some(),
     }
 }
 

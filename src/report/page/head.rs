@@ -16,6 +16,7 @@ use crate::model::wait::WaitKind;
 use crate::report::command::shown_command;
 use crate::report::json::{Report, report};
 use crate::report::label::{LONG, SHORT, clean, process_labels};
+use crate::report::naming::so_far;
 use crate::report::part::row_name;
 use crate::report::table::{Kind, Sheet, Value};
 use crate::report::tables::TABLES;
@@ -160,7 +161,7 @@ pub(super) fn head(
         version: VERSION,
         report: report(profile, analysis),
         command: clean(&shown_command(&profile.run.command, COMMAND), LONG),
-        verdict: verdict_statements(profile, analysis),
+        verdict: verdict(profile, analysis),
         text: render_summary(profile, analysis, TextOptions::default()),
         length_us: profile
             .end_ns
@@ -184,6 +185,19 @@ pub(super) fn head(
         columns: std::mem::take(&mut columns.places),
     };
     Ok(serde_json::to_vec(&head)?)
+}
+
+/// The verdict; before it, that the recording goes on.
+fn verdict(profile: &Profile, analysis: &Analysis) -> Vec<(&'static str, String)> {
+    let mut statements = verdict_statements(profile, analysis);
+    if let Some(text) = so_far(profile) {
+        if statements.is_empty() {
+            let text = "none yet: nothing trains so far".to_owned();
+            statements.push(("VERDICT", text));
+        }
+        statements.insert(0, ("SO FAR", text));
+    }
+    statements
 }
 
 fn enumerations(profile: &Profile) -> BTreeMap<&'static str, Vec<&str>> {

@@ -1,0 +1,39 @@
+"use strict";
+// Fills in what takes reading a recording, one after the other; of growing ones again and again.
+
+const AGAIN_MS = 10000;
+
+function duration(seconds) {
+  const parts = [Math.floor(seconds / 3600), Math.floor(seconds / 60) % 60];
+  if (parts[0]) return `${parts[0]} h ${parts[1]} min`;
+  return parts[1] ? `${parts[1]} min ${Math.floor(seconds % 60)} s` : `${seconds.toFixed(1)} s`;
+}
+
+async function fill(row) {
+  const verdict = row.querySelector(".verdict");
+  const answer = await fetch(`row/${row.dataset.name}`);
+  verdict.classList.toggle("error", !answer.ok);
+  verdict.classList.toggle("dim", false);
+  if (!answer.ok) {
+    verdict.textContent = (await answer.text()).split("\n")[0];
+    return;
+  }
+  const found = await answer.json();
+  row.querySelector(".duration").textContent = duration(found.duration_s);
+  row.querySelector(".steps").textContent = found.steps ?? "";
+  verdict.textContent = [found.verdict ?? "nothing trains", ...found.missing.map((text) => `MISSING ${text}`)].join("; ");
+  row.classList.toggle("growing", found.growing);
+}
+
+async function fillAll(rows) {
+  for (const row of rows) {
+    try {
+      await fill(row);
+    } catch {
+      return; // The server has ended.
+    }
+  }
+  setTimeout(() => fillAll(document.querySelectorAll("tr.growing")), AGAIN_MS);
+}
+
+fillAll(document.querySelectorAll("tr[data-name]"));
