@@ -8,7 +8,6 @@ use super::output_file::{
 };
 use super::output_names::OutputFile;
 use super::outputs::{self, NameParts};
-use crate::os::file_lock;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -111,8 +110,7 @@ impl OpenOutputs {
 
     /// Marks the files as being written: another torchspy does not replace them meanwhile.
     fn mark(&self) {
-        let files = self.outputs.iter().map(|output| &output.file);
-        files.for_each(file_lock::hold);
+        self.outputs.iter().for_each(OpenOutput::mark);
     }
 
     /// The file to record into, to be written once.

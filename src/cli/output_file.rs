@@ -52,6 +52,14 @@ enum Destination {
 }
 
 impl OpenOutput {
+    /// Marks a file as being written: another torchspy does not replace it meanwhile. A stream of
+    /// torchspy's own is also the launched program's, which would keep the mark.
+    pub(super) fn mark(&self) {
+        if !matches!(self.destination, Destination::Special) {
+            file_lock::hold(&self.file);
+        }
+    }
+
     /// Renames a file that was written under another name.
     pub(crate) fn keep(&self) -> Result<(), Failure> {
         match &self.destination {

@@ -365,8 +365,8 @@ fn wait_id(pid: i32, flags: i32) -> Result<Option<Waited>, Errno> {
     Ok((found != 0).then_some(Waited { code, status }))
 }
 
-/// Reaps every dead child of the calling thread except those in `keep`: the duty of pid 1, which inherits
-/// orphans.
+/// Reaps every dead child of the calling thread except those in `keep`: the duty of pid 1, which
+/// inherits orphans.
 ///
 /// Orphans become children of the first thread, which has to be the caller. Traced threads are not
 /// affected: `__WNOTHREAD` excludes other threads' children and tracees.
@@ -380,8 +380,8 @@ pub fn reap_orphans(keep: &[i32]) {
             let result = libc::waitid(libc::P_ALL, 0, &raw mut information, flags);
             (result, information.si_pid())
         };
-        // What was started on purpose has an owner that waits for it; orphans behind it in the queue
-        // wait until that is done. So do those behind one that the tracer has stopped now.
+        // What was started on purpose has an owner that waits for it; orphans behind it in the
+        // queue wait until that is done. So do those behind one that the tracer has stopped now.
         if result != 0 || pid == 0 || keep.contains(&pid) {
             return;
         }

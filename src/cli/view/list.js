@@ -2,6 +2,8 @@
 // Fills in what takes reading a recording, one after the other; of growing ones again and again.
 
 const AGAIN_MS = 10000;
+// Reading takes at most this part of the time: the server may share its machine with the trainer.
+const SHARE = 20;
 
 function duration(seconds) {
   const parts = [Math.floor(seconds / 3600), Math.floor(seconds / 60) % 60];
@@ -26,6 +28,7 @@ async function fill(row) {
 }
 
 async function fillAll(rows) {
+  const begun = performance.now();
   for (const row of rows) {
     try {
       await fill(row);
@@ -33,7 +36,13 @@ async function fillAll(rows) {
       return; // The server has ended.
     }
   }
-  setTimeout(() => fillAll(document.querySelectorAll("tr.growing")), AGAIN_MS);
+  setTimeout(again, Math.max(AGAIN_MS, SHARE * (performance.now() - begun)));
+}
+
+// Nobody looks at a page in the background.
+function again() {
+  if (document.hidden) document.addEventListener("visibilitychange", again, { once: true });
+  else fillAll(document.querySelectorAll("tr.growing"));
 }
 
 fillAll(document.querySelectorAll("tr[data-name]"));

@@ -6,8 +6,8 @@
 //! either. It only reads, and only recordings that lie in its folder.
 //!
 //! The page of a recording is the file that `convert` writes, unchanged, in a frame. Around it is a
-//! small page of the server's own, which loads it again when the recording has grown, or an interval
-//! of it in full detail.
+//! small page of the server's own, which loads it again when the recording has grown, or an
+//! interval of it in full detail.
 //!
 //! | file | content |
 //! |---|---|
