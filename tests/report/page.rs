@@ -14,6 +14,7 @@ use torchspy::analysis::diff::steps::units_of;
 use torchspy::analysis::diff::subject::subject;
 use torchspy::analysis::diff::{self, Options};
 use torchspy::analysis::progress::window::{WindowError, restrict_to};
+use torchspy::model::category::Phase;
 use torchspy::model::profile::Profile;
 use torchspy::report::flamegraph::difference::Difference;
 use torchspy::report::json::render_json;
@@ -34,7 +35,13 @@ fn trained_with(wait: u64) -> Profile {
         (Do::Starved, 2),
         (Do::Python, 1),
     ];
+    let slowed = Device {
+        throttle: 0x4,
+        ..Device::busy(0.7)
+    };
     let mut run = Run::new("page", None, step).device(Device::busy(0.4));
+    run.devices = vec![vec![(200, Device::busy(0.4)), (100, slowed)]];
+    run.counted = true;
     run.world = 2;
     run.node = Some(2);
     run.others = vec![step.to_vec()];
@@ -45,7 +52,14 @@ fn trained_with(wait: u64) -> Profile {
         ..Workers::default()
     };
     run.steps = 60;
-    run.verdict().0
+    let (mut profile, _) = run.verdict();
+    // Rank 0 saves twice.
+    for sample in profile.samples.iter_mut().filter(|it| it.thread.0 == 0) {
+        if sample.start_ns / 100_000_000 % 40 == 25 {
+            sample.phase = Phase::Checkpoint;
+        }
+    }
+    profile
 }
 
 /// The page of a comparison of this run with one whose steps wait longer.

@@ -90,6 +90,8 @@ class Page {
   private readonly timeline: Timeline;
   private readonly tableView: TableView;
   private readonly whole: Table[];
+  /** Of the files whose text the page has. */
+  private readonly lines = new Map<string, string[]>();
   private readonly shown: Shown;
   private editor = remembered("editor") || "vscode";
 
@@ -465,7 +467,8 @@ class Page {
   private details(details: Details | null, x: number, y: number): void {
     if (!details) return this.tip(null, 0, 0);
     const place = details.file ? clean(details.line ? `${details.file}:${details.line}` : details.file, 300) : "";
-    this.tip([details.title, ...details.lines, place].filter(Boolean), x, y);
+    const text = clean(this.text(details.file, details.line), 200);
+    this.tip([details.title, ...details.lines, place, text].filter(Boolean), x, y);
   }
 
   private tip(lines: string[] | null, x: number, y: number): void {
@@ -478,7 +481,7 @@ class Page {
     const { view } = this;
     const { head } = this.data;
     const live: [string, string, () => Table, boolean?][] = [
-      ["user_lines", "Your lines", () => view.userLines()],
+      ["user_lines", "Your lines", () => this.withText(view.userLines())],
       ["matrix", "Phases", () => view.matrixTable()],
       ["waits", "Waits", () => view.waits()],
       ["operators", "Operators", () => view.operators(), head.columns["chain.operators.value"][2] > 0],
@@ -492,6 +495,24 @@ class Page {
     ];
     const shown = live.filter(([, , , is]) => is !== false);
     return [...shown.map(([id, title, make]) => ({ id, title, whole: false, make })), ...this.whole.map((table) => ({ id: table.id, title: table.title, whole: true, make: () => table }))];
+  }
+
+  /** The text of a line, where the page has it. */
+  private text(file: string, line: number): string {
+    const source = this.data.head.sources?.find((each) => each.file === file);
+    return source && !source.changed ? (this.lines.get(file) ?? this.split(source)).at(line - 1)?.trim() ?? "" : "";
+  }
+
+  private split({ file, text }: { file: string; text: string }): string[] {
+    const lines = text.split("\n");
+    this.lines.set(file, lines);
+    return lines;
+  }
+
+  private withText(table: Table): Table {
+    if (!this.data.head.sources?.length) return table;
+    const rows = table.rows.map((row) => [...row, isPlace(row[2]) ? this.text(row[2].file, row[2].line) : ""]);
+    return { ...table, rows, columns: [...table.columns, { key: "text", label: "text", kind: "text" }] };
   }
 
   private drawTable(): void {
