@@ -1,13 +1,13 @@
 // Opens pages in the real Chromium and does what a reader does.
-// usage: node browser.mjs MODULES CHROMIUM PICTURES PAGE FROM TO PART.json HOSTILE DEEP COMPARED
+// usage: node browser.mjs MODULES CHROMIUM PICTURES PAGE FROM TO PART.json HOSTILE DEEP COMPARED SOURCED
 //   PART: the report of FROM to TO, seconds; HOSTILE: names of every trick; DEEP: a flamegraph of 50,000 boxes; COMPARED: the page
-//   of a comparison. `-` leaves one out.
+//   of a comparison; SOURCED: that of FROM to TO, with the text of a file. `-` leaves one out.
 import { readFileSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { join } from "node:path";
 import { golden } from "./goldens.mjs";
 
-const [modules, executablePath, pictures, page, from, to, part, hostile, deep, compared] = process.argv.slice(2);
+const [modules, executablePath, pictures, page, from, to, part, hostile, deep, compared, sourced] = process.argv.slice(2);
 const require = createRequire(join(modules, "x.js"));
 const { chromium } = require("playwright-core");
 const axe = readFileSync(require.resolve("axe-core/axe.min.js"), "utf8");
@@ -219,7 +219,7 @@ async function reads() {
   await tab.click("#time-overlay", saved);
   check(/sel=/.test(await tab.evaluate(() => location.hash)), "a click on a checkpoint selects nothing");
   await tab.keyboard.press("Escape");
-  if (report.gpus.some((gpu) => gpu.throttle?.length)) await onTrack(tab, /: SM clock$/, /held down: /);
+  if (report.gpus.some((gpu) => Object.keys(gpu.throttle ?? {}).length)) await onTrack(tab, /: busy$/, /held down: power cap/);
 
   // The flamegraph by keys, and what is said of a box.
   await tab.focus("#flame-canvas");
@@ -385,6 +385,20 @@ async function fast() {
   return `${boxes} boxes at ${rate.toFixed(0)} frames a second`;
 }
 
+/** The text of a file, with the report's times, which also stands beside lines in the table. */
+async function hasSource() {
+  const opened = await open(sourced);
+  const { tab } = opened;
+  await accessible(tab);
+  const report = JSON.parse(readFileSync(part, "utf8"));
+  const lines = await tab.evaluate(() => [...document.querySelectorAll("#source-lines tbody tr")].map((row) => [...row.children].map((cell) => cell.textContent)));
+  const [most] = report.user_lines;
+  const text = lines[most.line - 1];
+  check(text[1].startsWith((most.self_share.share * 100).toFixed(1)) && text[2] === String(most.line) && text[3].endsWith("loss = step(model)"), `line ${most.line} of the source: ${text}`);
+  check((await cells(tab))[0].at(-1) === "loss = step(model)", "the table of lines has no text");
+  await quiet(opened);
+}
+
 async function compares() {
   for (const [width, scheme] of [[1280, "light"], [390, "dark"]]) {
     const opened = await open(compared, { width, scheme });
@@ -419,6 +433,10 @@ try {
     done.push("hostile names are harmless");
   }
   if (deep !== "-") done.push(await fast());
+  if (sourced !== "-") {
+    await hasSource();
+    done.push("source with times");
+  }
   if (compared !== "-") {
     await compares();
     done.push("two runs are compared");

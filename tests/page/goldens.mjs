@@ -15,7 +15,7 @@ const SCALE = 4;
 /** A section may be taller or shorter by this part. */
 const STRETCH = 0.08;
 /** Mean difference of colours, of 255, that a place of the picture may have; places are squares of this many of its pixels. */
-const MOST = 26;
+const MOST = 20;
 const PLACE = 5;
 /** Colours are kept to this. */
 const COARSE = 16;
@@ -36,8 +36,8 @@ async function compare({ picture, sections, golden, SCALE, PLACE, COARSE }) {
     return [canvas, context.getImageData(0, 0, width, height).data];
   };
   const image = await load(picture);
+  const [canvas, pixels] = drawn(image, { x: 0, y: 0, width: image.width, height: image.height }, Math.round(image.width / SCALE), Math.round(image.height / SCALE));
   if (!golden) {
-    const [canvas, pixels] = drawn(image, { x: 0, y: 0, width: image.width, height: image.height }, Math.round(image.width / SCALE), Math.round(image.height / SCALE));
     // Fewer colours are fewer bytes.
     const few = new ImageData(pixels.map((value) => Math.min(Math.round(value / COARSE) * COARSE, 255)), canvas.width, canvas.height);
     canvas.getContext("2d").putImageData(few, 0, 0);
@@ -45,11 +45,12 @@ async function compare({ picture, sections, golden, SCALE, PLACE, COARSE }) {
     return btoa(Array.from(bytes, (byte) => String.fromCharCode(byte)).join(""));
   }
   const known = await load(golden.picture);
+  const smaller = (section) => Object.fromEntries(Object.entries(section).map(([name, value]) => [name, Math.round(value / SCALE)]));
   return sections.map((section, at) => {
-    const was = golden.sections[at];
-    const [width, height] = [Math.round(was.width / SCALE), Math.round(was.height / SCALE)];
-    const [, before] = drawn(known, { x: was.x / SCALE, y: was.y / SCALE, width: was.width / SCALE, height: was.height / SCALE }, width, height);
-    const [, after] = drawn(image, section, width, height);
+    const was = smaller(golden.sections[at]);
+    const { width, height } = was;
+    const [, before] = drawn(known, was, width, height);
+    const [, after] = drawn(canvas, smaller(section), width, height);
     let worst = { difference: 0, x: 0, y: 0 };
     for (let top = 0; top < height; top += PLACE) {
       for (let left = 0; left < width; left += PLACE) {
@@ -95,7 +96,7 @@ export async function golden(tab, blank, name) {
   }
   const was = known[name];
   if (!was || !existsSync(path)) return { wrong: [`${name} has no golden picture: UPDATE_GOLDENS=1 writes it`] };
-  if (own.some((width, at) => Math.abs(width - was.fonts[at]) > was.fonts[at] * 0.01)) return { skipped: "this machine's fonts are others than the golden pictures'" };
+  if (own.some((width, at) => Math.abs(width - was.fonts[at]) > was.fonts[at] * 0.005)) return { skipped: "this machine's fonts are others than the golden pictures'" };
   const found = await blank.evaluate(compare, { picture, sections, golden: { picture: `data:image/png;base64,${readFileSync(path).toString("base64")}`, sections: was.sections }, SCALE, PLACE, COARSE });
   const wrong = SECTIONS.flatMap((section, at) => {
     const [now, before] = [sections[at], was.sections[at]];

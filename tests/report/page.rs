@@ -18,7 +18,7 @@ use torchspy::model::category::Phase;
 use torchspy::model::profile::Profile;
 use torchspy::report::flamegraph::difference::Difference;
 use torchspy::report::json::render_json;
-use torchspy::report::page::{PageOptions, compare, render};
+use torchspy::report::page::{PageOptions, Source, compare, render};
 use torchspy::report::view::ViewOptions;
 
 /// Two ranks with workers, GPUs and steps.
@@ -53,7 +53,7 @@ fn trained_with(wait: u64) -> Profile {
     };
     run.steps = 60;
     let (mut profile, _) = run.verdict();
-    // Rank 0 saves twice.
+    // Rank 0 saves every four seconds.
     for sample in profile.samples.iter_mut().filter(|it| it.thread.0 == 0) {
         if sample.start_ns / 100_000_000 % 40 == 25 {
             sample.phase = Phase::Checkpoint;
@@ -87,14 +87,24 @@ fn compared(a: &Profile) -> Vec<u8> {
 }
 
 fn page(profile: &Profile) -> String {
+    page_with(profile, PageOptions::default())
+}
+
+/// With the text of a file, whose lines are all alike.
+fn page_with_source(profile: &Profile, file: &str, line: &str) -> String {
+    let source = Source {
+        file: file.to_owned(),
+        text: format!("{line}\n").repeat(100),
+        changed: false,
+    };
+    let sources = Some(vec![source]);
+    let editor = None;
+    page_with(profile, PageOptions { editor, sources })
+}
+
+fn page_with(profile: &Profile, options: PageOptions) -> String {
     let mut bytes = Vec::new();
-    render(
-        profile,
-        &analyze(profile),
-        &PageOptions::default(),
-        &mut bytes,
-    )
-    .unwrap();
+    render(profile, &analyze(profile), &options, &mut bytes).unwrap();
     String::from_utf8(bytes).unwrap()
 }
 
@@ -278,7 +288,10 @@ fn the_page_works_in_a_browser_and_has_the_figures_of_the_report() {
     restrict_to(&mut part, 1_234_000_000, 7_770_000_000).unwrap();
     write(folder.join("part.json"), json(&part)).unwrap();
     write(folder.join("part"), "1.234 7.77\n").unwrap();
-    write(folder.join("hostile.html"), page(&hostile())).unwrap();
+    let hostile = page_with_source(&hostile(), "/home/<b>/0.py", "<img src=x onerror=hacked=1>");
+    write(folder.join("hostile.html"), hostile).unwrap();
+    let sourced = page_with_source(&part, "/home/u/train.py", "    loss = step(model)");
+    write(folder.join("source.html"), sourced).unwrap();
     write(folder.join("deep.html"), page(&deep())).unwrap();
     if let Some(said) = checked("check-page", &[&folder]) {
         println!("{said}");

@@ -126,7 +126,7 @@ export class ComparePage {
     byId("facts").textContent = `against A: ${clean(this.a.head.command, 300)}`;
     const list = byId("verdict");
     const [headline] = text.split("\n\n");
-    list.append(element("dt", {}, "DIFF"), element("dd", { class: "verdict" }, clean(headline.replaceAll("\n", " "), 600)));
+    list.append(element("dt", {}, "DIFF"), element("dd", { class: "verdict first" }, clean(headline.replaceAll("\n", " "), 600)));
     for (const [at, { what, a, b }] of report.differs.entries()) {
       list.append(element("dt", {}, at ? "" : "NOT THE SAME"), element("dd", {}, clean(`${what}: A ${a.join(", ")}; B ${b.join(", ")}`, 400)));
     }
@@ -167,7 +167,8 @@ export class ComparePage {
         dot.style.background = fill;
         return element("li", {}, dot, name);
       });
-    byId("time-legend").replaceChildren(...this.timelines[1].legend().map(([, entries]) => element("ul", { class: "legend" }, ...legend(entries))));
+    const lists = this.timelines[1].legend().filter(([, entries]) => entries.length);
+    byId("time-legend").replaceChildren(...lists.map(([title, entries]) => element("ul", { class: "legend" }, element("li", { class: "title" }, title), ...legend(entries))));
     const words = this.comparison.report.unit === "step" ? ["slower", "faster"] : ["larger share", "smaller share"];
     const labels = ["no difference beyond noise", ...words.flatMap((word) => ["up to 10 %", "up to 50 %", "more"].map((by) => `${word}, ${by}`))];
     byId("legend").replaceChildren(...legend(labels.map((label, at): [string, string] => [label, CHANGES[at]])));

@@ -93,6 +93,11 @@ export class Timeline {
     overlay.addEventListener("keydown", (event) => this.key(event));
   }
 
+  /** Bits of the reasons that hold a device's clocks down. */
+  private get held(): number {
+    return this.data.head.throttle.reduce((bits, [bit]) => bits | bit, 0);
+  }
+
   private get gutter(): number {
     return this.canvas.clientWidth < 640 ? 0 : 170;
   }
@@ -106,11 +111,13 @@ export class Timeline {
       const name = `${gpu.mig === null ? `GPU ${gpu.index}` : `GPU ${gpu.index}:${gpu.mig}`} · ${clean(gpu.name, 60)}`;
       const find = (kind: string) => of.find(({ track }) => track.kind === kind)?.number ?? -1;
       for (const { track, number } of of) {
-        if (track.kind === "throttle" || track.kind === "energy" || (track.unit === "B/s" && track.high <= 0)) continue;
+        // Power is that of the energy where the driver says no other.
+        const isKnown = track.kind === "energy" && find("power") >= 0;
+        if (track.kind === "throttle" || isKnown || (track.unit === "B/s" && track.high <= 0)) continue;
         const group = GPU_MAIN.includes(track.kind) ? "gpu" : "more gpu";
         if (track.kind === "memory_used" && report.gpus.length > 4 && !shown.moreGpu) continue;
         const most = track.kind === "memory_used" && gpu.memory?.total_bytes ? gpu.memory.total_bytes : 0;
-        const throttle = track.kind === "sm_clock" ? find("throttle") : -1;
+        const throttle = ["utilization", "sm_clock"].includes(track.kind) ? find("throttle") : -1;
         lanes.push(this.series(name, trackName(track.kind), number, group, most, throttle));
       }
     });
@@ -173,7 +180,6 @@ export class Timeline {
     const { unit, high } = this.data.head.tracks[track];
     const most = unit === "share" ? 1 : limit || high || 1;
     const reasons = throttle < 0 ? null : this.data.spans[throttle];
-    const held = this.data.head.throttle.reduce((bits, [bit]) => bits | bit, 0);
     return {
       label,
       of,
@@ -200,7 +206,7 @@ export class Timeline {
         if (reasons) {
           context.fillStyle = colour("warn");
           for (let at = 0; at < reasons.start.length; at++) {
-            if (!(reasons.value[at] & held)) continue;
+            if (!(reasons.value[at] & this.held)) continue;
             const x0 = Math.max(((reasons.start[at] - view.from) / (view.to - view.from)) * width, 0);
             const x1 = Math.min(((reasons.end[at] - view.from) / (view.to - view.from)) * width, width);
             if (x1 > x0) context.fillRect(left + x0, y, Math.max(x1 - x0, 1), 3);
@@ -712,6 +718,8 @@ export class Timeline {
       names.flatMap((name, at): [string, string][] => (used.has(at) ? [[named(name), colours[at]]] : []));
     const marks: [string, string][] = ["evaluation", "checkpoint"].flatMap((name): [string, string][] => (this.marked.has(name) ? [[name, colour(name)]] : []));
     if (head.report.progress?.slow?.length) marks.unshift(["slow step", colour("slow")]);
+    const held = head.tracks.some((track, at) => track.kind === "throttle" && this.data.spans[at].value.some((bits) => bits & this.held));
+    if (held) marks.push(["clocks held down", colour("warn")]);
     return [
       ["phases", listed(head.names.phase, phaseColours(head.names.phase), phases)],
       ["waits for", listed(head.names.wait, waitColours(head.names.wait), waits)],
@@ -734,6 +742,7 @@ const NAMES: Record<string, string> = {
   memory_used: "memory",
   sm_clock: "SM clock",
   memory_clock: "memory clock",
+  energy: "power",
   cpu: "CPU",
   resident: "memory",
   pcie_sent: "PCIe sent",
