@@ -1,12 +1,13 @@
 // Opens pages in the real Chromium and does what a reader does.
-// usage: node browser.mjs MODULES CHROMIUM PICTURES PAGE FROM TO PART.json HOSTILE DEEP COMPARED
+// usage: node browser.mjs MODULES CHROMIUM PICTURES PAGE FROM TO PART.json HOSTILE DEEP COMPARED SOURCED
 //   PART: the report of FROM to TO, seconds; HOSTILE: names of every trick; DEEP: a flamegraph of 50,000 boxes; COMPARED: the page
-//   of a comparison. `-` leaves one out.
-import { readFileSync } from "node:fs";
+//   of a comparison; SOURCED: that of FROM to TO, with the text of a file. `-` leaves one out.
+import { readFileSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { join } from "node:path";
+import { golden } from "./goldens.mjs";
 
-const [modules, executablePath, pictures, page, from, to, part, hostile, deep, compared] = process.argv.slice(2);
+const [modules, executablePath, pictures, page, from, to, part, hostile, deep, compared, sourced] = process.argv.slice(2);
 const require = createRequire(join(modules, "x.js"));
 const { chromium } = require("playwright-core");
 const axe = readFileSync(require.resolve("axe-core/axe.min.js"), "utf8");
@@ -18,7 +19,7 @@ function check(condition, what) {
 const browser = await chromium.launch({ executablePath, args: ["--no-sandbox"] });
 
 /** Opens a page where nothing but the page itself may be asked for. */
-async function open(path, { hash = "", width = 1280, height = 900, scheme = "light" } = {}) {
+async function open(path, { hash = "", width = 1280, height = 900, scheme = "light", isHost = false } = {}) {
   const context = await browser.newContext({ viewport: { width, height }, colorScheme: scheme, offline: true });
   const tab = await context.newPage();
   const said = [];
@@ -28,12 +29,13 @@ async function open(path, { hash = "", width = 1280, height = 900, scheme = "lig
   tab.on("dialog", (dialog) => said.push(`a dialog: ${dialog.message()}`));
   await tab.route("**/*", (route) => {
     if (route.request().url().split("#")[0] === url) return route.continue();
+    if (isHost && /^(about:srcdoc|blob:)/.test(route.request().url())) return route.continue();
     said.push(`a request: ${route.request().url()}`);
     return route.abort();
   });
   const started = Date.now();
   await tab.goto(url + hash);
-  await tab.waitForFunction(() => !document.getElementById("status"));
+  if (!isHost) await tab.waitForFunction(() => !document.getElementById("status"));
   const painted = Date.now() - started;
   await frames(tab);
   return { tab, said, painted, close: () => context.close() };
@@ -58,6 +60,46 @@ async function accessible(tab) {
   check(serious.length === 0, `axe-core: ${serious.map((each) => `${each.id} at ${each.nodes.map((node) => node.target.join(" ")).slice(0, 5).join(", ")}`).join("; ")}`);
 }
 
+/** The tables of the page are of the report's interval. */
+async function isOf(tab, report, how) {
+  await frames(tab);
+  const lines = await cells(tab);
+  report.user_lines.slice(0, 10).forEach((row, at) => {
+    check(Math.abs(Number(lines[at][0]) - row.self_s) < 0.0011, `${how}: line ${at}: ${lines[at][0]} s in the page, ${row.self_s} in the report`);
+  });
+  const list = await text(tab, "#time-list");
+  for (const [name, { share, samples }] of Object.entries(report.intervals.summary)) {
+    if (samples >= 30) check(list.includes(`${(share * 100).toFixed(1)} % ±`), `${how}: no row of ${(share * 100).toFixed(1)} % (${name}): ${list}`);
+  }
+}
+
+async function drag(tab, from, to, y) {
+  await tab.mouse.move(from, y);
+  await tab.mouse.down();
+  await tab.mouse.move((from + to) / 2, y, { steps: 3 });
+  await tab.mouse.move(to, y, { steps: 3 });
+  await tab.mouse.up();
+}
+
+/** A point on the track of that name where the text at the pointer is this. */
+async function onTrack(tab, track, wanted) {
+  const found = await tab.evaluate(([track, wanted]) => {
+    const overlay = document.getElementById("time-overlay");
+    const { left, top, width, height } = overlay.getBoundingClientRect();
+    const lines = (x, y) => {
+      overlay.dispatchEvent(new PointerEvent("pointermove", { clientX: left + x, clientY: top + y }));
+      return [...document.getElementById("tip").children].map((line) => line.textContent);
+    };
+    for (let y = 24; y < height; y += 4) {
+      if (!new RegExp(track).test(lines(width / 2, y)[1] ?? "")) continue;
+      for (let x = 180; x < width; x++) if (new RegExp(wanted).test(lines(x, y + 2)[2] ?? "")) return { x, y: y + 2 };
+    }
+    return null;
+  }, [track.source, wanted.source]);
+  check(found, `no track ${track} says ${wanted}`);
+  return { position: found };
+}
+
 async function reads() {
   const opened = await open(page);
   const { tab } = opened;
@@ -72,14 +114,22 @@ async function reads() {
   await tab.fill("#to", to);
   await tab.press("#to", "Tab");
   await frames(tab);
-  const lines = await cells(tab);
-  report.user_lines.slice(0, 10).forEach((row, at) => {
-    check(Math.abs(Number(lines[at][0]) - row.self_s) < 0.0011, `line ${at}: ${lines[at][0]} s in the page, ${row.self_s} in the report`);
-  });
-  const rows = await text(tab, "#time-list");
-  const most = Math.max(...Object.values(report.summary));
-  check(rows.includes((most * 100).toFixed(1)), `no row of ${(most * 100).toFixed(1)} %: ${rows}`);
+  await isOf(tab, report, "typed");
   check(await tab.locator("#whole-note").isVisible(), "nothing says that the verdict is of the whole run");
+  const verdict = await text(tab, "#verdict");
+
+  // The same interval, zoomed to and drawn over with the brush: from the middle to one end, then its other end to the other.
+  await tab.click("#zoom-selection");
+  await tab.click("#clear");
+  await frames(tab);
+  const over = await tab.locator("#time-overlay").boundingBox();
+  const middle = over.x + over.width / 2;
+  await drag(tab, middle, over.x - 20, over.y + 40);
+  await drag(tab, middle, over.x + over.width + 20, over.y + 40);
+  await isOf(tab, report, "brushed");
+  check((await text(tab, "#verdict")) === verdict, "the verdict is not that of the whole run");
+  await tab.click("#zoom-all");
+  await frames(tab);
 
   // Search, sort, filter.
   const name = report.user_lines[0].name;
@@ -98,12 +148,27 @@ async function reads() {
   check((await cells(tab))[0][0].startsWith("Nothing"), "the filter keeps rows");
   await tab.fill("#table input[type=search]", "");
 
+  // Copied as data, and as Markdown; a row of a step selects it.
+  await tab.evaluate(() => (navigator.clipboard.writeText = async (copied) => void (globalThis.copied = copied)));
+  await tab.getByRole("button", { name: "Copy CSV" }).click();
+  const csv = (await tab.evaluate(() => globalThis.copied)).trim().split("\n");
+  check(csv[0] === "self_s,self_share,self_share_low,self_share_high,self_share_samples,total_s,name,file,line" && csv.length > 2, `the table as CSV begins with ${csv[0]}`);
+  await tab.getByRole("button", { name: "Copy Markdown" }).click();
+  const markdown = (await tab.evaluate(() => globalThis.copied)).trim().split("\n");
+  check(markdown.length === csv.length + 1 && markdown[1].includes("---:"), `the table as Markdown has ${markdown.length} lines`);
+  // Tabs by the arrow keys.
+  await tab.focus("#tabs button[data-table=functions]");
+  await tab.keyboard.press("ArrowRight");
+  check((await tab.locator("#tabs button[data-table=lines]").getAttribute("aria-selected")) === "true", "an arrow key does not go to the next table");
+  await tab.keyboard.press("ArrowLeft");
+
   // The address holds it all.
   const hash = await tab.evaluate(() => location.hash);
   const again = await open(page, { hash });
   check((await text(again.tab, "#selected")) === (await text(tab, "#selected")), "the address does not restore the selection");
   check((await text(again.tab, "#matches")) === matched, "the address does not restore the search");
   check((await again.tab.locator("#tabs button[aria-selected=true]").textContent()) === "Functions", "the address does not restore the table");
+  check(await again.tab.evaluate(() => scrollY > 0), "the address does not restore what was in view");
   await quiet(again);
 
   // The brush, by the pointer and by keys.
@@ -124,13 +189,60 @@ async function reads() {
   await tab.keyboard.press("Escape");
   check((await text(tab, "#selected")).startsWith("whole run"), "Escape does not clear the selection");
 
+  // The zoom: without a selection, this key selects a tenth of what is in sight.
+  const tenth = async () => {
+    await tab.focus("#time-overlay");
+    await tab.keyboard.press("Shift+ArrowRight");
+    const found = /sel=([\d.]+),([\d.]+)/.exec(await tab.evaluate(() => location.hash));
+    await tab.keyboard.press("Escape");
+    return Number(found[2]) - Number(found[1]);
+  };
+  const all = await tenth();
+  await tab.click("#zoom-in");
+  check(Math.abs((await tenth()) - all / 2) < 1e-5, "the button does not zoom to a half");
+  await tab.mouse.move(box.x + box.width / 2, box.y + 40);
+  await tab.keyboard.down("Control");
+  await tab.mouse.wheel(0, -100);
+  await tab.keyboard.up("Control");
+  await frames(tab);
+  check((await tenth()) < all * 0.45, "the wheel does not zoom");
+  await tab.click("#zoom-all");
+  check((await tenth()) === all, "the whole run is not in sight again");
+
+  // What a track says at a place, and what a click there selects.
+  await tab.locator("#timeline").evaluate((section) => section.scrollIntoView());
+  const step = await onTrack(tab, /: steps$/, /^step \d+: .*; click selects it/);
+  await tab.click("#time-overlay", step);
+  check(/sel=/.test(await tab.evaluate(() => location.hash)), "a click on a step selects nothing");
+  await tab.keyboard.press("Escape");
+  const saved = await onTrack(tab, /checkpoints$/, /checkpoint: .*; click selects it/);
+  await tab.click("#time-overlay", saved);
+  check(/sel=/.test(await tab.evaluate(() => location.hash)), "a click on a checkpoint selects nothing");
+  await tab.keyboard.press("Escape");
+  if (report.gpus.some((gpu) => Object.keys(gpu.throttle ?? {}).length)) await onTrack(tab, /: busy$/, /held down: power cap/);
+
   // The flamegraph by keys, and what is said of a box.
   await tab.focus("#flame-canvas");
-  await tab.keyboard.press("ArrowDown");
-  await tab.keyboard.press("ArrowDown");
+  for (let depth = 0; depth < 4; depth++) await tab.keyboard.press("ArrowDown");
   check(/% ±|%/.test(await text(tab, "#tip")), "a box has no share");
+  const drawn = () => tab.evaluate(() => document.getElementById("flame-canvas").toDataURL());
   await tab.keyboard.press("Enter");
-  await tab.keyboard.press("Escape");
+  await frames(tab);
+  const zoomed = await drawn();
+  await tab.click("#flame-reset");
+  await frames(tab);
+  check((await drawn()) !== zoomed, "Enter does not zoom to a box");
+  // One function alone, and the address of that.
+  await tab.focus("#flame-canvas");
+  for (let depth = 0; depth < 4; depth++) await tab.keyboard.press("ArrowDown");
+  const time = /([\d.]+ µ?m?s), own/.exec(await text(tab, "#tip"))[1];
+  await tab.keyboard.press("Shift+Enter");
+  await tab.keyboard.press("ArrowDown");
+  check((await tab.locator("#only").isVisible()) && (await text(tab, "#tip")).includes(time), `one function alone has another time than ${time}: ${await text(tab, "#tip")}`);
+  const alone = await open(page, { hash: await tab.evaluate(() => location.hash) });
+  check((await text(alone.tab, "#only-name")) === (await text(tab, "#only-name")), "the address does not restore the function that is shown alone");
+  await quiet(alone);
+  await tab.click("#only-clear");
   for (const [select, values] of [["#merge", ["line", "module", "function"]], ["#colour", ["phase", "gpu", "rank", "kind"]], ["#threads", ["all", "training"]]]) {
     for (const value of values) await tab.selectOption(select, value);
   }
@@ -141,21 +253,95 @@ async function reads() {
   await quiet(opened);
 }
 
+/** Three widths, light and dark, beside the golden pictures. */
 async function looks() {
+  const blank = await (await browser.newContext()).newPage();
+  const results = [];
   for (const width of [1280, 800, 390]) {
     for (const scheme of ["light", "dark"]) {
       const opened = await open(page, { width, height: width === 390 ? 844 : 900, scheme });
-      if (scheme === "dark") await accessible(opened.tab);
+      if (width !== 800) await accessible(opened.tab);
       await opened.tab.screenshot({ path: join(pictures, `page-${width}-${scheme}.png`), fullPage: true });
+      results.push(await golden(opened.tab, blank, `${width}-${scheme}`));
       await quiet(opened);
     }
   }
+  const wrong = results.flatMap((result) => result.wrong ?? []);
+  check(wrong.length === 0, `the page looks other than the golden pictures (tests/page/golden; UPDATE_GOLDENS=1 writes them):\n  ${wrong.join("\n  ")}`);
+  const [first] = results;
+  return first.skipped ?? (first.written ? "golden pictures written" : `like the golden pictures (differences of at most ${Math.max(...results.map(({ worst }) => worst)).toFixed(0)} of 255)`);
+}
+
+/** Paper is white, as wide as it is, and has the pictures. */
+async function prints() {
+  const opened = await open(page, { scheme: "dark" });
+  const { tab } = opened;
+  await tab.selectOption("#theme", "dark");
+  const inked = () =>
+    tab.evaluate(() => ["time-canvas", "flame-canvas"].map((id) => {
+      const canvas = document.getElementById(id);
+      const context = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d");
+      context.drawImage(canvas, 0, 0);
+      const pixels = context.getImageData(0, 0, canvas.width, canvas.height).data;
+      return pixels.filter((value, at) => at % 4 === 3 && value > 0).length / (canvas.width * canvas.height);
+    }));
+  const before = await inked();
+  await tab.evaluate(() => dispatchEvent(new Event("beforeprint")));
+  await tab.emulateMedia({ media: "print" });
+  check((await tab.evaluate(() => getComputedStyle(document.body).backgroundColor)) === "rgb(255, 255, 255)", "paper is not white");
+  // Not quite the same: the width is another, and so are the parts without a drawing.
+  (await inked()).forEach((part, at) => check(Math.abs(part - before[at]) < 0.1, `a picture covers ${part} of its place on paper, and ${before[at]} on the screen`));
+  for (const id of ["time-canvas", "flame-canvas"]) {
+    const shape = await tab.evaluate((id) => {
+      const canvas = document.getElementById(id);
+      const { width, height } = canvas.getBoundingClientRect();
+      return width / height / (canvas.width / canvas.height);
+    }, id);
+    check(Math.abs(shape - 1) < 0.02, `${id} is stretched by ${shape} on paper`);
+  }
+  await tab.emulateMedia({ media: "screen" });
+  await tab.evaluate(() => dispatchEvent(new Event("afterprint")));
+  check((await tab.evaluate(() => document.documentElement.dataset.theme)) === "dark", "the page is not dark again");
+  await quiet(opened);
+}
+
+/** In frames as notebooks make them: without an origin, so without memory and an address to change. */
+async function framed() {
+  const source = readFileSync(page, "utf8");
+  const quoted = source.replaceAll("&", "&amp;").replaceAll('"', "&quot;");
+  const host = join(pictures, "framed.html");
+  writeFileSync(
+    host,
+    `<!doctype html><title>a notebook</title><iframe id="srcdoc" sandbox="allow-scripts" width="1200" height="800" srcdoc="${quoted}"></iframe>
+<iframe id="blob" sandbox="allow-scripts" width="1200" height="800"></iframe>
+<script>document.getElementById("blob").src = URL.createObjectURL(new Blob([document.getElementById("srcdoc").srcdoc], { type: "text/html" }));</script>`,
+  );
+  const opened = await open(host, { height: 1700, isHost: true });
+  for (const id of ["srcdoc", "blob"]) {
+    const frame = await (await opened.tab.waitForSelector(`#${id}`)).contentFrame();
+    await frame.waitForFunction(() => !document.getElementById("status"));
+    check((await frame.evaluate(() => origin)) === "null", `${id}: the frame has an origin`);
+    await frame.fill("#from", from);
+    await frame.press("#from", "Tab");
+    check((await text(frame, "#selected")).startsWith(`${Number(from).toFixed(3)} to`), `${id}: nothing is selected`);
+    await frame.click("#tabs button[data-table=waits]");
+    await frame.fill("#search", "a");
+    check(/matches/.test(await text(frame, "#matches")), `${id}: the search finds nothing`);
+    await frame.selectOption("#theme", "dark");
+    await frame.click("nav a[href='#about']");
+    check((await frame.locator("#about").evaluate((section) => section.getBoundingClientRect().top)) < 800, `${id}: a link does not lead to its part`);
+    check(await frame.locator("#verdict").evaluate((list) => list.childElementCount > 1), `${id}: the link left the page`);
+    await frame.selectOption("#editor", "idea");
+    await frame.click("#clear");
+  }
+  await quiet(opened);
 }
 
 async function harmless() {
-  for (const width of [1280, 390]) {
+  for (const width of [1280, 800, 390]) {
     const opened = await open(hostile, { width });
     const { tab } = opened;
+    await accessible(tab);
     for (const tabs of await tab.locator("#tabs button").all()) {
       if (await tabs.isVisible()) await tabs.click();
       await frames(tab);
@@ -200,6 +386,20 @@ async function fast() {
   return `${boxes} boxes at ${rate.toFixed(0)} frames a second`;
 }
 
+/** The text of a file, with the report's times, which also stands beside lines in the table. */
+async function hasSource() {
+  const opened = await open(sourced);
+  const { tab } = opened;
+  await accessible(tab);
+  const report = JSON.parse(readFileSync(part, "utf8"));
+  const lines = await tab.evaluate(() => [...document.querySelectorAll("#source-lines tbody tr")].map((row) => [...row.children].map((cell) => cell.textContent)));
+  const [most] = report.user_lines;
+  const text = lines[most.line - 1];
+  check(text[1].startsWith((most.self_share.share * 100).toFixed(1)) && text[2] === String(most.line) && text[3].endsWith("loss = step(model)"), `line ${most.line} of the source: ${text}`);
+  check((await cells(tab))[0].at(-1) === "loss = step(model)", "the table of lines has no text");
+  await quiet(opened);
+}
+
 async function compares() {
   for (const [width, scheme] of [[1280, "light"], [390, "dark"]]) {
     const opened = await open(compared, { width, scheme });
@@ -214,7 +414,7 @@ async function compares() {
     check(/B .* ms per/.test(await text(tab, "#tip")), "a box says nothing of both sides");
     await tab.fill("#search", "a");
     check(/matches/.test(await text(tab, "#matches")), "the search finds nothing");
-    check((await tab.locator("h3").count()) === 2, "there are not two timelines");
+    check((await tab.locator("#timeline h3").count()) === 2, "there are not two timelines");
     await tab.screenshot({ path: join(pictures, `compared-${width}-${scheme}.png`), fullPage: true });
     await quiet(opened);
   }
@@ -224,14 +424,20 @@ try {
   const done = [];
   if (part !== "-") {
     await reads();
-    await looks();
     done.push("read, selected, searched, sorted");
+    await prints();
+    await framed();
+    done.push("printed, in a sandboxed frame", await looks());
   }
   if (hostile !== "-") {
     await harmless();
     done.push("hostile names are harmless");
   }
   if (deep !== "-") done.push(await fast());
+  if (sourced !== "-") {
+    await hasSource();
+    done.push("source with times");
+  }
   if (compared !== "-") {
     await compares();
     done.push("two runs are compared");

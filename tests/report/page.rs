@@ -14,10 +14,11 @@ use torchspy::analysis::diff::steps::units_of;
 use torchspy::analysis::diff::subject::subject;
 use torchspy::analysis::diff::{self, Options};
 use torchspy::analysis::progress::window::{WindowError, restrict_to};
+use torchspy::model::category::Phase;
 use torchspy::model::profile::Profile;
 use torchspy::report::flamegraph::difference::Difference;
 use torchspy::report::json::render_json;
-use torchspy::report::page::{PageOptions, compare, render};
+use torchspy::report::page::{PageOptions, Source, compare, render};
 use torchspy::report::view::ViewOptions;
 
 /// Two ranks with workers, GPUs and steps.
@@ -34,7 +35,13 @@ fn trained_with(wait: u64) -> Profile {
         (Do::Starved, 2),
         (Do::Python, 1),
     ];
+    let slowed = Device {
+        throttle: 0x4,
+        ..Device::busy(0.7)
+    };
     let mut run = Run::new("page", None, step).device(Device::busy(0.4));
+    run.devices = vec![vec![(200, Device::busy(0.4)), (100, slowed)]];
+    run.counted = true;
     run.world = 2;
     run.node = Some(2);
     run.others = vec![step.to_vec()];
@@ -45,7 +52,14 @@ fn trained_with(wait: u64) -> Profile {
         ..Workers::default()
     };
     run.steps = 60;
-    run.verdict().0
+    let (mut profile, _) = run.verdict();
+    // Rank 0 saves every four seconds.
+    for sample in profile.samples.iter_mut().filter(|it| it.thread.0 == 0) {
+        if sample.start_ns / 100_000_000 % 40 == 25 {
+            sample.phase = Phase::Checkpoint;
+        }
+    }
+    profile
 }
 
 /// The page of a comparison of this run with one whose steps wait longer.
@@ -73,14 +87,24 @@ fn compared(a: &Profile) -> Vec<u8> {
 }
 
 fn page(profile: &Profile) -> String {
+    page_with(profile, PageOptions::default())
+}
+
+/// With the text of a file, whose lines are all alike.
+fn page_with_source(profile: &Profile, file: &str, line: &str) -> String {
+    let source = Source {
+        file: file.to_owned(),
+        text: format!("{line}\n").repeat(100),
+        changed: false,
+    };
+    let sources = Some(vec![source]);
+    let editor = None;
+    page_with(profile, PageOptions { editor, sources })
+}
+
+fn page_with(profile: &Profile, options: PageOptions) -> String {
     let mut bytes = Vec::new();
-    render(
-        profile,
-        &analyze(profile),
-        &PageOptions::default(),
-        &mut bytes,
-    )
-    .unwrap();
+    render(profile, &analyze(profile), &options, &mut bytes).unwrap();
     String::from_utf8(bytes).unwrap()
 }
 
@@ -264,7 +288,10 @@ fn the_page_works_in_a_browser_and_has_the_figures_of_the_report() {
     restrict_to(&mut part, 1_234_000_000, 7_770_000_000).unwrap();
     write(folder.join("part.json"), json(&part)).unwrap();
     write(folder.join("part"), "1.234 7.77\n").unwrap();
-    write(folder.join("hostile.html"), page(&hostile())).unwrap();
+    let hostile = page_with_source(&hostile(), "/home/<b>/0.py", "<img src=x onerror=hacked=1>");
+    write(folder.join("hostile.html"), hostile).unwrap();
+    let sourced = page_with_source(&part, "/home/u/train.py", "    loss = step(model)");
+    write(folder.join("source.html"), sourced).unwrap();
     write(folder.join("deep.html"), page(&deep())).unwrap();
     if let Some(said) = checked("check-page", &[&folder]) {
         println!("{said}");

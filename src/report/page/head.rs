@@ -11,7 +11,7 @@ use crate::model::category::{Activity, FrameKind, Phase, SummaryRow};
 use crate::model::frame::Partial;
 use crate::model::ids::ProcessId;
 use crate::model::profile::{Profile, Role};
-use crate::model::track::{THROTTLE_REASONS, throttle_names};
+use crate::model::track::{THROTTLE_REASONS, THROTTLE_SLOWS};
 use crate::model::wait::WaitKind;
 use crate::report::command::shown_command;
 use crate::report::json::{Report, report};
@@ -73,7 +73,7 @@ struct Head<'a> {
     processes: Vec<Process>,
     threads: Vec<Thread>,
     tracks: Vec<Track>,
-    throttle: Vec<(u64, String)>,
+    throttle: Vec<(u64, &'static str)>,
     tables: Vec<Table>,
     columns: BTreeMap<String, Place>,
 }
@@ -291,12 +291,10 @@ fn threads(profile: &Profile, analysis: &Analysis) -> Vec<Thread> {
     described.collect()
 }
 
-fn reasons() -> Vec<(u64, String)> {
-    let named = THROTTLE_REASONS.iter().filter_map(|&(bit, _)| {
-        let name = throttle_names(bit).next()?;
-        Some((bit, name.to_owned()))
-    });
-    named.collect()
+/// Reasons that hold a busy device back, by bit.
+fn reasons() -> Vec<(u64, &'static str)> {
+    let slows = THROTTLE_REASONS.iter().copied();
+    slows.filter(|(bit, _)| bit & THROTTLE_SLOWS != 0).collect()
 }
 
 fn tables(profile: &Profile, analysis: &Analysis) -> Vec<Table> {

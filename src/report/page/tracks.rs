@@ -4,7 +4,7 @@ use super::columns::{Column, Columns};
 use crate::analysis::Analysis;
 use crate::analysis::progress::{epochs, evaluations, steps};
 use crate::analysis::tracks::{Figure, Span, spans};
-use crate::model::ids::{ProcessId, ThreadId};
+use crate::model::ids::{GpuId, ProcessId, ThreadId, TrackId};
 use crate::model::profile::Profile;
 use crate::model::track::{TrackKind, TrackUnit};
 use crate::report::counters;
@@ -50,7 +50,8 @@ pub(super) fn write(profile: &Profile, analysis: &Analysis, columns: &mut Column
         });
     };
     for (at, device) in tracks.devices.iter().enumerate() {
-        let figures = device.figures.iter();
+        let reasons = throttle(profile, device.id);
+        let figures = device.figures.iter().chain(&reasons);
         figures.for_each(|figure| add(Some(at), 0, "", figure));
     }
     for process in &tracks.processes {
@@ -62,6 +63,23 @@ pub(super) fn write(profile: &Profile, analysis: &Analysis, columns: &mut Column
         .iter()
         .for_each(|figure| add(None, 0, "", figure));
     list
+}
+
+/// A device's reasons for lower clocks: bits, which have no mean.
+fn throttle(profile: &Profile, gpu: GpuId) -> Option<Figure> {
+    let kind = TrackKind::Throttle;
+    let mut tracks = profile.sideband.tracks.tracks.iter();
+    let track = tracks.position(|track| track.gpu == Some(gpu) && track.kind == kind)?;
+    Some(Figure {
+        track: TrackId::from_index(track),
+        kind,
+        mean: 0.0,
+        low: 0.0,
+        high: 0.0,
+        total: 0.0,
+        covered_ns: 0,
+        window_ns: 0,
+    })
 }
 
 /// What is kept of a value: two digits of a watt, four of a share.

@@ -1,7 +1,7 @@
 // The page of a comparison: what differs beyond noise, two timelines, and a differential flamegraph. All figures are the report's.
 
 import type { Data } from "./data";
-import { byId, element, showTip } from "./dom";
+import { byId, chooseTab, element, showTip, tabList } from "./dom";
 import { clean } from "./format";
 import type { Boxes, Key } from "./flame";
 import { type Details, FlameView } from "./flameview";
@@ -96,7 +96,7 @@ export class ComparePage {
     this.table = new TableView(byId("table"), () => null, (_, row) => this.search(String(row[1])));
     const details = (found: Details | null, x: number, y: number) => showTip(found ? [found.title, ...found.lines, clean(found.file, 300)].filter(Boolean) : null, x, y);
     const matches = (text: string) => (byId("matches").textContent = text);
-    this.flame = new DiffView(b, byId("flame-canvas"), byId("flame-scroll"), byId("flame-space"), details, matches, () => {});
+    this.flame = new DiffView(b, byId("flame-canvas"), byId("flame-scroll"), byId("flame-space"), details, matches, () => {}, () => {});
   }
 
   start(): void {
@@ -126,7 +126,7 @@ export class ComparePage {
     byId("facts").textContent = `against A: ${clean(this.a.head.command, 300)}`;
     const list = byId("verdict");
     const [headline] = text.split("\n\n");
-    list.append(element("dt", {}, "DIFF"), element("dd", { class: "verdict" }, clean(headline.replaceAll("\n", " "), 600)));
+    list.append(element("dt", {}, "DIFF"), element("dd", { class: "verdict first" }, clean(headline.replaceAll("\n", " "), 600)));
     for (const [at, { what, a, b }] of report.differs.entries()) {
       list.append(element("dt", {}, at ? "" : "NOT THE SAME"), element("dd", {}, clean(`${what}: A ${a.join(", ")}; B ${b.join(", ")}`, 400)));
     }
@@ -155,7 +155,7 @@ export class ComparePage {
       const overlay = element("canvas", { tabindex: 0, role: "img", class: "overlay" });
       const several = this.comparison.report[name.toLowerCase()].length;
       const title = `${name}: ${clean(String(run?.file ?? ""), 200)}${several > 1 ? ` (the first of ${several} runs)` : ""}`;
-      const timeline: Timeline = new Timeline(data, canvas, overlay, { moreGpu: false, workers: false, host: false }, (range) => timeline.select(range), showTip);
+      const timeline: Timeline = new Timeline(data, canvas, overlay, { moreGpu: false, workers: false, host: false, workerHost: false }, (range) => timeline.select(range), showTip);
       this.timelines.push(timeline);
       overlay.setAttribute("aria-label", `${title}. ${timeline.describe()}`);
       return [element("h3", {}, title), element("div", { class: "canvases" }, canvas, overlay)];
@@ -167,7 +167,8 @@ export class ComparePage {
         dot.style.background = fill;
         return element("li", {}, dot, name);
       });
-    byId("time-legend").replaceChildren(...this.timelines[1].legend().map(([, entries]) => element("ul", { class: "legend" }, ...legend(entries))));
+    const lists = this.timelines[1].legend().filter(([, entries]) => entries.length);
+    byId("time-legend").replaceChildren(...lists.map(([title, entries]) => element("ul", { class: "legend" }, element("li", { class: "title" }, title), ...legend(entries))));
     const words = this.comparison.report.unit === "step" ? ["slower", "faster"] : ["larger share", "smaller share"];
     const labels = ["no difference beyond noise", ...words.flatMap((word) => ["up to 10 %", "up to 50 %", "more"].map((by) => `${word}, ${by}`))];
     byId("legend").replaceChildren(...legend(labels.map((label, at): [string, string] => [label, CHANGES[at]])));
@@ -185,16 +186,12 @@ export class ComparePage {
     const select = byId<HTMLSelectElement>("table-select");
     const show = (at: number) => {
       select.value = String(at);
-      byId("tabs")
-        .querySelectorAll("button")
-        .forEach((button, other) => button.setAttribute("aria-selected", String(other === at)));
+      chooseTab(String(at));
       this.table.set(this.parts(lists[at][0], lists[at][1]));
     };
-    lists.forEach(([name, rows], at) => {
-      const label = `${name} (${rows.length})`;
-      select.append(element("option", { value: at }, label));
-      byId("tabs").append(element("button", { role: "tab", "aria-controls": "table", click: () => show(at) }, label));
-    });
+    const tabs = lists.map(([name, rows], at) => ({ id: String(at), title: `${name} (${rows.length})` }));
+    select.append(...tabs.map(({ id, title }) => element("option", { value: id }, title)));
+    byId("tabs").append(tabList("tables", tabs, (id) => show(Number(id))));
     select.addEventListener("change", () => show(Number(select.value)));
     show(0);
   }

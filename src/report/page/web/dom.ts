@@ -33,6 +33,16 @@ export function sized(canvas: HTMLCanvasElement, width: number, height: number):
   return context;
 }
 
+/** Draws as a single picture. Chromium prints what was drawn last by drawing it again, and of many figures only the last ones. */
+export function drawnAtOnce(canvas: HTMLCanvasElement, draw: (picture: HTMLCanvasElement) => void): void {
+  const picture = element("canvas");
+  draw(picture);
+  const context = canvas.getContext("2d")!;
+  context.setTransform(1, 0, 0, 1, 0, 0);
+  context.clearRect(0, 0, canvas.width, canvas.height);
+  context.drawImage(picture, 0, 0);
+}
+
 /** A colour of the style. */
 export const colour = (name: string): string => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
@@ -61,4 +71,33 @@ export function showTip(lines: string[] | null, x: number, y: number): void {
   const { width, height } = tip.getBoundingClientRect();
   tip.style.left = `${Math.max(Math.min(x + 14, innerWidth - width - 8), 4)}px`;
   tip.style.top = `${y + 18 + height > innerHeight ? Math.max(y - height - 10, 4) : y + 18}px`;
+}
+
+/** Tabs that the arrow keys move between. */
+export function tabList(label: string, tabs: { id: string; title: string }[], show: (id: string) => void): HTMLElement {
+  const buttons = tabs.map(({ id, title }) => element("button", { role: "tab", "aria-controls": "table", "data-table": id, click: () => show(id) }, title));
+  const list = element("div", { role: "tablist", "aria-label": label }, ...buttons);
+  list.addEventListener("keydown", (event) => {
+    const by = event.key === "ArrowRight" ? 1 : event.key === "ArrowLeft" ? -1 : 0;
+    const next = buttons[buttons.indexOf(event.target as HTMLButtonElement) + by];
+    if (!by || !next) return;
+    event.preventDefault();
+    next.focus();
+    next.click();
+  });
+  return list;
+}
+
+export function chooseTab(id: string): void {
+  byId("tabs")
+    .querySelectorAll<HTMLElement>("[role=tablist]")
+    .forEach((list) => {
+      const tabs = [...list.querySelectorAll("button")];
+      const chosen = tabs.find((tab) => tab.dataset.table === id);
+      // One tab of each list can be reached by the Tab key.
+      for (const tab of tabs) {
+        tab.setAttribute("aria-selected", String(tab === chosen));
+        tab.tabIndex = tab === (chosen ?? tabs[0]) ? 0 : -1;
+      }
+    });
 }

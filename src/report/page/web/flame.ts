@@ -15,6 +15,8 @@ export interface Options {
   inverted: boolean;
   /** Waits of threads other than training threads. */
   waits: boolean;
+  /** Label of what all boxes are below of, or, inverted, callers of; empty for all. */
+  only: string;
   threads: Set<number>;
 }
 
@@ -228,32 +230,42 @@ export class Flame {
         }
         return node;
       };
-      const callers = new Map<number, number>();
+      const children = new Map<number, number>();
+      const below = (node: number, key: number): number => {
+        const index = node * 4194304 + key;
+        let child = children.get(index);
+        if (child === undefined) {
+          child = make(key, node, of);
+          children.set(index, child);
+        }
+        return child;
+      };
       const inverted = (stack: number): number => {
         let node = root;
-        for (let next = stack; next !== NONE; next = drawn.parent[next]) {
-          const index = node * 4194304 + drawn.key[next];
-          let child = callers.get(index);
-          if (child === undefined) {
-            child = make(drawn.key[next], node, of);
-            callers.set(index, child);
-          }
-          nodes[child].total += 0;
-          node = child;
-        }
+        for (let next = stack; next !== NONE; next = drawn.parent[next]) node = below(node, drawn.key[next]);
         return node;
       };
-      const place = options.inverted ? inverted : at;
+      const only = options.only ? drawn.keys.flatMap((key, number) => (key.label === options.only ? [number] : [])) : [];
+      const wanted = new Set(only);
+      /** From the outermost call inward, or outward from the innermost; NONE without one. */
+      const focused = (stack: number): number => {
+        const path: number[] = [];
+        for (let next = stack; next !== NONE; next = drawn.parent[next]) path.push(drawn.key[next]);
+        if (!options.inverted) path.reverse();
+        const from = path.findIndex((key) => wanted.has(key));
+        return from < 0 ? NONE : path.slice(from).reduce(below, root);
+      };
+      const place = options.only ? focused : options.inverted ? inverted : at;
       for (const context of contexts) {
         const stack = drawn.leaf(leaf[context] - 1);
         const isHidden = !options.waits && !trains.has(of) && flags[context] & 2;
         if (selection.run[context] > 0 && !isHidden) {
           boxOf[context] = place(stack);
-          nodes[boxOf[context]].self += selection.run[context];
+          if (boxOf[context] !== NONE) nodes[boxOf[context]].self += selection.run[context];
         }
         if (selection.queue[context] > 0) {
           boxOfQueue[context] = place(drawn.stack(stack, cpuWait, false));
-          nodes[boxOfQueue[context]].self += selection.queue[context];
+          if (boxOfQueue[context] !== NONE) nodes[boxOfQueue[context]].self += selection.queue[context];
         }
       }
       roots.push(root);

@@ -2,7 +2,7 @@
 
 import { IDLE, KINDS, RANKS, phaseColours } from "./colours";
 import type { Data } from "./data";
-import { colour, sized } from "./dom";
+import { colour, drawnAtOnce, sized } from "./dom";
 import { clean, duration, percent, shareText } from "./format";
 import type { Boxes } from "./flame";
 import type { Selection } from "./model";
@@ -44,6 +44,7 @@ export class FlameView {
     private readonly onDetails: (details: Details | null, x: number, y: number) => void,
     private readonly onMatches: (text: string) => void,
     private readonly onOpen: (file: string, line: number) => void,
+    private readonly onOnly: (label: string) => void,
   ) {
     canvas.addEventListener("pointermove", (event) => this.hover(event));
     canvas.addEventListener("pointerleave", () => this.leave());
@@ -113,6 +114,14 @@ export class FlameView {
 
   redraw(): void {
     if (!this.frame) this.frame = requestAnimationFrame(() => this.draw());
+  }
+
+  /** Kinds of code that occur, by their colours' order. */
+  kinds(): number[] {
+    const { boxes } = this;
+    const used = new Set<number>();
+    for (let at = 0; at < (boxes?.count ?? 0); at++) used.add(boxes!.keys[boxes!.key[at]].kind);
+    return KINDS.flatMap((_, kind) => (used.has(kind) ? [kind] : []));
   }
 
   /** By box: its colour. */
@@ -236,12 +245,17 @@ export class FlameView {
     return { from: boxes.left[this.focus], to: boxes.left[this.focus] + boxes.total[this.focus] };
   }
 
-  private draw(): void {
+  /** What is printed is what the canvas holds when the event ends. */
+  drawNow(): void {
+    drawnAtOnce(this.canvas, (picture) => this.draw(picture));
+  }
+
+  private draw(canvas = this.canvas): void {
     this.frame = 0;
     const boxes = this.boxes;
     const width = this.scroller.clientWidth;
     const height = this.scroller.clientHeight;
-    const context = sized(this.canvas, width, height);
+    const context = sized(canvas, width, height);
     // The canvas stays in sight while what it stands for scrolls.
     this.spacer.style.marginTop = `-${height}px`;
     context.clearRect(0, 0, width, height);
@@ -338,9 +352,17 @@ export class FlameView {
     if (box >= 0 && (event.ctrlKey || event.metaKey)) {
       const key = this.boxes!.keys[this.boxes!.key[box]];
       this.onOpen(key.file, key.line);
+    } else if (box >= 0 && event.shiftKey) {
+      this.only(box);
     } else if (box >= 0) {
       this.zoom(box);
     }
+  }
+
+  /** Threads are no code to look for. */
+  private only(box: number): void {
+    const { keys, key, parent } = this.boxes!;
+    if (parent[box] >= 0) this.onOnly(keys[key[box]].label);
   }
 
   zoom(box: number): void {
@@ -379,7 +401,8 @@ export class FlameView {
       const list = siblings();
       const next = list.indexOf(at) + (event.key === "ArrowRight" ? 1 : -1);
       this.cursor = list[Math.min(Math.max(next, 0), list.length - 1)];
-    } else if (event.key === "Enter") this.zoom(at);
+    } else if (event.key === "Enter" && event.shiftKey) this.only(at);
+    else if (event.key === "Enter") this.zoom(at);
     else if (event.key === "Escape" || event.key === "Backspace") this.reset();
     else return;
     event.preventDefault();

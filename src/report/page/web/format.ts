@@ -23,10 +23,21 @@ export function duration(us: number): string {
 export function at(us: number, step: number): string {
   const digits = Math.min(Math.max(Math.ceil(-Math.log10(step / 1e6)), 0), 6);
   const s = us / 1e6;
-  if (s < 60 || digits > 0) return `${s.toFixed(digits)} s`;
-  const minutes = Math.floor(s / 60);
-  return `${minutes}:${String(Math.round(s - minutes * 60)).padStart(2, "0")}`;
+  return s < 60 || digits > 0 ? `${s.toFixed(digits)} s` : clock(us);
 }
+
+/** A point in time since the start in minutes, or hours: 1:40, 1:05:00. */
+export function clock(us: number): string {
+  const s = Math.round(us / 1e6);
+  const two = (value: number) => String(value).padStart(2, "0");
+  const [hours, minutes] = [Math.floor(s / 3600), Math.floor(s / 60) % 60];
+  return hours ? `${hours}:${two(minutes)}:${two(s % 60)}` : `${minutes}:${two(s % 60)}`;
+}
+
+const WORDS: Record<string, string> = { cpu: "CPU", gil: "GIL", io: "I/O", omp_barrier: "OpenMP barrier", gpu_sync: "GPU", gpu_copy: "copy to or from GPU", startup: "start-up", cpu_wait: "waits for a CPU", omp_idle: "waits at OpenMP barrier" };
+
+/** A name of a phase, a wait or an activity, as it is read. */
+export const named = (name: string): string => WORDS[name] ?? name.replaceAll("_", " ");
 
 export const percent = (share: number, digits = 1): string => `${(share * 100).toFixed(digits)} %`;
 

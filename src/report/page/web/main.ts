@@ -1,9 +1,9 @@
 // The page: the answer, and one selection of time that all the rest follows.
 
-import { IDLE, KINDS, rowColours } from "./colours";
+import { IDLE, KINDS, RANKS, rowColours } from "./colours";
 import { ComparePage } from "./compare";
 import { Data, type Share, inflate } from "./data";
-import { byId, element, showTip } from "./dom";
+import { byId, chooseTab, colour, element, showTip, sized, tabList } from "./dom";
 import { amount, clean, duration, isPlace, percent, shareText } from "./format";
 import { Flame, type Merge } from "./flame";
 import { type Colours, type Details, FlameView } from "./flameview";
@@ -11,7 +11,22 @@ import { type Cell, type Range, Selection, type Table, View, statistics, wholeTa
 import { FEW } from "./shares";
 import { type State, address, parse } from "./state";
 import { TableView } from "./tableview";
-import { Timeline } from "./timeline";
+import { type Shown, Timeline, trackName } from "./timeline";
+
+/** What the report's texts call a table of the page. */
+const TABLE_NAMES: Record<string, string> = { "PHASE x ACTIVITY": "matrix", WAITS: "waits", OPERATORS: "operators" };
+
+/** The table that says more of a row of the summary. */
+const ROW_TABLES: Record<string, string> = {
+  host_computation: "matrix",
+  omp_barrier: "waits",
+  communication: "waits",
+  input: "waits",
+  gpu_wait: "waits",
+  cpu_wait: "waits",
+  python: "functions",
+  startup: "user_lines",
+};
 
 const encoded = (path: string): string => path.split("/").map(encodeURIComponent).join("/");
 
@@ -51,6 +66,20 @@ function settings(changed: () => void): void {
   byId("keys").addEventListener("click", () => byId<HTMLDialogElement>("help").showModal());
 }
 
+/** Links within the page: a document of a frame without an address (srcdoc) would leave for its parent's. */
+function sections(): void {
+  document.querySelectorAll<HTMLAnchorElement>("a[href^='#']").forEach((link) =>
+    link.addEventListener("click", (event) => {
+      const section = document.getElementById(link.hash.slice(1));
+      if (!section) return;
+      event.preventDefault();
+      section.scrollIntoView();
+      section.tabIndex = -1;
+      section.focus({ preventScroll: true });
+    }),
+  );
+}
+
 class Page {
   private readonly initial: State;
   private state: State;
@@ -61,7 +90,9 @@ class Page {
   private readonly timeline: Timeline;
   private readonly tableView: TableView;
   private readonly whole: Table[];
-  private readonly shown: { moreGpu: boolean; workers: boolean; host: boolean };
+  /** Of the files whose text the page has. */
+  private readonly lines = new Map<string, string[]>();
+  private readonly shown: Shown;
   private editor = remembered("editor") || "vscode";
 
   constructor(private readonly data: Data) {
@@ -76,6 +107,7 @@ class Page {
       merge: "function",
       colour: "kind",
       threads: "training",
+      only: "",
       inverted: false,
       flame: false,
       plumbing: false,
@@ -86,7 +118,7 @@ class Page {
     this.state = parse(location.hash, data.head.length_us, this.initial);
     if (!processes[this.state.process]) this.state.process = primary;
     const workers = new Set(processes.filter((process) => process.role === "dataloader_worker").map((process) => `${process.serves} ${process.worker}`)).size;
-    this.shown = { moreGpu: report.gpus.length === 1, workers: workers <= 8, host: processes.length <= 3 };
+    this.shown = { moreGpu: report.gpus.length === 1, workers: workers <= 8, host: processes.length <= 4, workerHost: false };
     this.whole = wholeTables(data);
     this.selection = new Selection(data, this.range);
     this.view = new View(this.selection, this.state.process);
@@ -100,6 +132,7 @@ class Page {
       (details, x, y) => this.details(details, x, y),
       (text) => (byId("matches").textContent = text),
       (file, line) => this.open(file, line),
+      (label) => this.only(label),
     );
     this.timeline = new Timeline(data, byId("time-canvas"), byId("time-overlay"), this.shown, (range) => this.select(range), tip);
     this.tableView = new TableView(
@@ -129,6 +162,7 @@ class Page {
   }
 
   start(): void {
+    sections();
     this.answer();
     this.controls();
     this.about();
@@ -139,7 +173,15 @@ class Page {
     new ResizeObserver(() => this.resized()).observe(byId("timeline"));
     document.addEventListener("keydown", (event) => this.key(event));
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.resized());
-    window.addEventListener("beforeprint", () => this.resized());
+    window.addEventListener("beforeprint", () => this.print("light"));
+    window.addEventListener("afterprint", () => this.print(byId<HTMLSelectElement>("theme").value));
+  }
+
+  /** Paper is white. */
+  private print(theme: string): void {
+    document.documentElement.dataset.theme = theme;
+    this.timeline.drawNow();
+    this.flameView.drawNow();
   }
 
   private resized(): void {
@@ -270,17 +312,18 @@ class Page {
     const list = byId("verdict");
     let last = "";
     for (const [word, text] of head.verdict) {
-      if (word) last = word;
-      list.append(element("dt", { class: last.toLowerCase() }, word), element("dd", { class: word.toLowerCase() }, clean(text)));
+      const kind = (word || last).toLowerCase();
+      last = word || last;
+      list.append(element("dt", { class: kind }, word), element("dd", { class: word ? `${kind} first` : kind }, ...this.linked(clean(text))));
     }
     if (!head.verdict.length) list.append(element("dd", {}, process ? "No verdict: nothing in this recording trains." : "Nothing was sampled."));
     const cards: [string, string, string][] = [];
     const progress = report.progress;
     if (progress) {
       const more = progress.steps_at_most ? "+" : "";
-      cards.push(["steps", `${progress.steps.toLocaleString("en")}${more}`, progress.epochs ? `${progress.epochs} epochs` : ""]);
+      cards.push(["steps", `${progress.steps.toLocaleString("en")}${more}`, progress.epochs ? `${progress.epochs} epoch${progress.epochs === 1 ? "" : "s"}` : ""]);
       if (progress.step_ms) cards.push(["mean step", duration(progress.step_ms.mean * 1e3), progress.step_ms.p95 ? `p95 ${duration(progress.step_ms.p95 * 1e3)}` : ""]);
-      if (progress.samples_per_s) cards.push(["samples/s", progress.samples_per_s.toPrecision(3), "of this process"]);
+      if (progress.samples_per_s) cards.push(["samples/s", Number(progress.samples_per_s.toPrecision(3)).toLocaleString("en"), "of this process"]);
     }
     const busy = report.gpus.filter((gpu: any) => gpu.utilization !== null);
     if (busy.length) {
@@ -290,6 +333,20 @@ class Page {
     byId("cards").append(
       ...cards.map(([name, value, note]) => element("div", { class: "card" }, element("span", { class: "dim" }, name), element("b", {}, value), element("span", { class: "dim" }, note))),
     );
+  }
+
+  /** A text of the report whose places in the user's code open, and whose tables are those of this page. */
+  private linked(text: string): (Node | string)[] {
+    const files = this.data.head.functions.files.filter((file) => file.startsWith("/"));
+    const parts = text.split(/([\w.-]+\.py:\d+|PHASE x ACTIVITY|WAITS|OPERATORS)/);
+    return parts.map((part) => {
+      const table = TABLE_NAMES[part];
+      if (table && this.tableList().some(({ id }) => id === table)) return element("button", { class: "link", click: () => this.show(table, true) }, part);
+      const [name, line] = part.split(":");
+      const found = line && name.endsWith(".py") ? files.filter((file) => file.endsWith(`/${name}`)) : [];
+      const href = found.length === 1 ? this.link(found[0], Number(line)) : null;
+      return href ? element("a", { href }, part) : part;
+    });
   }
 
   /** Where the training thread's time went. */
@@ -320,7 +377,9 @@ class Page {
       ...order.slice(0, 8).map((at) => {
         const dot = element("i");
         dot.style.background = colours[at];
-        return element("li", {}, dot, element("span", {}, label(at)), element("b", {}, shareText(rows[at])));
+        const id = ROW_TABLES[head.names.row[at]];
+        const name = id ? element("button", { class: "link", title: "the table with the details", click: () => this.show(id, true) }, label(at)) : element("span", {}, label(at));
+        return element("li", {}, dot, name, element("span", { class: "dim" }, duration(rows[at].share * this.view.wall)), element("b", {}, shareText(rows[at])));
       }),
     );
     byId("time-of").textContent = `${duration(this.view.wall)} of ${clean(head.processes[this.state.process]?.label ?? "", 60)}'s training thread${few ? ", too few ticks for shares" : ""}; not GPU time`;
@@ -329,7 +388,7 @@ class Page {
     const figures = head.tracks.flatMap((track, at) => {
       if (gpu === null || track.gpu !== gpu || !shown.includes(track.kind)) return [];
       const { mean, covered } = statistics(this.data, at, this.range);
-      return covered > 0 ? [`${track.kind === "utilization" ? "busy" : track.kind.replaceAll("_", " ")} ${amount(mean, track.unit)}`] : [];
+      return covered > 0 ? [`${trackName(track.kind)} ${amount(mean, track.unit)}`] : [];
     });
     byId("device").textContent = figures.length ? `GPU in the selection: ${figures.join(", ")}` : "";
   }
@@ -358,6 +417,7 @@ class Page {
       recursion: state.recursion,
       inverted: state.inverted,
       waits: state.waits,
+      only: state.only,
       threads: this.threads(),
     };
     const boxes = this.flame.boxes(this.selection, options);
@@ -365,6 +425,9 @@ class Page {
     this.flameView.icicle = !state.flame;
     this.flameView.set(boxes, this.selection);
     this.flameView.search(state.search);
+    byId("only").hidden = !state.only;
+    byId("only-name").textContent = clean(state.only, 200);
+    byId("only-what").textContent = state.inverted ? "callers of" : "only";
     byId("flame-canvas").setAttribute(
       "aria-label",
       `Flamegraph of ${duration(boxes.whole)} in ${boxes.count} boxes. Arrow keys move, Enter zooms, Escape returns. The tables below have the same figures as text.`,
@@ -372,13 +435,24 @@ class Page {
     this.legend();
   }
 
+  /** Shows one function alone: with all that it calls, or all that calls it. */
+  private only(label: string): void {
+    this.state.only = label;
+    this.save();
+    this.flameView.reset();
+    this.drawFlame();
+  }
+
   private legend(): void {
     const { names } = this.data.head;
+    const kinds = this.flameView.kinds();
+    const { processes } = this.data.head;
+    const ranks = processes.flatMap((process, at) => (process.role === "trainer" || process.primary ? [process.rank ?? at] : []));
     const lists: Record<string, [string[], string[]]> = {
-      kind: [names.kind, KINDS],
+      kind: [kinds.map((kind) => names.kind[kind]), kinds.map((kind) => KINDS[kind])],
       phase: [this.phases.map(([name]) => name), this.phases.map(([, fill]) => fill)],
       gpu: [["GPU idle below 20 %", "20 to 40 %", "40 to 60 %", "60 to 80 %", "80 % and more", "no GPU known"], IDLE],
-      rank: [[], []],
+      rank: [ranks.map((rank) => `rank ${rank}`), ranks.map((rank) => RANKS[rank % RANKS.length])],
     };
     const [labels, colours] = lists[this.state.colour] ?? lists.kind;
     byId("legend").replaceChildren(
@@ -393,7 +467,8 @@ class Page {
   private details(details: Details | null, x: number, y: number): void {
     if (!details) return this.tip(null, 0, 0);
     const place = details.file ? clean(details.line ? `${details.file}:${details.line}` : details.file, 300) : "";
-    this.tip([details.title, ...details.lines, place].filter(Boolean), x, y);
+    const text = clean(this.text(details.file, details.line), 200);
+    this.tip([details.title, ...details.lines, place, text].filter(Boolean), x, y);
   }
 
   private tip(lines: string[] | null, x: number, y: number): void {
@@ -402,11 +477,11 @@ class Page {
 
   // Tables.
 
-  private tableList(): { id: string; title: string; make: () => Table }[] {
+  private tableList(): { id: string; title: string; whole: boolean; make: () => Table }[] {
     const { view } = this;
     const { head } = this.data;
     const live: [string, string, () => Table, boolean?][] = [
-      ["user_lines", "Your lines", () => view.userLines()],
+      ["user_lines", "Your lines", () => this.withText(view.userLines())],
       ["matrix", "Phases", () => view.matrixTable()],
       ["waits", "Waits", () => view.waits()],
       ["operators", "Operators", () => view.operators(), head.columns["chain.operators.value"][2] > 0],
@@ -419,7 +494,25 @@ class Page {
       ["devices", "GPU and host", () => view.devices(), head.tracks.length > 0],
     ];
     const shown = live.filter(([, , , is]) => is !== false);
-    return [...shown.map(([id, title, make]) => ({ id, title, make })), ...this.whole.map((table) => ({ id: table.id, title: table.title, make: () => table }))];
+    return [...shown.map(([id, title, make]) => ({ id, title, whole: false, make })), ...this.whole.map((table) => ({ id: table.id, title: table.title, whole: true, make: () => table }))];
+  }
+
+  /** The text of a line, where the page has it. */
+  private text(file: string, line: number): string {
+    const source = this.data.head.sources?.find((each) => each.file === file);
+    return source && !source.changed ? (this.lines.get(file) ?? this.split(source)).at(line - 1)?.trim() ?? "" : "";
+  }
+
+  private split({ file, text }: { file: string; text: string }): string[] {
+    const lines = text.split("\n");
+    this.lines.set(file, lines);
+    return lines;
+  }
+
+  private withText(table: Table): Table {
+    if (!this.data.head.sources?.length) return table;
+    const rows = table.rows.map((row) => [...row, isPlace(row[2]) ? this.text(row[2].file, row[2].line) : ""]);
+    return { ...table, rows, columns: [...table.columns, { key: "text", label: "text", kind: "text" }] };
   }
 
   private drawTable(): void {
@@ -430,9 +523,7 @@ class Page {
     select.value = found.id;
     this.tableView.set(table);
     this.stepsChart(table);
-    byId("tabs")
-      .querySelectorAll("button")
-      .forEach((button) => button.setAttribute("aria-selected", String(button.dataset.table === found.id)));
+    chooseTab(found.id);
   }
 
   /** Lengths of the steps, and their distribution. */
@@ -444,10 +535,12 @@ class Page {
     const values = table.rows.map((row) => Number(row[2]));
     const sorted = values.slice().sort((a, b) => a - b);
     const quantile = (part: number) => sorted[Math.min(Math.floor(part * sorted.length), sorted.length - 1)];
-    const text = `${values.length} steps: median ${duration(quantile(0.5) * 1e3)}, p95 ${duration(quantile(0.95) * 1e3)}, longest ${duration(sorted.at(-1)! * 1e3)}`;
+    const outlier = quantile(0.5) + 3 * (quantile(0.75) - quantile(0.25));
+    const far = values.filter((value) => value > outlier).length;
+    const text = `${values.length.toLocaleString("en")} steps: median ${duration(quantile(0.5) * 1e3)}, p95 ${duration(quantile(0.95) * 1e3)}, longest ${duration(sorted.at(-1)! * 1e3)}; ${far.toLocaleString("en")} outlier${far === 1 ? "" : "s"} above ${duration(outlier * 1e3)} (median and three times the interquartile range)`;
     byId("steps-text").textContent = text;
     canvas.setAttribute("aria-label", text);
-    stepsPlot(canvas, table, values, quantile(0.99));
+    stepsPlot(canvas, table, values, quantile);
   }
 
   // Controls.
@@ -466,7 +559,7 @@ class Page {
     byId("zoom-out").addEventListener("click", () => this.timeline.zoom(2));
     byId("zoom-selection").addEventListener("click", () => this.state.selection && this.timeline.zoomTo(this.state.selection));
     byId("zoom-all").addEventListener("click", () => this.timeline.zoomTo({ from: 0, to: head.length_us }));
-    for (const name of ["moreGpu", "workers", "host"] as const) {
+    for (const name of ["moreGpu", "workers", "host", "workerHost"] as const) {
       const box = byId<HTMLInputElement>(`lane-${name}`);
       box.checked = this.shown[name];
       box.addEventListener("change", () => {
@@ -477,6 +570,8 @@ class Page {
     }
     byId("lane-moreGpu").parentElement!.hidden = !head.report.gpus.length;
     byId("lane-workers").parentElement!.hidden = !head.processes.some((process) => process.role === "dataloader_worker");
+    byId("lane-host").parentElement!.hidden = !this.timeline.has("host");
+    byId("lane-workerHost").parentElement!.hidden = !this.timeline.has("worker host");
     this.describe();
     this.timeLegend();
     const trainers = head.processes.map((process, at) => ({ process, at })).filter(({ process }) => process.role === "trainer" || process.primary);
@@ -518,13 +613,14 @@ class Page {
       this.flameView.search(search.value);
     });
     byId("flame-reset").addEventListener("click", () => this.flameView.reset());
+    byId("only-clear").addEventListener("click", () => this.only(""));
     const tables = byId<HTMLSelectElement>("table-select");
-    const tabs = byId("tabs");
-    for (const { id, title } of this.tableList()) {
-      tables.append(element("option", { value: id }, title));
-      const tab = element("button", { role: "tab", "aria-controls": "table", "data-table": id }, title);
-      tab.addEventListener("click", () => this.show(id));
-      tabs.append(tab);
+    const list = this.tableList();
+    for (const [title, whole] of [["of the selection", false], ["of the whole run", true]] as const) {
+      const those = list.filter((table) => table.whole === whole);
+      if (!those.length) continue;
+      tables.append(element("optgroup", { label: title }, ...those.map((table) => element("option", { value: table.id }, table.title))));
+      byId("tabs").append(element("span", { class: "dim" }, title), tabList(`tables ${title}`, those, (id) => this.show(id)));
     }
     tables.addEventListener("change", () => this.show(tables.value));
     settings(() => this.resized());
@@ -577,11 +673,12 @@ class Page {
     for (const name of ["inverted", "flame", "plumbing", "imports", "recursion", "waits"] as const) byId<HTMLInputElement>(name).checked = this.state[name];
   }
 
-  private show(table: string): void {
+  private show(table: string, scroll = false): void {
     this.state.table = table;
     this.state.view = "tables";
     this.save();
     this.drawTable();
+    if (scroll) byId("tables").scrollIntoView();
   }
 
   private key(event: KeyboardEvent): void {
@@ -607,9 +704,36 @@ class Page {
     byId("report-text").textContent = head.text;
     const notes = [...head.report.missing, ...head.report.gpus_missing].map((text: string) => clean(text, 400));
     if (head.bin_us) notes.push(`The recording has more samples than a page holds: within ${duration(head.bin_us)} their order is not kept, so times are exact to that.`);
+    if (!notes.length) notes.push("Nothing that torchspy knows of.");
     byId("missing").replaceChildren(...notes.map((text) => element("li", {}, text)));
+    const { quality, conditions } = head.report;
+    byId("sampler").replaceChildren(...pairs(samplerFacts(quality)));
+    byId("conditions").replaceChildren(...pairs(Object.entries(conditions ?? {}).filter(([key, value]) => key !== "version" && value !== null && typeof value !== "object").map(([key, value]): [string, string] => [key.replaceAll("_", " "), String(value)])));
     byId("version").textContent = `Recorded by torchspy ${clean(head.report.torchspy, 40)}, rules ${head.report.rules}; ${head.samples.toLocaleString("en")} intervals in this page.`;
   }
+}
+
+const pairs = (facts: [string, string][]): HTMLElement[] => facts.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, clean(value, 200))]);
+
+/** What the sampler itself did, of the report's figures. */
+function samplerFacts(quality: any): [string, string][] {
+  if (!quality) return [];
+  const count = (value: number) => value.toLocaleString("en");
+  const us = (value: number) => duration(value);
+  const truncated = Object.entries<number>(quality.partial ?? {}).map(([why, stacks]) => `${why.replaceAll("_", " ")} ${count(stacks)}`);
+  return [
+    ["rate", `${quality.rate_hz.toFixed(1)} of ${quality.asked_hz} Hz; training threads ${quality.training_hz.toFixed(0)} Hz`],
+    ["samples", `${count(quality.samples)}, of which ${count(quality.fresh)} were read and the others are of threads that had not run`],
+    ["stops", quality.stops ? `${count(quality.stops)}, half of them below ${us(quality.stop_us.p50)}, p99 ${us(quality.stop_us.p99)}, longest ${us(quality.stop_us.max)}; ${percent(quality.stopped_share)} of the target's running time` : "none"],
+    ["own cost", `${percent(quality.own_cpu)} of a core`],
+    ["native stacks to their root", percent(quality.rooted_share)],
+    ["Python merged", percent(quality.merged_share, 2)],
+    ["guessed frames", `${percent(quality.guessed_frames)}, in ${percent(quality.guessed_stacks)} of the stacks`],
+    ["truncated stacks", truncated.join(", ") || "none"],
+    ["unclassified", `${percent(quality.unclassified)} of the training threads' time`],
+    ["not captured", `${count(quality.captures.unread ?? 0)}; ${count(quality.skipped_for_budget)} left out to stay within the stop budget`],
+    ["lost", count(quality.lost)],
+  ];
 }
 
 function legendEntry(label: string, fill: string): HTMLElement {
@@ -618,39 +742,56 @@ function legendEntry(label: string, fill: string): HTMLElement {
   return element("li", {}, dot, clean(label, 60));
 }
 
-function stepsPlot(canvas: HTMLCanvasElement, table: Table, values: number[], p99: number): void {
+const PLOT_HEIGHT = 140;
+const BINS = 40;
+
+/** Lengths in order, with a line at the median, and how often each occurs. */
+function stepsPlot(canvas: HTMLCanvasElement, table: Table, values: number[], quantile: (part: number) => number): void {
   const width = canvas.clientWidth;
-  const height = 120;
-  const ratio = Math.min(devicePixelRatio || 1, 3);
-  canvas.width = Math.max(width * ratio, 1);
-  canvas.height = height * ratio;
-  const context = canvas.getContext("2d")!;
-  context.scale(ratio, ratio);
-  const style = getComputedStyle(document.documentElement);
-  const [dim, accent, slow] = ["dim", "accent", "slow"].map((name) => style.getPropertyValue(`--${name}`).trim());
-  const plot = Math.floor(width * 0.7);
-  const longest = values.reduce((most, value) => Math.max(most, value), 0);
-  const top = Math.min(longest, p99 * 2) || 1;
-  const tall = height - 18;
-  values.forEach((value, at) => {
-    const x = (at / Math.max(values.length - 1, 1)) * (plot - 4) + 2;
-    context.fillStyle = table.rows[at][3] ? slow : accent;
-    context.fillRect(x - 1, tall - Math.min(value / top, 1) * (tall - 4), 2, 2);
-  });
-  context.fillStyle = dim;
+  const context = sized(canvas, width, PLOT_HEIGHT);
+  context.clearRect(0, 0, width, PLOT_HEIGHT);
+  const [dim, accent, slow, grid] = ["dim", "accent", "slow", "grid"].map(colour);
+  const [left, tall] = [56, PLOT_HEIGHT - 20];
+  const plot = Math.floor(width * 0.68) - left;
+  const top = Math.min(quantile(1), quantile(0.99) * 1.5) || 1;
+  const y = (value: number) => tall - Math.min(value / top, 1) * (tall - 10);
+  const right = left + plot + 24;
   context.font = "11px system-ui, sans-serif";
-  context.fillText("step by step", 2, height - 4);
-  const bins = new Array(40).fill(0);
-  values.forEach((value) => bins[Math.min(Math.floor((value / top) * 40), 39)]++);
+  context.textBaseline = "middle";
+  context.textAlign = "right";
+  for (const value of [0, quantile(0.5), top]) {
+    context.fillStyle = grid;
+    context.fillRect(left, Math.round(y(value)), plot, 1);
+    context.fillStyle = dim;
+    if (value || y(0) - y(quantile(0.5)) > 12) context.fillText(value ? duration(value * 1e3) : "0", left - 6, y(value));
+  }
+  values.forEach((value, at) => {
+    const x = left + ((at + 0.5) / values.length) * plot;
+    context.fillStyle = table.rows[at][3] ? slow : accent;
+    // Above the scale: a mark at its top.
+    if (value > top) context.fillRect(x - 1, 2, 2, 7);
+    else context.fillRect(x - 1.5, y(value) - 1.5, 3, 3);
+  });
+  context.textAlign = "left";
+  context.textBaseline = "alphabetic";
+  context.fillStyle = dim;
+  context.fillText(`step ${table.rows[0][0]} to ${table.rows.at(-1)![0]}; the line is the median`, left, PLOT_HEIGHT - 5);
+  const bins = new Array<number>(BINS).fill(0);
+  values.forEach((value) => bins[Math.min(Math.floor((value / top) * BINS), BINS - 1)]++);
   const most = Math.max(...bins);
-  const wide = (width - plot - 16) / 40;
-  context.fillStyle = accent;
+  const wide = (width - right) / BINS;
+  const outlier = quantile(0.5) + 3 * (quantile(0.75) - quantile(0.25));
   bins.forEach((count, at) => {
-    const high = (count / most) * (tall - 4);
-    context.fillRect(plot + 16 + at * wide, tall - high, Math.max(wide - 1, 1), high);
+    const high = count ? Math.max((count / most) * (tall - 10), 1) : 0;
+    context.fillStyle = ((at + 0.5) / BINS) * top > outlier ? slow : accent;
+    context.fillRect(right + at * wide, tall - high, Math.max(wide - 1, 1), high);
   });
   context.fillStyle = dim;
-  context.fillText(`0 to ${duration(top * 1e3)}`, plot + 16, height - 4);
+  context.fillRect(right, tall, width - right, 1);
+  context.fillText("0", right, PLOT_HEIGHT - 5);
+  context.textAlign = "right";
+  context.fillText(`${quantile(1) > top ? "≥ " : ""}${duration(top * 1e3)}`, width, PLOT_HEIGHT - 5);
+  context.textAlign = "left";
 }
 
 async function main(): Promise<void> {

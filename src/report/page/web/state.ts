@@ -12,6 +12,8 @@ export interface State {
   merge: string;
   colour: string;
   threads: string;
+  /** Label of the only function that the flamegraph shows. */
+  only: string;
   inverted: boolean;
   flame: boolean;
   plumbing: boolean;
@@ -20,7 +22,7 @@ export interface State {
   waits: boolean;
 }
 
-const TEXTS = ["view", "table", "search", "merge", "colour", "threads"] as const;
+const TEXTS = ["view", "table", "search", "merge", "colour", "threads", "only"] as const;
 const FLAGS = ["inverted", "flame", "plumbing", "imports", "recursion", "waits"] as const;
 
 export function parse(hash: string, length: number, initial: State): State {

@@ -2,17 +2,25 @@
 
 import { phaseColours, waitColours } from "./colours";
 import type { Data, Spans } from "./data";
-import { colour, sized } from "./dom";
-import { amount, at as atText, clean, duration } from "./format";
+import { colour, drawnAtOnce, sized } from "./dom";
+import { amount, at as atText, clean, clock, duration, named } from "./format";
 import { type Range, statistics } from "./model";
 
 const AXIS = 24;
 const GAP = 5;
+const HEADING = 20;
+const LABEL = 13;
+/** Steps of the axis in seconds where it says minutes. */
+const CLOCK = [5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400];
+/** Height of the strip that says which part of a track is in sight. */
+const STRIP = 4;
 
 interface Lane {
   label: string;
+  /** What it is of, which stands above the first track of it. */
+  of: string;
   height: number;
-  group: "gpu" | "more gpu" | "rank" | "worker" | "host";
+  group: "gpu" | "more gpu" | "rank" | "worker" | "host" | "worker host";
   draw: (area: Area) => void;
   /** In one word what it is in an interval. */
   value?: (range: Range) => string;
@@ -34,11 +42,15 @@ export interface Shown {
   moreGpu: boolean;
   workers: boolean;
   host: boolean;
+  workerHost: boolean;
 }
 
-interface Steps {
+interface Times {
   start: Float64Array;
   end: Float64Array;
+}
+
+interface Steps extends Times {
   number: Float64Array;
 }
 
@@ -52,6 +64,8 @@ export class Timeline {
   private hover: { x: number; y: number } | null = null;
   private frame = 0;
   private stale = true;
+  /** Which marks there are. */
+  private readonly marked = new Set<string>();
   readonly minimum: number;
 
   constructor(
@@ -79,40 +93,47 @@ export class Timeline {
     overlay.addEventListener("keydown", (event) => this.key(event));
   }
 
+  /** Bits of the reasons that hold a device's clocks down. */
+  private get held(): number {
+    return this.data.head.throttle.reduce((bits, [bit]) => bits | bit, 0);
+  }
+
   private get gutter(): number {
     return this.canvas.clientWidth < 640 ? 0 : 170;
   }
 
   build(): void {
     const { data, shown } = this;
-    const { processes, threads, tracks, report } = data.head;
+    const { processes, threads, tracks, report, names } = data.head;
     const lanes: Lane[] = [];
     report.gpus.forEach((gpu: any, at: number) => {
       const of = tracks.map((track, number) => ({ track, number })).filter(({ track }) => track.gpu === at);
-      const name = gpu.mig === null ? `GPU ${gpu.index}` : `GPU ${gpu.index}:${gpu.mig}`;
+      const name = `${gpu.mig === null ? `GPU ${gpu.index}` : `GPU ${gpu.index}:${gpu.mig}`} · ${clean(gpu.name, 60)}`;
       const find = (kind: string) => of.find(({ track }) => track.kind === kind)?.number ?? -1;
       for (const { track, number } of of) {
-        if (track.kind === "throttle" || track.kind === "energy") continue;
+        // Power is that of the energy where the driver says no other.
+        const isKnown = track.kind === "energy" && find("power") >= 0;
+        if (track.kind === "throttle" || isKnown || (track.unit === "B/s" && track.high <= 0)) continue;
         const group = GPU_MAIN.includes(track.kind) ? "gpu" : "more gpu";
         if (track.kind === "memory_used" && report.gpus.length > 4 && !shown.moreGpu) continue;
         const most = track.kind === "memory_used" && gpu.memory?.total_bytes ? gpu.memory.total_bytes : 0;
-        const throttle = track.kind === "sm_clock" ? find("throttle") : -1;
-        lanes.push(this.series(`${name} ${trackName(track.kind)}`, number, group, most, throttle));
+        const throttle = ["utilization", "sm_clock"].includes(track.kind) ? find("throttle") : -1;
+        lanes.push(this.series(name, trackName(track.kind), number, group, most, throttle));
       }
     });
     const trainers = processes.map((process, at) => ({ process, at })).filter(({ process }) => process.role === "trainer" || process.primary);
     trainers.sort((a, b) => (a.process.rank ?? 0) - (b.process.rank ?? 0));
-    const { names } = data.head;
     for (const { process, at } of trainers) {
-      if (process.training_thread === null) continue;
-      const label = clean(process.label, 60);
+      const thread = process.training_thread;
+      if (thread === null) continue;
+      const of = clean(process.label, 60);
       const { phase, wait } = data.contexts;
-      lanes.push(this.classes(`${label}: phase`, [process.training_thread], 22, "rank", names.phase, phaseColours(names.phase), (context) => phase[context]));
+      lanes.push(this.classes(of, "phase", [thread], 22, "rank", names.phase, phaseColours(names.phase), (context) => phase[context]));
       const cpu = names.wait.indexOf("cpu");
-      lanes.push(
-        this.classes(`${label}: waits`, [process.training_thread], 12, "rank", names.wait, waitColours(names.wait), (context) => wait[context] - 1, cpu),
-      );
-      if (process.has_steps) lanes.push(this.steps(at, label));
+      lanes.push(this.classes(of, "waits for", [thread], 14, "rank", names.wait, waitColours(names.wait), (context) => wait[context] - 1, cpu));
+      if (process.has_steps) lanes.push(this.steps(at, of));
+      const marks = this.marks(at, thread, of);
+      if (marks) lanes.push(marks);
       const workers = processes.filter((each) => each.role === "dataloader_worker" && each.serves === at);
       // A loader starts its workers anew for each pass: those of one number share a lane.
       const numbers = [...new Set(workers.map((worker) => worker.worker ?? 0))].sort((a, b) => a - b);
@@ -122,50 +143,70 @@ export class Timeline {
           const thread = worker.training_thread ?? threads.findIndex((each) => processes[each.process] === worker);
           return thread < 0 ? [] : [thread];
         });
-        if (own.length) lanes.push(this.activity(trainers.length > 1 ? `${label}: worker ${number}` : `DataLoader worker ${number}`, own));
+        if (own.length) lanes.push(this.activity(of, `loader worker ${number}`, own));
       }
     }
     for (const [number, track] of tracks.entries()) {
-      if (track.gpu !== null) continue;
-      const of = track.pid ? processes.find((process) => process.pid === track.pid)?.label || track.process || `pid ${track.pid}` : "host";
-      lanes.push(this.series(`${clean(of, 40)} ${trackName(track.kind)}`, number, "host", 0, -1));
+      // What is 0 all the time says nothing.
+      if (track.gpu !== null || track.high <= 0) continue;
+      const process = track.pid ? processes.find((process) => process.pid === track.pid) : undefined;
+      const of = track.pid ? process?.label || track.process || `pid ${track.pid}` : "host";
+      lanes.push(this.series(clean(of, 60), trackName(track.kind), number, process?.role === "dataloader_worker" ? "worker host" : "host", 0, -1));
     }
     this.lanes = lanes.filter((lane) => {
       if (lane.group === "more gpu") return shown.moreGpu;
       if (lane.group === "worker") return shown.workers;
+      if (lane.group === "worker host") return shown.workerHost;
       return lane.group !== "host" || shown.host;
     });
     this.redraw();
   }
 
-  private get height(): number {
-    return AXIS + this.lanes.reduce((sum, lane) => sum + lane.height + GAP + (this.gutter ? 0 : 12), 0) + 4;
+  /** Whether there are tracks of that kind, shown or not. */
+  has(group: Lane["group"]): boolean {
+    const { processes, tracks } = this.data.head;
+    const isWorker = (pid: number) => processes.some((process) => process.pid === pid && process.role === "dataloader_worker");
+    return tracks.some((track) => track.gpu === null && track.high > 0 && (group === "worker host") === isWorker(track.pid));
   }
 
-  private series(label: string, track: number, group: Lane["group"], limit: number, throttle: number): Lane {
+  private get height(): number {
+    let end = AXIS;
+    this.place((_, y, height) => (end = y + height));
+    return end + GAP + 4;
+  }
+
+  private series(of: string, label: string, track: number, group: Lane["group"], limit: number, throttle: number): Lane {
     const spans = this.data.spans[track];
     const { unit, high } = this.data.head.tracks[track];
     const most = unit === "share" ? 1 : limit || high || 1;
     const reasons = throttle < 0 ? null : this.data.spans[throttle];
     return {
       label,
+      of,
       height: 26,
       group,
       draw: ({ context, y, width, height, left, view }) => {
         context.fillStyle = colour("lane");
         context.fillRect(left, y, width, height);
         const bins = binned(spans, view, width);
-        context.fillStyle = colour(group === "host" ? "host" : "gpu");
+        context.fillStyle = colour(group === "gpu" || group === "more gpu" ? "gpu" : "host");
+        let last = NaN;
         for (let x = 0; x < width; x++) {
-          if (Number.isNaN(bins[x])) continue;
-          const tall = Math.max(Math.min(bins[x] / most, 1) * height, 1);
-          context.fillRect(left + x, y + height - tall, 1, tall);
+          const tall = Math.max(Math.min(bins[x] / most, 1) * height, 1.5);
+          if (!Number.isNaN(tall)) {
+            context.globalAlpha = 0.35;
+            context.fillRect(left + x, y + height - tall, 1, tall);
+            // The line goes up and down with the values.
+            const from = Number.isNaN(last) ? tall : last;
+            context.globalAlpha = 1;
+            context.fillRect(left + x, y + height - Math.max(tall, from), 1, Math.abs(tall - from) + 1.5);
+          }
+          last = tall;
         }
         if (reasons) {
           context.fillStyle = colour("warn");
           for (let at = 0; at < reasons.start.length; at++) {
-            // The first reason is that nothing was to be done.
-            if (reasons.value[at] <= 1) continue;
+            if (!(reasons.value[at] & this.held)) continue;
             const x0 = Math.max(((reasons.start[at] - view.from) / (view.to - view.from)) * width, 0);
             const x1 = Math.min(((reasons.end[at] - view.from) / (view.to - view.from)) * width, width);
             if (x1 > x0) context.fillRect(left + x0, y, Math.max(x1 - x0, 1), 3);
@@ -178,8 +219,8 @@ export class Timeline {
       },
       tip: (us) => {
         const at = indexAt(spans, us);
-        const held = reasons && indexAt(reasons, us);
-        const names = held !== null && held >= 0 ? this.data.head.throttle.filter(([bit]) => reasons!.value[held] & bit).map(([, name]) => name) : [];
+        const why = reasons ? indexAt(reasons, us) : -1;
+        const names = why < 0 ? [] : this.data.head.throttle.filter(([bit]) => reasons!.value[why] & bit).map(([, name]) => name);
         return at < 0 ? "not measured" : `${amount(spans.value[at], unit)}${names.length ? ` (held down: ${names.join(", ")})` : ""}`;
       },
     };
@@ -187,18 +228,20 @@ export class Timeline {
 
   /** A thread's time by class, as heights of colours. */
   private classes(
+    of: string,
     label: string,
     threads: number[],
     height: number,
     group: Lane["group"],
     names: string[],
     colours: string[],
-    of: (context: number) => number,
+    classOf: (context: number) => number,
     queued = -1,
   ): Lane {
     const { data } = this;
     return {
       label,
+      of,
       height,
       group,
       draw: ({ context, y, width, left, view }) => {
@@ -216,7 +259,7 @@ export class Timeline {
           for (let row = firstEnd(data, thread, view.from); row < data.first[thread + 1] && data.start[row] < view.to; row++) {
             const end = data.start[row] + data.length[row];
             const queue = queued >= 0 ? data.queue[row] : 0;
-            add(data.start[row], end - queue, of(data.context[row]));
+            add(data.start[row], end - queue, classOf(data.context[row]));
             if (queue > 0) add(end - queue, end, queued);
           }
         }
@@ -241,72 +284,160 @@ export class Timeline {
       tip: (us) => {
         const row = anyAt(data, threads, us);
         if (row < 0) return "not sampled";
-        const category = of(data.context[row]);
-        return category < 0 ? "no wait" : names[category];
+        const category = classOf(data.context[row]);
+        return category < 0 ? "no wait" : named(names[category]);
       },
     };
   }
 
-  private activity(label: string, threads: number[]): Lane {
+  private activity(of: string, label: string, threads: number[]): Lane {
     const { data } = this;
     const { names } = data.head;
     const { flags, activity } = data.contexts;
-    const lane = this.classes(label, threads, 12, "worker", ["busy", "waits"], [colour("busy"), colour("lane")], (context) => (flags[context] & 2 ? -1 : 0));
+    const lane = this.classes(of, label, threads, 14, "worker", ["busy", "waits"], [colour("busy"), colour("lane")], (context) => (flags[context] & 2 ? -1 : 0));
     return {
       ...lane,
       tip: (us) => {
         const row = anyAt(data, threads, us);
-        return row < 0 ? "not sampled" : names.activity[activity[data.context[row]]];
+        return row < 0 ? "not sampled" : named(names.activity[activity[data.context[row]]]);
       },
     };
   }
 
-  private steps(process: number, label: string): Lane {
+  /** Lengths of steps: in each column the mean, and above it the longest. */
+  private steps(process: number, of: string): Lane {
     const { data } = this;
-    const steps = data.steps(process);
-    const epochs = data.times(`epoch.${process}`);
-    const evaluations = data.times(`evaluation.${process}`);
+    const steps: Steps = data.steps(process);
     const isPrimary = data.head.processes[process].primary;
     const slow = new Set<number>(isPrimary ? (data.head.report.progress?.slow ?? []).map((each: any) => each.step) : []);
-    const stepAt = (us: number) => {
-      const at = upper(steps.end, us);
-      return at < steps.start.length && steps.start[at] <= us ? at : -1;
-    };
+    const lengths = steps.start.map((start, at) => steps.end[at] - start).sort();
+    const quantile = (part: number) => lengths[Math.min(Math.floor(part * lengths.length), lengths.length - 1)] ?? 0;
+    // A few long ones do not make the others flat.
+    const top = Math.min(quantile(1), Math.max(quantile(0.5) * 4, quantile(0.99) * 1.1)) || 1;
     return {
-      label: `${label}: steps`,
-      height: 18,
+      label: "steps",
+      of,
+      height: 30,
       group: "rank",
       draw: ({ context, y, width, height, left, view }) => {
-        const factor = width / (view.to - view.from);
-        const x = (us: number) => left + Math.min(Math.max((us - view.from) * factor, 0), width);
-        const box = (start: number, end: number, fill: string, top: number, tall: number) => {
-          if (end <= view.from || start >= view.to) return;
-          context.fillStyle = fill;
-          context.fillRect(x(start), y + top, Math.max(x(end) - x(start), 1), tall);
-        };
         context.fillStyle = colour("lane");
         context.fillRect(left, y, width, height);
-        epochs.start.forEach((start, at) => box(start, epochs.end[at], colour(at % 2 ? "epoch-odd" : "epoch-even"), height - 5, 5));
-        evaluations.start.forEach((start, at) => box(start, evaluations.end[at], colour("evaluation"), height - 5, 5));
-        let last = -10;
+        const factor = width / (view.to - view.from);
+        const [longest, sums, covered, isSlow] = [new Float64Array(width), new Float64Array(width), new Float64Array(width), new Uint8Array(width)];
+        const ends: number[] = [];
         for (let at = upper(steps.end, view.from); at < steps.start.length && steps.start[at] < view.to; at++) {
-          if (slow.has(steps.number[at])) box(steps.start[at], steps.end[at], colour("slow"), 0, height - 6);
-          const end = Math.round(x(steps.end[at]));
-          if (end - last < 2) continue;
-          last = end;
-          context.fillStyle = colour("tick");
-          context.fillRect(end, y, 1, height - 6);
+          const length = steps.end[at] - steps.start[at];
+          const [x0, x1] = [Math.max((steps.start[at] - view.from) * factor, 0), Math.min((steps.end[at] - view.from) * factor, width)];
+          for (let x = Math.floor(x0); x < x1 && x < width; x++) {
+            const part = Math.min(x1, x + 1) - Math.max(x0, x);
+            sums[x] += length * part;
+            covered[x] += part;
+            longest[x] = Math.max(longest[x], length);
+            isSlow[x] ||= Number(slow.has(steps.number[at]));
+          }
+          ends.push(left + Math.round(x1));
+        }
+        const tall = (us: number) => Math.max(Math.min(us / top, 1) * (height - 2), 1);
+        const [fill, light, red] = [colour("step"), colour("step-most"), colour("slow")];
+        for (let x = 0; x < width; x++) {
+          if (covered[x] <= 0) continue;
+          const [most, mean] = [tall(longest[x]), tall(sums[x] / covered[x])];
+          context.fillStyle = isSlow[x] ? red : light;
+          context.fillRect(left + x, y + height - most, 1, most);
+          context.fillStyle = isSlow[x] ? red : fill;
+          context.fillRect(left + x, y + height - mean, 1, mean);
+        }
+        // Ticks, where steps are wide enough for them.
+        if (ends.length > 1 && (ends.at(-1)! - ends[0]) / (ends.length - 1) >= 4) {
+          context.fillStyle = colour("back");
+          for (const x of ends) context.fillRect(x - 1, y, 1, height);
         }
       },
+      value: (range) => {
+        let [count, sum] = [0, 0];
+        for (let at = upper(steps.end, range.from); at < steps.end.length && steps.end[at] <= range.to; at++) {
+          count++;
+          sum += steps.end[at] - steps.start[at];
+        }
+        return count ? duration(sum / count) : "";
+      },
       tip: (us) => {
-        const at = stepAt(us);
-        if (at < 0) return inside(evaluations, us) ? "evaluation" : "no step";
-        const marks = [slow.has(steps.number[at]) ? "slow" : "", inside(evaluations, us) ? "evaluation" : ""].filter(Boolean);
-        return `step ${steps.number[at]}: ${duration(steps.end[at] - steps.start[at])}${marks.length ? `, ${marks.join(", ")}` : ""}; click selects it`;
+        const at = indexAt(steps, us);
+        if (at < 0) return "no step";
+        const length = duration(steps.end[at] - steps.start[at]);
+        return `step ${steps.number[at]}: ${length}${slow.has(steps.number[at]) ? ", slow" : ""} (median ${duration(quantile(0.5))}); click selects it`;
       },
       pick: (us) => {
-        const at = nearSlow(steps, slow, us, (this.view.to - this.view.from) / 300) ?? stepAt(us);
+        const at = nearSlow(steps, slow, us, (this.view.to - this.view.from) / 300) ?? indexAt(steps, us);
         return at < 0 ? null : { from: steps.start[at], to: steps.end[at] };
+      },
+    };
+  }
+
+  /** Epochs, evaluation and checkpoints of a process; null if it has none. */
+  private marks(process: number, thread: number, of: string): Lane | null {
+    const { data } = this;
+    const epochs = data.times(`epoch.${process}`);
+    const evaluations = data.times(`evaluation.${process}`);
+    const checkpoints = runs(data, thread, data.head.names.phase.indexOf("checkpoint"));
+    const kinds: [string, Times][] = [["epoch", epochs], ["evaluation", evaluations], ["checkpoint", checkpoints]];
+    const present = kinds.filter(([, times]) => times.start.length).map(([name]) => (name === "evaluation" ? name : `${name}s`));
+    if (!present.length) return null;
+    for (const [name, times] of kinds) if (times.start.length) this.marked.add(name);
+    return {
+      label: present.join(", "),
+      of,
+      height: 14,
+      group: "rank",
+      draw: ({ context, y, width, height, left, view }) => {
+        context.fillStyle = colour("lane");
+        context.fillRect(left, y, width, height);
+        const factor = width / (view.to - view.from);
+        const visit = ({ start, end }: Times, least: number, each: (x: number, wide: number, at: number) => void) => {
+          for (let at = upper(end, view.from); at < start.length && start[at] < view.to; at++) {
+            const [x0, x1] = [Math.max((start[at] - view.from) * factor, 0), Math.min((end[at] - view.from) * factor, width)];
+            each(left + x0, Math.max(x1 - x0, least), at);
+          }
+        };
+        context.font = "10px system-ui, sans-serif";
+        context.textBaseline = "middle";
+        visit(epochs, 1, (x, wide, at) => {
+          context.fillStyle = colour(at % 2 ? "epoch-odd" : "epoch-even");
+          context.fillRect(x, y, wide, height);
+          const text = `epoch ${at + 1}`;
+          if (context.measureText(text).width > wide - 12) return;
+          context.fillStyle = colour("epoch-text");
+          context.fillText(text, x + 6, y + height / 2 + 0.5);
+        });
+        visit(evaluations, 1, (x, wide) => {
+          context.fillStyle = colour("evaluation");
+          context.fillRect(x, y, wide, height);
+        });
+        visit(checkpoints, 1, (x, wide) => {
+          context.fillStyle = colour("checkpoint");
+          context.fillRect(x, y, wide, height);
+          context.beginPath();
+          context.moveTo(x - 3.5, y);
+          context.lineTo(x + wide + 3.5, y);
+          context.lineTo(x + wide / 2, y + 7);
+          context.fill();
+        });
+      },
+      tip: (us) => {
+        const near = (this.view.to - this.view.from) / 250;
+        const found = kinds.flatMap(([name, times]) => {
+          const at = nearest(times, us, name === "checkpoint" ? near : 0);
+          return at < 0 ? [] : [`${name}${name === "epoch" ? ` ${at + 1}` : ""}: ${name === "epoch" ? "" : `${atText(times.start[at], near / 10)}, `}${duration(times.end[at] - times.start[at])}`];
+        });
+        return found.length ? `${found.reverse().join("; ")}; click selects it` : "none";
+      },
+      pick: (us) => {
+        const near = (this.view.to - this.view.from) / 250;
+        for (const times of [checkpoints, evaluations, epochs]) {
+          const at = nearest(times, us, times === checkpoints ? near : 0);
+          if (at >= 0) return { from: times.start[at], to: times.end[at] };
+        }
+        return null;
       },
     };
   }
@@ -331,9 +462,45 @@ export class Timeline {
     this.zoomTo({ from: left, to: left + length });
   }
 
+  /** What is printed is what the canvas holds when the event ends. */
+  drawNow(): void {
+    drawnAtOnce(this.canvas, (picture) => this.drawLanes(picture));
+  }
+
   redraw(all = true): void {
     this.stale ||= all;
     if (!this.frame) this.frame = requestAnimationFrame(() => this.draw());
+  }
+
+  private drawLanes(canvas: HTMLCanvasElement): void {
+    const width = this.canvas.clientWidth;
+    const { gutter, height } = this;
+    const context = sized(canvas, width, height);
+    context.clearRect(0, 0, width, height);
+    this.axis(context, width);
+    context.textBaseline = "alphabetic";
+    this.place(
+      () => {},
+      (of, y) => {
+        context.font = "600 12px system-ui, sans-serif";
+        context.fillStyle = colour("back");
+        context.fillRect(0, y, width, HEADING - 2);
+        context.fillStyle = colour("fore");
+        context.fillText(fitted(context, of, width - 8), 0, y + HEADING - 6);
+      },
+    );
+    this.place((lane, y, laneHeight) => {
+      context.font = "12px system-ui, sans-serif";
+      context.textBaseline = "middle";
+      context.fillStyle = colour("dim");
+      const value = lane.value?.(this.selection ?? this.view) ?? "";
+      const wide = value ? context.measureText(value).width + 8 : 0;
+      const [begin, end, middle] = gutter ? [8, gutter - 8, y + laneHeight / 2] : [0, width, y - 7];
+      context.fillText(fitted(context, lane.label, end - begin - wide), begin, middle);
+      context.fillStyle = colour("fore");
+      if (value) context.fillText(value, end - wide + 8, middle);
+      lane.draw({ context, y, width: Math.floor(width - gutter), height: laneHeight, left: gutter, view: this.view });
+    });
   }
 
   private draw(): void {
@@ -342,21 +509,7 @@ export class Timeline {
     const { gutter, height } = this;
     if (this.stale) {
       this.stale = false;
-      const context = sized(this.canvas, width, height);
-      context.clearRect(0, 0, width, height);
-      this.axis(context, width);
-      this.place((lane, y, laneHeight) => {
-        context.font = "12px system-ui, sans-serif";
-        context.textBaseline = "middle";
-        context.fillStyle = colour("dim");
-        const value = lane.value?.(this.selection ?? this.view) ?? "";
-        const wide = value ? context.measureText(value).width + 8 : 0;
-        const [end, middle] = gutter ? [gutter - 8, y + laneHeight / 2] : [width, y - 7];
-        context.fillText(fitted(context, lane.label, end - wide), 0, middle);
-        context.fillStyle = colour("fore");
-        if (value) context.fillText(value, end - wide + 8, middle);
-        lane.draw({ context, y, width: Math.floor(width - gutter), height: laneHeight, left: gutter, view: this.view });
-      });
+      this.drawLanes(this.canvas);
     }
     const context = sized(this.overlay, width, height);
     context.clearRect(0, 0, width, height);
@@ -373,10 +526,16 @@ export class Timeline {
     }
   }
 
-  private place(visit: (lane: Lane, y: number, height: number) => void): void {
+  private place(visit: (lane: Lane, y: number, height: number) => void, heading: (of: string, y: number) => void = () => {}): void {
     let y = AXIS;
+    let of = "";
     for (const lane of this.lanes) {
-      if (!this.gutter) y += 12;
+      if (lane.of !== of) {
+        of = lane.of;
+        heading(of, y);
+        y += HEADING;
+      }
+      if (!this.gutter) y += LABEL;
       visit(lane, y, lane.height);
       y += lane.height + GAP;
     }
@@ -384,20 +543,30 @@ export class Timeline {
 
   private axis(context: CanvasRenderingContext2D, width: number): void {
     const { from, to } = this.view;
+    const { length_us: all } = this.data.head;
     const span = to - from;
     const target = span / Math.max((width - this.gutter) / 90, 1);
     const power = 10 ** Math.floor(Math.log10(target));
-    const step = [1, 2, 5, 10].map((times) => times * power).find((each) => each >= target) ?? target;
+    const isClock = all >= 120e6 && target > 2e6;
+    const steps = isClock ? CLOCK.map((s) => s * 1e6) : [1, 2, 5, 10].map((times) => times * power);
+    const step = steps.find((each) => each >= target) ?? target;
     context.font = "11px system-ui, sans-serif";
     context.textBaseline = "top";
     for (let us = Math.ceil(from / step) * step; us <= to; us += step) {
       const x = this.x(us);
       context.fillStyle = colour("grid");
-      context.fillRect(x, 16, 1, this.height);
+      context.fillRect(x, 18, 1, this.height);
       context.fillStyle = colour("dim");
-      const text = atText(us, step);
+      const text = isClock ? clock(us) : atText(us, step);
       const wide = context.measureText(text).width;
-      context.fillText(text, Math.min(Math.max(x - wide / 2, this.gutter), width - wide), 2);
+      context.fillText(text, Math.min(Math.max(x - wide / 2, this.gutter), width - wide), 4);
+    }
+    if (span < all) {
+      const wide = width - this.gutter;
+      context.fillStyle = colour("grid");
+      context.fillRect(this.gutter, 0, wide, STRIP - 1);
+      context.fillStyle = colour("accent");
+      context.fillRect(this.gutter + (from / all) * wide, 0, Math.max((span / all) * wide, 2), STRIP - 1);
     }
   }
 
@@ -495,7 +664,7 @@ export class Timeline {
     if (this.drag?.moved && this.drag.mode !== "pan" && this.selection) {
       lines.push(`selected ${duration(this.selection.to - this.selection.from)}`);
     } else if (lane) {
-      lines.push(lane.label, lane.tip(us));
+      lines.push(`${lane.of}: ${lane.label}`, lane.tip(us));
     }
     this.onTip(lines, event.clientX, event.clientY);
   }
@@ -546,15 +715,20 @@ export class Timeline {
     });
     if (this.data.queue.some((us) => us > 0)) waits.add(head.names.wait.indexOf("cpu"));
     const listed = (names: string[], colours: string[], used: Set<number>): [string, string][] =>
-      names.map((name, at): [string, string, boolean] => [name, colours[at], used.has(at)]).filter(([, , is]) => is).map(([name, fill]) => [name, fill]);
+      names.flatMap((name, at): [string, string][] => (used.has(at) ? [[named(name), colours[at]]] : []));
+    const marks: [string, string][] = ["evaluation", "checkpoint"].flatMap((name): [string, string][] => (this.marked.has(name) ? [[name, colour(name)]] : []));
+    if (head.report.progress?.slow?.length) marks.unshift(["slow step", colour("slow")]);
+    const held = head.tracks.some((track, at) => track.kind === "throttle" && this.data.spans[at].value.some((bits) => bits & this.held));
+    if (held) marks.push(["clocks held down", colour("warn")]);
     return [
       ["phases", listed(head.names.phase, phaseColours(head.names.phase), phases)],
       ["waits for", listed(head.names.wait, waitColours(head.names.wait), waits)],
+      ["marks", marks],
     ];
   }
 
   describe(): string {
-    return `Timeline with ${this.lanes.length} tracks: ${this.lanes.map((lane) => lane.label).join("; ")}`;
+    return `Timeline with ${this.lanes.length} tracks: ${this.lanes.map((lane) => `${lane.of}, ${lane.label}`).join("; ")}`;
   }
 }
 
@@ -568,11 +742,16 @@ const NAMES: Record<string, string> = {
   memory_used: "memory",
   sm_clock: "SM clock",
   memory_clock: "memory clock",
+  energy: "power",
   cpu: "CPU",
   resident: "memory",
+  pcie_sent: "PCIe sent",
+  pcie_received: "PCIe received",
+  nvlink_sent: "NVLink sent",
+  nvlink_received: "NVLink received",
 };
 
-const trackName = (kind: string): string => NAMES[kind] ?? kind.replaceAll("_", " ");
+export const trackName = (kind: string): string => NAMES[kind] ?? kind.replaceAll("_", " ");
 
 function binned(spans: Spans, view: Range, width: number): Float64Array {
   const [sums, covered] = [new Float64Array(width), new Float64Array(width)];
@@ -599,12 +778,36 @@ function upper(values: Float64Array, value: number): number {
   return low;
 }
 
-function indexAt(spans: { start: Float64Array; end: Float64Array }, us: number): number {
+function indexAt(spans: Times, us: number): number {
   const at = upper(spans.end, us);
   return at < spans.start.length && spans.start[at] <= us ? at : -1;
 }
 
-const inside = (times: { start: Float64Array; end: Float64Array }, us: number): boolean => indexAt(times, us) >= 0;
+/** One that holds this time, or whose middle is the nearest within a distance; -1 for none. */
+function nearest(times: Times, us: number, within: number): number {
+  let [found, least] = [indexAt(times, us), within];
+  if (found >= 0) return found;
+  for (let at = 0; at < times.start.length; at++) {
+    const away = Math.max(times.start[at] - us, us - times.end[at], 0);
+    if (away <= least && within > 0) [found, least] = [at, away];
+  }
+  return found;
+}
+
+/** When a thread was in a phase. */
+function runs(data: Data, thread: number, phase: number): Times {
+  const [start, end]: [number[], number[]] = [[], []];
+  for (let row = data.first[thread]; row < data.first[thread + 1]; row++) {
+    if (data.contexts.phase[data.context[row]] !== phase) continue;
+    const past = data.start[row] + data.length[row];
+    if (start.length && data.start[row] <= end.at(-1)! + 1000) end[end.length - 1] = past;
+    else {
+      start.push(data.start[row]);
+      end.push(past);
+    }
+  }
+  return { start: Float64Array.from(start), end: Float64Array.from(end) };
+}
 
 /** A slow step that is drawn so narrow that a pointer hardly meets it. */
 function nearSlow(steps: Steps, slow: Set<number>, us: number, within: number): number | null {
