@@ -65,7 +65,7 @@ fn parts(recording: &Recording) -> Vec<Segment> {
         part.sideband.tracks.tracks = sideband.tracks.tracks.clone();
     }
     for sample in &recording.samples {
-        parts[of(sample.start_ns)].samples.push(sample.clone());
+        parts[of(sample.start_ns)].samples.push(*sample);
     }
     for point in &sideband.points {
         parts[of(point.time_ns)].sideband.points.push(*point);

@@ -133,7 +133,8 @@ def run(name, path, limit):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    # A binary runs as many tests at a time as there are CPUs, and most have a program that computes.
+    # A binary runs as many tests at a time as there are CPUs, and most have a program that
+    # computes.
     jobs = max(1, (os.cpu_count() or 1) // 4)
     parser.add_argument("--jobs", type=int, default=jobs, help=f"binaries at a time (default: one for each four CPUs, here {jobs})")
     parser.add_argument("--limit", type=float, default=600, help="seconds that one binary may take (default 600)")

@@ -55,8 +55,8 @@ pub struct TextOptions {
     pub rows: usize,
     /// Restricts the report to one subject, with more rows.
     pub by: Option<By>,
-    /// Maximum number of lines of [`Detail::Brief`] and [`Detail::VerdictLast`], as far as parts may
-    /// be cut.
+    /// Maximum number of lines of [`Detail::Brief`] and [`Detail::VerdictLast`], as far as parts
+    /// may be cut.
     pub lines: usize,
 }
 

@@ -251,7 +251,7 @@ fn builder(ticks: u64) -> Builder {
         main,
         ticks,
         S::Running,
-        &with(&[&inside[..], &[add.clone()]].concat()),
+        &with(&[&inside[..], std::slice::from_ref(&add)].concat()),
     );
     b.ticks(
         main,

@@ -45,7 +45,8 @@ pub fn next_step(profile: &Profile, cause: Cause, at: Option<Line>, figures: &Fi
         Cause::Launch => {
             let size = figures.conditions.batch_size;
             let now = size.map_or(String::new(), |size| format!(" (now {size})"));
-            // https://docs.pytorch.org/docs/stable/generated/torch.compile.html: this mode has CUDA graphs.
+            // https://docs.pytorch.org/docs/stable/generated/torch.compile.html: this mode has CUDA
+            // graphs.
             let or = match figures.compiled {
                 true => "torch.compile's mode=\"reduce-overhead\" (CUDA graphs)",
                 false => "torch.compile",
