@@ -503,7 +503,6 @@ fn no_name_of_the_user_s_is_in_any_output() {
         "broken",
         "checkpoint",
         "compiled",
-        "counter",
         "dataset",
         "file",
         "folder",
@@ -558,6 +557,11 @@ fn figures_and_verdict_stay() {
     write(builder(100), &folder.path().join("run.tspy"));
     assert_figures_stay(folder.path());
     let known = json(folder.path(), &["--confidential"]).to_string();
+    let text = torchspy(
+        &["report", "run.tspy", "--full", "--confidential"],
+        folder.path(),
+    );
+    let known = known + &String::from_utf8(text.stdout).unwrap();
     for name in [
         "aten::add",
         "NVIDIA H100",
@@ -582,6 +586,7 @@ fn threads_are_chosen_by_the_names_that_the_user_knows() {
             "folded",
             "--threads",
             "zqxvaulthelper",
+            "--idle",
         ];
         let output = torchspy(&[&convert, options].concat(), folder.path());
         String::from_utf8(output.stdout).unwrap().lines().count()
@@ -662,6 +667,11 @@ fn a_script_is_recorded_and_its_names_are_in_the_recording_alone() {
     assert_hidden(&outputs(folder.path(), &["--confidential"]));
     assert_figures_stay(folder.path());
     let known = json(folder.path(), &["--confidential"]).to_string();
+    let text = torchspy(
+        &["report", "run.tspy", "--full", "--confidential"],
+        folder.path(),
+    );
+    let known = known + &String::from_utf8(text.stdout).unwrap();
     assert!(
         known.contains("aten::addmm") && known.contains("\"Linear\""),
         "{known}"
