@@ -5,9 +5,11 @@
 
 use super::failure::Failure;
 use super::messages;
+use nix::fcntl::OFlag;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 const VARIABLE: &str = "GITHUB_STEP_SUMMARY";
@@ -38,12 +40,21 @@ pub(super) fn append(path: &Path, markdown: &[u8]) -> Result<(), Failure> {
             "{VARIABLE} names the file: GitHub Actions makes it"
         ))
     };
+    // A pipe would wait for its other end.
     let mut file = File::options()
         .append(true)
         .create(true)
+        .custom_flags(OFlag::O_NONBLOCK.bits())
         .open(path)
         .map_err(failed)?;
-    let there = file.metadata().map_err(failed)?.len();
+    let data = file.metadata().map_err(failed)?;
+    if !data.is_file() {
+        return Err(failed(io::Error::other("not a file")));
+    }
+    let there = data.len();
+    // A heading begins a line, after an empty one.
+    let apart: &[u8] = if there > 0 { b"\n\n" } else { b"" };
+    let markdown = [apart, markdown].concat();
     let added = u64::try_from(markdown.len()).unwrap_or(u64::MAX);
     if there.saturating_add(added) > LONGEST {
         return Err(Failure::message(format!(
@@ -51,7 +62,11 @@ pub(super) fn append(path: &Path, markdown: &[u8]) -> Result<(), Failure> {
         ))
         .hint("run torchspy in a step of its own: each step has its own summary"));
     }
-    file.write_all(markdown).map_err(failed)?;
+    if let Err(error) = file.write_all(&markdown) {
+        // Half a report would be drawn as one.
+        let _ = file.set_len(there);
+        return Err(failed(error));
+    }
     messages::note(&format!("added the report to {}", path.display()));
     Ok(())
 }
@@ -75,7 +90,7 @@ mod tests {
         let path = folder.path().join("summary");
         append(&path, b"one\n").expect("a new file");
         append(&path, b"two\n").expect("one that is there");
-        let rest = vec![b'x'; (1 << 20) - 8];
+        let rest = vec![b'x'; (1 << 20) - 12];
         append(&path, &rest).expect("it fits");
         let failure = append(&path, b"y").expect_err("full");
         assert!(
@@ -85,7 +100,7 @@ mod tests {
         );
         assert!(failure.hint.is_some());
         let written = std::fs::read(&path).expect("it is there");
-        assert!(written.starts_with(b"one\ntwo\nx") && written.len() == 1 << 20);
+        assert!(written.starts_with(b"one\n\n\ntwo\n\n\nx") && written.len() == 1 << 20);
         let missing = folder.path().join("no/where");
         assert!(
             append(&missing, b"z")

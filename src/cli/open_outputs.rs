@@ -11,6 +11,7 @@ use super::outputs::{self, NameParts};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 #[derive(Debug)]
@@ -128,14 +129,65 @@ impl OpenOutputs {
         self.named_recording().map_or(Ok(()), OpenOutput::keep)
     }
 
-    /// Where the recording can be read back. A file without a name is reached through its
-    /// descriptor (proc_pid_fd(5)).
+    /// Where the recording can be read back: through its descriptor (proc_pid_fd(5)), since its
+    /// name, if it has one, may be that of another file by then.
     pub(crate) fn recording_path(&self) -> PathBuf {
+        let of = |file: &File| PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
         match (self.named_recording(), &self.scratch) {
-            (Some(output), _) => output.path.clone(),
-            (None, Some(file)) => PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd())),
+            (Some(output), _) if identity(&output.file).is_none() => output.path.clone(),
+            (Some(output), _) => of(&output.file),
+            (None, Some(file)) => of(file),
             (None, None) => PathBuf::new(),
         }
+    }
+
+    /// An error where the recording is no longer found by its name. One that has no name at all any
+    /// more is written again, under a free one.
+    pub(crate) fn check_recording_name(&self) -> Result<(), Failure> {
+        let Some(output) = self.named_recording() else {
+            return Ok(());
+        };
+        let own = identity(&output.file);
+        if own.is_none() || own == identity_at(&output.path) {
+            return Ok(());
+        }
+        let shown = output.path.display();
+        if output.file.metadata().is_ok_and(|data| data.nlink() > 0) {
+            return Err(
+                Failure::message(format!("{shown} was moved or replaced while recording"))
+                    .hint("the recording is where it was moved to; the other outputs are of it"),
+            );
+        }
+        let saved = self.save_again(&output.path);
+        let saved = saved.map_err(|error| {
+            Failure::new(error.context(format!("{shown} was removed while recording, and is lost")))
+                .hint("the other outputs are of it")
+        })?;
+        Err(
+            Failure::message(format!("{shown} was removed while recording"))
+                .hint(format!("it was written again: {}", saved.display())),
+        )
+    }
+
+    /// Copies the recording to a free name beside `path`.
+    fn save_again(&self, path: &Path) -> anyhow::Result<PathBuf> {
+        let mut recording = File::open(self.recording_path())?;
+        let extension = Format::Recording.extension();
+        for number in 1..=MAX_NAMES {
+            let name = match number {
+                1 => path.to_owned(),
+                _ => path.with_extension(format!("{number}.{extension}")),
+            };
+            match OpenOutput::create(name, Format::Recording) {
+                Ok(mut saved) => {
+                    io::copy(&mut recording, &mut saved.file)?;
+                    return Ok(saved.path);
+                }
+                Err((_, error)) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err((_, error)) => return Err(error.into()),
+            }
+        }
+        anyhow::bail!("all names like it are taken")
     }
 
     /// The path of the recording that was asked for.
@@ -155,7 +207,11 @@ impl OpenOutputs {
     pub(crate) fn begin_page_again(&mut self) -> Result<(), Failure> {
         let begun = self.page().map_or(Ok(()), OpenOutput::begin_again);
         if begun.is_err() {
-            self.outputs.retain(|output| output.format != Format::Page);
+            // The other outputs are still written.
+            let mut outputs = self.outputs.iter();
+            if let Some(at) = outputs.position(|output| output.format == Format::Page) {
+                self.outputs.remove(at);
+            }
         }
         begun
     }

@@ -10,7 +10,7 @@ use crate::os::process_info::read_stat;
 use crate::recording::Recording;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A recording that is being written.
 #[derive(Clone, Debug)]
@@ -32,9 +32,14 @@ pub(crate) struct UnderWay {
 /// A tracer is no help: torchspy traces a thread for microseconds at a time.
 pub(crate) fn of_process(pid: i32) -> Result<UnderWay, Failure> {
     if read_stat(pid).is_err() {
-        return Err(Failure::message(format!("there is no process {pid}")).hint(
-            "give the pid of the trainer or of its torchspy record, or the recording (.tspy)",
-        ));
+        let hint = match Path::new(&pid.to_string()).exists() {
+            true => format!("for the file of that name: ./{pid}"),
+            false => {
+                "give the pid of the trainer or of its torchspy record, or the recording (.tspy)"
+                    .to_owned()
+            }
+        };
+        return Err(Failure::message(format!("there is no process {pid}")).hint(hint));
     }
     let all = all();
     let mut found: Vec<UnderWay> = all

@@ -337,6 +337,34 @@ fn a_batch_that_was_fetched_ahead_is_no_step_that_was_missed() {
     assert_eq!(progress.evaluation.batches, 15);
 }
 
+/// On a busy machine the last step of an epoch was read as one that ended amid the evaluation.
+#[test]
+fn a_step_that_is_seen_late_makes_no_epoch_of_an_evaluation() {
+    let mut run = Run::new();
+    let optimizer = run.optimizer();
+    // Filled once.
+    run.add(optimizer, 1);
+    for epoch in 0..3 {
+        let train = run.loader("Photos");
+        for number in 1..=12 {
+            run.batch(train, optimizer, number < 12, 1);
+        }
+        let late = epoch == 1;
+        run.add(optimizer, u64::from(!late));
+        run.ticks(1, &update(), &[train, optimizer]);
+        let test = run.loader("Tests");
+        for number in 0..5 {
+            run.add(test, 1);
+            run.ticks(3, &forward(), &[test, optimizer]);
+            run.add(optimizer, u64::from(late && number == 1));
+        }
+        run.ticks(1, &script(&[]), &[optimizer]);
+    }
+    let progress = progress(&run.profile());
+    assert_eq!((progress.steps, progress.epochs), (36, Some(3)));
+    assert_eq!(progress.evaluation.batches, 15);
+}
+
 /// A loader that is found in its third batch made the steps that came before it was found, and not
 /// the evaluation before.
 #[test]

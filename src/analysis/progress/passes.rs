@@ -67,7 +67,37 @@ pub(super) fn passes(profile: &Profile, process: ProcessId, counted: &Counted) -
     given.sort_unstable();
     assign_steps(&mut passes, &given, counted);
     passes.sort_by_key(|pass| (pass.start_ns, pass.counter));
+    forgive_stray_steps(&mut passes);
     passes
+}
+
+/// A pass of many batches in which a single step was seen to end evaluated: on a busy machine the
+/// end of the last step before it is seen late. The step is that of the pass before it.
+fn forgive_stray_steps(passes: &mut [Pass]) {
+    /// Times as many batches for a step as in other passes.
+    const MANY: u64 = 3;
+    let full = passes.iter().filter(|pass| pass.trains && pass.steps > 1);
+    let mut each: Vec<u64> = full
+        .map(|pass| pass.batches.div_ceil(pass.steps).max(1))
+        .collect();
+    each.sort_unstable();
+    let Some(&each) = each.get(each.len() / 2) else {
+        return;
+    };
+    let mut before: Option<usize> = None;
+    for at in 0..passes.len() {
+        let pass = passes[at];
+        let is_stray = pass.steps == 1 && pass.batches >= each.saturating_mul(MANY);
+        match before.filter(|_| is_stray) {
+            Some(before) => {
+                passes[before].steps = passes[before].steps.saturating_add(1);
+                passes[at].steps = 0;
+                passes[at].trains = false;
+            }
+            None if pass.trains => before = Some(at),
+            None => {}
+        }
+    }
 }
 
 /// Marks the first passes of a process after an attach, which had begun before.

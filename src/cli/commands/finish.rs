@@ -101,6 +101,9 @@ impl Finish {
         if let Err(error) = self.sink.finish() {
             failed(&hints::writing_failure(error));
         }
+        if let Err(failure) = self.outputs.check_recording_name() {
+            failed(&failure);
+        }
         let path = self.outputs.recording_path();
         let named = self.outputs.named_recording();
         saved.store(named.is_some(), Ordering::Release);
@@ -126,7 +129,10 @@ impl Finish {
                     failed(&Failure::new(error));
                 }
             }
-            Err(error) => failed(&Failure::new(error)),
+            Err(error) => {
+                let hint = hints::of_input_error(&error);
+                failed(&Failure::new(error).maybe_hint(hint));
+            }
         }
         for path in self.outputs.written() {
             messages::note(&format!("wrote {}", path.display()));

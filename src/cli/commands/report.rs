@@ -1,5 +1,6 @@
 //! `torchspy report FILE`.
 
+use super::convert::is_same_file;
 use crate::analysis::progress::window::{restrict, restrict_to};
 use crate::cli::failure::Failure;
 use crate::cli::formats::Format;
@@ -36,6 +37,12 @@ pub(crate) fn run(plan: &ReportPlan) -> Result<ExitCode, Failure> {
     }
     messages::data(|out| out.write_all(&text))?;
     if let Some(summary) = &plan.github_summary {
+        if is_same_file(&plan.file, summary) {
+            return Err(Failure::usage(
+                format!("{} is the recording itself", summary.display()),
+                "GITHUB_STEP_SUMMARY names the file of the step's summary",
+            ));
+        }
         let mut markdown = Vec::new();
         Format::Markdown.render(&profile, &Drawing::default(), &mut markdown)?;
         github_summary::append(summary, &markdown)?;
@@ -49,7 +56,12 @@ pub(crate) fn restrict_to_interval(
     (from_ns, to_ns): (u64, u64),
 ) -> Result<(), Failure> {
     let length_ns = profile.end_ns.saturating_sub(profile.start_ns);
-    restrict_to(profile, from_ns, to_ns).map_err(Failure::new)?;
+    restrict_to(profile, from_ns, to_ns).map_err(|error| {
+        let length_s = seconds::of(length_ns);
+        Failure::new(error).hint(format!(
+            "--from and --to are times since the start; the recording has {length_s:.3} s"
+        ))
+    })?;
     let note = format!(
         "{:.3} to {:.3} s of the recording; the sampler's counts are of all of it",
         seconds::of(from_ns),

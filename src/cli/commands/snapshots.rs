@@ -153,7 +153,9 @@ fn keep(
             }
             let text = String::from_utf8_lossy(&text);
             let error = text.lines().find_map(|line| line.strip_prefix("error: "));
-            Err(failed(error.unwrap_or("its process was ended")))
+            let error = error.unwrap_or("its process was ended");
+            // Its standard output is the page.
+            Err(failed(error.replace("standard output", "it")))
         }
     }
 }

@@ -54,12 +54,14 @@ pub(crate) fn serve(listener: TcpListener, site: Site) -> io::Result<()> {
     let runtime = runtime.enable_all().max_blocking_threads(AT_ONCE).build()?;
     let site = Arc::new(site);
     let router = Router::new()
+        .route("/{token}", get(index))
         .route("/{token}/", get(index))
         .route("/{token}/{file}", get(asset))
         .route("/{token}/run/{name}", get(run))
         .route("/{token}/page/{name}", get(page))
         .route("/{token}/row/{name}", get(row))
         .route("/{token}/state/{name}", get(state))
+        .fallback(nothing)
         .layer(middleware::from_fn_with_state(Arc::clone(&site), guard))
         .with_state(site);
     runtime.block_on(async {
@@ -86,7 +88,14 @@ async fn guard(State(site): State<Arc<Site>>, request: Request, next: Next) -> R
         None
     };
     match refused {
-        Some((status, text)) => answer(status, TEXT, text),
+        Some((status, text)) => {
+            let mut response = answer(status, TEXT, format!("error: {text}\n"));
+            if status == StatusCode::METHOD_NOT_ALLOWED {
+                let get = HeaderValue::from_static("GET");
+                response.headers_mut().insert(header::ALLOW, get);
+            }
+            response
+        }
         None => next.run(request).await,
     }
 }
@@ -195,14 +204,24 @@ async fn asset(Path((_, file)): Path<(String, String)>) -> Response {
     let found = html::ASSETS.iter().find(|(name, ..)| *name == file);
     match found {
         Some(&(_, kind, text)) => answer(StatusCode::OK, kind, text),
-        None => answer(StatusCode::NOT_FOUND, TEXT, "there is nothing here\n"),
+        None => nothing().await,
     }
+}
+
+async fn nothing() -> Response {
+    answer(
+        StatusCode::NOT_FOUND,
+        TEXT,
+        "error: there is nothing here\n",
+    )
 }
 
 async fn run(State(site): State<Arc<Site>>, Path((_, name)): Path<(String, String)>) -> Response {
     work(move || {
-        let opened = site.library.file(&name);
-        opened.map_err(Failure::new)?;
+        site.library.file(&name).map_err(|error| {
+            let error = anyhow::Error::new(error).context(format!("cannot open {name}"));
+            Failure::new(error).hint("the folder's page lists what is there now")
+        })?;
         let text = html::shell(&name, site.library.only.is_none());
         Ok(answer_with(StatusCode::OK, HTML, html::POLICY, text))
     })

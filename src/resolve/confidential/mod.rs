@@ -543,7 +543,9 @@ impl Confidential {
     fn argument_file(&mut self, word: &str) -> String {
         match is_program(file_name(word)) {
             true => self.program(word),
-            false => self.file(word),
+            // A script of a package; what else looks installed is data.
+            false if word.ends_with(".py") && !word.contains("/../") => self.file(word),
+            false => self.own(word),
         }
     }
 

@@ -23,6 +23,8 @@ const SYSTEM: &[&str] = &[
     "/opt/nvidia/",
     "/opt/rocm",
 ];
+/// Parts of the folders in which package managers make environments of their own.
+const MANAGERS: &[&str] = &["conda", "mamba", "miniforge", "/envs/", "/.pixi/"];
 /// Libraries of torch and CPython that keep their names wherever they lie: a build from source.
 const LIBRARIES: &[&str] = &[
     "libc10.so",
@@ -121,7 +123,9 @@ impl Confidential {
         if path.is_empty() || is_system || MEMORY.contains(&path) {
             return (path.to_owned(), true);
         }
-        let inside = self.environments.iter().find_map(|folder| {
+        // An environment in the folder of a project has libraries of the project's own, too.
+        let shared = |folder: &&String| MANAGERS.iter().any(|name| folder.contains(name));
+        let inside = self.environments.iter().filter(shared).find_map(|folder| {
             let end = path.strip_prefix(folder)?;
             end.starts_with("/lib/").then_some(end)
         });
@@ -170,7 +174,7 @@ impl Confidential {
 
     /// `dir_5e1f00/file_7b2e10.py`. The folder is hashed as one: its parts, such as a home folder,
     /// cannot be guessed one by one.
-    fn own(&mut self, path: &str) -> String {
+    pub(super) fn own(&mut self, path: &str) -> String {
         let name = file_name(path);
         let (stem, ending) = ending(name);
         let file = self.hash("file", stem);

@@ -254,6 +254,8 @@ pub(super) fn is_own_note(note: &str) -> bool {
             r"^(torchspy's own )?cgroup quota [0-9.]+ CPUs$",
             r"^recorded inside (Kubernetes|Docker|Podman|Apptainer|containerd)$",
             r"^additional rules \(--rules\): [0-9]+, which matched [0-9]+ functions$",
+            r"^still being recorded: this is what there was at [0-9: -]+ UTC, [0-9.]+ s after the start$",
+            r"^command line unknown: its memory does not answer$",
             r"^not a Python process$",
             r"^Python is still starting$",
             r"^(free-threaded )?(Python )?[0-9.]+t? is (older than 3\.10|newer than this torchspy knows: its Python frames are left out)$",
