@@ -272,3 +272,45 @@ fn a_page_that_somebody_replaced_stays() {
     assert_eq!(recorded.status.code(), Some(1), "{}", recorded.messages);
     assert_eq!(names(recorded.folder.path()), ["run.html", "run.tspy"]);
 }
+
+/// The name of a recording may be that of another file by its end.
+#[test]
+fn a_recording_that_loses_its_name_is_still_the_one_that_is_reported() {
+    for is_replaced in [false, true] {
+        let Some(target) = target() else { return };
+        let options = &["-o", "run.txt"];
+        let how = How {
+            options,
+            ..How::default()
+        };
+        let recorder = Recorder::attach(target.pid(), how);
+        recorder.wait_for_segment();
+        let path = recorder.path();
+        let moved = recorder.folder.path().join("moved.tspy");
+        if is_replaced {
+            fs::rename(&path, &moved).unwrap();
+            fs::write(&path, "of somebody else").unwrap();
+        } else {
+            fs::remove_file(&path).unwrap();
+        }
+        let recorded = recorder.interrupt();
+        let said = &recorded.messages;
+        assert!(!recorded.status.success(), "{said}");
+        assert!(said.contains("hint: "), "{said}");
+        let report = fs::read_to_string(recorded.folder.path().join("run.txt")).unwrap();
+        assert!(report.contains("options.py"), "{report}");
+        let kept = match is_replaced {
+            true => {
+                assert!(said.contains("was moved or replaced"), "{said}");
+                assert_eq!(fs::read(&path).unwrap(), b"of somebody else");
+                moved
+            }
+            false => {
+                assert!(said.contains("was removed while recording"), "{said}");
+                path
+            }
+        };
+        let read = json(&run(&["report", "--json", kept.to_str().unwrap()]));
+        assert_eq!(read["missing"], Value::Array(Vec::new()), "{read}");
+    }
+}

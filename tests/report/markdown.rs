@@ -177,7 +177,10 @@ fn the_summary_of_a_job_gets_the_report_besides() {
     );
     let markdown = run(&["convert", recording, "-o", "-", "-f", "markdown"], None).stdout;
     let written = std::fs::read(&summary).unwrap();
-    assert_eq!(written, [b"# Of another command\n", &markdown[..]].concat());
+    assert_eq!(
+        written,
+        [b"# Of another command\n\n\n", &markdown[..]].concat()
+    );
     let output = run(&report, None);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2));
