@@ -1,8 +1,6 @@
 //! The machine that torchspy runs on: names and limits.
-#![allow(unsafe_code)]
 
 use super::process_info::read_text;
-use nix::libc;
 
 /// Maximum length of a cgroup file, bytes.
 const MAX_BYTES: u64 = 4096;
@@ -26,27 +24,6 @@ pub fn kernel_release() -> String {
 /// CPUs that this process may use; 0 if unknown.
 pub fn cpus() -> u32 {
     std::thread::available_parallelism().map_or(0, |count| u32::try_from(count.get()).unwrap_or(0))
-}
-
-/// A time of the wall clock in UTC, in ISO 8601's basic form, for file names: `20260131T235959Z`.
-pub fn utc_stamp(wall_ns: u64) -> String {
-    let seconds = libc::time_t::try_from(wall_ns / 1_000_000_000).unwrap_or(0);
-    // SAFETY: gmtime_r reads one integer and writes the broken-down time into a value that outlives
-    // the call.
-    let time = unsafe {
-        let mut time: libc::tm = std::mem::zeroed();
-        libc::gmtime_r(&raw const seconds, &raw mut time);
-        time
-    };
-    format!(
-        "{:04}{:02}{:02}T{:02}{:02}{:02}Z",
-        time.tm_year + 1900,
-        time.tm_mon + 1,
-        time.tm_mday,
-        time.tm_hour,
-        time.tm_min,
-        time.tm_sec
-    )
 }
 
 /// A process's cgroups that may have a CPU quota: its own and their ancestors, innermost first.
@@ -155,12 +132,6 @@ fn parse_cpu_max(text: &str) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn stamps_are_utc() {
-        assert_eq!(utc_stamp(0), "19700101T000000Z");
-        assert_eq!(utc_stamp(1_709_210_096_789_000_000), "20240229T123456Z");
-    }
 
     #[test]
     fn quotas() {
