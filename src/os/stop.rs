@@ -109,6 +109,7 @@ impl Interrupting {
                     is_own_child: self.is_own_child,
                     detached: false,
                     ending: Cell::new(None),
+                    syscall: Cell::new(None),
                     not_send: PhantomData,
                 };
                 Collected::Stopped(stopped)
@@ -157,6 +158,8 @@ pub struct StoppedThread {
     detached: bool,
     /// Effect of the stop on the system call that it hit; `None` until the registers were read.
     ending: Cell<Option<Option<Ending>>>,
+    /// Number of that system call.
+    syscall: Cell<Option<u32>>,
     not_send: NotSend,
 }
 
@@ -173,6 +176,7 @@ impl StoppedThread {
 
     fn read(&self) -> Option<Registers> {
         let (registers, call) = read_registers(self.tid)?;
+        self.syscall.set(call.as_ref().map(|call| call.number));
         self.ending
             .set(Some(call.and_then(|call| ending(&call, self.tid))));
         Some(registers)
@@ -184,6 +188,12 @@ impl StoppedThread {
             self.read();
         }
         self.ending.get().flatten()
+    }
+
+    /// Number of the system call that the stop hit; `None` if it hit none, or before
+    /// [`Self::registers`] or [`Self::ending`] was asked for.
+    pub fn syscall(&self) -> Option<u32> {
+        self.syscall.get()
     }
 
     /// Resumes the thread.

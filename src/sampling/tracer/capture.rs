@@ -73,6 +73,8 @@ pub(super) struct StopAttempt {
     /// Time from the request to the resume or the timeout, ns.
     pub(super) took_ns: u64,
     pub(super) ending: Option<Ending>,
+    /// The system call that the stop hit.
+    pub(super) syscall: Option<u32>,
     /// GIL holders while it was stopped, in a snapshot: that shows stacks and holders together.
     pub(super) holders: Option<Vec<GilHolder>>,
 }
@@ -310,11 +312,13 @@ impl Capture {
             };
             let stack = std::mem::take(&mut attempt.stack);
             let (sample, ending) = (&mut attempt.sample, &mut attempt.ending);
+            let syscall = &mut attempt.syscall;
             let holders = &mut attempt.holders;
             (attempt.outcome, attempt.took_ns) = late.stop(request, wait, |stopped| {
                 let at = candidate.thread;
                 read_stopped(process, at, stopped, *native, stack, buffers, sample);
                 *ending = stopped.ending();
+                *syscall = stopped.syscall();
                 *holders = once.then(|| gil_holders(process));
             });
         }
@@ -350,6 +354,7 @@ impl Capture {
             stack,
             took_ns: 0,
             ending: None,
+            syscall: None,
             holders: None,
         }
     }

@@ -8,18 +8,11 @@ use super::priority::PriorityEvent;
 use super::thread::LastPoll;
 use super::tick::Holders;
 use crate::model::frame::Partial;
-use crate::model::sample::Capture as Method;
+use crate::model::sample::{Capture as Method, ThreadState};
 use crate::os::clock::monotonic_ns;
 use crate::os::stop::{StopError, StoppedThread};
 use crate::os::syscalls::Ending;
 use crate::sampling::stops::Outcome;
-
-/// A thread that ran when it was polled may have blocked before the stop landed, some tens of
-/// microseconds later. Recording that sleep would overstate every sleep at the cost of the code
-/// before it; so the tick is deferred to the next stop that finds the thread running, like ticks
-/// over the budget. After this many deferred ticks the sleep is recorded: the thread hardly ever
-/// runs for longer.
-const MAX_BLOCKED: u32 = 4;
 
 impl Tracer {
     /// Records the result of one stop; returns for how long the thread was stopped, ns.
@@ -29,6 +22,7 @@ impl Tracer {
             outcome,
             mut sample,
             ending,
+            syscall,
             holders,
             ..
         } = attempt;
@@ -45,13 +39,24 @@ impl Tracer {
         self.quality.stops.record(stop_ns);
         thread.stack_pointer = stack_pointer(&sample);
         let waits = matches!(ending, Some(Ending::Waits | Ending::Interrupted));
-        if candidate.asleep.is_none() && waits && thread.blocked < MAX_BLOCKED {
-            thread.blocked += 1;
-            self.capture.put_back(sample);
-            self.defer(candidate);
-            return stop_ns;
+        // A thread that ran when it was polled may have blocked before the stop landed, some tens of
+        // microseconds later. Recording that sleep would overstate every sleep at the cost of the
+        // code before it; so the tick is deferred to the next stop that finds the thread running,
+        // like ticks over the budget. If the next one finds it blocked, too, the sleep is recorded:
+        // the thread hardly ever runs for longer, and the next stop that finds it running may be in
+        // another phase of the step. A thread whose sleeps are too brief to be read is recorded
+        // where the stop finds it: at ticks in which it slept it may run by then, too.
+        if candidate.asleep.is_none() && waits {
+            if thread.sleeps_briefly {
+                thread.state = ThreadState::Sleeping;
+                sample.recorded.syscall = syscall;
+            } else if !std::mem::replace(&mut thread.blocked, true) {
+                self.capture.put_back(sample);
+                self.defer(candidate);
+                return stop_ns;
+            }
         }
-        thread.blocked = 0;
+        thread.blocked = false;
         if let Some(whereabouts) = candidate.asleep {
             thread.last_poll = LastPoll::Asleep(whereabouts);
             thread.stopped_by_us = true;

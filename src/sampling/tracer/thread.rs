@@ -36,6 +36,10 @@ pub(super) struct TracedThread {
     pub(super) stack_pointer: u64,
     /// torchspy stopped it in its current sleep: it has run since then only because of that stop.
     pub(super) stopped_by_us: bool,
+    /// Its sleeps end before they are read: in front of a full queue of small kernels, for example.
+    /// Time of such sleeps must not be charged to longer ones, which may be of other code, so the
+    /// thread is stopped wherever it is.
+    pub(super) sleeps_briefly: bool,
     /// Its kernel name (`comm`) when that was last read.
     pub(super) name: String,
     /// It ran since then, so it may have set another name.
@@ -46,8 +50,8 @@ pub(super) struct TracedThread {
     /// Whether it matches `--threads`.
     pub(super) is_selected: bool,
     pub(super) ledger: Ledger,
-    /// Successive stops before which it blocked.
-    pub(super) blocked: u32,
+    /// It blocked before the last stop landed, and that was not recorded.
+    pub(super) blocked: bool,
     pub(super) calls: CallHistory,
     /// It is the first thread of its process.
     pub(super) is_first: bool,
@@ -129,12 +133,13 @@ impl TracedThread {
             state: ThreadState::Unknown,
             stack_pointer: 0,
             stopped_by_us: false,
+            sleeps_briefly: false,
             name: String::new(),
             may_be_renamed: false,
             python_name: None,
             is_selected: true,
             ledger: Ledger::new(accounted_to),
-            blocked: 0,
+            blocked: false,
             calls: CallHistory::default(),
             captures: 0,
             captured_ns: 0,

@@ -32,6 +32,8 @@ const MAX_WOKEN: u32 = 4;
 /// time: its next sleep is of the same code, unlike one at a later tick that lasts long enough to
 /// be read.
 const MAX_READ_AGAIN: u32 = 8;
+/// Sleeps in a row that ended during a read after which a thread counts as one that sleeps briefly.
+const BRIEF_SLEEPS: u32 = 2;
 /// The pause before the next look at a thread that runs.
 const UNTIL_ASLEEP: Duration = Duration::from_micros(50);
 /// Divisor of the period: sleepers are stopped for their registers only in the first part of it.
@@ -196,6 +198,7 @@ impl Tracer {
         let process = &mut self.processes[index];
         let mut read = self.capture.asleep(process, at, whereabouts, scheduled);
         let woke = matches!(read, Asleep::Woke);
+        let mut brief_sleeps = 0;
         if woke {
             // A thread that wakes on the tracer's CPU would preempt each read.
             self.capture.update_priority(PriorityEvent::RequestingStops);
@@ -210,21 +213,24 @@ impl Tracer {
                 continue;
             };
             self.quality.torn_retries += 1;
+            brief_sleeps += 1;
             read = self.capture.asleep(process, at, whereabouts, scheduled);
         }
         if woke {
             self.end_of_stops();
         }
         let process = &mut self.processes[index];
+        let thread = &mut process.threads[at];
+        thread.sleeps_briefly &= woke;
         match read {
             Asleep::Read(mut sample) => {
-                process.threads[at].charge(&mut sample.recorded, Method::Asleep);
+                thread.charge(&mut sample.recorded, Method::Asleep);
                 self.forward(index, at, sample);
             }
             Asleep::Woke => {
                 self.quality.torn_retries += 1;
-                let thread = &mut process.threads[at];
-                if thread.ledger.deferred_sleeps() >= MAX_WOKEN {
+                thread.sleeps_briefly |= brief_sleeps >= BRIEF_SLEEPS;
+                if thread.sleeps_briefly || thread.ledger.deferred_sleeps() >= MAX_WOKEN {
                     return Some(candidate);
                 }
                 // A stop where it runs by now would charge time of every sleep to the code after
@@ -233,7 +239,7 @@ impl Tracer {
                 thread.ledger.defer_tick(Deferred::Asleep);
             }
             Asleep::Dead => {
-                process.threads[at].ledger.discard();
+                thread.ledger.discard();
                 self.flush_reused(index, at, true);
                 self.processes[index].threads[at].is_dead = true;
             }
