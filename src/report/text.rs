@@ -168,7 +168,7 @@ fn alone(out: &mut String, profile: &Profile, analysis: &Analysis, by: By) {
             }
             By::Step => {
                 progress::progress(out, profile, process);
-                progress::steps(out, profile, process);
+                progress::steps(out, profile, analysis);
             }
             By::Line => functions::functions(out, profile, analysis, ALL),
             By::Wait => {
