@@ -942,7 +942,7 @@ fn the_end_of_the_interpreter_is_a_phase() {
         ],
     ] {
         assert_eq!(of(S::Running, &frames).0, P::Shutdown, "{frames:?}");
-        assert_eq!(of(S::Running, &frames).2, R::Other, "{frames:?}");
+        assert_eq!(of(S::Running, &frames).2, R::Shutdown, "{frames:?}");
     }
 }
 

@@ -26,6 +26,7 @@ const ROW_TABLES: Record<string, string> = {
   cpu_wait: "waits",
   python: "functions",
   startup: "user_lines",
+  shutdown: "functions",
 };
 
 const encoded = (path: string): string => path.split("/").map(encodeURIComponent).join("/");
